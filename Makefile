@@ -1,0 +1,51 @@
+# Snowflake for PostgreSQL
+#
+#   make && sudo make install     builds and installs, by PG_CONFIG's PostgreSQL
+#   make installcheck             tests against a running server
+#   make demo, make test          do everything by themselves; see README.md
+
+MODULE_big = snowflake
+OBJS = \
+	src/clock.o \
+	src/functions.o \
+	src/generator.o \
+	src/layout.o \
+	src/module.o \
+	src/node.o
+
+EXTENSION = snowflake
+DATA = snowflake--1.0.sql
+PGFILEDESC = "snowflake - 64-bit, time-ordered, cluster-unique ids"
+
+REGRESS = issuing decoding layouts
+ISOLATION = order
+TAP_TESTS = 1
+
+EXTRA_CLEAN = tmp_check output_iso results
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+
+# Debian's PostgreSQL is built by gcc, with flags that clang does not know.
+ifneq (,$(findstring clang,$(CC)))
+PG_CFLAGS += -Wno-unknown-warning-option -Wno-ignored-optimization-argument \
+	-Wno-ignored-attributes
+endif
+
+# Where there is no PostgreSQL yet, demo and test install it.
+ifneq (,$(wildcard $(PGXS)))
+include $(PGXS)
+else
+all install installcheck clean:
+	@echo "$(PG_CONFIG) --pgxs finds no PostgreSQL to build with." >&2
+	@echo "Install postgresql-server-dev-NN, or set PG_CONFIG=." >&2
+	@exit 1
+endif
+
+demo:
+	@PG_CONFIG='$(PG_CONFIG)' MAKE='$(MAKE)' script/demo
+
+test:
+	@PG_CONFIG='$(PG_CONFIG)' MAKE='$(MAKE)' script/test
+
+.PHONY: demo test

@@ -1,0 +1,150 @@
+/* snowflake--1.0.sql */
+
+-- complain if the script is sourced in psql, rather than by CREATE EXTENSION
+\echo Use "CREATE EXTENSION snowflake" to load this file. \quit
+
+-- Issuing
+
+CREATE FUNCTION snowflake_nextval()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_nextval'
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_nextval() IS
+'issue the next id';
+
+-- The planner's guess of 1000 rows is of no use; a support function is not
+-- worth its keep for what is usually a constant.
+CREATE FUNCTION snowflake_nextvals(count integer)
+RETURNS SETOF bigint
+AS 'MODULE_PATHNAME', 'snowflake_nextvals'
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_nextvals(integer) IS
+'issue so many ids, in increasing order';
+
+-- A parallel worker has issued nothing in its own session.
+CREATE FUNCTION snowflake_currval()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_currval'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION snowflake_currval() IS
+'the last id issued in this session';
+
+-- Decoding, by the server's layout and epoch
+
+CREATE FUNCTION snowflake_decode(
+    id bigint,
+    OUT issued_at timestamptz,
+    OUT datacenter_id integer,
+    OUT worker_id integer,
+    OUT sequence integer)
+RETURNS record
+AS 'MODULE_PATHNAME', 'snowflake_decode'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_decode(bigint) IS
+'the fields of an id';
+
+CREATE FUNCTION snowflake_timestamp(id bigint)
+RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'snowflake_timestamp'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_timestamp(bigint) IS
+'when an id was issued';
+
+CREATE FUNCTION snowflake_datacenter_id(id bigint)
+RETURNS integer
+AS 'MODULE_PATHNAME', 'snowflake_datacenter_id'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_datacenter_id(bigint) IS
+'the datacenter that an id was issued in';
+
+CREATE FUNCTION snowflake_worker_id(id bigint)
+RETURNS integer
+AS 'MODULE_PATHNAME', 'snowflake_worker_id'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_worker_id(bigint) IS
+'the worker that an id was issued by';
+
+CREATE FUNCTION snowflake_sequence(id bigint)
+RETURNS integer
+AS 'MODULE_PATHNAME', 'snowflake_sequence'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_sequence(bigint) IS
+'the sequence of an id within its tick';
+
+CREATE FUNCTION snowflake_encode(
+    issued_at timestamptz,
+    datacenter_id integer,
+    worker_id integer,
+    sequence integer)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_encode'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_encode(timestamptz, integer, integer, integer) IS
+'the id of these fields';
+
+CREATE FUNCTION snowflake_min_id(instant timestamptz)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_min_id'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_min_id(timestamptz) IS
+'the smallest id of an instant''s tick';
+
+CREATE FUNCTION snowflake_max_id(instant timestamptz)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_max_id'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_max_id(timestamptz) IS
+'the largest id of an instant''s tick';
+
+CREATE FUNCTION snowflake_format(id bigint)
+RETURNS text
+AS 'MODULE_PATHNAME', 'snowflake_format'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_format(bigint) IS
+'an id as people read it: time in the session''s zone, #sequence, @(datacenter,worker)';
+
+-- Decoding, by a layout and an epoch given: for ids made elsewhere
+
+CREATE FUNCTION snowflake_decode(
+    id bigint,
+    epoch timestamptz,
+    layout text DEFAULT '41/5/5/12',
+    OUT issued_at timestamptz,
+    OUT datacenter_id integer,
+    OUT worker_id integer,
+    OUT sequence integer)
+RETURNS record
+AS 'MODULE_PATHNAME', 'snowflake_decode_explicit'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_decode(bigint, timestamptz, text) IS
+'the fields of an id of this epoch and layout';
+
+CREATE FUNCTION snowflake_timestamp(
+    id bigint,
+    epoch timestamptz,
+    layout text DEFAULT '41/5/5/12')
+RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'snowflake_timestamp_explicit'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_timestamp(bigint, timestamptz, text) IS
+'when an id of this epoch and layout was issued';
+
+CREATE FUNCTION snowflake_min_id(
+    instant timestamptz,
+    epoch timestamptz,
+    layout text DEFAULT '41/5/5/12')
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_min_id_explicit'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_min_id(timestamptz, timestamptz, text) IS
+'the smallest id of an instant''s tick, by this epoch and layout';
+
+CREATE FUNCTION snowflake_max_id(
+    instant timestamptz,
+    epoch timestamptz,
+    layout text DEFAULT '41/5/5/12')
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_max_id_explicit'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_max_id(timestamptz, timestamptz, text) IS
+'the largest id of an instant''s tick, by this epoch and layout';

@@ -1,0 +1,57 @@
+/*
+ * compat.h
+ *	  Every difference between PostgreSQL versions, and nowhere else.
+ *
+ * Code elsewhere is written for the newest PostgreSQL; here older ones are
+ * brought up to it under the newer one's names.
+ */
+#ifndef SNOWFLAKE_COMPAT_H
+#define SNOWFLAKE_COMPAT_H
+
+#include "postgres.h"
+
+#include "storage/proc.h"
+#include "utils/datetime.h"
+#include "utils/guc.h"
+#include "utils/guc_tables.h"
+#include "utils/wait_event.h"
+
+/* 16 lists the parameters in an array of its own; 15 in the live one. */
+static inline struct config_generic **
+compat_guc_variables(int *count)
+{
+#if PG_VERSION_NUM >= 160000
+	return get_guc_variables(count);
+#else
+	*count = GetNumConfigOptions();
+	return get_guc_variables();
+#endif
+}
+
+/* 16 says more about what it could not decode. */
+static inline int
+compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
+					  struct pg_tm *tm, fsec_t *fsec, int *tzp)
+{
+#if PG_VERSION_NUM >= 160000
+	DateTimeErrorExtra extra;
+
+	return DecodeDateTime(field, ftype, nf, dtype, tm, fsec, tzp, &extra);
+#else
+	return DecodeDateTime(field, ftype, nf, dtype, tm, fsec, tzp);
+#endif
+}
+
+/* 17 names a process by its place among the PGPROCs, and custom waits. */
+#if PG_VERSION_NUM < 170000
+#define MyProcNumber (MyProc->pgprocno)
+
+static inline uint32
+WaitEventExtensionNew(const char *wait_event_name)
+{
+	(void) wait_event_name;
+	return PG_WAIT_EXTENSION;
+}
+#endif
+
+#endif							/* SNOWFLAKE_COMPAT_H */

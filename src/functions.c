@@ -1,0 +1,438 @@
+/*
+ * functions.c
+ *	  The SQL functions that issue, decode and encode ids.
+ *
+ * Here SQL's types are turned into the modules' and their refusals into
+ * errors; nothing is decided.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "generator.h"
+#include "layout.h"
+#include "node.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(snowflake_nextval);
+PG_FUNCTION_INFO_V1(snowflake_nextvals);
+PG_FUNCTION_INFO_V1(snowflake_currval);
+PG_FUNCTION_INFO_V1(snowflake_decode);
+PG_FUNCTION_INFO_V1(snowflake_decode_explicit);
+PG_FUNCTION_INFO_V1(snowflake_timestamp);
+PG_FUNCTION_INFO_V1(snowflake_timestamp_explicit);
+PG_FUNCTION_INFO_V1(snowflake_datacenter_id);
+PG_FUNCTION_INFO_V1(snowflake_worker_id);
+PG_FUNCTION_INFO_V1(snowflake_sequence);
+PG_FUNCTION_INFO_V1(snowflake_encode);
+PG_FUNCTION_INFO_V1(snowflake_min_id);
+PG_FUNCTION_INFO_V1(snowflake_min_id_explicit);
+PG_FUNCTION_INFO_V1(snowflake_max_id);
+PG_FUNCTION_INFO_V1(snowflake_max_id_explicit);
+PG_FUNCTION_INFO_V1(snowflake_format);
+
+/* What a call site keeps from one call to the next, in fn_extra. */
+typedef struct CallSite
+{
+	TupleDesc	tupdesc;		/* of snowflake_decode's result */
+	text	   *layout_text;	/* that layout was read from, with its epoch */
+	Layout		layout;
+} CallSite;
+
+static CallSite *
+call_site(FunctionCallInfo fcinfo)
+{
+	if (fcinfo->flinfo->fn_extra == NULL)
+		fcinfo->flinfo->fn_extra =
+			MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(CallSite));
+	return (CallSite *) fcinfo->flinfo->fn_extra;
+}
+
+/* Reads a layout and an epoch given as arguments; ERROR 22023. */
+static void
+read_explicit_layout(const text *layout_text, TimestampTz epoch,
+					 Layout *layout)
+{
+	char	   *text = text_to_cstring(layout_text);
+	const char *detail;
+
+	if (!layout_parse(text, layout, &detail))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid snowflake layout: \"%s\"", text),
+				 errdetail("%s", _(detail))));
+	if (!layout_set_epoch(layout, epoch, &detail))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid snowflake epoch: \"%s\"",
+						timestamptz_to_str(epoch)),
+				 errdetail("%s", _(detail))));
+	pfree(text);
+}
+
+static bool
+text_equal(const text *a, const text *b)
+{
+	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
+		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
+}
+
+/*
+ * The layout of the arguments (id or instant, epoch timestamptz, layout
+ * text); read once as long as a call site's arguments stay the same.
+ */
+static const Layout *
+explicit_layout(FunctionCallInfo fcinfo)
+{
+	CallSite   *site = call_site(fcinfo);
+	TimestampTz epoch = PG_GETARG_TIMESTAMPTZ(1);
+	text	   *layout_text = PG_GETARG_TEXT_PP(2);
+
+	if (site->layout_text == NULL || site->layout.epoch != epoch ||
+		!text_equal(site->layout_text, layout_text))
+	{
+		Layout		layout;
+		text	   *copy;
+
+		read_explicit_layout(layout_text, epoch, &layout);
+		copy = MemoryContextAlloc(fcinfo->flinfo->fn_mcxt,
+								  VARSIZE_ANY(layout_text));
+		memcpy(copy, layout_text, VARSIZE_ANY(layout_text));
+		if (site->layout_text != NULL)
+			pfree(site->layout_text);
+		site->layout_text = copy;
+		site->layout = layout;
+	}
+	return &site->layout;
+}
+
+/* Takes an id apart; ERROR 22003 for what cannot be one. */
+static inline void
+split_id(const Layout *layout, int64 id, IdFields *fields)
+{
+	if (unlikely(id < 0 || id > layout_max_id(layout)))
+	{
+		char		layout_text[LAYOUT_TEXT_SIZE];
+
+		layout_to_text(layout, layout_text);
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg(INT64_FORMAT " is not a snowflake id", id),
+				 errdetail("Ids of layout \"%s\" are in the range 0 .. " INT64_FORMAT ".",
+						   layout_text, layout_max_id(layout)),
+				 errhint("Check that the column holds ids of this layout.")));
+	}
+	layout_split(layout, id, fields);
+}
+
+static inline TimestampTz
+issued_at(const Layout *layout, int64 id)
+{
+	IdFields	fields;
+
+	split_id(layout, id, &fields);
+	return layout_tick_start(layout, fields.tick);
+}
+
+/*
+ * snowflake_nextval() -> bigint
+ *		The next id.  Errors as generator_next().
+ */
+Datum
+snowflake_nextval(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(generator_next());
+}
+
+/*
+ * snowflake_nextvals(count integer) -> setof bigint
+ *		So many ids, in increasing order.  ERROR 22023 for a negative count,
+ *		else as snowflake_nextval().
+ */
+Datum
+snowflake_nextvals(PG_FUNCTION_ARGS)
+{
+	FuncCallContext *context;
+	IdRun	   *run;
+
+	if (SRF_IS_FIRSTCALL())
+	{
+		int32		count = PG_GETARG_INT32(0);
+
+		if (count < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("cannot issue %d ids", count),
+					 errhint("Ask for a count in the range 0 .. %d.",
+							 PG_INT32_MAX)));
+
+		context = SRF_FIRSTCALL_INIT();
+		context->max_calls = count;
+		context->user_fctx =
+			MemoryContextAllocZero(context->multi_call_memory_ctx,
+								   sizeof(IdRun));
+	}
+
+	context = SRF_PERCALL_SETUP();
+	if (context->call_cntr >= context->max_calls)
+		SRF_RETURN_DONE(context);
+
+	run = (IdRun *) context->user_fctx;
+	SRF_RETURN_NEXT(context,
+					Int64GetDatum(generator_next_of_run(run,
+														context->max_calls -
+														context->call_cntr)));
+}
+
+/*
+ * snowflake_currval() -> bigint
+ *		The last id issued in this session.  ERROR 55000 before the first.
+ */
+Datum
+snowflake_currval(PG_FUNCTION_ARGS)
+{
+	int64		id;
+
+	if (!generator_last_of_session(&id))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("no snowflake id has been issued in this session"),
+				 errhint("Call snowflake_nextval() first.")));
+	PG_RETURN_INT64(id);
+}
+
+/* The record (issued_at, datacenter_id, worker_id, sequence) of an id. */
+static Datum
+decode(FunctionCallInfo fcinfo, const Layout *layout)
+{
+	CallSite   *site = call_site(fcinfo);
+	IdFields	fields;
+	Datum		values[4];
+	bool		nulls[4] = {false, false, false, false};
+
+	split_id(layout, PG_GETARG_INT64(0), &fields);
+
+	if (site->tupdesc == NULL)
+	{
+		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+		TupleDesc	tupdesc;
+
+		if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+			elog(ERROR, "return type must be a row type");
+		site->tupdesc = BlessTupleDesc(tupdesc);
+		MemoryContextSwitchTo(caller);
+	}
+
+	values[0] = TimestampTzGetDatum(layout_tick_start(layout, fields.tick));
+	values[1] = Int32GetDatum((int32) fields.datacenter_id);
+	values[2] = Int32GetDatum((int32) fields.worker_id);
+	values[3] = Int32GetDatum((int32) fields.sequence);
+	return HeapTupleGetDatum(heap_form_tuple(site->tupdesc, values, nulls));
+}
+
+/*
+ * snowflake_decode(id bigint [, epoch timestamptz, layout text]) -> record
+ *		ERROR 22003 for what is no id, 22023 for a bad epoch or layout.
+ */
+Datum
+snowflake_decode(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_DATUM(decode(fcinfo, node_layout()));
+}
+
+Datum
+snowflake_decode_explicit(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_DATUM(decode(fcinfo, explicit_layout(fcinfo)));
+}
+
+/*
+ * snowflake_timestamp(id bigint [, epoch timestamptz, layout text])
+ *		-> timestamptz: the instant that the id's tick began.
+ *		ERROR 22003 for what is no id, 22023 for a bad epoch or layout.
+ */
+Datum
+snowflake_timestamp(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TIMESTAMPTZ(issued_at(node_layout(), PG_GETARG_INT64(0)));
+}
+
+Datum
+snowflake_timestamp_explicit(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TIMESTAMPTZ(issued_at(explicit_layout(fcinfo),
+									PG_GETARG_INT64(0)));
+}
+
+/*
+ * snowflake_datacenter_id(id bigint), snowflake_worker_id(id bigint),
+ * snowflake_sequence(id bigint) -> integer
+ *		ERROR 22003 for what is no id.
+ */
+Datum
+snowflake_datacenter_id(PG_FUNCTION_ARGS)
+{
+	IdFields	fields;
+
+	split_id(node_layout(), PG_GETARG_INT64(0), &fields);
+	PG_RETURN_INT32((int32) fields.datacenter_id);
+}
+
+Datum
+snowflake_worker_id(PG_FUNCTION_ARGS)
+{
+	IdFields	fields;
+
+	split_id(node_layout(), PG_GETARG_INT64(0), &fields);
+	PG_RETURN_INT32((int32) fields.worker_id);
+}
+
+Datum
+snowflake_sequence(PG_FUNCTION_ARGS)
+{
+	IdFields	fields;
+
+	split_id(node_layout(), PG_GETARG_INT64(0), &fields);
+	PG_RETURN_INT32((int32) fields.sequence);
+}
+
+/* An argument that must fit a field of so many bits; ERROR 22003. */
+static int64
+field_argument(int32 value, const char *name, int bits)
+{
+	if (value < 0 || value > layout_field_max(bits))
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg("%s %d is out of range", name, value),
+				 errhint("Layout \"%s\" has %d bits for it: 0 .. " INT64_FORMAT ".",
+						 node_layout_text, bits, layout_field_max(bits))));
+	return value;
+}
+
+/*
+ * snowflake_encode(issued_at timestamptz, datacenter_id integer,
+ *					worker_id integer, sequence integer) -> bigint
+ *		The id of these fields.  ERROR 22003 for one out of its width.
+ */
+Datum
+snowflake_encode(PG_FUNCTION_ARGS)
+{
+	const Layout *layout = node_layout();
+	TimestampTz instant = PG_GETARG_TIMESTAMPTZ(0);
+	IdFields	fields;
+
+	if (layout_locate(layout, instant, &fields.tick) != SPAN_WITHIN)
+	{
+		char	   *first = pstrdup(timestamptz_to_str(layout->epoch));
+		char	   *last =
+			pstrdup(timestamptz_to_str(layout_tick_start(layout,
+														 layout_max_tick(layout))));
+
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg("issued_at %s is out of range",
+						timestamptz_to_str(instant)),
+				 errhint("The ticks of layout \"%s\" begin at %s .. %s.",
+						 node_layout_text, first, last)));
+	}
+	fields.datacenter_id = field_argument(PG_GETARG_INT32(1), "datacenter_id",
+										  layout->datacenter_bits);
+	fields.worker_id = field_argument(PG_GETARG_INT32(2), "worker_id",
+									  layout->worker_bits);
+	fields.sequence = field_argument(PG_GETARG_INT32(3), "sequence",
+									 layout->sequence_bits);
+	PG_RETURN_INT64(layout_compose(layout, &fields));
+}
+
+/* The smallest id of an instant's tick, or of the span's nearer end. */
+static int64
+min_id(const Layout *layout, TimestampTz instant)
+{
+	IdFields	fields = {0};
+
+	(void) layout_locate(layout, instant, &fields.tick);
+	return layout_compose(layout, &fields);
+}
+
+/* The largest one. */
+static int64
+max_id(const Layout *layout, TimestampTz instant)
+{
+	IdFields	fields;
+
+	(void) layout_locate(layout, instant, &fields.tick);
+	fields.datacenter_id = layout_field_max(layout->datacenter_bits);
+	fields.worker_id = layout_field_max(layout->worker_bits);
+	fields.sequence = layout_field_max(layout->sequence_bits);
+	return layout_compose(layout, &fields);
+}
+
+/*
+ * snowflake_min_id(instant timestamptz [, epoch timestamptz, layout text]),
+ * snowflake_max_id(the same) -> bigint
+ *		The smallest and the largest id of the instant's tick.  Instants
+ *		outside the layout's span, infinite ones too, count as its nearer end.
+ *		ERROR 22023 for a bad epoch or layout.
+ */
+Datum
+snowflake_min_id(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(min_id(node_layout(), PG_GETARG_TIMESTAMPTZ(0)));
+}
+
+Datum
+snowflake_min_id_explicit(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(min_id(explicit_layout(fcinfo),
+						   PG_GETARG_TIMESTAMPTZ(0)));
+}
+
+Datum
+snowflake_max_id(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(max_id(node_layout(), PG_GETARG_TIMESTAMPTZ(0)));
+}
+
+Datum
+snowflake_max_id_explicit(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(max_id(explicit_layout(fcinfo),
+						   PG_GETARG_TIMESTAMPTZ(0)));
+}
+
+/*
+ * snowflake_format(id bigint) -> text
+ *		"2017-09-15 17:35:04.848, #0, @(2,5)": the time in the session's time
+ *		zone, the sequence, the node.  ERROR 22003 for what is no id.
+ */
+Datum
+snowflake_format(PG_FUNCTION_ARGS)
+{
+	const Layout *layout = node_layout();
+	IdFields	fields;
+	TimestampTz instant;
+	struct pg_tm tm;
+	fsec_t		fsec;
+	int			tz;
+	bool		whole_ms;
+
+	split_id(layout, PG_GETARG_INT64(0), &fields);
+	instant = layout_tick_start(layout, fields.tick);
+	if (timestamp2tm(instant, &tz, &tm, &fsec, NULL, NULL) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
+				 errmsg("timestamp out of range")));
+
+	/* microseconds only where the ticks need them */
+	whole_ms = layout->tick_us % 1000 == 0 && layout->epoch % 1000 == 0;
+	PG_RETURN_TEXT_P(cstring_to_text(
+		psprintf("%04d-%02d-%02d %02d:%02d:%02d.%0*d%s, #%d, @(%d,%d)",
+				 tm.tm_year > 0 ? tm.tm_year : 1 - tm.tm_year,
+				 tm.tm_mon, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
+				 whole_ms ? 3 : 6, whole_ms ? fsec / 1000 : fsec,
+				 tm.tm_year > 0 ? "" : " BC",
+				 (int) fields.sequence,
+				 (int) fields.datacenter_id, (int) fields.worker_id)));
+}

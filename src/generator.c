@@ -1,0 +1,423 @@
+/*
+ * generator.c
+ *	  The shared state, and the one place that issues ids.
+ *
+ * A generator is one 64-bit word, the newest (tick, sequence) that it has
+ * issued, packed as (tick << sequence bits) | sequence.  The word only ever
+ * grows, so an id never comes twice, however the clock moves: the clock
+ * decides whether an id may be issued, never whether a tick begins again.
+ *
+ * Locking: a generator's LWLock protects its word.  Under it the word is
+ * read first and the clock after it, so that a clock behind the word is a
+ * real step back and not another session's progress.  Nothing under it
+ * sleeps, does I/O, allocates or raises an error.  A backend's slot is
+ * written by its owner alone, without a lock.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "clock.h"
+#include "common/pg_prng.h"
+#include "compat.h"
+#include "generator.h"
+#include "miscadmin.h"
+#include "node.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+
+#define TRANCHE_NAME "snowflake"
+
+typedef struct Generator
+{
+	LWLock		lock;			/* protects last */
+	int64		last;			/* newest (tick, sequence) issued, packed */
+} Generator;
+
+typedef struct BackendSlot
+{
+	int64		last_id;		/* newest id of this session, or NO_ID */
+	uint64		ids_issued;		/* to this session */
+} BackendSlot;
+
+#define NO_ID INT64CONST(-1)
+
+/* Each on cache lines of its own: other processes write its neighbours. */
+typedef union PaddedGenerator
+{
+	Generator	generator;
+	char		padding[PG_CACHE_LINE_SIZE];
+} PaddedGenerator;
+
+typedef union PaddedBackendSlot
+{
+	BackendSlot slot;
+	char		padding[PG_CACHE_LINE_SIZE];
+} PaddedBackendSlot;
+
+/* All of our shared memory. */
+typedef struct SharedState
+{
+	PaddedGenerator generator;
+	PaddedBackendSlot slots[FLEXIBLE_ARRAY_MEMBER]; /* by MyProcNumber */
+} SharedState;
+
+/* What one look at the word and the clock comes to. */
+typedef enum Outcome
+{
+	OUTCOME_RESERVED,
+	OUTCOME_WAIT,				/* for wait_us */
+	OUTCOME_BEHIND,				/* the clock is, by behind_us: refused */
+	OUTCOME_BEFORE_SPAN,		/* the clock is before the epoch */
+	OUTCOME_AFTER_SPAN			/* no tick is left */
+} Outcome;
+
+typedef struct Attempt
+{
+	Outcome		outcome;
+	ClockReading clock;
+	int64		wait_us;
+	int64		behind_us;		/* 0 unless the clock is behind the last tick */
+} Attempt;
+
+/* parameters */
+int			generator_clock_policy = CLOCK_POLICY_WAIT;
+int			generator_clock_tolerance_ms = 5000;
+int			generator_sequence_start = SEQUENCE_START_ZERO;
+
+static SharedState *shared = NULL;
+
+/* Set once this session has been found fit to issue; see attach(). */
+static BackendSlot *my_slot = NULL;
+static const Layout *layout = NULL;
+static int64 node_bits;
+
+static Size
+shared_state_size(void)
+{
+	return add_size(offsetof(SharedState, slots),
+					mul_size(MaxBackends, sizeof(PaddedBackendSlot)));
+}
+
+void
+generator_shmem_request(void)
+{
+	RequestAddinShmemSpace(shared_state_size());
+
+	/* the lock itself lives in the generator; this gives it its name */
+	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
+}
+
+static inline int64
+clock_tolerance_us(void)
+{
+	return (int64) generator_clock_tolerance_ms * 1000;
+}
+
+/* How far an id's tick may be ahead of the clock. */
+static inline int64
+allowed_lead_us(void)
+{
+	return generator_clock_policy == CLOCK_POLICY_ADVANCE ?
+		clock_tolerance_us() : 0;
+}
+
+/*
+ * The word that a generator starts from: the end of the newest tick that an
+ * earlier life of the server can have used, if its clock was in order.
+ */
+static int64
+starting_word(void)
+{
+	const Layout *configured = node_layout();
+	TimestampTz newest = GetCurrentTimestamp() + allowed_lead_us();
+	int64		tick;
+
+	if (layout_locate(configured, newest, &tick) == SPAN_BEFORE)
+		return 0;
+	return (tick << configured->sequence_bits) |
+		layout_field_max(configured->sequence_bits);
+}
+
+/*
+ * Called by the postmaster at its start, and again when a backend's crash
+ * has made it throw the shared memory away.
+ */
+void
+generator_shmem_startup(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	shared = ShmemInitStruct("snowflake", shared_state_size(), &found);
+	if (!found)
+	{
+		Generator  *generator = &shared->generator.generator;
+
+		memset(shared, 0, shared_state_size());
+		LWLockInitialize(&generator->lock,
+						 GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche);
+		generator->last = starting_word();
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * Finds out, once a session, whether ids may be issued here, and takes the
+ * backend's slot.  Every reason against it is an error of its own.
+ */
+static void
+attach(void)
+{
+	BackendSlot *slot;
+
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids cannot be issued because the library was not preloaded"),
+				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("snowflake ids cannot be issued during recovery"),
+				 errhint("Connect to the primary server, or promote this one.")));
+	if (node_worker_id == NODE_WORKER_ID_UNSET)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
+				 errhint("Set \"snowflake.worker_id\" to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and restart the server.",
+						 layout_field_max(node_layout()->worker_bits))));
+
+	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
+	layout = node_layout();
+	node_bits = layout_node_bits(layout, node_datacenter_id, node_worker_id);
+
+	slot = &shared->slots[MyProcNumber].slot;
+	slot->last_id = NO_ID;
+	slot->ids_issued = 0;
+	my_slot = slot;
+}
+
+static inline int64
+tick_of(int64 word)
+{
+	return word >> layout->sequence_bits;
+}
+
+static inline int64
+sequence_of(int64 word)
+{
+	return word & layout_field_max(layout->sequence_bits);
+}
+
+/* The sequence that a tick begins with that has not been used yet. */
+static inline int64
+first_sequence(void)
+{
+	/* in the lower quarter, so that most of the tick's ids are left */
+	if (generator_sequence_start == SEQUENCE_START_RANDOM &&
+		layout->sequence_bits > 2)
+		return (int64) (pg_prng_uint64(&pg_global_prng_state) >>
+						(64 - (layout->sequence_bits - 2)));
+	return 0;
+}
+
+/* How far a tick is ahead of the clock, in microseconds; behind: negative. */
+static inline int64
+lead_us(int64 tick, const ClockReading *clock)
+{
+	return layout_tick_start(layout, tick) - clock->now;
+}
+
+/*
+ * The rules of issuing, for a generator that issued "last" and a clock that
+ * was read after that: the next word to issue, or "last" where there is none
+ * now, and why.
+ */
+static inline int64
+decide(int64 last, Attempt *attempt)
+{
+	const ClockReading *clock = &attempt->clock;
+	int64		last_tick = tick_of(last);
+	int64		next_tick;
+	int64		lead;
+	bool		fresh;
+
+	/* the clock's tick, else what follows the last id */
+	fresh = clock->tick > last_tick ||
+		sequence_of(last) == layout_field_max(layout->sequence_bits);
+	next_tick = Max(clock->tick, fresh ? last_tick + 1 : last_tick);
+
+	if (unlikely(clock->position != SPAN_WITHIN ||
+				 next_tick > layout_max_tick(layout)))
+	{
+		attempt->outcome = clock->position == SPAN_BEFORE ?
+			OUTCOME_BEFORE_SPAN : OUTCOME_AFTER_SPAN;
+		return last;
+	}
+
+	lead = lead_us(next_tick, clock);
+	if (likely(lead <= allowed_lead_us()))
+	{
+		attempt->outcome = OUTCOME_RESERVED;
+		return fresh ?
+			(next_tick << layout->sequence_bits) | first_sequence() :
+			last + 1;
+	}
+
+	/* too early: is it the clock that is behind, or is the tick spent? */
+	attempt->wait_us = lead - allowed_lead_us();
+	attempt->behind_us = clock->tick < last_tick ?
+		lead_us(last_tick, clock) : 0;
+	attempt->outcome = OUTCOME_WAIT;
+	if (attempt->behind_us > 0 &&
+		(generator_clock_policy == CLOCK_POLICY_ERROR ||
+		 attempt->behind_us - allowed_lead_us() > clock_tolerance_us()))
+		attempt->outcome = OUTCOME_BEHIND;
+	return last;
+}
+
+/* Raises the error of an attempt that failed. */
+static void
+refuse(const Attempt *attempt)
+{
+	if (attempt->outcome == OUTCOME_BEHIND)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the clock is " INT64_FORMAT ".%03d ms behind the last snowflake id",
+						attempt->behind_us / 1000,
+						(int) (attempt->behind_us % 1000)),
+				 generator_clock_policy == CLOCK_POLICY_ERROR ?
+				 errdetail("\"snowflake.clock_policy\" is \"error\".") :
+				 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
+						   generator_clock_tolerance_ms),
+				 errhint("Check the server's clock and its synchronization. Ids are issued again when it has caught up.")));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 attempt->outcome == OUTCOME_BEFORE_SPAN ?
+			 errmsg("the clock is before the epoch of snowflake ids: %s",
+					timestamptz_to_str(attempt->clock.now)) :
+			 errmsg("the clock is past the last tick of snowflake ids: %s",
+					timestamptz_to_str(attempt->clock.now)),
+			 errdetail("Layout \"%s\" with epoch \"%s\" ends after tick " INT64_FORMAT ".",
+					   node_layout_text, node_epoch_text,
+					   layout_max_tick(layout)),
+			 errhint("Check the server's clock, \"snowflake.epoch\" and \"snowflake.layout\".")));
+}
+
+/*
+ * Reserves "wanted" words of one tick, fewer where the tick has no more, and
+ * returns the first of them.  Waits as the rules say.
+ */
+static inline int64
+reserve(Generator *generator, int64 wanted, int64 *reserved)
+{
+	for (;;)
+	{
+		Attempt		attempt;
+		int64		next;
+
+		LWLockAcquire(&generator->lock, LW_EXCLUSIVE);
+		clock_read(layout, &attempt.clock);
+		next = decide(generator->last, &attempt);
+		if (likely(attempt.outcome == OUTCOME_RESERVED))
+		{
+			int64		further = layout_field_max(layout->sequence_bits) -
+				sequence_of(next);
+
+			*reserved = 1 + Min(wanted - 1, further);
+			generator->last = next + (*reserved - 1);
+		}
+		LWLockRelease(&generator->lock);
+
+		if (likely(attempt.outcome == OUTCOME_RESERVED))
+			return next;
+		if (attempt.outcome != OUTCOME_WAIT)
+			refuse(&attempt);
+		clock_sleep(attempt.wait_us, attempt.behind_us > 0 ?
+					CLOCK_WAIT_CATCH_UP : CLOCK_WAIT_TICK);
+	}
+}
+
+/* Turns a reserved word into an id and enters it in the backend's slot. */
+static inline int64
+issue(int64 word)
+{
+	int64		sequence = sequence_of(word);
+	int64		id = ((word - sequence) << (layout->datacenter_bits +
+											layout->worker_bits)) |
+		node_bits | sequence;
+
+	my_slot->last_id = id;
+	my_slot->ids_issued++;
+	return id;
+}
+
+/*
+ * The next id.  ERROR 55000, 25006, F0000 (see attach()), 54000 (the clock
+ * is outside the layout's span) or 55000 (the clock is behind and the policy
+ * does not let it be waited for).
+ */
+int64
+generator_next(void)
+{
+	int64		reserved;
+
+	if (unlikely(my_slot == NULL))
+		attach();
+	return issue(reserve(&shared->generator.generator, 1, &reserved));
+}
+
+/*
+ * Are the words left in a run still good?  Not when its tick has passed or
+ * now leads the clock too far, nor when this session has issued another id
+ * since, which would be larger.
+ */
+static inline bool
+run_is_current(const IdRun *run)
+{
+	ClockReading clock;
+
+	if (run->left == 0 || run->last_id != my_slot->last_id)
+		return false;
+	clock_read(layout, &clock);
+	return clock.position == SPAN_WITHIN &&
+		clock.tick <= tick_of(run->next) &&
+		lead_us(tick_of(run->next), &clock) <= allowed_lead_us();
+}
+
+/*
+ * The next id of a caller that wants so many more.  It takes the lock once
+ * for each run of ids; a run doubles while the caller comes back within the
+ * tick, so that a slow one reserves nothing that it would waste.  Errors as
+ * generator_next().
+ */
+int64
+generator_next_of_run(IdRun *run, int64 wanted)
+{
+	if (unlikely(my_slot == NULL))
+		attach();
+
+	if (!run_is_current(run))
+	{
+		bool		used_up = run->left == 0 && run->size > 0;
+
+		run->size = Min(wanted, used_up ? run->size * 2 : 1);
+		run->next = reserve(&shared->generator.generator, run->size,
+							&run->left);
+	}
+	run->left--;
+	run->last_id = issue(run->next++);
+	return run->last_id;
+}
+
+/* The last id of this session; false if there is none yet. */
+bool
+generator_last_of_session(int64 *id)
+{
+	if (my_slot == NULL || my_slot->last_id == NO_ID)
+		return false;
+	*id = my_slot->last_id;
+	return true;
+}

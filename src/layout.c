@@ -1,0 +1,179 @@
+/*
+ * layout.c
+ *	  The layout of an id: reading it from text, and back.
+ *
+ * Pure functions of a Layout: no globals, no I/O, no errors raised.  What
+ * cannot be is returned as false with a translatable detail, because one
+ * caller stops the server with it and another one statement.
+ */
+#include "postgres.h"
+
+#include <ctype.h>
+
+#include "common/int.h"
+#include "layout.h"
+#include "utils/timestamp.h"
+
+#define ID_BITS_MAX 63			/* the sign bit stays clear */
+#define FIELD_BITS_MAX 31		/* what SQL's integer can show */
+
+/* Units that a tick may be given in. */
+static const struct
+{
+	const char *name;
+	int64		us;
+}			tick_units[] =
+{
+	{"us", 1},
+	{"ms", 1000},
+	{"s", USECS_PER_SEC}
+};
+
+#define DEFAULT_TICK_US 1000
+
+/*
+ * Reads an unsigned decimal number of at most nine digits and steps over it.
+ * Returns -1 where there is none.
+ */
+static int
+parse_number(const char **text)
+{
+	const char *p = *text;
+	int			number = 0;
+
+	while (isdigit((unsigned char) *p) && p - *text < 9)
+		number = number * 10 + (*p++ - '0');
+
+	if (p == *text || isdigit((unsigned char) *p))
+		return -1;
+	*text = p;
+	return number;
+}
+
+/* Reads the "@10ms" of a layout, all that is left of the text. */
+static bool
+parse_tick(const char *text, int64 *tick_us)
+{
+	int			number;
+
+	if (*text == '\0')
+	{
+		*tick_us = DEFAULT_TICK_US;
+		return true;
+	}
+	if (*text++ != '@')
+		return false;
+	number = parse_number(&text);
+	if (number <= 0)
+		return false;
+
+	for (int i = 0; i < lengthof(tick_units); i++)
+	{
+		if (strcmp(text, tick_units[i].name) == 0)
+		{
+			*tick_us = number * tick_units[i].us;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Checks the widths against each other and against what SQL can hold. */
+static bool
+check_widths(const Layout *layout, const char **detail)
+{
+	if (layout->tick_bits < 1)
+		*detail = gettext_noop("The ticks need at least 1 bit.");
+	else if (layout->datacenter_bits > FIELD_BITS_MAX ||
+			 layout->worker_bits > FIELD_BITS_MAX ||
+			 layout->sequence_bits > FIELD_BITS_MAX)
+		*detail = gettext_noop("A datacenter, worker or sequence width must be in the range 0 .. 31.");
+	else if (layout->tick_bits > ID_BITS_MAX ||
+			 layout_id_bits(layout) > ID_BITS_MAX)
+		*detail = gettext_noop("The four widths must not add up to more than 63 bits.");
+	else if (layout_max_tick(layout) >= PG_INT64_MAX / layout->tick_us)
+		*detail = gettext_noop("So many ticks last longer than a timestamp can tell.");
+	else
+		return true;
+	return false;
+}
+
+/*
+ * Reads a layout: the widths of ticks, datacenter, worker and sequence, and
+ * an optional tick, as in "41/5/5/12" or "39/0/16/8@10ms".  The epoch is left
+ * to layout_set_epoch().
+ */
+bool
+layout_parse(const char *text, Layout *layout, const char **detail)
+{
+	int			widths[4];
+
+	*detail = gettext_noop("A layout is the widths of ticks, datacenter, worker and sequence, as in \"41/5/5/12\", with an optional tick in us, ms or s, as in \"39/0/16/8@10ms\".");
+
+	for (int i = 0; i < lengthof(widths); i++)
+	{
+		if (i > 0 && *text++ != '/')
+			return false;
+		widths[i] = parse_number(&text);
+		if (widths[i] < 0)
+			return false;
+	}
+	if (!parse_tick(text, &layout->tick_us))
+		return false;
+
+	/* past the range of a width all are alike, and sums cannot overflow */
+	layout->tick_bits = Min(widths[0], ID_BITS_MAX + 1);
+	layout->datacenter_bits = Min(widths[1], ID_BITS_MAX + 1);
+	layout->worker_bits = Min(widths[2], ID_BITS_MAX + 1);
+	layout->sequence_bits = Min(widths[3], ID_BITS_MAX + 1);
+
+	return check_widths(layout, detail);
+}
+
+/* Sets when tick 0 begins; refuses what no timestamp could tell. */
+bool
+layout_set_epoch(Layout *layout, TimestampTz epoch, const char **detail)
+{
+	int64		span_us = (layout_max_tick(layout) + 1) * layout->tick_us;
+	TimestampTz end;
+
+	if (!IS_VALID_TIMESTAMP(epoch))
+	{
+		*detail = gettext_noop("The epoch must be a finite instant.");
+		return false;
+	}
+	if (pg_add_s64_overflow(epoch, span_us, &end) || end > END_TIMESTAMP)
+	{
+		*detail = gettext_noop("The layout's last tick lies beyond the range of timestamps.");
+		return false;
+	}
+
+	layout->epoch = epoch;
+	return true;
+}
+
+/* The text that layout_parse() reads; the tick only where it is not 1 ms. */
+void
+layout_to_text(const Layout *layout, char *text)
+{
+	int			length;
+
+	length = snprintf(text, LAYOUT_TEXT_SIZE, "%d/%d/%d/%d",
+					  layout->tick_bits, layout->datacenter_bits,
+					  layout->worker_bits, layout->sequence_bits);
+
+	if (layout->tick_us == DEFAULT_TICK_US)
+		return;
+
+	/* the largest unit that divides it */
+	for (int i = lengthof(tick_units) - 1; i >= 0; i--)
+	{
+		if (layout->tick_us % tick_units[i].us == 0)
+		{
+			snprintf(text + length, LAYOUT_TEXT_SIZE - length,
+					 "@" INT64_FORMAT "%s",
+					 layout->tick_us / tick_units[i].us, tick_units[i].name);
+			return;
+		}
+	}
+}

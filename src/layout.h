@@ -1,0 +1,145 @@
+/*
+ * layout.h
+ *	  The layout of an id: fields <-> bits, spans and limits.
+ */
+#ifndef SNOWFLAKE_LAYOUT_H
+#define SNOWFLAKE_LAYOUT_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+
+/* Twitter's own: the default of snowflake.layout and of the SQL functions. */
+#define LAYOUT_DEFAULT "41/5/5/12"
+
+/* Room for the longest text that layout_to_text() makes. */
+#define LAYOUT_TEXT_SIZE 64
+
+/* All that it takes to read an id, or to make one but for the node. */
+typedef struct Layout
+{
+	int			tick_bits;
+	int			datacenter_bits;
+	int			worker_bits;
+	int			sequence_bits;
+	int64		tick_us;		/* length of a tick in microseconds */
+	TimestampTz epoch;			/* the instant that tick 0 begins at */
+} Layout;
+
+/* An id taken apart. */
+typedef struct IdFields
+{
+	int64		tick;
+	int64		datacenter_id;
+	int64		worker_id;
+	int64		sequence;
+} IdFields;
+
+/* Where an instant lies, seen from a layout's span. */
+typedef enum SpanPosition
+{
+	SPAN_BEFORE,
+	SPAN_WITHIN,
+	SPAN_AFTER
+} SpanPosition;
+
+extern bool layout_parse(const char *text, Layout *layout,
+						 const char **detail);
+extern bool layout_set_epoch(Layout *layout, TimestampTz epoch,
+							 const char **detail);
+extern void layout_to_text(const Layout *layout, char *text);
+
+/* The largest value of a field that is so many bits wide. */
+static inline int64
+layout_field_max(int bits)
+{
+	return (INT64CONST(1) << bits) - 1;
+}
+
+static inline int
+layout_id_bits(const Layout *layout)
+{
+	return layout->tick_bits + layout->datacenter_bits +
+		layout->worker_bits + layout->sequence_bits;
+}
+
+static inline int64
+layout_max_id(const Layout *layout)
+{
+	/* of 63 bits, the doubling would overflow before the subtraction */
+	return PG_INT64_MAX >> (63 - layout_id_bits(layout));
+}
+
+static inline int64
+layout_max_tick(const Layout *layout)
+{
+	return PG_INT64_MAX >> (63 - layout->tick_bits);
+}
+
+/* The datacenter and the worker at their place in an id. */
+static inline int64
+layout_node_bits(const Layout *layout, int64 datacenter_id, int64 worker_id)
+{
+	return ((datacenter_id << layout->worker_bits) | worker_id)
+		<< layout->sequence_bits;
+}
+
+static inline int64
+layout_compose(const Layout *layout, const IdFields *fields)
+{
+	int			below_tick = layout->datacenter_bits + layout->worker_bits +
+		layout->sequence_bits;
+
+	return (fields->tick << below_tick) |
+		layout_node_bits(layout, fields->datacenter_id, fields->worker_id) |
+		fields->sequence;
+}
+
+/* The reverse; the id must lie within 0 .. layout_max_id(). */
+static inline void
+layout_split(const Layout *layout, int64 id, IdFields *fields)
+{
+	fields->sequence = id & layout_field_max(layout->sequence_bits);
+	id >>= layout->sequence_bits;
+	fields->worker_id = id & layout_field_max(layout->worker_bits);
+	id >>= layout->worker_bits;
+	fields->datacenter_id = id & layout_field_max(layout->datacenter_bits);
+	fields->tick = id >> layout->datacenter_bits;
+}
+
+/*
+ * The instant that a tick begins at; valid for 0 .. layout_max_tick() + 1,
+ * the last of these being the first instant after the span.
+ */
+static inline TimestampTz
+layout_tick_start(const Layout *layout, int64 tick)
+{
+	return layout->epoch + tick * layout->tick_us;
+}
+
+/*
+ * The tick that an instant (infinities too) falls into.  Outside the span it
+ * is the tick at the nearer end.
+ */
+static inline SpanPosition
+layout_locate(const Layout *layout, TimestampTz instant, int64 *tick)
+{
+	int64		max_tick = layout_max_tick(layout);
+
+	if (instant < layout->epoch)
+	{
+		*tick = 0;
+		return SPAN_BEFORE;
+	}
+	if (instant >= layout_tick_start(layout, max_tick + 1))
+	{
+		*tick = max_tick;
+		return SPAN_AFTER;
+	}
+
+	/* within the span the difference fits: layout_parse() saw to that */
+	*tick = (instant - layout->epoch) / layout->tick_us;
+	return SPAN_WITHIN;
+}
+
+#endif							/* SNOWFLAKE_LAYOUT_H */

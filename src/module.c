@@ -1,0 +1,200 @@
+/*
+ * module.c
+ *	  _PG_init and nothing else: the parameters and the hooks.
+ *
+ * A parameter that does not hold stops the server's start.  PostgreSQL on
+ * its own only warns when an extension's parameter cannot be read, and goes
+ * on with the default; for an identity that would mean somebody else's ids.
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "compat.h"
+#include "fmgr.h"
+#include "generator.h"
+#include "miscadmin.h"
+#include "node.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+
+PG_MODULE_MAGIC;
+
+#define PARAMETER_PREFIX "snowflake"
+
+static const struct config_enum_entry clock_policies[] =
+{
+	{"wait", CLOCK_POLICY_WAIT, false},
+	{"error", CLOCK_POLICY_ERROR, false},
+	{"advance", CLOCK_POLICY_ADVANCE, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry sequence_starts[] =
+{
+	{"zero", SEQUENCE_START_ZERO, false},
+	{"random", SEQUENCE_START_RANDOM, false},
+	{NULL, 0, false}
+};
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+void		_PG_init(void);
+
+static void
+shmem_request(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	generator_shmem_request();
+}
+
+static void
+shmem_startup(void)
+{
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+	generator_shmem_startup();
+}
+
+/* Who this server is: fixed while it runs. */
+static void
+define_node_parameters(void)
+{
+	/* after the start only the second is to be had; it keeps users out too */
+	GucContext	context = node_is_preloaded ? PGC_POSTMASTER : PGC_SIGHUP;
+
+	DefineCustomIntVariable("snowflake.datacenter_id",
+							"Sets the datacenter part of this server's node.",
+							NULL,
+							&node_datacenter_id,
+							0, 0, INT_MAX,
+							context, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("snowflake.worker_id",
+							"Sets the worker part of this server's node.",
+							"-1 means that it is not set; no id is issued then.",
+							&node_worker_id,
+							NODE_WORKER_ID_UNSET,
+							NODE_WORKER_ID_UNSET, INT_MAX,
+							context, 0,
+							NULL, NULL, NULL);
+	DefineCustomStringVariable("snowflake.layout",
+							   "Sets the widths of an id's fields and the length of a tick.",
+							   NULL,
+							   &node_layout_text,
+							   LAYOUT_DEFAULT,
+							   context, 0,
+							   node_check_layout, node_assign_text, NULL);
+	DefineCustomStringVariable("snowflake.epoch",
+							   "Sets the instant that an id's ticks count from.",
+							   NULL,
+							   &node_epoch_text,
+							   NODE_DEFAULT_EPOCH,
+							   context, 0,
+							   node_check_epoch, node_assign_text, NULL);
+}
+
+/* How ids are issued. */
+static void
+define_generator_parameters(void)
+{
+	DefineCustomEnumVariable("snowflake.clock_policy",
+							 "Sets what to do when the clock is behind the last id.",
+							 NULL,
+							 &generator_clock_policy,
+							 CLOCK_POLICY_WAIT, clock_policies,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("snowflake.clock_tolerance",
+							"Sets how long to wait for the clock, or how far to lead it.",
+							NULL,
+							&generator_clock_tolerance_ms,
+							5000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomEnumVariable("snowflake.sequence_start",
+							 "Sets where the sequence of a fresh tick starts.",
+							 NULL,
+							 &generator_sequence_start,
+							 SEQUENCE_START_ZERO, sequence_starts,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+}
+
+/* A parameter as it was set before the library said what it may be. */
+typedef struct GivenParameter
+{
+	char	   *name;
+	char	   *value;
+} GivenParameter;
+
+/* Finds those that were set under our prefix; returns their number. */
+static int
+find_given_parameters(GivenParameter **given)
+{
+	int			variable_count;
+	struct config_generic **variables = compat_guc_variables(&variable_count);
+	int			given_count = 0;
+
+	*given = palloc(variable_count * sizeof(GivenParameter));
+	for (int i = 0; i < variable_count; i++)
+	{
+		const char *name = variables[i]->name;
+
+		if (pg_strncasecmp(name, PARAMETER_PREFIX ".",
+						   strlen(PARAMETER_PREFIX ".")) != 0)
+			continue;
+		(*given)[given_count].name = pstrdup(name);
+		(*given)[given_count].value =
+			pstrdup(GetConfigOption(name, false, false));
+		given_count++;
+	}
+	return given_count;
+}
+
+/* Stops the start if one of them cannot be read, or is not ours at all. */
+static void
+insist_on_parameters(const GivenParameter *given, int given_count)
+{
+	for (int i = 0; i < given_count; i++)
+	{
+		if (GetConfigOptionFlags(given[i].name, false) & GUC_CUSTOM_PLACEHOLDER)
+			ereport(FATAL,
+					(errcode(ERRCODE_UNDEFINED_OBJECT),
+					 errmsg("unrecognized configuration parameter \"%s\"",
+							given[i].name),
+					 errhint("Correct its name, or take it out of the configuration.")));
+
+		/* a trial without effect, whose failure is fatal */
+		(void) set_config_option(given[i].name, given[i].value,
+								 PGC_POSTMASTER, PGC_S_FILE, GUC_ACTION_SET,
+								 false, FATAL, false);
+	}
+}
+
+void
+_PG_init(void)
+{
+	GivenParameter *given = NULL;
+	int			given_count = 0;
+
+	node_is_preloaded = process_shared_preload_libraries_in_progress;
+
+	if (node_is_preloaded)
+		given_count = find_given_parameters(&given);
+	define_node_parameters();
+	define_generator_parameters();
+	if (node_is_preloaded)
+	{
+		insist_on_parameters(given, given_count);
+		node_configure();
+
+		previous_shmem_request_hook = shmem_request_hook;
+		shmem_request_hook = shmem_request;
+		previous_shmem_startup_hook = shmem_startup_hook;
+		shmem_startup_hook = shmem_startup;
+	}
+	MarkGUCPrefixReserved(PARAMETER_PREFIX);
+}

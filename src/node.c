@@ -1,0 +1,239 @@
+/*
+ * node.c
+ *	  Who this server is: its datacenter, its worker id, its layout.
+ *
+ * The parameters are checked against each other here and nowhere else, by
+ * the postmaster before it opens its port.  A session of a server without
+ * preload reads the layout and the epoch when it first decodes an id; such a
+ * session has no identity and issues none.
+ */
+#include "postgres.h"
+
+#include <ctype.h>
+
+#include "compat.h"
+#include "miscadmin.h"
+#include "node.h"
+#include "utils/timestamp.h"
+
+/* parameters */
+int			node_datacenter_id = 0;
+int			node_worker_id = NODE_WORKER_ID_UNSET;
+char	   *node_layout_text = NULL;
+char	   *node_epoch_text = NULL;
+
+bool		node_is_preloaded = false;
+
+/* The configured layout, once it has been read. */
+static Layout configured_layout;
+static bool layout_is_read = false;
+
+/*
+ * Reads a whole number of milliseconds since 1970.  False if it is none, or
+ * past what a timestamp can tell.
+ */
+static bool
+parse_unix_ms(const char *text, TimestampTz *epoch)
+{
+	const int64 unix_epoch_us =
+		(UNIX_EPOCH_JDATE - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY;
+	char	   *end;
+	int64		ms;
+
+	errno = 0;
+	ms = strtoi64(text, &end, 10);
+	if (errno != 0 || end == text || *end != '\0' ||
+		ms > END_TIMESTAMP / 1000 || ms < MIN_TIMESTAMP / 1000)
+		return false;
+
+	*epoch = ms * 1000 + unix_epoch_us;
+	return IS_VALID_TIMESTAMP(*epoch);
+}
+
+/* True for text that begins as an ISO 8601 date does: 2010-11-04. */
+static bool
+begins_with_iso_date(const char *text)
+{
+	const char *pattern = "dddd-dd-dd";
+
+	for (; *pattern != '\0'; pattern++, text++)
+	{
+		if (*pattern == 'd' ? !isdigit((unsigned char) *text) :
+			*text != *pattern)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Reads an ISO 8601 date and time that names its zone.  What depends on a
+ * session's settings (no zone, 11/04/2010) or on the day ("today") is refused.
+ */
+static bool
+parse_instant(const char *text, TimestampTz *epoch)
+{
+	char		buffer[MAXDATELEN + MAXDATEFIELDS];
+	char	   *field[MAXDATEFIELDS];
+	int			ftype[MAXDATEFIELDS];
+	int			nf;
+	int			dtype;
+	int			tz;
+	struct pg_tm tm;
+	fsec_t		fsec;
+
+	if (!begins_with_iso_date(text))
+		return false;
+
+	/* without a place for the zone, only text that has none is decoded */
+	if (ParseDateTime(text, buffer, sizeof(buffer), field, ftype,
+					  MAXDATEFIELDS, &nf) != 0 ||
+		compat_DecodeDateTime(field, ftype, nf, &dtype, &tm, &fsec,
+							  NULL) == 0)
+		return false;
+
+	/* decoding writes into the fields, so they are cut afresh */
+	return ParseDateTime(text, buffer, sizeof(buffer), field, ftype,
+						 MAXDATEFIELDS, &nf) == 0 &&
+		compat_DecodeDateTime(field, ftype, nf, &dtype, &tm, &fsec,
+							  &tz) == 0 &&
+		dtype == DTK_DATE &&
+		tm2timestamp(&tm, fsec, &tz, epoch) == 0;
+}
+
+/* Reads snowflake.epoch. */
+static bool
+parse_epoch(const char *text, TimestampTz *epoch, const char **detail)
+{
+	if (parse_unix_ms(text, epoch) || parse_instant(text, epoch))
+		return true;
+
+	*detail = gettext_noop("An epoch is a date and time with its time zone, as in \"2010-11-04 01:42:54.657+00\", or milliseconds since 1970.");
+	return false;
+}
+
+/*
+ * What a check hook returns.  Without preload a bad value is kept, to be
+ * refused when it is used: refused here, it would leave the default in its
+ * place, and ids would be decoded by that.
+ */
+static bool
+check_outcome(bool valid, const char *detail)
+{
+	if (!valid && node_is_preloaded)
+	{
+		GUC_check_errdetail("%s", _(detail));
+		return false;
+	}
+	return true;
+}
+
+bool
+node_check_layout(char **newval, void **extra, GucSource source)
+{
+	Layout		layout;
+	const char *detail;
+	bool		valid = layout_parse(*newval, &layout, &detail);
+
+	return check_outcome(valid, detail);
+}
+
+bool
+node_check_epoch(char **newval, void **extra, GucSource source)
+{
+	TimestampTz epoch;
+	const char *detail = NULL;
+	bool		valid = parse_epoch(*newval, &epoch, &detail);
+
+	return check_outcome(valid, detail);
+}
+
+/* Without preload these two may change; the layout is then read afresh. */
+void
+node_assign_text(const char *newval, void *extra)
+{
+	layout_is_read = false;
+}
+
+/* How bad configuration is met: it stops the start, or else one statement. */
+static int
+error_level(void)
+{
+	return process_shared_preload_libraries_in_progress ? FATAL : ERROR;
+}
+
+static void
+refuse_parameter(const char *name, const char *value, const char *detail)
+{
+	ereport(error_level(),
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid value for parameter \"%s\": \"%s\"",
+					name, value),
+			 errdetail("%s", _(detail))));
+}
+
+/* Reads the layout and the epoch, and checks the one against the other. */
+static void
+read_layout(void)
+{
+	Layout		layout;
+	TimestampTz epoch = 0;
+	const char *detail = NULL;
+
+	if (!layout_parse(node_layout_text, &layout, &detail))
+		refuse_parameter("snowflake.layout", node_layout_text, detail);
+	if (!parse_epoch(node_epoch_text, &epoch, &detail))
+		refuse_parameter("snowflake.epoch", node_epoch_text, detail);
+	if (!layout_set_epoch(&layout, epoch, &detail))
+		ereport(error_level(),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameters \"%s\" and \"%s\" do not go together: \"%s\" and \"%s\"",
+						"snowflake.layout", "snowflake.epoch",
+						node_layout_text, node_epoch_text),
+				 errdetail("%s", _(detail)),
+				 errhint("Give the layout fewer tick bits or a shorter tick.")));
+
+	configured_layout = layout;
+	layout_is_read = true;
+}
+
+/* Stops the start if a field of the node does not fit its width. */
+static void
+check_field(const char *name, int value, int lowest, const char *field,
+			int bits)
+{
+	if (value >= lowest && value <= layout_field_max(bits))
+		return;
+
+	ereport(error_level(),
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("%d is outside the valid range for parameter \"%s\" (0 .. " INT64_FORMAT ")",
+					value, name, layout_field_max(bits)),
+			 errhint("Layout \"%s\" has %d bits for the %s. Choose a value that fits, or another \"snowflake.layout\".",
+					 node_layout_text, bits, field)));
+}
+
+/*
+ * The one place where the parameters of identity are checked against each
+ * other.  Called by the postmaster at its start, which an error stops.
+ */
+void
+node_configure(void)
+{
+	read_layout();
+	check_field("snowflake.datacenter_id", node_datacenter_id, 0,
+				"datacenter id", configured_layout.datacenter_bits);
+	check_field("snowflake.worker_id", node_worker_id, NODE_WORKER_ID_UNSET,
+				"worker id", configured_layout.worker_bits);
+}
+
+/*
+ * The configured layout.  Without preload: ERROR 22023 if the configuration
+ * cannot be read.
+ */
+const Layout *
+node_layout(void)
+{
+	if (unlikely(!layout_is_read))
+		read_layout();
+	return &configured_layout;
+}

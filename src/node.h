@@ -1,0 +1,35 @@
+/*
+ * node.h
+ *	  Who this server is: its datacenter, its worker id, its layout.
+ */
+#ifndef SNOWFLAKE_NODE_H
+#define SNOWFLAKE_NODE_H
+
+#include "postgres.h"
+
+#include "layout.h"
+#include "utils/guc.h"
+
+/* Twitter's own epoch; the largest default id is of 2080-07-10. */
+#define NODE_DEFAULT_EPOCH "2010-11-04 01:42:54.657+00"
+
+/* snowflake.worker_id before the DBA has set one */
+#define NODE_WORKER_ID_UNSET (-1)
+
+/* parameters, registered by module.c */
+extern int	node_datacenter_id;
+extern int	node_worker_id;
+extern char *node_layout_text;
+extern char *node_epoch_text;
+
+/* Was the library loaded by shared_preload_libraries?  Set by module.c. */
+extern bool node_is_preloaded;
+
+extern bool node_check_layout(char **newval, void **extra, GucSource source);
+extern bool node_check_epoch(char **newval, void **extra, GucSource source);
+extern void node_assign_text(const char *newval, void *extra);
+
+extern void node_configure(void);
+extern const Layout *node_layout(void);
+
+#endif							/* SNOWFLAKE_NODE_H */
