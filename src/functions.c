@@ -155,7 +155,8 @@ Datum
 snowflake_nextvals(PG_FUNCTION_ARGS)
 {
 	FuncCallContext *context;
-	IdRun	   *run;
+	int64		wanted;
+	int64		id;
 
 	if (SRF_IS_FIRSTCALL())
 	{
@@ -176,14 +177,13 @@ snowflake_nextvals(PG_FUNCTION_ARGS)
 	}
 
 	context = SRF_PERCALL_SETUP();
-	if (context->call_cntr >= context->max_calls)
+	wanted = context->max_calls - context->call_cntr;
+	if (wanted == 0)
 		SRF_RETURN_DONE(context);
 
-	run = (IdRun *) context->user_fctx;
-	SRF_RETURN_NEXT(context,
-					Int64GetDatum(generator_next_of_run(run,
-														context->max_calls -
-														context->call_cntr)));
+	/* not inside the macro, which counts the call before it returns */
+	id = generator_next_of_run((IdRun *) context->user_fctx, wanted);
+	SRF_RETURN_NEXT(context, Int64GetDatum(id));
 }
 
 /*

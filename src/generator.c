@@ -313,6 +313,8 @@ refuse(const Attempt *attempt)
 static inline int64
 reserve(Generator *generator, int64 wanted, int64 *reserved)
 {
+	Assert(wanted >= 1);
+
 	for (;;)
 	{
 		Attempt		attempt;

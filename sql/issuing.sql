@@ -1,0 +1,134 @@
+-- Issuing, on a preloaded server with a worker id: ids as a column DEFAULT.
+CREATE EXTENSION IF NOT EXISTS snowflake;
+-- fails in a session of its own only; this one has issued nothing yet
+SELECT snowflake_currval();
+
+CREATE TABLE orders (
+  id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
+  item text
+);
+INSERT INTO orders (item) VALUES ('apple'), ('pear'), ('plum');
+INSERT INTO orders (item) VALUES ('fig') RETURNING id = snowflake_currval() AS is_currval;
+INSERT INTO orders (item) SELECT 'nut ' || n FROM generate_series(1, 20000) AS n;
+COPY orders (item) FROM STDIN;
+date
+lime
+\.
+-- in the order of the inserts, by this node, within this run
+SELECT count(*), count(DISTINCT id),
+       bool_and(snowflake_worker_id(id) = current_setting('snowflake.worker_id')::int) AS worker,
+       bool_and(snowflake_datacenter_id(id) = current_setting('snowflake.datacenter_id')::int) AS datacenter,
+       bool_and(snowflake_timestamp(id) BETWEEN now() - interval '10 minutes' AND clock_timestamp()) AS time
+  FROM orders;
+SELECT item FROM orders WHERE item NOT LIKE 'nut%' ORDER BY id;
+-- later rows have larger ids: the order of the heap is that of the ids
+SELECT count(*) AS out_of_order
+  FROM (SELECT id, lag(id) OVER (ORDER BY ctid) AS previous FROM orders) AS o
+ WHERE id <= previous;
+-- no id in the future
+SELECT count(*) AS ahead FROM generate_series(1, 10000)
+ WHERE snowflake_timestamp(snowflake_nextval()) > clock_timestamp();
+
+-- many at once
+SELECT count(*), count(DISTINCT id) FROM snowflake_nextvals(100000) AS id;
+SELECT count(*) AS out_of_order
+  FROM (SELECT id, lag(id) OVER (ORDER BY n) AS previous
+          FROM snowflake_nextvals(100000) WITH ORDINALITY AS v(id, n)) AS o
+ WHERE id <= previous;
+SELECT count(*) FROM snowflake_nextvals(0);
+SELECT count(*) FROM snowflake_nextvals(NULL);
+SELECT snowflake_nextvals(-1);
+SELECT max(id) = snowflake_currval() AS is_currval FROM snowflake_nextvals(1000) AS id;
+
+-- taken in turns, each id is larger than the one before
+SELECT count(*) AS rows, count(*) FILTER (WHERE a >= b OR a <= previous) AS out_of_order
+  FROM (SELECT a, b, lag(b) OVER (ORDER BY n) AS previous
+          FROM (SELECT snowflake_nextvals(10000) AS a, snowflake_nextval() AS b,
+                       generate_series(1, 10000) AS n) AS v) AS o;
+-- also when the rows of one call are fetched one by one
+BEGIN;
+DECLARE many CURSOR FOR SELECT snowflake_nextvals(1000) AS id;
+CREATE TEMP TABLE fetched (n serial, id bigint);
+DO $$
+DECLARE
+  many refcursor := 'many';
+  id bigint;
+BEGIN
+  FOR i IN 1 .. 500 LOOP
+    FETCH many INTO id;
+    INSERT INTO fetched (id) VALUES (id), (snowflake_nextval());
+  END LOOP;
+END $$;
+SELECT count(*), count(*) FILTER (WHERE id <= previous) AS out_of_order
+  FROM (SELECT id, lag(id) OVER (ORDER BY n) AS previous FROM fetched) AS o;
+-- and a row fetched later is of later
+SELECT clock_timestamp() AS before_sleep, pg_sleep(0.02) \gset
+MOVE 400 IN many;
+FETCH 1 FROM many \gset
+SELECT snowflake_timestamp(:id) > timestamptz :'before_sleep' + interval '15 ms' AS of_its_own_time;
+COMMIT;
+
+-- read-only transactions may take ids
+BEGIN READ ONLY;
+SELECT snowflake_nextval() < snowflake_nextval() AS increasing;
+COMMIT;
+
+-- an id is not given back by a rollback
+SELECT snowflake_nextval() AS first \gset
+BEGIN;
+SELECT snowflake_nextval() AS second \gset
+ROLLBACK;
+SELECT :first < :second AND :second < snowflake_nextval() AS increasing;
+
+-- parallel workers
+CREATE TABLE many_rows AS SELECT n FROM generate_series(1, 50000) AS n;
+ALTER TABLE many_rows SET (parallel_workers = 2);
+ANALYZE many_rows;
+SET parallel_setup_cost = 0;
+SET parallel_tuple_cost = 0;
+SET min_parallel_table_scan_size = 0;
+EXPLAIN (COSTS OFF) SELECT snowflake_nextval() AS id FROM many_rows;
+SELECT count(*), count(DISTINCT id), min(id) > :second AS all_later
+  FROM (SELECT snowflake_nextval() AS id FROM many_rows) AS ids;
+RESET parallel_setup_cost;
+RESET parallel_tuple_cost;
+RESET min_parallel_table_scan_size;
+
+-- a new column gives each row its own
+ALTER TABLE many_rows ADD COLUMN id bigint DEFAULT snowflake_nextval();
+SELECT count(DISTINCT id) FROM many_rows;
+
+-- privileges: anybody may
+CREATE ROLE regress_snowflake_nobody;
+SET ROLE regress_snowflake_nobody;
+SELECT snowflake_nextval() > :second AS larger;
+SET snowflake.clock_policy = 'error';
+SET snowflake.worker_id = 3;
+RESET ROLE;
+DROP ROLE regress_snowflake_nobody;
+-- nor may a superuser move the node under a running server
+SET snowflake.worker_id = 3;
+SET snowflake.no_such_parameter = 3;
+ALTER SYSTEM SET snowflake.layout = '41/5/5';
+ALTER SYSTEM SET snowflake.epoch = 'yesterday';
+
+-- every object has a comment, and functions know their volatility
+SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS arguments,
+       p.provolatile, p.proparallel, p.proisstrict,
+       obj_description(p.oid, 'pg_proc') IS NOT NULL AS comment
+  FROM pg_depend AS d
+  JOIN pg_extension AS e ON e.oid = d.refobjid AND e.extname = 'snowflake'
+  JOIN pg_proc AS p ON p.oid = d.objid AND d.classid = 'pg_proc'::regclass
+ WHERE d.deptype = 'e'
+ ORDER BY p.proname, pg_get_function_identity_arguments(p.oid) COLLATE "C";
+
+-- the extension moves to another schema, and the DEFAULT goes along
+CREATE SCHEMA ids;
+ALTER EXTENSION snowflake SET SCHEMA ids;
+SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'orders'::regclass;
+INSERT INTO orders (item) VALUES ('sloe');
+ALTER EXTENSION snowflake SET SCHEMA public;
+-- it is not dropped from under a table
+DROP EXTENSION snowflake;
+DROP TABLE orders, many_rows;
+DROP SCHEMA ids;
