@@ -1,0 +1,83 @@
+# What the TAP tests share: servers with the library preloaded, a clock that
+# can be moved under them, and sessions that go on in the background.
+package SnowflakeTest;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(
+  snowflake_node
+  sqlstate_of
+  faketime_environment
+  set_clock
+);
+
+# A server, not started yet, with the library preloaded and worker id 7;
+# further lines of postgresql.conf follow and win.
+sub snowflake_node
+{
+	my ($name, @conf) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init;
+	$node->append_conf('postgresql.conf',
+		join("\n",
+			"shared_preload_libraries = 'snowflake'",
+			"snowflake.worker_id = 7",
+			@conf)
+		  . "\n");
+	return $node;
+}
+
+# The SQLSTATE, the message and the hint that a statement fails with; '' and
+# its output if it succeeds.
+sub sqlstate_of
+{
+	my ($node, $sql) = @_;
+	my ($rc, $stdout, $stderr) =
+	  $node->psql('postgres', "\\set VERBOSITY verbose\n$sql");
+
+	return ('', $stdout) if $rc == 0;
+	my ($state, $message) = $stderr =~ /ERROR:  (\w{5}): (.*)/;
+	my ($hint) = $stderr =~ /HINT:  (.*)/;
+	return ($state // 'none', $message // $stderr, $hint // '');
+}
+
+# The environment that starts a server whose clock follows a file; see
+# set_clock().  Only the wall clock is faked, not the monotonic one.
+sub faketime_environment
+{
+	my ($file) = @_;
+	my ($library) = glob('/usr/lib/*/faketime/libfaketime.so.1');
+
+	die "libfaketime is missing: install the package libfaketime\n"
+	  unless defined $library;
+	return (
+		LD_PRELOAD => $library,
+		FAKETIME_TIMESTAMP_FILE => $file,
+		FAKETIME_NO_CACHE => 1,
+		FAKETIME_DISABLE_SHM => 1,
+		DONT_FAKE_MONOTONIC => 1);
+}
+
+# Moves the clock of a server that was started with faketime_environment():
+# so many seconds from the real one.  Replaces the file as a whole, because
+# the server may read it at any time.
+sub set_clock
+{
+	my ($file, $offset) = @_;
+
+	open my $fh, '>', "$file.new" or die "$file.new: $!";
+	printf $fh "%+.6f\n", $offset;
+	close $fh or die "$file.new: $!";
+	rename "$file.new", $file or die "$file: $!";
+	return;
+}
+
+1;
