@@ -17,8 +17,8 @@ EXTENSION = snowflake
 DATA = snowflake--1.0.sql
 PGFILEDESC = "snowflake - 64-bit, time-ordered, cluster-unique ids"
 
-REGRESS = issuing decoding layouts
-ISOLATION = order
+REGRESS = $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
+ISOLATION = $(sort $(patsubst specs/%.spec,%,$(wildcard specs/*.spec)))
 TAP_TESTS = 1
 
 EXTRA_CLEAN = tmp_check output_iso results

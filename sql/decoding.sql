@@ -1,6 +1,8 @@
 -- Decoding and encoding: what SQL shows of an id.  Nothing here depends on
 -- the server's own node, layout or epoch, except where it says so.
+SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
+RESET client_min_messages;
 SET TimeZone = 'UTC';
 SET DateStyle = 'ISO';
 

@@ -1,5 +1,7 @@
 -- Issuing, on a preloaded server with a worker id: ids as a column DEFAULT.
+SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
+RESET client_min_messages;
 -- fails in a session of its own only; this one has issued nothing yet
 SELECT snowflake_currval();
 

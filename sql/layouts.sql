@@ -1,5 +1,8 @@
 -- Round trips for random layouts and fields.  Ids are put together here by
 -- plain arithmetic, which knows nothing of the extension's own.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS snowflake;
+RESET client_min_messages;
 SET TimeZone = 'UTC';
 SELECT setseed(0.415512) IS NOT NULL AS seeded;
 

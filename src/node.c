@@ -66,38 +66,56 @@ begins_with_iso_date(const char *text)
 }
 
 /*
- * Reads an ISO 8601 date and time that names its zone.  What depends on a
- * session's settings (no zone, 11/04/2010) or on the day ("today") is refused.
+ * Decodes a date and time; "tz" receives its zone.  With NULL for "tz" only
+ * text without a zone can be decoded.  False if it cannot, or if it is no
+ * finite instant.
  */
 static bool
-parse_instant(const char *text, TimestampTz *epoch)
+decode_date_time(const char *text, struct pg_tm *tm, fsec_t *fsec, int *tz)
 {
 	char		buffer[MAXDATELEN + MAXDATEFIELDS];
 	char	   *field[MAXDATEFIELDS];
 	int			ftype[MAXDATEFIELDS];
 	int			nf;
 	int			dtype;
-	int			tz;
+
+	return ParseDateTime(text, buffer, sizeof(buffer), field, ftype,
+						 MAXDATEFIELDS, &nf) == 0 &&
+		compat_DecodeDateTime(field, ftype, nf, &dtype, tm, fsec, tz) == 0 &&
+		dtype == DTK_DATE;
+}
+
+/*
+ * Reads an ISO 8601 date and time that names its zone.  What depends on a
+ * session's settings (no zone, 11/04/2010) or on the day ("today") is refused.
+ */
+static bool
+parse_instant(const char *text, TimestampTz *epoch)
+{
+	MemoryContext context = CurrentMemoryContext;
 	struct pg_tm tm;
 	fsec_t		fsec;
+	int			tz;
+	volatile bool valid = false;
 
 	if (!begins_with_iso_date(text))
 		return false;
 
-	/* without a place for the zone, only text that has none is decoded */
-	if (ParseDateTime(text, buffer, sizeof(buffer), field, ftype,
-					  MAXDATEFIELDS, &nf) != 0 ||
-		compat_DecodeDateTime(field, ftype, nf, &dtype, &tm, &fsec,
-							  NULL) == 0)
-		return false;
+	/* a zone that is not known is an error, which the postmaster must survive */
+	PG_TRY();
+	{
+		valid = !decode_date_time(text, &tm, &fsec, NULL) &&
+			decode_date_time(text, &tm, &fsec, &tz) &&
+			tm2timestamp(&tm, fsec, &tz, epoch) == 0;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
 
-	/* decoding writes into the fields, so they are cut afresh */
-	return ParseDateTime(text, buffer, sizeof(buffer), field, ftype,
-						 MAXDATEFIELDS, &nf) == 0 &&
-		compat_DecodeDateTime(field, ftype, nf, &dtype, &tm, &fsec,
-							  &tz) == 0 &&
-		dtype == DTK_DATE &&
-		tm2timestamp(&tm, fsec, &tz, epoch) == 0;
+	return valid;
 }
 
 /* Reads snowflake.epoch. */

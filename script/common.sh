@@ -1,0 +1,167 @@
+# What script/demo, script/test and .ci/run share: packages, the build, and
+# the ordinary user that servers run as.  Sourced by bash, not run.
+
+set -euo pipefail
+
+tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+MAKE=${MAKE:-make}
+PG_CONFIG=${PG_CONFIG:-pg_config}
+
+say() {
+    printf '\n== %s\n' "$*"
+}
+
+die() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "This needs root, and there is no sudo: $*"
+    fi
+}
+
+# A drop-in for Debian's postgresql-common: installing a server makes no
+# cluster and starts none.  Removed again once the packages are in.
+no_cluster=/etc/postgresql-common/createcluster.d/snowflake-setup.conf
+
+forbid_cluster() {
+    as_root mkdir -p "${no_cluster%/*}"
+    echo 'create_main_cluster = off' | as_root tee "$no_cluster" >/dev/null
+}
+
+allow_cluster() {
+    as_root rm -f "$no_cluster"
+    as_root rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"
+}
+
+# Installs Debian packages by name.
+install_packages() {
+    say "Installing $*"
+    command -v apt-get >/dev/null ||
+        die "There is no apt-get here; install what corresponds to: $*"
+    as_root apt-get -qq update
+    forbid_cluster
+    # no output but errors; it asks nothing
+    if ! as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq -y --no-install-recommends install "$@" >/dev/null; then
+        allow_cluster
+        die "apt-get could not install: $*"
+    fi
+    allow_cluster
+}
+
+# The major version that PG_CONFIG is of, or names by its place.
+pg_major() {
+    local version
+
+    if version=$("$PG_CONFIG" --version 2>/dev/null); then
+        version=${version#PostgreSQL }
+        echo "${version%%[!0-9]*}"
+    elif [[ $PG_CONFIG =~ /postgresql/([0-9]+)/bin/pg_config$ ]]; then
+        echo "${BASH_REMATCH[1]}"
+    fi
+}
+
+# The major version that the distribution's metapackage "postgresql" brings.
+distribution_major() {
+    as_root apt-get -qq update
+    apt-cache depends postgresql |
+        sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1
+}
+
+have_server_and_headers() {
+    [ -f "$("$PG_CONFIG" --pgxs 2>/dev/null)" ] &&
+        [ -x "$("$PG_CONFIG" --bindir)/postgres" ]
+}
+
+# Prints the package unless the command is there.
+package_for() {
+    command -v "$1" >/dev/null || echo "$2"
+}
+
+# Sees to a compiler, a PostgreSQL to build with, and the packages named.
+ensure_packages() {
+    local missing=("$@")
+    local major
+
+    mapfile -t -O "${#missing[@]}" missing < <(package_for cc gcc)
+    [ -f /usr/include/stdio.h ] || missing+=(libc6-dev)
+
+    if ! have_server_and_headers; then
+        major=$(pg_major)
+        if [ -z "$major" ] && command -v apt-get >/dev/null; then
+            major=$(distribution_major)
+        fi
+        [ -n "$major" ] ||
+            die "No PostgreSQL found; set PG_CONFIG= to its pg_config."
+        missing+=("postgresql-$major" "postgresql-server-dev-$major")
+    fi
+
+    if [ "${#missing[@]}" -gt 0 ]; then
+        install_packages "${missing[@]}"
+    fi
+    if ! have_server_and_headers; then
+        PG_CONFIG=/usr/lib/postgresql/$major/bin/pg_config
+        have_server_and_headers ||
+            die "PostgreSQL $major is installed but $PG_CONFIG does not work."
+    fi
+    pg_bin=$("$PG_CONFIG" --bindir)
+}
+
+# Builds afresh: objects of another PostgreSQL version would not be noticed.
+build() {
+    "$MAKE" -s -C "$tree" PG_CONFIG="$PG_CONFIG" clean
+    "$MAKE" -s -C "$tree" PG_CONFIG="$PG_CONFIG" -j2 "$@"
+}
+
+build_and_install() {
+    say "Building and installing the extension for $("$PG_CONFIG" --version)"
+    build all
+    as_root "$MAKE" -s -C "$tree" PG_CONFIG="$PG_CONFIG" install
+}
+
+# PostgreSQL's server does not run as root.
+if [ "$(id -u)" -eq 0 ]; then
+    server_user=postgres
+else
+    server_user=$(id -un)
+fi
+
+as_server_user() {
+    if [ "$(id -u)" -eq 0 ]; then
+        setpriv --reuid="$server_user" --regid="$server_user" --init-groups \
+            env HOME="$work" "$@"
+    else
+        "$@"
+    fi
+}
+
+# Makes $work, a directory of the server's user that goes away at the end.
+make_work_directory() {
+    work=$(mktemp -d "${TMPDIR:-/tmp}/snowflake.XXXXXX")
+    trap clean_up EXIT
+    trap 'exit 130' INT TERM HUP
+    if [ "$(id -u)" -eq 0 ]; then
+        chown "$server_user:" "$work"
+    fi
+    cd "$work"
+}
+
+# Stops what still runs from $work; redefined by nobody.
+clean_up() {
+    local data
+
+    cd /
+    for data in "$work"/data "$work"/tmp_check/*/pgdata; do
+        [ -f "$data/postmaster.pid" ] || continue
+        as_server_user "$pg_bin/pg_ctl" -D "$data" -m immediate stop \
+            >/dev/null 2>&1 || true
+    done
+    rm -rf "$work"
+}

@@ -1,0 +1,62 @@
+# Runs the regress and the isolation tests on servers of their own: one with
+# the default layout, and one that has nothing in common with it.
+use strict;
+use warnings FATAL => 'all';
+
+use File::Basename;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+my $tree = "$FindBin::RealBin/..";
+
+# Runs pg_regress, or the tool like it for isolation tests.
+sub run_tests
+{
+	my ($node, $tool, $pattern) = @_;
+	my @tests = map { (fileparse($_, qr/\.\w+/))[0] } glob("$tree/$pattern");
+	my $output = PostgreSQL::Test::Utils::tempdir();
+
+	ok(@tests > 0, "$pattern names tests");
+	my $passed = PostgreSQL::Test::Utils::run_log(
+		[
+			$tool, "--inputdir=$tree", "--outputdir=$output",
+			'--bindir=', '--dbname=contrib_regression',
+			'--host=' . $node->host, '--port=' . $node->port,
+			'--max-concurrent-tests=1', @tests
+		]);
+	ok($passed, $node->name . ": $pattern");
+	if (!$passed && -f "$output/regression.diffs")
+	{
+		diag(PostgreSQL::Test::Utils::slurp_file(
+				"$output/regression.diffs"));
+	}
+	return;
+}
+
+die "PG_REGRESS is not set; run this by make test or make installcheck\n"
+  unless defined $ENV{PG_REGRESS};
+my $isolation = dirname($ENV{PG_REGRESS}) . '/../isolation/pg_isolation_regress';
+
+my %settings = (
+	default_layout => [],
+	other_layout => [
+		"snowflake.layout = '39/0/4/8'",
+		"snowflake.epoch = '2024-01-01T00:00:00Z'",
+		"snowflake.worker_id = 15",
+		"snowflake.sequence_start = random"
+	]);
+for my $name (sort keys %settings)
+{
+	my $node = snowflake_node($name, @{ $settings{$name} });
+
+	$node->start;
+	run_tests($node, $ENV{PG_REGRESS}, 'sql/*.sql');
+	run_tests($node, $isolation, 'specs/*.spec');
+	$node->stop;
+}
+
+done_testing();

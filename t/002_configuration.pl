@@ -1,0 +1,378 @@
+# What the server makes of its configuration: an identity or a layout that
+# could make a wrong id stops the start, and no id is issued without one.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $node = snowflake_node('main');
+$node->append_conf('postgresql.conf', "include 'case.conf'\n");
+my $case_file = $node->data_dir . '/case.conf';
+
+# Replaces the settings that the server reads beside the usual ones.
+sub configure
+{
+	my ($settings) = @_;
+	open my $fh, '>', $case_file or die "$case_file: $!";
+	print $fh "$settings\n";
+	close $fh or die "$case_file: $!";
+	return;
+}
+
+sub value_of
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# Waits until the log since an offset has something to say; false if not.
+sub wait_for_log
+{
+	my ($pattern, $since) = @_;
+	for (1 .. 100 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return 1
+		  if PostgreSQL::Test::Utils::slurp_file($node->logfile, $since) =~
+		  $pattern;
+		usleep(10_000);
+	}
+	return 0;
+}
+
+# Refused at the start, and why.
+my $form = qr/DETAIL:  A layout is the widths of ticks/;
+my $epoch_form = qr/DETAIL:  An epoch is a date and time with its time zone/;
+my @refused = (
+	# a node that does not fit the layout
+	[ 'snowflake.worker_id = 32',
+		qr/32 is outside the valid range for parameter "snowflake.worker_id" \(0 \.\. 31\)/ ],
+	[ 'snowflake.worker_id = -2',
+		qr/-2 is outside the valid range for parameter "snowflake.worker_id"/ ],
+	[ "snowflake.worker_id = 'seven'",
+		qr/invalid value for parameter "snowflake.worker_id": "seven"/ ],
+	[ "snowflake.worker_id = ''",
+		qr/invalid value for parameter "snowflake.worker_id": ""/ ],
+	[ 'snowflake.worker_id = 4294967303',
+		qr/invalid value for parameter "snowflake.worker_id": "4294967303"/ ],
+	[ 'snowflake.datacenter_id = 32',
+		qr/32 is outside the valid range for parameter "snowflake.datacenter_id" \(0 \.\. 31\)/ ],
+	[ 'snowflake.datacenter_id = -1',
+		qr/-1 is outside the valid range for parameter "snowflake.datacenter_id"/ ],
+	[ "snowflake.layout = '41/0/10/12'\nsnowflake.datacenter_id = 1",
+		qr/1 is outside the valid range for parameter "snowflake.datacenter_id" \(0 \.\. 0\)/ ],
+	[ "snowflake.layout = '41/5/2/12'",
+		qr/7 is outside the valid range for parameter "snowflake.worker_id" \(0 \.\. 3\)/ ],
+	# a layout that is none
+	(map { [ "snowflake.layout = '$_'",
+				qr/invalid value for parameter "snowflake.layout": "\Q$_\E"/, $form ] }
+		  '', '41', '41/5/5', '41/5/5/12/0', '41/5/5/x', '41 /5/5/12',
+		'41/5/5/12@', '41/5/5/12@0ms', '41/5/5/12@10', '41/5/5/12@1min',
+		'41/5/5/12 @10ms', '-1/5/5/12', 'default'),
+	[ "snowflake.layout = '41/5/5/13'",
+		qr/invalid value for parameter "snowflake.layout": "41\/5\/5\/13"/,
+		qr/must not add up to more than 63 bits/ ],
+	[ "snowflake.layout = '0/5/5/12'", qr/invalid value for parameter "snowflake.layout": "0\/5\/5\/12"/,
+		qr/ticks need at least 1 bit/ ],
+	[ "snowflake.layout = '10/32/5/12'", qr/invalid value for parameter "snowflake.layout": "10\/32\/5\/12"/,
+		qr/must be in the range 0 \.\. 31/ ],
+	[ "snowflake.layout = '55/0/0/8\@1s'", qr/invalid value for parameter "snowflake.layout": "55\/0\/0\/8\@1s"/,
+		qr/last longer than a timestamp can tell/ ],
+	# an epoch that is none, or not the same everywhere and every day
+	(map { [ "snowflake.epoch = '$_'",
+				qr/invalid value for parameter "snowflake.epoch": "\Q$_\E"/, $epoch_form ] }
+		  '', 'yesterday', 'now', 'today UTC', 'infinity', 'epoch',
+		'2016-01-01', '2016-01-01 00:00:00', '2016-13-01 00:00:00+00',
+		'2016-01-01 25:00:00+00', '01/02/2016 00:00:00 UTC',
+		'2016-01-01 00:00:00 Nowhere/Land', '12e9', '99999999999999999999'),
+	[ "snowflake.layout = '53/0/5/5'\nsnowflake.epoch = '9000-01-01 00:00+00'",
+		qr/parameters "snowflake.layout" and "snowflake.epoch" do not go together/,
+		qr/last tick lies beyond the range of timestamps/ ],
+	# how ids are issued
+	[ "snowflake.clock_policy = 'maybe'",
+		qr/invalid value for parameter "snowflake.clock_policy": "maybe"/,
+		qr/Available values: wait, error, advance/ ],
+	[ "snowflake.clock_tolerance = -1",
+		qr/-1 ms is outside the valid range for parameter "snowflake.clock_tolerance"/ ],
+	[ "snowflake.clock_tolerance = '5 moons'",
+		qr/invalid value for parameter "snowflake.clock_tolerance": "5 moons"/ ],
+	[ "snowflake.sequence_start = 'one'",
+		qr/invalid value for parameter "snowflake.sequence_start": "one"/ ],
+	# a slip in a name, which would leave the default in force
+	[ 'snowflake.datacentre_id = 3',
+		qr/unrecognized configuration parameter "snowflake.datacentre_id"/ ],
+	[ 'Snowflake.Worker = 3',
+		qr/unrecognized configuration parameter "Snowflake.Worker"/i ]);
+
+for my $case (@refused)
+{
+	my ($settings, @reasons) = @$case;
+	my $offset = -s $node->logfile // 0;
+
+	configure($settings);
+	my $started = $node->start(fail_ok => 1);
+	my $log = PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset);
+
+	$settings =~ s/\n/, /g;
+	ok(!$started, "no start with $settings");
+	$node->stop if $started;
+	my $first = shift @reasons;
+	like($log, qr/FATAL:  $first/, "$settings: says what is wrong");
+	like($log, $_, "$settings: says why") for @reasons;
+}
+
+# Accepted, and what comes of it: a query and its result.
+my $last = 'SELECT snowflake_format(9223372036854775807)';
+my @accepted = (
+	[ '', $last, '2080-07-10 17:30:30.208, #4095, @(31,31)' ],
+	[ '', "SELECT snowflake_decode(910499571847892992)",
+		'("2017-09-20 13:43:08.849+00",17,25,0)' ],
+	[ 'snowflake.worker_id = 31',
+		'SELECT snowflake_worker_id(snowflake_nextval())', '31' ],
+	[ "snowflake.worker_id = 0\nsnowflake.datacenter_id = 31",
+		'SELECT snowflake_worker_id(id), snowflake_datacenter_id(id) FROM snowflake_nextval() AS id',
+		'0|31' ],
+	[ "snowflake.epoch = '1288834974657'", $last,
+		'2080-07-10 17:30:30.208, #4095, @(31,31)' ],
+	[ "snowflake.epoch = '0'", 'SELECT snowflake_format(0)',
+		'1970-01-01 00:00:00.000, #0, @(0,0)' ],
+	[ "snowflake.epoch = '2016-01-01T00:00:00Z'", 'SELECT snowflake_format(0)',
+		'2016-01-01 00:00:00.000, #0, @(0,0)' ],
+	[ "snowflake.epoch = '2016-07-01 00:00:00 America/New_York'",
+		'SELECT snowflake_format(0)', '2016-07-01 04:00:00.000, #0, @(0,0)' ],
+	[ "snowflake.epoch = '2016-01-01 00:00:00+00'", q{
+SET TimeZone = 'Asia/Shanghai';
+SELECT snowflake_format(id)
+  FROM unnest(ARRAY[225912364091068416, 225912364275617792, 225912364279812096,
+                    225912364279812097, 225912364284006400, 225912364284006401]) AS id},
+		"2017-09-15 17:35:04.848, #0, @(2,5)\n"
+		  . "2017-09-15 17:35:04.892, #0, @(2,5)\n"
+		  . "2017-09-15 17:35:04.893, #0, @(2,5)\n"
+		  . "2017-09-15 17:35:04.893, #1, @(2,5)\n"
+		  . "2017-09-15 17:35:04.894, #0, @(2,5)\n"
+		  . "2017-09-15 17:35:04.894, #1, @(2,5)" ],
+	# 53 bits
+	[ "snowflake.layout = '41/0/4/8'\nsnowflake.epoch = '2020-01-01 00:00+00'",
+		'SELECT snowflake_max_id(\'infinity\'), id < 9007199254740992, snowflake_datacenter_id(id) FROM snowflake_nextval() AS id',
+		'9007199254740991|t|0' ],
+	[ "snowflake.layout = '30/10/10/13\@1s'\nsnowflake.worker_id = 1023\nsnowflake.epoch = '2020-01-01 00:00+00'",
+		'SELECT snowflake_worker_id(id), now() - snowflake_timestamp(id) < \'2 s\' FROM snowflake_nextval() AS id',
+		'1023|t' ],
+	# one field only, and the one that overflows most easily
+	[ "snowflake.layout = '63/0/0/0\@1us'\nsnowflake.worker_id = 0",
+		undef, qr/last longer than a timestamp can tell/ ],
+	[ "snowflake.layout = '43/0/0/20'\nsnowflake.worker_id = 0",
+		'SELECT count(DISTINCT id) FROM snowflake_nextvals(3000000) AS id', '3000000' ],
+	[ "snowflake.layout = '53/0/0/0\@100us'\nsnowflake.worker_id = 0",
+		'SELECT count(DISTINCT id) FROM snowflake_nextvals(100) AS id', '100' ],
+	[ "snowflake.layout = '41/0/3/0'",
+		'SELECT count(DISTINCT id) FROM snowflake_nextvals(100) AS id', '100' ],
+	# a quiet server's ids do not all have the same sequence
+	[ "snowflake.sequence_start = random",
+		'SELECT count(DISTINCT snowflake_sequence(id)) > 50, max(snowflake_sequence(id)) < 1100
+		   FROM (SELECT snowflake_nextval() AS id, pg_sleep(0.002) FROM generate_series(1, 100)) AS v',
+		't|t' ],
+	[ "snowflake.sequence_start = zero",
+		'SELECT max(snowflake_sequence(id)) < 50
+		   FROM (SELECT snowflake_nextval() AS id, pg_sleep(0.002) FROM generate_series(1, 100)) AS v',
+		't' ]);
+
+configure('');
+$node->start;
+value_of('CREATE EXTENSION snowflake');
+$node->stop;
+for my $case (@accepted)
+{
+	my ($settings, $sql, $expected) = @$case;
+	my $offset = -s $node->logfile;
+
+	configure("timezone = 'UTC'\n$settings");
+	my $started = $node->start(fail_ok => 1);
+	$settings =~ s/\n/, /g;
+	if (!defined $sql)
+	{
+		ok(!$started, "no start with $settings");
+		next;
+	}
+	ok($started, "start with '$settings'") or next;
+	is(value_of($sql), $expected, "'$settings': $sql");
+	$node->stop;
+}
+
+# Fields at both ends of random layouts, encoded and decoded by the server.
+my $seed = $ENV{SNOWFLAKE_SEED} // time;
+srand($seed);
+note "seed $seed";
+for (1 .. 6)
+{
+	my @bits = (30 + int rand 12, map { int rand 8 } 1 .. 3);
+	my $tick = (qw(@1ms @10ms @100us @250us))[ int rand 4 ];
+	my $layout = join('/', @bits) . $tick;
+
+	configure(
+		"snowflake.worker_id = 0\nsnowflake.layout = '$layout'\nsnowflake.epoch = '2005-03-04 05:06:07.008+00'");
+	$node->start;
+	is(value_of(qq{
+SELECT count(*) || ' ids, wrong: ' || count(*) FILTER (
+         WHERE snowflake_decode(id) IS DISTINCT FROM (at, datacenter, worker, seq)
+            OR id NOT BETWEEN snowflake_min_id(at) AND snowflake_max_id(at)
+            OR snowflake_timestamp(snowflake_min_id(at) - 1) >= at
+            OR snowflake_timestamp(snowflake_max_id(at) + 1) <= at)
+  FROM (SELECT snowflake_timestamp((1 + random() * ((1::bigint << $bits[0]) - 3))::bigint
+                                     << $bits[1] + $bits[2] + $bits[3]) AS at,
+               floor(random() * (1 << $bits[1]))::int AS datacenter,
+               floor(random() * (1 << $bits[2]))::int AS worker,
+               floor(random() * (1 << $bits[3]))::int AS seq
+          FROM generate_series(1, 2000)) AS fields,
+       snowflake_encode(at, datacenter, worker, seq) AS id}),
+		'2000 ids, wrong: 0', "round trip in layout $layout");
+	is(value_of(qq{
+SELECT snowflake_encode(snowflake_timestamp(snowflake_max_id('infinity')), (1 << $bits[1]) - 1,
+                        (1 << $bits[2]) - 1, (1 << $bits[3]) - 1) = snowflake_max_id('infinity'),
+       snowflake_max_id('infinity') = (1::bigint << $bits[0] + $bits[1] + $bits[2] + $bits[3]) - 1,
+       snowflake_min_id('-infinity')}),
+		't|t|0', "the ends of layout $layout");
+	$node->stop;
+}
+
+# Fields out of their width.
+configure('');
+$node->start;
+for my $arguments (
+	"'2010-11-04 01:42:54.656999+00', 0, 0, 0",
+	"'2080-07-10 17:30:30.209+00', 0, 0, 0",
+	"'infinity', 0, 0, 0",
+	"'2020-01-01 00:00+00', 32, 0, 0",
+	"'2020-01-01 00:00+00', 0, 32, 0",
+	"'2020-01-01 00:00+00', 0, 0, 4096",
+	"'2020-01-01 00:00+00', 0, 0, -1")
+{
+	my ($state) = sqlstate_of($node, "SELECT snowflake_encode($arguments)");
+	is($state, '22003', "encode($arguments) is out of range");
+}
+is( value_of(
+		"SELECT snowflake_encode('2080-07-10 17:30:30.208999+00', 31, 31, 4095)"),
+	'9223372036854775807',
+	'the largest id there is');
+
+# A changed postmaster parameter needs a restart, and says so.
+my $offset = -s $node->logfile;
+configure("snowflake.worker_id = 9\nsnowflake.clock_tolerance = '7s'");
+$node->reload;
+ok($node->poll_query_until('postgres',
+		"SELECT current_setting('snowflake.clock_tolerance') = '7s'"),
+	'a reload changes clock_tolerance');
+is(value_of('SELECT snowflake_worker_id(snowflake_nextval())'),
+	7, 'a reload does not change the worker id');
+is( value_of(
+		"SELECT pending_restart FROM pg_settings WHERE name = 'snowflake.worker_id'"),
+	't', 'a restart is pending');
+like(
+	PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset),
+	qr/parameter "snowflake.worker_id" cannot be changed without restarting the server/,
+	'the log says so');
+
+# A bad value at a reload is refused, the old one stays, the server lives.
+for my $bad (
+	[ "snowflake.clock_tolerance = 'soon'", 'snowflake.clock_tolerance' ],
+	[ "snowflake.clock_tolerance = '7s'\nsnowflake.layout = '41'", 'snowflake.layout' ],
+	[ "snowflake.clock_tolerance = '7s'\nsnowflake.epoch = '2016-01-01 00:00 Nowhere/Land'",
+		'snowflake.epoch' ])
+{
+	my ($settings, $parameter) = @$bad;
+	$offset = -s $node->logfile;
+	configure($settings);
+	$node->reload;
+	ok(wait_for_log(qr/invalid value for parameter "$parameter"/, $offset),
+		"a reload refuses a bad $parameter");
+}
+is(value_of("SELECT current_setting('snowflake.clock_tolerance')"),
+	'7s', 'and keeps the old one');
+configure('snowflake.worker_id = 9');
+$node->restart;
+is(value_of('SELECT snowflake_worker_id(snowflake_nextval())'),
+	9, 'a restart changes the worker id');
+$node->stop;
+
+# No worker id, no id; decoding goes on.
+configure('snowflake.worker_id = -1');
+$node->start;
+for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
+{
+	my ($state, $message, $hint) = sqlstate_of($node, "SELECT $call");
+	is($state, 'F0000', "$call without a worker id");
+	like($message, qr/"snowflake.worker_id" is not set/, "$call: message");
+	like($hint, qr/in the range 0 \.\. 31/, "$call: hint");
+}
+is((sqlstate_of($node, 'SELECT snowflake_currval()'))[0],
+	'55000', 'currval without a worker id');
+is(value_of('SELECT snowflake_worker_id(910499571847892992)'),
+	25, 'decoding without a worker id');
+$node->stop;
+
+# Hooks of other libraries are kept, before ours and after.
+for my $libraries ('pg_stat_statements, snowflake',
+	'snowflake, pg_stat_statements')
+{
+	configure("shared_preload_libraries = '$libraries'");
+	$node->start;
+	value_of('CREATE EXTENSION IF NOT EXISTS pg_stat_statements');
+	is(value_of('SELECT snowflake_worker_id(snowflake_nextval())'),
+		7, "issuing with $libraries");
+	is( value_of(
+			'SELECT count(*) > 0 FROM pg_stat_statements'),
+		't', "statistics with $libraries");
+	$node->stop;
+}
+
+# Without preload: decoding by the configured layout and epoch, no issuing.
+my $elsewhere = q{
+shared_preload_libraries = ''
+timezone = 'UTC'
+snowflake.epoch = '2016-01-01 00:00:00+00'
+snowflake.layout = '41/0/10/12'};
+configure($elsewhere);
+$node->start;
+for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
+{
+	my ($state, $message, $hint) = sqlstate_of($node, "SELECT $call");
+	is($state, '55000', "$call without preload");
+	like($hint, qr/shared_preload_libraries/, "$call: hint");
+}
+is( value_of('SELECT snowflake_format(225912364091068416)'),
+	'2017-09-15 09:35:04.848, #0, @(0,69)',
+	'decoding without preload, by the configured layout and epoch');
+is( value_of("SELECT snowflake_encode('2017-09-15 09:35:04.848+00', 0, 69, 0)"),
+	'225912364091068416',
+	'encoding without preload');
+my ($state, $message) = sqlstate_of($node,
+	"LOAD 'snowflake'; SET snowflake.layout = '41/5/5/12'; SELECT 1");
+is($state, '55P02', 'a session cannot change the layout');
+($state, $message) = sqlstate_of($node,
+	"SET snowflake.nonsense = 1; SELECT snowflake_worker_id(1)");
+is($state, '', 'a stray parameter does not stop decoding');
+$node->stop;
+for my $bad (
+	[ 'layout', '41/5/5' ],
+	[ 'epoch', '2016-01-01' ])
+{
+	my ($name, $value) = @$bad;
+	configure("$elsewhere\nsnowflake.$name = '$value'");
+	$node->start;
+	($state, $message) = sqlstate_of($node, 'SELECT snowflake_timestamp(1)');
+	is($state, '22023', "without preload a bad $name is no default");
+	like($message, qr/"snowflake.$name": "\Q$value\E"/, "bad $name: message");
+	is( value_of(
+			"SELECT snowflake_timestamp(0, '2015-01-01 00:00+00') = '2015-01-01 00:00+00'"
+		),
+		't',
+		"bad $name: explicit forms go on");
+	$node->stop;
+}
+
+done_testing();
