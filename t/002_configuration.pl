@@ -9,7 +9,6 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeTest;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my $node = snowflake_node('main');
 $node->append_conf('postgresql.conf', "include 'case.conf'\n");
@@ -29,20 +28,6 @@ sub value_of
 {
 	my ($sql) = @_;
 	return $node->safe_psql('postgres', $sql);
-}
-
-# Waits until the log since an offset has something to say; false if not.
-sub wait_for_log
-{
-	my ($pattern, $since) = @_;
-	for (1 .. 100 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		return 1
-		  if PostgreSQL::Test::Utils::slurp_file($node->logfile, $since) =~
-		  $pattern;
-		usleep(10_000);
-	}
-	return 0;
 }
 
 # Refused at the start, and why.
@@ -272,9 +257,9 @@ is(value_of('SELECT snowflake_worker_id(snowflake_nextval())'),
 is( value_of(
 		"SELECT pending_restart FROM pg_settings WHERE name = 'snowflake.worker_id'"),
 	't', 'a restart is pending');
-like(
-	PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset),
-	qr/parameter "snowflake.worker_id" cannot be changed without restarting the server/,
+ok($node->wait_for_log(
+		qr/parameter "snowflake.worker_id" cannot be changed without restarting the server/,
+		$offset),
 	'the log says so');
 
 # A bad value at a reload is refused, the old one stays, the server lives.
@@ -288,7 +273,7 @@ for my $bad (
 	$offset = -s $node->logfile;
 	configure($settings);
 	$node->reload;
-	ok(wait_for_log(qr/invalid value for parameter "$parameter"/, $offset),
+	ok($node->wait_for_log(qr/invalid value for parameter "$parameter"/, $offset),
 		"a reload refuses a bad $parameter");
 }
 is(value_of("SELECT current_setting('snowflake.clock_tolerance')"),

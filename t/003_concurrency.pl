@@ -1,0 +1,141 @@
+# Many sessions at once: every id once, each session's ids increasing, and
+# an id issued later larger than any issued before, whoever issued it.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+my $node = snowflake_node('main', 'max_connections = 100', 'fsync = off',
+	'snowflake.datacenter_id = 3');
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+
+sub value_of
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# Runs a script by so many clients, so many times each.
+sub run_clients
+{
+	my ($clients, $times, $script, $what) = @_;
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/script.sql';
+
+	PostgreSQL::Test::Utils::append_to_file($file, $script);
+	my ($stdout, $stderr) = PostgreSQL::Test::Utils::run_command(
+		[
+			'pgbench', '--no-vacuum', "--client=$clients", '--jobs=2',
+			"--transactions=$times", '--define=n=0', "--file=$file",
+			$node->connstr('postgres')
+		]);
+	my $all = $clients * $times;
+	like($stdout,
+		qr{transactions actually processed: $all/$all}, "$what: all done");
+	like($stdout, qr{number of failed transactions: 0 },
+		"$what: none failed");
+	unlink $file;
+	return;
+}
+
+# 32 clients, 2 million rows, 500 at a time, numbered by each client.
+value_of('CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
+my $begin = value_of('SELECT clock_timestamp()');
+run_clients(32, 125, q{
+INSERT INTO ids (client, n) SELECT :client_id, :n * 500 + i FROM generate_series(1, 500) AS i;
+\set n :n + 1
+}, '32 clients');
+is(value_of('SELECT count(*), count(DISTINCT id) FROM ids'),
+	'2000000|2000000', '2,000,000 ids, each once');
+is( value_of(
+		'SELECT count(*), count(*) FILTER (WHERE id <= previous)
+		   FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n) AS previous FROM ids) AS o'
+	),
+	'2000000|0',
+	"each session's ids increase");
+is( value_of(
+		"SELECT count(*) FROM ids, snowflake_decode(id) AS d
+		  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
+			 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
+	),
+	'0',
+	"all are this node's and of the time of the run");
+
+# 16 clients, 800,000 rows in bulk.
+value_of('CREATE TABLE bulk (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
+$begin = value_of('SELECT clock_timestamp()');
+run_clients(16, 1,
+	'INSERT INTO bulk (client, n) SELECT :client_id, i FROM generate_series(1, 50000) AS i',
+	'16 clients in bulk');
+is(value_of('SELECT count(*), count(DISTINCT id) FROM bulk'),
+	'800000|800000', '800,000 ids, each once');
+is( value_of(
+		"SELECT count(*) FROM bulk, snowflake_decode(id) AS d
+		  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
+			 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
+	),
+	'0',
+	"bulk: all are this node's and of the time of the run");
+
+# Calls of 8 clients with the instants before and after each: one that begins
+# after another has returned gets the larger id.
+value_of('CREATE TABLE calls (before timestamptz, id bigint, after timestamptz)');
+run_clients(8, 50, q{
+INSERT INTO calls SELECT clock_timestamp(), snowflake_nextval(), clock_timestamp() FROM generate_series(1, 1000);
+}, '8 clients by the clock');
+is( value_of(q{
+WITH events AS (
+  SELECT before AS at, 0 AS is_return, id FROM calls
+   UNION ALL
+  SELECT after, 1, id FROM calls)
+SELECT count(*) FILTER (WHERE is_return = 0),
+       count(*) FILTER (WHERE is_return = 0 AND id <= largest_returned)
+  FROM (SELECT is_return, id,
+               max(id) FILTER (WHERE is_return = 1) OVER (
+                 ORDER BY at, is_return ROWS UNBOUNDED PRECEDING) AS largest_returned
+          FROM events) AS o}),
+	'400000|0',
+	'an id is larger than all that were returned before its call');
+is( value_of(
+		"SELECT count(*) FROM calls WHERE snowflake_timestamp(id) > after
+			OR snowflake_timestamp(id) < before - interval '1 ms'"),
+	'0',
+	'an id is of the time of its call');
+
+# Runs of ids beside single ones, with a sequence of 256 that is always spent.
+$node->append_conf('postgresql.conf',
+	"snowflake.layout = '41/5/5/8'\nsnowflake.sequence_start = random");
+$node->restart;
+value_of('CREATE TABLE runs (id bigint PRIMARY KEY, client int, n int)');
+run_clients(16, 10, q{
+INSERT INTO runs SELECT snowflake_nextvals(300), :client_id, :n * 1000 + generate_series(1, 300);
+INSERT INTO runs SELECT snowflake_nextval(), :client_id, :n * 1000 + 300 + generate_series(1, 200);
+\set n :n + 1
+}, '16 clients with runs');
+is( value_of(
+		'SELECT count(*), count(*) FILTER (WHERE id <= previous)
+		   FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n) AS previous FROM runs) AS o'
+	),
+	'80000|0',
+	'runs and single ids increase together');
+
+# Flat memory, however many: the session's own contexts are counted when the
+# first rows are out and when three million are.
+$node->append_conf('postgresql.conf', "snowflake.layout = '41/2/3/17'");
+$node->restart;
+my $grown = value_of(q{
+SELECT max(bytes) - min(bytes)
+  FROM (SELECT (SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE id IS NOT NULL) AS bytes
+          FROM (SELECT snowflake_nextvals(3000000) AS id) AS ids
+         WHERE id & 131071 = 0 OR random() < 0.00001) AS samples});
+cmp_ok($grown, '<', 1024 * 1024,
+	'memory stays flat over 3,000,000 ids of one call');
+note "grown by $grown bytes";
+
+$node->stop;
+done_testing();

@@ -1,0 +1,101 @@
+# A standby issues no id but decodes; once promoted it issues its own.  And a
+# background worker of the server issues as any session does.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+my $primary = PostgreSQL::Test::Cluster->new('primary');
+$primary->init(allows_streaming => 'logical');
+$primary->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'snowflake'
+snowflake.worker_id = 7
+});
+$primary->start;
+$primary->safe_psql(
+	'postgres', q{
+CREATE EXTENSION snowflake;
+CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), n int);
+INSERT INTO orders (n) SELECT generate_series(1, 1000);
+});
+
+# A standby with a worker id of its own.
+$primary->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'base', has_streaming => 1);
+$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 8');
+$standby->start;
+$primary->wait_for_catchup($standby, 'replay', $primary->lsn('write'));
+
+for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
+{
+	my ($state, $message, $hint) = sqlstate_of($standby, "SELECT $call");
+	is($state, '25006', "$call on a standby");
+	like($message, qr/during recovery/, "$call: message");
+	like($hint, qr/primary/, "$call: hint");
+}
+is( $standby->safe_psql('postgres',
+		'SELECT count(*), bool_and(snowflake_worker_id(id) = 7) FROM orders'),
+	'1000|t',
+	'decoding on a standby');
+
+# One session over the promotion: refused before, served after.
+my ($stdin, $stdout, $stderr) = ("SELECT snowflake_nextval();\n", '', '');
+my $session = IPC::Run::start(
+	[ 'psql', '-XAtq', $standby->connstr('postgres') ],
+	'<', \$stdin, '>', \$stdout, '2>', \$stderr,
+	IPC::Run::timer($PostgreSQL::Test::Utils::timeout_default));
+$session->pump until $stderr =~ /during recovery/;
+is($stdout, '', 'a session on the standby gets no id');
+$standby->promote;
+$stdin .= "SELECT snowflake_worker_id(snowflake_nextval());\n";
+$session->pump until $stdout =~ /\n/;
+is($stdout, "8\n", 'the same session gets one after the promotion');
+$session->finish;
+
+$standby->safe_psql('postgres',
+	'INSERT INTO orders (n) SELECT generate_series(1001, 2000)');
+is( $standby->safe_psql(
+		'postgres',
+		'SELECT count(*), count(*) FILTER (WHERE (n <= 1000) <> (snowflake_worker_id(id) = 7)),
+				max(id) FILTER (WHERE n <= 1000) < min(id) FILTER (WHERE n > 1000)
+		   FROM orders'),
+	'2000|0|t',
+	'the promoted server issues its own ids, after those that it has');
+$standby->stop;
+
+# Logical replication into a table with one more column: the ids are issued
+# by the apply worker, a background worker.
+my $subscriber = snowflake_node('subscriber', 'snowflake.worker_id = 9');
+$subscriber->start;
+$subscriber->safe_psql(
+	'postgres', q{
+CREATE EXTENSION snowflake;
+CREATE TABLE orders (id bigint PRIMARY KEY, n int, copy_id bigint UNIQUE DEFAULT snowflake_nextval());
+});
+$primary->safe_psql('postgres', 'CREATE PUBLICATION orders FOR TABLE orders');
+$subscriber->safe_psql('postgres',
+	"CREATE SUBSCRIPTION orders CONNECTION '"
+	  . $primary->connstr
+	  . " dbname=postgres' PUBLICATION orders");
+$subscriber->wait_for_subscription_sync($primary, 'orders');
+$primary->safe_psql('postgres',
+	'INSERT INTO orders (n) SELECT generate_series(1001, 3000)');
+$primary->wait_for_catchup('orders');
+is( $subscriber->safe_psql(
+		'postgres',
+		'SELECT count(*), count(DISTINCT copy_id),
+				bool_and(snowflake_worker_id(id) = 7), bool_and(snowflake_worker_id(copy_id) = 9)
+		   FROM orders'),
+	'3000|3000|t|t',
+	'the apply worker issues ids');
+$subscriber->stop;
+$primary->stop;
+
+done_testing();
