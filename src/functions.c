@@ -177,7 +177,7 @@ snowflake_nextvals(PG_FUNCTION_ARGS)
 	}
 
 	context = SRF_PERCALL_SETUP();
-	wanted = context->max_calls - context->call_cntr;
+	wanted = (int64) (context->max_calls - context->call_cntr);
 	if (wanted == 0)
 		SRF_RETURN_DONE(context);
 

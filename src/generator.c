@@ -46,12 +46,14 @@ typedef struct BackendSlot
 typedef union PaddedGenerator
 {
 	Generator	generator;
+	/* cppcheck-suppress unusedStructMember */
 	char		padding[PG_CACHE_LINE_SIZE];
 } PaddedGenerator;
 
 typedef union PaddedBackendSlot
 {
 	BackendSlot slot;
+	/* cppcheck-suppress unusedStructMember */
 	char		padding[PG_CACHE_LINE_SIZE];
 } PaddedBackendSlot;
 

@@ -40,8 +40,6 @@ static const struct config_enum_entry sequence_starts[] =
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 
-void		_PG_init(void);
-
 static void
 shmem_request(void)
 {
@@ -174,6 +172,7 @@ insist_on_parameters(const GivenParameter *given, int given_count)
 	}
 }
 
+/* NOLINTNEXTLINE(bugprone-reserved-identifier,cert-dcl*): PostgreSQL's name */
 void
 _PG_init(void)
 {
