@@ -16,6 +16,11 @@
 #include "utils/guc_tables.h"
 #include "utils/wait_event.h"
 
+/* 16 declares it itself. */
+#if PG_VERSION_NUM < 160000
+extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
+#endif
+
 /* 16 lists the parameters in an array of its own; 15 in the live one. */
 static inline struct config_generic **
 compat_guc_variables(int *count)

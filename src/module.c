@@ -172,9 +172,8 @@ insist_on_parameters(const GivenParameter *given, int given_count)
 	}
 }
 
-/* NOLINTNEXTLINE(bugprone-reserved-identifier,cert-dcl*): PostgreSQL's name */
 void
-_PG_init(void)
+_PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 {
 	GivenParameter *given = NULL;
 	int			given_count = 0;
