@@ -42,15 +42,18 @@ allow_cluster() {
 
 # Installs Debian packages by name.
 install_packages() {
+    local output
+
     say "Installing $*"
     command -v apt-get >/dev/null ||
         die "There is no apt-get here; install what corresponds to: $*"
     as_root apt-get -qq update
     forbid_cluster
-    # no output but errors; it asks nothing
-    if ! as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq -y --no-install-recommends install "$@" >/dev/null; then
+    # it asks nothing, and what it says is of interest only when it fails
+    if ! output=$(as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq -y --no-install-recommends install "$@" 2>&1); then
         allow_cluster
+        printf '%s\n' "$output" >&2
         die "apt-get could not install: $*"
     fi
     allow_cluster
