@@ -42,8 +42,9 @@ SELECT count(*) FROM snowflake_nextvals(NULL);
 SELECT snowflake_nextvals(-1);
 SELECT max(id) = snowflake_currval() AS is_currval FROM snowflake_nextvals(1000) AS id;
 
--- taken in turns, each id is larger than the one before
-SELECT count(*) AS rows, count(*) FILTER (WHERE a >= b OR a <= previous) AS out_of_order
+-- taken in turns, each id is larger than the one before, and none is wasted
+SELECT count(*) AS rows, count(*) FILTER (WHERE a >= b OR a <= previous) AS out_of_order,
+       avg(b - a) FILTER (WHERE snowflake_timestamp(a) = snowflake_timestamp(b)) < 2 AS close_together
   FROM (SELECT a, b, lag(b) OVER (ORDER BY n) AS previous
           FROM (SELECT snowflake_nextvals(10000) AS a, snowflake_nextval() AS b,
                        generate_series(1, 10000) AS n) AS v) AS o;
@@ -63,9 +64,9 @@ BEGIN
 END $$;
 SELECT count(*), count(*) FILTER (WHERE id <= previous) AS out_of_order
   FROM (SELECT id, lag(id) OVER (ORDER BY n) AS previous FROM fetched) AS o;
--- and a row fetched later is of later
+-- and a row fetched later is of later, though its call reserved more before
+MOVE 100 IN many;
 SELECT clock_timestamp() AS before_sleep, pg_sleep(0.02) \gset
-MOVE 400 IN many;
 FETCH 1 FROM many \gset
 SELECT snowflake_timestamp(:id) > timestamptz :'before_sleep' + interval '15 ms' AS of_its_own_time;
 COMMIT;

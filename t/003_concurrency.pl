@@ -109,7 +109,7 @@ is( value_of(
 
 # Runs of ids beside single ones, with a sequence of 256 that is always spent.
 $node->append_conf('postgresql.conf',
-	"snowflake.layout = '41/5/5/8'\nsnowflake.sequence_start = random");
+	"snowflake.layout = '41/5/5/8'");
 $node->restart;
 value_of('CREATE TABLE runs (id bigint PRIMARY KEY, client int, n int)');
 run_clients(16, 10, q{
@@ -123,6 +123,15 @@ is( value_of(
 	),
 	'80000|0',
 	'runs and single ids increase together');
+
+# A spent tick is waited out, not run ahead of.
+is( value_of(
+		'SELECT count(*) FILTER (WHERE snowflake_timestamp(id) > after),
+				max(after) - min(after) > interval \'70 ms\'
+		   FROM (SELECT snowflake_nextval() AS id, clock_timestamp() AS after
+				   FROM generate_series(1, 20000)) AS calls'),
+	'0|t',
+	'20,000 ids of 256 a millisecond take their time');
 
 # Flat memory, however many: the session's own contexts are counted when the
 # first rows are out and when three million are.
