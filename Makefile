@@ -9,6 +9,7 @@ OBJS = \
 	src/clock.o \
 	src/functions.o \
 	src/generator.o \
+	src/highwater.o \
 	src/layout.o \
 	src/module.o \
 	src/node.o

@@ -28,15 +28,19 @@
 #define LONGEST_SLEEP_US 50000
 
 /* The wait event of a reason, as pg_stat_activity shows it. */
-static uint32
-wait_event(ClockWait reason)
+uint32
+wait_event_of(WaitReason reason)
 {
-	static uint32 wait_events[2] = {0, 0};
+	static const char *const names[] = {
+		[WAIT_FOR_TICK] = "SnowflakeTick",
+		[WAIT_FOR_CLOCK] = "SnowflakeClock",
+		[WAIT_FOR_MARK] = "SnowflakeMark",
+		[WAIT_IN_WORKER] = "SnowflakeMarkMain"
+	};
+	static uint32 wait_events[lengthof(names)] = {0};
 
 	if (wait_events[reason] == 0)
-		wait_events[reason] =
-			WaitEventExtensionNew(reason == CLOCK_WAIT_TICK ?
-								  "SnowflakeTick" : "SnowflakeClock");
+		wait_events[reason] = WaitEventExtensionNew(names[reason]);
 	return wait_events[reason];
 }
 
@@ -47,13 +51,13 @@ wait_event(ClockWait reason)
  * postmaster's death.
  */
 void
-clock_sleep(int64 duration_us, ClockWait reason)
+clock_sleep(int64 duration_us, WaitReason reason)
 {
 	CHECK_FOR_INTERRUPTS();
 
 	if (duration_us <= SHORT_SLEEP_US)
 	{
-		pgstat_report_wait_start(wait_event(reason));
+		pgstat_report_wait_start(wait_event_of(reason));
 		pg_usleep((long) Max(duration_us, 1));
 		pgstat_report_wait_end();
 
@@ -66,7 +70,7 @@ clock_sleep(int64 duration_us, ClockWait reason)
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 (long) (Min(duration_us, LONGEST_SLEEP_US) / 1000),
-						 wait_event(reason));
+						 wait_event_of(reason));
 		ResetLatch(MyLatch);
 	}
 

@@ -10,12 +10,14 @@
 #include "layout.h"
 #include "utils/timestamp.h"
 
-/* What a session waits for; each has its wait event. */
-typedef enum ClockWait
+/* What a process of ours waits for; each has its wait event. */
+typedef enum WaitReason
 {
-	CLOCK_WAIT_TICK,			/* the sequence of the tick is spent */
-	CLOCK_WAIT_CATCH_UP			/* the clock is behind the last id */
-} ClockWait;
+	WAIT_FOR_TICK,				/* the sequence of the tick is spent */
+	WAIT_FOR_CLOCK,				/* the clock is behind the last id */
+	WAIT_FOR_MARK,				/* another process moves the mark */
+	WAIT_IN_WORKER				/* for ids to be issued */
+} WaitReason;
 
 /* One look at the wall clock. */
 typedef struct ClockReading
@@ -33,6 +35,7 @@ clock_read(const Layout *layout, ClockReading *reading)
 	reading->position = layout_locate(layout, reading->now, &reading->tick);
 }
 
-extern void clock_sleep(int64 duration_us, ClockWait reason);
+extern uint32 wait_event_of(WaitReason reason);
+extern void clock_sleep(int64 duration_us, WaitReason reason);
 
 #endif							/* SNOWFLAKE_CLOCK_H */

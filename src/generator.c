@@ -16,10 +16,12 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "access/xlogrecovery.h"
 #include "clock.h"
 #include "common/pg_prng.h"
 #include "compat.h"
 #include "generator.h"
+#include "highwater.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "storage/ipc.h"
@@ -30,8 +32,11 @@
 
 typedef struct Generator
 {
-	LWLock		lock;			/* protects last */
-	int64		last;			/* newest (tick, sequence) issued, packed */
+	LWLock		lock;			/* protects all of it */
+	pg_atomic_uint64 last;		/* newest (tick, sequence) issued, packed */
+	int64		start;			/* what last was before the first id */
+	int64		start_lead_us;	/* how far that may be ahead of the clock */
+	bool		is_past_recovery;	/* has recovery's end been allowed for? */
 } Generator;
 
 typedef struct BackendSlot
@@ -50,6 +55,13 @@ typedef union PaddedGenerator
 	char		padding[PG_CACHE_LINE_SIZE];
 } PaddedGenerator;
 
+typedef union PaddedHighwater
+{
+	HighwaterState highwater;
+	/* cppcheck-suppress unusedStructMember */
+	char		padding[TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(HighwaterState))];
+} PaddedHighwater;
+
 typedef union PaddedBackendSlot
 {
 	BackendSlot slot;
@@ -60,6 +72,7 @@ typedef union PaddedBackendSlot
 /* All of our shared memory. */
 typedef struct SharedState
 {
+	PaddedHighwater highwater;
 	PaddedGenerator generator;
 	PaddedBackendSlot slots[FLEXIBLE_ARRAY_MEMBER]; /* by MyProcNumber */
 } SharedState;
@@ -69,6 +82,7 @@ typedef enum Outcome
 {
 	OUTCOME_RESERVED,
 	OUTCOME_WAIT,				/* for wait_us */
+	OUTCOME_AT_MARK,			/* the mark has to move past the tick first */
 	OUTCOME_BEHIND,				/* the clock is, by behind_us: refused */
 	OUTCOME_BEFORE_SPAN,		/* the clock is before the epoch */
 	OUTCOME_AFTER_SPAN			/* no tick is left */
@@ -78,6 +92,7 @@ typedef struct Attempt
 {
 	Outcome		outcome;
 	ClockReading clock;
+	int64		tick;			/* of the next id */
 	int64		wait_us;
 	int64		behind_us;		/* 0 unless the clock is behind the last tick */
 } Attempt;
@@ -124,21 +139,42 @@ allowed_lead_us(void)
 		clock_tolerance_us() : 0;
 }
 
-/*
- * The word that a generator starts from: the end of the newest tick that an
- * earlier life of the server can have used, if its clock was in order.
- */
+/* The last word of a tick. */
 static int64
-starting_word(void)
+end_of_tick(int64 tick)
 {
 	const Layout *configured = node_layout();
+
+	return (tick << configured->sequence_bits) |
+		layout_field_max(configured->sequence_bits);
+}
+
+/*
+ * The word that a generator starts from.  At the very first start it is the
+ * end of the clock's tick, in case that a state file has been lost.
+ */
+static int64
+starting_word(const HighwaterStart *start)
+{
 	TimestampTz newest = GetCurrentTimestamp() + allowed_lead_us();
 	int64		tick;
 
-	if (layout_locate(configured, newest, &tick) == SPAN_BEFORE)
+	if (start->is_known)
+		return start->tick > 0 ? end_of_tick(start->tick - 1) : 0;
+	if (layout_locate(node_layout(), newest, &tick) == SPAN_BEFORE)
 		return 0;
-	return (tick << configured->sequence_bits) |
-		layout_field_max(configured->sequence_bits);
+	return end_of_tick(tick);
+}
+
+/* The newest tick issued since the start, or -1; for the mark. */
+static int64
+newest_tick(void)
+{
+	Generator  *generator = &shared->generator.generator;
+	int64		last = (int64) pg_atomic_read_u64(&generator->last);
+
+	return last == generator->start ? -1 :
+		last >> node_layout()->sequence_bits;
 }
 
 /*
@@ -154,14 +190,49 @@ generator_shmem_startup(void)
 	shared = ShmemInitStruct("snowflake", shared_state_size(), &found);
 	if (!found)
 	{
+		int			tranche_id =
+			GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche;
 		Generator  *generator = &shared->generator.generator;
+		HighwaterStart start;
 
 		memset(shared, 0, shared_state_size());
-		LWLockInitialize(&generator->lock,
-						 GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche);
-		generator->last = starting_word();
+		highwater_startup(&shared->highwater.highwater, tranche_id,
+						  newest_tick, &start);
+
+		LWLockInitialize(&generator->lock, tranche_id);
+		generator->start = starting_word(&start);
+		generator->start_lead_us = start.lead_us;
+		pg_atomic_init_u64(&generator->last, (uint64) generator->start);
 	}
 	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * Lets the generator begin after all ids in the data that recovery brought,
+ * whoever issued them: after the time of the last commit replayed.
+ */
+static void
+begin_after_recovery(void)
+{
+	Generator  *generator = &shared->generator.generator;
+	TimestampTz last_commit = GetLatestXTime();
+	int64		tick;
+
+	LWLockAcquire(&generator->lock, LW_EXCLUSIVE);
+	if (!generator->is_past_recovery)
+	{
+		generator->is_past_recovery = true;
+		if (last_commit != 0 &&
+			layout_locate(node_layout(), last_commit + allowed_lead_us(),
+						  &tick) != SPAN_BEFORE &&
+			end_of_tick(tick) > generator->start)
+		{
+			generator->start = end_of_tick(tick);
+			pg_atomic_write_u64(&generator->last, (uint64) generator->start);
+			generator->start_lead_us = 0;
+		}
+	}
+	LWLockRelease(&generator->lock);
 }
 
 /*
@@ -189,6 +260,9 @@ attach(void)
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
 				 errhint("Set \"snowflake.worker_id\" to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and restart the server.",
 						 layout_field_max(node_layout()->worker_bits))));
+
+	highwater_require_sound();
+	begin_after_recovery();
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	layout = node_layout();
@@ -232,23 +306,45 @@ lead_us(int64 tick, const ClockReading *clock)
 }
 
 /*
- * The rules of issuing, for a generator that issued "last" and a clock that
- * was read after that: the next word to issue, or "last" where there is none
- * now, and why.
+ * Does the policy refuse to wait for a clock that is behind?  A start after a
+ * crash is ahead of a clock that is in order by what the mark was; that much
+ * is waited for under every policy.
+ */
+static bool
+is_too_far_behind(const Generator *generator, int64 last,
+				  const Attempt *attempt)
+{
+	int64		behind_us = attempt->behind_us;
+
+	if (last == generator->start)
+		behind_us -= generator->start_lead_us;
+	if (behind_us <= 0)
+		return false;
+	return generator_clock_policy == CLOCK_POLICY_ERROR ||
+		behind_us - allowed_lead_us() > clock_tolerance_us();
+}
+
+/*
+ * The rules of issuing, for a clock that is read after the generator's word:
+ * the next word to issue, or the last one where there is none now, and why.
  */
 static inline int64
-decide(int64 last, Attempt *attempt)
+decide(Generator *generator, Attempt *attempt)
 {
+	int64		last = (int64) pg_atomic_read_u64(&generator->last);
 	const ClockReading *clock = &attempt->clock;
 	int64		last_tick = tick_of(last);
 	int64		next_tick;
 	int64		lead;
 	bool		fresh;
 
+	clock_read(layout, &attempt->clock);
+
 	/* the clock's tick, else what follows the last id */
 	fresh = clock->tick > last_tick ||
 		sequence_of(last) == layout_field_max(layout->sequence_bits);
 	next_tick = Max(clock->tick, fresh ? last_tick + 1 : last_tick);
+	attempt->tick = next_tick;
 
 	if (unlikely(clock->position != SPAN_WITHIN ||
 				 next_tick > layout_max_tick(layout)))
@@ -261,6 +357,11 @@ decide(int64 last, Attempt *attempt)
 	lead = lead_us(next_tick, clock);
 	if (likely(lead <= allowed_lead_us()))
 	{
+		if (unlikely(next_tick >= highwater_mark(&shared->highwater.highwater)))
+		{
+			attempt->outcome = OUTCOME_AT_MARK;
+			return last;
+		}
 		attempt->outcome = OUTCOME_RESERVED;
 		return fresh ?
 			(next_tick << layout->sequence_bits) | first_sequence() :
@@ -271,11 +372,8 @@ decide(int64 last, Attempt *attempt)
 	attempt->wait_us = lead - allowed_lead_us();
 	attempt->behind_us = clock->tick < last_tick ?
 		lead_us(last_tick, clock) : 0;
-	attempt->outcome = OUTCOME_WAIT;
-	if (attempt->behind_us > 0 &&
-		(generator_clock_policy == CLOCK_POLICY_ERROR ||
-		 attempt->behind_us - allowed_lead_us() > clock_tolerance_us()))
-		attempt->outcome = OUTCOME_BEHIND;
+	attempt->outcome = is_too_far_behind(generator, last, attempt) ?
+		OUTCOME_BEHIND : OUTCOME_WAIT;
 	return last;
 }
 
@@ -323,24 +421,27 @@ reserve(Generator *generator, int64 wanted, int64 *reserved)
 		int64		next;
 
 		LWLockAcquire(&generator->lock, LW_EXCLUSIVE);
-		clock_read(layout, &attempt.clock);
-		next = decide(generator->last, &attempt);
+		next = decide(generator, &attempt);
 		if (likely(attempt.outcome == OUTCOME_RESERVED))
 		{
 			int64		further = layout_field_max(layout->sequence_bits) -
 				sequence_of(next);
 
 			*reserved = 1 + Min(wanted - 1, further);
-			generator->last = next + (*reserved - 1);
+			pg_atomic_write_u64(&generator->last,
+								(uint64) (next + (*reserved - 1)));
 		}
 		LWLockRelease(&generator->lock);
 
 		if (likely(attempt.outcome == OUTCOME_RESERVED))
 			return next;
-		if (attempt.outcome != OUTCOME_WAIT)
+		if (attempt.outcome == OUTCOME_AT_MARK)
+			highwater_move_past(attempt.tick);
+		else if (attempt.outcome == OUTCOME_WAIT)
+			clock_sleep(attempt.wait_us, attempt.behind_us > 0 ?
+						WAIT_FOR_CLOCK : WAIT_FOR_TICK);
+		else
 			refuse(&attempt);
-		clock_sleep(attempt.wait_us, attempt.behind_us > 0 ?
-					CLOCK_WAIT_CATCH_UP : CLOCK_WAIT_TICK);
 	}
 }
 

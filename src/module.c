@@ -1,6 +1,6 @@
 /*
  * module.c
- *	  _PG_init and nothing else: the parameters and the hooks.
+ *	  _PG_init and nothing else: the parameters, the hooks, the worker.
  *
  * A parameter that does not hold stops the server's start.  PostgreSQL on
  * its own only warns when an extension's parameter cannot be read, and goes
@@ -13,6 +13,7 @@
 #include "compat.h"
 #include "fmgr.h"
 #include "generator.h"
+#include "highwater.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "storage/ipc.h"
@@ -119,6 +120,13 @@ define_generator_parameters(void)
 							 SEQUENCE_START_ZERO, sequence_starts,
 							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
+	DefineCustomIntVariable("snowflake.high_water_interval",
+							"Sets how often the high-water mark is written while ids are issued.",
+							NULL,
+							&highwater_interval_ms,
+							500, 10, 60000,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
 }
 
 /* A parameter as it was set before the library said what it may be. */
@@ -193,6 +201,8 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 		shmem_request_hook = shmem_request;
 		previous_shmem_startup_hook = shmem_startup_hook;
 		shmem_startup_hook = shmem_startup;
+
+		highwater_register_worker();
 	}
 	MarkGUCPrefixReserved(PARAMETER_PREFIX);
 }

@@ -1,0 +1,755 @@
+/*
+ * highwater.c
+ *	  The high-water mark on disk: read at the start, kept ahead of the clock
+ *	  by a worker, closed at a clean shutdown.
+ *
+ * An id may be issued only while its tick is before the mark, and the mark
+ * moves in shared memory only after it is safe on disk.  So whatever becomes
+ * of the memory, the file tells where no id has been, and generators begin
+ * there.  While ids are issued the worker keeps the mark ahead, and nobody
+ * waits for the disk; should it be late, or gone, the backend that comes to
+ * the mark moves it.
+ *
+ * The file is written under a temporary name, flushed, and renamed.  One
+ * process writes at a time, but none holds a lock meanwhile: a writer takes a
+ * number, and whoever finds it stuck (stopped, or dead slow) takes the next
+ * one.  That must not let a writer that wakes up late put an old mark in
+ * place of a newer one.  So the temporary file is named by the number; the
+ * one who takes over removes the old one's before it writes its own, and a
+ * writer looks, once its own is complete, whether its number is still the
+ * newest.  If it is not, it gives up; if it is, and is overtaken between that
+ * look and the rename, its file is gone and the rename fails.
+ *
+ * A file that does not verify is never overwritten.
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "common/file_perm.h"
+#include "compat.h"
+#include "highwater.h"
+#include "layout.h"
+#include "miscadmin.h"
+#include "node.h"
+#include "pgstat.h"
+#include "port/pg_crc32c.h"
+#include "portability/instr_time.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+#define STATE_MAGIC 0x534E464CU /* SNFL */
+#define STATE_VERSION 1
+
+/* Longer than a version of this file will ever be. */
+#define STATE_SIZE_MAX 8192
+
+/* How long a writer may take before another one takes over. */
+#define PATIENCE_US INT64CONST(1000000)
+#define PATIENCE_MAX_US (64 * PATIENCE_US)
+
+/* How often a session that waits for a writer looks whether it is stuck. */
+#define LOOK_AGAIN_MS 50
+
+/* The file.  The checksum is the last four bytes in every version. */
+typedef struct StateFile
+{
+	uint32		magic;
+	uint32		version;
+	int32		tick_bits;		/* the layout, as in Layout */
+	int32		datacenter_bits;
+	int32		worker_bits;
+	int32		sequence_bits;
+	int64		tick_us;
+	TimestampTz epoch;
+	int32		datacenter_id;	/* the node; for whoever reads the file */
+	int32		worker_id;
+	int64		mark;			/* as a tick */
+	TimestampTz written_at;		/* by the wall clock */
+	uint32		is_clean;		/* is the mark right after the last tick? */
+	pg_crc32c	checksum;		/* of all before it */
+} StateFile;
+
+/* parameter */
+int			highwater_interval_ms = 500;
+
+static HighwaterState *state = NULL;
+static NewestTickFunction newest_tick = NULL;
+
+static void close_at_shutdown(int code, Datum arg);
+
+/* Microseconds on a clock that is not set, for how long a write takes. */
+static int64
+monotonic_us(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
+static pg_crc32c
+checksum_of(const void *data, size_t size)
+{
+	pg_crc32c	checksum;
+
+	INIT_CRC32C(checksum);
+	COMP_CRC32C(checksum, data, size);
+	FIN_CRC32C(checksum);
+	return checksum;
+}
+
+/* Remembers why no id may be issued until the next start. */
+static void
+set_fault(HighwaterFault fault, const char *detail)
+{
+	state->fault = fault;
+	strlcpy(state->fault_detail, detail, sizeof(state->fault_detail));
+	ereport(LOG,
+			(errmsg("snowflake ids will not be issued: file \"%s\": %s",
+					HIGHWATER_FILE, state->fault_detail)));
+}
+
+/*
+ * Reads the whole file into a buffer of STATE_SIZE_MAX bytes.  Returns its
+ * size, 0 if there is none, -1 with errno set if it cannot be read.
+ */
+static ssize_t
+read_whole_file(char *buffer)
+{
+	int			fd = OpenTransientFile(HIGHWATER_FILE, O_RDONLY | PG_BINARY);
+	ssize_t		size = 0;
+	ssize_t		got;
+
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -1;
+	do
+	{
+		got = read(fd, buffer + size, STATE_SIZE_MAX - size);
+		if (got > 0)
+			size += got;
+	} while (got > 0 || (got < 0 && errno == EINTR));
+	if (got < 0)
+	{
+		int			save_errno = errno;
+
+		(void) CloseTransientFile(fd);
+		errno = save_errno;
+		return -1;
+	}
+	(void) CloseTransientFile(fd);
+
+	/* an empty file is one that is damaged, not one that is missing */
+	return Max(size, 1);
+}
+
+/*
+ * Reads and verifies the state file.  False if there is none, or none that
+ * can be used; the latter is remembered as a fault.
+ */
+static bool
+read_state_file(StateFile *file)
+{
+	union
+	{
+		char		data[STATE_SIZE_MAX];
+		StateFile	file;
+	}			buffer;
+	ssize_t		size = read_whole_file(buffer.data);
+	pg_crc32c	checksum;
+
+	if (size == 0)
+		return false;
+	if (size < 0)
+	{
+		set_fault(HIGHWATER_DAMAGED, psprintf("it cannot be read: %m"));
+		return false;
+	}
+	if (size < (ssize_t) (2 * sizeof(uint32) + sizeof(checksum)) ||
+		size == STATE_SIZE_MAX)
+	{
+		set_fault(HIGHWATER_DAMAGED, "its size is wrong");
+		return false;
+	}
+
+	memcpy(&checksum, buffer.data + size - sizeof(checksum),
+		   sizeof(checksum));
+	if (!EQ_CRC32C(checksum,
+				   checksum_of(buffer.data, size - sizeof(checksum))) ||
+		buffer.file.magic != STATE_MAGIC)
+	{
+		set_fault(HIGHWATER_DAMAGED, "its checksum does not match");
+		return false;
+	}
+	if (buffer.file.version > STATE_VERSION)
+	{
+		set_fault(HIGHWATER_TOO_NEW,
+				  psprintf("it has version %u, and this library reads up to version %u",
+						   buffer.file.version, STATE_VERSION));
+		return false;
+	}
+	if (buffer.file.version != STATE_VERSION || size != sizeof(StateFile))
+	{
+		set_fault(HIGHWATER_DAMAGED, "its version and its size disagree");
+		return false;
+	}
+
+	*file = buffer.file;
+	return true;
+}
+
+/* The layout that a state file was written with. */
+static Layout
+layout_of_file(const StateFile *file)
+{
+	Layout		layout = {0};
+
+	layout.tick_bits = file->tick_bits;
+	layout.datacenter_bits = file->datacenter_bits;
+	layout.worker_bits = file->worker_bits;
+	layout.sequence_bits = file->sequence_bits;
+	layout.tick_us = file->tick_us;
+	layout.epoch = file->epoch;
+	return layout;
+}
+
+static bool
+same_layout(const Layout *a, const Layout *b)
+{
+	return a->tick_bits == b->tick_bits &&
+		a->datacenter_bits == b->datacenter_bits &&
+		a->worker_bits == b->worker_bits &&
+		a->sequence_bits == b->sequence_bits &&
+		a->tick_us == b->tick_us &&
+		a->epoch == b->epoch;
+}
+
+/*
+ * Where generators of a changed layout begin: at the first tick whose ids
+ * all lie above every id that can have been issued before.  Stops the start
+ * if the clock has not come that far, for then ids would repeat.
+ */
+static int64
+start_of_changed_layout(const Layout *layout, const StateFile *file)
+{
+	Layout		previous = layout_of_file(file);
+	IdFields	newest = {
+		.tick = file->mark - 1,
+		.datacenter_id = layout_field_max(previous.datacenter_bits),
+		.worker_id = layout_field_max(previous.worker_bits),
+		.sequence = layout_field_max(previous.sequence_bits)
+	};
+	IdFields	first = {0};
+	IdFields	now = {0};
+	int64		largest_before;
+	ClockReading clock;
+
+	if (file->mark == 0)
+		return 0;
+
+	largest_before = layout_compose(&previous, &newest);
+	clock_read(layout, &clock);
+	now.tick = clock.tick;
+	if (largest_before < layout_max_id(layout))
+		layout_split(layout, largest_before, &first);
+	if (clock.position != SPAN_WITHIN ||
+		largest_before >= layout_max_id(layout) || clock.tick <= first.tick)
+	{
+		char		previous_text[LAYOUT_TEXT_SIZE];
+
+		layout_to_text(&previous, previous_text);
+		ereport(FATAL,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameters \"snowflake.layout\" and \"snowflake.epoch\" cannot be changed to \"%s\" and \"%s\"",
+						node_layout_text, node_epoch_text),
+				 errdetail("The smallest id that they make now is " INT64_FORMAT ", and ids up to " INT64_FORMAT " may have been issued with \"%s\" and \"%s\".",
+						   layout_compose(layout, &now), largest_before,
+						   previous_text, timestamptz_to_str(previous.epoch)),
+				 errhint("Put the previous values back, or choose values whose ids are larger, such as an earlier epoch or more tick bits.")));
+	}
+	return first.tick + 1;
+}
+
+/* What the state file says of where generators begin. */
+static void
+read_start(HighwaterStart *start)
+{
+	const Layout *layout = node_layout();
+	StateFile	file;
+	Layout		previous;
+
+	memset(start, 0, sizeof(*start));
+	if (!read_state_file(&file))
+		return;
+
+	start->is_known = true;
+	previous = layout_of_file(&file);
+	if (same_layout(layout, &previous))
+	{
+		start->tick = file.mark;
+		start->lead_us =
+			Max(layout_tick_start(layout, file.mark) - file.written_at, 0);
+		pg_atomic_write_u64(&state->mark, (uint64) file.mark);
+	}
+	else
+		start->tick = start_of_changed_layout(layout, &file);
+}
+
+static void
+temporary_name(char *name, uint64 write_number)
+{
+	snprintf(name, MAXPGPATH, "%s." UINT64_FORMAT ".tmp",
+			 HIGHWATER_FILE, write_number);
+}
+
+static void
+remove_temporary_file(uint64 write_number)
+{
+	char		name[MAXPGPATH];
+
+	temporary_name(name, write_number);
+	(void) unlink(name);
+}
+
+/* Removes what writers have left that were killed in the middle. */
+static void
+remove_temporary_files(void)
+{
+	DIR		   *directory = AllocateDir(".");
+	struct dirent *entry;
+
+	while ((entry = ReadDirExtended(directory, ".", LOG)) != NULL)
+	{
+		size_t		length = strlen(entry->d_name);
+
+		if (strncmp(entry->d_name, HIGHWATER_FILE ".",
+					strlen(HIGHWATER_FILE ".")) == 0 &&
+			length > 4 && strcmp(entry->d_name + length - 4, ".tmp") == 0)
+			(void) unlink(entry->d_name);
+	}
+	FreeDir(directory);
+}
+
+/*
+ * Called by the postmaster, before any other process is there, when it has
+ * allocated the shared memory: at the server's start and after a backend's
+ * crash.
+ */
+void
+highwater_startup(HighwaterState *shared_state, int tranche_id,
+				  NewestTickFunction newest_tick_function,
+				  HighwaterStart *start)
+{
+	state = shared_state;
+	newest_tick = newest_tick_function;
+
+	pg_atomic_init_u64(&state->mark, 0);
+	LWLockInitialize(&state->lock, tranche_id);
+	ConditionVariableInit(&state->write_ended);
+	state->patience_us = PATIENCE_US;
+
+	remove_temporary_files();
+	read_start(start);
+	on_shmem_exit(close_at_shutdown, (Datum) 0);
+}
+
+/* ERROR XX001 or 0A000 if the state file that was found cannot be trusted. */
+void
+highwater_require_sound(void)
+{
+	if (likely(state->fault == HIGHWATER_SOUND))
+		return;
+
+	if (state->fault == HIGHWATER_TOO_NEW)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("snowflake ids cannot be issued because file \"%s\" is of a newer version",
+						HIGHWATER_FILE),
+				 errdetail("The file in the data directory: %s.",
+						   state->fault_detail),
+				 errhint("Install the version of the extension that wrote it, and restart the server.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("snowflake ids cannot be issued because file \"%s\" is damaged",
+					HIGHWATER_FILE),
+			 errdetail("The file in the data directory: %s.",
+					   state->fault_detail),
+			 errhint("Make sure that the clock is past the newest id in the data. Then remove the file and restart the server, or restart it with a \"snowflake.worker_id\" that no server has used.")));
+}
+
+/* What came of a write. */
+typedef struct WriteResult
+{
+	bool		is_done;
+	int64		mark;
+	int			error;			/* errno if it failed; 0 if it was overtaken */
+	const char *step;			/* that failed */
+} WriteResult;
+
+/* Flushes and closes; false with errno set if either fails. */
+static bool
+flush_and_close(int fd)
+{
+	int			save_errno = 0;
+
+	if (pg_fsync(fd) != 0)
+		save_errno = errno;
+	if (CloseTransientFile(fd) != 0 && save_errno == 0)
+		save_errno = errno;
+	errno = save_errno;
+	return save_errno == 0;
+}
+
+/* Writes a file and flushes it.  True, or false with errno set. */
+static bool
+write_temporary_file(const char *name, const StateFile *file)
+{
+	ssize_t		written;
+	int			fd = OpenTransientFilePerm(name,
+										   O_WRONLY | O_CREAT | O_TRUNC | PG_BINARY,
+										   pg_file_create_mode);
+
+	if (fd < 0)
+		return false;
+
+	errno = 0;
+	written = write(fd, file, sizeof(*file));
+	if (written != (ssize_t) sizeof(*file))
+	{
+		/* a short write without an error is a full disk */
+		int			save_errno = errno != 0 ? errno : ENOSPC;
+
+		(void) CloseTransientFile(fd);
+		errno = save_errno;
+		return false;
+	}
+	return flush_and_close(fd);
+}
+
+/* Makes a rename safe.  True, or false with errno set. */
+static bool
+flush_directory(void)
+{
+	int			fd = OpenTransientFile(".", O_RDONLY);
+
+	return fd >= 0 && flush_and_close(fd);
+}
+
+static void
+fill_state_file(StateFile *file, int64 mark, bool is_clean)
+{
+	const Layout *layout = node_layout();
+
+	memset(file, 0, sizeof(*file));
+	file->magic = STATE_MAGIC;
+	file->version = STATE_VERSION;
+	file->tick_bits = layout->tick_bits;
+	file->datacenter_bits = layout->datacenter_bits;
+	file->worker_bits = layout->worker_bits;
+	file->sequence_bits = layout->sequence_bits;
+	file->tick_us = layout->tick_us;
+	file->epoch = layout->epoch;
+	file->datacenter_id = node_datacenter_id;
+	file->worker_id = node_worker_id;
+	file->mark = mark;
+	file->written_at = GetCurrentTimestamp();
+	file->is_clean = is_clean;
+	file->checksum = checksum_of(file, offsetof(StateFile, checksum));
+}
+
+/* Is a write still the newest one begun? */
+static bool
+is_newest_write(uint64 write_number)
+{
+	bool		is_newest;
+
+	LWLockAcquire(&state->lock, LW_SHARED);
+	is_newest = state->write_number == write_number;
+	LWLockRelease(&state->lock);
+	return is_newest;
+}
+
+/*
+ * Puts a mark on disk, by the protocol at the head of this file.  Raises no
+ * error.
+ */
+static WriteResult
+write_mark(uint64 write_number, int64 mark, bool is_clean)
+{
+	WriteResult result = {.mark = mark};
+	char		name[MAXPGPATH];
+	StateFile	file;
+
+	temporary_name(name, write_number);
+	fill_state_file(&file, mark, is_clean);
+
+	if (!write_temporary_file(name, &file))
+		result.step = "write";
+	else if (IsUnderPostmaster && !is_newest_write(write_number))
+	{
+		remove_temporary_file(write_number);
+		return result;
+	}
+	else if (rename(name, HIGHWATER_FILE) != 0)
+	{
+		/* no such file: it was taken away by whoever overtook us */
+		if (errno == ENOENT)
+			return result;
+		result.step = "rename";
+	}
+	else if (!flush_directory())
+		result.step = "flush";
+	else
+		result.is_done = true;
+
+	if (!result.is_done)
+	{
+		result.error = errno;
+		remove_temporary_file(write_number);
+	}
+	return result;
+}
+
+/* The mark that is due, about two intervals ahead of the clock and of a tick. */
+static int64
+due_mark(int64 tick)
+{
+	const Layout *layout = node_layout();
+	TimestampTz ahead = Max(GetCurrentTimestamp(),
+							layout_tick_start(layout, tick)) +
+		2 * (int64) highwater_interval_ms * 1000;
+	int64		mark_tick;
+
+	(void) layout_locate(layout, ahead, &mark_tick);
+	return Max(mark_tick, tick) + 1;
+}
+
+/*
+ * Becomes the writer, unless another process is and is not stuck.  Returns
+ * the number of the write, or 0; *overtaken is that of the stuck one, or 0.
+ */
+static uint64
+begin_write(uint64 *overtaken)
+{
+	int64		now_us = monotonic_us();
+	uint64		write_number = 0;
+
+	*overtaken = 0;
+	LWLockAcquire(&state->lock, LW_EXCLUSIVE);
+	if (!state->is_writing ||
+		now_us - state->writing_since_us > state->patience_us)
+	{
+		if (state->is_writing)
+		{
+			/* more patience with the next, lest a slow disk starve us all */
+			*overtaken = state->write_number;
+			state->patience_us = Min(state->patience_us * 2, PATIENCE_MAX_US);
+		}
+		write_number = ++state->write_number;
+		state->is_writing = true;
+		state->writing_since_us = now_us;
+	}
+	LWLockRelease(&state->lock);
+	return write_number;
+}
+
+/* Ends a write, and moves the mark if it is safe. */
+static void
+end_write(uint64 write_number, const WriteResult *result)
+{
+	Latch	   *worker_latch;
+
+	LWLockAcquire(&state->lock, LW_EXCLUSIVE);
+	if (state->write_number == write_number)
+	{
+		state->is_writing = false;
+		if (result->is_done)
+		{
+			state->patience_us = PATIENCE_US;
+			if ((int64) pg_atomic_read_u64(&state->mark) < result->mark)
+				pg_atomic_write_u64(&state->mark, (uint64) result->mark);
+		}
+	}
+	worker_latch = state->worker_latch;
+	LWLockRelease(&state->lock);
+
+	ConditionVariableBroadcast(&state->write_ended);
+
+	/* it goes to sleep while no ids are issued */
+	if (worker_latch != NULL && worker_latch != MyLatch)
+		SetLatch(worker_latch);
+}
+
+/*
+ * Moves the mark past a tick, or waits until another process has; a write
+ * puts it well ahead of "newest".  Returns what came of the write that failed,
+ * or is_done.
+ */
+static WriteResult
+move_mark(int64 past, int64 newest)
+{
+	WriteResult result = {.is_done = true};
+
+	ConditionVariablePrepareToSleep(&state->write_ended);
+	while ((int64) pg_atomic_read_u64(&state->mark) <= past)
+	{
+		uint64		overtaken;
+		uint64		write_number = begin_write(&overtaken);
+
+		if (write_number == 0)
+		{
+			(void) ConditionVariableTimedSleep(&state->write_ended,
+											   LOOK_AGAIN_MS,
+											   wait_event_of(WAIT_FOR_MARK));
+			continue;
+		}
+
+		if (overtaken != 0)
+			remove_temporary_file(overtaken);
+		result = write_mark(write_number, Max(due_mark(newest), past + 1),
+							false);
+		end_write(write_number, &result);
+		if (!result.is_done && result.error != 0)
+			break;
+		result.is_done = true;
+	}
+	ConditionVariableCancelSleep();
+	return result;
+}
+
+static void
+report_failure(int level, const WriteResult *result)
+{
+	errno = result->error;
+	ereport(level,
+			(errcode_for_file_access(),
+			 errmsg("snowflake ids cannot be issued because the high-water mark cannot be saved: %m"),
+			 errdetail("Could not %s file \"%s\" in the data directory.",
+					   result->step, HIGHWATER_FILE),
+			 errhint("Free disk space, or repair what the server's log complains of. Ids are issued again as soon as the file can be written.")));
+}
+
+/*
+ * Moves the mark past a tick that an id is to be issued of.  ERROR (53100,
+ * 58030 or what else the file system says) if it cannot be written.
+ */
+void
+highwater_move_past(int64 tick)
+{
+	WriteResult result = move_mark(tick, tick);
+
+	if (!result.is_done)
+		report_failure(ERROR, &result);
+}
+
+/*
+ * Writes the exact last tick: in the postmaster, after its last child is
+ * gone.  Not after a crash (the memory may be what crashed us), and not over
+ * a file that was not understood.
+ */
+static void
+close_at_shutdown(int code, Datum arg)
+{
+	int64		newest;
+	WriteResult result;
+
+	if (code != 0 || state->fault != HIGHWATER_SOUND)
+		return;
+	newest = newest_tick();
+	if (newest < 0)
+		return;
+
+	result = write_mark(++state->write_number, newest + 1, true);
+	if (!result.is_done)
+		report_failure(LOG, &result);
+}
+
+static void
+forget_worker(int code, Datum arg)
+{
+	LWLockAcquire(&state->lock, LW_EXCLUSIVE);
+	state->worker_latch = NULL;
+	LWLockRelease(&state->lock);
+}
+
+/*
+ * Keeps the mark ahead: true if ids have been issued since "seen", the newest
+ * tick when we last looked.
+ */
+static bool
+keep_ahead(int64 *seen)
+{
+	static bool has_failed = false;
+	int64		newest = newest_tick();
+	int64		half_interval = (int64) highwater_interval_ms * 500 /
+		node_layout()->tick_us;
+	WriteResult result;
+
+	if (newest == *seen)
+		return false;
+	*seen = newest;
+
+	/* a backend may have just moved it */
+	result = move_mark(due_mark(newest) - 1 - half_interval, newest);
+	if (!result.is_done && !has_failed)
+		report_failure(LOG, &result);
+	has_failed = !result.is_done;
+	return true;
+}
+
+/* The worker: writes the mark while ids are issued, sleeps while none are. */
+void
+highwater_worker_main(Datum main_arg)
+{
+	int64		seen = -1;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+
+	LWLockAcquire(&state->lock, LW_EXCLUSIVE);
+	state->worker_latch = MyLatch;
+	LWLockRelease(&state->lock);
+	before_shmem_exit(forget_worker, (Datum) 0);
+
+	while (!ShutdownRequestPending)
+	{
+		bool		is_busy = keep_ahead(&seen);
+
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+						 (is_busy ? WL_TIMEOUT : 0),
+						 highwater_interval_ms,
+						 wait_event_of(WAIT_IN_WORKER));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+	}
+}
+
+void
+highwater_register_worker(void)
+{
+	BackgroundWorker worker = {0};
+
+	strlcpy(worker.bgw_name, "snowflake high-water mark", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "snowflake high-water mark", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "snowflake", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "highwater_worker_main", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = 1;
+	RegisterBackgroundWorker(&worker);
+}

@@ -1,0 +1,82 @@
+/*
+ * highwater.h
+ *	  The high-water mark: an instant, safe on disk, that no id issued so far
+ *	  lies beyond.
+ */
+#ifndef SNOWFLAKE_HIGHWATER_H
+#define SNOWFLAKE_HIGHWATER_H
+
+#include "postgres.h"
+
+#include "port/atomics.h"
+#include "storage/condition_variable.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+
+/* in the data directory's root, which is every server process's directory */
+#define HIGHWATER_FILE "snowflake.state"
+
+/* Why the state file, as it was found at the start, lets no id be issued. */
+typedef enum HighwaterFault
+{
+	HIGHWATER_SOUND,
+	HIGHWATER_DAMAGED,
+	HIGHWATER_TOO_NEW
+} HighwaterFault;
+
+/*
+ * The mark's part of shared memory.  The lock protects all of it but the
+ * mark itself, which is read without, and what is fixed after the start.
+ * Nobody writes the file under the lock: who does is named by write_number.
+ */
+typedef struct HighwaterState
+{
+	/*
+	 * The mark as a tick: every id issued so far is of a tick before this
+	 * one, and the file on disk says so or more.  It never goes back.
+	 */
+	pg_atomic_uint64 mark;
+
+	/* fixed at the start */
+	HighwaterFault fault;
+	char		fault_detail[160];
+
+	LWLock		lock;
+	uint64		write_number;	/* of the newest write begun */
+	bool		is_writing;		/* is that one under way? */
+	int64		writing_since_us;	/* on the monotonic clock */
+	int64		patience_us;	/* until its writer counts as stuck */
+	Latch	   *worker_latch;	/* NULL while there is no worker */
+	ConditionVariable write_ended;
+} HighwaterState;
+
+/* Where generators begin, as the state file has it. */
+typedef struct HighwaterStart
+{
+	bool		is_known;		/* false at the very first start */
+	int64		tick;			/* the first tick that may be used */
+	int64		lead_us;		/* how far ahead of a clock in order it may be */
+} HighwaterStart;
+
+/* Tells the newest tick issued since the start, or -1 if there is none. */
+typedef int64 (*NewestTickFunction) (void);
+
+/* parameter, registered by module.c */
+extern int	highwater_interval_ms;
+
+static inline int64
+highwater_mark(HighwaterState *state)
+{
+	return (int64) pg_atomic_read_u64(&state->mark);
+}
+
+extern void highwater_startup(HighwaterState *state, int tranche_id,
+							  NewestTickFunction newest_tick,
+							  HighwaterStart *start);
+extern void highwater_require_sound(void);
+extern void highwater_move_past(int64 tick);
+extern void highwater_register_worker(void);
+
+extern PGDLLEXPORT void highwater_worker_main(Datum main_arg);
+
+#endif							/* SNOWFLAKE_HIGHWATER_H */
