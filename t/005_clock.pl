@@ -1,0 +1,670 @@
+# What becomes of ids while the clock is set back and forth under the running
+# server: each snowflake.clock_policy does what it says, no id leads the clock
+# by more than it may, and no id comes twice or out of order.
+#
+# The server's clock is the real one and an offset from it (libfaketime), so
+# that a step of an hour takes no time.  Reading such a clock is too slow to
+# spend 4096 ids in a tick; the layout here has 16.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IPC::Run;
+use List::Util qw(max min);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
+
+use constant {
+	HOUR => 3600,
+	YEAR => 365.25 * 86400,
+	IDS_PER_TICK => 16,
+	BITS_BELOW_TICK => 5 + 5 + 4,
+	AT_ONCE_MS => 50,
+	LATE_MS => 15,    # a sleep is cut in pieces of 50 ms; one would be late
+};
+
+my $clock_file = PostgreSQL::Test::Utils::tempdir() . '/clock';
+
+# The server's clock is in order at this offset, in seconds from the real
+# one; it is stepped from there, and only ever moves forward itself.
+my $in_order = 0;
+my $offset = 0;
+
+# Every id of this test, in the order of issue.
+my @ids;
+
+sub step_clock
+{
+	my ($seconds) = @_;
+
+	$offset = $in_order + $seconds;
+	set_clock($clock_file, $offset);
+	return;
+}
+
+sub median
+{
+	my @sorted = sort { $a <=> $b } @_;
+
+	return $sorted[ @sorted / 2 ];
+}
+
+# A single measurement may be late on a busy machine; of several the middle
+# one is not.
+sub is_within
+{
+	my ($limit_ms, $name, @ms) = @_;
+
+	note(sprintf '%s: %s ms', $name, join ' ', map { sprintf '%.1f', $_ } @ms);
+	cmp_ok(median(@ms), '<', $limit_ms, $name);
+	return;
+}
+
+# ----- sessions -----
+
+my $node = snowflake_node(
+	'main',
+	"snowflake.layout = '41/5/5/4'",
+	"autovacuum = off");
+
+sub open_session
+{
+	my $session = $node->background_psql(
+		'postgres',
+		on_error_stop => 0,
+		timeout => 30,
+		wait => 0);
+
+	$session->{stdin} .= "\\set VERBOSITY verbose\n";
+	return $session;
+}
+
+# Starts a statement; answer() waits for its end.
+sub ask
+{
+	my ($session, $sql) = @_;
+
+	$session->{timeout}->start;
+	$session->{stderr} = '';
+	$session->{started} = clock_gettime(CLOCK_MONOTONIC);
+	$session->{stdin} .= "$sql;\n\\echo (end)\n";
+	$session->{run}->pump_nb;
+	return;
+}
+
+sub answer
+{
+	my ($session) = @_;
+
+	$session->{run}->pump until $session->{stdout} =~ s/^\(end\)\n\z//m;
+
+	my $ms = (clock_gettime(CLOCK_MONOTONIC) - $session->{started}) * 1000;
+	my ($state, $message) = $session->{stderr} =~ /^.*ERROR:  (\w{5}): (.*)/;
+	my ($hint) = $session->{stderr} =~ /^HINT:  (.*)/m;
+	my @rows = map { [ split /\|/ ] } split /\n/, $session->{stdout};
+
+	$session->{stdout} = '';
+	return {
+		rows => \@rows,
+		ms => $ms,
+		state => $state // '',
+		message => $message // '',
+		hint => $hint // ''
+	};
+}
+
+sub query
+{
+	my ($session, $sql) = @_;
+
+	ask($session, $sql);
+	return answer($session);
+}
+
+set_clock($clock_file, 0);
+{
+	local %ENV = (%ENV, faketime_environment($clock_file));
+	$node->start;
+}
+$node->safe_psql(
+	'postgres', q{
+	CREATE EXTENSION snowflake;
+	CREATE TABLE taken (number bigserial, session int, id bigint);
+
+	-- an id, its time, and its lead when it had been issued; microseconds
+	CREATE FUNCTION take(OUT id bigint, OUT time_us bigint,
+						 OUT lead_us bigint)
+	LANGUAGE plpgsql AS $$
+	DECLARE
+		now timestamptz;
+	BEGIN
+		id := snowflake_nextval();
+		now := clock_timestamp();
+		time_us := extract(epoch FROM snowflake_timestamp(id)) * 1000000;
+		lead_us := time_us - extract(epoch FROM now) * 1000000;
+	END $$;
+
+	CREATE FUNCTION take_many(count int, OUT id bigint, OUT lead_us bigint)
+	RETURNS SETOF record LANGUAGE SQL AS $$
+		SELECT id, (extract(epoch FROM snowflake_timestamp(id)
+									   - clock_timestamp()) * 1000000)::bigint
+		FROM (SELECT snowflake_nextvals(count) AS id OFFSET 0) s
+	$$;});
+
+my $main = open_session();
+my $monitor = open_session();
+my ($main_pid) = query($main, 'SELECT pg_backend_pid()')->{rows}[0][0];
+
+# Takes an id, or does not get one; sees to it that none is forgotten.
+sub taken
+{
+	my ($answer) = @_;
+
+	return $answer if $answer->{state} ne '';
+	push @ids, map { $_->[0] } @{ $answer->{rows} };
+	if (@{ $answer->{rows} } == 1)
+	{
+		($answer->{id}, $answer->{time_us}, $answer->{lead_us}) =
+		  @{ $answer->{rows}[0] };
+	}
+	return $answer;
+}
+
+sub take
+{
+	return taken(query($main, 'SELECT * FROM take()'));
+}
+
+# One that a clock in order must give: what a step is seen from.
+sub take_newest
+{
+	my $answer = take();
+
+	die "no id with the clock in order: $answer->{message}\n"
+	  if $answer->{state} ne '';
+	return $answer;
+}
+
+sub is_issued
+{
+	my ($name) = @_;
+	my $answer = take();
+
+	is($answer->{state}, '', $name) or diag($answer->{message});
+	return $answer;
+}
+
+my ($policy, $tolerance_ms) = ('wait', 5000);
+
+sub set_policy
+{
+	($policy, $tolerance_ms) = @_;
+
+	query($monitor, "ALTER SYSTEM SET snowflake.clock_policy = $policy");
+	query($monitor,
+		"ALTER SYSTEM SET snowflake.clock_tolerance = $tolerance_ms");
+	query($monitor, 'SELECT pg_reload_conf()');
+	usleep(1000)
+	  until query($main, q{
+			SELECT string_agg(setting, ' ' ORDER BY name) FROM pg_settings
+			WHERE name IN ('snowflake.clock_policy',
+						   'snowflake.clock_tolerance')}
+	  )->{rows}[0][0] eq "$policy $tolerance_ms";
+	return;
+}
+
+# The lead that the policy allows an id.
+sub allowed_lead_us
+{
+	return $policy eq 'advance' ? $tolerance_ms * 1000 : 0;
+}
+
+# How far the real time is past the one at which an id could be issued again.
+sub late_ms
+{
+	my ($newest) = @_;
+
+	return (time() + $offset) * 1000 -
+	  ($newest->{time_us} - allowed_lead_us()) / 1000;
+}
+
+# ----- what may become of a step -----
+
+# The step is waited out, and not for longer than it lasts.
+sub is_waited_out
+{
+	my ($seconds, $times) = @_;
+	my $name = "$policy: a step back of $seconds s";
+	my @answers;
+	my @late_ms;
+
+	for (1 .. $times)
+	{
+		my $newest = take_newest();
+
+		step_clock(-$seconds);
+		push @answers, take();
+		push @late_ms, late_ms($newest);
+		step_clock(0);
+	}
+
+	is_deeply([ map { $_->{state} } @answers ],
+		[ ('') x $times ], "$name is no error");
+	cmp_ok(max(map { $_->{lead_us} // 0 } @answers),
+		'<=', allowed_lead_us(), "$name: no id leads the clock too far");
+	note(sprintf '%s took: %s ms',
+		$name, join ' ', map { sprintf '%.1f', $_->{ms} } @answers);
+	is_within(LATE_MS, "$name is waited out no longer than it lasts",
+		@late_ms);
+	return;
+}
+
+# Ids go on, ahead of the clock.
+sub is_led_over
+{
+	my ($seconds) = @_;
+	my $name = "$policy: a step back of $seconds s";
+
+	my @answers;
+
+	for (1 .. 5)
+	{
+		take_newest();
+		step_clock(-$seconds);
+		push @answers, take();
+		step_clock(0);
+	}
+
+	is_deeply([ map { $_->{state} } @answers ], [ ('') x 5 ],
+		"$name is no error");
+	is_within(AT_ONCE_MS, "$name is not waited for",
+		map { $_->{ms} } @answers);
+
+	my @leads = map { $_->{lead_us} // 0 } @answers;
+	note("$name: leads of @leads us");
+	cmp_ok(max(@leads), '<=', allowed_lead_us(),
+		"$name: no id leads the clock too far");
+	cmp_ok(min(@leads), '>', 0, "$name: ids go on from the last one");
+	return;
+}
+
+# Those that lead take no more ticks than they need.
+sub is_led_over_in_full_ticks
+{
+	my ($seconds) = @_;
+	my $ticks = 10;
+
+	take_newest();
+	step_clock(-$seconds);
+	my $answer = taken(
+		query($main, "SELECT * FROM take_many($ticks * @{[IDS_PER_TICK]})"));
+	step_clock(0);
+
+	my ($first_tick, $last_tick) =
+	  map { $_->[0] >> BITS_BELOW_TICK } @{ $answer->{rows} }[ 0, -1 ];
+	cmp_ok($last_tick - $first_tick,
+		'<=', $ticks, "$policy: ids ahead of the clock fill their ticks");
+	return;
+}
+
+# What an ERROR for a clock behind must say.
+sub is_refusal
+{
+	my ($name, $seconds, @answers) = @_;
+
+	is_deeply(
+		[ map { $_->{state} } @answers ],
+		[ ('55000') x @answers ],
+		"$name is refused");
+	is_within(AT_ONCE_MS, "$name is refused at once",
+		map { $_->{ms} } @answers);
+
+	note($answers[0]{message});
+	my ($behind_ms) = $answers[0]{message} =~
+	  /^the clock is (\d+\.\d{3}) ms behind the last snowflake id$/;
+	ok( defined $behind_ms
+		  && $behind_ms <= $seconds * 1000
+		  && $behind_ms > $seconds * 1000 - 1000,
+		"$name: the message names how far the clock is behind");
+	like($answers[0]{hint}, qr/Check the server's clock/,
+		"$name: the hint says what to do");
+	return;
+}
+
+sub is_refused
+{
+	my ($seconds) = @_;
+	my $name = "$policy, $tolerance_ms ms: a step back of $seconds s";
+	my @answers;
+
+	for (1 .. 5)
+	{
+		take_newest();
+		step_clock(-$seconds);
+		push @answers, take();
+		step_clock(0);
+	}
+	is_refusal($name, $seconds, @answers);
+	is_issued("$name: ids are issued again when the clock is back");
+	return;
+}
+
+# An hour forward is the time, an hour back from there is a step back.
+sub is_followed_forward
+{
+	my $name = "$policy: a step of an hour forward";
+
+	my $before = take_newest();
+	step_clock(+HOUR);
+	my @answers = map { take() } 1 .. 5;
+	is_deeply([ map { $_->{state} } @answers ], [ ('') x 5 ],
+		"$name is no error");
+	is_within(AT_ONCE_MS, "$name is not waited for",
+		map { $_->{ms} } @answers);
+	cmp_ok($answers[0]{time_us} - $before->{time_us},
+		'>=', HOUR * 1_000_000, "$name is followed by the ids");
+	cmp_ok(max(map { $_->{lead_us} } @answers),
+		'<=', 0, "$name: no id leads the clock");
+
+	step_clock(0);
+	is_refusal("$name and back", HOUR, map { take() } 1 .. 5);
+
+	step_clock(+HOUR);
+	is_issued("$name: ids are issued again when the clock is there");
+	$in_order = $offset;
+	return;
+}
+
+# A tick whose sequence is spent is no step back.
+sub is_spent_tick_no_error
+{
+	my $name = "$policy, $tolerance_ms ms: a spent tick";
+	my $ticks = 150;
+
+	my $answer = query($main, 'SELECT count(*) FROM '
+		  . '(SELECT snowflake_nextvals(20000)) s');
+	is($answer->{rows}[0][0], 20000, "$name is no error for a count");
+
+	$answer = taken(query($main,
+		'SELECT * FROM take_many(' . $ticks * IDS_PER_TICK . ')'));
+	is($answer->{state}, '', "$name is no error") or diag($answer->{message});
+	is( scalar @{ $answer->{rows} },
+		$ticks * IDS_PER_TICK,
+		"$name: all ids are issued");
+	cmp_ok(max(map { $_->[1] } @{ $answer->{rows} }),
+		'<=', allowed_lead_us(), "$name: no id leads the clock too far");
+	note(sprintf '%d ids in %.1f ms', $ticks * IDS_PER_TICK, $answer->{ms});
+	cmp_ok($answer->{ms}, '>=', $ticks - 2, "$name is waited for")
+	  if $policy ne 'advance';
+	return;
+}
+
+# ----- wait -----
+
+# The table of DESIGN.md, policy by policy.
+set_policy('wait', 5000);
+is_waited_out(0.03, 5);
+is_waited_out(2, 3);
+is_refused(6);
+is_refused(HOUR);
+is_followed_forward();
+is_spent_tick_no_error();
+
+set_policy('wait', 0);
+is_refused(0.1);
+is_refused(HOUR);
+is_spent_tick_no_error();
+
+# ----- error -----
+
+set_policy('error', 5000);
+is_refused(0.1);
+is_refused(2);
+is_refused(HOUR);
+is_followed_forward();
+is_spent_tick_no_error();
+
+# the clock catches up by itself
+my $newest = take_newest();
+step_clock(-0.2);
+my $refusals = 0;
+my $answer;
+while (($answer = take())->{state} eq '55000')
+{
+	$refusals++;
+	usleep(1000);
+}
+cmp_ok($refusals, '>', 0, 'error: ids are refused while the clock is behind');
+is($answer->{state}, '', 'error: ids are issued again when it has caught up');
+note(sprintf 'refused %d times, issued %.1f ms after the clock caught up',
+	$refusals, late_ms($newest));
+cmp_ok($answer->{lead_us}, '<=', 0, 'error: and then none leads the clock');
+step_clock(0);
+
+# ----- advance -----
+
+set_policy('advance', 5000);
+is_led_over(0.03);
+is_led_over(2);
+is_led_over_in_full_ticks(2);
+is_waited_out(6, 3);
+is_refused(11);
+is_refused(HOUR);
+is_followed_forward();
+
+# Spent ticks run ahead of the clock up to the tolerance, and no further.
+set_policy('advance', 200);
+is_spent_tick_no_error();
+$answer = taken(query($main, 'SELECT * FROM take_many(8000)'));
+my $largest_lead_us = max(map { $_->[1] } @{ $answer->{rows} });
+note("largest lead $largest_lead_us us, allowed 200000");
+cmp_ok($largest_lead_us, '>', 150_000,
+	'advance: ids run ahead of the clock when ticks are spent');
+cmp_ok($largest_lead_us, '<=', 200_000,
+	'advance: and by no more than the tolerance');
+
+# What an advance is good for under another policy: the lead is waited out.
+set_policy('wait', 5000);
+$answer = is_issued('wait: a lead left by advance is waited out');
+cmp_ok($answer->{lead_us}, '<=', 0, 'wait: and then no id leads the clock');
+
+set_policy('advance', 0);
+is_refused(0.1);
+is_spent_tick_no_error();
+
+# ----- outside the layout's span -----
+
+set_policy('wait', 5000);
+my ($first, $end) = @{
+	query($main, q{
+		SELECT extract(epoch FROM snowflake_timestamp(0)),
+			   extract(epoch FROM snowflake_timestamp((1::bigint << 55) - 1))}
+	)->{rows}[0] };
+my %outside = (
+	'of an hour before the epoch' => [ $first - HOUR, 'before the epoch' ],
+	'of 40 years ago' => [ time() - 40 * YEAR, 'before the epoch' ],
+	'of a minute after the last tick' => [ $end + 60, 'past the last tick' ],
+	'of 60 years ahead' => [ time() + 60 * YEAR, 'past the last tick' ]);
+for my $when (sort keys %outside)
+{
+	my ($instant, $where) = @{ $outside{$when} };
+
+	step_clock($instant - time() - $in_order);
+	$answer = take();
+	is($answer->{state}, '54000', "a clock $when is refused");
+	like($answer->{message}, qr/^the clock is $where of snowflake ids: /,
+		"a clock $when: the message says where it is");
+	like($answer->{hint}, qr/Check the server's clock/,
+		"a clock $when: the hint says what to do");
+	step_clock(0);
+	is_issued("a clock $when: ids are issued again after it");
+}
+
+# ----- several sessions at once -----
+
+# Three sessions take ids while the clock makes 200 steps of up to 20 ms back
+# and forth, and passes through the same ticks again and again.
+sub is_taken_on_restless_clock
+{
+	my $name = "$policy: three sessions on a restless clock";
+	my $script = PostgreSQL::Test::Utils::tempdir() . '/take.sql';
+	my $log = '';
+
+	PostgreSQL::Test::Utils::append_to_file($script,
+			'INSERT INTO taken (session, id) '
+		  . "SELECT :client_id, snowflake_nextvals(40);\n"
+		  . 'INSERT INTO taken (session, id) '
+		  . "VALUES (:client_id, snowflake_nextval());\n");
+	query($monitor, 'TRUNCATE taken');
+
+	take_newest();
+	my $takers = IPC::Run::start(
+		[
+			$node->installed_command('pgbench'), '--no-vacuum',
+			'--client=3', '--jobs=3', '--time=3', "--file=$script",
+			$node->connstr('postgres')
+		],
+		'<', \undef, '>', \$log, '2>&1', IPC::Run::timeout(30));
+	usleep(1000)
+	  until query($monitor, 'SELECT max(number) IS NOT NULL FROM taken')
+	  ->{rows}[0][0] eq 't';
+	note('seed ' . srand());
+	for (1 .. 200)
+	{
+		step_clock(rand(0.04) - 0.02);
+		usleep(rand(20_000));
+	}
+	step_clock(0);
+	ok($takers->finish, "$name: none fails") or diag($log);
+
+	my $rows = query($monitor,
+		'SELECT session, id FROM taken ORDER BY session, number')->{rows};
+	my (%newest_of, %seen);
+	my $disorder = 0;
+	my $repeated = 0;
+	for my $row (@$rows)
+	{
+		my ($session, $id) = @$row;
+
+		$disorder++ if $id <= ($newest_of{$session} // 0);
+		$repeated++ if $seen{$id}++;
+		$newest_of{$session} = $id;
+	}
+	note(scalar(@$rows) . ' ids');
+	is(scalar keys %newest_of, 3, "$name: each takes ids");
+	is($disorder, 0, "$name: each one's ids increase");
+	is($repeated, 0, "$name: no id comes twice");
+
+	push @ids, sort { $a <=> $b } keys %seen;
+	return;
+}
+
+set_policy('wait', 5000);
+is_taken_on_restless_clock();
+set_policy('advance', 1000);
+is_taken_on_restless_clock();
+set_policy('wait', 5000);
+is_issued('wait: ids are issued after it');
+
+# ----- while a statement runs, or waits -----
+
+# A statement reserves several ids at once.  Those are no better than others
+# when the clock is stepped back before they are given out.
+my @states;
+for (1 .. 10)
+{
+	take_newest();
+	query($main, 'BEGIN');
+	query($main, 'DECLARE ids CURSOR FOR SELECT snowflake_nextvals(1000)');
+	taken(query($main, 'FETCH 5 FROM ids'));
+	step_clock(-HOUR);
+	push @states, taken(query($main, 'FETCH 1 FROM ids'))->{state};
+	query($main, 'ROLLBACK');
+	step_clock(0);
+}
+is_deeply(\@states, [ ('55000') x 10 ],
+	'reserved ids are not given out when the clock is behind');
+
+set_policy('wait', 60_000);
+sub wait_event_of_main
+{
+	my $answer = query($monitor, 'SELECT wait_event_type, wait_event '
+		  . "FROM pg_stat_activity WHERE pid = $main_pid");
+
+	return join ' ', @{ $answer->{rows}[0] };
+}
+
+# Begins to take an id 20 s before that can be; returns the wait event.
+sub begin_to_wait
+{
+	my $event;
+
+	take_newest();
+	step_clock(-20);
+	ask($main, 'SELECT * FROM take()');
+	for (1 .. 5000)
+	{
+		$event = wait_event_of_main();
+		last if $event =~ /^Extension/;
+		usleep(1000);
+	}
+	return $event;
+}
+
+is( begin_to_wait(),
+	$node->pg_version < 17
+	? 'Extension Extension'
+	: 'Extension SnowflakeClock',
+	'a wait for the clock shows as a wait event');
+
+my $set_forward = clock_gettime(CLOCK_MONOTONIC);
+step_clock(0);
+$answer = taken(answer($main));
+my $noticed_ms = (clock_gettime(CLOCK_MONOTONIC) - $set_forward) * 1000;
+is($answer->{state}, '', 'a wait ends without an error');
+note(sprintf 'the clock set forward is noticed after %.1f ms', $noticed_ms);
+cmp_ok($noticed_ms, '<', 1000, 'a wait ends when the clock is set forward');
+
+begin_to_wait();
+step_clock(-HOUR);
+is(taken(answer($main))->{state},
+	'55000', 'a wait ends when the clock falls behind the tolerance');
+step_clock(0);
+
+# ----- all of it -----
+
+take_newest();
+my $not_larger = grep { $ids[$_] <= $ids[ $_ - 1 ] } 1 .. $#ids;
+note(scalar(@ids) . ' ids in all');
+is($not_larger, 0, 'every id is larger than the one before it');
+
+$_->quit for $main, $monitor;
+$node->stop;
+
+# ----- a clock that makes no steps -----
+
+# Sessions that race for the processor see each other's progress between two
+# looks at the clock; that is no step back.
+my $racing = snowflake_node(
+	'racing',
+	"snowflake.layout = '41/2/3/17'",
+	"snowflake.clock_policy = error");
+$racing->start;
+$racing->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+$racing->pgbench(
+	'--no-vacuum --client=8 --jobs=2 --time=2',
+	0,
+	[qr/number of failed transactions: 0 /],
+	[qr/^$/],
+	"error: another session's progress is no step back",
+	{
+		'take' => 'SELECT count(snowflake_nextval()) '
+		  . 'FROM generate_series(1, 1000)'
+	});
+$racing->stop;
+
+done_testing();

@@ -1,0 +1,375 @@
+# A session that waits for the clock or for the next tick lets go at once: on
+# cancel, on statement_timeout, on termination, on a fast shutdown and when
+# the postmaster dies.
+#
+# Each end is measured five times, from its cause to what the client sees of
+# it, and the median counts: on a busy machine a single one may be late.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(clock_gettime usleep CLOCK_MONOTONIC);
+
+use constant {
+	TIMES => 5,
+	AT_ONCE_MS => 50,
+	STATEMENT_TIMEOUT_MS => 100,
+};
+
+sub now_ms
+{
+	return clock_gettime(CLOCK_MONOTONIC) * 1000;
+}
+
+# ----- sessions -----
+
+sub open_session
+{
+	my ($node) = @_;
+	my $session = $node->background_psql(
+		'postgres',
+		on_error_stop => 0,
+		timeout => 15,
+		wait => 0);
+
+	$session->{stdin} .= "\\set VERBOSITY verbose\n";
+	return $session;
+}
+
+# Starts a statement; answer() waits for its end.
+sub ask
+{
+	my ($session, $sql) = @_;
+
+	$session->{timeout}->start;
+	$session->{stderr} = '';
+	$session->{stdin} .= "$sql;\n\\echo (end)\n";
+	$session->{run}->pump_nb;
+	return;
+}
+
+# The SQLSTATE that the statement failed with, '' for none, and its output.
+sub answer
+{
+	my ($session) = @_;
+
+	$session->{run}->pump until $session->{stdout} =~ s/^\(end\)\n\z//m;
+
+	my $output = $session->{stdout};
+	my ($state) = $session->{stderr} =~ /ERROR:  (\w{5}): /;
+	$session->{stdout} = '';
+	chomp $output;
+	return ($state // '', $output);
+}
+
+sub query
+{
+	my ($session, $sql) = @_;
+
+	ask($session, $sql);
+	my ($state, $output) = answer($session);
+	die "\"$sql\" failed: $session->{stderr}\n" if $state ne '';
+	return $output;
+}
+
+# Waits until the server has closed the connection, which it does by the
+# backend's exit, and returns the SQLSTATE that it took leave with.
+sub farewell
+{
+	my ($session) = @_;
+
+	$session->{run}->pump
+	  until $session->{stderr} =~ /connection to server was lost/;
+	my ($state) = $session->{stderr} =~ /FATAL:  (\w{5}): /;
+	$session->{run}->finish;
+	return $state // '';
+}
+
+# ----- what is waited for -----
+
+my $clock_file = PostgreSQL::Test::Utils::tempdir() . '/clock';
+my $in_order = 0;
+
+# Leaves the newest id half an hour ahead of the clock.
+sub step_clock_back
+{
+	my ($session) = @_;
+
+	set_clock($clock_file, $in_order);
+	query($session, 'SELECT snowflake_nextval()');
+	set_clock($clock_file, $in_order - 1800);
+	return;
+}
+
+# Starts the server, whose clock can be moved, with the clock in order.
+sub start_by_clock
+{
+	my ($node) = @_;
+
+	# past what an earlier life of the server may have used
+	$in_order += 10;
+	set_clock($clock_file, $in_order);
+
+	local %ENV = (%ENV, faketime_environment($clock_file));
+	$node->start;
+	return;
+}
+
+sub start_plainly
+{
+	my ($node) = @_;
+
+	$node->start;
+	return;
+}
+
+my $many = 'SELECT count(*) FROM (SELECT snowflake_nextvals(2000000000)) s';
+my @waits = (
+	{
+		name => 'a wait for the clock',
+		node => snowflake_node(
+			'clock', "snowflake.clock_tolerance = '1h'"),
+		start => \&start_by_clock,
+		prepare => \&step_clock_back,
+		statement => 'SELECT snowflake_nextval()',
+		ends => [
+			'pg_cancel_backend', 'statement_timeout',
+			'pg_terminate_backend', 'a fast shutdown',
+			"the postmaster's death"
+		]
+	},
+	{
+		name => 'a wait for ticks',
+		node => snowflake_node('ticks'),
+		start => \&start_plainly,
+		prepare => sub { },
+		statement => $many,
+		ends => [
+			'pg_cancel_backend', 'statement_timeout',
+			'pg_terminate_backend', 'a fast shutdown',
+			"the postmaster's death"
+		]
+	},
+	{
+		name => 'a wait for a tick of 1 s',
+		node => snowflake_node(
+			'long_ticks', "snowflake.layout = '32/5/5/1\@1s'"),
+		start => \&start_plainly,
+		prepare => sub { },
+		statement => $many,
+		ends => [ 'pg_cancel_backend', 'statement_timeout' ]
+	});
+
+# A session, its process, and ready to wait.
+sub prepared_session
+{
+	my ($wait) = @_;
+	my $session = open_session($wait->{node});
+	my $pid = query($session, 'SELECT pg_backend_pid()');
+
+	$wait->{prepare}->($session);
+	return ($session, $pid);
+}
+
+# A session that waits, seen in pg_stat_activity.
+sub waiting_session
+{
+	my ($wait) = @_;
+	my ($session, $pid) = prepared_session($wait);
+
+	ask($session, $wait->{statement});
+	for my $attempt (1 .. 5000)
+	{
+		last
+		  if query($wait->{monitor},
+			"SELECT wait_event_type FROM pg_stat_activity WHERE pid = $pid")
+		  eq 'Extension';
+		die "$wait->{name} does not show\n" if $attempt == 5000;
+		usleep(1000);
+	}
+
+	# sleeps are cut in pieces: be anywhere in one
+	usleep(rand(60_000));
+	return ($session, $pid);
+}
+
+# ----- what ends a wait -----
+
+sub start_server
+{
+	my ($wait) = @_;
+
+	$wait->{start}->($wait->{node});
+	$wait->{monitor} = open_session($wait->{node});
+	return;
+}
+
+sub postmaster_pid
+{
+	my ($node) = @_;
+	my $file = slurp_file($node->data_dir . '/postmaster.pid');
+
+	return (split /\n/, $file)[0];
+}
+
+# Not so a process that has exited and that nobody has waited for.
+sub is_running
+{
+	my ($pid) = @_;
+
+	return 0 unless kill 0, $pid;
+	open my $fh, '<', "/proc/$pid/stat" or return 0;
+	my $stat = <$fh> // '';
+	close $fh;
+	return $stat =~ /\) [^ZX]/;
+}
+
+sub wait_until_gone
+{
+	my (@pids) = @_;
+
+	for (1 .. 20_000)
+	{
+		return unless grep { is_running($_) } @pids;
+		usleep(500);
+	}
+	die "still there: @pids\n";
+}
+
+# Each returns how long the end took, and the SQLSTATE that it came with.
+my %ends = (
+	'pg_cancel_backend' => sub {
+		my ($wait) = @_;
+		my ($session, $pid) = waiting_session($wait);
+
+		my $start_ms = now_ms();
+		query($wait->{monitor}, "SELECT pg_cancel_backend($pid)");
+		my ($state) = answer($session);
+		my $ms = now_ms() - $start_ms;
+
+		$session->quit;
+		return ($ms, $state);
+	},
+	'statement_timeout' => sub {
+		my ($wait) = @_;
+		my ($session) = prepared_session($wait);
+
+		query($session, 'SET statement_timeout = ' . STATEMENT_TIMEOUT_MS);
+		my $start_ms = now_ms();
+		ask($session, $wait->{statement});
+		my ($state) = answer($session);
+		my $ms = now_ms() - $start_ms - STATEMENT_TIMEOUT_MS;
+
+		$session->quit;
+		return ($ms, $state);
+	},
+	'pg_terminate_backend' => sub {
+		my ($wait) = @_;
+		my ($session, $pid) = waiting_session($wait);
+
+		my $start_ms = now_ms();
+		query($wait->{monitor}, "SELECT pg_terminate_backend($pid)");
+		my $state = farewell($session);
+		return (now_ms() - $start_ms, $state);
+	},
+	'a fast shutdown' => sub {
+		my ($wait) = @_;
+		my ($session) = waiting_session($wait);
+
+		my $start_ms = now_ms();
+		kill 'INT', postmaster_pid($wait->{node});
+		my $state = farewell($session);
+		my $ms = now_ms() - $start_ms;
+
+		# that is under way, or done with
+		$wait->{node}->stop('fast', fail_ok => 1);
+		$wait->{monitor}{run}->finish;
+		start_server($wait);
+		return ($ms, $state);
+	},
+	"the postmaster's death" => sub {
+		my ($wait) = @_;
+		my ($session, $pid) = waiting_session($wait);
+		my $postmaster = postmaster_pid($wait->{node});
+		my @pids = split /\n/,
+		  query($wait->{monitor}, 'SELECT pid FROM pg_stat_activity');
+
+		my $start_ms = now_ms();
+		$wait->{node}->kill9;
+		my $state = eval { farewell($session) };
+		if (!defined $state)
+		{
+			$state = 'it stays';
+			kill 'KILL', $pid;
+			$wait->{monitor}{timeout}->start;
+		}
+		wait_until_gone($pid);
+		my $ms = now_ms() - $start_ms;
+
+		# Where nobody waits for orphans, the dead postmaster's pid stays
+		# taken, and no other would start beside its lock files.
+		wait_until_gone(@pids, $postmaster);
+		my $node = $wait->{node};
+		unlink $node->data_dir . '/postmaster.pid',
+		  $node->host . '/.s.PGSQL.' . $node->port . '.lock';
+		$wait->{monitor}{run}->finish;
+		start_server($wait);
+		return ($ms, $state);
+	});
+
+# An orphan goes without a word.
+my %sqlstates = (
+	'pg_cancel_backend' => '57014',
+	'statement_timeout' => '57014',
+	'pg_terminate_backend' => '57P01',
+	'a fast shutdown' => '57P01',
+	"the postmaster's death" => '');
+
+WAIT: for my $wait (@waits)
+{
+	start_server($wait);
+	$wait->{node}->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+
+	for my $end (@{ $wait->{ends} })
+	{
+		my $name = "$end ends $wait->{name}";
+		my (@ms, @states);
+
+		for (1 .. TIMES)
+		{
+			my ($ms, $state) = eval { $ends{$end}->($wait) };
+
+			if (!defined $ms)
+			{
+				fail("$name at all");
+				diag($@);
+				$wait->{node}->stop('immediate');
+				next WAIT;
+			}
+			push @ms, $ms;
+			push @states, $state;
+			last if $state ne $sqlstates{$end};
+		}
+		is_deeply(
+			\@states,
+			[ ($sqlstates{$end}) x TIMES ],
+			"$name with SQLSTATE '$sqlstates{$end}'");
+
+		@ms = sort { $a <=> $b } @ms;
+		note("$name after " . join(' ', map { sprintf '%.1f', $_ } @ms)
+			  . ' ms');
+		cmp_ok($ms[ @ms / 2 ], '<', AT_ONCE_MS, "$name at once");
+		cmp_ok($ms[0], '>=', 0, "$name, and not before it is due")
+		  if $end eq 'statement_timeout';
+	}
+	$wait->{monitor}->quit;
+	$wait->{node}->stop;
+}
+
+done_testing();
