@@ -44,9 +44,9 @@ all install installcheck clean:
 endif
 
 demo:
-	@PG_CONFIG='$(PG_CONFIG)' MAKE='$(MAKE)' script/demo
+	@PG_CONFIG='$(PG_CONFIG)' script/demo
 
 test:
-	@PG_CONFIG='$(PG_CONFIG)' MAKE='$(MAKE)' script/test
+	@PG_CONFIG='$(PG_CONFIG)' SANITIZE='$(SANITIZE)' script/test
 
 .PHONY: demo test

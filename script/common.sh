@@ -4,8 +4,17 @@
 set -euo pipefail
 
 tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-MAKE=${MAKE:-make}
 PG_CONFIG=${PG_CONFIG:-pg_config}
+
+# a path is one of the caller's directory, which we leave
+if [[ $PG_CONFIG == */* && -e $PG_CONFIG ]]; then
+    PG_CONFIG=$(realpath "$PG_CONFIG")
+fi
+
+# nothing but our own servers is talked to, whatever the caller has set
+for variable in "${!PG@}"; do
+    [ "$variable" = PG_CONFIG ] || unset "$variable"
+done
 
 say() {
     printf '\n== %s\n' "$*"
@@ -31,13 +40,16 @@ as_root() {
 no_cluster=/etc/postgresql-common/createcluster.d/snowflake-setup.conf
 
 forbid_cluster() {
-    as_root mkdir -p "${no_cluster%/*}"
+    trap allow_cluster EXIT
+    trap 'exit 130' INT TERM HUP
+    as_root install -d -m 755 /etc/postgresql-common "${no_cluster%/*}"
     echo 'create_main_cluster = off' | as_root tee "$no_cluster" >/dev/null
 }
 
 allow_cluster() {
     as_root rm -f "$no_cluster"
     as_root rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"
+    trap - EXIT INT TERM HUP
 }
 
 # Installs Debian packages by name.
@@ -52,7 +64,6 @@ install_packages() {
     # it asks nothing, and what it says is of interest only when it fails
     if ! output=$(as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get -qq -y --no-install-recommends install "$@" 2>&1); then
-        allow_cluster
         printf '%s\n' "$output" >&2
         die "apt-get could not install: $*"
     fi
@@ -119,14 +130,14 @@ ensure_packages() {
 
 # Builds afresh: objects of another PostgreSQL version would not be noticed.
 build() {
-    "$MAKE" -s -C "$tree" PG_CONFIG="$PG_CONFIG" clean
-    "$MAKE" -s -C "$tree" PG_CONFIG="$PG_CONFIG" -j2 "$@"
+    make -s -C "$tree" PG_CONFIG="$PG_CONFIG" clean
+    make -s -C "$tree" PG_CONFIG="$PG_CONFIG" -j2 "$@"
 }
 
 build_and_install() {
     say "Building and installing the extension for $("$PG_CONFIG" --version)"
     build all
-    as_root "$MAKE" -s -C "$tree" PG_CONFIG="$PG_CONFIG" install
+    as_root make -s -C "$tree" PG_CONFIG="$PG_CONFIG" install
 }
 
 # PostgreSQL's server does not run as root.
@@ -139,15 +150,17 @@ fi
 as_server_user() {
     if [ "$(id -u)" -eq 0 ]; then
         setpriv --reuid="$server_user" --regid="$server_user" --init-groups \
-            env HOME="$work" "$@"
+            env HOME="$work" TMPDIR="$work" "$@"
     else
-        "$@"
+        env TMPDIR="$work" "$@"
     fi
 }
 
 # Makes $work, a directory of the server's user that goes away at the end.
+# Not below TMPDIR: that may be closed to the server's user, and too long for
+# the name of a socket.
 make_work_directory() {
-    work=$(mktemp -d "${TMPDIR:-/tmp}/snowflake.XXXXXX")
+    work=$(mktemp -d /tmp/snowflake.XXXXXX)
     trap clean_up EXIT
     trap 'exit 130' INT TERM HUP
     if [ "$(id -u)" -eq 0 ]; then
@@ -156,7 +169,7 @@ make_work_directory() {
     cd "$work"
 }
 
-# Stops what still runs from $work; redefined by nobody.
+# Stops what still runs from $work, and removes it.
 clean_up() {
     local data
 

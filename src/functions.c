@@ -326,9 +326,9 @@ snowflake_encode(PG_FUNCTION_ARGS)
 	if (layout_locate(layout, instant, &fields.tick) != SPAN_WITHIN)
 	{
 		char	   *first = pstrdup(timestamptz_to_str(layout->epoch));
-		char	   *last =
-			pstrdup(timestamptz_to_str(layout_tick_start(layout,
-														 layout_max_tick(layout))));
+		TimestampTz last_tick = layout_tick_start(layout,
+												  layout_max_tick(layout));
+		char	   *last = pstrdup(timestamptz_to_str(last_tick));
 
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),

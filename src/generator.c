@@ -94,7 +94,7 @@ typedef struct Attempt
 	ClockReading clock;
 	int64		tick;			/* of the next id */
 	int64		wait_us;
-	int64		behind_us;		/* 0 unless the clock is behind the last tick */
+	int64		behind_us;		/* 0 unless it is behind the last tick */
 } Attempt;
 
 /* parameters */
@@ -357,7 +357,7 @@ decide(Generator *generator, Attempt *attempt)
 	lead = lead_us(next_tick, clock);
 	if (likely(lead <= allowed_lead_us()))
 	{
-		if (unlikely(next_tick >= highwater_mark(&shared->highwater.highwater)))
+		if (unlikely(next_tick >= highwater_mark()))
 		{
 			attempt->outcome = OUTCOME_AT_MARK;
 			return last;
@@ -398,7 +398,7 @@ refuse(const Attempt *attempt)
 			 attempt->outcome == OUTCOME_BEFORE_SPAN ?
 			 errmsg("the clock is before the epoch of snowflake ids: %s",
 					timestamptz_to_str(attempt->clock.now)) :
-			 errmsg("the clock is past the last tick of snowflake ids: %s",
+			 errmsg("the clock is at or past the last tick of snowflake ids: %s",
 					timestamptz_to_str(attempt->clock.now)),
 			 errdetail("Layout \"%s\" with epoch \"%s\" ends after tick " INT64_FORMAT ".",
 					   node_layout_text, node_epoch_text,
@@ -494,9 +494,8 @@ run_is_current(const IdRun *run)
 
 /*
  * The next id of a caller that wants so many more.  It takes the lock once
- * for each run of ids; a run doubles while the caller comes back within the
- * tick, so that a slow one reserves nothing that it would waste.  Errors as
- * generator_next().
+ * for each run of ids.  A run doubles when the one before was used up, so
+ * that a slow caller wastes next to nothing.  Errors as generator_next().
  */
 int64
 generator_next_of_run(IdRun *run, int64 wanted)

@@ -80,7 +80,7 @@ typedef struct StateFile
 /* parameter */
 int			highwater_interval_ms = 500;
 
-static HighwaterState *state = NULL;
+HighwaterState *highwater_state = NULL;
 static NewestTickFunction newest_tick = NULL;
 
 static void close_at_shutdown(int code, Datum arg);
@@ -110,11 +110,11 @@ checksum_of(const void *data, size_t size)
 static void
 set_fault(HighwaterFault fault, const char *detail)
 {
-	state->fault = fault;
-	strlcpy(state->fault_detail, detail, sizeof(state->fault_detail));
+	highwater_state->fault = fault;
+	strlcpy(highwater_state->fault_detail, detail, sizeof(highwater_state->fault_detail));
 	ereport(LOG,
 			(errmsg("snowflake ids will not be issued: file \"%s\": %s",
-					HIGHWATER_FILE, state->fault_detail)));
+					HIGHWATER_FILE, highwater_state->fault_detail)));
 }
 
 /*
@@ -296,7 +296,7 @@ read_start(HighwaterStart *start)
 		start->tick = file.mark;
 		start->lead_us =
 			Max(layout_tick_start(layout, file.mark) - file.written_at, 0);
-		pg_atomic_write_u64(&state->mark, (uint64) file.mark);
+		pg_atomic_write_u64(&highwater_state->mark, (uint64) file.mark);
 	}
 	else
 		start->tick = start_of_changed_layout(layout, &file);
@@ -347,13 +347,13 @@ highwater_startup(HighwaterState *shared_state, int tranche_id,
 				  NewestTickFunction newest_tick_function,
 				  HighwaterStart *start)
 {
-	state = shared_state;
+	highwater_state = shared_state;
 	newest_tick = newest_tick_function;
 
-	pg_atomic_init_u64(&state->mark, 0);
-	LWLockInitialize(&state->lock, tranche_id);
-	ConditionVariableInit(&state->write_ended);
-	state->patience_us = PATIENCE_US;
+	pg_atomic_init_u64(&highwater_state->mark, 0);
+	LWLockInitialize(&highwater_state->lock, tranche_id);
+	ConditionVariableInit(&highwater_state->write_ended);
+	highwater_state->patience_us = PATIENCE_US;
 
 	remove_temporary_files();
 	read_start(start);
@@ -364,23 +364,23 @@ highwater_startup(HighwaterState *shared_state, int tranche_id,
 void
 highwater_require_sound(void)
 {
-	if (likely(state->fault == HIGHWATER_SOUND))
+	if (likely(highwater_state->fault == HIGHWATER_SOUND))
 		return;
 
-	if (state->fault == HIGHWATER_TOO_NEW)
+	if (highwater_state->fault == HIGHWATER_TOO_NEW)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("snowflake ids cannot be issued because file \"%s\" is of a newer version",
 						HIGHWATER_FILE),
 				 errdetail("The file in the data directory: %s.",
-						   state->fault_detail),
+						   highwater_state->fault_detail),
 				 errhint("Install the version of the extension that wrote it, and restart the server.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("snowflake ids cannot be issued because file \"%s\" is damaged",
 					HIGHWATER_FILE),
 			 errdetail("The file in the data directory: %s.",
-					   state->fault_detail),
+					   highwater_state->fault_detail),
 			 errhint("Make sure that the clock is past the newest id in the data. Then remove the file and restart the server, or restart it with a \"snowflake.worker_id\" that no server has used.")));
 }
 
@@ -413,7 +413,8 @@ write_temporary_file(const char *name, const StateFile *file)
 {
 	ssize_t		written;
 	int			fd = OpenTransientFilePerm(name,
-										   O_WRONLY | O_CREAT | O_TRUNC | PG_BINARY,
+										   O_WRONLY | O_CREAT | O_TRUNC |
+										   PG_BINARY,
 										   pg_file_create_mode);
 
 	if (fd < 0)
@@ -470,9 +471,9 @@ is_newest_write(uint64 write_number)
 {
 	bool		is_newest;
 
-	LWLockAcquire(&state->lock, LW_SHARED);
-	is_newest = state->write_number == write_number;
-	LWLockRelease(&state->lock);
+	LWLockAcquire(&highwater_state->lock, LW_SHARED);
+	is_newest = highwater_state->write_number == write_number;
+	LWLockRelease(&highwater_state->lock);
 	return is_newest;
 }
 
@@ -517,7 +518,7 @@ write_mark(uint64 write_number, int64 mark, bool is_clean)
 	return result;
 }
 
-/* The mark that is due, about two intervals ahead of the clock and of a tick. */
+/* The mark that is due, two intervals ahead of the clock and of a tick. */
 static int64
 due_mark(int64 tick)
 {
@@ -542,21 +543,21 @@ begin_write(uint64 *overtaken)
 	uint64		write_number = 0;
 
 	*overtaken = 0;
-	LWLockAcquire(&state->lock, LW_EXCLUSIVE);
-	if (!state->is_writing ||
-		now_us - state->writing_since_us > state->patience_us)
+	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
+	if (!highwater_state->is_writing ||
+		now_us - highwater_state->writing_since_us > highwater_state->patience_us)
 	{
-		if (state->is_writing)
+		if (highwater_state->is_writing)
 		{
 			/* more patience with the next, lest a slow disk starve us all */
-			*overtaken = state->write_number;
-			state->patience_us = Min(state->patience_us * 2, PATIENCE_MAX_US);
+			*overtaken = highwater_state->write_number;
+			highwater_state->patience_us = Min(highwater_state->patience_us * 2, PATIENCE_MAX_US);
 		}
-		write_number = ++state->write_number;
-		state->is_writing = true;
-		state->writing_since_us = now_us;
+		write_number = ++highwater_state->write_number;
+		highwater_state->is_writing = true;
+		highwater_state->writing_since_us = now_us;
 	}
-	LWLockRelease(&state->lock);
+	LWLockRelease(&highwater_state->lock);
 	return write_number;
 }
 
@@ -566,21 +567,21 @@ end_write(uint64 write_number, const WriteResult *result)
 {
 	Latch	   *worker_latch;
 
-	LWLockAcquire(&state->lock, LW_EXCLUSIVE);
-	if (state->write_number == write_number)
+	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
+	if (highwater_state->write_number == write_number)
 	{
-		state->is_writing = false;
+		highwater_state->is_writing = false;
 		if (result->is_done)
 		{
-			state->patience_us = PATIENCE_US;
-			if ((int64) pg_atomic_read_u64(&state->mark) < result->mark)
-				pg_atomic_write_u64(&state->mark, (uint64) result->mark);
+			highwater_state->patience_us = PATIENCE_US;
+			if (highwater_mark() < result->mark)
+				pg_atomic_write_u64(&highwater_state->mark, (uint64) result->mark);
 		}
 	}
-	worker_latch = state->worker_latch;
-	LWLockRelease(&state->lock);
+	worker_latch = highwater_state->worker_latch;
+	LWLockRelease(&highwater_state->lock);
 
-	ConditionVariableBroadcast(&state->write_ended);
+	ConditionVariableBroadcast(&highwater_state->write_ended);
 
 	/* it goes to sleep while no ids are issued */
 	if (worker_latch != NULL && worker_latch != MyLatch)
@@ -597,15 +598,15 @@ move_mark(int64 past, int64 newest)
 {
 	WriteResult result = {.is_done = true};
 
-	ConditionVariablePrepareToSleep(&state->write_ended);
-	while ((int64) pg_atomic_read_u64(&state->mark) <= past)
+	ConditionVariablePrepareToSleep(&highwater_state->write_ended);
+	while (highwater_mark() <= past)
 	{
 		uint64		overtaken;
 		uint64		write_number = begin_write(&overtaken);
 
 		if (write_number == 0)
 		{
-			(void) ConditionVariableTimedSleep(&state->write_ended,
+			(void) ConditionVariableTimedSleep(&highwater_state->write_ended,
 											   LOOK_AGAIN_MS,
 											   wait_event_of(WAIT_FOR_MARK));
 			continue;
@@ -651,8 +652,8 @@ highwater_move_past(int64 tick)
 
 /*
  * Writes the exact last tick: in the postmaster, after its last child is
- * gone.  Not after a crash (the memory may be what crashed us), and not over
- * a file that was not understood.
+ * gone, which at an immediate stop is no later.  Not after a crash (the memory
+ * may be what crashed us), and not over a file that was not understood.
  */
 static void
 close_at_shutdown(int code, Datum arg)
@@ -660,13 +661,13 @@ close_at_shutdown(int code, Datum arg)
 	int64		newest;
 	WriteResult result;
 
-	if (code != 0 || state->fault != HIGHWATER_SOUND)
+	if (code != 0 || highwater_state->fault != HIGHWATER_SOUND)
 		return;
 	newest = newest_tick();
 	if (newest < 0)
 		return;
 
-	result = write_mark(++state->write_number, newest + 1, true);
+	result = write_mark(++highwater_state->write_number, newest + 1, true);
 	if (!result.is_done)
 		report_failure(LOG, &result);
 }
@@ -674,9 +675,9 @@ close_at_shutdown(int code, Datum arg)
 static void
 forget_worker(int code, Datum arg)
 {
-	LWLockAcquire(&state->lock, LW_EXCLUSIVE);
-	state->worker_latch = NULL;
-	LWLockRelease(&state->lock);
+	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
+	highwater_state->worker_latch = NULL;
+	LWLockRelease(&highwater_state->lock);
 }
 
 /*
@@ -714,9 +715,12 @@ highwater_worker_main(Datum main_arg)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 
-	LWLockAcquire(&state->lock, LW_EXCLUSIVE);
-	state->worker_latch = MyLatch;
-	LWLockRelease(&state->lock);
+	/* to no database, but so that pg_stat_activity shows it */
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
+	highwater_state->worker_latch = MyLatch;
+	LWLockRelease(&highwater_state->lock);
 	before_shmem_exit(forget_worker, (Datum) 0);
 
 	while (!ShutdownRequestPending)
@@ -737,6 +741,9 @@ highwater_worker_main(Datum main_arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 	}
+
+	/* with 0 it would not be started again, should only it be stopped */
+	proc_exit(1);
 }
 
 void
@@ -748,7 +755,8 @@ highwater_register_worker(void)
 	strlcpy(worker.bgw_type, "snowflake high-water mark", BGW_MAXLEN);
 	strlcpy(worker.bgw_library_name, "snowflake", BGW_MAXLEN);
 	strlcpy(worker.bgw_function_name, "highwater_worker_main", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = 1;
 	RegisterBackgroundWorker(&worker);

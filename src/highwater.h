@@ -55,7 +55,7 @@ typedef struct HighwaterStart
 {
 	bool		is_known;		/* false at the very first start */
 	int64		tick;			/* the first tick that may be used */
-	int64		lead_us;		/* how far ahead of a clock in order it may be */
+	int64		lead_us;		/* how far that may lead a clock in order */
 } HighwaterStart;
 
 /* Tells the newest tick issued since the start, or -1 if there is none. */
@@ -64,10 +64,13 @@ typedef int64 (*NewestTickFunction) (void);
 /* parameter, registered by module.c */
 extern int	highwater_interval_ms;
 
+extern HighwaterState *highwater_state;
+
+/* The mark as a tick: ids of this one and of later ones may not be issued. */
 static inline int64
-highwater_mark(HighwaterState *state)
+highwater_mark(void)
 {
-	return (int64) pg_atomic_read_u64(&state->mark);
+	return (int64) pg_atomic_read_u64(&highwater_state->mark);
 }
 
 extern void highwater_startup(HighwaterState *state, int tranche_id,

@@ -166,12 +166,17 @@ insist_on_parameters(const GivenParameter *given, int given_count)
 {
 	for (int i = 0; i < given_count; i++)
 	{
-		if (GetConfigOptionFlags(given[i].name, false) & GUC_CUSTOM_PLACEHOLDER)
+		int			flags = GetConfigOptionFlags(given[i].name, false);
+
+		if (flags & GUC_CUSTOM_PLACEHOLDER)
 			ereport(FATAL,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("unrecognized configuration parameter \"%s\"",
 							given[i].name),
 					 errhint("Correct its name, or take it out of the configuration.")));
+
+		/* PostgreSQL reads 010 as 8, which is somebody else's node */
+		node_check_number(given[i].name, given[i].value);
 
 		/* a trial without effect, whose failure is fatal */
 		(void) set_config_option(given[i].name, given[i].value,

@@ -66,6 +66,25 @@ begins_with_iso_date(const char *text)
 }
 
 /*
+ * Does a date and time end in a zone that means the same everywhere: an
+ * offset, UTC, or a region like Europe/Berlin?  Abbreviations depend on
+ * timezone_abbreviations.
+ */
+static bool
+ends_in_absolute_zone(const char *text)
+{
+	const char *zone = text + strspn(text, "0123456789-:.Tt ");
+
+	/* what begins with a minus is an offset, and has been stepped over */
+	if (*zone == '\0')
+		return true;
+	if (*zone == '+')
+		return zone[1 + strspn(zone + 1, "0123456789:")] == '\0';
+	return pg_strcasecmp(zone, "Z") == 0 || pg_strcasecmp(zone, "UTC") == 0 ||
+		strchr(zone, '/') != NULL;
+}
+
+/*
  * Decodes a date and time; "tz" receives its zone.  With NULL for "tz" only
  * text without a zone can be decoded.  False if it cannot, or if it is no
  * finite instant.
@@ -98,10 +117,10 @@ parse_instant(const char *text, TimestampTz *epoch)
 	int			tz;
 	volatile bool valid = false;
 
-	if (!begins_with_iso_date(text))
+	if (!begins_with_iso_date(text) || !ends_in_absolute_zone(text))
 		return false;
 
-	/* a zone that is not known is an error, which the postmaster must survive */
+	/* an unknown zone is an error, which the postmaster must survive */
 	PG_TRY();
 	{
 		valid = !decode_date_time(text, &tm, &fsec, NULL) &&
@@ -187,6 +206,24 @@ refuse_parameter(const char *name, const char *value, const char *detail)
 			 errmsg("invalid value for parameter \"%s\": \"%s\"",
 					name, value),
 			 errdetail("%s", _(detail))));
+}
+
+/*
+ * Stops the start if a number of the node is not written as a plain decimal:
+ * PostgreSQL also takes octal and hexadecimal ones, and rounds fractions.
+ */
+void
+node_check_number(const char *name, const char *text)
+{
+	if (pg_strcasecmp(name, "snowflake.datacenter_id") != 0 &&
+		pg_strcasecmp(name, "snowflake.worker_id") != 0)
+		return;
+	if (strcmp(text, "-1") == 0 || strcmp(text, "0") == 0 ||
+		(*text >= '1' && *text <= '9' &&
+		 text[strspn(text, "0123456789")] == '\0'))
+		return;
+	refuse_parameter(name, text,
+					 gettext_noop("It must be a decimal number without leading zeros."));
 }
 
 /* Reads the layout and the epoch, and checks the one against the other. */

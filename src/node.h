@@ -29,6 +29,7 @@ extern bool node_check_layout(char **newval, void **extra, GucSource source);
 extern bool node_check_epoch(char **newval, void **extra, GucSource source);
 extern void node_assign_text(const char *newval, void *extra);
 
+extern void node_check_number(const char *name, const char *text);
 extern void node_configure(void);
 extern const Layout *node_layout(void);
 

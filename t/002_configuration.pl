@@ -39,6 +39,12 @@ my @refused = (
 		qr/32 is outside the valid range for parameter "snowflake.worker_id" \(0 \.\. 31\)/ ],
 	[ 'snowflake.worker_id = -2',
 		qr/-2 is outside the valid range for parameter "snowflake.worker_id"/ ],
+	(map { [ "snowflake.worker_id = '$_'",
+				qr/invalid value for parameter "snowflake.worker_id": "$_"/,
+				qr/DETAIL:  It must be a decimal number/ ] }
+		  '010', '0x1f', '1.6', ' 3', '1e1', '+4'),
+	[ "snowflake.datacenter_id = '007'",
+		qr/invalid value for parameter "snowflake.datacenter_id": "007"/ ],
 	[ "snowflake.worker_id = 'seven'",
 		qr/invalid value for parameter "snowflake.worker_id": "seven"/ ],
 	[ "snowflake.worker_id = ''",
@@ -74,7 +80,8 @@ my @refused = (
 		  '', 'yesterday', 'now', 'today UTC', 'infinity', 'epoch',
 		'2016-01-01', '2016-01-01 00:00:00', '2016-13-01 00:00:00+00',
 		'2016-01-01 25:00:00+00', '01/02/2016 00:00:00 UTC',
-		'2016-01-01 00:00:00 Nowhere/Land', '12e9', '99999999999999999999'),
+		'2016-01-01 00:00:00 Nowhere/Land', '2016-01-01 00:00:00 IST',
+		'2016-01-01 00:00:00 NYC0', '12e9', '99999999999999999999'),
 	[ "snowflake.layout = '53/0/5/5'\nsnowflake.epoch = '9000-01-01 00:00+00'",
 		qr/parameters "snowflake.layout" and "snowflake.epoch" do not go together/,
 		qr/last tick lies beyond the range of timestamps/ ],
@@ -264,20 +271,20 @@ ok($node->wait_for_log(
 
 # A bad value at a reload is refused, the old one stays, the server lives.
 for my $bad (
-	[ "snowflake.clock_tolerance = 'soon'", 'snowflake.clock_tolerance' ],
-	[ "snowflake.clock_tolerance = '7s'\nsnowflake.layout = '41'", 'snowflake.layout' ],
-	[ "snowflake.clock_tolerance = '7s'\nsnowflake.epoch = '2016-01-01 00:00 Nowhere/Land'",
-		'snowflake.epoch' ])
+	[ 'snowflake.clock_tolerance', 'soon', '7s' ],
+	[ 'snowflake.layout', '41', '41/5/5/12' ],
+	[ 'snowflake.epoch', '2016-01-01 00:00 Nowhere/Land',
+		'2010-11-04 01:42:54.657+00' ])
 {
-	my ($settings, $parameter) = @$bad;
+	my ($parameter, $value, $in_force) = @$bad;
 	$offset = -s $node->logfile;
-	configure($settings);
+	configure("$parameter = '$value'");
 	$node->reload;
 	ok($node->wait_for_log(qr/invalid value for parameter "$parameter"/, $offset),
 		"a reload refuses a bad $parameter");
+	is(value_of("SELECT current_setting('$parameter')"),
+		$in_force, "a reload keeps the $parameter in force");
 }
-is(value_of("SELECT current_setting('snowflake.clock_tolerance')"),
-	'7s', 'and keeps the old one');
 configure('snowflake.worker_id = 9');
 $node->restart;
 is(value_of('SELECT snowflake_worker_id(snowflake_nextval())'),

@@ -123,7 +123,8 @@ sub kill_a_backend
 {
 	my ($node) = @_;
 	my $pid = $node->safe_psql('postgres',
-		"SELECT pid FROM pg_stat_activity WHERE query ~ 'snowflake_nextvals' AND pid <> pg_backend_pid() LIMIT 1");
+		"SELECT pid FROM pg_stat_activity WHERE query ~ 'snowflake_nextval' AND pid <> pg_backend_pid() LIMIT 1");
+	die "no client is connected" if $pid eq '';
 	my $offset = -s $node->logfile;
 
 	is(kill('KILL', $pid), 1, "killed backend $pid");

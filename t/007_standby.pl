@@ -50,8 +50,9 @@ my ($stdin, $stdout, $stderr) = ("SELECT snowflake_nextval();\n", '', '');
 my $session = IPC::Run::start(
 	[ 'psql', '-XAtq', $standby->connstr('postgres') ],
 	'<', \$stdin, '>', \$stdout, '2>', \$stderr,
-	IPC::Run::timer($PostgreSQL::Test::Utils::timeout_default));
-$session->pump until $stderr =~ /during recovery/;
+	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+$session->pump until $stderr =~ /\n/ || $stdout ne '';
+like($stderr, qr/during recovery/, 'a session on the standby is refused');
 is($stdout, '', 'a session on the standby gets no id');
 $standby->promote;
 $stdin .= "SELECT snowflake_worker_id(snowflake_nextval());\n";

@@ -16,6 +16,10 @@ our @EXPORT = qw(
   sqlstate_of
   faketime_environment
   set_clock
+  state_file
+  read_state
+  seal_state
+  build_fault_library
 );
 
 # A server, not started yet, with the library preloaded and worker id 7;
@@ -78,6 +82,54 @@ sub set_clock
 	close $fh or die "$file.new: $!";
 	rename "$file.new", $file or die "$file: $!";
 	return;
+}
+
+sub state_file
+{
+	my ($node) = @_;
+	return $node->data_dir . '/snowflake.state';
+}
+
+# The fields of a server's state file.
+sub read_state
+{
+	my ($node) = @_;
+	my $bytes = PostgreSQL::Test::Utils::slurp_file(state_file($node));
+	my %state;
+
+	@state{
+		qw(magic version tick_bits datacenter_bits worker_bits sequence_bits
+		  tick_us epoch datacenter_id worker_id mark written_at is_clean checksum)
+	} = unpack 'L L l4 q q l2 q q L L', $bytes;
+	return \%state;
+}
+
+# Puts the right checksum (CRC-32C) at the end of a state file's bytes.
+sub seal_state
+{
+	my ($bytes) = @_;
+	my $body = substr($bytes, 0, -4);
+	my $crc = 0xFFFFFFFF;
+
+	for my $byte (unpack 'C*', $body)
+	{
+		$crc ^= $byte;
+		$crc = $crc & 1 ? ($crc >> 1) ^ 0x82F63B78 : $crc >> 1 for 1 .. 8;
+	}
+	return $body . pack('L', $crc ^ 0xFFFFFFFF);
+}
+
+# Builds a library that makes the disk fail for the state file alone, as
+# files in a directory say: "full", "broken" or "stuck".  Returns its path.
+sub build_fault_library
+{
+	my ($directory) = @_;
+	my $library = "$directory/faults.so";
+	my $source = __FILE__ =~ s/SnowflakeTest.pm$/faults.c/r;
+
+	PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1',
+		'-o', $library, $source, '-ldl');
+	return $library;
 }
 
 1;
