@@ -111,7 +111,8 @@ static void
 set_fault(HighwaterFault fault, const char *detail)
 {
 	highwater_state->fault = fault;
-	strlcpy(highwater_state->fault_detail, detail, sizeof(highwater_state->fault_detail));
+	strlcpy(highwater_state->fault_detail, detail,
+			sizeof(highwater_state->fault_detail));
 	ereport(LOG,
 			(errmsg("snowflake ids will not be issued: file \"%s\": %s",
 					HIGHWATER_FILE, highwater_state->fault_detail)));
@@ -545,13 +546,15 @@ begin_write(uint64 *overtaken)
 	*overtaken = 0;
 	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
 	if (!highwater_state->is_writing ||
-		now_us - highwater_state->writing_since_us > highwater_state->patience_us)
+		now_us - highwater_state->writing_since_us >
+		highwater_state->patience_us)
 	{
 		if (highwater_state->is_writing)
 		{
 			/* more patience with the next, lest a slow disk starve us all */
 			*overtaken = highwater_state->write_number;
-			highwater_state->patience_us = Min(highwater_state->patience_us * 2, PATIENCE_MAX_US);
+			highwater_state->patience_us =
+				Min(highwater_state->patience_us * 2, PATIENCE_MAX_US);
 		}
 		write_number = ++highwater_state->write_number;
 		highwater_state->is_writing = true;
@@ -575,7 +578,8 @@ end_write(uint64 write_number, const WriteResult *result)
 		{
 			highwater_state->patience_us = PATIENCE_US;
 			if (highwater_mark() < result->mark)
-				pg_atomic_write_u64(&highwater_state->mark, (uint64) result->mark);
+				pg_atomic_write_u64(&highwater_state->mark,
+									(uint64) result->mark);
 		}
 	}
 	worker_latch = highwater_state->worker_latch;
