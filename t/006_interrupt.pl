@@ -87,7 +87,6 @@ sub farewell
 	$session->{run}->pump
 	  until $session->{stderr} =~ /connection to server was lost/;
 	my ($state) = $session->{stderr} =~ /FATAL:  (\w{5}): /;
-	$session->{run}->finish;
 	return $state // '';
 }
 
@@ -129,6 +128,9 @@ sub start_plainly
 	return;
 }
 
+my @every_end = (
+	'pg_cancel_backend', 'statement_timeout', 'pg_terminate_backend',
+	'a fast shutdown', "the postmaster's death");
 my $many = 'SELECT count(*) FROM (SELECT snowflake_nextvals(2000000000)) s';
 my @waits = (
 	{
@@ -138,11 +140,7 @@ my @waits = (
 		start => \&start_by_clock,
 		prepare => \&step_clock_back,
 		statement => 'SELECT snowflake_nextval()',
-		ends => [
-			'pg_cancel_backend', 'statement_timeout',
-			'pg_terminate_backend', 'a fast shutdown',
-			"the postmaster's death"
-		]
+		ends => \@every_end
 	},
 	{
 		name => 'a wait for ticks',
@@ -150,11 +148,7 @@ my @waits = (
 		start => \&start_plainly,
 		prepare => sub { },
 		statement => $many,
-		ends => [
-			'pg_cancel_backend', 'statement_timeout',
-			'pg_terminate_backend', 'a fast shutdown',
-			"the postmaster's death"
-		]
+		ends => \@every_end
 	},
 	{
 		name => 'a wait for a tick of 1 s',
@@ -276,7 +270,10 @@ my %ends = (
 		my $start_ms = now_ms();
 		query($wait->{monitor}, "SELECT pg_terminate_backend($pid)");
 		my $state = farewell($session);
-		return (now_ms() - $start_ms, $state);
+		my $ms = now_ms() - $start_ms;
+
+		$session->{run}->finish;
+		return ($ms, $state);
 	},
 	'a fast shutdown' => sub {
 		my ($wait) = @_;
@@ -289,7 +286,7 @@ my %ends = (
 
 		# that is under way, or done with
 		$wait->{node}->stop('fast', fail_ok => 1);
-		$wait->{monitor}{run}->finish;
+		$_->{run}->finish for $session, $wait->{monitor};
 		start_server($wait);
 		return ($ms, $state);
 	},
@@ -307,7 +304,7 @@ my %ends = (
 		{
 			$state = 'it stays';
 			kill 'KILL', $pid;
-			$wait->{monitor}{timeout}->start;
+			$_->{timeout}->start for $session, $wait->{monitor};
 		}
 		wait_until_gone($pid);
 		my $ms = now_ms() - $start_ms;
@@ -318,7 +315,7 @@ my %ends = (
 		my $node = $wait->{node};
 		unlink $node->data_dir . '/postmaster.pid',
 		  $node->host . '/.s.PGSQL.' . $node->port . '.lock';
-		$wait->{monitor}{run}->finish;
+		$_->{run}->finish for $session, $wait->{monitor};
 		start_server($wait);
 		return ($ms, $state);
 	});
