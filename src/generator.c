@@ -149,21 +149,11 @@ end_of_tick(int64 tick)
 		layout_field_max(configured->sequence_bits);
 }
 
-/*
- * The word that a generator starts from.  At the very first start it is the
- * end of the clock's tick, in case that a state file has been lost.
- */
+/* The word that a generator starts from. */
 static int64
 starting_word(const HighwaterStart *start)
 {
-	TimestampTz newest = GetCurrentTimestamp() + allowed_lead_us();
-	int64		tick;
-
-	if (start->is_known)
-		return start->tick > 0 ? end_of_tick(start->tick - 1) : 0;
-	if (layout_locate(node_layout(), newest, &tick) == SPAN_BEFORE)
-		return 0;
-	return end_of_tick(tick);
+	return start->tick > 0 ? end_of_tick(start->tick - 1) : 0;
 }
 
 /* The newest tick issued since the start, or -1; for the mark. */
@@ -346,8 +336,7 @@ decide(Generator *generator, Attempt *attempt)
 	next_tick = Max(clock->tick, fresh ? last_tick + 1 : last_tick);
 	attempt->tick = next_tick;
 
-	if (unlikely(clock->position != SPAN_WITHIN ||
-				 next_tick > layout_max_tick(layout)))
+	if (unlikely(clock->position != SPAN_WITHIN))
 	{
 		attempt->outcome = clock->position == SPAN_BEFORE ?
 			OUTCOME_BEFORE_SPAN : OUTCOME_AFTER_SPAN;
@@ -357,6 +346,11 @@ decide(Generator *generator, Attempt *attempt)
 	lead = lead_us(next_tick, clock);
 	if (likely(lead <= allowed_lead_us()))
 	{
+		if (unlikely(next_tick > layout_max_tick(layout)))
+		{
+			attempt->outcome = OUTCOME_AFTER_SPAN;
+			return last;
+		}
 		if (unlikely(next_tick >= highwater_mark()))
 		{
 			attempt->outcome = OUTCOME_AT_MARK;

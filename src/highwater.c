@@ -290,7 +290,6 @@ read_start(HighwaterStart *start)
 	if (!read_state_file(&file))
 		return;
 
-	start->is_known = true;
 	previous = layout_of_file(&file);
 	if (same_layout(layout, &previous))
 	{

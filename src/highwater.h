@@ -53,8 +53,7 @@ typedef struct HighwaterState
 /* Where generators begin, as the state file has it. */
 typedef struct HighwaterStart
 {
-	bool		is_known;		/* false at the very first start */
-	int64		tick;			/* the first tick that may be used */
+	int64		tick;			/* the first tick that may be used, or 0 */
 	int64		lead_us;		/* how far that may lead a clock in order */
 } HighwaterStart;
 

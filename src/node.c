@@ -215,12 +215,14 @@ refuse_parameter(const char *name, const char *value, const char *detail)
 void
 node_check_number(const char *name, const char *text)
 {
+	const char *digits = *text == '-' ? text + 1 : text;
+
 	if (pg_strcasecmp(name, "snowflake.datacenter_id") != 0 &&
 		pg_strcasecmp(name, "snowflake.worker_id") != 0)
 		return;
-	if (strcmp(text, "-1") == 0 || strcmp(text, "0") == 0 ||
-		(*text >= '1' && *text <= '9' &&
-		 text[strspn(text, "0123456789")] == '\0'))
+	if (strcmp(text, "0") == 0 ||
+		(*digits >= '1' && *digits <= '9' &&
+		 digits[strspn(digits, "0123456789")] == '\0'))
 		return;
 	refuse_parameter(name, text,
 					 gettext_noop("It must be a decimal number without leading zeros."));

@@ -14,10 +14,12 @@ my $node = snowflake_node('main');
 $node->append_conf('postgresql.conf', "include 'case.conf'\n");
 my $case_file = $node->data_dir . '/case.conf';
 
-# Replaces the settings that the server reads beside the usual ones.
+# Replaces the settings that the server reads beside the usual ones.  Without
+# a state file, for a layout must not be changed so that ids could repeat.
 sub configure
 {
 	my ($settings) = @_;
+	unlink state_file($node);
 	open my $fh, '>', $case_file or die "$case_file: $!";
 	print $fh "$settings\n";
 	close $fh or die "$case_file: $!";
@@ -40,7 +42,7 @@ my @refused = (
 	[ 'snowflake.worker_id = -2',
 		qr/-2 is outside the valid range for parameter "snowflake.worker_id"/ ],
 	(map { [ "snowflake.worker_id = '$_'",
-				qr/invalid value for parameter "snowflake.worker_id": "$_"/,
+				qr/invalid value for parameter "snowflake.worker_id": "\Q$_\E"/,
 				qr/DETAIL:  It must be a decimal number/ ] }
 		  '010', '0x1f', '1.6', ' 3', '1e1', '+4'),
 	[ "snowflake.datacenter_id = '007'",

@@ -107,10 +107,19 @@ is( value_of(
 	'0',
 	'an id is of the time of its call');
 
+# Another layout, in a server that has forgotten the first.
+sub change_layout
+{
+	my ($layout) = @_;
+	$node->stop;
+	unlink state_file($node);
+	$node->append_conf('postgresql.conf', "snowflake.layout = '$layout'");
+	$node->start;
+	return;
+}
+
 # Runs of ids beside single ones, with a sequence of 256 that is always spent.
-$node->append_conf('postgresql.conf',
-	"snowflake.layout = '41/5/5/8'");
-$node->restart;
+change_layout('41/5/5/8');
 value_of('CREATE TABLE runs (id bigint PRIMARY KEY, client int, n int)');
 run_clients(16, 10, q{
 INSERT INTO runs SELECT snowflake_nextvals(300), :client_id, :n * 1000 + generate_series(1, 300);
@@ -135,8 +144,7 @@ is( value_of(
 
 # Flat memory, however many: the session's own contexts are counted when the
 # first rows are out and when three million are.
-$node->append_conf('postgresql.conf', "snowflake.layout = '41/2/3/17'");
-$node->restart;
+change_layout('41/2/3/17');
 my $grown = value_of(q{
 SELECT max(bytes) - min(bytes)
   FROM (SELECT (SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE id IS NOT NULL) AS bytes
