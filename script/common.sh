@@ -137,6 +137,10 @@ build() {
 build_and_install() {
     say "Building and installing the extension for $("$PG_CONFIG" --version)"
     build all
+    install_extension
+}
+
+install_extension() {
     as_root make -s -C "$tree" PG_CONFIG="$PG_CONFIG" install
 }
 

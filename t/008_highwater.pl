@@ -248,7 +248,7 @@ sub fault
 	return;
 }
 {
-	local %ENV = (%ENV, LD_PRELOAD => $library, FAULT_DIRECTORY => $faults);
+	local %ENV = (%ENV, preload($library), FAULT_DIRECTORY => $faults);
 	configure('fsync = on');
 	$node->start;
 }

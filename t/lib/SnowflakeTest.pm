@@ -14,6 +14,7 @@ use Test::More;
 our @EXPORT = qw(
   snowflake_node
   sqlstate_of
+  preload
   faketime_environment
   set_clock
   state_file
@@ -53,6 +54,13 @@ sub sqlstate_of
 	return ($state // 'none', $message // $stderr, $hint // '');
 }
 
+# The environment that preloads a library beside those that are already.
+sub preload
+{
+	my ($library) = @_;
+	return (LD_PRELOAD => join(' ', $ENV{LD_PRELOAD} // (), $library));
+}
+
 # The environment that starts a server whose clock follows a file; see
 # set_clock().  Only the wall clock is faked, not the monotonic one.
 sub faketime_environment
@@ -63,7 +71,7 @@ sub faketime_environment
 	die "libfaketime is missing: install the package libfaketime\n"
 	  unless defined $library;
 	return (
-		LD_PRELOAD => $library,
+		preload($library),
 		FAKETIME_TIMESTAMP_FILE => $file,
 		FAKETIME_NO_CACHE => 1,
 		FAKETIME_DISABLE_SHM => 1,
