@@ -487,8 +487,8 @@ my ($first, $end) = @{
 my %outside = (
 	'of an hour before the epoch' => [ $first - HOUR, 'before the epoch' ],
 	'of 40 years ago' => [ time() - 40 * YEAR, 'before the epoch' ],
-	'of a minute after the last tick' => [ $end + 60, 'past the last tick' ],
-	'of 60 years ahead' => [ time() + 60 * YEAR, 'past the last tick' ]);
+	'of a minute after the last tick' => [ $end + 60, 'at or past the last tick' ],
+	'of 60 years ahead' => [ time() + 60 * YEAR, 'at or past the last tick' ]);
 for my $when (sort keys %outside)
 {
 	my ($instant, $where) = @{ $outside{$when} };
