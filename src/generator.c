@@ -168,6 +168,40 @@ newest_tick(void)
 }
 
 /*
+ * Lets the generator begin after all ids in the data that recovery brought,
+ * whoever issued them: after the time of the last commit replayed.  Returns
+ * the last tick before that, or -1 if nothing has been replayed.
+ */
+static int64
+end_recovery(void)
+{
+	Generator  *generator = &shared->generator.generator;
+	TimestampTz last_commit = GetLatestXTime();
+	int64		tick;
+
+	if (last_commit == 0 ||
+		layout_locate(node_layout(), last_commit + allowed_lead_us(),
+					  &tick) == SPAN_BEFORE)
+		return -1;
+
+	LWLockAcquire(&generator->lock, LW_EXCLUSIVE);
+	if (!generator->is_past_recovery && end_of_tick(tick) > generator->start)
+	{
+		generator->start = end_of_tick(tick);
+		generator->start_lead_us = 0;
+		pg_atomic_write_u64(&generator->last, (uint64) generator->start);
+	}
+	generator->is_past_recovery = true;
+	LWLockRelease(&generator->lock);
+	return tick;
+}
+
+static const HighwaterGenerators generators = {
+	.newest_tick = newest_tick,
+	.end_recovery = end_recovery
+};
+
+/*
  * Called by the postmaster at its start, and again when a backend's crash
  * has made it throw the shared memory away.
  */
@@ -187,7 +221,7 @@ generator_shmem_startup(void)
 
 		memset(shared, 0, shared_state_size());
 		highwater_startup(&shared->highwater.highwater, tranche_id,
-						  newest_tick, &start);
+						  &generators, &start);
 
 		LWLockInitialize(&generator->lock, tranche_id);
 		generator->start = starting_word(&start);
@@ -195,34 +229,6 @@ generator_shmem_startup(void)
 		pg_atomic_init_u64(&generator->last, (uint64) generator->start);
 	}
 	LWLockRelease(AddinShmemInitLock);
-}
-
-/*
- * Lets the generator begin after all ids in the data that recovery brought,
- * whoever issued them: after the time of the last commit replayed.
- */
-static void
-begin_after_recovery(void)
-{
-	Generator  *generator = &shared->generator.generator;
-	TimestampTz last_commit = GetLatestXTime();
-	int64		tick;
-
-	LWLockAcquire(&generator->lock, LW_EXCLUSIVE);
-	if (!generator->is_past_recovery)
-	{
-		generator->is_past_recovery = true;
-		if (last_commit != 0 &&
-			layout_locate(node_layout(), last_commit + allowed_lead_us(),
-						  &tick) != SPAN_BEFORE &&
-			end_of_tick(tick) > generator->start)
-		{
-			generator->start = end_of_tick(tick);
-			pg_atomic_write_u64(&generator->last, (uint64) generator->start);
-			generator->start_lead_us = 0;
-		}
-	}
-	LWLockRelease(&generator->lock);
 }
 
 /*
@@ -252,7 +258,7 @@ attach(void)
 						 layout_field_max(node_layout()->worker_bits))));
 
 	highwater_require_sound();
-	begin_after_recovery();
+	(void) end_recovery();
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	layout = node_layout();

@@ -28,7 +28,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "catalog/pg_control.h"
 #include "clock.h"
+#include "common/controldata_utils.h"
 #include "common/file_perm.h"
 #include "compat.h"
 #include "highwater.h"
@@ -72,7 +74,8 @@ typedef struct StateFile
 	int32		datacenter_id;	/* the node; for whoever reads the file */
 	int32		worker_id;
 	int64		mark;			/* as a tick */
-	TimestampTz written_at;		/* by the wall clock */
+	TimestampTz written_at;		/* by the wall clock; for who reads the file */
+	int64		lead_us;		/* that the mark was given over the clock */
 	uint32		is_clean;		/* is the mark right after the last tick? */
 	pg_crc32c	checksum;		/* of all before it */
 } StateFile;
@@ -81,7 +84,7 @@ typedef struct StateFile
 int			highwater_interval_ms = 500;
 
 HighwaterState *highwater_state = NULL;
-static NewestTickFunction newest_tick = NULL;
+static const HighwaterGenerators *generators = NULL;
 
 static void close_at_shutdown(int code, Datum arg);
 
@@ -278,6 +281,36 @@ start_of_changed_layout(const Layout *layout, const StateFile *file)
 	return first.tick + 1;
 }
 
+/*
+ * A standby that starts again replays only the commits after its last
+ * restartpoint.  Those before are in its data, too, so that their ids count:
+ * none is later than the checkpoint's time, which is in whole seconds and
+ * taken a little before the checkpoint.
+ */
+static void
+begin_after_restartpoint(HighwaterStart *start)
+{
+	const pg_time_t unix_epoch =
+		(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * (pg_time_t) SECS_PER_DAY;
+	const Layout *layout = node_layout();
+	bool		is_sound;
+	ControlFileData *control = get_controlfile(DataDir, &is_sound);
+	int64		tick;
+
+	if (is_sound &&
+		(control->state == DB_SHUTDOWNED_IN_RECOVERY ||
+		 control->state == DB_IN_ARCHIVE_RECOVERY) &&
+		layout_locate(layout,
+					  (control->checkPointCopy.time - unix_epoch + 2) *
+					  USECS_PER_SEC, &tick) != SPAN_BEFORE &&
+		tick >= start->tick)
+	{
+		start->tick = tick + 1;
+		start->lead_us = 0;
+	}
+	pfree(control);
+}
+
 /* What the state file says of where generators begin. */
 static void
 read_start(HighwaterStart *start)
@@ -294,8 +327,7 @@ read_start(HighwaterStart *start)
 	if (same_layout(layout, &previous))
 	{
 		start->tick = file.mark;
-		start->lead_us =
-			Max(layout_tick_start(layout, file.mark) - file.written_at, 0);
+		start->lead_us = file.lead_us;
 		pg_atomic_write_u64(&highwater_state->mark, (uint64) file.mark);
 	}
 	else
@@ -344,11 +376,11 @@ remove_temporary_files(void)
  */
 void
 highwater_startup(HighwaterState *shared_state, int tranche_id,
-				  NewestTickFunction newest_tick_function,
+				  const HighwaterGenerators *known_generators,
 				  HighwaterStart *start)
 {
 	highwater_state = shared_state;
-	newest_tick = newest_tick_function;
+	generators = known_generators;
 
 	pg_atomic_init_u64(&highwater_state->mark, 0);
 	LWLockInitialize(&highwater_state->lock, tranche_id);
@@ -357,6 +389,7 @@ highwater_startup(HighwaterState *shared_state, int tranche_id,
 
 	remove_temporary_files();
 	read_start(start);
+	begin_after_restartpoint(start);
 	on_shmem_exit(close_at_shutdown, (Datum) 0);
 }
 
@@ -381,7 +414,7 @@ highwater_require_sound(void)
 					HIGHWATER_FILE),
 			 errdetail("The file in the data directory: %s.",
 					   highwater_state->fault_detail),
-			 errhint("Make sure that the clock is past the newest id in the data. Then remove the file and restart the server, or restart it with a \"snowflake.worker_id\" that no server has used.")));
+			 errhint("Make sure that the clock is past the newest id in the data, or choose a \"snowflake.worker_id\" that no server has used. Then move the file away and restart the server.")));
 }
 
 /* What came of a write. */
@@ -443,6 +476,13 @@ flush_directory(void)
 	return fd >= 0 && flush_and_close(fd);
 }
 
+/* How far a write puts the mark ahead: two intervals. */
+static int64
+mark_lead_us(void)
+{
+	return 2 * (int64) highwater_interval_ms * 1000;
+}
+
 static void
 fill_state_file(StateFile *file, int64 mark, bool is_clean)
 {
@@ -461,6 +501,7 @@ fill_state_file(StateFile *file, int64 mark, bool is_clean)
 	file->worker_id = node_worker_id;
 	file->mark = mark;
 	file->written_at = GetCurrentTimestamp();
+	file->lead_us = is_clean ? 0 : mark_lead_us();
 	file->is_clean = is_clean;
 	file->checksum = checksum_of(file, offsetof(StateFile, checksum));
 }
@@ -525,7 +566,7 @@ due_mark(int64 tick)
 	const Layout *layout = node_layout();
 	TimestampTz ahead = Max(GetCurrentTimestamp(),
 							layout_tick_start(layout, tick)) +
-		2 * (int64) highwater_interval_ms * 1000;
+		mark_lead_us();
 	int64		mark_tick;
 
 	(void) layout_locate(layout, ahead, &mark_tick);
@@ -666,7 +707,7 @@ close_at_shutdown(int code, Datum arg)
 
 	if (code != 0 || highwater_state->fault != HIGHWATER_SOUND)
 		return;
-	newest = newest_tick();
+	newest = generators->newest_tick();
 	if (newest < 0)
 		return;
 
@@ -683,6 +724,18 @@ forget_worker(int code, Datum arg)
 	LWLockRelease(&highwater_state->lock);
 }
 
+/* Moves the mark; what fails is logged, once until it succeeds again. */
+static void
+move_mark_or_log(int64 past, int64 newest)
+{
+	static bool has_failed = false;
+	WriteResult result = move_mark(past, newest);
+
+	if (!result.is_done && !has_failed)
+		report_failure(LOG, &result);
+	has_failed = !result.is_done;
+}
+
 /*
  * Keeps the mark ahead: true if ids have been issued since "seen", the newest
  * tick when we last looked.
@@ -690,21 +743,16 @@ forget_worker(int code, Datum arg)
 static bool
 keep_ahead(int64 *seen)
 {
-	static bool has_failed = false;
-	int64		newest = newest_tick();
+	int64		newest = generators->newest_tick();
 	int64		half_interval = (int64) highwater_interval_ms * 500 /
 		node_layout()->tick_us;
-	WriteResult result;
 
 	if (newest == *seen)
 		return false;
 	*seen = newest;
 
 	/* a backend may have just moved it */
-	result = move_mark(due_mark(newest) - 1 - half_interval, newest);
-	if (!result.is_done && !has_failed)
-		report_failure(LOG, &result);
-	has_failed = !result.is_done;
+	move_mark_or_log(due_mark(newest) - 1 - half_interval, newest);
 	return true;
 }
 
@@ -713,6 +761,7 @@ void
 highwater_worker_main(Datum main_arg)
 {
 	int64		seen = -1;
+	int64		past;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -725,6 +774,15 @@ highwater_worker_main(Datum main_arg)
 	highwater_state->worker_latch = MyLatch;
 	LWLockRelease(&highwater_state->lock);
 	before_shmem_exit(forget_worker, (Datum) 0);
+
+	/* nothing to write, then, until the next start; with 0 it stays away */
+	if (highwater_state->fault != HIGHWATER_SOUND)
+		proc_exit(0);
+
+	/* before a crash makes us forget what recovery brought */
+	past = generators->end_recovery();
+	if (past >= 0)
+		move_mark_or_log(past, past);
 
 	while (!ShutdownRequestPending)
 	{

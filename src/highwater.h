@@ -57,8 +57,18 @@ typedef struct HighwaterStart
 	int64		lead_us;		/* how far that may lead a clock in order */
 } HighwaterStart;
 
-/* Tells the newest tick issued since the start, or -1 if there is none. */
-typedef int64 (*NewestTickFunction) (void);
+/* What the mark needs to know of the generators, who know of the mark. */
+typedef struct HighwaterGenerators
+{
+	/* the newest tick issued since the start, or -1 if there is none */
+	int64		(*newest_tick) (void);
+
+	/*
+	 * Allows for what recovery has brought, when it is over; returns a tick
+	 * that no id may be of, or -1.
+	 */
+	int64		(*end_recovery) (void);
+} HighwaterGenerators;
 
 /* parameter, registered by module.c */
 extern int	highwater_interval_ms;
@@ -73,7 +83,7 @@ highwater_mark(void)
 }
 
 extern void highwater_startup(HighwaterState *state, int tranche_id,
-							  NewestTickFunction newest_tick,
+							  const HighwaterGenerators *generators,
 							  HighwaterStart *start);
 extern void highwater_require_sound(void);
 extern void highwater_move_past(int64 tick);

@@ -163,6 +163,16 @@ is(value_of('SELECT snowflake_worker_id(910499571847892992)'),
 set_clock($clock, 0);
 take_ids(100, 'when the clock is back');
 
+# The same when the file was closed with the clock behind already.
+set_clock($clock, -3600);
+$node->stop;
+start();
+($state) = sqlstate_of($node,
+	"SET statement_timeout = '3s'; SELECT snowflake_nextval()");
+is($state, '55000', 'a clock an hour behind before and after a stop is refused');
+set_clock($clock, 0);
+take_ids(100, 'when the clock is back again');
+
 # A backend's crash with the clock behind.
 $node->append_conf('postgresql.conf', 'restart_after_crash = on');
 $node->reload;

@@ -21,6 +21,7 @@ our @EXPORT = qw(
   read_state
   seal_state
   build_fault_library
+  build_clock_library
 );
 
 # A server, not started yet, with the library preloaded and worker id 7;
@@ -107,8 +108,8 @@ sub read_state
 
 	@state{
 		qw(magic version tick_bits datacenter_bits worker_bits sequence_bits
-		  tick_us epoch datacenter_id worker_id mark written_at is_clean checksum)
-	} = unpack 'L L l4 q q l2 q q L L', $bytes;
+		  tick_us epoch datacenter_id worker_id mark written_at lead_us is_clean checksum)
+	} = unpack 'L L l4 q q l2 q q q L L', $bytes;
 	return \%state;
 }
 
@@ -134,6 +135,18 @@ sub build_fault_library
 	my ($directory) = @_;
 	my $library = "$directory/faults.so";
 	my $source = __FILE__ =~ s/SnowflakeTest.pm$/faults.c/r;
+
+	PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1',
+		'-o', $library, $source, '-ldl');
+	return $library;
+}
+
+# Builds a library that moves a server's clock; see clock.c.  Returns its path.
+sub build_clock_library
+{
+	my ($directory) = @_;
+	my $library = "$directory/clock.so";
+	my $source = __FILE__ =~ s/SnowflakeTest.pm$/clock.c/r;
 
 	PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1',
 		'-o', $library, $source, '-ldl');
