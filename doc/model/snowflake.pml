@@ -409,6 +409,7 @@ init
 
 	atomic {
 		safe = SET(file);
+		stop();
 		start();
 		run server_process(0);
 		run server_process(1);
