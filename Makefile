@@ -3,6 +3,8 @@
 #   make && sudo make install     builds and installs, by PG_CONFIG's PostgreSQL
 #   make installcheck             tests against a running server
 #   make demo, make test          do everything by themselves; see README.md
+#   make test SANITIZE=1          the same under sanitizers
+#   make model                    proves the protocol of the high-water mark
 
 MODULE_big = snowflake
 OBJS = \
@@ -49,4 +51,7 @@ demo:
 test:
 	@PG_CONFIG='$(PG_CONFIG)' SANITIZE='$(SANITIZE)' script/test
 
-.PHONY: demo test
+model:
+	@script/model
+
+.PHONY: demo test model

@@ -5,7 +5,7 @@
  *
  * FAULT_DIRECTORY names a directory.  While it holds a file "full", writes to
  * the state file fail with ENOSPC; while "broken", its fsync fails with EIO;
- * while "stuck", its fsync does not return.
+ * while "stuck.PID", the fsync of that process does not return.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -68,9 +68,10 @@ fsync(int fd)
 	if (is_state_file(fd))
 	{
 		const struct timespec moment = {0, 5000000};
+		char		stuck[32];
 
-		/* only who began while it was stuck stays in it */
-		while (has_fault("stuck"))
+		snprintf(stuck, sizeof(stuck), "stuck.%d", (int) getpid());
+		while (has_fault(stuck))
 			nanosleep(&moment, NULL);
 		if (has_fault("broken"))
 		{
