@@ -9,7 +9,8 @@
  * "make model" tries every order of events within the bounds below.  As it
  * is, no assertion may fail; with any one of the macros at the end of this
  * comment, which take a step of the protocol away, one has to.
- * "script/model NO_UNLINK" shows how it comes to that.
+ * "script/model NO_UNLINK" shows how it comes to that; backends are 0 and 1
+ * there, and the worker is 2.
  *
  * Asserted, over any number of stops and starts:
  *	 - no id is issued twice: a client keeps one id, whichever it likes, and
@@ -323,9 +324,11 @@ end:
 #ifdef NO_NUMBER_CHECK
 		:: MY.at = RENAME
 #else
-		:: MY.number == write_number -> MY.at = RENAME
+		:: MY.number == write_number ->
+			printf("%d: is complete, and has the newest number\n", me);
+			MY.at = RENAME
 		:: MY.number != write_number ->
-			printf("%d: finds that it was overtaken\n", me);
+			printf("%d: is complete, and was overtaken\n", me);
 			temporary = WITHOUT(temporary, MY.number);
 			MY.at = END_WRITE
 #endif
