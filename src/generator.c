@@ -170,30 +170,33 @@ newest_tick(void)
 /*
  * Lets the generator begin after all ids in the data that recovery brought,
  * whoever issued them: after the time of the last commit replayed.  Returns
- * the last tick before that, or -1 if nothing has been replayed.
+ * the last tick before the one that it begins at, or -1.
  */
 static int64
 end_recovery(void)
 {
 	Generator  *generator = &shared->generator.generator;
 	TimestampTz last_commit = GetLatestXTime();
+	int64		start = 0;
 	int64		tick;
 
-	if (last_commit == 0 ||
+	if (last_commit != 0 &&
 		layout_locate(node_layout(), last_commit + allowed_lead_us(),
-					  &tick) == SPAN_BEFORE)
-		return -1;
+					  &tick) != SPAN_BEFORE)
+		start = end_of_tick(tick);
 
 	LWLockAcquire(&generator->lock, LW_EXCLUSIVE);
-	if (!generator->is_past_recovery && end_of_tick(tick) > generator->start)
+	if (!generator->is_past_recovery && start > generator->start)
 	{
-		generator->start = end_of_tick(tick);
+		generator->start = start;
 		generator->start_lead_us = 0;
-		pg_atomic_write_u64(&generator->last, (uint64) generator->start);
+		pg_atomic_write_u64(&generator->last, (uint64) start);
 	}
 	generator->is_past_recovery = true;
+	start = generator->start;
 	LWLockRelease(&generator->lock);
-	return tick;
+
+	return start > 0 ? start >> node_layout()->sequence_bits : -1;
 }
 
 static const HighwaterGenerators generators = {

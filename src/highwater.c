@@ -15,7 +15,8 @@
  * number, and whoever finds it stuck (stopped, or dead slow) takes the next
  * one.  That must not let a writer that wakes up late put an old mark in
  * place of a newer one.  So the temporary file is named by the number; the
- * one who takes over removes the old one's before it writes its own, and a
+ * one who takes over removes those of all who are overtaken (who took over
+ * before may be stuck before it has done so) before it writes its own, and a
  * writer looks, once its own is complete, whether its number is still the
  * newest.  If it is not, it gives up; if it is, and is overtaken between that
  * look and the rename, its file is gone and the rename fails.
@@ -328,10 +329,12 @@ read_start(HighwaterStart *start)
 	{
 		start->tick = file.mark;
 		start->lead_us = file.lead_us;
-		pg_atomic_write_u64(&highwater_state->mark, (uint64) file.mark);
 	}
 	else
 		start->tick = start_of_changed_layout(layout, &file);
+
+	/* of a changed layout there is none on disk until the first id */
+	pg_atomic_write_u64(&highwater_state->mark, (uint64) start->tick);
 }
 
 static void
@@ -575,15 +578,14 @@ due_mark(int64 tick)
 
 /*
  * Becomes the writer, unless another process is and is not stuck.  Returns
- * the number of the write, or 0; *overtaken is that of the stuck one, or 0.
+ * the number of the write, or 0.  Writes after *settled are overtaken.
  */
 static uint64
-begin_write(uint64 *overtaken)
+begin_write(uint64 *settled)
 {
 	int64		now_us = monotonic_us();
 	uint64		write_number = 0;
 
-	*overtaken = 0;
 	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
 	if (!highwater_state->is_writing ||
 		now_us - highwater_state->writing_since_us >
@@ -592,10 +594,10 @@ begin_write(uint64 *overtaken)
 		if (highwater_state->is_writing)
 		{
 			/* more patience with the next, lest a slow disk starve us all */
-			*overtaken = highwater_state->write_number;
 			highwater_state->patience_us =
 				Min(highwater_state->patience_us * 2, PATIENCE_MAX_US);
 		}
+		*settled = highwater_state->settled_number;
 		write_number = ++highwater_state->write_number;
 		highwater_state->is_writing = true;
 		highwater_state->writing_since_us = now_us;
@@ -614,6 +616,7 @@ end_write(uint64 write_number, const WriteResult *result)
 	if (highwater_state->write_number == write_number)
 	{
 		highwater_state->is_writing = false;
+		highwater_state->settled_number = write_number;
 		if (result->is_done)
 		{
 			highwater_state->patience_us = PATIENCE_US;
@@ -645,8 +648,8 @@ move_mark(int64 past, int64 newest)
 	ConditionVariablePrepareToSleep(&highwater_state->write_ended);
 	while (highwater_mark() <= past)
 	{
-		uint64		overtaken;
-		uint64		write_number = begin_write(&overtaken);
+		uint64		settled;
+		uint64		write_number = begin_write(&settled);
 
 		if (write_number == 0)
 		{
@@ -656,8 +659,8 @@ move_mark(int64 past, int64 newest)
 			continue;
 		}
 
-		if (overtaken != 0)
-			remove_temporary_file(overtaken);
+		for (uint64 n = settled + 1; n < write_number; n++)
+			remove_temporary_file(n);
 		result = write_mark(write_number, Max(due_mark(newest), past + 1),
 							false);
 		end_write(write_number, &result);

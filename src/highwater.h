@@ -43,6 +43,7 @@ typedef struct HighwaterState
 
 	LWLock		lock;
 	uint64		write_number;	/* of the newest write begun */
+	uint64		settled_number; /* up to here no write can rename any more */
 	bool		is_writing;		/* is that one under way? */
 	int64		writing_since_us;	/* on the monotonic clock */
 	int64		patience_us;	/* until its writer counts as stuck */
@@ -64,8 +65,8 @@ typedef struct HighwaterGenerators
 	int64		(*newest_tick) (void);
 
 	/*
-	 * Allows for what recovery has brought, when it is over; returns a tick
-	 * that no id may be of, or -1.
+	 * Allows for what recovery has brought, when it is over; returns the last
+	 * tick before the one that generators begin at, or -1.
 	 */
 	int64		(*end_recovery) (void);
 } HighwaterGenerators;

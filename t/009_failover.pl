@@ -69,43 +69,59 @@ SELECT count(*), min(id) FILTER (WHERE n > 20000) > :newest,
 	return;
 }
 
-# Promoted as it runs.
-my ($primary, $standby) = make_pair('running');
-$primary->stop('immediate');
-$standby->promote;
-check_promoted($standby, 'promoted');
-$standby->stop;
+# Kills a process that every backend must end for, before any id was issued.
+sub crash
+{
+	my ($node) = @_;
+
+	$node->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'snowflake high-water mark'"
+	);
+	usleep(200_000);
+	my $offset = -s $node->logfile;
+	kill 'KILL',
+	  $node->safe_psql('postgres',
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'");
+	$node->wait_for_log(qr/database system is ready to accept connections/,
+		$offset);
+	$node->poll_query_until('postgres', 'SELECT true');
+	return;
+}
+
+# Promoted as it runs; and crashed before its first id.
+for my $is_crashed (0, 1)
+{
+	my $what = 'promoted' . ($is_crashed ? ' and crashed' : '');
+	my ($primary, $standby) =
+	  make_pair("running$is_crashed", 'restart_after_crash = on');
+
+	$primary->stop('immediate');
+	$standby->promote;
+	crash($standby) if $is_crashed;
+	check_promoted($standby, $what);
+	$standby->stop;
+}
 
 # Started again after a restartpoint: nothing is left to replay.
-($primary, $standby) = make_pair('restarted');
-$primary->safe_psql('postgres', 'CHECKPOINT');
-$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
-$standby->safe_psql('postgres', 'CHECKPOINT');
-$primary->stop('immediate');
-$standby->stop;
-start($standby);
-is($standby->safe_psql('postgres', 'SELECT pg_last_xact_replay_timestamp()'),
-	'', 'the standby has replayed no commit since its start');
-$standby->promote;
-check_promoted($standby, 'promoted after a restart');
-$standby->stop;
+for my $is_crashed (0, 1)
+{
+	my $what = 'promoted after a restart' . ($is_crashed ? ' and crashed' : '');
+	my ($primary, $standby) =
+	  make_pair("restarted$is_crashed", 'restart_after_crash = on');
 
-# Crashed after the promotion, before its first id.
-($primary, $standby) = make_pair('crashed', 'restart_after_crash = on');
-$primary->stop('immediate');
-$standby->promote;
-$standby->poll_query_until('postgres',
-	"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'snowflake high-water mark'"
-);
-usleep(200_000);
-my $offset = -s $standby->logfile;
-kill 'KILL',
-  $standby->safe_psql('postgres',
-	"SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'");
-$standby->wait_for_log(qr/database system is ready to accept connections/,
-	$offset);
-$standby->poll_query_until('postgres', 'SELECT true');
-check_promoted($standby, 'promoted and crashed');
-$standby->stop;
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
+	$standby->safe_psql('postgres', 'CHECKPOINT');
+	$primary->stop('immediate');
+	$standby->stop;
+	start($standby);
+	is( $standby->safe_psql(
+			'postgres', 'SELECT pg_last_xact_replay_timestamp()'),
+		'', 'the standby has replayed no commit since its start');
+	$standby->promote;
+	crash($standby) if $is_crashed;
+	check_promoted($standby, $what);
+	$standby->stop;
+}
 
 done_testing();

@@ -3,41 +3,46 @@
  *	  A model, for Spin, of what becomes of ids when a standby is promoted
  *	  that has the old primary's worker_id, and a clock that may show anything:
  *	  it issues no id that its own data holds.  The words are DESIGN's; the
- *	  rule is begin_after_recovery() of src/generator.c.  That a server's mark
- *	  is past its own ids is shown by snowflake.pml, and taken for granted.
+ *	  steps are begin_after_restartpoint() of src/highwater.c, end_recovery()
+ *	  of src/generator.c, and what the worker does first.  That a server's
+ *	  mark is past its own ids is shown by snowflake.pml, and taken for granted.
  *
  * In the model there are
  *	 - a primary with two sessions, which take ids and commit them, and commit
  *	   transactions without ids, by a clock that only ever ticks;
  *	 - a standby, made from a base backup at any time, whose state file is as
  *	   old as that.  It replays each commit at once: one that lags is as one
- *	   that is promoted earlier;
+ *	   that is promoted earlier.  It may be restarted at any time, and then
+ *	   replays again only what follows its last restartpoint;
  *	 - a promotion at any time; and then a clock that is an adversary, as in
- *	   snowflake.pml, and restarts of the new primary once it has issued.
+ *	   snowflake.pml, and restarts of the new primary at any time.
+ *
+ * A standby made from a backup of a standby is as one that was restarted.
  *
  * Asserted: an id that the new primary issues is larger than every id in the
  * data that it serves: those of the old primary's whose commit came here,
  * and its own.  It may well be one that the old primary has handed out too,
  * but whose commit never came here, if it ever came to one.
  *
- * NO_COMMIT_TIME takes away the rule, that a generator begins after the time
- * of the last commit replayed.  Other macros give the world a freedom in
- * which that rule does not suffice:
- *	 CLOCK_STEPS_BACK	the old primary's clock may step back; with
- *						BETWEEN_IDS too, not between an id and its commit
- *	 COMMITS_OVERTAKE	a commit may come into the WAL after one of a later
- *						time, for each takes its time just before
- *	 PREPARED			a transaction may be prepared there, committed here
- *	 STANDBY_RESTARTS	the standby may be restarted, and then replays only
- *						what follows its last restartpoint; a standby made
- *						from a backup of this one is the same
- *	 RESTART_BEFORE_ID	the new primary may be restarted before its first id:
- *						crash recovery does not tell the last commit's time
- * or what makes it suffice all the same:
- *	 CHECKPOINT_TIME	for STANDBY_RESTARTS: a standby also begins after the
- *						time of the checkpoint that it was started from
- *	 MARK_AT_PROMOTION	for RESTART_BEFORE_ID: the promotion also writes a
- *						mark that is past where the generator begins
+ * Macros that take a step of the protocol away:
+ *	 NO_COMMIT_TIME			the generator does not begin after the time of the
+ *							last commit replayed
+ *	 NO_CHECKPOINT_TIME		nor, in a standby that was restarted, after that
+ *							of the checkpoint that it started from
+ *	 NO_MARK_AT_PROMOTION	no mark past where the generator begins is written
+ *							after the promotion, unless ids are issued; crash
+ *							recovery does not tell the last commit's time
+ *	 MARK_OF_COMMIT_ONLY	or one past the last commit's time only, not the
+ *							checkpoint's
+ * and those that give the world a freedom in which it does not suffice:
+ *	 CLOCK_STEPS_BACK		the old primary's clock may step back; with
+ *							BETWEEN_IDS, not between an id and its commit
+ *	 COMMITS_OVERTAKE		a commit may come into the WAL after one of a
+ *							later time, for each takes its time just before
+ *	 PREPARED				a transaction may be prepared there, committed
+ *							here
+ *	 RESTART_BEFORE_MARK	the new primary may be restarted before it has
+ *							written that mark
  */
 
 #ifndef LAST_TICK
@@ -74,15 +79,16 @@ Session session[SESSIONS];
 /* The standby, and the new one. */
 bool is_there;
 bool is_promoted;
-bool has_issued;				/* an id, since it was promoted */
+bool has_mark;					/* a mark past where it began at its promotion */
 byte data;						/* ids in it */
 byte prepared;					/* ids in transactions prepared in it */
 byte mark;						/* in its state file */
 
 /* Times in the WAL that it has replayed, as the tick after; 0: none. */
-byte last_commit;				/* since its start */
-byte checkpoint;				/* of the last restartpoint */
-byte last_commit_since;			/* that one */
+byte checkpoint;				/* that it was started from, if restarted */
+byte last_commit;				/* replayed since its start */
+byte restartpoint;				/* the last checkpoint, for the next start */
+byte last_commit_since;			/* replayed since that */
 
 #define MY	session[me]
 
@@ -135,16 +141,16 @@ inline begin_after(tick_after)
 	fi
 }
 
-/* starting_word() and begin_after_recovery() */
+/* Where the generator begins. */
 inline begin()
 {
 	word = 0;
 	begin_after(mark);
+#ifndef NO_CHECKPOINT_TIME
+	begin_after(checkpoint);
+#endif
 #ifndef NO_COMMIT_TIME
 	begin_after(last_commit);
-#endif
-#ifdef CHECKPOINT_TIME
-	begin_after(checkpoint);
 #endif
 	printf("begins after (%d, %d)\n", TICK(word), SEQUENCE(word))
 }
@@ -213,31 +219,42 @@ end:
 
 	:: atomic { is_there && !is_promoted ->
 		printf("restartpoint, time %d\n", clock);
-		checkpoint = clock + 1;
+		restartpoint = clock + 1;
 		last_commit_since = 0 }
 
-#ifdef STANDBY_RESTARTS
 	:: atomic { is_there && !is_promoted ->
 		printf("the standby restarts\n");
+		checkpoint = restartpoint;
 		last_commit = last_commit_since }
-#endif
 
 	:: atomic { is_there && !is_promoted ->
 		printf("promotion\n");
 		is_promoted = true;
 		begin();
-#ifdef MARK_AT_PROMOTION
-		mark = (TICK(word) + 1 > mark -> TICK(word) + 1 : mark);
+#ifdef NO_MARK_AT_PROMOTION
+		last_commit = 0;
+		has_mark = true;
 #endif
 		/* all that no longer counts */
 		clock = 0;
-		last_commit = 0;
-		last_commit_since = 0;
 		checkpoint = 0;
+		restartpoint = 0;
+		last_commit_since = 0;
 		session[0].id = NONE;
 		session[0].time = NONE;
 		session[1].id = NONE;
 		session[1].time = NONE }
+
+	/* the worker starts */
+	:: atomic { is_promoted && !has_mark ->
+#ifdef MARK_OF_COMMIT_ONLY
+		mark = (last_commit > mark -> last_commit : mark);
+#else
+		mark = (TICK(word) + 1 > mark -> TICK(word) + 1 : mark);
+#endif
+		printf("mark %d\n", mark);
+		last_commit = 0;
+		has_mark = true }
 
 	:: atomic { is_promoted ->
 		choose(now, 0, LAST_TICK);
@@ -250,7 +267,8 @@ end:
 			assert(data >> word == 0 && prepared >> word == 0);
 #endif
 			data = data | SET(word);
-			has_issued = true;
+			has_mark = true;
+			last_commit = 0;
 			if
 			:: tick >= mark -> choose(mark, tick + 1, LAST_MARK)
 			:: else
@@ -261,11 +279,13 @@ end:
 		tick = 0;
 		fresh = false }
 
-#ifdef RESTART_BEFORE_ID
+#ifdef RESTART_BEFORE_MARK
 	:: atomic { is_promoted ->
 #else
-	:: atomic { has_issued ->
+	:: atomic { has_mark ->
 #endif
+		has_mark = true;
+		last_commit = 0;
 		printf("the new primary restarts\n");
 		begin() }
 	od
