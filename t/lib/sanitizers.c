@@ -1,7 +1,7 @@
 /*
- * longjmp.c
- *	  For tests under AddressSanitizer: tells it of every longjmp, as its own
- *	  wrapper would if its runtime were the first library of the process.
+ * sanitizers.c
+ *	  For tests under AddressSanitizer: its options, and word of every longjmp,
+ *	  as its own wrapper would give if its runtime were the first library.
  *
  * Debian's postgres does not get through its start with that runtime
  * preloaded, so it comes in with the extension.  By then the server's longjmp
@@ -11,6 +11,22 @@
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdlib.h>
+
+/*
+ * Options, as ASAN_OPTIONS and UBSAN_OPTIONS: a backend that loads the
+ * extension has written its title over its environment.
+ */
+const char *
+__asan_default_options(void)
+{
+	return "verify_asan_link_order=0:detect_leaks=0:abort_on_error=1";
+}
+
+const char *
+__ubsan_default_options(void)
+{
+	return "print_stacktrace=1:abort_on_error=1";
+}
 
 typedef void (*JumpFunction) (void *, int);
 
