@@ -424,7 +424,7 @@ sub start_server
 	my ($server) = @_;
 	local %ENV = (
 		%ENV,
-		LD_PRELOAD => $clock_library,
+		preload($clock_library),
 		CLOCK_OFFSET_FILE => $server->{clock});
 
 	$server->{node}->start;
