@@ -577,19 +577,21 @@ due_mark(int64 tick)
 }
 
 /*
- * Becomes the writer, unless another process is and is not stuck.  Returns
- * the number of the write, or 0.  Writes after *settled are overtaken.
+ * Becomes the writer, unless another process is and is not stuck, or the mark
+ * has moved past the tick meanwhile: the one to be written now could be lower.
+ * Returns the number of the write, or 0.  Writes after *settled are overtaken.
  */
 static uint64
-begin_write(uint64 *settled)
+begin_write(int64 past, uint64 *settled)
 {
 	int64		now_us = monotonic_us();
 	uint64		write_number = 0;
 
 	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
-	if (!highwater_state->is_writing ||
-		now_us - highwater_state->writing_since_us >
-		highwater_state->patience_us)
+	if (highwater_mark() <= past &&
+		(!highwater_state->is_writing ||
+		 now_us - highwater_state->writing_since_us >
+		 highwater_state->patience_us))
 	{
 		if (highwater_state->is_writing)
 		{
@@ -649,7 +651,7 @@ move_mark(int64 past, int64 newest)
 	while (highwater_mark() <= past)
 	{
 		uint64		settled;
-		uint64		write_number = begin_write(&settled);
+		uint64		write_number = begin_write(past, &settled);
 
 		if (write_number == 0)
 		{
