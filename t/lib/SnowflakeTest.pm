@@ -128,29 +128,31 @@ sub seal_state
 	return $body . pack('L', $crc ^ 0xFFFFFFFF);
 }
 
-# Builds a library that makes the disk fail for the state file alone, as
-# files in a directory say: "full", "broken" or "stuck".  Returns its path.
-sub build_fault_library
+# Builds a library, to be preloaded, from its source beside this file.
+# Returns its path.
+sub build_library
 {
-	my ($directory) = @_;
-	my $library = "$directory/faults.so";
-	my $source = __FILE__ =~ s/SnowflakeTest.pm$/faults.c/r;
+	my ($name, $directory) = @_;
+	my $library = "$directory/$name.so";
+	my $source = __FILE__ =~ s/SnowflakeTest.pm$/$name.c/r;
 
 	PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1',
 		'-o', $library, $source, '-ldl');
 	return $library;
 }
 
-# Builds a library that moves a server's clock; see clock.c.  Returns its path.
+# A library that makes the disk fail for the state file alone; see faults.c.
+sub build_fault_library
+{
+	my ($directory) = @_;
+	return build_library('faults', $directory);
+}
+
+# A library that moves a server's clock; see clock.c.
 sub build_clock_library
 {
 	my ($directory) = @_;
-	my $library = "$directory/clock.so";
-	my $source = __FILE__ =~ s/SnowflakeTest.pm$/clock.c/r;
-
-	PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1',
-		'-o', $library, $source, '-ldl');
-	return $library;
+	return build_library('clock', $directory);
 }
 
 1;
