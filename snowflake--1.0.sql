@@ -12,6 +12,13 @@ LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_nextval() IS
 'issue the next id';
 
+CREATE FUNCTION snowflake_nextval(generator regclass)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_nextval_of_relation'
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_nextval(regclass) IS
+'issue the next id of the generator that a relation maps to';
+
 -- The planner's guess of 1000 rows is of no use; a support function is not
 -- worth its keep for what is usually a constant.
 CREATE FUNCTION snowflake_nextvals(count integer)

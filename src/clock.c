@@ -15,11 +15,12 @@
 #include "storage/pmsignal.h"
 
 /*
- * Up to here a sleep is one in microseconds, as a tick's rest is; a signal
- * that slips in just before it costs no more than this.  Longer ones wait on
- * the latch, which counts in milliseconds.
+ * Up to here a sleep is one in microseconds, as a tick's rest is and that of
+ * the ticks given to others first; a signal that slips in just before it
+ * costs no more than this.  Longer ones wait on the latch, which counts in
+ * milliseconds.
  */
-#define SHORT_SLEEP_US 2000
+#define SHORT_SLEEP_US 20000
 
 /*
  * No sleep is longer, because the clock may be set forward meanwhile, and

@@ -19,20 +19,32 @@ typedef enum WaitReason
 	WAIT_IN_WORKER				/* for ids to be issued */
 } WaitReason;
 
-/* One look at the wall clock. */
+/* A look at the wall clock.  To start with, {0}. */
 typedef struct ClockReading
 {
 	TimestampTz now;
 	SpanPosition position;		/* of now in the layout's span */
 	int64		tick;			/* that now falls into */
+	TimestampTz tick_start;		/* when that one begins */
 } ClockReading;
 
-/* Reads the wall clock, through the vDSO: no system call. */
+/*
+ * Reads the wall clock, through the vDSO: no system call.  The reading is
+ * the one before, of the same layout: while its tick lasts, nothing has to
+ * be divided.
+ */
 static inline void
 clock_read(const Layout *layout, ClockReading *reading)
 {
 	reading->now = GetCurrentTimestamp();
-	reading->position = layout_locate(layout, reading->now, &reading->tick);
+	if (unlikely(reading->position != SPAN_WITHIN ||
+				 (uint64) (reading->now - reading->tick_start) >=
+				 (uint64) layout->tick_us))
+	{
+		reading->position = layout_locate(layout, reading->now,
+										  &reading->tick);
+		reading->tick_start = layout_tick_start(layout, reading->tick);
+	}
 }
 
 extern uint32 wait_event_of(WaitReason reason);

@@ -17,6 +17,7 @@
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(snowflake_nextval);
+PG_FUNCTION_INFO_V1(snowflake_nextval_of_relation);
 PG_FUNCTION_INFO_V1(snowflake_nextvals);
 PG_FUNCTION_INFO_V1(snowflake_currval);
 PG_FUNCTION_INFO_V1(snowflake_decode);
@@ -144,6 +145,17 @@ Datum
 snowflake_nextval(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64(generator_next());
+}
+
+/*
+ * snowflake_nextval(generator regclass) -> bigint
+ *		The next id of the generator that the relation maps to; there need be
+ *		no such relation.  Errors as generator_next().
+ */
+Datum
+snowflake_nextval_of_relation(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(generator_next_of_relation(PG_GETARG_OID(0)));
 }
 
 /*

@@ -7,17 +7,26 @@
  * grows, so an id never comes twice, however the clock moves: the clock
  * decides whether an id may be issued, never whether a tick begins again.
  *
- * Locking: a generator's LWLock protects its word.  Under it the word is
- * read first and the clock after it, so that a clock behind the word is a
- * real step back and not another session's progress.  Nothing under it
- * sleeps, does I/O, allocates or raises an error.  A backend's slot is
- * written by its owner alone, without a lock.
+ * Ids of two generators of one node do repeat, and are of two tables; see
+ * generator_next_of_relation().  Should a table move from one to another, as when
+ * it is restored from a dump under another OID, its ids still do not repeat:
+ * no generator issues an id of a tick before the newest of them all.
+ *
+ * Locking: a generator's word is changed by compare-and-swap and nothing
+ * else, once ids are issued.  The word is read first and the clock after it,
+ * so that a clock behind the word is a real step back and not another
+ * session's progress; the swap fails if the word has changed meanwhile.  A
+ * reservation of more than one id takes the generator's LWLock around that,
+ * so that those who want much queue instead of failing each other.  Nothing
+ * under it sleeps, does I/O, allocates or raises an error.  A backend's slot
+ * is written by its owner alone, without a lock.
  */
 #include "postgres.h"
 
 #include "access/xlog.h"
 #include "access/xlogrecovery.h"
 #include "clock.h"
+#include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "compat.h"
 #include "generator.h"
@@ -32,20 +41,31 @@
 
 typedef struct Generator
 {
-	LWLock		lock;			/* protects all of it */
+	LWLock		lock;			/* the queue of those who reserve many */
 	pg_atomic_uint64 last;		/* newest (tick, sequence) issued, packed */
-	int64		start;			/* what last was before the first id */
-	int64		start_lead_us;	/* how far that may be ahead of the clock */
-	bool		is_past_recovery;	/* has recovery's end been allowed for? */
+	pg_atomic_uint64 wakeups;	/* newest one given out; see take_wakeup() */
 } Generator;
+
+/* What generators begin with, the same for all. */
+typedef struct Beginning
+{
+	LWLock		lock;			/* protects all of it */
+	int64		word;			/* what last was before the first id */
+	int64		lead_us;		/* how far that may be ahead of the clock */
+	bool		is_past_recovery;	/* has recovery's end been allowed for? */
+} Beginning;
 
 typedef struct BackendSlot
 {
 	int64		last_id;		/* newest id of this session, or NO_ID */
 	uint64		ids_issued;		/* to this session */
+	IdRun		block;			/* see snowflake.block_size */
 } BackendSlot;
 
 #define NO_ID INT64CONST(-1)
+
+/* How many of the sessions that wait for a tick wake up for one of 1 ms. */
+#define WAKEUPS_PER_MS 4
 
 /* Each on cache lines of its own: other processes write its neighbours. */
 typedef union PaddedGenerator
@@ -54,6 +74,20 @@ typedef union PaddedGenerator
 	/* cppcheck-suppress unusedStructMember */
 	char		padding[PG_CACHE_LINE_SIZE];
 } PaddedGenerator;
+
+typedef union PaddedBeginning
+{
+	Beginning	beginning;
+	/* cppcheck-suppress unusedStructMember */
+	char		padding[PG_CACHE_LINE_SIZE];
+} PaddedBeginning;
+
+typedef union PaddedTick
+{
+	pg_atomic_uint64 tick;
+	/* cppcheck-suppress unusedStructMember */
+	char		padding[PG_CACHE_LINE_SIZE];
+} PaddedTick;
 
 typedef union PaddedHighwater
 {
@@ -69,12 +103,15 @@ typedef union PaddedBackendSlot
 	char		padding[PG_CACHE_LINE_SIZE];
 } PaddedBackendSlot;
 
-/* All of our shared memory. */
+/* All of our shared memory, but for the slots that follow it. */
 typedef struct SharedState
 {
 	PaddedHighwater highwater;
-	PaddedGenerator generator;
-	PaddedBackendSlot slots[FLEXIBLE_ARRAY_MEMBER]; /* by MyProcNumber */
+	PaddedBeginning beginning;
+
+	/* the newest tick issued by any generator; kept only if there are more */
+	PaddedTick	newest;
+	PaddedGenerator generators[FLEXIBLE_ARRAY_MEMBER];
 } SharedState;
 
 /* What one look at the word and the clock comes to. */
@@ -91,7 +128,6 @@ typedef enum Outcome
 typedef struct Attempt
 {
 	Outcome		outcome;
-	ClockReading clock;
 	int64		tick;			/* of the next id */
 	int64		wait_us;
 	int64		behind_us;		/* 0 unless it is behind the last tick */
@@ -101,18 +137,31 @@ typedef struct Attempt
 int			generator_clock_policy = CLOCK_POLICY_WAIT;
 int			generator_clock_tolerance_ms = 5000;
 int			generator_sequence_start = SEQUENCE_START_ZERO;
+int			generator_block_size = 1;
+int			generator_count = 1;
 
 static SharedState *shared = NULL;
+static PaddedBackendSlot *slots = NULL; /* by MyProcNumber */
 
 /* Set once this session has been found fit to issue; see attach(). */
 static BackendSlot *my_slot = NULL;
 static const Layout *layout = NULL;
 static int64 node_bits;
 
+/* This session's newest look at the clock. */
+static ClockReading clock_now;
+
+static Size
+slots_offset(void)
+{
+	return add_size(offsetof(SharedState, generators),
+					mul_size(generator_count, sizeof(PaddedGenerator)));
+}
+
 static Size
 shared_state_size(void)
 {
-	return add_size(offsetof(SharedState, slots),
+	return add_size(slots_offset(),
 					mul_size(MaxBackends, sizeof(PaddedBackendSlot)));
 }
 
@@ -160,22 +209,40 @@ starting_word(const HighwaterStart *start)
 static int64
 newest_tick(void)
 {
-	Generator  *generator = &shared->generator.generator;
-	int64		last = (int64) pg_atomic_read_u64(&generator->last);
+	int64		start = shared->beginning.beginning.word;
+	int64		newest = start;
 
-	return last == generator->start ? -1 :
-		last >> node_layout()->sequence_bits;
+	for (int i = 0; i < generator_count; i++)
+	{
+		Generator  *generator = &shared->generators[i].generator;
+
+		newest = Max(newest, (int64) pg_atomic_read_u64(&generator->last));
+	}
+	return newest == start ? -1 : newest >> node_layout()->sequence_bits;
+}
+
+/* Sets where generators begin, before the first id. */
+static void
+begin_at(int64 word, int64 lead_us)
+{
+	Beginning  *beginning = &shared->beginning.beginning;
+
+	beginning->word = word;
+	beginning->lead_us = lead_us;
+	for (int i = 0; i < generator_count; i++)
+		pg_atomic_write_u64(&shared->generators[i].generator.last,
+							(uint64) word);
 }
 
 /*
- * Lets the generator begin after all ids in the data that recovery brought,
+ * Lets the generators begin after all ids in the data that recovery brought,
  * whoever issued them: after the time of the last commit replayed.  Returns
- * the last tick before the one that it begins at, or -1.
+ * the last tick before the one that they begin at, or -1.
  */
 static int64
 end_recovery(void)
 {
-	Generator  *generator = &shared->generator.generator;
+	Beginning  *beginning = &shared->beginning.beginning;
 	TimestampTz last_commit = GetLatestXTime();
 	int64		start = 0;
 	int64		tick;
@@ -185,16 +252,13 @@ end_recovery(void)
 					  &tick) != SPAN_BEFORE)
 		start = end_of_tick(tick);
 
-	LWLockAcquire(&generator->lock, LW_EXCLUSIVE);
-	if (!generator->is_past_recovery && start > generator->start)
-	{
-		generator->start = start;
-		generator->start_lead_us = 0;
-		pg_atomic_write_u64(&generator->last, (uint64) start);
-	}
-	generator->is_past_recovery = true;
-	start = generator->start;
-	LWLockRelease(&generator->lock);
+	/* nobody issues before having been here; see attach() */
+	LWLockAcquire(&beginning->lock, LW_EXCLUSIVE);
+	if (!beginning->is_past_recovery && start > beginning->word)
+		begin_at(start, 0);
+	beginning->is_past_recovery = true;
+	start = beginning->word;
+	LWLockRelease(&beginning->lock);
 
 	return start > 0 ? start >> node_layout()->sequence_bits : -1;
 }
@@ -215,21 +279,27 @@ generator_shmem_startup(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	shared = ShmemInitStruct("snowflake", shared_state_size(), &found);
+	slots = (PaddedBackendSlot *) ((char *) shared + slots_offset());
 	if (!found)
 	{
 		int			tranche_id =
 			GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche;
-		Generator  *generator = &shared->generator.generator;
 		HighwaterStart start;
 
 		memset(shared, 0, shared_state_size());
 		highwater_startup(&shared->highwater.highwater, tranche_id,
 						  &generators, &start);
 
-		LWLockInitialize(&generator->lock, tranche_id);
-		generator->start = starting_word(&start);
-		generator->start_lead_us = start.lead_us;
-		pg_atomic_init_u64(&generator->last, (uint64) generator->start);
+		LWLockInitialize(&shared->beginning.beginning.lock, tranche_id);
+		pg_atomic_init_u64(&shared->newest.tick, 0);
+		for (int i = 0; i < generator_count; i++)
+		{
+			LWLockInitialize(&shared->generators[i].generator.lock,
+							 tranche_id);
+			pg_atomic_init_u64(&shared->generators[i].generator.last, 0);
+			pg_atomic_init_u64(&shared->generators[i].generator.wakeups, 0);
+		}
+		begin_at(starting_word(&start), start.lead_us);
 	}
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -267,9 +337,9 @@ attach(void)
 	layout = node_layout();
 	node_bits = layout_node_bits(layout, node_datacenter_id, node_worker_id);
 
-	slot = &shared->slots[MyProcNumber].slot;
+	slot = &slots[MyProcNumber].slot;
+	memset(slot, 0, sizeof(*slot));
 	slot->last_id = NO_ID;
-	slot->ids_issued = 0;
 	my_slot = slot;
 }
 
@@ -299,9 +369,9 @@ first_sequence(void)
 
 /* How far a tick is ahead of the clock, in microseconds; behind: negative. */
 static inline int64
-lead_us(int64 tick, const ClockReading *clock)
+lead_us(int64 tick)
 {
-	return layout_tick_start(layout, tick) - clock->now;
+	return layout_tick_start(layout, tick) - clock_now.now;
 }
 
 /*
@@ -310,13 +380,13 @@ lead_us(int64 tick, const ClockReading *clock)
  * is waited for under every policy.
  */
 static bool
-is_too_far_behind(const Generator *generator, int64 last,
-				  const Attempt *attempt)
+is_too_far_behind(int64 last, const Attempt *attempt)
 {
+	const Beginning *beginning = &shared->beginning.beginning;
 	int64		behind_us = attempt->behind_us;
 
-	if (last == generator->start)
-		behind_us -= generator->start_lead_us;
+	if (last == beginning->word)
+		behind_us -= beginning->lead_us;
 	if (behind_us <= 0)
 		return false;
 	return generator_clock_policy == CLOCK_POLICY_ERROR ||
@@ -324,60 +394,60 @@ is_too_far_behind(const Generator *generator, int64 last,
 }
 
 /*
- * The rules of issuing, for a clock that is read after the generator's word:
- * the next word to issue, or the last one where there is none now, and why.
+ * What it comes to where the next id's tick is not the clock's: whether it
+ * leads too far, and then whether to wait for it.
  */
-static inline int64
-decide(Generator *generator, Attempt *attempt)
+static void
+decide_on_lead(int64 last, Attempt *attempt)
 {
-	int64		last = (int64) pg_atomic_read_u64(&generator->last);
-	const ClockReading *clock = &attempt->clock;
-	int64		last_tick = tick_of(last);
-	int64		next_tick;
-	int64		lead;
-	bool		fresh;
+	int64		lead = lead_us(attempt->tick);
 
-	clock_read(layout, &attempt->clock);
-
-	/* the clock's tick, else what follows the last id */
-	fresh = clock->tick > last_tick ||
-		sequence_of(last) == layout_field_max(layout->sequence_bits);
-	next_tick = Max(clock->tick, fresh ? last_tick + 1 : last_tick);
-	attempt->tick = next_tick;
-
-	if (unlikely(clock->position != SPAN_WITHIN))
+	attempt->outcome = OUTCOME_RESERVED;
+	if (lead <= allowed_lead_us())
 	{
-		attempt->outcome = clock->position == SPAN_BEFORE ?
-			OUTCOME_BEFORE_SPAN : OUTCOME_AFTER_SPAN;
-		return last;
-	}
-
-	lead = lead_us(next_tick, clock);
-	if (likely(lead <= allowed_lead_us()))
-	{
-		if (unlikely(next_tick > layout_max_tick(layout)))
-		{
+		if (attempt->tick > layout_max_tick(layout))
 			attempt->outcome = OUTCOME_AFTER_SPAN;
-			return last;
-		}
-		if (unlikely(next_tick >= highwater_mark()))
-		{
-			attempt->outcome = OUTCOME_AT_MARK;
-			return last;
-		}
-		attempt->outcome = OUTCOME_RESERVED;
-		return fresh ?
-			(next_tick << layout->sequence_bits) | first_sequence() :
-			last + 1;
+		return;
 	}
 
 	/* too early: is it the clock that is behind, or is the tick spent? */
 	attempt->wait_us = lead - allowed_lead_us();
-	attempt->behind_us = clock->tick < last_tick ?
-		lead_us(last_tick, clock) : 0;
-	attempt->outcome = is_too_far_behind(generator, last, attempt) ?
+	attempt->behind_us = clock_now.tick < tick_of(last) ?
+		lead_us(tick_of(last)) : 0;
+	attempt->outcome = is_too_far_behind(last, attempt) ?
 		OUTCOME_BEHIND : OUTCOME_WAIT;
-	return last;
+}
+
+/*
+ * The rules of issuing: the next word to issue after the last one, which was
+ * read before the clock; if there is none now, the outcome says why.
+ */
+static inline int64
+decide(int64 last, Attempt *attempt)
+{
+	int64		last_tick = tick_of(last);
+	bool		fresh;
+
+	/* the clock's tick, else what follows the last id */
+	fresh = clock_now.tick > last_tick ||
+		sequence_of(last) == layout_field_max(layout->sequence_bits);
+	attempt->tick = Max(clock_now.tick, fresh ? last_tick + 1 : last_tick);
+
+	if (unlikely(clock_now.position != SPAN_WITHIN))
+		attempt->outcome = clock_now.position == SPAN_BEFORE ?
+			OUTCOME_BEFORE_SPAN : OUTCOME_AFTER_SPAN;
+	else if (likely(attempt->tick == clock_now.tick))
+		attempt->outcome = OUTCOME_RESERVED;
+	else
+		decide_on_lead(last, attempt);
+
+	if (likely(attempt->outcome == OUTCOME_RESERVED) &&
+		unlikely(attempt->tick >= highwater_mark()))
+		attempt->outcome = OUTCOME_AT_MARK;
+
+	return fresh ?
+		(attempt->tick << layout->sequence_bits) | first_sequence() :
+		last + 1;
 }
 
 /* Raises the error of an attempt that failed. */
@@ -400,13 +470,118 @@ refuse(const Attempt *attempt)
 			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 			 attempt->outcome == OUTCOME_BEFORE_SPAN ?
 			 errmsg("the clock is before the epoch of snowflake ids: %s",
-					timestamptz_to_str(attempt->clock.now)) :
+					timestamptz_to_str(clock_now.now)) :
 			 errmsg("the clock is at or past the last tick of snowflake ids: %s",
-					timestamptz_to_str(attempt->clock.now)),
+					timestamptz_to_str(clock_now.now)),
 			 errdetail("Layout \"%s\" with epoch \"%s\" ends after tick " INT64_FORMAT ".",
 					   node_layout_text, node_epoch_text,
 					   layout_max_tick(layout)),
 			 errhint("Check the server's clock, \"snowflake.epoch\" and \"snowflake.layout\".")));
+}
+
+/*
+ * The last word that counts for a generator: its own or, if another one is
+ * in a later tick, the one before that tick's first.
+ */
+static inline int64
+last_that_counts(int64 last)
+{
+	int64		newest;
+
+	if (likely(generator_count == 1))
+		return last;
+	newest = (int64) pg_atomic_read_u64(&shared->newest.tick);
+	return newest > tick_of(last) ? end_of_tick(newest - 1) : last;
+}
+
+/* Lets the other generators know of a tick, before an id of it is out. */
+static inline void
+announce_tick(int64 tick)
+{
+	uint64		newest;
+
+	if (likely(generator_count == 1))
+		return;
+	newest = pg_atomic_read_u64(&shared->newest.tick);
+	while (newest < (uint64) tick &&
+		   !pg_atomic_compare_exchange_u64(&shared->newest.tick, &newest,
+										   (uint64) tick))
+		 /* another one has, perhaps of an older tick */ ;
+}
+
+/*
+ * One look at the word and the clock, and again if the word has changed
+ * before it could be moved on.  Each time that is another session's success.
+ */
+static inline int64
+try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
+			   Attempt *attempt)
+{
+	uint64		last = pg_atomic_read_u64(&generator->last);
+
+	for (;;)
+	{
+		int64		counts = last_that_counts((int64) last);
+		int64		next;
+
+		clock_read(layout, &clock_now);
+		next = decide(counts, attempt);
+		if (unlikely(attempt->outcome != OUTCOME_RESERVED))
+			return next;
+
+		*reserved = wanted == 1 ? 1 :
+			Min(wanted, layout_field_max(layout->sequence_bits) -
+				sequence_of(next) + 1);
+		if (likely(pg_atomic_compare_exchange_u64(&generator->last, &last,
+												  (uint64) (next + *reserved - 1))))
+		{
+			announce_tick(attempt->tick);
+			return next;
+		}
+	}
+}
+
+/*
+ * The tick that a session waits for when the last one is spent: the next one
+ * for the first so many of them, the one after it for as many more, and so
+ * on.  All the others would only wake up to find it spent once more, while
+ * they use the processor and come in no order.  One that does not come back
+ * leaves its place empty.
+ */
+static int64
+take_wakeup(Generator *generator, int64 next_tick)
+{
+	int64		per_tick = Max(1, WAKEUPS_PER_MS * layout->tick_us / 1000);
+	uint64		last = pg_atomic_read_u64(&generator->wakeups);
+	uint64		mine;
+
+	do
+		mine = Max(last + 1, (uint64) (next_tick * per_tick));
+	while (!pg_atomic_compare_exchange_u64(&generator->wakeups, &last, mine));
+	return (int64) (mine / (uint64) per_tick);
+}
+
+/*
+ * Waits, or raises an error, as the outcome of an attempt demands.  Keeps the
+ * tick that it waits for from one time to the next.
+ */
+static void
+wait_or_refuse(Generator *generator, const Attempt *attempt,
+			   int64 *wakeup_tick)
+{
+	if (attempt->outcome == OUTCOME_AT_MARK)
+		highwater_move_past(attempt->tick);
+	else if (attempt->outcome != OUTCOME_WAIT)
+		refuse(attempt);
+	else if (attempt->behind_us > 0)
+		clock_sleep(attempt->wait_us, WAIT_FOR_CLOCK);
+	else
+	{
+		if (*wakeup_tick < attempt->tick)
+			*wakeup_tick = take_wakeup(generator, attempt->tick);
+		clock_sleep(attempt->wait_us + layout->tick_us *
+					(*wakeup_tick - attempt->tick), WAIT_FOR_TICK);
+	}
 }
 
 /*
@@ -416,6 +591,8 @@ refuse(const Attempt *attempt)
 static inline int64
 reserve(Generator *generator, int64 wanted, int64 *reserved)
 {
+	int64		wakeup_tick = -1;
+
 	Assert(wanted >= 1);
 
 	for (;;)
@@ -423,28 +600,15 @@ reserve(Generator *generator, int64 wanted, int64 *reserved)
 		Attempt		attempt;
 		int64		next;
 
-		LWLockAcquire(&generator->lock, LW_EXCLUSIVE);
-		next = decide(generator, &attempt);
-		if (likely(attempt.outcome == OUTCOME_RESERVED))
-		{
-			int64		further = layout_field_max(layout->sequence_bits) -
-				sequence_of(next);
-
-			*reserved = 1 + Min(wanted - 1, further);
-			pg_atomic_write_u64(&generator->last,
-								(uint64) (next + (*reserved - 1)));
-		}
-		LWLockRelease(&generator->lock);
+		if (wanted > 1)
+			LWLockAcquire(&generator->lock, LW_EXCLUSIVE);
+		next = try_to_reserve(generator, wanted, reserved, &attempt);
+		if (wanted > 1)
+			LWLockRelease(&generator->lock);
 
 		if (likely(attempt.outcome == OUTCOME_RESERVED))
 			return next;
-		if (attempt.outcome == OUTCOME_AT_MARK)
-			highwater_move_past(attempt.tick);
-		else if (attempt.outcome == OUTCOME_WAIT)
-			clock_sleep(attempt.wait_us, attempt.behind_us > 0 ?
-						WAIT_FOR_CLOCK : WAIT_FOR_TICK);
-		else
-			refuse(&attempt);
+		wait_or_refuse(generator, &attempt, &wakeup_tick);
 	}
 }
 
@@ -463,6 +627,55 @@ issue(int64 word)
 }
 
 /*
+ * Is a run's tick still the one to issue in?  Not when it has passed, nor
+ * when it now leads the clock too far.
+ */
+static inline bool
+run_is_current(const IdRun *run)
+{
+	int64		tick = tick_of(run->next - 1);	/* of the last handed out */
+
+	clock_read(layout, &clock_now);
+	return clock_now.position == SPAN_WITHIN &&
+		clock_now.tick <= tick &&
+		(likely(clock_now.tick == tick) || lead_us(tick) <= allowed_lead_us());
+}
+
+/*
+ * The next id of a run, which is taken up anew when it is used up, not
+ * current any more or of another generator, or when this session has issued
+ * another id since, which may be larger.  It doubles while it is used up
+ * within its tick, to "largest" at most, so that a slow caller wastes none.
+ */
+static inline int64
+next_of_run(IdRun *run, Generator *generator, int64 largest)
+{
+	bool		is_current = run->size > 0 &&
+		run->generator == generator && run_is_current(run);
+
+	if (!(is_current && run->left > 0 && run->last_id == my_slot->last_id))
+	{
+		run->size = is_current && run->left == 0 ?
+			Min(run->size * 2, largest) : 1;
+		run->generator = generator;
+		run->next = reserve(generator, run->size, &run->left);
+	}
+	run->left--;
+	run->last_id = issue(run->next++);
+	return run->last_id;
+}
+
+static inline int64
+next_id(Generator *generator)
+{
+	int64		reserved;
+
+	if (likely(generator_block_size == 1))
+		return issue(reserve(generator, 1, &reserved));
+	return next_of_run(&my_slot->block, generator, generator_block_size);
+}
+
+/*
  * The next id.  ERROR 55000, 25006, F0000 (see attach()), 54000 (the clock
  * is outside the layout's span) or 55000 (the clock is behind and the policy
  * does not let it be waited for).
@@ -470,53 +683,36 @@ issue(int64 word)
 int64
 generator_next(void)
 {
-	int64		reserved;
-
 	if (unlikely(my_slot == NULL))
 		attach();
-	return issue(reserve(&shared->generator.generator, 1, &reserved));
+	return next_id(&shared->generators[0].generator);
 }
 
 /*
- * Are the words left in a run still good?  Not when its tick has passed or
- * now leads the clock too far, nor when this session has issued another id
- * since, which would be larger.
+ * The next id for a relation of this database, by the generator that it maps
+ * to.  Errors as generator_next().
  */
-static inline bool
-run_is_current(const IdRun *run)
+int64
+generator_next_of_relation(Oid relation)
 {
-	ClockReading clock;
+	uint32		hash = hash_combine(murmurhash32(MyDatabaseId),
+									murmurhash32(relation));
 
-	if (run->left == 0 || run->last_id != my_slot->last_id)
-		return false;
-	clock_read(layout, &clock);
-	return clock.position == SPAN_WITHIN &&
-		clock.tick <= tick_of(run->next) &&
-		lead_us(tick_of(run->next), &clock) <= allowed_lead_us();
+	if (unlikely(my_slot == NULL))
+		attach();
+	return next_id(&shared->generators[hash % generator_count].generator);
 }
 
 /*
  * The next id of a caller that wants so many more.  It takes the lock once
- * for each run of ids.  A run doubles when the one before was used up, so
- * that a slow caller wastes next to nothing.  Errors as generator_next().
+ * for each run of ids.  Errors as generator_next().
  */
 int64
 generator_next_of_run(IdRun *run, int64 wanted)
 {
 	if (unlikely(my_slot == NULL))
 		attach();
-
-	if (!run_is_current(run))
-	{
-		bool		used_up = run->left == 0 && run->size > 0;
-
-		run->size = Min(wanted, used_up ? run->size * 2 : 1);
-		run->next = reserve(&shared->generator.generator, run->size,
-							&run->left);
-	}
-	run->left--;
-	run->last_id = issue(run->next++);
-	return run->last_id;
+	return next_of_run(run, &shared->generators[0].generator, wanted);
 }
 
 /* The last id of this session; false if there is none yet. */

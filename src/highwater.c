@@ -254,7 +254,7 @@ start_of_changed_layout(const Layout *layout, const StateFile *file)
 	IdFields	first = {0};
 	IdFields	now = {0};
 	int64		largest_before;
-	ClockReading clock;
+	ClockReading clock = {0};
 
 	if (file->mark == 0)
 		return 0;

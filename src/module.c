@@ -120,6 +120,20 @@ define_generator_parameters(void)
 							 SEQUENCE_START_ZERO, sequence_starts,
 							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
+	DefineCustomIntVariable("snowflake.block_size",
+							"Sets the most ids that a session reserves at once.",
+							"1 keeps ids of all sessions strictly in the order of the calls.",
+							&generator_block_size,
+							1, 1, GENERATOR_BLOCK_SIZE_MAX,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("snowflake.generators",
+							"Sets the number of generators that tables are spread over.",
+							NULL,
+							&generator_count,
+							1, 1, GENERATOR_COUNT_MAX,
+							node_is_preloaded ? PGC_POSTMASTER : PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
 	DefineCustomIntVariable("snowflake.high_water_interval",
 							"Sets how often the high-water mark is written while ids are issued.",
 							NULL,
