@@ -5,6 +5,7 @@
 #   make demo, make test          do everything by themselves; see README.md
 #   make test SANITIZE=1          the same under sanitizers
 #   make model                    proves the protocol of the high-water mark
+#   make bench                    compares with what it would replace
 
 MODULE_big = snowflake
 OBJS = \
@@ -45,6 +46,9 @@ all install installcheck clean:
 	@exit 1
 endif
 
+bench:
+	@PG_CONFIG='$(PG_CONFIG)' bench/run
+
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' script/demo
 
@@ -54,4 +58,4 @@ test:
 model:
 	@script/model
 
-.PHONY: demo test model
+.PHONY: bench demo test model

@@ -1,0 +1,100 @@
+# shellcheck shell=bash disable=SC2154  # what bench/run has set
+# How long rows take to insert, by the type of their key.  Sourced by
+# bench/run, not run.
+#
+# fsync is off here: a disk shared with others would drown what is measured.
+#
+# name | block_size | column
+insert_peers=(
+    "bigint supplied|1|id bigint PRIMARY KEY"
+    "snowflake|1|id bigint PRIMARY KEY DEFAULT snowflake_nextval()"
+    "snowflake block_size=64|64|id bigint PRIMARY KEY DEFAULT snowflake_nextval()"
+    "bigserial|1|id bigserial PRIMARY KEY"
+    "identity|1|id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    "uuid v4|1|id uuid PRIMARY KEY DEFAULT gen_random_uuid()"
+)
+
+measure_inserts() {
+    local repeat way peer peers
+
+    configure standard fsync off
+    prepare_rows
+    sample_insert 0 "INSERT ... SELECT" "${insert_peers[0]}" >/dev/null
+    for ((repeat = 1; repeat <= repeats; repeat++)); do
+        mapfile -t peers < <(rotated "$repeat" "${insert_peers[@]}")
+        for way in "INSERT ... SELECT" COPY; do
+            for peer in "${peers[@]}"; do
+                sample_insert "$repeat" "$way" "$peer"
+            done
+        done
+        sample_single_rows "$repeat"
+    done
+    configure standard fsync on
+}
+
+# The same rows for everybody, as a table and as files.
+prepare_rows() {
+    query standard -v rows="$rows" -v work="$work" <<'SQL'
+CREATE TABLE bench_source AS
+SELECT id, row_number() OVER ()::integer AS payload
+  FROM snowflake_nextvals(:rows) AS id;
+VACUUM ANALYZE bench_source;
+SELECT format('COPY bench_source (payload) TO %L', :'work' || '/payload.copy'),
+       format('COPY bench_source TO %L', :'work' || '/supplied.copy') \gexec
+SQL
+}
+
+create_target() { # column, block_size
+    if has_setting snowflake.block_size; then
+        configure standard snowflake.block_size "$2"
+    fi
+    query standard -c 'SET client_min_messages = warning' \
+        -c 'DROP TABLE IF EXISTS bench_target' \
+        -c "CREATE TABLE bench_target ($1, payload integer)" -c CHECKPOINT
+}
+
+# Repeat 0 is to get warm and is not recorded.
+sample_insert() { # repeat, way, peer
+    local name block_size column taken bytes statement
+    local columns=payload file=payload
+
+    IFS='|' read -r name block_size column <<<"$3"
+    if [ "$block_size" -gt 1 ] && ! has_setting snowflake.block_size; then
+        return
+    fi
+    if [ "$name" = "bigint supplied" ]; then
+        columns="id, payload" file=supplied
+    fi
+    case $2 in
+    COPY) statement="COPY bench_target ($columns) FROM '$work/$file.copy'" ;;
+    *) statement="INSERT INTO bench_target ($columns)
+                  SELECT $columns FROM bench_source" ;;
+    esac
+    create_target "$column" "$block_size"
+    read -r taken bytes < <(query standard <<SQL
+SELECT clock_timestamp() AS begun \gset
+$statement;
+SELECT extract(epoch FROM clock_timestamp() - :'begun'),
+       pg_relation_size('bench_target_pkey');
+SQL
+)
+    [ "$1" -gt 0 ] || return 0
+    record inserts "$name" 1 "$1" "$2 s" "$taken"
+    record inserts "$name" 1 "$1" "$2 index bytes" "$bytes"
+}
+
+# Rows one at a time, each its own transaction.
+sample_single_rows() { # repeat
+    local sessions peer peers name block_size column
+
+    mapfile -t peers < <(rotated "$1" "${insert_peers[1]}" "${insert_peers[3]}")
+    for sessions in 1 8; do
+        for peer in "${peers[@]}"; do
+            IFS='|' read -r name block_size column <<<"$peer"
+            create_target "$column" "$block_size"
+            load standard "$sessions" "$seconds" \
+                "INSERT INTO bench_target (payload) VALUES (1);"
+            record_rate inserts "$name" "$sessions" "$1" "single rows/s" 1
+        done
+    done
+}

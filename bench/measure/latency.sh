@@ -1,0 +1,34 @@
+# shellcheck shell=bash disable=SC2154  # what bench/run has set
+# How long a statement takes that asks for one id, in eight connections.
+# Sourced by bench/run, not run.
+#
+# Percentiles of a shared machine jump from one second to the next, so the
+# samples are many and short.
+
+latency_statements=("SELECT snowflake_nextval()"
+    "SELECT nextval('bench_cache_1')" "SELECT 1")
+
+measure_latency() {
+    local repeat statement statements
+    local repeats=$((repeats * 4))
+
+    cc -O2 -I"$("$PG_CONFIG" --includedir)" -L"$("$PG_CONFIG" --libdir)" \
+        -Wl,-rpath,"$("$PG_CONFIG" --libdir)" \
+        -o "$work/latency" "$bench/latency.c" -lpq
+    for ((repeat = 1; repeat <= repeats; repeat++)); do
+        mapfile -t statements < <(rotated "$repeat" "${latency_statements[@]}")
+        for statement in "${statements[@]}"; do
+            sample_latency "$repeat" "$statement"
+        done
+    done
+}
+
+sample_latency() { # repeat, statement
+    local percentile value
+
+    "$work/latency" "host=$work/tmp_check/standard dbname=postgres" 8 \
+        "$(((seconds + 1) / 2))" "$2" >"$work/percentiles"
+    while read -r percentile value; do
+        record latency "$2" 8 "$1" "$percentile us" "$value"
+    done <"$work/percentiles"
+}

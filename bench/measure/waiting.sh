@@ -1,0 +1,39 @@
+# shellcheck shell=bash disable=SC2154  # what bench/run has set
+# What waiting for the next tick costs.  Sourced by bench/run, not run.
+#
+# Sessions that want more ids than the default layout has room for use the
+# processors for making ids and for waiting.  What making one costs is
+# measured beside it: one session, with a layout in which nobody waits.
+
+measure_waiting() {
+    local repeat series sessions peers batch=10000
+
+    if has_setting snowflake.block_size; then
+        configure standard snowflake.block_size 1
+        configure wide snowflake.block_size 1
+    fi
+    for ((repeat = 1; repeat <= repeats; repeat++)); do
+        mapfile -t peers < <(rotated "$repeat" "standard|1" "standard|8" \
+            "standard|64" "wide|1")
+        for series in "${peers[@]}"; do
+            sessions=${series#*|}
+            sample_processors "${series%|*}" "$sessions"
+            record_rate waiting "${series%|*}" "$sessions" "$repeat" ids/s \
+                "$batch"
+            record waiting "${series%|*}" "$sessions" "$repeat" cores "$cores"
+        done
+    done
+}
+
+# Sets "cores" to what the cluster's processes use under load.
+sample_processors() { # cluster, sessions
+    local pid
+
+    perl "$bench/cpu.pl" "$(postmaster_pid "$1")" 1 "$seconds" \
+        >"$work/cores" &
+    pid=$!
+    load "$1" "$2" "$((seconds + 2))" \
+        "$(calling 'snowflake_nextval()' "$batch")"
+    wait "$pid"
+    cores=$(<"$work/cores")
+}

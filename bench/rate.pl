@@ -1,0 +1,44 @@
+#!/usr/bin/perl
+# Prints the rate of a load from pgbench's log of its transactions.
+#
+#   rate.pl COUNT LOG...    each transaction counts for COUNT
+#
+# The rate is that of the time in which every session was at work: from when
+# the last of them had begun its first transaction to when the first of them
+# began its last.  A transaction that lies across an end of that time counts
+# for the part inside.  So neither the start is in it nor the end, where some
+# sessions are done and those that are left go faster.
+use strict;
+use warnings;
+
+my $count = shift;
+my %transactions_of;    # session => [ when begun, when ended ], microseconds
+
+while (<>)
+{
+	my ($session, undef, $lasted, undef, $s, $us) = split;
+	my $ended = $s * 1_000_000 + $us;
+	push @{ $transactions_of{$session} }, [ $ended - $lasted, $ended ];
+}
+
+my ($from, $to);
+foreach my $transactions (values %transactions_of)
+{
+	my ($first, $last) = ($transactions->[0][0], $transactions->[-1][0]);
+	$from = $first if !defined $from || $first > $from;
+	$to = $last if !defined $to || $last < $to;
+}
+die "Too short for a rate; set BENCH_SECONDS to more.\n"
+  unless defined $from && $to - $from > 100_000;
+
+my $done = 0;
+foreach (map { @$_ } values %transactions_of)
+{
+	my ($begun, $ended) = @$_;
+	my $lasted = $ended - $begun;
+
+	$begun = $from if $begun < $from;
+	$ended = $to if $ended > $to;
+	$done += ($ended - $begun) / $lasted if $ended > $begun;
+}
+printf "%.0f\n", $done * $count * 1_000_000 / ($to - $from);

@@ -1,0 +1,333 @@
+#!/usr/bin/perl
+# Prints the report, in Markdown, and writes the plots' data.
+#
+#   report.pl SAMPLES CONDITIONS PLOTS
+#
+# A cell is the median over the repeats, with the smallest and the largest in
+# parentheses.  A ratio is taken within each repeat first, between samples
+# taken side by side, and its median and spread are shown.
+use strict;
+use warnings;
+
+my ($samples_file, $conditions_file, $plots) = @ARGV;
+my $ceiling = 4096 * 1000;    # ids per second of the layout 41/5/5/12
+
+# measurement => peer => sessions => unit => [ a value each repeat ]
+my %samples;
+
+sub read_file
+{
+	my ($name) = @_;
+	open my $file, '<', $name or die "cannot read $name: $!\n";
+	return <$file>;
+}
+
+sub read_samples
+{
+	my (undef, @lines) = read_file($samples_file);
+
+	foreach (@lines)
+	{
+		chomp;
+		my ($measurement, $peer, $sessions, $repeat, $unit, $value) =
+		  split /,/;
+		$samples{$measurement}{$peer}{$sessions}{$unit}[ $repeat - 1 ] =
+		  $value;
+	}
+}
+
+# Statistics over lists with a value each repeat; nothing in, nothing out.
+
+sub median
+{
+	my @sorted = sort { $a <=> $b } @_;
+	return @sorted % 2
+	  ? $sorted[ $#sorted / 2 ]
+	  : ($sorted[ @sorted / 2 - 1 ] + $sorted[ @sorted / 2 ]) / 2;
+}
+
+sub pairwise
+{
+	my ($function, $x, $y) = @_;
+	return [] unless @$x && @$x == @$y;
+	return [ map { $function->($x->[$_], $y->[$_]) } 0 .. $#$x ];
+}
+
+sub ratio { return pairwise(sub { $_[0] / $_[1] }, @_) }
+sub difference { return pairwise(sub { $_[0] - $_[1] }, @_) }
+sub scaled { my ($by, $x) = @_; return [ map { $_ * $by } @$x ] }
+sub ns { return [ map { 1e9 / $_ } @{ $_[0] } ] }
+
+# The samples of a measurement, a peer, a number of sessions, in a unit.
+sub values_of
+{
+	my $level = \%samples;
+
+	# looking must not bring into being what was not measured
+	$level = $level->{$_} // return [] foreach @_;
+	return $level;
+}
+
+# Cells and tables
+
+sub cell
+{
+	my ($format, $values) = @_;
+	return '-' unless @$values;
+	my ($min, @more) = sort { $a <=> $b } @$values;
+	my $text = sprintf "**$format**", median(@$values);
+	$text .= sprintf " ($format .. $format)", $min, $more[-1] if @more;
+	return $text;
+}
+
+sub row { print '| ', join(' | ', @_), " |\n" }
+
+sub heading
+{
+	my ($title, $note, @columns) = @_;
+	print "\n### $title\n\n";
+	print "$note\n\n" if $note;
+	row(@columns);
+	row(map { '---' } @columns);
+}
+
+my @sessions = (1, 2, 8, 64);
+
+sub ids { my ($peer, $n) = @_; return values_of('ids', $peer, $n, 'ids/s') }
+
+# a row with a cell for each number of sessions
+sub over_sessions
+{
+	my ($title, $format, $values, $aim) = @_;
+	row($title, (map { cell($format, $values->($_)) } @sessions), $aim);
+}
+
+sub report_ids
+{
+	heading('Ids per second at the ceiling',
+		'Layout `41/5/5/12`, block_size = 1: 4096 ids a millisecond. In millions.',
+		'sessions', @sessions, 'aim');
+	my $default = sub { ids('default layout', $_[0]) };
+	over_sessions('snowflake_nextval()', '%.3f',
+		sub { scaled(1e-6, $default->(@_)) }, '');
+	over_sessions('of the ceiling, %', '%.2f',
+		sub { scaled(100 / $ceiling, $default->(@_)) }, '>= 99');
+	my $generators = sub { ids('8 generators', $_[0]) };
+	over_sessions('8 generators, a table each session', '%.3f',
+		sub { scaled(1e-6, $generators->(@_)) }, 'beyond 4.096');
+
+	heading('What one id costs',
+		'One session, layout `41/2/2/18`, nanoseconds a row.',
+		'function', 'a row in all', 'above the no-op',
+		'a row, to the clock function\'s', 'aim');
+	my ($noop, $clock) = map { ns(ids($_, 1)) } 'no-op', 'clock';
+	foreach my $peer ('no-op', 'clock', peers_of_ids())
+	{
+		my $cost = ns(ids($peer, 1));
+		next unless @$cost;
+		row($peer, cell('%.1f', $cost),
+			cell('%.1f', difference($cost, $noop)),
+			cell('%.2f', ratio($cost, $clock)),
+			$peer eq 'snowflake' ? '<= 1.3' : '');
+	}
+
+	heading('Ids per second without the ceiling',
+		'Layout `41/2/2/18`. In millions.', 'sessions', @sessions, '');
+	foreach my $peer (peers_of_ids())
+	{
+		over_sessions($peer, '%.2f',
+			sub { scaled(1e-6, ids($peer, @_)) }, '');
+	}
+
+	heading('The same, as ratios', '', 'sessions', @sessions, 'aim');
+	foreach my $peer (grep { !/^snowflake/ } peers_of_ids())
+	{
+		over_sessions("snowflake to $peer", '%.2f',
+			sub { ratio(ids('snowflake', @_), ids($peer, @_)) },
+			$peer eq 'nextval CACHE 1' ? '>= 3, 2, 2, 2' : '');
+	}
+	foreach my $peer ('snowflake', 'snowflake block_size=64')
+	{
+		over_sessions("$peer to itself in 1 session", '%.2f',
+			sub { ratio(ids($peer, @_), ids($peer, 1)) },
+			$peer =~ /64/ ? '>= 1.8 at 2' : '');
+	}
+}
+
+sub peers_of_ids
+{
+	return grep { exists $samples{ids}{$_} } 'snowflake',
+	  'snowflake block_size=64', 'snowflake_nextvals', 'nextval CACHE 1',
+	  'nextval CACHE 100', 'gen_random_uuid', 'PL/pgSQL snowflake';
+}
+
+sub report_waiting
+{
+	heading('What waiting costs',
+		"Sessions that want more ids than layout `41/5/5/12` has room for. "
+		  . "The cores are what all processes of the cluster use. Making ids "
+		  . "takes what one session takes for as many, in layout "
+		  . "`41/2/2/18`, where nobody waits; the rest is waiting.",
+		'sessions', 'ids/s, millions', 'cores in all', 'making ids',
+		'waiting', 'aim');
+	my @wide = ('waiting', 'wide', 1);
+	my $an_id =
+	  ratio(values_of(@wide, 'cores'), values_of(@wide, 'ids/s'));
+	foreach my $n (1, 8, 64)
+	{
+		my $rate = values_of('waiting', 'standard', $n, 'ids/s');
+		my $cores = values_of('waiting', 'standard', $n, 'cores');
+		my $making = pairwise(sub { $_[0] * $_[1] }, $rate, $an_id);
+		row($n, cell('%.3f', scaled(1e-6, $rate)), cell('%.2f', $cores),
+			cell('%.2f', $making), cell('%.2f', difference($cores, $making)),
+			'< 0.5');
+	}
+	printf "\nMaking an id took %s ns of a processor.\n",
+	  cell('%.1f', scaled(1e9, $an_id));
+}
+
+sub report_latency
+{
+	my @percentiles = map { "p$_ us" } 50, 90, 99, 99.9;
+	my @statements = ('SELECT snowflake_nextval()',
+		"SELECT nextval('bench_cache_1')", 'SELECT 1');
+	my $of = sub { values_of('latency', $_[0], 8, $_[1]) };
+
+	heading('Latency',
+		'Eight connections, prepared statements, microseconds. The median '
+		  . 'of a percentile over many short runs.',
+		'statement', @percentiles, 'aim');
+	foreach my $statement (@statements)
+	{
+		row("`$statement`",
+			(map { cell('%.0f', $of->($statement, $_)) } @percentiles), '');
+	}
+	foreach my $i (1, 2)
+	{
+		row("ratio of medians, snowflake to `$statements[$i]`",
+			(map { ratio_of_medians($of->($statements[0], $_),
+					$of->($statements[$i], $_)) } @percentiles),
+			$i == 1 ? 'p99.9 <= 1.05' : 'p99.9 <= 1.10');
+	}
+}
+
+# For percentiles, whose repeats are too noisy one by one.
+sub ratio_of_medians
+{
+	my ($x, $y) = @_;
+	return '-' unless @$x && @$y;
+	return sprintf '**%.3f**', median(@$x) / median(@$y);
+}
+
+my @keys = ('bigint supplied', 'snowflake', 'snowflake block_size=64',
+	'bigserial', 'identity', 'uuid v4');
+
+sub report_inserts
+{
+	my %aim = ('bigint supplied' => '<= 1.05', bigserial => '<= 1',
+		identity => '<= 1');
+
+	foreach my $way ('INSERT ... SELECT', 'COPY')
+	{
+		my $of = sub { values_of('inserts', $_[0], 1, "$way s") };
+
+		heading("Inserts in bulk: $way", 'All rows in one statement.',
+			'key', 'seconds', 'index, MB', 'snowflake to this', 'aim');
+		foreach my $key (@keys)
+		{
+			my $bytes = values_of('inserts', $key, 1, "$way index bytes");
+			row($key, cell('%.3f', $of->($key)),
+				@$bytes ? sprintf('%.1f', median(@$bytes) / 1e6) : '-',
+				cell('%.3f', ratio($of->('snowflake'), $of->($key))),
+				$aim{$key} // '');
+		}
+	}
+
+	heading('Inserts one by one', 'Rows per second, a transaction each.',
+		'sessions', 'snowflake', 'bigserial', 'snowflake to bigserial', 'aim');
+	foreach my $n (1, 8)
+	{
+		my @both = map { values_of('inserts', $_, $n, 'single rows/s') }
+		  'snowflake', 'bigserial';
+		row($n, (map { cell('%.0f', $_) } @both), cell('%.3f', ratio(@both)),
+			'1, within the spread');
+	}
+}
+
+sub report_decoding
+{
+	my $of = sub { values_of('decoding', $_[0], 1, 'ns a row') };
+
+	heading('Decoding', 'Nanoseconds a row of a table scan.',
+		'function', 'a row in all', 'to the no-op\'s', 'aim');
+	foreach (
+		[ 'no function', 'no-op', '' ],
+		[ 'no-op', 'no-op', '' ],
+		[ 'snowflake_timestamp', 'no-op', '<= 1.2' ],
+		[ 'no-op record', 'no-op record', '' ],
+		[ 'snowflake_decode', 'no-op record', '<= 2' ])
+	{
+		my ($peer, $noop, $aim) = @$_;
+		row($peer, cell('%.1f', $of->($peer)),
+			cell('%.2f', ratio($of->($peer), $of->($noop))), $aim);
+	}
+}
+
+# Plots: a line each x, a column each curve, and its name in the first line.
+
+sub write_plot
+{
+	my ($name, @lines) = @_;
+	open my $file, '>', "$plots/$name.dat" or die "cannot write: $!\n";
+	print $file join("\t", @$_), "\n" foreach @lines;
+	close $file or die "cannot write: $!\n";
+}
+
+sub median_or_gap { return @{ $_[0] } ? median(@{ $_[0] }) : 'NaN' }
+
+sub plot_ids
+{
+	my @peers = ('default layout', peers_of_ids());
+	push @peers, '8 generators' if exists $samples{ids}{'8 generators'};
+	write_plot('ids', [ 'sessions', @peers ],
+		map { my $n = $_; [ $n, map { median_or_gap(ids($_, $n)) } @peers ] }
+		  @sessions);
+}
+
+sub plot_inserts
+{
+	my @measured = grep { exists $samples{inserts}{$_} } @keys;
+	my @ways = ('INSERT ... SELECT', 'COPY');
+	write_plot('inserts', [ 'key', @ways ],
+		map { my $key = $_;
+			[ $key, map { median_or_gap(
+					values_of('inserts', $key, 1, "$_ s")) } @ways ] }
+		  @measured);
+}
+
+sub plot_latency
+{
+	my @statements = sort keys %{ $samples{latency} };
+	write_plot('latency', [ 'percentile', @statements ],
+		map { my $percent = $_;
+			[ $percent, map { median_or_gap(
+					values_of('latency', $_, 8, "p$percent us")) } @statements ] }
+		  50, 90, 99, 99.9);
+}
+
+read_samples();
+print "A figure is the median of the repeats, with their smallest and largest "
+  . "in parentheses. A ratio is taken between samples of the same repeat.\n\n";
+print read_file($conditions_file);
+my @parts = (
+	[ ids => \&report_ids, \&plot_ids ],
+	[ waiting => \&report_waiting ],
+	[ latency => \&report_latency, \&plot_latency ],
+	[ inserts => \&report_inserts, \&plot_inserts ],
+	[ decoding => \&report_decoding ]);
+foreach (@parts)
+{
+	my ($part, @functions) = @$_;
+	next unless exists $samples{$part};
+	$_->() foreach @functions;
+}

@@ -1,0 +1,81 @@
+# shellcheck shell=bash disable=SC2154  # what bench/run has set
+# The throw-away clusters that bench/run measures on.  Sourced, not run.
+
+# They stand where script/common.sh's clean_up stops them.
+data_directory() { # cluster
+    echo "$work/tmp_check/$1/pgdata"
+}
+
+# What could make a sample differ from the next one for reasons of its own is
+# off: parallel plans, JIT, autovacuum, checkpoints by time or by size.
+# Nobody waits for a commit's flush, so that nextval(), which writes WAL, is
+# not charged with the disk.
+start_cluster() { # cluster, settings...
+    local cluster=$1 data
+    shift
+
+    data=$(data_directory "$cluster")
+    as_server_user mkdir -p "${data%/*}"
+    as_server_user "$pg_bin/initdb" -D "$data" -A trust -U postgres -N \
+        --no-locale -E UTF8 >/dev/null
+    as_server_user tee -a "$data/postgresql.conf" >/dev/null <<CONF
+shared_preload_libraries = 'snowflake'
+snowflake.worker_id = 1
+listen_addresses = ''
+unix_socket_directories = '${data%/*}'
+synchronous_commit = off
+shared_buffers = 1GB
+max_wal_size = 16GB
+checkpoint_timeout = 1d
+autovacuum = off
+jit = off
+max_parallel_workers_per_gather = 0
+max_parallel_maintenance_workers = 0
+$(printf '%s\n' "$@")
+CONF
+    as_server_user "$pg_bin/pg_ctl" -D "$data" -l "$work/log.$cluster" -w \
+        start >/dev/null || { cat "$work/log.$cluster" >&2; exit 1; }
+    query "$cluster" -c 'CREATE EXTENSION snowflake'
+    query "$cluster" -v peers="$work/peers.so" -f "$work/peers.sql"
+}
+
+query() { # cluster, psql's arguments...
+    local cluster=$1
+    shift
+
+    as_server_user "$pg_bin/psql" -X -q -At -F ' ' -v ON_ERROR_STOP=1 \
+        -h "$work/tmp_check/$cluster" -d postgres "$@"
+}
+
+# Whether this build of the extension has a parameter.
+has_setting() { # parameter
+    [ "$(query standard -c \
+        "SELECT count(*) FROM pg_settings WHERE name = '$1'")" = 1 ]
+}
+
+# Changes a parameter that needs no restart.  A session that begins after
+# this returns has the value.
+configure() { # cluster, parameter, value
+    [ "$(query "$1" -c "SHOW $2")" != "$3" ] || return 0
+    query "$1" -c "ALTER SYSTEM SET $2 = '$3'" -c 'SELECT pg_reload_conf()' \
+        >/dev/null
+    until [ "$(query "$1" -c "SHOW $2")" = "$3" ]; do
+        sleep 0.01
+    done
+}
+
+postmaster_pid() { # cluster
+    head -n 1 "$(data_directory "$1")/postmaster.pid"
+}
+
+# The server's user need not be able to read the checkout.
+compile_peers() {
+    local flags
+
+    flags="$("$PG_CONFIG" --cppflags) $("$PG_CONFIG" --cflags)"
+    flags+=" $("$PG_CONFIG" --cflags_sl) -I$("$PG_CONFIG" --includedir-server)"
+    # shellcheck disable=SC2086 # flags are a list of words
+    cc $flags -shared -o "$work/peers.so" "$bench/peers.c"
+    cp "$bench/peers.sql" "$work/"
+    chmod go+r "$work/peers.so" "$work/peers.sql"
+}
