@@ -3,33 +3,36 @@
 #
 #   rate.pl COUNT LOG...    each transaction counts for COUNT
 #
-# The rate is that of the time in which every session was at work: from when
-# the last of them had begun its first transaction to when the first of them
-# began its last.  A transaction that lies across an end of that time counts
-# for the part inside.  So neither the start is in it nor the end, where some
-# sessions are done and those that are left go faster.
+# The rate is that of the time in which every session was at work, less the
+# longest transaction at each end: a transaction that is counted in part was
+# then made at one pace, not faster while some sessions were yet to begin or
+# were done.
 use strict;
 use warnings;
 
 my $count = shift;
 my %transactions_of;    # session => [ when begun, when ended ], microseconds
+my $longest = 0;
 
 while (<>)
 {
 	my ($session, undef, $lasted, undef, $s, $us) = split;
 	my $ended = $s * 1_000_000 + $us;
 	push @{ $transactions_of{$session} }, [ $ended - $lasted, $ended ];
+	$longest = $lasted if $lasted > $longest;
 }
 
 my ($from, $to);
 foreach my $transactions (values %transactions_of)
 {
-	my ($first, $last) = ($transactions->[0][0], $transactions->[-1][0]);
+	my ($first, $last) = ($transactions->[0][0], $transactions->[-1][1]);
 	$from = $first if !defined $from || $first > $from;
 	$to = $last if !defined $to || $last < $to;
 }
 die "Too short for a rate; set BENCH_SECONDS to more.\n"
-  unless defined $from && $to - $from > 100_000;
+  unless defined $from && $to - $from - 2 * $longest > 100_000;
+$from += $longest;
+$to -= $longest;
 
 my $done = 0;
 foreach (map { @$_ } values %transactions_of)

@@ -146,7 +146,8 @@ sub report_ids
 			sub { ratio(ids('snowflake', @_), ids($peer, @_)) },
 			$peer eq 'nextval CACHE 1' ? '>= 3, 2, 2, 2' : '');
 	}
-	foreach my $peer ('snowflake', 'snowflake block_size=64')
+	# the no-op shows what the machine itself has to give
+	foreach my $peer ('no-op', 'snowflake', 'snowflake block_size=64')
 	{
 		over_sessions("$peer to itself in 1 session", '%.2f',
 			sub { ratio(ids($peer, @_), ids($peer, 1)) },

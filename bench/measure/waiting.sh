@@ -6,12 +6,10 @@
 # measured beside it: one session, with a layout in which nobody waits.
 
 measure_waiting() {
-    local repeat series sessions peers batch=10000
+    local repeat series sessions peers batch=5000
 
-    if has_setting snowflake.block_size; then
-        configure standard snowflake.block_size 1
-        configure wide snowflake.block_size 1
-    fi
+    configure standard snowflake.block_size 1
+    configure wide snowflake.block_size 1
     for ((repeat = 1; repeat <= repeats; repeat++)); do
         mapfile -t peers < <(rotated "$repeat" "standard|1" "standard|8" \
             "standard|64" "wide|1")
