@@ -47,12 +47,6 @@ query() { # cluster, psql's arguments...
         -h "$work/tmp_check/$cluster" -d postgres "$@"
 }
 
-# Whether this build of the extension has a parameter.
-has_setting() { # parameter
-    [ "$(query standard -c \
-        "SELECT count(*) FROM pg_settings WHERE name = '$1'")" = 1 ]
-}
-
 # Changes a parameter that needs no restart.  A session that begins after
 # this returns has the value.
 configure() { # cluster, parameter, value

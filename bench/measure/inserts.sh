@@ -45,9 +45,7 @@ SQL
 }
 
 create_target() { # column, block_size
-    if has_setting snowflake.block_size; then
-        configure standard snowflake.block_size "$2"
-    fi
+    configure standard snowflake.block_size "$2"
     query standard -c 'SET client_min_messages = warning' \
         -c 'DROP TABLE IF EXISTS bench_target' \
         -c "CREATE TABLE bench_target ($1, payload integer)" -c CHECKPOINT
@@ -59,9 +57,6 @@ sample_insert() { # repeat, way, peer
     local columns=payload file=payload
 
     IFS='|' read -r name block_size column <<<"$3"
-    if [ "$block_size" -gt 1 ] && ! has_setting snowflake.block_size; then
-        return
-    fi
     if [ "$name" = "bigint supplied" ]; then
         columns="id, payload" file=supplied
     fi
