@@ -155,3 +155,81 @@ AS 'MODULE_PATHNAME', 'snowflake_max_id_explicit'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_max_id(timestamptz, timestamptz, text) IS
 'the largest id of an instant''s tick, by this epoch and layout';
+
+-- Seeing
+
+CREATE FUNCTION snowflake_node(
+    OUT datacenter_id integer,
+    OUT worker_id integer,
+    OUT worker_id_source text,
+    OUT layout text,
+    OUT epoch timestamptz,
+    OUT tick_interval interval,
+    OUT ids_per_second bigint,
+    OUT first_instant timestamptz,
+    OUT last_instant timestamptz,
+    OUT high_water_mark timestamptz,
+    OUT in_recovery boolean)
+RETURNS record
+AS 'MODULE_PATHNAME', 'snowflake_node'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_node() IS
+'for the view snowflake_node';
+
+CREATE VIEW snowflake_node AS SELECT * FROM snowflake_node();
+COMMENT ON VIEW snowflake_node IS
+'who this server is, and what its layout holds';
+GRANT SELECT ON snowflake_node TO PUBLIC;
+
+CREATE FUNCTION snowflake_stat(
+    OUT ids_issued bigint,
+    OUT last_id bigint,
+    OUT last_issued_at timestamptz,
+    OUT sequence_waits bigint,
+    OUT sequence_wait_time interval,
+    OUT clock_regressions bigint,
+    OUT max_regression interval,
+    OUT clock_wait_time interval,
+    OUT clock_refusals bigint,
+    OUT high_water_writes bigint,
+    OUT lead interval,
+    OUT stats_reset timestamptz)
+RETURNS record
+AS 'MODULE_PATHNAME', 'snowflake_stat'
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_stat() IS
+'for the view snowflake_stat';
+
+CREATE VIEW snowflake_stat AS
+SELECT ids_issued, last_id, last_issued_at, sequence_waits,
+       sequence_wait_time, clock_regressions, max_regression,
+       clock_wait_time, clock_refusals, lead, high_water_writes, stats_reset
+  FROM snowflake_stat();
+COMMENT ON VIEW snowflake_stat IS
+'what all sessions have done since the last reset';
+GRANT SELECT ON snowflake_stat TO PUBLIC;
+
+CREATE FUNCTION snowflake_stat_backend(
+    OUT pid integer,
+    OUT ids_issued bigint,
+    OUT sequence_waits bigint,
+    OUT clock_waits bigint,
+    OUT last_id bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'snowflake_stat_backend'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED ROWS 100;
+COMMENT ON FUNCTION snowflake_stat_backend() IS
+'for the view snowflake_stat_backend';
+
+CREATE VIEW snowflake_stat_backend AS SELECT * FROM snowflake_stat_backend();
+COMMENT ON VIEW snowflake_stat_backend IS
+'what each session has done; with the rights of pg_read_all_stats all of them';
+GRANT SELECT ON snowflake_stat_backend TO PUBLIC;
+
+CREATE FUNCTION snowflake_stat_reset()
+RETURNS void
+AS 'MODULE_PATHNAME', 'snowflake_stat_reset'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION snowflake_stat_reset() IS
+'let snowflake_stat count from zero';
+REVOKE EXECUTE ON FUNCTION snowflake_stat_reset() FROM PUBLIC;

@@ -33,6 +33,7 @@
 #include "highwater.h"
 #include "miscadmin.h"
 #include "node.h"
+#include "portability/instr_time.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
@@ -55,12 +56,28 @@ typedef struct Beginning
 	bool		is_past_recovery;	/* has recovery's end been allowed for? */
 } Beginning;
 
+/*
+ * Its counters are of all sessions that have had it; what they were when the
+ * present one came is kept, so nothing is lost when a session ends.
+ */
 typedef struct BackendSlot
 {
-	int64		last_id;		/* newest id of this session, or NO_ID */
-	uint64		ids_issued;		/* to this session */
+	int64		last_id;		/* newest id, of this session or before */
+	GeneratorCounters counters;
 	IdRun		block;			/* see snowflake.block_size */
+	GeneratorCounters before;	/* what counters were at the start */
+	int			pid;			/* of the session; 0: it is over */
 } BackendSlot;
+
+/* What snowflake_stat takes off, and what is rare enough to be shared. */
+typedef struct Totals
+{
+	LWLock		lock;			/* protects what follows */
+	GeneratorCounters before;	/* the counters at the last reset */
+	uint64		writes_before;
+	TimestampTz since;			/* the last reset, or the start */
+	int64		max_regression_us;
+} Totals;
 
 #define NO_ID INT64CONST(-1)
 
@@ -89,6 +106,13 @@ typedef union PaddedTick
 	char		padding[PG_CACHE_LINE_SIZE];
 } PaddedTick;
 
+typedef union PaddedTotals
+{
+	Totals		totals;
+	/* cppcheck-suppress unusedStructMember */
+	char		padding[PG_CACHE_LINE_SIZE];
+} PaddedTotals;
+
 typedef union PaddedHighwater
 {
 	HighwaterState highwater;
@@ -100,7 +124,7 @@ typedef union PaddedBackendSlot
 {
 	BackendSlot slot;
 	/* cppcheck-suppress unusedStructMember */
-	char		padding[PG_CACHE_LINE_SIZE];
+	char		padding[TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(BackendSlot))];
 } PaddedBackendSlot;
 
 /* All of our shared memory, but for the slots that follow it. */
@@ -108,6 +132,7 @@ typedef struct SharedState
 {
 	PaddedHighwater highwater;
 	PaddedBeginning beginning;
+	PaddedTotals totals;
 
 	/* the newest tick issued by any generator; kept only if there are more */
 	PaddedTick	newest;
@@ -291,6 +316,8 @@ generator_shmem_startup(void)
 						  &generators, &start);
 
 		LWLockInitialize(&shared->beginning.beginning.lock, tranche_id);
+		LWLockInitialize(&shared->totals.totals.lock, tranche_id);
+		shared->totals.totals.since = GetCurrentTimestamp();
 		pg_atomic_init_u64(&shared->newest.tick, 0);
 		for (int i = 0; i < generator_count; i++)
 		{
@@ -304,6 +331,26 @@ generator_shmem_startup(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
+/* ERROR 55000 unless there is shared memory of ours. */
+void
+generator_require_preloaded(void)
+{
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids cannot be issued because the library was not preloaded"),
+				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
+}
+
+/* The session is over. */
+static void
+leave_slot(int code, Datum arg)
+{
+	(void) code;
+	(void) arg;
+	my_slot->pid = 0;
+}
+
 /*
  * Finds out, once a session, whether ids may be issued here, and takes the
  * backend's slot.  Every reason against it is an error of its own.
@@ -313,11 +360,7 @@ attach(void)
 {
 	BackendSlot *slot;
 
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("snowflake ids cannot be issued because the library was not preloaded"),
-				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
+	generator_require_preloaded();
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
@@ -338,9 +381,11 @@ attach(void)
 	node_bits = layout_node_bits(layout, node_datacenter_id, node_worker_id);
 
 	slot = &slots[MyProcNumber].slot;
-	memset(slot, 0, sizeof(*slot));
-	slot->last_id = NO_ID;
+	memset(&slot->block, 0, sizeof(slot->block));
+	slot->before = slot->counters;
+	slot->pid = MyProcPid;
 	my_slot = slot;
+	on_shmem_exit(leave_slot, 0);
 }
 
 static inline int64
@@ -561,26 +606,71 @@ take_wakeup(Generator *generator, int64 next_tick)
 	return (int64) (mine / (uint64) per_tick);
 }
 
-/*
- * Waits, or raises an error, as the outcome of an attempt demands.  Keeps the
- * tick that it waits for from one time to the next.
- */
+/* Remembers how far the clock was found behind, at most. */
 static void
-wait_or_refuse(Generator *generator, const Attempt *attempt,
-			   int64 *wakeup_tick)
+note_regression(int64 behind_us)
+{
+	Totals	   *totals = &shared->totals.totals;
+
+	LWLockAcquire(&totals->lock, LW_EXCLUSIVE);
+	totals->max_regression_us = Max(totals->max_regression_us, behind_us);
+	LWLockRelease(&totals->lock);
+}
+
+/* What a call keeps while it waits. */
+typedef struct Wait
+{
+	bool		has_waited[2];	/* for the tick, for the clock */
+	int64		wakeup_tick;	/* see take_wakeup() */
+} Wait;
+
+/* Sleeps, and counts the call once and the time that it took. */
+static void
+count_sleep(Wait *wait, WaitReason reason, int64 duration_us)
+{
+	GeneratorCounters *counters = &my_slot->counters;
+	bool		is_for_clock = reason == WAIT_FOR_CLOCK;
+	instr_time	begin;
+	instr_time	end;
+
+	if (!wait->has_waited[is_for_clock])
+		(*(is_for_clock ? &counters->clock_waits :
+		   &counters->sequence_waits))++;
+	wait->has_waited[is_for_clock] = true;
+
+	INSTR_TIME_SET_CURRENT(begin);
+	clock_sleep(duration_us, reason);
+	INSTR_TIME_SET_CURRENT(end);
+	INSTR_TIME_SUBTRACT(end, begin);
+	*(is_for_clock ? &counters->clock_wait_us :
+	  &counters->sequence_wait_us) += INSTR_TIME_GET_MICROSEC(end);
+}
+
+/* Waits, or raises an error, as the outcome of an attempt demands. */
+static void
+wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 {
 	if (attempt->outcome == OUTCOME_AT_MARK)
 		highwater_move_past(attempt->tick);
 	else if (attempt->outcome != OUTCOME_WAIT)
+	{
+		my_slot->counters.clock_refusals++;
+		if (attempt->outcome == OUTCOME_BEHIND)
+			note_regression(attempt->behind_us);
 		refuse(attempt);
+	}
 	else if (attempt->behind_us > 0)
-		clock_sleep(attempt->wait_us, WAIT_FOR_CLOCK);
+	{
+		if (!wait->has_waited[true])
+			note_regression(attempt->behind_us);
+		count_sleep(wait, WAIT_FOR_CLOCK, attempt->wait_us);
+	}
 	else
 	{
-		if (*wakeup_tick < attempt->tick)
-			*wakeup_tick = take_wakeup(generator, attempt->tick);
-		clock_sleep(attempt->wait_us + layout->tick_us *
-					(*wakeup_tick - attempt->tick), WAIT_FOR_TICK);
+		if (wait->wakeup_tick < attempt->tick)
+			wait->wakeup_tick = take_wakeup(generator, attempt->tick);
+		count_sleep(wait, WAIT_FOR_TICK, attempt->wait_us + layout->tick_us *
+					(wait->wakeup_tick - attempt->tick));
 	}
 }
 
@@ -591,13 +681,13 @@ wait_or_refuse(Generator *generator, const Attempt *attempt,
 static inline int64
 reserve(Generator *generator, int64 wanted, int64 *reserved)
 {
-	int64		wakeup_tick = -1;
+	Wait		wait = {.wakeup_tick = -1};
 
 	Assert(wanted >= 1);
 
 	for (;;)
 	{
-		Attempt		attempt;
+		Attempt		attempt = {0};
 		int64		next;
 
 		if (wanted > 1)
@@ -608,7 +698,7 @@ reserve(Generator *generator, int64 wanted, int64 *reserved)
 
 		if (likely(attempt.outcome == OUTCOME_RESERVED))
 			return next;
-		wait_or_refuse(generator, &attempt, &wakeup_tick);
+		wait_or_refuse(generator, &attempt, &wait);
 	}
 }
 
@@ -622,7 +712,7 @@ issue(int64 word)
 		node_bits | sequence;
 
 	my_slot->last_id = id;
-	my_slot->ids_issued++;
+	my_slot->counters.ids_issued++;
 	return id;
 }
 
@@ -715,12 +805,113 @@ generator_next_of_run(IdRun *run, int64 wanted)
 	return next_of_run(run, &shared->generators[0].generator, wanted);
 }
 
+/* Has this session issued an id? */
+static bool
+has_issued(const BackendSlot *slot)
+{
+	return slot->counters.ids_issued > slot->before.ids_issued;
+}
+
 /* The last id of this session; false if there is none yet. */
 bool
 generator_last_of_session(int64 *id)
 {
-	if (my_slot == NULL || my_slot->last_id == NO_ID)
+	if (my_slot == NULL || !has_issued(my_slot))
 		return false;
 	*id = my_slot->last_id;
 	return true;
+}
+
+/*
+ * Counters are read without a lock while their owners go on, each as a whole;
+ * together they are no more exact than that.
+ */
+static void
+add_counters(GeneratorCounters *sum, const GeneratorCounters *counters)
+{
+	sum->ids_issued += counters->ids_issued;
+	sum->sequence_waits += counters->sequence_waits;
+	sum->sequence_wait_us += counters->sequence_wait_us;
+	sum->clock_waits += counters->clock_waits;
+	sum->clock_wait_us += counters->clock_wait_us;
+	sum->clock_refusals += counters->clock_refusals;
+}
+
+static void
+subtract_counters(GeneratorCounters *from, const GeneratorCounters *counters)
+{
+	from->ids_issued -= counters->ids_issued;
+	from->sequence_waits -= counters->sequence_waits;
+	from->sequence_wait_us -= counters->sequence_wait_us;
+	from->clock_waits -= counters->clock_waits;
+	from->clock_wait_us -= counters->clock_wait_us;
+	from->clock_refusals -= counters->clock_refusals;
+}
+
+/* The counters of all sessions since the start, and their largest id. */
+static void
+sum_slots(GeneratorCounters *sum, int64 *last_id)
+{
+	memset(sum, 0, sizeof(*sum));
+	*last_id = NO_ID;
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		const BackendSlot *slot = &slots[i].slot;
+
+		add_counters(sum, &slot->counters);
+		if (slot->counters.ids_issued > 0)
+			*last_id = Max(*last_id, slot->last_id);
+	}
+}
+
+/* All sessions together; ERROR 55000 if the library was not preloaded. */
+void
+generator_totals(GeneratorTotals *result)
+{
+	Totals	   *totals;
+
+	generator_require_preloaded();
+	totals = &shared->totals.totals;
+	result->high_water_writes = highwater_writes();
+
+	LWLockAcquire(&totals->lock, LW_SHARED);
+	sum_slots(&result->counters, &result->last_id);
+	subtract_counters(&result->counters, &totals->before);
+	result->high_water_writes -= totals->writes_before;
+	result->max_regression_us = totals->max_regression_us;
+	result->since = totals->since;
+	LWLockRelease(&totals->lock);
+}
+
+/* One session by its number, 0 .. MaxBackends - 1. */
+void
+generator_session(int number, GeneratorSession *session)
+{
+	const BackendSlot *slot = &slots[number].slot;
+
+	session->pid = slot->pid;
+	session->counters = slot->counters;
+	subtract_counters(&session->counters, &slot->before);
+	session->last_id = has_issued(slot) ? slot->last_id : NO_ID;
+}
+
+/* Lets the totals begin anew; ERROR 55000 if not preloaded. */
+void
+generator_reset_totals(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	Totals	   *totals;
+	uint64		writes;
+	int64		last_id;
+
+	generator_require_preloaded();
+	totals = &shared->totals.totals;
+	writes = highwater_writes();
+
+	LWLockAcquire(&totals->lock, LW_EXCLUSIVE);
+	sum_slots(&totals->before, &last_id);
+	totals->writes_before = writes;
+	totals->max_regression_us = 0;
+	totals->since = now;
+	LWLockRelease(&totals->lock);
 }

@@ -7,6 +7,8 @@
 
 #include "postgres.h"
 
+#include "datatype/timestamp.h"
+
 /* snowflake.clock_policy: what to do when the clock is behind the last id */
 typedef enum ClockPolicy
 {
@@ -35,6 +37,35 @@ typedef struct IdRun
 	struct Generator *generator;	/* whose they are */
 } IdRun;
 
+/* What a session has done, or all of them; see stats.c. */
+typedef struct GeneratorCounters
+{
+	uint64		ids_issued;
+	uint64		sequence_waits; /* calls that waited for a spent tick */
+	uint64		sequence_wait_us;
+	uint64		clock_waits;	/* calls that waited for the clock */
+	uint64		clock_wait_us;
+	uint64		clock_refusals; /* calls refused because of the clock */
+} GeneratorCounters;
+
+/* All sessions together, since the last reset. */
+typedef struct GeneratorTotals
+{
+	GeneratorCounters counters;
+	int64		last_id;		/* -1: none since the start */
+	int64		max_regression_us;
+	uint64		high_water_writes;
+	TimestampTz since;
+} GeneratorTotals;
+
+/* One session. */
+typedef struct GeneratorSession
+{
+	int			pid;			/* 0: none that has issued */
+	GeneratorCounters counters;
+	int64		last_id;		/* -1: none */
+} GeneratorSession;
+
 /* the largest snowflake.block_size and snowflake.generators */
 #define GENERATOR_BLOCK_SIZE_MAX 65536
 #define GENERATOR_COUNT_MAX 1024
@@ -53,5 +84,10 @@ extern int64 generator_next(void);
 extern int64 generator_next_of_relation(Oid relation);
 extern int64 generator_next_of_run(IdRun *run, int64 wanted);
 extern bool generator_last_of_session(int64 *id);
+
+extern void generator_require_preloaded(void);
+extern void generator_totals(GeneratorTotals *totals);
+extern void generator_session(int number, GeneratorSession *session);
+extern void generator_reset_totals(void);
 
 #endif							/* SNOWFLAKE_GENERATOR_H */

@@ -622,6 +622,7 @@ end_write(uint64 write_number, const WriteResult *result)
 		if (result->is_done)
 		{
 			highwater_state->patience_us = PATIENCE_US;
+			highwater_state->writes_done++;
 			if (highwater_mark() < result->mark)
 				pg_atomic_write_u64(&highwater_state->mark,
 									(uint64) result->mark);
@@ -672,6 +673,18 @@ move_mark(int64 past, int64 newest)
 	}
 	ConditionVariableCancelSleep();
 	return result;
+}
+
+/* How often the mark has been written since the server's start. */
+uint64
+highwater_writes(void)
+{
+	uint64		writes;
+
+	LWLockAcquire(&highwater_state->lock, LW_SHARED);
+	writes = highwater_state->writes_done;
+	LWLockRelease(&highwater_state->lock);
+	return writes;
 }
 
 static void

@@ -45,6 +45,7 @@ typedef struct HighwaterState
 	uint64		write_number;	/* of the newest write begun */
 	uint64		settled_number; /* up to here no write can rename any more */
 	bool		is_writing;		/* is that one under way? */
+	uint64		writes_done;	/* since the server's start; for stats */
 	int64		writing_since_us;	/* on the monotonic clock */
 	int64		patience_us;	/* until its writer counts as stuck */
 	Latch	   *worker_latch;	/* NULL while there is no worker */
@@ -87,6 +88,7 @@ extern void highwater_startup(HighwaterState *state, int tranche_id,
 							  const HighwaterGenerators *generators,
 							  HighwaterStart *start);
 extern void highwater_require_sound(void);
+extern uint64 highwater_writes(void);
 extern void highwater_move_past(int64 tick);
 extern void highwater_register_worker(void);
 

@@ -40,16 +40,18 @@ measure_ids() {
 }
 
 sample_ids() { # sessions, repeat, series
-    local cluster block_size batch name call
+    local cluster block_size batch name call duration=$seconds
 
+    # so many sessions take longer to come in and to go
+    [ "$1" -le 8 ] || duration=$((2 * seconds))
     IFS='|' read -r cluster block_size batch name call <<<"$3"
     [ "$1" -gt 8 ] || batch=$((batch * 5))
     configure "$cluster" snowflake.block_size "$block_size"
     if [ "$call" = snowflake_nextvals ]; then
-        load "$cluster" "$1" "$seconds" \
+        load "$cluster" "$1" "$duration" \
             "SELECT snowflake_nextvals($batch) OFFSET $batch;"
     else
-        load "$cluster" "$1" "$seconds" "$(calling "$call" "$batch")"
+        load "$cluster" "$1" "$duration" "$(calling "$call" "$batch")"
     fi
     record_rate ids "$name" "$1" "$2" ids/s "$batch"
 }

@@ -1,0 +1,60 @@
+-- Who this server is and what it has done, in views.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS snowflake;
+RESET client_min_messages;
+
+-- the configuration, and what follows from it
+SELECT datacenter_id = current_setting('snowflake.datacenter_id')::int AS datacenter,
+       worker_id = current_setting('snowflake.worker_id')::int AS worker,
+       worker_id_source, layout = current_setting('snowflake.layout') AS layout,
+       epoch = current_setting('snowflake.epoch')::timestamptz AS epoch,
+       tick_interval, first_instant = epoch AS first,
+       last_instant = snowflake_timestamp(snowflake_max_id('infinity')) AS last,
+       ids_per_second = 1000 * (1 + snowflake_sequence(snowflake_max_id(now()))) AS ids_per_second,
+       in_recovery
+  FROM snowflake_node;
+
+-- this session, before and after
+SELECT count(*) FROM snowflake_stat_backend WHERE pid = pg_backend_pid();
+SELECT snowflake_stat_reset();
+SELECT ids_issued, sequence_waits, sequence_wait_time, clock_regressions, max_regression,
+       clock_wait_time, clock_refusals, stats_reset BETWEEN now() - interval '1 min' AND now() AS reset
+  FROM snowflake_stat;
+SELECT count(snowflake_nextval()) FROM generate_series(1, 100);
+SELECT count(*) FROM snowflake_nextvals(1000);
+SELECT ids_issued, last_id = snowflake_currval() AS last_id,
+       last_issued_at = snowflake_timestamp(last_id) AS last_issued_at,
+       clock_regressions, clock_refusals, lead
+  FROM snowflake_stat;
+SELECT ids_issued, last_id = snowflake_currval() AS last_id, clock_waits
+  FROM snowflake_stat_backend WHERE pid = pg_backend_pid();
+-- the mark is ahead of what was issued
+SELECT high_water_mark > snowflake_timestamp(snowflake_currval()) AS ahead FROM snowflake_node;
+
+-- a tick's sequence spent is waited out, and counted once a call
+SELECT snowflake_stat_reset();
+SELECT count(*) FROM snowflake_nextvals(50000);
+SELECT ids_issued, sequence_waits BETWEEN 2 AND 50000 AS waited,
+       sequence_wait_time BETWEEN sequence_waits * interval '1 us' AND interval '1 min' AS time_waited,
+       clock_wait_time
+  FROM snowflake_stat;
+
+-- the counts of a session that is over stay in the totals
+SELECT ids_issued AS before FROM snowflake_stat \gset
+\c
+SELECT ids_issued >= :before AS kept FROM snowflake_stat;
+SELECT count(*) FROM snowflake_stat_backend WHERE pid = pg_backend_pid();
+SELECT snowflake_currval();
+SELECT snowflake_nextval() > 0 AS issued;
+SELECT ids_issued, last_id = snowflake_currval() AS last_id
+  FROM snowflake_stat_backend WHERE pid = pg_backend_pid();
+
+-- others see the views, but not each other's sessions, and reset nothing
+CREATE ROLE snowflake_stat_user;
+SET ROLE snowflake_stat_user;
+SELECT count(*) = 1 AS one FROM snowflake_stat WHERE ids_issued > 0;
+SELECT count(*) AS others FROM snowflake_stat_backend WHERE pid <> pg_backend_pid();
+SELECT count(*) AS own FROM snowflake_stat_backend;
+SELECT snowflake_stat_reset();
+RESET ROLE;
+DROP ROLE snowflake_stat_user;

@@ -1,0 +1,169 @@
+/*
+ * stats.c
+ *	  The functions behind the views snowflake_node, snowflake_stat and
+ *	  snowflake_stat_backend.
+ *
+ * They read what others write; nothing here is on the way of an id.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "catalog/pg_authid.h"
+#include "compat.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "generator.h"
+#include "highwater.h"
+#include "layout.h"
+#include "miscadmin.h"
+#include "node.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(snowflake_node);
+PG_FUNCTION_INFO_V1(snowflake_stat);
+PG_FUNCTION_INFO_V1(snowflake_stat_backend);
+PG_FUNCTION_INFO_V1(snowflake_stat_reset);
+
+static Datum
+interval_datum(int64 duration_us)
+{
+	Interval   *interval = (Interval *) palloc0(sizeof(Interval));
+
+	interval->time = duration_us;
+	return IntervalPGetDatum(interval);
+}
+
+/* The record that a function with OUT parameters returns. */
+static Datum
+record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+{
+	TupleDesc	tupdesc;
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
+											 values, nulls));
+}
+
+/*
+ * snowflake_node() -> record
+ *		Who this server is, and what its layout holds.  The mark is NULL where
+ *		the library is not preloaded or no id was ever issued.
+ */
+Datum
+snowflake_node(PG_FUNCTION_ARGS)
+{
+	const Layout *layout = node_layout();
+	char		layout_text[LAYOUT_TEXT_SIZE];
+	int64		mark = highwater_state == NULL ? 0 : highwater_mark();
+	Datum		values[11];
+	bool		nulls[11] = {false};
+	int			i = 0;
+
+	layout_to_text(layout, layout_text);
+	values[i++] = Int32GetDatum(node_datacenter_id);
+	nulls[i] = node_worker_id == NODE_WORKER_ID_UNSET;
+	values[i++] = Int32GetDatum(node_worker_id);
+	values[i++] = CStringGetTextDatum("config");
+	values[i++] = CStringGetTextDatum(layout_text);
+	values[i++] = TimestampTzGetDatum(layout->epoch);
+	values[i++] = interval_datum(layout->tick_us);
+	values[i++] = Int64GetDatum((layout_field_max(layout->sequence_bits) + 1) *
+								USECS_PER_SEC / layout->tick_us);
+	values[i++] = TimestampTzGetDatum(layout_tick_start(layout, 0));
+	values[i++] = TimestampTzGetDatum(layout_tick_start(layout,
+														layout_max_tick(layout)));
+	nulls[i] = mark == 0;
+	values[i++] = TimestampTzGetDatum(layout_tick_start(layout, mark));
+	values[i++] = BoolGetDatum(RecoveryInProgress());
+	return record_datum(fcinfo, values, nulls);
+}
+
+/*
+ * snowflake_stat() -> record
+ *		What all sessions have done since the last reset, or the server's
+ *		start.  ERROR 55000 if the library was not preloaded.
+ */
+Datum
+snowflake_stat(PG_FUNCTION_ARGS)
+{
+	const Layout *layout = node_layout();
+	GeneratorTotals totals;
+	IdFields	last = {0};
+	TimestampTz last_issued_at;
+	Datum		values[12];
+	bool		nulls[12] = {false};
+	int			i = 0;
+
+	generator_totals(&totals);
+	if (totals.last_id >= 0)
+		layout_split(layout, totals.last_id, &last);
+	last_issued_at = layout_tick_start(layout, last.tick);
+
+	values[i++] = Int64GetDatum((int64) totals.counters.ids_issued);
+	nulls[i] = nulls[i + 1] = nulls[10] = totals.last_id < 0;
+	values[i++] = Int64GetDatum(totals.last_id);
+	values[i++] = TimestampTzGetDatum(last_issued_at);
+	values[i++] = Int64GetDatum((int64) totals.counters.sequence_waits);
+	values[i++] = interval_datum((int64) totals.counters.sequence_wait_us);
+	values[i++] = Int64GetDatum((int64) (totals.counters.clock_waits +
+										 totals.counters.clock_refusals));
+	values[i++] = interval_datum(totals.max_regression_us);
+	values[i++] = interval_datum((int64) totals.counters.clock_wait_us);
+	values[i++] = Int64GetDatum((int64) totals.counters.clock_refusals);
+	values[i++] = Int64GetDatum((int64) totals.high_water_writes);
+	values[i++] = interval_datum(Max(last_issued_at - GetCurrentTimestamp(),
+									 0));
+	values[i++] = TimestampTzGetDatum(totals.since);
+	return record_datum(fcinfo, values, nulls);
+}
+
+/*
+ * snowflake_stat_backend() -> setof record
+ *		What each session has done that has asked for an id and is not over.
+ *		Those without the rights of pg_read_all_stats see their own only.
+ *		ERROR 55000 if the library was not preloaded.
+ */
+Datum
+snowflake_stat_backend(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	bool		sees_all = has_privs_of_role(GetUserId(),
+											 ROLE_PG_READ_ALL_STATS);
+
+	generator_require_preloaded();
+	InitMaterializedSRF(fcinfo, 0);
+	for (int number = 0; number < MaxBackends; number++)
+	{
+		GeneratorSession session;
+		Datum		values[5];
+		bool		nulls[5] = {false};
+
+		generator_session(number, &session);
+		if (session.pid == 0 || !(sees_all || session.pid == MyProcPid))
+			continue;
+		values[0] = Int32GetDatum(session.pid);
+		values[1] = Int64GetDatum((int64) session.counters.ids_issued);
+		values[2] = Int64GetDatum((int64) session.counters.sequence_waits);
+		values[3] = Int64GetDatum((int64) session.counters.clock_waits);
+		values[4] = Int64GetDatum(session.last_id);
+		nulls[4] = session.last_id < 0;
+		tuplestore_putvalues(result->setResult, result->setDesc, values,
+							 nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * snowflake_stat_reset() -> void
+ *		Lets snowflake_stat count from zero.  ERROR 55000 if the library was
+ *		not preloaded.
+ */
+Datum
+snowflake_stat_reset(PG_FUNCTION_ARGS)
+{
+	generator_reset_totals();
+	PG_RETURN_VOID();
+}
