@@ -569,6 +569,8 @@ try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
 		int64		counts = last_that_counts((int64) last);
 		int64		next;
 
+		/* else some processors might read the clock before the words */
+		pg_read_barrier();
 		clock_read(layout, &clock_now);
 		next = decide(counts, attempt);
 		if (unlikely(attempt->outcome != OUTCOME_RESERVED))
