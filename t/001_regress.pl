@@ -55,6 +55,10 @@ for my $name (sort keys %settings)
 
 	$node->start;
 	run_tests($node, $ENV{PG_REGRESS}, 'sql/*.sql');
+
+	# inside a tick, blocks of several sessions are in no order
+	$node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
+	$node->restart;
 	run_tests($node, $isolation, 'specs/*.spec');
 	$node->stop;
 }
