@@ -1,0 +1,688 @@
+# Sessions that reserve ids in blocks (snowflake.block_size): they take no more
+# than they use, no id comes twice or late, and a block is dropped as soon as
+# the clock, the session or another parameter has gone past it.
+#
+# What a session reserves shows in the sequences that are left to the others.
+# A tick of 600 s makes those exact; here the clock is 300 s into one.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IPC::Run;
+use List::Util qw(max min uniq);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeSession;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+use constant {
+	TICK_S => 600,
+	LONG_TICK => "snowflake.layout = '30/5/5/20\@600s'",
+	LONG_TICK_OF_16 => "snowflake.layout = '30/5/5/4\@600s'",
+};
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $clock_file = "$directory/clock";
+my $node = snowflake_node(
+	'main',
+	'max_connections = 100',
+	'fsync = off',
+	'autovacuum = off',
+	'restart_after_crash = on',
+	"include 'case.conf'");
+my $is_running = 0;
+
+sub configure
+{
+	my (@settings) = @_;
+	my $file = $node->data_dir . '/case.conf';
+
+	open my $fh, '>', $file or die "$file: $!";
+	print $fh map { "$_\n" } 'snowflake.generators = 1', @settings;
+	close $fh or die "$file: $!";
+	return;
+}
+
+# A server that has issued no id yet and whose clock is in order.
+sub start_afresh
+{
+	my (@settings) = @_;
+
+	$node->stop if $is_running;
+	unlink state_file($node);
+	configure('snowflake.epoch = '
+		  . int(1000 * (time() - TICK_S * 1.5)), @settings);
+	set_clock($clock_file, 0);
+	local %ENV =
+	  (grep { /tick|30/ } @settings)
+	  ? (%ENV, faketime_environment($clock_file))
+	  : %ENV;
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION snowflake')
+	  unless $is_running;
+	$is_running = 1;
+	return;
+}
+
+sub value_of
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# Sets a parameter, and waits until the sessions have noticed.
+sub reload_with
+{
+	my ($name, $value, @sessions) = @_;
+
+	value_of("ALTER SYSTEM SET snowflake.$name = '$value'");
+	$node->reload;
+	for my $session (@sessions)
+	{
+		usleep(10_000)
+		  until $session->value(
+			"SELECT current_setting('snowflake.$name')::text = '$value'") eq
+		  't';
+	}
+	return;
+}
+
+sub forget_reloads
+{
+	value_of('ALTER SYSTEM RESET ALL');
+	return;
+}
+
+# The sequences of so many ids, one call each.
+sub take
+{
+	my ($session, $count) = @_;
+	return $session->rows(
+		    'SELECT snowflake_sequence(snowflake_nextval()) '
+		  . 'FROM generate_series(1, '
+		  . ($count // 1)
+		  . ')');
+}
+
+sub ids_of
+{
+	my ($session, $sql) = @_;
+	return $session->rows($sql // 'SELECT snowflake_nextval()');
+}
+
+sub tick_and_sequence
+{
+	my ($id, $sequence_bits) = @_;
+	return ($id >> 10 + $sequence_bits, $id & (1 << $sequence_bits) - 1);
+}
+
+# Runs scripts by pgbench's clients, each of which numbers its rows.
+sub run_clients
+{
+	my ($what, $clients, $how_long, @scripts) = @_;
+	my @files;
+
+	for my $script (@scripts)
+	{
+		push @files, "$directory/script" . @files;
+		unlink $files[-1];
+		PostgreSQL::Test::Utils::append_to_file($files[-1], $script);
+	}
+	my ($stdout, $stderr) = PostgreSQL::Test::Utils::run_command(
+		[
+			'pgbench', '--no-vacuum', "--client=$clients", '--jobs=2',
+			$how_long, '--define=n=0', (map { "--file=$_" } @files),
+			$node->connstr('postgres')
+		]);
+	like($stdout, qr{number of failed transactions: 0 }, "$what: none failed");
+	is($stderr =~ s/^pgbench \(.*\n//r, '', "$what: and none complains");
+	return;
+}
+
+# Whole tables of ids, numbered by the client that took them.
+sub is_unique_and_increasing
+{
+	my ($what, $table) = @_;
+	my ($count, $distinct, $disorder) = split /\|/, value_of(
+		'SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id <= previous)'
+		  . ' FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n, id) AS previous'
+		  . " FROM $table) AS o");
+
+	note("$what: $count ids");
+	cmp_ok($count, '>', 0, "$what: there are ids");
+	is($distinct, $count, "$what: each id comes once");
+	is($disorder, 0, "$what: each session's ids increase");
+	return;
+}
+
+# ----- how much is reserved -----
+
+# What two sessions that take ids by turns get: blocks of 1, 2, 4, ... each.
+sub expected_by_turns
+{
+	my ($block_size, $count) = @_;
+	my ($next, $size) = (0, 1);
+	my @expected;
+
+	while (@expected < $count)
+	{
+		push @expected, map { [ $next + $_, $next + $size + $_ ] } 0 .. $size - 1;
+		$next += 2 * $size;
+		$size = min(2 * $size, $block_size);
+	}
+	return @expected[ 0 .. $count - 1 ];
+}
+
+my ($anna, $bert, $carl, $dora);
+sub open_sessions
+{
+	($anna, $bert, $carl, $dora) =
+	  map { SnowflakeSession->new($node) } 1 .. 4;
+	return;
+}
+
+sub close_sessions
+{
+	$_->quit for $anna, $bert, $carl, $dora;
+	return;
+}
+
+start_afresh(LONG_TICK, 'snowflake.block_size = 64');
+open_sessions();
+is_deeply([ take($anna, 1000), map { take($anna) } 1 .. 100 ],
+	[ 0 .. 1099 ], 'a session alone gets consecutive ids');
+close_sessions();
+
+start_afresh(LONG_TICK, 'snowflake.block_size = 64');
+open_sessions();
+is_deeply(
+	[ map { take($_) } $anna, $bert, $anna, $bert, $anna, $bert, $anna, $bert ],
+	[ 0, 1, 2, 4, 3, 5, 6, 10 ],
+	'by turns, the second block is of two');
+my @by_turns = map { [ take($anna), take($bert) ] } 5 .. 300;
+is_deeply(
+	\@by_turns,
+	[ (expected_by_turns(64, 300))[ 4 .. 299 ] ],
+	'blocks double up to 64');
+
+# Those who come once leave no gap.
+my $top = max(take($anna, 64), take($bert, 64), take($anna, 64));
+($top) = take($carl);
+is_deeply([ take($dora) ], [ $top + 1 ], 'one id is reserved for one call');
+my @visitors = map {
+	my $visitor = SnowflakeSession->new($node);
+	my @sequence = take($visitor);
+	$visitor->quit;
+	@sequence
+} 1 .. 20;
+is_deeply(
+	\@visitors,
+	[ $top + 2 .. $top + 21 ],
+	'sessions that ask once waste none');
+close_sessions();
+
+for my $block_size (1, 4, 5)
+{
+	start_afresh(LONG_TICK, "snowflake.block_size = $block_size");
+	open_sessions();
+	is_deeply(
+		[ map { [ take($anna), take($bert) ] } 1 .. 40 ],
+		[ expected_by_turns($block_size, 40) ],
+		"no block is larger than $block_size");
+	close_sessions();
+}
+
+# A call that no longer gets an id from the tick ends by its timeout.
+start_afresh(LONG_TICK_OF_16, 'snowflake.block_size = 64');
+open_sessions();
+$_->rows('SET statement_timeout = 200') for $anna, $bert;
+my @of_tick = map { take($_) } ($anna) x 3, ($bert) x 3, ($anna) x 4,
+  ($bert) x 4, ($anna) x 2;
+is_deeply(
+	[ sort { $a <=> $b } @of_tick ],
+	[ 0 .. 15 ],
+	'the last block of a tick ends where the tick ends');
+my $no_id = 'SELECT snowflake_sequence(snowflake_nextval())';
+is_deeply([ map { $_->state_of($no_id) } $anna, $bert, $anna, $bert ],
+	[ ('57014') x 4 ], 'and then the next tick is waited for');
+close_sessions();
+
+# ----- one session's ids, however it asks -----
+
+my $seed = $ENV{SNOWFLAKE_SEED} // time() % 1_000_000;
+srand($seed);
+note("seed $seed");
+for my $block_size (64, 3)
+{
+	start_afresh(LONG_TICK, "snowflake.block_size = $block_size");
+	open_sessions();
+	$_->rows('BEGIN') for $anna, $bert, $carl;
+	my (%ids, %cursors);
+	for (1 .. 300)
+	{
+		my ($name, $session) =
+		  @{ ([ anna => $anna ], [ bert => $bert ], [ carl => $carl ])[ rand 3 ] };
+		my $how = int rand 5;
+		my $count = 1 + int rand 12;
+
+		if (($cursors{$name} // 0) == 0)
+		{
+			$session->rows('CLOSE ALL');
+			$session->rows('DECLARE many CURSOR FOR SELECT snowflake_nextvals(200)');
+			$cursors{$name} = 200;
+		}
+		my $fetched = min($count, $cursors{$name});
+		$cursors{$name} -= $fetched if $how >= 3;
+		push @{ $ids{$name} },
+		  ids_of(
+			$session,
+			(
+				'SELECT snowflake_nextval()',
+				"SELECT snowflake_nextval() FROM generate_series(1, $count)",
+				"SELECT snowflake_nextvals($count)",
+				"FETCH $fetched FROM many",
+				"FETCH $fetched FROM many"
+			)[$how]);
+	}
+	my @all = map { @$_ } values %ids;
+	is(scalar(uniq @all),
+		scalar @all, "block_size $block_size: all ways to ask, each id once");
+	for my $name (sort keys %ids)
+	{
+		my $of = $ids{$name};
+		is(scalar(grep { $of->[$_] <= $of->[ $_ - 1 ] } 1 .. $#$of),
+			0, "block_size $block_size: and the ids of $name increase");
+	}
+	close_sessions();
+}
+
+# ----- a block that was left -----
+
+start_afresh(LONG_TICK, 'snowflake.block_size = 64');
+open_sessions();
+take($anna, 8);                 # 0, 1..2, 3..6 and one of 7..14
+$anna->terminate;
+$anna = SnowflakeSession->new($node);
+is($anna->state_of('SELECT snowflake_currval()'),
+	'55000', "a session has no id when another's backend has ended");
+is_deeply(
+	[ map { take($_) } $anna, $bert, $anna, $bert, $anna ],
+	[ 15, 16, 17, 19, 18 ],
+	'nor does it inherit the block, or its size');
+close_sessions();
+
+# Smaller and larger blocks in the middle of one.
+start_afresh(LONG_TICK);
+open_sessions();
+my %changed = map { $_ => [] } qw(anna bert);
+for my $block_size (64, 1, 64, 3, 64, 1, 65536)
+{
+	reload_with('block_size', $block_size, $anna, $bert);
+	for (1 .. 5)
+	{
+		push @{ $changed{anna} }, take($anna, 7);
+		push @{ $changed{bert} }, take($bert, 5);
+	}
+}
+my @changed = map { @$_ } values %changed;
+is(scalar(uniq @changed), scalar @changed,
+	'a change of block_size: each id once');
+for my $name (sort keys %changed)
+{
+	my $of = $changed{$name};
+	is(scalar(grep { $of->[$_] <= $of->[ $_ - 1 ] } 1 .. $#$of),
+		0, "a change of block_size: the ids of $name increase");
+}
+forget_reloads();
+close_sessions();
+
+# ----- a tick begins at random -----
+
+start_afresh(LONG_TICK, 'snowflake.block_size = 64',
+	'snowflake.sequence_start = random');
+open_sessions();
+my ($first) = take($anna);
+cmp_ok($first, '<', 1 << 18, 'a random start is in the lower quarter');
+is_deeply([ take($anna, 200) ],
+	[ $first + 1 .. $first + 200 ],
+	'and what follows it is consecutive');
+set_clock($clock_file, TICK_S);
+my ($second) = take($anna);
+cmp_ok($second, '<', 1 << 18, "the next tick's start is in the lower quarter");
+isnt($second, $first + 201, 'and does not go on from the block');
+close_sessions();
+
+# ----- a clock that is stepped in the middle of a block -----
+
+my @answer;
+for my $policy (qw(wait error advance))
+{
+	start_afresh(LONG_TICK, 'snowflake.block_size = 64',
+		"snowflake.clock_policy = $policy");
+	open_sessions();
+
+	# leaves anna in the middle of a block
+	my @ids = ids_of($anna, 'SELECT snowflake_nextval() FROM generate_series(1, 10)');
+	my ($tick, $sequence) = tick_and_sequence($ids[-1], 20);
+	is($sequence, 9, "$policy: in the middle of a block");
+
+	set_clock($clock_file, TICK_S);
+	push @ids, ids_of($anna);
+	is_deeply(
+		[ tick_and_sequence($ids[-1], 20) ],
+		[ $tick + 1, 0 ],
+		"$policy: a step forward ends the block");
+	push @ids, ids_of($bert);
+	is_deeply(
+		[ tick_and_sequence($ids[-1], 20) ],
+		[ $tick + 1, 1 ],
+		"$policy: and its size");
+	push @ids, ids_of($anna) for 1 .. 3;    # 2..3, and one of 4..7
+	is_deeply(
+		[ tick_and_sequence($ids[-1], 20) ],
+		[ $tick + 1, 4 ],
+		"$policy: in the middle of the next block");
+
+	# behind beyond the tolerance
+	set_clock($clock_file, 0);
+	is_deeply(
+		[ map { $_->state_of('SELECT snowflake_nextval()') } $anna, $bert, $anna ],
+		[ ('55000') x 3 ],
+		"$policy: a step back beyond the tolerance is refused, for all the block");
+
+	# and within it
+	reload_with('clock_tolerance', '1h', $anna, $bert, $carl, $dora);
+	if ($policy eq 'error')
+	{
+		is($anna->state_of('SELECT snowflake_nextval()'),
+			'55000', "$policy: as is one within it");
+	}
+	elsif ($policy eq 'wait')
+	{
+		$_->ask('SELECT snowflake_nextval()') for $anna, $bert, $carl;
+		$_->wait_until_it_waits for $anna, $bert, $carl;
+		is($bert->{node}->safe_psql('postgres',
+				"SELECT pg_cancel_backend($bert->{pid})"),
+			't', "$policy: one that waits is cancelled");
+		is(($bert->answer)[0], '57014', "$policy: and ends by that");
+		set_clock($clock_file, TICK_S);
+		for my $session ($anna, $carl)
+		{
+			@answer = $session->answer;
+			is(shift @answer, '', "$policy: a step back within it is waited out");
+			push @ids, @answer;
+		}
+	}
+	else
+	{
+		push @ids, ids_of($anna) for 1 .. 3;
+		is_deeply(
+			[ tick_and_sequence($ids[-1], 20) ],
+			[ $tick + 1, 7 ],
+			"$policy: one within it does not end the block");
+		push @ids, ids_of($bert);
+		is_deeply(
+			[ tick_and_sequence($ids[-1], 20) ],
+			[ $tick + 1, 8 ],
+			"$policy: and others go on after it");
+
+		# ahead as far as it may be, and then the policy changes
+		reload_with('clock_policy', 'error', $anna, $bert);
+		is($anna->state_of('SELECT snowflake_nextval()'),
+			'55000', "$policy: a block that now leads too far is dropped");
+	}
+
+	# all in order again
+	set_clock($clock_file, TICK_S);
+	push @ids, ids_of($_, 'SELECT snowflake_nextval() FROM generate_series(1, 50)')
+	  for $anna, $bert, $carl, $dora, $anna;
+	set_clock($clock_file, 3 * TICK_S);
+	push @ids, ids_of($_, 'SELECT snowflake_nextval() FROM generate_series(1, 50)')
+	  for $anna, $bert, $carl, $dora, $anna;
+	is(scalar(uniq @ids), scalar @ids, "$policy: no id comes twice");
+	forget_reloads();
+	close_sessions();
+}
+
+# A spent tick: one that waits is cancelled, or ends, and the others go on.
+start_afresh(LONG_TICK_OF_16, 'snowflake.block_size = 4');
+open_sessions();
+take($anna, 16);
+$_->ask('SELECT snowflake_nextval()') for $anna, $bert, $carl, $dora;
+$_->wait_until_it_waits for $anna, $bert, $carl, $dora;
+value_of("SELECT pg_cancel_backend($bert->{pid})");
+is(($bert->answer)[0], '57014', 'one that waits for a tick is cancelled');
+$carl->terminate;
+set_clock($clock_file, TICK_S);
+is_deeply([ map { ($_->answer)[0] } $anna, $dora ],
+	[ '', '' ], 'the others get their ids in the next tick');
+is($bert->state_of('SELECT snowflake_nextval()'),
+	'', 'as does the one that was cancelled');
+$_->quit for $anna, $bert, $dora;
+
+# ----- many sessions -----
+
+start_afresh('snowflake.block_size = 64');
+value_of('CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
+value_of('CREATE TABLE pairs (a bigint, b bigint, client int, n int)');
+
+# Bulk inserts, single ones, and single ids between those of a run.
+my @many = (
+	q{
+\set n :n + 1
+INSERT INTO ids (client, n) SELECT :client_id, :n * 1000 + i FROM generate_series(1, 700) AS i;
+},
+	q{
+\set n :n + 1
+INSERT INTO ids (client, n) VALUES (:client_id, :n * 1000);
+INSERT INTO ids (client, n) VALUES (:client_id, :n * 1000 + 1);
+INSERT INTO ids SELECT snowflake_nextvals(9), :client_id, :n * 1000 + 2 + generate_series(1, 9);
+INSERT INTO ids (client, n) VALUES (:client_id, :n * 1000 + 20);
+},
+	q{
+\set n :n + 1
+INSERT INTO pairs SELECT snowflake_nextvals(150), snowflake_nextval(), :client_id, :n * 1000 + generate_series(1, 150);
+});
+sub is_sound_under_load
+{
+	my ($what, $clients, $times) = @_;
+
+	value_of('TRUNCATE ids, pairs');
+	run_clients($what, $clients, "--transactions=$times", @many);
+	is(value_of('SELECT count(*) FROM pairs WHERE a >= b'),
+		0, "$what: a single id after one of a run is larger");
+	value_of(
+		'INSERT INTO ids SELECT unnest(ARRAY[a, b]), client, n FROM pairs');
+	is_unique_and_increasing($what, 'ids');
+	return;
+}
+is_sound_under_load('32 sessions', 32, 60);
+
+# Calls with the instants before and after each.
+value_of('CREATE TABLE calls (before timestamptz, id bigint, after timestamptz, client int)');
+sub is_of_its_time
+{
+	my ($what, $sequence_bits) = @_;
+	my $shift = 10 + $sequence_bits;
+
+	value_of('TRUNCATE calls');
+	run_clients($what, 8, '--transactions=50', q{
+INSERT INTO calls SELECT clock_timestamp(), snowflake_nextval(), clock_timestamp(), :client_id FROM generate_series(1, 500);
+});
+	is( value_of(
+			'SELECT count(*), count(DISTINCT id),'
+			  . ' count(*) FILTER (WHERE snowflake_timestamp(id) > after),'
+			  . " count(*) FILTER (WHERE snowflake_timestamp(id) < before - interval '1 ms')"
+			  . ' FROM calls'),
+		'200000|200000|0|0',
+		"$what: an id is of the time of its call");
+	is( value_of(qq{
+WITH events AS (
+  SELECT before AS at, 0 AS is_return, id >> $shift AS tick FROM calls
+   UNION ALL
+  SELECT after, 1, id >> $shift FROM calls)
+SELECT count(*) FILTER (WHERE is_return = 0 AND tick < newest_returned)
+  FROM (SELECT is_return, tick,
+               max(tick) FILTER (WHERE is_return = 1) OVER (
+                 ORDER BY at, is_return ROWS UNBOUNDED PRECEDING) AS newest_returned
+          FROM events) AS o}),
+		0,
+		"$what: no tick is returned to, whichever session asks");
+	return;
+}
+is_of_its_time('8 sessions', 12);
+
+# The same where ticks are always spent.
+start_afresh("snowflake.layout = '41/5/5/8'", 'snowflake.block_size = 64');
+is_sound_under_load('32 sessions at the ceiling', 32, 10);
+is_of_its_time('8 sessions at the ceiling', 8);
+
+start_afresh(
+	"snowflake.layout = '41/5/5/8'",
+	'snowflake.block_size = 64',
+	'snowflake.sequence_start = random');
+is_sound_under_load('32 sessions, random starts', 32, 10);
+is_of_its_time('8 sessions, random starts', 8);
+
+# ----- a turn for each -----
+
+# Sessions that wait for spent ticks get about as much each, and together
+# nearly all that there is, though some are cancelled all the time.  How much:
+# in the best of the windows, for the machine may have others to serve.
+use constant {
+	WAITING => 32,
+	CEILING_PER_MS => 256,
+	WINDOW_MS => 200,
+};
+sub is_shared_out
+{
+	my ($block_size) = @_;
+	my $what = WAITING . " sessions that wait, block_size $block_size";
+	my $impatient = "$directory/impatient";
+
+	start_afresh(
+		"snowflake.layout = '41/5/5/8'",
+		"snowflake.block_size = $block_size",
+		'synchronous_commit = off');
+	value_of('DROP TABLE IF EXISTS shares;'
+		  . 'CREATE TABLE shares (client int, count int, at timestamptz)');
+	unlink $impatient;
+	PostgreSQL::Test::Utils::append_to_file($impatient,
+		"SET statement_timeout = 3;\n"
+		  . "SELECT count(snowflake_nextval()) FROM generate_series(1, 2000);\n" x 1000);
+	my $cancelled = IPC::Run::start(
+		[ 'psql', '-XAtq', '-f', $impatient, $node->connstr('postgres') ],
+		'<', \undef, '>', "$impatient.out", '2>', "$impatient.err");
+	run_clients($what, WAITING, '--time=4',
+		'INSERT INTO shares SELECT :client_id, count(snowflake_nextval()), clock_timestamp() FROM generate_series(1, 256);'
+	);
+	$cancelled->kill_kill;
+	my $cancels = () =
+	  PostgreSQL::Test::Utils::slurp_file("$impatient.err") =~
+	  /canceling statement due to statement timeout/g;
+	cmp_ok($cancels, '>', 10, "$what: $cancels waits are cancelled beside them");
+
+	my ($clients, $least, $mean) = split /\|/, value_of(
+		'SELECT count(*), min(ids), avg(ids) FROM (SELECT sum(count) AS ids FROM shares GROUP BY client) AS s');
+	note("$what: at least $least each, $mean on average");
+	is($clients, WAITING, "$what: all get ids");
+	cmp_ok($least, '>', $mean / 2, "$what: none gets less than half its share");
+	my $rate = value_of(
+		'SELECT max(ids) / ' . WINDOW_MS . ' FROM (SELECT sum(count) AS ids FROM shares '
+		  . 'GROUP BY floor(extract(epoch FROM at) * 1000 / ' . WINDOW_MS . ')) AS windows');
+	note("$what: $rate ids per ms");
+	cmp_ok($rate, '>', 0.9 * CEILING_PER_MS - 256 / WINDOW_MS,
+		"$what: they get nearly all that there is");
+	return;
+}
+is_shared_out($_) for 1, 64;
+
+# A block size that changes all the time.
+start_afresh("snowflake.layout = '41/5/5/8'");
+value_of('TRUNCATE ids, pairs');
+my $script = "$directory/changing";
+PostgreSQL::Test::Utils::append_to_file($script, $many[1] . $many[0]);
+my $log = '';
+my $load = IPC::Run::start(
+	[
+		$node->installed_command('pgbench'), '--no-vacuum', '--client=16',
+		'--jobs=2', '--time=4', '--define=n=0', "--file=$script",
+		$node->connstr('postgres')
+	],
+	'<', \undef, '>', \$log, '2>&1',
+	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+my $changes = 0;
+while ($load->pumpable)
+{
+	reload_with('block_size', (64, 1, 16)[ $changes++ % 3 ]);
+	$load->pump_nb;
+	usleep(20_000);
+}
+ok($load->finish, "block_size changed $changes times under load") or diag($log);
+is_unique_and_increasing('a changing block_size', 'ids');
+forget_reloads();
+
+# ----- crashes -----
+
+# Ids that clients have received, before and after.
+sub take_under_load
+{
+	my ($what, $crash) = @_;
+	my $statements = "$directory/statements";
+	my (@out, @load);
+
+	unlink $statements;
+	PostgreSQL::Test::Utils::append_to_file($statements,
+		"SELECT snowflake_nextval() FROM generate_series(1, 50);\n" x 20_000);
+	for my $number (0 .. 7)
+	{
+		my $file = "$directory/received$number";
+		push @load,
+		  IPC::Run::start(
+			[
+				'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-f', $statements,
+				$node->connstr('postgres')
+			],
+			'<', \undef, '>', $file, '2>', "$directory/errors$number");
+	}
+	for my $number (0 .. 7)
+	{
+		usleep(5_000) until -s "$directory/received$number";
+	}
+	$crash->();
+	$_->finish for @load;
+
+	# the last line may have been cut off
+	for my $number (0 .. 7)
+	{
+		push @out, grep { s/\n\z// }
+		  do { open my $fh, '<', "$directory/received$number" or die $!; <$fh> };
+	}
+	cmp_ok(scalar @out, '>', 8, "$what: ids were received");
+	return @out;
+}
+
+start_afresh('snowflake.block_size = 64');
+my @received = take_under_load(
+	'SIGKILL',
+	sub {
+		my $offset = -s $node->logfile;
+		my $pid = value_of(
+			"SELECT pid FROM pg_stat_activity WHERE query ~ 'nextval' AND pid <> pg_backend_pid() LIMIT 1");
+		is(kill('KILL', $pid), 1, "killed backend $pid");
+		$node->wait_for_log(
+			qr/all server processes terminated; reinitializing/, $offset);
+	});
+$node->poll_query_until('postgres', 'SELECT true');
+push @received, take_under_load('immediate stop',
+	sub { $node->stop('immediate'); $node->start });
+push @received, split /\n/,
+  value_of('SELECT snowflake_nextval() FROM generate_series(1, 5000)');
+is(scalar(uniq @received), scalar @received,
+	'no id comes twice, across a crash and an immediate stop');
+
+$node->stop;
+done_testing();

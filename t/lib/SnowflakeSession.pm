@@ -1,0 +1,109 @@
+# A psql session that goes on in the background, one statement after another;
+# unlike BackgroundPsql's own query(), one may be left waiting, and may fail.
+package SnowflakeSession;
+
+use strict;
+use warnings FATAL => 'all';
+
+use PostgreSQL::Test::Utils;
+use Time::HiRes qw(usleep);
+
+sub new
+{
+	my ($class, $node) = @_;
+	my $session = $node->background_psql(
+		'postgres',
+		on_error_stop => 0,
+		timeout => $PostgreSQL::Test::Utils::timeout_default,
+		wait => 0);
+	my $self = bless { node => $node, psql => $session }, $class;
+
+	$session->{stdin} .= "\\set VERBOSITY verbose\n";
+	$self->{pid} = $self->value('SELECT pg_backend_pid()');
+	return $self;
+}
+
+# Starts a statement; answer() waits for its end.
+sub ask
+{
+	my ($self, $sql) = @_;
+	my $psql = $self->{psql};
+
+	$psql->{timeout}->start;
+	$psql->{stderr} = '';
+	$psql->{stdin} .= "$sql;\n\\echo (end)\n";
+	$psql->{run}->pump_nb;
+	return;
+}
+
+# The SQLSTATE that the statement failed with, '' for none, and its rows.
+sub answer
+{
+	my ($self) = @_;
+	my $psql = $self->{psql};
+
+	$psql->{run}->pump until $psql->{stdout} =~ s/^\(end\)\n\z//m;
+	my @rows = split /\n/, $psql->{stdout};
+	my ($state) = $psql->{stderr} =~ /(?:ERROR|FATAL):  (\w{5}): /;
+	$psql->{stdout} = '';
+	return ($state // '', @rows);
+}
+
+# The rows of a statement that must succeed.
+sub rows
+{
+	my ($self, $sql) = @_;
+
+	$self->ask($sql);
+	my ($state, @rows) = $self->answer;
+	die "\"$sql\" failed: $self->{psql}{stderr}\n" if $state ne '';
+	return @rows;
+}
+
+sub value
+{
+	my ($self, $sql) = @_;
+	return ($self->rows($sql))[0];
+}
+
+# The SQLSTATE that a statement fails with, or ''.
+sub state_of
+{
+	my ($self, $sql) = @_;
+
+	$self->ask($sql);
+	return ($self->answer)[0];
+}
+
+# Waits until the statement asked for waits itself, for a tick or the clock.
+sub wait_until_it_waits
+{
+	my ($self) = @_;
+
+	$self->{node}->poll_query_until('postgres',
+		    'SELECT wait_event_type = \'Extension\' FROM pg_stat_activity '
+		  . "WHERE pid = $self->{pid}")
+	  or die "session $self->{pid} does not wait\n";
+	return;
+}
+
+# Ends the backend, and waits until it has gone.
+sub terminate
+{
+	my ($self) = @_;
+
+	$self->{node}->safe_psql('postgres',
+		"SELECT pg_terminate_backend($self->{pid}, 60000)");
+	$self->{psql}{run}->kill_kill;
+	return;
+}
+
+sub quit
+{
+	my ($self) = @_;
+
+	$self->{psql}->quit;
+	return;
+}
+
+1;
