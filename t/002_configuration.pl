@@ -97,6 +97,14 @@ my @refused = (
 		qr/invalid value for parameter "snowflake.clock_tolerance": "5 moons"/ ],
 	[ "snowflake.sequence_start = 'one'",
 		qr/invalid value for parameter "snowflake.sequence_start": "one"/ ],
+	(map { [ "snowflake.block_size = $_",
+				qr/$_ is outside the valid range for parameter "snowflake.block_size" \(1 \.\. 65536\)/ ] }
+		  0, -1, 65537),
+	(map { [ "snowflake.generators = $_",
+				qr/$_ is outside the valid range for parameter "snowflake.generators" \(1 \.\. 1024\)/ ] }
+		  0, -1, 1025),
+	[ "snowflake.generators = 'all'",
+		qr/invalid value for parameter "snowflake.generators": "all"/ ],
 	# a slip in a name, which would leave the default in force
 	[ 'snowflake.datacentre_id = 3',
 		qr/unrecognized configuration parameter "snowflake.datacentre_id"/ ],
