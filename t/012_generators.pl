@@ -1,0 +1,316 @@
+# Tables of several generators (snowflake.generators): each has a budget of ids
+# of its own, and the ids of one table are unique and increase whatever becomes
+# of the number of generators, of the clock and of the table's OID.
+#
+# A tick of 600 s makes sequences exact; here the clock is 300 s into one.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use List::Util qw(uniq);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeSession;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+use constant {
+	TICK_S => 600,
+	LONG_TICK => "snowflake.layout = '30/5/5/20\@600s'",
+	LONG_TICK_OF_16 => "snowflake.layout = '30/5/5/4\@600s'",
+	SMALL_TICK => "snowflake.layout = '41/5/5/8'",
+};
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $clock_file = "$directory/clock";
+my $node = snowflake_node(
+	'main',
+	'max_connections = 100',
+	'fsync = off',
+	'autovacuum = off',
+	"include 'case.conf'");
+my $is_running = 0;
+
+sub configure
+{
+	my (@settings) = @_;
+	my $file = $node->data_dir . '/case.conf';
+
+	open my $fh, '>', $file or die "$file: $!";
+	print $fh map { "$_\n" } @settings;
+	close $fh or die "$file: $!";
+	return;
+}
+
+sub start
+{
+	my (@settings) = @_;
+	local %ENV = (%ENV, faketime_environment($clock_file));
+
+	configure(@settings);
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION snowflake')
+	  unless $is_running;
+	$is_running = 1;
+	return;
+}
+
+# A server that has issued no id yet and whose clock is in order.
+sub start_afresh
+{
+	my (@settings) = @_;
+
+	$node->stop if $is_running;
+	unlink state_file($node);
+	set_clock($clock_file, 0);
+	start(
+		'snowflake.epoch = ' . int(1000 * (time() - TICK_S * 1.5)),
+		'snowflake.block_size = 1', @settings);
+	return;
+}
+
+sub value_of
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# The sequences of so many ids of a relation, one call each.
+sub take
+{
+	my ($session, $relation, $count) = @_;
+	return $session->rows(
+		    "SELECT snowflake_sequence(snowflake_nextval($relation)) "
+		  . 'FROM generate_series(1, '
+		  . ($count // 1)
+		  . ')');
+}
+
+# ----- several of them -----
+
+# The relations 1 .. 64, that need not exist, by generator: those of one
+# generator share their sequences.
+start_afresh(LONG_TICK, 'snowflake.generators = 8');
+my $anna = SnowflakeSession->new($node);
+my $bert = SnowflakeSession->new($node);
+
+my @shared = map { take($anna, "$_\::regclass") } 1 .. 64;
+is(scalar(grep { $_ == 0 } @shared), 8, '64 relations use 8 generators');
+cmp_ok(scalar(uniq @shared), '<', 30, 'and are spread over them');
+take($anna, '');
+my @founders = grep { $shared[ $_ - 1 ] == 0 } 1 .. 64;
+
+# Which generator each relation is of shows in whose sequence it moves on.
+sub generator_of
+{
+	my ($relation) = @_;
+
+	for my $founder (@founders)
+	{
+		my ($before) = take($anna, "$founder\::regclass");
+		take($bert, "$relation\::regclass");
+		my ($after) = take($anna, "$founder\::regclass");
+		return $founder if $after == $before + 2;
+	}
+	return;
+}
+is(generator_of($_), $_, "relation $_ has found its own generator")
+  for @founders[ 0 .. 1 ];
+my $of_no_argument = (grep {
+		my ($before) = take($anna, "$_\::regclass");
+		take($anna, '', 3);
+		(take($anna, "$_\::regclass"))[0] == $before + 4
+	  } @founders)[0];
+ok(defined $of_no_argument, 'no argument is one of the generators');
+my ($other, $third) = grep { $_ != $of_no_argument } @founders;
+is_deeply(
+	[ map { generator_of($_) } 65 .. 84 ],
+	[ map { generator_of($_) } 65 .. 84 ],
+	'a relation keeps to its generator, in all sessions');
+ok( $node->safe_psql('template1',
+		'CREATE EXTENSION snowflake; SELECT count(DISTINCT snowflake_nextval(1::regclass)) FROM generate_series(1, 3)'
+	) eq '3',
+	'another database has ids of them as well');
+$_->quit for $anna, $bert;
+
+# A generator's tick is spent for those who share it only.
+start_afresh(LONG_TICK_OF_16, 'snowflake.generators = 8');
+$anna = SnowflakeSession->new($node);
+$anna->rows("SET statement_timeout = 200");
+is_deeply(
+	[ take($anna, "$other\::regclass", 16) ],
+	[ 0 .. 15 ],
+	'one generator spends the tick');
+is( $anna->state_of("SELECT snowflake_nextval($other\::regclass)"),
+	'57014', 'and has to wait');
+is_deeply(
+	[ take($anna, "$third\::regclass", 16), take($anna, '', 16) ],
+	[ 0 .. 15, 0 .. 15 ],
+	'while others go on, in the same tick');
+$anna->quit;
+
+start_afresh(LONG_TICK, 'snowflake.generators = 1');
+$anna = SnowflakeSession->new($node);
+is_deeply(
+	[ take($anna, '1::regclass'), take($anna, ''), take($anna, '2::regclass') ],
+	[ 0, 1, 2 ],
+	'with one generator all share it');
+$anna->quit;
+
+# The tables of the rest: a and b of different generators, and one of none.
+sub create_tables
+{
+	value_of(
+		'DROP TABLE IF EXISTS a, b, c;'
+		  . join ';',
+		map { "CREATE TABLE $_ (id bigint PRIMARY KEY, client int, n int, at timestamptz DEFAULT clock_timestamp())" }
+		  qw(a b c));
+	return;
+}
+
+# ----- a tick is of all generators -----
+
+# No generator begins before the newest tick of them all.
+start_afresh(LONG_TICK, 'snowflake.generators = 8',
+	'snowflake.clock_policy = advance', 'snowflake.clock_tolerance = 2h');
+$anna = SnowflakeSession->new($node);
+my $tick_of = 'SELECT snowflake_nextval(%s) >> 30';
+my $start_tick = $anna->value(sprintf $tick_of, "$other\::regclass");
+set_clock($clock_file, 2 * TICK_S);
+is($anna->value(sprintf $tick_of, "$other\::regclass"),
+	$start_tick + 2, 'a generator is two ticks ahead');
+set_clock($clock_file, 0);
+is_deeply(
+	[ map { $anna->value(sprintf $tick_of, $_) } "$third\::regclass", '' ],
+	[ ($start_tick + 2) x 2 ],
+	'the clock steps back: the others do not begin before it');
+$anna->rows('SET statement_timeout = 0');
+for my $setting ("clock_policy = 'error'", "clock_tolerance = '5s'")
+{
+	value_of("ALTER SYSTEM SET snowflake.$setting");
+}
+$node->reload;
+my ($fourth) = grep { $_ != $of_no_argument && $_ != $other && $_ != $third }
+  @founders;
+$node->poll_query_until('postgres',
+	"SELECT current_setting('snowflake.clock_policy') = 'error'");
+is((sqlstate_of($node, "SELECT snowflake_nextval($fourth\::regclass)"))[0],
+	'55000', 'nor by another policy, by one that has issued none');
+value_of('ALTER SYSTEM RESET ALL');
+$anna->quit;
+
+# ----- the number of generators changes -----
+
+create_tables();
+my $n = 0;
+sub fill_tables
+{
+	my ($what) = @_;
+	my $file = "$directory/fill";
+
+	unlink $file;
+	PostgreSQL::Test::Utils::append_to_file($file, join ";\n",
+		map { "INSERT INTO $_ (id, client, n) SELECT snowflake_nextval('$_'), :client_id, $n * 1000000 + i FROM generate_series(1, 200) AS i" }
+		  qw(a b c));
+	$n++;
+	my ($log) = PostgreSQL::Test::Utils::run_command(
+		[
+			'pgbench', '--no-vacuum', '--client=8', '--jobs=2',
+			'--transactions=3', "--file=$file", $node->connstr('postgres')
+		]);
+	like($log, qr{processed: 24/24\n}, "$what: ids are issued");
+	return;
+}
+
+sub is_in_order
+{
+	my ($what) = @_;
+
+	for my $table (qw(a b c))
+	{
+		is( value_of(
+				"SELECT count(*) FILTER (WHERE smallest <= before) FROM (SELECT min(id) AS smallest, lag(max(id)) OVER (ORDER BY n / 1000000) AS before FROM $table GROUP BY n / 1000000) AS o"
+			),
+			0,
+			"$what: ids of $table increase from one life to the next");
+	}
+	return;
+}
+
+$node->stop;
+unlink state_file($node);
+set_clock($clock_file, 0);
+my $offset = 0;
+start(SMALL_TICK, 'snowflake.generators = 8');
+fill_tables('8 generators');
+for my $case (
+	[ 1, 'fast', 0 ],
+	[ 3, 'fast', 0 ],
+	[ 8, 'immediate', 0 ],
+	[ 1, 'immediate', -1 ],
+	[ 8, 'fast', -1 ],
+	[ 3, 'immediate', -0.5 ],
+	[ 1024, 'immediate', -1 ])
+{
+	my ($count, $mode, $step) = @$case;
+
+	$node->stop($mode);
+	$offset += $step;
+	set_clock($clock_file, $offset);
+	start(SMALL_TICK, "snowflake.generators = $count");
+	fill_tables("$count generators after stop $mode, clock stepped $step s");
+}
+is_in_order('changes of snowflake.generators');
+
+# ----- two generators of one session -----
+
+# A block belongs to a generator.
+start_afresh(LONG_TICK, 'snowflake.generators = 8',
+	'snowflake.block_size = 64');
+$anna = SnowflakeSession->new($node);
+$bert = SnowflakeSession->new($node);
+my %taken;
+for (1 .. 400)
+{
+	my $session = ($anna, $bert)[ rand 2 ];
+	my $relation = ($other, $third)[ rand 2 ];
+
+	push @{ $taken{$relation} },
+	  take($session, "$relation\::regclass", 1 + int rand 5);
+}
+is(scalar(uniq @{ $taken{$_} }), scalar @{ $taken{$_} },
+	'two sessions with blocks of two generators: each id once a generator')
+  for sort keys %taken;
+$_->quit for $anna, $bert;
+
+# ----- a standby, and not preloaded -----
+
+my $primary = snowflake_node('primary', 'snowflake.generators = 8',
+	'wal_level = replica', 'max_wal_senders = 2');
+$primary->start;
+$primary->safe_psql('postgres', 'CREATE EXTENSION snowflake; CREATE TABLE a (id bigint)');
+$primary->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'base');
+$standby->set_standby_mode;
+$standby->start;
+is((sqlstate_of($standby, "SELECT snowflake_nextval('a')"))[0],
+	'25006', 'a table has no id on a standby');
+$standby->stop;
+$primary->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+$primary->restart;
+my ($state, undef, $hint) =
+  sqlstate_of($primary, "SELECT snowflake_nextval('a')");
+is($state, '55000', 'a table has no id without preload');
+like($hint, qr/shared_preload_libraries/, 'without preload: hint');
+$primary->append_conf('postgresql.conf',
+	"shared_preload_libraries = 'snowflake'\nsnowflake.worker_id = -1");
+$primary->restart;
+is((sqlstate_of($primary, "SELECT snowflake_nextval('a')"))[0],
+	'F0000', 'a table has no id without a worker id');
+$primary->stop;
+
+$node->stop;
+done_testing();
