@@ -463,6 +463,19 @@ is($bert->state_of('SELECT snowflake_nextval()'),
 	'', 'as does the one that was cancelled');
 $_->quit for $anna, $bert, $dora;
 
+# A block that had to be waited for is of a tick in which nobody has asked yet.
+start_afresh(LONG_TICK_OF_16, 'snowflake.block_size = 64');
+open_sessions();
+take($anna, 16);
+$anna->ask('SELECT snowflake_sequence(snowflake_nextval())');
+$anna->wait_until_it_waits;
+set_clock($clock_file, TICK_S);
+is_deeply(
+	[ ($anna->answer)[1], take($bert) ],
+	[ 0, 1 ],
+	'a block that was waited for begins with one id');
+close_sessions();
+
 # ----- many sessions -----
 
 start_afresh('snowflake.block_size = 64');
