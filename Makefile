@@ -14,7 +14,8 @@ OBJS = \
 	src/highwater.o \
 	src/layout.o \
 	src/module.o \
-	src/node.o
+	src/node.o \
+	src/text.o
 
 EXTENSION = snowflake
 DATA = snowflake--1.0.sql

@@ -155,3 +155,19 @@ AS 'MODULE_PATHNAME', 'snowflake_max_id_explicit'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_max_id(timestamptz, timestamptz, text) IS
 'the largest id of an instant''s tick, by this epoch and layout';
+
+-- Ids as text
+
+CREATE FUNCTION snowflake_to_text(id bigint, base integer)
+RETURNS text
+AS 'MODULE_PATHNAME', 'snowflake_to_text'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_to_text(bigint, integer) IS
+'an id as text in base 2, 16, 32, 36, 58 or 62';
+
+CREATE FUNCTION snowflake_from_text(text text, base integer)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_from_text'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_from_text(text, integer) IS
+'the id that a text in base 2, 16, 32, 36, 58 or 62 stands for';
