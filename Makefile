@@ -15,6 +15,7 @@ OBJS = \
 	src/layout.o \
 	src/module.o \
 	src/node.o \
+	src/partitions.o \
 	src/support.o \
 	src/text.o
 

@@ -188,3 +188,16 @@ AS 'MODULE_PATHNAME', 'snowflake_from_text'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_from_text(text, integer) IS
 'the id that a text in base 2, 16, 32, 36, 58 or 62 stands for';
+
+-- Partitions by time
+
+CREATE FUNCTION snowflake_create_partitions(
+    parent regclass,
+    since timestamptz,
+    until timestamptz,
+    step interval)
+RETURNS SETOF regclass
+AS 'MODULE_PATHNAME', 'snowflake_create_partitions'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+COMMENT ON FUNCTION snowflake_create_partitions(regclass, timestamptz, timestamptz, interval) IS
+'create the range partitions of a table partitioned by its snowflake ids';
