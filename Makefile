@@ -16,7 +16,10 @@ OBJS = \
 	src/layout.o \
 	src/module.o \
 	src/node.o \
-	src/stats.o
+	src/partitions.o \
+	src/stats.o \
+	src/support.o \
+	src/text.o
 
 EXTENSION = snowflake
 DATA = snowflake--1.0.sql

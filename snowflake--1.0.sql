@@ -3,6 +3,22 @@
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
 \echo Use "CREATE EXTENSION snowflake" to load this file. \quit
 
+-- What the planner asks
+
+CREATE FUNCTION snowflake_bound_support(internal)
+RETURNS internal
+AS 'MODULE_PATHNAME', 'snowflake_bound_support'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_bound_support(internal) IS
+'planner support for snowflake_min_id and snowflake_max_id';
+
+CREATE FUNCTION snowflake_nextvals_support(internal)
+RETURNS internal
+AS 'MODULE_PATHNAME', 'snowflake_nextvals_support'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_nextvals_support(internal) IS
+'planner support for snowflake_nextvals';
+
 -- Issuing
 
 CREATE FUNCTION snowflake_nextval()
@@ -19,12 +35,11 @@ LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_nextval(regclass) IS
 'issue the next id of the generator that a relation maps to';
 
--- The planner's guess of 1000 rows is of no use; a support function is not
--- worth its keep for what is usually a constant.
 CREATE FUNCTION snowflake_nextvals(count integer)
 RETURNS SETOF bigint
 AS 'MODULE_PATHNAME', 'snowflake_nextvals'
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE
+SUPPORT snowflake_nextvals_support;
 COMMENT ON FUNCTION snowflake_nextvals(integer) IS
 'issue so many ids, in increasing order';
 
@@ -92,14 +107,16 @@ COMMENT ON FUNCTION snowflake_encode(timestamptz, integer, integer, integer) IS
 CREATE FUNCTION snowflake_min_id(instant timestamptz)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_min_id'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
+LANGUAGE C STABLE STRICT PARALLEL SAFE
+SUPPORT snowflake_bound_support;
 COMMENT ON FUNCTION snowflake_min_id(timestamptz) IS
 'the smallest id of an instant''s tick';
 
 CREATE FUNCTION snowflake_max_id(instant timestamptz)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_max_id'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
+LANGUAGE C STABLE STRICT PARALLEL SAFE
+SUPPORT snowflake_bound_support;
 COMMENT ON FUNCTION snowflake_max_id(timestamptz) IS
 'the largest id of an instant''s tick';
 
@@ -233,3 +250,31 @@ LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION snowflake_stat_reset() IS
 'let snowflake_stat count from zero';
 REVOKE EXECUTE ON FUNCTION snowflake_stat_reset() FROM PUBLIC;
+-- Ids as text
+
+CREATE FUNCTION snowflake_to_text(id bigint, base integer)
+RETURNS text
+AS 'MODULE_PATHNAME', 'snowflake_to_text'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_to_text(bigint, integer) IS
+'an id as text in base 2, 16, 32, 36, 58 or 62';
+
+CREATE FUNCTION snowflake_from_text(text text, base integer)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_from_text'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_from_text(text, integer) IS
+'the id that a text in base 2, 16, 32, 36, 58 or 62 stands for';
+
+-- Partitions by time
+
+CREATE FUNCTION snowflake_create_partitions(
+    parent regclass,
+    since timestamptz,
+    until timestamptz,
+    step interval)
+RETURNS SETOF regclass
+AS 'MODULE_PATHNAME', 'snowflake_create_partitions'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+COMMENT ON FUNCTION snowflake_create_partitions(regclass, timestamptz, timestamptz, interval) IS
+'create the range partitions of a table partitioned by its snowflake ids';

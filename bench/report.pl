@@ -49,14 +49,15 @@ sub median
 sub pairwise
 {
 	my ($function, $x, $y) = @_;
-	return [] unless @$x && @$x == @$y;
-	return [ map { $function->($x->[$_], $y->[$_]) } 0 .. $#$x ];
+	# a sample that the machine spoilt is missing
+	return [ map { $function->($x->[$_], $y->[$_]) }
+		  grep { defined $x->[$_] && defined $y->[$_] } 0 .. $#$x ];
 }
 
 sub ratio { return pairwise(sub { $_[0] / $_[1] }, @_) }
 sub difference { return pairwise(sub { $_[0] - $_[1] }, @_) }
-sub scaled { my ($by, $x) = @_; return [ map { $_ * $by } @$x ] }
-sub ns { return [ map { 1e9 / $_ } @{ $_[0] } ] }
+sub scaled { my ($by, $x) = @_; return [ map { $_ * $by } grep { defined } @$x ] }
+sub ns { return [ map { defined $_ ? 1e9 / $_ : undef } @{ $_[0] } ] }
 
 # The samples of a measurement, a peer, a number of sessions, in a unit.
 sub values_of
@@ -73,9 +74,9 @@ sub values_of
 sub cell
 {
 	my ($format, $values) = @_;
-	return '-' unless @$values;
-	my ($min, @more) = sort { $a <=> $b } @$values;
-	my $text = sprintf "**$format**", median(@$values);
+	my ($min, @more) = sort { $a <=> $b } grep { defined } @$values;
+	return '-' unless defined $min;
+	my $text = sprintf "**$format**", median($min, @more);
 	$text .= sprintf " ($format .. $format)", $min, $more[-1] if @more;
 	return $text;
 }

@@ -127,6 +127,7 @@ ALTER SYSTEM SET snowflake.layout = '41/5/5';
 ALTER SYSTEM SET snowflake.epoch = 'yesterday';
 
 -- every object has a comment, and functions know their volatility
+\pset format unaligned
 SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS arguments,
        p.provolatile, p.proparallel, p.proisstrict,
        obj_description(p.oid, 'pg_proc') IS NOT NULL AS comment
@@ -135,6 +136,7 @@ SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS arguments,
   JOIN pg_proc AS p ON p.oid = d.objid AND d.classid = 'pg_proc'::regclass
  WHERE d.deptype = 'e'
  ORDER BY p.proname, pg_get_function_identity_arguments(p.oid) COLLATE "C";
+\pset format aligned
 
 -- the extension moves to another schema, and the DEFAULT goes along
 CREATE SCHEMA ids;

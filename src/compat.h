@@ -47,6 +47,12 @@ compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
 #endif
 }
 
+/* 16 has one check of ownership for all kinds of objects. */
+#if PG_VERSION_NUM < 160000
+#define object_ownercheck(class_id, object_id, role_id) \
+	pg_class_ownercheck(object_id, role_id)
+#endif
+
 /* 17 names a process by its place among the PGPROCs, and custom waits. */
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber (MyProc->pgprocno)

@@ -10,7 +10,8 @@
  * Ids of two generators of one node do repeat, and are of two tables; see
  * generator_next_of_relation().  Should a table move from one to another, as when
  * it is restored from a dump under another OID, its ids still do not repeat:
- * no generator issues an id of a tick before the newest of them all.
+ * no generator issues an id of a tick before the newest of them all; see
+ * look().
  *
  * Locking: a generator's word is changed by compare-and-swap and nothing
  * else, once ids are issued.  The word is read first and the clock after it,
@@ -156,6 +157,7 @@ typedef struct Attempt
 	int64		tick;			/* of the next id */
 	int64		wait_us;
 	int64		behind_us;		/* 0 unless it is behind the last tick */
+	int64		regression_us;	/* the same, but for the mark's lead */
 } Attempt;
 
 /* parameters */
@@ -332,13 +334,13 @@ generator_shmem_startup(void)
 }
 
 /* ERROR 55000 unless there is shared memory of ours. */
-void
-generator_require_preloaded(void)
+static void
+require_preloaded(const char *message)
 {
 	if (shared == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("snowflake ids cannot be issued because the library was not preloaded"),
+				 errmsg("%s", _(message)),
 				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
 }
 
@@ -360,7 +362,7 @@ attach(void)
 {
 	BackendSlot *slot;
 
-	generator_require_preloaded();
+	require_preloaded(gettext_noop("snowflake ids cannot be issued because the library was not preloaded"));
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
@@ -419,33 +421,28 @@ lead_us(int64 tick)
 	return layout_tick_start(layout, tick) - clock_now.now;
 }
 
-/*
- * Does the policy refuse to wait for a clock that is behind?  A start after a
- * crash is ahead of a clock that is in order by what the mark was; that much
- * is waited for under every policy.
- */
+/* Does the policy refuse to wait for a clock that is behind? */
 static bool
-is_too_far_behind(int64 last, const Attempt *attempt)
+is_too_far_behind(int64 regression_us)
 {
-	const Beginning *beginning = &shared->beginning.beginning;
-	int64		behind_us = attempt->behind_us;
-
-	if (last == beginning->word)
-		behind_us -= beginning->lead_us;
-	if (behind_us <= 0)
+	if (regression_us <= 0)
 		return false;
 	return generator_clock_policy == CLOCK_POLICY_ERROR ||
-		behind_us - allowed_lead_us() > clock_tolerance_us();
+		regression_us - allowed_lead_us() > clock_tolerance_us();
 }
 
 /*
  * What it comes to where the next id's tick is not the clock's: whether it
- * leads too far, and then whether to wait for it.
+ * leads too far, and then whether to wait for it.  A start after a crash is
+ * ahead of a clock that is in order by what the mark was; that much is waited
+ * for under every policy.
  */
 static void
 decide_on_lead(int64 last, Attempt *attempt)
 {
+	const Beginning *beginning = &shared->beginning.beginning;
 	int64		lead = lead_us(attempt->tick);
+	int64		last_lead = lead_us(tick_of(last));
 
 	attempt->outcome = OUTCOME_RESERVED;
 	if (lead <= allowed_lead_us())
@@ -457,9 +454,13 @@ decide_on_lead(int64 last, Attempt *attempt)
 
 	/* too early: is it the clock that is behind, or is the tick spent? */
 	attempt->wait_us = lead - allowed_lead_us();
-	attempt->behind_us = clock_now.tick < tick_of(last) ?
-		lead_us(tick_of(last)) : 0;
-	attempt->outcome = is_too_far_behind(last, attempt) ?
+	if (last_lead > allowed_lead_us())
+	{
+		attempt->behind_us = last_lead;
+		attempt->regression_us = last_lead -
+			(last == beginning->word ? beginning->lead_us : 0);
+	}
+	attempt->outcome = is_too_far_behind(attempt->regression_us) ?
 		OUTCOME_BEHIND : OUTCOME_WAIT;
 }
 
@@ -524,21 +525,6 @@ refuse(const Attempt *attempt)
 			 errhint("Check the server's clock, \"snowflake.epoch\" and \"snowflake.layout\".")));
 }
 
-/*
- * The last word that counts for a generator: its own or, if another one is
- * in a later tick, the one before that tick's first.
- */
-static inline int64
-last_that_counts(int64 last)
-{
-	int64		newest;
-
-	if (likely(generator_count == 1))
-		return last;
-	newest = (int64) pg_atomic_read_u64(&shared->newest.tick);
-	return newest > tick_of(last) ? end_of_tick(newest - 1) : last;
-}
-
 /* Lets the other generators know of a tick, before an id of it is out. */
 static inline void
 announce_tick(int64 tick)
@@ -555,6 +541,35 @@ announce_tick(int64 tick)
 }
 
 /*
+ * Looks at the word and then at the clock, and returns the last word that
+ * counts: the generator's own or, if another one is in a later tick, the last
+ * before that tick.  If the clock has stepped back behind that tick, a table
+ * may come to it with ids of another generator; then the tick is closed to
+ * this one.  Under "advance" it is not: all follow the one that leads most.
+ */
+static inline int64
+look(Generator *generator, uint64 *last)
+{
+	int64		newest = 0;
+
+	if (unlikely(generator_count > 1))
+		newest = (int64) pg_atomic_read_u64(&shared->newest.tick);
+
+	/* else some processors might read the clock before the words */
+	pg_read_barrier();
+	clock_read(layout, &clock_now);
+
+	if (likely(newest <= tick_of((int64) *last)))
+		return (int64) *last;
+	if (likely(clock_now.tick >= newest || allowed_lead_us() > 0))
+		return end_of_tick(newest - 1);
+	if (pg_atomic_compare_exchange_u64(&generator->last, last,
+									   (uint64) end_of_tick(newest)))
+		*last = (uint64) end_of_tick(newest);
+	return Max((int64) *last, end_of_tick(newest));
+}
+
+/*
  * One look at the word and the clock, and again if the word has changed
  * before it could be moved on.  Each time that is another session's success.
  */
@@ -566,13 +581,8 @@ try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
 
 	for (;;)
 	{
-		int64		counts = last_that_counts((int64) last);
-		int64		next;
+		int64		next = decide(look(generator, &last), attempt);
 
-		/* else some processors might read the clock before the words */
-		pg_read_barrier();
-		clock_read(layout, &clock_now);
-		next = decide(counts, attempt);
 		if (unlikely(attempt->outcome != OUTCOME_RESERVED))
 			return next;
 
@@ -622,63 +632,86 @@ note_regression(int64 behind_us)
 /* What a call keeps while it waits. */
 typedef struct Wait
 {
-	bool		has_waited[2];	/* for the tick, for the clock */
+	bool		has_waited_for_tick;
+	bool		has_waited_for_clock;
+	bool		has_regressed;
 	int64		wakeup_tick;	/* see take_wakeup() */
 } Wait;
 
-/* Sleeps, and counts the call once and the time that it took. */
-static void
-count_sleep(Wait *wait, WaitReason reason, int64 duration_us)
+/* Counts a call once, however often it looks. */
+static inline void
+count_once(bool *is_counted, uint64 *counter)
 {
-	GeneratorCounters *counters = &my_slot->counters;
-	bool		is_for_clock = reason == WAIT_FOR_CLOCK;
+	if (!*is_counted)
+		(*counter)++;
+	*is_counted = true;
+}
+
+/* Sleeps, and counts the time that it took. */
+static void
+sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
+{
 	instr_time	begin;
 	instr_time	end;
-
-	if (!wait->has_waited[is_for_clock])
-		(*(is_for_clock ? &counters->clock_waits :
-		   &counters->sequence_waits))++;
-	wait->has_waited[is_for_clock] = true;
 
 	INSTR_TIME_SET_CURRENT(begin);
 	clock_sleep(duration_us, reason);
 	INSTR_TIME_SET_CURRENT(end);
 	INSTR_TIME_SUBTRACT(end, begin);
-	*(is_for_clock ? &counters->clock_wait_us :
-	  &counters->sequence_wait_us) += INSTR_TIME_GET_MICROSEC(end);
+	*counter_us += INSTR_TIME_GET_MICROSEC(end);
+}
+
+/* Waits for the clock, or for the tick after a spent one. */
+static void
+wait_for(Generator *generator, const Attempt *attempt, Wait *wait)
+{
+	GeneratorCounters *counters = &my_slot->counters;
+
+	if (attempt->behind_us > 0)
+	{
+		count_once(&wait->has_waited_for_clock, &counters->clock_waits);
+		sleep_and_count(attempt->wait_us, WAIT_FOR_CLOCK,
+						&counters->clock_wait_us);
+	}
+	else
+	{
+		count_once(&wait->has_waited_for_tick, &counters->sequence_waits);
+		if (wait->wakeup_tick < attempt->tick)
+			wait->wakeup_tick = take_wakeup(generator, attempt->tick);
+		sleep_and_count(attempt->wait_us + layout->tick_us *
+						(wait->wakeup_tick - attempt->tick), WAIT_FOR_TICK,
+						&counters->sequence_wait_us);
+	}
 }
 
 /* Waits, or raises an error, as the outcome of an attempt demands. */
 static void
 wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 {
+	GeneratorCounters *counters = &my_slot->counters;
+
+	if (attempt->regression_us > 0)
+	{
+		if (!wait->has_regressed)
+			note_regression(attempt->regression_us);
+		count_once(&wait->has_regressed, &counters->clock_regressions);
+	}
+
 	if (attempt->outcome == OUTCOME_AT_MARK)
 		highwater_move_past(attempt->tick);
-	else if (attempt->outcome != OUTCOME_WAIT)
-	{
-		my_slot->counters.clock_refusals++;
-		if (attempt->outcome == OUTCOME_BEHIND)
-			note_regression(attempt->behind_us);
-		refuse(attempt);
-	}
-	else if (attempt->behind_us > 0)
-	{
-		if (!wait->has_waited[true])
-			note_regression(attempt->behind_us);
-		count_sleep(wait, WAIT_FOR_CLOCK, attempt->wait_us);
-	}
+	else if (attempt->outcome == OUTCOME_WAIT)
+		wait_for(generator, attempt, wait);
 	else
 	{
-		if (wait->wakeup_tick < attempt->tick)
-			wait->wakeup_tick = take_wakeup(generator, attempt->tick);
-		count_sleep(wait, WAIT_FOR_TICK, attempt->wait_us + layout->tick_us *
-					(wait->wakeup_tick - attempt->tick));
+		counters->clock_refusals++;
+		refuse(attempt);
 	}
 }
 
 /*
  * Reserves "wanted" words of one tick, fewer where the tick has no more, and
- * returns the first of them.  Waits as the rules say.
+ * returns the first of them.  Waits as the rules say, and then reserves one:
+ * it is another tick, in which the caller has not shown to be fast.
  */
 static inline int64
 reserve(Generator *generator, int64 wanted, int64 *reserved)
@@ -701,6 +734,7 @@ reserve(Generator *generator, int64 wanted, int64 *reserved)
 		if (likely(attempt.outcome == OUTCOME_RESERVED))
 			return next;
 		wait_or_refuse(generator, &attempt, &wait);
+		wanted = 1;
 	}
 }
 
@@ -720,13 +754,17 @@ issue(int64 word)
 
 /*
  * Is a run's tick still the one to issue in?  Not when it has passed, nor
- * when it now leads the clock too far.
+ * when it now leads the clock too far, nor when others have ids of a later
+ * one, which a clock that has stepped back does not show.
  */
 static inline bool
 run_is_current(const IdRun *run)
 {
 	int64		tick = tick_of(run->next - 1);	/* of the last handed out */
 
+	if (tick_of((int64) pg_atomic_read_u64(&run->generator->last)) > tick)
+		return false;
+	pg_read_barrier();
 	clock_read(layout, &clock_now);
 	return clock_now.position == SPAN_WITHIN &&
 		clock_now.tick <= tick &&
@@ -747,10 +785,16 @@ next_of_run(IdRun *run, Generator *generator, int64 largest)
 
 	if (!(is_current && run->left > 0 && run->last_id == my_slot->last_id))
 	{
-		run->size = is_current && run->left == 0 ?
+		int64		wanted = is_current && run->left == 0 ?
 			Min(run->size * 2, largest) : 1;
+
+		int64		reserved;
+		int64		next = reserve(generator, wanted, &reserved);
+
+		/* an error must not leave half of a run, so not before this */
+		run->next = next;
+		run->left = run->size = reserved;
 		run->generator = generator;
-		run->next = reserve(generator, run->size, &run->left);
 	}
 	run->left--;
 	run->last_id = issue(run->next++);
@@ -824,6 +868,13 @@ generator_last_of_session(int64 *id)
 	return true;
 }
 
+/* The same for those who want to know about them. */
+void
+generator_require_counters(void)
+{
+	require_preloaded(gettext_noop("snowflake ids are not counted because the library was not preloaded"));
+}
+
 /*
  * Counters are read without a lock while their owners go on, each as a whole;
  * together they are no more exact than that.
@@ -836,6 +887,7 @@ add_counters(GeneratorCounters *sum, const GeneratorCounters *counters)
 	sum->sequence_wait_us += counters->sequence_wait_us;
 	sum->clock_waits += counters->clock_waits;
 	sum->clock_wait_us += counters->clock_wait_us;
+	sum->clock_regressions += counters->clock_regressions;
 	sum->clock_refusals += counters->clock_refusals;
 }
 
@@ -847,6 +899,7 @@ subtract_counters(GeneratorCounters *from, const GeneratorCounters *counters)
 	from->sequence_wait_us -= counters->sequence_wait_us;
 	from->clock_waits -= counters->clock_waits;
 	from->clock_wait_us -= counters->clock_wait_us;
+	from->clock_regressions -= counters->clock_regressions;
 	from->clock_refusals -= counters->clock_refusals;
 }
 
@@ -872,14 +925,13 @@ generator_totals(GeneratorTotals *result)
 {
 	Totals	   *totals;
 
-	generator_require_preloaded();
+	generator_require_counters();
 	totals = &shared->totals.totals;
-	result->high_water_writes = highwater_writes();
 
 	LWLockAcquire(&totals->lock, LW_SHARED);
 	sum_slots(&result->counters, &result->last_id);
 	subtract_counters(&result->counters, &totals->before);
-	result->high_water_writes -= totals->writes_before;
+	result->high_water_writes = highwater_writes() - totals->writes_before;
 	result->max_regression_us = totals->max_regression_us;
 	result->since = totals->since;
 	LWLockRelease(&totals->lock);
@@ -891,9 +943,13 @@ generator_session(int number, GeneratorSession *session)
 {
 	const BackendSlot *slot = &slots[number].slot;
 
+	GeneratorCounters before = slot->before;
+
+	/* counters only grow, so what is read later is no less */
+	pg_read_barrier();
 	session->pid = slot->pid;
 	session->counters = slot->counters;
-	subtract_counters(&session->counters, &slot->before);
+	subtract_counters(&session->counters, &before);
 	session->last_id = has_issued(slot) ? slot->last_id : NO_ID;
 }
 
@@ -903,16 +959,13 @@ generator_reset_totals(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	Totals	   *totals;
-	uint64		writes;
 	int64		last_id;
 
-	generator_require_preloaded();
+	generator_require_counters();
 	totals = &shared->totals.totals;
-	writes = highwater_writes();
-
 	LWLockAcquire(&totals->lock, LW_EXCLUSIVE);
 	sum_slots(&totals->before, &last_id);
-	totals->writes_before = writes;
+	totals->writes_before = highwater_writes();
 	totals->max_regression_us = 0;
 	totals->since = now;
 	LWLockRelease(&totals->lock);

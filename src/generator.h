@@ -45,6 +45,7 @@ typedef struct GeneratorCounters
 	uint64		sequence_wait_us;
 	uint64		clock_waits;	/* calls that waited for the clock */
 	uint64		clock_wait_us;
+	uint64		clock_regressions;	/* calls that found it stepped back */
 	uint64		clock_refusals; /* calls refused because of the clock */
 } GeneratorCounters;
 
@@ -52,7 +53,7 @@ typedef struct GeneratorCounters
 typedef struct GeneratorTotals
 {
 	GeneratorCounters counters;
-	int64		last_id;		/* -1: none since the start */
+	int64		last_id;		/* the sessions' largest last one; -1: none */
 	int64		max_regression_us;
 	uint64		high_water_writes;
 	TimestampTz since;
@@ -85,7 +86,7 @@ extern int64 generator_next_of_relation(Oid relation);
 extern int64 generator_next_of_run(IdRun *run, int64 wanted);
 extern bool generator_last_of_session(int64 *id);
 
-extern void generator_require_preloaded(void);
+extern void generator_require_counters(void);
 extern void generator_totals(GeneratorTotals *totals);
 extern void generator_session(int number, GeneratorSession *session);
 extern void generator_reset_totals(void);

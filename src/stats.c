@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "compat.h"
@@ -108,8 +109,7 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	values[i++] = TimestampTzGetDatum(last_issued_at);
 	values[i++] = Int64GetDatum((int64) totals.counters.sequence_waits);
 	values[i++] = interval_datum((int64) totals.counters.sequence_wait_us);
-	values[i++] = Int64GetDatum((int64) (totals.counters.clock_waits +
-										 totals.counters.clock_refusals));
+	values[i++] = Int64GetDatum((int64) totals.counters.clock_regressions);
 	values[i++] = interval_datum(totals.max_regression_us);
 	values[i++] = interval_datum((int64) totals.counters.clock_wait_us);
 	values[i++] = Int64GetDatum((int64) totals.counters.clock_refusals);
@@ -133,7 +133,7 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 	bool		sees_all = has_privs_of_role(GetUserId(),
 											 ROLE_PG_READ_ALL_STATS);
 
-	generator_require_preloaded();
+	generator_require_counters();
 	InitMaterializedSRF(fcinfo, 0);
 	for (int number = 0; number < MaxBackends; number++)
 	{

@@ -1,0 +1,125 @@
+-- A range of time is a range of the primary key: what the planner makes of
+-- it, on a server that preloads the library.  Ids are made by the server's
+-- own layout, whichever that is.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS snowflake;
+RESET client_min_messages;
+SET TimeZone = 'UTC';
+
+-- a row a minute for the last 40 days, and an hour ahead
+CREATE TABLE visits (id bigint PRIMARY KEY, n int);
+INSERT INTO visits
+SELECT snowflake_encode(date_trunc('minute', now()) - n * interval '1 minute', 0, 0, 0), n
+  FROM generate_series(-60, 40 * 24 * 60) AS n;
+VACUUM ANALYZE visits;
+
+-- the plan, without the numbers that folding has left
+CREATE FUNCTION plan(query text) RETURNS SETOF text
+LANGUAGE plpgsql AS $$
+DECLARE
+  line text;
+BEGIN
+  FOR line IN EXECUTE 'EXPLAIN (COSTS OFF) ' || query LOOP
+    RETURN NEXT regexp_replace(line, '''\d+''::bigint', 'CONST', 'g');
+  END LOOP;
+END $$;
+
+-- the index, with a constant folded and with now() evaluated once
+SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id('2030-01-01 00:00+00') AND id < snowflake_min_id('2030-01-01 01:00+00') $$);
+SELECT plan($$ SELECT * FROM visits WHERE id > snowflake_max_id('2035-01-01 00:00+00') $$);
+SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id(now() - interval '1 hour') $$);
+SELECT plan($$ SELECT * FROM visits ORDER BY id DESC LIMIT 10 $$);
+-- what is not folded: NULL, and an instant that depends on the session
+SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id(NULL) $$);
+SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id(date '2035-01-01') $$);
+-- it is folded to what it returns
+SELECT snowflake_min_id('2030-05-06 07:08:09.123456+00') = min_id AND snowflake_max_id('2030-05-06 07:08:09.123456+00') = max_id AS same
+  FROM (SELECT snowflake_min_id(t) AS min_id, snowflake_max_id(t) AS max_id
+          FROM (SELECT timestamptz '2030-05-06 07:08:09.123456+00' AS t OFFSET 0) AS o) AS at_run_time;
+
+-- estimates are within twice the rows, and the rows are those of the range
+CREATE FUNCTION rows_of(query text, OUT estimated float8, OUT actual float8)
+LANGUAGE plpgsql AS $$
+DECLARE
+  plan json;
+BEGIN
+  EXECUTE 'EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) ' || query INTO plan;
+  estimated := plan -> 0 -> 'Plan' ->> 'Plan Rows';
+  actual := plan -> 0 -> 'Plan' ->> 'Actual Rows';
+END $$;
+SELECT since, until, actual,
+       estimated BETWEEN actual / 2 AND actual * 2 AS close
+  FROM (VALUES (interval '1 hour', interval '0'), ('6 hours', '0'), ('1 day', '12 hours'),
+               ('10 days', '9 days'), ('30 days', '0'), ('20 days', '19 days 20 hours')) AS v(since, until),
+       LATERAL rows_of(format($$
+         SELECT * FROM visits
+          WHERE id >= snowflake_min_id(date_trunc('minute', now()) - interval %L)
+            AND id < snowflake_min_id(date_trunc('minute', now()) - interval %L) $$, since, until));
+-- by constants, the same
+SELECT actual, estimated BETWEEN actual / 2 AND actual * 2 AS close
+  FROM rows_of(format($$
+         SELECT * FROM visits WHERE id >= snowflake_min_id(%L) AND id < snowflake_min_id(%L) $$,
+         date_trunc('minute', now()) - interval '5 days', date_trunc('minute', now()) - interval '4 days'));
+-- by the parameter of a prepared statement, too
+SET plan_cache_mode = force_custom_plan;
+PREPARE since(timestamptz) AS SELECT * FROM visits WHERE id >= snowflake_min_id($1);
+SELECT actual, estimated BETWEEN actual / 2 AND actual * 2 AS close
+  FROM rows_of($$ EXECUTE since(date_trunc('minute', now()) - interval '1 day') $$);
+RESET plan_cache_mode;
+
+-- how many ids are asked for
+SELECT count, (rows_of(format('SELECT * FROM snowflake_nextvals(%s)', count))).*
+  FROM unnest(ARRAY['1', '250', '40 + 2', '0', 'NULL::int', 'length(''abc'')']) AS count;
+
+-- partitions: pruned when planned by constants, and when run by now()
+CREATE TABLE events (id bigint, n int) PARTITION BY RANGE (id);
+CREATE TABLE events_old PARTITION OF events
+  FOR VALUES FROM (0) TO (snowflake_min_id('2025-01-01 00:00+00'));
+CREATE TABLE events_2025_01 PARTITION OF events
+  FOR VALUES FROM (snowflake_min_id('2025-01-01 00:00+00')) TO (snowflake_min_id('2025-02-01 00:00+00'));
+CREATE TABLE events_2025_02 PARTITION OF events
+  FOR VALUES FROM (snowflake_min_id('2025-02-01 00:00+00')) TO (snowflake_min_id('2025-03-01 00:00+00'));
+CREATE TABLE events_new PARTITION OF events
+  FOR VALUES FROM (snowflake_min_id('2025-03-01 00:00+00')) TO (MAXVALUE);
+SELECT plan($$ SELECT * FROM events WHERE id >= snowflake_min_id('2025-01-10 00:00+00') AND id < snowflake_min_id('2025-01-11 00:00+00') $$);
+SELECT plan($$ SELECT * FROM events WHERE id >= snowflake_min_id('2025-01-10 00:00+00') AND id <= snowflake_max_id('2025-02-11 00:00+00') $$);
+SELECT plan($$ DELETE FROM events WHERE id < snowflake_min_id('2025-01-01 00:00+00') $$);
+SELECT plan($$ SELECT * FROM events WHERE id >= snowflake_min_id(now()) $$);
+-- of a generic plan, at run time too
+SET plan_cache_mode = force_generic_plan;
+PREPARE of_events(timestamptz) AS SELECT * FROM events WHERE id >= snowflake_min_id($1);
+SELECT plan($$ EXECUTE of_events('2025-02-10 00:00+00') $$);
+SELECT plan($$ EXECUTE of_events('2025-03-10 00:00+00') $$);
+RESET plan_cache_mode;
+-- by an init plan, as it runs
+CREATE FUNCTION never_executed(query text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+  line text;
+  lines bigint := 0;
+BEGIN
+  FOR line IN EXECUTE 'EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) ' || query LOOP
+    lines := lines + (line LIKE '%events_%(never executed)')::int;
+  END LOOP;
+  RETURN lines;
+END $$;
+SELECT never_executed('SELECT * FROM events WHERE id >= (SELECT snowflake_min_id(now()))'),
+       never_executed('SELECT * FROM events') AS of_all;
+
+-- the bound is no immutable one all the same: an index outlives the layout
+CREATE INDEX ON visits (n) WHERE id >= snowflake_min_id('2025-01-01 00:00+00');
+ALTER TABLE visits ADD COLUMN bound bigint GENERATED ALWAYS AS (snowflake_min_id('2025-01-01 00:00+00')) STORED;
+
+-- nobody is let in by the planner
+CREATE ROLE regress_snowflake_outsider;
+REVOKE EXECUTE ON FUNCTION snowflake_min_id(timestamptz) FROM PUBLIC;
+SET ROLE regress_snowflake_outsider;
+SELECT snowflake_min_id('2025-01-01 00:00+00');
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION snowflake_min_id(timestamptz) TO PUBLIC;
+DROP ROLE regress_snowflake_outsider;
+
+DEALLOCATE since;
+DEALLOCATE of_events;
+DROP TABLE visits, events;
+DROP FUNCTION plan, rows_of, never_executed;
