@@ -305,14 +305,16 @@ start_afresh(LONG_TICK, 'snowflake.block_size = 64');
 open_sessions();
 take($anna, 8);                 # 0, 1..2, 3..6 and one of 7..14
 $anna->terminate;
-$anna = SnowflakeSession->new($node);
-is($anna->state_of('SELECT snowflake_currval()'),
-	'55000', "a session has no id when another's backend has ended");
+my @heirs = map { SnowflakeSession->new($node) } 1 .. 6;    # one has its slot
 is_deeply(
-	[ map { take($_) } $anna, $bert, $anna, $bert, $anna ],
-	[ 15, 16, 17, 19, 18 ],
+	[ map { $_->state_of('SELECT snowflake_currval()') } @heirs ],
+	[ ('55000') x 6 ],
+	"a session has no id when another's backend has ended");
+is_deeply(
+	[ map { take($_) } @heirs, @heirs ],
+	[ 15 .. 20, map { 21 + 2 * $_ } 0 .. 5 ],
 	'nor does it inherit the block, or its size');
-close_sessions();
+$_->quit for @heirs, $bert, $carl, $dora;
 
 # Smaller and larger blocks in the middle of one.
 start_afresh(LONG_TICK);
@@ -464,7 +466,7 @@ is($bert->state_of('SELECT snowflake_nextval()'),
 $_->quit for $anna, $bert, $dora;
 
 # A block that had to be waited for is of a tick in which nobody has asked yet.
-start_afresh(LONG_TICK_OF_16, 'snowflake.block_size = 64');
+start_afresh(LONG_TICK_OF_16, 'snowflake.block_size = 8');
 open_sessions();
 take($anna, 16);
 $anna->ask('SELECT snowflake_sequence(snowflake_nextval())');
