@@ -8,6 +8,7 @@
 
 MODULE_big = snowflake
 OBJS = \
+	src/activity.o \
 	src/clock.o \
 	src/functions.o \
 	src/generator.o \

@@ -366,11 +366,9 @@ partition_name(const Parent *parent, const char *suffix)
 static void
 check_overlap(const Parent *parent, WantedPartition *wanted)
 {
-	ListCell   *cell;
-
-	foreach(cell, parent->ranges)
+	for (int i = 0; i < list_length(parent->ranges); i++)
 	{
-		const IdRange *range = (const IdRange *) lfirst(cell);
+		const IdRange *range = (const IdRange *) list_nth(parent->ranges, i);
 
 		if (range->from == wanted->range.from &&
 			range->to == wanted->range.to)
@@ -396,11 +394,10 @@ check_gaps(const Parent *parent, const IdRange *wanted)
 {
 	const IdRange *below = NULL;
 	const IdRange *above = NULL;
-	ListCell   *cell;
 
-	foreach(cell, parent->ranges)
+	for (int i = 0; i < list_length(parent->ranges); i++)
 	{
-		const IdRange *range = (const IdRange *) lfirst(cell);
+		const IdRange *range = (const IdRange *) list_nth(parent->ranges, i);
 
 		if (range->to <= wanted->from)
 			below = range;		/* they are in order: the last such one */
@@ -459,7 +456,6 @@ snowflake_create_partitions(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	Parent		parent;
 	List	   *partitions;
-	ListCell   *cell;
 	IdRange		all;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
@@ -469,16 +465,17 @@ snowflake_create_partitions(PG_FUNCTION_ARGS)
 	partitions = wanted_partitions(PG_GETARG_TIMESTAMPTZ(1),
 								   PG_GETARG_TIMESTAMPTZ(2),
 								   PG_GETARG_INTERVAL_P(3));
-	foreach(cell, partitions)
-		check_overlap(&parent, (WantedPartition *) lfirst(cell));
+	for (int i = 0; i < list_length(partitions); i++)
+		check_overlap(&parent, (WantedPartition *) list_nth(partitions, i));
 	all.from = ((WantedPartition *) linitial(partitions))->range.from;
 	all.to = ((WantedPartition *) llast(partitions))->range.to;
 	check_gaps(&parent, &all);
 
 	SPI_connect();
-	foreach(cell, partitions)
+	for (int i = 0; i < list_length(partitions); i++)
 	{
-		const WantedPartition *wanted = (const WantedPartition *) lfirst(cell);
+		const WantedPartition *wanted =
+			(const WantedPartition *) list_nth(partitions, i);
 		Datum		values[1];
 		bool		nulls[1] = {false};
 
