@@ -75,7 +75,6 @@ typedef struct Parent
 	Oid			relid;
 	char	   *name;
 	char	   *schema;
-	bool		is_temporary;
 	List	   *ranges;			/* of IdRange: the partitions that it has */
 } Parent;
 
@@ -185,8 +184,6 @@ read_parent(Oid relid, Parent *parent)
 	parent->relid = relid;
 	parent->name = pstrdup(RelationGetRelationName(relation));
 	parent->schema = get_namespace_name(RelationGetNamespace(relation));
-	parent->is_temporary =
-		relation->rd_rel->relpersistence == RELPERSISTENCE_TEMP;
 	parent->ranges = existing_ranges(relation);
 
 	/* CREATE TABLE refuses a table that is in use, by us too */
@@ -430,8 +427,8 @@ create_partition(const Parent *parent, const WantedPartition *wanted)
 	char	   *name = partition_name(parent, wanted->suffix);
 	char	   *statement;
 
-	statement = psprintf("CREATE %sTABLE %s PARTITION OF %s FOR VALUES FROM (" INT64_FORMAT ") TO (" INT64_FORMAT ")",
-						 parent->is_temporary ? "TEMPORARY " : "",
+	/* in the schema of a temporary one, it is temporary, too */
+	statement = psprintf("CREATE TABLE %s PARTITION OF %s FOR VALUES FROM (" INT64_FORMAT ") TO (" INT64_FORMAT ")",
 						 quote_qualified_identifier(parent->schema, name),
 						 quote_qualified_identifier(parent->schema,
 													parent->name),
