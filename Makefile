@@ -9,6 +9,7 @@
 
 MODULE_big = snowflake
 OBJS = \
+	src/activity.o \
 	src/clock.o \
 	src/functions.o \
 	src/generator.o \

@@ -278,3 +278,23 @@ AS 'MODULE_PATHNAME', 'snowflake_create_partitions'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION snowflake_create_partitions(regclass, timestamptz, timestamptz, interval) IS
 'create the range partitions of a table partitioned by its snowflake ids';
+
+-- Looking at tables by their ids
+
+-- Not safe for parallel workers: the table may be a temporary one.
+CREATE FUNCTION snowflake_activity(
+    rel regclass,
+    col name,
+    bucket interval,
+    since timestamptz DEFAULT NULL,
+    until timestamptz DEFAULT NULL)
+RETURNS TABLE (
+    bucket timestamptz,
+    datacenter_id integer,
+    worker_id integer,
+    ids bigint)
+AS 'MODULE_PATHNAME', 'snowflake_activity'
+LANGUAGE C STABLE PARALLEL RESTRICTED
+SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION snowflake_activity(regclass, name, interval, timestamptz, timestamptz) IS
+'how many ids of a table were issued when, and by which node';

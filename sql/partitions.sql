@@ -29,7 +29,11 @@ CREATE TABLE "Odd Schema"."Even""ts" (id bigint PRIMARY KEY DEFAULT snowflake_ne
 SELECT snowflake_create_partitions('"Odd Schema"."Even""ts"', '2027-12-01', '2028-04-15', '1 month');
 SELECT * FROM partitions_of('"Odd Schema"."Even""ts"');
 -- those there are are skipped, those that follow are made
+BEGIN;
 SELECT * FROM snowflake_create_partitions('"Odd Schema"."Even""ts"', '2027-12-01', '2028-05-01', '1 month');
+-- reads and writes go on meanwhile
+SELECT mode FROM pg_locks WHERE relation = '"Odd Schema"."Even""ts"'::regclass AND pid = pg_backend_pid();
+COMMIT;
 SELECT * FROM snowflake_create_partitions('"Odd Schema"."Even""ts"', '2028-02-01', '2028-07-01', '1 month') AS made;
 -- an id at each side of a bound
 INSERT INTO "Odd Schema"."Even""ts"
@@ -92,6 +96,12 @@ DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2028-10-28', '2028-10-31', '1 day');
 SELECT name, ends - begins AS length, exact FROM partitions_of('days');
+-- a day without midnight does not move those that follow
+SET TimeZone = 'Asia/Beirut';
+DROP TABLE days;
+CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
+SELECT snowflake_create_partitions('days', '2024-03-30', '2024-04-03', '1 day');
+SELECT * FROM partitions_of('days');
 SET TimeZone = 'UTC';
 DROP TABLE days, hours;
 
@@ -151,6 +161,8 @@ SELECT snowflake_create_partitions('t', NULL, '2028-02-01', '1 hour');
 SELECT snowflake_create_partitions('t', '1990-01-01', '1991-01-01', '1 year');
 SELECT snowflake_create_partitions('t', '2290-01-01', '2291-01-01', '1 year');
 SELECT snowflake_create_partitions('t', '2028-01-01', '2291-01-01', '1 year');
+SELECT snowflake_create_partitions('t', last_year, last_year + interval '1 day', '1 year')
+  FROM date_trunc('year', snowflake_timestamp(snowflake_max_id('infinity'))) AS last_year;
 \set VERBOSITY default
 -- an epoch within the first partition is its beginning
 SELECT snowflake_create_partitions('t', '2000-01-01', '2030-01-01', '30 years');

@@ -55,6 +55,8 @@ SELECT snowflake_from_text('1y2p0ij32e8e8', 36);
 SELECT snowflake_from_text('NQm6nKp8qFD', 58);
 SELECT snowflake_from_text('AzL8n0Y58m8', 62);
 SELECT snowflake_from_text(repeat('z', 40), 62);
+SELECT snowflake_from_text('1' || repeat('0', 70), 2);
+SELECT snowflake_from_text('1' || repeat('0', 20), 16);
 SELECT snowflake_to_text(-1, 62);
 SELECT snowflake_to_text(-9223372036854775808, 2);
 

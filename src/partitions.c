@@ -75,7 +75,6 @@ typedef struct Parent
 	Oid			relid;
 	char	   *name;
 	char	   *schema;
-	bool		is_temporary;
 	List	   *ranges;			/* of IdRange: the partitions that it has */
 } Parent;
 
@@ -185,8 +184,6 @@ read_parent(Oid relid, Parent *parent)
 	parent->relid = relid;
 	parent->name = pstrdup(RelationGetRelationName(relation));
 	parent->schema = get_namespace_name(RelationGetNamespace(relation));
-	parent->is_temporary =
-		relation->rd_rel->relpersistence == RELPERSISTENCE_TEMP;
 	parent->ranges = existing_ranges(relation);
 
 	/* CREATE TABLE refuses a table that is in use, by us too */
@@ -366,11 +363,9 @@ partition_name(const Parent *parent, const char *suffix)
 static void
 check_overlap(const Parent *parent, WantedPartition *wanted)
 {
-	ListCell   *cell;
-
-	foreach(cell, parent->ranges)
+	for (int i = 0; i < list_length(parent->ranges); i++)
 	{
-		const IdRange *range = (const IdRange *) lfirst(cell);
+		const IdRange *range = (const IdRange *) list_nth(parent->ranges, i);
 
 		if (range->from == wanted->range.from &&
 			range->to == wanted->range.to)
@@ -396,11 +391,10 @@ check_gaps(const Parent *parent, const IdRange *wanted)
 {
 	const IdRange *below = NULL;
 	const IdRange *above = NULL;
-	ListCell   *cell;
 
-	foreach(cell, parent->ranges)
+	for (int i = 0; i < list_length(parent->ranges); i++)
 	{
-		const IdRange *range = (const IdRange *) lfirst(cell);
+		const IdRange *range = (const IdRange *) list_nth(parent->ranges, i);
 
 		if (range->to <= wanted->from)
 			below = range;		/* they are in order: the last such one */
@@ -433,8 +427,8 @@ create_partition(const Parent *parent, const WantedPartition *wanted)
 	char	   *name = partition_name(parent, wanted->suffix);
 	char	   *statement;
 
-	statement = psprintf("CREATE %sTABLE %s PARTITION OF %s FOR VALUES FROM (" INT64_FORMAT ") TO (" INT64_FORMAT ")",
-						 parent->is_temporary ? "TEMPORARY " : "",
+	/* in the schema of a temporary one, it is temporary, too */
+	statement = psprintf("CREATE TABLE %s PARTITION OF %s FOR VALUES FROM (" INT64_FORMAT ") TO (" INT64_FORMAT ")",
 						 quote_qualified_identifier(parent->schema, name),
 						 quote_qualified_identifier(parent->schema,
 													parent->name),
@@ -459,7 +453,6 @@ snowflake_create_partitions(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	Parent		parent;
 	List	   *partitions;
-	ListCell   *cell;
 	IdRange		all;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
@@ -469,16 +462,17 @@ snowflake_create_partitions(PG_FUNCTION_ARGS)
 	partitions = wanted_partitions(PG_GETARG_TIMESTAMPTZ(1),
 								   PG_GETARG_TIMESTAMPTZ(2),
 								   PG_GETARG_INTERVAL_P(3));
-	foreach(cell, partitions)
-		check_overlap(&parent, (WantedPartition *) lfirst(cell));
+	for (int i = 0; i < list_length(partitions); i++)
+		check_overlap(&parent, (WantedPartition *) list_nth(partitions, i));
 	all.from = ((WantedPartition *) linitial(partitions))->range.from;
 	all.to = ((WantedPartition *) llast(partitions))->range.to;
 	check_gaps(&parent, &all);
 
 	SPI_connect();
-	foreach(cell, partitions)
+	for (int i = 0; i < list_length(partitions); i++)
 	{
-		const WantedPartition *wanted = (const WantedPartition *) lfirst(cell);
+		const WantedPartition *wanted =
+			(const WantedPartition *) list_nth(partitions, i);
 		Datum		values[1];
 		bool		nulls[1] = {false};
 
