@@ -1,6 +1,6 @@
 # Moving tables to snowflakes on a server in use: the dry run as a script,
 # other sessions meanwhile, dump and restore, a peer's ids, and migrations as
-# Django and Rails make them.
+# Django, SQLAlchemy and Rails make them.
 use strict;
 use warnings FATAL => 'all';
 
@@ -165,7 +165,8 @@ $node->command_ok(
 	'restored with the event trigger on');
 is(dump_of('restored'), dump_of('by_function'), 'as it was dumped');
 
-# Django's own applications, with keys of both widths.
+# The ORMs' own migrations, with keys of both widths, in tables that the event
+# trigger sees.  The packages are not worth installing for this alone.
 my $django = script('django_site.py', <<'PYTHON');
 import sys
 import django
@@ -196,21 +197,51 @@ class CreateBooks < ActiveRecord::Migration[6.0]
     create_table(:tags, id: :serial) { |t| t.string :name }
     create_table(:taggings, id: :serial) { |t| t.integer :tag_id }
     add_foreign_key :taggings, :tags
+    create_table(:pages, id: :bigint, default: -> { 'snowflake_nextval()' }) { |t| t.string :title }
   end
 end
 class Author < ActiveRecord::Base; has_many :books; end
 class Book < ActiveRecord::Base; belongs_to :author; end
 class Tag < ActiveRecord::Base; end
 class Tagging < ActiveRecord::Base; end
+class Page < ActiveRecord::Base; end
 CreateBooks.migrate(:up)
 author = Author.create!(name: 'Ann')
 book = author.books.create!(title: 'Snow')
 tag = Tag.create!(name: 'cold')
 Tagging.create!(tag_id: tag.id)
-puts [author.id > 2**32, book.reload.author.name, Tagging.first.tag_id == tag.id].join(' ')
+puts [author.id > 2**32, Page.create!(title: 'One').id > author.id, book.reload.author.name, Tagging.first.tag_id == tag.id].join(' ')
 RUBY
+my $sqlalchemy = script('alchemy.py', <<'PYTHON');
+import sys
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, declarative_base
+host, port, database = sys.argv[1:]
+Base = declarative_base()
+class Person(Base):
+    __tablename__ = "person"
+    id = sa.Column(sa.Integer, primary_key=True)
+    parent = sa.Column(sa.ForeignKey("person.id"))
+class Order(Base):
+    __tablename__ = "orders"
+    id = sa.Column(sa.BigInteger, primary_key=True, server_default=sa.text("snowflake_nextval()"))
+class Invoice(Base):
+    __tablename__ = "invoice"
+    id = sa.Column(sa.Integer, sa.Identity(), primary_key=True)
+engine = sa.create_engine(f"postgresql+psycopg2:///{database}?host={host}&port={port}")
+Base.metadata.create_all(engine)
+with Session(engine) as session:
+    mother = Person()
+    session.add(mother)
+    session.flush()
+    child = Person(parent=mother.id)
+    order = Order()
+    session.add_all([child, order])
+    session.commit()
+    print(mother.id > 2**32, session.get(Person, child.id).parent == mother.id, order.id > mother.id)
+PYTHON
 my $keys = q{
-SELECT count(*) > 3, count(*) FILTER (WHERE t <> 'bigint'::regtype OR d IS DISTINCT FROM 'snowflake_nextval()')
+SELECT count(*) >= 3, count(*) FILTER (WHERE t <> 'bigint'::regtype OR d IS DISTINCT FROM 'snowflake_nextval()')
   FROM (SELECT atttypid AS t, pg_get_expr(adbin, adrelid) AS d
           FROM pg_constraint
           JOIN pg_attribute ON attrelid = conrelid AND attnum = ANY (conkey)
@@ -230,7 +261,13 @@ for my $orm (
 		'/usr/bin/python3', $django, 'BigAutoField'
 	],
 	[
-		'rails', 'true Ann true',
+		'sqlalchemy', 'True True True',
+		"/usr/bin/python3 -c 'import sqlalchemy, psycopg2'",
+		'python3-sqlalchemy and python3-psycopg2',
+		'/usr/bin/python3', $sqlalchemy
+	],
+	[
+		'rails', 'true true Ann true',
 		"ruby -e 'require \"active_record\"; require \"pg\"'",
 		'ruby-activerecord and ruby-pg', 'ruby', $rails
 	])
