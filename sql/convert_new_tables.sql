@@ -65,9 +65,10 @@ ALTER TABLE key_later ADD PRIMARY KEY (id);
 CREATE TABLE of_reference (id integer PRIMARY KEY, other integer REFERENCES no_default);
 CREATE TEMP TABLE passing (id serial PRIMARY KEY);
 CREATE TABLE inheritor (id serial PRIMARY KEY) INHERITS (plain);
+CREATE TABLE copy_of_serial (LIKE unique_only INCLUDING ALL, PRIMARY KEY (id));
 CREATE TABLE IF NOT EXISTS key_later (id serial PRIMARY KEY);
 SELECT * FROM columns_of('plain', 'unique_only', 'no_default', 'as_query', 'of_text', 'of_shared',
-                         'key_later', 'of_reference', 'passing', 'inheritor');
+                         'key_later', 'of_reference', 'passing', 'inheritor', 'copy_of_serial');
 
 -- what cannot be converted is made all the same, with a warning
 CREATE TABLE by_key (id serial PRIMARY KEY) PARTITION BY RANGE (id);
