@@ -436,6 +436,7 @@ CREATE FUNCTION snowflake_convert(rel regclass, col name, dry_run boolean DEFAUL
 RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
+SET snowflake_convert.schemas = ','     -- none: the event trigger keeps out of it
 AS $$
 DECLARE
     home name := (SELECT nspname FROM pg_extension

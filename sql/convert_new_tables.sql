@@ -74,8 +74,9 @@ SELECT * FROM columns_of('plain', 'unique_only', 'no_default', 'as_query', 'of_t
 CREATE TABLE by_key (id serial PRIMARY KEY) PARTITION BY RANGE (id);
 SELECT * FROM columns_of('by_key');
 -- a table with rows is not rewritten under its users
-CREATE TABLE filled AS SELECT 1 AS d;
+CREATE TABLE filled AS SELECT 1 AS d, 2 AS e;
 ALTER TABLE filled ADD FOREIGN KEY (d) REFERENCES django NOT VALID;
+ALTER TABLE filled ADD FOREIGN KEY (e) REFERENCES django NOT VALID;
 SELECT * FROM columns_of('filled');
 SELECT * FROM snowflake_convert('django', 'id');
 CREATE TABLE seen (d integer);

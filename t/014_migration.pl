@@ -168,22 +168,40 @@ is(dump_of('restored'), dump_of('by_function'), 'as it was dumped');
 # The ORMs' own migrations, with keys of both widths, in tables that the event
 # trigger sees.  The packages are not worth installing for this alone.
 my $django = script('django_site.py', <<'PYTHON');
+import os
 import sys
 import django
 from django.conf import settings
 host, port, database, auto_field = sys.argv[1:]
+os.makedirs(os.path.join(os.path.dirname(__file__), database, "shop"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), database))
+open(os.path.join(sys.path[0], "shop", "__init__.py"), "w").close()
+with open(os.path.join(sys.path[0], "shop", "models.py"), "w") as models:
+    models.write("""
+from django.db import models
+class Order(models.Model):
+    buyer = models.ForeignKey("auth.User", models.CASCADE)
+    replaces = models.ForeignKey("self", models.CASCADE, null=True)
+class Line(models.Model):
+    order = models.ForeignKey(Order, models.CASCADE)
+""")
 settings.configure(
     DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "HOST": host, "PORT": port, "NAME": database}},
-    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth"],
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "shop"],
     DEFAULT_AUTO_FIELD="django.db.models." + auto_field)
 django.setup()
 from django.core.management import call_command
+call_command("makemigrations", "shop", verbosity=0)
 call_command("migrate", verbosity=0)
 from django.contrib.auth.models import Group, User
+from shop.models import Line, Order
 user = User.objects.create_user("ann")
 group = Group.objects.create(name="staff")
 user.groups.add(group)
-print(user.pk > 2**32, User.objects.get(pk=user.pk).username, group.user_set.get().pk == user.pk)
+order = Order.objects.create(buyer=user, replaces=Order.objects.create(buyer=user))
+Line.objects.create(order=order)
+print(user.pk > 2**32, User.objects.get(pk=user.pk).username, group.user_set.get().pk == user.pk,
+      Line.objects.get(order__buyer=user, order=order.pk).order.replaces_id < order.pk)
 PYTHON
 my $rails = script('active_record.rb', <<'RUBY');
 require 'active_record'
@@ -249,13 +267,13 @@ SELECT count(*) >= 3, count(*) FILTER (WHERE t <> 'bigint'::regtype OR d IS DIST
          WHERE contype = 'p' AND connamespace = 'public'::regnamespace) AS keys};
 for my $orm (
 	[
-		'django_auto', 'True ann True',
+		'django_auto', 'True ann True True',
 		"/usr/bin/python3 -c 'import django, psycopg2'",
 		'python3-django and python3-psycopg2',
 		'/usr/bin/python3', $django, 'AutoField'
 	],
 	[
-		'django_big_auto', 'True ann True',
+		'django_big_auto', 'True ann True True',
 		"/usr/bin/python3 -c 'import django, psycopg2'",
 		'python3-django and python3-psycopg2',
 		'/usr/bin/python3', $django, 'BigAutoField'
