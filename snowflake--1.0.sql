@@ -298,3 +298,437 @@ LANGUAGE C STABLE PARALLEL RESTRICTED
 SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION snowflake_activity(regclass, name, interval, timestamptz, timestamptz) IS
 'how many ids of a table were issued when, and by which node';
+-- Converting: keys that exist, and those of new tables
+--
+-- The catalogue is read by SQL functions, which find one another and
+-- snowflake_nextval() by OID, wherever the extension has been moved to; the
+-- two in PL/pgSQL look the schema up.  Names come out qualified, because the
+-- search_path in force has no user's schema in it.
+
+CREATE FUNCTION snowflake_convert_columns(rel regclass, col name)
+RETURNS TABLE (
+    tab regclass,
+    attnum smallint,
+    attname name,
+    is_key boolean,         -- the column itself, there and in inheritors
+    is_inherited boolean,   -- changes along with its parent's
+    is_narrow boolean)      -- not bigint yet
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE follows AS (
+        SELECT confrelid AS tab, confkey[i] AS attnum,
+               conrelid AS next_tab, conkey[i] AS next_attnum,
+               false AS is_inheritance
+          FROM pg_constraint, generate_subscripts(conkey, 1) AS i
+         WHERE contype = 'f'
+        UNION ALL
+        -- a column has one type in parents and in children
+        SELECT v.*, true
+          FROM pg_inherits
+          JOIN pg_attribute AS p ON p.attrelid = inhparent
+                                AND NOT p.attisdropped
+          JOIN pg_attribute AS c ON c.attrelid = inhrelid
+                                AND c.attname = p.attname
+                                AND c.attinhcount > 0,
+               LATERAL (VALUES (p.attrelid, p.attnum, c.attrelid, c.attnum),
+                               (c.attrelid, c.attnum, p.attrelid, p.attnum))
+                    AS v
+    ), reached AS (
+        SELECT attrelid AS tab, attnum, true AS is_key
+          FROM pg_attribute
+         WHERE attrelid = rel AND attname = col AND NOT attisdropped
+        UNION
+        SELECT next_tab, next_attnum, is_key AND is_inheritance
+          FROM reached JOIN follows USING (tab, attnum)
+    )
+    SELECT r.tab::regclass, r.attnum, a.attname, bool_or(r.is_key),
+           a.attinhcount > 0, a.atttypid <> 'bigint'::regtype
+      FROM reached AS r
+      JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum)
+     GROUP BY r.tab, r.attnum, a.attname, a.attinhcount, a.atttypid;
+END;
+COMMENT ON FUNCTION snowflake_convert_columns(regclass, name) IS
+'internal: a column, and all that must have its type: inheritors, and columns that reference it by foreign keys';
+
+-- Is a column's DEFAULT made by snowflake_nextval()?
+CREATE FUNCTION snowflake_convert_is_done(tab regclass, attnum smallint)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (
+        SELECT FROM pg_attrdef AS f
+          JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_attrdef'::regclass, f.oid)
+         WHERE (f.adrelid, f.adnum) = (tab, attnum)
+           AND d.refclassid = 'pg_proc'::regclass
+           AND d.refobjid IN ('snowflake_nextval()'::regprocedure,
+                              'snowflake_nextval(regclass)'::regprocedure));
+END;
+COMMENT ON FUNCTION snowflake_convert_is_done(regclass, smallint) IS
+'internal: whether a column takes its DEFAULT from snowflake_nextval()';
+
+-- The sequence of a serial column: it belongs to the column, and the
+-- column's DEFAULT takes from it.
+CREATE FUNCTION snowflake_convert_sequence(tab regclass, attnum smallint)
+RETURNS regclass
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT o.objid::regclass
+      FROM pg_depend AS o
+      JOIN pg_class AS s ON s.oid = o.objid AND s.relkind = 'S'
+      JOIN pg_depend AS u ON (u.refclassid, u.refobjid) = ('pg_class'::regclass, s.oid)
+      JOIN pg_attrdef AS f ON (u.classid, u.objid) = ('pg_attrdef'::regclass, f.oid)
+     WHERE o.classid = 'pg_class'::regclass
+       AND (o.refclassid, o.refobjid, o.refobjsubid) = ('pg_class'::regclass, tab, attnum)
+       AND o.deptype = 'a'
+       AND (f.adrelid, f.adnum) = (tab, attnum)
+     LIMIT 1;
+END;
+COMMENT ON FUNCTION snowflake_convert_sequence(regclass, smallint) IS
+'internal: the sequence that makes a column serial, or NULL';
+
+CREATE FUNCTION snowflake_convert_statements(rel regclass, col name)
+RETURNS TABLE (tab regclass, statement text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH columns AS MATERIALIZED (
+        SELECT c.*, a.attidentity, t.relispartition,
+               c.is_key AND bool_or(c.is_key AND NOT snowflake_convert_is_done(c.tab, c.attnum)) OVER ()
+               AS wants_default
+          FROM snowflake_convert_columns(rel, col) AS c
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
+          JOIN pg_class AS t ON t.oid = c.tab
+    ), foreign_keys AS MATERIALIZED (
+        -- dropped first and put back last, each is checked only once
+        SELECT k.oid, k.conrelid::regclass AS tab, k.conname
+          FROM pg_constraint AS k
+         WHERE k.contype = 'f' AND k.conparentid = 0
+           AND EXISTS (SELECT FROM columns AS c
+                        WHERE c.is_narrow
+                          AND (c.tab = k.conrelid AND c.attnum = ANY (k.conkey) OR
+                               c.tab = k.confrelid AND c.attnum = ANY (k.confkey)))
+    ), actions AS (
+        SELECT c.tab, c.attnum, v.place, format('ALTER COLUMN %I %s', c.attname, v.action) AS action
+          FROM columns AS c,
+               LATERAL (VALUES (1, 'DROP IDENTITY', c.wants_default AND c.attidentity <> ''),
+                               (2, 'TYPE bigint', c.is_narrow),
+                               (3, format('SET DEFAULT %s', 'snowflake_nextval()'::regprocedure),
+                                c.wants_default)) AS v(place, action, is_wanted)
+         WHERE v.is_wanted AND NOT c.is_inherited
+    ), sequences AS (
+        SELECT c.tab, snowflake_convert_sequence(c.tab, c.attnum) AS sequence
+          FROM columns AS c
+         WHERE c.wants_default
+    ), steps(step, tab, statement) AS (
+        SELECT 1, tab, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname)
+          FROM foreign_keys
+        UNION ALL
+        -- an inheritor's identity is its own, a partition's its parent's
+        SELECT 2, tab, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
+          FROM columns
+         WHERE wants_default AND is_inherited AND NOT relispartition AND attidentity <> ''
+        UNION ALL
+        SELECT 3, tab, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
+          FROM actions
+         GROUP BY tab
+        UNION ALL
+        SELECT 4, tab, format('DROP SEQUENCE %s', sequence)
+          FROM sequences AS s
+         WHERE sequence IS NOT NULL
+           AND NOT EXISTS (SELECT FROM pg_depend AS d
+                            WHERE (d.refclassid, d.refobjid) = ('pg_class'::regclass, s.sequence)
+                              AND d.deptype <> 'i'
+                              AND NOT (d.classid = 'pg_attrdef'::regclass AND EXISTS (
+                                  SELECT FROM pg_attrdef AS f
+                                    JOIN columns AS c ON (c.tab, c.attnum) = (f.adrelid, f.adnum)
+                                   WHERE f.oid = d.objid AND c.wants_default)))
+        UNION ALL
+        SELECT 5, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
+          FROM foreign_keys
+        UNION ALL
+        SELECT 6, tab, format('COMMENT ON CONSTRAINT %I ON %s IS %L', conname, tab,
+                              obj_description(oid, 'pg_constraint'))
+          FROM foreign_keys
+         WHERE obj_description(oid, 'pg_constraint') IS NOT NULL
+    )
+    SELECT tab, statement || ';'
+      FROM steps
+     ORDER BY step, tab <> rel, tab::text COLLATE "C", statement COLLATE "C";
+END;
+COMMENT ON FUNCTION snowflake_convert_statements(regclass, name) IS
+'internal: the statements that convert a column, in order, and the table that each is about';
+
+-- What ALTER COLUMN TYPE refuses to change along with a column, or cannot.
+CREATE FUNCTION snowflake_convert_obstacles(rel regclass, col name)
+RETURNS SETOF text
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH narrow AS MATERIALIZED (
+        SELECT c.tab, c.attnum, a.atttypid, a.attinhcount, t.reltype, t.reloftype,
+               format('column %I of table %s', c.attname, c.tab) AS description
+          FROM snowflake_convert_columns(rel, col) AS c
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
+          JOIN pg_class AS t ON t.oid = c.tab
+         WHERE c.is_narrow
+    ), obstacles(description) AS (
+        SELECT pg_describe_object(d.classid, d.objid, d.objsubid)
+          FROM narrow AS n
+          JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass
+                             AND (d.refobjid, d.refobjsubid) = (n.tab, n.attnum)
+         WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass, 'pg_policy'::regclass,
+                             'pg_publication_rel'::regclass, 'pg_proc'::regclass)
+            OR d.classid = 'pg_class'::regclass AND d.objsubid > 0
+            OR d.classid = 'pg_attrdef'::regclass AND NOT EXISTS (
+                SELECT FROM pg_attrdef AS f
+                 WHERE f.oid = d.objid AND (f.adrelid, f.adnum) = (n.tab, n.attnum))
+        UNION
+        SELECT format('%s, of type %s', description, format_type(atttypid, NULL))
+          FROM narrow
+         WHERE atttypid NOT IN ('smallint'::regtype, 'integer'::regtype)
+        UNION
+        SELECT format('%s, inherited from several tables', description)
+          FROM narrow
+         WHERE attinhcount > 1
+        UNION
+        SELECT format('%s, of a table of type %s', description, format_type(reloftype, NULL))
+          FROM narrow
+         WHERE reloftype <> 0
+        UNION
+        -- a partition key's columns depend on their own table
+        SELECT format('%s, in its partition key', description)
+          FROM narrow AS n
+          JOIN pg_depend AS d ON (d.classid, d.objid, d.objsubid) = ('pg_class'::regclass, n.tab, n.attnum)
+                             AND (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, n.tab, 0)
+         WHERE d.deptype = 'i'
+        UNION
+        SELECT format('column %I of table %s, whose type is that of table %s',
+                      u.attname, u.attrelid::regclass, n.tab)
+          FROM narrow AS n
+          JOIN pg_type AS r ON r.oid = n.reltype
+          JOIN pg_attribute AS u ON u.atttypid IN (r.oid, r.typarray) AND NOT u.attisdropped
+          JOIN pg_class AS t ON t.oid = u.attrelid AND t.relkind IN ('r', 'p', 'm', 'f')
+    )
+    SELECT description FROM obstacles ORDER BY description COLLATE "C";
+END;
+COMMENT ON FUNCTION snowflake_convert_obstacles(regclass, name) IS
+'internal: what depends on a column, or on those that follow it, so that their type cannot change';
+
+-- Refuses what is not a key that conversion makes sense for.
+CREATE FUNCTION snowflake_convert_check(rel regclass, col name)
+RETURNS void
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    t pg_class;
+    a pg_attribute;
+    other text;
+BEGIN
+    SELECT * INTO t FROM pg_class WHERE oid = rel;
+    SELECT * INTO a FROM pg_attribute
+     WHERE attrelid = rel AND attname = col AND attnum > 0 AND NOT attisdropped;
+    IF t.oid IS NULL THEN
+        RAISE undefined_table USING
+            MESSAGE = format('relation with OID %s does not exist', rel::oid);
+    ELSIF t.relkind NOT IN ('r', 'p') THEN
+        RAISE wrong_object_type USING
+            MESSAGE = format('"%s" is not a table', rel),
+            HINT = 'Only columns of tables and partitioned tables can be converted.';
+    ELSIF a.attname IS NULL THEN
+        RAISE undefined_column USING
+            MESSAGE = format('column "%s" of table "%s" does not exist', col, rel);
+    ELSIF a.attgenerated <> '' THEN
+        RAISE generated_always USING
+            MESSAGE = format('column "%s" of table "%s" is a generated column', col, rel),
+            HINT = 'A generated column has no DEFAULT.';
+    ELSIF a.atttypid NOT IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) THEN
+        RAISE datatype_mismatch USING
+            MESSAGE = format('column "%s" of table "%s" has type %s',
+                             col, rel, format_type(a.atttypid, a.atttypmod)),
+            HINT = 'Only columns of type smallint, integer or bigint can be converted.';
+    END IF;
+
+    IF a.attinhcount > 0 THEN
+        SELECT string_agg(inhparent::regclass::text, ', ' ORDER BY inhseqno) INTO other
+          FROM pg_inherits WHERE inhrelid = rel;
+        RAISE invalid_table_definition USING
+            MESSAGE = format('column "%s" of table "%s" is inherited', col, rel),
+            HINT = format('Convert the column of the parent, %s; its inheritors and partitions follow.', other);
+    END IF;
+    SELECT format('column "%s" of table "%s"', r.attname, r.attrelid::regclass) INTO other
+      FROM pg_constraint AS k
+      JOIN pg_attribute AS r ON r.attrelid = k.confrelid
+                            AND r.attnum = k.confkey[array_position(k.conkey, a.attnum)]
+     WHERE k.contype = 'f' AND k.conrelid = rel AND k.conparentid = 0;
+    IF other IS NOT NULL THEN
+        RAISE feature_not_supported USING
+            MESSAGE = format('column "%s" of table "%s" references %s', col, rel, other),
+            HINT = 'Convert the column that it references; this one follows.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert_check(regclass, name) IS
+'internal: an error unless this is a column that can become a snowflake';
+
+CREATE FUNCTION snowflake_convert(rel regclass, col name, dry_run boolean DEFAULT false)
+RETURNS SETOF text
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+SET snowflake_convert.schemas = ','     -- none: the event trigger keeps out of it
+AS $$
+DECLARE
+    home name := (SELECT nspname FROM pg_extension
+                    JOIN pg_namespace AS n ON n.oid = extnamespace
+                   WHERE extname = 'snowflake');
+    tables regclass[];
+    statements text[];
+    obstacles text[];
+    other text;
+BEGIN
+    EXECUTE format('SELECT %I.snowflake_convert_check($1, $2)', home) USING rel, col;
+    EXECUTE format('SELECT array_agg(tab ORDER BY n), array_agg(statement ORDER BY n)
+                      FROM %I.snowflake_convert_statements($1, $2)
+                           WITH ORDINALITY AS s(tab, statement, n)', home)
+       INTO tables, statements USING rel, col;
+    IF statements IS NULL THEN
+        RETURN;                 -- converted already
+    END IF;
+
+    -- tables that come along by inheritance are in no statement
+    EXECUTE format('SELECT min(tab::text)
+                      FROM %I.snowflake_convert_columns($1, $2) JOIN pg_class AS t ON t.oid = tab
+                     WHERE (tab = ANY ($3) OR is_key OR is_narrow)
+                       AND NOT pg_has_role(t.relowner, ''USAGE'')', home)
+       INTO other USING rel, col, tables;
+    IF other IS NOT NULL THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('must be owner of table %s', other),
+            HINT = format('Converting column "%s" of table "%s" changes this table, too.', col, rel);
+    END IF;
+
+    EXECUTE format('SELECT array_agg(o) FROM %I.snowflake_convert_obstacles($1, $2) AS o', home)
+       INTO obstacles USING rel, col;
+    IF obstacles IS NOT NULL THEN
+        RAISE dependent_objects_still_exist USING
+            MESSAGE = format('cannot change the type of column "%s" of table "%s" and of those that reference it',
+                             col, rel),
+            DETAIL = E'In the way:\n' || array_to_string(obstacles, E'\n'),
+            HINT = 'In one transaction, drop what is in the way, convert, and create it again. A partition key, a domain and a row type cannot be changed so.';
+    END IF;
+
+    -- all of it before the first row goes out: a caller's LIMIT cuts nothing
+    FOREACH other IN ARRAY statements LOOP
+        IF NOT dry_run THEN
+            EXECUTE other;
+        END IF;
+        RETURN NEXT other;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert(regclass, name, boolean) IS
+'make a key column bigint DEFAULT snowflake_nextval(), with the foreign keys that reference it; returns the statements';
+
+-- New tables.  A custom setting chooses the schemas, because an event trigger
+-- has no arguments: a database, a role and a session can have their own, so
+-- that one migration can do without.  Whatever cannot be converted stays as
+-- its creator wrote it, with a warning: DDL never fails because of this.
+
+CREATE FUNCTION snowflake_convert_new_columns()
+RETURNS TABLE (
+    tab regclass,
+    attname name,
+    key_tab regclass,       -- what it references; NULL: a primary key itself
+    key_attname name)
+LANGUAGE sql VOLATILE PARALLEL RESTRICTED
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH tables AS MATERIALIZED (
+        SELECT c.objid AS tab, bool_or(c.command_tag = 'CREATE TABLE') AS is_new
+          FROM pg_event_trigger_ddl_commands() AS c
+          JOIN pg_class AS t ON (c.classid, c.objid) = ('pg_class'::regclass, t.oid)
+          JOIN pg_namespace AS n ON n.oid = t.relnamespace,
+               -- empty is what SET LOCAL leaves behind
+               (SELECT coalesce(current_setting('snowflake_convert.schemas', true), '')) AS s(schemas)
+         WHERE c.command_tag IN ('CREATE TABLE', 'ALTER TABLE')
+           AND NOT c.in_extension       -- its tables are its own affair
+           AND t.relkind IN ('r', 'p')
+           AND t.relpersistence <> 't'  -- its ids meet no other server's
+           AND (s.schemas = '' OR n.nspname = ANY (regexp_split_to_array(btrim(s.schemas), '\s*,\s*')))
+         GROUP BY c.objid
+    )
+    SELECT a.attrelid::regclass, a.attname, NULL::regclass, NULL::name
+      FROM tables AS t
+      JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'p'
+      JOIN pg_attribute AS a ON a.attrelid = t.tab AND a.attnum = ANY (k.conkey)
+     WHERE t.is_new AND a.attinhcount = 0
+       AND (a.attidentity <> '' OR snowflake_convert_sequence(a.attrelid, a.attnum) IS NOT NULL)
+    UNION
+    SELECT a.attrelid::regclass, a.attname, f.attrelid::regclass, f.attname
+      FROM tables AS t
+      JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
+           generate_subscripts(k.conkey, 1) AS i,
+           pg_attribute AS a, pg_attribute AS f
+     WHERE (a.attrelid, a.attnum) = (k.conrelid, k.conkey[i]) AND a.attinhcount = 0
+       AND (f.attrelid, f.attnum) = (k.confrelid, k.confkey[i])
+       AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)
+       AND f.atttypid = 'bigint'::regtype AND snowflake_convert_is_done(f.attrelid, f.attnum);
+END;
+COMMENT ON FUNCTION snowflake_convert_new_columns() IS
+'internal: columns of the tables that the command at hand has made or altered: serial or identity primary keys, and integers that reference a snowflake';
+
+CREATE FUNCTION snowflake_convert_new_tables()
+RETURNS event_trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    home name := (SELECT nspname FROM pg_extension
+                    JOIN pg_namespace AS n ON n.oid = extnamespace
+                   WHERE extname = 'snowflake');
+    found record;
+    is_empty boolean;
+    reason text;
+BEGIN
+    FOR found IN EXECUTE format(
+        'SELECT * FROM %I.snowflake_convert_new_columns() WHERE key_tab IS NULL', home)
+    LOOP
+        BEGIN
+            EXECUTE format('SELECT %I.snowflake_convert($1, $2)', home) USING found.tab, found.attname;
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
+            RAISE WARNING 'column "%" of new table "%" has not become a snowflake', found.attname, found.tab
+                USING DETAIL = concat_ws(E'\n', SQLERRM, nullif(reason, ''));
+        END;
+    END LOOP;
+
+    -- integers cannot hold what they are to reference
+    FOR found IN EXECUTE format(
+        'SELECT * FROM %I.snowflake_convert_new_columns() WHERE key_tab IS NOT NULL', home)
+    LOOP
+        BEGIN
+            EXECUTE format('SELECT NOT EXISTS (SELECT FROM %s)', found.tab) INTO is_empty;
+            IF is_empty THEN
+                EXECUTE format('ALTER TABLE %s ALTER COLUMN %I TYPE bigint', found.tab, found.attname);
+            ELSE
+                RAISE WARNING 'column "%" of table "%" is too narrow for the ids of column "%" of table "%"',
+                    found.attname, found.tab, found.key_attname, found.key_tab
+                    USING HINT = format('SELECT %I.snowflake_convert(%L, %L) makes it bigint, and rewrites the table.',
+                                        home, found.key_tab, found.key_attname);
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
+            RAISE WARNING 'column "%" of table "%" has not become bigint', found.attname, found.tab
+                USING DETAIL = concat_ws(E'\n', SQLERRM, nullif(reason, ''));
+        END;
+    END LOOP;
+EXCEPTION WHEN OTHERS THEN      -- such as no privilege on the extension's schema
+    RAISE WARNING 'no column of new tables has become a snowflake'
+        USING DETAIL = SQLERRM;
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert_new_tables() IS
+'for CREATE EVENT TRIGGER ... ON ddl_command_end: serial and identity primary keys of new tables become snowflakes';

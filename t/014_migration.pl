@@ -1,0 +1,337 @@
+# Moving tables to snowflakes on a server in use: the dry run as a script,
+# other sessions meanwhile, dump and restore, a peer's ids, and migrations as
+# Django, SQLAlchemy and Rails make them.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+my $node = snowflake_node('migration');
+my $directory = PostgreSQL::Test::Utils::tempdir();
+
+my $shop = q{
+CREATE EXTENSION snowflake;
+CREATE SCHEMA shop;
+CREATE TABLE shop.customer (id serial PRIMARY KEY, name text);
+CREATE TABLE shop."Order" (
+  id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  customer integer NOT NULL REFERENCES shop.customer ON DELETE CASCADE DEFERRABLE);
+COMMENT ON CONSTRAINT "Order_customer_fkey" ON shop."Order" IS E'it''s \\\\ here';
+CREATE INDEX ON shop."Order" (customer);
+INSERT INTO shop.customer (name) VALUES ('Ann'), ('Bob');
+INSERT INTO shop."Order" (customer) VALUES (1), (2);
+};
+my $event_trigger = q{
+CREATE EVENT TRIGGER snowflakes ON ddl_command_end
+  WHEN TAG IN ('CREATE TABLE', 'CREATE SCHEMA', 'ALTER TABLE')
+  EXECUTE FUNCTION snowflake_convert_new_tables();
+};
+
+# A database's dump, but for what differs between two of the same.
+sub dump_of
+{
+	my ($database) = @_;
+	my $dump = '';
+
+	IPC::Run::run [ 'pg_dump', '-d', $node->connstr($database) ],
+	  '>', \$dump
+	  or die "pg_dump failed";
+	return join "\n", grep { !/^(--|\\(un)?restrict|$)/ } split /\n/, $dump;
+}
+
+# Writes a script; returns its path.
+sub script
+{
+	my ($name, $text) = @_;
+
+	open my $fh, '>', "$directory/$name" or die "$directory/$name: $!";
+	print $fh $text;
+	close $fh or die "$directory/$name: $!";
+	return "$directory/$name";
+}
+
+# What a command prints; its complaints are shown.
+sub output_of
+{
+	my @command = @_;
+	my ($stdout, $stderr) = ('', '');
+
+	IPC::Run::run \@command, '>', \$stdout, '2>', \$stderr;
+	diag($stderr) if $stderr ne '';
+	chomp $stdout;
+	return $stdout;
+}
+
+$node->start;
+
+# The dry run's statements, as a file for psql, do what the function does.
+my @conversions = (
+	q{SELECT snowflake_convert('shop.customer', 'id'%s)},
+	q{SELECT snowflake_convert('shop."Order"', 'id'%s)});
+for my $database ('by_function', 'by_psql')
+{
+	$node->safe_psql('postgres', "CREATE DATABASE $database");
+	$node->safe_psql($database, $shop);
+}
+my $before = dump_of('by_psql');
+for my $conversion (@conversions)
+{
+	my $statements =
+	  $node->safe_psql('by_psql', sprintf($conversion, ', dry_run => true'));
+
+	is( $node->safe_psql('by_function', sprintf($conversion, '')),
+		$statements, 'the dry run lists what will be done');
+	is(dump_of('by_psql'), $before, 'the dry run does nothing');
+	$node->command_ok(
+		[
+			'psql', '-XqAt1', '-v', 'ON_ERROR_STOP=1', '-d',
+			$node->connstr('by_psql'), '-f',
+			script('statements.sql', $statements)
+		],
+		'psql runs the statements as they are');
+	is(dump_of('by_psql'), dump_of('by_function'), 'with the same result');
+	$before = dump_of('by_psql');
+}
+like($before, qr/DEFAULT public\.snowflake_nextval\(\)/, 'keys converted');
+unlike($before, qr/serial|integer|SEQUENCE/, 'nothing of the old left');
+
+# Other sessions: one that has prepared its INSERT before goes on with it; one
+# that holds the table is waited for, and no longer than lock_timeout.
+$node->safe_psql('postgres', $shop);
+my ($in, $out, $err) = ('', '', '');
+my $session = IPC::Run::start(
+	[ 'psql', '-XAtq', $node->connstr('postgres') ],
+	'<', \$in, '>', \$out, '2>', \$err,
+	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+
+sub in_session
+{
+	my ($sql) = @_;
+
+	$out = $err = '';
+	$in .= "$sql;\n\\echo done\n";
+	$session->pump until $out =~ /^done$/m || $err ne '';
+	return $out =~ s/done\n$//r;
+}
+
+in_session(q{PREPARE add AS INSERT INTO shop.customer (name) VALUES ('Cid') RETURNING id > 1000000; EXECUTE add; EXECUTE add});
+is(in_session(q{EXECUTE add}), "f\n", 'a small key before');
+in_session('BEGIN; SELECT FROM shop."Order"');
+my ($state) = sqlstate_of($node,
+	q{SET lock_timeout = '100ms'; SELECT snowflake_convert('shop.customer', 'id')});
+is($state, '55P03', 'a table in use is waited for as long as wished');
+is( $node->safe_psql('postgres',
+		q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'shop.customer'::regclass AND attname = 'id'}
+	),
+	'integer',
+	'and then nothing is done');
+in_session('COMMIT');
+$node->safe_psql('postgres', q{SELECT snowflake_convert('shop.customer', 'id')});
+is(in_session(q{EXECUTE add}), "t\n", 'a snowflake after, by the same session');
+is($err, '', 'without a complaint');
+$in .= "\\q\n";
+$session->finish;
+
+# A database may have its own schemas, new sessions follow.
+$node->safe_psql('postgres', $event_trigger);
+$node->safe_psql('postgres',
+	q{ALTER DATABASE postgres SET snowflake_convert.schemas = 'shop, app'});
+$node->safe_psql('postgres',
+	'CREATE TABLE other (id serial PRIMARY KEY); CREATE TABLE shop.new (id serial PRIMARY KEY)');
+is( $node->safe_psql('postgres',
+		q{SELECT attrelid::regclass, atttypid::regtype FROM pg_attribute
+		   WHERE attrelid IN ('other'::regclass, 'shop.new'::regclass) AND attname = 'id' ORDER BY 1}
+	),
+	"other|integer\nshop.new|bigint",
+	'the schemas wanted in one database');
+$node->safe_psql('postgres', 'ALTER DATABASE postgres RESET snowflake_convert.schemas');
+
+# A dump is restored as it was, where new tables are converted, too.
+$node->safe_psql('postgres', 'CREATE DATABASE restored');
+$node->safe_psql('restored', "CREATE EXTENSION snowflake; $event_trigger");
+$node->safe_psql('by_function', 'CREATE TABLE still_serial (id serial PRIMARY KEY)');
+$node->safe_psql('by_function', $event_trigger);
+script('dump.sql', dump_of('by_function') =~ s/CREATE EVENT TRIGGER .*?;//sr);
+$node->command_ok(
+	[
+		'psql', '-Xq1', '-v', 'ON_ERROR_STOP=1', '-d',
+		$node->connstr('restored'), '-f', "$directory/dump.sql"
+	],
+	'restored with the event trigger on');
+is(dump_of('restored'), dump_of('by_function'), 'as it was dumped');
+
+# The ORMs' own migrations, with keys of both widths, in tables that the event
+# trigger sees.  The packages are not worth installing for this alone.
+my $django = script('django_site.py', <<'PYTHON');
+import os
+import sys
+import django
+from django.conf import settings
+host, port, database, auto_field = sys.argv[1:]
+os.makedirs(os.path.join(os.path.dirname(__file__), database, "shop"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), database))
+open(os.path.join(sys.path[0], "shop", "__init__.py"), "w").close()
+with open(os.path.join(sys.path[0], "shop", "models.py"), "w") as models:
+    models.write("""
+from django.db import models
+class Order(models.Model):
+    buyer = models.ForeignKey("auth.User", models.CASCADE)
+    replaces = models.ForeignKey("self", models.CASCADE, null=True)
+class Line(models.Model):
+    order = models.ForeignKey(Order, models.CASCADE)
+""")
+settings.configure(
+    DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "HOST": host, "PORT": port, "NAME": database}},
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "shop"],
+    DEFAULT_AUTO_FIELD="django.db.models." + auto_field)
+django.setup()
+from django.core.management import call_command
+call_command("makemigrations", "shop", verbosity=0)
+call_command("migrate", verbosity=0)
+from django.contrib.auth.models import Group, User
+from shop.models import Line, Order
+user = User.objects.create_user("ann")
+group = Group.objects.create(name="staff")
+user.groups.add(group)
+order = Order.objects.create(buyer=user, replaces=Order.objects.create(buyer=user))
+Line.objects.create(order=order)
+print(user.pk > 2**32, User.objects.get(pk=user.pk).username, group.user_set.get().pk == user.pk,
+      Line.objects.get(order__buyer=user, order=order.pk).order.replaces_id < order.pk)
+PYTHON
+my $rails = script('active_record.rb', <<'RUBY');
+require 'active_record'
+host, port, database = ARGV
+ActiveRecord::Base.establish_connection(adapter: 'postgresql', host: host, port: port, database: database)
+ActiveRecord::Migration.verbose = false
+class CreateBooks < ActiveRecord::Migration[6.0]
+  def change
+    create_table(:authors) { |t| t.string :name }
+    create_table(:books) { |t| t.string :title; t.references :author, foreign_key: true }
+    create_table(:tags, id: :serial) { |t| t.string :name }
+    create_table(:taggings, id: :serial) { |t| t.integer :tag_id }
+    add_foreign_key :taggings, :tags
+    create_table(:pages, id: :bigint, default: -> { 'snowflake_nextval()' }) { |t| t.string :title }
+  end
+end
+class Author < ActiveRecord::Base; has_many :books; end
+class Book < ActiveRecord::Base; belongs_to :author; end
+class Tag < ActiveRecord::Base; end
+class Tagging < ActiveRecord::Base; end
+class Page < ActiveRecord::Base; end
+CreateBooks.migrate(:up)
+author = Author.create!(name: 'Ann')
+book = author.books.create!(title: 'Snow')
+tag = Tag.create!(name: 'cold')
+Tagging.create!(tag_id: tag.id)
+puts [author.id > 2**32, Page.create!(title: 'One').id > author.id, book.reload.author.name, Tagging.first.tag_id == tag.id].join(' ')
+RUBY
+my $sqlalchemy = script('alchemy.py', <<'PYTHON');
+import sys
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, declarative_base
+host, port, database = sys.argv[1:]
+Base = declarative_base()
+class Person(Base):
+    __tablename__ = "person"
+    id = sa.Column(sa.Integer, primary_key=True)
+    parent = sa.Column(sa.ForeignKey("person.id"))
+class Order(Base):
+    __tablename__ = "orders"
+    id = sa.Column(sa.BigInteger, primary_key=True, server_default=sa.text("snowflake_nextval()"))
+class Invoice(Base):
+    __tablename__ = "invoice"
+    id = sa.Column(sa.Integer, sa.Identity(), primary_key=True)
+engine = sa.create_engine(f"postgresql+psycopg2:///{database}?host={host}&port={port}")
+Base.metadata.create_all(engine)
+with Session(engine) as session:
+    mother = Person()
+    session.add(mother)
+    session.flush()
+    child = Person(parent=mother.id)
+    order = Order()
+    session.add_all([child, order])
+    session.commit()
+    print(mother.id > 2**32, session.get(Person, child.id).parent == mother.id, order.id > mother.id)
+PYTHON
+my $keys = q{
+SELECT count(*) >= 3, count(*) FILTER (WHERE t <> 'bigint'::regtype OR d IS DISTINCT FROM 'snowflake_nextval()')
+  FROM (SELECT atttypid AS t, pg_get_expr(adbin, adrelid) AS d
+          FROM pg_constraint
+          JOIN pg_attribute ON attrelid = conrelid AND attnum = ANY (conkey)
+          LEFT JOIN pg_attrdef ON (adrelid, adnum) = (attrelid, attnum)
+         WHERE contype = 'p' AND connamespace = 'public'::regnamespace) AS keys};
+for my $orm (
+	[
+		'django_auto', 'True ann True True',
+		"/usr/bin/python3 -c 'import django, psycopg2'",
+		'python3-django and python3-psycopg2',
+		'/usr/bin/python3', $django, 'AutoField'
+	],
+	[
+		'django_big_auto', 'True ann True True',
+		"/usr/bin/python3 -c 'import django, psycopg2'",
+		'python3-django and python3-psycopg2',
+		'/usr/bin/python3', $django, 'BigAutoField'
+	],
+	[
+		'sqlalchemy', 'True True True',
+		"/usr/bin/python3 -c 'import sqlalchemy, psycopg2'",
+		'python3-sqlalchemy and python3-psycopg2',
+		'/usr/bin/python3', $sqlalchemy
+	],
+	[
+		'rails', 'true true Ann true',
+		"ruby -e 'require \"active_record\"; require \"pg\"'",
+		'ruby-activerecord and ruby-pg', 'ruby', $rails
+	])
+{
+	my ($database, $expected, $check, $packages, $program, $file, @arguments) =
+	  @$orm;
+
+  SKIP:
+	{
+		skip "$packages are not installed", 2
+		  if system("$check >/dev/null 2>&1") != 0;
+		$node->safe_psql('postgres', "CREATE DATABASE $database");
+		$node->safe_psql($database, "CREATE EXTENSION snowflake; $event_trigger");
+		is( output_of(
+				$program, $file, $node->host, $node->port, $database,
+				@arguments),
+			$expected,
+			"$database: the keys come back, and are found and referenced");
+		is($node->safe_psql($database, $keys), 't|0', "$database: every key is a snowflake");
+	}
+}
+$node->stop;
+
+# Ids of 41 bits of milliseconds since 2023, 10 of node and 12 of counter,
+# made by arithmetic of our own: with that layout and epoch, new ones go on
+# after them, and all decode.
+my $peer = snowflake_node('peer', "snowflake.layout = '41/0/10/12'",
+	"snowflake.epoch = '2023-01-01 00:00:00+00'",
+	'snowflake.worker_id = 1000');
+$peer->start;
+is( $peer->safe_psql('postgres', q{
+CREATE EXTENSION snowflake;
+CREATE TABLE event (id bigint PRIMARY KEY, made_at timestamptz);
+INSERT INTO event
+SELECT (floor((extract(epoch FROM t) - 1672531200) * 1000)::bigint << 22) | (1000 << 12) | n, t
+  FROM generate_series(1, 3) AS n, LATERAL (SELECT clock_timestamp() - interval '1 day' * n AS t) AS t;
+SELECT * FROM snowflake_convert('event', 'id');
+INSERT INTO event (made_at) VALUES (clock_timestamp());
+SELECT count(*), bool_and(abs(extract(epoch FROM snowflake_timestamp(id) - made_at)) < 0.1),
+       bool_and(snowflake_worker_id(id) = 1000), max(id) = snowflake_currval(),
+       array_agg(snowflake_sequence(id) ORDER BY id)
+  FROM event;
+}),
+	"ALTER TABLE public.event ALTER COLUMN id SET DEFAULT public.snowflake_nextval();\n"
+	  . '4|t|t|t|{3,2,1,0}',
+	"ids of a peer's layout and epoch go on");
+$peer->stop;
+
+done_testing();
