@@ -26,6 +26,10 @@ TAP_TESTS = 1
 
 EXTRA_CLEAN = tmp_check output_iso results
 
+# what the archive and the library call themselves
+SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' META.json)
+PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
+
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
