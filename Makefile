@@ -4,6 +4,7 @@
 #   make installcheck             tests against a running server
 #   make demo, make test          do everything by themselves; see README.md
 #   make test SANITIZE=1          the same under sanitizers
+#   make dist                     packs the sources as PGXN takes them
 #   make model                    proves the protocol of the high-water mark
 
 MODULE_big = snowflake
@@ -58,4 +59,12 @@ test:
 model:
 	@script/model
 
-.PHONY: demo test model
+# What PGXN takes: the last commit, so that nothing else slips in.
+dist: archive = snowflake-$(SNOWFLAKE_VERSION)
+dist:
+	@git diff --quiet HEAD || \
+		{ echo "There are changes not committed." >&2; exit 1; }
+	@git archive --format=zip --prefix=$(archive)/ -o $(archive).zip HEAD
+	@echo $(archive).zip
+
+.PHONY: demo dist test model
