@@ -4,6 +4,7 @@
 #   make installcheck             tests against a running server
 #   make demo, make test          do everything by themselves; see README.md
 #   make test SANITIZE=1          the same under sanitizers
+#   make dist                     packs the sources as PGXN takes them
 #   make model                    proves the protocol of the high-water mark
 #   make bench                    compares with what it would replace
 
@@ -31,6 +32,10 @@ ISOLATION = $(sort $(patsubst specs/%.spec,%,$(wildcard specs/*.spec)))
 TAP_TESTS = 1
 
 EXTRA_CLEAN = tmp_check output_iso results
+
+# what the archive and the library call themselves
+SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' META.json)
+PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -63,4 +68,12 @@ test:
 model:
 	@script/model
 
-.PHONY: bench demo test model
+# What PGXN takes: the last commit, so that nothing else slips in.
+dist: archive = snowflake-$(SNOWFLAKE_VERSION)
+dist:
+	@git diff --quiet HEAD || \
+		{ echo "There are changes not committed." >&2; exit 1; }
+	@git archive --format=zip --prefix=$(archive)/ -o $(archive).zip HEAD
+	@echo $(archive).zip
+
+.PHONY: bench demo dist model test

@@ -10,6 +10,7 @@
 
 #include "postgres.h"
 
+#include "fmgr.h"
 #include "storage/proc.h"
 #include "utils/datetime.h"
 #include "utils/guc.h"
@@ -19,6 +20,11 @@
 /* 16 declares it itself. */
 #if PG_VERSION_NUM < 160000
 extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
+#endif
+
+/* 18 shows a library's name and version: pg_get_loaded_modules(). */
+#ifndef PG_MODULE_MAGIC_EXT
+#define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC
 #endif
 
 /* 16 lists the parameters in an array of its own; 15 in the live one. */

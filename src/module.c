@@ -19,7 +19,7 @@
 #include "storage/ipc.h"
 #include "utils/guc.h"
 
-PG_MODULE_MAGIC;
+PG_MODULE_MAGIC_EXT(.name = "snowflake", .version = SNOWFLAKE_VERSION);
 
 #define PARAMETER_PREFIX "snowflake"
 

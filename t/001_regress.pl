@@ -54,6 +54,16 @@ for my $name (sort keys %settings)
 	my $node = snowflake_node($name, @{ $settings{$name} });
 
 	$node->start;
+	if ($node->pg_version >= 18)
+	{
+		is( $node->safe_psql(
+				'postgres',
+				"SELECT version LIKE default_version || '.%'
+				   FROM pg_get_loaded_modules()
+				   JOIN pg_available_extensions ON name = module_name
+				  WHERE module_name = 'snowflake'"),
+			't', "$name: the library says its name and version");
+	}
 	run_tests($node, $ENV{PG_REGRESS}, 'sql/*.sql');
 
 	# inside a tick, blocks of several sessions are in no order

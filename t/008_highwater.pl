@@ -312,7 +312,13 @@ is_deeply([ glob($node->data_dir . '/snowflake.state.*') ],
 $node->stop;
 configure('');
 
-# pg_checksums and its like do not mind the file.
+# pg_checksums and its like do not mind the file.  From 18 on a server has
+# checksums from its start.
+if ($node->pg_version >= 18)
+{
+	command_ok([ 'pg_checksums', '--disable', '-D', $node->data_dir ],
+		'pg_checksums disables');
+}
 command_ok([ 'pg_checksums', '--enable', '-D', $node->data_dir ],
 	'pg_checksums enables');
 command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ],
