@@ -319,27 +319,27 @@ BEGIN ATOMIC
     WITH RECURSIVE follows AS (
         SELECT confrelid AS tab, confkey[i] AS attnum,
                conrelid AS next_tab, conkey[i] AS next_attnum,
-               false AS is_inheritance
+               false AS is_inheritor
           FROM pg_constraint, generate_subscripts(conkey, 1) AS i
          WHERE contype = 'f'
         UNION ALL
         -- a column has one type in parents and in children
-        SELECT v.*, true
+        SELECT v.*
           FROM pg_inherits
           JOIN pg_attribute AS p ON p.attrelid = inhparent
                                 AND NOT p.attisdropped
           JOIN pg_attribute AS c ON c.attrelid = inhrelid
                                 AND c.attname = p.attname
                                 AND c.attinhcount > 0,
-               LATERAL (VALUES (p.attrelid, p.attnum, c.attrelid, c.attnum),
-                               (c.attrelid, c.attnum, p.attrelid, p.attnum))
+               LATERAL (VALUES (p.attrelid, p.attnum, c.attrelid, c.attnum, true),
+                               (c.attrelid, c.attnum, p.attrelid, p.attnum, false))
                     AS v
     ), reached AS (
         SELECT attrelid AS tab, attnum, true AS is_key
           FROM pg_attribute
          WHERE attrelid = rel AND attname = col AND NOT attisdropped
         UNION
-        SELECT next_tab, next_attnum, is_key AND is_inheritance
+        SELECT next_tab, next_attnum, is_key AND is_inheritor
           FROM reached JOIN follows USING (tab, attnum)
     )
     SELECT r.tab::regclass, r.attnum, a.attname, bool_or(r.is_key),
@@ -617,7 +617,8 @@ BEGIN
             MESSAGE = format('cannot change the type of column "%s" of table "%s" and of those that reference it',
                              col, rel),
             DETAIL = E'In the way:\n' || array_to_string(obstacles, E'\n'),
-            HINT = 'In one transaction, drop what is in the way, convert, and create it again. A partition key, a domain and a row type cannot be changed so.';
+            HINT = 'In one transaction, drop what is in the way, convert, and create it again. '
+                   'A partition key, a domain and a row type cannot be changed so.';
     END IF;
 
     -- all of it before the first row goes out: a caller's LIMIT cuts nothing
@@ -678,7 +679,7 @@ BEGIN ATOMIC
        AND f.atttypid = 'bigint'::regtype AND snowflake_convert_is_done(f.attrelid, f.attnum);
 END;
 COMMENT ON FUNCTION snowflake_convert_new_columns() IS
-'internal: columns of the tables that the command at hand has made or altered: serial or identity primary keys, and integers that reference a snowflake';
+'internal: serial and identity primary keys of new tables, and integer columns that are to reference a snowflake';
 
 CREATE FUNCTION snowflake_convert_new_tables()
 RETURNS event_trigger
@@ -700,7 +701,8 @@ BEGIN
             EXECUTE format('SELECT %I.snowflake_convert($1, $2)', home) USING found.tab, found.attname;
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
-            RAISE WARNING 'column "%" of new table "%" has not become a snowflake', found.attname, found.tab
+            RAISE WARNING 'column "%" of new table "%" has not become a snowflake',
+                found.attname, found.tab
                 USING DETAIL = concat_ws(E'\n', SQLERRM, nullif(reason, ''));
         END;
     END LOOP;

@@ -181,6 +181,20 @@ INSERT INTO a2 DEFAULT VALUES RETURNING id = snowflake_currval() AS is_currval;
 SELECT * FROM snowflake_convert('a', 'id');
 DROP TABLE a, a1, a2, b, b1;
 
+-- another parent of an inheritor keeps its own keys
+CREATE TABLE a (id bigint);
+CREATE TABLE b (id bigint);
+CREATE TABLE ab () INHERITS (a, b);
+SELECT * FROM snowflake_convert('a', 'id');
+SELECT * FROM shape('shop');
+DROP TABLE ab, a, b;
+-- nor can the type of a column of two parents change
+CREATE TABLE a (id integer);
+CREATE TABLE b (id integer);
+CREATE TABLE ab () INHERITS (a, b);
+SELECT * FROM snowflake_convert('a', 'id');
+DROP TABLE ab, a, b;
+
 -- what is in the way is named, all of it, and stays
 CREATE DOMAIN key_of_a AS integer;
 CREATE TABLE a (id serial PRIMARY KEY, twice integer GENERATED ALWAYS AS (id * 2) STORED);
