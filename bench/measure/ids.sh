@@ -72,14 +72,22 @@ $(calling 'snowflake_nextval(:rel)' "$batch")"
 
 # Finds a table for each of the generators.  The server does not tell which
 # one a table has; but of tables asked in one tick after a rest, it is the
-# first of each generator that gets sequence 0.
+# first of each generator that gets sequence 0.  The tick may end in between,
+# so it is tried until it did not.
 choose_generators() {
+    local attempt
+
     [ -z "$(query generators -c "SELECT to_regclass('bench_generator')")" ] ||
         return 0
     query generators <<'SQL'
 SELECT format('CREATE TABLE bench_table_%s ()', n)
   FROM generate_series(1, 200) AS n \gexec
-CREATE TABLE bench_generator AS
+CREATE TABLE bench_generator (n bigint, rel integer);
+SQL
+    for ((attempt = 1; attempt <= 20; attempt++)); do
+        query generators <<'SQL'
+TRUNCATE bench_generator;
+INSERT INTO bench_generator
 WITH tables AS MATERIALIZED (
     SELECT oid::integer AS rel FROM pg_class WHERE relname ~ '^bench_table_'
 ), ids AS MATERIALIZED (
@@ -90,6 +98,8 @@ WITH tables AS MATERIALIZED (
 SELECT row_number() OVER () - 1 AS n, rel FROM ticks
  WHERE snowflake_timestamp(id) = first AND snowflake_sequence(id) = 0;
 SQL
-    [ "$(query generators -c 'SELECT count(*) FROM bench_generator')" -eq 8 ] ||
-        die "The tables of bench/measure/ids.sh do not reach all generators."
+        [ "$(query generators -c 'SELECT count(*) FROM bench_generator')" \
+            -ne 8 ] || return 0
+    done
+    die "The tables of bench/measure/ids.sh do not reach all generators."
 }
