@@ -315,32 +315,44 @@ RETURNS TABLE (
     is_narrow boolean)      -- not bigint yet
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off    -- by indexes, see below
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
 BEGIN ATOMIC
-    WITH RECURSIVE follows AS (
-        SELECT confrelid AS tab, confkey[i] AS attnum,
-               conrelid AS next_tab, conkey[i] AS next_attnum,
-               false AS is_inheritor
-          FROM pg_constraint, generate_subscripts(conkey, 1) AS i
-         WHERE contype = 'f'
-        UNION ALL
-        -- a column has one type in parents and in children
-        SELECT v.*
-          FROM pg_inherits
-          JOIN pg_attribute AS p ON p.attrelid = inhparent
-                                AND NOT p.attisdropped
-          JOIN pg_attribute AS c ON c.attrelid = inhrelid
-                                AND c.attname = p.attname
-                                AND c.attinhcount > 0,
-               LATERAL (VALUES (p.attrelid, p.attnum, c.attrelid, c.attnum, true),
-                               (c.attrelid, c.attnum, p.attrelid, p.attnum, false))
-                    AS v
-    ), reached AS (
-        SELECT attrelid AS tab, attnum, true AS is_key
+    -- each step by indexes of the catalogue, which may hold thousands of
+    -- partitions: the planner takes a recursion to reach most of it.
+    -- pg_constraint has no index by the table referenced, pg_depend has.
+    WITH RECURSIVE reached(tab, attnum, attname, is_key) AS (
+        SELECT attrelid, attnum, attname, true
           FROM pg_attribute
          WHERE attrelid = rel AND attname = col AND NOT attisdropped
         UNION
-        SELECT next_tab, next_attnum, is_key AND is_inheritor
-          FROM reached JOIN follows USING (tab, attnum)
+        SELECT next.tab, next.attnum, next.attname, r.is_key AND next.is_inheritor
+          FROM reached AS r,
+               LATERAL (
+                   SELECT a.attrelid, a.attnum, a.attname, false
+                     FROM pg_depend AS d
+                     JOIN pg_constraint AS k ON k.oid = d.objid
+                     JOIN pg_attribute AS a ON a.attrelid = k.conrelid
+                                           AND a.attnum = k.conkey[array_position(k.confkey, r.attnum)]
+                    WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, r.tab, r.attnum)
+                      AND d.classid = 'pg_constraint'::regclass
+                      AND k.contype = 'f' AND k.confrelid = r.tab
+                   UNION ALL
+                   -- a column has one name and type in parents and in children
+                   SELECT c.attrelid, c.attnum, c.attname, true
+                     FROM pg_inherits,
+                          LATERAL (SELECT * FROM pg_attribute
+                                    WHERE attrelid = inhrelid AND attname = r.attname
+                                   OFFSET 0) AS c   -- not all of that name first
+                    WHERE inhparent = r.tab
+                   UNION ALL
+                   SELECT p.attrelid, p.attnum, p.attname, false
+                     FROM pg_inherits
+                     JOIN pg_attribute AS p ON p.attrelid = inhparent AND p.attname = r.attname
+                    WHERE inhrelid = r.tab
+               ) AS next(tab, attnum, attname, is_inheritor)
     )
     SELECT r.tab::regclass, r.attnum, a.attname, bool_or(r.is_key),
            a.attinhcount > 0, a.atttypid <> 'bigint'::regtype
@@ -367,6 +379,30 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION snowflake_convert_is_done(regclass, smallint) IS
 'internal: whether a column takes its DEFAULT from snowflake_nextval()';
+
+-- Whose snowflakes does a column hold that references others, and these yet
+-- others?
+CREATE FUNCTION snowflake_convert_sources(tab regclass, attnum smallint)
+RETURNS TABLE (key_tab regclass, key_attname name)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE referenced(tab, attnum) AS (
+        SELECT tab::oid, attnum
+        UNION
+        SELECT k.confrelid, k.confkey[i]
+          FROM referenced AS r
+          JOIN pg_constraint AS k ON k.conrelid = r.tab AND k.contype = 'f',
+               generate_subscripts(k.conkey, 1) AS i
+         WHERE k.conkey[i] = r.attnum
+    )
+    SELECT a.attrelid::regclass, a.attname
+      FROM referenced AS r
+      JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum)
+     WHERE snowflake_convert_is_done(r.tab, r.attnum);
+END;
+COMMENT ON FUNCTION snowflake_convert_sources(regclass, smallint) IS
+'internal: the columns with snowflakes that a column references, directly or by way of others, or is itself';
 
 -- The sequence of a serial column: it belongs to the column, and the
 -- column's DEFAULT takes from it.
@@ -668,18 +704,21 @@ BEGIN ATOMIC
      WHERE t.is_new AND a.attinhcount = 0
        AND (a.attidentity <> '' OR snowflake_convert_sequence(a.attrelid, a.attnum) IS NOT NULL)
     UNION
-    SELECT a.attrelid::regclass, a.attname, f.attrelid::regclass, f.attname
-      FROM tables AS t
-      JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
-           generate_subscripts(k.conkey, 1) AS i,
-           pg_attribute AS a, pg_attribute AS f
-     WHERE (a.attrelid, a.attnum) = (k.conrelid, k.conkey[i]) AND a.attinhcount = 0
-       AND (f.attrelid, f.attnum) = (k.confrelid, k.confkey[i])
-       AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)
-       AND f.atttypid = 'bigint'::regtype AND snowflake_convert_is_done(f.attrelid, f.attnum);
+    -- what references these columns may have been made before
+    (SELECT DISTINCT ON (c.tab, c.attname) c.tab, c.attname, s.key_tab, s.key_attname
+       FROM tables AS t
+       JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
+            unnest(k.conkey) AS referencing(attnum),
+            pg_attribute AS a,
+            LATERAL snowflake_convert_sources(a.attrelid, a.attnum) AS s,
+            LATERAL snowflake_convert_columns(a.attrelid, a.attname) AS c
+       JOIN pg_attribute AS f ON (f.attrelid, f.attnum) = (c.tab, c.attnum)
+      WHERE (a.attrelid, a.attnum) = (t.tab, referencing.attnum) AND a.attinhcount = 0
+        AND f.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND NOT c.is_inherited
+      ORDER BY c.tab, c.attname, s.key_tab, s.key_attname);
 END;
 COMMENT ON FUNCTION snowflake_convert_new_columns() IS
-'internal: serial and identity primary keys of new tables, and integer columns that are to reference a snowflake';
+'internal: serial and identity primary keys of new tables, and integer columns that are to hold the snowflakes of others';
 
 CREATE FUNCTION snowflake_convert_new_tables()
 RETURNS event_trigger

@@ -33,6 +33,31 @@ INSERT INTO django (name) VALUES ('Ann') RETURNING id = snowflake_currval() AS i
 INSERT INTO "Later" ("D") SELECT id FROM django;
 INSERT INTO always (d) SELECT id FROM django;
 
+-- a key that is itself a reference holds snowflakes, too, whichever is made
+-- first, however many there are
+CREATE TABLE place (id serial PRIMARY KEY);
+CREATE TABLE restaurant (place_ptr_id integer PRIMARY KEY REFERENCES place);
+CREATE TABLE dish (restaurant_id integer REFERENCES restaurant);
+CREATE TABLE pizzeria (restaurant_ptr_id integer PRIMARY KEY);
+CREATE TABLE pizza (pizzeria_id smallint REFERENCES pizzeria);
+ALTER TABLE pizzeria ADD FOREIGN KEY (restaurant_ptr_id) REFERENCES restaurant;
+CREATE SCHEMA menu
+  CREATE TABLE a (id integer PRIMARY KEY REFERENCES shop.place)
+  CREATE TABLE b (id integer PRIMARY KEY REFERENCES a)
+  CREATE TABLE c (b integer REFERENCES b);
+SELECT * FROM columns_of('place', 'restaurant', 'dish', 'pizzeria', 'pizza', 'menu.a', 'menu.b', 'menu.c');
+INSERT INTO place DEFAULT VALUES;
+INSERT INTO restaurant SELECT id FROM place;
+INSERT INTO dish SELECT id FROM place;
+INSERT INTO pizza SELECT restaurant_id FROM dish WHERE false;
+-- with rows, the warning names the key that can be converted
+ALTER EVENT TRIGGER regress_snowflake DISABLE;
+CREATE TABLE guest (restaurant integer);
+INSERT INTO guest VALUES (NULL);
+ALTER EVENT TRIGGER regress_snowflake ENABLE;
+ALTER TABLE guest ADD FOREIGN KEY (restaurant) REFERENCES restaurant;
+SELECT * FROM snowflake_convert('place', 'id');
+
 -- in the same transaction: nothing of it is left by a rollback
 BEGIN;
 CREATE TABLE rolled_back (id serial PRIMARY KEY);
@@ -123,5 +148,5 @@ SELECT * FROM snowflake_convert_new_columns();
 
 SET client_min_messages = warning;
 DROP EVENT TRIGGER regress_snowflake;
-DROP SCHEMA shop, other, ids CASCADE;
+DROP SCHEMA shop, other, ids, menu CASCADE;
 DROP ROLE regress_snowflake_user;
