@@ -541,6 +541,18 @@ BEGIN ATOMIC
                              AND (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, n.tab, 0)
          WHERE d.deptype = 'i'
         UNION
+        -- a value must be in both, and new ids do not fit into one
+        SELECT format('column %I of table %s, which references column %I of table %s as well',
+                      c.attname, c.tab, f.attname, f.attrelid::regclass)
+          FROM snowflake_convert_columns(rel, col) AS c
+          JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'f' AND k.conparentid = 0
+                                 AND c.attnum = ANY (k.conkey)
+          JOIN pg_attribute AS f ON f.attrelid = k.confrelid
+                                AND f.attnum = k.confkey[array_position(k.conkey, c.attnum)]
+         WHERE f.atttypid IN ('smallint'::regtype, 'integer'::regtype)
+           AND NOT EXISTS (SELECT FROM snowflake_convert_columns(rel, col) AS o
+                            WHERE (o.tab, o.attnum) = (f.attrelid, f.attnum))
+        UNION
         SELECT format('column %I of table %s, whose type is that of table %s',
                       u.attname, u.attrelid::regclass, n.tab)
           FROM narrow AS n
@@ -621,40 +633,68 @@ DECLARE
                     JOIN pg_namespace AS n ON n.oid = extnamespace
                    WHERE extname = 'snowflake');
     tables regclass[];
+    locked regclass[] := '{}';
     statements text[];
     obstacles text[];
     other text;
+    largest bigint;
+    smallest bigint;
 BEGIN
-    EXECUTE format('SELECT %I.snowflake_convert_check($1, $2)', home) USING rel, col;
-    EXECUTE format('SELECT array_agg(tab ORDER BY n), array_agg(statement ORDER BY n)
-                      FROM %I.snowflake_convert_statements($1, $2)
-                           WITH ORDINALITY AS s(tab, statement, n)', home)
-       INTO tables, statements USING rel, col;
-    IF statements IS NULL THEN
-        RETURN;                 -- converted already
-    END IF;
+    -- What another session has changed, such as a foreign key added, shows
+    -- once the tables are locked: then all is looked at again.
+    LOOP
+        EXECUTE format('SELECT %I.snowflake_convert_check($1, $2)', home) USING rel, col;
+        EXECUTE format('SELECT array_agg(tab ORDER BY n), array_agg(statement ORDER BY n)
+                          FROM %I.snowflake_convert_statements($1, $2)
+                               WITH ORDINALITY AS s(tab, statement, n)', home)
+           INTO tables, statements USING rel, col;
+        IF statements IS NULL THEN
+            RETURN;                 -- converted already
+        END IF;
 
-    -- tables that come along by inheritance are in no statement
-    EXECUTE format('SELECT min(tab::text)
-                      FROM %I.snowflake_convert_columns($1, $2) JOIN pg_class AS t ON t.oid = tab
-                     WHERE (tab = ANY ($3) OR is_key OR is_narrow)
-                       AND NOT pg_has_role(t.relowner, ''USAGE'')', home)
-       INTO other USING rel, col, tables;
-    IF other IS NOT NULL THEN
-        RAISE insufficient_privilege USING
-            MESSAGE = format('must be owner of table %s', other),
-            HINT = format('Converting column "%s" of table "%s" changes this table, too.', col, rel);
-    END IF;
+        -- tables that come along by inheritance are in no statement
+        EXECUTE format('SELECT array_agg(DISTINCT tab),
+                               min(tab::text) FILTER (WHERE NOT pg_has_role(t.relowner, ''USAGE''))
+                          FROM %I.snowflake_convert_columns($1, $2) JOIN pg_class AS t ON t.oid = tab
+                         WHERE tab = ANY ($3) OR is_key OR is_narrow', home)
+           INTO tables, other USING rel, col, tables;
+        IF other IS NOT NULL THEN
+            RAISE insufficient_privilege USING
+                MESSAGE = format('must be owner of table %s', other),
+                HINT = format('Converting column "%s" of table "%s" changes this table, too.', col, rel);
+        END IF;
 
-    EXECUTE format('SELECT array_agg(o) FROM %I.snowflake_convert_obstacles($1, $2) AS o', home)
-       INTO obstacles USING rel, col;
-    IF obstacles IS NOT NULL THEN
-        RAISE dependent_objects_still_exist USING
-            MESSAGE = format('cannot change the type of column "%s" of table "%s" and of those that reference it',
-                             col, rel),
-            DETAIL = E'In the way:\n' || array_to_string(obstacles, E'\n'),
-            HINT = 'In one transaction, drop what is in the way, convert, and create it again. '
-                   'A partition key, a domain and a row type cannot be changed so.';
+        EXECUTE format('SELECT array_agg(o) FROM %I.snowflake_convert_obstacles($1, $2) AS o', home)
+           INTO obstacles USING rel, col;
+        IF obstacles IS NOT NULL THEN
+            RAISE dependent_objects_still_exist USING
+                MESSAGE = format('cannot change the type of column "%s" of table "%s" and of those that reference it',
+                                 col, rel),
+                DETAIL = E'In the way:\n' || array_to_string(obstacles, E'\n'),
+                HINT = 'In one transaction, drop what is in the way, convert, and create it again. '
+                       'A partition key, a domain and a row type cannot be changed so.';
+        END IF;
+
+        EXIT WHEN dry_run OR tables <@ locked;
+        SELECT 'LOCK TABLE ' || string_agg(t::text, ', ' ORDER BY t <> rel, t::oid) || ' IN ACCESS EXCLUSIVE MODE'
+          INTO other
+          FROM unnest(tables) AS t JOIN pg_class ON oid = t
+         WHERE relkind IN ('r', 'p');   -- a foreign table cannot be locked
+        EXECUTE other;
+        locked := locked || tables;
+    END LOOP;
+
+    -- keys of another scheme, with another layout or epoch
+    EXECUTE format('SELECT max(%3$I), %1$I.snowflake_min_id(clock_timestamp()) FROM %2$s
+                     WHERE NOT %1$I.snowflake_convert_is_done($1, (SELECT attnum FROM pg_attribute
+                                                                    WHERE attrelid = $1 AND attname = $2))',
+                   home, rel, col)
+       INTO largest, smallest USING rel, col;
+    IF largest >= smallest THEN
+        RAISE WARNING 'column "%" of table "%" holds larger keys than those to come', col, rel
+            USING DETAIL = format('The largest is %s; a new one would now be %s or little more.', largest, smallest),
+                  HINT = 'New keys sort before those, and may be the same as one of them. '
+                         'Set snowflake.layout and snowflake.epoch to what those were made with, if they are ids.';
     END IF;
 
     -- all of it before the first row goes out: a caller's LIMIT cuts nothing
@@ -724,6 +764,7 @@ CREATE FUNCTION snowflake_convert_new_tables()
 RETURNS event_trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+SET row_security = off      -- an error rather than rows not seen
 AS $$
 DECLARE
     home name := (SELECT nspname FROM pg_extension
@@ -737,7 +778,8 @@ BEGIN
         'SELECT * FROM %I.snowflake_convert_new_columns() WHERE key_tab IS NULL', home)
     LOOP
         BEGIN
-            EXECUTE format('SELECT %I.snowflake_convert($1, $2)', home) USING found.tab, found.attname;
+            -- all arguments: others' overloads match no better
+            EXECUTE format('SELECT %I.snowflake_convert($1, $2, false)', home) USING found.tab, found.attname;
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
             RAISE WARNING 'column "%" of new table "%" has not become a snowflake',
@@ -748,7 +790,7 @@ BEGIN
 
     -- integers cannot hold what they are to reference
     FOR found IN EXECUTE format(
-        'SELECT * FROM %I.snowflake_convert_new_columns() WHERE key_tab IS NOT NULL', home)
+        'SELECT * FROM %I.snowflake_convert_new_columns() WHERE key_tab IS NOT NULL ORDER BY tab, attname', home)
     LOOP
         BEGIN
             EXECUTE format('SELECT NOT EXISTS (SELECT FROM %s)', found.tab) INTO is_empty;

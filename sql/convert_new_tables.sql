@@ -108,6 +108,26 @@ CREATE TABLE seen (d integer);
 CREATE VIEW seer AS SELECT d FROM seen;
 ALTER TABLE seen ADD FOREIGN KEY (d) REFERENCES django;
 
+-- rows that row security hides count as rows
+CREATE ROLE regress_snowflake_hidden;
+GRANT ALL ON SCHEMA shop TO regress_snowflake_hidden;
+GRANT REFERENCES ON django TO regress_snowflake_hidden;
+SET ROLE regress_snowflake_hidden;
+CREATE TABLE hidden (d integer);
+INSERT INTO hidden VALUES (NULL);
+ALTER TABLE hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+ALTER TABLE hidden ADD FOREIGN KEY (d) REFERENCES django;
+RESET ROLE;
+SELECT * FROM columns_of('hidden');
+DROP OWNED BY regress_snowflake_hidden;
+DROP ROLE regress_snowflake_hidden;
+
+-- an overload is not called in place of the extension's function
+CREATE FUNCTION public.snowflake_convert(regclass, name) RETURNS text LANGUAGE sql AS $$SELECT 1 / 0$$;
+CREATE TABLE not_overloaded (id serial PRIMARY KEY);
+DROP FUNCTION public.snowflake_convert(regclass, name);
+SELECT * FROM columns_of('not_overloaded');
+
 -- only the schemas wanted; a session can opt out
 SET snowflake_convert.schemas = 'none';
 CREATE TABLE without (id serial PRIMARY KEY);
