@@ -315,32 +315,44 @@ RETURNS TABLE (
     is_narrow boolean)      -- not bigint yet
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off    -- by indexes, see below
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
 BEGIN ATOMIC
-    WITH RECURSIVE follows AS (
-        SELECT confrelid AS tab, confkey[i] AS attnum,
-               conrelid AS next_tab, conkey[i] AS next_attnum,
-               false AS is_inheritor
-          FROM pg_constraint, generate_subscripts(conkey, 1) AS i
-         WHERE contype = 'f'
-        UNION ALL
-        -- a column has one type in parents and in children
-        SELECT v.*
-          FROM pg_inherits
-          JOIN pg_attribute AS p ON p.attrelid = inhparent
-                                AND NOT p.attisdropped
-          JOIN pg_attribute AS c ON c.attrelid = inhrelid
-                                AND c.attname = p.attname
-                                AND c.attinhcount > 0,
-               LATERAL (VALUES (p.attrelid, p.attnum, c.attrelid, c.attnum, true),
-                               (c.attrelid, c.attnum, p.attrelid, p.attnum, false))
-                    AS v
-    ), reached AS (
-        SELECT attrelid AS tab, attnum, true AS is_key
+    -- each step by indexes of the catalogue, which may hold thousands of
+    -- partitions: the planner takes a recursion to reach most of it.
+    -- pg_constraint has no index by the table referenced, pg_depend has.
+    WITH RECURSIVE reached(tab, attnum, attname, is_key) AS (
+        SELECT attrelid, attnum, attname, true
           FROM pg_attribute
          WHERE attrelid = rel AND attname = col AND NOT attisdropped
         UNION
-        SELECT next_tab, next_attnum, is_key AND is_inheritor
-          FROM reached JOIN follows USING (tab, attnum)
+        SELECT next.tab, next.attnum, next.attname, r.is_key AND next.is_inheritor
+          FROM reached AS r,
+               LATERAL (
+                   SELECT a.attrelid, a.attnum, a.attname, false
+                     FROM pg_depend AS d
+                     JOIN pg_constraint AS k ON k.oid = d.objid
+                     JOIN pg_attribute AS a ON a.attrelid = k.conrelid
+                                           AND a.attnum = k.conkey[array_position(k.confkey, r.attnum)]
+                    WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, r.tab, r.attnum)
+                      AND d.classid = 'pg_constraint'::regclass
+                      AND k.contype = 'f' AND k.confrelid = r.tab
+                   UNION ALL
+                   -- a column has one name and type in parents and in children
+                   SELECT c.attrelid, c.attnum, c.attname, true
+                     FROM pg_inherits,
+                          LATERAL (SELECT * FROM pg_attribute
+                                    WHERE attrelid = inhrelid AND attname = r.attname
+                                   OFFSET 0) AS c   -- not all of that name first
+                    WHERE inhparent = r.tab
+                   UNION ALL
+                   SELECT p.attrelid, p.attnum, p.attname, false
+                     FROM pg_inherits
+                     JOIN pg_attribute AS p ON p.attrelid = inhparent AND p.attname = r.attname
+                    WHERE inhrelid = r.tab
+               ) AS next(tab, attnum, attname, is_inheritor)
     )
     SELECT r.tab::regclass, r.attnum, a.attname, bool_or(r.is_key),
            a.attinhcount > 0, a.atttypid <> 'bigint'::regtype
@@ -367,6 +379,30 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION snowflake_convert_is_done(regclass, smallint) IS
 'internal: whether a column takes its DEFAULT from snowflake_nextval()';
+
+-- Whose snowflakes does a column hold that references others, and these yet
+-- others?
+CREATE FUNCTION snowflake_convert_sources(tab regclass, attnum smallint)
+RETURNS TABLE (key_tab regclass, key_attname name)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE referenced(tab, attnum) AS (
+        SELECT tab::oid, attnum
+        UNION
+        SELECT k.confrelid, k.confkey[i]
+          FROM referenced AS r
+          JOIN pg_constraint AS k ON k.conrelid = r.tab AND k.contype = 'f',
+               generate_subscripts(k.conkey, 1) AS i
+         WHERE k.conkey[i] = r.attnum
+    )
+    SELECT a.attrelid::regclass, a.attname
+      FROM referenced AS r
+      JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum)
+     WHERE snowflake_convert_is_done(r.tab, r.attnum);
+END;
+COMMENT ON FUNCTION snowflake_convert_sources(regclass, smallint) IS
+'internal: the columns with snowflakes that a column references, directly or by way of others, or is itself';
 
 -- The sequence of a serial column: it belongs to the column, and the
 -- column's DEFAULT takes from it.
@@ -505,6 +541,18 @@ BEGIN ATOMIC
                              AND (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, n.tab, 0)
          WHERE d.deptype = 'i'
         UNION
+        -- a value must be in both, and new ids do not fit into one
+        SELECT format('column %I of table %s, which references column %I of table %s as well',
+                      c.attname, c.tab, f.attname, f.attrelid::regclass)
+          FROM snowflake_convert_columns(rel, col) AS c
+          JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'f' AND k.conparentid = 0
+                                 AND c.attnum = ANY (k.conkey)
+          JOIN pg_attribute AS f ON f.attrelid = k.confrelid
+                                AND f.attnum = k.confkey[array_position(k.conkey, c.attnum)]
+         WHERE f.atttypid IN ('smallint'::regtype, 'integer'::regtype)
+           AND NOT EXISTS (SELECT FROM snowflake_convert_columns(rel, col) AS o
+                            WHERE (o.tab, o.attnum) = (f.attrelid, f.attnum))
+        UNION
         SELECT format('column %I of table %s, whose type is that of table %s',
                       u.attname, u.attrelid::regclass, n.tab)
           FROM narrow AS n
@@ -585,40 +633,68 @@ DECLARE
                     JOIN pg_namespace AS n ON n.oid = extnamespace
                    WHERE extname = 'snowflake');
     tables regclass[];
+    locked regclass[] := '{}';
     statements text[];
     obstacles text[];
     other text;
+    largest bigint;
+    smallest bigint;
 BEGIN
-    EXECUTE format('SELECT %I.snowflake_convert_check($1, $2)', home) USING rel, col;
-    EXECUTE format('SELECT array_agg(tab ORDER BY n), array_agg(statement ORDER BY n)
-                      FROM %I.snowflake_convert_statements($1, $2)
-                           WITH ORDINALITY AS s(tab, statement, n)', home)
-       INTO tables, statements USING rel, col;
-    IF statements IS NULL THEN
-        RETURN;                 -- converted already
-    END IF;
+    -- What another session has changed, such as a foreign key added, shows
+    -- once the tables are locked: then all is looked at again.
+    LOOP
+        EXECUTE format('SELECT %I.snowflake_convert_check($1, $2)', home) USING rel, col;
+        EXECUTE format('SELECT array_agg(tab ORDER BY n), array_agg(statement ORDER BY n)
+                          FROM %I.snowflake_convert_statements($1, $2)
+                               WITH ORDINALITY AS s(tab, statement, n)', home)
+           INTO tables, statements USING rel, col;
+        IF statements IS NULL THEN
+            RETURN;                 -- converted already
+        END IF;
 
-    -- tables that come along by inheritance are in no statement
-    EXECUTE format('SELECT min(tab::text)
-                      FROM %I.snowflake_convert_columns($1, $2) JOIN pg_class AS t ON t.oid = tab
-                     WHERE (tab = ANY ($3) OR is_key OR is_narrow)
-                       AND NOT pg_has_role(t.relowner, ''USAGE'')', home)
-       INTO other USING rel, col, tables;
-    IF other IS NOT NULL THEN
-        RAISE insufficient_privilege USING
-            MESSAGE = format('must be owner of table %s', other),
-            HINT = format('Converting column "%s" of table "%s" changes this table, too.', col, rel);
-    END IF;
+        -- tables that come along by inheritance are in no statement
+        EXECUTE format('SELECT array_agg(DISTINCT tab),
+                               min(tab::text) FILTER (WHERE NOT pg_has_role(t.relowner, ''USAGE''))
+                          FROM %I.snowflake_convert_columns($1, $2) JOIN pg_class AS t ON t.oid = tab
+                         WHERE tab = ANY ($3) OR is_key OR is_narrow', home)
+           INTO tables, other USING rel, col, tables;
+        IF other IS NOT NULL THEN
+            RAISE insufficient_privilege USING
+                MESSAGE = format('must be owner of table %s', other),
+                HINT = format('Converting column "%s" of table "%s" changes this table, too.', col, rel);
+        END IF;
 
-    EXECUTE format('SELECT array_agg(o) FROM %I.snowflake_convert_obstacles($1, $2) AS o', home)
-       INTO obstacles USING rel, col;
-    IF obstacles IS NOT NULL THEN
-        RAISE dependent_objects_still_exist USING
-            MESSAGE = format('cannot change the type of column "%s" of table "%s" and of those that reference it',
-                             col, rel),
-            DETAIL = E'In the way:\n' || array_to_string(obstacles, E'\n'),
-            HINT = 'In one transaction, drop what is in the way, convert, and create it again. '
-                   'A partition key, a domain and a row type cannot be changed so.';
+        EXECUTE format('SELECT array_agg(o) FROM %I.snowflake_convert_obstacles($1, $2) AS o', home)
+           INTO obstacles USING rel, col;
+        IF obstacles IS NOT NULL THEN
+            RAISE dependent_objects_still_exist USING
+                MESSAGE = format('cannot change the type of column "%s" of table "%s" and of those that reference it',
+                                 col, rel),
+                DETAIL = E'In the way:\n' || array_to_string(obstacles, E'\n'),
+                HINT = 'In one transaction, drop what is in the way, convert, and create it again. '
+                       'A partition key, a domain and a row type cannot be changed so.';
+        END IF;
+
+        EXIT WHEN dry_run OR tables <@ locked;
+        SELECT 'LOCK TABLE ' || string_agg(t::text, ', ' ORDER BY t <> rel, t::oid) || ' IN ACCESS EXCLUSIVE MODE'
+          INTO other
+          FROM unnest(tables) AS t JOIN pg_class ON oid = t
+         WHERE relkind IN ('r', 'p');   -- a foreign table cannot be locked
+        EXECUTE other;
+        locked := locked || tables;
+    END LOOP;
+
+    -- keys of another scheme, with another layout or epoch
+    EXECUTE format('SELECT max(%3$I), %1$I.snowflake_min_id(clock_timestamp()) FROM %2$s
+                     WHERE NOT %1$I.snowflake_convert_is_done($1, (SELECT attnum FROM pg_attribute
+                                                                    WHERE attrelid = $1 AND attname = $2))',
+                   home, rel, col)
+       INTO largest, smallest USING rel, col;
+    IF largest >= smallest THEN
+        RAISE WARNING 'column "%" of table "%" holds larger keys than those to come', col, rel
+            USING DETAIL = format('The largest is %s; a new one would now be %s or little more.', largest, smallest),
+                  HINT = 'New keys sort before those, and may be the same as one of them. '
+                         'Set snowflake.layout and snowflake.epoch to what those were made with, if they are ids.';
     END IF;
 
     -- all of it before the first row goes out: a caller's LIMIT cuts nothing
@@ -668,23 +744,27 @@ BEGIN ATOMIC
      WHERE t.is_new AND a.attinhcount = 0
        AND (a.attidentity <> '' OR snowflake_convert_sequence(a.attrelid, a.attnum) IS NOT NULL)
     UNION
-    SELECT a.attrelid::regclass, a.attname, f.attrelid::regclass, f.attname
-      FROM tables AS t
-      JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
-           generate_subscripts(k.conkey, 1) AS i,
-           pg_attribute AS a, pg_attribute AS f
-     WHERE (a.attrelid, a.attnum) = (k.conrelid, k.conkey[i]) AND a.attinhcount = 0
-       AND (f.attrelid, f.attnum) = (k.confrelid, k.confkey[i])
-       AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)
-       AND f.atttypid = 'bigint'::regtype AND snowflake_convert_is_done(f.attrelid, f.attnum);
+    -- what references these columns may have been made before
+    (SELECT DISTINCT ON (c.tab, c.attname) c.tab, c.attname, s.key_tab, s.key_attname
+       FROM tables AS t
+       JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
+            unnest(k.conkey) AS referencing(attnum),
+            pg_attribute AS a,
+            LATERAL snowflake_convert_sources(a.attrelid, a.attnum) AS s,
+            LATERAL snowflake_convert_columns(a.attrelid, a.attname) AS c
+       JOIN pg_attribute AS f ON (f.attrelid, f.attnum) = (c.tab, c.attnum)
+      WHERE (a.attrelid, a.attnum) = (t.tab, referencing.attnum) AND a.attinhcount = 0
+        AND f.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND NOT c.is_inherited
+      ORDER BY c.tab, c.attname, s.key_tab, s.key_attname);
 END;
 COMMENT ON FUNCTION snowflake_convert_new_columns() IS
-'internal: serial and identity primary keys of new tables, and integer columns that are to reference a snowflake';
+'internal: serial and identity primary keys of new tables, and integer columns that are to hold the snowflakes of others';
 
 CREATE FUNCTION snowflake_convert_new_tables()
 RETURNS event_trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+SET row_security = off      -- an error rather than rows not seen
 AS $$
 DECLARE
     home name := (SELECT nspname FROM pg_extension
@@ -698,7 +778,8 @@ BEGIN
         'SELECT * FROM %I.snowflake_convert_new_columns() WHERE key_tab IS NULL', home)
     LOOP
         BEGIN
-            EXECUTE format('SELECT %I.snowflake_convert($1, $2)', home) USING found.tab, found.attname;
+            -- all arguments: others' overloads match no better
+            EXECUTE format('SELECT %I.snowflake_convert($1, $2, false)', home) USING found.tab, found.attname;
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
             RAISE WARNING 'column "%" of new table "%" has not become a snowflake',
@@ -709,7 +790,7 @@ BEGIN
 
     -- integers cannot hold what they are to reference
     FOR found IN EXECUTE format(
-        'SELECT * FROM %I.snowflake_convert_new_columns() WHERE key_tab IS NOT NULL', home)
+        'SELECT * FROM %I.snowflake_convert_new_columns() WHERE key_tab IS NOT NULL ORDER BY tab, attname', home)
     LOOP
         BEGIN
             EXECUTE format('SELECT NOT EXISTS (SELECT FROM %s)', found.tab) INTO is_empty;

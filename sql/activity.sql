@@ -74,6 +74,12 @@ CREATE FUNCTION "Odd Schema".snowflake_timestamp(bigint) RETURNS timestamptz LAN
 SET search_path = "Odd Schema";
 SELECT sum(ids), min(bucket) FROM public.snowflake_activity('"Vis""its"', 'The id', '1 hour');
 RESET search_path;
+-- nor an overload beside the extension's function
+CREATE TABLE narrow AS SELECT 1 AS id;
+CREATE FUNCTION public.snowflake_timestamp(integer) RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz';
+SELECT bucket IS NULL AS overloaded, ids FROM snowflake_activity('narrow', 'id', '1 year');
+DROP FUNCTION public.snowflake_timestamp(integer);
+DROP TABLE narrow;
 DROP FUNCTION "Odd Schema".date_bin(interval, timestamptz, text);
 DROP FUNCTION "Odd Schema".snowflake_timestamp(bigint);
 -- and the extension may be elsewhere

@@ -121,6 +121,18 @@ SELECT * FROM snowflake_convert('a', 'id');
 DROP VIEW v;
 DROP TABLE a, b, c, d;
 
+-- keys that are larger than new ones are told about, and no others
+CREATE TABLE a (id bigint PRIMARY KEY, n integer);
+INSERT INTO a VALUES (9223372036854775807, 1);
+\set VERBOSITY terse
+SELECT count(*) FROM snowflake_convert('a', 'id', true);
+SELECT count(*) FROM snowflake_convert('a', 'id');
+SELECT count(*) FROM snowflake_convert('a', 'n');
+CREATE TABLE b (a integer REFERENCES a);
+SELECT count(*) FROM snowflake_convert('a', 'id');
+\set VERBOSITY default
+DROP TABLE a, b;
+
 -- a DEFAULT that takes its ids from a generator of its own is one already
 CREATE TABLE a (id bigint PRIMARY KEY);
 ALTER TABLE a ALTER id SET DEFAULT snowflake_nextval('a');
@@ -220,6 +232,19 @@ DROP VIEW v;
 DROP MATERIALIZED VIEW w;
 DROP FUNCTION f();
 DROP TABLE a, b, row_of_a;
+-- so is a type of which the table is, and what is referenced as well
+CREATE TYPE row_with_id AS (id integer);
+CREATE TABLE a OF row_with_id (PRIMARY KEY (id));
+SELECT * FROM snowflake_convert('a', 'id');
+DROP TABLE a;
+CREATE TABLE a (id serial PRIMARY KEY);
+CREATE TABLE b (id serial PRIMARY KEY, too integer UNIQUE REFERENCES a);
+CREATE TABLE c (shared integer REFERENCES a REFERENCES b);
+CREATE TABLE d (a bigint REFERENCES a REFERENCES b (too));
+SELECT * FROM snowflake_convert('a', 'id');
+ALTER TABLE c DROP CONSTRAINT c_shared_fkey1;
+SELECT count(*) FROM snowflake_convert('a', 'id');
+DROP TABLE a, b, c, d;
 -- not in the way: a trigger, a view, a check that leave the column alone
 CREATE TABLE a (id serial PRIMARY KEY, t text, CHECK (id > 0));
 CREATE INDEX ON a ((id + 1));

@@ -33,6 +33,31 @@ INSERT INTO django (name) VALUES ('Ann') RETURNING id = snowflake_currval() AS i
 INSERT INTO "Later" ("D") SELECT id FROM django;
 INSERT INTO always (d) SELECT id FROM django;
 
+-- a key that is itself a reference holds snowflakes, too, whichever is made
+-- first, however many there are
+CREATE TABLE place (id serial PRIMARY KEY);
+CREATE TABLE restaurant (place_ptr_id integer PRIMARY KEY REFERENCES place);
+CREATE TABLE dish (restaurant_id integer REFERENCES restaurant);
+CREATE TABLE pizzeria (restaurant_ptr_id integer PRIMARY KEY);
+CREATE TABLE pizza (pizzeria_id smallint REFERENCES pizzeria);
+ALTER TABLE pizzeria ADD FOREIGN KEY (restaurant_ptr_id) REFERENCES restaurant;
+CREATE SCHEMA menu
+  CREATE TABLE a (id integer PRIMARY KEY REFERENCES shop.place)
+  CREATE TABLE b (id integer PRIMARY KEY REFERENCES a)
+  CREATE TABLE c (b integer REFERENCES b);
+SELECT * FROM columns_of('place', 'restaurant', 'dish', 'pizzeria', 'pizza', 'menu.a', 'menu.b', 'menu.c');
+INSERT INTO place DEFAULT VALUES;
+INSERT INTO restaurant SELECT id FROM place;
+INSERT INTO dish SELECT id FROM place;
+INSERT INTO pizza SELECT restaurant_id FROM dish WHERE false;
+-- with rows, the warning names the key that can be converted
+ALTER EVENT TRIGGER regress_snowflake DISABLE;
+CREATE TABLE guest (restaurant integer);
+INSERT INTO guest VALUES (NULL);
+ALTER EVENT TRIGGER regress_snowflake ENABLE;
+ALTER TABLE guest ADD FOREIGN KEY (restaurant) REFERENCES restaurant;
+SELECT * FROM snowflake_convert('place', 'id');
+
 -- in the same transaction: nothing of it is left by a rollback
 BEGIN;
 CREATE TABLE rolled_back (id serial PRIMARY KEY);
@@ -83,6 +108,26 @@ CREATE TABLE seen (d integer);
 CREATE VIEW seer AS SELECT d FROM seen;
 ALTER TABLE seen ADD FOREIGN KEY (d) REFERENCES django;
 
+-- rows that row security hides count as rows
+CREATE ROLE regress_snowflake_hidden;
+GRANT ALL ON SCHEMA shop TO regress_snowflake_hidden;
+GRANT REFERENCES ON django TO regress_snowflake_hidden;
+SET ROLE regress_snowflake_hidden;
+CREATE TABLE hidden (d integer);
+INSERT INTO hidden VALUES (NULL);
+ALTER TABLE hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+ALTER TABLE hidden ADD FOREIGN KEY (d) REFERENCES django;
+RESET ROLE;
+SELECT * FROM columns_of('hidden');
+DROP OWNED BY regress_snowflake_hidden;
+DROP ROLE regress_snowflake_hidden;
+
+-- an overload is not called in place of the extension's function
+CREATE FUNCTION public.snowflake_convert(regclass, name) RETURNS text LANGUAGE sql AS $$SELECT 1 / 0$$;
+CREATE TABLE not_overloaded (id serial PRIMARY KEY);
+DROP FUNCTION public.snowflake_convert(regclass, name);
+SELECT * FROM columns_of('not_overloaded');
+
 -- only the schemas wanted; a session can opt out
 SET snowflake_convert.schemas = 'none';
 CREATE TABLE without (id serial PRIMARY KEY);
@@ -123,5 +168,5 @@ SELECT * FROM snowflake_convert_new_columns();
 
 SET client_min_messages = warning;
 DROP EVENT TRIGGER regress_snowflake;
-DROP SCHEMA shop, other, ids CASCADE;
+DROP SCHEMA shop, other, ids, menu CASCADE;
 DROP ROLE regress_snowflake_user;

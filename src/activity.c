@@ -84,7 +84,9 @@ relation_name(Oid relation)
 
 /*
  * The query.  Our own functions are in the schema that this one is in, and
- * everything else in pg_catalog: the function's search_path is that.
+ * everything else in pg_catalog: the function's search_path is that.  The ids
+ * are cast, for our functions to match exactly whatever overloads there are;
+ * the column is compared as it is, for its index.
  */
 static char *
 build_query(FunctionCallInfo fcinfo)
@@ -99,7 +101,7 @@ build_query(FunctionCallInfo fcinfo)
 					 " FROM (SELECT %s.snowflake_timestamp(id) AS issued_at,"
 					 " %s.snowflake_datacenter_id(id) AS datacenter_id,"
 					 " %s.snowflake_worker_id(id) AS worker_id"
-					 " FROM (SELECT r.%s AS id FROM %s AS r"
+					 " FROM (SELECT r.%s::pg_catalog.int8 AS id FROM %s AS r"
 					 " WHERE r.%s IS NOT NULL",
 					 bucket_expression(PG_GETARG_INTERVAL_P(ARG_BUCKET)),
 					 schema, schema, schema, column,

@@ -8,6 +8,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 
@@ -136,6 +137,30 @@ is(in_session(q{EXECUTE add}), "t\n", 'a snowflake after, by the same session');
 is($err, '', 'without a complaint');
 $in .= "\\q\n";
 $session->finish;
+
+# A foreign key that another session is about to add comes along, too.
+$node->safe_psql('postgres', q{
+CREATE TABLE shop.early (id serial PRIMARY KEY);
+CREATE TABLE shop.late (early integer PRIMARY KEY);
+});
+my $adds = SnowflakeSession->new($node);
+my $converts = SnowflakeSession->new($node);
+$adds->rows('BEGIN');
+$adds->rows('ALTER TABLE shop.late ADD FOREIGN KEY (early) REFERENCES shop.early');
+my $waits_for_lock =
+  "SELECT count(*) = 1 FROM pg_locks WHERE pid = $converts->{pid} AND NOT granted AND relation = 'shop.%s'::regclass";
+$converts->ask(q{SELECT snowflake_convert('shop.early', 'id')});
+$node->poll_query_until('postgres', sprintf($waits_for_lock, 'early'))
+  or die 'the conversion does not wait';
+$adds->rows('COMMIT');
+is(($converts->answer)[0], '', 'converted once the foreign key is there');
+$_->quit for $adds, $converts;
+is( $node->safe_psql('postgres',
+		q{SELECT attrelid::regclass, atttypid::regtype FROM pg_attribute
+		   WHERE attrelid = 'shop.late'::regclass AND attnum > 0}
+	),
+	"shop.late|bigint",
+	'and it was brought along');
 
 # A database may have its own schemas, new sessions follow.
 $node->safe_psql('postgres', $event_trigger);
