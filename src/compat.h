@@ -17,6 +17,11 @@
 #include "utils/guc_tables.h"
 #include "utils/wait_event.h"
 
+/* 16 took VARDATA_ANY and its like out of postgres.h. */
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
 /* 16 declares it itself. */
 #if PG_VERSION_NUM < 160000
 extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */

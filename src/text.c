@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "common/int.h"
+#include "compat.h"
 #include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
