@@ -31,6 +31,7 @@
 #include "utils/partcache.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 PG_FUNCTION_INFO_V1(snowflake_create_partitions);
 
