@@ -8,10 +8,10 @@
  * decides whether an id may be issued, never whether a tick begins again.
  *
  * Ids of two generators of one node do repeat, and are of two tables; see
- * generator_next_of_relation().  Should a table move from one to another, as when
- * it is restored from a dump under another OID, its ids still do not repeat:
- * no generator issues an id of a tick before the newest of them all; see
- * look().
+ * generator_next_of_relation().  Should a table move from one to another, as
+ * when it is restored from a dump under another OID, its ids still do not
+ * repeat: no generator issues an id of a tick before the newest of them all;
+ * see look().
  *
  * Locking: a generator's word is changed by compare-and-swap and nothing
  * else, once ids are issued.  The word is read first and the clock after it,
@@ -787,7 +787,6 @@ next_of_run(IdRun *run, Generator *generator, int64 largest)
 	{
 		int64		wanted = is_current && run->left == 0 ?
 			Min(run->size * 2, largest) : 1;
-
 		int64		reserved;
 		int64		next = reserve(generator, wanted, &reserved);
 
@@ -876,31 +875,24 @@ generator_require_counters(void)
 }
 
 /*
- * Counters are read without a lock while their owners go on, each as a whole;
- * together they are no more exact than that.
+ * Adds counters, or takes them off: sign is 1 or -1.  They are read without a
+ * lock while their owners go on, each as a whole; together they are no more
+ * exact than that.
  */
 static void
-add_counters(GeneratorCounters *sum, const GeneratorCounters *counters)
+add_counters(GeneratorCounters *sum, const GeneratorCounters *counters,
+			 int sign)
 {
-	sum->ids_issued += counters->ids_issued;
-	sum->sequence_waits += counters->sequence_waits;
-	sum->sequence_wait_us += counters->sequence_wait_us;
-	sum->clock_waits += counters->clock_waits;
-	sum->clock_wait_us += counters->clock_wait_us;
-	sum->clock_regressions += counters->clock_regressions;
-	sum->clock_refusals += counters->clock_refusals;
-}
+	/* unsigned, so that -1 wraps round to a subtraction */
+	uint64		factor = (uint64) (int64) sign;
 
-static void
-subtract_counters(GeneratorCounters *from, const GeneratorCounters *counters)
-{
-	from->ids_issued -= counters->ids_issued;
-	from->sequence_waits -= counters->sequence_waits;
-	from->sequence_wait_us -= counters->sequence_wait_us;
-	from->clock_waits -= counters->clock_waits;
-	from->clock_wait_us -= counters->clock_wait_us;
-	from->clock_regressions -= counters->clock_regressions;
-	from->clock_refusals -= counters->clock_refusals;
+	sum->ids_issued += factor * counters->ids_issued;
+	sum->sequence_waits += factor * counters->sequence_waits;
+	sum->sequence_wait_us += factor * counters->sequence_wait_us;
+	sum->clock_waits += factor * counters->clock_waits;
+	sum->clock_wait_us += factor * counters->clock_wait_us;
+	sum->clock_regressions += factor * counters->clock_regressions;
+	sum->clock_refusals += factor * counters->clock_refusals;
 }
 
 /* The counters of all sessions since the start, and their largest id. */
@@ -913,7 +905,7 @@ sum_slots(GeneratorCounters *sum, int64 *last_id)
 	{
 		const BackendSlot *slot = &slots[i].slot;
 
-		add_counters(sum, &slot->counters);
+		add_counters(sum, &slot->counters, 1);
 		if (slot->counters.ids_issued > 0)
 			*last_id = Max(*last_id, slot->last_id);
 	}
@@ -930,7 +922,7 @@ generator_totals(GeneratorTotals *result)
 
 	LWLockAcquire(&totals->lock, LW_SHARED);
 	sum_slots(&result->counters, &result->last_id);
-	subtract_counters(&result->counters, &totals->before);
+	add_counters(&result->counters, &totals->before, -1);
 	result->high_water_writes = highwater_writes() - totals->writes_before;
 	result->max_regression_us = totals->max_regression_us;
 	result->since = totals->since;
@@ -942,14 +934,13 @@ void
 generator_session(int number, GeneratorSession *session)
 {
 	const BackendSlot *slot = &slots[number].slot;
-
 	GeneratorCounters before = slot->before;
 
 	/* counters only grow, so what is read later is no less */
 	pg_read_barrier();
 	session->pid = slot->pid;
 	session->counters = slot->counters;
-	subtract_counters(&session->counters, &before);
+	add_counters(&session->counters, &before, -1);
 	session->last_id = has_issued(slot) ? slot->last_id : NO_ID;
 }
 
