@@ -12,6 +12,7 @@ use lib "$FindBin::RealBin/lib";
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(clock_gettime usleep CLOCK_MONOTONIC);
@@ -20,6 +21,7 @@ use constant {
 	TIMES => 5,
 	AT_ONCE_MS => 50,
 	STATEMENT_TIMEOUT_MS => 100,
+	TIMEOUT_S => 15,
 };
 
 sub now_ms
@@ -29,64 +31,16 @@ sub now_ms
 
 # ----- sessions -----
 
-sub open_session
-{
-	my ($node) = @_;
-	my $session = $node->background_psql(
-		'postgres',
-		on_error_stop => 0,
-		timeout => 15,
-		wait => 0);
-
-	$session->{stdin} .= "\\set VERBOSITY verbose\n";
-	return $session;
-}
-
-# Starts a statement; answer() waits for its end.
-sub ask
-{
-	my ($session, $sql) = @_;
-
-	$session->{timeout}->start;
-	$session->{stderr} = '';
-	$session->{stdin} .= "$sql;\n\\echo (end)\n";
-	$session->{run}->pump_nb;
-	return;
-}
-
-# The SQLSTATE that the statement failed with, '' for none, and its output.
-sub answer
-{
-	my ($session) = @_;
-
-	$session->{run}->pump until $session->{stdout} =~ s/^\(end\)\n\z//m;
-
-	my $output = $session->{stdout};
-	my ($state) = $session->{stderr} =~ /ERROR:  (\w{5}): /;
-	$session->{stdout} = '';
-	chomp $output;
-	return ($state // '', $output);
-}
-
-sub query
-{
-	my ($session, $sql) = @_;
-
-	ask($session, $sql);
-	my ($state, $output) = answer($session);
-	die "\"$sql\" failed: $session->{stderr}\n" if $state ne '';
-	return $output;
-}
-
 # Waits until the server has closed the connection, which it does by the
 # backend's exit, and returns the SQLSTATE that it took leave with.
 sub farewell
 {
 	my ($session) = @_;
+	my $psql = $session->{psql};
 
-	$session->{run}->pump
-	  until $session->{stderr} =~ /connection to server was lost/;
-	my ($state) = $session->{stderr} =~ /FATAL:  (\w{5}): /;
+	$psql->{run}->pump
+	  until $psql->{stderr} =~ /connection to server was lost/;
+	my ($state) = $psql->{stderr} =~ /FATAL:  (\w{5}): /;
 	return $state // '';
 }
 
@@ -101,7 +55,7 @@ sub step_clock_back
 	my ($session) = @_;
 
 	set_clock($clock_file, $in_order);
-	query($session, 'SELECT snowflake_nextval()');
+	$session->rows('SELECT snowflake_nextval()');
 	set_clock($clock_file, $in_order - 1800);
 	return;
 }
@@ -164,11 +118,10 @@ my @waits = (
 sub prepared_session
 {
 	my ($wait) = @_;
-	my $session = open_session($wait->{node});
-	my $pid = query($session, 'SELECT pg_backend_pid()');
+	my $session = SnowflakeSession->new($wait->{node}, TIMEOUT_S);
 
 	$wait->{prepare}->($session);
-	return ($session, $pid);
+	return ($session, $session->{pid});
 }
 
 # A session that waits, seen in pg_stat_activity.
@@ -177,13 +130,13 @@ sub waiting_session
 	my ($wait) = @_;
 	my ($session, $pid) = prepared_session($wait);
 
-	ask($session, $wait->{statement});
+	$session->ask($wait->{statement});
 	for my $attempt (1 .. 5000)
 	{
 		last
-		  if query($wait->{monitor},
-			"SELECT wait_event_type FROM pg_stat_activity WHERE pid = $pid")
-		  eq 'Extension';
+		  if $wait->{monitor}->value(
+			"SELECT wait_event_type IS NOT DISTINCT FROM 'Extension' FROM pg_stat_activity WHERE pid = $pid")
+		  eq 't';
 		die "$wait->{name} does not show\n" if $attempt == 5000;
 		usleep(1000);
 	}
@@ -200,7 +153,7 @@ sub start_server
 	my ($wait) = @_;
 
 	$wait->{start}->($wait->{node});
-	$wait->{monitor} = open_session($wait->{node});
+	$wait->{monitor} = SnowflakeSession->new($wait->{node}, TIMEOUT_S);
 	return;
 }
 
@@ -243,8 +196,8 @@ my %ends = (
 		my ($session, $pid) = waiting_session($wait);
 
 		my $start_ms = now_ms();
-		query($wait->{monitor}, "SELECT pg_cancel_backend($pid)");
-		my ($state) = answer($session);
+		$wait->{monitor}->value("SELECT pg_cancel_backend($pid)");
+		my ($state) = $session->answer;
 		my $ms = now_ms() - $start_ms;
 
 		$session->quit;
@@ -254,10 +207,10 @@ my %ends = (
 		my ($wait) = @_;
 		my ($session) = prepared_session($wait);
 
-		query($session, 'SET statement_timeout = ' . STATEMENT_TIMEOUT_MS);
+		$session->rows('SET statement_timeout = ' . STATEMENT_TIMEOUT_MS);
 		my $start_ms = now_ms();
-		ask($session, $wait->{statement});
-		my ($state) = answer($session);
+		$session->ask($wait->{statement});
+		my ($state) = $session->answer;
 		my $ms = now_ms() - $start_ms - STATEMENT_TIMEOUT_MS;
 
 		$session->quit;
@@ -268,11 +221,11 @@ my %ends = (
 		my ($session, $pid) = waiting_session($wait);
 
 		my $start_ms = now_ms();
-		query($wait->{monitor}, "SELECT pg_terminate_backend($pid)");
+		$wait->{monitor}->value("SELECT pg_terminate_backend($pid)");
 		my $state = farewell($session);
 		my $ms = now_ms() - $start_ms;
 
-		$session->{run}->finish;
+		$session->{psql}{run}->finish;
 		return ($ms, $state);
 	},
 	'a fast shutdown' => sub {
@@ -286,7 +239,7 @@ my %ends = (
 
 		# that is under way, or done with
 		$wait->{node}->stop('fast', fail_ok => 1);
-		$_->{run}->finish for $session, $wait->{monitor};
+		$_->{psql}{run}->finish for $session, $wait->{monitor};
 		start_server($wait);
 		return ($ms, $state);
 	},
@@ -294,8 +247,8 @@ my %ends = (
 		my ($wait) = @_;
 		my ($session, $pid) = waiting_session($wait);
 		my $postmaster = postmaster_pid($wait->{node});
-		my @pids = split /\n/,
-		  query($wait->{monitor}, 'SELECT pid FROM pg_stat_activity');
+		my @pids =
+		  $wait->{monitor}->rows('SELECT pid FROM pg_stat_activity');
 
 		my $start_ms = now_ms();
 		$wait->{node}->kill9;
@@ -304,7 +257,7 @@ my %ends = (
 		{
 			$state = 'it stays';
 			kill 'KILL', $pid;
-			$_->{timeout}->start for $session, $wait->{monitor};
+			$_->{psql}{timeout}->start for $session, $wait->{monitor};
 		}
 		wait_until_gone($pid);
 		my $ms = now_ms() - $start_ms;
@@ -315,7 +268,7 @@ my %ends = (
 		my $node = $wait->{node};
 		unlink $node->data_dir . '/postmaster.pid',
 		  $node->host . '/.s.PGSQL.' . $node->port . '.lock';
-		$_->{run}->finish for $session, $wait->{monitor};
+		$_->{psql}{run}->finish for $session, $wait->{monitor};
 		start_server($wait);
 		return ($ms, $state);
 	});

@@ -21,15 +21,6 @@ my $node = snowflake_node('main', "include 'case.conf'");
 my $file = state_file($node);
 my $newest = 0;                 # of all ids issued in this test
 
-sub configure
-{
-	my ($settings) = @_;
-	unlink $node->data_dir . '/case.conf';
-	PostgreSQL::Test::Utils::append_to_file($node->data_dir . '/case.conf',
-		"$settings\n");
-	return;
-}
-
 sub start
 {
 	local %ENV = (%ENV, faketime_environment($clock));
@@ -86,7 +77,7 @@ sub lead_of_mark
 }
 
 # The very first start.
-configure('');
+write_case($node, '');
 start();
 $node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 ok(!-e $file, 'no file before the first id');
@@ -122,7 +113,7 @@ for my $settings (
 	"snowflake.clock_policy = error\nsnowflake.high_water_interval = 3s",
 	"snowflake.clock_policy = advance\nsnowflake.clock_tolerance = 100\nsnowflake.high_water_interval = 3s")
 {
-	configure($settings);
+	write_case($node, $settings);
 	start();
 	take_ids(2000, "$settings: before");
 	my $mark = read_state($node)->{mark};
@@ -137,7 +128,7 @@ for my $settings (
 	note sprintf('first id %.0f ms after the start', 1000 * $seconds);
 	$node->stop;
 }
-configure('');
+write_case($node, '');
 
 # The clock is behind at the start: the rules as if it had been running.
 start();
@@ -260,7 +251,7 @@ sub fault
 }
 {
 	local %ENV = (%ENV, preload($library), FAULT_DIRECTORY => $faults);
-	configure('fsync = on');
+	write_case($node, 'fsync = on');
 	$node->start;
 }
 take_ids(10, 'with the faulty disk at rest');
@@ -310,7 +301,7 @@ cmp_ok(read_state($node)->{mark}, '>', $newest >> 22,
 is_deeply([ glob($node->data_dir . '/snowflake.state.*') ],
 	[], 'no temporary file is left');
 $node->stop;
-configure('');
+write_case($node, '');
 
 # pg_checksums and its like do not mind the file.  From 18 on a server has
 # checksums from its start.
@@ -397,7 +388,7 @@ for my $case (
 	[ "snowflake.epoch = '2000-01-01 00:00:00+00'\nsnowflake.layout = '41/5/5/12'", 0, 'not less than what they were' ])
 {
 	my ($settings, $is_accepted, $what) = @$case;
-	configure($settings);
+	write_case($node, $settings);
 	$offset = -s $node->logfile;
 	is($node->start(fail_ok => 1), $is_accepted, "$what: accepted or not");
 	if ($is_accepted)

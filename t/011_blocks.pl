@@ -35,17 +35,6 @@ my $node = snowflake_node(
 	"include 'case.conf'");
 my $is_running = 0;
 
-sub configure
-{
-	my (@settings) = @_;
-	my $file = $node->data_dir . '/case.conf';
-
-	open my $fh, '>', $file or die "$file: $!";
-	print $fh map { "$_\n" } 'snowflake.generators = 1', @settings;
-	close $fh or die "$file: $!";
-	return;
-}
-
 # A server that has issued no id yet and whose clock is in order.
 sub start_afresh
 {
@@ -53,7 +42,7 @@ sub start_afresh
 
 	$node->stop if $is_running;
 	unlink state_file($node);
-	configure('snowflake.epoch = '
+	write_case($node, 'snowflake.generators = 1', 'snowflake.epoch = '
 		  . int(1000 * (time() - TICK_S * 1.5)), @settings);
 	set_clock($clock_file, 0);
 	local %ENV =

@@ -33,23 +33,12 @@ my $node = snowflake_node(
 	"include 'case.conf'");
 my $is_running = 0;
 
-sub configure
-{
-	my (@settings) = @_;
-	my $file = $node->data_dir . '/case.conf';
-
-	open my $fh, '>', $file or die "$file: $!";
-	print $fh map { "$_\n" } @settings;
-	close $fh or die "$file: $!";
-	return;
-}
-
 sub start
 {
 	my (@settings) = @_;
 	local %ENV = (%ENV, faketime_environment($clock_file));
 
-	configure(@settings);
+	write_case($node, @settings);
 	$node->start;
 	$node->safe_psql('postgres', 'CREATE EXTENSION snowflake')
 	  unless $is_running;

@@ -10,11 +10,12 @@ use Time::HiRes qw(usleep);
 
 sub new
 {
-	my ($class, $node) = @_;
+	my ($class, $node, $timeout_s) = @_;
 	my $session = $node->background_psql(
 		'postgres',
 		on_error_stop => 0,
-		timeout => $PostgreSQL::Test::Utils::timeout_default,
+		timeout => $timeout_s
+		  // $PostgreSQL::Test::Utils::timeout_default,
 		wait => 0);
 	my $self = bless { node => $node, psql => $session }, $class;
 

@@ -14,6 +14,7 @@ use Test::More;
 our @EXPORT = qw(
   snowflake_node
   sqlstate_of
+  write_case
   preload
   faketime_environment
   set_clock
@@ -39,6 +40,19 @@ sub snowflake_node
 			@conf)
 		  . "\n");
 	return $node;
+}
+
+# Writes the parameters of a case, in place of those before, for a server whose
+# configuration has "include 'case.conf'".
+sub write_case
+{
+	my ($node, @settings) = @_;
+	my $file = $node->data_dir . '/case.conf';
+
+	open my $fh, '>', $file or die "$file: $!";
+	print $fh map { "$_\n" } @settings;
+	close $fh or die "$file: $!";
+	return;
 }
 
 # The SQLSTATE, the message and the hint that a statement fails with; '' and
