@@ -815,3 +815,377 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_convert_new_tables() IS
 'for CREATE EVENT TRIGGER ... ON ddl_command_end: serial and identity primary keys of new tables become snowflakes';
+
+-- A registry: worker ids leased to servers.  What it is made of is no member
+-- of the extension, so that a dump has it; it lives in the extension's schema,
+-- where servers look for it.  The protocol is at the head of src/registry.c.
+
+CREATE FUNCTION snowflake_registry_create()
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $create$
+DECLARE
+    home name := (SELECT nspname FROM pg_extension
+                    JOIN pg_namespace AS n ON n.oid = extnamespace
+                   WHERE extname = 'snowflake');
+BEGIN
+    IF to_regclass(format('%I.snowflake_lease', home)) IS NOT NULL THEN
+        RAISE duplicate_table USING
+            MESSAGE = format('this database is a registry already: table "%I.snowflake_lease" exists', home),
+            HINT = 'To begin anew, stop all servers that lease from it, and drop the tables '
+                   'snowflake_lease and snowflake_registry and the functions snowflake_lease_*.';
+    END IF;
+
+    EXECUTE format($script$
+
+CREATE TABLE %1$I.snowflake_lease (
+    datacenter_id integer,
+    worker_id integer,
+    holder text NOT NULL,
+    name text NOT NULL,
+    address inet,
+    incarnation bigint NOT NULL,
+    high_water timestamptz NOT NULL,
+    leased_at timestamptz,
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (datacenter_id, worker_id)
+);
+COMMENT ON TABLE %1$I.snowflake_lease IS
+'worker ids that servers have leased; a row stays when its lease is over';
+COMMENT ON COLUMN %1$I.snowflake_lease.holder IS
+'the data directory that has it: boot, device and inode';
+COMMENT ON COLUMN %1$I.snowflake_lease.name IS
+'the holder''s snowflake.registry_name';
+COMMENT ON COLUMN %1$I.snowflake_lease.address IS
+'that the holder asked from; NULL: by a Unix socket';
+COMMENT ON COLUMN %1$I.snowflake_lease.incarnation IS
+'grows with every claim and every renewal';
+COMMENT ON COLUMN %1$I.snowflake_lease.high_water IS
+'the holder issues no id at or beyond; the next one begins here';
+COMMENT ON COLUMN %1$I.snowflake_lease.leased_at IS
+'when the holder claimed it; NULL: it has been released';
+COMMENT ON COLUMN %1$I.snowflake_lease.expires_at IS
+'by this server''s clock: when another may have it, unless it is renewed';
+
+CREATE TABLE %1$I.snowflake_registry (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    history text NOT NULL,
+    grants_from timestamptz NOT NULL,
+    longest_lease interval NOT NULL
+);
+COMMENT ON TABLE %1$I.snowflake_registry IS
+'one row: what the registry remembers of itself';
+COMMENT ON COLUMN %1$I.snowflake_registry.history IS
+'the system identifier and the timeline that leases were granted in';
+COMMENT ON COLUMN %1$I.snowflake_registry.grants_from IS
+'until then nobody gets a worker id that he does not hold already';
+COMMENT ON COLUMN %1$I.snowflake_registry.longest_lease IS
+'no lease was granted for longer';
+
+-- Since when a worker id may be granted to somebody else.  A failover, or a
+-- restore, may have lost leases: nobody gets one of those before its holder
+-- has come forward, or must have given up.
+CREATE FUNCTION %1$I.snowflake_lease_grants_from()
+RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    present text := (SELECT system_identifier FROM pg_control_system())
+                    || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+    known %1$I.snowflake_registry;
+BEGIN
+    -- a lease that was answered has to survive a crash
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    SELECT * INTO STRICT known FROM %1$I.snowflake_registry;
+    IF known.history <> present THEN
+        UPDATE %1$I.snowflake_registry
+           SET history = present,
+               grants_from = clock_timestamp() + longest_lease
+        RETURNING * INTO known;
+    END IF;
+    RETURN known.grants_from;
+END
+$body$;
+COMMENT ON FUNCTION %1$I.snowflake_lease_grants_from() IS
+'internal: since when worker ids may be granted to others';
+
+-- How long a lease lasts.  One that is longer than any before is granted in
+-- full from the next renewal on, so that no failover loses it together with
+-- the knowledge how long it was.
+CREATE FUNCTION %1$I.snowflake_lease_duration(wanted interval)
+RETURNS interval
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    longest interval := (SELECT longest_lease FROM %1$I.snowflake_registry);
+BEGIN
+    UPDATE %1$I.snowflake_registry SET longest_lease = wanted
+     WHERE longest_lease < wanted;
+    RETURN least(wanted, longest);
+END
+$body$;
+COMMENT ON FUNCTION %1$I.snowflake_lease_duration(interval) IS
+'internal: how long a lease lasts for which so long is wanted';
+
+-- Which worker id a claim gets; NULL: none.
+CREATE FUNCTION %1$I.snowflake_lease_choose(
+    datacenter integer,
+    worker_ids integer,
+    wanted_worker_id integer,
+    place text,
+    previous_place text,
+    previous_worker_id integer,
+    previous_incarnation bigint,
+    previous_leased_at timestamptz,
+    is_held boolean,
+    server_name text,
+    server_clock timestamptz,
+    OUT chosen_worker_id integer,
+    OUT continues boolean)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    -- a server that is where it was, and asks for what it has had
+    is_same boolean := coalesce(place = previous_place, false)
+                       AND coalesce(wanted_worker_id = previous_worker_id, true);
+    is_grace boolean := clock_timestamp() < %1$I.snowflake_lease_grants_from();
+    known_incarnation bigint;
+BEGIN
+    -- its own, which nobody else has had since
+    IF is_same AND (is_held OR NOT is_grace) THEN
+        SELECT worker_id, true INTO chosen_worker_id, continues
+          FROM %1$I.snowflake_lease
+         WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
+           AND holder = place
+           AND (incarnation = previous_incarnation OR leased_at = previous_leased_at);
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+
+    IF is_grace THEN
+        -- its own, which this registry does not know of, or not all
+        SELECT incarnation INTO known_incarnation FROM %1$I.snowflake_lease
+         WHERE datacenter_id = datacenter AND worker_id = previous_worker_id;
+        IF is_same AND is_held AND
+           previous_incarnation > coalesce(known_incarnation, 0) THEN
+            chosen_worker_id := previous_worker_id;
+            continues := true;
+        END IF;
+        RETURN;
+    END IF;
+
+    -- One that is free, and none where the server would have to wait for its
+    -- clock, if possible: the one that it had elsewhere; one that it has been
+    -- granted without learning of it; one whose last holder had its name; one
+    -- that was never leased; the one that was free first.
+    continues := false;
+    SELECT id INTO chosen_worker_id
+      FROM generate_series(0, worker_ids - 1) AS id
+      LEFT JOIN %1$I.snowflake_lease ON datacenter_id = datacenter
+                                    AND worker_id = id
+     WHERE (id = wanted_worker_id OR wanted_worker_id IS NULL)
+       AND coalesce(expires_at <= clock_timestamp() OR holder = place, true)
+     ORDER BY coalesce(high_water > server_clock, false),
+              coalesce(holder = previous_place
+                       AND incarnation = previous_incarnation, false) DESC,
+              coalesce(holder = place, false) DESC,
+              coalesce(name = server_name AND server_name <> '', false) DESC,
+              worker_id IS NOT NULL, expires_at, id
+     LIMIT 1;
+END
+$body$;
+COMMENT ON FUNCTION %1$I.snowflake_lease_choose(integer, integer, integer,
+    text, text, integer, bigint, timestamptz, boolean, text, timestamptz) IS
+'internal: the worker id that a claim gets; NULL: none';
+
+-- Why a claim gets none.
+CREATE FUNCTION %1$I.snowflake_lease_refusal(
+    datacenter integer,
+    worker_ids integer,
+    wanted_worker_id integer)
+RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    grants_from timestamptz := %1$I.snowflake_lease_grants_from();
+    lease %1$I.snowflake_lease;
+BEGIN
+    IF clock_timestamp() < grants_from THEN
+        RETURN format('The registry has been switched over, and may not know of all leases; '
+                      'it grants worker ids to other servers from %%s.', grants_from);
+    END IF;
+    SELECT * INTO lease FROM %1$I.snowflake_lease
+     WHERE datacenter_id = datacenter
+       AND (worker_id = wanted_worker_id OR wanted_worker_id IS NULL)
+     ORDER BY expires_at LIMIT 1;
+    IF wanted_worker_id IS NULL THEN
+        RETURN format('All %%s worker ids of datacenter_id %%s are leased, the first of them until %%s.',
+                      worker_ids, datacenter, lease.expires_at);
+    END IF;
+    RETURN format('worker_id %%s of datacenter_id %%s is leased by %%s until %%s.',
+                  wanted_worker_id, datacenter,
+                  concat_ws(' at ',
+                            coalesce(quote_ident(nullif(lease.name, '')), 'another server'),
+                            host(lease.address)),
+                  lease.expires_at);
+END
+$body$;
+COMMENT ON FUNCTION %1$I.snowflake_lease_refusal(integer, integer, integer) IS
+'internal: why a claim gets no worker id';
+
+-- A claim grants a worker id, but promises nothing: the server issues its
+-- first id after the renewal that follows.  So a claim whose answer was lost
+-- can be made again, and nobody has to wait for what it has promised.
+CREATE FUNCTION %1$I.snowflake_lease_claim(
+    datacenter integer,
+    worker_ids integer,
+    wanted_worker_id integer,
+    place text,
+    previous_place text,
+    previous_worker_id integer,
+    previous_incarnation bigint,
+    previous_leased_at timestamptz,
+    is_held boolean,
+    server_name text,
+    server_clock timestamptz,
+    duration interval,
+    OUT granted_worker_id integer,
+    OUT granted_incarnation bigint,
+    OUT granted_leased_at timestamptz,
+    OUT begins_at timestamptz,
+    OUT refusal text)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '5s'
+AS $body$
+DECLARE
+    choice record;
+BEGIN
+    LOCK TABLE %1$I.snowflake_lease IN SHARE ROW EXCLUSIVE MODE;
+    choice := %1$I.snowflake_lease_choose(
+        datacenter, worker_ids, wanted_worker_id, place, previous_place,
+        previous_worker_id, previous_incarnation, previous_leased_at, is_held,
+        server_name, server_clock);
+    IF choice.chosen_worker_id IS NULL THEN
+        refusal := %1$I.snowflake_lease_refusal(datacenter, worker_ids,
+                                                wanted_worker_id);
+        RETURN;
+    END IF;
+
+    granted_worker_id := choice.chosen_worker_id;
+    IF NOT choice.continues THEN
+        SELECT high_water INTO begins_at FROM %1$I.snowflake_lease
+         WHERE datacenter_id = datacenter AND worker_id = granted_worker_id;
+        begins_at := coalesce(begins_at, '-infinity');
+    END IF;
+    INSERT INTO %1$I.snowflake_lease AS lease
+    VALUES (datacenter, granted_worker_id, place, server_name,
+            inet_client_addr(),
+            CASE WHEN choice.continues THEN previous_incarnation ELSE 0 END + 1,
+            '-infinity', clock_timestamp(),
+            clock_timestamp() + %1$I.snowflake_lease_duration(duration))
+    ON CONFLICT (datacenter_id, worker_id) DO UPDATE
+       SET holder = excluded.holder,
+           name = excluded.name,
+           address = excluded.address,
+           incarnation = greatest(lease.incarnation + 1, excluded.incarnation),
+           leased_at = CASE WHEN choice.continues
+                            THEN coalesce(lease.leased_at, excluded.leased_at)
+                            ELSE excluded.leased_at END,
+           expires_at = excluded.expires_at
+    RETURNING incarnation, leased_at
+         INTO granted_incarnation, granted_leased_at;
+END
+$body$;
+COMMENT ON FUNCTION %1$I.snowflake_lease_claim(integer, integer, integer,
+    text, text, integer, bigint, timestamptz, boolean, text, timestamptz,
+    interval) IS
+'lease a worker id to a server: the one that it had, the one that it wants, or any; begins_at is NULL if nobody else has had it since';
+
+CREATE FUNCTION %1$I.snowflake_lease_renew(
+    datacenter integer,
+    leased_worker_id integer,
+    place text,
+    present_incarnation bigint,
+    server_name text,
+    promise timestamptz,
+    duration interval,
+    OUT granted_incarnation bigint,
+    OUT granted_duration interval)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '5s'
+AS $body$
+BEGIN
+    PERFORM %1$I.snowflake_lease_grants_from();
+    granted_duration := %1$I.snowflake_lease_duration(duration);
+    UPDATE %1$I.snowflake_lease
+       SET name = server_name,
+           address = inet_client_addr(),
+           incarnation = incarnation + 1,
+           high_water = greatest(high_water, promise),
+           expires_at = clock_timestamp() + granted_duration
+     WHERE datacenter_id = datacenter
+       AND worker_id = leased_worker_id
+       AND holder = place
+       AND incarnation = present_incarnation
+       AND leased_at IS NOT NULL
+    RETURNING incarnation INTO granted_incarnation;
+END
+$body$;
+COMMENT ON FUNCTION %1$I.snowflake_lease_renew(integer, integer, text, bigint,
+    text, timestamptz, interval) IS
+'extend a lease; granted_incarnation is NULL if it is another one by now';
+
+CREATE FUNCTION %1$I.snowflake_lease_release(
+    datacenter integer,
+    leased_worker_id integer,
+    place text,
+    present_incarnation bigint,
+    mark timestamptz)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '5s'
+AS $body$
+BEGIN
+    PERFORM %1$I.snowflake_lease_grants_from();
+    UPDATE %1$I.snowflake_lease
+       SET high_water = mark, leased_at = NULL, expires_at = clock_timestamp()
+     WHERE datacenter_id = datacenter
+       AND worker_id = leased_worker_id
+       AND holder = place
+       AND incarnation = present_incarnation
+       AND leased_at IS NOT NULL;
+    RETURN FOUND;
+END
+$body$;
+COMMENT ON FUNCTION %1$I.snowflake_lease_release(integer, integer, text,
+    bigint, timestamptz) IS
+'give a lease back; no id of it lies at or beyond the mark';
+
+REVOKE EXECUTE ON FUNCTION %1$I.snowflake_lease_grants_from,
+    %1$I.snowflake_lease_duration, %1$I.snowflake_lease_choose,
+    %1$I.snowflake_lease_refusal, %1$I.snowflake_lease_claim,
+    %1$I.snowflake_lease_renew, %1$I.snowflake_lease_release FROM PUBLIC;
+
+INSERT INTO %1$I.snowflake_registry (history, grants_from, longest_lease)
+SELECT system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8),
+       '-infinity', '10 min'
+  FROM pg_control_system();
+
+    $script$, home);
+END
+$create$;
+COMMENT ON FUNCTION snowflake_registry_create() IS
+'make this database a registry: table snowflake_lease, and the functions that lease worker ids to servers';
+REVOKE EXECUTE ON FUNCTION snowflake_registry_create() FROM PUBLIC;

@@ -173,6 +173,13 @@ static PaddedBackendSlot *slots = NULL; /* by MyProcNumber */
 /* Set once this session has been found fit to issue; see attach(). */
 static BackendSlot *my_slot = NULL;
 static const Layout *layout = NULL;
+
+/*
+ * What this session may issue with no more looks at what is shared: ids of
+ * ticks before the limit, with these bits of the node.  The limit is the mark
+ * as it was when they were read.
+ */
+static int64 limit = 0;
 static int64 node_bits;
 
 /* This session's newest look at the clock. */
@@ -290,9 +297,39 @@ end_recovery(void)
 	return start > 0 ? start >> node_layout()->sequence_bits : -1;
 }
 
+/* Lets the generators begin after a tick, as ids may be issued already. */
+static void
+begin_after(int64 tick, int64 lead_us)
+{
+	Beginning  *beginning = &shared->beginning.beginning;
+	uint64		word;
+
+	if (tick < 0)
+		return;
+	word = (uint64) end_of_tick(tick);
+
+	LWLockAcquire(&beginning->lock, LW_EXCLUSIVE);
+	if ((int64) word > beginning->word)
+	{
+		beginning->word = (int64) word;
+		beginning->lead_us = lead_us;
+	}
+	for (int i = 0; i < generator_count; i++)
+	{
+		pg_atomic_uint64 *last = &shared->generators[i].generator.last;
+		uint64		seen = pg_atomic_read_u64(last);
+
+		while (seen < word &&
+			   !pg_atomic_compare_exchange_u64(last, &seen, word))
+			 /* it has grown meanwhile */ ;
+	}
+	LWLockRelease(&beginning->lock);
+}
+
 static const HighwaterGenerators generators = {
 	.newest_tick = newest_tick,
-	.end_recovery = end_recovery
+	.end_recovery = end_recovery,
+	.begin_after = begin_after
 };
 
 /*
@@ -353,6 +390,17 @@ leave_slot(int code, Datum arg)
 	my_slot->pid = 0;
 }
 
+/* Reads the limit of this session, and whose ids there are up to it. */
+static void
+read_limit(void)
+{
+	int			worker_id;
+
+	limit = highwater_read(&worker_id);
+	node_bits = layout_node_bits(layout, node_datacenter_id,
+								 Max(worker_id, 0));
+}
+
 /*
  * Finds out, once a session, whether ids may be issued here, and takes the
  * backend's slot.  Every reason against it is an error of its own.
@@ -368,7 +416,8 @@ attach(void)
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("snowflake ids cannot be issued during recovery"),
 				 errhint("Connect to the primary server, or promote this one.")));
-	if (node_worker_id == NODE_WORKER_ID_UNSET)
+	if (!node_is_leased() &&
+		node_effective_worker_id() == NODE_WORKER_ID_UNSET)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
@@ -380,7 +429,7 @@ attach(void)
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	layout = node_layout();
-	node_bits = layout_node_bits(layout, node_datacenter_id, node_worker_id);
+	read_limit();
 
 	slot = &slots[MyProcNumber].slot;
 	memset(&slot->block, 0, sizeof(slot->block));
@@ -488,7 +537,7 @@ decide(int64 last, Attempt *attempt)
 		decide_on_lead(last, attempt);
 
 	if (likely(attempt->outcome == OUTCOME_RESERVED) &&
-		unlikely(attempt->tick >= highwater_mark()))
+		unlikely(attempt->tick >= limit))
 		attempt->outcome = OUTCOME_AT_MARK;
 
 	return fresh ?
@@ -684,6 +733,18 @@ wait_for(Generator *generator, const Attempt *attempt, Wait *wait)
 	}
 }
 
+/* Moves the limit past a tick, and the mark, if that is not there yet. */
+static void
+move_limit_past(int64 tick)
+{
+	read_limit();
+	if (limit <= tick)
+	{
+		highwater_move_past(tick);
+		read_limit();
+	}
+}
+
 /* Waits, or raises an error, as the outcome of an attempt demands. */
 static void
 wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
@@ -698,7 +759,7 @@ wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 	}
 
 	if (attempt->outcome == OUTCOME_AT_MARK)
-		highwater_move_past(attempt->tick);
+		move_limit_past(attempt->tick);
 	else if (attempt->outcome == OUTCOME_WAIT)
 		wait_for(generator, attempt, wait);
 	else
@@ -781,7 +842,8 @@ static inline int64
 next_of_run(IdRun *run, Generator *generator, int64 largest)
 {
 	bool		is_current = run->size > 0 &&
-		run->generator == generator && run_is_current(run);
+		run->generator == generator && run->node_bits == node_bits &&
+		run_is_current(run);
 
 	if (!(is_current && run->left > 0 && run->last_id == my_slot->last_id))
 	{
@@ -794,6 +856,7 @@ next_of_run(IdRun *run, Generator *generator, int64 largest)
 		run->next = next;
 		run->left = run->size = reserved;
 		run->generator = generator;
+		run->node_bits = node_bits;
 	}
 	run->left--;
 	run->last_id = issue(run->next++);

@@ -34,6 +34,7 @@ typedef struct IdRun
 	int64		left;			/* how many */
 	int64		size;			/* how many were asked for; 0: no run yet */
 	int64		last_id;		/* the last id handed out of it */
+	int64		node_bits;		/* of the node that they were reserved for */
 	struct Generator *generator;	/* whose they are */
 } IdRun;
 

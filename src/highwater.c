@@ -22,6 +22,10 @@
  * look and the rename, its file is gone and the rename fails.
  *
  * A file that does not verify is never overwritten.
+ *
+ * Where the worker id is leased, the file holds the lease, too, and the mark
+ * goes no further than the lease lasts and the registry has been promised.  So
+ * nothing on the way of an id has to look at the lease; see registry.c.
  */
 #include "postgres.h"
 
@@ -77,6 +81,7 @@ typedef struct StateFile
 	int64		mark;			/* as a tick */
 	TimestampTz written_at;		/* by the wall clock; for who reads the file */
 	int64		lead_us;		/* that the mark was given over the clock */
+	Lease		lease;			/* of the worker id, if it is leased */
 	uint32		is_clean;		/* is the mark right after the last tick? */
 	pg_crc32c	checksum;		/* of all before it */
 } StateFile;
@@ -312,6 +317,32 @@ begin_after_restartpoint(HighwaterStart *start)
 	pfree(control);
 }
 
+/*
+ * Takes the lease up from the state file.  It is good only in the place that
+ * it was leased to, where the clock that it is counted on has gone on; and for
+ * the node that is configured now.
+ */
+static void
+begin_lease(const Lease *lease)
+{
+	int			wanted = node_effective_worker_id();
+
+	if (lease->worker_id == LEASE_NONE ||
+		lease->datacenter_id != node_datacenter_id ||
+		lease->worker_id > layout_field_max(node_layout()->worker_bits))
+		return;
+
+	highwater_state->lease = *lease;
+	if (strcmp(lease->holder, lease_place()) != 0 ||
+		(wanted != NODE_WORKER_ID_UNSET && wanted != lease->worker_id) ||
+		!lease_is_valid(lease, lease_clock_us()))
+		highwater_state->lease.ends_us = 0;
+	else
+		ereport(LOG,
+				(errmsg("worker_id %d is still leased to this server",
+						lease->worker_id)));
+}
+
 /* What the state file says of where generators begin. */
 static void
 read_start(HighwaterStart *start)
@@ -324,6 +355,8 @@ read_start(HighwaterStart *start)
 	if (!read_state_file(&file))
 		return;
 
+	if (node_is_leased())
+		begin_lease(&file.lease);
 	previous = layout_of_file(&file);
 	if (same_layout(layout, &previous))
 	{
@@ -389,6 +422,9 @@ highwater_startup(HighwaterState *shared_state, int tranche_id,
 	LWLockInitialize(&highwater_state->lock, tranche_id);
 	ConditionVariableInit(&highwater_state->write_ended);
 	highwater_state->patience_us = PATIENCE_US;
+	highwater_state->lease.worker_id = LEASE_NONE;
+	strlcpy(highwater_state->lease_reason,
+			_("The registry has not answered yet."), HIGHWATER_REASON_SIZE);
 
 	remove_temporary_files();
 	read_start(start);
@@ -424,6 +460,7 @@ highwater_require_sound(void)
 typedef struct WriteResult
 {
 	bool		is_done;
+	bool		is_refused;		/* for want of a lease */
 	int64		mark;
 	int			error;			/* errno if it failed; 0 if it was overtaken */
 	const char *step;			/* that failed */
@@ -486,12 +523,32 @@ mark_lead_us(void)
 	return 2 * (int64) highwater_interval_ms * 1000;
 }
 
+/* A copy of the lease; the postmaster is alone when it wants one. */
+void
+highwater_read_lease(Lease *lease)
+{
+	if (IsUnderPostmaster)
+		LWLockAcquire(&highwater_state->lock, LW_SHARED);
+	*lease = highwater_state->lease;
+	if (IsUnderPostmaster)
+		LWLockRelease(&highwater_state->lock);
+}
+
+/* The worker id of ids up to the mark. */
+static int
+present_worker_id(void)
+{
+	return node_is_leased() ? highwater_state->lease.worker_id :
+		node_effective_worker_id();
+}
+
 static void
 fill_state_file(StateFile *file, int64 mark, bool is_clean)
 {
 	const Layout *layout = node_layout();
 
 	memset(file, 0, sizeof(*file));
+	highwater_read_lease(&file->lease);
 	file->magic = STATE_MAGIC;
 	file->version = STATE_VERSION;
 	file->tick_bits = layout->tick_bits;
@@ -501,7 +558,8 @@ fill_state_file(StateFile *file, int64 mark, bool is_clean)
 	file->tick_us = layout->tick_us;
 	file->epoch = layout->epoch;
 	file->datacenter_id = node_datacenter_id;
-	file->worker_id = node_worker_id;
+	file->worker_id = node_is_leased() ? file->lease.worker_id :
+		node_effective_worker_id();
 	file->mark = mark;
 	file->written_at = GetCurrentTimestamp();
 	file->lead_us = is_clean ? 0 : mark_lead_us();
@@ -577,18 +635,49 @@ due_mark(int64 tick)
 }
 
 /*
- * Becomes the writer, unless another process is and is not stuck, or the mark
- * has moved past the tick meanwhile: the one to be written now could be lower.
- * Returns the number of the write, or 0.  Writes after *settled are overtaken.
+ * The tick that a lease lets the mark go to: the first that is not over
+ * before the lease is, or that was not promised.  None: 0.
  */
-static uint64
-begin_write(int64 past, uint64 *settled)
+static int64
+limit_of_lease(const Lease *lease, TimestampTz now, int64 lease_now_us)
+{
+	int64		tick;
+
+	if (!lease_is_valid(lease, lease_now_us) ||
+		layout_locate(node_layout(),
+					  Min(lease->promise,
+						  now + (lease->ends_us - lease_now_us)),
+					  &tick) == SPAN_BEFORE)
+		return 0;
+	return tick;
+}
+
+/* A write that has begun. */
+typedef struct Write
+{
+	uint64		number;			/* 0: another process is the writer */
+	uint64		settled;		/* writes after this one are overtaken */
+	int64		limit;			/* the mark may not go further */
+} Write;
+
+/*
+ * Becomes the writer, unless another process is and is not stuck, or the mark
+ * has moved past the tick meanwhile: the one to be written now could be lower;
+ * or a lease does not let it.  A write that is forced leaves the mark alone.
+ */
+static Write
+begin_write(int64 past, bool is_forced)
 {
 	int64		now_us = monotonic_us();
-	uint64		write_number = 0;
+	int64		lease_now_us = lease_clock_us();
+	TimestampTz now = GetCurrentTimestamp();
+	Write		write = {.limit = PG_INT64_MAX};
 
 	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
-	if (highwater_mark() <= past &&
+	if (node_is_leased())
+		write.limit = limit_of_lease(&highwater_state->lease, now,
+									 lease_now_us);
+	if ((is_forced || (highwater_mark() <= past && past < write.limit)) &&
 		(!highwater_state->is_writing ||
 		 now_us - highwater_state->writing_since_us >
 		 highwater_state->patience_us))
@@ -599,13 +688,13 @@ begin_write(int64 past, uint64 *settled)
 			highwater_state->patience_us =
 				Min(highwater_state->patience_us * 2, PATIENCE_MAX_US);
 		}
-		*settled = highwater_state->settled_number;
-		write_number = ++highwater_state->write_number;
+		write.settled = highwater_state->settled_number;
+		write.number = ++highwater_state->write_number;
 		highwater_state->is_writing = true;
 		highwater_state->writing_since_us = now_us;
 	}
 	LWLockRelease(&highwater_state->lock);
-	return write_number;
+	return write;
 }
 
 /* Ends a write, and moves the mark if it is safe. */
@@ -638,6 +727,19 @@ end_write(uint64 write_number, const WriteResult *result)
 		SetLatch(worker_latch);
 }
 
+/* Does a write that has begun. */
+static WriteResult
+do_write(const Write *write, int64 mark)
+{
+	WriteResult result;
+
+	for (uint64 n = write->settled + 1; n < write->number; n++)
+		remove_temporary_file(n);
+	result = write_mark(write->number, mark, false);
+	end_write(write->number, &result);
+	return result;
+}
+
 /*
  * Moves the mark past a tick, or waits until another process has; a write
  * puts it well ahead of "newest".  Returns what came of the write that failed,
@@ -651,10 +753,15 @@ move_mark(int64 past, int64 newest)
 	ConditionVariablePrepareToSleep(&highwater_state->write_ended);
 	while (highwater_mark() <= past)
 	{
-		uint64		settled;
-		uint64		write_number = begin_write(past, &settled);
+		Write		write = begin_write(past, false);
 
-		if (write_number == 0)
+		if (write.limit <= past)
+		{
+			result.is_done = false;
+			result.is_refused = true;
+			break;
+		}
+		if (write.number == 0)
 		{
 			(void) ConditionVariableTimedSleep(&highwater_state->write_ended,
 											   LOOK_AGAIN_MS,
@@ -662,11 +769,8 @@ move_mark(int64 past, int64 newest)
 			continue;
 		}
 
-		for (uint64 n = settled + 1; n < write_number; n++)
-			remove_temporary_file(n);
-		result = write_mark(write_number, Max(due_mark(newest), past + 1),
-							false);
-		end_write(write_number, &result);
+		result = do_write(&write, Min(Max(due_mark(newest), past + 1),
+									  write.limit));
 		if (!result.is_done && result.error != 0)
 			break;
 		result.is_done = true;
@@ -699,17 +803,216 @@ report_failure(int level, const WriteResult *result)
 			 errhint("Free disk space, or repair what the server's log complains of. Ids are issued again as soon as the file can be written.")));
 }
 
+/* ERROR 55000: there is no lease, or none that reaches so far. */
+static void
+refuse_without_lease(void)
+{
+	char		reason[HIGHWATER_REASON_SIZE];
+	int64		now_us = lease_clock_us();
+	bool		is_valid;
+	Latch	   *registry_latch;
+
+	LWLockAcquire(&highwater_state->lock, LW_SHARED);
+	is_valid = lease_is_valid(&highwater_state->lease, now_us);
+	strlcpy(reason, highwater_state->lease_reason, sizeof(reason));
+	registry_latch = highwater_state->registry_latch;
+	LWLockRelease(&highwater_state->lock);
+
+	if (!is_valid)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids cannot be issued because this server has no lease on a worker id"),
+				 errdetail("%s", reason),
+				 errhint("Ids are issued as soon as the registry grants a lease; the server's log and \"snowflake_node\" tell more.")));
+
+	/* a renewal takes it up to where the clock is now */
+	if (registry_latch != NULL)
+		SetLatch(registry_latch);
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("snowflake ids cannot be issued because the clock is past what this server has promised to the registry"),
+			 errdetail("%s", reason),
+			 errhint("Check the server's clock. Ids are issued as soon as the lease has been renewed.")));
+}
+
 /*
  * Moves the mark past a tick that an id is to be issued of.  ERROR (53100,
- * 58030 or what else the file system says) if it cannot be written.
+ * 58030 or what else the file system says) if it cannot be written, and 55000
+ * if there is no lease to do so.
  */
 void
 highwater_move_past(int64 tick)
 {
 	WriteResult result = move_mark(tick, tick);
 
+	if (result.is_refused)
+		refuse_without_lease();
 	if (!result.is_done)
 		report_failure(ERROR, &result);
+}
+
+/*
+ * The mark, and the worker id of ids up to it, together: whoever keeps both
+ * may issue so far with no more looks.
+ */
+int64
+highwater_read(int *worker_id)
+{
+	int64		mark;
+
+	LWLockAcquire(&highwater_state->lock, LW_SHARED);
+	mark = highwater_mark();
+	*worker_id = present_worker_id();
+	LWLockRelease(&highwater_state->lock);
+	return mark;
+}
+
+/*
+ * Writes the file as all is now, with the mark where it is.  False, and a
+ * line in the log, if it cannot be written.
+ */
+static bool
+save(void)
+{
+	WriteResult result = {.is_done = false};
+
+	ConditionVariablePrepareToSleep(&highwater_state->write_ended);
+	for (;;)
+	{
+		Write		write = begin_write(0, true);
+
+		if (write.number != 0)
+		{
+			result = do_write(&write, highwater_mark());
+			if (result.is_done || result.error != 0)
+				break;
+		}
+		else
+			(void) ConditionVariableTimedSleep(&highwater_state->write_ended,
+											   LOOK_AGAIN_MS,
+											   wait_event_of(WAIT_FOR_MARK));
+	}
+	ConditionVariableCancelSleep();
+
+	if (!result.is_done)
+		report_failure(LOG, &result);
+	return result.is_done;
+}
+
+/* The first tick that is not before an instant; of -infinity it is 0. */
+static int64
+first_tick_from(TimestampTz instant)
+{
+	int64		tick;
+
+	if (layout_locate(node_layout(), instant, &tick) == SPAN_BEFORE)
+		return 0;
+	return instant > layout_tick_start(node_layout(), tick) ? tick + 1 : tick;
+}
+
+/* Lets no write that is under way move the mark; the caller has the lock. */
+static void
+overtake_writes(void)
+{
+	highwater_state->write_number++;
+	highwater_state->is_writing = false;
+}
+
+/*
+ * Takes a lease that has been granted or renewed.  With begins_at, another
+ * server may have had the worker id before, and issued up to that instant; or
+ * it is another worker id.  Ids then begin in a tick that none was issued of
+ * here: so sessions that still have the old worker id cannot use it, nor one
+ * that has the new one an earlier tick.
+ */
+void
+highwater_take_lease(const Lease *lease, const TimestampTz *begins_at)
+{
+	bool		is_taken = false;
+
+	while (!is_taken)
+	{
+		int64		mark = highwater_mark();
+		int64		begin = mark;
+
+		if (begins_at != NULL)
+		{
+			begin = Max(mark, first_tick_from(*begins_at));
+			generators->begin_after(begin - 1,
+									begin == mark ? mark_lead_us() : 0);
+		}
+
+		LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
+		if (highwater_mark() == mark)
+		{
+			if (begins_at != NULL)
+				overtake_writes();
+			highwater_state->lease = *lease;
+			highwater_state->lease_renewals++;
+			pg_atomic_write_u64(&highwater_state->mark, (uint64) begin);
+			is_taken = true;
+		}
+		LWLockRelease(&highwater_state->lock);
+	}
+	(void) save();
+}
+
+/* Ends the lease, and returns the mark, which goes no further. */
+static int64
+end_lease(Lease *lease)
+{
+	int64		mark;
+
+	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
+	overtake_writes();
+	*lease = highwater_state->lease;
+	highwater_state->lease.ends_us = 0;
+	mark = highwater_mark();
+	LWLockRelease(&highwater_state->lock);
+	return mark;
+}
+
+/* The lease is over, or another server's: closes what the mark has left. */
+void
+highwater_lose_lease(void)
+{
+	Lease		lease;
+
+	generators->begin_after(end_lease(&lease) - 1, mark_lead_us());
+	(void) save();
+}
+
+/*
+ * Ends the lease before its time, and safely so: even if this server starts
+ * again without having asked.  Returns what it was, and the instant that no
+ * id lies at or beyond; false if there was none, or it has to be kept.
+ */
+bool
+highwater_give_lease_up(Lease *lease, TimestampTz *mark)
+{
+	int64		mark_tick = end_lease(lease);
+
+	*mark = layout_tick_start(node_layout(), mark_tick);
+	return lease_is_valid(lease, lease_clock_us()) && save();
+}
+
+/* Remembers why there is no lease, or why it has not been renewed. */
+void
+highwater_note_failure(const char *reason)
+{
+	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
+	highwater_state->lease_failures++;
+	strlcpy(highwater_state->lease_reason, reason, HIGHWATER_REASON_SIZE);
+	LWLockRelease(&highwater_state->lock);
+}
+
+/* Tells whom to wake up if a lease does not reach far enough; NULL: nobody. */
+void
+highwater_announce_registry(Latch *latch)
+{
+	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
+	highwater_state->registry_latch = latch;
+	LWLockRelease(&highwater_state->lock);
 }
 
 /*
@@ -749,6 +1052,9 @@ move_mark_or_log(int64 past, int64 newest)
 	static bool has_failed = false;
 	WriteResult result = move_mark(past, newest);
 
+	/* of a lease that does not let it, the registry's worker tells */
+	if (result.is_refused)
+		return;
 	if (!result.is_done && !has_failed)
 		report_failure(LOG, &result);
 	has_failed = !result.is_done;

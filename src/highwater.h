@@ -8,6 +8,7 @@
 
 #include "postgres.h"
 
+#include "lease.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/latch.h"
@@ -15,6 +16,9 @@
 
 /* in the data directory's root, which is every server process's directory */
 #define HIGHWATER_FILE "snowflake.state"
+
+/* Room for why there is no lease, in a sentence. */
+#define HIGHWATER_REASON_SIZE 256
 
 /* Why the state file, as it was found at the start, lets no id be issued. */
 typedef enum HighwaterFault
@@ -50,6 +54,16 @@ typedef struct HighwaterState
 	int64		patience_us;	/* until its writer counts as stuck */
 	Latch	   *worker_latch;	/* NULL while there is no worker */
 	ConditionVariable write_ended;
+
+	/*
+	 * With a registry, the worker id is the lease's, and the mark goes no
+	 * further than it lasts.  Only the registry's worker changes it.
+	 */
+	Lease		lease;
+	char		lease_reason[HIGHWATER_REASON_SIZE];	/* why there is none */
+	uint64		lease_renewals; /* claims, too; since the server's start */
+	uint64		lease_failures;
+	Latch	   *registry_latch; /* NULL while there is no such worker */
 } HighwaterState;
 
 /* Where generators begin, as the state file has it. */
@@ -70,6 +84,12 @@ typedef struct HighwaterGenerators
 	 * tick before the one that generators begin at, or -1.
 	 */
 	int64		(*end_recovery) (void);
+
+	/*
+	 * Lets them begin after a tick, if they are not past it.  That may lead a
+	 * clock in order by lead_us.
+	 */
+	void		(*begin_after) (int64 tick, int64 lead_us);
 } HighwaterGenerators;
 
 /* parameter, registered by module.c */
@@ -88,9 +108,19 @@ extern void highwater_startup(HighwaterState *state, int tranche_id,
 							  const HighwaterGenerators *generators,
 							  HighwaterStart *start);
 extern void highwater_require_sound(void);
+extern int64 highwater_read(int *worker_id);
 extern uint64 highwater_writes(void);
 extern void highwater_move_past(int64 tick);
 extern void highwater_register_worker(void);
+
+/* for the registry's worker and the views; see registry.c */
+extern void highwater_read_lease(Lease *lease);
+extern void highwater_take_lease(const Lease *lease,
+								 const TimestampTz *begins_at);
+extern void highwater_lose_lease(void);
+extern bool highwater_give_lease_up(Lease *lease, TimestampTz *mark);
+extern void highwater_note_failure(const char *reason);
+extern void highwater_announce_registry(Latch *latch);
 
 extern PGDLLEXPORT void highwater_worker_main(Datum main_arg);
 

@@ -21,6 +21,7 @@ extern int	node_datacenter_id;
 extern int	node_worker_id;
 extern char *node_layout_text;
 extern char *node_epoch_text;
+extern char *node_registry;
 
 /* Was the library loaded by shared_preload_libraries?  Set by module.c. */
 extern bool node_is_preloaded;
@@ -32,5 +33,7 @@ extern void node_assign_text(const char *newval, void *extra);
 extern void node_check_number(const char *name, const char *text);
 extern void node_configure(void);
 extern const Layout *node_layout(void);
+extern int	node_effective_worker_id(void);
+extern bool node_is_leased(void);
 
 #endif							/* SNOWFLAKE_NODE_H */
