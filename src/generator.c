@@ -368,7 +368,7 @@ attach(void)
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("snowflake ids cannot be issued during recovery"),
 				 errhint("Connect to the primary server, or promote this one.")));
-	if (node_worker_id == NODE_WORKER_ID_UNSET)
+	if (node_effective_worker_id() == NODE_WORKER_ID_UNSET)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
@@ -380,7 +380,8 @@ attach(void)
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	layout = node_layout();
-	node_bits = layout_node_bits(layout, node_datacenter_id, node_worker_id);
+	node_bits = layout_node_bits(layout, node_datacenter_id,
+								 node_effective_worker_id());
 
 	slot = &slots[MyProcNumber].slot;
 	memset(&slot->block, 0, sizeof(slot->block));

@@ -501,7 +501,7 @@ fill_state_file(StateFile *file, int64 mark, bool is_clean)
 	file->tick_us = layout->tick_us;
 	file->epoch = layout->epoch;
 	file->datacenter_id = node_datacenter_id;
-	file->worker_id = node_worker_id;
+	file->worker_id = node_effective_worker_id();
 	file->mark = mark;
 	file->written_at = GetCurrentTimestamp();
 	file->lead_us = is_clean ? 0 : mark_lead_us();
