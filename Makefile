@@ -15,6 +15,7 @@ OBJS = \
 	src/functions.o \
 	src/generator.o \
 	src/highwater.o \
+	src/host.o \
 	src/layout.o \
 	src/module.o \
 	src/node.o \

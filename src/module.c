@@ -23,6 +23,15 @@ PG_MODULE_MAGIC_EXT(.name = "snowflake", .version = SNOWFLAKE_VERSION);
 
 #define PARAMETER_PREFIX "snowflake"
 
+static const struct config_enum_entry worker_id_sources[] =
+{
+	{"config", WORKER_ID_SOURCE_CONFIG, false},
+	{"hostname", WORKER_ID_SOURCE_HOSTNAME, false},
+	{"ipv4", WORKER_ID_SOURCE_IPV4, false},
+	{"mac", WORKER_ID_SOURCE_MAC, false},
+	{NULL, 0, false}
+};
+
 static const struct config_enum_entry clock_policies[] =
 {
 	{"wait", CLOCK_POLICY_WAIT, false},
@@ -79,6 +88,13 @@ define_node_parameters(void)
 							NODE_WORKER_ID_UNSET, INT_MAX,
 							context, 0,
 							NULL, NULL, NULL);
+	DefineCustomEnumVariable("snowflake.worker_id_source",
+							 "Sets where the worker part of this server's node comes from.",
+							 NULL,
+							 &node_worker_id_source,
+							 WORKER_ID_SOURCE_CONFIG, worker_id_sources,
+							 context, 0,
+							 NULL, NULL, NULL);
 	DefineCustomStringVariable("snowflake.layout",
 							   "Sets the widths of an id's fields and the length of a tick.",
 							   NULL,

@@ -12,6 +12,7 @@
 #include <ctype.h>
 
 #include "compat.h"
+#include "host.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "utils/timestamp.h"
@@ -19,6 +20,7 @@
 /* parameters */
 int			node_datacenter_id = 0;
 int			node_worker_id = NODE_WORKER_ID_UNSET;
+int			node_worker_id_source = WORKER_ID_SOURCE_CONFIG;
 char	   *node_layout_text = NULL;
 char	   *node_epoch_text = NULL;
 
@@ -27,6 +29,9 @@ bool		node_is_preloaded = false;
 /* The configured layout, once it has been read. */
 static Layout configured_layout;
 static bool layout_is_read = false;
+
+/* The worker id by another source than the configuration. */
+static int	derived_worker_id = NODE_WORKER_ID_UNSET;
 
 /*
  * Reads a whole number of milliseconds since 1970.  False if it is none, or
@@ -269,6 +274,73 @@ check_field(const char *name, int value, int lowest, const char *field,
 					 node_layout_text, bits, field)));
 }
 
+/* Stops the start if a worker id is configured that is to be derived. */
+static void
+check_source(void)
+{
+	if (node_worker_id_source == WORKER_ID_SOURCE_CONFIG ||
+		node_worker_id == NODE_WORKER_ID_UNSET)
+		return;
+
+	ereport(error_level(),
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("parameters \"%s\" and \"%s\" do not go together: %d and \"%s\"",
+					"snowflake.worker_id", "snowflake.worker_id_source",
+					node_worker_id, node_worker_id_source_name()),
+			 errhint("Take \"snowflake.worker_id\" out of the configuration, or set \"snowflake.worker_id_source\" to \"config\".")));
+}
+
+/* Asks the source.  False, and why, if no worker id comes of it. */
+static bool
+find_worker_id(HostFinding *finding)
+{
+	int			worker_bits = configured_layout.worker_bits;
+
+	if (worker_bits == 0)
+	{
+		finding->detail = psprintf(_("Layout \"%s\" has no bits for the worker id."),
+								   node_layout_text);
+		finding->hint = _("Choose a \"snowflake.layout\" that has some, or set \"snowflake.worker_id_source\" to \"config\".");
+		return false;
+	}
+
+	switch ((WorkerIdSource) node_worker_id_source)
+	{
+		case WORKER_ID_SOURCE_HOSTNAME:
+			return host_id_by_name(worker_bits, finding);
+		case WORKER_ID_SOURCE_IPV4:
+			return host_id_by_ipv4(worker_bits, finding);
+		case WORKER_ID_SOURCE_MAC:
+			return host_id_by_mac(worker_bits, finding);
+		case WORKER_ID_SOURCE_CONFIG:
+			break;
+	}
+	elog(error_level(), "no worker id can be derived from source %d",
+		 node_worker_id_source);
+	return false;				/* not reached */
+}
+
+/* Stops the start if no worker id can be derived, or none that fits. */
+static void
+derive_worker_id(void)
+{
+	HostFinding finding = {0};
+
+	if (!find_worker_id(&finding))
+		ereport(error_level(),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("no worker id can be derived by parameter \"%s\" = \"%s\"",
+						"snowflake.worker_id_source",
+						node_worker_id_source_name()),
+				 errdetail("%s", finding.detail),
+				 errhint("%s", finding.hint)));
+
+	derived_worker_id = finding.worker_id;
+	ereport(LOG,
+			(errmsg("derived snowflake worker id %d from %s",
+					derived_worker_id, finding.origin)));
+}
+
 /*
  * The one place where the parameters of identity are checked against each
  * other.  Called by the postmaster at its start, which an error stops.
@@ -281,6 +353,26 @@ node_configure(void)
 				"datacenter id", configured_layout.datacenter_bits);
 	check_field("snowflake.worker_id", node_worker_id, NODE_WORKER_ID_UNSET,
 				"worker id", configured_layout.worker_bits);
+	check_source();
+	if (node_worker_id_source != WORKER_ID_SOURCE_CONFIG)
+		derive_worker_id();
+}
+
+/*
+ * The worker id that this server has, wherever it comes from.  Without
+ * preload none is derived.
+ */
+int
+node_effective_worker_id(void)
+{
+	return node_worker_id_source == WORKER_ID_SOURCE_CONFIG ?
+		node_worker_id : derived_worker_id;
+}
+
+const char *
+node_worker_id_source_name(void)
+{
+	return GetConfigOption("snowflake.worker_id_source", false, false);
 }
 
 /*

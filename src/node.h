@@ -16,9 +16,19 @@
 /* snowflake.worker_id before the DBA has set one */
 #define NODE_WORKER_ID_UNSET (-1)
 
+/* snowflake.worker_id_source */
+typedef enum WorkerIdSource
+{
+	WORKER_ID_SOURCE_CONFIG,
+	WORKER_ID_SOURCE_HOSTNAME,
+	WORKER_ID_SOURCE_IPV4,
+	WORKER_ID_SOURCE_MAC
+} WorkerIdSource;
+
 /* parameters, registered by module.c */
 extern int	node_datacenter_id;
-extern int	node_worker_id;
+extern int	node_worker_id;		/* see node_effective_worker_id() */
+extern int	node_worker_id_source;
 extern char *node_layout_text;
 extern char *node_epoch_text;
 extern char *node_registry;
@@ -35,5 +45,6 @@ extern void node_configure(void);
 extern const Layout *node_layout(void);
 extern int	node_effective_worker_id(void);
 extern bool node_is_leased(void);
+extern const char *node_worker_id_source_name(void);
 
 #endif							/* SNOWFLAKE_NODE_H */

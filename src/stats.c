@@ -58,6 +58,7 @@ Datum
 snowflake_node(PG_FUNCTION_ARGS)
 {
 	const Layout *layout = node_layout();
+	int			worker_id = node_effective_worker_id();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int64		mark = highwater_state == NULL ? 0 : highwater_mark();
 	Datum		values[11];
@@ -66,9 +67,9 @@ snowflake_node(PG_FUNCTION_ARGS)
 
 	layout_to_text(layout, layout_text);
 	values[i++] = Int32GetDatum(node_datacenter_id);
-	nulls[i] = node_worker_id == NODE_WORKER_ID_UNSET;
-	values[i++] = Int32GetDatum(node_worker_id);
-	values[i++] = CStringGetTextDatum("config");
+	nulls[i] = worker_id == NODE_WORKER_ID_UNSET;
+	values[i++] = Int32GetDatum(worker_id);
+	values[i++] = CStringGetTextDatum(node_worker_id_source_name());
 	values[i++] = CStringGetTextDatum(layout_text);
 	values[i++] = TimestampTzGetDatum(layout->epoch);
 	values[i++] = interval_datum(layout->tick_us);

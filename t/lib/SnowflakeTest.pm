@@ -23,6 +23,7 @@ our @EXPORT = qw(
   seal_state
   build_fault_library
   build_clock_library
+  build_host_library
 );
 
 # A server, not started yet, with the library preloaded and worker id 7;
@@ -167,6 +168,13 @@ sub build_clock_library
 {
 	my ($directory) = @_;
 	return build_library('clock', $directory);
+}
+
+# A library that gives a server another host's name and interfaces; see host.c.
+sub build_host_library
+{
+	my ($directory) = @_;
+	return build_library('host', $directory);
 }
 
 1;

@@ -1,0 +1,394 @@
+/*
+ * host.c
+ *	  What this host calls itself: the sources of derived worker ids.
+ *
+ * Called once, by the postmaster at its start.  Nothing here raises an error
+ * or decides what one comes to; see node.c.
+ *
+ * A worker id that two servers derive alike is worse than none.  So where the
+ * layout has too few bits to tell hosts of one network from each other, or
+ * one card from another, there is none.
+ */
+#include "postgres.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <net/if_arp.h>
+#include <netpacket/packet.h>
+#endif
+
+#include "host.h"
+#include "layout.h"
+#include "lib/stringinfo.h"
+#include "port/pg_bitutils.h"
+
+/* Longer than any host name. */
+#define HOST_NAME_SIZE 1024
+
+/* Room for any address as text. */
+#define ADDRESS_TEXT_SIZE 64
+
+/*
+ * The worker bits that it takes where no network tells how many of its
+ * addresses differ: of hardware addresses, and of point-to-point networks.
+ */
+#define BITS_WITHOUT_NETWORK 16
+
+/* What to look for among the addresses of interfaces. */
+typedef struct AddressKind
+{
+	int			family;
+	const char *name;
+	const char *(*why_not) (const struct ifaddrs *entry);	/* NULL: fit */
+	void		(*to_text) (const struct ifaddrs *entry, char *text);
+	bool		(*to_id) (const struct ifaddrs *entry, int worker_bits,
+						  HostFinding *finding);
+	const char *hint;			/* if there is none */
+} AddressKind;
+
+/* Enters why there is no worker id, for the caller to pass on. */
+static bool
+refuse(HostFinding *finding, const char *detail, const char *hint)
+{
+	finding->detail = detail;
+	finding->hint = hint;
+	return false;
+}
+
+/*
+ * The number that a host name ends in; what is after the first dot does not
+ * count.  As Kubernetes numbers the pods of a StatefulSet.  A number past
+ * int64 comes out as its largest.  False if the name ends in none, or is an
+ * IPv4 address, whose first number is the same on many hosts.
+ */
+bool
+host_name_number(const char *name, int64 *number)
+{
+	const char *end = name + strcspn(name, ".");
+	const char *digits = end;
+	struct in_addr address;
+
+	while (digits > name && digits[-1] >= '0' && digits[-1] <= '9')
+		digits--;
+	if (digits == end || inet_pton(AF_INET, name, &address) == 1)
+		return false;
+
+	*number = 0;
+	for (; digits < end; digits++)
+	{
+		int			digit = *digits - '0';
+
+		if (*number > (PG_INT64_MAX - digit) / 10)
+		{
+			*number = PG_INT64_MAX;
+			break;
+		}
+		*number = *number * 10 + digit;
+	}
+	return true;
+}
+
+/* The worker id by the number that the host's name ends in. */
+bool
+host_id_by_name(int worker_bits, HostFinding *finding)
+{
+	char		name[HOST_NAME_SIZE] = "";
+	int64		number;
+
+	/* a name that is cut off need not be terminated */
+	if (gethostname(name, sizeof(name) - 1) != 0)
+		return refuse(finding,
+					  psprintf(_("The host name cannot be read: %s."),
+							   strerror(errno)),
+					  _("Choose another \"snowflake.worker_id_source\"."));
+	if (!host_name_number(name, &number))
+		return refuse(finding,
+					  psprintf(_("Host name \"%s\" does not end in a number before its first dot."),
+							   name),
+					  _("Give the host a name with a number that no other server has, as in \"pg-3\", or choose another \"snowflake.worker_id_source\"."));
+	if (number > layout_field_max(worker_bits))
+		return refuse(finding,
+					  psprintf(_("The number of host name \"%s\" is outside the range of the worker id (0 .. " INT64_FORMAT ")."),
+							   name, layout_field_max(worker_bits)),
+					  _("Choose a \"snowflake.layout\" with more bits for the worker id, or another \"snowflake.worker_id_source\"."));
+
+	finding->worker_id = (int) number;
+	finding->origin = psprintf(_("host name \"%s\""), name);
+	return true;
+}
+
+/*
+ * The first address of a kind in the order of the interfaces' numbers, or
+ * NULL; of several of one interface, the one that is listed first.  Appends
+ * to "seen" what it looked at, and what spoke against it.
+ */
+static const struct ifaddrs *
+first_address(const struct ifaddrs *list, const AddressKind *kind,
+			  StringInfo seen)
+{
+	const struct ifaddrs *first = NULL;
+	unsigned int first_index = 0;
+
+	for (const struct ifaddrs *entry = list; entry != NULL;
+		 entry = entry->ifa_next)
+	{
+		char		text[ADDRESS_TEXT_SIZE];
+		unsigned int index;
+		const char *reason;
+
+		if (entry->ifa_addr == NULL ||
+			entry->ifa_addr->sa_family != kind->family)
+			continue;
+		index = if_nametoindex(entry->ifa_name);
+		reason = index == 0 ? _("gone") : kind->why_not(entry);
+		if (reason == NULL)
+		{
+			if (first == NULL || index < first_index)
+			{
+				first = entry;
+				first_index = index;
+			}
+			continue;
+		}
+		kind->to_text(entry, text);
+		appendStringInfo(seen, _("%s%s of interface \"%s\" (%s)"),
+						 seen->len > 0 ? ", " : "", text, entry->ifa_name,
+						 reason);
+	}
+	return first;
+}
+
+/* The worker id by the first address of a kind. */
+static bool
+id_by_address(const AddressKind *kind, int worker_bits, HostFinding *finding)
+{
+	struct ifaddrs *list;
+	const struct ifaddrs *first;
+	StringInfoData seen;
+	bool		found;
+
+	if (getifaddrs(&list) != 0)
+		return refuse(finding,
+					  psprintf(_("The addresses of interfaces cannot be read: %s."),
+							   strerror(errno)),
+					  _("Choose another \"snowflake.worker_id_source\"."));
+
+	initStringInfo(&seen);
+	first = first_address(list, kind, &seen);
+	if (first != NULL)
+		found = kind->to_id(first, worker_bits, finding);
+	else
+		found = refuse(finding,
+					   seen.len > 0 ?
+					   psprintf(_("There is no %s among these: %s."),
+								_(kind->name), seen.data) :
+					   psprintf(_("There is no %s: no interface has any address of its kind."),
+								_(kind->name)),
+					   _(kind->hint));
+	freeifaddrs(list);
+	return found;
+}
+
+/* Names too few worker bits, and how many it takes. */
+static bool
+refuse_width(HostFinding *finding, const char *why, int needed,
+			 int worker_bits)
+{
+	return refuse(finding,
+				  psprintf(_("%s, so that it takes at least %d bits for the worker id, and the layout has %d."),
+						   why, needed, worker_bits),
+				  psprintf(_("Choose a \"snowflake.layout\" with at least %d bits for the worker id, or another \"snowflake.worker_id_source\"."),
+						   needed));
+}
+
+static uint32
+ipv4_of(const struct sockaddr *address)
+{
+	return ntohl(((const struct sockaddr_in *) address)->sin_addr.s_addr);
+}
+
+/* How many bits of an address tell the hosts of its network apart. */
+static int
+ipv4_host_bits(const struct ifaddrs *entry)
+{
+	uint32		host_mask;
+
+	if (entry->ifa_netmask == NULL)
+		return 0;
+	host_mask = ~ipv4_of(entry->ifa_netmask);
+	return host_mask == 0 ? 0 : pg_leftmost_one_pos32(host_mask) + 1;
+}
+
+static const char *
+ipv4_why_not(const struct ifaddrs *entry)
+{
+	uint32		address = ipv4_of(entry->ifa_addr);
+
+	if (!(entry->ifa_flags & IFF_UP))
+		return _("down");
+	if ((entry->ifa_flags & IFF_LOOPBACK) || address >> 24 == 127)
+		return _("loopback");
+	if (address >> 16 == ((169 << 8) | 254))
+		return _("link-local");
+	if (address == 0)
+		return _("no address");
+	if (address >> 28 == 14)
+		return _("multicast");
+	return NULL;
+}
+
+static void
+ipv4_to_text(const struct ifaddrs *entry, char *text)
+{
+	uint32		address = ipv4_of(entry->ifa_addr);
+
+	snprintf(text, ADDRESS_TEXT_SIZE, "%u.%u.%u.%u/%d",
+			 address >> 24, address >> 16 & 255, address >> 8 & 255,
+			 address & 255, 32 - ipv4_host_bits(entry));
+}
+
+static bool
+ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
+{
+	char		text[ADDRESS_TEXT_SIZE];
+	const char *origin;
+	int			host_bits = ipv4_host_bits(entry);
+
+	ipv4_to_text(entry, text);
+	origin = psprintf(_("address %s of interface \"%s\""), text,
+					  entry->ifa_name);
+
+	/* of a network of two, or of one, the next server is in another one */
+	if (host_bits <= 1 && worker_bits < BITS_WITHOUT_NETWORK)
+		return refuse_width(finding,
+							psprintf(_("The network of %s does not have room for other servers"),
+									 origin),
+							BITS_WITHOUT_NETWORK, worker_bits);
+	if (host_bits > worker_bits)
+		return refuse_width(finding,
+							psprintf(_("The network of %s has %d bits for its hosts"),
+									 origin, host_bits),
+							host_bits, worker_bits);
+
+	finding->worker_id =
+		(int) (ipv4_of(entry->ifa_addr) & layout_field_max(worker_bits));
+	finding->origin = origin;
+	return true;
+}
+
+/* The worker id by the low bits of the first global IPv4 address. */
+bool
+host_id_by_ipv4(int worker_bits, HostFinding *finding)
+{
+	static const AddressKind ipv4 = {
+		.family = AF_INET,
+		.name = gettext_noop("global IPv4 address"),
+		.why_not = ipv4_why_not,
+		.to_text = ipv4_to_text,
+		.to_id = ipv4_to_id,
+		.hint = gettext_noop("Let the server start after the network is up, or choose another \"snowflake.worker_id_source\".")
+	};
+
+	return id_by_address(&ipv4, worker_bits, finding);
+}
+
+#ifdef __linux__
+
+static const struct sockaddr_ll *
+link_of(const struct ifaddrs *entry)
+{
+	return (const struct sockaddr_ll *) entry->ifa_addr;
+}
+
+/* Is there a device behind an interface, a card or what a host makes one? */
+static bool
+has_device(const char *interface)
+{
+	char		path[MAXPGPATH];
+
+	snprintf(path, sizeof(path), "/sys/class/net/%s/device", interface);
+	return access(path, F_OK) == 0;
+}
+
+static const char *
+mac_why_not(const struct ifaddrs *entry)
+{
+	static const unsigned char zeros[6] = {0};
+	const struct sockaddr_ll *link = link_of(entry);
+
+	if (link->sll_hatype != ARPHRD_ETHER ||
+		link->sll_halen != sizeof(zeros))
+		return _("not Ethernet");
+	if (memcmp(link->sll_addr, zeros, sizeof(zeros)) == 0)
+		return _("no address");
+	if (!has_device(entry->ifa_name))
+		return _("not physical");
+	return NULL;
+}
+
+/* The first six bytes; there are never less, whatever the address's length. */
+static void
+mac_to_text(const struct ifaddrs *entry, char *text)
+{
+	const unsigned char *byte = link_of(entry)->sll_addr;
+
+	snprintf(text, ADDRESS_TEXT_SIZE, "%02x:%02x:%02x:%02x:%02x:%02x",
+			 byte[0], byte[1], byte[2], byte[3], byte[4], byte[5]);
+}
+
+static bool
+mac_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
+{
+	const unsigned char *byte = link_of(entry)->sll_addr;
+	uint32		low = (uint32) byte[2] << 24 | (uint32) byte[3] << 16 |
+		(uint32) byte[4] << 8 | byte[5];
+	char		text[ADDRESS_TEXT_SIZE];
+	const char *origin;
+
+	mac_to_text(entry, text);
+	origin = psprintf(_("address %s of interface \"%s\""), text,
+					  entry->ifa_name);
+	if (worker_bits < BITS_WITHOUT_NETWORK)
+		return refuse_width(finding,
+							psprintf(_("The low bits of %s may be those of another server's, too"),
+									 origin),
+							BITS_WITHOUT_NETWORK, worker_bits);
+
+	finding->worker_id = (int) (low & layout_field_max(worker_bits));
+	finding->origin = origin;
+	return true;
+}
+
+/* The worker id by the low bits of the first physical interface's address. */
+bool
+host_id_by_mac(int worker_bits, HostFinding *finding)
+{
+	static const AddressKind mac = {
+		.family = AF_PACKET,
+		.name = gettext_noop("Ethernet address of a physical interface"),
+		.why_not = mac_why_not,
+		.to_text = mac_to_text,
+		.to_id = mac_to_id,
+		.hint = gettext_noop("Containers have none. Choose another \"snowflake.worker_id_source\".")
+	};
+
+	return id_by_address(&mac, worker_bits, finding);
+}
+
+#else							/* not Linux */
+
+bool
+host_id_by_mac(int worker_bits, HostFinding *finding)
+{
+	(void) worker_bits;
+	return refuse(finding,
+				  _("Which interfaces are physical is known on Linux only."),
+				  _("Choose another \"snowflake.worker_id_source\"."));
+}
+
+#endif

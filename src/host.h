@@ -1,0 +1,25 @@
+/*
+ * host.h
+ *	  What this host calls itself: the sources of derived worker ids.
+ */
+#ifndef SNOWFLAKE_HOST_H
+#define SNOWFLAKE_HOST_H
+
+#include "postgres.h"
+
+/* What a source comes to; texts are palloc'd or constant. */
+typedef struct HostFinding
+{
+	int			worker_id;
+	const char *origin;			/* what the worker id was read from */
+	const char *detail;			/* if there is none: why, and what was seen */
+	const char *hint;			/* and what to do */
+} HostFinding;
+
+extern bool host_name_number(const char *name, int64 *number);
+
+extern bool host_id_by_name(int worker_bits, HostFinding *finding);
+extern bool host_id_by_ipv4(int worker_bits, HostFinding *finding);
+extern bool host_id_by_mac(int worker_bits, HostFinding *finding);
+
+#endif							/* SNOWFLAKE_HOST_H */

@@ -1,0 +1,464 @@
+# Worker ids that a server derives from its host: what comes of each source,
+# which name or address is taken, and what stops the start.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+plan skip_all => 'interfaces are read as Linux shows them'
+  unless $^O eq 'linux';
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $library = build_host_library($directory);
+my $node = snowflake_node('main', "include 'case.conf'");
+
+# Layouts with as many bits for the worker as a case needs.
+my %layout = (0 => '41/10/0/12', 4 => '41/6/4/12', 5 => '41/5/5/12',
+	map { $_ => '32/0/' . "$_/" . (31 - $_) . '@100ms' } 8, 16, 20, 24, 31);
+
+# Lets the server read these settings, and starts it, on the host that facts
+# describe (see lib/host.c), or on its own if there are none.  Returns whether
+# it started, and what it logged.
+sub start_on
+{
+	my ($facts, @settings) = @_;
+	my $offset = -s $node->logfile // 0;
+	local %ENV = %ENV;
+
+	# a layout must not be changed so that ids could repeat
+	unlink state_file($node);
+	write_case($node, @settings);
+	if (defined $facts)
+	{
+		open my $fh, '>', "$directory/facts" or die "facts: $!";
+		print $fh map { "$_\n" } @$facts;
+		close $fh or die "facts: $!";
+		%ENV = (%ENV, preload($library), HOST_FACTS => "$directory/facts");
+	}
+	my $started = $node->start(fail_ok => 1);
+	return ($started,
+		PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset));
+}
+
+# The settings that let a source derive a worker id of so many bits.
+sub derive
+{
+	my ($source, $worker_bits) = @_;
+	return (
+		'snowflake.worker_id = -1',
+		"snowflake.worker_id_source = '$source'",
+		"snowflake.layout = '$layout{$worker_bits}'",
+		"snowflake.epoch = '2025-01-01 00:00+00'");
+}
+
+# A worker id as it stands in an id.
+sub worker_id_in
+{
+	my ($id, $worker_bits) = @_;
+	my ($sequence_bits) = $layout{$worker_bits} =~ m{(\d+)(?:@|$)};
+	return ($id >> $sequence_bits) & ((1 << $worker_bits) - 1);
+}
+
+# The server starts and has this worker id, from there, wherever it shows.
+sub derives
+{
+	my ($facts, $source, $worker_bits, $expected, $origin) = @_;
+	my $case = "$source, $worker_bits bits, $origin";
+	my ($started, $log) = start_on($facts, derive($source, $worker_bits));
+
+	ok($started, "$case: the server starts") or return diag($log);
+	my ($id, $shown) = split /\|/,
+	  $node->safe_psql('postgres',
+		'SELECT snowflake_nextval(), worker_id || \' by \' || worker_id_source FROM snowflake_node'
+	  );
+	is(worker_id_in($id, $worker_bits), $expected, "$case: in an id");
+	is($shown, "$expected by $source", "$case: in snowflake_node");
+	is(read_state($node)->{worker_id}, $expected, "$case: in the state file");
+	like($log,
+		qr/LOG:  derived snowflake worker id $expected from \Q$origin\E$/m,
+		"$case: in the log");
+	$node->stop;
+	return;
+}
+
+# The server refuses to start, with this DETAIL and HINT.
+sub refuses
+{
+	my ($facts, $source, $worker_bits, $detail, $hint) = @_;
+	my ($started, $log) = start_on($facts, derive($source, $worker_bits));
+
+	ok(!$started, "$source, $worker_bits bits: no start: $detail");
+	$node->stop if $started;
+	like(
+		$log,
+		qr/FATAL:  no worker id can be derived by parameter "snowflake.worker_id_source" = "$source"$/m,
+		"$detail: says what is wrong");
+	like($log, qr/DETAIL:  \Q$detail\E$/m, "$detail: says why");
+	like($log, qr/HINT:  .*$hint/, "$detail: says what to do");
+	return;
+}
+
+write_case($node);
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+is( $node->safe_psql('postgres',
+		'SELECT worker_id, worker_id_source FROM snowflake_node'),
+	'7|config',
+	'without a source it is the configured one');
+$node->stop;
+
+# ----- hostname -----
+
+for my $case (
+	[ 'pg-3', 3 ],
+	[ 'pg-0', 0 ],
+	[ 'pg-31', 31 ],
+	[ 'pg-3.svc.local', 3 ],
+	[ 'pg-4.zone-7', 4 ],
+	[ 'pg-5.', 5 ],
+	[ 'pg-03', 3 ],
+	[ 'pg-' . '0' x 40 . '9', 9 ],
+	[ 'pg7', 7 ],
+	[ '12', 12 ],
+	[ 'db2-pg10', 10 ])
+{
+	my ($name, $expected) = @$case;
+	derives([ "name $name" ], 'hostname', 5, $expected, "host name \"$name\"");
+}
+derives([ 'name pg-2147483647' ],
+	'hostname', 31, 2147483647, 'host name "pg-2147483647"');
+
+my $number = 'does not end in a number before its first dot.';
+refuses([ "name $_" ], 'hostname', 5, "Host name \"$_\" $number",
+	'as in "pg-3"')
+  for 'pg', 'pg-3a', '10.0.4.2', 'pg.3', 'pg-3-';
+refuses(
+	[ "name pg-$_" ],
+	'hostname',
+	5,
+	"The number of host name \"pg-$_\" is outside the range of the worker id (0 .. 31).",
+	'"snowflake.layout" with more bits'
+  )
+  for '32', '4294967299', '9223372036854775807', '9223372036854775808',
+  '18446744073709551619', '1' . '0' x 60;
+refuses([ 'name pg-3' ], 'hostname', 0,
+	"Layout \"$layout{0}\" has no bits for the worker id.",
+	'"snowflake.layout" that has some');
+refuses([], 'hostname', 5,
+	'The host name cannot be read: File name too long.',
+	'Choose another "snowflake.worker_id_source"');
+
+# ----- ipv4 -----
+
+my $loopback = 'inet lo 1 loopback 127.0.0.1 255.0.0.0';
+my $lan = 'inet eth0 2 up 10.0.4.210 255.255.0.0';
+my $docker = 'inet docker0 3 up 172.17.0.1 255.255.0.0';
+for my $case (
+	# the last two bytes, and fewer and more
+	[ [$lan], 16, 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
+	[ [$lan], 20, 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
+	[ [$lan], 31, (10 << 24) + 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
+	[ ['inet eth0 2 up 192.168.7.9 255.255.255.0'],
+		8, 9, '192.168.7.9/24', 'eth0' ],
+	[ ['inet eth0 2 up 192.168.7.201 255.255.255.240'],
+		4, 9, '192.168.7.201/28', 'eth0' ],
+	[ ['inet eth0 2 up 255.255.255.254 128.0.0.0'],
+		31, 2147483646, '255.255.255.254/1', 'eth0' ],
+	# the first interface by its number, and not in the order of the list
+	[ [ $loopback, $lan, $docker ], 16, 1234, '10.0.4.210/16', 'eth0' ],
+	[ [ $docker, $lan, $loopback ], 16, 1234, '10.0.4.210/16', 'eth0' ],
+	[ [ 'inet eth1 12 up 10.1.0.1 255.255.0.0',
+			'inet eth0 9 up 10.2.0.2 255.255.0.0' ],
+		16, 2, '10.2.0.2/16', 'eth0' ],
+	# the first address of an interface
+	[ [ $lan, 'inet eth0 2 up 10.0.0.9 255.255.0.0' ],
+		16, 1234, '10.0.4.210/16', 'eth0' ],
+	# what stands before it and is no address of this server
+	[ [ $loopback,
+			'link eth8 2 up 1 02:00:00:00:00:01',
+			'bare tun0 3 up',
+			'inet6 eth0 4 up 2001:db8::1',
+			'inet eth1 5 down 10.0.0.5 255.255.0.0',
+			'inet eth2 6 up 169.254.3.4 255.255.0.0',
+			'inet eth3 7 up 0.0.0.0 255.255.0.0',
+			'inet eth4 8 up 239.1.2.3 255.255.0.0',
+			'inet eth5 9 up 127.0.0.5 255.255.0.0',
+			'inet eth6 0 up 10.0.0.6 255.255.0.0',
+			'inet lo 10 loopback 10.0.0.7 255.255.255.255',
+			'inet eth9 11 up 10.0.0.8 255.255.0.0' ],
+		16, 8, '10.0.0.8/16', 'eth9' ],
+	# neighbours of what is refused
+	[ ['inet eth0 2 up 169.253.0.3 255.255.0.0'],
+		16, 3, '169.253.0.3/16', 'eth0' ],
+	[ ['inet eth0 2 up 169.255.0.4 255.255.0.0'],
+		16, 4, '169.255.0.4/16', 'eth0' ],
+	[ ['inet eth0 2 up 223.255.0.5 255.255.0.0'],
+		16, 5, '223.255.0.5/16', 'eth0' ],
+	# a network that does not tell how far addresses differ
+	(map { [ ["inet eth0 2 up 10.244.1.17 $_->[0]"],
+				16, 273, "10.244.1.17/$_->[1]", 'eth0' ] }
+		  [ '255.255.255.255', 32 ], [ '255.255.255.254', 31 ],
+		[ 'none', 32 ]))
+{
+	my ($facts, $worker_bits, $expected, $address, $interface) = @$case;
+	derives($facts, 'ipv4', $worker_bits, $expected,
+		"address $address of interface \"$interface\"");
+}
+
+for my $case (
+	[ '10.0.4.210', '255.0.0.0', 8, 24, 16 ],
+	[ '10.0.4.210', '255.255.0.0', 16, 16, 8 ],
+	[ '192.168.7.9', '255.255.255.0', 24, 8, 5 ],
+	[ '10.0.4.210', '255.254.0.0', 15, 17, 16 ],
+	[ '10.0.4.210', '0.0.0.0', 0, 32, 31 ])
+{
+	my ($address, $mask, $prefix, $needed, $worker_bits) = @$case;
+	refuses(
+		[ $loopback, "inet eth0 2 up $address $mask", $docker ],
+		'ipv4',
+		$worker_bits,
+		"The network of address $address/$prefix of interface \"eth0\" has $needed bits for its hosts, so that it takes at least $needed bits for the worker id, and the layout has $worker_bits.",
+		"at least $needed bits");
+}
+refuses(
+	["inet eth0 2 up 10.244.1.17 $_->[0]"],
+	'ipv4',
+	8,
+	"The network of address 10.244.1.17/$_->[1] of interface \"eth0\" does not have room for other servers, so that it takes at least 16 bits for the worker id, and the layout has 8.",
+	'at least 16 bits'
+) for [ '255.255.255.255', 32 ], [ '255.255.255.254', 31 ], [ 'none', 32 ];
+refuses(
+	[ $loopback,
+		'inet eth0 2 down 10.0.4.210 255.255.0.0',
+		'inet eth1 3 up 169.254.9.9 255.255.0.0' ],
+	'ipv4',
+	16,
+	'There is no global IPv4 address among these: 127.0.0.1/8 of interface "lo" (loopback), 10.0.4.210/16 of interface "eth0" (down), 169.254.9.9/16 of interface "eth1" (link-local).',
+	'after the network is up');
+refuses(
+	[ 'inet6 eth0 2 up 2001:db8::1', 'bare tun0 3 up' ],
+	'ipv4', 16,
+	'There is no global IPv4 address: no interface has any address of its kind.',
+	'after the network is up');
+refuses([ $lan, 'broken' ], 'ipv4', 16,
+	'The addresses of interfaces cannot be read: Too many open files.',
+	'Choose another "snowflake.worker_id_source"');
+refuses([$lan], 'ipv4', 0,
+	"Layout \"$layout{0}\" has no bits for the worker id.",
+	'"snowflake.layout" that has some');
+
+# ----- mac -----
+
+my $card = 'link eth0 2 up 1 a4:bf:01:9e:04:d2';
+for my $case (
+	[ [ $card, 'device eth0' ], 16, 0x04d2, 'a4:bf:01:9e:04:d2', 'eth0' ],
+	[ [ $card, 'device eth0' ], 24, 0x9e04d2, 'a4:bf:01:9e:04:d2', 'eth0' ],
+	[ [ 'link eth0 2 up 1 a4:bf:81:9e:04:d2', 'device eth0' ],
+		31, 0x019e04d2, 'a4:bf:81:9e:04:d2', 'eth0' ],
+	# what is no card; a card that is down is one
+	[ [ 'link lo 1 loopback 772 00:00:00:00:00:00',
+			$lan,
+			'link docker0 2 up 1 02:42:ac:11:00:02',
+			'link ib0 3 up 32 80:00:02:08:fe:80',
+			'link eth7 4 up 1 00:00:00:00:00:00',
+			'link eth8 5 up 1 02:00:00',
+			'link eth6 0 up 1 02:00:00:00:00:06',
+			'link eth5 8 up 1 02:00:00:00:00:08',
+			'link eth4 6 down 1 02:00:00:00:00:07',
+			(map { "device eth$_" } 4 .. 8),
+			'device lo',
+			'device ib0' ],
+		16, 7, '02:00:00:00:00:07', 'eth4' ])
+{
+	my ($facts, $worker_bits, $expected, $address, $interface) = @$case;
+	derives($facts, 'mac', $worker_bits, $expected,
+		"address $address of interface \"$interface\"");
+}
+
+refuses(
+	[ $card, 'device eth0' ],
+	'mac',
+	8,
+	'The low bits of address a4:bf:01:9e:04:d2 of interface "eth0" may be those of another server\'s, too, so that it takes at least 16 bits for the worker id, and the layout has 8.',
+	'at least 16 bits');
+refuses(
+	[ 'link lo 1 loopback 772 00:00:00:00:00:00',
+		'link eth0 2 up 1 02:42:ac:11:00:02',
+		'link eth1 3 up 1 00:00:00:00:00:00' ],
+	'mac',
+	16,
+	'There is no Ethernet address of a physical interface among these: 00:00:00:00:00:00 of interface "lo" (not Ethernet), 02:42:ac:11:00:02 of interface "eth0" (not physical), 00:00:00:00:00:00 of interface "eth1" (no address).',
+	'Containers have none');
+refuses(
+	[$lan], 'mac', 16,
+	'There is no Ethernet address of a physical interface: no interface has any address of its kind.',
+	'Containers have none');
+refuses([ $card, 'device eth0' ], 'mac', 0,
+	"Layout \"$layout{0}\" has no bits for the worker id.",
+	'"snowflake.layout" that has some');
+
+# ----- what does not go together, or is no source -----
+
+for my $case (
+	[ "snowflake.worker_id_source = 'hostname'",
+		qr/parameters "snowflake.worker_id" and "snowflake.worker_id_source" do not go together: 7 and "hostname"/,
+		qr/HINT:  Take "snowflake.worker_id" out of the configuration/ ],
+	[ "snowflake.worker_id_source = 'dice'",
+		qr/invalid value for parameter "snowflake.worker_id_source": "dice"/,
+		qr/HINT:  Available values: config, hostname, ipv4, mac/ ],
+	[ "snowflake.worker_id_source = ''",
+		qr/invalid value for parameter "snowflake.worker_id_source": ""/ ])
+{
+	my ($setting, $reason, $hint) = @$case;
+	my ($started, $log) = start_on([ 'name pg-3' ], $setting);
+
+	ok(!$started, "no start with $setting");
+	$node->stop if $started;
+	like($log, qr/FATAL:  $reason/, "$setting: says what is wrong");
+	like($log, $hint, "$setting: says what to do") if defined $hint;
+}
+
+# A configured id goes with the source "config", and without one there is none.
+my ($started) =
+  start_on([ 'name pg-3' ], "snowflake.worker_id_source = 'config'");
+ok($started, 'the source "config" leaves the host alone');
+is( $node->safe_psql('postgres',
+		'SELECT snowflake_worker_id(snowflake_nextval()), worker_id_source FROM snowflake_node'
+	),
+	'7|config',
+	'a configured worker id');
+$node->stop;
+start_on([ 'name pg-3' ], 'snowflake.worker_id = -1');
+is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
+	'F0000', 'no worker id and no source: no id');
+$node->stop;
+
+# It holds while the server runs, whatever becomes of the host's name.
+start_on([ 'name pg-3' ], derive('hostname', 5));
+PostgreSQL::Test::Utils::append_to_file("$directory/facts.new", "name pg-4\n");
+rename "$directory/facts.new", "$directory/facts" or die "facts: $!";
+write_case($node, derive('hostname', 5), 'snowflake.block_size = 2');
+$node->reload;
+ok( $node->poll_query_until(
+		'postgres', "SELECT current_setting('snowflake.block_size') = '2'"),
+	'a reload');
+is( $node->safe_psql('postgres',
+		'SELECT snowflake_worker_id(snowflake_nextval())'),
+	3,
+	'a renamed host keeps its worker id while the server runs');
+my ($state) =
+  sqlstate_of($node, "SET snowflake.worker_id_source = 'config'");
+is($state, '55P02', 'a session cannot choose the source');
+$node->stop;
+
+# Without preload nothing is derived.
+($started) = start_on(
+	[ 'name pg-3' ],
+	derive('hostname', 5),
+	"shared_preload_libraries = ''");
+ok($started, 'start without preload');
+is( $node->safe_psql('postgres',
+		'SELECT worker_id IS NULL, worker_id_source FROM snowflake_node'),
+	't|hostname',
+	'without preload no worker id is derived');
+$node->stop;
+
+# ----- this machine itself -----
+
+# What a file of the kernel's says, or '' if there is none.
+sub said_by
+{
+	my ($file) = @_;
+	return '' unless -r $file;
+	my $text = PostgreSQL::Test::Utils::slurp_file($file);
+	chomp $text;
+	return $text;
+}
+
+my @interfaces = sort { said_by("$a/ifindex") <=> said_by("$b/ifindex") }
+  grep { said_by("$_/ifindex") ne '' } glob('/sys/class/net/*');
+
+# What the kernel answers about an interface's first IPv4 address.
+sub ioctl_address
+{
+	my ($request, $interface) = @_;
+	my $name = $interface =~ s{.*/}{}r;
+	my $argument = pack('Z16 x16', $name);
+
+	socket(my $socket, 2, 2, 0) or die "socket: $!";
+	return ioctl($socket, $request, $argument)
+	  ? unpack('x20 N', $argument)
+	  : undef;
+}
+
+SKIP:
+{
+	my $name = said_by('/proc/sys/kernel/hostname');
+	skip 'the host has no name in /proc', 1 if $name eq '';
+	my ($expected) = $name =~ /^[^.]*?(\d+)(?:\.|$)/;
+
+	if (!defined $expected)
+	{
+		refuses(undef, 'hostname', 31, "Host name \"$name\" $number",
+			'as in "pg-3"');
+	}
+	elsif ($expected < 2**31)
+	{
+		derives(undef, 'hostname', 31, 0 + $expected, "host name \"$name\"");
+	}
+	else
+	{
+		skip 'the number of this host\'s name is too large', 1;
+	}
+}
+
+SKIP:
+{
+	my ($interface, $address);
+	for (@interfaces)
+	{
+		my $flags = hex said_by("$_/flags");
+		$address = ioctl_address(0x8915, $_);    # SIOCGIFADDR
+		next if !($flags & 1) || $flags & 8 || !$address;
+		next if $address >> 16 == 0xA9FE || $address >> 24 == 127;
+		$interface = $_;
+		last;
+	}
+	skip 'this machine has no global IPv4 address', 1
+	  unless defined $interface;
+	my $mask = ioctl_address(0x891b, $interface);    # SIOCGIFNETMASK
+	my $prefix = sprintf('%b', $mask) =~ tr/1//;
+	skip 'the network of this machine\'s address is too large', 1
+	  if $prefix < 16;
+
+	derives(
+		undef, 'ipv4', 16,
+		$address & 0xFFFF,
+		sprintf('address %s/%d of interface "%s"',
+			join('.', unpack 'C4', pack 'N', $address),
+			$prefix,
+			$interface =~ s{.*/}{}r));
+}
+
+SKIP:
+{
+	my ($card) = grep {
+			 said_by("$_/type") eq '1'
+		  && -e "$_/device"
+		  && said_by("$_/address") =~ /[1-9a-f]/
+	} @interfaces;
+	skip 'this machine has no physical interface', 1 unless defined $card;
+	my $address = said_by("$card/address");
+
+	derives(
+		undef, 'mac', 24,
+		hex(join '', (split /:/, $address)[ 3 .. 5 ]),
+		"address $address of interface \"" . $card =~ s{.*/}{}r . '"');
+}
+
+done_testing();
