@@ -17,9 +17,11 @@ OBJS = \
 	src/highwater.o \
 	src/host.o \
 	src/layout.o \
+	src/lease.o \
 	src/module.o \
 	src/node.o \
 	src/partitions.o \
+	src/registry.o \
 	src/stats.o \
 	src/support.o \
 	src/text.o
@@ -37,6 +39,10 @@ EXTRA_CLEAN = tmp_check output_iso results
 # what the archive and the library call themselves
 SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' META.json)
 PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
+
+# servers lease worker ids from another one
+PG_CPPFLAGS += -I$(libpq_srcdir)
+SHLIB_LINK += $(libpq)
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)

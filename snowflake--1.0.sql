@@ -186,7 +186,9 @@ CREATE FUNCTION snowflake_node(
     OUT first_instant timestamptz,
     OUT last_instant timestamptz,
     OUT high_water_mark timestamptz,
-    OUT in_recovery boolean)
+    OUT in_recovery boolean,
+    OUT lease_holder text,
+    OUT lease_expires_at timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_node'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
@@ -210,7 +212,9 @@ CREATE FUNCTION snowflake_stat(
     OUT clock_refusals bigint,
     OUT high_water_writes bigint,
     OUT lead interval,
-    OUT stats_reset timestamptz)
+    OUT stats_reset timestamptz,
+    OUT lease_renewals bigint,
+    OUT lease_failures bigint)
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_stat'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
@@ -220,7 +224,8 @@ COMMENT ON FUNCTION snowflake_stat() IS
 CREATE VIEW snowflake_stat AS
 SELECT ids_issued, last_id, last_issued_at, sequence_waits,
        sequence_wait_time, clock_regressions, max_regression,
-       clock_wait_time, clock_refusals, lead, high_water_writes, stats_reset
+       clock_wait_time, clock_refusals, lead, high_water_writes,
+       lease_renewals, lease_failures, stats_reset
   FROM snowflake_stat();
 COMMENT ON VIEW snowflake_stat IS
 'what all sessions have done since the last reset';

@@ -36,7 +36,9 @@ wait_event_of(WaitReason reason)
 		[WAIT_FOR_TICK] = "SnowflakeTick",
 		[WAIT_FOR_CLOCK] = "SnowflakeClock",
 		[WAIT_FOR_MARK] = "SnowflakeMark",
-		[WAIT_IN_WORKER] = "SnowflakeMarkMain"
+		[WAIT_IN_WORKER] = "SnowflakeMarkMain",
+		[WAIT_FOR_REGISTRY] = "SnowflakeRegistry",
+		[WAIT_IN_REGISTRY_WORKER] = "SnowflakeRegistryMain"
 	};
 	static uint32 wait_events[lengthof(names)] = {0};
 

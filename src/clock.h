@@ -16,7 +16,9 @@ typedef enum WaitReason
 	WAIT_FOR_TICK,				/* the sequence of the tick is spent */
 	WAIT_FOR_CLOCK,				/* the clock is behind the last id */
 	WAIT_FOR_MARK,				/* another process moves the mark */
-	WAIT_IN_WORKER				/* for ids to be issued */
+	WAIT_IN_WORKER,				/* for ids to be issued */
+	WAIT_FOR_REGISTRY,			/* for its answer */
+	WAIT_IN_REGISTRY_WORKER		/* for the lease to be renewed */
 } WaitReason;
 
 /* A look at the wall clock.  To start with, {0}. */

@@ -809,29 +809,32 @@ refuse_without_lease(void)
 {
 	char		reason[HIGHWATER_REASON_SIZE];
 	int64		now_us = lease_clock_us();
-	bool		is_valid;
+	Lease		lease;
 	Latch	   *registry_latch;
 
 	LWLockAcquire(&highwater_state->lock, LW_SHARED);
-	is_valid = lease_is_valid(&highwater_state->lease, now_us);
-	strlcpy(reason, highwater_state->lease_reason, sizeof(reason));
+	lease = highwater_state->lease;
+	memcpy(reason, highwater_state->lease_reason, sizeof(reason));
 	registry_latch = highwater_state->registry_latch;
 	LWLockRelease(&highwater_state->lock);
 
-	if (!is_valid)
+	if (!lease_is_valid(&lease, now_us) ||
+		GetCurrentTimestamp() < lease.promise)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("snowflake ids cannot be issued because this server has no lease on a worker id"),
+				 errmsg("snowflake ids cannot be issued because this server holds no lease on a worker id"),
 				 errdetail("%s", reason),
-				 errhint("Ids are issued as soon as the registry grants a lease; the server's log and \"snowflake_node\" tell more.")));
+				 errhint("Ids are issued as soon as the registry grants a lease; the server's log says more.")));
 
-	/* a renewal takes it up to where the clock is now */
+	/* it takes a renewal that promises more */
 	if (registry_latch != NULL)
 		SetLatch(registry_latch);
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("snowflake ids cannot be issued because the clock is past what this server has promised to the registry"),
-			 errdetail("%s", reason),
+			 errmsg("snowflake ids cannot be issued because the clock is past what the registry has been promised"),
+			 errdetail("Ids before %s have been promised, and the clock is at %s.",
+					   pstrdup(timestamptz_to_str(lease.promise)),
+					   timestamptz_to_str(GetCurrentTimestamp())),
 			 errhint("Check the server's clock. Ids are issued as soon as the lease has been renewed.")));
 }
 
@@ -949,6 +952,9 @@ highwater_take_lease(const Lease *lease, const TimestampTz *begins_at)
 				overtake_writes();
 			highwater_state->lease = *lease;
 			highwater_state->lease_renewals++;
+			strlcpy(highwater_state->lease_reason,
+					_("The lease has run out, and the registry has not answered since."),
+					HIGHWATER_REASON_SIZE);
 			pg_atomic_write_u64(&highwater_state->mark, (uint64) begin);
 			is_taken = true;
 		}

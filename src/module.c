@@ -16,6 +16,7 @@
 #include "highwater.h"
 #include "miscadmin.h"
 #include "node.h"
+#include "registry.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 
@@ -29,6 +30,7 @@ static const struct config_enum_entry worker_id_sources[] =
 	{"hostname", WORKER_ID_SOURCE_HOSTNAME, false},
 	{"ipv4", WORKER_ID_SOURCE_IPV4, false},
 	{"mac", WORKER_ID_SOURCE_MAC, false},
+	{"registry", WORKER_ID_SOURCE_REGISTRY, false},
 	{NULL, 0, false}
 };
 
@@ -109,6 +111,35 @@ define_node_parameters(void)
 							   NODE_DEFAULT_EPOCH,
 							   context, 0,
 							   node_check_epoch, node_assign_text, NULL);
+}
+
+/* Where the worker id is leased. */
+static void
+define_registry_parameters(void)
+{
+	GucContext	context = node_is_preloaded ? PGC_POSTMASTER : PGC_SIGHUP;
+
+	DefineCustomStringVariable("snowflake.registry",
+							   "Sets the connection string of the database that leases worker ids.",
+							   NULL,
+							   &node_registry,
+							   "",
+							   context, GUC_SUPERUSER_ONLY,
+							   NULL, NULL, NULL);
+	DefineCustomIntVariable("snowflake.lease_duration",
+							"Sets how long a leased worker id holds without renewal.",
+							NULL,
+							&registry_lease_duration_s,
+							600, 1, 24 * 60 * 60,
+							context, GUC_UNIT_S,
+							NULL, NULL, NULL);
+	DefineCustomStringVariable("snowflake.registry_name",
+							   "Sets a name of this server for the registry.",
+							   "One whose name is the same gets the worker id of the last, once that is free.",
+							   &registry_name,
+							   "",
+							   context, 0,
+							   NULL, NULL, NULL);
 }
 
 /* How ids are issued. */
@@ -226,11 +257,13 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 	if (node_is_preloaded)
 		given_count = find_given_parameters(&given);
 	define_node_parameters();
+	define_registry_parameters();
 	define_generator_parameters();
 	if (node_is_preloaded)
 	{
 		insist_on_parameters(given, given_count);
 		node_configure();
+		registry_configure();
 
 		previous_shmem_request_hook = shmem_request_hook;
 		shmem_request_hook = shmem_request;
@@ -238,6 +271,7 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 		shmem_startup_hook = shmem_startup;
 
 		highwater_register_worker();
+		registry_register_worker();
 	}
 	MarkGUCPrefixReserved(PARAMETER_PREFIX);
 }

@@ -23,6 +23,7 @@ int			node_worker_id = NODE_WORKER_ID_UNSET;
 int			node_worker_id_source = WORKER_ID_SOURCE_CONFIG;
 char	   *node_layout_text = NULL;
 char	   *node_epoch_text = NULL;
+char	   *node_registry = NULL;
 
 bool		node_is_preloaded = false;
 
@@ -279,6 +280,7 @@ static void
 check_source(void)
 {
 	if (node_worker_id_source == WORKER_ID_SOURCE_CONFIG ||
+		node_worker_id_source == WORKER_ID_SOURCE_REGISTRY ||
 		node_worker_id == NODE_WORKER_ID_UNSET)
 		return;
 
@@ -313,6 +315,7 @@ find_worker_id(HostFinding *finding)
 		case WORKER_ID_SOURCE_MAC:
 			return host_id_by_mac(worker_bits, finding);
 		case WORKER_ID_SOURCE_CONFIG:
+		case WORKER_ID_SOURCE_REGISTRY:
 			break;
 	}
 	elog(error_level(), "no worker id can be derived from source %d",
@@ -341,6 +344,28 @@ derive_worker_id(void)
 					derived_worker_id, finding.origin)));
 }
 
+/* Stops the start if there is a registry and nothing to ask it for, or not. */
+static void
+check_registry(void)
+{
+	if (node_worker_id_source == WORKER_ID_SOURCE_REGISTRY &&
+		!node_is_leased())
+		ereport(error_level(),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" is \"%s\", but \"%s\" is not set",
+						"snowflake.worker_id_source", "registry",
+						"snowflake.registry"),
+				 errhint("Set \"snowflake.registry\" to the connection string of the registry's database.")));
+	if (node_worker_id_source == WORKER_ID_SOURCE_CONFIG &&
+		node_worker_id == NODE_WORKER_ID_UNSET && node_is_leased())
+		ereport(error_level(),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" is set, but neither \"%s\" nor a \"%s\" that is not \"%s\"",
+						"snowflake.registry", "snowflake.worker_id",
+						"snowflake.worker_id_source", "config"),
+				 errhint("Set \"snowflake.worker_id_source\" to \"registry\" to lease any worker id that is free, or \"snowflake.worker_id\" to lease that one.")));
+}
+
 /*
  * The one place where the parameters of identity are checked against each
  * other.  Called by the postmaster at its start, which an error stops.
@@ -354,19 +379,30 @@ node_configure(void)
 	check_field("snowflake.worker_id", node_worker_id, NODE_WORKER_ID_UNSET,
 				"worker id", configured_layout.worker_bits);
 	check_source();
-	if (node_worker_id_source != WORKER_ID_SOURCE_CONFIG)
+	check_registry();
+	if (node_worker_id_source != WORKER_ID_SOURCE_CONFIG &&
+		node_worker_id_source != WORKER_ID_SOURCE_REGISTRY)
 		derive_worker_id();
 }
 
 /*
- * The worker id that this server has, wherever it comes from.  Without
- * preload none is derived.
+ * The worker id that this server is to have by its configuration: given or
+ * derived.  With a registry it still has to be leased, and unset it may be
+ * any.  Without preload none is derived.
  */
 int
 node_effective_worker_id(void)
 {
-	return node_worker_id_source == WORKER_ID_SOURCE_CONFIG ?
+	return node_worker_id_source == WORKER_ID_SOURCE_CONFIG ||
+		node_worker_id_source == WORKER_ID_SOURCE_REGISTRY ?
 		node_worker_id : derived_worker_id;
+}
+
+/* Is the worker id leased from a registry? */
+bool
+node_is_leased(void)
+{
+	return node_registry[0] != '\0';
 }
 
 const char *

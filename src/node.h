@@ -22,7 +22,8 @@ typedef enum WorkerIdSource
 	WORKER_ID_SOURCE_CONFIG,
 	WORKER_ID_SOURCE_HOSTNAME,
 	WORKER_ID_SOURCE_IPV4,
-	WORKER_ID_SOURCE_MAC
+	WORKER_ID_SOURCE_MAC,
+	WORKER_ID_SOURCE_REGISTRY
 } WorkerIdSource;
 
 /* parameters, registered by module.c */
