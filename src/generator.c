@@ -75,7 +75,7 @@ typedef struct Totals
 {
 	LWLock		lock;			/* protects what follows */
 	GeneratorCounters before;	/* the counters at the last reset */
-	uint64		writes_before;
+	HighwaterCounts highwater_before;
 	TimestampTz since;			/* the last reset, or the start */
 	int64		max_regression_us;
 } Totals;
@@ -979,6 +979,7 @@ void
 generator_totals(GeneratorTotals *result)
 {
 	Totals	   *totals;
+	HighwaterCounts counts;
 
 	generator_require_counters();
 	totals = &shared->totals.totals;
@@ -986,7 +987,12 @@ generator_totals(GeneratorTotals *result)
 	LWLockAcquire(&totals->lock, LW_SHARED);
 	sum_slots(&result->counters, &result->last_id);
 	add_counters(&result->counters, &totals->before, -1);
-	result->high_water_writes = highwater_writes() - totals->writes_before;
+	highwater_count(&counts);
+	result->high_water_writes = counts.writes - totals->highwater_before.writes;
+	result->lease_renewals = counts.lease_renewals -
+		totals->highwater_before.lease_renewals;
+	result->lease_failures = counts.lease_failures -
+		totals->highwater_before.lease_failures;
 	result->max_regression_us = totals->max_regression_us;
 	result->since = totals->since;
 	LWLockRelease(&totals->lock);
@@ -1019,7 +1025,7 @@ generator_reset_totals(void)
 	totals = &shared->totals.totals;
 	LWLockAcquire(&totals->lock, LW_EXCLUSIVE);
 	sum_slots(&totals->before, &last_id);
-	totals->writes_before = highwater_writes();
+	highwater_count(&totals->highwater_before);
 	totals->max_regression_us = 0;
 	totals->since = now;
 	LWLockRelease(&totals->lock);

@@ -57,6 +57,8 @@ typedef struct GeneratorTotals
 	int64		last_id;		/* the sessions' largest last one; -1: none */
 	int64		max_regression_us;
 	uint64		high_water_writes;
+	uint64		lease_renewals;
+	uint64		lease_failures;
 	TimestampTz since;
 } GeneratorTotals;
 

@@ -711,7 +711,7 @@ end_write(uint64 write_number, const WriteResult *result)
 		if (result->is_done)
 		{
 			highwater_state->patience_us = PATIENCE_US;
-			highwater_state->writes_done++;
+			highwater_state->counts.writes++;
 			if (highwater_mark() < result->mark)
 				pg_atomic_write_u64(&highwater_state->mark,
 									(uint64) result->mark);
@@ -779,16 +779,13 @@ move_mark(int64 past, int64 newest)
 	return result;
 }
 
-/* How often the mark has been written since the server's start. */
-uint64
-highwater_writes(void)
+/* What has been done since the server's start. */
+void
+highwater_count(HighwaterCounts *counts)
 {
-	uint64		writes;
-
 	LWLockAcquire(&highwater_state->lock, LW_SHARED);
-	writes = highwater_state->writes_done;
+	*counts = highwater_state->counts;
 	LWLockRelease(&highwater_state->lock);
-	return writes;
 }
 
 static void
@@ -951,7 +948,7 @@ highwater_take_lease(const Lease *lease, const TimestampTz *begins_at)
 			if (begins_at != NULL)
 				overtake_writes();
 			highwater_state->lease = *lease;
-			highwater_state->lease_renewals++;
+			highwater_state->counts.lease_renewals++;
 			strlcpy(highwater_state->lease_reason,
 					_("The lease has run out, and the registry has not answered since."),
 					HIGHWATER_REASON_SIZE);
@@ -1007,7 +1004,7 @@ void
 highwater_note_failure(const char *reason)
 {
 	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
-	highwater_state->lease_failures++;
+	highwater_state->counts.lease_failures++;
 	strlcpy(highwater_state->lease_reason, reason, HIGHWATER_REASON_SIZE);
 	LWLockRelease(&highwater_state->lock);
 }

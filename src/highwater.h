@@ -28,6 +28,14 @@ typedef enum HighwaterFault
 	HIGHWATER_TOO_NEW
 } HighwaterFault;
 
+/* What has been done since the server's start; for stats. */
+typedef struct HighwaterCounts
+{
+	uint64		writes;			/* of the file */
+	uint64		lease_renewals; /* claims are among them */
+	uint64		lease_failures; /* attempts to get or to renew one */
+} HighwaterCounts;
+
 /*
  * The mark's part of shared memory.  The lock protects all of it but the
  * mark itself, which is read without, and what is fixed after the start.
@@ -49,7 +57,6 @@ typedef struct HighwaterState
 	uint64		write_number;	/* of the newest write begun */
 	uint64		settled_number; /* up to here no write can rename any more */
 	bool		is_writing;		/* is that one under way? */
-	uint64		writes_done;	/* since the server's start; for stats */
 	int64		writing_since_us;	/* on the monotonic clock */
 	int64		patience_us;	/* until its writer counts as stuck */
 	Latch	   *worker_latch;	/* NULL while there is no worker */
@@ -61,9 +68,8 @@ typedef struct HighwaterState
 	 */
 	Lease		lease;
 	char		lease_reason[HIGHWATER_REASON_SIZE];	/* why there is none */
-	uint64		lease_renewals; /* claims, too; since the server's start */
-	uint64		lease_failures;
 	Latch	   *registry_latch; /* NULL while there is no such worker */
+	HighwaterCounts counts;
 } HighwaterState;
 
 /* Where generators begin, as the state file has it. */
@@ -109,7 +115,7 @@ extern void highwater_startup(HighwaterState *state, int tranche_id,
 							  HighwaterStart *start);
 extern void highwater_require_sound(void);
 extern int64 highwater_read(int *worker_id);
-extern uint64 highwater_writes(void);
+extern void highwater_count(HighwaterCounts *counts);
 extern void highwater_move_past(int64 tick);
 extern void highwater_register_worker(void);
 

@@ -16,6 +16,7 @@
 #include "generator.h"
 #include "highwater.h"
 #include "layout.h"
+#include "lease.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "utils/acl.h"
@@ -50,19 +51,41 @@ record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 }
 
 /*
+ * The lease that this server holds, and until when by the wall clock.  False
+ * if it holds none.
+ */
+static bool
+present_lease(Lease *lease, TimestampTz *expires_at)
+{
+	int64		now_us = lease_clock_us();
+
+	if (highwater_state == NULL || !node_is_leased())
+		return false;
+	highwater_read_lease(lease);
+	*expires_at = GetCurrentTimestamp() + (lease->ends_us - now_us);
+	return lease_is_valid(lease, now_us);
+}
+
+/*
  * snowflake_node() -> record
  *		Who this server is, and what its layout holds.  The mark is NULL where
- *		the library is not preloaded or no id was ever issued.
+ *		the library is not preloaded or no id was ever issued; the worker id
+ *		where there is none, or no lease on it is held.
  */
 Datum
 snowflake_node(PG_FUNCTION_ARGS)
 {
 	const Layout *layout = node_layout();
-	int			worker_id = node_effective_worker_id();
+	Lease		lease = {.worker_id = LEASE_NONE};
+	TimestampTz lease_expires_at = 0;
+	bool		is_held = present_lease(&lease, &lease_expires_at);
+	int			worker_id = node_is_leased() ?
+		(is_held ? lease.worker_id : NODE_WORKER_ID_UNSET) :
+		node_effective_worker_id();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int64		mark = highwater_state == NULL ? 0 : highwater_mark();
-	Datum		values[11];
-	bool		nulls[11] = {false};
+	Datum		values[13];
+	bool		nulls[13] = {false};
 	int			i = 0;
 
 	layout_to_text(layout, layout_text);
@@ -81,6 +104,9 @@ snowflake_node(PG_FUNCTION_ARGS)
 	nulls[i] = mark == 0;
 	values[i++] = TimestampTzGetDatum(layout_tick_start(layout, mark));
 	values[i++] = BoolGetDatum(RecoveryInProgress());
+	nulls[i] = nulls[i + 1] = !is_held;
+	values[i++] = CStringGetTextDatum(lease.holder);
+	values[i++] = TimestampTzGetDatum(lease_expires_at);
 	return record_datum(fcinfo, values, nulls);
 }
 
@@ -96,8 +122,8 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	GeneratorTotals totals;
 	IdFields	last = {0};
 	TimestampTz last_issued_at;
-	Datum		values[12];
-	bool		nulls[12] = {false};
+	Datum		values[14];
+	bool		nulls[14] = {false};
 	int			i = 0;
 
 	generator_totals(&totals);
@@ -119,6 +145,8 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	values[i++] = interval_datum(Max(last_issued_at - GetCurrentTimestamp(),
 									 0));
 	values[i++] = TimestampTzGetDatum(totals.since);
+	values[i++] = Int64GetDatum((int64) totals.lease_renewals);
+	values[i++] = Int64GetDatum((int64) totals.lease_failures);
 	return record_datum(fcinfo, values, nulls);
 }
 
