@@ -645,6 +645,17 @@ DECLARE
     largest bigint;
     smallest bigint;
 BEGIN
+    -- a snapshot from before the locks does not show what the loop looks for,
+    -- but of a table that this transaction has made others know nothing
+    IF NOT dry_run AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+       AND current_setting('snowflake_convert.table_is_new', true) IS DISTINCT FROM 'on' THEN
+        RAISE feature_not_supported USING
+            MESSAGE = format('column "%s" of table "%s" cannot be converted in a transaction of isolation level %s',
+                             col, rel, current_setting('transaction_isolation')),
+            HINT = 'Such a transaction does not show what other sessions have just changed. '
+                   'Convert in one of isolation level read committed.';
+    END IF;
+
     -- What another session has changed, such as a foreign key added, shows
     -- once the tables are locked: then all is looked at again.
     LOOP
@@ -770,6 +781,7 @@ RETURNS event_trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET row_security = off      -- an error rather than rows not seen
+SET snowflake_convert.table_is_new = 'on'   -- at any isolation level
 AS $$
 DECLARE
     home name := (SELECT nspname FROM pg_extension

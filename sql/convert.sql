@@ -281,6 +281,20 @@ SELECT snowflake_convert(NULL, 'id');
 DROP TABLE a, b;
 DROP VIEW v;
 
+-- only where others' changes show; a dry run changes nothing
+CREATE TABLE a (id serial PRIMARY KEY);
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT snowflake_convert('a', 'id', true);
+SELECT snowflake_convert('a', 'id');
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT snowflake_convert('a', 'id');
+ROLLBACK;
+BEGIN ISOLATION LEVEL READ UNCOMMITTED;
+SELECT count(*) FROM snowflake_convert('a', 'id');
+COMMIT;
+DROP TABLE a;
+
 -- only the owner may, and of all tables
 CREATE ROLE regress_snowflake_owner;
 CREATE TABLE a (id serial PRIMARY KEY);

@@ -64,6 +64,12 @@ CREATE TABLE rolled_back (id serial PRIMARY KEY);
 SELECT * FROM columns_of('rolled_back');
 ROLLBACK;
 
+-- at every isolation level: nobody else knows of a new table
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+CREATE TABLE serializable (id serial PRIMARY KEY);
+SELECT * FROM columns_of('serializable');
+COMMIT;
+
 -- several tables in one statement
 CREATE SCHEMA other CREATE TABLE a (id serial PRIMARY KEY) CREATE TABLE b (id serial PRIMARY KEY, a integer REFERENCES a);
 SELECT * FROM columns_of('other.a', 'other.b');

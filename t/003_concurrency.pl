@@ -147,6 +147,28 @@ is( value_of(
 	'0|t',
 	'20,000 ids of 256 a millisecond take their time');
 
+# They wait in turns: with 64 sessions for 4 ids a millisecond, each sleeps
+# about once for an id of its own.  If all woke up for every tick, it would be
+# 16 times.
+SKIP:
+{
+	skip 'there is no /proc to read the sleeps of a process from', 3
+	  unless -r '/proc/self/status';
+	change_layout('41/10/10/2');
+	value_of(q{
+CREATE FUNCTION sleeps() RETURNS bigint LANGUAGE sql AS $$
+  SELECT substring(pg_read_file('/proc/self/status') FROM '\nvoluntary_ctxt_switches:\s+(\d+)')::bigint $$;
+CREATE TABLE waits (sleeps bigint)});
+	run_clients(64, 1, q{
+SELECT sleeps() AS before \gset
+SELECT count(snowflake_nextval()) FROM generate_series(1, 200);
+INSERT INTO waits VALUES (sleeps() - :before);
+}, '64 clients');
+	my $sleeps = value_of('SELECT round(avg(sleeps) / 200, 1) FROM waits');
+	cmp_ok($sleeps, '<', 4, 'those who wait wake up in turns');
+	note "$sleeps sleeps an id";
+}
+
 # Flat memory, however many: the session's own contexts are counted when the
 # first rows are out and when three million are.
 change_layout('41/2/3/17');
