@@ -22,6 +22,7 @@ OBJS = \
 	src/node.o \
 	src/partitions.o \
 	src/registry.o \
+	src/remote.o \
 	src/stats.o \
 	src/support.o \
 	src/text.o

@@ -326,7 +326,7 @@ remote_add_text(RemoteArguments *arguments, Oid type, const char *text)
 void
 remote_add_number(RemoteArguments *arguments, Oid type, int64 number)
 {
-	char		text[MAXINT8LEN + 1];
+	char		text[32];
 
 	snprintf(text, sizeof(text), INT64_FORMAT, number);
 	remote_add_text(arguments, type, text);
