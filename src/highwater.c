@@ -339,7 +339,7 @@ begin_lease(const Lease *lease)
 		highwater_state->lease.ends_us = 0;
 	else
 		ereport(LOG,
-				(errmsg("worker_id %d is still leased to this server",
+				(errmsg("snowflake worker_id %d is still leased to this server",
 						lease->worker_id)));
 }
 
@@ -357,6 +357,7 @@ read_start(HighwaterStart *start)
 
 	if (node_is_leased())
 		begin_lease(&file.lease);
+
 	previous = layout_of_file(&file);
 	if (same_layout(layout, &previous))
 	{
@@ -423,6 +424,8 @@ highwater_startup(HighwaterState *shared_state, int tranche_id,
 	ConditionVariableInit(&highwater_state->write_ended);
 	highwater_state->patience_us = PATIENCE_US;
 	highwater_state->lease.worker_id = LEASE_NONE;
+	if (node_is_leased())
+		(void) lease_place();
 	strlcpy(highwater_state->lease_reason,
 			_("The registry has not answered yet."), HIGHWATER_REASON_SIZE);
 

@@ -58,6 +58,9 @@
 #define RETRY_MAX_US INT64CONST(5000000)
 #define RETRY_MIN_US INT64CONST(200000)
 
+/* How long the end of the server may wait for it. */
+#define RELEASE_US INT64CONST(3000000)
+
 /* parameters */
 int			registry_lease_duration_s = 600;
 char	   *registry_name = NULL;
@@ -288,14 +291,15 @@ take(Tenancy *tenancy)
 	tenancy->has_begin = false;
 }
 
-/* The lease is another's, or nobody's: no id may come any more. */
+/* The lease is over, or another's: no id may come any more. */
 static void
-lose(const Lease *held)
+lose(const Lease *held, const char *why)
 {
-	ereport(LOG,
-			(errmsg("worker_id %d is leased to this server no more",
-					held->worker_id)));
 	highwater_lose_lease();
+	ereport(LOG,
+			(errmsg("snowflake worker_id %d is leased to this server no more",
+					held->worker_id),
+			 errdetail("%s", _(why))));
 }
 
 /*
@@ -327,7 +331,8 @@ ask_connected(Remote *remote, Tenancy *tenancy)
 	if (answer == ANSWER_NONE)
 		return answer;
 	if (is_held && (answer == ANSWER_REFUSED || tenancy->has_begin))
-		lose(&held);
+		lose(&held,
+			 gettext_noop("The registry does not know of the lease."));
 	if (answer == ANSWER_REFUSED)
 		return answer;
 
@@ -363,7 +368,7 @@ note_failure(const Remote *remote, Answer answer, char *last_reason)
 		return;
 	strlcpy(last_reason, reason, HIGHWATER_REASON_SIZE);
 	ereport(WARNING,
-			(errmsg("the registry of worker ids has not granted a lease"),
+			(errmsg("the registry has not granted a lease on a snowflake worker_id"),
 			 errdetail("%s", remote->reason)));
 }
 
@@ -376,12 +381,12 @@ note_grant(const Tenancy *tenancy, bool was_held, char *last_reason)
 
 	if (!was_held)
 		ereport(LOG,
-				(errmsg("worker_id %d of datacenter_id %d is leased to this server until %s",
+				(errmsg("snowflake worker_id %d of datacenter_id %d is leased to this server until %s",
 						lease->worker_id, lease->datacenter_id,
 						timestamptz_to_str(GetCurrentTimestamp() + left_us))));
 	else if (last_reason[0] != '\0')
 		ereport(LOG,
-				(errmsg("the lease on worker_id %d has been renewed",
+				(errmsg("the lease on snowflake worker_id %d has been renewed",
 						lease->worker_id)));
 	last_reason[0] = '\0';
 }
@@ -431,7 +436,7 @@ release(Tenancy *tenancy)
 		return;
 
 	/* out of reach: then it stays ours, for a restart that comes in time */
-	remote.deadline_us = lease_clock_us() + ATTEMPT_MIN_US;
+	remote.deadline_us = lease_clock_us() + RELEASE_US;
 	if (remote_connect(&remote, node_registry) &&
 		(schema = find_registry(&remote)) != NULL &&
 		highwater_give_lease_up(&lease, &mark))
@@ -450,13 +455,13 @@ release(Tenancy *tenancy)
 							  &arguments);
 		if (result != NULL)
 			ereport(LOG,
-					(errmsg("worker_id %d has been given back to the registry",
+					(errmsg("snowflake worker_id %d has been given back to the registry",
 							lease.worker_id)));
 		PQclear(result);
 	}
 	if (remote.reason[0] != '\0')
 		ereport(LOG,
-				(errmsg("worker_id %d could not be given back to the registry",
+				(errmsg("snowflake worker_id %d could not be given back to the registry",
 						lease.worker_id),
 				 errdetail("%s", remote.reason)));
 	remote_close(&remote);
@@ -484,7 +489,7 @@ next_attempt_us(Answer answer, int64 asked_us)
 	highwater_read_lease(&lease);
 	if (answer != ANSWER_GRANTED || lease.promise <= GetCurrentTimestamp())
 		return retry_us;
-	return asked_us + lease_duration_us() / 3;
+	return asked_us + (lease.ends_us - asked_us) / 3;
 }
 
 /* The worker: keeps the lease. */
@@ -531,7 +536,8 @@ registry_worker_main(Datum main_arg)
 		highwater_read_lease(&lease);
 		now_us = lease_clock_us();
 		if (is_held && !lease_is_valid(&lease, now_us) && lease.ends_us != 0)
-			lose(&lease);
+			lose(&lease,
+				 gettext_noop("It has not been renewed in time."));
 		is_held = lease_is_valid(&lease, now_us);
 		if (is_held)
 			wake_us = Min(wake_us, lease.ends_us);
