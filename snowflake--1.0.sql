@@ -889,7 +889,9 @@ CREATE TABLE %1$I.snowflake_registry (
     is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
     history text NOT NULL,
     grants_from timestamptz NOT NULL,
-    longest_lease interval NOT NULL
+    high_water timestamptz NOT NULL,
+    longest_lease interval NOT NULL,
+    largest_lead interval NOT NULL
 );
 COMMENT ON TABLE %1$I.snowflake_registry IS
 'one row: what the registry remembers of itself';
@@ -897,12 +899,18 @@ COMMENT ON COLUMN %1$I.snowflake_registry.history IS
 'the system identifier and the timeline that leases were granted in';
 COMMENT ON COLUMN %1$I.snowflake_registry.grants_from IS
 'until then nobody gets a worker id that he does not hold already';
+COMMENT ON COLUMN %1$I.snowflake_registry.high_water IS
+'no id of a lease that the last switch-over has lost lies at or beyond';
 COMMENT ON COLUMN %1$I.snowflake_registry.longest_lease IS
 'no lease was granted for longer';
+COMMENT ON COLUMN %1$I.snowflake_registry.largest_lead IS
+'no server was let further ahead of this one''s clock, but for its lease';
 
 -- Since when a worker id may be granted to somebody else.  A failover, or a
--- restore, may have lost leases: nobody gets one of those before its holder
--- has come forward, or must have given up.
+-- restore, may have lost leases, renewals and promises: nobody gets a worker
+-- id before its holder has come forward, or must have given up; and then he
+-- begins after all that can have been promised.  Nobody goes on with a row
+-- that is left from before: its incarnation is one that was never granted.
 CREATE FUNCTION %1$I.snowflake_lease_grants_from()
 RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -911,44 +919,53 @@ AS $body$
 DECLARE
     present text := (SELECT system_identifier FROM pg_control_system())
                     || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
-    known %1$I.snowflake_registry;
 BEGIN
     -- a lease that was answered has to survive a crash
     IF current_setting('synchronous_commit') IN ('off', 'local') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    SELECT * INTO STRICT known FROM %1$I.snowflake_registry;
-    IF known.history <> present THEN
-        UPDATE %1$I.snowflake_registry
-           SET history = present,
-               grants_from = clock_timestamp() + longest_lease
-        RETURNING * INTO known;
+    UPDATE %1$I.snowflake_registry
+       SET history = present,
+           grants_from = clock_timestamp() + longest_lease,
+           high_water = greatest(high_water, clock_timestamp() + longest_lease + largest_lead)
+     WHERE history <> present;
+    IF FOUND THEN
+        UPDATE %1$I.snowflake_lease
+           SET incarnation = incarnation + 4294967296, leased_at = NULL;
     END IF;
-    RETURN known.grants_from;
+    RETURN (SELECT grants_from FROM %1$I.snowflake_registry);
 END
 $body$;
 COMMENT ON FUNCTION %1$I.snowflake_lease_grants_from() IS
 'internal: since when worker ids may be granted to others';
 
--- How long a lease lasts.  One that is longer than any before is granted in
--- full from the next renewal on, so that no failover loses it together with
--- the knowledge how long it was.
-CREATE FUNCTION %1$I.snowflake_lease_duration(wanted interval)
-RETURNS interval
+-- How long a lease lasts, and how far a promise goes.  What is more than ever
+-- before is granted from the next renewal on, so that no failover loses it
+-- together with the knowledge of it.
+CREATE FUNCTION %1$I.snowflake_lease_limit(
+    INOUT duration interval,
+    INOUT promise timestamptz)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $body$
 DECLARE
-    longest interval := (SELECT longest_lease FROM %1$I.snowflake_registry);
+    known %1$I.snowflake_registry;
+    lead interval := promise - clock_timestamp() - duration;
 BEGIN
-    UPDATE %1$I.snowflake_registry SET longest_lease = wanted
-     WHERE longest_lease < wanted;
-    RETURN least(wanted, longest);
+    SELECT * INTO STRICT known FROM %1$I.snowflake_registry;
+    IF duration > known.longest_lease OR lead > known.largest_lead THEN
+        UPDATE %1$I.snowflake_registry
+           SET longest_lease = greatest(longest_lease, duration),
+               largest_lead = greatest(largest_lead,
+                                       date_trunc('second', lead) + interval '1 s');
+    END IF;
+    duration := least(duration, known.longest_lease);
+    promise := least(promise, clock_timestamp() + duration + known.largest_lead);
 END
 $body$;
-COMMENT ON FUNCTION %1$I.snowflake_lease_duration(interval) IS
-'internal: how long a lease lasts for which so long is wanted';
+COMMENT ON FUNCTION %1$I.snowflake_lease_limit(interval, timestamptz) IS
+'internal: how long a lease lasts, and how far a promise goes, for which so much is wanted';
 
 -- Which worker id a claim gets; NULL: none.
 CREATE FUNCTION %1$I.snowflake_lease_choose(
@@ -973,29 +990,20 @@ DECLARE
     is_same boolean := coalesce(place = previous_place, false)
                        AND coalesce(wanted_worker_id = previous_worker_id, true);
     is_grace boolean := clock_timestamp() < %1$I.snowflake_lease_grants_from();
-    known_incarnation bigint;
+    floor timestamptz := (SELECT high_water FROM %1$I.snowflake_registry);
 BEGIN
-    -- its own, which nobody else has had since
-    IF is_same AND (is_held OR NOT is_grace) THEN
-        SELECT worker_id, true INTO chosen_worker_id, continues
-          FROM %1$I.snowflake_lease
-         WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
-           AND holder = place
-           AND (incarnation = previous_incarnation OR leased_at = previous_leased_at);
-        IF FOUND THEN
-            RETURN;
-        END IF;
+    -- its own, which nobody else has had since; within the grace after a
+    -- failover, who still holds it knows better than what is written here
+    SELECT worker_id, true INTO chosen_worker_id, continues
+      FROM %1$I.snowflake_lease
+     WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
+       AND is_same AND holder = place
+       AND (incarnation = previous_incarnation OR leased_at = previous_leased_at);
+    IF NOT FOUND AND is_grace AND is_same AND is_held THEN
+        chosen_worker_id := previous_worker_id;
+        continues := true;
     END IF;
-
-    IF is_grace THEN
-        -- its own, which this registry does not know of, or not all
-        SELECT incarnation INTO known_incarnation FROM %1$I.snowflake_lease
-         WHERE datacenter_id = datacenter AND worker_id = previous_worker_id;
-        IF is_same AND is_held AND
-           previous_incarnation > coalesce(known_incarnation, 0) THEN
-            chosen_worker_id := previous_worker_id;
-            continues := true;
-        END IF;
+    IF chosen_worker_id IS NOT NULL OR is_grace THEN
         RETURN;
     END IF;
 
@@ -1020,7 +1028,7 @@ BEGIN
      WHERE id < worker_ids
        AND (id = wanted_worker_id OR wanted_worker_id IS NULL)
        AND coalesce(expires_at <= clock_timestamp() OR holder = place, true)
-     ORDER BY coalesce(high_water > server_clock, false),
+     ORDER BY greatest(high_water, floor) > server_clock,
               coalesce(holder = previous_place
                        AND incarnation = previous_incarnation, false) DESC,
               coalesce(holder = place, false) DESC,
@@ -1112,14 +1120,14 @@ BEGIN
     IF NOT choice.continues THEN
         SELECT high_water INTO begins_at FROM %1$I.snowflake_lease
          WHERE datacenter_id = datacenter AND worker_id = granted_worker_id;
-        begins_at := coalesce(begins_at, '-infinity');
+        begins_at := greatest(begins_at, (SELECT high_water FROM %1$I.snowflake_registry));
     END IF;
     INSERT INTO %1$I.snowflake_lease AS lease
     VALUES (datacenter, granted_worker_id, place, server_name,
             inet_client_addr(),
             CASE WHEN choice.continues THEN previous_incarnation ELSE 0 END + 1,
             '-infinity', clock_timestamp(),
-            clock_timestamp() + %1$I.snowflake_lease_duration(duration))
+            clock_timestamp() + (%1$I.snowflake_lease_limit(duration, clock_timestamp() + duration)).duration)
     ON CONFLICT (datacenter_id, worker_id) DO UPDATE
        SET holder = excluded.holder,
            name = excluded.name,
@@ -1147,19 +1155,24 @@ CREATE FUNCTION %1$I.snowflake_lease_renew(
     promise timestamptz,
     duration interval,
     OUT granted_incarnation bigint,
-    OUT granted_duration interval)
+    OUT granted_duration interval,
+    OUT granted_promise timestamptz)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '5s'
 AS $body$
+DECLARE
+    granted record;
 BEGIN
     PERFORM %1$I.snowflake_lease_grants_from();
-    granted_duration := %1$I.snowflake_lease_duration(duration);
+    granted := %1$I.snowflake_lease_limit(duration, promise);
+    granted_duration := granted.duration;
+    granted_promise := granted.promise;
     UPDATE %1$I.snowflake_lease
        SET name = server_name,
            address = inet_client_addr(),
            incarnation = incarnation + 1,
-           high_water = greatest(high_water, promise),
+           high_water = greatest(high_water, granted_promise),
            expires_at = clock_timestamp() + granted_duration
      WHERE datacenter_id = datacenter
        AND worker_id = leased_worker_id
@@ -1201,13 +1214,14 @@ COMMENT ON FUNCTION %1$I.snowflake_lease_release(integer, integer, text,
 'give a lease back; no id of it lies at or beyond the mark';
 
 REVOKE EXECUTE ON FUNCTION %1$I.snowflake_lease_grants_from,
-    %1$I.snowflake_lease_duration, %1$I.snowflake_lease_choose,
+    %1$I.snowflake_lease_limit, %1$I.snowflake_lease_choose,
     %1$I.snowflake_lease_refusal, %1$I.snowflake_lease_claim,
     %1$I.snowflake_lease_renew, %1$I.snowflake_lease_release FROM PUBLIC;
 
-INSERT INTO %1$I.snowflake_registry (history, grants_from, longest_lease)
+INSERT INTO %1$I.snowflake_registry
+    (history, grants_from, high_water, longest_lease, largest_lead)
 SELECT system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8),
-       '-infinity', '10 min'
+       '-infinity', '-infinity', '10 min', '1 s'
   FROM pg_control_system();
 
     $script$, home);

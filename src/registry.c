@@ -160,17 +160,14 @@ add_duration(RemoteArguments *arguments)
 }
 
 /*
- * Renews a lease, with a promise as far ahead of the clock, and of the ids,
- * as it is to last.  The lease is changed only if it is granted.
+ * Renews a lease, with a promise as far ahead of the clock as it is to last;
+ * the registry may grant less of both.  The lease is changed only if so.
  */
 static Answer
 renew(Remote *remote, const char *schema, Lease *lease)
 {
 	int64		asked_us = lease_clock_us();
-	TimestampTz newest = Max(GetCurrentTimestamp(),
-							 layout_tick_start(node_layout(),
-											   highwater_mark()));
-	TimestampTz promise = Max(lease->promise, newest + lease_duration_us());
+	TimestampTz promise = GetCurrentTimestamp() + lease_duration_us();
 	RemoteArguments arguments = {0};
 	PGresult   *result;
 	Answer		answer = ANSWER_REFUSED;
@@ -184,7 +181,8 @@ renew(Remote *remote, const char *schema, Lease *lease)
 	add_duration(&arguments);
 	result = remote_query(remote,
 						  psprintf("SELECT granted_incarnation,"
-								   " (extract(epoch FROM granted_duration) * 1000000)::bigint"
+								   " (extract(epoch FROM granted_duration) * 1000000)::bigint,"
+								   " granted_promise"
 								   " FROM %s.snowflake_lease_renew($1, $2, $3, $4, $5, $6, $7)",
 								   schema),
 						  &arguments);
@@ -196,7 +194,8 @@ renew(Remote *remote, const char *schema, Lease *lease)
 		int64		granted_us = remote_get_number(result, 1);
 
 		lease->incarnation = remote_get_number(result, 0);
-		lease->promise = promise;
+		lease->promise = Max(lease->promise,
+							 remote_get_number(result, 2));
 
 		/* a tenth is the margin */
 		lease->ends_us = asked_us + granted_us - granted_us / 10;
