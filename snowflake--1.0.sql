@@ -430,12 +430,41 @@ END;
 COMMENT ON FUNCTION snowflake_convert_sequence(regclass, smallint) IS
 'internal: the sequence that makes a column serial, or NULL';
 
+-- From PostgreSQL 18 on, NOT NULL constraints have names, and ALTER COLUMN TYPE
+-- fails where an inheritor has one of its own under another name than its
+-- parent's: the parent's is put back into the inheritor first, which can have
+-- but one.  On earlier versions there are none in pg_constraint.
+CREATE FUNCTION snowflake_convert_not_nulls(rel regclass, col name)
+RETURNS TABLE (
+    tab regclass,
+    attname name,
+    conname name,
+    parent regclass,
+    parent_conname name,
+    is_partition boolean,
+    is_in_the_way boolean)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT c.tab, c.attname, k.conname, p.conrelid::regclass, p.conname, t.relispartition,
+           k.conislocal AND k.conname <> p.conname
+      FROM snowflake_convert_columns(rel, col) AS c
+      JOIN pg_class AS t ON t.oid = c.tab
+      JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'n' AND k.conkey[1] = c.attnum
+      JOIN pg_inherits ON inhrelid = c.tab
+      JOIN pg_attribute AS a ON a.attrelid = inhparent AND a.attname = c.attname
+      JOIN pg_constraint AS p ON p.conrelid = inhparent AND p.contype = 'n' AND p.conkey[1] = a.attnum
+     WHERE c.is_narrow AND k.coninhcount > 0;
+END;
+COMMENT ON FUNCTION snowflake_convert_not_nulls(regclass, name) IS
+'internal: inherited NOT NULL constraints of columns that become bigint, and whether they keep them from that';
+
 CREATE FUNCTION snowflake_convert_statements(rel regclass, col name)
 RETURNS TABLE (tab regclass, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH columns AS MATERIALIZED (
+    WITH RECURSIVE columns AS MATERIALIZED (
         SELECT c.*, a.attidentity, t.relispartition,
                c.is_key AND bool_or(c.is_key AND NOT snowflake_convert_is_done(c.tab, c.attnum)) OVER ()
                AS wants_default
@@ -463,20 +492,41 @@ BEGIN ATOMIC
         SELECT c.tab, snowflake_convert_sequence(c.tab, c.attnum) AS sequence
           FROM columns AS c
          WHERE c.wants_default
-    ), steps(step, tab, statement) AS (
-        SELECT 1, tab, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname)
+    ), not_nulls AS MATERIALIZED (
+        SELECT * FROM snowflake_convert_not_nulls(rel, col) WHERE NOT is_partition
+    ), not_inherited(tab, attname, conname, height) AS (
+        -- while a parent's is not inherited, its inheritors' stay as they are;
+        -- what itself is inherited cannot be altered, so all ancestors' are
+        SELECT parent, attname, parent_conname, 1 FROM not_nulls WHERE is_in_the_way
+        UNION
+        SELECT n.parent, n.attname, n.parent_conname, i.height + 1
+          FROM not_inherited AS i
+          JOIN not_nulls AS n ON (n.tab, n.attname) = (i.tab, i.attname)
+    ), ancestors AS (
+        SELECT tab, conname, max(height) AS height
+          FROM not_inherited
+         GROUP BY tab, conname
+    ), steps(step, place, tab, statement) AS (
+        SELECT 1, 0, tab, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname)
           FROM foreign_keys
         UNION ALL
         -- an inheritor's identity is its own, a partition's its parent's
-        SELECT 2, tab, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
+        SELECT 2, 0, tab, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
           FROM columns
          WHERE wants_default AND is_inherited AND NOT relispartition AND attidentity <> ''
         UNION ALL
-        SELECT 3, tab, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
+        -- from the top down, and back from the bottom up
+        SELECT 3, -height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I NO INHERIT', tab, conname)
+          FROM ancestors
+        UNION ALL
+        SELECT 4, 0, tab, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
           FROM actions
          GROUP BY tab
         UNION ALL
-        SELECT 4, tab, format('DROP SEQUENCE %s', sequence)
+        SELECT 5, height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I INHERIT', tab, conname)
+          FROM ancestors
+        UNION ALL
+        SELECT 6, 0, tab, format('DROP SEQUENCE %s', sequence)
           FROM sequences AS s
          WHERE sequence IS NOT NULL
            AND NOT EXISTS (SELECT FROM pg_depend AS d
@@ -487,17 +537,17 @@ BEGIN ATOMIC
                                     JOIN columns AS c ON (c.tab, c.attnum) = (f.adrelid, f.adnum)
                                    WHERE f.oid = d.objid AND c.wants_default)))
         UNION ALL
-        SELECT 5, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
+        SELECT 7, 0, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
           FROM foreign_keys
         UNION ALL
-        SELECT 6, tab, format('COMMENT ON CONSTRAINT %I ON %s IS %L', conname, tab,
+        SELECT 8, 0, tab, format('COMMENT ON CONSTRAINT %I ON %s IS %L', conname, tab,
                               obj_description(oid, 'pg_constraint'))
           FROM foreign_keys
          WHERE obj_description(oid, 'pg_constraint') IS NOT NULL
     )
     SELECT tab, statement || ';'
       FROM steps
-     ORDER BY step, tab <> rel, tab::text COLLATE "C", statement COLLATE "C";
+     ORDER BY step, place, tab <> rel, tab::text COLLATE "C", statement COLLATE "C";
 END;
 COMMENT ON FUNCTION snowflake_convert_statements(regclass, name) IS
 'internal: the statements that convert a column, in order, and the table that each is about';
@@ -538,6 +588,12 @@ BEGIN ATOMIC
         SELECT format('%s, of a table of type %s', description, format_type(reloftype, NULL))
           FROM narrow
          WHERE reloftype <> 0
+        UNION
+        -- attached, it gives up its own
+        SELECT format('NOT NULL constraint %I of partition %s, of its own: detach and attach the partition first',
+                      conname, tab)
+          FROM snowflake_convert_not_nulls(rel, col)
+         WHERE is_partition AND is_in_the_way
         UNION
         -- a partition key's columns depend on their own table
         SELECT format('%s, in its partition key', description)
