@@ -187,11 +187,11 @@ Server server[SERVERS];
 /* What a client keeps: 1 + tick + LAST_MARK * worker id; 0: none yet */
 byte kept;
 
-/* Set and used within one step. */
-hidden byte is_granted;
-hidden byte may_continue;
-hidden byte answer_incarnation;
-hidden byte answer_begins;
+/* Of the message that is executed; set and used within one step. */
+bool is_granted;
+bool may_continue;
+byte answer_incarnation;
+byte answer_begins;
 
 /* The server holds its worker id, or would if it were started. */
 #ifdef ANY_CLOCK
@@ -396,7 +396,7 @@ inline claim(who, which, place_of, id_before, known, pledge, still)
 	fi
 }
 
-inline begin_execution()
+inline tidy_answer()
 {
 	is_granted = false;
 	may_continue = false;
@@ -406,7 +406,6 @@ inline begin_execution()
 
 inline execute()
 {
-	begin_execution();
 	if
 	:: MY.at == RENEW ->
 		renew(me, MY.worker_id, MY.incarnation, MY.asked_promise);
@@ -427,12 +426,12 @@ inline execute()
 		MY.continues = may_continue;
 		MY.asked_holds = false
 	:: else -> tidy_worker()
-	fi
+	fi;
+	tidy_answer()
 }
 
 inline execute_late()
 {
-	begin_execution();
 	if
 	:: late.kind == RENEW ->
 		renew(late.from, late.worker_id, late.of_incarnation, late.promise)
@@ -444,7 +443,8 @@ inline execute_late()
 	fi;
 	printf("registry: late %e of %d: %d, incarnation %d\n",
 		   late.kind, late.from, is_granted, answer_incarnation);
-	tidy_late()
+	tidy_late();
+	tidy_answer()
 }
 
 /*
