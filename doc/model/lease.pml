@@ -95,16 +95,16 @@
 #define SERVERS		2
 #define NOWHERE		SERVERS		/* the place of nobody */
 
-/* Incarnations of before a failover are below this. */
+/* A failover leaps over all incarnations that may be lost, and one. */
 #ifdef FAILOVER
-#define LEAP		LAST_INCARNATION
+#define LEAP		(LAST_INCARNATION + 2)
 #else
 #define LEAP		0
 #endif
-#ifdef NO_LEAP
-#define LAST_OF_ALL	LAST_INCARNATION
+#if defined(FAILOVER) && !defined(NO_LEAP)
+#define LAST_OF_ALL	(is_failed_over -> LEAP + LAST_INCARNATION : LAST_INCARNATION)
 #else
-#define LAST_OF_ALL	(LAST_INCARNATION + LEAP)
+#define LAST_OF_ALL	LAST_INCARNATION
 #endif
 
 #define MAX(a, b)	((a) > (b) -> (a) : (b))
@@ -323,7 +323,7 @@ inline grant(which, pledge)
 inline renew(who, which, known, pledge)
 {
 	if
-	:: PROMISE_IS_FINE(pledge) && row[which].incarnation < LAST_OF_ALL &&
+	:: PROMISE_IS_FINE(pledge) && row[which].incarnation < (LAST_OF_ALL) &&
 		IS_HOLDER && IS_NEWEST && IS_LEASED ->
 		grant(which, pledge);
 		row[which].incarnation++;
@@ -359,8 +359,8 @@ inline release(who, which, known, at_mark)
 inline claim(who, which, place_of, id_before, known, pledge, still)
 {
 	if
-	:: PROMISE_IS_FINE(pledge) && row[which].incarnation < LAST_OF_ALL &&
-		known < LAST_OF_ALL ->
+	:: PROMISE_IS_FINE(pledge) && row[which].incarnation < (LAST_OF_ALL) &&
+		known < (LAST_OF_ALL) ->
 		if
 		:: place_of == who && SAME_ID && row[which].holder == who &&
 			(grace == 0 || STILL_HOLDS(still)) ->
@@ -570,7 +570,7 @@ inline publish()
 #define MAY_MOVE	(MY.has_worker_id && !MY.is_released && MY.at != MOVED)
 #endif
 
-#if defined(ADOPT_LATE) || defined(ANY_CLOCK)
+#if defined(ADOPT_LATE) || defined(ANSWER_TIME) || defined(ANY_CLOCK)
 #define IS_OVER		false
 #else
 #define IS_OVER		(MY.asked_ends == 0)
