@@ -35,9 +35,10 @@
  *	   tell but by time; those of servers are adversaries still.
  *
  * Bounds: LAST_MARK ticks of one id, LAST_INCARNATION grants and renewals
- * of a worker id, one message at a time that comes after its sender has given
- * it up.  A lease lasts DURATION steps of time; steps are not bounded, but
- * with FAILOVER, where a step is a tick.
+ * of a worker id (and as many after a failover), one message at a time that
+ * comes after its sender has given it up (with NONE_LATE, none does).  A lease
+ * lasts DURATION steps of time; steps are not bounded, but with FAILOVER,
+ * where a step is a tick.
  *
  * Taken for granted: no two directories that exist at once have the same
  * place, and none is set back to what it was; the old registry grants nothing
@@ -54,9 +55,8 @@
  *	 EXPIRED_AT_START	or without looking when it ends
  *	 NO_FREEZE			the release is sent before the mark is frozen
  *	 FREEZE_IN_MEMORY	that it is released is not in the file
- *	 NO_INCARNATION		a renewal is granted whatever its incarnation is
- *	 RENEW_RELEASED		or after a release
- *	 NO_HOLDER			or whoever asks
+ *	 NO_HOLDER			a renewal is granted whoever asks, of whatever
+ *							incarnation
  *	 PUBLISH_FIRST		the worker id is published before generators move on
  *	 MOVE_MEANWHILE		the mark may move between these two
  *	 OVERTAKEN_MOVES	who was about to move the mark for the lease before
@@ -69,7 +69,6 @@
  * and of a failover:
  *	 NO_GRACE			the registry grants at once
  *	 HOLDS_ALWAYS		or, within the grace, those that no longer hold
- *	 RESTORE_ALWAYS		it restores a lost lease after the grace, too
  *	 NO_FLOOR			new holders begin at the high water that is known
  *	 ANY_PROMISE		promises may be any, so nothing is beyond all of them
  *	 NO_LEAP			incarnations go on from the one that is known
@@ -77,10 +76,10 @@
  */
 
 #ifndef LAST_MARK
-#define LAST_MARK			3
+#define LAST_MARK			2
 #endif
 #ifndef LAST_INCARNATION
-#define LAST_INCARNATION	4
+#define LAST_INCARNATION	2
 #endif
 #ifdef ANY_CLOCK
 #define DURATION			0
@@ -289,11 +288,6 @@ inline tidy_late()
 #else
 #define IS_LOST(incarnation_of)	(row[which].incarnation == LEAP)
 #endif
-#ifdef RESTORE_ALWAYS
-#define MAY_RESTORE	is_failed_over
-#else
-#define MAY_RESTORE	(grace > 0)
-#endif
 
 inline grant(which, pledge)
 {
@@ -306,25 +300,17 @@ inline grant(which, pledge)
 
 #ifdef NO_HOLDER
 #define IS_HOLDER		(true)
-#else
-#define IS_HOLDER		(row[which].holder == who)
-#endif
-#if defined(NO_INCARNATION) || defined(NO_HOLDER)
 #define IS_NEWEST		(true)
 #else
+#define IS_HOLDER		(row[which].holder == who)
 #define IS_NEWEST		(row[which].incarnation == known)
-#endif
-#ifdef RENEW_RELEASED
-#define IS_LEASED		true
-#else
-#define IS_LEASED		(!row[which].is_released)
 #endif
 
 inline renew(who, which, known, pledge)
 {
 	if
 	:: PROMISE_IS_FINE(pledge) && row[which].incarnation < (LAST_OF_ALL) &&
-		IS_HOLDER && IS_NEWEST && IS_LEASED ->
+		IS_HOLDER && IS_NEWEST && !row[which].is_released ->
 		grant(which, pledge);
 		row[which].incarnation++;
 		answer_incarnation = row[which].incarnation
@@ -368,7 +354,7 @@ inline claim(who, which, place_of, id_before, known, pledge, still)
 			grant(which, pledge)
 #ifdef FAILOVER
 		:: place_of == who && SAME_ID && row[which].holder != who &&
-			MAY_RESTORE && STILL_HOLDS(still) && IS_LOST(known) ->
+			grace > 0 && STILL_HOLDS(still) && IS_LOST(known) ->
 			may_continue = true;
 			grant(which, pledge)
 #endif
@@ -654,11 +640,7 @@ end:
 		MY.asked_holds = MY.has_worker_id && MY.ends > 0;
 #endif
 		choose(MY.wanted, 0, WORKER_IDS - 1);
-#ifdef FAILOVER
-		choose(MY.asked_promise, MY.mark, LAST_MARK);
-#else
 		choose(MY.asked_promise, 0, LAST_MARK);
-#endif
 		printf("%d: claims %d, promise %d, holds: %d\n",
 			   me, MY.wanted, MY.asked_promise, MY.asked_holds) }
 	:: atomic { MY.at == RENEW || MY.at == CLAIM || MY.at == RELEASE ->
