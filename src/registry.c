@@ -22,7 +22,11 @@
  * - Each claim and each renewal has a number, the incarnation, and a lease is
  *	 renewed by its present one: so what was sent once and arrives late, or
  *	 from a copy of the data directory, changes nothing.  A copy is known by
- *	 its place (see lease.c), and gets a worker id of its own.
+ *	 its place (see lease.c), and gets a worker id of its own.  An answer that
+ *	 comes late is not taken, either.
+ * - A registry that has failed over may have forgotten its newest leases and
+ *	 promises.  It grants nothing to newcomers until those are over, and no
+ *	 promise goes further than it would know even then.
  * - A restart within the lease, in the same place, goes on without asking.
  * - A server that stops moves the mark no more, and has that on disk, before
  *	 it gives the worker id back.
@@ -400,8 +404,10 @@ ask(Tenancy *tenancy)
 	bool		was_held;
 	Answer		answer = ANSWER_NONE;
 
+	/* an answer must not come when what it grants is over */
 	remote.deadline_us = lease_clock_us() +
-		part_of_duration_us(4, ATTEMPT_MIN_US, ATTEMPT_MAX_US);
+		Min(part_of_duration_us(4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
+			lease_duration_us() * 3 / 4);
 	if (remote_connect(&remote, node_registry))
 		answer = ask_connected(&remote, tenancy);
 	remote_close(&remote);

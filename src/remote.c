@@ -279,6 +279,14 @@ remote_query(Remote *remote, const char *sql,
 		result = next;
 	}
 
+	/* if we were suspended, it may say what is not so any more */
+	if (lease_clock_us() > remote->deadline_us)
+	{
+		remote->is_out_of_time = true;
+		keep_reason(remote, "no answer in time");
+		PQclear(result);
+		return NULL;
+	}
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 	{
 		const char *message = PQresultErrorField(result,
