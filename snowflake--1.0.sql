@@ -1049,13 +1049,16 @@ DECLARE
     floor timestamptz := (SELECT high_water FROM %1$I.snowflake_registry);
 BEGIN
     -- its own, which nobody else has had since; within the grace after a
-    -- failover, who still holds it knows better than what is written here
+    -- failover, who still holds it knows better than what is left here
     SELECT worker_id, true INTO chosen_worker_id, continues
       FROM %1$I.snowflake_lease
      WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
        AND is_same AND holder = place
        AND (incarnation = previous_incarnation OR leased_at = previous_leased_at);
-    IF NOT FOUND AND is_grace AND is_same AND is_held THEN
+    IF NOT FOUND AND is_grace AND is_same AND is_held AND NOT EXISTS (
+        SELECT FROM %1$I.snowflake_lease
+         WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
+           AND holder <> place AND leased_at IS NOT NULL) THEN
         chosen_worker_id := previous_worker_id;
         continues := true;
     END IF;
