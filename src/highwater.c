@@ -814,12 +814,58 @@ report_failure(int level, const WriteResult *result)
 			 errhint("Free disk space, or repair what the server's log complains of. Ids are issued again as soon as the file can be written.")));
 }
 
-/* ERROR 55000: there is no lease, or none that reaches so far. */
+/* ERROR 55000: there is no lease. */
 static void
-refuse_without_lease(void)
+refuse_without_lease(const char *reason)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("snowflake ids cannot be issued because this server holds no lease on a worker id"),
+			 errdetail("%s", reason),
+			 errhint("Ids are issued as soon as the registry grants a lease; the server's log says more.")));
+}
+
+/* ERROR 55000: the clock has jumped ahead, and it takes a new promise. */
+static void
+refuse_past_promise(TimestampTz promise, TimestampTz now, Latch *registry_latch)
+{
+	char	   *promise_text = pstrdup(timestamptz_to_str(promise));
+
+	if (registry_latch != NULL)
+		SetLatch(registry_latch);
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("snowflake ids cannot be issued because the clock is past what the registry has been promised"),
+			 errdetail("Ids before %s have been promised, and the clock is at %s.",
+					   promise_text, timestamptz_to_str(now)),
+			 errhint("Check the server's clock. Ids are issued as soon as the lease has been renewed.")));
+}
+
+/* ERROR 55000: ids are ahead of the clock, by more than the lease lasts. */
+static void
+refuse_past_lease(int64 tick, TimestampTz ends_at)
+{
+	char	   *tick_text =
+		pstrdup(timestamptz_to_str(layout_tick_start(node_layout(), tick)));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("snowflake ids cannot be issued because they are further ahead of the clock than the lease on the worker id lasts"),
+			 errdetail("The next id is of %s, and the lease lasts until %s.",
+					   tick_text, timestamptz_to_str(ends_at)),
+			 errhint("Ids are issued as the clock comes nearer. A longer \"snowflake.lease_duration\" lets them be further ahead.")));
+}
+
+/*
+ * Says why the lease does not let the mark move past a tick.  Returns if it
+ * does by now.
+ */
+static void
+explain_refusal(int64 tick)
 {
 	char		reason[HIGHWATER_REASON_SIZE];
 	int64		now_us = lease_clock_us();
+	TimestampTz now = GetCurrentTimestamp();
 	Lease		lease;
 	Latch	   *registry_latch;
 
@@ -829,24 +875,13 @@ refuse_without_lease(void)
 	registry_latch = highwater_state->registry_latch;
 	LWLockRelease(&highwater_state->lock);
 
-	if (!lease_is_valid(&lease, now_us) ||
-		GetCurrentTimestamp() < lease.promise)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("snowflake ids cannot be issued because this server holds no lease on a worker id"),
-				 errdetail("%s", reason),
-				 errhint("Ids are issued as soon as the registry grants a lease; the server's log says more.")));
-
-	/* it takes a renewal that promises more */
-	if (registry_latch != NULL)
-		SetLatch(registry_latch);
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("snowflake ids cannot be issued because the clock is past what the registry has been promised"),
-			 errdetail("Ids before %s have been promised, and the clock is at %s.",
-					   pstrdup(timestamptz_to_str(lease.promise)),
-					   timestamptz_to_str(GetCurrentTimestamp())),
-			 errhint("Check the server's clock. Ids are issued as soon as the lease has been renewed.")));
+	if (tick < limit_of_lease(&lease, now, now_us))
+		return;
+	if (!lease_is_valid(&lease, now_us))
+		refuse_without_lease(reason);
+	if (lease.promise <= now)
+		refuse_past_promise(lease.promise, now, registry_latch);
+	refuse_past_lease(tick, now + (lease.ends_us - now_us));
 }
 
 /*
@@ -859,8 +894,11 @@ highwater_move_past(int64 tick)
 {
 	WriteResult result = move_mark(tick, tick);
 
-	if (result.is_refused)
-		refuse_without_lease();
+	while (result.is_refused)
+	{
+		explain_refusal(tick);
+		result = move_mark(tick, tick);
+	}
 	if (!result.is_done)
 		report_failure(ERROR, &result);
 }

@@ -360,6 +360,28 @@ reason_for_users(const Remote *remote, Answer answer)
 	return _("The registry cannot be reached, or does not let this server in.");
 }
 
+/*
+ * Are two reasons the same but for their numbers?  Until when another one has
+ * a lease changes with its every renewal.
+ */
+static bool
+is_same_reason(const char *a, const char *b)
+{
+	const char *digits = "0123456789";
+
+	for (;;)
+	{
+		a += strspn(a, digits);
+		b += strspn(b, digits);
+		if (*a != *b)
+			return false;
+		if (*a == '\0')
+			return true;
+		a++;
+		b++;
+	}
+}
+
 /* Logs what keeps us from a lease: once, until it is something else. */
 static void
 note_failure(const Remote *remote, Answer answer, char *last_reason)
@@ -367,7 +389,7 @@ note_failure(const Remote *remote, Answer answer, char *last_reason)
 	const char *reason = reason_for_users(remote, answer);
 
 	highwater_note_failure(reason);
-	if (strcmp(reason, last_reason) == 0)
+	if (is_same_reason(reason, last_reason))
 		return;
 	strlcpy(last_reason, reason, HIGHWATER_REASON_SIZE);
 	ereport(WARNING,

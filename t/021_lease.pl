@@ -1,0 +1,796 @@
+# Worker ids leased from a registry: every server has its own, keeps it over a
+# restart, and shares it with no copy; and what each failure looks like.
+use strict;
+use warnings FATAL => 'all';
+
+use File::Path qw(rmtree);
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeSession;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $registry = registry_node('registry');
+
+# A copy of a server's data directory, to be started beside it.
+sub copy_of
+{
+	my ($node, $name) = @_;
+	my $copy = PostgreSQL::Test::Cluster->new($name);
+
+	mkdir $copy->basedir unless -d $copy->basedir;
+	PostgreSQL::Test::Utils::system_or_bail('cp', '-a', $node->data_dir,
+		$copy->data_dir);
+	unlink $copy->data_dir . '/postmaster.pid';
+	$copy->append_conf('postgresql.conf',
+		'port = ' . $copy->port . "\n"
+		  . "unix_socket_directories = '" . $copy->host . "'\n");
+	return $copy;
+}
+
+# The servers, which cases use by turns: as alike as copies are.
+my @server = leased_node(
+	'server_0', $registry,
+	'wal_level = replica',
+	'max_wal_senders = 4',
+	'restart_after_crash = on',
+	"include 'case.conf'");
+for my $number (1 .. 7)
+{
+	push @server, copy_of($server[0], "server_$number");
+}
+
+# Long enough to hold whatever the machine does, and short enough to end.
+my $long = 'snowflake.lease_duration = 60s';
+my $short = 'snowflake.lease_duration = 2s';
+
+# The worker id of an id, by the default layout.
+sub worker_id_of
+{
+	my ($id) = @_;
+	return ($id >> 12) & 31;
+}
+
+# A server's worker id as it says itself; '' if it has none.
+sub worker_id_at
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres', 'SELECT worker_id FROM snowflake_node');
+}
+
+sub next_id
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres', 'SELECT snowflake_nextval()');
+}
+
+# Stops servers and lets them forget what they were; the registry, too, but
+# for the datacenter of the one under load.
+sub forget
+{
+	my (@nodes) = @_;
+
+	for my $node (@nodes)
+	{
+		$node->stop('immediate');
+		unlink state_file($node);
+	}
+	$registry->safe_psql('postgres', 
+		'DELETE FROM snowflake_lease WHERE datacenter_id <> 9');
+	return;
+}
+
+# Starts a server with these settings in place of those that it had.
+sub start_with
+{
+	my ($node, @settings) = @_;
+
+	write_case($node, @settings);
+	$node->start;
+	return;
+}
+
+# What a server has logged since an offset.
+sub logged
+{
+	my ($node, $offset) = @_;
+	return PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset // 0);
+}
+
+# A column of the lease on a worker id.
+sub lease
+{
+	my ($worker_id, $what, $datacenter_id) = @_;
+
+	$datacenter_id //= 0;
+	return $registry->safe_psql('postgres',
+		"SELECT $what FROM snowflake_lease WHERE (datacenter_id, worker_id) = ($datacenter_id, $worker_id)"
+	);
+}
+
+# Waits until a lease on a worker id is over for so many seconds.
+sub wait_for_expiry
+{
+	my ($worker_id, $seconds) = @_;
+
+	ok( wait_for(
+			sub {
+				lease($worker_id,
+					"expires_at < clock_timestamp() - interval '$seconds s'")
+				  eq 't';
+			}),
+		"the lease on $worker_id is over");
+	return;
+}
+
+# Waits until a server issues no id for a reason; it is the DETAIL of 55000.
+sub refuses
+{
+	my ($node, $reason, $case) = @_;
+	my $refusal;
+
+	wait_for(sub { ($refusal = refusal_of($node)) =~ $reason });
+	like($refusal, $reason, $case);
+	return;
+}
+
+my $unreachable =
+  qr/^The registry cannot be reached, or does not let this server in\.$/;
+
+# ----- eight servers at once -----
+
+my %worker_id;
+{
+	my %ids;
+	my $begin = time;
+
+	write_case($_, $_ == $server[4] ? $short : $long) for @server;
+	my @starts = map {
+		my $output = '';
+		IPC::Run::start(
+			[
+				'pg_ctl', '--pgdata', $_->data_dir, '--log', $_->logfile,
+				'--options', '--cluster-name=' . $_->name, 'start'
+			],
+			'>', \$output, '2>&1')
+	} @server;
+	$_->finish for @starts;
+	$_->_update_pid(1) for @server;
+	first_id($_) for @server;
+	note sprintf 'eight servers start at once: %.2f s to the last one\'s first id',
+	  time - $begin;
+
+	for my $node (@server)
+	{
+		my @issued = split /\n/,
+		  $node->safe_psql('postgres', 'SELECT * FROM snowflake_nextvals(1000)');
+		my $name = $node->name;
+
+		$worker_id{$name} = worker_id_at($node);
+		is(scalar(grep { worker_id_of($_) != $worker_id{$name} } @issued),
+			0, "$name issues ids of its own worker id $worker_id{$name}");
+		$ids{$_}++ for @issued;
+		is( $registry->safe_psql('postgres',
+				"SELECT worker_id FROM snowflake_lease WHERE holder = '"
+				  . $node->safe_psql('postgres',
+					'SELECT lease_holder FROM snowflake_node')
+				  . "' AND expires_at > now()"),
+			$worker_id{$name},
+			"$name holds it by the registry");
+	}
+	is_deeply([ sort values %worker_id ], [ 0 .. 7 ], 'eight worker ids');
+	is(scalar(keys %ids), 8000, 'no id twice');
+}
+
+# ----- restarts -----
+
+{
+	my ($clean, $immediate, $crash) = @server[ 0 .. 2 ];
+	my ($id, $before);
+
+	$before = next_id($clean);
+	$clean->stop;
+	is( lease(
+			$worker_id{ $clean->name },
+			'leased_at IS NULL AND expires_at <= now()'),
+		't',
+		'a clean stop gives the worker id back');
+	$clean->start;
+	$id = first_id($clean);
+	is(worker_id_of($id), $worker_id{ $clean->name },
+		'after a clean stop the server gets it again');
+	ok($id > $before, 'after a clean stop ids go on');
+
+	$before = next_id($immediate);
+	$immediate->stop('immediate');
+	$immediate->start;
+	$id = next_id($immediate);
+	is(worker_id_of($id), $worker_id{ $immediate->name },
+		'after an immediate stop the first statement issues an id under the same');
+	ok($id > $before, 'after an immediate stop ids go on');
+	like(
+		logged($immediate),
+		qr/LOG:  worker_id $worker_id{$immediate->name} is still leased to this server/,
+		'the log tells it');
+
+	$before = next_id($crash);
+	my $victim = SnowflakeSession->new($crash);
+	my $offset = -s $crash->logfile;
+	kill 'KILL', $victim->{pid};
+	ok( wait_for(
+			sub {
+				logged($crash, $offset) =~
+				  /reinitializing.*ready to accept connections/s;
+			}),
+		'a backend is killed, and the server starts all processes again');
+	$id = next_id($crash);
+	is(worker_id_of($id), $worker_id{ $crash->name },
+		'after a crash the first statement issues an id under the same');
+	ok($id > $before, 'after a crash ids go on');
+}
+
+# How long from the start to the first id.
+{
+	my $node = $server[1];
+	my $begin;
+
+	$node->stop('immediate');
+	unlink state_file($node);
+	$begin = time;
+	$node->start;
+	first_id($node);
+	note sprintf 'start to first id, with a lease from the registry: %.2f s',
+	  time - $begin;
+	isnt(worker_id_at($node), '', 'without a state file there is a lease');
+	$worker_id{ $node->name } = worker_id_at($node);
+
+	$registry->stop;
+	$node->stop('immediate');
+	$begin = time;
+	$node->start;
+	my $id = next_id($node);
+	note sprintf 'start to first id, with the registry down: %.2f s',
+	  time - $begin;
+	is(worker_id_of($id), $worker_id{ $node->name },
+		'with the registry down the lease of the state file is good');
+
+	# out of its reach it cannot be given back, and is kept
+	$node->stop;
+	$node->start;
+	is(worker_id_of(next_id($node)), $worker_id{ $node->name },
+		'after a clean stop with the registry down, too');
+	$registry->start;
+}
+
+# ----- what the server shows -----
+
+{
+	my $node = $server[2];
+
+	is( $node->safe_psql('postgres', q{
+SELECT worker_id_source, worker_id = } . $worker_id{ $node->name } . q{,
+       lease_holder ~ '^[-0-9a-f]{36}/[0-9a-f]+/[0-9]+$',
+       lease_expires_at BETWEEN now() AND now() + interval '60 s'
+  FROM snowflake_node}),
+		'registry|t|t|t',
+		'snowflake_node shows the lease');
+	is( $node->safe_psql('postgres',
+			'SELECT lease_renewals > 0 FROM snowflake_stat'),
+		't',
+		'snowflake_stat counts renewals');
+
+	# of the worker only; the same worker id comes back
+	my $offset = -s $node->logfile;
+	$node->safe_psql('postgres',
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'snowflake registry'"
+	);
+	ok( wait_for(
+			sub { logged($node, $offset) =~ /is leased to this server until/ }),
+		'its worker is terminated, and leases again');
+	is(worker_id_of(first_id($node)), $worker_id{ $node->name },
+		'under the same worker id');
+
+	$node->safe_psql('postgres', 'SELECT snowflake_stat_reset()');
+	is( $node->safe_psql('postgres',
+			'SELECT lease_renewals, lease_failures FROM snowflake_stat'),
+		'0|0',
+		'snowflake_stat_reset starts both counts anew');
+}
+
+# ----- copies -----
+
+{
+	my ($stopped, $running) = @server[ 3, 5 ];
+
+	$stopped->stop('immediate');
+	my $copy = copy_of($stopped, 'copy_of_stopped');
+	$stopped->start;
+	$running->backup('base');
+	my $base = PostgreSQL::Test::Cluster->new('copy_of_running');
+	$base->init_from_backup($running, 'base');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($running, 'base', has_streaming => 1);
+
+	$registry->stop;
+	$_->start for $copy, $base, $standby;
+	refuses($_, $unreachable, $_->name . ' has no lease with the registry down')
+	  for $copy, $base;
+	is(worker_id_of(next_id($_)),
+		$worker_id{ $_->name }, $_->name . ' goes on meanwhile')
+	  for $stopped, $running;
+	$registry->start;
+
+	my %seen = map { $_ => 1 } values %worker_id;
+	for my $node ($copy, $base)
+	{
+		my $id = worker_id_of(first_id($node));
+		ok(!$seen{$id}++, $node->name . " gets another one, $id");
+	}
+	is(worker_id_of(next_id($_)),
+		$worker_id{ $_->name }, $_->name . ' has its own')
+	  for $stopped, $running;
+
+	# a standby asks for none before it is promoted
+	my $leases =
+	  $registry->safe_psql('postgres', 'SELECT count(*) FROM snowflake_lease');
+	$running->wait_for_catchup($standby, 'replay', $running->lsn('write'));
+	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
+		'25006', 'a standby of a server with a lease issues nothing');
+	is(worker_id_at($standby), '', 'and has no worker id');
+	is($registry->safe_psql('postgres', 'SELECT count(*) FROM snowflake_lease'),
+		$leases, 'nor a lease');
+	$standby->promote;
+	my $id = worker_id_of(first_id($standby));
+	ok(!$seen{$id}, "promoted beside the old primary it gets its own, $id");
+	is(worker_id_of(next_id($running)),
+		$worker_id{ $running->name }, 'the old primary has its own, too');
+	$_->stop('immediate') for $copy, $base, $standby;
+}
+
+# The directory alone, once the lease is over: it has moved.
+{
+	my $node = $server[4];
+	my $last = first_id($node);
+
+	$node->stop('immediate');
+	my $moved = copy_of($node, 'moved');
+	rmtree($node->data_dir);
+	wait_for_expiry($worker_id{ $node->name }, 1.5);
+	$moved->start;
+	my $id = first_id($moved);
+	is(worker_id_of($id), $worker_id{ $node->name },
+		'a directory that has moved gets its worker id back');
+	ok($id > $last, 'and ids go on');
+	$moved->stop('immediate');
+
+	@server = grep { $_ != $node } @server;
+}
+forget(@server);
+
+# ----- renewals, under load, while all that follows goes on -----
+
+my $busy = pop @server;
+start_with($busy, 'snowflake.lease_duration = 4s',
+	'snowflake.datacenter_id = 9');
+my $busy_id = worker_id_of(first_id($busy));
+my $script = "$directory/load.sql";
+$busy->safe_psql('postgres', 'CREATE TABLE issued (id bigint PRIMARY KEY)');
+PostgreSQL::Test::Utils::append_to_file($script,
+	"INSERT INTO issued SELECT snowflake_nextvals(10);\n\\sleep 1 ms\n");
+my ($load_stdout, $load_stderr) = ('', '');
+my $load = IPC::Run::start(
+	[
+		'pgbench', '-n', '-c', 2, '-T', 12, '-f', $script,
+		$busy->connstr('postgres')
+	],
+	'>', \$load_stdout, '2>', \$load_stderr);
+
+# ----- one number for two servers -----
+
+{
+	my ($one, $other, $derived) = @server;
+	my $guard = "snowflake.worker_id_source = config\nsnowflake.worker_id = 17";
+	my $held =
+	  qr/^worker_id 17 of datacenter_id 0 is leased by one until \d{4}-/;
+
+	start_with($one, 'snowflake.lease_duration = 6s',
+		$guard, "snowflake.registry_name = 'one'");
+	is(worker_id_of(first_id($one)), 17, 'a server leases the number it was given');
+	my $offset = -s $other->logfile;
+	start_with($other, $long, $guard);
+	refuses($other, $held, 'another one with the same number is refused');
+	my ($state, $message, $hint) =
+	  sqlstate_of($other, 'SELECT snowflake_nextval()');
+	is($state, '55000', 'SQLSTATE');
+	is( $message,
+		'snowflake ids cannot be issued because this server holds no lease on a worker id',
+		'message');
+	like($hint, qr/as soon as the registry grants a lease/, 'hint');
+	is(worker_id_at($other), '', 'snowflake_node shows no worker id');
+	is( $other->safe_psql('postgres',
+			'SELECT lease_holder IS NULL AND lease_expires_at IS NULL FROM snowflake_node'),
+		't',
+		'nor a lease');
+	my $refusal = refusal_of($other);
+	ok(wait_for(sub { refusal_of($other) ne $refusal }),
+		'the reason tells the newest renewal of the one that has it');
+	is( $other->safe_psql('postgres',
+			'SELECT lease_failures > 1 AND lease_renewals = 0 FROM snowflake_stat'),
+		't',
+		'snowflake_stat counts failures');
+	is( () = logged($other, $offset) =~ /WARNING:  the registry .* has not granted a lease/g,
+		1,
+		'the log tells of the first alone');
+
+	SKIP:
+	{
+		skip 'interfaces are read as Linux shows them', 2 if $^O ne 'linux';
+		local %ENV = (%ENV, preload(build_host_library($directory)),
+			HOST_FACTS => "$directory/facts");
+
+		PostgreSQL::Test::Utils::append_to_file("$directory/facts",
+			"name pg-17\n");
+		start_with($derived, $long, 'snowflake.worker_id_source = hostname');
+		refuses($derived, $held, 'so is one that derived it');
+		$other->stop;
+		$one->stop;
+		is(worker_id_of(first_id($derived)),
+			17, 'which leases it once that is given back');
+		$derived->stop;
+		$other->start;
+	}
+	is(worker_id_of(first_id($other)), 17, 'and so does the other one');
+
+	forget(@server);
+}
+
+# ----- a full datacenter -----
+
+{
+	my ($one, $two, $three, $elsewhere) = @server;
+	my @full = (
+		$long,
+		"snowflake.layout = '41/5/1/12'",
+		'snowflake.datacenter_id = 3');
+
+	start_with($_, @full) for $one, $two;
+	first_id($_) for $one, $two;
+	isnt(worker_id_at($one), worker_id_at($two), 'two servers share a datacenter of two');
+	start_with($three, @full);
+	refuses(
+		$three,
+		qr/^All 2 worker ids of datacenter_id 3 are leased, the first of them until \d{4}-/,
+		'a third is refused');
+	start_with($elsewhere, @full, 'snowflake.datacenter_id = 4');
+	first_id($elsewhere);
+	is( $registry->safe_psql('postgres',
+			'SELECT string_agg(datacenter_id || \':\' || worker_id, \' \' ORDER BY datacenter_id, worker_id) FROM snowflake_lease'),
+		'3:0 3:1 4:0 9:0',
+		'datacenters are apart');
+
+	my $free = worker_id_at($one);
+	$one->stop;
+	first_id($three);
+	is(worker_id_at($three), $free,
+		'it gets the one that is given back, without a restart');
+	forget(@server);
+}
+
+# ----- a name -----
+
+{
+	my ($first, $unnamed, $heir) = @server;
+
+	start_with($first, $long, "snowflake.registry_name = 'pg-a'");
+	my $last = first_id($first);
+	is(lease(worker_id_of($last), 'name'), 'pg-a', 'the registry shows the name');
+	$first->stop;
+
+	# the mark of a clean stop may be a moment ahead
+	ok( wait_for(
+			sub { lease(worker_id_of($last), 'high_water < clock_timestamp()') eq 't' }
+		),
+		'the clock has come to where the last holder stopped');
+	start_with($unnamed, $long);
+	isnt(worker_id_of(first_id($unnamed)),
+		worker_id_of($last), 'a new server gets one that was never leased');
+	start_with($heir, $long, "snowflake.registry_name = 'pg-a'");
+	my $id = first_id($heir);
+	is(worker_id_of($id), worker_id_of($last),
+		'a new server of the same name gets the last one\'s');
+	ok($id > $last, 'and begins after it');
+	forget(@server);
+}
+
+# ----- clocks that disagree -----
+
+{
+	my ($ahead, $next) = @server;
+	my @guard = (
+		$short,
+		'snowflake.worker_id_source = config',
+		'snowflake.worker_id = 20');
+	my $library = build_clock_library($directory);
+	my $set = sub {
+		my ($name, $seconds) = @_;
+		open my $file, '+>', "$directory/$name" or die "$name: $!";
+		syswrite $file, pack 'q', $seconds * 1_000_000;
+		close $file;
+	};
+	my $start = sub {
+		my ($node, $name, @more) = @_;
+		local %ENV = (%ENV, preload($library),
+			CLOCK_OFFSET_FILE => "$directory/$name");
+		start_with($node, @guard, @more);
+	};
+
+	$set->('ahead', 100);
+	$set->('next', 0);
+	$start->($ahead, 'ahead');
+	my $last = first_id($ahead);
+	$ahead->kill9;
+	my $promise = lease(20, 'extract(epoch FROM high_water)');
+	cmp_ok($promise, '>', time + 95, 'a server whose clock is ahead promises far ahead');
+	wait_for_expiry(20, 0);
+
+	$start->($next, 'next');
+	ok(wait_for(sub { worker_id_at($next) eq '20' }),
+		'when it is dead another one leases its worker id');
+	my ($state, $message) = sqlstate_of($next, 'SELECT snowflake_nextval()');
+	like($message, qr/clock/, 'and issues none before its clock has come there');
+	is($state, '55000', 'SQLSTATE');
+
+	# where ids may be ahead of the clock, they may not be of the lease
+	my @policy = (
+		'snowflake.clock_policy = advance',
+		'snowflake.clock_tolerance = 300s');
+	write_case($next, @guard, @policy);
+	$next->reload;
+	ok( wait_for(
+			sub {
+				($state, $message) =
+				  sqlstate_of($next, 'SELECT snowflake_nextval()');
+				$message =~ /further ahead of the clock than the lease/;
+			}),
+		'nor beyond the lease, if ids may be ahead of the clock')
+	  or diag($message);
+	is($state, '55000', 'SQLSTATE');
+	write_case($next, @guard);
+	$next->reload;
+	my $offset = $promise - time - 1;
+	$set->('next', $offset);
+	my $id = first_id($next, 60);
+	cmp_ok(
+		$next->safe_psql('postgres',
+			"SELECT extract(epoch FROM snowflake_timestamp($id))"),
+		'>=', $promise, 'its first id is not before what was promised');
+	cmp_ok($id, '>', $last, 'and after the last one of the dead server');
+
+	# a jump of the clock needs a new promise, which comes at once
+	my $refusal;
+	ok( wait_for(
+			sub {
+				$set->('next', $offset += 1000);
+				$refusal = refusal_of($next);
+				$refusal =~ /^Ids before /;
+			}),
+		'past what was promised none is issued');
+	my ($before, $now) = $refusal =~
+	  /^Ids before (\S+ \S+) have been promised, and the clock is at (\S+ \S+)\.$/;
+	is( $next->safe_psql('postgres',
+			"SELECT timestamptz '$now' - timestamptz '$before' > '900 s'"),
+		't',
+		'the reason tells how far the clock has jumped');
+	first_id($next);
+	pass('and then they are');
+	forget(@server);
+}
+
+# ----- a lease that is taken away -----
+
+{
+	my ($loser, $taker) = @server;
+
+	start_with($loser, $short);
+	first_id($loser);
+	my $old = worker_id_at($loser);
+	my $session = SnowflakeSession->new($loser);
+	my @mine = $session->rows('SELECT * FROM snowflake_nextvals(1000)');
+	my $offset = -s $loser->logfile;
+
+	$registry->safe_psql('postgres',
+		"UPDATE snowflake_lease SET expires_at = now() WHERE worker_id = $old");
+	start_with($taker, $long,
+		'snowflake.worker_id_source = config',
+		"snowflake.worker_id = $old");
+	ok(wait_for(sub { worker_id_at($taker) eq $old }),
+		'another server takes the worker id');
+
+	# without a stop, but for a moment in which it has none
+	ok( wait_for(
+			sub {
+				$session->ask('SELECT * FROM snowflake_nextvals(100)');
+				my ($error, @ids) = $session->answer;
+				push @mine, @ids;
+				die "unexpected $error" unless $error =~ /^(55000)?$/;
+				@ids && worker_id_of($ids[-1]) != $old;
+			}),
+		'an open session goes on under another one');
+	push @mine, $session->rows('SELECT * FROM snowflake_nextvals(1000)');
+	my @yours = split /\n/, first_id($taker);
+	push @yours, split /\n/,
+	  $taker->safe_psql('postgres', 'SELECT * FROM snowflake_nextvals(1000)');
+
+	is(scalar(grep { $mine[$_] <= $mine[ $_ - 1 ] } 1 .. $#mine),
+		0, 'its ids only grow');
+	my %seen;
+	$seen{$_}++ for @mine, @yours;
+	is(scalar(keys %seen), @mine + @yours, 'no id twice');
+	is(worker_id_of($yours[0]), $old, 'the other one issues under it');
+	like(
+		logged($loser, $offset),
+		qr/LOG:  worker_id $old is leased to this server no more/,
+		'the log tells the loss');
+	forget(@server);
+}
+
+# ----- who may ask -----
+
+{
+	my ($node) = @server;
+	my $secret = 'Xyzzy.37';
+	my $password = "password=$secret";
+	my $base = 'host=' . $registry->host . ' port=' . $registry->port;
+
+	$registry->safe_psql('postgres', $_)
+	  for (
+		'CREATE DATABASE empty',
+		'CREATE DATABASE bare',
+		'CREATE DATABASE apart',
+		'SET password_encryption = \'scram-sha-256\'; '
+		. "CREATE ROLE leaser LOGIN PASSWORD '$secret'");
+	$registry->safe_psql('bare', 'CREATE EXTENSION snowflake');
+	$registry->safe_psql(
+		'apart', q{
+CREATE SCHEMA "Ids, all";
+CREATE EXTENSION snowflake SCHEMA "Ids, all";
+SELECT "Ids, all".snowflake_registry_create();
+GRANT USAGE ON SCHEMA "Ids, all" TO leaser;
+SET search_path = "Ids, all";
+GRANT EXECUTE ON FUNCTION snowflake_lease_claim, snowflake_lease_renew, snowflake_lease_release TO leaser;
+});
+	my $hba = $registry->data_dir . '/pg_hba.conf';
+	my $rules = PostgreSQL::Test::Utils::slurp_file($hba);
+	unlink $hba;
+	PostgreSQL::Test::Utils::append_to_file($hba,
+		"local all leaser scram-sha-256\n$rules");
+	$registry->reload;
+
+	for my $case (
+		[
+			'a wrong password', "user=leaser password=wrong$secret dbname=apart",
+			$unreachable, qr/password authentication failed for user "leaser"/
+		],
+		[
+			'no password', 'user=leaser dbname=apart',
+			$unreachable, qr/no password supplied/
+		],
+		[
+			'a role without rights', "user=leaser $password dbname=postgres",
+			qr/^The registry answers with an error: permission denied for function snowflake_lease_claim\.$/,
+			qr/permission denied for function snowflake_lease_claim/
+		],
+		[
+			'a database that is not there', 'dbname=nowhere',
+			$unreachable, qr/database "nowhere" does not exist/
+		],
+		[
+			'a database without the extension', 'dbname=empty',
+			qr/^The registry answers with an error: the database has no extension "snowflake"\.$/,
+			qr/the database has no extension "snowflake"/
+		],
+		[
+			'a database that is no registry', 'dbname=bare',
+			qr/^The registry answers with an error: function public\.snowflake_lease_claim\(.*\) does not exist\.$/,
+			qr/snowflake_lease_claim\(.*\) does not exist/
+		])
+	{
+		my ($name, $connection, $reason, $cause) = @$case;
+		my $offset = -s $node->logfile;
+
+		start_with($node, $long, "snowflake.registry = '$base $connection'");
+		refuses($node, $reason, "$name: the reason for users");
+		like(
+			logged($node, $offset),
+			qr/WARNING:  the registry of worker ids has not granted a lease\n[^\n]*DETAIL:  [^\n]*(?:\n\t[^\n]*)*$cause/,
+			"$name: the log tells why");
+		$node->stop;
+	}
+
+	start_with($node, $long,
+		"snowflake.registry = '$base user=leaser $password dbname=apart'");
+	like(first_id($node), qr/^\d+$/,
+		'a role with the rights on three functions, in a schema of its own, will do');
+	$node->safe_psql('postgres', 'CREATE ROLE ordinary');
+	is( (sqlstate_of($node, 'SET ROLE ordinary; SHOW snowflake.registry'))[0],
+		'42501',
+		'an ordinary user cannot show the registry');
+	is( $node->safe_psql('postgres',
+			"SET ROLE ordinary; SELECT count(*) FROM pg_settings WHERE name = 'snowflake.registry'"
+		),
+		'0',
+		'nor find it in pg_settings');
+	like(
+		$node->safe_psql('postgres', 'SHOW snowflake.registry'),
+		qr/\Q$password\E/, 'a superuser can');
+	is( $node->safe_psql('postgres',
+			"SELECT count(*) FROM pg_settings WHERE name = 'snowflake.registry'"),
+		'1',
+		'and finds it');
+	$node->stop;
+	is( $registry->safe_psql('apart',
+			'SELECT count(*) FROM "Ids, all".snowflake_lease WHERE leased_at IS NULL'),
+		'1',
+		'that role may give back, too');
+	unlike(logged($node), qr/\Q$secret\E/, 'the password is in no log');
+}
+
+# ----- what stops the start -----
+
+{
+	my ($node) = @server;
+
+	for my $case (
+		[
+			'nonsense', ["snowflake.registry = 'nonsense'"],
+			qr/FATAL:  invalid value for parameter "snowflake.registry"\n.*DETAIL:  .*nonsense/
+		],
+		[
+			'no registry', ["snowflake.registry = ''"],
+			qr/FATAL:  parameter "snowflake.worker_id_source" is "registry", but "snowflake.registry" is not set/
+		],
+		[
+			'no source', ['snowflake.worker_id_source = config'],
+			qr/FATAL:  parameter "snowflake.registry" is set, but neither "snowflake.worker_id" nor a "snowflake.worker_id_source"/
+		],
+		[
+			'a name too long',
+			[ "snowflake.registry_name = '" . 'n' x 64 . q{'} ],
+			qr/FATAL:  invalid value for parameter "snowflake.registry_name": "n{64}"/
+		],
+		[
+			'a lease too short', ['snowflake.lease_duration = 0'],
+			qr/FATAL:.* "snowflake.lease_duration"/
+		])
+	{
+		my ($name, $settings, $complaint) = @$case;
+		my $offset = -s $node->logfile;
+
+		write_case($node, @$settings);
+		ok(!$node->start(fail_ok => 1), "$name: the server does not start");
+		like(logged($node, $offset), $complaint, "$name: its log says why");
+	}
+}
+
+# ----- the load -----
+
+ok($load->finish, 'no id failed under load') or diag($load_stderr);
+is( $busy->safe_psql('postgres', q{
+SELECT count(*) > 1000, min(snowflake_worker_id(id)), max(snowflake_worker_id(id))
+  FROM issued}),
+	"t|$busy_id|$busy_id",
+	'all of them are of one worker id');
+is( $busy->safe_psql('postgres',
+		'SELECT lease_renewals > 6, lease_failures FROM snowflake_stat'),
+	't|0',
+	'which was renewed all the while');
+$busy->stop;
+
+$registry->stop;
+
+done_testing();
