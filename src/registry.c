@@ -132,7 +132,8 @@ find_registry(Remote *remote)
 	static const RemoteArguments none = {0};
 	PGresult   *result =
 		remote_query(remote,
-					 "SELECT quote_ident(nspname)"
+					 "SELECT quote_ident(nspname),"
+					 " to_regproc(quote_ident(nspname) || '.snowflake_lease_claim') IS NOT NULL"
 					 " FROM pg_catalog.pg_extension"
 					 " JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace"
 					 " WHERE extname = 'snowflake'",
@@ -146,6 +147,13 @@ find_registry(Remote *remote)
 		remote->is_refused = true;
 		strlcpy(remote->reason,
 				"the database has no extension \"snowflake\"",
+				REMOTE_REASON_SIZE);
+	}
+	else if (remote_get_number(result, 1) == 0)
+	{
+		remote->is_refused = true;
+		strlcpy(remote->reason,
+				"the database is no registry: snowflake_registry_create() has not been called",
 				REMOTE_REASON_SIZE);
 	}
 	else

@@ -215,7 +215,7 @@ my %worker_id;
 	ok($id > $before, 'after an immediate stop ids go on');
 	like(
 		logged($immediate),
-		qr/LOG:  worker_id $worker_id{$immediate->name} is still leased to this server/,
+		qr/LOG:  snowflake worker_id $worker_id{$immediate->name} is still leased to this server/,
 		'the log tells it');
 
 	$before = next_id($crash);
@@ -423,7 +423,7 @@ my $load = IPC::Run::start(
 			'SELECT lease_failures > 1 AND lease_renewals = 0 FROM snowflake_stat'),
 		't',
 		'snowflake_stat counts failures');
-	is( () = logged($other, $offset) =~ /WARNING:  the registry .* has not granted a lease/g,
+	is( () = logged($other, $offset) =~ /WARNING:  the registry has not granted a lease/g,
 		1,
 		'the log tells of the first alone');
 
@@ -634,7 +634,7 @@ my $load = IPC::Run::start(
 	is(worker_id_of($yours[0]), $old, 'the other one issues under it');
 	like(
 		logged($loser, $offset),
-		qr/LOG:  worker_id $old is leased to this server no more/,
+		qr/LOG:  snowflake worker_id $old is leased to this server no more/,
 		'the log tells the loss');
 	forget(@server);
 }
@@ -696,8 +696,8 @@ GRANT EXECUTE ON FUNCTION snowflake_lease_claim, snowflake_lease_renew, snowflak
 		],
 		[
 			'a database that is no registry', 'dbname=bare',
-			qr/^The registry answers with an error: function public\.snowflake_lease_claim\(.*\) does not exist\.$/,
-			qr/snowflake_lease_claim\(.*\) does not exist/
+			qr/^The registry answers with an error: function public\.snowflake_registry_create\(\) has not been called\.$/,
+			qr/snowflake_registry_create\(\) has not been called/
 		])
 	{
 		my ($name, $connection, $reason, $cause) = @$case;
@@ -707,7 +707,7 @@ GRANT EXECUTE ON FUNCTION snowflake_lease_claim, snowflake_lease_renew, snowflak
 		refuses($node, $reason, "$name: the reason for users");
 		like(
 			logged($node, $offset),
-			qr/WARNING:  the registry of worker ids has not granted a lease\n[^\n]*DETAIL:  [^\n]*(?:\n\t[^\n]*)*$cause/,
+			qr/WARNING:  the registry has not granted a lease on a snowflake worker_id\n[^\n]*DETAIL:  [^\n]*(?:\n\t[^\n]*)*$cause/,
 			"$name: the log tells why");
 		$node->stop;
 	}
