@@ -571,15 +571,20 @@ my $load = IPC::Run::start(
 		'>=', $promise, 'its first id is not before what was promised');
 	cmp_ok($id, '>', $last, 'and after the last one of the dead server');
 
-	# a jump of the clock needs a new promise, which comes at once
-	my $refusal;
-	ok( wait_for(
-			sub {
-				$set->('next', $offset += 1000);
-				$refusal = refusal_of($next);
-				$refusal =~ /^Ids before /;
-			}),
-		'past what was promised none is issued');
+	# a jump of the clock needs a new promise, which comes as soon as it can
+	my $worker = $next->safe_psql('postgres',
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'snowflake registry'");
+	wait_for(
+		sub {
+			$next->safe_psql('postgres',
+				"SELECT lease_expires_at - clock_timestamp() > '1.2 s' FROM snowflake_node"
+			) eq 't';
+		});
+	kill 'STOP', $worker;
+	$set->('next', $offset + 1000);
+	my $refusal = refusal_of($next);
+	kill 'CONT', $worker;
+	like($refusal, qr/^Ids before /, 'past what was promised none is issued');
 	my ($before, $now) = $refusal =~
 	  /^Ids before (\S+ \S+) have been promised, and the clock is at (\S+ \S+)\.$/;
 	is( $next->safe_psql('postgres',
@@ -696,7 +701,7 @@ GRANT EXECUTE ON FUNCTION snowflake_lease_claim, snowflake_lease_renew, snowflak
 		],
 		[
 			'a database that is no registry', 'dbname=bare',
-			qr/^The registry answers with an error: function public\.snowflake_registry_create\(\) has not been called\.$/,
+			qr/^The registry answers with an error: the database is no registry: snowflake_registry_create\(\) has not been called\.$/,
 			qr/snowflake_registry_create\(\) has not been called/
 		])
 	{
