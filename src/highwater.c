@@ -352,6 +352,10 @@ read_start(HighwaterStart *start)
 	Layout		previous;
 
 	memset(start, 0, sizeof(*start));
+
+	/* while there is only one process to find it out */
+	if (node_is_leased())
+		(void) lease_place();
 	if (!read_state_file(&file))
 		return;
 
