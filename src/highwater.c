@@ -352,6 +352,10 @@ read_start(HighwaterStart *start)
 	Layout		previous;
 
 	memset(start, 0, sizeof(*start));
+
+	/* while there is only one process to find it out */
+	if (node_is_leased())
+		(void) lease_place();
 	if (!read_state_file(&file))
 		return;
 
@@ -424,8 +428,6 @@ highwater_startup(HighwaterState *shared_state, int tranche_id,
 	ConditionVariableInit(&highwater_state->write_ended);
 	highwater_state->patience_us = PATIENCE_US;
 	highwater_state->lease.worker_id = LEASE_NONE;
-	if (node_is_leased())
-		(void) lease_place();
 	strlcpy(highwater_state->lease_reason,
 			_("The registry has not answered yet."), HIGHWATER_REASON_SIZE);
 

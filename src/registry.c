@@ -132,8 +132,8 @@ find_registry(Remote *remote)
 	static const RemoteArguments none = {0};
 	PGresult   *result =
 		remote_query(remote,
-					 "SELECT quote_ident(nspname),"
-					 " to_regproc(quote_ident(nspname) || '.snowflake_lease_claim') IS NOT NULL"
+					 "SELECT pg_catalog.quote_ident(nspname),"
+					 " pg_catalog.to_regproc(pg_catalog.quote_ident(nspname) || '.snowflake_lease_claim') IS NOT NULL"
 					 " FROM pg_catalog.pg_extension"
 					 " JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace"
 					 " WHERE extname = 'snowflake'",
@@ -488,10 +488,13 @@ release(Tenancy *tenancy)
 							  psprintf("SELECT %s.snowflake_lease_release($1, $2, $3, $4, $5)",
 									   schema),
 							  &arguments);
-		if (result != NULL)
+		if (result != NULL && remote_get_number(result, 0) != 0)
 			ereport(LOG,
 					(errmsg("snowflake worker_id %d has been given back to the registry",
 							lease.worker_id)));
+		else if (result != NULL)
+			strlcpy(remote.reason, "it has been leased once more since",
+					REMOTE_REASON_SIZE);
 		PQclear(result);
 	}
 	if (remote.reason[0] != '\0')

@@ -26,7 +26,10 @@
 /* More than a connection string has, with what is added to it. */
 #define OPTIONS_MAX 128
 
-/* Is it a connection string?  If not, "detail" says why. */
+/*
+ * Is it a connection string?  If not, "detail" says why, without the whole of
+ * a URI: that has passwords.
+ */
 bool
 remote_is_valid_string(const char *conninfo, char **detail)
 {
@@ -38,7 +41,9 @@ remote_is_valid_string(const char *conninfo, char **detail)
 		PQconninfoFree(options);
 		return true;
 	}
-	*detail = pstrdup(error != NULL ? pchomp(error) : "out of memory");
+	*detail = error != NULL ? pchomp(error) : pstrdup("out of memory");
+	if (strstr(*detail, ": \"") != NULL)
+		*strstr(*detail, ": \"") = '\0';
 	PQfreemem(error);
 	return false;
 }

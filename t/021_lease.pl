@@ -205,6 +205,25 @@ my %worker_id;
 	is(worker_id_of($id), $worker_id{ $clean->name },
 		'after a clean stop the server gets it again');
 	ok($id > $before, 'after a clean stop ids go on');
+	like(
+		logged($clean),
+		qr/LOG:  snowflake worker_id $worker_id{$clean->name} has been given back to the registry/,
+		'the log tells it');
+
+	# as if the last renewal's answer had been lost
+	$registry->safe_psql('postgres',
+		"UPDATE snowflake_lease SET incarnation = incarnation + 1 WHERE worker_id = $worker_id{$clean->name}"
+	);
+	$clean->stop;
+	is(lease($worker_id{ $clean->name }, 'expires_at > now()'),
+		't', 'a lease that is not the last one is not given back');
+	like(
+		logged($clean),
+		qr/LOG:  snowflake worker_id $worker_id{$clean->name} could not be given back to the registry\n.*DETAIL:  it has been leased once more since/,
+		'which the log tells, too');
+	$clean->start;
+	is(worker_id_of(first_id($clean)), $worker_id{ $clean->name },
+		'yet the server gets it again');
 
 	$before = next_id($immediate);
 	$immediate->stop('immediate');
@@ -596,51 +615,79 @@ my $load = IPC::Run::start(
 	forget(@server);
 }
 
-# ----- a lease that is taken away -----
+# ----- more worker ids than an integer counts -----
 
 {
-	my ($loser, $taker) = @server;
+	my ($node) = @server;
 
-	start_with($loser, $short);
-	first_id($loser);
+	start_with(
+		$node, $long,
+		"snowflake.layout = '32/0/31/0\@100ms'",
+		"snowflake.epoch = '2025-01-01 00:00+00'",
+		'snowflake.worker_id = 2147483647');
+	is(first_id($node) & 0x7FFFFFFF,
+		2147483647, 'the last of two billion worker ids is leased');
+	forget(@server);
+}
+
+# ----- a lease that is taken away -----
+
+# Takes a server's worker id away by a change of the registry's table, for
+# another server to get it; the session that issues ids all the while goes on
+# under another one.  Returns the worker id, and the ids of the session and of
+# the other server.
+sub take_away
+{
+	my ($loser, $taker, $change) = @_;
 	my $old = worker_id_at($loser);
+	my $offset = -s $loser->logfile;
 	my $session = SnowflakeSession->new($loser);
 	my @mine = $session->rows('SELECT * FROM snowflake_nextvals(1000)');
-	my $offset = -s $loser->logfile;
 
-	$registry->safe_psql('postgres',
-		"UPDATE snowflake_lease SET expires_at = now() WHERE worker_id = $old");
-	start_with($taker, $long,
-		'snowflake.worker_id_source = config',
+	$registry->safe_psql('postgres', "$change WHERE worker_id = $old");
+	start_with($taker, $long, 'snowflake.worker_id_source = config',
 		"snowflake.worker_id = $old");
 	ok(wait_for(sub { worker_id_at($taker) eq $old }),
-		'another server takes the worker id');
+		"$change: another server takes the worker id");
 
 	# without a stop, but for a moment in which it has none
 	ok( wait_for(
 			sub {
 				$session->ask('SELECT * FROM snowflake_nextvals(100)');
 				my ($error, @ids) = $session->answer;
+				die "unexpected $error\n" unless $error =~ /^(55000)?$/;
 				push @mine, @ids;
-				die "unexpected $error" unless $error =~ /^(55000)?$/;
 				@ids && worker_id_of($ids[-1]) != $old;
 			}),
-		'an open session goes on under another one');
+		"$change: an open session goes on under another one");
 	push @mine, $session->rows('SELECT * FROM snowflake_nextvals(1000)');
-	my @yours = split /\n/, first_id($taker);
-	push @yours, split /\n/,
-	  $taker->safe_psql('postgres', 'SELECT * FROM snowflake_nextvals(1000)');
-
 	is(scalar(grep { $mine[$_] <= $mine[ $_ - 1 ] } 1 .. $#mine),
-		0, 'its ids only grow');
-	my %seen;
-	$seen{$_}++ for @mine, @yours;
-	is(scalar(keys %seen), @mine + @yours, 'no id twice');
-	is(worker_id_of($yours[0]), $old, 'the other one issues under it');
+		0, "$change: its ids only grow");
 	like(
 		logged($loser, $offset),
 		qr/LOG:  snowflake worker_id $old is leased to this server no more/,
-		'the log tells the loss');
+		"$change: the log tells the loss");
+
+	my @yours = split /\n/, first_id($taker);
+	push @yours, split /\n/,
+	  $taker->safe_psql('postgres', 'SELECT * FROM snowflake_nextvals(1000)');
+	is(worker_id_of($yours[0]),
+		$old, "$change: the other one issues under it");
+	return (\@mine, \@yours);
+}
+
+{
+	my ($loser, $taker, $next) = @server;
+
+	start_with($loser, $short);
+	first_id($loser);
+	my ($mine, $yours) = take_away($loser, $taker,
+		'UPDATE snowflake_lease SET expires_at = now()');
+	my %seen = map { $_ => 1 } @$mine, @$yours;
+	is(scalar(keys %seen), @$mine + @$yours, 'no id twice');
+
+	# a row deleted takes the promise along that keeps ids apart; not more
+	take_away($loser, $next, 'DELETE FROM snowflake_lease');
 	forget(@server);
 }
 
@@ -756,6 +803,11 @@ GRANT EXECUTE ON FUNCTION snowflake_lease_claim, snowflake_lease_renew, snowflak
 			qr/FATAL:  invalid value for parameter "snowflake.registry"\n.*DETAIL:  .*nonsense/
 		],
 		[
+			'a broken URI',
+			["snowflake.registry = 'postgresql://user:Xyzzy.37\@[::1/db'"],
+			qr/FATAL:  invalid value for parameter "snowflake.registry"\n.*DETAIL:  .*in URI$/m
+		],
+		[
 			'no registry', ["snowflake.registry = ''"],
 			qr/FATAL:  parameter "snowflake.worker_id_source" is "registry", but "snowflake.registry" is not set/
 		],
@@ -779,6 +831,8 @@ GRANT EXECUTE ON FUNCTION snowflake_lease_claim, snowflake_lease_renew, snowflak
 		write_case($node, @$settings);
 		ok(!$node->start(fail_ok => 1), "$name: the server does not start");
 		like(logged($node, $offset), $complaint, "$name: its log says why");
+		unlike(logged($node, $offset),
+			qr/Xyzzy/, "$name: and tells no password");
 	}
 }
 
