@@ -484,7 +484,11 @@ next_attempt_us(Answer answer, int64 asked_us)
 	highwater_read_lease(&lease);
 	if (answer != ANSWER_GRANTED || lease.promise <= GetCurrentTimestamp())
 		return retry_us;
-	return asked_us + lease_duration_us() / 3;
+
+	/* the registry may have granted less than was asked for */
+	return Max(retry_us,
+			   asked_us + Min(lease_duration_us() / 3,
+							  (lease.ends_us - asked_us) / 2));
 }
 
 /* The worker: keeps the lease. */
