@@ -831,7 +831,7 @@ refuse_without_lease(void)
 			 errmsg("snowflake ids cannot be issued because the clock is past what the registry has been promised"),
 			 errdetail("Ids before %s have been promised, and the clock is at %s.",
 					   pstrdup(timestamptz_to_str(lease.promise)),
-					   timestamptz_to_str(GetCurrentTimestamp())),
+					   pstrdup(timestamptz_to_str(GetCurrentTimestamp()))),
 			 errhint("Check the server's clock. Ids are issued as soon as the lease has been renewed.")));
 }
 
