@@ -1143,6 +1143,8 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '5s'
 AS $body$
 BEGIN
+    -- before the row that follows, as in a claim: so they wait for each other
+    LOCK TABLE %1$I.snowflake_lease IN ROW EXCLUSIVE MODE;
     PERFORM %1$I.snowflake_lease_grants_from();
     granted_duration := %1$I.snowflake_lease_duration(duration);
     UPDATE %1$I.snowflake_lease
@@ -1175,6 +1177,8 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '5s'
 AS $body$
 BEGIN
+    -- before the row that follows, as in a claim: so they wait for each other
+    LOCK TABLE %1$I.snowflake_lease IN ROW EXCLUSIVE MODE;
     PERFORM %1$I.snowflake_lease_grants_from();
     UPDATE %1$I.snowflake_lease
        SET high_water = mark, leased_at = NULL, expires_at = clock_timestamp()
