@@ -503,9 +503,10 @@ sub failover
 	my $standby = $nodes{over_standby};
 	my $either = any_of($registry, $standby);
 	my $known = make_server('over_known', $either);
-	my $lost = make_server('over_lost', $either);
+	my $lost = make_server('over_lost', $either,
+		'snowflake.lease_duration = 60s');
 	my $new = make_server('over_new', $either);
-	my $rival;
+	my $rival = make_server('over_rival', $either, wants(1));
 
 	$registry->safe_psql('postgres',
 		q{UPDATE snowflake_registry SET longest_lease = '2s'});
@@ -514,7 +515,7 @@ sub failover
 	start($standby);
 	start($known);
 	my $known_client = start_client($known);
-	my $known_worker_id = worker_id_of(scalar first_id($known));
+	is(worker_id_of(scalar first_id($known)), 0, 'a server gets a worker id');
 	wait_for_renewals($known, 2);
 	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('insert'));
 	is( $standby->safe_psql(
@@ -522,7 +523,8 @@ sub failover
 		'00:00:06',
 		'the registry remembers its longest lease');
 
-	# a claim that the standby never hears of
+	# A claim that the standby never hears of; the lease is to be longer than
+	# the standby knows of, but is not at once.
 	$standby->safe_psql('postgres',
 		q{ALTER SYSTEM SET primary_conninfo = ''});
 	$standby->reload;
@@ -530,20 +532,18 @@ sub failover
 		'SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)')
 	  or die "the standby goes on\n";
 	start($lost);
-	my $lost_worker_id = worker_id_of(scalar first_id($lost));
 	my $lost_client = start_client($lost);
-	isnt($lost_worker_id, $known_worker_id, 'two servers, two worker ids');
-	is(lease_of($standby, $lost_worker_id),
-		'', 'the standby does not know of the second lease');
-	$rival = make_server('over_rival', $either, wants($lost_worker_id));
-	wait_for_ids($lost_client, 'a client gets ids');
-	new_ids($known_client);
-	new_errors($known_client);
-
+	is(worker_id_of(scalar first_id($lost)),
+		1, 'two servers, two worker ids');
 	$registry->stop('immediate');
+	is(lease_of($standby, 1),
+		'', 'the standby does not know of the second lease');
+	new_ids($_), new_errors($_) for ($known_client, $lost_client);
+
 	$standby->promote;
 	start($rival);
 	start($new);
+	start_client($rival);
 	for my $node ($new, $rival)
 	{
 		ok( wait_for(
@@ -553,10 +553,8 @@ sub failover
 				}),
 			$node->name . ' gets no lease at first');
 	}
-	my ($id) = first_id($new);
-	isnt(worker_id_of($id), $known_worker_id, 'later it gets a worker id');
-	isnt(worker_id_of($id), $lost_worker_id,
-		'... and not the one whose lease was lost');
+	is(worker_id_of(scalar first_id($new)),
+		2, 'later there is one, which nobody has');
 	is( $standby->safe_psql(
 			'postgres',
 			q{SELECT leased_at >= grants_from FROM snowflake_lease, snowflake_registry
@@ -564,9 +562,9 @@ sub failover
 		't',
 		'... after the grace');
 	is_refused($rival,
-		qr/^worker_id $lost_worker_id of datacenter_id 0 is leased by over_lost/,
-		'nobody else gets that one');
-	wait_for_renewals($_, 1) for ($known, $lost);
+		qr/^worker_id 1 of datacenter_id 0 is leased by over_lost/,
+		'nobody else gets the one whose lease was lost');
+	wait_for_renewals($known, 1);
 	is_undisturbed($known_client, 'who had a lease goes on');
 	is_undisturbed($lost_client, 'who had a lease that was lost goes on');
 	is_unique(1000);
