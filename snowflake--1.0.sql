@@ -933,7 +933,8 @@ COMMENT ON FUNCTION %1$I.snowflake_lease_grants_from() IS
 
 -- How long a lease lasts.  One that is longer than any before is granted in
 -- full from the next renewal on, so that no failover loses it together with
--- the knowledge how long it was.
+-- the knowledge how long it was.  A claim leaves that to the renewal right
+-- after it, lest both be lost.
 CREATE FUNCTION %1$I.snowflake_lease_duration(wanted interval)
 RETURNS interval
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -1109,7 +1110,9 @@ BEGIN
             inet_client_addr(),
             CASE WHEN choice.continues THEN previous_incarnation ELSE 0 END + 1,
             '-infinity', clock_timestamp(),
-            clock_timestamp() + %1$I.snowflake_lease_duration(duration))
+            clock_timestamp()
+            + least(duration, (SELECT longest_lease
+                                 FROM %1$I.snowflake_registry)))
     ON CONFLICT (datacenter_id, worker_id) DO UPDATE
        SET holder = excluded.holder,
            name = excluded.name,
