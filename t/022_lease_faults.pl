@@ -543,7 +543,7 @@ sub failover
 	$standby->promote;
 	start($rival);
 	start($new);
-	start_client($rival);
+	start_client($_) for ($rival, $new);
 	for my $node ($new, $rival)
 	{
 		ok( wait_for(
