@@ -998,7 +998,8 @@ COMMENT ON FUNCTION %1$I.snowflake_lease_grants_from() IS
 
 -- How long a lease lasts, and how far a promise goes.  What is more than ever
 -- before is granted from the next renewal on, so that no failover loses it
--- together with the knowledge of it.
+-- together with the knowledge of it.  A claim leaves that to the renewal right
+-- after it, lest both be lost.
 CREATE FUNCTION %1$I.snowflake_lease_limit(
     INOUT duration interval,
     INOUT promise timestamptz)
@@ -1186,7 +1187,9 @@ BEGIN
             inet_client_addr(),
             CASE WHEN choice.continues THEN previous_incarnation ELSE 0 END + 1,
             '-infinity', clock_timestamp(),
-            clock_timestamp() + (%1$I.snowflake_lease_limit(duration, clock_timestamp() + duration)).duration)
+            clock_timestamp()
+            + least(duration, (SELECT longest_lease
+                                 FROM %1$I.snowflake_registry)))
     ON CONFLICT (datacenter_id, worker_id) DO UPDATE
        SET holder = excluded.holder,
            name = excluded.name,
@@ -1223,6 +1226,8 @@ AS $body$
 DECLARE
     granted record;
 BEGIN
+    -- before the row that follows, as in a claim: so they wait for each other
+    LOCK TABLE %1$I.snowflake_lease IN ROW EXCLUSIVE MODE;
     PERFORM %1$I.snowflake_lease_grants_from();
     granted := %1$I.snowflake_lease_limit(duration, promise);
     granted_duration := granted.duration;
@@ -1257,6 +1262,8 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '5s'
 AS $body$
 BEGIN
+    -- before the row that follows, as in a claim: so they wait for each other
+    LOCK TABLE %1$I.snowflake_lease IN ROW EXCLUSIVE MODE;
     PERFORM %1$I.snowflake_lease_grants_from();
     UPDATE %1$I.snowflake_lease
        SET high_water = mark, leased_at = NULL, expires_at = clock_timestamp()

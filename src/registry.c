@@ -527,7 +527,9 @@ next_attempt_us(Answer answer, int64 asked_us)
 	highwater_read_lease(&lease);
 	if (answer != ANSWER_GRANTED || lease.promise <= GetCurrentTimestamp())
 		return retry_us;
-	return asked_us + (lease.ends_us - asked_us) / 3;
+
+	/* the registry may have granted less than was asked for */
+	return Max(retry_us, asked_us + (lease.ends_us - asked_us) / 3);
 }
 
 /* The worker: keeps the lease. */

@@ -205,6 +205,22 @@ connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
 }
 
 /*
+ * Until when to try a host, if so many are left with it.  Should it be silent,
+ * there has to be time for the others, and to ask one of them: in a short
+ * lease, too, or when the server stops.
+ */
+static int64
+deadline_of_host(const Remote *remote, int hosts_left)
+{
+	int64		now_us = lease_clock_us();
+	int64		share_us = (remote->deadline_us - now_us) / (hosts_left + 1);
+
+	if (hosts_left == 1)
+		return remote->deadline_us;
+	return now_us + Min(share_us, HOST_PATIENCE_US);
+}
+
+/*
  * Connects to the first of the hosts that takes it.  Each has its own time:
  * one that is silent does not keep us from the next.  False, and a reason, if
  * there is none.
@@ -230,11 +246,8 @@ remote_connect(Remote *remote, const char *conninfo)
 										   remote->deadline_us);
 		for (int i = 0; i < hosts && !is_connected; i++)
 			is_connected = connect_to_host(remote, options, i,
-										   i == hosts - 1 ?
-										   remote->deadline_us :
-										   Min(lease_clock_us() +
-											   HOST_PATIENCE_US,
-											   remote->deadline_us));
+										   deadline_of_host(remote,
+															hosts - i));
 		PQconninfoFree(options);
 	}
 	MemoryContextSwitchTo(caller);
