@@ -20,7 +20,7 @@
 # A clock that was ahead takes worker ids to a time when nobody else may use
 # them, so before long all clocks are put forward to it.
 #
-#   CHAOS_SECONDS   how long (15)
+#   CHAOS_SECONDS   how long the faults go on (15)
 #   CHAOS_SEED      repeats the order of an earlier run, though not its timing
 #   CHAOS_FAULTS    only these, a list with commas between
 use strict;
@@ -234,6 +234,7 @@ sub stop_server
 
 	log_event("$server->{name}: stops, $mode");
 	continue_processes($server);
+	continue_workers($server);
 	$server->{node}->stop($mode);
 	$server->{state} = 'down';
 	return;
@@ -456,7 +457,6 @@ sub stop_and_start
 	my ($mode) = @_;
 	my $server = any_server() // return 0;
 
-	continue_workers($server);
 	stop_server($server, $mode);
 	start_again_after($server, around_lease_s());
 	return 1;
@@ -508,6 +508,14 @@ sub write_parameters
 }
 
 # ----- copies -----
+
+# When a server's lease is over, as its state file has it.
+sub lease_end
+{
+	my ($server) = @_;
+	return -e state_file($server->{node}) ?
+	  read_state($server->{node})->{lease_ends_us} : 0;
+}
 
 # Copies a data directory as it is at one moment.
 sub copy_of
@@ -561,14 +569,17 @@ sub remove_copy
 	return;
 }
 
-# At most one at a time.  Its original goes on, or comes back meanwhile.
+# At most one at a time, of the server whose lease was granted last.  The
+# original goes on, or comes back meanwhile.
 sub copied
 {
-	my $original = any_server() // return 0;
-	my $how = (qw(beside beside suspended stopped released))[ rand 5 ];
+	my ($original) = sort { lease_end($b) <=> lease_end($a) }
+	  grep { is_up($_) } @servers;
+	my $how = (qw(beside beside beside suspended stopped released))[ rand 6 ];
 
-	return 0 if grep { $_->{state} ne 'gone' } copies();
-	continue_workers($original);
+	$how = 'beside' unless $counts{copied};
+	return 0
+	  if !defined $original || grep { $_->{state} ne 'gone' } copies();
 	stop_server($original, 'immediate') if $how eq 'stopped';
 	stop_server($original, 'fast') if $how eq 'released';
 	my $copy = copy_of($original);
