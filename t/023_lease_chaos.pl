@@ -28,7 +28,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use List::Util qw(first max min shuffle sum0);
+use List::Util qw(min shuffle sum0);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
@@ -734,34 +734,68 @@ sub registry_failover
 
 # ----- what clients have received -----
 
-sub server_of
+my %server_of;                  # by client's number
+
+sub worker_id_of
 {
-	my ($client) = @_;
-	my $server = first
-	{
-		grep { $_ == $client } @{ $_->{clients} }
-	}
-	@servers;
-	return $server->{name};
+	my ($id) = @_;
+	return $id >> 12 & 1;
+}
+
+sub instant_of
+{
+	my ($id) = @_;
+	return ($id >> BITS_BELOW_TICK) / 1000 + EPOCH_S;
+}
+
+# How often, by worker id, one server's ids are followed by another's.  Who
+# gets a worker id begins after all that its last holder may have issued.  So
+# that is no more often than the worker id changed hands, or else two servers
+# had it at once, even if by chance no id came twice.
+sub count_changes
+{
+	my (%last, %changes);
+
+	$chaos->each_id(
+		sub {
+			my ($id, $client) = @_;
+			my $worker_id = worker_id_of($id);
+			my $server = $server_of{$client};
+
+			return if ($last{$worker_id} // '') eq $server;
+			push @{ $changes{$worker_id} },
+			  sprintf '%.3f %s', instant_of($id), $server
+			  if defined $last{$worker_id};
+			$last{$worker_id} = $server;
+		});
+	return %changes;
+}
+
+# How often the registry gave each worker id to another server.
+sub count_handovers
+{
+	return map { split /\|/ } split /\n/,
+	  value_of($registry->{node},
+		'SELECT worker_id, count(*) FROM history WHERE is_handover GROUP BY 1'
+	  );
 }
 
 # Tells what there is to know of an id that came twice.
 sub tell_of_duplicate
 {
 	my ($id, @clients) = @_;
-	my $tick = $id >> BITS_BELOW_TICK;
-	my $at = $tick / 1000 + EPOCH_S;
+	my $worker_id = worker_id_of($id);
+	my $at = instant_of($id);
 
-	diag(sprintf 'id %d: worker_id %d, sequence %d, tick of %.3f, to %s',
-		$id, $id >> 12 & 1, $id & 4095, $at,
-		join ' and ', map { "client $_ of " . server_of($_) } @clients);
+	diag(sprintf 'id %d of worker_id %d and %.3f came to %s', $id, $worker_id,
+		$at, join ' and ', map { "client $_ of $server_of{$_}" } @clients);
 	diag(
 		value_of(
-			$registry->{node}, q{
+			$registry->{node}, qq{
 			SELECT format('%s %s %s incarnation %s high_water %s leased_at %s expires_at %s',
 				at, worker_id, holder, incarnation,
 				extract(epoch FROM high_water), leased_at, expires_at)
-			FROM history WHERE worker_id = } . ($id >> 12 & 1) . qq{
+			FROM history WHERE worker_id = $worker_id
 			  AND high_water BETWEEN to_timestamp($at) - interval '10 s'
 			                     AND to_timestamp($at) + interval '10 s'
 			ORDER BY number}) // '');
@@ -913,21 +947,23 @@ for my $server (@servers)
 {
 	my $before = $total{ids};
 
-	$chaos->examine($_, \%total, \%allowed_errors)
-	  for @{ $server->{clients} };
+	for my $client (@{ $server->{clients} })
+	{
+		$chaos->examine($client, \%total, \%allowed_errors);
+		$server_of{$client} = $server->{name};
+	}
 	$issued{ $server->{name} } = $total{ids} - $before;
 }
 my $duplicates = $chaos->count_duplicates(\&tell_of_duplicate);
-my ($handovers, $changes) = split /\|/,
-  value_of($registry->{node},
-	'SELECT count(*) FILTER (WHERE is_handover), count(*) FROM history');
+my %changes = count_changes();
+my %handovers = count_handovers();
+my $handovers = sum0(values %handovers);
 
 note("seed $seed: $total{ids} ids in "
 	  . int(now() - $began) . ' s, '
 	  . sum0(values %counts) . ' faults, '
 	  . ($total{errors}{'55000'} // 0) . ' refusals, '
-	  . "$handovers of $changes leases and renewals were hand-overs, "
-	  . "$duplicates duplicates");
+	  . "$handovers hand-overs, $duplicates duplicates");
 note("faults: $_ $counts{$_}") for sort keys %counts;
 note("errors: $_ $total{errors}{$_}") for sort keys %{ $total{errors} };
 note("ids: $_->{name} $issued{$_->{name}}") for @originals;
@@ -938,6 +974,14 @@ is(scalar(grep { $issued{ $_->{name} } == 0 } @originals),
 	0, 'every server issued ids');
 cmp_ok($handovers, '>', 0, 'worker ids changed hands');
 is($duplicates, 0, 'no id came twice');
+for my $worker_id (sort keys %changes)
+{
+	my @seen = @{ $changes{$worker_id} };
+
+	cmp_ok(scalar @seen, '<=', $handovers{$worker_id} // 0,
+		"worker_id $worker_id: no two servers have had it at once")
+	  or diag(join "\n", @seen > 100 ? @seen[ 0 .. 99 ] : @seen);
+}
 is($total{disorder}, 0, "every client's ids increase");
 is($total{wrong_errors}, 0, 'only errors that the rules name');
 

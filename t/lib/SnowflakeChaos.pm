@@ -400,29 +400,41 @@ sub examine
 	return;
 }
 
-# How many ids came more than once; the first of them are told about, with the
-# numbers of the clients.  Sorts on disk, for the memory's sake.
-sub count_duplicates
+# Calls a function with each id and the number of the client that received it,
+# in the order of ids.  Sorts on disk, for the memory's sake.
+sub each_id
 {
-	my ($self, $tell) = @_;
+	my ($self, $what) = @_;
 	my $directory = $self->{directory};
-	my ($previous, $client) = ('', '');
-	my $duplicates = 0;
 
 	local $ENV{LC_ALL} = 'C';
-	open my $sorted, '-|', 'sort', '-S', '64M', '-T', $directory,
+	open my $sorted, '-|', 'sort', '-n', '-S', '64M', '-T', $directory,
 	  glob("$directory/ids*")
 	  or die "sort: $!";
 	while (my $line = <$sorted>)
 	{
-		my ($id, $number) = split ' ', $line;
-		if ($id eq $previous)
-		{
-			$tell->($id, $client, $number) if $duplicates++ < 10;
-		}
-		($previous, $client) = ($id, $number);
+		$what->(split ' ', $line);
 	}
 	close $sorted or die "sort: $?";
+	return;
+}
+
+# How many ids came more than once; the first of them are told about, with the
+# numbers of the clients.
+sub count_duplicates
+{
+	my ($self, $tell) = @_;
+	my ($previous, $client) = (-1, '');
+	my $duplicates = 0;
+
+	$self->each_id(
+		sub {
+			my ($id, $number) = @_;
+
+			$tell->($id, $client, $number)
+			  if $id == $previous && $duplicates++ < 10;
+			($previous, $client) = ($id, $number);
+		});
 	return $duplicates;
 }
 
