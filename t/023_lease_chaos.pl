@@ -509,12 +509,16 @@ sub write_parameters
 
 # ----- copies -----
 
-# When a server's lease is over, as its state file has it.
-sub lease_end
+# How long a server's lease goes on, as its state file has it.
+sub lease_left_s
 {
 	my ($server) = @_;
-	return -e state_file($server->{node}) ?
-	  read_state($server->{node})->{lease_ends_us} : 0;
+	my ($uptime_s) =
+	  PostgreSQL::Test::Utils::slurp_file('/proc/uptime') =~ /^(\S+)/;
+
+	return 0 unless -e state_file($server->{node});
+	return read_state($server->{node})->{lease_ends_us} / 1_000_000 -
+	  $uptime_s;
 }
 
 # Copies a data directory as it is at one moment.
@@ -569,17 +573,22 @@ sub remove_copy
 	return;
 }
 
-# At most one at a time, of the server whose lease was granted last.  The
-# original goes on, or comes back meanwhile.
+# At most one at a time, of the server whose lease goes on for longest.  The
+# original goes on, or comes back meanwhile.  The first copy is to be one that
+# might take its original's lease for its own.
 sub copied
 {
-	my ($original) = sort { lease_end($b) <=> lease_end($a) }
+	my ($original) = sort { lease_left_s($b) <=> lease_left_s($a) }
 	  grep { is_up($_) } @servers;
 	my $how = (qw(beside beside beside suspended stopped released))[ rand 6 ];
 
-	$how = 'beside' unless $counts{copied};
 	return 0
 	  if !defined $original || grep { $_->{state} ne 'gone' } copies();
+	unless ($counts{copied})
+	{
+		return 0 if lease_left_s($original) < 1;
+		$how = 'beside';
+	}
 	stop_server($original, 'immediate') if $how eq 'stopped';
 	stop_server($original, 'fast') if $how eq 'released';
 	my $copy = copy_of($original);
