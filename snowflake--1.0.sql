@@ -849,7 +849,7 @@ DECLARE
 BEGIN
     IF to_regclass(format('%I.snowflake_lease', home)) IS NOT NULL THEN
         RAISE duplicate_table USING
-            MESSAGE = format('this database is a registry already: table "%I.snowflake_lease" exists', home),
+            MESSAGE = format('this database is a registry already: table "%s.snowflake_lease" exists', home),
             HINT = 'To begin anew, stop all servers that lease from it, and drop the tables '
                    'snowflake_lease and snowflake_registry and the functions snowflake_lease_*.';
     END IF;
@@ -953,7 +953,7 @@ COMMENT ON FUNCTION %1$I.snowflake_lease_duration(interval) IS
 -- Which worker id a claim gets; NULL: none.
 CREATE FUNCTION %1$I.snowflake_lease_choose(
     datacenter integer,
-    worker_ids integer,
+    worker_ids bigint,
     wanted_worker_id integer,
     place text,
     previous_place text,
@@ -1002,13 +1002,23 @@ BEGIN
     -- One that is free, and none where the server would have to wait for its
     -- clock, if possible: the one that it had elsewhere; one that it has been
     -- granted without learning of it; one whose last holder had its name; one
-    -- that was never leased; the one that was free first.
+    -- that was never leased; the one that was free first.  Of those never
+    -- leased the lowest is no higher than there are rows: so nobody has to
+    -- look through all that a layout may have.
     continues := false;
     SELECT id INTO chosen_worker_id
-      FROM generate_series(0, worker_ids - 1) AS id
+      FROM (SELECT worker_id FROM %1$I.snowflake_lease
+             WHERE datacenter_id = datacenter
+            UNION
+            SELECT generate_series(0, row_count)
+              FROM (SELECT count(*)::integer FROM %1$I.snowflake_lease
+                     WHERE datacenter_id = datacenter) AS counted (row_count)
+            UNION
+            SELECT wanted_worker_id) AS candidate (id)
       LEFT JOIN %1$I.snowflake_lease ON datacenter_id = datacenter
                                     AND worker_id = id
-     WHERE (id = wanted_worker_id OR wanted_worker_id IS NULL)
+     WHERE id < worker_ids
+       AND (id = wanted_worker_id OR wanted_worker_id IS NULL)
        AND coalesce(expires_at <= clock_timestamp() OR holder = place, true)
      ORDER BY coalesce(high_water > server_clock, false),
               coalesce(holder = previous_place
@@ -1019,14 +1029,14 @@ BEGIN
      LIMIT 1;
 END
 $body$;
-COMMENT ON FUNCTION %1$I.snowflake_lease_choose(integer, integer, integer,
+COMMENT ON FUNCTION %1$I.snowflake_lease_choose(integer, bigint, integer,
     text, text, integer, bigint, timestamptz, boolean, text, timestamptz) IS
 'internal: the worker id that a claim gets; NULL: none';
 
 -- Why a claim gets none.
 CREATE FUNCTION %1$I.snowflake_lease_refusal(
     datacenter integer,
-    worker_ids integer,
+    worker_ids bigint,
     wanted_worker_id integer)
 RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -1041,7 +1051,7 @@ BEGIN
                       'it grants worker ids to other servers from %%s.', grants_from);
     END IF;
     SELECT * INTO lease FROM %1$I.snowflake_lease
-     WHERE datacenter_id = datacenter
+     WHERE datacenter_id = datacenter AND worker_id < worker_ids
        AND (worker_id = wanted_worker_id OR wanted_worker_id IS NULL)
      ORDER BY expires_at LIMIT 1;
     IF wanted_worker_id IS NULL THEN
@@ -1056,7 +1066,7 @@ BEGIN
                   lease.expires_at);
 END
 $body$;
-COMMENT ON FUNCTION %1$I.snowflake_lease_refusal(integer, integer, integer) IS
+COMMENT ON FUNCTION %1$I.snowflake_lease_refusal(integer, bigint, integer) IS
 'internal: why a claim gets no worker id';
 
 -- A claim grants a worker id, but promises nothing: the server issues its
@@ -1064,7 +1074,7 @@ COMMENT ON FUNCTION %1$I.snowflake_lease_refusal(integer, integer, integer) IS
 -- can be made again, and nobody has to wait for what it has promised.
 CREATE FUNCTION %1$I.snowflake_lease_claim(
     datacenter integer,
-    worker_ids integer,
+    worker_ids bigint,
     wanted_worker_id integer,
     place text,
     previous_place text,
@@ -1123,7 +1133,7 @@ BEGIN
          INTO granted_incarnation, granted_leased_at;
 END
 $body$;
-COMMENT ON FUNCTION %1$I.snowflake_lease_claim(integer, integer, integer,
+COMMENT ON FUNCTION %1$I.snowflake_lease_claim(integer, bigint, integer,
     text, text, integer, bigint, timestamptz, boolean, text, timestamptz,
     interval) IS
 'lease a worker id to a server: the one that it had, the one that it wants, or any; begins_at is NULL if nobody else has had it since';

@@ -233,7 +233,7 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 	PGresult   *result;
 
 	remote_add_number(&arguments, INT4OID, node_datacenter_id);
-	remote_add_number(&arguments, INT4OID,
+	remote_add_number(&arguments, INT8OID,
 					  layout_field_max(node_layout()->worker_bits) + 1);
 	if (node_effective_worker_id() == NODE_WORKER_ID_UNSET)
 		remote_add_null(&arguments, INT4OID);

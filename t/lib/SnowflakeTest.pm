@@ -10,9 +10,15 @@ use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
   snowflake_node
+  registry_node
+  leased_node
+  first_id
+  refusal_of
+  wait_for
   sqlstate_of
   write_case
   preload
@@ -41,6 +47,86 @@ sub snowflake_node
 			@conf)
 		  . "\n");
 	return $node;
+}
+
+# A registry of worker ids, started.
+sub registry_node
+{
+	my ($name, @conf) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init;
+	$node->append_conf('postgresql.conf', join("\n", @conf) . "\n");
+	$node->start;
+	$node->safe_psql('postgres',
+		'CREATE EXTENSION snowflake; SELECT snowflake_registry_create()');
+	return $node;
+}
+
+# A server, not started yet, that leases any worker id from a registry: a
+# server, or a connection string.  Its leases are long enough for a machine
+# that stalls; further lines of postgresql.conf follow and win.
+sub leased_node
+{
+	my ($name, $registry, @conf) = @_;
+
+	$registry = $registry->connstr('postgres') if ref $registry;
+	$registry =~ s/'/''/g;
+	return snowflake_node(
+		$name,
+		'snowflake.worker_id = -1',
+		'snowflake.worker_id_source = registry',
+		"snowflake.registry = '$registry'",
+		'snowflake.lease_duration = 6s', @conf);
+}
+
+# Calls a function until it returns something true, which it returns; after so
+# many seconds, 30 if not said otherwise, what it returned last.
+sub wait_for
+{
+	my ($function, $seconds) = @_;
+	my $deadline = time + ($seconds // 30);
+	my $outcome;
+
+	until ($outcome = $function->())
+	{
+		last if time >= $deadline;
+		sleep 0.02;
+	}
+	return $outcome;
+}
+
+# The first id of a server, as soon as it issues one, and the seconds that it
+# took; a server that has not got the extension gets it.  Dies if there is no
+# id in time.
+sub first_id
+{
+	my ($node, $seconds) = @_;
+	my $begin = time;
+	my ($id, $error);
+
+	wait_for(
+		sub {
+			my $rc;
+			($rc, $id, $error) = $node->psql('postgres',
+				'SET client_min_messages = warning; CREATE EXTENSION IF NOT EXISTS snowflake; SELECT snowflake_nextval()');
+			return $rc == 0;
+		},
+		$seconds) or die $node->name . " issues no id: $error\n";
+	return wantarray ? ($id, time - $begin) : $id;
+}
+
+# Why a server issues no id: the DETAIL of SQLSTATE 55000.  Otherwise its id,
+# or another error, as it is.
+sub refusal_of
+{
+	my ($node) = @_;
+	my ($rc, $stdout, $stderr) = $node->psql('postgres',
+		"\\set VERBOSITY verbose\nSELECT snowflake_nextval()");
+
+	return $stdout if $rc == 0;
+	return $1 if $stderr =~ /ERROR:  55000: .*DETAIL:  ([^\n]*)/s;
+	return $stderr;
 }
 
 # Writes the parameters of a case, in place of those before, for a server whose
