@@ -11,7 +11,8 @@
 # stopped or suspended, and draws ids, too.  Of the registry: stops, a
 # suspension, a clock that steps; its sessions are ended; in longer runs, its
 # end and its standby's promotion, while the old one comes back for a while in
-# half of the cases.  That standby is synchronous: see doc/nodes.md.
+# half of the cases.  The standby is synchronous: of a promise that is lost
+# with a registry, its next one cannot know.
 #
 # At the end: no id came twice, to whichever clients; each client's ids
 # increase, across all of the above; no client saw an error that the rules do
@@ -199,11 +200,11 @@ sub step_clock
 
 sub new_server
 {
-	my ($name, $skew_s, %of_node) = @_;
+	my ($node, $skew_s) = @_;
 	my $server = {
-		name => $name,
-		node => PostgreSQL::Test::Cluster->new($name, %of_node),
-		clock => "$directory/$name.clock",
+		name => $node->name,
+		node => $node,
+		clock => "$directory/" . $node->name . '.clock',
 		skew_s => $skew_s,
 		step_s => 0,
 		state => 'down',
@@ -525,7 +526,8 @@ sub lease_left_s
 sub copy_of
 {
 	my ($original) = @_;
-	my $copy = new_server('copy' . ++$nodes, $original->{skew_s});
+	my $copy = new_server(PostgreSQL::Test::Cluster->new('copy' . ++$nodes),
+		$original->{skew_s});
 	my $data = $copy->{node}->data_dir;
 	my $is_running = is_up($original);
 
@@ -574,21 +576,24 @@ sub remove_copy
 }
 
 # At most one at a time, of the server whose lease goes on for longest.  The
-# original goes on, or comes back meanwhile.  The first copy is to be one that
-# might take its original's lease for its own.
+# original goes on, or comes back meanwhile; "alone" goes on as well, but there
+# is no registry to ask for a while.  The first copy is to be one of these, of
+# a server that has a lease.
 sub copied
 {
 	my ($original) = sort { lease_left_s($b) <=> lease_left_s($a) }
 	  grep { is_up($_) } @servers;
-	my $how = (qw(beside beside beside suspended stopped released))[ rand 6 ];
+	my $how = (qw(alone beside beside suspended stopped released))[ rand 6 ];
 
 	return 0
 	  if !defined $original || grep { $_->{state} ne 'gone' } copies();
 	unless ($counts{copied})
 	{
 		return 0 if lease_left_s($original) < 1;
-		$how = 'beside';
+		$how = 'alone';
 	}
+	suspend_for($registry, 1 + rand 2)
+	  if $how eq 'alone' && is_up($registry);
 	stop_server($original, 'immediate') if $how eq 'stopped';
 	stop_server($original, 'fast') if $how eq 'released';
 	my $copy = copy_of($original);
@@ -596,7 +601,7 @@ sub copied
 	{
 		suspend_for($original, 2 + rand(1.2 * LONGEST_LEASE_S));
 	}
-	elsif ($how ne 'beside')
+	elsif ($how eq 'stopped' || $how eq 'released')
 	{
 		start_again_after($original, rand(1.2 * LONGEST_LEASE_S));
 	}
@@ -664,7 +669,9 @@ my @registry_ports;
 sub new_registry
 {
 	my ($port) = @_;
-	return new_server('registry' . ++$nodes, 0, port => $port);
+	return new_server(
+		PostgreSQL::Test::Cluster->new('registry' . ++$nodes, port => $port),
+		0);
 }
 
 sub make_standby
@@ -830,7 +837,7 @@ END
 
 $SIG{TERM} = $SIG{INT} = sub { die "interrupted\n" };
 
-my $conf = q{
+my @conf = split /\n/, q{
 restart_after_crash = on
 max_connections = 30
 shared_buffers = 16MB
@@ -839,14 +846,13 @@ log_statement = none
 log_replication_commands = off
 log_checkpoints = off
 log_min_messages = log
-log_min_error_statement = panic
-};
+log_min_error_statement = panic};
 
 @registry_ports = map { PostgreSQL::Test::Cluster::get_free_port() } 1 .. 2;
 $registry = new_registry($registry_ports[0]);
 $registry->{node}->init(allows_streaming => $has_failovers);
 $registry->{node}->append_conf(
-	'postgresql.conf', $conf . q{
+	'postgresql.conf', join("\n", @conf) . q{
 wal_keep_size = 256MB
 wal_sender_timeout = 0
 wal_receiver_timeout = 0
@@ -881,18 +887,14 @@ my $conninfo = sprintf 'host=%s,%s port=%d,%d dbname=postgres',
   ($registry->{node}->host) x 2, @registry_ports;
 for my $i (0 .. SERVERS - 1)
 {
-	my $server = new_server("server$i", -0.4 + rand 0.8);
+	my $server = new_server(
+		leased_node(
+			"server$i", $conninfo, @conf,
+			"snowflake.layout = '" . LAYOUT . "'",
+			'snowflake.lease_duration = ' . (LONGEST_LEASE_S - $i) . 's',
+			"include 'parameters.conf'"),
+		-0.4 + rand 0.8);
 
-	$server->{node}->init;
-	$server->{node}->append_conf(
-		'postgresql.conf', $conf . qq{
-shared_preload_libraries = 'snowflake'
-snowflake.layout = '} . LAYOUT . qq{'
-snowflake.worker_id_source = registry
-snowflake.registry = '$conninfo'
-snowflake.lease_duration = @{[ LONGEST_LEASE_S - $i ]}s
-include 'parameters.conf'
-});
 	write_parameters($server, block_size => (1, 64, 1)[$i]);
 	start_server($server);
 	$server->{node}->safe_psql('postgres', 'CREATE EXTENSION snowflake');
