@@ -10,9 +10,13 @@
 # cases; a copy of its data directory is started beside it, or while it is
 # stopped or suspended, and draws ids, too.  Of the registry: stops, a
 # suspension, a clock that steps; its sessions are ended; in longer runs, its
-# end and its standby's promotion, while the old one comes back for a while in
-# half of the cases.  The standby is synchronous: of a promise that is lost
-# with a registry, its next one cannot know.
+# end and its standby's promotion.
+#
+# Of these there are two kinds.  Either the standby is synchronous; then clocks
+# are wrong, and the old registry comes back for a while in half of the cases.
+# Or it is cut off for a while before it is promoted, so that it has not heard
+# of the last leases; then clocks are right, for there is nothing else to tell
+# the next holder where ids of the last one end.
 #
 # At the end: no id came twice, to whichever clients; each client's ids
 # increase, across all of the above; no client saw an error that the rules do
@@ -24,6 +28,8 @@
 #   CHAOS_SECONDS   how long the faults go on (15)
 #   CHAOS_SEED      repeats the order of an earlier run, though not its timing
 #   CHAOS_FAULTS    only these, a list with commas between
+#   CHAOS_SYNCHRONOUS_COMMIT
+#                   on or off, as said above; the seed chooses if it is not set
 use strict;
 use warnings FATAL => 'all';
 
@@ -87,10 +93,14 @@ my %allowed_errors = (
 my $seconds = $ENV{CHAOS_SECONDS} || 15;
 my $seed = $ENV{CHAOS_SEED} // int(time() * 1000) % 1_000_000;
 my $has_failovers = $seconds >= FAILOVERS_FROM_S;
+my $is_synchronous = !$has_failovers
+  || ($ENV{CHAOS_SYNCHRONOUS_COMMIT} // (qw(on off))[ $seed % 2 ]) eq 'on';
 srand($seed);
-note("seed $seed, $seconds s");
+note("seed $seed, $seconds s" . ($is_synchronous ? '' : ', not synchronous'));
 
 delete $deck{registry_failover} unless $has_failovers;
+delete @deck{ grep { /^back_by|^ahead_by|clock/ } keys %deck }
+  unless $is_synchronous;
 if (defined $ENV{CHAOS_FAULTS})
 {
 	my %wanted = map { $_ => 1 } split /,/, $ENV{CHAOS_FAULTS};
@@ -156,7 +166,7 @@ sub let_pass
 # others have, and how far it is stepped for a while; its state ('up', 'down',
 # 'suspended', 'gone'); the processes that are suspended; its clients.
 my @servers;                    # the copies among them
-my ($registry, $standby);
+my ($registry, $standby, $former);
 my $common_s = 0;               # that all clocks have been put forward
 my $nodes = 0;
 my $client_errors = 0;
@@ -174,7 +184,8 @@ sub put_forward
 	my ($by_s) = @_;
 
 	$common_s += $by_s;
-	adjust_clock($_) for grep { defined } @servers, $registry, $standby;
+	adjust_clock($_)
+	  for grep { defined } @servers, $registry, $standby, $former;
 	log_event(sprintf 'all clocks %+.3f s', $by_s);
 	return;
 }
@@ -490,7 +501,7 @@ sub parameters
 
 	write_parameters(
 		$server,
-		clock_policy => (qw(wait error advance))[ rand 3 ],
+		clock_policy => (qw(wait error advance))[ rand($is_synchronous ? 3 : 2) ],
 		clock_tolerance => 1000 + int rand 4000,
 		block_size => (1, 64, 1000)[ rand 3 ],
 		sequence_start => (qw(zero zero random))[ rand 3 ],
@@ -645,21 +656,23 @@ sub registry_clock
 	return 1;
 }
 
-# Whatever they have asked for, there will be no answer.
+# Whatever they have asked for, there will be no answer; or an error, or one
+# that is not to be relied on.
 sub registry_sessions_ended
 {
 	return 0 unless is_up($registry);
 	my $until = now() + 1;
+	my $signal = (qw(TERM INT))[ rand 2 ];
 	my $ended = 0;
 
 	while (now() < $until)
 	{
-		$ended += kill 'TERM',
+		$ended += kill $signal,
 		  processes_of($registry, 'postgres \[local\]');
 		tend();
 		return 1 unless is_up($registry);
 	}
-	log_event("registry: $ended sessions ended");
+	log_event("registry: $ended times SIG$signal to sessions");
 	return 1;
 }
 
@@ -691,20 +704,25 @@ sub make_standby
 	PostgreSQL::Test::Utils::system_or_bail('rm', '-rf',
 		$registry->{node}->backup_dir . '/base');
 	start_server($standby);
-	write_conf($registry->{node}, 'replication.conf',
-		"synchronous_standby_names = '\"$standby->{name}\"'");
-	$registry->{node}->reload;
+	if ($is_synchronous)
+	{
+		write_conf($registry->{node}, 'replication.conf',
+			"synchronous_standby_names = '\"$standby->{name}\"'");
+		$registry->{node}->reload;
+	}
 	after(0.5, \&look_for_standby);
 	return;
 }
 
-# It may take over as soon as nothing is granted without it.
+# It may take over as soon as nothing is granted without it; or, if it is not
+# synchronous, when it has heard of all up to now.
 sub look_for_standby
 {
+	my $state = $is_synchronous ? 'sync' : 'async';
 	my $is_ready = is_up($registry)
 	  && (value_of($registry->{node},
-			"SELECT true FROM pg_stat_replication WHERE sync_state = 'sync'")
-		  // '') eq 't';
+			"SELECT true FROM pg_stat_replication WHERE state = 'streaming'"
+			  . " AND sync_state = '$state'") // '') eq 't';
 
 	$standby->{is_ready} = $is_ready;
 	log_event("$standby->{name}: ready") if $is_ready;
@@ -716,36 +734,58 @@ sub registry_failover
 {
 	return 0
 	  unless is_up($registry) && defined $standby && $standby->{is_ready};
-	my $old = $registry;
-	my $comes_back = rand() < 0.5;
+	if ($is_synchronous)
+	{
+		promote_standby();
+		return 1;
+	}
+	$standby->{node}->append_conf('postgresql.conf', "primary_conninfo = ''");
+	$standby->{node}->reload;
+	$standby->{is_ready} = 0;
+	log_event("$standby->{name}: cut off");
+	after(0.2 + rand 3, \&promote_standby);
+	return 1;
+}
 
+sub promote_standby
+{
+	my $comes_back = $is_synchronous && rand() < 0.5;
+
+	# it may be suspended just now, or down
+	unless (is_up($registry))
+	{
+		after(0.2, \&promote_standby);
+		return;
+	}
+	$former = $registry;
 	if ($comes_back)
 	{
-		suspend($old);
-		log_event("$old->{name}: suspended for good");
+		suspend($former);
+		log_event("$former->{name}: suspended");
 	}
 	else
 	{
-		stop_server($old, 'immediate');
+		stop_server($former, 'immediate');
 	}
 	$registry = $standby;
 	undef $standby;
 	write_conf($registry->{node}, 'replication.conf', '');
 	$registry->{node}->promote;
 	log_event("$registry->{name}: promoted");
-	after(
-		$comes_back ? 1 + rand 4 : 0,
-		sub {
-			if ($comes_back)
-			{
-				resume($old);
-				usleep(rand 3_000_000);
-				stop_server($old, 'immediate');
-			}
-			$old->{node}->clean_node;
-			after(1, \&make_standby);
-		});
-	return 1;
+
+	my $for_s = $comes_back ? 1 + rand 4 : 0;
+	after($for_s, sub { resume($former) }) if $comes_back;
+	after($for_s + rand 3, \&remove_former);
+	return;
+}
+
+sub remove_former
+{
+	stop_server($former, 'immediate') if is_up($former);
+	$former->{node}->clean_node;
+	undef $former;
+	after(1, \&make_standby);
+	return;
 }
 
 # ----- what clients have received -----
@@ -827,7 +867,7 @@ END
 	{
 		kill 'CONT', map {
 			@{ $_->{suspended} // [] }, @{ $_->{suspended_workers} // [] }
-		} @servers, grep { defined } $registry, $standby;
+		} @servers, grep { defined } $registry, $standby, $former;
 		$chaos->kill_clients;
 	}
 	$? = $status;
@@ -893,7 +933,7 @@ for my $i (0 .. SERVERS - 1)
 			"snowflake.layout = '" . LAYOUT . "'",
 			'snowflake.lease_duration = ' . (LONGEST_LEASE_S - $i) . 's',
 			"include 'parameters.conf'"),
-		-0.4 + rand 0.8);
+		$is_synchronous ? -0.4 + rand 0.8 : 0);
 
 	write_parameters($server, block_size => (1, 64, 1)[$i]);
 	start_server($server);
@@ -985,7 +1025,7 @@ is(scalar(grep { $issued{ $_->{name} } == 0 } @originals),
 	0, 'every server issued ids');
 cmp_ok($handovers, '>', 0, 'worker ids changed hands');
 is($duplicates, 0, 'no id came twice');
-for my $worker_id (sort keys %changes)
+for my $worker_id ($is_synchronous ? sort keys %changes : ())
 {
 	my @seen = @{ $changes{$worker_id} };
 
