@@ -63,7 +63,7 @@
 #define RETRY_MIN_US INT64CONST(200000)
 
 /* How long the end of the server may wait for it. */
-#define RELEASE_US INT64CONST(3000000)
+#define RELEASE_US INT64CONST(2000000)
 
 /* parameters */
 int			registry_lease_duration_s = 600;
