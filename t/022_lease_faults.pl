@@ -453,7 +453,21 @@ sub registry_down
 	$client = start_client($holder);
 	wait_for_ids($client, 'a client gets ids');
 
+	my $ends = $holder->safe_psql('postgres',
+		'SELECT lease_expires_at FROM snowflake_node');
+
+	# sessions need nobody to tell them
+	my $worker = registry_worker($holder);
+	kill 'STOP', $worker;
 	wait_for_error($client, 'when the lease is over there are none');
+	kill 'CONT', $worker;
+	my $newest = (ids_of($client))[-1];
+	is( $holder->safe_psql(
+			'postgres',
+			"SELECT snowflake_timestamp($newest) <= '$ends'::timestamptz + '50 ms'"
+		),
+		't',
+		'... not one beyond its end');
 	is_refused($holder, qr/^The registry cannot be reached/,
 		'... and the error says why');
 	$holder->restart;
@@ -757,7 +771,8 @@ sub hold_request
 	my ($relay, $kind) = @_;
 
 	$relay->hold('up', "snowflake_lease_$kind");
-	ok(wait_for(sub { $relay->count_held > 0 }), "a $kind is held back");
+	ok(wait_for(sub { $relay->count_held > 0 }),
+		"a request to $kind is held back");
 	$relay->hold_no_more;
 	return;
 }
