@@ -35,7 +35,7 @@ my %nodes;    # by name; made beforehand, lest two have the same port
 my @started;
 my @relays;
 
-# Runs each of them, and shows it as a subtest.
+# Runs all of them at the same time.  SCENARIO is a pattern of their names.
 sub run_scenarios
 {
 	my (@scenarios) = @_;
@@ -57,11 +57,10 @@ sub run_scenarios
 	{
 		waitpid $scenario->{pid}, 0;
 		my $is_good = $? == 0;
-		my $output = slurp_file($scenario->{output}) =~ s/^/    /gmr;
+		my $output = slurp_file($scenario->{output});
 
-		print $output;
+		$is_good ? note($output) : diag($output);
 		ok($is_good, $scenario->{name});
-		diag($output) unless $is_good;
 	}
 	return;
 }
@@ -73,10 +72,13 @@ sub run_scenario
 	my $builder = Test::More->builder;
 	my $begin = time;
 
+	open my $output, '>', $scenario->{output}
+	  or die "$scenario->{output}: $!\n";
+	$output->autoflush(1);
 	$builder->reset;
-	$builder->output($scenario->{output});
-	$builder->failure_output($scenario->{output});
-	$builder->todo_output($scenario->{output});
+	$builder->output($output);
+	$builder->failure_output($output);
+	$builder->todo_output($output);
 
 	# clients of servers that were stopped are written to no more
 	local $SIG{PIPE} = 'IGNORE';
@@ -195,12 +197,14 @@ sub worker_id_of
 	return ($id >> BITS_BELOW_WORKER) & WORKER_MAX;
 }
 
-# The lease on a worker id, as the registry has it.
+# The lease on a worker id, or one column of it, as the registry has it.
 sub lease_of
 {
-	my ($registry, $worker_id) = @_;
+	my ($registry, $worker_id, $column) = @_;
+
+	$column //= '*';
 	return $registry->safe_psql('postgres',
-		"SELECT * FROM snowflake_lease WHERE worker_id = $worker_id");
+		"SELECT $column FROM snowflake_lease WHERE worker_id = $worker_id");
 }
 
 sub holder_of
@@ -449,7 +453,21 @@ sub registry_down
 	$client = start_client($holder);
 	wait_for_ids($client, 'a client gets ids');
 
+	my $ends = $holder->safe_psql('postgres',
+		'SELECT lease_expires_at FROM snowflake_node');
+
+	# sessions need nobody to tell them
+	my $worker = registry_worker($holder);
+	kill 'STOP', $worker;
 	wait_for_error($client, 'when the lease is over there are none');
+	kill 'CONT', $worker;
+	my $newest = (ids_of($client))[-1];
+	is( $holder->safe_psql(
+			'postgres',
+			"SELECT snowflake_timestamp($newest) <= '$ends'::timestamptz + '50 ms'"
+		),
+		't',
+		'... not one beyond its end');
 	is_refused($holder, qr/^The registry cannot be reached/,
 		'... and the error says why');
 	$holder->restart;
@@ -747,6 +765,29 @@ sub clocks
 
 # ----- the network holds bytes back -----
 
+# Waits until a request of this kind is held back; others will not be.
+sub hold_request
+{
+	my ($relay, $kind) = @_;
+
+	$relay->hold('up', "snowflake_lease_$kind");
+	ok(wait_for(sub { $relay->count_held > 0 }),
+		"a request to $kind is held back");
+	$relay->hold_no_more;
+	return;
+}
+
+# Lets what is held back go to the registry, after who has sent it has gone.
+sub let_go_late
+{
+	my ($relay, $name) = @_;
+	my $answers = $relay->count_late_answers;
+
+	$relay->let_go;
+	ok(wait_for(sub { $relay->count_late_answers > $answers }), $name);
+	return;
+}
+
 sub network
 {
 	my $registry = make_registry('net_registry');
@@ -809,41 +850,43 @@ sub network
 	$client = start_client($first);
 	wait_for_ids($client, 'the server is up again');
 	$failures = stat_of($first, 'lease_failures');
-	my $late = $relay->count_late_answers;
-	$relay->let_go;
-	ok(wait_for(sub { $relay->count_late_answers > $late }),
-		'the release comes late');
+	my $lease = lease_of($registry, 5, 'leased_at');
+	let_go_late($relay, 'the release comes late');
+	is(lease_of($registry, 5, 'leased_at'),
+		$lease, '... and releases nothing');
 	wait_for_renewals($first, 2);
-	is_undisturbed($client, '... and nothing comes of it');
-	is(stat_of($first, 'lease_failures'), $failures,
-		'... as the lease shows');
+	is_undisturbed($client, '... and ids go on');
+	is(stat_of($first, 'lease_failures'),
+		$failures, '... and so does the lease');
 
-	# a renewal and a claim that come after another server has the worker id
+	# a renewal that comes after the release
+	hold_request($relay, 'renew');
+	$first->stop;
+	$lease = lease_of($registry, 5);
+	let_go_late($relay, 'a renewal comes after the release');
+	is(lease_of($registry, 5), $lease, '... and changes nothing');
+
+	# ... and one that comes after another server has the worker id
+	start($first);
+	first_id($first);
 	start($second);
 	ok(wait_for(sub { refusal_of($second) =~ /is leased by net_first/ }),
 		'the other server waits for the worker id');
-	$relay->hold('up', 'snowflake_lease_renew');
-	ok(wait_for(sub { $relay->count_held > 0 }), 'a renewal is held back');
-	$relay->hold_no_more;
+	hold_request($relay, 'renew');
 	$first->stop;
 	first_id($second);
 	my $second_client = start_client($second);
-	my $lease = lease_of($registry, 5);
-	$late = $relay->count_late_answers;
-	$relay->let_go;
-	ok(wait_for(sub { $relay->count_late_answers > $late }),
-		'the renewal comes late');
+	$lease = lease_of($registry, 5);
+	let_go_late($relay, 'a renewal comes after another server\'s claim');
 	is(lease_of($registry, 5), $lease, '... and changes nothing');
 
+	# and a claim
 	$relay->hold('up', 'snowflake_lease_claim');
 	start($first);
 	ok(wait_for(sub { $relay->count_held > 0 }), 'a claim is held back');
 	$relay->hold_no_more;
 	$first->stop;
-	$late = $relay->count_late_answers;
-	$relay->let_go;
-	ok(wait_for(sub { $relay->count_late_answers > $late }),
-		'the claim comes late');
+	let_go_late($relay, 'the claim comes after its server has gone');
 	is(lease_of($registry, 5), $lease, '... and changes nothing');
 	wait_for_ids($second_client, 'ids go on');
 
