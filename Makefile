@@ -5,7 +5,7 @@
 #   make demo, make test          do everything by themselves; see README.md
 #   make test SANITIZE=1          the same under sanitizers
 #   make dist                     packs the sources as PGXN takes them
-#   make model                    proves the protocol of the high-water mark
+#   make model                    proves the protocols of mark and leases
 #   make bench                    compares with what it would replace
 
 MODULE_big = snowflake

@@ -430,12 +430,41 @@ END;
 COMMENT ON FUNCTION snowflake_convert_sequence(regclass, smallint) IS
 'internal: the sequence that makes a column serial, or NULL';
 
+-- From PostgreSQL 18 on, NOT NULL constraints have names, and ALTER COLUMN TYPE
+-- fails where an inheritor has one of its own under another name than its
+-- parent's: the parent's is put back into the inheritor first, which can have
+-- but one.  On earlier versions there are none in pg_constraint.
+CREATE FUNCTION snowflake_convert_not_nulls(rel regclass, col name)
+RETURNS TABLE (
+    tab regclass,
+    attname name,
+    conname name,
+    parent regclass,
+    parent_conname name,
+    is_partition boolean,
+    is_in_the_way boolean)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT c.tab, c.attname, k.conname, p.conrelid::regclass, p.conname, t.relispartition,
+           k.conislocal AND k.conname <> p.conname
+      FROM snowflake_convert_columns(rel, col) AS c
+      JOIN pg_class AS t ON t.oid = c.tab
+      JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'n' AND k.conkey[1] = c.attnum
+      JOIN pg_inherits ON inhrelid = c.tab
+      JOIN pg_attribute AS a ON a.attrelid = inhparent AND a.attname = c.attname
+      JOIN pg_constraint AS p ON p.conrelid = inhparent AND p.contype = 'n' AND p.conkey[1] = a.attnum
+     WHERE c.is_narrow AND k.coninhcount > 0;
+END;
+COMMENT ON FUNCTION snowflake_convert_not_nulls(regclass, name) IS
+'internal: inherited NOT NULL constraints of columns that become bigint, and whether they keep them from that';
+
 CREATE FUNCTION snowflake_convert_statements(rel regclass, col name)
 RETURNS TABLE (tab regclass, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH columns AS MATERIALIZED (
+    WITH RECURSIVE columns AS MATERIALIZED (
         SELECT c.*, a.attidentity, t.relispartition,
                c.is_key AND bool_or(c.is_key AND NOT snowflake_convert_is_done(c.tab, c.attnum)) OVER ()
                AS wants_default
@@ -463,20 +492,41 @@ BEGIN ATOMIC
         SELECT c.tab, snowflake_convert_sequence(c.tab, c.attnum) AS sequence
           FROM columns AS c
          WHERE c.wants_default
-    ), steps(step, tab, statement) AS (
-        SELECT 1, tab, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname)
+    ), not_nulls AS MATERIALIZED (
+        SELECT * FROM snowflake_convert_not_nulls(rel, col) WHERE NOT is_partition
+    ), not_inherited(tab, attname, conname, height) AS (
+        -- while a parent's is not inherited, its inheritors' stay as they are;
+        -- what itself is inherited cannot be altered, so all ancestors' are
+        SELECT parent, attname, parent_conname, 1 FROM not_nulls WHERE is_in_the_way
+        UNION
+        SELECT n.parent, n.attname, n.parent_conname, i.height + 1
+          FROM not_inherited AS i
+          JOIN not_nulls AS n ON (n.tab, n.attname) = (i.tab, i.attname)
+    ), ancestors AS (
+        SELECT tab, conname, max(height) AS height
+          FROM not_inherited
+         GROUP BY tab, conname
+    ), steps(step, place, tab, statement) AS (
+        SELECT 1, 0, tab, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname)
           FROM foreign_keys
         UNION ALL
         -- an inheritor's identity is its own, a partition's its parent's
-        SELECT 2, tab, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
+        SELECT 2, 0, tab, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
           FROM columns
          WHERE wants_default AND is_inherited AND NOT relispartition AND attidentity <> ''
         UNION ALL
-        SELECT 3, tab, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
+        -- from the top down, and back from the bottom up
+        SELECT 3, -height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I NO INHERIT', tab, conname)
+          FROM ancestors
+        UNION ALL
+        SELECT 4, 0, tab, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
           FROM actions
          GROUP BY tab
         UNION ALL
-        SELECT 4, tab, format('DROP SEQUENCE %s', sequence)
+        SELECT 5, height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I INHERIT', tab, conname)
+          FROM ancestors
+        UNION ALL
+        SELECT 6, 0, tab, format('DROP SEQUENCE %s', sequence)
           FROM sequences AS s
          WHERE sequence IS NOT NULL
            AND NOT EXISTS (SELECT FROM pg_depend AS d
@@ -487,17 +537,17 @@ BEGIN ATOMIC
                                     JOIN columns AS c ON (c.tab, c.attnum) = (f.adrelid, f.adnum)
                                    WHERE f.oid = d.objid AND c.wants_default)))
         UNION ALL
-        SELECT 5, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
+        SELECT 7, 0, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
           FROM foreign_keys
         UNION ALL
-        SELECT 6, tab, format('COMMENT ON CONSTRAINT %I ON %s IS %L', conname, tab,
+        SELECT 8, 0, tab, format('COMMENT ON CONSTRAINT %I ON %s IS %L', conname, tab,
                               obj_description(oid, 'pg_constraint'))
           FROM foreign_keys
          WHERE obj_description(oid, 'pg_constraint') IS NOT NULL
     )
     SELECT tab, statement || ';'
       FROM steps
-     ORDER BY step, tab <> rel, tab::text COLLATE "C", statement COLLATE "C";
+     ORDER BY step, place, tab <> rel, tab::text COLLATE "C", statement COLLATE "C";
 END;
 COMMENT ON FUNCTION snowflake_convert_statements(regclass, name) IS
 'internal: the statements that convert a column, in order, and the table that each is about';
@@ -538,6 +588,12 @@ BEGIN ATOMIC
         SELECT format('%s, of a table of type %s', description, format_type(reloftype, NULL))
           FROM narrow
          WHERE reloftype <> 0
+        UNION
+        -- attached, it gives up its own
+        SELECT format('NOT NULL constraint %I of partition %s, of its own: detach and attach the partition first',
+                      conname, tab)
+          FROM snowflake_convert_not_nulls(rel, col)
+         WHERE is_partition AND is_in_the_way
         UNION
         -- a partition key's columns depend on their own table
         SELECT format('%s, in its partition key', description)
@@ -889,7 +945,9 @@ CREATE TABLE %1$I.snowflake_registry (
     is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
     history text NOT NULL,
     grants_from timestamptz NOT NULL,
-    longest_lease interval NOT NULL
+    high_water timestamptz NOT NULL,
+    longest_lease interval NOT NULL,
+    largest_lead interval NOT NULL
 );
 COMMENT ON TABLE %1$I.snowflake_registry IS
 'one row: what the registry remembers of itself';
@@ -897,12 +955,18 @@ COMMENT ON COLUMN %1$I.snowflake_registry.history IS
 'the system identifier and the timeline that leases were granted in';
 COMMENT ON COLUMN %1$I.snowflake_registry.grants_from IS
 'until then nobody gets a worker id that he does not hold already';
+COMMENT ON COLUMN %1$I.snowflake_registry.high_water IS
+'no id of a lease that the last switch-over has lost lies at or beyond';
 COMMENT ON COLUMN %1$I.snowflake_registry.longest_lease IS
 'no lease was granted for longer';
+COMMENT ON COLUMN %1$I.snowflake_registry.largest_lead IS
+'no server was let further ahead of this one''s clock, but for its lease';
 
 -- Since when a worker id may be granted to somebody else.  A failover, or a
--- restore, may have lost leases: nobody gets one of those before its holder
--- has come forward, or must have given up.
+-- restore, may have lost leases, renewals and promises: nobody gets a worker
+-- id before its holder has come forward, or must have given up; and then he
+-- begins after all that can have been promised.  Nobody goes on with a row
+-- that is left from before: its incarnation is one that was never granted.
 CREATE FUNCTION %1$I.snowflake_lease_grants_from()
 RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -911,44 +975,54 @@ AS $body$
 DECLARE
     present text := (SELECT system_identifier FROM pg_control_system())
                     || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
-    known %1$I.snowflake_registry;
 BEGIN
     -- a lease that was answered has to survive a crash
     IF current_setting('synchronous_commit') IN ('off', 'local') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    SELECT * INTO STRICT known FROM %1$I.snowflake_registry;
-    IF known.history <> present THEN
-        UPDATE %1$I.snowflake_registry
-           SET history = present,
-               grants_from = clock_timestamp() + longest_lease
-        RETURNING * INTO known;
+    UPDATE %1$I.snowflake_registry
+       SET history = present,
+           grants_from = clock_timestamp() + longest_lease,
+           high_water = greatest(high_water, clock_timestamp() + longest_lease + largest_lead)
+     WHERE history <> present;
+    IF FOUND THEN
+        UPDATE %1$I.snowflake_lease
+           SET incarnation = incarnation + 4294967296, leased_at = NULL;
     END IF;
-    RETURN known.grants_from;
+    RETURN (SELECT grants_from FROM %1$I.snowflake_registry);
 END
 $body$;
 COMMENT ON FUNCTION %1$I.snowflake_lease_grants_from() IS
 'internal: since when worker ids may be granted to others';
 
--- How long a lease lasts.  One that is longer than any before is granted in
--- full from the next renewal on, so that no failover loses it together with
--- the knowledge how long it was.
-CREATE FUNCTION %1$I.snowflake_lease_duration(wanted interval)
-RETURNS interval
+-- How long a lease lasts, and how far a promise goes.  What is more than ever
+-- before is granted from the next renewal on, so that no failover loses it
+-- together with the knowledge of it.  A claim leaves that to the renewal right
+-- after it, lest both be lost.
+CREATE FUNCTION %1$I.snowflake_lease_limit(
+    INOUT duration interval,
+    INOUT promise timestamptz)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $body$
 DECLARE
-    longest interval := (SELECT longest_lease FROM %1$I.snowflake_registry);
+    known %1$I.snowflake_registry;
+    lead interval := promise - clock_timestamp() - duration;
 BEGIN
-    UPDATE %1$I.snowflake_registry SET longest_lease = wanted
-     WHERE longest_lease < wanted;
-    RETURN least(wanted, longest);
+    SELECT * INTO STRICT known FROM %1$I.snowflake_registry;
+    IF duration > known.longest_lease OR lead > known.largest_lead THEN
+        UPDATE %1$I.snowflake_registry
+           SET longest_lease = greatest(longest_lease, duration),
+               largest_lead = greatest(largest_lead,
+                                       date_trunc('second', lead) + interval '1 s');
+    END IF;
+    duration := least(duration, known.longest_lease);
+    promise := least(promise, clock_timestamp() + duration + known.largest_lead);
 END
 $body$;
-COMMENT ON FUNCTION %1$I.snowflake_lease_duration(interval) IS
-'internal: how long a lease lasts for which so long is wanted';
+COMMENT ON FUNCTION %1$I.snowflake_lease_limit(interval, timestamptz) IS
+'internal: how long a lease lasts, and how far a promise goes, for which so much is wanted';
 
 -- Which worker id a claim gets; NULL: none.
 CREATE FUNCTION %1$I.snowflake_lease_choose(
@@ -973,29 +1047,23 @@ DECLARE
     is_same boolean := coalesce(place = previous_place, false)
                        AND coalesce(wanted_worker_id = previous_worker_id, true);
     is_grace boolean := clock_timestamp() < %1$I.snowflake_lease_grants_from();
-    known_incarnation bigint;
+    floor timestamptz := (SELECT high_water FROM %1$I.snowflake_registry);
 BEGIN
-    -- its own, which nobody else has had since
-    IF is_same AND (is_held OR NOT is_grace) THEN
-        SELECT worker_id, true INTO chosen_worker_id, continues
-          FROM %1$I.snowflake_lease
+    -- its own, which nobody else has had since; within the grace after a
+    -- failover, who still holds it knows better than what is left here
+    SELECT worker_id, true INTO chosen_worker_id, continues
+      FROM %1$I.snowflake_lease
+     WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
+       AND is_same AND holder = place
+       AND (incarnation = previous_incarnation OR leased_at = previous_leased_at);
+    IF NOT FOUND AND is_grace AND is_same AND is_held AND NOT EXISTS (
+        SELECT FROM %1$I.snowflake_lease
          WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
-           AND holder = place
-           AND (incarnation = previous_incarnation OR leased_at = previous_leased_at);
-        IF FOUND THEN
-            RETURN;
-        END IF;
+           AND holder <> place AND leased_at IS NOT NULL) THEN
+        chosen_worker_id := previous_worker_id;
+        continues := true;
     END IF;
-
-    IF is_grace THEN
-        -- its own, which this registry does not know of, or not all
-        SELECT incarnation INTO known_incarnation FROM %1$I.snowflake_lease
-         WHERE datacenter_id = datacenter AND worker_id = previous_worker_id;
-        IF is_same AND is_held AND
-           previous_incarnation > coalesce(known_incarnation, 0) THEN
-            chosen_worker_id := previous_worker_id;
-            continues := true;
-        END IF;
+    IF chosen_worker_id IS NOT NULL OR is_grace THEN
         RETURN;
     END IF;
 
@@ -1020,7 +1088,7 @@ BEGIN
      WHERE id < worker_ids
        AND (id = wanted_worker_id OR wanted_worker_id IS NULL)
        AND coalesce(expires_at <= clock_timestamp() OR holder = place, true)
-     ORDER BY coalesce(high_water > server_clock, false),
+     ORDER BY greatest(high_water, floor) > server_clock,
               coalesce(holder = previous_place
                        AND incarnation = previous_incarnation, false) DESC,
               coalesce(holder = place, false) DESC,
@@ -1112,14 +1180,16 @@ BEGIN
     IF NOT choice.continues THEN
         SELECT high_water INTO begins_at FROM %1$I.snowflake_lease
          WHERE datacenter_id = datacenter AND worker_id = granted_worker_id;
-        begins_at := coalesce(begins_at, '-infinity');
+        begins_at := greatest(begins_at, (SELECT high_water FROM %1$I.snowflake_registry));
     END IF;
     INSERT INTO %1$I.snowflake_lease AS lease
     VALUES (datacenter, granted_worker_id, place, server_name,
             inet_client_addr(),
             CASE WHEN choice.continues THEN previous_incarnation ELSE 0 END + 1,
             '-infinity', clock_timestamp(),
-            clock_timestamp() + %1$I.snowflake_lease_duration(duration))
+            clock_timestamp()
+            + least(duration, (SELECT longest_lease
+                                 FROM %1$I.snowflake_registry)))
     ON CONFLICT (datacenter_id, worker_id) DO UPDATE
        SET holder = excluded.holder,
            name = excluded.name,
@@ -1147,19 +1217,26 @@ CREATE FUNCTION %1$I.snowflake_lease_renew(
     promise timestamptz,
     duration interval,
     OUT granted_incarnation bigint,
-    OUT granted_duration interval)
+    OUT granted_duration interval,
+    OUT granted_promise timestamptz)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '5s'
 AS $body$
+DECLARE
+    granted record;
 BEGIN
+    -- before the row that follows, as in a claim: so they wait for each other
+    LOCK TABLE %1$I.snowflake_lease IN ROW EXCLUSIVE MODE;
     PERFORM %1$I.snowflake_lease_grants_from();
-    granted_duration := %1$I.snowflake_lease_duration(duration);
+    granted := %1$I.snowflake_lease_limit(duration, promise);
+    granted_duration := granted.duration;
+    granted_promise := granted.promise;
     UPDATE %1$I.snowflake_lease
        SET name = server_name,
            address = inet_client_addr(),
            incarnation = incarnation + 1,
-           high_water = greatest(high_water, promise),
+           high_water = greatest(high_water, granted_promise),
            expires_at = clock_timestamp() + granted_duration
      WHERE datacenter_id = datacenter
        AND worker_id = leased_worker_id
@@ -1185,6 +1262,8 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '5s'
 AS $body$
 BEGIN
+    -- before the row that follows, as in a claim: so they wait for each other
+    LOCK TABLE %1$I.snowflake_lease IN ROW EXCLUSIVE MODE;
     PERFORM %1$I.snowflake_lease_grants_from();
     UPDATE %1$I.snowflake_lease
        SET high_water = mark, leased_at = NULL, expires_at = clock_timestamp()
@@ -1201,13 +1280,14 @@ COMMENT ON FUNCTION %1$I.snowflake_lease_release(integer, integer, text,
 'give a lease back; no id of it lies at or beyond the mark';
 
 REVOKE EXECUTE ON FUNCTION %1$I.snowflake_lease_grants_from,
-    %1$I.snowflake_lease_duration, %1$I.snowflake_lease_choose,
+    %1$I.snowflake_lease_limit, %1$I.snowflake_lease_choose,
     %1$I.snowflake_lease_refusal, %1$I.snowflake_lease_claim,
     %1$I.snowflake_lease_renew, %1$I.snowflake_lease_release FROM PUBLIC;
 
-INSERT INTO %1$I.snowflake_registry (history, grants_from, longest_lease)
+INSERT INTO %1$I.snowflake_registry
+    (history, grants_from, high_water, longest_lease, largest_lead)
 SELECT system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8),
-       '-infinity', '10 min'
+       '-infinity', '-infinity', '10 min', '1 s'
   FROM pg_control_system();
 
     $script$, home);

@@ -96,6 +96,8 @@ SELECT * FROM snowflake_activity(NULL, 'id', '1 hour');
 SELECT * FROM snowflake_activity('pages', NULL, '1 hour');
 SELECT * FROM snowflake_activity('pages', 'id', NULL);
 SELECT * FROM snowflake_activity(0, 'id', '1 hour');
+SELECT * FROM snowflake_activity('pages', 'idx', '1 hour');
+SELECT * FROM snowflake_activity('pg_class', 'relname', '1 hour');
 \set VERBOSITY sqlstate
 SELECT * FROM snowflake_activity('pages', 'id"; DROP TABLE pages; --', '1 hour');
 \set VERBOSITY terse

@@ -225,15 +225,19 @@ SELECT history <> 'another/00000001' AS is_known,
   FROM snowflake_registry;
 SELECT pg_temp.claim('h', 'h 2 25');
 SELECT pg_temp.claim('h', 'h 2 25 held');
-SELECT pg_temp.renew('h', 2, 26, pg_temp.day(1));
+SELECT pg_temp.renew('h', 2, 26, pg_temp.day(1)) AS lost;
+SELECT pg_temp.renew('h', 2, 4294967322, pg_temp.day(1));
 -- even where the registry has not heard of it
 SELECT pg_temp.claim('i', 'i 0 7');
 SELECT pg_temp.claim('i', 'i 0 7 held');
-SELECT pg_temp.claim('j', 'j 2 27 held') AS older;
-SELECT pg_temp.claim('j', 'j 2 28 held') AS newer;
+SELECT pg_temp.claim('j', 'j 3 1 held') AS lost;
+SELECT pg_temp.claim('j', 'j 2 99 held') AS known;
 SELECT pg_temp.claim('k', 'j 2 99 held') AS copy;
 SELECT pg_temp.claim('j', 'j 2 99 held', wanted => 1) AS another_wanted;
-UPDATE snowflake_registry SET grants_from = now();
+-- then others do, after all that may have been promised
+SELECT high_water - grants_from BETWEEN largest_lead AND largest_lead + interval '1 s' AS is_floor
+  FROM snowflake_registry;
+UPDATE snowflake_registry SET grants_from = now(), high_water = pg_temp.day(5);
 SELECT pg_temp.claim('k', 'k 2 99 held');
 
 -- leases answered are on disk
@@ -248,7 +252,7 @@ RESET synchronous_commit;
 -- without it the extension is what it was
 DROP VIEW pg_temp.leases;
 DROP TABLE snowflake_lease, snowflake_registry;
-DROP FUNCTION snowflake_lease_grants_from, snowflake_lease_duration, snowflake_lease_choose,
+DROP FUNCTION snowflake_lease_grants_from, snowflake_lease_limit, snowflake_lease_choose,
   snowflake_lease_refusal, snowflake_lease_claim, snowflake_lease_renew, snowflake_lease_release;
 SELECT snowflake_nextval() > 0 AS issues;
 -- and it can be made anew, where the extension is by then

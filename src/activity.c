@@ -84,6 +84,31 @@ relation_name(Oid relation)
 }
 
 /*
+ * The column's name as a query may have it; ERROR 42703 if there is none,
+ * 42804 if it holds no ids.
+ */
+static const char *
+column_name(Oid relation, const char *name)
+{
+	AttrNumber	number = get_attnum(relation, name);
+	Oid			type;
+
+	if (number == InvalidAttrNumber)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_COLUMN),
+				 errmsg("column \"%s\" of relation \"%s\" does not exist",
+						name, get_rel_name(relation))));
+	type = getBaseType(get_atttype(relation, number));
+	if (type != INT8OID && type != INT4OID && type != INT2OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("column \"%s\" of relation \"%s\" has type %s",
+						name, get_rel_name(relation), format_type_be(type)),
+				 errhint("Give a column that holds ids: its type is bigint.")));
+	return quote_identifier(name);
+}
+
+/*
  * The query.  Our own functions are in the schema that this one is in, and
  * everything else in pg_catalog: the function's search_path is that.  The ids
  * are cast, for our functions to match exactly whatever overloads there are;
@@ -93,7 +118,9 @@ static char *
 build_query(FunctionCallInfo fcinfo)
 {
 	const char *schema = quote_identifier(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)));
-	const char *column = quote_identifier(NameStr(*PG_GETARG_NAME(ARG_COL)));
+	const char *table = relation_name(PG_GETARG_OID(ARG_REL));
+	const char *column = column_name(PG_GETARG_OID(ARG_REL),
+									 NameStr(*PG_GETARG_NAME(ARG_COL)));
 	StringInfoData query;
 
 	initStringInfo(&query);
@@ -106,7 +133,7 @@ build_query(FunctionCallInfo fcinfo)
 					 " WHERE r.%s IS NOT NULL",
 					 bucket_expression(PG_GETARG_INTERVAL_P(ARG_BUCKET)),
 					 schema, schema, schema, column,
-					 relation_name(PG_GETARG_OID(ARG_REL)), column);
+					 table, column);
 	if (!PG_ARGISNULL(ARG_SINCE))
 		appendStringInfo(&query, " AND r.%s >= %s.snowflake_min_id($2)",
 						 column, schema);
@@ -124,7 +151,8 @@ build_query(FunctionCallInfo fcinfo)
  *		-> setof (bucket timestamptz, datacenter_id integer,
  *				  worker_id integer, ids bigint)
  *		since and until may be null: open.  ERROR 22004 for another null,
- *		22023 for a bad bucket, 22003 for what is no id.
+ *		22023 for a bad bucket, 42703 and 42804 for a column without ids, 22003
+ *		for what is no id.
  */
 Datum
 snowflake_activity(PG_FUNCTION_ARGS)

@@ -179,7 +179,7 @@ read_state_file(StateFile *file)
 		return false;
 	if (size < 0)
 	{
-		set_fault(HIGHWATER_DAMAGED, psprintf("it cannot be read: %m"));
+		set_fault(HIGHWATER_UNREADABLE, psprintf("it cannot be read: %m"));
 		return false;
 	}
 	if (size < (ssize_t) (2 * sizeof(uint32) + sizeof(checksum)) ||
@@ -339,7 +339,7 @@ begin_lease(const Lease *lease)
 		highwater_state->lease.ends_us = 0;
 	else
 		ereport(LOG,
-				(errmsg("worker_id %d is still leased to this server",
+				(errmsg("snowflake worker_id %d is still leased to this server",
 						lease->worker_id)));
 }
 
@@ -361,6 +361,7 @@ read_start(HighwaterStart *start)
 
 	if (node_is_leased())
 		begin_lease(&file.lease);
+
 	previous = layout_of_file(&file);
 	if (same_layout(layout, &previous))
 	{
@@ -436,7 +437,10 @@ highwater_startup(HighwaterState *shared_state, int tranche_id,
 	on_shmem_exit(close_at_shutdown, (Datum) 0);
 }
 
-/* ERROR XX001 or 0A000 if the state file that was found cannot be trusted. */
+/*
+ * ERROR XX001, 58030 or 0A000 if the state file that was found cannot be
+ * trusted, or read.
+ */
 void
 highwater_require_sound(void)
 {
@@ -451,6 +455,14 @@ highwater_require_sound(void)
 				 errdetail("The file in the data directory: %s.",
 						   highwater_state->fault_detail),
 				 errhint("Install the version of the extension that wrote it, and restart the server.")));
+	if (highwater_state->fault == HIGHWATER_UNREADABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_IO_ERROR),
+				 errmsg("snowflake ids cannot be issued because file \"%s\" could not be read",
+						HIGHWATER_FILE),
+				 errdetail("The file in the data directory: %s.",
+						   highwater_state->fault_detail),
+				 errhint("Mend its owner and mode, or the disk, and restart the server.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("snowflake ids cannot be issued because file \"%s\" is damaged",

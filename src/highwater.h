@@ -25,6 +25,7 @@ typedef enum HighwaterFault
 {
 	HIGHWATER_SOUND,
 	HIGHWATER_DAMAGED,
+	HIGHWATER_UNREADABLE,
 	HIGHWATER_TOO_NEW
 } HighwaterFault;
 

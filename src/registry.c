@@ -22,7 +22,11 @@
  * - Each claim and each renewal has a number, the incarnation, and a lease is
  *	 renewed by its present one: so what was sent once and arrives late, or
  *	 from a copy of the data directory, changes nothing.  A copy is known by
- *	 its place (see lease.c), and gets a worker id of its own.
+ *	 its place (see lease.c), and gets a worker id of its own.  An answer that
+ *	 comes late is not taken, either.
+ * - A registry that has failed over may have forgotten its newest leases and
+ *	 promises.  It grants nothing to newcomers until those are over, and no
+ *	 promise goes further than it would know even then.
  * - A restart within the lease, in the same place, goes on without asking.
  * - A server that stops moves the mark no more, and has that on disk, before
  *	 it gives the worker id back.
@@ -57,6 +61,9 @@
 #define ATTEMPT_MIN_US INT64CONST(1000000)
 #define RETRY_MAX_US INT64CONST(5000000)
 #define RETRY_MIN_US INT64CONST(200000)
+
+/* How long the end of the server may wait for it. */
+#define RELEASE_US INT64CONST(2000000)
 
 /* parameters */
 int			registry_lease_duration_s = 600;
@@ -125,7 +132,8 @@ find_registry(Remote *remote)
 	static const RemoteArguments none = {0};
 	PGresult   *result =
 		remote_query(remote,
-					 "SELECT pg_catalog.quote_ident(nspname)"
+					 "SELECT pg_catalog.quote_ident(nspname),"
+					 " pg_catalog.to_regproc(pg_catalog.quote_ident(nspname) || '.snowflake_lease_claim') IS NOT NULL"
 					 " FROM pg_catalog.pg_extension"
 					 " JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace"
 					 " WHERE extname = 'snowflake'",
@@ -139,6 +147,13 @@ find_registry(Remote *remote)
 		remote->is_refused = true;
 		strlcpy(remote->reason,
 				"the database has no extension \"snowflake\"",
+				REMOTE_REASON_SIZE);
+	}
+	else if (remote_get_number(result, 1) == 0)
+	{
+		remote->is_refused = true;
+		strlcpy(remote->reason,
+				"the database is no registry: snowflake_registry_create() has not been called",
 				REMOTE_REASON_SIZE);
 	}
 	else
@@ -157,17 +172,14 @@ add_duration(RemoteArguments *arguments)
 }
 
 /*
- * Renews a lease, with a promise as far ahead of the clock, and of the ids,
- * as it is to last.  The lease is changed only if it is granted.
+ * Renews a lease, with a promise as far ahead of the clock as it is to last;
+ * the registry may grant less of both.  The lease is changed only if so.
  */
 static Answer
 renew(Remote *remote, const char *schema, Lease *lease)
 {
 	int64		asked_us = lease_clock_us();
-	TimestampTz newest = Max(GetCurrentTimestamp(),
-							 layout_tick_start(node_layout(),
-											   highwater_mark()));
-	TimestampTz promise = Max(lease->promise, newest + lease_duration_us());
+	TimestampTz promise = GetCurrentTimestamp() + lease_duration_us();
 	RemoteArguments arguments = {0};
 	PGresult   *result;
 	Answer		answer = ANSWER_REFUSED;
@@ -181,7 +193,8 @@ renew(Remote *remote, const char *schema, Lease *lease)
 	add_duration(&arguments);
 	result = remote_query(remote,
 						  psprintf("SELECT granted_incarnation,"
-								   " (extract(epoch FROM granted_duration) * 1000000)::bigint"
+								   " (extract(epoch FROM granted_duration) * 1000000)::bigint,"
+								   " granted_promise"
 								   " FROM %s.snowflake_lease_renew($1, $2, $3, $4, $5, $6, $7)",
 								   schema),
 						  &arguments);
@@ -193,7 +206,8 @@ renew(Remote *remote, const char *schema, Lease *lease)
 		int64		granted_us = remote_get_number(result, 1);
 
 		lease->incarnation = remote_get_number(result, 0);
-		lease->promise = promise;
+		lease->promise = Max(lease->promise,
+							 remote_get_number(result, 2));
 
 		/* a tenth is the margin */
 		lease->ends_us = asked_us + granted_us - granted_us / 10;
@@ -229,6 +243,7 @@ static Answer
 claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 {
 	Lease	   *lease = &tenancy->lease;
+	TimestampTz promise = lease->promise;
 	RemoteArguments arguments = {0};
 	PGresult   *result;
 
@@ -262,16 +277,21 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 		return ANSWER_REFUSED;
 	}
 
-	/* it is good for ids after the renewal that follows */
+	/*
+	 * It is good for ids after the renewal that follows.  What was promised
+	 * for the same worker id is not taken back: the mark may be near it, and
+	 * a registry that was switched over may not know of it.
+	 */
 	memset(lease, 0, sizeof(*lease));
 	strlcpy(lease->holder, lease_place(), LEASE_PLACE_SIZE);
 	lease->datacenter_id = node_datacenter_id;
 	lease->worker_id = (int32) remote_get_number(result, 0);
 	lease->incarnation = remote_get_number(result, 1);
 	lease->leased_at = remote_get_number(result, 2);
-	lease->promise = DT_NOBEGIN;
+	lease->promise = promise;
 	if (!remote_is_null(result, 3))
 	{
+		lease->promise = DT_NOBEGIN;
 		tenancy->has_begin = true;
 		tenancy->begins_at = remote_get_number(result, 3);
 	}
@@ -288,14 +308,15 @@ take(Tenancy *tenancy)
 	tenancy->has_begin = false;
 }
 
-/* The lease is another's, or nobody's: no id may come any more. */
+/* The lease is over, or another's: no id may come any more. */
 static void
-lose(const Lease *held)
+lose(const Lease *held, const char *why)
 {
-	ereport(LOG,
-			(errmsg("worker_id %d is leased to this server no more",
-					held->worker_id)));
 	highwater_lose_lease();
+	ereport(LOG,
+			(errmsg("snowflake worker_id %d is leased to this server no more",
+					held->worker_id),
+			 errdetail("%s", _(why))));
 }
 
 /*
@@ -327,7 +348,8 @@ ask_connected(Remote *remote, Tenancy *tenancy)
 	if (answer == ANSWER_NONE)
 		return answer;
 	if (is_held && (answer == ANSWER_REFUSED || tenancy->has_begin))
-		lose(&held);
+		lose(&held,
+			 gettext_noop("The registry does not know of the lease."));
 	if (answer == ANSWER_REFUSED)
 		return answer;
 
@@ -385,7 +407,7 @@ note_failure(const Remote *remote, Answer answer, char *last_reason)
 		return;
 	strlcpy(last_reason, reason, HIGHWATER_REASON_SIZE);
 	ereport(WARNING,
-			(errmsg("the registry of worker ids has not granted a lease"),
+			(errmsg("the registry has not granted a lease on a snowflake worker_id"),
 			 errdetail("%s", remote->reason)));
 }
 
@@ -398,12 +420,12 @@ note_grant(const Tenancy *tenancy, bool was_held, char *last_reason)
 
 	if (!was_held)
 		ereport(LOG,
-				(errmsg("worker_id %d of datacenter_id %d is leased to this server until %s",
+				(errmsg("snowflake worker_id %d of datacenter_id %d is leased to this server until %s",
 						lease->worker_id, lease->datacenter_id,
 						timestamptz_to_str(GetCurrentTimestamp() + left_us))));
 	else if (last_reason[0] != '\0')
 		ereport(LOG,
-				(errmsg("the lease on worker_id %d has been renewed",
+				(errmsg("the lease on snowflake worker_id %d has been renewed",
 						lease->worker_id)));
 	last_reason[0] = '\0';
 }
@@ -418,8 +440,10 @@ ask(Tenancy *tenancy)
 	bool		was_held;
 	Answer		answer = ANSWER_NONE;
 
+	/* an answer must not come when what it grants is over */
 	remote.deadline_us = lease_clock_us() +
-		part_of_duration_us(4, ATTEMPT_MIN_US, ATTEMPT_MAX_US);
+		Min(part_of_duration_us(4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
+			lease_duration_us() * 3 / 4);
 	if (remote_connect(&remote, node_registry))
 		answer = ask_connected(&remote, tenancy);
 	remote_close(&remote);
@@ -453,7 +477,7 @@ release(Tenancy *tenancy)
 		return;
 
 	/* out of reach: then it stays ours, for a restart that comes in time */
-	remote.deadline_us = lease_clock_us() + ATTEMPT_MIN_US;
+	remote.deadline_us = lease_clock_us() + RELEASE_US;
 	if (remote_connect(&remote, node_registry) &&
 		(schema = find_registry(&remote)) != NULL &&
 		highwater_give_lease_up(&lease, &mark))
@@ -472,7 +496,7 @@ release(Tenancy *tenancy)
 							  &arguments);
 		if (result != NULL && remote_get_number(result, 0) != 0)
 			ereport(LOG,
-					(errmsg("worker_id %d has been given back to the registry",
+					(errmsg("snowflake worker_id %d has been given back to the registry",
 							lease.worker_id)));
 		else if (result != NULL)
 			strlcpy(remote.reason, "it has been leased once more since",
@@ -481,7 +505,7 @@ release(Tenancy *tenancy)
 	}
 	if (remote.reason[0] != '\0')
 		ereport(LOG,
-				(errmsg("worker_id %d could not be given back to the registry",
+				(errmsg("snowflake worker_id %d could not be given back to the registry",
 						lease.worker_id),
 				 errdetail("%s", remote.reason)));
 	remote_close(&remote);
@@ -509,7 +533,9 @@ next_attempt_us(Answer answer, int64 asked_us)
 	highwater_read_lease(&lease);
 	if (answer != ANSWER_GRANTED || lease.promise <= GetCurrentTimestamp())
 		return retry_us;
-	return asked_us + lease_duration_us() / 3;
+
+	/* the registry may have granted less than was asked for */
+	return Max(retry_us, asked_us + (lease.ends_us - asked_us) / 3);
 }
 
 /* The worker: keeps the lease. */
@@ -556,7 +582,8 @@ registry_worker_main(Datum main_arg)
 		highwater_read_lease(&lease);
 		now_us = lease_clock_us();
 		if (is_held && !lease_is_valid(&lease, now_us) && lease.ends_us != 0)
-			lose(&lease);
+			lose(&lease,
+				 gettext_noop("It has not been renewed in time."));
 		is_held = lease_is_valid(&lease, now_us);
 		if (is_held)
 			wake_us = Min(wake_us, lease.ends_us);

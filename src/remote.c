@@ -154,6 +154,27 @@ keep_reason(Remote *remote, const char *message)
 	pfree(text);
 }
 
+/*
+ * Keeps what the server says beside an answer, instead of libpq's writing it
+ * into the log.  A warning tells that the answer is not safe: somebody has
+ * ended the wait for a synchronous standby.
+ */
+static void
+heed_notice(void *arg, const PGresult *notice)
+{
+	Remote	   *remote = arg;
+	const char *severity = PQresultErrorField(notice,
+											  PG_DIAG_SEVERITY_NONLOCALIZED);
+	const char *message = PQresultErrorField(notice,
+											 PG_DIAG_MESSAGE_PRIMARY);
+
+	if (severity == NULL || message == NULL ||
+		strcmp(severity, "WARNING") != 0)
+		return;
+	remote->is_warned = true;
+	strlcpy(remote->reason, message, REMOTE_REASON_SIZE);
+}
+
 /* Connects to the one of the hosts that has this number. */
 static bool
 connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
@@ -188,6 +209,7 @@ connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
 		keep_reason(remote, "out of memory");
 		return false;
 	}
+	(void) PQsetNoticeReceiver(remote->connection, heed_notice, remote);
 	while (PQstatus(remote->connection) != CONNECTION_BAD &&
 		   status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED)
 	{
@@ -202,6 +224,22 @@ connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
 		return true;
 	keep_reason(remote, PQerrorMessage(remote->connection));
 	return false;
+}
+
+/*
+ * Until when to try a host, if so many are left with it.  Should it be silent,
+ * there has to be time for the others, and to ask one of them: in a short
+ * lease, too, or when the server stops.
+ */
+static int64
+deadline_of_host(const Remote *remote, int hosts_left)
+{
+	int64		now_us = lease_clock_us();
+	int64		share_us = (remote->deadline_us - now_us) / (hosts_left + 1);
+
+	if (hosts_left == 1)
+		return remote->deadline_us;
+	return now_us + Min(share_us, HOST_PATIENCE_US);
 }
 
 /*
@@ -230,11 +268,8 @@ remote_connect(Remote *remote, const char *conninfo)
 										   remote->deadline_us);
 		for (int i = 0; i < hosts && !is_connected; i++)
 			is_connected = connect_to_host(remote, options, i,
-										   i == hosts - 1 ?
-										   remote->deadline_us :
-										   Min(lease_clock_us() +
-											   HOST_PATIENCE_US,
-											   remote->deadline_us));
+										   deadline_of_host(remote,
+															hosts - i));
 		PQconninfoFree(options);
 	}
 	MemoryContextSwitchTo(caller);
@@ -244,7 +279,7 @@ remote_connect(Remote *remote, const char *conninfo)
 
 /*
  * Sends a statement and waits for its end.  NULL, and a reason, unless it
- * brings rows: what became of it there is not known then.
+ * brings rows, and no warning: what became of it there is not known then.
  */
 PGresult *
 remote_query(Remote *remote, const char *sql,
@@ -254,6 +289,7 @@ remote_query(Remote *remote, const char *sql,
 	PGresult   *result = NULL;
 	PGresult   *next;
 
+	remote->is_warned = false;
 	if (!PQsendQueryParams(connection, sql, arguments->count,
 						   arguments->types, arguments->values,
 						   arguments->lengths, arguments->formats, 1))
@@ -284,6 +320,14 @@ remote_query(Remote *remote, const char *sql,
 		result = next;
 	}
 
+	/* if we were suspended, it may say what is not so any more */
+	if (lease_clock_us() > remote->deadline_us)
+	{
+		remote->is_out_of_time = true;
+		keep_reason(remote, "no answer in time");
+		PQclear(result);
+		return NULL;
+	}
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 	{
 		const char *message = PQresultErrorField(result,
@@ -292,6 +336,12 @@ remote_query(Remote *remote, const char *sql,
 		remote->is_refused = message != NULL;
 		keep_reason(remote, message != NULL ? message :
 					PQerrorMessage(connection));
+		PQclear(result);
+		return NULL;
+	}
+	if (remote->is_warned)
+	{
+		remote->is_refused = true;
 		PQclear(result);
 		return NULL;
 	}

@@ -4,7 +4,8 @@
  *	  coming twice: the generator, the high-water mark, the worker, the disk,
  *	  the clock, and all that stops a server.  The words are DESIGN's; the
  *	  steps are those of src/generator.c and src/highwater.c, by their names.
- *	  What becomes of ids when a standby is promoted is in promotion.pml.
+ *	  What becomes of ids when a standby is promoted is in promotion.pml, and
+ *	  how worker ids are leased, in lease.pml.
  *
  * "make model" tries every order of events within the bounds below.  As it
  * is, no assertion may fail; with any one of the macros at the end of this
