@@ -1034,6 +1034,7 @@ CREATE FUNCTION %1$I.snowflake_lease_choose(
     previous_worker_id integer,
     previous_incarnation bigint,
     previous_leased_at timestamptz,
+    unanswered integer,
     is_held boolean,
     server_name text,
     server_clock timestamptz,
@@ -1049,13 +1050,16 @@ DECLARE
     is_grace boolean := clock_timestamp() < %1$I.snowflake_lease_grants_from();
     floor timestamptz := (SELECT high_water FROM %1$I.snowflake_registry);
 BEGIN
-    -- its own, which nobody else has had since; within the grace after a
+    -- its own, which nobody else has had since, but for what it has asked
+    -- without learning of the answer; within the grace after a
     -- failover, who still holds it knows better than what is left here
     SELECT worker_id, true INTO chosen_worker_id, continues
       FROM %1$I.snowflake_lease
      WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
        AND is_same AND holder = place
-       AND (incarnation = previous_incarnation OR leased_at = previous_leased_at);
+       AND (incarnation = previous_incarnation OR
+            leased_at = previous_leased_at AND
+            incarnation - previous_incarnation BETWEEN 0 AND unanswered);
     IF NOT FOUND AND is_grace AND is_same AND is_held AND NOT EXISTS (
         SELECT FROM %1$I.snowflake_lease
          WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
@@ -1098,7 +1102,7 @@ BEGIN
 END
 $body$;
 COMMENT ON FUNCTION %1$I.snowflake_lease_choose(integer, bigint, integer,
-    text, text, integer, bigint, timestamptz, boolean, text, timestamptz) IS
+    text, text, integer, bigint, timestamptz, integer, boolean, text, timestamptz) IS
 'internal: the worker id that a claim gets; NULL: none';
 
 -- Why a claim gets none.
@@ -1149,6 +1153,7 @@ CREATE FUNCTION %1$I.snowflake_lease_claim(
     previous_worker_id integer,
     previous_incarnation bigint,
     previous_leased_at timestamptz,
+    unanswered integer,
     is_held boolean,
     server_name text,
     server_clock timestamptz,
@@ -1168,8 +1173,8 @@ BEGIN
     LOCK TABLE %1$I.snowflake_lease IN SHARE ROW EXCLUSIVE MODE;
     choice := %1$I.snowflake_lease_choose(
         datacenter, worker_ids, wanted_worker_id, place, previous_place,
-        previous_worker_id, previous_incarnation, previous_leased_at, is_held,
-        server_name, server_clock);
+        previous_worker_id, previous_incarnation, previous_leased_at,
+        unanswered, is_held, server_name, server_clock);
     IF choice.chosen_worker_id IS NULL THEN
         refusal := %1$I.snowflake_lease_refusal(datacenter, worker_ids,
                                                 wanted_worker_id);
@@ -1204,8 +1209,8 @@ BEGIN
 END
 $body$;
 COMMENT ON FUNCTION %1$I.snowflake_lease_claim(integer, bigint, integer,
-    text, text, integer, bigint, timestamptz, boolean, text, timestamptz,
-    interval) IS
+    text, text, integer, bigint, timestamptz, integer, boolean, text,
+    timestamptz, interval) IS
 'lease a worker id to a server: the one that it had, the one that it wants, or any; begins_at is NULL if nobody else has had it since';
 
 CREATE FUNCTION %1$I.snowflake_lease_renew(

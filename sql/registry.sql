@@ -56,7 +56,7 @@ DECLARE
 BEGIN
   SELECT * INTO granted
     FROM snowflake_lease_claim(datacenter, ids, wanted, place, had[1], had[2]::int, had[3]::bigint,
-                               NULL, coalesce(had[4] = 'held', false), name, clock, duration);
+                               NULL, 1, coalesce(had[4] = 'held', false), name, clock, duration);
   RETURN coalesce(regexp_replace(granted.refusal, '\d{4}-\d\d-\d\d [\d:.]+\+00', '(instant)'),
                   format('%s, incarnation %s, %s', granted.granted_worker_id, granted.granted_incarnation,
                          coalesce('begins at ' || pg_temp.told(granted.begins_at), 'goes on')));
@@ -185,7 +185,7 @@ SELECT pg_temp.claim('new', ids => 1);
 SELECT pg_temp.claim('newer', ids => 2);
 -- (and how long those are leased is nothing to wait for)
 SELECT refusal LIKE '%until ' || (SELECT expires_at FROM snowflake_lease WHERE datacenter_id = 1 AND worker_id = 0) || '.' AS first
-  FROM snowflake_lease_claim(1, 1, NULL, 'newest', NULL, NULL, NULL, NULL, false, '', now(), '1 min');
+  FROM snowflake_lease_claim(1, 1, NULL, 'newest', NULL, NULL, NULL, NULL, 0, false, '', now(), '1 min');
 ROLLBACK;
 -- of however many a layout has
 BEGIN;
@@ -216,6 +216,15 @@ SELECT longest_lease FROM snowflake_registry;
 SELECT pg_temp.renew('h', 2, 23, pg_temp.day(1), duration => '1 hour');
 SELECT pg_temp.renew('h', 2, 24, pg_temp.day(1), duration => '1 min');
 SELECT longest_lease FROM snowflake_registry;
+
+-- who does not know of a renewal goes on only if it may have asked for it:
+-- a machine that was duplicated as it ran comes from the same place
+SELECT granted_worker_id, granted_leased_at
+  FROM snowflake_lease_claim(2, 1, NULL, 'twin', NULL, NULL, NULL, NULL, 0, false, '', now(), '1 min') \gset
+SELECT granted_incarnation FROM snowflake_lease_renew(2, 0, 'twin', 1, '', pg_temp.day(1), '1 min');
+SELECT granted_incarnation FROM snowflake_lease_renew(2, 0, 'twin', 2, '', pg_temp.day(1), '1 min');
+SELECT pg_temp.told(begins_at) AS begins FROM snowflake_lease_claim(2, 1, NULL, 'twin', 'twin', 0, 1, :'granted_leased_at', 2, false, '', now(), '1 min');
+SELECT pg_temp.told(begins_at) AS begins FROM snowflake_lease_claim(2, 1, NULL, 'twin', 'twin', 0, 2, :'granted_leased_at', 1, false, '', now(), '1 min');
 
 -- after a failover only those get one who hold it
 UPDATE snowflake_registry SET history = 'another/00000001';
@@ -259,7 +268,7 @@ SELECT snowflake_nextval() > 0 AS issues;
 CREATE SCHEMA "Ids of ""all""";
 ALTER EXTENSION snowflake SET SCHEMA "Ids of ""all""";
 SELECT "Ids of ""all""".snowflake_registry_create();
-SELECT granted_worker_id FROM "Ids of ""all""".snowflake_lease_claim(0, 32, NULL, 'a', NULL, NULL, NULL, NULL, false, '', now(), '1 min');
+SELECT granted_worker_id FROM "Ids of ""all""".snowflake_lease_claim(0, 32, NULL, 'a', NULL, NULL, NULL, NULL, 0, false, '', now(), '1 min');
 SELECT granted_incarnation FROM "Ids of ""all""".snowflake_lease_renew(0, 0, 'a', 1, '', now(), '1 min');
 SELECT "Ids of ""all""".snowflake_lease_release(0, 0, 'a', 2, now());
 SELECT "Ids of ""all""".snowflake_registry_create();

@@ -320,7 +320,7 @@ begin_after_restartpoint(HighwaterStart *start)
 /*
  * Takes the lease up from the state file.  It is good only in the place that
  * it was leased to, where the clock that it is counted on has gone on; and for
- * the node that is configured now.
+ * the node and the registry that are configured now.
  */
 static void
 begin_lease(const Lease *lease)
@@ -334,6 +334,7 @@ begin_lease(const Lease *lease)
 
 	highwater_state->lease = *lease;
 	if (strcmp(lease->holder, lease_place()) != 0 ||
+		lease->registry != node_registry_hash() ||
 		(wanted != NODE_WORKER_ID_UNSET && wanted != lease->worker_id) ||
 		!lease_is_valid(lease, lease_clock_us()))
 		highwater_state->lease.ends_us = 0;

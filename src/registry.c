@@ -75,6 +75,7 @@ typedef struct Tenancy
 	Lease		lease;			/* as the registry has it, or last had it */
 	bool		has_begin;		/* does it begin at an instant? */
 	TimestampTz begins_at;
+	int			unanswered;		/* asked since, and perhaps granted */
 } Tenancy;
 
 /* What came of an attempt. */
@@ -176,8 +177,9 @@ add_duration(RemoteArguments *arguments)
  * the registry may grant less of both.  The lease is changed only if so.
  */
 static Answer
-renew(Remote *remote, const char *schema, Lease *lease)
+renew(Remote *remote, const char *schema, Tenancy *tenancy)
 {
+	Lease	   *lease = &tenancy->lease;
 	int64		asked_us = lease_clock_us();
 	TimestampTz promise = GetCurrentTimestamp() + lease_duration_us();
 	RemoteArguments arguments = {0};
@@ -191,6 +193,7 @@ renew(Remote *remote, const char *schema, Lease *lease)
 	remote_add_text(&arguments, TEXTOID, registry_name);
 	remote_add_instant(&arguments, promise);
 	add_duration(&arguments);
+	tenancy->unanswered++;
 	result = remote_query(remote,
 						  psprintf("SELECT granted_incarnation,"
 								   " (extract(epoch FROM granted_duration) * 1000000)::bigint,"
@@ -201,6 +204,7 @@ renew(Remote *remote, const char *schema, Lease *lease)
 	if (result == NULL)
 		return ANSWER_NONE;
 
+	tenancy->unanswered--;
 	if (!remote_is_null(result, 0))
 	{
 		int64		granted_us = remote_get_number(result, 1);
@@ -211,6 +215,7 @@ renew(Remote *remote, const char *schema, Lease *lease)
 
 		/* a tenth is the margin */
 		lease->ends_us = asked_us + granted_us - granted_us / 10;
+		tenancy->unanswered = 0;
 		answer = ANSWER_GRANTED;
 	}
 	PQclear(result);
@@ -219,8 +224,10 @@ renew(Remote *remote, const char *schema, Lease *lease)
 
 /* What the server had before goes with a claim, for it to get it again. */
 static void
-add_previous(RemoteArguments *arguments, const Lease *previous, bool is_held)
+add_previous(RemoteArguments *arguments, const Tenancy *tenancy, bool is_held)
 {
+	const Lease *previous = &tenancy->lease;
+
 	if (previous->worker_id == LEASE_NONE)
 	{
 		remote_add_null(arguments, TEXTOID);
@@ -235,6 +242,7 @@ add_previous(RemoteArguments *arguments, const Lease *previous, bool is_held)
 		remote_add_number(arguments, INT8OID, previous->incarnation);
 		remote_add_instant(arguments, previous->leased_at);
 	}
+	remote_add_number(arguments, INT4OID, tenancy->unanswered);
 	remote_add_text(arguments, BOOLOID, is_held ? "true" : "false");
 }
 
@@ -255,20 +263,22 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 	else
 		remote_add_number(&arguments, INT4OID, node_effective_worker_id());
 	remote_add_text(&arguments, TEXTOID, lease_place());
-	add_previous(&arguments, lease, is_held);
+	add_previous(&arguments, tenancy, is_held);
 	remote_add_text(&arguments, TEXTOID, registry_name);
 	remote_add_instant(&arguments, GetCurrentTimestamp());
 	add_duration(&arguments);
+	tenancy->unanswered++;
 	result = remote_query(remote,
 						  psprintf("SELECT granted_worker_id, granted_incarnation,"
 								   " granted_leased_at, begins_at, refusal"
 								   " FROM %s.snowflake_lease_claim($1, $2, $3, $4, $5, $6, $7,"
-								   " $8, $9, $10, $11, $12)",
+								   " $8, $9, $10, $11, $12, $13)",
 								   schema),
 						  &arguments);
 	if (result == NULL)
 		return ANSWER_NONE;
 
+	tenancy->unanswered--;
 	if (remote_is_null(result, 0))
 	{
 		strlcpy(remote->reason, PQgetvalue(result, 0, 4),
@@ -282,9 +292,11 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 	 * for the same worker id is not taken back: the mark may be near it, and
 	 * a registry that was switched over may not know of it.
 	 */
+	tenancy->unanswered = 0;
 	memset(lease, 0, sizeof(*lease));
 	strlcpy(lease->holder, lease_place(), LEASE_PLACE_SIZE);
 	lease->datacenter_id = node_datacenter_id;
+	lease->registry = node_registry_hash();
 	lease->worker_id = (int32) remote_get_number(result, 0);
 	lease->incarnation = remote_get_number(result, 1);
 	lease->leased_at = remote_get_number(result, 2);
@@ -339,7 +351,7 @@ ask_connected(Remote *remote, Tenancy *tenancy)
 	is_held = lease_is_valid(&held, lease_clock_us());
 	if (is_held && !tenancy->has_begin)
 	{
-		answer = renew(remote, schema, &tenancy->lease);
+		answer = renew(remote, schema, tenancy);
 		if (answer != ANSWER_REFUSED)
 			return answer;
 	}
@@ -353,7 +365,7 @@ ask_connected(Remote *remote, Tenancy *tenancy)
 	if (answer == ANSWER_REFUSED)
 		return answer;
 
-	answer = renew(remote, schema, &tenancy->lease);
+	answer = renew(remote, schema, tenancy);
 	if (answer == ANSWER_REFUSED)
 		strlcpy(remote->reason, "what it grants is another's at once",
 				REMOTE_REASON_SIZE);
@@ -557,6 +569,8 @@ registry_worker_main(Datum main_arg)
 	if (highwater_state->fault != HIGHWATER_SOUND)
 		proc_exit(0);
 
+	/* whoever was here before us may have asked, and not lived to learn */
+	tenancy.unanswered = 1;
 	highwater_read_lease(&tenancy.lease);
 	highwater_announce_registry(MyLatch);
 	before_shmem_exit(forget_registry, (Datum) 0);
