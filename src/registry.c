@@ -229,6 +229,7 @@ static Answer
 claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 {
 	Lease	   *lease = &tenancy->lease;
+	TimestampTz promise = lease->promise;
 	RemoteArguments arguments = {0};
 	PGresult   *result;
 
@@ -262,16 +263,21 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 		return ANSWER_REFUSED;
 	}
 
-	/* it is good for ids after the renewal that follows */
+	/*
+	 * It is good for ids after the renewal that follows.  What was promised
+	 * for the same worker id is not taken back: the mark may be near it, and
+	 * a registry that was switched over may not know of it.
+	 */
 	memset(lease, 0, sizeof(*lease));
 	strlcpy(lease->holder, lease_place(), LEASE_PLACE_SIZE);
 	lease->datacenter_id = node_datacenter_id;
 	lease->worker_id = (int32) remote_get_number(result, 0);
 	lease->incarnation = remote_get_number(result, 1);
 	lease->leased_at = remote_get_number(result, 2);
-	lease->promise = DT_NOBEGIN;
+	lease->promise = promise;
 	if (!remote_is_null(result, 3))
 	{
+		lease->promise = DT_NOBEGIN;
 		tenancy->has_begin = true;
 		tenancy->begins_at = remote_get_number(result, 3);
 	}
