@@ -149,6 +149,27 @@ keep_reason(Remote *remote, const char *message)
 	pfree(text);
 }
 
+/*
+ * Keeps what the server says beside an answer, instead of libpq's writing it
+ * into the log.  A warning tells that the answer is not safe: somebody has
+ * ended the wait for a synchronous standby.
+ */
+static void
+heed_notice(void *arg, const PGresult *notice)
+{
+	Remote	   *remote = arg;
+	const char *severity = PQresultErrorField(notice,
+											  PG_DIAG_SEVERITY_NONLOCALIZED);
+	const char *message = PQresultErrorField(notice,
+											 PG_DIAG_MESSAGE_PRIMARY);
+
+	if (severity == NULL || message == NULL ||
+		strcmp(severity, "WARNING") != 0)
+		return;
+	remote->is_warned = true;
+	strlcpy(remote->reason, message, REMOTE_REASON_SIZE);
+}
+
 /* Connects to the one of the hosts that has this number. */
 static bool
 connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
@@ -183,6 +204,7 @@ connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
 		keep_reason(remote, "out of memory");
 		return false;
 	}
+	(void) PQsetNoticeReceiver(remote->connection, heed_notice, remote);
 	while (PQstatus(remote->connection) != CONNECTION_BAD &&
 		   status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED)
 	{
@@ -239,7 +261,7 @@ remote_connect(Remote *remote, const char *conninfo)
 
 /*
  * Sends a statement and waits for its end.  NULL, and a reason, unless it
- * brings rows: what became of it there is not known then.
+ * brings rows, and no warning: what became of it there is not known then.
  */
 PGresult *
 remote_query(Remote *remote, const char *sql,
@@ -249,6 +271,7 @@ remote_query(Remote *remote, const char *sql,
 	PGresult   *result = NULL;
 	PGresult   *next;
 
+	remote->is_warned = false;
 	if (!PQsendQueryParams(connection, sql, arguments->count,
 						   arguments->types, arguments->values,
 						   arguments->lengths, arguments->formats, 1))
@@ -287,6 +310,12 @@ remote_query(Remote *remote, const char *sql,
 		remote->is_refused = message != NULL;
 		keep_reason(remote, message != NULL ? message :
 					PQerrorMessage(connection));
+		PQclear(result);
+		return NULL;
+	}
+	if (remote->is_warned)
+	{
+		remote->is_refused = true;
 		PQclear(result);
 		return NULL;
 	}

@@ -38,6 +38,7 @@ typedef struct Remote
 	PGconn	   *connection;
 	bool		is_out_of_time;
 	bool		is_refused;		/* it is there, and has answered an error */
+	bool		is_warned;		/* with a warning, so it is not to be relied on */
 	char		reason[REMOTE_REASON_SIZE]; /* why something has failed */
 } Remote;
 

@@ -1,0 +1,62 @@
+# A registry whose synchronous standby is away: a commit waits for it, and
+# should somebody cancel that wait, the answer comes with a warning that the
+# standby may not have it.  Then it is no lease: after a failover the registry
+# would not know of it.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+# a claim and a renewal, and both once more
+use constant CANCELS => 4;
+
+my $registry =
+  registry_node('registry', 'wal_level = replica', 'max_wal_senders = 4');
+my $server =
+  leased_node('server', $registry, 'snowflake.lease_duration = 20s');
+
+$registry->append_conf('postgresql.conf',
+	"synchronous_standby_names = 'standby'");
+$registry->reload;
+ok( wait_for(
+		sub {
+			$registry->safe_psql('postgres',
+				'SHOW synchronous_standby_names') eq 'standby';
+		}),
+	'the registry waits for a standby');
+$server->start;
+
+my $cancels = 0;
+ok( wait_for(
+		sub {
+			$cancels += $registry->safe_psql('postgres',
+				'SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity'
+				  . " WHERE wait_event = 'SyncRep'"
+				  . " AND application_name = 'snowflake'");
+			return $cancels >= CANCELS;
+		}),
+	'what the server asks for waits for it, and is cancelled');
+is( $registry->safe_psql(
+		'postgres', 'SELECT count(*) FROM snowflake_lease'),
+	1,
+	'the registry has a lease all the same');
+$server->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+my $refusal = refusal_of($server);
+like(
+	$refusal,
+	qr/^The registry answers with an error: canceling wait for synchronous replication/,
+	'but the server does not count on it');
+
+$registry->append_conf('postgresql.conf', "synchronous_standby_names = ''");
+$registry->reload;
+like(scalar first_id($server), qr/^\d+$/, 'until the answer is without doubt');
+
+$server->stop;
+$registry->stop;
+
+done_testing();
