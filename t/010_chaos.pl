@@ -44,18 +44,16 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(rmtree);
-use IPC::Open3;
 use List::Util qw(max min shuffle sum0);
-use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeChaos;
 use SnowflakeTest;
 use Test::More;
-use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
+use Time::HiRes qw(time usleep);
 
 use constant {
 	HOUR => 3600,
-	PATIENCE_S => 120,
 	BITS_BELOW_TICK => 22,
 	SLOWEST_STANDBY_S => 3,
 };
@@ -99,51 +97,25 @@ srand($seed);
 note("seed $seed, synchronous_commit $synchronous_commit, $seconds s");
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $control_file = "$directory/control";
 my $clock_library = build_clock_library($directory);
 my $began = now();
-my $main_pid = $$;
 my %counts;                     # of faults
-my @client_pids;
-
-sub now
-{
-	return clock_gettime(CLOCK_MONOTONIC);
-}
-
-sub log_event
-{
-	my ($text) = @_;
-	note(sprintf '%8.3f %s', time(), $text);
-	return;
-}
+my $chaos = SnowflakeChaos->new(
+	directory => $directory,
+	seed => $seed,
+	batch => \&batch_of);
 
 # ----- clients -----
 
-# What clients are to do, in one line that they read before every batch: a
-# number that grows, an era (see the head), who takes part, and where.
-my $command_number = 0;
+# Who takes part is a kind of clients, or all; for eras see the head.
 my $era = 0;
 
 sub command_clients
 {
 	my ($who, $server) = @_;
 
-	$command_number++;
-	open my $fh, '>', "$control_file.new" or die "$control_file.new: $!";
-	print $fh join("\t", $command_number, $era, $who,
-		$server ? $server->{node}->connstr('postgres') : ''), "\n";
-	close $fh or die "$control_file.new: $!";
-	rename "$control_file.new", $control_file or die "$control_file: $!";
-	return;
-}
-
-sub read_command
-{
-	open my $fh, '<', $control_file or die "$control_file: $!";
-	my $line = <$fh>;
-	chomp $line;
-	return split /\t/, $line, -1;
+	return $chaos->command('control', $era, $who,
+		$server ? $server->{node}->connstr('postgres') : '');
 }
 
 # The statements of one batch.
@@ -160,148 +132,11 @@ sub batch_of
 	  . ") RETURNING id;\n";
 }
 
-# What a line of psql's output means: an id, an error, or nothing.
-sub entry_of
-{
-	my ($line) = @_;
-
-	return $line if $line =~ /^\d+$/;
-	return "! $1 $2"
-	  if $line =~ /(?:ERROR|FATAL|PANIC):  (\w{5}): (.*)/
-	  || $line =~ /WARNING:  (57P0\d): (.*)/;
-	return "! 57P03 $1" if $line =~ /FATAL:  (the database system is .*)/;
-	return "! 57P01 $1" if $line =~ /FATAL:  (terminating connection.*)/;
-	return "! 08006 $line"
-	  if $line =~ /server closed the connection|Connection refused/
-	  || $line =~ /No such file or directory|no connection to the server/
-	  || $line =~ /Connection reset|Broken pipe/;
-	return ''
-	  if $line =~ /^(?:DETAIL|HINT|LOCATION|CONTEXT|WARNING|[A-Z]+ NAME): /
-	  || $line =~ /^\t|connection to server was lost|^$/;
-	return "! ????? $line";
-}
-
-# A long-lived process that drives psql, and writes what it receives into a
-# file of its own: ids, "! SQLSTATE message", "= era", and "@ time what".
-sub run_client
-{
-	my ($number, $kind) = @_;
-	my ($pid, $in, $out, $is_at_end);
-	my $connected_by = 0;
-	my $last_era = -1;
-	my $buffer = '';
-
-	srand($seed + 1 + $number);
-	open my $file, '>', "$directory/client$number" or die $!;
-	$file->autoflush(0);
-
-	my $disconnect = sub {
-		return unless defined $pid;
-		close $in;
-		close $out;
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-		undef $pid;
-	};
-	my $connect = sub {
-		my ($connstr) = @_;
-		$pid = open3($in, $out, undef, 'psql', '-XAtq', '-d', $connstr);
-		$buffer = '';
-		syswrite $in, "\\set VERBOSITY verbose\n";
-		printf $file "@ %.3f connect %s\n", time(), $connstr =~ s/\s+/ /gr;
-	};
-
-	# Reads up to the end of the batch; false if psql has ended.
-	my $receive = sub {
-		my $until = now() + PATIENCE_S;
-		for (;;)
-		{
-			while ($buffer =~ s/^(.*)\n//)
-			{
-				my $line = $1;
-				return 1 if $line eq '(end)';
-				my $entry = entry_of($line);
-				print $file "$entry\n" if $entry ne '';
-			}
-			my $ready = '';
-			vec($ready, fileno($out), 1) = 1;
-			if (select($ready, undef, undef, 0.5) > 0)
-			{
-				# a line that was cut off is no id
-				return 0
-				  unless sysread $out, $buffer, 65536, length $buffer;
-			}
-			elsif (now() > $until)
-			{
-				print $file "! ????? no answer\n";
-				return 0;
-			}
-			return 0 if getppid() != $main_pid;
-		}
-	};
-
-	while (getppid() == $main_pid)
-	{
-		my ($command, $new_era, $who, $connstr) = read_command();
-
-		last if $who eq 'none';
-		if ($who ne 'all' && $who ne $kind)
-		{
-			$disconnect->();
-			$file->flush;
-			PostgreSQL::Test::Utils::append_to_file(
-				"$directory/paused.$number.$command", '')
-			  unless -e "$directory/paused.$number.$command";
-			usleep(5_000);
-			next;
-		}
-
-		$disconnect->() if $connected_by ne $connstr;
-		if ($new_era != $last_era)
-		{
-			print $file "= $new_era\n";
-			$last_era = $new_era;
-		}
-		if (!defined $pid)
-		{
-			$connect->($connstr);
-			$connected_by = $connstr;
-		}
-		printf $file "@ %.3f\n", time();
-		syswrite $in, batch_of($kind) . "\\echo (end)\n";
-		my $is_alive = $receive->();
-		$disconnect->() unless $is_alive;
-		$file->flush;
-		usleep($is_alive ? rand 40_000 : 50_000);
-	}
-	$disconnect->();
-	close $file or die $!;
-	return;
-}
-
 sub start_clients
 {
-	my $number = 0;
-
 	for my $kind (sort keys %clients)
 	{
-		for (1 .. $clients{$kind})
-		{
-			my $pid = fork // die "fork: $!";
-			if ($pid == 0)
-			{
-				$SIG{PIPE} = 'IGNORE';
-				$SIG{TERM} = $SIG{INT} = 'DEFAULT';
-				open STDOUT, '>>', "$directory/client.log";
-				open STDERR, '>>', "$directory/client.log";
-				my $is_done = eval { run_client($number, $kind); 1 };
-				print STDERR "client $number: $@\n" unless $is_done;
-				STDERR->flush;
-				POSIX::_exit($is_done ? 0 : 1);
-			}
-			push @client_pids, $pid;
-			$number++;
-		}
+		$chaos->start_client($kind, 'control') for 1 .. $clients{$kind};
 	}
 	return;
 }
@@ -312,8 +147,8 @@ sub pause_clients
 	my ($who, $server) = @_;
 	my $until = now() + PATIENCE_S;
 	my $number = 0;
+	my $command_number = command_clients($who, $server);
 
-	command_clients($who, $server);
 	for my $kind (sort keys %clients)
 	{
 		for (1 .. $clients{$kind})
@@ -349,12 +184,8 @@ my ($clock_due, $stopped_worker, $worker_due);
 sub move_clock
 {
 	my ($server, $offset_s) = @_;
-	my $bytes = pack 'q', int(1_000_000 * ($server->{in_order} + $offset_s));
 
-	# in place and at once: servers have it mapped
-	open my $fh, '+<:raw', $server->{clock} or die "$server->{clock}: $!";
-	defined syswrite $fh, $bytes or die "$server->{clock}: $!";
-	close $fh;
+	write_clock($server->{clock}, $server->{in_order} + $offset_s);
 	return;
 }
 
@@ -414,7 +245,6 @@ sub new_server
 		in_order => $in_order
 	};
 
-	PostgreSQL::Test::Utils::append_to_file($server->{clock}, "\0" x 8);
 	move_clock($server, 0);
 	return $server;
 }
@@ -431,25 +261,12 @@ sub start_server
 	return;
 }
 
-# Writes a file that the server's configuration includes.
-sub write_conf
-{
-	my ($server, $name, @lines) = @_;
-	my $file = $server->{node}->data_dir . "/$name";
-
-	open my $fh, '>', "$file.new" or die "$file.new: $!";
-	print $fh map { "$_\n" } @lines;
-	close $fh or die "$file.new: $!";
-	rename "$file.new", $file or die "$file: $!";
-	return;
-}
-
 sub write_identity
 {
 	my ($server) = @_;
 
 	write_conf(
-		$server, 'identity.conf',
+		$server->{node}, 'identity.conf',
 		'snowflake.datacenter_id = ' . int($worker_number / 32),
 		'snowflake.worker_id = ' . $worker_number % 32);
 	return;
@@ -461,23 +278,11 @@ sub write_parameters
 {
 	for my $server (grep { defined } $primary, $standby)
 	{
-		write_conf($server, 'parameters.conf',
+		write_conf($server->{node}, 'parameters.conf',
 			map { "snowflake.$_ = $parameters{$_}" } sort keys %parameters);
 		$server->{node}->reload if defined $server->{node}{_pid};
 	}
 	return;
-}
-
-# A statement's output, or nothing if it fails.
-sub value_of
-{
-	my ($server, $sql) = @_;
-	my ($rc, $stdout) = $server->{node}->psql(
-		'postgres', $sql,
-		timeout => 30,
-		timed_out => \my $is_late);
-
-	return defined $rc && $rc == 0 ? $stdout : undef;
 }
 
 # Waits until a statement returns 't'.  Not for longer than settle_clock()
@@ -487,7 +292,7 @@ sub wait_until
 	my ($server, $sql) = @_;
 	my $until = now() + PATIENCE_S / 4;
 
-	while ((value_of($server, $sql) // '') ne 't')
+	while ((value_of($server->{node}, $sql) // '') ne 't')
 	{
 		die "waited in vain for: $sql\n" if now() > $until;
 		let_pass(0.02);
@@ -498,7 +303,7 @@ sub wait_until
 sub pid_of
 {
 	my ($backend_type) = @_;
-	my @pids = split /\n/, value_of($primary,
+	my @pids = split /\n/, value_of($primary->{node},
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = '$backend_type'"
 		  . ' AND pid <> pg_backend_pid() ORDER BY pid') // '';
 	my $chance = rand;
@@ -617,20 +422,6 @@ sub start_again
 	return;
 }
 
-sub children_of
-{
-	my ($parent) = @_;
-	my @children;
-
-	for my $file (glob '/proc/[0-9]*/stat')
-	{
-		open my $fh, '<', $file or next;
-		my $stat = <$fh> // next;
-		push @children, $1 if $stat =~ /^(\d+) \(.*\) \S $parent /s;
-	}
-	return @children;
-}
-
 sub postmaster_killed
 {
 	my $pid = $primary->{node}{_pid};
@@ -716,7 +507,8 @@ sub wait_for_standby
 	wait_until($primary, 'SELECT NOT pg_is_in_recovery()');
 	until (
 		defined(
-			$lsn = value_of($primary, 'SELECT pg_current_wal_insert_lsn()')))
+			$lsn = value_of(
+				$primary->{node}, 'SELECT pg_current_wal_insert_lsn()')))
 	{
 		let_pass(0.02);
 	}
@@ -769,7 +561,7 @@ sub promote_standby
 	command_clients($who, $primary) if $is_early;
 	$primary->{node}->promote;
 	log_event(sprintf 'promoted, clock slower by %.3f s', $slow_s);
-	write_conf($primary, 'replication.conf',
+	write_conf($primary->{node}, 'replication.conf',
 		"synchronous_commit = $synchronous_commit");
 	$primary->{node}->reload;
 	command_clients('all', $primary);
@@ -798,7 +590,7 @@ sub failover
 	settle_clock();
 	pause_clients('nobody');
 	write_conf(
-		$primary, 'replication.conf',
+		$primary->{node}, 'replication.conf',
 		'synchronous_commit = remote_apply',
 		"synchronous_standby_names = '*'");
 	$primary->{node}->reload;
@@ -826,109 +618,13 @@ sub new_id
 	return;
 }
 
-# ----- what clients have received -----
-
-# Reads one client's file: counts, and what is wrong.
-sub examine
-{
-	my ($number, $total) = @_;
-	my ($newest, $batch) = (0, '');
-
-	open my $fh, '<', "$directory/client$number" or die $!;
-	open my $ids, '>', "$directory/ids$number" or die $!;
-	while (my $line = <$fh>)
-	{
-		chomp $line;
-		if ($line =~ /^\d+$/)
-		{
-			print $ids "$line $number\n";
-			$total->{ids}++;
-			if ($line <= $newest)
-			{
-				diag("client $number, $batch: $line after $newest")
-				  if $total->{disorder}++ < 10;
-			}
-			$newest = $line;
-		}
-		elsif ($line =~ /^! (\S+) (.*)/)
-		{
-			$total->{errors}{$1}++;
-			my $pattern = $allowed_errors{$1};
-			if (!defined $pattern || $2 !~ $pattern)
-			{
-				diag("client $number, $batch: $line")
-				  if $total->{wrong_errors}++ < 10;
-			}
-		}
-		elsif ($line =~ /^=/)
-		{
-			$newest = 0;
-		}
-		else
-		{
-			$batch = $line;
-		}
-	}
-	close $ids or die $!;
-	return;
-}
-
-# How many ids came more than once.  Sorts on disk, for the memory's sake.
-sub count_duplicates
-{
-	my ($previous, $client) = ('', '');
-	my $duplicates = 0;
-
-	local $ENV{LC_ALL} = 'C';
-	open my $sorted, '-|', 'sort', '-S', '64M', '-T', $directory,
-	  glob("$directory/ids*")
-	  or die "sort: $!";
-	while (my $line = <$sorted>)
-	{
-		my ($id, $number) = split ' ', $line;
-		if ($id eq $previous)
-		{
-			diag("id $id came to clients $client and $number")
-			  if $duplicates++ < 10;
-		}
-		($previous, $client) = ($id, $number);
-	}
-	close $sorted or die "sort: $?";
-	return $duplicates;
-}
-
-# Do all clients get ids?
-sub all_get_ids
-{
-	my @files = map { "$directory/client$_" } 0 .. $#client_pids;
-	my %position = map { $_ => -s $_ } @files;
-	my $until = now() + 60;
-
-	while (keys %position)
-	{
-		return 0 if now() > $until;
-		usleep(50_000);
-		for my $file (keys %position)
-		{
-			my $text = PostgreSQL::Test::Utils::slurp_file($file,
-				$position{$file});
-			delete $position{$file} if $text =~ /^\d+\n/m;
-		}
-	}
-	return 1;
-}
-
 END
 {
 	my $status = $?;
 
 	# also when it ends in the middle
-	if (defined $main_pid && $$ == $main_pid)
-	{
-		kill 'CONT', $stopped_worker if defined $stopped_worker;
-		kill 'KILL', @client_pids if @client_pids;
-		waitpid $_, 0 for @client_pids;
-	}
+	kill 'CONT', $stopped_worker if defined $stopped_worker;
+	$chaos->kill_clients if defined $chaos;
 	$? = $status;
 }
 
@@ -960,7 +656,7 @@ include 'replication.conf'
 });
 write_identity($primary);
 write_parameters();
-write_conf($primary, 'replication.conf',
+write_conf($primary->{node}, 'replication.conf',
 	"synchronous_commit = $synchronous_commit");
 start_server($primary);
 $primary->{node}->safe_psql(
@@ -991,11 +687,7 @@ while (now() < $until || !$is_dealt)
 	$counts{$fault}++;
 	$is_dealt = keys %counts == keys %deck;
 	let_pass(rand 0.6);
-	if (waitpid(-1, POSIX::WNOHANG()) > 0)
-	{
-		die "a client has ended: "
-		  . PostgreSQL::Test::Utils::slurp_file("$directory/client.log");
-	}
+	$chaos->check_clients;
 }
 
 # All in order again.
@@ -1004,16 +696,16 @@ put_clock_in_order();
 %parameters = (%parameters, clock_policy => 'wait', clock_tolerance => 60_000);
 write_parameters();
 wait_until($primary, 'SELECT snowflake_nextval() > 0');
-ok(all_get_ids(), 'all clients get ids when all is in order');
+my @clients = 0 .. sum0(values %clients) - 1;
+ok($chaos->get_ids(\&tend, @clients),
+	'all clients get ids when all is in order');
 command_clients('none');
-is(scalar(grep { waitpid $_, 0; $? != 0 } @client_pids),
-	0, 'clients end without an error');
-my $clients = @client_pids;
-@client_pids = ();
+is($chaos->wait_for_clients(@clients), 0, 'clients end without an error');
 
 my %total = (ids => 0, disorder => 0, wrong_errors => 0, errors => {});
-examine($_, \%total) for 0 .. $clients - 1;
-my $duplicates = count_duplicates();
+$chaos->examine($_, \%total, \%allowed_errors) for @clients;
+my $duplicates = $chaos->count_duplicates(
+	sub { diag("id $_[0] came to clients $_[1] and $_[2]") });
 
 note("seed $seed, synchronous_commit $synchronous_commit: "
 	  . "$total{ids} ids in " . int(now() - $began) . ' s, '
@@ -1026,7 +718,8 @@ cmp_ok($total{ids}, '>', 100 * $seconds, 'clients got ids');
 is($duplicates, 0, 'no id came twice');
 is($total{disorder}, 0, "every client's ids increase");
 is($total{wrong_errors}, 0, 'only errors that the rules name');
-is( value_of($primary, 'SELECT count(*) = count(DISTINCT id) FROM taken'),
+is( value_of(
+		$primary->{node}, 'SELECT count(*) = count(DISTINCT id) FROM taken'),
 	't', 'nor does one lie in the table twice');
 
 $_->{node}->stop for grep { defined } $standby, $primary;
