@@ -1,0 +1,1041 @@
+# Never a duplicate among servers that lease their worker ids: three servers
+# contend for two worker ids, and clients keep every id that they receive from
+# whichever server, while everything goes wrong that the rules speak of.
+#
+# Faults, in an order that the seed chooses, several at a time.  Of a server:
+# its clock steps back or ahead, by milliseconds up to minutes; backends and
+# workers get SIGKILL; the registry's worker is ended, or suspended alone; the
+# postmaster gets SIGKILL; immediate and fast stops, with a start within the
+# lease or after it; the whole server is suspended, beyond its lease in most
+# cases; a copy of its data directory is started beside it, or while it is
+# stopped or suspended, and draws ids, too.  Of the registry: stops, a
+# suspension, a clock that steps; its sessions are ended; in longer runs, its
+# end and its standby's promotion.
+#
+# Of these there are two kinds.  Either the standby is synchronous; then clocks
+# are wrong, and the old registry comes back for a while in half of the cases.
+# Or it is cut off for a while before it is promoted, so that it has not heard
+# of the last leases; then clocks are right, for there is nothing else to tell
+# the next holder where ids of the last one end.
+#
+# At the end: no id came twice, to whichever clients; each client's ids
+# increase, across all of the above; no client saw an error that the rules do
+# not name; each server issued; and of any two, both get ids again.
+#
+# A clock that was ahead takes worker ids to a time when nobody else may use
+# them, so before long all clocks are put forward to it.
+#
+#   CHAOS_SECONDS   how long the faults go on (15)
+#   CHAOS_SEED      repeats the order of an earlier run, though not its timing
+#   CHAOS_FAULTS    only these, a list with commas between
+#   CHAOS_SYNCHRONOUS_COMMIT
+#                   on or off, as said above; the seed chooses if it is not set
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use List::Util qw(min shuffle sum0);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeChaos;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+use constant {
+	SERVERS => 3,
+	LAYOUT => '41/5/1/12',
+	EPOCH_S => 1288834974.657,
+	BITS_BELOW_TICK => 18,
+	LONGEST_LEASE_S => 4,
+	FAILOVERS_FROM_S => 60,
+	REGISTRY_WORKER => 'snowflake registry',
+};
+
+# What clients do.
+my @kinds = qw(single many);
+
+# Faults, and how often each is in the deck that is shuffled and dealt.
+my %deck = (
+	back_by_ms => 2,
+	back_by_s => 2,
+	back_by_minutes => 1,
+	ahead_by_s => 2,
+	ahead_by_minutes => 1,
+	backend_killed => 2,
+	mark_worker_killed => 1,
+	registry_worker_killed => 3,
+	registry_worker_ended => 4,
+	registry_worker_suspended => 3,
+	postmaster_killed => 2,
+	immediate_stop => 2,
+	fast_stop => 4,
+	suspended => 6,
+	copied => 4,
+	parameters => 2,
+	registry_stopped => 2,
+	registry_suspended => 2,
+	registry_clock => 2,
+	registry_sessions_ended => 2,
+	registry_failover => 2);
+
+# The errors that the rules name, and what they have to say.
+my %allowed_errors = (
+	'55000' =>
+	  qr/^the clock is \d+\.\d{3} ms behind the last snowflake id$|^snowflake ids cannot be issued because (?:this server holds no lease on a worker id|the clock is past what the registry has been promised|they are further ahead of the clock than the lease on the worker id lasts)$/,
+	'53300' => qr/^sorry, too many clients|^remaining connection slots/,
+	'57P01' => qr/^terminating connection/,
+	'57P02' => qr/^terminating connection because of crash/,
+	'57P03' => qr/^the database system is/,
+	'08006' => qr//);
+
+my $seconds = $ENV{CHAOS_SECONDS} || 15;
+my $seed = $ENV{CHAOS_SEED} // int(time() * 1000) % 1_000_000;
+my $has_failovers = $seconds >= FAILOVERS_FROM_S;
+my $is_synchronous = !$has_failovers
+  || ($ENV{CHAOS_SYNCHRONOUS_COMMIT} // (qw(on off))[ $seed % 2 ]) eq 'on';
+srand($seed);
+note("seed $seed, $seconds s" . ($is_synchronous ? '' : ', not synchronous'));
+
+delete $deck{registry_failover} unless $has_failovers;
+delete @deck{ grep { /^back_by|^ahead_by|clock/ } keys %deck }
+  unless $is_synchronous;
+if (defined $ENV{CHAOS_FAULTS})
+{
+	my %wanted = map { $_ => 1 } split /,/, $ENV{CHAOS_FAULTS};
+	delete @deck{ grep { !$wanted{$_} } keys %deck };
+}
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $clock_library = build_clock_library($directory);
+my $began = now();
+my %counts;                     # of faults
+my $chaos = SnowflakeChaos->new(
+	directory => $directory,
+	seed => $seed,
+	batch => \&batch_of);
+
+# The statements of one batch.
+sub batch_of
+{
+	my ($kind) = @_;
+
+	return "SELECT snowflake_nextval();\n" x 20 if $kind eq 'single';
+	return 'SELECT snowflake_nextvals(' . (1 + int rand 400) . ");\n";
+}
+
+# ----- what is due -----
+
+my @due;                        # [when, what], by when
+
+sub after
+{
+	my ($for_s, $what) = @_;
+	@due = sort { $a->[0] <=> $b->[0] } @due, [ now() + $for_s, $what ];
+	return;
+}
+
+sub tend
+{
+	while (@due && $due[0][0] <= now())
+	{
+		my $event = shift @due;
+		$event->[1]->();
+	}
+	return;
+}
+
+sub let_pass
+{
+	my ($for_s) = @_;
+	my $until = now() + $for_s;
+
+	tend();
+	while ((my $left = $until - now()) > 0)
+	{
+		usleep(min(10_000, 1_000_000 * $left));
+		tend();
+	}
+	return;
+}
+
+# ----- servers and their clocks -----
+
+# A server: its node; its clock's file, how far its clock is from what all
+# others have, and how far it is stepped for a while; its state ('up', 'down',
+# 'suspended', 'gone'); the processes that are suspended; its clients.
+my @servers;                    # the copies among them
+my ($registry, $standby, $former);
+my $common_s = 0;               # that all clocks have been put forward
+my $nodes = 0;
+my $client_errors = 0;
+
+sub adjust_clock
+{
+	my ($server) = @_;
+	write_clock($server->{clock},
+		$common_s + $server->{skew_s} + $server->{step_s});
+	return;
+}
+
+sub put_forward
+{
+	my ($by_s) = @_;
+
+	$common_s += $by_s;
+	adjust_clock($_)
+	  for grep { defined } @servers, $registry, $standby, $former;
+	log_event(sprintf 'all clocks %+.3f s', $by_s);
+	return;
+}
+
+sub step_clock
+{
+	my ($server, $by_s, $for_s) = @_;
+
+	log_event(sprintf '%s: clock %+.3f s for %.3f s',
+		$server->{name}, $by_s, $for_s);
+	$server->{step_s} = $by_s;
+	adjust_clock($server);
+	after(
+		$for_s,
+		sub {
+			# that is where the others have to go, then
+			put_forward($by_s) if $by_s > 0;
+			$server->{step_s} = 0;
+			adjust_clock($server);
+		});
+	return;
+}
+
+sub new_server
+{
+	my ($node, $skew_s) = @_;
+	my $server = {
+		name => $node->name,
+		node => $node,
+		clock => "$directory/" . $node->name . '.clock',
+		skew_s => $skew_s,
+		step_s => 0,
+		state => 'down',
+		clients => []
+	};
+
+	adjust_clock($server);
+	return $server;
+}
+
+sub start_server
+{
+	my ($server) = @_;
+	local %ENV = (
+		%ENV,
+		preload($clock_library),
+		CLOCK_OFFSET_FILE => $server->{clock});
+
+	$server->{node}->start;
+	$server->{state} = 'up';
+	log_event("$server->{name}: started");
+	return;
+}
+
+sub stop_server
+{
+	my ($server, $mode) = @_;
+
+	log_event("$server->{name}: stops, $mode");
+	continue_processes($server);
+	continue_workers($server);
+	$server->{node}->stop($mode);
+	$server->{state} = 'down';
+	return;
+}
+
+# The processes of a server that have some name.
+sub processes_of
+{
+	my ($server, $name) = @_;
+	my @pids;
+
+	for my $pid (children_of($server->{node}{_pid}))
+	{
+		open my $fh, '<', "/proc/$pid/cmdline" or next;
+		my $title = <$fh> // '';
+		push @pids, $pid if $title =~ $name;
+	}
+	return @pids;
+}
+
+sub suspend
+{
+	my ($server) = @_;
+	my $postmaster = $server->{node}{_pid};
+	my @children;
+
+	# so that it has no more children
+	kill 'STOP', $postmaster;
+	usleep(1_000);
+	@children = children_of($postmaster);
+	kill 'STOP', @children;
+	$server->{suspended} = [ shuffle($postmaster, @children) ];
+	$server->{state} = 'suspended';
+	return;
+}
+
+sub continue_processes
+{
+	my ($server) = @_;
+
+	# they come back in any order
+	for my $pid (@{ delete $server->{suspended} // [] })
+	{
+		kill 'CONT', $pid;
+		usleep(rand 20_000) if rand() < 0.3;
+	}
+	return;
+}
+
+sub resume
+{
+	my ($server) = @_;
+
+	continue_processes($server);
+	$server->{state} = 'up';
+	log_event("$server->{name}: resumed");
+	return;
+}
+
+sub suspend_for
+{
+	my ($server, $for_s) = @_;
+
+	log_event(sprintf '%s: suspended for %.3f s', $server->{name}, $for_s);
+	suspend($server);
+	after($for_s, sub { resume($server) });
+	return;
+}
+
+sub is_up
+{
+	my ($server) = @_;
+	return defined $server && $server->{state} eq 'up';
+}
+
+# Any server that is up, or nothing.
+sub any_server
+{
+	return (shuffle grep { is_up($_) } @servers)[0];
+}
+
+# One whose clock is in order.
+sub any_clock
+{
+	return (shuffle grep { is_up($_) && $_->{step_s} == 0 } @servers)[0];
+}
+
+# A while that is within a lease, or beyond it in most cases.
+sub around_lease_s
+{
+	return rand() < 0.3 ? rand 2 : 1.5 + rand(1.2 * LONGEST_LEASE_S);
+}
+
+# ----- faults of a server: false if there is none to suffer it -----
+
+sub back_by_ms
+{
+	my $server = any_clock() // return 0;
+	step_clock($server, -0.001 - rand 0.2, 0.02 + rand 0.5);
+	return 1;
+}
+
+sub back_by_s
+{
+	my $server = any_clock() // return 0;
+	step_clock($server, -1 - rand 3, 0.5 + rand 3);
+	return 1;
+}
+
+sub back_by_minutes
+{
+	my $server = any_clock() // return 0;
+	step_clock($server, -30 - rand 150, 0.5 + rand 4);
+	return 1;
+}
+
+sub ahead_by_s
+{
+	my $server = any_clock() // return 0;
+	step_clock($server, 0.2 + rand 3, 0.5 + rand 3);
+	return 1;
+}
+
+sub ahead_by_minutes
+{
+	my $server = any_clock() // return 0;
+	step_clock($server, 30 + rand 150, 0.5 + rand 4);
+	return 1;
+}
+
+sub kill_process
+{
+	my ($name, $signal) = @_;
+	my $server = any_server() // return 0;
+	my ($pid) = shuffle processes_of($server, $name);
+
+	return 0 unless defined $pid && kill($signal, $pid) == 1;
+	log_event("$server->{name}: SIG$signal to $pid, $name");
+	return 1;
+}
+
+sub backend_killed
+{
+	return kill_process('postgres \[local\]', 'KILL');
+}
+
+sub mark_worker_killed
+{
+	return kill_process('snowflake high-water mark', 'KILL');
+}
+
+sub registry_worker_killed
+{
+	return kill_process(REGISTRY_WORKER, 'KILL');
+}
+
+# As pg_terminate_backend() does.
+sub registry_worker_ended
+{
+	return kill_process(REGISTRY_WORKER, 'TERM');
+}
+
+sub registry_worker_suspended
+{
+	my $server = any_server() // return 0;
+	my ($pid) = processes_of($server, REGISTRY_WORKER);
+	my $for_s = around_lease_s();
+
+	return 0 unless defined $pid && kill('STOP', $pid) == 1;
+	log_event(sprintf '%s: registry worker suspended for %.3f s',
+		$server->{name}, $for_s);
+	push @{ $server->{suspended_workers} }, $pid;
+	after($for_s, sub { continue_workers($server) });
+	return 1;
+}
+
+sub continue_workers
+{
+	my ($server) = @_;
+
+	# but not while all of it is suspended, nor another's that has its number
+	my %is_ours = map { $_ => 1 }
+	  is_up($server) ? processes_of($server, REGISTRY_WORKER) : ();
+	my @pids =
+	  grep { $is_ours{$_} } @{ delete $server->{suspended_workers} // [] };
+	kill 'CONT', @pids;
+	return;
+}
+
+sub start_again_after
+{
+	my ($server, $for_s) = @_;
+	after($for_s, sub { start_server($server) });
+	return;
+}
+
+sub postmaster_killed
+{
+	my $server = any_server() // return 0;
+	my $pid = $server->{node}{_pid};
+	my $until = now() + PATIENCE_S;
+
+	continue_workers($server);
+	kill 'STOP', $pid;          # so that it has no more children
+	my @children = children_of($pid);
+	$server->{node}->kill9;
+	$server->{state} = 'down';
+	log_event("$server->{name}: postmaster killed");
+	while (grep { kill 0, $_ } @children)
+	{
+		die "children survive the postmaster\n" if now() > $until;
+		usleep(5_000);
+	}
+	start_again_after($server, around_lease_s());
+	return 1;
+}
+
+sub stop_and_start
+{
+	my ($mode) = @_;
+	my $server = any_server() // return 0;
+
+	stop_server($server, $mode);
+	start_again_after($server, around_lease_s());
+	return 1;
+}
+
+sub immediate_stop
+{
+	return stop_and_start('immediate');
+}
+
+sub fast_stop
+{
+	return stop_and_start('fast');
+}
+
+sub suspended
+{
+	my $server = any_server() // return 0;
+
+	# the worker may be suspended already; it is resumed with the others
+	delete $server->{suspended_workers};
+	suspend_for($server, around_lease_s());
+	return 1;
+}
+
+# Ids that may be ahead of the clock, and ids in blocks, in one server at most.
+sub parameters
+{
+	my $server = any_server() // return 0;
+
+	write_parameters(
+		$server,
+		clock_policy => (qw(wait error advance))[ rand($is_synchronous ? 3 : 2) ],
+		clock_tolerance => 1000 + int rand 4000,
+		block_size => (1, 64, 1000)[ rand 3 ],
+		sequence_start => (qw(zero zero random))[ rand 3 ],
+		high_water_interval => 50 + int rand 950);
+	return 1;
+}
+
+sub write_parameters
+{
+	my ($server, %of) = @_;
+
+	write_conf($server->{node}, 'parameters.conf',
+		map { "snowflake.$_ = $of{$_}" } sort keys %of);
+	$server->{node}->reload if defined $server->{node}{_pid};
+	return;
+}
+
+# ----- copies -----
+
+# How long a server's lease goes on, as its state file has it.
+sub lease_left_s
+{
+	my ($server) = @_;
+	my ($uptime_s) =
+	  PostgreSQL::Test::Utils::slurp_file('/proc/uptime') =~ /^(\S+)/;
+
+	return 0 unless -e state_file($server->{node});
+	return read_state($server->{node})->{lease_ends_us} / 1_000_000 -
+	  $uptime_s;
+}
+
+# Copies a data directory as it is at one moment.
+sub copy_of
+{
+	my ($original) = @_;
+	my $copy = new_server(PostgreSQL::Test::Cluster->new('copy' . ++$nodes),
+		$original->{skew_s});
+	my $data = $copy->{node}->data_dir;
+	my $is_running = is_up($original);
+
+	suspend($original) if $is_running;
+	PostgreSQL::Test::Utils::system_or_bail('cp', '-a',
+		$original->{node}->data_dir, $data);
+	if ($is_running)
+	{
+		continue_processes($original);
+		$original->{state} = 'up';
+	}
+	unlink "$data/postmaster.pid";
+	$copy->{node}
+	  ->append_conf('postgresql.conf', 'port = ' . $copy->{node}->port);
+	return $copy;
+}
+
+sub start_clients
+{
+	my ($server) = @_;
+
+	$chaos->command($server->{name}, 0, 'all',
+		$server->{node}->connstr('postgres'));
+	push @{ $server->{clients} },
+	  map { $chaos->start_client($_, $server->{name}) } @kinds;
+	return;
+}
+
+sub remove_copy
+{
+	my ($copy) = @_;
+
+	# one that is suspended, or stopped, comes back first
+	unless (is_up($copy))
+	{
+		after(0.2, sub { remove_copy($copy) });
+		return;
+	}
+	$chaos->command($copy->{name}, 0, 'none');
+	stop_server($copy, (qw(fast immediate))[ rand 2 ]);
+	$client_errors += $chaos->wait_for_clients(@{ $copy->{clients} });
+	log_event("$copy->{name}: removed");
+	$copy->{state} = 'gone';
+	$copy->{node}->clean_node;
+	return;
+}
+
+# At most one at a time, of the server whose lease goes on for longest.  The
+# original goes on, or comes back meanwhile; "alone" goes on as well, but there
+# is no registry to ask for a while.  The first copy is to be one of these, of
+# a server that has a lease.
+sub copied
+{
+	my ($original) = sort { lease_left_s($b) <=> lease_left_s($a) }
+	  grep { is_up($_) } @servers;
+	my $how = (qw(alone beside beside suspended stopped released))[ rand 6 ];
+
+	return 0
+	  if !defined $original || grep { $_->{state} ne 'gone' } copies();
+	unless ($counts{copied})
+	{
+		return 0 if lease_left_s($original) < 1;
+		$how = 'alone';
+	}
+	suspend_for($registry, 1 + rand 2)
+	  if $how eq 'alone' && is_up($registry);
+	stop_server($original, 'immediate') if $how eq 'stopped';
+	stop_server($original, 'fast') if $how eq 'released';
+	my $copy = copy_of($original);
+	if ($how eq 'suspended')
+	{
+		suspend_for($original, 2 + rand(1.2 * LONGEST_LEASE_S));
+	}
+	elsif ($how eq 'stopped' || $how eq 'released')
+	{
+		start_again_after($original, rand(1.2 * LONGEST_LEASE_S));
+	}
+	log_event("$copy->{name}: copy of $original->{name}, $how");
+	start_server($copy);
+	push @servers, $copy;
+	start_clients($copy);
+	after(3 + rand 5, sub { remove_copy($copy) });
+	return 1;
+}
+
+sub copies
+{
+	return grep { $_->{name} =~ /^copy/ } @servers;
+}
+
+# ----- faults of the registry -----
+
+sub registry_stopped
+{
+	return 0 unless is_up($registry);
+	stop_server($registry, (qw(fast immediate))[ rand 2 ]);
+	start_again_after($registry, around_lease_s());
+	return 1;
+}
+
+sub registry_suspended
+{
+	return 0 unless is_up($registry);
+	suspend_for($registry, around_lease_s());
+	return 1;
+}
+
+# Back for a while, or ahead, and so that leases seem to be over.
+sub registry_clock
+{
+	return 0 unless is_up($registry) && $registry->{step_s} == 0;
+	step_clock($registry,
+		(-1 - rand 60, 0.5 + rand 4, 4 + rand 60)[ rand 3 ],
+		0.5 + rand 3);
+	return 1;
+}
+
+# Whatever they have asked for, there will be no answer; or an error, or one
+# that is not to be relied on.
+sub registry_sessions_ended
+{
+	return 0 unless is_up($registry);
+	my $until = now() + 1;
+	my $signal = (qw(TERM INT))[ rand 2 ];
+	my $ended = 0;
+
+	while (now() < $until)
+	{
+		$ended += kill $signal,
+		  processes_of($registry, 'postgres \[local\]');
+		tend();
+		return 1 unless is_up($registry);
+	}
+	log_event("registry: $ended times SIG$signal to sessions");
+	return 1;
+}
+
+# Two ports, so that servers know them both.
+my @registry_ports;
+
+sub new_registry
+{
+	my ($port) = @_;
+	return new_server(
+		PostgreSQL::Test::Cluster->new('registry' . ++$nodes, port => $port),
+		0);
+}
+
+sub make_standby
+{
+	my ($port) = grep { $_ != $registry->{node}->port } @registry_ports;
+
+	# it may be down, or suspended, just now
+	unless (is_up($registry))
+	{
+		after(0.3, \&make_standby);
+		return;
+	}
+	$registry->{node}->backup('base');
+	$standby = new_registry($port);
+	$standby->{node}
+	  ->init_from_backup($registry->{node}, 'base', has_streaming => 1);
+	PostgreSQL::Test::Utils::system_or_bail('rm', '-rf',
+		$registry->{node}->backup_dir . '/base');
+	start_server($standby);
+	if ($is_synchronous)
+	{
+		write_conf($registry->{node}, 'replication.conf',
+			"synchronous_standby_names = '\"$standby->{name}\"'");
+		$registry->{node}->reload;
+	}
+	after(0.5, \&look_for_standby);
+	return;
+}
+
+# It may take over as soon as nothing is granted without it; or, if it is not
+# synchronous, when it has heard of all up to now.
+sub look_for_standby
+{
+	my $state = $is_synchronous ? 'sync' : 'async';
+	my $is_ready = is_up($registry)
+	  && (value_of($registry->{node},
+			"SELECT true FROM pg_stat_replication WHERE state = 'streaming'"
+			  . " AND sync_state = '$state'") // '') eq 't';
+
+	$standby->{is_ready} = $is_ready;
+	log_event("$standby->{name}: ready") if $is_ready;
+	after(0.3, \&look_for_standby) unless $is_ready;
+	return;
+}
+
+sub registry_failover
+{
+	return 0
+	  unless is_up($registry) && defined $standby && $standby->{is_ready};
+	if ($is_synchronous)
+	{
+		promote_standby();
+		return 1;
+	}
+	$standby->{node}->append_conf('postgresql.conf', "primary_conninfo = ''");
+	$standby->{node}->reload;
+	$standby->{is_ready} = 0;
+	log_event("$standby->{name}: cut off");
+	after(0.2 + rand 3, \&promote_standby);
+	return 1;
+}
+
+sub promote_standby
+{
+	my $comes_back = $is_synchronous && rand() < 0.5;
+
+	# it may be suspended just now, or down
+	unless (is_up($registry))
+	{
+		after(0.2, \&promote_standby);
+		return;
+	}
+	$former = $registry;
+	if ($comes_back)
+	{
+		suspend($former);
+		log_event("$former->{name}: suspended");
+	}
+	else
+	{
+		stop_server($former, 'immediate');
+	}
+	$registry = $standby;
+	undef $standby;
+	write_conf($registry->{node}, 'replication.conf', '');
+	$registry->{node}->promote;
+	log_event("$registry->{name}: promoted");
+
+	my $for_s = $comes_back ? 1 + rand 4 : 0;
+	after($for_s, sub { resume($former) }) if $comes_back;
+	after($for_s + rand 3, \&remove_former);
+	return;
+}
+
+sub remove_former
+{
+	stop_server($former, 'immediate') if is_up($former);
+	$former->{node}->clean_node;
+	undef $former;
+	after(1, \&make_standby);
+	return;
+}
+
+# ----- what clients have received -----
+
+my %server_of;                  # by client's number
+
+sub worker_id_of
+{
+	my ($id) = @_;
+	return $id >> 12 & 1;
+}
+
+sub instant_of
+{
+	my ($id) = @_;
+	return ($id >> BITS_BELOW_TICK) / 1000 + EPOCH_S;
+}
+
+# How often, by worker id, one server's ids are followed by another's.  Who
+# gets a worker id begins after all that its last holder may have issued.  So
+# that is no more often than the worker id changed hands, or else two servers
+# had it at once, even if by chance no id came twice.
+sub count_changes
+{
+	my (%last, %changes);
+
+	$chaos->each_id(
+		sub {
+			my ($id, $client) = @_;
+			my $worker_id = worker_id_of($id);
+			my $server = $server_of{$client};
+
+			return if ($last{$worker_id} // '') eq $server;
+			push @{ $changes{$worker_id} },
+			  sprintf '%.3f %s', instant_of($id), $server
+			  if defined $last{$worker_id};
+			$last{$worker_id} = $server;
+		});
+	return %changes;
+}
+
+# How often the registry gave each worker id to another server.
+sub count_handovers
+{
+	return map { split /\|/ } split /\n/,
+	  value_of($registry->{node},
+		'SELECT worker_id, count(*) FROM history WHERE is_handover GROUP BY 1'
+	  );
+}
+
+# Tells what there is to know of an id that came twice.
+sub tell_of_duplicate
+{
+	my ($id, @clients) = @_;
+	my $worker_id = worker_id_of($id);
+	my $at = instant_of($id);
+
+	diag(sprintf 'id %d of worker_id %d and %.3f came to %s', $id, $worker_id,
+		$at, join ' and ', map { "client $_ of $server_of{$_}" } @clients);
+	diag(
+		value_of(
+			$registry->{node}, qq{
+			SELECT format('%s %s %s incarnation %s high_water %s leased_at %s expires_at %s',
+				at, worker_id, holder, incarnation,
+				extract(epoch FROM high_water), leased_at, expires_at)
+			FROM history WHERE worker_id = $worker_id
+			  AND high_water BETWEEN to_timestamp($at) - interval '10 s'
+			                     AND to_timestamp($at) + interval '10 s'
+			ORDER BY number}) // '');
+	return;
+}
+
+END
+{
+	my $status = $?;
+
+	# also when it ends in the middle
+	if (defined $chaos && $$ == $chaos->{main_pid})
+	{
+		kill 'CONT', map {
+			@{ $_->{suspended} // [] }, @{ $_->{suspended_workers} // [] }
+		} @servers, grep { defined } $registry, $standby, $former;
+		$chaos->kill_clients;
+	}
+	$? = $status;
+}
+
+# ----- the run -----
+
+$SIG{TERM} = $SIG{INT} = sub { die "interrupted\n" };
+
+my @conf = split /\n/, q{
+restart_after_crash = on
+max_connections = 30
+shared_buffers = 16MB
+autovacuum = off
+log_statement = none
+log_replication_commands = off
+log_checkpoints = off
+log_min_messages = log
+log_min_error_statement = panic};
+
+@registry_ports = map { PostgreSQL::Test::Cluster::get_free_port() } 1 .. 2;
+$registry = new_registry($registry_ports[0]);
+$registry->{node}->init(allows_streaming => $has_failovers);
+$registry->{node}->append_conf(
+	'postgresql.conf', join("\n", @conf) . q{
+wal_keep_size = 256MB
+wal_sender_timeout = 0
+wal_receiver_timeout = 0
+wal_retrieve_retry_interval = 100ms
+include 'replication.conf'
+});
+write_conf($registry->{node}, 'replication.conf', '');
+start_server($registry);
+$registry->{node}->safe_psql(
+	'postgres', q{
+	CREATE EXTENSION snowflake;
+	SELECT snowflake_registry_create();
+	UPDATE snowflake_registry SET longest_lease = '} . LONGEST_LEASE_S . q{ s';
+
+	CREATE TABLE history (
+		number bigint GENERATED ALWAYS AS IDENTITY,
+		at timestamptz DEFAULT clock_timestamp(),
+		is_handover boolean, LIKE snowflake_lease);
+	CREATE FUNCTION keep_history() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO public.history (is_handover, datacenter_id, worker_id,
+			holder, name, address, incarnation, high_water, leased_at,
+			expires_at)
+		SELECT TG_OP = 'UPDATE' AND OLD.holder <> NEW.holder, NEW.*;
+		RETURN NULL;
+	END $$;
+	CREATE TRIGGER history AFTER INSERT OR UPDATE ON snowflake_lease
+		FOR EACH ROW EXECUTE FUNCTION keep_history();
+});
+
+my $conninfo = sprintf 'host=%s,%s port=%d,%d dbname=postgres',
+  ($registry->{node}->host) x 2, @registry_ports;
+for my $i (0 .. SERVERS - 1)
+{
+	my $server = new_server(
+		leased_node(
+			"server$i", $conninfo, @conf,
+			"snowflake.layout = '" . LAYOUT . "'",
+			'snowflake.lease_duration = ' . (LONGEST_LEASE_S - $i) . 's',
+			"include 'parameters.conf'"),
+		$is_synchronous ? -0.4 + rand 0.8 : 0);
+
+	write_parameters($server, block_size => (1, 64, 1)[$i]);
+	start_server($server);
+	$server->{node}->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+	push @servers, $server;
+}
+start_clients($_) for @servers;
+make_standby() if $has_failovers;
+
+# Every kind of fault at least once, however slow the machine is; one that
+# finds nobody is dealt again.
+my @hand = shuffle sort keys %deck;
+my $until = now() + $seconds;
+while (now() < $until || keys %counts < keys %deck)
+{
+	@hand = shuffle map { ($_) x $deck{$_} } sort keys %deck unless @hand;
+	my $fault = shift @hand;
+	my $is_done;
+
+	{
+		no strict 'refs';
+		$is_done = &$fault();
+	}
+	if ($is_done)
+	{
+		$counts{$fault}++;
+	}
+	elsif (!$counts{$fault})
+	{
+		push @hand, $fault;
+	}
+	let_pass(rand($is_done ? 0.8 : 0.1));
+	$chaos->check_clients;
+}
+
+# All in order again: what is due happens, and copies end.
+log_event('all in order again');
+let_pass(0.1) while @due;
+put_forward(1);
+my @originals = grep { $_->{name} =~ /^server/ } @servers;
+write_parameters($_, clock_policy => 'wait', clock_tolerance => 60_000)
+  for @originals;
+continue_workers($_) for @originals;
+
+# There are worker ids for all but one of them.
+for my $server (@originals)
+{
+	stop_server($server, 'fast');
+	ok( $chaos->get_ids(
+			\&tend, map { @{ $_->{clients} } } grep { is_up($_) } @originals),
+		"servers get ids again, those beside $server->{name}");
+	start_server($server);
+}
+$chaos->command($_->{name}, 0, 'none') for @originals;
+$client_errors +=
+  $chaos->wait_for_clients(map { @{ $_->{clients} } } @originals);
+is($client_errors, 0, 'clients end without an error');
+
+my %total = (ids => 0, disorder => 0, wrong_errors => 0, errors => {});
+my %issued;
+for my $server (@servers)
+{
+	my $before = $total{ids};
+
+	for my $client (@{ $server->{clients} })
+	{
+		$chaos->examine($client, \%total, \%allowed_errors);
+		$server_of{$client} = $server->{name};
+	}
+	$issued{ $server->{name} } = $total{ids} - $before;
+}
+my $duplicates = $chaos->count_duplicates(\&tell_of_duplicate);
+my %changes = count_changes();
+my %handovers = count_handovers();
+my $handovers = sum0(values %handovers);
+
+note("seed $seed: $total{ids} ids in "
+	  . int(now() - $began) . ' s, '
+	  . sum0(values %counts) . ' faults, '
+	  . ($total{errors}{'55000'} // 0) . ' refusals, '
+	  . "$handovers hand-overs, $duplicates duplicates");
+note("faults: $_ $counts{$_}") for sort keys %counts;
+note("errors: $_ $total{errors}{$_}") for sort keys %{ $total{errors} };
+note("ids: $_->{name} $issued{$_->{name}}") for @originals;
+note('ids: ' . copies() . ' copies '
+	  . sum0(map { $issued{ $_->{name} } } copies()));
+
+is(scalar(grep { $issued{ $_->{name} } == 0 } @originals),
+	0, 'every server issued ids');
+cmp_ok($handovers, '>', 0, 'worker ids changed hands');
+is($duplicates, 0, 'no id came twice');
+for my $worker_id ($is_synchronous ? sort keys %changes : ())
+{
+	my @seen = @{ $changes{$worker_id} };
+
+	cmp_ok(scalar @seen, '<=', $handovers{$worker_id} // 0,
+		"worker_id $worker_id: no two servers have had it at once")
+	  or diag(join "\n", @seen > 100 ? @seen[ 0 .. 99 ] : @seen);
+}
+is($total{disorder}, 0, "every client's ids increase");
+is($total{wrong_errors}, 0, 'only errors that the rules name');
+
+$_->{node}->stop for @originals, grep { defined } $standby, $registry;
+
+done_testing();
