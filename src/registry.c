@@ -289,8 +289,7 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 
 	/*
 	 * It is good for ids after the renewal that follows.  What was promised
-	 * for the same worker id is not taken back: the mark may be near it, and
-	 * a registry that was switched over may not know of it.
+	 * for the same worker id is not taken back: the mark may be near it.
 	 */
 	tenancy->unanswered = 0;
 	memset(lease, 0, sizeof(*lease));
@@ -576,7 +575,7 @@ registry_worker_main(Datum main_arg)
 	before_shmem_exit(forget_registry, (Datum) 0);
 	attempt_context = AllocSetContextCreate(TopMemoryContext,
 											"snowflake registry",
-											ALLOCSET_DEFAULT_SIZES);
+											ALLOCSET_DEFAULT_SIZES);	/* NOLINT: PostgreSQL's macro */
 	MemoryContextSwitchTo(attempt_context);
 
 	while (!ShutdownRequestPending)

@@ -252,7 +252,7 @@ remote_connect(Remote *remote, const char *conninfo)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "snowflake connection",
-												  ALLOCSET_SMALL_SIZES);
+												  ALLOCSET_SMALL_SIZES);	/* NOLINT: PostgreSQL's macro */
 	MemoryContext caller = MemoryContextSwitchTo(context);
 	PQconninfoOption *options = PQconninfoParse(conninfo, NULL);
 	bool		is_connected = false;
