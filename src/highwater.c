@@ -320,7 +320,7 @@ begin_after_restartpoint(HighwaterStart *start)
 /*
  * Takes the lease up from the state file.  It is good only in the place that
  * it was leased to, where the clock that it is counted on has gone on; and for
- * the node that is configured now.
+ * the node that is configured now, by the registry that is.
  */
 static void
 begin_lease(const Lease *lease)
@@ -334,6 +334,7 @@ begin_lease(const Lease *lease)
 
 	highwater_state->lease = *lease;
 	if (strcmp(lease->holder, lease_place()) != 0 ||
+		lease->registry != node_registry_hash() ||
 		(wanted != NODE_WORKER_ID_UNSET && wanted != lease->worker_id) ||
 		!lease_is_valid(lease, lease_clock_us()))
 		highwater_state->lease.ends_us = 0;
@@ -1047,9 +1048,12 @@ highwater_lose_lease(void)
 bool
 highwater_give_lease_up(Lease *lease, TimestampTz *mark)
 {
-	int64		mark_tick = end_lease(lease);
+	*mark = layout_tick_start(node_layout(), end_lease(lease));
 
-	*mark = layout_tick_start(node_layout(), mark_tick);
+	/* the registry is to know of no more, so it is not promised any more */
+	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
+	highwater_state->lease.promise = Min(lease->promise, *mark);
+	LWLockRelease(&highwater_state->lock);
 	return lease_is_valid(lease, lease_clock_us()) && save();
 }
 

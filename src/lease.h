@@ -25,6 +25,7 @@ typedef struct Lease
 	TimestampTz leased_at;		/* by the registry's clock; as a name only */
 	int64		ends_us;		/* lease_clock_us() from which it is over; 0: it is */
 	TimestampTz promise;		/* no id may lie at or beyond */
+	uint64		registry;		/* who granted it; see node_registry_hash() */
 } Lease;
 
 extern const char *lease_place(void);

@@ -11,6 +11,7 @@
 
 #include <ctype.h>
 
+#include "common/hashfn.h"
 #include "compat.h"
 #include "host.h"
 #include "miscadmin.h"
@@ -403,6 +404,17 @@ bool
 node_is_leased(void)
 {
 	return node_registry[0] != '\0';
+}
+
+/*
+ * Tells one snowflake.registry from another: what one has granted, another
+ * may have granted to somebody else.
+ */
+uint64
+node_registry_hash(void)
+{
+	return hash_bytes_extended((const unsigned char *) node_registry,
+							   (int) strlen(node_registry), 0);
 }
 
 const char *

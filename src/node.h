@@ -46,6 +46,7 @@ extern void node_configure(void);
 extern const Layout *node_layout(void);
 extern int	node_effective_worker_id(void);
 extern bool node_is_leased(void);
+extern uint64 node_registry_hash(void);
 extern const char *node_worker_id_source_name(void);
 
 #endif							/* SNOWFLAKE_NODE_H */

@@ -22,8 +22,8 @@
  * - Each claim and each renewal has a number, the incarnation, and a lease is
  *	 renewed by its present one: so what was sent once and arrives late, or
  *	 from a copy of the data directory, changes nothing.  A copy is known by
- *	 its place (see lease.c), and gets a worker id of its own.  An answer that
- *	 comes late is not taken, either.
+ *	 its place (see lease.c), or by a renewal that was none of ours, and gets a
+ *	 worker id of its own.  An answer that comes late is not taken, either.
  * - A registry that has failed over may have forgotten its newest leases and
  *	 promises.  It grants nothing to newcomers until those are over, and no
  *	 promise goes further than it would know even then.
@@ -75,6 +75,7 @@ typedef struct Tenancy
 	Lease		lease;			/* as the registry has it, or last had it */
 	bool		has_begin;		/* does it begin at an instant? */
 	TimestampTz begins_at;
+	bool		is_certain;		/* has all that was asked been answered? */
 } Tenancy;
 
 /* What came of an attempt. */
@@ -217,10 +218,18 @@ renew(Remote *remote, const char *schema, Lease *lease)
 	return answer;
 }
 
-/* What the server had before goes with a claim, for it to get it again. */
+/*
+ * What the server had before goes with a claim, for it to get it again.  If
+ * the lease has another incarnation by now, that may be by a claim or renewal
+ * of ours whose answer was lost: then leased_at tells that it is ours.  If all
+ * was answered it is somebody else, even if he seems to be us: a machine that
+ * was duplicated with its memory has two servers in one place.
+ */
 static void
-add_previous(RemoteArguments *arguments, const Lease *previous, bool is_held)
+add_previous(RemoteArguments *arguments, const Tenancy *tenancy, bool is_held)
 {
+	const Lease *previous = &tenancy->lease;
+
 	if (previous->worker_id == LEASE_NONE)
 	{
 		remote_add_null(arguments, TEXTOID);
@@ -233,7 +242,10 @@ add_previous(RemoteArguments *arguments, const Lease *previous, bool is_held)
 		remote_add_text(arguments, TEXTOID, previous->holder);
 		remote_add_number(arguments, INT4OID, previous->worker_id);
 		remote_add_number(arguments, INT8OID, previous->incarnation);
-		remote_add_instant(arguments, previous->leased_at);
+		if (tenancy->is_certain)
+			remote_add_null(arguments, TIMESTAMPTZOID);
+		else
+			remote_add_instant(arguments, previous->leased_at);
 	}
 	remote_add_text(arguments, BOOLOID, is_held ? "true" : "false");
 }
@@ -255,7 +267,8 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 	else
 		remote_add_number(&arguments, INT4OID, node_effective_worker_id());
 	remote_add_text(&arguments, TEXTOID, lease_place());
-	add_previous(&arguments, lease, is_held);
+	add_previous(&arguments, tenancy, is_held);
+	tenancy->is_certain = false;
 	remote_add_text(&arguments, TEXTOID, registry_name);
 	remote_add_instant(&arguments, GetCurrentTimestamp());
 	add_duration(&arguments);
@@ -289,6 +302,7 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 	lease->incarnation = remote_get_number(result, 1);
 	lease->leased_at = remote_get_number(result, 2);
 	lease->promise = promise;
+	lease->registry = node_registry_hash();
 	if (!remote_is_null(result, 3))
 	{
 		lease->promise = DT_NOBEGIN;
@@ -341,7 +355,10 @@ ask_connected(Remote *remote, Tenancy *tenancy)
 	{
 		answer = renew(remote, schema, &tenancy->lease);
 		if (answer != ANSWER_REFUSED)
+		{
+			tenancy->is_certain = answer == ANSWER_GRANTED;
 			return answer;
+		}
 	}
 
 	answer = claim(remote, schema, tenancy, is_held);
