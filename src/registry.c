@@ -65,6 +65,9 @@
 /* How long the end of the server may wait for it. */
 #define RELEASE_US INT64CONST(2000000)
 
+/* How far ahead ids of a worker id may begin for it to be taken. */
+#define BEGIN_MAX_US USECS_PER_DAY
+
 /* parameters */
 int			registry_lease_duration_s = 600;
 char	   *registry_name = NULL;
@@ -250,6 +253,29 @@ add_previous(RemoteArguments *arguments, const Tenancy *tenancy, bool is_held)
 	remote_add_text(arguments, BOOLOID, is_held ? "true" : "false");
 }
 
+/*
+ * Is the instant that ids would begin at too far ahead to wait for?  Then some
+ * clock was wrong.  Taken, it would be the mark for good, whatever becomes of
+ * the worker id.
+ */
+static bool
+is_out_of_reach(Remote *remote, const PGresult *result)
+{
+	TimestampTz begins_at;
+
+	if (remote_is_null(result, 3))
+		return false;
+	begins_at = remote_get_number(result, 3);
+	if (TIMESTAMP_IS_NOBEGIN(begins_at) ||
+		begins_at <= GetCurrentTimestamp() + BEGIN_MAX_US)
+		return false;
+	snprintf(remote->reason, REMOTE_REASON_SIZE,
+			 _("Ids of worker_id %d may have been issued up to %s, which is too far ahead of this server's clock."),
+			 (int) remote_get_number(result, 0),
+			 timestamptz_to_str(begins_at));
+	return true;
+}
+
 /* Claims a worker id: ours, if we have had one; the configured one, if so. */
 static Answer
 claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
@@ -286,6 +312,11 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 	{
 		strlcpy(remote->reason, PQgetvalue(result, 0, 4),
 				REMOTE_REASON_SIZE);
+		PQclear(result);
+		return ANSWER_REFUSED;
+	}
+	if (is_out_of_reach(remote, result))
+	{
 		PQclear(result);
 		return ANSWER_REFUSED;
 	}

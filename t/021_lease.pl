@@ -670,6 +670,28 @@ my $load = IPC::Run::start(
 	forget(@server);
 }
 
+# ----- a worker id that some wrong clock has spent -----
+
+{
+	my ($node) = @server;
+
+	$registry->safe_psql('postgres',
+		q{INSERT INTO snowflake_lease
+		  VALUES (0, 3, '', '', NULL, 1, now() + interval '40 years', NULL, now())});
+	start_with($node, $long, 'snowflake.worker_id_source = config',
+		'snowflake.worker_id = 3');
+	refuses(
+		$node,
+		qr/^Ids of worker_id 3 may have been issued up to .* too far ahead/,
+		'a worker id whose ids begin in forty years is not taken');
+	$registry->safe_psql('postgres',
+		'UPDATE snowflake_lease SET high_water = now() WHERE (datacenter_id, worker_id) = (0, 3)'
+	);
+	is(worker_id_of(first_id($node)),
+		3, 'it is, once that is set right, and ids begin at once');
+	forget(@server);
+}
+
 # ----- another registry -----
 
 # What one has granted, another may have granted to somebody else.
