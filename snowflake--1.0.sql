@@ -952,7 +952,7 @@ CREATE TABLE %1$I.snowflake_registry (
 COMMENT ON TABLE %1$I.snowflake_registry IS
 'one row: what the registry remembers of itself';
 COMMENT ON COLUMN %1$I.snowflake_registry.history IS
-'the system identifier and the timeline that leases were granted in';
+'where leases were granted: system identifier, timeline, database and table';
 COMMENT ON COLUMN %1$I.snowflake_registry.grants_from IS
 'until then nobody gets a worker id that he does not hold already';
 COMMENT ON COLUMN %1$I.snowflake_registry.high_water IS
@@ -961,6 +961,26 @@ COMMENT ON COLUMN %1$I.snowflake_registry.longest_lease IS
 'no lease was granted for longer';
 COMMENT ON COLUMN %1$I.snowflake_registry.largest_lead IS
 'no server was let further ahead of this one''s clock, but for its lease';
+
+-- What differs where leases may have been lost: the system identifier and the
+-- timeline, for a failover and a restore of the cluster; the database and the
+-- table, for a restore of a dump in the same one.
+CREATE FUNCTION %1$I.snowflake_lease_history()
+RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $body$
+BEGIN
+    RETURN concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+                     left(pg_walfile_name(pg_current_wal_lsn()), 8),
+                     (SELECT oid FROM pg_database WHERE datname = current_database()),
+                     (SELECT oid FROM pg_class AS c
+                       WHERE relname = 'snowflake_lease'
+                         AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %1$L)));
+END
+$body$;
+COMMENT ON FUNCTION %1$I.snowflake_lease_history() IS
+'internal: what differs where leases may have been lost';
 
 -- Since when a worker id may be granted to somebody else.  A failover, or a
 -- restore, may have lost leases, renewals and promises: nobody gets a worker
@@ -973,8 +993,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $body$
 DECLARE
-    present text := (SELECT system_identifier FROM pg_control_system())
-                    || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+    present text := %1$I.snowflake_lease_history();
 BEGIN
     -- a lease that was answered has to survive a crash
     IF current_setting('synchronous_commit') IN ('off', 'local') THEN
@@ -1008,8 +1027,12 @@ SET search_path = pg_catalog, pg_temp
 AS $body$
 DECLARE
     known %1$I.snowflake_registry;
-    lead interval := promise - clock_timestamp() - duration;
+    lead interval;
 BEGIN
+    -- whatever is asked for, what is remembered is to leave room to add it
+    duration := greatest(least(duration, interval '1 day'), interval '0');
+    promise := least(promise, clock_timestamp() + interval '100 years');
+    lead := promise - clock_timestamp() - duration;
     SELECT * INTO STRICT known FROM %1$I.snowflake_registry;
     IF duration > known.longest_lease OR lead > known.largest_lead THEN
         UPDATE %1$I.snowflake_registry
@@ -1051,8 +1074,9 @@ DECLARE
     floor timestamptz := (SELECT high_water FROM %1$I.snowflake_registry);
 BEGIN
     -- its own, which nobody else has had since, but for what it has asked
-    -- without learning of the answer; within the grace after a
-    -- failover, who still holds it knows better than what is left here
+    -- without learning of the answer; within the grace after a failover, who
+    -- still holds it knows better than what is left here, unless that is of
+    -- somebody who had it later, as when its clock was set
     SELECT worker_id, true INTO chosen_worker_id, continues
       FROM %1$I.snowflake_lease
      WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
@@ -1063,7 +1087,9 @@ BEGIN
     IF NOT FOUND AND is_grace AND is_same AND is_held AND NOT EXISTS (
         SELECT FROM %1$I.snowflake_lease
          WHERE datacenter_id = datacenter AND worker_id = previous_worker_id
-           AND holder <> place AND leased_at IS NOT NULL) THEN
+           AND holder <> place
+           AND (leased_at IS NOT NULL
+                OR incarnation %% 4294967296 > previous_incarnation %% 4294967296)) THEN
         chosen_worker_id := previous_worker_id;
         continues := true;
     END IF;
@@ -1071,6 +1097,9 @@ BEGIN
         RETURN;
     END IF;
 
+    -- Who holds one and is not known by it is not alone in his place; then
+    -- what is leased there is the other's.  And nobody gets one where a clock
+    -- was wrong, and his own would take more than a day to come there.
     -- One that is free, and none where the server would have to wait for its
     -- clock, if possible: the one that it had elsewhere; one that it has been
     -- granted without learning of it; one whose last holder had its name; one
@@ -1091,7 +1120,8 @@ BEGIN
                                     AND worker_id = id
      WHERE id < worker_ids
        AND (id = wanted_worker_id OR wanted_worker_id IS NULL)
-       AND coalesce(expires_at <= clock_timestamp() OR holder = place, true)
+       AND coalesce(expires_at <= clock_timestamp() OR (holder = place AND NOT is_held), true)
+       AND greatest(high_water, floor) <= server_clock + interval '1 day'
      ORDER BY greatest(high_water, floor) > server_clock,
               coalesce(holder = previous_place
                        AND incarnation = previous_incarnation, false) DESC,
@@ -1126,6 +1156,11 @@ BEGIN
      WHERE datacenter_id = datacenter AND worker_id < worker_ids
        AND (worker_id = wanted_worker_id OR wanted_worker_id IS NULL)
      ORDER BY expires_at LIMIT 1;
+    IF coalesce(lease.expires_at <= clock_timestamp(), true) THEN
+        RETURN format('Ids of worker_id %%s may have been issued up to %%s, which is too far ahead of this server''s clock.',
+                      coalesce(lease.worker_id, wanted_worker_id, 0),
+                      greatest(lease.high_water, (SELECT high_water FROM %1$I.snowflake_registry)));
+    END IF;
     IF wanted_worker_id IS NULL THEN
         RETURN format('All %%s worker ids of datacenter_id %%s are leased, the first of them until %%s.',
                       worker_ids, datacenter, lease.expires_at);
@@ -1284,16 +1319,15 @@ COMMENT ON FUNCTION %1$I.snowflake_lease_release(integer, integer, text,
     bigint, timestamptz) IS
 'give a lease back; no id of it lies at or beyond the mark';
 
-REVOKE EXECUTE ON FUNCTION %1$I.snowflake_lease_grants_from,
+REVOKE EXECUTE ON FUNCTION %1$I.snowflake_lease_history,
+    %1$I.snowflake_lease_grants_from,
     %1$I.snowflake_lease_limit, %1$I.snowflake_lease_choose,
     %1$I.snowflake_lease_refusal, %1$I.snowflake_lease_claim,
     %1$I.snowflake_lease_renew, %1$I.snowflake_lease_release FROM PUBLIC;
 
 INSERT INTO %1$I.snowflake_registry
     (history, grants_from, high_water, longest_lease, largest_lead)
-SELECT system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8),
-       '-infinity', '-infinity', '10 min', '1 s'
-  FROM pg_control_system();
+VALUES (%1$I.snowflake_lease_history(), '-infinity', '-infinity', '10 min', '1 s');
 
     $script$, home);
 END

@@ -133,6 +133,13 @@ SELECT pg_temp.claim('moved a', 'a 0 5');
 -- to where it was it cannot come back
 SELECT pg_temp.claim('a', 'a 0 5 held');
 
+-- two machines that are one, duplicated with its memory: who has not renewed
+-- the lease, and knows that, gets another one
+BEGIN;
+SELECT pg_temp.claim('b', 'b 1 2 held', wanted => 1) AS twin;
+SELECT pg_temp.claim('b', 'b 1 2 held', ids => 9) AS twin;
+ROLLBACK;
+
 -- a full datacenter; others are apart
 SELECT pg_temp.claim('e', datacenter => 2);
 SELECT pg_temp.claim('e');
@@ -226,6 +233,19 @@ SELECT granted_incarnation FROM snowflake_lease_renew(2, 0, 'twin', 2, '', pg_te
 SELECT pg_temp.told(begins_at) AS begins FROM snowflake_lease_claim(2, 1, NULL, 'twin', 'twin', 0, 1, :'granted_leased_at', 2, false, '', now(), '1 min');
 SELECT pg_temp.told(begins_at) AS begins FROM snowflake_lease_claim(2, 1, NULL, 'twin', 'twin', 0, 2, :'granted_leased_at', 1, false, '', now(), '1 min');
 
+-- whatever a server asks for, a failover can be reckoned with
+BEGIN;
+SELECT pg_temp.renew('h', 2, 25, 'infinity', duration => '170000000 years') AS much;
+SELECT pg_temp.renew('h', 2, 26, now(), duration => '-1 day') AS little;
+SELECT longest_lease, extract(year FROM now() + largest_lead) - extract(year FROM now()) AS years FROM snowflake_registry;
+UPDATE snowflake_registry SET history = 'another/00000001';
+SELECT pg_temp.claim('new');
+ROLLBACK;
+
+-- a dump that is restored is another registry, too: it has another table
+SELECT count(*) FROM snowflake_registry
+ WHERE history LIKE '%/' || 'snowflake_lease'::regclass::oid;
+
 -- after a failover only those get one who hold it
 UPDATE snowflake_registry SET history = 'another/00000001';
 SELECT pg_temp.claim('new');
@@ -239,10 +259,16 @@ SELECT pg_temp.renew('h', 2, 4294967322, pg_temp.day(1));
 -- even where the registry has not heard of it
 SELECT pg_temp.claim('i', 'i 0 7');
 SELECT pg_temp.claim('i', 'i 0 7 held');
-SELECT pg_temp.claim('j', 'j 3 1 held') AS lost;
+SELECT pg_temp.claim('j', 'j 3 31 held') AS lost;
 SELECT pg_temp.claim('j', 'j 2 99 held') AS known;
 SELECT pg_temp.claim('k', 'j 2 99 held') AS copy;
 SELECT pg_temp.claim('j', 'j 2 99 held', wanted => 1) AS another_wanted;
+-- who had it before another does not, though he still counts on it
+BEGIN;
+UPDATE snowflake_lease SET holder = 'later', incarnation = 4294967296 + 100, leased_at = NULL WHERE worker_id = 2;
+SELECT pg_temp.claim('j', 'j 2 99 held') AS earlier;
+SELECT pg_temp.claim('j', 'j 2 100 held') AS unheard_of;
+ROLLBACK;
 -- then others do, after all that may have been promised
 SELECT high_water - grants_from BETWEEN largest_lead AND largest_lead + interval '1 s' AS is_floor
   FROM snowflake_registry;
@@ -261,7 +287,7 @@ RESET synchronous_commit;
 -- without it the extension is what it was
 DROP VIEW pg_temp.leases;
 DROP TABLE snowflake_lease, snowflake_registry;
-DROP FUNCTION snowflake_lease_grants_from, snowflake_lease_limit, snowflake_lease_choose,
+DROP FUNCTION snowflake_lease_history, snowflake_lease_grants_from, snowflake_lease_limit, snowflake_lease_choose,
   snowflake_lease_refusal, snowflake_lease_claim, snowflake_lease_renew, snowflake_lease_release;
 SELECT snowflake_nextval() > 0 AS issues;
 -- and it can be made anew, where the extension is by then

@@ -1048,9 +1048,12 @@ highwater_lose_lease(void)
 bool
 highwater_give_lease_up(Lease *lease, TimestampTz *mark)
 {
-	int64		mark_tick = end_lease(lease);
+	*mark = layout_tick_start(node_layout(), end_lease(lease));
 
-	*mark = layout_tick_start(node_layout(), mark_tick);
+	/* the registry is to know of no more, so it is not promised any more */
+	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
+	highwater_state->lease.promise = Min(lease->promise, *mark);
+	LWLockRelease(&highwater_state->lock);
 	return lease_is_valid(lease, lease_clock_us()) && save();
 }
 

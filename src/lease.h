@@ -21,11 +21,11 @@ typedef struct Lease
 	char		holder[LEASE_PLACE_SIZE];	/* the place that it was leased to */
 	int32		datacenter_id;
 	int32		worker_id;		/* LEASE_NONE: there was never one */
-	uint64		registry;		/* that granted it: a hash of how to reach it */
 	int64		incarnation;
 	TimestampTz leased_at;		/* by the registry's clock; as a name only */
 	int64		ends_us;		/* lease_clock_us() from which it is over; 0: it is */
 	TimestampTz promise;		/* no id may lie at or beyond */
+	uint64		registry;		/* who granted it; see node_registry_hash() */
 } Lease;
 
 extern const char *lease_place(void);

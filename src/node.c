@@ -406,7 +406,10 @@ node_is_leased(void)
 	return node_registry[0] != '\0';
 }
 
-/* Tells registries apart, without what is secret of them. */
+/*
+ * Tells one snowflake.registry from another: what one has granted, another
+ * may have granted to somebody else.
+ */
 uint64
 node_registry_hash(void)
 {

@@ -22,8 +22,8 @@
  * - Each claim and each renewal has a number, the incarnation, and a lease is
  *	 renewed by its present one: so what was sent once and arrives late, or
  *	 from a copy of the data directory, changes nothing.  A copy is known by
- *	 its place (see lease.c), and gets a worker id of its own.  An answer that
- *	 comes late is not taken, either.
+ *	 its place (see lease.c), or by a renewal that was none of ours, and gets a
+ *	 worker id of its own.  An answer that comes late is not taken, either.
  * - A registry that has failed over may have forgotten its newest leases and
  *	 promises.  It grants nothing to newcomers until those are over, and no
  *	 promise goes further than it would know even then.
@@ -134,7 +134,8 @@ find_registry(Remote *remote)
 	PGresult   *result =
 		remote_query(remote,
 					 "SELECT pg_catalog.quote_ident(nspname),"
-					 " pg_catalog.to_regproc(pg_catalog.quote_ident(nspname) || '.snowflake_lease_claim') IS NOT NULL"
+					 " EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = n.oid"
+					 " AND proname = 'snowflake_lease_claim')"
 					 " FROM pg_catalog.pg_extension"
 					 " JOIN pg_catalog.pg_namespace AS n ON n.oid = extnamespace"
 					 " WHERE extname = 'snowflake'",
@@ -222,7 +223,13 @@ renew(Remote *remote, const char *schema, Tenancy *tenancy)
 	return answer;
 }
 
-/* What the server had before goes with a claim, for it to get it again. */
+/*
+ * What the server had before goes with a claim, for it to get it again.  If
+ * the lease has another incarnation by now, that may be by a claim or renewal
+ * of ours whose answer was lost: then leased_at tells that it is ours.  If all
+ * was answered it is somebody else, even if he seems to be us: a machine that
+ * was duplicated with its memory has two servers in one place.
+ */
 static void
 add_previous(RemoteArguments *arguments, const Tenancy *tenancy, bool is_held)
 {
@@ -281,7 +288,8 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 	tenancy->unanswered--;
 	if (remote_is_null(result, 0))
 	{
-		strlcpy(remote->reason, PQgetvalue(result, 0, 4),
+		strlcpy(remote->reason,
+				remote_is_null(result, 4) ? "" : PQgetvalue(result, 0, 4),
 				REMOTE_REASON_SIZE);
 		PQclear(result);
 		return ANSWER_REFUSED;
@@ -295,11 +303,11 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 	memset(lease, 0, sizeof(*lease));
 	strlcpy(lease->holder, lease_place(), LEASE_PLACE_SIZE);
 	lease->datacenter_id = node_datacenter_id;
-	lease->registry = node_registry_hash();
 	lease->worker_id = (int32) remote_get_number(result, 0);
 	lease->incarnation = remote_get_number(result, 1);
 	lease->leased_at = remote_get_number(result, 2);
 	lease->promise = promise;
+	lease->registry = node_registry_hash();
 	if (!remote_is_null(result, 3))
 	{
 		lease->promise = DT_NOBEGIN;

@@ -14,6 +14,9 @@ use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+# from the Unix epoch to PostgreSQL's
+use constant SECONDS_TO_2000 => 946_684_800;
+
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $registry = registry_node('registry');
 
@@ -200,6 +203,12 @@ my %worker_id;
 			'leased_at IS NULL AND expires_at <= now()'),
 		't',
 		'a clean stop gives the worker id back');
+	is( lease(
+			$worker_id{ $clean->name },
+			'extract(epoch FROM high_water) * 1000000') -
+		  read_state($clean)->{lease_promise},
+		SECONDS_TO_2000 * 1_000_000,
+		'... and the rest of what was promised, on both sides');
 	$clean->start;
 	$id = first_id($clean);
 	is(worker_id_of($id), $worker_id{ $clean->name },
@@ -537,10 +546,10 @@ my $load = IPC::Run::start(
 	my $library = build_clock_library($directory);
 	my $set = sub {
 		my ($name, $seconds) = @_;
+		my $mode = -e "$directory/$name" ? '+<' : '>';
 
-		# not cut off: servers have it mapped
-		open my $file, -e "$directory/$name" ? '+<' : '>',
-		  "$directory/$name" or die "$name: $!";
+		# in place: a server that has it mapped would not survive an empty one
+		open my $file, $mode, "$directory/$name" or die "$name: $!";
 		syswrite $file, pack 'q', $seconds * 1_000_000;
 		close $file;
 	};
@@ -637,6 +646,77 @@ my $load = IPC::Run::start(
 		'snowflake.worker_id = 2147483647');
 	is(first_id($node) & 0x7FFFFFFF,
 		2147483647, 'the last of two billion worker ids is leased');
+	forget(@server);
+}
+
+# ----- one that renews another's lease -----
+
+# A machine that is duplicated with its memory is two servers in one place.  The
+# other one is but its renewal.
+{
+	my ($one, $taker) = @server;
+
+	start_with($one, 'snowflake.lease_duration = 4s');
+	my $old = worker_id_of(first_id($one));
+	my $incarnation = lease($old, 'incarnation');
+	ok(wait_for(sub { lease($old, 'incarnation') > $incarnation + 1 }),
+		'a server renews its lease');
+	$registry->safe_psql(
+		'postgres', qq{
+		SELECT granted_incarnation FROM snowflake_lease AS l, snowflake_lease_renew(
+			l.datacenter_id, l.worker_id, l.holder, l.incarnation, '', l.high_water, '60 s')
+		 WHERE (l.datacenter_id, l.worker_id) = (0, $old)});
+	ok(wait_for(sub { worker_id_at($one) !~ /^($old)?$/ }),
+		'another one has, in the same place: then it gets another worker id');
+	like(
+		logged($one),
+		qr/LOG:  snowflake worker_id $old is leased to this server no more/,
+		'the log tells it');
+	ok(lease($old, 'expires_at > clock_timestamp()') eq 't',
+		'the other one keeps it');
+	forget(@server);
+}
+
+# ----- a worker id that some wrong clock has spent -----
+
+{
+	my ($node) = @server;
+
+	$registry->safe_psql('postgres',
+		q{INSERT INTO snowflake_lease
+		  VALUES (0, 3, '', '', NULL, 1, now() + interval '40 years', NULL, now())});
+	start_with($node, $long, 'snowflake.worker_id_source = config',
+		'snowflake.worker_id = 3');
+	refuses(
+		$node,
+		qr/^Ids of worker_id 3 may have been issued up to .* too far ahead/,
+		'a worker id whose ids begin in forty years is not taken');
+	$registry->safe_psql('postgres',
+		'UPDATE snowflake_lease SET high_water = now() WHERE (datacenter_id, worker_id) = (0, 3)'
+	);
+	is(worker_id_of(first_id($node)),
+		3, 'it is, once that is set right, and ids begin at once');
+	forget(@server);
+}
+
+# ----- another registry -----
+
+# What one has granted, another may have granted to somebody else.
+{
+	my ($node) = @server;
+	my $other = $registry->connstr('postgres') =~ s/port=\d+/port=1/r;
+	$other =~ s/'/''/g;
+
+	start_with($node, $long);
+	my $old = worker_id_of(first_id($node));
+	$node->stop('immediate');
+	start_with($node, $long, "snowflake.registry = '$other'");
+	refuses($node, $unreachable,
+		'a lease by one registry is none by another');
+	$node->stop('immediate');
+	start_with($node, $long);
+	is(worker_id_of(first_id($node)), $old,
+		'back at the first the server has its worker id again');
 	forget(@server);
 }
 

@@ -210,9 +210,10 @@ sub read_state
 	@state{
 		qw(magic version tick_bits datacenter_bits worker_bits sequence_bits
 		  tick_us epoch datacenter_id worker_id mark written_at lead_us
-		  lease_holder lease_datacenter_id lease_worker_id lease_registry lease_incarnation
-		  lease_leased_at lease_ends_us lease_promise is_clean checksum)
-	} = unpack 'L L l4 q q l2 q q q Z80 l2 Q q4 L L', $bytes;
+		  lease_holder lease_datacenter_id lease_worker_id lease_incarnation
+		  lease_leased_at lease_ends_us lease_promise lease_registry is_clean
+		  checksum)
+	} = unpack 'L L l4 q q l2 q q q Z80 l2 q4 Q L L', $bytes;
 	return \%state;
 }
 
