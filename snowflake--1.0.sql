@@ -1102,7 +1102,7 @@ BEGIN
     -- was wrong, and his own would take more than a day to come there.
     -- One that is free, and none where the server would have to wait for its
     -- clock, if possible: the one that it had elsewhere; one that it has been
-    -- granted without learning of it; one whose last holder had its name; one
+    -- granted without learning of it; the last one that was of its name; one
     -- that was never leased; the one that was free first.  Of those never
     -- leased the lowest is no higher than there are rows: so nobody has to
     -- look through all that a layout may have.
@@ -1126,7 +1126,7 @@ BEGIN
               coalesce(holder = previous_place
                        AND incarnation = previous_incarnation, false) DESC,
               coalesce(holder = place, false) DESC,
-              coalesce(name = server_name AND server_name <> '', false) DESC,
+              CASE WHEN name = server_name AND server_name <> '' THEN expires_at END DESC NULLS LAST,
               worker_id IS NOT NULL, expires_at, id
      LIMIT 1;
 END

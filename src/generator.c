@@ -54,6 +54,7 @@ typedef struct Beginning
 	LWLock		lock;			/* protects all of it */
 	int64		word;			/* what last was before the first id */
 	int64		lead_us;		/* how far that may be ahead of the clock */
+	int64		foreign_word;	/* the same, if it is of another server */
 	bool		is_past_recovery;	/* has recovery's end been allowed for? */
 } Beginning;
 
@@ -158,6 +159,7 @@ typedef struct Attempt
 	int64		wait_us;
 	int64		behind_us;		/* 0 unless it is behind the last tick */
 	int64		regression_us;	/* the same, but for the mark's lead */
+	bool		is_foreign;		/* behind ids of another server? */
 } Attempt;
 
 /* parameters */
@@ -299,7 +301,7 @@ end_recovery(void)
 
 /* Lets the generators begin after a tick, as ids may be issued already. */
 static void
-begin_after(int64 tick, int64 lead_us)
+begin_after(int64 tick, int64 lead_us, bool is_foreign)
 {
 	Beginning  *beginning = &shared->beginning.beginning;
 	uint64		word;
@@ -313,6 +315,7 @@ begin_after(int64 tick, int64 lead_us)
 	{
 		beginning->word = (int64) word;
 		beginning->lead_us = lead_us;
+		beginning->foreign_word = is_foreign ? (int64) word : 0;
 	}
 	for (int i = 0; i < generator_count; i++)
 	{
@@ -508,6 +511,7 @@ decide_on_lead(int64 last, Attempt *attempt)
 		attempt->behind_us = last_lead;
 		attempt->regression_us = last_lead -
 			(last == beginning->word ? beginning->lead_us : 0);
+		attempt->is_foreign = last == beginning->foreign_word;
 	}
 	attempt->outcome = is_too_far_behind(attempt->regression_us) ?
 		OUTCOME_BEHIND : OUTCOME_WAIT;
@@ -552,6 +556,10 @@ refuse(const Attempt *attempt)
 	if (attempt->outcome == OUTCOME_BEHIND)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 attempt->is_foreign ?
+				 errmsg("the clock is " INT64_FORMAT ".%03d ms behind what the last holder of the worker id has promised",
+						attempt->behind_us / 1000,
+						(int) (attempt->behind_us % 1000)) :
 				 errmsg("the clock is " INT64_FORMAT ".%03d ms behind the last snowflake id",
 						attempt->behind_us / 1000,
 						(int) (attempt->behind_us % 1000)),
@@ -559,6 +567,8 @@ refuse(const Attempt *attempt)
 				 errdetail("\"snowflake.clock_policy\" is \"error\".") :
 				 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
 						   generator_clock_tolerance_ms),
+				 attempt->is_foreign ?
+				 errhint("It may have issued ids up to there. Ids are issued when the clock has come there, too.") :
 				 errhint("Check the server's clock and its synchronization. Ids are issued again when it has caught up.")));
 
 	ereport(ERROR,

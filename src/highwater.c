@@ -994,7 +994,8 @@ highwater_take_lease(const Lease *lease, const TimestampTz *begins_at)
 		{
 			begin = Max(mark, first_tick_from(*begins_at));
 			generators->begin_after(begin - 1,
-									begin == mark ? mark_lead_us() : 0);
+									begin == mark ? mark_lead_us() : 0,
+									begin > mark);
 		}
 
 		LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
@@ -1036,7 +1037,7 @@ highwater_lose_lease(void)
 {
 	Lease		lease;
 
-	generators->begin_after(end_lease(&lease) - 1, mark_lead_us());
+	generators->begin_after(end_lease(&lease) - 1, mark_lead_us(), false);
 	(void) save();
 }
 

@@ -94,9 +94,9 @@ typedef struct HighwaterGenerators
 
 	/*
 	 * Lets them begin after a tick, if they are not past it.  That may lead a
-	 * clock in order by lead_us.
+	 * clock in order by lead_us, or be what another server has come to.
 	 */
-	void		(*begin_after) (int64 tick, int64 lead_us);
+	void		(*begin_after) (int64 tick, int64 lead_us, bool is_foreign);
 } HighwaterGenerators;
 
 /* parameter, registered by module.c */

@@ -27,12 +27,13 @@
 #define OPTIONS_MAX 128
 
 /*
- * Is it a connection string?  If not, "detail" says why, without the whole of
- * a URI: that has passwords.
+ * Is it a connection string?  If not, "detail" says why, without what libpq
+ * quotes: that may be of a password.
  */
 bool
 remote_is_valid_string(const char *conninfo, char **detail)
 {
+	static const char *const before_secrets[] = {": \"", " after \""};
 	char	   *error = NULL;
 	PQconninfoOption *options = PQconninfoParse(conninfo, &error);
 
@@ -42,8 +43,13 @@ remote_is_valid_string(const char *conninfo, char **detail)
 		return true;
 	}
 	*detail = error != NULL ? pchomp(error) : pstrdup("out of memory");
-	if (strstr(*detail, ": \"") != NULL)
-		*strstr(*detail, ": \"") = '\0';
+	for (int i = 0; i < lengthof(before_secrets); i++)
+	{
+		char	   *found = strstr(*detail, before_secrets[i]);
+
+		if (found != NULL)
+			*found = '\0';
+	}
 	PQfreemem(error);
 	return false;
 }
@@ -221,7 +227,11 @@ connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
 		status = PQconnectPoll(remote->connection);
 	}
 	if (PQstatus(remote->connection) == CONNECTION_OK)
+	{
+		/* that of another host, which failed, does not count */
+		remote->reason[0] = '\0';
 		return true;
+	}
 	keep_reason(remote, PQerrorMessage(remote->connection));
 	return false;
 }
