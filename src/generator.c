@@ -553,17 +553,14 @@ decide(int64 last, Attempt *attempt)
 static void
 refuse(const Attempt *attempt)
 {
-	int64		behind_ms = attempt->behind_us / 1000;
-	int			behind_rest = (int) (attempt->behind_us % 1000);
-
 	if (attempt->outcome == OUTCOME_BEHIND)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 attempt->is_foreign ?
-				 errmsg("the clock is " INT64_FORMAT ".%03d ms behind what the last holder of the worker id has promised",
-						behind_ms, behind_rest) :
-				 errmsg("the clock is " INT64_FORMAT ".%03d ms behind the last snowflake id",
-						behind_ms, behind_rest),
+				 errmsg(attempt->is_foreign ?
+						"the clock is " INT64_FORMAT ".%03d ms behind what the last holder of the worker id has promised" :
+						"the clock is " INT64_FORMAT ".%03d ms behind the last snowflake id",
+						attempt->behind_us / 1000,
+						(int) (attempt->behind_us % 1000)),
 				 generator_clock_policy == CLOCK_POLICY_ERROR ?
 				 errdetail("\"snowflake.clock_policy\" is \"error\".") :
 				 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
