@@ -556,11 +556,12 @@ refuse(const Attempt *attempt)
 	if (attempt->outcome == OUTCOME_BEHIND)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg(attempt->is_foreign ?
-						"the clock is " INT64_FORMAT ".%03d ms behind what the last holder of the worker id has promised" :
-						"the clock is " INT64_FORMAT ".%03d ms behind the last snowflake id",
+				 errmsg("the clock is " INT64_FORMAT ".%03d ms behind %s",
 						attempt->behind_us / 1000,
-						(int) (attempt->behind_us % 1000)),
+						(int) (attempt->behind_us % 1000),
+						attempt->is_foreign ?
+						_("what the last holder of the worker id has promised") :
+						_("the last snowflake id")),
 				 generator_clock_policy == CLOCK_POLICY_ERROR ?
 				 errdetail("\"snowflake.clock_policy\" is \"error\".") :
 				 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
