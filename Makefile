@@ -23,6 +23,7 @@ OBJS = \
 	src/partitions.o \
 	src/registry.o \
 	src/remote.o \
+	src/statefile.o \
 	src/stats.o \
 	src/support.o \
 	src/text.o

@@ -29,34 +29,26 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "catalog/pg_control.h"
 #include "clock.h"
 #include "common/controldata_utils.h"
-#include "common/file_perm.h"
 #include "compat.h"
 #include "highwater.h"
 #include "layout.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "pgstat.h"
-#include "port/pg_crc32c.h"
 #include "portability/instr_time.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "statefile.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
-
-#define STATE_MAGIC 0x534E464CU /* SNFL */
-#define STATE_VERSION 1
-
-/* Longer than a version of this file will ever be. */
-#define STATE_SIZE_MAX 8192
 
 /* How long a writer may take before another one takes over. */
 #define PATIENCE_US INT64CONST(1000000)
@@ -64,27 +56,6 @@
 
 /* How often a session that waits for a writer looks whether it is stuck. */
 #define LOOK_AGAIN_MS 50
-
-/* The file.  The checksum is the last four bytes in every version. */
-typedef struct StateFile
-{
-	uint32		magic;
-	uint32		version;
-	int32		tick_bits;		/* the layout, as in Layout */
-	int32		datacenter_bits;
-	int32		worker_bits;
-	int32		sequence_bits;
-	int64		tick_us;
-	TimestampTz epoch;
-	int32		datacenter_id;	/* the node; for whoever reads the file */
-	int32		worker_id;
-	int64		mark;			/* as a tick */
-	TimestampTz written_at;		/* by the wall clock; for who reads the file */
-	int64		lead_us;		/* that the mark was given over the clock */
-	Lease		lease;			/* of the worker id, if it is leased */
-	uint32		is_clean;		/* is the mark right after the last tick? */
-	pg_crc32c	checksum;		/* of all before it */
-} StateFile;
 
 /* parameter */
 int			highwater_interval_ms = 500;
@@ -104,115 +75,16 @@ monotonic_us(void)
 	return (int64) INSTR_TIME_GET_MICROSEC(now);
 }
 
-static pg_crc32c
-checksum_of(const void *data, size_t size)
-{
-	pg_crc32c	checksum;
-
-	INIT_CRC32C(checksum);
-	COMP_CRC32C(checksum, data, size);
-	FIN_CRC32C(checksum);
-	return checksum;
-}
-
 /* Remembers why no id may be issued until the next start. */
 static void
-set_fault(HighwaterFault fault, const char *detail)
+set_fault(StateFault fault, const char *detail)
 {
 	highwater_state->fault = fault;
 	strlcpy(highwater_state->fault_detail, detail,
 			sizeof(highwater_state->fault_detail));
 	ereport(LOG,
 			(errmsg("snowflake ids will not be issued: file \"%s\": %s",
-					HIGHWATER_FILE, highwater_state->fault_detail)));
-}
-
-/*
- * Reads the whole file into a buffer of STATE_SIZE_MAX bytes.  Returns its
- * size, 0 if there is none, -1 with errno set if it cannot be read.
- */
-static ssize_t
-read_whole_file(char *buffer)
-{
-	int			fd = OpenTransientFile(HIGHWATER_FILE, O_RDONLY | PG_BINARY);
-	ssize_t		size = 0;
-	ssize_t		got;
-
-	if (fd < 0)
-		return errno == ENOENT ? 0 : -1;
-	do
-	{
-		got = read(fd, buffer + size, STATE_SIZE_MAX - size);
-		if (got > 0)
-			size += got;
-	} while (got > 0 || (got < 0 && errno == EINTR));
-	if (got < 0)
-	{
-		int			save_errno = errno;
-
-		(void) CloseTransientFile(fd);
-		errno = save_errno;
-		return -1;
-	}
-	(void) CloseTransientFile(fd);
-
-	/* an empty file is one that is damaged, not one that is missing */
-	return Max(size, 1);
-}
-
-/*
- * Reads and verifies the state file.  False if there is none, or none that
- * can be used; the latter is remembered as a fault.
- */
-static bool
-read_state_file(StateFile *file)
-{
-	union
-	{
-		char		data[STATE_SIZE_MAX];
-		StateFile	file;
-	}			buffer;
-	ssize_t		size = read_whole_file(buffer.data);
-	pg_crc32c	checksum;
-
-	if (size == 0)
-		return false;
-	if (size < 0)
-	{
-		set_fault(HIGHWATER_UNREADABLE, psprintf("it cannot be read: %m"));
-		return false;
-	}
-	if (size < (ssize_t) (2 * sizeof(uint32) + sizeof(checksum)) ||
-		size == STATE_SIZE_MAX)
-	{
-		set_fault(HIGHWATER_DAMAGED, "its size is wrong");
-		return false;
-	}
-
-	memcpy(&checksum, buffer.data + size - sizeof(checksum),
-		   sizeof(checksum));
-	if (!EQ_CRC32C(checksum,
-				   checksum_of(buffer.data, size - sizeof(checksum))) ||
-		buffer.file.magic != STATE_MAGIC)
-	{
-		set_fault(HIGHWATER_DAMAGED, "its checksum does not match");
-		return false;
-	}
-	if (buffer.file.version > STATE_VERSION)
-	{
-		set_fault(HIGHWATER_TOO_NEW,
-				  psprintf("it has version %u, and this library reads up to version %u",
-						   buffer.file.version, STATE_VERSION));
-		return false;
-	}
-	if (buffer.file.version != STATE_VERSION || size != sizeof(StateFile))
-	{
-		set_fault(HIGHWATER_DAMAGED, "its version and its size disagree");
-		return false;
-	}
-
-	*file = buffer.file;
-	return true;
+					STATE_FILE, highwater_state->fault_detail)));
 }
 
 /* The layout that a state file was written with. */
@@ -350,6 +222,8 @@ read_start(HighwaterStart *start)
 {
 	const Layout *layout = node_layout();
 	StateFile	file;
+	StateFault	fault;
+	char		detail[STATE_DETAIL_SIZE];
 	Layout		previous;
 
 	memset(start, 0, sizeof(*start));
@@ -357,8 +231,14 @@ read_start(HighwaterStart *start)
 	/* while there is only one process to find it out */
 	if (node_is_leased())
 		(void) lease_place();
-	if (!read_state_file(&file))
+	fault = statefile_read(&file, detail);
+	if (fault == STATE_MISSING)
 		return;
+	if (fault != STATE_SOUND)
+	{
+		set_fault(fault, detail);
+		return;
+	}
 
 	if (node_is_leased())
 		begin_lease(&file.lease);
@@ -380,7 +260,7 @@ static void
 temporary_name(char *name, uint64 write_number)
 {
 	snprintf(name, MAXPGPATH, "%s." UINT64_FORMAT ".tmp",
-			 HIGHWATER_FILE, write_number);
+			 STATE_FILE, write_number);
 }
 
 static void
@@ -403,8 +283,8 @@ remove_temporary_files(void)
 	{
 		size_t		length = strlen(entry->d_name);
 
-		if (strncmp(entry->d_name, HIGHWATER_FILE ".",
-					strlen(HIGHWATER_FILE ".")) == 0 &&
+		if (strncmp(entry->d_name, STATE_FILE ".",
+					strlen(STATE_FILE ".")) == 0 &&
 			length > 4 && strcmp(entry->d_name + length - 4, ".tmp") == 0)
 			(void) unlink(entry->d_name);
 	}
@@ -445,29 +325,29 @@ highwater_startup(HighwaterState *shared_state, int tranche_id,
 void
 highwater_require_sound(void)
 {
-	if (likely(highwater_state->fault == HIGHWATER_SOUND))
+	if (likely(highwater_state->fault == STATE_SOUND))
 		return;
 
-	if (highwater_state->fault == HIGHWATER_TOO_NEW)
+	if (highwater_state->fault == STATE_TOO_NEW)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("snowflake ids cannot be issued because file \"%s\" is of a newer version",
-						HIGHWATER_FILE),
+						STATE_FILE),
 				 errdetail("The file in the data directory: %s.",
 						   highwater_state->fault_detail),
 				 errhint("Install the version of the extension that wrote it, and restart the server.")));
-	if (highwater_state->fault == HIGHWATER_UNREADABLE)
+	if (highwater_state->fault == STATE_UNREADABLE)
 		ereport(ERROR,
 				(errcode(ERRCODE_IO_ERROR),
 				 errmsg("snowflake ids cannot be issued because file \"%s\" could not be read",
-						HIGHWATER_FILE),
+						STATE_FILE),
 				 errdetail("The file in the data directory: %s.",
 						   highwater_state->fault_detail),
 				 errhint("Mend its owner and mode, or the disk, and restart the server.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("snowflake ids cannot be issued because file \"%s\" is damaged",
-					HIGHWATER_FILE),
+					STATE_FILE),
 			 errdetail("The file in the data directory: %s.",
 					   highwater_state->fault_detail),
 			 errhint("Make sure that the clock is past the newest id in the data, or choose a \"snowflake.worker_id\" that no server has used. Then move the file away and restart the server.")));
@@ -482,56 +362,6 @@ typedef struct WriteResult
 	int			error;			/* errno if it failed; 0 if it was overtaken */
 	const char *step;			/* that failed */
 } WriteResult;
-
-/* Flushes and closes; false with errno set if either fails. */
-static bool
-flush_and_close(int fd)
-{
-	int			save_errno = 0;
-
-	if (pg_fsync(fd) != 0)
-		save_errno = errno;
-	if (CloseTransientFile(fd) != 0 && save_errno == 0)
-		save_errno = errno;
-	errno = save_errno;
-	return save_errno == 0;
-}
-
-/* Writes a file and flushes it.  True, or false with errno set. */
-static bool
-write_temporary_file(const char *name, const StateFile *file)
-{
-	ssize_t		written;
-	int			fd = OpenTransientFilePerm(name,
-										   O_WRONLY | O_CREAT | O_TRUNC |
-										   PG_BINARY,
-										   pg_file_create_mode);
-
-	if (fd < 0)
-		return false;
-
-	errno = 0;
-	written = write(fd, file, sizeof(*file));
-	if (written != (ssize_t) sizeof(*file))
-	{
-		/* a short write without an error is a full disk */
-		int			save_errno = errno != 0 ? errno : ENOSPC;
-
-		(void) CloseTransientFile(fd);
-		errno = save_errno;
-		return false;
-	}
-	return flush_and_close(fd);
-}
-
-/* Makes a rename safe.  True, or false with errno set. */
-static bool
-flush_directory(void)
-{
-	int			fd = OpenTransientFile(".", O_RDONLY);
-
-	return fd >= 0 && flush_and_close(fd);
-}
 
 /* How far a write puts the mark ahead: two intervals. */
 static int64
@@ -566,8 +396,6 @@ fill_state_file(StateFile *file, int64 mark, bool is_clean)
 
 	memset(file, 0, sizeof(*file));
 	highwater_read_lease(&file->lease);
-	file->magic = STATE_MAGIC;
-	file->version = STATE_VERSION;
 	file->tick_bits = layout->tick_bits;
 	file->datacenter_bits = layout->datacenter_bits;
 	file->worker_bits = layout->worker_bits;
@@ -581,7 +409,7 @@ fill_state_file(StateFile *file, int64 mark, bool is_clean)
 	file->written_at = GetCurrentTimestamp();
 	file->lead_us = is_clean ? 0 : mark_lead_us();
 	file->is_clean = is_clean;
-	file->checksum = checksum_of(file, offsetof(StateFile, checksum));
+	statefile_seal(file);
 }
 
 /* Is a write still the newest one begun? */
@@ -610,21 +438,21 @@ write_mark(uint64 write_number, int64 mark, bool is_clean)
 	temporary_name(name, write_number);
 	fill_state_file(&file, mark, is_clean);
 
-	if (!write_temporary_file(name, &file))
+	if (!statefile_write(name, &file))
 		result.step = "write";
 	else if (IsUnderPostmaster && !is_newest_write(write_number))
 	{
 		remove_temporary_file(write_number);
 		return result;
 	}
-	else if (rename(name, HIGHWATER_FILE) != 0)
+	else if (rename(name, STATE_FILE) != 0)
 	{
 		/* no such file: it was taken away by whoever overtook us */
 		if (errno == ENOENT)
 			return result;
 		result.step = "rename";
 	}
-	else if (!flush_directory())
+	else if (!statefile_flush_directory())
 		result.step = "flush";
 	else
 		result.is_done = true;
@@ -813,7 +641,7 @@ report_failure(int level, const WriteResult *result)
 			(errcode_for_file_access(),
 			 errmsg("snowflake ids cannot be issued because the high-water mark cannot be saved: %m"),
 			 errdetail("Could not %s file \"%s\" in the data directory.",
-					   result->step, HIGHWATER_FILE),
+					   result->step, STATE_FILE),
 			 errhint("Free disk space, or repair what the server's log complains of. Ids are issued again as soon as the file can be written.")));
 }
 
@@ -1088,7 +916,7 @@ close_at_shutdown(int code, Datum arg)
 	int64		newest;
 	WriteResult result;
 
-	if (code != 0 || highwater_state->fault != HIGHWATER_SOUND)
+	if (code != 0 || highwater_state->fault != STATE_SOUND)
 		return;
 	newest = generators->newest_tick();
 	if (newest < 0)
@@ -1162,7 +990,7 @@ highwater_worker_main(Datum main_arg)
 	before_shmem_exit(forget_worker, (Datum) 0);
 
 	/* nothing to write, then, until the next start; with 0 it stays away */
-	if (highwater_state->fault != HIGHWATER_SOUND)
+	if (highwater_state->fault != STATE_SOUND)
 		proc_exit(0);
 
 	/* before a crash makes us forget what recovery brought */

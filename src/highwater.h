@@ -10,24 +10,13 @@
 
 #include "lease.h"
 #include "port/atomics.h"
+#include "statefile.h"
 #include "storage/condition_variable.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 
-/* in the data directory's root, which is every server process's directory */
-#define HIGHWATER_FILE "snowflake.state"
-
 /* Room for why there is no lease, in a sentence. */
 #define HIGHWATER_REASON_SIZE 256
-
-/* Why the state file, as it was found at the start, lets no id be issued. */
-typedef enum HighwaterFault
-{
-	HIGHWATER_SOUND,
-	HIGHWATER_DAMAGED,
-	HIGHWATER_UNREADABLE,
-	HIGHWATER_TOO_NEW
-} HighwaterFault;
 
 /* What has been done since the server's start; for stats. */
 typedef struct HighwaterCounts
@@ -51,8 +40,8 @@ typedef struct HighwaterState
 	pg_atomic_uint64 mark;
 
 	/* fixed at the start */
-	HighwaterFault fault;
-	char		fault_detail[160];
+	StateFault	fault;
+	char		fault_detail[STATE_DETAIL_SIZE];
 
 	LWLock		lock;
 	uint64		write_number;	/* of the newest write begun */

@@ -573,7 +573,7 @@ registry_worker_main(Datum main_arg)
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	/* without the state file no id is issued until the next start */
-	if (highwater_state->fault != HIGHWATER_SOUND)
+	if (highwater_state->fault != STATE_SOUND)
 		proc_exit(0);
 
 	/* whoever was here before us may have asked, and not lived to learn */
