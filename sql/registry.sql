@@ -70,7 +70,7 @@ SELECT coalesce(format('incarnation %s for %s', granted_incarnation, granted_dur
  WHERE granted_incarnation IS NOT NULL $$;
 CREATE FUNCTION pg_temp.expire(id int, n float8) RETURNS void
 LANGUAGE sql AS $$ UPDATE snowflake_lease SET expires_at = now() - n * interval '1 hour' WHERE worker_id = id $$;
-CREATE VIEW pg_temp.leases AS
+CREATE TEMPORARY VIEW leases AS
 SELECT datacenter_id, worker_id, holder, name, incarnation, pg_temp.told(high_water) AS high_water,
        pg_temp.told(leased_at) AS leased_at, expires_at > clock_timestamp() AS is_leased
   FROM snowflake_lease ORDER BY 1, 2;
