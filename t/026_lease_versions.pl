@@ -1,0 +1,69 @@
+# A registry of another major version of PostgreSQL.  There is seldom another
+# one on the machine, so it has to be given: SNOWFLAKE_REGISTRY is a connection
+# string of a database that snowflake_registry_create() has made a registry,
+# and of a user who may read its table.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+my $registry = $ENV{SNOWFLAKE_REGISTRY};
+plan skip_all => 'SNOWFLAKE_REGISTRY names no registry of another version'
+  unless $registry;
+
+my $server = leased_node('server', $registry, 'snowflake.lease_duration = 3s');
+
+# What the registry answers.
+sub asked
+{
+	my ($sql) = @_;
+	my ($out, $error) = ('', '');
+
+	IPC::Run::run([ 'psql', '-XAtq', '-d', $registry, '-c', $sql ],
+		'>', \$out, '2>', \$error)
+	  or die "$sql: $error";
+	chomp $out;
+	return $out;
+}
+
+$server->start;
+my $id = first_id($server);
+my $holder =
+  $server->safe_psql('postgres', 'SELECT lease_holder FROM snowflake_node');
+note('server '
+	  . $server->safe_psql('postgres', 'SHOW server_version')
+	  . ', registry '
+	  . asked('SHOW server_version'));
+isnt(
+	asked('SHOW server_version_num') - asked('SHOW server_version_num') % 10000,
+	$server->safe_psql('postgres', 'SHOW server_version_num') -
+	  $server->safe_psql('postgres', 'SHOW server_version_num') % 10000,
+	'the registry is of another major version');
+is( asked(
+		"SELECT worker_id FROM snowflake_lease WHERE holder = '$holder' AND leased_at IS NOT NULL"
+	),
+	$server->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
+	'it has leased the worker id of the ids');
+ok( wait_for(
+		sub {
+			$server->safe_psql('postgres',
+				'SELECT lease_renewals >= 4 AND lease_failures = 0 FROM snowflake_stat'
+			) eq 't';
+		}),
+	'the lease is renewed');
+$server->stop;
+is(asked("SELECT leased_at IS NULL FROM snowflake_lease WHERE holder = '$holder'"),
+	't', 'a stop gives it back');
+$server->start;
+is( $server->safe_psql(
+		'postgres', 'SELECT snowflake_worker_id(' . first_id($server) . ')'),
+	$server->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
+	'and a start takes it again');
+$server->stop;
+
+done_testing();
