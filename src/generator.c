@@ -420,7 +420,7 @@ attach(void)
 				 errmsg("snowflake ids cannot be issued during recovery"),
 				 errhint("Connect to the primary server, or promote this one.")));
 	if (!node_is_leased() &&
-		node_effective_worker_id() == NODE_WORKER_ID_UNSET)
+		node_intended_worker_id() == NODE_WORKER_ID_UNSET)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),

@@ -197,7 +197,7 @@ begin_after_restartpoint(HighwaterStart *start)
 static void
 begin_lease(const Lease *lease)
 {
-	int			wanted = node_effective_worker_id();
+	int			wanted = node_intended_worker_id();
 
 	if (lease->worker_id == LEASE_NONE ||
 		lease->datacenter_id != node_datacenter_id ||
@@ -386,7 +386,7 @@ static int
 present_worker_id(void)
 {
 	return node_is_leased() ? highwater_state->lease.worker_id :
-		node_effective_worker_id();
+		node_intended_worker_id();
 }
 
 static void
@@ -404,7 +404,7 @@ fill_state_file(StateFile *file, int64 mark, bool is_clean)
 	file->epoch = layout->epoch;
 	file->datacenter_id = node_datacenter_id;
 	file->worker_id = node_is_leased() ? file->lease.worker_id :
-		node_effective_worker_id();
+		node_intended_worker_id();
 	file->mark = mark;
 	file->written_at = GetCurrentTimestamp();
 	file->lead_us = is_clean ? 0 : mark_lead_us();

@@ -392,7 +392,7 @@ node_configure(void)
  * any.  Without preload none is derived.
  */
 int
-node_effective_worker_id(void)
+node_intended_worker_id(void)
 {
 	return node_worker_id_source == WORKER_ID_SOURCE_CONFIG ||
 		node_worker_id_source == WORKER_ID_SOURCE_REGISTRY ?

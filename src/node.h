@@ -28,7 +28,7 @@ typedef enum WorkerIdSource
 
 /* parameters, registered by module.c */
 extern int	node_datacenter_id;
-extern int	node_worker_id;		/* see node_effective_worker_id() */
+extern int	node_worker_id;		/* see node_intended_worker_id() */
 extern int	node_worker_id_source;
 extern char *node_layout_text;
 extern char *node_epoch_text;
@@ -44,7 +44,7 @@ extern void node_assign_text(const char *newval, void *extra);
 extern void node_check_number(const char *name, const char *text);
 extern void node_configure(void);
 extern const Layout *node_layout(void);
-extern int	node_effective_worker_id(void);
+extern int	node_intended_worker_id(void);
 extern bool node_is_leased(void);
 extern uint64 node_registry_hash(void);
 extern const char *node_worker_id_source_name(void);

@@ -265,10 +265,10 @@ claim(Remote *remote, const char *schema, Tenancy *tenancy, bool is_held)
 	remote_add_number(&arguments, INT4OID, node_datacenter_id);
 	remote_add_number(&arguments, INT8OID,
 					  layout_field_max(node_layout()->worker_bits) + 1);
-	if (node_effective_worker_id() == NODE_WORKER_ID_UNSET)
+	if (node_intended_worker_id() == NODE_WORKER_ID_UNSET)
 		remote_add_null(&arguments, INT4OID);
 	else
-		remote_add_number(&arguments, INT4OID, node_effective_worker_id());
+		remote_add_number(&arguments, INT4OID, node_intended_worker_id());
 	remote_add_text(&arguments, TEXTOID, lease_place());
 	add_previous(&arguments, tenancy, is_held);
 	remote_add_text(&arguments, TEXTOID, registry_name);

@@ -81,7 +81,7 @@ snowflake_node(PG_FUNCTION_ARGS)
 	bool		is_held = present_lease(&lease, &lease_expires_at);
 	int			worker_id = node_is_leased() ?
 		(is_held ? lease.worker_id : NODE_WORKER_ID_UNSET) :
-		node_effective_worker_id();
+		node_intended_worker_id();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int64		mark = highwater_state == NULL ? 0 : highwater_mark();
 	Datum		values[13];
