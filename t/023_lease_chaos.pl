@@ -978,6 +978,21 @@ write_parameters($_, clock_policy => 'wait', clock_tolerance => 60_000)
   for @originals;
 continue_workers($_) for @originals;
 
+# Who has no lease after a failover begins after all that it may have lost,
+# which is the longer ahead the more clocks have been.
+my $floor_s = value_of(
+	$registry->{node}, q{
+	SELECT snowflake_lease_grants_from();
+	SELECT CASE WHEN isfinite(high_water) THEN
+		greatest(extract(epoch FROM high_water - clock_timestamp()), 0)
+		ELSE 0 END FROM snowflake_registry});
+$floor_s = (split /\n/, $floor_s // 0)[-1];
+if ($floor_s > 0)
+{
+	log_event(sprintf 'waits %.3f s for what failovers may have lost', $floor_s);
+	let_pass($floor_s);
+}
+
 # There are worker ids for all but one of them.
 for my $server (@originals)
 {
