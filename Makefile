@@ -26,7 +26,8 @@ OBJS = \
 	src/statefile.o \
 	src/stats.o \
 	src/support.o \
-	src/text.o
+	src/text.o \
+	src/worker.o
 
 EXTENSION = snowflake
 DATA = snowflake--1.0.sql

@@ -42,13 +42,13 @@
 #include "node.h"
 #include "pgstat.h"
 #include "portability/instr_time.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "statefile.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
+#include "worker.h"
 
 /* How long a writer may take before another one takes over. */
 #define PATIENCE_US INT64CONST(1000000)
@@ -381,12 +381,11 @@ highwater_read_lease(Lease *lease)
 		LWLockRelease(&highwater_state->lock);
 }
 
-/* The worker id of ids up to the mark. */
+/* The worker id of ids up to the mark, under a lease if it takes one. */
 static int
-present_worker_id(void)
+worker_id_under(const Lease *lease)
 {
-	return node_is_leased() ? highwater_state->lease.worker_id :
-		node_intended_worker_id();
+	return node_is_leased() ? lease->worker_id : node_intended_worker_id();
 }
 
 static void
@@ -403,8 +402,7 @@ fill_state_file(StateFile *file, int64 mark, bool is_clean)
 	file->tick_us = layout->tick_us;
 	file->epoch = layout->epoch;
 	file->datacenter_id = node_datacenter_id;
-	file->worker_id = node_is_leased() ? file->lease.worker_id :
-		node_intended_worker_id();
+	file->worker_id = worker_id_under(&file->lease);
 	file->mark = mark;
 	file->written_at = GetCurrentTimestamp();
 	file->lead_us = is_clean ? 0 : mark_lead_us();
@@ -745,7 +743,7 @@ highwater_read(int *worker_id)
 
 	LWLockAcquire(&highwater_state->lock, LW_SHARED);
 	mark = highwater_mark();
-	*worker_id = present_worker_id();
+	*worker_id = worker_id_under(&highwater_state->lease);
 	LWLockRelease(&highwater_state->lock);
 	return mark;
 }
@@ -977,12 +975,7 @@ highwater_worker_main(Datum main_arg)
 	int64		seen = -1;
 	int64		past;
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
-	BackgroundWorkerUnblockSignals();
-
-	/* to no database, but so that pg_stat_activity shows it */
-	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	worker_begin();
 
 	LWLockAcquire(&highwater_state->lock, LW_EXCLUSIVE);
 	highwater_state->worker_latch = MyLatch;
@@ -1009,12 +1002,7 @@ highwater_worker_main(Datum main_arg)
 						 wait_event_of(WAIT_IN_WORKER));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
-
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
+		worker_heed_reload();
 	}
 
 	/* with 0 it would not be started again, should only it be stopped */
@@ -1024,15 +1012,5 @@ highwater_worker_main(Datum main_arg)
 void
 highwater_register_worker(void)
 {
-	BackgroundWorker worker = {0};
-
-	strlcpy(worker.bgw_name, "snowflake high-water mark", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "snowflake high-water mark", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "snowflake", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "highwater_worker_main", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = 1;
-	RegisterBackgroundWorker(&worker);
+	worker_register("snowflake high-water mark", "highwater_worker_main");
 }

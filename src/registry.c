@@ -43,7 +43,6 @@
 #include "lease.h"
 #include "miscadmin.h"
 #include "node.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "registry.h"
 #include "remote.h"
@@ -52,6 +51,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+#include "worker.h"
 
 /* the longest snowflake.registry_name, as that of an identifier */
 #define NAME_LENGTH_MAX (NAMEDATALEN - 1)
@@ -567,10 +567,7 @@ registry_worker_main(Datum main_arg)
 	int64		asked_us = lease_clock_us() - lease_duration_us();
 	MemoryContext attempt_context;
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
-	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	worker_begin();
 
 	/* without the state file no id is issued until the next start */
 	if (highwater_state->fault != STATE_SOUND)
@@ -616,12 +613,7 @@ registry_worker_main(Datum main_arg)
 							 wait_event_of(WAIT_IN_REGISTRY_WORKER));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
-
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
+		worker_heed_reload();
 	}
 
 	release(&tenancy);
@@ -633,17 +625,6 @@ registry_worker_main(Datum main_arg)
 void
 registry_register_worker(void)
 {
-	BackgroundWorker worker = {0};
-
-	if (!node_is_leased())
-		return;
-	strlcpy(worker.bgw_name, "snowflake registry", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "snowflake registry", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "snowflake", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "registry_worker_main", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
-		BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = 1;
-	RegisterBackgroundWorker(&worker);
+	if (node_is_leased())
+		worker_register("snowflake registry", "registry_worker_main");
 }
