@@ -18,12 +18,15 @@ OBJS = \
 	src/host.o \
 	src/layout.o \
 	src/lease.o \
+	src/lease_worker.o \
+	src/mark.o \
 	src/module.o \
 	src/node.o \
 	src/partitions.o \
 	src/registry.o \
 	src/remote.o \
-	src/statefile.o \
+	src/shmem.o \
+	src/start.o \
 	src/stats.o \
 	src/support.o \
 	src/text.o \

@@ -1,10 +1,13 @@
 /*
  * clock.c
- *	  The wall clock as ticks, and an interruptible sleep.
+ *	  The wall clock as ticks; the policy for a clock that is behind;
+ *	  interruptible sleep.
  *
- * What a tick is waited for with.  The caller must hold no LWLock.
+ * A caller of clock_sleep() must hold no LWLock.
  */
 #include "postgres.h"
+
+#include <time.h>
 
 #include "clock.h"
 #include "compat.h"
@@ -15,30 +18,89 @@
 #include "storage/pmsignal.h"
 
 /*
- * Up to here a sleep is one in microseconds, as a tick's rest is and that of
- * the ticks given to others first; a signal that slips in just before it
- * costs no more than this.  Longer ones wait on the latch, which counts in
- * milliseconds.
+ * A sleep up to this long is one in microseconds: the rest of a tick, and the
+ * ticks that are given to other waiters first.  A signal that arrives just
+ * before it delays its handling by no more than this.  Longer sleeps wait on
+ * the latch, which counts in milliseconds.
  */
 #define SHORT_SLEEP_US 20000
 
 /*
  * No sleep is longer, because the clock may be set forward meanwhile, and
- * nobody tells us.
+ * nobody tells the sleeper.
  */
 #define LONGEST_SLEEP_US 50000
 
+/* parameters */
+int			clock_policy = CLOCK_POLICY_WAIT;
+int			clock_tolerance_ms = 5000;
+
+/*
+ * What to do where the next id's tick is ahead of the clock.  "advance"
+ * allows a lead of clock_tolerance, the other policies allow none.
+ *
+ *	the next id's lead is allowed						go on
+ *	the last id's lead is allowed: its tick is spent	wait for the next tick
+ *	the clock is behind, under "wait" and "advance"		wait for it
+ *	... by more than clock_tolerance beyond that		refuse
+ *	the clock is behind, under "error"					refuse
+ *
+ * A start after a crash is ahead of a clock in order by what the mark was put
+ * ahead; that much is excused, and waited for under every policy.
+ */
+ClockVerdict
+clock_judge(const ClockLead *lead)
+{
+	int64		allowed_us = clock_allowed_lead_us();
+	ClockVerdict verdict = {.action = CLOCK_GO_ON};
+
+	if (lead->next_us <= allowed_us)
+		return verdict;
+
+	verdict.action = CLOCK_WAIT;
+	verdict.wait_us = lead->next_us - allowed_us;
+
+	/* If the last id does not lead too far, its tick is merely spent. */
+	if (lead->last_us <= allowed_us)
+		return verdict;
+
+	verdict.behind_us = lead->last_us;
+	verdict.regression_us = lead->last_us - lead->excused_us;
+	if (verdict.regression_us > 0 &&
+		(clock_policy == CLOCK_POLICY_ERROR ||
+		 verdict.regression_us - allowed_us > clock_tolerance_us()))
+		verdict.action = CLOCK_REFUSE;
+	return verdict;
+}
+
+/*
+ * Microseconds since the machine was started, on a clock that nobody sets.
+ * Where the kernel has such a clock, it goes on while the machine is
+ * suspended.
+ */
+int64
+clock_boottime_us(void)
+{
+	struct timespec now;
+
+#ifdef CLOCK_BOOTTIME
+	(void) clock_gettime(CLOCK_BOOTTIME, &now);
+#else
+	(void) clock_gettime(CLOCK_MONOTONIC, &now);
+#endif
+	return (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
 /* The wait event of a reason, as pg_stat_activity shows it. */
 uint32
-wait_event_of(WaitReason reason)
+clock_wait_event(WaitReason reason)
 {
 	static const char *const names[] = {
 		[WAIT_FOR_TICK] = "SnowflakeTick",
 		[WAIT_FOR_CLOCK] = "SnowflakeClock",
-		[WAIT_FOR_MARK] = "SnowflakeMark",
-		[WAIT_IN_WORKER] = "SnowflakeMarkMain",
+		[WAIT_IN_HIGHWATER_WORKER] = "SnowflakeMarkMain",
 		[WAIT_FOR_REGISTRY] = "SnowflakeRegistry",
-		[WAIT_IN_REGISTRY_WORKER] = "SnowflakeRegistryMain"
+		[WAIT_IN_LEASE_WORKER] = "SnowflakeRegistryMain"
 	};
 	static uint32 wait_events[lengthof(names)] = {0};
 
@@ -48,10 +110,9 @@ wait_event_of(WaitReason reason)
 }
 
 /*
- * Sleeps for a while: at most duration_us (microseconds), often less.  The
- * caller looks at the clock again and decides anew.  Ends at once, by an
- * error or the process's exit, on cancel, timeout, shutdown and the
- * postmaster's death.
+ * Sleeps for at most duration_us, often less: the caller reads the clock
+ * again and decides anew.  Ends at once, by an error or the process's exit,
+ * on cancel, timeout, shutdown and the postmaster's death.
  */
 void
 clock_sleep(int64 duration_us, WaitReason reason)
@@ -60,11 +121,11 @@ clock_sleep(int64 duration_us, WaitReason reason)
 
 	if (duration_us <= SHORT_SLEEP_US)
 	{
-		pgstat_report_wait_start(wait_event_of(reason));
+		pgstat_report_wait_start(clock_wait_event(reason));
 		pg_usleep((long) Max(duration_us, 1));
 		pgstat_report_wait_end();
 
-		/* an orphan at the ceiling would never come by a latch */
+		/* A session at the ceiling never waits on a latch that would tell. */
 		if (IsUnderPostmaster && !PostmasterIsAlive())
 			proc_exit(1);
 	}
@@ -73,7 +134,7 @@ clock_sleep(int64 duration_us, WaitReason reason)
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 (long) (Min(duration_us, LONGEST_SLEEP_US) / 1000),
-						 wait_event_of(reason));
+						 clock_wait_event(reason));
 		ResetLatch(MyLatch);
 	}
 

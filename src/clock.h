@@ -1,6 +1,7 @@
 /*
  * clock.h
- *	  The wall clock as ticks, and an interruptible sleep.
+ *	  The wall clock as ticks; the policy for a clock that is behind;
+ *	  interruptible sleep.
  */
 #ifndef SNOWFLAKE_CLOCK_H
 #define SNOWFLAKE_CLOCK_H
@@ -10,30 +11,64 @@
 #include "layout.h"
 #include "utils/timestamp.h"
 
+/* snowflake.clock_policy: what to do when the clock is behind the last id */
+typedef enum ClockPolicy
+{
+	CLOCK_POLICY_WAIT,
+	CLOCK_POLICY_ERROR,
+	CLOCK_POLICY_ADVANCE
+} ClockPolicy;
+
 /* What a process of ours waits for; each has its wait event. */
 typedef enum WaitReason
 {
 	WAIT_FOR_TICK,				/* the sequence of the tick is spent */
 	WAIT_FOR_CLOCK,				/* the clock is behind the last id */
-	WAIT_FOR_MARK,				/* another process moves the mark */
-	WAIT_IN_WORKER,				/* for ids to be issued */
+	WAIT_IN_HIGHWATER_WORKER,	/* for ids to be issued */
 	WAIT_FOR_REGISTRY,			/* for its answer */
-	WAIT_IN_REGISTRY_WORKER		/* for the lease to be renewed */
+	WAIT_IN_LEASE_WORKER		/* for the lease to be renewed */
 } WaitReason;
 
-/* A look at the wall clock.  To start with, {0}. */
+/* A reading of the wall clock.  The first is made over {0}. */
 typedef struct ClockReading
 {
 	TimestampTz now;
 	SpanPosition position;		/* of now in the layout's span */
 	int64		tick;			/* that now falls into */
-	TimestampTz tick_start;		/* when that one begins */
+	TimestampTz tick_start;		/* when that tick begins */
 } ClockReading;
 
+/* How far ids lead the clock, in microseconds; negative: they are behind. */
+typedef struct ClockLead
+{
+	int64		next_us;		/* the tick of the next id */
+	int64		last_us;		/* the tick of the last id */
+	int64		excused_us;		/* of last_us: what the mark was put ahead */
+} ClockLead;
+
+typedef enum ClockAction
+{
+	CLOCK_GO_ON,				/* the policy allows the lead */
+	CLOCK_WAIT,
+	CLOCK_REFUSE
+} ClockAction;
+
+typedef struct ClockVerdict
+{
+	ClockAction action;
+	int64		wait_us;		/* until the lead is allowed */
+	int64		behind_us;		/* the clock, behind the last id; 0: not */
+	int64		regression_us;	/* the same less what is excused */
+} ClockVerdict;
+
+/* parameters, registered by module.c */
+extern int	clock_policy;
+extern int	clock_tolerance_ms;
+
 /*
- * Reads the wall clock, through the vDSO: no system call.  The reading is
- * the one before, of the same layout: while its tick lasts, nothing has to
- * be divided.
+ * Reads the wall clock, through the vDSO: no system call.  "reading" is the
+ * one before, of the same layout: while its tick lasts, nothing has to be
+ * divided.
  */
 static inline void
 clock_read(const Layout *layout, ClockReading *reading)
@@ -49,7 +84,22 @@ clock_read(const Layout *layout, ClockReading *reading)
 	}
 }
 
-extern uint32 wait_event_of(WaitReason reason);
+static inline int64
+clock_tolerance_us(void)
+{
+	return (int64) clock_tolerance_ms * 1000;
+}
+
+/* How far the policy lets an id's tick be ahead of the clock. */
+static inline int64
+clock_allowed_lead_us(void)
+{
+	return clock_policy == CLOCK_POLICY_ADVANCE ? clock_tolerance_us() : 0;
+}
+
+extern ClockVerdict clock_judge(const ClockLead *lead);
+extern int64 clock_boottime_us(void);
+extern uint32 clock_wait_event(WaitReason reason);
 extern void clock_sleep(int64 duration_us, WaitReason reason);
 
 #endif							/* SNOWFLAKE_CLOCK_H */

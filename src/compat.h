@@ -22,6 +22,15 @@
 #include "varatt.h"
 #endif
 
+/* 16 names a relation's files so. */
+#if PG_VERSION_NUM < 160000
+#define RelFileLocator RelFileNode
+#define spcOid spcNode
+#define dbOid dbNode
+#define relNumber relNode
+#define PGIOAlignedBlock PGAlignedBlock
+#endif
+
 /* 16 declares it itself. */
 #if PG_VERSION_NUM < 160000
 extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
@@ -67,6 +76,7 @@ compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
 /* 17 names a process by its place among the PGPROCs, and custom waits. */
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber (MyProc->pgprocno)
+#define INVALID_PROC_NUMBER InvalidBackendId
 
 static inline uint32
 WaitEventExtensionNew(const char *wait_event_name)

@@ -185,7 +185,7 @@ snowflake_nextvals(PG_FUNCTION_ARGS)
 		context->max_calls = count;
 		context->user_fctx =
 			MemoryContextAllocZero(context->multi_call_memory_ctx,
-								   sizeof(IdRun));
+								   sizeof(IdBlock));
 	}
 
 	context = SRF_PERCALL_SETUP();
@@ -194,7 +194,7 @@ snowflake_nextvals(PG_FUNCTION_ARGS)
 		SRF_RETURN_DONE(context);
 
 	/* not inside the macro, which counts the call before it returns */
-	id = generator_next_of_run((IdRun *) context->user_fctx, wanted);
+	id = generator_next_of_block((IdBlock *) context->user_fctx, wanted);
 	SRF_RETURN_NEXT(context, Int64GetDatum(id));
 }
 

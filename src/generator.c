@@ -1,31 +1,26 @@
 /*
  * generator.c
- *	  The shared state, and the one place that issues ids.
+ *	  Issuing: one session's way from a call to an id.
  *
- * A generator is one 64-bit word, the newest (tick, sequence) that it has
- * issued, packed as (tick << sequence bits) | sequence.  The word only ever
- * grows, so an id never comes twice, however the clock moves: the clock
- * decides whether an id may be issued, never whether a tick begins again.
+ * A generator is one stamp, the newest (tick, sequence) that it has issued.
+ * The stamp only ever grows, so an id never comes twice, however the clock
+ * moves: the clock decides whether an id may be issued, never whether a tick
+ * begins again.
+ *
+ * The stamp is read first and the clock after it, so that a clock behind the
+ * stamp is a real step back and not another session's progress.  The next
+ * stamp is chosen from the two, and put in place by compare-and-swap, which
+ * fails if the stamp has changed meanwhile.  Locking rules are in shmem.h.
  *
  * Ids of two generators of one node do repeat, and are of two tables; see
- * generator_next_of_relation().  Should a table move from one to another, as
- * when it is restored from a dump under another OID, its ids still do not
- * repeat: no generator issues an id of a tick before the newest of them all;
- * see look().
- *
- * Locking: a generator's word is changed by compare-and-swap and nothing
- * else, once ids are issued.  The word is read first and the clock after it,
- * so that a clock behind the word is a real step back and not another
- * session's progress; the swap fails if the word has changed meanwhile.  A
- * reservation of more than one id takes the generator's LWLock around that,
- * so that those who want much queue instead of failing each other.  Nothing
- * under it sleeps, does I/O, allocates or raises an error.  A backend's slot
- * is written by its owner alone, without a lock.
+ * generator_next_of_relation().  If a table moves from one generator to
+ * another, as when it is restored from a dump under another OID, its ids
+ * still do not repeat: no generator issues an id of a tick before the newest
+ * tick of all generators; see read_last_and_clock().
  */
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "access/xlogrecovery.h"
 #include "clock.h"
 #include "common/hashfn.h"
 #include "common/pg_prng.h"
@@ -35,373 +30,84 @@
 #include "miscadmin.h"
 #include "node.h"
 #include "portability/instr_time.h"
+#include "start.h"
 #include "storage/ipc.h"
-#include "storage/lwlock.h"
-#include "storage/shmem.h"
-
-#define TRANCHE_NAME "snowflake"
-
-typedef struct Generator
-{
-	LWLock		lock;			/* the queue of those who reserve many */
-	pg_atomic_uint64 last;		/* newest (tick, sequence) issued, packed */
-	pg_atomic_uint64 wakeups;	/* newest one given out; see take_wakeup() */
-} Generator;
-
-/* What generators begin with, the same for all. */
-typedef struct Beginning
-{
-	LWLock		lock;			/* protects all of it */
-	int64		word;			/* what last was before the first id */
-	int64		lead_us;		/* how far that may be ahead of the clock */
-	int64		foreign_word;	/* the same, if it is of another server */
-	bool		is_past_recovery;	/* has recovery's end been allowed for? */
-} Beginning;
-
-/*
- * Its counters are of all sessions that have had it; what they were when the
- * present one came is kept, so nothing is lost when a session ends.
- */
-typedef struct BackendSlot
-{
-	int64		last_id;		/* newest id, of this session or before */
-	GeneratorCounters counters;
-	IdRun		block;			/* see snowflake.block_size */
-	GeneratorCounters before;	/* what counters were at the start */
-	int			pid;			/* of the session; 0: it is over */
-} BackendSlot;
-
-/* What snowflake_stat takes off, and what is rare enough to be shared. */
-typedef struct Totals
-{
-	LWLock		lock;			/* protects what follows */
-	GeneratorCounters before;	/* the counters at the last reset */
-	HighwaterCounts highwater_before;
-	TimestampTz since;			/* the last reset, or the start */
-	int64		max_regression_us;
-} Totals;
-
-#define NO_ID INT64CONST(-1)
 
 /* How many of the sessions that wait for a tick wake up for one of 1 ms. */
 #define WAKEUPS_PER_MS 4
 
-/* Each on cache lines of its own: other processes write its neighbours. */
-typedef union PaddedGenerator
-{
-	Generator	generator;
-	/* cppcheck-suppress unusedStructMember */
-	char		padding[PG_CACHE_LINE_SIZE];
-} PaddedGenerator;
-
-typedef union PaddedBeginning
-{
-	Beginning	beginning;
-	/* cppcheck-suppress unusedStructMember */
-	char		padding[PG_CACHE_LINE_SIZE];
-} PaddedBeginning;
-
-typedef union PaddedTick
-{
-	pg_atomic_uint64 tick;
-	/* cppcheck-suppress unusedStructMember */
-	char		padding[PG_CACHE_LINE_SIZE];
-} PaddedTick;
-
-typedef union PaddedTotals
-{
-	Totals		totals;
-	/* cppcheck-suppress unusedStructMember */
-	char		padding[PG_CACHE_LINE_SIZE];
-} PaddedTotals;
-
-typedef union PaddedHighwater
-{
-	HighwaterState highwater;
-	/* cppcheck-suppress unusedStructMember */
-	char		padding[TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(HighwaterState))];
-} PaddedHighwater;
-
-typedef union PaddedBackendSlot
-{
-	BackendSlot slot;
-	/* cppcheck-suppress unusedStructMember */
-	char		padding[TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(BackendSlot))];
-} PaddedBackendSlot;
-
-/* All of our shared memory, but for the slots that follow it. */
-typedef struct SharedState
-{
-	PaddedHighwater highwater;
-	PaddedBeginning beginning;
-	PaddedTotals totals;
-
-	/* the newest tick issued by any generator; kept only if there are more */
-	PaddedTick	newest;
-	PaddedGenerator generators[FLEXIBLE_ARRAY_MEMBER];
-} SharedState;
-
-/* What one look at the word and the clock comes to. */
+/* What one reading of the stamp and the clock comes to. */
 typedef enum Outcome
 {
-	OUTCOME_RESERVED,
-	OUTCOME_WAIT,				/* for wait_us */
+	OUTCOME_ISSUE,
+	OUTCOME_WAIT,
 	OUTCOME_AT_MARK,			/* the mark has to move past the tick first */
-	OUTCOME_BEHIND,				/* the clock is, by behind_us: refused */
-	OUTCOME_BEFORE_SPAN,		/* the clock is before the epoch */
-	OUTCOME_AFTER_SPAN			/* no tick is left */
+	OUTCOME_BEHIND,				/* the clock is behind: refused */
+	OUTCOME_BEFORE_SPAN,		/* the clock is before the epoch: refused */
+	OUTCOME_AFTER_SPAN			/* no tick is left: refused */
 } Outcome;
 
+/* An attempt to choose the next stamp. */
 typedef struct Attempt
 {
 	Outcome		outcome;
 	int64		tick;			/* of the next id */
-	int64		wait_us;
-	int64		behind_us;		/* 0 unless it is behind the last tick */
-	int64		regression_us;	/* the same, but for the mark's lead */
-	bool		is_foreign;		/* behind ids of another server? */
+	ClockVerdict verdict;		/* if that tick is ahead of the clock */
+	bool		is_at_fence;	/* behind another holder's ids? */
 } Attempt;
 
+/* What a call has waited for, so that it is counted once. */
+typedef struct Wait
+{
+	bool		is_counted_as_sequence_wait;
+	bool		is_counted_as_clock_wait;
+	bool		is_counted_as_regression;
+	int64		wakeup_tick;	/* see take_wakeup(); -1: none yet */
+} Wait;
+
+/* This session, once it has been found fit to issue; see attach(). */
+typedef struct Session
+{
+	BackendSlot *slot;			/* NULL: not attached */
+	const Layout *layout;
+
+	/*
+	 * Ids of ticks before the limit, with these bits of the node, may be
+	 * issued with no look at what is shared but the generator.  The limit is
+	 * the mark as it was when the two were read.
+	 */
+	int64		limit;
+	int64		node_bits;
+	ClockReading clock;			/* the newest reading */
+} Session;
+
 /* parameters */
-int			generator_clock_policy = CLOCK_POLICY_WAIT;
-int			generator_clock_tolerance_ms = 5000;
 int			generator_sequence_start = SEQUENCE_START_ZERO;
 int			generator_block_size = 1;
-int			generator_count = 1;
 
-static SharedState *shared = NULL;
-static PaddedBackendSlot *slots = NULL; /* by MyProcNumber */
+static Session session;
 
-/* Set once this session has been found fit to issue; see attach(). */
-static BackendSlot *my_slot = NULL;
-static const Layout *layout = NULL;
-
-/*
- * What this session may issue with no more looks at what is shared: ids of
- * ticks before the limit, with these bits of the node.  The limit is the mark
- * as it was when they were read.
- */
-static int64 limit = 0;
-static int64 node_bits;
-
-/* This session's newest look at the clock. */
-static ClockReading clock_now;
-
-static Size
-slots_offset(void)
-{
-	return add_size(offsetof(SharedState, generators),
-					mul_size(generator_count, sizeof(PaddedGenerator)));
-}
-
-static Size
-shared_state_size(void)
-{
-	return add_size(slots_offset(),
-					mul_size(MaxBackends, sizeof(PaddedBackendSlot)));
-}
-
-void
-generator_shmem_request(void)
-{
-	RequestAddinShmemSpace(shared_state_size());
-
-	/* the lock itself lives in the generator; this gives it its name */
-	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
-}
-
-static inline int64
-clock_tolerance_us(void)
-{
-	return (int64) generator_clock_tolerance_ms * 1000;
-}
-
-/* How far an id's tick may be ahead of the clock. */
-static inline int64
-allowed_lead_us(void)
-{
-	return generator_clock_policy == CLOCK_POLICY_ADVANCE ?
-		clock_tolerance_us() : 0;
-}
-
-/* The last word of a tick. */
-static int64
-end_of_tick(int64 tick)
-{
-	const Layout *configured = node_layout();
-
-	return (tick << configured->sequence_bits) |
-		layout_field_max(configured->sequence_bits);
-}
-
-/* The word that a generator starts from. */
-static int64
-starting_word(const HighwaterStart *start)
-{
-	return start->tick > 0 ? end_of_tick(start->tick - 1) : 0;
-}
-
-/* The newest tick issued since the start, or -1; for the mark. */
-static int64
-newest_tick(void)
-{
-	int64		start = shared->beginning.beginning.word;
-	int64		newest = start;
-
-	for (int i = 0; i < generator_count; i++)
-	{
-		Generator  *generator = &shared->generators[i].generator;
-
-		newest = Max(newest, (int64) pg_atomic_read_u64(&generator->last));
-	}
-	return newest == start ? -1 : newest >> node_layout()->sequence_bits;
-}
-
-/* Sets where generators begin, before the first id. */
-static void
-begin_at(int64 word, int64 lead_us)
-{
-	Beginning  *beginning = &shared->beginning.beginning;
-
-	beginning->word = word;
-	beginning->lead_us = lead_us;
-	for (int i = 0; i < generator_count; i++)
-		pg_atomic_write_u64(&shared->generators[i].generator.last,
-							(uint64) word);
-}
-
-/*
- * Lets the generators begin after all ids in the data that recovery brought,
- * whoever issued them: after the time of the last commit replayed.  Returns
- * the last tick before the one that they begin at, or -1.
- */
-static int64
-end_recovery(void)
-{
-	Beginning  *beginning = &shared->beginning.beginning;
-	TimestampTz last_commit = GetLatestXTime();
-	int64		start = 0;
-	int64		tick;
-
-	if (last_commit != 0 &&
-		layout_locate(node_layout(), last_commit + allowed_lead_us(),
-					  &tick) != SPAN_BEFORE)
-		start = end_of_tick(tick);
-
-	/* nobody issues before having been here; see attach() */
-	LWLockAcquire(&beginning->lock, LW_EXCLUSIVE);
-	if (!beginning->is_past_recovery && start > beginning->word)
-		begin_at(start, 0);
-	beginning->is_past_recovery = true;
-	start = beginning->word;
-	LWLockRelease(&beginning->lock);
-
-	return start > 0 ? start >> node_layout()->sequence_bits : -1;
-}
-
-/* Lets the generators begin after a tick, as ids may be issued already. */
-static void
-begin_after(int64 tick, int64 lead_us, bool is_foreign)
-{
-	Beginning  *beginning = &shared->beginning.beginning;
-	uint64		word;
-
-	if (tick < 0)
-		return;
-	word = (uint64) end_of_tick(tick);
-
-	LWLockAcquire(&beginning->lock, LW_EXCLUSIVE);
-	if ((int64) word > beginning->word)
-	{
-		beginning->word = (int64) word;
-		beginning->lead_us = lead_us;
-		beginning->foreign_word = is_foreign ? (int64) word : 0;
-	}
-	for (int i = 0; i < generator_count; i++)
-	{
-		pg_atomic_uint64 *last = &shared->generators[i].generator.last;
-		uint64		seen = pg_atomic_read_u64(last);
-
-		while (seen < word &&
-			   !pg_atomic_compare_exchange_u64(last, &seen, word))
-			 /* it has grown meanwhile */ ;
-	}
-	LWLockRelease(&beginning->lock);
-}
-
-static const HighwaterGenerators generators = {
-	.newest_tick = newest_tick,
-	.end_recovery = end_recovery,
-	.begin_after = begin_after
-};
-
-/*
- * Called by the postmaster at its start, and again when a backend's crash
- * has made it throw the shared memory away.
- */
-void
-generator_shmem_startup(void)
-{
-	bool		found;
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	shared = ShmemInitStruct("snowflake", shared_state_size(), &found);
-	slots = (PaddedBackendSlot *) ((char *) shared + slots_offset());
-	if (!found)
-	{
-		int			tranche_id =
-			GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche;
-		HighwaterStart start;
-
-		memset(shared, 0, shared_state_size());
-		highwater_startup(&shared->highwater.highwater, tranche_id,
-						  &generators, &start);
-
-		LWLockInitialize(&shared->beginning.beginning.lock, tranche_id);
-		LWLockInitialize(&shared->totals.totals.lock, tranche_id);
-		shared->totals.totals.since = GetCurrentTimestamp();
-		pg_atomic_init_u64(&shared->newest.tick, 0);
-		for (int i = 0; i < generator_count; i++)
-		{
-			LWLockInitialize(&shared->generators[i].generator.lock,
-							 tranche_id);
-			pg_atomic_init_u64(&shared->generators[i].generator.last, 0);
-			pg_atomic_init_u64(&shared->generators[i].generator.wakeups, 0);
-		}
-		begin_at(starting_word(&start), start.lead_us);
-	}
-	LWLockRelease(AddinShmemInitLock);
-}
-
-/* ERROR 55000 unless there is shared memory of ours. */
-static void
-require_preloaded(const char *message)
-{
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("%s", _(message)),
-				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
-}
-
-/* The session is over. */
+/* Called when the session ends. */
 static void
 leave_slot(int code, Datum arg)
 {
 	(void) code;
 	(void) arg;
-	my_slot->pid = 0;
+	session.slot->pid = 0;
 }
 
-/* Reads the limit of this session, and whose ids there are up to it. */
+/* Reads the limit, and the node whose ids it allows. */
 static void
 read_limit(void)
 {
 	int			worker_id;
 
-	limit = highwater_read(&worker_id);
-	node_bits = layout_node_bits(layout, node_datacenter_id,
-								 Max(worker_id, 0));
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	session.limit = shmem_mark();
+	worker_id = shmem_worker_id();
+	LWLockRelease(&shared->lock);
+	session.node_bits = layout_node_bits(session.layout, node_datacenter_id,
+										 Max(worker_id, 0));
 }
 
 /*
@@ -413,7 +119,11 @@ attach(void)
 {
 	BackendSlot *slot;
 
-	require_preloaded(gettext_noop("snowflake ids cannot be issued because the library was not preloaded"));
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids cannot be issued because the library was not preloaded"),
+				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
@@ -426,160 +136,149 @@ attach(void)
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
 				 errhint("Set \"snowflake.worker_id\" to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and restart the server.",
 						 layout_field_max(node_layout()->worker_bits))));
-
-	highwater_require_sound();
-	(void) end_recovery();
+	start_begin();
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
-	layout = node_layout();
+	session.layout = node_layout();
 	read_limit();
 
-	slot = &slots[MyProcNumber].slot;
+	slot = &backend_slots[MyProcNumber].slot;
 	memset(&slot->block, 0, sizeof(slot->block));
 	slot->before = slot->counters;
 	slot->pid = MyProcPid;
-	my_slot = slot;
-	on_shmem_exit(leave_slot, 0);
+	session.slot = slot;
+	on_shmem_exit(leave_slot, (Datum) 0);
 }
 
-static inline int64
-tick_of(int64 word)
-{
-	return word >> layout->sequence_bits;
-}
-
-static inline int64
-sequence_of(int64 word)
-{
-	return word & layout_field_max(layout->sequence_bits);
-}
-
-/* The sequence that a tick begins with that has not been used yet. */
+/* The sequence that a tick begins with that no id has used yet. */
 static inline int64
 first_sequence(void)
 {
-	/* in the lower quarter, so that most of the tick's ids are left */
-	if (generator_sequence_start == SEQUENCE_START_RANDOM &&
-		layout->sequence_bits > 2)
+	int			bits = session.layout->sequence_bits;
+
+	/* In the lower quarter, so that most of the tick's ids are left. */
+	if (generator_sequence_start == SEQUENCE_START_RANDOM && bits > 2)
 		return (int64) (pg_prng_uint64(&pg_global_prng_state) >>
-						(64 - (layout->sequence_bits - 2)));
+						(64 - (bits - 2)));
 	return 0;
 }
 
 /* How far a tick is ahead of the clock, in microseconds; behind: negative. */
 static inline int64
-lead_us(int64 tick)
+lead_of(int64 tick)
 {
-	return layout_tick_start(layout, tick) - clock_now.now;
+	return layout_tick_start(session.layout, tick) - session.clock.now;
 }
 
-/* Does the policy refuse to wait for a clock that is behind? */
-static bool
-is_too_far_behind(int64 regression_us)
-{
-	if (regression_us <= 0)
-		return false;
-	return generator_clock_policy == CLOCK_POLICY_ERROR ||
-		regression_us - allowed_lead_us() > clock_tolerance_us();
-}
-
-/*
- * What it comes to where the next id's tick is not the clock's: whether it
- * leads too far, and then whether to wait for it.  A start after a crash is
- * ahead of a clock that is in order by what the mark was; that much is waited
- * for under every policy.
- */
+/* The outcome where the next id's tick is not the clock's. */
 static void
-decide_on_lead(int64 last, Attempt *attempt)
+judge_lead(int64 last, Attempt *attempt)
 {
-	const Beginning *beginning = &shared->beginning.beginning;
-	int64		lead = lead_us(attempt->tick);
-	int64		last_lead = lead_us(tick_of(last));
+	const Beginning *beginning = &shared->beginning;
+	ClockLead	lead = {
+		.next_us = lead_of(attempt->tick),
+		.last_us = lead_of(layout_stamp_tick(session.layout, last)),
+		.excused_us = last == beginning->stamp ? beginning->lead_us : 0
+	};
 
-	attempt->outcome = OUTCOME_RESERVED;
-	if (lead <= allowed_lead_us())
+	attempt->verdict = clock_judge(&lead);
+	attempt->is_at_fence = last == beginning->fence_stamp;
+	switch (attempt->verdict.action)
 	{
-		if (attempt->tick > layout_max_tick(layout))
-			attempt->outcome = OUTCOME_AFTER_SPAN;
-		return;
+		case CLOCK_GO_ON:
+			attempt->outcome =
+				attempt->tick > layout_max_tick(session.layout) ?
+				OUTCOME_AFTER_SPAN : OUTCOME_ISSUE;
+			break;
+		case CLOCK_WAIT:
+			attempt->outcome = OUTCOME_WAIT;
+			break;
+		case CLOCK_REFUSE:
+			attempt->outcome = OUTCOME_BEHIND;
+			break;
 	}
-
-	/* too early: is it the clock that is behind, or is the tick spent? */
-	attempt->wait_us = lead - allowed_lead_us();
-	if (last_lead > allowed_lead_us())
-	{
-		attempt->behind_us = last_lead;
-		attempt->regression_us = last_lead -
-			(last == beginning->word ? beginning->lead_us : 0);
-		attempt->is_foreign = last == beginning->foreign_word;
-	}
-	attempt->outcome = is_too_far_behind(attempt->regression_us) ?
-		OUTCOME_BEHIND : OUTCOME_WAIT;
 }
 
 /*
- * The rules of issuing: the next word to issue after the last one, which was
- * read before the clock; if there is none now, the outcome says why.
+ * The rules of issuing.  The next stamp after the last one, which was read
+ * before the clock:
+ *
+ *	clock against the last tick		next stamp
+ *	ahead							the clock's tick, from its first sequence
+ *	equal, sequence left			the next sequence
+ *	equal, sequence spent			the next tick, if clock_judge() allows its
+ *									lead; else that tick is waited for
+ *	behind							what follows the last stamp, if clock_judge()
+ *									allows its lead; else wait or refuse
+ *
+ * Whatever the tick, it has to be before the mark.
  */
 static inline int64
-decide(int64 last, Attempt *attempt)
+choose_next(int64 last, Attempt *attempt)
 {
-	int64		last_tick = tick_of(last);
-	bool		fresh;
+	const Layout *layout = session.layout;
+	int64		last_tick = layout_stamp_tick(layout, last);
+	bool		is_fresh;
 
-	/* the clock's tick, else what follows the last id */
-	fresh = clock_now.tick > last_tick ||
-		sequence_of(last) == layout_field_max(layout->sequence_bits);
-	attempt->tick = Max(clock_now.tick, fresh ? last_tick + 1 : last_tick);
+	is_fresh = session.clock.tick > last_tick ||
+		layout_stamp_sequence(layout, last) ==
+		layout_field_max(layout->sequence_bits);
+	attempt->tick = Max(session.clock.tick,
+						is_fresh ? last_tick + 1 : last_tick);
 
-	if (unlikely(clock_now.position != SPAN_WITHIN))
-		attempt->outcome = clock_now.position == SPAN_BEFORE ?
+	if (unlikely(session.clock.position != SPAN_WITHIN))
+		attempt->outcome = session.clock.position == SPAN_BEFORE ?
 			OUTCOME_BEFORE_SPAN : OUTCOME_AFTER_SPAN;
-	else if (likely(attempt->tick == clock_now.tick))
-		attempt->outcome = OUTCOME_RESERVED;
+	else if (likely(attempt->tick == session.clock.tick))
+		attempt->outcome = OUTCOME_ISSUE;
 	else
-		decide_on_lead(last, attempt);
+		judge_lead(last, attempt);
 
-	if (likely(attempt->outcome == OUTCOME_RESERVED) &&
-		unlikely(attempt->tick >= limit))
+	if (likely(attempt->outcome == OUTCOME_ISSUE) &&
+		unlikely(attempt->tick >= session.limit))
 		attempt->outcome = OUTCOME_AT_MARK;
 
-	return fresh ?
+	return is_fresh ?
 		(attempt->tick << layout->sequence_bits) | first_sequence() :
 		last + 1;
 }
 
-/* Raises the error of an attempt that failed. */
+/* ERROR 55000: the clock is behind, and the policy is not to wait. */
 static void
-refuse(const Attempt *attempt)
+refuse_behind(const Attempt *attempt)
 {
-	if (attempt->outcome == OUTCOME_BEHIND)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the clock is " INT64_FORMAT ".%03d ms behind %s",
-						attempt->behind_us / 1000,
-						(int) (attempt->behind_us % 1000),
-						attempt->is_foreign ?
-						_("what the last holder of the worker id has promised") :
-						_("the last snowflake id")),
-				 generator_clock_policy == CLOCK_POLICY_ERROR ?
-				 errdetail("\"snowflake.clock_policy\" is \"error\".") :
-				 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
-						   generator_clock_tolerance_ms),
-				 attempt->is_foreign ?
-				 errhint("It may have issued ids up to there. Ids are issued when the clock has come there, too.") :
-				 errhint("Check the server's clock and its synchronization. Ids are issued again when it has caught up.")));
+	int64		behind_us = attempt->verdict.behind_us;
 
 	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the clock is " INT64_FORMAT ".%03d ms behind %s",
+					behind_us / 1000, (int) (behind_us % 1000),
+					attempt->is_at_fence ?
+					_("what the last holder of the worker id has promised") :
+					_("the last snowflake id")),
+			 clock_policy == CLOCK_POLICY_ERROR ?
+			 errdetail("\"snowflake.clock_policy\" is \"error\".") :
+			 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
+					   clock_tolerance_ms),
+			 attempt->is_at_fence ?
+			 errhint("It may have issued ids up to there. Ids are issued when the clock has come there, too.") :
+			 errhint("Check the server's clock and its synchronization. Ids are issued again when it has caught up; with a \"snowflake.worker_id\" that no server has used, at once.")));
+}
+
+/* ERROR 54000: the clock is outside the layout's span. */
+static void
+refuse_outside_span(Outcome outcome)
+{
+	ereport(ERROR,
 			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-			 attempt->outcome == OUTCOME_BEFORE_SPAN ?
+			 outcome == OUTCOME_BEFORE_SPAN ?
 			 errmsg("the clock is before the epoch of snowflake ids: %s",
-					timestamptz_to_str(clock_now.now)) :
+					timestamptz_to_str(session.clock.now)) :
 			 errmsg("the clock is at or past the last tick of snowflake ids: %s",
-					timestamptz_to_str(clock_now.now)),
+					timestamptz_to_str(session.clock.now)),
 			 errdetail("Layout \"%s\" with epoch \"%s\" ends after tick " INT64_FORMAT ".",
 					   node_layout_text, node_epoch_text,
-					   layout_max_tick(layout)),
+					   layout_max_tick(session.layout)),
 			 errhint("Check the server's clock, \"snowflake.epoch\" and \"snowflake.layout\".")));
 }
 
@@ -591,45 +290,50 @@ announce_tick(int64 tick)
 
 	if (likely(generator_count == 1))
 		return;
-	newest = pg_atomic_read_u64(&shared->newest.tick);
+	newest = pg_atomic_read_u64(&shared->newest_tick);
 	while (newest < (uint64) tick &&
-		   !pg_atomic_compare_exchange_u64(&shared->newest.tick, &newest,
+		   !pg_atomic_compare_exchange_u64(&shared->newest_tick, &newest,
 										   (uint64) tick))
-		 /* another one has, perhaps of an older tick */ ;
+		 /* another session has announced one, perhaps an older tick */ ;
 }
 
 /*
- * Looks at the word and then at the clock, and returns the last word that
- * counts: the generator's own or, if another one is in a later tick, the last
- * before that tick.  If the clock has stepped back behind that tick, a table
- * may come to it with ids of another generator; then the tick is closed to
- * this one.  Under "advance" it is not: all follow the one that leads most.
+ * Reads the last stamp's rivals and then the clock.  Returns the last stamp
+ * that counts: the generator's own or, if another generator is in a later
+ * tick, the last one before that tick.  If the clock has stepped back behind
+ * that tick, a table may come to it with ids of another generator; then the
+ * tick is closed to this one.  Under "advance" it is not: all follow the
+ * generator that leads most.
  */
 static inline int64
-look(Generator *generator, uint64 *last)
+read_last_and_clock(Generator *generator, uint64 *last)
 {
 	int64		newest = 0;
+	uint64		closed;
 
 	if (unlikely(generator_count > 1))
-		newest = (int64) pg_atomic_read_u64(&shared->newest.tick);
+		newest = (int64) pg_atomic_read_u64(&shared->newest_tick);
 
-	/* else some processors might read the clock before the words */
+	/* Else some processors might read the clock before the stamps. */
 	pg_read_barrier();
-	clock_read(layout, &clock_now);
+	clock_read(session.layout, &session.clock);
 
-	if (likely(newest <= tick_of((int64) *last)))
+	if (likely(newest <= layout_stamp_tick(session.layout, (int64) *last)))
 		return (int64) *last;
-	if (likely(clock_now.tick >= newest || allowed_lead_us() > 0))
-		return end_of_tick(newest - 1);
-	if (pg_atomic_compare_exchange_u64(&generator->last, last,
-									   (uint64) end_of_tick(newest)))
-		*last = (uint64) end_of_tick(newest);
-	return Max((int64) *last, end_of_tick(newest));
+	if (likely(session.clock.tick >= newest || clock_allowed_lead_us() > 0))
+		return layout_last_stamp(session.layout, newest - 1);
+
+	closed = (uint64) layout_last_stamp(session.layout, newest);
+	if (pg_atomic_compare_exchange_u64(&generator->last, last, closed))
+		*last = closed;
+	return (int64) Max(*last, closed);
 }
 
 /*
- * One look at the word and the clock, and again if the word has changed
- * before it could be moved on.  Each time that is another session's success.
+ * Chooses the next stamp and puts it in place, with as many more of its tick
+ * as are wanted and left.  If the stamp has changed meanwhile, chooses again:
+ * each time that is another session's success.  Returns the first stamp; the
+ * attempt says whether there is one.
  */
 static inline int64
 try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
@@ -639,14 +343,15 @@ try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
 
 	for (;;)
 	{
-		int64		next = decide(look(generator, &last), attempt);
+		int64		next = choose_next(read_last_and_clock(generator, &last),
+									   attempt);
 
-		if (unlikely(attempt->outcome != OUTCOME_RESERVED))
+		if (unlikely(attempt->outcome != OUTCOME_ISSUE))
 			return next;
 
 		*reserved = wanted == 1 ? 1 :
-			Min(wanted, layout_field_max(layout->sequence_bits) -
-				sequence_of(next) + 1);
+			Min(wanted, layout_last_stamp(session.layout, attempt->tick) -
+				next + 1);
 		if (likely(pg_atomic_compare_exchange_u64(&generator->last, &last,
 												  (uint64) (next + *reserved - 1))))
 		{
@@ -658,51 +363,49 @@ try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
 
 /*
  * The tick that a session waits for when the last one is spent: the next one
- * for the first so many of them, the one after it for as many more, and so
- * on.  All the others would only wake up to find it spent once more, while
- * they use the processor and come in no order.  One that does not come back
- * leaves its place empty.
+ * for the first so many waiters, the one after it for as many more, and so
+ * on.  Most of them would wake in vain for the next tick, using the processor
+ * only to find it spent once more.  The turn of a waiter that was cancelled
+ * goes unused; as there are no more waiters than backends, no turn is further
+ * away than theirs.
  */
 static int64
 take_wakeup(Generator *generator, int64 next_tick)
 {
-	int64		per_tick = Max(1, WAKEUPS_PER_MS * layout->tick_us / 1000);
+	uint64		per_tick =
+		(uint64) Max(1, WAKEUPS_PER_MS * session.layout->tick_us / 1000);
+	uint64		first = (uint64) next_tick * per_tick;
 	uint64		last = pg_atomic_read_u64(&generator->wakeups);
 	uint64		mine;
 
 	do
-		mine = Max(last + 1, (uint64) (next_tick * per_tick));
+		mine = Min(Max(last + 1, first), first + (uint64) MaxBackends);
 	while (!pg_atomic_compare_exchange_u64(&generator->wakeups, &last, mine));
-	return (int64) (mine / (uint64) per_tick);
+	return (int64) (mine / per_tick);
 }
 
-/* Remembers how far the clock was found behind, at most. */
-static void
-note_regression(int64 behind_us)
-{
-	Totals	   *totals = &shared->totals.totals;
-
-	LWLockAcquire(&totals->lock, LW_EXCLUSIVE);
-	totals->max_regression_us = Max(totals->max_regression_us, behind_us);
-	LWLockRelease(&totals->lock);
-}
-
-/* What a call keeps while it waits. */
-typedef struct Wait
-{
-	bool		has_waited_for_tick;
-	bool		has_waited_for_clock;
-	bool		has_regressed;
-	int64		wakeup_tick;	/* see take_wakeup() */
-} Wait;
-
-/* Counts a call once, however often it looks. */
+/* Counts a call once, however often it tries. */
 static inline void
 count_once(bool *is_counted, uint64 *counter)
 {
 	if (!*is_counted)
 		(*counter)++;
 	*is_counted = true;
+}
+
+/* Counts a call that the clock has stopped. */
+static void
+count_regression(int64 regression_us, Wait *wait)
+{
+	if (!wait->is_counted_as_regression)
+	{
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		shared->max_regression_us = Max(shared->max_regression_us,
+										regression_us);
+		LWLockRelease(&shared->lock);
+	}
+	count_once(&wait->is_counted_as_regression,
+			   &session.slot->counters.clock_regressions);
 }
 
 /* Sleeps, and counts the time that it took. */
@@ -723,65 +426,63 @@ sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
 static void
 wait_for(Generator *generator, const Attempt *attempt, Wait *wait)
 {
-	GeneratorCounters *counters = &my_slot->counters;
+	Counters   *counters = &session.slot->counters;
+	int64		wait_us = attempt->verdict.wait_us;
 
-	if (attempt->behind_us > 0)
+	if (attempt->verdict.behind_us > 0)
 	{
-		count_once(&wait->has_waited_for_clock, &counters->clock_waits);
-		sleep_and_count(attempt->wait_us, WAIT_FOR_CLOCK,
-						&counters->clock_wait_us);
+		count_once(&wait->is_counted_as_clock_wait, &counters->clock_waits);
+		sleep_and_count(wait_us, WAIT_FOR_CLOCK, &counters->clock_wait_us);
+		return;
 	}
-	else
-	{
-		count_once(&wait->has_waited_for_tick, &counters->sequence_waits);
-		if (wait->wakeup_tick < attempt->tick)
-			wait->wakeup_tick = take_wakeup(generator, attempt->tick);
-		sleep_and_count(attempt->wait_us + layout->tick_us *
-						(wait->wakeup_tick - attempt->tick), WAIT_FOR_TICK,
-						&counters->sequence_wait_us);
-	}
-}
 
-/* Moves the limit past a tick, and the mark, if that is not there yet. */
-static void
-move_limit_past(int64 tick)
-{
-	read_limit();
-	if (limit <= tick)
-	{
-		highwater_move_past(tick);
-		read_limit();
-	}
+	count_once(&wait->is_counted_as_sequence_wait, &counters->sequence_waits);
+	if (wait->wakeup_tick < attempt->tick)
+		wait->wakeup_tick = take_wakeup(generator, attempt->tick);
+	sleep_and_count(wait_us + session.layout->tick_us *
+					(wait->wakeup_tick - attempt->tick),
+					WAIT_FOR_TICK, &counters->sequence_wait_us);
 }
 
 /* Waits, or raises an error, as the outcome of an attempt demands. */
 static void
 wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 {
-	GeneratorCounters *counters = &my_slot->counters;
+	if (attempt->verdict.regression_us > 0)
+		count_regression(attempt->verdict.regression_us, wait);
 
-	if (attempt->regression_us > 0)
+	switch (attempt->outcome)
 	{
-		if (!wait->has_regressed)
-			note_regression(attempt->regression_us);
-		count_once(&wait->has_regressed, &counters->clock_regressions);
-	}
-
-	if (attempt->outcome == OUTCOME_AT_MARK)
-		move_limit_past(attempt->tick);
-	else if (attempt->outcome == OUTCOME_WAIT)
-		wait_for(generator, attempt, wait);
-	else
-	{
-		counters->clock_refusals++;
-		refuse(attempt);
+		case OUTCOME_ISSUE:
+			break;
+		case OUTCOME_AT_MARK:
+			read_limit();
+			if (session.limit <= attempt->tick)
+			{
+				highwater_move_past(attempt->tick);
+				read_limit();
+			}
+			break;
+		case OUTCOME_WAIT:
+			wait_for(generator, attempt, wait);
+			break;
+		case OUTCOME_BEHIND:
+			session.slot->counters.clock_refusals++;
+			refuse_behind(attempt);
+			break;
+		case OUTCOME_BEFORE_SPAN:
+		case OUTCOME_AFTER_SPAN:
+			count_regression(0, wait);
+			session.slot->counters.clock_refusals++;
+			refuse_outside_span(attempt->outcome);
+			break;
 	}
 }
 
 /*
- * Reserves "wanted" words of one tick, fewer where the tick has no more, and
- * returns the first of them.  Waits as the rules say, and then reserves one:
- * it is another tick, in which the caller has not shown to be fast.
+ * Reserves "wanted" stamps of one tick, fewer where the tick has no more, and
+ * returns the first of them.  After a wait it reserves one only: the caller
+ * has not yet proved to need a block in the new tick.
  */
 static inline int64
 reserve(Generator *generator, int64 wanted, int64 *reserved)
@@ -801,98 +502,107 @@ reserve(Generator *generator, int64 wanted, int64 *reserved)
 		if (wanted > 1)
 			LWLockRelease(&generator->lock);
 
-		if (likely(attempt.outcome == OUTCOME_RESERVED))
+		if (likely(attempt.outcome == OUTCOME_ISSUE))
 			return next;
 		wait_or_refuse(generator, &attempt, &wait);
 		wanted = 1;
 	}
 }
 
-/* Turns a reserved word into an id and enters it in the backend's slot. */
+/* Turns a reserved stamp into an id and enters it in the backend's slot. */
 static inline int64
-issue(int64 word)
+issue(int64 stamp)
 {
-	int64		sequence = sequence_of(word);
-	int64		id = ((word - sequence) << (layout->datacenter_bits +
-											layout->worker_bits)) |
-		node_bits | sequence;
+	const Layout *layout = session.layout;
+	int64		sequence = layout_stamp_sequence(layout, stamp);
+	int64		id = ((stamp - sequence) << (layout->datacenter_bits +
+											 layout->worker_bits)) |
+		session.node_bits | sequence;
 
-	my_slot->last_id = id;
-	my_slot->counters.ids_issued++;
+	session.slot->last_id = id;
+	session.slot->counters.ids_issued++;
 	return id;
 }
 
 /*
- * Is a run's tick still the one to issue in?  Not when it has passed, nor
- * when it now leads the clock too far, nor when others have ids of a later
- * one, which a clock that has stepped back does not show.
+ * Is a block's tick still the one to issue in?  Not when it has passed, nor
+ * when it now leads the clock too far, nor when other sessions have ids of a
+ * later tick, which a clock that has stepped back does not show.
  */
 static inline bool
-run_is_current(const IdRun *run)
+block_is_current(const IdBlock *block)
 {
-	int64		tick = tick_of(run->next - 1);	/* of the last handed out */
+	const Layout *layout = session.layout;
+	int64		tick = layout_stamp_tick(layout, block->next - 1);
+	int64		last = (int64) pg_atomic_read_u64(&block->generator->last);
 
-	if (tick_of((int64) pg_atomic_read_u64(&run->generator->last)) > tick)
+	if (layout_stamp_tick(layout, last) > tick)
 		return false;
 	pg_read_barrier();
-	clock_read(layout, &clock_now);
-	return clock_now.position == SPAN_WITHIN &&
-		clock_now.tick <= tick &&
-		(likely(clock_now.tick == tick) || lead_us(tick) <= allowed_lead_us());
+	clock_read(layout, &session.clock);
+	return session.clock.position == SPAN_WITHIN &&
+		session.clock.tick <= tick &&
+		(likely(session.clock.tick == tick) ||
+		 lead_of(tick) <= clock_allowed_lead_us());
 }
 
 /*
- * The next id of a run, which is taken up anew when it is used up, not
- * current any more or of another generator, or when this session has issued
+ * The next id of a block.  The block is reserved anew when it is used up, no
+ * longer current or of another generator, or when this session has issued
  * another id since, which may be larger.  It doubles while it is used up
  * within its tick, to "largest" at most, so that a slow caller wastes none.
  */
 static inline int64
-next_of_run(IdRun *run, Generator *generator, int64 largest)
+next_of_block(IdBlock *block, Generator *generator, int64 largest)
 {
-	bool		is_current = run->size > 0 &&
-		run->generator == generator && run->node_bits == node_bits &&
-		run_is_current(run);
+	bool		is_current = block->size > 0 &&
+		block->generator == generator &&
+		block->node_bits == session.node_bits && block_is_current(block);
 
-	if (!(is_current && run->left > 0 && run->last_id == my_slot->last_id))
+	if (!(is_current && block->left > 0 &&
+		  block->last_id == session.slot->last_id))
 	{
-		int64		wanted = is_current && run->left == 0 ?
-			Min(run->size * 2, largest) : 1;
+		int64		wanted = is_current && block->left == 0 ?
+			Min(block->size * 2, largest) : 1;
 		int64		reserved;
 		int64		next = reserve(generator, wanted, &reserved);
 
-		/* an error must not leave half of a run, so not before this */
-		run->next = next;
-		run->left = run->size = reserved;
-		run->generator = generator;
-		run->node_bits = node_bits;
+		/* Fill in the block only now: reserve() may raise an error. */
+		block->next = next;
+		block->left = block->size = reserved;
+		block->generator = generator;
+		block->node_bits = session.node_bits;
 	}
-	run->left--;
-	run->last_id = issue(run->next++);
-	return run->last_id;
+	block->left--;
+	block->last_id = issue(block->next++);
+	return block->last_id;
 }
 
+/* The next id of a generator. */
 static inline int64
-next_id(Generator *generator)
+next_id(uint32 number)
 {
+	Generator  *generator;
 	int64		reserved;
 
+	if (unlikely(session.slot == NULL))
+		attach();
+	generator = &generators[number].generator;
 	if (likely(generator_block_size == 1))
 		return issue(reserve(generator, 1, &reserved));
-	return next_of_run(&my_slot->block, generator, generator_block_size);
+	return next_of_block(&session.slot->block, generator,
+						 generator_block_size);
 }
 
 /*
- * The next id.  ERROR 55000, 25006, F0000 (see attach()), 54000 (the clock
- * is outside the layout's span) or 55000 (the clock is behind and the policy
- * does not let it be waited for).
+ * The next id.  ERROR 55000, 25006, F0000, 22023, XX001, 0A000 (see attach()
+ * and start_begin()), 54000 (the clock is outside the layout's span) or 55000
+ * (the clock is behind, and the policy is not to wait for it).
  */
 int64
 generator_next(void)
 {
-	if (unlikely(my_slot == NULL))
-		attach();
-	return next_id(&shared->generators[0].generator);
+	return next_id(0);
 }
 
 /*
@@ -905,137 +615,29 @@ generator_next_of_relation(Oid relation)
 	uint32		hash = hash_combine(murmurhash32(MyDatabaseId),
 									murmurhash32(relation));
 
-	if (unlikely(my_slot == NULL))
-		attach();
-	return next_id(&shared->generators[hash % generator_count].generator);
+	return next_id(hash % (uint32) generator_count);
 }
 
 /*
- * The next id of a caller that wants so many more.  It takes the lock once
- * for each run of ids.  Errors as generator_next().
+ * The next id of a caller that wants so many more, and keeps the block.  The
+ * lock is taken once for each block.  Errors as generator_next().
  */
 int64
-generator_next_of_run(IdRun *run, int64 wanted)
+generator_next_of_block(IdBlock *block, int64 wanted)
 {
-	if (unlikely(my_slot == NULL))
+	if (unlikely(session.slot == NULL))
 		attach();
-	return next_of_run(run, &shared->generators[0].generator, wanted);
-}
-
-/* Has this session issued an id? */
-static bool
-has_issued(const BackendSlot *slot)
-{
-	return slot->counters.ids_issued > slot->before.ids_issued;
+	return next_of_block(block, &generators[0].generator, wanted);
 }
 
 /* The last id of this session; false if there is none yet. */
 bool
 generator_last_of_session(int64 *id)
 {
-	if (my_slot == NULL || !has_issued(my_slot))
+	const BackendSlot *slot = session.slot;
+
+	if (slot == NULL || slot->counters.ids_issued == slot->before.ids_issued)
 		return false;
-	*id = my_slot->last_id;
+	*id = slot->last_id;
 	return true;
-}
-
-/* The same for those who want to know about them. */
-void
-generator_require_counters(void)
-{
-	require_preloaded(gettext_noop("snowflake ids are not counted because the library was not preloaded"));
-}
-
-/*
- * Adds counters, or takes them off: sign is 1 or -1.  They are read without a
- * lock while their owners go on, each as a whole; together they are no more
- * exact than that.
- */
-static void
-add_counters(GeneratorCounters *sum, const GeneratorCounters *counters,
-			 int sign)
-{
-	/* unsigned, so that -1 wraps round to a subtraction */
-	uint64		factor = (uint64) (int64) sign;
-
-	sum->ids_issued += factor * counters->ids_issued;
-	sum->sequence_waits += factor * counters->sequence_waits;
-	sum->sequence_wait_us += factor * counters->sequence_wait_us;
-	sum->clock_waits += factor * counters->clock_waits;
-	sum->clock_wait_us += factor * counters->clock_wait_us;
-	sum->clock_regressions += factor * counters->clock_regressions;
-	sum->clock_refusals += factor * counters->clock_refusals;
-}
-
-/* The counters of all sessions since the start, and their largest id. */
-static void
-sum_slots(GeneratorCounters *sum, int64 *last_id)
-{
-	memset(sum, 0, sizeof(*sum));
-	*last_id = NO_ID;
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		const BackendSlot *slot = &slots[i].slot;
-
-		add_counters(sum, &slot->counters, 1);
-		if (slot->counters.ids_issued > 0)
-			*last_id = Max(*last_id, slot->last_id);
-	}
-}
-
-/* All sessions together; ERROR 55000 if the library was not preloaded. */
-void
-generator_totals(GeneratorTotals *result)
-{
-	Totals	   *totals;
-	HighwaterCounts counts;
-
-	generator_require_counters();
-	totals = &shared->totals.totals;
-
-	LWLockAcquire(&totals->lock, LW_SHARED);
-	sum_slots(&result->counters, &result->last_id);
-	add_counters(&result->counters, &totals->before, -1);
-	highwater_count(&counts);
-	result->high_water_writes = counts.writes - totals->highwater_before.writes;
-	result->lease_renewals = counts.lease_renewals -
-		totals->highwater_before.lease_renewals;
-	result->lease_failures = counts.lease_failures -
-		totals->highwater_before.lease_failures;
-	result->max_regression_us = totals->max_regression_us;
-	result->since = totals->since;
-	LWLockRelease(&totals->lock);
-}
-
-/* One session by its number, 0 .. MaxBackends - 1. */
-void
-generator_session(int number, GeneratorSession *session)
-{
-	const BackendSlot *slot = &slots[number].slot;
-	GeneratorCounters before = slot->before;
-
-	/* counters only grow, so what is read later is no less */
-	pg_read_barrier();
-	session->pid = slot->pid;
-	session->counters = slot->counters;
-	add_counters(&session->counters, &before, -1);
-	session->last_id = has_issued(slot) ? slot->last_id : NO_ID;
-}
-
-/* Lets the totals begin anew; ERROR 55000 if not preloaded. */
-void
-generator_reset_totals(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	Totals	   *totals;
-	int64		last_id;
-
-	generator_require_counters();
-	totals = &shared->totals.totals;
-	LWLockAcquire(&totals->lock, LW_EXCLUSIVE);
-	sum_slots(&totals->before, &last_id);
-	highwater_count(&totals->highwater_before);
-	totals->max_regression_us = 0;
-	totals->since = now;
-	LWLockRelease(&totals->lock);
 }

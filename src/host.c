@@ -1,9 +1,11 @@
 /*
  * host.c
- *	  What this host calls itself: the sources of derived worker ids.
+ *	  What this host calls itself: the sources of derived worker ids, and the
+ *	  holder of a lease.
  *
- * Called once, by the postmaster at its start.  Nothing here raises an error
- * or decides what one comes to; see node.c.
+ * Worker ids are derived once, by the postmaster at its start.  The functions
+ * for that raise no error and do not decide what a failure comes to; see
+ * node.c.
  *
  * A worker id that two servers derive alike is worse than none.  So where the
  * layout has too few bits to tell hosts of one network from each other, or
@@ -12,10 +14,12 @@
 #include "postgres.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <net/if_arp.h>
@@ -24,14 +28,21 @@
 
 #include "host.h"
 #include "layout.h"
+#include "lease.h"
 #include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "port/pg_bitutils.h"
+#include "storage/fd.h"
 
 /* Longer than any host name. */
 #define HOST_NAME_SIZE 1024
 
 /* Room for any address as text. */
 #define ADDRESS_TEXT_SIZE 64
+
+/* The kernel's id of its present run: another one after every boot. */
+#define BOOT_ID_FILE "/proc/sys/kernel/random/boot_id"
+#define BOOT_ID_LENGTH 36
 
 /*
  * The worker bits that it takes where no network tells how many of its
@@ -392,3 +403,62 @@ host_id_by_mac(int worker_bits, HostFinding *finding)
 }
 
 #endif
+
+/*
+ * Reads the boot id.  Where the kernel has none, the text is random: then no
+ * other start of this server has the same.
+ */
+static void
+read_boot_id(char *boot_id)
+{
+	int			fd = OpenTransientFile(BOOT_ID_FILE, O_RDONLY);
+	ssize_t		length = 0;
+	uint64		random[2];
+
+	if (fd >= 0)
+	{
+		length = read(fd, boot_id, BOOT_ID_LENGTH);
+		(void) CloseTransientFile(fd);
+	}
+	if (length == BOOT_ID_LENGTH)
+	{
+		boot_id[BOOT_ID_LENGTH] = '\0';
+		return;
+	}
+
+	if (!pg_strong_random(random, sizeof(random)))
+		ereport(FATAL,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate a random number")));
+	snprintf(boot_id, BOOT_ID_LENGTH + 1, UINT64_FORMAT "." UINT64_FORMAT,
+			 random[0] % 100000000, random[1]);
+}
+
+/*
+ * The holder that this server is to a registry: a data directory under a
+ * running kernel.  Two holders that exist at the same time never have the
+ * same text.  So a server that comes with the text it had before is that
+ * server, started again, and one with another text may be a copy.
+ *
+ * The postmaster calls this first; its children inherit the text.
+ */
+const char *
+host_holder(void)
+{
+	static char holder[LEASE_HOLDER_SIZE] = "";
+	char		boot_id[BOOT_ID_LENGTH + 1];
+	struct stat directory;
+
+	if (holder[0] != '\0')
+		return holder;
+
+	if (stat(DataDir, &directory) != 0)
+		ereport(FATAL,
+				(errcode_for_file_access(),
+				 errmsg("could not stat directory \"%s\": %m", DataDir)));
+	read_boot_id(boot_id);
+	snprintf(holder, sizeof(holder), "%s/%llx/%llu", boot_id,
+			 (unsigned long long) directory.st_dev,
+			 (unsigned long long) directory.st_ino);
+	return holder;
+}

@@ -1,6 +1,7 @@
 /*
  * host.h
- *	  What this host calls itself: the sources of derived worker ids.
+ *	  What this host calls itself: the sources of derived worker ids, and the
+ *	  holder of a lease.
  */
 #ifndef SNOWFLAKE_HOST_H
 #define SNOWFLAKE_HOST_H
@@ -21,5 +22,7 @@ extern bool host_name_number(const char *name, int64 *number);
 extern bool host_id_by_name(int worker_bits, HostFinding *finding);
 extern bool host_id_by_ipv4(int worker_bits, HostFinding *finding);
 extern bool host_id_by_mac(int worker_bits, HostFinding *finding);
+
+extern const char *host_holder(void);
 
 #endif							/* SNOWFLAKE_HOST_H */

@@ -177,3 +177,15 @@ layout_to_text(const Layout *layout, char *text)
 		}
 	}
 }
+
+/* Do two layouts give every id the same meaning? */
+bool
+layout_equal(const Layout *a, const Layout *b)
+{
+	return a->tick_bits == b->tick_bits &&
+		a->datacenter_bits == b->datacenter_bits &&
+		a->worker_bits == b->worker_bits &&
+		a->sequence_bits == b->sequence_bits &&
+		a->tick_us == b->tick_us &&
+		a->epoch == b->epoch;
+}

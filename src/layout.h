@@ -48,6 +48,7 @@ extern bool layout_parse(const char *text, Layout *layout,
 extern bool layout_set_epoch(Layout *layout, TimestampTz epoch,
 							 const char **detail);
 extern void layout_to_text(const Layout *layout, char *text);
+extern bool layout_equal(const Layout *a, const Layout *b);
 
 /* The largest value of a field that is so many bits wide. */
 static inline int64
@@ -74,6 +75,30 @@ static inline int64
 layout_max_tick(const Layout *layout)
 {
 	return PG_INT64_MAX >> (63 - layout->tick_bits);
+}
+
+/*
+ * A stamp is what a generator holds and increments: (tick << sequence bits) |
+ * sequence.  One more than the last stamp of a tick is the first of the next.
+ */
+static inline int64
+layout_stamp_tick(const Layout *layout, int64 stamp)
+{
+	return stamp >> layout->sequence_bits;
+}
+
+static inline int64
+layout_stamp_sequence(const Layout *layout, int64 stamp)
+{
+	return stamp & layout_field_max(layout->sequence_bits);
+}
+
+/* The last stamp of a tick. */
+static inline int64
+layout_last_stamp(const Layout *layout, int64 tick)
+{
+	return (tick << layout->sequence_bits) |
+		layout_field_max(layout->sequence_bits);
 }
 
 /* The datacenter and the worker at their place in an id. */

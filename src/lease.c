@@ -1,94 +1,59 @@
 /*
  * lease.c
- *	  Where this server is, and the clock that leases are counted on.
+ *	  What a lease on a worker id allows: pure rules.
  *
- * A place is a data directory under a running kernel.  Two that exist at once
- * never have the same one: so a server that comes with the place it had is
- * that server, started again, and one with another place may be a copy.
+ * No clock is read here and nothing shared is looked at: the callers pass
+ * what the rules depend on.
  */
 #include "postgres.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "lease.h"
-#include "miscadmin.h"
-#include "storage/fd.h"
-
-/* As long as the machine is up, and different whenever it was started. */
-#define BOOT_ID_FILE "/proc/sys/kernel/random/boot_id"
-#define BOOT_ID_LENGTH 36
 
 /*
- * Reads the boot's id.  Where there is none, it is one that no other start of
- * this server has.
+ * Can a lease of the mark's page be told to the registry as this server's
+ * last one?  Its worker id has to fit the present configuration.
  */
-static void
-read_boot_id(char *boot_id)
+bool
+lease_is_usable(const Lease *lease, const Layout *layout, int datacenter_id)
 {
-	int			fd = OpenTransientFile(BOOT_ID_FILE, O_RDONLY);
-	ssize_t		length = 0;
-	uint64		random[2];
-
-	if (fd >= 0)
-	{
-		length = read(fd, boot_id, BOOT_ID_LENGTH);
-		(void) CloseTransientFile(fd);
-	}
-	if (length == BOOT_ID_LENGTH)
-	{
-		boot_id[BOOT_ID_LENGTH] = '\0';
-		return;
-	}
-
-	if (!pg_strong_random(random, sizeof(random)))
-		ereport(FATAL,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate a random number")));
-	snprintf(boot_id, BOOT_ID_LENGTH + 1, UINT64_FORMAT "." UINT64_FORMAT,
-			 random[0] % 100000000, random[1]);
+	return lease->worker_id != LEASE_NONE &&
+		lease->datacenter_id == datacenter_id &&
+		lease->worker_id <= layout_field_max(layout->worker_bits);
 }
 
 /*
- * The place of this server: it is found out by the postmaster, whose children
- * inherit it.
+ * May a server go on under a lease of the mark's page without asking?  Only
+ * the holder itself may, on whose machine the clock that the lease is counted
+ * on has gone on, and only for the node and the registry that are configured
+ * now.
  */
-const char *
-lease_place(void)
+bool
+lease_can_resume(const Lease *lease, const LeaseClaimant *claimant,
+				 int64 boottime_us)
 {
-	static char place[LEASE_PLACE_SIZE] = "";
-	char		boot_id[BOOT_ID_LENGTH + 1];
-	struct stat directory;
-
-	if (place[0] != '\0')
-		return place;
-
-	if (stat(DataDir, &directory) != 0)
-		ereport(FATAL,
-				(errcode_for_file_access(),
-				 errmsg("could not stat directory \"%s\": %m", DataDir)));
-	read_boot_id(boot_id);
-	snprintf(place, sizeof(place), "%s/%llx/%llu", boot_id,
-			 (unsigned long long) directory.st_dev,
-			 (unsigned long long) directory.st_ino);
-	return place;
+	return strcmp(lease->holder, claimant->holder) == 0 &&
+		lease->datacenter_id == claimant->datacenter_id &&
+		(claimant->worker_id == LEASE_NONE ||
+		 claimant->worker_id == lease->worker_id) &&
+		lease->registry == claimant->registry &&
+		lease_is_valid(lease, boottime_us);
 }
 
 /*
- * Microseconds since the machine was started, which nobody sets.  Where the
- * kernel has such a clock, it goes on while the machine is suspended.
+ * How far a lease lets the mark go: to the tick that the lease ends in, or
+ * that the fence lies in, whichever is earlier.  0 if the lease is over.
+ * "now" and "boottime_us" were read together.
  */
 int64
-lease_clock_us(void)
+lease_limit(const Lease *lease, const Layout *layout, TimestampTz now,
+			int64 boottime_us)
 {
-	struct timespec now;
+	TimestampTz ends_at = now + (lease->ends_us - boottime_us);
+	int64		tick;
 
-#ifdef CLOCK_BOOTTIME
-	(void) clock_gettime(CLOCK_BOOTTIME, &now);
-#else
-	(void) clock_gettime(CLOCK_MONOTONIC, &now);
-#endif
-	return (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
+	if (!lease_is_valid(lease, boottime_us) ||
+		layout_locate(layout, Min(lease->fence, ends_at),
+					  &tick) == SPAN_BEFORE)
+		return 0;
+	return tick;
 }

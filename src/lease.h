@@ -1,6 +1,6 @@
 /*
  * lease.h
- *	  A lease on a worker id: who has it, which one, and for how long.
+ *	  What a lease on a worker id allows.
  */
 #ifndef SNOWFLAKE_LEASE_H
 #define SNOWFLAKE_LEASE_H
@@ -8,34 +8,49 @@
 #include "postgres.h"
 
 #include "datatype/timestamp.h"
+#include "layout.h"
 
-/* Room for a place, as text. */
-#define LEASE_PLACE_SIZE 80
+/* Room for a holder, as text. */
+#define LEASE_HOLDER_SIZE 80
 
-/* The worker id of a lease that there is none of. */
+/* The worker id of a lease that was never granted; where wanted: any. */
 #define LEASE_NONE (-1)
 
-/* A lease, as it is in shared memory and in the state file. */
+/* A lease, as it is in shared memory and in the mark's page. */
 typedef struct Lease
 {
-	char		holder[LEASE_PLACE_SIZE];	/* the place that it was leased to */
+	char		holder[LEASE_HOLDER_SIZE];	/* whom it was granted to */
 	int32		datacenter_id;
 	int32		worker_id;		/* LEASE_NONE: there was never one */
-	int64		incarnation;
-	TimestampTz leased_at;		/* by the registry's clock; as a name only */
-	int64		ends_us;		/* lease_clock_us() from which it is over; 0: it is */
-	TimestampTz promise;		/* no id may lie at or beyond */
+	int64		incarnation;	/* counts the registry's grants */
+	TimestampTz leased_at;		/* by the registry's clock; tells grants apart */
+	int64		ends_us;		/* by clock_boottime_us(); 0: it is over */
+	TimestampTz fence;			/* no id may lie at or beyond */
 	uint64		registry;		/* who granted it; see node_registry_hash() */
 } Lease;
 
-extern const char *lease_place(void);
-extern int64 lease_clock_us(void);
-
-/* Is a lease still good for an id, at a time by lease_clock_us()? */
-static inline bool
-lease_is_valid(const Lease *lease, int64 now_us)
+/* What a server's lease has to name for the server to resume it. */
+typedef struct LeaseClaimant
 {
-	return lease->worker_id != LEASE_NONE && now_us < lease->ends_us;
+	const char *holder;
+	int			datacenter_id;
+	int			worker_id;		/* LEASE_NONE: any */
+	uint64		registry;
+} LeaseClaimant;
+
+/* Does a lease still hold, at a time by clock_boottime_us()? */
+static inline bool
+lease_is_valid(const Lease *lease, int64 boottime_us)
+{
+	return lease->worker_id != LEASE_NONE && boottime_us < lease->ends_us;
 }
+
+extern bool lease_is_usable(const Lease *lease, const Layout *layout,
+							int datacenter_id);
+extern bool lease_can_resume(const Lease *lease,
+							 const LeaseClaimant *claimant,
+							 int64 boottime_us);
+extern int64 lease_limit(const Lease *lease, const Layout *layout,
+						 TimestampTz now, int64 boottime_us);
 
 #endif							/* SNOWFLAKE_LEASE_H */

@@ -1,6 +1,6 @@
 /*
  * module.c
- *	  _PG_init and nothing else: the parameters, the hooks, the worker.
+ *	  _PG_init and nothing else: the parameters, the hooks, the workers.
  *
  * A parameter that does not hold stops the server's start.  PostgreSQL on
  * its own only warns when an extension's parameter cannot be read, and goes
@@ -10,13 +10,16 @@
 
 #include <limits.h>
 
+#include "clock.h"
 #include "compat.h"
 #include "fmgr.h"
 #include "generator.h"
 #include "highwater.h"
+#include "lease_worker.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "registry.h"
+#include "shmem.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 
@@ -53,19 +56,19 @@ static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 
 static void
-shmem_request(void)
+request_shared_memory(void)
 {
 	if (previous_shmem_request_hook)
 		previous_shmem_request_hook();
-	generator_shmem_request();
+	shmem_request();
 }
 
 static void
-shmem_startup(void)
+start_shared_memory(void)
 {
 	if (previous_shmem_startup_hook)
 		previous_shmem_startup_hook();
-	generator_shmem_startup();
+	shmem_startup();
 }
 
 /* Who this server is: fixed while it runs. */
@@ -149,14 +152,14 @@ define_generator_parameters(void)
 	DefineCustomEnumVariable("snowflake.clock_policy",
 							 "Sets what to do when the clock is behind the last id.",
 							 NULL,
-							 &generator_clock_policy,
+							 &clock_policy,
 							 CLOCK_POLICY_WAIT, clock_policies,
 							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
 	DefineCustomIntVariable("snowflake.clock_tolerance",
 							"Sets how long to wait for the clock, or how far to lead it.",
 							NULL,
-							&generator_clock_tolerance_ms,
+							&clock_tolerance_ms,
 							5000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
@@ -182,10 +185,10 @@ define_generator_parameters(void)
 							node_is_preloaded ? PGC_POSTMASTER : PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("snowflake.high_water_interval",
-							"Sets how often the high-water mark is written while ids are issued.",
+							"Sets how often the high-water mark is logged while ids are issued.",
 							NULL,
 							&highwater_interval_ms,
-							500, 10, 60000,
+							100, 10, 60000,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 }
@@ -266,12 +269,12 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 		registry_configure();
 
 		previous_shmem_request_hook = shmem_request_hook;
-		shmem_request_hook = shmem_request;
+		shmem_request_hook = request_shared_memory;
 		previous_shmem_startup_hook = shmem_startup_hook;
-		shmem_startup_hook = shmem_startup;
+		shmem_startup_hook = start_shared_memory;
 
 		highwater_register_worker();
-		registry_register_worker();
+		lease_worker_register();
 	}
 	MarkGUCPrefixReserved(PARAMETER_PREFIX);
 }

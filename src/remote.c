@@ -11,7 +11,6 @@
 
 #include "catalog/pg_type_d.h"
 #include "clock.h"
-#include "lease.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "postmaster/interrupt.h"
@@ -120,7 +119,7 @@ wait_for_socket(Remote *remote, int events, int64 deadline_us)
 
 	do
 	{
-		int64		left_us = deadline_us - lease_clock_us();
+		int64		left_us = deadline_us - clock_boottime_us();
 
 		if (left_us <= 0)
 		{
@@ -134,7 +133,7 @@ wait_for_socket(Remote *remote, int events, int64 deadline_us)
 									 WL_EXIT_ON_PM_DEATH | events,
 									 PQsocket(remote->connection),
 									 (long) (left_us / 1000 + 1),
-									 wait_event_of(WAIT_FOR_REGISTRY));
+									 clock_wait_event(WAIT_FOR_REGISTRY));
 		if (happened & WL_LATCH_SET)
 		{
 			ResetLatch(MyLatch);
@@ -244,7 +243,7 @@ connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
 static int64
 deadline_of_host(const Remote *remote, int hosts_left)
 {
-	int64		now_us = lease_clock_us();
+	int64		now_us = clock_boottime_us();
 	int64		share_us = (remote->deadline_us - now_us) / (hosts_left + 1);
 
 	if (hosts_left == 1)
@@ -331,7 +330,7 @@ remote_query(Remote *remote, const char *sql,
 	}
 
 	/* if we were suspended, it may say what is not so any more */
-	if (lease_clock_us() > remote->deadline_us)
+	if (clock_boottime_us() > remote->deadline_us)
 	{
 		remote->is_out_of_time = true;
 		keep_reason(remote, "no answer in time");

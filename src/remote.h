@@ -27,7 +27,7 @@ typedef struct RemoteArguments
 } RemoteArguments;
 
 /*
- * A conversation.  It is over at its deadline, by lease_clock_us(), or, if it
+ * A conversation.  It is over at its deadline, by clock_boottime_us(), or, if it
  * may be broken off, when this process is to end.  To start with, {0} but for
  * these two.
  */

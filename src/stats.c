@@ -1,24 +1,25 @@
 /*
  * stats.c
- *	  The functions behind the views snowflake_node, snowflake_stat and
- *	  snowflake_stat_backend.
+ *	  Counters, and the functions behind the views snowflake_node,
+ *	  snowflake_stat and snowflake_stat_backend.
  *
- * They read what others write; nothing here is on the way of an id.
+ * Sessions count in their own slots; here the slots are read and added up.
+ * Nothing here is on the way of an id.
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
+#include "clock.h"
 #include "compat.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "generator.h"
-#include "highwater.h"
 #include "layout.h"
 #include "lease.h"
 #include "miscadmin.h"
 #include "node.h"
+#include "shmem.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -28,6 +29,82 @@ PG_FUNCTION_INFO_V1(snowflake_node);
 PG_FUNCTION_INFO_V1(snowflake_stat);
 PG_FUNCTION_INFO_V1(snowflake_stat_backend);
 PG_FUNCTION_INFO_V1(snowflake_stat_reset);
+
+/* All sessions together, since the last reset. */
+typedef struct Totals
+{
+	Counters	counters;
+	MarkCounts	counts;
+	int64		last_id;		/* the largest; NO_ID: none */
+	int64		max_regression_us;
+	TimestampTz stats_reset;
+} Totals;
+
+#define NO_ID INT64CONST(-1)
+
+/* ERROR 55000 unless the library was preloaded; for readers of counters. */
+static void
+require_counters(void)
+{
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids are not counted because the library was not preloaded"),
+				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
+}
+
+/*
+ * Adds counters, or takes them off: sign is 1 or -1.  They are read without a
+ * lock while their owners go on, each as a whole; together they are no more
+ * exact than that.
+ */
+static void
+add_counters(Counters *sum, const Counters *counters, int sign)
+{
+	/* Unsigned, so that -1 wraps round to a subtraction. */
+	uint64		factor = (uint64) (int64) sign;
+
+	sum->ids_issued += factor * counters->ids_issued;
+	sum->sequence_waits += factor * counters->sequence_waits;
+	sum->sequence_wait_us += factor * counters->sequence_wait_us;
+	sum->clock_waits += factor * counters->clock_waits;
+	sum->clock_wait_us += factor * counters->clock_wait_us;
+	sum->clock_regressions += factor * counters->clock_regressions;
+	sum->clock_refusals += factor * counters->clock_refusals;
+}
+
+/* The counters of all sessions since the start, and their largest id. */
+static void
+sum_slots(Counters *sum, int64 *last_id)
+{
+	memset(sum, 0, sizeof(*sum));
+	*last_id = NO_ID;
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		const BackendSlot *slot = &backend_slots[i].slot;
+
+		add_counters(sum, &slot->counters, 1);
+		if (slot->counters.ids_issued > 0)
+			*last_id = Max(*last_id, slot->last_id);
+	}
+}
+
+static void
+read_totals(Totals *totals)
+{
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	sum_slots(&totals->counters, &totals->last_id);
+	add_counters(&totals->counters, &shared->counters_at_reset, -1);
+	totals->counts.mark_writes =
+		shared->counts.mark_writes - shared->counts_at_reset.mark_writes;
+	totals->counts.lease_renewals =
+		shared->counts.lease_renewals - shared->counts_at_reset.lease_renewals;
+	totals->counts.lease_failures =
+		shared->counts.lease_failures - shared->counts_at_reset.lease_failures;
+	totals->max_regression_us = shared->max_regression_us;
+	totals->stats_reset = shared->stats_reset;
+	LWLockRelease(&shared->lock);
+}
 
 static Datum
 interval_datum(int64 duration_us)
@@ -57,11 +134,13 @@ record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 static bool
 present_lease(Lease *lease, TimestampTz *expires_at)
 {
-	int64		now_us = lease_clock_us();
+	int64		now_us = clock_boottime_us();
 
-	if (highwater_state == NULL || !node_is_leased())
+	if (shared == NULL || !node_is_leased())
 		return false;
-	highwater_read_lease(lease);
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	*lease = shared->lease;
+	LWLockRelease(&shared->lock);
 	*expires_at = GetCurrentTimestamp() + (lease->ends_us - now_us);
 	return lease_is_valid(lease, now_us);
 }
@@ -83,7 +162,7 @@ snowflake_node(PG_FUNCTION_ARGS)
 		(is_held ? lease.worker_id : NODE_WORKER_ID_UNSET) :
 		node_intended_worker_id();
 	char		layout_text[LAYOUT_TEXT_SIZE];
-	int64		mark = highwater_state == NULL ? 0 : highwater_mark();
+	int64		mark = shared == NULL ? 0 : shmem_mark();
 	Datum		values[13];
 	bool		nulls[13] = {false};
 	int			i = 0;
@@ -119,14 +198,15 @@ Datum
 snowflake_stat(PG_FUNCTION_ARGS)
 {
 	const Layout *layout = node_layout();
-	GeneratorTotals totals;
+	Totals		totals;
 	IdFields	last = {0};
 	TimestampTz last_issued_at;
 	Datum		values[14];
 	bool		nulls[14] = {false};
 	int			i = 0;
 
-	generator_totals(&totals);
+	require_counters();
+	read_totals(&totals);
 	if (totals.last_id >= 0)
 		layout_split(layout, totals.last_id, &last);
 	last_issued_at = layout_tick_start(layout, last.tick);
@@ -141,12 +221,12 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	values[i++] = interval_datum(totals.max_regression_us);
 	values[i++] = interval_datum((int64) totals.counters.clock_wait_us);
 	values[i++] = Int64GetDatum((int64) totals.counters.clock_refusals);
-	values[i++] = Int64GetDatum((int64) totals.high_water_writes);
+	values[i++] = Int64GetDatum((int64) totals.counts.mark_writes);
 	values[i++] = interval_datum(Max(last_issued_at - GetCurrentTimestamp(),
 									 0));
-	values[i++] = TimestampTzGetDatum(totals.since);
-	values[i++] = Int64GetDatum((int64) totals.lease_renewals);
-	values[i++] = Int64GetDatum((int64) totals.lease_failures);
+	values[i++] = TimestampTzGetDatum(totals.stats_reset);
+	values[i++] = Int64GetDatum((int64) totals.counts.lease_renewals);
+	values[i++] = Int64GetDatum((int64) totals.counts.lease_failures);
 	return record_datum(fcinfo, values, nulls);
 }
 
@@ -163,23 +243,28 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 	bool		sees_all = has_privs_of_role(GetUserId(),
 											 ROLE_PG_READ_ALL_STATS);
 
-	generator_require_counters();
+	require_counters();
 	InitMaterializedSRF(fcinfo, 0);
 	for (int number = 0; number < MaxBackends; number++)
 	{
-		GeneratorSession session;
+		const BackendSlot *slot = &backend_slots[number].slot;
+		Counters	counters = {0};
 		Datum		values[5];
 		bool		nulls[5] = {false};
 
-		generator_session(number, &session);
-		if (session.pid == 0 || !(sees_all || session.pid == MyProcPid))
+		if (slot->pid == 0 || !(sees_all || slot->pid == MyProcPid))
 			continue;
-		values[0] = Int32GetDatum(session.pid);
-		values[1] = Int64GetDatum((int64) session.counters.ids_issued);
-		values[2] = Int64GetDatum((int64) session.counters.sequence_waits);
-		values[3] = Int64GetDatum((int64) session.counters.clock_waits);
-		values[4] = Int64GetDatum(session.last_id);
-		nulls[4] = session.last_id < 0;
+
+		/* Counters only grow, so what is read later is no less. */
+		add_counters(&counters, &slot->before, -1);
+		pg_read_barrier();
+		add_counters(&counters, &slot->counters, 1);
+		values[0] = Int32GetDatum(slot->pid);
+		values[1] = Int64GetDatum((int64) counters.ids_issued);
+		values[2] = Int64GetDatum((int64) counters.sequence_waits);
+		values[3] = Int64GetDatum((int64) counters.clock_waits);
+		values[4] = Int64GetDatum(slot->last_id);
+		nulls[4] = counters.ids_issued == 0;
 		tuplestore_putvalues(result->setResult, result->setDesc, values,
 							 nulls);
 	}
@@ -194,6 +279,15 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 Datum
 snowflake_stat_reset(PG_FUNCTION_ARGS)
 {
-	generator_reset_totals();
+	TimestampTz now = GetCurrentTimestamp();
+	int64		last_id;
+
+	require_counters();
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	sum_slots(&shared->counters_at_reset, &last_id);
+	shared->counts_at_reset = shared->counts;
+	shared->max_regression_us = 0;
+	shared->stats_reset = now;
+	LWLockRelease(&shared->lock);
 	PG_RETURN_VOID();
 }

@@ -8,7 +8,11 @@
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "storage/bufmgr.h"
+#include "storage/lwlock.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "worker.h"
 
 /* Has the postmaster keep a worker while the server is not in recovery. */
@@ -28,7 +32,7 @@ worker_register(const char *name, const char *function_name)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* What a worker does first. */
+/* The beginning of a worker's main function. */
 void
 worker_begin(void)
 {
@@ -36,11 +40,14 @@ worker_begin(void)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 
-	/* to no database, but so that pg_stat_activity shows it */
+	/* To no database, but so that pg_stat_activity shows the worker. */
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	/* Buffers are read outside of transactions, by their owner. */
+	CreateAuxProcessResourceOwner();
 }
 
-/* Reads the configuration anew if it was asked for. */
+/* Reads the configuration again if the postmaster has been told to. */
 void
 worker_heed_reload(void)
 {
@@ -49,4 +56,20 @@ worker_heed_reload(void)
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
+}
+
+/*
+ * Goes on after an error that was caught, outside of any transaction: gives
+ * up what the error has left behind.
+ */
+void
+worker_recover(MemoryContext context)
+{
+	HOLD_INTERRUPTS();
+	MemoryContextSwitchTo(context);
+	LWLockReleaseAll();
+	UnlockBuffers();
+	ReleaseAuxProcessResources(false);
+	FlushErrorState();
+	RESUME_INTERRUPTS();
 }

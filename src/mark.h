@@ -1,0 +1,65 @@
+/*
+ * mark.h
+ *	  The page in WAL that holds the high-water marks.
+ */
+#ifndef SNOWFLAKE_MARK_H
+#define SNOWFLAKE_MARK_H
+
+#include "postgres.h"
+
+#include "layout.h"
+#include "lease.h"
+#include "port/pg_crc32c.h"
+
+/* How many nodes have a mark of their own on the page. */
+#define MARK_ENTRIES_MAX 16
+
+/* A node's mark. */
+typedef struct MarkEntry
+{
+	int32		datacenter_id;
+	int32		worker_id;
+	int64		mark;			/* a tick that no id of the node has reached */
+	int64		lead_us;		/* how far the mark was put ahead of an id */
+} MarkEntry;
+
+/* What follows the page's header: PostgreSQL's byte order and alignment. */
+typedef struct MarkContents
+{
+	uint32		magic;
+	uint32		version;
+	pg_crc32c	checksum;		/* of all contents, with this field as 0 */
+	uint32		entry_count;
+	int32		tick_bits;		/* the layout that ticks are counted in */
+	int32		datacenter_bits;
+	int32		worker_bits;
+	int32		sequence_bits;
+	int64		tick_us;
+	TimestampTz epoch;
+	uint64		system_identifier;	/* of the cluster that wrote the page */
+	int64		floor;			/* the mark of nodes without an entry */
+	Lease		lease;			/* of the server that wrote the page */
+	MarkEntry	entries[MARK_ENTRIES_MAX];
+} MarkContents;
+
+/* What the page is found to be. */
+typedef enum MarkState
+{
+	MARK_SOUND,
+	MARK_MISSING,				/* no id was ever issued, or it was deleted */
+	MARK_DAMAGED,
+	MARK_TOO_NEW
+} MarkState;
+
+extern MarkState mark_read(MarkContents *contents, const char **detail);
+extern void mark_refuse(MarkState state, const char *detail);
+extern Layout mark_layout(const MarkContents *contents);
+extern bool mark_is_foreign(const MarkContents *contents);
+extern const MarkEntry *mark_entry(const MarkContents *contents,
+								   int datacenter_id, int worker_id);
+extern int64 mark_largest(const MarkContents *contents);
+
+extern bool mark_move(int64 past, int64 mark, int64 lead_us);
+extern void mark_save_lease(void);
+
+#endif							/* SNOWFLAKE_MARK_H */

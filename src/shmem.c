@@ -1,0 +1,133 @@
+/*
+ * shmem.c
+ *	  The shared memory: its size, its first contents, and what is done to all
+ *	  generators at once.
+ *
+ * Locking rules are in shmem.h.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "node.h"
+#include "shmem.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+#include "utils/timestamp.h"
+
+#define TRANCHE_NAME "snowflake"
+
+/* parameter */
+int			generator_count = 1;
+
+SharedState *shared = NULL;
+PaddedGenerator *generators = NULL;
+PaddedBackendSlot *backend_slots = NULL;
+
+static Size
+generators_offset(void)
+{
+	return CACHELINEALIGN(sizeof(SharedState));
+}
+
+static Size
+slots_offset(void)
+{
+	return add_size(generators_offset(),
+					mul_size(generator_count, sizeof(PaddedGenerator)));
+}
+
+static Size
+shared_size(void)
+{
+	return add_size(slots_offset(),
+					mul_size(MaxBackends, sizeof(PaddedBackendSlot)));
+}
+
+void
+shmem_request(void)
+{
+	RequestAddinShmemSpace(shared_size());
+
+	/* The locks are in the structs; the request gives them their name. */
+	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
+}
+
+static void
+initialize(void)
+{
+	int			tranche_id = GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche;
+
+	memset(shared, 0, shared_size());
+	pg_atomic_init_u64(&shared->mark, 0);
+	LWLockInitialize(&shared->lock, tranche_id);
+	shared->lease.worker_id = LEASE_NONE;
+	strlcpy(shared->lease_reason, _("The registry has not answered yet."),
+			LEASE_REASON_SIZE);
+	shared->stats_reset = GetCurrentTimestamp();
+	pg_atomic_init_u64(&shared->newest_tick, 0);
+	for (int i = 0; i < generator_count; i++)
+	{
+		Generator  *generator = &generators[i].generator;
+
+		LWLockInitialize(&generator->lock, tranche_id);
+		pg_atomic_init_u64(&generator->last, 0);
+		pg_atomic_init_u64(&generator->wakeups, 0);
+	}
+}
+
+/*
+ * Called by the postmaster at its start, and again when a backend's crash has
+ * made it throw the shared memory away; on platforms without fork(), by every
+ * process.
+ */
+void
+shmem_startup(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	shared = ShmemInitStruct("snowflake", shared_size(), &found);
+	generators = (PaddedGenerator *) ((char *) shared + generators_offset());
+	backend_slots = (PaddedBackendSlot *) ((char *) shared + slots_offset());
+	if (!found)
+		initialize();
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * The worker id of ids up to the mark; LEASE_NONE while there is none.  The
+ * caller holds the lock, lest the lease change.
+ */
+int
+shmem_worker_id(void)
+{
+	return node_is_leased() ? shared->lease.worker_id :
+		node_intended_worker_id();
+}
+
+/* The newest stamp of all generators. */
+int64
+shmem_newest_stamp(void)
+{
+	int64		newest = 0;
+
+	for (int i = 0; i < generator_count; i++)
+		newest = Max(newest,
+					 (int64) pg_atomic_read_u64(&generators[i].generator.last));
+	return newest;
+}
+
+/* Lets every generator go on after a stamp, while ids may be issued. */
+void
+shmem_raise_stamps(int64 stamp)
+{
+	for (int i = 0; i < generator_count; i++)
+	{
+		pg_atomic_uint64 *last = &generators[i].generator.last;
+		uint64		seen = pg_atomic_read_u64(last);
+
+		while ((int64) seen < stamp &&
+			   !pg_atomic_compare_exchange_u64(last, &seen, (uint64) stamp))
+			 /* the stamp has grown meanwhile */ ;
+	}
+}

@@ -1,0 +1,363 @@
+/*
+ * start.c
+ *	  Every rule of where a node's ids begin.
+ *
+ * After a start, a crash or a promotion the mark's page is read, once, when
+ * recovery has ended and before the first id; nothing is kept in memory
+ * across recovery.
+ *
+ *	what is found						ids begin
+ *	an entry of the node				at its mark
+ *	none, but those of other nodes		at the floor of the page
+ *	another layout						at the first tick whose ids are all above
+ *										those that the page allows to exist; not
+ *										at all before the clock is past it
+ *	a page of another cluster			at the node's mark, else at the largest
+ *										one; and after the last checkpoint
+ *	no page								after the last checkpoint
+ *	a page that does not verify			not at all
+ *	a lease taken over					also at the last holder's fence
+ *
+ * A page of another cluster is what pg_upgrade finds if the DBA has copied
+ * the file, as told to; or the files of two clusters were swapped.  Then, and
+ * where there is no page (the first start, or the file was deleted), the time
+ * of the last checkpoint tells of a clock that has stepped back since.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "catalog/pg_control.h"
+#include "clock.h"
+#include "common/controldata_utils.h"
+#include "host.h"
+#include "mark.h"
+#include "miscadmin.h"
+#include "node.h"
+#include "shmem.h"
+#include "start.h"
+#include "storage/lwlock.h"
+#include "utils/timestamp.h"
+
+/* What is found of a node. */
+typedef struct StartPoint
+{
+	int64		tick;			/* the first that may be used */
+	int64		lead_us;		/* how far it may lead a clock in order */
+	int64		floor;			/* of the page, if its layout has changed */
+} StartPoint;
+
+/* The first tick at or after an instant; of an instant before the span, 0. */
+static int64
+first_tick_from(TimestampTz instant)
+{
+	const Layout *layout = node_layout();
+	int64		tick;
+
+	if (layout_locate(layout, instant, &tick) == SPAN_BEFORE)
+		return 0;
+	return instant > layout_tick_start(layout, tick) ? tick + 1 : tick;
+}
+
+/* The tick of the last checkpoint, to the second below; 0 if not in the span. */
+static int64
+tick_of_last_checkpoint(void)
+{
+	bool		is_sound;
+	ControlFileData *control;
+	int64		tick = 0;
+
+	LWLockAcquire(ControlFileLock, LW_SHARED);
+	control = get_controlfile(DataDir, &is_sound);
+	LWLockRelease(ControlFileLock);
+	if (is_sound)
+		tick = first_tick_from(time_t_to_timestamptz(control->checkPointCopy.time));
+	pfree(control);
+	return tick;
+}
+
+/* ERROR 22023: ids of the present layout may repeat those of the page's. */
+static void
+refuse_layout(const Layout *previous, int64 largest_before,
+			  int64 smallest_now)
+{
+	char		previous_text[LAYOUT_TEXT_SIZE];
+	char	   *previous_epoch = pstrdup(timestamptz_to_str(previous->epoch));
+
+	layout_to_text(previous, previous_text);
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("snowflake ids cannot be issued with the present \"snowflake.layout\" and \"snowflake.epoch\""),
+			 errdetail("The smallest id that \"%s\" and \"%s\" make now is " INT64_FORMAT ", and ids up to " INT64_FORMAT " may have been issued with \"%s\" and \"%s\".",
+					   node_layout_text, node_epoch_text, smallest_now,
+					   largest_before, previous_text, previous_epoch),
+			 errhint("Put \"snowflake.layout\" = '%s' and \"snowflake.epoch\" = '%s' back, or choose values whose ids are larger, such as an earlier epoch or more tick bits.",
+					 previous_text, previous_epoch)));
+}
+
+/*
+ * Where ids begin in a changed layout: at the first tick whose ids are all
+ * above every id that the page allows to exist.  ERROR 22023 if the clock has
+ * not come so far.
+ */
+static int64
+first_tick_of_changed_layout(const MarkContents *contents)
+{
+	const Layout *layout = node_layout();
+	Layout		previous = mark_layout(contents);
+	IdFields	newest = {
+		.tick = mark_largest(contents) - 1,
+		.datacenter_id = layout_field_max(previous.datacenter_bits),
+		.worker_id = layout_field_max(previous.worker_bits),
+		.sequence = layout_field_max(previous.sequence_bits)
+	};
+	IdFields	same = {0};
+	IdFields	now = {0};
+	ClockReading clock = {0};
+	int64		largest_before;
+
+	if (newest.tick < 0)
+		return 0;
+
+	largest_before = layout_compose(&previous, &newest);
+	clock_read(layout, &clock);
+	now.tick = clock.tick;
+	if (largest_before < layout_max_id(layout))
+		layout_split(layout, largest_before, &same);
+	if (clock.position != SPAN_WITHIN ||
+		largest_before >= layout_max_id(layout) || clock.tick <= same.tick)
+		refuse_layout(&previous, largest_before,
+					  layout_compose(layout, &now));
+	return same.tick + 1;
+}
+
+/* Where ids of a node begin by the page; see the head of this file. */
+static StartPoint
+find_start(const MarkContents *contents, MarkState state, int worker_id)
+{
+	StartPoint	start = {0};
+	Layout		previous = mark_layout(contents);
+	const MarkEntry *entry = mark_entry(contents, node_datacenter_id,
+										worker_id);
+
+	if (state == MARK_MISSING)
+	{
+		start.tick = tick_of_last_checkpoint();
+		return start;
+	}
+	if (!layout_equal(node_layout(), &previous))
+	{
+		start.tick = first_tick_of_changed_layout(contents);
+		start.floor = start.tick;
+		return start;
+	}
+
+	if (entry != NULL)
+	{
+		start.tick = entry->mark;
+		start.lead_us = entry->lead_us;
+	}
+	else
+		start.tick = contents->floor;
+
+	if (mark_is_foreign(contents))
+	{
+		if (entry == NULL)
+			start.tick = mark_largest(contents);
+		start.tick = Max(start.tick, tick_of_last_checkpoint());
+	}
+	return start;
+}
+
+/* Reads the page.  ERROR XX001 or 0A000 if it cannot be used. */
+static MarkState
+read_page(MarkContents *contents)
+{
+	const char *detail = "";
+	MarkState	state = mark_read(contents, &detail);
+
+	if (state == MARK_DAMAGED || state == MARK_TOO_NEW)
+		mark_refuse(state, detail);
+	return state;
+}
+
+/* The stamp of a generator whose next id is of a tick. */
+static int64
+stamp_before(int64 tick)
+{
+	return tick > 0 ? layout_last_stamp(node_layout(), tick - 1) : 0;
+}
+
+/*
+ * Lets the node's ids begin at a tick; the caller holds the lock.  The mark
+ * then is that tick: so every session reads the node anew before it issues
+ * an id of that tick or a later one.
+ */
+static void
+begin_at(int64 tick, int64 lead_us, bool is_fence)
+{
+	Beginning  *beginning = &shared->beginning;
+	int64		stamp = stamp_before(tick);
+
+	shared->mark_lead_us = lead_us;
+	beginning->stamp = stamp;
+	beginning->lead_us = lead_us;
+	beginning->fence_stamp = is_fence ? stamp : 0;
+	shmem_raise_stamps(stamp);
+	pg_atomic_write_u64(&shared->mark, (uint64) tick);
+}
+
+/*
+ * The lease of the page: it is resumed if it still holds; else it is kept as
+ * the last one, which a claim tells the registry of.
+ */
+static void
+inherit_lease(const MarkContents *contents, Lease *lease)
+{
+	LeaseClaimant claimant = {
+		.holder = host_holder(),
+		.datacenter_id = node_datacenter_id,
+		.worker_id = node_intended_worker_id(),
+		.registry = node_registry_hash()
+	};
+
+	memset(lease, 0, sizeof(*lease));
+	lease->worker_id = LEASE_NONE;
+	if (!lease_is_usable(&contents->lease, node_layout(), node_datacenter_id))
+		return;
+	*lease = contents->lease;
+	if (!lease_can_resume(lease, &claimant, clock_boottime_us()))
+		lease->ends_us = 0;
+}
+
+/* Has the page been read since the server's start? */
+bool
+start_has_begun(void)
+{
+	bool		has_begun;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	has_begun = shared->beginning.has_begun;
+	LWLockRelease(&shared->lock);
+	return has_begun;
+}
+
+/*
+ * Reads the page and lets the node's ids begin, unless that has been done.
+ * Called after recovery by every session before its first id, and by the
+ * workers.
+ *
+ * ERROR XX001, 0A000 (a page that cannot be used), 22023 (ids of the present
+ * layout may repeat), or PostgreSQL's own error for a file that cannot be
+ * read.
+ */
+void
+start_begin(void)
+{
+	MarkContents contents;
+	MarkState	state;
+	Lease		lease = {.worker_id = LEASE_NONE};
+	StartPoint	start;
+	bool		is_resumed = false;
+
+	if (start_has_begun())
+		return;
+
+	state = read_page(&contents);
+	if (node_is_leased() && state == MARK_SOUND)
+		inherit_lease(&contents, &lease);
+	start = find_start(&contents, state,
+					   node_is_leased() ? lease.worker_id :
+					   node_intended_worker_id());
+
+	/* Two processes may both come here: what they found is the same. */
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (!shared->beginning.has_begun)
+	{
+		shared->lease = lease;
+		shared->beginning.floor = start.floor;
+		begin_at(start.tick, start.lead_us, false);
+		shared->beginning.has_begun = true;
+		is_resumed = lease.worker_id != LEASE_NONE && lease.ends_us != 0;
+	}
+	LWLockRelease(&shared->lock);
+
+	if (is_resumed)
+		ereport(LOG,
+				(errmsg("snowflake worker_id %d is still leased to this server",
+						lease.worker_id)));
+}
+
+/* Takes a lease under the lock, and what users are told should it run out. */
+static void
+set_lease(const Lease *lease)
+{
+	shared->lease = *lease;
+	shared->counts.lease_renewals++;
+	strlcpy(shared->lease_reason,
+			_("The lease has run out, and the registry has not answered since."),
+			LEASE_REASON_SIZE);
+}
+
+/* Takes a lease that has been renewed, and makes it durable. */
+void
+start_renewed_lease(const Lease *lease)
+{
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	set_lease(lease);
+	LWLockRelease(&shared->lock);
+	mark_save_lease();
+}
+
+/*
+ * Takes a lease on a worker id that another holder may have had until now,
+ * and makes it durable.  The other one's ids lie before begins_at.  Ids begin
+ * at a tick that none was issued of here: so sessions that still have the old
+ * worker id cannot use that tick, nor one that has the new worker id an
+ * earlier tick.
+ */
+void
+start_new_lease(const Lease *lease, TimestampTz begins_at)
+{
+	MarkContents contents;
+	MarkState	state = read_page(&contents);
+	StartPoint	start = find_start(&contents, state, lease->worker_id);
+	int64		fence = first_tick_from(begins_at);
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (shmem_mark() >= start.tick)
+	{
+		start.tick = shmem_mark();
+		start.lead_us = shared->mark_lead_us;
+	}
+	shared->node_generation++;
+	set_lease(lease);
+	if (fence > start.tick)
+		begin_at(fence, 0, true);
+	else
+		begin_at(start.tick, start.lead_us, false);
+	LWLockRelease(&shared->lock);
+	mark_save_lease();
+}
+
+/*
+ * Ends the lease, which is copied to "lease", and closes what the mark has
+ * left of its tick: no more ids come under it.  If it is given up, the fence
+ * comes down to the mark, as the registry will be told.  The caller makes
+ * this durable.  Returns the instant that no id under the lease has reached.
+ */
+TimestampTz
+start_end_lease(Lease *lease, bool is_given_up)
+{
+	TimestampTz end;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->node_generation++;
+	*lease = shared->lease;
+	end = layout_tick_start(node_layout(), shmem_mark());
+	shared->lease.ends_us = 0;
+	if (is_given_up)
+		shared->lease.fence = Min(lease->fence, end);
+	begin_at(shmem_mark(), shared->mark_lead_us, false);
+	LWLockRelease(&shared->lock);
+	return end;
+}

@@ -1,0 +1,20 @@
+/*
+ * start.h
+ *	  Where a node's ids begin.
+ */
+#ifndef SNOWFLAKE_START_H
+#define SNOWFLAKE_START_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+#include "lease.h"
+
+extern bool start_has_begun(void);
+extern void start_begin(void);
+
+extern void start_renewed_lease(const Lease *lease);
+extern void start_new_lease(const Lease *lease, TimestampTz begins_at);
+extern TimestampTz start_end_lease(Lease *lease, bool is_given_up);
+
+#endif							/* SNOWFLAKE_START_H */
