@@ -52,7 +52,9 @@ typedef struct Attempt
 {
 	Outcome		outcome;
 	int64		tick;			/* of the next id */
-	ClockVerdict verdict;		/* if that tick is ahead of the clock */
+
+	/* Set by judge_lead(), for OUTCOME_WAIT and OUTCOME_BEHIND. */
+	ClockVerdict verdict;
 	bool		is_at_fence;	/* behind another holder's ids? */
 } Attempt;
 
@@ -170,8 +172,11 @@ lead_of(int64 tick)
 	return layout_tick_start(session.layout, tick) - session.clock.now;
 }
 
-/* The outcome where the next id's tick is not the clock's. */
-static void
+/*
+ * The outcome where the next id's tick is not the clock's.  Kept out of line,
+ * as wait_or_refuse() is, so that the common way needs fewer registers.
+ */
+static pg_noinline void
 judge_lead(int64 last, Attempt *attempt)
 {
 	const Beginning *beginning = &shared->beginning;
@@ -445,12 +450,9 @@ wait_for(Generator *generator, const Attempt *attempt, Wait *wait)
 }
 
 /* Waits, or raises an error, as the outcome of an attempt demands. */
-static void
+static pg_noinline void
 wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 {
-	if (attempt->verdict.regression_us > 0)
-		count_regression(attempt->verdict.regression_us, wait);
-
 	switch (attempt->outcome)
 	{
 		case OUTCOME_ISSUE:
@@ -464,9 +466,12 @@ wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 			}
 			break;
 		case OUTCOME_WAIT:
+			if (attempt->verdict.regression_us > 0)
+				count_regression(attempt->verdict.regression_us, wait);
 			wait_for(generator, attempt, wait);
 			break;
 		case OUTCOME_BEHIND:
+			count_regression(attempt->verdict.regression_us, wait);
 			session.slot->counters.clock_refusals++;
 			refuse_behind(attempt);
 			break;
@@ -493,7 +498,7 @@ reserve(Generator *generator, int64 wanted, int64 *reserved)
 
 	for (;;)
 	{
-		Attempt		attempt = {0};
+		Attempt		attempt;
 		int64		next;
 
 		if (wanted > 1)
