@@ -15,11 +15,11 @@ $node->append_conf('postgresql.conf', "include 'case.conf'\n");
 my $case_file = $node->data_dir . '/case.conf';
 
 # Replaces the settings that the server reads beside the usual ones.  Without
-# a state file, for a layout must not be changed so that ids could repeat.
+# the page of the mark: a layout must not be changed so that ids could repeat.
 sub configure
 {
 	my ($settings) = @_;
-	unlink state_file($node);
+	unlink mark_file($node);
 	open my $fh, '>', $case_file or die "$case_file: $!";
 	print $fh "$settings\n";
 	close $fh or die "$case_file: $!";

@@ -117,7 +117,7 @@ sub change_layout
 {
 	my ($layout) = @_;
 	$node->stop;
-	unlink state_file($node);
+	unlink mark_file($node);
 	$node->append_conf('postgresql.conf', "snowflake.layout = '$layout'");
 	$node->start;
 	return;

@@ -41,7 +41,7 @@ sub start_afresh
 	my (@settings) = @_;
 
 	$node->stop if $is_running;
-	unlink state_file($node);
+	unlink mark_file($node);
 	write_case($node, 'snowflake.generators = 1', 'snowflake.epoch = '
 		  . int(1000 * (time() - TICK_S * 1.5)), @settings);
 	set_clock($clock_file, 0);

@@ -52,7 +52,7 @@ sub start_afresh
 	my (@settings) = @_;
 
 	$node->stop if $is_running;
-	unlink state_file($node);
+	unlink mark_file($node);
 	set_clock($clock_file, 0);
 	start(
 		'snowflake.epoch = ' . int(1000 * (time() - TICK_S * 1.5)),
@@ -229,7 +229,7 @@ sub is_in_order
 }
 
 $node->stop;
-unlink state_file($node);
+unlink mark_file($node);
 set_clock($clock_file, 0);
 my $offset = 0;
 start(SMALL_TICK, 'snowflake.generators = 8');

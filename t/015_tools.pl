@@ -405,23 +405,23 @@ $node->stop;
 			'-s', $new->host, '-p', $old->port, '-P', $new->port
 		],
 		'pg_upgrade');
-	ok(!-e state_file($new), 'pg_upgrade leaves the state file behind');
+	ok(!-e mark_file($new), 'pg_upgrade leaves the page of the mark behind');
 
 	# without the file nothing but the clock keeps ids from coming again
 	$new->start;
 	is(fingerprint($new, 'app'), $rows, 'pg_upgrade: all rows are there');
 	is( $new->safe_psql('app', "SELECT snowflake_nextval() > $largest"),
 		'f',
-		'pg_upgrade: without the state file, ids begin at the clock');
+		'pg_upgrade: without the page, ids begin at the clock');
 	$new->stop;
 
 	# with it, the new server knows how far the old one has been
-	PostgreSQL::Test::Utils::system_or_bail('cp', '-p', state_file($old),
-		state_file($new));
+	PostgreSQL::Test::Utils::system_or_bail('cp', '-p', mark_file($old),
+		mark_file($new));
 	$new->start;
 	my ($state, $message) = sqlstate_of($new, '\c app
 SELECT snowflake_nextval()');
-	is($state, '55000', 'with the state file, a clock that is behind is noticed');
+	is($state, '55000', 'with the page, a clock that is behind is noticed');
 	like($message, qr/ms behind the last snowflake id/, 'and named');
 	$new->stop;
 	{

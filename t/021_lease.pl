@@ -80,8 +80,8 @@ sub forget
 
 	for my $node (@nodes)
 	{
-		$node->stop('immediate');
-		unlink state_file($node);
+		$node->stop;
+		unlink mark_file($node);
 	}
 	$registry->safe_psql('postgres', 
 		'DELETE FROM snowflake_lease WHERE datacenter_id <> 9');
@@ -206,7 +206,7 @@ my %worker_id;
 	is( lease(
 			$worker_id{ $clean->name },
 			'extract(epoch FROM high_water) * 1000000') -
-		  read_state($clean)->{lease_promise},
+		  read_page($clean)->{fence},
 		SECONDS_TO_2000 * 1_000_000,
 		'... and the rest of what was promised, on both sides');
 	$clean->start;
@@ -267,14 +267,14 @@ my %worker_id;
 	my $node = $server[1];
 	my $begin;
 
-	$node->stop('immediate');
-	unlink state_file($node);
+	$node->stop;
+	unlink mark_file($node);
 	$begin = time;
 	$node->start;
 	first_id($node);
 	note sprintf 'start to first id, with a lease from the registry: %.2f s',
 	  time - $begin;
-	isnt(worker_id_at($node), '', 'without a state file there is a lease');
+	isnt(worker_id_at($node), '', 'without a page there is a lease');
 	$worker_id{ $node->name } = worker_id_at($node);
 
 	$registry->stop;

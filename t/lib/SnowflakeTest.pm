@@ -9,6 +9,7 @@ use Exporter 'import';
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeChaos ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -24,10 +25,12 @@ our @EXPORT = qw(
   preload
   faketime_environment
   set_clock
-  state_file
-  read_state
-  seal_state
-  build_fault_library
+  crash
+  mark_file
+  read_page
+  mark_of
+  write_page
+  seal_page
   build_clock_library
   build_host_library
 );
@@ -194,42 +197,115 @@ sub set_clock
 	return;
 }
 
-sub state_file
+# Kills all processes of a server at once, as a power loss does.
+sub crash
 {
 	my ($node) = @_;
-	return $node->data_dir . '/snowflake.state';
+	my $postmaster = $node->{_pid};
+	my @children = SnowflakeChaos::children_of($postmaster);
+
+	$node->kill9;
+	kill 'KILL', @children;
+	for my $pid ($postmaster, @children)
+	{
+		sleep 0.001 while kill 0, $pid;
+	}
+	return;
 }
 
-# The fields of a server's state file.
-sub read_state
+# The file of the high-water mark: one page, of PostgreSQL's own form.
+sub mark_file
 {
 	my ($node) = @_;
-	my $bytes = PostgreSQL::Test::Utils::slurp_file(state_file($node));
-	my %state;
-
-	@state{
-		qw(magic version tick_bits datacenter_bits worker_bits sequence_bits
-		  tick_us epoch datacenter_id worker_id mark written_at lead_us
-		  lease_holder lease_datacenter_id lease_worker_id lease_incarnation
-		  lease_leased_at lease_ends_us lease_promise lease_registry is_clean
-		  checksum)
-	} = unpack 'L L l4 q q l2 q q q Z80 l2 q4 Q L L', $bytes;
-	return \%state;
+	return $node->data_dir . '/global/8947';
 }
 
-# Puts the right checksum (CRC-32C) at the end of a state file's bytes.
-sub seal_state
+# Where the contents are in a page, and what they are; entries follow.
+use constant {
+	PAGE_SIZE => 8192,
+	PAGE_HEADER_SIZE => 24,
+	ENTRIES_OFFSET => 192,
+	ENTRY_SIZE => 24,
+	ENTRIES_MAX => 16
+};
+my @mark_fields = qw(magic version checksum entry_count
+  tick_bits datacenter_bits worker_bits sequence_bits
+  tick_us epoch system_identifier floor
+  holder lease_datacenter_id lease_worker_id incarnation leased_at ends_us
+  fence registry);
+my $mark_template = 'L4 l4 q2 Q q Z80 l2 q4 Q';
+my $entry_template = 'l2 q2';
+
+# The contents of the page as it is in the file: a server that runs has a newer
+# one in its memory, up to the next checkpoint.
+sub read_page
+{
+	my ($node) = @_;
+	my $page = PostgreSQL::Test::Utils::slurp_file(mark_file($node));
+	my $contents = substr($page, PAGE_HEADER_SIZE);
+	my %mark;
+
+	@mark{@mark_fields} = unpack $mark_template, $contents;
+	for my $i (1 .. $mark{entry_count})
+	{
+		my %entry;
+		@entry{qw(datacenter_id worker_id mark lead_us)} =
+		  unpack $entry_template,
+		  substr($contents, ENTRIES_OFFSET + ENTRY_SIZE * ($i - 1), ENTRY_SIZE);
+		push @{ $mark{entries} }, \%entry;
+	}
+	return \%mark;
+}
+
+# The mark of one node on a page, if there is one.
+sub mark_of
+{
+	my ($mark, $worker_id, $datacenter_id) = @_;
+	my ($entry) =
+	  grep { $_->{worker_id} == $worker_id
+		  && $_->{datacenter_id} == ($datacenter_id // 0) } @{ $mark->{entries} };
+
+	return $entry ? $entry->{mark} : undef;
+}
+
+# Puts other bytes in place of the file of the mark.  As many as there were, if
+# they are to be a page.
+sub write_page
+{
+	my ($node, $bytes) = @_;
+	my $file = mark_file($node);
+
+	open my $fh, '>:raw', $file or die "$file: $!";
+	print $fh $bytes;
+	close $fh or die "$file: $!";
+	return;
+}
+
+sub crc32c
 {
 	my ($bytes) = @_;
-	my $body = substr($bytes, 0, -4);
 	my $crc = 0xFFFFFFFF;
 
-	for my $byte (unpack 'C*', $body)
+	for my $byte (unpack 'C*', $bytes)
 	{
 		$crc ^= $byte;
 		$crc = $crc & 1 ? ($crc >> 1) ^ 0x82F63B78 : $crc >> 1 for 1 .. 8;
 	}
-	return $body . pack('L', $crc ^ 0xFFFFFFFF);
+	return $crc ^ 0xFFFFFFFF;
+}
+
+# Puts the right checksum (CRC-32C) into a page whose contents were changed.
+# PostgreSQL's own checksum stays as it is: for clusters without checksums.
+sub seal_page
+{
+	my ($page) = @_;
+	my $entry_count = unpack 'L', substr($page, PAGE_HEADER_SIZE + 12, 4);
+	my $size = ENTRIES_OFFSET + ENTRY_SIZE * $entry_count;
+
+	substr($page, PAGE_HEADER_SIZE + 8, 4) = pack 'L', 0;
+	substr($page, PAGE_HEADER_SIZE + 8, 4) =
+	  pack 'L', crc32c(substr($page, PAGE_HEADER_SIZE, $size));
+	return $page;
 }
 
 # Builds a library, to be preloaded, from its source beside this file.
@@ -243,13 +319,6 @@ sub build_library
 	PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1',
 		'-o', $library, $source, '-ldl');
 	return $library;
-}
-
-# A library that makes the disk fail for the state file alone; see faults.c.
-sub build_fault_library
-{
-	my ($directory) = @_;
-	return build_library('faults', $directory);
 }
 
 # A library that moves a server's clock; see clock.c.
