@@ -13,8 +13,8 @@
  *										those that the page allows to exist; not
  *										at all before the clock is past it
  *	a page of another cluster			at the node's mark, else at the largest
- *										one; and after the last checkpoint
- *	no page								after the last checkpoint
+ *										one; but not before the last checkpoint
+ *	no page								not before the last checkpoint
  *	a page that does not verify			not at all
  *	a lease taken over					also at the last holder's fence
  *
@@ -58,7 +58,10 @@ first_tick_from(TimestampTz instant)
 	return instant > layout_tick_start(layout, tick) ? tick + 1 : tick;
 }
 
-/* The tick of the last checkpoint, to the second below; 0 if not in the span. */
+/*
+ * The tick that the last checkpoint was in, to the second below: it must not
+ * hold up a server's very first id.  0 before the span.
+ */
 static int64
 tick_of_last_checkpoint(void)
 {
@@ -70,7 +73,9 @@ tick_of_last_checkpoint(void)
 	control = get_controlfile(DataDir, &is_sound);
 	LWLockRelease(ControlFileLock);
 	if (is_sound)
-		tick = first_tick_from(time_t_to_timestamptz(control->checkPointCopy.time));
+		(void) layout_locate(node_layout(),
+							 time_t_to_timestamptz(control->checkPointCopy.time),
+							 &tick);
 	pfree(control);
 	return tick;
 }

@@ -372,7 +372,7 @@ default_pool_size = 1
 $node->stop;
 
 # pg_upgrade, from a server whose clock was a minute ahead.  It leaves the
-# state file behind.
+# page of the mark behind.
 {
 	my $clock = "$directory/clock";
 	my @old = defined $ENV{oldinstall} ? (install_path => $ENV{oldinstall}) : ();

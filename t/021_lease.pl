@@ -285,7 +285,7 @@ my %worker_id;
 	note sprintf 'start to first id, with the registry down: %.2f s',
 	  time - $begin;
 	is(worker_id_of($id), $worker_id{ $node->name },
-		'with the registry down the lease of the state file is good');
+		'with the registry down the lease of the page is good');
 
 	# out of its reach it cannot be given back, and is kept
 	$node->stop;
