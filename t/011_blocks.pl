@@ -40,11 +40,12 @@ sub start_afresh
 {
 	my (@settings) = @_;
 
+	# the time of the last checkpoint is not to be ahead
+	set_clock($clock_file, 0);
 	$node->stop if $is_running;
 	unlink mark_file($node);
 	write_case($node, 'snowflake.generators = 1', 'snowflake.epoch = '
 		  . int(1000 * (time() - TICK_S * 1.5)), @settings);
-	set_clock($clock_file, 0);
 	local %ENV =
 	  (grep { /tick|30/ } @settings)
 	  ? (%ENV, faketime_environment($clock_file))

@@ -51,9 +51,10 @@ sub start_afresh
 {
 	my (@settings) = @_;
 
+	# the time of the last checkpoint is not to be ahead
+	set_clock($clock_file, 0);
 	$node->stop if $is_running;
 	unlink mark_file($node);
-	set_clock($clock_file, 0);
 	start(
 		'snowflake.epoch = ' . int(1000 * (time() - TICK_S * 1.5)),
 		'snowflake.block_size = 1', @settings);

@@ -72,6 +72,14 @@ sub next_id
 	return $node->safe_psql('postgres', 'SELECT snowflake_nextval()');
 }
 
+# Does a stopped server's WAL still hold what recovery would bring back?
+sub needs_recovery
+{
+	my ($node) = @_;
+	my ($output) = run_command([ 'pg_controldata', $node->data_dir ]);
+	return $output !~ /^Database cluster state: +shut down$/m;
+}
+
 # Stops servers and lets them forget what they were; the registry, too, but
 # for the datacenter of the one under load.
 sub forget
@@ -81,6 +89,11 @@ sub forget
 	for my $node (@nodes)
 	{
 		$node->stop;
+		if (needs_recovery($node))
+		{
+			$node->start;
+			$node->stop;
+		}
 		unlink mark_file($node);
 	}
 	$registry->safe_psql('postgres', 
