@@ -95,6 +95,10 @@ sub forget
 			$node->stop;
 		}
 		unlink mark_file($node);
+
+		# without a page the time of the last checkpoint counts
+		PostgreSQL::Test::Utils::system_or_bail('pg_resetwal', '-D',
+			$node->data_dir);
 	}
 	$registry->safe_psql('postgres', 
 		'DELETE FROM snowflake_lease WHERE datacenter_id <> 9');
