@@ -41,7 +41,9 @@ lead_us(void)
 static int64
 due_mark(int64 tick)
 {
-	return tick + 1 + lead_us() / node_layout()->tick_us;
+	const Layout *layout = node_layout();
+
+	return Min(tick + lead_us() / layout->tick_us, layout_max_tick(layout)) + 1;
 }
 
 /* Wakes the worker up, which sleeps while no ids are issued. */
@@ -139,6 +141,7 @@ highwater_move_past(int64 tick)
 {
 	TimestampTz begins_at = layout_tick_start(node_layout(), tick);
 
+	CHECK_FOR_INTERRUPTS();
 	if (begins_at - GetCurrentTimestamp() > clock_allowed_lead_us())
 		return;
 	while (!mark_move(tick, due_mark(tick), lead_us()))

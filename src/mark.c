@@ -65,6 +65,7 @@ typedef struct NodeState
 	Lease		lease;
 	int64		limit;			/* the lease lets the mark go so far */
 	int64		mark;			/* as it is published */
+	int64		mark_lead_us;
 	int64		floor;
 } NodeState;
 
@@ -407,6 +408,7 @@ read_node_state(NodeState *state)
 	state->worker_id = shmem_worker_id();
 	state->lease = shared->lease;
 	state->mark = shmem_mark();
+	state->mark_lead_us = shared->mark_lead_us;
 	state->floor = shared->beginning.floor;
 	LWLockRelease(&shared->lock);
 
@@ -503,7 +505,12 @@ change_page(int64 past, int64 mark, int64 lead_us)
 		lsn > GetXLogInsertRecPtr();
 	if (is_written)
 	{
-		mark = Max(Min(mark, state.limit), state.mark);
+		mark = Min(mark, state.limit);
+		if (mark < state.mark)
+		{
+			mark = state.mark;
+			lead_us = state.mark_lead_us;
+		}
 		if (mark > entry->mark)
 		{
 			entry->mark = mark;
