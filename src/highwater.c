@@ -14,7 +14,6 @@
 #include "postgres.h"
 
 #include "clock.h"
-#include "compat.h"
 #include "highwater.h"
 #include "mark.h"
 #include "miscadmin.h"
@@ -149,16 +148,6 @@ highwater_move_past(int64 tick)
 	wake_worker();
 }
 
-static void
-forget_worker(int code, Datum arg)
-{
-	(void) code;
-	(void) arg;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->highwater_worker_latch = NULL;
-	LWLockRelease(&shared->lock);
-}
-
 /* Can ids be issued here at all? */
 static bool
 has_node(void)
@@ -228,31 +217,17 @@ void
 highwater_worker_main(Datum main_arg)
 {
 	int64		seen = -1;
-	int			events = 0;
+	bool		is_awake = false;
 
 	(void) main_arg;
-	worker_begin();
-
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->highwater_worker_latch = MyLatch;
-	LWLockRelease(&shared->lock);
-	before_shmem_exit(forget_worker, (Datum) 0);
-
+	worker_begin(&shared->highwater_worker_latch);
 	while (!ShutdownRequestPending)
 	{
 		bool		is_busy = has_node() && try_to_keep_ahead(&seen);
 
 		/* Who woke the worker up has moved the mark, and issues ids now. */
-		if (events & WL_LATCH_SET)
-			is_busy = true;
-		events = WaitLatch(MyLatch,
-						   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-						   (is_busy ? WL_TIMEOUT : 0),
-						   highwater_interval_ms,
-						   clock_wait_event(WAIT_IN_HIGHWATER_WORKER));
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-		worker_heed_reload();
+		is_awake = worker_wait(is_busy || is_awake ? highwater_interval_ms : -1,
+							   WAIT_IN_HIGHWATER_WORKER);
 	}
 
 	/* After exit code 0 the postmaster would not restart the worker. */

@@ -15,7 +15,10 @@
 /* Room for the longest text that layout_to_text() makes. */
 #define LAYOUT_TEXT_SIZE 64
 
-/* All that it takes to read an id, or to make one but for the node. */
+/*
+ * All that it takes to read an id, or to make one but for the node.  Lies on
+ * disk, in the mark's page.
+ */
 typedef struct Layout
 {
 	int			tick_bits;

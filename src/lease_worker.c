@@ -9,8 +9,6 @@
 #include "postgres.h"
 
 #include "clock.h"
-#include "compat.h"
-#include "host.h"
 #include "lease_worker.h"
 #include "mark.h"
 #include "miscadmin.h"
@@ -41,15 +39,6 @@ static int64
 part_of_duration_us(int part, int64 least_us, int64 most_us)
 {
 	return Max(least_us, Min(most_us, registry_lease_duration_us() / part));
-}
-
-/* A copy of the lease in shared memory. */
-static void
-read_lease(Lease *lease)
-{
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	*lease = shared->lease;
-	LWLockRelease(&shared->lock);
 }
 
 /* Remembers why there is no lease, or why it has not been renewed. */
@@ -103,7 +92,7 @@ renew_or_claim(Remote *remote, RegistryLease *ours)
 	if (schema == NULL)
 		return REGISTRY_NONE;
 
-	read_lease(&held);
+	shmem_read_lease(&held);
 	is_held = lease_is_valid(&held, clock_boottime_us());
 	if (is_held && !ours->has_begins_at)
 	{
@@ -216,7 +205,7 @@ try_renew(RegistryLease *ours)
 		answer = renew_or_claim(&remote, ours);
 	remote_close(&remote);
 
-	read_lease(&held);
+	shmem_read_lease(&held);
 	was_held = lease_is_valid(&held, clock_boottime_us());
 	if (answer == REGISTRY_GRANTED)
 	{
@@ -240,7 +229,7 @@ release(const RegistryLease *ours)
 	TimestampTz end;
 	char	   *schema;
 
-	read_lease(&lease);
+	shmem_read_lease(&lease);
 	if (!lease_is_valid(&lease, clock_boottime_us()))
 		return;
 
@@ -266,16 +255,6 @@ release(const RegistryLease *ours)
 	remote_close(&remote);
 }
 
-static void
-forget_worker(int code, Datum arg)
-{
-	(void) code;
-	(void) arg;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease_worker_latch = NULL;
-	LWLockRelease(&shared->lock);
-}
-
 /*
  * When to ask next, by clock_boottime_us(): in good time, or at once where
  * the clock is past the fence.
@@ -287,7 +266,7 @@ next_attempt_us(RegistryAnswer answer, int64 asked_us)
 		part_of_duration_us(60, RETRY_MIN_US, RETRY_MAX_US);
 	Lease		lease;
 
-	read_lease(&lease);
+	shmem_read_lease(&lease);
 	if (answer != REGISTRY_GRANTED || lease.fence <= GetCurrentTimestamp())
 		return retry_us;
 
@@ -301,13 +280,8 @@ wait_until(int64 wake_us)
 	int64		now_us = clock_boottime_us();
 
 	if (now_us < wake_us && !ShutdownRequestPending)
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 (long) ((wake_us - now_us) / 1000 + 1),
-						 clock_wait_event(WAIT_IN_LEASE_WORKER));
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-	worker_heed_reload();
+		(void) worker_wait((long) ((wake_us - now_us) / 1000 + 1),
+						   WAIT_IN_LEASE_WORKER);
 }
 
 /*
@@ -362,7 +336,7 @@ keep_lease(RegistryLease *ours, MemoryContext attempt_context)
 			wake_us = next_attempt_us(answer, asked_us);
 		}
 
-		read_lease(&lease);
+		shmem_read_lease(&lease);
 		now_us = clock_boottime_us();
 		if (is_held && !lease_is_valid(&lease, now_us) && lease.ends_us != 0)
 			lose(&lease,
@@ -383,14 +357,9 @@ lease_worker_main(Datum main_arg)
 	MemoryContext attempt_context;
 
 	(void) main_arg;
-	worker_begin();
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease_worker_latch = MyLatch;
-	LWLockRelease(&shared->lock);
-	before_shmem_exit(forget_worker, (Datum) 0);
-
+	worker_begin(&shared->lease_worker_latch);
 	wait_for_beginning();
-	read_lease(&ours.lease);
+	shmem_read_lease(&ours.lease);
 	attempt_context = AllocSetContextCreate(TopMemoryContext,
 											"snowflake registry",
 											ALLOCSET_DEFAULT_SIZES);	/* NOLINT: PostgreSQL's macro */

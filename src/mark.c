@@ -48,8 +48,9 @@
 #define MARK_VERSION 1
 
 /* The contents lie on disk and in WAL: their layout must not change. */
-StaticAssertDecl(offsetof(MarkContents, tick_us) == 32 &&
+StaticAssertDecl(sizeof(Layout) == 32 &&
 				 offsetof(MarkContents, lease) == 64 &&
+				 sizeof(Lease) == 128 &&
 				 offsetof(MarkContents, entries) == 192 &&
 				 sizeof(MarkEntry) == 24,
 				 "the contents of the mark's page have a fixed layout");
@@ -109,17 +110,10 @@ checksum_of(const MarkContents *contents)
 static void
 set_empty(MarkContents *contents, int64 floor)
 {
-	const Layout *layout = node_layout();
-
 	memset(contents, 0, sizeof(*contents));
 	contents->magic = MARK_MAGIC;
 	contents->version = MARK_VERSION;
-	contents->tick_bits = layout->tick_bits;
-	contents->datacenter_bits = layout->datacenter_bits;
-	contents->worker_bits = layout->worker_bits;
-	contents->sequence_bits = layout->sequence_bits;
-	contents->tick_us = layout->tick_us;
-	contents->epoch = layout->epoch;
+	contents->layout = *node_layout();
 	contents->system_identifier = GetSystemIdentifier();
 	contents->floor = floor;
 	contents->lease.worker_id = LEASE_NONE;
@@ -313,22 +307,6 @@ mark_read(MarkContents *contents, const char **detail)
 	return state;
 }
 
-/* The layout that the page's ticks are counted in. */
-Layout
-mark_layout(const MarkContents *contents)
-{
-	Layout		layout = {
-		.tick_bits = contents->tick_bits,
-		.datacenter_bits = contents->datacenter_bits,
-		.worker_bits = contents->worker_bits,
-		.sequence_bits = contents->sequence_bits,
-		.tick_us = contents->tick_us,
-		.epoch = contents->epoch
-	};
-
-	return layout;
-}
-
 /* Was the page written by another cluster? */
 bool
 mark_is_foreign(const MarkContents *contents)
@@ -471,9 +449,7 @@ change_page(int64 past, int64 mark, int64 lead_us)
 	Buffer		buffer = lock_page(BUFFER_LOCK_EXCLUSIVE);
 	Page		page = BufferGetPage(buffer);
 	XLogRecPtr	lsn = PageGetLSN(page);
-	const Layout *layout = node_layout();
 	MarkContents contents;
-	Layout		previous;
 	const char *detail;
 	MarkState	found = get_contents(page, &contents, &detail);
 	NodeState	state;
@@ -494,8 +470,7 @@ change_page(int64 past, int64 mark, int64 lead_us)
 		return false;
 	}
 
-	previous = mark_layout(&contents);
-	if (!layout_equal(layout, &previous))
+	if (!layout_equal(node_layout(), &contents.layout))
 		set_empty(&contents, state.floor);
 	entry = find_or_add_entry(&contents, state.datacenter_id,
 							  state.worker_id);

@@ -30,12 +30,7 @@ typedef struct MarkContents
 	uint32		version;
 	pg_crc32c	checksum;		/* of all contents, with this field as 0 */
 	uint32		entry_count;
-	int32		tick_bits;		/* the layout that ticks are counted in */
-	int32		datacenter_bits;
-	int32		worker_bits;
-	int32		sequence_bits;
-	int64		tick_us;
-	TimestampTz epoch;
+	Layout		layout;			/* that ticks are counted in */
 	uint64		system_identifier;	/* of the cluster that wrote the page */
 	int64		floor;			/* the mark of nodes without an entry */
 	Lease		lease;			/* of the server that wrote the page */
@@ -53,7 +48,6 @@ typedef enum MarkState
 
 extern MarkState mark_read(MarkContents *contents, const char **detail);
 extern void mark_refuse(MarkState state, const char *detail);
-extern Layout mark_layout(const MarkContents *contents);
 extern bool mark_is_foreign(const MarkContents *contents);
 extern const MarkEntry *mark_entry(const MarkContents *contents,
 								   int datacenter_id, int worker_id);

@@ -105,6 +105,15 @@ shmem_worker_id(void)
 		node_intended_worker_id();
 }
 
+/* A copy of the lease. */
+void
+shmem_read_lease(Lease *lease)
+{
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	*lease = shared->lease;
+	LWLockRelease(&shared->lock);
+}
+
 /* The newest stamp of all generators. */
 int64
 shmem_newest_stamp(void)

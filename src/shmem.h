@@ -177,7 +177,8 @@ shmem_mark(void)
 
 extern void shmem_request(void);
 extern void shmem_startup(void);
-extern int shmem_worker_id(void);
+extern int	shmem_worker_id(void);
+extern void shmem_read_lease(Lease *lease);
 extern int64 shmem_newest_stamp(void);
 extern void shmem_raise_stamps(int64 stamp);
 

@@ -108,12 +108,12 @@ static int64
 first_tick_of_changed_layout(const MarkContents *contents)
 {
 	const Layout *layout = node_layout();
-	Layout		previous = mark_layout(contents);
+	const Layout *previous = &contents->layout;
 	IdFields	newest = {
 		.tick = mark_largest(contents) - 1,
-		.datacenter_id = layout_field_max(previous.datacenter_bits),
-		.worker_id = layout_field_max(previous.worker_bits),
-		.sequence = layout_field_max(previous.sequence_bits)
+		.datacenter_id = layout_field_max(previous->datacenter_bits),
+		.worker_id = layout_field_max(previous->worker_bits),
+		.sequence = layout_field_max(previous->sequence_bits)
 	};
 	IdFields	same = {0};
 	IdFields	now = {0};
@@ -123,14 +123,14 @@ first_tick_of_changed_layout(const MarkContents *contents)
 	if (newest.tick < 0)
 		return 0;
 
-	largest_before = layout_compose(&previous, &newest);
+	largest_before = layout_compose(previous, &newest);
 	clock_read(layout, &clock);
 	now.tick = clock.tick;
 	if (largest_before < layout_max_id(layout))
 		layout_split(layout, largest_before, &same);
 	if (clock.position != SPAN_WITHIN ||
 		largest_before >= layout_max_id(layout) || clock.tick <= same.tick)
-		refuse_layout(&previous, largest_before,
+		refuse_layout(previous, largest_before,
 					  layout_compose(layout, &now));
 	return same.tick + 1;
 }
@@ -140,7 +140,6 @@ static StartPoint
 find_start(const MarkContents *contents, MarkState state, int worker_id)
 {
 	StartPoint	start = {0};
-	Layout		previous = mark_layout(contents);
 	const MarkEntry *entry = mark_entry(contents, node_datacenter_id,
 										worker_id);
 
@@ -149,7 +148,7 @@ find_start(const MarkContents *contents, MarkState state, int worker_id)
 		start.tick = tick_of_last_checkpoint();
 		return start;
 	}
-	if (!layout_equal(node_layout(), &previous))
+	if (!layout_equal(node_layout(), &contents->layout))
 	{
 		start.tick = first_tick_of_changed_layout(contents);
 		start.floor = start.tick;

@@ -138,9 +138,7 @@ present_lease(Lease *lease, TimestampTz *expires_at)
 
 	if (shared == NULL || !node_is_leased())
 		return false;
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	*lease = shared->lease;
-	LWLockRelease(&shared->lock);
+	shmem_read_lease(lease);
 	*expires_at = GetCurrentTimestamp() + (lease->ends_us - now_us);
 	return lease_is_valid(lease, now_us);
 }

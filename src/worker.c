@@ -1,15 +1,16 @@
 /*
  * worker.c
- *	  What our background workers have in common: how they are started, and
- *	  which signals they heed.
+ *	  What both background workers share: how they are started, wait, and go
+ *	  on after an error.
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "shmem.h"
 #include "storage/bufmgr.h"
-#include "storage/lwlock.h"
+#include "storage/ipc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -32,9 +33,22 @@ worker_register(const char *name, const char *function_name)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* The beginning of a worker's main function. */
+/* Called when a worker ends; the argument is where its latch is. */
+static void
+forget_latch(int code, Datum latch)
+{
+	(void) code;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	*(Latch **) DatumGetPointer(latch) = NULL;
+	LWLockRelease(&shared->lock);
+}
+
+/*
+ * The beginning of a worker's main function.  "latch" is where others find
+ * the worker's latch while it runs.
+ */
 void
-worker_begin(void)
+worker_begin(Latch **latch)
 {
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -45,17 +59,34 @@ worker_begin(void)
 
 	/* Buffers are read outside of transactions, by their owner. */
 	CreateAuxProcessResourceOwner();
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	*latch = MyLatch;
+	LWLockRelease(&shared->lock);
+	before_shmem_exit(forget_latch, PointerGetDatum(latch));
 }
 
-/* Reads the configuration again if the postmaster has been told to. */
-void
-worker_heed_reload(void)
+/*
+ * Waits to be woken up, for timeout_ms at most; -1: without a limit.  Reads
+ * the configuration again if the postmaster has been told to.  True if the
+ * worker was woken up.
+ */
+bool
+worker_wait(long timeout_ms, WaitReason reason)
 {
+	int			events = WaitLatch(MyLatch,
+								   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+								   (timeout_ms >= 0 ? WL_TIMEOUT : 0),
+								   timeout_ms, clock_wait_event(reason));
+
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
+	return (events & WL_LATCH_SET) != 0;
 }
 
 /*

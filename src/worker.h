@@ -1,15 +1,18 @@
 /*
  * worker.h
- *	  What our background workers have in common.
+ *	  What both background workers share.
  */
 #ifndef SNOWFLAKE_WORKER_H
 #define SNOWFLAKE_WORKER_H
 
 #include "postgres.h"
 
+#include "clock.h"
+#include "storage/latch.h"
+
 extern void worker_register(const char *name, const char *function_name);
-extern void worker_begin(void);
-extern void worker_heed_reload(void);
+extern void worker_begin(Latch **latch);
+extern bool worker_wait(long timeout_ms, WaitReason reason);
 extern void worker_recover(MemoryContext context);
 
 #endif							/* SNOWFLAKE_WORKER_H */
