@@ -188,6 +188,23 @@ sub report_waiting
 	  cell('%.1f', scaled(1e9, $an_id));
 }
 
+sub report_wal
+{
+	heading('What the high-water mark writes',
+		'One session that issues ids as fast as it can and writes nothing '
+		  . 'else; then none. An advance is one WAL record and one flush.',
+		'', 'advances a second', 'WAL bytes a second', 'bytes an advance',
+		'aim');
+	foreach my $state ('issuing', 'idle')
+	{
+		my $advances = values_of('wal', $state, 1, 'advances/s');
+		my $bytes = values_of('wal', $state, 1, 'bytes/s');
+		row($state, cell('%.1f', $advances), cell('%.0f', $bytes),
+			$state eq 'idle' ? '' : cell('%.0f', ratio($bytes, $advances)),
+			$state eq 'idle' ? '0' : '<= 10 at 100 ms');
+	}
+}
+
 sub report_latency
 {
 	my @percentiles = map { "p$_ us" } 50, 90, 99, 99.9;
@@ -324,6 +341,7 @@ print read_file($conditions_file);
 my @parts = (
 	[ ids => \&report_ids, \&plot_ids ],
 	[ waiting => \&report_waiting ],
+	[ wal => \&report_wal ],
 	[ latency => \&report_latency, \&plot_latency ],
 	[ inserts => \&report_inserts, \&plot_inserts ],
 	[ decoding => \&report_decoding ]);
