@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "storage/bufpage.h"
 #include "storage/proc.h"
 #include "utils/datetime.h"
 #include "utils/guc.h"
@@ -84,6 +85,11 @@ WaitEventExtensionNew(const char *wait_event_name)
 	(void) wait_event_name;
 	return PG_WAIT_EXTENSION;
 }
+#endif
+
+/* 19 no longer has a function that checksums a copy of the page instead. */
+#if PG_VERSION_NUM < 190000
+#define PageSetChecksum PageSetChecksumInplace
 #endif
 
 #endif							/* SNOWFLAKE_COMPAT_H */

@@ -224,7 +224,7 @@ extend_file(void)
 	set_empty(&contents, 0);
 	PageInit((Page) block.data, BLCKSZ, 0);
 	put_contents((Page) block.data, &contents);
-	PageSetChecksumInplace((Page) block.data, 0);
+	PageSetChecksum((Page) block.data, 0);
 
 	/* The file may be there without its block, after a crash. */
 	smgrcreate(reln, MAIN_FORKNUM, true);
