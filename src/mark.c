@@ -269,7 +269,7 @@ ensure_page(void)
 static Buffer
 lock_page(int lock_mode)
 {
-	ErrorContextCallback callback = {
+	ErrorContextCallback errcallback = {
 		.callback = add_hint,
 		.previous = error_context_stack
 	};
@@ -277,7 +277,7 @@ lock_page(int lock_mode)
 
 	Assert(!RecoveryInProgress());
 
-	error_context_stack = &callback;
+	error_context_stack = &errcallback;
 	if (lock_mode == BUFFER_LOCK_EXCLUSIVE)
 		ensure_page();
 	if (has_page())
@@ -286,7 +286,7 @@ lock_page(int lock_mode)
 										   RBM_NORMAL, NULL, true);
 		LockBuffer(buffer, lock_mode);
 	}
-	error_context_stack = callback.previous;
+	error_context_stack = errcallback.previous;
 	return buffer;
 }
 
