@@ -62,6 +62,9 @@ typedef struct AddressKind
 	const char *hint;			/* if there is none */
 } AddressKind;
 
+/* The holder that this server is to a registry; see host_find_holder(). */
+char		host_holder[LEASE_HOLDER_SIZE] = "";
+
 /* Enters why there is no worker id, for the caller to pass on. */
 static bool
 refuse(HostFinding *finding, const char *detail, const char *hint)
@@ -435,30 +438,25 @@ read_boot_id(char *boot_id)
 }
 
 /*
- * The holder that this server is to a registry: a data directory under a
- * running kernel.  Two holders that exist at the same time never have the
+ * Finds out which holder this server is to a registry: a data directory under
+ * a running kernel.  Two holders that exist at the same time never have the
  * same text.  So a server that comes with the text it had before is that
  * server, started again, and one with another text may be a copy.
  *
- * The postmaster calls this first; its children inherit the text.
+ * Called once, by the postmaster; see shmem_startup() for its children.
  */
-const char *
-host_holder(void)
+void
+host_find_holder(void)
 {
-	static char holder[LEASE_HOLDER_SIZE] = "";
 	char		boot_id[BOOT_ID_LENGTH + 1];
 	struct stat directory;
-
-	if (holder[0] != '\0')
-		return holder;
 
 	if (stat(DataDir, &directory) != 0)
 		ereport(FATAL,
 				(errcode_for_file_access(),
 				 errmsg("could not stat directory \"%s\": %m", DataDir)));
 	read_boot_id(boot_id);
-	snprintf(holder, sizeof(holder), "%s/%llx/%llu", boot_id,
+	snprintf(host_holder, sizeof(host_holder), "%s/%llx/%llu", boot_id,
 			 (unsigned long long) directory.st_dev,
 			 (unsigned long long) directory.st_ino);
-	return holder;
 }

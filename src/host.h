@@ -8,6 +8,8 @@
 
 #include "postgres.h"
 
+#include "lease.h"
+
 /* What a source comes to; texts are palloc'd or constant. */
 typedef struct HostFinding
 {
@@ -23,6 +25,7 @@ extern bool host_id_by_name(int worker_bits, HostFinding *finding);
 extern bool host_id_by_ipv4(int worker_bits, HostFinding *finding);
 extern bool host_id_by_mac(int worker_bits, HostFinding *finding);
 
-extern const char *host_holder(void);
+extern char host_holder[LEASE_HOLDER_SIZE];
+extern void host_find_holder(void);
 
 #endif							/* SNOWFLAKE_HOST_H */

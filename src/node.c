@@ -28,12 +28,12 @@ char	   *node_registry = NULL;
 
 bool		node_is_preloaded = false;
 
+/* Derived by the postmaster; see shmem_startup() for its children. */
+int			node_derived_worker_id = NODE_WORKER_ID_UNSET;
+
 /* The configured layout, once it has been read. */
 static Layout configured_layout;
 static bool layout_is_read = false;
-
-/* The worker id by another source than the configuration. */
-static int	derived_worker_id = NODE_WORKER_ID_UNSET;
 
 /*
  * Reads a whole number of milliseconds since 1970.  False if it is none, or
@@ -339,10 +339,10 @@ derive_worker_id(void)
 				 errdetail("%s", finding.detail),
 				 errhint("%s", finding.hint)));
 
-	derived_worker_id = finding.worker_id;
+	node_derived_worker_id = finding.worker_id;
 	ereport(LOG,
 			(errmsg("derived snowflake worker id %d from %s",
-					derived_worker_id, finding.origin)));
+					node_derived_worker_id, finding.origin)));
 }
 
 /* Stops the start if there is a registry and nothing to ask it for, or not. */
@@ -369,7 +369,8 @@ check_registry(void)
 
 /*
  * The one place where the parameters of identity are checked against each
- * other.  Called by the postmaster at its start, which an error stops.
+ * other.  Called by the postmaster at its start, which an error stops; where
+ * there is no fork(), by every process.
  */
 void
 node_configure(void)
@@ -381,7 +382,8 @@ node_configure(void)
 				"worker id", configured_layout.worker_bits);
 	check_source();
 	check_registry();
-	if (node_worker_id_source != WORKER_ID_SOURCE_CONFIG &&
+	if (!IsUnderPostmaster &&
+		node_worker_id_source != WORKER_ID_SOURCE_CONFIG &&
 		node_worker_id_source != WORKER_ID_SOURCE_REGISTRY)
 		derive_worker_id();
 }
@@ -396,7 +398,7 @@ node_intended_worker_id(void)
 {
 	return node_worker_id_source == WORKER_ID_SOURCE_CONFIG ||
 		node_worker_id_source == WORKER_ID_SOURCE_REGISTRY ?
-		node_worker_id : derived_worker_id;
+		node_worker_id : node_derived_worker_id;
 }
 
 /* Is the worker id leased from a registry? */

@@ -37,6 +37,9 @@ extern char *node_registry;
 /* Was the library loaded by shared_preload_libraries?  Set by module.c. */
 extern bool node_is_preloaded;
 
+/* The worker id by another source than the configuration. */
+extern int	node_derived_worker_id;
+
 extern bool node_check_layout(char **newval, void **extra, GucSource source);
 extern bool node_check_epoch(char **newval, void **extra, GucSource source);
 extern void node_assign_text(const char *newval, void *extra);

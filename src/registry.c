@@ -24,9 +24,9 @@
  * - Each claim and each renewal has a number, the incarnation, and a lease is
  *	 renewed by its present one: so what was sent once and arrives late, or
  *	 from a copy of the data directory, changes nothing.  A copy is known by
- *	 its holder (see host_holder()), or by a renewal that was none of ours, and
- *	 gets a worker id of its own.  An answer that comes late is not taken,
- *	 either.
+ *	 its holder (see host_find_holder()), or by a renewal that was none of
+ *	 ours, and gets a worker id of its own.  An answer that comes late is not
+ *	 taken, either.
  * - A registry that has failed over may have forgotten its newest leases and
  *	 fences.  It grants nothing to newcomers until those are over, and no
  *	 fence goes further than it would know even then.
@@ -42,6 +42,7 @@
 #include "catalog/pg_type_d.h"
 #include "clock.h"
 #include "host.h"
+#include "miscadmin.h"
 #include "node.h"
 #include "registry.h"
 #include "utils/guc.h"
@@ -54,7 +55,10 @@
 int			registry_lease_duration_s = 600;
 char	   *registry_name = NULL;
 
-/* Stops the start if the parameters cannot be right. */
+/*
+ * Stops the start if the parameters cannot be right.  Called as
+ * node_configure() is.
+ */
 void
 registry_configure(void)
 {
@@ -76,6 +80,8 @@ registry_configure(void)
 						"snowflake.registry_name", registry_name),
 				 errdetail("A name has at most %d bytes.",
 						   NAME_LENGTH_MAX)));
+	if (!IsUnderPostmaster)
+		host_find_holder();
 }
 
 int64
@@ -231,7 +237,7 @@ registry_claim(Remote *remote, const char *schema, RegistryLease *ours,
 		remote_add_null(&arguments, INT4OID);
 	else
 		remote_add_number(&arguments, INT4OID, node_intended_worker_id());
-	remote_add_text(&arguments, TEXTOID, host_holder());
+	remote_add_text(&arguments, TEXTOID, host_holder);
 	add_previous(&arguments, ours, is_held);
 	remote_add_text(&arguments, TEXTOID, registry_name);
 	remote_add_instant(&arguments, GetCurrentTimestamp());
@@ -263,7 +269,7 @@ registry_claim(Remote *remote, const char *schema, RegistryLease *ours,
 	 */
 	ours->unanswered = 0;
 	memset(lease, 0, sizeof(*lease));
-	strlcpy(lease->holder, host_holder(), LEASE_HOLDER_SIZE);
+	strlcpy(lease->holder, host_holder, LEASE_HOLDER_SIZE);
 	lease->datacenter_id = node_datacenter_id;
 	lease->worker_id = (int32) remote_get_number(result, 0);
 	lease->incarnation = remote_get_number(result, 1);

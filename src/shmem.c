@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "host.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
@@ -60,6 +61,8 @@ initialize(void)
 	memset(shared, 0, shared_size());
 	pg_atomic_init_u64(&shared->mark, 0);
 	LWLockInitialize(&shared->lock, tranche_id);
+	shared->derived_worker_id = node_derived_worker_id;
+	strlcpy(shared->holder, host_holder, LEASE_HOLDER_SIZE);
 	shared->lease.worker_id = LEASE_NONE;
 	strlcpy(shared->lease_reason, _("The registry has not answered yet."),
 			LEASE_REASON_SIZE);
@@ -77,8 +80,8 @@ initialize(void)
 
 /*
  * Called by the postmaster at its start, and again when a backend's crash has
- * made it throw the shared memory away; on platforms without fork(), by every
- * process.
+ * made it throw the shared memory away.  Where there is no fork() every process
+ * calls it: what the others have inherited from the postmaster is copied then.
  */
 void
 shmem_startup(void)
@@ -91,6 +94,11 @@ shmem_startup(void)
 	backend_slots = (PaddedBackendSlot *) ((char *) shared + slots_offset());
 	if (!found)
 		initialize();
+	else
+	{
+		node_derived_worker_id = shared->derived_worker_id;
+		strlcpy(host_holder, shared->holder, LEASE_HOLDER_SIZE);
+	}
 	LWLockRelease(AddinShmemInitLock);
 }
 

@@ -137,6 +137,10 @@ typedef struct SharedState
 	Lease		lease;
 	char		lease_reason[LEASE_REASON_SIZE];	/* why there is none */
 
+	/* What the postmaster has found out at its start; see shmem_startup(). */
+	int			derived_worker_id;
+	char		holder[LEASE_HOLDER_SIZE];
+
 	/* Each worker's latch; NULL while the worker does not run. */
 	Latch	   *highwater_worker_latch;
 	Latch	   *lease_worker_latch;

@@ -218,7 +218,7 @@ static void
 inherit_lease(const MarkContents *contents, Lease *lease)
 {
 	LeaseClaimant claimant = {
-		.holder = host_holder(),
+		.holder = host_holder,
 		.datacenter_id = node_datacenter_id,
 		.worker_id = node_intended_worker_id(),
 		.registry = node_registry_hash()
