@@ -198,7 +198,9 @@ try_to_keep_ahead(int64 *seen)
 
 	PG_TRY();
 	{
+		worker_start_transaction();
 		is_busy = keep_ahead(seen);
+		worker_commit(context);
 		has_failed = false;
 	}
 	PG_CATCH();
@@ -206,7 +208,7 @@ try_to_keep_ahead(int64 *seen)
 		if (!has_failed)
 			EmitErrorReport();
 		has_failed = true;
-		worker_recover(context);
+		worker_abort(context);
 	}
 	PG_END_TRY();
 	return is_busy;

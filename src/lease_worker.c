@@ -55,11 +55,32 @@ count_failure(const char *reason)
 static void
 take(RegistryLease *ours)
 {
+	MemoryContext context = CurrentMemoryContext;
+
+	worker_start_transaction();
 	if (ours->has_begins_at)
 		start_new_lease(&ours->lease, ours->begins_at);
 	else
 		start_renewed_lease(&ours->lease);
+	worker_commit(context);
 	ours->has_begins_at = false;
+}
+
+/*
+ * Ends the lease, and makes that durable.  Returns the instant that no id
+ * under the lease, which is copied to "lease", has reached.
+ */
+static TimestampTz
+end_lease(Lease *lease, bool is_given_up)
+{
+	MemoryContext context = CurrentMemoryContext;
+	TimestampTz end;
+
+	worker_start_transaction();
+	end = start_end_lease(lease, is_given_up);
+	mark_save_lease();
+	worker_commit(context);
+	return end;
 }
 
 /* The lease is over, or another's: no id may come any more. */
@@ -68,8 +89,7 @@ lose(const Lease *held, const char *why)
 {
 	Lease		ended;
 
-	(void) start_end_lease(&ended, false);
-	mark_save_lease();
+	(void) end_lease(&ended, false);
 	ereport(LOG,
 			(errmsg("snowflake worker_id %d is leased to this server no more",
 					held->worker_id),
@@ -238,8 +258,7 @@ release(const RegistryLease *ours)
 	if (remote_connect(&remote, node_registry) &&
 		(schema = registry_find(&remote)) != NULL)
 	{
-		end = start_end_lease(&lease, true);
-		mark_save_lease();
+		end = end_lease(&lease, true);
 		lease.incarnation = ours->lease.incarnation;
 		if (lease_is_valid(&lease, clock_boottime_us()) &&
 			registry_release(&remote, schema, &lease, end))
@@ -298,12 +317,14 @@ wait_for_beginning(void)
 	{
 		PG_TRY();
 		{
+			worker_start_transaction();
 			start_begin();
+			worker_commit(context);
 			has_begun = true;
 		}
 		PG_CATCH();
 		{
-			worker_recover(context);
+			worker_abort(context);
 		}
 		PG_END_TRY();
 		if (!has_begun)

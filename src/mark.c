@@ -16,8 +16,8 @@
  *
  * A page that does not verify is never overwritten.
  *
- * The functions here are called only after recovery has ended, by a session
- * or a worker with a resource owner, and outside of critical sections.
+ * The functions here are called only after recovery has ended, in a
+ * transaction, and outside of critical sections.
  */
 #include "postgres.h"
 
@@ -108,14 +108,13 @@ checksum_of(const MarkContents *contents)
 
 /* Contents without an entry, in the configured layout. */
 static void
-set_empty(MarkContents *contents, int64 floor)
+set_empty(MarkContents *contents)
 {
 	memset(contents, 0, sizeof(*contents));
 	contents->magic = MARK_MAGIC;
 	contents->version = MARK_VERSION;
 	contents->layout = *node_layout();
 	contents->system_identifier = GetSystemIdentifier();
-	contents->floor = floor;
 	contents->lease.worker_id = LEASE_NONE;
 	contents->checksum = checksum_of(contents);
 }
@@ -166,9 +165,15 @@ get_contents(Page page, MarkContents *contents, const char **detail)
 	return MARK_SOUND;
 }
 
-/*
- * Raises the error of a page that cannot be used: XX001 or 0A000.
- */
+/* For ereport(): what to do about a damaged page. */
+static int
+hint_at_damage(void)
+{
+	return errhint("Make sure that the clock is past the newest id in the data, or choose a \"snowflake.worker_id\" that no server has used. Then stop the server, move file \"%s\" in the data directory away and start the server.",
+				   MARK_FILE);
+}
+
+/* Raises the error of a page that cannot be used: XX001 or 0A000. */
 void
 mark_refuse(MarkState state, const char *detail)
 {
@@ -184,7 +189,7 @@ mark_refuse(MarkState state, const char *detail)
 			 errmsg("snowflake ids cannot be issued because the page of the high-water mark is damaged"),
 			 errdetail("File \"%s\" in the data directory: %s",
 					   MARK_FILE, _(detail)),
-			 errhint("Make sure that the clock is past the newest id in the data, or choose a \"snowflake.worker_id\" that no server has used. Then stop the server, move the file away and start the server.")));
+			 hint_at_damage()));
 }
 
 /* Adds to PostgreSQL's own errors what they mean here. */
@@ -195,8 +200,11 @@ add_hint(void *arg)
 	if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_OPERATOR_INTERVENTION)
 		return;
 	errcontext("accessing the high-water mark of snowflake ids");
-	errhint("No snowflake id is issued until file \"%s\" in the data directory can be read and written.",
-			MARK_FILE);
+	if (geterrcode() == ERRCODE_DATA_CORRUPTED)
+		hint_at_damage();
+	else
+		errhint("No snowflake id is issued until file \"%s\" in the data directory can be read and written.",
+				MARK_FILE);
 }
 
 /* Is there a block to read? */
@@ -221,7 +229,7 @@ extend_file(void)
 	PGIOAlignedBlock block;
 	MarkContents contents;
 
-	set_empty(&contents, 0);
+	set_empty(&contents);
 	PageInit((Page) block.data, BLCKSZ, 0);
 	put_contents((Page) block.data, &contents);
 	PageSetChecksum((Page) block.data, 0);
@@ -247,18 +255,9 @@ ensure_page(void)
 
 	SET_LOCKTAG_RELATION_EXTEND(tag, InvalidOid, MARK_RELFILENUMBER);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-
-	/* A worker is in no transaction that would release the lock. */
-	PG_TRY();
-	{
-		if (!has_page())
-			extend_file();
-	}
-	PG_FINALLY();
-	{
-		LockRelease(&tag, ExclusiveLock, false);
-	}
-	PG_END_TRY();
+	if (!has_page())
+		extend_file();
+	LockRelease(&tag, ExclusiveLock, false);
 }
 
 /*
@@ -471,7 +470,8 @@ change_page(int64 past, int64 mark, int64 lead_us)
 	}
 
 	if (!layout_equal(node_layout(), &contents.layout))
-		set_empty(&contents, state.floor);
+		set_empty(&contents);
+	contents.floor = Max(contents.floor, state.floor);
 	entry = find_or_add_entry(&contents, state.datacenter_id,
 							  state.worker_id);
 

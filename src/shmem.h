@@ -98,8 +98,7 @@ typedef struct Beginning
 	int64		lead_us;		/* how far that may be ahead of the clock */
 	int64		fence_stamp;	/* the same, if it is of another holder's fence;
 								 * else 0 */
-	int64		floor;			/* for nodes without an entry, of a page whose
-								 * layout has changed; see start.c */
+	int64		floor;			/* the least that the page's is from now on */
 } Beginning;
 
 /* What has been done since the server's start. */

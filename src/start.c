@@ -14,7 +14,7 @@
  *										at all before the clock is past it
  *	a page of another cluster			at the node's mark, else at the largest
  *										one; but not before the last checkpoint
- *	no page								not before the last checkpoint
+ *	no page, or an empty file			not before the last checkpoint
  *	a page that does not verify			not at all
  *	a lease taken over					also at the last holder's fence
  *
@@ -43,7 +43,7 @@ typedef struct StartPoint
 {
 	int64		tick;			/* the first that may be used */
 	int64		lead_us;		/* how far it may lead a clock in order */
-	int64		floor;			/* of the page, if its layout has changed */
+	int64		floor;			/* the least for nodes without an entry */
 } StartPoint;
 
 /* The first tick at or after an instant; of an instant before the span, 0. */
@@ -142,32 +142,25 @@ find_start(const MarkContents *contents, MarkState state, int worker_id)
 	StartPoint	start = {0};
 	const MarkEntry *entry = mark_entry(contents, node_datacenter_id,
 										worker_id);
+	bool		is_foreign = state == MARK_SOUND && mark_is_foreign(contents);
 
-	if (state == MARK_MISSING)
+	if (state == MARK_SOUND &&
+		!layout_equal(node_layout(), &contents->layout))
 	{
-		start.tick = tick_of_last_checkpoint();
-		return start;
-	}
-	if (!layout_equal(node_layout(), &contents->layout))
-	{
-		start.tick = first_tick_of_changed_layout(contents);
-		start.floor = start.tick;
-		return start;
-	}
-
-	if (entry != NULL)
-	{
-		start.tick = entry->mark;
-		start.lead_us = entry->lead_us;
+		start.floor = first_tick_of_changed_layout(contents);
+		entry = NULL;
 	}
 	else
-		start.tick = contents->floor;
+		start.floor = is_foreign && entry == NULL ?
+			mark_largest(contents) : contents->floor;
+	if (is_foreign || state == MARK_MISSING)
+		start.floor = Max(start.floor, tick_of_last_checkpoint());
 
-	if (mark_is_foreign(contents))
+	start.tick = start.floor;
+	if (entry != NULL)
 	{
-		if (entry == NULL)
-			start.tick = mark_largest(contents);
-		start.tick = Max(start.tick, tick_of_last_checkpoint());
+		start.tick = is_foreign ? Max(entry->mark, start.floor) : entry->mark;
+		start.lead_us = entry->lead_us;
 	}
 	return start;
 }

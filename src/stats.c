@@ -146,8 +146,8 @@ present_lease(Lease *lease, TimestampTz *expires_at)
 /*
  * snowflake_node() -> record
  *		Who this server is, and what its layout holds.  The mark is NULL where
- *		the library is not preloaded or no id was ever issued; the worker id
- *		where there is none, or no lease on it is held.
+ *		the library is not preloaded or the page has not been read; the worker
+ *		id where there is none, or no lease on it is held.
  */
 Datum
 snowflake_node(PG_FUNCTION_ARGS)

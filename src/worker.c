@@ -5,15 +5,14 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "shmem.h"
-#include "storage/bufmgr.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "worker.h"
 
 /* Has the postmaster keep a worker while the server is not in recovery. */
@@ -57,9 +56,6 @@ worker_begin(Latch **latch)
 	/* To no database, but so that pg_stat_activity shows the worker. */
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
-	/* Buffers are read outside of transactions, by their owner. */
-	CreateAuxProcessResourceOwner();
-
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	*latch = MyLatch;
 	LWLockRelease(&shared->lock);
@@ -90,17 +86,29 @@ worker_wait(long timeout_ms, WaitReason reason)
 }
 
 /*
- * Goes on after an error that was caught, outside of any transaction: gives
- * up what the error has left behind.
+ * The mark's page is read and changed in a transaction, which sees to it that
+ * an error leaves nothing behind: a lock, a pin, an I/O under way.
  */
 void
-worker_recover(MemoryContext context)
+worker_start_transaction(void)
 {
-	HOLD_INTERRUPTS();
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+}
+
+/* Ends the transaction, and returns to a memory context. */
+void
+worker_commit(MemoryContext context)
+{
+	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
-	LWLockReleaseAll();
-	UnlockBuffers();
-	ReleaseAuxProcessResources(false);
+}
+
+/* The same after an error that was caught, and reported if it was to be. */
+void
+worker_abort(MemoryContext context)
+{
 	FlushErrorState();
-	RESUME_INTERRUPTS();
+	AbortCurrentTransaction();
+	MemoryContextSwitchTo(context);
 }

@@ -13,6 +13,8 @@
 extern void worker_register(const char *name, const char *function_name);
 extern void worker_begin(Latch **latch);
 extern bool worker_wait(long timeout_ms, WaitReason reason);
-extern void worker_recover(MemoryContext context);
+extern void worker_start_transaction(void);
+extern void worker_commit(MemoryContext context);
+extern void worker_abort(MemoryContext context);
 
 #endif							/* SNOWFLAKE_WORKER_H */
