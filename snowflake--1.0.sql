@@ -138,7 +138,7 @@ CREATE FUNCTION snowflake_decode(
     OUT worker_id integer,
     OUT sequence integer)
 RETURNS record
-AS 'MODULE_PATHNAME', 'snowflake_decode_explicit'
+AS 'MODULE_PATHNAME', 'snowflake_decode'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_decode(bigint, timestamptz, text) IS
 'the fields of an id of this epoch and layout';
@@ -148,7 +148,7 @@ CREATE FUNCTION snowflake_timestamp(
     epoch timestamptz,
     layout text DEFAULT '41/5/5/12')
 RETURNS timestamptz
-AS 'MODULE_PATHNAME', 'snowflake_timestamp_explicit'
+AS 'MODULE_PATHNAME', 'snowflake_timestamp'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_timestamp(bigint, timestamptz, text) IS
 'when an id of this epoch and layout was issued';
@@ -158,7 +158,7 @@ CREATE FUNCTION snowflake_min_id(
     epoch timestamptz,
     layout text DEFAULT '41/5/5/12')
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_min_id_explicit'
+AS 'MODULE_PATHNAME', 'snowflake_min_id'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_min_id(timestamptz, timestamptz, text) IS
 'the smallest id of an instant''s tick, by this epoch and layout';
@@ -168,7 +168,7 @@ CREATE FUNCTION snowflake_max_id(
     epoch timestamptz,
     layout text DEFAULT '41/5/5/12')
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_max_id_explicit'
+AS 'MODULE_PATHNAME', 'snowflake_max_id'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_max_id(timestamptz, timestamptz, text) IS
 'the largest id of an instant''s tick, by this epoch and layout';

@@ -36,7 +36,8 @@ int			clock_policy = CLOCK_POLICY_WAIT;
 int			clock_tolerance_ms = 5000;
 
 /*
- * What to do where the next id's tick is ahead of the clock.  "advance"
+ * What to do where the next id's tick is ahead of the clock.  The leads are
+ * those of the next and of the last id's tick, in microseconds.  "advance"
  * allows a lead of clock_tolerance, the other policies allow none.
  *
  *	the next id's lead is allowed						go on
@@ -45,27 +46,28 @@ int			clock_tolerance_ms = 5000;
  *	... by more than clock_tolerance beyond that		refuse
  *	the clock is behind, under "error"					refuse
  *
- * A start after a crash is ahead of a clock in order by what the mark was put
- * ahead; that much is excused, and waited for under every policy.
+ * After a start the last stamp may be ahead of a correct clock by what the
+ * mark was put ahead of an id; that much is excused, and waited for under every
+ * policy.
  */
 ClockVerdict
-clock_judge(const ClockLead *lead)
+clock_judge(int64 next_lead_us, int64 last_lead_us, int64 excused_us)
 {
 	int64		allowed_us = clock_allowed_lead_us();
 	ClockVerdict verdict = {.action = CLOCK_GO_ON};
 
-	if (lead->next_us <= allowed_us)
+	if (next_lead_us <= allowed_us)
 		return verdict;
 
 	verdict.action = CLOCK_WAIT;
-	verdict.wait_us = lead->next_us - allowed_us;
+	verdict.wait_us = next_lead_us - allowed_us;
 
 	/* If the last id does not lead too far, its tick is merely spent. */
-	if (lead->last_us <= allowed_us)
+	if (last_lead_us <= allowed_us)
 		return verdict;
 
-	verdict.behind_us = lead->last_us;
-	verdict.regression_us = lead->last_us - lead->excused_us;
+	verdict.behind_us = last_lead_us;
+	verdict.regression_us = last_lead_us - excused_us;
 	if (verdict.regression_us > 0 &&
 		(clock_policy == CLOCK_POLICY_ERROR ||
 		 verdict.regression_us - allowed_us > clock_tolerance_us()))
@@ -125,7 +127,10 @@ clock_sleep(int64 duration_us, WaitReason reason)
 		pg_usleep((long) Max(duration_us, 1));
 		pgstat_report_wait_end();
 
-		/* A session at the ceiling never waits on a latch that would tell. */
+		/*
+		 * A session at the ceiling never waits on its latch, which would tell
+		 * of the postmaster's death.
+		 */
 		if (IsUnderPostmaster && !PostmasterIsAlive())
 			proc_exit(1);
 	}

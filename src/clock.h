@@ -38,14 +38,6 @@ typedef struct ClockReading
 	TimestampTz tick_start;		/* when that tick begins */
 } ClockReading;
 
-/* How far ids lead the clock, in microseconds; negative: they are behind. */
-typedef struct ClockLead
-{
-	int64		next_us;		/* the tick of the next id */
-	int64		last_us;		/* the tick of the last id */
-	int64		excused_us;		/* of last_us: what the mark was put ahead */
-} ClockLead;
-
 typedef enum ClockAction
 {
 	CLOCK_GO_ON,				/* the policy allows the lead */
@@ -57,7 +49,7 @@ typedef struct ClockVerdict
 {
 	ClockAction action;
 	int64		wait_us;		/* until the lead is allowed */
-	int64		behind_us;		/* the clock, behind the last id; 0: not */
+	int64		behind_us;		/* how far the clock is behind the last id, or 0 */
 	int64		regression_us;	/* the same less what is excused */
 } ClockVerdict;
 
@@ -97,7 +89,8 @@ clock_allowed_lead_us(void)
 	return clock_policy == CLOCK_POLICY_ADVANCE ? clock_tolerance_us() : 0;
 }
 
-extern ClockVerdict clock_judge(const ClockLead *lead);
+extern ClockVerdict clock_judge(int64 next_lead_us, int64 last_lead_us,
+								int64 excused_us);
 extern int64 clock_boottime_us(void);
 extern uint32 clock_wait_event(WaitReason reason);
 extern void clock_sleep(int64 duration_us, WaitReason reason);

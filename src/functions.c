@@ -21,17 +21,13 @@ PG_FUNCTION_INFO_V1(snowflake_nextval_of_relation);
 PG_FUNCTION_INFO_V1(snowflake_nextvals);
 PG_FUNCTION_INFO_V1(snowflake_currval);
 PG_FUNCTION_INFO_V1(snowflake_decode);
-PG_FUNCTION_INFO_V1(snowflake_decode_explicit);
 PG_FUNCTION_INFO_V1(snowflake_timestamp);
-PG_FUNCTION_INFO_V1(snowflake_timestamp_explicit);
 PG_FUNCTION_INFO_V1(snowflake_datacenter_id);
 PG_FUNCTION_INFO_V1(snowflake_worker_id);
 PG_FUNCTION_INFO_V1(snowflake_sequence);
 PG_FUNCTION_INFO_V1(snowflake_encode);
 PG_FUNCTION_INFO_V1(snowflake_min_id);
-PG_FUNCTION_INFO_V1(snowflake_min_id_explicit);
 PG_FUNCTION_INFO_V1(snowflake_max_id);
-PG_FUNCTION_INFO_V1(snowflake_max_id_explicit);
 PG_FUNCTION_INFO_V1(snowflake_format);
 
 /* What a call site keeps from one call to the next, in fn_extra. */
@@ -107,6 +103,13 @@ explicit_layout(FunctionCallInfo fcinfo)
 		site->layout = layout;
 	}
 	return &site->layout;
+}
+
+/* The layout of the arguments, if the call has them; else the configured one. */
+static inline const Layout *
+layout_of_call(FunctionCallInfo fcinfo)
+{
+	return PG_NARGS() > 1 ? explicit_layout(fcinfo) : node_layout();
 }
 
 /* Takes an id apart; ERROR 22003 for what cannot be one. */
@@ -251,13 +254,7 @@ decode(FunctionCallInfo fcinfo, const Layout *layout)
 Datum
 snowflake_decode(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_DATUM(decode(fcinfo, node_layout()));
-}
-
-Datum
-snowflake_decode_explicit(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_DATUM(decode(fcinfo, explicit_layout(fcinfo)));
+	PG_RETURN_DATUM(decode(fcinfo, layout_of_call(fcinfo)));
 }
 
 /*
@@ -268,13 +265,7 @@ snowflake_decode_explicit(PG_FUNCTION_ARGS)
 Datum
 snowflake_timestamp(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_TIMESTAMPTZ(issued_at(node_layout(), PG_GETARG_INT64(0)));
-}
-
-Datum
-snowflake_timestamp_explicit(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_TIMESTAMPTZ(issued_at(explicit_layout(fcinfo),
+	PG_RETURN_TIMESTAMPTZ(issued_at(layout_of_call(fcinfo),
 									PG_GETARG_INT64(0)));
 }
 
@@ -391,26 +382,14 @@ max_id(const Layout *layout, TimestampTz instant)
 Datum
 snowflake_min_id(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(min_id(node_layout(), PG_GETARG_TIMESTAMPTZ(0)));
-}
-
-Datum
-snowflake_min_id_explicit(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_INT64(min_id(explicit_layout(fcinfo),
+	PG_RETURN_INT64(min_id(layout_of_call(fcinfo),
 						   PG_GETARG_TIMESTAMPTZ(0)));
 }
 
 Datum
 snowflake_max_id(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(max_id(node_layout(), PG_GETARG_TIMESTAMPTZ(0)));
-}
-
-Datum
-snowflake_max_id_explicit(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_INT64(max_id(explicit_layout(fcinfo),
+	PG_RETURN_INT64(max_id(layout_of_call(fcinfo),
 						   PG_GETARG_TIMESTAMPTZ(0)));
 }
 

@@ -180,13 +180,11 @@ static pg_noinline void
 judge_lead(int64 last, Attempt *attempt)
 {
 	const Beginning *beginning = &shared->beginning;
-	ClockLead	lead = {
-		.next_us = lead_of(attempt->tick),
-		.last_us = lead_of(layout_stamp_tick(session.layout, last)),
-		.excused_us = last == beginning->stamp ? beginning->lead_us : 0
-	};
 
-	attempt->verdict = clock_judge(&lead);
+	attempt->verdict =
+		clock_judge(lead_of(attempt->tick),
+					lead_of(layout_stamp_tick(session.layout, last)),
+					last == beginning->stamp ? beginning->lead_us : 0);
 	attempt->is_at_fence = last == beginning->fence_stamp;
 	switch (attempt->verdict.action)
 	{
@@ -248,7 +246,7 @@ choose_next(int64 last, Attempt *attempt)
 		last + 1;
 }
 
-/* ERROR 55000: the clock is behind, and the policy is not to wait. */
+/* ERROR 55000: the policy or the tolerance forbids waiting for the clock. */
 static void
 refuse_behind(const Attempt *attempt)
 {
@@ -303,11 +301,11 @@ announce_tick(int64 tick)
 }
 
 /*
- * Reads the last stamp's rivals and then the clock.  Returns the last stamp
- * that counts: the generator's own or, if another generator is in a later
- * tick, the last one before that tick.  If the clock has stepped back behind
- * that tick, a table may come to it with ids of another generator; then the
- * tick is closed to this one.  Under "advance" it is not: all follow the
+ * Reads the newest tick of all generators, and then the clock.  Returns the
+ * last stamp that counts: the generator's own or, if another generator is in a
+ * later tick, the last one before that tick.  If the clock has stepped back
+ * behind that tick, a table that changed its generator may already have ids of
+ * the tick; so this generator skips it.  Under "advance" it is not: all follow the
  * generator that leads most.
  */
 static inline int64
@@ -371,8 +369,8 @@ try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
  * for the first so many waiters, the one after it for as many more, and so
  * on.  Most of them would wake in vain for the next tick, using the processor
  * only to find it spent once more.  The turn of a waiter that was cancelled
- * goes unused; as there are no more waiters than backends, no turn is further
- * away than theirs.
+ * goes unused.  As there are no more waiters than backends, no turn is more
+ * than MaxBackends turns away.
  */
 static int64
 take_wakeup(Generator *generator, int64 next_tick)

@@ -65,7 +65,7 @@ refuse_without_lease(const char *reason)
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("snowflake ids cannot be issued because this server holds no lease on a worker id"),
-			 errdetail("%s", reason),
+			 errdetail("%s", reason[0] == '\0' ? "" : _(reason)),
 			 errhint("Ids are issued as soon as the registry grants a lease; the server's log says more.")));
 }
 
@@ -119,7 +119,7 @@ explain_refusal(int64 tick)
 	lease_worker = shared->lease_worker_latch;
 	LWLockRelease(&shared->lock);
 
-	if (tick < lease_limit(&lease, node_layout(), now, boottime_us))
+	if (tick < lease_reach(&lease, node_layout(), now, boottime_us))
 		return;
 	if (!lease_is_valid(&lease, boottime_us))
 		refuse_without_lease(reason);
@@ -174,12 +174,15 @@ keep_ahead(int64 *seen)
 		return false;
 	*seen = newest;
 
-	/* A session may have just moved the mark. */
+	/*
+	 * Leave a mark alone that is more than half an interval ahead of what is
+	 * issued: a session has just moved it.
+	 */
 	newest = layout_stamp_tick(node_layout(), newest);
 	due = due_mark(newest);
 	past = Max(newest, due - 1 - half_interval_us / node_layout()->tick_us);
 
-	/* If a lease does not allow it, the lease worker tells the log. */
+	/* The lease worker logs why a lease does not allow it. */
 	if (shmem_mark() <= past)
 		(void) mark_move(past, due, lead_us());
 	return true;
@@ -193,14 +196,13 @@ static bool
 try_to_keep_ahead(int64 *seen)
 {
 	static bool has_failed = false;
-	MemoryContext context = CurrentMemoryContext;
 	volatile bool is_busy = false;
 
 	PG_TRY();
 	{
 		worker_start_transaction();
 		is_busy = keep_ahead(seen);
-		worker_commit(context);
+		worker_commit();
 		has_failed = false;
 	}
 	PG_CATCH();
@@ -208,7 +210,7 @@ try_to_keep_ahead(int64 *seen)
 		if (!has_failed)
 			EmitErrorReport();
 		has_failed = true;
-		worker_abort(context);
+		worker_abort();
 	}
 	PG_END_TRY();
 	return is_busy;
@@ -227,17 +229,14 @@ highwater_worker_main(Datum main_arg)
 	{
 		bool		is_busy = has_node() && try_to_keep_ahead(&seen);
 
-		/* Who woke the worker up has moved the mark, and issues ids now. */
+		/*
+		 * The session that woke the worker has moved the mark and is issuing
+		 * ids: look again after one interval.
+		 */
 		is_awake = worker_wait(is_busy || is_awake ? highwater_interval_ms : -1,
 							   WAIT_IN_HIGHWATER_WORKER);
 	}
 
 	/* After exit code 0 the postmaster would not restart the worker. */
 	proc_exit(1);
-}
-
-void
-highwater_register_worker(void)
-{
-	worker_register("snowflake high-water mark", "highwater_worker_main");
 }

@@ -11,7 +11,6 @@
 extern int	highwater_interval_ms;
 
 extern void highwater_move_past(int64 tick);
-extern void highwater_register_worker(void);
 
 extern PGDLLEXPORT void highwater_worker_main(Datum main_arg);
 

@@ -22,21 +22,18 @@ lease_is_usable(const Lease *lease, const Layout *layout, int datacenter_id)
 }
 
 /*
- * May a server go on under a lease of the mark's page without asking?  Only
- * the holder itself may, on whose machine the clock that the lease is counted
- * on has gone on, and only for the node and the registry that are configured
- * now.
+ * May a server go on under a usable lease of the mark's page without asking?
+ * Only the holder itself may, on whose machine the clock that the lease is
+ * counted on has gone on, and only for the registry and the worker id
+ * (LEASE_NONE: any) that are configured now.
  */
 bool
-lease_can_resume(const Lease *lease, const LeaseClaimant *claimant,
-				 int64 boottime_us)
+lease_can_resume(const Lease *lease, const char *holder, int worker_id,
+				 uint64 registry, int64 boottime_us)
 {
-	return strcmp(lease->holder, claimant->holder) == 0 &&
-		lease->datacenter_id == claimant->datacenter_id &&
-		(claimant->worker_id == LEASE_NONE ||
-		 claimant->worker_id == lease->worker_id) &&
-		lease->registry == claimant->registry &&
-		lease_is_valid(lease, boottime_us);
+	return strcmp(lease->holder, holder) == 0 &&
+		(worker_id == LEASE_NONE || worker_id == lease->worker_id) &&
+		lease->registry == registry && lease_is_valid(lease, boottime_us);
 }
 
 /*
@@ -45,7 +42,7 @@ lease_can_resume(const Lease *lease, const LeaseClaimant *claimant,
  * "now" and "boottime_us" were read together.
  */
 int64
-lease_limit(const Lease *lease, const Layout *layout, TimestampTz now,
+lease_reach(const Lease *lease, const Layout *layout, TimestampTz now,
 			int64 boottime_us)
 {
 	TimestampTz ends_at = now + (lease->ends_us - boottime_us);

@@ -29,15 +29,6 @@ typedef struct Lease
 	uint64		registry;		/* who granted it; see node_registry_hash() */
 } Lease;
 
-/* What a server's lease has to name for the server to resume it. */
-typedef struct LeaseClaimant
-{
-	const char *holder;
-	int			datacenter_id;
-	int			worker_id;		/* LEASE_NONE: any */
-	uint64		registry;
-} LeaseClaimant;
-
 /* Does a lease still hold, at a time by clock_boottime_us()? */
 static inline bool
 lease_is_valid(const Lease *lease, int64 boottime_us)
@@ -47,10 +38,10 @@ lease_is_valid(const Lease *lease, int64 boottime_us)
 
 extern bool lease_is_usable(const Lease *lease, const Layout *layout,
 							int datacenter_id);
-extern bool lease_can_resume(const Lease *lease,
-							 const LeaseClaimant *claimant,
+extern bool lease_can_resume(const Lease *lease, const char *holder,
+							 int worker_id, uint64 registry,
 							 int64 boottime_us);
-extern int64 lease_limit(const Lease *lease, const Layout *layout,
+extern int64 lease_reach(const Lease *lease, const Layout *layout,
 						 TimestampTz now, int64 boottime_us);
 
 #endif							/* SNOWFLAKE_LEASE_H */

@@ -9,6 +9,7 @@
 #include "postgres.h"
 
 #include "clock.h"
+#include "compat.h"
 #include "lease_worker.h"
 #include "mark.h"
 #include "miscadmin.h"
@@ -45,8 +46,8 @@ part_of_duration_us(int part, int64 least_us, int64 most_us)
 static void
 count_failure(const char *reason)
 {
+	backend_slots[MyProcNumber].slot.counters.lease_failures++;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->counts.lease_failures++;
 	strlcpy(shared->lease_reason, reason, LEASE_REASON_SIZE);
 	LWLockRelease(&shared->lock);
 }
@@ -55,14 +56,12 @@ count_failure(const char *reason)
 static void
 take(RegistryLease *ours)
 {
-	MemoryContext context = CurrentMemoryContext;
-
 	worker_start_transaction();
 	if (ours->has_begins_at)
 		start_new_lease(&ours->lease, ours->begins_at);
 	else
 		start_renewed_lease(&ours->lease);
-	worker_commit(context);
+	worker_commit();
 	ours->has_begins_at = false;
 }
 
@@ -73,13 +72,12 @@ take(RegistryLease *ours)
 static TimestampTz
 end_lease(Lease *lease, bool is_given_up)
 {
-	MemoryContext context = CurrentMemoryContext;
 	TimestampTz end;
 
 	worker_start_transaction();
 	end = start_end_lease(lease, is_given_up);
-	mark_save_lease();
-	worker_commit(context);
+	(void) mark_move(MARK_KEEP, 0, 0);
+	worker_commit();
 	return end;
 }
 
@@ -132,7 +130,7 @@ renew_or_claim(Remote *remote, RegistryLease *ours)
 
 	answer = registry_renew(remote, schema, ours);
 	if (answer == REGISTRY_REFUSED)
-		strlcpy(remote->reason, "what it grants is another's at once",
+		strlcpy(remote->reason, "another server got the lease before it was renewed",
 				REMOTE_REASON_SIZE);
 	return answer;
 }
@@ -217,7 +215,7 @@ try_renew(RegistryLease *ours)
 	bool		was_held;
 	RegistryAnswer answer = REGISTRY_NONE;
 
-	/* an answer must not come when what it grants is over */
+	/* An answer is useless once the lease that it grants is over. */
 	remote.deadline_us = clock_boottime_us() +
 		Min(part_of_duration_us(4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
 			registry_lease_duration_us() * 3 / 4);
@@ -310,7 +308,6 @@ wait_until(int64 wake_us)
 static void
 wait_for_beginning(void)
 {
-	MemoryContext context = CurrentMemoryContext;
 	volatile bool has_begun = false;
 
 	while (!has_begun && !ShutdownRequestPending)
@@ -319,12 +316,12 @@ wait_for_beginning(void)
 		{
 			worker_start_transaction();
 			start_begin();
-			worker_commit(context);
+			worker_commit();
 			has_begun = true;
 		}
 		PG_CATCH();
 		{
-			worker_abort(context);
+			worker_abort();
 		}
 		PG_END_TRY();
 		if (!has_begun)
@@ -390,11 +387,4 @@ lease_worker_main(Datum main_arg)
 
 	/* After exit code 0 the postmaster would not restart the worker. */
 	proc_exit(1);
-}
-
-void
-lease_worker_register(void)
-{
-	if (node_is_leased())
-		worker_register("snowflake registry", "lease_worker_main");
 }

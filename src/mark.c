@@ -21,6 +21,8 @@
  */
 #include "postgres.h"
 
+#include <sys/stat.h>
+
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "catalog/pg_tablespace_d.h"
@@ -64,23 +66,17 @@ typedef struct NodeState
 	int			datacenter_id;
 	int			worker_id;		/* LEASE_NONE: there is no node yet */
 	Lease		lease;
-	int64		limit;			/* the lease lets the mark go so far */
+	int64		reach;			/* how far the lease lets the mark go */
 	int64		mark;			/* as it is published */
 	int64		mark_lead_us;
 	int64		floor;
 } NodeState;
 
-static RelFileLocator
-mark_locator(void)
-{
-	RelFileLocator locator = {
-		.spcOid = GLOBALTABLESPACE_OID,
-		.dbOid = InvalidOid,
-		.relNumber = MARK_RELFILENUMBER
-	};
-
-	return locator;
-}
+static const RelFileLocator mark_locator = {
+	.spcOid = GLOBALTABLESPACE_OID,
+	.dbOid = InvalidOid,
+	.relNumber = MARK_RELFILENUMBER
+};
 
 static Size
 contents_size(uint32 entry_count)
@@ -132,39 +128,6 @@ put_contents(Page page, const MarkContents *contents)
 		(LocationIndex) (PageGetContents(page) + size - (char *) page);
 }
 
-/*
- * Copies a page's contents.  A page of zeros is damage, not a fresh page: or
- * zero_damaged_pages would make the server forget its marks.
- */
-static MarkState
-get_contents(Page page, MarkContents *contents, const char **detail)
-{
-	memset(contents, 0, sizeof(*contents));
-	if (PageIsNew(page))
-	{
-		*detail = gettext_noop("The page is empty.");
-		return MARK_DAMAGED;
-	}
-	memcpy(contents, PageGetContents(page), sizeof(*contents));
-	if (contents->magic != MARK_MAGIC)
-	{
-		*detail = gettext_noop("The page does not begin as it should.");
-		return MARK_DAMAGED;
-	}
-	if (contents->version > MARK_VERSION)
-	{
-		*detail = gettext_noop("Its version is larger than any that this library knows.");
-		return MARK_TOO_NEW;
-	}
-	if (contents->entry_count > MARK_ENTRIES_MAX ||
-		contents->checksum != checksum_of(contents))
-	{
-		*detail = gettext_noop("Its checksum does not match its contents.");
-		return MARK_DAMAGED;
-	}
-	return MARK_SOUND;
-}
-
 /* For ereport(): what to do about a damaged page. */
 static int
 hint_at_damage(void)
@@ -173,17 +136,10 @@ hint_at_damage(void)
 				   MARK_FILE);
 }
 
-/* Raises the error of a page that cannot be used: XX001 or 0A000. */
-void
-mark_refuse(MarkState state, const char *detail)
+/* ERROR XX001: the page does not verify.  "detail" is translated here. */
+static void
+refuse_damaged(const char *detail)
 {
-	if (state == MARK_TOO_NEW)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("snowflake ids cannot be issued because the page of the high-water mark is of a newer version"),
-				 errdetail("File \"%s\" in the data directory: %s",
-						   MARK_FILE, _(detail)),
-				 errhint("Install the version of the extension that wrote the file, and restart the server.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("snowflake ids cannot be issued because the page of the high-water mark is damaged"),
@@ -192,44 +148,79 @@ mark_refuse(MarkState state, const char *detail)
 			 hint_at_damage()));
 }
 
-/* Adds to PostgreSQL's own errors what they mean here. */
+/*
+ * Copies a page's contents.  A page of zeros is damage: with
+ * zero_damaged_pages on, PostgreSQL returns zeros for a damaged page; taken as
+ * a fresh page, they would make the server forget its marks.
+ *
+ * ERROR XX001 if the page does not verify, 0A000 if it is of a newer version.
+ * The abort releases the page.
+ */
+static void
+get_contents(Page page, MarkContents *contents)
+{
+	if (PageIsNew(page))
+		refuse_damaged(gettext_noop("The page is empty."));
+	memcpy(contents, PageGetContents(page), sizeof(*contents));
+	if (contents->magic != MARK_MAGIC)
+		refuse_damaged(gettext_noop("It does not begin with the magic number of a mark's page."));
+	if (contents->version > MARK_VERSION)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("snowflake ids cannot be issued because the page of the high-water mark is of a newer version"),
+				 errdetail("File \"%s\" in the data directory is of version %u, and this library knows version %d.",
+						   MARK_FILE, contents->version, MARK_VERSION),
+				 errhint("Install the version of the extension that wrote the file, and restart the server.")));
+	if (contents->entry_count > MARK_ENTRIES_MAX ||
+		contents->checksum != checksum_of(contents))
+		refuse_damaged(gettext_noop("Its checksum does not match its contents."));
+}
+
+/* Error callback: adds our context and hint to PostgreSQL's own errors. */
 static void
 add_hint(void *arg)
 {
+	int			code = geterrcode();
+
 	(void) arg;
-	if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_OPERATOR_INTERVENTION)
-		return;
-	errcontext("accessing the high-water mark of snowflake ids");
-	if (geterrcode() == ERRCODE_DATA_CORRUPTED)
+	if (code == ERRCODE_DATA_CORRUPTED)
 		hint_at_damage();
-	else
+	else if (code == ERRCODE_INSUFFICIENT_PRIVILEGE ||
+			 ERRCODE_TO_CATEGORY(code) == ERRCODE_SYSTEM_ERROR ||
+			 ERRCODE_TO_CATEGORY(code) == ERRCODE_INSUFFICIENT_RESOURCES)
 		errhint("No snowflake id is issued until file \"%s\" in the data directory can be read and written.",
 				MARK_FILE);
+	else
+		return;
+	errcontext("accessing the high-water mark of snowflake ids");
 }
 
 /* Is there a block to read? */
 static bool
 has_page(void)
 {
-	SMgrRelation reln = smgropen(mark_locator(), INVALID_PROC_NUMBER);
+	SMgrRelation reln = smgropen(mark_locator, INVALID_PROC_NUMBER);
 
 	return smgrexists(reln, MAIN_FORKNUM) &&
 		smgrnblocks(reln, MAIN_FORKNUM) > 0;
 }
 
 /*
- * Makes the file and its block, with contents that say nothing yet.  Both are
- * on disk before the page is used, so that a crash of the machine does not
- * leave a block of zeros.
+ * Makes the file and its block, without entries.  The floor is what is
+ * published: where this server's ids began or, if the file was removed while
+ * the server runs, have come to.  Both are on disk before the page is used, so
+ * that a crash of the machine does not leave a block of zeros.
  */
 static void
 extend_file(void)
 {
-	SMgrRelation reln = smgropen(mark_locator(), INVALID_PROC_NUMBER);
+	SMgrRelation reln = smgropen(mark_locator, INVALID_PROC_NUMBER);
 	PGIOAlignedBlock block;
 	MarkContents contents;
 
 	set_empty(&contents);
+	contents.floor = shmem_mark();
+	contents.checksum = checksum_of(&contents);
 	PageInit((Page) block.data, BLCKSZ, 0);
 	put_contents((Page) block.data, &contents);
 	PageSetChecksum((Page) block.data, 0);
@@ -241,9 +232,9 @@ extend_file(void)
 }
 
 /*
- * Sees to it that there is a block.  PostgreSQL's lock for the extension of a
- * relation keeps two processes from doing so at once: the later one would
- * overwrite the block on disk under the first one's buffer.
+ * Sees to it that there is a block.  Two processes must not make it at once:
+ * the second would overwrite on disk what the first has in its buffer.
+ * PostgreSQL's lock for the extension of a relation prevents that.
  */
 static void
 ensure_page(void)
@@ -260,50 +251,47 @@ ensure_page(void)
 	LockRelease(&tag, ExclusiveLock, false);
 }
 
-/*
- * Reads the page into a buffer, pinned and locked.  Without a page a reader
- * gets InvalidBuffer, and a writer makes one.  PostgreSQL's own errors, as for
- * a page that fails its checks, get our hint.
- */
+/* Reads the page into a buffer, pinned and locked. */
 static Buffer
 lock_page(int lock_mode)
+{
+	Buffer		buffer = ReadBufferWithoutRelcache(mark_locator, MAIN_FORKNUM,
+												   0, RBM_NORMAL, NULL, true);
+
+	LockBuffer(buffer, lock_mode);
+	return buffer;
+}
+
+/*
+ * Reads the page; false if there is none.  ERROR XX001 or 0A000 if it cannot
+ * be used, or PostgreSQL's own error.
+ */
+bool
+mark_read(MarkContents *contents)
 {
 	ErrorContextCallback errcallback = {
 		.callback = add_hint,
 		.previous = error_context_stack
 	};
-	Buffer		buffer = InvalidBuffer;
+	struct stat file;
+	bool		exists;
 
 	Assert(!RecoveryInProgress());
 
+	memset(contents, 0, sizeof(*contents));
 	error_context_stack = &errcallback;
-	if (lock_mode == BUFFER_LOCK_EXCLUSIVE)
-		ensure_page();
-	if (has_page())
+	exists = has_page();
+	if (exists)
 	{
-		buffer = ReadBufferWithoutRelcache(mark_locator(), MAIN_FORKNUM, 0,
-										   RBM_NORMAL, NULL, true);
-		LockBuffer(buffer, lock_mode);
+		Buffer		buffer = lock_page(BUFFER_LOCK_SHARE);
+
+		get_contents(BufferGetPage(buffer), contents);
+		UnlockReleaseBuffer(buffer);
 	}
+	else if (stat(MARK_FILE, &file) == 0 && file.st_size > 0)
+		refuse_damaged(gettext_noop("The file is shorter than a page."));
 	error_context_stack = errcallback.previous;
-	return buffer;
-}
-
-/* Reads the page.  "detail" says, untranslated, why it cannot be used. */
-MarkState
-mark_read(MarkContents *contents, const char **detail)
-{
-	Buffer		buffer = lock_page(BUFFER_LOCK_SHARE);
-	MarkState	state;
-
-	if (!BufferIsValid(buffer))
-	{
-		memset(contents, 0, sizeof(*contents));
-		return MARK_MISSING;
-	}
-	state = get_contents(BufferGetPage(buffer), contents, detail);
-	UnlockReleaseBuffer(buffer);
-	return state;
+	return exists;
 }
 
 /* Was the page written by another cluster? */
@@ -340,8 +328,8 @@ mark_largest(const MarkContents *contents)
 }
 
 /*
- * Finds a node's entry, or makes one.  Where there is no room, the smallest
- * mark is given up: nodes without an entry begin after the floor.
+ * Finds a node's entry, or makes one.  If the page is full, the entry with the
+ * smallest mark makes room, and the floor rises to that mark.
  */
 static MarkEntry *
 find_or_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
@@ -389,8 +377,8 @@ read_node_state(NodeState *state)
 	state->floor = shared->beginning.floor;
 	LWLockRelease(&shared->lock);
 
-	state->limit = node_is_leased() ?
-		lease_limit(&state->lease, node_layout(), now, boottime_us) :
+	state->reach = node_is_leased() ?
+		lease_reach(&state->lease, node_layout(), now, boottime_us) :
 		PG_INT64_MAX;
 }
 
@@ -414,21 +402,21 @@ log_page(Buffer buffer, MarkContents *contents)
 	END_CRIT_SECTION();
 
 	UnlockReleaseBuffer(buffer);
+	backend_slots[MyProcNumber].slot.counters.mark_writes++;
 	return lsn;
 }
 
 /*
  * Publishes a mark that is flushed, unless the node has changed meanwhile.
- * The entry's mark may be of an earlier lease that let it go further.
+ * The mark is cut to what the present lease allows: an earlier lease may have
+ * let the entry go further.
  */
 static void
-publish(const NodeState *state, const MarkEntry *entry, bool is_written)
+publish(const NodeState *state, const MarkEntry *entry)
 {
-	int64		mark = Min(entry->mark, state->limit);
+	int64		mark = Min(entry->mark, state->reach);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (is_written)
-		shared->counts.mark_writes++;
 	if (shared->node_generation == state->generation && mark > shmem_mark())
 	{
 		shared->mark_lead_us = entry->lead_us;
@@ -438,92 +426,106 @@ publish(const NodeState *state, const MarkEntry *entry, bool is_written)
 }
 
 /*
- * Puts the node's mark on the page, unless a mark past "past" is there
- * already, and the lease with it; flushes and publishes.  False if a lease
- * does not let the mark move so far: nothing has changed then.
+ * Enters the node's mark and the lease into the page's contents: "mark", or
+ * as far towards it as the lease allows.  The entry must not be behind what
+ * is published.
  */
-static bool
-change_page(int64 past, int64 mark, int64 lead_us)
+static void
+set_mark(MarkContents *contents, MarkEntry *entry, const NodeState *state,
+		 int64 mark, int64 lead_us)
 {
-	Buffer		buffer = lock_page(BUFFER_LOCK_EXCLUSIVE);
-	Page		page = BufferGetPage(buffer);
-	XLogRecPtr	lsn = PageGetLSN(page);
+	mark = Min(mark, state->reach);
+	if (mark < state->mark)
+	{
+		mark = state->mark;
+		lead_us = state->mark_lead_us;
+	}
+	if (mark > entry->mark)
+	{
+		entry->mark = mark;
+		entry->lead_us = lead_us;
+	}
+	contents->lease = state->lease;
+}
+
+/*
+ * What the page has to be before this cluster writes it: of the configured
+ * layout, and with no mark below what start.c has found.
+ */
+static void
+adopt(MarkContents *contents, int64 floor)
+{
+	if (!layout_equal(node_layout(), &contents->layout))
+		set_empty(contents);
+	contents->floor = Max(contents->floor, floor);
+	if (mark_is_foreign(contents))
+	{
+		for (uint32 i = 0; i < contents->entry_count; i++)
+			contents->entries[i].mark = Max(contents->entries[i].mark, floor);
+	}
+}
+
+/*
+ * Moves the node's mark past a tick, to "mark" or as far towards it as the
+ * lease allows; it was put ahead of an id by lead_us.  If a mark past the tick
+ * is on the page already, nothing is written.  Makes the lease durable in the
+ * same record.  With MARK_KEEP for "past" that is all: the mark stays.
+ *
+ * Costs one flush of WAL at most.  False if the lease does not let the mark
+ * move past the tick.  The caller reads the mark again: the node may have
+ * changed meanwhile.  Errors as mark_read().
+ */
+bool
+mark_move(int64 past, int64 mark, int64 lead_us)
+{
+	ErrorContextCallback errcallback = {
+		.callback = add_hint,
+		.previous = error_context_stack
+	};
 	MarkContents contents;
-	const char *detail;
-	MarkState	found = get_contents(page, &contents, &detail);
 	NodeState	state;
 	MarkEntry  *entry;
-	bool		is_written;
+	Buffer		buffer;
+	XLogRecPtr	lsn;
 
-	if (found != MARK_SOUND)
-	{
-		UnlockReleaseBuffer(buffer);
-		mark_refuse(found, detail);
-	}
+	Assert(!RecoveryInProgress());
 
-	/* Read under the page's lock, so the newest lease is the last written. */
+	error_context_stack = &errcallback;
+	ensure_page();
+	buffer = lock_page(BUFFER_LOCK_EXCLUSIVE);
+	lsn = PageGetLSN(BufferGetPage(buffer));
+	get_contents(BufferGetPage(buffer), &contents);
+	error_context_stack = errcallback.previous;
+
+	/*
+	 * The lease is read under the page's lock, so an older lease never
+	 * overwrites a newer one.
+	 */
 	read_node_state(&state);
-	if (state.worker_id == LEASE_NONE || state.limit <= past)
+	if (state.worker_id == LEASE_NONE || state.reach <= past)
 	{
 		UnlockReleaseBuffer(buffer);
 		return false;
 	}
 
-	if (!layout_equal(node_layout(), &contents.layout))
-		set_empty(&contents);
-	contents.floor = Max(contents.floor, state.floor);
+	adopt(&contents, state.floor);
 	entry = find_or_add_entry(&contents, state.datacenter_id,
 							  state.worker_id);
 
-	/* A file that was copied in may have a position of another WAL. */
-	is_written = past < 0 || entry->mark <= past ||
-		lsn > GetXLogInsertRecPtr();
-	if (is_written)
+	/*
+	 * The LSN of a file copied from another cluster may be beyond our WAL;
+	 * XLogFlush() could not reach it.
+	 */
+	if (past == MARK_KEEP || entry->mark <= past ||
+		lsn > GetXLogInsertRecPtr())
 	{
-		mark = Min(mark, state.limit);
-		if (mark < state.mark)
-		{
-			mark = state.mark;
-			lead_us = state.mark_lead_us;
-		}
-		if (mark > entry->mark)
-		{
-			entry->mark = mark;
-			entry->lead_us = lead_us;
-		}
-		contents.lease = state.lease;
+		set_mark(&contents, entry, &state, mark, lead_us);
 		lsn = log_page(buffer, &contents);
 	}
 	else
 		UnlockReleaseBuffer(buffer);
 
 	XLogFlush(lsn);
-	publish(&state, entry, is_written);
+	publish(&state, entry);
 	return true;
-}
-
-/*
- * Moves the node's mark past a tick, to "mark" or as far towards it as the
- * lease allows; it was put ahead of an id by lead_us.  Costs one flush of WAL
- * at most.  False if the lease does not let the mark move past the tick.  The
- * caller reads the mark again: the node may have changed meanwhile.
- *
- * ERROR XX001 or 0A000 for a page that cannot be used, and PostgreSQL's own
- * errors for a file that cannot be read or made.
- */
-bool
-mark_move(int64 past, int64 mark, int64 lead_us)
-{
-	Assert(past >= 0 && mark > past);
-	return change_page(past, mark, lead_us);
-}
-
-/*
- * Makes the lease durable as it is now, with the mark where it is.  Errors as
- * mark_move().
- */
-void
-mark_save_lease(void)
-{
-	(void) change_page(-1, 0, 0);
 }

@@ -37,23 +37,15 @@ typedef struct MarkContents
 	MarkEntry	entries[MARK_ENTRIES_MAX];
 } MarkContents;
 
-/* What the page is found to be. */
-typedef enum MarkState
-{
-	MARK_SOUND,
-	MARK_MISSING,				/* no id was ever issued, or it was deleted */
-	MARK_DAMAGED,
-	MARK_TOO_NEW
-} MarkState;
+/* For mark_move(): make the lease durable, and leave the mark where it is. */
+#define MARK_KEEP INT64CONST(-1)
 
-extern MarkState mark_read(MarkContents *contents, const char **detail);
-extern void mark_refuse(MarkState state, const char *detail);
+extern bool mark_read(MarkContents *contents);
 extern bool mark_is_foreign(const MarkContents *contents);
 extern const MarkEntry *mark_entry(const MarkContents *contents,
 								   int datacenter_id, int worker_id);
 extern int64 mark_largest(const MarkContents *contents);
 
 extern bool mark_move(int64 past, int64 mark, int64 lead_us);
-extern void mark_save_lease(void);
 
 #endif							/* SNOWFLAKE_MARK_H */

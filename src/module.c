@@ -15,13 +15,13 @@
 #include "fmgr.h"
 #include "generator.h"
 #include "highwater.h"
-#include "lease_worker.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "registry.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
+#include "worker.h"
 
 PG_MODULE_MAGIC_EXT(.name = "snowflake", .version = SNOWFLAKE_VERSION);
 
@@ -273,8 +273,9 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 		previous_shmem_startup_hook = shmem_startup_hook;
 		shmem_startup_hook = start_shared_memory;
 
-		highwater_register_worker();
-		lease_worker_register();
+		worker_register("snowflake high-water mark", "highwater_worker_main");
+		if (node_is_leased())
+			worker_register("snowflake registry", "lease_worker_main");
 	}
 	MarkGUCPrefixReserved(PARAMETER_PREFIX);
 }

@@ -8,6 +8,8 @@
 #include "postgres.h"
 
 #include "host.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
@@ -53,6 +55,21 @@ shmem_request(void)
 	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
 }
 
+/*
+ * The time of the last checkpoint.  The postmaster has verified pg_control;
+ * recovery has not made a checkpoint of its own yet.
+ */
+static TimestampTz
+read_last_checkpoint(void)
+{
+	bool		is_sound;
+	ControlFileData *control = get_controlfile(DataDir, &is_sound);
+	TimestampTz result = time_t_to_timestamptz(control->checkPointCopy.time);
+
+	pfree(control);
+	return result;
+}
+
 static void
 initialize(void)
 {
@@ -64,8 +81,10 @@ initialize(void)
 	shared->derived_worker_id = node_derived_worker_id;
 	strlcpy(shared->holder, host_holder, LEASE_HOLDER_SIZE);
 	shared->lease.worker_id = LEASE_NONE;
-	strlcpy(shared->lease_reason, _("The registry has not answered yet."),
+	strlcpy(shared->lease_reason,
+			gettext_noop("The registry has not answered yet."),
 			LEASE_REASON_SIZE);
+	shared->last_checkpoint = read_last_checkpoint();
 	shared->stats_reset = GetCurrentTimestamp();
 	pg_atomic_init_u64(&shared->newest_tick, 0);
 	for (int i = 0; i < generator_count; i++)

@@ -58,7 +58,7 @@ typedef struct IdBlock
 	Generator  *generator;		/* that it was reserved from */
 } IdBlock;
 
-/* What a session has done, or all sessions have. */
+/* What a process has done, or all processes have. */
 typedef struct Counters
 {
 	uint64		ids_issued;
@@ -68,11 +68,15 @@ typedef struct Counters
 	uint64		clock_wait_us;
 	uint64		clock_regressions;	/* calls that the clock stopped */
 	uint64		clock_refusals; /* those of them that ended in an error */
+	uint64		mark_writes;	/* WAL records of the mark's page */
+	uint64		lease_renewals; /* leases granted or renewed */
+	uint64		lease_failures; /* attempts that failed */
 } Counters;
 
 /*
- * A backend's slot.  Its counters go on when another session takes it; what
- * they were then is kept, so that nothing is lost when a session ends.
+ * A backend's slot.  The counters are never cleared.  A session that takes the
+ * slot keeps their values in "before", so totals lose nothing when a session
+ * ends.
  */
 typedef struct BackendSlot
 {
@@ -94,20 +98,13 @@ typedef union PaddedBackendSlot
 typedef struct Beginning
 {
 	bool		has_begun;		/* has the mark's page been read? */
-	int64		stamp;			/* the generators' before the first id */
-	int64		lead_us;		/* how far that may be ahead of the clock */
-	int64		fence_stamp;	/* the same, if it is of another holder's fence;
-								 * else 0 */
-	int64		floor;			/* the least that the page's is from now on */
+	int64		stamp;			/* what generators hold before their first id */
+	int64		lead_us;		/* how far that may be ahead of a correct clock */
+	int64		fence_stamp;	/* equal to stamp if ids begin at another
+								 * holder's fence; else 0 */
+	int64		floor;			/* the page's may not be lower, from the next
+								 * record on */
 } Beginning;
-
-/* What has been done since the server's start. */
-typedef struct MarkCounts
-{
-	uint64		mark_writes;	/* WAL records of the page */
-	uint64		lease_renewals; /* leases granted or renewed */
-	uint64		lease_failures; /* attempts that failed */
-} MarkCounts;
 
 typedef struct SharedState
 {
@@ -118,10 +115,14 @@ typedef struct SharedState
 	 */
 	pg_atomic_uint64 mark;
 
+	/* Protects the fields that do not say otherwise; see above. */
 	LWLock		lock;
 
 	/* How far the mark was put ahead of an id that was to be issued. */
 	int64		mark_lead_us;
+
+	/* By pg_control when this memory was made.  Never changes. */
+	TimestampTz last_checkpoint;
 
 	/* Written by start.c; the stamps are read without the lock. */
 	Beginning	beginning;
@@ -144,11 +145,8 @@ typedef struct SharedState
 	Latch	   *highwater_worker_latch;
 	Latch	   *lease_worker_latch;
 
-	MarkCounts	counts;			/* since the server's start */
-
-	/* What snowflake_stat takes off since the last reset, in stats.c. */
+	/* The counters at the last reset, which snowflake_stat subtracts. */
 	Counters	counters_at_reset;
-	MarkCounts	counts_at_reset;
 	TimestampTz stats_reset;	/* the last reset, or the server's start */
 	int64		max_regression_us;	/* the farthest that the clock was behind
 									 * since then */

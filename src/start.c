@@ -18,17 +18,16 @@
  *	a page that does not verify			not at all
  *	a lease taken over					also at the last holder's fence
  *
- * A page of another cluster is what pg_upgrade finds if the DBA has copied
- * the file, as told to; or the files of two clusters were swapped.  Then, and
- * where there is no page (the first start, or the file was deleted), the time
- * of the last checkpoint tells of a clock that has stepped back since.
+ * A page of another cluster is there after pg_upgrade if the DBA has copied
+ * the file, as doc/operations.md says; or the files of two clusters were
+ * swapped.  Then, and where there is no page (the first start, or the file was
+ * deleted), the time of the last checkpoint before this start is a bound that
+ * holds even if the clock has stepped back since.
  */
 #include "postgres.h"
 
-#include "access/xlog.h"
-#include "catalog/pg_control.h"
 #include "clock.h"
-#include "common/controldata_utils.h"
+#include "compat.h"
 #include "host.h"
 #include "mark.h"
 #include "miscadmin.h"
@@ -42,7 +41,7 @@
 typedef struct StartPoint
 {
 	int64		tick;			/* the first that may be used */
-	int64		lead_us;		/* how far it may lead a clock in order */
+	int64		lead_us;		/* how far it may be ahead of a correct clock */
 	int64		floor;			/* the least for nodes without an entry */
 } StartPoint;
 
@@ -59,24 +58,16 @@ first_tick_from(TimestampTz instant)
 }
 
 /*
- * The tick that the last checkpoint was in, to the second below: it must not
- * hold up a server's very first id.  0 before the span.
+ * The tick that the last checkpoint before this start was in, rounded down to
+ * a second, as pg_control has it, so that a new cluster's first id need not
+ * wait.  0 before the span.
  */
 static int64
 tick_of_last_checkpoint(void)
 {
-	bool		is_sound;
-	ControlFileData *control;
-	int64		tick = 0;
+	int64		tick;
 
-	LWLockAcquire(ControlFileLock, LW_SHARED);
-	control = get_controlfile(DataDir, &is_sound);
-	LWLockRelease(ControlFileLock);
-	if (is_sound)
-		(void) layout_locate(node_layout(),
-							 time_t_to_timestamptz(control->checkPointCopy.time),
-							 &tick);
-	pfree(control);
+	(void) layout_locate(node_layout(), shared->last_checkpoint, &tick);
 	return tick;
 }
 
@@ -137,15 +128,14 @@ first_tick_of_changed_layout(const MarkContents *contents)
 
 /* Where ids of a node begin by the page; see the head of this file. */
 static StartPoint
-find_start(const MarkContents *contents, MarkState state, int worker_id)
+find_start(const MarkContents *contents, bool exists, int worker_id)
 {
 	StartPoint	start = {0};
 	const MarkEntry *entry = mark_entry(contents, node_datacenter_id,
 										worker_id);
-	bool		is_foreign = state == MARK_SOUND && mark_is_foreign(contents);
+	bool		is_foreign = exists && mark_is_foreign(contents);
 
-	if (state == MARK_SOUND &&
-		!layout_equal(node_layout(), &contents->layout))
+	if (exists && !layout_equal(node_layout(), &contents->layout))
 	{
 		start.floor = first_tick_of_changed_layout(contents);
 		entry = NULL;
@@ -153,7 +143,7 @@ find_start(const MarkContents *contents, MarkState state, int worker_id)
 	else
 		start.floor = is_foreign && entry == NULL ?
 			mark_largest(contents) : contents->floor;
-	if (is_foreign || state == MARK_MISSING)
+	if (is_foreign || !exists)
 		start.floor = Max(start.floor, tick_of_last_checkpoint());
 
 	start.tick = start.floor;
@@ -165,25 +155,6 @@ find_start(const MarkContents *contents, MarkState state, int worker_id)
 	return start;
 }
 
-/* Reads the page.  ERROR XX001 or 0A000 if it cannot be used. */
-static MarkState
-read_page(MarkContents *contents)
-{
-	const char *detail = "";
-	MarkState	state = mark_read(contents, &detail);
-
-	if (state == MARK_DAMAGED || state == MARK_TOO_NEW)
-		mark_refuse(state, detail);
-	return state;
-}
-
-/* The stamp of a generator whose next id is of a tick. */
-static int64
-stamp_before(int64 tick)
-{
-	return tick > 0 ? layout_last_stamp(node_layout(), tick - 1) : 0;
-}
-
 /*
  * Lets the node's ids begin at a tick; the caller holds the lock.  The mark
  * then is that tick: so every session reads the node anew before it issues
@@ -193,7 +164,8 @@ static void
 begin_at(int64 tick, int64 lead_us, bool is_fence)
 {
 	Beginning  *beginning = &shared->beginning;
-	int64		stamp = stamp_before(tick);
+	int64		stamp = tick > 0 ?
+		layout_last_stamp(node_layout(), tick - 1) : 0;
 
 	shared->mark_lead_us = lead_us;
 	beginning->stamp = stamp;
@@ -204,38 +176,31 @@ begin_at(int64 tick, int64 lead_us, bool is_fence)
 }
 
 /*
- * The lease of the page: it is resumed if it still holds; else it is kept as
- * the last one, which a claim tells the registry of.
+ * Takes over the page's lease.  If it still holds and is this server's, the
+ * server resumes it.  Else the lease is over, and a claim names it as the
+ * previous one.
  */
 static void
 inherit_lease(const MarkContents *contents, Lease *lease)
 {
-	LeaseClaimant claimant = {
-		.holder = host_holder,
-		.datacenter_id = node_datacenter_id,
-		.worker_id = node_intended_worker_id(),
-		.registry = node_registry_hash()
-	};
-
-	memset(lease, 0, sizeof(*lease));
-	lease->worker_id = LEASE_NONE;
 	if (!lease_is_usable(&contents->lease, node_layout(), node_datacenter_id))
 		return;
 	*lease = contents->lease;
-	if (!lease_can_resume(lease, &claimant, clock_boottime_us()))
+	if (!lease_can_resume(lease, host_holder, node_intended_worker_id(),
+						  node_registry_hash(), clock_boottime_us()))
 		lease->ends_us = 0;
 }
 
 /* Has the page been read since the server's start? */
-bool
-start_has_begun(void)
+static bool
+has_begun(void)
 {
-	bool		has_begun;
+	bool		result;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	has_begun = shared->beginning.has_begun;
+	result = shared->beginning.has_begun;
 	LWLockRelease(&shared->lock);
-	return has_begun;
+	return result;
 }
 
 /*
@@ -251,22 +216,22 @@ void
 start_begin(void)
 {
 	MarkContents contents;
-	MarkState	state;
+	bool		exists;
 	Lease		lease = {.worker_id = LEASE_NONE};
 	StartPoint	start;
 	bool		is_resumed = false;
 
-	if (start_has_begun())
+	if (has_begun())
 		return;
 
-	state = read_page(&contents);
-	if (node_is_leased() && state == MARK_SOUND)
+	exists = mark_read(&contents);
+	if (node_is_leased() && exists)
 		inherit_lease(&contents, &lease);
-	start = find_start(&contents, state,
+	start = find_start(&contents, exists,
 					   node_is_leased() ? lease.worker_id :
 					   node_intended_worker_id());
 
-	/* Two processes may both come here: what they found is the same. */
+	/* Two processes may come here; the first one's result counts. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	if (!shared->beginning.has_begun)
 	{
@@ -284,14 +249,17 @@ start_begin(void)
 						lease.worker_id)));
 }
 
-/* Takes a lease under the lock, and what users are told should it run out. */
+/*
+ * Enters a lease, and the reason that users see if it runs out.  The caller
+ * holds the lock.
+ */
 static void
 set_lease(const Lease *lease)
 {
 	shared->lease = *lease;
-	shared->counts.lease_renewals++;
+	backend_slots[MyProcNumber].slot.counters.lease_renewals++;
 	strlcpy(shared->lease_reason,
-			_("The lease has run out, and the registry has not answered since."),
+			gettext_noop("The lease has run out, and the registry has not answered since."),
 			LEASE_REASON_SIZE);
 }
 
@@ -302,22 +270,21 @@ start_renewed_lease(const Lease *lease)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	set_lease(lease);
 	LWLockRelease(&shared->lock);
-	mark_save_lease();
+	(void) mark_move(MARK_KEEP, 0, 0);
 }
 
 /*
  * Takes a lease on a worker id that another holder may have had until now,
- * and makes it durable.  The other one's ids lie before begins_at.  Ids begin
- * at a tick that none was issued of here: so sessions that still have the old
- * worker id cannot use that tick, nor one that has the new worker id an
- * earlier tick.
+ * and makes it durable.  That holder's ids are before begins_at.  Here ids
+ * begin at a tick that no id was issued in: sessions with the old worker id
+ * stay before that tick, sessions with the new one at or after it.
  */
 void
 start_new_lease(const Lease *lease, TimestampTz begins_at)
 {
 	MarkContents contents;
-	MarkState	state = read_page(&contents);
-	StartPoint	start = find_start(&contents, state, lease->worker_id);
+	bool		exists = mark_read(&contents);
+	StartPoint	start = find_start(&contents, exists, lease->worker_id);
 	int64		fence = first_tick_from(begins_at);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -333,12 +300,13 @@ start_new_lease(const Lease *lease, TimestampTz begins_at)
 	else
 		begin_at(start.tick, start.lead_us, false);
 	LWLockRelease(&shared->lock);
-	mark_save_lease();
+	(void) mark_move(MARK_KEEP, 0, 0);
 }
 
 /*
- * Ends the lease, which is copied to "lease", and closes what the mark has
- * left of its tick: no more ids come under it.  If it is given up, the fence
+ * Ends the lease, which is copied to "lease", and lets the generators go on at
+ * the mark: the ticks before it are closed, so no more ids are issued under
+ * this lease.  If it is given up, the fence
  * comes down to the mark, as the registry will be told.  The caller makes
  * this durable.  Returns the instant that no id under the lease has reached.
  */

@@ -10,7 +10,6 @@
 #include "datatype/timestamp.h"
 #include "lease.h"
 
-extern bool start_has_begun(void);
 extern void start_begin(void);
 
 extern void start_renewed_lease(const Lease *lease);

@@ -30,16 +30,6 @@ PG_FUNCTION_INFO_V1(snowflake_stat);
 PG_FUNCTION_INFO_V1(snowflake_stat_backend);
 PG_FUNCTION_INFO_V1(snowflake_stat_reset);
 
-/* All sessions together, since the last reset. */
-typedef struct Totals
-{
-	Counters	counters;
-	MarkCounts	counts;
-	int64		last_id;		/* the largest; NO_ID: none */
-	int64		max_regression_us;
-	TimestampTz stats_reset;
-} Totals;
-
 #define NO_ID INT64CONST(-1)
 
 /* ERROR 55000 unless the library was preloaded; for readers of counters. */
@@ -71,6 +61,9 @@ add_counters(Counters *sum, const Counters *counters, int sign)
 	sum->clock_wait_us += factor * counters->clock_wait_us;
 	sum->clock_regressions += factor * counters->clock_regressions;
 	sum->clock_refusals += factor * counters->clock_refusals;
+	sum->mark_writes += factor * counters->mark_writes;
+	sum->lease_renewals += factor * counters->lease_renewals;
+	sum->lease_failures += factor * counters->lease_failures;
 }
 
 /* The counters of all sessions since the start, and their largest id. */
@@ -87,23 +80,6 @@ sum_slots(Counters *sum, int64 *last_id)
 		if (slot->counters.ids_issued > 0)
 			*last_id = Max(*last_id, slot->last_id);
 	}
-}
-
-static void
-read_totals(Totals *totals)
-{
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	sum_slots(&totals->counters, &totals->last_id);
-	add_counters(&totals->counters, &shared->counters_at_reset, -1);
-	totals->counts.mark_writes =
-		shared->counts.mark_writes - shared->counts_at_reset.mark_writes;
-	totals->counts.lease_renewals =
-		shared->counts.lease_renewals - shared->counts_at_reset.lease_renewals;
-	totals->counts.lease_failures =
-		shared->counts.lease_failures - shared->counts_at_reset.lease_failures;
-	totals->max_regression_us = shared->max_regression_us;
-	totals->stats_reset = shared->stats_reset;
-	LWLockRelease(&shared->lock);
 }
 
 static Datum
@@ -196,7 +172,10 @@ Datum
 snowflake_stat(PG_FUNCTION_ARGS)
 {
 	const Layout *layout = node_layout();
-	Totals		totals;
+	Counters	totals;
+	int64		last_id;
+	int64		max_regression_us;
+	TimestampTz stats_reset;
 	IdFields	last = {0};
 	TimestampTz last_issued_at;
 	Datum		values[14];
@@ -204,27 +183,32 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	int			i = 0;
 
 	require_counters();
-	read_totals(&totals);
-	if (totals.last_id >= 0)
-		layout_split(layout, totals.last_id, &last);
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	sum_slots(&totals, &last_id);
+	add_counters(&totals, &shared->counters_at_reset, -1);
+	max_regression_us = shared->max_regression_us;
+	stats_reset = shared->stats_reset;
+	LWLockRelease(&shared->lock);
+	if (last_id >= 0)
+		layout_split(layout, last_id, &last);
 	last_issued_at = layout_tick_start(layout, last.tick);
 
-	values[i++] = Int64GetDatum((int64) totals.counters.ids_issued);
-	nulls[i] = nulls[i + 1] = nulls[10] = totals.last_id < 0;
-	values[i++] = Int64GetDatum(totals.last_id);
+	values[i++] = Int64GetDatum((int64) totals.ids_issued);
+	nulls[i] = nulls[i + 1] = nulls[10] = last_id < 0;
+	values[i++] = Int64GetDatum(last_id);
 	values[i++] = TimestampTzGetDatum(last_issued_at);
-	values[i++] = Int64GetDatum((int64) totals.counters.sequence_waits);
-	values[i++] = interval_datum((int64) totals.counters.sequence_wait_us);
-	values[i++] = Int64GetDatum((int64) totals.counters.clock_regressions);
-	values[i++] = interval_datum(totals.max_regression_us);
-	values[i++] = interval_datum((int64) totals.counters.clock_wait_us);
-	values[i++] = Int64GetDatum((int64) totals.counters.clock_refusals);
-	values[i++] = Int64GetDatum((int64) totals.counts.mark_writes);
+	values[i++] = Int64GetDatum((int64) totals.sequence_waits);
+	values[i++] = interval_datum((int64) totals.sequence_wait_us);
+	values[i++] = Int64GetDatum((int64) totals.clock_regressions);
+	values[i++] = interval_datum(max_regression_us);
+	values[i++] = interval_datum((int64) totals.clock_wait_us);
+	values[i++] = Int64GetDatum((int64) totals.clock_refusals);
+	values[i++] = Int64GetDatum((int64) totals.mark_writes);
 	values[i++] = interval_datum(Max(last_issued_at - GetCurrentTimestamp(),
 									 0));
-	values[i++] = TimestampTzGetDatum(totals.stats_reset);
-	values[i++] = Int64GetDatum((int64) totals.counts.lease_renewals);
-	values[i++] = Int64GetDatum((int64) totals.counts.lease_failures);
+	values[i++] = TimestampTzGetDatum(stats_reset);
+	values[i++] = Int64GetDatum((int64) totals.lease_renewals);
+	values[i++] = Int64GetDatum((int64) totals.lease_failures);
 	return record_datum(fcinfo, values, nulls);
 }
 
@@ -246,18 +230,19 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 	for (int number = 0; number < MaxBackends; number++)
 	{
 		const BackendSlot *slot = &backend_slots[number].slot;
+		int			pid = slot->pid;
 		Counters	counters = {0};
 		Datum		values[5];
 		bool		nulls[5] = {false};
 
-		if (slot->pid == 0 || !(sees_all || slot->pid == MyProcPid))
+		if (pid == 0 || !(sees_all || pid == MyProcPid))
 			continue;
 
 		/* Counters only grow, so what is read later is no less. */
 		add_counters(&counters, &slot->before, -1);
 		pg_read_barrier();
 		add_counters(&counters, &slot->counters, 1);
-		values[0] = Int32GetDatum(slot->pid);
+		values[0] = Int32GetDatum(pid);
 		values[1] = Int64GetDatum((int64) counters.ids_issued);
 		values[2] = Int64GetDatum((int64) counters.sequence_waits);
 		values[3] = Int64GetDatum((int64) counters.clock_waits);
@@ -283,7 +268,6 @@ snowflake_stat_reset(PG_FUNCTION_ARGS)
 	require_counters();
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	sum_slots(&shared->counters_at_reset, &last_id);
-	shared->counts_at_reset = shared->counts;
 	shared->max_regression_us = 0;
 	shared->stats_reset = now;
 	LWLockRelease(&shared->lock);

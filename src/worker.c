@@ -7,6 +7,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "shmem.h"
@@ -70,11 +71,14 @@ worker_begin(Latch **latch)
 bool
 worker_wait(long timeout_ms, WaitReason reason)
 {
-	int			events = WaitLatch(MyLatch,
-								   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-								   (timeout_ms >= 0 ? WL_TIMEOUT : 0),
-								   timeout_ms, clock_wait_event(reason));
+	int			events;
 
+	/* The views of WAL and I/O count a worker's share only when told. */
+	pgstat_report_wal(timeout_ms < 0);
+	events = WaitLatch(MyLatch,
+					   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+					   (timeout_ms >= 0 ? WL_TIMEOUT : 0),
+					   timeout_ms, clock_wait_event(reason));
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
@@ -85,6 +89,9 @@ worker_wait(long timeout_ms, WaitReason reason)
 	return (events & WL_LATCH_SET) != 0;
 }
 
+/* The memory context that the worker returns to after a transaction. */
+static MemoryContext worker_context = NULL;
+
 /*
  * The mark's page is read and changed in a transaction, which sees to it that
  * an error leaves nothing behind: a lock, a pin, an I/O under way.
@@ -92,23 +99,26 @@ worker_wait(long timeout_ms, WaitReason reason)
 void
 worker_start_transaction(void)
 {
+	worker_context = CurrentMemoryContext;
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 }
 
-/* Ends the transaction, and returns to a memory context. */
 void
-worker_commit(MemoryContext context)
+worker_commit(void)
 {
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(context);
+	MemoryContextSwitchTo(worker_context);
 }
 
-/* The same after an error that was caught, and reported if it was to be. */
+/*
+ * Aborts the transaction after an error that the caller has caught and, if
+ * need be, logged.
+ */
 void
-worker_abort(MemoryContext context)
+worker_abort(void)
 {
-	FlushErrorState();
 	AbortCurrentTransaction();
-	MemoryContextSwitchTo(context);
+	MemoryContextSwitchTo(worker_context);
+	FlushErrorState();
 }

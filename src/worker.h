@@ -14,7 +14,7 @@ extern void worker_register(const char *name, const char *function_name);
 extern void worker_begin(Latch **latch);
 extern bool worker_wait(long timeout_ms, WaitReason reason);
 extern void worker_start_transaction(void);
-extern void worker_commit(MemoryContext context);
-extern void worker_abort(MemoryContext context);
+extern void worker_commit(void);
+extern void worker_abort(void);
 
 #endif							/* SNOWFLAKE_WORKER_H */
