@@ -1,7 +1,11 @@
 /*
  * clock.c
- *	  Preloaded into a server, moves its wall clock by as many microseconds as
- *	  the first eight bytes of the file CLOCK_OFFSET_FILE say, at any time.
+ *	  Preloaded into a server, moves its wall clock as the file
+ *	  CLOCK_OFFSET_FILE says, at any time.
+ *
+ * The file has up to four 64-bit numbers; those that are missing are 0: by how
+ * many microseconds the clock is moved; and a glitch: the process that sees it,
+ * by how many microseconds more, and at each how manyth reading of the clock.
  *
  * In place of libfaketime where the postmaster's own clock matters: libfaketime
  * stands aside while it waits in pselect(), and before PostgreSQL 16 that is
@@ -23,7 +27,17 @@
 #define NS_PER_S INT64_C(1000000000)
 
 static int	(*real_clock_gettime) (clockid_t, struct timespec *) = NULL;
-static const volatile int64_t *offset_us = NULL;
+
+/* The file: see above. */
+typedef struct ClockFile
+{
+	int64_t		offset_us;
+	int64_t		glitch_pid;
+	int64_t		glitch_us;
+	int64_t		glitch_every;
+} ClockFile;
+
+static const volatile ClockFile *moved = NULL;
 
 __attribute__((constructor))
 static void
@@ -36,10 +50,20 @@ find_clock(void)
 	*(void **) &real_clock_gettime = dlsym(RTLD_NEXT, "clock_gettime");
 	if (fd < 0)
 		return;
-	map = mmap(NULL, sizeof(*offset_us), PROT_READ, MAP_SHARED, fd, 0);
+	map = mmap(NULL, sizeof(*moved), PROT_READ, MAP_SHARED, fd, 0);
 	if (map != MAP_FAILED)
-		offset_us = map;
+		moved = map;
 	close(fd);
+}
+
+static int64_t
+glitch_us(void)
+{
+	static int64_t readings = 0;
+
+	if (moved->glitch_pid == 0 || moved->glitch_pid != getpid())
+		return 0;
+	return ++readings % moved->glitch_every == 0 ? moved->glitch_us : 0;
 }
 
 int
@@ -51,11 +75,12 @@ clock_gettime(clockid_t id, struct timespec *now)
 		find_clock();
 	if (real_clock_gettime(id, now) != 0)
 		return -1;
-	if (offset_us == NULL ||
+	if (moved == NULL ||
 		(id != CLOCK_REALTIME && id != CLOCK_REALTIME_COARSE))
 		return 0;
 
-	ns = now->tv_sec * NS_PER_S + now->tv_nsec + *offset_us * 1000;
+	ns = now->tv_sec * NS_PER_S + now->tv_nsec +
+		(moved->offset_us + glitch_us()) * 1000;
 	now->tv_sec = ns / NS_PER_S;
 	now->tv_nsec = ns % NS_PER_S;
 	return 0;
