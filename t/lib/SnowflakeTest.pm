@@ -208,9 +208,24 @@ sub crash
 	kill 'KILL', @children;
 	for my $pid ($postmaster, @children)
 	{
-		sleep 0.001 while kill 0, $pid;
+		sleep 0.001 while is_running($pid);
 	}
+
+	# a start would wait until nobody has the postmaster's number any more
+	unlink $node->data_dir . '/postmaster.pid',
+	  $node->host . '/.s.PGSQL.' . $node->port . '.lock';
 	return;
+}
+
+# Does a process run?  One that has ended stays for as long as its parent has
+# not asked for it.
+sub is_running
+{
+	my ($pid) = @_;
+
+	open my $fh, '<', "/proc/$pid/stat" or return 0;
+	my $stat = <$fh> // return 0;
+	return $stat !~ /\) Z /;
 }
 
 # The file of the high-water mark: one page, of PostgreSQL's own form.
@@ -222,11 +237,9 @@ sub mark_file
 
 # Where the contents are in a page, and what they are; entries follow.
 use constant {
-	PAGE_SIZE => 8192,
 	PAGE_HEADER_SIZE => 24,
 	ENTRIES_OFFSET => 192,
-	ENTRY_SIZE => 24,
-	ENTRIES_MAX => 16
+	ENTRY_SIZE => 24
 };
 my @mark_fields = qw(magic version checksum entry_count
   tick_bits datacenter_bits worker_bits sequence_bits
