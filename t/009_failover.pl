@@ -1,5 +1,6 @@
-# Failover to a standby with the same worker id and a slower clock: no id that
-# the promoted server issues reaches back into the ids that its data holds.
+# Promotions: whatever the clocks of the old and the new primary do or did, no
+# id comes again that is in the data of the new primary.  Both have the same
+# worker id unless a test says otherwise.
 use strict;
 use warnings FATAL => 'all';
 
@@ -7,121 +8,239 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeRecovery;
 use SnowflakeTest;
 use Test::More;
-use Time::HiRes qw(usleep);
 
-my $clock = PostgreSQL::Test::Utils::tempdir() . '/clock';
+# How far the old primary's clock is ahead when it issues the ids that count:
+# beyond all that the new primary can know of but by their WAL.
+use constant AHEAD_S => 20;
 
-# A primary with ids in a table, and its standby, whose clock is slower.
+# A primary and its standby, both started.
 sub make_pair
 {
 	my ($name, @conf) = @_;
-	my $primary = PostgreSQL::Test::Cluster->new("${name}_primary");
-	my $standby = PostgreSQL::Test::Cluster->new("${name}_standby");
+	my $primary = new_server("${name}_primary", @conf);
 
-	$primary->init(allows_streaming => 1);
-	$primary->append_conf('postgresql.conf',
-		join("\n",
-			"shared_preload_libraries = 'snowflake'",
-			'snowflake.worker_id = 7', @conf)
-		  . "\n");
-	$primary->start;
-	$primary->safe_psql(
-		'postgres', q{
-CREATE EXTENSION snowflake;
-CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), n int);
-INSERT INTO orders (n) VALUES (0);
-});
-	$primary->backup('base');
-	$standby->init_from_backup($primary, 'base', has_streaming => 1);
-	set_clock($clock, -3);
-	start($standby);
-	usleep(1_500_000);    # past the mark that the backup has brought
-	$primary->safe_psql('postgres',
-		'INSERT INTO orders (n) SELECT generate_series(1, 20000)');
-	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
-	return ($primary, $standby);
+	start_server($primary);
+	insert_batch($primary, 10);
+	return ($primary, standby_of($primary, "${name}_standby"));
 }
 
-sub start
+# Ids by a clock that is ahead, and one more commit after it has been put right.
+# The standby has both.
+sub insert_ahead
 {
-	my ($node) = @_;
-	local %ENV = (%ENV, faketime_environment($clock));
-	$node->start;
-	return;
+	my ($primary, $standby) = @_;
+
+	move_clock($primary, AHEAD_S);
+	my $batch = insert_batch($primary);
+	move_clock($primary, 0);
+	insert_other_row($primary);
+	wait_for_standby($primary, $standby);
+	return $batch;
 }
 
-# A primary key would refuse a repeated id; here not even a smaller one comes.
-sub check_promoted
-{
-	my ($standby, $what) = @_;
-
-	is( $standby->safe_psql(
-			'postgres', q{
-SELECT max(id) AS newest FROM orders \gset
-INSERT INTO orders (n) SELECT generate_series(20001, 40000);
-SELECT count(*), min(id) FILTER (WHERE n > 20000) > :newest,
-	   extract(epoch FROM clock_timestamp() - snowflake_timestamp(:newest)) > -0.5
-  FROM orders}),
-		'40001|t|t',
-		"$what: ids go on after those in the data");
-	return;
-}
-
-# Kills a process that every backend must end for, before any id was issued.
-sub crash
-{
-	my ($node) = @_;
-
-	$node->poll_query_until('postgres',
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'snowflake high-water mark'"
-	);
-	usleep(200_000);
-	my $offset = -s $node->logfile;
-	kill 'KILL',
-	  $node->safe_psql('postgres',
-		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'");
-	$node->wait_for_log(qr/database system is ready to accept connections/,
-		$offset);
-	$node->poll_query_until('postgres', 'SELECT true');
-	return;
-}
-
-# Promoted as it runs; and crashed before its first id.
-for my $is_crashed (0, 1)
-{
-	my $what = 'promoted' . ($is_crashed ? ' and crashed' : '');
-	my ($primary, $standby) =
-	  make_pair("running$is_crashed", 'restart_after_crash = on');
+subtest 'promoted as it runs' => sub {
+	my ($primary, $standby) = make_pair('running');
+	my $batch = insert_ahead($primary, $standby);
 
 	$primary->stop('immediate');
 	$standby->promote;
-	crash($standby) if $is_crashed;
-	check_promoted($standby, $what);
-	$standby->stop;
-}
+	is_unique_after($standby, $batch, 'promoted');
+	end_servers($primary, $standby);
+};
 
-# Started again after a restartpoint: nothing is left to replay.
-for my $is_crashed (0, 1)
-{
-	my $what = 'promoted after a restart' . ($is_crashed ? ' and crashed' : '');
-	my ($primary, $standby) =
-	  make_pair("restarted$is_crashed", 'restart_after_crash = on');
+subtest 'the clock is wrong all the time' => sub {
+	my ($primary, $standby) = make_pair('behind');
 
-	$primary->safe_psql('postgres', 'CHECKPOINT');
-	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
-	$standby->safe_psql('postgres', 'CHECKPOINT');
+	move_clock($primary, AHEAD_S);
+	my $batch = insert_batch($primary);
+	wait_for_standby($primary, $standby);
+	$primary->stop('immediate');
+	$standby->promote;
+	is_unique_after($standby, $batch, 'promoted');
+	end_servers($primary, $standby);
+};
+
+subtest 'ids lead right clocks, nothing is left to replay' => sub {
+	my ($primary, $standby) = make_pair('leading', LEADING);
+	my $batch = insert_batch($primary, 120_000);
+
+	restartpoint($primary, $standby);
 	$primary->stop('immediate');
 	$standby->stop;
-	start($standby);
+	start_server($standby);
 	is( $standby->safe_psql(
 			'postgres', 'SELECT pg_last_xact_replay_timestamp()'),
 		'', 'the standby has replayed no commit since its start');
 	$standby->promote;
-	crash($standby) if $is_crashed;
-	check_promoted($standby, $what);
-	$standby->stop;
+	is_unique_after($standby, $batch, 'promoted', right_clock => 1);
+	end_servers($primary, $standby);
+};
+
+for my $case ([ 'fast' ], [ 'immediate' ], [ 'fast', LEADING ])
+{
+	my ($mode, @conf) = @$case;
+	my $what =
+	  "standby.signal removed, stop $mode" . (@conf ? ', ids lead' : '');
+	subtest $what => sub {
+		my ($primary, $standby) =
+		  make_pair("signal_$mode" . scalar(@conf), @conf);
+		my $batch =
+			@conf
+		  ? insert_batch($primary, 120_000)
+		  : insert_ahead($primary, $standby);
+
+		wait_for_standby($primary, $standby);
+		$primary->stop('immediate');
+		$standby->stop($mode);
+		unlink $standby->data_dir . '/standby.signal' or die $!;
+		start_server($standby);
+		is_unique_after($standby, $batch, $what, right_clock => @conf > 0);
+		end_servers($primary, $standby);
+	};
 }
+
+subtest 'no background worker' => sub {
+	my ($primary, $standby) = make_pair(
+		'no_worker',
+		'max_worker_processes = 0',
+		'max_logical_replication_workers = 0');
+
+	is( $primary->safe_psql(
+			'postgres',
+			"SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'snowflake'"
+		),
+		0,
+		'there is none');
+	move_clock($primary, AHEAD_S);
+	my $batch = insert_batch($primary);
+	wait_for_standby($primary, $standby);
+	$primary->stop('immediate');
+	$standby->promote;
+	$standby->stop;
+	start_server($standby);
+	is_unique_after($standby, $batch, 'promoted, stopped and started');
+	end_servers($primary, $standby);
+};
+
+for my $how ('fast', 'killed')
+{
+	subtest "ended right after the promotion: $how" => sub {
+		my ($primary, $standby) = make_pair("ended_$how");
+		my $batch = insert_ahead($primary, $standby);
+
+		$primary->stop('immediate');
+		$standby->promote;
+		$how eq 'killed' ? crash($standby) : $standby->stop($how);
+		start_server($standby);
+		is_unique_after($standby, $batch, $how);
+		end_servers($primary, $standby);
+	};
+}
+
+subtest 'a transaction prepared after the last commit that has ids' => sub {
+	my ($primary, $standby) =
+	  make_pair('prepared', 'max_prepared_transactions = 2');
+
+	move_clock($primary, AHEAD_S);
+	$primary->safe_psql(
+		'postgres', q{
+BEGIN;
+INSERT INTO orders (batch) SELECT -1 FROM generate_series(1, 20000);
+SELECT extract(epoch FROM snowflake_timestamp(min(id))) AS begin,
+	   extract(epoch FROM snowflake_timestamp(max(id))) AS end
+  INTO times FROM orders WHERE batch = -1;
+PREPARE TRANSACTION 'orders'});
+	move_clock($primary, 0);
+	insert_other_row($primary);
+	wait_for_standby($primary, $standby);
+	$primary->stop('immediate');
+	$standby->promote;
+	$standby->safe_psql('postgres', q{COMMIT PREPARED 'orders'});
+	my %batch = (number => -1);
+	@batch{qw(begin end)} =
+	  split /\|/, $standby->safe_psql('postgres', 'TABLE times');
+	is_unique_after($standby, \%batch, 'promoted');
+	end_servers($primary, $standby);
+};
+
+subtest 'an hour ahead, then switched over' => sub {
+	my ($primary, $standby) =
+	  make_pair('hour', 'snowflake.clock_tolerance = 5s');
+
+	move_clock($primary, 3600);
+	my $batch = insert_batch($primary);
+	move_clock($primary, 0);
+	like(refusal_of($primary), qr/./, 'the old primary refuses');
+	insert_other_row($primary);
+	wait_for_standby($primary, $standby);
+	$primary->stop;
+	$standby->promote;
+	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
+		'55000', 'the new primary refuses, too');
+
+	# the way out, and back
+	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 9');
+	$standby->stop;
+	start_server($standby);
+	my $id = first_id_at_once($standby, 'an unused worker_id');
+	is($standby->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
+		9, 'an unused worker_id: in the id');
+	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 7');
+	$standby->stop;
+	start_server($standby);
+	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
+		'55000', 'the old worker_id is still refused');
+	is_unique_after($standby, $batch, 'an hour later');
+	end_servers($primary, $standby);
+};
+
+subtest 'worker ids of their own, the old clock an hour ahead' => sub {
+	my ($primary, $standby) =
+	  make_pair('own', 'snowflake.clock_tolerance = 5s');
+
+	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 8');
+	$standby->stop;
+	start_server($standby);
+	move_clock($primary, 3600);
+	my $batch = insert_batch($primary);
+	wait_for_standby($primary, $standby);
+	$primary->stop('immediate');
+	$standby->promote;
+	my $id = first_id_at_once($standby, 'promoted');
+	is($standby->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
+		8, 'its worker id');
+
+	# and the old number, if it is taken up again
+	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 7');
+	$standby->stop;
+	start_server($standby);
+	is_unique_after($standby, $batch, 'with the old worker_id');
+	end_servers($primary, $standby);
+};
+
+subtest 'cascading standbys' => sub {
+	my ($first, $second) = make_pair('cascade');
+	my $third = standby_of($second, 'cascade_third');
+	my $batch = insert_ahead($first, $second);
+
+	wait_for_standby($first, $third);
+	$first->stop('immediate');
+	$second->promote;
+	is_unique_after($second, $batch, 'the second server');
+
+	move_clock($second, 2 * AHEAD_S);
+	my $next = insert_batch($second);
+	move_clock($second, 0);
+	insert_other_row($second);
+	wait_for_standby($second, $third);
+	$second->stop('immediate');
+	$third->promote;
+	is_unique_after($third, $batch, 'the third server, ids of the first');
+	is_unique_after($third, $next, 'the third server, ids of the second');
+	end_servers($first, $second, $third);
+};
 
 done_testing();

@@ -1,0 +1,356 @@
+# What the tests of recovery share: servers whose clocks can be moved, a table
+# that would take an id twice, and a way to have a server issue ids while its
+# clock passes the times of ids that are in its data.
+package SnowflakeRecovery;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeChaos qw(write_clock);
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+our @EXPORT = qw(
+  make_table
+  server_version
+  new_server
+  server_of_backup
+  standby_of
+  start_server
+  move_clock
+  glitch_clock
+  insert_batch
+  newest_batch
+  insert_other_row
+  wait_for_standby
+  restartpoint
+  records_since
+  end_servers
+  duplicates_in
+  is_unique_after
+  first_id_at_once
+  LEADING
+);
+
+# As many ids as a batch has, if not said otherwise.
+use constant BATCH => 20_000;
+
+# Ids that lead a right clock: eight a tick, the rest in advance.
+use constant LEADING => (
+	"snowflake.layout = '41/5/5/3'",
+	'snowflake.clock_policy = advance',
+	'snowflake.clock_tolerance = 60s');
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $clock_library = build_clock_library($directory);
+my $template;
+my $batches = 0;
+
+# ----- servers -----
+
+# A stopped cluster that all others are copies of.  Nothing keeps an id from
+# being in its table twice.
+sub template
+{
+	return $template if defined $template;
+
+	my $node = PostgreSQL::Test::Cluster->new('template');
+	$node->init(
+		allows_streaming => 1,
+		# few bytes to copy
+		extra => [
+			'--wal-segsize=1',
+			$node->pg_version >= 18 ? '--no-data-checksums' : ()
+		]);
+	$node->append_conf(
+		'postgresql.conf', q{
+shared_preload_libraries = 'snowflake'
+snowflake.worker_id = 7
+snowflake.clock_tolerance = 60s
+wal_sender_timeout = 0
+wal_receiver_timeout = 0
+wal_keep_size = 64
+autovacuum = off
+});
+	$node->start;
+	make_table($node);
+
+	# two thirds of the files to copy
+	$node->safe_psql('postgres', $_) for
+	  'UPDATE pg_database SET datistemplate = false',
+	  'DROP DATABASE template0', 'DROP DATABASE template1';
+	$node->stop;
+	$node->backup_fs_cold('cold');
+	return $template = $node;
+}
+
+sub server_version
+{
+	return template()->pg_version;
+}
+
+# The extension, and the table that ids go to.
+sub make_table
+{
+	my ($node) = @_;
+
+	$node->safe_psql(
+		'postgres', q{
+CREATE EXTENSION snowflake;
+CREATE EXTENSION pg_walinspect;
+CREATE TABLE orders (id bigint DEFAULT snowflake_nextval(), batch int);
+
+-- a batch of ids after another, until their time is past an instant
+CREATE PROCEDURE insert_until(number int, instant double precision) LANGUAGE plpgsql AS $$
+DECLARE
+	newest bigint;
+BEGIN
+	LOOP
+		INSERT INTO orders (batch) SELECT number FROM generate_series(1, 2000);
+		newest := snowflake_currval();
+		COMMIT;
+		EXIT WHEN extract(epoch FROM snowflake_timestamp(newest)) > instant;
+	END LOOP;
+END $$;
+});
+	return;
+}
+
+# A server, not started yet, with worker id 7 and a clock of its own that is
+# right; further lines of postgresql.conf follow and win.
+sub new_server
+{
+	my ($name, @conf) = @_;
+	return server_of_backup($name, template(), 'cold', [], @conf);
+}
+
+# The same from any backup, with parameters for init_from_backup().
+sub server_of_backup
+{
+	my ($name, $origin, $backup, $parameters, @conf) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init_from_backup($origin, $backup, @$parameters);
+	$node->append_conf('postgresql.conf', join("\n", @conf) . "\n");
+	move_clock($node, 0);
+	return $node;
+}
+
+# A standby, started, of a base backup that is taken now.
+sub standby_of
+{
+	my ($primary, $name, @conf) = @_;
+	my $standby;
+
+	$primary->backup($name);
+	$standby = server_of_backup($name, $primary, $name,
+		[ has_streaming => 1 ], @conf);
+	start_server($standby);
+	return $standby;
+}
+
+# Ends servers at once, and removes them.
+sub end_servers
+{
+	my (@nodes) = @_;
+
+	$_->teardown_node for @nodes;
+	$_->clean_node for @nodes;
+	return;
+}
+
+sub clock_file
+{
+	my ($node) = @_;
+	return "$directory/" . $node->name . '.clock';
+}
+
+# Moves a server's clock: so many seconds from the real one.
+sub move_clock
+{
+	my ($node, $offset_s) = @_;
+
+	write_clock(clock_file($node), $offset_s);
+	return;
+}
+
+# Lets one process of a server see a clock that is wrong by so many seconds at
+# each so manyth reading; a process 0 ends that.
+sub glitch_clock
+{
+	my ($node, $pid, $offset_s, $every) = @_;
+	my $file = clock_file($node);
+
+	for my $field ([ 3, $every // 1 ], [ 2, 1_000_000 * $offset_s ], [ 1, $pid ])
+	{
+		my ($number, $value) = @$field;
+		open my $fh, '+<:raw', $file or die "$file: $!";
+		seek $fh, 8 * $number, 0;
+		print $fh pack 'q', $value;
+		close $fh or die "$file: $!";
+	}
+	return;
+}
+
+sub start_server
+{
+	my ($node, %parameters) = @_;
+	local %ENV = (
+		%ENV,
+		preload($clock_library),
+		CLOCK_OFFSET_FILE => clock_file($node));
+
+	return $node->start(%parameters);
+}
+
+# Waits until a standby, of whichever server, has replayed all that the primary
+# has written.
+sub wait_for_standby
+{
+	my ($primary, $standby) = @_;
+	my $lsn = $primary->lsn('write');
+
+	$standby->poll_query_until('postgres',
+		"SELECT pg_last_wal_replay_lsn() >= '$lsn'")
+	  or die $standby->name . " does not replay\n";
+	return;
+}
+
+# A checkpoint that a standby, which has replayed it, begins at from now on.
+sub restartpoint
+{
+	my ($primary, $standby) = @_;
+
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	wait_for_standby($primary, $standby);
+	$standby->safe_psql('postgres', 'CHECKPOINT');
+	return;
+}
+
+# The commits and the advances of the mark in a server's WAL from one position
+# on: a reference each, to "commit" or "mark", where the record begins, and its
+# size.
+sub records_since
+{
+	my ($node, $lsn) = @_;
+	my $end = $node->lsn('flush');
+
+	# 15 takes an empty range for an error
+	return if $end eq $lsn;
+	return map { [ split /\|/ ] } split /\n/, $node->safe_psql(
+		'postgres', qq{
+SELECT CASE resource_manager WHEN 'XLOG' THEN 'mark' ELSE 'commit' END,
+	   start_lsn, record_length
+  FROM pg_get_wal_records_info('$lsn', '$end')
+ WHERE (resource_manager, record_type) = ('Transaction', 'COMMIT')
+	OR (resource_manager, record_type) = ('XLOG', 'FPI')
+   AND block_ref ~ '1664/0/8947'
+ ORDER BY start_lsn});
+}
+
+# ----- ids -----
+
+# Inserts rows with ids; returns the number of the batch, the times that its
+# ids begin and end at (in seconds since 1970), and its newest id.
+sub insert_batch
+{
+	my ($node, $count) = @_;
+	my $number = ++$batches;
+
+	$count //= BATCH;
+	$node->safe_psql('postgres',
+		"INSERT INTO orders (batch) SELECT $number FROM generate_series(1, $count)"
+	);
+	return newest_batch($node);
+}
+
+# The same of the newest batch in a server's data.
+sub newest_batch
+{
+	my ($node) = @_;
+	my %batch;
+
+	@batch{qw(number begin end newest)} = split /\|/, $node->safe_psql(
+		'postgres', q{
+SELECT batch, extract(epoch FROM snowflake_timestamp(min(id))),
+	   extract(epoch FROM snowflake_timestamp(max(id))), max(id)
+  FROM orders WHERE batch = (SELECT max(batch) FROM orders) GROUP BY batch});
+	return \%batch;
+}
+
+# A commit of no id: its time is the clock's.
+sub insert_other_row
+{
+	my ($node) = @_;
+
+	$node->safe_psql('postgres', 'INSERT INTO orders VALUES (0, 0)');
+	return;
+}
+
+# Has a server issue ids until they are later than a batch, beginning with its
+# clock before it; or with the clock as it is.  Returns how many ids it issued.
+sub pass_batch
+{
+	my ($node, $batch, %how) = @_;
+	my $number = ++$batches;
+	my $until = time + 60;
+
+	move_clock($node, $batch->{begin} - 0.1 - time) unless $how{right_clock};
+
+	# a clock that is too far behind is refused, until it has come far enough
+	for (;;)
+	{
+		my ($rc, $stdout, $stderr) = $node->psql('postgres',
+			"\\set VERBOSITY verbose\nCALL insert_until($number, $batch->{end})");
+		last if $rc == 0;
+		die "no ids: $stderr\n"
+		  if $stderr !~ /ERROR:  55000:/ || time > $until;
+		usleep(20_000);
+	}
+	return $node->safe_psql('postgres',
+		"SELECT count(*) FROM orders WHERE batch = $number");
+}
+
+# How many ids of a server's data came more than once.
+sub duplicates_in
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres',
+		'SELECT count(id) - count(DISTINCT id) FROM orders WHERE id <> 0');
+}
+
+# Tests that a server whose data has a batch issues none of its ids again,
+# while its clock passes the times of the batch, and that it does issue ids.
+sub is_unique_after
+{
+	my ($node, $batch, $what, %how) = @_;
+
+	is( $node->safe_psql('postgres',
+			"SELECT count(*) > 0 FROM orders WHERE batch = $batch->{number}"),
+		't',
+		"$what: the batch is in the data");
+	my $count = pass_batch($node, $batch, %how);
+	cmp_ok($count, '>', 0, "$what: ids are issued");
+	my $duplicates = duplicates_in($node);
+	is($duplicates, 0, "$what: no id came twice");
+	note "$what: $duplicates duplicates, $count ids issued again";
+	return;
+}
+
+# Tests that a server issues an id at once.
+sub first_id_at_once
+{
+	my ($node, $what, $limit_s) = @_;
+	my ($id, $seconds) = eval { first_id($node, 5) };
+
+	return fail("$what: an id is issued: $@") unless defined $id;
+	cmp_ok($seconds, '<', $limit_s // 1, "$what: an id is issued at once");
+	note sprintf '%s: first id after %.0f ms', $what, 1000 * $seconds;
+	return $id;
+}
+
+1;
