@@ -1,0 +1,448 @@
+# The page of the high-water mark: what is in it, and what becomes of a page
+# that is torn, lost, deleted, damaged, of another cluster, of a newer version,
+# or of another layout.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::stat;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeRecovery;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+use constant {
+	AHEAD_S => 20,
+	BITS_BELOW_TICK => 22,
+	HEADER_SIZE => 24,            # of PostgreSQL, before the contents
+	OLD_ID => 910499571847892992
+};
+
+# Replaces some of a page's bytes: their offset in the contents, and a pack()
+# template with its values.
+sub with_field
+{
+	my ($page, $offset, @packed) = @_;
+	my $bytes = pack shift @packed, @packed;
+
+	substr($page, HEADER_SIZE + $offset, length $bytes) = $bytes;
+	return $page;
+}
+
+sub page_bytes
+{
+	my ($node) = @_;
+	return PostgreSQL::Test::Utils::slurp_file(mark_file($node));
+}
+
+# Ids by a clock that is ahead.
+sub insert_ahead
+{
+	my ($node, $ahead_s) = @_;
+
+	move_clock($node, $ahead_s // AHEAD_S);
+	my $batch = insert_batch($node);
+	move_clock($node, 0);
+	return $batch;
+}
+
+subtest 'what is in the page' => sub {
+	my $node = new_server('contents', 'snowflake.datacenter_id = 3');
+
+	start_server($node);
+	$node->safe_psql('postgres', 'SELECT snowflake_worker_id(' . OLD_ID . ')');
+	ok(!-e mark_file($node), 'there is none before the first id');
+	my $batch = insert_batch($node);
+	my $system_identifier = $node->safe_psql('postgres',
+		'SELECT system_identifier FROM pg_control_system()');
+	$node->stop;
+	my $bytes = page_bytes($node);
+	my $page = read_page($node);
+	my $lower = unpack 'S', substr($bytes, 12, 2);
+
+	is(length $bytes, 8192, 'one block');
+	is(sprintf('%04o', stat(mark_file($node))->mode & 07777), '0600', 'its mode');
+	is(sprintf('%X', $page->{magic}), '534E464C', 'magic');
+	is($page->{version}, 1, 'version');
+	ok(seal_page($bytes) eq $bytes, 'the checksum is CRC-32C');
+	is( join('/', @$page{qw(tick_bits datacenter_bits worker_bits sequence_bits)}),
+		'41/5/5/12', 'layout');
+	is($page->{tick_us}, 1000, 'tick');
+	is($page->{system_identifier}, $system_identifier, 'system identifier');
+	is($page->{lease_worker_id}, -1, 'no lease');
+	is($page->{entry_count}, 1, 'one node');
+	is($lower, HEADER_SIZE + 192 + 24, 'pd_lower is behind the last entry');
+	ok(defined mark_of($page, 7, 3), 'the node is in it');
+	my $newest_tick = $batch->{newest} >> BITS_BELOW_TICK;
+	cmp_ok(mark_of($page, 7, 3), '>', $newest_tick, 'the mark is after all ids');
+	cmp_ok(mark_of($page, 7, 3), '<=', $newest_tick + 200 + 1,
+		'by two intervals at most');
+
+	# without ids, nothing is written
+	start_server($node);
+	$node->safe_psql('postgres', 'SELECT 1');
+	$node->stop;
+	ok(page_bytes($node) eq $bytes, 'who issues nothing writes nothing');
+
+	# the page of a cluster of this kind may have come from elsewhere, with a
+	# position in the WAL that this cluster is not at yet
+	substr(my $copied = $bytes, 0, 8) = pack 'L2', 0x7F, 0x1000;
+	write_page($node, $copied);
+	start_server($node);
+	insert_batch($node, 10);
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	is(unpack('L', page_bytes($node)), 0, 'a page ahead of the WAL is logged anew');
+	crash($node);
+	start_server($node);
+	insert_batch($node, 10);
+	is(duplicates_in($node), 0, 'and recovered');
+	end_servers($node);
+};
+
+# WAL has the whole page, if it has been logged since the last checkpoint.
+my %torn = (
+	'first half zeroed' => sub { "\0" x 4096 . substr($_[0], 4096) },
+	'second half zeroed' => sub { substr($_[0], 0, 4096) . "\0" x 4096 },
+	'first sector older' => sub { substr($_[1], 0, 512) . substr($_[0], 512) },
+	'128 bytes newer' => sub { substr($_[0], 0, 128) . substr($_[1], 128) },
+	'zeroed' => sub { "\0" x 8192 },
+	'noise' => sub { pack 'C*', map { int rand 256 } 1 .. 8192 },
+	'cut off' => sub { substr($_[0], 0, 4096) },
+	'empty' => sub { '' },
+	'lost' => sub { undef });
+for my $is_checksummed (0, 1)
+{
+	my $kind = $is_checksummed ? ', with checksums' : '';
+	subtest "a page that a crash has torn$kind" => sub {
+		my $node = new_server("torn$is_checksummed",
+			$is_checksummed ? () : 'full_page_writes = off');
+
+		command_ok(
+			[ 'pg_checksums', '--enable', '--no-sync', '-D', $node->data_dir ],
+			'checksums enabled')
+		  if $is_checksummed;
+		start_server($node);
+		my $ahead_s = 0;
+		for my $what (sort keys %torn)
+		{
+			next if $is_checksummed && $what =~ /sector|newer|noise|empty/;
+			insert_batch($node, 10);
+			$node->safe_psql('postgres', 'CHECKPOINT');
+			my $old = page_bytes($node);
+			$ahead_s += 2;
+			my $batch = insert_ahead($node, $ahead_s);
+			crash($node);
+			my $bytes = $torn{$what}->(page_bytes($node), $old);
+			defined $bytes ? write_page($node, $bytes) : unlink mark_file($node);
+			start_server($node);
+			is_unique_after($node, $batch, $what);
+			move_clock($node, $ahead_s);
+		}
+		end_servers($node);
+	};
+}
+
+# What is left then is the time of the last checkpoint, in pg_control.
+for my $how ('after a clean stop', 'after a crash')
+{
+	subtest "the file is deleted $how" => sub {
+		my $node = new_server($how =~ s/\W/_/gr, 'snowflake.clock_tolerance = 5s');
+
+		start_server($node);
+		my $batch = insert_ahead($node, 60);
+		move_clock($node, 61);
+		if ($how =~ /clean/)
+		{
+			$node->stop;
+		}
+		else
+		{
+			# nothing is issued after the checkpoint
+			$node->safe_psql('postgres', 'CHECKPOINT');
+			crash($node);
+		}
+		unlink mark_file($node) or die $!;
+		move_clock($node, 0);
+		start_server($node);
+		is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
+			'55000', 'refused while the clock is before the last checkpoint');
+		is_unique_after($node, $batch, 'deleted');
+		ok(-e mark_file($node), 'there is a new file');
+		end_servers($node);
+	};
+}
+
+# The same for a worker id that is taken up only after the file is there again.
+subtest 'the file is deleted, and the worker id changes twice' => sub {
+	my $node = new_server('deleted_twice', "include 'case.conf'");
+
+	write_case($node, 'snowflake.worker_id = 8');
+	start_server($node);
+	my $batch = insert_ahead($node, 4);
+	move_clock($node, 5.5);
+	$node->stop;
+	unlink mark_file($node) or die $!;
+	for my $worker_id (7, 8)
+	{
+		write_case($node, "snowflake.worker_id = $worker_id");
+		start_server($node);
+		$worker_id == 8
+		  ? is_unique_after($node, $batch, 'the first worker id')
+		  : insert_batch($node, 10);
+		move_clock($node, 0);
+		$node->stop;
+	}
+	end_servers($node);
+};
+
+subtest 'the files of two clusters swapped' => sub {
+	my @nodes = (
+		new_server('one', "include 'case.conf'"),
+		PostgreSQL::Test::Cluster->new('two'));
+	my @batches;
+
+	# a cluster of its own; all others here have one system identifier
+	$nodes[1]->init(extra =>
+		  [ $nodes[1]->pg_version >= 18 ? '--no-data-checksums' : () ]);
+	$nodes[1]->append_conf(
+		'postgresql.conf', q{
+shared_preload_libraries = 'snowflake'
+snowflake.clock_tolerance = 60s
+include 'case.conf'
+});
+	move_clock($nodes[1], 0);
+	write_case($nodes[1], 'snowflake.worker_id = 7');
+	start_server($nodes[1]);
+	make_table($nodes[1]);
+	$nodes[1]->stop;
+
+	# ids of the very second of the last checkpoint, which pg_control has
+	# without its fraction
+	for my $i (0, 1)
+	{
+		my $node = $nodes[$i];
+		my $second = int(time) + 5 + 2 * $i;
+
+		for my $worker_id (8, 7)
+		{
+			write_case($node, "snowflake.worker_id = $worker_id");
+			start_server($node);
+			$batches[$i]{$worker_id} = insert_ahead($node, $second + 0.2 - time);
+			move_clock($node, $batches[$i]{$worker_id}{end} + 0.05 - time);
+			$node->stop;
+		}
+	}
+	my @pages = map { page_bytes($_) } @nodes;
+	for my $i (0, 1)
+	{
+		my $node = $nodes[$i];
+
+		write_page($node, $pages[ 1 - $i ]);
+		for my $worker_id (7, 8)
+		{
+			write_case($node, "snowflake.worker_id = $worker_id");
+			move_clock($node, 0);
+			start_server($node);
+			is_unique_after($node, $batches[$i]{$worker_id},
+				$node->name . ", worker id $worker_id");
+			$node->stop;
+		}
+	}
+	end_servers(@nodes);
+};
+
+# More nodes than a page has room for.
+subtest 'twenty worker ids, one after the other' => sub {
+	my $node = new_server('many', "include 'case.conf'");
+	my %batch;
+
+	for my $worker_id (0 .. 19)
+	{
+		write_case($node, "snowflake.worker_id = $worker_id");
+		start_server($node);
+		move_clock($node, AHEAD_S - $worker_id / 4);
+		$batch{$worker_id} = insert_batch($node, 2000);
+		$node->stop;
+	}
+	my $page = read_page($node);
+	is($page->{entry_count}, 16, 'sixteen entries');
+	cmp_ok($page->{floor}, '>', 0, 'and a floor');
+	for my $worker_id (0 .. 19)
+	{
+		my $begin = mark_of($page, $worker_id) // $page->{floor};
+		cmp_ok($begin, '>', $batch{$worker_id}{newest} >> BITS_BELOW_TICK,
+			"worker id $worker_id begins after its ids");
+	}
+	for my $worker_id (19, 0, 1)
+	{
+		write_case($node, "snowflake.worker_id = $worker_id");
+		start_server($node);
+		is_unique_after($node, $batch{$worker_id}, "worker id $worker_id");
+		$node->stop;
+	}
+	end_servers($node);
+};
+
+# ----- a page that is not understood -----
+
+my $node = new_server('main', "include 'case.conf'", 'log_statement = none');
+my $file = mark_file($node);
+write_case($node, '');
+start_server($node);
+my $newest = insert_batch($node, 1000)->{newest};
+$node->stop;
+my $sound = page_bytes($node);
+
+# Tests that the server starts, serves everything else, and issues no id, while
+# a page is in the place of the mark's; returns the SQLSTATE, message and hint.
+sub refusal_with
+{
+	my ($bytes, $what, @settings) = @_;
+	my $offset = -s $node->logfile;
+
+	write_case($node, @settings);
+	write_page($node, $bytes) if defined $bytes;
+	start_server($node);
+	ok( wait_for(
+			sub {
+				PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset) =~
+				  /(?:LOG|ERROR):  .*(?:snowflake ids|global\/8947)/;
+			},
+			5),
+		"$what: the log says so before a session asks");
+	my @refusal =
+	  sqlstate_of($node, "SET statement_timeout = '5s'; SELECT snowflake_nextval()");
+	isnt($refusal[0], '', "$what: no id");
+	isnt($refusal[2] // '', '', "$what: a hint");
+	is($node->safe_psql('postgres', 'SELECT count(*) > 0 FROM orders'),
+		't', "$what: the server serves everything else");
+	$node->stop;
+	ok(page_bytes($node) eq $bytes, "$what: the page is left as it is")
+	  if defined $bytes;
+	return @refusal;
+}
+
+subtest 'a damaged page' => sub {
+	my %fields = (
+		magic => 0, version => 4, checksum => 8, entry_count => 12,
+		tick_bits => 16, sequence_bits => 28, tick_us => 32, epoch => 40,
+		system_identifier => 48, floor => 56, holder => 64,
+		lease_worker_id => 148, fence => 176, registry => 184,
+		entry_worker_id => 196, mark => 200, lead => 208);
+
+	for my $field (sort keys %fields)
+	{
+		my $at = HEADER_SIZE + $fields{$field};
+		my $bytes = $sound;
+
+		substr($bytes, $at, 1) =
+		  chr(ord(substr($bytes, $at, 1)) ^ (1 << int rand 8));
+		my ($state, $message) = refusal_with($bytes, "$field flipped");
+		like($state, $field eq 'version' ? qr/XX001|0A000/ : qr/^XX001$/,
+			"$field flipped: SQLSTATE");
+		like($message, qr/^snowflake ids cannot be issued because the page/,
+			"$field flipped: message");
+	}
+	my %others = (
+		'zeroed' => "\0" x 8192,
+		'noise' => pack('C*', map { int rand 256 } 1 .. 8192),
+		'first half zeroed' => "\0" x 4096 . substr($sound, 4096),
+		'cut off' => substr($sound, 0, 4096),
+		'too many entries' =>
+		  seal_page(with_field($sound, 12, 'L', 17)),
+		'very many entries' => with_field($sound, 12, 'L', 0x10000000));
+	for my $what (sort keys %others)
+	{
+		is((refusal_with($others{$what}, $what))[0], 'XX001', "$what: SQLSTATE");
+	}
+};
+
+subtest 'a newer version' => sub {
+	my ($state, $message) = refusal_with(
+		seal_page(with_field($sound, 4, 'L', 2)), 'newer version');
+	is($state, '0A000', 'SQLSTATE');
+	like($message, qr/of a newer version/, 'message');
+};
+
+SKIP:
+{
+	skip 'root may read everything', 1 if $> == 0;
+	subtest 'a file that cannot be read' => sub {
+		write_page($node, $sound);
+		chmod 0, $file;
+		like((refusal_with(undef, 'mode 000'))[0], qr/42501|58030/, 'SQLSTATE');
+		chmod 0600, $file;
+		ok(page_bytes($node) eq $sound, 'the page is left as it is');
+	};
+}
+
+subtest 'zero_damaged_pages, with checksums' => sub {
+	write_page($node, $sound);
+	command_ok(
+		[ 'pg_checksums', '--enable', '--no-sync', '-D', $node->data_dir ],
+		'checksums enabled');
+	my $summed = page_bytes($node);
+	for my $settings ('zero_damaged_pages = on', 'ignore_checksum_failure = on',
+		'zero_damaged_pages = off')
+	{
+		is( (refusal_with(
+					with_field($summed, 200, 'q', 1), $settings, $settings))[0],
+			'XX001', "$settings: SQLSTATE");
+	}
+	write_page($node, $summed);
+	command_ok([ 'pg_checksums', '--disable', '--no-sync', '-D', $node->data_dir ],
+		'checksums disabled');
+};
+
+# Accepted only if every id that can be made now is above every id that the
+# page allows to exist.
+subtest 'another layout or epoch' => sub {
+	my @cases = (
+		[ 'half the ids', 0, "snowflake.layout = '42/4/5/12'" ],
+		[ 'a later epoch', 0, "snowflake.epoch = '2015-01-01 00:00:00+00'" ],
+		[ 'a longer tick', 0, "snowflake.layout = '41/5/5/12\@10ms'" ],
+		[ 'an earlier epoch', 1, "snowflake.epoch = '2000-01-01 00:00:00+00'" ],
+		[   'more bits below the tick', 1,
+			"snowflake.epoch = '2000-01-01 00:00:00+00'",
+			"snowflake.layout = '40/5/5/13'" ],
+		[   'not less than what they were', 0,
+			"snowflake.epoch = '2000-01-01 00:00:00+00'" ]);
+
+	write_page($node, $sound);
+	for my $case (@cases)
+	{
+		my ($what, $is_accepted, @settings) = @$case;
+
+		if ($is_accepted)
+		{
+			write_case($node, @settings);
+			start_server($node);
+			is( $node->safe_psql('postgres',
+					"SELECT min(id) > $newest FROM snowflake_nextvals(100) AS id"),
+				't',
+				"$what: accepted, and all ids are above those before");
+			$newest = $node->safe_psql('postgres', 'SELECT snowflake_nextval()');
+			$node->stop;
+			next;
+		}
+		my $bytes = page_bytes($node);
+		my ($state, $message, $hint) = refusal_with($bytes, $what, @settings);
+		is($state, '22023', "$what: SQLSTATE");
+		like($message,
+			qr/with the present "snowflake.layout" and "snowflake.epoch"/,
+			"$what: message");
+		like($hint, qr/4[01]\/5\/5\/1[23]/, "$what: the hint names the layout");
+	}
+	write_case($node,
+		"snowflake.epoch = '2000-01-01 00:00:00+00'",
+		"snowflake.layout = '40/5/5/13'");
+	start_server($node);
+	cmp_ok($node->safe_psql('postgres', 'SELECT snowflake_nextval()'),
+		'>', $newest, 'with the layout put back, ids go on');
+	$node->stop;
+};
+
+done_testing();
