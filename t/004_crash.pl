@@ -100,7 +100,7 @@ sub check_ids
 sub crash_repeatedly
 {
 	my ($node, $what, $crash) = @_;
-	my $rounds = 4;
+	my $rounds = 3;
 	my @files;
 
 	for my $round (1 .. $rounds)

@@ -1,50 +1,32 @@
-# The high-water mark: what a start, a crash, a clock that is behind, a worker
-# that does not run, a disk that fails and a damaged file come to.
+# The high-water mark of a running server: what a start, a crash, a clock that
+# is behind or wrong for a moment, and a worker that does not run come to; and
+# what the mark costs.  The page itself is in t/028_mark_page.pl.
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use File::stat;
 use List::Util qw(max);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeRecovery;
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
-use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC usleep);
+use Time::HiRes qw(time usleep);
 
-my $directory = PostgreSQL::Test::Utils::tempdir();
-my $clock = "$directory/clock";
-set_clock($clock, 0);
-
-my $node = snowflake_node('main', "include 'case.conf'");
-my $file = state_file($node);
+my $node = new_server(
+	'main',
+	"include 'case.conf'",
+	'snowflake.clock_tolerance = 5s',
+	'restart_after_crash = on',
+	'log_statement = none');
 my $newest = 0;                 # of all ids issued in this test
-
-sub start
-{
-	local %ENV = (%ENV, faketime_environment($clock));
-	$node->start;
-	return;
-}
 
 sub value_of
 {
 	my ($sql) = @_;
 	return $node->safe_psql('postgres', $sql);
-}
-
-# Kills the postmaster, and waits until its children have noticed.
-sub kill_server
-{
-	my $pids = value_of(q{SELECT string_agg(pid::text, ' ') FROM pg_stat_activity});
-
-	$node->kill9;
-	for my $pid (split / /, $pids)
-	{
-		usleep(1000) while kill 0, $pid;
-	}
-	return;
 }
 
 # Takes ids and holds them against all that were issued before.
@@ -59,6 +41,14 @@ sub take_ids
 	return;
 }
 
+# The mark as seconds from the present, by the server's clock.
+sub lead_of_mark
+{
+	return value_of(
+		'SELECT extract(epoch FROM high_water_mark - clock_timestamp()) FROM snowflake_node'
+	);
+}
+
 # How long a statement takes in seconds, without psql's own start.
 sub duration_of
 {
@@ -67,349 +57,257 @@ sub duration_of
 	return (($stdout =~ /Time: ([\d.]+) ms/)[0] // die $stdout) / 1000;
 }
 
-# The mark as microseconds from the present, by the server's clock.
-sub lead_of_mark
-{
-	my $state = read_state($node);
-	return value_of(
-		"SELECT round(1000000 * extract(epoch FROM snowflake_timestamp($state->{mark}::bigint << 22) - clock_timestamp()))"
-	);
-}
-
-# The very first start.
-write_case($node, '');
-start();
-$node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
-ok(!-e $file, 'no file before the first id');
-take_ids(10, 'the first start');
-ok(-e $file, 'a file with the first id');
-is(sprintf('%04o', stat($file)->mode & 07777), '0600', 'its mode');
-cmp_ok(lead_of_mark(), '<=', 1_000_000, 'the mark leads by two intervals at most');
-is(read_state($node)->{is_clean}, 0, 'it is not clean');
-
-# A clean stop: right after the last tick.
-$node->stop;
-is(read_state($node)->{is_clean}, 1, 'a clean stop closes the file');
-is(read_state($node)->{mark}, ($newest >> 22) + 1,
-	'right after the last tick');
-start();
-cmp_ok(duration_of('SELECT snowflake_nextval()'),
-	'<', 0.2, 'after a clean stop there is no wait');
-take_ids(10, 'after a clean stop');
-
-# An idle start and stop leaves the file as it is.
-$node->stop;
-my $before = PostgreSQL::Test::Utils::slurp_file($file);
-start();
-$node->stop;
-is(PostgreSQL::Test::Utils::slurp_file($file),
-	$before, 'who issues nothing writes nothing');
-
-# Crashes: after the mark, soon, and without an error, whatever the policy.
-# The long interval leaves something to wait for when the server is back.
-for my $settings (
-	'snowflake.clock_policy = wait',
-	"snowflake.clock_policy = wait\nsnowflake.clock_tolerance = 0\nsnowflake.high_water_interval = 3s",
-	"snowflake.clock_policy = error\nsnowflake.high_water_interval = 3s",
-	"snowflake.clock_policy = advance\nsnowflake.clock_tolerance = 100\nsnowflake.high_water_interval = 3s")
-{
-	write_case($node, $settings);
-	start();
-	take_ids(2000, "$settings: before");
-	my $mark = read_state($node)->{mark};
-	kill_server();
-	start();
-	my $accepting = clock_gettime(CLOCK_MONOTONIC);
-	take_ids(1, "$settings: after the postmaster was killed");
-	my $seconds = clock_gettime(CLOCK_MONOTONIC) - $accepting;
-	cmp_ok($newest >> 22, '>=', $mark, 'it is of a tick after the mark');
-	cmp_ok($seconds, '<', $settings =~ /interval/ ? 6.5 : 1.5,
-		'it comes soon');
-	note sprintf('first id %.0f ms after the start', 1000 * $seconds);
-	$node->stop;
-}
-write_case($node, '');
-
-# The clock is behind at the start: the rules as if it had been running.
-start();
-take_ids(100, 'before the clock steps back');
-kill_server();
-set_clock($clock, -3);
-start();
-my $waited = duration_of('SELECT snowflake_nextval()');
-cmp_ok($waited, '>', 1.5, 'a clock 3 s behind at the start is waited for');
-cmp_ok($waited, '<', 4.5, 'and no longer');
-take_ids(100, 'after the wait');
-$node->stop('immediate');
-is(read_state($node)->{mark}, ($newest >> 22) + 1,
-	'an immediate stop closes the file too');
-set_clock($clock, -3600);
-start();
-my $began = clock_gettime(CLOCK_MONOTONIC);
-my ($state, $message, $hint) =
-  sqlstate_of($node, 'SELECT snowflake_nextval()');
-is($state, '55000', 'a clock an hour behind at the start is refused');
-like($message, qr/behind the last snowflake id/, 'message');
-is(value_of('SELECT snowflake_worker_id(910499571847892992)'),
-	25, 'decoding goes on');
-set_clock($clock, 0);
-take_ids(100, 'when the clock is back');
-
-# The same when the file was closed with the clock behind already.
-set_clock($clock, -3600);
-$node->stop;
-start();
-($state) = sqlstate_of($node,
-	"SET statement_timeout = '3s'; SELECT snowflake_nextval()");
-is($state, '55000', 'a clock an hour behind before and after a stop is refused');
-set_clock($clock, 0);
-take_ids(100, 'when the clock is back again');
-
-# A backend's crash with the clock behind.
-$node->append_conf('postgresql.conf', 'restart_after_crash = on');
-$node->reload;
-set_clock($clock, -2);
-my $backend = IPC::Run::start(
-	[ 'psql', '-XAtqc', 'SELECT pg_sleep(100)', $node->connstr('postgres') ],
-	'<', \undef, '>', \my $out, '2>', \my $err);
-$node->poll_query_until('postgres',
-	"SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'pg_sleep.100' AND pid <> pg_backend_pid()");
-my $offset = -s $node->logfile;
-kill 'KILL',
-  value_of(
-	"SELECT pid FROM pg_stat_activity WHERE query ~ 'pg_sleep.100' AND pid <> pg_backend_pid()"
-  );
-$backend->finish;
-$node->wait_for_log(qr/database system is ready to accept connections/,
-	$offset);
-$node->poll_query_until('postgres', 'SELECT true');
-take_ids(100, 'after the crash of a backend with the clock behind');
-set_clock($clock, 0);
-
-# The worker writes while ids are issued, and only then.
 sub worker_pid
 {
 	$node->poll_query_until('postgres',
 		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'snowflake high-water mark'"
-	);
+	) or die "the worker does not run\n";
 	return value_of(
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'snowflake high-water mark'"
 	);
 }
-take_ids(10, 'before the idle time');
-usleep(1_700_000);
-my $idle = stat($file)->ctime . stat($file)->ino;
-usleep(2_500_000);
-is(stat($file)->ctime . stat($file)->ino, $idle, 'an idle server writes nothing');
 
-my %marks;
-my $until = clock_gettime(CLOCK_MONOTONIC) + 3;
-while (clock_gettime(CLOCK_MONOTONIC) < $until)
+sub median
 {
-	value_of('SELECT snowflake_nextvals(50)');
-	$marks{ read_state($node)->{mark} } = 1;
-}
-cmp_ok(scalar(keys %marks), '<=', 9, 'a busy one writes once an interval');
-cmp_ok(scalar(keys %marks), '>=', 4, 'and not less');
-note scalar(keys %marks) . ' marks in 3 s';
-
-# A stopped worker: backends move the mark.
-my $pid = worker_pid();
-kill 'STOP', $pid;
-my $mark = read_state($node)->{mark};
-usleep(1_500_000);
-take_ids(100, 'with the worker stopped');
-cmp_ok(read_state($node)->{mark}, '>', $mark, 'a backend has moved the mark');
-kill 'CONT', $pid;
-
-# A worker that is gone comes back.
-kill 'TERM', $pid;
-ok( $node->poll_query_until(
-		'postgres',
-		"SELECT pid <> $pid FROM pg_stat_activity WHERE backend_type = 'snowflake high-water mark'"
-	),
-	'a worker that ends is started again');
-take_ids(100, 'with the new worker');
-$node->stop;
-
-# A disk that fails for the state file: refused, and served again after.
-my $faults = "$directory/faults";
-mkdir $faults;
-my $library = build_fault_library($directory);
-sub fault
-{
-	my ($name, $is_on) = @_;
-	if ($is_on)
-	{
-		PostgreSQL::Test::Utils::append_to_file("$faults/$name", '');
-	}
-	else
-	{
-		unlink "$faults/$name";
-	}
-	return;
-}
-{
-	local %ENV = (%ENV, preload($library), FAULT_DIRECTORY => $faults);
-	write_case($node, 'fsync = on');
-	$node->start;
-}
-take_ids(10, 'with the faulty disk at rest');
-for my $case ([ 'full', '53100' ], [ 'broken', '58030' ])
-{
-	my ($name, $expected) = @$case;
-	fault($name, 1);
-	usleep(1_200_000);
-	$mark = read_state($node)->{mark};
-	# until the mark is reached ids may go on; then they may not
-	my @refusal = ('');
-	for (1 .. 40)
-	{
-		@refusal = sqlstate_of($node, 'SELECT snowflake_nextval()');
-		last if $refusal[0] ne '';
-		usleep(50_000);
-	}
-	is($refusal[0], $expected, "disk $name: the id is refused");
-	like($refusal[1], qr/high-water mark cannot be saved/, "disk $name: message");
-	like($refusal[2], qr/as soon as the file can be written/, "disk $name: hint");
-	is(value_of('SELECT 1'), 1, "disk $name: the server is up");
-	is(read_state($node)->{mark}, $mark, "disk $name: the mark stays");
-	fault($name, 0);
-	take_ids(100, "disk $name no more");
+	my @sorted = sort { $a <=> $b } @_;
+	return $sorted[ $#sorted / 2 ];
 }
 
-# A writer that is stuck: another one takes over, and the late one does not
-# put its old mark back.
-$pid = worker_pid();
-fault("stuck.$pid", 1);
-$until = clock_gettime(CLOCK_MONOTONIC) + 4;
-my $slowest = 0;
-while (clock_gettime(CLOCK_MONOTONIC) < $until)
+# Ends the server while sessions issue ids without a pause, starts it, and
+# returns how long the first id took from then on.
+sub first_id_under_load
 {
-	$slowest = max($slowest, duration_of('SELECT snowflake_nextvals(10)'));
+	my ($end) = @_;
+	my @sessions = map { SnowflakeSession->new($node) } 1 .. 2;
+
+	$_->ask(
+		'SELECT count(*) FROM generate_series(1, 1000000000), snowflake_nextvals(10)'
+	) for @sessions;
+	usleep(400_000);
+	$end->();
+	$_->{psql}{run}->kill_kill for @sessions;
+	start_server($node);
+	my $begin = time;
+	value_of('SELECT snowflake_nextval()');
+	return time - $begin;
 }
-cmp_ok($slowest, '<', 2, 'a stuck writer is taken over from');
-note sprintf('the slowest call took %.0f ms', 1000 * $slowest);
-$mark = read_state($node)->{mark};
-fault("stuck.$pid", 0);
-usleep(200_000);
-cmp_ok(read_state($node)->{mark}, '>=', $mark,
-	'the late writer does not put its mark back');
-take_ids(1000, 'after a stuck writer');
-cmp_ok(read_state($node)->{mark}, '>', $newest >> 22,
-	'the mark on disk is past the newest id');
-is_deeply([ glob($node->data_dir . '/snowflake.state.*') ],
-	[], 'no temporary file is left');
-$node->stop;
+
 write_case($node, '');
+start_server($node);
 
-# pg_checksums and its like do not mind the file.  From 18 on a server has
-# checksums from its start.
-if ($node->pg_version >= 18)
-{
-	command_ok([ 'pg_checksums', '--disable', '-D', $node->data_dir ],
-		'pg_checksums disables');
-}
-command_ok([ 'pg_checksums', '--enable', '-D', $node->data_dir ],
-	'pg_checksums enables');
-command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ],
-	'pg_checksums checks');
+subtest 'the first id after an end under load' => sub {
+	my %ends = (
+		'a clean stop' => [ sub { $node->stop }, 0.25 ],
+		'an immediate stop' => [ sub { $node->stop('immediate') }, 1 ],
+		'a crash' => [ sub { crash($node) }, 1 ]);
 
-# A file that does not verify: never an id, never overwritten, and the server
-# serves everything else.
-my $sound = PostgreSQL::Test::Utils::slurp_file($file);
-my $size = length $sound;
+	for my $what (sort keys %ends)
+	{
+		my ($end, $limit_s) = @{ $ends{$what} };
+		my @seconds = map { first_id_under_load($end) } 1 .. 3;
 
-sub refused_with
-{
-	my ($prepare, $expected, $what) = @_;
+		cmp_ok(median(@seconds), '<=', $limit_s, "$what: it comes soon");
+		note sprintf "$what: first id after %s ms", join ', ',
+		  map { sprintf '%.0f', 1000 * $_ } @seconds;
+		take_ids(10, $what);
+	}
+};
 
-	$prepare->();
-	$node->start;
-	my @refusal = sqlstate_of($node, 'SELECT snowflake_nextval()');
-	is($refusal[0], $expected, "$what: no id");
-	isnt($refusal[2], '', "$what: hint");
+# After the mark, and without an error, whatever the policy.  The long interval
+# leaves something to wait for when the server is back.
+subtest 'crashes under every policy' => sub {
+	my $interval = 'snowflake.high_water_interval = 500ms';
+
+	for my $settings (
+		[ 'snowflake.clock_policy = wait' ],
+		[ 'snowflake.clock_policy = wait', 'snowflake.clock_tolerance = 0', $interval ],
+		[ 'snowflake.clock_policy = error', $interval ],
+		[ 'snowflake.clock_policy = advance', 'snowflake.clock_tolerance = 100', $interval ])
+	{
+		my $what = join ', ', @$settings;
+
+		write_case($node, @$settings);
+		$node->reload;
+		usleep(200_000);
+		take_ids(2000, "$what: before");
+		my $mark =
+		  value_of('SELECT snowflake_min_id(high_water_mark) FROM snowflake_node');
+		crash($node);
+		start_server($node);
+		my $begin = time;
+		take_ids(1, "$what: after the crash");
+		cmp_ok($newest, '>=', $mark, "$what: the id is after the mark");
+		cmp_ok(time - $begin, '<', 3, "$what: it comes soon");
+	}
+	write_case($node, '');
+	$node->reload;
+
+	# past the mark that the long interval has left
+	take_ids(10, 'the short interval again');
+	usleep(1_000_000);
+};
+
+# The rules are those of a server that has been running.
+subtest 'the clock is behind at the start' => sub {
+	for my $end ('stop', 'crash')
+	{
+		take_ids(100, "$end: before the clock steps back");
+		$end eq 'stop' ? $node->stop : crash($node);
+		move_clock($node, -3);
+		start_server($node);
+		my $waited = duration_of('SELECT snowflake_nextval()');
+		cmp_ok($waited, '>', 0.5, "$end: a clock 3 s behind is waited for");
+		cmp_ok($waited, '<', 3.5, "$end: and no longer");
+		take_ids(10, "$end: after the wait");
+		move_clock($node, 0);
+	}
+	crash($node);
+	move_clock($node, -3600);
+	start_server($node);
+	my ($state, $message) = sqlstate_of($node, 'SELECT snowflake_nextval()');
+	is($state, '55000', 'a clock an hour behind is refused');
+	like($message, qr/behind the last snowflake id/, 'message');
 	is(value_of('SELECT snowflake_worker_id(910499571847892992)'),
-		25, "$what: the server is up");
+		25, 'decoding goes on');
+	move_clock($node, 0);
+	take_ids(100, 'when the clock is right');
+};
+
+subtest 'a backend crashes while the clock is behind' => sub {
+	my $session = SnowflakeSession->new($node);
+	my $offset = -s $node->logfile;
+
+	take_ids(100, 'before');
+	move_clock($node, -1);
+	kill 'KILL', $session->{pid};
+	$node->wait_for_log(qr/database system is ready to accept connections/,
+		$offset);
+	$session->{psql}{run}->kill_kill;
+	$node->poll_query_until('postgres', 'SELECT true');
+	take_ids(100, 'after');
+	move_clock($node, 0);
+};
+
+subtest 'an hour ahead, and the way out' => sub {
+	move_clock($node, 3600);
+	my $ahead = value_of('SELECT snowflake_nextval()');
+	move_clock($node, 0);
+	is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
+		'55000', 'refused when the clock is right');
+	write_case($node, 'snowflake.worker_id = 9');
 	$node->stop;
+	start_server($node);
+	my $id = first_id_at_once($node, 'an unused worker_id');
+	is(value_of("SELECT snowflake_worker_id($id)"), 9, 'it is in the id');
+	cmp_ok($id, '<', $ahead, 'and the id is of now');
+	$newest = $id;
+};
+
+# ----- what it costs -----
+
+subtest 'WAL while ids are issued, and while they are not' => sub {
+	my $lsn = $node->lsn('flush');
+	my $writes = 'SELECT high_water_writes FROM snowflake_stat';
+	my $before = value_of($writes);
+
+	my $busy_s = duration_of(
+		'SELECT count(*) FROM (SELECT snowflake_nextval(), pg_sleep(0.01) FROM generate_series(1, 200)) AS s'
+	);
+	usleep(300_000);
+	my @records = grep { $_->[0] eq 'mark' } records_since($node, $lsn);
+	my $per_second = @records / $busy_s;
+	my $largest = max(map { $_->[2] } @records);
+	is(value_of($writes) - $before, scalar(@records),
+		'snowflake_stat counts the records');
+	cmp_ok($per_second, '>', 5, 'an advance an interval');
+	cmp_ok($per_second, '<', 12, 'and not more');
+	cmp_ok($largest, '<', 400, 'of some 300 bytes');
+	note sprintf '%.1f records a second of %d bytes', $per_second, $largest;
+
+	$lsn = $node->lsn('flush');
+	usleep(1_500_000);
+	is(scalar(grep { $_->[0] eq 'mark' } records_since($node, $lsn)),
+		0, 'an idle server logs none');
+};
+
+# ----- the worker -----
+
+subtest 'a worker that does not run' => sub {
+	my $pid = worker_pid();
+
+	kill 'STOP', $pid;
+	for (1 .. 4)
+	{
+		usleep(300_000);
+		take_ids(100, 'with the worker stopped');
+		is( value_of(
+				"SELECT high_water_mark > snowflake_timestamp($newest) FROM snowflake_node"
+			),
+			't', 'a session has moved the mark');
+	}
+	kill 'CONT', $pid;
+	kill 'TERM', $pid;
+	take_ids(100, 'with the worker terminated');
+	ok( $node->poll_query_until(
+			'postgres',
+			"SELECT pid <> $pid FROM pg_stat_activity WHERE backend_type = 'snowflake high-water mark'"
+		),
+		'it is started again');
+	take_ids(100, 'with the new worker');
+	crash($node);
+	start_server($node);
+	take_ids(100, 'after a crash');
+};
+
+# ----- a clock that is wrong for a moment -----
+
+# Tests that the mark is where the ids are, in memory and after a crash.
+sub is_not_ahead
+{
+	my ($what) = @_;
+
+	take_ids(10, $what);
+	cmp_ok(lead_of_mark(), '<', 5, "$what: the mark has stayed with the ids");
+	crash($node);
+	start_server($node);
+	first_id_at_once($node, "$what, after a crash");
+	take_ids(10, "$what, after a crash");
 	return;
 }
 
-sub write_file
-{
-	my ($bytes) = @_;
-	open my $fh, '>:raw', $file or die "$file: $!";
-	print $fh $bytes;
-	close $fh or die "$file: $!";
-	return;
-}
+subtest 'a clock that is an hour ahead for a moment' => sub {
+	my $issue = 'SELECT count(*) FROM snowflake_nextvals(2000000)';
 
-# of the lease, which is empty here, one byte in eight will do; and of all of
-# it where this is run once more with other settings
-my $few = defined $ENV{TEMP_CONFIG};
-for my $i (
-	grep { !$few && ($_ < 72 || $_ >= $size - 8) || $_ % 8 == 0 }
-	0 .. $size - 1)
-{
-	my $bytes = $sound;
-	substr($bytes, $i, 1) =
-	  chr(ord(substr($bytes, $i, 1)) ^ (1 << int rand 8));
-	refused_with(sub { write_file($bytes) }, 'XX001', "byte $i flipped");
-	is(PostgreSQL::Test::Utils::slurp_file($file),
-		$bytes, "byte $i flipped: the file is left as it is");
-}
-for my $length (0, 1, 4, 8, 12, 40, $size - 4, $size - 1)
-{
-	refused_with(sub { write_file(substr($sound, 0, $length)) },
-		'XX001', "truncated at $length");
-}
-refused_with(sub { write_file($sound . "\0") }, 'XX001', 'one byte too long');
-refused_with(sub { write_file($sound x 200) }, 'XX001', 'much too long');
-refused_with(sub { write_file($sound); chmod 0, $file; },
-	'58030', 'unreadable');
-chmod 0600, $file;
-refused_with(sub { unlink $file; mkdir $file; }, '58030', 'a directory');
-rmdir $file;
-my $newer = $sound;
-substr($newer, 4, 4) = pack 'L', 2;
-refused_with(sub { write_file(seal_state($newer)) }, '0A000', 'a newer version');
-is(seal_state($sound), $sound, 'the checksum is CRC-32C');
+	take_ids(10, 'before');
+	usleep(300_000);
+	move_clock($node, 3600);
+	$node->reload;                # wakes the worker up
+	usleep(300_000);
+	move_clock($node, 0);
+	is_not_ahead('while nothing is issued');
 
-# The sound file again; and one that a crash left temporary files beside.
-write_file($sound);
-PostgreSQL::Test::Utils::append_to_file("$file.77.tmp", 'half');
-$node->start;
-take_ids(100, 'with the sound file again');
-ok(!-e "$file.77.tmp", 'what a killed writer left is removed');
+	glitch_clock($node, worker_pid(), 3600, 1);
+	value_of($issue);
+	glitch_clock($node, 0, 0);
+	is_not_ahead('for the worker alone');
+
+	# each third or seventh reading of the session's: never twice running
+	for my $every (3, 7)
+	{
+		my $session = SnowflakeSession->new($node);
+
+		$session->value('SELECT snowflake_nextval()');
+		glitch_clock($node, $session->{pid}, 3600, $every);
+		$session->rows($issue);
+		my $id = $session->value('SELECT max(id) FROM snowflake_nextvals(1000) AS id');
+		glitch_clock($node, 0, 0);
+		$session->quit;
+		is(value_of("SELECT snowflake_timestamp($id) < clock_timestamp() + interval '1 s'"),
+			't', "each $every. reading: no id is ahead");
+		is_not_ahead("for each $every. reading of a session");
+	}
+};
+
 $node->stop;
-
-# A changed layout or epoch: accepted only if no id can repeat.
-for my $case (
-	[ "snowflake.epoch = '2010-11-04 01:42:54.657+00'\nsnowflake.layout = '42/4/5/12'", 0, 'half the ids' ],
-	[ "snowflake.epoch = '2015-01-01 00:00:00+00'", 0, 'a later epoch' ],
-	[ "snowflake.layout = '41/5/5/12\@10ms'", 0, 'a longer tick' ],
-	[ "snowflake.epoch = '2000-01-01 00:00:00+00'", 1, 'an earlier epoch' ],
-	[ "snowflake.epoch = '2000-01-01 00:00:00+00'\nsnowflake.layout = '40/5/5/13'", 1, 'more bits below the tick' ],
-	[ "snowflake.epoch = '2000-01-01 00:00:00+00'\nsnowflake.layout = '41/5/5/12'", 0, 'not less than what they were' ])
-{
-	my ($settings, $is_accepted, $what) = @$case;
-	write_case($node, $settings);
-	$offset = -s $node->logfile;
-	is($node->start(fail_ok => 1), $is_accepted, "$what: accepted or not");
-	if ($is_accepted)
-	{
-		take_ids(100, $what);
-		$node->stop;
-	}
-	else
-	{
-		my $log = PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset);
-		like($log,
-			qr/FATAL:  parameters "snowflake.layout" and "snowflake.epoch" cannot be changed/,
-			"$what: message");
-		like($log, qr/DETAIL:  The smallest id that they make now is \d+, and ids up to \d+/,
-			"$what: both values");
-	}
-}
 
 done_testing();
