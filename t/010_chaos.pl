@@ -24,16 +24,18 @@
 #           with replication that is synchronous or is not.
 #   ending  How the old primary ends.
 #   lead    How far ids are ahead of clocks then.
-#   clock   The new server's clock: right, slower, or wrong by up to an hour.
+#   clock   The new server's clock: right, slower, or wrong by up to an hour,
+#           behind for a while or ahead for good.
 #   node    The worker id: the same, a new one, or one of an earlier server.
-#   after   The new server crashes at once, or it has no worker.
+#   after   The new server crashes at once; or it has no worker, and may be
+#           restarted soon.
 #   old     What becomes of the old primary: a standby by pg_rewind, or nothing.
 #
 # Thereby ids may be lost with the old primary, and they alone may come again.
 # Kept are the ids that
 #
 #   - are in the data of the server that goes on,
-#   - a client had received before some commit that this server has replayed,
+#   - a client had received before another one asked for one of these,
 #   - a client had received at all, if the clients were paused and the server
 #     had replayed everything; or if a standby took over from a primary that
 #     was stopped in order,
@@ -69,7 +71,6 @@ use Time::HiRes qw(time usleep);
 use constant {
 	HOUR => 3600,
 	SLOWEST_CLOCK_S => 3,
-	INFINITY => 9**9**9,
 
 	# how soon a new worker id gets its first id, on a machine that is busy
 	PROMPT_S => 10,
@@ -88,8 +89,8 @@ my %deck = (
 	back_by_s => 2,
 	back_beyond_tolerance => 1,
 	back_by_an_hour => 1,
+	ahead => 1,
 	forward => 1,
-	ahead_by_an_hour => 1,
 	backend_killed => 2,
 	worker_killed => 1,
 	worker_stopped => 1,
@@ -115,8 +116,8 @@ my %take_over_decks = (
 	  { promotion => 2, no_signal => 2, restartpoint => 1, no_library => 2 },
 	load => { nothing => 1, synchronous => 1, asynchronous => 2 },
 	ending => { immediate => 2, killed => 1, fast => 1 },
-	lead => { none => 2, by_policy => 1, hour => 1 },
-	clock => { right => 1, slower => 2, hour_behind => 2, hour_ahead => 1 },
+	lead => { none => 2, by_policy => 1, with_clock => 1, corrected => 1 },
+	clock => { right => 1, slower => 2, behind => 3, ahead => 1 },
 	node => { same => 4, new => 1, former => 1 },
 	after => { nothing => 2, crash => 2, no_worker => 1 },
 	old => { discarded => 1, rewound => 1 });
@@ -248,6 +249,12 @@ sub remember_newest
 	$newest_of_worker{$worker_number} =
 	  max($newest_of_worker{$worker_number}, primary_time() + $lead_s);
 	return;
+}
+
+# Up to an hour, of any order of magnitude.
+sub some_seconds
+{
+	return HOUR**rand() - 1 + rand 0.1;
 }
 
 sub move_clock
@@ -666,9 +673,9 @@ sub forward
 
 # Ids go ahead with the clock.  The way out is a new worker id, or a clock that
 # stays ahead.
-sub ahead_by_an_hour
+sub ahead
 {
-	my $ahead_s = rand HOUR;
+	my $ahead_s = some_seconds();
 
 	step_clock($ahead_s, PATIENCE_S);
 	let_pass(0.2 + rand 0.5);
@@ -791,7 +798,7 @@ sub change_worker_id
 	my $is_new = !exists $newest_of_worker{$number};
 
 	pause_clients();
-	next_era($primary, until => INFINITY, is_other_node => 1);
+	next_era($primary, is_all => 1, is_other_node => 1);
 	remember_newest();
 	end_server($primary, (qw(fast immediate killed))[ rand 3 ]);
 	$worker_number = $number;
@@ -892,8 +899,9 @@ sub deal_take_over
 	return %how;
 }
 
-# Ids are ahead of the clock: as far as the policy allows, or by an hour, with
-# the clock.  Returns what clocks have to go forward by.
+# Ids are ahead of the clock, as far as the policy allows; or both of them are
+# ahead, and in one case only the clock is corrected.  Returns what clocks have
+# to go forward by.
 sub lead_clock
 {
 	my ($lead) = @_;
@@ -911,30 +919,23 @@ sub lead_clock
 		let_pass(0.3);
 		return 0;
 	}
-	$lead_s = rand HOUR;
+	$lead_s = some_seconds();
 	step_clock($lead_s, PATIENCE_S);
 	let_pass(0.3);
+	put_clock_in_order() if $lead eq 'corrected';
 	return $lead_s;
 }
 
-# Commits something, without any id.  Returns when that began, and an LSN that
-# comes after it.
+# Commits something, without any id.  Returns an LSN that comes after it.
 sub commit_something
 {
-	my ($when, $lsn);
+	my $output = value_when_there_is_one(
+		$primary, q{
+		SET synchronous_commit = local;
+		SELECT pg_logical_emit_message(true, 'chaos', '') IS NULL;
+		SELECT pg_current_wal_insert_lsn()});
 
-	for (;;)
-	{
-		$when = now();
-		$lsn = value_of(
-			$primary->{node}, q{
-			SET synchronous_commit = local;
-			SELECT pg_logical_emit_message(true, 'chaos', '') IS NULL;
-			SELECT pg_current_wal_insert_lsn()});
-		last if defined $lsn;
-		let_pass(0.02);
-	}
-	return ($when, $lsn =~ s/.*\n//sr);
+	return $output =~ s/.*\n//sr;
 }
 
 sub replicate_synchronously
@@ -965,46 +966,39 @@ sub commit_after
 	return $commits[ $chance * min(20, scalar @commits) ];
 }
 
-# Makes the server that is to take over, if there is none yet.  Returns it, and
-# when something began that it has in its WAL.
+# Makes the server that is to take over, if there is none yet.
 sub find_successor
 {
 	my ($how) = @_;
-	my ($origin, $server, $when, $lsn) = ($how->{origin});
+	my $server = $standby;
 
-	if ($origin eq 'backup')
-	{
-		($when) = commit_something();
-		return (backup_of($primary), $when);
-	}
-	if ($origin eq 'restore')
+	return backup_of($primary) if $how->{origin} eq 'backup';
+	if ($how->{origin} eq 'restore')
 	{
 		$server = backup_of($primary);
-		($when, $how->{restore_after}) = commit_something();
+		$how->{restore_after} = commit_something();
 		$how->{timeline} = hex substr value_when_there_is_one($primary,
 			'SELECT pg_walfile_name(pg_current_wal_insert_lsn())'), 0, 8;
-		return ($server, $when);
+		return $server;
 	}
-	if ($origin eq 'standby_backup')
+	if ($how->{origin} eq 'standby_backup')
 	{
-		# its backup begins at a checkpoint that it has replayed
-		($when) = commit_something();
-		$lsn = value_when_there_is_one($primary,
-			"CHECKPOINT;\nSELECT pg_current_wal_insert_lsn()");
-		wait_for_replay($standby, $lsn);
-		return (backup_of($standby), $when);
+		# which begins at a checkpoint that the standby has replayed
+		wait_for_replay(
+			$standby,
+			value_when_there_is_one(
+				$primary,
+				"CHECKPOINT;\nSELECT pg_current_wal_insert_lsn()"));
+		return backup_of($standby);
 	}
-
-	$server = $standby;
-	if ($origin eq 'cascade')
+	if ($how->{origin} eq 'cascade')
 	{
 		$server = backup_of($standby);
 		follow($server, $standby);
 		start_server($server);
 	}
-	($when, $lsn) = commit_something();
-	wait_for_replay($server, $lsn);
-	return ($server, $when);
+	wait_for_replay($server, commit_something());
+	return $server;
 }
 
 # Sees to the signal file and what goes with it, while the server is stopped.
@@ -1079,7 +1073,7 @@ sub clock_of_successor
 
 	$in_order += $forward_s if $how->{node} eq 'same';
 	$in_order -= rand SLOWEST_CLOCK_S if $how->{clock} eq 'slower';
-	$in_order += rand HOUR if $how->{clock} eq 'hour_ahead';
+	$in_order += some_seconds() if $how->{clock} eq 'ahead';
 	return $in_order;
 }
 
@@ -1121,14 +1115,13 @@ sub take_over
 	replicate_synchronously() if $how{load} eq 'synchronous';
 
 	# the old primary
-	my ($new, $until) = find_successor(\%how);
+	my $new = find_successor(\%how);
 	let_pass(rand 0.5);
 	commit_something() for 1 .. 2;
 	end_server($old, $how{ending});
 	remember_newest();
 	log_event("old primary ended, $how{ending}");
-	$until = INFINITY
-	  if $how{load} eq 'nothing'
+	my $is_all = $how{load} eq 'nothing'
 	  || $how{ending} eq 'fast' && $how{origin} eq 'standby';
 
 	# the new one
@@ -1156,7 +1149,11 @@ sub take_over
 	undef $standby;
 	write_parameters();
 	move_clock($new, 0);
-	step_clock(-rand HOUR, PATIENCE_S) if $how{clock} eq 'hour_behind';
+	my $behind_s =
+	    $how{clock} eq 'behind' ? some_seconds()
+	  : $how{lead} eq 'corrected' && $how{node} eq 'same' ? $forward_s
+	  : 0;
+	step_clock(-$behind_s, PATIENCE_S) if $behind_s > 0;
 	command_clients('all', $new, $era + 1) if $is_early;
 	end_recovery($new, $old, \%how);
 	log_event(sprintf 'recovered, clock %+.3f s', $new->{in_order});
@@ -1171,13 +1168,14 @@ sub take_over
 	write_replication($new, "synchronous_commit = $synchronous_commit");
 	next_era(
 		$new,
-		until => $until,
+		is_all => $is_all,
 		kind => $how{load} eq 'synchronous' ? 'insert' : '',
 		is_other_node => $worker_number != $old_worker_number);
 	command_clients('all', $new);
 	expect_prompt_id($new) if $is_new;
-	step_clock(-rand HOUR, 0.3 + rand 1) if $how{clock} eq 'hour_behind';
+	step_clock(-$behind_s, 0.3 + rand 1) if $behind_s > 0;
 	let_pass(0.3 + rand 0.3);
+	fast_stop() if $how{after} eq 'no_worker' && rand() < 0.5;
 	if ($how{old} eq 'rewound')
 	{
 		rewind($old);
@@ -1279,9 +1277,10 @@ ok($chaos->get_ids(\&tend, @clients),
 command_clients('none');
 is($chaos->wait_for_clients(@clients), 0, 'clients end without an error');
 
-next_era($primary, until => INFINITY);
+next_era($primary, is_all => 1);
 my %total =
   (ids => 0, lost => 0, disorder => 0, wrong_errors => 0, errors => {});
+$chaos->find_newest_rows($_) for @clients;
 $chaos->examine($_, \%total, \%allowed_errors) for @clients;
 $chaos->keep_other_rows;
 my $duplicates = $chaos->count_duplicates(

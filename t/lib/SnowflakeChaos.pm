@@ -89,11 +89,17 @@ sub write_conf
 sub value_of
 {
 	my ($node, $sql) = @_;
-	my ($rc, $stdout) = $node->psql(
-		'postgres', $sql,
-		timeout => 30,
-		timed_out => \my $is_late);
+	my ($rc, $stdout);
+	my $is_done = eval {
+		($rc, $stdout) = $node->psql(
+			'postgres', $sql,
+			timeout => 30,
+			timed_out => \my $is_late);
+		1;
+	};
 
+	# psql may have ended before it has read the statement
+	die $@ unless $is_done || $@ =~ /Broken pipe/;
 	return defined $rc && $rc == 0 ? $stdout : undef;
 }
 
@@ -256,7 +262,7 @@ sub entry_of
 
 # A long-lived process that drives psql, and writes what it receives into a
 # file of its own: ids, "! SQLSTATE message", "= era", "@ time what", and after
-# a batch "+ time", which is now() when all of it had been received.
+# a batch "+ begin end", by now(): when it was sent and when it was received.
 sub run_client
 {
 	my ($self, $number, $kind, $control) = @_;
@@ -345,10 +351,11 @@ sub run_client
 			$connected_by = $connstr;
 		}
 		printf $file "@ %.3f\n", time();
+		my $sent_at = now();
 		syswrite $in,
 		  $self->{batch}->($kind, $new_era, $number) . "\\echo (end)\n";
 		my $is_alive = $receive->();
-		printf $file "+ %.6f\n", now();
+		printf $file "+ %.6f %.6f\n", $sent_at, now();
 		$disconnect->() unless $is_alive;
 		$file->flush;
 		usleep($is_alive ? rand 40_000 : 50_000);
@@ -451,9 +458,13 @@ sub get_ids
 
 # ----- what has been received -----
 
-# Says what is kept of an era, because the data goes on in another server: an id
-# is kept if it was received before "until" (of now()), if a client of the kind
-# "kind" received it, or if it is in "rows", where it has its client's number.
+# Says what is kept of an era, because the data goes on in another server.  An
+# id is kept
+#
+#   - if it is in "rows", which are the data, by id, with the client's number;
+#   - if a client had received it before one of these rows was asked for;
+#   - if a client of the kind "kind" received it, or of any kind if "is_all".
+#
 # All other ids of this era are lost: they may come again in a later era.
 #
 # With "is_other_node", ids of the next era need not be larger than those that
@@ -462,8 +473,45 @@ sub end_era
 {
 	my ($self, $era, %kept) = @_;
 
-	$self->{kept}{$era} =
-	  { until => 0, kind => '', rows => {}, is_other_node => 0, %kept };
+	$self->{kept}{$era} = {
+		rows => {},
+		kind => '',
+		is_all => 0,
+		is_other_node => 0,
+		%kept,
+		newest_asked_at => 0        # of the rows
+	};
+	return;
+}
+
+# Finds out when the newest row that is kept of each era was asked for; to be
+# called for each client before any of them is examined.
+sub find_newest_rows
+{
+	my ($self, $number) = @_;
+	my ($era, $has_row) = (0, 0);
+
+	open my $fh, '<', "$self->{directory}/client$number" or die $!;
+	while (my $line = <$fh>)
+	{
+		my $kept = $self->{kept}{$era};
+
+		if ($line =~ /^(\d+)$/)
+		{
+			$has_row = 1
+			  if defined $kept && ($kept->{rows}{$1} // '') eq $number;
+		}
+		elsif ($line =~ /^\+ (\S+)/)
+		{
+			$kept->{newest_asked_at} = $1
+			  if $has_row && $1 > $kept->{newest_asked_at};
+			$has_row = 0;
+		}
+		elsif ($line =~ /^= (\d+)/)
+		{
+			$era = $1;
+		}
+	}
 	return;
 }
 
@@ -491,8 +539,9 @@ sub is_kept
 		delete $kept->{rows}{$id};
 		return 1;
 	}
-	return $received_at < $kept->{until}
-	  || $self->{kinds}{$number} eq $kept->{kind};
+	return $kept->{is_all}
+	  || $kept->{kind} eq $self->{kinds}{$number}
+	  || $received_at < $kept->{newest_asked_at};
 }
 
 # Reads one client's file: counts, and what is wrong.  The errors that may come
@@ -521,7 +570,7 @@ sub examine
 			}
 			$newest = $line;
 		}
-		elsif ($line =~ /^\+ (\S+)/)
+		elsif ($line =~ /^\+ \S+ (\S+)/)
 		{
 			for my $id (@unsettled)
 			{
