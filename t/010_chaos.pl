@@ -1108,7 +1108,7 @@ sub take_over
 	my ($old, $old_worker_number) = ($primary, $worker_number);
 	my $is_early = $how{way} ne 'no_library' && rand() < 0.5;
 
-	log_event(join ' ', 'take over:', map { "$_ $how{$_}" } sort keys %how);
+	log_event(join ' ', "era $era ends:", map { "$_ $how{$_}" } sort keys %how);
 	make_standby() if !defined $standby && $how{origin} =~ /standby|cascade/;
 	my $forward_s = lead_clock($how{lead});
 	pause_clients() if $how{load} eq 'nothing';
