@@ -49,6 +49,9 @@
 #
 # The clock is moved by a library of our own; see lib/clock.c.
 #
+# In a third of the runs the page of the mark is nearly full of the marks of
+# other worker ids from the beginning.
+#
 #   CHAOS_SECONDS             how long (30)
 #   CHAOS_SEED                repeats the order of an earlier run, though not
 #                             its timing
@@ -74,6 +77,9 @@ use constant {
 
 	# how soon a new worker id gets its first id, on a machine that is busy
 	PROMPT_S => 10,
+
+	# what the mark may add to the time of a new server's first id
+	LEAD_S => 2,
 
 	# nodes that the mark's page has room for, and how many may lie ahead
 	NODES_ON_PAGE => 16,
@@ -137,6 +143,7 @@ my $seed = $ENV{CHAOS_SEED} // int(time() * 1000) % 1_000_000;
 my $synchronous_commit = $ENV{CHAOS_SYNCHRONOUS_COMMIT}
   // (qw(on off))[ $seed % 2 ];
 my $has_checksums = $seed % 4 < 2;
+my $has_former_workers = $seed % 3 == 0;
 my @policies =
   defined $ENV{CHAOS_CLOCK_POLICY}
   ? $ENV{CHAOS_CLOCK_POLICY}
@@ -144,7 +151,9 @@ my @policies =
 srand($seed);
 note("seed $seed, synchronous_commit $synchronous_commit, "
 	  . ($has_checksums ? '' : 'no ')
-	  . "checksums, policy @policies, $seconds s");
+	  . 'checksums, '
+	  . ($has_former_workers ? '' : 'no ')
+	  . "former workers, policy @policies, $seconds s");
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $clock_library = build_clock_library($directory);
@@ -241,13 +250,8 @@ sub primary_time
 # To be called before the primary or its clock changes.
 sub remember_newest
 {
-	my $lead_s =
-	  $parameters{clock_policy} eq 'advance'
-	  ? $parameters{clock_tolerance} / 1000
-	  : 0;
-
 	$newest_of_worker{$worker_number} =
-	  max($newest_of_worker{$worker_number}, primary_time() + $lead_s);
+	  max($newest_of_worker{$worker_number}, primary_time() + LEAD_S);
 	return;
 }
 
@@ -622,7 +626,7 @@ sub next_era
 {
 	my ($server, %kept) = @_;
 	my $rows = value_when_there_is_one($server,
-		"SELECT id, client FROM taken WHERE era = $era");
+		"SELECT id, coalesce(client, -1) FROM taken WHERE era = $era");
 
 	$chaos->end_era(
 		$era,
@@ -832,9 +836,12 @@ sub standby_restarted
 
 sub parameters
 {
+	my $policy = $policies[ rand @policies ];
+
+	# those who wait, wait as long
 	%parameters = (
-		clock_policy => $policies[ rand @policies ],
-		clock_tolerance => 1000 + int rand 4000,
+		clock_policy => $policy,
+		clock_tolerance => 1000 + int rand($policy eq 'advance' ? 59_000 : 4000),
 		sequence_start => (qw(zero random))[ rand 2 ],
 		high_water_interval => 10 + int rand 500);
 	log_event(
@@ -1241,6 +1248,19 @@ $primary->{node}->safe_psql(
 		client int,
 		era int);
 });
+if ($has_former_workers)
+{
+	for (3 .. NODES_ON_PAGE)
+	{
+		$primary->{node}->safe_psql('postgres',
+			'INSERT INTO taken (era) SELECT 0 FROM generate_series(1, 10)');
+		remember_newest();
+		$newest_of_worker{ ++$worker_number } = 0;
+		write_identity($primary);
+		end_server($primary, 'immediate');
+		start_server($primary);
+	}
+}
 command_clients('all', $primary);
 start_clients();
 let_pass(1);
