@@ -49,8 +49,9 @@
 #
 # The clock is moved by a library of our own; see lib/clock.c.
 #
-# In a third of the runs the page of the mark is nearly full of the marks of
-# other worker ids from the beginning.
+# In a third of the runs the page of the mark is full of the marks of other
+# worker ids from the beginning.  In half of the runs nothing is flushed unless
+# somebody asks for it.
 #
 #   CHAOS_SECONDS             how long (30)
 #   CHAOS_SEED                repeats the order of an earlier run, though not
@@ -144,6 +145,7 @@ my $synchronous_commit = $ENV{CHAOS_SYNCHRONOUS_COMMIT}
   // (qw(on off))[ $seed % 2 ];
 my $has_checksums = $seed % 4 < 2;
 my $has_former_workers = $seed % 3 == 0;
+my $wal_writer_delay = (qw(200ms 10s))[ $seed % 8 < 4 ];
 my @policies =
   defined $ENV{CHAOS_CLOCK_POLICY}
   ? $ENV{CHAOS_CLOCK_POLICY}
@@ -153,7 +155,8 @@ note("seed $seed, synchronous_commit $synchronous_commit, "
 	  . ($has_checksums ? '' : 'no ')
 	  . 'checksums, '
 	  . ($has_former_workers ? '' : 'no ')
-	  . "former workers, policy @policies, $seconds s");
+	  . "former workers, wal_writer_delay $wal_writer_delay, policy @policies, $seconds s"
+);
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $clock_library = build_clock_library($directory);
@@ -224,8 +227,8 @@ sub pause_clients
 
 # ----- servers and their clocks -----
 
-# A server: its node, its clock's file, and how far its clock is from the real
-# one when it is in order.
+# A server: its node, its clock's file, how far its clock is from the real one
+# when it is in order, and its worker id's number.
 my ($primary, $standby);
 my $servers = 0;
 my %parameters = (
@@ -400,6 +403,7 @@ sub write_identity
 		$server->{node}, 'identity.conf',
 		'snowflake.datacenter_id = ' . int($worker_number / 32),
 		'snowflake.worker_id = ' . $worker_number % 32);
+	$server->{worker_number} = $worker_number;
 	return;
 }
 
@@ -570,16 +574,25 @@ sub new_worker_number
 	return 1 + max keys %newest_of_worker;
 }
 
-# One that has had ids before, none of them ahead of a clock; a new one if
-# there is none.
+# One that has had ids before, none of them ahead of a clock, and in half of the
+# cases the oldest; a new one if there is none.
 sub former_worker_number
 {
 	my ($clock) = @_;
-	my @numbers = grep { $_ != $worker_number && $newest_of_worker{$_} < $clock }
-	  sort { $a <=> $b } keys %newest_of_worker;
-	my $chance = rand;
+	my @numbers =
+	  grep { $_ != $worker_number && $newest_of_worker{$_} < $clock }
+	  sort { $newest_of_worker{$a} <=> $newest_of_worker{$b} }
+	  keys %newest_of_worker;
+	my $chance = max(0, 2 * rand() - 1);
 
 	return @numbers ? $numbers[ $chance * @numbers ] : new_worker_number();
+}
+
+# How far the clock is to be behind for the newest ids of the worker id to be
+# ahead of it, in half of the cases.
+sub seconds_before_newest
+{
+	return rand(2 * max(0, primary_time() - $newest_of_worker{$worker_number}));
 }
 
 # A worker id never used before has nothing to wait for, unless there is no
@@ -626,7 +639,7 @@ sub next_era
 {
 	my ($server, %kept) = @_;
 	my $rows = value_when_there_is_one($server,
-		"SELECT id, coalesce(client, -1) FROM taken WHERE era = $era");
+		"SELECT id, client FROM taken WHERE era = $era");
 
 	$chaos->end_era(
 		$era,
@@ -751,28 +764,47 @@ sub worker_ended
 	return;
 }
 
+# How far a clock is behind when ids begin again: anything, or so much that it is
+# shortly before the newest ids.
+sub seconds_behind
+{
+	my ($stopped_at) = @_;
+
+	return some_seconds() if rand() < 0.5;
+	return now() - $stopped_at + rand 3;
+}
+
 # Half of all starts find the clock behind.
 sub start_again
 {
-	my $how = int rand 8;
-	my $seconds_back = rand 4;
-	my $for_s = 0.3 + rand 1.7;
+	my ($behind_s) = @_;
+	my $for_s = 0.5 + rand 2;
 
-	step_clock(-$seconds_back, $for_s) if $how < 3;
-	step_clock(-HOUR, $for_s) if $how == 3;
+	step_clock(-$behind_s, $for_s) if rand() < 0.5;
 	start_server($primary);
 	log_event('started');
 	return;
 }
 
+# Before some crashes nobody commits, so nothing is flushed but marks.
 sub end_and_start
 {
 	my ($how) = @_;
+	my $stopped_at;
 
+	if ($how ne 'fast' && rand() < 0.5)
+	{
+		command_clients((qw(single many))[ rand 2 ], $primary);
+		log_event('no commits');
+		let_pass(0.2 + rand 0.6);
+	}
+	$stopped_at = now();
 	end_server($primary, $how);
+	$chaos->note_stop;
 	log_event("ended, $how");
 	damage_mark_of($primary) unless $how eq 'fast';
-	start_again();
+	start_again(seconds_behind($stopped_at));
+	command_clients('all', $primary);
 	let_pass(0.3);
 	return;
 }
@@ -805,11 +837,12 @@ sub change_worker_id
 	next_era($primary, is_all => 1, is_other_node => 1);
 	remember_newest();
 	end_server($primary, (qw(fast immediate killed))[ rand 3 ]);
+	$chaos->note_stop;
 	$worker_number = $number;
 	$newest_of_worker{$number} //= 0;
 	log_event("worker $number" . ($is_new ? ', new' : ''));
 	write_identity($primary);
-	start_again();
+	start_again($is_new ? some_seconds() : seconds_before_newest());
 	expect_prompt_id($primary) if $is_new;
 	command_clients('all', $primary);
 	return;
@@ -843,7 +876,7 @@ sub parameters
 		clock_policy => $policy,
 		clock_tolerance => 1000 + int rand($policy eq 'advance' ? 59_000 : 4000),
 		sequence_start => (qw(zero random))[ rand 2 ],
-		high_water_interval => 10 + int rand 500);
+		high_water_interval => int 10 * 100**rand);
 	log_event(
 		join ' ', 'parameters', map { $parameters{$_} } sort keys %parameters);
 	write_parameters();
@@ -892,7 +925,11 @@ sub deal_take_over
 	# the shutdown checkpoint is what the last restartpoint is made of
 	$how{ending} = deal('ending',
 		sub { $how{way} ne 'restartpoint' || $_[0] eq 'fast' });
-	$how{$_} = deal($_, sub { 1 }) for qw(lead clock node after);
+	$how{$_} = deal($_, sub { 1 }) for qw(lead node after);
+
+	# only a clock that is behind tells whether a former mark is known
+	$how{clock} = deal('clock',
+		sub { $how{node} ne 'former' || $_[0] eq 'behind' });
 
 	# without a library there may be a signal file nonetheless
 	$how{has_signal} = $how{way} ne 'no_signal'
@@ -1125,7 +1162,9 @@ sub take_over
 	my $new = find_successor(\%how);
 	let_pass(rand 0.5);
 	commit_something() for 1 .. 2;
+	my $stopped_at = now();
 	end_server($old, $how{ending});
+	$chaos->note_stop;
 	remember_newest();
 	log_event("old primary ended, $how{ending}");
 	my $is_all = $how{load} eq 'nothing'
@@ -1141,7 +1180,7 @@ sub take_over
 	  if $how{node} eq 'former';
 	my $is_new = !exists $newest_of_worker{$worker_number};
 	$newest_of_worker{$worker_number} //= 0;
-	if ($worker_number != $old_worker_number)
+	if ($new->{worker_number} != $worker_number)
 	{
 		log_event("worker $worker_number" . ($is_new ? ', new' : ''));
 		write_identity($new);
@@ -1157,7 +1196,8 @@ sub take_over
 	write_parameters();
 	move_clock($new, 0);
 	my $behind_s =
-	    $how{clock} eq 'behind' ? some_seconds()
+	    $how{node} eq 'former' ? seconds_before_newest()
+	  : $how{clock} eq 'behind' ? seconds_behind($stopped_at)
 	  : $how{lead} eq 'corrected' && $how{node} eq 'same' ? $forward_s
 	  : 0;
 	step_clock(-$behind_s, PATIENCE_S) if $behind_s > 0;
@@ -1168,6 +1208,7 @@ sub take_over
 	{
 		let_pass(rand 0.1);
 		end_server($new, (qw(immediate killed))[ rand 2 ]);
+		$chaos->note_stop;
 		log_event('crashed');
 		damage_mark_of($new);
 		start_server($new);
@@ -1230,6 +1271,7 @@ log_replication_commands = off
 log_checkpoints = off
 log_min_messages = log
 log_min_error_statement = panic
+wal_writer_delay = } . $wal_writer_delay . q{
 include 'identity.conf'
 include 'parameters.conf'
 include 'replication.conf'
@@ -1250,10 +1292,11 @@ $primary->{node}->safe_psql(
 });
 if ($has_former_workers)
 {
-	for (3 .. NODES_ON_PAGE)
+	for (0 .. NODES_ON_PAGE)
 	{
-		$primary->{node}->safe_psql('postgres',
-			'INSERT INTO taken (era) SELECT 0 FROM generate_series(1, 10)');
+		$chaos->add_id($_, $era, 0)
+		  for split /\n/, $primary->{node}->safe_psql('postgres',
+			'SELECT snowflake_nextvals(10)');
 		remember_newest();
 		$newest_of_worker{ ++$worker_number } = 0;
 		write_identity($primary);
@@ -1310,7 +1353,9 @@ my $duplicates = $chaos->count_duplicates(
 	});
 my $overlaps = $chaos->count_overlaps(
 	sub { $_[0] >> 12 & 1023 },
-	sub { diag("id $_[0] of era $_[1] comes after id $_[2] of era $_[3]") });
+	sub {
+		diag("id $_[0] of era $_[1] is above id $_[2] of era $_[3], and older");
+	});
 
 note("seed $seed, synchronous_commit $synchronous_commit: "
 	  . "$total{ids} ids in " . int(now() - $began) . ' s, '
@@ -1323,7 +1368,7 @@ note("errors: $_ $total{errors}{$_}") for sort keys %{ $total{errors} };
 
 cmp_ok($total{ids}, '>', 100 * $seconds, 'clients got ids');
 is($duplicates, 0, 'no id came twice');
-is($overlaps, 0, 'ids of a node begin after all that were kept');
+is($overlaps, 0, 'ids of a node are above all from before a stop');
 is($total{errors}{'23505'} // 0, 0, 'none was in the table already');
 is($total{disorder}, 0, "every client's ids increase");
 is($total{wrong_errors}, 0, 'only errors that the rules name');

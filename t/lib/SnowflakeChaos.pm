@@ -210,6 +210,7 @@ sub new
 		kinds => {},                # by number
 		pids => {},                 # by number, of those not ended
 		kept => {},                 # by era that has ended; see end_era()
+		stopped_at => [],           # when no server was running, by now()
 		others => 0                 # ids that no client has received
 	}, $class;
 }
@@ -515,13 +516,26 @@ sub find_newest_rows
 	return;
 }
 
-# Keeps an id that no client has received.
+# To be called while no server is running that issues ids.  What was sent
+# before has been answered before, so ids of what is sent later come later; see
+# count_overlaps().
+sub note_stop
+{
+	my ($self) = @_;
+
+	push @{ $self->{stopped_at} }, now();
+	return;
+}
+
+# Keeps an id that no client has received, and that perhaps nobody knows the life
+# of; see each_id().
 sub add_id
 {
-	my ($self, $id, $era) = @_;
+	my ($self, $id, $era, $life) = @_;
 
+	$life //= -1;
 	PostgreSQL::Test::Utils::append_to_file("$self->{directory}/ids.others",
-		"$id others $era 1\n");
+		"$id others $era 1 $life\n");
 	$self->{others}++;
 	return;
 }
@@ -553,6 +567,8 @@ sub examine
 	my ($era, $batch, @unsettled) = (0, '');
 	my $newest = 0;             # of this era, and what it has to be above
 	my $newest_kept = 0;
+	my @stopped_at = @{ $self->{stopped_at} };
+	my $life = 0;               # how often servers had been stopped
 
 	open my $fh, '<', "$directory/client$number" or die $!;
 	open my $ids, '>', "$directory/ids$number" or die $!;
@@ -570,13 +586,21 @@ sub examine
 			}
 			$newest = $line;
 		}
-		elsif ($line =~ /^\+ \S+ (\S+)/)
+		elsif ($line =~ /^\+ (\S+) (\S+)/)
 		{
+			my ($sent_at, $received_at) = ($1, $2);
+
+			while (@stopped_at && $sent_at > $stopped_at[0])
+			{
+				shift @stopped_at;
+				$life++;
+			}
 			for my $id (@unsettled)
 			{
-				my $is_kept = $self->is_kept($number, $era, $id, $1) ? 1 : 0;
+				my $is_kept =
+				  $self->is_kept($number, $era, $id, $received_at) ? 1 : 0;
 
-				print $ids "$id $number $era $is_kept\n";
+				print $ids "$id $number $era $is_kept $life\n";
 				$total->{lost}++ unless $is_kept;
 				$newest_kept = $id if $is_kept && $id > $newest_kept;
 			}
@@ -627,8 +651,8 @@ sub keep_other_rows
 }
 
 # Calls a function with each id, the number of the client that received it, its
-# era, and whether it was kept, in the order of ids.  Sorts on disk, for the
-# memory's sake.
+# era, whether it was kept, and its life (the number of stops before it), in the
+# order of ids.  Sorts on disk, for the memory's sake.
 sub each_id
 {
 	my ($self, $what) = @_;
@@ -670,23 +694,25 @@ sub count_duplicates
 	return $duplicates;
 }
 
-# How many ids that were kept are larger than some id of a later era and of the
-# same node, which is what a function says of an id.  Each may come again, even
-# if by chance none has.  The first of them are told about.
+# How many ids that were kept are larger than some id of the same node, which is
+# what a function says of an id, that was issued later, after a stop.  Each may
+# come again, even if by chance none has.  The first of them are told about.
 sub count_overlaps
 {
 	my ($self, $node_of, $tell) = @_;
 	my $overlaps = 0;
-	my %newest;                 # by node: the newest era up to here, and its id
+	my %newest;                 # by node: the latest life of smaller ids
 
 	$self->each_id(
 		sub {
-			my ($id, $client, $era, $is_kept) = @_;
-			my $newest = $newest{ $node_of->($id) } //= { era => $era };
+			my ($id, undef, $era, $is_kept, $life) = @_;
+			return if $life < 0;
+			my $newest = $newest{ $node_of->($id) } //= { life => $life };
 
 			$tell->($id, $era, $newest->{id}, $newest->{era})
-			  if $is_kept && $newest->{era} > $era && $overlaps++ < 10;
-			$newest->@{qw(era id)} = ($era, $id) if $newest->{era} <= $era;
+			  if $is_kept && $newest->{life} > $life && $overlaps++ < 10;
+			$newest->@{qw(life id era)} = ($life, $id, $era)
+			  if $newest->{life} <= $life;
 		});
 	return $overlaps;
 }
