@@ -1196,7 +1196,7 @@ sub take_over
 	write_parameters();
 	move_clock($new, 0);
 	my $behind_s =
-	    $how{node} eq 'former' ? seconds_before_newest()
+	    $how{node} eq 'former' && !$is_new ? seconds_before_newest()
 	  : $how{clock} eq 'behind' ? seconds_behind($stopped_at)
 	  : $how{lead} eq 'corrected' && $how{node} eq 'same' ? $forward_s
 	  : 0;
