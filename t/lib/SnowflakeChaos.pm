@@ -527,8 +527,8 @@ sub note_stop
 	return;
 }
 
-# Keeps an id that no client has received, and that perhaps nobody knows the life
-# of; see each_id().
+# Keeps an id that no client has received.  Its life is not known unless given;
+# see each_id().
 sub add_id
 {
 	my ($self, $id, $era, $life) = @_;
