@@ -1,50 +1,69 @@
 # Never a duplicate: clients keep every id that they receive, outside the
 # server, while everything goes wrong that the rules speak of.
 #
-# Faults, in an order that the seed chooses: the clock steps back by
-# milliseconds, by seconds (within the tolerance and beyond) and by an hour,
-# and forward; backends and the worker get SIGKILL, and the postmaster makes
-# its shared memory anew; the postmaster gets SIGKILL; immediate and fast stops,
-# half of them with a start while the clock is behind; the worker is stopped,
-# or ended; parameters change; the primary is stopped at once and a standby
-# with a slower clock is promoted.  There are three kinds of promotion:
+# Faults come in an order that the seed chooses.
 #
-#   handover  The same worker id.  The clients pause, one more row is
-#             inserted, and the standby has replayed it when the primary ends.
-#             Thus the new primary's data is beyond all ids that were handed
-#             out, and all of them are checked.
-#   failover  The same worker id, in the middle of the load of the clients
-#             that INSERT, with synchronous replication; so every id that they
-#             receive is in the data that the new primary serves, and all of
-#             them are checked.  The others pause, as in a handover, because
-#             ids that were never replicated are not covered.
-#   new id    A worker id never used before, under full load, nothing
-#             replicated synchronously.  All ids are checked.
+# In place: the clock steps back by milliseconds, by seconds (within the
+# tolerance and beyond) and by an hour, and ahead by as much; backends and the
+# worker get SIGKILL, and the postmaster makes its shared memory anew; the
+# postmaster gets SIGKILL; immediate and fast stops, half of them with a start
+# while the clock is behind; after a crash, the page of the mark is torn in its
+# file, or the file is removed, where WAL is going to mend it; the worker is
+# stopped, or ended; parameters change; the server gets another worker id.
 #
-# Before the first two, one row more is committed by a clock that is not stepped
-# until the primary ends, because a new primary begins after the time of the
-# last commit that it has replayed.  In half of them the policy is "advance",
-# and ids are ahead of the clock then.
+# Another server takes over, in combinations of these:
 #
-# At the end: no id came twice, to whichever clients; each client's ids
-# increase, across all of the above except a promotion with a new id, which
-# may be behind ids that it has never heard of; no client saw an error that
-# the rules do not name, nor waited for longer than PATIENCE_S; and all get
-# ids again.
+#   origin  What goes on: a standby, a standby of the standby, a base backup of
+#           the standby, a base backup of the primary, or a base backup that is
+#           restored up to the LSN of a commit.
+#   way     How its recovery ends: it is promoted; its standby.signal is
+#           removed and it is started; it is promoted after a restart that has
+#           no commit left to replay; or a server without the library recovers,
+#           and the one that has it is started later.
+#   load    What clients do when the old primary ends: nothing, or everything,
+#           with replication that is synchronous or is not.
+#   ending  How the old primary ends.
+#   lead    How far ids are ahead of clocks then.
+#   clock   The new server's clock: right, slower, or wrong by up to an hour,
+#           behind for a while or ahead for good.
+#   node    The worker id: the same, a new one, or one of an earlier server.
+#   after   The new server crashes at once; or it has no worker, and may be
+#           restarted soon.
+#   old     What becomes of the old primary: a standby by pg_rewind, or nothing.
+#
+# Thereby ids may be lost with the old primary, and they alone may come again.
+# Kept are the ids that
+#
+#   - are in the data of the server that goes on,
+#   - a client had received before another one asked for one of these,
+#   - a client had received at all, if the clients were paused and the server
+#     had replayed everything; or if a standby took over from a primary that
+#     was stopped in order,
+#   - a client that INSERTs had received with synchronous replication.
+#
+# At the end: no id came twice, to whichever clients; ids of a node are above
+# all that were issued before a stop, as are each client's ids, except after a
+# change of the worker id; no client saw an error that the rules do not name,
+# nor waited for longer than PATIENCE_S; a worker id never used before gets ids
+# at once, whatever the clocks; and all get ids again.
 #
 # The clock is moved by a library of our own; see lib/clock.c.
 #
-#   CHAOS_SECONDS             how long (45)
+# In a third of the runs the page of the mark is full of the marks of other
+# worker ids from the beginning.  In half of the runs nothing is flushed unless
+# somebody asks for it.
+#
+#   CHAOS_SECONDS             how long (30)
 #   CHAOS_SEED                repeats the order of an earlier run, though not
 #                             its timing
+#   CHAOS_CLOCK_POLICY        the clock_policy, in place of changing ones
 #   CHAOS_SYNCHRONOUS_COMMIT  on or off; the seed chooses if it is not set
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use File::Path qw(rmtree);
-use List::Util qw(max min shuffle sum0);
+use List::Util qw(any first max min shuffle sum0);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
@@ -54,8 +73,17 @@ use Time::HiRes qw(time usleep);
 
 use constant {
 	HOUR => 3600,
-	BITS_BELOW_TICK => 22,
-	SLOWEST_STANDBY_S => 3,
+	SLOWEST_CLOCK_S => 3,
+
+	# how soon a new worker id gets its first id, on a machine that is busy
+	PROMPT_S => 10,
+
+	# what the mark may add to the time of a new server's first id
+	LEAD_S => 2,
+
+	# nodes that the mark's page has room for, and how many may lie ahead
+	NODES_ON_PAGE => 16,
+	NODES_AHEAD => 6,
 };
 
 # What clients do, and how many of each.
@@ -63,43 +91,78 @@ my %clients = (single => 2, many => 2, insert => 2);
 
 # Faults, and how often each is in the deck that is shuffled and dealt.
 my %deck = (
-	back_by_ms => 5,
-	back_by_s => 4,
-	back_beyond_tolerance => 2,
-	back_by_an_hour => 2,
-	forward => 2,
-	backend_killed => 4,
+	back_by_ms => 2,
+	back_by_s => 2,
+	back_beyond_tolerance => 1,
+	back_by_an_hour => 1,
+	ahead => 1,
+	forward => 1,
+	backend_killed => 2,
 	worker_killed => 1,
-	worker_stopped => 3,
-	worker_ended => 2,
+	worker_stopped => 1,
+	worker_ended => 1,
 	postmaster_killed => 3,
-	immediate_stop => 3,
+	immediate_stop => 2,
 	fast_stop => 2,
-	parameters => 5,
-	handover => 2,
-	failover => 2,
-	new_id => 2);
+	renamed => 1,
+	standby_restarted => 1,
+	parameters => 3,
+	take_over => 10);
+
+# How another server takes over; a deck for each line.
+my %take_over_decks = (
+	origin => {
+		standby => 3,
+		cascade => 1,
+		standby_backup => 1,
+		backup => 1,
+		restore => 1
+	},
+	way =>
+	  { promotion => 2, no_signal => 2, restartpoint => 1, no_library => 2 },
+	load => { nothing => 1, synchronous => 1, asynchronous => 2 },
+	ending => { immediate => 2, killed => 1, fast => 1 },
+	lead => { none => 2, by_policy => 1, with_clock => 1, corrected => 1 },
+	clock => { right => 1, slower => 2, behind => 3, ahead => 1 },
+	node => { same => 4, new => 1, former => 1 },
+	after => { nothing => 2, crash => 2, no_worker => 1 },
+	old => { discarded => 1, rewound => 1 });
 
 # The errors that the rules name, and what they have to say.
 my %allowed_errors = (
+	'23505' => qr/^duplicate key value violates unique constraint/,
 	'55000' => qr/^the clock is \d+\.\d{3} ms behind the last snowflake id$/,
-	'57P01' => qr/^terminating connection/,
+	'57P01' =>
+	  qr/^terminating connection|^canceling the wait for synchronous replication/,
 	'57P02' => qr/^terminating connection because of crash/,
 	'57P03' => qr/^the database system is/,
 	'08006' => qr//,
 	'25006' => qr/during recovery|in a read-only transaction/);
 
-my $seconds = $ENV{CHAOS_SECONDS} || 45;
+my $seconds = $ENV{CHAOS_SECONDS} || 30;
 my $seed = $ENV{CHAOS_SEED} // int(time() * 1000) % 1_000_000;
 my $synchronous_commit = $ENV{CHAOS_SYNCHRONOUS_COMMIT}
   // (qw(on off))[ $seed % 2 ];
+my $has_checksums = $seed % 4 < 2;
+my $has_former_workers = $seed % 3 == 0;
+my $wal_writer_delay = (qw(200ms 10s))[ $seed % 8 < 4 ];
+my @policies =
+  defined $ENV{CHAOS_CLOCK_POLICY}
+  ? $ENV{CHAOS_CLOCK_POLICY}
+  : qw(wait error advance);
 srand($seed);
-note("seed $seed, synchronous_commit $synchronous_commit, $seconds s");
+note("seed $seed, $seconds s, policy @policies, "
+	  . "synchronous_commit $synchronous_commit, "
+	  . "wal_writer_delay $wal_writer_delay, "
+	  . ($has_checksums ? '' : 'no ')
+	  . 'checksums, '
+	  . ($has_former_workers ? '' : 'no ')
+	  . 'former workers');
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $clock_library = build_clock_library($directory);
 my $began = now();
-my %counts;                     # of faults
+my %counts;                     # of faults, and of what take_over() has dealt
 my $chaos = SnowflakeChaos->new(
 	directory => $directory,
 	seed => $seed,
@@ -107,27 +170,30 @@ my $chaos = SnowflakeChaos->new(
 
 # ----- clients -----
 
-# Who takes part is a kind of clients, or all; for eras see the head.
+# Who takes part is a kind of clients, or all; for eras see SnowflakeChaos.
 my $era = 0;
 
 sub command_clients
 {
-	my ($who, $server) = @_;
+	my ($who, $server, $of_era) = @_;
 
-	return $chaos->command('control', $era, $who,
+	return $chaos->command('control', $of_era // $era, $who,
 		$server ? $server->{node}->connstr('postgres') : '');
 }
 
 # The statements of one batch.
 sub batch_of
 {
-	my ($kind) = @_;
+	my ($kind, $of_era, $number) = @_;
 
 	return "SELECT snowflake_nextval();\n" x 20 if $kind eq 'single';
 	return 'SELECT snowflake_nextvals(' . (1 + int rand 200) . ");\n"
 	  if $kind eq 'many';
-	return "INSERT INTO taken (client) VALUES ($$) RETURNING id;\n" x 8
-	  . "INSERT INTO taken (client) SELECT $$ FROM generate_series(1, "
+	return
+	  "INSERT INTO taken (client, era) VALUES ($number, $of_era) RETURNING id;\n"
+	  x 8
+	  . "INSERT INTO taken (client, era) SELECT $number, $of_era"
+	  . ' FROM generate_series(1, '
 	  . (1 + int rand 10)
 	  . ") RETURNING id;\n";
 }
@@ -141,26 +207,19 @@ sub start_clients
 	return;
 }
 
-# Lets only some go on, and waits until the others have paused.
+# Waits until all clients have ended their batches and begin no other.
 sub pause_clients
 {
-	my ($who, $server) = @_;
 	my $until = now() + PATIENCE_S;
-	my $number = 0;
-	my $command_number = command_clients($who, $server);
+	my $command_number = command_clients('nobody');
 
-	for my $kind (sort keys %clients)
+	for my $number (0 .. sum0(values %clients) - 1)
 	{
-		for (1 .. $clients{$kind})
+		until (-e "$directory/paused.$number.$command_number")
 		{
-			my $name = "$directory/paused." . $number++ . ".$command_number";
-			next if $kind eq $who;
-			until (-e $name)
-			{
-				die "a client does not pause\n" if now() > $until;
-				tend();
-				usleep(2_000);
-			}
+			die "a client does not pause\n" if now() > $until;
+			tend();
+			usleep(2_000);
 		}
 	}
 	unlink glob("$directory/paused.*");
@@ -170,16 +229,41 @@ sub pause_clients
 # ----- servers and their clocks -----
 
 # A server: its node, its clock's file, how far its clock is from the real one
-# when it is in order, and when a stepped one is to be put in order again.
+# when it is in order, and its worker id's number.
 my ($primary, $standby);
 my $servers = 0;
-my $worker_number = 7;          # the newest (datacenter_id, worker_id)
 my %parameters = (
-	clock_policy => 'wait',
+	clock_policy => $policies[0],
 	clock_tolerance => 5000,
 	sequence_start => 'zero',
-	high_water_interval => 500);
+	high_water_interval => 100);
 my ($clock_due, $stopped_worker, $worker_due);
+
+# The primary's worker id is one of these, by number: (datacenter_id,
+# worker_id).  Each has the time that its ids may have come to.
+my $worker_number = 7;
+my %newest_of_worker = ($worker_number => 0);
+my ($step_s, $late_ids, $marks_damaged) = (0, 0, 0);
+
+# What the primary's clock says.
+sub primary_time
+{
+	return time() + $primary->{in_order} + $step_s;
+}
+
+# To be called before the primary or its clock changes.
+sub remember_newest
+{
+	$newest_of_worker{$worker_number} =
+	  max($newest_of_worker{$worker_number}, primary_time() + LEAD_S);
+	return;
+}
+
+# Up to an hour, of any order of magnitude.
+sub some_seconds
+{
+	return HOUR**rand() - 1 + rand 0.1;
+}
 
 sub move_clock
 {
@@ -194,13 +278,20 @@ sub step_clock
 	my ($offset_s, $for_s) = @_;
 
 	log_event(sprintf 'clock %+.3f s for %.3f s', $offset_s, $for_s);
-	move_clock($primary, $offset_s);
+	remember_newest();
+	$step_s = $offset_s;
+	move_clock($primary, $step_s);
 	$clock_due = now() + $for_s;
 	return;
 }
 
 sub put_clock_in_order
 {
+	my ($forward_s) = @_;
+
+	remember_newest();
+	$primary->{in_order} += $forward_s // 0;
+	$step_s = 0;
 	move_clock($primary, 0);
 	log_event('clock in order') if defined $clock_due;
 	undef $clock_due;
@@ -261,6 +352,50 @@ sub start_server
 	return;
 }
 
+sub is_running
+{
+	my ($server) = @_;
+	return defined $server->{node}{_pid};
+}
+
+# How is 'fast', 'immediate', or 'killed'.
+sub end_server
+{
+	my ($server, $how) = @_;
+
+	continue_worker();
+	if ($how eq 'killed')
+	{
+		kill_server($server->{node});
+	}
+	else
+	{
+		$server->{node}->stop($how);
+	}
+	return;
+}
+
+sub discard_server
+{
+	my ($server) = @_;
+
+	end_server($server, 'immediate');
+	$server->{node}->clean_node;
+	return;
+}
+
+# After a crash, damages the page of the mark in half of the cases.
+sub damage_mark_of
+{
+	my ($server) = @_;
+	my $damage = rand() < 0.5 ? damage_mark($server->{node}) : undef;
+
+	return unless defined $damage;
+	log_event($damage);
+	$marks_damaged++;
+	return;
+}
+
 sub write_identity
 {
 	my ($server) = @_;
@@ -269,34 +404,156 @@ sub write_identity
 		$server->{node}, 'identity.conf',
 		'snowflake.datacenter_id = ' . int($worker_number / 32),
 		'snowflake.worker_id = ' . $worker_number % 32);
+	$server->{worker_number} = $worker_number;
 	return;
 }
 
-# Of all servers alike: a standby is to begin after ids that lead the clock as
-# far as its own parameters allow.
 sub write_parameters
 {
 	for my $server (grep { defined } $primary, $standby)
 	{
 		write_conf($server->{node}, 'parameters.conf',
 			map { "snowflake.$_ = $parameters{$_}" } sort keys %parameters);
-		$server->{node}->reload if defined $server->{node}{_pid};
+		$server->{node}->reload if is_running($server);
 	}
 	return;
 }
 
-# Waits until a statement returns 't'.  Not for longer than settle_clock()
-# leaves the clock behind.
+sub write_replication
+{
+	my ($server, @lines) = @_;
+
+	write_conf($server->{node}, 'replication.conf', @lines);
+	$server->{node}->reload if is_running($server);
+	return;
+}
+
+sub write_library
+{
+	my ($server, $library) = @_;
+
+	write_conf($server->{node}, 'library.conf',
+		"shared_preload_libraries = '$library'");
+	return;
+}
+
+# Without workers, parameters are too low for a standby that can be queried.
+sub write_workers
+{
+	my ($server, $number) = @_;
+
+	write_conf(
+		$server->{node}, 'workers.conf',
+		"max_worker_processes = $number",
+		'hot_standby = ' . ($number ? 'on' : 'off'));
+	return;
+}
+
+# What is of one server alone, in files of its own that postgresql.conf
+# includes: they come with every base backup.
+sub settle
+{
+	my ($server, @recovery) = @_;
+
+	$server->{node}->append_conf('postgresql.conf',
+		'port = '
+		  . $server->{node}->port
+		  . "\nunix_socket_directories = '"
+		  . $server->{node}->host
+		  . "'");
+	write_conf($server->{node}, 'upstream.conf', @recovery);
+	write_identity($server);
+	write_library($server, 'snowflake');
+	write_workers($server, 8);
+	write_replication($server, "synchronous_commit = $synchronous_commit");
+	return;
+}
+
+sub write_signal
+{
+	my ($server, $signal) = @_;
+	my $data = $server->{node}->data_dir;
+
+	unlink "$data/standby.signal", "$data/recovery.signal";
+	$server->{node}->append_conf("$signal.signal", '') if defined $signal;
+	return;
+}
+
+# Has a standby replay what another server has.
+sub follow
+{
+	my ($server, $upstream) = @_;
+
+	settle($server,
+		"primary_conninfo = '" . $upstream->{node}->connstr . "'");
+	write_signal($server, 'standby');
+	return;
+}
+
+# A base backup, as a server that is not started yet.
+sub backup_of
+{
+	my ($source) = @_;
+	my $server = new_server($primary->{in_order});
+
+	PostgreSQL::Test::Utils::system_or_bail(
+		'pg_basebackup', '--pgdata', $server->{node}->data_dir,
+		'--dbname', $source->{node}->connstr('postgres'),
+		'--checkpoint', 'fast', '--no-sync');
+	settle($server);
+	return $server;
+}
+
+sub make_standby
+{
+	# rows that are old are of no use; a copy of them takes time
+	wait_until($primary,
+		'WITH d AS (DELETE FROM taken WHERE era < '
+		  . ($era - 1)
+		  . ') SELECT true');
+	$standby = backup_of($primary);
+	follow($standby, $primary);
+	write_parameters();
+	move_clock($standby, -rand SLOWEST_CLOCK_S);
+	start_server($standby);
+	log_event('new standby');
+	return;
+}
+
+# Waits until a statement succeeds; returns its output.
+sub value_when_there_is_one
+{
+	my ($server, $sql) = @_;
+	my $until = now() + PATIENCE_S / 2;
+	my $value;
+
+	until (defined($value = value_of($server->{node}, $sql)))
+	{
+		die "waited in vain for: $sql\n" if now() > $until;
+		let_pass(0.02);
+	}
+	return $value;
+}
+
+# Waits until a statement returns 't'.
 sub wait_until
 {
 	my ($server, $sql) = @_;
-	my $until = now() + PATIENCE_S / 4;
+	my $until = now() + PATIENCE_S / 2;
 
 	while ((value_of($server->{node}, $sql) // '') ne 't')
 	{
 		die "waited in vain for: $sql\n" if now() > $until;
 		let_pass(0.02);
 	}
+	return;
+}
+
+sub wait_for_replay
+{
+	my ($server, $lsn) = @_;
+
+	wait_until($server, "SELECT pg_last_wal_replay_lsn() >= '$lsn'");
 	return;
 }
 
@@ -311,7 +568,89 @@ sub pid_of
 	return @pids ? $pids[ $chance * @pids ] : undef;
 }
 
-# ----- faults -----
+# ----- worker ids -----
+
+sub new_worker_number
+{
+	return 1 + max keys %newest_of_worker;
+}
+
+# One that has had ids before, none of them ahead of a clock, and in half of the
+# cases the oldest; a new one if there is none.
+sub former_worker_number
+{
+	my ($clock) = @_;
+	my @numbers =
+	  grep { $_ != $worker_number && $newest_of_worker{$_} < $clock }
+	  sort { $newest_of_worker{$a} <=> $newest_of_worker{$b} }
+	  keys %newest_of_worker;
+	my $chance = max(0, 2 * rand() - 1);
+
+	return @numbers ? $numbers[ $chance * @numbers ] : new_worker_number();
+}
+
+# How far the clock is to be behind for the newest ids of the worker id to be
+# ahead of it, in half of the cases.
+sub seconds_before_newest
+{
+	return rand(2 * max(0, primary_time() - $newest_of_worker{$worker_number}));
+}
+
+# A worker id never used before has nothing to wait for, unless there is no
+# room for it on the mark's page.
+sub expect_prompt_id
+{
+	my ($server) = @_;
+	my $until = now() + PROMPT_S;
+	my $id;
+
+	return if keys %newest_of_worker >= NODES_ON_PAGE;
+	until (defined $id || now() > $until)
+	{
+		$id = value_of($server->{node}, 'SELECT snowflake_nextval()');
+	}
+	if (defined $id)
+	{
+		$chaos->add_id($id, $era);
+		return;
+	}
+	diag("worker $worker_number, never used before, gets no id");
+	$late_ids++;
+	return;
+}
+
+# Lets all clocks pass ids that are ahead of them, before there are too many of
+# those: who has a new worker id begins after the oldest, then.
+sub pass_ids_ahead
+{
+	my $clock = primary_time();
+
+	return
+	  if NODES_AHEAD > grep { $_ > $clock + SLOWEST_CLOCK_S }
+	  values %newest_of_worker;
+	put_clock_in_order(max(values %newest_of_worker) - $clock);
+	log_event('clock forward, past all');
+	return;
+}
+
+# ----- eras -----
+
+# Ends the present era for the server that has its data, and begins the next.
+sub next_era
+{
+	my ($server, %kept) = @_;
+	my $rows = value_when_there_is_one($server,
+		"SELECT id, client FROM taken WHERE era = $era");
+
+	$chaos->end_era(
+		$era,
+		rows => { map { split /\|/ } split /\n/, $rows },
+		%kept);
+	$era++;
+	return;
+}
+
+# ----- faults in place -----
 
 sub back_by_ms
 {
@@ -345,9 +684,26 @@ sub back_by_an_hour
 # For good.
 sub forward
 {
-	$primary->{in_order} += 0.001 + rand 2;
+	put_clock_in_order(0.001 + rand 2);
 	log_event('clock forward');
+	return;
+}
+
+# Ids go ahead with the clock.  The way out is a new worker id, or a clock that
+# stays ahead.
+sub ahead
+{
+	my $ahead_s = some_seconds();
+
+	step_clock($ahead_s, PATIENCE_S);
+	let_pass(0.2 + rand 0.5);
+	if (rand() < 0.5)
+	{
+		put_clock_in_order($ahead_s);
+		return;
+	}
 	put_clock_in_order();
+	change_worker_id(new_worker_number());
 	return;
 }
 
@@ -384,9 +740,11 @@ sub worker_killed
 	return;
 }
 
+# Sessions move the mark themselves meanwhile, and the worker comes back to
+# what has changed.
 sub worker_stopped
 {
-	my $for_s = 0.5 + rand 2;
+	my $for_s = 0.2 + rand 1.5;
 	my $pid = pid_of('snowflake high-water mark');
 
 	continue_worker();
@@ -394,7 +752,7 @@ sub worker_stopped
 	log_event(sprintf 'worker stopped for %.3f s', $for_s);
 	$stopped_worker = $pid;
 	$worker_due = now() + $for_s;
-	let_pass(rand 1.5);
+	let_pass(rand 1);
 	return;
 }
 
@@ -407,214 +765,478 @@ sub worker_ended
 	return;
 }
 
+# How far a clock is behind when ids begin again: anything, or so much that it
+# is shortly before the newest ids.
+sub seconds_behind
+{
+	my ($stopped_at) = @_;
+
+	return some_seconds() if rand() < 0.5;
+	return now() - $stopped_at + rand 3;
+}
+
 # Half of all starts find the clock behind.
 sub start_again
 {
-	my $how = int rand 8;
-	my $seconds_back = rand 4;
-	my $for_s = 0.3 + rand 1.7;
+	my ($behind_s) = @_;
+	my $for_s = 0.5 + rand 2;
 
-	step_clock(-$seconds_back, $for_s) if $how < 3;
-	step_clock(-HOUR, $for_s) if $how == 3;
+	step_clock(-$behind_s, $for_s) if rand() < 0.5;
 	start_server($primary);
 	log_event('started');
+	return;
+}
+
+# Before some crashes nobody commits, so nothing is flushed but marks.
+sub end_and_start
+{
+	my ($how) = @_;
+	my $stopped_at;
+
+	if ($how ne 'fast' && rand() < 0.5)
+	{
+		command_clients((qw(single many))[ rand 2 ], $primary);
+		log_event('no commits');
+		let_pass(0.2 + rand 0.6);
+	}
+	$stopped_at = now();
+	end_server($primary, $how);
+	$chaos->note_stop;
+	log_event("ended, $how");
+	damage_mark_of($primary) unless $how eq 'fast';
+	start_again(seconds_behind($stopped_at));
+	command_clients('all', $primary);
 	let_pass(0.3);
 	return;
 }
 
 sub postmaster_killed
 {
-	my $pid = $primary->{node}{_pid};
-
-	continue_worker();
-	kill 'STOP', $pid;          # so that it has no more children
-	my @children = children_of($pid);
-	$primary->{node}->kill9;
-	log_event('postmaster killed');
-	my $until = now() + PATIENCE_S;
-	while (grep { kill 0, $_ } @children)
-	{
-		die "children survive the postmaster\n" if now() > $until;
-		let_pass(0.005);
-	}
-	start_again();
-	return;
-}
-
-sub stop_and_start
-{
-	my ($mode) = @_;
-
-	continue_worker();
-	$primary->{node}->stop($mode);
-	log_event("stopped, $mode");
-	start_again();
+	end_and_start('killed');
 	return;
 }
 
 sub immediate_stop
 {
-	stop_and_start('immediate');
+	end_and_start('immediate');
 	return;
 }
 
 sub fast_stop
 {
-	stop_and_start('fast');
+	end_and_start('fast');
+	return;
+}
+
+# Nothing is lost here.
+sub change_worker_id
+{
+	my ($number) = @_;
+	my $is_new = !exists $newest_of_worker{$number};
+
+	pause_clients();
+	next_era($primary, is_all => 1, is_other_node => 1);
+	remember_newest();
+	end_server($primary, (qw(fast immediate killed))[ rand 3 ]);
+	$chaos->note_stop;
+	$worker_number = $number;
+	$newest_of_worker{$number} //= 0;
+	log_event("worker $number" . ($is_new ? ', new' : ''));
+	write_identity($primary);
+	start_again($is_new ? some_seconds() : seconds_before_newest());
+	expect_prompt_id($primary) if $is_new;
+	command_clients('all', $primary);
+	return;
+}
+
+sub renamed
+{
+	put_clock_in_order();
+	change_worker_id(
+		rand() < 0.5
+		? new_worker_number()
+		: former_worker_number(primary_time()));
+	return;
+}
+
+sub standby_restarted
+{
+	make_standby() unless defined $standby;
+	end_server($standby, (qw(fast immediate))[ rand 2 ]);
+	start_server($standby);
+	log_event('standby restarted');
 	return;
 }
 
 sub parameters
 {
+	my $policy = $policies[ rand @policies ];
+
+	# whoever waits may wait for as long
+	my $most_ms = $policy eq 'advance' ? 60_000 : 5000;
+
 	%parameters = (
-		clock_policy => (qw(wait error advance))[ rand 3 ],
-		clock_tolerance => 1000 + int rand 4000,
+		clock_policy => $policy,
+		clock_tolerance => 1000 + int rand($most_ms - 1000),
 		sequence_start => (qw(zero random))[ rand 2 ],
-		high_water_interval => 50 + int rand 950);
+		high_water_interval => int 10 * 100**rand);
 	log_event(
 		join ' ', 'parameters', map { $parameters{$_} } sort keys %parameters);
 	write_parameters();
 	return;
 }
 
-# ----- promotions -----
+# ----- another server takes over -----
 
-sub make_standby
+my %hands;
+
+# Takes the next card of a deck that may be used.
+sub deal
 {
-	my ($from) = ($primary);
-	my $new = new_server($from->{in_order});
+	my ($name, $may_be_used) = @_;
+	my $deck = $take_over_decks{$name};
+	my $hand = $hands{$name} //= [];
+	my $i;
 
-	# rows that are old are of no use; a copy of them takes time
-	wait_until($from,
-		'WITH d AS (DELETE FROM taken WHERE id < (SELECT max(id) FROM taken)'
-		  . ' - (60000::bigint << ' . BITS_BELOW_TICK . ')) SELECT true');
-	$from->{node}->backup('base');
-	$new->{node}->init_from_backup($from->{node}, 'base', has_streaming => 1);
-	rmtree($from->{node}->backup_dir . '/base');
-	$standby = $new;
-	write_parameters();
-	move_clock($standby, -rand SLOWEST_STANDBY_S);
-	start_server($standby);
-	log_event('new standby');
-	return;
-}
-
-# Has the standby replayed all that was committed up to now?
-sub wait_for_standby
-{
-	my $lsn;
-
-	wait_until($primary, 'SELECT NOT pg_is_in_recovery()');
 	until (
 		defined(
-			$lsn = value_of(
-				$primary->{node}, 'SELECT pg_current_wal_insert_lsn()')))
+			$i = first { $may_be_used->($hand->[$_]) } 0 .. $#$hand))
 	{
-		let_pass(0.02);
+		push @$hand, shuffle map { ($_) x $deck->{$_} } sort keys %$deck;
 	}
-	wait_until($standby, "SELECT pg_last_wal_replay_lsn() >= '$lsn'");
-	return;
+	my ($card) = splice @$hand, $i, 1;
+	$counts{"$name $card"}++;
+	return $card;
 }
 
-# Leaves the clock alone up to a promotion: in order, or behind ids that are
-# ahead of it as far as the policy allows.
-sub settle_clock
+sub deal_take_over
 {
-	my $is_ahead = rand() < 0.5;
+	my %how;
+	my $is_streaming = sub { $how{origin} =~ /^(?:standby|cascade)$/ };
+
+	$how{origin} = deal('origin', sub { 1 });
+	$how{way} = deal(
+		'way',
+		sub {
+			return 1 if $is_streaming->();
+			return $_[0] ne 'restartpoint'
+			  && !($how{origin} eq 'restore' && $_[0] eq 'no_signal');
+		});
+	$how{load} = deal('load',
+		sub { $_[0] ne 'synchronous' || $how{origin} eq 'standby' });
+
+	# the shutdown checkpoint is what the last restartpoint is made of
+	$how{ending} = deal('ending',
+		sub { $how{way} ne 'restartpoint' || $_[0] eq 'fast' });
+	$how{$_} = deal($_, sub { 1 }) for qw(lead node after);
+
+	# only a clock that is behind tells whether a former mark is known
+	$how{clock} = deal('clock',
+		sub { $how{node} ne 'former' || $_[0] eq 'behind' });
+
+	# without a library there may be a signal file nonetheless
+	$how{has_signal} = $how{way} ne 'no_signal'
+	  && ($how{way} ne 'no_library'
+		|| $how{origin} eq 'restore'
+		|| rand() < 0.5);
+
+	# pg_rewind needs a new timeline
+	$how{old} = deal('old',
+		sub { $_[0] ne 'rewound' || $how{has_signal} });
+	return %how;
+}
+
+# Ids are ahead of the clock, as far as the policy allows; or both of them are
+# ahead, and in one case only the clock is corrected.  Returns what clocks have
+# to go forward by.
+sub lead_clock
+{
+	my ($lead) = @_;
 	my $lead_s = rand($parameters{clock_tolerance}) / 1000;
 
+	return 0
+	  if $lead eq 'none'
+	  || $lead eq 'by_policy' && !any { $_ eq 'advance' } @policies;
 	put_clock_in_order();
-	if ($is_ahead)
+	if ($lead eq 'by_policy')
 	{
 		$parameters{clock_policy} = 'advance';
 		write_parameters();
 		step_clock(-$lead_s, PATIENCE_S);
+		let_pass(0.3);
+		return 0;
 	}
-	return;
+	$lead_s = some_seconds();
+	step_clock($lead_s, PATIENCE_S);
+	let_pass(0.3);
+	put_clock_in_order() if $lead eq 'corrected';
+	return $lead_s;
 }
 
-# Inserts one more row, by whatever clock rule is in force.
-sub insert_last_row
+# Commits something, without any id.  Returns an LSN that comes after it.
+sub commit_something
 {
-	wait_until($primary,
-		'SET synchronous_commit = on;'
-		  . 'INSERT INTO taken (client) VALUES (0) RETURNING true');
-	return;
+	my $output = value_when_there_is_one(
+		$primary, q{
+		SET synchronous_commit = local;
+		SELECT pg_logical_emit_message(true, 'chaos', '') IS NULL;
+		SELECT pg_current_wal_insert_lsn()});
+
+	return $output =~ s/.*\n//sr;
 }
 
-# Stops the primary at once and promotes the standby, by a clock that is
-# slower.  Clients find it at once, or when it is promoted.
-sub promote_standby
+sub replicate_synchronously
 {
-	my ($who) = @_;
-	my $slow_s = rand SLOWEST_STANDBY_S;
-	my $is_early = rand() < 0.5;
-	my $old = $primary;
-
-	continue_worker();
-	$old->{node}->stop('immediate');
-	undef $clock_due;
-	$primary = $standby;
-	undef $standby;
-	$primary->{in_order} = $old->{in_order} - $slow_s;
-	move_clock($primary, 0);
-	command_clients($who, $primary) if $is_early;
-	$primary->{node}->promote;
-	log_event(sprintf 'promoted, clock slower by %.3f s', $slow_s);
-	write_conf($primary->{node}, 'replication.conf',
-		"synchronous_commit = $synchronous_commit");
-	$primary->{node}->reload;
-	command_clients('all', $primary);
-	$old->{node}->clean_node;
-	let_pass(0.5);
-	return;
-}
-
-sub handover
-{
-	make_standby() unless defined $standby;
-	settle_clock();
-	pause_clients('nobody');
-	insert_last_row();
-	wait_for_standby();
-	log_event('handover');
-	promote_standby('all');
-	return;
-}
-
-sub failover
-{
-	my $load_s = 0.2 + rand 0.8;
-
-	make_standby() unless defined $standby;
-	settle_clock();
-	pause_clients('nobody');
-	write_conf(
-		$primary->{node}, 'replication.conf',
+	write_replication(
+		$primary,
 		'synchronous_commit = remote_apply',
 		"synchronous_standby_names = '*'");
-	$primary->{node}->reload;
 	wait_until($primary,
-		"SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'");
-	insert_last_row();
-	wait_for_standby();
-	command_clients('insert', $primary);
-	let_pass($load_s);
-	log_event('failover');
-	promote_standby('insert');
+		'SELECT count(*) = 1 FROM pg_stat_replication'
+		  . " WHERE sync_state = 'sync'");
 	return;
 }
 
-sub new_id
+# The LSN of a commit after another LSN, on a server that has been stopped.
+sub commit_after
 {
-	make_standby() unless defined $standby;
-	$worker_number++;
-	log_event("failover to worker $worker_number");
-	write_identity($standby);
-	$standby->{node}->stop('fast');
+	my ($server, $lsn, $timeline) = @_;
+	my ($stdout) = PostgreSQL::Test::Utils::run_command(
+		[
+			'pg_waldump', '--path', $server->{node}->data_dir . '/pg_wal',
+			'--timeline', $timeline, '--start', $lsn,
+			'--rmgr', 'Transaction'
+		]);
+	my @commits = $stdout =~ /lsn: (\S+),.* desc: COMMIT/g;
+	my $chance = rand;
+
+	die "no commit after $lsn\n" unless @commits;
+	return $commits[ $chance * min(20, scalar @commits) ];
+}
+
+# Makes the server that is to take over, if there is none yet.
+sub find_successor
+{
+	my ($how) = @_;
+	my $server = $standby;
+
+	return backup_of($primary) if $how->{origin} eq 'backup';
+	if ($how->{origin} eq 'restore')
+	{
+		$server = backup_of($primary);
+		$how->{restore_after} = commit_something();
+		$how->{timeline} = hex substr value_when_there_is_one($primary,
+			'SELECT pg_walfile_name(pg_current_wal_insert_lsn())'), 0, 8;
+		return $server;
+	}
+	if ($how->{origin} eq 'standby_backup')
+	{
+		# which begins at a checkpoint that the standby has replayed
+		wait_for_replay(
+			$standby,
+			value_when_there_is_one(
+				$primary,
+				"CHECKPOINT;\nSELECT pg_current_wal_insert_lsn()"));
+		return backup_of($standby);
+	}
+	if ($how->{origin} eq 'cascade')
+	{
+		$server = backup_of($standby);
+		follow($server, $standby);
+		start_server($server);
+	}
+	wait_for_replay($server, commit_something());
+	return $server;
+}
+
+# Sees to the signal file and what goes with it, while the server is stopped.
+sub write_recovery
+{
+	my ($server, $old, $how) = @_;
+
+	if ($how->{origin} eq 'restore')
+	{
+		my $target =
+		  commit_after($old, $how->{restore_after}, $how->{timeline});
+
+		log_event("restored to $target");
+		write_conf(
+			$server->{node}, 'upstream.conf',
+			"restore_command = 'cp \""
+			  . $old->{node}->data_dir
+			  . "/pg_wal/%f\" \"%p\"'",
+			"recovery_target_lsn = '$target'",
+			'recovery_target_action = promote');
+		write_signal($server, 'recovery');
+		return;
+	}
+	write_conf($server->{node}, 'upstream.conf');
+	write_signal($server, $how->{has_signal} ? 'standby' : undef);
+	return;
+}
+
+# Ends the recovery of the server that takes over.
+sub end_recovery
+{
+	my ($server, $old, $how) = @_;
+	my $is_bare = $how->{way} eq 'no_library';
+	my $has_no_workers = $how->{after} eq 'no_worker';
+
+	if ($how->{way} eq 'restartpoint')
+	{
+		value_when_there_is_one($server, "CHECKPOINT;\nSELECT 1");
+	}
+	if (!is_running($server) || $how->{way} ne 'promotion' || $has_no_workers)
+	{
+		end_server($server, (qw(fast immediate))[ rand 2 ])
+		  if is_running($server);
+		write_recovery($server, $old, $how);
+		write_library($server, '') if $is_bare;
+		write_workers($server, 0) if $has_no_workers;
+		start_server($server);
+	}
+	$server->{node}->promote
+	  if $how->{has_signal} && $how->{origin} ne 'restore';
+	wait_until($server, 'SELECT NOT pg_is_in_recovery()');
+	if ($is_bare)
+	{
+		value_of($server->{node}, 'CHECKPOINT') if rand() < 0.5;
+		end_server($server, (qw(fast immediate killed))[ rand 3 ]);
+		log_event('recovered without the library');
+		write_library($server, 'snowflake');
+		start_server($server);
+	}
+
+	# from the next start on
+	write_workers($server, 8);
+	write_conf($server->{node}, 'upstream.conf');
+	return;
+}
+
+# What the old primary's clock would be for the new one, once it is in order.
+sub clock_of_successor
+{
+	my ($old, $how, $forward_s) = @_;
+	my $in_order = $old->{in_order};
+
+	$in_order += $forward_s if $how->{node} eq 'same';
+	$in_order -= rand SLOWEST_CLOCK_S if $how->{clock} eq 'slower';
+	$in_order += some_seconds() if $how->{clock} eq 'ahead';
+	return $in_order;
+}
+
+# Makes the old primary a standby of the new one.  Its clients may come late:
+# so it is another server for them, at another port.
+sub rewind
+{
+	my ($old) = @_;
+	my $server = new_server($old->{in_order});
+
+	# pg_rewind sees a promotion by the next checkpoint
+	value_when_there_is_one($primary, "CHECKPOINT;\nSELECT 1");
+	rename $old->{node}->data_dir, $server->{node}->data_dir
+	  or die 'rename: ' . $old->{node}->data_dir . ": $!";
+	$old->{node}->clean_node;
+	PostgreSQL::Test::Utils::system_or_bail(
+		'pg_rewind', '--no-sync',
+		'--target-pgdata', $server->{node}->data_dir,
+		'--source-server', $primary->{node}->connstr('postgres'));
+	follow($server, $primary);
+	$standby = $server;
+	write_parameters();
+	move_clock($standby, -rand SLOWEST_CLOCK_S);
 	start_server($standby);
-	$era++;
-	promote_standby('all');
+	log_event('old primary rewound');
+	return;
+}
+
+sub take_over
+{
+	my %how = deal_take_over();
+	my ($old, $old_worker_number) = ($primary, $worker_number);
+	my $is_early = $how{way} ne 'no_library' && rand() < 0.5;
+
+	log_event(join ' ', "era $era ends:", map { "$_ $how{$_}" } sort keys %how);
+	make_standby() if !defined $standby && $how{origin} =~ /standby|cascade/;
+	my $forward_s = lead_clock($how{lead});
+	pause_clients() if $how{load} eq 'nothing';
+	replicate_synchronously() if $how{load} eq 'synchronous';
+
+	# the old primary
+	my $new = find_successor(\%how);
+	let_pass(rand 0.5);
+	commit_something() for 1 .. 2;
+	my $stopped_at = now();
+	end_server($old, $how{ending});
+	$chaos->note_stop;
+	remember_newest();
+	log_event("old primary ended, $how{ending}");
+	my $is_all = $how{load} eq 'nothing'
+	  || $how{ending} eq 'fast' && $how{origin} eq 'standby';
+
+	# the new one
+	undef $clock_due;
+	$step_s = 0;
+	$new->{in_order} = clock_of_successor($old, \%how, $forward_s);
+	$primary = $new;
+	$worker_number = new_worker_number() if $how{node} eq 'new';
+	$worker_number = former_worker_number(primary_time())
+	  if $how{node} eq 'former';
+	my $is_new = !exists $newest_of_worker{$worker_number};
+	$newest_of_worker{$worker_number} //= 0;
+	if ($new->{worker_number} != $worker_number)
+	{
+		log_event("worker $worker_number" . ($is_new ? ', new' : ''));
+		write_identity($new);
+		if (is_running($new))
+		{
+			end_server($new, 'fast');
+			start_server($new);
+		}
+	}
+	undef $standby if defined $standby && $standby == $new;
+	discard_server($standby) if defined $standby;
+	undef $standby;
+	write_parameters();
+	move_clock($new, 0);
+	my $behind_s =
+	    $how{node} eq 'former' && !$is_new ? seconds_before_newest()
+	  : $how{clock} eq 'behind' ? seconds_behind($stopped_at)
+	  : $how{lead} eq 'corrected' && $how{node} eq 'same' ? $forward_s
+	  : 0;
+	step_clock(-$behind_s, PATIENCE_S) if $behind_s > 0;
+	command_clients('all', $new, $era + 1) if $is_early;
+	end_recovery($new, $old, \%how);
+	log_event(sprintf 'recovered, clock %+.3f s', $new->{in_order});
+	if ($how{after} eq 'crash')
+	{
+		let_pass(rand 0.1);
+		end_server($new, (qw(immediate killed))[ rand 2 ]);
+		$chaos->note_stop;
+		log_event('crashed');
+		damage_mark_of($new);
+		start_server($new);
+	}
+	write_replication($new, "synchronous_commit = $synchronous_commit");
+	next_era(
+		$new,
+		is_all => $is_all,
+		kind => $how{load} eq 'synchronous' ? 'insert' : '',
+		is_other_node => $worker_number != $old_worker_number);
+	command_clients('all', $new);
+	expect_prompt_id($new) if $is_new;
+	step_clock(-$behind_s, 0.3 + rand 1) if $behind_s > 0;
+	let_pass(0.3 + rand 0.3);
+	fast_stop() if $how{after} eq 'no_worker' && rand() < 0.5;
+	if ($how{old} eq 'rewound')
+	{
+		rewind($old);
+	}
+	else
+	{
+		$old->{node}->clean_node;
+	}
+	pass_ids_ahead();
 	return;
 }
 
@@ -633,10 +1255,13 @@ END
 $SIG{TERM} = $SIG{INT} = sub { die "interrupted\n" };
 
 $primary = new_server(0);
-$primary->{node}->init(allows_streaming => 1);
+$primary->{node}->init(
+	allows_streaming => 1,
+	extra => [
+		'--wal-segsize=1', $has_checksums ? '--data-checksums' : ()
+	]);
 $primary->{node}->append_conf(
 	'postgresql.conf', q{
-shared_preload_libraries = 'snowflake'
 restart_after_crash = on
 max_connections = 40
 shared_buffers = 16MB
@@ -650,22 +1275,39 @@ log_replication_commands = off
 log_checkpoints = off
 log_min_messages = log
 log_min_error_statement = panic
+wal_writer_delay = } . $wal_writer_delay . q{
 include 'identity.conf'
 include 'parameters.conf'
 include 'replication.conf'
+include 'library.conf'
+include 'workers.conf'
+include 'upstream.conf'
 });
-write_identity($primary);
+settle($primary);
 write_parameters();
-write_conf($primary->{node}, 'replication.conf',
-	"synchronous_commit = $synchronous_commit");
 start_server($primary);
 $primary->{node}->safe_psql(
 	'postgres', q{
 	CREATE EXTENSION snowflake;
 	CREATE TABLE taken (
 		id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
-		client int);
+		client int,
+		era int);
 });
+if ($has_former_workers)
+{
+	for (0 .. NODES_ON_PAGE)
+	{
+		$chaos->add_id($_, $era, 0)
+		  for split /\n/, $primary->{node}->safe_psql('postgres',
+			'SELECT snowflake_nextvals(10)');
+		remember_newest();
+		$newest_of_worker{ ++$worker_number } = 0;
+		write_identity($primary);
+		end_server($primary, 'immediate');
+		start_server($primary);
+	}
+}
 command_clients('all', $primary);
 start_clients();
 let_pass(1);
@@ -674,8 +1316,8 @@ make_standby();
 # Every kind of fault at least once, however slow the machine is.
 my @hand;
 my $until = now() + $seconds;
-my $is_dealt = 0;
-while (now() < $until || !$is_dealt)
+my $kinds = keys(%deck) + sum0(map { scalar keys %$_ } values %take_over_decks);
+while (now() < $until || keys %counts < $kinds)
 {
 	@hand = shuffle map { ($_) x $deck{$_} } sort keys %deck unless @hand;
 	my $fault = pop @hand;
@@ -685,14 +1327,14 @@ while (now() < $until || !$is_dealt)
 		&$fault();
 	}
 	$counts{$fault}++;
-	$is_dealt = keys %counts == keys %deck;
-	let_pass(rand 0.6);
+	let_pass(rand 0.5);
 	$chaos->check_clients;
 }
 
 # All in order again.
 continue_worker();
 put_clock_in_order();
+put_clock_in_order(max(0, max(values %newest_of_worker) - primary_time()));
 %parameters = (%parameters, clock_policy => 'wait', clock_tolerance => 60_000);
 write_parameters();
 wait_until($primary, 'SELECT snowflake_nextval() > 0');
@@ -702,25 +1344,41 @@ ok($chaos->get_ids(\&tend, @clients),
 command_clients('none');
 is($chaos->wait_for_clients(@clients), 0, 'clients end without an error');
 
-my %total = (ids => 0, disorder => 0, wrong_errors => 0, errors => {});
+next_era($primary, is_all => 1);
+my %total =
+  (ids => 0, lost => 0, disorder => 0, wrong_errors => 0, errors => {});
+$chaos->find_newest_rows($_) for @clients;
 $chaos->examine($_, \%total, \%allowed_errors) for @clients;
+$chaos->keep_other_rows;
 my $duplicates = $chaos->count_duplicates(
-	sub { diag("id $_[0] came to clients $_[1] and $_[2]") });
+	sub {
+		diag("id $_[0] came to clients $_[1] and $_[2], in eras $_[3] and $_[4]"
+		);
+	});
+my $overlaps = $chaos->count_overlaps(
+	sub { $_[0] >> 12 & 1023 },
+	sub {
+		diag("id $_[0] of era $_[1] is above id $_[2] of era $_[3], and older");
+	});
 
 note("seed $seed, synchronous_commit $synchronous_commit: "
 	  . "$total{ids} ids in " . int(now() - $began) . ' s, '
-	  . sum0(values %counts) . ' faults, '
-	  . ($total{errors}{'55000'} // 0) . " refusals, $duplicates duplicates");
+	  . sum0(@counts{ keys %deck })
+	  . " faults, $era eras, $total{lost} ids lost, "
+	  . ($total{errors}{'55000'} // 0)
+	  . " refusals, $marks_damaged marks damaged, $overlaps overlaps, "
+	  . "$duplicates duplicates");
 note("faults: $_ $counts{$_}") for sort keys %counts;
 note("errors: $_ $total{errors}{$_}") for sort keys %{ $total{errors} };
 
 cmp_ok($total{ids}, '>', 100 * $seconds, 'clients got ids');
 is($duplicates, 0, 'no id came twice');
+is($overlaps, 0, 'ids of a node are above all from before a stop');
+is($total{errors}{'23505'} // 0, 0, 'none was in the table already');
 is($total{disorder}, 0, "every client's ids increase");
 is($total{wrong_errors}, 0, 'only errors that the rules name');
-is( value_of(
-		$primary->{node}, 'SELECT count(*) = count(DISTINCT id) FROM taken'),
-	't', 'nor does one lie in the table twice');
+is($late_ids, 0, 'a worker id never used before gets ids at once');
+cmp_ok($marks_damaged, '>', 0, 'the page of the mark was damaged');
 
 $_->{node}->stop for grep { defined } $standby, $primary;
 

@@ -5,10 +5,14 @@
 # Faults, in an order that the seed chooses, several at a time.  Of a server:
 # its clock steps back or ahead, by milliseconds up to minutes; backends and
 # workers get SIGKILL; the registry's worker is ended, or suspended alone; the
-# postmaster gets SIGKILL; immediate and fast stops, with a start within the
-# lease or after it; the whole server is suspended, beyond its lease in most
-# cases; a copy of its data directory is started beside it, or while it is
-# stopped or suspended, and draws ids, too.  Of the registry: stops, a
+# postmaster gets SIGKILL, and the page of the mark is damaged where WAL mends
+# it; immediate and fast stops, with a start within the lease or after it; the
+# whole server is suspended, beyond its lease in most cases; a copy of its data
+# directory, a base backup, or a standby that is promoted is started beside it,
+# or while it is stopped or suspended, and draws ids, too; and one of these
+# takes its place for good.  All of them carry the mark and the lease in the
+# same page, but none of them is where the lease was granted to, so each asks
+# for a worker id of its own.  Of the registry: stops, a
 # suspension, a clock that steps; its sessions are ended; in longer runs, its
 # end and its standby's promotion.
 #
@@ -72,7 +76,8 @@ my %deck = (
 	immediate_stop => 2,
 	fast_stop => 4,
 	suspended => 6,
-	copied => 4,
+	copied => 5,
+	replaced => 2,
 	parameters => 2,
 	registry_stopped => 2,
 	registry_suspended => 2,
@@ -111,6 +116,7 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 my $clock_library = build_clock_library($directory);
 my $began = now();
 my %counts;                     # of faults
+my $marks_damaged = 0;
 my $chaos = SnowflakeChaos->new(
 	directory => $directory,
 	seed => $seed,
@@ -164,11 +170,12 @@ sub let_pass
 
 # A server: its node; its clock's file, how far its clock is from what all
 # others have, and how far it is stepped for a while; its state ('up', 'down',
-# 'suspended', 'gone'); the processes that are suspended; its clients.
-my @servers;                    # the copies among them
+# 'suspended', 'gone'); the processes that are suspended; its clients.  Its name
+# says whether it is a copy.
+my @servers;
 my ($registry, $standby, $former);
 my $common_s = 0;               # that all clocks have been put forward
-my $nodes = 0;
+my $nodes = SERVERS;            # numbers their names
 my $client_errors = 0;
 
 sub adjust_clock
@@ -446,22 +453,34 @@ sub start_again_after
 sub postmaster_killed
 {
 	my $server = any_server() // return 0;
-	my $pid = $server->{node}{_pid};
-	my $until = now() + PATIENCE_S;
 
-	continue_workers($server);
-	kill 'STOP', $pid;          # so that it has no more children
-	my @children = children_of($pid);
-	$server->{node}->kill9;
-	$server->{state} = 'down';
-	log_event("$server->{name}: postmaster killed");
-	while (grep { kill 0, $_ } @children)
-	{
-		die "children survive the postmaster\n" if now() > $until;
-		usleep(5_000);
-	}
+	end_server($server, 'killed');
 	start_again_after($server, around_lease_s());
 	return 1;
+}
+
+# How is 'fast', 'immediate', or 'killed'.  After a crash, the page of the mark
+# is damaged in half of the cases.
+sub end_server
+{
+	my ($server, $how) = @_;
+
+	if ($how eq 'killed')
+	{
+		continue_workers($server);
+		kill_server($server->{node});
+		$server->{state} = 'down';
+		log_event("$server->{name}: postmaster killed");
+	}
+	else
+	{
+		stop_server($server, $how);
+	}
+	return if $how eq 'fast' || rand() < 0.5;
+	my $damage = damage_mark($server->{node}) // return;
+	log_event("$server->{name}: $damage");
+	$marks_damaged++;
+	return;
 }
 
 sub stop_and_start
@@ -469,7 +488,7 @@ sub stop_and_start
 	my ($mode) = @_;
 	my $server = any_server() // return 0;
 
-	stop_server($server, $mode);
+	end_server($server, $mode);
 	start_again_after($server, around_lease_s());
 	return 1;
 }
@@ -521,23 +540,31 @@ sub write_parameters
 
 # ----- copies -----
 
-# How long a server's lease goes on, as its state file has it.
+# How long a server's lease goes on, by its own clock.
 sub lease_left_s
 {
 	my ($server) = @_;
-	my ($uptime_s) =
-	  PostgreSQL::Test::Utils::slurp_file('/proc/uptime') =~ /^(\S+)/;
 
-	return 0 unless -e state_file($server->{node});
-	return read_state($server->{node})->{lease_ends_us} / 1_000_000 -
-	  $uptime_s;
+	return value_of($server->{node},
+		'SELECT extract(epoch FROM lease_expires_at - clock_timestamp()) FROM snowflake_node'
+	) || 0;
+}
+
+# A server that has the configuration of another one, at another port.
+sub settle
+{
+	my ($server, @lines) = @_;
+
+	$server->{node}->append_conf('postgresql.conf',
+		join "\n", 'port = ' . $server->{node}->port, @lines);
+	return;
 }
 
 # Copies a data directory as it is at one moment.
 sub copy_of
 {
-	my ($original) = @_;
-	my $copy = new_server(PostgreSQL::Test::Cluster->new('copy' . ++$nodes),
+	my ($original, $name) = @_;
+	my $copy = new_server(PostgreSQL::Test::Cluster->new($name . ++$nodes),
 		$original->{skew_s});
 	my $data = $copy->{node}->data_dir;
 	my $is_running = is_up($original);
@@ -551,9 +578,49 @@ sub copy_of
 		$original->{state} = 'up';
 	}
 	unlink "$data/postmaster.pid";
-	$copy->{node}
-	  ->append_conf('postgresql.conf', 'port = ' . $copy->{node}->port);
+	settle($copy);
 	return $copy;
+}
+
+# A base backup, as a server that is not started yet; nothing if none could be
+# taken.
+sub backup_of
+{
+	my ($original, $name) = @_;
+	my $backup = new_server(PostgreSQL::Test::Cluster->new($name . ++$nodes),
+		$original->{skew_s});
+	my $rc = PostgreSQL::Test::Utils::system_log(
+		'pg_basebackup', '--pgdata', $backup->{node}->data_dir,
+		'--dbname', $original->{node}->connstr('postgres'),
+		'--checkpoint', 'fast', '--no-sync');
+
+	return if $rc != 0;
+	settle($backup);
+	return $backup;
+}
+
+# A standby that has replayed all up to now; nothing if there is none in time.
+sub standby_of
+{
+	my ($original, $name) = @_;
+	my $standby = backup_of($original, $name) // return;
+	my $until = now() + 10;
+	my $lsn;
+
+	settle($standby,
+		"primary_conninfo = '" . $original->{node}->connstr . "'");
+	$standby->{node}->append_conf('standby.signal', '');
+	start_server($standby);
+	$lsn = value_of($original->{node}, 'SELECT pg_current_wal_flush_lsn()');
+	while (defined $lsn && now() < $until)
+	{
+		return $standby
+		  if (value_of($standby->{node},
+				"SELECT pg_last_wal_replay_lsn() >= '$lsn'") // '') eq 't';
+		let_pass(0.05);
+	}
+	stop_server($standby, 'immediate');
+	return;
 }
 
 sub start_clients
@@ -586,28 +653,46 @@ sub remove_copy
 	return;
 }
 
+# The server whose lease goes on for longest, and how long; nothing if none is
+# up.
+sub newest_lease
+{
+	my %left_s = map { $_->{name} => lease_left_s($_) }
+	  grep { is_up($_) } @servers;
+	my ($server) = sort { $left_s{ $b->{name} } <=> $left_s{ $a->{name} } }
+	  grep { is_up($_) } @servers;
+
+	return defined $server ? ($server, $left_s{ $server->{name} }) : ();
+}
+
 # At most one at a time, of the server whose lease goes on for longest.  The
 # original goes on, or comes back meanwhile; "alone" goes on as well, but there
 # is no registry to ask for a while.  The first copy is to be one of these, of
 # a server that has a lease.
 sub copied
 {
-	my ($original) = sort { lease_left_s($b) <=> lease_left_s($a) }
-	  grep { is_up($_) } @servers;
-	my $how = (qw(alone beside beside suspended stopped released))[ rand 6 ];
+	my ($original, $left_s) = newest_lease();
+	my $how =
+	  (qw(alone beside beside suspended stopped released backup standby))
+	  [ rand 8 ];
+	my $copy;
 
 	return 0
 	  if !defined $original || grep { $_->{state} ne 'gone' } copies();
 	unless ($counts{copied})
 	{
-		return 0 if lease_left_s($original) < 1;
+		return 0 if $left_s < 1;
 		$how = 'alone';
 	}
 	suspend_for($registry, 1 + rand 2)
 	  if $how eq 'alone' && is_up($registry);
 	stop_server($original, 'immediate') if $how eq 'stopped';
 	stop_server($original, 'fast') if $how eq 'released';
-	my $copy = copy_of($original);
+	$copy =
+	    $how eq 'backup' ? backup_of($original, 'copy')
+	  : $how eq 'standby' ? standby_of($original, 'copy')
+	  : copy_of($original, 'copy');
+	return 0 unless defined $copy;
 	if ($how eq 'suspended')
 	{
 		suspend_for($original, 2 + rand(1.2 * LONGEST_LEASE_S));
@@ -617,16 +702,75 @@ sub copied
 		start_again_after($original, rand(1.2 * LONGEST_LEASE_S));
 	}
 	log_event("$copy->{name}: copy of $original->{name}, $how");
-	start_server($copy);
 	push @servers, $copy;
+	bring_up($copy);
 	start_clients($copy);
 	after(3 + rand 5, sub { remove_copy($copy) });
 	return 1;
 }
 
+# Starts a server, unless it is a standby, which is promoted.  Clocks may have
+# been put forward meanwhile.
+sub bring_up
+{
+	my ($server) = @_;
+
+	adjust_clock($server);
+	if (is_up($server))
+	{
+		$server->{node}->promote;
+		log_event("$server->{name}: promoted");
+		return;
+	}
+	start_server($server);
+	return;
+}
+
 sub copies
 {
 	return grep { $_->{name} =~ /^copy/ } @servers;
+}
+
+# Servers that are there for good.
+sub members
+{
+	return grep { $_->{name} =~ /^server/ && $_->{state} ne 'gone' } @servers;
+}
+
+# A base backup or a standby takes the place of its original, which goes on for
+# a while after the one, and ends while the other follows it.  The data
+# directory of the original stays: a new one must not get its inode, which is
+# part of what a holder is known by.
+sub replaced
+{
+	my ($original) = shuffle grep { is_up($_) } members();
+	my $is_standby = rand() < 0.5;
+	my $server;
+
+	return 0 unless defined $original;
+	$server =
+	    $is_standby
+	  ? standby_of($original, 'server')
+	  : backup_of($original, 'server');
+	return 0 unless defined $server;
+	let_pass(rand 1);
+
+	# a stepped clock would be put in order for both of them, later
+	unless (is_up($original) && $original->{step_s} == 0)
+	{
+		stop_server($server, 'immediate') if is_up($server);
+		return 0;
+	}
+	end_server($original, (qw(fast immediate killed))[ rand 3 ]);
+	$chaos->command($original->{name}, 0, 'none');
+	$client_errors += $chaos->wait_for_clients(@{ $original->{clients} });
+	$original->{state} = 'gone';
+	log_event("$server->{name}: in place of $original->{name}, "
+		  . ($is_standby ? 'promoted' : 'from a base backup'));
+	push @servers, $server;
+	bring_up($server);
+	start_clients($server);
+	return 1;
 }
 
 # ----- faults of the registry -----
@@ -839,7 +983,7 @@ sub count_handovers
 # Tells what there is to know of an id that came twice.
 sub tell_of_duplicate
 {
-	my ($id, @clients) = @_;
+	my ($id, @clients) = @_[ 0 .. 2 ];
 	my $worker_id = worker_id_of($id);
 	my $at = instant_of($id);
 
@@ -881,6 +1025,12 @@ my @conf = split /\n/, q{
 restart_after_crash = on
 max_connections = 30
 shared_buffers = 16MB
+wal_level = replica
+max_wal_senders = 4
+wal_keep_size = 256MB
+wal_sender_timeout = 0
+wal_receiver_timeout = 0
+wal_retrieve_retry_interval = 100ms
 autovacuum = off
 log_statement = none
 log_replication_commands = off
@@ -893,10 +1043,6 @@ $registry = new_registry($registry_ports[0]);
 $registry->{node}->init(allows_streaming => $has_failovers);
 $registry->{node}->append_conf(
 	'postgresql.conf', join("\n", @conf) . q{
-wal_keep_size = 256MB
-wal_sender_timeout = 0
-wal_receiver_timeout = 0
-wal_retrieve_retry_interval = 100ms
 include 'replication.conf'
 });
 write_conf($registry->{node}, 'replication.conf', '');
@@ -973,7 +1119,7 @@ while (now() < $until || keys %counts < keys %deck)
 log_event('all in order again');
 let_pass(0.1) while @due;
 put_forward(1);
-my @originals = grep { $_->{name} =~ /^server/ } @servers;
+my @originals = members();
 write_parameters($_, clock_policy => 'wait', clock_tolerance => 60_000)
   for @originals;
 continue_workers($_) for @originals;
@@ -1029,7 +1175,8 @@ note("seed $seed: $total{ids} ids in "
 	  . int(now() - $began) . ' s, '
 	  . sum0(values %counts) . ' faults, '
 	  . ($total{errors}{'55000'} // 0) . ' refusals, '
-	  . "$handovers hand-overs, $duplicates duplicates");
+	  . "$handovers hand-overs, $marks_damaged marks damaged, "
+	  . "$duplicates duplicates");
 note("faults: $_ $counts{$_}") for sort keys %counts;
 note("errors: $_ $total{errors}{$_}") for sort keys %{ $total{errors} };
 note("ids: $_->{name} $issued{$_->{name}}") for @originals;

@@ -2,9 +2,13 @@
 # outside the servers, while those are killed, stopped and suspended; and what
 # to say of these ids at the end.
 #
-# Clients are processes of their own.  Each is told what to do by a control
-# file, of one line that it reads before every batch: a number that grows, an
-# era (in which its ids increase), who takes part, and where.
+# Clients are processes of their own.  A control file tells each client what to
+# do.  The file has one line, which the client reads before every batch: a
+# number that grows, the era, who takes part, and where.
+#
+# An era is a part of the run.  The test begins a new era when another server
+# takes over.  Ids of the old era that were lost with the old server may come
+# again in a later era, and only they: see end_era().
 package SnowflakeChaos;
 
 use strict;
@@ -20,6 +24,12 @@ use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
 # how long a client waits for an answer
 use constant PATIENCE_S => 120;
 
+# the relation file of the high-water mark's page, as pg_waldump names it too
+use constant {
+	MARK_FILE => 'global/8947',
+	MARK_RELATION => '1664/0/8947',
+};
+
 our @EXPORT = qw(
   PATIENCE_S
   now
@@ -28,6 +38,9 @@ our @EXPORT = qw(
   write_conf
   value_of
   children_of
+  kill_server
+  control_data
+  damage_mark
 );
 
 sub now
@@ -76,11 +89,17 @@ sub write_conf
 sub value_of
 {
 	my ($node, $sql) = @_;
-	my ($rc, $stdout) = $node->psql(
-		'postgres', $sql,
-		timeout => 30,
-		timed_out => \my $is_late);
+	my ($rc, $stdout);
+	my $is_done = eval {
+		($rc, $stdout) = $node->psql(
+			'postgres', $sql,
+			timeout => 30,
+			timed_out => \my $is_late);
+		1;
+	};
 
+	# psql may have ended before it has read the statement
+	die $@ unless $is_done || $@ =~ /Broken pipe/;
 	return defined $rc && $rc == 0 ? $stdout : undef;
 }
 
@@ -98,10 +117,88 @@ sub children_of
 	return @children;
 }
 
+# Ends a server by SIGKILL to its postmaster, and waits until its processes have
+# gone: the next one would not start beside them.
+sub kill_server
+{
+	my ($node) = @_;
+	my $pid = $node->{_pid};
+	my $until = now() + PATIENCE_S;
+
+	kill 'STOP', $pid;          # so that it has no more children
+	my @children = children_of($pid);
+	$node->kill9;
+	while (grep { kill 0, $_ } $pid, @children)
+	{
+		die "processes survive SIGKILL to the postmaster\n"
+		  if now() > $until;
+		usleep(5_000);
+	}
+	return;
+}
+
+# What pg_controldata says of a data directory, by its names.
+sub control_data
+{
+	my ($directory) = @_;
+	my ($stdout) =
+	  PostgreSQL::Test::Utils::run_command([ 'pg_controldata', $directory ]);
+
+	return { map { /^([^:]+): +(.*)/ ? ($1, $2) : () } split /\n/, $stdout };
+}
+
+# Will the crash recovery of a stopped server write the page of the mark anew?
+# True if a record of the page comes after the redo point, on a timeline that
+# is replayed to its end.
+sub is_mark_in_wal
+{
+	my ($data) = @_;
+	my $control = control_data($data);
+	my $timeline = $control->{q(Latest checkpoint's TimeLineID)};
+	my @timelines =
+	  map { m{/0*([0-9A-F]+)\.history$} ? hex $1 : () }
+	  glob "$data/pg_wal/*.history";
+	my ($records) = PostgreSQL::Test::Utils::run_command(
+		[
+			'pg_waldump', '--path', "$data/pg_wal",
+			'--timeline', $timeline,
+			'--start', $control->{q(Latest checkpoint's REDO location)},
+			'--relation', MARK_RELATION,
+			'--limit', 1
+		]);
+
+	return !(grep { $_ > $timeline } @timelines) && $records =~ /^rmgr: /m;
+}
+
+# Damages the page of the mark in the file of a server that has crashed, where
+# WAL is going to mend it: half of the page becomes zeros, or the file goes.
+# Returns what was done; nothing if WAL would not mend it.
+sub damage_mark
+{
+	my ($node) = @_;
+	my $data = $node->data_dir;
+	my $file = "$data/" . MARK_FILE;
+	my $how = int rand 3;
+
+	return unless -e $file && is_mark_in_wal($data);
+	if ($how == 2)
+	{
+		unlink $file or die "$file: $!";
+		return 'mark unlinked';
+	}
+
+	my $half = 4096;
+	open my $fh, '+<:raw', $file or die "$file: $!";
+	sysseek $fh, $how * $half, 0;
+	syswrite($fh, "\0" x $half) == $half or die "$file: $!";
+	close $fh;
+	return 'mark torn';
+}
+
 # ----- clients -----
 
-# To be given: directory (for files), seed, and batch (a function: the
-# statements of one batch of a kind of client).
+# To be given: directory (for files), seed, and batch (a function of the kind
+# of a client, the era and the client's number: the statements of one batch).
 sub new
 {
 	my ($class, %self) = @_;
@@ -110,7 +207,11 @@ sub new
 		main_pid => $$,
 		command_number => 0,
 		clients => 0,
-		pids => {}                  # by number, of those not ended
+		kinds => {},                # by number
+		pids => {},                 # by number, of those not ended
+		kept => {},                 # by era that has ended; see end_era()
+		stopped_at => [],           # when no server was running, by now()
+		others => 0                 # ids that no client has received
 	}, $class;
 }
 
@@ -161,7 +262,8 @@ sub entry_of
 }
 
 # A long-lived process that drives psql, and writes what it receives into a
-# file of its own: ids, "! SQLSTATE message", "= era", and "@ time what".
+# file of its own: ids, "! SQLSTATE message", "= era", "@ time what", and after
+# a batch "+ begin end", by now(): when it was sent and when it was received.
 sub run_client
 {
 	my ($self, $number, $kind, $control) = @_;
@@ -250,8 +352,11 @@ sub run_client
 			$connected_by = $connstr;
 		}
 		printf $file "@ %.3f\n", time();
-		syswrite $in, $self->{batch}->($kind) . "\\echo (end)\n";
+		my $sent_at = now();
+		syswrite $in,
+		  $self->{batch}->($kind, $new_era, $number) . "\\echo (end)\n";
 		my $is_alive = $receive->();
+		printf $file "+ %.6f %.6f\n", $sent_at, now();
 		$disconnect->() unless $is_alive;
 		$file->flush;
 		usleep($is_alive ? rand 40_000 : 50_000);
@@ -282,6 +387,7 @@ sub start_client
 		POSIX::_exit($is_done ? 0 : 1);
 	}
 	$self->{pids}{$number} = $pid;
+	$self->{kinds}{$number} = $kind;
 	return $number;
 }
 
@@ -351,7 +457,106 @@ sub get_ids
 	return 1;
 }
 
-# ----- what clients have received -----
+# ----- what has been received -----
+
+# Says what is kept of an era, because the data goes on in another server.  An
+# id is kept
+#
+#   - if it is in "rows", which are the data, by id, with the client's number;
+#   - if a client had received it before one of these rows was asked for;
+#   - if a client of the kind "kind" received it, or of any kind if "is_all".
+#
+# All other ids of this era are lost: they may come again in a later era.
+#
+# With "is_other_node", ids of the next era need not be larger than those that
+# are kept, because they are of another (datacenter_id, worker_id).
+sub end_era
+{
+	my ($self, $era, %kept) = @_;
+
+	$self->{kept}{$era} = {
+		rows => {},
+		kind => '',
+		is_all => 0,
+		is_other_node => 0,
+		%kept,
+		newest_asked_at => 0        # of the rows
+	};
+	return;
+}
+
+# Finds out when the newest row that is kept of each era was asked for; to be
+# called for each client before any of them is examined.
+sub find_newest_rows
+{
+	my ($self, $number) = @_;
+	my ($era, $has_row) = (0, 0);
+
+	open my $fh, '<', "$self->{directory}/client$number" or die $!;
+	while (my $line = <$fh>)
+	{
+		my $kept = $self->{kept}{$era};
+
+		if ($line =~ /^(\d+)$/)
+		{
+			$has_row = 1
+			  if defined $kept && ($kept->{rows}{$1} // '') eq $number;
+		}
+		elsif ($line =~ /^\+ (\S+)/)
+		{
+			$kept->{newest_asked_at} = $1
+			  if $has_row && $1 > $kept->{newest_asked_at};
+			$has_row = 0;
+		}
+		elsif ($line =~ /^= (\d+)/)
+		{
+			$era = $1;
+		}
+	}
+	return;
+}
+
+# To be called while no server is running that issues ids.  What was sent
+# before has been answered before, so ids of what is sent later come later; see
+# count_overlaps().
+sub note_stop
+{
+	my ($self) = @_;
+
+	push @{ $self->{stopped_at} }, now();
+	return;
+}
+
+# Keeps an id that no client has received.  Its life is not known unless given;
+# see each_id().
+sub add_id
+{
+	my ($self, $id, $era, $life) = @_;
+
+	$life //= -1;
+	PostgreSQL::Test::Utils::append_to_file("$self->{directory}/ids.others",
+		"$id others $era 1 $life\n");
+	$self->{others}++;
+	return;
+}
+
+# Is an id kept when its era ends?  One that is found in the data is taken off
+# there; what is left in the end has been received by nobody.
+sub is_kept
+{
+	my ($self, $number, $era, $id, $received_at) = @_;
+	my $kept = $self->{kept}{$era} // return 1;
+	my $owner = $kept->{rows}{$id};
+
+	if (defined $owner && $owner eq $number)
+	{
+		delete $kept->{rows}{$id};
+		return 1;
+	}
+	return $kept->{is_all}
+	  || $kept->{kind} eq $self->{kinds}{$number}
+	  || $received_at < $kept->{newest_asked_at};
+}
 
 # Reads one client's file: counts, and what is wrong.  The errors that may come
 # are by SQLSTATE, with what they have to say.
@@ -359,7 +564,11 @@ sub examine
 {
 	my ($self, $number, $total, $allowed_errors) = @_;
 	my $directory = $self->{directory};
-	my ($newest, $batch) = (0, '');
+	my ($era, $batch, @unsettled) = (0, '');
+	my $newest = 0;             # of this era, and what it has to be above
+	my $newest_kept = 0;
+	my @stopped_at = @{ $self->{stopped_at} };
+	my $life = 0;               # how often servers had been stopped
 
 	open my $fh, '<', "$directory/client$number" or die $!;
 	open my $ids, '>', "$directory/ids$number" or die $!;
@@ -368,14 +577,34 @@ sub examine
 		chomp $line;
 		if ($line =~ /^\d+$/)
 		{
-			print $ids "$line $number\n";
+			push @unsettled, $line;
 			$total->{ids}++;
 			if ($line <= $newest)
 			{
-				diag("client $number, $batch: $line after $newest")
+				diag("client $number, era $era, $batch: $line after $newest")
 				  if $total->{disorder}++ < 10;
 			}
 			$newest = $line;
+		}
+		elsif ($line =~ /^\+ (\S+) (\S+)/)
+		{
+			my ($sent_at, $received_at) = ($1, $2);
+
+			while (@stopped_at && $sent_at > $stopped_at[0])
+			{
+				shift @stopped_at;
+				$life++;
+			}
+			for my $id (@unsettled)
+			{
+				my $is_kept =
+				  $self->is_kept($number, $era, $id, $received_at) ? 1 : 0;
+
+				print $ids "$id $number $era $is_kept $life\n";
+				$total->{lost}++ unless $is_kept;
+				$newest_kept = $id if $is_kept && $id > $newest_kept;
+			}
+			@unsettled = ();
 		}
 		elsif ($line =~ /^! (\S+) (.*)/)
 		{
@@ -383,33 +612,55 @@ sub examine
 			my $pattern = $allowed_errors->{$1};
 			if (!defined $pattern || $2 !~ $pattern)
 			{
-				diag("client $number, $batch: $line")
+				diag("client $number, era $era, $batch: $line")
 				  if $total->{wrong_errors}++ < 10;
 			}
 		}
-		elsif ($line =~ /^=/)
+		elsif ($line =~ /^= (\d+)/)
 		{
-			$newest = 0;
+			# a client that was late may have missed some
+			for (; $era < $1; $era++)
+			{
+				my $kept = $self->{kept}{$era} // {};
+				$newest_kept = 0 if $kept->{is_other_node};
+			}
+			$newest = $newest_kept;
 		}
 		else
 		{
 			$batch = $line;
 		}
 	}
+	die "client $number has not said when it received its last ids\n"
+	  if @unsettled;
 	close $ids or die $!;
 	return;
 }
 
-# Calls a function with each id and the number of the client that received it,
-# in the order of ids.  Sorts on disk, for the memory's sake.
+# Keeps what has been found in the data and not been received by a client; to
+# be called after all clients have been examined.
+sub keep_other_rows
+{
+	my ($self) = @_;
+
+	for my $era (sort keys %{ $self->{kept} })
+	{
+		$self->add_id($_, $era) for keys %{ $self->{kept}{$era}{rows} };
+	}
+	return;
+}
+
+# Calls a function with each id, the number of the client that received it, its
+# era, whether it was kept, and its life (the number of stops before it), in the
+# order of ids.  Sorts on disk, for the memory's sake.
 sub each_id
 {
 	my ($self, $what) = @_;
 	my $directory = $self->{directory};
 
 	local $ENV{LC_ALL} = 'C';
-	open my $sorted, '-|', 'sort', '-n', '-S', '64M', '-T', $directory,
-	  glob("$directory/ids*")
+	open my $sorted, '-|', 'sort', '-k1,1n', '-k3,3n', '-S', '64M',
+	  '-T', $directory, glob("$directory/ids*")
 	  or die "sort: $!";
 	while (my $line = <$sorted>)
 	{
@@ -419,23 +670,51 @@ sub each_id
 	return;
 }
 
-# How many ids came more than once; the first of them are told about, with the
-# numbers of the clients.
+# How many ids came more than once: twice in one era, or again in a later era
+# after they were kept.  The first of them are told about, with the numbers of
+# the clients and the eras.
 sub count_duplicates
 {
 	my ($self, $tell) = @_;
-	my ($previous, $client) = (-1, '');
 	my $duplicates = 0;
+	my ($previous, @earlier) = (-1);
 
 	$self->each_id(
 		sub {
-			my ($id, $number) = @_;
+			my ($id, $client, $era, $is_kept) = @_;
 
-			$tell->($id, $client, $number)
-			  if $id == $previous && $duplicates++ < 10;
-			($previous, $client) = ($id, $number);
+			@earlier = () if $id != $previous;
+			my ($one) = grep { $_->{era} == $era || $_->{is_kept} } @earlier;
+			$tell->($id, $one->{client}, $client, $one->{era}, $era)
+			  if defined $one && $duplicates++ < 10;
+			push @earlier,
+			  { client => $client, era => $era, is_kept => $is_kept };
+			$previous = $id;
 		});
 	return $duplicates;
+}
+
+# How many ids that were kept are larger than some id of the same node, which is
+# what a function says of an id, that was issued later, after a stop.  Each may
+# come again, even if by chance none has.  The first of them are told about.
+sub count_overlaps
+{
+	my ($self, $node_of, $tell) = @_;
+	my $overlaps = 0;
+	my %newest;                 # by node: the latest life of smaller ids
+
+	$self->each_id(
+		sub {
+			my ($id, undef, $era, $is_kept, $life) = @_;
+			return if $life < 0;
+			my $newest = $newest{ $node_of->($id) } //= { life => $life };
+
+			$tell->($id, $era, $newest->{id}, $newest->{era})
+			  if $is_kept && $newest->{life} > $life && $overlaps++ < 10;
+			$newest->@{qw(life id era)} = ($life, $id, $era)
+			  if $newest->{life} <= $life;
+		});
+	return $overlaps;
 }
 
 1;
