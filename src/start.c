@@ -22,7 +22,8 @@
  * the file, as doc/operations.md says; or the files of two clusters were
  * swapped.  Then, and where there is no page (the first start, or the file was
  * deleted), the time of the last checkpoint before this start is a bound that
- * holds even if the clock has stepped back since.
+ * holds even if the clock has stepped back since.  To the second where there
+ * is no page: a new cluster's first id need not wait.
  */
 #include "postgres.h"
 
@@ -58,16 +59,18 @@ first_tick_from(TimestampTz instant)
 }
 
 /*
- * The tick that the last checkpoint before this start was in, rounded down to
- * a second, as pg_control has it, so that a new cluster's first id need not
- * wait.  0 before the span.
+ * The tick of the last checkpoint before this start, of which pg_control has
+ * the second: a tick in that second's beginning or, if ids may have been issued
+ * in it, after its end.  0 before the span.
  */
 static int64
-tick_of_last_checkpoint(void)
+tick_of_last_checkpoint(bool has_issued)
 {
+	TimestampTz instant = shared->last_checkpoint +
+		(has_issued ? USECS_PER_SEC : 0);
 	int64		tick;
 
-	(void) layout_locate(node_layout(), shared->last_checkpoint, &tick);
+	(void) layout_locate(node_layout(), instant, &tick);
 	return tick;
 }
 
@@ -144,7 +147,7 @@ find_start(const MarkContents *contents, bool exists, int worker_id)
 		start.floor = is_foreign && entry == NULL ?
 			mark_largest(contents) : contents->floor;
 	if (is_foreign || !exists)
-		start.floor = Max(start.floor, tick_of_last_checkpoint());
+		start.floor = Max(start.floor, tick_of_last_checkpoint(is_foreign));
 
 	start.tick = start.floor;
 	if (entry != NULL)
