@@ -24,14 +24,16 @@ lease_is_usable(const Lease *lease, const Layout *layout, int datacenter_id)
 /*
  * May a server go on under a usable lease of the mark's page without asking?
  * Only the holder itself may, on whose machine the clock that the lease is
- * counted on has gone on, and only for the registry and the worker id
- * (LEASE_NONE: any) that are configured now.
+ * counted on has gone on; and only for the registry and the worker id
+ * (LEASE_NONE: any) that are configured now.  On another timeline the data
+ * directory was set back: the lease may have been given back since.
  */
 bool
-lease_can_resume(const Lease *lease, const char *holder, int worker_id,
-				 uint64 registry, int64 boottime_us)
+lease_can_resume(const Lease *lease, const char *holder, uint32 timeline,
+				 int worker_id, uint64 registry, int64 boottime_us)
 {
 	return strcmp(lease->holder, holder) == 0 &&
+		lease->timeline == timeline &&
 		(worker_id == LEASE_NONE || worker_id == lease->worker_id) &&
 		lease->registry == registry && lease_is_valid(lease, boottime_us);
 }

@@ -11,7 +11,7 @@
 #include "layout.h"
 
 /* Room for a holder, as text. */
-#define LEASE_HOLDER_SIZE 80
+#define LEASE_HOLDER_SIZE 76
 
 /* The worker id of a lease that was never granted; where wanted: any. */
 #define LEASE_NONE (-1)
@@ -20,6 +20,7 @@
 typedef struct Lease
 {
 	char		holder[LEASE_HOLDER_SIZE];	/* whom it was granted to */
+	uint32		timeline;		/* of the WAL that has it; on the page only */
 	int32		datacenter_id;
 	int32		worker_id;		/* LEASE_NONE: there was never one */
 	int64		incarnation;	/* counts the registry's grants */
@@ -39,8 +40,8 @@ lease_is_valid(const Lease *lease, int64 boottime_us)
 extern bool lease_is_usable(const Lease *lease, const Layout *layout,
 							int datacenter_id);
 extern bool lease_can_resume(const Lease *lease, const char *holder,
-							 int worker_id, uint64 registry,
-							 int64 boottime_us);
+							 uint32 timeline, int worker_id,
+							 uint64 registry, int64 boottime_us);
 extern int64 lease_reach(const Lease *lease, const Layout *layout,
 						 TimestampTz now, int64 boottime_us);
 

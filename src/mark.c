@@ -206,10 +206,9 @@ has_page(void)
 }
 
 /*
- * Makes the file and its block, without entries.  The floor is what is
- * published: where this server's ids began or, if the file was removed while
- * the server runs, have come to.  Both are on disk before the page is used, so
- * that a crash of the machine does not leave a block of zeros.
+ * Makes the file and its block, without entries.  Both are on disk before the
+ * page is used, so that a crash of the machine does not leave a block of
+ * zeros.
  */
 static void
 extend_file(void)
@@ -219,8 +218,6 @@ extend_file(void)
 	MarkContents contents;
 
 	set_empty(&contents);
-	contents.floor = shmem_mark();
-	contents.checksum = checksum_of(&contents);
 	PageInit((Page) block.data, BLCKSZ, 0);
 	put_contents((Page) block.data, &contents);
 	PageSetChecksum((Page) block.data, 0);
@@ -263,7 +260,8 @@ lock_page(int lock_mode)
 }
 
 /*
- * Reads the page; false if there is none.  ERROR XX001 or 0A000 if it cannot
+ * Reads the page; false if there is none, or one that was made but not logged
+ * before a crash: it has no entry.  ERROR XX001 or 0A000 if it cannot
  * be used, or PostgreSQL's own error.
  */
 bool
@@ -274,14 +272,12 @@ mark_read(MarkContents *contents)
 		.previous = error_context_stack
 	};
 	struct stat file;
-	bool		exists;
 
 	Assert(!RecoveryInProgress());
 
 	memset(contents, 0, sizeof(*contents));
 	error_context_stack = &errcallback;
-	exists = has_page();
-	if (exists)
+	if (has_page())
 	{
 		Buffer		buffer = lock_page(BUFFER_LOCK_SHARE);
 
@@ -291,7 +287,7 @@ mark_read(MarkContents *contents)
 	else if (stat(MARK_FILE, &file) == 0 && file.st_size > 0)
 		refuse_damaged(gettext_noop("The file is shorter than a page."));
 	error_context_stack = errcallback.previous;
-	return exists;
+	return contents->entry_count > 0;
 }
 
 /* Was the page written by another cluster? */
@@ -446,6 +442,7 @@ set_mark(MarkContents *contents, MarkEntry *entry, const NodeState *state,
 		entry->lead_us = lead_us;
 	}
 	contents->lease = state->lease;
+	contents->lease.timeline = GetWALInsertionTimeLine();
 }
 
 /*

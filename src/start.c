@@ -14,7 +14,8 @@
  *										at all before the clock is past it
  *	a page of another cluster			at the node's mark, else at the largest
  *										one; but not before the last checkpoint
- *	no page, or an empty file			not before the last checkpoint
+ *	no page								not before the last checkpoint, which
+ *										becomes the page's floor
  *	a page that does not verify			not at all
  *	a lease taken over					also at the last holder's fence
  *
@@ -27,6 +28,7 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "clock.h"
 #include "compat.h"
 #include "host.h"
@@ -189,8 +191,9 @@ inherit_lease(const MarkContents *contents, Lease *lease)
 	if (!lease_is_usable(&contents->lease, node_layout(), node_datacenter_id))
 		return;
 	*lease = contents->lease;
-	if (!lease_can_resume(lease, host_holder, node_intended_worker_id(),
-						  node_registry_hash(), clock_boottime_us()))
+	if (!lease_can_resume(lease, host_holder, GetWALInsertionTimeLine(),
+						  node_intended_worker_id(), node_registry_hash(),
+						  clock_boottime_us()))
 		lease->ends_us = 0;
 }
 
