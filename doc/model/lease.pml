@@ -24,6 +24,10 @@
  *	   become a copy of the first: a standby, or a server from a backup, which
  *	   is promoted at once or later.  A server that was moved, or booted anew,
  *	   is as a copy whose original does not come back;
+ *	 - with SET_BACK, the first server may also be set back, in its own
+ *	   directory, to what the copy has of it: rewound to a standby, or
+ *	   restored from a backup, that has not heard of its release.  It is on
+ *	   another timeline then;
  *	 - in each a page with the lease and its worker id's mark, which become
  *	   durable in one record, whoever logs it; and shared memory, which has
  *	   the newest lease, and the mark that is published;
@@ -47,9 +51,10 @@
  * where a step is a tick.
  *
  * Taken for granted: no two directories that exist at once are the same
- * holder, and none is set back to what it was; the old registry grants nothing
- * once its standby is promoted, and what a registry has committed only a
- * failover takes; no lease lasts longer than the standby thinks one may.
+ * holder, and none is set back on the same timeline; ids of its own that a
+ * server loses when it is set back may come again; the old registry grants
+ * nothing once its standby is promoted, and what a registry has committed only
+ * a failover takes; no lease lasts longer than the standby thinks one may.
  *
  * Macros, and what each takes away:
  *	 NO_FENCE			who is granted a worker id does not begin at the fence
@@ -61,6 +66,7 @@
  *	 ANSWER_TIME		a lease counts from the answer
  *	 ANY_HOLDER			a start resumes a lease whoever the holder is
  *	 EXPIRED_AT_START	or without looking when it ends
+ *	 ANY_TIMELINE		or on another timeline than it was logged on; SET_BACK
  *	 NO_FREEZE			the release is sent before the mark is frozen
  *	 FREEZE_IN_MEMORY	that the lease is released is not on the page
  *	 ANYBODY_RENEWS		a renewal is granted whoever asks, of whatever
@@ -211,6 +217,10 @@ Server server[SERVERS];
 
 /* What a client keeps: 1 + tick + LAST_MARK * worker id; 0: none yet */
 byte kept;
+#ifdef SET_BACK
+byte kept_of;					/* the server that has issued it */
+bool copy_has_kept;				/* was it issued before the copy was made? */
+#endif
 
 /* Of the message that is executed; set and used within one step. */
 bool is_granted;
@@ -515,11 +525,17 @@ inline save()
 	check_holders()
 }
 
+#ifdef SET_BACK
+#define MAY_COME_BACK	(me == 1)
+#else
+#define MAY_COME_BACK	false
+#endif
+
 /* Forgets the end and the fence of a lease that is not resumed. */
 inline tidy_lease()
 {
 	if
-	:: !MY.has_worker_id ->
+	:: !MY.has_worker_id && !MAY_COME_BACK ->
 		MY.logged.ends = 0;
 		MY.logged.fence = 0;
 		MY.lease.ends = 0;
@@ -601,7 +617,11 @@ inline issue()
 	printf("%d: issues (%d, %d)\n", me, MY.worker_id, tick);
 	assert(kept != 1 + tick + LAST_MARK * MY.worker_id);
 	if
-	:: kept == 0 -> kept = 1 + tick + LAST_MARK * MY.worker_id
+	:: kept == 0 ->
+		kept = 1 + tick + LAST_MARK * MY.worker_id;
+#ifdef SET_BACK
+		kept_of = me
+#endif
 	:: true
 	fi;
 	MY.stamp = tick + 1;
@@ -685,6 +705,13 @@ inline take()
 #define ANSWERED	skip
 #endif
 
+/* Takes over what is durable of the other server. */
+inline copy_page()
+{
+	copy_lease(MY.logged, YOUR.logged);
+	MY.entry = YOUR.entry
+}
+
 proctype one_server(byte me)
 {
 	byte tick;
@@ -698,9 +725,22 @@ end:
 	:: atomic { me == 1 ->
 		printf("1: becomes a copy of 0\n");
 		stop();
-		copy_lease(MY.logged, YOUR.logged);
-		MY.entry = YOUR.entry;
+		copy_page();
+#ifdef SET_BACK
+		copy_has_kept = kept != 0;
+#endif
 		start() }
+#ifdef SET_BACK
+	:: atomic { me == 0 && YOUR.logged.holder == me ->
+		printf("0: is set back to what 1 has\n");
+		stop();
+		copy_page();
+#ifndef ANY_TIMELINE
+		MY.logged.is_released = true;	/* it is not resumed */
+#endif
+		kept = (kept_of == me && !copy_has_kept -> 0 : kept);
+		start() }
+#endif
 
 	/* the session */
 #ifndef READ_TWICE
