@@ -1,15 +1,17 @@
 /*
  * lease.pml
  *	  A model, for Spin, of worker ids that are leased from a registry: of the
- *	  registry's rows, of servers that lease, renew, and release, and of all
- *	  that stops a server, delays a message, or moves a clock.  How one
- *	  server's mark keeps its ids from coming twice is in snowflake.pml: here,
- *	  its file and its memory say the same, and a write that was overtaken
- *	  moves nothing.
+ *	  registry's rows, of servers that lease, renew and release, and of all
+ *	  that stops a server, delays a message, or moves a clock.  The words are
+ *	  DESIGN's.  How one server's mark keeps its ids from coming twice is in
+ *	  snowflake.pml.  So here a change of the page is durable at once: what is
+ *	  changed and not flushed has no effect but through a later flush.
+ *
+ * "script/model NO_FENCE" shows how ids come twice without that step.
  *
  * Asserted:
  *	 - no (worker id, tick) is issued twice, by whomever: a client keeps one
- *	   id, whichever it likes, and that one is never issued again;
+ *	   id, whichever it likes, and that id is never issued again;
  *	 - no two servers hold one worker id, each by its own monotonic clock, or
  *	   would if they were started now, if the registry's clock measures
  *	   durations as theirs do.  So a copy never gets what its original holds.
@@ -18,16 +20,24 @@
  *
  * In the model there are
  *	 - a registry, which executes each message at once;
- *	 - two servers: the second one may be a fresh one or, whenever it is down,
- *	   become a copy of the first.  A server that was moved, or booted anew,
+ *	 - two servers.  The second one may be a fresh one or, whenever it is down,
+ *	   become a copy of the first: a standby, or a server from a backup, which
+ *	   is promoted at once or later.  A server that was moved, or booted anew,
  *	   is as a copy whose original does not come back;
- *	 - in each a backend, which keeps the mark and the worker id that it last
- *	   saw, a mover of the mark, and a worker.  Each may rest at any step for
- *	   as long as it likes, be it slow or suspended;
+ *	 - with SET_BACK, the first server may also be set back, in its own
+ *	   directory, to what the copy has of it: rewound to a standby, or
+ *	   restored from a backup, that has not heard of its release.  It is on
+ *	   another timeline then;
+ *	 - in each a page with the lease and its worker id's mark, which become
+ *	   durable in one record, whoever logs it; and shared memory, which has
+ *	   the newest lease, and the mark that is published;
+ *	 - in each a session, which keeps the mark and the worker id that it last
+ *	   read, a process that moves the mark, and the lease's worker.  Each may
+ *	   rest at any step for as long as it likes, be it slow or suspended;
  *	 - messages and answers that come late, or never.  Who does not wait any
  *	   longer asks again, and what it had asked may yet be executed;
- *	 - wall clocks that are adversaries: a promise may be any tick, ids are
- *	   issued at any tick below the mark, and a mark is any up to the promise;
+ *	 - wall clocks that are adversaries: a fence may be any tick, ids are
+ *	   issued at any tick below the mark, and a mark is any up to the fence;
  *	 - servers that are killed at any step, and clean stops;
  *	 - with FAILOVER, one failover of the registry to a standby which has lost
  *	   any number of the last transactions.  The registry's wall clock, the
@@ -40,28 +50,35 @@
  * lasts DURATION steps of time; steps are not bounded, but with FAILOVER,
  * where a step is a tick.
  *
- * Taken for granted: no two directories that exist at once have the same
- * place, and none is set back to what it was; the old registry grants nothing
- * once its standby is promoted, and what a registry has committed only a
- * failover takes; no lease lasts longer than the standby thinks one may.
+ * Taken for granted: no two directories that exist at once are the same
+ * holder, and none is set back on the same timeline; ids of its own that a
+ * server loses when it is set back may come again; the old registry grants
+ * nothing once its standby is promoted, and what a registry has committed only
+ * a failover takes; no lease lasts longer than the standby thinks one may.
  *
  * Macros, and what each takes away:
- *	 NO_FENCE			who is granted a worker id begins where it likes
- *	 FENCE_IN_MEMORY	or after those before it, but its mark does not say so
- *	 NO_PROMISE			the mark may move beyond the promise
- *	 PROMISE_BEFORE_GRANT	it moves up to one that is not granted yet
+ *	 NO_FENCE			who is granted a worker id does not begin at the fence
+ *						of the holder before
+ *	 FENCE_IN_MEMORY	or begins there, but the record of the lease has not
+ *						the mark
+ *	 PAST_FENCE			the mark may move past the fence
+ *	 FENCE_BEFORE_GRANT	it moves up to a fence that is not granted yet
  *	 ANSWER_TIME		a lease counts from the answer
- *	 NO_PLACE			a start uses a lease without looking at the place
+ *	 ANY_HOLDER			a start resumes a lease whoever the holder is
  *	 EXPIRED_AT_START	or without looking when it ends
+ *	 ANY_TIMELINE		or on another timeline than it was logged on; SET_BACK
  *	 NO_FREEZE			the release is sent before the mark is frozen
- *	 FREEZE_IN_MEMORY	that it is released is not in the file
- *	 NO_HOLDER			a renewal is granted whoever asks, of whatever
- *							incarnation
- *	 PUBLISH_FIRST		the worker id is published before generators move on
+ *	 FREEZE_IN_MEMORY	that the lease is released is not on the page
+ *	 ANYBODY_RENEWS		a renewal is granted whoever asks, of whatever
+ *						incarnation
+ *	 LEASE_FIRST		a new lease is published before generators move on
  *	 MOVE_MEANWHILE		the mark may move between these two
- *	 OVERTAKEN_MOVES	who was about to move the mark for the lease before
- *						does so for the next
- *	 READ_TWICE			a backend reads the worker id and then the mark
+ *	 LEASE_BEFORE_LOCK	who moves the mark has read the lease before it has
+ *						locked the page, and puts the lease before over the
+ *						newest one
+ *	 NO_GENERATION		a mark that was put on the page under the lease before
+ *						is published under the next one
+ *	 READ_TWICE			a session reads the worker id and then the mark
  *	 COPY_CONTINUES		a copy or moved server begins at its own mark, if
  *						nobody has leased the worker id since
  *	 OTHER_ID_CONTINUES	a server does, for another worker id than it had
@@ -70,7 +87,7 @@
  *	 NO_GRACE			the registry grants at once
  *	 HOLDS_ALWAYS		or, within the grace, those that no longer hold
  *	 NO_FLOOR			new holders begin at the high water that is known
- *	 ANY_PROMISE		promises may be any, so nothing is beyond all of them
+ *	 ANY_FENCE			fences may be any, so nothing is beyond all of them
  *	 NO_LEAP			incarnations go on from the one that is known
  *	 ADOPT_LATE			a server adopts what is granted when it is over
  */
@@ -92,7 +109,7 @@
 #endif
 
 #define SERVERS		2
-#define NOWHERE		SERVERS		/* the place of nobody */
+#define NOWHERE		SERVERS		/* the holder of nobody */
 
 /* A failover leaps over all incarnations that may be lost, and one. */
 #ifdef FAILOVER
@@ -101,14 +118,16 @@
 #define LEAP		0
 #endif
 #if defined(FAILOVER) && !defined(NO_LEAP)
-#define LAST_OF_ALL	(is_failed_over -> LEAP + LAST_INCARNATION : LAST_INCARNATION)
+#define LAST_OF_ALL \
+	(is_failed_over -> LEAP + LAST_INCARNATION : LAST_INCARNATION)
 #else
 #define LAST_OF_ALL	LAST_INCARNATION
 #endif
 
 #define MAX(a, b)	((a) > (b) -> (a) : (b))
 
-mtype = { REST, RENEW, CLAIM, RELEASE, RENEWED, GRANTED, MOVED };
+mtype = { REST, RENEW, CLAIM, RELEASE, RENEWED, GRANTED, MOVED, TAKEN,
+	FROZEN };
 
 /* The registry. */
 typedef Row
@@ -125,53 +144,66 @@ Row standby[WORKER_IDS];
 bool is_failed_over;
 byte grace;						/* steps of time */
 byte now;						/* the registry's wall clock */
-byte floor;						/* beyond all promises that may be lost */
+byte floor;						/* beyond all fences that may be lost */
 #else
 #define grace	0
 #define floor	0
 #endif
 
-/* What is asked; the place and the lease before are those of the server. */
+/* What is asked; the holder and the lease before are those of the server. */
 typedef Message
 {
 	mtype kind;					/* 0: none */
 	byte from;
 	byte worker_id;
-	byte promise;				/* of a release: the mark */
+	byte fence;					/* of a release: the mark */
 	bool holds;
-	byte place;
+	byte holder;
 	byte of_worker_id;			/* the lease before */
 	byte of_incarnation
 };
 Message late;					/* its sender does not wait for it */
 
-typedef Server
+/* A lease, on the page or in shared memory. */
+typedef Lease
 {
-	/* the state file, and shared memory */
-	byte place;
+	byte holder;
 	byte worker_id;
 	byte incarnation;
 	byte ends;					/* steps of time */
-	byte promise;
-	byte mark;
-	bool is_released;
+	byte fence;
+	bool is_released
+};
 
-	/* shared memory only */
-	bool has_worker_id;			/* published */
-	byte word;					/* the next tick that it may issue */
+typedef Server
+{
+	/* the page */
+	Lease logged;
+	byte entry;					/* the mark of its worker id */
 
-	/* the backend, and who moves the mark */
-	byte cached_mark;			/* 0: none, or nothing to issue below it */
-	byte cached_worker_id;
+	/* shared memory */
+	Lease lease;
+	bool has_worker_id;
+	byte mark;					/* published */
+	byte stamp;					/* the next tick that it may issue */
+
+	/* the session */
+	byte limit;					/* 0: none, or nothing to issue below it */
+	byte worker_id;				/* that it has read with the limit */
 	bool is_reading;			/* READ_TWICE */
-#ifdef OVERTAKEN_MOVES
-	byte next_mark;				/* 0: none */
+
+	/* who moves the mark */
+	byte flushed;				/* the mark that it is to publish; 0: none */
+#ifdef LEASE_BEFORE_LOCK
+	Lease copy;
+	bool has_copy;
+	bool is_overtaken;
 #endif
 
-	/* the worker, and what it has asked and been answered */
+	/* the lease's worker, and what it has asked and been answered */
 	mtype at;
 	byte wanted;
-	byte asked_promise;
+	byte asked_fence;
 	bool asked_holds;
 	byte asked_ends;
 	byte granted_incarnation;
@@ -185,6 +217,10 @@ Server server[SERVERS];
 
 /* What a client keeps: 1 + tick + LAST_MARK * worker id; 0: none yet */
 byte kept;
+#ifdef SET_BACK
+byte kept_of;					/* the server that has issued it */
+bool copy_has_kept;				/* was it issued before the copy was made? */
+#endif
 
 /* Of the message that is executed; set and used within one step. */
 bool is_granted;
@@ -192,24 +228,41 @@ bool may_continue;
 byte answer_incarnation;
 byte answer_begins;
 
-/* The server holds its worker id, or would if it were started. */
+/* A server holds a lease, or would if it were started. */
 #ifdef ANY_CLOCK
-#define IS_VALID(s)	true
+#define IS_VALID(a_lease)	true
 #else
-#define IS_VALID(s)	(server[s].ends > 0)
+#define IS_VALID(a_lease)	(a_lease.ends > 0)
 #endif
-#define HOLDS(s)	(server[s].place == s && IS_VALID(s) && \
-					 !server[s].is_released)
-#define HOLD_ONE	(HOLDS(0) && HOLDS(1) && \
-					 server[0].worker_id == server[1].worker_id)
+#define HOLDS(s, a_lease) \
+	(a_lease.holder == s && IS_VALID(a_lease) && !a_lease.is_released)
+#define BOTH_HOLD(a_lease, another) \
+	(HOLDS(0, a_lease) && HOLDS(1, another) && \
+	 a_lease.worker_id == another.worker_id)
+
+bool both_hold;					/* one worker id: never */
 
 inline check_holders()
 {
 #ifndef ANY_CLOCK
-	assert(!HOLD_ONE)
+	both_hold = BOTH_HOLD(server[0].lease, server[1].lease) ||
+		BOTH_HOLD(server[0].lease, server[1].logged) ||
+		BOTH_HOLD(server[0].logged, server[1].lease) ||
+		BOTH_HOLD(server[0].logged, server[1].logged);
+	assert(!both_hold)
 #else
 	skip
 #endif
+}
+
+inline copy_lease(to, from)
+{
+	to.holder = from.holder;
+	to.worker_id = from.worker_id;
+	to.incarnation = from.incarnation;
+	to.ends = from.ends;
+	to.fence = from.fence;
+	to.is_released = from.is_released
 }
 
 inline choose(number, first, last)
@@ -222,12 +275,12 @@ inline choose(number, first, last)
 }
 
 /* As little as possible in the state where it makes no difference. */
-inline tidy_cache()
+inline tidy_limit()
 {
 	if
-	:: MY.cached_mark <= MY.word && !MY.is_reading ->
-		MY.cached_mark = 0;
-		MY.cached_worker_id = 0
+	:: MY.limit <= MY.stamp && !MY.is_reading ->
+		MY.limit = 0;
+		MY.worker_id = 0
 	:: else
 	fi
 }
@@ -236,7 +289,7 @@ inline tidy_worker()
 {
 	MY.at = REST;
 	MY.wanted = 0;
-	MY.asked_promise = 0;
+	MY.asked_fence = 0;
 	MY.asked_holds = false;
 	MY.asked_ends = 0;
 	MY.granted_incarnation = 0;
@@ -249,9 +302,9 @@ inline tidy_late()
 	late.kind = 0;
 	late.from = 0;
 	late.worker_id = 0;
-	late.promise = 0;
+	late.fence = 0;
 	late.holds = false;
-	late.place = 0;
+	late.holder = 0;
 	late.of_worker_id = 0;
 	late.of_incarnation = 0
 }
@@ -266,10 +319,10 @@ inline tidy_late()
 #define EXPIRED		(row[which].is_released || row[which].lasts == 0)
 #endif
 
-#if defined(FAILOVER) && !defined(ANY_PROMISE)
-#define PROMISE_IS_FINE(promise)	((promise) <= now + DURATION)
+#if defined(FAILOVER) && !defined(ANY_FENCE)
+#define FENCE_IS_FINE(fence)	((fence) <= now + DURATION)
 #else
-#define PROMISE_IS_FINE(promise)	true
+#define FENCE_IS_FINE(fence)	true
 #endif
 
 #ifdef FAILOVER
@@ -289,16 +342,16 @@ inline tidy_late()
 #define IS_LOST(incarnation_of)	(row[which].incarnation == LEAP)
 #endif
 
-inline grant(which, pledge)
+inline grant(which, its_fence)
 {
 	is_granted = true;
 	answer_begins = MAX(row[which].high_water, floor);
-	row[which].high_water = MAX(row[which].high_water, pledge);
+	row[which].high_water = MAX(row[which].high_water, its_fence);
 	row[which].lasts = DURATION;
 	row[which].is_released = false
 }
 
-#ifdef NO_HOLDER
+#ifdef ANYBODY_RENEWS
 #define IS_HOLDER		(true)
 #define IS_NEWEST		(true)
 #else
@@ -306,12 +359,12 @@ inline grant(which, pledge)
 #define IS_NEWEST		(row[which].incarnation == known)
 #endif
 
-inline renew(who, which, known, pledge)
+inline renew(who, which, known, its_fence)
 {
 	if
-	:: PROMISE_IS_FINE(pledge) && row[which].incarnation < (LAST_OF_ALL) &&
+	:: FENCE_IS_FINE(its_fence) && row[which].incarnation < (LAST_OF_ALL) &&
 		IS_HOLDER && IS_NEWEST && !row[which].is_released ->
-		grant(which, pledge);
+		grant(which, its_fence);
 		row[which].incarnation++;
 		answer_incarnation = row[which].incarnation
 	:: else
@@ -321,7 +374,8 @@ inline renew(who, which, known, pledge)
 inline release(who, which, known, at_mark)
 {
 	if
-	:: row[which].holder == who && row[which].incarnation == known && !row[which].is_released ->
+	:: row[which].holder == who && row[which].incarnation == known &&
+		!row[which].is_released ->
 		printf("registry: released by %d, high water %d\n", who, at_mark);
 		row[which].is_released = true;
 		row[which].lasts = 0;
@@ -342,30 +396,30 @@ inline release(who, which, known, at_mark)
 #define SAME_ID			(id_before == which)
 #endif
 
-inline claim(who, which, place_of, id_before, known, pledge, still)
+inline claim(who, which, holder_before, id_before, known, its_fence, still)
 {
 	if
-	:: PROMISE_IS_FINE(pledge) && row[which].incarnation < (LAST_OF_ALL) &&
+	:: FENCE_IS_FINE(its_fence) && row[which].incarnation < (LAST_OF_ALL) &&
 		known < (LAST_OF_ALL) ->
 		if
-		:: place_of == who && SAME_ID && row[which].holder == who &&
+		:: holder_before == who && SAME_ID && row[which].holder == who &&
 			(grace == 0 || STILL_HOLDS(still)) ->
 			may_continue = NOBODY_SINCE || grace > 0;
-			grant(which, pledge)
+			grant(which, its_fence)
 #ifdef FAILOVER
-		:: place_of == who && SAME_ID && row[which].holder != who &&
+		:: holder_before == who && SAME_ID && row[which].holder != who &&
 			grace > 0 && STILL_HOLDS(still) && IS_LOST(known) ->
 			may_continue = true;
-			grant(which, pledge)
+			grant(which, its_fence)
 #endif
 		:: else ->
 			if
 			:: grace == 0 && EXPIRED ->
 #ifdef COPY_CONTINUES
-				may_continue = row[which].holder == place_of && id_before == which &&
+				may_continue = row[which].holder == holder_before && id_before == which &&
 					row[which].incarnation == known && known > 0;
 #endif
-				grant(which, pledge)
+				grant(which, its_fence)
 			:: else
 			fi
 		fi;
@@ -394,18 +448,18 @@ inline execute()
 {
 	if
 	:: MY.at == RENEW ->
-		renew(me, MY.worker_id, MY.incarnation, MY.asked_promise);
+		renew(me, MY.lease.worker_id, MY.lease.incarnation, MY.asked_fence);
 	:: MY.at == CLAIM ->
-		claim(me, MY.wanted, MY.place, MY.worker_id, MY.incarnation,
-			  MY.asked_promise, MY.asked_holds)
+		claim(me, MY.wanted, MY.lease.holder, MY.lease.worker_id,
+			  MY.lease.incarnation, MY.asked_fence, MY.asked_holds)
 	:: MY.at == RELEASE ->
-		release(me, MY.worker_id, MY.incarnation, MY.asked_promise)
+		release(me, MY.lease.worker_id, MY.lease.incarnation, MY.asked_fence)
 	fi;
 	if
 	:: is_granted ->
-		printf("registry: %e %d to %d, incarnation %d, promise %d, begins at %d, continues %d\n",
-			   MY.at, MY.wanted, me, answer_incarnation, MY.asked_promise,
-			   answer_begins, may_continue);
+		printf("registry: %e %d to %d, incarnation %d, fence %d",
+			   MY.at, MY.wanted, me, answer_incarnation, MY.asked_fence);
+		printf(", begins at %d, continues %d\n", answer_begins, may_continue);
 		MY.at = (MY.at == RENEW -> RENEWED : GRANTED);
 		MY.granted_incarnation = answer_incarnation;
 		MY.begins_at = (MY.at == GRANTED -> answer_begins : 0);
@@ -420,12 +474,12 @@ inline execute_late()
 {
 	if
 	:: late.kind == RENEW ->
-		renew(late.from, late.worker_id, late.of_incarnation, late.promise)
+		renew(late.from, late.worker_id, late.of_incarnation, late.fence)
 	:: late.kind == CLAIM ->
-		claim(late.from, late.worker_id, late.place, late.of_worker_id,
-			  late.of_incarnation, late.promise, late.holds)
+		claim(late.from, late.worker_id, late.holder, late.of_worker_id,
+			  late.of_incarnation, late.fence, late.holds)
 	:: late.kind == RELEASE ->
-		release(late.from, late.worker_id, late.of_incarnation, late.promise)
+		release(late.from, late.worker_id, late.of_incarnation, late.fence)
 	fi;
 	printf("registry: late %e of %d: %d, incarnation %d\n",
 		   late.kind, late.from, is_granted, answer_incarnation);
@@ -437,19 +491,76 @@ inline execute_late()
  * The server.
  */
 
+/* The generation of the lease changes: nothing of the one before goes on. */
+inline change_generation()
+{
+#ifndef NO_GENERATION
+	MY.flushed = 0;
+#endif
+#ifdef LEASE_BEFORE_LOCK
+	MY.is_overtaken = MY.has_copy
+#else
+	skip
+#endif
+}
+
+/*
+ * Logs the page with the lease as it is in shared memory, and the mark where
+ * it is, and flushes.
+ */
+inline save()
+{
+#ifdef FENCE_IN_MEMORY
+	skip;
+#else
+	if
+	:: MY.logged.worker_id == MY.lease.worker_id ->
+		MY.entry = MAX(MY.entry, MY.mark)
+	:: else -> MY.entry = MY.mark
+	fi;
+#endif
+	copy_lease(MY.logged, MY.lease);
+	printf("%d: logs its lease on %d, mark %d\n",
+		   me, MY.lease.worker_id, MY.entry);
+	check_holders()
+}
+
+#ifdef SET_BACK
+#define MAY_COME_BACK	(me == 1)
+#else
+#define MAY_COME_BACK	false
+#endif
+
+/* Forgets the end and the fence of a lease that is not resumed. */
+inline tidy_lease()
+{
+	if
+	:: !MY.has_worker_id && !MAY_COME_BACK ->
+		MY.logged.ends = 0;
+		MY.logged.fence = 0;
+		MY.lease.ends = 0;
+		MY.lease.fence = 0
+	:: else
+	fi
+}
+
+/* Begins with what is on the page. */
 inline start()
 {
-	MY.word = MY.mark;
-#ifdef NO_PLACE
+#ifdef ANY_HOLDER
 	if
-	:: MY.ends > 0 -> MY.place = me
+	:: MY.logged.ends > 0 -> MY.logged.holder = me
 	:: else
 	fi;
 #endif
 #ifdef EXPIRED_AT_START
-	MY.ends = DURATION;
+	MY.logged.ends = DURATION;
 #endif
-	MY.has_worker_id = HOLDS(me);
+	copy_lease(MY.lease, MY.logged);
+	MY.mark = MY.entry;
+	MY.stamp = MY.entry;
+	MY.has_worker_id = HOLDS(me, MY.lease);
+	tidy_lease();
 	printf("%d: starts at mark %d, has a worker id: %d\n",
 		   me, MY.mark, MY.has_worker_id);
 	check_holders()
@@ -469,14 +580,14 @@ inline give_up()
 		(MY.at == RENEW || MY.at == CLAIM || MY.at == RELEASE) ->
 		late.kind = MY.at;
 		late.from = me;
-		late.worker_id = (MY.at == CLAIM -> MY.wanted : MY.worker_id);
-		late.promise = MY.asked_promise;
-		late.of_incarnation = MY.incarnation;
+		late.worker_id = (MY.at == CLAIM -> MY.wanted : MY.lease.worker_id);
+		late.fence = MY.asked_fence;
+		late.of_incarnation = MY.lease.incarnation;
 		if
 		:: MY.at == CLAIM ->
 			late.holds = MY.asked_holds;
-			late.place = MY.place;
-			late.of_worker_id = MY.worker_id
+			late.holder = MY.lease.holder;
+			late.of_worker_id = MY.lease.worker_id
 		:: else
 		fi
 	:: true
@@ -487,73 +598,99 @@ inline give_up()
 inline stop()
 {
 	give_up();
-#ifdef FREEZE_IN_MEMORY
-	if
-	:: MY.has_worker_id -> MY.is_released = false
-	:: else
-	fi;
+	change_generation();
+	MY.flushed = 0;
+#ifdef LEASE_BEFORE_LOCK
+	MY.has_copy = false;
+	MY.is_overtaken = false;
 #endif
 	MY.has_worker_id = false;
-	MY.word = 0;
-	MY.cached_mark = 0;
-	MY.cached_worker_id = 0;
+	MY.stamp = 0;
+	MY.limit = 0;
+	MY.worker_id = 0;
 	MY.is_reading = false
 }
 
 inline issue()
 {
-	choose(tick, MY.word, MY.cached_mark - 1);
-	printf("%d: issues (%d, %d)\n", me, MY.cached_worker_id, tick);
-	assert(kept != 1 + tick + LAST_MARK * MY.cached_worker_id);
+	choose(tick, MY.stamp, MY.limit - 1);
+	printf("%d: issues (%d, %d)\n", me, MY.worker_id, tick);
+	assert(kept != 1 + tick + LAST_MARK * MY.worker_id);
 	if
-	:: kept == 0 -> kept = 1 + tick + LAST_MARK * MY.cached_worker_id
+	:: kept == 0 ->
+		kept = 1 + tick + LAST_MARK * MY.worker_id;
+#ifdef SET_BACK
+		kept_of = me
+#endif
 	:: true
 	fi;
-	MY.word = tick + 1;
+	MY.stamp = tick + 1;
 	tick = 0;
-	tidy_cache()
+	tidy_limit()
 }
 
-#ifdef NO_PROMISE
-#define LIMIT	LAST_MARK
+#ifdef PAST_FENCE
+#define LAST_OF(a_lease)	LAST_MARK
 #else
-#define LIMIT	MY.promise
+#define LAST_OF(a_lease)	a_lease.fence
 #endif
+
+/* Moves the mark under a lease: on the page; publishing is another step. */
+inline log_mark(a_lease)
+{
+	choose(tick, MY.mark + 1, LAST_OF(a_lease));
+	if
+	:: MY.logged.worker_id == a_lease.worker_id && MY.entry >= tick ->
+		/* it may be of an earlier lease that let it go further */
+		tick = (MY.entry < LAST_OF(a_lease) -> MY.entry : LAST_OF(a_lease))
+	:: else ->
+		MY.entry = tick;
+		copy_lease(MY.logged, a_lease)
+	fi;
+	printf("%d: has flushed mark %d of worker id %d\n",
+		   me, tick, MY.logged.worker_id);
+	MY.flushed = tick;
+	tick = 0;
+	check_holders()
+}
 
 /* The generators move on. */
 inline move_generators()
 {
 #ifndef NO_FENCE
-	MY.word = MAX(MY.word, MY.begins_at);
+	MY.stamp = MAX(MY.stamp, MY.begins_at);
 #endif
-	MY.word = MAX(MY.word, MY.mark);
-	tidy_cache()
+	MY.stamp = MAX(MY.stamp, MY.mark);
+	tidy_limit()
 }
 
-inline publish()
+/* Takes what has been granted, in shared memory. */
+inline take()
 {
-	MY.place = me;
-	MY.worker_id = MY.wanted;
-	MY.incarnation = MY.granted_incarnation;
-	MY.promise = MY.asked_promise;
-	MY.ends = MY.asked_ends;
-	MY.is_released = false;
+	MY.lease.holder = me;
+	MY.lease.worker_id = MY.wanted;
+	MY.lease.incarnation = MY.granted_incarnation;
+	MY.lease.fence = MY.asked_fence;
+	MY.lease.ends = MY.asked_ends;
+	MY.lease.is_released = false;
 	MY.has_worker_id = true;
-#if !defined(FENCE_IN_MEMORY) && !defined(NO_FENCE)
 	if
-	:: !MY.continues -> MY.mark = MAX(MY.mark, MY.begins_at)
+	:: !MY.continues ->
+		change_generation();
+#ifndef NO_FENCE
+		MY.mark = MAX(MY.mark, MY.begins_at)
+#endif
 	:: else
 	fi;
-#endif
-	printf("%d: publishes %d, mark %d, promise %d\n",
-		   me, MY.worker_id, MY.mark, MY.promise);
+	printf("%d: publishes worker id %d, mark %d, fence %d\n",
+		   me, MY.lease.worker_id, MY.mark, MY.lease.fence);
 	check_holders()
 }
 
 #ifdef MOVE_MEANWHILE
-#define MAY_MOVE	(MY.has_worker_id && !MY.is_released)
+#define MAY_MOVE	(MY.has_worker_id && !MY.lease.is_released)
 #else
-#define MAY_MOVE	(MY.has_worker_id && !MY.is_released && MY.at != MOVED)
+#define MAY_MOVE	(MY.has_worker_id && !MY.lease.is_released && MY.at != MOVED)
 #endif
 
 #if defined(ADOPT_LATE) || defined(ANSWER_TIME) || defined(ANY_CLOCK)
@@ -568,6 +705,13 @@ inline publish()
 #define ANSWERED	skip
 #endif
 
+/* Takes over what is durable of the other server. */
+inline copy_page()
+{
+	copy_lease(MY.logged, YOUR.logged);
+	MY.entry = YOUR.entry
+}
+
 proctype one_server(byte me)
 {
 	byte tick;
@@ -581,129 +725,155 @@ end:
 	:: atomic { me == 1 ->
 		printf("1: becomes a copy of 0\n");
 		stop();
-		MY.place = YOUR.place;
-		MY.worker_id = YOUR.worker_id;
-		MY.incarnation = YOUR.incarnation;
-		MY.ends = YOUR.ends;
-		MY.promise = YOUR.promise;
-		MY.mark = YOUR.mark;
-		MY.is_released = YOUR.is_released;
+		copy_page();
+#ifdef SET_BACK
+		copy_has_kept = kept != 0;
+#endif
 		start() }
+#ifdef SET_BACK
+	:: atomic { me == 0 && YOUR.logged.holder == me ->
+		printf("0: is set back to what 1 has\n");
+		stop();
+		copy_page();
+#ifndef ANY_TIMELINE
+		MY.logged.is_released = true;	/* it is not resumed */
+#endif
+		kept = (kept_of == me && !copy_has_kept -> 0 : kept);
+		start() }
+#endif
 
-	/* the backend */
+	/* the session */
 #ifndef READ_TWICE
-	:: atomic { MY.has_worker_id && MY.mark > MY.word &&
-			(MY.cached_mark != MY.mark ||
-			 MY.cached_worker_id != MY.worker_id) ->
-		MY.cached_mark = MY.mark;
-		MY.cached_worker_id = MY.worker_id }
+	:: atomic { MY.has_worker_id && MY.mark > MY.stamp &&
+			(MY.limit != MY.mark || MY.worker_id != MY.lease.worker_id) ->
+		MY.limit = MY.mark;
+		MY.worker_id = MY.lease.worker_id }
 #else
 	:: atomic { MY.has_worker_id && !MY.is_reading ->
-		MY.cached_mark = 0;
-		MY.cached_worker_id = MY.worker_id;
+		MY.limit = 0;
+		MY.worker_id = MY.lease.worker_id;
 		MY.is_reading = true }
 	:: atomic { MY.is_reading ->
-		MY.cached_mark = MY.mark;
+		MY.limit = MY.mark;
 		MY.is_reading = false;
-		tidy_cache() }
+		tidy_limit() }
 #endif
-	:: atomic { MY.cached_mark > MY.word && !MY.is_reading -> issue() }
+	:: atomic { MY.limit > MY.stamp && !MY.is_reading -> issue() }
 
 	/* who moves the mark: it was to be before the lease's end, once */
-	:: atomic { MAY_MOVE && MY.mark < LIMIT ->
-		choose(MY.mark, MY.mark + 1, LIMIT);
-		printf("%d: moves the mark to %d\n", me, MY.mark) }
-#ifdef OVERTAKEN_MOVES
-	:: atomic { MAY_MOVE && MY.mark < LIMIT && MY.next_mark == 0 ->
-		choose(MY.next_mark, MY.mark + 1, LIMIT) }
-	:: atomic { MY.next_mark > 0 ->
-		MY.mark = MAX(MY.mark, MY.next_mark);
-		MY.next_mark = 0;
-		printf("%d: moves the mark to %d\n", me, MY.mark) }
+#ifndef LEASE_BEFORE_LOCK
+	:: atomic { MAY_MOVE && MY.flushed == 0 && MY.mark < LAST_OF(MY.lease) ->
+		log_mark(MY.lease) }
+#else
+	:: atomic { MAY_MOVE && MY.flushed == 0 && !MY.has_copy ->
+		copy_lease(MY.copy, MY.lease);
+		MY.has_copy = true }
+	:: atomic { MY.has_copy && MY.mark < LAST_OF(MY.copy) ->
+		log_mark(MY.copy);
+		MY.flushed = (MY.is_overtaken -> 0 : MY.flushed);
+		MY.has_copy = false;
+		MY.is_overtaken = false }
 #endif
+	:: atomic { MY.flushed > 0 ->
+		MY.mark = MAX(MY.mark, MY.flushed);
+		MY.flushed = 0;
+		printf("%d: publishes mark %d\n", me, MY.mark) }
 
-	/* the worker asks */
-	:: atomic { MY.at == REST && MY.has_worker_id && !MY.is_released &&
-			IS_VALID(me) ->
+	/* the lease's worker asks */
+	:: atomic { MY.at == REST && MY.has_worker_id && !MY.lease.is_released &&
+			IS_VALID(MY.lease) ->
 		MY.at = RENEW;
+		MY.wanted = MY.lease.worker_id;
 		MY.asked_ends = DURATION;
-		choose(MY.asked_promise, MY.promise, LAST_MARK);
-#ifdef PROMISE_BEFORE_GRANT
-		MY.promise = MY.asked_promise;
+		choose(MY.asked_fence, MY.lease.fence, LAST_MARK);
+#ifdef FENCE_BEFORE_GRANT
+		MY.lease.fence = MY.asked_fence;
 #endif
-		printf("%d: asks to renew, promise %d\n", me, MY.asked_promise) }
+		printf("%d: asks to renew, fence %d\n", me, MY.asked_fence) }
 	:: atomic { MY.at == REST &&
-			!(MY.has_worker_id && MY.is_released) ->
+			!(MY.has_worker_id && MY.lease.is_released) ->
 		MY.at = CLAIM;
 		MY.asked_ends = DURATION;
 #ifdef FAILOVER
-		MY.asked_holds = MY.has_worker_id && MY.ends > 0;
+		MY.asked_holds = MY.has_worker_id && MY.lease.ends > 0;
 #endif
 		choose(MY.wanted, 0, WORKER_IDS - 1);
-		choose(MY.asked_promise, 0, LAST_MARK);
-		printf("%d: claims %d, promise %d, holds: %d\n",
-			   me, MY.wanted, MY.asked_promise, MY.asked_holds) }
+		choose(MY.asked_fence, 0, LAST_MARK);
+		printf("%d: claims %d, fence %d, holds: %d\n",
+			   me, MY.wanted, MY.asked_fence, MY.asked_holds) }
 	:: atomic { MY.at == RENEW || MY.at == CLAIM || MY.at == RELEASE ->
 		execute() }
-	:: atomic { MY.at != REST && MY.at != MOVED -> give_up() }
+	:: atomic { MY.at != REST && MY.at != MOVED && MY.at != TAKEN &&
+			MY.at != FROZEN ->
+		give_up() }
 
 	/* and is answered */
 	:: atomic { MY.at == RENEWED && !IS_OVER ->
 		ANSWERED;
-		MY.incarnation = MY.granted_incarnation;
-		MY.promise = MY.asked_promise;
-		MY.ends = MY.asked_ends;
-		printf("%d: is renewed\n", me);
+		MY.continues = true;
+		take();
 		tidy_worker();
-		check_holders() }
-#ifndef PUBLISH_FIRST
+		MY.at = TAKEN }
 	:: atomic { MY.at == GRANTED && !IS_OVER ->
 		ANSWERED;
+#if defined(LEASE_FIRST)
+		take();
+		MY.at = (MY.continues -> TAKEN : MOVED)
+#elif defined(MOVE_MEANWHILE)
 		if
 		:: MY.continues ->
-			publish();
-			tidy_worker()
+			take();
+			MY.at = TAKEN
 		:: else ->
 			move_generators();
 			MY.at = MOVED
-		fi }
-	:: atomic { MY.at == MOVED ->
-		publish();
-		tidy_worker() }
+		fi
 #else
-	:: atomic { MY.at == GRANTED && !IS_OVER ->
-		publish();
-		MY.at = (MY.continues -> REST : MOVED);
 		if
-		:: MY.continues -> tidy_worker()
-		:: else
-		fi }
+		:: MY.continues
+		:: else -> move_generators()
+		fi;
+		take();
+		tidy_worker();
+		MY.at = TAKEN
+#endif
+		}
+#if defined(LEASE_FIRST)
 	:: atomic { MY.at == MOVED ->
 		move_generators();
-		tidy_worker() }
+		MY.at = TAKEN }
+#elif defined(MOVE_MEANWHILE)
+	:: atomic { MY.at == MOVED ->
+		take();
+		MY.at = TAKEN }
 #endif
+	:: d_step { MY.at == TAKEN ->
+		save();
+		tidy_worker() }
 
 	/* a clean stop */
-	:: atomic { MY.has_worker_id && !MY.is_released && MY.at != MOVED ->
-#ifdef NO_FREEZE
-		skip;
-#else
+#ifndef NO_FREEZE
+	:: atomic { MY.has_worker_id && !MY.lease.is_released && MY.at != MOVED ->
 		give_up();
-#endif
 		printf("%d: freezes mark %d\n", me, MY.mark);
-		MY.is_released = true }
-#ifdef NO_FREEZE
-	:: atomic { MY.at == REST && MY.has_worker_id ->
+		change_generation();
+		MY.lease.is_released = true;
+		MY.lease.ends = 0;
+		MY.lease.fence = 0;
+		MY.stamp = MAX(MY.stamp, MY.mark);
+		tidy_limit() }
+	:: atomic { MY.at == REST && MY.has_worker_id && MY.lease.is_released ->
+		MY.at = FROZEN }
 #else
-	:: atomic { MY.at == REST && MY.has_worker_id && MY.is_released ->
+	:: atomic { MY.at == REST && MY.has_worker_id ->
+		MY.at = FROZEN }
+#endif
+	:: atomic { MY.at == FROZEN ->
+#ifndef FREEZE_IN_MEMORY
+		save();
 #endif
 		MY.at = RELEASE;
-		MY.asked_promise = MY.mark }
-	:: atomic { MY.has_worker_id && MY.is_released ->
-		printf("%d: is stopped\n", me);
-		MY.mark = MY.word;
-		stop();
-		start() }
+		MY.asked_fence = MY.mark }
 	od
 }
 
@@ -730,7 +900,8 @@ init
 		i = 0;
 		do
 		:: i < SERVERS ->
-			server[i].place = NOWHERE;
+			server[i].lease.holder = NOWHERE;
+			server[i].logged.holder = NOWHERE;
 			server[i].at = REST;
 			i++
 		:: else -> break
@@ -764,7 +935,8 @@ end:
 		printf("time passes\n");
 		do
 		:: i < SERVERS ->
-			PASSES(server[i].ends);
+			PASSES(server[i].lease.ends);
+			PASSES(server[i].logged.ends);
 			PASSES(server[i].asked_ends);
 			i++
 		:: else -> break

@@ -1,134 +1,202 @@
 /*
  * snowflake.pml
- *	  A model, for Spin, of the protocol that keeps one server's ids from
- *	  coming twice: the generator, the high-water mark, the worker, the disk,
- *	  the clock, and all that stops a server.  The words are DESIGN's; the
- *	  steps are those of src/generator.c and src/highwater.c, by their names.
- *	  What becomes of ids when a standby is promoted is in promotion.pml, and
- *	  how worker ids are leased, in lease.pml.
+ *	  A model, for Spin, of the protocol that keeps ids from coming twice: the
+ *	  generator, the page of the high-water marks, the WAL that brings the page
+ *	  and the rows to whoever recovers them, and the clocks.  The words are
+ *	  DESIGN's; the steps are those of src/generator.c, src/mark.c and
+ *	  src/start.c.  How worker ids are leased is in lease.pml.
  *
  * "make model" tries every order of events within the bounds below.  As it
  * is, no assertion may fail; with any one of the macros at the end of this
- * comment, which take a step of the protocol away, one has to.
- * "script/model NO_UNLINK" shows how it comes to that; backends are 0 and 1
- * there, and the worker is 2.
+ * comment, which take a step of the protocol away, an assertion has to fail.
+ * "script/model NO_FLOOR" shows how that happens.
  *
- * Asserted, over any number of stops and starts:
- *	 - no id is issued twice: a client keeps one id, whichever it likes, and
- *	   that one is never issued again;
- *	 - an id is larger than all that were issued before;
- *	 - the state file never becomes one that does not verify.
+ * Asserted, over any number of recoveries: a client keeps one id, whichever
+ * it likes, and every later id of the same node is larger.  So no id is issued
+ * twice, and ids increase.  The client gives its id up only where a standby or
+ * a backup is recovered whose WAL does not have the row with that id: then the
+ * id is not in the data, and may come again.
  *
  * In the model there are
- *	 - two backends that issue ids under clock_policy = wait, and the worker:
- *	   three writers of the mark.  Any of them may rest at any step for as
- *	   long as it likes, be it stopped, slow, or waiting;
- *	 - writers without patience: who wants to write may take over from who
- *	   writes at any time, so how long a write may take is of no account;
- *	 - a clock that is an adversary: whoever looks at it may see any tick.
- *	   So it steps ahead and back, by any amount, at any time;
- *	 - a mark that is ahead of the tick that it has to be past by any lead,
- *	   so high_water_interval is of no account, nor is a change of it;
- *	 - a disk that may fail at every step, and keeps what is fsynced: a file's
- *	   contents by its own fsync, a rename by the directory's.  What is not
- *	   fsynced yet a power loss may take, or not;
- *	 - stops at any step: the server is killed, and its memory is lost; or
- *	   the power is, and what is not safe on disk with it; or the postmaster
- *	   ends its children, wherever they are, and writes the exact last tick,
- *	   and may be killed, or lose the power, before that is safe.
+ *	 - processes that issue ids under clock_policy = wait, as sessions do, and
+ *	   move the mark, as sessions do that come to it and the worker does ahead
+ *	   of them.  Each may rest at any step for as long as it likes, be it
+ *	   stopped, slow or waiting, and may be cancelled at any step;
+ *	 - a page with an entry for each node, and a floor.  The page has room for
+ *	   fewer entries than there are nodes.  The model does not say which other
+ *	   node's entry is folded into the floor; the code folds the smallest mark;
+ *	 - WAL: images of the page, and the row with the id that the client keeps,
+ *	   which is inserted at any time after its issue.  WAL becomes durable in
+ *	   its order, record by record, at any time.  Who flushes WAL waits until
+ *	   that has happened; nothing flushes the row;
+ *	 - a clock that is an adversary: whoever reads it may see any tick.  So the
+ *	   clock steps ahead and back, by any amount, at any time, and that of a
+ *	   promoted standby shows what it likes.  An id that clock_policy = advance
+ *	   issues ahead of the clock is like an id of a clock that is ahead;
+ *	 - a mark that is ahead of the tick that it has to be past by any lead, so
+ *	   high_water_interval makes no difference, nor does a change of it;
+ *	 - a crash at any step, which takes the memory, and what is not durable of
+ *	   the WAL.  A clean stop is like a crash after all WAL is durable;
+ *	 - a standby that has replayed any part of the durable WAL, and is promoted
+ *	   at any time.  A base backup, a server after pg_rewind, and a server that
+ *	   is recovered to a point in time, with or without a signal file, are like
+ *	   such a standby: each has the page and the rows as of one position.  What
+ *	   was promoted may be recovered again, from that position or a later one;
+ *	 - another node after any recovery, if the server is so configured.
  *
- * Bounds: LAST_TICK + 1 ticks of two ids, and LAST_WRITE writes of which
- * each takes over from the one before.  Stops, starts, and writes in all are
- * not bounded.
+ * Nothing of the library takes part in recovery.  So it makes no difference
+ * whether the library is loaded meanwhile; READ_IN_RECOVERY shows what would
+ * happen if the library read the page then.
  *
- * Taken for granted: what is done under an LWLock is done at once; a rename
- * is atomic; a start removes all temporary files and finds no process of the
- * server before, which the postmaster sees to; what is read at the start has
- * a checksum, so a file that was not written whole is not taken for another.
+ * Bounds: LAST_TICK + 1 ticks of two ids; PROCESSES processes; TAIL records
+ * that are not durable at once; NODES nodes, and room for ENTRIES entries.
+ * Recoveries, and records in all, are not bounded.
+ *
+ * Taken for granted: PostgreSQL's recovery brings the page and the rows
+ * exactly as of one position in WAL, and only durable WAL is sent or archived;
+ * what is done under a lock is done at once.  Not modelled: a page that is
+ * damaged, deleted or another cluster's, and a changed layout; see
+ * src/start.c.
  *
  * Macros, and what each takes away:
- *	 NO_MARK			the mark is not read at the start
- *	 MARK_BEFORE_FILE	the mark moves in memory before the file is safe
- *	 MARK_AFTER_ISSUE	the mark is looked at after issuing instead of before
+ *	 NO_MARK			the page is not read before the first id
+ *	 READ_IN_RECOVERY	the page is read before recovery has ended, not after
+ *	 BEGIN_TWICE		a process that has read the page lets ids begin there,
+ *						even if another process has done so meanwhile
+ *	 OTHER_ENTRY		another node's entry is taken for one's own
+ *	 NO_FLOOR			a node without an entry does not begin at the floor
+ *	 NO_FOLD			an entry is dropped, and the floor is not raised
+ *	 FLOOR_STEPS_BACK	a smaller mark replaces a higher floor
+ *	 MARK_AFTER_ISSUE	the mark is compared after the issue, so its record may
+ *						come after the row
+ *	 PUBLISH_FIRST		a mark is published before its record is flushed
+ *	 NO_FLUSH_OF_OTHERS	a mark that another process has put on the page is
+ *						published without a flush, as if that process had done
+ *						so already
+ *	 PUBLISH_PAGE		what is published is the mark on the page after the
+ *						flush, which may be newer than what was flushed
+ *	 NO_MAX				a mark replaces a newer mark on the page
+ *	 CHANGE_OUTSIDE_LOCK	the page is read and changed without a lock
+ *	 LOG_OUTSIDE_LOCK	the image of the page is logged after the lock has been
+ *						released
  *	 CLOCK_RESETS		a tick other than the last one begins its sequence
  *						anew, even if it is an earlier one
- *	 NO_FSYNC			the temporary file is not flushed
- *	 NO_DIRECTORY_FSYNC	nor is the directory, after the rename
- *	 NO_NUMBER_CHECK	a writer does not look whether it has been overtaken
- *	 NO_UNLINK			who takes over lets temporary files be
- *	 UNLINK_ONE			or removes only that of the writer before it
- *	 LOOK_OUTSIDE_LOCK	who becomes the writer has looked at the mark before
- *						it took the lock, and not again
- *	 MARK_WITHOUT_NUMBER	an overtaken writer moves the mark all the same
- * With CLOCK_IN_ORDER nothing stops and the clock only ever ticks, and what
- * is asserted besides is that nobody finds it behind the newest id; with
- * CLOCK_FIRST too, who issues looks at the clock before it has the lock.
+ *	 NO_COMPARE			the stamp is set, even if it has changed since it was
+ *						read
+ * Publishing without a maximum is not among them, for it does no harm: a
+ * published mark that steps back is still durable, and is only moved again.
+ *
+ * LATE_ROW gives the world a freedom in which the protocol does not suffice: a
+ * client inserts into the promoted standby the row with an id that the old
+ * primary has issued under a mark whose WAL never came here.
+ *
+ * With CLOCK_IN_ORDER nothing stops and the clock only ever ticks, and what is
+ * asserted besides is that nobody finds the clock behind the newest id; with
+ * CLOCK_FIRST too, who issues reads the clock before the stamp.
  */
 
 #ifndef LAST_TICK
-#define LAST_TICK	2			/* at most 5, for a set of marks is a byte */
+#define LAST_TICK	2			/* at most 6, for the bits of a mark */
 #endif
-#ifndef LAST_WRITE
-#define LAST_WRITE	4			/* at most 7, so is a set of writes */
+#ifndef NODES
+#define NODES		2
+#endif
+#ifndef ENTRIES
+#define ENTRIES		1
+#endif
+#ifndef PROCESSES
+#define PROCESSES	2
+#endif
+#ifndef TAIL
+#define TAIL		PROCESSES	/* each waits for its own to be durable */
 #endif
 
 #define SEQUENCES	2			/* ids a tick */
 #define LAST_MARK	(LAST_TICK + 1)
-#define DAMAGED		(LAST_MARK + 1)	/* of a file that does not verify */
 
-#define TICK(word)			((word) / SEQUENCES)
-#define SEQUENCE(word)		((word) % SEQUENCES)
-#define IS_SPENT(word)		(SEQUENCE(word) == SEQUENCES - 1)
+#define TICK(stamp)			((stamp) / SEQUENCES)
+#define SEQUENCE(stamp)		((stamp) % SEQUENCES)
+#define IS_SPENT(stamp)		(SEQUENCE(stamp) == SEQUENCES - 1)
 #define END_OF_TICK(tick)	((tick) * SEQUENCES + SEQUENCES - 1)
 
-#define SET(element)			(1 << (element))
-#define WITHOUT(set, element)	((set) & (255 - SET(element)))
-#define IN(element, set)		(((set) >> (element)) & 1)
+#define MAX(a, b)	((a) > (b) -> (a) : (b))
 
-/* What a process does next; of a writer, the steps of write_mark(). */
-mtype = { CALL, BEGIN_WRITE, WRITE, CHECK, RENAME, FLUSH, END_WRITE };
+/*
+ * A page is a number: three bits for the mark of each node, 0 for a node
+ * without an entry, and three for the floor.
+ */
+#define FLOOR				NODES
+#define FIELD(page, which)	(((page) >> (3 * (which))) & 7)
+#define WITHOUT(page, which)	((page) - (FIELD(page, which) << (3 * (which))))
+#define WITH(page, which, mark) \
+	(WITHOUT(page, which) + ((mark) << (3 * (which))))
+
+#define HAS_ENTRY(page, which)	(FIELD(page, which) > 0 -> 1 : 0)
+#if NODES == 2
+#define COUNT_ENTRIES(page)	(HAS_ENTRY(page, 0) + HAS_ENTRY(page, 1))
+#else
+#define COUNT_ENTRIES(page) \
+	(HAS_ENTRY(page, 0) + HAS_ENTRY(page, 1) + HAS_ENTRY(page, 2))
+#endif
+
+/* Where ids of a node begin by a page. */
+#ifdef NO_FLOOR
+#define BEGIN_ON(page, which)	FIELD(page, which)
+#else
+#define BEGIN_ON(page, which) \
+	(FIELD(page, which) > 0 -> FIELD(page, which) : FIELD(page, FLOOR))
+#endif
+
+/* What a process does next. */
+mtype = { CALL, BEGIN, READ_STAMP, LOOK, ADVANCE, CHANGE, LOG, FLUSH };
 
 typedef Process
 {
 	mtype at;
+	byte seen;					/* the stamp as it was read */
 	byte now;					/* what it saw of the clock; CLOCK_FIRST */
-	byte past;					/* the mark is to move past this tick */
-	byte number;				/* of its write; 0: none */
-	byte left;					/* the temporary file to remove next */
-	byte mark					/* that it writes; 0: it has failed */
+	byte mark;					/* that it begins at, puts or publishes */
+	byte behind;				/* records to flush before it may publish */
+	short copy					/* of the page; used outside the lock */
 };
 
 /* Shared memory, and the processes: lost when the server stops. */
-byte word;						/* of the generator: newest (tick, sequence) */
-byte mark;
-byte write_number;				/* of the newest write begun */
-byte oldest_left;				/* write whose temporary file may be left */
-Process process[3];
-bool is_up;
+byte stamp;						/* of the generator: newest (tick, sequence) */
+byte mark;						/* published */
+bool has_begun;
+byte node;						/* that is configured */
+short page;						/* in its buffer */
+Process process[PROCESSES];
 
-#define BACKENDS	2
-#define WORKER		2
+/* WAL that is not durable: images of the page. */
+short tail[TAIL];
+byte length;
 
-/* The disk. */
-byte temporary;					/* writes that have a temporary file */
-byte file;						/* the mark in the state file; 0: no file */
-byte safe;						/* marks that a power loss may leave there */
-
-/* What the rename of a file that says "file" may leave there. */
-#ifdef NO_FSYNC
-#define CONTENTS	(SET(file) | SET(DAMAGED))
+/* What is durable, and what the standby has of it: the newest images. */
+short durable;
+short standby;
+#ifdef READ_IN_RECOVERY
+short read_early;				/* by the standby, in recovery */
+bool is_promoted;
+#define PAGE_READ	(is_promoted -> read_early : page)
 #else
-#define CONTENTS	SET(file)
+#define PAGE_READ	page
 #endif
+
+/* The id that a client keeps, and its row. */
+byte kept;						/* its stamp, + 1; 0: none */
+byte kept_node;
+byte row;						/* where it is; see below */
+bool standby_has_row;
+
+#define ABSENT		0
+#define AFTER(n)	(1 + (n))	/* in WAL, after so many records of the tail */
+#define IN_DATA		(2 + TAIL)	/* durable */
 
 #ifdef CLOCK_FIRST
 #define CLOCK_IN_ORDER
 #endif
 byte clock;						/* CLOCK_IN_ORDER */
-
-/* What clients have got. */
-byte newest;					/* the newest id, + 1; 0: none yet */
-byte kept;						/* the one that a client keeps, likewise */
 
 #define MY	process[me]
 
@@ -142,143 +210,197 @@ inline choose(number, first, last)
 	od
 }
 
-inline look_at_clock(seen)
+inline read_clock(reading)
 {
 #ifdef CLOCK_IN_ORDER
-	seen = clock
+	reading = clock
 #else
-	choose(seen, 0, LAST_TICK)
+	choose(reading, 0, LAST_TICK)
 #endif
 }
 
-inline issue(fresh, tick)
+inline forget()
 {
-	word = (fresh -> tick * SEQUENCES : word + 1);
-	printf("%d: issues (%d, %d)\n", me, TICK(word), SEQUENCE(word));
+	MY.at = CALL;
+	MY.seen = 0;
+	MY.now = 0;
+	MY.mark = 0;
+	MY.behind = 0;
+	MY.copy = 0
+}
 
-	assert(word + 1 != kept);
-#ifndef DUPLICATES_ONLY
-	assert(word + 1 > newest);
+/*
+ * Issuing.
+ */
+
+/* The compare-and-swap has succeeded. */
+inline issue(next)
+{
+	stamp = next;
+	printf("%d: issues (%d, %d) of node %d\n",
+		   me, TICK(stamp), SEQUENCE(stamp), node);
+
+#ifdef DUPLICATES_ONLY
+	assert(stamp + 1 != kept || node != kept_node);
+#else
+	assert(stamp + 1 > kept || node != kept_node);
 #endif
 	if
-	:: kept == 0 -> kept = word + 1
+	:: kept == 0 ->
+		printf("   and a client keeps it\n");
+		kept = stamp + 1;
+		kept_node = node
 	:: true
-	fi;
-	newest = (word + 1 > newest -> word + 1 : newest)
-}
-
-/* decide() and what reserve() makes of it, under the generator's lock. */
-inline reserve()
-{
-#ifdef CLOCK_FIRST
-	now = MY.now;
-#else
-	look_at_clock(now);
-#endif
-#ifdef CLOCK_IN_ORDER
-	assert(now >= TICK(word));
-#endif
-
-#ifdef CLOCK_RESETS
-	fresh = now != TICK(word) || IS_SPENT(word);
-	tick = now;
-#else
-	fresh = now > TICK(word) || IS_SPENT(word);
-	tick = (fresh -> TICK(word) + 1 : TICK(word));
-	tick = (now > tick -> now : tick);
-#endif
-
-	if
-	:: tick > now				/* no id: it waits, or is refused */
-#ifdef MARK_AFTER_ISSUE
-	:: tick <= now ->
-		issue(fresh, tick);
-		if
-		:: tick >= mark -> want_mark(tick)
-		:: else
-		fi
-#else
-	:: tick <= now && tick >= mark -> want_mark(tick)
-	:: tick <= now && tick < mark -> issue(fresh, tick)
-#endif
 	fi
 }
 
 inline want_mark(tick)
 {
 	printf("%d: the mark has to move past %d\n", me, tick);
-	MY.past = tick;
-	MY.at = BEGIN_WRITE
+	forget();
+	choose(MY.mark, tick + 1, LAST_MARK);
+	MY.at = ADVANCE
 }
 
-inline forget()
+/*
+ * Reads the clock, after the stamp.  Issues the next id if the clock has come
+ * to its tick, the mark is past that, and the stamp is still what was read.
+ */
+inline look()
 {
-	MY.at = CALL;
-	MY.now = 0;
-	MY.past = 0;
-	MY.number = 0;
-	MY.left = 0;
-	MY.mark = 0
-}
+#ifdef CLOCK_FIRST
+	now = MY.now;
+#else
+	read_clock(now);
+#endif
+#ifdef CLOCK_IN_ORDER
+	assert(now >= TICK(MY.seen));
+#endif
 
-/* Any mark that is past the tick that it has to be past. */
-inline choose_mark()
-{
-	choose(MY.mark, MY.past + 1, LAST_MARK)
-}
+#ifdef CLOCK_RESETS
+	fresh = now != TICK(MY.seen) || IS_SPENT(MY.seen);
+	tick = now;
+#else
+	fresh = now > TICK(MY.seen) || IS_SPENT(MY.seen);
+	tick = MAX(now, TICK(MY.seen) + fresh);
+#endif
+	next = (fresh -> tick * SEQUENCES : MY.seen + 1);
 
-/* Under the mark's lock.  Who is not the writer waits, and looks again. */
-inline begin_write()
-{
 	if
-#ifndef LOOK_OUTSIDE_LOCK
-	:: mark > MY.past -> forget()
-	:: mark <= MY.past && write_number < LAST_WRITE ->
+	:: tick > now -> forget()	/* waits, or raises an error */
+#ifndef MARK_AFTER_ISSUE
+	:: tick <= now && tick >= mark -> want_mark(tick)
+	:: tick <= now && tick < mark ->
 #else
-	:: write_number < LAST_WRITE ->
+	:: tick <= now ->
 #endif
-		write_number++;
-		MY.number = write_number;
-		printf("%d: begins write %d\n", me, MY.number);
-#if defined(NO_UNLINK)
-		MY.left = write_number;
-#elif defined(UNLINK_ONE)
-		MY.left = write_number - 1;
+		if
+#ifndef NO_COMPARE
+		:: stamp != MY.seen -> forget()
+		:: stamp == MY.seen ->
 #else
-		MY.left = oldest_left;
+		:: true ->
 #endif
-#ifdef MARK_BEFORE_FILE
-		choose_mark();
-		mark = MY.mark;
+			issue(next);
+			forget();
+#ifdef MARK_AFTER_ISSUE
+			if
+			:: tick >= mark -> want_mark(tick)
+			:: else
+			fi
 #endif
-		MY.at = WRITE
+		fi
+	fi
+}
+
+/*
+ * The page.
+ */
+
+#ifdef CHANGE_OUTSIDE_LOCK
+#define CHANGED		MY.copy
+#define CHANGES		(MY.at == CHANGE)
+#else
+#define CHANGED		page
+#define CHANGES		(MY.at == ADVANCE)
+#endif
+
+#ifdef PUBLISH_PAGE
+#define FLUSHED_MARK	FIELD(page, node)
+#else
+#define FLUSHED_MARK	MY.mark
+#endif
+
+#if defined(NO_FOLD)
+#define FLOOR_AFTER(mark)	FIELD(CHANGED, FLOOR)
+#elif defined(FLOOR_STEPS_BACK)
+#define FLOOR_AFTER(mark)	(mark)
+#else
+#define FLOOR_AFTER(mark)	MAX(FIELD(CHANGED, FLOOR), mark)
+#endif
+
+/* Puts the node's mark on the page; makes room for it, if there is none. */
+inline put_entry()
+{
+	CHANGED = WITH(CHANGED, node, MY.mark);
+	if
+	:: COUNT_ENTRIES(CHANGED) > ENTRIES ->
+		choose(folded, 0, NODES - 1);
+		do
+		:: folded == node || FIELD(CHANGED, folded) == 0 ->
+			folded = (folded + 1) % NODES
+		:: else -> break
+		od;
+		printf("   and folds the entry of node %d\n", folded);
+		CHANGED = WITH(CHANGED, FLOOR, FLOOR_AFTER(FIELD(CHANGED, folded)));
+		CHANGED = WITHOUT(CHANGED, folded);
+		folded = 0
 	:: else
 	fi
 }
 
-/* Under the mark's lock. */
-inline end_write()
+inline log_page(image)
+{
+	tail[length] = image;
+	length++
+}
+
+/* All that is logged so far has to be durable before the mark is published. */
+inline want_flush()
+{
+	MY.behind = length;
+	MY.at = FLUSH
+}
+
+/* Changes the page and logs it, under the buffer's lock. */
+inline advance()
 {
 	if
-	:: MY.number == write_number ->
-		oldest_left = write_number + 1;
-		mark = (MY.mark > mark -> MY.mark : mark)
-	:: else ->
-#ifdef MARK_WITHOUT_NUMBER
-		mark = (MY.mark > mark -> MY.mark : mark)
-#else
-		skip
+#ifndef NO_MAX
+	:: FIELD(CHANGED, node) >= MY.mark ->
+		MY.mark = FIELD(CHANGED, node);
+		printf("%d: finds mark %d on the page\n", me, MY.mark);
+		want_flush();
+#ifdef NO_FLUSH_OF_OTHERS
+		MY.behind = 0
 #endif
-	fi;
-	printf("%d: ends write %d, mark %d\n", me, MY.number, mark);
-	forget();
-
-	/* numbers begin anew when nobody writes, which nobody can tell */
-	if
-	:: process[0].number + process[1].number + process[2].number == 0 ->
-		write_number = 0;
-		oldest_left = 1
-	:: else
+	:: FIELD(CHANGED, node) < MY.mark ->
+#else
+	:: true ->
+#endif
+		printf("%d: puts mark %d on the page\n", me, MY.mark);
+		put_entry();
+		page = CHANGED;
+#ifdef PUBLISH_FIRST
+		mark = MAX(mark, MY.mark);
+#endif
+#ifdef LOG_OUTSIDE_LOCK
+		MY.copy = page;
+		MY.at = LOG
+#else
+		log_page(page);
+		want_flush()
+#endif
 	fi
 }
 
@@ -286,125 +408,141 @@ proctype server_process(byte me)
 {
 	byte now;
 	byte tick;
+	byte next;
+	byte folded;
 	bool fresh;
 
 end:
 	do
-#ifdef CLOCK_FIRST
-	:: atomic { MY.at == CALL && me != WORKER -> look_at_clock(MY.now) }
+	/* Before the first id, whoever comes first reads the page. */
+	:: atomic { !has_begun && MY.at == CALL ->
+#ifdef OTHER_ENTRY
+		choose(tick, 0, NODES - 1);
+		if
+		:: FIELD(PAGE_READ, tick) == 0 -> tick = node
+		:: else
+		fi;
+		MY.mark = BEGIN_ON(PAGE_READ, tick);
+		tick = 0;
+#else
+		MY.mark = BEGIN_ON(PAGE_READ, node);
 #endif
-	:: atomic { is_up && MY.at == CALL && me != WORKER ->
-		reserve();
+		MY.at = BEGIN }
+
+	/* Under a lock.  No id is issued below this mark: it needs no flush. */
+	:: atomic { MY.at == BEGIN ->
+		if
+#ifndef BEGIN_TWICE
+		:: !has_begun ->
+#else
+		:: true ->
+#endif
+#ifndef NO_MARK
+			mark = MY.mark;
+			stamp = (MY.mark > 0 -> END_OF_TICK(MY.mark - 1) : 0);
+#endif
+			printf("%d: ids of node %d begin at tick %d\n", me, node, MY.mark);
+			has_begun = true
+#ifndef BEGIN_TWICE
+		:: has_begun
+#endif
+		fi;
+		forget() }
+
+#ifdef CLOCK_FIRST
+	:: atomic { has_begun && MY.at == CALL ->
+		read_clock(MY.now);
+		MY.at = READ_STAMP }
+	:: atomic { MY.at == READ_STAMP ->
+#else
+	:: atomic { has_begun && MY.at == CALL ->
+#endif
+		MY.seen = stamp;
+		MY.at = LOOK }
+	:: atomic { MY.at == LOOK ->
+		look();
 		now = 0;
 		tick = 0;
+		next = 0;
 		fresh = false }
 
-	/* keep_ahead(): for some lead, any mark beyond this one is due */
-	:: atomic { is_up && MY.at == CALL && me == WORKER && mark < LAST_MARK ->
+	/* For some lead, any mark beyond this one is due. */
+	:: atomic { has_begun && MY.at == CALL && mark < LAST_MARK ->
 		want_mark(mark) }
 
-	/* move_mark(), which here leaves it to its caller to try again */
-	:: atomic { MY.at == BEGIN_WRITE -> begin_write() }
-
-	:: atomic { MY.at == WRITE && MY.left < MY.number ->
-		temporary = WITHOUT(temporary, MY.left);
-		MY.left++ }
-
-	/* written and flushed at once: none but the rename shows whether it was */
-	:: atomic { MY.at == WRITE && MY.left >= MY.number ->
-		temporary = temporary | SET(MY.number);
-		MY.left = 0;
-		MY.at = CHECK }
-	:: atomic { MY.at == WRITE && MY.left >= MY.number ->
-		printf("%d: cannot write\n", me);
-		MY.left = 0;
-		MY.at = END_WRITE }
-
-	:: atomic { MY.at == CHECK ->
-		if
-#ifdef NO_NUMBER_CHECK
-		:: MY.at = RENAME
-#else
-		:: MY.number == write_number ->
-			printf("%d: is complete, and has the newest number\n", me);
-			MY.at = RENAME
-		:: MY.number != write_number ->
-			printf("%d: is complete, and was overtaken\n", me);
-			temporary = WITHOUT(temporary, MY.number);
-			MY.at = END_WRITE
+#ifdef CHANGE_OUTSIDE_LOCK
+	:: atomic { MY.at == ADVANCE ->
+		MY.copy = page;
+		MY.at = CHANGE }
 #endif
-		fi }
-
-	:: atomic { MY.at == RENAME && IN(MY.number, temporary) ->
-		temporary = WITHOUT(temporary, MY.number);
-		/* what it has written: only from here on does it make a difference */
-#ifndef MARK_BEFORE_FILE
-		choose_mark();
+	:: atomic { CHANGES && length < TAIL -> advance() }
+#ifdef LOG_OUTSIDE_LOCK
+	:: atomic { MY.at == LOG && length < TAIL ->
+		log_page(MY.copy);
+		MY.copy = 0;
+		want_flush() }
 #endif
-		file = MY.mark;
-		safe = safe | CONTENTS;
-		printf("%d: renames, file %d\n", me, file);
-		MY.at = FLUSH }
-	:: atomic { MY.at == RENAME ->
-		printf("%d: cannot rename\n", me);
-		temporary = WITHOUT(temporary, MY.number);
-		MY.mark = 0;
-		MY.at = END_WRITE }
+	:: d_step { MY.at == FLUSH && MY.behind == 0 ->
+		mark = MAX(mark, FLUSHED_MARK);
+		printf("%d: has flushed, and publishes mark %d\n", me, mark);
+		forget() }
 
-	:: atomic { MY.at == FLUSH ->
-#ifndef NO_DIRECTORY_FSYNC
-		safe = CONTENTS;
-#endif
-		MY.at = END_WRITE }
-	:: atomic { MY.at == FLUSH ->
-		printf("%d: cannot flush\n", me);
-		MY.mark = 0;
-		MY.at = END_WRITE }
-
-	:: d_step { MY.at == END_WRITE -> end_write() }
+	/* Is cancelled; what is logged may become durable all the same. */
+	:: atomic { MY.at != CALL -> forget() }
 	od
 }
 
-/* All that is in memory goes. */
-inline stop()
+/*
+ * The world.
+ */
+
+/* The next record of the tail becomes durable. */
+inline write_record()
 {
-	is_up = false;
-	word = 0;
-	mark = 0;
-	write_number = 0;
-	oldest_left = 0;
-	me = 0;
+	durable = tail[0];
+	printf("a record becomes durable\n");
+	me = 1;
 	do
-	:: me < 3 -> forget(); me++
+	:: me < length -> tail[me - 1] = tail[me]; me++
 	:: else -> break
 	od;
-	me = 0
+	length--;
+	tail[length] = 0;
+	me = 0;
+	do
+	:: me < PROCESSES ->
+		MY.behind = (MY.behind > 0 -> MY.behind - 1 : 0);
+		me++
+	:: else -> break
+	od;
+	me = 0;
+	row = (row > AFTER(0) && row != IN_DATA -> row - 1 : row)
 }
 
-/* highwater_startup() and generator_shmem_startup() */
+/* All that is in memory goes, and what is not durable of the WAL. */
+inline stop()
+{
+	stamp = 0;
+	mark = 0;
+	has_begun = false;
+	me = 0;
+	do
+	:: me < PROCESSES -> forget(); me++
+	:: else -> break
+	od;
+	me = 0;
+	do
+	:: length > 0 -> length--; tail[length] = 0
+	:: else -> break
+	od
+}
+
+/* The server starts with what is durable, and as any node. */
 inline start()
 {
-	temporary = 0;
-	oldest_left = 1;
-#ifndef NO_MARK
-	mark = file;
-	word = (file > 0 -> END_OF_TICK(file - 1) : 0);
-#endif
-	is_up = true;
-	printf("starts after %d, mark %d\n", word, mark)
-}
-
-/* The disk comes back with what was safe, or might have been. */
-inline lose_power()
-{
-	file = 0;
-	do
-	:: IN(file, safe) -> break
-	:: safe >> (file + 1) -> file++
-	od;
-	safe = SET(file);
-	printf("the power is lost, file %d\n", file);
-	assert(file != DAMAGED)
+	page = durable;
+	choose(node, 0, NODES - 1);
+	printf("starts as node %d\n", node)
 }
 
 init
@@ -412,36 +550,58 @@ init
 	byte me;
 
 	atomic {
-		safe = SET(file);
 		stop();
-		start();
-		run server_process(0);
-		run server_process(1);
-		run server_process(WORKER)
+		do
+		:: me < PROCESSES -> run server_process(me); me++
+		:: else -> break
+		od;
+		me = 0
 	}
 
 end:
 	do
+	:: d_step { length > 0 && row != AFTER(0) -> write_record() }
 #ifdef CLOCK_IN_ORDER
 	:: clock < LAST_TICK -> clock++
 #else
-	:: atomic { is_up ->
-		printf("the server is killed\n");
-		stop() }
-	:: atomic { is_up ->
+	:: d_step { row == AFTER(0) -> row = IN_DATA }
+	:: d_step { kept != 0 && row == ABSENT ->
+		printf("the row with the kept id is inserted\n");
+		row = AFTER(length) }
+
+	:: atomic {
+		printf("the server crashes\n");
 		stop();
-		lose_power() }
+		row = (row == IN_DATA -> IN_DATA : ABSENT);
+#ifdef READ_IN_RECOVERY
+		is_promoted = false;
+#endif
+		start() }
 
-	/* close_at_shutdown(), up to the rename; its children are gone */
-	:: atomic { is_up ->
-		file = TICK(word) + 1;
-		safe = safe | CONTENTS;
-		printf("the postmaster stops, file %d\n", file);
-		stop() }
-	:: atomic { !is_up -> safe = CONTENTS }
-	:: atomic { !is_up -> lose_power() }
-
-	:: atomic { !is_up -> start() }
+	:: d_step { standby != durable || standby_has_row != (row == IN_DATA) ->
+		printf("the standby replays all that is durable\n");
+		standby = durable;
+		standby_has_row = (row == IN_DATA) }
+#ifdef READ_IN_RECOVERY
+	:: d_step { !is_promoted -> read_early = standby }
+#endif
+	:: atomic {
+		printf("the standby is promoted\n");
+		stop();
+		durable = standby;
+#ifdef READ_IN_RECOVERY
+		is_promoted = true;
+#endif
+		if
+		:: standby_has_row -> row = IN_DATA
+		:: else ->
+			row = ABSENT;
+#ifndef LATE_ROW
+			kept = 0;
+			kept_node = 0
+#endif
+		fi;
+		start() }
 #endif
 	od
 }
