@@ -122,7 +122,7 @@ SELECT * FROM pg_temp.leases WHERE worker_id = 0;
 -- who comes again goes on where he was, be the lease over or not
 SELECT pg_temp.claim('a', 'a 0 4');
 SELECT pg_temp.claim('b', 'b 1 1 held');
--- without a state file it begins after what it promised
+-- without a page it begins after what it promised
 SELECT pg_temp.renew('b', 1, 2, pg_temp.day(5));
 SELECT pg_temp.claim('b');
 -- a copy does not, while the original holds it; then it begins after that
