@@ -210,23 +210,18 @@ CREATE FUNCTION snowflake_stat(
     OUT max_regression interval,
     OUT clock_wait_time interval,
     OUT clock_refusals bigint,
-    OUT high_water_writes bigint,
     OUT lead interval,
-    OUT stats_reset timestamptz,
+    OUT high_water_writes bigint,
     OUT lease_renewals bigint,
-    OUT lease_failures bigint)
+    OUT lease_failures bigint,
+    OUT stats_reset timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_stat'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_stat() IS
 'for the view snowflake_stat';
 
-CREATE VIEW snowflake_stat AS
-SELECT ids_issued, last_id, last_issued_at, sequence_waits,
-       sequence_wait_time, clock_regressions, max_regression,
-       clock_wait_time, clock_refusals, lead, high_water_writes,
-       lease_renewals, lease_failures, stats_reset
-  FROM snowflake_stat();
+CREATE VIEW snowflake_stat AS SELECT * FROM snowflake_stat();
 COMMENT ON VIEW snowflake_stat IS
 'what all sessions have done since the last reset';
 GRANT SELECT ON snowflake_stat TO PUBLIC;
