@@ -120,6 +120,35 @@ SUPPORT snowflake_bound_support;
 COMMENT ON FUNCTION snowflake_max_id(timestamptz) IS
 'the largest id of an instant''s tick';
 
+-- Inlined, so that the key's index and the pruning of partitions serve it:
+-- each bound is used once, for a subquery to be good as one.
+CREATE FUNCTION snowflake_first_id_since(instant timestamptz)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_first_id_since'
+LANGUAGE C STABLE STRICT PARALLEL SAFE
+SUPPORT snowflake_bound_support;
+COMMENT ON FUNCTION snowflake_first_id_since(timestamptz) IS
+'for snowflake_issued_between: the smallest id issued at an instant or later';
+
+CREATE FUNCTION snowflake_last_id_before(instant timestamptz)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_last_id_before'
+LANGUAGE C STABLE STRICT PARALLEL SAFE
+SUPPORT snowflake_bound_support;
+COMMENT ON FUNCTION snowflake_last_id_before(timestamptz) IS
+'for snowflake_issued_between: the largest id issued before an instant';
+
+CREATE FUNCTION snowflake_issued_between(
+    id bigint,
+    since timestamptz,
+    until timestamptz)
+RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN id OPERATOR(pg_catalog.>=) snowflake_first_id_since(since)
+   AND id OPERATOR(pg_catalog.<=) snowflake_last_id_before(until);
+COMMENT ON FUNCTION snowflake_issued_between(bigint, timestamptz, timestamptz) IS
+'was an id issued at since or later, and before until?';
+
 CREATE FUNCTION snowflake_format(id bigint)
 RETURNS text
 AS 'MODULE_PATHNAME', 'snowflake_format'
