@@ -308,6 +308,16 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION snowflake_create_partitions(regclass, timestamptz, timestamptz, interval) IS
 'create the range partitions of a table partitioned by its snowflake ids';
 
+CREATE FUNCTION snowflake_drop_partitions(
+    parent regclass,
+    before timestamptz,
+    dry_run boolean DEFAULT false)
+RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'snowflake_drop_partitions'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+COMMENT ON FUNCTION snowflake_drop_partitions(regclass, timestamptz, boolean) IS
+'detach and drop the range partitions whose ids were all issued before an instant';
+
 -- Looking at tables by their ids
 
 -- Not safe for parallel workers: the table may be a temporary one.
