@@ -11,6 +11,7 @@
 MODULE_big = snowflake
 OBJS = \
 	src/activity.o \
+	src/calendar.o \
 	src/clock.o \
 	src/functions.o \
 	src/generator.o \

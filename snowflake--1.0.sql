@@ -120,6 +120,35 @@ SUPPORT snowflake_bound_support;
 COMMENT ON FUNCTION snowflake_max_id(timestamptz) IS
 'the largest id of an instant''s tick';
 
+-- Inlined, so that the key's index and the pruning of partitions serve it:
+-- each bound is used once, for a subquery to be good as one.
+CREATE FUNCTION snowflake_first_id_since(instant timestamptz)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_first_id_since'
+LANGUAGE C STABLE STRICT PARALLEL SAFE
+SUPPORT snowflake_bound_support;
+COMMENT ON FUNCTION snowflake_first_id_since(timestamptz) IS
+'for snowflake_issued_between: the smallest id issued at an instant or later';
+
+CREATE FUNCTION snowflake_last_id_before(instant timestamptz)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_last_id_before'
+LANGUAGE C STABLE STRICT PARALLEL SAFE
+SUPPORT snowflake_bound_support;
+COMMENT ON FUNCTION snowflake_last_id_before(timestamptz) IS
+'for snowflake_issued_between: the largest id issued before an instant';
+
+CREATE FUNCTION snowflake_issued_between(
+    id bigint,
+    since timestamptz,
+    until timestamptz)
+RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN id OPERATOR(pg_catalog.>=) snowflake_first_id_since(since)
+   AND id OPERATOR(pg_catalog.<=) snowflake_last_id_before(until);
+COMMENT ON FUNCTION snowflake_issued_between(bigint, timestamptz, timestamptz) IS
+'was an id issued at since or later, and before until?';
+
 CREATE FUNCTION snowflake_format(id bigint)
 RETURNS text
 AS 'MODULE_PATHNAME', 'snowflake_format'
@@ -210,23 +239,18 @@ CREATE FUNCTION snowflake_stat(
     OUT max_regression interval,
     OUT clock_wait_time interval,
     OUT clock_refusals bigint,
-    OUT high_water_writes bigint,
     OUT lead interval,
-    OUT stats_reset timestamptz,
+    OUT high_water_writes bigint,
     OUT lease_renewals bigint,
-    OUT lease_failures bigint)
+    OUT lease_failures bigint,
+    OUT stats_reset timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_stat'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_stat() IS
 'for the view snowflake_stat';
 
-CREATE VIEW snowflake_stat AS
-SELECT ids_issued, last_id, last_issued_at, sequence_waits,
-       sequence_wait_time, clock_regressions, max_regression,
-       clock_wait_time, clock_refusals, lead, high_water_writes,
-       lease_renewals, lease_failures, stats_reset
-  FROM snowflake_stat();
+CREATE VIEW snowflake_stat AS SELECT * FROM snowflake_stat();
 COMMENT ON VIEW snowflake_stat IS
 'what all sessions have done since the last reset';
 GRANT SELECT ON snowflake_stat TO PUBLIC;
@@ -283,6 +307,16 @@ AS 'MODULE_PATHNAME', 'snowflake_create_partitions'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION snowflake_create_partitions(regclass, timestamptz, timestamptz, interval) IS
 'create the range partitions of a table partitioned by its snowflake ids';
+
+CREATE FUNCTION snowflake_drop_partitions(
+    parent regclass,
+    before timestamptz,
+    dry_run boolean DEFAULT false)
+RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'snowflake_drop_partitions'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+COMMENT ON FUNCTION snowflake_drop_partitions(regclass, timestamptz, boolean) IS
+'detach and drop the range partitions whose ids were all issued before an instant';
 
 -- Looking at tables by their ids
 

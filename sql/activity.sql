@@ -46,6 +46,22 @@ SELECT bucket, sum(ids) FROM snowflake_activity('pages', 'id', '1 week', '2028-0
 SELECT bucket, sum(ids) FROM snowflake_activity('pages', 'id', '1 month') GROUP BY bucket ORDER BY bucket;
 SELECT bucket, sum(ids) FROM snowflake_activity('pages', 'id', '2 months') GROUP BY bucket ORDER BY bucket;
 SELECT bucket, sum(ids) FROM snowflake_activity('pages', 'id', '1 year') GROUP BY bucket ORDER BY bucket;
+-- where midnight comes twice, the day begins at the first one
+CREATE TABLE nights AS
+SELECT snowflake_encode('2026-10-24 00:00+00'::timestamptz + n * interval '20 minutes', 0, 0, 0) AS id
+  FROM generate_series(0, 3 * 24 * 11 - 1) AS n;
+SET TimeZone = 'America/Havana';
+SELECT bucket, sum(ids) FROM snowflake_activity('nights', 'id', '1 day', '2026-10-31', '2026-11-03') GROUP BY bucket ORDER BY bucket;
+SELECT bucket, sum(ids) FROM snowflake_activity('nights', 'id', '1 month', '2026-10-31') GROUP BY bucket ORDER BY bucket;
+SELECT bucket, sum(ids) FROM snowflake_activity('nights', 'id', '1 hour', '2026-10-31 23:00', '2026-11-01 02:00') GROUP BY bucket ORDER BY bucket;
+SET TimeZone = 'Atlantic/Azores';
+SELECT bucket, sum(ids) FROM snowflake_activity('nights', 'id', '1 day', '2026-10-24', '2026-10-27') GROUP BY bucket ORDER BY bucket;
+-- where a day has no midnight, it begins at 01:00
+SET TimeZone = 'Africa/Cairo';
+TRUNCATE nights;
+INSERT INTO nights SELECT snowflake_encode('2026-04-22 22:00+00'::timestamptz + n * interval '20 minutes', 0, 0, 0) FROM generate_series(0, 3 * 71 - 1) AS n;
+SELECT bucket, sum(ids) FROM snowflake_activity('nights', 'id', '1 day') GROUP BY bucket ORDER BY bucket;
+DROP TABLE nights;
 -- half an hour off
 SET TimeZone = 'Asia/Kolkata';
 SELECT bucket, sum(ids) FROM snowflake_activity('"Odd Schema"."Vis""its"', 'The id', '1 hour') GROUP BY bucket ORDER BY bucket;

@@ -45,6 +45,8 @@ SELECT snowflake_from_text('5vxJ5t9SsP0', 58);
 -- tables
 CREATE TABLE clicks (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), page text) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('clicks', '2026-12-01', '2027-03-01', '1 month');
+SELECT snowflake_create_partitions('clicks', '2026-11-01', '2026-12-01', '1 month');
+SELECT snowflake_drop_partitions('clicks', '2026-12-01');
 CREATE TABLE sales AS
 SELECT snowflake_encode(t, 0, 0, 0) AS id
   FROM generate_series(timestamptz '2026-11-19 00:00+00', '2026-11-20 11:59+00', '1 minute') AS t;
@@ -97,6 +99,11 @@ SELECT snowflake_sequence(2123963931868688386);
 SELECT snowflake_format(2123963931868688386);
 SELECT snowflake_encode('2026-11-21 02:17:17.356+00', 3, 7, 2);
 SELECT snowflake_encode('2026-11-21 02:17:17.356+00', 3, 32, 2);
+SELECT snowflake_issued_between(2123963931868688386, '2026-11-21 02:17:17.356+00', '2026-11-21 02:17:17.357+00') AS within,
+       snowflake_issued_between(2123963931868688386, '2026-11-21 02:17+00', '2026-11-21 02:17:17.356+00') AS before;
+CREATE TABLE logins (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), who text);
+EXPLAIN (COSTS OFF) SELECT * FROM logins WHERE snowflake_issued_between(id, now() - interval '1 hour', now());
+DROP TABLE logins;
 SELECT snowflake_min_id('2026-11-21 02:17:17.356+00'), snowflake_max_id('2026-11-21 02:17:17.356+00');
 CREATE TABLE events (
     id   bigint DEFAULT snowflake_nextval(),

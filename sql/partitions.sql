@@ -102,6 +102,38 @@ DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2024-03-30', '2024-04-03', '1 day');
 SELECT * FROM partitions_of('days');
+-- where summer time begins at midnight, the day begins at 01:00, whether the
+-- days begin with it, come to it, or are made again; and so do weeks
+SET TimeZone = 'Africa/Cairo';
+DROP TABLE days;
+CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
+SELECT snowflake_create_partitions('days', '2026-04-24', '2026-04-26', '1 day');
+SELECT snowflake_create_partitions('days', '2026-04-22', '2026-04-27', '1 day');
+SELECT snowflake_create_partitions('days', date_trunc('day', timestamptz '2026-04-24 09:00'), '2026-04-28', '1 day');
+SELECT *, ends - begins AS length FROM partitions_of('days');
+DROP TABLE days;
+CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
+SELECT snowflake_create_partitions('days', '2026-04-24', '2026-05-15', '7 days');
+SELECT * FROM partitions_of('days');
+-- where midnight comes twice, at the first; either of the two may be given
+SET TimeZone = 'America/Havana';
+DROP TABLE days;
+CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
+SELECT snowflake_create_partitions('days', '2026-11-01', '2026-11-02', '1 day');
+SELECT snowflake_create_partitions('days', '2026-11-01 00:00-04', '2026-11-03', '1 day');
+SELECT snowflake_create_partitions('days', '2026-10-30', '2026-11-01', '1 day');
+SELECT snowflake_create_partitions('days', '2026-10-31', '2026-11-01 00:00-04', '1 day');
+SELECT *, ends - begins AS length FROM partitions_of('days');
+\set VERBOSITY terse
+SELECT snowflake_create_partitions('days', '2026-11-01 00:30-05', '2026-11-05', '1 day');
+SELECT snowflake_create_partitions('days', '2026-11-01 00:00-04', '2026-11-01 00:00-05', '1 day');
+\set VERBOSITY default
+-- months begin so, too
+DROP TABLE days;
+CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
+SELECT snowflake_create_partitions('days', '2026-10-01', '2026-12-01', '1 month');
+SELECT snowflake_create_partitions('days', '2026-11-01', '2027-01-01', '1 month');
+SELECT * FROM partitions_of('days');
 SET TimeZone = 'UTC';
 DROP TABLE days, hours;
 
@@ -112,10 +144,15 @@ SELECT count(*), bool_and(exact), bool_and(ends = begins + interval '1 month') A
        bool_and(name = 'months_' || to_char(begins, 'YYYY_MM')) AS names FROM partitions_of('months');
 DROP TABLE months;
 
--- names of 63 bytes keep their end, and whole characters
+-- names of 63 bytes keep their end, and whole characters, and differ from
+-- those of other tables of the schema
 CREATE TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345 (id bigint) PARTITION BY RANGE (id);
-SELECT p, length(p::text) FROM snowflake_create_partitions('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345', '2028-10-29', '2028-10-29 02:00', '1 hour') AS p;
-DROP TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345;
+CREATE TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890 (id bigint) PARTITION BY RANGE (id);
+SELECT p, octet_length(p::text) FROM snowflake_create_partitions('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345', '2028-10-29', '2028-10-29 02:00', '1 hour') AS p;
+SELECT p, octet_length(p::text) FROM snowflake_create_partitions('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890', '2028-10-29', '2028-10-29 02:00', '1 hour') AS p;
+SELECT count(*) FROM snowflake_create_partitions('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890', '2028-10-29', '2028-10-29 02:00', '1 hour');
+DROP TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345,
+           a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890;
 
 -- within a transaction, and undone with it; of a temporary table, too
 CREATE TEMP TABLE brief (id bigint) PARTITION BY RANGE (id);
@@ -177,4 +214,183 @@ BEGIN READ ONLY;
 SELECT snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '1 month');
 ROLLBACK;
 DROP TABLE t, plain, by_list, by_two, by_expression, by_int;
+
+-- Whoever calls, the table's owner acts.
+SET allow_in_place_tablespaces = on;
+CREATE ROLE regress_snowflake_owner;
+CREATE ROLE regress_snowflake_member IN ROLE regress_snowflake_owner;
+CREATE ROLE regress_snowflake_reader;
+CREATE ROLE regress_snowflake_stranger;
+CREATE TABLESPACE regress_snowflake_space LOCATION '';
+GRANT CREATE ON TABLESPACE regress_snowflake_space TO regress_snowflake_owner;
+CREATE SCHEMA owned AUTHORIZATION regress_snowflake_owner;
+CREATE SCHEMA lent;
+GRANT CREATE, USAGE ON SCHEMA lent TO regress_snowflake_owner;
+GRANT USAGE ON SCHEMA owned TO regress_snowflake_stranger;
+SET ROLE regress_snowflake_owner;
+ALTER DEFAULT PRIVILEGES IN SCHEMA owned GRANT SELECT ON TABLES TO regress_snowflake_reader;
+-- what is planted in an expression runs as the owner or not at all
+CREATE FUNCTION owned.planted(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  IF current_user <> 'regress_snowflake_owner' THEN
+    RAISE EXCEPTION 'planted code runs as %', current_user;
+  END IF;
+  RETURN n;
+END $$;
+CREATE TABLE owned.log (id bigint PRIMARY KEY, n int) PARTITION BY RANGE (id) TABLESPACE regress_snowflake_space;
+CREATE INDEX ON owned.log ((n + owned.planted(1))) WHERE n > owned.planted(2);
+CREATE TABLE owned.by_planted (id bigint) PARTITION BY RANGE ((id + owned.planted(3)));
+CREATE TABLE lent.log (id bigint) PARTITION BY RANGE (id);
+RESET ROLE;
+-- a new session has none of this in its caches
+\c
+SET TimeZone = 'UTC';
+SET DateStyle = 'ISO';
+SELECT snowflake_create_partitions('owned.log', '2028-01-01', '2028-03-01', '1 month');
+SET ROLE regress_snowflake_member;
+SELECT snowflake_create_partitions('owned.log', '2028-03-01', '2028-04-01', '1 month');
+RESET ROLE;
+SELECT relname, relowner::regrole, spcname, has_table_privilege('regress_snowflake_reader', pg_class.oid, 'SELECT') AS readable
+  FROM pg_class LEFT JOIN pg_tablespace ON pg_tablespace.oid = reltablespace
+ WHERE relnamespace = 'owned'::regnamespace AND relkind = 'r' ORDER BY relname;
+-- the session is as it was
+SELECT current_user = session_user AS same, current_setting('search_path') AS search_path;
+-- and after an error
+\set VERBOSITY terse
+SELECT snowflake_create_partitions('owned.by_planted', '2028-01-01', '2028-03-01', '1 month');
+SELECT snowflake_drop_partitions('owned.by_planted', '2028-01-01', dry_run => true);
+SELECT current_user = session_user AS same, current_setting('search_path') AS search_path;
+-- the owner's partitions can be altered by the owner
+SET ROLE regress_snowflake_owner;
+ALTER TABLE owned.log ADD more text;
+RESET ROLE;
+-- CREATE on the schema is for the owner to have, not for the caller
+REVOKE CREATE ON SCHEMA lent FROM regress_snowflake_owner;
+\set VERBOSITY sqlstate
+SELECT snowflake_create_partitions('lent.log', '2028-01-01', '2028-03-01', '1 month');
+\set VERBOSITY terse
+GRANT CREATE ON SCHEMA lent TO regress_snowflake_owner;
+SET ROLE regress_snowflake_member;
+SELECT snowflake_create_partitions('lent.log', '2028-01-01', '2028-03-01', '1 month');
+RESET ROLE;
+-- another's temporary table is nothing to work on
+SET ROLE regress_snowflake_owner;
+CREATE TEMP TABLE brief (id bigint) PARTITION BY RANGE (id);
+SELECT snowflake_create_partitions('brief', '2028-01-01', '2028-02-01', '1 month');
+RESET ROLE;
+SELECT snowflake_create_partitions('brief', '2028-02-01', '2028-03-01', '1 month');
+SET ROLE regress_snowflake_owner;
+SELECT regexp_replace(statement, 'pg_temp_\d+', 'pg_temp', 'g') FROM snowflake_drop_partitions('brief', '2028-02-01') AS statement;
+RESET ROLE;
+DROP TABLE brief;
+
+-- Dropping: what ends at or before an instant, in order.
+SELECT snowflake_drop_partitions('owned.log', '2028-01-31 23:59:59.9999');
+SELECT snowflake_drop_partitions('owned.log', '2028-03-01 00:00:00.0005', dry_run => true);
+SELECT count(*) FROM partitions_of('owned.log');
+SET ROLE regress_snowflake_stranger;
+SELECT snowflake_drop_partitions('owned.log', '2028-03-01', dry_run => true);
+SELECT snowflake_drop_partitions('owned.log', '2028-03-01');
+SET ROLE regress_snowflake_member;
+SELECT snowflake_drop_partitions('owned.log', '2028-02-01');
+RESET ROLE;
+SELECT name FROM partitions_of('owned.log');
+-- one that belongs to another is for that one, or a superuser, to drop
+SET ROLE regress_snowflake_owner;
+CREATE TABLE owned.by_hand PARTITION OF owned.log FOR VALUES FROM (MINVALUE) TO (snowflake_min_id('2028-01-01'));
+RESET ROLE;
+ALTER TABLE owned.by_hand OWNER TO CURRENT_USER;
+SET ROLE regress_snowflake_owner;
+SELECT snowflake_drop_partitions('owned.log', '2028-03-01');
+SELECT snowflake_drop_partitions('owned.log', '2028-03-01', dry_run => true);
+RESET ROLE;
+SELECT snowflake_drop_partitions('owned.log', '2028-03-01');
+SELECT relname, relispartition FROM pg_class WHERE relnamespace = 'owned'::regnamespace AND relkind = 'r' ORDER BY relname;
+-- a default partition stays, and so does one without an end
+SET ROLE regress_snowflake_owner;
+CREATE TABLE owned.log_rest PARTITION OF owned.log DEFAULT;
+CREATE TABLE owned.log_after PARTITION OF owned.log FOR VALUES FROM (snowflake_min_id('2028-04-01')) TO (MAXVALUE);
+RESET ROLE;
+SELECT snowflake_drop_partitions('owned.log', '2290-01-01');
+SELECT snowflake_drop_partitions('owned.log', '2290-01-01');
+SELECT relname FROM pg_class WHERE relnamespace = 'owned'::regnamespace AND relispartition AND relkind = 'r' ORDER BY relname;
+-- a partition with parts of its own, in another schema, with an odd name; what
+-- PostgreSQL refuses to drop is refused
+CREATE TABLE "Old ones" (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE lent."Part 1" PARTITION OF "Old ones" FOR VALUES FROM (0) TO (1000) PARTITION BY RANGE (id);
+CREATE TABLE lent."Part ""1a""" PARTITION OF lent."Part 1" FOR VALUES FROM (0) TO (500);
+CREATE TABLE refers (id bigint REFERENCES "Old ones");
+INSERT INTO "Old ones" VALUES (1);
+INSERT INTO refers VALUES (1);
+\set VERBOSITY sqlstate
+SELECT snowflake_drop_partitions('"Old ones"', '2028-01-01');
+DELETE FROM refers;
+CREATE VIEW looks AS SELECT * FROM lent."Part 1";
+SELECT snowflake_drop_partitions('"Old ones"', '2028-01-01');
+DROP VIEW looks;
+\set VERBOSITY terse
+SELECT count(*) FROM partitions_of('"Old ones"');
+SELECT snowflake_drop_partitions('"Old ones"', '2028-01-01');
+SELECT count(*) FROM partitions_of('"Old ones"');
+SELECT snowflake_drop_partitions('"Old ones"', '2028-01-01');
+DROP TABLE "Old ones", refers;
+-- to the tick: what has one id of the instant's tick stays
+CREATE TABLE days_plain (id bigint);
+CREATE TABLE edges (id bigint) PARTITION BY RANGE (id);
+CREATE TABLE edges_1 PARTITION OF edges FOR VALUES FROM (MINVALUE) TO (snowflake_min_id('2028-01-01') + 1);
+SELECT snowflake_drop_partitions('edges', '2028-01-01');
+SELECT snowflake_drop_partitions('edges', timestamptz '2028-01-01' + interval '1 us');
+-- a dry run locks no more than a query, and runs where nothing may be written
+BEGIN READ ONLY;
+SELECT snowflake_drop_partitions('owned.log', '2028-01-01', dry_run => true);
+SELECT mode FROM pg_locks WHERE relation = 'owned.log'::regclass AND pid = pg_backend_pid();
+SELECT snowflake_drop_partitions('owned.log', '2028-01-01');
+ROLLBACK;
+-- what cannot be
+SELECT snowflake_drop_partitions('edges', 'infinity');
+SELECT snowflake_drop_partitions('edges', '-infinity');
+SELECT snowflake_drop_partitions('days_plain', '2028-01-01');
+SELECT snowflake_drop_partitions('pg_class', '2028-01-01');
+SELECT snowflake_drop_partitions(0, '2028-01-01');
+SELECT snowflake_drop_partitions('edges', NULL);
+DROP TABLE edges, days_plain;
+\set VERBOSITY default
+
+-- A week of rolling windows, by a superuser, over a change to summer time and
+-- from it: each day makes three days ahead and keeps two behind.
+CREATE TABLE days_seen (zone text, day date, partitions int, first timestamptz, last timestamptz, rows bigint);
+CREATE FUNCTION roll(zone text, first_day date) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  day date;
+BEGIN
+  PERFORM set_config('TimeZone', zone, false);
+  EXECUTE 'CREATE TABLE owned.roll (id bigint PRIMARY KEY) PARTITION BY RANGE (id)';
+  ALTER TABLE owned.roll OWNER TO regress_snowflake_owner;
+  FOR n IN 0 .. 6 LOOP
+    day := first_day + n;
+    PERFORM snowflake_create_partitions('owned.roll', date_trunc('day', day + interval '9 hours')::timestamptz, day + interval '3 days', '1 day');
+    PERFORM snowflake_drop_partitions('owned.roll', (day - 2)::timestamptz);
+    -- an id each half hour that is of this day
+    INSERT INTO owned.roll SELECT snowflake_encode(t, 0, 0, 0)
+      FROM generate_series(day::timestamptz - interval '2 hours', day::timestamptz + interval '27 hours', '30 minutes') AS t
+     WHERE t::date = day;
+    INSERT INTO days_seen SELECT zone, day, count(*), min(begins), max(ends), (SELECT count(*) FROM owned.roll) FROM partitions_of('owned.roll');
+  END LOOP;
+  IF EXISTS (SELECT FROM pg_class WHERE relname LIKE 'roll\_%' AND relowner <> 'regress_snowflake_owner'::regrole) THEN
+    RAISE 'a partition belongs to somebody else';
+  END IF;
+  DROP TABLE owned.roll;
+END $$;
+SELECT roll('Africa/Cairo', '2026-04-20');
+SELECT day, partitions, first, last, rows FROM days_seen WHERE zone = 'Africa/Cairo' ORDER BY day;
+SELECT roll('America/Havana', '2026-10-29');
+SELECT day, partitions, first, last, rows FROM days_seen WHERE zone = 'America/Havana' ORDER BY day;
+SET TimeZone = 'UTC';
+DROP FUNCTION roll;
+DROP TABLE days_seen;
+
+SET client_min_messages = warning;
+DROP SCHEMA owned, lent CASCADE;
+DROP TABLESPACE regress_snowflake_space;
+DROP ROLE regress_snowflake_owner, regress_snowflake_member, regress_snowflake_reader, regress_snowflake_stranger;
 DROP FUNCTION partitions_of;

@@ -37,6 +37,42 @@ SELECT snowflake_min_id('2030-05-06 07:08:09.123456+00') = min_id AND snowflake_
   FROM (SELECT snowflake_min_id(t) AS min_id, snowflake_max_id(t) AS max_id
           FROM (SELECT timestamptz '2030-05-06 07:08:09.123456+00' AS t OFFSET 0) AS o) AS at_run_time;
 
+-- snowflake_issued_between() is inlined to the same, with whatever bounds
+SELECT plan($$ SELECT * FROM visits WHERE snowflake_issued_between(id, '2030-01-01 00:00+00', '2030-01-01 01:00+00') $$);
+SELECT plan($$ SELECT * FROM visits WHERE snowflake_issued_between(id, now() - interval '1 hour', now()) $$);
+SELECT count(*) FILTER (WHERE line LIKE '%Index Cond: ((id >= %) AND (id <= %') AS inlined
+  FROM plan($$ SELECT * FROM visits AS v WHERE snowflake_issued_between(v.id, (SELECT now()), 'infinity') $$) AS line;
+SELECT count(*) FILTER (WHERE line LIKE '%One-Time Filter: false') AS never
+  FROM plan($$ SELECT * FROM visits WHERE snowflake_issued_between(id, NULL, '2030-01-01 01:00+00') $$) AS line;
+-- it is half-open, to the microsecond: an id's time is its tick's beginning
+SELECT of, snowflake_issued_between(id, at, at + interval '1 ms') AS own,
+       snowflake_issued_between(id, at - interval '1 us', at) AS before,
+       snowflake_issued_between(id, at + interval '1 us', at + interval '1 ms') AS within,
+       snowflake_issued_between(id, at, at + interval '1 us') AS first_us,
+       snowflake_issued_between(id, at, at) AS nothing,
+       snowflake_issued_between(id, at + interval '1 ms', at) AS backwards,
+       snowflake_issued_between(id, '-infinity', 'infinity') AS always
+  FROM (VALUES ('first', snowflake_min_id('2028-05-06 07:08:09.123+00')), ('last', snowflake_max_id('2028-05-06 07:08:09.123+00'))) AS v(of, id),
+       CAST('2028-05-06 07:08:09.123+00' AS timestamptz) AS at;
+-- at the ends of the span, beyond them, and for what is no id
+SELECT of, snowflake_issued_between(id, first_instant, last_instant) AS span,
+       snowflake_issued_between(id, '-infinity', first_instant) AS before,
+       snowflake_issued_between(id, '1900-01-01', first_instant + interval '1 us') AS first_tick,
+       snowflake_issued_between(id, last_instant, '3000-01-01') AS last_tick,
+       snowflake_issued_between(id, '-infinity', 'infinity') AS always,
+       snowflake_issued_between(id, 'infinity', '-infinity') AS never
+  FROM snowflake_node, LATERAL (VALUES ('none', -1), ('first', 0), ('last', snowflake_max_id('infinity') - 1)) AS v(of, id);
+-- NULL as for BETWEEN
+SELECT snowflake_issued_between(NULL, '-infinity', 'infinity') IS NULL AS id,
+       snowflake_issued_between(0, NULL, 'infinity') IS NULL AS since,
+       snowflake_issued_between(0, '-infinity', NULL) IS NULL AS until,
+       snowflake_issued_between(0, NULL, '-infinity') AS before_all_the_same;
+-- the rows are those of the definition
+SELECT count(*) AS wrong
+  FROM visits, (VALUES (interval '3 days 7 us', interval '2 days -3 us'), ('1 min', '0'), ('-20 min', '-30 min')) AS v(since, until)
+ WHERE snowflake_issued_between(id, now() - since, now() - until)
+       <> (snowflake_timestamp(id) >= now() - since AND snowflake_timestamp(id) < now() - until);
+
 -- estimates are within twice the rows, and the rows are those of the range
 CREATE FUNCTION rows_of(query text, OUT estimated float8, OUT actual float8)
 LANGUAGE plpgsql AS $$
@@ -85,11 +121,18 @@ SELECT plan($$ SELECT * FROM events WHERE id >= snowflake_min_id('2025-01-10 00:
 SELECT plan($$ SELECT * FROM events WHERE id >= snowflake_min_id('2025-01-10 00:00+00') AND id <= snowflake_max_id('2025-02-11 00:00+00') $$);
 SELECT plan($$ DELETE FROM events WHERE id < snowflake_min_id('2025-01-01 00:00+00') $$);
 SELECT plan($$ SELECT * FROM events WHERE id >= snowflake_min_id(now()) $$);
+SELECT plan($$ SELECT * FROM events WHERE snowflake_issued_between(id, '2025-01-10 00:00+00', '2025-01-11 00:00+00') $$);
+-- whole partitions, and none beside them
+SELECT plan($$ SELECT * FROM events WHERE snowflake_issued_between(id, '2025-01-01 00:00+00', '2025-03-01 00:00+00') $$);
+SELECT plan($$ SELECT * FROM events WHERE snowflake_issued_between(id, '-infinity', '2025-02-01 00:00+00') $$);
+SELECT plan($$ SELECT * FROM events WHERE snowflake_issued_between(id, now() - interval '1 hour', now()) $$);
 -- of a generic plan, at run time too
 SET plan_cache_mode = force_generic_plan;
 PREPARE of_events(timestamptz) AS SELECT * FROM events WHERE id >= snowflake_min_id($1);
 SELECT plan($$ EXECUTE of_events('2025-02-10 00:00+00') $$);
 SELECT plan($$ EXECUTE of_events('2025-03-10 00:00+00') $$);
+PREPARE between_of_events(timestamptz, timestamptz) AS SELECT * FROM events WHERE snowflake_issued_between(id, $1, $2);
+SELECT plan($$ EXECUTE between_of_events('2025-01-10 00:00+00', '2025-02-10 00:00+00') $$);
 RESET plan_cache_mode;
 -- by an init plan, as it runs
 CREATE FUNCTION never_executed(query text) RETURNS bigint
@@ -104,6 +147,7 @@ BEGIN
   RETURN lines;
 END $$;
 SELECT never_executed('SELECT * FROM events WHERE id >= (SELECT snowflake_min_id(now()))'),
+       never_executed('SELECT * FROM events WHERE snowflake_issued_between(id, (SELECT now()), (SELECT now() + interval ''1 day''))') AS between_them,
        never_executed('SELECT * FROM events') AS of_all;
 
 -- the bound is no immutable one all the same: an index outlives the layout
@@ -121,5 +165,6 @@ DROP ROLE regress_snowflake_outsider;
 
 DEALLOCATE since;
 DEALLOCATE of_events;
+DEALLOCATE between_of_events;
 DROP TABLE visits, events;
 DROP FUNCTION plan, rows_of, never_executed;

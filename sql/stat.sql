@@ -49,6 +49,13 @@ SELECT snowflake_nextval() > 0 AS issued;
 SELECT ids_issued, last_id = snowflake_currval() AS last_id
   FROM snowflake_stat_backend WHERE pid = pg_backend_pid();
 
+-- a function's columns are those of its view, in the same order
+SELECT view, (SELECT array_agg(attname ORDER BY attnum) FROM pg_attribute WHERE attrelid = view AND attnum > 0)
+         = (SELECT array_agg(name ORDER BY number)
+              FROM pg_proc, unnest(proargnames::name[]) WITH ORDINALITY AS a(name, number)
+             WHERE proname = view::text) AS same
+  FROM unnest(ARRAY['snowflake_node', 'snowflake_stat', 'snowflake_stat_backend']::regclass[]) AS view;
+
 -- others see the views, but not each other's sessions, and reset nothing
 CREATE ROLE snowflake_stat_user;
 SET ROLE snowflake_stat_user;

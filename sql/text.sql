@@ -37,6 +37,18 @@ SELECT base, count(*) = count(DISTINCT snowflake_to_text(id, base) COLLATE "C") 
   FROM ids, unnest(ARRAY[2, 16, 32, 36, 58, 62]) AS base
  GROUP BY base ORDER BY base;
 
+-- texts of one length sort as their ids do, under COLLATE "C"
+SELECT base, count(*) > 100 AS many, bool_and(by_id = by_text) AS in_order
+  FROM (SELECT base,
+               row_number() OVER (PARTITION BY base, length(text) ORDER BY id) AS by_id,
+               row_number() OVER (PARTITION BY base, length(text) ORDER BY text COLLATE "C") AS by_text
+          FROM ids, unnest(ARRAY[2, 16, 32, 36, 58, 62]) AS base, snowflake_to_text(id, base) AS text) AS ranks
+ GROUP BY base ORDER BY base;
+-- which no other collation has to: here digits, then either case of a letter
+SELECT string_agg(text, ' ' ORDER BY text COLLATE "C") AS sorted,
+       string_agg(text, ' ' ORDER BY lower(text) COLLATE "C") AS without_case
+  FROM (SELECT snowflake_to_text(id, 62) AS text FROM generate_series(9, 37, 9) AS id) AS texts;
+
 -- leading zeros do not matter; either case where no two digits differ by it
 SELECT snowflake_from_text('0000000000000000000000000000000000000000000000000000000000000000000101', 2) AS binary,
        snowflake_from_text('00Ff', 16) AS hex,

@@ -8,6 +8,8 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "calendar.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -43,20 +45,28 @@ refuse_null(FunctionCallInfo fcinfo, int argument, const char *name)
 						name)));
 }
 
+/* Is a bucket one of the calendar's days or months? */
+static bool
+is_of_calendar(const Interval *bucket)
+{
+	return bucket->time == 0;
+}
+
 /*
  * An expression for the beginning of the bucket that issued_at falls into.
- * Buckets of hours and less all have one length; those of days and of months
- * are the calendar's, in the session's time zone.
+ * Buckets of hours and less all have one length, and begin at an instant.
+ * Those of days and of months are the calendar's, in the session's time zone:
+ * for these it is the local day, and bucket_start() finds the instant.
  */
 static char *
 bucket_expression(const Interval *bucket)
 {
 	if (bucket->month > 0 && bucket->day == 0 && bucket->time == 0)
-		return psprintf("date_trunc('month', issued_at) - make_interval(months =>"
+		return psprintf("date_trunc('month', issued_at::timestamp) - make_interval(months =>"
 						" (extract(year FROM issued_at) * 12 + extract(month FROM issued_at) - 1)::integer %% %d)",
 						bucket->month);
 	if (bucket->month == 0 && bucket->day > 0 && bucket->time == 0)
-		return "date_bin($1, issued_at::timestamp, '" ORIGIN "')::timestamptz";
+		return "date_bin($1, issued_at::timestamp, '" ORIGIN "')";
 	if (bucket->month == 0 && bucket->day == 0 && bucket->time > 0)
 		return "date_bin($1, issued_at, '" ORIGIN "')";
 
@@ -67,6 +77,15 @@ bucket_expression(const Interval *bucket)
 														IntervalPGetDatum(bucket)))),
 			 errhint("Give a positive length in months, in days, or in hours and less, not mixed.")));
 	return NULL;				/* keep compilers quiet */
+}
+
+/* The instant that a bucket begins at, from what the expression gives. */
+static Datum
+bucket_start(const Interval *bucket, Datum beginning)
+{
+	return is_of_calendar(bucket) ?
+		TimestampTzGetDatum(calendar_day_start(DatumGetTimestamp(beginning))) :
+		beginning;
 }
 
 /* A relation's name as a query may have it; ERROR 42P01 if there is none. */
@@ -180,7 +199,18 @@ snowflake_activity(PG_FUNCTION_ARGS)
 							  true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not execute: %s", query);
 	for (uint64 i = 0; i < SPI_processed; i++)
-		tuplestore_puttuple(result->setResult, SPI_tuptable->vals[i]);
+	{
+		Datum		columns[4];
+		bool		column_nulls[4];
+
+		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
+						  columns, column_nulls);
+		if (!column_nulls[0])
+			columns[0] = bucket_start(PG_GETARG_INTERVAL_P(ARG_BUCKET),
+									  columns[0]);
+		tuplestore_putvalues(result->setResult, result->setDesc, columns,
+							 column_nulls);
+	}
 	SPI_finish();
 	return (Datum) 0;
 }

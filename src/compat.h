@@ -74,6 +74,16 @@ compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
 	pg_class_ownercheck(object_id, role_id)
 #endif
 
+/* 17 has a function for what maintenance commands do with search_path. */
+#if PG_VERSION_NUM < 170000
+static inline void
+RestrictSearchPath(void)
+{
+	set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
+					  PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+#endif
+
 /* 17 names a process by its place among the PGPROCs, and custom waits. */
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber (MyProc->pgprocno)

@@ -27,6 +27,8 @@ PG_FUNCTION_INFO_V1(snowflake_worker_id);
 PG_FUNCTION_INFO_V1(snowflake_sequence);
 PG_FUNCTION_INFO_V1(snowflake_encode);
 PG_FUNCTION_INFO_V1(snowflake_min_id);
+PG_FUNCTION_INFO_V1(snowflake_first_id_since);
+PG_FUNCTION_INFO_V1(snowflake_last_id_before);
 PG_FUNCTION_INFO_V1(snowflake_max_id);
 PG_FUNCTION_INFO_V1(snowflake_format);
 
@@ -391,6 +393,31 @@ snowflake_max_id(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64(max_id(layout_of_call(fcinfo),
 						   PG_GETARG_TIMESTAMPTZ(0)));
+}
+
+/*
+ * snowflake_last_id_before(instant timestamptz),
+ * snowflake_first_id_since(instant timestamptz) -> bigint
+ *		The ids at both sides of an instant, infinite ones too: -1 is before
+ *		the first id, and one more than the layout's largest is after the last
+ *		one.  Where that is the largest bigint, nothing is after it, and it
+ *		stands for the end as well: of the last tick of a layout of 63 bits,
+ *		the last sequence of the last node.
+ */
+Datum
+snowflake_last_id_before(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(layout_last_id_before(node_layout(),
+										  PG_GETARG_TIMESTAMPTZ(0)));
+}
+
+Datum
+snowflake_first_id_since(PG_FUNCTION_ARGS)
+{
+	int64		last_id = layout_last_id_before(node_layout(),
+												PG_GETARG_TIMESTAMPTZ(0));
+
+	PG_RETURN_INT64(last_id == PG_INT64_MAX ? last_id : last_id + 1);
 }
 
 /*

@@ -170,4 +170,24 @@ layout_locate(const Layout *layout, TimestampTz instant, int64 *tick)
 	return SPAN_WITHIN;
 }
 
+/*
+ * The largest id whose time is before an instant (infinities too), -1 if there
+ * is none.  An id's time is the beginning of its tick.
+ */
+static inline int64
+layout_last_id_before(const Layout *layout, TimestampTz instant)
+{
+	IdFields	first = {0};
+	SpanPosition position = layout_locate(layout, instant, &first.tick);
+
+	if (position == SPAN_BEFORE)
+		return -1;
+	if (position == SPAN_WITHIN &&
+		layout_tick_start(layout, first.tick) < instant)
+		first.tick++;
+	if (position == SPAN_AFTER || first.tick > layout_max_tick(layout))
+		return layout_max_id(layout);
+	return layout_compose(layout, &first) - 1;
+}
+
 #endif							/* SNOWFLAKE_LAYOUT_H */

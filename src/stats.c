@@ -123,7 +123,8 @@ present_lease(Lease *lease, TimestampTz *expires_at)
  * snowflake_node() -> record
  *		Who this server is, and what its layout holds.  The mark is NULL where
  *		the library is not preloaded or the page has not been read; the worker
- *		id where there is none, or no lease on it is held.
+ *		id where there is none, or no lease on it is held.  The lease's holder
+ *		tells the machine and the data directory: only pg_monitor sees it.
  */
 Datum
 snowflake_node(PG_FUNCTION_ARGS)
@@ -157,8 +158,10 @@ snowflake_node(PG_FUNCTION_ARGS)
 	nulls[i] = mark == 0;
 	values[i++] = TimestampTzGetDatum(layout_tick_start(layout, mark));
 	values[i++] = BoolGetDatum(RecoveryInProgress());
-	nulls[i] = nulls[i + 1] = !is_held;
+	nulls[i] = !is_held ||
+		!has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
 	values[i++] = CStringGetTextDatum(lease.holder);
+	nulls[i] = !is_held;
 	values[i++] = TimestampTzGetDatum(lease_expires_at);
 	return record_datum(fcinfo, values, nulls);
 }
@@ -194,7 +197,7 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	last_issued_at = layout_tick_start(layout, last.tick);
 
 	values[i++] = Int64GetDatum((int64) totals.ids_issued);
-	nulls[i] = nulls[i + 1] = nulls[10] = last_id < 0;
+	nulls[i] = nulls[i + 1] = last_id < 0;
 	values[i++] = Int64GetDatum(last_id);
 	values[i++] = TimestampTzGetDatum(last_issued_at);
 	values[i++] = Int64GetDatum((int64) totals.sequence_waits);
@@ -203,12 +206,13 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	values[i++] = interval_datum(max_regression_us);
 	values[i++] = interval_datum((int64) totals.clock_wait_us);
 	values[i++] = Int64GetDatum((int64) totals.clock_refusals);
-	values[i++] = Int64GetDatum((int64) totals.mark_writes);
+	nulls[i] = last_id < 0;
 	values[i++] = interval_datum(Max(last_issued_at - GetCurrentTimestamp(),
 									 0));
-	values[i++] = TimestampTzGetDatum(stats_reset);
+	values[i++] = Int64GetDatum((int64) totals.mark_writes);
 	values[i++] = Int64GetDatum((int64) totals.lease_renewals);
 	values[i++] = Int64GetDatum((int64) totals.lease_failures);
+	values[i++] = TimestampTzGetDatum(stats_reset);
 	return record_datum(fcinfo, values, nulls);
 }
 

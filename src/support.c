@@ -43,7 +43,8 @@ fold_bound(const SupportRequestSimplify *request)
 
 /*
  * Support function of snowflake_min_id(timestamptz) and
- * snowflake_max_id(timestamptz).
+ * snowflake_max_id(timestamptz), and of what snowflake_issued_between() is
+ * inlined to.
  */
 Datum
 snowflake_bound_support(PG_FUNCTION_ARGS)

@@ -44,6 +44,50 @@ EXECUTE bound;});
 my @bounds = grep { /^\d+$/ } split /\n/, $result;
 is(scalar(@bounds), 2, 'two bounds') or diag($result);
 is($bounds[1], $bounds[0] / 2, 'the second is by the new layout');
+
+# snowflake_issued_between() by its definition, for ticks of every length: of
+# ids at the ends of ticks, with bounds on them, between them and outside.
+$node->safe_psql(
+	'postgres', q{
+CREATE VIEW ticks AS
+SELECT tick FROM snowflake_node, LATERAL (SELECT extract(epoch FROM last_instant - first_instant) / extract(epoch FROM tick_interval)) AS l(last),
+  LATERAL (VALUES (0), (1), (2), (trunc(last / 2)), (last - 1), (last)) AS t(tick);
+CREATE VIEW edges AS
+SELECT first_instant + tick * tick_interval AS instant FROM snowflake_node, ticks;
+CREATE VIEW of_edges AS
+SELECT id FROM edges, LATERAL (VALUES (snowflake_min_id(instant)), (snowflake_max_id(instant))) AS i(id)
+ WHERE id < 9223372036854775807;
+CREATE VIEW bounds AS
+SELECT instant + n * tick_interval + us * interval '1 us' AS bound
+  FROM edges, snowflake_node, generate_series(-1, 1) AS n, unnest(ARRAY[-1, 0, 1]) AS us
+UNION SELECT unnest(ARRAY['-infinity', 'infinity', '1800-01-01', '9000-01-01']::timestamptz[]);
+});
+for my $layout (
+	[ '41/5/5/12', '2010-11-04 01:42:54.657+00' ],
+	[ '39/0/16/8@10ms', '2014-09-01 00:00+00' ],
+	[ '30/10/10/13@1s', '2020-01-01 00:00+00' ],
+	[ '45/3/3/4@7us', '2024-02-29 12:00:00.000001+00' ],
+	[ '20/1/1/1@1us', '2026-01-01 00:00+00' ],
+	[ '40/0/13/10', '2011-08-24 21:07:01.721+00' ])
+{
+	$node->append_conf('postgresql.conf',
+		"snowflake.layout = '$layout->[0]'\nsnowflake.epoch = '$layout->[1]'");
+	$node->reload;
+	ok( wait_for(
+			sub {
+				$node->safe_psql('postgres', 'SELECT layout FROM snowflake_node') eq
+				  $layout->[0];
+			}),
+		"$layout->[0] is in force");
+	is( $node->safe_psql(
+			'postgres', q{
+SELECT count(*) > 4000, count(*) FILTER (WHERE snowflake_issued_between(id, since.bound, until.bound)) > 200,
+       count(*) FILTER (WHERE snowflake_issued_between(id, since.bound, until.bound)
+		 IS DISTINCT FROM (snowflake_timestamp(id) >= since.bound AND snowflake_timestamp(id) < until.bound))
+  FROM of_edges, bounds AS since, bounds AS until}),
+		't|t|0',
+		"$layout->[0]: issued between is what it says");
+}
 $node->stop;
 
 done_testing();

@@ -324,6 +324,17 @@ SELECT worker_id_source, worker_id = } . $worker_id{ $node->name } . q{,
   FROM snowflake_node}),
 		'registry|t|t|t',
 		'snowflake_node shows the lease');
+	is( $node->safe_psql('postgres', q{
+CREATE ROLE watcher IN ROLE pg_monitor;
+CREATE ROLE passer_by;
+SET ROLE watcher;
+SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node;
+SET ROLE passer_by;
+SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node;
+RESET ROLE;
+DROP ROLE watcher, passer_by;}),
+		"f|f\nt|f",
+		'and its holder to members of pg_monitor only');
 	is( $node->safe_psql('postgres',
 			'SELECT lease_renewals > 0 FROM snowflake_stat'),
 		't',
