@@ -1385,7 +1385,10 @@ is($total{errors}{'23505'} // 0, 0, 'none was in the table already');
 is($total{disorder}, 0, "every client's ids increase");
 is($total{wrong_errors}, 0, 'only errors that the rules name');
 is($late_ids, 0, 'a worker id never used before gets ids at once');
-cmp_ok($marks_damaged, '>', 0, 'the page of the mark was damaged');
+
+# chance may leave it out of a short run; t/028_mark_page.pl never does
+cmp_ok($marks_damaged, '>', 0, 'the page of the mark was damaged')
+  if $seconds >= 120;
 
 $_->{node}->stop for grep { defined } $standby, $primary;
 
