@@ -3,6 +3,24 @@
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
 \echo Use "CREATE EXTENSION snowflake" to load this file. \quit
 
+-- Every name below is looked up in pg_catalog, and then in a schema that this
+-- script makes for itself.  The schema that the extension is wanted in may hold
+-- operators and functions of other roles: BEGIN ATOMIC bodies and views would
+-- be bound to one whose argument types match better.  @extschema@ is not
+-- available, because the extension is relocatable.  No other session sees the
+-- script's schema, and nobody else can have made one of the name.  The end of
+-- the script moves all objects to where they are wanted; what is bound stays
+-- bound, by OID.
+SET LOCAL search_path TO pg_catalog, pg_temp;
+DO $$
+DECLARE
+    script_schema text := 'snowflake_' || gen_random_uuid();
+BEGIN
+    EXECUTE format('CREATE SCHEMA %I', script_schema);
+    PERFORM set_config('search_path', format('%I, pg_temp', script_schema), true);
+END
+$$;
+
 -- What the planner asks
 
 CREATE FUNCTION snowflake_bound_support(internal)
@@ -1369,3 +1387,27 @@ $create$;
 COMMENT ON FUNCTION snowflake_registry_create() IS
 'make this database a registry: table snowflake_lease, and the functions that lease worker ids to servers';
 REVOKE EXECUTE ON FUNCTION snowflake_registry_create() FROM PUBLIC;
+
+-- To the schema where the extension is wanted; see the head of this script.
+DO $$
+DECLARE
+    script_schema name := current_schema();
+    extension oid;
+    home name;
+    member text;
+BEGIN
+    SELECT e.oid, n.nspname INTO extension, home
+      FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = extnamespace
+     WHERE extname = 'snowflake';
+    FOR member IN
+        SELECT CASE WHEN classid = 'pg_class'::regclass THEN 'VIEW ' || objid::regclass
+                    ELSE 'FUNCTION ' || objid::regprocedure END
+          FROM pg_depend
+         WHERE (refclassid, refobjid, deptype) = ('pg_extension'::regclass, extension, 'e')
+           AND classid IN ('pg_class'::regclass, 'pg_proc'::regclass)
+    LOOP
+        EXECUTE format('ALTER %s SET SCHEMA %I', member, home);
+    END LOOP;
+    EXECUTE format('DROP SCHEMA %I', script_schema);
+END
+$$;
