@@ -13,6 +13,7 @@ OBJS = \
 	src/activity.o \
 	src/calendar.o \
 	src/clock.o \
+	src/convert.o \
 	src/functions.o \
 	src/generator.o \
 	src/highwater.o \

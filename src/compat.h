@@ -97,6 +97,12 @@ WaitEventExtensionNew(const char *wait_event_name)
 }
 #endif
 
+/* 19 takes flags for a scan. */
+#if PG_VERSION_NUM < 190000
+#define table_beginscan(relation, snapshot, key_count, keys, flags) \
+	table_beginscan(relation, snapshot, key_count, keys)
+#endif
+
 /* 19 no longer has a function that checksums a copy of the page instead. */
 #if PG_VERSION_NUM < 190000
 #define PageSetChecksum PageSetChecksumInplace
