@@ -990,7 +990,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     -- what references these columns may have been made before
     SELECT DISTINCT ON (c.tab, c.attnum) c.tab, c.attnum, s.key_tab, s.key_attname,
-           ARRAY(SELECT k.confrelid::regclass
+           ARRAY(SELECT CASE WHEN k.conrelid = c.tab THEN k.confrelid ELSE k.conrelid END::regclass
                    FROM pg_constraint AS k
                    JOIN pg_class AS r ON r.oid = k.confrelid
                    JOIN pg_class AS t ON t.oid = k.conrelid

@@ -41,6 +41,7 @@
 #include "catalog/pg_type.h"
 #include "commands/event_trigger.h"
 #include "compat.h"
+#include "convert.h"
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -992,25 +993,17 @@ widen_references(const char *home, List *tables)
 	}
 }
 
-/* Is a table one that the event trigger is wanted for? */
-static bool
-is_wanted(Oid table)
+bool
+convert_is_running(void)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
-	const char *setting = GetConfigOption("snowflake_convert.schemas", true, false);
-	char	   *schema;
-	bool		is_table;
+	return is_converting;
+}
 
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	/* a temporary table's ids meet no other server's */
-	is_table = (((Form_pg_class) GETSTRUCT(tuple))->relkind == RELKIND_RELATION ||
-				((Form_pg_class) GETSTRUCT(tuple))->relkind == RELKIND_PARTITIONED_TABLE) &&
-		((Form_pg_class) GETSTRUCT(tuple))->relpersistence != RELPERSISTENCE_TEMP;
-	schema = get_namespace_name(((Form_pg_class) GETSTRUCT(tuple))->relnamespace);
-	ReleaseSysCache(tuple);
-	if (!is_table)
-		return false;
+/* The setting is a list of names as they are stored; empty means all. */
+bool
+convert_wants_schema(const char *schema)
+{
+	const char *setting = GetConfigOption("snowflake_convert.schemas", true, false);
 
 	/* empty is what SET LOCAL leaves behind */
 	if (setting == NULL || setting[0] == '\0')
@@ -1024,12 +1017,32 @@ is_wanted(Oid table)
 			at++;
 		while (last > at && isspace((unsigned char) last[-1]))
 			last--;
-		if (strlen(schema) == last - at && memcmp(schema, at, last - at) == 0)
+		if (schema && strlen(schema) == (size_t) (last - at) &&
+			memcmp(schema, at, last - at) == 0)
 			return true;
 		if (*end == '\0')
 			return false;
 		at = end + 1;
 	}
+}
+
+/* Is a table one that the event trigger is wanted for? */
+static bool
+is_wanted(Oid table)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+	Form_pg_class row;
+	bool		is_table;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	row = (Form_pg_class) GETSTRUCT(tuple);
+	/* a temporary table's ids meet no other server's */
+	is_table = (row->relkind == RELKIND_RELATION || row->relkind == RELKIND_PARTITIONED_TABLE) &&
+		row->relpersistence != RELPERSISTENCE_TEMP &&
+		convert_wants_schema(get_namespace_name(row->relnamespace));
+	ReleaseSysCache(tuple);
+	return is_table;
 }
 
 /* What the event trigger does; an error of it becomes a warning. */
