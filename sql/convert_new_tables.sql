@@ -192,7 +192,7 @@ END $$;
 BEGIN; SELECT more_locks('CREATE TABLE t (id serial PRIMARY KEY, name text)') <= 5 AS serial; ROLLBACK;
 BEGIN; SELECT more_locks('CREATE TABLE t (id bigserial, name text, PRIMARY KEY (id))') <= 5 AS bigserial; ROLLBACK;
 BEGIN; SELECT more_locks('CREATE TABLE t (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n numeric CHECK (n > 0))') <= 5 AS identity; ROLLBACK;
-BEGIN; SELECT more_locks('CREATE TABLE t (id bigint PRIMARY KEY, name text)') AS plain; ROLLBACK;
+BEGIN; SELECT more_locks('CREATE TABLE t (id bigint PRIMARY KEY, name text)') <= 5 AS plain; ROLLBACK;
 -- so 1,000 tables in one transaction fit
 BEGIN;
 DO $$ BEGIN FOR i IN 1..1000 LOOP EXECUTE format('CREATE TABLE many_%s (id serial PRIMARY KEY, name text)', i); END LOOP; END $$;
@@ -211,7 +211,6 @@ CREATE TABLE not_possible (id serial NULL PRIMARY KEY);
 CREATE TABLE no_array (id serial[] PRIMARY KEY);
 CREATE TABLE no_type (id nothing GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 CREATE TABLE deferred (id serial PRIMARY KEY DEFERRABLE INITIALLY DEFERRED);
-PREPARE again AS SELECT 1;
 DO $$ BEGIN FOR i IN 1..2 LOOP CREATE TABLE twice_made (id serial PRIMARY KEY); DROP TABLE twice_made; END LOOP; CREATE TABLE twice_made (id serial PRIMARY KEY); END $$;
 CREATE TABLE IF NOT EXISTS twice_made (id serial PRIMARY KEY);
 SELECT * FROM columns_of('"Quoted"', 'two_keys', 'with_check', 'with_own_check', 'with_generated', 'with_row', 'deferred', 'twice_made');
