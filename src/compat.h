@@ -10,6 +10,7 @@
 
 #include "postgres.h"
 
+#include "access/tableam.h"
 #include "fmgr.h"
 #include "storage/bufpage.h"
 #include "storage/proc.h"

@@ -145,9 +145,10 @@ issued_at(const Layout *layout, int64 id)
 
 /*
  * pgEdge's extension of this name has functions of the same symbols, with an
- * argument.  Where its objects are left in a database, they find our library.
+ * argument.  Where its objects are left in a database, they find our library:
+ * always an error.
  */
-pg_attribute_noreturn() static void
+static void
 refuse_foreign_function(FunctionCallInfo fcinfo)
 {
 	char	   *name = format_procedure(fcinfo->flinfo->fn_oid);

@@ -172,8 +172,8 @@ CREATE TABLE shop.both (id integer PRIMARY KEY, one integer REFERENCES shop.one,
 my $holds = SnowflakeSession->new($node);
 my @opposite = map { SnowflakeSession->new($node) } 0 .. 1;
 $holds->rows('BEGIN');
-$holds->rows('LOCK TABLE shop.both IN ACCESS SHARE MODE');
-my @asked = map { "SELECT count(*) > 0 FROM snowflake_convert('shop.$_', 'id')" } ('two', 'one');
+$holds->rows('LOCK TABLE shop.one IN ACCESS SHARE MODE');
+my @asked = map { "SELECT count(*) > 0 FROM snowflake_convert('shop.$_', 'id')" } ('one', 'two');
 for my $i (0 .. 1)
 {
 	$opposite[$i]->ask($asked[$i]);

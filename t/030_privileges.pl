@@ -78,16 +78,15 @@ for my $schema ('public', 'ids')
 {
 	my $database = new_database('CREATE SCHEMA ids; GRANT ALL ON SCHEMA ids, public TO attacker');
 
-	for my $where ('public', 'ids')
+	for my $where ($schema eq 'public' ? 'public' : ('public', 'ids'))
 	{
 		my $sql = "SET ROLE attacker;\n";
 
-		for my $planted (
-			'<> oid regtype',
-			'= oid regclass',
-			'= regclass oid',
-			'= name text',
-			'> smallint integer')
+		# one that was bound, and those that only made CREATE EXTENSION fail
+		my @planted = ('<> oid regtype');
+		push @planted, '= oid regclass', '= regclass oid', '= name text', '> smallint integer'
+		  if $schema eq 'ids';
+		for my $planted (@planted)
 		{
 			my ($operator, $left, $right) = split / /, $planted;
 
@@ -95,15 +94,19 @@ for my $schema ('public', 'ids')
 			  'BEGIN PERFORM attic.evil(1); RETURN false; END';
 			CREATE OPERATOR $where.$operator (LEFTARG = $left, RIGHTARG = $right, FUNCTION = $where.planted);\n";
 		}
-		$node->safe_psql($database, "$sql
+		$sql .= "
 CREATE FUNCTION $where.format(text, name, pg_catalog.regclass) RETURNS text LANGUAGE sql AS \$\$SELECT 'DROP TABLE public.note'\$\$;
 CREATE FUNCTION $where.snowflake_nextval(VARIADIC integer[]) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
 CREATE FUNCTION $where.snowflake_convert_is_done(oid, smallint) RETURNS boolean LANGUAGE sql AS 'SELECT attic.evil(1)';
 CREATE TYPE $where.regclass AS ENUM ();
-CREATE TABLE $where.pg_class (oid oid);");
+CREATE TABLE $where.pg_class (oid oid);"
+		  if $schema eq 'ids';
+		$node->safe_psql($database, $sql);
 	}
 	my (undef, undef, $error) = $node->psql($database, "CREATE EXTENSION snowflake SCHEMA $schema");
 	is($error, '', "created in schema $schema in spite of what was planted");
+  SKIP: {
+	skip 'there is no extension', 5 if $error ne '';
 	is( $node->safe_psql($database, q{
 SET search_path = pg_catalog;
 SELECT count(DISTINCT d.refobjid), string_agg(DISTINCT pg_describe_object(d.refclassid, d.refobjid, 0), ', ')
@@ -125,6 +128,7 @@ SELECT count(*) FROM pg_proc WHERE proname = 'snowflake_convert_statements' AND 
 	is(ran_as($database), '', 'nothing of them has run');
 	$node->safe_psql($database, "SET search_path = pg_catalog; CREATE TABLE attic.a (id serial PRIMARY KEY, CHECK (id > 0)); SELECT $schema.snowflake_convert('attic.a', 'id', true)");
 	is(ran_as($database), '', 'and nothing of them runs');
+  }
 }
 
 # 2. The event trigger: a superuser's ALTER TABLE of somebody else's table, and
