@@ -207,7 +207,9 @@ CREATE TABLE with_own_check (id serial PRIMARY KEY CHECK (id > 0));
 CREATE TABLE with_generated (id serial PRIMARY KEY, twice integer GENERATED ALWAYS AS (with_generated.id * 2) STORED);
 CREATE TABLE with_row (id serial PRIMARY KEY, CHECK (with_row IS NOT NULL));
 CREATE TABLE two_defaults (id serial PRIMARY KEY DEFAULT 5);
+\set VERBOSITY sqlstate
 CREATE TABLE not_possible (id serial NULL PRIMARY KEY);
+\set VERBOSITY default
 CREATE TABLE no_array (id serial[] PRIMARY KEY);
 CREATE TABLE no_type (id nothing GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 CREATE TABLE deferred (id serial PRIMARY KEY DEFERRABLE INITIALLY DEFERRED);
