@@ -13,6 +13,8 @@ OBJS = \
 	src/activity.o \
 	src/calendar.o \
 	src/clock.o \
+	src/convert.o \
+	src/create_table.o \
 	src/functions.o \
 	src/generator.o \
 	src/highwater.o \

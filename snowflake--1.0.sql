@@ -3,6 +3,24 @@
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
 \echo Use "CREATE EXTENSION snowflake" to load this file. \quit
 
+-- Every name below is looked up in pg_catalog, and then in a schema that this
+-- script makes for itself.  The schema that the extension is wanted in may hold
+-- operators and functions of other roles: BEGIN ATOMIC bodies and views would
+-- be bound to one whose argument types match better.  @extschema@ is not
+-- available, because the extension is relocatable.  No other session sees the
+-- script's schema, and nobody else can have made one of the name.  The end of
+-- the script moves all objects to where they are wanted; what is bound stays
+-- bound, by OID.
+SET LOCAL search_path TO pg_catalog, pg_temp;
+DO $$
+DECLARE
+    script_schema text := 'snowflake_' || gen_random_uuid();
+BEGIN
+    EXECUTE format('CREATE SCHEMA %I', script_schema);
+    PERFORM set_config('search_path', format('%I, pg_temp', script_schema), true);
+END
+$$;
+
 -- What the planner asks
 
 CREATE FUNCTION snowflake_bound_support(internal)
@@ -340,9 +358,9 @@ COMMENT ON FUNCTION snowflake_activity(regclass, name, interval, timestamptz, ti
 -- Converting: keys that exist, and those of new tables
 --
 -- The catalogue is read by SQL functions, which find one another and
--- snowflake_nextval() by OID, wherever the extension has been moved to; the
--- two in PL/pgSQL look the schema up.  Names come out qualified, because the
--- search_path in force has no user's schema in it.
+-- snowflake_nextval() by OID, wherever the extension has been moved to.  Names
+-- come out qualified, because the search_path in force has no user's schema in
+-- it.
 
 CREATE FUNCTION snowflake_convert_columns(rel regclass, col name)
 RETURNS TABLE (
@@ -493,8 +511,52 @@ END;
 COMMENT ON FUNCTION snowflake_convert_not_nulls(regclass, name) IS
 'internal: inherited NOT NULL constraints of columns that become bigint, and whether they keep them from that';
 
+-- Foreign keys that columns which become bigint are part of: dropped first and
+-- added again last, each is checked only once.
+CREATE FUNCTION snowflake_convert_foreign_keys(rel regclass, col name)
+RETURNS TABLE (key oid, conname name, tab regclass, references_tab regclass)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH narrow AS MATERIALIZED (
+        SELECT * FROM snowflake_convert_columns(rel, col) WHERE is_narrow
+    )
+    SELECT k.oid, k.conname, k.conrelid::regclass, k.confrelid::regclass
+      FROM pg_constraint AS k
+     WHERE k.contype = 'f' AND k.conparentid = 0
+       AND EXISTS (SELECT FROM narrow AS n
+                    WHERE n.tab = k.conrelid AND n.attnum = ANY (k.conkey)
+                       OR n.tab = k.confrelid AND n.attnum = ANY (k.confkey));
+END;
+COMMENT ON FUNCTION snowflake_convert_foreign_keys(regclass, name) IS
+'internal: the foreign keys that are dropped and added again when a column becomes bigint';
+
+-- The sequences that pgEdge's extension of the same name has left with a
+-- column: an identity's, which stays where attidentity was cleared, and a
+-- serial's whose values are beyond its MAXVALUE.  Neither can be restored from
+-- a dump.
+CREATE FUNCTION snowflake_convert_leftovers(tab regclass, attnum smallint)
+RETURNS TABLE (sequence regclass, is_identity boolean)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT s.seqrelid::regclass, o.deptype = 'i'
+      FROM pg_depend AS o
+      JOIN pg_sequence AS s ON s.seqrelid = o.objid
+      JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (tab, snowflake_convert_leftovers.attnum)
+     WHERE o.classid = 'pg_class'::regclass
+       AND (o.refclassid, o.refobjid, o.refobjsubid)
+           = ('pg_class'::regclass, tab, snowflake_convert_leftovers.attnum)
+       AND (o.deptype = 'i' AND a.attidentity = '' OR
+            o.deptype = 'a' AND
+            CASE WHEN has_sequence_privilege(s.seqrelid, 'USAGE, SELECT')
+                 THEN pg_sequence_last_value(s.seqrelid) > s.seqmax END);
+END;
+COMMENT ON FUNCTION snowflake_convert_leftovers(regclass, smallint) IS
+'internal: a column''s sequences that another extension of this name has left unfit for a dump';
+
 CREATE FUNCTION snowflake_convert_statements(rel regclass, col name)
-RETURNS TABLE (tab regclass, statement text)
+RETURNS TABLE (tab regclass, statement text, needs_superuser boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -506,14 +568,12 @@ BEGIN ATOMIC
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
     ), foreign_keys AS MATERIALIZED (
-        -- dropped first and put back last, each is checked only once
-        SELECT k.oid, k.conrelid::regclass AS tab, k.conname
-          FROM pg_constraint AS k
-         WHERE k.contype = 'f' AND k.conparentid = 0
-           AND EXISTS (SELECT FROM columns AS c
-                        WHERE c.is_narrow
-                          AND (c.tab = k.conrelid AND c.attnum = ANY (k.conkey) OR
-                               c.tab = k.confrelid AND c.attnum = ANY (k.confkey)))
+        SELECT key AS oid, f.tab, conname FROM snowflake_convert_foreign_keys(rel, col) AS f
+    ), leftovers AS MATERIALIZED (
+        SELECT c.tab, c.attname, l.sequence, l.is_identity
+          FROM columns AS c,
+               LATERAL snowflake_convert_leftovers(c.tab, c.attnum) AS l
+         WHERE c.is_key
     ), actions AS (
         SELECT c.tab, c.attnum, v.place, format('ALTER COLUMN %I %s', c.attname, v.action) AS action
           FROM columns AS c,
@@ -526,6 +586,8 @@ BEGIN ATOMIC
         SELECT c.tab, snowflake_convert_sequence(c.tab, c.attnum) AS sequence
           FROM columns AS c
          WHERE c.wants_default
+        UNION
+        SELECT l.tab, l.sequence FROM leftovers AS l WHERE NOT l.is_identity
     ), not_nulls AS MATERIALIZED (
         SELECT * FROM snowflake_convert_not_nulls(rel, col) WHERE NOT is_partition
     ), not_inherited(tab, attname, conname, height) AS (
@@ -540,7 +602,32 @@ BEGIN ATOMIC
         SELECT tab, conname, max(height) AS height
           FROM not_inherited
          GROUP BY tab, conname
+    ), dropped_sequences AS MATERIALIZED (
+        SELECT tab, sequence
+          FROM sequences AS s
+         WHERE sequence IS NOT NULL
+           AND NOT EXISTS (SELECT FROM pg_depend AS d
+                            WHERE (d.refclassid, d.refobjid) = ('pg_class'::regclass, s.sequence)
+                              AND d.deptype <> 'i'
+                              AND NOT (d.classid = 'pg_attrdef'::regclass AND EXISTS (
+                                  SELECT FROM pg_attrdef AS f
+                                    JOIN columns AS c ON (c.tab, c.attnum) = (f.adrelid, f.adnum)
+                                   WHERE f.oid = d.objid AND c.wants_default)))
     ), steps(step, place, tab, statement) AS (
+        -- only so does DROP IDENTITY find what attidentity no longer tells
+        SELECT -1, 0, tab, format('UPDATE pg_catalog.pg_attribute SET attidentity = ''d'' '
+                                  'WHERE attrelid = %L::pg_catalog.regclass AND attname = %L', tab, attname)
+          FROM leftovers
+         WHERE is_identity
+        UNION ALL
+        SELECT 0, 0, tab, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
+          FROM leftovers
+         WHERE is_identity
+        UNION ALL
+        SELECT 0, 1, tab, format('ALTER SEQUENCE %s AS bigint NO CYCLE MAXVALUE 9223372036854775807', sequence)
+          FROM leftovers
+         WHERE NOT is_identity AND sequence NOT IN (SELECT d.sequence FROM dropped_sequences AS d)
+        UNION ALL
         SELECT 1, 0, tab, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname)
           FROM foreign_keys
         UNION ALL
@@ -561,15 +648,7 @@ BEGIN ATOMIC
           FROM ancestors
         UNION ALL
         SELECT 6, 0, tab, format('DROP SEQUENCE %s', sequence)
-          FROM sequences AS s
-         WHERE sequence IS NOT NULL
-           AND NOT EXISTS (SELECT FROM pg_depend AS d
-                            WHERE (d.refclassid, d.refobjid) = ('pg_class'::regclass, s.sequence)
-                              AND d.deptype <> 'i'
-                              AND NOT (d.classid = 'pg_attrdef'::regclass AND EXISTS (
-                                  SELECT FROM pg_attrdef AS f
-                                    JOIN columns AS c ON (c.tab, c.attnum) = (f.adrelid, f.adnum)
-                                   WHERE f.oid = d.objid AND c.wants_default)))
+          FROM dropped_sequences
         UNION ALL
         SELECT 7, 0, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
           FROM foreign_keys
@@ -579,12 +658,28 @@ BEGIN ATOMIC
           FROM foreign_keys
          WHERE obj_description(oid, 'pg_constraint') IS NOT NULL
     )
-    SELECT tab, statement || ';'
+    SELECT tab, statement || ';', step = -1
       FROM steps
      ORDER BY step, place, tab <> rel, tab::text COLLATE "C", statement COLLATE "C";
 END;
 COMMENT ON FUNCTION snowflake_convert_statements(regclass, name) IS
 'internal: the statements that convert a column, in order, and the table that each is about';
+
+-- Does a query on a table run nothing of its owner's?  The planner evaluates
+-- the predicates and expressions of indexes, CHECKs and statistics.
+CREATE FUNCTION snowflake_convert_is_plain(tab regclass)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM pg_class WHERE oid = tab AND relkind = 'r' AND NOT relhassubclass)
+       AND NOT EXISTS (SELECT FROM pg_index
+                        WHERE indrelid = tab AND (indpred IS NOT NULL OR indexprs IS NOT NULL))
+       AND NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = tab AND contype = 'c')
+       AND NOT EXISTS (SELECT FROM pg_statistic_ext WHERE stxrelid = tab AND stxexprs IS NOT NULL);
+END;
+COMMENT ON FUNCTION snowflake_convert_is_plain(regclass) IS
+'internal: whether a query on a table runs no code of its owner';
 
 -- What ALTER COLUMN TYPE refuses to change along with a column, or cannot.
 CREATE FUNCTION snowflake_convert_obstacles(rel regclass, col name)
@@ -592,13 +687,30 @@ RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH narrow AS MATERIALIZED (
+    WITH RECURSIVE narrow AS MATERIALIZED (
         SELECT c.tab, c.attnum, a.atttypid, a.attinhcount, t.reltype, t.reloftype,
                format('column %I of table %s', c.attname, c.tab) AS description
           FROM snowflake_convert_columns(rel, col) AS c
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
          WHERE c.is_narrow
+    ), row_types(tab, type) AS (
+        -- and all that is made of them: arrays, domains, ranges, composite types
+        SELECT tab, reltype FROM narrow WHERE reltype <> 0
+        UNION
+        SELECT w.tab, next.type
+          FROM row_types AS w,
+               LATERAL (
+                   SELECT typarray FROM pg_type WHERE oid = w.type AND typarray <> 0
+                   UNION ALL
+                   SELECT oid FROM pg_type WHERE typbasetype = w.type
+                   UNION ALL
+                   SELECT unnest(ARRAY[rngtypid, rngmultitypid]) FROM pg_range WHERE rngsubtype = w.type
+                   UNION ALL
+                   SELECT t.reltype FROM pg_attribute AS a
+                     JOIN pg_class AS t ON t.oid = a.attrelid AND t.relkind = 'c'
+                    WHERE a.atttypid = w.type AND NOT a.attisdropped
+               ) AS next(type)
     ), obstacles(description) AS (
         SELECT pg_describe_object(d.classid, d.objid, d.objsubid)
           FROM narrow AS n
@@ -648,17 +760,152 @@ BEGIN ATOMIC
            AND NOT EXISTS (SELECT FROM snowflake_convert_columns(rel, col) AS o
                             WHERE (o.tab, o.attnum) = (f.attrelid, f.attnum))
         UNION
-        SELECT format('column %I of table %s, whose type is that of table %s',
-                      u.attname, u.attrelid::regclass, n.tab)
-          FROM narrow AS n
+        SELECT format(CASE WHEN w.type IN (r.oid, r.typarray)
+                           THEN 'column %I of table %s, whose type is that of table %s'
+                           ELSE 'column %I of table %s, whose type contains that of table %s' END,
+                      u.attname, u.attrelid::regclass, w.tab)
+          FROM row_types AS w
+          JOIN narrow AS n ON n.tab = w.tab
           JOIN pg_type AS r ON r.oid = n.reltype
-          JOIN pg_attribute AS u ON u.atttypid IN (r.oid, r.typarray) AND NOT u.attisdropped
+          JOIN pg_attribute AS u ON u.atttypid = w.type AND NOT u.attisdropped
           JOIN pg_class AS t ON t.oid = u.attrelid AND t.relkind IN ('r', 'p', 'm', 'f')
+        UNION
+        -- ALTER TABLE asks for one owner of parents and inheritors; and what
+        -- belongs to another role must not run as this one
+        SELECT format('table %s, which does not belong to %I as table %s does',
+                      i.inhrelid::regclass, pg_get_userbyid(p.relowner), p.oid::regclass)
+          FROM snowflake_convert_columns(rel, col) AS c
+          JOIN pg_inherits AS i ON i.inhrelid = c.tab
+          JOIN pg_class AS t ON t.oid = i.inhrelid
+          JOIN pg_class AS p ON p.oid = i.inhparent
+         WHERE (c.is_key OR c.is_narrow) AND t.relowner <> p.relowner
+        UNION
+        SELECT format('foreign key constraint %I of table %s: checking it would run code of table %s, '
+                      'which belongs to another role', f.conname, f.tab, f.references_tab)
+          FROM snowflake_convert_foreign_keys(rel, col) AS f
+          JOIN pg_class AS t ON t.oid = f.tab
+          JOIN pg_class AS r ON r.oid = f.references_tab
+         WHERE t.relowner <> r.relowner AND NOT snowflake_convert_is_plain(r.oid)
+        UNION
+        SELECT format('foreign key constraint %I of table %s: role %I may not reference table %s',
+                      f.conname, f.tab, pg_get_userbyid(t.relowner), f.references_tab)
+          FROM snowflake_convert_foreign_keys(rel, col) AS f
+          JOIN pg_class AS t ON t.oid = f.tab
+         WHERE NOT has_any_column_privilege(t.relowner, f.references_tab, 'REFERENCES')
+        UNION
+        -- the same operator class, or the default one, is used for bigint
+        SELECT format('operator class %s of index %s', p.opcname, x.indexrelid::regclass)
+          FROM narrow AS n
+          JOIN pg_index AS x ON x.indrelid = n.tab
+         CROSS JOIN LATERAL generate_subscripts(x.indclass, 1) AS i
+          JOIN pg_opclass AS p ON p.oid = x.indclass[i]
+         WHERE x.indkey[i] = n.attnum
+           AND NOT EXISTS (SELECT FROM pg_opclass AS o
+                            WHERE o.opcmethod = p.opcmethod
+                              AND o.opcintype IN ('bigint'::regtype, 'anyelement'::regtype)
+                              AND CASE WHEN p.opcdefault THEN o.opcdefault ELSE o.opcname = p.opcname END)
     )
     SELECT description FROM obstacles ORDER BY description COLLATE "C";
 END;
 COMMENT ON FUNCTION snowflake_convert_obstacles(regclass, name) IS
 'internal: what depends on a column, or on those that follow it, so that their type cannot change';
+
+-- Expressions in CHECKs and in indexes that name columns which become bigint,
+-- each in a query where the columns are so already.  The query is parsed and
+-- never planned or run: whether an operator or a function still fits shows at
+-- that.
+CREATE FUNCTION snowflake_convert_expressions(rel regclass, col name)
+RETURNS TABLE (description text, query text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH narrow AS MATERIALIZED (
+        SELECT tab, attnum FROM snowflake_convert_columns(rel, col) WHERE is_narrow
+    ), expressions(classid, objid, tab, expression) AS (
+        SELECT 'pg_constraint'::regclass, k.oid, k.conrelid, pg_get_expr(k.conbin, k.conrelid)
+          FROM pg_constraint AS k
+         WHERE k.contype = 'c'
+           AND EXISTS (SELECT FROM narrow AS n WHERE n.tab = k.conrelid AND n.attnum = ANY (k.conkey))
+        UNION ALL
+        SELECT 'pg_class'::regclass, x.indexrelid, x.indrelid, e.expression
+          FROM pg_index AS x,
+               LATERAL (
+                   SELECT pg_get_expr(x.indpred, x.indrelid) WHERE x.indpred IS NOT NULL
+                   UNION ALL
+                   SELECT pg_get_indexdef(x.indexrelid, i + 1, false)
+                     FROM generate_subscripts(x.indkey, 1) AS i
+                    WHERE x.indkey[i] = 0
+               ) AS e(expression)
+         WHERE EXISTS (SELECT FROM narrow AS n
+                         JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid)
+                                                = ('pg_class'::regclass, n.tab, n.attnum)
+                        WHERE n.tab = x.indrelid
+                          AND (d.classid, d.objid) = ('pg_class'::regclass, x.indexrelid))
+        UNION ALL
+        -- an exclusion constraint's operators go by name as well
+        SELECT 'pg_constraint'::regclass, k.oid, k.conrelid,
+               format('%1$I OPERATOR(%2$I.%3$s) %1$I', a.attname, s.nspname, o.oprname)
+          FROM pg_constraint AS k
+         CROSS JOIN LATERAL generate_subscripts(k.conkey, 1) AS i
+          JOIN pg_operator AS o ON o.oid = k.conexclop[i]
+          JOIN pg_namespace AS s ON s.oid = o.oprnamespace
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (k.conrelid, k.conkey[i])
+         WHERE k.contype = 'x'
+           AND EXISTS (SELECT FROM narrow AS n WHERE (n.tab, n.attnum) = (k.conrelid, k.conkey[i]))
+    )
+    SELECT pg_describe_object(e.classid, e.objid, 0),
+           format('SELECT %s FROM (SELECT %s) AS %I', e.expression,
+                  (SELECT string_agg(format('NULL::%s AS %I',
+                                            CASE WHEN EXISTS (SELECT FROM narrow AS n
+                                                               WHERE (n.tab, n.attnum) = (a.attrelid, a.attnum))
+                                                 THEN 'bigint'
+                                                 ELSE format_type(a.atttypid, a.atttypmod) END,
+                                            a.attname), ', ')
+                     FROM pg_attribute AS a
+                    WHERE a.attrelid = e.tab AND a.attnum > 0 AND NOT a.attisdropped),
+                  t.relname)
+      FROM expressions AS e
+      JOIN pg_class AS t ON t.oid = e.tab
+     ORDER BY 1, 2;
+END;
+COMMENT ON FUNCTION snowflake_convert_expressions(regclass, name) IS
+'internal: the expressions that ALTER COLUMN TYPE parses again, in queries that parse if it succeeds';
+
+-- What still works when a column has become bigint, and then refuses new ids:
+-- as far as it can be told by its text.
+CREATE FUNCTION snowflake_convert_doubts(rel regclass, col name)
+RETURNS SETOF text
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH columns AS MATERIALIZED (
+        SELECT c.*, a.atttypid FROM snowflake_convert_columns(rel, col) AS c
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
+    ), doubts(description) AS (
+        SELECT format('%s: %s', pg_describe_object('pg_constraint'::regclass, k.oid, 0),
+                      pg_get_constraintdef(k.oid))
+          FROM columns AS c
+          JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'c' AND c.attnum = ANY (k.conkey),
+               LATERAL (SELECT pg_get_expr(k.conbin, k.conrelid),
+                               regexp_replace(quote_ident(c.attname), '([^[:alnum:]_])', '\\\1', 'g'))
+                   AS e(expression, name),
+               LATERAL regexp_matches(e.expression,
+                                      format('(?:^|[^[:alnum:]_."])%s\)*(?:::bigint)? (?:<=?|=) \(*''?(\d{1,30})', e.name)
+                                      || format('|(\d{1,30})''?(?:::\w+)?\)* (?:>=?|=) \(*%s(?![[:alnum:]_"])', e.name),
+                                      'g') AS m
+         WHERE coalesce(m[1], m[2])::numeric < snowflake_min_id(now())
+        UNION
+        SELECT format('%s: function %s names the type integer',
+                      pg_describe_object('pg_trigger'::regclass, g.oid, 0), g.tgfoid::regprocedure)
+          FROM columns AS c
+          JOIN pg_trigger AS g ON g.tgrelid = c.tab AND NOT g.tgisinternal
+          JOIN pg_proc AS p ON p.oid = g.tgfoid
+         WHERE c.is_narrow AND p.prosrc ~* '\m(int|int2|int4|integer|smallint)\M'
+    )
+    SELECT description FROM doubts ORDER BY description COLLATE "C";
+END;
+COMMENT ON FUNCTION snowflake_convert_doubts(regclass, name) IS
+'internal: CHECKs with a bound that new ids exceed, and triggers with integer variables';
 
 -- Refuses what is not a key that conversion makes sense for.
 CREATE FUNCTION snowflake_convert_check(rel regclass, col name)
@@ -717,101 +964,13 @@ $$;
 COMMENT ON FUNCTION snowflake_convert_check(regclass, name) IS
 'internal: an error unless this is a column that can become a snowflake';
 
+-- In C, because that runs the statements as the tables' owner; see the head of
+-- src/convert.c.
 CREATE FUNCTION snowflake_convert(rel regclass, col name, dry_run boolean DEFAULT false)
 RETURNS SETOF text
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-SET snowflake_convert.schemas = ','     -- none: the event trigger keeps out of it
-AS $$
-DECLARE
-    home name := (SELECT nspname FROM pg_extension
-                    JOIN pg_namespace AS n ON n.oid = extnamespace
-                   WHERE extname = 'snowflake');
-    tables regclass[];
-    locked regclass[] := '{}';
-    statements text[];
-    obstacles text[];
-    other text;
-    largest bigint;
-    smallest bigint;
-BEGIN
-    -- a snapshot from before the locks does not show what the loop looks for,
-    -- but of a table that this transaction has made others know nothing
-    IF NOT dry_run AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-       AND current_setting('snowflake_convert.table_is_new', true) IS DISTINCT FROM 'on' THEN
-        RAISE feature_not_supported USING
-            MESSAGE = format('column "%s" of table "%s" cannot be converted in a transaction of isolation level %s',
-                             col, rel, current_setting('transaction_isolation')),
-            HINT = 'Such a transaction does not show what other sessions have just changed. '
-                   'Convert in one of isolation level read committed.';
-    END IF;
-
-    -- What another session has changed, such as a foreign key added, shows
-    -- once the tables are locked: then all is looked at again.
-    LOOP
-        EXECUTE format('SELECT %I.snowflake_convert_check($1, $2)', home) USING rel, col;
-        EXECUTE format('SELECT array_agg(tab ORDER BY n), array_agg(statement ORDER BY n)
-                          FROM %I.snowflake_convert_statements($1, $2)
-                               WITH ORDINALITY AS s(tab, statement, n)', home)
-           INTO tables, statements USING rel, col;
-        IF statements IS NULL THEN
-            RETURN;                 -- converted already
-        END IF;
-
-        -- tables that come along by inheritance are in no statement
-        EXECUTE format('SELECT array_agg(DISTINCT tab),
-                               min(tab::text) FILTER (WHERE NOT pg_has_role(t.relowner, ''USAGE''))
-                          FROM %I.snowflake_convert_columns($1, $2) JOIN pg_class AS t ON t.oid = tab
-                         WHERE tab = ANY ($3) OR is_key OR is_narrow', home)
-           INTO tables, other USING rel, col, tables;
-        IF other IS NOT NULL THEN
-            RAISE insufficient_privilege USING
-                MESSAGE = format('must be owner of table %s', other),
-                HINT = format('Converting column "%s" of table "%s" changes this table, too.', col, rel);
-        END IF;
-
-        EXECUTE format('SELECT array_agg(o) FROM %I.snowflake_convert_obstacles($1, $2) AS o', home)
-           INTO obstacles USING rel, col;
-        IF obstacles IS NOT NULL THEN
-            RAISE dependent_objects_still_exist USING
-                MESSAGE = format('cannot change the type of column "%s" of table "%s" and of those that reference it',
-                                 col, rel),
-                DETAIL = E'In the way:\n' || array_to_string(obstacles, E'\n'),
-                HINT = 'In one transaction, drop what is in the way, convert, and create it again. '
-                       'A partition key, a domain and a row type cannot be changed so.';
-        END IF;
-
-        EXIT WHEN dry_run OR tables <@ locked;
-        SELECT 'LOCK TABLE ' || string_agg(t::text, ', ' ORDER BY t <> rel, t::oid) || ' IN ACCESS EXCLUSIVE MODE'
-          INTO other
-          FROM unnest(tables) AS t JOIN pg_class ON oid = t
-         WHERE relkind IN ('r', 'p');   -- a foreign table cannot be locked
-        EXECUTE other;
-        locked := locked || tables;
-    END LOOP;
-
-    -- keys of another scheme, with another layout or epoch
-    EXECUTE format('SELECT max(%3$I), %1$I.snowflake_min_id(clock_timestamp()) FROM %2$s
-                     WHERE NOT %1$I.snowflake_convert_is_done($1, (SELECT attnum FROM pg_attribute
-                                                                    WHERE attrelid = $1 AND attname = $2))',
-                   home, rel, col)
-       INTO largest, smallest USING rel, col;
-    IF largest >= smallest THEN
-        RAISE WARNING 'column "%" of table "%" holds larger keys than those to come', col, rel
-            USING DETAIL = format('The largest is %s; a new one would now be %s or little more.', largest, smallest),
-                  HINT = 'New keys sort before those, and may be the same as one of them. '
-                         'Set snowflake.layout and snowflake.epoch to what those were made with, if they are ids.';
-    END IF;
-
-    -- all of it before the first row goes out: a caller's LIMIT cuts nothing
-    FOREACH other IN ARRAY statements LOOP
-        IF NOT dry_run THEN
-            EXECUTE other;
-        END IF;
-        RETURN NEXT other;
-    END LOOP;
-END
-$$;
+AS 'MODULE_PATHNAME', 'snowflake_convert'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION snowflake_convert(regclass, name, boolean) IS
 'make a key column bigint DEFAULT snowflake_nextval(), with the foreign keys that reference it; returns the statements';
 
@@ -820,106 +979,44 @@ COMMENT ON FUNCTION snowflake_convert(regclass, name, boolean) IS
 -- that one migration can do without.  Whatever cannot be converted stays as
 -- its creator wrote it, with a warning: DDL never fails because of this.
 
-CREATE FUNCTION snowflake_convert_new_columns()
+CREATE FUNCTION snowflake_convert_new_references(tabs regclass[])
 RETURNS TABLE (
     tab regclass,
-    attname name,
-    key_tab regclass,       -- what it references; NULL: a primary key itself
-    key_attname name)
-LANGUAGE sql VOLATILE PARALLEL RESTRICTED
+    attnum smallint,
+    key_tab regclass,
+    key_attname name,
+    others regclass[])      -- of other owners, that foreign keys connect it with
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH tables AS MATERIALIZED (
-        SELECT c.objid AS tab, bool_or(c.command_tag = 'CREATE TABLE') AS is_new
-          FROM pg_event_trigger_ddl_commands() AS c
-          JOIN pg_class AS t ON (c.classid, c.objid) = ('pg_class'::regclass, t.oid)
-          JOIN pg_namespace AS n ON n.oid = t.relnamespace,
-               -- empty is what SET LOCAL leaves behind
-               (SELECT coalesce(current_setting('snowflake_convert.schemas', true), '')) AS s(schemas)
-         WHERE c.command_tag IN ('CREATE TABLE', 'ALTER TABLE')
-           AND NOT c.in_extension       -- its tables are its own affair
-           AND t.relkind IN ('r', 'p')
-           AND t.relpersistence <> 't'  -- its ids meet no other server's
-           AND (s.schemas = '' OR n.nspname = ANY (regexp_split_to_array(btrim(s.schemas), '\s*,\s*')))
-         GROUP BY c.objid
-    )
-    SELECT a.attrelid::regclass, a.attname, NULL::regclass, NULL::name
-      FROM tables AS t
-      JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'p'
-      JOIN pg_attribute AS a ON a.attrelid = t.tab AND a.attnum = ANY (k.conkey)
-     WHERE t.is_new AND a.attinhcount = 0
-       AND (a.attidentity <> '' OR snowflake_convert_sequence(a.attrelid, a.attnum) IS NOT NULL)
-    UNION
     -- what references these columns may have been made before
-    (SELECT DISTINCT ON (c.tab, c.attname) c.tab, c.attname, s.key_tab, s.key_attname
-       FROM tables AS t
-       JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
-            unnest(k.conkey) AS referencing(attnum),
-            pg_attribute AS a,
-            LATERAL snowflake_convert_sources(a.attrelid, a.attnum) AS s,
-            LATERAL snowflake_convert_columns(a.attrelid, a.attname) AS c
-       JOIN pg_attribute AS f ON (f.attrelid, f.attnum) = (c.tab, c.attnum)
-      WHERE (a.attrelid, a.attnum) = (t.tab, referencing.attnum) AND a.attinhcount = 0
-        AND f.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND NOT c.is_inherited
-      ORDER BY c.tab, c.attname, s.key_tab, s.key_attname);
+    SELECT DISTINCT ON (c.tab, c.attnum) c.tab, c.attnum, s.key_tab, s.key_attname,
+           ARRAY(SELECT CASE WHEN k.conrelid = c.tab THEN k.confrelid ELSE k.conrelid END::regclass
+                   FROM pg_constraint AS k
+                   JOIN pg_class AS r ON r.oid = k.confrelid
+                   JOIN pg_class AS t ON t.oid = k.conrelid
+                  WHERE k.contype = 'f' AND k.conparentid = 0 AND r.relowner <> t.relowner
+                    AND (k.conrelid = c.tab AND c.attnum = ANY (k.conkey) OR
+                         k.confrelid = c.tab AND c.attnum = ANY (k.confkey)))
+      FROM unnest(tabs) AS t(tab)
+      JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
+           unnest(k.conkey) AS referencing(attnum),
+           pg_attribute AS a,
+           LATERAL snowflake_convert_sources(a.attrelid, a.attnum) AS s,
+           LATERAL snowflake_convert_columns(a.attrelid, a.attname) AS c
+      JOIN pg_attribute AS f ON (f.attrelid, f.attnum) = (c.tab, c.attnum)
+     WHERE (a.attrelid, a.attnum) = (t.tab, referencing.attnum) AND a.attinhcount = 0
+       AND f.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND NOT c.is_inherited
+     ORDER BY c.tab, c.attnum, s.key_tab, s.key_attname;
 END;
-COMMENT ON FUNCTION snowflake_convert_new_columns() IS
-'internal: serial and identity primary keys of new tables, and integer columns that are to hold the snowflakes of others';
+COMMENT ON FUNCTION snowflake_convert_new_references(regclass[]) IS
+'internal: integer columns that are to hold the snowflakes of others, by the foreign keys of these tables';
 
 CREATE FUNCTION snowflake_convert_new_tables()
 RETURNS event_trigger
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET row_security = off      -- an error rather than rows not seen
-SET snowflake_convert.table_is_new = 'on'   -- at any isolation level
-AS $$
-DECLARE
-    home name := (SELECT nspname FROM pg_extension
-                    JOIN pg_namespace AS n ON n.oid = extnamespace
-                   WHERE extname = 'snowflake');
-    found record;
-    is_empty boolean;
-    reason text;
-BEGIN
-    FOR found IN EXECUTE format(
-        'SELECT * FROM %I.snowflake_convert_new_columns() WHERE key_tab IS NULL', home)
-    LOOP
-        BEGIN
-            -- all arguments: others' overloads match no better
-            EXECUTE format('SELECT %I.snowflake_convert($1, $2, false)', home) USING found.tab, found.attname;
-        EXCEPTION WHEN OTHERS THEN
-            GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
-            RAISE WARNING 'column "%" of new table "%" has not become a snowflake',
-                found.attname, found.tab
-                USING DETAIL = concat_ws(E'\n', SQLERRM, nullif(reason, ''));
-        END;
-    END LOOP;
-
-    -- integers cannot hold what they are to reference
-    FOR found IN EXECUTE format(
-        'SELECT * FROM %I.snowflake_convert_new_columns() WHERE key_tab IS NOT NULL ORDER BY tab, attname', home)
-    LOOP
-        BEGIN
-            EXECUTE format('SELECT NOT EXISTS (SELECT FROM %s)', found.tab) INTO is_empty;
-            IF is_empty THEN
-                EXECUTE format('ALTER TABLE %s ALTER COLUMN %I TYPE bigint', found.tab, found.attname);
-            ELSE
-                RAISE WARNING 'column "%" of table "%" is too narrow for the ids of column "%" of table "%"',
-                    found.attname, found.tab, found.key_attname, found.key_tab
-                    USING HINT = format('SELECT %I.snowflake_convert(%L, %L) makes it bigint, and rewrites the table.',
-                                        home, found.key_tab, found.key_attname);
-            END IF;
-        EXCEPTION WHEN OTHERS THEN
-            GET STACKED DIAGNOSTICS reason = PG_EXCEPTION_DETAIL;
-            RAISE WARNING 'column "%" of table "%" has not become bigint', found.attname, found.tab
-                USING DETAIL = concat_ws(E'\n', SQLERRM, nullif(reason, ''));
-        END;
-    END LOOP;
-EXCEPTION WHEN OTHERS THEN      -- such as no privilege on the extension's schema
-    RAISE WARNING 'no column of new tables has become a snowflake'
-        USING DETAIL = SQLERRM;
-END
-$$;
+AS 'MODULE_PATHNAME', 'snowflake_convert_new_tables'
+LANGUAGE C
+SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION snowflake_convert_new_tables() IS
 'for CREATE EVENT TRIGGER ... ON ddl_command_end: serial and identity primary keys of new tables become snowflakes';
 
@@ -1369,3 +1466,27 @@ $create$;
 COMMENT ON FUNCTION snowflake_registry_create() IS
 'make this database a registry: table snowflake_lease, and the functions that lease worker ids to servers';
 REVOKE EXECUTE ON FUNCTION snowflake_registry_create() FROM PUBLIC;
+
+-- To the schema where the extension is wanted; see the head of this script.
+DO $$
+DECLARE
+    script_schema name := current_schema();
+    extension oid;
+    home name;
+    member text;
+BEGIN
+    SELECT e.oid, n.nspname INTO extension, home
+      FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = extnamespace
+     WHERE extname = 'snowflake';
+    FOR member IN
+        SELECT CASE WHEN classid = 'pg_class'::regclass THEN 'VIEW ' || objid::regclass
+                    ELSE 'FUNCTION ' || objid::regprocedure END
+          FROM pg_depend
+         WHERE (refclassid, refobjid, deptype) = ('pg_extension'::regclass, extension, 'e')
+           AND classid IN ('pg_class'::regclass, 'pg_proc'::regclass)
+    LOOP
+        EXECUTE format('ALTER %s SET SCHEMA %I', member, home);
+    END LOOP;
+    EXECUTE format('DROP SCHEMA %I', script_schema);
+END
+$$;

@@ -10,6 +10,7 @@
 
 #include "postgres.h"
 
+#include "access/tableam.h"
 #include "fmgr.h"
 #include "storage/bufpage.h"
 #include "storage/proc.h"
@@ -84,6 +85,21 @@ RestrictSearchPath(void)
 }
 #endif
 
+/* 16 has one check of privileges, too, for all kinds of objects. */
+#if PG_VERSION_NUM < 160000
+#define object_aclcheck(class_id, object_id, role_id, mode) \
+	((class_id) == NamespaceRelationId ? \
+	 pg_namespace_aclcheck(object_id, role_id, mode) : \
+	 pg_proc_aclcheck(object_id, role_id, mode))
+#endif
+
+/* 17 has a parameter that turns event triggers off. */
+#if PG_VERSION_NUM >= 170000
+#define compat_event_triggers event_triggers
+#else
+#define compat_event_triggers true
+#endif
+
 /* 17 names a process by its place among the PGPROCs, and custom waits. */
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber (MyProc->pgprocno)
@@ -95,6 +111,12 @@ WaitEventExtensionNew(const char *wait_event_name)
 	(void) wait_event_name;
 	return PG_WAIT_EXTENSION;
 }
+#endif
+
+/* 19 takes flags for a scan. */
+#if PG_VERSION_NUM < 190000
+#define table_beginscan(relation, snapshot, key_count, keys, flags) \
+	table_beginscan(relation, snapshot, key_count, keys)
 #endif
 
 /* 19 no longer has a function that checksums a copy of the page instead. */

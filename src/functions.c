@@ -14,6 +14,7 @@
 #include "layout.h"
 #include "node.h"
 #include "utils/builtins.h"
+#include "utils/regproc.h"
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(snowflake_nextval);
@@ -143,12 +144,31 @@ issued_at(const Layout *layout, int64 id)
 }
 
 /*
+ * pgEdge's extension of this name has functions of the same symbols, with an
+ * argument.  Where its objects are left in a database, they find our library:
+ * always an error.
+ */
+static void
+refuse_foreign_function(FunctionCallInfo fcinfo)
+{
+	char	   *name = format_procedure(fcinfo->flinfo->fn_oid);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("function %s is of another extension named \"snowflake\"", name),
+			 errdetail("The library that is loaded is not that extension's."),
+			 errhint("See \"From another snowflake scheme\" in the documentation, doc/migration.md.")));
+}
+
+/*
  * snowflake_nextval() -> bigint
  *		The next id.  Errors as generator_next().
  */
 Datum
 snowflake_nextval(PG_FUNCTION_ARGS)
 {
+	if (unlikely(PG_NARGS() != 0))
+		refuse_foreign_function(fcinfo);
 	PG_RETURN_INT64(generator_next());
 }
 
@@ -212,6 +232,8 @@ snowflake_currval(PG_FUNCTION_ARGS)
 {
 	int64		id;
 
+	if (PG_NARGS() != 0)
+		refuse_foreign_function(fcinfo);
 	if (!generator_last_of_session(&id))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -12,6 +12,7 @@
 
 #include "clock.h"
 #include "compat.h"
+#include "convert.h"
 #include "fmgr.h"
 #include "generator.h"
 #include "highwater.h"
@@ -272,6 +273,7 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 		shmem_request_hook = request_shared_memory;
 		previous_shmem_startup_hook = shmem_startup_hook;
 		shmem_startup_hook = start_shared_memory;
+		create_table_install_hook();
 
 		worker_register("snowflake high-water mark", "highwater_worker_main");
 		if (node_is_leased())

@@ -1,0 +1,1132 @@
+/*
+ * convert.c
+ *	  Keys that exist, and those of new tables, become snowflakes.
+ *
+ * What is to be done, and what is in its way, is told by SQL functions that
+ * read nothing but the catalogue: snowflake_convert_statements() and those
+ * around it.  Here it is done, which SQL cannot do safely: ALTER TABLE and
+ * queries run code of a table's owner - CHECKs, index predicates, triggers.
+ *
+ * - Every statement runs as the owner of the table that it is about, as a
+ *	 security-restricted operation, like VACUUM and REINDEX.  No code of an
+ *	 owner runs with the rights of a caller who is somebody else.  A foreign
+ *	 key between tables of two owners is checked only if that runs no code of
+ *	 the other one.
+ * - Questions about rows - is there any, which key is the largest - are
+ *	 answered by reading the table or its index, without the planner.
+ * - The event trigger runs at every CREATE TABLE.  It looks at what is cached
+ *	 anyway, and runs SQL only where there is something to do.
+ */
+#include "postgres.h"
+
+#include <ctype.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_attrdef.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_opfamily.h"
+#include "catalog/pg_type.h"
+#include "commands/event_trigger.h"
+#include "compat.h"
+#include "convert.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/relcache.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/tuplestore.h"
+
+PG_FUNCTION_INFO_V1(snowflake_convert);
+PG_FUNCTION_INFO_V1(snowflake_convert_new_tables);
+
+/* What snowflake_convert() is called for. */
+typedef struct Conversion
+{
+	const char *home;			/* quoted name of the extension's schema */
+	Oid			table;
+	Name		column;
+	bool		is_dry_run;
+	bool		is_new;			/* made by the statement that is running */
+} Conversion;
+
+/* One of its statements. */
+typedef struct Statement
+{
+	Oid			table;
+	char	   *text;
+	bool		needs_superuser;
+} Statement;
+
+/* The ALTERs of a conversion fire the event trigger, too. */
+static bool is_converting = false;
+
+/* The quoted name of the schema that a function of the extension is in. */
+static const char *
+home_of(Oid function)
+{
+	return quote_identifier(get_namespace_name(get_func_namespace(function)));
+}
+
+static char *
+table_name(Oid table)
+{
+	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
+									  get_rel_name(table));
+}
+
+/* As messages have it: as regclass prints under the search_path in force. */
+static char *
+shown_name(Oid table)
+{
+	return DatumGetCString(DirectFunctionCall1(regclassout,
+											   ObjectIdGetDatum(table)));
+}
+
+static Oid
+owner_of(Oid table)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+	Oid			owner;
+
+	if (!HeapTupleIsValid(tuple))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", table)));
+	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+	ReleaseSysCache(tuple);
+	return owner;
+}
+
+/*
+ * Runs a statement as the owner of a table.  If that is somebody else, what it
+ * sets is undone, and it can leave nothing behind that would run later on with
+ * the rights of the caller.
+ */
+static void
+execute_as_owner(Oid table, const char *statement)
+{
+	Oid			caller;
+	int			security_context;
+	Oid			owner = owner_of(table);
+	bool		is_others;
+	int			nest_level = 0;
+
+	GetUserIdAndSecContext(&caller, &security_context);
+	is_others = owner != caller;
+	if (is_others)
+	{
+		SetUserIdAndSecContext(owner, security_context | SECURITY_RESTRICTED_OPERATION);
+		nest_level = NewGUCNestLevel();
+	}
+	is_converting = true;
+	PG_TRY();
+	{
+		if (SPI_execute(statement, false, 0) < 0)
+			elog(ERROR, "could not execute: %s", statement);
+	}
+	PG_FINALLY();
+	{
+		is_converting = false;
+	}
+	PG_END_TRY();
+	if (is_others)
+	{
+		AtEOXact_GUC(false, nest_level);
+		SetUserIdAndSecContext(caller, security_context);
+	}
+}
+
+/*
+ * Does a function under a subtransaction.  Returns NULL, or the error that it
+ * raised, after everything that it did has been undone.
+ */
+static ErrorData *
+attempt(void (*function) (void *), void *argument)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		function(argument);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+
+	/* a cancel is meant for the whole statement */
+	if (error && (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
+				  error->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN))
+		ReThrowError(error);
+	return error;
+}
+
+/* An error as the DETAIL of a warning. */
+static char *
+error_text(const ErrorData *error)
+{
+	if (error->detail == NULL)
+		return error->message;
+	return psprintf("%s\n%s", error->message, error->detail);
+}
+
+/* Is there a row in a table or in one of its partitions and inheritors? */
+static bool
+has_rows(Oid table)
+{
+	List	   *tables = find_all_inheritors(table, AccessShareLock, NULL);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		is_found = false;
+	ListCell   *cell;
+
+	foreach(cell, tables)
+	{
+		Relation	relation = table_open(lfirst_oid(cell), NoLock);
+
+		/* what is elsewhere is not asked for: there may be any */
+		if (relation->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
+			is_found = true;
+		else if (relation->rd_rel->relkind == RELKIND_RELATION &&
+				 RelationGetNumberOfBlocks(relation) > 0)
+		{
+			TupleTableSlot *slot = table_slot_create(relation, NULL);
+			TableScanDesc scan = table_beginscan(relation, snapshot, 0, NULL, 0);
+
+			if (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+				is_found = true;
+			table_endscan(scan);
+			ExecDropSingleTupleTableSlot(slot);
+		}
+		table_close(relation, NoLock);
+		if (is_found)
+			break;
+	}
+	UnregisterSnapshot(snapshot);
+	return is_found;
+}
+
+/*
+ * Reads the largest value of a bigint column by an index: its last entry.
+ * Returns false if the index is not one of this column in its own order.
+ */
+static bool
+largest_of_index(Relation relation, AttrNumber attnum, Oid index_id, int64 *largest)
+{
+	Relation	index = index_open(index_id, AccessShareLock);
+	bool		is_usable = false;
+
+	if (index->rd_rel->relam == BTREE_AM_OID &&
+		index->rd_index->indisvalid &&
+		index->rd_index->indkey.values[0] == attnum &&
+		index->rd_opfamily[0] == INTEGER_BTREE_FAM_OID &&
+		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+	{
+		bool		is_descending = (index->rd_indoption[0] & INDOPTION_DESC) != 0;
+		ScanKeyData key;
+		SysScanDesc scan;
+		HeapTuple	tuple;
+
+		is_usable = true;
+		ScanKeyEntryInitialize(&key, SK_ISNULL | SK_SEARCHNOTNULL, attnum,
+							   InvalidStrategy, InvalidOid, InvalidOid,
+							   InvalidOid, (Datum) 0);
+		scan = systable_beginscan_ordered(relation, index, GetActiveSnapshot(), 1, &key);
+		tuple = systable_getnext_ordered(scan, is_descending ? ForwardScanDirection :
+										 BackwardScanDirection);
+		if (HeapTupleIsValid(tuple))
+		{
+			bool		is_null;
+			Datum		value = heap_getattr(tuple, attnum, RelationGetDescr(relation),
+											 &is_null);
+
+			*largest = Max(*largest, DatumGetInt64(value));
+		}
+		systable_endscan_ordered(scan);
+	}
+	index_close(index, AccessShareLock);
+	return is_usable;
+}
+
+/*
+ * The largest key in a table, its partitions and inheritors: as far as indexes
+ * tell, and only if it is a bigint.  Foreign tables are not asked.
+ */
+static int64
+largest_key(Oid table, const char *column)
+{
+	int64		largest = PG_INT64_MIN;
+	ListCell   *cell;
+
+	foreach(cell, find_all_inheritors(table, AccessShareLock, NULL))
+	{
+		Relation	relation = table_open(lfirst_oid(cell), NoLock);
+		AttrNumber	attnum = get_attnum(RelationGetRelid(relation), column);
+
+		if (relation->rd_rel->relkind == RELKIND_RELATION &&
+			!RELATION_IS_OTHER_TEMP(relation) &&
+			get_atttype(RelationGetRelid(relation), attnum) == INT8OID)
+		{
+			ListCell   *index;
+
+			foreach(index, RelationGetIndexList(relation))
+			{
+				if (largest_of_index(relation, attnum, lfirst_oid(index), &largest))
+					break;
+			}
+		}
+		table_close(relation, NoLock);
+	}
+	return largest;
+}
+
+/*
+ * Runs a query about the column: its text has %s for the extension's schema,
+ * and $1 and $2 for table and column.  The rows are in SPI_tuptable.
+ */
+static uint64
+ask(const Conversion *conversion, const char *format)
+{
+	Oid			types[] = {REGCLASSOID, NAMEOID};
+	Datum		values[] = {ObjectIdGetDatum(conversion->table), NameGetDatum(conversion->column)};
+	StringInfoData query;
+
+	initStringInfo(&query);
+	for (const char *at = format; *at != '\0'; at++)
+	{
+		if (at[0] == '%' && at[1] == 's')
+		{
+			appendStringInfoString(&query, conversion->home);
+			at++;
+		}
+		else
+			appendStringInfoChar(&query, *at);
+	}
+	if (SPI_execute_with_args(query.data, lengthof(types), types, values, NULL,
+							  false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not execute: %s", query.data);
+	return SPI_processed;
+}
+
+static char *
+text_at(uint64 row, int column)
+{
+	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
+}
+
+static Datum
+value_at(uint64 row, int column, bool *is_null)
+{
+	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column,
+						 is_null);
+}
+
+static Oid
+oid_at(uint64 row, int column)
+{
+	bool		is_null;
+	Datum		value = value_at(row, column, &is_null);
+
+	return is_null ? InvalidOid : DatumGetObjectId(value);
+}
+
+/* The statements of a conversion. */
+static List *
+statements_of(const Conversion *conversion)
+{
+	List	   *statements = NIL;
+	uint64		count = ask(conversion, "SELECT tab, statement, needs_superuser"
+							"  FROM %s.snowflake_convert_statements($1, $2)");
+
+	for (uint64 i = 0; i < count; i++)
+	{
+		Statement  *statement = palloc(sizeof(Statement));
+		bool		is_null;
+
+		statement->table = oid_at(i, 1);
+		statement->text = text_at(i, 2);
+		statement->needs_superuser = DatumGetBool(value_at(i, 3, &is_null));
+		statements = lappend(statements, statement);
+	}
+	return statements;
+}
+
+/*
+ * The tables that a conversion changes, in the order of their OIDs; both sides
+ * of foreign keys that are dropped and added again among them.  ERROR 42501 if
+ * one of those that change is not the caller's.
+ */
+static List *
+tables_of(const Conversion *conversion)
+{
+	List	   *tables = NIL;
+	uint64		count = ask(conversion,
+							"SELECT tab, min(change) FROM ("
+							"    SELECT tab, 0 FROM %s.snowflake_convert_statements($1, $2)"
+							"    UNION ALL"
+							"    SELECT tab, 0 FROM %s.snowflake_convert_columns($1, $2) WHERE is_key OR is_narrow"
+							"    UNION ALL"
+							"    SELECT references_tab, 1 FROM %s.snowflake_convert_foreign_keys($1, $2)"
+							") AS s(tab, change) GROUP BY tab ORDER BY tab");
+
+	for (uint64 i = 0; i < count; i++)
+	{
+		Oid			table = oid_at(i, 1);
+		bool		is_null;
+
+		if (DatumGetInt32(value_at(i, 2, &is_null)) == 0 &&
+			!object_ownercheck(RelationRelationId, table, GetUserId()))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("must be owner of table %s", shown_name(table)),
+					 errhint("Converting column \"%s\" of table \"%s\" changes this table, too.",
+							 NameStr(*conversion->column), shown_name(conversion->table))));
+		tables = lappend_oid(tables, table);
+	}
+	return tables;
+}
+
+/* ERROR 42501 if a statement is not the caller's to run. */
+static void
+refuse_without_superuser(const Conversion *conversion, List *statements)
+{
+	ListCell   *cell;
+
+	if (superuser())
+		return;
+	foreach(cell, statements)
+	{
+		Statement  *statement = lfirst(cell);
+
+		if (statement->needs_superuser)
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("table \"%s\" has a sequence that only a superuser can remove",
+							shown_name(statement->table)),
+					 errdetail("Another extension has made an identity column an ordinary one, and has left its sequence there."),
+					 errhint("Convert column \"%s\" of table \"%s\" as a superuser, or let one execute: %s",
+							 NameStr(*conversion->column), shown_name(conversion->table),
+							 statement->text)));
+	}
+}
+
+static void
+parse(void *query)
+{
+	SPIPlanPtr	plan = SPI_prepare(query, 0, NULL);
+
+	if (plan == NULL)
+		elog(ERROR, "could not parse: %s", (char *) query);
+	SPI_freeplan(plan);
+}
+
+/* ERROR 2BP01 if something keeps the column's type from being changed. */
+static void
+refuse_obstacles(const Conversion *conversion)
+{
+	StringInfoData obstacles;
+	uint64		count;
+	char	  **descriptions;
+	char	  **queries;
+
+	initStringInfo(&obstacles);
+	count = ask(conversion, "SELECT %s.snowflake_convert_obstacles($1, $2)");
+	for (uint64 i = 0; i < count; i++)
+		appendStringInfo(&obstacles, "\n%s", text_at(i, 1));
+
+	count = ask(conversion, "SELECT description, query"
+				"  FROM %s.snowflake_convert_expressions($1, $2)");
+	descriptions = palloc(sizeof(char *) * (count + 1));
+	queries = palloc(sizeof(char *) * (count + 1));
+	for (uint64 i = 0; i < count; i++)
+	{
+		descriptions[i] = text_at(i, 1);
+		queries[i] = text_at(i, 2);
+	}
+	for (uint64 i = 0; i < count; i++)
+	{
+		ErrorData  *error = attempt(parse, queries[i]);
+
+		if (error)
+			appendStringInfo(&obstacles, "\n%s: %s", descriptions[i], error->message);
+	}
+
+	if (obstacles.len > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+				 errmsg("cannot change the type of column \"%s\" of table \"%s\" and of those that reference it",
+						NameStr(*conversion->column), shown_name(conversion->table)),
+				 errdetail("In the way:%s", obstacles.data),
+				 errhint("In one transaction, drop what is in the way, convert, and create it again. "
+						 "A partition key, a domain and a row type cannot be changed so.")));
+}
+
+/* ERROR 0A000 if a table is one of Citus's. */
+static void
+refuse_distributed(const Conversion *conversion, List *tables)
+{
+	ListCell   *cell;
+
+	if (!OidIsValid(get_relname_relid("pg_dist_partition", PG_CATALOG_NAMESPACE)))
+		return;
+	foreach(cell, tables)
+	{
+		char	   *query = psprintf("SELECT FROM pg_catalog.pg_dist_partition WHERE logicalrelid = %u",
+									 lfirst_oid(cell));
+
+		if (SPI_execute(query, false, 1) == SPI_OK_SELECT && SPI_processed > 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("column \"%s\" of table \"%s\" cannot be converted because table \"%s\" is distributed by Citus",
+							NameStr(*conversion->column), shown_name(conversion->table),
+							shown_name(lfirst_oid(cell))),
+					 errhint("Convert before the tables are distributed: undistribute_table() them, convert, and distribute them again.")));
+	}
+}
+
+/* What can be done, and yet is not what the caller may expect. */
+static void
+warn(const Conversion *conversion)
+{
+	const char *table = shown_name(conversion->table);
+	StringInfoData doubts;
+	uint64		count;
+	int64		largest;
+
+	initStringInfo(&doubts);
+	count = ask(conversion, "SELECT %s.snowflake_convert_doubts($1, $2)");
+	for (uint64 i = 0; i < count; i++)
+		appendStringInfo(&doubts, "%s%s", i == 0 ? "" : "\n", text_at(i, 1));
+	if (count > 0)
+		ereport(WARNING,
+				(errmsg("new keys of column \"%s\" of table \"%s\" may be refused",
+						NameStr(*conversion->column), table),
+				 errdetail("%s", doubts.data),
+				 errhint("New keys need 64 bits. Change these before rows are inserted.")));
+
+	/* keys of another scheme, with another layout or epoch */
+	if (ask(conversion, "SELECT %s.snowflake_min_id(clock_timestamp())"
+			" WHERE NOT %s.snowflake_convert_is_done($1, (SELECT attnum FROM pg_attribute"
+			"                                              WHERE attrelid = $1 AND attname = $2))") == 1)
+	{
+		bool		is_null;
+		int64		smallest = DatumGetInt64(value_at(0, 1, &is_null));
+
+		largest = largest_key(conversion->table, NameStr(*conversion->column));
+		if (largest >= smallest)
+			ereport(WARNING,
+					(errmsg("column \"%s\" of table \"%s\" holds larger keys than those to come",
+							NameStr(*conversion->column), table),
+					 errdetail("The largest is " INT64_FORMAT "; a new one would now be " INT64_FORMAT " or little more.",
+							   largest, smallest),
+					 errhint("New keys sort before those, and may be the same as one of them. "
+							 "Set snowflake.layout and snowflake.epoch to what those were made with, if they are ids.")));
+	}
+}
+
+/*
+ * Converts a column, and all that references it.  Returns the statements;
+ * none if it has been converted already.
+ */
+static List *
+convert(const Conversion *conversion)
+{
+	List	   *statements;
+	List	   *locked = NIL;
+
+	/*
+	 * A snapshot from before the locks does not show what the loop looks for;
+	 * but of a table that this transaction has made others know nothing.
+	 */
+	if (!conversion->is_dry_run && !conversion->is_new && IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("column \"%s\" of table \"%s\" cannot be converted in a transaction of isolation level %s",
+						NameStr(*conversion->column), shown_name(conversion->table),
+						GetConfigOption("transaction_isolation", false, false)),
+				 errhint("Such a transaction does not show what other sessions have just changed. "
+						 "Convert in one of isolation level read committed.")));
+
+	/*
+	 * What another session has changed, such as a foreign key added, shows
+	 * once the tables are locked: then all is looked at again.
+	 */
+	for (;;)
+	{
+		List	   *tables;
+
+		ask(conversion, "SELECT %s.snowflake_convert_check($1, $2)");
+		statements = statements_of(conversion);
+		if (statements == NIL)
+			return NIL;
+		tables = tables_of(conversion);
+		refuse_without_superuser(conversion, statements);
+		refuse_obstacles(conversion);
+		refuse_distributed(conversion, tables);
+
+		if (conversion->is_dry_run || list_difference_oid(tables, locked) == NIL)
+			break;
+		/* by OID: conversions of each other's tables do not deadlock */
+		for (int i = 0; i < list_length(tables); i++)
+			LockRelationOid(list_nth_oid(tables, i), AccessExclusiveLock);
+		locked = list_union_oid(locked, tables);
+	}
+
+	warn(conversion);
+	if (!conversion->is_dry_run)
+	{
+		for (int i = 0; i < list_length(statements); i++)
+		{
+			Statement  *statement = list_nth(statements, i);
+
+			/* the one in question is about the catalogue only */
+			if (statement->needs_superuser)
+				SPI_execute(statement->text, false, 0);
+			else
+				execute_as_owner(statement->table, statement->text);
+		}
+	}
+	return statements;
+}
+
+/*
+ * snowflake_convert(rel regclass, col name, dry_run boolean) -> setof text
+ *		Makes a key column bigint DEFAULT snowflake_nextval(), with all that
+ *		references it; returns the statements.
+ */
+Datum
+snowflake_convert(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	Conversion	conversion;
+	List	   *statements;
+	ListCell   *cell;
+
+	conversion.home = home_of(fcinfo->flinfo->fn_oid);
+	conversion.table = PG_GETARG_OID(0);
+	conversion.column = PG_GETARG_NAME(1);
+	conversion.is_dry_run = PG_GETARG_BOOL(2);
+	conversion.is_new = false;
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	SPI_connect();
+
+	/* all of it before the first row goes out: a caller's LIMIT cuts nothing */
+	statements = convert(&conversion);
+	foreach(cell, statements)
+	{
+		Datum		value = CStringGetTextDatum(((Statement *) lfirst(cell))->text);
+		bool		is_null = false;
+
+		tuplestore_putvalues(result->setResult, result->setDesc, &value, &is_null);
+	}
+	SPI_finish();
+	return (Datum) 0;
+}
+
+/*
+ * The sequence that makes a column serial: it belongs to the column, and the
+ * column's DEFAULT takes from it.  Sets *is_shared if something else does, too.
+ */
+static Oid
+serial_sequence(Relation depend, Oid table, AttrNumber attnum, bool *is_shared)
+{
+	Oid			attrdef = GetAttrDefaultOid(table, attnum);
+	Oid			sequence = InvalidOid;
+	bool		is_serial = false;
+	ScanKeyData keys[3];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	*is_shared = false;
+	if (!OidIsValid(attrdef))
+		return InvalidOid;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(table));
+	ScanKeyInit(&keys[2], Anum_pg_depend_refobjsubid, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(attnum));
+	scan = systable_beginscan(depend, DependReferenceIndexId, true, NULL, 3, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend row = (Form_pg_depend) GETSTRUCT(tuple);
+
+		if (row->classid == RelationRelationId && row->deptype == DEPENDENCY_AUTO &&
+			get_rel_relkind(row->objid) == RELKIND_SEQUENCE)
+			sequence = row->objid;
+	}
+	systable_endscan(scan);
+	if (!OidIsValid(sequence))
+		return InvalidOid;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(sequence));
+	scan = systable_beginscan(depend, DependReferenceIndexId, true, NULL, 2, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend row = (Form_pg_depend) GETSTRUCT(tuple);
+
+		if (row->classid == AttrDefaultRelationId && row->objid == attrdef)
+			is_serial = true;
+		else if (row->deptype != DEPENDENCY_INTERNAL)
+			*is_shared = true;
+	}
+	systable_endscan(scan);
+	return is_serial ? sequence : InvalidOid;
+}
+
+/* The column numbers in an array of the catalogue, as a list of integers. */
+static List *
+numbers_in(HeapTuple tuple, AttrNumber attribute, TupleDesc descriptor)
+{
+	bool		is_null;
+	Datum		value = heap_getattr(tuple, attribute, descriptor, &is_null);
+	List	   *numbers = NIL;
+	ArrayType  *array;
+
+	if (is_null)
+		return NIL;
+	array = DatumGetArrayTypeP(value);
+	for (int i = 0; i < ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)); i++)
+		numbers = lappend_int(numbers, ((int16 *) ARR_DATA_PTR(array))[i]);
+	return numbers;
+}
+
+/* The columns of a table's primary key, and those of its foreign keys. */
+static void
+read_keys(Oid table, List **primary, List **foreign)
+{
+	Relation	constraints = table_open(ConstraintRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	*primary = *foreign = NIL;
+	ScanKeyInit(&key, Anum_pg_constraint_conrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(table));
+	scan = systable_beginscan(constraints, ConstraintRelidTypidNameIndexId, true,
+							  NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_constraint row = (Form_pg_constraint) GETSTRUCT(tuple);
+		List	   *numbers;
+
+		if (row->contype != CONSTRAINT_PRIMARY && row->contype != CONSTRAINT_FOREIGN)
+			continue;
+		numbers = numbers_in(tuple, Anum_pg_constraint_conkey,
+							 RelationGetDescr(constraints));
+		if (row->contype == CONSTRAINT_PRIMARY)
+			*primary = numbers;
+		else if (!OidIsValid(row->conparentid))
+			*foreign = list_concat(*foreign, numbers);
+	}
+	systable_endscan(scan);
+	table_close(constraints, AccessShareLock);
+}
+
+/* A column in the primary key of a new table. */
+typedef struct NewKey
+{
+	const char *home;
+	Oid			table;
+	NameData	column;
+	bool		is_bigint;
+	bool		is_identity;
+	bool		is_serial;
+	Oid			sequence;		/* to be dropped, or InvalidOid */
+	bool		is_simple;		/* no foreign keys, no inheritors */
+} NewKey;
+
+/* Looks at a column: is it one to be made a snowflake? */
+static bool
+read_new_key(NewKey *key, AttrNumber attnum)
+{
+	Relation	depend;
+	Relation	relation = table_open(key->table, AccessShareLock);
+	Form_pg_attribute column = TupleDescAttr(RelationGetDescr(relation), attnum - 1);
+	bool		is_own = column->attinhcount == 0;
+	bool		is_shared;
+
+	key->column = column->attname;
+	key->is_bigint = column->atttypid == INT8OID;
+	key->is_identity = column->attidentity != '\0';
+	key->is_simple = key->is_simple && !relation->rd_rel->relhassubclass;
+	table_close(relation, AccessShareLock);
+	if (!is_own)
+		return false;
+
+	depend = table_open(DependRelationId, AccessShareLock);
+	key->sequence = serial_sequence(depend, key->table, attnum, &is_shared);
+	table_close(depend, AccessShareLock);
+	key->is_serial = OidIsValid(key->sequence);
+	if (is_shared)
+		key->sequence = InvalidOid;
+	return key->is_identity || key->is_serial;
+}
+
+/*
+ * Makes a column of a new table a snowflake.  The usual one has no foreign key
+ * and no inheritor, so that nothing has to be looked for.
+ */
+static void
+make_snowflake(void *argument)
+{
+	NewKey	   *key = argument;
+	const char *column = quote_identifier(NameStr(key->column));
+
+	if (key->is_simple)
+	{
+		StringInfoData alter;
+
+		initStringInfo(&alter);
+		appendStringInfo(&alter, "ALTER TABLE %s ", table_name(key->table));
+		if (key->is_identity)
+			appendStringInfo(&alter, "ALTER COLUMN %s DROP IDENTITY, ", column);
+		if (!key->is_bigint)
+			appendStringInfo(&alter, "ALTER COLUMN %s TYPE bigint, ", column);
+		appendStringInfo(&alter, "ALTER COLUMN %s SET DEFAULT %s.snowflake_nextval()",
+						 column, key->home);
+		execute_as_owner(key->table, alter.data);
+		if (OidIsValid(key->sequence))
+			execute_as_owner(key->table, psprintf("DROP SEQUENCE %s", table_name(key->sequence)));
+	}
+	else
+	{
+		Conversion	conversion = {key->home, key->table, &key->column, false, true};
+
+		convert(&conversion);
+	}
+}
+
+/* Makes serial and identity columns in a new table's primary key snowflakes. */
+static void
+convert_primary_key(const char *home, Oid table, List *primary, bool is_simple)
+{
+	ListCell   *cell;
+
+	foreach(cell, primary)
+	{
+		NewKey		key = {.home = home, .table = table, .is_simple = is_simple};
+		char	   *reason = NULL;
+
+		if (!read_new_key(&key, lfirst_int(cell)))
+			continue;
+		if (!object_ownercheck(RelationRelationId, table, GetUserId()))
+			reason = "The table belongs to another role.";
+		else
+		{
+			ErrorData  *error = attempt(make_snowflake, &key);
+
+			if (error)
+				reason = error_text(error);
+		}
+		if (reason)
+			ereport(WARNING,
+					(errmsg("column \"%s\" of new table \"%s\" has not become a snowflake",
+							NameStr(key.column), shown_name(table)),
+					 errdetail("%s", reason)));
+	}
+}
+
+/* A column that is to hold the snowflakes of another table. */
+typedef struct Reference
+{
+	const char *home;
+	Oid			table;
+	AttrNumber	attnum;
+	Oid			key_table;
+	char	   *key_column;
+	List	   *others;			/* tables of other owners that it references */
+} Reference;
+
+/* Makes the column of an empty table bigint, or warns. */
+static void
+widen_reference(void *argument)
+{
+	Reference  *reference = argument;
+	Oid			table = reference->table;
+	const char *column = get_attname(table, reference->attnum, false);
+	ListCell   *cell;
+
+	if (!object_ownercheck(RelationRelationId, table, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be owner of table %s", shown_name(table))));
+	if (has_rows(table))
+	{
+		ereport(WARNING,
+				(errmsg("column \"%s\" of table \"%s\" is too narrow for the ids of column \"%s\" of table \"%s\"",
+						column, shown_name(table), reference->key_column,
+						shown_name(reference->key_table)),
+				 errhint("SELECT %s.snowflake_convert(%s, %s) makes it bigint, and rewrites the table.",
+						 reference->home, quote_literal_cstr(shown_name(reference->key_table)),
+						 quote_literal_cstr(reference->key_column))));
+		return;
+	}
+
+	/*
+	 * The foreign key is checked by a query on both tables.  The lock is what
+	 * ALTER TABLE takes; it keeps the other owner from adding an index.
+	 */
+	foreach(cell, reference->others)
+	{
+		Oid			other = lfirst_oid(cell);
+		bool		is_null;
+
+		LockRelationOid(other, ShareRowExclusiveLock);
+		if (SPI_execute(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
+								 reference->home, other), false, 0) != SPI_OK_SELECT ||
+			!DatumGetBool(value_at(0, 1, &is_null)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("checking a foreign key between tables \"%s\" and \"%s\" would run code of another role",
+							shown_name(table), shown_name(other)),
+					 errdetail("The tables belong to two roles, and one has indexes, checks or statistics with expressions.")));
+	}
+	execute_as_owner(table, psprintf("ALTER TABLE %s ALTER COLUMN %s TYPE bigint",
+									 table_name(table), quote_identifier(column)));
+}
+
+/* The tables in an array of regclass. */
+static List *
+tables_in(Datum array)
+{
+	List	   *tables = NIL;
+	Datum	   *elements;
+	int			count;
+
+	deconstruct_array(DatumGetArrayTypeP(array), REGCLASSOID, sizeof(Oid), true,
+					  TYPALIGN_INT, &elements, NULL, &count);
+	for (int i = 0; i < count; i++)
+		tables = lappend_oid(tables, DatumGetObjectId(elements[i]));
+	return tables;
+}
+
+/*
+ * Widens integer columns that are to hold the snowflakes of others, by the
+ * foreign keys of these tables.
+ */
+static void
+widen_references(const char *home, List *tables)
+{
+	Datum	   *elements = palloc(sizeof(Datum) * list_length(tables));
+	Oid			types[] = {OIDARRAYOID};
+	Datum		values[1];
+	List	   *references = NIL;
+	ListCell   *cell;
+	int			count = 0;
+
+	foreach(cell, tables)
+		elements[count++] = ObjectIdGetDatum(lfirst_oid(cell));
+	values[0] = PointerGetDatum(construct_array(elements, count, OIDOID, sizeof(Oid),
+												true, TYPALIGN_INT));
+	if (SPI_execute_with_args(psprintf("SELECT tab, attnum, key_tab, key_attname, others"
+									   "  FROM %s.snowflake_convert_new_references($1::pg_catalog.regclass[])"
+									   " ORDER BY tab, attnum", home),
+							  1, types, values, NULL, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not look for references");
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		Reference  *reference = palloc(sizeof(Reference));
+		bool		is_null;
+
+		reference->home = home;
+		reference->table = oid_at(i, 1);
+		reference->attnum = DatumGetInt16(value_at(i, 2, &is_null));
+		reference->key_table = oid_at(i, 3);
+		reference->key_column = text_at(i, 4);
+		reference->others = tables_in(value_at(i, 5, &is_null));
+		references = lappend(references, reference);
+	}
+
+	foreach(cell, references)
+	{
+		Reference  *reference = lfirst(cell);
+		ErrorData  *error = attempt(widen_reference, reference);
+
+		if (error)
+			ereport(WARNING,
+					(errmsg("column \"%s\" of table \"%s\" has not become bigint",
+							get_attname(reference->table, reference->attnum, false),
+							shown_name(reference->table)),
+					 errdetail("%s", error_text(error))));
+	}
+}
+
+bool
+convert_is_running(void)
+{
+	return is_converting;
+}
+
+/* The setting is a list of names as they are stored; empty means all. */
+bool
+convert_wants_schema(const char *schema)
+{
+	const char *setting = GetConfigOption("snowflake_convert.schemas", true, false);
+
+	/* empty is what SET LOCAL leaves behind */
+	if (setting == NULL || setting[0] == '\0')
+		return true;
+	for (const char *at = setting;;)
+	{
+		const char *end = at + strcspn(at, ",");
+		const char *last = end;
+
+		while (at < last && isspace((unsigned char) *at))
+			at++;
+		while (last > at && isspace((unsigned char) last[-1]))
+			last--;
+		if (schema && strlen(schema) == (size_t) (last - at) &&
+			memcmp(schema, at, last - at) == 0)
+			return true;
+		if (*end == '\0')
+			return false;
+		at = end + 1;
+	}
+}
+
+/* Is a table one that the event trigger is wanted for? */
+static bool
+is_wanted(Oid table)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+	Form_pg_class row;
+	bool		is_table;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	row = (Form_pg_class) GETSTRUCT(tuple);
+	/* a temporary table's ids meet no other server's */
+	is_table = (row->relkind == RELKIND_RELATION || row->relkind == RELKIND_PARTITIONED_TABLE) &&
+		row->relpersistence != RELPERSISTENCE_TEMP &&
+		convert_wants_schema(get_namespace_name(row->relnamespace));
+	ReleaseSysCache(tuple);
+	return is_table;
+}
+
+/* What the event trigger does; an error of it becomes a warning. */
+static void
+convert_new_tables(void *argument)
+{
+	static SPIPlanPtr plan = NULL;
+	const char *home = argument;
+	List	   *tables = NIL;
+	List	   *new_tables = NIL;
+	List	   *referencing = NIL;
+	ListCell   *cell;
+
+	if (plan == NULL)
+	{
+		SPIPlanPtr	prepared =
+			SPI_prepare("SELECT objid, pg_catalog.bool_or(command_tag = 'CREATE TABLE')"
+						"  FROM pg_catalog.pg_event_trigger_ddl_commands()"
+						" WHERE classid = 'pg_catalog.pg_class'::pg_catalog.regclass"
+						"   AND command_tag IN ('CREATE TABLE', 'ALTER TABLE')"
+						"   AND NOT in_extension"	/* its tables are its own affair */
+						" GROUP BY objid ORDER BY objid", 0, NULL);
+
+		if (prepared == NULL || SPI_keepplan(prepared) != 0)
+			elog(ERROR, "could not prepare the look at new tables");
+		plan = prepared;
+	}
+	if (SPI_execute_plan(plan, NULL, NULL, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not look at new tables");
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		Oid			table = oid_at(i, 1);
+		bool		is_null;
+
+		if (!is_wanted(table))
+			continue;
+		tables = lappend_oid(tables, table);
+		if (DatumGetBool(value_at(i, 2, &is_null)))
+			new_tables = lappend_oid(new_tables, table);
+	}
+
+	foreach(cell, tables)
+	{
+		Oid			table = lfirst_oid(cell);
+		List	   *primary;
+		List	   *foreign;
+
+		read_keys(table, &primary, &foreign);
+		if (foreign != NIL)
+			referencing = lappend_oid(referencing, table);
+		/* foreign keys of a table alone may still be to itself */
+		if (list_member_oid(new_tables, table))
+			convert_primary_key(home, table, primary,
+								foreign == NIL && list_length(tables) == 1);
+	}
+	if (referencing != NIL)
+		widen_references(home, referencing);
+}
+
+/*
+ * snowflake_convert_new_tables() -> event_trigger
+ *		Makes keys of new tables snowflakes, and what references them bigint.
+ *		DDL does not fail because of this.
+ */
+Datum
+snowflake_convert_new_tables(PG_FUNCTION_ARGS)
+{
+	const char *home;
+	ErrorData  *error;
+
+	if (!CALLED_AS_EVENT_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_EVENT_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("snowflake_convert_new_tables() can only be called as an event trigger")));
+	if (is_converting)
+		PG_RETURN_NULL();
+
+	SPI_connect();
+	home = home_of(fcinfo->flinfo->fn_oid);
+	error = attempt(convert_new_tables, unconstify(char *, home));
+	if (error)					/* such as no privilege on the schema */
+		ereport(WARNING,
+				(errmsg("no column of new tables has become a snowflake"),
+				 errdetail("%s", error_text(error))));
+	SPI_finish();
+	PG_RETURN_NULL();
+}

@@ -1,0 +1,368 @@
+/*
+ * create_table.c
+ *	  Serial and identity keys of a CREATE TABLE are made snowflakes at once.
+ *
+ * The event trigger of convert.c sees a table when it is made, and then has to
+ * change it: the key's type, so that the table and its index are made anew, and
+ * the sequence, which is dropped.  That doubles time and locks of CREATE TABLE.
+ * So where the event trigger is there and the library is preloaded, the usual
+ * statement is changed before it runs: "id serial PRIMARY KEY" is executed as
+ * "id bigint NOT NULL DEFAULT snowflake_nextval() PRIMARY KEY".
+ *
+ * Only what cannot fail or mean anything else afterwards is changed here: no
+ * table with foreign keys, no key that a CHECK or a generated column names, no
+ * partition and no inheritor.  All the rest is left to the event trigger.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_event_trigger.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "commands/event_trigger.h"
+#include "commands/extension.h"
+#include "commands/trigger.h"
+#include "compat.h"
+#include "convert.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/parsenodes.h"
+#include "parser/parse_type.h"
+#include "parser/parser.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+static ProcessUtility_hook_type previous_hook = NULL;
+
+/* Is a function snowflake_convert_new_tables() of this extension? */
+static bool
+is_ours(Oid function)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	bool		is_found = false;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_proc row = (Form_pg_proc) GETSTRUCT(tuple);
+
+		if (row->prolang == ClanguageId &&
+			strcmp(NameStr(row->proname), "snowflake_convert_new_tables") == 0 &&
+			getExtensionOfObject(ProcedureRelationId, function) ==
+			get_extension_oid("snowflake", true))
+			is_found = true;
+		ReleaseSysCache(tuple);
+	}
+	return is_found;
+}
+
+/* Do the tags of an event trigger have CREATE TABLE?  Without tags all have. */
+static bool
+has_tag(HeapTuple tuple, TupleDesc descriptor)
+{
+	bool		is_null;
+	Datum		tags = heap_getattr(tuple, Anum_pg_event_trigger_evttags, descriptor, &is_null);
+	Datum	   *elements;
+	int			count;
+
+	if (is_null)
+		return true;
+	deconstruct_array(DatumGetArrayTypeP(tags), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elements, NULL, &count);
+	for (int i = 0; i < count; i++)
+	{
+		if (pg_strcasecmp(TextDatumGetCString(elements[i]), "CREATE TABLE") == 0)
+			return true;
+	}
+	return false;
+}
+
+/* The event trigger's function, if it would be called; or InvalidOid. */
+static Oid
+event_trigger_function(void)
+{
+	Relation	relation;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	Oid			function = InvalidOid;
+
+	if (!IsUnderPostmaster || !compat_event_triggers)
+		return InvalidOid;
+	relation = table_open(EventTriggerRelationId, AccessShareLock);
+	scan = systable_beginscan(relation, InvalidOid, false, NULL, 0, NULL);
+	while (!OidIsValid(function) && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_event_trigger row = (Form_pg_event_trigger) GETSTRUCT(tuple);
+		char		skipped = SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ?
+			TRIGGER_FIRES_ON_ORIGIN : TRIGGER_FIRES_ON_REPLICA;
+
+		if (row->evtenabled != TRIGGER_DISABLED && row->evtenabled != skipped &&
+			strcmp(NameStr(row->evtevent), "ddl_command_end") == 0 &&
+			is_ours(row->evtfoid) && has_tag(tuple, RelationGetDescr(relation)))
+			function = row->evtfoid;
+	}
+	systable_endscan(scan);
+	table_close(relation, AccessShareLock);
+	return function;
+}
+
+/* The name of the schema that a table will be in, or NULL. */
+static const char *
+schema_of(const RangeVar *relation)
+{
+	List	   *path;
+
+	if (relation->schemaname)
+		return relation->schemaname;
+	path = fetch_search_path(false);
+	return path == NIL ? NULL : get_namespace_name(linitial_oid(path));
+}
+
+/* Does an expression name a column?  The row as a whole has its table's name. */
+static bool
+names_column(Node *expression, void *column)
+{
+	if (expression == NULL)
+		return false;
+	if (IsA(expression, ColumnRef))
+	{
+		Node	   *last = llast(((ColumnRef *) expression)->fields);
+
+		/* "table.*" has no name at the end */
+		return !IsA(last, String) || strcmp(strVal(last), column) == 0;
+	}
+	return raw_expression_tree_walker(expression, names_column, column);
+}
+
+/*
+ * The names of the columns in the primary key; NIL if there is none, or if the
+ * statement is none of the usual ones.  Collects the expressions that are in
+ * the statement.
+ */
+static List *
+usual_primary_key(const CreateStmt *statement, List **expressions)
+{
+	List	   *columns = NIL;
+	ListCell   *cell;
+
+	if (statement->relation->relpersistence == RELPERSISTENCE_TEMP ||
+		statement->inhRelations != NIL || statement->partbound != NULL ||
+		statement->partspec != NULL || statement->ofTypename != NULL ||
+		statement->constraints != NIL)
+		return NIL;
+	foreach(cell, statement->tableElts)
+	{
+		Node	   *element = lfirst(cell);
+
+		if (IsA(element, Constraint))
+		{
+			Constraint *constraint = (Constraint *) element;
+
+			if (constraint->contype == CONSTR_PRIMARY)
+			{
+				ListCell   *key;
+
+				foreach(key, constraint->keys)
+					columns = lappend(columns, strVal(lfirst(key)));
+			}
+			else if (constraint->contype == CONSTR_CHECK)
+				*expressions = lappend(*expressions, constraint->raw_expr);
+			else if (constraint->contype != CONSTR_UNIQUE)
+				return NIL;
+		}
+		else if (IsA(element, ColumnDef))
+		{
+			ColumnDef  *column = (ColumnDef *) element;
+			ListCell   *inner;
+
+			foreach(inner, column->constraints)
+			{
+				Constraint *constraint = lfirst(inner);
+
+				switch (constraint->contype)
+				{
+					case CONSTR_PRIMARY:
+						columns = lappend(columns, column->colname);
+						break;
+					case CONSTR_CHECK:
+					case CONSTR_GENERATED:
+						*expressions = lappend(*expressions, constraint->raw_expr);
+						break;
+					case CONSTR_NULL:
+					case CONSTR_NOTNULL:
+					case CONSTR_UNIQUE:
+					case CONSTR_DEFAULT:
+					case CONSTR_IDENTITY:
+						break;
+					default:
+						return NIL;
+				}
+			}
+		}
+		else
+			return NIL;			/* LIKE */
+	}
+	return columns;
+}
+
+/* A type's name as the parser takes it for serial: such a word alone. */
+static bool
+is_serial(const TypeName *type)
+{
+	static const char *const names[] = {
+		"smallserial", "serial2", "serial", "serial4", "bigserial", "serial8"
+	};
+
+	if (list_length(type->names) != 1 || type->pct_type || type->setof ||
+		type->arrayBounds != NIL || type->typmods != NIL)
+		return false;
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		if (strcmp(strVal(linitial(type->names)), names[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Is a type one of those that an identity column may have? */
+static bool
+is_integer(const TypeName *type)
+{
+	Oid			oid;
+
+	if (type->pct_type || type->setof || type->arrayBounds != NIL || type->typmods != NIL)
+		return false;
+	oid = LookupTypeNameOid(NULL, type, true);
+	return oid == INT2OID || oid == INT4OID || oid == INT8OID;
+}
+
+/* Makes a serial or identity column a snowflake; leaves others alone. */
+static void
+change_column(ColumnDef *column, char *home)
+{
+	List	   *others = NIL;
+	bool		is_identity = false;
+	Constraint *constraint;
+	ListCell   *cell;
+
+	if (column->collClause != NULL || column->fdwoptions != NIL || column->compression != NULL)
+		return;
+	foreach(cell, column->constraints)
+	{
+		constraint = lfirst(cell);
+		if (constraint->contype == CONSTR_DEFAULT || constraint->contype == CONSTR_NULL ||
+			(constraint->contype == CONSTR_IDENTITY && is_identity))
+			return;				/* PostgreSQL's to judge */
+		if (constraint->contype == CONSTR_IDENTITY)
+			is_identity = true;
+		else
+			others = lappend(others, constraint);
+	}
+	if (is_serial(column->typeName) == is_identity ||
+		(is_identity && !is_integer(column->typeName)))
+		return;
+
+	constraint = makeNode(Constraint);
+	constraint->contype = CONSTR_DEFAULT;
+	constraint->location = -1;
+	constraint->raw_expr = (Node *)
+		makeFuncCall(list_make2(makeString(home), makeString("snowflake_nextval")),
+					 NIL, COERCE_EXPLICIT_CALL, -1);
+	column->constraints = lappend(others, constraint);
+	column->typeName = SystemTypeName("int8");
+}
+
+/* Changes what of a statement makes snowflakes. */
+static void
+change_statement(CreateStmt *statement)
+{
+	List	   *expressions = NIL;
+	List	   *primary = usual_primary_key(statement, &expressions);
+	Oid			function;
+	Oid			nextval;
+	Oid			home;
+	char	   *home_name;
+	ListCell   *cell;
+
+	if (primary == NIL || creating_extension || convert_is_running())
+		return;
+	function = event_trigger_function();
+	if (!OidIsValid(function))
+		return;
+	if (!convert_wants_schema(schema_of(statement->relation)))
+		return;
+
+	/* who may not use it gets the event trigger's warning */
+	home = get_func_namespace(function);
+	home_name = get_namespace_name(home);
+	nextval = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+							  CStringGetDatum("snowflake_nextval"),
+							  PointerGetDatum(buildoidvector(NULL, 0)),
+							  ObjectIdGetDatum(home));
+	if (!OidIsValid(nextval) ||
+		object_aclcheck(NamespaceRelationId, home, GetUserId(), ACL_USAGE) != ACLCHECK_OK ||
+		object_aclcheck(ProcedureRelationId, nextval, GetUserId(), ACL_EXECUTE) != ACLCHECK_OK)
+		return;
+
+	foreach(cell, statement->tableElts)
+	{
+		ColumnDef  *column = lfirst(cell);
+		ListCell   *key;
+
+		if (!IsA(column, ColumnDef) || column->typeName == NULL)
+			continue;
+		foreach(key, primary)
+		{
+			if (strcmp(lfirst(key), column->colname) == 0)
+			{
+				/* what fits an integer may not fit a bigint */
+				if (!names_column((Node *) expressions, column->colname) &&
+					!names_column((Node *) expressions, statement->relation->relname))
+					change_column(column, home_name);
+				break;
+			}
+		}
+	}
+}
+
+static void
+process_utility(PlannedStmt *statement, const char *query, bool is_read_only,
+				ProcessUtilityContext context, ParamListInfo parameters,
+				QueryEnvironment *environment, DestReceiver *destination,
+				QueryCompletion *completion)
+{
+	/* parts of CREATE SCHEMA are left to the event trigger */
+	if (IsA(statement->utilityStmt, CreateStmt) && context != PROCESS_UTILITY_SUBCOMMAND)
+	{
+		if (is_read_only)
+		{
+			statement = copyObject(statement);
+			is_read_only = false;
+		}
+		change_statement((CreateStmt *) statement->utilityStmt);
+	}
+
+	if (previous_hook)
+		previous_hook(statement, query, is_read_only, context, parameters,
+					  environment, destination, completion);
+	else
+		standard_ProcessUtility(statement, query, is_read_only, context, parameters,
+								environment, destination, completion);
+}
+
+void
+create_table_install_hook(void)
+{
+	previous_hook = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+}

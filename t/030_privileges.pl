@@ -1,0 +1,294 @@
+# Nobody's code runs as somebody else: attacks by roles that have exactly the
+# rights named, on the conversion, the event trigger and CREATE EXTENSION.
+#
+# The attacker's code is a function that notes as whom it runs.  It is marked
+# IMMUTABLE, so that the planner evaluates it in index predicates.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+my $node = snowflake_node('privileges');
+my $event_trigger = q{
+CREATE EVENT TRIGGER snowflakes ON ddl_command_end
+  WHEN TAG IN ('CREATE TABLE', 'CREATE SCHEMA', 'ALTER TABLE')
+  EXECUTE FUNCTION snowflake_convert_new_tables();
+};
+my $database_count = 0;
+
+# A database with a role that may create in a schema of its own, and whose
+# code writes "current_user" into a file's place: a sequence of notes.
+sub new_database
+{
+	my ($sql) = @_;
+	my $name = 'attack_' . ++$database_count;
+
+	$node->safe_psql('postgres', "CREATE DATABASE $name");
+	$node->safe_psql($name, q{
+CREATE SCHEMA attic AUTHORIZATION attacker;
+CREATE TABLE public.note (who name);
+GRANT ALL ON public.note TO PUBLIC;
+CREATE FUNCTION attic.evil(anyelement) RETURNS boolean LANGUAGE plpgsql VOLATILE AS
+'BEGIN INSERT INTO public.note VALUES (current_user); RETURN true; END';
+ALTER FUNCTION attic.evil OWNER TO attacker;
+-- said to be immutable: the planner calls it
+CREATE FUNCTION attic.folded() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
+'BEGIN PERFORM attic.evil(1); RETURN true; END';
+ALTER FUNCTION attic.folded OWNER TO attacker;
+} . ($sql // ''));
+	return $name;
+}
+
+# As whom the attacker's code has run since the last time.
+sub ran_as
+{
+	my ($database) = @_;
+
+	return $node->safe_psql($database,
+		q{SET search_path = pg_catalog; WITH d AS (DELETE FROM public.note RETURNING who) SELECT string_agg(DISTINCT who, ' ' ORDER BY who) FROM d});
+}
+
+# Runs SQL as a role; returns what went wrong or was warned of.
+sub as_role
+{
+	my ($database, $role, $sql) = @_;
+	my (undef, undef, $stderr) = $node->psql($database, "SET ROLE $role; $sql");
+
+	return $stderr;
+}
+
+my $superuser;
+
+$node->start;
+$superuser = $node->safe_psql('postgres', 'SELECT current_user');
+$node->safe_psql('postgres', q{
+CREATE ROLE attacker;
+CREATE ROLE victim;
+CREATE ROLE member IN ROLE attacker;
+});
+
+# 1. Operators, functions, types and casts that match better than pg_catalog's
+# own, planted before CREATE EXTENSION, in its schema and in public.
+for my $schema ('public', 'ids')
+{
+	my $database = new_database('CREATE SCHEMA ids; GRANT ALL ON SCHEMA ids, public TO attacker');
+
+	for my $where ($schema eq 'public' ? 'public' : ('public', 'ids'))
+	{
+		my $sql = "SET ROLE attacker;\n";
+
+		# one that was bound, and those that only made CREATE EXTENSION fail
+		my @planted = ('<> oid regtype');
+		push @planted, '= oid regclass', '= regclass oid', '= name text', '> smallint integer'
+		  if $schema eq 'ids';
+		for my $planted (@planted)
+		{
+			my ($operator, $left, $right) = split / /, $planted;
+
+			$sql .= "CREATE FUNCTION $where.planted($left, $right) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
+			  'BEGIN PERFORM attic.evil(1); RETURN false; END';
+			CREATE OPERATOR $where.$operator (LEFTARG = $left, RIGHTARG = $right, FUNCTION = $where.planted);\n";
+		}
+		$sql .= "
+CREATE FUNCTION $where.format(text, name, pg_catalog.regclass) RETURNS text LANGUAGE sql AS \$\$SELECT 'DROP TABLE public.note'\$\$;
+CREATE FUNCTION $where.snowflake_nextval(VARIADIC integer[]) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+CREATE FUNCTION $where.snowflake_convert_is_done(oid, smallint) RETURNS boolean LANGUAGE sql AS 'SELECT attic.evil(1)';
+CREATE TYPE $where.regclass AS ENUM ();
+CREATE TABLE $where.pg_class (oid oid);"
+		  if $schema eq 'ids';
+		$node->safe_psql($database, $sql);
+	}
+	my (undef, undef, $error) = $node->psql($database, "CREATE EXTENSION snowflake SCHEMA $schema");
+	is($error, '', "created in schema $schema in spite of what was planted");
+  SKIP: {
+	skip 'there is no extension', 5 if $error ne '';
+	is( $node->safe_psql($database, q{
+SET search_path = pg_catalog;
+SELECT count(DISTINCT d.refobjid), string_agg(DISTINCT pg_describe_object(d.refclassid, d.refobjid, 0), ', ')
+  FROM pg_depend AS m
+  JOIN pg_depend AS d ON (d.classid, d.objid) = (m.classid, m.objid) AND d.deptype = 'n'
+ WHERE m.deptype = 'e' AND m.refclassid = 'pg_extension'::pg_catalog.regclass
+   AND d.refobjid >= 16384
+   AND d.refclassid <> 'pg_namespace'::pg_catalog.regclass
+   AND NOT EXISTS (SELECT FROM pg_depend AS own
+                    WHERE (own.classid, own.objid, own.deptype) = (d.refclassid, d.refobjid, 'e'))
+}), '0|', "nothing of them is bound in schema $schema");
+	is( $node->safe_psql($database, q{
+SET search_path = pg_catalog;
+SELECT count(*) FROM pg_proc WHERE proname = 'snowflake_convert_statements' AND pronamespace = (SELECT extnamespace FROM pg_extension WHERE extname = 'snowflake')
+}), '1', 'the functions are where the extension is');
+	is($node->safe_psql($database, q{SET search_path = pg_catalog; SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'snowflake%'}),
+		'0', 'and the schema of the script is gone');
+	$node->safe_psql($database, $event_trigger =~ s/(snowflake_convert_new_tables)/$schema.$1/r);
+	is(ran_as($database), '', 'nothing of them has run');
+	$node->safe_psql($database, "SET search_path = pg_catalog; CREATE TABLE attic.a (id serial PRIMARY KEY, CHECK (id > 0)); SELECT $schema.snowflake_convert('attic.a', 'id', true)");
+	is(ran_as($database), '', 'and nothing of them runs');
+  }
+}
+
+# 2. The event trigger: a superuser's ALTER TABLE of somebody else's table, and
+# a reference reached by a column's REFERENCES.
+my $database = new_database("CREATE EXTENSION snowflake; $event_trigger");
+
+$node->safe_psql($database, q{
+CREATE TABLE own (id serial PRIMARY KEY);
+GRANT REFERENCES (id) ON own TO attacker;
+ALTER EVENT TRIGGER snowflakes DISABLE;
+SET ROLE attacker;
+CREATE TABLE attic.t (own integer REFERENCES public.own);
+CREATE INDEX ON attic.t (own) WHERE attic.folded();
+RESET ROLE;
+ALTER EVENT TRIGGER snowflakes ENABLE;
+DELETE FROM note;
+});
+as_role($database, $superuser, 'ALTER TABLE attic.t SET (fillfactor = 90)');
+unlike(ran_as($database), qr/$superuser/, q{a superuser's ALTER TABLE runs no code of the owner's as superuser});
+
+$database = new_database("CREATE EXTENSION snowflake; $event_trigger");
+$node->safe_psql($database, q{
+CREATE SCHEMA house AUTHORIZATION victim;
+GRANT USAGE ON SCHEMA house TO attacker;
+CREATE TABLE own (id serial PRIMARY KEY);
+GRANT REFERENCES ON own TO victim;
+ALTER EVENT TRIGGER snowflakes DISABLE;
+SET ROLE victim;
+CREATE TABLE house.key (id integer PRIMARY KEY REFERENCES public.own);
+GRANT REFERENCES (id) ON house.key TO attacker;
+SET ROLE attacker;
+CREATE TABLE attic.t (key integer REFERENCES house.key);
+CREATE INDEX ON attic.t (key) WHERE attic.folded();
+RESET ROLE;
+GRANT SELECT ON ALL TABLES IN SCHEMA attic TO victim;
+GRANT USAGE ON SCHEMA attic TO victim;
+ALTER EVENT TRIGGER snowflakes ENABLE;
+DELETE FROM note;
+});
+like(as_role($database, 'victim', 'ALTER TABLE house.key SET (fillfactor = 90)'),
+	qr/WARNING:  column "key" of table "attic.t" has not become bigint\nDETAIL:  must be owner of table attic.t/,
+	'what the current user does not own is left alone, with a warning');
+is(ran_as($database), '', 'and its code does not run');
+
+# A superuser's own table that references the attacker's: to check the foreign
+# key, PostgreSQL would plan a query on both.
+$database = new_database("CREATE EXTENSION snowflake; $event_trigger");
+$node->safe_psql($database, q{
+SET ROLE attacker;
+CREATE TABLE attic.key (id serial PRIMARY KEY);
+RESET ROLE;
+ALTER EVENT TRIGGER snowflakes DISABLE;
+CREATE TABLE public.mine (key integer REFERENCES attic.key);
+ALTER EVENT TRIGGER snowflakes ENABLE;
+SET ROLE attacker;
+CREATE INDEX ON attic.key (id) WHERE attic.folded();
+RESET ROLE;
+DELETE FROM note;
+});
+like(as_role($database, $superuser, 'ALTER TABLE public.mine SET (fillfactor = 90)'),
+	qr/would run code of another role/, 'a foreign key is not checked where that runs code of another role');
+is(ran_as($database), '', 'and it does not run');
+$node->safe_psql($database, 'SET ROLE attacker; DROP INDEX attic.key_id_idx');
+is(as_role($database, $superuser, 'ALTER TABLE public.mine SET (fillfactor = 80)'), '', 'without such code');
+is($node->safe_psql($database, q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'mine'::regclass AND attname = 'key'}),
+	'bigint', 'it is, and the column has become bigint');
+
+# A table that is made for somebody else.
+like(as_role($database, $superuser, 'CREATE SCHEMA extra AUTHORIZATION attacker CREATE TABLE t (id serial PRIMARY KEY, CHECK (attic.evil(1)))'),
+	qr/^$/, 'CREATE SCHEMA AUTHORIZATION');
+unlike(ran_as($database), qr/$superuser/, 'runs no code as superuser');
+
+# 3. Conversion: a dry run executes nothing, a run nothing as its caller.
+for my $type ('integer', 'bigint')
+{
+	$database = new_database('CREATE EXTENSION snowflake');
+	$node->safe_psql($database, qq{
+SET ROLE attacker;
+CREATE TABLE attic.a (id $type PRIMARY KEY, CHECK (attic.evil(id)));
+CREATE INDEX ON attic.a (id) WHERE attic.folded();
+CREATE TABLE attic.b (a $type REFERENCES attic.a, CHECK (attic.evil(a)));
+INSERT INTO attic.a VALUES (1);
+INSERT INTO attic.b VALUES (1);
+RESET ROLE;
+DELETE FROM note;
+});
+	is(as_role($database, $superuser, q{SELECT snowflake_convert('attic.a', 'id', true)}),
+		'', "a superuser's dry run ($type)");
+	is(ran_as($database), '', 'runs none of the owner\'s code');
+	is(as_role($database, 'member', q{SELECT snowflake_convert('attic.a', 'id')}),
+		'', "a run by a member of the owner ($type)");
+	unlike(ran_as($database), qr/member/, 'runs none as the caller');
+	$node->safe_psql($database, 'ALTER TABLE attic.a ALTER id DROP DEFAULT; DELETE FROM note') if $type eq 'bigint';
+}
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql($database, q{
+SET ROLE attacker;
+CREATE TABLE attic.a (id serial PRIMARY KEY, CHECK (attic.evil(id)));
+CREATE INDEX ON attic.a (id) WHERE attic.folded();
+INSERT INTO attic.a VALUES (1);
+RESET ROLE;
+DELETE FROM note;
+});
+is(as_role($database, $superuser, q{SELECT snowflake_convert('attic.a', 'id')}), '', q{a superuser's run});
+is(ran_as($database), 'attacker', 'runs it as the owner');
+is($node->safe_psql($database, q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'attic.a'::regclass AND attname = 'id'}),
+	'bigint', 'and does its work');
+
+# What the owner's code sets, and would leave for later, is not left.
+$node->safe_psql($database, q{
+SET ROLE attacker;
+CREATE FUNCTION attic.leaves() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('search_path', 'attic', false);
+    RETURN true;
+END $$;
+CREATE TABLE attic.c (id serial PRIMARY KEY, CHECK (attic.leaves() OR id > 0));
+INSERT INTO attic.c VALUES (1);
+});
+is($node->safe_psql($database, q{SET search_path = public; SELECT count(*) FROM snowflake_convert('attic.c', 'id'); SHOW search_path}),
+	"2\npublic", 'settings are as they were');
+
+# Tables of several owners: named as in the way.
+$node->safe_psql($database, q{
+SET ROLE attacker;
+CREATE TABLE attic.p (id integer) PARTITION BY LIST (id);
+CREATE TABLE attic.key (id serial PRIMARY KEY, CHECK (attic.evil(id)));
+RESET ROLE;
+CREATE TABLE public.p1 PARTITION OF attic.p DEFAULT;
+CREATE TABLE public.mine (key integer REFERENCES attic.key);
+ALTER TABLE attic.p ALTER id TYPE bigint;
+} =~ s/ALTER TABLE attic.p ALTER.*;//r);
+my $refused = as_role($database, $superuser, q{SELECT snowflake_convert('attic.key', 'id')});
+like($refused, qr/foreign key constraint mine_key_fkey of table public.mine: checking it would run code of table attic.key, which belongs to another role/,
+	'a foreign key between owners');
+$refused = as_role($database, $superuser, q{SELECT snowflake_convert('attic.p', 'id')});
+like($refused, qr/table public.p1, which does not belong to attacker as table attic.p does/, 'a partition of another owner');
+
+# Only an owner may.
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql($database, q{CREATE TABLE t (id serial PRIMARY KEY); GRANT ALL ON t TO attacker});
+like(as_role($database, 'attacker', q{SELECT snowflake_convert('t', 'id')}), qr/must be owner of table public.t/, 'the owner alone converts');
+
+# The event trigger runs no one's code of an extension schema not usable.
+$node->safe_psql($database, q{REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE SCHEMA ids; ALTER EXTENSION snowflake SET SCHEMA ids});
+$node->safe_psql($database, $event_trigger =~ s/(snowflake_convert_new_tables)/ids.$1/r);
+like(as_role($database, 'attacker', 'CREATE TABLE attic.t (id serial PRIMARY KEY)'),
+	qr/WARNING:  column "id" of new table "attic.t" has not become a snowflake\nDETAIL:  permission denied for schema ids/,
+	'a role that may not use the extension has its table as written');
+
+# Functions of another extension of this name find our library, and are refused.
+$node->safe_psql($database, q{
+CREATE FUNCTION nextval_of_other(regclass) RETURNS bigint AS '$libdir/snowflake', 'snowflake_nextval' LANGUAGE C;
+CREATE FUNCTION currval_of_other(regclass) RETURNS bigint AS '$libdir/snowflake', 'snowflake_currval' LANGUAGE C;
+});
+for my $function ('nextval_of_other', 'currval_of_other')
+{
+	my (undef, undef, $stderr) = $node->psql($database, "SELECT $function('pg_class')");
+	like($stderr, qr/function $function\(regclass\) is of another extension named "snowflake"/, "$function is refused");
+}
+
+$node->stop;
+done_testing();
