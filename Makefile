@@ -27,7 +27,9 @@ OBJS = \
 	src/node.o \
 	src/partitions.o \
 	src/registry.o \
+	src/registry_check.o \
 	src/remote.o \
+	src/resolve.o \
 	src/shmem.o \
 	src/start.o \
 	src/stats.o \

@@ -79,8 +79,8 @@ refuse_past_fence(TimestampTz fence, TimestampTz now, Latch *lease_worker)
 		SetLatch(lease_worker);
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("snowflake ids cannot be issued because the clock is past what the registry has been promised"),
-			 errdetail("Ids before %s have been promised, and the clock is at %s.",
+			 errmsg("snowflake ids cannot be issued because the clock is past the fence of the lease on the worker id"),
+			 errdetail("The fence is %s, and the clock is at %s.",
 					   fence_text, timestamptz_to_str(now)),
 			 errhint("Check the server's clock. Ids are issued as soon as the lease has been renewed.")));
 }
@@ -97,7 +97,7 @@ refuse_past_lease(int64 tick, TimestampTz ends_at)
 			 errmsg("snowflake ids cannot be issued because they are further ahead of the clock than the lease on the worker id lasts"),
 			 errdetail("The next id is of %s, and the lease lasts until %s.",
 					   tick_text, timestamptz_to_str(ends_at)),
-			 errhint("Ids are issued as the clock comes nearer. A longer \"snowflake.lease_duration\" lets them be further ahead.")));
+			 errhint("Ids are issued as the clock comes nearer. A longer lease_duration of the registry lets them be further ahead.")));
 }
 
 /*

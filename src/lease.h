@@ -23,11 +23,13 @@ typedef struct Lease
 	uint32		timeline;		/* of the WAL that has it; on the page only */
 	int32		datacenter_id;
 	int32		worker_id;		/* LEASE_NONE: there was never one */
-	int64		incarnation;	/* counts the registry's grants */
-	TimestampTz leased_at;		/* by the registry's clock; tells grants apart */
+	int64		incarnation;	/* of the newest grant; chosen by the holder */
+	int64		next_incarnation;	/* of a question that may have been granted
+									 * without an answer; 0: there is none */
+	uint64		position;		/* the registry's WAL position at that grant */
 	int64		ends_us;		/* by clock_boottime_us(); 0: it is over */
 	TimestampTz fence;			/* no id may lie at or beyond */
-	uint64		registry;		/* who granted it; see node_registry_hash() */
+	uint64		registry;		/* who is asked; see node_registry_hash() */
 } Lease;
 
 /* Does a lease still hold, at a time by clock_boottime_us()? */

@@ -52,8 +52,8 @@
 /* The contents lie on disk and in WAL: their layout must not change. */
 StaticAssertDecl(sizeof(Layout) == 32 &&
 				 offsetof(MarkContents, lease) == 64 &&
-				 sizeof(Lease) == 128 &&
-				 offsetof(MarkContents, entries) == 192 &&
+				 sizeof(Lease) == 136 &&
+				 offsetof(MarkContents, entries) == 200 &&
 				 sizeof(MarkEntry) == 24,
 				 "the contents of the mark's page have a fixed layout");
 StaticAssertDecl(sizeof(MarkContents) + MAXALIGN(SizeOfPageHeaderData) <= 1024,
@@ -260,8 +260,9 @@ lock_page(int lock_mode)
 }
 
 /*
- * Reads the page; false if there is none, or one that was made but not logged
- * before a crash: it has no entry.  ERROR XX001 or 0A000 if it cannot
+ * Reads the page; false if it has no entry: there is no page, or one that was
+ * made but not logged before a crash, or that has only what was asked of a
+ * registry, as its lease.  ERROR XX001 or 0A000 if it cannot
  * be used, or PostgreSQL's own error.
  */
 bool
@@ -276,6 +277,7 @@ mark_read(MarkContents *contents)
 	Assert(!RecoveryInProgress());
 
 	memset(contents, 0, sizeof(*contents));
+	contents->lease.worker_id = LEASE_NONE;
 	error_context_stack = &errcallback;
 	if (has_page())
 	{
@@ -422,13 +424,11 @@ publish(const NodeState *state, const MarkEntry *entry)
 }
 
 /*
- * Enters the node's mark and the lease into the page's contents: "mark", or
- * as far towards it as the lease allows.  The entry must not be behind what
- * is published.
+ * Enters the node's mark: "mark", or as far towards it as the lease allows.
+ * The entry must not be behind what is published.
  */
 static void
-set_mark(MarkContents *contents, MarkEntry *entry, const NodeState *state,
-		 int64 mark, int64 lead_us)
+set_mark(MarkEntry *entry, const NodeState *state, int64 mark, int64 lead_us)
 {
 	mark = Min(mark, state->reach);
 	if (mark < state->mark)
@@ -441,8 +441,6 @@ set_mark(MarkContents *contents, MarkEntry *entry, const NodeState *state,
 		entry->mark = mark;
 		entry->lead_us = lead_us;
 	}
-	contents->lease = state->lease;
-	contents->lease.timeline = GetWALInsertionTimeLine();
 }
 
 /*
@@ -466,7 +464,8 @@ adopt(MarkContents *contents, int64 floor)
  * Moves the node's mark past a tick, to "mark" or as far towards it as the
  * lease allows; it was put ahead of an id by lead_us.  If a mark past the tick
  * is on the page already, nothing is written.  Makes the lease durable in the
- * same record.  With MARK_KEEP for "past" that is all: the mark stays.
+ * same record.  With MARK_KEEP for "past" that is all: the mark stays, and there
+ * need not be a worker id yet.
  *
  * Costs one flush of WAL at most.  False if the lease does not let the mark
  * move past the tick.  The caller reads the mark again: the node may have
@@ -481,7 +480,7 @@ mark_move(int64 past, int64 mark, int64 lead_us)
 	};
 	MarkContents contents;
 	NodeState	state;
-	MarkEntry  *entry;
+	MarkEntry  *entry = NULL;	/* without a worker id there is none */
 	Buffer		buffer;
 	XLogRecPtr	lsn;
 
@@ -499,15 +498,17 @@ mark_move(int64 past, int64 mark, int64 lead_us)
 	 * overwrites a newer one.
 	 */
 	read_node_state(&state);
-	if (state.worker_id == LEASE_NONE || state.reach <= past)
+	if (past != MARK_KEEP &&
+		(state.worker_id == LEASE_NONE || state.reach <= past))
 	{
 		UnlockReleaseBuffer(buffer);
 		return false;
 	}
 
 	adopt(&contents, state.floor);
-	entry = find_or_add_entry(&contents, state.datacenter_id,
-							  state.worker_id);
+	if (state.worker_id != LEASE_NONE)
+		entry = find_or_add_entry(&contents, state.datacenter_id,
+								  state.worker_id);
 
 	/*
 	 * The LSN of a file copied from another cluster may be beyond our WAL;
@@ -516,13 +517,17 @@ mark_move(int64 past, int64 mark, int64 lead_us)
 	if (past == MARK_KEEP || entry->mark <= past ||
 		lsn > GetXLogInsertRecPtr())
 	{
-		set_mark(&contents, entry, &state, mark, lead_us);
+		if (entry != NULL)
+			set_mark(entry, &state, mark, lead_us);
+		contents.lease = state.lease;
+		contents.lease.timeline = GetWALInsertionTimeLine();
 		lsn = log_page(buffer, &contents);
 	}
 	else
 		UnlockReleaseBuffer(buffer);
 
 	XLogFlush(lsn);
-	publish(&state, entry);
+	if (entry != NULL)
+		publish(&state, entry);
 	return true;
 }

@@ -129,21 +129,14 @@ define_registry_parameters(void)
 							   &node_registry,
 							   "",
 							   context, GUC_SUPERUSER_ONLY,
-							   NULL, NULL, NULL);
-	DefineCustomIntVariable("snowflake.lease_duration",
-							"Sets how long a leased worker id holds without renewal.",
-							NULL,
-							&registry_lease_duration_s,
-							600, 1, 24 * 60 * 60,
-							context, GUC_UNIT_S,
-							NULL, NULL, NULL);
+							   registry_check_conninfo, NULL, NULL);
 	DefineCustomStringVariable("snowflake.registry_name",
 							   "Sets a name of this server for the registry.",
 							   "One whose name is the same gets the worker id of the last, once that is free.",
 							   &registry_name,
 							   "",
-							   context, 0,
-							   NULL, NULL, NULL);
+							   PGC_SIGHUP, 0,
+							   registry_check_name, NULL, NULL);
 }
 
 /* How ids are issued. */

@@ -9,37 +9,41 @@
 
 #include "lease.h"
 #include "remote.h"
+#include "utils/guc.h"
 
-/* This server's lease as the registry has it, or last had it. */
-typedef struct RegistryLease
-{
-	Lease		lease;
-	bool		has_begins_at;	/* claimed, but not renewed yet: */
-	TimestampTz begins_at;		/* the last holder's fence */
-	int			unanswered;		/* asked since, and perhaps granted */
-} RegistryLease;
+#define REGISTRY_CODE_SIZE 32
 
-/* What came of a request. */
-typedef enum RegistryAnswer
+/* What came of a claim. */
+typedef enum RegistryOutcome
 {
-	REGISTRY_NONE,				/* no answer, or none that helps */
+	REGISTRY_NO_ANSWER,			/* or none that helps; it may be granted */
 	REGISTRY_REFUSED,			/* there is no worker id for this server */
 	REGISTRY_GRANTED
+} RegistryOutcome;
+
+typedef struct RegistryAnswer
+{
+	RegistryOutcome outcome;
+	Lease		lease;			/* that was granted */
+	TimestampTz begins_at;		/* no earlier holder has an id at or beyond */
+	int64		duration_us;	/* how long the registry keeps it */
+	TimestampTz registry_clock;
+	char		code[REGISTRY_CODE_SIZE];	/* why it was refused: "taken" ... */
+	char		reason[REMOTE_REASON_SIZE]; /* the same in a sentence */
 } RegistryAnswer;
 
-/* parameters, registered by module.c */
-extern int	registry_lease_duration_s;
+/* parameter, registered by module.c */
 extern char *registry_name;
 
+extern bool registry_check_conninfo(char **newval, void **extra,
+									GucSource source);
+extern bool registry_check_name(char **newval, void **extra,
+								GucSource source);
 extern void registry_configure(void);
-extern int64 registry_lease_duration_us(void);
 
-extern char *registry_find(Remote *remote);
-extern RegistryAnswer registry_claim(Remote *remote, const char *schema,
-									 RegistryLease *ours, bool is_held);
-extern RegistryAnswer registry_renew(Remote *remote, const char *schema,
-									 RegistryLease *ours);
-extern bool registry_release(Remote *remote, const char *schema,
-							 const Lease *lease, TimestampTz end);
+extern void registry_claim(Remote *remote, const Lease *previous, bool is_held,
+						   RegistryAnswer *answer);
+extern bool registry_release(Remote *remote, const Lease *lease,
+							 TimestampTz end);
 
 #endif							/* SNOWFLAKE_REGISTRY_H */

@@ -1,26 +1,33 @@
 /*
  * remote.c
- *	  Questions to another PostgreSQL, from a background worker.
+ *	  Questions to another PostgreSQL.
  *
  * By libpq, whose sockets are waited for together with our latch: so a server
- * that does not answer holds up neither a shutdown nor anything else.  Only a
- * host name's address is looked up without such care, as libpq does it.
- * What the other server answers is asked for in binary form.
+ * that does not answer holds up neither a shutdown nor anything else.  Host
+ * names are resolved here, because libpq would block, and because each of a
+ * name's addresses is to have its share of the time.  What the other server
+ * answers is asked for in binary form.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type_d.h"
 #include "clock.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "postmaster/interrupt.h"
 #include "remote.h"
+#include "resolve.h"
+#include "storage/fd.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* How long one of several hosts may take before the next one is tried. */
-#define HOST_PATIENCE_US INT64CONST(3000000)
+/* How long one of several addresses may take before the next one is tried. */
+#define ADDRESS_TIMEOUT_US INT64CONST(3000000)
+
+/* How often to look whether a name has been resolved. */
+#define LOOKUP_INTERVAL_MS 10L
 
 /* More than a connection string has, with what is added to it. */
 #define OPTIONS_MAX 128
@@ -109,9 +116,45 @@ count_hosts(const PQconninfoOption *options)
 }
 
 /*
- * Waits until the socket is ready, or one of the things has happened that end
- * a conversation: false then.
+ * Waits for one of the events, for timeout_ms at most (-1: until the deadline).
+ * False if one of the things has happened that end a conversation.
  */
+static bool
+wait_for(Remote *remote, int events, int64 deadline_us, long timeout_ms,
+		 int *happened)
+{
+	int64		left_us = deadline_us - clock_boottime_us();
+	long		left_ms = (long) (left_us / 1000 + 1);
+	bool		has_socket = (events & WL_SOCKET_MASK) != 0;
+
+	if (left_us <= 0)
+	{
+		remote->is_out_of_time = true;
+		remote_set_reason(remote, "no answer in time");
+		return false;
+	}
+	*happened = WaitLatchOrSocket(MyLatch,
+								  WL_LATCH_SET | WL_TIMEOUT |
+								  WL_EXIT_ON_PM_DEATH | events,
+								  has_socket ? PQsocket(remote->connection) :
+								  PGINVALID_SOCKET,
+								  timeout_ms < 0 ? left_ms :
+								  Min(left_ms, timeout_ms),
+								  clock_wait_event(WAIT_FOR_REGISTRY));
+	if (*happened & WL_LATCH_SET)
+	{
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (ShutdownRequestPending && !remote->is_urgent)
+	{
+		remote_set_reason(remote, "this process is to end");
+		return false;
+	}
+	return true;
+}
+
+/* Waits until the socket is ready; else as wait_for(). */
 static bool
 wait_for_socket(Remote *remote, int events, int64 deadline_us)
 {
@@ -119,39 +162,29 @@ wait_for_socket(Remote *remote, int events, int64 deadline_us)
 
 	do
 	{
-		int64		left_us = deadline_us - clock_boottime_us();
-
-		if (left_us <= 0)
-		{
-			remote->is_out_of_time = true;
-			strlcpy(remote->reason, "no answer in time",
-					REMOTE_REASON_SIZE);
+		if (!wait_for(remote, events, deadline_us, -1, &happened))
 			return false;
-		}
-		happened = WaitLatchOrSocket(MyLatch,
-									 WL_LATCH_SET | WL_TIMEOUT |
-									 WL_EXIT_ON_PM_DEATH | events,
-									 PQsocket(remote->connection),
-									 (long) (left_us / 1000 + 1),
-									 clock_wait_event(WAIT_FOR_REGISTRY));
-		if (happened & WL_LATCH_SET)
-		{
-			ResetLatch(MyLatch);
-			CHECK_FOR_INTERRUPTS();
-		}
-		if (ShutdownRequestPending && !remote->is_urgent)
-		{
-			strlcpy(remote->reason, "this process is to end",
-					REMOTE_REASON_SIZE);
-			return false;
-		}
 	} while ((happened & events) == 0);
 	return true;
 }
 
-/* Keeps what libpq says of a failure. */
-static void
-keep_reason(Remote *remote, const char *message)
+/* Waits until a name has been resolved; else as wait_for(). */
+static bool
+wait_for_lookup(Remote *remote, const Lookup *lookup, int64 deadline_us)
+{
+	int			happened;
+
+	while (!resolve_is_done(lookup))
+	{
+		if (!wait_for(remote, 0, deadline_us, LOOKUP_INTERVAL_MS, &happened))
+			return false;
+	}
+	return true;
+}
+
+/* Sets why something has failed, without the newline that libpq ends with. */
+void
+remote_set_reason(Remote *remote, const char *message)
 {
 	char	   *text = pchomp(message);
 
@@ -177,13 +210,21 @@ heed_notice(void *arg, const PGresult *notice)
 		strcmp(severity, "WARNING") != 0)
 		return;
 	remote->is_warned = true;
-	strlcpy(remote->reason, message, REMOTE_REASON_SIZE);
+	remote_set_reason(remote, message);
 }
 
-/* Connects to the one of the hosts that has this number. */
+/* Where to connect to: one of a connection string's hosts, at one address. */
+typedef struct Target
+{
+	char	   *host;			/* as given; NULL: libpq's default */
+	char	   *address;		/* NULL: it is a socket, or libpq's to find */
+	char	   *port;			/* NULL: libpq's default */
+} Target;
+
+/* Connects to a target. */
 static bool
-connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
-				int64 deadline_us)
+connect_to_target(Remote *remote, const PQconninfoOption *options,
+				  const Target *target, int64 deadline_us)
 {
 	const char *keywords[OPTIONS_MAX];
 	const char *values[OPTIONS_MAX];
@@ -195,23 +236,34 @@ connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
 	values[count++] = "snowflake";
 	keywords[count] = "target_session_attrs";
 	values[count++] = "read-write";
-	for (; options->keyword != NULL && count < OPTIONS_MAX - 1; options++)
+	for (; options->keyword != NULL && count < OPTIONS_MAX - 4; options++)
 	{
-		if (options->val == NULL)
+		if (options->val == NULL || is_list_of_hosts(options->keyword))
 			continue;
 		keywords[count] = options->keyword;
-		values[count++] = is_list_of_hosts(options->keyword) && number >= 0 ?
-			element_of_list(options->val, number) : options->val;
+		values[count++] = options->val;
 	}
+	keywords[count] = "host";
+	values[count++] = target->host;
+	keywords[count] = "hostaddr";
+	values[count++] = target->address;
+	keywords[count] = "port";
+	values[count++] = target->port;
 	keywords[count] = NULL;
 	values[count] = NULL;
 
 	remote_close(remote);
 	remote->is_out_of_time = false;
+	if (!AcquireExternalFD())
+	{
+		remote_set_reason(remote, "too many files are open in this process");
+		return false;
+	}
 	remote->connection = PQconnectStartParams(keywords, values, 0);
 	if (remote->connection == NULL)
 	{
-		keep_reason(remote, "out of memory");
+		ReleaseExternalFD();
+		remote_set_reason(remote, "out of memory");
 		return false;
 	}
 	(void) PQsetNoticeReceiver(remote->connection, heed_notice, remote);
@@ -226,36 +278,184 @@ connect_to_host(Remote *remote, const PQconninfoOption *options, int number,
 		status = PQconnectPoll(remote->connection);
 	}
 	if (PQstatus(remote->connection) == CONNECTION_OK)
-	{
-		/* that of another host, which failed, does not count */
-		remote->reason[0] = '\0';
 		return true;
-	}
-	keep_reason(remote, PQerrorMessage(remote->connection));
+	remote_set_reason(remote, PQerrorMessage(remote->connection));
 	return false;
 }
 
 /*
- * Until when to try a host, if so many are left with it.  Should it be silent,
- * there has to be time for the others, and to ask one of them: in a short
- * lease, too, or when the server stops.
+ * Until when to try a target, if so many are left with it.  Should it be
+ * silent, there has to be time for the others, and to ask one of them: in a
+ * short lease, too, or when the server stops.
  */
 static int64
-deadline_of_host(const Remote *remote, int hosts_left)
+deadline_of_target(const Remote *remote, int targets_left)
 {
 	int64		now_us = clock_boottime_us();
-	int64		share_us = (remote->deadline_us - now_us) / (hosts_left + 1);
+	int64		share_us = (remote->deadline_us - now_us) / (targets_left + 1);
 
-	if (hosts_left == 1)
+	if (targets_left <= 1)
 		return remote->deadline_us;
-	return now_us + Min(share_us, HOST_PATIENCE_US);
+	return now_us + Min(share_us, ADDRESS_TIMEOUT_US);
+}
+
+/* The value of an option that is a list, or NULL. */
+static const char *
+list_option(const PQconninfoOption *options, const char *keyword)
+{
+	for (; options->keyword != NULL; options++)
+	{
+		if (strcmp(options->keyword, keyword) == 0)
+			return options->val;
+	}
+	return NULL;
+}
+
+static char *
+element_or_null(const char *list, int number)
+{
+	return count_of_list(list) == 0 ? NULL : element_of_list(list, number);
+}
+
+/* Is it a name to be resolved, rather than a socket's directory? */
+static bool
+is_name(const char *host)
+{
+	return host != NULL && *host != '\0' && *host != '/' && *host != '@';
+}
+
+static List *
+add_target(List *targets, char *host, char *address, char *port)
+{
+	Target	   *target = palloc(sizeof(Target));
+
+	target->host = host;
+	target->address = address;
+	target->port = port;
+	return lappend(targets, target);
+}
+
+/* Notes why a host cannot be used: each host's reason is told. */
+static void
+add_reason(StringInfo reasons, const char *host, const char *address,
+		   const char *reason)
+{
+	if (reasons->len > 0)
+		appendStringInfoChar(reasons, '\n');
+
+	/* libpq names the host in what it says of connecting */
+	if (host == NULL || strstr(reason, host) != NULL ||
+		(address != NULL && strstr(reason, address) != NULL))
+		appendStringInfoString(reasons, reason);
+	else
+		appendStringInfo(reasons, "%s: %s", host, reason);
 }
 
 /*
- * Connects to the first of the hosts that takes it.  Each has its own time:
- * one that is silent does not keep us from the next.  False, and a reason, if
- * there is none.
+ * The targets of a connection string.  All names are resolved at once; what
+ * is not resolved in half of the time is left out.
  */
+static List *
+find_targets(Remote *remote, const PQconninfoOption *options, int hosts,
+			 StringInfo reasons)
+{
+	const char *names = list_option(options, "host");
+	const char *addresses = list_option(options, "hostaddr");
+	const char *ports = list_option(options, "port");
+	Lookup	  **lookups = palloc0(sizeof(Lookup *) * hosts);
+	char	  **hosts_given = palloc(sizeof(char *) * hosts);
+	int64		now_us = clock_boottime_us();
+	int64		deadline_us = now_us + (remote->deadline_us - now_us) / 2;
+	List	   *targets = NIL;
+
+	for (int i = 0; i < hosts; i++)
+	{
+		hosts_given[i] = element_or_null(names, i);
+		if (count_of_list(addresses) == 0 && is_name(hosts_given[i]))
+			lookups[i] = resolve_begin(hosts_given[i]);
+	}
+	for (int i = 0; i < hosts; i++)
+	{
+		char	   *host = hosts_given[i];
+		char	   *port = element_or_null(ports, i);
+		char	   *error = NULL;
+		List	   *found;
+		ListCell   *cell;
+
+		if (lookups[i] == NULL)
+		{
+			targets = add_target(targets, host, element_or_null(addresses, i),
+								 port);
+			continue;
+		}
+		if (!wait_for_lookup(remote, lookups[i], deadline_us))
+		{
+			add_reason(reasons, host, NULL,
+					   psprintf("could not translate host name \"%s\" to address: %s",
+								host, remote->reason));
+			continue;
+		}
+		found = resolve_end(lookups[i], &error);
+		if (found == NIL)
+			add_reason(reasons, host, NULL,
+					   psprintf("could not translate host name \"%s\" to address: %s",
+								host, error));
+		foreach(cell, found)
+			targets = add_target(targets, host, lfirst(cell), port);
+
+		/* the same host on another port has had the same lookup */
+		for (int j = i + 1; j < hosts; j++)
+		{
+			if (lookups[j] == lookups[i])
+				lookups[j] = resolve_begin(host);
+		}
+	}
+	return targets;
+}
+
+/*
+ * Connects to the first of the targets that takes it.  Each has its own time:
+ * one that is silent does not keep us from the next.  False, and each host's
+ * reason, if there is none.
+ */
+static bool
+connect_to_any(Remote *remote, const PQconninfoOption *options)
+{
+	StringInfoData reasons;
+	int			hosts = count_hosts(options);
+	List	   *targets;
+	bool		is_any_late = false;
+
+	initStringInfo(&reasons);
+	if (hosts == 0)
+	{
+		remote_set_reason(remote, "the numbers of hosts, addresses and ports do not match");
+		return false;
+	}
+	targets = find_targets(remote, options, hosts, &reasons);
+	is_any_late = remote->is_out_of_time;
+	for (int i = 0; i < list_length(targets); i++)
+	{
+		const Target *target = list_nth(targets, i);
+
+		if (connect_to_target(remote, options, target,
+							  deadline_of_target(remote,
+												 list_length(targets) - i)))
+		{
+			/* those of others, which failed, do not count */
+			remote->reason[0] = '\0';
+			remote->is_out_of_time = false;
+			return true;
+		}
+		is_any_late |= remote->is_out_of_time;
+		add_reason(&reasons, target->host, target->address, remote->reason);
+	}
+	remote->is_out_of_time = is_any_late;
+	remote_set_reason(remote, reasons.data);
+	return false;
+}
+
+/* Connects by a connection string; see connect_to_any(). */
 bool
 remote_connect(Remote *remote, const char *conninfo)
 {
@@ -267,20 +467,10 @@ remote_connect(Remote *remote, const char *conninfo)
 	bool		is_connected = false;
 
 	if (options == NULL)
-		keep_reason(remote, "out of memory");
+		remote_set_reason(remote, "out of memory");
 	else
-	{
-		int			hosts = count_hosts(options);
-
-		if (hosts == 0)
-			is_connected = connect_to_host(remote, options, -1,
-										   remote->deadline_us);
-		for (int i = 0; i < hosts && !is_connected; i++)
-			is_connected = connect_to_host(remote, options, i,
-										   deadline_of_host(remote,
-															hosts - i));
-		PQconninfoFree(options);
-	}
+		is_connected = connect_to_any(remote, options);
+	PQconninfoFree(options);
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(context);
 	return is_connected;
@@ -303,7 +493,7 @@ remote_query(Remote *remote, const char *sql,
 						   arguments->types, arguments->values,
 						   arguments->lengths, arguments->formats, 1))
 	{
-		keep_reason(remote, PQerrorMessage(connection));
+		remote_set_reason(remote, PQerrorMessage(connection));
 		return NULL;
 	}
 
@@ -317,7 +507,7 @@ remote_query(Remote *remote, const char *sql,
 				!PQconsumeInput(connection))
 			{
 				if (PQstatus(connection) == CONNECTION_BAD)
-					keep_reason(remote, PQerrorMessage(connection));
+					remote_set_reason(remote, PQerrorMessage(connection));
 				PQclear(result);
 				return NULL;
 			}
@@ -333,7 +523,7 @@ remote_query(Remote *remote, const char *sql,
 	if (clock_boottime_us() > remote->deadline_us)
 	{
 		remote->is_out_of_time = true;
-		keep_reason(remote, "no answer in time");
+		remote_set_reason(remote, "no answer in time");
 		PQclear(result);
 		return NULL;
 	}
@@ -343,7 +533,7 @@ remote_query(Remote *remote, const char *sql,
 												 PG_DIAG_MESSAGE_PRIMARY);
 
 		remote->is_refused = message != NULL;
-		keep_reason(remote, message != NULL ? message :
+		remote_set_reason(remote, message != NULL ? message :
 					PQerrorMessage(connection));
 		PQclear(result);
 		return NULL;
@@ -357,20 +547,46 @@ remote_query(Remote *remote, const char *sql,
 	return result;
 }
 
+/*
+ * Calls a function by the names of its arguments, and returns a row of these
+ * columns; else as remote_query().
+ */
+PGresult *
+remote_call(Remote *remote, const char *columns, const char *function,
+			const RemoteArguments *arguments)
+{
+	StringInfoData sql;
+	PGresult   *result;
+
+	initStringInfo(&sql);
+	appendStringInfo(&sql, "SELECT %s FROM %s(", columns, function);
+	for (int i = 0; i < arguments->count; i++)
+		appendStringInfo(&sql, "%s%s => $%d", i > 0 ? ", " : "",
+						 arguments->names[i], i + 1);
+	appendStringInfoChar(&sql, ')');
+	result = remote_query(remote, sql.data, arguments);
+	pfree(sql.data);
+	return result;
+}
+
 void
 remote_close(Remote *remote)
 {
+	if (remote->connection == NULL)
+		return;
 	PQfinish(remote->connection);
 	remote->connection = NULL;
+	ReleaseExternalFD();
 }
 
 /* Makes room for one more, which is NULL. */
 void
-remote_add_null(RemoteArguments *arguments, Oid type)
+remote_add_null(RemoteArguments *arguments, const char *name, Oid type)
 {
 	int			i = arguments->count++;
 
 	Assert(i < REMOTE_ARGUMENTS_MAX);
+	arguments->names[i] = name;
 	arguments->types[i] = type;
 	arguments->values[i] = NULL;
 	arguments->lengths[i] = 0;
@@ -378,39 +594,56 @@ remote_add_null(RemoteArguments *arguments, Oid type)
 }
 
 void
-remote_add_text(RemoteArguments *arguments, Oid type, const char *text)
+remote_add_text(RemoteArguments *arguments, const char *name, Oid type,
+				const char *text)
 {
 	int			i = arguments->count;
 
-	remote_add_null(arguments, type);
+	remote_add_null(arguments, name, type);
 	strlcpy(arguments->buffers[i], text, REMOTE_ARGUMENT_SIZE);
 	arguments->values[i] = arguments->buffers[i];
 }
 
 void
-remote_add_number(RemoteArguments *arguments, Oid type, int64 number)
+remote_add_number(RemoteArguments *arguments, const char *name, Oid type,
+				  int64 number)
 {
 	char		text[32];
 
 	snprintf(text, sizeof(text), INT64_FORMAT, number);
-	remote_add_text(arguments, type, text);
+	remote_add_text(arguments, name, type, text);
 }
 
-/* In binary form, which no setting has a say in. */
-void
-remote_add_instant(RemoteArguments *arguments, TimestampTz instant)
+/* Eight bytes in binary form, which no setting has a say in. */
+static void
+add_bytes(RemoteArguments *arguments, const char *name, Oid type, uint64 value)
 {
 	int			i = arguments->count;
-	uint64		bytes = pg_hton64((uint64) instant);
+	uint64		bytes = pg_hton64(value);
 
-	remote_add_null(arguments, TIMESTAMPTZOID);
+	remote_add_null(arguments, name, type);
 	memcpy(arguments->buffers[i], &bytes, sizeof(bytes));
 	arguments->values[i] = arguments->buffers[i];
 	arguments->lengths[i] = sizeof(bytes);
 	arguments->formats[i] = 1;
 }
 
-/* An integer, a bigint, a timestamptz or a boolean of the first row. */
+void
+remote_add_instant(RemoteArguments *arguments, const char *name,
+				   TimestampTz instant)
+{
+	add_bytes(arguments, name, TIMESTAMPTZOID, (uint64) instant);
+}
+
+/* A position in WAL. */
+void
+remote_add_position(RemoteArguments *arguments, const char *name,
+					uint64 position)
+{
+	add_bytes(arguments, name, PG_LSNOID, position);
+}
+
+/* An integer, a bigint, a timestamptz, a pg_lsn or a boolean of the first row. */
 int64
 remote_get_number(const PGresult *result, int column)
 {

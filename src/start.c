@@ -140,7 +140,9 @@ find_start(const MarkContents *contents, bool exists, int worker_id)
 										worker_id);
 	bool		is_foreign = exists && mark_is_foreign(contents);
 
-	if (exists && !layout_equal(node_layout(), &contents->layout))
+	/* a page without entries may have a floor */
+	if (contents->magic != 0 &&
+		!layout_equal(node_layout(), &contents->layout))
 	{
 		start.floor = first_tick_of_changed_layout(contents);
 		entry = NULL;
@@ -183,14 +185,20 @@ begin_at(int64 tick, int64 lead_us, bool is_fence)
 /*
  * Takes over the page's lease.  If it still holds and is this server's, the
  * server resumes it.  Else the lease is over, and a claim names it as the
- * previous one.
+ * previous one.  A question without an answer is this server's to ask again
+ * only if it was this server's, and for the same registry.
  */
 static void
-inherit_lease(const MarkContents *contents, Lease *lease)
+inherit_lease(const Lease *logged, Lease *lease)
 {
-	if (!lease_is_usable(&contents->lease, node_layout(), node_datacenter_id))
+	bool		is_own = strcmp(logged->holder, host_holder) == 0 &&
+		logged->registry == node_registry_hash();
+
+	if (lease_is_usable(logged, node_layout(), node_datacenter_id))
+		*lease = *logged;
+	lease->next_incarnation = is_own ? logged->next_incarnation : 0;
+	if (lease->worker_id == LEASE_NONE)
 		return;
-	*lease = contents->lease;
 	if (!lease_can_resume(lease, host_holder, GetWALInsertionTimeLine(),
 						  node_intended_worker_id(), node_registry_hash(),
 						  clock_boottime_us()))
@@ -231,8 +239,8 @@ start_begin(void)
 		return;
 
 	exists = mark_read(&contents);
-	if (node_is_leased() && exists)
-		inherit_lease(&contents, &lease);
+	if (node_is_leased())
+		inherit_lease(&contents.lease, &lease);
 	start = find_start(&contents, exists,
 					   node_is_leased() ? lease.worker_id :
 					   node_intended_worker_id());
@@ -269,21 +277,23 @@ set_lease(const Lease *lease)
 			LEASE_REASON_SIZE);
 }
 
-/* Takes a lease that has been renewed, and makes it durable. */
+/*
+ * Takes a lease that has been renewed.  The caller makes this durable, as for
+ * the next two.
+ */
 void
 start_renewed_lease(const Lease *lease)
 {
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	set_lease(lease);
 	LWLockRelease(&shared->lock);
-	(void) mark_move(MARK_KEEP, 0, 0);
 }
 
 /*
- * Takes a lease on a worker id that another holder may have had until now,
- * and makes it durable.  That holder's ids are before begins_at.  Here ids
- * begin at a tick that no id was issued in: sessions with the old worker id
- * stay before that tick, sessions with the new one at or after it.
+ * Takes a lease on a worker id that another holder may have had until now.
+ * That holder's ids are before begins_at.  Here ids begin at a tick that no id
+ * was issued in: sessions with the old worker id stay before that tick,
+ * sessions with the new one at or after it.
  */
 void
 start_new_lease(const Lease *lease, TimestampTz begins_at)
@@ -306,28 +316,25 @@ start_new_lease(const Lease *lease, TimestampTz begins_at)
 	else
 		begin_at(start.tick, start.lead_us, false);
 	LWLockRelease(&shared->lock);
-	(void) mark_move(MARK_KEEP, 0, 0);
 }
 
 /*
- * Ends the lease, which is copied to "lease", and lets the generators go on at
- * the mark: the ticks before it are closed, so no more ids are issued under
- * this lease.  If it is given up, the fence
- * comes down to the mark, as the registry will be told.  The caller makes
- * this durable.  Returns the instant that no id under the lease has reached.
+ * Ends the lease, and lets the generators go on at the mark: the ticks before
+ * it are closed, so no more ids are issued under this lease.  If it is given
+ * up, the fence comes down to the mark, as the registry will be told.  Returns
+ * the instant that no id under the lease has reached.
  */
 TimestampTz
-start_end_lease(Lease *lease, bool is_given_up)
+start_end_lease(bool is_given_up)
 {
 	TimestampTz end;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->node_generation++;
-	*lease = shared->lease;
 	end = layout_tick_start(node_layout(), shmem_mark());
 	shared->lease.ends_us = 0;
 	if (is_given_up)
-		shared->lease.fence = Min(lease->fence, end);
+		shared->lease.fence = Min(shared->lease.fence, end);
 	begin_at(shmem_mark(), shared->mark_lead_us, false);
 	LWLockRelease(&shared->lock);
 	return end;

@@ -14,6 +14,6 @@ extern void start_begin(void);
 
 extern void start_renewed_lease(const Lease *lease);
 extern void start_new_lease(const Lease *lease, TimestampTz begins_at);
-extern TimestampTz start_end_lease(Lease *lease, bool is_given_up);
+extern TimestampTz start_end_lease(bool is_given_up);
 
 #endif							/* SNOWFLAKE_START_H */

@@ -1,0 +1,176 @@
+/*
+ * registry_check.c
+ *	  snowflake_registry_check(): tries a registry before a server depends on it.
+ */
+#include "postgres.h"
+
+#include "clock.h"
+#include "compat.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "layout.h"
+#include "miscadmin.h"
+#include "node.h"
+#include "remote.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+PG_FUNCTION_INFO_V1(snowflake_registry_check);
+
+/* How long all of it may take. */
+#define CHECK_US INT64CONST(10000000)
+
+/* Adds a sentence to the result. */
+static void
+tell(ReturnSetInfo *result, const char *sentence)
+{
+	Datum		value = CStringGetTextDatum(sentence);
+	bool		is_null = false;
+
+	tuplestore_putvalues(result->setResult, result->setDesc, &value, &is_null);
+}
+
+/* Does the database have the registry's functions, and may this role call them? */
+static bool
+check_rights(Remote *remote, ReturnSetInfo *result)
+{
+	static const RemoteArguments none = {0};
+	PGresult   *answer =
+		remote_query(remote,
+					 "SELECT s.oid IS NOT NULL,"
+					 " coalesce(has_schema_privilege(s.oid, 'USAGE'), false)"
+					 " AND (SELECT count(*) = 3 AND bool_and(has_function_privilege(p.oid, 'EXECUTE'))"
+					 "        FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = s.oid"
+					 "         AND p.proname IN ('claim', 'release', 'constants')),"
+					 " current_user::text"
+					 " FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_namespace AS s"
+					 " ON s.nspname = 'snowflake_registry'",
+					 &none);
+	bool		is_there;
+	bool		is_allowed;
+
+	if (answer == NULL)
+	{
+		tell(result, psprintf("The database does not answer: %s.", remote->reason));
+		return false;
+	}
+	is_there = remote_get_number(answer, 0) != 0;
+	is_allowed = remote_get_number(answer, 1) != 0;
+	if (!is_there)
+		tell(result, "The database is no registry: it has no extension snowflake_registry.");
+	else if (!is_allowed)
+		tell(result, psprintf("Role \"%s\" may not claim a worker id: call snowflake_registry.allow('%s') there.",
+							  PQgetvalue(answer, 0, 2), PQgetvalue(answer, 0, 2)));
+	else
+		tell(result, psprintf("Role \"%s\" may claim and release worker ids.",
+							  PQgetvalue(answer, 0, 2)));
+	PQclear(answer);
+	return is_there && is_allowed;
+}
+
+/* How this server's clock and that of the registry differ. */
+static void
+check_clock(ReturnSetInfo *result, TimestampTz registry_clock,
+			TimestampTz before, TimestampTz after, int64 largest_lead_us)
+{
+	int64		difference_us = before + (after - before) / 2 - registry_clock;
+	double		difference_ms = (double) difference_us / 1000;
+
+	if (difference_us > largest_lead_us)
+		tell(result, psprintf("The clock is %.0f ms ahead of the registry's, more than its largest_lead of %.0f ms: correct the clock.",
+							  difference_ms, (double) largest_lead_us / 1000));
+	else
+		tell(result, psprintf("The clock is %.0f ms %s the registry's, measured within %.0f ms; up to %.0f ms ahead are allowed for.",
+							  Abs(difference_ms), difference_us < 0 ? "behind" : "ahead of",
+							  (double) (after - before) / 2000,
+							  (double) largest_lead_us / 1000));
+}
+
+/* The fleet's constants, against this server's. */
+static void
+check_constants(Remote *remote, ReturnSetInfo *result)
+{
+	static const RemoteArguments none = {0};
+	const Layout *layout = node_layout();
+	char		layout_text[LAYOUT_TEXT_SIZE];
+	TimestampTz before = GetCurrentTimestamp();
+	PGresult   *answer =
+		remote_query(remote,
+					 "SELECT layout, epoch, lease_duration_us, largest_lead_us, clock"
+					 " FROM snowflake_registry.constants()",
+					 &none);
+	TimestampTz after = GetCurrentTimestamp();
+
+	if (answer == NULL)
+	{
+		tell(result, psprintf("The registry cannot be used: %s.", remote->reason));
+		return;
+	}
+	if (remote_is_null(answer, 0))
+	{
+		tell(result, "The registry has no constants yet: call snowflake_registry.configure() there.");
+		PQclear(answer);
+		return;
+	}
+	layout_to_text(layout, layout_text);
+	if (strcmp(PQgetvalue(answer, 0, 0), layout_text) != 0)
+		tell(result, psprintf("The layout differs: it is \"%s\" here and \"%s\" in the registry.",
+							  layout_text, PQgetvalue(answer, 0, 0)));
+	else if (remote_get_number(answer, 1) != layout->epoch)
+	{
+		char	   *epoch = pstrdup(timestamptz_to_str(layout->epoch));
+
+		tell(result, psprintf("The epoch differs: it is %s here and %s in the registry.",
+							  epoch, timestamptz_to_str(remote_get_number(answer, 1))));
+	}
+	else
+		tell(result, psprintf("Layout \"%s\" and epoch are the registry's.", layout_text));
+	tell(result, psprintf("A lease lasts %.0f s.",
+						  (double) remote_get_number(answer, 2) / USECS_PER_SEC));
+	check_clock(result, remote_get_number(answer, 4), before, after,
+				remote_get_number(answer, 3));
+	PQclear(answer);
+}
+
+/*
+ * snowflake_registry_check(conninfo text) -> setof text
+ *		Tries the connection, the rights, the layout and the clock, and says of
+ *		each how it is.  Changes nothing.  ERROR 22023 if that is no connection
+ *		string.
+ */
+Datum
+snowflake_registry_check(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	char	   *conninfo = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *detail = NULL;
+	Remote		remote = {.is_urgent = true};
+
+	if (!remote_is_valid_string(conninfo, &detail))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid connection string"),
+				 errdetail("%s", detail)));
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	remote.deadline_us = clock_boottime_us() + CHECK_US;
+	PG_TRY();
+	{
+		if (!remote_connect(&remote, conninfo))
+			tell(result, psprintf("The registry cannot be reached: %s.", remote.reason));
+		else
+		{
+			tell(result, psprintf("Connected to database \"%s\" of %s, PostgreSQL %d.",
+								  PQdb(remote.connection), PQhost(remote.connection),
+								  PQserverVersion(remote.connection) / 10000));
+			if (check_rights(&remote, result))
+				check_constants(&remote, result);
+		}
+	}
+	PG_FINALLY();
+	{
+		remote_close(&remote);
+	}
+	PG_END_TRY();
+	return (Datum) 0;
+}
