@@ -190,16 +190,15 @@ forget_incarnation(void)
 }
 
 /*
- * Is a grant that of the worker id which is held already?  Then ids go on as
- * they are.  Not if the registry has granted the worker id to another holder in
- * between: then it begins past the mark.
+ * Does a grant renew the lease that is held?  Then ids go on as they are.  Not
+ * if the registry has taken it for expired or free, even if it grants the same
+ * worker id anew: another holder may have had it in between.
  */
 static bool
 is_renewal(const Lease *held, bool is_held, const RegistryAnswer *answer)
 {
-	return is_held && held->worker_id == answer->lease.worker_id &&
-		held->datacenter_id == answer->lease.datacenter_id &&
-		answer->begins_at <= layout_tick_start(node_layout(), shmem_mark());
+	return is_held && answer->continues &&
+		held->worker_id == answer->lease.worker_id;
 }
 
 /* Takes what was granted; a worker id that was held before is lost, if other. */

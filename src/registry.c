@@ -136,6 +136,7 @@ enum
 	COLUMN_BEGINS_AT,
 	COLUMN_FENCE,
 	COLUMN_DURATION,
+	COLUMN_CONTINUES,
 	COLUMN_CLOCK,
 	COLUMN_POSITION,
 	COLUMN_REFUSAL,
@@ -143,8 +144,8 @@ enum
 };
 
 static const char *const claim_columns =
-"worker_id, begins_at, fence, duration_us, registry_clock, registry_position,"
-" refusal, detail";
+"worker_id, begins_at, fence, duration_us, continues, registry_clock,"
+" registry_position, refusal, detail";
 
 /* Reads a grant: a tenth of the duration is the margin. */
 static void
@@ -154,6 +155,7 @@ read_grant(const PGresult *result, int64 asked_us, const Lease *previous,
 	Lease	   *lease = &answer->lease;
 
 	answer->outcome = REGISTRY_GRANTED;
+	answer->continues = remote_get_number(result, COLUMN_CONTINUES) != 0;
 	answer->begins_at = remote_get_number(result, COLUMN_BEGINS_AT);
 	answer->duration_us = remote_get_number(result, COLUMN_DURATION);
 	strlcpy(lease->holder, host_holder, LEASE_HOLDER_SIZE);

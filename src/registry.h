@@ -25,6 +25,7 @@ typedef struct RegistryAnswer
 {
 	RegistryOutcome outcome;
 	Lease		lease;			/* that was granted */
+	bool		continues;		/* nobody else has had it since */
 	TimestampTz begins_at;		/* no earlier holder has an id at or beyond */
 	int64		duration_us;	/* how long the registry keeps it */
 	TimestampTz registry_clock;
