@@ -37,8 +37,8 @@ OBJS = \
 	src/text.o \
 	src/worker.o
 
-EXTENSION = snowflake
-DATA = snowflake--1.0.sql
+EXTENSION = snowflake snowflake_registry
+DATA = snowflake--1.0.sql snowflake_registry--1.0.sql
 PGFILEDESC = "snowflake - 64-bit, time-ordered, cluster-unique ids"
 
 REGRESS = $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))

@@ -126,7 +126,7 @@ add_previous(RemoteArguments *arguments, const Lease *previous, bool is_held)
 	remote_add_number(arguments, "previous_incarnation", INT8OID,
 					  previous->incarnation);
 	remote_add_instant(arguments, "previous_fence", previous->fence);
-	remote_add_position(arguments, "position", previous->position);
+	remote_add_position(arguments, "previous_position", previous->position);
 }
 
 /* The columns of an answer to a claim. */

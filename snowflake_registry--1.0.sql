@@ -1,0 +1,961 @@
+/*
+ * snowflake_registry 1.0: a database that leases worker ids to servers.
+ *
+ * It is SQL and PL/pgSQL only, so that any PostgreSQL 15 or later can be a
+ * registry.  Where the files of the extension cannot be installed, run this
+ * one by "psql -f" as the owner of the database.
+ *
+ *   SELECT snowflake_registry.configure();
+ *   SELECT snowflake_registry.allow('the role of the servers');
+ *
+ * What the tables hold: one row of constants and of what the registry knows of
+ * itself (setting), and a row for each worker id of each datacenter (node).  A
+ * row has a holder, when its lease expires, and a fence: no id of the holder
+ * lies at or beyond it, and the next holder begins there.
+ *
+ * What can go wrong, and what then keeps ids from coming twice:
+ *
+ * - The registry forgets: its standby was promoted without the last
+ *   transactions, or a backup was restored.  It notices by its history
+ *   (another timeline, system identifier, database or table), or by a holder
+ *   with a fence that no row has.  Then an era begins.  Rows of an earlier era
+ *   are granted to nobody but their holders until all leases that may have
+ *   been forgotten are over, and then begin after all fences that may have
+ *   been forgotten: at the floor.
+ * - The registry was set back without a trace: a file-system snapshot, a
+ *   standby whose standby.signal was removed.  All of these restart the
+ *   server without a clean stop.  After such a restart there is a window in
+ *   which only holders are served, so that those whose leases were forgotten
+ *   come forward first.
+ * - A server asks late, or twice, or is a copy of another: a row's incarnation
+ *   is chosen by its holder for each question, and a question that names an
+ *   older one continues nothing.
+ *
+ * What a server with the password can do to others: take worker ids that are
+ * free, as many as there are, each for as long as a lease lasts; in a window
+ * after a restart, claim that it holds another's worker id, and begin an era
+ * so that newcomers wait.  It cannot renew or end another's lease, move a
+ * fence beyond what the constants allow, lower one below where its holder
+ * began, or hold up others by an open transaction: rows that are locked are
+ * passed over.
+ */
+
+-- Nothing is bound to objects of other schemas.
+SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+
+-- It must not exist yet: somebody else might have put functions into it.
+CREATE SCHEMA snowflake_registry;
+
+--
+-- Tables
+--
+
+CREATE TABLE snowflake_registry.setting (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    lease_duration interval NOT NULL,
+    largest_lead interval NOT NULL,
+    layout text NOT NULL,
+    epoch timestamptz NOT NULL,
+    former_lease_duration interval NOT NULL,
+    former_largest_lead interval NOT NULL,
+    former_until timestamptz NOT NULL,
+    era bigint NOT NULL,
+    history text NOT NULL,
+    instance timestamptz NOT NULL,
+    grants_from timestamptz NOT NULL,
+    window_from timestamptz NOT NULL,
+    window_until timestamptz NOT NULL,
+    floor timestamptz NOT NULL
+);
+COMMENT ON TABLE snowflake_registry.setting IS
+'one row, made by configure(): the fleet''s constants, and what the registry knows of itself';
+COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS
+'how long a lease lasts without renewal';
+COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS
+'how far a server''s clock may be ahead of the registry''s';
+COMMENT ON COLUMN snowflake_registry.setting.former_until IS
+'until then leases of the former constants may exist: the smaller ones are granted, the larger ones waited for';
+COMMENT ON COLUMN snowflake_registry.setting.era IS
+'grows whenever the registry notices that it has forgotten something';
+COMMENT ON COLUMN snowflake_registry.setting.history IS
+'system identifier, timeline, database and table: what differs where something was forgotten';
+COMMENT ON COLUMN snowflake_registry.setting.instance IS
+'when the server was started that answered the last question';
+COMMENT ON COLUMN snowflake_registry.setting.grants_from IS
+'until then rows of an earlier era are their holders'' only';
+COMMENT ON COLUMN snowflake_registry.setting.window_until IS
+'until then, after a restart that was not clean, only holders are served that ask since window_from';
+COMMENT ON COLUMN snowflake_registry.setting.floor IS
+'no id under a lease that was forgotten lies at or beyond';
+
+CREATE TABLE snowflake_registry.node (
+    datacenter_id integer,
+    worker_id integer,
+    holder text,
+    name text,
+    address inet,
+    incarnation bigint,
+    fence timestamptz NOT NULL DEFAULT '-infinity',
+    granted_fence timestamptz NOT NULL DEFAULT '-infinity',
+    began timestamptz NOT NULL DEFAULT '-infinity',
+    claimed_at timestamptz,
+    seen_at timestamptz,
+    expires_at timestamptz NOT NULL DEFAULT '-infinity',
+    era bigint NOT NULL,
+    is_released boolean NOT NULL DEFAULT false,
+    is_freed boolean NOT NULL DEFAULT false,
+    CONSTRAINT node_pkey PRIMARY KEY (datacenter_id, worker_id)
+);
+CREATE INDEX node_expires_at_idx ON snowflake_registry.node (datacenter_id, expires_at, worker_id);
+CREATE INDEX node_holder_idx ON snowflake_registry.node (holder);
+CREATE INDEX node_name_idx ON snowflake_registry.node (datacenter_id, name);
+COMMENT ON TABLE snowflake_registry.node IS
+'a row for each worker id; it stays when its lease is over, because the next holder begins at its fence';
+COMMENT ON COLUMN snowflake_registry.node.holder IS
+'the data directory, in one place on one running machine, that it is leased to; NULL: never leased';
+COMMENT ON COLUMN snowflake_registry.node.name IS
+'the holder''s snowflake.registry_name';
+COMMENT ON COLUMN snowflake_registry.node.incarnation IS
+'a random number that the holder has chosen for its newest question';
+COMMENT ON COLUMN snowflake_registry.node.fence IS
+'the holder issues no id at or beyond; the next one begins here';
+COMMENT ON COLUMN snowflake_registry.node.granted_fence IS
+'the largest fence that was ever granted; a holder with a larger one has been forgotten';
+COMMENT ON COLUMN snowflake_registry.node.began IS
+'where the present holder''s ids begin';
+COMMENT ON COLUMN snowflake_registry.node.era IS
+'in which it was granted or released last';
+
+-- A clean stop keeps what is in an unlogged table, and a crash, a backup and a
+-- standby do not.
+CREATE UNLOGGED TABLE snowflake_registry.running (
+    instance timestamptz NOT NULL
+);
+COMMENT ON TABLE snowflake_registry.running IS
+'setting.instance, if this data directory has not been stopped but cleanly since';
+
+CREATE VIEW snowflake_registry.lease AS
+SELECT n.datacenter_id, n.worker_id, n.name, n.address,
+       CASE WHEN n.is_freed THEN 'freed'
+            WHEN n.is_released THEN 'released'
+            WHEN n.expires_at > pg_catalog.clock_timestamp() THEN 'held'
+            ELSE 'expired' END AS state,
+       n.claimed_at, n.seen_at, n.expires_at, n.fence, n.holder
+  FROM snowflake_registry.node AS n
+ WHERE n.holder IS NOT NULL;
+COMMENT ON VIEW snowflake_registry.lease IS
+'who holds which worker id, where, until when, and where the next holder would begin';
+
+--
+-- What the registry knows of itself
+--
+
+-- The system identifier and the timeline differ after a failover and after a
+-- restore of the cluster, the database and the table after a restore of a dump.
+CREATE FUNCTION snowflake_registry.history()
+RETURNS text
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+                     left(pg_walfile_name(pg_current_wal_lsn()), 8),
+                     (SELECT oid FROM pg_database WHERE datname = current_database()),
+                     'snowflake_registry.node'::regclass::oid)
+$$;
+COMMENT ON FUNCTION snowflake_registry.history() IS
+'internal: what differs where leases may have been forgotten';
+
+-- While leases of former constants may exist, the smaller ones are granted,
+-- because a failover may yet forget the change, and the larger ones are waited
+-- for.
+CREATE FUNCTION snowflake_registry.granted(
+    OUT duration interval, OUT lead interval,
+    OUT longest_duration interval, OUT longest_lead interval)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN is_changing THEN least(lease_duration, former_lease_duration) ELSE lease_duration END,
+           CASE WHEN is_changing THEN least(largest_lead, former_largest_lead) ELSE largest_lead END,
+           CASE WHEN is_changing THEN greatest(lease_duration, former_lease_duration) ELSE lease_duration END,
+           CASE WHEN is_changing THEN greatest(largest_lead, former_largest_lead) ELSE largest_lead END
+      FROM (SELECT *, clock_timestamp() < former_until AS is_changing
+              FROM snowflake_registry.setting) AS s
+$$;
+COMMENT ON FUNCTION snowflake_registry.granted() IS
+'internal: the constants that leases are granted with, and those of the longest lease that may exist';
+
+-- Begins an era.  The clock of a new primary may be behind that of the old one
+-- by up to a lease.
+CREATE FUNCTION snowflake_registry.begin_era(seen_fence timestamptz)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    c record := snowflake_registry.granted();
+    largest_fence timestamptz;
+BEGIN
+    SELECT greatest(max(n.granted_fence), seen_fence) INTO largest_fence
+      FROM snowflake_registry.node AS n;
+    UPDATE snowflake_registry.setting
+       SET era = era + 1,
+           history = snowflake_registry.history(),
+           grants_from = clock_timestamp() + c.longest_duration + c.longest_lead,
+           floor = greatest(floor, greatest(clock_timestamp() + c.longest_duration, largest_fence)
+                                   + c.longest_duration + c.longest_lead);
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.begin_era(timestamptz) IS
+'internal: something was forgotten: serve only holders until all leases that may exist are over';
+
+-- Notices a switch of the history and a restart.  False if somebody else has
+-- locked what has to be changed.
+CREATE FUNCTION snowflake_registry.notice()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    c record;
+    s snowflake_registry.setting;
+    is_clean boolean;
+BEGIN
+    PERFORM FROM snowflake_registry.setting AS known
+      WHERE known.history = snowflake_registry.history()
+        AND known.instance = pg_postmaster_start_time();
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    SELECT * INTO s FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+
+    IF s.history <> snowflake_registry.history() THEN
+        PERFORM snowflake_registry.begin_era(NULL);
+    END IF;
+    IF s.instance <> pg_postmaster_start_time() THEN
+        is_clean := EXISTS (SELECT FROM snowflake_registry.running AS r WHERE r.instance = s.instance);
+        IF NOT is_clean THEN
+            c := snowflake_registry.granted();
+            -- holders ask every minute, or every third of a lease
+            UPDATE snowflake_registry.setting
+               SET window_from = clock_timestamp(),
+                   window_until = clock_timestamp() + least(interval '1 min', c.longest_duration / 3)
+                                  + greatest(interval '1 s', c.longest_duration / 12);
+        END IF;
+        UPDATE snowflake_registry.setting SET instance = pg_postmaster_start_time();
+        DELETE FROM snowflake_registry.running;
+        INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time());
+    END IF;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.notice() IS
+'internal: notice that the registry has been switched over, restored or restarted';
+
+-- Does the registry know what became of a row?  Not if that may have been
+-- forgotten: it was touched last in an earlier era, or before a window.
+CREATE FUNCTION snowflake_registry.is_known(n snowflake_registry.node, s snowflake_registry.setting)
+RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+AS $$
+    SELECT n.era OPERATOR(pg_catalog.=) s.era AND
+           (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) s.window_until OR
+            coalesce(n.seen_at OPERATOR(pg_catalog.>=) s.window_from, false))
+$$;
+COMMENT ON FUNCTION snowflake_registry.is_known(snowflake_registry.node, snowflake_registry.setting) IS
+'internal: does the registry know for certain what became of a row?';
+
+-- Where a new holder of a row would begin.
+CREATE FUNCTION snowflake_registry.begins_at(n snowflake_registry.node, s snowflake_registry.setting)
+RETURNS timestamptz
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+AS $$
+    SELECT CASE WHEN n.era OPERATOR(pg_catalog.<) s.era THEN greatest(n.fence, s.floor) ELSE n.fence END
+$$;
+COMMENT ON FUNCTION snowflake_registry.begins_at(snowflake_registry.node, snowflake_registry.setting) IS
+'internal: where a new holder of a row would begin';
+
+--
+-- What servers ask
+--
+
+-- Why a claim gets no worker id: a code, and a sentence.
+CREATE FUNCTION snowflake_registry.refuse(
+    s snowflake_registry.setting,
+    for_datacenter_id integer,
+    wanted integer,
+    OUT code text,
+    OUT sentence text)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    n snowflake_registry.node;
+    is_waiting boolean := clock_timestamp() < greatest(s.grants_from, s.window_until);
+BEGIN
+    IF wanted IS NOT NULL THEN
+        SELECT * INTO n FROM snowflake_registry.node AS known
+         WHERE (known.datacenter_id, known.worker_id) = (for_datacenter_id, wanted);
+        IF n.expires_at > clock_timestamp() AND (NOT is_waiting OR snowflake_registry.is_known(n, s)) THEN
+            code := 'taken';
+            sentence := format('worker_id %s of datacenter_id %s is leased by %s until %s.',
+                               wanted, for_datacenter_id,
+                               concat_ws(' at ', coalesce(quote_ident(nullif(n.name, '')), 'another server'),
+                                         host(n.address)),
+                               n.expires_at);
+            RETURN;
+        END IF;
+    END IF;
+    IF is_waiting THEN
+        code := 'grace';
+        sentence := format('The registry has been switched over or restarted, and may not know of all leases; '
+                           'it grants worker ids to other servers from %s.',
+                           greatest(s.grants_from, s.window_until));
+        RETURN;
+    END IF;
+    SELECT * INTO n FROM snowflake_registry.node AS known
+     WHERE known.datacenter_id = for_datacenter_id AND known.expires_at > clock_timestamp()
+     ORDER BY known.expires_at LIMIT 1;
+    IF NOT FOUND OR wanted IS NOT NULL OR
+       EXISTS (SELECT FROM snowflake_registry.node AS known
+                WHERE known.datacenter_id = for_datacenter_id AND known.expires_at <= clock_timestamp()) THEN
+        code := 'busy';
+        sentence := 'The worker ids that are free are being granted to others at this moment.';
+    ELSE
+        code := 'all_taken';
+        sentence := format('All worker ids of datacenter_id %s are leased, the first of them until %s.',
+                           for_datacenter_id, n.expires_at);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.refuse(snowflake_registry.setting, integer, integer) IS
+'internal: why a claim gets no worker id';
+
+-- Chooses a row for a newcomer, and locks it.  Rows that others have locked
+-- are passed over.
+CREATE FUNCTION snowflake_registry.choose(
+    s snowflake_registry.setting,
+    for_datacenter_id integer,
+    wanted integer,
+    for_holder text,
+    for_name text,
+    server_clock timestamptz,
+    says_held boolean,
+    of_holder text,
+    of_worker_id integer,
+    of_incarnation bigint)
+RETURNS snowflake_registry.node
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    n snowflake_registry.node;
+    now_at timestamptz := clock_timestamp();
+    is_waiting boolean := now_at < greatest(s.grants_from, s.window_until);
+    latest timestamptz;
+BEGIN
+    IF wanted IS NOT NULL THEN
+        SELECT * INTO n FROM snowflake_registry.node AS r
+         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id = wanted
+           AND (r.expires_at <= now_at OR r.holder = for_holder AND NOT says_held)
+           AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
+           FOR UPDATE SKIP LOCKED;
+        RETURN n;
+    END IF;
+
+    -- first those where the server need not wait for its clock
+    FOREACH latest IN ARRAY ARRAY[server_clock, 'infinity'::timestamptz] LOOP
+        -- the one that it had in another place; the one that it has been
+        -- granted here without learning of it; the last one of its name
+        SELECT * INTO n FROM snowflake_registry.node AS r
+         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id = of_worker_id
+           AND r.holder = of_holder AND r.incarnation = of_incarnation
+           AND r.expires_at <= now_at
+           AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
+           AND snowflake_registry.begins_at(r, s) <= latest
+           FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            RETURN n;
+        END IF;
+        SELECT * INTO n FROM snowflake_registry.node AS r
+         WHERE r.datacenter_id = for_datacenter_id AND r.holder = for_holder
+           AND (r.expires_at <= now_at OR NOT says_held)
+           AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
+           AND snowflake_registry.begins_at(r, s) <= latest
+         LIMIT 1 FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            RETURN n;
+        END IF;
+        SELECT * INTO n FROM snowflake_registry.node AS r
+         WHERE r.datacenter_id = for_datacenter_id AND r.name = nullif(for_name, '')
+           AND r.expires_at <= now_at
+           AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
+           AND snowflake_registry.begins_at(r, s) <= latest
+         ORDER BY r.expires_at DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            RETURN n;
+        END IF;
+
+        -- never leased, the lowest first; then the one that was free first
+        SELECT * INTO n FROM snowflake_registry.node AS r
+         WHERE r.datacenter_id = for_datacenter_id AND r.expires_at <= now_at
+           AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
+           AND snowflake_registry.begins_at(r, s) <= latest
+         ORDER BY r.expires_at, r.worker_id LIMIT 1 FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            RETURN n;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.choose(snowflake_registry.setting, integer, integer, text,
+    text, timestamptz, boolean, text, integer, bigint) IS
+'internal: the row that a newcomer gets';
+
+-- Enters a grant into a row.  The fence always grows: so a grant that was
+-- forgotten shows.
+CREATE FUNCTION snowflake_registry.enter(
+    INOUT n snowflake_registry.node,
+    s snowflake_registry.setting,
+    for_holder text,
+    for_name text,
+    for_incarnation bigint,
+    begins_at timestamptz,
+    known_fence timestamptz,
+    is_new boolean)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    c record := snowflake_registry.granted();
+    now_at timestamptz := clock_timestamp();
+    new_fence timestamptz := greatest(n.granted_fence + interval '1 us', begins_at, known_fence,
+                                      now_at + c.duration + c.lead);
+BEGIN
+    UPDATE snowflake_registry.node AS r
+       SET holder = for_holder, name = for_name, address = inet_client_addr(),
+           incarnation = for_incarnation,
+           fence = new_fence, granted_fence = new_fence, began = begins_at,
+           claimed_at = CASE WHEN is_new THEN now_at ELSE coalesce(r.claimed_at, now_at) END,
+           seen_at = now_at, expires_at = now_at + c.duration,
+           era = s.era, is_released = false, is_freed = false
+     WHERE (r.datacenter_id, r.worker_id) = (n.datacenter_id, n.worker_id)
+    RETURNING * INTO n;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.enter(snowflake_registry.node, snowflake_registry.setting,
+    text, text, bigint, timestamptz, timestamptz, boolean) IS
+'internal: grant a row';
+
+-- Refuses arguments that no server sends.
+CREATE FUNCTION snowflake_registry.check_arguments(
+    s snowflake_registry.setting,
+    datacenter_id integer,
+    worker_ids integer[],
+    texts text[],
+    instants timestamptz[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    bits integer[] := regexp_split_to_array(split_part(s.layout, '@', 1), '/')::integer[];
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE feature_not_supported USING
+            MESSAGE = 'a registry is asked in transactions of isolation level read committed';
+    END IF;
+    IF datacenter_id IS NULL OR datacenter_id < 0 OR datacenter_id >= 1::bigint << bits[2] THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('datacenter_id %s is not in the range 0 .. %s of layout "%s"',
+                             datacenter_id, (1::bigint << bits[2]) - 1, s.layout);
+    END IF;
+    IF EXISTS (SELECT FROM unnest(worker_ids) AS id WHERE id < 0 OR id >= 1::bigint << bits[3]) THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('a worker_id of %s is not in the range 0 .. %s of layout "%s"',
+                             worker_ids, (1::bigint << bits[3]) - 1, s.layout);
+    END IF;
+    IF EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a holder or a name is longer than 80 bytes';
+    END IF;
+    IF EXISTS (SELECT FROM unnest(instants) AS i WHERE NOT isfinite(i)) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'an instant is not finite';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.check_arguments(snowflake_registry.setting, integer, integer[], text[], timestamptz[]) IS
+'internal: an error for arguments that no server sends';
+
+-- Claims a worker id, or renews the lease on the one that is held.
+CREATE FUNCTION snowflake_registry.claim(
+    layout text,
+    epoch timestamptz,
+    datacenter_id integer,
+    holder text,
+    name text,
+    clock timestamptz,
+    next_incarnation bigint,
+    is_held boolean,
+    wanted_worker_id integer DEFAULT NULL,
+    previous_holder text DEFAULT NULL,
+    previous_worker_id integer DEFAULT NULL,
+    previous_incarnation bigint DEFAULT NULL,
+    previous_fence timestamptz DEFAULT NULL,
+    previous_position pg_lsn DEFAULT NULL,
+    OUT worker_id integer,
+    OUT begins_at timestamptz,
+    OUT fence timestamptz,
+    OUT duration_us bigint,
+    OUT continues boolean,
+    OUT registry_clock timestamptz,
+    OUT registry_position pg_lsn,
+    OUT refusal text,
+    OUT detail text)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '2s'
+AS $$
+DECLARE
+    s snowflake_registry.setting;
+    c record;
+    own snowflake_registry.node;        -- the row that the server has had
+    n snowflake_registry.node;          -- the row that it gets
+    is_noticed boolean;
+    is_holder boolean;                  -- the registry has it as that row's holder
+    is_waiting boolean;
+    is_evidence boolean;
+    is_same boolean;                    -- it is where it was, and wants what it had
+BEGIN
+    registry_clock := clock_timestamp();
+    continues := false;
+    SELECT * INTO s FROM snowflake_registry.setting;
+    IF NOT FOUND THEN
+        refusal := 'not_configured';
+        detail := 'The registry has no constants yet: snowflake_registry.configure() has not been called.';
+        RETURN;
+    END IF;
+    IF claim.layout IS DISTINCT FROM s.layout OR claim.epoch IS DISTINCT FROM s.epoch THEN
+        refusal := 'layout';
+        detail := format('The server''s layout "%s" and epoch %s are not the registry''s, which are "%s" and %s.',
+                         left(claim.layout, 80), claim.epoch, s.layout, s.epoch);
+        RETURN;
+    END IF;
+    PERFORM snowflake_registry.check_arguments(
+        s, claim.datacenter_id, ARRAY[wanted_worker_id, previous_worker_id],
+        ARRAY[claim.holder, claim.name, previous_holder], ARRAY[claim.clock, previous_fence]);
+    IF claim.holder IS NULL OR claim.name IS NULL OR claim.clock IS NULL OR
+       next_incarnation IS NULL OR is_held IS NULL OR
+       is_held AND num_nulls(previous_holder, previous_worker_id, previous_incarnation, previous_fence) > 0 THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'an argument of snowflake_registry.claim() is null that must not be';
+    END IF;
+
+    -- a lease that was answered has to survive a crash
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+
+    is_noticed := snowflake_registry.notice();
+    SELECT * INTO s FROM snowflake_registry.setting;
+    c := snowflake_registry.granted();
+    is_waiting := registry_clock < greatest(s.grants_from, s.window_until);
+
+    -- the row that it has had; only its holder waits for a lock
+    is_same := coalesce(previous_holder = claim.holder, false) AND
+               coalesce(wanted_worker_id = previous_worker_id, true);
+    IF is_same THEN
+        SELECT * INTO own FROM snowflake_registry.node AS r
+         WHERE (r.datacenter_id, r.worker_id, r.holder)
+               = (claim.datacenter_id, previous_worker_id, claim.holder)
+           FOR UPDATE;
+        is_holder := FOUND;
+        IF NOT FOUND THEN
+            SELECT * INTO own FROM snowflake_registry.node AS r
+             WHERE (r.datacenter_id, r.worker_id) = (claim.datacenter_id, previous_worker_id);
+        END IF;
+    END IF;
+
+    -- Is it evidence that something was forgotten?  In a grace that is known.
+    -- From a server that the registry does not know as that row's holder it
+    -- counts in a window only.
+    is_evidence := is_same AND is_held AND
+        (coalesce(previous_fence > own.granted_fence, false) OR
+         coalesce(previous_position > pg_current_wal_lsn(), false));
+    IF is_evidence AND previous_fence > own.granted_fence AND
+       previous_fence > registry_clock + 2 * (c.longest_duration + c.longest_lead) THEN
+        refusal := 'fence';
+        detail := format('The fence of the lease that the server holds, %s, is further ahead of the registry''s clock, %s, than any that could be granted.',
+                         previous_fence, registry_clock);
+        RETURN;
+    END IF;
+    IF is_evidence AND (is_holder OR registry_clock < s.window_until) AND
+       NOT (own.era < s.era AND registry_clock < s.grants_from) THEN
+        PERFORM FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
+        is_noticed := FOUND AND is_noticed;
+        IF is_noticed THEN
+            PERFORM snowflake_registry.begin_era(previous_fence);
+            SELECT * INTO s FROM snowflake_registry.setting;
+            is_waiting := true;
+        END IF;
+    END IF;
+
+    IF is_same AND is_holder AND NOT own.is_freed AND
+       own.incarnation IN (previous_incarnation, next_incarnation) AND
+       (is_held AND NOT own.is_released OR
+        NOT is_held AND is_noticed AND snowflake_registry.is_known(own, s)) THEN
+        -- it goes on, as nobody else has had the row since
+        continues := true;
+        n := snowflake_registry.enter(own, s, claim.holder, claim.name, next_incarnation,
+                                      own.began, NULL, own.is_released);
+    ELSIF NOT is_noticed THEN
+        refusal := 'busy';
+        detail := 'The registry has been switched over or restarted, and another server is telling it so.';
+        RETURN;
+    ELSIF is_evidence AND previous_fence > own.granted_fence AND is_waiting AND
+          NOT snowflake_registry.is_known(own, s) THEN
+        -- it holds what was forgotten
+        SELECT * INTO n FROM snowflake_registry.node AS r
+         WHERE (r.datacenter_id, r.worker_id) = (own.datacenter_id, own.worker_id)
+           FOR UPDATE SKIP LOCKED;
+        PERFORM FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND OR n.worker_id IS NULL OR previous_fence <= n.granted_fence THEN
+            refusal := 'busy';
+            detail := 'The lease that the server holds is being asked for by another one at this moment.';
+            RETURN;
+        END IF;
+        UPDATE snowflake_registry.setting AS k
+           SET floor = greatest(k.floor, previous_fence + c.longest_duration + c.longest_lead);
+        continues := true;
+        n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,
+                                      CASE WHEN is_holder THEN n.began ELSE greatest(n.began, n.fence) END,
+                                      previous_fence, NOT is_holder);
+    ELSE
+        -- a question whose answer was lost gets the same answer again
+        SELECT * INTO n FROM snowflake_registry.node AS r
+         WHERE r.datacenter_id = claim.datacenter_id AND r.holder = claim.holder
+           AND r.incarnation = next_incarnation AND NOT r.is_freed AND NOT r.is_released
+           AND coalesce(r.worker_id = wanted_worker_id, true)
+           AND snowflake_registry.is_known(r, s)
+         LIMIT 1 FOR UPDATE;
+        IF FOUND THEN
+            n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,
+                                          n.began, NULL, false);
+        ELSE
+            IF wanted_worker_id IS NOT NULL THEN
+                -- configure() makes no more than 65536 rows
+                INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
+                SELECT claim.datacenter_id, wanted_worker_id, 0
+                 WHERE NOT EXISTS (SELECT FROM snowflake_registry.node AS r
+                                    WHERE (r.datacenter_id, r.worker_id)
+                                          = (claim.datacenter_id, wanted_worker_id))
+                ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING;
+            END IF;
+            n := snowflake_registry.choose(s, claim.datacenter_id, wanted_worker_id, claim.holder,
+                                           claim.name, claim.clock, is_held, previous_holder,
+                                           previous_worker_id, previous_incarnation);
+            IF n.worker_id IS NULL THEN
+                SELECT r.code, r.sentence INTO refusal, detail
+                  FROM snowflake_registry.refuse(s, claim.datacenter_id, wanted_worker_id) AS r;
+                RETURN;
+            END IF;
+            n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,
+                                          snowflake_registry.begins_at(n, s), NULL, true);
+        END IF;
+    END IF;
+
+    worker_id := n.worker_id;
+    begins_at := n.began;
+    fence := n.fence;
+    duration_us := extract(epoch FROM c.duration) * 1000000;
+    registry_position := pg_current_wal_lsn();
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.claim(text, timestamptz, integer, text, text, timestamptz,
+    bigint, boolean, integer, text, integer, bigint, timestamptz, pg_lsn) IS
+'for servers: lease a worker id, or renew the lease on the one that is held';
+
+CREATE FUNCTION snowflake_registry.release(
+    datacenter_id integer,
+    worker_id integer,
+    holder text,
+    incarnation bigint,
+    mark timestamptz)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '2s'
+AS $$
+DECLARE
+    s snowflake_registry.setting;
+BEGIN
+    SELECT * INTO s FROM snowflake_registry.setting;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM snowflake_registry.check_arguments(s, release.datacenter_id, ARRAY[release.worker_id],
+                                               ARRAY[release.holder], ARRAY[mark]);
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    IF NOT snowflake_registry.notice() THEN
+        RETURN false;
+    END IF;
+    SELECT * INTO s FROM snowflake_registry.setting;
+
+    -- of what was forgotten nothing can be released
+    UPDATE snowflake_registry.node AS r
+       SET fence = greatest(least(mark, r.fence), r.began),
+           expires_at = clock_timestamp(), seen_at = clock_timestamp(), is_released = true
+     WHERE (r.datacenter_id, r.worker_id, r.holder, r.incarnation)
+           = (release.datacenter_id, release.worker_id, release.holder, release.incarnation)
+       AND NOT r.is_released AND NOT r.is_freed AND snowflake_registry.is_known(r, s);
+    RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.release(integer, integer, text, bigint, timestamptz) IS
+'for servers: give a lease back; no id of it lies at or beyond the mark';
+
+CREATE FUNCTION snowflake_registry.constants(
+    OUT layout text,
+    OUT epoch timestamptz,
+    OUT lease_duration_us bigint,
+    OUT largest_lead_us bigint,
+    OUT clock timestamptz)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT s.layout, s.epoch,
+           (extract(epoch FROM s.lease_duration) * 1000000)::bigint,
+           (extract(epoch FROM s.largest_lead) * 1000000)::bigint,
+           clock_timestamp()
+      FROM (SELECT) AS one LEFT JOIN snowflake_registry.setting AS s ON true
+$$;
+COMMENT ON FUNCTION snowflake_registry.constants() IS
+'for servers: the fleet''s constants, and the registry''s clock';
+
+--
+-- What the DBA calls
+--
+
+-- A layout as servers write it; an error if it is none.
+CREATE FUNCTION snowflake_registry.canonical_layout(layout text)
+RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    parts text[] := regexp_match(layout, '^(\d{1,2})/(\d{1,2})/(\d{1,2})/(\d{1,2})(?:@(\d{1,12})(us|ms|s))?$');
+    tick_us bigint;
+BEGIN
+    IF parts IS NULL OR parts[1]::integer < 1 OR
+       greatest(parts[2]::integer, parts[3]::integer, parts[4]::integer) > 31 OR
+       parts[1]::integer + parts[2]::integer + parts[3]::integer + parts[4]::integer > 63 OR
+       parts[5]::bigint = 0 THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('"%s" is not a layout', layout),
+            HINT = 'A layout is what snowflake.layout is on the servers, such as ''41/5/5/12'' or ''39/0/16/8@10ms''.';
+    END IF;
+    tick_us := coalesce(parts[5]::bigint, 1)
+               * CASE parts[6] WHEN 'us' THEN 1 WHEN 's' THEN 1000000 ELSE 1000 END;
+    RETURN concat_ws('/', parts[1]::integer, parts[2]::integer, parts[3]::integer, parts[4]::integer)
+           || CASE WHEN tick_us = 1000 THEN ''
+                   WHEN tick_us % 1000000 = 0 THEN '@' || tick_us / 1000000 || 's'
+                   WHEN tick_us % 1000 = 0 THEN '@' || tick_us / 1000 || 'ms'
+                   ELSE '@' || tick_us || 'us' END;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.canonical_layout(text) IS
+'internal: a layout as servers write it';
+
+-- Makes rows for the worker ids of a layout, 65536 at most: what a guarded
+-- server wants beyond them is made when it asks.
+CREATE FUNCTION snowflake_registry.make_nodes(layout text, for_era bigint)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    bits integer[] := regexp_split_to_array(split_part(layout, '@', 1), '/')::integer[];
+    datacenter_bits integer := least(bits[2], 16);
+    worker_bits integer := least(bits[3], 16 - datacenter_bits);
+BEGIN
+    INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
+    SELECT d, w, for_era
+      FROM generate_series(0, (1 << datacenter_bits) - 1) AS d,
+           generate_series(0, (1 << worker_bits) - 1) AS w
+    ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.make_nodes(text, bigint) IS
+'internal: make the rows that can be leased';
+
+CREATE FUNCTION snowflake_registry.configure(
+    lease_duration interval DEFAULT NULL,
+    largest_lead interval DEFAULT NULL,
+    layout text DEFAULT NULL,
+    epoch timestamptz DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    old snowflake_registry.setting;
+    is_first boolean;
+    duration interval;
+    lead interval;
+    new_layout text;
+    new_epoch timestamptz;
+    n snowflake_registry.node;
+BEGIN
+    LOCK TABLE snowflake_registry.setting IN SHARE ROW EXCLUSIVE MODE;
+    SELECT * INTO old FROM snowflake_registry.setting;
+    is_first := NOT FOUND;
+    duration := coalesce(configure.lease_duration, old.lease_duration, interval '10 min');
+    lead := coalesce(configure.largest_lead, old.largest_lead, interval '10 s');
+    new_layout := snowflake_registry.canonical_layout(coalesce(configure.layout, old.layout, '41/5/5/12'));
+    new_epoch := coalesce(configure.epoch, old.epoch, '2010-11-04 01:42:54.657+00');
+    IF duration NOT BETWEEN interval '1 s' AND interval '1 day' THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('lease_duration %s is not in the range 1 s .. 1 day', duration);
+    END IF;
+    IF lead NOT BETWEEN interval '0' AND interval '1 hour' THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('largest_lead %s is not in the range 0 .. 1 hour', lead);
+    END IF;
+    IF NOT isfinite(new_epoch) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the epoch must be a finite instant';
+    END IF;
+
+    IF is_first THEN
+        INSERT INTO snowflake_registry.setting
+        VALUES (true, duration, lead, new_layout, new_epoch, duration, lead, '-infinity',
+                1, snowflake_registry.history(), pg_postmaster_start_time(),
+                '-infinity', '-infinity', '-infinity', '-infinity');
+        DELETE FROM snowflake_registry.running;
+        INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time());
+        PERFORM snowflake_registry.make_nodes(new_layout, 1);
+        RETURN;
+    END IF;
+
+    IF (new_layout, new_epoch) <> (old.layout, old.epoch) THEN
+        SELECT * INTO n FROM snowflake_registry.node AS r WHERE r.expires_at > clock_timestamp()
+         ORDER BY r.expires_at DESC LIMIT 1;
+        IF FOUND THEN
+            RAISE object_in_use USING
+                MESSAGE = 'the layout and the epoch cannot be changed while a worker id is leased',
+                DETAIL = format('worker_id %s of datacenter_id %s is leased until %s.',
+                                n.worker_id, n.datacenter_id, n.expires_at),
+                HINT = 'Stop all servers, change it here and there, and start them.';
+        END IF;
+    END IF;
+    IF (duration, lead) <> (old.lease_duration, old.largest_lead) THEN
+        IF clock_timestamp() < old.former_until THEN
+            RAISE object_in_use USING
+                MESSAGE = format('the constants have been changed already, which takes effect at %s', old.former_until),
+                HINT = 'Change them again after that.';
+        END IF;
+        -- A dump that is older than the change knows the old constants only.
+        -- By those all holders must have come forward, who ask every minute, or
+        -- every third of their lease.
+        IF old.lease_duration + old.largest_lead < interval '65 s' AND
+           duration > 3 * (old.lease_duration + old.largest_lead) THEN
+            RAISE invalid_parameter_value USING
+                MESSAGE = format('lease_duration cannot be raised from %s to %s at once', old.lease_duration, duration),
+                HINT = format('Raise it to %s at most, and again when that has taken effect.',
+                              3 * (old.lease_duration + old.largest_lead));
+        END IF;
+        UPDATE snowflake_registry.setting AS s
+           SET former_lease_duration = s.lease_duration, former_largest_lead = s.largest_lead,
+               former_until = clock_timestamp() + s.lease_duration + s.largest_lead,
+               lease_duration = duration, largest_lead = lead;
+    END IF;
+    UPDATE snowflake_registry.setting AS s SET layout = new_layout, epoch = new_epoch;
+    PERFORM snowflake_registry.make_nodes(new_layout, old.era);
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.configure(interval, interval, text, timestamptz) IS
+'set the fleet''s constants: how long a lease lasts, how far a clock may lead, layout and epoch; NULL leaves one as it is';
+
+CREATE FUNCTION snowflake_registry.allow(role name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('GRANT USAGE ON SCHEMA snowflake_registry TO %I', role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION snowflake_registry.claim, snowflake_registry.release, '
+                   'snowflake_registry.constants TO %I', role);
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.allow(name) IS
+'let the servers that connect as this role claim and release worker ids';
+
+CREATE FUNCTION snowflake_registry.free(datacenter_id integer, worker_id integer)
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    c record := snowflake_registry.granted();
+BEGIN
+    UPDATE snowflake_registry.node AS r
+       SET expires_at = least(r.expires_at, clock_timestamp()), is_freed = true,
+           fence = greatest(least(r.fence, clock_timestamp() + c.longest_lead), r.began)
+     WHERE (r.datacenter_id, r.worker_id) = (free.datacenter_id, free.worker_id)
+       AND r.holder IS NOT NULL;
+    IF NOT FOUND THEN
+        RAISE no_data_found USING
+            MESSAGE = format('worker_id %s of datacenter_id %s has never been leased',
+                             free.worker_id, free.datacenter_id);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.free(integer, integer) IS
+'certify that the holder of a worker id is dead, and that its clock was no more than largest_lead ahead: another server may have it at once';
+
+CREATE FUNCTION snowflake_registry.declare_restored()
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM FROM snowflake_registry.setting FOR UPDATE;
+    PERFORM snowflake_registry.begin_era(NULL);
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.declare_restored() IS
+'tell that the registry was set back: new servers wait until all leases that it may have forgotten are over';
+
+CREATE FUNCTION snowflake_registry.declare_complete()
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    present_era bigint;
+BEGIN
+    PERFORM FROM snowflake_registry.setting FOR UPDATE;
+    PERFORM snowflake_registry.notice();
+    UPDATE snowflake_registry.setting
+       SET grants_from = '-infinity', window_until = '-infinity', floor = '-infinity'
+    RETURNING era INTO present_era;
+    UPDATE snowflake_registry.node SET era = present_era WHERE era <> present_era;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.declare_complete() IS
+'certify that the registry has lost nothing, as after a switchover to a standby that had all: new servers need not wait';
+
+-- Functions are everyone's unless that is revoked.
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM PUBLIC;
+
+-- The tables go into a dump of the extension.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname OPERATOR(pg_catalog.=) 'snowflake_registry') THEN
+        PERFORM pg_catalog.pg_extension_config_dump('snowflake_registry.setting', '');
+        PERFORM pg_catalog.pg_extension_config_dump('snowflake_registry.node', '');
+    END IF;
+END
+$$;
