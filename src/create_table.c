@@ -11,7 +11,7 @@
  *
  * Only what cannot fail or mean anything else afterwards is changed here: no
  * table with foreign keys, no key that a CHECK or a generated column names, no
- * partition and no inheritor.  All the rest is left to the event trigger.
+ * sequence that a DEFAULT names, no partition and no inheritor.  All the rest is left to the event trigger.
  */
 #include "postgres.h"
 
@@ -116,16 +116,25 @@ event_trigger_function(void)
 	return function;
 }
 
-/* The name of the schema that a table will be in, or NULL. */
+/*
+ * The name of the schema that a table will be in; NULL if there is none, or
+ * one of temporary tables.
+ */
 static const char *
 schema_of(const RangeVar *relation)
 {
-	List	   *path;
+	Oid			schema = InvalidOid;
 
 	if (relation->schemaname)
-		return relation->schemaname;
-	path = fetch_search_path(false);
-	return path == NIL ? NULL : get_namespace_name(linitial_oid(path));
+		schema = LookupNamespaceNoError(relation->schemaname);
+	else
+	{
+		List	   *path = fetch_search_path(false);
+
+		if (path != NIL)
+			schema = linitial_oid(path);
+	}
+	return !OidIsValid(schema) || isAnyTempNamespace(schema) ? NULL : get_namespace_name(schema);
 }
 
 /* Does an expression name a column?  The row as a whole has its table's name. */
@@ -142,6 +151,22 @@ names_column(Node *expression, void *column)
 		return !IsA(last, String) || strcmp(strVal(last), column) == 0;
 	}
 	return raw_expression_tree_walker(expression, names_column, column);
+}
+
+/* Does an expression have a string such as the name of a serial's sequence? */
+static bool
+names_sequence(Node *expression, void *unused)
+{
+	if (expression == NULL)
+		return false;
+	if (IsA(expression, A_Const))
+	{
+		const A_Const *constant = (const A_Const *) expression;
+
+		return !constant->isnull && IsA(&constant->val, String) &&
+			strstr(strVal(&constant->val), "_seq") != NULL;
+	}
+	return raw_expression_tree_walker(expression, names_sequence, unused);
 }
 
 /*
@@ -201,8 +226,12 @@ usual_primary_key(const CreateStmt *statement, List **expressions)
 					case CONSTR_NULL:
 					case CONSTR_NOTNULL:
 					case CONSTR_UNIQUE:
-					case CONSTR_DEFAULT:
 					case CONSTR_IDENTITY:
+						break;
+					case CONSTR_DEFAULT:
+						/* it takes from the sequence that would not be there */
+						if (names_sequence(constraint->raw_expr, NULL))
+							return NIL;
 						break;
 					default:
 						return NIL;
@@ -292,6 +321,7 @@ change_statement(CreateStmt *statement)
 	Oid			nextval;
 	Oid			home;
 	char	   *home_name;
+	const char *schema;
 	ListCell   *cell;
 
 	if (primary == NIL || creating_extension || convert_is_running())
@@ -299,7 +329,8 @@ change_statement(CreateStmt *statement)
 	function = event_trigger_function();
 	if (!OidIsValid(function))
 		return;
-	if (!convert_wants_schema(schema_of(statement->relation)))
+	schema = schema_of(statement->relation);
+	if (schema == NULL || !convert_wants_schema(schema))
 		return;
 
 	/* who may not use it gets the event trigger's warning */
