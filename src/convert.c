@@ -47,6 +47,9 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "parser/analyze.h"
+#include "parser/parser.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
@@ -68,7 +71,7 @@ PG_FUNCTION_INFO_V1(snowflake_convert_new_tables);
 /* What snowflake_convert() is called for. */
 typedef struct Conversion
 {
-	const char *home;			/* quoted name of the extension's schema */
+	Oid			home;			/* the extension's schema */
 	Oid			table;
 	Name		column;
 	bool		is_dry_run;
@@ -79,6 +82,9 @@ typedef struct Conversion
 typedef struct Statement
 {
 	Oid			table;
+	Oid			other;			/* its sequence, or the table that it references */
+	char	   *table_name;		/* as the text has them */
+	char	   *other_name;
 	char	   *text;
 	bool		needs_superuser;
 } Statement;
@@ -86,11 +92,11 @@ typedef struct Statement
 /* The ALTERs of a conversion fire the event trigger, too. */
 static bool is_converting = false;
 
-/* The quoted name of the schema that a function of the extension is in. */
+/* The name of the extension's schema as a statement has it. */
 static const char *
-home_of(Oid function)
+home_name(Oid home)
 {
-	return quote_identifier(get_namespace_name(get_func_namespace(function)));
+	return quote_identifier(get_namespace_name(home));
 }
 
 static char *
@@ -332,7 +338,7 @@ ask(const Conversion *conversion, const char *format)
 	{
 		if (at[0] == '%' && at[1] == 's')
 		{
-			appendStringInfoString(&query, conversion->home);
+			appendStringInfoString(&query, home_name(conversion->home));
 			at++;
 		}
 		else
@@ -371,7 +377,7 @@ static List *
 statements_of(const Conversion *conversion)
 {
 	List	   *statements = NIL;
-	uint64		count = ask(conversion, "SELECT tab, statement, needs_superuser"
+	uint64		count = ask(conversion, "SELECT tab, other, statement, needs_superuser"
 							"  FROM %s.snowflake_convert_statements($1, $2)");
 
 	for (uint64 i = 0; i < count; i++)
@@ -380,17 +386,22 @@ statements_of(const Conversion *conversion)
 		bool		is_null;
 
 		statement->table = oid_at(i, 1);
-		statement->text = text_at(i, 2);
-		statement->needs_superuser = DatumGetBool(value_at(i, 3, &is_null));
+		statement->other = oid_at(i, 2);
+		statement->table_name = table_name(statement->table);
+		statement->other_name = OidIsValid(statement->other) ? table_name(statement->other) : NULL;
+		statement->text = text_at(i, 3);
+		statement->needs_superuser = DatumGetBool(value_at(i, 4, &is_null));
 		statements = lappend(statements, statement);
 	}
 	return statements;
 }
 
 /*
- * The tables that a conversion changes, in the order of their OIDs; both sides
- * of foreign keys that are dropped and added again among them.  ERROR 42501 if
- * one of those that change is not the caller's.
+ * The tables that a conversion changes; both sides of foreign keys that are
+ * dropped and added again among them.  Those with fewer ancestors come first,
+ * and by OID then: parents before their inheritors and partitions, as all of
+ * PostgreSQL locks them, though a partition may be the older one.  ERROR 42501
+ * if one of those that change is not the caller's.
  */
 static List *
 tables_of(const Conversion *conversion)
@@ -403,7 +414,12 @@ tables_of(const Conversion *conversion)
 							"    SELECT tab, 0 FROM %s.snowflake_convert_columns($1, $2) WHERE is_key OR is_narrow"
 							"    UNION ALL"
 							"    SELECT references_tab, 1 FROM %s.snowflake_convert_foreign_keys($1, $2)"
-							") AS s(tab, change) GROUP BY tab ORDER BY tab");
+							") AS s(tab, change) GROUP BY tab"
+							" ORDER BY (WITH RECURSIVE up(tab) AS ("
+							"               SELECT s.tab::oid"
+							"               UNION"
+							"               SELECT inhparent FROM up JOIN pg_inherits ON inhrelid = up.tab)"
+							"           SELECT count(*) FROM up), tab");
 
 	for (uint64 i = 0; i < count; i++)
 	{
@@ -446,14 +462,29 @@ refuse_without_superuser(const Conversion *conversion, List *statements)
 	}
 }
 
+/*
+ * Makes constants NULLs of their type.  The parser reads a constant by its
+ * type's input function, and that of an array or a composite type evaluates
+ * the CHECKs of domains in it.
+ */
+static bool
+empty_constants(Node *node, void *unused)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, TypeCast) && IsA(((TypeCast *) node)->arg, A_Const))
+		((A_Const *) ((TypeCast *) node)->arg)->isnull = true;
+	return raw_expression_tree_walker(node, empty_constants, unused);
+}
+
+/* Parses a query, and executes nothing. */
 static void
 parse(void *query)
 {
-	SPIPlanPtr	plan = SPI_prepare(query, 0, NULL);
+	RawStmt    *statement = linitial(raw_parser(query, RAW_PARSE_DEFAULT));
 
-	if (plan == NULL)
-		elog(ERROR, "could not parse: %s", (char *) query);
-	SPI_freeplan(plan);
+	empty_constants(statement->stmt, NULL);
+	parse_analyze_fixedparams(statement, query, NULL, 0, NULL);
 }
 
 /* ERROR 2BP01 if something keeps the column's type from being changed. */
@@ -560,6 +591,46 @@ warn(const Conversion *conversion)
 	}
 }
 
+/* Does a query on a table run no code of the table's owner? */
+static bool
+is_plain(Oid home, Oid table)
+{
+	bool		is_null;
+
+	return SPI_execute(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
+								home_name(home), table), false, 0) == SPI_OK_SELECT &&
+		DatumGetBool(value_at(0, 1, &is_null));
+}
+
+/*
+ * Looks again before a statement is executed: an owner's code, which the
+ * statements before it have run, may have renamed a schema, so that the names
+ * are of other tables, or have made an index.
+ */
+static void
+refuse_changed(const Conversion *conversion, const Statement *statement)
+{
+	Oid			owner = owner_of(statement->table);
+	Oid			other_owner = OidIsValid(statement->other) ? owner_of(statement->other) : owner;
+
+	if (strcmp(table_name(statement->table), statement->table_name) != 0 ||
+		(OidIsValid(statement->other) &&
+		 strcmp(table_name(statement->other), statement->other_name) != 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a schema or table was renamed while column \"%s\" of table \"%s\" was converted",
+						NameStr(*conversion->column), shown_name(conversion->table)),
+				 errdetail("The next statement is: %s", statement->text)));
+	if (owner != other_owner && !is_plain(conversion->home, statement->other))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("checking a foreign key between tables \"%s\" and \"%s\" would run code of another role",
+						shown_name(statement->table), shown_name(statement->other)),
+				 errdetail("Table \"%s\" has been changed while column \"%s\" of table \"%s\" was converted.",
+						   shown_name(statement->other),
+						   NameStr(*conversion->column), shown_name(conversion->table))));
+}
+
 /*
  * Converts a column, and all that references it.  Returns the statements;
  * none if it has been converted already.
@@ -602,7 +673,7 @@ convert(const Conversion *conversion)
 
 		if (conversion->is_dry_run || list_difference_oid(tables, locked) == NIL)
 			break;
-		/* by OID: conversions of each other's tables do not deadlock */
+		/* in one order: conversions of each other's tables do not deadlock */
 		for (int i = 0; i < list_length(tables); i++)
 			LockRelationOid(list_nth_oid(tables, i), AccessExclusiveLock);
 		locked = list_union_oid(locked, tables);
@@ -615,6 +686,7 @@ convert(const Conversion *conversion)
 		{
 			Statement  *statement = list_nth(statements, i);
 
+			refuse_changed(conversion, statement);
 			/* the one in question is about the catalogue only */
 			if (statement->needs_superuser)
 				SPI_execute(statement->text, false, 0);
@@ -638,7 +710,7 @@ snowflake_convert(PG_FUNCTION_ARGS)
 	List	   *statements;
 	ListCell   *cell;
 
-	conversion.home = home_of(fcinfo->flinfo->fn_oid);
+	conversion.home = get_func_namespace(fcinfo->flinfo->fn_oid);
 	conversion.table = PG_GETARG_OID(0);
 	conversion.column = PG_GETARG_NAME(1);
 	conversion.is_dry_run = PG_GETARG_BOOL(2);
@@ -767,14 +839,15 @@ read_keys(Oid table, List **primary, List **foreign)
 /* A column in the primary key of a new table. */
 typedef struct NewKey
 {
-	const char *home;
+	Oid			home;
 	Oid			table;
 	NameData	column;
 	bool		is_bigint;
 	bool		is_identity;
 	bool		is_serial;
-	Oid			sequence;		/* to be dropped, or InvalidOid */
-	bool		is_simple;		/* no foreign keys, no inheritors */
+	Oid			sequence;		/* the serial's, or InvalidOid */
+	bool		is_simple;		/* no foreign keys, no inheritors, and nothing
+								 * else takes from the sequence */
 } NewKey;
 
 /* Looks at a column: is it one to be made a snowflake? */
@@ -800,7 +873,7 @@ read_new_key(NewKey *key, AttrNumber attnum)
 	table_close(depend, AccessShareLock);
 	key->is_serial = OidIsValid(key->sequence);
 	if (is_shared)
-		key->sequence = InvalidOid;
+		key->is_simple = false; /* convert() looks at what takes from it */
 	return key->is_identity || key->is_serial;
 }
 
@@ -825,7 +898,7 @@ make_snowflake(void *argument)
 		if (!key->is_bigint)
 			appendStringInfo(&alter, "ALTER COLUMN %s TYPE bigint, ", column);
 		appendStringInfo(&alter, "ALTER COLUMN %s SET DEFAULT %s.snowflake_nextval()",
-						 column, key->home);
+						 column, home_name(key->home));
 		execute_as_owner(key->table, alter.data);
 		if (OidIsValid(key->sequence))
 			execute_as_owner(key->table, psprintf("DROP SEQUENCE %s", table_name(key->sequence)));
@@ -840,7 +913,7 @@ make_snowflake(void *argument)
 
 /* Makes serial and identity columns in a new table's primary key snowflakes. */
 static void
-convert_primary_key(const char *home, Oid table, List *primary, bool is_simple)
+convert_primary_key(Oid home, Oid table, List *primary, bool is_simple)
 {
 	ListCell   *cell;
 
@@ -871,7 +944,7 @@ convert_primary_key(const char *home, Oid table, List *primary, bool is_simple)
 /* A column that is to hold the snowflakes of another table. */
 typedef struct Reference
 {
-	const char *home;
+	Oid			home;
 	Oid			table;
 	AttrNumber	attnum;
 	Oid			key_table;
@@ -899,7 +972,7 @@ widen_reference(void *argument)
 						column, shown_name(table), reference->key_column,
 						shown_name(reference->key_table)),
 				 errhint("SELECT %s.snowflake_convert(%s, %s) makes it bigint, and rewrites the table.",
-						 reference->home, quote_literal_cstr(shown_name(reference->key_table)),
+						 home_name(reference->home), quote_literal_cstr(shown_name(reference->key_table)),
 						 quote_literal_cstr(reference->key_column))));
 		return;
 	}
@@ -911,12 +984,9 @@ widen_reference(void *argument)
 	foreach(cell, reference->others)
 	{
 		Oid			other = lfirst_oid(cell);
-		bool		is_null;
 
 		LockRelationOid(other, ShareRowExclusiveLock);
-		if (SPI_execute(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
-								 reference->home, other), false, 0) != SPI_OK_SELECT ||
-			!DatumGetBool(value_at(0, 1, &is_null)))
+		if (!is_plain(reference->home, other))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("checking a foreign key between tables \"%s\" and \"%s\" would run code of another role",
@@ -947,7 +1017,7 @@ tables_in(Datum array)
  * foreign keys of these tables.
  */
 static void
-widen_references(const char *home, List *tables)
+widen_references(Oid home, List *tables)
 {
 	Datum	   *elements = palloc(sizeof(Datum) * list_length(tables));
 	Oid			types[] = {OIDARRAYOID};
@@ -962,7 +1032,7 @@ widen_references(const char *home, List *tables)
 												true, TYPALIGN_INT));
 	if (SPI_execute_with_args(psprintf("SELECT tab, attnum, key_tab, key_attname, others"
 									   "  FROM %s.snowflake_convert_new_references($1::pg_catalog.regclass[])"
-									   " ORDER BY tab, attnum", home),
+									   " ORDER BY tab, attnum", home_name(home)),
 							  1, types, values, NULL, false, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not look for references");
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -1050,7 +1120,7 @@ static void
 convert_new_tables(void *argument)
 {
 	static SPIPlanPtr plan = NULL;
-	const char *home = argument;
+	Oid			home = *(Oid *) argument;
 	List	   *tables = NIL;
 	List	   *new_tables = NIL;
 	List	   *referencing = NIL;
@@ -1110,7 +1180,7 @@ convert_new_tables(void *argument)
 Datum
 snowflake_convert_new_tables(PG_FUNCTION_ARGS)
 {
-	const char *home;
+	Oid			home;
 	ErrorData  *error;
 
 	if (!CALLED_AS_EVENT_TRIGGER(fcinfo))
@@ -1121,8 +1191,8 @@ snowflake_convert_new_tables(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 
 	SPI_connect();
-	home = home_of(fcinfo->flinfo->fn_oid);
-	error = attempt(convert_new_tables, unconstify(char *, home));
+	home = get_func_namespace(fcinfo->flinfo->fn_oid);
+	error = attempt(convert_new_tables, &home);
 	if (error)					/* such as no privilege on the schema */
 		ereport(WARNING,
 				(errmsg("no column of new tables has become a snowflake"),
