@@ -1060,7 +1060,19 @@ DECLARE
     home name := (SELECT nspname FROM pg_extension
                     JOIN pg_namespace AS n ON n.oid = extnamespace
                    WHERE extname = 'snowflake');
+    home_owner oid := (SELECT CASE WHEN nspowner = 'pg_database_owner'::regrole THEN datdba ELSE nspowner END
+                         FROM pg_namespace, pg_database
+                        WHERE nspname = home AND datname = current_database());
 BEGIN
+    -- who owns a schema may drop what is in it, and put something else there
+    -- that the functions below would run as their owner
+    IF home_owner <> current_user::regrole
+       AND NOT (SELECT rolsuper FROM pg_roles WHERE oid = home_owner) THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('schema "%s" belongs to role "%s", which could replace what the registry is made of',
+                             home, pg_get_userbyid(home_owner)),
+            HINT = 'Move the extension to a schema of your own: ALTER EXTENSION snowflake SET SCHEMA.';
+    END IF;
     IF to_regclass(format('%I.snowflake_lease', home)) IS NOT NULL THEN
         RAISE duplicate_table USING
             MESSAGE = format('this database is a registry already: table "%s.snowflake_lease" exists', home),

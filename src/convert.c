@@ -551,14 +551,12 @@ refuse_distributed(const Conversion *conversion, List *tables)
 	}
 }
 
-/* What can be done, and yet is not what the caller may expect. */
+/* What will refuse new keys, as far as can be told. */
 static void
-warn(const Conversion *conversion)
+warn_of_doubts(const Conversion *conversion)
 {
-	const char *table = shown_name(conversion->table);
 	StringInfoData doubts;
 	uint64		count;
-	int64		largest;
 
 	initStringInfo(&doubts);
 	count = ask(conversion, "SELECT %s.snowflake_convert_doubts($1, $2)");
@@ -567,9 +565,18 @@ warn(const Conversion *conversion)
 	if (count > 0)
 		ereport(WARNING,
 				(errmsg("new keys of column \"%s\" of table \"%s\" may be refused",
-						NameStr(*conversion->column), table),
+						NameStr(*conversion->column), shown_name(conversion->table)),
 				 errdetail("%s", doubts.data),
 				 errhint("New keys need 64 bits. Change these before rows are inserted.")));
+}
+
+/* What can be done, and yet is not what the caller may expect. */
+static void
+warn(const Conversion *conversion)
+{
+	const char *table = shown_name(conversion->table);
+
+	warn_of_doubts(conversion);
 
 	/* keys of another scheme, with another layout or epoch */
 	if (ask(conversion, "SELECT %s.snowflake_min_id(clock_timestamp())"
@@ -578,8 +585,8 @@ warn(const Conversion *conversion)
 	{
 		bool		is_null;
 		int64		smallest = DatumGetInt64(value_at(0, 1, &is_null));
+		int64		largest = largest_key(conversion->table, NameStr(*conversion->column));
 
-		largest = largest_key(conversion->table, NameStr(*conversion->column));
 		if (largest >= smallest)
 			ereport(WARNING,
 					(errmsg("column \"%s\" of table \"%s\" holds larger keys than those to come",
@@ -804,16 +811,16 @@ numbers_in(HeapTuple tuple, AttrNumber attribute, TupleDesc descriptor)
 	return numbers;
 }
 
-/* The columns of a table's primary key, and those of its foreign keys. */
+/* The columns of a table's primary key, of its foreign keys and of its CHECKs. */
 static void
-read_keys(Oid table, List **primary, List **foreign)
+read_keys(Oid table, List **primary, List **foreign, List **checked)
 {
 	Relation	constraints = table_open(ConstraintRelationId, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 
-	*primary = *foreign = NIL;
+	*primary = *foreign = *checked = NIL;
 	ScanKeyInit(&key, Anum_pg_constraint_conrelid, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(table));
 	scan = systable_beginscan(constraints, ConstraintRelidTypidNameIndexId, true,
@@ -823,12 +830,15 @@ read_keys(Oid table, List **primary, List **foreign)
 		Form_pg_constraint row = (Form_pg_constraint) GETSTRUCT(tuple);
 		List	   *numbers;
 
-		if (row->contype != CONSTRAINT_PRIMARY && row->contype != CONSTRAINT_FOREIGN)
+		if (row->contype != CONSTRAINT_PRIMARY && row->contype != CONSTRAINT_FOREIGN &&
+			row->contype != CONSTRAINT_CHECK)
 			continue;
 		numbers = numbers_in(tuple, Anum_pg_constraint_conkey,
 							 RelationGetDescr(constraints));
 		if (row->contype == CONSTRAINT_PRIMARY)
 			*primary = numbers;
+		else if (row->contype == CONSTRAINT_CHECK)
+			*checked = list_concat(*checked, numbers);
 		else if (!OidIsValid(row->conparentid))
 			*foreign = list_concat(*foreign, numbers);
 	}
@@ -848,6 +858,7 @@ typedef struct NewKey
 	Oid			sequence;		/* the serial's, or InvalidOid */
 	bool		is_simple;		/* no foreign keys, no inheritors, and nothing
 								 * else takes from the sequence */
+	bool		is_checked;		/* a CHECK names it */
 } NewKey;
 
 /* Looks at a column: is it one to be made a snowflake? */
@@ -886,11 +897,14 @@ make_snowflake(void *argument)
 {
 	NewKey	   *key = argument;
 	const char *column = quote_identifier(NameStr(key->column));
+	Conversion	conversion = {key->home, key->table, &key->column, false, true};
 
 	if (key->is_simple)
 	{
 		StringInfoData alter;
 
+		if (key->is_checked)
+			warn_of_doubts(&conversion);
 		initStringInfo(&alter);
 		appendStringInfo(&alter, "ALTER TABLE %s ", table_name(key->table));
 		if (key->is_identity)
@@ -904,22 +918,19 @@ make_snowflake(void *argument)
 			execute_as_owner(key->table, psprintf("DROP SEQUENCE %s", table_name(key->sequence)));
 	}
 	else
-	{
-		Conversion	conversion = {key->home, key->table, &key->column, false, true};
-
 		convert(&conversion);
-	}
 }
 
 /* Makes serial and identity columns in a new table's primary key snowflakes. */
 static void
-convert_primary_key(Oid home, Oid table, List *primary, bool is_simple)
+convert_primary_key(Oid home, Oid table, List *primary, List *checked, bool is_simple)
 {
 	ListCell   *cell;
 
 	foreach(cell, primary)
 	{
-		NewKey		key = {.home = home, .table = table, .is_simple = is_simple};
+		NewKey		key = {.home = home, .table = table, .is_simple = is_simple,
+		.is_checked = list_member_int(checked, lfirst_int(cell))};
 		char	   *reason = NULL;
 
 		if (!read_new_key(&key, lfirst_int(cell)))
@@ -1159,13 +1170,14 @@ convert_new_tables(void *argument)
 		Oid			table = lfirst_oid(cell);
 		List	   *primary;
 		List	   *foreign;
+		List	   *checked;
 
-		read_keys(table, &primary, &foreign);
+		read_keys(table, &primary, &foreign, &checked);
 		if (foreign != NIL)
 			referencing = lappend_oid(referencing, table);
 		/* foreign keys of a table alone may still be to itself */
 		if (list_member_oid(new_tables, table))
-			convert_primary_key(home, table, primary,
+			convert_primary_key(home, table, primary, checked,
 								foreign == NIL && list_length(tables) == 1);
 	}
 	if (referencing != NIL)

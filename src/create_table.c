@@ -137,11 +137,32 @@ schema_of(const RangeVar *relation)
 	return !OidIsValid(schema) || isAnyTempNamespace(schema) ? NULL : get_namespace_name(schema);
 }
 
-/* Does an expression name a column?  The row as a whole has its table's name. */
+/* Is an expression "column > 0" or the like, which is the same of a bigint? */
+static bool
+is_lower_bound(Node *expression)
+{
+	A_Expr	   *comparison = (A_Expr *) expression;
+	const char *operator;
+
+	if (!IsA(expression, A_Expr) || comparison->kind != AEXPR_OP ||
+		list_length(comparison->name) != 1 ||
+		comparison->lexpr == NULL || !IsA(comparison->lexpr, ColumnRef) ||
+		!IsA(comparison->rexpr, A_Const) ||
+		((A_Const *) comparison->rexpr)->isnull ||
+		!IsA(&((A_Const *) comparison->rexpr)->val, Integer))
+		return false;
+	operator = strVal(linitial(comparison->name));
+	return strcmp(operator, ">") == 0 || strcmp(operator, ">=") == 0;
+}
+
+/*
+ * Does an expression name a column, but for a lower bound?  The row as a whole
+ * has its table's name.
+ */
 static bool
 names_column(Node *expression, void *column)
 {
-	if (expression == NULL)
+	if (expression == NULL || is_lower_bound(expression))
 		return false;
 	if (IsA(expression, ColumnRef))
 	{

@@ -234,6 +234,13 @@ is( $node->safe_psql('postgres',
 	"other|integer\nshop.new|bigint",
 	'the schemas wanted in one database');
 
+# A CHECK that new keys will fail is warned of, and others are not.
+my (undef, undef, $bounded) = $node->psql('postgres',
+	q{CREATE TABLE shop.small (id serial PRIMARY KEY CHECK (id < 100)); CREATE TABLE shop.positive (id serial PRIMARY KEY CHECK (id > 0))});
+like($bounded, qr/WARNING:  new keys of column "id" of table "shop.small" may be refused\nDETAIL:  constraint small_id_check on table shop.small: CHECK \(\(id < 100\)\)/,
+	'a CHECK with a bound in a new table is warned of');
+unlike($bounded, qr/positive/, 'another is not');
+
 # A DEFAULT may take from a serial's sequence, and temporary tables have theirs.
 my (undef, undef, $doubts) = $node->psql('postgres',
 	q{CREATE TABLE shop.tree (id serial PRIMARY KEY, root bigint DEFAULT currval('shop.tree_id_seq'))});

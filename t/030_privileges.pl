@@ -347,12 +347,12 @@ ALTER EVENT TRIGGER snowflakes DISABLE;
 CREATE TABLE own (id bigint PRIMARY KEY DEFAULT snowflake_nextval());
 GRANT REFERENCES ON own TO victim;
 SET ROLE victim;
-CREATE TABLE house.t (own integer REFERENCES public.own, x text, UNIQUE (own, x));
+CREATE TABLE house.t (own integer REFERENCES public.own, x bigint, UNIQUE (own, x));
 GRANT REFERENCES ON house.t TO attacker;
 SET ROLE attacker;
 CREATE TYPE attic.e AS ENUM ('a');
-CREATE FUNCTION attic.cast(attic.e) RETURNS text LANGUAGE sql IMMUTABLE AS $$SELECT CASE WHEN attic.folded() THEN 'a' END$$;
-CREATE CAST (attic.e AS text) WITH FUNCTION attic.cast AS IMPLICIT;
+CREATE FUNCTION attic.cast(attic.e) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$SELECT CASE WHEN attic.folded() THEN 1::bigint END$$;
+CREATE CAST (attic.e AS bigint) WITH FUNCTION attic.cast AS IMPLICIT;
 CREATE TABLE attic.f (own integer, x attic.e, FOREIGN KEY (own, x) REFERENCES house.t (own, x));
 GRANT SELECT ON attic.f TO victim;
 RESET ROLE;
@@ -386,6 +386,16 @@ like(as_role($database, $superuser, q{SELECT snowflake_drop_partitions('house.p'
 is(ran_as($database), '', 'are not dropped where that runs its code');
 $node->safe_psql($database, 'DROP INDEX attic.trap');
 is(as_role($database, $superuser, q{SELECT snowflake_drop_partitions('house.p', '2026-02-01')}), '', 'and are dropped where there is none');
+
+# Who owns the registry's schema could replace the parts of its functions, which
+# run as who has made them.
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql('postgres', "ALTER DATABASE $database OWNER TO attacker");
+like(as_role($database, $superuser, 'SELECT snowflake_registry_create()'),
+	qr/ERROR:  schema "public" belongs to role "attacker", which could replace what the registry is made of/,
+	q{no registry in somebody else's schema});
+is(as_role($database, $superuser, 'CREATE SCHEMA ids; ALTER EXTENSION snowflake SET SCHEMA ids; SELECT ids.snowflake_registry_create()'),
+	'', 'but in one of its own');
 
 # Only an owner may.
 $database = new_database('CREATE EXTENSION snowflake');
