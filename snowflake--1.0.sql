@@ -1011,20 +1011,12 @@ RETURNS TABLE (
     tab regclass,
     attnum smallint,
     key_tab regclass,
-    key_attname name,
-    others regclass[])      -- of other owners, that foreign keys connect it with
+    key_attname name)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     -- what references these columns may have been made before
-    SELECT DISTINCT ON (c.tab, c.attnum) c.tab, c.attnum, s.key_tab, s.key_attname,
-           ARRAY(SELECT CASE WHEN k.conrelid = c.tab THEN k.confrelid ELSE k.conrelid END::regclass
-                   FROM pg_constraint AS k
-                   JOIN pg_class AS r ON r.oid = k.confrelid
-                   JOIN pg_class AS t ON t.oid = k.conrelid
-                  WHERE k.contype = 'f' AND k.conparentid = 0 AND r.relowner <> t.relowner
-                    AND (k.conrelid = c.tab AND c.attnum = ANY (k.conkey) OR
-                         k.confrelid = c.tab AND c.attnum = ANY (k.confkey)))
+    SELECT DISTINCT ON (c.tab, c.attnum) c.tab, c.attnum, s.key_tab, s.key_attname
       FROM unnest(tabs) AS t(tab)
       JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
            unnest(k.conkey) AS referencing(attnum),
@@ -1038,6 +1030,23 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION snowflake_convert_new_references(regclass[]) IS
 'internal: integer columns that are to hold the snowflakes of others, by the foreign keys of these tables';
+
+-- Foreign keys are checked by queries on both tables; see is_plain above.
+CREATE FUNCTION snowflake_convert_other_owners(rel regclass, attnum smallint)
+RETURNS TABLE (tab regclass)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT DISTINCT CASE WHEN k.conrelid = rel THEN k.confrelid ELSE k.conrelid END::regclass
+      FROM pg_constraint AS k
+      JOIN pg_class AS r ON r.oid = k.confrelid
+      JOIN pg_class AS t ON t.oid = k.conrelid
+     WHERE k.contype = 'f' AND k.conparentid = 0 AND r.relowner <> t.relowner
+       AND (k.conrelid = rel AND snowflake_convert_other_owners.attnum = ANY (k.conkey) OR
+            k.confrelid = rel AND snowflake_convert_other_owners.attnum = ANY (k.confkey));
+END;
+COMMENT ON FUNCTION snowflake_convert_other_owners(regclass, smallint) IS
+'internal: the tables of other owners that foreign keys of a column lead to or come from';
 
 CREATE FUNCTION snowflake_convert_new_tables()
 RETURNS event_trigger

@@ -141,6 +141,7 @@ execute_as_owner(Oid table, const char *statement)
 	int			security_context;
 	Oid			owner = owner_of(table);
 	bool		is_others;
+	bool		was_converting = is_converting;
 	int			nest_level = 0;
 
 	GetUserIdAndSecContext(&caller, &security_context);
@@ -158,7 +159,7 @@ execute_as_owner(Oid table, const char *statement)
 	}
 	PG_FINALLY();
 	{
-		is_converting = false;
+		is_converting = was_converting;
 	}
 	PG_END_TRY();
 	if (is_others)
@@ -213,11 +214,22 @@ error_text(const ErrorData *error)
 	return psprintf("%s\n%s", error->message, error->detail);
 }
 
+/*
+ * A table, its partitions and inheritors, locked for reading.
+ * find_all_inheritors() leaves the table itself to its caller.
+ */
+static List *
+lock_inheritors(Oid table)
+{
+	LockRelationOid(table, AccessShareLock);
+	return find_all_inheritors(table, AccessShareLock, NULL);
+}
+
 /* Is there a row in a table or in one of its partitions and inheritors? */
 static bool
 has_rows(Oid table)
 {
-	List	   *tables = find_all_inheritors(table, AccessShareLock, NULL);
+	List	   *tables = lock_inheritors(table);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	bool		is_found = false;
 	ListCell   *cell;
@@ -253,7 +265,8 @@ has_rows(Oid table)
  * Returns false if the index is not one of this column in its own order.
  */
 static bool
-largest_of_index(Relation relation, AttrNumber attnum, Oid index_id, int64 *largest)
+largest_of_index(Relation relation, AttrNumber attnum, Oid index_id,
+				 Snapshot snapshot, int64 *largest)
 {
 	Relation	index = index_open(index_id, AccessShareLock);
 	bool		is_usable = false;
@@ -273,7 +286,7 @@ largest_of_index(Relation relation, AttrNumber attnum, Oid index_id, int64 *larg
 		ScanKeyEntryInitialize(&key, SK_ISNULL | SK_SEARCHNOTNULL, attnum,
 							   InvalidStrategy, InvalidOid, InvalidOid,
 							   InvalidOid, (Datum) 0);
-		scan = systable_beginscan_ordered(relation, index, GetActiveSnapshot(), 1, &key);
+		scan = systable_beginscan_ordered(relation, index, snapshot, 1, &key);
 		tuple = systable_getnext_ordered(scan, is_descending ? ForwardScanDirection :
 										 BackwardScanDirection);
 		if (HeapTupleIsValid(tuple))
@@ -298,9 +311,11 @@ static int64
 largest_key(Oid table, const char *column)
 {
 	int64		largest = PG_INT64_MIN;
+	List	   *tables = lock_inheritors(table);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ListCell   *cell;
 
-	foreach(cell, find_all_inheritors(table, AccessShareLock, NULL))
+	foreach(cell, tables)
 	{
 		Relation	relation = table_open(lfirst_oid(cell), NoLock);
 		AttrNumber	attnum = get_attnum(RelationGetRelid(relation), column);
@@ -313,12 +328,14 @@ largest_key(Oid table, const char *column)
 
 			foreach(index, RelationGetIndexList(relation))
 			{
-				if (largest_of_index(relation, attnum, lfirst_oid(index), &largest))
+				if (largest_of_index(relation, attnum, lfirst_oid(index), snapshot,
+									 &largest))
 					break;
 			}
 		}
 		table_close(relation, NoLock);
 	}
+	UnregisterSnapshot(snapshot);
 	return largest;
 }
 
@@ -598,15 +615,31 @@ warn(const Conversion *conversion)
 	}
 }
 
+/*
+ * Runs a query on the catalogue as it is now, even in a transaction whose
+ * snapshot is from before a lock.
+ */
+static void
+ask_now(const char *query)
+{
+	SPIPlanPtr	plan = SPI_prepare(query, 0, NULL);
+
+	if (plan == NULL ||
+		SPI_execute_snapshot(plan, NULL, NULL, GetLatestSnapshot(), InvalidSnapshot,
+							 false, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not execute: %s", query);
+	SPI_freeplan(plan);
+}
+
 /* Does a query on a table run no code of the table's owner? */
 static bool
 is_plain(Oid home, Oid table)
 {
 	bool		is_null;
 
-	return SPI_execute(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
-								home_name(home), table), false, 0) == SPI_OK_SELECT &&
-		DatumGetBool(value_at(0, 1, &is_null));
+	ask_now(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
+					 home_name(home), table));
+	return DatumGetBool(value_at(0, 1, &is_null));
 }
 
 /*
@@ -960,8 +993,20 @@ typedef struct Reference
 	AttrNumber	attnum;
 	Oid			key_table;
 	char	   *key_column;
-	List	   *others;			/* tables of other owners that it references */
 } Reference;
+
+/* The tables of other owners that foreign keys connect a reference with. */
+static List *
+other_owners(const Reference *reference)
+{
+	List	   *tables = NIL;
+
+	ask_now(psprintf("SELECT tab FROM %s.snowflake_convert_other_owners(%u::pg_catalog.regclass, %d::smallint)"
+					 " ORDER BY tab", home_name(reference->home), reference->table, reference->attnum));
+	for (uint64 i = 0; i < SPI_processed; i++)
+		tables = lappend_oid(tables, oid_at(i, 1));
+	return tables;
+}
 
 /* Makes the column of an empty table bigint, or warns. */
 static void
@@ -969,9 +1014,13 @@ widen_reference(void *argument)
 {
 	Reference  *reference = argument;
 	Oid			table = reference->table;
-	const char *column = get_attname(table, reference->attnum, false);
+	const char *column;
+	List	   *others;
 	ListCell   *cell;
 
+	/* the owner stays as it is from here on */
+	LockRelationOid(table, AccessShareLock);
+	column = get_attname(table, reference->attnum, false);
 	if (!object_ownercheck(RelationRelationId, table, GetUserId()))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -989,14 +1038,20 @@ widen_reference(void *argument)
 	}
 
 	/*
-	 * The foreign key is checked by a query on both tables.  The lock is what
-	 * ALTER TABLE takes; it keeps the other owner from adding an index.
+	 * Foreign keys are checked by a query on both tables.  The locks are what
+	 * ALTER TABLE takes; they keep the other owners from adding a foreign key
+	 * or an index.
 	 */
-	foreach(cell, reference->others)
+	LockRelationOid(table, AccessExclusiveLock);
+	others = other_owners(reference);
+	foreach(cell, others)
+	{
+		LockRelationOid(lfirst_oid(cell), ShareRowExclusiveLock);
+	}
+	foreach(cell, others)
 	{
 		Oid			other = lfirst_oid(cell);
 
-		LockRelationOid(other, ShareRowExclusiveLock);
 		if (!is_plain(reference->home, other))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -1006,21 +1061,6 @@ widen_reference(void *argument)
 	}
 	execute_as_owner(table, psprintf("ALTER TABLE %s ALTER COLUMN %s TYPE bigint",
 									 table_name(table), quote_identifier(column)));
-}
-
-/* The tables in an array of regclass. */
-static List *
-tables_in(Datum array)
-{
-	List	   *tables = NIL;
-	Datum	   *elements;
-	int			count;
-
-	deconstruct_array(DatumGetArrayTypeP(array), REGCLASSOID, sizeof(Oid), true,
-					  TYPALIGN_INT, &elements, NULL, &count);
-	for (int i = 0; i < count; i++)
-		tables = lappend_oid(tables, DatumGetObjectId(elements[i]));
-	return tables;
 }
 
 /*
@@ -1041,7 +1081,7 @@ widen_references(Oid home, List *tables)
 		elements[count++] = ObjectIdGetDatum(lfirst_oid(cell));
 	values[0] = PointerGetDatum(construct_array(elements, count, OIDOID, sizeof(Oid),
 												true, TYPALIGN_INT));
-	if (SPI_execute_with_args(psprintf("SELECT tab, attnum, key_tab, key_attname, others"
+	if (SPI_execute_with_args(psprintf("SELECT tab, attnum, key_tab, key_attname"
 									   "  FROM %s.snowflake_convert_new_references($1::pg_catalog.regclass[])"
 									   " ORDER BY tab, attnum", home_name(home)),
 							  1, types, values, NULL, false, 0) != SPI_OK_SELECT)
@@ -1056,7 +1096,6 @@ widen_references(Oid home, List *tables)
 		reference->attnum = DatumGetInt16(value_at(i, 2, &is_null));
 		reference->key_table = oid_at(i, 3);
 		reference->key_column = text_at(i, 4);
-		reference->others = tables_in(value_at(i, 5, &is_null));
 		references = lappend(references, reference);
 	}
 

@@ -10,6 +10,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 
@@ -195,6 +196,18 @@ $node->safe_psql($database, 'SET ROLE attacker; DROP INDEX attic.key_id_idx');
 is(as_role($database, $superuser, 'ALTER TABLE public.mine SET (fillfactor = 80)'), '', 'without such code');
 is($node->safe_psql($database, q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'mine'::regclass AND attname = 'key'}),
 	'bigint', 'it is, and the column has become bigint');
+
+# An index that is made after the transaction's snapshot counts as well.
+my $repeats = SnowflakeSession->new($node);
+$repeats->rows("\\c $database\nALTER EVENT TRIGGER snowflakes DISABLE; ALTER TABLE public.mine ALTER key TYPE integer; ALTER EVENT TRIGGER snowflakes ENABLE");
+$repeats->rows('BEGIN ISOLATION LEVEL REPEATABLE READ');
+$repeats->rows('SELECT 1');
+$node->safe_psql($database, 'SET ROLE attacker; CREATE INDEX ON attic.key (id) WHERE attic.folded()');
+ran_as($database);
+$repeats->rows('ALTER TABLE public.mine SET (fillfactor = 70)');
+$repeats->rows('COMMIT');
+$repeats->quit;
+is(ran_as($database), '', 'nor in a transaction whose snapshot does not show the code');
 
 # A table that is made for somebody else.
 like(as_role($database, $superuser, 'CREATE SCHEMA extra AUTHORIZATION attacker CREATE TABLE t (id serial PRIMARY KEY, CHECK (attic.evil(1)))'),
