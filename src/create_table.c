@@ -174,7 +174,11 @@ names_column(Node *expression, void *column)
 	return raw_expression_tree_walker(expression, names_column, column);
 }
 
-/* Does an expression have a string such as the name of a serial's sequence? */
+/*
+ * Does an expression have the name of a serial's sequence, as in
+ * nextval('t_id_seq')?  Such a name always has "_seq".  The parser looks for
+ * the sequence, which is there only if the statement runs as it is written.
+ */
 static bool
 names_sequence(Node *expression, void *unused)
 {
@@ -184,8 +188,15 @@ names_sequence(Node *expression, void *unused)
 	{
 		const A_Const *constant = (const A_Const *) expression;
 
-		return !constant->isnull && IsA(&constant->val, String) &&
-			strstr(strVal(&constant->val), "_seq") != NULL;
+		if (!constant->isnull && IsA(&constant->val, String))
+		{
+			for (const char *at = strVal(&constant->val); *at != '\0'; at++)
+			{
+				if (pg_strncasecmp(at, "_seq", 4) == 0)
+					return true;
+			}
+		}
+		return false;
 	}
 	return raw_expression_tree_walker(expression, names_sequence, unused);
 }
@@ -242,17 +253,13 @@ usual_primary_key(const CreateStmt *statement, List **expressions)
 						break;
 					case CONSTR_CHECK:
 					case CONSTR_GENERATED:
+					case CONSTR_DEFAULT:
 						*expressions = lappend(*expressions, constraint->raw_expr);
 						break;
 					case CONSTR_NULL:
 					case CONSTR_NOTNULL:
 					case CONSTR_UNIQUE:
 					case CONSTR_IDENTITY:
-						break;
-					case CONSTR_DEFAULT:
-						/* it takes from the sequence that would not be there */
-						if (names_sequence(constraint->raw_expr, NULL))
-							return NIL;
 						break;
 					default:
 						return NIL;
@@ -349,6 +356,8 @@ change_statement(CreateStmt *statement)
 		return;
 	function = event_trigger_function();
 	if (!OidIsValid(function))
+		return;
+	if (names_sequence((Node *) expressions, NULL))
 		return;
 	schema = schema_of(statement->relation);
 	if (schema == NULL || !convert_wants_schema(schema))
