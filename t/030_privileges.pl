@@ -100,6 +100,10 @@ CREATE FUNCTION $where.format(text, name, pg_catalog.regclass) RETURNS text LANG
 CREATE FUNCTION $where.snowflake_nextval(VARIADIC integer[]) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
 CREATE FUNCTION $where.snowflake_convert_is_done(oid, smallint) RETURNS boolean LANGUAGE sql AS 'SELECT attic.evil(1)';
 CREATE TYPE $where.regclass AS ENUM ();
+CREATE FUNCTION $where.to_oid($where.regclass) RETURNS oid LANGUAGE sql AS 'SELECT 0::oid';
+CREATE CAST ($where.regclass AS oid) WITH FUNCTION $where.to_oid AS IMPLICIT;
+CREATE FUNCTION $where.to_regclass($where.regclass) RETURNS pg_catalog.regclass LANGUAGE sql AS 'SELECT 0::pg_catalog.regclass';
+CREATE CAST ($where.regclass AS pg_catalog.regclass) WITH FUNCTION $where.to_regclass AS IMPLICIT;
 CREATE TABLE $where.pg_class (oid oid);"
 		  if $schema eq 'ids';
 		$node->safe_psql($database, $sql);
