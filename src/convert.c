@@ -1,21 +1,23 @@
 /*
  * convert.c
- *	  Keys that exist, and those of new tables, become snowflakes.
+ *	  Turns key columns of existing and of new tables into snowflakes.
  *
- * What is to be done, and what is in its way, is told by SQL functions that
- * read nothing but the catalogue: snowflake_convert_statements() and those
- * around it.  Here it is done, which SQL cannot do safely: ALTER TABLE and
- * queries run code of a table's owner - CHECKs, index predicates, triggers.
+ * SQL functions read the catalogue and say which statements convert a column,
+ * and what is in the way: snowflake_convert_statements() and its neighbours in
+ * the extension's script.  This file executes the statements.  C is needed
+ * because ALTER TABLE and queries run code of a table's owner: CHECKs, index
+ * predicates, triggers.
  *
- * - Every statement runs as the owner of the table that it is about, as a
+ * - Every statement runs as the owner of the table that it changes, as a
  *	 security-restricted operation, like VACUUM and REINDEX.  No code of an
  *	 owner runs with the rights of a caller who is somebody else.  A foreign
- *	 key between tables of two owners is checked only if that runs no code of
- *	 the other one.
- * - Questions about rows - is there any, which key is the largest - are
- *	 answered by reading the table or its index, without the planner.
- * - The event trigger runs at every CREATE TABLE.  It looks at what is cached
- *	 anyway, and runs SQL only where there is something to do.
+ *	 key between tables of two owners is checked only if the check runs no
+ *	 code of the other owner.
+ * - Whether a table has rows, and which key is the largest, is found by
+ *	 reading the table or its index directly, without the planner.
+ * - The event trigger runs at every CREATE TABLE.  It looks into caches that
+ *	 the statement has filled; the one query that it always runs lists the
+ *	 tables that the statement has made or altered.
  */
 #include "postgres.h"
 
@@ -68,7 +70,7 @@
 PG_FUNCTION_INFO_V1(snowflake_convert);
 PG_FUNCTION_INFO_V1(snowflake_convert_new_tables);
 
-/* What snowflake_convert() is called for. */
+/* One conversion: the column, and how it is converted. */
 typedef struct Conversion
 {
 	Oid			home;			/* the extension's schema */
@@ -78,7 +80,7 @@ typedef struct Conversion
 	bool		is_new;			/* made by the statement that is running */
 } Conversion;
 
-/* One of its statements. */
+/* One statement of a conversion. */
 typedef struct Statement
 {
 	Oid			table;
@@ -89,10 +91,13 @@ typedef struct Statement
 	bool		needs_superuser;
 } Statement;
 
-/* The ALTERs of a conversion fire the event trigger, too. */
+/*
+ * Is a statement of a conversion running?  Its ALTER TABLE fires the event
+ * trigger, which then does nothing.
+ */
 static bool is_converting = false;
 
-/* The name of the extension's schema as a statement has it. */
+/* Returns the quoted name of the extension's schema. */
 static const char *
 home_name(Oid home)
 {
@@ -106,7 +111,7 @@ table_name(Oid table)
 									  get_rel_name(table));
 }
 
-/* As messages have it: as regclass prints under the search_path in force. */
+/* A table's name for messages, qualified unless search_path finds the table. */
 static char *
 shown_name(Oid table)
 {
@@ -170,8 +175,8 @@ execute_as_owner(Oid table, const char *statement)
 }
 
 /*
- * Does a function under a subtransaction.  Returns NULL, or the error that it
- * raised, after everything that it did has been undone.
+ * Calls a function in a subtransaction.  Returns NULL, or the error that the
+ * function raised; its effects have then been rolled back.
  */
 static ErrorData *
 attempt(void (*function) (void *), void *argument)
@@ -198,14 +203,14 @@ attempt(void (*function) (void *), void *argument)
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
 
-	/* a cancel is meant for the whole statement */
+	/* A cancel must end the user's statement, not only this part. */
 	if (error && (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
 				  error->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN))
 		ReThrowError(error);
 	return error;
 }
 
-/* An error as the DETAIL of a warning. */
+/* Puts an error's message and detail into the DETAIL of a warning. */
 static char *
 error_text(const ErrorData *error)
 {
@@ -238,7 +243,7 @@ has_rows(Oid table)
 	{
 		Relation	relation = table_open(lfirst_oid(cell), NoLock);
 
-		/* what is elsewhere is not asked for: there may be any */
+		/* A foreign server is not contacted; assume that it has rows. */
 		if (relation->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
 			is_found = true;
 		else if (relation->rd_rel->relkind == RELKIND_RELATION &&
@@ -261,8 +266,9 @@ has_rows(Oid table)
 }
 
 /*
- * Reads the largest value of a bigint column by an index: its last entry.
- * Returns false if the index is not one of this column in its own order.
+ * Raises *largest to the largest value of a bigint column, which is the last
+ * entry of an index.  Returns false if the index does not begin with the
+ * column in bigint's order, or leaves rows out.
  */
 static bool
 largest_of_index(Relation relation, AttrNumber attnum, Oid index_id,
@@ -304,8 +310,9 @@ largest_of_index(Relation relation, AttrNumber attnum, Oid index_id,
 }
 
 /*
- * The largest key in a table, its partitions and inheritors: as far as indexes
- * tell, and only if it is a bigint.  Foreign tables are not asked.
+ * Returns the largest key in a table, its partitions and inheritors.  Tables
+ * without a suitable index, columns that are not bigint, and foreign tables
+ * are left out; without any other, the result is PG_INT64_MIN.
  */
 static int64
 largest_key(Oid table, const char *column)
@@ -340,8 +347,9 @@ largest_key(Oid table, const char *column)
 }
 
 /*
- * Runs a query about the column: its text has %s for the extension's schema,
- * and $1 and $2 for table and column.  The rows are in SPI_tuptable.
+ * Runs a query about a conversion's column.  In the query, %s stands for the
+ * extension's schema, $1 for the table and $2 for the column.  Returns how many
+ * rows there are in SPI_tuptable.
  */
 static uint64
 ask(const Conversion *conversion, const char *format)
@@ -389,7 +397,7 @@ oid_at(uint64 row, int column)
 	return is_null ? InvalidOid : DatumGetObjectId(value);
 }
 
-/* The statements of a conversion. */
+/* Lists the statements of a conversion, in order. */
 static List *
 statements_of(const Conversion *conversion)
 {
@@ -455,7 +463,7 @@ tables_of(const Conversion *conversion)
 	return tables;
 }
 
-/* ERROR 42501 if a statement is not the caller's to run. */
+/* ERROR 42501 if a statement needs a superuser and the caller is none. */
 static void
 refuse_without_superuser(const Conversion *conversion, List *statements)
 {
@@ -545,7 +553,7 @@ refuse_obstacles(const Conversion *conversion)
 						 "A partition key, a domain and a row type cannot be changed so.")));
 }
 
-/* ERROR 0A000 if a table is one of Citus's. */
+/* ERROR 0A000 if Citus has distributed a table. */
 static void
 refuse_distributed(const Conversion *conversion, List *tables)
 {
@@ -568,7 +576,7 @@ refuse_distributed(const Conversion *conversion, List *tables)
 	}
 }
 
-/* What will refuse new keys, as far as can be told. */
+/* Warns of what will refuse new keys, as far as the catalogue tells. */
 static void
 warn_of_doubts(const Conversion *conversion)
 {
@@ -587,7 +595,7 @@ warn_of_doubts(const Conversion *conversion)
 				 errhint("New keys need 64 bits. Change these before rows are inserted.")));
 }
 
-/* What can be done, and yet is not what the caller may expect. */
+/* Warns of keys that the converted column will refuse, or that sort oddly. */
 static void
 warn(const Conversion *conversion)
 {
@@ -595,7 +603,7 @@ warn(const Conversion *conversion)
 
 	warn_of_doubts(conversion);
 
-	/* keys of another scheme, with another layout or epoch */
+	/* Larger keys come from a scheme with another layout or epoch. */
 	if (ask(conversion, "SELECT %s.snowflake_min_id(clock_timestamp())"
 			" WHERE NOT %s.snowflake_convert_is_done($1, (SELECT attnum FROM pg_attribute"
 			"                                              WHERE attrelid = $1 AND attname = $2))") == 1)
@@ -682,8 +690,9 @@ convert(const Conversion *conversion)
 	List	   *locked = NIL;
 
 	/*
-	 * A snapshot from before the locks does not show what the loop looks for;
-	 * but of a table that this transaction has made others know nothing.
+	 * The loop below looks for changes that other sessions committed before
+	 * the tables were locked.  The snapshot of such a transaction does not
+	 * show them.  A new table is safe: no other session can have changed it.
 	 */
 	if (!conversion->is_dry_run && !conversion->is_new && IsolationUsesXactSnapshot())
 		ereport(ERROR,
@@ -695,8 +704,9 @@ convert(const Conversion *conversion)
 						 "Convert in one of isolation level read committed.")));
 
 	/*
-	 * What another session has changed, such as a foreign key added, shows
-	 * once the tables are locked: then all is looked at again.
+	 * Another session may have added a foreign key or an obstacle before the
+	 * locks were granted.  So everything is looked at again under the locks,
+	 * until no table is missing from them.
 	 */
 	for (;;)
 	{
@@ -713,7 +723,7 @@ convert(const Conversion *conversion)
 
 		if (conversion->is_dry_run || list_difference_oid(tables, locked) == NIL)
 			break;
-		/* in one order: conversions of each other's tables do not deadlock */
+		/* All conversions lock in one order, so they do not deadlock. */
 		for (int i = 0; i < list_length(tables); i++)
 			LockRelationOid(list_nth_oid(tables, i), AccessExclusiveLock);
 		locked = list_union_oid(locked, tables);
@@ -727,7 +737,7 @@ convert(const Conversion *conversion)
 			Statement  *statement = list_nth(statements, i);
 
 			refuse_changed(conversion, statement);
-			/* the one in question is about the catalogue only */
+			/* Such a statement changes the catalogue only, as the superuser. */
 			if (statement->needs_superuser)
 				SPI_execute(statement->text, false, 0);
 			else
@@ -759,7 +769,7 @@ snowflake_convert(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	SPI_connect();
 
-	/* all of it before the first row goes out: a caller's LIMIT cuts nothing */
+	/* Convert before the first row is returned: LIMIT must not cut it short. */
 	statements = convert(&conversion);
 	foreach(cell, statements)
 	{
@@ -773,8 +783,9 @@ snowflake_convert(PG_FUNCTION_ARGS)
 }
 
 /*
- * The sequence that makes a column serial: it belongs to the column, and the
- * column's DEFAULT takes from it.  Sets *is_shared if something else does, too.
+ * Finds the sequence of a serial column: the column owns the sequence, and the
+ * column's DEFAULT takes from the sequence.  Sets *is_shared if something else
+ * depends on the sequence, too.
  */
 static Oid
 serial_sequence(Relation depend, Oid table, AttrNumber attnum, bool *is_shared)
@@ -827,7 +838,7 @@ serial_sequence(Relation depend, Oid table, AttrNumber attnum, bool *is_shared)
 	return is_serial ? sequence : InvalidOid;
 }
 
-/* The column numbers in an array of the catalogue, as a list of integers. */
+/* Reads an array of column numbers from a catalogue row. */
 static List *
 numbers_in(HeapTuple tuple, AttrNumber attribute, TupleDesc descriptor)
 {
@@ -844,7 +855,7 @@ numbers_in(HeapTuple tuple, AttrNumber attribute, TupleDesc descriptor)
 	return numbers;
 }
 
-/* The columns of a table's primary key, of its foreign keys and of its CHECKs. */
+/* Reads a table's columns: in the primary key, in foreign keys, in CHECKs. */
 static void
 read_keys(Oid table, List **primary, List **foreign, List **checked)
 {
@@ -894,7 +905,7 @@ typedef struct NewKey
 	bool		is_checked;		/* a CHECK names it */
 } NewKey;
 
-/* Looks at a column: is it one to be made a snowflake? */
+/* Fills in a column's part of NewKey.  Is the column serial or identity? */
 static bool
 read_new_key(NewKey *key, AttrNumber attnum)
 {
@@ -922,8 +933,8 @@ read_new_key(NewKey *key, AttrNumber attnum)
 }
 
 /*
- * Makes a column of a new table a snowflake.  The usual one has no foreign key
- * and no inheritor, so that nothing has to be looked for.
+ * Makes a column of a new table a snowflake.  A table without foreign keys and
+ * inheritors needs one ALTER TABLE; nothing else has to follow the column.
  */
 static void
 make_snowflake(void *argument)
@@ -985,7 +996,7 @@ convert_primary_key(Oid home, Oid table, List *primary, List *checked, bool is_s
 	}
 }
 
-/* A column that is to hold the snowflakes of another table. */
+/* An integer column that references a snowflake. */
 typedef struct Reference
 {
 	Oid			home;
@@ -1008,7 +1019,7 @@ other_owners(const Reference *reference)
 	return tables;
 }
 
-/* Makes the column of an empty table bigint, or warns. */
+/* Makes the column of an empty table bigint; warns if the table has rows. */
 static void
 widen_reference(void *argument)
 {
@@ -1018,7 +1029,7 @@ widen_reference(void *argument)
 	List	   *others;
 	ListCell   *cell;
 
-	/* the owner stays as it is from here on */
+	/* The lock keeps the table's owner from being changed. */
 	LockRelationOid(table, AccessShareLock);
 	column = get_attname(table, reference->attnum, false);
 	if (!object_ownercheck(RelationRelationId, table, GetUserId()))
@@ -1064,8 +1075,8 @@ widen_reference(void *argument)
 }
 
 /*
- * Widens integer columns that are to hold the snowflakes of others, by the
- * foreign keys of these tables.
+ * Makes integer columns bigint that reference a snowflake.  The columns are
+ * found by the foreign keys of the given tables.
  */
 static void
 widen_references(Oid home, List *tables)
@@ -1119,13 +1130,13 @@ convert_is_running(void)
 	return is_converting;
 }
 
-/* The setting is a list of names as they are stored; empty means all. */
+/* The setting lists names as they are stored; an empty setting means all. */
 bool
 convert_wants_schema(const char *schema)
 {
 	const char *setting = GetConfigOption("snowflake_convert.schemas", true, false);
 
-	/* empty is what SET LOCAL leaves behind */
+	/* A transaction with SET LOCAL leaves the setting behind as empty. */
 	if (setting == NULL || setting[0] == '\0')
 		return true;
 	for (const char *at = setting;;)
@@ -1146,7 +1157,7 @@ convert_wants_schema(const char *schema)
 	}
 }
 
-/* Is a table one that the event trigger is wanted for? */
+/* Does the event trigger look after a table? */
 static bool
 is_wanted(Oid table)
 {
@@ -1157,7 +1168,7 @@ is_wanted(Oid table)
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	row = (Form_pg_class) GETSTRUCT(tuple);
-	/* a temporary table's ids meet no other server's */
+	/* A temporary table needs no ids that are unique among servers. */
 	is_table = (row->relkind == RELKIND_RELATION || row->relkind == RELKIND_PARTITIONED_TABLE) &&
 		row->relpersistence != RELPERSISTENCE_TEMP &&
 		convert_wants_schema(get_namespace_name(row->relnamespace));
@@ -1165,7 +1176,7 @@ is_wanted(Oid table)
 	return is_table;
 }
 
-/* What the event trigger does; an error of it becomes a warning. */
+/* Does the event trigger's work.  Its caller turns errors into warnings. */
 static void
 convert_new_tables(void *argument)
 {
@@ -1183,7 +1194,7 @@ convert_new_tables(void *argument)
 						"  FROM pg_catalog.pg_event_trigger_ddl_commands()"
 						" WHERE classid = 'pg_catalog.pg_class'::pg_catalog.regclass"
 						"   AND command_tag IN ('CREATE TABLE', 'ALTER TABLE')"
-						"   AND NOT in_extension"	/* its tables are its own affair */
+						"   AND NOT in_extension"	/* an extension may need its tables as written */
 						" GROUP BY objid ORDER BY objid", 0, NULL);
 
 		if (prepared == NULL || SPI_keepplan(prepared) != 0)
@@ -1214,7 +1225,7 @@ convert_new_tables(void *argument)
 		read_keys(table, &primary, &foreign, &checked);
 		if (foreign != NIL)
 			referencing = lappend_oid(referencing, table);
-		/* foreign keys of a table alone may still be to itself */
+		/* A foreign key may lead to the table itself: then it is not simple. */
 		if (list_member_oid(new_tables, table))
 			convert_primary_key(home, table, primary, checked,
 								foreign == NIL && list_length(tables) == 1);
@@ -1244,7 +1255,7 @@ snowflake_convert_new_tables(PG_FUNCTION_ARGS)
 	SPI_connect();
 	home = get_func_namespace(fcinfo->flinfo->fn_oid);
 	error = attempt(convert_new_tables, &home);
-	if (error)					/* such as no privilege on the schema */
+	if (error)					/* such as: no privilege on the extension's schema */
 		ereport(WARNING,
 				(errmsg("no column of new tables has become a snowflake"),
 				 errdetail("%s", error_text(error))));

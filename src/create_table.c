@@ -1,17 +1,20 @@
 /*
  * create_table.c
- *	  Serial and identity keys of a CREATE TABLE are made snowflakes at once.
+ *	  Changes serial and identity keys in CREATE TABLE before it runs.
  *
- * The event trigger of convert.c sees a table when it is made, and then has to
- * change it: the key's type, so that the table and its index are made anew, and
- * the sequence, which is dropped.  That doubles time and locks of CREATE TABLE.
- * So where the event trigger is there and the library is preloaded, the usual
- * statement is changed before it runs: "id serial PRIMARY KEY" is executed as
- * "id bigint NOT NULL DEFAULT snowflake_nextval() PRIMARY KEY".
+ * The event trigger of convert.c sees a table after it has been made.  Changing
+ * the key's type then makes the table and its index anew, and the sequence is
+ * dropped: CREATE TABLE takes twice the time and the locks.  So where an
+ * enabled event trigger calls snowflake_convert_new_tables() and the library is
+ * preloaded, a ProcessUtility hook changes the statement before it runs:
+ * "id serial PRIMARY KEY" is executed as
+ * "id bigint DEFAULT snowflake_nextval() PRIMARY KEY".
  *
- * Only what cannot fail or mean anything else afterwards is changed here: no
- * table with foreign keys, no key that a CHECK or a generated column names, no
- * sequence that a DEFAULT names, no partition and no inheritor.  All the rest is left to the event trigger.
+ * The hook changes only statements that succeed and mean the same afterwards.
+ * It leaves alone: tables with foreign keys, partitions, inheritors, LIKE, a
+ * key that a generated column or a CHECK (other than a lower bound) names, and
+ * statements that name a serial's sequence.  The event trigger converts those
+ * tables after they are made.
  */
 #include "postgres.h"
 
@@ -87,7 +90,7 @@ has_tag(HeapTuple tuple, TupleDesc descriptor)
 	return false;
 }
 
-/* The event trigger's function, if it would be called; or InvalidOid. */
+/* Finds the function of an event trigger that would fire; else InvalidOid. */
 static Oid
 event_trigger_function(void)
 {
@@ -137,7 +140,7 @@ schema_of(const RangeVar *relation)
 	return !OidIsValid(schema) || isAnyTempNamespace(schema) ? NULL : get_namespace_name(schema);
 }
 
-/* Is an expression "column > 0" or the like, which is the same of a bigint? */
+/* Is an expression a lower bound, "column > 0"?  A bigint keeps its meaning. */
 static bool
 is_lower_bound(Node *expression)
 {
@@ -156,8 +159,8 @@ is_lower_bound(Node *expression)
 }
 
 /*
- * Does an expression name a column, but for a lower bound?  The row as a whole
- * has its table's name.
+ * Does an expression name a column, other than in a lower bound?  A whole row
+ * is named like its table.
  */
 static bool
 names_column(Node *expression, void *column)
@@ -202,9 +205,9 @@ names_sequence(Node *expression, void *unused)
 }
 
 /*
- * The names of the columns in the primary key; NIL if there is none, or if the
- * statement is none of the usual ones.  Collects the expressions that are in
- * the statement.
+ * Lists the columns of the primary key.  Returns NIL if there is no primary
+ * key, or if the statement has a part that the hook does not deal with.
+ * Collects the statement's expressions.
  */
 static List *
 usual_primary_key(const CreateStmt *statement, List **expressions)
@@ -272,7 +275,7 @@ usual_primary_key(const CreateStmt *statement, List **expressions)
 	return columns;
 }
 
-/* A type's name as the parser takes it for serial: such a word alone. */
+/* Does the parser take a type's name for serial?  Only without a schema. */
 static bool
 is_serial(const TypeName *type)
 {
@@ -291,7 +294,7 @@ is_serial(const TypeName *type)
 	return false;
 }
 
-/* Is a type one of those that an identity column may have? */
+/* May an identity column have a type? */
 static bool
 is_integer(const TypeName *type)
 {
@@ -303,7 +306,7 @@ is_integer(const TypeName *type)
 	return oid == INT2OID || oid == INT4OID || oid == INT8OID;
 }
 
-/* Makes a serial or identity column a snowflake; leaves others alone. */
+/* Makes a serial or identity column a snowflake; leaves other columns alone. */
 static void
 change_column(ColumnDef *column, char *home)
 {
@@ -319,7 +322,7 @@ change_column(ColumnDef *column, char *home)
 		constraint = lfirst(cell);
 		if (constraint->contype == CONSTR_DEFAULT || constraint->contype == CONSTR_NULL ||
 			(constraint->contype == CONSTR_IDENTITY && is_identity))
-			return;				/* PostgreSQL's to judge */
+			return;				/* PostgreSQL accepts or refuses these */
 		if (constraint->contype == CONSTR_IDENTITY)
 			is_identity = true;
 		else
@@ -339,7 +342,7 @@ change_column(ColumnDef *column, char *home)
 	column->typeName = SystemTypeName("int8");
 }
 
-/* Changes what of a statement makes snowflakes. */
+/* Makes the keys of a statement snowflakes, if an event trigger would. */
 static void
 change_statement(CreateStmt *statement)
 {
@@ -363,7 +366,7 @@ change_statement(CreateStmt *statement)
 	if (schema == NULL || !convert_wants_schema(schema))
 		return;
 
-	/* who may not use it gets the event trigger's warning */
+	/* A role that may not call snowflake_nextval() is warned by convert.c. */
 	home = get_func_namespace(function);
 	home_name = get_namespace_name(home);
 	nextval = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
@@ -386,7 +389,7 @@ change_statement(CreateStmt *statement)
 		{
 			if (strcmp(lfirst(key), column->colname) == 0)
 			{
-				/* what fits an integer may not fit a bigint */
+				/* An expression that takes an integer may not take a bigint. */
 				if (!names_column((Node *) expressions, column->colname) &&
 					!names_column((Node *) expressions, statement->relation->relname))
 					change_column(column, home_name);
@@ -402,7 +405,7 @@ process_utility(PlannedStmt *statement, const char *query, bool is_read_only,
 				QueryEnvironment *environment, DestReceiver *destination,
 				QueryCompletion *completion)
 {
-	/* parts of CREATE SCHEMA are left to the event trigger */
+	/* A table in CREATE SCHEMA is left to the event trigger. */
 	if (IsA(statement->utilityStmt, CreateStmt) && context != PROCESS_UTILITY_SUBCOMMAND)
 	{
 		if (is_read_only)
