@@ -556,7 +556,11 @@ COMMENT ON FUNCTION snowflake_convert_leftovers(regclass, smallint) IS
 'internal: a column''s sequences that another extension of this name has left unfit for a dump';
 
 CREATE FUNCTION snowflake_convert_statements(rel regclass, col name)
-RETURNS TABLE (tab regclass, statement text, needs_superuser boolean)
+RETURNS TABLE (
+    tab regclass,
+    other regclass,         -- the sequence, or the table referenced
+    statement text,
+    needs_superuser boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -568,7 +572,7 @@ BEGIN ATOMIC
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
     ), foreign_keys AS MATERIALIZED (
-        SELECT key AS oid, f.tab, conname FROM snowflake_convert_foreign_keys(rel, col) AS f
+        SELECT key AS oid, f.tab, conname, references_tab FROM snowflake_convert_foreign_keys(rel, col) AS f
     ), leftovers AS MATERIALIZED (
         SELECT c.tab, c.attname, l.sequence, l.is_identity
           FROM columns AS c,
@@ -613,52 +617,52 @@ BEGIN ATOMIC
                                   SELECT FROM pg_attrdef AS f
                                     JOIN columns AS c ON (c.tab, c.attnum) = (f.adrelid, f.adnum)
                                    WHERE f.oid = d.objid AND c.wants_default)))
-    ), steps(step, place, tab, statement) AS (
+    ), steps(step, place, tab, other, statement) AS (
         -- only so does DROP IDENTITY find what attidentity no longer tells
-        SELECT -1, 0, tab, format('UPDATE pg_catalog.pg_attribute SET attidentity = ''d'' '
+        SELECT -1, 0, tab, NULL::regclass, format('UPDATE pg_catalog.pg_attribute SET attidentity = ''d'' '
                                   'WHERE attrelid = %L::pg_catalog.regclass AND attname = %L', tab, attname)
           FROM leftovers
          WHERE is_identity
         UNION ALL
-        SELECT 0, 0, tab, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
+        SELECT 0, 0, tab, NULL, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
           FROM leftovers
          WHERE is_identity
         UNION ALL
-        SELECT 0, 1, tab, format('ALTER SEQUENCE %s AS bigint NO CYCLE MAXVALUE 9223372036854775807', sequence)
+        SELECT 0, 1, tab, sequence, format('ALTER SEQUENCE %s AS bigint NO CYCLE MAXVALUE 9223372036854775807', sequence)
           FROM leftovers
          WHERE NOT is_identity AND sequence NOT IN (SELECT d.sequence FROM dropped_sequences AS d)
         UNION ALL
-        SELECT 1, 0, tab, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname)
+        SELECT 1, 0, tab, NULL, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname)
           FROM foreign_keys
         UNION ALL
         -- an inheritor's identity is its own, a partition's its parent's
-        SELECT 2, 0, tab, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
+        SELECT 2, 0, tab, NULL, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
           FROM columns
          WHERE wants_default AND is_inherited AND NOT relispartition AND attidentity <> ''
         UNION ALL
         -- from the top down, and back from the bottom up
-        SELECT 3, -height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I NO INHERIT', tab, conname)
+        SELECT 3, -height, tab, NULL, format('ALTER TABLE %s ALTER CONSTRAINT %I NO INHERIT', tab, conname)
           FROM ancestors
         UNION ALL
-        SELECT 4, 0, tab, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
+        SELECT 4, 0, tab, NULL, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
           FROM actions
          GROUP BY tab
         UNION ALL
-        SELECT 5, height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I INHERIT', tab, conname)
+        SELECT 5, height, tab, NULL, format('ALTER TABLE %s ALTER CONSTRAINT %I INHERIT', tab, conname)
           FROM ancestors
         UNION ALL
-        SELECT 6, 0, tab, format('DROP SEQUENCE %s', sequence)
+        SELECT 6, 0, tab, sequence, format('DROP SEQUENCE %s', sequence)
           FROM dropped_sequences
         UNION ALL
-        SELECT 7, 0, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
+        SELECT 7, 0, tab, references_tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
           FROM foreign_keys
         UNION ALL
-        SELECT 8, 0, tab, format('COMMENT ON CONSTRAINT %I ON %s IS %L', conname, tab,
+        SELECT 8, 0, tab, NULL, format('COMMENT ON CONSTRAINT %I ON %s IS %L', conname, tab,
                               obj_description(oid, 'pg_constraint'))
           FROM foreign_keys
          WHERE obj_description(oid, 'pg_constraint') IS NOT NULL
     )
-    SELECT tab, statement || ';', step = -1
+    SELECT tab, other, statement || ';', step = -1
       FROM steps
      ORDER BY step, place, tab <> rel, tab::text COLLATE "C", statement COLLATE "C";
 END;
@@ -666,7 +670,8 @@ COMMENT ON FUNCTION snowflake_convert_statements(regclass, name) IS
 'internal: the statements that convert a column, in order, and the table that each is about';
 
 -- Does a query on a table run nothing of its owner's?  The planner evaluates
--- the predicates and expressions of indexes, CHECKs and statistics.
+-- the predicates and expressions of indexes, CHECKs and statistics, and inlines
+-- the casts that a foreign key of the table may need: those of a role's types.
 CREATE FUNCTION snowflake_convert_is_plain(tab regclass)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -676,7 +681,10 @@ BEGIN ATOMIC
        AND NOT EXISTS (SELECT FROM pg_index
                         WHERE indrelid = tab AND (indpred IS NOT NULL OR indexprs IS NOT NULL))
        AND NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = tab AND contype = 'c')
-       AND NOT EXISTS (SELECT FROM pg_statistic_ext WHERE stxrelid = tab AND stxexprs IS NOT NULL);
+       AND NOT EXISTS (SELECT FROM pg_statistic_ext WHERE stxrelid = tab AND stxexprs IS NOT NULL)
+       AND NOT EXISTS (SELECT FROM pg_constraint AS k
+                         JOIN pg_attribute AS a ON a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey)
+                        WHERE k.conrelid = tab AND k.contype = 'f' AND a.atttypid >= 16384);
 END;
 COMMENT ON FUNCTION snowflake_convert_is_plain(regclass) IS
 'internal: whether a query on a table runs no code of its owner';
@@ -810,10 +818,10 @@ END;
 COMMENT ON FUNCTION snowflake_convert_obstacles(regclass, name) IS
 'internal: what depends on a column, or on those that follow it, so that their type cannot change';
 
--- Expressions in CHECKs and in indexes that name columns which become bigint,
--- each in a query where the columns are so already.  The query is parsed and
--- never planned or run: whether an operator or a function still fits shows at
--- that.
+-- Expressions in CHECKs, in indexes and in statistics that name columns which
+-- become bigint, each in a query where the columns are so already; the row as
+-- a whole and tableoid are the table's own.  The query is parsed and never
+-- planned or run: whether an operator or a function still fits shows at that.
 CREATE FUNCTION snowflake_convert_expressions(rel regclass, col name)
 RETURNS TABLE (description text, query text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -842,6 +850,15 @@ BEGIN ATOMIC
                         WHERE n.tab = x.indrelid
                           AND (d.classid, d.objid) = ('pg_class'::regclass, x.indexrelid))
         UNION ALL
+        SELECT 'pg_statistic_ext'::regclass, x.oid, x.stxrelid, e.expression
+          FROM pg_statistic_ext AS x,
+               LATERAL unnest(pg_get_statisticsobjdef_expressions(x.oid)) AS e(expression)
+         WHERE EXISTS (SELECT FROM narrow AS n
+                         JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid)
+                                                = ('pg_class'::regclass, n.tab, n.attnum)
+                        WHERE n.tab = x.stxrelid
+                          AND (d.classid, d.objid) = ('pg_statistic_ext'::regclass, x.oid))
+        UNION ALL
         -- an exclusion constraint's operators go by name as well
         SELECT 'pg_constraint'::regclass, k.oid, k.conrelid,
                format('%1$I OPERATOR(%2$I.%3$s) %1$I', a.attname, s.nspname, o.oprname)
@@ -854,7 +871,7 @@ BEGIN ATOMIC
            AND EXISTS (SELECT FROM narrow AS n WHERE (n.tab, n.attnum) = (k.conrelid, k.conkey[i]))
     )
     SELECT pg_describe_object(e.classid, e.objid, 0),
-           format('SELECT %s FROM (SELECT %s) AS %I', e.expression,
+           format('SELECT (SELECT %s FROM (SELECT %s) AS "as bigint") FROM %s', e.expression,
                   (SELECT string_agg(format('NULL::%s AS %I',
                                             CASE WHEN EXISTS (SELECT FROM narrow AS n
                                                                WHERE (n.tab, n.attnum) = (a.attrelid, a.attnum))
@@ -863,9 +880,8 @@ BEGIN ATOMIC
                                             a.attname), ', ')
                      FROM pg_attribute AS a
                     WHERE a.attrelid = e.tab AND a.attnum > 0 AND NOT a.attisdropped),
-                  t.relname)
+                  e.tab::regclass)
       FROM expressions AS e
-      JOIN pg_class AS t ON t.oid = e.tab
      ORDER BY 1, 2;
 END;
 COMMENT ON FUNCTION snowflake_convert_expressions(regclass, name) IS
@@ -901,11 +917,22 @@ BEGIN ATOMIC
           JOIN pg_trigger AS g ON g.tgrelid = c.tab AND NOT g.tgisinternal
           JOIN pg_proc AS p ON p.oid = g.tgfoid
          WHERE c.is_narrow AND p.prosrc ~* '\m(int|int2|int4|integer|smallint)\M'
+        UNION
+        -- the key takes nothing from the sequence any more, so there is none
+        SELECT format('%s: %s', pg_describe_object('pg_attrdef'::regclass, f.oid, 0),
+                      pg_get_expr(f.adbin, f.adrelid))
+          FROM columns AS c
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid)
+                                 = ('pg_class'::regclass, snowflake_convert_sequence(c.tab, c.attnum))
+                             AND d.classid = 'pg_attrdef'::regclass
+          JOIN pg_attrdef AS f ON f.oid = d.objid
+         WHERE c.is_key AND (f.adrelid, f.adnum) <> (c.tab, c.attnum)
+           AND pg_get_expr(f.adbin, f.adrelid) ~ '\mcurrval\('
     )
     SELECT description FROM doubts ORDER BY description COLLATE "C";
 END;
 COMMENT ON FUNCTION snowflake_convert_doubts(regclass, name) IS
-'internal: CHECKs with a bound that new ids exceed, and triggers with integer variables';
+'internal: CHECKs with a bound that new ids exceed, triggers with integer variables, and defaults of currval()';
 
 -- Refuses what is not a key that conversion makes sense for.
 CREATE FUNCTION snowflake_convert_check(rel regclass, col name)
@@ -984,20 +1011,12 @@ RETURNS TABLE (
     tab regclass,
     attnum smallint,
     key_tab regclass,
-    key_attname name,
-    others regclass[])      -- of other owners, that foreign keys connect it with
+    key_attname name)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     -- what references these columns may have been made before
-    SELECT DISTINCT ON (c.tab, c.attnum) c.tab, c.attnum, s.key_tab, s.key_attname,
-           ARRAY(SELECT CASE WHEN k.conrelid = c.tab THEN k.confrelid ELSE k.conrelid END::regclass
-                   FROM pg_constraint AS k
-                   JOIN pg_class AS r ON r.oid = k.confrelid
-                   JOIN pg_class AS t ON t.oid = k.conrelid
-                  WHERE k.contype = 'f' AND k.conparentid = 0 AND r.relowner <> t.relowner
-                    AND (k.conrelid = c.tab AND c.attnum = ANY (k.conkey) OR
-                         k.confrelid = c.tab AND c.attnum = ANY (k.confkey)))
+    SELECT DISTINCT ON (c.tab, c.attnum) c.tab, c.attnum, s.key_tab, s.key_attname
       FROM unnest(tabs) AS t(tab)
       JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
            unnest(k.conkey) AS referencing(attnum),
@@ -1011,6 +1030,23 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION snowflake_convert_new_references(regclass[]) IS
 'internal: integer columns that are to hold the snowflakes of others, by the foreign keys of these tables';
+
+-- Foreign keys are checked by queries on both tables; see is_plain above.
+CREATE FUNCTION snowflake_convert_other_owners(rel regclass, attnum smallint)
+RETURNS TABLE (tab regclass)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT DISTINCT CASE WHEN k.conrelid = rel THEN k.confrelid ELSE k.conrelid END::regclass
+      FROM pg_constraint AS k
+      JOIN pg_class AS r ON r.oid = k.confrelid
+      JOIN pg_class AS t ON t.oid = k.conrelid
+     WHERE k.contype = 'f' AND k.conparentid = 0 AND r.relowner <> t.relowner
+       AND (k.conrelid = rel AND snowflake_convert_other_owners.attnum = ANY (k.conkey) OR
+            k.confrelid = rel AND snowflake_convert_other_owners.attnum = ANY (k.confkey));
+END;
+COMMENT ON FUNCTION snowflake_convert_other_owners(regclass, smallint) IS
+'internal: the tables of other owners that foreign keys of a column lead to or come from';
 
 CREATE FUNCTION snowflake_convert_new_tables()
 RETURNS event_trigger

@@ -212,11 +212,18 @@ CREATE TABLE not_possible (id serial NULL PRIMARY KEY);
 \set VERBOSITY default
 CREATE TABLE no_array (id serial[] PRIMARY KEY);
 CREATE TABLE no_type (id nothing GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
+CREATE TABLE shares_sequence (id serial PRIMARY KEY, n bigint DEFAULT nextval('SHARES_sequence_id_SEQ'));
 CREATE TABLE deferred (id serial PRIMARY KEY DEFERRABLE INITIALLY DEFERRED);
 DO $$ BEGIN FOR i IN 1..2 LOOP CREATE TABLE twice_made (id serial PRIMARY KEY); DROP TABLE twice_made; END LOOP; CREATE TABLE twice_made (id serial PRIMARY KEY); END $$;
 CREATE TABLE IF NOT EXISTS twice_made (id serial PRIMARY KEY);
-SELECT * FROM columns_of('"Quoted"', 'two_keys', 'with_check', 'with_own_check', 'with_generated', 'with_row', 'deferred', 'twice_made');
-SELECT relname FROM pg_class WHERE relkind = 'S' AND relname ~ '^(Quoted|two_keys|with_check|with_own|deferred|twice)' ORDER BY relname COLLATE "C";
+SELECT * FROM columns_of('"Quoted"', 'two_keys', 'with_check', 'with_own_check', 'with_generated', 'with_row', 'shares_sequence', 'deferred', 'twice_made');
+SELECT relname FROM pg_class WHERE relkind = 'S' AND relname ~ '^(Quoted|two_keys|with_check|with_own|shares|deferred|twice)' ORDER BY relname COLLATE "C";
+-- a table in pg_temp is temporary without saying so
+SET search_path = pg_temp, shop, public;
+CREATE TABLE temporary_by_path (id serial PRIMARY KEY);
+SET search_path = shop, public;
+CREATE TABLE pg_temp.temporary_by_schema (id serial PRIMARY KEY);
+SELECT attrelid::regclass, atttypid::regtype FROM pg_attribute WHERE attrelid IN ('pg_temp.temporary_by_path'::regclass, 'pg_temp.temporary_by_schema'::regclass) AND attname = 'id' ORDER BY 1;
 ALTER EVENT TRIGGER regress_snowflake DISABLE;
 CREATE TABLE trigger_disabled (id serial PRIMARY KEY);
 ALTER EVENT TRIGGER regress_snowflake ENABLE REPLICA;

@@ -1,21 +1,23 @@
 /*
  * convert.c
- *	  Keys that exist, and those of new tables, become snowflakes.
+ *	  Turns key columns of existing and of new tables into snowflakes.
  *
- * What is to be done, and what is in its way, is told by SQL functions that
- * read nothing but the catalogue: snowflake_convert_statements() and those
- * around it.  Here it is done, which SQL cannot do safely: ALTER TABLE and
- * queries run code of a table's owner - CHECKs, index predicates, triggers.
+ * SQL functions read the catalogue and say which statements convert a column,
+ * and what is in the way: snowflake_convert_statements() and its neighbours in
+ * the extension's script.  This file executes the statements.  C is needed
+ * because ALTER TABLE and queries run code of a table's owner: CHECKs, index
+ * predicates, triggers.
  *
- * - Every statement runs as the owner of the table that it is about, as a
+ * - Every statement runs as the owner of the table that it changes, as a
  *	 security-restricted operation, like VACUUM and REINDEX.  No code of an
  *	 owner runs with the rights of a caller who is somebody else.  A foreign
- *	 key between tables of two owners is checked only if that runs no code of
- *	 the other one.
- * - Questions about rows - is there any, which key is the largest - are
- *	 answered by reading the table or its index, without the planner.
- * - The event trigger runs at every CREATE TABLE.  It looks at what is cached
- *	 anyway, and runs SQL only where there is something to do.
+ *	 key between tables of two owners is checked only if the check runs no
+ *	 code of the other owner.
+ * - Whether a table has rows, and which key is the largest, is found by
+ *	 reading the table or its index directly, without the planner.
+ * - The event trigger runs at every CREATE TABLE.  It looks into caches that
+ *	 the statement has filled; the one query that it always runs lists the
+ *	 tables that the statement has made or altered.
  */
 #include "postgres.h"
 
@@ -47,6 +49,9 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "parser/analyze.h"
+#include "parser/parser.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
@@ -65,32 +70,38 @@
 PG_FUNCTION_INFO_V1(snowflake_convert);
 PG_FUNCTION_INFO_V1(snowflake_convert_new_tables);
 
-/* What snowflake_convert() is called for. */
+/* One conversion: the column, and how it is converted. */
 typedef struct Conversion
 {
-	const char *home;			/* quoted name of the extension's schema */
+	Oid			home;			/* the extension's schema */
 	Oid			table;
 	Name		column;
 	bool		is_dry_run;
 	bool		is_new;			/* made by the statement that is running */
 } Conversion;
 
-/* One of its statements. */
+/* One statement of a conversion. */
 typedef struct Statement
 {
 	Oid			table;
+	Oid			other;			/* its sequence, or the table that it references */
+	char	   *table_name;		/* as the text has them */
+	char	   *other_name;
 	char	   *text;
 	bool		needs_superuser;
 } Statement;
 
-/* The ALTERs of a conversion fire the event trigger, too. */
+/*
+ * Is a statement of a conversion running?  Its ALTER TABLE fires the event
+ * trigger, which then does nothing.
+ */
 static bool is_converting = false;
 
-/* The quoted name of the schema that a function of the extension is in. */
+/* Returns the quoted name of the extension's schema. */
 static const char *
-home_of(Oid function)
+home_name(Oid home)
 {
-	return quote_identifier(get_namespace_name(get_func_namespace(function)));
+	return quote_identifier(get_namespace_name(home));
 }
 
 static char *
@@ -100,7 +111,7 @@ table_name(Oid table)
 									  get_rel_name(table));
 }
 
-/* As messages have it: as regclass prints under the search_path in force. */
+/* A table's name for messages, qualified unless search_path finds the table. */
 static char *
 shown_name(Oid table)
 {
@@ -135,6 +146,7 @@ execute_as_owner(Oid table, const char *statement)
 	int			security_context;
 	Oid			owner = owner_of(table);
 	bool		is_others;
+	bool		was_converting = is_converting;
 	int			nest_level = 0;
 
 	GetUserIdAndSecContext(&caller, &security_context);
@@ -152,7 +164,7 @@ execute_as_owner(Oid table, const char *statement)
 	}
 	PG_FINALLY();
 	{
-		is_converting = false;
+		is_converting = was_converting;
 	}
 	PG_END_TRY();
 	if (is_others)
@@ -163,8 +175,8 @@ execute_as_owner(Oid table, const char *statement)
 }
 
 /*
- * Does a function under a subtransaction.  Returns NULL, or the error that it
- * raised, after everything that it did has been undone.
+ * Calls a function in a subtransaction.  Returns NULL, or the error that the
+ * function raised; its effects have then been rolled back.
  */
 static ErrorData *
 attempt(void (*function) (void *), void *argument)
@@ -191,14 +203,14 @@ attempt(void (*function) (void *), void *argument)
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
 
-	/* a cancel is meant for the whole statement */
+	/* A cancel must end the user's statement, not only this part. */
 	if (error && (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
 				  error->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN))
 		ReThrowError(error);
 	return error;
 }
 
-/* An error as the DETAIL of a warning. */
+/* Puts an error's message and detail into the DETAIL of a warning. */
 static char *
 error_text(const ErrorData *error)
 {
@@ -207,11 +219,22 @@ error_text(const ErrorData *error)
 	return psprintf("%s\n%s", error->message, error->detail);
 }
 
+/*
+ * A table, its partitions and inheritors, locked for reading.
+ * find_all_inheritors() leaves the table itself to its caller.
+ */
+static List *
+lock_inheritors(Oid table)
+{
+	LockRelationOid(table, AccessShareLock);
+	return find_all_inheritors(table, AccessShareLock, NULL);
+}
+
 /* Is there a row in a table or in one of its partitions and inheritors? */
 static bool
 has_rows(Oid table)
 {
-	List	   *tables = find_all_inheritors(table, AccessShareLock, NULL);
+	List	   *tables = lock_inheritors(table);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	bool		is_found = false;
 	ListCell   *cell;
@@ -220,7 +243,7 @@ has_rows(Oid table)
 	{
 		Relation	relation = table_open(lfirst_oid(cell), NoLock);
 
-		/* what is elsewhere is not asked for: there may be any */
+		/* A foreign server is not contacted; assume that it has rows. */
 		if (relation->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
 			is_found = true;
 		else if (relation->rd_rel->relkind == RELKIND_RELATION &&
@@ -243,11 +266,13 @@ has_rows(Oid table)
 }
 
 /*
- * Reads the largest value of a bigint column by an index: its last entry.
- * Returns false if the index is not one of this column in its own order.
+ * Raises *largest to the largest value of a bigint column, which is the last
+ * entry of an index.  Returns false if the index does not begin with the
+ * column in bigint's order, or leaves rows out.
  */
 static bool
-largest_of_index(Relation relation, AttrNumber attnum, Oid index_id, int64 *largest)
+largest_of_index(Relation relation, AttrNumber attnum, Oid index_id,
+				 Snapshot snapshot, int64 *largest)
 {
 	Relation	index = index_open(index_id, AccessShareLock);
 	bool		is_usable = false;
@@ -267,7 +292,7 @@ largest_of_index(Relation relation, AttrNumber attnum, Oid index_id, int64 *larg
 		ScanKeyEntryInitialize(&key, SK_ISNULL | SK_SEARCHNOTNULL, attnum,
 							   InvalidStrategy, InvalidOid, InvalidOid,
 							   InvalidOid, (Datum) 0);
-		scan = systable_beginscan_ordered(relation, index, GetActiveSnapshot(), 1, &key);
+		scan = systable_beginscan_ordered(relation, index, snapshot, 1, &key);
 		tuple = systable_getnext_ordered(scan, is_descending ? ForwardScanDirection :
 										 BackwardScanDirection);
 		if (HeapTupleIsValid(tuple))
@@ -285,16 +310,19 @@ largest_of_index(Relation relation, AttrNumber attnum, Oid index_id, int64 *larg
 }
 
 /*
- * The largest key in a table, its partitions and inheritors: as far as indexes
- * tell, and only if it is a bigint.  Foreign tables are not asked.
+ * Returns the largest key in a table, its partitions and inheritors.  Tables
+ * without a suitable index, columns that are not bigint, and foreign tables
+ * are left out; without any other, the result is PG_INT64_MIN.
  */
 static int64
 largest_key(Oid table, const char *column)
 {
 	int64		largest = PG_INT64_MIN;
+	List	   *tables = lock_inheritors(table);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ListCell   *cell;
 
-	foreach(cell, find_all_inheritors(table, AccessShareLock, NULL))
+	foreach(cell, tables)
 	{
 		Relation	relation = table_open(lfirst_oid(cell), NoLock);
 		AttrNumber	attnum = get_attnum(RelationGetRelid(relation), column);
@@ -307,18 +335,21 @@ largest_key(Oid table, const char *column)
 
 			foreach(index, RelationGetIndexList(relation))
 			{
-				if (largest_of_index(relation, attnum, lfirst_oid(index), &largest))
+				if (largest_of_index(relation, attnum, lfirst_oid(index), snapshot,
+									 &largest))
 					break;
 			}
 		}
 		table_close(relation, NoLock);
 	}
+	UnregisterSnapshot(snapshot);
 	return largest;
 }
 
 /*
- * Runs a query about the column: its text has %s for the extension's schema,
- * and $1 and $2 for table and column.  The rows are in SPI_tuptable.
+ * Runs a query about a conversion's column.  In the query, %s stands for the
+ * extension's schema, $1 for the table and $2 for the column.  Returns how many
+ * rows there are in SPI_tuptable.
  */
 static uint64
 ask(const Conversion *conversion, const char *format)
@@ -332,7 +363,7 @@ ask(const Conversion *conversion, const char *format)
 	{
 		if (at[0] == '%' && at[1] == 's')
 		{
-			appendStringInfoString(&query, conversion->home);
+			appendStringInfoString(&query, home_name(conversion->home));
 			at++;
 		}
 		else
@@ -366,12 +397,12 @@ oid_at(uint64 row, int column)
 	return is_null ? InvalidOid : DatumGetObjectId(value);
 }
 
-/* The statements of a conversion. */
+/* Lists the statements of a conversion, in order. */
 static List *
 statements_of(const Conversion *conversion)
 {
 	List	   *statements = NIL;
-	uint64		count = ask(conversion, "SELECT tab, statement, needs_superuser"
+	uint64		count = ask(conversion, "SELECT tab, other, statement, needs_superuser"
 							"  FROM %s.snowflake_convert_statements($1, $2)");
 
 	for (uint64 i = 0; i < count; i++)
@@ -380,17 +411,22 @@ statements_of(const Conversion *conversion)
 		bool		is_null;
 
 		statement->table = oid_at(i, 1);
-		statement->text = text_at(i, 2);
-		statement->needs_superuser = DatumGetBool(value_at(i, 3, &is_null));
+		statement->other = oid_at(i, 2);
+		statement->table_name = table_name(statement->table);
+		statement->other_name = OidIsValid(statement->other) ? table_name(statement->other) : NULL;
+		statement->text = text_at(i, 3);
+		statement->needs_superuser = DatumGetBool(value_at(i, 4, &is_null));
 		statements = lappend(statements, statement);
 	}
 	return statements;
 }
 
 /*
- * The tables that a conversion changes, in the order of their OIDs; both sides
- * of foreign keys that are dropped and added again among them.  ERROR 42501 if
- * one of those that change is not the caller's.
+ * The tables that a conversion changes; both sides of foreign keys that are
+ * dropped and added again among them.  Those with fewer ancestors come first,
+ * and by OID then: parents before their inheritors and partitions, as all of
+ * PostgreSQL locks them, though a partition may be the older one.  ERROR 42501
+ * if one of those that change is not the caller's.
  */
 static List *
 tables_of(const Conversion *conversion)
@@ -403,7 +439,12 @@ tables_of(const Conversion *conversion)
 							"    SELECT tab, 0 FROM %s.snowflake_convert_columns($1, $2) WHERE is_key OR is_narrow"
 							"    UNION ALL"
 							"    SELECT references_tab, 1 FROM %s.snowflake_convert_foreign_keys($1, $2)"
-							") AS s(tab, change) GROUP BY tab ORDER BY tab");
+							") AS s(tab, change) GROUP BY tab"
+							" ORDER BY (WITH RECURSIVE up(tab) AS ("
+							"               SELECT s.tab::oid"
+							"               UNION"
+							"               SELECT inhparent FROM up JOIN pg_inherits ON inhrelid = up.tab)"
+							"           SELECT count(*) FROM up), tab");
 
 	for (uint64 i = 0; i < count; i++)
 	{
@@ -422,7 +463,7 @@ tables_of(const Conversion *conversion)
 	return tables;
 }
 
-/* ERROR 42501 if a statement is not the caller's to run. */
+/* ERROR 42501 if a statement needs a superuser and the caller is none. */
 static void
 refuse_without_superuser(const Conversion *conversion, List *statements)
 {
@@ -446,14 +487,29 @@ refuse_without_superuser(const Conversion *conversion, List *statements)
 	}
 }
 
+/*
+ * Makes constants NULLs of their type.  The parser reads a constant by its
+ * type's input function, and that of an array or a composite type evaluates
+ * the CHECKs of domains in it.
+ */
+static bool
+empty_constants(Node *node, void *unused)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, TypeCast) && IsA(((TypeCast *) node)->arg, A_Const))
+		((A_Const *) ((TypeCast *) node)->arg)->isnull = true;
+	return raw_expression_tree_walker(node, empty_constants, unused);
+}
+
+/* Parses a query, and executes nothing. */
 static void
 parse(void *query)
 {
-	SPIPlanPtr	plan = SPI_prepare(query, 0, NULL);
+	RawStmt    *statement = linitial(raw_parser(query, RAW_PARSE_DEFAULT));
 
-	if (plan == NULL)
-		elog(ERROR, "could not parse: %s", (char *) query);
-	SPI_freeplan(plan);
+	empty_constants(statement->stmt, NULL);
+	parse_analyze_fixedparams(statement, query, NULL, 0, NULL);
 }
 
 /* ERROR 2BP01 if something keeps the column's type from being changed. */
@@ -497,7 +553,7 @@ refuse_obstacles(const Conversion *conversion)
 						 "A partition key, a domain and a row type cannot be changed so.")));
 }
 
-/* ERROR 0A000 if a table is one of Citus's. */
+/* ERROR 0A000 if Citus has distributed a table. */
 static void
 refuse_distributed(const Conversion *conversion, List *tables)
 {
@@ -520,14 +576,12 @@ refuse_distributed(const Conversion *conversion, List *tables)
 	}
 }
 
-/* What can be done, and yet is not what the caller may expect. */
+/* Warns of what will refuse new keys, as far as the catalogue tells. */
 static void
-warn(const Conversion *conversion)
+warn_of_doubts(const Conversion *conversion)
 {
-	const char *table = shown_name(conversion->table);
 	StringInfoData doubts;
 	uint64		count;
-	int64		largest;
 
 	initStringInfo(&doubts);
 	count = ask(conversion, "SELECT %s.snowflake_convert_doubts($1, $2)");
@@ -536,19 +590,28 @@ warn(const Conversion *conversion)
 	if (count > 0)
 		ereport(WARNING,
 				(errmsg("new keys of column \"%s\" of table \"%s\" may be refused",
-						NameStr(*conversion->column), table),
+						NameStr(*conversion->column), shown_name(conversion->table)),
 				 errdetail("%s", doubts.data),
 				 errhint("New keys need 64 bits. Change these before rows are inserted.")));
+}
 
-	/* keys of another scheme, with another layout or epoch */
+/* Warns of keys that the converted column will refuse, or that sort oddly. */
+static void
+warn(const Conversion *conversion)
+{
+	const char *table = shown_name(conversion->table);
+
+	warn_of_doubts(conversion);
+
+	/* Larger keys come from a scheme with another layout or epoch. */
 	if (ask(conversion, "SELECT %s.snowflake_min_id(clock_timestamp())"
 			" WHERE NOT %s.snowflake_convert_is_done($1, (SELECT attnum FROM pg_attribute"
 			"                                              WHERE attrelid = $1 AND attname = $2))") == 1)
 	{
 		bool		is_null;
 		int64		smallest = DatumGetInt64(value_at(0, 1, &is_null));
+		int64		largest = largest_key(conversion->table, NameStr(*conversion->column));
 
-		largest = largest_key(conversion->table, NameStr(*conversion->column));
 		if (largest >= smallest)
 			ereport(WARNING,
 					(errmsg("column \"%s\" of table \"%s\" holds larger keys than those to come",
@@ -558,6 +621,62 @@ warn(const Conversion *conversion)
 					 errhint("New keys sort before those, and may be the same as one of them. "
 							 "Set snowflake.layout and snowflake.epoch to what those were made with, if they are ids.")));
 	}
+}
+
+/*
+ * Runs a query on the catalogue as it is now, even in a transaction whose
+ * snapshot is from before a lock.
+ */
+static void
+ask_now(const char *query)
+{
+	SPIPlanPtr	plan = SPI_prepare(query, 0, NULL);
+
+	if (plan == NULL ||
+		SPI_execute_snapshot(plan, NULL, NULL, GetLatestSnapshot(), InvalidSnapshot,
+							 false, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not execute: %s", query);
+	SPI_freeplan(plan);
+}
+
+/* Does a query on a table run no code of the table's owner? */
+static bool
+is_plain(Oid home, Oid table)
+{
+	bool		is_null;
+
+	ask_now(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
+					 home_name(home), table));
+	return DatumGetBool(value_at(0, 1, &is_null));
+}
+
+/*
+ * Looks again before a statement is executed: an owner's code, which the
+ * statements before it have run, may have renamed a schema, so that the names
+ * are of other tables, or have made an index.
+ */
+static void
+refuse_changed(const Conversion *conversion, const Statement *statement)
+{
+	Oid			owner = owner_of(statement->table);
+	Oid			other_owner = OidIsValid(statement->other) ? owner_of(statement->other) : owner;
+
+	if (strcmp(table_name(statement->table), statement->table_name) != 0 ||
+		(OidIsValid(statement->other) &&
+		 strcmp(table_name(statement->other), statement->other_name) != 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a schema or table was renamed while column \"%s\" of table \"%s\" was converted",
+						NameStr(*conversion->column), shown_name(conversion->table)),
+				 errdetail("The next statement is: %s", statement->text)));
+	if (owner != other_owner && !is_plain(conversion->home, statement->other))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("checking a foreign key between tables \"%s\" and \"%s\" would run code of another role",
+						shown_name(statement->table), shown_name(statement->other)),
+				 errdetail("Table \"%s\" has been changed while column \"%s\" of table \"%s\" was converted.",
+						   shown_name(statement->other),
+						   NameStr(*conversion->column), shown_name(conversion->table))));
 }
 
 /*
@@ -571,8 +690,9 @@ convert(const Conversion *conversion)
 	List	   *locked = NIL;
 
 	/*
-	 * A snapshot from before the locks does not show what the loop looks for;
-	 * but of a table that this transaction has made others know nothing.
+	 * The loop below looks for changes that other sessions committed before
+	 * the tables were locked.  The snapshot of such a transaction does not
+	 * show them.  A new table is safe: no other session can have changed it.
 	 */
 	if (!conversion->is_dry_run && !conversion->is_new && IsolationUsesXactSnapshot())
 		ereport(ERROR,
@@ -584,8 +704,9 @@ convert(const Conversion *conversion)
 						 "Convert in one of isolation level read committed.")));
 
 	/*
-	 * What another session has changed, such as a foreign key added, shows
-	 * once the tables are locked: then all is looked at again.
+	 * Another session may have added a foreign key or an obstacle before the
+	 * locks were granted.  So everything is looked at again under the locks,
+	 * until no table is missing from them.
 	 */
 	for (;;)
 	{
@@ -602,7 +723,7 @@ convert(const Conversion *conversion)
 
 		if (conversion->is_dry_run || list_difference_oid(tables, locked) == NIL)
 			break;
-		/* by OID: conversions of each other's tables do not deadlock */
+		/* All conversions lock in one order, so they do not deadlock. */
 		for (int i = 0; i < list_length(tables); i++)
 			LockRelationOid(list_nth_oid(tables, i), AccessExclusiveLock);
 		locked = list_union_oid(locked, tables);
@@ -615,7 +736,8 @@ convert(const Conversion *conversion)
 		{
 			Statement  *statement = list_nth(statements, i);
 
-			/* the one in question is about the catalogue only */
+			refuse_changed(conversion, statement);
+			/* Such a statement changes the catalogue only, as the superuser. */
 			if (statement->needs_superuser)
 				SPI_execute(statement->text, false, 0);
 			else
@@ -638,7 +760,7 @@ snowflake_convert(PG_FUNCTION_ARGS)
 	List	   *statements;
 	ListCell   *cell;
 
-	conversion.home = home_of(fcinfo->flinfo->fn_oid);
+	conversion.home = get_func_namespace(fcinfo->flinfo->fn_oid);
 	conversion.table = PG_GETARG_OID(0);
 	conversion.column = PG_GETARG_NAME(1);
 	conversion.is_dry_run = PG_GETARG_BOOL(2);
@@ -647,7 +769,7 @@ snowflake_convert(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	SPI_connect();
 
-	/* all of it before the first row goes out: a caller's LIMIT cuts nothing */
+	/* Convert before the first row is returned: LIMIT must not cut it short. */
 	statements = convert(&conversion);
 	foreach(cell, statements)
 	{
@@ -661,8 +783,9 @@ snowflake_convert(PG_FUNCTION_ARGS)
 }
 
 /*
- * The sequence that makes a column serial: it belongs to the column, and the
- * column's DEFAULT takes from it.  Sets *is_shared if something else does, too.
+ * Finds the sequence of a serial column: the column owns the sequence, and the
+ * column's DEFAULT takes from the sequence.  Sets *is_shared if something else
+ * depends on the sequence, too.
  */
 static Oid
 serial_sequence(Relation depend, Oid table, AttrNumber attnum, bool *is_shared)
@@ -715,7 +838,7 @@ serial_sequence(Relation depend, Oid table, AttrNumber attnum, bool *is_shared)
 	return is_serial ? sequence : InvalidOid;
 }
 
-/* The column numbers in an array of the catalogue, as a list of integers. */
+/* Reads an array of column numbers from a catalogue row. */
 static List *
 numbers_in(HeapTuple tuple, AttrNumber attribute, TupleDesc descriptor)
 {
@@ -732,16 +855,16 @@ numbers_in(HeapTuple tuple, AttrNumber attribute, TupleDesc descriptor)
 	return numbers;
 }
 
-/* The columns of a table's primary key, and those of its foreign keys. */
+/* Reads a table's columns: in the primary key, in foreign keys, in CHECKs. */
 static void
-read_keys(Oid table, List **primary, List **foreign)
+read_keys(Oid table, List **primary, List **foreign, List **checked)
 {
 	Relation	constraints = table_open(ConstraintRelationId, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 
-	*primary = *foreign = NIL;
+	*primary = *foreign = *checked = NIL;
 	ScanKeyInit(&key, Anum_pg_constraint_conrelid, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(table));
 	scan = systable_beginscan(constraints, ConstraintRelidTypidNameIndexId, true,
@@ -751,12 +874,15 @@ read_keys(Oid table, List **primary, List **foreign)
 		Form_pg_constraint row = (Form_pg_constraint) GETSTRUCT(tuple);
 		List	   *numbers;
 
-		if (row->contype != CONSTRAINT_PRIMARY && row->contype != CONSTRAINT_FOREIGN)
+		if (row->contype != CONSTRAINT_PRIMARY && row->contype != CONSTRAINT_FOREIGN &&
+			row->contype != CONSTRAINT_CHECK)
 			continue;
 		numbers = numbers_in(tuple, Anum_pg_constraint_conkey,
 							 RelationGetDescr(constraints));
 		if (row->contype == CONSTRAINT_PRIMARY)
 			*primary = numbers;
+		else if (row->contype == CONSTRAINT_CHECK)
+			*checked = list_concat(*checked, numbers);
 		else if (!OidIsValid(row->conparentid))
 			*foreign = list_concat(*foreign, numbers);
 	}
@@ -767,17 +893,19 @@ read_keys(Oid table, List **primary, List **foreign)
 /* A column in the primary key of a new table. */
 typedef struct NewKey
 {
-	const char *home;
+	Oid			home;
 	Oid			table;
 	NameData	column;
 	bool		is_bigint;
 	bool		is_identity;
 	bool		is_serial;
-	Oid			sequence;		/* to be dropped, or InvalidOid */
-	bool		is_simple;		/* no foreign keys, no inheritors */
+	Oid			sequence;		/* the serial's, or InvalidOid */
+	bool		is_simple;		/* no foreign keys, no inheritors, and nothing
+								 * else takes from the sequence */
+	bool		is_checked;		/* a CHECK names it */
 } NewKey;
 
-/* Looks at a column: is it one to be made a snowflake? */
+/* Fills in a column's part of NewKey.  Is the column serial or identity? */
 static bool
 read_new_key(NewKey *key, AttrNumber attnum)
 {
@@ -800,24 +928,27 @@ read_new_key(NewKey *key, AttrNumber attnum)
 	table_close(depend, AccessShareLock);
 	key->is_serial = OidIsValid(key->sequence);
 	if (is_shared)
-		key->sequence = InvalidOid;
+		key->is_simple = false; /* convert() looks at what takes from it */
 	return key->is_identity || key->is_serial;
 }
 
 /*
- * Makes a column of a new table a snowflake.  The usual one has no foreign key
- * and no inheritor, so that nothing has to be looked for.
+ * Makes a column of a new table a snowflake.  A table without foreign keys and
+ * inheritors needs one ALTER TABLE; nothing else has to follow the column.
  */
 static void
 make_snowflake(void *argument)
 {
 	NewKey	   *key = argument;
 	const char *column = quote_identifier(NameStr(key->column));
+	Conversion	conversion = {key->home, key->table, &key->column, false, true};
 
 	if (key->is_simple)
 	{
 		StringInfoData alter;
 
+		if (key->is_checked)
+			warn_of_doubts(&conversion);
 		initStringInfo(&alter);
 		appendStringInfo(&alter, "ALTER TABLE %s ", table_name(key->table));
 		if (key->is_identity)
@@ -825,28 +956,25 @@ make_snowflake(void *argument)
 		if (!key->is_bigint)
 			appendStringInfo(&alter, "ALTER COLUMN %s TYPE bigint, ", column);
 		appendStringInfo(&alter, "ALTER COLUMN %s SET DEFAULT %s.snowflake_nextval()",
-						 column, key->home);
+						 column, home_name(key->home));
 		execute_as_owner(key->table, alter.data);
 		if (OidIsValid(key->sequence))
 			execute_as_owner(key->table, psprintf("DROP SEQUENCE %s", table_name(key->sequence)));
 	}
 	else
-	{
-		Conversion	conversion = {key->home, key->table, &key->column, false, true};
-
 		convert(&conversion);
-	}
 }
 
 /* Makes serial and identity columns in a new table's primary key snowflakes. */
 static void
-convert_primary_key(const char *home, Oid table, List *primary, bool is_simple)
+convert_primary_key(Oid home, Oid table, List *primary, List *checked, bool is_simple)
 {
 	ListCell   *cell;
 
 	foreach(cell, primary)
 	{
-		NewKey		key = {.home = home, .table = table, .is_simple = is_simple};
+		NewKey		key = {.home = home, .table = table, .is_simple = is_simple,
+		.is_checked = list_member_int(checked, lfirst_int(cell))};
 		char	   *reason = NULL;
 
 		if (!read_new_key(&key, lfirst_int(cell)))
@@ -868,26 +996,42 @@ convert_primary_key(const char *home, Oid table, List *primary, bool is_simple)
 	}
 }
 
-/* A column that is to hold the snowflakes of another table. */
+/* An integer column that references a snowflake. */
 typedef struct Reference
 {
-	const char *home;
+	Oid			home;
 	Oid			table;
 	AttrNumber	attnum;
 	Oid			key_table;
 	char	   *key_column;
-	List	   *others;			/* tables of other owners that it references */
 } Reference;
 
-/* Makes the column of an empty table bigint, or warns. */
+/* The tables of other owners that foreign keys connect a reference with. */
+static List *
+other_owners(const Reference *reference)
+{
+	List	   *tables = NIL;
+
+	ask_now(psprintf("SELECT tab FROM %s.snowflake_convert_other_owners(%u::pg_catalog.regclass, %d::smallint)"
+					 " ORDER BY tab", home_name(reference->home), reference->table, reference->attnum));
+	for (uint64 i = 0; i < SPI_processed; i++)
+		tables = lappend_oid(tables, oid_at(i, 1));
+	return tables;
+}
+
+/* Makes the column of an empty table bigint; warns if the table has rows. */
 static void
 widen_reference(void *argument)
 {
 	Reference  *reference = argument;
 	Oid			table = reference->table;
-	const char *column = get_attname(table, reference->attnum, false);
+	const char *column;
+	List	   *others;
 	ListCell   *cell;
 
+	/* The lock keeps the table's owner from being changed. */
+	LockRelationOid(table, AccessShareLock);
+	column = get_attname(table, reference->attnum, false);
 	if (!object_ownercheck(RelationRelationId, table, GetUserId()))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -899,24 +1043,27 @@ widen_reference(void *argument)
 						column, shown_name(table), reference->key_column,
 						shown_name(reference->key_table)),
 				 errhint("SELECT %s.snowflake_convert(%s, %s) makes it bigint, and rewrites the table.",
-						 reference->home, quote_literal_cstr(shown_name(reference->key_table)),
+						 home_name(reference->home), quote_literal_cstr(shown_name(reference->key_table)),
 						 quote_literal_cstr(reference->key_column))));
 		return;
 	}
 
 	/*
-	 * The foreign key is checked by a query on both tables.  The lock is what
-	 * ALTER TABLE takes; it keeps the other owner from adding an index.
+	 * Foreign keys are checked by a query on both tables.  The locks are what
+	 * ALTER TABLE takes; they keep the other owners from adding a foreign key
+	 * or an index.
 	 */
-	foreach(cell, reference->others)
+	LockRelationOid(table, AccessExclusiveLock);
+	others = other_owners(reference);
+	foreach(cell, others)
+	{
+		LockRelationOid(lfirst_oid(cell), ShareRowExclusiveLock);
+	}
+	foreach(cell, others)
 	{
 		Oid			other = lfirst_oid(cell);
-		bool		is_null;
 
-		LockRelationOid(other, ShareRowExclusiveLock);
-		if (SPI_execute(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
-								 reference->home, other), false, 0) != SPI_OK_SELECT ||
-			!DatumGetBool(value_at(0, 1, &is_null)))
+		if (!is_plain(reference->home, other))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("checking a foreign key between tables \"%s\" and \"%s\" would run code of another role",
@@ -927,27 +1074,12 @@ widen_reference(void *argument)
 									 table_name(table), quote_identifier(column)));
 }
 
-/* The tables in an array of regclass. */
-static List *
-tables_in(Datum array)
-{
-	List	   *tables = NIL;
-	Datum	   *elements;
-	int			count;
-
-	deconstruct_array(DatumGetArrayTypeP(array), REGCLASSOID, sizeof(Oid), true,
-					  TYPALIGN_INT, &elements, NULL, &count);
-	for (int i = 0; i < count; i++)
-		tables = lappend_oid(tables, DatumGetObjectId(elements[i]));
-	return tables;
-}
-
 /*
- * Widens integer columns that are to hold the snowflakes of others, by the
- * foreign keys of these tables.
+ * Makes integer columns bigint that reference a snowflake.  The columns are
+ * found by the foreign keys of the given tables.
  */
 static void
-widen_references(const char *home, List *tables)
+widen_references(Oid home, List *tables)
 {
 	Datum	   *elements = palloc(sizeof(Datum) * list_length(tables));
 	Oid			types[] = {OIDARRAYOID};
@@ -960,9 +1092,9 @@ widen_references(const char *home, List *tables)
 		elements[count++] = ObjectIdGetDatum(lfirst_oid(cell));
 	values[0] = PointerGetDatum(construct_array(elements, count, OIDOID, sizeof(Oid),
 												true, TYPALIGN_INT));
-	if (SPI_execute_with_args(psprintf("SELECT tab, attnum, key_tab, key_attname, others"
+	if (SPI_execute_with_args(psprintf("SELECT tab, attnum, key_tab, key_attname"
 									   "  FROM %s.snowflake_convert_new_references($1::pg_catalog.regclass[])"
-									   " ORDER BY tab, attnum", home),
+									   " ORDER BY tab, attnum", home_name(home)),
 							  1, types, values, NULL, false, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not look for references");
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -975,7 +1107,6 @@ widen_references(const char *home, List *tables)
 		reference->attnum = DatumGetInt16(value_at(i, 2, &is_null));
 		reference->key_table = oid_at(i, 3);
 		reference->key_column = text_at(i, 4);
-		reference->others = tables_in(value_at(i, 5, &is_null));
 		references = lappend(references, reference);
 	}
 
@@ -999,13 +1130,13 @@ convert_is_running(void)
 	return is_converting;
 }
 
-/* The setting is a list of names as they are stored; empty means all. */
+/* The setting lists names as they are stored; an empty setting means all. */
 bool
 convert_wants_schema(const char *schema)
 {
 	const char *setting = GetConfigOption("snowflake_convert.schemas", true, false);
 
-	/* empty is what SET LOCAL leaves behind */
+	/* A transaction with SET LOCAL leaves the setting behind as empty. */
 	if (setting == NULL || setting[0] == '\0')
 		return true;
 	for (const char *at = setting;;)
@@ -1026,7 +1157,7 @@ convert_wants_schema(const char *schema)
 	}
 }
 
-/* Is a table one that the event trigger is wanted for? */
+/* Does the event trigger look after a table? */
 static bool
 is_wanted(Oid table)
 {
@@ -1037,7 +1168,7 @@ is_wanted(Oid table)
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	row = (Form_pg_class) GETSTRUCT(tuple);
-	/* a temporary table's ids meet no other server's */
+	/* A temporary table needs no ids that are unique among servers. */
 	is_table = (row->relkind == RELKIND_RELATION || row->relkind == RELKIND_PARTITIONED_TABLE) &&
 		row->relpersistence != RELPERSISTENCE_TEMP &&
 		convert_wants_schema(get_namespace_name(row->relnamespace));
@@ -1045,12 +1176,12 @@ is_wanted(Oid table)
 	return is_table;
 }
 
-/* What the event trigger does; an error of it becomes a warning. */
+/* Does the event trigger's work.  Its caller turns errors into warnings. */
 static void
 convert_new_tables(void *argument)
 {
 	static SPIPlanPtr plan = NULL;
-	const char *home = argument;
+	Oid			home = *(Oid *) argument;
 	List	   *tables = NIL;
 	List	   *new_tables = NIL;
 	List	   *referencing = NIL;
@@ -1063,7 +1194,7 @@ convert_new_tables(void *argument)
 						"  FROM pg_catalog.pg_event_trigger_ddl_commands()"
 						" WHERE classid = 'pg_catalog.pg_class'::pg_catalog.regclass"
 						"   AND command_tag IN ('CREATE TABLE', 'ALTER TABLE')"
-						"   AND NOT in_extension"	/* its tables are its own affair */
+						"   AND NOT in_extension"	/* an extension may need its tables as written */
 						" GROUP BY objid ORDER BY objid", 0, NULL);
 
 		if (prepared == NULL || SPI_keepplan(prepared) != 0)
@@ -1089,13 +1220,14 @@ convert_new_tables(void *argument)
 		Oid			table = lfirst_oid(cell);
 		List	   *primary;
 		List	   *foreign;
+		List	   *checked;
 
-		read_keys(table, &primary, &foreign);
+		read_keys(table, &primary, &foreign, &checked);
 		if (foreign != NIL)
 			referencing = lappend_oid(referencing, table);
-		/* foreign keys of a table alone may still be to itself */
+		/* A foreign key may lead to the table itself: then it is not simple. */
 		if (list_member_oid(new_tables, table))
-			convert_primary_key(home, table, primary,
+			convert_primary_key(home, table, primary, checked,
 								foreign == NIL && list_length(tables) == 1);
 	}
 	if (referencing != NIL)
@@ -1110,7 +1242,7 @@ convert_new_tables(void *argument)
 Datum
 snowflake_convert_new_tables(PG_FUNCTION_ARGS)
 {
-	const char *home;
+	Oid			home;
 	ErrorData  *error;
 
 	if (!CALLED_AS_EVENT_TRIGGER(fcinfo))
@@ -1121,9 +1253,9 @@ snowflake_convert_new_tables(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 
 	SPI_connect();
-	home = home_of(fcinfo->flinfo->fn_oid);
-	error = attempt(convert_new_tables, unconstify(char *, home));
-	if (error)					/* such as no privilege on the schema */
+	home = get_func_namespace(fcinfo->flinfo->fn_oid);
+	error = attempt(convert_new_tables, &home);
+	if (error)					/* such as: no privilege on the extension's schema */
 		ereport(WARNING,
 				(errmsg("no column of new tables has become a snowflake"),
 				 errdetail("%s", error_text(error))));

@@ -5,13 +5,13 @@
 #ifndef SNOWFLAKE_CONVERT_H
 #define SNOWFLAKE_CONVERT_H
 
-/* Is a conversion running, whose own DDL is to be left alone? */
+/* Is a statement of a conversion running? */
 extern bool convert_is_running(void);
 
-/* Are new tables of a schema to be converted, by snowflake_convert.schemas? */
+/* Does snowflake_convert.schemas want the new tables of a schema converted? */
 extern bool convert_wants_schema(const char *schema);
 
-/* Makes keys of a CREATE TABLE snowflakes where the event trigger would. */
+/* Installs the hook that changes CREATE TABLE; only while preloading. */
 extern void create_table_install_hook(void);
 
 #endif							/* SNOWFLAKE_CONVERT_H */

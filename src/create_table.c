@@ -1,17 +1,20 @@
 /*
  * create_table.c
- *	  Serial and identity keys of a CREATE TABLE are made snowflakes at once.
+ *	  Changes serial and identity keys in CREATE TABLE before it runs.
  *
- * The event trigger of convert.c sees a table when it is made, and then has to
- * change it: the key's type, so that the table and its index are made anew, and
- * the sequence, which is dropped.  That doubles time and locks of CREATE TABLE.
- * So where the event trigger is there and the library is preloaded, the usual
- * statement is changed before it runs: "id serial PRIMARY KEY" is executed as
- * "id bigint NOT NULL DEFAULT snowflake_nextval() PRIMARY KEY".
+ * The event trigger of convert.c sees a table after it has been made.  Changing
+ * the key's type then makes the table and its index anew, and the sequence is
+ * dropped: CREATE TABLE takes twice the time and the locks.  So where an
+ * enabled event trigger calls snowflake_convert_new_tables() and the library is
+ * preloaded, a ProcessUtility hook changes the statement before it runs:
+ * "id serial PRIMARY KEY" is executed as
+ * "id bigint DEFAULT snowflake_nextval() PRIMARY KEY".
  *
- * Only what cannot fail or mean anything else afterwards is changed here: no
- * table with foreign keys, no key that a CHECK or a generated column names, no
- * partition and no inheritor.  All the rest is left to the event trigger.
+ * The hook changes only statements that succeed and mean the same afterwards.
+ * It leaves alone: tables with foreign keys, partitions, inheritors, LIKE, a
+ * key that a generated column or a CHECK (other than a lower bound) names, and
+ * statements that name a serial's sequence.  The event trigger converts those
+ * tables after they are made.
  */
 #include "postgres.h"
 
@@ -87,7 +90,7 @@ has_tag(HeapTuple tuple, TupleDesc descriptor)
 	return false;
 }
 
-/* The event trigger's function, if it would be called; or InvalidOid. */
+/* Finds the function of an event trigger that would fire; else InvalidOid. */
 static Oid
 event_trigger_function(void)
 {
@@ -116,23 +119,53 @@ event_trigger_function(void)
 	return function;
 }
 
-/* The name of the schema that a table will be in, or NULL. */
+/*
+ * The name of the schema that a table will be in; NULL if there is none, or
+ * one of temporary tables.
+ */
 static const char *
 schema_of(const RangeVar *relation)
 {
-	List	   *path;
+	Oid			schema = InvalidOid;
 
 	if (relation->schemaname)
-		return relation->schemaname;
-	path = fetch_search_path(false);
-	return path == NIL ? NULL : get_namespace_name(linitial_oid(path));
+		schema = LookupNamespaceNoError(relation->schemaname);
+	else
+	{
+		List	   *path = fetch_search_path(false);
+
+		if (path != NIL)
+			schema = linitial_oid(path);
+	}
+	return !OidIsValid(schema) || isAnyTempNamespace(schema) ? NULL : get_namespace_name(schema);
 }
 
-/* Does an expression name a column?  The row as a whole has its table's name. */
+/* Is an expression a lower bound, "column > 0"?  A bigint keeps its meaning. */
+static bool
+is_lower_bound(Node *expression)
+{
+	A_Expr	   *comparison = (A_Expr *) expression;
+	const char *operator;
+
+	if (!IsA(expression, A_Expr) || comparison->kind != AEXPR_OP ||
+		list_length(comparison->name) != 1 ||
+		comparison->lexpr == NULL || !IsA(comparison->lexpr, ColumnRef) ||
+		!IsA(comparison->rexpr, A_Const) ||
+		((A_Const *) comparison->rexpr)->isnull ||
+		!IsA(&((A_Const *) comparison->rexpr)->val, Integer))
+		return false;
+	operator = strVal(linitial(comparison->name));
+	return strcmp(operator, ">") == 0 || strcmp(operator, ">=") == 0;
+}
+
+/*
+ * Does an expression name a column, other than in a lower bound?  A whole row
+ * is named like its table.
+ */
 static bool
 names_column(Node *expression, void *column)
 {
-	if (expression == NULL)
+	if (expression == NULL || is_lower_bound(expression))
 		return false;
 	if (IsA(expression, ColumnRef))
 	{
@@ -145,9 +178,36 @@ names_column(Node *expression, void *column)
 }
 
 /*
- * The names of the columns in the primary key; NIL if there is none, or if the
- * statement is none of the usual ones.  Collects the expressions that are in
- * the statement.
+ * Does an expression have the name of a serial's sequence, as in
+ * nextval('t_id_seq')?  Such a name always has "_seq".  The parser looks for
+ * the sequence, which is there only if the statement runs as it is written.
+ */
+static bool
+names_sequence(Node *expression, void *unused)
+{
+	if (expression == NULL)
+		return false;
+	if (IsA(expression, A_Const))
+	{
+		const A_Const *constant = (const A_Const *) expression;
+
+		if (!constant->isnull && IsA(&constant->val, String))
+		{
+			for (const char *at = strVal(&constant->val); *at != '\0'; at++)
+			{
+				if (pg_strncasecmp(at, "_seq", 4) == 0)
+					return true;
+			}
+		}
+		return false;
+	}
+	return raw_expression_tree_walker(expression, names_sequence, unused);
+}
+
+/*
+ * Lists the columns of the primary key.  Returns NIL if there is no primary
+ * key, or if the statement has a part that the hook does not deal with.
+ * Collects the statement's expressions.
  */
 static List *
 usual_primary_key(const CreateStmt *statement, List **expressions)
@@ -196,12 +256,12 @@ usual_primary_key(const CreateStmt *statement, List **expressions)
 						break;
 					case CONSTR_CHECK:
 					case CONSTR_GENERATED:
+					case CONSTR_DEFAULT:
 						*expressions = lappend(*expressions, constraint->raw_expr);
 						break;
 					case CONSTR_NULL:
 					case CONSTR_NOTNULL:
 					case CONSTR_UNIQUE:
-					case CONSTR_DEFAULT:
 					case CONSTR_IDENTITY:
 						break;
 					default:
@@ -215,7 +275,7 @@ usual_primary_key(const CreateStmt *statement, List **expressions)
 	return columns;
 }
 
-/* A type's name as the parser takes it for serial: such a word alone. */
+/* Does the parser take a type's name for serial?  Only without a schema. */
 static bool
 is_serial(const TypeName *type)
 {
@@ -234,7 +294,7 @@ is_serial(const TypeName *type)
 	return false;
 }
 
-/* Is a type one of those that an identity column may have? */
+/* May an identity column have a type? */
 static bool
 is_integer(const TypeName *type)
 {
@@ -246,7 +306,7 @@ is_integer(const TypeName *type)
 	return oid == INT2OID || oid == INT4OID || oid == INT8OID;
 }
 
-/* Makes a serial or identity column a snowflake; leaves others alone. */
+/* Makes a serial or identity column a snowflake; leaves other columns alone. */
 static void
 change_column(ColumnDef *column, char *home)
 {
@@ -262,7 +322,7 @@ change_column(ColumnDef *column, char *home)
 		constraint = lfirst(cell);
 		if (constraint->contype == CONSTR_DEFAULT || constraint->contype == CONSTR_NULL ||
 			(constraint->contype == CONSTR_IDENTITY && is_identity))
-			return;				/* PostgreSQL's to judge */
+			return;				/* PostgreSQL accepts or refuses these */
 		if (constraint->contype == CONSTR_IDENTITY)
 			is_identity = true;
 		else
@@ -282,7 +342,7 @@ change_column(ColumnDef *column, char *home)
 	column->typeName = SystemTypeName("int8");
 }
 
-/* Changes what of a statement makes snowflakes. */
+/* Makes the keys of a statement snowflakes, if an event trigger would. */
 static void
 change_statement(CreateStmt *statement)
 {
@@ -292,6 +352,7 @@ change_statement(CreateStmt *statement)
 	Oid			nextval;
 	Oid			home;
 	char	   *home_name;
+	const char *schema;
 	ListCell   *cell;
 
 	if (primary == NIL || creating_extension || convert_is_running())
@@ -299,10 +360,13 @@ change_statement(CreateStmt *statement)
 	function = event_trigger_function();
 	if (!OidIsValid(function))
 		return;
-	if (!convert_wants_schema(schema_of(statement->relation)))
+	if (names_sequence((Node *) expressions, NULL))
+		return;
+	schema = schema_of(statement->relation);
+	if (schema == NULL || !convert_wants_schema(schema))
 		return;
 
-	/* who may not use it gets the event trigger's warning */
+	/* A role that may not call snowflake_nextval() is warned by convert.c. */
 	home = get_func_namespace(function);
 	home_name = get_namespace_name(home);
 	nextval = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
@@ -325,7 +389,7 @@ change_statement(CreateStmt *statement)
 		{
 			if (strcmp(lfirst(key), column->colname) == 0)
 			{
-				/* what fits an integer may not fit a bigint */
+				/* An expression that takes an integer may not take a bigint. */
 				if (!names_column((Node *) expressions, column->colname) &&
 					!names_column((Node *) expressions, statement->relation->relname))
 					change_column(column, home_name);
@@ -341,7 +405,7 @@ process_utility(PlannedStmt *statement, const char *query, bool is_read_only,
 				QueryEnvironment *environment, DestReceiver *destination,
 				QueryCompletion *completion)
 {
-	/* parts of CREATE SCHEMA are left to the event trigger */
+	/* A table in CREATE SCHEMA is left to the event trigger. */
 	if (IsA(statement->utilityStmt, CreateStmt) && context != PROCESS_UTILITY_SUBCOMMAND)
 	{
 		if (is_read_only)

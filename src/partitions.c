@@ -27,6 +27,7 @@
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "node.h"
@@ -745,6 +746,56 @@ lock_partitions(const Parent *parent, List *partitions)
 		LockRelationOid(list_nth_oid(partitions, i), AccessExclusiveLock);
 }
 
+/*
+ * ERROR 42501 if DETACH would run code of somebody else's as the table's owner:
+ * it looks for what references the partition, by a query on both.  Locks the
+ * referencing tables, so that their owners make no index meanwhile.
+ */
+static void
+check_references(Oid home, const Parent *parent, List *partitions)
+{
+	Oid			owner = table_owner(parent->relid);
+	StringInfoData query;
+	SPITupleTable *tables;
+	uint64		count;
+
+	initStringInfo(&query);
+	appendStringInfo(&query, "SELECT DISTINCT conrelid FROM pg_catalog.pg_constraint"
+					 " JOIN pg_catalog.pg_class AS c ON c.oid = conrelid"
+					 " WHERE contype = 'f' AND conparentid <> 0 AND c.relowner <> %u"
+					 " AND confrelid IN (", owner);
+	for (int i = 0; i < list_length(partitions); i++)
+		appendStringInfo(&query, "%s%u", i == 0 ? "" : ", ", list_nth_oid(partitions, i));
+	appendStringInfoString(&query, ") ORDER BY conrelid");
+	if (SPI_execute(query.data, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not execute: %s", query.data);
+	tables = SPI_tuptable;
+	count = SPI_processed;
+
+	for (uint64 i = 0; i < count; i++)
+	{
+		bool		is_null;
+		Oid			table = DatumGetObjectId(SPI_getbinval(tables->vals[i], tables->tupdesc,
+														   1, &is_null));
+
+		LockRelationOid(table, ShareRowExclusiveLock);
+		resetStringInfo(&query);
+		appendStringInfo(&query, "SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
+						 quote_identifier(get_namespace_name(home)), table);
+		if (SPI_execute(query.data, false, 0) != SPI_OK_SELECT)
+			elog(ERROR, "could not execute: %s", query.data);
+		if (!DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+										1, &is_null)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("detaching partitions of \"%s\" would run code of table \"%s\", which belongs to another role",
+							parent->name, get_rel_name(table)),
+					 errdetail("The table references \"%s\", and has inheritors, or indexes, checks, statistics or foreign keys with expressions or types of its owner's.",
+							   parent->name),
+					 errhint("Drop the foreign key, and add it again afterwards.")));
+	}
+}
+
 static void
 put_text(ReturnSetInfo *result, const char *text)
 {
@@ -760,7 +811,8 @@ put_text(ReturnSetInfo *result, const char *text)
  *		-> setof text: the statements that detach and drop what ends at or
  *		before an instant; with dry_run they are not executed.  ERROR 42809
  *		for a table that is not partitioned by the range of a bigint, 42501
- *		for somebody else's, 22023 for an infinite instant.
+ *		for somebody else's table, or where somebody else's code would
+ *		run, 22023 for an infinite instant.
  */
 Datum
 snowflake_drop_partitions(PG_FUNCTION_ARGS)
@@ -790,6 +842,8 @@ snowflake_drop_partitions(PG_FUNCTION_ARGS)
 		lock_partitions(&parent, partitions);
 
 	SPI_connect();
+	if (!dry_run && partitions != NIL)
+		check_references(get_func_namespace(fcinfo->flinfo->fn_oid), &parent, partitions);
 	for (int i = 0; i < list_length(partitions); i++)
 	{
 		Oid			partition = list_nth_oid(partitions, i);

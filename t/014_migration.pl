@@ -185,6 +185,42 @@ $holds->rows('COMMIT');
 is_deeply([ map { ($_->answer)[0] } @opposite ], ['', ''], 'opposite conversions do not deadlock');
 $_->quit for $holds, @opposite;
 
+# A partition that is older than its parent is locked after it, as by others.
+$node->safe_psql('postgres', q{
+CREATE TABLE shop.older (k integer, id integer NOT NULL);
+CREATE TABLE shop.parent (k integer, id serial) PARTITION BY LIST (k);
+CREATE TABLE shop.younger PARTITION OF shop.parent FOR VALUES IN (2);
+ALTER TABLE shop.parent ATTACH PARTITION shop.older FOR VALUES IN (1);
+});
+my $inserts = SnowflakeSession->new($node);
+$converts = SnowflakeSession->new($node);
+$inserts->rows('BEGIN');
+$inserts->rows('INSERT INTO shop.parent VALUES (2)');
+$converts->ask(q{SELECT count(*) > 0 FROM snowflake_convert('shop.parent', 'id')});
+$node->poll_query_until('postgres',
+	"SELECT count(*) > 0 FROM pg_locks WHERE pid = $converts->{pid} AND NOT granted")
+  or die 'the conversion does not wait';
+is($inserts->state_of('INSERT INTO shop.parent VALUES (1)'), '', 'an insert into partitions');
+$inserts->rows('COMMIT');
+is(($converts->answer)[0], '', 'and a conversion do not deadlock');
+$_->quit for $inserts, $converts;
+
+# What is parsed again with the columns as bigint.
+$node->safe_psql('postgres', q{
+CREATE FUNCTION shop.of_integer(integer) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT $1';
+CREATE TABLE shop.counted (id serial PRIMARY KEY, n integer);
+CREATE STATISTICS shop.fits ON (id + 1), n FROM shop.counted;
+CREATE STATISTICS shop.fits_not ON shop.of_integer(id), n FROM shop.counted;
+CREATE TABLE shop.checked (id serial PRIMARY KEY);
+CREATE FUNCTION shop.of_row(shop.checked) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
+ALTER TABLE shop.checked ADD CHECK (id > 0 AND shop.of_row(checked) AND tableoid <> 0);
+});
+my (undef, undef, $in_the_way) = $node->psql('postgres', q{SELECT snowflake_convert('shop.counted', 'id', true)});
+like($in_the_way, qr/In the way:\nstatistics object shop.fits_not: function shop.of_integer\(bigint\) does not exist\nHINT/,
+	'statistics that take integers only are in the way');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM snowflake_convert('shop.checked', 'id')}), '2',
+	'a CHECK of the row as a whole is not');
+
 # A database may have its own schemas, new sessions follow.
 $node->safe_psql('postgres', $event_trigger);
 $node->safe_psql('postgres',
@@ -197,6 +233,26 @@ is( $node->safe_psql('postgres',
 	),
 	"other|integer\nshop.new|bigint",
 	'the schemas wanted in one database');
+
+# A CHECK that new keys will fail is warned of, and others are not.
+my (undef, undef, $bounded) = $node->psql('postgres',
+	q{CREATE TABLE shop.small (id serial PRIMARY KEY CHECK (id < 100)); CREATE TABLE shop.positive (id serial PRIMARY KEY CHECK (id > 0))});
+like($bounded, qr/WARNING:  new keys of column "id" of table "shop.small" may be refused\nDETAIL:  constraint small_id_check on table shop.small: CHECK \(\(id < 100\)\)/,
+	'a CHECK with a bound in a new table is warned of');
+unlike($bounded, qr/positive/, 'another is not');
+
+# A DEFAULT may take from a serial's sequence, and temporary tables have theirs.
+my (undef, undef, $doubts) = $node->psql('postgres',
+	q{CREATE TABLE shop.tree (id serial PRIMARY KEY, root bigint DEFAULT currval('shop.tree_id_seq'))});
+like($doubts, qr/^psql:<stdin>:1: WARNING:  new keys of column "id" of table "shop.tree" may be refused\nDETAIL:  default value for column root of table shop.tree: currval\('shop.tree_id_seq'::regclass\)\nHINT/,
+	'a DEFAULT of the current value is warned of');
+is($node->safe_psql('postgres',
+		q{RESET snowflake_convert.schemas;
+		CREATE TABLE pg_temp.a (id serial PRIMARY KEY);
+		SET search_path = pg_temp;
+		CREATE TABLE b (id serial PRIMARY KEY);
+		SELECT count(*) FROM pg_sequences WHERE schemaname LIKE 'pg_temp%'}),
+	'2', 'temporary tables by the name of their schema are left alone');
 $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET snowflake_convert.schemas');
 
 # A dump is restored as it was, where new tables are converted, too.

@@ -10,6 +10,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 
@@ -99,6 +100,10 @@ CREATE FUNCTION $where.format(text, name, pg_catalog.regclass) RETURNS text LANG
 CREATE FUNCTION $where.snowflake_nextval(VARIADIC integer[]) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
 CREATE FUNCTION $where.snowflake_convert_is_done(oid, smallint) RETURNS boolean LANGUAGE sql AS 'SELECT attic.evil(1)';
 CREATE TYPE $where.regclass AS ENUM ();
+CREATE FUNCTION $where.to_oid($where.regclass) RETURNS oid LANGUAGE sql AS 'SELECT 0::oid';
+CREATE CAST ($where.regclass AS oid) WITH FUNCTION $where.to_oid AS IMPLICIT;
+CREATE FUNCTION $where.to_regclass($where.regclass) RETURNS pg_catalog.regclass LANGUAGE sql AS 'SELECT 0::pg_catalog.regclass';
+CREATE CAST ($where.regclass AS pg_catalog.regclass) WITH FUNCTION $where.to_regclass AS IMPLICIT;
 CREATE TABLE $where.pg_class (oid oid);"
 		  if $schema eq 'ids';
 		$node->safe_psql($database, $sql);
@@ -196,6 +201,18 @@ is(as_role($database, $superuser, 'ALTER TABLE public.mine SET (fillfactor = 80)
 is($node->safe_psql($database, q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'mine'::regclass AND attname = 'key'}),
 	'bigint', 'it is, and the column has become bigint');
 
+# An index that is made after the transaction's snapshot counts as well.
+my $repeats = SnowflakeSession->new($node);
+$repeats->rows("\\c $database\nALTER EVENT TRIGGER snowflakes DISABLE; ALTER TABLE public.mine ALTER key TYPE integer; ALTER EVENT TRIGGER snowflakes ENABLE");
+$repeats->rows('BEGIN ISOLATION LEVEL REPEATABLE READ');
+$repeats->rows('SELECT 1');
+$node->safe_psql($database, 'SET ROLE attacker; CREATE INDEX ON attic.key (id) WHERE attic.folded()');
+ran_as($database);
+$repeats->rows('ALTER TABLE public.mine SET (fillfactor = 70)');
+$repeats->rows('COMMIT');
+$repeats->quit;
+is(ran_as($database), '', 'nor in a transaction whose snapshot does not show the code');
+
 # A table that is made for somebody else.
 like(as_role($database, $superuser, 'CREATE SCHEMA extra AUTHORIZATION attacker CREATE TABLE t (id serial PRIMARY KEY, CHECK (attic.evil(1)))'),
 	qr/^$/, 'CREATE SCHEMA AUTHORIZATION');
@@ -266,6 +283,136 @@ like($refused, qr/foreign key constraint mine_key_fkey of table public.mine: che
 	'a foreign key between owners');
 $refused = as_role($database, $superuser, q{SELECT snowflake_convert('attic.p', 'id')});
 like($refused, qr/table public.p1, which does not belong to attacker as table attic.p does/, 'a partition of another owner');
+
+# A dry run parses expressions again, and the parser reads constants: that of an
+# array of a domain by the domain's CHECK.
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql($database, q{
+SET ROLE attacker;
+CREATE DOMAIN attic.dom AS integer CHECK (attic.evil(1));
+CREATE TABLE attic.a (id serial PRIMARY KEY, CHECK (id > 0 AND '{1}'::attic.dom[] IS NOT NULL));
+RESET ROLE;
+DELETE FROM note;
+});
+is(as_role($database, $superuser, q{SELECT snowflake_convert('attic.a', 'id', true)}), '', 'a dry run with a constant of an array of a domain');
+is(ran_as($database), '', 'reads no constant');
+is(as_role($database, $superuser, q{SELECT snowflake_convert('attic.a', 'id')}), '', 'a run');
+is(ran_as($database), 'attacker', 'reads it as the owner');
+
+# What an owner's code does to other tables while a conversion is under way.
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql($database, q{
+CREATE SCHEMA house AUTHORIZATION victim;
+GRANT USAGE ON SCHEMA attic TO victim;
+SET ROLE attacker;
+CREATE TABLE attic.key (id serial PRIMARY KEY);
+GRANT SELECT, REFERENCES ON attic.key TO victim;
+CREATE FUNCTION attic.plants(bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF to_regclass('attic.armed') IS NOT NULL AND to_regclass('attic.trap') IS NULL THEN
+        CREATE INDEX trap ON attic.key (id) WHERE attic.folded();
+    END IF;
+    RETURN true;
+END $$;
+CREATE TABLE attic.b (a integer REFERENCES attic.key, CHECK (attic.plants(a)));
+INSERT INTO attic.b VALUES (NULL);
+CREATE TABLE attic.armed ();
+SET ROLE victim;
+CREATE TABLE house.fk (key integer REFERENCES attic.key);
+});
+like(as_role($database, $superuser, q{SELECT snowflake_convert('attic.key', 'id')}),
+	qr/ERROR:  checking a foreign key between tables "house.fk" and "attic.key" would run code of another role/,
+	'an index that the owner makes while tables are converted is found');
+isnt(ran_as($database), 'attacker victim', 'and does not run as another role');
+
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql($database, qq{
+ALTER DATABASE $database OWNER TO attacker;
+CREATE TABLE public.own (id serial PRIMARY KEY);
+GRANT REFERENCES ON own TO attacker;
+CREATE TABLE public.lines (own integer REFERENCES own);
+GRANT USAGE ON SCHEMA attic TO PUBLIC;
+SET ROLE attacker;
+CREATE FUNCTION attic.tells(anyelement) RETURNS boolean LANGUAGE plpgsql AS \$\$
+BEGIN RAISE WARNING 'ran as %', current_user; RETURN true; END \$\$;
+CREATE FUNCTION attic.swaps(anyelement) RETURNS boolean LANGUAGE plpgsql AS \$\$
+BEGIN
+    IF to_regclass('attic.armed') IS NOT NULL AND to_regnamespace('old') IS NULL THEN
+        ALTER SCHEMA public RENAME TO old;
+        CREATE SCHEMA public;
+        CREATE TABLE public.lines (own integer, CHECK (attic.tells(own)));
+        INSERT INTO public.lines VALUES (1);
+    END IF;
+    RETURN true;
+END \$\$;
+CREATE TABLE attic.b (own integer REFERENCES own, CHECK (attic.swaps(own)));
+INSERT INTO attic.b VALUES (NULL);
+CREATE TABLE attic.armed ();
+});
+my $swapped = as_role($database, $superuser, q{SELECT snowflake_convert('own', 'id')});
+like($swapped, qr/ERROR:  a schema or table was renamed while column "id" of table "old.own" was converted/,
+	'a schema renamed while tables are converted');
+unlike($swapped, qr/ran as $superuser/, 'and no code of the other schema runs as superuser');
+
+# A foreign key's cast is inlined by the planner.
+$database = new_database("CREATE EXTENSION snowflake; $event_trigger");
+$node->safe_psql($database, q{
+CREATE SCHEMA house AUTHORIZATION victim;
+GRANT USAGE ON SCHEMA house TO attacker;
+GRANT USAGE ON SCHEMA attic TO PUBLIC;
+ALTER EVENT TRIGGER snowflakes DISABLE;
+CREATE TABLE own (id bigint PRIMARY KEY DEFAULT snowflake_nextval());
+GRANT REFERENCES ON own TO victim;
+SET ROLE victim;
+CREATE TABLE house.t (own integer REFERENCES public.own, x bigint, UNIQUE (own, x));
+GRANT REFERENCES ON house.t TO attacker;
+SET ROLE attacker;
+CREATE TYPE attic.e AS ENUM ('a');
+CREATE FUNCTION attic.cast(attic.e) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$SELECT CASE WHEN attic.folded() THEN 1::bigint END$$;
+CREATE CAST (attic.e AS bigint) WITH FUNCTION attic.cast AS IMPLICIT;
+CREATE TABLE attic.f (own integer, x attic.e, FOREIGN KEY (own, x) REFERENCES house.t (own, x));
+GRANT SELECT ON attic.f TO victim;
+RESET ROLE;
+ALTER EVENT TRIGGER snowflakes ENABLE;
+DELETE FROM note;
+});
+like(as_role($database, 'victim', 'ALTER TABLE house.t SET (fillfactor = 90)'),
+	qr/checking a foreign key between tables "house.t" and "attic.f" would run code of another role/, q{a foreign key with a cast of another role's});
+is(ran_as($database), '', 'which does not run');
+
+# 4. DETACH looks for what references the partition, by a query.
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql($database, q{
+CREATE SCHEMA house AUTHORIZATION victim;
+GRANT USAGE ON SCHEMA house TO attacker;
+GRANT USAGE ON SCHEMA attic TO PUBLIC;
+SET ROLE victim;
+CREATE TABLE house.p (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
+GRANT REFERENCES (id) ON house.p TO attacker;
+SELECT snowflake_create_partitions('house.p', '2026-01-01', '2026-03-01', '1 month');
+SET ROLE attacker;
+CREATE TABLE attic.f (p bigint REFERENCES house.p);
+CREATE INDEX trap ON attic.f (p) WHERE attic.folded();
+GRANT SELECT ON attic.f TO victim;
+RESET ROLE;
+DELETE FROM note;
+});
+like(as_role($database, $superuser, q{SELECT snowflake_drop_partitions('house.p', '2026-02-01')}),
+	qr/ERROR:  detaching partitions of "p" would run code of table "f", which belongs to another role/,
+	'partitions referenced by another role');
+is(ran_as($database), '', 'are not dropped where that runs its code');
+$node->safe_psql($database, 'DROP INDEX attic.trap');
+is(as_role($database, $superuser, q{SELECT snowflake_drop_partitions('house.p', '2026-02-01')}), '', 'and are dropped where there is none');
+
+# Who owns the registry's schema could replace the parts of its functions, which
+# run as who has made them.
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql('postgres', "ALTER DATABASE $database OWNER TO attacker");
+like(as_role($database, $superuser, 'SELECT snowflake_registry_create()'),
+	qr/ERROR:  schema "public" belongs to role "attacker", which could replace what the registry is made of/,
+	q{no registry in somebody else's schema});
+is(as_role($database, $superuser, 'CREATE SCHEMA ids; ALTER EXTENSION snowflake SET SCHEMA ids; SELECT ids.snowflake_registry_create()'),
+	'', 'but in one of its own');
 
 # Only an owner may.
 $database = new_database('CREATE EXTENSION snowflake');
