@@ -4,6 +4,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "clock.h"
 #include "compat.h"
 #include "fmgr.h"
@@ -82,7 +84,7 @@ check_clock(ReturnSetInfo *result, TimestampTz registry_clock,
 							  difference_ms, (double) largest_lead_us / 1000));
 	else
 		tell(result, psprintf("The clock is %.0f ms %s the registry's, measured within %.0f ms; up to %.0f ms ahead are allowed for.",
-							  Abs(difference_ms), difference_us < 0 ? "behind" : "ahead of",
+							  fabs(difference_ms), difference_us < 0 ? "behind" : "ahead of",
 							  (double) (after - before) / 2000,
 							  (double) largest_lead_us / 1000));
 }
