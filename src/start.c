@@ -186,12 +186,14 @@ begin_at(int64 tick, int64 lead_us, bool is_fence)
  * Takes over the page's lease.  If it still holds and is this server's, the
  * server resumes it.  Else the lease is over, and a claim names it as the
  * previous one.  A question without an answer is this server's to ask again
- * only if it was this server's, and for the same registry.
+ * only if it was this server's, for the same registry, and the data directory
+ * has not been set back since, which shows by the timeline.
  */
 static void
 inherit_lease(const Lease *logged, Lease *lease)
 {
 	bool		is_own = strcmp(logged->holder, host_holder) == 0 &&
+		logged->timeline == GetWALInsertionTimeLine() &&
 		logged->registry == node_registry_hash();
 
 	if (lease_is_usable(logged, node_layout(), node_datacenter_id))
