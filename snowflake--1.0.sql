@@ -887,6 +887,29 @@ END;
 COMMENT ON FUNCTION snowflake_convert_expressions(regclass, name) IS
 'internal: the expressions that ALTER COLUMN TYPE parses again, in queries that parse if it succeeds';
 
+-- CHECKs of a column with a bound that new ids exceed, by their text.
+CREATE FUNCTION snowflake_convert_bounds(tab regclass, attnum smallint)
+RETURNS SETOF text
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT DISTINCT format('%s: %s', pg_describe_object('pg_constraint'::regclass, k.oid, 0),
+                           pg_get_constraintdef(k.oid))
+      FROM pg_attribute AS a
+      JOIN pg_constraint AS k ON k.conrelid = a.attrelid AND k.contype = 'c' AND a.attnum = ANY (k.conkey),
+           LATERAL (SELECT pg_get_expr(k.conbin, k.conrelid),
+                           regexp_replace(quote_ident(a.attname), '([^[:alnum:]_])', '\\\1', 'g'))
+               AS e(expression, name),
+           LATERAL regexp_matches(e.expression,
+                                  format('(?:^|[^[:alnum:]_."])%s\)*(?:::bigint)? (?:<=?|=) \(*''?(\d{1,30})', e.name)
+                                  || format('|(\d{1,30})''?(?:::\w+)?\)* (?:>=?|=) \(*%s(?![[:alnum:]_"])', e.name),
+                                  'g') AS m
+     WHERE (a.attrelid, a.attnum) = (tab, snowflake_convert_bounds.attnum)
+       AND coalesce(m[1], m[2])::numeric < snowflake_min_id(now());
+END;
+COMMENT ON FUNCTION snowflake_convert_bounds(regclass, smallint) IS
+'internal: CHECKs of a column with a bound that new ids exceed';
+
 -- What still works when a column has become bigint, and then refuses new ids:
 -- as far as it can be told by its text.
 CREATE FUNCTION snowflake_convert_doubts(rel regclass, col name)
@@ -898,18 +921,7 @@ BEGIN ATOMIC
         SELECT c.*, a.atttypid FROM snowflake_convert_columns(rel, col) AS c
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
     ), doubts(description) AS (
-        SELECT format('%s: %s', pg_describe_object('pg_constraint'::regclass, k.oid, 0),
-                      pg_get_constraintdef(k.oid))
-          FROM columns AS c
-          JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'c' AND c.attnum = ANY (k.conkey),
-               LATERAL (SELECT pg_get_expr(k.conbin, k.conrelid),
-                               regexp_replace(quote_ident(c.attname), '([^[:alnum:]_])', '\\\1', 'g'))
-                   AS e(expression, name),
-               LATERAL regexp_matches(e.expression,
-                                      format('(?:^|[^[:alnum:]_."])%s\)*(?:::bigint)? (?:<=?|=) \(*''?(\d{1,30})', e.name)
-                                      || format('|(\d{1,30})''?(?:::\w+)?\)* (?:>=?|=) \(*%s(?![[:alnum:]_"])', e.name),
-                                      'g') AS m
-         WHERE coalesce(m[1], m[2])::numeric < snowflake_min_id(now())
+        SELECT b FROM columns AS c, LATERAL snowflake_convert_bounds(c.tab, c.attnum) AS b
         UNION
         SELECT format('%s: function %s names the type integer',
                       pg_describe_object('pg_trigger'::regclass, g.oid, 0), g.tgfoid::regprocedure)

@@ -576,15 +576,15 @@ refuse_distributed(const Conversion *conversion, List *tables)
 	}
 }
 
-/* Warns of what will refuse new keys, as far as the catalogue tells. */
+/* Warns of what will refuse new keys, as far as a query tells. */
 static void
-warn_of_doubts(const Conversion *conversion)
+warn_of_doubts(const Conversion *conversion, const char *format)
 {
 	StringInfoData doubts;
 	uint64		count;
 
 	initStringInfo(&doubts);
-	count = ask(conversion, "SELECT %s.snowflake_convert_doubts($1, $2)");
+	count = ask(conversion, format);
 	for (uint64 i = 0; i < count; i++)
 		appendStringInfo(&doubts, "%s%s", i == 0 ? "" : "\n", text_at(i, 1));
 	if (count > 0)
@@ -601,7 +601,7 @@ warn(const Conversion *conversion)
 {
 	const char *table = shown_name(conversion->table);
 
-	warn_of_doubts(conversion);
+	warn_of_doubts(conversion, "SELECT %s.snowflake_convert_doubts($1, $2)");
 
 	/* Larger keys come from a scheme with another layout or epoch. */
 	if (ask(conversion, "SELECT %s.snowflake_min_id(clock_timestamp())"
@@ -897,12 +897,12 @@ typedef struct NewKey
 	Oid			table;
 	NameData	column;
 	bool		is_bigint;
+	bool		has_default;	/* of its own */
 	bool		is_identity;
 	bool		is_serial;
 	Oid			sequence;		/* the serial's, or InvalidOid */
 	bool		is_simple;		/* no foreign keys, no inheritors, and nothing
 								 * else takes from the sequence */
-	bool		is_checked;		/* a CHECK names it */
 } NewKey;
 
 /* Fills in a column's part of NewKey.  Is the column serial or identity? */
@@ -917,6 +917,7 @@ read_new_key(NewKey *key, AttrNumber attnum)
 
 	key->column = column->attname;
 	key->is_bigint = column->atttypid == INT8OID;
+	key->has_default = column->atthasdef && is_own;
 	key->is_identity = column->attidentity != '\0';
 	key->is_simple = key->is_simple && !relation->rd_rel->relhassubclass;
 	table_close(relation, AccessShareLock);
@@ -941,14 +942,11 @@ make_snowflake(void *argument)
 {
 	NewKey	   *key = argument;
 	const char *column = quote_identifier(NameStr(key->column));
-	Conversion	conversion = {key->home, key->table, &key->column, false, true};
 
 	if (key->is_simple)
 	{
 		StringInfoData alter;
 
-		if (key->is_checked)
-			warn_of_doubts(&conversion);
 		initStringInfo(&alter);
 		appendStringInfo(&alter, "ALTER TABLE %s ", table_name(key->table));
 		if (key->is_identity)
@@ -962,7 +960,22 @@ make_snowflake(void *argument)
 			execute_as_owner(key->table, psprintf("DROP SEQUENCE %s", table_name(key->sequence)));
 	}
 	else
+	{
+		Conversion	conversion = {key->home, key->table, &key->column, false, true};
+
 		convert(&conversion);
+	}
+}
+
+/* Warns of CHECKs of a new key that refuse snowflakes, if it is one. */
+static void
+warn_of_bounds(NewKey *key)
+{
+	Conversion	conversion = {key->home, key->table, &key->column, false, true};
+
+	warn_of_doubts(&conversion,
+				   "SELECT %s.snowflake_convert_bounds($1, attnum) FROM pg_attribute"
+				   " WHERE attrelid = $1 AND attname = $2 AND %s.snowflake_convert_is_done($1, attnum)");
 }
 
 /* Makes serial and identity columns in a new table's primary key snowflakes. */
@@ -973,12 +986,15 @@ convert_primary_key(Oid home, Oid table, List *primary, List *checked, bool is_s
 
 	foreach(cell, primary)
 	{
-		NewKey		key = {.home = home, .table = table, .is_simple = is_simple,
-		.is_checked = list_member_int(checked, lfirst_int(cell))};
+		NewKey		key = {.home = home, .table = table, .is_simple = is_simple};
 		char	   *reason = NULL;
 
 		if (!read_new_key(&key, lfirst_int(cell)))
+		{
+			if (key.is_bigint && key.has_default && list_member_int(checked, lfirst_int(cell)))
+				warn_of_bounds(&key);
 			continue;
+		}
 		if (!object_ownercheck(RelationRelationId, table, GetUserId()))
 			reason = "The table belongs to another role.";
 		else
@@ -993,6 +1009,8 @@ convert_primary_key(Oid home, Oid table, List *primary, List *checked, bool is_s
 					(errmsg("column \"%s\" of new table \"%s\" has not become a snowflake",
 							NameStr(key.column), shown_name(table)),
 					 errdetail("%s", reason)));
+		else if (key.is_simple && list_member_int(checked, lfirst_int(cell)))
+			warn_of_bounds(&key);
 	}
 }
 

@@ -12,9 +12,9 @@
  *
  * The hook changes only statements that succeed and mean the same afterwards.
  * It leaves alone: tables with foreign keys, partitions, inheritors, LIKE, a
- * key that a generated column or a CHECK (other than a lower bound) names, and
+ * key that a generated column or a CHECK (other than a bound) names, and
  * statements that name a serial's sequence.  The event trigger converts those
- * tables after they are made.
+ * tables after they are made, and warns of bounds that new keys exceed.
  */
 #include "postgres.h"
 
@@ -140,12 +140,12 @@ schema_of(const RangeVar *relation)
 	return !OidIsValid(schema) || isAnyTempNamespace(schema) ? NULL : get_namespace_name(schema);
 }
 
-/* Is an expression a lower bound, "column > 0"?  A bigint keeps its meaning. */
+/* Is an expression a bound, "column > 0"?  A bigint keeps its meaning. */
 static bool
-is_lower_bound(Node *expression)
+is_bound(Node *expression)
 {
+	static const char *const operators[] = {"<", "<=", "=", ">=", ">", "<>"};
 	A_Expr	   *comparison = (A_Expr *) expression;
-	const char *operator;
 
 	if (!IsA(expression, A_Expr) || comparison->kind != AEXPR_OP ||
 		list_length(comparison->name) != 1 ||
@@ -154,18 +154,22 @@ is_lower_bound(Node *expression)
 		((A_Const *) comparison->rexpr)->isnull ||
 		!IsA(&((A_Const *) comparison->rexpr)->val, Integer))
 		return false;
-	operator = strVal(linitial(comparison->name));
-	return strcmp(operator, ">") == 0 || strcmp(operator, ">=") == 0;
+	for (int i = 0; i < lengthof(operators); i++)
+	{
+		if (strcmp(strVal(linitial(comparison->name)), operators[i]) == 0)
+			return true;
+	}
+	return false;
 }
 
 /*
- * Does an expression name a column, other than in a lower bound?  A whole row
+ * Does an expression name a column, other than in a bound?  A whole row
  * is named like its table.
  */
 static bool
 names_column(Node *expression, void *column)
 {
-	if (expression == NULL || is_lower_bound(expression))
+	if (expression == NULL || is_bound(expression))
 		return false;
 	if (IsA(expression, ColumnRef))
 	{
