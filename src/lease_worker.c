@@ -40,7 +40,7 @@
 #define RELEASE_US INT64CONST(2000000)
 
 /* The duration that is assumed before the registry has told its own. */
-#define DURATION_UNKNOWN_US INT64CONST(600000000)
+#define DURATION_UNKNOWN_US INT64CONST(120000000)
 
 /* What the worker remembers from one attempt to the next. */
 typedef struct Renewal
