@@ -15,10 +15,8 @@ use Test::More;
 # a claim and a renewal, and both once more
 use constant CANCELS => 4;
 
-my $registry =
-  registry_node('registry', 'wal_level = replica', 'max_wal_senders = 4');
-my $server =
-  leased_node('server', $registry, 'snowflake.lease_duration = 20s');
+my $registry = registry_node('registry', { lease_duration => '20 s' });
+my $server = leased_node('server', $registry);
 
 $registry->append_conf('postgresql.conf',
 	"synchronous_standby_names = 'standby'");
@@ -42,7 +40,7 @@ ok( wait_for(
 		}),
 	'what the server asks for waits for it, and is cancelled');
 is( $registry->safe_psql(
-		'postgres', 'SELECT count(*) FROM snowflake_lease'),
+		'postgres', 'SELECT count(*) FROM snowflake_registry.lease'),
 	1,
 	'the registry has a lease all the same');
 $server->safe_psql('postgres', 'CREATE EXTENSION snowflake');

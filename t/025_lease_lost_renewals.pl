@@ -12,37 +12,37 @@ use SnowflakeChaos;
 use SnowflakeTest;
 use Test::More;
 
-# more than a lease, and what a failover takes: the next holder is to wait
-use constant AHEAD_S => 15;
+# The first holder's clock is ahead, within largest_lead, and the next one's so
+# far behind that it is to wait, although nobody gets a worker id for as long as
+# a lease lasts and a clock leads.
+use constant {
+	LEASE_S => 3,
+	LARGEST_LEAD_S => 5,
+	AHEAD_S => 4.5,
+	BEHIND_S => -6
+};
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $clock_library = build_clock_library($directory);
 
-my $registry = PostgreSQL::Test::Cluster->new('registry');
-$registry->init(allows_streaming => 1);
-$registry->start;
-$registry->safe_psql(
-	'postgres', q{
-	CREATE EXTENSION snowflake;
-	SELECT snowflake_registry_create();
-	UPDATE snowflake_registry SET longest_lease = '3 s';
-});
+my $registry = registry_node(
+	'registry',
+	{
+		lease_duration => LEASE_S . ' s',
+		largest_lead => LARGEST_LEAD_S . ' s'
+	});
 $registry->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($registry, 'base', has_streaming => 1);
 $standby->start;
-
-my $conninfo = sprintf 'host=%s,%s port=%d,%d dbname=postgres',
-  $registry->host, $standby->host, $registry->port, $standby->port;
 
 # A server whose clock is ahead, started.
 sub start_server
 {
 	my ($name, $ahead_s) = @_;
 	my $server = leased_node(
-		$name, $conninfo,
+		$name, hosts_of($registry, $standby),
 		'snowflake.worker_id = 0',
-		'snowflake.lease_duration = 3s',
 		'snowflake.clock_tolerance = 1min');
 	local %ENV = (
 		%ENV,
@@ -65,22 +65,19 @@ ok( wait_for(
 
 			$last_id = $id if defined $id;
 			return $standby->safe_psql('postgres',
-				"SELECT snowflake_timestamp($last_id) - high_water > '2 s'"
-				  . ' FROM snowflake_lease') eq 't';
+				    'SELECT extract(epoch FROM fence) < '
+				  . (timestamp_of($last_id) - 0.5)
+				  . ' FROM snowflake_registry.lease') eq 't';
 		}),
 	'a server issues ids beyond what the standby knows of');
 
 $first->stop('immediate');
 $registry->stop('immediate');
 $standby->promote;
-my $next_id = first_id(start_server('next', 0), 60);
+my $next_id = first_id(start_server('next', BEHIND_S), 60);
 cmp_ok($next_id, '>', $last_id,
 	'the next holder of its worker id begins after them');
-is( $standby->safe_psql(
-		'postgres',
-		"SELECT snowflake_worker_id($last_id), snowflake_worker_id($next_id)"
-	),
-	'0|0',
-	'it is the same worker id');
+is(join('|', map { worker_id_of($_) } $last_id, $next_id),
+	'0|0', 'it is the same worker id');
 
 done_testing();

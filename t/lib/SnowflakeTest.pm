@@ -16,7 +16,12 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(
   snowflake_node
   registry_node
+  make_registry
+  set_registry
+  hosts_of
   leased_node
+  worker_id_of
+  timestamp_of
   first_id
   refusal_of
   wait_for
@@ -52,23 +57,69 @@ sub snowflake_node
 	return $node;
 }
 
-# A registry of worker ids, started.
+# A registry of worker ids, started.  Its constants, if they come first, as for
+# make_registry(); further lines of postgresql.conf follow.
 sub registry_node
 {
 	my ($name, @conf) = @_;
+	my $constants = ref $conf[0] ? shift @conf : {};
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
-	$node->init;
+	$node->init(allows_streaming => 1);
 	$node->append_conf('postgresql.conf', join("\n", @conf) . "\n");
 	$node->start;
-	$node->safe_psql('postgres',
-		'CREATE EXTENSION snowflake; SELECT snowflake_registry_create()');
+	make_registry($node, %$constants);
 	return $node;
 }
 
+# Makes a database of a server a registry: "postgres", or "database" among its
+# constants.  Its leases are long enough for a machine that stalls, and its
+# servers' clocks are one.
+sub make_registry
+{
+	my ($node, %constants) = @_;
+	my $database = delete $constants{database} // 'postgres';
+
+	$node->safe_psql('postgres', "CREATE DATABASE $database")
+	  if $database ne 'postgres';
+	$node->safe_psql(
+		$database,
+		'CREATE EXTENSION snowflake_registry; '
+		  . configure(lease_duration => '6 s', largest_lead => '1 s', %constants));
+	return;
+}
+
+sub configure
+{
+	my (%constants) = @_;
+	return 'SELECT snowflake_registry.configure('
+	  . join(', ', map { "$_ => '$constants{$_}'" } sort keys %constants) . ')';
+}
+
+# Changes a registry's constants at once: no lease under the former ones is to
+# be forgotten.
+sub set_registry
+{
+	my ($node, %constants) = @_;
+	my $database = delete $constants{database} // 'postgres';
+
+	$node->safe_psql(
+		$database, configure(%constants) . q{;
+UPDATE snowflake_registry.setting SET former_until = '-infinity'});
+	return;
+}
+
+# Reaches the registry by any of several servers, tried in their order.
+sub hosts_of
+{
+	my (@nodes) = @_;
+	return sprintf 'host=%s port=%s dbname=postgres',
+	  join(',', map { $_->host } @nodes), join(',', map { $_->port } @nodes);
+}
+
 # A server, not started yet, that leases any worker id from a registry: a
-# server, or a connection string.  Its leases are long enough for a machine
-# that stalls; further lines of postgresql.conf follow and win.
+# server, or a connection string.  Further lines of postgresql.conf follow and
+# win.
 sub leased_node
 {
 	my ($name, $registry, @conf) = @_;
@@ -79,8 +130,21 @@ sub leased_node
 		$name,
 		'snowflake.worker_id = -1',
 		'snowflake.worker_id_source = registry',
-		"snowflake.registry = '$registry'",
-		'snowflake.lease_duration = 6s', @conf);
+		"snowflake.registry = '$registry'", @conf);
+}
+
+# The worker id of an id, by the default layout; and its time, in seconds since
+# the Unix epoch, by the default epoch.
+sub worker_id_of
+{
+	my ($id) = @_;
+	return ($id >> 12) & 31;
+}
+
+sub timestamp_of
+{
+	my ($id) = @_;
+	return 1_288_834_974.657 + ($id >> 22) / 1000;
 }
 
 # Calls a function until it returns something true, which it returns; after so

@@ -1,7 +1,7 @@
 /*
  * host.c
- *	  Another host's name and interfaces: preloaded into a server by the
- *	  tests.
+ *	  Another host's name and interfaces, and another resolver: preloaded into
+ *	  a server by the tests.
  *
  * HOST_FACTS names a file, a fact a line.  What it does not name is not there:
  *
@@ -11,9 +11,12 @@
  *	  inet6 INTERFACE INDEX FLAGS ADDRESS
  *	  bare INTERFACE INDEX FLAGS		no address, as of a tunnel
  *	  device INTERFACE					it has one under /sys/class/net
+ *	  address NAME ADDRESS				a name has this address, in the order given
+ *	  hanging NAME						the resolver does not answer for a name
  *
  * FLAGS are "up", "down" or "loopback"; index 0 is that of an interface that
- * has gone meanwhile.  A fact "broken" lets getifaddrs() fail.
+ * has gone meanwhile.  A fact "broken" lets getifaddrs() fail.  Names that are
+ * not there are resolved as always.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -21,13 +24,16 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netpacket/packet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#define HANGING_S 20
 #define WORD_SIZE 256
 #define WORD_COUNT 6
 
@@ -238,4 +244,102 @@ access(const char *path, int mode)
 		return 0;
 	errno = ENOENT;
 	return -1;
+}
+
+/* What the facts say of a name. */
+typedef enum Answer
+{
+	ANSWER_NONE,
+	ANSWER_ADDRESSES,
+	ANSWER_HANGING
+} Answer;
+
+static int
+real_getaddrinfo(const char *name, const char *service,
+				 const struct addrinfo *hints, struct addrinfo **addresses)
+{
+	static int	(*real) (const char *, const char *, const struct addrinfo *,
+						 struct addrinfo **) = NULL;
+
+	if (real == NULL)
+		*(void **) &real = dlsym(RTLD_NEXT, "getaddrinfo");
+	return real(name, service, hints, addresses);
+}
+
+/* Looks a name up in the facts, as the resolver would. */
+static Answer
+find_addresses(const char *name, const char *service,
+			   const struct addrinfo *hints, struct addrinfo **addresses)
+{
+	FILE	   *file = open_facts();
+	Fact		fact;
+	Answer		answer = ANSWER_NONE;
+
+	*addresses = NULL;
+	while (next_fact(file, &fact))
+	{
+		struct addrinfo **end = addresses;
+
+		if (strcmp(fact.word[1], name) != 0)
+			continue;
+		if (strcmp(fact.word[0], "hanging") == 0)
+			answer = ANSWER_HANGING;
+		if (strcmp(fact.word[0], "address") != 0)
+			continue;
+		answer = ANSWER_ADDRESSES;
+		while (*end != NULL)
+			end = &(*end)->ai_next;
+		if (real_getaddrinfo(fact.word[2], service, hints, end) != 0)
+			abort();
+	}
+	fclose(file);
+	return answer;
+}
+
+int
+getaddrinfo(const char *restrict name, const char *restrict service,
+			const struct addrinfo *restrict hints,
+			struct addrinfo **restrict addresses)
+{
+	switch (name != NULL ? find_addresses(name, service, hints, addresses) :
+			ANSWER_NONE)
+	{
+		case ANSWER_ADDRESSES:
+			return 0;
+		case ANSWER_HANGING:
+			for (time_t until = time(NULL) + HANGING_S; time(NULL) < until;)
+				sleep(1);
+			return EAI_AGAIN;
+		default:
+			return real_getaddrinfo(name, service, hints, addresses);
+	}
+}
+
+int
+getaddrinfo_a(int mode, struct gaicb *requests[], int count,
+			  struct sigevent *event)
+{
+	static int	(*real) (int, struct gaicb *[], int, struct sigevent *) = NULL;
+
+	if (real == NULL)
+		*(void **) &real = dlsym(RTLD_NEXT, "getaddrinfo_a");
+	for (int i = 0; i < count; i++)
+	{
+		struct gaicb *request = requests[i];
+
+		switch (find_addresses(request->ar_name, request->ar_service,
+							   request->ar_request, &request->ar_result))
+		{
+			case ANSWER_ADDRESSES:
+				request->__return = 0;
+				break;
+			case ANSWER_HANGING:
+				request->__return = EAI_INPROGRESS;
+				break;
+			default:
+				if (real(mode, &requests[i], 1, event) != 0)
+					return EAI_SYSTEM;
+		}
+	}
+	return 0;
 }
