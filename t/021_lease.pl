@@ -11,6 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTest qw(make_registry set_registry worker_id_of);
 use Test::More;
 use Time::HiRes qw(sleep time);
 

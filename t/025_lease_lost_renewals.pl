@@ -10,6 +10,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
 use SnowflakeTest;
+use SnowflakeTest qw(hosts_of timestamp_of worker_id_of);
 use Test::More;
 
 # The first holder's clock is ahead, within largest_lead, and the next one's so

@@ -16,12 +16,7 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(
   snowflake_node
   registry_node
-  make_registry
-  set_registry
-  hosts_of
   leased_node
-  worker_id_of
-  timestamp_of
   first_id
   refusal_of
   wait_for
@@ -38,6 +33,13 @@ our @EXPORT = qw(
   seal_page
   build_clock_library
   build_host_library
+);
+our @EXPORT_OK = qw(
+  make_registry
+  set_registry
+  hosts_of
+  worker_id_of
+  timestamp_of
 );
 
 # A server, not started yet, with the library preloaded and worker id 7;
