@@ -1,0 +1,205 @@
+# snowflake_registry_check(): from a server that is to lease its worker id, is
+# the registry there, may the role ask, do layout, epoch and clock fit?  Each in
+# a sentence, and nothing is changed.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeChaos qw(write_clock);
+use SnowflakeTest;
+use SnowflakeTest qw(hosts_of make_registry set_registry);
+use Test::More;
+use Time::HiRes qw(time);
+
+use constant {
+	LAYOUT => '41/5/5/12',
+	EPOCH => '2010-11-04 01:42:54.657+00'
+};
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $clock_file = "$directory/clock";
+my $registry = registry_node('registry', { largest_lead => '10 s' });
+my $server = snowflake_node('server', "timezone = 'UTC'");
+my $version = $registry->pg_version->major;
+
+write_clock($clock_file, 0);
+{
+	local %ENV = (%ENV, preload(build_clock_library($directory)),
+		CLOCK_OFFSET_FILE => $clock_file);
+	$server->start;
+}
+$server->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+
+# What the function says.
+sub told
+{
+	my ($conninfo) = @_;
+
+	$conninfo =~ s/'/''/g;
+	return split /\n/,
+	  $server->safe_psql('postgres',
+		"SELECT * FROM snowflake_registry_check('$conninfo')");
+}
+
+# Tests that it says these sentences: texts or patterns.
+sub tells
+{
+	my ($conninfo, $what, @expected) = @_;
+	my @told = told($conninfo);
+
+	is(scalar @told, scalar @expected, "$what: as many sentences")
+	  or diag(join "\n", @told);
+	for my $i (0 .. $#expected)
+	{
+		my $told = $told[$i] // '';
+
+		ref $expected[$i]
+		  ? like($told, $expected[$i], $what)
+		  : is($told, $expected[$i], $what);
+	}
+	return;
+}
+
+my $conninfo = $registry->connstr('postgres');
+my $user = getpwuid $>;
+my $near =
+  qr/^The clock is \d{1,4} ms (?:behind|ahead of) the registry's, measured within \d+ ms; up to 10000 ms ahead are allowed for\.$/;
+my $lasts = 'A lease lasts 6 s.';
+my $fits = 'Layout "' . LAYOUT . '" and epoch are the registry\'s.';
+
+sub connected
+{
+	my ($database) = @_;
+	return "Connected to database \"$database\" of "
+	  . $registry->host
+	  . ", PostgreSQL $version.";
+}
+
+sub allowed
+{
+	my ($role) = @_;
+	return "Role \"$role\" may claim and release worker ids.";
+}
+
+# ----- all is well -----
+
+{
+	my $rows =
+	  'SELECT string_agg(n::text, chr(10) ORDER BY datacenter_id, worker_id) FROM snowflake_registry.node AS n';
+	my $setting = 'SELECT s::text FROM snowflake_registry.setting AS s';
+	my @before = map { $registry->safe_psql('postgres', $_) } $rows, $setting;
+
+	tells($conninfo, 'all is well',
+		connected('postgres'), allowed($user), $fits, $lasts, $near);
+	is_deeply([ map { $registry->safe_psql('postgres', $_) } $rows, $setting ],
+		\@before, 'it changes nothing');
+	is( $server->safe_psql('postgres',
+			'SELECT worker_id_source, worker_id FROM snowflake_node'),
+		'config|7',
+		'nor this server');
+}
+
+# ----- the connection -----
+
+{
+	my ($state, $message) = sqlstate_of($server,
+		q{SELECT snowflake_registry_check('host')});
+
+	is($state, '22023', 'no connection string: SQLSTATE');
+	is($message, 'invalid connection string', '... and message');
+	my ($rc, $stdout, $stderr) = $server->psql('postgres',
+		q{SELECT snowflake_registry_check('postgresql://user:Xyzzy.37@[::1/db')}
+	);
+	unlike($stderr =~ s/^LINE.*//msr, qr/DETAIL:.*Xyzzy/, '... without the password');
+
+	tells('host=/nowhere dbname=postgres', 'nobody there',
+		qr{^The registry cannot be reached: .*/nowhere.*No such file});
+	tells("$conninfo dbname=nowhere", 'no such database',
+		qr/^The registry cannot be reached: .*database "nowhere" does not exist\.$/);
+
+	my $begin = time;
+	$registry->safe_psql('postgres',
+		"ALTER SYSTEM SET default_transaction_read_only = on");
+	$registry->reload;
+	my @told;
+	ok( wait_for(
+			sub { (@told = told($conninfo))[0] =~ /^The registry cannot be reached: .*read-only/ }),
+		'one that does not write is none')
+	  or diag(join "\n", @told);
+	$registry->safe_psql('postgres',
+		"SET transaction_read_only = off; ALTER SYSTEM RESET default_transaction_read_only") if 0;
+	$registry->append_conf('postgresql.auto.conf',
+		'default_transaction_read_only = off');
+	$registry->reload;
+	ok( wait_for(sub { (@told = told($conninfo))[0] =~ /^Connected/ }),
+		'it is again');
+}
+
+# ----- the rights -----
+
+$registry->safe_psql('postgres', $_)
+  for 'CREATE ROLE stranger LOGIN', 'CREATE ROLE "its server" LOGIN',
+  'CREATE DATABASE empty', q{SELECT snowflake_registry.allow('"its server"')};
+tells("$conninfo dbname=empty", 'no registry', connected('empty'),
+	'The database is no registry: it has no extension snowflake_registry.');
+tells("$conninfo user=stranger", 'not allowed', connected('postgres'),
+	q{Role "stranger" may not claim a worker id: call snowflake_registry.allow('stranger') there.}
+);
+tells("$conninfo user='its server'",
+	'allowed', connected('postgres'), allowed('its server'),
+	$fits, $lasts, $near);
+
+# ----- the constants -----
+
+$registry->safe_psql('empty', 'CREATE EXTENSION snowflake_registry');
+tells("$conninfo dbname=empty", 'not configured', connected('empty'),
+	allowed($user),
+	'The registry has no constants yet: call snowflake_registry.configure() there.'
+);
+
+make_registry($registry, database => 'layout', layout => '41/4/6/12',
+	largest_lead => '10 s');
+tells("$conninfo dbname=layout", 'another layout', connected('layout'),
+	allowed($user),
+	'The layout differs: it is "' . LAYOUT . '" here and "41/4/6/12" in the registry.',
+	$lasts, $near);
+
+make_registry($registry, database => 'epoch',
+	epoch => '2020-01-01 00:00+00', largest_lead => '10 s');
+tells("$conninfo dbname=epoch", 'another epoch', connected('epoch'),
+	allowed($user),
+	'The epoch differs: it is 2010-11-04 01:42:54.657+00 here and 2020-01-01 00:00:00+00 in the registry.',
+	$lasts, $near);
+
+# ----- the clock -----
+
+write_clock($clock_file, 5);
+tells($conninfo, 'the clock is ahead',
+	connected('postgres'), allowed($user), $fits, $lasts,
+	qr/^The clock is (?:49|50)\d\d ms ahead of the registry's, measured within \d+ ms; up to 10000 ms ahead are allowed for\.$/
+);
+write_clock($clock_file, 3600);
+tells($conninfo, 'the clock is too far ahead',
+	connected('postgres'), allowed($user), $fits, $lasts,
+	qr/^The clock is (?:3599|3600)\d{3} ms ahead of the registry's, more than its largest_lead of 10000 ms: correct the clock\.$/
+);
+write_clock($clock_file, -3600);
+tells($conninfo, 'the clock is behind',
+	connected('postgres'), allowed($user), $fits, $lasts,
+	qr/^The clock is (?:3599|3600)\d{3} ms behind the registry's, measured within \d+ ms; up to 10000 ms ahead are allowed for\.$/
+);
+write_clock($clock_file, 0);
+
+# ----- who may ask -----
+
+$server->safe_psql('postgres', 'CREATE ROLE ordinary');
+is( (   sqlstate_of($server,
+			"SET ROLE ordinary; SELECT snowflake_registry_check('host=/nowhere')"))[0],
+	'42501',
+	'an ordinary role may not connect from the server');
+
+$_->stop for $server, $registry;
+done_testing();
