@@ -561,7 +561,7 @@ remote_call(Remote *remote, const char *columns, const char *function,
 	initStringInfo(&sql);
 	appendStringInfo(&sql, "SELECT %s FROM %s(", columns, function);
 	for (int i = 0; i < arguments->count; i++)
-		appendStringInfo(&sql, "%s\"%s\" => $%d", i > 0 ? ", " : "",
+		appendStringInfo(&sql, "%s%s => $%d", i > 0 ? ", " : "",
 						 arguments->names[i], i + 1);
 	appendStringInfoChar(&sql, ')');
 	result = remote_query(remote, sql.data, arguments);
