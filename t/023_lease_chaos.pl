@@ -974,10 +974,20 @@ sub promote_standby
 		stop_server($registry, 'immediate');
 	}
 
-	# behind by no more than clocks may differ
-	$standby->{skew_s} = $registry->{skew_s} - rand LEAD_S;
-	$standby->{skew_s} = rand() - 0.5
-	  if rand() < 0.5 || $standby->{skew_s} < -LEAD_S / 2;
+	# behind by up to a lease, until it is set, or not
+	$standby->{skew_s} = rand() - 0.5;
+	if (rand() < 0.5 && $registry->{skew_s} > -1)
+	{
+		my $behind = $standby;
+
+		$behind->{skew_s} = $registry->{skew_s} - rand LEASE_S;
+		after(
+			1 + rand 4,
+			sub {
+				$behind->{skew_s} = rand() - 0.5;
+				adjust_clock($behind);
+			});
+	}
 	adjust_clock($standby);
 	switch_registry();
 	$registry->{node}->promote;
