@@ -609,6 +609,13 @@ BEGIN
         continues := true;
         n := snowflake_registry.enter(own, s, claim.holder, claim.name, next_incarnation,
                                       own.began, NULL, own.is_released);
+    ELSIF is_same AND is_holder AND is_held AND own.is_released AND
+          own.incarnation IN (previous_incarnation, next_incarnation) THEN
+        -- the server has released it after it had asked this
+        refusal := 'late';
+        detail := format('The server has released worker_id %s of datacenter_id %s since.',
+                         own.worker_id, claim.datacenter_id);
+        RETURN;
     ELSIF NOT is_noticed THEN
         refusal := 'busy';
         detail := 'The registry has been switched over or restarted, and another server is telling it so.';

@@ -26,6 +26,12 @@ use Time::HiRes qw(sleep time);
 # Ids of the default layout.
 use constant { BITS_BELOW_WORKER => 12, WORKER_MAX => 31 };
 
+# How far clocks may lead the registry's where they do.
+use constant LARGEST_LEAD_S => 400;
+
+# Why a registry that may have forgotten leases grants none.
+use constant GRACE => qr/^The registry /;
+
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $clock_library = build_clock_library($directory);
 
@@ -143,15 +149,22 @@ sub move_clock
 	return;
 }
 
-# A registry, started.
+# A registry, started.  To be given if it is not these: lease_duration and
+# largest_lead, and the file of its clock's offset.
 sub make_registry
 {
-	my ($name, $clock) = @_;
+	my ($name, %of) = @_;
 	my $node = $nodes{$name};
 
+	%of = (lease_duration => '6s', largest_lead => '1s', %of);
 	$node->init_from_backup($template, 'base');
-	start($node, $clock);
-	$node->safe_psql('postgres', 'SELECT snowflake_registry_create()');
+	start($node, $of{clock});
+	$node->safe_psql(
+		'postgres', qq{
+		CREATE EXTENSION snowflake_registry;
+		SELECT snowflake_registry.configure(
+			lease_duration => '$of{lease_duration}',
+			largest_lead => '$of{largest_lead}')});
 	return $node;
 }
 
@@ -170,7 +183,7 @@ sub make_server
 			'snowflake.worker_id_source = registry',
 			"snowflake.registry = '$registry'",
 			"snowflake.registry_name = '$name'",
-			'snowflake.lease_duration = 6s', @conf)
+			@conf)
 		  . "\n");
 	return $node;
 }
@@ -197,22 +210,36 @@ sub worker_id_of
 	return ($id >> BITS_BELOW_WORKER) & WORKER_MAX;
 }
 
-# The lease on a worker id, or one column of it, as the registry has it.
+# The row of a worker id, or one column of it, as the registry has it.
 sub lease_of
 {
 	my ($registry, $worker_id, $column) = @_;
 
 	$column //= '*';
 	return $registry->safe_psql('postgres',
-		"SELECT $column FROM snowflake_lease WHERE worker_id = $worker_id");
+		"SELECT $column FROM snowflake_registry.node WHERE datacenter_id = 0 AND worker_id = $worker_id"
+	);
 }
 
+# Who has a worker id, or had it last and has not given it back.
 sub holder_of
 {
 	my ($registry, $worker_id) = @_;
 	return $registry->safe_psql('postgres',
-		"SELECT name FROM snowflake_lease WHERE worker_id = $worker_id AND leased_at IS NOT NULL"
+		"SELECT name FROM snowflake_registry.node WHERE datacenter_id = 0 AND worker_id = $worker_id AND NOT is_released"
 	);
+}
+
+# Was a server's lease claimed after the registry's grace?
+sub is_after_grace
+{
+	my ($registry, $name, $what) = @_;
+	return is(
+		$registry->safe_psql(
+			'postgres',
+			"SELECT claimed_at >= grants_from FROM snowflake_registry.node, snowflake_registry.setting WHERE name = '$name'"
+		),
+		't', $what);
 }
 
 sub stat_of
@@ -414,17 +441,14 @@ sub is_unique
 
 sub registry_down
 {
-	my $registry = make_registry('down_registry');
+	my $registry = make_registry('down_registry', lease_duration => '12s');
 	my $restored = $nodes{down_restored};
-	my @conf = ('snowflake.lease_duration = 12s');
 	my $either = any_of($registry, $restored);
-	my $holder = make_server('down_holder', $either, @conf);
-	my $late = make_server('down_late', $either, @conf);
-	my $new = make_server('down_new', $either, @conf);
+	my $holder = make_server('down_holder', $either);
+	my $late = make_server('down_late', $either);
+	my $new = make_server('down_new', $either);
 	my ($client, $seconds);
 
-	$registry->safe_psql('postgres',
-		q{UPDATE snowflake_registry SET longest_lease = '1 min'});
 	start($holder);
 	my $worker_id = worker_id_of(scalar first_id($holder));
 
@@ -476,7 +500,9 @@ sub registry_down
 
 	$registry->start;
 	($id, $seconds) = first_id($holder);
-	cmp_ok($seconds, '<', 10, 'ids are back soon after the registry');
+
+	# it asks every 5 s, and a registry that has crashed waits for others first
+	cmp_ok($seconds, '<', 15, 'ids are back soon after the registry');
 	is(worker_id_of($id), $worker_id, '... with the same worker id');
 	my $late_worker_id = worker_id_of(scalar first_id($late));
 	isnt($late_worker_id, $worker_id, 'the other server gets another');
@@ -491,22 +517,14 @@ sub registry_down
 		'-f', $dump);
 	system_or_bail('psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d',
 		$restored->connstr('postgres'), '-f', $dump);
-	$restored->safe_psql('postgres',
-		q{UPDATE snowflake_registry SET longest_lease = '4s'});
 	$registry->stop('immediate');
 	start($new);
-	ok( wait_for(
-			sub { refusal_of($new) =~ /^The registry has been switched over/ }),
+	ok(wait_for(sub { refusal_of($new) =~ GRACE }),
 		'a registry that was restored grants no worker id at first');
 	my $new_worker_id = worker_id_of(scalar first_id($new));
 	ok($new_worker_id != $worker_id && $new_worker_id != $late_worker_id,
 		'... and one that nobody has, later');
-	is( $restored->safe_psql(
-			'postgres',
-			q{SELECT leased_at >= grants_from FROM snowflake_lease, snowflake_registry
-			   WHERE name = 'down_new'}),
-		't',
-		'... after its grace');
+	is_after_grace($restored, 'down_new', '... after its grace');
 	wait_for_renewals($holder, 1);
 	is_undisturbed($client, 'who has one goes on');
 	is_unique(1000);
@@ -521,13 +539,11 @@ sub failover
 	my $standby = $nodes{over_standby};
 	my $either = any_of($registry, $standby);
 	my $known = make_server('over_known', $either);
-	my $lost = make_server('over_lost', $either,
-		'snowflake.lease_duration = 60s');
+	my $lost = make_server('over_lost', $either);
 	my $new = make_server('over_new', $either);
 	my $rival = make_server('over_rival', $either, wants(1));
+	my $again = make_server('over_again', $either);
 
-	$registry->safe_psql('postgres',
-		q{UPDATE snowflake_registry SET longest_lease = '2s'});
 	$registry->backup('base');
 	$standby->init_from_backup($registry, 'base', has_streaming => 1);
 	start($standby);
@@ -536,13 +552,8 @@ sub failover
 	is(worker_id_of(scalar first_id($known)), 0, 'a server gets a worker id');
 	wait_for_renewals($known, 2);
 	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('insert'));
-	is( $standby->safe_psql(
-			'postgres', 'SELECT longest_lease FROM snowflake_registry'),
-		'00:00:06',
-		'the registry remembers its longest lease');
 
-	# A claim that the standby never hears of; the lease is to be longer than
-	# the standby knows of, but is not at once.
+	# a claim that the standby never hears of
 	$standby->safe_psql('postgres',
 		q{ALTER SYSTEM SET primary_conninfo = ''});
 	$standby->reload;
@@ -553,32 +564,30 @@ sub failover
 	my $lost_client = start_client($lost);
 	is(worker_id_of(scalar first_id($lost)),
 		1, 'two servers, two worker ids');
+	start($again);
+	is(worker_id_of(scalar first_id($again)), 2, '... and a third');
 	$registry->stop('immediate');
-	is(lease_of($standby, 1),
-		'', 'the standby does not know of the second lease');
+	isnt(holder_of($standby, 1),
+		'over_lost', 'the standby does not know of the second lease');
 	new_ids($_), new_errors($_) for ($known_client, $lost_client);
 
 	$standby->promote;
+	$again->restart;
+	my ($id, $seconds) = first_id($again);
+	cmp_ok($seconds, '<', 3,
+		'restarted after the failover, a server has ids at once');
+	is(worker_id_of($id), 2, '... with the same worker id');
 	start($rival);
 	start($new);
 	start_client($_) for ($rival, $new);
 	for my $node ($new, $rival)
 	{
-		ok( wait_for(
-				sub {
-					refusal_of($node) =~
-					  /^The registry has been switched over.* from \d/;
-				}),
+		ok(wait_for(sub { refusal_of($node) =~ GRACE }),
 			$node->name . ' gets no lease at first');
 	}
 	is(worker_id_of(scalar first_id($new)),
-		2, 'later there is one, which nobody has');
-	is( $standby->safe_psql(
-			'postgres',
-			q{SELECT leased_at >= grants_from FROM snowflake_lease, snowflake_registry
-			   WHERE name = 'over_new'}),
-		't',
-		'... after the grace');
+		3, 'later there is one, which nobody has');
+	is_after_grace($standby, 'over_new', '... after the grace');
 	is_refused($rival,
 		qr/^worker_id 1 of datacenter_id 0 is leased by over_lost/,
 		'nobody else gets the one whose lease was lost');
@@ -595,10 +604,12 @@ sub suspended
 {
 	my $clock = "$directory/suspended_registry";
 	move_clock($clock, 0);
-	my $registry = make_registry('still_registry', $clock);
-	my @conf = (wants(5), 'snowflake.lease_duration = 4s');
-	my $first = make_server('still_first', $registry, @conf);
-	my $second = make_server('still_second', $registry, @conf);
+	my $registry = make_registry(
+		'still_registry',
+		clock => $clock,
+		lease_duration => '4s');
+	my $first = make_server('still_first', $registry, wants(5));
+	my $second = make_server('still_second', $registry, wants(5));
 
 	start($first);
 	first_id($first);
@@ -665,14 +676,16 @@ sub suspended
 
 sub clocks
 {
-	my $registry = make_registry('clocks_registry');
-	my @conf = (wants(5), 'snowflake.lease_duration = 4s');
+	my $registry = make_registry(
+		'clocks_registry',
+		lease_duration => '4s',
+		largest_lead => LARGEST_LEAD_S . 's');
 	my %clock = map { $_ => "$directory/clock_$_" } qw(fast slow);
-	my $fast = make_server('clocks_fast', $registry, @conf);
-	my $slow = make_server('clocks_slow', $registry, @conf);
+	my $fast = make_server('clocks_fast', $registry, wants(5));
+	my $slow = make_server('clocks_slow', $registry, wants(5));
 
 	# the next holder has a clock that is behind
-	move_clock($clock{fast}, 300);
+	move_clock($clock{fast}, LARGEST_LEAD_S);
 	move_clock($clock{slow}, -300);
 	start($fast, $clock{fast});
 	first_id($fast);
@@ -691,39 +704,40 @@ sub clocks
 		0, '... and does not issue before it');
 
 	# its clock goes through what the other one has issued
-	move_clock($clock{slow}, 300 - (time - $suspended_at) - 1);
+	move_clock($clock{slow},
+		LARGEST_LEAD_S - (time - $suspended_at) - 1);
 	sleep 1.5;
-	move_clock($clock{slow}, 310);
-	wait_for_ids($slow_client, '... but when its clock is past that');
+	is(scalar(@ids = new_ids($slow_client)), 0, '... nor among its ids');
+	move_clock($clock{slow}, LARGEST_LEAD_S);
+	wait_for_ids($slow_client, '... but when its clock is past the fence');
 
-	# and back, at the same time as the other
+	# both issue at the same time, by the same clock
 	new_ids($fast_client);
 	new_errors($fast_client);
-	move_clock($clock{fast}, 310);
 	resume($fast, $worker);
 	wait_for_error($fast_client, 'the fast one, resumed, refuses ids');
 	sleep 0.3;
 	is(scalar(@ids = new_ids($fast_client)), 0, '... and issues none');
 
 	# set back, it has ids that nobody else can have, or none
-	move_clock($clock{fast}, 295);
+	move_clock($clock{fast}, LARGEST_LEAD_S - 15);
 	sleep 0.5;
 	resume($fast);
-	move_clock($clock{fast}, 310);
+	move_clock($clock{fast}, LARGEST_LEAD_S);
 	wait_for_renewals($slow, 1);
 
-	# the next holder has a clock that is ahead
+	# the next holder has a clock that is ahead of the last one's
 	$slow->stop;
 	new_ids($fast_client);
 	wait_for_ids($fast_client, 'the first has its worker id again');
-	move_clock($clock{slow}, 900);
+	move_clock($clock{slow}, LARGEST_LEAD_S + 2);
 	start($slow, $clock{slow});
 	$slow_client = start_client($slow);
 	wait_for_error($slow_client, 'the second is up again');
 	$worker = registry_worker($fast);
 	suspend($fast);
 	wait_for_ids($slow_client, 'it has a clock that is ahead, and issues ids');
-	move_clock($clock{fast}, 900);
+	move_clock($clock{fast}, LARGEST_LEAD_S + 2);
 	new_ids($fast_client);
 	new_errors($fast_client);
 	resume($fast, $worker);
@@ -732,24 +746,29 @@ sub clocks
 	is(scalar(@ids = new_ids($fast_client)), 0, '... and issues none');
 	resume($fast);
 
-	# a clock that is past what was promised
+	# a clock that is past the fence
 	new_ids($slow_client);
 	new_errors($slow_client);
-	move_clock($clock{slow}, 960);
+	move_clock($clock{slow}, LARGEST_LEAD_S + 60);
 	ok( wait_for(
 			sub {
 				slurp_file($slow_client->{err}) =~
-				  /55000: snowflake ids cannot be issued because the clock is past what the registry has been promised/;
+				  /55000: snowflake ids cannot be issued because the clock is past the fence of the lease/;
 			}),
-		'past what was promised there are no ids');
+		'past the fence there are no ids');
+	wait_for_renewals($slow, 1);
 	new_ids($slow_client);
-	wait_for_ids($slow_client, '... until it was promised', 5);
+	sleep 0.3;
+	is(scalar(@ids = new_ids($slow_client)), 0,
+		'... not even when the lease is renewed');
+	move_clock($clock{slow}, LARGEST_LEAD_S + 2);
+	wait_for_ids($slow_client, '... until the clock is set back', 5);
 	new_errors($slow_client);
 	wait_for_renewals($slow, 1);
 	is_undisturbed($slow_client, '... and then they go on');
 
 	# set back, it has to come so far again
-	move_clock($clock{slow}, 930);
+	move_clock($clock{slow}, LARGEST_LEAD_S - 28);
 	my (undef, $message) = sqlstate_of($slow, 'SELECT snowflake_nextval()');
 	like(
 		$message,
@@ -757,7 +776,7 @@ sub clocks
 		'set back, the clock is refused as ever');
 	wait_for_renewals($slow, 2);
 	new_ids($slow_client);
-	move_clock($clock{slow}, 960);
+	move_clock($clock{slow}, LARGEST_LEAD_S + 2);
 	wait_for_ids($slow_client, '... and the lease is there all the time', 5);
 	is_unique(1000);
 	return;
@@ -770,7 +789,7 @@ sub hold_request
 {
 	my ($relay, $kind) = @_;
 
-	$relay->hold('up', "snowflake_lease_$kind");
+	$relay->hold('up', 'snowflake_registry.claim');
 	ok(wait_for(sub { $relay->count_held > 0 }),
 		"a request to $kind is held back");
 	$relay->hold_no_more;
@@ -796,13 +815,10 @@ sub network
 	push @relays, $relay, $silent;
 	$silent->hold('up');
 	my $first = make_server('net_first', $relay->connection_string, wants(5));
-	my $second = make_server('net_second', $registry, wants(5),
-		'snowflake.lease_duration = 60s');
-	my $patient = make_server('net_patient', $silent->connection_string,
-		'snowflake.lease_duration = 10min');
+	my $second = make_server('net_second', $registry, wants(5));
+	my $patient = make_server('net_patient', $silent->connection_string);
 	my $double =
-	  make_server('net_double', $silent->connection_string($registry),
-		'snowflake.lease_duration = 4s');
+	  make_server('net_double', $silent->connection_string($registry));
 	my $seconds;
 
 	# an attempt of this one takes up to ten seconds
@@ -824,14 +840,14 @@ sub network
 	wait_for_ids($client, 'a client gets ids');
 	wait_for_renewals($first, 1);
 	my $failures = stat_of($first, 'lease_failures');
-	$relay->hold('down', 'snowflake_lease_renew');
+	$relay->hold('down', 'snowflake_registry.claim');
 	ok(wait_for(sub { stat_of($first, 'lease_failures') > $failures }),
 		'answers are held back: the lease is not renewed');
 	$relay->let_go;
 	wait_for_renewals($first, 2);
 	is_undisturbed($client, '... but when they are not, and ids go on');
 
-	$relay->hold('down', 'snowflake_lease_renew');
+	$relay->hold('down', 'snowflake_registry.claim');
 	wait_for_error($client, 'held back for good, they end the lease');
 	is_refused($first, qr/^The registry does not answer in time/,
 		'... and the error says why');
@@ -840,7 +856,7 @@ sub network
 	wait_for_ids($client, 'answers are there again, and so are ids', 10);
 
 	# a release that comes after the server has started again
-	$relay->hold('up', 'snowflake_lease_release');
+	$relay->hold('up', 'snowflake_registry.release');
 	cmp_ok(seconds_of(sub { $first->stop }), '<', 3,
 		'a stop does not wait for an answer to a release');
 	is($relay->count_held, 1, 'a release is held back');
@@ -850,10 +866,8 @@ sub network
 	$client = start_client($first);
 	wait_for_ids($client, 'the server is up again');
 	$failures = stat_of($first, 'lease_failures');
-	my $lease = lease_of($registry, 5, 'leased_at');
 	let_go_late($relay, 'the release comes late');
-	is(lease_of($registry, 5, 'leased_at'),
-		$lease, '... and releases nothing');
+	is(lease_of($registry, 5, 'is_released'), 'f', '... and releases nothing');
 	wait_for_renewals($first, 2);
 	is_undisturbed($client, '... and ids go on');
 	is(stat_of($first, 'lease_failures'),
@@ -862,7 +876,7 @@ sub network
 	# a renewal that comes after the release
 	hold_request($relay, 'renew');
 	$first->stop;
-	$lease = lease_of($registry, 5);
+	my $lease = lease_of($registry, 5);
 	let_go_late($relay, 'a renewal comes after the release');
 	is(lease_of($registry, 5), $lease, '... and changes nothing');
 
@@ -881,7 +895,7 @@ sub network
 	is(lease_of($registry, 5), $lease, '... and changes nothing');
 
 	# and a claim
-	$relay->hold('up', 'snowflake_lease_claim');
+	$relay->hold('up', 'snowflake_registry.claim');
 	start($first);
 	ok(wait_for(sub { $relay->count_held > 0 }), 'a claim is held back');
 	$relay->hold_no_more;
@@ -913,7 +927,8 @@ run_scenarios(
 	{
 		name => 'the registry fails over',
 		nodes => [
-			qw(over_registry over_standby over_known over_lost over_new over_rival)
+			qw(over_registry over_standby over_known over_lost over_new over_rival
+			  over_again)
 		],
 		run => \&failover
 	},

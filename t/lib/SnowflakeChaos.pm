@@ -438,9 +438,15 @@ sub kill_clients
 sub get_ids
 {
 	my ($self, $tend, @numbers) = @_;
+	return $self->wait_for_ids($tend, now() + 60, @numbers);
+}
+
+# The same until an instant by now().
+sub wait_for_ids
+{
+	my ($self, $tend, $until, @numbers) = @_;
 	my @files = map { "$self->{directory}/client$_" } @numbers;
 	my %position = map { $_ => -s $_ } @files;
-	my $until = now() + 60;
 
 	while (keys %position)
 	{

@@ -1,0 +1,385 @@
+# How long servers are without ids when a server or the registry restarts,
+# fails or moves: measured, printed as a table, and within stated bounds.
+#
+# Two servers take any worker id, two have one each in their configuration,
+# which the registry guards.  A client of each draws ids all the time; a pause
+# is the longest time between two answers with ids.  A client asks every 40 ms
+# at most, so that less than 0.1 s is no pause at all.
+#
+#   LEASE_SECONDS   the lease's duration (4); largest_lead is a quarter of it,
+#                   but 10 s at most.  With 600, the times are those of the
+#                   defaults, and the run takes about an hour.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use List::Util qw(max min);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeChaos;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $lease_s = $ENV{LEASE_SECONDS} || 4;
+my $lead_s = min(10, $lease_s / 4);
+
+# What a bound does not name: processes that end and start, and clients that
+# connect again, on a machine that has more to do.
+use constant SLACK_S => 5;
+
+# A client that asks every 40 ms, and something that delays it.
+use constant UNNOTICED_S => 1;
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $chaos = SnowflakeChaos->new(
+	directory => $directory,
+	seed => 1,
+	batch => sub { return "SELECT snowflake_nextval();\n" });
+
+END
+{
+	my $status = $?;
+	$chaos->kill_clients if defined $chaos && $$ == $chaos->{main_pid};
+	$? = $status;
+}
+
+# ----- registries and servers -----
+
+my @conf = split /\n/, q{
+shared_buffers = 16MB
+max_connections = 30
+wal_level = replica
+max_wal_senders = 4
+autovacuum = off};
+
+my $registry = PostgreSQL::Test::Cluster->new('registry');
+$registry->init(allows_streaming => 1);
+$registry->append_conf('postgresql.conf', join "\n", @conf, '');
+$registry->start;
+$registry->safe_psql(
+	'postgres', qq{
+	CREATE EXTENSION snowflake_registry;
+	SELECT snowflake_registry.configure(
+		lease_duration => make_interval(secs => $lease_s),
+		largest_lead => make_interval(secs => $lead_s));
+	CREATE ROLE fleet LOGIN;
+	SELECT snowflake_registry.allow('fleet')});
+$registry->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($registry, 'base', has_streaming => 1);
+$standby->start;
+
+my $conninfo = sprintf 'host=%s,%s port=%d,%d dbname=postgres user=fleet',
+  $registry->host, $standby->host, $registry->port, $standby->port;
+my %mode_of = (any => 'any worker id', fixed => 'a fixed one');
+
+# A server, not started yet, of a mode; a fixed worker id is its number.
+sub make_server
+{
+	my ($mode, $number) = @_;
+	my $name = "${mode}_$number";
+	my $node = leased_node(
+		$name, $conninfo, @conf,
+		'restart_after_crash = on',
+		"snowflake.registry_name = '$name'",
+		$mode eq 'any' ? () : (
+			'snowflake.worker_id_source = config',
+			"snowflake.worker_id = $number"));
+
+	return { name => $name, mode => $mode, number => $number, node => $node };
+}
+
+sub start_client
+{
+	my ($server) = @_;
+
+	$chaos->command($server->{name}, 0, 'all',
+		$server->{node}->connstr('postgres'));
+	$server->{client} = $chaos->start_client('single', $server->{name});
+	return;
+}
+
+# The data directory on another machine, as far as the registry can tell: the
+# old one is kept so that the new one has another inode.
+sub move_directory
+{
+	my ($server) = @_;
+	my $data = $server->{node}->data_dir;
+	my $kept = "$data.before" . ++$server->{moves};
+
+	rename $data, $kept or die "$data: $!";
+	PostgreSQL::Test::Utils::system_or_bail('cp', '-a', $kept, $data);
+	unlink "$data/postmaster.pid";
+	return;
+}
+
+# ----- measurements -----
+
+# When a client's answers with ids arrived, by now(), since some instant.
+sub answers_since
+{
+	my ($server, $since) = @_;
+	my @answers;
+	my $has_id = 0;
+
+	open my $fh, '<', "$directory/client$server->{client}" or return;
+	while (my $line = <$fh>)
+	{
+		$has_id = 1 if $line =~ /^\d+$/;
+		next unless $line =~ /^\+ \S+ (\S+)/;
+		push @answers, $1 if $has_id && $1 >= $since;
+		$has_id = 0;
+	}
+	close $fh;
+	return @answers;
+}
+
+# Waits until all servers' clients have ids that they have got after an instant.
+sub wait_for_answers
+{
+	my ($since, $seconds, @servers) = @_;
+
+	for my $server (@servers)
+	{
+		wait_for(sub { scalar(my @a = answers_since($server, $since)) > 3 },
+			$seconds)
+		  or die "$server->{name} issues no ids\n";
+	}
+	return;
+}
+
+# The longest time without ids of a server's client since an instant.
+sub pause_of
+{
+	my ($server, $since) = @_;
+	my @answers = answers_since($server, $since);
+
+	return max(map { $answers[$_] - $answers[ $_ - 1 ] } 1 .. $#answers);
+}
+
+my @table;                      # [what, {mode => pause}, bound]
+
+# Lets something happen, and measures the longest pause of servers from before
+# that until they have ids again.  The bounds, in seconds, are by mode.
+sub measure
+{
+	my ($what, $bound, $servers, $happen) = @_;
+	my $begin = now();
+	my %pause;
+
+	wait_for_answers($begin, SLACK_S, @$servers);
+	$happen->();
+	wait_for_answers(now(), 2 * max(values %$bound) + 10 * SLACK_S,
+		@$servers);
+	for my $server (@$servers)
+	{
+		my $mode = $server->{mode};
+		$pause{$mode} =
+		  max($pause{$mode} // 0, pause_of($server, $begin));
+	}
+	report($what, $bound, %pause);
+	return;
+}
+
+# Checks pauses against their bounds.
+sub report
+{
+	my ($what, $bound, %pause) = @_;
+
+	push @table, [ $what, \%pause, $bound ];
+	for my $mode (sort keys %pause)
+	{
+		cmp_ok($pause{$mode}, '<=', $bound->{$mode},
+			sprintf '%s, %s: %.2f s without ids',
+			$what, $mode_of{$mode}, $pause{$mode});
+	}
+	return;
+}
+
+sub bound
+{
+	my ($any_s, $fixed_s) = @_;
+	return { any => $any_s, fixed => $fixed_s // $any_s };
+}
+
+# ----- the run -----
+
+my @servers = (
+	make_server(any => 1), make_server(any => 2),
+	make_server(fixed => 21), make_server(fixed => 22));
+for my $server (@servers)
+{
+	$server->{node}->start;
+	first_id($server->{node});
+	start_client($server);
+}
+my ($any, undef, $fixed) = @servers;
+my @pair = ($any, $fixed);
+
+measure(
+	'restart of each server, one after the other',
+	bound(SLACK_S),
+	\@servers,
+	sub {
+		for my $server (@servers)
+		{
+			$server->{node}->restart;
+			wait_for_answers(now(), 60, $server);
+		}
+	});
+
+measure(
+	'crash of a server, which starts again',
+	bound(SLACK_S),
+	\@pair,
+	sub {
+		for my $server (@pair)
+		{
+			kill_server($server->{node});
+			$server->{node}->start;
+		}
+	});
+
+my $short_s = min(10, $lease_s / 4);
+measure(
+	sprintf('registry down for %.3g s', $short_s),
+	bound(UNNOTICED_S),
+	\@servers,
+	sub {
+		$registry->stop('immediate');
+		sleep $short_s;
+		$registry->start;
+	});
+
+# A lease lasts nine tenths of its duration from its last renewal on, which is a
+# third of that before at most.  A registry that has crashed waits for holders
+# to come forward, for five twelfths, before it grants what has expired.
+for my $how (qw(clean crash))
+{
+	measure(
+		sprintf('registry down for %.3g s (%s)',
+			$lease_s,
+			$how eq 'clean' ? 'a clean stop' : 'a crash'),
+		bound(
+			0.4 * $lease_s + ($how eq 'crash' ? 5 / 12 * $lease_s : 0)
+			  + SLACK_S),
+		\@servers,
+		sub {
+			$registry->stop($how eq 'clean' ? 'fast' : 'immediate');
+			sleep $lease_s;
+			$registry->start;
+		});
+}
+
+measure(
+	'clean stop, reboot and start of a server',
+	bound(SLACK_S),
+	\@pair,
+	sub {
+		for my $server (@pair)
+		{
+			$server->{node}->stop;
+			move_directory($server);
+			$server->{node}->start;
+		}
+	});
+
+measure(
+	'crash and reboot of a server',
+	bound(SLACK_S, $lease_s + $lead_s + SLACK_S),
+	\@pair,
+	sub {
+		for my $server (@pair)
+		{
+			kill_server($server->{node});
+			move_directory($server);
+			$server->{node}->start;
+		}
+	});
+
+measure(
+	'... where free() is called',
+	bound(SLACK_S, $lead_s + SLACK_S),
+	[$fixed],
+	sub {
+		kill_server($fixed->{node});
+		move_directory($fixed);
+		$registry->safe_psql('postgres',
+			"SELECT snowflake_registry.free(0, $fixed->{number})");
+		$fixed->{node}->start;
+	});
+
+# A standby takes over that has not heard of the last renewals.
+my @newcomers = (make_server(any => 3), make_server(fixed => 23));
+my $promoted_at;
+$registry->wait_for_catchup('standby');
+$standby->append_conf('postgresql.conf', "primary_conninfo = ''");
+$standby->reload;
+wait_for(
+	sub {
+		$registry->safe_psql('postgres',
+			'SELECT count(*) FROM pg_stat_replication') eq '0';
+	}) or die "the standby goes on\n";
+sleep 1;
+measure(
+	'failover of the registry: holders',
+	bound(UNNOTICED_S),
+	\@servers,
+	sub {
+		$registry->stop('immediate');
+		$standby->promote;
+		$promoted_at = now();
+	});
+for my $server (@newcomers)
+{
+	$server->{node}->start;
+	$server->{node}->safe_psql('postgres',
+		'CREATE EXTENSION IF NOT EXISTS snowflake');
+	start_client($server);
+}
+measure(
+	'... a holder that is restarted right afterwards',
+	bound(SLACK_S),
+	\@pair,
+	sub { $_->{node}->restart for @pair });
+wait_for_answers($promoted_at, 4 * ($lease_s + $lead_s) + 60, @newcomers);
+report(
+	'... newcomers, from the failover on',
+	bound(2 * ($lease_s + $lead_s) + SLACK_S),
+	map { $_->{mode} => (answers_since($_, $promoted_at))[0] - $promoted_at }
+	  @newcomers);
+
+# ----- what clients have received -----
+
+push @servers, @newcomers;
+$chaos->command($_->{name}, 0, 'none') for @servers;
+$chaos->wait_for_clients(map { $_->{client} } @servers);
+my %total = (ids => 0, disorder => 0, wrong_errors => 0, errors => {});
+my %any_error = map { $_ => qr// } qw(55000 57P01 57P02 57P03 08006);
+$chaos->examine($_->{client}, \%total, \%any_error) for @servers;
+is($chaos->count_duplicates(sub { diag("$_[0] came twice") }),
+	0, "not one duplicate among $total{ids} ids");
+is($total{disorder}, 0, "every client's ids increase");
+is($total{wrong_errors}, 0, 'only errors that the rules name');
+
+diag(sprintf 'Longest time without ids (s), lease_duration %g s, largest_lead %g s',
+	$lease_s, $lead_s);
+diag(sprintf '%-48s %8s %8s %s', 'what', 'any', 'fixed', 'bound');
+for my $row (@table)
+{
+	my ($what, $pause, $bound) = @$row;
+	diag(
+		sprintf '%-48s %8s %8s %s',
+		$what,
+		(map { defined $pause->{$_} ? sprintf('%.2f', $pause->{$_}) : '' }
+			  qw(any fixed)),
+		join ', ', map { sprintf '%.1f', $bound->{$_} }
+		  sort keys %$pause);
+}
+
+$_->{node}->stop for @servers;
+$standby->stop;
+
+done_testing();
