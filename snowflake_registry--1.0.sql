@@ -59,6 +59,7 @@ CREATE TABLE snowflake_registry.setting (
     former_lease_duration interval NOT NULL,
     former_largest_lead interval NOT NULL,
     former_until timestamptz NOT NULL,
+    shortest_grace interval NOT NULL,
     era bigint NOT NULL,
     history text NOT NULL,
     instance timestamptz NOT NULL,
@@ -75,6 +76,8 @@ COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS
 'how far a server''s clock may be ahead of the registry''s';
 COMMENT ON COLUMN snowflake_registry.setting.former_until IS
 'until then leases of the former constants may exist: the smaller ones are granted, the larger ones waited for';
+COMMENT ON COLUMN snowflake_registry.setting.shortest_grace IS
+'the smallest sum of lease_duration and largest_lead that there has been, which a dump may have';
 COMMENT ON COLUMN snowflake_registry.setting.era IS
 'grows whenever the registry notices that it has forgotten something';
 COMMENT ON COLUMN snowflake_registry.setting.history IS
@@ -272,7 +275,12 @@ CREATE FUNCTION snowflake_registry.begins_at(n snowflake_registry.node, s snowfl
 RETURNS timestamptz
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 AS $$
-    SELECT CASE WHEN n.era OPERATOR(pg_catalog.<) s.era THEN greatest(n.fence, s.floor) ELSE n.fence END
+    SELECT greatest(
+        n.fence,
+        CASE WHEN n.era OPERATOR(pg_catalog.<) s.era THEN s.floor END,
+        -- a holder that was forgotten may live as long as the window
+        CASE WHEN coalesce(n.seen_at OPERATOR(pg_catalog.<) s.window_from, true)
+             THEN s.window_until OPERATOR(pg_catalog.+) greatest(s.largest_lead, s.former_largest_lead) END)
 $$;
 COMMENT ON FUNCTION snowflake_registry.begins_at(snowflake_registry.node, snowflake_registry.setting) IS
 'internal: where a new holder of a row would begin';
@@ -528,6 +536,7 @@ DECLARE
     is_waiting boolean;
     is_evidence boolean;
     is_same boolean;                    -- it is where it was, and wants what it had
+    bounded_fence timestamptz;          -- its fence, as far as others wait for it
 BEGIN
     registry_clock := clock_timestamp();
     continues := false;
@@ -561,6 +570,7 @@ BEGIN
     SELECT * INTO s FROM snowflake_registry.setting;
     c := snowflake_registry.granted();
     is_waiting := registry_clock < greatest(s.grants_from, s.window_until);
+    bounded_fence := least(previous_fence, registry_clock + 2 * (c.longest_duration + c.longest_lead));
 
     -- the row that it has had; only its holder waits for a lock
     is_same := coalesce(previous_holder = claim.holder, false) AND
@@ -583,8 +593,10 @@ BEGIN
     is_evidence := is_same AND is_held AND
         (coalesce(previous_fence > own.granted_fence, false) OR
          coalesce(previous_position > pg_current_wal_lsn(), false));
+    -- A raise of the constants may be forgotten, too; the clock may be behind by
+    -- up to a lease.
     IF is_evidence AND previous_fence > own.granted_fence AND
-       previous_fence > registry_clock + 2 * (c.longest_duration + c.longest_lead) THEN
+       previous_fence > registry_clock + interval '1 day 1 hour' + c.longest_duration THEN
         refusal := 'fence';
         detail := format('The fence of the lease that the server holds, %s, is further ahead of the registry''s clock, %s, than any that could be granted.',
                          previous_fence, registry_clock);
@@ -595,7 +607,7 @@ BEGIN
         PERFORM FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
         is_noticed := FOUND AND is_noticed;
         IF is_noticed THEN
-            PERFORM snowflake_registry.begin_era(previous_fence);
+            PERFORM snowflake_registry.begin_era(bounded_fence);
             SELECT * INTO s FROM snowflake_registry.setting;
             is_waiting := true;
         END IF;
@@ -633,7 +645,7 @@ BEGIN
             RETURN;
         END IF;
         UPDATE snowflake_registry.setting AS k
-           SET floor = greatest(k.floor, previous_fence + c.longest_duration + c.longest_lead);
+           SET floor = greatest(k.floor, bounded_fence + c.longest_duration + c.longest_lead);
         continues := true;
         n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,
                                       CASE WHEN is_holder THEN n.began ELSE greatest(n.began, n.fence) END,
@@ -838,7 +850,7 @@ BEGIN
     IF is_first THEN
         INSERT INTO snowflake_registry.setting
         VALUES (true, duration, lead, new_layout, new_epoch, duration, lead, '-infinity',
-                1, snowflake_registry.history(), pg_postmaster_start_time(),
+                duration + lead, 1, snowflake_registry.history(), pg_postmaster_start_time(),
                 '-infinity', '-infinity', '-infinity', '-infinity');
         DELETE FROM snowflake_registry.running;
         INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time());
@@ -863,20 +875,23 @@ BEGIN
                 MESSAGE = format('the constants have been changed already, which takes effect at %s', old.former_until),
                 HINT = 'Change them again after that.';
         END IF;
-        -- A dump that is older than the change knows the old constants only.
-        -- By those all holders must have come forward, who ask every minute, or
+        -- A dump that is older than a change knows the old constants only.  By
+        -- those all holders must have come forward, who ask every minute, or
         -- every third of their lease.
-        IF old.lease_duration + old.largest_lead < interval '65 s' AND
-           duration > 3 * (old.lease_duration + old.largest_lead) THEN
+        IF old.shortest_grace < interval '65 s' AND
+           duration > greatest(2 * old.shortest_grace, old.lease_duration) THEN
             RAISE invalid_parameter_value USING
-                MESSAGE = format('lease_duration cannot be raised from %s to %s at once', old.lease_duration, duration),
-                HINT = format('Raise it to %s at most, and again when that has taken effect.',
-                              3 * (old.lease_duration + old.largest_lead));
+                MESSAGE = format('lease_duration cannot be raised from %s to %s', old.lease_duration, duration),
+                DETAIL = format('A dump of the registry may have a lease_duration and a largest_lead of no more than %s together, '
+                                'and so let others have the worker ids of servers that ask later than that.', old.shortest_grace),
+                HINT = format('Raise it to %s at most, or make a new registry.',
+                              greatest(2 * old.shortest_grace, old.lease_duration));
         END IF;
         UPDATE snowflake_registry.setting AS s
            SET former_lease_duration = s.lease_duration, former_largest_lead = s.largest_lead,
                former_until = clock_timestamp() + s.lease_duration + s.largest_lead,
-               lease_duration = duration, largest_lead = lead;
+               lease_duration = duration, largest_lead = lead,
+               shortest_grace = least(s.shortest_grace, duration + lead);
     END IF;
     UPDATE snowflake_registry.setting AS s SET layout = new_layout, epoch = new_epoch;
     PERFORM snowflake_registry.make_nodes(new_layout, old.era);
