@@ -16,7 +16,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeScenario;
 use SnowflakeTest;
-use SnowflakeTest qw(hosts_of make_registry set_registry timestamp_of worker_id_of);
+use SnowflakeTest qw(hosts_of set_registry timestamp_of worker_id_of);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -25,6 +25,10 @@ use constant AT_ONCE_S => 1;
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $host_library = build_host_library($directory);
+
+# Why a newcomer gets nothing at first.
+my $in_grace =
+  qr/^The registry has been switched over or restarted, and may not know of all leases; it grants worker ids to other servers from \d{4}-/;
 
 # ----- what scenarios share -----
 
@@ -128,28 +132,36 @@ sub goes_on
 	return;
 }
 
-my $in_grace = qr/^The registry .* from \d{4}-/;
-
 # ----- a dump that is older than a raise of lease_duration -----
 
-# The holder, whose lease is long by now, comes forward later than a grace of
-# the former length would end.
+# The holder, whose lease is long by now, comes forward before another server
+# gets its worker id, and is believed.
 sub old_dump
 {
-	my $registry = new_registry('registry', { lease_duration => '1 s' });
+	my ($former, $lead, $present) = @_;
+	my $registry = new_registry('registry',
+		{ lease_duration => $former, largest_lead => $lead });
 	my $restored = new_registry('restored');
 	my $either = hosts_of($registry, $restored);
-	my $holder = start(new_server('holder', $either));
+	my $holder = start(new_server('holder', $either, wants(5)));
 	my $client = start_client($holder);
-	my $dump = "$directory/dump.sql";
+	my $dump = "$directory/$$.sql";
+
+	# it would ask by itself, some day
+	my $ask = sub {
+		$holder->safe_psql('postgres',
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'snowflake registry'"
+		) if $present eq '1 day';
+	};
 
 	system_or_bail('pg_dump', '-d', $registry->connstr('postgres'),
 		'-f', $dump);
-	set_registry($registry, lease_duration => '24 s');
+	set_registry($registry, lease_duration => $present);
+	$ask->();
 	ok( wait_for(
 			sub {
 				$holder->safe_psql('postgres',
-					"SELECT lease_expires_at > clock_timestamp() + interval '10 s' FROM snowflake_node"
+					"SELECT lease_expires_at > clock_timestamp() + 0.8 * interval '$present' FROM snowflake_node"
 				) eq 't';
 			}),
 		'the holder has a longer lease');
@@ -157,18 +169,52 @@ sub old_dump
 	system_or_bail('psql', '-XqAt', '-o', '/dev/null', '-v',
 		'ON_ERROR_STOP=1', '-d', $restored->connstr('postgres'), '-f', $dump);
 
-	my $newcomer = start(new_server('newcomer', $either));
-	refuses($newcomer, $in_grace, 'a newcomer gets no worker id at first');
+	my $rival = start(new_server('rival', $either, wants(5)));
+	my $rival_client = start_client($rival, 'without ids at first');
+	refuses($rival, $in_grace, 'nobody gets the worker id at first');
+	$ask->();
 	wait_for_grant($restored, $holder);
-	refuses($newcomer, $in_grace, '... nor as soon as the holder has');
-	$restored->safe_psql('postgres',
-		'SELECT snowflake_registry.declare_complete()');
-	start_client($newcomer);
-	isnt(worker_id_of(first_id($newcomer)),
-		worker_id_of(first_id($holder)),
-		'... until somebody says that it is complete');
-	is_undisturbed($client, 'the holder has issued ids all the time');
+	refuses($rival, qr/^worker_id 5 of datacenter_id 0 is leased by holder/,
+		'... nor when the holder has come forward');
+	is_undisturbed($client, 'who has issued ids all the time');
+	is(scalar(my @ids = ids_of($rival_client)), 0, '... and the other one none');
 	is_unique();
+	return;
+}
+
+# A raise takes effect when no lease of before may be forgotten; and it is not
+# so large that a dump of before would not wait for the holders.
+sub raise
+{
+	my $registry = new_registry('registry',
+		{ lease_duration => '2 s', largest_lead => '1 s' });
+	my $holder = start(new_server('holder', $registry->connstr('postgres')));
+	my $id = first_id($holder);
+	my $lasts = 'expires_at - seen_at';
+	my $configure = 'SELECT snowflake_registry.configure';
+
+	my ($state, $message) =
+	  sqlstate_of($registry, "$configure(lease_duration => '7 s')");
+	is($state, '22023', 'a large raise is refused');
+	is($message, 'lease_duration cannot be raised from 00:00:02 to 00:00:07',
+		'message');
+	my $begin = time;
+	$registry->safe_psql('postgres', "$configure(lease_duration => '6 s')");
+	wait_for_grant($registry, $holder);
+	is(lease_of($registry, worker_id_of($id), $lasts),
+		'00:00:02', 'a raise takes no effect at once');
+	is((sqlstate_of($registry, "$configure(lease_duration => '5 s')"))[0],
+		'55006', 'the constants are not changed again meanwhile');
+	ok( wait_for(
+			sub { lease_of($registry, worker_id_of($id), $lasts) eq '00:00:06' }),
+		'then it does');
+	cmp_ok(time - $begin, '>=', 3, '... after a lease and a lead');
+	is((sqlstate_of($registry, "$configure(lease_duration => '12 s')"))[0],
+		'22023', 'a second raise is limited as the first one, for old dumps');
+	$registry->safe_psql('postgres', "$configure(lease_duration => '3 s')");
+	wait_for_grant($registry, $holder) for 1 .. 2;
+	is(lease_of($registry, worker_id_of($id), $lasts),
+		'00:00:03', 'less takes effect at once');
 	return;
 }
 
@@ -204,7 +250,7 @@ sub no_promotion
 }
 
 # The same, and nobody comes forward: the holder has died, and its clock was
-# ahead.
+# ahead, and that of the next one is behind.
 sub no_promotion_no_holder
 {
 	my $registry = new_registry('registry',
@@ -221,7 +267,7 @@ sub no_promotion_no_holder
 	$standby->stop;
 	unlink $standby->data_dir . '/standby.signal' or die "standby.signal: $!";
 	start($standby);
-	my $id = first_id(start(new_server('newcomer', $either, wants(5))));
+	my $id = first_id(start(new_server('next', $either, wants(5)), -6), 60);
 	cmp_ok($id, '>', $last, 'the next holder begins after the last one');
 	return;
 }
@@ -633,8 +679,18 @@ sub hanging_resolver
 run_scenarios(
 	{
 		name => 'an old dump',
-		nodes => [qw(registry restored holder newcomer)],
-		run => \&old_dump
+		nodes => [qw(registry restored holder rival)],
+		run => sub { old_dump('2 s', '1 s', '6 s') }
+	},
+	{
+		name => 'a very old dump',
+		nodes => [qw(registry restored holder rival)],
+		run => sub { old_dump('60 s', '5 s', '1 day') }
+	},
+	{
+		name => 'a raise',
+		nodes => [qw(registry holder)],
+		run => \&raise
 	},
 	{
 		name => 'no promotion',
@@ -643,7 +699,7 @@ run_scenarios(
 	},
 	{
 		name => 'no promotion and no holder',
-		nodes => [qw(registry standby holder newcomer)],
+		nodes => [qw(registry standby holder next)],
 		run => \&no_promotion_no_holder
 	},
 	{

@@ -212,10 +212,11 @@ sub new_server
 
 # ----- clients in the background -----
 
-# Starts a client that draws ids, and goes on after errors.
+# Starts a client that draws ids, and goes on after errors.  It has the first
+# ones, unless the server has none yet.
 sub start_client
 {
-	my ($node) = @_;
+	my ($node, $is_without_ids) = @_;
 	my $script = "$scenario->{file}.sql";
 	my $file = "$scenario->{file}." . scalar @clients;
 	my %client = (
@@ -238,7 +239,8 @@ sub start_client
 			$node->connstr('postgres') ],
 		'<', '/dev/null', '>', $client{out}, '2>', $client{err});
 	push @clients, \%client;
-	wait_for_ids(\%client, $node->name . ' issues ids');
+	wait_for_ids(\%client, $node->name . ' issues ids')
+	  unless $is_without_ids;
 	return \%client;
 }
 

@@ -98,16 +98,16 @@ sub configure
 	  . join(', ', map { "$_ => '$constants{$_}'" } sort keys %constants) . ')';
 }
 
-# Changes a registry's constants at once: no lease under the former ones is to
-# be forgotten.
+# Changes a registry's constants at once, and as configure() would not: no lease
+# under the former ones is to be forgotten.
 sub set_registry
 {
 	my ($node, %constants) = @_;
-	my $database = delete $constants{database} // 'postgres';
 
 	$node->safe_psql(
-		$database, configure(%constants) . q{;
-UPDATE snowflake_registry.setting SET former_until = '-infinity'});
+		'postgres',
+		'UPDATE snowflake_registry.setting SET '
+		  . join(', ', map { "$_ = '$constants{$_}'" } sort keys %constants));
 	return;
 }
 
