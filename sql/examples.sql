@@ -79,10 +79,6 @@ SELECT :ids_issued AS ids_issued, :last_id = snowflake_currval() AS last, :seque
 SELECT snowflake_stat_reset();
 SELECT ids_issued FROM snowflake_stat;
 
-BEGIN;
-SELECT snowflake_registry_create();
-ROLLBACK;
-
 -- decoding by the server's own layout and epoch: the page has the default ones
 SELECT layout <> '41/5/5/12' OR epoch <> '2010-11-04 01:42:54.657+00' AS other_layout
   FROM snowflake_node \gset

@@ -1,309 +1,406 @@
--- The registry of worker ids by itself: who may do what there, and which
--- worker id a claim gets.
+-- The registry of worker ids by itself: who may do what there, which worker id
+-- a claim gets, and where its ids begin.
 SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS snowflake;
+CREATE EXTENSION snowflake_registry;
 RESET client_min_messages;
 SET DateStyle = ISO;
 SET TimeZone = 'UTC';
+\set SHOW_CONTEXT never
+\set VERBOSITY terse
 CREATE ROLE regress_snowflake_server;
 CREATE ROLE regress_snowflake_outsider;
 
-SELECT snowflake_registry_create();
-\set SHOW_CONTEXT never
-DO $$ BEGIN PERFORM snowflake_registry_create();
-EXCEPTION WHEN duplicate_table THEN RAISE NOTICE '% %', SQLSTATE, SQLERRM; END $$;
-\set VERBOSITY terse
-
--- what it is made of has comments, is no member of the extension, is nobody's
--- but the owner's, and depends on no search_path
+-- Everything has a comment, nobody but the owner may use anything, servers
+-- call what is SECURITY DEFINER, and no name depends on the caller's
+-- search_path.
 \pset format unaligned
-SELECT proname, provolatile AS volatile, prosecdef AS definer, proconfig,
-       proacl = ARRAY[makeaclitem(proowner, proowner, 'EXECUTE', false)] AS owner_only,
-       obj_description(oid, 'pg_proc') IS NOT NULL AS comment
-  FROM pg_proc WHERE proname ~ '^snowflake_(lease|registry)_' ORDER BY proname COLLATE "C";
+SELECT p.proname, p.provolatile AS volatile, p.prosecdef AS definer, p.proconfig,
+       p.proacl = ARRAY[makeaclitem(p.proowner, p.proowner, 'EXECUTE', false)] AS owner_only,
+       obj_description(p.oid, 'pg_proc') IS NOT NULL AS comment
+  FROM pg_proc AS p WHERE p.pronamespace = 'snowflake_registry'::regnamespace
+ ORDER BY p.proname COLLATE "C";
 \pset format aligned
-SELECT relname, attname, format_type(atttypid, atttypmod) AS type,
-       col_description(attrelid, attnum) AS comment
-  FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid
- WHERE relname IN ('snowflake_lease', 'snowflake_registry') AND relkind = 'r' AND attnum > 0
- ORDER BY relname, attnum;
-SELECT relname, relacl IS NULL AS owner_only, obj_description(oid, 'pg_class') AS comment
-  FROM pg_class WHERE relname IN ('snowflake_lease', 'snowflake_registry') ORDER BY relname;
-SELECT count(*) AS members FROM pg_depend
- WHERE deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'snowflake')
-   AND (classid, objid) IN (SELECT 'pg_proc'::regclass, oid FROM pg_proc WHERE proname ~ '^snowflake_lease_'
-                            UNION SELECT 'pg_class'::regclass, oid FROM pg_class
-                                   WHERE relname IN ('snowflake_lease', 'snowflake_registry'));
+SELECT c.relname, c.relkind, c.relpersistence, coalesce(c.relacl IS NULL OR c.relacl = ARRAY[makeaclitem(c.relowner, c.relowner, 'INSERT, SELECT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER', false)], false) AS owner_only,
+       obj_description(c.oid, 'pg_class') IS NOT NULL AS comment, c.oid = ANY (e.extconfig) AS dumped
+  FROM pg_class AS c, pg_extension AS e
+ WHERE c.relnamespace = 'snowflake_registry'::regnamespace AND c.relkind IN ('r', 'v')
+   AND e.extname = 'snowflake_registry'
+ ORDER BY c.relname COLLATE "C";
+SELECT e.extname, e.extrelocatable FROM pg_extension AS e WHERE e.extname = 'snowflake_registry';
 
--- A server's questions, in short: what it had before is "place worker_id
--- incarnation", and whether it still holds that, "held".  Instants are told
--- as days from 2020-01-01 on, and the present is "now".
-CREATE FUNCTION pg_temp.day(n float8) RETURNS timestamptz
-LANGUAGE sql AS $$ SELECT timestamptz '2020-01-01 00:00+00' + n * interval '1 day' $$;
+-- An error as its SQLSTATE and its text, without instants.
+CREATE FUNCTION pg_temp.error(statement text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+  sentence text;
+BEGIN
+  EXECUTE statement;
+  RETURN 'no error';
+EXCEPTION WHEN OTHERS THEN
+  GET STACKED DIAGNOSTICS sentence = PG_EXCEPTION_DETAIL;
+  RETURN regexp_replace(concat_ws(' ', SQLSTATE, SQLERRM, nullif(sentence, '')),
+                        '\d{4}-\d\d-\d\d [\d:.]+\+00', '(instant)', 'g');
+END $$;
+
+-- A registry has no constants before configure() is called.
+SELECT c.layout, c.epoch, c.lease_duration_us, c.largest_lead_us, c.clock IS NOT NULL AS has_clock
+  FROM snowflake_registry.constants() AS c;
+SELECT c.worker_id, c.refusal, c.detail
+  FROM snowflake_registry.claim('41/5/5/12', '2010-11-04 01:42:54.657+00', 1, 'a', '', now(), 1, false) AS c;
+SELECT snowflake_registry.release(1, 0, 'a', 1, now());
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(lease_duration => '0.9 s')$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(lease_duration => '25 h')$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(largest_lead => '-1 s')$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(largest_lead => '61 min')$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(epoch => '-infinity')$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(layout => '41/5/5/13')$$);
+SELECT t.layout, snowflake_registry.canonical_layout(t.layout) AS canonical
+  FROM unnest(ARRAY['41/5/5/12', '41/05/5/12', '39/0/16/8@10ms', '39/0/16/8@1ms', '39/0/16/8@2000ms',
+                    '39/0/16/8@7000us', '39/0/16/8@10us']) AS t (layout);
+SELECT count(*) FROM snowflake_registry.node;
+SELECT snowflake_registry.configure();
+SELECT c.layout, c.epoch, c.lease_duration_us, c.largest_lead_us FROM snowflake_registry.constants() AS c;
+SELECT count(*), min(n.datacenter_id), max(n.datacenter_id), min(n.worker_id), max(n.worker_id)
+  FROM snowflake_registry.node AS n;
+
+-- An hour and a minute, and a datacenter of four worker ids.
+TRUNCATE snowflake_registry.setting, snowflake_registry.node;
+SELECT snowflake_registry.configure('1 h', '1 min', '41/1/2/12', '2020-01-01 00:00+00');
+
+-- A server's questions, in short: what it held before is "holder worker_id
+-- incarnation", and "held" where it still holds that.  Instants are told as
+-- minutes from now.
+CREATE FUNCTION pg_temp.minute(n float8) RETURNS timestamptz
+LANGUAGE sql AS $$ SELECT clock_timestamp() + n * interval '1 min' $$;
 CREATE FUNCTION pg_temp.told(instant timestamptz) RETURNS text
 LANGUAGE sql AS $$
-SELECT CASE WHEN instant BETWEEN now() - interval '1 min' AND now() + interval '1 min' THEN 'now'
-            WHEN isfinite(instant) THEN 'day ' || round(extract(epoch FROM instant - pg_temp.day(0)) / 86400, 1)
+SELECT CASE WHEN isfinite(instant) THEN round(extract(epoch FROM instant - clock_timestamp()) / 60) || ' min'
             ELSE instant::text END $$;
-CREATE FUNCTION pg_temp.claim(place text, previous text DEFAULT NULL, wanted int DEFAULT NULL,
-                              name text DEFAULT '', datacenter int DEFAULT 1, ids bigint DEFAULT 4,
-                              clock timestamptz DEFAULT now(), duration interval DEFAULT '1 min')
+CREATE FUNCTION pg_temp.claim(holder text, next_incarnation bigint, previous text DEFAULT NULL,
+                              wanted int DEFAULT NULL, name text DEFAULT '', datacenter int DEFAULT 1,
+                              clock timestamptz DEFAULT clock_timestamp(), fence timestamptz DEFAULT now(),
+                              wal pg_lsn DEFAULT NULL, layout text DEFAULT '41/1/2/12')
 RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
   had text[] := string_to_array(previous, ' ');
-  granted record;
+  answer record;
 BEGIN
-  SELECT * INTO granted
-    FROM snowflake_lease_claim(datacenter, ids, wanted, place, had[1], had[2]::int, had[3]::bigint,
-                               NULL, 1, coalesce(had[4] = 'held', false), name, clock, duration);
-  RETURN coalesce(regexp_replace(granted.refusal, '\d{4}-\d\d-\d\d [\d:.]+\+00', '(instant)'),
-                  format('%s, incarnation %s, %s', granted.granted_worker_id, granted.granted_incarnation,
-                         coalesce('begins at ' || pg_temp.told(granted.begins_at), 'goes on')));
+  SELECT * INTO answer
+    FROM snowflake_registry.claim(
+           layout => layout, epoch => '2020-01-01 00:00+00', datacenter_id => datacenter, holder => holder,
+           name => name, clock => clock, next_incarnation => next_incarnation,
+           is_held => coalesce(had[4] = 'held', false), wanted_worker_id => wanted,
+           previous_holder => had[1], previous_worker_id => had[2]::int, previous_incarnation => had[3]::bigint,
+           previous_fence => CASE WHEN had IS NOT NULL THEN fence END, previous_position => wal);
+  RETURN coalesce(answer.refusal || ': ' || regexp_replace(answer.detail, '\d{4}-\d\d-\d\d [\d:.]+\+00', '(instant)', 'g'),
+                  format('%s %s, fence %s', answer.worker_id,
+                         CASE WHEN answer.continues THEN 'goes on' ELSE 'begins at ' || pg_temp.told(answer.begins_at) END,
+                         pg_temp.told(answer.fence)));
 END $$;
-CREATE FUNCTION pg_temp.renew(place text, worker_id int, incarnation bigint, promise timestamptz,
-                              datacenter int DEFAULT 1, duration interval DEFAULT '1 min')
-RETURNS text
+CREATE FUNCTION pg_temp.expire(id int, minutes float8) RETURNS void
 LANGUAGE sql AS $$
-SELECT coalesce(format('incarnation %s for %s', granted_incarnation, granted_duration), '')
-  FROM snowflake_lease_renew(datacenter, worker_id, place, incarnation, '', promise, duration)
- WHERE granted_incarnation IS NOT NULL $$;
-CREATE FUNCTION pg_temp.expire(id int, n float8) RETURNS void
-LANGUAGE sql AS $$ UPDATE snowflake_lease SET expires_at = now() - n * interval '1 hour' WHERE worker_id = id $$;
+UPDATE snowflake_registry.node SET expires_at = pg_temp.minute(-minutes) WHERE (datacenter_id, worker_id) = (1, id) $$;
+-- as the server's address differs by how the test connects
+CREATE FUNCTION pg_temp.no_addresses() RETURNS void
+LANGUAGE sql AS $$ UPDATE snowflake_registry.node SET address = NULL $$;
 CREATE TEMPORARY VIEW leases AS
-SELECT datacenter_id, worker_id, holder, name, incarnation, pg_temp.told(high_water) AS high_water,
-       pg_temp.told(leased_at) AS leased_at, expires_at > clock_timestamp() AS is_leased
-  FROM snowflake_lease ORDER BY 1, 2;
+SELECT l.datacenter_id AS dc, l.worker_id AS id, l.holder, l.name, l.state, pg_temp.told(l.claimed_at) AS claimed,
+       pg_temp.told(l.seen_at) AS seen, pg_temp.told(l.expires_at) AS expires, pg_temp.told(l.fence) AS fence
+  FROM snowflake_registry.lease AS l ORDER BY 1, 2;
 
--- a server needs three functions, and has nothing else
+-- A server has three functions after allow(), and nothing else.
 SET ROLE regress_snowflake_server;
-SELECT pg_temp.claim('a');
-SELECT * FROM snowflake_lease_renew(1, 0, 'a', 1, '', now(), '1 min');
-SELECT snowflake_lease_release(1, 0, 'a', 1, now());
+SELECT pg_temp.error($$SELECT pg_temp.claim('a', 1)$$);
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION snowflake_lease_claim, snowflake_lease_renew, snowflake_lease_release
-  TO regress_snowflake_server;
+SELECT snowflake_registry.allow('nobody');
+SELECT snowflake_registry.allow('regress_snowflake_server');
 SET ROLE regress_snowflake_server;
-SELECT pg_temp.claim('a');
-SELECT pg_temp.renew('a', 0, 1, pg_temp.day(5));
-SELECT snowflake_lease_release(1, 0, 'a', 2, pg_temp.day(4));
-SELECT * FROM snowflake_lease;
-SELECT * FROM snowflake_registry;
-UPDATE snowflake_lease SET high_water = '-infinity';
-SELECT snowflake_lease_grants_from();
-SELECT snowflake_registry_create();
+SELECT c.lease_duration_us FROM snowflake_registry.constants() AS c;
+SELECT pg_temp.claim('a', 1);
+SELECT snowflake_registry.release(1, 0, 'a', 1, now());
+SELECT * FROM snowflake_registry.lease;
+SELECT * FROM snowflake_registry.node;
+SELECT * FROM snowflake_registry.setting;
+SELECT * FROM snowflake_registry.running;
+UPDATE snowflake_registry.node SET fence = '-infinity';
+DO $$
+DECLARE
+  f regprocedure;
+BEGIN
+  FOR f IN SELECT oid FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace ORDER BY proname COLLATE "C" LOOP
+    IF has_function_privilege(f, 'EXECUTE') THEN
+      RAISE NOTICE '% may be called', f::oid::regproc;
+    END IF;
+  END LOOP;
+END $$;
+SELECT snowflake_registry.free(1, 0);
 SET ROLE regress_snowflake_outsider;
-SELECT pg_temp.claim('a');
+SELECT pg_temp.claim('a', 1);
 RESET ROLE;
-DELETE FROM snowflake_lease;
 
--- each gets one of its own, and begins anywhere
-SELECT place, pg_temp.claim(place) FROM unnest(ARRAY['a', 'b', 'c']) AS place;
--- a renewal goes by the incarnation, which it changes; it never takes a promise back
-SELECT pg_temp.renew('a', 0, 1, pg_temp.day(5));
-SELECT pg_temp.renew('a', 0, 1, pg_temp.day(6)) AS stale;
-SELECT pg_temp.renew('a', 0, 3, pg_temp.day(6)) AS ahead;
-SELECT pg_temp.renew('b', 0, 2, pg_temp.day(6)) AS another_place;
-SELECT pg_temp.renew('a', 0, 2, pg_temp.day(6), 2) AS another_datacenter;
-SELECT pg_temp.renew('a', 0, 2, pg_temp.day(4));
-SELECT * FROM pg_temp.leases;
--- nobody took it, so its holder may have it on
-SELECT pg_temp.expire(0, 1);
-SELECT pg_temp.renew('a', 0, 3, pg_temp.day(5));
-
--- a release goes by the incarnation, too, and says where the next one begins
-SELECT snowflake_lease_release(1, 0, 'a', 3, pg_temp.day(3)) AS stale,
-       snowflake_lease_release(1, 0, 'b', 4, pg_temp.day(3)) AS another_place,
-       snowflake_lease_release(1, 0, 'a', 4, pg_temp.day(3)) AS released,
-       snowflake_lease_release(1, 0, 'a', 4, pg_temp.day(2)) AS again;
-SELECT pg_temp.renew('a', 0, 4, pg_temp.day(9)) AS released;
-SELECT * FROM pg_temp.leases WHERE worker_id = 0;
-
--- who comes again goes on where he was, be the lease over or not
-SELECT pg_temp.claim('a', 'a 0 4');
-SELECT pg_temp.claim('b', 'b 1 1 held');
--- without a page it begins after what it promised
-SELECT pg_temp.renew('b', 1, 2, pg_temp.day(5));
-SELECT pg_temp.claim('b');
--- a copy does not, while the original holds it; then it begins after that
-SELECT pg_temp.claim('copy of a', 'a 0 5');
-SELECT pg_temp.claim('another copy of a', 'a 0 5 held');
-SELECT pg_temp.expire(0, 1);
-SELECT pg_temp.claim('moved a', 'a 0 5');
--- to where it was it cannot come back
-SELECT pg_temp.claim('a', 'a 0 5 held');
-
--- two machines that are one, duplicated with its memory: who has not renewed
--- the lease, and knows that, gets another one
-BEGIN;
-SELECT pg_temp.claim('b', 'b 1 2 held', wanted => 1) AS twin;
-SELECT pg_temp.claim('b', 'b 1 2 held', ids => 9) AS twin;
+-- What no server sends is refused.
+SELECT pg_temp.claim('b', 1, layout => '41/5/5/12');
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, datacenter => -1)$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, datacenter => 2)$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, wanted => -7)$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, wanted => 4)$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, 'b 2147483647 1')$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim(repeat('b', 81), 1)$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, name => repeat(U&'\00E9', 41))$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, clock => 'infinity')$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, 'b 1 1', fence => '-infinity')$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim(NULL, 1)$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, 'b 1 1 held', fence => NULL)$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.release(1, 0, 'a', 1, 'infinity')$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.release(1, 4, 'a', 1, now())$$);
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1)$$);
 ROLLBACK;
 
--- a full datacenter; others are apart
-SELECT pg_temp.claim('e', datacenter => 2);
-SELECT pg_temp.claim('e');
-SELECT * FROM pg_temp.leases;
+-- Each gets a worker id of its own, and begins anywhere.
+UPDATE snowflake_registry.node SET holder = NULL, fence = '-infinity', granted_fence = '-infinity',
+       began = '-infinity', expires_at = '-infinity', is_released = false;
+SELECT p.place, pg_temp.claim(p.place, 1) FROM unnest(ARRAY['a', 'b', 'c']) AS p (place);
+SELECT * FROM leases;
+-- A renewal goes by the incarnation, which it changes.
+SELECT pg_temp.claim('a', 2, 'a 0 1 held');
+SELECT pg_temp.no_addresses();
+SELECT pg_temp.claim('a', 3, 'a 0 1 held', wanted => 0) AS stale;
+SELECT pg_temp.claim('b', 9, 'a 0 2 held', wanted => 0) AS another_holder;
+SELECT pg_temp.claim('a', 3, 'a 0 2 held', wanted => 0, datacenter => 0) AS another_datacenter;
+-- A question whose answer was lost gets the same answer again.
+SELECT pg_temp.claim('a', 2, 'a 0 1 held');
+SELECT pg_temp.claim('d', 1);
+SELECT pg_temp.claim('d', 1);
+-- Nobody has taken the worker id, so its holder may have it on.
+SELECT pg_temp.expire(0, 5);
+SELECT pg_temp.claim('a', 3, 'a 0 2');
+SELECT pg_temp.no_addresses();
+SELECT pg_temp.claim('e', 1);
 
--- which one, of those that are free: the one that it had elsewhere, ...
-DELETE FROM snowflake_lease;
-INSERT INTO snowflake_lease
-SELECT 1, id, 'place' || id, 'name ' || id, NULL, 10 * id, pg_temp.day(-10), NULL, now() - id * interval '1 hour'
-  FROM generate_series(1, 3) AS id;
+-- A release goes by the incarnation, too; the next one begins at its mark, but
+-- not before the holder itself began.
+SELECT snowflake_registry.release(1, 0, 'a', 2, pg_temp.minute(3)) AS stale,
+       snowflake_registry.release(1, 0, 'b', 3, pg_temp.minute(3)) AS another_holder,
+       snowflake_registry.release(0, 0, 'a', 3, pg_temp.minute(3)) AS another_datacenter,
+       snowflake_registry.release(1, 0, 'a', 3, pg_temp.minute(3)) AS released,
+       snowflake_registry.release(1, 0, 'a', 3, pg_temp.minute(2)) AS again;
+SELECT * FROM leases WHERE id = 0 AND dc = 1;
 BEGIN;
-SELECT pg_temp.claim('new', 'place1 1 10', name => 'name 2');
+SELECT pg_temp.claim('e', 1);
+SELECT snowflake_registry.release(1, 0, 'e', 1, pg_temp.minute(-900)) AS below;
+SELECT * FROM leases WHERE id = 0 AND dc = 1;
+SELECT pg_temp.claim('f', 1);
+SELECT snowflake_registry.release(1, 0, 'f', 1, pg_temp.minute(99999999)) AS above;
+SELECT * FROM leases WHERE id = 0 AND dc = 1;
 ROLLBACK;
 BEGIN;
-SELECT pg_temp.claim('new', 'another 1 10', name => 'name 2');
+SELECT pg_temp.claim('a', 4, 'a 0 3 held') AS released;
 ROLLBACK;
--- ... the last of its name, ...
+-- Who comes again goes on.
+SELECT pg_temp.claim('a', 4, 'a 0 3');
+-- Without a page it begins after what it may have issued.
+SELECT pg_temp.claim('a', 5);
+-- A copy gets another worker id while the original holds its own, and later
+-- begins after the original.
+UPDATE snowflake_registry.node SET address = '192.0.2.7', name = 'shop' WHERE (datacenter_id, worker_id) = (1, 0);
+SELECT pg_temp.claim('copy of a', 1, 'a 0 5', wanted => 0);
+SELECT pg_temp.claim('copy of a', 1, 'a 0 5 held', wanted => 0);
+UPDATE snowflake_registry.node SET address = '::1', name = 'The "shop"' WHERE (datacenter_id, worker_id) = (1, 0);
+SELECT pg_temp.claim('copy of a', 1, wanted => 0);
+SELECT pg_temp.expire(0, 5);
+SELECT pg_temp.claim('moved a', 1, 'a 0 5');
+-- The original cannot come back then.
+SELECT pg_temp.claim('a', 6, 'a 0 5 held');
+
+-- Which one of those that are free: the one that it had in another place, ...
+UPDATE snowflake_registry.node
+   SET holder = 'place' || worker_id, name = 'name ' || worker_id, incarnation = 10 * worker_id,
+       fence = pg_temp.minute(-30 - worker_id), granted_fence = pg_temp.minute(-30), began = pg_temp.minute(-100),
+       expires_at = pg_temp.minute(-30 - worker_id), is_released = false
+ WHERE datacenter_id = 1 AND worker_id > 0;
+UPDATE snowflake_registry.node
+   SET holder = NULL, name = NULL, incarnation = NULL, fence = '-infinity', granted_fence = '-infinity',
+       began = '-infinity', expires_at = '-infinity', is_released = false
+ WHERE worker_id = 0;
 BEGIN;
-SELECT pg_temp.claim('new', name => 'name 2');
+SELECT pg_temp.claim('new', 1, 'place1 1 10', name => 'name 2');
+ROLLBACK;
+BEGIN;
+SELECT pg_temp.claim('new', 1, 'place1 1 11', name => 'name 2');
+ROLLBACK;
+-- ... the one that it has had here, ...
+BEGIN;
+SELECT pg_temp.claim('place3', 1, name => 'name 2');
+ROLLBACK;
+-- ... the last one of its name, ...
+BEGIN;
+SELECT pg_temp.claim('new', 1, name => 'name 2');
+ROLLBACK;
+BEGIN;
+UPDATE snowflake_registry.node SET name = 'name' WHERE worker_id > 0;
+SELECT pg_temp.claim('new', 1, name => 'name');
 ROLLBACK;
 -- ... one never leased, ...
 BEGIN;
-SELECT pg_temp.claim('new', name => 'name 9');
--- ... and the one that was free first
-SELECT pg_temp.claim('newer', name => '');
+SELECT pg_temp.claim('new', 1, name => 'name 9');
+-- ... and the one that was free first.
+SELECT pg_temp.claim('newer', 1, name => '');
 ROLLBACK;
--- no name is none to share
+-- No name is none to share.
 BEGIN;
-UPDATE snowflake_lease SET name = '' WHERE worker_id = 1;
-SELECT pg_temp.claim('new');
+UPDATE snowflake_registry.node SET name = '' WHERE worker_id = 1;
+SELECT pg_temp.claim('new', 1);
 ROLLBACK;
--- what it has moved with goes before its name
+-- Not one where the clock is not there yet, unless it must be.
 BEGIN;
-UPDATE snowflake_lease SET holder = 'old' WHERE worker_id = 1;
-SELECT pg_temp.claim('new', 'old 1 10', name => 'name 2');
-ROLLBACK;
--- a place without a memory gets what it holds before another's of its name
-BEGIN;
-SELECT pg_temp.claim('p', wanted => 3);
-SELECT pg_temp.claim('p', name => 'name 2');
-ROLLBACK;
--- not one where the clock is not there yet, unless it must be
-BEGIN;
-SELECT pg_temp.claim('new', name => 'name 2', clock => pg_temp.day(-11));
-SELECT pg_temp.claim('newer', name => 'name 2', clock => pg_temp.day(-11));
-ROLLBACK;
--- ids that a layout has not are none
-BEGIN;
-SELECT pg_temp.claim('new', ids => 1);
-SELECT pg_temp.claim('newer', ids => 2);
--- (and how long those are leased is nothing to wait for)
-SELECT refusal LIKE '%until ' || (SELECT expires_at FROM snowflake_lease WHERE datacenter_id = 1 AND worker_id = 0) || '.' AS first
-  FROM snowflake_lease_claim(1, 1, NULL, 'newest', NULL, NULL, NULL, NULL, 0, false, '', now(), '1 min');
-ROLLBACK;
--- of however many a layout has
-BEGIN;
-SELECT pg_temp.claim('new', ids => 2147483648);
-SELECT pg_temp.claim('big', wanted => 2147483647, ids => 2147483648);
-SELECT pg_temp.claim('newer', ids => 2147483648);
+SELECT pg_temp.claim('new', 1, name => 'name 2', clock => pg_temp.minute(-40));
+SELECT pg_temp.claim('newer', 1, name => 'name 2', clock => pg_temp.minute(-40));
 ROLLBACK;
 
--- a guard: that one or none
-SELECT pg_temp.claim('g', wanted => 2, name => 'one of g');
-SELECT pg_temp.claim('h', wanted => 2);
-SELECT pg_temp.claim('h', 'h 1 10', wanted => 2);
-SELECT pg_temp.claim('h', wanted => 2, datacenter => 2);
-UPDATE snowflake_lease SET name = '' WHERE worker_id = 2;
-SELECT pg_temp.claim('h', wanted => 2);
-UPDATE snowflake_lease SET address = '192.0.2.7' WHERE worker_id = 2;
-SELECT pg_temp.claim('h', wanted => 2);
-UPDATE snowflake_lease SET name = 'g' WHERE worker_id = 2;
-SELECT pg_temp.claim('h', wanted => 2);
+-- A guarded server gets the worker id that it wants, or none.
+SELECT pg_temp.claim('g', 1, wanted => 2, name => 'one of g');
+SELECT pg_temp.no_addresses();
+SELECT pg_temp.claim('h', 1, wanted => 2);
+SELECT pg_temp.claim('h', 1, wanted => 2, datacenter => 0);
+-- free() certifies that its holder is dead: the next one need not wait.
+BEGIN;
+SELECT snowflake_registry.free(1, 2);
+SELECT * FROM leases WHERE id = 2 AND dc = 1;
+SELECT pg_temp.claim('h', 1, wanted => 2);
+SELECT pg_temp.no_addresses();
+SELECT pg_temp.claim('g', 2, 'g 2 1 held', wanted => 2) AS alive;
+ROLLBACK;
+BEGIN;
+SELECT snowflake_registry.free(1, 2);
+SELECT snowflake_registry.release(1, 2, 'g', 1, now()) AS alive;
+SELECT pg_temp.claim('g', 2, 'g 2 1 held', wanted => 2) AS alive;
+ROLLBACK;
+SELECT pg_temp.error('SELECT snowflake_registry.free(0, 3)');
+SELECT pg_temp.error('SELECT snowflake_registry.free(5, 3)');
+
+-- The first question of a registry that was switched over or restored finds
+-- another history.  Only holders are served then, whether or not it knows them.
+BEGIN;
+UPDATE snowflake_registry.setting SET history = 'another/00000001';
+SELECT pg_temp.claim('new', 1);
+SELECT pg_temp.claim('g', 2, 'g 2 1');
+SELECT pg_temp.claim('g', 2, 'g 2 1 held');
+SELECT snowflake_registry.release(1, 2, 'g', 2, pg_temp.minute(1));
+SELECT pg_temp.claim('new', 1);
+SELECT pg_temp.claim('lost', 1, 'lost 1 7 held', fence => pg_temp.minute(50));
+SELECT pg_temp.claim('place3', 1, 'place3 3 7 held', fence => pg_temp.minute(50)) AS lost_renewals;
+SELECT pg_temp.no_addresses();
+SELECT pg_temp.claim('late', 1, 'late 1 8 held', wanted => 1, fence => pg_temp.minute(49)) AS older;
+SELECT pg_temp.claim('liar', 1, 'liar 0 8 held', fence => pg_temp.minute(123)) AS beyond;
+-- free() does not shorten that for what may have been forgotten
+SELECT snowflake_registry.free(1, 1);
+SELECT snowflake_registry.free(1, 3);
+-- After that others begin after all that may have been forgotten.
+UPDATE snowflake_registry.setting SET grants_from = '-infinity', window_until = '-infinity';
+SELECT pg_temp.claim('newer', 1, wanted => 0);
+ROLLBACK;
+-- Who certifies that nothing was lost ends that, and who knows that something
+-- was begins it.
+BEGIN;
+UPDATE snowflake_registry.setting SET history = 'another/00000001';
+SELECT pg_temp.claim('new', 1);
+SELECT snowflake_registry.declare_complete();
+SELECT pg_temp.claim('new', 1);
+SELECT snowflake_registry.declare_restored();
+SELECT pg_temp.claim('newer', 1);
+ROLLBACK;
+
+-- A restart that was not clean opens a window for holders.
+BEGIN;
+UPDATE snowflake_registry.setting SET instance = '2020-01-01 00:00+00';
+SELECT pg_temp.claim('new', 1);
+SELECT pg_temp.claim('g', 2, 'g 2 1');
+SELECT pg_temp.claim('g', 2, 'g 2 1 held');
+UPDATE snowflake_registry.setting SET grants_from = '-infinity', window_until = '-infinity';
+SELECT pg_temp.claim('new', 1);
+ROLLBACK;
+-- In it anybody's fence is evidence that something was forgotten.
+BEGIN;
+UPDATE snowflake_registry.setting SET instance = '2020-01-01 00:00+00';
+SELECT pg_temp.claim('lost', 1, 'lost 1 7 held', fence => pg_temp.minute(50));
+UPDATE snowflake_registry.setting SET window_until = '-infinity';
+SELECT pg_temp.claim('new', 1);
+ROLLBACK;
+-- A clean restart opens none.
+BEGIN;
+UPDATE snowflake_registry.setting SET instance = '2020-01-01 00:00+00';
+UPDATE snowflake_registry.running SET instance = '2020-01-01 00:00+00';
+SELECT pg_temp.claim('new', 1);
+SELECT s.instance = pg_postmaster_start_time() AND r.instance = pg_postmaster_start_time() AS is_noticed
+  FROM snowflake_registry.setting AS s, snowflake_registry.running AS r;
+ROLLBACK;
+-- Later only a holder that the registry knows is believed, by its fence or by
+-- how far it has seen the registry's WAL.
+BEGIN;
+SELECT pg_temp.claim('lost', 1, 'lost 1 7 held', wanted => 1, fence => pg_temp.minute(50), wal => 'FFFFFFFF/FFFFFFFF');
+SELECT pg_temp.claim('newer', 1);
+ROLLBACK;
+BEGIN;
+SELECT pg_temp.claim('g', 2, 'g 2 1 held', fence => pg_temp.minute(80));
+SELECT pg_temp.claim('new', 1);
+ROLLBACK;
+BEGIN;
+SELECT pg_temp.claim('g', 2, 'g 2 1 held', wal => 'FFFFFFFF/FFFFFFFF');
+SELECT pg_temp.claim('new', 1);
+ROLLBACK;
+
+-- Constants change for all at once: leases are granted with the smaller ones
+-- until all leases of the former ones are over.
+BEGIN;
+SELECT snowflake_registry.configure(lease_duration => '2 h');
+SELECT pg_temp.claim('g', 2, 'g 2 1 held');
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(lease_duration => '3 h')$$);
+ROLLBACK;
+BEGIN;
+SELECT snowflake_registry.configure(lease_duration => '2 h');
+UPDATE snowflake_registry.setting SET former_until = now();
+SELECT pg_temp.claim('g', 2, 'g 2 1 held');
+SELECT snowflake_registry.configure(lease_duration => '2 min', largest_lead => '0');
+SELECT pg_temp.claim('g', 3, 'g 2 2 held');
 SELECT pg_temp.expire(2, 1);
-SELECT pg_temp.claim('h', wanted => 2);
-
--- a lease that is longer than any before is granted in full from the next
--- renewal on
-SELECT longest_lease FROM snowflake_registry;
-SELECT pg_temp.renew('h', 2, 22, pg_temp.day(1), duration => '1 hour');
-SELECT longest_lease FROM snowflake_registry;
-SELECT pg_temp.renew('h', 2, 23, pg_temp.day(1), duration => '1 hour');
-SELECT pg_temp.renew('h', 2, 24, pg_temp.day(1), duration => '1 min');
-SELECT longest_lease FROM snowflake_registry;
-
--- who does not know of a renewal goes on only if it may have asked for it:
--- a machine that was duplicated as it ran comes from the same place
-SELECT granted_worker_id, granted_leased_at
-  FROM snowflake_lease_claim(2, 1, NULL, 'twin', NULL, NULL, NULL, NULL, 0, false, '', now(), '1 min') \gset
-SELECT granted_incarnation FROM snowflake_lease_renew(2, 0, 'twin', 1, '', pg_temp.day(1), '1 min');
-SELECT granted_incarnation FROM snowflake_lease_renew(2, 0, 'twin', 2, '', pg_temp.day(1), '1 min');
-SELECT pg_temp.told(begins_at) AS begins FROM snowflake_lease_claim(2, 1, NULL, 'twin', 'twin', 0, 1, :'granted_leased_at', 2, false, '', now(), '1 min');
-SELECT pg_temp.told(begins_at) AS begins FROM snowflake_lease_claim(2, 1, NULL, 'twin', 'twin', 0, 2, :'granted_leased_at', 1, false, '', now(), '1 min');
-
--- whatever a server asks for, a failover can be reckoned with
-BEGIN;
-SELECT pg_temp.renew('h', 2, 25, 'infinity', duration => '170000000 years') AS much;
-SELECT pg_temp.renew('h', 2, 26, now(), duration => '-1 day') AS little;
-SELECT longest_lease, extract(year FROM now() + largest_lead) - extract(year FROM now()) AS years FROM snowflake_registry;
-UPDATE snowflake_registry SET history = 'another/00000001';
-SELECT pg_temp.claim('new');
+SELECT pg_temp.claim('h', 1, wanted => 2);
 ROLLBACK;
-
--- a dump that is restored is another registry, too: it has another table
-SELECT count(*) FROM snowflake_registry
- WHERE history LIKE '%/' || 'snowflake_lease'::regclass::oid;
-
--- after a failover only those get one who hold it
-UPDATE snowflake_registry SET history = 'another/00000001';
-SELECT pg_temp.claim('new');
-SELECT history <> 'another/00000001' AS is_known,
-       grants_from - now() BETWEEN interval '59 min' AND interval '61 min' AS is_grace
-  FROM snowflake_registry;
-SELECT pg_temp.claim('h', 'h 2 25');
-SELECT pg_temp.claim('h', 'h 2 25 held');
-SELECT pg_temp.renew('h', 2, 26, pg_temp.day(1)) AS lost;
-SELECT pg_temp.renew('h', 2, 4294967322, pg_temp.day(1));
--- even where the registry has not heard of it
-SELECT pg_temp.claim('i', 'i 0 7');
-SELECT pg_temp.claim('i', 'i 0 7 held');
-SELECT pg_temp.claim('j', 'j 3 31 held') AS lost;
-SELECT pg_temp.claim('j', 'j 2 99 held') AS known;
-SELECT pg_temp.claim('k', 'j 2 99 held') AS copy;
-SELECT pg_temp.claim('j', 'j 2 99 held', wanted => 1) AS another_wanted;
--- who had it before another does not, though he still counts on it
+-- A dump that is older than a raise must not grant before all holders have come
+-- forward.
 BEGIN;
-UPDATE snowflake_lease SET holder = 'later', incarnation = 4294967296 + 100, leased_at = NULL WHERE worker_id = 2;
-SELECT pg_temp.claim('j', 'j 2 99 held') AS earlier;
-SELECT pg_temp.claim('j', 'j 2 100 held') AS unheard_of;
+UPDATE snowflake_registry.setting SET lease_duration = '20 s', largest_lead = '5 s';
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(lease_duration => '76 s')$$);
+SELECT snowflake_registry.configure(lease_duration => '75 s');
 ROLLBACK;
--- then others do, after all that may have been promised
-SELECT high_water - grants_from BETWEEN largest_lead AND largest_lead + interval '1 s' AS is_floor
-  FROM snowflake_registry;
-UPDATE snowflake_registry SET grants_from = now(), high_water = pg_temp.day(5);
-SELECT pg_temp.claim('k', 'k 2 99 held');
+-- Nor do the layout and the epoch change while a worker id is leased.
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(layout => '41/1/1/13')$$);
+SELECT snowflake_registry.configure(layout => '41/1/2/12', epoch => '2020-01-01 00:00+00');
 
--- leases answered are on disk
+-- A lease that was answered is on disk.
 SET synchronous_commit = off;
 BEGIN;
-SELECT pg_temp.claim('k', 'k 3 99 held') IS NOT NULL AS claimed;
+SELECT pg_temp.claim('g', 2, 'g 2 1 held');
 SHOW synchronous_commit;
 COMMIT;
 SHOW synchronous_commit;
 RESET synchronous_commit;
 
--- without it the extension is what it was
+-- A layout with more nodes than rows: a wanted one gets its row when it is
+-- asked for.
 DROP VIEW pg_temp.leases;
-DROP TABLE snowflake_lease, snowflake_registry;
-DROP FUNCTION snowflake_lease_history, snowflake_lease_grants_from, snowflake_lease_limit, snowflake_lease_choose,
-  snowflake_lease_refusal, snowflake_lease_claim, snowflake_lease_renew, snowflake_lease_release;
-SELECT snowflake_nextval() > 0 AS issues;
--- and it can be made anew, where the extension is by then
-CREATE SCHEMA "Ids of ""all""";
-ALTER EXTENSION snowflake SET SCHEMA "Ids of ""all""";
-SELECT "Ids of ""all""".snowflake_registry_create();
-SELECT granted_worker_id FROM "Ids of ""all""".snowflake_lease_claim(0, 32, NULL, 'a', NULL, NULL, NULL, NULL, 0, false, '', now(), '1 min');
-SELECT granted_incarnation FROM "Ids of ""all""".snowflake_lease_renew(0, 0, 'a', 1, '', now(), '1 min');
-SELECT "Ids of ""all""".snowflake_lease_release(0, 0, 'a', 2, now());
-SELECT "Ids of ""all""".snowflake_registry_create();
-DROP TABLE "Ids of ""all""".snowflake_lease, "Ids of ""all""".snowflake_registry;
-DO $$ DECLARE f regprocedure; BEGIN
-  FOR f IN SELECT oid FROM pg_proc WHERE proname ~ '^snowflake_lease_' LOOP
-    EXECUTE format('DROP FUNCTION %s', f);
-  END LOOP;
-END $$;
-ALTER EXTENSION snowflake SET SCHEMA public;
-DROP SCHEMA "Ids of ""all""";
+DROP EXTENSION snowflake_registry;
+SET client_min_messages = warning;
+CREATE EXTENSION snowflake_registry;
+RESET client_min_messages;
+SELECT snowflake_registry.configure('1 h', '1 min', '30/10/20/3@1s', '2020-01-01 00:00+00');
+SELECT count(*), max(n.datacenter_id), max(n.worker_id) FROM snowflake_registry.node AS n;
+SELECT pg_temp.claim('a', 1, layout => '30/10/20/3@1s');
+SELECT pg_temp.claim('a', 1, wanted => 1000000, datacenter => 1023, layout => '30/10/20/3@1s');
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, wanted => 1048576, datacenter => 1023, layout => '30/10/20/3@1s')$$);
+SELECT l.datacenter_id, l.worker_id, l.holder FROM snowflake_registry.lease AS l ORDER BY 1;
+
+DROP EXTENSION snowflake_registry;
+SELECT count(*) FROM pg_namespace WHERE nspname = 'snowflake_registry';
 DROP ROLE regress_snowflake_server, regress_snowflake_outsider;
