@@ -50,13 +50,21 @@ END
 my @conf = split /\n/, q{
 shared_buffers = 16MB
 max_connections = 30
-wal_level = replica
-max_wal_senders = 4
+max_wal_size = 32MB
+min_wal_size = 2MB
 autovacuum = off};
 
+# A server that has the extension, to copy all others from.
+my $template = PostgreSQL::Test::Cluster->new('template');
+$template->init(allows_streaming => 1, extra => ['--wal-segsize=1']);
+$template->append_conf('postgresql.conf', join "\n", @conf, '');
+$template->start;
+$template->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+$template->backup('base');
+$template->stop;
+
 my $registry = PostgreSQL::Test::Cluster->new('registry');
-$registry->init(allows_streaming => 1);
-$registry->append_conf('postgresql.conf', join "\n", @conf, '');
+$registry->init_from_backup($template, 'base');
 $registry->start;
 $registry->safe_psql(
 	'postgres', qq{
@@ -80,14 +88,21 @@ sub make_server
 {
 	my ($mode, $number) = @_;
 	my $name = "${mode}_$number";
-	my $node = leased_node(
-		$name, $conninfo, @conf,
-		'restart_after_crash = on',
-		"snowflake.registry_name = '$name'",
-		$mode eq 'any' ? () : (
-			'snowflake.worker_id_source = config',
-			"snowflake.worker_id = $number"));
+	my $node = PostgreSQL::Test::Cluster->new($name);
 
+	$node->init_from_backup($template, 'base');
+	$node->append_conf(
+		'postgresql.conf',
+		join "\n",
+		"shared_preload_libraries = 'snowflake'",
+		"snowflake.registry = '$conninfo'",
+		"snowflake.registry_name = '$name'",
+		$mode eq 'any'
+		? ('snowflake.worker_id_source = registry')
+		: (
+			'snowflake.worker_id_source = config',
+			"snowflake.worker_id = $number"),
+		'');
 	return { name => $name, mode => $mode, number => $number, node => $node };
 }
 
@@ -117,23 +132,33 @@ sub move_directory
 
 # ----- measurements -----
 
-# When a client's answers with ids arrived, by now(), since some instant.
-sub answers_since
+# Reads on in what a client has received: when answers with ids arrived, by
+# now().  A client flushes whole answers.
+sub read_answers
 {
-	my ($server, $since) = @_;
-	my @answers;
+	my ($server) = @_;
 	my $has_id = 0;
 
 	open my $fh, '<', "$directory/client$server->{client}" or return;
+	seek $fh, $server->{position} // 0, 0;
 	while (my $line = <$fh>)
 	{
 		$has_id = 1 if $line =~ /^\d+$/;
-		next unless $line =~ /^\+ \S+ (\S+)/;
-		push @answers, $1 if $has_id && $1 >= $since;
+		next unless $line =~ /^\+ \S+ (\S+)\n/;
+		push @{ $server->{answers} }, $1 if $has_id;
 		$has_id = 0;
+		$server->{position} = tell $fh;
 	}
 	close $fh;
-	return @answers;
+	return;
+}
+
+sub answers_since
+{
+	my ($server, $since) = @_;
+
+	read_answers($server);
+	return grep { $_ >= $since } @{ $server->{answers} // [] };
 }
 
 # Waits until all servers' clients have ids that they have got after an instant.
@@ -143,7 +168,11 @@ sub wait_for_answers
 
 	for my $server (@servers)
 	{
-		wait_for(sub { scalar(my @a = answers_since($server, $since)) > 3 },
+		wait_for(
+			sub {
+				read_answers($server);
+				return ($server->{answers}[-3] // 0) >= $since;
+			},
 			$seconds)
 		  or die "$server->{name} issues no ids\n";
 	}
@@ -237,7 +266,7 @@ measure(
 	sub {
 		for my $server (@pair)
 		{
-			kill_server($server->{node});
+			crash($server->{node});
 			$server->{node}->start;
 		}
 	});
@@ -293,7 +322,7 @@ measure(
 	sub {
 		for my $server (@pair)
 		{
-			kill_server($server->{node});
+			crash($server->{node});
 			move_directory($server);
 			$server->{node}->start;
 		}
@@ -304,7 +333,7 @@ measure(
 	bound(SLACK_S, $lead_s + SLACK_S),
 	[$fixed],
 	sub {
-		kill_server($fixed->{node});
+		crash($fixed->{node});
 		move_directory($fixed);
 		$registry->safe_psql('postgres',
 			"SELECT snowflake_registry.free(0, $fixed->{number})");
@@ -335,8 +364,6 @@ measure(
 for my $server (@newcomers)
 {
 	$server->{node}->start;
-	$server->{node}->safe_psql('postgres',
-		'CREATE EXTENSION IF NOT EXISTS snowflake');
 	start_client($server);
 }
 measure(
