@@ -23,28 +23,47 @@
  *   been forgotten are over, and then begin after all fences that may have
  *   been forgotten: at the floor.
  * - The registry was set back without a trace: a file-system snapshot, a
- *   standby whose standby.signal was removed.  All of these restart the
- *   server without a clean stop.  After such a restart there is a window in
- *   which only holders are served, so that those whose leases were forgotten
- *   come forward first.
+ *   standby whose standby.signal was removed.  These restart the server without
+ *   a clean stop.  After such a restart there is a window, which is an era, too:
+ *   only holders are served, so that those whose leases were forgotten come
+ *   forward first.  (The copy of a server that had been stopped cleanly is not
+ *   noticed: call declare_restored() after restoring one.)
  * - A server asks late, or twice, or is a copy of another: a row's incarnation
  *   is chosen by its holder for each question, and a question that names an
  *   older one continues nothing.
  *
- * What a server with the password can do to others: take worker ids that are
- * free, as many as there are, each for as long as a lease lasts; in a window
- * after a restart, claim that it holds another's worker id, and begin an era
- * so that newcomers wait.  It cannot renew or end another's lease, move a
- * fence beyond what the constants allow, lower one below where its holder
- * began, or hold up others by an open transaction: rows that are locked are
- * passed over.
+ * What a server with the password can do to others:
+ *
+ * - take worker ids that are free, as many as there are, for as long as it
+ *   renews them or keeps a transaction open;
+ * - begin eras, so that newcomers wait, and so do holders that restart;
+ * - in a window after a restart or a failover, take a worker id whose holder has
+ *   not come forward yet, and move its fence up to a day and an hour ahead;
+ *   free() moves the fence back.
+ *
+ * It cannot renew, release or get the lease of another that has come forward:
+ * for that it would have to know the holder, which no function tells.  It
+ * cannot move any other fence beyond what the constants allow, lower one below
+ * where its holder began, or keep others from renewing or from coming forward
+ * by an open transaction: rows that are locked are passed over.
  */
 
 -- Nothing is bound to objects of other schemas.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
--- It must not exist yet: somebody else might have put functions into it.
+-- It must not exist yet: somebody else might have put functions into it, and
+-- could replace them.  psql goes on after an error, but not in transactions
+-- that are read-only.
 CREATE SCHEMA snowflake_registry;
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_namespace AS n
+                WHERE n.nspname OPERATOR(pg_catalog.=) 'snowflake_registry'
+                  AND pg_catalog.pg_get_userbyid(n.nspowner) OPERATOR(pg_catalog.<>) current_user) THEN
+        PERFORM pg_catalog.set_config('default_transaction_read_only', 'on', false);
+    END IF;
+END
+$$;
 
 --
 -- Tables
@@ -64,8 +83,9 @@ CREATE TABLE snowflake_registry.setting (
     history text NOT NULL,
     instance timestamptz NOT NULL,
     grants_from timestamptz NOT NULL,
-    window_from timestamptz NOT NULL,
+    window_era bigint NOT NULL,
     window_until timestamptz NOT NULL,
+    floor_era bigint NOT NULL,
     floor timestamptz NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.setting IS
@@ -79,7 +99,7 @@ COMMENT ON COLUMN snowflake_registry.setting.former_until IS
 COMMENT ON COLUMN snowflake_registry.setting.shortest_grace IS
 'the smallest sum of lease_duration and largest_lead that there has been, which a dump may have';
 COMMENT ON COLUMN snowflake_registry.setting.era IS
-'grows whenever the registry notices that it has forgotten something';
+'grows whenever the registry has been restarted without a clean stop, or notices that it has forgotten something';
 COMMENT ON COLUMN snowflake_registry.setting.history IS
 'system identifier, timeline, database and table: what differs where something was forgotten';
 COMMENT ON COLUMN snowflake_registry.setting.instance IS
@@ -87,9 +107,9 @@ COMMENT ON COLUMN snowflake_registry.setting.instance IS
 COMMENT ON COLUMN snowflake_registry.setting.grants_from IS
 'until then rows of an earlier era are their holders'' only';
 COMMENT ON COLUMN snowflake_registry.setting.window_until IS
-'until then, after a restart that was not clean, only holders are served that ask since window_from';
+'until then a server is believed that says it holds a row of an era before window_era, whoever the registry has as its holder';
 COMMENT ON COLUMN snowflake_registry.setting.floor IS
-'no id under a lease that was forgotten lies at or beyond';
+'a new holder of a row of an era before floor_era begins here at least: no id under a lease that was forgotten lies at or beyond';
 
 CREATE TABLE snowflake_registry.node (
     datacenter_id integer,
@@ -136,6 +156,14 @@ CREATE UNLOGGED TABLE snowflake_registry.running (
 );
 COMMENT ON TABLE snowflake_registry.running IS
 'setting.instance, if this data directory has not been stopped but cleanly since';
+
+-- A server inserts what it knows, so that nobody who has setting locked can
+-- keep it from telling.
+CREATE TABLE snowflake_registry.evidence (
+    fence timestamptz NOT NULL
+);
+COMMENT ON TABLE snowflake_registry.evidence IS
+'the fences of holders that prove that the registry has forgotten something, until an era has begun for them';
 
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
@@ -187,32 +215,37 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.granted() IS
 'internal: the constants that leases are granted with, and those of the longest lease that may exist';
 
--- Begins an era.  The clock of a new primary may be behind that of the old one
--- by up to a lease.
-CREATE FUNCTION snowflake_registry.begin_era(seen_fence timestamptz)
+-- Begins an era, because something was forgotten.  The clock of a new primary
+-- may be behind that of the old one by up to a lease, so that fences may be
+-- ahead of it by twice the constants.  With a window, servers are believed all
+-- the while that the registry does not know.
+CREATE FUNCTION snowflake_registry.begin_era(seen_fence timestamptz, with_window boolean)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     c record := snowflake_registry.granted();
+    longest interval := c.longest_duration + c.longest_lead;
+    now_at timestamptz := clock_timestamp();
     largest_fence timestamptz;
 BEGIN
-    SELECT greatest(max(n.granted_fence), seen_fence) INTO largest_fence
+    SELECT least(greatest(max(n.granted_fence), seen_fence), now_at + 2 * longest) INTO largest_fence
       FROM snowflake_registry.node AS n;
     UPDATE snowflake_registry.setting
-       SET era = era + 1,
+       SET era = era + 1, floor_era = era + 1,
            history = snowflake_registry.history(),
-           grants_from = clock_timestamp() + c.longest_duration + c.longest_lead,
-           floor = greatest(floor, greatest(clock_timestamp() + c.longest_duration, largest_fence)
-                                   + c.longest_duration + c.longest_lead);
+           grants_from = now_at + longest,
+           window_era = CASE WHEN with_window THEN era + 1 ELSE window_era END,
+           window_until = CASE WHEN with_window THEN now_at + longest ELSE window_until END,
+           floor = greatest(floor, greatest(now_at + c.longest_duration, largest_fence) + longest);
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.begin_era(timestamptz) IS
+COMMENT ON FUNCTION snowflake_registry.begin_era(timestamptz, boolean) IS
 'internal: something was forgotten: serve only holders until all leases that may exist are over';
 
--- Notices a switch of the history and a restart.  False if somebody else has
--- locked what has to be changed.
+-- Notices a switch of the history, a restart, and evidence.  False if somebody
+-- else has locked what has to be changed.
 CREATE FUNCTION snowflake_registry.notice()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -221,11 +254,12 @@ AS $$
 DECLARE
     c record;
     s snowflake_registry.setting;
-    is_clean boolean;
+    seen_fence timestamptz;
 BEGIN
     PERFORM FROM snowflake_registry.setting AS known
       WHERE known.history = snowflake_registry.history()
-        AND known.instance = pg_postmaster_start_time();
+        AND known.instance = pg_postmaster_start_time()
+        AND NOT EXISTS (SELECT FROM snowflake_registry.evidence);
     IF FOUND THEN
         RETURN true;
     END IF;
@@ -234,22 +268,27 @@ BEGIN
         RETURN false;
     END IF;
 
-    IF s.history <> snowflake_registry.history() THEN
-        PERFORM snowflake_registry.begin_era(NULL);
-    END IF;
     IF s.instance <> pg_postmaster_start_time() THEN
-        is_clean := EXISTS (SELECT FROM snowflake_registry.running AS r WHERE r.instance = s.instance);
-        IF NOT is_clean THEN
+        IF NOT EXISTS (SELECT FROM snowflake_registry.running AS r WHERE r.instance = s.instance) THEN
             c := snowflake_registry.granted();
             -- holders ask every minute, or every third of a lease
             UPDATE snowflake_registry.setting
-               SET window_from = clock_timestamp(),
+               SET era = era + 1, window_era = era + 1,
                    window_until = clock_timestamp() + least(interval '1 min', c.longest_duration / 3)
                                   + greatest(interval '1 s', c.longest_duration / 12);
+            UPDATE snowflake_registry.setting SET grants_from = greatest(grants_from, window_until);
         END IF;
         UPDATE snowflake_registry.setting SET instance = pg_postmaster_start_time();
         DELETE FROM snowflake_registry.running;
         INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time());
+    END IF;
+    IF s.history <> snowflake_registry.history() THEN
+        PERFORM snowflake_registry.begin_era(NULL, true);
+    END IF;
+    WITH folded AS (DELETE FROM snowflake_registry.evidence AS e RETURNING e.fence)
+    SELECT max(f.fence) INTO seen_fence FROM folded AS f;
+    IF seen_fence IS NOT NULL THEN
+        PERFORM snowflake_registry.begin_era(seen_fence, false);
     END IF;
     RETURN true;
 END
@@ -257,15 +296,14 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.notice() IS
 'internal: notice that the registry has been switched over, restored or restarted';
 
--- Does the registry know what became of a row?  Not if that may have been
--- forgotten: it was touched last in an earlier era, or before a window.
+-- Does the registry know what became of a row?  While something may have been
+-- forgotten, only if the row was touched in this era.
 CREATE FUNCTION snowflake_registry.is_known(n snowflake_registry.node, s snowflake_registry.setting)
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 AS $$
-    SELECT n.era OPERATOR(pg_catalog.=) s.era AND
-           (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) s.window_until OR
-            coalesce(n.seen_at OPERATOR(pg_catalog.>=) s.window_from, false))
+    SELECT n.era OPERATOR(pg_catalog.>=)
+           CASE WHEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.<) s.grants_from THEN s.era ELSE s.floor_era END
 $$;
 COMMENT ON FUNCTION snowflake_registry.is_known(snowflake_registry.node, snowflake_registry.setting) IS
 'internal: does the registry know for certain what became of a row?';
@@ -277,13 +315,33 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE
 AS $$
     SELECT greatest(
         n.fence,
-        CASE WHEN n.era OPERATOR(pg_catalog.<) s.era THEN s.floor END,
+        CASE WHEN n.era OPERATOR(pg_catalog.<) s.floor_era THEN s.floor END,
         -- a holder that was forgotten may live as long as the window
-        CASE WHEN coalesce(n.seen_at OPERATOR(pg_catalog.<) s.window_from, true)
+        CASE WHEN n.era OPERATOR(pg_catalog.<) s.window_era
              THEN s.window_until OPERATOR(pg_catalog.+) greatest(s.largest_lead, s.former_largest_lead) END)
 $$;
 COMMENT ON FUNCTION snowflake_registry.begins_at(snowflake_registry.node, snowflake_registry.setting) IS
 'internal: where a new holder of a row would begin';
+
+CREATE FUNCTION snowflake_registry.datacenter_ids(layout text)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 1::bigint << split_part(layout, '/', 2)::integer
+$$;
+COMMENT ON FUNCTION snowflake_registry.datacenter_ids(text) IS
+'internal: how many datacenter ids a layout has';
+
+CREATE FUNCTION snowflake_registry.worker_ids(layout text)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 1::bigint << split_part(layout, '/', 3)::integer
+$$;
+COMMENT ON FUNCTION snowflake_registry.worker_ids(text) IS
+'internal: how many worker ids a datacenter has in a layout';
 
 --
 -- What servers ask
@@ -301,7 +359,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     n snowflake_registry.node;
-    is_waiting boolean := clock_timestamp() < greatest(s.grants_from, s.window_until);
+    worker_ids bigint := snowflake_registry.worker_ids(s.layout);
+    is_waiting boolean := clock_timestamp() < s.grants_from;
 BEGIN
     IF wanted IS NOT NULL THEN
         SELECT * INTO n FROM snowflake_registry.node AS known
@@ -320,15 +379,17 @@ BEGIN
         code := 'grace';
         sentence := format('The registry has been switched over or restarted, and may not know of all leases; '
                            'it grants worker ids to other servers from %s.',
-                           greatest(s.grants_from, s.window_until));
+                           s.grants_from);
         RETURN;
     END IF;
     SELECT * INTO n FROM snowflake_registry.node AS known
-     WHERE known.datacenter_id = for_datacenter_id AND known.expires_at > clock_timestamp()
+     WHERE known.datacenter_id = for_datacenter_id AND known.worker_id < worker_ids
+       AND known.expires_at > clock_timestamp()
      ORDER BY known.expires_at LIMIT 1;
     IF NOT FOUND OR wanted IS NOT NULL OR
        EXISTS (SELECT FROM snowflake_registry.node AS known
-                WHERE known.datacenter_id = for_datacenter_id AND known.expires_at <= clock_timestamp()) THEN
+                WHERE known.datacenter_id = for_datacenter_id AND known.worker_id < worker_ids
+                  AND known.expires_at <= clock_timestamp()) THEN
         code := 'busy';
         sentence := 'The worker ids that are free are being granted to others at this moment.';
     ELSE
@@ -361,7 +422,8 @@ AS $$
 DECLARE
     n snowflake_registry.node;
     now_at timestamptz := clock_timestamp();
-    is_waiting boolean := now_at < greatest(s.grants_from, s.window_until);
+    worker_ids bigint := snowflake_registry.worker_ids(s.layout);
+    is_waiting boolean := now_at < s.grants_from;
     latest timestamptz;
 BEGIN
     IF wanted IS NOT NULL THEN
@@ -388,7 +450,7 @@ BEGIN
             RETURN n;
         END IF;
         SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.holder = for_holder
+         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_ids AND r.holder = for_holder
            AND (r.expires_at <= now_at OR NOT says_held)
            AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
            AND snowflake_registry.begins_at(r, s) <= latest
@@ -397,7 +459,7 @@ BEGIN
             RETURN n;
         END IF;
         SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.name = nullif(for_name, '')
+         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_ids AND r.name = nullif(for_name, '')
            AND r.expires_at <= now_at
            AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
            AND snowflake_registry.begins_at(r, s) <= latest
@@ -408,7 +470,7 @@ BEGIN
 
         -- never leased, the lowest first; then the one that was free first
         SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.expires_at <= now_at
+         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_ids AND r.expires_at <= now_at
            AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
            AND snowflake_registry.begins_at(r, s) <= latest
          ORDER BY r.expires_at, r.worker_id LIMIT 1 FOR UPDATE SKIP LOCKED;
@@ -462,7 +524,7 @@ COMMENT ON FUNCTION snowflake_registry.enter(snowflake_registry.node, snowflake_
 CREATE FUNCTION snowflake_registry.check_arguments(
     s snowflake_registry.setting,
     datacenter_id integer,
-    worker_ids integer[],
+    ids integer[],
     texts text[],
     instants timestamptz[])
 RETURNS void
@@ -470,22 +532,26 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    bits integer[] := regexp_split_to_array(split_part(s.layout, '@', 1), '/')::integer[];
+    datacenter_ids bigint := snowflake_registry.datacenter_ids(s.layout);
+    worker_ids bigint := snowflake_registry.worker_ids(s.layout);
+    worker_id integer;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE feature_not_supported USING
             MESSAGE = 'a registry is asked in transactions of isolation level read committed';
     END IF;
-    IF datacenter_id IS NULL OR datacenter_id < 0 OR datacenter_id >= 1::bigint << bits[2] THEN
+    IF datacenter_id IS NULL OR datacenter_id < 0 OR datacenter_id >= datacenter_ids THEN
         RAISE invalid_parameter_value USING
             MESSAGE = format('datacenter_id %s is not in the range 0 .. %s of layout "%s"',
-                             datacenter_id, (1::bigint << bits[2]) - 1, s.layout);
+                             datacenter_id, datacenter_ids - 1, s.layout);
     END IF;
-    IF EXISTS (SELECT FROM unnest(worker_ids) AS id WHERE id < 0 OR id >= 1::bigint << bits[3]) THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = format('a worker_id of %s is not in the range 0 .. %s of layout "%s"',
-                             worker_ids, (1::bigint << bits[3]) - 1, s.layout);
-    END IF;
+    FOREACH worker_id IN ARRAY ids LOOP
+        IF worker_id < 0 OR worker_id >= worker_ids THEN
+            RAISE invalid_parameter_value USING
+                MESSAGE = format('worker_id %s is not in the range 0 .. %s of layout "%s"',
+                                 worker_id, worker_ids - 1, s.layout);
+        END IF;
+    END LOOP;
     IF EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'a holder or a name is longer than 80 bytes';
     END IF;
@@ -531,12 +597,12 @@ DECLARE
     c record;
     own snowflake_registry.node;        -- the row that the server has had
     n snowflake_registry.node;          -- the row that it gets
-    is_noticed boolean;
+    is_settled boolean;                 -- the registry has noticed all that it can
+    is_same boolean;                    -- the server is where it was, and wants what it had
     is_holder boolean;                  -- the registry has it as that row's holder
-    is_waiting boolean;
+    is_believed boolean;
     is_evidence boolean;
-    is_same boolean;                    -- it is where it was, and wants what it had
-    bounded_fence timestamptz;          -- its fence, as far as others wait for it
+    floor_after timestamptz;            -- where others begin after its fence
 BEGIN
     registry_clock := clock_timestamp();
     continues := false;
@@ -566,11 +632,18 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    is_noticed := snowflake_registry.notice();
+    is_settled := snowflake_registry.notice();
     SELECT * INTO s FROM snowflake_registry.setting;
     c := snowflake_registry.granted();
-    is_waiting := registry_clock < greatest(s.grants_from, s.window_until);
-    bounded_fence := least(previous_fence, registry_clock + 2 * (c.longest_duration + c.longest_lead));
+
+    -- configure() makes no more than 65536 rows
+    INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
+    SELECT claim.datacenter_id, id, 0
+      FROM unnest(ARRAY[wanted_worker_id, CASE WHEN is_held THEN previous_worker_id END]) AS id
+     WHERE id IS NOT NULL
+       AND NOT EXISTS (SELECT FROM snowflake_registry.node AS r
+                        WHERE (r.datacenter_id, r.worker_id) = (claim.datacenter_id, id))
+    ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING;
 
     -- the row that it has had; only its holder waits for a lock
     is_same := coalesce(previous_holder = claim.holder, false) AND
@@ -587,11 +660,16 @@ BEGIN
         END IF;
     END IF;
 
-    -- Is it evidence that something was forgotten?  In a grace that is known.
-    -- From a server that the registry does not know as that row's holder it
-    -- counts in a window only.
-    is_evidence := is_same AND is_held AND
-        (coalesce(previous_fence > own.granted_fence, false) OR
+    -- Is it evidence that something was forgotten?  A server that the registry
+    -- does not have as the row's holder is believed only while it may have been
+    -- forgotten and nobody else has come forward with the row: in a window, and
+    -- before anybody was able to open one.
+    is_believed := is_same AND is_held AND
+        (is_holder OR
+         s.history <> snowflake_registry.history() OR s.instance <> pg_postmaster_start_time() OR
+         own.era < s.window_era AND registry_clock < s.window_until);
+    is_evidence := is_believed AND
+        (previous_fence > own.granted_fence OR
          coalesce(previous_position > pg_current_wal_lsn(), false));
     -- A raise of the constants may be forgotten, too; the clock may be behind by
     -- up to a lease.
@@ -602,21 +680,17 @@ BEGIN
                          previous_fence, registry_clock);
         RETURN;
     END IF;
-    IF is_evidence AND (is_holder OR registry_clock < s.window_until) AND
-       NOT (own.era < s.era AND registry_clock < s.grants_from) THEN
-        PERFORM FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
-        is_noticed := FOUND AND is_noticed;
-        IF is_noticed THEN
-            PERFORM snowflake_registry.begin_era(bounded_fence);
-            SELECT * INTO s FROM snowflake_registry.setting;
-            is_waiting := true;
-        END IF;
+    -- not if that is known already
+    IF is_evidence AND NOT (own.era < s.floor_era AND registry_clock < s.grants_from) THEN
+        INSERT INTO snowflake_registry.evidence VALUES (previous_fence);
+        is_settled := snowflake_registry.notice();
+        SELECT * INTO s FROM snowflake_registry.setting;
     END IF;
 
     IF is_same AND is_holder AND NOT own.is_freed AND
        own.incarnation IN (previous_incarnation, next_incarnation) AND
        (is_held AND NOT own.is_released OR
-        NOT is_held AND is_noticed AND snowflake_registry.is_known(own, s)) THEN
+        NOT is_held AND is_settled AND snowflake_registry.is_known(own, s)) THEN
         -- it goes on, as nobody else has had the row since
         continues := true;
         n := snowflake_registry.enter(own, s, claim.holder, claim.name, next_incarnation,
@@ -628,28 +702,34 @@ BEGIN
         detail := format('The server has released worker_id %s of datacenter_id %s since.',
                          own.worker_id, claim.datacenter_id);
         RETURN;
-    ELSIF NOT is_noticed THEN
-        refusal := 'busy';
-        detail := 'The registry has been switched over or restarted, and another server is telling it so.';
-        RETURN;
-    ELSIF is_evidence AND previous_fence > own.granted_fence AND is_waiting AND
-          NOT snowflake_registry.is_known(own, s) THEN
+    ELSIF is_evidence AND previous_fence > own.granted_fence THEN
         -- it holds what was forgotten
         SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE (r.datacenter_id, r.worker_id) = (own.datacenter_id, own.worker_id)
+         WHERE (r.datacenter_id, r.worker_id, r.granted_fence)
+               = (own.datacenter_id, own.worker_id, own.granted_fence)
            FOR UPDATE SKIP LOCKED;
-        PERFORM FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND OR n.worker_id IS NULL OR previous_fence <= n.granted_fence THEN
+        IF NOT FOUND THEN
             refusal := 'busy';
             detail := 'The lease that the server holds is being asked for by another one at this moment.';
             RETURN;
         END IF;
-        UPDATE snowflake_registry.setting AS k
-           SET floor = greatest(k.floor, bounded_fence + c.longest_duration + c.longest_lead);
+        PERFORM FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            floor_after := c.longest_duration + c.longest_lead
+                           + least(previous_fence, registry_clock + 2 * (c.longest_duration + c.longest_lead));
+            UPDATE snowflake_registry.setting AS k
+               SET floor = greatest(k.floor, floor_after);
+        ELSE
+            INSERT INTO snowflake_registry.evidence VALUES (previous_fence);
+        END IF;
         continues := true;
         n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,
                                       CASE WHEN is_holder THEN n.began ELSE greatest(n.began, n.fence) END,
                                       previous_fence, NOT is_holder);
+    ELSIF NOT is_settled THEN
+        refusal := 'busy';
+        detail := 'The registry has been switched over or restarted, and another server is telling it so.';
+        RETURN;
     ELSE
         -- a question whose answer was lost gets the same answer again
         SELECT * INTO n FROM snowflake_registry.node AS r
@@ -662,15 +742,6 @@ BEGIN
             n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,
                                           n.began, NULL, false);
         ELSE
-            IF wanted_worker_id IS NOT NULL THEN
-                -- configure() makes no more than 65536 rows
-                INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
-                SELECT claim.datacenter_id, wanted_worker_id, 0
-                 WHERE NOT EXISTS (SELECT FROM snowflake_registry.node AS r
-                                    WHERE (r.datacenter_id, r.worker_id)
-                                          = (claim.datacenter_id, wanted_worker_id))
-                ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING;
-            END IF;
             n := snowflake_registry.choose(s, claim.datacenter_id, wanted_worker_id, claim.holder,
                                            claim.name, claim.clock, is_held, previous_holder,
                                            previous_worker_id, previous_incarnation);
@@ -790,24 +861,20 @@ COMMENT ON FUNCTION snowflake_registry.canonical_layout(text) IS
 
 -- Makes rows for the worker ids of a layout, 65536 at most: what a guarded
 -- server wants beyond them is made when it asks.
-CREATE FUNCTION snowflake_registry.make_nodes(layout text, for_era bigint)
+CREATE FUNCTION snowflake_registry.make_nodes(layout text)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    bits integer[] := regexp_split_to_array(split_part(layout, '@', 1), '/')::integer[];
-    datacenter_bits integer := least(bits[2], 16);
-    worker_bits integer := least(bits[3], 16 - datacenter_bits);
-BEGIN
+    -- of no era: leases on them may have been forgotten
     INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
-    SELECT d, w, for_era
-      FROM generate_series(0, (1 << datacenter_bits) - 1) AS d,
-           generate_series(0, (1 << worker_bits) - 1) AS w
-    ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING;
-END
+    SELECT d, w, 0
+      FROM (SELECT least(snowflake_registry.datacenter_ids(layout), 65536) AS datacenters) AS l,
+           generate_series(0, l.datacenters - 1) AS d,
+           generate_series(0, least(snowflake_registry.worker_ids(layout), 65536 / l.datacenters) - 1) AS w
+    ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING
 $$;
-COMMENT ON FUNCTION snowflake_registry.make_nodes(text, bigint) IS
+COMMENT ON FUNCTION snowflake_registry.make_nodes(text) IS
 'internal: make the rows that can be leased';
 
 CREATE FUNCTION snowflake_registry.configure(
@@ -829,6 +896,7 @@ DECLARE
     n snowflake_registry.node;
 BEGIN
     LOCK TABLE snowflake_registry.setting IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM snowflake_registry.notice();
     SELECT * INTO old FROM snowflake_registry.setting;
     is_first := NOT FOUND;
     duration := coalesce(configure.lease_duration, old.lease_duration, interval '10 min');
@@ -851,10 +919,10 @@ BEGIN
         INSERT INTO snowflake_registry.setting
         VALUES (true, duration, lead, new_layout, new_epoch, duration, lead, '-infinity',
                 duration + lead, 1, snowflake_registry.history(), pg_postmaster_start_time(),
-                '-infinity', '-infinity', '-infinity', '-infinity');
+                '-infinity', 0, '-infinity', 0, '-infinity');
         DELETE FROM snowflake_registry.running;
         INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time());
-        PERFORM snowflake_registry.make_nodes(new_layout, 1);
+        PERFORM snowflake_registry.make_nodes(new_layout);
         RETURN;
     END IF;
 
@@ -867,6 +935,12 @@ BEGIN
                 DETAIL = format('worker_id %s of datacenter_id %s is leased until %s.',
                                 n.worker_id, n.datacenter_id, n.expires_at),
                 HINT = 'Stop all servers, change it here and there, and start them.';
+        END IF;
+        -- a server of another layout could not tell that it was forgotten
+        IF clock_timestamp() < old.grants_from THEN
+            RAISE object_in_use USING
+                MESSAGE = 'the layout and the epoch cannot be changed while the registry may not know of all leases',
+                DETAIL = format('It knows of all from %s.', old.grants_from);
         END IF;
     END IF;
     IF (duration, lead) <> (old.lease_duration, old.largest_lead) THEN
@@ -894,7 +968,7 @@ BEGIN
                shortest_grace = least(s.shortest_grace, duration + lead);
     END IF;
     UPDATE snowflake_registry.setting AS s SET layout = new_layout, epoch = new_epoch;
-    PERFORM snowflake_registry.make_nodes(new_layout, old.era);
+    PERFORM snowflake_registry.make_nodes(new_layout);
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.configure(interval, interval, text, timestamptz) IS
@@ -944,7 +1018,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM FROM snowflake_registry.setting FOR UPDATE;
-    PERFORM snowflake_registry.begin_era(NULL);
+    PERFORM snowflake_registry.begin_era(NULL, true);
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.declare_restored() IS
@@ -955,15 +1029,11 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    present_era bigint;
 BEGIN
     PERFORM FROM snowflake_registry.setting FOR UPDATE;
     PERFORM snowflake_registry.notice();
     UPDATE snowflake_registry.setting
-       SET grants_from = '-infinity', window_until = '-infinity', floor = '-infinity'
-    RETURNING era INTO present_era;
-    UPDATE snowflake_registry.node SET era = present_era WHERE era <> present_era;
+       SET grants_from = '-infinity', window_until = '-infinity', floor_era = 0, floor = '-infinity';
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.declare_complete() IS
