@@ -694,7 +694,7 @@ BEGIN
         -- it goes on, as nobody else has had the row since
         continues := true;
         n := snowflake_registry.enter(own, s, claim.holder, claim.name, next_incarnation,
-                                      own.began, NULL, own.is_released);
+                                      own.began, CASE WHEN is_held THEN previous_fence END, own.is_released);
     ELSIF is_same AND is_holder AND is_held AND own.is_released AND
           own.incarnation IN (previous_incarnation, next_incarnation) THEN
         -- the server has released it after it had asked this
