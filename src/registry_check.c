@@ -33,6 +33,18 @@ tell(ReturnSetInfo *result, const char *sentence)
 	tuplestore_putvalues(result->setResult, result->setDesc, &value, &is_null);
 }
 
+/* The same, with why something has failed: a sentence or less. */
+static void
+tell_reason(ReturnSetInfo *result, const char *what, const Remote *remote)
+{
+	size_t		length = strlen(remote->reason);
+	bool		is_sentence = length > 0 &&
+		strchr(".?!", remote->reason[length - 1]) != NULL;
+
+	tell(result, psprintf("%s: %s%s", what, remote->reason,
+						  is_sentence ? "" : "."));
+}
+
 /* Does the database have the registry's functions, and may this role call them? */
 static bool
 check_rights(Remote *remote, ReturnSetInfo *result)
@@ -54,7 +66,7 @@ check_rights(Remote *remote, ReturnSetInfo *result)
 
 	if (answer == NULL)
 	{
-		tell(result, psprintf("The database does not answer: %s.", remote->reason));
+		tell_reason(result, "The database does not answer", remote);
 		return false;
 	}
 	is_there = remote_get_number(answer, 0) != 0;
@@ -106,7 +118,7 @@ check_constants(Remote *remote, ReturnSetInfo *result)
 
 	if (answer == NULL)
 	{
-		tell(result, psprintf("The registry cannot be used: %s.", remote->reason));
+		tell_reason(result, "The registry cannot be used", remote);
 		return;
 	}
 	if (remote_is_null(answer, 0))
@@ -159,7 +171,7 @@ snowflake_registry_check(PG_FUNCTION_ARGS)
 	PG_TRY();
 	{
 		if (!remote_connect(&remote, conninfo))
-			tell(result, psprintf("The registry cannot be reached: %s.", remote.reason));
+			tell_reason(result, "The registry cannot be reached", &remote);
 		else
 		{
 			tell(result, psprintf("Connected to database \"%s\" of %s, PostgreSQL %d.",

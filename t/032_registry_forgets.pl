@@ -20,8 +20,9 @@ use SnowflakeTest qw(hosts_of set_registry timestamp_of worker_id_of);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-# How long an id may take where nobody is to wait for anything but the machine.
-use constant AT_ONCE_S => 1;
+# How long an id may take where nobody is to wait for anything but the machine,
+# which may be busy: alone it is some tenths.
+use constant AT_ONCE_S => 5;
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $host_library = build_host_library($directory);
@@ -60,7 +61,8 @@ sub wait_for_grant
 	return ok(
 		wait_for(
 			sub {
-				$registry->safe_psql('postgres', $leased) !~ /^($before)?$/;
+				my $seen = $registry->safe_psql('postgres', $leased);
+				$seen ne '' && $seen ne $before;
 			}),
 		$server->name . ' comes forward');
 }
@@ -126,6 +128,7 @@ sub goes_on
 	my ($server, $last, $what) = @_;
 	my ($id, $seconds) = first_id($server);
 
+	note sprintf '%s: first id after %.2f s', $what, $seconds;
 	cmp_ok($seconds, '<', AT_ONCE_S, "$what: an id at once");
 	is(worker_id_of($id), worker_id_of($last), "$what: under the same worker id");
 	cmp_ok($id, '>', $last, "$what: ids go on");
@@ -138,7 +141,7 @@ sub goes_on
 # gets its worker id, and is believed.
 sub old_dump
 {
-	my ($former, $lead, $present) = @_;
+	my ($former, $lead, $present, $is_to_restart) = @_;
 	my $registry = new_registry('registry',
 		{ lease_duration => $former, largest_lead => $lead });
 	my $restored = new_registry('restored');
@@ -146,12 +149,14 @@ sub old_dump
 	my $holder = start(new_server('holder', $either, wants(5)));
 	my $client = start_client($holder);
 	my $dump = "$directory/$$.sql";
+	my $held = qr/^worker_id 5 of datacenter_id 0 is leased by holder/;
 
-	# it would ask by itself, some day
+	# it would ask by itself, in a minute
 	my $ask = sub {
-		$holder->safe_psql('postgres',
-			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'snowflake registry'"
-		) if $present eq '1 day';
+		return unless $is_to_restart;
+		$holder->stop('immediate');
+		start($holder);
+		$client = start_client($holder);
 	};
 
 	system_or_bail('pg_dump', '-d', $registry->connstr('postgres'),
@@ -171,11 +176,10 @@ sub old_dump
 
 	my $rival = start(new_server('rival', $either, wants(5)));
 	my $rival_client = start_client($rival, 'without ids at first');
-	refuses($rival, $in_grace, 'nobody gets the worker id at first');
+	refuses($rival, qr/$in_grace|$held/, 'nobody else gets the worker id at first');
 	$ask->();
-	wait_for_grant($restored, $holder);
-	refuses($rival, qr/^worker_id 5 of datacenter_id 0 is leased by holder/,
-		'... nor when the holder has come forward');
+	refuses($rival, $held, '... nor when the holder has come forward');
+	wait_for_grant($restored, $holder) unless $is_to_restart;
 	is_undisturbed($client, 'who has issued ids all the time');
 	is(scalar(my @ids = ids_of($rival_client)), 0, '... and the other one none');
 	is_unique();
@@ -187,29 +191,31 @@ sub old_dump
 sub raise
 {
 	my $registry = new_registry('registry',
-		{ lease_duration => '2 s', largest_lead => '1 s' });
+		{ lease_duration => '6 s', largest_lead => '1 s' });
 	my $holder = start(new_server('holder', $registry->connstr('postgres')));
 	my $id = first_id($holder);
 	my $lasts = 'expires_at - seen_at';
 	my $configure = 'SELECT snowflake_registry.configure';
 
 	my ($state, $message) =
-	  sqlstate_of($registry, "$configure(lease_duration => '7 s')");
+	  sqlstate_of($registry, "$configure(lease_duration => '15 s')");
 	is($state, '22023', 'a large raise is refused');
-	is($message, 'lease_duration cannot be raised from 00:00:02 to 00:00:07',
+	is($message, 'lease_duration cannot be raised from 00:00:06 to 00:00:15',
 		'message');
-	my $begin = time;
-	$registry->safe_psql('postgres', "$configure(lease_duration => '6 s')");
-	wait_for_grant($registry, $holder);
-	is(lease_of($registry, worker_id_of($id), $lasts),
-		'00:00:02', 'a raise takes no effect at once');
+	$registry->safe_psql('postgres', "$configure(lease_duration => '14 s')");
 	is((sqlstate_of($registry, "$configure(lease_duration => '5 s')"))[0],
-		'55006', 'the constants are not changed again meanwhile');
+		'55006', 'the constants are not changed again at once');
+	my $is_early;
 	ok( wait_for(
-			sub { lease_of($registry, worker_id_of($id), $lasts) eq '00:00:06' }),
-		'then it does');
-	cmp_ok(time - $begin, '>=', 3, '... after a lease and a lead');
-	is((sqlstate_of($registry, "$configure(lease_duration => '12 s')"))[0],
+			sub {
+				$is_early ||= $registry->safe_psql('postgres',
+					"SELECT count(*) FROM snowflake_registry.lease WHERE $lasts > '6 s' AND seen_at < (SELECT former_until FROM snowflake_registry.setting)"
+				);
+				return lease_of($registry, worker_id_of($id), $lasts) eq '00:00:14';
+			}),
+		'a raise takes effect');
+	ok(!$is_early, '... after a lease and a lead');
+	is((sqlstate_of($registry, "$configure(lease_duration => '15 s')"))[0],
 		'22023', 'a second raise is limited as the first one, for old dumps');
 	$registry->safe_psql('postgres', "$configure(lease_duration => '3 s')");
 	wait_for_grant($registry, $holder) for 1 .. 2;
@@ -238,12 +244,10 @@ sub no_promotion
 		1,
 		'the timeline stays');
 	my $newcomer = start(new_server('newcomer', $either));
-	refuses($newcomer, $in_grace, 'a newcomer gets no worker id at first');
-	wait_for_grant($standby, $holder);
-	my $id = first_id($newcomer);
+	my $id = first_id($newcomer, 60);
 	start_client($newcomer);
 	isnt(worker_id_of($id), worker_id_of(first_id($holder)),
-		'... and then another one than the holder, whom the registry had forgotten');
+		'a newcomer gets another worker id than the holder, whom the registry had forgotten');
 	is_undisturbed($client, 'the holder has issued ids all the time');
 	is_unique();
 	return;
@@ -331,7 +335,7 @@ sub slow_clock
 {
 	my $ahead_s = 2.5;
 	my $registry = new_registry('registry',
-		{ lease_duration => '3 s', largest_lead => '2 s' }, $ahead_s);
+		{ lease_duration => '6 s', largest_lead => '2 s' }, $ahead_s);
 	my $standby = standby_of($registry, 'standby', 0);
 	my $either = hosts_of($registry, $standby);
 
@@ -451,11 +455,15 @@ sub wrong_clock
 
 	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('insert'));
 	$registry->stop('immediate');
-	my $begin = time;
 	$standby->promote;
-	first_id(start(new_server('newcomer', $either)), 60);
-	cmp_ok(time - $begin, '<', 4 + 2 + 6,
-		'after a failover a newcomer waits for a lease and a lead, not for a year');
+	ok(first_id(start(new_server('newcomer', $either)), 60),
+		'after a failover a newcomer does not wait for a year');
+	is( $standby->safe_psql(
+			'postgres',
+			"SELECT grants_from - clock_timestamp() < '6 s' AND (SELECT max(fence) FROM snowflake_registry.lease) < clock_timestamp() + '20 s' FROM snowflake_registry.setting"
+		),
+		't',
+		'... but for a lease and a lead');
 	return;
 }
 
@@ -685,7 +693,7 @@ run_scenarios(
 	{
 		name => 'a very old dump',
 		nodes => [qw(registry restored holder rival)],
-		run => sub { old_dump('60 s', '5 s', '1 day') }
+		run => sub { old_dump('60 s', '5 s', '1 day', 'is to restart') }
 	},
 	{
 		name => 'a raise',

@@ -32,8 +32,8 @@ our @EXPORT = qw(
   is_unique
 );
 
-# as long as a scenario may take
-use constant PATIENCE_S => 170;
+# as long as a scenario may take, and how many run at the same time
+use constant { PATIENCE_S => 240, AT_A_TIME => 4 };
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $clock_library = build_clock_library($directory);
@@ -43,8 +43,8 @@ my @clients;
 
 # ----- scenarios as processes -----
 
-# Runs all of them at the same time: a name, the names of the servers, and a
-# function.  SCENARIO is a pattern of their names.
+# Runs some of them at a time: a name, the names of the servers, and a function.
+# SCENARIO is a pattern of their names.
 sub run_scenarios
 {
 	my (@scenarios) = @_;
@@ -63,19 +63,24 @@ sub run_scenarios
 		  PostgreSQL::Test::Cluster->new("${prefix}_$_")
 		  for @{ $each->{nodes} };
 	}
-	for my $each (@scenarios)
+	my @waiting = @scenarios;
+	my %running;
+	while (@waiting || %running)
 	{
-		$each->{pid} = fork // die "fork: $!\n";
-		POSIX::_exit(run_scenario($each)) if $each->{pid} == 0;
-	}
-	for my $each (@scenarios)
-	{
-		waitpid $each->{pid}, 0;
+		while (@waiting && keys %running < AT_A_TIME)
+		{
+			my $next = shift @waiting;
+			my $pid = fork // die "fork: $!\n";
+
+			POSIX::_exit(run_scenario($next)) if $pid == 0;
+			$running{$pid} = $next;
+		}
+		my $ended = delete $running{ waitpid -1, 0 } or next;
 		my $is_good = $? == 0;
-		my $output = slurp_file($each->{file});
+		my $output = slurp_file($ended->{file});
 
 		$is_good ? note($output) : diag($output);
-		ok($is_good, $each->{name});
+		ok($is_good, $ended->{name});
 	}
 	return;
 }
@@ -123,11 +128,17 @@ sub template
 	$template->append_conf(
 		'postgresql.conf', q{
 autovacuum = off
+log_statement = none
 max_wal_size = 32MB
 min_wal_size = 2MB
 });
 	$template->start;
 	$template->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+
+	# two thirds of the files to copy
+	$template->safe_psql('postgres', $_) for
+	  'UPDATE pg_database SET datistemplate = false',
+	  'DROP DATABASE template0', 'DROP DATABASE template1';
 	$template->backup('base');
 	$template->stop;
 	return $template;
