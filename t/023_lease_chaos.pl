@@ -138,13 +138,21 @@ sub batch_of
 
 # ----- what is due -----
 
-my @due;                        # [when, what], by when
+my @due;                        # [when, what, is it no fault's], by when
 
 sub after
 {
-	my ($for_s, $what) = @_;
-	@due = sort { $a->[0] <=> $b->[0] } @due, [ now() + $for_s, $what ];
+	my ($for_s, $what, $is_upkeep) = @_;
+	@due = sort { $a->[0] <=> $b->[0] } @due,
+	  [ now() + $for_s, $what, $is_upkeep ];
 	return;
+}
+
+# The same for what has to be done beside faults.
+sub upkeep_after
+{
+	my ($for_s, $what) = @_;
+	return after($for_s, $what, 1);
 }
 
 sub tend
@@ -857,7 +865,7 @@ sub make_standby
 	# it may be down, or suspended, just now
 	unless (is_up($registry))
 	{
-		after(0.3, \&make_standby);
+		upkeep_after(0.3, \&make_standby);
 		return;
 	}
 	$registry->{node}->backup('base');
@@ -874,7 +882,7 @@ sub make_standby
 			"synchronous_standby_names = '\"$standby->{name}\"'");
 		$registry->{node}->reload;
 	}
-	after(0.5, \&look_for_standby);
+	upkeep_after(0.5, \&look_for_standby);
 	return;
 }
 
@@ -890,7 +898,7 @@ sub look_for_standby
 
 	$standby->{is_ready} = $is_ready;
 	log_event("$standby->{name}: ready, $state") if $is_ready;
-	after(0.3, \&look_for_standby) unless $is_ready;
+	upkeep_after(0.3, \&look_for_standby) unless $is_ready;
 	return;
 }
 
@@ -996,7 +1004,7 @@ sub promote_standby
 
 	my $for_s = $comes_back ? 1 + rand 4 : 0;
 	after($for_s, sub { resume($former) }) if $comes_back;
-	after($for_s + rand 3, \&remove_former);
+	upkeep_after($for_s + rand 3, \&remove_former);
 	return;
 }
 
@@ -1004,19 +1012,26 @@ sub promote_standby
 # standby does not know all?
 sub is_somebody_there
 {
-	my $sql = 'SELECT name, granted_fence FROM snowflake_registry.node'
-	  . ' WHERE NOT is_released AND isfinite(expires_at)';
+	my $sql =
+	  'SELECT worker_id, granted_fence FROM snowflake_registry.node';
 	my %known =
 	  map { split /\|/ } split /\n/, value_of($standby->{node}, $sql) // '';
 	my %fence = map { split /\|/ } split /\n/,
 	  value_of($registry->{node}, $sql) // '';
 
-	return grep {
-			 is_up($_)
-		  && ($fence{ $_->{name} } // '') ne ($known{ $_->{name} } // '')
-		  && !@{ $_->{suspended_workers} // [] }
-		  && lease_left_s($_) > LEASE_S / 2
-	} members();
+	for my $server (grep { is_up($_) } members())
+	{
+		my $worker_id =
+		  value_of($server->{node}, 'SELECT worker_id FROM snowflake_node')
+		  // '';
+
+		return 1
+		  if $worker_id ne ''
+		  && ($fence{$worker_id} // '') ne ($known{$worker_id} // '')
+		  && !@{ $server->{suspended_workers} // [] }
+		  && lease_left_s($server) > LEASE_S / 2;
+	}
+	return 0;
 }
 
 sub era_of
@@ -1052,7 +1067,7 @@ sub set_back
 	}
 	log_event("$registry->{name}: set back"
 		  . ($is_declared ? ', declared' : ', silently'));
-	after(rand 3, \&remove_former);
+	upkeep_after(rand 3, \&remove_former);
 
 	# the holder is left alone meanwhile
 	my $until = now() + LEASE_S;
@@ -1071,7 +1086,7 @@ sub remove_former
 	stop_server($former, 'immediate') if is_up($former);
 	$former->{node}->clean_node;
 	undef $former;
-	after(1, \&make_standby);
+	upkeep_after(1, \&make_standby);
 	return;
 }
 
@@ -1268,7 +1283,7 @@ while (now() < $until || keys %counts < keys %deck)
 
 # All in order again: what is due happens, and copies end.
 log_event('all in order again');
-let_pass(0.1) while @due;
+let_pass(0.1) while grep { !$_->[2] } @due;
 my @originals = members();
 write_parameters($_, clock_policy => 'wait', clock_tolerance => 60_000)
   for @originals;
