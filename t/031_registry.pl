@@ -1,0 +1,659 @@
+# The registry by itself: servers are played by SQL, as a role that has what
+# allow() grants and nothing else.  What such a role can do to others, what the
+# registry makes of restarts, dumps and repeated questions, and how fast it is.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeSession;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $node = PostgreSQL::Test::Cluster->new('registry');
+my $epoch = '2020-01-01 00:00+00';
+
+$node->init;
+$node->append_conf('postgresql.conf', 'max_connections = 130');
+$node->start;
+$node->safe_psql('postgres',
+	'CREATE ROLE server LOGIN; CREATE ROLE outsider LOGIN; CREATE ROLE dba LOGIN');
+
+# A server's question, for any role: what it held before is "holder worker_id
+# incarnation", and "held" where it still holds that; its fence is an interval
+# from now on.  The answer has instants as seconds from now on.
+my $asking = <<'SQL';
+CREATE FUNCTION ask(holder text, next_incarnation bigint, previous text, fence interval, wal pg_lsn,
+                    wanted integer, datacenter integer, name text, clock timestamptz)
+RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    had text[] := string_to_array(previous, ' ');
+    k record;
+    a record;
+BEGIN
+    SELECT * INTO k FROM snowflake_registry.constants();
+    SELECT * INTO a FROM snowflake_registry.claim(
+        layout => coalesce(k.layout, '41/5/5/12'), epoch => coalesce(k.epoch, now()), datacenter_id => datacenter,
+        holder => holder, name => name, clock => clock, next_incarnation => next_incarnation,
+        is_held => coalesce(had[4] = 'held', false), wanted_worker_id => wanted, previous_holder => had[1],
+        previous_worker_id => had[2]::integer, previous_incarnation => had[3]::bigint,
+        previous_fence => CASE WHEN isfinite(clock) THEN clock_timestamp() + fence ELSE clock END,
+        previous_position => wal);
+    RETURN concat_ws('|', coalesce(a.worker_id, -1), a.continues::integer,
+                     CASE WHEN isfinite(a.begins_at) THEN extract(epoch FROM a.begins_at - clock_timestamp()) ELSE -1e9 END,
+                     coalesce(extract(epoch FROM a.fence - clock_timestamp()), -1e9), coalesce(a.refusal, ''), a.detail);
+END $$;
+GRANT EXECUTE ON FUNCTION ask TO PUBLIC;
+SQL
+
+# A registry in database "postgres", made anew, and sessions there.
+my ($owner, $server);
+
+sub new_registry
+{
+	my (@constants) = @_;
+	my $constants = join(', ', map { "'$_'" } @constants);
+
+	$node->safe_psql(
+		'postgres', qq{
+		DROP EXTENSION IF EXISTS snowflake_registry;
+		DROP FUNCTION IF EXISTS ask;
+		CREATE EXTENSION snowflake_registry;
+		$asking
+		SELECT snowflake_registry.configure($constants), snowflake_registry.allow('server')});
+	return;
+}
+
+sub session
+{
+	my ($role) = @_;
+	my $session = SnowflakeSession->new($node);
+
+	$session->rows("SET SESSION AUTHORIZATION $role") if defined $role;
+	return $session;
+}
+
+sub quoted
+{
+	my ($value) = @_;
+
+	return 'NULL' if !defined $value;
+	$value =~ s/'/''/g;
+	return "'$value'";
+}
+
+sub question
+{
+	my ($holder, $next, %about) = @_;
+
+	return sprintf "SELECT ask(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+	  map { quoted($_) } $holder, $next, $about{previous},
+	  $about{fence} // (defined $about{previous} ? '1 s' : undef),
+	  $about{wal}, $about{wanted}, $about{datacenter} // 0,
+	  $about{name} // '', $about{clock} // 'now';
+}
+
+# What a claim is answered: a hash, or the SQLSTATE.
+sub claim
+{
+	my ($session, @question) = @_;
+
+	$session->ask(question(@question));
+	my ($state, $row) = $session->answer;
+	return { refusal => $state } if $state ne '';
+	my %answer;
+	@answer{qw(worker_id continues begins fence refusal detail)} =
+	  split /\|/, $row, -1;
+	return \%answer;
+}
+
+# Which worker id, or why none.
+sub outcome
+{
+	my ($answer) = @_;
+	return $answer->{refusal} ne '' ? $answer->{refusal} : $answer->{worker_id};
+}
+
+sub setting
+{
+	my ($expression) = @_;
+	return $owner->value("SELECT $expression FROM snowflake_registry.setting AS s");
+}
+
+# As after a restart that was not clean.
+sub open_window
+{
+	$owner->rows("UPDATE snowflake_registry.setting SET instance = '2020-01-01'");
+	return;
+}
+
+$owner = session();
+
+#
+# What no server sends
+#
+new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+$server = session('server');
+$node->safe_psql('postgres', 'CREATE TABLE witness AS SELECT md5(string_agg(n::text, chr(10) ORDER BY datacenter_id, worker_id)) AS sum FROM snowflake_registry.node AS n');
+for my $attack (
+	[ 'worker id -7', 22023, 'x', 1, wanted => -7 ],
+	[ 'worker id 2147483647', 22023, 'x', 1, wanted => 2147483647 ],
+	[ 'previous worker id -7', 22023, 'x', 1, previous => 'x -7 1 held' ],
+	[ 'previous worker id 2147483647', 22023, 'x', 1, previous => 'x 2147483647 1 held' ],
+	[ 'datacenter -1', 22023, 'x', 1, datacenter => -1 ],
+	[ 'datacenter 32', 22023, 'x', 1, datacenter => 32 ],
+	[ 'a long holder', 22023, 'x' x 81, 1 ],
+	[ 'a long name', 22023, 'x', 1, name => 'x' x 81 ],
+	[ 'a long previous holder', 22023, 'x', 1, previous => 'x' x 81 . ' 1 1' ],
+	[ 'clock infinity', 22023, 'x', 1, clock => 'infinity' ],
+	[ 'clock and fence -infinity', 22023, 'x', 1, clock => '-infinity', previous => 'x 1 1 held' ],
+	[ 'no holder', 22004, undef, 1 ],
+	[ 'no incarnation', 22004, 'x', undef ])
+{
+	my ($what, $state, @question) = @$attack;
+	is(claim($server, @question)->{refusal}, $state, "$what is refused");
+}
+for my $mark ('infinity', '-infinity')
+{
+	is($server->state_of("SELECT snowflake_registry.release(0, 0, 'x', 1, '$mark')"), 22023, "mark $mark is refused");
+}
+is( $server->state_of(
+		"SELECT snowflake_registry.claim('41/5/3/14', '$epoch', 0, 'x', repeat('x', 200000000), now(), 1, false)"),
+	22023, 'a name of 200 MB is refused');
+for my $level ('REPEATABLE READ', 'SERIALIZABLE')
+{
+	$server->rows("BEGIN ISOLATION LEVEL $level");
+	is(claim($server, 'x', 1)->{refusal}, '0A000', "$level is refused");
+	$server->rows('ROLLBACK');
+}
+is( $owner->value('SELECT sum = (SELECT md5(string_agg(n::text, chr(10) ORDER BY datacenter_id, worker_id)) FROM snowflake_registry.node AS n) FROM witness'),
+	't', 'none of that changed a row');
+
+# Functions, tables and the rights of others.
+my @internal = $owner->rows(
+	q{SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace
+	  AND proname NOT IN ('claim', 'release', 'constants')});
+cmp_ok(@internal, '>=', 15, 'there are internal functions');
+is( $owner->value(
+		q{SELECT string_agg(oid::regproc::text, ' ' ORDER BY proname) FROM pg_proc
+		   WHERE pronamespace = 'snowflake_registry'::regnamespace AND has_function_privilege('server', oid, 'EXECUTE')}),
+	'snowflake_registry.claim snowflake_registry.constants snowflake_registry.release',
+	'which a server may not call');
+is($server->state_of('SELECT snowflake_registry.begin_era(now(), true)'), 42501, '... as it finds');
+is($server->state_of("SELECT * FROM snowflake_registry.$_"), 42501, "nor read $_")
+  for qw(node setting running evidence lease);
+is(claim(session('outsider'), 'x', 1)->{refusal}, 42501, 'an outsider has nothing');
+
+# No object of the caller's is used.
+$server->rows($_)
+  for (
+	'CREATE TEMP TABLE setting (trap integer)', 'CREATE TEMP TABLE node (trap integer)',
+	'CREATE TEMP TABLE pg_database (oid oid, datname name)', 'CREATE TEMP TABLE ran (n integer)',
+	q{CREATE FUNCTION pg_temp.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $f$ BEGIN INSERT INTO pg_temp.ran VALUES (1); RETURN 'infinity'; END $f$},
+	q{CREATE FUNCTION pg_temp.later(timestamptz, timestamptz) RETURNS boolean LANGUAGE plpgsql AS $f$ BEGIN INSERT INTO pg_temp.ran VALUES (1); RETURN true; END $f$},
+	'CREATE OPERATOR pg_temp.> (LEFTARG = timestamptz, RIGHTARG = timestamptz, FUNCTION = pg_temp.later)',
+	q{SELECT set_config('search_path', 'pg_temp, pg_catalog, public', false)},
+	q{SELECT set_config('lock_timeout', '0', false)}, 'SET synchronous_commit = off');
+my $answer = claim($server, 'trapper', 1);
+is(outcome($answer), 0, q{a claim does not look into the caller's search_path});
+cmp_ok(abs $answer->{fence} - 65, '<', 5, '... nor use its clock');
+is($server->value('SELECT count(*) FROM pg_temp.ran'), 0, '... nor run its functions');
+is($server->value('SELECT current_user'), 'server', '... nor leave it rights');
+
+#
+# Fences
+#
+new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+$server = session('server');
+my $other = session('server');
+is(outcome(claim($server, 'victim', 11)), 0, 'a server has a worker id');
+is(outcome(claim($server, 'thief', 21)), 1, 'another one, too');
+is(claim($server, 'thief', 22, previous => 'thief 1 21 held', fence => '99 years')->{refusal},
+	'fence', 'a fence 99 years ahead is refused');
+is(claim($server, 'thief', 22, previous => 'thief 0 21 held', fence => '99 years', wanted => 0)->{refusal},
+	'taken', q{... and for another's worker id not even looked at});
+for my $incarnation ('9223372036854775806', '9223372036854775807', '-9223372036854775808')
+{
+	my $had = $owner->value("SELECT incarnation FROM snowflake_registry.node WHERE holder = 'thief'");
+	is(claim($server, 'thief', $incarnation, previous => "thief 1 $had held", fence => '1 s')->{continues}, 1, "incarnation $incarnation");
+}
+is( $server->value("SELECT snowflake_registry.release(0, 1, 'thief', -9223372036854775808, '2100-01-01')"),
+	't', 'a release with a mark in 2100');
+is( $owner->value("SELECT max(fence) <= clock_timestamp() + interval '65 s' FROM snowflake_registry.node"),
+	't', '... moves no fence ahead');
+my $before = $owner->value('SELECT fence FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 1)');
+claim($server, 'thief', 31, wanted => 1);
+is( $server->value("SELECT snowflake_registry.release(0, 1, 'thief', 31, '1970-01-01')"),
+	't', 'a release with a mark in 1970');
+is( $owner->value("SELECT fence = '$before' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 1)"),
+	't', '... moves none below where its holder began');
+is($server->value("SELECT snowflake_registry.release(0, 0, 'victim', 12, now())"), 'f', q{another's lease is not released by a guess});
+is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, 'the victim renews');
+is(setting("grants_from = '-infinity' AND floor = '-infinity' AND era = 1"), 't', 'and nobody has to wait');
+
+#
+# Forced eras, and theft
+#
+is(outcome(claim($server, 'thief', 41)), 2, 'a thief has a worker id');
+for my $n (1 .. 12)
+{
+	claim($server, 'thief', 41 + $n, previous => 'thief 2 ' . (40 + $n) . ' held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
+}
+cmp_ok(setting('era'), '>=', 10, 'it can begin eras');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', '... which do not add up');
+is(claim($server, 'newcomer', 1)->{refusal}, 'grace', '... and newcomers wait');
+isnt(outcome(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
+	0, '... but it does not get what another holds');
+is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, 'the victim renews');
+$owner->rows('SELECT snowflake_registry.declare_complete()');
+is(outcome(claim($server, 'newcomer', 1)), 3, 'declare_complete() ends the wait');
+
+open_window();
+is(claim($server, 'victim', 14, previous => 'victim 0 13 held')->{continues}, 1, 'one victim renews in a window');
+claim($server, 'thief', 61, previous => 'thief 2 53 held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
+isnt(outcome(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
+	0, '... and cannot be robbed any more');
+is(claim($server, 'victim', 15, previous => 'victim 0 14 held')->{continues}, 1, '... and renews again');
+my $fence = $owner->value(q{SELECT fence FROM snowflake_registry.node WHERE holder = 'newcomer'});
+is(claim($server, 'thief', 99, previous => 'thief 3 99 held', fence => '120 s', wanted => 3)->{continues}, 1, 'another one is robbed before');
+is($owner->value("SELECT began = '$fence' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 3)"),
+	't', q{... of ids after its fence});
+isnt(claim($server, 'newcomer', 2, previous => 'newcomer 3 1 held', wanted => 3)->{continues}, 1, '... and does not go on beyond it');
+is(claim($server, 'liar', 1, previous => 'liar 4 1 held', fence => '27 h')->{refusal}, 'fence', 'a fence beyond all constants is not believed');
+is(claim($server, 'liar', 1, previous => 'liar 4 1 held', fence => '20 h')->{continues}, 1, 'one that a forgotten raise explains is');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', '... but moves nobody else');
+claim($server, 'thief', 62, previous => 'thief 2 61 held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', '... nor does the next era');
+$owner->rows('SELECT snowflake_registry.free(0, 4)');
+is($owner->value("SELECT fence <= clock_timestamp() + interval '5 s' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 4)"),
+	't', 'free() moves that fence back');
+
+# The worker ids that a layout has and the registry no row for.
+new_registry('60 s', '5 s', '40/0/20/3', $epoch);
+$server = session('server');
+claim($server, 'a', 1);
+open_window();
+claim($server, 'liar', 1, previous => 'liar 1000000 1 held', fence => '20 h', wal => 'FFFFFFFF/FFFFFFFF');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'a worker id without a row moves nobody either');
+
+#
+# Transactions that stay open
+#
+new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+$server = session('server');
+$other = session('server');
+claim($server, 'victim', 11);
+$other->rows('BEGIN');
+is(outcome(claim($other, 'holdup', 1)), 1, 'a claim in an open transaction');
+my $begin = time;
+is(outcome(claim($server, 'newcomer', 1)), 2, '... is passed over');
+is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, '... and others renew');
+claim($other, 'holdup', 2, previous => 'holdup 1 1 held', wal => 'FFFFFFFF/FFFFFFFF');
+is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, '... also if it begins an era');
+is(outcome(claim($server, 'newer', 1)), 3, '... and claim');
+cmp_ok(time - $begin, '<', 1.9, '... without waiting for it');
+$other->rows('COMMIT');
+is(claim($server, 'newest', 1)->{refusal}, 'grace', 'then the era has begun');
+$other->rows('BEGIN');
+claim($other, "all $_", 1) for 1 .. 8;
+$owner->rows('SELECT snowflake_registry.declare_complete()');
+$other->rows('ROLLBACK');
+$other->rows('BEGIN');
+claim($other, "all $_", 1) for 1 .. 8;
+is(claim($server, 'newest', 1)->{refusal}, 'busy', 'worker ids that are all being granted are none');
+$other->rows('ROLLBACK');
+is(outcome(claim($server, 'newest', 1)), 4, 'until they are not');
+
+# A restart that nobody can notice, because of an open transaction: holders come
+# forward all the same, and nobody gets what they hold once that is over.
+new_registry('6 s', '0', '41/5/3/14', $epoch);
+$server = session('server');
+$other = session('server');
+claim($server, 'former', 1);
+$server->value("SELECT snowflake_registry.release(0, 0, 'former', 1, clock_timestamp())");
+open_window();
+$other->rows('BEGIN');
+is(claim($other, 'holdup', 1)->{refusal}, 'grace', 'a restart is noticed in an open transaction');
+$answer = claim($server, 'forgotten', 2, previous => 'forgotten 0 1 held', fence => '7 s', wanted => 0);
+is($answer->{continues}, 1, 'who was forgotten comes forward meanwhile');
+$owner->rows(
+	q{UPDATE snowflake_registry.node SET expires_at = clock_timestamp() WHERE holder = 'forgotten'});
+sleep 2.7;
+$other->rows('COMMIT');
+sleep 0.5;
+is(claim($server, 'thief', 1, wanted => 0)->{refusal}, 'grace', '... and is known of when it ends');
+
+# An attack on the evidence itself: its transaction is rolled back after the
+# window.
+new_registry('6 s', '0', '41/5/3/14', $epoch);
+$server = session('server');
+$other = session('server');
+claim($server, 'holdup', 1);
+open_window();
+$other->rows('BEGIN');
+claim($other, 'holdup', 2, previous => 'holdup 0 1 held', wal => 'FFFFFFFF/FFFFFFFF');
+claim($server, 'forgotten', 2, previous => 'forgotten 1 1 held', fence => '6 s', wanted => 1);
+$other->rows('ROLLBACK');
+claim($server, 'anybody', 1, wanted => 7);
+is(setting("grants_from > clock_timestamp() + interval '3 s'"), 't', 'evidence is not held up by an open transaction');
+
+#
+# Refusals
+#
+new_registry('60 s', '5 s', '41/5/1/16', $epoch);
+$server = session('server');
+my %sentence;
+for my $case (
+	[ 'taken' => 'c', 1, wanted => 0 ], [ 'all_taken' => 'c', 1 ],
+	[ 'late' => 'b', 2, previous => 'b 1 1 held' ], [ 'grace' => 'c', 1 ])
+{
+	my ($code, @question) = @$case;
+
+	if ($code eq 'taken')
+	{
+		claim($server, $_, 1, name => "name of $_") for 'a', 'b';
+	}
+	$server->rows("SELECT snowflake_registry.release(0, 1, 'b', 1, now())") if $code eq 'late';
+	$owner->rows('SELECT snowflake_registry.declare_restored()') if $code eq 'grace';
+	my $answer = claim($server, @question);
+	is($answer->{refusal}, $code, "refusal $code");
+	like($answer->{detail}, qr/^[A-Zw].{20,300}\.$/, '... in a sentence');
+	$sentence{$code} = $answer->{detail};
+}
+like($sentence{taken}, qr/^worker_id 0 of datacenter_id 0 is leased by "name of a".* until \d{4}-/, 'who has it, and until when');
+like($server->value("SELECT refusal || ': ' || detail FROM snowflake_registry.claim('41/5/5/12', '2010-11-04 01:42:54.657+00', 0, 'x', '', now(), 1, false)"),
+	qr{^layout: The server's layout "41/5/5/12" and epoch 2010.* are not the registry's, which are "41/5/1/16" and 2020}, 'refusal layout');
+$owner->rows('DELETE FROM snowflake_registry.setting');
+is(claim($server, 'c', 1)->{refusal}, 'not_configured', 'refusal not_configured');
+
+#
+# Constants that change: what a grace assumes
+#
+new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+$server = session('server');
+sub grace_is
+{
+	my ($seconds, $what) = @_;
+
+	$owner->rows('BEGIN; SELECT snowflake_registry.declare_restored()');
+	my $is = setting('round(extract(epoch FROM grants_from - clock_timestamp()))');
+	$owner->rows('ROLLBACK');
+	cmp_ok(abs $is - $seconds, '<=', 2, "a grace of $seconds s $what") or diag $is;
+	return;
+}
+grace_is(65, 'by the constants');
+$owner->rows("SELECT snowflake_registry.configure(lease_duration => '120 s')");
+cmp_ok(abs claim($server, 'a', 1)->{fence} - 65, '<', 3, 'a raise takes no effect at once');
+grace_is(125, 'while it may have');
+is($owner->state_of("SELECT snowflake_registry.configure(lease_duration => '130 s')"), 55006, '... and there is one at a time');
+$owner->rows("UPDATE snowflake_registry.setting SET former_until = clock_timestamp()");
+cmp_ok(abs claim($server, 'a', 2, previous => 'a 0 1 held')->{fence} - 125, '<', 3, '... but later');
+$owner->rows("SELECT snowflake_registry.configure(lease_duration => '30 s', largest_lead => '1 s')");
+cmp_ok(abs claim($server, 'b', 1)->{fence} - 31, '<', 3, 'a lower one does');
+grace_is(125, 'while leases of the former one may exist');
+$owner->rows("UPDATE snowflake_registry.setting SET former_until = clock_timestamp()");
+grace_is(31, 'when they are over');
+
+# free() in a grace and out of it
+is(claim($server, 'd', 1, wanted => 1)->{refusal}, 'taken', 'held');
+$owner->rows('SELECT snowflake_registry.free(0, 1)');
+$answer = claim($server, 'd', 1, wanted => 1);
+is(outcome($answer), 1, 'freed');
+cmp_ok($answer->{begins}, '<=', 1, '... and begins after the clock and the lead');
+$owner->rows('SELECT snowflake_registry.declare_restored()');
+$owner->rows('SELECT snowflake_registry.free(0, 1)');
+is(claim($server, 'e', 1, wanted => 1)->{refusal}, 'grace', 'freed in a grace, where somebody else may have it');
+
+#
+# Questions that are repeated, and that are late
+#
+new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+$server = session('server');
+my $first = claim($server, 'a', 1);
+my $again = claim($server, 'a', 1);
+is("$again->{worker_id} $again->{begins}", "$first->{worker_id} $first->{begins}", 'a claim that is repeated has the same answer');
+is(claim($server, 'a', 2, previous => 'a 0 1 held')->{continues}, 1, 'a renewal');
+is(claim($server, 'a', 2, previous => 'a 0 1 held')->{continues}, 1, '... that is repeated');
+is(claim($server, 'a', 2, previous => 'a 0 2 held')->{continues}, 1, '... also by who has had the answer');
+isnt(claim($server, 'a', 9, previous => 'a 0 7 held', wanted => 0)->{continues}, 1, 'an incarnation that never was continues nothing');
+my $late = claim($server, 'a', 1);
+isnt(outcome($late), 0, 'a late copy of the first claim takes nothing from the holder');
+is(claim($server, 'a', 3, previous => 'a 0 2 held', wanted => 0)->{continues}, 1, '... who renews');
+# ... unless there is no other worker id: then nobody has both
+claim($server, $_, 1) for 'b' .. 'g';
+my $mine = $owner->value(q{SELECT fence FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)});
+is(outcome(claim($server, 'a', 2)), 0, 'a late copy where all others are taken');
+is($owner->value("SELECT began = '$mine' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)"), 't', '... begins after what the holder may issue');
+isnt(claim($server, 'a', 4, previous => 'a 0 3 held', wanted => 0)->{continues}, 1, '... who does not go on beyond it');
+
+#
+# Restarts
+#
+new_registry('6 s', '1 s', '41/5/3/14', $epoch);
+$server = session('server');
+claim($server, 'holder', 1);
+$_->{psql}->quit for $server, $other, $owner;
+$node->restart;
+$owner = session();
+$server = session('server');
+is(outcome(claim($server, 'newcomer', 1)), 1, 'after a clean restart a newcomer need not wait');
+is(setting('era'), 1, '... and no era has begun');
+$_->{psql}->quit for $server, $owner;
+crash($node);
+$node->start;
+$owner = session();
+$server = session('server');
+is(claim($server, 'newer', 1)->{refusal}, 'grace', 'after kill -9 it must');
+is(claim($server, 'holder', 2, previous => 'holder 0 1 held')->{continues}, 1, '... while a holder goes on');
+is(setting("grants_from <= clock_timestamp() + interval '3 s'"), 't', '... for half a lease at most');
+$owner->rows(q{SELECT pg_sleep(greatest(0, extract(epoch FROM grants_from - clock_timestamp()))) FROM snowflake_registry.setting});
+like(outcome(claim($server, 'newer', 1)), qr/^\d+$/, '... and then need not');
+is(setting("floor = '-infinity'"), 't', '... as nothing was forgotten');
+
+#
+# A dump
+#
+new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+$server = session('server');
+claim($server, 'holder', 1);
+claim($server, 'leaver', 1);
+my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump.sql';
+$node->command_ok([ 'pg_dump', '-f', $dump, '-d', $node->connstr('postgres') ], 'a dump');
+claim($server, 'holder', 2, previous => 'holder 0 1 held');
+$server->value("SELECT snowflake_registry.release(0, 1, 'leaver', 1, now())");
+claim($server, 'forgotten', 1, wanted => 1);
+my ($held, $forgotten) = map { $owner->value("SELECT fence FROM snowflake_registry.node WHERE holder = '$_'") } 'holder', 'forgotten';
+$node->safe_psql('postgres', 'CREATE DATABASE restored');
+$node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('restored'), '-f', $dump ], '... is restored');
+
+# asks the restored one, as the role
+sub restored
+{
+	my ($sql, @options) = @_;
+	my (undef, $out, $error) = $node->psql('restored', $sql, @options);
+	return $error eq '' ? $out : $error;
+}
+my @as_server = (extra_params => [ '-U', 'server' ]);
+is(restored('SELECT count(*) FROM snowflake_registry.lease'), 2, 'with its leases');
+like(restored(question('newcomer', 1), @as_server), qr/\|grace\|/, '... and grants, and with a grace');
+is(restored('SELECT era FROM snowflake_registry.setting'), 2, '... in another era');
+sub with_fence
+{
+	my ($question, $fence) = @_;
+	my $interval = restored("SELECT timestamptz '$fence' - clock_timestamp()");
+	$question =~ s/'FENCE'/interval '$interval' + interval '10 ms'/;
+	return $question;
+}
+like(restored(with_fence(question('forgotten', 2, previous => 'forgotten 1 1 held', fence => 'FENCE'), $forgotten), @as_server),
+	qr/^1\|1\|/, 'who was forgotten comes forward');
+is(restored("SELECT fence >= '$forgotten' FROM snowflake_registry.node WHERE holder = 'forgotten'"), 't', '... with its fence');
+like(restored(with_fence(question('holder', 3, previous => 'holder 0 2 held', fence => 'FENCE'), $held), @as_server),
+	qr/^0\|1\|/, 'and so does who was not, but its renewal');
+unlike(restored(with_fence(question('leaver', 2, previous => 'leaver 1 1'), $held), @as_server), qr/^1\|/, '... and not who has left');
+is(restored('SELECT era FROM snowflake_registry.setting'), 2, '... all in that era');
+$node->safe_psql('restored', q{UPDATE snowflake_registry.setting SET grants_from = '-infinity', window_until = '-infinity'});
+$answer = restored(question('newcomer', 1), @as_server);
+cmp_ok((split /\|/, $answer)[2], '>', 60 + 65, 'later, others begin beyond all that may have been forgotten') or diag $answer;
+$node->safe_psql('postgres', 'DROP DATABASE restored');
+
+#
+# Without the extension's files, as a role that owns no more than the database
+#
+my $script = $node->safe_psql('postgres', q{SELECT setting || '/extension/snowflake_registry--1.0.sql' FROM pg_config WHERE name = 'SHAREDIR'});
+my @as_dba = (extra_params => [ '-U', 'dba' ]);
+$node->safe_psql('postgres', 'CREATE DATABASE managed OWNER dba');
+for my $round (1, 2)
+{
+	$node->command_ok([ 'psql', '-Xq', '-U', 'dba', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('managed'), '-f', $script ],
+		"the file runs by psql, round $round");
+	$node->safe_psql('managed', "$asking SELECT snowflake_registry.configure(), snowflake_registry.allow('server')", @as_dba);
+	is((split /\|/, $node->safe_psql('managed', question('a', 1), @as_server))[0], 0, '... and makes a registry');
+	isnt($node->psql('managed', 'SELECT * FROM snowflake_registry.node', @as_server), 0, '... that is closed');
+	is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace}),
+		$owner->value(q{SELECT count(*) FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace}),
+		'... of the same functions');
+	$node->safe_psql('managed', 'SET client_min_messages = warning; DROP SCHEMA snowflake_registry CASCADE; DROP FUNCTION ask', @as_dba);
+}
+$node->safe_psql('managed', 'CREATE EXTENSION snowflake_registry', @as_dba);
+is( $node->safe_psql('managed', q{SELECT DISTINCT proowner::regrole FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace}),
+	'dba', q{a database's owner may create the extension});
+$node->safe_psql('managed', 'DROP EXTENSION snowflake_registry', @as_dba);
+$node->safe_psql('managed', 'GRANT CREATE ON DATABASE managed TO outsider; SET ROLE outsider; CREATE SCHEMA snowflake_registry; GRANT ALL ON SCHEMA snowflake_registry TO PUBLIC');
+my $error;
+IPC::Run::run([ 'psql', '-Xq', '-U', 'dba', '-d', $node->connstr('managed'), '-f', $script ], '>', \my $ignored, '2>', \$error);
+like($error, qr/schema "snowflake_registry" already exists/, q{in another role's schema it says so});
+is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = 'snowflake_registry'::regnamespace}),
+	0, '... and makes nothing');
+
+#
+# Nothing is granted twice
+#
+# Honest servers, who note which instants they issue ids for, and liars that
+# know the role's password; windows and eras begin at any time.
+new_registry('1 s', '0.1 s', '41/5/2/15', $epoch);
+$owner->rows(q{SELECT setseed(0.31)});
+$owner->rows(q{CREATE TABLE issued (worker_id integer, grant_no integer, since timestamptz, until timestamptz)});
+my $played = $owner->value(<<'SQL' =~ s/;\n\z//r);
+CREATE FUNCTION play(duration interval) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    server record;
+    a record;
+    asked timestamptz;
+    ends_at timestamptz := clock_timestamp() + duration;
+    grants integer := 0;
+    questions integer := 0;
+    is_held boolean;
+    lost boolean;
+BEGIN
+    CREATE TEMP TABLE honest AS
+    SELECT 'honest ' || n AS holder, NULL::integer AS worker_id, NULL::bigint AS incarnation, NULL::timestamptz AS fence,
+           timestamptz '-infinity' AS ends_at, timestamptz '-infinity' AS mark, 0 AS grant_no
+      FROM generate_series(1, 7) AS n;
+    WHILE clock_timestamp() < ends_at LOOP
+        PERFORM pg_sleep(0.003 * random());
+        questions := questions + 1;
+        IF random() < 0.003 THEN    -- a restart that is not clean
+            UPDATE snowflake_registry.setting SET instance = '2020-01-01';
+        END IF;
+        IF random() < 0.3 THEN      -- a liar
+            SELECT * INTO a FROM snowflake_registry.node WHERE datacenter_id = 0 ORDER BY random() LIMIT 1;
+            BEGIN
+                PERFORM snowflake_registry.claim('41/5/2/15', '2020-01-01 00:00+00', 0, 'liar ' || (random() * 3)::integer, '', clock_timestamp(), (random() * 3)::bigint,
+                    random() < 0.5, CASE WHEN random() < 0.5 THEN a.worker_id END, 'liar ' || (random() * 3)::integer, a.worker_id,
+                    (random() * 3)::bigint, clock_timestamp() + random() * interval '3 s',
+                    CASE WHEN random() < 0.01 THEN 'FFFFFFFF/FFFFFFFF'::pg_lsn END);
+                PERFORM snowflake_registry.release(0, a.worker_id, 'liar ' || (random() * 3)::integer, (random() * 3)::bigint, clock_timestamp() - random() * interval '5 s');
+            END;
+            CONTINUE;
+        END IF;
+        SELECT * INTO server FROM honest ORDER BY random() LIMIT 1;
+        -- what it has issued since it asked last
+        is_held := server.ends_at > clock_timestamp();
+        IF server.worker_id IS NOT NULL AND least(server.ends_at, server.fence, clock_timestamp()) > server.mark THEN
+            INSERT INTO issued VALUES (server.worker_id, server.grant_no, server.mark, least(server.ends_at, server.fence, clock_timestamp()));
+            server.mark := least(server.ends_at, server.fence, clock_timestamp());
+        END IF;
+        asked := clock_timestamp();
+        lost := random() < 0.1;
+        IF is_held AND random() < 0.15 THEN
+            PERFORM snowflake_registry.release(0, server.worker_id, server.holder, server.incarnation, server.mark);
+            server.ends_at := '-infinity';
+        ELSE
+            SELECT * INTO a FROM snowflake_registry.claim('41/5/2/15', '2020-01-01 00:00+00', 0, server.holder, '', asked, (random() * 1e15)::bigint,
+                is_held, NULL, CASE WHEN server.worker_id IS NOT NULL THEN server.holder END, server.worker_id, server.incarnation, server.fence, NULL);
+            IF a.worker_id IS NOT NULL AND NOT lost THEN
+                grants := grants + 1;
+                SELECT n.incarnation INTO server.incarnation FROM snowflake_registry.node AS n WHERE (n.datacenter_id, n.worker_id) = (0, a.worker_id);
+                IF NOT (is_held AND a.continues AND a.worker_id = server.worker_id) THEN
+                    server.grant_no := grants;
+                    server.mark := greatest(clock_timestamp(), a.begins_at, server.mark);
+                END IF;
+                server.worker_id := a.worker_id;
+                server.fence := a.fence;
+                server.ends_at := asked + a.duration_us * interval '0.9 us';
+            ELSIF is_held AND NOT lost AND a.refusal IN ('taken', 'all_taken') THEN
+                server.ends_at := '-infinity';
+            END IF;
+        END IF;
+        UPDATE honest SET worker_id = server.worker_id, incarnation = server.incarnation, fence = server.fence,
+               ends_at = server.ends_at, mark = server.mark, grant_no = server.grant_no
+         WHERE holder = server.holder;
+    END LOOP;
+    RETURN format('%s questions, %s grants, %s stretches of ids', questions, grants, (SELECT count(*) FROM issued));
+END $$;
+SQL
+$played = $owner->value(q{SELECT play('8 s')});
+note $played;
+cmp_ok(($played =~ /(\d+) stretches/)[0], '>=', 20, 'servers issue ids beside liars');
+is( $owner->value(q{SELECT count(*) FROM issued AS a JOIN issued AS b ON a.worker_id = b.worker_id AND a.ctid < b.ctid AND a.since < b.until AND b.since < a.until}),
+	0, '... and none of them twice');
+
+#
+# Scale
+#
+new_registry('10 min', '10 s', '41/0/14/8', $epoch);
+$owner->rows(q{UPDATE snowflake_registry.node SET holder = 'held ' || worker_id, name = '', incarnation = 1, expires_at = clock_timestamp() + interval '5 min',
+	fence = clock_timestamp() + interval '5 min', granted_fence = clock_timestamp() + interval '5 min', began = now(), claimed_at = now(), seen_at = now(), era = 1
+	WHERE worker_id < 10000});
+$owner->rows('VACUUM ANALYZE snowflake_registry.node');
+$server = session('server');
+my $median = $server->value(<<'SQL' =~ s/\n\z//r);
+DO $$
+DECLARE
+    began timestamptz;
+BEGIN
+    CREATE TEMP TABLE took (ms float8);
+    FOR n IN 1 .. 200 LOOP
+        began := clock_timestamp();
+        PERFORM snowflake_registry.claim('41/0/14/8', '2020-01-01 00:00+00', 0, 'new ' || n, '', clock_timestamp(), n, false);
+        INSERT INTO took VALUES (extract(epoch FROM clock_timestamp() - began) * 1000);
+    END LOOP;
+END $$
+SQL
+$median = $server->value('SELECT round((percentile_cont(0.5) WITHIN GROUP (ORDER BY ms))::numeric, 2) FROM took');
+note "a claim beside 10,000 leases: $median ms";
+cmp_ok($median, '<', 20, 'a claim beside 10,000 leases');
+is($owner->value(q{SELECT count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'new %'}), 200, '... each another one');
+
+my $bench = PostgreSQL::Test::Utils::tempdir() . '/claim.sql';
+append_to_file($bench, <<'SQL');
+\set n random(1, 9000000000000000000)
+SELECT worker_id FROM snowflake_registry.claim('41/0/14/8', '2020-01-01 00:00+00', 0, 'at once ' || :n, '', clock_timestamp(), :n, false);
+SQL
+$begin = time;
+$node->command_ok(
+	[ 'pgbench', '-n', '-c', 100, '-j', 2, '-t', 10, '-U', 'server', '-f', $bench, $node->connstr('postgres') ],
+	'1,000 servers that start at once');
+my $took = time - $begin;
+note sprintf 'all had a worker id after %.1f s', $took;
+cmp_ok($took, '<', 10, '... all have a worker id within 10 s');
+is($owner->value(q{SELECT count(*) || ' ' || count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'at once %' AND state = 'held'}),
+	'1000 1000', '... each another one');
+
+$_->{psql}->quit for $server, $owner;
+$node->stop;
+done_testing();
