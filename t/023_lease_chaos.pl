@@ -1034,10 +1034,11 @@ sub is_somebody_there
 	return 0;
 }
 
+# The era that began last because something was known to be forgotten.
 sub era_of
 {
 	my ($node) = @_;
-	return value_of($node, 'SELECT era FROM snowflake_registry.setting') // 0;
+	return value_of($node, 'SELECT floor_era FROM snowflake_registry.setting') // 0;
 }
 
 # The standby becomes the registry as a data directory that is older than what
