@@ -37,21 +37,46 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_nextvals_support(internal) IS
 'planner support for snowflake_nextvals';
 
+CREATE FUNCTION snowflake_copy_support(internal)
+RETURNS internal
+AS 'MODULE_PATHNAME', 'snowflake_copy_support'
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_copy_support(internal) IS
+'planner support for snowflake_nextval';
+
 -- Issuing
 
 CREATE FUNCTION snowflake_nextval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_nextval'
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE
+SUPPORT snowflake_copy_support;
 COMMENT ON FUNCTION snowflake_nextval() IS
 'issue the next id';
 
 CREATE FUNCTION snowflake_nextval(generator regclass)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_nextval_of_relation'
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE
+SUPPORT snowflake_copy_support;
 COMMENT ON FUNCTION snowflake_nextval(regclass) IS
 'issue the next id of the generator that a relation maps to';
+
+-- COPY FROM calls these two in their place.  They issue ids as the functions
+-- above do, and are labelled STABLE for COPY to insert rows in batches.
+CREATE FUNCTION snowflake_copy_nextval()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_copy_nextval'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_copy_nextval() IS
+'for COPY alone: its snowflake_nextval';
+
+CREATE FUNCTION snowflake_copy_nextval(generator regclass)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_copy_nextval_of_relation'
+LANGUAGE C STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION snowflake_copy_nextval(regclass) IS
+'for COPY alone: its snowflake_nextval(regclass)';
 
 CREATE FUNCTION snowflake_nextvals(count integer)
 RETURNS SETOF bigint

@@ -15,6 +15,7 @@
 PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(bench_noop);
+PG_FUNCTION_INFO_V1(bench_counter);
 PG_FUNCTION_INFO_V1(bench_clock);
 PG_FUNCTION_INFO_V1(bench_same);
 PG_FUNCTION_INFO_V1(bench_record);
@@ -27,6 +28,19 @@ Datum
 bench_noop(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64(1);
+}
+
+/*
+ * bench_counter() -> bigint
+ *		The least that a function can cost whose results are a key: 1, 2, 3 in
+ *		each session.
+ */
+Datum
+bench_counter(PG_FUNCTION_ARGS)
+{
+	static int64 last = 0;
+
+	PG_RETURN_INT64(++last);
 }
 
 /*

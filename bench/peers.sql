@@ -3,6 +3,9 @@
 CREATE FUNCTION bench_noop() RETURNS bigint
 AS :'peers', 'bench_noop' LANGUAGE C VOLATILE STRICT;
 
+CREATE FUNCTION bench_counter() RETURNS bigint
+AS :'peers', 'bench_counter' LANGUAGE C VOLATILE STRICT;
+
 CREATE FUNCTION bench_clock() RETURNS bigint
 AS :'peers', 'bench_clock' LANGUAGE C VOLATILE STRICT;
 

@@ -24,6 +24,12 @@
 #include "varatt.h"
 #endif
 
+/* 15 has a check of privileges for each kind of object; see below. */
+#if PG_VERSION_NUM < 160000
+#include "catalog/pg_namespace.h"
+#include "utils/acl.h"
+#endif
+
 /* 16 names a relation's files so. */
 #if PG_VERSION_NUM < 160000
 #define RelFileLocator RelFileNode

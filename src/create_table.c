@@ -431,6 +431,12 @@ process_utility(PlannedStmt *statement, const char *query, bool is_read_only,
 void
 create_table_install_hook(void)
 {
+	static bool is_installed = false;
+
+	/* a postmaster comes here again when it restarts after a crash */
+	if (is_installed)
+		return;
+	is_installed = true;
 	previous_hook = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 }

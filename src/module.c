@@ -70,6 +70,9 @@ start_shared_memory(void)
 	if (previous_shmem_startup_hook)
 		previous_shmem_startup_hook();
 	shmem_startup();
+
+	/* only now: Citus insists on loading before anybody has such a hook */
+	create_table_install_hook();
 }
 
 /* Who this server is: fixed while it runs. */
@@ -266,7 +269,6 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 		shmem_request_hook = request_shared_memory;
 		previous_shmem_startup_hook = shmem_startup_hook;
 		shmem_startup_hook = start_shared_memory;
-		create_table_install_hook();
 
 		worker_register("snowflake high-water mark", "highwater_worker_main");
 		if (node_is_leased())

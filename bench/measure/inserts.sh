@@ -11,12 +11,17 @@ insert_peers=(
     "snowflake block_size=64|64|id bigint PRIMARY KEY DEFAULT snowflake_nextval()"
     "bigserial|1|id bigserial PRIMARY KEY"
     "identity|1|id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    "counter|1|id bigint PRIMARY KEY DEFAULT bench_counter()"
     "uuid v4|1|id uuid PRIMARY KEY DEFAULT gen_random_uuid()"
 )
 
 measure_inserts() {
     local repeat way peer peers
 
+    # PostgreSQL 18 brought it
+    if [ "$(query standard -c "SELECT to_regproc('uuidv7') IS NOT NULL")" = t ]; then
+        insert_peers+=("uuid v7|1|id uuid PRIMARY KEY DEFAULT uuidv7()")
+    fi
     configure standard fsync off
     prepare_rows
     sample_insert 0 "INSERT ... SELECT" "${insert_peers[0]}" >/dev/null
@@ -53,7 +58,7 @@ create_target() { # column, block_size
 
 # Repeat 0 is to get warm and is not recorded.
 sample_insert() { # repeat, way, peer
-    local name block_size column taken bytes statement
+    local name block_size column taken processor bytes statement
     local columns=payload file=payload
 
     IFS='|' read -r name block_size column <<<"$3"
@@ -66,15 +71,19 @@ sample_insert() { # repeat, way, peer
                   SELECT $columns FROM bench_source" ;;
     esac
     create_target "$column" "$block_size"
-    read -r taken bytes < <(query standard <<SQL
-SELECT clock_timestamp() AS begun \gset
+    # The first number of schedstat: how long the process has had a processor.
+    read -r taken processor bytes < <(query standard <<SQL
+SELECT pg_read_file('/proc/self/schedstat') AS used, clock_timestamp() AS begun \gset
 $statement;
 SELECT extract(epoch FROM clock_timestamp() - :'begun'),
+       (split_part(pg_read_file('/proc/self/schedstat'), ' ', 1)::numeric -
+        split_part(:'used', ' ', 1)::numeric) / 1e9,
        pg_relation_size('bench_target_pkey');
 SQL
 )
     [ "$1" -gt 0 ] || return 0
     record inserts "$name" 1 "$1" "$2 s" "$taken"
+    record inserts "$name" 1 "$1" "$2 processor s" "$processor"
     record inserts "$name" 1 "$1" "$2 index bytes" "$bytes"
 }
 

@@ -1,0 +1,455 @@
+# COPY FROM inserts in batches, as with a sequence: what it gives its rows, and
+# what the STABLE twin of snowflake_nextval() must never reach.
+#
+# PostgreSQL counts the calls of each function, so a twin in the wrong place is
+# seen wherever it is.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+my $node = snowflake_node('copy', "track_functions = 'all'",
+	"snowflake.generators = 4");
+my $version;
+
+# Data of so many rows for COPY ... FROM stdin.
+sub rows
+{
+	my ($count) = @_;
+	return join('', map { "$_\n" } 1 .. $count) . "\\.\n";
+}
+
+# How often SQL calls snowflake_nextval() and its twin: "nextval|twin".  All is
+# rolled back.  As a role, if one is given.
+sub calls_of
+{
+	my ($sql, $role) = @_;
+	my $set_role = defined $role ? "SET LOCAL ROLE $role;" : '';
+	my ($rc, $output, $error) = $node->psql('postgres', qq{
+BEGIN;
+$set_role
+$sql
+RESET ROLE;
+SELECT coalesce(sum(calls) FILTER (WHERE funcname = 'snowflake_nextval'), 0),
+       coalesce(sum(calls) FILTER (WHERE funcname = 'snowflake_copy_nextval'), 0)
+  FROM pg_stat_xact_user_functions;
+ROLLBACK;
+}, on_error_stop => 1);
+
+	return $error if $rc != 0;
+	my ($calls) = $output =~ /([^\n]*)\z/;
+	return $calls;
+}
+
+# Does COPY hold rows back before it inserts them?  A CHECK counts the rows
+# that it can see in the table.
+sub is_batched
+{
+	my ($table, $sql) = @_;
+	my $output = $node->safe_psql('postgres', qq{
+BEGIN;
+TRUNCATE seen;
+ALTER TABLE $table ADD CHECK (note('$table')) NOT VALID;
+$sql
+SELECT max(n) = 0 FROM seen;
+ROLLBACK;
+});
+	my ($answer) = $output =~ /([^\n]*)\z/;
+	return $answer;
+}
+
+# Are the ids of a table unique, and in the order of the column n?
+sub order_of
+{
+	my ($table) = @_;
+	return qq{
+SELECT count(*), count(DISTINCT id),
+       count(*) FILTER (WHERE id <= previous)
+  FROM (SELECT id, lag(id) OVER (ORDER BY n) AS previous FROM $table) AS s;
+};
+}
+
+$node->start;
+$version = $node->safe_psql('postgres', 'SHOW server_version_num');
+$node->safe_psql('postgres', q{
+CREATE EXTENSION snowflake;
+CREATE TABLE seen (n bigint);
+CREATE FUNCTION note(rel regclass) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    visible bigint;
+BEGIN
+    EXECUTE format('SELECT count(*) FROM %s', rel) INTO visible;
+    INSERT INTO public.seen VALUES (visible);
+    RETURN true;
+END
+$$;
+CREATE TABLE plain (id bigint DEFAULT snowflake_nextval() PRIMARY KEY, n integer);
+CREATE TABLE serial (id bigserial PRIMARY KEY, n integer);
+CREATE TABLE busy (id bigint DEFAULT snowflake_nextval('plain'::regclass) PRIMARY KEY, n integer);
+CREATE TABLE other (n integer);
+INSERT INTO other SELECT generate_series(1, 10);
+
+-- adds a column whose values must differ; says how many do
+CREATE TABLE verdict (added text);
+CREATE FUNCTION add_column() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    different text;
+BEGIN
+    CREATE TABLE public.added (n integer);
+    INSERT INTO public.added SELECT generate_series(1, 10);
+    ALTER TABLE public.added ADD COLUMN id bigint DEFAULT public.snowflake_nextval(),
+                             ADD COLUMN id2 bigint DEFAULT public.snowflake_nextval('public.plain'::regclass);
+    SELECT count(DISTINCT id) || ' ' || count(DISTINCT id2) INTO different FROM public.added;
+    DROP TABLE public.added;
+    INSERT INTO public.verdict VALUES (different);
+    RETURN different;
+END
+$$;
+CREATE FUNCTION add_column_by_trigger() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM public.add_column();
+    RETURN NEW;
+END
+$$;
+});
+
+# 1. What rows get.
+
+is(calls_of("COPY plain (n) FROM stdin;\n" . rows(50)),
+	'0|50', 'a COPY calls the twin, once a row');
+is(calls_of("COPY busy (n) FROM stdin;\n" . rows(50)),
+	'0|50', 'so it does for snowflake_nextval(regclass)');
+is(is_batched('serial', "COPY serial (n) FROM stdin;\n" . rows(50)),
+	't', 'PostgreSQL inserts in batches with its own nextval()');
+is( is_batched('plain',
+		"ALTER TABLE plain ALTER id SET DEFAULT random() * 1e18;\nCOPY plain (n) FROM stdin;\n"
+		  . rows(50)),
+	'f', 'and row by row with another volatile default');
+is(is_batched($_, "COPY $_ (n) FROM stdin;\n" . rows(50)),
+	't', "in batches into table $_")
+  for 'plain', 'busy';
+is( is_batched('plain', qq{
+CREATE FUNCTION wrapped() RETURNS bigint LANGUAGE sql AS 'SELECT snowflake_nextval() + 0';
+ALTER TABLE plain ALTER id SET DEFAULT wrapped();
+COPY plain (n) FROM stdin;
+} . rows(50)),
+	't', 'in batches by a SQL function that is inlined');
+for my $table ('plain', 'busy')
+{
+	is( $node->safe_psql('postgres',
+			"BEGIN; COPY $table (n) FROM PROGRAM 'seq 1 50000'; " . order_of($table) . 'ROLLBACK;'),
+		'50000|50000|0',
+		"ids of table $table are unique and in the order of the file");
+}
+
+# Rows of other formats, and with other ways to go.
+my $file = $node->basedir . '/rows';
+$node->safe_psql('postgres',
+	"COPY (SELECT generate_series(1, 3000)::integer) TO '$file' (FORMAT binary)");
+is( $node->safe_psql('postgres',
+		"BEGIN; COPY plain (n) FROM '$file' (FORMAT binary);" . order_of('plain') . 'ROLLBACK;'),
+	'3000|3000|0', 'binary format');
+is(is_batched('plain', "COPY plain (n) FROM '$file' (FORMAT binary);\n"),
+	't', 'in batches from binary format, the first rows')
+  if $node->safe_psql('postgres',
+	"COPY (SELECT generate_series(1, 300)::integer) TO '$file' (FORMAT binary)") eq '';
+$node->safe_psql('postgres', q{
+CREATE TABLE parts (id bigint DEFAULT snowflake_nextval(), n integer) PARTITION BY RANGE (n);
+CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (1000);
+CREATE TABLE parts_2 PARTITION OF parts DEFAULT;
+CREATE TABLE days (id bigint DEFAULT snowflake_nextval(), n integer) PARTITION BY RANGE (id);
+CREATE TABLE days_default PARTITION OF days DEFAULT;
+SELECT snowflake_create_partitions('days', current_date - 1, current_date + 2, '1 day');
+});
+for my $table ('parts', 'days')
+{
+	is( $node->safe_psql('postgres',
+			"BEGIN; COPY $table (n) FROM PROGRAM 'seq 1 3000'; "
+			  . order_of($table) . 'SELECT count(*) FROM days_default; ROLLBACK;'),
+		"3000|3000|0\n0",
+		"partitioned table $table");
+	is(is_batched($table, "COPY $table (n) FROM stdin;\n" . rows(500)),
+		't', "in batches into partitioned table $table");
+}
+is( $node->safe_psql('postgres', q{
+BEGIN;
+CREATE FUNCTION with_currval() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN INSERT INTO seen VALUES (NEW.id - snowflake_currval()); RETURN NEW; END';
+CREATE TRIGGER before_row BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION with_currval();
+COPY plain (n) FROM PROGRAM 'seq 1 3000';
+} . order_of('plain') . q{
+SELECT count(*), count(*) FILTER (WHERE n <> 0) FROM seen;
+ROLLBACK;
+}),
+	"3000|3000|0\n3000|0",
+	'with a BEFORE ROW trigger, which finds its id in snowflake_currval()');
+is( $node->safe_psql('postgres', qq{
+BEGIN;
+CREATE FUNCTION with_currval() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN INSERT INTO seen VALUES (snowflake_currval()); RETURN NULL; END';
+CREATE TRIGGER after_row AFTER INSERT ON plain FOR EACH ROW EXECUTE FUNCTION with_currval();
+$_
+SELECT count(*), count(DISTINCT seen.n), bool_and(seen.n = (SELECT max(id) FROM plain)) FROM seen;
+ROLLBACK;
+}),
+	"20|1|t",
+	"AFTER ROW triggers find the statement's last id in snowflake_currval(): $_")
+  for "COPY plain (n) FROM PROGRAM 'seq 1 20';",
+  'INSERT INTO plain (n) SELECT generate_series(1, 20);';
+
+SKIP: {
+	skip 'COPY has no option DEFAULT before 16', 4 if $version < 160000;
+	my $data = join('', map { $_ % 2 ? "\\D\t$_\n" : "$_\t$_\n" } 1 .. 40) . "\\.\n";
+
+	is(calls_of("COPY plain FROM stdin (DEFAULT '\\D');\n$data"),
+		'0|20', 'option DEFAULT calls the twin where the file says so');
+	is( $node->safe_psql('postgres', "BEGIN; COPY plain FROM stdin (DEFAULT '\\D');\n$data"
+			  . 'SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id = n) FROM plain; ROLLBACK;'),
+		'40|40|20', 'and gives such rows an id');
+	is( is_batched('plain', "COPY plain FROM stdin (DEFAULT '\\D');\n$data"),
+		is_batched('serial', "COPY serial FROM stdin (DEFAULT '\\D');\n$data"),
+		'in batches if bigserial has them');
+	$data =~ s/\\\.\n//;
+	append_to_file("$file.default", $data);
+	is( $node->safe_psql('postgres', qq{
+BEGIN;
+CREATE EXTENSION file_fdw;
+CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;
+CREATE FOREIGN TABLE foreign_file (id bigint DEFAULT snowflake_nextval(), n integer)
+  SERVER files OPTIONS (filename '$file.default', "default" '\\D');
+SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id = n) FROM foreign_file;
+ROLLBACK;
+}),
+		'40|40|20', 'a foreign table of a file');
+}
+
+# 2. ALTER TABLE ... ADD COLUMN evaluates a STABLE default once for all rows.
+
+# What add_column() has said when it ran during some SQL, without repeats.
+sub added_by
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', qq{
+BEGIN;
+$sql
+SELECT DISTINCT added FROM verdict;
+ROLLBACK;
+});
+}
+
+is(added_by('SELECT add_column() AS unused \gset'), '10 10', 'a column is added: each row has its own id');
+for my $when ('BEFORE INSERT', 'AFTER INSERT')
+{
+	for my $level ('ROW', 'STATEMENT')
+	{
+		is( added_by(qq{
+CREATE TRIGGER adds $when ON plain FOR EACH $level EXECUTE FUNCTION add_column_by_trigger();
+COPY plain (n) FROM stdin;
+} . rows(3)),
+			'10 10', "by a trigger $when FOR EACH $level that a COPY fires");
+	}
+}
+is( added_by(qq{
+ALTER TABLE plain ADD COLUMN a text DEFAULT add_column();
+COPY plain (n) FROM stdin;
+} . rows(3)),
+	'10 10', "by a function in another column's DEFAULT");
+is( added_by(qq{
+CREATE FUNCTION folded() RETURNS text LANGUAGE plpgsql IMMUTABLE AS
+'BEGIN RETURN add_column(); END';
+ALTER TABLE plain ADD COLUMN a text;
+ALTER TABLE plain ALTER COLUMN a SET DEFAULT folded();
+COPY plain (n) FROM stdin;
+} . rows(3)),
+	'10 10', 'by one that the planner evaluates, because it is said to be IMMUTABLE');
+is( added_by(qq{
+ALTER TABLE plain ADD CHECK (add_column() IS NOT NULL);
+COPY plain (n) FROM stdin;
+} . rows(3)),
+	'10 10', 'by a CHECK');
+is( added_by(q{
+CREATE FUNCTION on_ddl() RETURNS event_trigger LANGUAGE plpgsql AS
+'BEGIN
+   IF to_regclass(''made'') IS NOT NULL AND to_regclass(''added'') IS NULL THEN
+     ALTER EVENT TRIGGER ddl DISABLE;
+     PERFORM add_column();
+   END IF;
+ END';
+CREATE EVENT TRIGGER ddl ON ddl_command_end EXECUTE FUNCTION on_ddl();
+CREATE FUNCTION make() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN CREATE TABLE made (); RETURN NULL; END';
+CREATE TRIGGER makes BEFORE INSERT ON plain EXECUTE FUNCTION make();
+COPY plain (n) FROM stdin;
+} . rows(3)),
+	'10 10', 'by an event trigger');
+is( added_by(qq{
+CREATE FUNCTION copies() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN COPY busy (n) FROM PROGRAM ''seq 1 3''; PERFORM add_column(); RETURN NULL; END';
+CREATE TRIGGER copies BEFORE INSERT ON plain EXECUTE FUNCTION copies();
+COPY plain (n) FROM stdin;
+} . rows(3)),
+	'10 10', 'after a COPY inside a COPY');
+is( added_by(qq{
+\\set ON_ERROR_STOP off
+SAVEPOINT a;
+COPY plain (n) FROM stdin;
+1
+x
+\\.
+ROLLBACK TO a;
+ALTER TABLE plain ADD COLUMN a integer DEFAULT snowflake_nextval(0/0);
+COPY plain (n) FROM stdin;
+1
+\\.
+ROLLBACK TO a;
+SELECT add_column() AS unused \\gset
+}),
+	'10 10', 'after COPYs that have failed');
+
+# 3. What else is planned while a COPY runs.
+
+is( calls_of(qq{
+ALTER TABLE plain ADD CHECK (id <= snowflake_nextval());
+COPY plain (n) FROM stdin;
+} . rows(20)),
+	'20|20', 'a CHECK calls snowflake_nextval() itself');
+is( calls_of("COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . rows(20)),
+	'20|20', 'WHERE of COPY does, too');
+is( is_batched('plain', "COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . rows(20)),
+	'f', 'and so the rows go in one by one');
+is( calls_of(qq{
+CREATE DOMAIN checked AS integer CHECK (snowflake_nextval() > VALUE);
+CREATE TABLE target (id bigint DEFAULT snowflake_nextval(), n checked, a checked);
+ALTER TABLE target ALTER a SET DEFAULT 1;
+COPY target (n) FROM stdin;
+} . rows(20)
+		  . "SELECT 5::checked AS unused \\gset\n"),
+	'41|20', 'the CHECK of a domain does, during a COPY and after it');
+is( calls_of(q{
+CREATE FUNCTION in_sql() RETURNS SETOF bigint LANGUAGE sql AS
+'SELECT snowflake_nextval() + 0 FROM generate_series(1, 2) OFFSET 0';
+CREATE FUNCTION in_plpgsql() RETURNS bigint LANGUAGE plpgsql AS
+'DECLARE id bigint := snowflake_nextval();
+ BEGIN
+   SELECT sum(v) / 2 INTO id FROM in_sql() AS v;
+   INSERT INTO busy (id, n) VALUES (snowflake_nextval(), 0);
+   PERFORM snowflake_nextval(''busy''::regclass);
+   RETURN id + 1;
+ END';
+CREATE FUNCTION calls() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN NEW.n := in_plpgsql() % 2; RETURN NEW; END';
+CREATE TRIGGER calls BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION calls();
+PREPARE kept AS SELECT snowflake_nextval() FROM in_sql();
+COPY plain (n) FROM stdin;
+} . rows(10) . q{
+SELECT in_plpgsql() AS unused \gset
+EXECUTE kept \g /dev/null
+}),
+	# 5 for each of the eleven calls, 2 + 2 for the prepared statement
+	'59|10', 'statements of functions do, whose plans are kept');
+is( calls_of(q{
+COPY (SELECT snowflake_nextval() FROM other) TO '/dev/null';
+COPY (INSERT INTO plain (n) SELECT n FROM other RETURNING id) TO '/dev/null';
+INSERT INTO plain (n) SELECT n FROM other;
+}),
+	'30|0', 'COPY TO and INSERT ... SELECT do');
+
+# A call of the twin that somebody wrote is refused, whoever plans it.
+for my $sql ('SELECT snowflake_copy_nextval()',
+	"SELECT snowflake_copy_nextval('plain'::regclass)",
+	'SELECT * FROM plain WHERE id < snowflake_copy_nextval()',
+	'ALTER TABLE other ADD COLUMN a bigint DEFAULT snowflake_copy_nextval()',
+	'ALTER TABLE plain ALTER id SET DEFAULT snowflake_copy_nextval(); INSERT INTO plain DEFAULT VALUES',
+	"ALTER TABLE plain ALTER id SET DEFAULT snowflake_copy_nextval(); COPY plain (n) FROM PROGRAM 'echo 1'",
+	"CREATE FUNCTION wraps() RETURNS bigint LANGUAGE sql AS 'SELECT snowflake_copy_nextval()'; ALTER TABLE plain ALTER id SET DEFAULT wraps(); COPY plain (n) FROM PROGRAM 'echo 1'")
+{
+	my ($state, $message) = sqlstate_of($node, "BEGIN; $sql; ROLLBACK;");
+
+	is("$state $message",
+		'0A000 function snowflake_copy_nextval() is for COPY alone', "refused: $sql");
+}
+
+# 4. EXECUTE rights are those of snowflake_nextval().
+
+$node->safe_psql('postgres', q{
+CREATE ROLE app;
+GRANT INSERT, SELECT ON plain, busy, seen TO app;
+});
+my $copies = "COPY plain (n) FROM stdin;\n" . rows(5);
+my $copies_busy = "COPY busy (n) FROM stdin;\n" . rows(5);
+is(calls_of($copies . $copies_busy, 'app'), '0|10', 'a role that may call all');
+
+# What a role is refused in a COPY, or nothing, after some SQL.
+sub refused
+{
+	my ($sql, $copy) = @_;
+	my ($rc, $stdout, $stderr) = $node->psql('postgres', "BEGIN; $sql; SET LOCAL ROLE app;\n$copy");
+
+	return $stderr =~ /ERROR:  (.*)/ ? $1 : '';
+}
+my $revoke = 'REVOKE EXECUTE ON FUNCTION';
+is(refused("$revoke snowflake_nextval() FROM PUBLIC", $copies),
+	'permission denied for function snowflake_nextval', 'a role that may not call snowflake_nextval()');
+is(refused("$revoke snowflake_nextval(regclass) FROM PUBLIC", $copies_busy),
+	'permission denied for function snowflake_nextval', 'nor snowflake_nextval(regclass)');
+is(refused("$revoke snowflake_nextval(regclass) FROM PUBLIC", $copies),
+	'', 'the right to one is not asked for the other');
+is( refused("$revoke snowflake_nextval() FROM PUBLIC; GRANT EXECUTE ON FUNCTION snowflake_copy_nextval() TO app", $copies),
+	'permission denied for function snowflake_nextval', 'the right to the twin does not help');
+is( refused("$revoke snowflake_copy_nextval() FROM PUBLIC", $copies),
+	'', 'without a right to the twin COPY works');
+is( calls_of("$revoke snowflake_copy_nextval() FROM PUBLIC; SET LOCAL ROLE app;\n$copies"),
+	'5|0', 'and calls snowflake_nextval()');
+
+# 5. Where the extension is, and what is in its place.
+
+is( calls_of("CREATE SCHEMA ids; ALTER EXTENSION snowflake SET SCHEMA ids;\n$copies"),
+	'0|5', 'the extension in another schema');
+is( calls_of(qq{
+ALTER EXTENSION snowflake DROP FUNCTION snowflake_copy_nextval();
+DROP FUNCTION snowflake_copy_nextval();
+$copies}),
+	'5|0', 'without the twin');
+is( calls_of(qq{
+ALTER EXTENSION snowflake DROP FUNCTION snowflake_copy_nextval();
+DROP FUNCTION snowflake_copy_nextval();
+CREATE FUNCTION snowflake_copy_nextval() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+$copies}),
+	'5|0', "with a function of the twin's name that is not the extension's");
+
+# 6. The table synchronisation of logical replication, which is a COPY without
+# a statement.
+my $publisher = PostgreSQL::Test::Cluster->new('publisher');
+$publisher->init(allows_streaming => 'logical');
+$publisher->start;
+$publisher->safe_psql('postgres', q{
+CREATE TABLE synced (n integer PRIMARY KEY);
+INSERT INTO synced SELECT generate_series(1, 500);
+CREATE PUBLICATION p FOR TABLE synced;
+});
+my $connection = $publisher->connstr('postgres') =~ s/'/''/gr;
+$node->safe_psql('postgres', qq{
+CREATE TABLE synced (n integer PRIMARY KEY, id bigint DEFAULT snowflake_nextval());
+TRUNCATE seen;
+ALTER TABLE synced ADD CHECK (public.note('synced'));
+CREATE SUBSCRIPTION s CONNECTION '$connection' PUBLICATION p;
+});
+wait_for(sub {
+		$node->safe_psql('postgres',
+			q{SELECT count(*) FROM pg_subscription_rel WHERE srsubstate IN ('r', 's')}) eq '1';
+	}) or BAIL_OUT('the table is not synchronised');
+is($node->safe_psql('postgres', 'SELECT max(n) FROM seen'),
+	'0', 'table synchronisation goes in batches');
+$publisher->safe_psql('postgres', 'INSERT INTO synced SELECT generate_series(501, 510)');
+$publisher->wait_for_catchup('s');
+is($node->safe_psql('postgres', order_of('synced')),
+	'510|510|0', 'its rows have ids, and so have those of the changes that follow');
+
+$node->stop;
+$publisher->stop;
+done_testing();

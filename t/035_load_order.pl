@@ -1,0 +1,58 @@
+# The order of shared_preload_libraries does not matter: Citus insists on being
+# loaded before anybody has a hook, and the extension has one for CREATE TABLE.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+my $library = PostgreSQL::Test::Utils::tempdir() . '/hooks.so';
+my $headers = `pg_config --includedir-server`;
+my $node;
+
+chomp $headers;
+PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1', "-I$headers",
+	'-o', $library, "$FindBin::RealBin/lib/hooks.c");
+
+# What CREATE TABLE says, and the key's default.
+sub create_table
+{
+	my (undef, $stdout, $stderr) = $node->psql('postgres', q{
+CREATE TABLE t (id serial PRIMARY KEY);
+SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 't'::regclass;
+DROP TABLE t;
+});
+	return $stdout . ($stderr =~ /NOTICE:  (.*)/ ? ", $1" : $stderr);
+}
+
+$node = snowflake_node('order', 'restart_after_crash = on');
+for my $libraries ("snowflake, $library", "$library, snowflake")
+{
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = '$libraries'\n");
+	ok($node->start(fail_ok => 1), "starts with $libraries")
+	  or BAIL_OUT('the server does not start');
+	$node->safe_psql('postgres', q{
+DROP EXTENSION IF EXISTS snowflake CASCADE;
+CREATE EXTENSION snowflake;
+CREATE EVENT TRIGGER convert ON ddl_command_end
+  WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION snowflake_convert_new_tables();
+});
+	is(create_table(), 'snowflake_nextval(), the other hook', 'both hooks run');
+
+	# the postmaster makes its shared memory anew, and asks for the hook again
+	my $walwriter = $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
+	kill 'KILL', $walwriter;
+	ok(wait_for(sub {
+			my ($rc, $now) = $node->psql('postgres',
+				q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
+			return $rc == 0 && $now ne '' && $now ne $walwriter;
+		}), 'the server comes back after a crash');
+	is(create_table(), 'snowflake_nextval(), the other hook', 'both hooks still run');
+	$node->stop;
+}
+
+done_testing();
