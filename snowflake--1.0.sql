@@ -260,7 +260,8 @@ CREATE FUNCTION snowflake_node(
     OUT high_water_mark timestamptz,
     OUT in_recovery boolean,
     OUT lease_holder text,
-    OUT lease_expires_at timestamptz)
+    OUT lease_expires_at timestamptz,
+    OUT last_issued_elsewhere timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_node'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
@@ -1102,6 +1103,16 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION snowflake_registry_check(text) IS
 'try a registry before a server depends on it: connection, rights, layout and clock, a sentence for each';
 REVOKE EXECUTE ON FUNCTION snowflake_registry_check(text) FROM PUBLIC;
+
+-- Decoding works without preload, and issuing does not: better told now.
+DO $$
+BEGIN
+    IF NOT 'snowflake' = ANY (regexp_split_to_array(current_setting('shared_preload_libraries'), '[\s",]+')) THEN
+        RAISE NOTICE 'snowflake_nextval() issues no ids until the library is preloaded'
+            USING HINT = 'Add "snowflake" to shared_preload_libraries, set snowflake.worker_id, and restart the server.';
+    END IF;
+END
+$$;
 
 -- To the schema where the extension is wanted; see the head of this script.
 DO $$

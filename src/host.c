@@ -26,6 +26,7 @@
 #include <netpacket/packet.h>
 #endif
 
+#include "common/hashfn.h"
 #include "host.h"
 #include "layout.h"
 #include "lease.h"
@@ -64,6 +65,9 @@ typedef struct AddressKind
 
 /* The holder that this server is to a registry; see host_find_holder(). */
 char		host_holder[LEASE_HOLDER_SIZE] = "";
+
+/* Where this server is, for people: its host's name and its data directory. */
+char		host_place[HOST_PLACE_SIZE] = "";
 
 /* Enters why there is no worker id, for the caller to pass on. */
 static bool
@@ -437,9 +441,25 @@ read_boot_id(char *boot_id)
 			 random[0] % 100000000, random[1]);
 }
 
+/* Finds out the place; of a path that is too long, only the end is kept. */
+static void
+find_place(void)
+{
+	char		name[HOST_PLACE_SIZE / 2];
+	size_t		room;
+	size_t		length = strlen(DataDir);
+
+	if (gethostname(name, sizeof(name)) != 0)
+		strlcpy(name, "?", sizeof(name));
+	name[sizeof(name) - 1] = '\0';
+	room = HOST_PLACE_SIZE - strlen(name) - 2;
+	snprintf(host_place, sizeof(host_place), "%s:%s", name,
+			 length > room ? DataDir + length - room : DataDir);
+}
+
 /*
- * Finds out which holder this server is to a registry: a data directory under
- * a running kernel.  Two holders that exist at the same time never have the
+ * Finds out which holder this server is to a registry, and its place.  A
+ * holder is a data directory under a running kernel.  Two holders that exist at the same time never have the
  * same text.  So a server that comes with the text it had before is that
  * server, started again, and one with another text may be a copy.
  *
@@ -455,8 +475,17 @@ host_find_holder(void)
 		ereport(FATAL,
 				(errcode_for_file_access(),
 				 errmsg("could not stat directory \"%s\": %m", DataDir)));
+	find_place();
 	read_boot_id(boot_id);
 	snprintf(host_holder, sizeof(host_holder), "%s/%llx/%llu", boot_id,
 			 (unsigned long long) directory.st_dev,
 			 (unsigned long long) directory.st_ino);
+}
+
+/* Tells this server's holder from another's, in few bytes. */
+uint64
+host_holder_hash(void)
+{
+	return hash_bytes_extended((const unsigned char *) host_holder,
+							   (int) strlen(host_holder), 0);
 }

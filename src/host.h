@@ -25,7 +25,12 @@ extern bool host_id_by_name(int worker_bits, HostFinding *finding);
 extern bool host_id_by_ipv4(int worker_bits, HostFinding *finding);
 extern bool host_id_by_mac(int worker_bits, HostFinding *finding);
 
+/* Room for a place, as text. */
+#define HOST_PLACE_SIZE 96
+
 extern char host_holder[LEASE_HOLDER_SIZE];
+extern char host_place[HOST_PLACE_SIZE];
 extern void host_find_holder(void);
+extern uint64 host_holder_hash(void);
 
 #endif							/* SNOWFLAKE_HOST_H */

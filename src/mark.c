@@ -53,7 +53,8 @@
 StaticAssertDecl(sizeof(Layout) == 32 &&
 				 offsetof(MarkContents, lease) == 64 &&
 				 sizeof(Lease) == 136 &&
-				 offsetof(MarkContents, entries) == 200 &&
+				 sizeof(MarkMover) == 120 &&
+				 offsetof(MarkContents, entries) == 320 &&
 				 sizeof(MarkEntry) == 24,
 				 "the contents of the mark's page have a fixed layout");
 StaticAssertDecl(sizeof(MarkContents) + MAXALIGN(SizeOfPageHeaderData) <= 1024,
@@ -70,6 +71,7 @@ typedef struct NodeState
 	int64		mark;			/* as it is published */
 	int64		mark_lead_us;
 	int64		floor;
+	TimestampTz elsewhere_at;
 } NodeState;
 
 static const RelFileLocator mark_locator = {
@@ -314,6 +316,21 @@ mark_entry(const MarkContents *contents, int datacenter_id, int worker_id)
 	return NULL;
 }
 
+/*
+ * Was a mark last moved in another place than this server's?  A place is
+ * another one if both its name and its holder differ: a holder changes when the
+ * machine is booted, and the name when the host is renamed.
+ */
+bool
+mark_is_moved_elsewhere(const MarkContents *contents)
+{
+	const MarkMover *mover = &contents->mover;
+
+	return mover->place[0] != '\0' &&
+		strcmp(mover->place, host_place) != 0 &&
+		mover->holder != host_holder_hash();
+}
+
 /* A tick that no id of any node has reached. */
 int64
 mark_largest(const MarkContents *contents)
@@ -373,11 +390,26 @@ read_node_state(NodeState *state)
 	state->mark = shmem_mark();
 	state->mark_lead_us = shared->mark_lead_us;
 	state->floor = shared->beginning.floor;
+	state->elsewhere_at = shared->beginning.elsewhere_at;
 	LWLockRelease(&shared->lock);
 
 	state->reach = node_is_leased() ?
 		lease_reach(&state->lease, node_layout(), now, boottime_us) :
 		PG_INT64_MAX;
+}
+
+/* This server as the one that moves a node's mark. */
+static void
+set_mover(MarkContents *contents, const NodeState *state)
+{
+	MarkMover  *mover = &contents->mover;
+
+	memset(mover, 0, sizeof(*mover));
+	mover->datacenter_id = state->datacenter_id;
+	mover->worker_id = state->worker_id;
+	mover->holder = host_holder_hash();
+	mover->elsewhere_at = state->elsewhere_at;
+	strlcpy(mover->place, host_place, HOST_PLACE_SIZE);
 }
 
 /*
@@ -518,7 +550,10 @@ mark_move(int64 past, int64 mark, int64 lead_us)
 		lsn > GetXLogInsertRecPtr())
 	{
 		if (entry != NULL)
+		{
 			set_mark(entry, &state, mark, lead_us);
+			set_mover(&contents, &state);
+		}
 		contents.lease = state.lease;
 		contents.lease.timeline = GetWALInsertionTimeLine();
 		lsn = log_page(buffer, &contents);

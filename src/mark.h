@@ -7,6 +7,7 @@
 
 #include "postgres.h"
 
+#include "host.h"
 #include "layout.h"
 #include "lease.h"
 #include "port/pg_crc32c.h"
@@ -23,6 +24,17 @@ typedef struct MarkEntry
 	int64		lead_us;		/* how far the mark was put ahead of an id */
 } MarkEntry;
 
+/* Who moved a mark last. */
+typedef struct MarkMover
+{
+	int32		datacenter_id;	/* of the node whose mark it was */
+	int32		worker_id;
+	uint64		holder;			/* a hash of its holder */
+	TimestampTz elsewhere_at;	/* up to when another place had issued for the
+								 * node before; 0: none that is known of */
+	char		place[HOST_PLACE_SIZE];
+} MarkMover;
+
 /* What follows the page's header: PostgreSQL's byte order and alignment. */
 typedef struct MarkContents
 {
@@ -34,6 +46,7 @@ typedef struct MarkContents
 	uint64		system_identifier;	/* of the cluster that wrote the page */
 	int64		floor;			/* the mark of nodes without an entry */
 	Lease		lease;			/* of the server that wrote the page */
+	MarkMover	mover;
 	MarkEntry	entries[MARK_ENTRIES_MAX];
 } MarkContents;
 
@@ -44,6 +57,7 @@ extern bool mark_read(MarkContents *contents);
 extern bool mark_is_foreign(const MarkContents *contents);
 extern const MarkEntry *mark_entry(const MarkContents *contents,
 								   int datacenter_id, int worker_id);
+extern bool mark_is_moved_elsewhere(const MarkContents *contents);
 extern int64 mark_largest(const MarkContents *contents);
 
 extern bool mark_move(int64 past, int64 mark, int64 lead_us);

@@ -18,6 +18,7 @@
 #include "highwater.h"
 #include "miscadmin.h"
 #include "node.h"
+#include "host.h"
 #include "registry.h"
 #include "shmem.h"
 #include "storage/ipc.h"
@@ -263,7 +264,11 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 	{
 		insist_on_parameters(given, given_count);
 		node_configure();
-		registry_configure();
+		if (!IsUnderPostmaster)
+		{
+			host_find_holder();
+			node_announce();
+		}
 
 		previous_shmem_request_hook = shmem_request_hook;
 		shmem_request_hook = request_shared_memory;

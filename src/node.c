@@ -401,6 +401,34 @@ node_intended_worker_id(void)
 		node_worker_id : node_derived_worker_id;
 }
 
+/*
+ * Logs who this server is, and warns if it has no number: on a standby, too,
+ * because a promotion would find out too late.
+ */
+void
+node_announce(void)
+{
+	char		layout_text[LAYOUT_TEXT_SIZE];
+	int			worker_id = node_intended_worker_id();
+
+	layout_to_text(&configured_layout, layout_text);
+	if (worker_id == NODE_WORKER_ID_UNSET && !node_is_leased())
+		ereport(WARNING,
+				(errmsg("parameter \"%s\" is not set, so this server issues no snowflake ids",
+						"snowflake.worker_id"),
+				 errhint("Set \"snowflake.worker_id\" to a number of 0 .. " INT64_FORMAT " that no other server has, and restart the server.",
+						 layout_field_max(configured_layout.worker_bits))));
+	else
+		ereport(LOG,
+				(errmsg("snowflake node (%d,%s), %s \"%s\", %s \"%s\", %s \"%s\"",
+						node_datacenter_id,
+						worker_id == NODE_WORKER_ID_UNSET ? "leased" : psprintf("%d", worker_id),
+						"snowflake.worker_id_source",
+						node_worker_id_source_name(),
+						"snowflake.layout", layout_text,
+						"snowflake.epoch", node_epoch_text)));
+}
+
 /* Is the worker id leased from a registry? */
 bool
 node_is_leased(void)

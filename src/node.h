@@ -48,6 +48,7 @@ extern void node_check_number(const char *name, const char *text);
 extern void node_configure(void);
 extern const Layout *node_layout(void);
 extern int	node_intended_worker_id(void);
+extern void node_announce(void);
 extern bool node_is_leased(void);
 extern uint64 node_registry_hash(void);
 extern const char *node_worker_id_source_name(void);

@@ -82,14 +82,6 @@ registry_check_name(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* Finds out who this server is to a registry.  Called as node_configure() is. */
-void
-registry_configure(void)
-{
-	if (node_is_leased() && !IsUnderPostmaster)
-		host_find_holder();
-}
-
 /* What is asked: the fleet's constants, who asks, and what it is to get. */
 static void
 add_server(RemoteArguments *arguments, const Lease *previous)

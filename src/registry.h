@@ -40,7 +40,6 @@ extern bool registry_check_conninfo(char **newval, void **extra,
 									GucSource source);
 extern bool registry_check_name(char **newval, void **extra,
 								GucSource source);
-extern void registry_configure(void);
 
 extern void registry_claim(Remote *remote, const Lease *previous, bool is_held,
 						   RegistryAnswer *answer);

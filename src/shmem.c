@@ -80,6 +80,7 @@ initialize(void)
 	LWLockInitialize(&shared->lock, tranche_id);
 	shared->derived_worker_id = node_derived_worker_id;
 	strlcpy(shared->holder, host_holder, LEASE_HOLDER_SIZE);
+	strlcpy(shared->place, host_place, HOST_PLACE_SIZE);
 	shared->lease.worker_id = LEASE_NONE;
 	strlcpy(shared->lease_reason,
 			gettext_noop("The registry has not answered yet."),
@@ -117,6 +118,7 @@ shmem_startup(void)
 	{
 		node_derived_worker_id = shared->derived_worker_id;
 		strlcpy(host_holder, shared->holder, LEASE_HOLDER_SIZE);
+		strlcpy(host_place, shared->place, HOST_PLACE_SIZE);
 	}
 	LWLockRelease(AddinShmemInitLock);
 }

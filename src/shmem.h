@@ -20,6 +20,7 @@
 #include "postgres.h"
 
 #include "layout.h"
+#include "host.h"
 #include "lease.h"
 #include "port/atomics.h"
 #include "storage/latch.h"
@@ -104,6 +105,8 @@ typedef struct Beginning
 								 * holder's fence; else 0 */
 	int64		floor;			/* the page's may not be lower, from the next
 								 * record on */
+	TimestampTz elsewhere_at;	/* up to when another place had issued for the
+								 * node before; 0: none that is known of */
 } Beginning;
 
 typedef struct SharedState
@@ -140,6 +143,7 @@ typedef struct SharedState
 	/* What the postmaster has found out at its start; see shmem_startup(). */
 	int			derived_worker_id;
 	char		holder[LEASE_HOLDER_SIZE];
+	char		place[HOST_PLACE_SIZE];
 
 	/* Each worker's latch; NULL while the worker does not run. */
 	Latch	   *highwater_worker_latch;

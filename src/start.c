@@ -207,6 +207,43 @@ inherit_lease(const Lease *logged, Lease *lease)
 		lease->ends_us = 0;
 }
 
+/*
+ * Up to when another place has issued ids for this server's node: the mark that
+ * it moved last, or an earlier time that this server has noted since.  0 if no
+ * other place is known of.  A registry that leases worker ids knows better.
+ */
+static TimestampTz
+find_elsewhere(const MarkContents *contents, bool exists)
+{
+	const MarkMover *mover = &contents->mover;
+	const MarkEntry *entry = mark_entry(contents, node_datacenter_id,
+										node_intended_worker_id());
+
+	if (!exists || node_is_leased() || entry == NULL ||
+		!layout_equal(node_layout(), &contents->layout) ||
+		mover->datacenter_id != entry->datacenter_id ||
+		mover->worker_id != entry->worker_id)
+		return 0;
+	return mark_is_moved_elsewhere(contents) ?
+		layout_tick_start(node_layout(), entry->mark) : mover->elsewhere_at;
+}
+
+/*
+ * A promotion, a move and a restored backup look like this, and so does a copy
+ * whose original goes on: then two servers issue the same ids.
+ */
+static void
+report_elsewhere(const MarkMover *mover, TimestampTz elsewhere_at)
+{
+	ereport(LOG,
+			(errmsg("snowflake ids of node (%d,%d) were issued elsewhere before, up to %s",
+					mover->datacenter_id, mover->worker_id,
+					timestamptz_to_str(elsewhere_at)),
+			 errdetail("They were issued by the server \"%s\"; this one is \"%s\".",
+					   mover->place, host_place),
+			 errhint("That is so after a promotion, a move and a restore. If that server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
+}
+
 /* Has the page been read since the server's start? */
 static bool
 has_begun(void)
@@ -235,7 +272,9 @@ start_begin(void)
 	bool		exists;
 	Lease		lease = {.worker_id = LEASE_NONE};
 	StartPoint	start;
+	TimestampTz elsewhere_at;
 	bool		is_resumed = false;
+	bool		is_first = false;
 
 	if (has_begun())
 		return;
@@ -247,18 +286,24 @@ start_begin(void)
 					   node_is_leased() ? lease.worker_id :
 					   node_intended_worker_id());
 
+	elsewhere_at = find_elsewhere(&contents, exists);
+
 	/* Two processes may come here; the first one's result counts. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	if (!shared->beginning.has_begun)
 	{
 		shared->lease = lease;
 		shared->beginning.floor = start.floor;
+		shared->beginning.elsewhere_at = elsewhere_at;
+		is_first = true;
 		begin_at(start.tick, start.lead_us, false);
 		shared->beginning.has_begun = true;
 		is_resumed = lease.worker_id != LEASE_NONE && lease.ends_us != 0;
 	}
 	LWLockRelease(&shared->lock);
 
+	if (is_first && elsewhere_at != 0 && mark_is_moved_elsewhere(&contents))
+		report_elsewhere(&contents.mover, elsewhere_at);
 	if (is_resumed)
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d is still leased to this server",

@@ -138,8 +138,9 @@ snowflake_node(PG_FUNCTION_ARGS)
 		node_intended_worker_id();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int64		mark = shared == NULL ? 0 : shmem_mark();
-	Datum		values[13];
-	bool		nulls[13] = {false};
+	TimestampTz elsewhere_at = shared == NULL ? 0 : shared->beginning.elsewhere_at;
+	Datum		values[14];
+	bool		nulls[14] = {false};
 	int			i = 0;
 
 	layout_to_text(layout, layout_text);
@@ -163,6 +164,8 @@ snowflake_node(PG_FUNCTION_ARGS)
 	values[i++] = CStringGetTextDatum(lease.holder);
 	nulls[i] = !is_held;
 	values[i++] = TimestampTzGetDatum(lease_expires_at);
+	nulls[i] = elsewhere_at == 0;
+	values[i++] = TimestampTzGetDatum(elsewhere_at);
 	return record_datum(fcinfo, values, nulls);
 }
 
