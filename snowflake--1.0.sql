@@ -1108,8 +1108,11 @@ REVOKE EXECUTE ON FUNCTION snowflake_registry_check(text) FROM PUBLIC;
 DO $$
 BEGIN
     IF NOT 'snowflake' = ANY (regexp_split_to_array(current_setting('shared_preload_libraries'), '[\s",]+')) THEN
+        -- CREATE EXTENSION shows no notices of its script otherwise
+        PERFORM set_config('client_min_messages', 'notice', true);
         RAISE NOTICE 'snowflake_nextval() issues no ids until the library is preloaded'
             USING HINT = 'Add "snowflake" to shared_preload_libraries, set snowflake.worker_id, and restart the server.';
+        PERFORM set_config('client_min_messages', 'warning', true);
     END IF;
 END
 $$;
