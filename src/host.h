@@ -26,7 +26,7 @@ extern bool host_id_by_ipv4(int worker_bits, HostFinding *finding);
 extern bool host_id_by_mac(int worker_bits, HostFinding *finding);
 
 /* Room for a place, as text. */
-#define HOST_PLACE_SIZE 96
+#define HOST_PLACE_SIZE 48
 
 extern char host_holder[LEASE_HOLDER_SIZE];
 extern char host_place[HOST_PLACE_SIZE];

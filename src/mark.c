@@ -53,8 +53,8 @@
 StaticAssertDecl(sizeof(Layout) == 32 &&
 				 offsetof(MarkContents, lease) == 64 &&
 				 sizeof(Lease) == 136 &&
-				 sizeof(MarkMover) == 120 &&
-				 offsetof(MarkContents, entries) == 320 &&
+				 sizeof(MarkMover) == 72 &&
+				 offsetof(MarkContents, entries) == 272 &&
 				 sizeof(MarkEntry) == 24,
 				 "the contents of the mark's page have a fixed layout");
 StaticAssertDecl(sizeof(MarkContents) + MAXALIGN(SizeOfPageHeaderData) <= 1024,

@@ -74,7 +74,7 @@ subtest 'what is in the page' => sub {
 	is($page->{system_identifier}, $system_identifier, 'system identifier');
 	is($page->{lease_worker_id}, -1, 'no lease');
 	is($page->{entry_count}, 1, 'one node');
-	is($lower, HEADER_SIZE + 320 + 24, 'pd_lower is behind the last entry');
+	is($lower, HEADER_SIZE + 272 + 24, 'pd_lower is behind the last entry');
 	ok(defined mark_of($page, 7, 3), 'the node is in it');
 	my $newest_tick = $batch->{newest} >> BITS_BELOW_TICK;
 	cmp_ok(mark_of($page, 7, 3), '>', $newest_tick, 'the mark is after all ids');

@@ -304,7 +304,7 @@ sub mark_file
 # Where the contents are in a page, and what they are; entries follow.
 use constant {
 	PAGE_HEADER_SIZE => 24,
-	ENTRIES_OFFSET => 320,
+	ENTRIES_OFFSET => 272,
 	ENTRY_SIZE => 24
 };
 my @mark_fields = qw(magic version checksum entry_count
@@ -313,7 +313,7 @@ my @mark_fields = qw(magic version checksum entry_count
   holder lease_datacenter_id lease_worker_id incarnation next_incarnation
   position ends_us fence registry
   mover_datacenter_id mover_worker_id mover_holder elsewhere_at mover_place);
-my $mark_template = 'L4 l4 q2 Q q Z80 l2 q2 Q q2 Q l2 Q q Z96';
+my $mark_template = 'L4 l4 q2 Q q Z80 l2 q2 Q q2 Q l2 Q q Z48';
 my $entry_template = 'l2 q2';
 
 # The contents of the page as it is in the file: a server that runs has a newer
