@@ -268,22 +268,23 @@ BEGIN
         RETURN false;
     END IF;
 
+    IF s.history <> snowflake_registry.history() THEN
+        PERFORM snowflake_registry.begin_era(NULL, true);
+    END IF;
     IF s.instance <> pg_postmaster_start_time() THEN
         IF NOT EXISTS (SELECT FROM snowflake_registry.running AS r WHERE r.instance = s.instance) THEN
             c := snowflake_registry.granted();
             -- holders ask every minute, or every third of a lease
             UPDATE snowflake_registry.setting
                SET era = era + 1, window_era = era + 1,
-                   window_until = clock_timestamp() + least(interval '1 min', c.longest_duration / 3)
-                                  + greatest(interval '1 s', c.longest_duration / 12);
+                   window_until = greatest(window_until,
+                                           clock_timestamp() + least(interval '1 min', c.longest_duration / 3)
+                                           + greatest(interval '1 s', c.longest_duration / 12));
             UPDATE snowflake_registry.setting SET grants_from = greatest(grants_from, window_until);
         END IF;
         UPDATE snowflake_registry.setting SET instance = pg_postmaster_start_time();
         DELETE FROM snowflake_registry.running;
         INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time());
-    END IF;
-    IF s.history <> snowflake_registry.history() THEN
-        PERFORM snowflake_registry.begin_era(NULL, true);
     END IF;
     WITH folded AS (DELETE FROM snowflake_registry.evidence AS e RETURNING e.fence)
     SELECT max(f.fence) INTO seen_fence FROM folded AS f;
@@ -552,8 +553,10 @@ BEGIN
                                  worker_id, worker_ids - 1, s.layout);
         END IF;
     END LOOP;
-    IF EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80) THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'a holder or a name is longer than 80 bytes';
+    -- a name comes into the logs of other servers
+    IF EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ '[\x01-\x1f\x7f]') THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'a holder or a name is longer than 80 bytes or has control characters';
     END IF;
     IF EXISTS (SELECT FROM unnest(instants) AS i WHERE NOT isfinite(i)) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'an instant is not finite';
@@ -600,6 +603,8 @@ DECLARE
     is_settled boolean;                 -- the registry has noticed all that it can
     is_same boolean;                    -- the server is where it was, and wants what it had
     is_holder boolean;                  -- the registry has it as that row's holder
+    is_stale boolean;                   -- the registry has been restarted, and nobody was able to notice it
+    is_window boolean;                  -- leases that are held may have been forgotten
     is_believed boolean;
     is_evidence boolean;
     floor_after timestamptz;            -- where others begin after its fence
@@ -664,17 +669,18 @@ BEGIN
     -- does not have as the row's holder is believed only while it may have been
     -- forgotten and nobody else has come forward with the row: in a window, and
     -- before anybody was able to open one.
+    is_stale := s.history <> snowflake_registry.history() OR s.instance <> pg_postmaster_start_time();
+    is_window := is_stale OR registry_clock < s.window_until;
     is_believed := is_same AND is_held AND
-        (is_holder OR
-         s.history <> snowflake_registry.history() OR s.instance <> pg_postmaster_start_time() OR
-         own.era < s.window_era AND registry_clock < s.window_until);
+        (is_holder OR is_window AND (is_stale OR own.era < s.window_era));
     is_evidence := is_believed AND
         (previous_fence > own.granted_fence OR
          coalesce(previous_position > pg_current_wal_lsn(), false));
-    -- A raise of the constants may be forgotten, too; the clock may be behind by
-    -- up to a lease.
+    -- The clock may be behind by up to a lease.  Where something was forgotten, a
+    -- raise of the constants may be, too.
     IF is_evidence AND previous_fence > own.granted_fence AND
-       previous_fence > registry_clock + interval '1 day 1 hour' + c.longest_duration THEN
+       previous_fence > registry_clock + (CASE WHEN is_window THEN interval '1 day 1 hour' + c.longest_duration
+                                               ELSE 2 * (c.longest_duration + c.longest_lead) END) THEN
         refusal := 'fence';
         detail := format('The fence of the lease that the server holds, %s, is further ahead of the registry''s clock, %s, than any that could be granted.',
                          previous_fence, registry_clock);

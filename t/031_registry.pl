@@ -148,6 +148,7 @@ for my $attack (
 	[ 'datacenter 32', 22023, 'x', 1, datacenter => 32 ],
 	[ 'a long holder', 22023, 'x' x 81, 1 ],
 	[ 'a long name', 22023, 'x', 1, name => 'x' x 81 ],
+	[ 'a name of two lines', 22023, 'x', 1, name => "x\nLOG:  y" ],
 	[ 'a long previous holder', 22023, 'x', 1, previous => 'x' x 81 . ' 1 1' ],
 	[ 'clock infinity', 22023, 'x', 1, clock => 'infinity' ],
 	[ 'clock and fence -infinity', 22023, 'x', 1, clock => '-infinity', previous => 'x 1 1 held' ],
@@ -214,6 +215,8 @@ is(outcome(claim($server, 'victim', 11)), 0, 'a server has a worker id');
 is(outcome(claim($server, 'thief', 21)), 1, 'another one, too');
 is(claim($server, 'thief', 22, previous => 'thief 1 21 held', fence => '99 years')->{refusal},
 	'fence', 'a fence 99 years ahead is refused');
+is(claim($server, 'thief', 22, previous => 'thief 1 20 held', fence => '131 s')->{refusal},
+	'fence', '... and so is one beyond twice the constants');
 is(claim($server, 'thief', 22, previous => 'thief 0 21 held', fence => '99 years', wanted => 0)->{refusal},
 	'taken', q{... and for another's worker id not even looked at});
 for my $incarnation ('9223372036854775806', '9223372036854775807', '-9223372036854775808')
@@ -546,6 +549,7 @@ DECLARE
     ends_at timestamptz := clock_timestamp() + duration;
     grants integer := 0;
     questions integer := 0;
+    stretches integer := 0;
     is_held boolean;
     lost boolean;
 BEGIN
@@ -553,7 +557,7 @@ BEGIN
     SELECT 'honest ' || n AS holder, NULL::integer AS worker_id, NULL::bigint AS incarnation, NULL::timestamptz AS fence,
            timestamptz '-infinity' AS ends_at, timestamptz '-infinity' AS mark, 0 AS grant_no
       FROM generate_series(1, 7) AS n;
-    WHILE clock_timestamp() < ends_at LOOP
+    WHILE stretches < 100 AND clock_timestamp() < ends_at LOOP
         PERFORM pg_sleep(0.003 * random());
         questions := questions + 1;
         IF random() < 0.003 THEN    -- a restart that is not clean
@@ -576,6 +580,7 @@ BEGIN
         IF server.worker_id IS NOT NULL AND least(server.ends_at, server.fence, clock_timestamp()) > server.mark THEN
             INSERT INTO issued VALUES (server.worker_id, server.grant_no, server.mark, least(server.ends_at, server.fence, clock_timestamp()));
             server.mark := least(server.ends_at, server.fence, clock_timestamp());
+            stretches := stretches + 1;
         END IF;
         asked := clock_timestamp();
         lost := random() < 0.1;
@@ -603,10 +608,10 @@ BEGIN
                ends_at = server.ends_at, mark = server.mark, grant_no = server.grant_no
          WHERE holder = server.holder;
     END LOOP;
-    RETURN format('%s questions, %s grants, %s stretches of ids', questions, grants, (SELECT count(*) FROM issued));
+    RETURN format('%s questions, %s grants, %s stretches of ids', questions, grants, stretches);
 END $$;
 SQL
-$played = $owner->value(q{SELECT play('8 s')});
+$played = $owner->value(q{SELECT play('40 s')});
 note $played;
 cmp_ok(($played =~ /(\d+) stretches/)[0], '>=', 20, 'servers issue ids beside liars');
 is( $owner->value(q{SELECT count(*) FROM issued AS a JOIN issued AS b ON a.worker_id = b.worker_id AND a.ctid < b.ctid AND a.since < b.until AND b.since < a.until}),
