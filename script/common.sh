@@ -36,19 +36,31 @@ as_root() {
 }
 
 # A drop-in for Debian's postgresql-common: installing a server makes no
-# cluster and starts none.  Removed again once the packages are in.
+# cluster and starts none.  And what Debian asks whether a package may start its
+# service: not now.  Both are removed again once the packages are in.
 no_cluster=/etc/postgresql-common/createcluster.d/snowflake-setup.conf
+no_service=/usr/sbin/policy-rc.d
+no_service_is_ours=
 
-forbid_cluster() {
-    trap allow_cluster EXIT
+forbid_servers() {
+    trap allow_servers EXIT
     trap 'exit 130' INT TERM HUP
     as_root install -d -m 755 /etc/postgresql-common "${no_cluster%/*}"
     echo 'create_main_cluster = off' | as_root tee "$no_cluster" >/dev/null
+    if [ ! -e "$no_service" ]; then
+        no_service_is_ours=1
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$no_service" >/dev/null
+        as_root chmod 755 "$no_service"
+    fi
 }
 
-allow_cluster() {
+allow_servers() {
     as_root rm -f "$no_cluster"
     as_root rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"
+    if [ -n "$no_service_is_ours" ]; then
+        as_root rm -f "$no_service"
+        no_service_is_ours=
+    fi
     trap - EXIT INT TERM HUP
 }
 
@@ -60,14 +72,14 @@ install_packages() {
     command -v apt-get >/dev/null ||
         die "There is no apt-get here; install what corresponds to: $*"
     as_root apt-get -qq update
-    forbid_cluster
+    forbid_servers
     # it asks nothing, and what it says is of interest only when it fails
     if ! output=$(as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get -qq -y --no-install-recommends install "$@" 2>&1); then
         printf '%s\n' "$output" >&2
         die "apt-get could not install: $*"
     fi
-    allow_cluster
+    allow_servers
 }
 
 # The major version that PG_CONFIG is of, or names by its place.

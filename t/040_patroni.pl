@@ -1,0 +1,305 @@
+# Clusters that Patroni runs, of three members each: with a worker id for each
+# member, with one for the cluster, or leased.  Writers insert by a connection
+# that names all members, while the leader is switched over, killed, crashes in a
+# pause, and is switched over again after a member was made anew.  At two of
+# these the old leader's clock is ahead and the new one's behind.  No id comes
+# twice; how long there were none is told.
+#
+# By default only the second of these runs.  PATRONI_VARIANTS, such as "member
+# cluster leased", names those that do; they take each step at the same time.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use JSON::PP ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeChaos qw(now log_event write_clock);
+use SnowflakePatroni;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+# how far the old leader's clock is ahead, and the new one's behind, in seconds
+use constant {
+	AHEAD_S => 8,
+	BEHIND_S => -2,
+};
+use constant WRITERS => 2;
+
+my $missing = SnowflakePatroni::missing();
+plan skip_all => $missing if $missing;
+
+# ----- set up -----
+
+my %wanted = map { $_ => 1 } split ' ',
+  $ENV{PATRONI_VARIANTS} // 'cluster';
+my @clusters;
+my $registry;
+
+sub start_registry
+{
+	my $node = PostgreSQL::Test::Cluster->new('registry');
+
+	$node->init;
+	$node->start;
+	$node->safe_psql('postgres', q{
+CREATE EXTENSION snowflake_registry;
+SELECT snowflake_registry.configure(lease_duration => '30 s', largest_lead => '10 s');
+});
+	return $node;
+}
+
+SnowflakePatroni::start_etcd();
+if ($wanted{member})
+{
+	push @clusters,
+	  SnowflakePatroni->new(
+		name => 'member',
+		member_parameters => [ map { { 'snowflake.worker_id' => $_ } } 1 .. 3 ]);
+}
+if ($wanted{cluster})
+{
+	# The one variant whose new leader has the old one's number: that no id
+	# comes twice, not even one that was lost with the old leader, needs all of
+	# them at a replica.
+	push @clusters,
+	  SnowflakePatroni->new(
+		name => 'cluster',
+		parameters => { 'snowflake.worker_id' => 7 },
+		dcs => { synchronous_mode => JSON::PP::true });
+}
+if ($wanted{leased})
+{
+	$registry = start_registry();
+	push @clusters,
+	  SnowflakePatroni->new(
+		name => 'leased',
+		parameters => {
+			'snowflake.worker_id_source' => 'registry',
+			'snowflake.registry' => $registry->connstr('postgres'),
+		});
+}
+
+# The first member makes the cluster, the others copy it.
+$_->start_member($_->{members}[0]) for @clusters;
+for my $cluster (@clusters)
+{
+	$cluster->leader;
+	$cluster->start_member($_) for @{ $cluster->{members} }[ 1, 2 ];
+	$cluster->value(q{
+CREATE EXTENSION snowflake;
+CREATE TABLE item (
+    id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
+    writer int NOT NULL,
+    n int NOT NULL
+);
+});
+}
+$_->wait_for_replicas for @clusters;
+$_->start_writers(WRITERS) for @clusters;
+$_->wait_for_ids for @clusters;
+sleep 1;
+
+# ----- steps -----
+
+my $clocks = sprintf 'its clock %d s ahead and the new one\'s %d s behind',
+  AHEAD_S, -BEHIND_S;
+
+# A step of all clusters: what is done, and what is waited for.  How long
+# there were no ids meanwhile is looked up in the end.
+my @steps;
+
+sub step
+{
+	my ($what, $do, $finish) = @_;
+	my %step = (what => $what, from => now());
+
+	log_event($what);
+	$do->($_) for @clusters;
+	for my $cluster (@clusters)
+	{
+		$finish->($cluster) if $finish;
+		$cluster->leader;
+		$cluster->wait_for_ids;
+		$step{until}{ $cluster->{name} } = now();
+	}
+	push @steps, \%step;
+	pass($what);
+	return;
+}
+
+# The members of a cluster that are not its leader.
+sub replicas_of
+{
+	my ($cluster) = @_;
+	my $leader = $cluster->leader;
+
+	return grep { $_ != $leader } @{ $cluster->{members} };
+}
+
+sub begin_switchover
+{
+	my ($cluster, $candidate) = @_;
+
+	$cluster->{former} = $cluster->leader;
+	$cluster->begin_patronictl(
+		'switchover', $cluster->{name},
+		'--leader' => $cluster->{former}{name},
+		'--candidate' => $candidate->{name},
+		'--force');
+	return;
+}
+
+# The replica that a switchover may choose: where commits wait for a replica, that
+# one.
+sub candidate_of
+{
+	my ($cluster) = @_;
+
+	return $cluster->synchronous_replica // (replicas_of($cluster))[0];
+}
+
+sub end_switchover
+{
+	my ($cluster) = @_;
+
+	$cluster->end_patronictl;
+	isnt($cluster->leader, $cluster->{former},
+		"$cluster->{name}: there is another leader");
+	return;
+}
+
+step(
+	'switchover',
+	sub { begin_switchover($_[0], candidate_of($_[0])) },
+	\&end_switchover);
+$_->wait_for_replicas for @clusters;
+
+# The new leader's clock is still behind the old one's ids when it takes over.
+for my $cluster (@clusters)
+{
+	$cluster->{former} = $cluster->leader;
+	write_clock($_->{clock}, $_ == $cluster->{former} ? AHEAD_S : BEHIND_S)
+	  for @{ $cluster->{members} };
+}
+$_->wait_for_ids for @clusters;
+sleep 1;
+step(
+	"leader killed, $clocks",
+	sub { $_[0]->kill_member($_[0]{former}) },
+	sub {
+		my ($cluster) = @_;
+		isnt($cluster->leader, $cluster->{former},
+			"$cluster->{name}: there is another leader");
+	});
+for my $cluster (@clusters)
+{
+	write_clock($_->{clock}, 0) for @{ $cluster->{members} };
+	$cluster->start_member($cluster->{former});
+}
+$_->wait_for_replicas for @clusters;
+
+# While Patroni is paused it starts nothing: the server that is killed stays
+# down until Patroni goes on.
+$_->pause for @clusters;
+$_->wait_for_ids for @clusters;
+$_->{former} = $_->leader for @clusters;
+step(
+	'server killed in a pause, which then ends',
+	sub {
+		my ($cluster) = @_;
+		SnowflakePatroni::kill_postgres($cluster->{former}{data});
+		$cluster->begin_patronictl('resume', $cluster->{name});
+	},
+	sub { $_[0]->end_patronictl });
+$_->wait_for_replicas for @clusters;
+
+for my $cluster (@clusters)
+{
+	my $synchronous = $cluster->synchronous_replica // 0;
+
+	$cluster->{anew} =
+	  (grep { $_ != $synchronous } replicas_of($cluster))[0];
+	$cluster->begin_patronictl('reinit', $cluster->{name},
+		$cluster->{anew}{name}, '--force', '--wait');
+}
+$_->end_patronictl for @clusters;
+$_->wait_for_replicas for @clusters;
+
+for my $cluster (@clusters)
+{
+	$cluster->{candidate} = $cluster->synchronous_replica // $cluster->{anew};
+	write_clock($cluster->leader->{clock}, AHEAD_S);
+	write_clock($cluster->{candidate}{clock}, BEHIND_S);
+}
+$_->wait_for_ids for @clusters;
+sleep 1;
+step(
+	"switchover, $clocks",
+	sub { begin_switchover($_[0], $_[0]{candidate}) },
+	\&end_switchover);
+sleep 1;
+
+# ----- what became of the ids -----
+
+sub examine
+{
+	my ($cluster) = @_;
+	my $history = $cluster->history;
+	my ($duplicates, $lost, $others) = (0, 0, 0);
+	my %received;
+
+	for my $one (@{ $history->{ids} })
+	{
+		$duplicates++ if $received{ $one->[0] }++;
+	}
+	my %row = map { my ($id, @row) = split /\|/; $id => "@row" }
+	  split /\n/, $cluster->value('SELECT id, writer, n FROM item');
+	for my $one (@{ $history->{ids} })
+	{
+		my ($id, $writer, $n) = @$one;
+
+		$lost++ if !exists $row{$id};
+		$others++ if exists $row{$id} && $row{$id} ne "$writer $n";
+	}
+	my $nodes = $cluster->value(
+		"SELECT string_agg(w || ' (' || ids || ')', ', ' ORDER BY w) FROM (SELECT snowflake_worker_id(id) AS w, count(*) AS ids FROM item GROUP BY 1) AS x"
+	);
+
+	diag(
+		sprintf
+		  '%s: %d ids received, %d rows, %d received ids lost with a leader, of worker ids %s',
+		$cluster->{name}, scalar @{ $history->{ids} }, scalar keys %row,
+		$lost, $nodes);
+	for my $step (@steps)
+	{
+		diag(
+			sprintf '%s: no ids for %.1f s, of which %.1f s connected: %s',
+			$cluster->{name},
+			SnowflakePatroni::longest_gap(
+				$history, $step->{from}, $step->{until}{ $cluster->{name} }),
+			$step->{what});
+	}
+	note("$cluster->{name}: $_ $history->{errors}{$_}{count} times, such as "
+		  . $history->{errors}{$_}{text})
+	  for sort keys %{ $history->{errors} };
+
+	is($duplicates, 0, "$cluster->{name}: no id was received twice");
+	is($others, 0, "$cluster->{name}: no id became another row's");
+	ok(!exists $history->{errors}{23505},
+		"$cluster->{name}: no row was refused for its id");
+	is($lost, 0, "$cluster->{name}: no id was lost")
+	  if $cluster->{dcs}{synchronous_mode};
+	my @surprises =
+	  grep { !/^(?:-|25006|40001|55000|57P0[1-5]|08...)$/ }
+	  keys %{ $history->{errors} };
+	is("@surprises", '', "$cluster->{name}: no error that is not expected");
+	return;
+}
+
+$_->stop_writers for @clusters;
+examine($_) for @clusters;
+SnowflakePatroni::end_all();
+$registry->stop if $registry;
+done_testing();
