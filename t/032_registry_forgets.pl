@@ -67,6 +67,33 @@ sub wait_for_grant
 		$server->name . ' comes forward');
 }
 
+# A server does not ask, until the function is called that is returned.
+sub keep_from_asking
+{
+	my ($server) = @_;
+	my $worker = $server->safe_psql('postgres',
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'snowflake registry'"
+	);
+
+	kill 'STOP', $worker;
+	return sub { kill 'CONT', $worker };
+}
+
+# Waits until a server has asked a registry that is there, and got an answer or
+# not.
+sub wait_for_question
+{
+	my ($server) = @_;
+	return ok(
+		wait_for(
+			sub {
+				$server->safe_psql('postgres',
+					'SELECT lease_renewals > 0 FROM snowflake_stat') eq 't'
+				  || refusal_of($server) =~ $in_grace;
+			}),
+		$server->name . ' asks');
+}
+
 # Checks that a server issues no id, and why.
 sub refuses
 {
@@ -171,6 +198,10 @@ sub old_dump
 			}),
 		'the holder has a longer lease');
 	$registry->stop('immediate');
+
+	# or its history would be the same, and there would be but a window
+	$restored->safe_psql('postgres', 'CREATE TABLE other ()')
+	  if $is_to_restart;
 	system_or_bail('psql', '-XqAt', '-o', '/dev/null', '-v',
 		'ON_ERROR_STOP=1', '-d', $restored->connstr('postgres'), '-f', $dump);
 
@@ -228,13 +259,14 @@ sub raise
 
 sub no_promotion
 {
-	my $registry = new_registry('registry', { lease_duration => '6 s' });
+	my $registry = new_registry('registry', { lease_duration => '12 s' });
 	my $standby = standby_of($registry, 'standby');
 	my $either = hosts_of($registry, $standby);
 
 	cut_off($registry, $standby);
 	my $holder = start(new_server('holder', $either));
 	my $client = start_client($holder);
+	my $go_on = keep_from_asking($holder);
 	$registry->stop('immediate');
 	$standby->stop;
 	unlink $standby->data_dir . '/standby.signal' or die "standby.signal: $!";
@@ -244,6 +276,8 @@ sub no_promotion
 		1,
 		'the timeline stays');
 	my $newcomer = start(new_server('newcomer', $either));
+	wait_for_question($newcomer);
+	$go_on->();
 	my $id = first_id($newcomer, 60);
 	start_client($newcomer);
 	isnt(worker_id_of($id), worker_id_of(first_id($holder)),
@@ -351,7 +385,7 @@ sub slow_clock
 
 	# one is alive and tells what it has; what the other had nobody tells
 	my $rival = start(new_server('rival', $either, wants(5)));
-	my $next = start(new_server('next', $either, wants(6)), -4);
+	my $next = start(new_server('next', $either, wants(6)), -8);
 	my $newcomer = start(new_server('newcomer', $either));
 	wait_for_grant($standby, $holder);
 	refuses($rival, qr/^worker_id 5 of datacenter_id 0 is leased by /,
