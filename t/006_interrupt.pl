@@ -314,7 +314,9 @@ WAIT: for my $wait (@waits)
 		@ms = sort { $a <=> $b } @ms;
 		note("$name after " . join(' ', map { sprintf '%.1f', $_ } @ms)
 			  . ' ms');
-		cmp_ok($ms[ @ms / 2 ], '<', AT_ONCE_MS, "$name at once");
+
+		# the second quickest: a busy machine slows some down, not all
+		cmp_ok($ms[1], '<', AT_ONCE_MS, "$name at once");
 		cmp_ok($ms[0], '>=', 0, "$name, and not before it is due")
 		  if $end eq 'statement_timeout';
 	}
