@@ -1,166 +1,87 @@
 /*
  * lease.pml
  *	  A model, for Spin, of worker ids that are leased from a registry: of the
- *	  registry's rows, of servers that lease, renew and release, and of all
- *	  that stops a server, delays a message, or moves a clock.  The words are
- *	  DESIGN's.  How one server's mark keeps its ids from coming twice is in
- *	  snowflake.pml.  So here a change of the page is durable at once: what is
- *	  changed and not flushed has no effect but through a later flush.
+ *	  registry's rows, of servers that claim and release, and of all that
+ *	  stops a server, delays a message, moves a clock, or sets the registry
+ *	  back.  The words are DESIGN's.  How one server's mark keeps its ids from
+ *	  coming twice is in snowflake.pml.  So here a change of the page is
+ *	  durable at once: a change that is not flushed has no effect but through
+ *	  a later flush.
  *
  * "script/model NO_FENCE" shows how ids come twice without that step.
- *
- * Asserted:
- *	 - no (worker id, tick) is issued twice, by whomever: a client keeps one
- *	   id, whichever it likes, and that id is never issued again;
- *	 - no two servers hold one worker id, each by its own monotonic clock, or
- *	   would if they were started now, if the registry's clock measures
- *	   durations as theirs do.  So a copy never gets what its original holds.
- *	   With ANY_CLOCK, the registry may take any lease for expired at any
- *	   time; then only the first is asserted.
- *
- * In the model there are
- *	 - a registry, which executes each message at once;
- *	 - two servers.  The second one may be a fresh one or, whenever it is down,
- *	   become a copy of the first: a standby, or a server from a backup, which
- *	   is promoted at once or later.  A server that was moved, or booted anew,
- *	   is as a copy whose original does not come back;
- *	 - with SET_BACK, the first server may also be set back, in its own
- *	   directory, to what the copy has of it: rewound to a standby, or
- *	   restored from a backup, that has not heard of its release.  It is on
- *	   another timeline then;
- *	 - in each a page with the lease and its worker id's mark, which become
- *	   durable in one record, whoever logs it; and shared memory, which has
- *	   the newest lease, and the mark that is published;
- *	 - in each a session, which keeps the mark and the worker id that it last
- *	   read, a process that moves the mark, and the lease's worker.  Each may
- *	   rest at any step for as long as it likes, be it slow or suspended;
- *	 - messages and answers that come late, or never.  Who does not wait any
- *	   longer asks again, and what it had asked may yet be executed;
- *	 - wall clocks that are adversaries: a fence may be any tick, ids are
- *	   issued at any tick below the mark, and a mark is any up to the fence;
- *	 - servers that are killed at any step, and clean stops;
- *	 - with FAILOVER, one failover of the registry to a standby which has lost
- *	   any number of the last transactions.  The registry's wall clock, the
- *	   standby's too, is then in order, for what they have lost nobody can
- *	   tell but by time; those of servers are adversaries still.
- *
- * Bounds: LAST_MARK ticks of one id, LAST_INCARNATION grants and renewals
- * of a worker id (and as many after a failover), one message at a time that
- * comes after its sender has given it up (with NONE_LATE, none does).  A lease
- * lasts DURATION steps of time; steps are not bounded, but with FAILOVER,
- * where a step is a tick.
- *
- * Taken for granted: no two directories that exist at once are the same
- * holder, and none is set back on the same timeline; ids of its own that a
- * server loses when it is set back may come again; the old registry grants
- * nothing once its standby is promoted, and what a registry has committed only
- * a failover takes; no lease lasts longer than the standby thinks one may.
- *
- * Macros, and what each takes away:
- *	 NO_FENCE			who is granted a worker id does not begin at the fence
- *						of the holder before
- *	 FENCE_IN_MEMORY	or begins there, but the record of the lease has not
- *						the mark
- *	 PAST_FENCE			the mark may move past the fence
- *	 FENCE_BEFORE_GRANT	it moves up to a fence that is not granted yet
- *	 ANSWER_TIME		a lease counts from the answer
- *	 ANY_HOLDER			a start resumes a lease whoever the holder is
- *	 EXPIRED_AT_START	or without looking when it ends
- *	 ANY_TIMELINE		or on another timeline than it was logged on; SET_BACK
- *	 NO_FREEZE			the release is sent before the mark is frozen
- *	 FREEZE_IN_MEMORY	that the lease is released is not on the page
- *	 ANYBODY_RENEWS		a renewal is granted whoever asks, of whatever
- *						incarnation
- *	 LEASE_FIRST		a new lease is published before generators move on
- *	 MOVE_MEANWHILE		the mark may move between these two
- *	 LEASE_BEFORE_LOCK	who moves the mark has read the lease before it has
- *						locked the page, and puts the lease before over the
- *						newest one
- *	 NO_GENERATION		a mark that was put on the page under the lease before
- *						is published under the next one
- *	 READ_TWICE			a session reads the worker id and then the mark
- *	 COPY_CONTINUES		a copy or moved server begins at its own mark, if
- *						nobody has leased the worker id since
- *	 OTHER_ID_CONTINUES	a server does, for another worker id than it had
- *	 ANY_INCARNATION	or whatever happened since
- * and of a failover:
- *	 NO_GRACE			the registry grants at once
- *	 HOLDS_ALWAYS		or, within the grace, those that no longer hold
- *	 NO_FLOOR			new holders begin at the high water that is known
- *	 ANY_FENCE			fences may be any, so nothing is beyond all of them
- *	 NO_LEAP			incarnations go on from the one that is known
- *	 ADOPT_LATE			a server adopts what is granted when it is over
  */
 
 #ifndef LAST_MARK
-#define LAST_MARK			2
-#endif
-#ifndef LAST_INCARNATION
-#define LAST_INCARNATION	2
-#endif
-#ifdef ANY_CLOCK
-#define DURATION			0
-#endif
-#ifndef DURATION
-#define DURATION			1
+#define LAST_MARK	2
 #endif
 #ifndef WORKER_IDS
-#define WORKER_IDS			1
+#define WORKER_IDS	1
+#endif
+#ifndef DURATION
+#define DURATION	1			/* steps of time that a lease lasts */
+#endif
+#ifndef LONGER
+#define LONGER		DURATION	/* RAISE: and how long in the end */
+#endif
+#ifndef LEAD
+#define LEAD		0
+#endif
+#ifndef BEHIND
+#define BEHIND		0			/* the new registry's clock, at most */
+#endif
+#ifndef LAST_NOW
+#define LAST_NOW	1
 #endif
 
 #define SERVERS		2
 #define NOWHERE		SERVERS		/* the holder of nobody */
 
-/* A failover leaps over all incarnations that may be lost, and one. */
-#ifdef FAILOVER
-#define LEAP		(LAST_INCARNATION + 2)
-#else
-#define LEAP		0
-#endif
-#if defined(FAILOVER) && !defined(NO_LEAP)
-#define LAST_OF_ALL \
-	(is_failed_over -> LEAP + LAST_INCARNATION : LAST_INCARNATION)
-#else
-#define LAST_OF_ALL	LAST_INCARNATION
-#endif
-
 #define MAX(a, b)	((a) > (b) -> (a) : (b))
+#define MIN(a, b)	((a) < (b) -> (a) : (b))
 
-mtype = { REST, RENEW, CLAIM, RELEASE, RENEWED, GRANTED, MOVED, TAKEN,
-	FROZEN };
+mtype = { CLAIM, RELEASE, GRANTED, MOVED };
 
 /* The registry. */
 typedef Row
 {
 	byte holder;
-	byte incarnation;			/* 0: never leased */
-	byte high_water;
+	byte incarnation;			/* 0: never leased, or freed */
+	byte began;
+	byte fence;
 	byte lasts;					/* steps of time until it expires */
-	bool is_released
+#ifdef FAILOVER
+	byte granted;				/* the highest fence ever */
+	bool is_present;			/* touched since the failover */
+#endif
 };
 Row row[WORKER_IDS];
 #ifdef FAILOVER
 Row standby[WORKER_IDS];
+bool has_replayed;
 bool is_failed_over;
+byte now;						/* the registry's clock */
 byte grace;						/* steps of time */
-byte now;						/* the registry's wall clock */
-byte floor;						/* beyond all fences that may be lost */
-#else
-#define grace	0
-#define floor	0
+byte floor;
+bool is_window;					/* UNNOTICED: only holders are served */
+bool is_forgetful;				/* in the window: a grant is lost */
+#ifdef RAISE
+bool is_raised;
+bool standby_is_raised;
+byte raised_for;				/* steps of time until that takes effect */
+#endif
 #endif
 
-/* What is asked; the holder and the lease before are those of the server. */
+/* A question, and the answer to it. */
 typedef Message
 {
 	mtype kind;					/* 0: none */
 	byte from;
 	byte worker_id;
-	byte fence;					/* of a release: the mark */
-	bool holds;
-	byte holder;
-	byte of_worker_id;			/* the lease before */
-	byte of_incarnation
+	byte incarnation;			/* of the lease before, if of this worker id */
+	byte next;
+	byte fence;					/* what the server holds; RELEASE: the mark */
+	bool is_held;
+	byte begins_at
 };
 Message late;					/* its sender does not wait for it */
 
@@ -170,9 +91,9 @@ typedef Lease
 	byte holder;
 	byte worker_id;
 	byte incarnation;
-	byte ends;					/* steps of time */
-	byte fence;
-	bool is_released
+	byte next;					/* what is asked, or 0 */
+	byte ends;					/* steps of time; 0: it is over or released */
+	byte fence
 };
 
 typedef Server
@@ -183,32 +104,22 @@ typedef Server
 
 	/* shared memory */
 	Lease lease;
-	bool has_worker_id;
 	byte mark;					/* published */
 	byte stamp;					/* the next tick that it may issue */
 
 	/* the session */
 	byte limit;					/* 0: none, or nothing to issue below it */
 	byte worker_id;				/* that it has read with the limit */
-	bool is_reading;			/* READ_TWICE */
+#ifdef READ_TWICE
+	bool is_reading;
+#endif
 
 	/* who moves the mark */
 	byte flushed;				/* the mark that it is to publish; 0: none */
-#ifdef LEASE_BEFORE_LOCK
-	Lease copy;
-	bool has_copy;
-	bool is_overtaken;
-#endif
 
-	/* the lease's worker, and what it has asked and been answered */
-	mtype at;
-	byte wanted;
-	byte asked_fence;
-	bool asked_holds;
-	byte asked_ends;
-	byte granted_incarnation;
-	byte begins_at;
-	bool continues
+	/* the lease's worker */
+	Message asked;
+	byte ends					/* of a lease that counts from the question */
 };
 Server server[SERVERS];
 
@@ -222,20 +133,8 @@ byte kept_of;					/* the server that has issued it */
 bool copy_has_kept;				/* was it issued before the copy was made? */
 #endif
 
-/* Of the message that is executed; set and used within one step. */
-bool is_granted;
-bool may_continue;
-byte answer_incarnation;
-byte answer_begins;
-
 /* A server holds a lease, or would if it were started. */
-#ifdef ANY_CLOCK
-#define IS_VALID(a_lease)	true
-#else
-#define IS_VALID(a_lease)	(a_lease.ends > 0)
-#endif
-#define HOLDS(s, a_lease) \
-	(a_lease.holder == s && IS_VALID(a_lease) && !a_lease.is_released)
+#define HOLDS(s, a_lease)	(a_lease.holder == s && a_lease.ends > 0)
 #define BOTH_HOLD(a_lease, another) \
 	(HOLDS(0, a_lease) && HOLDS(1, another) && \
 	 a_lease.worker_id == another.worker_id)
@@ -260,231 +159,292 @@ inline copy_lease(to, from)
 	to.holder = from.holder;
 	to.worker_id = from.worker_id;
 	to.incarnation = from.incarnation;
+	to.next = from.next;
 	to.ends = from.ends;
-	to.fence = from.fence;
-	to.is_released = from.is_released
+	to.fence = from.fence
 }
 
-inline choose(number, first, last)
+inline copy_message(to, from_)
 {
-	number = first;
-	do
-	:: number < last -> number++
-	:: break
-	od
+	to.kind = from_.kind;
+	to.from = from_.from;
+	to.worker_id = from_.worker_id;
+	to.incarnation = from_.incarnation;
+	to.next = from_.next;
+	to.fence = from_.fence;
+	to.is_held = from_.is_held
 }
 
 /* As little as possible in the state where it makes no difference. */
+inline tidy_message(message)
+{
+	message.kind = 0;
+	message.from = 0;
+	message.worker_id = 0;
+	message.incarnation = 0;
+	message.next = 0;
+	message.fence = 0;
+	message.is_held = false;
+	message.begins_at = 0
+}
+
+inline tidy_worker()
+{
+	tidy_message(MY.asked);
+	MY.ends = 0
+}
+
 inline tidy_limit()
 {
 	if
-	:: MY.limit <= MY.stamp && !MY.is_reading ->
+	:: MY.limit <= MY.stamp ->
 		MY.limit = 0;
 		MY.worker_id = 0
 	:: else
 	fi
 }
 
-inline tidy_worker()
+#ifdef FAILOVER
+#define IS_IN_STANDBY(n) \
+	(standby[0].incarnation == n || standby[WORKER_IDS - 1].incarnation == n)
+#else
+#define IS_IN_STANDBY(n)	false
+#endif
+#define IS_IN_ROWS(n) \
+	(row[0].incarnation == n || row[WORKER_IDS - 1].incarnation == n || \
+	 IS_IN_STANDBY(n))
+#define IS_ASKED(n) \
+	(server[0].lease.next == n || server[1].lease.next == n || \
+	 server[0].logged.next == n || server[1].logged.next == n)
+#define IS_KNOWN(n) \
+	(server[0].lease.incarnation == n || server[1].lease.incarnation == n || \
+	 server[0].logged.incarnation == n || server[1].logged.incarnation == n || \
+	 late.incarnation == n || late.next == n || IS_ASKED(n))
+#define FORGET(n)	n = (IS_IN_ROWS(n) -> n : 0)
+
+/* No number is kept that nothing can be equal to any more. */
+inline tidy_numbers()
 {
-	MY.at = REST;
-	MY.wanted = 0;
-	MY.asked_fence = 0;
-	MY.asked_holds = false;
-	MY.asked_ends = 0;
-	MY.granted_incarnation = 0;
-	MY.begins_at = 0;
-	MY.continues = false
+	d_step {
+	i = 0;
+	do
+	:: i < WORKER_IDS ->
+		row[i].incarnation =
+			(IS_KNOWN(row[i].incarnation) -> row[i].incarnation : 0);
+#ifdef FAILOVER
+		standby[i].incarnation =
+			(IS_KNOWN(standby[i].incarnation) -> standby[i].incarnation : 0);
+#endif
+		i++
+	:: else -> break
+	od;
+	i = 0;
+	do
+	:: i < SERVERS ->
+		FORGET(server[i].lease.incarnation);
+		FORGET(server[i].logged.incarnation);
+		FORGET(server[i].asked.incarnation);
+		i++
+	:: else -> break
+	od;
+	i = 0;
+	FORGET(late.incarnation);
+	if
+	:: late.kind == CLAIM && !IS_ASKED(late.next) && !IS_IN_ROWS(late.next) ->
+		late.next = 100 + late.from
+	:: else
+	fi
+	}
 }
 
-inline tidy_late()
+inline raise(number, last)
 {
-	late.kind = 0;
-	late.from = 0;
-	late.worker_id = 0;
-	late.fence = 0;
-	late.holds = false;
-	late.holder = 0;
-	late.of_worker_id = 0;
-	late.of_incarnation = 0
+	do
+	:: number < last -> number++
+	:: break
+	od
 }
 
 /*
  * The registry.
  */
 
+#define ROW		row[message.worker_id]
+
+#ifdef RAISE
+#ifdef RAISE_AT_ONCE
+#define PRESENT_DURATION	(is_raised -> LONGER : DURATION)
+#else
+#define PRESENT_DURATION	(is_raised && raised_for == 0 -> LONGER : DURATION)
+#endif
+#define LONGEST_DURATION	(is_raised -> LONGER : DURATION)
+#else
+#define PRESENT_DURATION	DURATION
+#define LONGEST_DURATION	DURATION
+#endif
+
+#define IS_ITS_NEXT	(ROW.incarnation == message.next)
+#define IS_ITS_LAST	(message.incarnation > 0 && \
+					 ROW.incarnation == message.incarnation)
+#if defined(ANYBODY_CONTINUES)
+#define MATCHES		true
+#elif defined(COPY_CONTINUES)
+#define MATCHES		(IS_ITS_NEXT || IS_ITS_LAST)
+#elif defined(ANY_INCARNATION)
+#define MATCHES		(ROW.holder == message.from)
+#else
+#define MATCHES		(ROW.holder == message.from && (IS_ITS_NEXT || IS_ITS_LAST))
+#endif
+
 #ifdef ANY_CLOCK
-#define EXPIRED		true
+#define IS_EXPIRED	true
 #else
-#define EXPIRED		(row[which].is_released || row[which].lasts == 0)
+#define IS_EXPIRED	(ROW.lasts == 0)
 #endif
-
-#if defined(FAILOVER) && !defined(ANY_FENCE)
-#define FENCE_IS_FINE(fence)	((fence) <= now + DURATION)
-#else
-#define FENCE_IS_FINE(fence)	true
-#endif
+#define IS_FREE		(IS_EXPIRED || ROW.holder == message.from && !message.is_held)
 
 #ifdef FAILOVER
+#define IS_PRESENT		(ROW.is_present)
+#define GRANTS_ALL		(grace == 0 && !is_window)
+#define ITS_FLOOR		(IS_PRESENT -> 0 : floor)
+#ifdef ADOPT_ANY_FENCE
+#define IS_BEYOND		true
+#else
+#define IS_BEYOND		(message.fence >= ROW.granted)
+#endif
+#define IS_ADOPTED		(grace > 0 && message.is_held && IS_BEYOND)
+
+#else
+#define IS_PRESENT		true
+#define GRANTS_ALL		true
+#define ITS_FLOOR		0
+#define IS_ADOPTED		false
+#endif
+
 #ifdef HOLDS_ALWAYS
-#define STILL_HOLDS(holds)	true
+#define CONTINUES		MATCHES
 #else
-#define STILL_HOLDS(holds)	(holds)
+#ifdef RETRY_IN_GRACE
+#define CONTINUES		(MATCHES && (IS_PRESENT || message.is_held || IS_ITS_NEXT))
+#else
+#define CONTINUES		(MATCHES && (IS_PRESENT || message.is_held))
 #endif
-#else
-#define STILL_HOLDS(holds)	true
-#endif
-
-/* Has nobody leased it since the failover? */
-#ifdef NO_LEAP
-#define IS_LOST(incarnation_of)	((incarnation_of) > row[which].incarnation)
-#else
-#define IS_LOST(incarnation_of)	(row[which].incarnation == LEAP)
 #endif
 
-inline grant(which, its_fence)
-{
-	is_granted = true;
-	answer_begins = MAX(row[which].high_water, floor);
-	row[which].high_water = MAX(row[which].high_water, its_fence);
-	row[which].lasts = DURATION;
-	row[which].is_released = false
-}
-
-#ifdef ANYBODY_RENEWS
-#define IS_HOLDER		(true)
-#define IS_NEWEST		(true)
-#else
-#define IS_HOLDER		(row[which].holder == who)
-#define IS_NEWEST		(row[which].incarnation == known)
-#endif
-
-inline renew(who, which, known, its_fence)
-{
-	if
-	:: FENCE_IS_FINE(its_fence) && row[which].incarnation < (LAST_OF_ALL) &&
-		IS_HOLDER && IS_NEWEST && !row[which].is_released ->
-		grant(which, its_fence);
-		row[which].incarnation++;
-		answer_incarnation = row[which].incarnation
-	:: else
-	fi
-}
-
-inline release(who, which, known, at_mark)
-{
-	if
-	:: row[which].holder == who && row[which].incarnation == known &&
-		!row[which].is_released ->
-		printf("registry: released by %d, high water %d\n", who, at_mark);
-		row[which].is_released = true;
-		row[which].lasts = 0;
-		row[which].high_water = at_mark
-	:: else
-	fi
-}
-
-/* Nobody has leased it since: at most one answer to this holder was lost. */
-#ifdef ANY_INCARNATION
-#define NOBODY_SINCE	true
-#else
-#define NOBODY_SINCE	(known + 1 >= row[which].incarnation)
-#endif
-#ifdef OTHER_ID_CONTINUES
-#define SAME_ID			true
-#else
-#define SAME_ID			(id_before == which)
-#endif
-
-inline claim(who, which, holder_before, id_before, known, its_fence, still)
-{
-	if
-	:: FENCE_IS_FINE(its_fence) && row[which].incarnation < (LAST_OF_ALL) &&
-		known < (LAST_OF_ALL) ->
-		if
-		:: holder_before == who && SAME_ID && row[which].holder == who &&
-			(grace == 0 || STILL_HOLDS(still)) ->
-			may_continue = NOBODY_SINCE || grace > 0;
-			grant(which, its_fence)
 #ifdef FAILOVER
-		:: holder_before == who && SAME_ID && row[which].holder != who &&
-			grace > 0 && STILL_HOLDS(still) && IS_LOST(known) ->
-			may_continue = true;
-			grant(which, its_fence)
+#ifndef KNOWN_BEHIND
+#define KNOWN_BEHIND	BEHIND
 #endif
-		:: else ->
-			if
-			:: grace == 0 && EXPIRED ->
-#ifdef COPY_CONTINUES
-				may_continue = row[which].holder == holder_before && id_before == which &&
-					row[which].incarnation == known && known > 0;
+
+/* The registry has forgotten something. */
+inline begin_era(seen)
+{
+	is_window = false;
+	is_forgetful = false;
+#ifndef NO_GRACE
+	grace = LONGEST_DURATION;
 #endif
-				grant(which, its_fence)
-			:: else
-			fi
-		fi;
-		if
-		:: is_granted ->
-			row[which].holder = who;
-			row[which].incarnation =
-				1 + (id_before == which -> MAX(row[which].incarnation, known) :
-					 row[which].incarnation);
-			answer_incarnation = row[which].incarnation
-		:: else
-		fi
+	floor = MAX(now + KNOWN_BEHIND, seen);
+	i = 0;
+	do
+	:: i < WORKER_IDS ->
+#ifndef CLOCK_ALONE
+		floor = MAX(floor, row[i].granted);
+#endif
+		row[i].is_present = false;
+		i++
+	:: else -> break
+	od;
+	i = 0;
+	floor = floor + LONGEST_DURATION + LEAD;
+#ifdef NO_FLOOR
+	floor = 0;
+#endif
+}
+
+/* A holder comes forward: what it holds may be more than the registry knows. */
+inline come_forward(message)
+{
+	if
+	:: is_window && message.is_held && !MATCHES ->
+		begin_era(message.fence);
+		printf("registry: %d gives evidence, floor %d\n", message.from, floor)
+	:: grace > 0 && message.is_held && !IS_PRESENT ->
+#ifndef CLOCK_ALONE
+		floor = MAX(floor, message.fence + LONGEST_DURATION + LEAD)
+#endif
 	:: else
 	fi
 }
+#endif
 
-inline tidy_answer()
+inline grant(message)
 {
-	is_granted = false;
-	may_continue = false;
-	answer_incarnation = 0;
-	answer_begins = 0
+	ROW.holder = message.from;
+	ROW.incarnation = message.next;
+	ROW.lasts = PRESENT_DURATION;
+#ifdef FAILOVER
+	ROW.granted = MAX(ROW.granted, MAX(ROW.began, now + PRESENT_DURATION + LEAD));
+#ifndef ADOPT_LESS
+	ROW.granted = MAX(ROW.granted, message.fence);
+#endif
+	ROW.fence = ROW.granted;
+	ROW.is_present = true;
+#else
+	ROW.fence = MAX(ROW.fence, ROW.began);
+	raise(ROW.fence, LAST_MARK);
+#endif
+	message.kind = GRANTED;
+	message.incarnation = 0;
+	message.is_held = false;
+	message.fence = ROW.fence;
+	message.begins_at = ROW.began;
+	printf("registry: grants %d to %d, incarnation %d, begins at %d, fence %d\n",
+		   message.worker_id, message.from, ROW.incarnation, ROW.began, ROW.fence)
 }
 
-inline execute()
+inline claim(message)
 {
+#ifdef FAILOVER
+	come_forward(message);
+#endif
 	if
-	:: MY.at == RENEW ->
-		renew(me, MY.lease.worker_id, MY.lease.incarnation, MY.asked_fence);
-	:: MY.at == CLAIM ->
-		claim(me, MY.wanted, MY.lease.holder, MY.lease.worker_id,
-			  MY.lease.incarnation, MY.asked_fence, MY.asked_holds)
-	:: MY.at == RELEASE ->
-		release(me, MY.lease.worker_id, MY.lease.incarnation, MY.asked_fence)
-	fi;
-	if
-	:: is_granted ->
-		printf("registry: %e %d to %d, incarnation %d, fence %d",
-			   MY.at, MY.wanted, me, answer_incarnation, MY.asked_fence);
-		printf(", begins at %d, continues %d\n", answer_begins, may_continue);
-		MY.at = (MY.at == RENEW -> RENEWED : GRANTED);
-		MY.granted_incarnation = answer_incarnation;
-		MY.begins_at = (MY.at == GRANTED -> answer_begins : 0);
-		MY.continues = may_continue;
-		MY.asked_holds = false
-	:: else -> tidy_worker()
-	fi;
-	tidy_answer()
+	:: CONTINUES ->
+		grant(message)
+	:: !CONTINUES && IS_ADOPTED ->
+		ROW.began = (ROW.holder == message.from -> ROW.began :
+					 MAX(ROW.began, ROW.fence));
+		grant(message)
+	:: !CONTINUES && !IS_ADOPTED && IS_FREE && (GRANTS_ALL || IS_PRESENT) ->
+		ROW.began = MAX(ROW.fence, ITS_FLOOR);
+		message.fence = 0;
+		grant(message)
+	:: else -> message.kind = 0
+	fi
 }
 
-inline execute_late()
+inline release(message)
 {
 	if
-	:: late.kind == RENEW ->
-		renew(late.from, late.worker_id, late.of_incarnation, late.fence)
-	:: late.kind == CLAIM ->
-		claim(late.from, late.worker_id, late.holder, late.of_worker_id,
-			  late.of_incarnation, late.fence, late.holds)
-	:: late.kind == RELEASE ->
-		release(late.from, late.worker_id, late.of_incarnation, late.fence)
+	:: ROW.holder == message.from && IS_ITS_LAST ->
+		printf("registry: %d is released, mark %d\n", message.worker_id, message.fence);
+		ROW.lasts = 0;
+		ROW.fence = MAX(MIN(ROW.fence, message.fence), ROW.began);
+#ifdef FAILOVER
+		ROW.is_present = true
+#endif
+	:: else
 	fi;
-	printf("registry: late %e of %d: %d, incarnation %d\n",
-		   late.kind, late.from, is_granted, answer_incarnation);
-	tidy_late();
-	tidy_answer()
+	message.kind = 0
+}
+
+inline execute(message)
+{
+	if
+	:: message.kind == CLAIM -> claim(message)
+	:: message.kind == RELEASE -> release(message)
+	fi;
+	tidy_numbers()
 }
 
 /*
@@ -495,10 +455,7 @@ inline execute_late()
 inline change_generation()
 {
 #ifndef NO_GENERATION
-	MY.flushed = 0;
-#endif
-#ifdef LEASE_BEFORE_LOCK
-	MY.is_overtaken = MY.has_copy
+	MY.flushed = 0
 #else
 	skip
 #endif
@@ -510,14 +467,9 @@ inline change_generation()
  */
 inline save()
 {
-#ifdef FENCE_IN_MEMORY
-	skip;
-#else
-	if
-	:: MY.logged.worker_id == MY.lease.worker_id ->
-		MY.entry = MAX(MY.entry, MY.mark)
-	:: else -> MY.entry = MY.mark
-	fi;
+#ifndef FENCE_IN_MEMORY
+	MY.entry = (MY.logged.worker_id == MY.lease.worker_id ->
+				MAX(MY.entry, MY.mark) : MY.mark);
 #endif
 	copy_lease(MY.logged, MY.lease);
 	printf("%d: logs its lease on %d, mark %d\n",
@@ -531,89 +483,94 @@ inline save()
 #define MAY_COME_BACK	false
 #endif
 
-/* Forgets the end and the fence of a lease that is not resumed. */
-inline tidy_lease()
+#define IS_USED_BY(a_lease) \
+	(a_lease.incarnation == MY.lease.next || a_lease.next == MY.lease.next)
+#define IS_USED \
+	(row[0].incarnation == MY.lease.next || \
+	 row[WORKER_IDS - 1].incarnation == MY.lease.next || \
+	 IS_USED_IN_STANDBY || IS_USED_BY(MY.logged) || \
+	 MY.lease.incarnation == MY.lease.next || IS_USED_BY(YOUR.logged) || \
+	 IS_USED_BY(YOUR.lease) || IS_USED_BY(late))
+#ifdef FAILOVER
+#define IS_USED_IN_STANDBY \
+	(standby[0].incarnation == MY.lease.next || \
+	 standby[WORKER_IDS - 1].incarnation == MY.lease.next)
+#else
+#define IS_USED_IN_STANDBY	false
+#endif
+
+/*
+ * What is to be asked next is on the page before: an incarnation that is
+ * nowhere else, even of one server, odd of the other.
+ */
+inline draw()
 {
-	if
-	:: !MY.has_worker_id && !MAY_COME_BACK ->
-		MY.logged.ends = 0;
-		MY.logged.fence = 0;
-		MY.lease.ends = 0;
-		MY.lease.fence = 0
-	:: else
-	fi
+	MY.lease.next = 2 + me;
+	do
+	:: IS_USED -> MY.lease.next = MY.lease.next + 2
+	:: else -> break
+	od;
+	MY.logged.next = MY.lease.next
 }
 
 /* Begins with what is on the page. */
 inline start()
 {
 #ifdef ANY_HOLDER
-	if
-	:: MY.logged.ends > 0 -> MY.logged.holder = me
-	:: else
-	fi;
-#endif
-#ifdef EXPIRED_AT_START
-	MY.logged.ends = DURATION;
+	MY.logged.holder = (MY.logged.ends > 0 -> me : MY.logged.holder);
 #endif
 	copy_lease(MY.lease, MY.logged);
 	MY.mark = MY.entry;
 	MY.stamp = MY.entry;
-	MY.has_worker_id = HOLDS(me, MY.lease);
-	tidy_lease();
-	printf("%d: starts at mark %d, has a worker id: %d\n",
-		   me, MY.mark, MY.has_worker_id);
+	if
+	:: !HOLDS(me, MY.lease) ->
+		MY.lease.ends = 0;
+		MY.lease.fence = 0;
+		if
+		:: !MAY_COME_BACK -> copy_lease(MY.logged, MY.lease)
+		:: else
+		fi
+	:: else
+	fi;
+	printf("%d: starts at mark %d, holds a lease: %d\n",
+		   me, MY.mark, MY.lease.ends > 0);
+	if
+	:: MY.lease.next == 0 -> draw()
+	:: else
+	fi;
+	tidy_numbers();
 	check_holders()
 }
-
-#ifdef NONE_LATE
-#define MAY_BE_LATE	false
-#else
-#define MAY_BE_LATE	true
-#endif
 
 /* Does not wait any longer; what it has asked may still come. */
 inline give_up()
 {
 	if
-	:: MAY_BE_LATE && late.kind == 0 &&
-		(MY.at == RENEW || MY.at == CLAIM || MY.at == RELEASE) ->
-		late.kind = MY.at;
-		late.from = me;
-		late.worker_id = (MY.at == CLAIM -> MY.wanted : MY.lease.worker_id);
-		late.fence = MY.asked_fence;
-		late.of_incarnation = MY.lease.incarnation;
-		if
-		:: MY.at == CLAIM ->
-			late.holds = MY.asked_holds;
-			late.holder = MY.lease.holder;
-			late.of_worker_id = MY.lease.worker_id
-		:: else
-		fi
+#ifndef NONE_LATE
+	:: late.kind == 0 && (MY.asked.kind == CLAIM || MY.asked.kind == RELEASE) ->
+		copy_message(late, MY.asked)
+#endif
 	:: true
 	fi;
-	tidy_worker()
+	tidy_worker();
+	tidy_numbers()
 }
 
 inline stop()
 {
 	give_up();
-	change_generation();
 	MY.flushed = 0;
-#ifdef LEASE_BEFORE_LOCK
-	MY.has_copy = false;
-	MY.is_overtaken = false;
-#endif
-	MY.has_worker_id = false;
-	MY.stamp = 0;
 	MY.limit = 0;
 	MY.worker_id = 0;
+#ifdef READ_TWICE
 	MY.is_reading = false
+#endif
 }
 
 inline issue()
 {
-	choose(tick, MY.stamp, MY.limit - 1);
+	tick = MY.stamp;
+	raise(tick, MY.limit - 1);
 	printf("%d: issues (%d, %d)\n", me, MY.worker_id, tick);
 	assert(kept != 1 + tick + LAST_MARK * MY.worker_id);
 	if
@@ -630,23 +587,23 @@ inline issue()
 }
 
 #ifdef PAST_FENCE
-#define LAST_OF(a_lease)	LAST_MARK
+#define LAST	LAST_MARK
 #else
-#define LAST_OF(a_lease)	a_lease.fence
+#define LAST	MIN(MY.lease.fence, LAST_MARK)
 #endif
 
-/* Moves the mark under a lease: on the page; publishing is another step. */
-inline log_mark(a_lease)
+/* Moves the mark under the lease: on the page; publishing is another step. */
+inline log_mark()
 {
-	choose(tick, MY.mark + 1, LAST_OF(a_lease));
-	if
-	:: MY.logged.worker_id == a_lease.worker_id && MY.entry >= tick ->
-		/* it may be of an earlier lease that let it go further */
-		tick = (MY.entry < LAST_OF(a_lease) -> MY.entry : LAST_OF(a_lease))
-	:: else ->
-		MY.entry = tick;
-		copy_lease(MY.logged, a_lease)
-	fi;
+	tick = MY.mark + 1;
+	raise(tick, LAST_MARK);
+	tick = MIN(tick, LAST);
+	/* the page's may be of an earlier lease that let it go further */
+	tick = (MY.logged.worker_id == MY.lease.worker_id && MY.entry >= tick ->
+			MIN(MY.entry, LAST) : tick);
+	MY.entry = (MY.logged.worker_id == MY.lease.worker_id ->
+				MAX(MY.entry, tick) : tick);
+	copy_lease(MY.logged, MY.lease);
 	printf("%d: has flushed mark %d of worker id %d\n",
 		   me, tick, MY.logged.worker_id);
 	MY.flushed = tick;
@@ -654,11 +611,21 @@ inline log_mark(a_lease)
 	check_holders()
 }
 
+/* What lies before the fence that a server holds is its own. */
+#ifdef HOLDER_IGNORES
+#define BEGINS_ANEW	(MY.lease.ends == 0 || \
+					 MY.asked.worker_id != MY.lease.worker_id)
+#else
+#define BEGINS_ANEW	(MY.lease.ends == 0 || \
+					 MY.asked.worker_id != MY.lease.worker_id || \
+					 MY.asked.begins_at >= MY.lease.fence)
+#endif
+
 /* The generators move on. */
 inline move_generators()
 {
 #ifndef NO_FENCE
-	MY.stamp = MAX(MY.stamp, MY.begins_at);
+	MY.stamp = MAX(MY.stamp, MY.asked.begins_at);
 #endif
 	MY.stamp = MAX(MY.stamp, MY.mark);
 	tidy_limit()
@@ -667,54 +634,88 @@ inline move_generators()
 /* Takes what has been granted, in shared memory. */
 inline take()
 {
-	MY.lease.holder = me;
-	MY.lease.worker_id = MY.wanted;
-	MY.lease.incarnation = MY.granted_incarnation;
-	MY.lease.fence = MY.asked_fence;
-	MY.lease.ends = MY.asked_ends;
-	MY.lease.is_released = false;
-	MY.has_worker_id = true;
 	if
-	:: !MY.continues ->
+	:: BEGINS_ANEW ->
 		change_generation();
 #ifndef NO_FENCE
-		MY.mark = MAX(MY.mark, MY.begins_at)
+		MY.mark = MAX(MY.mark, MY.asked.begins_at)
 #endif
 	:: else
 	fi;
+	MY.lease.holder = me;
+	MY.lease.worker_id = MY.asked.worker_id;
+	MY.lease.incarnation = MY.asked.next;
+	MY.lease.fence = MY.asked.fence;
+#ifdef ANSWER_TIME
+	MY.ends = DURATION;
+#endif
+	MY.lease.ends = MY.ends;
 	printf("%d: publishes worker id %d, mark %d, fence %d\n",
 		   me, MY.lease.worker_id, MY.mark, MY.lease.fence);
-	check_holders()
+	draw();
+	save()
 }
 
-#ifdef MOVE_MEANWHILE
-#define MAY_MOVE	(MY.has_worker_id && !MY.lease.is_released)
-#else
-#define MAY_MOVE	(MY.has_worker_id && !MY.lease.is_released && MY.at != MOVED)
-#endif
-
-#if defined(ADOPT_LATE) || defined(ANSWER_TIME) || defined(ANY_CLOCK)
-#define IS_OVER		false
-#else
-#define IS_OVER		(MY.asked_ends == 0)
-#endif
-
-#ifdef ANSWER_TIME
-#define ANSWERED	MY.asked_ends = DURATION
-#else
-#define ANSWERED	skip
-#endif
-
-/* Takes over what is durable of the other server. */
+/*
+ * Takes over what is durable of the other server.  What was to be asked next
+ * is of another holder or timeline.
+ */
 inline copy_page()
 {
 	copy_lease(MY.logged, YOUR.logged);
-	MY.entry = YOUR.entry
+	MY.entry = YOUR.entry;
+#ifndef ASK_OF_ANY_TIMELINE
+	MY.logged.next = 0;
+#endif
+#if !defined(SET_BACK) && !defined(COPY_CONTINUES)
+	MY.logged.incarnation = 0
+#endif
 }
+
+#if defined(ADOPT_LATE) || defined(ANSWER_TIME)
+#define IS_OVER		false
+#else
+#define IS_OVER		(MY.ends == 0)
+#endif
+
+inline answer()
+{
+	execute(MY.asked);
+	if
+	:: MY.asked.kind == 0 -> tidy_worker()
+	:: else -> MY.ends = (MY.ends > LONGER - PRESENT_DURATION ->
+						  MY.ends - (LONGER - PRESENT_DURATION) : 0)
+	fi
+}
+
+inline ask()
+{
+#ifdef NONE_LATE
+	if
+	:: answer()
+	:: give_up()
+	fi
+#else
+	skip
+#endif
+}
+
+#ifdef MOVE_MEANWHILE
+#define MAY_MOVE	(MY.lease.ends > 0)
+#else
+#define MAY_MOVE	(MY.lease.ends > 0 && MY.asked.kind != MOVED)
+#endif
+
+#ifdef COPY_CONTINUES
+#define HAD_IT		true
+#else
+#define HAD_IT		(MY.lease.holder == me)
+#endif
 
 proctype one_server(byte me)
 {
 	byte tick;
+	byte i;
 
 end:
 	do
@@ -736,144 +737,141 @@ end:
 		stop();
 		copy_page();
 #ifndef ANY_TIMELINE
-		MY.logged.is_released = true;	/* it is not resumed */
+		MY.logged.ends = 0;		/* it is not resumed */
 #endif
 		kept = (kept_of == me && !copy_has_kept -> 0 : kept);
 		start() }
 #endif
+#ifdef FREE
+	:: atomic { kept == 0 || (kept - 1) % LAST_MARK < now + LEAD ->
+		printf("%d: is dead, and its rows are freed\n", me);
+		stop();
+#ifndef FREE_ALIVE
+		MY.logged.holder = NOWHERE;
+		MY.logged.incarnation = 0;
+		MY.logged.next = 0;
+#endif
+		start();
+		do
+		:: i < WORKER_IDS ->
+			if
+			:: row[i].holder == me ->
+				row[i].incarnation = 0;
+				row[i].fence = MAX(row[i].began,
+								   MIN(row[i].fence, now + LEAD));
+#ifdef FREE_IS_PRESENT
+				row[i].is_present = true;
+#endif
+				row[i].lasts = 0
+			:: else
+			fi;
+			i++
+		:: else -> break
+		od;
+		i = 0 }
+#endif
 
 	/* the session */
 #ifndef READ_TWICE
-	:: atomic { MY.has_worker_id && MY.mark > MY.stamp &&
+	:: atomic { MY.lease.ends > 0 && MY.mark > MY.stamp &&
 			(MY.limit != MY.mark || MY.worker_id != MY.lease.worker_id) ->
 		MY.limit = MY.mark;
 		MY.worker_id = MY.lease.worker_id }
+	:: atomic { MY.limit > MY.stamp -> issue() }
 #else
-	:: atomic { MY.has_worker_id && !MY.is_reading ->
+	:: atomic { MY.lease.ends > 0 && !MY.is_reading ->
 		MY.limit = 0;
 		MY.worker_id = MY.lease.worker_id;
 		MY.is_reading = true }
 	:: atomic { MY.is_reading ->
 		MY.limit = MY.mark;
-		MY.is_reading = false;
-		tidy_limit() }
+		MY.is_reading = false }
+	:: atomic { !MY.is_reading && MY.limit > MY.stamp -> issue() }
 #endif
-	:: atomic { MY.limit > MY.stamp && !MY.is_reading -> issue() }
 
 	/* who moves the mark: it was to be before the lease's end, once */
-#ifndef LEASE_BEFORE_LOCK
-	:: atomic { MAY_MOVE && MY.flushed == 0 && MY.mark < LAST_OF(MY.lease) ->
-		log_mark(MY.lease) }
-#else
-	:: atomic { MAY_MOVE && MY.flushed == 0 && !MY.has_copy ->
-		copy_lease(MY.copy, MY.lease);
-		MY.has_copy = true }
-	:: atomic { MY.has_copy && MY.mark < LAST_OF(MY.copy) ->
-		log_mark(MY.copy);
-		MY.flushed = (MY.is_overtaken -> 0 : MY.flushed);
-		MY.has_copy = false;
-		MY.is_overtaken = false }
-#endif
+	:: atomic { MAY_MOVE && MY.flushed == 0 && MY.mark < LAST -> log_mark() }
 	:: atomic { MY.flushed > 0 ->
 		MY.mark = MAX(MY.mark, MY.flushed);
 		MY.flushed = 0;
 		printf("%d: publishes mark %d\n", me, MY.mark) }
 
-	/* the lease's worker asks */
-	:: atomic { MY.at == REST && MY.has_worker_id && !MY.lease.is_released &&
-			IS_VALID(MY.lease) ->
-		MY.at = RENEW;
-		MY.wanted = MY.lease.worker_id;
-		MY.asked_ends = DURATION;
-		choose(MY.asked_fence, MY.lease.fence, LAST_MARK);
-#ifdef FENCE_BEFORE_GRANT
-		MY.lease.fence = MY.asked_fence;
+	/* the lease's worker claims, or claims again what it holds */
+	:: atomic { MY.asked.kind == 0 ->
+		raise(MY.asked.worker_id, WORKER_IDS - 1);
+		MY.asked.kind = CLAIM;
+		MY.asked.from = me;
+		MY.asked.next = MY.lease.next;
+		MY.ends = LONGER;
+		if
+		:: MY.lease.worker_id == MY.asked.worker_id && HAD_IT ->
+			MY.asked.incarnation = MY.lease.incarnation;
+			MY.asked.is_held = MY.lease.ends > 0;
+			MY.asked.fence = MY.lease.fence
+		:: else
+		fi;
+		printf("%d: claims %d, incarnation %d after %d, holds: %d\n",
+			   me, MY.asked.worker_id, MY.asked.next, MY.asked.incarnation,
+			   MY.asked.is_held)
+;
+		ask() }
+#ifndef NONE_LATE
+	:: atomic { MY.asked.kind == CLAIM || MY.asked.kind == RELEASE ->
+		answer() }
 #endif
-		printf("%d: asks to renew, fence %d\n", me, MY.asked_fence) }
-	:: atomic { MY.at == REST &&
-			!(MY.has_worker_id && MY.lease.is_released) ->
-		MY.at = CLAIM;
-		MY.asked_ends = DURATION;
-#ifdef FAILOVER
-		MY.asked_holds = MY.has_worker_id && MY.lease.ends > 0;
-#endif
-		choose(MY.wanted, 0, WORKER_IDS - 1);
-		choose(MY.asked_fence, 0, LAST_MARK);
-		printf("%d: claims %d, fence %d, holds: %d\n",
-			   me, MY.wanted, MY.asked_fence, MY.asked_holds) }
-	:: atomic { MY.at == RENEW || MY.at == CLAIM || MY.at == RELEASE ->
-		execute() }
-	:: atomic { MY.at != REST && MY.at != MOVED && MY.at != TAKEN &&
-			MY.at != FROZEN ->
-		give_up() }
+	:: atomic { MY.asked.kind != 0 && MY.asked.kind != MOVED -> give_up() }
 
 	/* and is answered */
-	:: atomic { MY.at == RENEWED && !IS_OVER ->
-		ANSWERED;
-		MY.continues = true;
-		take();
-		tidy_worker();
-		MY.at = TAKEN }
-	:: atomic { MY.at == GRANTED && !IS_OVER ->
-		ANSWERED;
-#if defined(LEASE_FIRST)
-		take();
-		MY.at = (MY.continues -> TAKEN : MOVED)
-#elif defined(MOVE_MEANWHILE)
+	:: atomic { MY.asked.kind == GRANTED && !IS_OVER ->
 		if
-		:: MY.continues ->
+		:: !BEGINS_ANEW ->
 			take();
-			MY.at = TAKEN
+			tidy_worker();
+			tidy_numbers()
 		:: else ->
-			move_generators();
-			MY.at = MOVED
-		fi
-#else
-		if
-		:: MY.continues
-		:: else -> move_generators()
-		fi;
-		take();
-		tidy_worker();
-		MY.at = TAKEN
-#endif
-		}
 #if defined(LEASE_FIRST)
-	:: atomic { MY.at == MOVED ->
-		move_generators();
-		MY.at = TAKEN }
+			take();
+			MY.asked.kind = MOVED
+		fi }
+	:: atomic { MY.asked.kind == MOVED ->
+			move_generators();
+			tidy_worker();
+			tidy_numbers() }
 #elif defined(MOVE_MEANWHILE)
-	:: atomic { MY.at == MOVED ->
-		take();
-		MY.at = TAKEN }
+			move_generators();
+			MY.asked.kind = MOVED
+		fi }
+	:: atomic { MY.asked.kind == MOVED ->
+			take();
+			tidy_worker();
+			tidy_numbers() }
+#else
+			move_generators();
+			take();
+			tidy_worker();
+			tidy_numbers()
+		fi }
 #endif
-	:: d_step { MY.at == TAKEN ->
-		save();
-		tidy_worker() }
 
-	/* a clean stop */
-#ifndef NO_FREEZE
-	:: atomic { MY.has_worker_id && !MY.lease.is_released && MY.at != MOVED ->
-		give_up();
+	/* a clean stop: the mark moves no more, and that is durable */
+	:: atomic { MY.asked.kind == 0 && MY.lease.ends > 0 ->
 		printf("%d: freezes mark %d\n", me, MY.mark);
+		MY.asked.kind = RELEASE;
+		MY.asked.from = me;
+		MY.asked.worker_id = MY.lease.worker_id;
+		MY.asked.incarnation = MY.lease.incarnation;
+		MY.asked.fence = MY.mark;
+#ifndef NO_FREEZE
 		change_generation();
-		MY.lease.is_released = true;
 		MY.lease.ends = 0;
 		MY.lease.fence = 0;
 		MY.stamp = MAX(MY.stamp, MY.mark);
-		tidy_limit() }
-	:: atomic { MY.at == REST && MY.has_worker_id && MY.lease.is_released ->
-		MY.at = FROZEN }
-#else
-	:: atomic { MY.at == REST && MY.has_worker_id ->
-		MY.at = FROZEN }
-#endif
-	:: atomic { MY.at == FROZEN ->
+		tidy_limit();
 #ifndef FREEZE_IN_MEMORY
 		save();
 #endif
-		MY.at = RELEASE;
-		MY.asked_fence = MY.mark }
+#endif
+		ask() }
 	od
 }
 
@@ -883,26 +881,92 @@ end:
 
 #define PASSES(time)	time = (time > 0 -> time - 1 : 0)
 
-inline copy_row(to, from)
+#ifdef FAILOVER
+inline copy_row(to, from_)
 {
-	to.holder = from.holder;
-	to.incarnation = from.incarnation;
-	to.high_water = from.high_water;
-	to.lasts = from.lasts;
-	to.is_released = from.is_released
+	to.holder = from_.holder;
+	to.incarnation = from_.incarnation;
+	to.began = from_.began;
+	to.fence = from_.fence;
+	to.lasts = from_.lasts;
+	to.granted = from_.granted
 }
+
+/* What comes from before it does not reach the new registry. */
+inline fail_over()
+{
+	printf("failover\n");
+	is_failed_over = true;
+	has_replayed = false;
+	do
+	:: i < BEHIND && now > 0 -> now--; i++
+	:: break
+	od;
+#if defined(UNNOTICED) && !defined(NO_WINDOW)
+	is_window = true;
+#endif
+	i = 0;
+	do
+	:: i < WORKER_IDS ->
+#ifdef UNNOTICED
+		is_forgetful = is_window &&
+			(is_forgetful || row[i].granted > standby[i].granted ||
+			 row[i].holder != standby[i].holder ||
+			 row[i].incarnation != standby[i].incarnation);
+		row[i].is_present = !is_window;
+#endif
+		copy_row(row[i], standby[i]);
+		standby[i].holder = 0;
+		standby[i].incarnation = 0;
+		standby[i].began = 0;
+		standby[i].fence = 0;
+		standby[i].lasts = 0;
+		standby[i].granted = 0;
+		i++
+	:: else -> break
+	od;
+	i = 0;
+	do
+	:: i < SERVERS ->
+		if
+		:: server[i].asked.kind == CLAIM || server[i].asked.kind == RELEASE ->
+			tidy_message(server[i].asked);
+			server[i].ends = 0
+		:: else
+		fi;
+		i++
+	:: else -> break
+	od;
+	i = 0;
+	tidy_message(late);
+#ifdef RAISE
+	is_raised = standby_is_raised;
+	raised_for = (is_raised -> raised_for : 0);
+	standby_is_raised = false;
+#endif
+#ifndef UNNOTICED
+	begin_era(0)
+#endif
+}
+#endif
+
+#ifdef RAISE
+#define IS_LATE_ENOUGH	(!is_raised || raised_for > 0 || standby_is_raised)
+#else
+#define IS_LATE_ENOUGH	true
+#endif
 
 init
 {
 	byte i;
 
 	atomic {
-		i = 0;
 		do
 		:: i < SERVERS ->
 			server[i].lease.holder = NOWHERE;
 			server[i].logged.holder = NOWHERE;
-			server[i].at = REST;
+			server[i].lease.next = 2 + i;
+			server[i].logged.next = 2 + i;
 			i++
 		:: else -> break
 		od;
@@ -911,7 +975,7 @@ init
 		:: i < WORKER_IDS ->
 			row[i].holder = NOWHERE;
 #ifdef FAILOVER
-			standby[i].holder = NOWHERE;
+			row[i].is_present = true;
 #endif
 			i++
 		:: else -> break
@@ -926,9 +990,12 @@ end:
 #ifndef ANY_CLOCK
 	:: d_step {
 #ifdef FAILOVER
-		now < LAST_MARK - DURATION ->
+		now < LAST_NOW ->
 		now++;
 		PASSES(grace);
+#ifdef RAISE
+		PASSES(raised_for);
+#endif
 #else
 		true ->
 #endif
@@ -936,8 +1003,10 @@ end:
 		do
 		:: i < SERVERS ->
 			PASSES(server[i].lease.ends);
+#ifndef EXPIRED_AT_START
 			PASSES(server[i].logged.ends);
-			PASSES(server[i].asked_ends);
+#endif
+			PASSES(server[i].ends);
 			i++
 		:: else -> break
 		od;
@@ -954,38 +1023,38 @@ end:
 		i = 0 }
 #endif
 
-	:: atomic { late.kind != 0 -> execute_late() }
+	:: atomic { late.kind != 0 ->
+		printf("late:\n");
+		execute(late);
+		tidy_message(late);
+		tidy_numbers() }
 
 #ifdef FAILOVER
-	:: d_step { !is_failed_over ->
-		printf("the standby replays\n");
+	:: atomic { !has_replayed && !is_failed_over ->
+		printf("the standby replays for the last time\n");
+#ifdef RAISE
+		standby_is_raised = is_raised;
+#endif
 		do
 		:: i < WORKER_IDS -> copy_row(standby[i], row[i]); i++
 		:: else -> break
 		od;
-		i = 0 }
-
-	:: d_step { !is_failed_over ->
-		printf("failover\n");
-		is_failed_over = true;
-#ifndef NO_GRACE
-		grace = DURATION;
+		i = 0;
+		has_replayed = true }
+	:: atomic { has_replayed && IS_LATE_ENOUGH -> fail_over() }
 #endif
-#ifndef NO_FLOOR
-		floor = now + DURATION;
+#ifdef RAISE
+	:: atomic { !is_raised && !is_failed_over ->
+		printf("the duration is raised\n");
+		is_raised = true;
+		raised_for = DURATION }
 #endif
+#ifdef UNNOTICED
+	:: atomic { is_window && !is_forgetful ->
+		printf("the window is over\n");
+		is_window = false;
 		do
-		:: i < WORKER_IDS ->
-			copy_row(row[i], standby[i]);
-			standby[i].holder = 0;
-			standby[i].incarnation = 0;
-			standby[i].high_water = 0;
-			standby[i].lasts = 0;
-			standby[i].is_released = false;
-#ifndef NO_LEAP
-			row[i].incarnation = LEAP;
-#endif
-			i++
+		:: i < WORKER_IDS -> row[i].is_present = true; i++
 		:: else -> break
 		od;
 		i = 0 }
