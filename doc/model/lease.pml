@@ -366,7 +366,8 @@ inline begin_era(seen)
 inline come_forward(message)
 {
 	if
-	:: is_window && message.is_held && !MATCHES ->
+	:: is_window && message.is_held &&
+		(!MATCHES || message.fence > ROW.granted) ->
 		begin_era(message.fence);
 		printf("registry: %d gives evidence, floor %d\n", message.from, floor)
 	:: grace > 0 && message.is_held && !IS_PRESENT ->
@@ -423,16 +424,22 @@ inline claim(message)
 	fi
 }
 
+#ifdef RELEASE_FIRST
+#define IS_RELEASABLE	true
+#else
+#define IS_RELEASABLE	IS_PRESENT
+#endif
+
 inline release(message)
 {
 	if
-	:: ROW.holder == message.from && IS_ITS_LAST ->
+	:: ROW.holder == message.from && IS_ITS_LAST && IS_RELEASABLE ->
 		printf("registry: %d is released, mark %d\n", message.worker_id, message.fence);
 		ROW.lasts = 0;
-		ROW.fence = MAX(MIN(ROW.fence, message.fence), ROW.began);
-#ifdef FAILOVER
-		ROW.is_present = true
+#ifdef RELEASE_FIRST
+		ROW.is_present = true;
 #endif
+		ROW.fence = MAX(MIN(ROW.fence, message.fence), ROW.began)
 	:: else
 	fi;
 	message.kind = 0
@@ -911,6 +918,7 @@ inline fail_over()
 #ifdef UNNOTICED
 		is_forgetful = is_window &&
 			(is_forgetful || row[i].granted > standby[i].granted ||
+			 row[i].fence > standby[i].fence ||
 			 row[i].holder != standby[i].holder ||
 			 row[i].incarnation != standby[i].incarnation);
 		row[i].is_present = !is_window;
