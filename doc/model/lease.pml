@@ -56,7 +56,8 @@ typedef Row
 };
 Row row[WORKER_IDS];
 #ifdef FAILOVER
-Row standby[WORKER_IDS];
+Row standby[WORKER_IDS];		/* has replayed to there and no further */
+Row no_row;
 bool has_replayed;
 bool is_failed_over;
 byte now;						/* the registry's clock */
@@ -84,6 +85,7 @@ typedef Message
 	byte begins_at
 };
 Message late;					/* its sender does not wait for it */
+Message none;
 
 /* A lease, on the page or in shared memory. */
 typedef Lease
@@ -110,9 +112,7 @@ typedef Server
 	/* the session */
 	byte limit;					/* 0: none, or nothing to issue below it */
 	byte worker_id;				/* that it has read with the limit */
-#ifdef READ_TWICE
-	bool is_reading;
-#endif
+	bool is_reading;			/* READ_TWICE */
 
 	/* who moves the mark */
 	byte flushed;				/* the mark that it is to publish; 0: none */
@@ -172,20 +172,14 @@ inline copy_message(to, from_)
 	to.incarnation = from_.incarnation;
 	to.next = from_.next;
 	to.fence = from_.fence;
-	to.is_held = from_.is_held
+	to.is_held = from_.is_held;
+	to.begins_at = from_.begins_at
 }
 
 /* As little as possible in the state where it makes no difference. */
 inline tidy_message(message)
 {
-	message.kind = 0;
-	message.from = 0;
-	message.worker_id = 0;
-	message.incarnation = 0;
-	message.next = 0;
-	message.fence = 0;
-	message.is_held = false;
-	message.begins_at = 0
+	copy_message(message, none)
 }
 
 inline tidy_worker()
@@ -197,7 +191,7 @@ inline tidy_worker()
 inline tidy_limit()
 {
 	if
-	:: MY.limit <= MY.stamp ->
+	:: MY.limit <= MY.stamp && !MY.is_reading ->
 		MY.limit = 0;
 		MY.worker_id = 0
 	:: else
@@ -226,34 +220,26 @@ inline tidy_limit()
 inline tidy_numbers()
 {
 	d_step {
-	i = 0;
-	do
-	:: i < WORKER_IDS ->
+	for (i : 0 .. WORKER_IDS - 1) {
 		row[i].incarnation =
 			(IS_KNOWN(row[i].incarnation) -> row[i].incarnation : 0);
 #ifdef FAILOVER
 		standby[i].incarnation =
 			(IS_KNOWN(standby[i].incarnation) -> standby[i].incarnation : 0);
 #endif
-		i++
-	:: else -> break
-	od;
-	i = 0;
-	do
-	:: i < SERVERS ->
+	}
+	for (i : 0 .. SERVERS - 1) {
 		FORGET(server[i].lease.incarnation);
 		FORGET(server[i].logged.incarnation);
-		FORGET(server[i].asked.incarnation);
-		i++
-	:: else -> break
-	od;
-	i = 0;
+		FORGET(server[i].asked.incarnation)
+	}
 	FORGET(late.incarnation);
 	if
 	:: late.kind == CLAIM && !IS_ASKED(late.next) && !IS_IN_ROWS(late.next) ->
 		late.next = 100 + late.from
 	:: else
-	fi
+	fi;
+	i = 0
 	}
 }
 
@@ -307,13 +293,8 @@ inline raise(number, last)
 #define IS_PRESENT		(ROW.is_present)
 #define GRANTS_ALL		(grace == 0 && !is_window)
 #define ITS_FLOOR		(IS_PRESENT -> 0 : floor)
-#ifdef ADOPT_ANY_FENCE
-#define IS_BEYOND		true
-#else
-#define IS_BEYOND		(message.fence >= ROW.granted)
-#endif
-#define IS_ADOPTED		(grace > 0 && message.is_held && IS_BEYOND)
-
+#define IS_ADOPTED \
+	(grace > 0 && message.is_held && message.fence >= ROW.granted)
 #else
 #define IS_PRESENT		true
 #define GRANTS_ALL		true
@@ -321,14 +302,12 @@ inline raise(number, last)
 #define IS_ADOPTED		false
 #endif
 
-#ifdef HOLDS_ALWAYS
+#if defined(HOLDS_ALWAYS)
 #define CONTINUES		MATCHES
-#else
-#ifdef RETRY_IN_GRACE
+#elif defined(RETRY_IN_GRACE)
 #define CONTINUES		(MATCHES && (IS_PRESENT || message.is_held || IS_ITS_NEXT))
 #else
 #define CONTINUES		(MATCHES && (IS_PRESENT || message.is_held))
-#endif
 #endif
 
 #ifdef FAILOVER
@@ -337,45 +316,19 @@ inline raise(number, last)
 #endif
 
 /* The registry has forgotten something. */
-inline begin_era(seen)
+inline begin_era()
 {
 	is_window = false;
 	is_forgetful = false;
 #ifndef NO_GRACE
 	grace = LONGEST_DURATION;
 #endif
-	floor = MAX(now + KNOWN_BEHIND, seen);
-	i = 0;
-	do
-	:: i < WORKER_IDS ->
-#ifndef CLOCK_ALONE
-		floor = MAX(floor, row[i].granted);
+#ifndef NO_FLOOR
+	floor = now + KNOWN_BEHIND + LONGEST_DURATION + LEAD;
 #endif
-		row[i].is_present = false;
-		i++
-	:: else -> break
-	od;
-	i = 0;
-	floor = floor + LONGEST_DURATION + LEAD;
-#ifdef NO_FLOOR
-	floor = 0;
-#endif
-}
-
-/* A holder comes forward: what it holds may be more than the registry knows. */
-inline come_forward(message)
-{
-	if
-	:: is_window && message.is_held &&
-		(!MATCHES || message.fence > ROW.granted) ->
-		begin_era(message.fence);
-		printf("registry: %d gives evidence, floor %d\n", message.from, floor)
-	:: grace > 0 && message.is_held && !IS_PRESENT ->
-#ifndef CLOCK_ALONE
-		floor = MAX(floor, message.fence + LONGEST_DURATION + LEAD)
-#endif
-	:: else
-	fi
+	for (i : 0 .. WORKER_IDS - 1) {
+		row[i].is_present = false
+	}
 }
 #endif
 
@@ -406,21 +359,28 @@ inline grant(message)
 
 inline claim(message)
 {
-#ifdef FAILOVER
-	come_forward(message);
+#ifdef UNNOTICED
+	if
+	:: is_window && message.is_held &&
+		(!MATCHES || message.fence > ROW.granted) ->
+		printf("registry: %d holds what is forgotten\n", message.from);
+		begin_era()
+	:: else
+	fi;
 #endif
 	if
-	:: CONTINUES ->
-		grant(message)
+	:: CONTINUES
 	:: !CONTINUES && IS_ADOPTED ->
 		ROW.began = (ROW.holder == message.from -> ROW.began :
-					 MAX(ROW.began, ROW.fence));
-		grant(message)
+					 MAX(ROW.began, ROW.fence))
 	:: !CONTINUES && !IS_ADOPTED && IS_FREE && (GRANTS_ALL || IS_PRESENT) ->
 		ROW.began = MAX(ROW.fence, ITS_FLOOR);
-		message.fence = 0;
-		grant(message)
+		message.fence = 0
 	:: else -> message.kind = 0
+	fi;
+	if
+	:: message.kind == CLAIM -> grant(message)
+	:: else
 	fi
 }
 
@@ -450,8 +410,7 @@ inline execute(message)
 	if
 	:: message.kind == CLAIM -> claim(message)
 	:: message.kind == RELEASE -> release(message)
-	fi;
-	tidy_numbers()
+	fi
 }
 
 /*
@@ -490,34 +449,19 @@ inline save()
 #define MAY_COME_BACK	false
 #endif
 
-#define IS_USED_BY(a_lease) \
-	(a_lease.incarnation == MY.lease.next || a_lease.next == MY.lease.next)
-#define IS_USED \
-	(row[0].incarnation == MY.lease.next || \
-	 row[WORKER_IDS - 1].incarnation == MY.lease.next || \
-	 IS_USED_IN_STANDBY || IS_USED_BY(MY.logged) || \
-	 MY.lease.incarnation == MY.lease.next || IS_USED_BY(YOUR.logged) || \
-	 IS_USED_BY(YOUR.lease) || IS_USED_BY(late))
-#ifdef FAILOVER
-#define IS_USED_IN_STANDBY \
-	(standby[0].incarnation == MY.lease.next || \
-	 standby[WORKER_IDS - 1].incarnation == MY.lease.next)
-#else
-#define IS_USED_IN_STANDBY	false
-#endif
-
 /*
  * What is to be asked next is on the page before: an incarnation that is
  * nowhere else, even of one server, odd of the other.
  */
 inline draw()
 {
-	MY.lease.next = 2 + me;
+	i = 2 + me;
 	do
-	:: IS_USED -> MY.lease.next = MY.lease.next + 2
+	:: IS_IN_ROWS(i) || IS_KNOWN(i) -> i = i + 2
 	:: else -> break
 	od;
-	MY.logged.next = MY.lease.next
+	MY.lease.next = i;
+	MY.logged.next = i
 }
 
 /* Begins with what is on the page. */
@@ -545,7 +489,6 @@ inline start()
 	:: MY.lease.next == 0 -> draw()
 	:: else
 	fi;
-	tidy_numbers();
 	check_holders()
 }
 
@@ -559,8 +502,7 @@ inline give_up()
 #endif
 	:: true
 	fi;
-	tidy_worker();
-	tidy_numbers()
+	tidy_worker()
 }
 
 inline stop()
@@ -569,9 +511,7 @@ inline stop()
 	MY.flushed = 0;
 	MY.limit = 0;
 	MY.worker_id = 0;
-#ifdef READ_TWICE
 	MY.is_reading = false
-#endif
 }
 
 inline issue()
@@ -695,22 +635,35 @@ inline answer()
 	fi
 }
 
-inline ask()
-{
-#ifdef NONE_LATE
-	if
-	:: answer()
-	:: give_up()
-	fi
-#else
-	skip
-#endif
-}
-
 #ifdef MOVE_MEANWHILE
 #define MAY_MOVE	(MY.lease.ends > 0)
 #else
 #define MAY_MOVE	(MY.lease.ends > 0 && MY.asked.kind != MOVED)
+#endif
+
+#ifdef FREE
+/* The server is dead; what comes with its number is another. */
+inline free()
+{
+	printf("%d: is dead, and its rows are freed\n", me);
+#ifndef FREE_ALIVE
+	MY.logged.holder = NOWHERE;
+	MY.logged.incarnation = 0;
+	MY.logged.next = 0;
+#endif
+	for (i : 0 .. WORKER_IDS - 1) {
+		if
+		:: row[i].holder == me ->
+			row[i].incarnation = 0;
+			row[i].fence = MAX(row[i].began, MIN(row[i].fence, now + LEAD));
+#ifdef FREE_IS_PRESENT
+			row[i].is_present = true;
+#endif
+			row[i].lasts = 0
+		:: else
+		fi
+	}
+}
 #endif
 
 #ifdef COPY_CONTINUES
@@ -719,6 +672,19 @@ inline ask()
 #define HAD_IT		(MY.lease.holder == me)
 #endif
 
+#if defined(LEASE_FIRST)
+#define BEGIN_ANEW	take(); MY.asked.kind = MOVED
+#define END_ANEW	move_generators()
+#elif defined(MOVE_MEANWHILE)
+#define BEGIN_ANEW	move_generators(); MY.asked.kind = MOVED
+#define END_ANEW	take()
+#else
+#define BEGIN_ANEW	move_generators(); take(); tidy_worker()
+#define END_ANEW	skip
+#endif
+
+#define IS_IN_FLIGHT	(MY.asked.kind == CLAIM || MY.asked.kind == RELEASE)
+
 proctype one_server(byte me)
 {
 	byte tick;
@@ -726,159 +692,116 @@ proctype one_server(byte me)
 
 end:
 	do
-	:: atomic { true ->
-		printf("%d: is killed\n", me);
-		stop();
-		start() }
-	:: atomic { me == 1 ->
-		printf("1: becomes a copy of 0\n");
-		stop();
-		copy_page();
+	:: atomic {
+		if
+
+		/* it is stopped, and starts with what is on its page, or another's */
+		:: stop();
+			if
+			:: printf("%d: is killed\n", me)
+			:: me == 1 ->
+				printf("1: becomes a copy of 0\n");
 #ifdef SET_BACK
-		copy_has_kept = kept != 0;
+				copy_has_kept = kept != 0;
 #endif
-		start() }
+				copy_page()
 #ifdef SET_BACK
-	:: atomic { me == 0 && YOUR.logged.holder == me ->
-		printf("0: is set back to what 1 has\n");
-		stop();
-		copy_page();
+			:: me == 0 && YOUR.logged.holder == me ->
+				printf("0: is set back to what 1 has\n");
+				copy_page();
 #ifndef ANY_TIMELINE
-		MY.logged.ends = 0;		/* it is not resumed */
+				MY.logged.ends = 0;		/* it is not resumed */
 #endif
-		kept = (kept_of == me && !copy_has_kept -> 0 : kept);
-		start() }
+				kept = (kept_of == me && !copy_has_kept -> 0 : kept)
 #endif
 #ifdef FREE
-	:: atomic { kept == 0 || (kept - 1) % LAST_MARK < now + LEAD ->
-		printf("%d: is dead, and its rows are freed\n", me);
-		stop();
-#ifndef FREE_ALIVE
-		MY.logged.holder = NOWHERE;
-		MY.logged.incarnation = 0;
-		MY.logged.next = 0;
+			:: kept == 0 || (kept - 1) % LAST_MARK < now + LEAD ->
+				free()
 #endif
-		start();
-		do
-		:: i < WORKER_IDS ->
+			fi;
+			start()
+
+		/* the session */
+		:: MY.lease.ends > 0 && MY.mark > MY.stamp && !MY.is_reading &&
+			(MY.limit != MY.mark || MY.worker_id != MY.lease.worker_id) ->
+			MY.worker_id = MY.lease.worker_id;
+#ifdef READ_TWICE
+			MY.limit = 0;
+			MY.is_reading = true
+		:: MY.is_reading ->
+			MY.is_reading = false;
+#endif
+			MY.limit = MY.mark;
+			tidy_limit()
+		:: MY.limit > MY.stamp -> issue()
+
+		/* who moves the mark: it was to be before the lease's end, once */
+		:: MAY_MOVE && MY.flushed == 0 && MY.mark < LAST -> log_mark()
+		:: MY.flushed > 0 ->
+			MY.mark = MAX(MY.mark, MY.flushed);
+			MY.flushed = 0;
+			printf("%d: publishes mark %d\n", me, MY.mark)
+
+		/* the lease's worker claims, or claims again what it holds */
+		:: MY.asked.kind == 0 ->
+			raise(MY.asked.worker_id, WORKER_IDS - 1);
+			MY.asked.kind = CLAIM;
+			MY.asked.from = me;
+			MY.asked.next = MY.lease.next;
+			MY.ends = LONGER;
 			if
-			:: row[i].holder == me ->
-				row[i].incarnation = 0;
-				row[i].fence = MAX(row[i].began,
-								   MIN(row[i].fence, now + LEAD));
-#ifdef FREE_IS_PRESENT
-				row[i].is_present = true;
-#endif
-				row[i].lasts = 0
+			:: MY.lease.worker_id == MY.asked.worker_id && HAD_IT ->
+				MY.asked.incarnation = MY.lease.incarnation;
+				MY.asked.is_held = MY.lease.ends > 0;
+				MY.asked.fence = MY.lease.fence
 			:: else
 			fi;
-			i++
-		:: else -> break
-		od;
-		i = 0 }
-#endif
+			printf("%d: claims %d, incarnation %d after %d, holds: %d\n",
+				   me, MY.asked.worker_id, MY.asked.next,
+				   MY.asked.incarnation, MY.asked.is_held)
+		:: MY.asked.kind != 0 && MY.asked.kind != MOVED -> give_up()
 
-	/* the session */
-#ifndef READ_TWICE
-	:: atomic { MY.lease.ends > 0 && MY.mark > MY.stamp &&
-			(MY.limit != MY.mark || MY.worker_id != MY.lease.worker_id) ->
-		MY.limit = MY.mark;
-		MY.worker_id = MY.lease.worker_id }
-	:: atomic { MY.limit > MY.stamp -> issue() }
-#else
-	:: atomic { MY.lease.ends > 0 && !MY.is_reading ->
-		MY.limit = 0;
-		MY.worker_id = MY.lease.worker_id;
-		MY.is_reading = true }
-	:: atomic { MY.is_reading ->
-		MY.limit = MY.mark;
-		MY.is_reading = false }
-	:: atomic { !MY.is_reading && MY.limit > MY.stamp -> issue() }
-#endif
+		/* and is answered */
+		:: MY.asked.kind == GRANTED && !IS_OVER && !BEGINS_ANEW ->
+			take();
+			tidy_worker()
+		:: MY.asked.kind == GRANTED && !IS_OVER && BEGINS_ANEW ->
+			BEGIN_ANEW
+		:: MY.asked.kind == MOVED ->
+			END_ANEW;
+			tidy_worker()
 
-	/* who moves the mark: it was to be before the lease's end, once */
-	:: atomic { MAY_MOVE && MY.flushed == 0 && MY.mark < LAST -> log_mark() }
-	:: atomic { MY.flushed > 0 ->
-		MY.mark = MAX(MY.mark, MY.flushed);
-		MY.flushed = 0;
-		printf("%d: publishes mark %d\n", me, MY.mark) }
-
-	/* the lease's worker claims, or claims again what it holds */
-	:: atomic { MY.asked.kind == 0 ->
-		raise(MY.asked.worker_id, WORKER_IDS - 1);
-		MY.asked.kind = CLAIM;
-		MY.asked.from = me;
-		MY.asked.next = MY.lease.next;
-		MY.ends = LONGER;
-		if
-		:: MY.lease.worker_id == MY.asked.worker_id && HAD_IT ->
+		/* a clean stop: the mark moves no more, and that is durable */
+		:: MY.asked.kind == 0 && MY.lease.ends > 0 ->
+			printf("%d: freezes mark %d\n", me, MY.mark);
+			MY.asked.kind = RELEASE;
+			MY.asked.from = me;
+			MY.asked.worker_id = MY.lease.worker_id;
 			MY.asked.incarnation = MY.lease.incarnation;
-			MY.asked.is_held = MY.lease.ends > 0;
-			MY.asked.fence = MY.lease.fence
+			MY.asked.fence = MY.mark;
+#ifndef NO_FREEZE
+			change_generation();
+			MY.lease.ends = 0;
+			MY.lease.fence = 0;
+			MY.stamp = MAX(MY.stamp, MY.mark);
+			tidy_limit();
+#ifndef FREEZE_IN_MEMORY
+			save()
+#endif
+#endif
+
+#ifndef NONE_LATE
+		:: IS_IN_FLIGHT -> answer()
+		fi;
+#else
+		fi;
+		if
+		:: IS_IN_FLIGHT -> answer()
+		:: IS_IN_FLIGHT -> tidy_worker()
 		:: else
 		fi;
-		printf("%d: claims %d, incarnation %d after %d, holds: %d\n",
-			   me, MY.asked.worker_id, MY.asked.next, MY.asked.incarnation,
-			   MY.asked.is_held)
-;
-		ask() }
-#ifndef NONE_LATE
-	:: atomic { MY.asked.kind == CLAIM || MY.asked.kind == RELEASE ->
-		answer() }
 #endif
-	:: atomic { MY.asked.kind != 0 && MY.asked.kind != MOVED -> give_up() }
-
-	/* and is answered */
-	:: atomic { MY.asked.kind == GRANTED && !IS_OVER ->
-		if
-		:: !BEGINS_ANEW ->
-			take();
-			tidy_worker();
-			tidy_numbers()
-		:: else ->
-#if defined(LEASE_FIRST)
-			take();
-			MY.asked.kind = MOVED
-		fi }
-	:: atomic { MY.asked.kind == MOVED ->
-			move_generators();
-			tidy_worker();
-			tidy_numbers() }
-#elif defined(MOVE_MEANWHILE)
-			move_generators();
-			MY.asked.kind = MOVED
-		fi }
-	:: atomic { MY.asked.kind == MOVED ->
-			take();
-			tidy_worker();
-			tidy_numbers() }
-#else
-			move_generators();
-			take();
-			tidy_worker();
-			tidy_numbers()
-		fi }
-#endif
-
-	/* a clean stop: the mark moves no more, and that is durable */
-	:: atomic { MY.asked.kind == 0 && MY.lease.ends > 0 ->
-		printf("%d: freezes mark %d\n", me, MY.mark);
-		MY.asked.kind = RELEASE;
-		MY.asked.from = me;
-		MY.asked.worker_id = MY.lease.worker_id;
-		MY.asked.incarnation = MY.lease.incarnation;
-		MY.asked.fence = MY.mark;
-#ifndef NO_FREEZE
-		change_generation();
-		MY.lease.ends = 0;
-		MY.lease.fence = 0;
-		MY.stamp = MAX(MY.stamp, MY.mark);
-		tidy_limit();
-#ifndef FREEZE_IN_MEMORY
-		save();
-#endif
-#endif
-		ask() }
+		tidy_numbers() }
 	od
 }
 
@@ -912,9 +835,7 @@ inline fail_over()
 #if defined(UNNOTICED) && !defined(NO_WINDOW)
 	is_window = true;
 #endif
-	i = 0;
-	do
-	:: i < WORKER_IDS ->
+	for (i : 0 .. WORKER_IDS - 1) {
 #ifdef UNNOTICED
 		is_forgetful = is_window &&
 			(is_forgetful || row[i].granted > standby[i].granted ||
@@ -924,28 +845,16 @@ inline fail_over()
 		row[i].is_present = !is_window;
 #endif
 		copy_row(row[i], standby[i]);
-		standby[i].holder = 0;
-		standby[i].incarnation = 0;
-		standby[i].began = 0;
-		standby[i].fence = 0;
-		standby[i].lasts = 0;
-		standby[i].granted = 0;
-		i++
-	:: else -> break
-	od;
-	i = 0;
-	do
-	:: i < SERVERS ->
+		copy_row(standby[i], no_row)
+	}
+	for (i : 0 .. SERVERS - 1) {
 		if
 		:: server[i].asked.kind == CLAIM || server[i].asked.kind == RELEASE ->
 			tidy_message(server[i].asked);
 			server[i].ends = 0
 		:: else
-		fi;
-		i++
-	:: else -> break
-	od;
-	i = 0;
+		fi
+	}
 	tidy_message(late);
 #ifdef RAISE
 	is_raised = standby_is_raised;
@@ -953,7 +862,7 @@ inline fail_over()
 	standby_is_raised = false;
 #endif
 #ifndef UNNOTICED
-	begin_era(0)
+	begin_era()
 #endif
 }
 #endif
@@ -969,25 +878,18 @@ init
 	byte i;
 
 	atomic {
-		do
-		:: i < SERVERS ->
+		for (i : 0 .. SERVERS - 1) {
 			server[i].lease.holder = NOWHERE;
 			server[i].logged.holder = NOWHERE;
 			server[i].lease.next = 2 + i;
-			server[i].logged.next = 2 + i;
-			i++
-		:: else -> break
-		od;
-		i = 0;
-		do
-		:: i < WORKER_IDS ->
+			server[i].logged.next = 2 + i
+		}
+		for (i : 0 .. WORKER_IDS - 1) {
 			row[i].holder = NOWHERE;
 #ifdef FAILOVER
 			row[i].is_present = true;
 #endif
-			i++
-		:: else -> break
-		od;
+		}
 		i = 0;
 		run one_server(0);
 		run one_server(1)
@@ -995,77 +897,65 @@ init
 
 end:
 	do
+	:: atomic {
+		if
 #ifndef ANY_CLOCK
-	:: d_step {
 #ifdef FAILOVER
-		now < LAST_NOW ->
-		now++;
-		PASSES(grace);
+		:: now < LAST_NOW ->
+			now++;
+			PASSES(grace);
 #ifdef RAISE
-		PASSES(raised_for);
+			PASSES(raised_for);
 #endif
 #else
-		true ->
+		:: true ->
 #endif
-		printf("time passes\n");
-		do
-		:: i < SERVERS ->
-			PASSES(server[i].lease.ends);
+			printf("time passes\n");
+			for (i : 0 .. SERVERS - 1) {
+				PASSES(server[i].lease.ends);
 #ifndef EXPIRED_AT_START
-			PASSES(server[i].logged.ends);
+				PASSES(server[i].logged.ends);
 #endif
-			PASSES(server[i].ends);
-			i++
-		:: else -> break
-		od;
-		i = 0;
-		do
-		:: i < WORKER_IDS ->
-			PASSES(row[i].lasts);
+				PASSES(server[i].ends)
+			}
+			for (i : 0 .. WORKER_IDS - 1) {
+				PASSES(row[i].lasts);
 #ifdef FAILOVER
-			PASSES(standby[i].lasts);
+				PASSES(standby[i].lasts)
 #endif
-			i++
-		:: else -> break
-		od;
-		i = 0 }
+			}
 #endif
-
-	:: atomic { late.kind != 0 ->
-		printf("late:\n");
-		execute(late);
-		tidy_message(late);
-		tidy_numbers() }
-
+		:: late.kind != 0 ->
+			printf("late:\n");
+			execute(late);
+			tidy_message(late)
 #ifdef FAILOVER
-	:: atomic { !has_replayed && !is_failed_over ->
-		printf("the standby replays for the last time\n");
+		:: !has_replayed && !is_failed_over ->
+			printf("the standby replays for the last time\n");
 #ifdef RAISE
-		standby_is_raised = is_raised;
+			standby_is_raised = is_raised;
 #endif
-		do
-		:: i < WORKER_IDS -> copy_row(standby[i], row[i]); i++
-		:: else -> break
-		od;
-		i = 0;
-		has_replayed = true }
-	:: atomic { has_replayed && IS_LATE_ENOUGH -> fail_over() }
+			for (i : 0 .. WORKER_IDS - 1) {
+				copy_row(standby[i], row[i])
+			}
+			has_replayed = true
+		:: has_replayed && IS_LATE_ENOUGH -> fail_over()
 #endif
 #ifdef RAISE
-	:: atomic { !is_raised && !is_failed_over ->
-		printf("the duration is raised\n");
-		is_raised = true;
-		raised_for = DURATION }
+		:: !is_raised && !is_failed_over ->
+			printf("the duration is raised\n");
+			is_raised = true;
+			raised_for = DURATION
 #endif
 #ifdef UNNOTICED
-	:: atomic { is_window && !is_forgetful ->
-		printf("the window is over\n");
-		is_window = false;
-		do
-		:: i < WORKER_IDS -> row[i].is_present = true; i++
-		:: else -> break
-		od;
-		i = 0 }
+		:: is_window && !is_forgetful ->
+			printf("the window is over\n");
+			is_window = false;
+			for (i : 0 .. WORKER_IDS - 1) {
+				row[i].is_present = true
+			}
 #endif
+		fi;
+		tidy_numbers() }
 	od
 }
