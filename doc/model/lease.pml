@@ -9,6 +9,107 @@
  *	  a later flush.
  *
  * "script/model NO_FENCE" shows how ids come twice without that step.
+ *
+ * Asserted:
+ *	 - no (worker id, tick) is issued twice, by whomever: a client keeps one
+ *	   id, whichever it likes, and that id is never issued again;
+ *	 - no two servers hold one worker id, each by its own monotonic clock, or
+ *	   would if they were started now, if the registry's clock measures
+ *	   durations as theirs do.  With ANY_CLOCK, the registry may take any
+ *	   lease for expired at any time and grants any fence; then only the
+ *	   first is asserted.
+ *
+ * In the model there are
+ *	 - a registry, which executes each message at once.  A row continues for
+ *	   the holder that knows its incarnation; anybody else begins at its fence;
+ *	 - two servers.  The second one may, at any time, become a copy of the
+ *	   first: a standby, or a server from a backup, which is promoted at once
+ *	   or later.  A server that was moved, or booted anew, is as a copy whose
+ *	   original does not come back;
+ *	 - with SET_BACK, the first server may also be set back, in its own
+ *	   directory, to what the copy has of it;
+ *	 - in each a page with the lease, the incarnation that is asked next, and
+ *	   the worker id's mark, which become durable in one record, whoever logs
+ *	   it; and shared memory, which has the newest lease, and the mark that is
+ *	   published;
+ *	 - in each a session, which keeps the mark and the worker id that it last
+ *	   read, a process that moves the mark, and the lease's worker.  Each may
+ *	   rest at any step for as long as it likes, be it slow or suspended;
+ *	 - answers that are lost, and one message at a time that comes after its
+ *	   sender has given it up (with NONE_LATE, none does, and who asks is heard
+ *	   at once).  A question without an answer is asked again as it was;
+ *	 - wall clocks of servers that are adversaries: ids are issued at any tick
+ *	   below the mark, and a mark is any up to the fence;
+ *	 - servers that are killed at any step, and clean stops;
+ *	 - with FAILOVER, one failover of the registry to a standby which has lost
+ *	   any number of the last transactions, and whose clock is BEHIND.  It is
+ *	   noticed at once; with UNNOTICED, only by what a holder has, in a window
+ *	   in which nobody but holders is served;
+ *	 - with FREE, an admin who certifies that a holder is dead; with LONGER, one
+ *	   who raises the duration.
+ *
+ * Bounds: LAST_MARK ticks of one id; with FAILOVER, LAST_NOW steps of time,
+ * where a step is a tick.  Without it time has no bounds.  Incarnations have
+ * none: a number that nothing can be equal to any more is used again.
+ *
+ * Taken for granted:
+ *	 - No two data directories that exist at once are the same holder, and a
+ *	   directory that is set back is on another timeline.
+ *	 - Ids that a server loses when it is set back may be issued again by it.
+ *	 - No two incarnations are equal but by copying, and each grant of a
+ *	   worker id moves its fence.
+ *	 - Servers tell the registry the truth.
+ *	 - The registry loses what it has committed only by being set back: by a
+ *	   failover, a restored backup, a snapshot.  That happens again only when
+ *	   the grace after the last time is over.
+ *	 - The old registry grants nothing once the new one answers, and what was
+ *	   sent to the old one does not reach the new one.
+ *	 - The new registry's clock is behind the old one's by no more than the
+ *	   registry's floor allows for.
+ *	 - A registry that is set back without being another in its history, its
+ *	   timeline for one, is asked within the window by a holder whose newest
+ *	   grant it has lost, if it has lost any.
+ *	 - What is lost is not older than a lease: that the duration was raised has
+ *	   reached the standby before the longer one is granted.
+ *	 - A holder that is freed is dead, does not come back, and has issued
+ *	   nothing beyond the registry's clock and the largest lead.
+ *
+ * Macros, and what each takes away:
+ *	 NO_FENCE			who is granted a worker id does not begin where it is
+ *						told to
+ *	 FENCE_IN_MEMORY	or begins there, but the record of the lease has not
+ *						the mark
+ *	 HOLDER_IGNORES		or does, but not while it holds the worker id itself
+ *	 PAST_FENCE			the mark may move past the fence
+ *	 ANSWER_TIME		a lease counts from the answer
+ *	 ANY_HOLDER			a start resumes a lease whoever the holder is
+ *	 EXPIRED_AT_START	or without looking when it ends
+ *	 ANY_TIMELINE		or on another timeline than it was logged on; SET_BACK
+ *	 ASK_OF_ANY_TIMELINE	what was to be asked there is asked again
+ *	 NO_FREEZE			the release is sent before the mark is frozen
+ *	 FREEZE_IN_MEMORY	that the lease is released is not on the page
+ *	 LEASE_BEFORE_LOCK	who moves the mark puts the lease that it has read
+ *						before it locked the page over the newest one
+ *	 LEASE_FIRST		a new lease is published before generators move on
+ *	 MOVE_MEANWHILE		the mark may move between these two
+ *	 NO_GENERATION		a mark that was put on the page under the lease before
+ *						is published under the next one
+ *	 READ_TWICE			a session reads the worker id and then the mark
+ *	 ANYBODY_CONTINUES	a row continues for anybody
+ *	 ANY_INCARNATION	or for its holder, of whatever incarnation
+ *	 COPY_CONTINUES		or for a copy of its holder
+ * and of a registry that is set back:
+ *	 NO_GRACE			it grants at once
+ *	 NO_WINDOW			or when it was set back UNNOTICED
+ *	 HOLDS_ALWAYS		or, within both, to those that no longer hold
+ *	 RETRY_IN_GRACE		or to those that were not answered
+ *	 RELEASE_FIRST		who has not come forward since may release
+ *	 NO_FLOOR			new holders begin at the fences that are known
+ *	 KNOWN_BEHIND=0		or without regard to a clock that is behind
+ *	 LOWER_FENCE		a holder that comes forward gets a fence below its own
+ *	 FREE_IN_GRACE		a worker id that is freed waits for no grace; FREE
+ *	 FREE_ALIVE			the holder is not dead
+ *	 RAISE_AT_ONCE		the longer duration is granted at once
  */
 
 #ifndef LAST_MARK
@@ -21,7 +122,7 @@
 #define DURATION	1			/* steps of time that a lease lasts */
 #endif
 #ifndef LONGER
-#define LONGER		DURATION	/* RAISE: and how long in the end */
+#define LONGER		DURATION	/* and how long when that is raised */
 #endif
 #ifndef LEAD
 #define LEAD		0
@@ -48,29 +149,23 @@ typedef Row
 	byte incarnation;			/* 0: never leased, or freed */
 	byte began;
 	byte fence;
+	byte granted;				/* the highest fence ever; FAILOVER */
 	byte lasts;					/* steps of time until it expires */
-#ifdef FAILOVER
-	byte granted;				/* the highest fence ever */
-	bool is_present;			/* touched since the failover */
-#endif
+	bool is_present				/* touched since the registry was set back */
 };
 Row row[WORKER_IDS];
-#ifdef FAILOVER
 Row standby[WORKER_IDS];		/* has replayed to there and no further */
 Row no_row;
 bool has_replayed;
 bool is_failed_over;
-byte now;						/* the registry's clock */
+byte clock_now;					/* the registry's */
 byte grace;						/* steps of time */
 byte floor;
 bool is_window;					/* UNNOTICED: only holders are served */
 bool is_forgetful;				/* in the window: a grant is lost */
-#ifdef RAISE
 bool is_raised;
 bool standby_is_raised;
 byte raised_for;				/* steps of time until that takes effect */
-#endif
-#endif
 
 /* A question, and the answer to it. */
 typedef Message
@@ -82,10 +177,14 @@ typedef Message
 	byte next;
 	byte fence;					/* what the server holds; RELEASE: the mark */
 	bool is_held;
-	byte begins_at
+	byte begins_at;
+	byte ends					/* of a lease that counts from the question */
 };
 Message late;					/* its sender does not wait for it */
 Message none;
+
+#define IS_IN_FLIGHT(message) \
+	(message.kind == CLAIM || message.kind == RELEASE)
 
 /* A lease, on the page or in shared memory. */
 typedef Lease
@@ -118,8 +217,7 @@ typedef Server
 	byte flushed;				/* the mark that it is to publish; 0: none */
 
 	/* the lease's worker */
-	Message asked;
-	byte ends					/* of a lease that counts from the question */
+	Message asked
 };
 Server server[SERVERS];
 
@@ -173,19 +271,14 @@ inline copy_message(to, from_)
 	to.next = from_.next;
 	to.fence = from_.fence;
 	to.is_held = from_.is_held;
-	to.begins_at = from_.begins_at
+	to.begins_at = from_.begins_at;
+	to.ends = from_.ends
 }
 
 /* As little as possible in the state where it makes no difference. */
 inline tidy_message(message)
 {
 	copy_message(message, none)
-}
-
-inline tidy_worker()
-{
-	tidy_message(MY.asked);
-	MY.ends = 0
 }
 
 inline tidy_limit()
@@ -198,15 +291,9 @@ inline tidy_limit()
 	fi
 }
 
-#ifdef FAILOVER
-#define IS_IN_STANDBY(n) \
-	(standby[0].incarnation == n || standby[WORKER_IDS - 1].incarnation == n)
-#else
-#define IS_IN_STANDBY(n)	false
-#endif
 #define IS_IN_ROWS(n) \
 	(row[0].incarnation == n || row[WORKER_IDS - 1].incarnation == n || \
-	 IS_IN_STANDBY(n))
+	 standby[0].incarnation == n || standby[WORKER_IDS - 1].incarnation == n)
 #define IS_ASKED(n) \
 	(server[0].lease.next == n || server[1].lease.next == n || \
 	 server[0].logged.next == n || server[1].logged.next == n)
@@ -223,10 +310,8 @@ inline tidy_numbers()
 	for (i : 0 .. WORKER_IDS - 1) {
 		row[i].incarnation =
 			(IS_KNOWN(row[i].incarnation) -> row[i].incarnation : 0);
-#ifdef FAILOVER
 		standby[i].incarnation =
-			(IS_KNOWN(standby[i].incarnation) -> standby[i].incarnation : 0);
-#endif
+			(IS_KNOWN(standby[i].incarnation) -> standby[i].incarnation : 0)
 	}
 	for (i : 0 .. SERVERS - 1) {
 		FORGET(server[i].lease.incarnation);
@@ -257,17 +342,12 @@ inline raise(number, last)
 
 #define ROW		row[message.worker_id]
 
-#ifdef RAISE
 #ifdef RAISE_AT_ONCE
-#define PRESENT_DURATION	(is_raised -> LONGER : DURATION)
+#define PRESENT_DURATION	LONGEST_DURATION
 #else
 #define PRESENT_DURATION	(is_raised && raised_for == 0 -> LONGER : DURATION)
 #endif
 #define LONGEST_DURATION	(is_raised -> LONGER : DURATION)
-#else
-#define PRESENT_DURATION	DURATION
-#define LONGEST_DURATION	DURATION
-#endif
 
 #define IS_ITS_NEXT	(ROW.incarnation == message.next)
 #define IS_ITS_LAST	(message.incarnation > 0 && \
@@ -289,28 +369,22 @@ inline raise(number, last)
 #endif
 #define IS_FREE		(IS_EXPIRED || ROW.holder == message.from && !message.is_held)
 
-#ifdef FAILOVER
-#define IS_PRESENT		(ROW.is_present)
-#define GRANTS_ALL		(grace == 0 && !is_window)
-#define ITS_FLOOR		(IS_PRESENT -> 0 : floor)
 #define IS_ADOPTED \
 	(grace > 0 && message.is_held && message.fence >= ROW.granted)
-#else
-#define IS_PRESENT		true
-#define GRANTS_ALL		true
-#define ITS_FLOOR		0
-#define IS_ADOPTED		false
-#endif
 
+#ifdef RELEASE_FIRST
+#define MAY_RELEASE		true
+#else
+#define MAY_RELEASE		ROW.is_present
+#endif
 #if defined(HOLDS_ALWAYS)
 #define CONTINUES		MATCHES
 #elif defined(RETRY_IN_GRACE)
-#define CONTINUES		(MATCHES && (IS_PRESENT || message.is_held || IS_ITS_NEXT))
+#define CONTINUES		(MATCHES && (ROW.is_present || message.is_held || IS_ITS_NEXT))
 #else
-#define CONTINUES		(MATCHES && (IS_PRESENT || message.is_held))
+#define CONTINUES		(MATCHES && (ROW.is_present || message.is_held))
 #endif
 
-#ifdef FAILOVER
 #ifndef KNOWN_BEHIND
 #define KNOWN_BEHIND	BEHIND
 #endif
@@ -324,13 +398,12 @@ inline begin_era()
 	grace = LONGEST_DURATION;
 #endif
 #ifndef NO_FLOOR
-	floor = now + KNOWN_BEHIND + LONGEST_DURATION + LEAD;
+	floor = clock_now + KNOWN_BEHIND + LONGEST_DURATION + LEAD;
 #endif
 	for (i : 0 .. WORKER_IDS - 1) {
 		row[i].is_present = false
 	}
 }
-#endif
 
 inline grant(message)
 {
@@ -338,21 +411,23 @@ inline grant(message)
 	ROW.incarnation = message.next;
 	ROW.lasts = PRESENT_DURATION;
 #ifdef FAILOVER
-	ROW.granted = MAX(ROW.granted, MAX(ROW.began, now + PRESENT_DURATION + LEAD));
-#ifndef ADOPT_LESS
+	ROW.granted = MAX(ROW.granted, MAX(ROW.began, clock_now + PRESENT_DURATION + LEAD));
+#ifndef LOWER_FENCE
 	ROW.granted = MAX(ROW.granted, message.fence);
 #endif
 	ROW.fence = ROW.granted;
-	ROW.is_present = true;
 #else
 	ROW.fence = MAX(ROW.fence, ROW.began);
 	raise(ROW.fence, LAST_MARK);
 #endif
+	ROW.is_present = true;
 	message.kind = GRANTED;
 	message.incarnation = 0;
 	message.is_held = false;
 	message.fence = ROW.fence;
 	message.begins_at = ROW.began;
+	message.ends = (message.ends > LONGER - PRESENT_DURATION ->
+					message.ends - LONGER + PRESENT_DURATION : 0);
 	printf("registry: grants %d to %d, incarnation %d, begins at %d, fence %d\n",
 		   message.worker_id, message.from, ROW.incarnation, ROW.began, ROW.fence)
 }
@@ -373,10 +448,10 @@ inline claim(message)
 	:: !CONTINUES && IS_ADOPTED ->
 		ROW.began = (ROW.holder == message.from -> ROW.began :
 					 MAX(ROW.began, ROW.fence))
-	:: !CONTINUES && !IS_ADOPTED && IS_FREE && (GRANTS_ALL || IS_PRESENT) ->
-		ROW.began = MAX(ROW.fence, ITS_FLOOR);
+	:: !CONTINUES && !IS_ADOPTED && IS_FREE && (grace == 0 && !is_window || ROW.is_present) ->
+		ROW.began = MAX(ROW.fence, (ROW.is_present -> 0 : floor));
 		message.fence = 0
-	:: else -> message.kind = 0
+	:: else -> tidy_message(message)
 	fi;
 	if
 	:: message.kind == CLAIM -> grant(message)
@@ -384,25 +459,17 @@ inline claim(message)
 	fi
 }
 
-#ifdef RELEASE_FIRST
-#define IS_RELEASABLE	true
-#else
-#define IS_RELEASABLE	IS_PRESENT
-#endif
-
 inline release(message)
 {
 	if
-	:: ROW.holder == message.from && IS_ITS_LAST && IS_RELEASABLE ->
+	:: ROW.holder == message.from && IS_ITS_LAST && MAY_RELEASE ->
 		printf("registry: %d is released, mark %d\n", message.worker_id, message.fence);
 		ROW.lasts = 0;
-#ifdef RELEASE_FIRST
 		ROW.is_present = true;
-#endif
 		ROW.fence = MAX(MIN(ROW.fence, message.fence), ROW.began)
 	:: else
 	fi;
-	message.kind = 0
+	tidy_message(message)
 }
 
 inline execute(message)
@@ -418,14 +485,11 @@ inline execute(message)
  */
 
 /* The generation of the lease changes: nothing of the one before goes on. */
-inline change_generation()
-{
-#ifndef NO_GENERATION
-	MY.flushed = 0
+#ifdef NO_GENERATION
+#define CHANGE_GENERATION	skip
 #else
-	skip
+#define CHANGE_GENERATION	MY.flushed = 0
 #endif
-}
 
 /*
  * Logs the page with the lease as it is in shared memory, and the mark where
@@ -442,12 +506,6 @@ inline save()
 		   me, MY.lease.worker_id, MY.entry);
 	check_holders()
 }
-
-#ifdef SET_BACK
-#define MAY_COME_BACK	(me == 1)
-#else
-#define MAY_COME_BACK	false
-#endif
 
 /*
  * What is to be asked next is on the page before: an incarnation that is
@@ -476,11 +534,7 @@ inline start()
 	if
 	:: !HOLDS(me, MY.lease) ->
 		MY.lease.ends = 0;
-		MY.lease.fence = 0;
-		if
-		:: !MAY_COME_BACK -> copy_lease(MY.logged, MY.lease)
-		:: else
-		fi
+		MY.lease.fence = 0
 	:: else
 	fi;
 	printf("%d: starts at mark %d, holds a lease: %d\n",
@@ -497,12 +551,12 @@ inline give_up()
 {
 	if
 #ifndef NONE_LATE
-	:: late.kind == 0 && (MY.asked.kind == CLAIM || MY.asked.kind == RELEASE) ->
+	:: late.kind == 0 && IS_IN_FLIGHT(MY.asked) ->
 		copy_message(late, MY.asked)
 #endif
 	:: true
 	fi;
-	tidy_worker()
+	tidy_message(MY.asked)
 }
 
 inline stop()
@@ -583,7 +637,7 @@ inline take()
 {
 	if
 	:: BEGINS_ANEW ->
-		change_generation();
+		CHANGE_GENERATION;
 #ifndef NO_FENCE
 		MY.mark = MAX(MY.mark, MY.asked.begins_at)
 #endif
@@ -594,9 +648,9 @@ inline take()
 	MY.lease.incarnation = MY.asked.next;
 	MY.lease.fence = MY.asked.fence;
 #ifdef ANSWER_TIME
-	MY.ends = DURATION;
+	MY.asked.ends = DURATION;
 #endif
-	MY.lease.ends = MY.ends;
+	MY.lease.ends = MY.asked.ends;
 	printf("%d: publishes worker id %d, mark %d, fence %d\n",
 		   me, MY.lease.worker_id, MY.mark, MY.lease.fence);
 	draw();
@@ -619,22 +673,6 @@ inline copy_page()
 #endif
 }
 
-#if defined(ADOPT_LATE) || defined(ANSWER_TIME)
-#define IS_OVER		false
-#else
-#define IS_OVER		(MY.ends == 0)
-#endif
-
-inline answer()
-{
-	execute(MY.asked);
-	if
-	:: MY.asked.kind == 0 -> tidy_worker()
-	:: else -> MY.ends = (MY.ends > LONGER - PRESENT_DURATION ->
-						  MY.ends - (LONGER - PRESENT_DURATION) : 0)
-	fi
-}
-
 #ifdef MOVE_MEANWHILE
 #define MAY_MOVE	(MY.lease.ends > 0)
 #else
@@ -655,8 +693,8 @@ inline free()
 		if
 		:: row[i].holder == me ->
 			row[i].incarnation = 0;
-			row[i].fence = MAX(row[i].began, MIN(row[i].fence, now + LEAD));
-#ifdef FREE_IS_PRESENT
+			row[i].fence = MAX(row[i].began, MIN(row[i].fence, clock_now + LEAD));
+#ifdef FREE_ROW.is_present
 			row[i].is_present = true;
 #endif
 			row[i].lasts = 0
@@ -679,11 +717,9 @@ inline free()
 #define BEGIN_ANEW	move_generators(); MY.asked.kind = MOVED
 #define END_ANEW	take()
 #else
-#define BEGIN_ANEW	move_generators(); take(); tidy_worker()
+#define BEGIN_ANEW	move_generators(); take(); tidy_message(MY.asked)
 #define END_ANEW	skip
 #endif
-
-#define IS_IN_FLIGHT	(MY.asked.kind == CLAIM || MY.asked.kind == RELEASE)
 
 proctype one_server(byte me)
 {
@@ -715,7 +751,7 @@ end:
 				kept = (kept_of == me && !copy_has_kept -> 0 : kept)
 #endif
 #ifdef FREE
-			:: kept == 0 || (kept - 1) % LAST_MARK < now + LEAD ->
+			:: kept == 0 || (kept - 1) % LAST_MARK < clock_now + LEAD ->
 				free()
 #endif
 			fi;
@@ -748,7 +784,7 @@ end:
 			MY.asked.kind = CLAIM;
 			MY.asked.from = me;
 			MY.asked.next = MY.lease.next;
-			MY.ends = LONGER;
+			MY.asked.ends = LONGER;
 			if
 			:: MY.lease.worker_id == MY.asked.worker_id && HAD_IT ->
 				MY.asked.incarnation = MY.lease.incarnation;
@@ -762,14 +798,14 @@ end:
 		:: MY.asked.kind != 0 && MY.asked.kind != MOVED -> give_up()
 
 		/* and is answered */
-		:: MY.asked.kind == GRANTED && !IS_OVER && !BEGINS_ANEW ->
+		:: MY.asked.kind == GRANTED && !BEGINS_ANEW ->
 			take();
-			tidy_worker()
-		:: MY.asked.kind == GRANTED && !IS_OVER && BEGINS_ANEW ->
+			tidy_message(MY.asked)
+		:: MY.asked.kind == GRANTED && BEGINS_ANEW ->
 			BEGIN_ANEW
 		:: MY.asked.kind == MOVED ->
 			END_ANEW;
-			tidy_worker()
+			tidy_message(MY.asked)
 
 		/* a clean stop: the mark moves no more, and that is durable */
 		:: MY.asked.kind == 0 && MY.lease.ends > 0 ->
@@ -780,24 +816,26 @@ end:
 			MY.asked.incarnation = MY.lease.incarnation;
 			MY.asked.fence = MY.mark;
 #ifndef NO_FREEZE
-			change_generation();
+			CHANGE_GENERATION;
 			MY.lease.ends = 0;
 			MY.lease.fence = 0;
 			MY.stamp = MAX(MY.stamp, MY.mark);
 			tidy_limit();
-#ifndef FREEZE_IN_MEMORY
+#if defined(LEASE_BEFORE_LOCK)
+			MY.entry = MAX(MY.entry, MY.mark)
+#elif !defined(FREEZE_IN_MEMORY)
 			save()
 #endif
 #endif
 
 #ifndef NONE_LATE
-		:: IS_IN_FLIGHT -> answer()
+		:: IS_IN_FLIGHT(MY.asked) -> execute(MY.asked)
 		fi;
 #else
 		fi;
 		if
-		:: IS_IN_FLIGHT -> answer()
-		:: IS_IN_FLIGHT -> tidy_worker()
+		:: IS_IN_FLIGHT(MY.asked) -> execute(MY.asked)
+		:: IS_IN_FLIGHT(MY.asked) -> tidy_message(MY.asked)
 		:: else
 		fi;
 #endif
@@ -811,7 +849,6 @@ end:
 
 #define PASSES(time)	time = (time > 0 -> time - 1 : 0)
 
-#ifdef FAILOVER
 inline copy_row(to, from_)
 {
 	to.holder = from_.holder;
@@ -829,7 +866,7 @@ inline fail_over()
 	is_failed_over = true;
 	has_replayed = false;
 	do
-	:: i < BEHIND && now > 0 -> now--; i++
+	:: i < BEHIND && clock_now > 0 -> clock_now--; i++
 	:: break
 	od;
 #if defined(UNNOTICED) && !defined(NO_WINDOW)
@@ -849,29 +886,21 @@ inline fail_over()
 	}
 	for (i : 0 .. SERVERS - 1) {
 		if
-		:: server[i].asked.kind == CLAIM || server[i].asked.kind == RELEASE ->
-			tidy_message(server[i].asked);
-			server[i].ends = 0
+		:: IS_IN_FLIGHT(server[i].asked) -> tidy_message(server[i].asked)
 		:: else
 		fi
 	}
 	tidy_message(late);
-#ifdef RAISE
 	is_raised = standby_is_raised;
 	raised_for = (is_raised -> raised_for : 0);
 	standby_is_raised = false;
-#endif
 #ifndef UNNOTICED
 	begin_era()
 #endif
 }
-#endif
 
-#ifdef RAISE
+/* What is lost is not older than a lease. */
 #define IS_LATE_ENOUGH	(!is_raised || raised_for > 0 || standby_is_raised)
-#else
-#define IS_LATE_ENOUGH	true
-#endif
 
 init
 {
@@ -886,9 +915,7 @@ init
 		}
 		for (i : 0 .. WORKER_IDS - 1) {
 			row[i].holder = NOWHERE;
-#ifdef FAILOVER
-			row[i].is_present = true;
-#endif
+			row[i].is_present = true
 		}
 		i = 0;
 		run one_server(0);
@@ -901,12 +928,10 @@ end:
 		if
 #ifndef ANY_CLOCK
 #ifdef FAILOVER
-		:: now < LAST_NOW ->
-			now++;
+		:: clock_now < LAST_NOW ->
+			clock_now++;
 			PASSES(grace);
-#ifdef RAISE
 			PASSES(raised_for);
-#endif
 #else
 		:: true ->
 #endif
@@ -916,13 +941,11 @@ end:
 #ifndef EXPIRED_AT_START
 				PASSES(server[i].logged.ends);
 #endif
-				PASSES(server[i].ends)
+				PASSES(server[i].asked.ends)
 			}
 			for (i : 0 .. WORKER_IDS - 1) {
 				PASSES(row[i].lasts);
-#ifdef FAILOVER
 				PASSES(standby[i].lasts)
-#endif
 			}
 #endif
 		:: late.kind != 0 ->
@@ -932,17 +955,13 @@ end:
 #ifdef FAILOVER
 		:: !has_replayed && !is_failed_over ->
 			printf("the standby replays for the last time\n");
-#ifdef RAISE
 			standby_is_raised = is_raised;
-#endif
 			for (i : 0 .. WORKER_IDS - 1) {
 				copy_row(standby[i], row[i])
 			}
 			has_replayed = true
 		:: has_replayed && IS_LATE_ENOUGH -> fail_over()
-#endif
-#ifdef RAISE
-		:: !is_raised && !is_failed_over ->
+		:: LONGER > DURATION && !is_raised && !is_failed_over ->
 			printf("the duration is raised\n");
 			is_raised = true;
 			raised_for = DURATION
