@@ -1,11 +1,12 @@
 /*
  * lease.pml
  *	  A model, for Spin, of worker ids that are leased from a registry: of the
- *	  registry's rows, of servers that lease, renew and release, and of all
- *	  that stops a server, delays a message, or moves a clock.  The words are
- *	  DESIGN's.  How one server's mark keeps its ids from coming twice is in
- *	  snowflake.pml.  So here a change of the page is durable at once: what is
- *	  changed and not flushed has no effect but through a later flush.
+ *	  registry's rows, of servers that claim and release, and of all that
+ *	  stops a server, delays a message, moves a clock, or sets the registry
+ *	  back.  The words are DESIGN's.  How one server's mark keeps its ids from
+ *	  coming twice is in snowflake.pml.  So here a change of the page is
+ *	  durable at once: a change that is not flushed has no effect but through
+ *	  a later flush.
  *
  * "script/model NO_FENCE" shows how ids come twice without that step.
  *
@@ -14,155 +15,176 @@
  *	   id, whichever it likes, and that id is never issued again;
  *	 - no two servers hold one worker id, each by its own monotonic clock, or
  *	   would if they were started now, if the registry's clock measures
- *	   durations as theirs do.  So a copy never gets what its original holds.
- *	   With ANY_CLOCK, the registry may take any lease for expired at any
- *	   time; then only the first is asserted.
+ *	   durations as theirs do.  With ANY_CLOCK, the registry may take any
+ *	   lease for expired at any time and grants any fence; then only the
+ *	   first is asserted.
  *
  * In the model there are
- *	 - a registry, which executes each message at once;
- *	 - two servers.  The second one may be a fresh one or, whenever it is down,
- *	   become a copy of the first: a standby, or a server from a backup, which
- *	   is promoted at once or later.  A server that was moved, or booted anew,
- *	   is as a copy whose original does not come back;
+ *	 - a registry, which executes each message at once.  A row continues for
+ *	   the holder that knows its incarnation; anybody else begins at its fence;
+ *	 - two servers.  The second one may, at any time, become a copy of the
+ *	   first: a standby, or a server from a backup, which is promoted at once
+ *	   or later.  A server that was moved, or booted anew, is as a copy whose
+ *	   original does not come back;
  *	 - with SET_BACK, the first server may also be set back, in its own
- *	   directory, to what the copy has of it: rewound to a standby, or
- *	   restored from a backup, that has not heard of its release.  It is on
- *	   another timeline then;
- *	 - in each a page with the lease and its worker id's mark, which become
- *	   durable in one record, whoever logs it; and shared memory, which has
- *	   the newest lease, and the mark that is published;
+ *	   directory, to what the copy has of it;
+ *	 - in each a page with the lease, the incarnation that is asked next, and
+ *	   the worker id's mark, which become durable in one record, whoever logs
+ *	   it; and shared memory, which has the newest lease, and the mark that is
+ *	   published;
  *	 - in each a session, which keeps the mark and the worker id that it last
  *	   read, a process that moves the mark, and the lease's worker.  Each may
  *	   rest at any step for as long as it likes, be it slow or suspended;
- *	 - messages and answers that come late, or never.  Who does not wait any
- *	   longer asks again, and what it had asked may yet be executed;
- *	 - wall clocks that are adversaries: a fence may be any tick, ids are
- *	   issued at any tick below the mark, and a mark is any up to the fence;
+ *	 - answers that are lost, and one message at a time that comes after its
+ *	   sender has given it up (with NONE_LATE, none does, and who asks is heard
+ *	   at once).  A question without an answer is asked again as it was;
+ *	 - wall clocks of servers that are adversaries: ids are issued at any tick
+ *	   below the mark, and a mark is any up to the fence;
  *	 - servers that are killed at any step, and clean stops;
  *	 - with FAILOVER, one failover of the registry to a standby which has lost
- *	   any number of the last transactions.  The registry's wall clock, the
- *	   standby's too, is then in order, for what they have lost nobody can
- *	   tell but by time; those of servers are adversaries still.
+ *	   any number of the last transactions, and whose clock is BEHIND.  It is
+ *	   noticed at once; with UNNOTICED, only by what a holder has, in a window
+ *	   in which nobody but holders is served;
+ *	 - with FREE, an admin who certifies that a holder is dead; with LONGER, one
+ *	   who raises the duration.
  *
- * Bounds: LAST_MARK ticks of one id, LAST_INCARNATION grants and renewals
- * of a worker id (and as many after a failover), one message at a time that
- * comes after its sender has given it up (with NONE_LATE, none does).  A lease
- * lasts DURATION steps of time; steps are not bounded, but with FAILOVER,
- * where a step is a tick.
+ * Bounds: LAST_MARK ticks of one id; with FAILOVER, LAST_NOW steps of time,
+ * where a step is a tick.  Without it time has no bounds.  Incarnations have
+ * none: a number that nothing can be equal to any more is used again.
  *
- * Taken for granted: no two directories that exist at once are the same
- * holder, and none is set back on the same timeline; ids of its own that a
- * server loses when it is set back may come again; the old registry grants
- * nothing once its standby is promoted, and what a registry has committed only
- * a failover takes; no lease lasts longer than the standby thinks one may.
+ * Taken for granted:
+ *	 - No two data directories that exist at once are the same holder, and a
+ *	   directory that is set back is on another timeline.
+ *	 - Ids that a server loses when it is set back may be issued again by it.
+ *	 - No two incarnations are equal but by copying, and each grant of a
+ *	   worker id moves its fence.
+ *	 - Servers tell the registry the truth.
+ *	 - The registry loses what it has committed only by being set back: by a
+ *	   failover, a restored backup, a snapshot.  That happens again only when
+ *	   the grace after the last time is over.
+ *	 - The old registry grants nothing once the new one answers, and what was
+ *	   sent to the old one does not reach the new one.
+ *	 - The new registry's clock is behind the old one's by no more than the
+ *	   registry's floor allows for.
+ *	 - A registry that is set back without being another in its history, its
+ *	   timeline for one, is asked within the window by a holder whose newest
+ *	   grant it has lost, if it has lost any.
+ *	 - What is lost is not older than a lease: that the duration was raised has
+ *	   reached the standby before the longer one is granted.
+ *	 - A holder that is freed is dead, does not come back, and has issued
+ *	   nothing beyond the registry's clock and the largest lead.
  *
  * Macros, and what each takes away:
- *	 NO_FENCE			who is granted a worker id does not begin at the fence
- *						of the holder before
+ *	 NO_FENCE			who is granted a worker id does not begin where it is
+ *						told to
  *	 FENCE_IN_MEMORY	or begins there, but the record of the lease has not
  *						the mark
+ *	 HOLDER_IGNORES		or does, but not while it holds the worker id itself
  *	 PAST_FENCE			the mark may move past the fence
- *	 FENCE_BEFORE_GRANT	it moves up to a fence that is not granted yet
  *	 ANSWER_TIME		a lease counts from the answer
  *	 ANY_HOLDER			a start resumes a lease whoever the holder is
  *	 EXPIRED_AT_START	or without looking when it ends
  *	 ANY_TIMELINE		or on another timeline than it was logged on; SET_BACK
+ *	 ASK_OF_ANY_TIMELINE	what was to be asked there is asked again
  *	 NO_FREEZE			the release is sent before the mark is frozen
  *	 FREEZE_IN_MEMORY	that the lease is released is not on the page
- *	 ANYBODY_RENEWS		a renewal is granted whoever asks, of whatever
- *						incarnation
+ *	 LEASE_BEFORE_LOCK	who moves the mark puts the lease that it has read
+ *						before it locked the page over the newest one
  *	 LEASE_FIRST		a new lease is published before generators move on
  *	 MOVE_MEANWHILE		the mark may move between these two
- *	 LEASE_BEFORE_LOCK	who moves the mark has read the lease before it has
- *						locked the page, and puts the lease before over the
- *						newest one
  *	 NO_GENERATION		a mark that was put on the page under the lease before
  *						is published under the next one
  *	 READ_TWICE			a session reads the worker id and then the mark
- *	 COPY_CONTINUES		a copy or moved server begins at its own mark, if
- *						nobody has leased the worker id since
- *	 OTHER_ID_CONTINUES	a server does, for another worker id than it had
- *	 ANY_INCARNATION	or whatever happened since
- * and of a failover:
- *	 NO_GRACE			the registry grants at once
- *	 HOLDS_ALWAYS		or, within the grace, those that no longer hold
- *	 NO_FLOOR			new holders begin at the high water that is known
- *	 ANY_FENCE			fences may be any, so nothing is beyond all of them
- *	 NO_LEAP			incarnations go on from the one that is known
- *	 ADOPT_LATE			a server adopts what is granted when it is over
+ *	 ANYBODY_CONTINUES	a row continues for anybody
+ *	 ANY_INCARNATION	or for its holder, of whatever incarnation
+ *	 COPY_CONTINUES		or for a copy of its holder
+ * and of a registry that is set back:
+ *	 NO_GRACE			it grants at once
+ *	 NO_WINDOW			or when it was set back UNNOTICED
+ *	 HOLDS_ALWAYS		or, within both, to those that no longer hold
+ *	 RETRY_IN_GRACE		or to those that were not answered
+ *	 RELEASE_FIRST		who has not come forward since may release
+ *	 NO_FLOOR			new holders begin at the fences that are known
+ *	 KNOWN_BEHIND=0		or without regard to a clock that is behind
+ *	 LOWER_FENCE		a holder that comes forward gets a fence below its own
+ *	 FREE_IN_GRACE		a worker id that is freed waits for no grace; FREE
+ *	 FREE_ALIVE			the holder is not dead
+ *	 RAISE_AT_ONCE		the longer duration is granted at once
  */
 
 #ifndef LAST_MARK
-#define LAST_MARK			2
-#endif
-#ifndef LAST_INCARNATION
-#define LAST_INCARNATION	2
-#endif
-#ifdef ANY_CLOCK
-#define DURATION			0
-#endif
-#ifndef DURATION
-#define DURATION			1
+#define LAST_MARK	2
 #endif
 #ifndef WORKER_IDS
-#define WORKER_IDS			1
+#define WORKER_IDS	1
+#endif
+#ifndef DURATION
+#define DURATION	1			/* steps of time that a lease lasts */
+#endif
+#ifndef LONGER
+#define LONGER		DURATION	/* and how long when that is raised */
+#endif
+#ifndef LEAD
+#define LEAD		0
+#endif
+#ifndef BEHIND
+#define BEHIND		0			/* the new registry's clock, at most */
+#endif
+#ifndef LAST_NOW
+#define LAST_NOW	1
 #endif
 
 #define SERVERS		2
 #define NOWHERE		SERVERS		/* the holder of nobody */
 
-/* A failover leaps over all incarnations that may be lost, and one. */
-#ifdef FAILOVER
-#define LEAP		(LAST_INCARNATION + 2)
-#else
-#define LEAP		0
-#endif
-#if defined(FAILOVER) && !defined(NO_LEAP)
-#define LAST_OF_ALL \
-	(is_failed_over -> LEAP + LAST_INCARNATION : LAST_INCARNATION)
-#else
-#define LAST_OF_ALL	LAST_INCARNATION
-#endif
-
 #define MAX(a, b)	((a) > (b) -> (a) : (b))
+#define MIN(a, b)	((a) < (b) -> (a) : (b))
 
-mtype = { REST, RENEW, CLAIM, RELEASE, RENEWED, GRANTED, MOVED, TAKEN,
-	FROZEN };
+mtype = { CLAIM, RELEASE, GRANTED, MOVED };
 
 /* The registry. */
 typedef Row
 {
 	byte holder;
-	byte incarnation;			/* 0: never leased */
-	byte high_water;
+	byte incarnation;			/* 0: never leased, or freed */
+	byte began;
+	byte fence;
+	byte granted;				/* the highest fence ever; FAILOVER */
 	byte lasts;					/* steps of time until it expires */
-	bool is_released
+	bool is_present				/* touched since the registry was set back */
 };
 Row row[WORKER_IDS];
-#ifdef FAILOVER
-Row standby[WORKER_IDS];
+Row standby[WORKER_IDS];		/* has replayed to there and no further */
+Row no_row;
+bool has_replayed;
 bool is_failed_over;
+byte clock_now;					/* the registry's */
 byte grace;						/* steps of time */
-byte now;						/* the registry's wall clock */
-byte floor;						/* beyond all fences that may be lost */
-#else
-#define grace	0
-#define floor	0
-#endif
+byte floor;
+bool is_window;					/* UNNOTICED: only holders are served */
+bool is_forgetful;				/* in the window: a grant is lost */
+bool is_raised;
+bool standby_is_raised;
+byte raised_for;				/* steps of time until that takes effect */
 
-/* What is asked; the holder and the lease before are those of the server. */
+/* A question, and the answer to it. */
 typedef Message
 {
 	mtype kind;					/* 0: none */
 	byte from;
 	byte worker_id;
-	byte fence;					/* of a release: the mark */
-	bool holds;
-	byte holder;
-	byte of_worker_id;			/* the lease before */
-	byte of_incarnation
+	byte incarnation;			/* of the lease before, if of this worker id */
+	byte next;
+	byte fence;					/* what the server holds; RELEASE: the mark */
+	bool is_held;
+	byte begins_at;
+	byte ends					/* of a lease that counts from the question */
 };
 Message late;					/* its sender does not wait for it */
+Message none;
+
+#define IS_IN_FLIGHT(message) \
+	(message.kind == CLAIM || message.kind == RELEASE)
 
 /* A lease, on the page or in shared memory. */
 typedef Lease
@@ -170,9 +192,9 @@ typedef Lease
 	byte holder;
 	byte worker_id;
 	byte incarnation;
-	byte ends;					/* steps of time */
-	byte fence;
-	bool is_released
+	byte next;					/* what is asked, or 0 */
+	byte ends;					/* steps of time; 0: it is over or released */
+	byte fence
 };
 
 typedef Server
@@ -183,7 +205,6 @@ typedef Server
 
 	/* shared memory */
 	Lease lease;
-	bool has_worker_id;
 	byte mark;					/* published */
 	byte stamp;					/* the next tick that it may issue */
 
@@ -194,21 +215,9 @@ typedef Server
 
 	/* who moves the mark */
 	byte flushed;				/* the mark that it is to publish; 0: none */
-#ifdef LEASE_BEFORE_LOCK
-	Lease copy;
-	bool has_copy;
-	bool is_overtaken;
-#endif
 
-	/* the lease's worker, and what it has asked and been answered */
-	mtype at;
-	byte wanted;
-	byte asked_fence;
-	bool asked_holds;
-	byte asked_ends;
-	byte granted_incarnation;
-	byte begins_at;
-	bool continues
+	/* the lease's worker */
+	Message asked
 };
 Server server[SERVERS];
 
@@ -222,20 +231,8 @@ byte kept_of;					/* the server that has issued it */
 bool copy_has_kept;				/* was it issued before the copy was made? */
 #endif
 
-/* Of the message that is executed; set and used within one step. */
-bool is_granted;
-bool may_continue;
-byte answer_incarnation;
-byte answer_begins;
-
 /* A server holds a lease, or would if it were started. */
-#ifdef ANY_CLOCK
-#define IS_VALID(a_lease)	true
-#else
-#define IS_VALID(a_lease)	(a_lease.ends > 0)
-#endif
-#define HOLDS(s, a_lease) \
-	(a_lease.holder == s && IS_VALID(a_lease) && !a_lease.is_released)
+#define HOLDS(s, a_lease)	(a_lease.holder == s && a_lease.ends > 0)
 #define BOTH_HOLD(a_lease, another) \
 	(HOLDS(0, a_lease) && HOLDS(1, another) && \
 	 a_lease.worker_id == another.worker_id)
@@ -260,21 +257,30 @@ inline copy_lease(to, from)
 	to.holder = from.holder;
 	to.worker_id = from.worker_id;
 	to.incarnation = from.incarnation;
+	to.next = from.next;
 	to.ends = from.ends;
-	to.fence = from.fence;
-	to.is_released = from.is_released
+	to.fence = from.fence
 }
 
-inline choose(number, first, last)
+inline copy_message(to, from_)
 {
-	number = first;
-	do
-	:: number < last -> number++
-	:: break
-	od
+	to.kind = from_.kind;
+	to.from = from_.from;
+	to.worker_id = from_.worker_id;
+	to.incarnation = from_.incarnation;
+	to.next = from_.next;
+	to.fence = from_.fence;
+	to.is_held = from_.is_held;
+	to.begins_at = from_.begins_at;
+	to.ends = from_.ends
 }
 
 /* As little as possible in the state where it makes no difference. */
+inline tidy_message(message)
+{
+	copy_message(message, none)
+}
+
 inline tidy_limit()
 {
 	if
@@ -285,206 +291,193 @@ inline tidy_limit()
 	fi
 }
 
-inline tidy_worker()
+#define IS_IN_ROWS(n) \
+	(row[0].incarnation == n || row[WORKER_IDS - 1].incarnation == n || \
+	 standby[0].incarnation == n || standby[WORKER_IDS - 1].incarnation == n)
+#define IS_ASKED(n) \
+	(server[0].lease.next == n || server[1].lease.next == n || \
+	 server[0].logged.next == n || server[1].logged.next == n)
+#define IS_KNOWN(n) \
+	(server[0].lease.incarnation == n || server[1].lease.incarnation == n || \
+	 server[0].logged.incarnation == n || server[1].logged.incarnation == n || \
+	 late.incarnation == n || late.next == n || IS_ASKED(n))
+#define FORGET(n)	n = (IS_IN_ROWS(n) -> n : 0)
+
+/* No number is kept that nothing can be equal to any more. */
+inline tidy_numbers()
 {
-	MY.at = REST;
-	MY.wanted = 0;
-	MY.asked_fence = 0;
-	MY.asked_holds = false;
-	MY.asked_ends = 0;
-	MY.granted_incarnation = 0;
-	MY.begins_at = 0;
-	MY.continues = false
+	d_step {
+	for (i : 0 .. WORKER_IDS - 1) {
+		row[i].incarnation =
+			(IS_KNOWN(row[i].incarnation) -> row[i].incarnation : 0);
+		standby[i].incarnation =
+			(IS_KNOWN(standby[i].incarnation) -> standby[i].incarnation : 0)
+	}
+	for (i : 0 .. SERVERS - 1) {
+		FORGET(server[i].lease.incarnation);
+		FORGET(server[i].logged.incarnation);
+		FORGET(server[i].asked.incarnation)
+	}
+	FORGET(late.incarnation);
+	if
+	:: late.kind == CLAIM && !IS_ASKED(late.next) && !IS_IN_ROWS(late.next) ->
+		late.next = 100 + late.from
+	:: else
+	fi;
+	i = 0
+	}
 }
 
-inline tidy_late()
+inline raise(number, last)
 {
-	late.kind = 0;
-	late.from = 0;
-	late.worker_id = 0;
-	late.fence = 0;
-	late.holds = false;
-	late.holder = 0;
-	late.of_worker_id = 0;
-	late.of_incarnation = 0
+	do
+	:: number < last -> number++
+	:: break
+	od
 }
 
 /*
  * The registry.
  */
 
+#define ROW		row[message.worker_id]
+
+#ifdef RAISE_AT_ONCE
+#define PRESENT_DURATION	LONGEST_DURATION
+#else
+#define PRESENT_DURATION	(is_raised && raised_for == 0 -> LONGER : DURATION)
+#endif
+#define LONGEST_DURATION	(is_raised -> LONGER : DURATION)
+
+#define IS_ITS_NEXT	(ROW.incarnation == message.next)
+#define IS_ITS_LAST	(message.incarnation > 0 && \
+					 ROW.incarnation == message.incarnation)
+#if defined(ANYBODY_CONTINUES)
+#define MATCHES		true
+#elif defined(COPY_CONTINUES)
+#define MATCHES		(IS_ITS_NEXT || IS_ITS_LAST)
+#elif defined(ANY_INCARNATION)
+#define MATCHES		(ROW.holder == message.from)
+#else
+#define MATCHES		(ROW.holder == message.from && (IS_ITS_NEXT || IS_ITS_LAST))
+#endif
+
 #ifdef ANY_CLOCK
-#define EXPIRED		true
+#define IS_EXPIRED	true
 #else
-#define EXPIRED		(row[which].is_released || row[which].lasts == 0)
+#define IS_EXPIRED	(ROW.lasts == 0)
+#endif
+#define IS_FREE		(IS_EXPIRED || ROW.holder == message.from && !message.is_held)
+
+#define IS_ADOPTED \
+	(grace > 0 && message.is_held && message.fence >= ROW.granted)
+
+#ifdef RELEASE_FIRST
+#define MAY_RELEASE		true
+#else
+#define MAY_RELEASE		ROW.is_present
+#endif
+#if defined(HOLDS_ALWAYS)
+#define CONTINUES		MATCHES
+#elif defined(RETRY_IN_GRACE)
+#define CONTINUES		(MATCHES && (ROW.is_present || message.is_held || IS_ITS_NEXT))
+#else
+#define CONTINUES		(MATCHES && (ROW.is_present || message.is_held))
 #endif
 
-#if defined(FAILOVER) && !defined(ANY_FENCE)
-#define FENCE_IS_FINE(fence)	((fence) <= now + DURATION)
-#else
-#define FENCE_IS_FINE(fence)	true
+#ifndef KNOWN_BEHIND
+#define KNOWN_BEHIND	BEHIND
 #endif
 
+/* The registry has forgotten something. */
+inline begin_era()
+{
+	is_window = false;
+	is_forgetful = false;
+#ifndef NO_GRACE
+	grace = LONGEST_DURATION;
+#endif
+#ifndef NO_FLOOR
+	floor = clock_now + KNOWN_BEHIND + LONGEST_DURATION + LEAD;
+#endif
+	for (i : 0 .. WORKER_IDS - 1) {
+		row[i].is_present = false
+	}
+}
+
+inline grant(message)
+{
+	ROW.holder = message.from;
+	ROW.incarnation = message.next;
+	ROW.lasts = PRESENT_DURATION;
 #ifdef FAILOVER
-#ifdef HOLDS_ALWAYS
-#define STILL_HOLDS(holds)	true
-#else
-#define STILL_HOLDS(holds)	(holds)
+	ROW.granted = MAX(ROW.granted, MAX(ROW.began, clock_now + PRESENT_DURATION + LEAD));
+#ifndef LOWER_FENCE
+	ROW.granted = MAX(ROW.granted, message.fence);
 #endif
+	ROW.fence = ROW.granted;
 #else
-#define STILL_HOLDS(holds)	true
+	ROW.fence = MAX(ROW.fence, ROW.began);
+	raise(ROW.fence, LAST_MARK);
 #endif
-
-/* Has nobody leased it since the failover? */
-#ifdef NO_LEAP
-#define IS_LOST(incarnation_of)	((incarnation_of) > row[which].incarnation)
-#else
-#define IS_LOST(incarnation_of)	(row[which].incarnation == LEAP)
-#endif
-
-inline grant(which, its_fence)
-{
-	is_granted = true;
-	answer_begins = MAX(row[which].high_water, floor);
-	row[which].high_water = MAX(row[which].high_water, its_fence);
-	row[which].lasts = DURATION;
-	row[which].is_released = false
+	ROW.is_present = true;
+	message.kind = GRANTED;
+	message.incarnation = 0;
+	message.is_held = false;
+	message.fence = ROW.fence;
+	message.begins_at = ROW.began;
+	message.ends = (message.ends > LONGER - PRESENT_DURATION ->
+					message.ends - LONGER + PRESENT_DURATION : 0);
+	printf("registry: grants %d to %d, incarnation %d, begins at %d, fence %d\n",
+		   message.worker_id, message.from, ROW.incarnation, ROW.began, ROW.fence)
 }
 
-#ifdef ANYBODY_RENEWS
-#define IS_HOLDER		(true)
-#define IS_NEWEST		(true)
-#else
-#define IS_HOLDER		(row[which].holder == who)
-#define IS_NEWEST		(row[which].incarnation == known)
-#endif
-
-inline renew(who, which, known, its_fence)
+inline claim(message)
 {
+#ifdef UNNOTICED
 	if
-	:: FENCE_IS_FINE(its_fence) && row[which].incarnation < (LAST_OF_ALL) &&
-		IS_HOLDER && IS_NEWEST && !row[which].is_released ->
-		grant(which, its_fence);
-		row[which].incarnation++;
-		answer_incarnation = row[which].incarnation
+	:: is_window && message.is_held &&
+		(!MATCHES || message.fence > ROW.granted) ->
+		printf("registry: %d holds what is forgotten\n", message.from);
+		begin_era()
+	:: else
+	fi;
+#endif
+	if
+	:: CONTINUES
+	:: !CONTINUES && IS_ADOPTED ->
+		ROW.began = (ROW.holder == message.from -> ROW.began :
+					 MAX(ROW.began, ROW.fence))
+	:: !CONTINUES && !IS_ADOPTED && IS_FREE && (grace == 0 && !is_window || ROW.is_present) ->
+		ROW.began = MAX(ROW.fence, (ROW.is_present -> 0 : floor));
+		message.fence = 0
+	:: else -> tidy_message(message)
+	fi;
+	if
+	:: message.kind == CLAIM -> grant(message)
 	:: else
 	fi
 }
 
-inline release(who, which, known, at_mark)
+inline release(message)
 {
 	if
-	:: row[which].holder == who && row[which].incarnation == known &&
-		!row[which].is_released ->
-		printf("registry: released by %d, high water %d\n", who, at_mark);
-		row[which].is_released = true;
-		row[which].lasts = 0;
-		row[which].high_water = at_mark
+	:: ROW.holder == message.from && IS_ITS_LAST && MAY_RELEASE ->
+		printf("registry: %d is released, mark %d\n", message.worker_id, message.fence);
+		ROW.lasts = 0;
+		ROW.is_present = true;
+		ROW.fence = MAX(MIN(ROW.fence, message.fence), ROW.began)
 	:: else
+	fi;
+	tidy_message(message)
+}
+
+inline execute(message)
+{
+	if
+	:: message.kind == CLAIM -> claim(message)
+	:: message.kind == RELEASE -> release(message)
 	fi
-}
-
-/* Nobody has leased it since: at most one answer to this holder was lost. */
-#ifdef ANY_INCARNATION
-#define NOBODY_SINCE	true
-#else
-#define NOBODY_SINCE	(known + 1 >= row[which].incarnation)
-#endif
-#ifdef OTHER_ID_CONTINUES
-#define SAME_ID			true
-#else
-#define SAME_ID			(id_before == which)
-#endif
-
-inline claim(who, which, holder_before, id_before, known, its_fence, still)
-{
-	if
-	:: FENCE_IS_FINE(its_fence) && row[which].incarnation < (LAST_OF_ALL) &&
-		known < (LAST_OF_ALL) ->
-		if
-		:: holder_before == who && SAME_ID && row[which].holder == who &&
-			(grace == 0 || STILL_HOLDS(still)) ->
-			may_continue = NOBODY_SINCE || grace > 0;
-			grant(which, its_fence)
-#ifdef FAILOVER
-		:: holder_before == who && SAME_ID && row[which].holder != who &&
-			grace > 0 && STILL_HOLDS(still) && IS_LOST(known) ->
-			may_continue = true;
-			grant(which, its_fence)
-#endif
-		:: else ->
-			if
-			:: grace == 0 && EXPIRED ->
-#ifdef COPY_CONTINUES
-				may_continue = row[which].holder == holder_before && id_before == which &&
-					row[which].incarnation == known && known > 0;
-#endif
-				grant(which, its_fence)
-			:: else
-			fi
-		fi;
-		if
-		:: is_granted ->
-			row[which].holder = who;
-			row[which].incarnation =
-				1 + (id_before == which -> MAX(row[which].incarnation, known) :
-					 row[which].incarnation);
-			answer_incarnation = row[which].incarnation
-		:: else
-		fi
-	:: else
-	fi
-}
-
-inline tidy_answer()
-{
-	is_granted = false;
-	may_continue = false;
-	answer_incarnation = 0;
-	answer_begins = 0
-}
-
-inline execute()
-{
-	if
-	:: MY.at == RENEW ->
-		renew(me, MY.lease.worker_id, MY.lease.incarnation, MY.asked_fence);
-	:: MY.at == CLAIM ->
-		claim(me, MY.wanted, MY.lease.holder, MY.lease.worker_id,
-			  MY.lease.incarnation, MY.asked_fence, MY.asked_holds)
-	:: MY.at == RELEASE ->
-		release(me, MY.lease.worker_id, MY.lease.incarnation, MY.asked_fence)
-	fi;
-	if
-	:: is_granted ->
-		printf("registry: %e %d to %d, incarnation %d, fence %d",
-			   MY.at, MY.wanted, me, answer_incarnation, MY.asked_fence);
-		printf(", begins at %d, continues %d\n", answer_begins, may_continue);
-		MY.at = (MY.at == RENEW -> RENEWED : GRANTED);
-		MY.granted_incarnation = answer_incarnation;
-		MY.begins_at = (MY.at == GRANTED -> answer_begins : 0);
-		MY.continues = may_continue;
-		MY.asked_holds = false
-	:: else -> tidy_worker()
-	fi;
-	tidy_answer()
-}
-
-inline execute_late()
-{
-	if
-	:: late.kind == RENEW ->
-		renew(late.from, late.worker_id, late.of_incarnation, late.fence)
-	:: late.kind == CLAIM ->
-		claim(late.from, late.worker_id, late.holder, late.of_worker_id,
-			  late.of_incarnation, late.fence, late.holds)
-	:: late.kind == RELEASE ->
-		release(late.from, late.worker_id, late.of_incarnation, late.fence)
-	fi;
-	printf("registry: late %e of %d: %d, incarnation %d\n",
-		   late.kind, late.from, is_granted, answer_incarnation);
-	tidy_late();
-	tidy_answer()
 }
 
 /*
@@ -492,17 +485,11 @@ inline execute_late()
  */
 
 /* The generation of the lease changes: nothing of the one before goes on. */
-inline change_generation()
-{
-#ifndef NO_GENERATION
-	MY.flushed = 0;
-#endif
-#ifdef LEASE_BEFORE_LOCK
-	MY.is_overtaken = MY.has_copy
+#ifdef NO_GENERATION
+#define CHANGE_GENERATION	skip
 #else
-	skip
+#define CHANGE_GENERATION	MY.flushed = 0
 #endif
-}
 
 /*
  * Logs the page with the lease as it is in shared memory, and the mark where
@@ -510,14 +497,9 @@ inline change_generation()
  */
 inline save()
 {
-#ifdef FENCE_IN_MEMORY
-	skip;
-#else
-	if
-	:: MY.logged.worker_id == MY.lease.worker_id ->
-		MY.entry = MAX(MY.entry, MY.mark)
-	:: else -> MY.entry = MY.mark
-	fi;
+#ifndef FENCE_IN_MEMORY
+	MY.entry = (MY.logged.worker_id == MY.lease.worker_id ->
+				MAX(MY.entry, MY.mark) : MY.mark);
 #endif
 	copy_lease(MY.logged, MY.lease);
 	printf("%d: logs its lease on %d, mark %d\n",
@@ -525,87 +507,62 @@ inline save()
 	check_holders()
 }
 
-#ifdef SET_BACK
-#define MAY_COME_BACK	(me == 1)
-#else
-#define MAY_COME_BACK	false
-#endif
-
-/* Forgets the end and the fence of a lease that is not resumed. */
-inline tidy_lease()
+/*
+ * What is to be asked next is on the page before: an incarnation that is
+ * nowhere else, even of one server, odd of the other.
+ */
+inline draw()
 {
-	if
-	:: !MY.has_worker_id && !MAY_COME_BACK ->
-		MY.logged.ends = 0;
-		MY.logged.fence = 0;
-		MY.lease.ends = 0;
-		MY.lease.fence = 0
-	:: else
-	fi
+	i = 2 + me;
+	do
+	:: IS_IN_ROWS(i) || IS_KNOWN(i) -> i = i + 2
+	:: else -> break
+	od;
+	MY.lease.next = i;
+	MY.logged.next = i
 }
 
 /* Begins with what is on the page. */
 inline start()
 {
 #ifdef ANY_HOLDER
-	if
-	:: MY.logged.ends > 0 -> MY.logged.holder = me
-	:: else
-	fi;
-#endif
-#ifdef EXPIRED_AT_START
-	MY.logged.ends = DURATION;
+	MY.logged.holder = (MY.logged.ends > 0 -> me : MY.logged.holder);
 #endif
 	copy_lease(MY.lease, MY.logged);
 	MY.mark = MY.entry;
 	MY.stamp = MY.entry;
-	MY.has_worker_id = HOLDS(me, MY.lease);
-	tidy_lease();
-	printf("%d: starts at mark %d, has a worker id: %d\n",
-		   me, MY.mark, MY.has_worker_id);
+	if
+	:: !HOLDS(me, MY.lease) ->
+		MY.lease.ends = 0;
+		MY.lease.fence = 0
+	:: else
+	fi;
+	printf("%d: starts at mark %d, holds a lease: %d\n",
+		   me, MY.mark, MY.lease.ends > 0);
+	if
+	:: MY.lease.next == 0 -> draw()
+	:: else
+	fi;
 	check_holders()
 }
-
-#ifdef NONE_LATE
-#define MAY_BE_LATE	false
-#else
-#define MAY_BE_LATE	true
-#endif
 
 /* Does not wait any longer; what it has asked may still come. */
 inline give_up()
 {
 	if
-	:: MAY_BE_LATE && late.kind == 0 &&
-		(MY.at == RENEW || MY.at == CLAIM || MY.at == RELEASE) ->
-		late.kind = MY.at;
-		late.from = me;
-		late.worker_id = (MY.at == CLAIM -> MY.wanted : MY.lease.worker_id);
-		late.fence = MY.asked_fence;
-		late.of_incarnation = MY.lease.incarnation;
-		if
-		:: MY.at == CLAIM ->
-			late.holds = MY.asked_holds;
-			late.holder = MY.lease.holder;
-			late.of_worker_id = MY.lease.worker_id
-		:: else
-		fi
+#ifndef NONE_LATE
+	:: late.kind == 0 && IS_IN_FLIGHT(MY.asked) ->
+		copy_message(late, MY.asked)
+#endif
 	:: true
 	fi;
-	tidy_worker()
+	tidy_message(MY.asked)
 }
 
 inline stop()
 {
 	give_up();
-	change_generation();
 	MY.flushed = 0;
-#ifdef LEASE_BEFORE_LOCK
-	MY.has_copy = false;
-	MY.is_overtaken = false;
-#endif
-	MY.has_worker_id = false;
-	MY.stamp = 0;
 	MY.limit = 0;
 	MY.worker_id = 0;
 	MY.is_reading = false
@@ -613,7 +570,8 @@ inline stop()
 
 inline issue()
 {
-	choose(tick, MY.stamp, MY.limit - 1);
+	tick = MY.stamp;
+	raise(tick, MY.limit - 1);
 	printf("%d: issues (%d, %d)\n", me, MY.worker_id, tick);
 	assert(kept != 1 + tick + LAST_MARK * MY.worker_id);
 	if
@@ -630,23 +588,23 @@ inline issue()
 }
 
 #ifdef PAST_FENCE
-#define LAST_OF(a_lease)	LAST_MARK
+#define LAST	LAST_MARK
 #else
-#define LAST_OF(a_lease)	a_lease.fence
+#define LAST	MIN(MY.lease.fence, LAST_MARK)
 #endif
 
-/* Moves the mark under a lease: on the page; publishing is another step. */
-inline log_mark(a_lease)
+/* Moves the mark under the lease: on the page; publishing is another step. */
+inline log_mark()
 {
-	choose(tick, MY.mark + 1, LAST_OF(a_lease));
-	if
-	:: MY.logged.worker_id == a_lease.worker_id && MY.entry >= tick ->
-		/* it may be of an earlier lease that let it go further */
-		tick = (MY.entry < LAST_OF(a_lease) -> MY.entry : LAST_OF(a_lease))
-	:: else ->
-		MY.entry = tick;
-		copy_lease(MY.logged, a_lease)
-	fi;
+	tick = MY.mark + 1;
+	raise(tick, LAST_MARK);
+	tick = MIN(tick, LAST);
+	/* the page's may be of an earlier lease that let it go further */
+	tick = (MY.logged.worker_id == MY.lease.worker_id && MY.entry >= tick ->
+			MIN(MY.entry, LAST) : tick);
+	MY.entry = (MY.logged.worker_id == MY.lease.worker_id ->
+				MAX(MY.entry, tick) : tick);
+	copy_lease(MY.logged, MY.lease);
 	printf("%d: has flushed mark %d of worker id %d\n",
 		   me, tick, MY.logged.worker_id);
 	MY.flushed = tick;
@@ -654,11 +612,21 @@ inline log_mark(a_lease)
 	check_holders()
 }
 
+/* What lies before the fence that a server holds is its own. */
+#ifdef HOLDER_IGNORES
+#define BEGINS_ANEW	(MY.lease.ends == 0 || \
+					 MY.asked.worker_id != MY.lease.worker_id)
+#else
+#define BEGINS_ANEW	(MY.lease.ends == 0 || \
+					 MY.asked.worker_id != MY.lease.worker_id || \
+					 MY.asked.begins_at >= MY.lease.fence)
+#endif
+
 /* The generators move on. */
 inline move_generators()
 {
 #ifndef NO_FENCE
-	MY.stamp = MAX(MY.stamp, MY.begins_at);
+	MY.stamp = MAX(MY.stamp, MY.asked.begins_at);
 #endif
 	MY.stamp = MAX(MY.stamp, MY.mark);
 	tidy_limit()
@@ -667,213 +635,211 @@ inline move_generators()
 /* Takes what has been granted, in shared memory. */
 inline take()
 {
-	MY.lease.holder = me;
-	MY.lease.worker_id = MY.wanted;
-	MY.lease.incarnation = MY.granted_incarnation;
-	MY.lease.fence = MY.asked_fence;
-	MY.lease.ends = MY.asked_ends;
-	MY.lease.is_released = false;
-	MY.has_worker_id = true;
 	if
-	:: !MY.continues ->
-		change_generation();
+	:: BEGINS_ANEW ->
+		CHANGE_GENERATION;
 #ifndef NO_FENCE
-		MY.mark = MAX(MY.mark, MY.begins_at)
+		MY.mark = MAX(MY.mark, MY.asked.begins_at)
 #endif
 	:: else
 	fi;
+	MY.lease.holder = me;
+	MY.lease.worker_id = MY.asked.worker_id;
+	MY.lease.incarnation = MY.asked.next;
+	MY.lease.fence = MY.asked.fence;
+#ifdef ANSWER_TIME
+	MY.asked.ends = DURATION;
+#endif
+	MY.lease.ends = MY.asked.ends;
 	printf("%d: publishes worker id %d, mark %d, fence %d\n",
 		   me, MY.lease.worker_id, MY.mark, MY.lease.fence);
-	check_holders()
+	draw();
+	save()
 }
 
-#ifdef MOVE_MEANWHILE
-#define MAY_MOVE	(MY.has_worker_id && !MY.lease.is_released)
-#else
-#define MAY_MOVE	(MY.has_worker_id && !MY.lease.is_released && MY.at != MOVED)
-#endif
-
-#if defined(ADOPT_LATE) || defined(ANSWER_TIME) || defined(ANY_CLOCK)
-#define IS_OVER		false
-#else
-#define IS_OVER		(MY.asked_ends == 0)
-#endif
-
-#ifdef ANSWER_TIME
-#define ANSWERED	MY.asked_ends = DURATION
-#else
-#define ANSWERED	skip
-#endif
-
-/* Takes over what is durable of the other server. */
+/*
+ * Takes over what is durable of the other server.  What was to be asked next
+ * is of another holder or timeline.
+ */
 inline copy_page()
 {
 	copy_lease(MY.logged, YOUR.logged);
-	MY.entry = YOUR.entry
+	MY.entry = YOUR.entry;
+#ifndef ASK_OF_ANY_TIMELINE
+	MY.logged.next = 0;
+#endif
+#if !defined(SET_BACK) && !defined(COPY_CONTINUES)
+	MY.logged.incarnation = 0
+#endif
 }
+
+#ifdef MOVE_MEANWHILE
+#define MAY_MOVE	(MY.lease.ends > 0)
+#else
+#define MAY_MOVE	(MY.lease.ends > 0 && MY.asked.kind != MOVED)
+#endif
+
+#ifdef FREE
+/* The server is dead; what comes with its number is another. */
+inline free()
+{
+	printf("%d: is dead, and its rows are freed\n", me);
+#ifndef FREE_ALIVE
+	MY.logged.holder = NOWHERE;
+	MY.logged.incarnation = 0;
+	MY.logged.next = 0;
+#endif
+	for (i : 0 .. WORKER_IDS - 1) {
+		if
+		:: row[i].holder == me ->
+			row[i].incarnation = 0;
+			row[i].fence = MAX(row[i].began, MIN(row[i].fence, clock_now + LEAD));
+#ifdef FREE_ROW.is_present
+			row[i].is_present = true;
+#endif
+			row[i].lasts = 0
+		:: else
+		fi
+	}
+}
+#endif
+
+#ifdef COPY_CONTINUES
+#define HAD_IT		true
+#else
+#define HAD_IT		(MY.lease.holder == me)
+#endif
+
+#if defined(LEASE_FIRST)
+#define BEGIN_ANEW	take(); MY.asked.kind = MOVED
+#define END_ANEW	move_generators()
+#elif defined(MOVE_MEANWHILE)
+#define BEGIN_ANEW	move_generators(); MY.asked.kind = MOVED
+#define END_ANEW	take()
+#else
+#define BEGIN_ANEW	move_generators(); take(); tidy_message(MY.asked)
+#define END_ANEW	skip
+#endif
 
 proctype one_server(byte me)
 {
 	byte tick;
+	byte i;
 
 end:
 	do
-	:: atomic { true ->
-		printf("%d: is killed\n", me);
-		stop();
-		start() }
-	:: atomic { me == 1 ->
-		printf("1: becomes a copy of 0\n");
-		stop();
-		copy_page();
+	:: atomic {
+		if
+
+		/* it is stopped, and starts with what is on its page, or another's */
+		:: stop();
+			if
+			:: printf("%d: is killed\n", me)
+			:: me == 1 ->
+				printf("1: becomes a copy of 0\n");
 #ifdef SET_BACK
-		copy_has_kept = kept != 0;
+				copy_has_kept = kept != 0;
 #endif
-		start() }
+				copy_page()
 #ifdef SET_BACK
-	:: atomic { me == 0 && YOUR.logged.holder == me ->
-		printf("0: is set back to what 1 has\n");
-		stop();
-		copy_page();
+			:: me == 0 && YOUR.logged.holder == me ->
+				printf("0: is set back to what 1 has\n");
+				copy_page();
 #ifndef ANY_TIMELINE
-		MY.logged.is_released = true;	/* it is not resumed */
+				MY.logged.ends = 0;		/* it is not resumed */
 #endif
-		kept = (kept_of == me && !copy_has_kept -> 0 : kept);
-		start() }
+				kept = (kept_of == me && !copy_has_kept -> 0 : kept)
 #endif
+#ifdef FREE
+			:: kept == 0 || (kept - 1) % LAST_MARK < clock_now + LEAD ->
+				free()
+#endif
+			fi;
+			start()
 
-	/* the session */
-#ifndef READ_TWICE
-	:: atomic { MY.has_worker_id && MY.mark > MY.stamp &&
+		/* the session */
+		:: MY.lease.ends > 0 && MY.mark > MY.stamp && !MY.is_reading &&
 			(MY.limit != MY.mark || MY.worker_id != MY.lease.worker_id) ->
-		MY.limit = MY.mark;
-		MY.worker_id = MY.lease.worker_id }
-#else
-	:: atomic { MY.has_worker_id && !MY.is_reading ->
-		MY.limit = 0;
-		MY.worker_id = MY.lease.worker_id;
-		MY.is_reading = true }
-	:: atomic { MY.is_reading ->
-		MY.limit = MY.mark;
-		MY.is_reading = false;
-		tidy_limit() }
+			MY.worker_id = MY.lease.worker_id;
+#ifdef READ_TWICE
+			MY.limit = 0;
+			MY.is_reading = true
+		:: MY.is_reading ->
+			MY.is_reading = false;
 #endif
-	:: atomic { MY.limit > MY.stamp && !MY.is_reading -> issue() }
+			MY.limit = MY.mark;
+			tidy_limit()
+		:: MY.limit > MY.stamp -> issue()
 
-	/* who moves the mark: it was to be before the lease's end, once */
-#ifndef LEASE_BEFORE_LOCK
-	:: atomic { MAY_MOVE && MY.flushed == 0 && MY.mark < LAST_OF(MY.lease) ->
-		log_mark(MY.lease) }
-#else
-	:: atomic { MAY_MOVE && MY.flushed == 0 && !MY.has_copy ->
-		copy_lease(MY.copy, MY.lease);
-		MY.has_copy = true }
-	:: atomic { MY.has_copy && MY.mark < LAST_OF(MY.copy) ->
-		log_mark(MY.copy);
-		MY.flushed = (MY.is_overtaken -> 0 : MY.flushed);
-		MY.has_copy = false;
-		MY.is_overtaken = false }
-#endif
-	:: atomic { MY.flushed > 0 ->
-		MY.mark = MAX(MY.mark, MY.flushed);
-		MY.flushed = 0;
-		printf("%d: publishes mark %d\n", me, MY.mark) }
+		/* who moves the mark: it was to be before the lease's end, once */
+		:: MAY_MOVE && MY.flushed == 0 && MY.mark < LAST -> log_mark()
+		:: MY.flushed > 0 ->
+			MY.mark = MAX(MY.mark, MY.flushed);
+			MY.flushed = 0;
+			printf("%d: publishes mark %d\n", me, MY.mark)
 
-	/* the lease's worker asks */
-	:: atomic { MY.at == REST && MY.has_worker_id && !MY.lease.is_released &&
-			IS_VALID(MY.lease) ->
-		MY.at = RENEW;
-		MY.wanted = MY.lease.worker_id;
-		MY.asked_ends = DURATION;
-		choose(MY.asked_fence, MY.lease.fence, LAST_MARK);
-#ifdef FENCE_BEFORE_GRANT
-		MY.lease.fence = MY.asked_fence;
-#endif
-		printf("%d: asks to renew, fence %d\n", me, MY.asked_fence) }
-	:: atomic { MY.at == REST &&
-			!(MY.has_worker_id && MY.lease.is_released) ->
-		MY.at = CLAIM;
-		MY.asked_ends = DURATION;
-#ifdef FAILOVER
-		MY.asked_holds = MY.has_worker_id && MY.lease.ends > 0;
-#endif
-		choose(MY.wanted, 0, WORKER_IDS - 1);
-		choose(MY.asked_fence, 0, LAST_MARK);
-		printf("%d: claims %d, fence %d, holds: %d\n",
-			   me, MY.wanted, MY.asked_fence, MY.asked_holds) }
-	:: atomic { MY.at == RENEW || MY.at == CLAIM || MY.at == RELEASE ->
-		execute() }
-	:: atomic { MY.at != REST && MY.at != MOVED && MY.at != TAKEN &&
-			MY.at != FROZEN ->
-		give_up() }
+		/* the lease's worker claims, or claims again what it holds */
+		:: MY.asked.kind == 0 ->
+			raise(MY.asked.worker_id, WORKER_IDS - 1);
+			MY.asked.kind = CLAIM;
+			MY.asked.from = me;
+			MY.asked.next = MY.lease.next;
+			MY.asked.ends = LONGER;
+			if
+			:: MY.lease.worker_id == MY.asked.worker_id && HAD_IT ->
+				MY.asked.incarnation = MY.lease.incarnation;
+				MY.asked.is_held = MY.lease.ends > 0;
+				MY.asked.fence = MY.lease.fence
+			:: else
+			fi;
+			printf("%d: claims %d, incarnation %d after %d, holds: %d\n",
+				   me, MY.asked.worker_id, MY.asked.next,
+				   MY.asked.incarnation, MY.asked.is_held)
+		:: MY.asked.kind != 0 && MY.asked.kind != MOVED -> give_up()
 
-	/* and is answered */
-	:: atomic { MY.at == RENEWED && !IS_OVER ->
-		ANSWERED;
-		MY.continues = true;
-		take();
-		tidy_worker();
-		MY.at = TAKEN }
-	:: atomic { MY.at == GRANTED && !IS_OVER ->
-		ANSWERED;
-#if defined(LEASE_FIRST)
-		take();
-		MY.at = (MY.continues -> TAKEN : MOVED)
-#elif defined(MOVE_MEANWHILE)
-		if
-		:: MY.continues ->
+		/* and is answered */
+		:: MY.asked.kind == GRANTED && !BEGINS_ANEW ->
 			take();
-			MY.at = TAKEN
-		:: else ->
-			move_generators();
-			MY.at = MOVED
-		fi
-#else
-		if
-		:: MY.continues
-		:: else -> move_generators()
-		fi;
-		take();
-		tidy_worker();
-		MY.at = TAKEN
-#endif
-		}
-#if defined(LEASE_FIRST)
-	:: atomic { MY.at == MOVED ->
-		move_generators();
-		MY.at = TAKEN }
-#elif defined(MOVE_MEANWHILE)
-	:: atomic { MY.at == MOVED ->
-		take();
-		MY.at = TAKEN }
-#endif
-	:: d_step { MY.at == TAKEN ->
-		save();
-		tidy_worker() }
+			tidy_message(MY.asked)
+		:: MY.asked.kind == GRANTED && BEGINS_ANEW ->
+			BEGIN_ANEW
+		:: MY.asked.kind == MOVED ->
+			END_ANEW;
+			tidy_message(MY.asked)
 
-	/* a clean stop */
+		/* a clean stop: the mark moves no more, and that is durable */
+		:: MY.asked.kind == 0 && MY.lease.ends > 0 ->
+			printf("%d: freezes mark %d\n", me, MY.mark);
+			MY.asked.kind = RELEASE;
+			MY.asked.from = me;
+			MY.asked.worker_id = MY.lease.worker_id;
+			MY.asked.incarnation = MY.lease.incarnation;
+			MY.asked.fence = MY.mark;
 #ifndef NO_FREEZE
-	:: atomic { MY.has_worker_id && !MY.lease.is_released && MY.at != MOVED ->
-		give_up();
-		printf("%d: freezes mark %d\n", me, MY.mark);
-		change_generation();
-		MY.lease.is_released = true;
-		MY.lease.ends = 0;
-		MY.lease.fence = 0;
-		MY.stamp = MAX(MY.stamp, MY.mark);
-		tidy_limit() }
-	:: atomic { MY.at == REST && MY.has_worker_id && MY.lease.is_released ->
-		MY.at = FROZEN }
+			CHANGE_GENERATION;
+			MY.lease.ends = 0;
+			MY.lease.fence = 0;
+			MY.stamp = MAX(MY.stamp, MY.mark);
+			tidy_limit();
+#if defined(LEASE_BEFORE_LOCK)
+			MY.entry = MAX(MY.entry, MY.mark)
+#elif !defined(FREEZE_IN_MEMORY)
+			save()
+#endif
+#endif
+
+#ifndef NONE_LATE
+		:: IS_IN_FLIGHT(MY.asked) -> execute(MY.asked)
+		fi;
 #else
-	:: atomic { MY.at == REST && MY.has_worker_id ->
-		MY.at = FROZEN }
+		fi;
+		if
+		:: IS_IN_FLIGHT(MY.asked) -> execute(MY.asked)
+		:: IS_IN_FLIGHT(MY.asked) -> tidy_message(MY.asked)
+		:: else
+		fi;
 #endif
-	:: atomic { MY.at == FROZEN ->
-#ifndef FREEZE_IN_MEMORY
-		save();
-#endif
-		MY.at = RELEASE;
-		MY.asked_fence = MY.mark }
+		tidy_numbers() }
 	od
 }
 
@@ -883,39 +849,74 @@ end:
 
 #define PASSES(time)	time = (time > 0 -> time - 1 : 0)
 
-inline copy_row(to, from)
+inline copy_row(to, from_)
 {
-	to.holder = from.holder;
-	to.incarnation = from.incarnation;
-	to.high_water = from.high_water;
-	to.lasts = from.lasts;
-	to.is_released = from.is_released
+	to.holder = from_.holder;
+	to.incarnation = from_.incarnation;
+	to.began = from_.began;
+	to.fence = from_.fence;
+	to.lasts = from_.lasts;
+	to.granted = from_.granted
 }
+
+/* What comes from before it does not reach the new registry. */
+inline fail_over()
+{
+	printf("failover\n");
+	is_failed_over = true;
+	has_replayed = false;
+	do
+	:: i < BEHIND && clock_now > 0 -> clock_now--; i++
+	:: break
+	od;
+#if defined(UNNOTICED) && !defined(NO_WINDOW)
+	is_window = true;
+#endif
+	for (i : 0 .. WORKER_IDS - 1) {
+#ifdef UNNOTICED
+		is_forgetful = is_window &&
+			(is_forgetful || row[i].granted > standby[i].granted ||
+			 row[i].fence > standby[i].fence ||
+			 row[i].holder != standby[i].holder ||
+			 row[i].incarnation != standby[i].incarnation);
+		row[i].is_present = !is_window;
+#endif
+		copy_row(row[i], standby[i]);
+		copy_row(standby[i], no_row)
+	}
+	for (i : 0 .. SERVERS - 1) {
+		if
+		:: IS_IN_FLIGHT(server[i].asked) -> tidy_message(server[i].asked)
+		:: else
+		fi
+	}
+	tidy_message(late);
+	is_raised = standby_is_raised;
+	raised_for = (is_raised -> raised_for : 0);
+	standby_is_raised = false;
+#ifndef UNNOTICED
+	begin_era()
+#endif
+}
+
+/* What is lost is not older than a lease. */
+#define IS_LATE_ENOUGH	(!is_raised || raised_for > 0 || standby_is_raised)
 
 init
 {
 	byte i;
 
 	atomic {
-		i = 0;
-		do
-		:: i < SERVERS ->
+		for (i : 0 .. SERVERS - 1) {
 			server[i].lease.holder = NOWHERE;
 			server[i].logged.holder = NOWHERE;
-			server[i].at = REST;
-			i++
-		:: else -> break
-		od;
-		i = 0;
-		do
-		:: i < WORKER_IDS ->
+			server[i].lease.next = 2 + i;
+			server[i].logged.next = 2 + i
+		}
+		for (i : 0 .. WORKER_IDS - 1) {
 			row[i].holder = NOWHERE;
-#ifdef FAILOVER
-			standby[i].holder = NOWHERE;
-#endif
-			i++
-		:: else -> break
-		od;
+			row[i].is_present = true
+		}
 		i = 0;
 		run one_server(0);
 		run one_server(1)
@@ -923,72 +924,57 @@ init
 
 end:
 	do
+	:: atomic {
+		if
 #ifndef ANY_CLOCK
-	:: d_step {
 #ifdef FAILOVER
-		now < LAST_MARK - DURATION ->
-		now++;
-		PASSES(grace);
+		:: clock_now < LAST_NOW ->
+			clock_now++;
+			PASSES(grace);
+			PASSES(raised_for);
 #else
-		true ->
+		:: true ->
 #endif
-		printf("time passes\n");
-		do
-		:: i < SERVERS ->
-			PASSES(server[i].lease.ends);
-			PASSES(server[i].logged.ends);
-			PASSES(server[i].asked_ends);
-			i++
-		:: else -> break
-		od;
-		i = 0;
-		do
-		:: i < WORKER_IDS ->
-			PASSES(row[i].lasts);
+			printf("time passes\n");
+			for (i : 0 .. SERVERS - 1) {
+				PASSES(server[i].lease.ends);
+#ifndef EXPIRED_AT_START
+				PASSES(server[i].logged.ends);
+#endif
+				PASSES(server[i].asked.ends)
+			}
+			for (i : 0 .. WORKER_IDS - 1) {
+				PASSES(row[i].lasts);
+				PASSES(standby[i].lasts)
+			}
+#endif
+		:: late.kind != 0 ->
+			printf("late:\n");
+			execute(late);
+			tidy_message(late)
 #ifdef FAILOVER
-			PASSES(standby[i].lasts);
+		:: !has_replayed && !is_failed_over ->
+			printf("the standby replays for the last time\n");
+			standby_is_raised = is_raised;
+			for (i : 0 .. WORKER_IDS - 1) {
+				copy_row(standby[i], row[i])
+			}
+			has_replayed = true
+		:: has_replayed && IS_LATE_ENOUGH -> fail_over()
+		:: LONGER > DURATION && !is_raised && !is_failed_over ->
+			printf("the duration is raised\n");
+			is_raised = true;
+			raised_for = DURATION
 #endif
-			i++
-		:: else -> break
-		od;
-		i = 0 }
+#ifdef UNNOTICED
+		:: is_window && !is_forgetful ->
+			printf("the window is over\n");
+			is_window = false;
+			for (i : 0 .. WORKER_IDS - 1) {
+				row[i].is_present = true
+			}
 #endif
-
-	:: atomic { late.kind != 0 -> execute_late() }
-
-#ifdef FAILOVER
-	:: d_step { !is_failed_over ->
-		printf("the standby replays\n");
-		do
-		:: i < WORKER_IDS -> copy_row(standby[i], row[i]); i++
-		:: else -> break
-		od;
-		i = 0 }
-
-	:: d_step { !is_failed_over ->
-		printf("failover\n");
-		is_failed_over = true;
-#ifndef NO_GRACE
-		grace = DURATION;
-#endif
-#ifndef NO_FLOOR
-		floor = now + DURATION;
-#endif
-		do
-		:: i < WORKER_IDS ->
-			copy_row(row[i], standby[i]);
-			standby[i].holder = 0;
-			standby[i].incarnation = 0;
-			standby[i].high_water = 0;
-			standby[i].lasts = 0;
-			standby[i].is_released = false;
-#ifndef NO_LEAP
-			row[i].incarnation = LEAP;
-#endif
-			i++
-		:: else -> break
-		od;
-		i = 0 }
-#endif
+		fi;
+		tidy_numbers() }
 	od
 }
