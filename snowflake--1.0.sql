@@ -388,12 +388,13 @@ COMMENT ON FUNCTION snowflake_activity(regclass, name, interval, timestamptz, ti
 -- come out qualified, because the search_path in force has no user's schema in
 -- it.
 
-CREATE FUNCTION snowflake_convert_columns(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_columns(rels regclass[], cols name[])
 RETURNS TABLE (
     tab regclass,
     attnum smallint,
     attname name,
-    is_key boolean,         -- the column itself, there and in inheritors
+    keys integer[],         -- which of the given columns lead to it
+    is_key boolean,         -- one of these itself, there and in inheritors
     is_inherited boolean,   -- changes along with its parent's
     is_narrow boolean)      -- not bigint yet
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -406,12 +407,12 @@ BEGIN ATOMIC
     -- each step by indexes of the catalogue, which may hold thousands of
     -- partitions: the planner takes a recursion to reach most of it.
     -- pg_constraint has no index by the table referenced, pg_depend has.
-    WITH RECURSIVE reached(tab, attnum, attname, is_key) AS (
-        SELECT attrelid, attnum, attname, true
-          FROM pg_attribute
-         WHERE attrelid = rel AND attname = col AND NOT attisdropped
+    WITH RECURSIVE reached(key, tab, attnum, attname, is_key) AS (
+        SELECT k.key::integer, a.attrelid, a.attnum, a.attname, true
+          FROM ROWS FROM (unnest(rels), unnest(cols)) WITH ORDINALITY AS k(rel, col, key)
+          JOIN pg_attribute AS a ON a.attrelid = k.rel AND a.attname = k.col AND NOT a.attisdropped
         UNION
-        SELECT next.tab, next.attnum, next.attname, r.is_key AND next.is_inheritor
+        SELECT r.key, next.tab, next.attnum, next.attname, r.is_key AND next.is_inheritor
           FROM reached AS r,
                LATERAL (
                    SELECT a.attrelid, a.attnum, a.attname, false
@@ -437,14 +438,14 @@ BEGIN ATOMIC
                     WHERE inhrelid = r.tab
                ) AS next(tab, attnum, attname, is_inheritor)
     )
-    SELECT r.tab::regclass, r.attnum, a.attname, bool_or(r.is_key),
+    SELECT r.tab::regclass, r.attnum, a.attname, array_agg(DISTINCT r.key), bool_or(r.is_key),
            a.attinhcount > 0, a.atttypid <> 'bigint'::regtype
       FROM reached AS r
       JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum)
      GROUP BY r.tab, r.attnum, a.attname, a.attinhcount, a.atttypid;
 END;
-COMMENT ON FUNCTION snowflake_convert_columns(regclass, name) IS
-'internal: a column, and all that must have its type: inheritors, and columns that reference it by foreign keys';
+COMMENT ON FUNCTION snowflake_convert_columns(regclass[], name[]) IS
+'internal: columns, and all that must have their type: inheritors, and columns that reference it by foreign keys';
 
 -- Is a column's DEFAULT made by snowflake_nextval()?
 CREATE FUNCTION snowflake_convert_is_done(tab regclass, attnum smallint)
@@ -512,7 +513,7 @@ COMMENT ON FUNCTION snowflake_convert_sequence(regclass, smallint) IS
 -- fails where an inheritor has one of its own under another name than its
 -- parent's: the parent's is put back into the inheritor first, which can have
 -- but one.  On earlier versions there are none in pg_constraint.
-CREATE FUNCTION snowflake_convert_not_nulls(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_not_nulls(rels regclass[], cols name[])
 RETURNS TABLE (
     tab regclass,
     attname name,
@@ -526,7 +527,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT c.tab, c.attname, k.conname, p.conrelid::regclass, p.conname, t.relispartition,
            k.conislocal AND k.conname <> p.conname
-      FROM snowflake_convert_columns(rel, col) AS c
+      FROM snowflake_convert_columns(rels, cols) AS c
       JOIN pg_class AS t ON t.oid = c.tab
       JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'n' AND k.conkey[1] = c.attnum
       JOIN pg_inherits ON inhrelid = c.tab
@@ -534,18 +535,18 @@ BEGIN ATOMIC
       JOIN pg_constraint AS p ON p.conrelid = inhparent AND p.contype = 'n' AND p.conkey[1] = a.attnum
      WHERE c.is_narrow AND k.coninhcount > 0;
 END;
-COMMENT ON FUNCTION snowflake_convert_not_nulls(regclass, name) IS
+COMMENT ON FUNCTION snowflake_convert_not_nulls(regclass[], name[]) IS
 'internal: inherited NOT NULL constraints of columns that become bigint, and whether they keep them from that';
 
 -- Foreign keys that columns which become bigint are part of: dropped first and
 -- added again last, each is checked only once.
-CREATE FUNCTION snowflake_convert_foreign_keys(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_foreign_keys(rels regclass[], cols name[])
 RETURNS TABLE (key oid, conname name, tab regclass, references_tab regclass)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH narrow AS MATERIALIZED (
-        SELECT * FROM snowflake_convert_columns(rel, col) WHERE is_narrow
+        SELECT * FROM snowflake_convert_columns(rels, cols) WHERE is_narrow
     )
     SELECT k.oid, k.conname, k.conrelid::regclass, k.confrelid::regclass
       FROM pg_constraint AS k
@@ -554,7 +555,7 @@ BEGIN ATOMIC
                     WHERE n.tab = k.conrelid AND n.attnum = ANY (k.conkey)
                        OR n.tab = k.confrelid AND n.attnum = ANY (k.confkey));
 END;
-COMMENT ON FUNCTION snowflake_convert_foreign_keys(regclass, name) IS
+COMMENT ON FUNCTION snowflake_convert_foreign_keys(regclass[], name[]) IS
 'internal: the foreign keys that are dropped and added again when a column becomes bigint';
 
 -- The sequences that pgEdge's extension of the same name has left with a
@@ -581,7 +582,7 @@ END;
 COMMENT ON FUNCTION snowflake_convert_leftovers(regclass, smallint) IS
 'internal: a column''s sequences that another extension of this name has left unfit for a dump';
 
-CREATE FUNCTION snowflake_convert_statements(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_statements(rels regclass[], cols name[])
 RETURNS TABLE (
     tab regclass,
     other regclass,         -- the sequence, or the table referenced
@@ -590,15 +591,20 @@ RETURNS TABLE (
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE columns AS MATERIALIZED (
+    WITH RECURSIVE reached AS MATERIALIZED (
+        SELECT * FROM snowflake_convert_columns(rels, cols)
+    ), undone AS MATERIALIZED (
+        SELECT unnest(keys) AS key
+          FROM reached
+         WHERE is_key AND NOT snowflake_convert_is_done(tab, attnum)
+    ), columns AS MATERIALIZED (
         SELECT c.*, a.attidentity, t.relispartition,
-               c.is_key AND bool_or(c.is_key AND NOT snowflake_convert_is_done(c.tab, c.attnum)) OVER ()
-               AS wants_default
-          FROM snowflake_convert_columns(rel, col) AS c
+               c.is_key AND EXISTS (SELECT FROM undone AS u WHERE u.key = ANY (c.keys)) AS wants_default
+          FROM reached AS c
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
     ), foreign_keys AS MATERIALIZED (
-        SELECT key AS oid, f.tab, conname, references_tab FROM snowflake_convert_foreign_keys(rel, col) AS f
+        SELECT key AS oid, f.tab, conname, references_tab FROM snowflake_convert_foreign_keys(rels, cols) AS f
     ), leftovers AS MATERIALIZED (
         SELECT c.tab, c.attname, l.sequence, l.is_identity
           FROM columns AS c,
@@ -619,7 +625,7 @@ BEGIN ATOMIC
         UNION
         SELECT l.tab, l.sequence FROM leftovers AS l WHERE NOT l.is_identity
     ), not_nulls AS MATERIALIZED (
-        SELECT * FROM snowflake_convert_not_nulls(rel, col) WHERE NOT is_partition
+        SELECT * FROM snowflake_convert_not_nulls(rels, cols) WHERE NOT is_partition
     ), not_inherited(tab, attname, conname, height) AS (
         -- while a parent's is not inherited, its inheritors' stay as they are;
         -- what itself is inherited cannot be altered, so all ancestors' are
@@ -690,10 +696,10 @@ BEGIN ATOMIC
     )
     SELECT tab, other, statement || ';', step = -1
       FROM steps
-     ORDER BY step, place, tab <> rel, tab::text COLLATE "C", statement COLLATE "C";
+     ORDER BY step, place, tab <> ALL (rels), tab::text COLLATE "C", statement COLLATE "C";
 END;
-COMMENT ON FUNCTION snowflake_convert_statements(regclass, name) IS
-'internal: the statements that convert a column, in order, and the table that each is about';
+COMMENT ON FUNCTION snowflake_convert_statements(regclass[], name[]) IS
+'internal: the statements that convert columns, in order, and the table that each is about';
 
 -- Does a query on a table run nothing of its owner's?  The planner evaluates
 -- the predicates and expressions of indexes, CHECKs and statistics, and inlines
@@ -716,15 +722,19 @@ COMMENT ON FUNCTION snowflake_convert_is_plain(regclass) IS
 'internal: whether a query on a table runs no code of its owner';
 
 -- What ALTER COLUMN TYPE refuses to change along with a column, or cannot.
-CREATE FUNCTION snowflake_convert_obstacles(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_obstacles(rels regclass[], cols name[], puts_back boolean)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE narrow AS MATERIALIZED (
+    WITH RECURSIVE reached AS MATERIALIZED (
+        SELECT * FROM snowflake_convert_columns(rels, cols)
+    ), foreign_keys AS MATERIALIZED (
+        SELECT * FROM snowflake_convert_foreign_keys(rels, cols)
+    ), narrow AS MATERIALIZED (
         SELECT c.tab, c.attnum, a.atttypid, a.attinhcount, t.reltype, t.reloftype,
                format('column %I of table %s', c.attname, c.tab) AS description
-          FROM snowflake_convert_columns(rel, col) AS c
+          FROM reached AS c
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
          WHERE c.is_narrow
@@ -750,8 +760,8 @@ BEGIN ATOMIC
           FROM narrow AS n
           JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass
                              AND (d.refobjid, d.refobjsubid) = (n.tab, n.attnum)
-         WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass, 'pg_policy'::regclass,
-                             'pg_publication_rel'::regclass, 'pg_proc'::regclass)
+         WHERE d.classid IN ('pg_policy'::regclass, 'pg_publication_rel'::regclass, 'pg_proc'::regclass)
+            OR d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass) AND NOT puts_back
             OR d.classid = 'pg_class'::regclass AND d.objsubid > 0
             OR d.classid = 'pg_attrdef'::regclass AND NOT EXISTS (
                 SELECT FROM pg_attrdef AS f
@@ -772,7 +782,7 @@ BEGIN ATOMIC
         -- attached, it gives up its own
         SELECT format('NOT NULL constraint %I of partition %s, of its own: detach and attach the partition first',
                       conname, tab)
-          FROM snowflake_convert_not_nulls(rel, col)
+          FROM snowflake_convert_not_nulls(rels, cols)
          WHERE is_partition AND is_in_the_way
         UNION
         -- a partition key's columns depend on their own table
@@ -785,13 +795,13 @@ BEGIN ATOMIC
         -- a value must be in both, and new ids do not fit into one
         SELECT format('column %I of table %s, which references column %I of table %s as well',
                       c.attname, c.tab, f.attname, f.attrelid::regclass)
-          FROM snowflake_convert_columns(rel, col) AS c
+          FROM reached AS c
           JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'f' AND k.conparentid = 0
                                  AND c.attnum = ANY (k.conkey)
           JOIN pg_attribute AS f ON f.attrelid = k.confrelid
                                 AND f.attnum = k.confkey[array_position(k.conkey, c.attnum)]
          WHERE f.atttypid IN ('smallint'::regtype, 'integer'::regtype)
-           AND NOT EXISTS (SELECT FROM snowflake_convert_columns(rel, col) AS o
+           AND NOT EXISTS (SELECT FROM reached AS o
                             WHERE (o.tab, o.attnum) = (f.attrelid, f.attnum))
         UNION
         SELECT format(CASE WHEN w.type IN (r.oid, r.typarray)
@@ -808,7 +818,7 @@ BEGIN ATOMIC
         -- belongs to another role must not run as this one
         SELECT format('table %s, which does not belong to %I as table %s does',
                       i.inhrelid::regclass, pg_get_userbyid(p.relowner), p.oid::regclass)
-          FROM snowflake_convert_columns(rel, col) AS c
+          FROM reached AS c
           JOIN pg_inherits AS i ON i.inhrelid = c.tab
           JOIN pg_class AS t ON t.oid = i.inhrelid
           JOIN pg_class AS p ON p.oid = i.inhparent
@@ -816,14 +826,14 @@ BEGIN ATOMIC
         UNION
         SELECT format('foreign key constraint %I of table %s: checking it would run code of table %s, '
                       'which belongs to another role', f.conname, f.tab, f.references_tab)
-          FROM snowflake_convert_foreign_keys(rel, col) AS f
+          FROM foreign_keys AS f
           JOIN pg_class AS t ON t.oid = f.tab
           JOIN pg_class AS r ON r.oid = f.references_tab
          WHERE t.relowner <> r.relowner AND NOT snowflake_convert_is_plain(r.oid)
         UNION
         SELECT format('foreign key constraint %I of table %s: role %I may not reference table %s',
                       f.conname, f.tab, pg_get_userbyid(t.relowner), f.references_tab)
-          FROM snowflake_convert_foreign_keys(rel, col) AS f
+          FROM foreign_keys AS f
           JOIN pg_class AS t ON t.oid = f.tab
          WHERE NOT has_any_column_privilege(t.relowner, f.references_tab, 'REFERENCES')
         UNION
@@ -841,20 +851,20 @@ BEGIN ATOMIC
     )
     SELECT description FROM obstacles ORDER BY description COLLATE "C";
 END;
-COMMENT ON FUNCTION snowflake_convert_obstacles(regclass, name) IS
+COMMENT ON FUNCTION snowflake_convert_obstacles(regclass[], name[], boolean) IS
 'internal: what depends on a column, or on those that follow it, so that their type cannot change';
 
 -- Expressions in CHECKs, in indexes and in statistics that name columns which
 -- become bigint, each in a query where the columns are so already; the row as
 -- a whole and tableoid are the table's own.  The query is parsed and never
 -- planned or run: whether an operator or a function still fits shows at that.
-CREATE FUNCTION snowflake_convert_expressions(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_expressions(rels regclass[], cols name[])
 RETURNS TABLE (description text, query text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH narrow AS MATERIALIZED (
-        SELECT tab, attnum FROM snowflake_convert_columns(rel, col) WHERE is_narrow
+        SELECT tab, attnum FROM snowflake_convert_columns(rels, cols) WHERE is_narrow
     ), expressions(classid, objid, tab, expression) AS (
         SELECT 'pg_constraint'::regclass, k.oid, k.conrelid, pg_get_expr(k.conbin, k.conrelid)
           FROM pg_constraint AS k
@@ -910,7 +920,7 @@ BEGIN ATOMIC
       FROM expressions AS e
      ORDER BY 1, 2;
 END;
-COMMENT ON FUNCTION snowflake_convert_expressions(regclass, name) IS
+COMMENT ON FUNCTION snowflake_convert_expressions(regclass[], name[]) IS
 'internal: the expressions that ALTER COLUMN TYPE parses again, in queries that parse if it succeeds';
 
 -- CHECKs of a column with a bound that new ids exceed, by their text.
@@ -938,13 +948,13 @@ COMMENT ON FUNCTION snowflake_convert_bounds(regclass, smallint) IS
 
 -- What still works when a column has become bigint, and then refuses new ids:
 -- as far as it can be told by its text.
-CREATE FUNCTION snowflake_convert_doubts(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_doubts(rels regclass[], cols name[])
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH columns AS MATERIALIZED (
-        SELECT c.*, a.atttypid FROM snowflake_convert_columns(rel, col) AS c
+        SELECT c.*, a.atttypid FROM snowflake_convert_columns(rels, cols) AS c
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
     ), doubts(description) AS (
         SELECT b FROM columns AS c, LATERAL snowflake_convert_bounds(c.tab, c.attnum) AS b
@@ -969,7 +979,7 @@ BEGIN ATOMIC
     )
     SELECT description FROM doubts ORDER BY description COLLATE "C";
 END;
-COMMENT ON FUNCTION snowflake_convert_doubts(regclass, name) IS
+COMMENT ON FUNCTION snowflake_convert_doubts(regclass[], name[]) IS
 'internal: CHECKs with a bound that new ids exceed, triggers with integer variables, and defaults of currval()';
 
 -- Refuses what is not a key that conversion makes sense for.
@@ -1060,7 +1070,7 @@ BEGIN ATOMIC
            unnest(k.conkey) AS referencing(attnum),
            pg_attribute AS a,
            LATERAL snowflake_convert_sources(a.attrelid, a.attnum) AS s,
-           LATERAL snowflake_convert_columns(a.attrelid, a.attname) AS c
+           LATERAL snowflake_convert_columns(ARRAY[a.attrelid::regclass], ARRAY[a.attname]) AS c
       JOIN pg_attribute AS f ON (f.attrelid, f.attnum) = (c.tab, c.attnum)
      WHERE (a.attrelid, a.attnum) = (t.tab, referencing.attnum) AND a.attinhcount = 0
        AND f.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND NOT c.is_inherited
