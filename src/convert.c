@@ -416,10 +416,9 @@ convert_statements(const Conversion *conversion)
 
 	for (uint64 i = 0; i < count; i++)
 	{
-		Statement  *statement = palloc(sizeof(Statement));
+		Statement  *statement = palloc0(sizeof(Statement));
 		bool		is_null;
 
-		statement->owner = InvalidOid;
 		statement->table = convert_oid_at(i, 1);
 		statement->other = convert_oid_at(i, 2);
 		statement->table_name = convert_table_name(statement->table);
@@ -431,31 +430,47 @@ convert_statements(const Conversion *conversion)
 	return statements;
 }
 
+#define CHANGED_TABLES \
+	"    SELECT tab, 0 FROM %s.snowflake_convert_statements($1, $2)" \
+	"    UNION ALL" \
+	"    SELECT tab, 0 FROM %s.snowflake_convert_columns($1, $2) WHERE is_key OR is_narrow" \
+	"    UNION ALL" \
+	"    SELECT references_tab, 1 FROM %s.snowflake_convert_foreign_keys($1, $2)"
+#define ANCESTORS \
+	"(WITH RECURSIVE up(tab) AS (" \
+	"     SELECT s.tab::oid" \
+	"     UNION" \
+	"     SELECT inhparent FROM up JOIN pg_inherits ON inhrelid = up.tab)" \
+	" SELECT count(*) FROM up)"
+
 /*
  * The tables that a conversion changes; both sides of foreign keys that are
  * dropped and added again among them.  Those with fewer ancestors come first,
  * and by OID then: parents before their inheritors and partitions, as all of
- * PostgreSQL locks them, though a partition may be the older one.  ERROR 42501
- * if one of those that change is not the caller's.
+ * PostgreSQL locks them, though a partition may be the older one.  Views come
+ * before all tables, as a query locks them.  ERROR 42501 if one of those that
+ * change is not the caller's.
  */
 List *
 convert_tables(const Conversion *conversion)
 {
 	List	   *tables = NIL;
-	uint64		count = convert_ask(conversion,
-							"SELECT tab, min(change) FROM ("
-							"    SELECT tab, 0 FROM %s.snowflake_convert_statements($1, $2)"
-							"    UNION ALL"
-							"    SELECT tab, 0 FROM %s.snowflake_convert_columns($1, $2) WHERE is_key OR is_narrow"
-							"    UNION ALL"
-							"    SELECT references_tab, 1 FROM %s.snowflake_convert_foreign_keys($1, $2)"
-							") AS s(tab, change) GROUP BY tab"
-							" ORDER BY (WITH RECURSIVE up(tab) AS ("
-							"               SELECT s.tab::oid"
-							"               UNION"
-							"               SELECT inhparent FROM up JOIN pg_inherits ON inhrelid = up.tab)"
-							"           SELECT count(*) FROM up), tab");
+	uint64		count;
 
+	if (conversion->puts_back)
+		count = convert_ask(conversion,
+							"SELECT s.tab, min(change) FROM (" CHANGED_TABLES
+							"    UNION ALL"
+							"    SELECT view, 0 FROM %s.snowflake_convert_views($1, $2)"
+							"    UNION ALL"
+							"    SELECT tab, 0 FROM %s.snowflake_convert_rules($1, $2)"
+							") AS s(tab, change)"
+							"  LEFT JOIN %s.snowflake_convert_views($1, $2) AS v ON v.view = s.tab"
+							" GROUP BY s.tab ORDER BY max(v.place) DESC NULLS LAST, " ANCESTORS ", s.tab");
+	else
+		count = convert_ask(conversion,
+							"SELECT s.tab, min(change) FROM (" CHANGED_TABLES ") AS s(tab, change)"
+							" GROUP BY s.tab ORDER BY " ANCESTORS ", s.tab");
 	for (uint64 i = 0; i < count; i++)
 	{
 		Oid			table = convert_oid_at(i, 1);
@@ -644,7 +659,7 @@ convert_warn(const Conversion *conversion)
 	if (convert_ask(conversion, "SELECT %s.snowflake_min_id(clock_timestamp())"
 					"  FROM pg_attribute"
 					" WHERE attrelid = $1[1] AND attname = $2[1]"
-					"   AND NOT %s.snowflake_convert_is_done(attrelid, attnum)") == 1)
+					"   AND NOT %s.snowflake_convert_is_done(attrelid::pg_catalog.regclass, attnum)") == 1)
 	{
 		bool		is_null;
 		int64		smallest = DatumGetInt64(convert_value_at(0, 1, &is_null));
@@ -1032,9 +1047,9 @@ warn_of_bounds(NewKey *key)
 		};
 
 	warn_of_doubts(&conversion,
-				   "SELECT %s.snowflake_convert_bounds(attrelid, attnum) FROM pg_attribute"
+				   "SELECT %s.snowflake_convert_bounds(attrelid::pg_catalog.regclass, attnum) FROM pg_attribute"
 				   " WHERE attrelid = $1[1] AND attname = $2[1]"
-				   "   AND %s.snowflake_convert_is_done(attrelid, attnum)");
+				   "   AND %s.snowflake_convert_is_done(attrelid::pg_catalog.regclass, attnum)");
 }
 
 /* Makes serial and identity columns in a new table's primary key snowflakes. */

@@ -23,14 +23,16 @@ typedef struct Conversion
 /* One statement of a conversion. */
 typedef struct Statement
 {
-	Oid			owner;			/* executes what has no table yet, or no more;
-								 * else InvalidOid */
 	Oid			table;
 	Oid			other;			/* its sequence, or the table that it references */
 	char	   *table_name;		/* as the text has them */
 	char	   *other_name;
 	char	   *text;
 	bool		needs_superuser;
+
+	/* Of what is dropped and put back only, while there may be no table. */
+	Oid			owner;
+	Oid			schema;
 } Statement;
 
 /* Is a statement of a conversion running? */
