@@ -14,6 +14,7 @@ OBJS = \
 	src/calendar.o \
 	src/clock.o \
 	src/convert.o \
+	src/convert_schema.o \
 	src/copy.o \
 	src/create_table.o \
 	src/functions.o \

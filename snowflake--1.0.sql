@@ -388,12 +388,13 @@ COMMENT ON FUNCTION snowflake_activity(regclass, name, interval, timestamptz, ti
 -- come out qualified, because the search_path in force has no user's schema in
 -- it.
 
-CREATE FUNCTION snowflake_convert_columns(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_columns(rels regclass[], cols name[])
 RETURNS TABLE (
     tab regclass,
     attnum smallint,
     attname name,
-    is_key boolean,         -- the column itself, there and in inheritors
+    keys integer[],         -- which of the given columns lead to it
+    is_key boolean,         -- one of these itself, there and in inheritors
     is_inherited boolean,   -- changes along with its parent's
     is_narrow boolean)      -- not bigint yet
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -406,12 +407,12 @@ BEGIN ATOMIC
     -- each step by indexes of the catalogue, which may hold thousands of
     -- partitions: the planner takes a recursion to reach most of it.
     -- pg_constraint has no index by the table referenced, pg_depend has.
-    WITH RECURSIVE reached(tab, attnum, attname, is_key) AS (
-        SELECT attrelid, attnum, attname, true
-          FROM pg_attribute
-         WHERE attrelid = rel AND attname = col AND NOT attisdropped
+    WITH RECURSIVE reached(key, tab, attnum, attname, is_key) AS (
+        SELECT k.key::integer, a.attrelid, a.attnum, a.attname, true
+          FROM ROWS FROM (unnest(rels), unnest(cols)) WITH ORDINALITY AS k(rel, col, key)
+          JOIN pg_attribute AS a ON a.attrelid = k.rel AND a.attname = k.col AND NOT a.attisdropped
         UNION
-        SELECT next.tab, next.attnum, next.attname, r.is_key AND next.is_inheritor
+        SELECT r.key, next.tab, next.attnum, next.attname, r.is_key AND next.is_inheritor
           FROM reached AS r,
                LATERAL (
                    SELECT a.attrelid, a.attnum, a.attname, false
@@ -437,14 +438,14 @@ BEGIN ATOMIC
                     WHERE inhrelid = r.tab
                ) AS next(tab, attnum, attname, is_inheritor)
     )
-    SELECT r.tab::regclass, r.attnum, a.attname, bool_or(r.is_key),
+    SELECT r.tab::regclass, r.attnum, a.attname, array_agg(DISTINCT r.key), bool_or(r.is_key),
            a.attinhcount > 0, a.atttypid <> 'bigint'::regtype
       FROM reached AS r
       JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum)
      GROUP BY r.tab, r.attnum, a.attname, a.attinhcount, a.atttypid;
 END;
-COMMENT ON FUNCTION snowflake_convert_columns(regclass, name) IS
-'internal: a column, and all that must have its type: inheritors, and columns that reference it by foreign keys';
+COMMENT ON FUNCTION snowflake_convert_columns(regclass[], name[]) IS
+'internal: columns, and all that must have their type: inheritors, and columns that reference it by foreign keys';
 
 -- Is a column's DEFAULT made by snowflake_nextval()?
 CREATE FUNCTION snowflake_convert_is_done(tab regclass, attnum smallint)
@@ -512,7 +513,7 @@ COMMENT ON FUNCTION snowflake_convert_sequence(regclass, smallint) IS
 -- fails where an inheritor has one of its own under another name than its
 -- parent's: the parent's is put back into the inheritor first, which can have
 -- but one.  On earlier versions there are none in pg_constraint.
-CREATE FUNCTION snowflake_convert_not_nulls(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_not_nulls(rels regclass[], cols name[])
 RETURNS TABLE (
     tab regclass,
     attname name,
@@ -526,7 +527,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT c.tab, c.attname, k.conname, p.conrelid::regclass, p.conname, t.relispartition,
            k.conislocal AND k.conname <> p.conname
-      FROM snowflake_convert_columns(rel, col) AS c
+      FROM snowflake_convert_columns(rels, cols) AS c
       JOIN pg_class AS t ON t.oid = c.tab
       JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'n' AND k.conkey[1] = c.attnum
       JOIN pg_inherits ON inhrelid = c.tab
@@ -534,18 +535,18 @@ BEGIN ATOMIC
       JOIN pg_constraint AS p ON p.conrelid = inhparent AND p.contype = 'n' AND p.conkey[1] = a.attnum
      WHERE c.is_narrow AND k.coninhcount > 0;
 END;
-COMMENT ON FUNCTION snowflake_convert_not_nulls(regclass, name) IS
+COMMENT ON FUNCTION snowflake_convert_not_nulls(regclass[], name[]) IS
 'internal: inherited NOT NULL constraints of columns that become bigint, and whether they keep them from that';
 
 -- Foreign keys that columns which become bigint are part of: dropped first and
 -- added again last, each is checked only once.
-CREATE FUNCTION snowflake_convert_foreign_keys(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_foreign_keys(rels regclass[], cols name[])
 RETURNS TABLE (key oid, conname name, tab regclass, references_tab regclass)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH narrow AS MATERIALIZED (
-        SELECT * FROM snowflake_convert_columns(rel, col) WHERE is_narrow
+        SELECT * FROM snowflake_convert_columns(rels, cols) WHERE is_narrow
     )
     SELECT k.oid, k.conname, k.conrelid::regclass, k.confrelid::regclass
       FROM pg_constraint AS k
@@ -554,7 +555,7 @@ BEGIN ATOMIC
                     WHERE n.tab = k.conrelid AND n.attnum = ANY (k.conkey)
                        OR n.tab = k.confrelid AND n.attnum = ANY (k.confkey));
 END;
-COMMENT ON FUNCTION snowflake_convert_foreign_keys(regclass, name) IS
+COMMENT ON FUNCTION snowflake_convert_foreign_keys(regclass[], name[]) IS
 'internal: the foreign keys that are dropped and added again when a column becomes bigint';
 
 -- The sequences that pgEdge's extension of the same name has left with a
@@ -575,13 +576,18 @@ BEGIN ATOMIC
            = ('pg_class'::regclass, tab, snowflake_convert_leftovers.attnum)
        AND (o.deptype = 'i' AND a.attidentity = '' OR
             o.deptype = 'a' AND
-            CASE WHEN has_sequence_privilege(s.seqrelid, 'USAGE, SELECT')
+            -- pg_sequence_last_value() locks the sequence, which the conversion
+            -- may drop: not that of every serial
+            CASE WHEN s.seqmax <> CASE s.seqtypid WHEN 'smallint'::regtype THEN 32767
+                                                  WHEN 'integer'::regtype THEN 2147483647
+                                                  ELSE 9223372036854775807 END
+                      AND has_sequence_privilege(s.seqrelid, 'USAGE, SELECT')
                  THEN pg_sequence_last_value(s.seqrelid) > s.seqmax END);
 END;
 COMMENT ON FUNCTION snowflake_convert_leftovers(regclass, smallint) IS
 'internal: a column''s sequences that another extension of this name has left unfit for a dump';
 
-CREATE FUNCTION snowflake_convert_statements(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_statements(rels regclass[], cols name[])
 RETURNS TABLE (
     tab regclass,
     other regclass,         -- the sequence, or the table referenced
@@ -590,15 +596,20 @@ RETURNS TABLE (
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE columns AS MATERIALIZED (
+    WITH RECURSIVE reached AS MATERIALIZED (
+        SELECT * FROM snowflake_convert_columns(rels, cols)
+    ), undone AS MATERIALIZED (
+        SELECT unnest(keys) AS key
+          FROM reached
+         WHERE is_key AND NOT snowflake_convert_is_done(tab, attnum)
+    ), columns AS MATERIALIZED (
         SELECT c.*, a.attidentity, t.relispartition,
-               c.is_key AND bool_or(c.is_key AND NOT snowflake_convert_is_done(c.tab, c.attnum)) OVER ()
-               AS wants_default
-          FROM snowflake_convert_columns(rel, col) AS c
+               c.is_key AND EXISTS (SELECT FROM undone AS u WHERE u.key = ANY (c.keys)) AS wants_default
+          FROM reached AS c
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
     ), foreign_keys AS MATERIALIZED (
-        SELECT key AS oid, f.tab, conname, references_tab FROM snowflake_convert_foreign_keys(rel, col) AS f
+        SELECT key AS oid, f.tab, conname, references_tab FROM snowflake_convert_foreign_keys(rels, cols) AS f
     ), leftovers AS MATERIALIZED (
         SELECT c.tab, c.attname, l.sequence, l.is_identity
           FROM columns AS c,
@@ -619,7 +630,7 @@ BEGIN ATOMIC
         UNION
         SELECT l.tab, l.sequence FROM leftovers AS l WHERE NOT l.is_identity
     ), not_nulls AS MATERIALIZED (
-        SELECT * FROM snowflake_convert_not_nulls(rel, col) WHERE NOT is_partition
+        SELECT * FROM snowflake_convert_not_nulls(rels, cols) WHERE NOT is_partition
     ), not_inherited(tab, attname, conname, height) AS (
         -- while a parent's is not inherited, its inheritors' stay as they are;
         -- what itself is inherited cannot be altered, so all ancestors' are
@@ -690,10 +701,10 @@ BEGIN ATOMIC
     )
     SELECT tab, other, statement || ';', step = -1
       FROM steps
-     ORDER BY step, place, tab <> rel, tab::text COLLATE "C", statement COLLATE "C";
+     ORDER BY step, place, tab <> ALL (rels), tab::text COLLATE "C", statement COLLATE "C";
 END;
-COMMENT ON FUNCTION snowflake_convert_statements(regclass, name) IS
-'internal: the statements that convert a column, in order, and the table that each is about';
+COMMENT ON FUNCTION snowflake_convert_statements(regclass[], name[]) IS
+'internal: the statements that convert columns, in order, and the table that each is about';
 
 -- Does a query on a table run nothing of its owner's?  The planner evaluates
 -- the predicates and expressions of indexes, CHECKs and statistics, and inlines
@@ -716,15 +727,19 @@ COMMENT ON FUNCTION snowflake_convert_is_plain(regclass) IS
 'internal: whether a query on a table runs no code of its owner';
 
 -- What ALTER COLUMN TYPE refuses to change along with a column, or cannot.
-CREATE FUNCTION snowflake_convert_obstacles(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_obstacles(rels regclass[], cols name[], puts_back boolean)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE narrow AS MATERIALIZED (
+    WITH RECURSIVE reached AS MATERIALIZED (
+        SELECT * FROM snowflake_convert_columns(rels, cols)
+    ), foreign_keys AS MATERIALIZED (
+        SELECT * FROM snowflake_convert_foreign_keys(rels, cols)
+    ), narrow AS MATERIALIZED (
         SELECT c.tab, c.attnum, a.atttypid, a.attinhcount, t.reltype, t.reloftype,
                format('column %I of table %s', c.attname, c.tab) AS description
-          FROM snowflake_convert_columns(rel, col) AS c
+          FROM reached AS c
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
          WHERE c.is_narrow
@@ -750,8 +765,8 @@ BEGIN ATOMIC
           FROM narrow AS n
           JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass
                              AND (d.refobjid, d.refobjsubid) = (n.tab, n.attnum)
-         WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass, 'pg_policy'::regclass,
-                             'pg_publication_rel'::regclass, 'pg_proc'::regclass)
+         WHERE d.classid IN ('pg_policy'::regclass, 'pg_publication_rel'::regclass, 'pg_proc'::regclass)
+            OR d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass) AND NOT puts_back
             OR d.classid = 'pg_class'::regclass AND d.objsubid > 0
             OR d.classid = 'pg_attrdef'::regclass AND NOT EXISTS (
                 SELECT FROM pg_attrdef AS f
@@ -772,7 +787,7 @@ BEGIN ATOMIC
         -- attached, it gives up its own
         SELECT format('NOT NULL constraint %I of partition %s, of its own: detach and attach the partition first',
                       conname, tab)
-          FROM snowflake_convert_not_nulls(rel, col)
+          FROM snowflake_convert_not_nulls(rels, cols)
          WHERE is_partition AND is_in_the_way
         UNION
         -- a partition key's columns depend on their own table
@@ -785,13 +800,13 @@ BEGIN ATOMIC
         -- a value must be in both, and new ids do not fit into one
         SELECT format('column %I of table %s, which references column %I of table %s as well',
                       c.attname, c.tab, f.attname, f.attrelid::regclass)
-          FROM snowflake_convert_columns(rel, col) AS c
+          FROM reached AS c
           JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'f' AND k.conparentid = 0
                                  AND c.attnum = ANY (k.conkey)
           JOIN pg_attribute AS f ON f.attrelid = k.confrelid
                                 AND f.attnum = k.confkey[array_position(k.conkey, c.attnum)]
          WHERE f.atttypid IN ('smallint'::regtype, 'integer'::regtype)
-           AND NOT EXISTS (SELECT FROM snowflake_convert_columns(rel, col) AS o
+           AND NOT EXISTS (SELECT FROM reached AS o
                             WHERE (o.tab, o.attnum) = (f.attrelid, f.attnum))
         UNION
         SELECT format(CASE WHEN w.type IN (r.oid, r.typarray)
@@ -808,7 +823,7 @@ BEGIN ATOMIC
         -- belongs to another role must not run as this one
         SELECT format('table %s, which does not belong to %I as table %s does',
                       i.inhrelid::regclass, pg_get_userbyid(p.relowner), p.oid::regclass)
-          FROM snowflake_convert_columns(rel, col) AS c
+          FROM reached AS c
           JOIN pg_inherits AS i ON i.inhrelid = c.tab
           JOIN pg_class AS t ON t.oid = i.inhrelid
           JOIN pg_class AS p ON p.oid = i.inhparent
@@ -816,14 +831,14 @@ BEGIN ATOMIC
         UNION
         SELECT format('foreign key constraint %I of table %s: checking it would run code of table %s, '
                       'which belongs to another role', f.conname, f.tab, f.references_tab)
-          FROM snowflake_convert_foreign_keys(rel, col) AS f
+          FROM foreign_keys AS f
           JOIN pg_class AS t ON t.oid = f.tab
           JOIN pg_class AS r ON r.oid = f.references_tab
          WHERE t.relowner <> r.relowner AND NOT snowflake_convert_is_plain(r.oid)
         UNION
         SELECT format('foreign key constraint %I of table %s: role %I may not reference table %s',
                       f.conname, f.tab, pg_get_userbyid(t.relowner), f.references_tab)
-          FROM snowflake_convert_foreign_keys(rel, col) AS f
+          FROM foreign_keys AS f
           JOIN pg_class AS t ON t.oid = f.tab
          WHERE NOT has_any_column_privilege(t.relowner, f.references_tab, 'REFERENCES')
         UNION
@@ -841,20 +856,20 @@ BEGIN ATOMIC
     )
     SELECT description FROM obstacles ORDER BY description COLLATE "C";
 END;
-COMMENT ON FUNCTION snowflake_convert_obstacles(regclass, name) IS
+COMMENT ON FUNCTION snowflake_convert_obstacles(regclass[], name[], boolean) IS
 'internal: what depends on a column, or on those that follow it, so that their type cannot change';
 
 -- Expressions in CHECKs, in indexes and in statistics that name columns which
 -- become bigint, each in a query where the columns are so already; the row as
 -- a whole and tableoid are the table's own.  The query is parsed and never
 -- planned or run: whether an operator or a function still fits shows at that.
-CREATE FUNCTION snowflake_convert_expressions(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_expressions(rels regclass[], cols name[])
 RETURNS TABLE (description text, query text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH narrow AS MATERIALIZED (
-        SELECT tab, attnum FROM snowflake_convert_columns(rel, col) WHERE is_narrow
+        SELECT tab, attnum FROM snowflake_convert_columns(rels, cols) WHERE is_narrow
     ), expressions(classid, objid, tab, expression) AS (
         SELECT 'pg_constraint'::regclass, k.oid, k.conrelid, pg_get_expr(k.conbin, k.conrelid)
           FROM pg_constraint AS k
@@ -910,7 +925,7 @@ BEGIN ATOMIC
       FROM expressions AS e
      ORDER BY 1, 2;
 END;
-COMMENT ON FUNCTION snowflake_convert_expressions(regclass, name) IS
+COMMENT ON FUNCTION snowflake_convert_expressions(regclass[], name[]) IS
 'internal: the expressions that ALTER COLUMN TYPE parses again, in queries that parse if it succeeds';
 
 -- CHECKs of a column with a bound that new ids exceed, by their text.
@@ -938,13 +953,13 @@ COMMENT ON FUNCTION snowflake_convert_bounds(regclass, smallint) IS
 
 -- What still works when a column has become bigint, and then refuses new ids:
 -- as far as it can be told by its text.
-CREATE FUNCTION snowflake_convert_doubts(rel regclass, col name)
+CREATE FUNCTION snowflake_convert_doubts(rels regclass[], cols name[])
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH columns AS MATERIALIZED (
-        SELECT c.*, a.atttypid FROM snowflake_convert_columns(rel, col) AS c
+        SELECT c.*, a.atttypid FROM snowflake_convert_columns(rels, cols) AS c
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
     ), doubts(description) AS (
         SELECT b FROM columns AS c, LATERAL snowflake_convert_bounds(c.tab, c.attnum) AS b
@@ -969,7 +984,7 @@ BEGIN ATOMIC
     )
     SELECT description FROM doubts ORDER BY description COLLATE "C";
 END;
-COMMENT ON FUNCTION snowflake_convert_doubts(regclass, name) IS
+COMMENT ON FUNCTION snowflake_convert_doubts(regclass[], name[]) IS
 'internal: CHECKs with a bound that new ids exceed, triggers with integer variables, and defaults of currval()';
 
 -- Refuses what is not a key that conversion makes sense for.
@@ -1035,9 +1050,667 @@ CREATE FUNCTION snowflake_convert(rel regclass, col name, dry_run boolean DEFAUL
 RETURNS SETOF text
 AS 'MODULE_PATHNAME', 'snowflake_convert'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp;
+SET search_path = pg_catalog, pg_temp
+SET jit = off;
 COMMENT ON FUNCTION snowflake_convert(regclass, name, boolean) IS
 'make a key column bigint DEFAULT snowflake_nextval(), with the foreign keys that reference it; returns the statements';
+
+-- A whole schema: the keys that are left to convert.  What has never taken
+-- from a sequence may be a natural key, and is left alone.
+CREATE FUNCTION snowflake_convert_keys(schemas name[])
+RETURNS TABLE (
+    tab regclass,
+    attname name,
+    is_left_alone boolean)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH keys AS MATERIALIZED (
+        SELECT t.oid::regclass AS tab, a.attname, a.attnum, a.attidentity,
+               snowflake_convert_is_done(t.oid, a.attnum) AS is_done,
+               (SELECT pg_get_expr(f.adbin, f.adrelid) FROM pg_attrdef AS f
+                 WHERE (f.adrelid, f.adnum) = (t.oid, a.attnum)) AS expression
+          FROM pg_namespace AS s
+          JOIN pg_class AS t ON t.relnamespace = s.oid AND t.relkind IN ('r', 'p') AND t.relpersistence <> 't'
+          JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
+                                AND a.attinhcount = 0 AND a.attgenerated = ''
+                                AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
+         WHERE s.nspname = ANY (schemas)
+           AND EXISTS (SELECT FROM pg_constraint AS k
+                        WHERE k.contype = 'p' AND k.conrelid = t.oid AND a.attnum = ANY (k.conkey)
+                           OR k.contype = 'f' AND k.confrelid = t.oid AND a.attnum = ANY (k.confkey))
+           -- what references another key follows that one
+           AND NOT EXISTS (SELECT FROM pg_constraint AS k
+                            WHERE k.contype = 'f' AND k.conrelid = t.oid AND k.conparentid = 0
+                              AND a.attnum = ANY (k.conkey))
+           AND NOT EXISTS (SELECT FROM pg_depend AS d
+                            WHERE (d.classid, d.objid, d.deptype) = ('pg_class'::regclass, t.oid, 'e'))
+    ), generated AS (
+        SELECT *, attidentity <> '' OR coalesce(expression ~ '\mnextval\(', false)
+                  OR EXISTS (SELECT FROM snowflake_convert_leftovers(tab, attnum)) AS is_generated
+          FROM keys
+    )
+    SELECT tab, attname, NOT is_done AND NOT is_generated
+      FROM generated
+     WHERE CASE WHEN is_done AND NOT is_generated
+                THEN EXISTS (SELECT FROM snowflake_convert_columns(ARRAY[tab], ARRAY[attname]) AS c
+                              WHERE c.is_narrow OR c.is_key AND NOT snowflake_convert_is_done(c.tab, c.attnum))
+                ELSE is_generated
+                     OR EXISTS (SELECT FROM pg_constraint AS k
+                                 WHERE k.contype = 'p' AND k.conrelid = tab AND k.conkey = ARRAY[attnum]) END
+     ORDER BY tab::text COLLATE "C", attnum;
+END;
+COMMENT ON FUNCTION snowflake_convert_keys(name[]) IS
+'internal: the keys of schemas that are left to convert, and those that are left alone because no sequence makes them';
+
+CREATE FUNCTION snowflake_convert_describe(rels regclass[], cols name[])
+RETURNS TABLE (key integer, description text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH columns AS MATERIALIZED (
+        SELECT * FROM snowflake_convert_columns(rels, cols)
+    ), tables AS (
+        SELECT k.key, count(*) AS count, sum(pg_total_relation_size(k.tab)) AS size
+          FROM (SELECT DISTINCT unnest(keys), tab FROM columns WHERE is_narrow) AS k(key, tab)
+          JOIN pg_class AS t ON t.oid = k.tab AND t.relkind = 'r'
+         GROUP BY k.key
+    ), refs AS (
+        SELECT k.key, string_agg(format('%s (%I)', c.tab, c.attname), ', '
+                                 ORDER BY c.tab::text COLLATE "C", c.attnum) AS list
+          FROM columns AS c,
+               LATERAL unnest(c.keys) AS k(key)
+          JOIN pg_class AS t ON true
+         WHERE NOT c.is_key AND NOT c.is_inherited AND t.oid = c.tab
+         GROUP BY k.key
+    )
+    SELECT k.key::integer,
+           format('key %s (%I): %s, %s%s', k.tab, k.col, format_type(a.atttypid, NULL),
+                  CASE WHEN t.size IS NULL THEN 'rewrites no table'
+                       ELSE format('rewrites %s table%s of %s', t.count, CASE WHEN t.count > 1 THEN 's' END,
+                                   pg_size_pretty(t.size)) END,
+                  '; referenced by ' || r.list)
+      FROM ROWS FROM (unnest(rels), unnest(cols)) WITH ORDINALITY AS k(tab, col, key)
+      JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col
+      LEFT JOIN tables AS t ON t.key = k.key
+      LEFT JOIN refs AS r ON r.key = k.key
+     ORDER BY k.key;
+END;
+COMMENT ON FUNCTION snowflake_convert_describe(regclass[], name[]) IS
+'internal: the keys that are to be converted, in words: type, size of what is rewritten, references';
+
+-- Views and materialised views over columns that become bigint, and over these.
+-- place: how many views a view stands on.
+CREATE FUNCTION snowflake_convert_views(rels regclass[], cols name[])
+RETURNS TABLE (view regclass, place bigint, is_circular boolean)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE views(oid) AS (
+        SELECT v.oid
+          FROM snowflake_convert_columns(rels, cols) AS c
+          JOIN pg_depend AS d ON d.classid = 'pg_rewrite'::regclass
+                             AND (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, c.tab, c.attnum)
+          JOIN pg_rewrite AS r ON r.oid = d.objid
+          JOIN pg_class AS v ON v.oid = r.ev_class AND v.relkind IN ('v', 'm')
+         WHERE c.is_narrow
+        UNION
+        SELECT u.oid
+          FROM views AS v
+          JOIN pg_depend AS d ON d.classid = 'pg_rewrite'::regclass
+                             AND (d.refclassid, d.refobjid) = ('pg_class'::regclass, v.oid)
+          JOIN pg_rewrite AS r ON r.oid = d.objid
+          JOIN pg_class AS u ON u.oid = r.ev_class AND u.relkind IN ('v', 'm')
+    ), uses(oid, used) AS (
+        SELECT v.oid, w.oid
+          FROM views AS v
+          JOIN pg_rewrite AS r ON r.ev_class = v.oid AND r.ev_type = '1'
+          JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_rewrite'::regclass, r.oid)
+                             AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
+                             AND d.refobjid <> r.ev_class   -- OLD and NEW
+          JOIN pg_class AS w ON w.oid = d.refobjid AND w.relkind IN ('v', 'm')
+        UNION
+        SELECT u.oid, w.oid
+          FROM uses AS u
+          JOIN pg_rewrite AS r ON r.ev_class = u.used AND r.ev_type = '1'
+          JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_rewrite'::regclass, r.oid)
+                             AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
+                             AND d.refobjid <> r.ev_class   -- OLD and NEW
+          JOIN pg_class AS w ON w.oid = d.refobjid AND w.relkind IN ('v', 'm')
+    )
+    SELECT v.oid::regclass, count(u.used), coalesce(bool_or(u.used = v.oid), false)
+      FROM views AS v
+      LEFT JOIN uses AS u ON u.oid = v.oid
+     GROUP BY v.oid;
+END;
+COMMENT ON FUNCTION snowflake_convert_views(regclass[], name[]) IS
+'internal: the views that are dropped and put back when columns become bigint';
+
+-- Rules and triggers of tables that name such columns, or such views; and the
+-- rules and triggers of the views.
+CREATE FUNCTION snowflake_convert_rules(rels regclass[], cols name[])
+RETURNS TABLE (classid oid, objid oid, tab regclass, name name, is_of_view boolean)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH views AS MATERIALIZED (
+        SELECT view FROM snowflake_convert_views(rels, cols)
+    ), depending AS (
+        SELECT d.classid, d.objid
+          FROM snowflake_convert_columns(rels, cols) AS c
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, c.tab, c.attnum)
+         WHERE c.is_narrow AND d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass)
+        UNION
+        SELECT d.classid, d.objid
+          FROM views AS v
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid) = ('pg_class'::regclass, v.view)
+         WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass)
+    )
+    SELECT d.classid, d.objid, r.ev_class::regclass, r.rulename, v.view IS NOT NULL
+      FROM depending AS d
+      JOIN pg_rewrite AS r ON r.oid = d.objid AND r.ev_type <> '1'
+      LEFT JOIN views AS v ON v.view = r.ev_class
+     WHERE d.classid = 'pg_rewrite'::regclass
+    UNION ALL
+    SELECT d.classid, d.objid, g.tgrelid::regclass, g.tgname, v.view IS NOT NULL
+      FROM depending AS d
+      JOIN pg_trigger AS g ON g.oid = d.objid AND NOT g.tgisinternal AND g.tgparentid = 0
+      LEFT JOIN views AS v ON v.view = g.tgrelid
+     WHERE d.classid = 'pg_trigger'::regclass;
+END;
+COMMENT ON FUNCTION snowflake_convert_rules(regclass[], name[]) IS
+'internal: the rules and triggers that are dropped and put back when columns become bigint';
+
+-- The statements that make a view as it is.  A materialised view is filled
+-- afterwards.
+CREATE FUNCTION snowflake_convert_view_statements(view regclass)
+RETURNS TABLE (place integer, statement text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH v AS MATERIALIZED (
+        SELECT c.*, CASE c.relkind WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'VIEW' END AS kind
+          FROM pg_class AS c
+         WHERE c.oid = view
+    ), options AS (
+        SELECT string_agg(format('%s=%L', left(o, strpos(o, '=') - 1), substr(o, strpos(o, '=') + 1)), ', '
+                          ORDER BY place) AS list
+          FROM (SELECT 0, o FROM v, unnest(v.reloptions) AS o
+                UNION ALL
+                SELECT 1, 'toast.' || o FROM v JOIN pg_class AS t ON t.oid = v.reltoastrelid, unnest(t.reloptions) AS o
+               ) AS s(place, o)
+    ), indexes AS MATERIALIZED (
+        SELECT x.indexrelid::regclass AS index, x.indisclustered, i.reltablespace, i.relname, x.indrelid
+          FROM pg_index AS x
+          JOIN pg_class AS i ON i.oid = x.indexrelid
+         WHERE x.indrelid = view
+    ), grants AS (
+        SELECT a.attnum, a.attname, a.acl
+          FROM (SELECT 0, NULL::name, coalesce(v.relacl, acldefault('r', v.relowner)) FROM v
+                 WHERE v.relacl IS NOT NULL
+                    OR EXISTS (SELECT FROM pg_default_acl AS f WHERE f.defaclrole = v.relowner AND f.defaclobjtype = 'r'
+                                                                 AND f.defaclnamespace IN (0, v.relnamespace))
+                UNION ALL
+                SELECT attnum, attname, attacl FROM pg_attribute
+                 WHERE attrelid = view AND attacl IS NOT NULL AND NOT attisdropped) AS a(attnum, attname, acl)
+    ), steps(place, ord, statement) AS (
+        SELECT 0, 0, format('CREATE %s %s%s%s%s AS %s%s', v.kind, view,
+                            CASE WHEN v.relkind = 'm' AND m.amname <> current_setting('default_table_access_method')
+                                 THEN format(' USING %I', m.amname) END,
+                            ' WITH (' || o.list || ')',
+                            CASE WHEN v.relkind = 'm'
+                                      AND (v.reltablespace <> 0 OR current_setting('default_tablespace') <> '')
+                                 THEN format(' TABLESPACE %I', s.spcname) END,
+                            rtrim(ltrim(pg_get_viewdef(view)), ';'),
+                            CASE v.relkind WHEN 'm' THEN E'\n WITH NO DATA' END)
+          FROM v
+         CROSS JOIN options AS o
+          LEFT JOIN pg_am AS m ON m.oid = v.relam
+          LEFT JOIN pg_tablespace AS s
+            ON s.oid = CASE v.reltablespace
+                       WHEN 0 THEN (SELECT dattablespace FROM pg_database WHERE datname = current_database())
+                       ELSE v.reltablespace END
+        UNION ALL
+        SELECT 1, 0, format('ALTER %s %s OWNER TO %I', v.kind, view, pg_get_userbyid(v.relowner))
+          FROM v
+         WHERE pg_get_userbyid(v.relowner) <> current_user
+        UNION ALL
+        SELECT 2, f.adnum, format('ALTER VIEW %s ALTER COLUMN %I SET DEFAULT %s', view, a.attname,
+                                  pg_get_expr(f.adbin, f.adrelid))
+          FROM pg_attrdef AS f
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (f.adrelid, f.adnum)
+         WHERE f.adrelid = view
+        UNION ALL
+        SELECT 3, a.attnum, format('ALTER MATERIALIZED VIEW %s ALTER COLUMN %I %s', view, a.attname, s.action)
+          FROM v
+          JOIN pg_attribute AS a ON a.attrelid = v.oid AND a.attnum > 0 AND NOT a.attisdropped
+          JOIN pg_type AS t ON t.oid = a.atttypid,
+               LATERAL (
+                   SELECT format('SET STATISTICS %s', a.attstattarget) WHERE a.attstattarget >= 0
+                   UNION ALL
+                   SELECT format('SET STORAGE %s', CASE a.attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL'
+                                                   WHEN 'm' THEN 'MAIN' ELSE 'EXTENDED' END)
+                    WHERE a.attstorage <> t.typstorage
+                   UNION ALL
+                   SELECT format('SET COMPRESSION %s', CASE a.attcompression WHEN 'p' THEN 'pglz' ELSE 'lz4' END)
+                    WHERE a.attcompression <> ''
+                   UNION ALL
+                   -- some versions keep one of their own there, and pg_dump leaves it out
+                   SELECT format('SET (%s)', string_agg(o, ', ')) FROM unnest(a.attoptions) AS o
+                    WHERE o NOT LIKE 'pg\_attver=%' HAVING count(*) > 0
+               ) AS s(action)
+         WHERE v.relkind = 'm'
+        UNION ALL
+        SELECT 4, 0, pg_get_indexdef(i.index) FROM indexes AS i
+        UNION ALL
+        SELECT 5, 0, format('ALTER INDEX %s SET TABLESPACE %I', i.index, s.spcname)
+          FROM indexes AS i
+          LEFT JOIN pg_tablespace AS s
+            ON s.oid = CASE i.reltablespace
+                       WHEN 0 THEN (SELECT dattablespace FROM pg_database WHERE datname = current_database())
+                       ELSE i.reltablespace END
+         WHERE i.reltablespace <> 0 OR current_setting('default_tablespace') <> ''
+        UNION ALL
+        SELECT 5, 1, format('ALTER INDEX %s ALTER COLUMN %s SET STATISTICS %s', i.index, a.attnum, a.attstattarget)
+          FROM indexes AS i
+          JOIN pg_attribute AS a ON a.attrelid = i.index AND a.attstattarget >= 0
+        UNION ALL
+        SELECT 5, 2, format('ALTER MATERIALIZED VIEW %s CLUSTER ON %I', view, i.relname)
+          FROM indexes AS i
+         WHERE i.indisclustered
+        UNION ALL
+        SELECT 5, 3, format('COMMENT ON INDEX %s IS %L', i.index, obj_description(i.index, 'pg_class'))
+          FROM indexes AS i
+         WHERE obj_description(i.index, 'pg_class') IS NOT NULL
+        UNION ALL
+        SELECT 6, 0, pg_get_statisticsobjdef(x.oid) FROM pg_statistic_ext AS x WHERE x.stxrelid = view
+        UNION ALL
+        SELECT 7, s.ord, format('%s STATISTICS %I.%I %s', s.verb, n.nspname, x.stxname, s.action)
+          FROM pg_statistic_ext AS x
+          JOIN pg_namespace AS n ON n.oid = x.stxnamespace,
+               LATERAL (VALUES (0, 'ALTER', 'SET STATISTICS ' || x.stxstattarget, x.stxstattarget >= 0),
+                               (1, 'COMMENT ON', format('IS %L', obj_description(x.oid, 'pg_statistic_ext')),
+                                obj_description(x.oid, 'pg_statistic_ext') IS NOT NULL),
+                               (2, 'ALTER', format('OWNER TO %I', pg_get_userbyid(x.stxowner)),
+                                pg_get_userbyid(x.stxowner) <> current_user)) AS s(ord, verb, action, is_wanted)
+         WHERE x.stxrelid = view AND s.is_wanted
+        UNION ALL
+        -- default privileges would be in the way of those that the view has
+        SELECT 8, 0, format('REVOKE ALL ON TABLE %s FROM PUBLIC, %s', view,
+                            (SELECT string_agg(DISTINCT quote_ident(pg_get_userbyid(r.oid)), ', ')
+                               FROM (SELECT v.relowner
+                                     UNION
+                                     SELECT e.grantee FROM pg_default_acl AS f, aclexplode(f.defaclacl) AS e
+                                      WHERE f.defaclrole = v.relowner AND f.defaclobjtype = 'r'
+                                        AND f.defaclnamespace IN (0, v.relnamespace) AND e.grantee <> 0) AS r(oid)))
+          FROM v
+          JOIN grants AS g ON g.attnum = 0
+        UNION ALL
+        SELECT 9, (g.attnum * 10000 + min(e.ord))::integer,
+               format('GRANT %s ON TABLE %s TO %s%s',
+                      string_agg(e.privilege_type || coalesce(' (' || quote_ident(g.attname) || ')', ''), ', ' ORDER BY e.ord), view,
+                      CASE e.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(e.grantee)) END,
+                      CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
+          FROM grants AS g,
+               LATERAL aclexplode(g.acl) WITH ORDINALITY AS e(grantor, grantee, privilege_type, is_grantable, ord)
+         GROUP BY g.attnum, g.attname, e.grantee, e.is_grantable
+        UNION ALL
+        SELECT 10, d.objsubid, CASE d.objsubid
+                               WHEN 0 THEN format('COMMENT ON %s %s IS %L', v.kind, view, d.description)
+                               ELSE format('COMMENT ON COLUMN %s.%I IS %L', view, a.attname, d.description) END
+          FROM v
+          JOIN pg_description AS d ON (d.classoid, d.objoid) = ('pg_class'::regclass, v.oid)
+          LEFT JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (v.oid, d.objsubid)
+    )
+    SELECT row_number() OVER (ORDER BY s.place, s.ord, s.statement COLLATE "C")::integer, s.statement
+      FROM steps AS s;
+END;
+COMMENT ON FUNCTION snowflake_convert_view_statements(regclass) IS
+'internal: the statements that make a view as it is, but for its rules and triggers';
+
+-- What is dropped before a conversion, and put back after it.
+CREATE FUNCTION snowflake_convert_put_back(rels regclass[], cols name[])
+RETURNS TABLE (
+    step integer,           -- below 0: before; 0: create, 1: fill
+    tab regclass,
+    owner oid,              -- who executes it
+    statement text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH views AS MATERIALIZED (
+        SELECT v.*, c.relowner, c.relkind, c.relispopulated,
+               CASE c.relkind WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'VIEW' END AS kind
+          FROM snowflake_convert_views(rels, cols) AS v
+          JOIN pg_class AS c ON c.oid = v.view
+    ), rules AS MATERIALIZED (
+        SELECT r.*, c.relowner, CASE r.classid WHEN 'pg_trigger'::regclass THEN 'TRIGGER' ELSE 'RULE' END AS kind,
+               coalesce(g.tgenabled, w.ev_enabled) AS enabled,
+               coalesce(obj_description(r.objid, 'pg_trigger'), obj_description(r.objid, 'pg_rewrite')) AS description,
+               CASE r.classid WHEN 'pg_trigger'::regclass THEN pg_get_triggerdef(r.objid)
+                              ELSE rtrim(pg_get_ruledef(r.objid), ';') END AS definition
+          FROM snowflake_convert_rules(rels, cols) AS r
+          JOIN pg_class AS c ON c.oid = r.tab
+          LEFT JOIN pg_trigger AS g ON r.classid = 'pg_trigger'::regclass AND g.oid = r.objid
+          LEFT JOIN pg_rewrite AS w ON r.classid = 'pg_rewrite'::regclass AND w.oid = r.objid
+    ), steps(step, place, name, ord, tab, owner, statement) AS (
+        -- a view's rule may keep another view from being dropped
+        SELECT -2, 0, r.name::text, 0, r.tab, r.relowner, format('DROP %s %I ON %s', r.kind, r.name, r.tab)
+          FROM rules AS r
+         WHERE NOT r.is_of_view OR r.kind = 'RULE'
+        UNION ALL
+        SELECT -1, -v.place, v.view::text, 0, v.view, v.relowner, format('DROP %s %s', v.kind, v.view)
+          FROM views AS v
+        UNION ALL
+        SELECT 0, v.place, v.view::text, s.place, v.view, v.relowner, s.statement
+          FROM views AS v, LATERAL snowflake_convert_view_statements(v.view) AS s
+        UNION ALL
+        SELECT 1, 0, r.name::text, s.ord, r.tab, r.relowner, s.statement
+          FROM rules AS r,
+               LATERAL (
+                   SELECT 0, r.definition
+                   UNION ALL
+                   SELECT 1, format('ALTER TABLE %s %s %s %I', r.tab,
+                                    CASE r.enabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA'
+                                                   ELSE 'ENABLE ALWAYS' END, r.kind, r.name)
+                    WHERE r.enabled <> 'O'
+                   UNION ALL
+                   SELECT 2, format('COMMENT ON %s %I ON %s IS %L', r.kind, r.name, r.tab, r.description)
+                    WHERE r.description IS NOT NULL
+               ) AS s(ord, statement)
+        UNION ALL
+        SELECT 2, v.place, v.view::text, 0, v.view, v.relowner, format('REFRESH MATERIALIZED VIEW %s', v.view)
+          FROM views AS v
+         WHERE v.relkind = 'm' AND v.relispopulated
+    )
+    SELECT s.step, s.tab, s.owner, s.statement || ';'
+      FROM steps AS s
+     ORDER BY s.step, s.place, s.tab::text COLLATE "C", s.name COLLATE "C", s.ord;
+END;
+COMMENT ON FUNCTION snowflake_convert_put_back(regclass[], name[]) IS
+'internal: the statements that drop views, rules and triggers, and put them back when columns have become bigint';
+
+-- What a view, or a table's rules and triggers, are bound to.
+CREATE FUNCTION snowflake_convert_bound(rel regclass)
+RETURNS TABLE (classid oid, objid oid)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT DISTINCT d.refclassid, d.refobjid
+      FROM (SELECT 'pg_rewrite'::regclass, oid FROM pg_rewrite WHERE ev_class = rel
+            UNION ALL
+            SELECT 'pg_trigger'::regclass, oid FROM pg_trigger WHERE tgrelid = rel AND NOT tgisinternal
+            UNION ALL
+            SELECT 'pg_attrdef'::regclass, f.oid FROM pg_attrdef AS f
+              JOIN pg_class AS c ON c.oid = f.adrelid AND c.relkind = 'v'
+             WHERE f.adrelid = rel
+            UNION ALL
+            SELECT 'pg_class'::regclass, x.indexrelid FROM pg_index AS x
+              JOIN pg_class AS c ON c.oid = x.indrelid AND c.relkind = 'm'
+             WHERE x.indrelid = rel
+            UNION ALL
+            SELECT 'pg_statistic_ext'::regclass, x.oid FROM pg_statistic_ext AS x
+              JOIN pg_class AS c ON c.oid = x.stxrelid AND c.relkind = 'm'
+             WHERE x.stxrelid = rel
+           ) AS part(classid, objid)
+      JOIN pg_depend AS d ON (d.classid, d.objid) = (part.classid, part.objid)
+     WHERE (d.refclassid, d.refobjid) <> ('pg_class'::regclass, rel)
+       AND d.deptype IN ('n', 'a')
+       AND d.refclassid <> 'pg_constraint'::regclass;
+END;
+COMMENT ON FUNCTION snowflake_convert_bound(regclass) IS
+'internal: the objects that a view, or a table''s rules and triggers, are bound to';
+
+-- What cannot be put back, or not without code of another role.
+CREATE FUNCTION snowflake_convert_put_back_obstacles(rels regclass[], cols name[])
+RETURNS TABLE (description text, is_by_hand boolean)   -- can it be done by hand?
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE views AS MATERIALIZED (
+        SELECT v.*, c.relname, c.relowner, c.relnamespace, c.relkind, c.relpersistence, c.relispopulated, c.relacl,
+               c.relreplident, t.oid AS type, t.typarray,
+               pg_describe_object('pg_class'::regclass, c.oid, 0) AS description
+          FROM snowflake_convert_views(rels, cols) AS v
+          JOIN pg_class AS c ON c.oid = v.view
+          JOIN pg_type AS t ON t.oid = c.reltype
+    ), rules AS MATERIALIZED (
+        SELECT r.*, c.relowner, pg_describe_object(r.classid, r.objid, 0) AS description
+          FROM snowflake_convert_rules(rels, cols) AS r
+          JOIN pg_class AS c ON c.oid = r.tab
+    ), put_back(tab, owner, description) AS (
+        SELECT view::oid, relowner, description FROM views
+        UNION
+        SELECT tab::oid, relowner, 'table ' || tab FROM rules WHERE NOT is_of_view
+    ), bound AS MATERIALIZED (
+        SELECT p.*, b.classid, b.objid,
+               CASE b.classid WHEN 'pg_class'::regclass THEN (SELECT relnamespace FROM pg_class WHERE oid = b.objid)
+                              WHEN 'pg_proc'::regclass THEN (SELECT pronamespace FROM pg_proc WHERE oid = b.objid)
+                              WHEN 'pg_type'::regclass THEN (SELECT typnamespace FROM pg_type WHERE oid = b.objid)
+                              WHEN 'pg_operator'::regclass THEN (SELECT oprnamespace FROM pg_operator WHERE oid = b.objid)
+               END AS namespace
+          FROM put_back AS p, LATERAL snowflake_convert_bound(p.tab) AS b
+    ), parts(classid, objid) AS (
+        SELECT 'pg_class'::regclass::oid, view::oid FROM views
+        UNION ALL
+        SELECT 'pg_class'::regclass, x.indexrelid FROM views AS v JOIN pg_index AS x ON x.indrelid = v.view
+        UNION ALL
+        SELECT 'pg_statistic_ext'::regclass, x.oid FROM views AS v JOIN pg_statistic_ext AS x ON x.stxrelid = v.view
+        UNION ALL
+        SELECT 'pg_attrdef'::regclass, f.oid FROM views AS v JOIN pg_attrdef AS f ON f.adrelid = v.view
+        UNION ALL
+        SELECT 'pg_rewrite'::regclass, r.oid FROM views AS v JOIN pg_rewrite AS r ON r.ev_class = v.view
+        UNION ALL
+        SELECT classid, objid FROM rules
+    ), reads(view, owner, tab) AS (
+        SELECT view::oid, relowner, view::oid FROM views WHERE relkind = 'm' AND relispopulated
+        UNION
+        SELECT s.view, s.owner, next.tab
+          FROM reads AS s,
+               LATERAL (
+                   SELECT d.refobjid
+                     FROM pg_rewrite AS r
+                     JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_rewrite'::regclass, r.oid)
+                                        AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
+                    WHERE r.ev_class = s.tab AND r.ev_type = '1'
+                   UNION ALL
+                   SELECT inhrelid FROM pg_inherits WHERE inhparent = s.tab
+               ) AS next(tab)
+    ), obstacles(description) AS (
+        SELECT format('%s depends on %s', pg_describe_object(d.classid, d.objid, d.objsubid), v.description)
+          FROM views AS v
+          JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = v.view
+                              OR d.refclassid = 'pg_type'::regclass AND d.refobjid IN (v.type, v.typarray)
+         WHERE d.deptype <> 'i' AND (d.classid, d.objid) NOT IN (SELECT classid, objid FROM parts)
+           -- an array type depends on the row type
+           AND NOT (d.classid = 'pg_type'::regclass AND d.objid = v.typarray)
+        UNION
+        SELECT format('%s depends on extension %I', pg_describe_object(d.classid, d.objid, 0), e.extname)
+          FROM parts AS p
+          JOIN pg_depend AS d ON (d.classid, d.objid) = (p.classid, p.objid)
+                             AND d.refclassid = 'pg_extension'::regclass AND d.deptype IN ('e', 'x')
+          JOIN pg_extension AS e ON e.oid = d.refobjid
+        UNION
+        SELECT format('%s is defined by itself', description) FROM views WHERE is_circular
+        UNION
+        SELECT format('%s is temporary', description) FROM views WHERE relpersistence = 't'
+        UNION
+        SELECT format('%s has a replica identity', description) FROM views WHERE relkind = 'm' AND relreplident <> 'd'
+        UNION
+        SELECT format('%s has a security label of provider %s', v.description, l.provider)
+          FROM views AS v
+          JOIN pg_seclabel AS l ON (l.classoid, l.objoid) = ('pg_class'::regclass, v.view)
+        UNION
+        SELECT format('%s has privileges that role %I has granted, who does not own it', v.description,
+                      pg_get_userbyid(e.grantor))
+          FROM views AS v,
+               LATERAL (SELECT v.relacl WHERE v.relacl IS NOT NULL
+                        UNION ALL
+                        SELECT attacl FROM pg_attribute WHERE attrelid = v.view AND attacl IS NOT NULL) AS a(acl),
+               LATERAL aclexplode(a.acl) AS e
+         WHERE e.grantor <> v.relowner
+        UNION
+        SELECT format('statistics object %I of %s belongs to another role', x.stxname, v.description)
+          FROM views AS v
+          JOIN pg_statistic_ext AS x ON x.stxrelid = v.view
+         WHERE x.stxowner <> v.relowner
+        UNION
+        -- each is put back by its owner
+        SELECT format('%s: its owner, role %I, lacks CREATE on schema %I', v.description,
+                      pg_get_userbyid(v.relowner), s.nspname)
+          FROM views AS v
+          JOIN pg_namespace AS s ON s.oid = v.relnamespace
+         WHERE NOT has_schema_privilege(v.relowner, s.oid, 'CREATE')
+        UNION
+        SELECT format('%s: its owner, role %I, lacks USAGE on schema %I', b.description,
+                      pg_get_userbyid(b.owner), s.nspname)
+          FROM bound AS b
+          JOIN pg_namespace AS s ON s.oid = b.namespace
+         WHERE NOT has_schema_privilege(b.owner, s.oid, 'USAGE')
+        UNION
+        SELECT format('%s: its owner, role %I, lacks EXECUTE on function %s', r.description,
+                      pg_get_userbyid(r.relowner), g.tgfoid::regprocedure)
+          FROM rules AS r
+          JOIN pg_trigger AS g ON r.classid = 'pg_trigger'::regclass AND g.oid = r.objid
+         WHERE NOT has_function_privilege(r.relowner, g.tgfoid, 'EXECUTE')
+        UNION
+        SELECT format('%s, which partition %s has in another state', r.description, g.tgrelid::regclass)
+          FROM rules AS r
+          JOIN pg_trigger AS p ON r.classid = 'pg_trigger'::regclass AND p.oid = r.objid
+          JOIN pg_trigger AS g ON g.tgparentid = p.oid
+         WHERE g.tgenabled <> p.tgenabled
+        UNION
+        -- the parser reads a constant by its type, and evaluates the CHECKs of a domain in it
+        SELECT format('%s: making it again may run code of type %s, which belongs to another role', b.description,
+                      t.oid::regtype)
+          FROM bound AS b
+          JOIN pg_type AS t ON b.classid = 'pg_type'::regclass AND t.oid = b.objid
+          LEFT JOIN pg_type AS e ON e.oid = t.typelem
+          JOIN pg_roles AS o ON o.oid = t.typowner
+         WHERE t.typowner <> b.owner AND NOT o.rolsuper AND 'e' NOT IN (t.typtype, coalesce(e.typtype, '-'))
+        UNION
+        -- the planner evaluates predicates of indexes, and others may make one meanwhile
+        SELECT format('%s: filling it may run code of %s, which belongs to another role', v.description,
+                      pg_describe_object('pg_class'::regclass, t.oid, 0))
+          FROM reads AS s
+          JOIN views AS v ON v.view = s.view
+          JOIN pg_class AS t ON t.oid = s.tab
+          JOIN pg_roles AS o ON o.oid = t.relowner
+         WHERE t.relowner <> s.owner AND NOT o.rolsuper
+    ), not_own(description) AS (
+        -- whoever calls must own all that changes
+        SELECT format('%s belongs to role %I, which you are not a member of', p.description, pg_get_userbyid(p.owner))
+          FROM put_back AS p
+         WHERE NOT pg_has_role(p.owner, 'USAGE')
+        UNION
+        SELECT format('table %s belongs to role %I, which you are not a member of', c.tab, pg_get_userbyid(t.relowner))
+          FROM snowflake_convert_columns(rels, cols) AS c
+          JOIN pg_class AS t ON t.oid = c.tab
+         WHERE (c.is_key OR c.is_narrow) AND NOT pg_has_role(t.relowner, 'USAGE')
+        UNION
+        SELECT format('%s: a superuser has to execute %s', s.tab, s.statement)
+          FROM snowflake_convert_statements(rels, cols) AS s
+         WHERE s.needs_superuser
+           AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
+    )
+    SELECT o.description, true FROM obstacles AS o
+    UNION ALL
+    SELECT n.description, false FROM not_own AS n
+     ORDER BY 2, 1;
+END;
+COMMENT ON FUNCTION snowflake_convert_put_back_obstacles(regclass[], name[]) IS
+'internal: why views, rules and triggers cannot be put back when columns have become bigint';
+
+-- What somebody does by hand with what is in the way: the functions, policies
+-- and publications, and all views if one of them cannot be put back.
+CREATE FUNCTION snowflake_convert_by_hand(rels regclass[], cols name[])
+RETURNS TABLE (is_before boolean, statement text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH changed(classid, objid, subid) AS MATERIALIZED (
+        SELECT 'pg_class'::regclass, tab::oid, attnum::integer FROM snowflake_convert_columns(rels, cols) WHERE is_narrow
+        UNION ALL
+        SELECT p.classid, p.objid, NULL
+          FROM snowflake_convert_views(rels, cols) AS v
+          JOIN pg_type AS t ON t.typrelid = v.view,
+               LATERAL (VALUES ('pg_class'::regclass, v.view::oid), ('pg_type'::regclass, t.oid),
+                               ('pg_type'::regclass, t.typarray)) AS p(classid, objid)
+    ), depending AS MATERIALIZED (
+        SELECT DISTINCT d.classid, d.objid
+          FROM changed AS c
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid) = (c.classid, c.objid)
+                             AND d.refobjsubid = coalesce(c.subid, d.refobjsubid)
+         WHERE d.classid IN ('pg_proc'::regclass, 'pg_policy'::regclass, 'pg_publication_rel'::regclass)
+    ), steps(step, name, ord, statement) AS (
+        SELECT s.step, f.oid::regprocedure::text, s.ord, s.statement
+          FROM depending AS d
+          JOIN pg_proc AS f ON d.classid = 'pg_proc'::regclass AND f.oid = d.objid,
+               LATERAL (
+                   SELECT -3, 0, format('DROP ROUTINE %s', f.oid::regprocedure)
+                   UNION ALL
+                   SELECT 3, 0, rtrim(pg_get_functiondef(f.oid), E'\n') WHERE f.prokind <> 'a'
+                   UNION ALL
+                   SELECT 3, 1, format('ALTER ROUTINE %s OWNER TO %I', f.oid::regprocedure, pg_get_userbyid(f.proowner))
+                   UNION ALL
+                   SELECT 3, 2, format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', f.oid::regprocedure)
+                    WHERE f.proacl IS NOT NULL
+                   UNION ALL
+                   SELECT 3, 3, format('GRANT EXECUTE ON ROUTINE %s TO %s', f.oid::regprocedure,
+                                       CASE e.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(e.grantee)) END)
+                     FROM aclexplode(f.proacl) AS e
+               ) AS s(step, ord, statement)
+        UNION ALL
+        SELECT s.step, p.polname::text, 0, s.statement
+          FROM depending AS d
+          JOIN pg_policy AS p ON d.classid = 'pg_policy'::regclass AND p.oid = d.objid,
+               LATERAL (VALUES
+                   (-3, format('DROP POLICY %I ON %s', p.polname, p.polrelid::regclass)),
+                   (3, format('CREATE POLICY %I ON %s AS %s FOR %s TO %s%s%s', p.polname, p.polrelid::regclass,
+                              CASE WHEN p.polpermissive THEN 'PERMISSIVE' ELSE 'RESTRICTIVE' END,
+                              CASE p.polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE'
+                                            WHEN 'd' THEN 'DELETE' ELSE 'ALL' END,
+                              (SELECT string_agg(CASE r WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(r)) END, ', ')
+                                 FROM unnest(p.polroles) AS r),
+                              ' USING (' || pg_get_expr(p.polqual, p.polrelid) || ')',
+                              ' WITH CHECK (' || pg_get_expr(p.polwithcheck, p.polrelid) || ')'))
+               ) AS s(step, statement)
+        UNION ALL
+        SELECT s.step, u.pubname::text, 0, s.statement
+          FROM depending AS d
+          JOIN pg_publication_rel AS r ON d.classid = 'pg_publication_rel'::regclass AND r.oid = d.objid
+          JOIN pg_publication AS u ON u.oid = r.prpubid,
+               LATERAL (VALUES
+                   (-3, format('ALTER PUBLICATION %I DROP TABLE %s', u.pubname, r.prrelid::regclass)),
+                   (3, format('ALTER PUBLICATION %I ADD TABLE %s%s%s', u.pubname, r.prrelid::regclass,
+                              (SELECT format(' (%s)', string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum))
+                                 FROM pg_attribute AS a
+                                WHERE r.prattrs IS NOT NULL AND a.attrelid = r.prrelid
+                                  AND a.attnum = ANY (r.prattrs::smallint[])),
+                              ' WHERE (' || pg_get_expr(r.prqual, r.prrelid) || ')'))
+               ) AS s(step, statement)
+    ), views AS (
+        SELECT p.step, row_number() OVER () AS ord, p.statement
+          FROM snowflake_convert_put_back(rels, cols) AS p
+         WHERE EXISTS (SELECT FROM snowflake_convert_put_back_obstacles(rels, cols) AS o WHERE o.is_by_hand)
+    )
+    SELECT a.step < 0, a.statement
+      FROM (SELECT step, name, ord, statement || ';' FROM steps
+            UNION ALL
+            SELECT step, '', ord, statement FROM views) AS a(step, name, ord, statement)
+     ORDER BY a.step, a.name COLLATE "C", a.ord, a.statement COLLATE "C";
+END;
+COMMENT ON FUNCTION snowflake_convert_by_hand(regclass[], name[]) IS
+'internal: the statements that drop what is in the way before a conversion, and make it again after it';
+
+CREATE FUNCTION snowflake_convert_schema(schemas name[], dry_run boolean DEFAULT false)
+RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'snowflake_convert_schema'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+SET jit = off;
+COMMENT ON FUNCTION snowflake_convert_schema(name[], boolean) IS
+'make all keys of some schemas that sequences make snowflakes, each table rewritten once; returns the statements';
 
 -- New tables.  A custom setting chooses the schemas, because an event trigger
 -- has no arguments: a database, a role and a session can have their own, so
@@ -1060,7 +1733,7 @@ BEGIN ATOMIC
            unnest(k.conkey) AS referencing(attnum),
            pg_attribute AS a,
            LATERAL snowflake_convert_sources(a.attrelid, a.attnum) AS s,
-           LATERAL snowflake_convert_columns(a.attrelid, a.attname) AS c
+           LATERAL snowflake_convert_columns(ARRAY[a.attrelid::regclass], ARRAY[a.attname]) AS c
       JOIN pg_attribute AS f ON (f.attrelid, f.attnum) = (c.tab, c.attnum)
      WHERE (a.attrelid, a.attnum) = (t.tab, referencing.attnum) AND a.attinhcount = 0
        AND f.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND NOT c.is_inherited

@@ -70,27 +70,6 @@
 PG_FUNCTION_INFO_V1(snowflake_convert);
 PG_FUNCTION_INFO_V1(snowflake_convert_new_tables);
 
-/* One conversion: the column, and how it is converted. */
-typedef struct Conversion
-{
-	Oid			home;			/* the extension's schema */
-	Oid			table;
-	Name		column;
-	bool		is_dry_run;
-	bool		is_new;			/* made by the statement that is running */
-} Conversion;
-
-/* One statement of a conversion. */
-typedef struct Statement
-{
-	Oid			table;
-	Oid			other;			/* its sequence, or the table that it references */
-	char	   *table_name;		/* as the text has them */
-	char	   *other_name;
-	char	   *text;
-	bool		needs_superuser;
-} Statement;
-
 /*
  * Is a statement of a conversion running?  Its ALTER TABLE fires the event
  * trigger, which then does nothing.
@@ -104,19 +83,32 @@ home_name(Oid home)
 	return quote_identifier(get_namespace_name(home));
 }
 
-static char *
-table_name(Oid table)
+char *
+convert_table_name(Oid table)
 {
 	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
 									  get_rel_name(table));
 }
 
 /* A table's name for messages, qualified unless search_path finds the table. */
-static char *
-shown_name(Oid table)
+char *
+convert_shown_name(Oid table)
 {
 	return DatumGetCString(DirectFunctionCall1(regclassout,
 											   ObjectIdGetDatum(table)));
+}
+
+/* Names what is converted in a message. */
+char *
+convert_subject(const Conversion *conversion)
+{
+	char	   *first = psprintf("column \"%s\" of table \"%s\"",
+								 NameStr(conversion->columns[0]),
+								 convert_shown_name(conversion->tables[0]));
+
+	if (conversion->count == 1)
+		return first;
+	return psprintf("%s (and %d more)", first, conversion->count - 1);
 }
 
 static Oid
@@ -135,16 +127,15 @@ owner_of(Oid table)
 }
 
 /*
- * Runs a statement as the owner of a table.  If that is somebody else, what it
- * sets is undone, and it can leave nothing behind that would run later on with
- * the rights of the caller.
+ * Runs a statement as an owner.  If that is somebody else, what it sets is
+ * undone, and it can leave nothing behind that would run later on with the
+ * rights of the caller.
  */
-static void
-execute_as_owner(Oid table, const char *statement)
+void
+convert_execute_as(Oid owner, const char *statement)
 {
 	Oid			caller;
 	int			security_context;
-	Oid			owner = owner_of(table);
 	bool		is_others;
 	bool		was_converting = is_converting;
 	int			nest_level = 0;
@@ -172,6 +163,12 @@ execute_as_owner(Oid table, const char *statement)
 		AtEOXact_GUC(false, nest_level);
 		SetUserIdAndSecContext(caller, security_context);
 	}
+}
+
+static void
+execute_as_owner(Oid table, const char *statement)
+{
+	convert_execute_as(owner_of(table), statement);
 }
 
 /*
@@ -347,16 +344,28 @@ largest_key(Oid table, const char *column)
 }
 
 /*
- * Runs a query about a conversion's column.  In the query, %s stands for the
- * extension's schema, $1 for the table and $2 for the column.  Returns how many
- * rows there are in SPI_tuptable.
+ * Runs a query about a conversion's columns.  In the query, %s stands for the
+ * extension's schema, $1 for the tables and $2 for the columns.  Returns how
+ * many rows there are in SPI_tuptable.
  */
-static uint64
-ask(const Conversion *conversion, const char *format)
+uint64
+convert_ask(const Conversion *conversion, const char *format)
 {
-	Oid			types[] = {REGCLASSOID, NAMEOID};
-	Datum		values[] = {ObjectIdGetDatum(conversion->table), NameGetDatum(conversion->column)};
+	Oid			types[] = {REGCLASSARRAYOID, NAMEARRAYOID};
+	Datum		values[2];
+	Datum	   *tables = palloc(sizeof(Datum) * conversion->count);
+	Datum	   *columns = palloc(sizeof(Datum) * conversion->count);
 	StringInfoData query;
+
+	for (int i = 0; i < conversion->count; i++)
+	{
+		tables[i] = ObjectIdGetDatum(conversion->tables[i]);
+		columns[i] = NameGetDatum(&conversion->columns[i]);
+	}
+	values[0] = PointerGetDatum(construct_array(tables, conversion->count, REGCLASSOID,
+												sizeof(Oid), true, TYPALIGN_INT));
+	values[1] = PointerGetDatum(construct_array(columns, conversion->count, NAMEOID,
+												NAMEDATALEN, false, TYPALIGN_CHAR));
 
 	initStringInfo(&query);
 	for (const char *at = format; *at != '\0'; at++)
@@ -375,89 +384,104 @@ ask(const Conversion *conversion, const char *format)
 	return SPI_processed;
 }
 
-static char *
-text_at(uint64 row, int column)
+char *
+convert_text_at(uint64 row, int column)
 {
 	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
 }
 
-static Datum
-value_at(uint64 row, int column, bool *is_null)
+Datum
+convert_value_at(uint64 row, int column, bool *is_null)
 {
 	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column,
 						 is_null);
 }
 
-static Oid
-oid_at(uint64 row, int column)
+Oid
+convert_oid_at(uint64 row, int column)
 {
 	bool		is_null;
-	Datum		value = value_at(row, column, &is_null);
+	Datum		value = convert_value_at(row, column, &is_null);
 
 	return is_null ? InvalidOid : DatumGetObjectId(value);
 }
 
 /* Lists the statements of a conversion, in order. */
-static List *
-statements_of(const Conversion *conversion)
+List *
+convert_statements(const Conversion *conversion)
 {
 	List	   *statements = NIL;
-	uint64		count = ask(conversion, "SELECT tab, other, statement, needs_superuser"
+	uint64		count = convert_ask(conversion, "SELECT tab, other, statement, needs_superuser"
 							"  FROM %s.snowflake_convert_statements($1, $2)");
 
 	for (uint64 i = 0; i < count; i++)
 	{
-		Statement  *statement = palloc(sizeof(Statement));
+		Statement  *statement = palloc0(sizeof(Statement));
 		bool		is_null;
 
-		statement->table = oid_at(i, 1);
-		statement->other = oid_at(i, 2);
-		statement->table_name = table_name(statement->table);
-		statement->other_name = OidIsValid(statement->other) ? table_name(statement->other) : NULL;
-		statement->text = text_at(i, 3);
-		statement->needs_superuser = DatumGetBool(value_at(i, 4, &is_null));
+		statement->table = convert_oid_at(i, 1);
+		statement->other = convert_oid_at(i, 2);
+		statement->table_name = convert_table_name(statement->table);
+		statement->other_name = OidIsValid(statement->other) ? convert_table_name(statement->other) : NULL;
+		statement->text = convert_text_at(i, 3);
+		statement->needs_superuser = DatumGetBool(convert_value_at(i, 4, &is_null));
 		statements = lappend(statements, statement);
 	}
 	return statements;
 }
 
+#define CHANGED_TABLES \
+	"    SELECT tab, 0 FROM %s.snowflake_convert_statements($1, $2)" \
+	"    UNION ALL" \
+	"    SELECT tab, 0 FROM %s.snowflake_convert_columns($1, $2) WHERE is_key OR is_narrow" \
+	"    UNION ALL" \
+	"    SELECT references_tab, 1 FROM %s.snowflake_convert_foreign_keys($1, $2)"
+#define ANCESTORS \
+	"(WITH RECURSIVE up(tab) AS (" \
+	"     SELECT s.tab::oid" \
+	"     UNION" \
+	"     SELECT inhparent FROM up JOIN pg_inherits ON inhrelid = up.tab)" \
+	" SELECT count(*) FROM up)"
+
 /*
  * The tables that a conversion changes; both sides of foreign keys that are
  * dropped and added again among them.  Those with fewer ancestors come first,
  * and by OID then: parents before their inheritors and partitions, as all of
- * PostgreSQL locks them, though a partition may be the older one.  ERROR 42501
- * if one of those that change is not the caller's.
+ * PostgreSQL locks them, though a partition may be the older one.  Views come
+ * before all tables, as a query locks them.  ERROR 42501 if one of those that
+ * change is not the caller's.
  */
-static List *
-tables_of(const Conversion *conversion)
+List *
+convert_tables(const Conversion *conversion)
 {
 	List	   *tables = NIL;
-	uint64		count = ask(conversion,
-							"SELECT tab, min(change) FROM ("
-							"    SELECT tab, 0 FROM %s.snowflake_convert_statements($1, $2)"
-							"    UNION ALL"
-							"    SELECT tab, 0 FROM %s.snowflake_convert_columns($1, $2) WHERE is_key OR is_narrow"
-							"    UNION ALL"
-							"    SELECT references_tab, 1 FROM %s.snowflake_convert_foreign_keys($1, $2)"
-							") AS s(tab, change) GROUP BY tab"
-							" ORDER BY (WITH RECURSIVE up(tab) AS ("
-							"               SELECT s.tab::oid"
-							"               UNION"
-							"               SELECT inhparent FROM up JOIN pg_inherits ON inhrelid = up.tab)"
-							"           SELECT count(*) FROM up), tab");
+	uint64		count;
 
+	if (conversion->puts_back)
+		count = convert_ask(conversion,
+							"SELECT s.tab, min(change) FROM (" CHANGED_TABLES
+							"    UNION ALL"
+							"    SELECT view, 0 FROM %s.snowflake_convert_views($1, $2)"
+							"    UNION ALL"
+							"    SELECT tab, 0 FROM %s.snowflake_convert_rules($1, $2)"
+							") AS s(tab, change)"
+							"  LEFT JOIN %s.snowflake_convert_views($1, $2) AS v ON v.view = s.tab"
+							" GROUP BY s.tab ORDER BY max(v.place) DESC NULLS LAST, " ANCESTORS ", s.tab");
+	else
+		count = convert_ask(conversion,
+							"SELECT s.tab, min(change) FROM (" CHANGED_TABLES ") AS s(tab, change)"
+							" GROUP BY s.tab ORDER BY " ANCESTORS ", s.tab");
 	for (uint64 i = 0; i < count; i++)
 	{
-		Oid			table = oid_at(i, 1);
+		Oid			table = convert_oid_at(i, 1);
 		bool		is_null;
 
-		if (DatumGetInt32(value_at(i, 2, &is_null)) == 0 &&
+		if (DatumGetInt32(convert_value_at(i, 2, &is_null)) == 0 &&
 			!object_ownercheck(RelationRelationId, table, GetUserId()))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("must be owner of table %s", shown_name(table)),
-					 errhint("Converting column \"%s\" of table \"%s\" changes this table, too.",
-							 NameStr(*conversion->column), shown_name(conversion->table))));
+					 errmsg("must be owner of table %s", convert_shown_name(table)),
+					 errhint("Converting %s changes this table, too.", convert_subject(conversion))));
 		tables = lappend_oid(tables, table);
 	}
 	return tables;
@@ -479,11 +503,10 @@ refuse_without_superuser(const Conversion *conversion, List *statements)
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("table \"%s\" has a sequence that only a superuser can remove",
-							shown_name(statement->table)),
+							convert_shown_name(statement->table)),
 					 errdetail("Another extension has made an identity column an ordinary one, and has left its sequence there."),
-					 errhint("Convert column \"%s\" of table \"%s\" as a superuser, or let one execute: %s",
-							 NameStr(*conversion->column), shown_name(conversion->table),
-							 statement->text)));
+					 errhint("Convert %s as a superuser, or let one execute: %s",
+							 convert_subject(conversion), statement->text)));
 	}
 }
 
@@ -512,68 +535,97 @@ parse(void *query)
 	parse_analyze_fixedparams(statement, query, NULL, 0, NULL);
 }
 
-/* ERROR 2BP01 if something keeps the column's type from being changed. */
-static void
-refuse_obstacles(const Conversion *conversion)
+/*
+ * Lists what keeps the columns' types from being changed.  Views, rules and
+ * triggers do not if they are to be put back.
+ */
+List *
+convert_obstacles(const Conversion *conversion)
 {
-	StringInfoData obstacles;
+	List	   *obstacles = NIL;
 	uint64		count;
 	char	  **descriptions;
 	char	  **queries;
 
-	initStringInfo(&obstacles);
-	count = ask(conversion, "SELECT %s.snowflake_convert_obstacles($1, $2)");
+	count = convert_ask(conversion, conversion->puts_back ?
+						"SELECT %s.snowflake_convert_obstacles($1, $2, true)" :
+						"SELECT %s.snowflake_convert_obstacles($1, $2, false)");
 	for (uint64 i = 0; i < count; i++)
-		appendStringInfo(&obstacles, "\n%s", text_at(i, 1));
+		obstacles = lappend(obstacles, convert_text_at(i, 1));
 
-	count = ask(conversion, "SELECT description, query"
+	count = convert_ask(conversion, "SELECT description, query"
 				"  FROM %s.snowflake_convert_expressions($1, $2)");
 	descriptions = palloc(sizeof(char *) * (count + 1));
 	queries = palloc(sizeof(char *) * (count + 1));
 	for (uint64 i = 0; i < count; i++)
 	{
-		descriptions[i] = text_at(i, 1);
-		queries[i] = text_at(i, 2);
+		descriptions[i] = convert_text_at(i, 1);
+		queries[i] = convert_text_at(i, 2);
 	}
 	for (uint64 i = 0; i < count; i++)
 	{
 		ErrorData  *error = attempt(parse, queries[i]);
 
 		if (error)
-			appendStringInfo(&obstacles, "\n%s: %s", descriptions[i], error->message);
+			obstacles = lappend(obstacles, psprintf("%s: %s", descriptions[i], error->message));
 	}
+	return obstacles;
+}
 
-	if (obstacles.len > 0)
+/* ERROR 2BP01 if something keeps the column's type from being changed. */
+static void
+refuse_obstacles(const Conversion *conversion)
+{
+	List	   *obstacles = convert_obstacles(conversion);
+	StringInfoData text;
+	ListCell   *cell;
+
+	initStringInfo(&text);
+	foreach(cell, obstacles)
+	{
+		appendStringInfo(&text, "\n%s", (char *) lfirst(cell));
+	}
+	if (obstacles != NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
-				 errmsg("cannot change the type of column \"%s\" of table \"%s\" and of those that reference it",
-						NameStr(*conversion->column), shown_name(conversion->table)),
-				 errdetail("In the way:%s", obstacles.data),
+				 errmsg("cannot change the type of %s and of those that reference it",
+						convert_subject(conversion)),
+				 errdetail("In the way:%s", text.data),
 				 errhint("In one transaction, drop what is in the way, convert, and create it again. "
 						 "A partition key, a domain and a row type cannot be changed so.")));
 }
 
-/* ERROR 0A000 if Citus has distributed a table. */
-static void
-refuse_distributed(const Conversion *conversion, List *tables)
+/* Returns one of the tables that Citus has distributed, or InvalidOid. */
+Oid
+convert_distributed(List *tables)
 {
 	ListCell   *cell;
 
 	if (!OidIsValid(get_relname_relid("pg_dist_partition", PG_CATALOG_NAMESPACE)))
-		return;
+		return InvalidOid;
 	foreach(cell, tables)
 	{
 		char	   *query = psprintf("SELECT FROM pg_catalog.pg_dist_partition WHERE logicalrelid = %u",
 									 lfirst_oid(cell));
 
 		if (SPI_execute(query, false, 1) == SPI_OK_SELECT && SPI_processed > 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("column \"%s\" of table \"%s\" cannot be converted because table \"%s\" is distributed by Citus",
-							NameStr(*conversion->column), shown_name(conversion->table),
-							shown_name(lfirst_oid(cell))),
-					 errhint("Convert before the tables are distributed: undistribute_table() them, convert, and distribute them again.")));
+			return lfirst_oid(cell);
 	}
+	return InvalidOid;
+}
+
+/* ERROR 0A000 if Citus has distributed a table. */
+static void
+refuse_distributed(const Conversion *conversion, List *tables)
+{
+	Oid			table = convert_distributed(tables);
+
+	if (OidIsValid(table))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s cannot be converted because table \"%s\" is distributed by Citus",
+						convert_subject(conversion), convert_shown_name(table)),
+				 errhint("Convert before the tables are distributed: undistribute_table() them, convert, and distribute them again.")));
 }
 
 /* Warns of what will refuse new keys, as far as a query tells. */
@@ -584,38 +636,38 @@ warn_of_doubts(const Conversion *conversion, const char *format)
 	uint64		count;
 
 	initStringInfo(&doubts);
-	count = ask(conversion, format);
+	count = convert_ask(conversion, format);
 	for (uint64 i = 0; i < count; i++)
-		appendStringInfo(&doubts, "%s%s", i == 0 ? "" : "\n", text_at(i, 1));
+		appendStringInfo(&doubts, "%s%s", i == 0 ? "" : "\n", convert_text_at(i, 1));
 	if (count > 0)
 		ereport(WARNING,
-				(errmsg("new keys of column \"%s\" of table \"%s\" may be refused",
-						NameStr(*conversion->column), shown_name(conversion->table)),
+				(errmsg("new keys of %s may be refused", convert_subject(conversion)),
 				 errdetail("%s", doubts.data),
 				 errhint("New keys need 64 bits. Change these before rows are inserted.")));
 }
 
-/* Warns of keys that the converted column will refuse, or that sort oddly. */
-static void
-warn(const Conversion *conversion)
+/*
+ * Warns of keys that the converted column will refuse, or that sort oddly.
+ * The conversion is one of one column.
+ */
+void
+convert_warn(const Conversion *conversion)
 {
-	const char *table = shown_name(conversion->table);
-
 	warn_of_doubts(conversion, "SELECT %s.snowflake_convert_doubts($1, $2)");
 
 	/* Larger keys come from a scheme with another layout or epoch. */
-	if (ask(conversion, "SELECT %s.snowflake_min_id(clock_timestamp())"
-			" WHERE NOT %s.snowflake_convert_is_done($1, (SELECT attnum FROM pg_attribute"
-			"                                              WHERE attrelid = $1 AND attname = $2))") == 1)
+	if (convert_ask(conversion, "SELECT %s.snowflake_min_id(clock_timestamp())"
+					"  FROM pg_attribute"
+					" WHERE attrelid = $1[1] AND attname = $2[1]"
+					"   AND NOT %s.snowflake_convert_is_done(attrelid::pg_catalog.regclass, attnum)") == 1)
 	{
 		bool		is_null;
-		int64		smallest = DatumGetInt64(value_at(0, 1, &is_null));
-		int64		largest = largest_key(conversion->table, NameStr(*conversion->column));
+		int64		smallest = DatumGetInt64(convert_value_at(0, 1, &is_null));
+		int64		largest = largest_key(conversion->tables[0], NameStr(conversion->columns[0]));
 
 		if (largest >= smallest)
 			ereport(WARNING,
-					(errmsg("column \"%s\" of table \"%s\" holds larger keys than those to come",
-							NameStr(*conversion->column), table),
+					(errmsg("%s holds larger keys than those to come", convert_subject(conversion)),
 					 errdetail("The largest is " INT64_FORMAT "; a new one would now be " INT64_FORMAT " or little more.",
 							   largest, smallest),
 					 errhint("New keys sort before those, and may be the same as one of them. "
@@ -647,7 +699,7 @@ is_plain(Oid home, Oid table)
 
 	ask_now(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
 					 home_name(home), table));
-	return DatumGetBool(value_at(0, 1, &is_null));
+	return DatumGetBool(convert_value_at(0, 1, &is_null));
 }
 
 /*
@@ -655,28 +707,65 @@ is_plain(Oid home, Oid table)
  * statements before it have run, may have renamed a schema, so that the names
  * are of other tables, or have made an index.
  */
-static void
-refuse_changed(const Conversion *conversion, const Statement *statement)
+void
+convert_refuse_changed(const Conversion *conversion, const Statement *statement)
 {
 	Oid			owner = owner_of(statement->table);
 	Oid			other_owner = OidIsValid(statement->other) ? owner_of(statement->other) : owner;
 
-	if (strcmp(table_name(statement->table), statement->table_name) != 0 ||
+	if (strcmp(convert_table_name(statement->table), statement->table_name) != 0 ||
 		(OidIsValid(statement->other) &&
-		 strcmp(table_name(statement->other), statement->other_name) != 0))
+		 strcmp(convert_table_name(statement->other), statement->other_name) != 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("a schema or table was renamed while column \"%s\" of table \"%s\" was converted",
-						NameStr(*conversion->column), shown_name(conversion->table)),
+				 errmsg("a schema or table was renamed while %s was converted",
+						convert_subject(conversion)),
 				 errdetail("The next statement is: %s", statement->text)));
 	if (owner != other_owner && !is_plain(conversion->home, statement->other))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("checking a foreign key between tables \"%s\" and \"%s\" would run code of another role",
-						shown_name(statement->table), shown_name(statement->other)),
-				 errdetail("Table \"%s\" has been changed while column \"%s\" of table \"%s\" was converted.",
-						   shown_name(statement->other),
-						   NameStr(*conversion->column), shown_name(conversion->table))));
+						convert_shown_name(statement->table), convert_shown_name(statement->other)),
+				 errdetail("Table \"%s\" has been changed while %s was converted.",
+						   convert_shown_name(statement->other), convert_subject(conversion))));
+}
+
+/*
+ * ERROR 0A000 in REPEATABLE READ and SERIALIZABLE.  A conversion looks for
+ * changes that other sessions committed before it locked the tables.  The
+ * snapshot of such a transaction does not show them.  A new table is safe: no
+ * other session can have changed it.
+ */
+void
+convert_refuse_isolation(const Conversion *conversion)
+{
+	if (!conversion->is_dry_run && IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s cannot be converted in a transaction of isolation level %s",
+						convert_subject(conversion),
+						GetConfigOption("transaction_isolation", false, false)),
+				 errhint("Such a transaction does not show what other sessions have just changed. "
+						 "Convert in one of isolation level read committed.")));
+}
+
+/* Executes the statements of a conversion, in order. */
+void
+convert_execute(const Conversion *conversion, List *statements)
+{
+	ListCell   *cell;
+
+	foreach(cell, statements)
+	{
+		Statement  *statement = lfirst(cell);
+
+		convert_refuse_changed(conversion, statement);
+		/* Such a statement changes the catalogue only, as the superuser. */
+		if (statement->needs_superuser)
+			SPI_execute(statement->text, false, 0);
+		else
+			execute_as_owner(statement->table, statement->text);
+	}
 }
 
 /*
@@ -689,19 +778,8 @@ convert(const Conversion *conversion)
 	List	   *statements;
 	List	   *locked = NIL;
 
-	/*
-	 * The loop below looks for changes that other sessions committed before
-	 * the tables were locked.  The snapshot of such a transaction does not
-	 * show them.  A new table is safe: no other session can have changed it.
-	 */
-	if (!conversion->is_dry_run && !conversion->is_new && IsolationUsesXactSnapshot())
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("column \"%s\" of table \"%s\" cannot be converted in a transaction of isolation level %s",
-						NameStr(*conversion->column), shown_name(conversion->table),
-						GetConfigOption("transaction_isolation", false, false)),
-				 errhint("Such a transaction does not show what other sessions have just changed. "
-						 "Convert in one of isolation level read committed.")));
+	if (!conversion->is_new)
+		convert_refuse_isolation(conversion);
 
 	/*
 	 * Another session may have added a foreign key or an obstacle before the
@@ -712,11 +790,11 @@ convert(const Conversion *conversion)
 	{
 		List	   *tables;
 
-		ask(conversion, "SELECT %s.snowflake_convert_check($1, $2)");
-		statements = statements_of(conversion);
+		convert_ask(conversion, "SELECT %s.snowflake_convert_check($1[1], $2[1])");
+		statements = convert_statements(conversion);
 		if (statements == NIL)
 			return NIL;
-		tables = tables_of(conversion);
+		tables = convert_tables(conversion);
 		refuse_without_superuser(conversion, statements);
 		refuse_obstacles(conversion);
 		refuse_distributed(conversion, tables);
@@ -729,21 +807,9 @@ convert(const Conversion *conversion)
 		locked = list_union_oid(locked, tables);
 	}
 
-	warn(conversion);
+	convert_warn(conversion);
 	if (!conversion->is_dry_run)
-	{
-		for (int i = 0; i < list_length(statements); i++)
-		{
-			Statement  *statement = list_nth(statements, i);
-
-			refuse_changed(conversion, statement);
-			/* Such a statement changes the catalogue only, as the superuser. */
-			if (statement->needs_superuser)
-				SPI_execute(statement->text, false, 0);
-			else
-				execute_as_owner(statement->table, statement->text);
-		}
-	}
+		convert_execute(conversion, statements);
 	return statements;
 }
 
@@ -756,15 +822,16 @@ Datum
 snowflake_convert(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	Conversion	conversion;
+	Oid			table = PG_GETARG_OID(0);
+	Conversion	conversion = {
+		.home = get_func_namespace(fcinfo->flinfo->fn_oid),
+		.count = 1,
+		.tables = &table,
+		.columns = PG_GETARG_NAME(1),
+		.is_dry_run = PG_GETARG_BOOL(2),
+	};
 	List	   *statements;
 	ListCell   *cell;
-
-	conversion.home = get_func_namespace(fcinfo->flinfo->fn_oid);
-	conversion.table = PG_GETARG_OID(0);
-	conversion.column = PG_GETARG_NAME(1);
-	conversion.is_dry_run = PG_GETARG_BOOL(2);
-	conversion.is_new = false;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	SPI_connect();
@@ -948,7 +1015,7 @@ make_snowflake(void *argument)
 		StringInfoData alter;
 
 		initStringInfo(&alter);
-		appendStringInfo(&alter, "ALTER TABLE %s ", table_name(key->table));
+		appendStringInfo(&alter, "ALTER TABLE %s ", convert_table_name(key->table));
 		if (key->is_identity)
 			appendStringInfo(&alter, "ALTER COLUMN %s DROP IDENTITY, ", column);
 		if (!key->is_bigint)
@@ -957,11 +1024,14 @@ make_snowflake(void *argument)
 						 column, home_name(key->home));
 		execute_as_owner(key->table, alter.data);
 		if (OidIsValid(key->sequence))
-			execute_as_owner(key->table, psprintf("DROP SEQUENCE %s", table_name(key->sequence)));
+			execute_as_owner(key->table, psprintf("DROP SEQUENCE %s", convert_table_name(key->sequence)));
 	}
 	else
 	{
-		Conversion	conversion = {key->home, key->table, &key->column, false, true};
+		Conversion	conversion = {
+			.home = key->home, .count = 1, .tables = &key->table, .columns = &key->column,
+			.is_new = true
+		};
 
 		convert(&conversion);
 	}
@@ -971,11 +1041,15 @@ make_snowflake(void *argument)
 static void
 warn_of_bounds(NewKey *key)
 {
-	Conversion	conversion = {key->home, key->table, &key->column, false, true};
+	Conversion	conversion = {
+			.home = key->home, .count = 1, .tables = &key->table, .columns = &key->column,
+			.is_new = true
+		};
 
 	warn_of_doubts(&conversion,
-				   "SELECT %s.snowflake_convert_bounds($1, attnum) FROM pg_attribute"
-				   " WHERE attrelid = $1 AND attname = $2 AND %s.snowflake_convert_is_done($1, attnum)");
+				   "SELECT %s.snowflake_convert_bounds(attrelid::pg_catalog.regclass, attnum) FROM pg_attribute"
+				   " WHERE attrelid = $1[1] AND attname = $2[1]"
+				   "   AND %s.snowflake_convert_is_done(attrelid::pg_catalog.regclass, attnum)");
 }
 
 /* Makes serial and identity columns in a new table's primary key snowflakes. */
@@ -1007,7 +1081,7 @@ convert_primary_key(Oid home, Oid table, List *primary, List *checked, bool is_s
 		if (reason)
 			ereport(WARNING,
 					(errmsg("column \"%s\" of new table \"%s\" has not become a snowflake",
-							NameStr(key.column), shown_name(table)),
+							NameStr(key.column), convert_shown_name(table)),
 					 errdetail("%s", reason)));
 		else if (key.is_simple && list_member_int(checked, lfirst_int(cell)))
 			warn_of_bounds(&key);
@@ -1033,7 +1107,7 @@ other_owners(const Reference *reference)
 	ask_now(psprintf("SELECT tab FROM %s.snowflake_convert_other_owners(%u::pg_catalog.regclass, %d::smallint)"
 					 " ORDER BY tab", home_name(reference->home), reference->table, reference->attnum));
 	for (uint64 i = 0; i < SPI_processed; i++)
-		tables = lappend_oid(tables, oid_at(i, 1));
+		tables = lappend_oid(tables, convert_oid_at(i, 1));
 	return tables;
 }
 
@@ -1053,15 +1127,15 @@ widen_reference(void *argument)
 	if (!object_ownercheck(RelationRelationId, table, GetUserId()))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be owner of table %s", shown_name(table))));
+				 errmsg("must be owner of table %s", convert_shown_name(table))));
 	if (has_rows(table))
 	{
 		ereport(WARNING,
 				(errmsg("column \"%s\" of table \"%s\" is too narrow for the ids of column \"%s\" of table \"%s\"",
-						column, shown_name(table), reference->key_column,
-						shown_name(reference->key_table)),
+						column, convert_shown_name(table), reference->key_column,
+						convert_shown_name(reference->key_table)),
 				 errhint("SELECT %s.snowflake_convert(%s, %s) makes it bigint, and rewrites the table.",
-						 home_name(reference->home), quote_literal_cstr(shown_name(reference->key_table)),
+						 home_name(reference->home), quote_literal_cstr(convert_shown_name(reference->key_table)),
 						 quote_literal_cstr(reference->key_column))));
 		return;
 	}
@@ -1085,11 +1159,11 @@ widen_reference(void *argument)
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("checking a foreign key between tables \"%s\" and \"%s\" would run code of another role",
-							shown_name(table), shown_name(other)),
+							convert_shown_name(table), convert_shown_name(other)),
 					 errdetail("The tables belong to two roles, and one has indexes, checks or statistics with expressions.")));
 	}
 	execute_as_owner(table, psprintf("ALTER TABLE %s ALTER COLUMN %s TYPE bigint",
-									 table_name(table), quote_identifier(column)));
+									 convert_table_name(table), quote_identifier(column)));
 }
 
 /*
@@ -1121,10 +1195,10 @@ widen_references(Oid home, List *tables)
 		bool		is_null;
 
 		reference->home = home;
-		reference->table = oid_at(i, 1);
-		reference->attnum = DatumGetInt16(value_at(i, 2, &is_null));
-		reference->key_table = oid_at(i, 3);
-		reference->key_column = text_at(i, 4);
+		reference->table = convert_oid_at(i, 1);
+		reference->attnum = DatumGetInt16(convert_value_at(i, 2, &is_null));
+		reference->key_table = convert_oid_at(i, 3);
+		reference->key_column = convert_text_at(i, 4);
 		references = lappend(references, reference);
 	}
 
@@ -1137,7 +1211,7 @@ widen_references(Oid home, List *tables)
 			ereport(WARNING,
 					(errmsg("column \"%s\" of table \"%s\" has not become bigint",
 							get_attname(reference->table, reference->attnum, false),
-							shown_name(reference->table)),
+							convert_shown_name(reference->table)),
 					 errdetail("%s", error_text(error))));
 	}
 }
@@ -1223,13 +1297,13 @@ convert_new_tables(void *argument)
 		elog(ERROR, "could not look at new tables");
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		Oid			table = oid_at(i, 1);
+		Oid			table = convert_oid_at(i, 1);
 		bool		is_null;
 
 		if (!is_wanted(table))
 			continue;
 		tables = lappend_oid(tables, table);
-		if (DatumGetBool(value_at(i, 2, &is_null)))
+		if (DatumGetBool(convert_value_at(i, 2, &is_null)))
 			new_tables = lappend_oid(new_tables, table);
 	}
 

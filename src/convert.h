@@ -5,11 +5,59 @@
 #ifndef SNOWFLAKE_CONVERT_H
 #define SNOWFLAKE_CONVERT_H
 
+#include "nodes/pg_list.h"
+
+/* One conversion: the key columns, and how they are converted. */
+typedef struct Conversion
+{
+	Oid			home;			/* the extension's schema */
+	int			count;			/* of keys */
+	Oid		   *tables;
+	NameData   *columns;
+	bool		is_dry_run;
+	bool		is_new;			/* made by the statement that is running */
+	bool		puts_back;		/* drops views, rules and triggers, and puts
+								 * them back */
+} Conversion;
+
+/* One statement of a conversion. */
+typedef struct Statement
+{
+	Oid			table;
+	Oid			other;			/* its sequence, or the table that it references */
+	char	   *table_name;		/* as the text has them */
+	char	   *other_name;
+	char	   *text;
+	bool		needs_superuser;
+
+	/* Of what is dropped and put back only, while there may be no table. */
+	Oid			owner;
+	Oid			schema;
+} Statement;
+
 /* Is a statement of a conversion running? */
 extern bool convert_is_running(void);
 
 /* Does snowflake_convert.schemas want the new tables of a schema converted? */
 extern bool convert_wants_schema(const char *schema);
+
+/* The parts of a conversion; within SPI_connect(). */
+extern uint64 convert_ask(const Conversion *conversion, const char *format);
+extern char *convert_text_at(uint64 row, int column);
+extern Datum convert_value_at(uint64 row, int column, bool *is_null);
+extern Oid	convert_oid_at(uint64 row, int column);
+extern char *convert_table_name(Oid table);
+extern char *convert_shown_name(Oid table);
+extern char *convert_subject(const Conversion *conversion);
+extern List *convert_statements(const Conversion *conversion);
+extern List *convert_tables(const Conversion *conversion);
+extern List *convert_obstacles(const Conversion *conversion);
+extern Oid	convert_distributed(List *tables);
+extern void convert_refuse_isolation(const Conversion *conversion);
+extern void convert_refuse_changed(const Conversion *conversion, const Statement *statement);
+extern void convert_warn(const Conversion *conversion);
+extern void convert_execute_as(Oid owner, const char *statement);
+extern void convert_execute(const Conversion *conversion, List *statements);
 
 /* Installs the hook that changes CREATE TABLE; only while preloading. */
 extern void create_table_install_hook(void);

@@ -205,6 +205,102 @@ $inserts->rows('COMMIT');
 is(($converts->answer)[0], '', 'and a conversion do not deadlock');
 $_->quit for $inserts, $converts;
 
+# A whole schema: a dump differs by the keys alone, and the dry run is a script
+# that psql runs with the same result.
+my $depot = q{
+CREATE EXTENSION snowflake;
+CREATE SCHEMA depot;
+CREATE TABLE depot.place (id serial PRIMARY KEY, first_item integer, name text);
+CREATE TABLE depot.item (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, place integer REFERENCES depot.place, n integer);
+ALTER TABLE depot.place ADD FOREIGN KEY (first_item) REFERENCES depot.item;
+INSERT INTO depot.place (name) VALUES ('here'), ('there');
+INSERT INTO depot.item (place, n) SELECT 1 + n % 2, n FROM generate_series(1, 1000) AS n;
+CREATE VIEW depot.items WITH (security_barrier) AS SELECT id, place FROM depot.item WHERE n > 0 WITH CASCADED CHECK OPTION;
+COMMENT ON VIEW depot.items IS E'it''s \\\\ here';
+COMMENT ON COLUMN depot.items.place IS 'where';
+ALTER VIEW depot.items ALTER place SET DEFAULT 1;
+CREATE VIEW depot.by_place AS SELECT p.name, count(*) AS items FROM depot.items AS i JOIN depot.place AS p ON p.id = i.place GROUP BY p.id;
+CREATE MATERIALIZED VIEW depot.summary WITH (fillfactor = 50) AS SELECT * FROM depot.by_place;
+CREATE UNIQUE INDEX of_name ON depot.summary (name);
+COMMENT ON INDEX depot.of_name IS 'by name';
+CREATE MATERIALIZED VIEW depot.later AS SELECT id FROM depot.items WITH NO DATA;
+CREATE FUNCTION depot.note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER instead INSTEAD OF UPDATE ON depot.by_place FOR EACH ROW EXECUTE FUNCTION depot.note();
+CREATE TRIGGER of_id BEFORE UPDATE OF id ON depot.item FOR EACH ROW WHEN (NEW.id <> 0) EXECUTE FUNCTION depot.note();
+CREATE RULE gone AS ON DELETE TO depot.item WHERE OLD.id < 0 DO INSTEAD NOTHING;
+GRANT SELECT ON depot.items TO pg_monitor WITH GRANT OPTION;
+GRANT UPDATE (place), SELECT (id) ON depot.items TO pg_read_all_stats;
+GRANT SELECT ON depot.summary TO PUBLIC;
+REVOKE DELETE ON depot.by_place FROM CURRENT_USER;
+};
+for my $database ('whole_by_function', 'whole_by_psql')
+{
+	$node->safe_psql('postgres', "CREATE DATABASE $database");
+	$node->safe_psql($database, $depot);
+}
+$before = dump_of('whole_by_psql');
+my $script = $node->safe_psql('whole_by_psql', q{SELECT snowflake_convert_schema('{depot}', true)});
+is(dump_of('whole_by_psql'), $before, q{a dry run of a schema changes nothing});
+is( $node->safe_psql('whole_by_function', q{SELECT snowflake_convert_schema('{depot}')}),
+	$script =~ s/^--.*\n//mgr, 'a run executes what the dry run has listed');
+my $after = dump_of('whole_by_function');
+my %lines;
+$lines{$_}++ for split /\n/, $after;
+$lines{$_}-- for split /\n/, $before;
+my @gone = grep { $lines{$_} < 0 } sort keys %lines;
+my @come = grep { $lines{$_} > 0 } sort keys %lines;
+is_deeply(\@come,
+	[
+		'    first_item bigint,',
+		'    id bigint DEFAULT public.snowflake_nextval() NOT NULL,',
+		'    place bigint,'
+	],
+	'after it, a dump has keys that are snowflakes');
+is_deeply(
+	[ grep { !/SEQUENCE|_id_seq|ADD GENERATED ALWAYS AS IDENTITY|^    (id|first_item|place) integer|^    (AS integer|START WITH 1|INCREMENT BY 1|NO MINVALUE|NO MAXVALUE|CACHE 1;?)$|^\);$/ } @gone ],
+	[], 'and differs by nothing else');
+$node->command_ok(
+	[
+		'psql', '-XqAt1', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-d',
+		$node->connstr('whole_by_psql'), '-f', script('whole.sql', $script)
+	],
+	'psql runs the script as it is');
+is(dump_of('whole_by_psql'), $after, 'with the same result');
+is($node->safe_psql('whole_by_function', q{SELECT string_agg(name || items, ' ' ORDER BY name) FROM depot.summary}),
+	'here500 there500', 'what was filled is filled again');
+is($node->safe_psql('whole_by_function', q{SELECT snowflake_convert_schema('{depot}', true)}), '', 'nothing is left to do');
+
+# All of it or nothing: a materialised view that cannot be filled.
+$node->safe_psql('postgres', 'CREATE DATABASE whole_fails');
+$node->safe_psql('whole_fails', "$depot; CREATE TABLE depot.zero (n integer); INSERT INTO depot.zero VALUES (1);
+CREATE MATERIALIZED VIEW depot.quotient AS SELECT i.id / z.n AS q FROM depot.items AS i, depot.zero AS z;
+UPDATE depot.zero SET n = 0");
+$before = dump_of('whole_fails');
+like(($node->psql('whole_fails', q{SELECT snowflake_convert_schema('{depot}')}))[2],
+	qr/ERROR:  division by zero/, 'a materialised view that cannot be filled');
+is(dump_of('whole_fails'), $before, 'leaves all as it was');
+$node->safe_psql('whole_fails', 'DROP MATERIALIZED VIEW depot.quotient');
+
+# Views are locked before tables, as a query locks them, and in one order.
+my $reads = SnowflakeSession->new($node);
+@opposite = map { SnowflakeSession->new($node) } 0 .. 1;
+$_->rows("\\c whole_fails\nSELECT 1") for $reads, @opposite;
+$reads->rows('BEGIN');
+$reads->rows('SELECT count(*) FROM depot.items');
+for my $i (0 .. 1)
+{
+	$opposite[$i]->ask(q{SELECT count(*) FROM snowflake_convert_schema('{depot}')});
+	$node->poll_query_until('whole_fails',
+		"SELECT count(*) = $i + 1 FROM pg_locks WHERE NOT granted AND relation IS NOT NULL")
+	  or die 'the conversion does not wait';
+}
+is($reads->state_of('SELECT count(*) FROM depot.place'), '', 'a query of views and tables');
+$reads->rows('COMMIT');
+my @both = map { [ $_->answer ] } @opposite;
+is_deeply([ map { $_->[0] } @both ], [ '', '' ], 'and two conversions of the schema do not deadlock');
+is($both[1][1], '0', 'and the second finds nothing to do');
+$_->quit for $reads, @opposite;
+
 # What is parsed again with the columns as bigint.
 $node->safe_psql('postgres', q{
 CREATE FUNCTION shop.of_integer(integer) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT $1';

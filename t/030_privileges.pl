@@ -404,6 +404,105 @@ is(ran_as($database), '', 'are not dropped where that runs its code');
 $node->safe_psql($database, 'DROP INDEX attic.trap');
 is(as_role($database, $superuser, q{SELECT snowflake_drop_partitions('house.p', '2026-02-01')}), '', 'and are dropped where there is none');
 
+# 5. A whole schema: views are put back by their owners, and nothing runs as
+# somebody else.
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql($database, qq{
+CREATE SCHEMA house AUTHORIZATION victim;
+GRANT ALL ON SCHEMA attic TO victim;
+SET ROLE attacker;
+CREATE TABLE attic.a (id serial PRIMARY KEY, CHECK (attic.evil(id)));
+CREATE INDEX ON attic.a (id) WHERE attic.folded();
+INSERT INTO attic.a VALUES (1);
+CREATE VIEW attic.v AS SELECT id FROM attic.a WHERE attic.evil(id);
+CREATE MATERIALIZED VIEW attic.m AS SELECT id FROM attic.v;
+CREATE INDEX ON attic.m (id) WHERE attic.folded();
+RESET ROLE;
+DELETE FROM note;
+});
+my $dry_run = q{SELECT snowflake_convert_schema('{attic}', true)};
+my $run = q{SELECT snowflake_convert_schema('{attic}')};
+is(as_role($database, $superuser, $dry_run), '', q{a superuser's dry run of a schema});
+is(ran_as($database), '', q{runs none of the owner's code});
+is(as_role($database, 'member', $run), '', 'a run by a member');
+is(ran_as($database), 'attacker', 'runs it as the owner alone');
+is($node->safe_psql($database, q{SELECT relname, pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = 'attic'::regnamespace AND relkind IN ('v', 'm') ORDER BY 1}),
+	"m|attacker\nv|attacker", 'and the views are the owner\'s');
+
+# Views of others: a superuser's materialised view would read the attacker's
+# table, its constant would be read by the attacker's domain.
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql($database, qq{
+SET ROLE attacker;
+CREATE DOMAIN attic.dom AS integer CHECK (attic.evil(1));
+CREATE TABLE attic.a (id serial PRIMARY KEY);
+INSERT INTO attic.a VALUES (1);
+RESET ROLE;
+CREATE MATERIALIZED VIEW public.m AS SELECT id FROM attic.a;
+CREATE VIEW public.v AS SELECT id FROM attic.a WHERE '{1}'::attic.dom[] IS NOT NULL;
+SET ROLE attacker;
+CREATE INDEX ON attic.a (id) WHERE attic.folded();
+RESET ROLE;
+DELETE FROM note;
+});
+my $theirs = as_role($database, $superuser, $run);
+like($theirs, qr/materialized view public.m: filling it may run code of table attic.a, which belongs to another role/,
+	q{a superuser's materialised view of another's table is in the way});
+like($theirs, qr/view public.v: making it again may run code of type attic.dom\[\], which belongs to another role/,
+	q{and a view with a constant of another's domain});
+is(ran_as($database), '', 'nothing runs');
+like(as_role($database, 'attacker', $run), qr/view public.v belongs to role $superuser, which you are not a member of/,
+	q{a view is not dropped by the table's owner});
+$node->safe_psql($database, 'DROP VIEW public.v; REFRESH MATERIALIZED VIEW public.m WITH NO DATA; DELETE FROM note');
+is(as_role($database, $superuser, $run), '', 'a materialised view without data is put back');
+is(ran_as($database), 'attacker', 'and only the owner\'s code has run, as the owner');
+
+# What an owner's code does while views are dropped.
+for my $attack (
+	[ q{ALTER SCHEMA public RENAME TO old; CREATE SCHEMA public; GRANT ALL ON SCHEMA public TO PUBLIC},
+		qr/a schema or table was renamed while column "id" of table "attic.a" was converted/, 'a schema renamed' ],
+	[ q{CREATE FUNCTION attic.f(bigint) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN attic.evil(1); END'},
+		qr/"public.v" cannot be put back as it was\nDETAIL:  It would use function attic.f\(bigint\), which it has not used before/,
+		'a function that fits better' ])
+{
+	my ($sql, $error, $name) = @$attack;
+
+	$database = new_database('CREATE SCHEMA ids; GRANT USAGE ON SCHEMA ids TO PUBLIC; CREATE EXTENSION snowflake SCHEMA ids');
+	$node->safe_psql($database, qq{
+ALTER DATABASE $database OWNER TO attacker;
+GRANT USAGE ON SCHEMA attic TO PUBLIC;
+SET ROLE attacker;
+CREATE FUNCTION attic.f(integer) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+CREATE FUNCTION attic.swaps(bigint) RETURNS boolean LANGUAGE plpgsql AS \$\$
+BEGIN
+    IF to_regclass('attic.armed') IS NOT NULL AND to_regclass('public.v') IS NULL THEN
+        DROP TABLE attic.armed;
+        EXECUTE \$a\$ $sql \$a\$;
+    END IF;
+    RETURN true;
+END \$\$;
+CREATE TABLE attic.a (id serial PRIMARY KEY, CHECK (attic.swaps(id)));
+INSERT INTO attic.a VALUES (1);
+RESET ROLE;
+CREATE VIEW public.v AS SELECT id FROM attic.a WHERE attic.f(id);
+SET ROLE attacker;
+CREATE TABLE attic.armed ();
+});
+	like(as_role($database, $superuser, $run =~ s/SELECT /SELECT ids./r), $error, "$name while a view is dropped is found");
+	is(ran_as($database), '', 'and nothing runs as a superuser');
+	is($node->safe_psql($database, q{SELECT attic.v FROM (SELECT count(*) AS v FROM public.v) AS attic}), '1', 'all is as it was');
+}
+
+# Names in a script's comments.
+$database = new_database('CREATE EXTENSION snowflake');
+$node->safe_psql($database, qq{
+SET ROLE attacker;
+CREATE TABLE attic."a\r\n;INSERT INTO public.note VALUES (current_user); --" (id serial PRIMARY KEY, g bigint GENERATED ALWAYS AS (id) STORED);
+});
+my $attack_script = $node->safe_psql($database, $dry_run);
+$node->safe_psql($database, $attack_script);
+is(ran_as($database), '', q{a name does not leave its comment});
+
 # Only an owner may.
 $database = new_database('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{CREATE TABLE t (id serial PRIMARY KEY); GRANT ALL ON t TO attacker});

@@ -1,0 +1,259 @@
+-- All keys of a schema at once: each table rewritten once; views, rules and
+-- triggers put back.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS snowflake;
+RESET client_min_messages;
+\set SHOW_CONTEXT never
+\pset format unaligned
+CREATE SCHEMA shop;
+CREATE SCHEMA "Other one";
+-- versions write queries differently, and sizes are the machine's
+CREATE FUNCTION public.short(line text) RETURNS text LANGUAGE sql AS $$
+SELECT regexp_replace(regexp_replace(regexp_replace(line, '\d+ (kB|bytes)', 'N kB'), ', MAINTAIN', ''),
+                      '(AS SELECT|BEGIN ATOMIC| DO) .*$', '\1 ...')
+$$;
+CREATE ROLE regress_snowflake_reader;
+CREATE ROLE regress_snowflake_clerk;
+SET search_path = shop, public;
+
+-- keys that reference each other, a composite one, several columns of a table
+CREATE TABLE customer (id serial PRIMARY KEY, favourite integer, name text);
+CREATE TABLE product (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, best_customer integer REFERENCES customer);
+ALTER TABLE customer ADD FOREIGN KEY (favourite) REFERENCES product;
+CREATE TABLE orders (id bigserial, customer integer NOT NULL REFERENCES customer, product integer REFERENCES product,
+                     PRIMARY KEY (id, customer));
+CREATE TABLE line (orders bigint, customer integer, n integer, PRIMARY KEY (orders, customer, n),
+                   FOREIGN KEY (orders, customer) REFERENCES orders (id, customer) ON DELETE CASCADE);
+CREATE TABLE "Other one"."My notes" ("Its id" serial PRIMARY KEY, product integer REFERENCES product);
+CREATE TABLE done (id bigint PRIMARY KEY DEFAULT snowflake_nextval());
+CREATE TABLE follows (done integer REFERENCES done);
+CREATE TABLE country (code integer PRIMARY KEY, name text);
+CREATE TABLE no_key (n serial);
+INSERT INTO customer (name) VALUES ('Ann'), ('Bob');
+INSERT INTO product (best_customer) VALUES (1), (2);
+INSERT INTO orders (customer, product) VALUES (1, 1), (2, 2);
+INSERT INTO line SELECT id, customer, 1 FROM orders;
+
+-- what is over them
+CREATE VIEW customers WITH (security_barrier, security_invoker) AS SELECT id, name FROM customer;
+CREATE VIEW anns WITH (check_option = local) AS SELECT * FROM customers WHERE name = 'Ann';
+CREATE MATERIALIZED VIEW totals WITH (fillfactor = 70) AS SELECT c.id, count(o.id) FROM customers AS c LEFT JOIN orders AS o ON o.customer = c.id GROUP BY c.id;
+CREATE UNIQUE INDEX totals_id ON totals (id);
+CREATE INDEX "by two" ON totals ((id + 1), count DESC) WHERE count > 0;
+CREATE MATERIALIZED VIEW empty AS SELECT id FROM totals WITH NO DATA;
+CREATE STATISTICS of_totals (ndistinct) ON id, count FROM totals;
+COMMENT ON VIEW customers IS 'it''s a \ view';
+COMMENT ON COLUMN customers.name IS 'a name';
+COMMENT ON INDEX totals_id IS 'unique';
+COMMENT ON MATERIALIZED VIEW totals IS 'totals';
+COMMENT ON STATISTICS of_totals IS 'two';
+ALTER VIEW customers ALTER name SET DEFAULT 'nobody';
+ALTER MATERIALIZED VIEW totals ALTER id SET STATISTICS 500, ALTER id SET (n_distinct = 5), CLUSTER ON totals_id;
+GRANT SELECT, INSERT ON customers TO regress_snowflake_reader WITH GRANT OPTION;
+GRANT SELECT (name), UPDATE (name, id) ON anns TO regress_snowflake_reader;
+GRANT SELECT ON totals TO PUBLIC;
+CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER on_view INSTEAD OF INSERT ON customers FOR EACH ROW EXECUTE FUNCTION noted();
+COMMENT ON TRIGGER on_view ON customers IS 'instead';
+CREATE RULE on_anns AS ON DELETE TO anns DO INSTEAD DELETE FROM customers WHERE id = OLD.id;
+CREATE TRIGGER of_columns BEFORE UPDATE OF id, name ON customer FOR EACH ROW WHEN (NEW.id > 0) EXECUTE FUNCTION noted();
+ALTER TABLE customer DISABLE TRIGGER of_columns;
+CREATE CONSTRAINT TRIGGER late AFTER UPDATE OF product ON orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION noted();
+CREATE RULE on_product AS ON UPDATE TO product WHERE NEW.id < 0 DO ALSO DELETE FROM country WHERE code = NEW.id;
+COMMENT ON RULE on_product ON product IS 'also';
+ALTER TABLE product ENABLE ALWAYS RULE on_product;
+CREATE VIEW fine AS SELECT name FROM customer;
+
+CREATE VIEW state AS
+SELECT c.oid::regclass::text AS name, c.relkind, c.reloptions::text, coalesce(c.relacl, acldefault('r', c.relowner))::text, obj_description(c.oid, 'pg_class'),
+       pg_get_userbyid(c.relowner), c.relispopulated, CASE WHEN c.relkind IN ('v', 'm') THEN pg_get_viewdef(c.oid) END
+  FROM pg_class AS c WHERE relnamespace = 'shop'::regnamespace AND relkind IN ('v', 'm', 'i') AND relname <> 'state'
+UNION ALL
+SELECT attrelid::regclass || '.' || attname, 'c'::"char", array_remove(attoptions, (SELECT o FROM unnest(attoptions) AS o WHERE o LIKE 'pg\_attver=%'))::text, attacl::text, col_description(attrelid, attnum),
+       CASE WHEN attstattarget >= 0 THEN attstattarget::text END, attnotnull, pg_get_expr(adbin, adrelid)
+  FROM pg_attribute LEFT JOIN pg_attrdef ON (adrelid, adnum) = (attrelid, attnum)
+ WHERE attrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'shop'::regnamespace AND relkind IN ('v', 'm'))
+   AND attnum > 0 AND attrelid::regclass::text <> 'state'
+UNION ALL
+SELECT tgname || ' on ' || tgrelid::regclass, tgenabled, NULL, NULL, obj_description(oid, 'pg_trigger'), NULL, NULL, pg_get_triggerdef(oid)
+  FROM pg_trigger WHERE NOT tgisinternal
+UNION ALL
+SELECT rulename || ' on ' || ev_class::regclass, ev_enabled, NULL, NULL, obj_description(oid, 'pg_rewrite'), NULL, NULL, pg_get_ruledef(oid)
+  FROM pg_rewrite WHERE ev_class::regclass::text !~ '^(pg_|information_schema|snowflake)'  AND rulename <> '_RETURN'
+UNION ALL
+SELECT stxname, 's', NULL, NULL, obj_description(oid, 'pg_statistic_ext'), pg_get_userbyid(stxowner), NULL, pg_get_statisticsobjdef(oid) FROM pg_statistic_ext
+UNION ALL
+SELECT indexrelid::regclass::text, 'i', NULL, NULL, NULL, NULL, indisclustered, pg_get_indexdef(indexrelid) FROM pg_index
+ WHERE indrelid = 'totals'::regclass;
+CREATE TABLE before AS SELECT * FROM state;
+CREATE TABLE files AS SELECT oid, relname, relfilenode FROM pg_class
+ WHERE relkind = 'r' AND relnamespace IN ('shop'::regnamespace, '"Other one"'::regnamespace) AND relname <> 'before';
+
+-- a dry run tells, and does nothing
+SELECT public.short(s) FROM snowflake_convert_schema('{shop,Other one}', dry_run => true) AS s;
+TABLE state EXCEPT TABLE before;
+
+-- a run: as the dry run has said, each table rewritten once
+CREATE TABLE rewritten (tab text);
+CREATE FUNCTION count_rewrite() RETURNS event_trigger LANGUAGE plpgsql AS
+$$BEGIN INSERT INTO shop.rewritten VALUES (pg_event_trigger_table_rewrite_oid()::regclass); END$$;
+CREATE EVENT TRIGGER regress_snowflake_rewrite ON table_rewrite EXECUTE FUNCTION count_rewrite();
+CREATE TABLE told AS
+SELECT row_number() OVER () AS n, s FROM snowflake_convert_schema('{shop,Other one}', true) AS s WHERE s NOT LIKE '--%';
+CREATE TABLE did AS SELECT row_number() OVER () AS n, s FROM snowflake_convert_schema('{shop,Other one}') AS s;
+DROP EVENT TRIGGER regress_snowflake_rewrite;
+TABLE told EXCEPT TABLE did;
+TABLE did EXCEPT TABLE told;
+SELECT tab, count(*) FROM rewritten GROUP BY tab ORDER BY tab;
+SELECT attrelid::regclass, attname, atttypid::regtype, pg_get_expr(adbin, adrelid)
+  FROM pg_attribute LEFT JOIN pg_attrdef ON (adrelid, adnum) = (attrelid, attnum)
+ WHERE attrelid IN (SELECT oid FROM files) AND attnum > 0 ORDER BY attrelid, attnum;
+SELECT 'before' AS at, * FROM (TABLE before EXCEPT TABLE state) AS s UNION ALL
+SELECT 'after', * FROM (TABLE state EXCEPT TABLE before) AS s ORDER BY 2, 1;
+TABLE totals ORDER BY id;
+SELECT conrelid::regclass, conname, convalidated FROM pg_constraint WHERE contype = 'f' AND connamespace = 'shop'::regnamespace ORDER BY 1, 2;
+-- what is left
+SELECT * FROM snowflake_convert_schema('{shop,Other one}', true);
+SELECT * FROM snowflake_convert_schema('{shop,Other one}');
+
+-- default privileges do not show in what is put back; another owner's views
+GRANT ALL ON SCHEMA shop TO regress_snowflake_clerk;
+SET ROLE regress_snowflake_clerk;
+CREATE TABLE clerks (id serial PRIMARY KEY);
+RESET ROLE;
+CREATE VIEW mine AS SELECT id FROM clerks;
+SET ROLE regress_snowflake_clerk;
+CREATE VIEW its AS SELECT id FROM clerks;
+ALTER DEFAULT PRIVILEGES IN SCHEMA shop GRANT ALL ON TABLES TO regress_snowflake_reader;
+CREATE VIEW given AS SELECT id FROM clerks;
+REVOKE UPDATE ON given FROM regress_snowflake_clerk;
+RESET ROLE;
+TRUNCATE before; INSERT INTO before TABLE state;
+SELECT count(*) FROM snowflake_convert_schema('{shop}');
+SELECT 'before' AS at, * FROM (TABLE before EXCEPT TABLE state) AS s UNION ALL
+SELECT 'after', * FROM (TABLE state EXCEPT TABLE before) AS s ORDER BY 2, 1;
+
+-- what is in the way keeps a group from being converted, and no other
+CREATE TABLE a (id serial PRIMARY KEY, by_function bigint GENERATED ALWAYS AS (id + 1) STORED);
+CREATE TABLE b (id serial PRIMARY KEY, a integer REFERENCES a);
+CREATE TABLE c (a integer REFERENCES a, b integer REFERENCES b);
+CREATE TABLE free (id serial PRIMARY KEY);
+SELECT public.short(s) FROM snowflake_convert_schema('{shop}', true) AS s;
+SELECT * FROM snowflake_convert_schema('{shop}');
+ALTER TABLE a DROP by_function;
+
+CREATE VIEW used AS SELECT id FROM a;
+CREATE FUNCTION of_view() RETURNS SETOF used LANGUAGE sql AS 'SELECT * FROM shop.used';
+CREATE TABLE of_type (u used);
+CREATE TEMP VIEW temporary AS SELECT id FROM a;
+CREATE VIEW one AS SELECT id FROM a;
+CREATE VIEW two AS SELECT id FROM one;
+CREATE OR REPLACE VIEW one AS SELECT id FROM a WHERE EXISTS (SELECT FROM two);
+CREATE VIEW granted AS SELECT id FROM a;
+GRANT SELECT ON granted TO regress_snowflake_reader WITH GRANT OPTION;
+GRANT USAGE ON SCHEMA shop TO regress_snowflake_reader;
+SET ROLE regress_snowflake_reader;
+GRANT SELECT ON granted TO regress_snowflake_clerk;
+RESET ROLE;
+CREATE VIEW homeless AS SELECT id FROM a;
+ALTER VIEW homeless OWNER TO regress_snowflake_reader;
+CREATE POLICY policy ON a USING (id > 0);
+SET client_min_messages = error;
+CREATE PUBLICATION regress_snowflake_some FOR TABLE a (id) WHERE (id > 5);
+RESET client_min_messages;
+CREATE FUNCTION of_a() RETURNS bigint BEGIN ATOMIC SELECT id FROM a; END;
+GRANT EXECUTE ON FUNCTION of_a() TO regress_snowflake_clerk;
+SELECT public.short(s) FROM snowflake_convert_schema('{shop}', true) AS s;
+SELECT * FROM snowflake_convert_schema('{shop}');
+DROP VIEW used, one, granted, homeless, temporary CASCADE;
+DROP POLICY policy ON a;
+DROP PUBLICATION regress_snowflake_some;
+DROP FUNCTION of_a();
+
+-- a view is not bound to another function of the name
+CREATE FUNCTION twice(integer) RETURNS integer LANGUAGE sql AS 'SELECT $1';
+CREATE FUNCTION twice(bigint) RETURNS bigint LANGUAGE sql AS 'SELECT -$1';
+CREATE VIEW of_function AS SELECT twice(id) FROM a;
+SELECT * FROM snowflake_convert_schema('{shop}');
+DROP FUNCTION twice(bigint);
+\set VERBOSITY sqlstate
+SELECT * FROM snowflake_convert_schema('{shop}');
+\set VERBOSITY default
+SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'a'::regclass AND attname = 'id';
+DROP VIEW of_function;
+SELECT count(*) FROM snowflake_convert_schema('{shop}');
+
+-- names that would end a comment
+CREATE TABLE "a
+DROP TABLE shop.done; --" (id serial PRIMARY KEY);
+CREATE VIEW "v
+DROP TABLE shop.done; --" AS SELECT id FROM "a
+DROP TABLE shop.done; --";
+CREATE FUNCTION of_name("v
+DROP TABLE shop.done; --") RETURNS integer LANGUAGE sql AS 'SELECT 1';
+SELECT public.short(s) FROM snowflake_convert_schema('{shop}', true) AS s;
+SET client_min_messages = error;
+DROP VIEW "v
+DROP TABLE shop.done; --" CASCADE;
+RESET client_min_messages;
+
+-- what cannot be
+SELECT * FROM snowflake_convert_schema('{nowhere}');
+SELECT * FROM snowflake_convert_schema('{NULL}');
+SELECT * FROM snowflake_convert_schema('{}');
+SELECT * FROM snowflake_convert_schema(NULL);
+CREATE TABLE more (id serial PRIMARY KEY);
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT * FROM snowflake_convert_schema('{shop}');
+ROLLBACK;
+SET ROLE regress_snowflake_clerk;
+SELECT * FROM snowflake_convert_schema('{shop}');
+RESET ROLE;
+SELECT count(*) FROM snowflake_convert_schema('{shop}');
+
+-- partitions and inheritors follow their parents
+CREATE TABLE parent (id serial PRIMARY KEY, k integer);
+CREATE TABLE child (extra text) INHERITS (parent);
+CREATE TABLE parted (id serial, k integer, PRIMARY KEY (id, k)) PARTITION BY LIST (k);
+CREATE TABLE part_1 PARTITION OF parted FOR VALUES IN (1);
+CREATE TABLE part_2 PARTITION OF parted DEFAULT;
+CREATE VIEW of_part AS SELECT id FROM part_1;
+CREATE TRIGGER of_id AFTER UPDATE OF id ON parted FOR EACH ROW EXECUTE FUNCTION noted();
+CREATE TABLE by_key (id serial PRIMARY KEY) PARTITION BY RANGE (id);
+SELECT public.short(s) FROM snowflake_convert_schema('{shop}', true) AS s;
+\set VERBOSITY terse
+SELECT count(*) FROM snowflake_convert_schema('{shop}');
+\set VERBOSITY default
+
+-- doc/migration.md: functions and variables of type integer
+CREATE FUNCTION cancel(order_id integer, reason text) RETURNS void LANGUAGE sql AS 'DELETE FROM shop.orders WHERE id = $1';
+CREATE FUNCTION atomic(order_id bigint) RETURNS bigint BEGIN ATOMIC SELECT id::integer FROM parent WHERE id = order_id; END;
+CREATE FUNCTION keeps() RETURNS trigger LANGUAGE plpgsql AS 'DECLARE key CONSTANT int4 := NEW.id; same parent.id%TYPE; BEGIN RETURN NEW; END';
+CREATE TRIGGER keeps BEFORE INSERT ON parent FOR EACH ROW EXECUTE FUNCTION keeps();
+CREATE FUNCTION harmless(n integer) RETURNS integer LANGUAGE sql AS 'SELECT $1';
+CREATE FUNCTION wide(id bigint) RETURNS bigint LANGUAGE sql AS 'SELECT id FROM shop.orders';
+SELECT f.routine, string_agg(DISTINCT found[1], ', ') AS integers, f.tables
+  FROM (SELECT p.oid::regprocedure AS routine, b.text,
+               (SELECT string_agg(c.oid::regclass::text, ', ' ORDER BY c.oid::regclass::text)
+                  FROM pg_class AS c
+                 WHERE c.relnamespace = 'shop'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')
+                   AND (b.text ~* ('\m' || regexp_replace(c.relname, '(\W)', '\\\1', 'g') || '\M')
+                        OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND tgfoid = p.oid))) AS tables
+          FROM pg_proc AS p,
+               LATERAL concat_ws('; ', pg_get_function_arguments(p.oid),
+                                 'returns ' || pg_get_function_result(p.oid),
+                                 coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)) AS b(text)
+         WHERE p.prokind <> 'a'
+           AND p.pronamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)
+           AND NOT EXISTS (SELECT FROM pg_depend AS d
+                            WHERE (d.classid, d.objid, d.deptype) = ('pg_proc'::regclass, p.oid, 'e'))) AS f,
+       regexp_matches(f.text, '(\w+\s+(?:constant\s+)?(?:smallint|integer|int[24]?)\M|::\s*(?:smallint|integer|int[24]?)\M)', 'gi') AS found
+ WHERE f.tables IS NOT NULL
+ GROUP BY f.routine, f.tables
+ ORDER BY f.routine::text;
+
+SET client_min_messages = warning;
+DROP SCHEMA shop, "Other one" CASCADE;
+DROP OWNED BY regress_snowflake_reader, regress_snowflake_clerk;
+DROP ROLE regress_snowflake_reader, regress_snowflake_clerk;
+DROP FUNCTION short(text);
