@@ -361,16 +361,18 @@ measure(
 		$standby->promote;
 		$promoted_at = now();
 	});
-for my $server (@newcomers)
-{
-	$server->{node}->start;
-	start_client($server);
-}
 measure(
 	'... a holder that is restarted right afterwards',
 	bound(SLACK_S),
 	\@pair,
 	sub { $_->{node}->restart for @pair });
+
+# a newcomer may be granted what a holder has just released
+for my $server (@newcomers)
+{
+	$server->{node}->start;
+	start_client($server);
+}
 wait_for_answers($promoted_at, 4 * ($lease_s + $lead_s) + 60, @newcomers);
 report(
 	'... newcomers, from the failover on',
