@@ -22,37 +22,37 @@
  * In the model there are
  *	 - a registry, which executes each message at once.  A row continues for
  *	   the holder that knows its incarnation; anybody else begins at its fence;
- *	 - two servers.  The second one may, at any time, become a copy of the
- *	   first: a standby, or a server from a backup, which is promoted at once
- *	   or later.  A server that was moved, or booted anew, is as a copy whose
- *	   original does not come back;
+ *	 - two servers.  The second one may become a copy of the first: a standby,
+ *	   or one from a backup.  A server that was moved, or booted anew, is as a
+ *	   copy whose original does not come back;
  *	 - with SET_BACK, the first server may also be set back, in its own
  *	   directory, to what the copy has of it;
  *	 - in each a page with the lease, the incarnation that is asked next, and
- *	   the worker id's mark, which become durable in one record, whoever logs
- *	   it; and shared memory, which has the newest lease, and the mark that is
- *	   published;
+ *	   the worker id's mark, which become durable in one record; and shared
+ *	   memory, which has the newest lease, and the mark that is published;
  *	 - in each a session, which keeps the mark and the worker id that it last
  *	   read, a process that moves the mark, and the lease's worker.  Each may
- *	   rest at any step for as long as it likes, be it slow or suspended;
+ *	   rest at any step for as long as it likes;
  *	 - answers that are lost, and one message at a time that comes after its
  *	   sender has given it up (with NONE_LATE, none does, and who asks is heard
  *	   at once).  A question without an answer is asked again as it was;
  *	 - wall clocks of servers that are adversaries: ids are issued at any tick
- *	   below the mark, and a mark is any up to the fence;
- *	 - servers that are killed at any step, and clean stops;
+ *	   below the mark, and a mark is any up to the fence; kills, clean stops;
  *	 - with FAILOVER, one failover of the registry to a standby which has lost
  *	   any number of the last transactions, and whose clock is BEHIND.  It is
  *	   noticed at once; with UNNOTICED, only by what a holder has, in a window
  *	   in which nobody but holders is served;
- *	 - with FREE, an admin who certifies that a holder is dead; with LONGER, one
- *	   who raises the duration.
+ *	 - with FREE, an admin who certifies that a holder is dead; with LONGER,
+ *	   one who raises the duration.
  *
  * Bounds: LAST_MARK ticks of one id; with FAILOVER, LAST_NOW steps of time,
- * where a step is a tick.  Without it time has no bounds.  Incarnations have
- * none: a number that nothing can be equal to any more is used again.
+ * where a step is a tick.  Without it time has no bounds.  Nor have claims,
+ * but with LAST_GRANT: an incarnation that nothing can be equal to any more is
+ * used again.
  *
  * Taken for granted:
+ *	 - Clocks of servers and of the registry measure durations alike.  Where
+ *	   they do not, ids come twice only if the registry is set back besides.
  *	 - No two data directories that exist at once are the same holder, and a
  *	   directory that is set back is on another timeline.
  *	 - Ids that a server loses when it is set back may be issued again by it.
@@ -69,8 +69,8 @@
  *	 - A registry that is set back without being another in its history, its
  *	   timeline for one, is asked within the window by a holder whose newest
  *	   grant it has lost, if it has lost any.
- *	 - What is lost is not older than a lease: that the duration was raised has
- *	   reached the standby before the longer one is granted.
+ *	 - What a failover loses is not older than a lease, so that the standby
+ *	   knows of a longer duration before it is granted.
  *	 - A holder that is freed is dead, does not come back, and has issued
  *	   nothing beyond the registry's clock and the largest lead.
  *
@@ -95,20 +95,19 @@
  *	 NO_GENERATION		a mark that was put on the page under the lease before
  *						is published under the next one
  *	 READ_TWICE			a session reads the worker id and then the mark
- *	 ANYBODY_CONTINUES	a row continues for anybody
- *	 ANY_INCARNATION	or for its holder, of whatever incarnation
+ *	 ANY_INCARNATION	a row continues for its holder, of whatever incarnation
  *	 COPY_CONTINUES		or for a copy of its holder
  * and of a registry that is set back:
  *	 NO_GRACE			it grants at once
  *	 NO_WINDOW			or when it was set back UNNOTICED
  *	 HOLDS_ALWAYS		or, within both, to those that no longer hold
  *	 RETRY_IN_GRACE		or to those that were not answered
+ *	 ADOPT_ALWAYS		or to a holder who comes forward twice
  *	 RELEASE_FIRST		who has not come forward since may release
  *	 NO_FLOOR			new holders begin at the fences that are known
  *	 KNOWN_BEHIND=0		or without regard to a clock that is behind
  *	 LOWER_FENCE		a holder that comes forward gets a fence below its own
  *	 FREE_IN_GRACE		a worker id that is freed waits for no grace; FREE
- *	 FREE_ALIVE			the holder is not dead
  *	 RAISE_AT_ONCE		the longer duration is granted at once
  */
 
@@ -133,6 +132,9 @@
 #ifndef LAST_NOW
 #define LAST_NOW	1
 #endif
+#ifndef LAST_GRANT
+#define LAST_GRANT	0			/* no bound */
+#endif
 
 #define SERVERS		2
 #define NOWHERE		SERVERS		/* the holder of nobody */
@@ -154,6 +156,7 @@ typedef Row
 	bool is_present				/* touched since the registry was set back */
 };
 Row row[WORKER_IDS];
+byte grants;
 Row standby[WORKER_IDS];		/* has replayed to there and no further */
 Row no_row;
 bool has_replayed;
@@ -298,8 +301,8 @@ inline tidy_limit()
 	(server[0].lease.next == n || server[1].lease.next == n || \
 	 server[0].logged.next == n || server[1].logged.next == n)
 #define IS_KNOWN(n) \
-	(server[0].lease.incarnation == n || server[1].lease.incarnation == n || \
-	 server[0].logged.incarnation == n || server[1].logged.incarnation == n || \
+	(server[0].lease.incarnation == n || server[0].logged.incarnation == n || \
+	 server[1].lease.incarnation == n || server[1].logged.incarnation == n || \
 	 late.incarnation == n || late.next == n || IS_ASKED(n))
 #define FORGET(n)	n = (IS_IN_ROWS(n) -> n : 0)
 
@@ -352,14 +355,13 @@ inline raise(number, last)
 #define IS_ITS_NEXT	(ROW.incarnation == message.next)
 #define IS_ITS_LAST	(message.incarnation > 0 && \
 					 ROW.incarnation == message.incarnation)
-#if defined(ANYBODY_CONTINUES)
-#define MATCHES		true
-#elif defined(COPY_CONTINUES)
+#if defined(COPY_CONTINUES)
 #define MATCHES		(IS_ITS_NEXT || IS_ITS_LAST)
 #elif defined(ANY_INCARNATION)
 #define MATCHES		(ROW.holder == message.from)
 #else
-#define MATCHES		(ROW.holder == message.from && (IS_ITS_NEXT || IS_ITS_LAST))
+#define MATCHES \
+	(ROW.holder == message.from && (IS_ITS_NEXT || IS_ITS_LAST))
 #endif
 
 #ifdef ANY_CLOCK
@@ -367,10 +369,16 @@ inline raise(number, last)
 #else
 #define IS_EXPIRED	(ROW.lasts == 0)
 #endif
-#define IS_FREE		(IS_EXPIRED || ROW.holder == message.from && !message.is_held)
+#define IS_FREE \
+	(IS_EXPIRED || ROW.holder == message.from && !message.is_held)
 
+#ifdef ADOPT_ALWAYS
+#define MAY_ADOPT		(grace > 0)
+#else
+#define MAY_ADOPT		(grace > 0 && !ROW.is_present)
+#endif
 #define IS_ADOPTED \
-	(grace > 0 && message.is_held && message.fence >= ROW.granted)
+	(MAY_ADOPT && message.is_held && message.fence >= ROW.granted)
 
 #ifdef RELEASE_FIRST
 #define MAY_RELEASE		true
@@ -380,7 +388,8 @@ inline raise(number, last)
 #if defined(HOLDS_ALWAYS)
 #define CONTINUES		MATCHES
 #elif defined(RETRY_IN_GRACE)
-#define CONTINUES		(MATCHES && (ROW.is_present || message.is_held || IS_ITS_NEXT))
+#define CONTINUES \
+	(MATCHES && (ROW.is_present || message.is_held || IS_ITS_NEXT))
 #else
 #define CONTINUES		(MATCHES && (ROW.is_present || message.is_held))
 #endif
@@ -411,7 +420,8 @@ inline grant(message)
 	ROW.incarnation = message.next;
 	ROW.lasts = PRESENT_DURATION;
 #ifdef FAILOVER
-	ROW.granted = MAX(ROW.granted, MAX(ROW.began, clock_now + PRESENT_DURATION + LEAD));
+	ROW.granted = MAX(ROW.granted, clock_now + PRESENT_DURATION + LEAD);
+	ROW.granted = MAX(ROW.granted, ROW.began);
 #ifndef LOWER_FENCE
 	ROW.granted = MAX(ROW.granted, message.fence);
 #endif
@@ -421,6 +431,7 @@ inline grant(message)
 	raise(ROW.fence, LAST_MARK);
 #endif
 	ROW.is_present = true;
+	grants = grants + (LAST_GRANT > 0);
 	message.kind = GRANTED;
 	message.incarnation = 0;
 	message.is_held = false;
@@ -428,8 +439,9 @@ inline grant(message)
 	message.begins_at = ROW.began;
 	message.ends = (message.ends > LONGER - PRESENT_DURATION ->
 					message.ends - LONGER + PRESENT_DURATION : 0);
-	printf("registry: grants %d to %d, incarnation %d, begins at %d, fence %d\n",
-		   message.worker_id, message.from, ROW.incarnation, ROW.began, ROW.fence)
+	printf("registry: grants %d to %d, incarnation %d, from %d to fence %d\n",
+		   message.worker_id, message.from, ROW.incarnation, ROW.began,
+		   ROW.fence)
 }
 
 inline claim(message)
@@ -448,7 +460,8 @@ inline claim(message)
 	:: !CONTINUES && IS_ADOPTED ->
 		ROW.began = (ROW.holder == message.from -> ROW.began :
 					 MAX(ROW.began, ROW.fence))
-	:: !CONTINUES && !IS_ADOPTED && IS_FREE && (grace == 0 && !is_window || ROW.is_present) ->
+	:: !CONTINUES && !IS_ADOPTED && IS_FREE &&
+		(grace == 0 && !is_window || ROW.is_present) ->
 		ROW.began = MAX(ROW.fence, (ROW.is_present -> 0 : floor));
 		message.fence = 0
 	:: else -> tidy_message(message)
@@ -463,7 +476,8 @@ inline release(message)
 {
 	if
 	:: ROW.holder == message.from && IS_ITS_LAST && MAY_RELEASE ->
-		printf("registry: %d is released, mark %d\n", message.worker_id, message.fence);
+		printf("registry: %d is released, mark %d\n",
+			   message.worker_id, message.fence);
 		ROW.lasts = 0;
 		ROW.is_present = true;
 		ROW.fence = MAX(MIN(ROW.fence, message.fence), ROW.began)
@@ -502,8 +516,7 @@ inline save()
 				MAX(MY.entry, MY.mark) : MY.mark);
 #endif
 	copy_lease(MY.logged, MY.lease);
-	printf("%d: logs its lease on %d, mark %d\n",
-		   me, MY.lease.worker_id, MY.entry);
+	printf("%d: logs its lease, mark %d\n", me, MY.entry);
 	check_holders()
 }
 
@@ -534,11 +547,13 @@ inline start()
 	if
 	:: !HOLDS(me, MY.lease) ->
 		MY.lease.ends = 0;
-		MY.lease.fence = 0
+		MY.lease.fence = 0;
+#ifndef SET_BACK
+		copy_lease(MY.logged, MY.lease)
+#endif
 	:: else
 	fi;
-	printf("%d: starts at mark %d, holds a lease: %d\n",
-		   me, MY.mark, MY.lease.ends > 0);
+	printf("%d: starts, holds a lease: %d\n", me, MY.lease.ends > 0);
 	if
 	:: MY.lease.next == 0 -> draw()
 	:: else
@@ -605,8 +620,7 @@ inline log_mark()
 	MY.entry = (MY.logged.worker_id == MY.lease.worker_id ->
 				MAX(MY.entry, tick) : tick);
 	copy_lease(MY.logged, MY.lease);
-	printf("%d: has flushed mark %d of worker id %d\n",
-		   me, tick, MY.logged.worker_id);
+	printf("%d: has flushed mark %d\n", me, tick);
 	MY.flushed = tick;
 	tick = 0;
 	check_holders()
@@ -668,10 +682,15 @@ inline copy_page()
 #ifndef ASK_OF_ANY_TIMELINE
 	MY.logged.next = 0;
 #endif
-#if !defined(SET_BACK) && !defined(COPY_CONTINUES)
-	MY.logged.incarnation = 0
-#endif
 }
+
+#ifdef READ_TWICE
+#define MAY_READ	(MY.lease.ends > 0 && !MY.is_reading)
+#else
+#define MAY_READ \
+	(MY.lease.ends > 0 && MY.mark > MY.stamp && \
+	 (MY.limit != MY.mark || MY.worker_id != MY.lease.worker_id))
+#endif
 
 #ifdef MOVE_MEANWHILE
 #define MAY_MOVE	(MY.lease.ends > 0)
@@ -684,17 +703,16 @@ inline copy_page()
 inline free()
 {
 	printf("%d: is dead, and its rows are freed\n", me);
-#ifndef FREE_ALIVE
 	MY.logged.holder = NOWHERE;
 	MY.logged.incarnation = 0;
 	MY.logged.next = 0;
-#endif
 	for (i : 0 .. WORKER_IDS - 1) {
 		if
 		:: row[i].holder == me ->
 			row[i].incarnation = 0;
-			row[i].fence = MAX(row[i].began, MIN(row[i].fence, clock_now + LEAD));
-#ifdef FREE_ROW.is_present
+			row[i].fence = MIN(row[i].fence, clock_now + LEAD);
+			row[i].fence = MAX(row[i].fence, row[i].began);
+#ifdef FREE_IN_GRACE
 			row[i].is_present = true;
 #endif
 			row[i].lasts = 0
@@ -758,8 +776,7 @@ end:
 			start()
 
 		/* the session */
-		:: MY.lease.ends > 0 && MY.mark > MY.stamp && !MY.is_reading &&
-			(MY.limit != MY.mark || MY.worker_id != MY.lease.worker_id) ->
+		:: MAY_READ ->
 			MY.worker_id = MY.lease.worker_id;
 #ifdef READ_TWICE
 			MY.limit = 0;
@@ -779,7 +796,7 @@ end:
 			printf("%d: publishes mark %d\n", me, MY.mark)
 
 		/* the lease's worker claims, or claims again what it holds */
-		:: MY.asked.kind == 0 ->
+		:: MY.asked.kind == 0 && (LAST_GRANT == 0 || grants < LAST_GRANT) ->
 			raise(MY.asked.worker_id, WORKER_IDS - 1);
 			MY.asked.kind = CLAIM;
 			MY.asked.from = me;
@@ -792,9 +809,8 @@ end:
 				MY.asked.fence = MY.lease.fence
 			:: else
 			fi;
-			printf("%d: claims %d, incarnation %d after %d, holds: %d\n",
-				   me, MY.asked.worker_id, MY.asked.next,
-				   MY.asked.incarnation, MY.asked.is_held)
+			printf("%d: claims %d, incarnation %d, holds: %d\n", me,
+				   MY.asked.worker_id, MY.asked.next, MY.asked.is_held)
 		:: MY.asked.kind != 0 && MY.asked.kind != MOVED -> give_up()
 
 		/* and is answered */
@@ -865,10 +881,7 @@ inline fail_over()
 	printf("failover\n");
 	is_failed_over = true;
 	has_replayed = false;
-	do
-	:: i < BEHIND && clock_now > 0 -> clock_now--; i++
-	:: break
-	od;
+	clock_now = (clock_now > BEHIND -> clock_now - BEHIND : 0);
 #if defined(UNNOTICED) && !defined(NO_WINDOW)
 	is_window = true;
 #endif
@@ -898,9 +911,6 @@ inline fail_over()
 	begin_era()
 #endif
 }
-
-/* What is lost is not older than a lease. */
-#define IS_LATE_ENOUGH	(!is_raised || raised_for > 0 || standby_is_raised)
 
 init
 {
@@ -948,7 +958,7 @@ end:
 				PASSES(standby[i].lasts)
 			}
 #endif
-		:: late.kind != 0 ->
+		:: late.kind != 0 && (LAST_GRANT == 0 || grants < LAST_GRANT) ->
 			printf("late:\n");
 			execute(late);
 			tidy_message(late)
@@ -960,7 +970,8 @@ end:
 				copy_row(standby[i], row[i])
 			}
 			has_replayed = true
-		:: has_replayed && IS_LATE_ENOUGH -> fail_over()
+		:: has_replayed &&
+			(!is_raised || raised_for > 0 || standby_is_raised) -> fail_over()
 		:: LONGER > DURATION && !is_raised && !is_failed_over ->
 			printf("the duration is raised\n");
 			is_raised = true;
