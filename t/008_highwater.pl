@@ -206,7 +206,7 @@ subtest 'an hour ahead, and the way out' => sub {
 # ----- what it costs -----
 
 subtest 'WAL while ids are issued, and while they are not' => sub {
-	my $lsn = $node->lsn('flush');
+	my $lsn = $node->lsn('insert');
 	my $writes = 'SELECT high_water_writes FROM snowflake_stat';
 	my $before = value_of($writes);
 
@@ -224,7 +224,7 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 	cmp_ok($largest, '<', 400, 'of some 300 bytes');
 	note sprintf '%.1f records a second of %d bytes', $per_second, $largest;
 
-	$lsn = $node->lsn('flush');
+	$lsn = $node->lsn('insert');
 	usleep(1_500_000);
 	is(scalar(grep { $_->[0] eq 'mark' } records_since($node, $lsn)),
 		0, 'an idle server logs none');

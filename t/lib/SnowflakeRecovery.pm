@@ -232,7 +232,7 @@ sub restartpoint
 }
 
 # The commits and the advances of the mark in a server's WAL from one position
-# on: a reference each, to "commit" or "mark", where the record begins, and its
+# on, at which a record begins (that of the flush may be inside of one): a reference each, to "commit" or "mark", where the record begins, and its
 # size.
 sub records_since
 {
@@ -240,7 +240,8 @@ sub records_since
 	my $end = $node->lsn('flush');
 
 	# 15 takes an empty range for an error
-	return if $end eq $lsn;
+	return
+	  if $node->safe_psql('postgres', "SELECT '$end'::pg_lsn <= '$lsn'") eq 't';
 	return map { [ split /\|/ ] } split /\n/, $node->safe_psql(
 		'postgres', qq{
 SELECT CASE resource_manager WHEN 'XLOG' THEN 'mark' ELSE 'commit' END,
