@@ -129,15 +129,14 @@ enum
 	COLUMN_FENCE,
 	COLUMN_DURATION,
 	COLUMN_CONTINUES,
-	COLUMN_CLOCK,
 	COLUMN_POSITION,
 	COLUMN_REFUSAL,
 	COLUMN_DETAIL
 };
 
 static const char *const claim_columns =
-"worker_id, begins_at, fence, duration_us, continues, registry_clock,"
-" registry_position, refusal, detail";
+"worker_id, begins_at, fence, duration_us, continues, registry_position,"
+" refusal, detail";
 
 /* Reads a grant: a tenth of the duration is the margin. */
 static void
@@ -180,7 +179,6 @@ registry_claim(Remote *remote, const Lease *previous, bool is_held,
 						 &arguments);
 	if (result == NULL)
 		return;
-	answer->registry_clock = remote_get_number(result, COLUMN_CLOCK);
 	if (!remote_is_null(result, COLUMN_WORKER_ID))
 		read_grant(result, asked_us, previous, answer);
 	else

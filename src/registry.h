@@ -28,7 +28,6 @@ typedef struct RegistryAnswer
 	bool		continues;		/* nobody else has had it since */
 	TimestampTz begins_at;		/* no earlier holder has an id at or beyond */
 	int64		duration_us;	/* how long the registry keeps it */
-	TimestampTz registry_clock;
 	char		code[REGISTRY_CODE_SIZE];	/* why it was refused: "taken" ... */
 	char		reason[REMOTE_REASON_SIZE]; /* the same in a sentence */
 } RegistryAnswer;

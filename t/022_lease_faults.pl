@@ -14,10 +14,10 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use IPC::Run;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeClient;
 use SnowflakeRelay;
 use SnowflakeTest;
 use Test::More;
@@ -258,16 +258,6 @@ sub wait_for_renewals
 	return;
 }
 
-# The seconds that something takes.
-sub seconds_of
-{
-	my ($function) = @_;
-	my $begin = time;
-
-	$function->();
-	return time - $begin;
-}
-
 # Checks that a server issues no id, and why.
 sub is_refused
 {
@@ -331,38 +321,11 @@ my @clients;
 sub start_client
 {
 	my ($node) = @_;
-	my $number = @clients;
-	my $script = "$directory/client.sql";
-	my %client = (
-		name => $node->name,
-		out => "$directory/$$.$number.out",
-		err => "$directory/$$.$number.err",
-		seen => 0,
-		refused => 0);
+	my $client = run_client($node, "$directory/client.sql",
+		"$directory/$$." . scalar @clients);
 
-	if (!-e $script)
-	{
-		open my $fh, '>', "$script.$$" or die "$script.$$: $!";
-		# psql sleeps: where the clock steps back, pg_sleep() would last as long
-		print $fh "SELECT snowflake_nextval() FROM generate_series(1, 10);\n"
-		  . "\\! sleep 0.005\n"
-		  for 1 .. 40000;
-		close $fh or die "$script.$$: $!";
-		rename "$script.$$", $script or die "$script: $!";
-	}
-	$client{run} = IPC::Run::start(
-		[ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-f', $script, '-d',
-			$node->connstr('postgres') ],
-		'<', '/dev/null', '>', $client{out}, '2>', $client{err});
-	push @clients, \%client;
-	return \%client;
-}
-
-# All ids of a client so far; the last line may not be complete.
-sub ids_of
-{
-	my ($client) = @_;
-	return slurp_file($client->{out}) =~ /^(\d+)\n/gm;
+	push @clients, $client;
+	return $client;
 }
 
 # Those since the last time, and what was refused since then.
@@ -385,16 +348,6 @@ sub new_errors
 
 	$client->{refused} = @errors;
 	return @new;
-}
-
-sub wait_for_ids
-{
-	my ($client, $what, $seconds) = @_;
-	return ok(
-		wait_for(
-			sub { scalar(my @ids = ids_of($client)) > $client->{seen} },
-			$seconds),
-		$what);
 }
 
 sub wait_for_error

@@ -138,16 +138,6 @@ sub cut_off
 	return;
 }
 
-# The seconds that something takes.
-sub seconds_of
-{
-	my ($function) = @_;
-	my $begin = time;
-
-	$function->();
-	return time - $begin;
-}
-
 # Tests that a server that has just been started has an id at once, and that
 # its ids go on where they were.
 sub goes_on

@@ -9,10 +9,10 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
-use IPC::Run;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeClient;
 use SnowflakeTest;
 use SnowflakeTest qw(make_registry);
 use Test::More;
@@ -228,50 +228,13 @@ sub new_server
 sub start_client
 {
 	my ($node, $is_without_ids) = @_;
-	my $script = "$scenario->{file}.sql";
-	my $file = "$scenario->{file}." . scalar @clients;
-	my %client = (
-		name => $node->name,
-		out => "$file.out",
-		err => "$file.err",
-		seen => 0,
-		refused => 0);
+	my $client = run_client($node, "$scenario->{file}.sql",
+		"$scenario->{file}." . scalar @clients);
 
-	if (!-e $script)
-	{
-		open my $fh, '>', $script or die "$script: $!";
-		# psql sleeps: where the clock steps back, pg_sleep() would last as long
-		print $fh "SELECT snowflake_nextval() FROM generate_series(1, 10);\n"
-		  . "\\! sleep 0.005\n"
-		  for 1 .. 40000;
-		close $fh or die "$script: $!";
-	}
-	$client{run} = IPC::Run::start(
-		[ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-f', $script, '-d',
-			$node->connstr('postgres') ],
-		'<', '/dev/null', '>', $client{out}, '2>', $client{err});
-	push @clients, \%client;
-	wait_for_ids(\%client, $node->name . ' issues ids')
+	push @clients, $client;
+	wait_for_ids($client, $node->name . ' issues ids')
 	  unless $is_without_ids;
-	return \%client;
-}
-
-# All ids of a client so far; the last line may not be complete.
-sub ids_of
-{
-	my ($client) = @_;
-	return slurp_file($client->{out}) =~ /^(\d+)\n/gm;
-}
-
-# Waits until a client has got ids since the last time.
-sub wait_for_ids
-{
-	my ($client, $what, $seconds) = @_;
-	return ok(
-		wait_for(
-			sub { scalar(my @ids = ids_of($client)) > $client->{seen} },
-			$seconds),
-		$what);
+	return $client;
 }
 
 # Tests that a client has got ids since the last time, and nothing else.

@@ -20,6 +20,7 @@ our @EXPORT = qw(
   first_id
   refusal_of
   wait_for
+  seconds_of
   sqlstate_of
   write_case
   preload
@@ -147,6 +148,16 @@ sub timestamp_of
 {
 	my ($id) = @_;
 	return 1_288_834_974.657 + ($id >> 22) / 1000;
+}
+
+# The seconds that something takes.
+sub seconds_of
+{
+	my ($function) = @_;
+	my $begin = time;
+
+	$function->();
+	return time - $begin;
 }
 
 # Calls a function until it returns something true, which it returns; after so
