@@ -17,7 +17,10 @@
  *	no page								not before the last checkpoint, which
  *										becomes the page's floor
  *	a page that does not verify			not at all
- *	a lease taken over					also at the last holder's fence
+ *	a lease that is resumed				at its worker id's mark
+ *	no lease yet						at the floor; no id is issued there
+ *	a new lease							as for an entry, and not before the last
+ *										holder's fence
  *
  * A page of another cluster is there after pg_upgrade if the DBA has copied
  * the file, as doc/operations.md says; or the files of two clusters were
@@ -282,10 +285,19 @@ start_begin(void)
 	exists = mark_read(&contents);
 	if (node_is_leased())
 		inherit_lease(&contents.lease, &lease);
-	start = find_start(&contents, exists,
-					   node_is_leased() ? lease.worker_id :
-					   node_intended_worker_id());
+	is_resumed = lease.worker_id != LEASE_NONE && lease.ends_us != 0;
 
+	/*
+	 * Without a lease no id is issued before start_new_lease() finds where the
+	 * ids of the leased worker id begin.  The mark of the worker id that was
+	 * held before, perhaps by another server, must not hold up those of a new
+	 * one.
+	 */
+	if (node_is_leased())
+		start = find_start(&contents, exists,
+						   is_resumed ? lease.worker_id : LEASE_NONE);
+	else
+		start = find_start(&contents, exists, node_intended_worker_id());
 	elsewhere_at = find_elsewhere(&contents, exists);
 
 	/* Two processes may come here; the first one's result counts. */
@@ -298,13 +310,12 @@ start_begin(void)
 		is_first = true;
 		begin_at(start.tick, start.lead_us, false);
 		shared->beginning.has_begun = true;
-		is_resumed = lease.worker_id != LEASE_NONE && lease.ends_us != 0;
 	}
 	LWLockRelease(&shared->lock);
 
 	if (is_first && elsewhere_at != 0 && mark_is_moved_elsewhere(&contents))
 		report_elsewhere(&contents.mover, elsewhere_at);
-	if (is_resumed)
+	if (is_first && is_resumed)
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d is still leased to this server",
 						lease.worker_id)));

@@ -548,6 +548,8 @@ inline start()
 	:: !HOLDS(me, MY.lease) ->
 		MY.lease.ends = 0;
 		MY.lease.fence = 0;
+		MY.mark = 0;
+		MY.stamp = 0;
 #ifndef SET_BACK
 		copy_lease(MY.logged, MY.lease)
 #endif
@@ -636,13 +638,17 @@ inline log_mark()
 					 MY.asked.begins_at >= MY.lease.fence)
 #endif
 
+/* The page's mark of the worker id that is granted. */
+#define OWN_ENTRY \
+	(MY.logged.worker_id == MY.asked.worker_id -> MY.entry : 0)
+
 /* The generators move on. */
 inline move_generators()
 {
 #ifndef NO_FENCE
 	MY.stamp = MAX(MY.stamp, MY.asked.begins_at);
 #endif
-	MY.stamp = MAX(MY.stamp, MY.mark);
+	MY.stamp = MAX(MY.stamp, MAX(MY.mark, OWN_ENTRY));
 	tidy_limit()
 }
 
@@ -653,8 +659,9 @@ inline take()
 	:: BEGINS_ANEW ->
 		CHANGE_GENERATION;
 #ifndef NO_FENCE
-		MY.mark = MAX(MY.mark, MY.asked.begins_at)
+		MY.mark = MAX(MY.mark, MY.asked.begins_at);
 #endif
+		MY.mark = MAX(MY.mark, OWN_ENTRY)
 	:: else
 	fi;
 	MY.lease.holder = me;
