@@ -1256,8 +1256,10 @@ for my $i (0 .. SERVERS - 1)
 start_clients($_) for @servers;
 make_standby();
 
-# Every kind of fault at least once, also on a slow machine; one that finds
-# nobody is dealt again, for a minute at most.
+# Every kind of fault at least once, also on a slow machine.  A fault that finds
+# nobody is dealt again, for a minute at most, and others with it: while the
+# registry's standby is synchronous, for example, the registry cannot be set
+# back before it has failed over.
 my @hand = shuffle sort keys %deck;
 my $until = now() + $seconds;
 while (now() < $until || keys %counts < keys %deck && now() < $until + 60)
@@ -1276,6 +1278,7 @@ while (now() < $until || keys %counts < keys %deck && now() < $until + 60)
 	}
 	elsif (!$counts{$fault})
 	{
+		@hand = shuffle sort keys %deck unless @hand;
 		push @hand, $fault;
 	}
 	let_pass(rand($is_done ? 0.8 : 0.1));

@@ -208,6 +208,7 @@ typedef Server
 
 	/* shared memory */
 	Lease lease;
+	byte found;					/* the page's mark, until the first lease */
 	byte mark;					/* published */
 	byte stamp;					/* the next tick that it may issue */
 
@@ -542,12 +543,14 @@ inline start()
 	MY.logged.holder = (MY.logged.ends > 0 -> me : MY.logged.holder);
 #endif
 	copy_lease(MY.lease, MY.logged);
+	MY.found = 0;
 	MY.mark = MY.entry;
 	MY.stamp = MY.entry;
 	if
 	:: !HOLDS(me, MY.lease) ->
 		MY.lease.ends = 0;
 		MY.lease.fence = 0;
+		MY.found = MY.entry;
 		MY.mark = 0;
 		MY.stamp = 0;
 #ifndef SET_BACK
@@ -638,9 +641,9 @@ inline log_mark()
 					 MY.asked.begins_at >= MY.lease.fence)
 #endif
 
-/* The page's mark of the worker id that is granted. */
-#define OWN_ENTRY \
-	(MY.logged.worker_id == MY.asked.worker_id -> MY.entry : 0)
+/* The mark of the worker id that is granted, if the page had one at the start. */
+#define FOUND \
+	(MY.logged.worker_id == MY.asked.worker_id -> MY.found : 0)
 
 /* The generators move on. */
 inline move_generators()
@@ -648,7 +651,7 @@ inline move_generators()
 #ifndef NO_FENCE
 	MY.stamp = MAX(MY.stamp, MY.asked.begins_at);
 #endif
-	MY.stamp = MAX(MY.stamp, MAX(MY.mark, OWN_ENTRY));
+	MY.stamp = MAX(MY.stamp, MAX(MY.mark, FOUND));
 	tidy_limit()
 }
 
@@ -661,7 +664,8 @@ inline take()
 #ifndef NO_FENCE
 		MY.mark = MAX(MY.mark, MY.asked.begins_at);
 #endif
-		MY.mark = MAX(MY.mark, OWN_ENTRY)
+		MY.mark = MAX(MY.mark, FOUND);
+		MY.found = 0
 	:: else
 	fi;
 	MY.lease.holder = me;
