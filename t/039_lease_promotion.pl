@@ -1,0 +1,64 @@
+# A standby of a server that leases its worker id is promoted, and leases
+# another worker id.  The old primary's clock was ahead, but its mark does not
+# hold up the ids of the new worker id.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest qw(:DEFAULT worker_id_of timestamp_of);
+use Test::More;
+
+# How far the old primary's clock is ahead of all others, in seconds.
+use constant AHEAD_S => 25;
+
+# How soon a promoted server has an id, in seconds, on a busy machine.
+use constant SOON_S => 10;
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $registry = registry_node('registry',
+	{ lease_duration => '20 s', largest_lead => '60 s' });
+my $primary = leased_node(
+	'primary', $registry,
+	'wal_level = replica',
+	'max_wal_senders = 4');
+my $clock = "$directory/clock";
+open my $file, '>', $clock or die "$clock: $!";
+print $file pack 'q', AHEAD_S * 1_000_000;
+close $file or die "$clock: $!";
+{
+	local %ENV = (%ENV, preload(build_clock_library($directory)),
+		CLOCK_OFFSET_FILE => $clock);
+	$primary->start;
+}
+my $id = first_id($primary);
+my $worker_id = worker_id_of($id);
+cmp_ok(timestamp_of($id), '>', time + AHEAD_S - 5,
+	"the primary's clock is ahead");
+
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$primary->backup('base');
+$standby->init_from_backup($primary, 'base', has_streaming => 1);
+$standby->start;
+$id = first_id($primary);
+$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
+crash($primary);
+
+$standby->promote;
+($id, my $took) = first_id($standby, AHEAD_S + SOON_S);
+note(sprintf 'an id after %.1f s', $took);
+isnt(worker_id_of($id), $worker_id,
+	'a promoted standby leases another worker id');
+cmp_ok($took, '<', SOON_S, 'and issues ids at once');
+is( $standby->safe_psql(
+		'postgres',
+		"SELECT high_water_mark < now() + interval '5 s' FROM snowflake_node"),
+	't',
+	'its high-water mark is near its clock');
+
+$standby->stop;
+$registry->stop;
+
+done_testing();
