@@ -22,7 +22,6 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
-#include "common/hashfn.h"
 #include "compat.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -34,6 +33,7 @@
 #include "partitioning/partbounds.h"
 #include "partitioning/partdesc.h"
 #include "pgtime.h"
+#include "port/pg_crc32c.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -474,7 +474,9 @@ wanted_partitions(TimestampTz since, TimestampTz until, const Interval *step)
 
 /*
  * The parent's name and the suffix.  A name that is too long for that is cut
- * down, and a hash of all of it keeps it apart from others that begin so.
+ * down, and a checksum of all of it keeps it apart from others that begin so.
+ * The checksum does not depend on the processor's byte order, as PostgreSQL's
+ * hash_bytes() does: all servers give a table's partitions the same names.
  */
 static char *
 partition_name(const Parent *parent, const char *suffix)
@@ -485,8 +487,12 @@ partition_name(const Parent *parent, const char *suffix)
 
 	if (length > room)
 	{
-		snprintf(hash, sizeof(hash), "_%08x",
-				 hash_bytes((const unsigned char *) parent->name, length));
+		pg_crc32c	crc;
+
+		INIT_CRC32C(crc);
+		COMP_CRC32C(crc, parent->name, length);
+		FIN_CRC32C(crc);
+		snprintf(hash, sizeof(hash), "_%08x", crc);
 		length = pg_mbcliplen(parent->name, length,
 							  room - (int) strlen(hash));
 	}
