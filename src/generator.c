@@ -147,6 +147,9 @@ attach(void)
 	slot = &backend_slots[MyProcNumber].slot;
 	memset(&slot->block, 0, sizeof(slot->block));
 	slot->before = slot->counters;
+
+	/* Else a reader might see the session with the counters of an earlier one. */
+	pg_write_barrier();
 	slot->pid = MyProcPid;
 	session.slot = slot;
 	on_shmem_exit(leave_slot, (Datum) 0);

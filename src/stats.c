@@ -244,6 +244,7 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 
 		if (pid == 0 || !(sees_all || pid == MyProcPid))
 			continue;
+		pg_read_barrier();		/* pairs with attach()'s in generator.c */
 
 		/* Counters only grow, so what is read later is no less. */
 		add_counters(&counters, &slot->before, -1);
