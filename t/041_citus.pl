@@ -1,0 +1,576 @@
+# A Citus cluster of a coordinator and two workers: rows inserted at every node
+# and in every way that Citus has, time ranges, partitions, a load at all nodes,
+# a worker cloned and a worker failed over.  No id comes twice, and each id
+# tells which node issued it.  And what goes wrong, or is refused, with what to
+# do instead: the page is doc/citus.md.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeCitus;
+use SnowflakeTest;
+use Test::More;
+
+my $missing = SnowflakeCitus::missing();
+plan skip_all => $missing if $missing;
+
+use constant LOAD_S => 3;
+
+# all times are later by nine years
+use constant OTHER_EPOCH => "'2020-01-01 00:00:00+00'";
+
+# Both orders of libraries.
+my $coordinator = SnowflakeCitus::citus_node('coordinator', 1, 'citus, snowflake');
+my $worker1 = SnowflakeCitus::citus_node('worker1', 2, 'snowflake, citus');
+my $worker2 = SnowflakeCitus::citus_node('worker2', 3, 'citus, snowflake');
+my @nodes = ($coordinator, $worker1, $worker2);
+my %number = (coordinator => 1, worker1 => 2, worker2 => 3);
+
+# SQL at the coordinator that must succeed.
+sub sql
+{
+	my ($sql) = @_;
+	return $coordinator->safe_psql('postgres', $sql);
+}
+
+# What Citus says that it does with an INSERT ... SELECT.
+sub way_of
+{
+	my ($sql, $node) = @_;
+	my $plan = ($node // $coordinator)->safe_psql('postgres', "EXPLAIN (COSTS OFF) $sql");
+
+	return $1 if $plan =~ /INSERT\/SELECT method: (.*)/;
+	return $plan =~ /->  Insert on \w+_\d+ citus_table_alias/ ? 'co-located' : $plan;
+}
+
+# How many ids of each node, "worker id:count", that a condition selects.
+sub issuers
+{
+	my ($table, $condition) = @_;
+	return sql(sprintf q{SELECT string_agg(format('%%s:%%s', w, n), ' ' ORDER BY w) FROM (SELECT snowflake_worker_id(id) AS w, count(*) AS n FROM %s WHERE %s GROUP BY 1) AS s},
+		$table, $condition // 'true');
+}
+
+# How many snowflakes are in tables, and how many of them more than once.  Keys
+# of sequences are small.
+sub count_ids
+{
+	my (@tables) = @_;
+	my %seen;
+
+	for my $table (@tables)
+	{
+		$seen{$_}++ for split /\n/, sql("SELECT id FROM $table WHERE id > 1000000");
+	}
+	return (scalar(keys %seen), scalar(grep { $_ > 1 } values %seen));
+}
+
+# A statement that is refused.
+sub is_refused
+{
+	my ($sql, $state, $message, $what) = @_;
+	my @outcome = sqlstate_of($coordinator, $sql);
+
+	is($outcome[0], $state, "$what: refused") or diag("@outcome");
+	like($outcome[1] // '', $message, "$what: the error says why");
+	return;
+}
+
+# Restarts a server with further parameters.
+sub restart_with
+{
+	my ($node, @settings) = @_;
+
+	write_case($node, @settings);
+	$node->restart;
+	return;
+}
+
+# ----- libraries in either order -----
+
+$_->start for @nodes;
+for my $node ($coordinator, $worker1)
+{
+	my $libraries = $node->safe_psql('postgres', 'SHOW shared_preload_libraries');
+
+	# in a database without Citus's extension, and in one with
+	for my $extensions ('snowflake', 'snowflake, citus')
+	{
+		my $database = $extensions =~ s/\W+/_/gr;
+		$node->safe_psql('postgres', "CREATE DATABASE $database");
+		$node->safe_psql($database, "CREATE EXTENSION $_")
+		  for reverse split /, /, $extensions;
+		is( $node->safe_psql($database, q{
+CREATE EVENT TRIGGER snowflakes ON ddl_command_end
+  WHEN TAG IN ('CREATE TABLE', 'CREATE SCHEMA', 'ALTER TABLE')
+  EXECUTE FUNCTION snowflake_convert_new_tables();
+CREATE TABLE orm (id serial PRIMARY KEY, n int);
+SELECT format_type(atttypid, -1), pg_get_expr(adbin, adrelid),
+	   pg_relation_filenode('orm') = 'orm'::regclass::oid
+  FROM pg_attribute JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+ WHERE attrelid = 'orm'::regclass;
+}),
+			'bigint|snowflake_nextval()|t',
+			"$libraries: CREATE TABLE is changed before it runs, with $extensions");
+		is( $node->safe_psql($database, q{
+COPY orm (n) FROM PROGRAM 'seq 1000';
+SELECT pg_stat_get_xact_function_calls('snowflake_copy_nextval()'::regprocedure),
+	   pg_stat_get_xact_function_calls('snowflake_nextval()'::regprocedure),
+	   (SELECT count(DISTINCT id) FROM orm);
+} =~ s/^/BEGIN;/r), '1000||1000', "$libraries: COPY inserts in batches, with $extensions");
+		$node->safe_psql('postgres', "DROP DATABASE $database WITH (FORCE)");
+	}
+}
+
+# ----- set up -----
+
+SnowflakeCitus::make_coordinator($coordinator);
+SnowflakeCitus::add_worker($coordinator, $worker1);
+sql('CREATE EXTENSION snowflake');
+SnowflakeCitus::add_worker($coordinator, $worker2);
+is_deeply([ SnowflakeCitus::on_all_nodes($coordinator, q{SELECT extname FROM pg_extension WHERE extname = 'snowflake'}) ],
+	[ ('snowflake') x 3 ],
+	'CREATE EXTENSION reaches the workers, also one that joins later');
+is_deeply([ SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())') ],
+	[ 1, 2, 3 ], 'each node issues ids with its own worker id');
+
+sql(q{
+-- distributed by its id, by a customer, and a copy on each node
+CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), node int, item text);
+SELECT create_distributed_table('orders', 'id');
+CREATE TABLE visit (customer int, id bigint DEFAULT snowflake_nextval(), node int, note text, PRIMARY KEY (customer, id));
+SELECT create_distributed_table('visit', 'customer');
+CREATE TABLE old_visit (LIKE visit INCLUDING ALL);
+SELECT create_distributed_table('old_visit', 'customer', colocate_with => 'visit');
+CREATE TABLE country (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), node int, name text);
+SELECT create_reference_table('country');
+});
+
+# ----- rows inserted at every node -----
+
+for my $node (@nodes)
+{
+	my $name = $node->name;
+	my $number = $number{$name};
+	my @ids;
+
+	push @ids, split /\n/, $node->safe_psql('postgres', $_) for (
+		"INSERT INTO orders (node, item) VALUES ($number, 'one') RETURNING id",
+		"INSERT INTO orders (node, item) VALUES ($number, 'two'), ($number, 'three') RETURNING id",
+		"INSERT INTO orders (id, node, item) VALUES (snowflake_nextval(), $number, 'four') RETURNING id",
+		"PREPARE p AS INSERT INTO orders (node, item) VALUES (\$1, 'five') RETURNING id;"
+		  . "EXECUTE p($number);" x 7,
+		"INSERT INTO country (node, name) VALUES ($number, 'one') RETURNING id");
+	is(join(' ', map { SnowflakeTest::worker_id_of($_) } @ids),
+		join(' ', ($number) x 12), "$name: VALUES get ids of the node that the client is connected to");
+
+	is( $node->safe_psql('postgres', qq{
+BEGIN;
+COPY orders (node, item) FROM PROGRAM 'seq 500 | sed "s/.*/$number,copied/"' WITH (FORMAT csv);
+COPY country (node, name) FROM PROGRAM 'seq 20 | sed "s/.*/$number,copied/"' WITH (FORMAT csv);
+SELECT pg_stat_get_xact_function_calls('snowflake_copy_nextval()'::regprocedure),
+	   pg_stat_get_xact_function_calls('snowflake_nextval()'::regprocedure);
+COMMIT;
+}), '520|', "$name: COPY into a distributed and a reference table");
+	is(issuers('orders', "item = 'copied' AND node = $number"), "$number:500",
+		"$name: COPY gets ids of that node, too");
+
+	is(way_of("INSERT INTO orders (node, item) SELECT $number, 'series' FROM generate_series(1, 300)", $node),
+		'pull to coordinator', "$name: rows without a table are inserted by this node");
+	$node->safe_psql('postgres', "INSERT INTO orders (node, item) SELECT $number, 'series' FROM generate_series(1, 300)");
+	is(issuers('orders', "item = 'series' AND node = $number"), "$number:300",
+		"$name: and get ids of this node");
+}
+is(issuers('country'), '1:21 2:21 3:21', 'a reference table has ids of all nodes');
+my @replicas = SnowflakeCitus::replicas_of($coordinator, 'country', 'id');
+is(scalar(@replicas), 3, 'a reference table has a replica on each node');
+is(scalar(grep { $_ eq $replicas[0] } @replicas), 3, 'and the same ids in each');
+
+# ----- INSERT ... SELECT -----
+
+sql(q{INSERT INTO visit (customer, note) SELECT g, 'first' FROM generate_series(1, 2000) AS g});
+for my $case (
+	# co-located only if all ids are there: Citus never sends a volatile function so
+	[ 'INSERT INTO old_visit SELECT * FROM visit', 'co-located', qr/^1:2000$/ ],
+	[ q{INSERT INTO visit (customer, note) SELECT customer, 'again' FROM old_visit}, 'repartition', qr/^2:\d+ 3:\d+$/ ],
+	[ q{INSERT INTO orders (item) SELECT note FROM old_visit}, 'repartition', qr/^2:\d+ 3:\d+$/ ],
+	# rows of the first worker that answers
+	[ q{INSERT INTO orders (item) SELECT note FROM old_visit LIMIT 700}, 'pull to coordinator', qr/^(?:[23]:\d+ ?)+$/ ],
+	[ q{INSERT INTO country (name) SELECT note FROM old_visit LIMIT 30}, 'pull to coordinator', qr/^(?:[23]:\d+ ?)+$/ ],
+	[ q{INSERT INTO orders (item) SELECT name FROM country LIMIT 40}, 'pull to coordinator', qr/^[123]:40$/ ])
+{
+	my ($insert, $way, $issuers) = @$case;
+	my ($table) = $insert =~ /INTO (\w+)/;
+	my $last = sql("SELECT max(id) FROM $table") || 0;
+
+	is(way_of($insert), $way, "$insert: $way");
+	sql($insert);
+	like(issuers($table, $way eq 'co-located' ? 'true' : "id > $last"),
+		$issuers, "$insert: who issues the ids");
+}
+
+# ----- time ranges -----
+
+my $row_count = sql('SELECT count(*) FROM orders');
+is(sql(q{SELECT count(*) FROM orders WHERE id >= snowflake_min_id(now() - interval '1 hour')}),
+	$row_count, 'a range of time');
+is(sql(q{SELECT count(*) FROM orders WHERE snowflake_issued_between(id, now() - interval '2 hours', now() - interval '1 hour')}),
+	0, 'another range of time');
+like(sql(q{SET enable_seqscan = off; EXPLAIN SELECT count(*) FROM orders WHERE id >= snowflake_min_id(now() - interval '1 hour')}),
+	qr/Index Cond: \(id >= snowflake_min_id/, 'by the index of each shard');
+is(sql(q{SELECT sum(ids) FROM snowflake_activity('orders', 'id', '1 hour')}),
+	$row_count, 'snowflake_activity() reads all shards');
+
+# ----- partitions -----
+
+for my $key ('customer', 'id')
+{
+	my $table = "by_$key";
+	sql(qq{
+CREATE TABLE $table (customer int, id bigint DEFAULT snowflake_nextval(), PRIMARY KEY (customer, id)) PARTITION BY RANGE (id);
+SELECT create_distributed_table('$table', '$key');
+SELECT snowflake_create_partitions('$table', date_trunc('day', now()) - interval '1 day', date_trunc('day', now()) + interval '3 days', '1 day');
+});
+	is(sql(qq{SELECT count(*) FROM pg_dist_partition WHERE logicalrelid::text LIKE '$table\\_%'}),
+		4, "$table: snowflake_create_partitions() makes distributed partitions");
+	$_->safe_psql('postgres', "INSERT INTO $table (customer) SELECT generate_series(1, 300)") for @nodes;
+	is(issuers($table), '1:300 2:300 3:300', "$table: rows inserted at all nodes");
+	like(sql("EXPLAIN SELECT count(*) FROM $table WHERE id >= snowflake_min_id(now())"),
+		qr/Subplans Removed: 1/, "$table: a range of time prunes partitions on the workers");
+	is(sql("SELECT sum(ids) FROM snowflake_activity('$table', 'id', '1 hour')"), 900,
+		"$table: snowflake_activity()");
+	is(sql("SELECT count(*) FROM snowflake_drop_partitions('$table', date_trunc('day', now()))"), 2,
+		"$table: snowflake_drop_partitions() detaches and drops");
+	is_deeply([ SnowflakeCitus::on_all_nodes($coordinator, "SELECT count(*) FROM pg_inherits WHERE inhparent = '$table'::regclass") ],
+		[ 3, 3, 3 ], "$table: on all nodes");
+}
+sql(q{
+CREATE TABLE before (id bigint PRIMARY KEY DEFAULT snowflake_nextval()) PARTITION BY RANGE (id);
+SELECT snowflake_create_partitions('before', date_trunc('day', now()), date_trunc('day', now()) + interval '2 days', '1 day');
+SELECT create_distributed_table('before', 'id');
+INSERT INTO before SELECT FROM generate_series(1, 50);
+});
+is(sql('SELECT count(*) FROM before'), 50, 'partitions made first, distributed afterwards');
+my ($state, $message) = sqlstate_of($worker1,
+	q{SELECT snowflake_create_partitions('before', date_trunc('day', now()) + interval '2 days', date_trunc('day', now()) + interval '3 days', '1 day')});
+like($message, qr/operation is not allowed on this node/, 'partitions are made at the coordinator only');
+
+# ----- what Citus refuses, and what to write instead -----
+
+is_refused(q{INSERT INTO country (name) VALUES ('x') RETURNING id, snowflake_timestamp(id)},
+	'0A000', qr/non-IMMUTABLE functions are not allowed in the RETURNING clause/,
+	'RETURNING a STABLE decoding function');
+is(sql(q{WITH i AS (INSERT INTO country (name) VALUES ('x') RETURNING id) SELECT snowflake_worker_id(id), snowflake_timestamp(id) > now() - interval '1 minute' FROM i}),
+	'1|t', 'instead: decode outside of a WITH');
+is(sql(q{INSERT INTO country (name) VALUES ('x') RETURNING snowflake_timestamp(id, '2010-11-04 01:42:54.657+00') > '2026-01-01'}),
+	't', 'instead: decode with an explicit epoch, which is IMMUTABLE');
+
+sql('ALTER TABLE orders ADD COLUMN ticket bigint');
+for my $table ('orders', 'country')
+{
+	is_refused("UPDATE $table SET id = DEFAULT", '0A000',
+		qr/functions used in UPDATE queries on distributed tables must not be VOLATILE|modifying the partition value of rows is not allowed/,
+		"$table: UPDATE to a default");
+}
+is_refused('UPDATE orders SET ticket = snowflake_nextval()', '0A000',
+	qr/functions used in UPDATE queries on distributed tables must not be VOLATILE/,
+	'UPDATE to new ids');
+sql('WITH n AS MATERIALIZED (SELECT id, snowflake_nextval() AS ticket FROM orders) UPDATE orders AS o SET ticket = n.ticket FROM n WHERE n.id = o.id');
+is(sql('SELECT count(*) = count(DISTINCT ticket) FROM orders'), 't',
+	'instead: new ids from a WITH that is materialized');
+for my $change ('UPDATE orders SET node = 0', 'DELETE FROM orders')
+{
+	is_refused("$change WHERE snowflake_issued_between(id, now() - interval '1 hour', now())", '0A000',
+		qr/STABLE functions used in (?:UPDATE|DELETE) queries cannot be called with column references/,
+		"$change WHERE a decoding function");
+	is(sql("BEGIN; WITH u AS ($change WHERE id >= snowflake_min_id(now() - interval '1 hour') AND id < snowflake_min_id(now() + interval '1 hour') RETURNING 1) SELECT count(*) FROM u; ROLLBACK"),
+		sql('SELECT count(*) FROM orders'), 'instead: the two ends of the range');
+}
+
+sql(q{
+CREATE TABLE stock (customer int PRIMARY KEY, id bigint DEFAULT snowflake_nextval(), note text);
+SELECT create_distributed_table('stock', 'customer', colocate_with => 'visit');
+CREATE TABLE staged (customer int, id bigint DEFAULT snowflake_nextval(), note text);
+SELECT create_distributed_table('staged', 'customer', colocate_with => 'visit');
+});
+is_refused(q{MERGE INTO stock AS s USING old_visit AS v ON s.customer = v.customer WHEN NOT MATCHED THEN INSERT (customer, note) VALUES (v.customer, v.note)},
+	'XX000', qr/non-IMMUTABLE functions are not yet supported in MERGE/, 'MERGE that takes the default');
+sql(q{
+INSERT INTO staged (customer, note) SELECT customer, note FROM old_visit;
+INSERT INTO stock (customer, id, note) SELECT customer, id, note FROM staged WHERE customer <= 500;
+MERGE INTO stock AS s USING staged AS n ON s.customer = n.customer
+  WHEN MATCHED THEN UPDATE SET note = 'matched'
+  WHEN NOT MATCHED THEN INSERT (customer, id, note) VALUES (n.customer, n.id, n.note);
+});
+is(sql(q{SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE note = 'matched') FROM stock}),
+	'2000|2000|500', 'instead: MERGE with ids from a table');
+sql(q{INSERT INTO stock (customer, note) VALUES (1, 'x'), (3001, 'y') ON CONFLICT (customer) DO UPDATE SET note = excluded.note});
+is(sql(q{SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE note IN ('x', 'y')) FROM stock}),
+	'2001|2001|2', 'instead: INSERT ... ON CONFLICT');
+
+# snowflake_currval() is of the node that one is connected to
+is(sql(q{
+CREATE TEMP TABLE seen AS SELECT snowflake_nextval() AS id;
+INSERT INTO visit (customer, note) SELECT customer, 'currval' FROM old_visit;
+SELECT snowflake_currval() = id FROM seen;
+}), 't', 'snowflake_currval() does not see the ids that workers issue');
+
+# ----- a column that is added -----
+
+sql('CREATE TABLE currency (id bigint PRIMARY KEY); SELECT create_reference_table(\'currency\'); INSERT INTO currency SELECT generate_series(1, 50)');
+sql('ALTER TABLE currency ADD COLUMN ticket bigint DEFAULT snowflake_nextval()');
+my %digests = map { $_ => 1 } SnowflakeCitus::replicas_of($coordinator, 'currency', 'ticket');
+is(scalar(keys %digests), 3,
+	'ADD COLUMN with the default: each replica of a reference table has other ids');
+sql(q{
+ALTER TABLE currency DROP COLUMN ticket;
+ALTER TABLE currency ADD COLUMN ticket bigint;
+ALTER TABLE currency ALTER COLUMN ticket SET DEFAULT snowflake_nextval();
+WITH n AS MATERIALIZED (SELECT id, snowflake_nextval() AS ticket FROM currency)
+UPDATE currency AS c SET ticket = n.ticket FROM n WHERE n.id = c.id AND c.ticket IS NULL;
+INSERT INTO currency (id) VALUES (51);
+});
+%digests = map { $_ => 1 } SnowflakeCitus::replicas_of($coordinator, 'currency', 'ticket');
+is(scalar(keys %digests), 1,
+	'instead: column, default, and ids for the old rows one by one');
+is(sql('SELECT count(*), count(DISTINCT ticket) FROM currency'), '51|51', 'and each row has its own');
+is(sql(q{
+ALTER TABLE old_visit ADD COLUMN ticket bigint DEFAULT snowflake_nextval();
+SELECT count(*) > 0, count(*) = count(DISTINCT ticket) FROM old_visit;
+}), 't|t', 'ADD COLUMN with the default on a distributed table: each row has its own');
+
+# ----- tables that have a serial key -----
+
+sql(q{
+CREATE TABLE legacy (id serial PRIMARY KEY, note text);
+CREATE TABLE legacy_line (id bigserial PRIMARY KEY, legacy_id int REFERENCES legacy, note text);
+INSERT INTO legacy (note) SELECT 'old' FROM generate_series(1, 20);
+INSERT INTO legacy_line (legacy_id, note) SELECT id, note FROM legacy;
+SELECT create_reference_table('legacy');
+SELECT create_distributed_table('legacy_line', 'id');
+});
+for my $table ('legacy', 'legacy_line')
+{
+	is_refused("SELECT snowflake_convert('$table', 'id')", '0A000',
+		qr/cannot be converted because table "public.$table" is distributed by Citus/,
+		"snowflake_convert() of $table");
+}
+like(sql(q{SELECT snowflake_convert_schema('{public}', dry_run => true)}),
+	qr/table public.legacy is distributed by Citus: convert before that/,
+	'snowflake_convert_schema() says so');
+sql(q{
+SELECT undistribute_table('legacy_line', cascade_via_foreign_keys => true);
+SELECT snowflake_convert('legacy', 'id');
+SELECT snowflake_convert('legacy_line', 'id');
+SELECT create_reference_table('legacy');
+SELECT create_distributed_table('legacy_line', 'id');
+});
+for my $node (@nodes)
+{
+	$node->safe_psql('postgres', q{
+WITH i AS (INSERT INTO legacy (note) VALUES ('new') RETURNING id)
+INSERT INTO legacy_line (legacy_id, note) SELECT id, 'new' FROM i;
+});
+}
+is(sql(q{SELECT count(*), count(*) FILTER (WHERE o.id > 20 AND l.id > 20) FROM legacy AS o JOIN legacy_line AS l ON legacy_id = o.id}),
+	'23|3', 'instead: undistribute, convert, distribute: old keys stay, new ones are snowflakes');
+
+# ----- tables that an ORM makes -----
+
+sql(q{
+CREATE EVENT TRIGGER snowflakes ON ddl_command_end
+  WHEN TAG IN ('CREATE TABLE', 'CREATE SCHEMA', 'ALTER TABLE')
+  EXECUTE FUNCTION snowflake_convert_new_tables();
+CREATE TABLE author (id serial PRIMARY KEY, name text);
+SELECT create_reference_table('author');
+CREATE TABLE book (id serial PRIMARY KEY, author_id int REFERENCES author, name text);
+SELECT create_distributed_table('book', 'id');
+SET citus.enable_schema_based_sharding = on;
+CREATE SCHEMA tenant;
+CREATE TABLE tenant.bill (id int GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, name text);
+CREATE TABLE tenant.item (id serial PRIMARY KEY, bill_id int REFERENCES tenant.bill, name text);
+DROP EVENT TRIGGER snowflakes;
+});
+for my $node (@nodes)
+{
+	$node->safe_psql('postgres', q{
+WITH i AS (INSERT INTO author (name) VALUES ('new') RETURNING id) INSERT INTO book (author_id) SELECT id FROM i;
+WITH i AS (INSERT INTO tenant.bill (name) VALUES ('new') RETURNING id) INSERT INTO tenant.item (bill_id) SELECT id FROM i;
+});
+}
+is(join(' ', map { issuers($_) } qw(author tenant.bill)), '1:1 2:1 3:1 1:1 2:1 3:1',
+	'tables that the event trigger converts, distributed and in a schema of a tenant');
+is(sql(q{SELECT count(*) FROM author JOIN book ON author_id = author.id}), 3, 'and what references them');
+
+# ----- load -----
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+PostgreSQL::Test::Utils::append_to_file("$directory/load.sql", q{
+\set customer random(1, 100000)
+INSERT INTO orders (node, item) VALUES (:node, 'load');
+INSERT INTO visit (customer, node, note) VALUES (:customer, :node, 'load'), (:customer + 1, :node, 'load');
+INSERT INTO orders (node, item) SELECT :node, 'load' FROM generate_series(1, 10);
+});
+PostgreSQL::Test::Utils::append_to_file("$directory/reference.sql", q{
+INSERT INTO country (node, name) VALUES (:node, 'load');
+INSERT INTO visit (customer, note) SELECT customer, 'moved' FROM stock WHERE customer % 50 = 0;
+});
+
+# Inserts at some nodes at the same time; how many of them did.
+sub load
+{
+	my ($seconds, @load_nodes) = @_;
+	my @runs = map {
+		IPC::Run::start(
+			[ 'pgbench', '-n', '-c', 2, '-T', $seconds, '-M', 'prepared',
+				'-D', 'node=' . $number{$_->name},
+				'-f', "$directory/load.sql\@20", '-f', "$directory/reference.sql\@1",
+				$_->connstr('postgres') ],
+			'>', \my $out, '2>', \my $err)
+	} @load_nodes;
+	return scalar grep { $_->finish } @runs;
+}
+
+my @tables = qw(orders visit country);
+my ($ids_before) = count_ids(@tables);
+is(load(LOAD_S, @nodes), 3, 'a load at all nodes');
+for my $table (@tables)
+{
+	is(sql("SELECT count(*) FROM $table WHERE node > 0 AND snowflake_worker_id(id) <> node"), 0,
+		"$table: each row's id is of the node that inserted it");
+	cmp_ok(sql("SELECT count(DISTINCT node) FROM $table WHERE node > 0"), '==', 3, "$table: of all nodes");
+}
+my ($id_count, $duplicates) = count_ids(@tables);
+is($duplicates, 0, 'no id twice');
+cmp_ok($id_count, '>', $ids_before + 300, 'of many');
+note($id_count - $ids_before, ' ids in ', LOAD_S, ' s');
+
+# ----- a node that lacks something -----
+
+# statements that have ids issued by the workers, and by the coordinator
+my $by_workers = q{INSERT INTO visit (customer, note) SELECT customer, 'lacking' FROM stock};
+my $by_coordinator = q{INSERT INTO orders (item) SELECT 'lacking' FROM generate_series(1, 20)};
+
+for my $case (
+	[ q{shared_preload_libraries = 'citus'}, '55000', qr/the library was not preloaded/ ],
+	[ 'snowflake.worker_id = -1', 'F0000', qr/"snowflake.worker_id" is not set/ ],
+	[ 'snowflake.epoch = ' . OTHER_EPOCH, '22023', qr/with the present "snowflake.layout" and "snowflake.epoch"/ ])
+{
+	my ($setting, $sqlstate, $message_of_worker) = @$case;
+
+	restart_with($worker2, $setting);
+	is((sqlstate_of($coordinator, $by_coordinator))[0], '', "worker 2 with $setting: ids of the coordinator reach it");
+	is_refused($by_workers, $sqlstate, $message_of_worker, "worker 2 with $setting: INSERT ... SELECT on the workers");
+	is_refused('ALTER TABLE visit ADD COLUMN ticket bigint DEFAULT snowflake_nextval()',
+		$sqlstate, $message_of_worker, "worker 2 with $setting: ADD COLUMN with the default");
+	my @answers = SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())');
+	like($answers[2], $message_of_worker, "worker 2 with $setting: the query for all nodes finds it");
+
+	# Silently wrong: each node decodes by its own epoch.
+	my $future = sql(q{SELECT count(*) FROM orders WHERE snowflake_timestamp(id) > now() + interval '1 year'});
+	if ($setting =~ /epoch/)
+	{
+		cmp_ok($future, '>', 0, 'a worker with another epoch: ids are decoded wrongly there');
+		my %epochs = map { $_ => 1 } SnowflakeCitus::on_all_nodes($coordinator, q{SELECT format('%s %s', layout, epoch) FROM snowflake_node});
+		is(scalar(keys %epochs), 2, 'a query for all nodes finds it');
+	}
+	else
+	{
+		is($future, 0, "worker 2 with $setting: decodes as the others");
+	}
+}
+
+# Equal numbers.  The same INSERT is repeated, because how much of the time both
+# workers are at work is the machine's to say.
+my $equal = q{INSERT INTO visit (customer, note) SELECT v.customer, 'equal' FROM old_visit AS v, generate_series(1, 20)};
+
+sub equal_duplicates
+{
+	return sql(q{SELECT count(*) - count(DISTINCT id) FROM visit WHERE note = 'equal'});
+}
+
+restart_with($worker2, 'snowflake.worker_id = 2');
+is(way_of($equal), 'repartition', 'an INSERT that has both workers issue ids');
+cmp_ok(wait_for(sub { sql($equal); return equal_duplicates() }), '>', 0,
+	'two workers with equal numbers issue the same ids, and a key of (customer, id) does not tell');
+note(equal_duplicates(), ' duplicates among ', sql(q{SELECT count(*) FROM visit WHERE note = 'equal'}));
+is(sql(q{SELECT string_agg(result, ' ') FROM (SELECT result FROM run_command_on_all_nodes('SELECT snowflake_worker_id(snowflake_nextval())') GROUP BY result HAVING count(*) > 1) AS s}),
+	2, 'a query for all nodes finds it');
+sql(q{DELETE FROM visit WHERE note = 'equal'});
+restart_with($worker2);
+sql($equal);
+is(equal_duplicates(), 0,
+	'the same INSERT with a number for each worker: no id twice');
+
+# ----- a worker is cloned -----
+
+# A standby of a worker, not started yet.
+sub standby_of
+{
+	my ($node, $name) = @_;
+	my $standby = PostgreSQL::Test::Cluster->new($name);
+
+	$node->backup($name);
+	$standby->init_from_backup($node, $name, has_streaming => 1);
+	return $standby;
+}
+
+SKIP:
+{
+	skip 'this Citus clones no nodes', 7
+	  if sql(q{SELECT to_regproc('citus_add_clone_node') IS NULL}) eq 't';
+	SnowflakeCitus::listen_with_password($worker1);
+	my $clone = standby_of($worker1, 'clone');
+	$clone->append_conf('postgresql.conf', sprintf
+		"primary_conninfo = 'host=127.0.0.1 port=%d'\nlisten_addresses = '127.0.0.1'\n", $worker1->port);
+	$clone->start;
+	# the clone has begun to stream
+	ok($worker1->poll_query_until('postgres', q{SELECT count(*) > 0 FROM pg_stat_replication WHERE state = 'streaming'}),
+		'a clone of worker 1 streams');
+	sql(sprintf q{SELECT citus_promote_clone_and_rebalance(citus_add_clone_node('127.0.0.1', %d, '%s', %d))},
+		$clone->port, $worker1->host, $worker1->port);
+	is((SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())'))[3], 2,
+		'a clone has the number of its original');
+	like(PostgreSQL::Test::Utils::slurp_file($clone->logfile),
+		qr/LOG:  snowflake ids of node \(0,2\) were issued elsewhere before/,
+		'the clone logs that somebody else has issued ids of its node');
+	is( join(' ', map { $_ ? 1 : 0 } SnowflakeCitus::on_all_nodes($coordinator, q{SELECT coalesce(last_issued_elsewhere::text, '') FROM snowflake_node})),
+		'0 0 0 1', 'and snowflake_node shows it');
+	restart_with($clone, 'snowflake.worker_id = 4');
+	is((SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())'))[3], 4,
+		'a number of its own');
+	$number{clone} = 4;
+	push @nodes, $clone;
+	sql(q{DELETE FROM visit WHERE note = 'equal'});
+	sql($equal);
+	like(issuers('visit', q{note = 'equal'}), qr/ 4:\d+$/, 'the clone issues ids of its own number');
+	is(equal_duplicates(), 0, 'none twice');
+
+}
+
+# ----- a worker fails -----
+
+my $standby = standby_of($worker2, 'standby');
+$standby->start;
+sql($by_workers);
+$worker2->wait_for_catchup($standby);
+crash($worker2);
+$standby->promote;
+sql(sprintf q{SELECT citus_update_node(nodeid, '%s', %d) FROM pg_dist_node WHERE nodeport = %d},
+	$standby->host, $standby->port, $worker2->port);
+$number{standby} = 3;
+$nodes[2] = $standby;
+sql($by_workers);
+is(load(1, @nodes), scalar(@nodes), 'a load at all nodes, with a promoted standby in a worker\'s place');
+is(sql('SELECT count(*) FROM orders WHERE node > 0 AND snowflake_worker_id(id) <> node'), 0,
+	'each row\'s id is of the node that inserted it');
+($id_count, $duplicates) = count_ids(@tables, qw(by_customer by_id before staged legacy legacy_line author book tenant.bill tenant.item));
+is($duplicates, 0, 'no id twice, over all tables');
+note("$id_count ids");
+
+$_->stop for reverse @nodes;
+done_testing();
