@@ -69,6 +69,13 @@ sub count_ids
 	return (scalar(keys %seen), scalar(grep { $_ > 1 } values %seen));
 }
 
+# How many different contents a column has in the replicas of a table.
+sub contents_of
+{
+	my %digests = map { $_ => 1 } SnowflakeCitus::replicas_of($coordinator, @_);
+	return scalar keys %digests;
+}
+
 # A statement that is refused.
 sub is_refused
 {
@@ -186,9 +193,9 @@ COMMIT;
 		"$name: and get ids of this node");
 }
 is(issuers('country'), '1:21 2:21 3:21', 'a reference table has ids of all nodes');
-my @replicas = SnowflakeCitus::replicas_of($coordinator, 'country', 'id');
-is(scalar(@replicas), 3, 'a reference table has a replica on each node');
-is(scalar(grep { $_ eq $replicas[0] } @replicas), 3, 'and the same ids in each');
+is(scalar(SnowflakeCitus::replicas_of($coordinator, 'country', 'id')), 3,
+	'a reference table has a replica on each node');
+is(contents_of('country', 'id'), 1, 'with the same ids');
 
 # ----- INSERT ... SELECT -----
 
@@ -211,6 +218,16 @@ for my $case (
 	sql($insert);
 	like(issuers($table, $way eq 'co-located' ? 'true' : "id > $last"),
 		$issuers, "$insert: who issues the ids");
+}
+
+# The default is added to what is selected, and must not make equal rows differ.
+sql('CREATE TABLE summary (id bigint DEFAULT snowflake_nextval(), note text)');
+sql(q{SELECT create_distributed_table('summary', 'id')});
+for my $select (q{SELECT DISTINCT note FROM orders AS t(id, node, note)}, q{SELECT note FROM visit UNION SELECT note FROM old_visit},
+	q{SELECT note FROM visit GROUP BY note}, q{SELECT DISTINCT ON (note) note FROM visit ORDER BY note})
+{
+	is(sql("TRUNCATE summary; INSERT INTO summary (note) $select; SELECT count(*), count(DISTINCT id) FROM summary"),
+		sql("SELECT count(*), count(*) FROM ($select) AS s"), "$select: as many ids as rows");
 }
 
 # ----- time ranges -----
@@ -323,21 +340,21 @@ SELECT snowflake_currval() = id FROM seen;
 
 sql('CREATE TABLE currency (id bigint PRIMARY KEY); SELECT create_reference_table(\'currency\'); INSERT INTO currency SELECT generate_series(1, 50)');
 sql('ALTER TABLE currency ADD COLUMN ticket bigint DEFAULT snowflake_nextval()');
-my %digests = map { $_ => 1 } SnowflakeCitus::replicas_of($coordinator, 'currency', 'ticket');
-is(scalar(keys %digests), 3,
+is(contents_of('currency', 'ticket'), 3,
 	'ADD COLUMN with the default: each replica of a reference table has other ids');
+sql('WITH n AS MATERIALIZED (SELECT id, snowflake_nextval() AS ticket FROM currency) UPDATE currency AS c SET ticket = n.ticket FROM n WHERE n.id = c.id');
+is(contents_of('currency', 'ticket'), 1, 'an UPDATE from a WITH mends it');
 sql(q{
 ALTER TABLE currency DROP COLUMN ticket;
 ALTER TABLE currency ADD COLUMN ticket bigint;
 ALTER TABLE currency ALTER COLUMN ticket SET DEFAULT snowflake_nextval();
-WITH n AS MATERIALIZED (SELECT id, snowflake_nextval() AS ticket FROM currency)
-UPDATE currency AS c SET ticket = n.ticket FROM n WHERE n.id = c.id AND c.ticket IS NULL;
+WITH n AS MATERIALIZED (SELECT id, snowflake_nextval() AS ticket FROM currency WHERE ticket IS NULL)
+UPDATE currency AS c SET ticket = n.ticket FROM n WHERE n.id = c.id;
 INSERT INTO currency (id) VALUES (51);
 });
-%digests = map { $_ => 1 } SnowflakeCitus::replicas_of($coordinator, 'currency', 'ticket');
-is(scalar(keys %digests), 1,
-	'instead: column, default, and ids for the old rows one by one');
-is(sql('SELECT count(*), count(DISTINCT ticket) FROM currency'), '51|51', 'and each row has its own');
+is(contents_of('currency', 'ticket'), 1,
+	'instead: the column, its default, and an UPDATE for the old rows');
+is(sql('SELECT count(*), count(DISTINCT ticket) FROM currency'), '51|51', 'each row has its own id');
 is(sql(q{
 ALTER TABLE old_visit ADD COLUMN ticket bigint DEFAULT snowflake_nextval();
 SELECT count(*) > 0, count(*) = count(DISTINCT ticket) FROM old_visit;

@@ -115,8 +115,9 @@ sub replicas_of
 {
 	my ($coordinator, $table, $column) = @_;
 
-	return split /\n/, $coordinator->safe_psql('postgres',
+	my @digests = split /\n/, $coordinator->safe_psql('postgres',
 		"SELECT result FROM run_command_on_placements('$table', 'SELECT md5(string_agg($column\::text, '','' ORDER BY id)) FROM %s')");
+	return @digests;
 }
 
 1;
