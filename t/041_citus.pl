@@ -20,10 +20,10 @@ plan skip_all => $missing if $missing;
 
 use constant LOAD_S => 3;
 
-# all times are later by nine years
+# A worker with this epoch reads ids' times nine years too late.
 use constant OTHER_EPOCH => "'2020-01-01 00:00:00+00'";
 
-# Both orders of libraries.
+# The libraries in either order.
 my $coordinator = SnowflakeCitus::citus_node('coordinator', 1, 'citus, snowflake');
 my $worker1 = SnowflakeCitus::citus_node('worker1', 2, 'snowflake, citus');
 my $worker2 = SnowflakeCitus::citus_node('worker2', 3, 'citus, snowflake');
@@ -37,7 +37,7 @@ sub sql
 	return $coordinator->safe_psql('postgres', $sql);
 }
 
-# What Citus says that it does with an INSERT ... SELECT.
+# Which way Citus takes for an INSERT ... SELECT, by EXPLAIN.
 sub way_of
 {
 	my ($sql, $node) = @_;
@@ -76,7 +76,7 @@ sub contents_of
 	return scalar keys %digests;
 }
 
-# A statement that is refused.
+# Checks that a statement is refused.
 sub is_refused
 {
 	my ($sql, $state, $message, $what) = @_;
@@ -124,11 +124,13 @@ SELECT format_type(atttypid, -1), pg_get_expr(adbin, adrelid),
 			'bigint|snowflake_nextval()|t',
 			"$libraries: CREATE TABLE is changed before it runs, with $extensions");
 		is( $node->safe_psql($database, q{
+BEGIN;
 COPY orm (n) FROM PROGRAM 'seq 1000';
 SELECT pg_stat_get_xact_function_calls('snowflake_copy_nextval()'::regprocedure),
 	   pg_stat_get_xact_function_calls('snowflake_nextval()'::regprocedure),
 	   (SELECT count(DISTINCT id) FROM orm);
-} =~ s/^/BEGIN;/r), '1000||1000', "$libraries: COPY inserts in batches, with $extensions");
+ROLLBACK;
+}), '1000||1000', "$libraries: COPY inserts in batches, with $extensions");
 		$node->safe_psql('postgres', "DROP DATABASE $database WITH (FORCE)");
 	}
 }
@@ -201,11 +203,11 @@ is(contents_of('country', 'id'), 1, 'with the same ids');
 
 sql(q{INSERT INTO visit (customer, note) SELECT g, 'first' FROM generate_series(1, 2000) AS g});
 for my $case (
-	# co-located only if all ids are there: Citus never sends a volatile function so
+	# Citus takes this way only without a VOLATILE function, so the ids are there.
 	[ 'INSERT INTO old_visit SELECT * FROM visit', 'co-located', qr/^1:2000$/ ],
 	[ q{INSERT INTO visit (customer, note) SELECT customer, 'again' FROM old_visit}, 'repartition', qr/^2:\d+ 3:\d+$/ ],
 	[ q{INSERT INTO orders (item) SELECT note FROM old_visit}, 'repartition', qr/^2:\d+ 3:\d+$/ ],
-	# rows of the first worker that answers
+	# One worker may give all rows.
 	[ q{INSERT INTO orders (item) SELECT note FROM old_visit LIMIT 700}, 'pull to coordinator', qr/^(?:[23]:\d+ ?)+$/ ],
 	[ q{INSERT INTO country (name) SELECT note FROM old_visit LIMIT 30}, 'pull to coordinator', qr/^(?:[23]:\d+ ?)+$/ ],
 	[ q{INSERT INTO orders (item) SELECT name FROM country LIMIT 40}, 'pull to coordinator', qr/^[123]:40$/ ])
@@ -232,6 +234,7 @@ for my $select (q{SELECT DISTINCT note FROM orders AS t(id, node, note)}, q{SELE
 
 # ----- time ranges -----
 
+my $today = sql(q{SELECT date_trunc('day', now())});
 my $row_count = sql('SELECT count(*) FROM orders');
 is(sql(q{SELECT count(*) FROM orders WHERE id >= snowflake_min_id(now() - interval '1 hour')}),
 	$row_count, 'a range of time');
@@ -250,30 +253,30 @@ for my $key ('customer', 'id')
 	sql(qq{
 CREATE TABLE $table (customer int, id bigint DEFAULT snowflake_nextval(), PRIMARY KEY (customer, id)) PARTITION BY RANGE (id);
 SELECT create_distributed_table('$table', '$key');
-SELECT snowflake_create_partitions('$table', date_trunc('day', now()) - interval '1 day', date_trunc('day', now()) + interval '3 days', '1 day');
+SELECT snowflake_create_partitions('$table', timestamptz '$today' - interval '1 day', timestamptz '$today' + interval '3 days', '1 day');
 });
 	is(sql(qq{SELECT count(*) FROM pg_dist_partition WHERE logicalrelid::text LIKE '$table\\_%'}),
 		4, "$table: snowflake_create_partitions() makes distributed partitions");
 	$_->safe_psql('postgres', "INSERT INTO $table (customer) SELECT generate_series(1, 300)") for @nodes;
 	is(issuers($table), '1:300 2:300 3:300', "$table: rows inserted at all nodes");
 	like(sql("EXPLAIN SELECT count(*) FROM $table WHERE id >= snowflake_min_id(now())"),
-		qr/Subplans Removed: 1/, "$table: a range of time prunes partitions on the workers");
+		qr/Subplans Removed: \d/, "$table: a range of time prunes partitions on the workers");
 	is(sql("SELECT sum(ids) FROM snowflake_activity('$table', 'id', '1 hour')"), 900,
 		"$table: snowflake_activity()");
-	is(sql("SELECT count(*) FROM snowflake_drop_partitions('$table', date_trunc('day', now()))"), 2,
+	is(sql("SELECT count(*) FROM snowflake_drop_partitions('$table', '$today')"), 2,
 		"$table: snowflake_drop_partitions() detaches and drops");
 	is_deeply([ SnowflakeCitus::on_all_nodes($coordinator, "SELECT count(*) FROM pg_inherits WHERE inhparent = '$table'::regclass") ],
 		[ 3, 3, 3 ], "$table: on all nodes");
 }
-sql(q{
+sql(qq{
 CREATE TABLE before (id bigint PRIMARY KEY DEFAULT snowflake_nextval()) PARTITION BY RANGE (id);
-SELECT snowflake_create_partitions('before', date_trunc('day', now()), date_trunc('day', now()) + interval '2 days', '1 day');
+SELECT snowflake_create_partitions('before', '$today', timestamptz '$today' + interval '2 days', '1 day');
 SELECT create_distributed_table('before', 'id');
 INSERT INTO before SELECT FROM generate_series(1, 50);
 });
 is(sql('SELECT count(*) FROM before'), 50, 'partitions made first, distributed afterwards');
-my ($state, $message) = sqlstate_of($worker1,
-	q{SELECT snowflake_create_partitions('before', date_trunc('day', now()) + interval '2 days', date_trunc('day', now()) + interval '3 days', '1 day')});
+my (undef, $message) = sqlstate_of($worker1,
+	qq{SELECT snowflake_create_partitions('before', timestamptz '$today' + interval '2 days', timestamptz '$today' + interval '3 days', '1 day')});
 like($message, qr/operation is not allowed on this node/, 'partitions are made at the coordinator only');
 
 # ----- what Citus refuses, and what to write instead -----
@@ -290,7 +293,7 @@ sql('ALTER TABLE orders ADD COLUMN ticket bigint');
 for my $table ('orders', 'country')
 {
 	is_refused("UPDATE $table SET id = DEFAULT", '0A000',
-		qr/functions used in UPDATE queries on distributed tables must not be VOLATILE|modifying the partition value of rows is not allowed/,
+		qr/functions used in UPDATE queries on distributed tables must not be VOLATILE/,
 		"$table: UPDATE to a default");
 }
 is_refused('UPDATE orders SET ticket = snowflake_nextval()', '0A000',
@@ -437,7 +440,7 @@ INSERT INTO country (node, name) VALUES (:node, 'load');
 INSERT INTO visit (customer, note) SELECT customer, 'moved' FROM stock WHERE customer % 50 = 0;
 });
 
-# Inserts at some nodes at the same time; how many of them did.
+# Inserts at some nodes at the same time.  Returns at how many without an error.
 sub load
 {
 	my ($seconds, @load_nodes) = @_;
@@ -463,12 +466,12 @@ for my $table (@tables)
 }
 my ($id_count, $duplicates) = count_ids(@tables);
 is($duplicates, 0, 'no id twice');
-cmp_ok($id_count, '>', $ids_before + 300, 'of many');
+cmp_ok($id_count, '>', $ids_before + 100, 'of many');
 note($id_count - $ids_before, ' ids in ', LOAD_S, ' s');
 
 # ----- a node that lacks something -----
 
-# statements that have ids issued by the workers, and by the coordinator
+# The workers issue the ids of the first, the coordinator those of the second.
 my $by_workers = q{INSERT INTO visit (customer, note) SELECT customer, 'lacking' FROM stock};
 my $by_coordinator = q{INSERT INTO orders (item) SELECT 'lacking' FROM generate_series(1, 20)};
 
@@ -487,7 +490,7 @@ for my $case (
 	my @answers = SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())');
 	like($answers[2], $message_of_worker, "worker 2 with $setting: the query for all nodes finds it");
 
-	# Silently wrong: each node decodes by its own epoch.
+	# Each node decodes by its own epoch, without an error.
 	my $future = sql(q{SELECT count(*) FROM orders WHERE snowflake_timestamp(id) > now() + interval '1 year'});
 	if ($setting =~ /epoch/)
 	{
@@ -545,7 +548,6 @@ SKIP:
 	$clone->append_conf('postgresql.conf', sprintf
 		"primary_conninfo = 'host=127.0.0.1 port=%d'\nlisten_addresses = '127.0.0.1'\n", $worker1->port);
 	$clone->start;
-	# the clone has begun to stream
 	ok($worker1->poll_query_until('postgres', q{SELECT count(*) > 0 FROM pg_stat_replication WHERE state = 'streaming'}),
 		'a clone of worker 1 streams');
 	sql(sprintf q{SELECT citus_promote_clone_and_rebalance(citus_add_clone_node('127.0.0.1', %d, '%s', %d))},
@@ -566,7 +568,6 @@ SKIP:
 	sql($equal);
 	like(issuers('visit', q{note = 'equal'}), qr/ 4:\d+$/, 'the clone issues ids of its own number');
 	is(equal_duplicates(), 0, 'none twice');
-
 }
 
 # ----- a worker fails -----

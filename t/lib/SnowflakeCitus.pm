@@ -13,6 +13,7 @@ use SnowflakeTest;
 
 # The password, in a file that all servers and their clients read.
 my $password = join '', map { sprintf '%x', rand 16 } 1 .. 32;
+my $has_password_file = 0;
 
 sub write_password
 {
@@ -21,6 +22,7 @@ sub write_password
 	PostgreSQL::Test::Utils::append_to_file($file, "127.0.0.1:*:*:*:$password\n");
 	chmod 0600, $file or die "$file: $!";
 	$ENV{PGPASSFILE} = $file;
+	$has_password_file = 1;
 	return;
 }
 
@@ -42,7 +44,7 @@ sub citus_node
 	my ($name, $worker_id, $libraries) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
-	write_password() unless defined $ENV{PGPASSFILE};
+	write_password() unless $has_password_file;
 	$node->init(allows_streaming => 1);
 	$node->append_conf('postgresql.conf', qq{
 shared_preload_libraries = '$libraries'
