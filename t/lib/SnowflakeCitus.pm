@@ -58,6 +58,7 @@ citus.node_conninfo = 'sslmode=disable'
 citus.local_hostname = '@{[ $node->host ]}'
 citus.shard_count = 8
 citus.enable_statistics_collection = off
+citus.max_adaptive_executor_pool_size = 1
 include 'case.conf'
 });
 	write_case($node);
