@@ -18,16 +18,16 @@
 #include "storage/pmsignal.h"
 
 /*
- * A sleep up to this long is one in microseconds: the rest of a tick, and the
- * ticks that are given to other waiters first.  A signal that arrives just
- * before it delays its handling by no more than this.  Longer sleeps wait on
- * the latch, which counts in milliseconds.
+ * A sleep of at most this time calls pg_usleep(), which counts microseconds:
+ * a tick is too short for a latch, which counts milliseconds.  A signal that
+ * arrives right before pg_usleep() is handled at the end of the sleep.  Longer
+ * sleeps wait on the latch, which a signal interrupts.
  */
 #define SHORT_SLEEP_US 20000
 
 /*
- * No sleep is longer, because the clock may be set forward meanwhile, and
- * nobody tells the sleeper.
+ * No sleep is longer, because somebody may set the clock forward meanwhile,
+ * which wakes no sleeper.
  */
 #define LONGEST_SLEEP_US 50000
 
@@ -36,19 +36,20 @@ int			clock_policy = CLOCK_POLICY_WAIT;
 int			clock_tolerance_ms = 5000;
 
 /*
- * What to do where the next id's tick is ahead of the clock.  The leads are
- * those of the next and of the last id's tick, in microseconds.  "advance"
- * allows a lead of clock_tolerance, the other policies allow none.
+ * Decides what to do where the next id's tick is ahead of the clock.  The
+ * arguments are the leads of the next and of the last id's tick, in
+ * microseconds.  Policy "advance" allows a lead of clock_tolerance; the other
+ * policies allow no lead.
  *
  *	the next id's lead is allowed						go on
  *	the last id's lead is allowed: its tick is spent	wait for the next tick
- *	the clock is behind, under "wait" and "advance"		wait for it
- *	... by more than clock_tolerance beyond that		refuse
+ *	the clock is behind, under "wait" and "advance"		wait for the clock
+ *	the clock is behind by clock_tolerance more			refuse
  *	the clock is behind, under "error"					refuse
  *
- * After a start the last stamp may be ahead of a correct clock by what the
- * mark was put ahead of an id; that much is excused, and waited for under every
- * policy.
+ * After a start the last stamp may lead a correct clock by as much as the mark
+ * was put ahead of an id.  This lead, "excused_us", is no step back: every
+ * policy waits for it.
  */
 ClockVerdict
 clock_judge(int64 next_lead_us, int64 last_lead_us, int64 excused_us)
@@ -62,7 +63,7 @@ clock_judge(int64 next_lead_us, int64 last_lead_us, int64 excused_us)
 	verdict.action = CLOCK_WAIT;
 	verdict.wait_us = next_lead_us - allowed_us;
 
-	/* If the last id does not lead too far, its tick is merely spent. */
+	/* The last id's lead is allowed, so its tick is merely spent. */
 	if (last_lead_us <= allowed_us)
 		return verdict;
 
@@ -76,9 +77,9 @@ clock_judge(int64 next_lead_us, int64 last_lead_us, int64 excused_us)
 }
 
 /*
- * Microseconds since the machine was started, on a clock that nobody sets.
- * Where the kernel has such a clock, it goes on while the machine is
- * suspended.
+ * Returns the microseconds since the machine was started, on a clock that
+ * nobody can set.  CLOCK_BOOTTIME, where the kernel has it, also counts while
+ * the machine is suspended.
  */
 int64
 clock_boottime_us(void)
@@ -93,7 +94,7 @@ clock_boottime_us(void)
 	return (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* The wait event of a reason, as pg_stat_activity shows it. */
+/* Returns the wait event of a reason, as pg_stat_activity shows it. */
 uint32
 clock_wait_event(WaitReason reason)
 {
@@ -112,9 +113,9 @@ clock_wait_event(WaitReason reason)
 }
 
 /*
- * Sleeps for at most duration_us, often less: the caller reads the clock
- * again and decides anew.  Ends at once, by an error or the process's exit,
- * on cancel, timeout, shutdown and the postmaster's death.
+ * Sleeps for at most duration_us, often less: the caller has to read the clock
+ * again.  Ends at once, by an error or the process's exit, on a cancel, a
+ * timeout, a shutdown and the postmaster's death.
  */
 void
 clock_sleep(int64 duration_us, WaitReason reason)
@@ -128,8 +129,8 @@ clock_sleep(int64 duration_us, WaitReason reason)
 		pgstat_report_wait_end();
 
 		/*
-		 * A session at the ceiling never waits on its latch, which would tell
-		 * of the postmaster's death.
+		 * A session that only ever sleeps here never waits on its latch, and
+		 * so would not notice the postmaster's death.
 		 */
 		if (IsUnderPostmaster && !PostmasterIsAlive())
 			proc_exit(1);

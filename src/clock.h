@@ -19,23 +19,23 @@ typedef enum ClockPolicy
 	CLOCK_POLICY_ADVANCE
 } ClockPolicy;
 
-/* What a process of ours waits for; each has its wait event. */
+/* The reasons for which a process waits; each has a wait event. */
 typedef enum WaitReason
 {
 	WAIT_FOR_TICK,				/* the sequence of the tick is spent */
 	WAIT_FOR_CLOCK,				/* the clock is behind the last id */
-	WAIT_IN_HIGHWATER_WORKER,	/* for ids to be issued */
-	WAIT_FOR_REGISTRY,			/* for its answer */
-	WAIT_IN_LEASE_WORKER		/* for the lease to be renewed */
+	WAIT_IN_HIGHWATER_WORKER,	/* no ids are being issued */
+	WAIT_FOR_REGISTRY,			/* the registry has not answered yet */
+	WAIT_IN_LEASE_WORKER		/* the next renewal is not due yet */
 } WaitReason;
 
-/* A reading of the wall clock.  The first is made over {0}. */
+/* A reading of the wall clock; {0} before the first reading. */
 typedef struct ClockReading
 {
 	TimestampTz now;
-	SpanPosition position;		/* of now in the layout's span */
-	int64		tick;			/* that now falls into */
-	TimestampTz tick_start;		/* when that tick begins */
+	SpanPosition position;		/* of "now" in the layout's span */
+	int64		tick;			/* the tick that "now" falls into */
+	TimestampTz tick_start;		/* the beginning of that tick */
 } ClockReading;
 
 typedef enum ClockAction
@@ -48,9 +48,9 @@ typedef enum ClockAction
 typedef struct ClockVerdict
 {
 	ClockAction action;
-	int64		wait_us;		/* until the lead is allowed */
+	int64		wait_us;		/* the time until the lead is allowed */
 	int64		behind_us;		/* how far the clock is behind the last id, or 0 */
-	int64		regression_us;	/* the same less what is excused */
+	int64		regression_us;	/* behind_us without the excused lead */
 } ClockVerdict;
 
 /* parameters, registered by module.c */
@@ -58,9 +58,9 @@ extern int	clock_policy;
 extern int	clock_tolerance_ms;
 
 /*
- * Reads the wall clock, through the vDSO: no system call.  "reading" is the
- * one before, of the same layout: while its tick lasts, nothing has to be
- * divided.
+ * Reads the wall clock, through the vDSO: no system call.  On entry "reading"
+ * is the reading before, of the same layout: while that reading's tick lasts,
+ * the function saves a division.
  */
 static inline void
 clock_read(const Layout *layout, ClockReading *reading)
@@ -82,7 +82,7 @@ clock_tolerance_us(void)
 	return (int64) clock_tolerance_ms * 1000;
 }
 
-/* How far the policy lets an id's tick be ahead of the clock. */
+/* Returns the largest lead of an id's tick that the policy allows. */
 static inline int64
 clock_allowed_lead_us(void)
 {

@@ -2,20 +2,21 @@
  * generator.c
  *	  Issuing: one session's way from a call to an id.
  *
- * A generator is one stamp, the newest (tick, sequence) that it has issued.
- * The stamp only ever grows, so an id never comes twice, however the clock
- * moves: the clock decides whether an id may be issued, never whether a tick
- * begins again.
+ * A generator is one stamp: the newest (tick, sequence) issued.  The stamp
+ * only ever grows, so no id is issued twice, however the clock moves: the
+ * clock decides whether an id may be issued, never whether a tick begins
+ * again.
  *
- * The stamp is read first and the clock after it, so that a clock behind the
- * stamp is a real step back and not another session's progress.  The next
- * stamp is chosen from the two, and put in place by compare-and-swap, which
- * fails if the stamp has changed meanwhile.  Locking rules are in shmem.h.
+ * A session reads the stamp before it reads the clock, so that a clock behind
+ * the stamp is a real step back and not another session's progress.  The
+ * session chooses the next stamp from both, and stores it by
+ * compare-and-swap, which fails if the stamp has changed meanwhile.  The
+ * locking rules are in shmem.h.
  *
- * Ids of two generators of one node do repeat, and are of two tables; see
- * generator_next_of_relation().  If a table moves from one generator to
- * another, as when it is restored from a dump under another OID, its ids
- * still do not repeat: no generator issues an id of a tick before the newest
+ * Two generators of one node issue the same ids, but for different tables;
+ * see generator_next_of_relation().  A table may move from one generator to
+ * another, as when a dump restores it under another OID.  Its ids still do
+ * not repeat, because no generator issues an id of a tick before the newest
  * tick of all generators; see read_last_and_clock().
  */
 #include "postgres.h"
@@ -33,18 +34,18 @@
 #include "start.h"
 #include "storage/ipc.h"
 
-/* How many of the sessions that wait for a tick wake up for one of 1 ms. */
+/* How many of the sessions that wait wake up for one tick of 1 ms. */
 #define WAKEUPS_PER_MS 4
 
-/* What one reading of the stamp and the clock comes to. */
+/* What a session does after one reading of the stamp and the clock. */
 typedef enum Outcome
 {
 	OUTCOME_ISSUE,
 	OUTCOME_WAIT,
 	OUTCOME_AT_MARK,			/* the mark has to move past the tick first */
-	OUTCOME_BEHIND,				/* the clock is behind: refused */
-	OUTCOME_BEFORE_SPAN,		/* the clock is before the epoch: refused */
-	OUTCOME_AFTER_SPAN			/* no tick is left: refused */
+	OUTCOME_BEHIND,				/* refuse: the clock is behind */
+	OUTCOME_BEFORE_SPAN,		/* refuse: the clock is before the epoch */
+	OUTCOME_AFTER_SPAN			/* refuse: the layout has no tick left */
 } Outcome;
 
 /* An attempt to choose the next stamp. */
@@ -55,28 +56,28 @@ typedef struct Attempt
 
 	/* Set by judge_lead(), for OUTCOME_WAIT and OUTCOME_BEHIND. */
 	ClockVerdict verdict;
-	bool		is_at_fence;	/* behind another holder's ids? */
+	bool		is_at_fence;	/* is the clock behind the last holder's fence? */
 } Attempt;
 
-/* What a call has waited for, so that it is counted once. */
+/* What a call has been counted as: a call that waits twice counts once. */
 typedef struct Wait
 {
 	bool		is_counted_as_sequence_wait;
 	bool		is_counted_as_clock_wait;
 	bool		is_counted_as_regression;
-	int64		wakeup_tick;	/* see take_wakeup(); -1: none yet */
+	int64		wakeup_tick;	/* of choose_wakeup_tick(), or LAYOUT_NONE */
 } Wait;
 
-/* This session, once it has been found fit to issue; see attach(). */
+/* This session; attach_session() fills it in. */
 typedef struct Session
 {
-	BackendSlot *slot;			/* NULL: not attached */
+	BackendSlot *slot;			/* NULL until the session is attached */
 	const Layout *layout;
 
 	/*
-	 * Ids of ticks before the limit, with these bits of the node, may be
-	 * issued with no look at what is shared but the generator.  The limit is
-	 * the mark as it was when the two were read.
+	 * The session may issue ids of ticks before the limit, with these node
+	 * bits, without reading shared memory other than the generator.  Both
+	 * fields were read together; the limit is the mark as of that moment.
 	 */
 	int64		limit;
 	int64		node_bits;
@@ -89,16 +90,16 @@ int			generator_block_size = 1;
 
 static Session session;
 
-/* Called when the session ends. */
+/* on_shmem_exit callback: marks the slot as free. */
 static void
-leave_slot(int code, Datum arg)
+release_slot(int code, Datum arg)
 {
 	(void) code;
 	(void) arg;
 	session.slot->pid = 0;
 }
 
-/* Reads the limit, and the node whose ids it allows. */
+/* Reads the limit together with the node whose ids the limit allows. */
 static void
 read_limit(void)
 {
@@ -113,11 +114,11 @@ read_limit(void)
 }
 
 /*
- * Finds out, once a session, whether ids may be issued here, and takes the
- * backend's slot.  Every reason against it is an error of its own.
+ * Checks, once a session, that this server may issue ids, and takes the
+ * backend's slot.  Each reason against issuing has an error of its own.
  */
 static void
-attach(void)
+attach_session(void)
 {
 	BackendSlot *slot;
 
@@ -132,13 +133,13 @@ attach(void)
 				 errmsg("snowflake ids cannot be issued during recovery"),
 				 errhint("Connect to the primary server, or promote this one.")));
 	if (!node_is_leased() &&
-		node_intended_worker_id() == NODE_WORKER_ID_UNSET)
+		node_intended_worker_id() == WORKER_ID_UNSET)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
 				 errhint("Set \"snowflake.worker_id\" to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and restart the server.",
 						 layout_field_max(node_layout()->worker_bits))));
-	start_begin();
+	start_node_once();
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	session.layout = node_layout();
@@ -152,23 +153,23 @@ attach(void)
 	pg_write_barrier();
 	slot->pid = MyProcPid;
 	session.slot = slot;
-	on_shmem_exit(leave_slot, (Datum) 0);
+	on_shmem_exit(release_slot, (Datum) 0);
 }
 
-/* The sequence that a tick begins with that no id has used yet. */
+/* Returns the sequence of the first id of a fresh tick. */
 static inline int64
 first_sequence(void)
 {
 	int			bits = session.layout->sequence_bits;
 
-	/* In the lower quarter, so that most of the tick's ids are left. */
+	/* Start in the lower quarter, which leaves most of the tick's ids. */
 	if (generator_sequence_start == SEQUENCE_START_RANDOM && bits > 2)
 		return (int64) (pg_prng_uint64(&pg_global_prng_state) >>
 						(64 - (bits - 2)));
 	return 0;
 }
 
-/* How far a tick is ahead of the clock, in microseconds; behind: negative. */
+/* Returns a tick's lead on the clock in microseconds; negative if behind. */
 static inline int64
 lead_of(int64 tick)
 {
@@ -176,19 +177,20 @@ lead_of(int64 tick)
 }
 
 /*
- * The outcome where the next id's tick is not the clock's.  Kept out of line,
- * as wait_or_refuse() is, so that the common way needs fewer registers.
+ * Sets the outcome where the next id's tick is not the clock's.  This
+ * function and wait_or_refuse() stay out of line, so that the common path
+ * needs fewer registers.
  */
 static pg_noinline void
 judge_lead(int64 last, Attempt *attempt)
 {
-	const Beginning *beginning = &shared->beginning;
+	const NodeStart *start = &shared->start;
 
 	attempt->verdict =
 		clock_judge(lead_of(attempt->tick),
 					lead_of(layout_stamp_tick(session.layout, last)),
-					last == beginning->stamp ? beginning->lead_us : 0);
-	attempt->is_at_fence = last == beginning->fence_stamp;
+					last == start->stamp ? start->lead_us : 0);
+	attempt->is_at_fence = last == start->fence_stamp;
 	switch (attempt->verdict.action)
 	{
 		case CLOCK_GO_ON:
@@ -206,18 +208,18 @@ judge_lead(int64 last, Attempt *attempt)
 }
 
 /*
- * The rules of issuing.  The next stamp after the last one, which was read
- * before the clock:
+ * The rules of issuing: chooses the stamp after the last one, which the
+ * caller has read before the clock.
  *
  *	clock against the last tick		next stamp
  *	ahead							the clock's tick, from its first sequence
  *	equal, sequence left			the next sequence
  *	equal, sequence spent			the next tick, if clock_judge() allows its
- *									lead; else that tick is waited for
- *	behind							what follows the last stamp, if clock_judge()
+ *									lead; else wait for that tick
+ *	behind							the last stamp's successor, if clock_judge()
  *									allows its lead; else wait or refuse
  *
- * Whatever the tick, it has to be before the mark.
+ * In every case the tick has to be before the mark.
  */
 static inline int64
 choose_next(int64 last, Attempt *attempt)
@@ -249,7 +251,9 @@ choose_next(int64 last, Attempt *attempt)
 		last + 1;
 }
 
-/* ERROR 55000: the policy or the tolerance forbids waiting for the clock. */
+/*
+ * ERROR 55000: the policy or the tolerance forbids waiting for the clock.
+ */
 static void
 refuse_behind(const Attempt *attempt)
 {
@@ -260,14 +264,14 @@ refuse_behind(const Attempt *attempt)
 			 errmsg("the clock is " INT64_FORMAT ".%03d ms behind %s",
 					behind_us / 1000, (int) (behind_us % 1000),
 					attempt->is_at_fence ?
-					_("what the last holder of the worker id has promised") :
+					_("the fence of the worker id's last holder") :
 					_("the last snowflake id")),
 			 clock_policy == CLOCK_POLICY_ERROR ?
 			 errdetail("\"snowflake.clock_policy\" is \"error\".") :
 			 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
 					   clock_tolerance_ms),
 			 attempt->is_at_fence ?
-			 errhint("It may have issued ids up to there. Ids are issued when the clock has come there, too.") :
+			 errhint("The last holder may have issued ids up to its fence. Ids are issued when the clock has reached the fence.") :
 			 errhint("Check the server's clock and its synchronization. Ids are issued again when it has caught up; with a \"snowflake.worker_id\" that no server has used, at once.")));
 }
 
@@ -288,9 +292,9 @@ refuse_outside_span(Outcome outcome)
 			 errhint("Check the server's clock, \"snowflake.epoch\" and \"snowflake.layout\".")));
 }
 
-/* Lets the other generators know of a tick, before an id of it is out. */
+/* Publishes a tick to the other generators, before the caller has its id. */
 static inline void
-announce_tick(int64 tick)
+publish_tick(int64 tick)
 {
 	uint64		newest;
 
@@ -300,16 +304,18 @@ announce_tick(int64 tick)
 	while (newest < (uint64) tick &&
 		   !pg_atomic_compare_exchange_u64(&shared->newest_tick, &newest,
 										   (uint64) tick))
-		 /* another session has announced one, perhaps an older tick */ ;
+		 /* another session has published a tick, perhaps an older one */ ;
 }
 
 /*
  * Reads the newest tick of all generators, and then the clock.  Returns the
- * last stamp that counts: the generator's own or, if another generator is in a
- * later tick, the last one before that tick.  If the clock has stepped back
- * behind that tick, a table that changed its generator may already have ids of
- * the tick; so this generator skips it.  Under "advance" it is not: all follow the
- * generator that leads most.
+ * stamp to go on from: the generator's own or, if another generator is in a
+ * later tick, the last stamp before that tick.
+ *
+ * If the clock has stepped back behind the newest tick, a table that changed
+ * its generator may already have ids of that tick, so this generator skips
+ * the tick.  Under clock_policy = advance no generator skips the tick: all
+ * follow the generator with the largest lead.
  */
 static inline int64
 read_last_and_clock(Generator *generator, uint64 *last)
@@ -320,7 +326,7 @@ read_last_and_clock(Generator *generator, uint64 *last)
 	if (unlikely(generator_count > 1))
 		newest = (int64) pg_atomic_read_u64(&shared->newest_tick);
 
-	/* Else some processors might read the clock before the stamps. */
+	/* Without a barrier some processors read the clock before the stamps. */
 	pg_read_barrier();
 	clock_read(session.layout, &session.clock);
 
@@ -336,10 +342,10 @@ read_last_and_clock(Generator *generator, uint64 *last)
 }
 
 /*
- * Chooses the next stamp and puts it in place, with as many more of its tick
- * as are wanted and left.  If the stamp has changed meanwhile, chooses again:
- * each time that is another session's success.  Returns the first stamp; the
- * attempt says whether there is one.
+ * Chooses and stores the next stamp, together with as many more stamps of its
+ * tick as are wanted and left.  Chooses again if another session has changed
+ * the stamp; that session has then issued an id, so there is always progress.
+ * Returns the first stamp, which is valid if the outcome is OUTCOME_ISSUE.
  */
 static inline int64
 try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
@@ -361,22 +367,22 @@ try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
 		if (likely(pg_atomic_compare_exchange_u64(&generator->last, &last,
 												  (uint64) (next + *reserved - 1))))
 		{
-			announce_tick(attempt->tick);
+			publish_tick(attempt->tick);
 			return next;
 		}
 	}
 }
 
 /*
- * The tick that a session waits for when the last one is spent: the next one
- * for the first so many waiters, the one after it for as many more, and so
- * on.  Most of them would wake in vain for the next tick, using the processor
- * only to find it spent once more.  The turn of a waiter that was cancelled
- * goes unused.  As there are no more waiters than backends, no turn is more
- * than MaxBackends turns away.
+ * Returns the tick that a session waits for when the last tick is spent: the
+ * next tick for the first few waiters, the tick after the next for the next
+ * few, and so on.  If all waiters woke up for the next tick, most would find
+ * that tick spent, too, and would have used the processor in vain.  The turn
+ * of a waiter that was cancelled goes unused.  There are no more waiters than
+ * backends, so no turn is more than MaxBackends turns away.
  */
 static int64
-take_wakeup(Generator *generator, int64 next_tick)
+choose_wakeup_tick(Generator *generator, int64 next_tick)
 {
 	uint64		per_tick =
 		(uint64) Max(1, WAKEUPS_PER_MS * session.layout->tick_us / 1000);
@@ -390,7 +396,7 @@ take_wakeup(Generator *generator, int64 next_tick)
 	return (int64) (mine / per_tick);
 }
 
-/* Counts a call once, however often it tries. */
+/* Counts a call once, even if the call tries several times. */
 static inline void
 count_once(bool *is_counted, uint64 *counter)
 {
@@ -414,7 +420,7 @@ count_regression(int64 regression_us, Wait *wait)
 			   &session.slot->counters.clock_regressions);
 }
 
-/* Sleeps, and counts the time that it took. */
+/* Sleeps, and adds the time slept to a counter. */
 static void
 sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
 {
@@ -428,9 +434,10 @@ sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
 	*counter_us += INSTR_TIME_GET_MICROSEC(end);
 }
 
-/* Waits for the clock, or for the tick after a spent one. */
+/* Waits for the clock to catch up or, after a spent tick, for a later tick. */
 static void
-wait_for(Generator *generator, const Attempt *attempt, Wait *wait)
+wait_for_clock_or_tick(Generator *generator, const Attempt *attempt,
+					   Wait *wait)
 {
 	Counters   *counters = &session.slot->counters;
 	int64		wait_us = attempt->verdict.wait_us;
@@ -444,7 +451,7 @@ wait_for(Generator *generator, const Attempt *attempt, Wait *wait)
 
 	count_once(&wait->is_counted_as_sequence_wait, &counters->sequence_waits);
 	if (wait->wakeup_tick < attempt->tick)
-		wait->wakeup_tick = take_wakeup(generator, attempt->tick);
+		wait->wakeup_tick = choose_wakeup_tick(generator, attempt->tick);
 	sleep_and_count(wait_us + session.layout->tick_us *
 					(wait->wakeup_tick - attempt->tick),
 					WAIT_FOR_TICK, &counters->sequence_wait_us);
@@ -469,7 +476,7 @@ wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 		case OUTCOME_WAIT:
 			if (attempt->verdict.regression_us > 0)
 				count_regression(attempt->verdict.regression_us, wait);
-			wait_for(generator, attempt, wait);
+			wait_for_clock_or_tick(generator, attempt, wait);
 			break;
 		case OUTCOME_BEHIND:
 			count_regression(attempt->verdict.regression_us, wait);
@@ -486,14 +493,14 @@ wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 }
 
 /*
- * Reserves "wanted" stamps of one tick, fewer where the tick has no more, and
- * returns the first of them.  After a wait it reserves one only: the caller
+ * Reserves "wanted" stamps of one tick, or as many as the tick has left, and
+ * returns the first of them.  After a wait reserve one stamp only: the caller
  * has not yet proved to need a block in the new tick.
  */
 static inline int64
 reserve(Generator *generator, int64 wanted, int64 *reserved)
 {
-	Wait		wait = {.wakeup_tick = -1};
+	Wait		wait = {.wakeup_tick = LAYOUT_NONE};
 
 	Assert(wanted >= 1);
 
@@ -515,7 +522,7 @@ reserve(Generator *generator, int64 wanted, int64 *reserved)
 	}
 }
 
-/* Turns a reserved stamp into an id and enters it in the backend's slot. */
+/* Turns a reserved stamp into an id, and records the id in the slot. */
 static inline int64
 issue(int64 stamp)
 {
@@ -531,9 +538,11 @@ issue(int64 stamp)
 }
 
 /*
- * Is a block's tick still the one to issue in?  Not when it has passed, nor
- * when it now leads the clock too far, nor when other sessions have ids of a
- * later tick, which a clock that has stepped back does not show.
+ * May the session still issue the stamps of a block?  Not if the block's tick
+ * has passed, if the tick leads the clock by more than the policy allows, or
+ * if another session has an id of a later tick.  The last test is needed
+ * after a step back of the clock, when the clock alone does not show that the
+ * tick has passed.
  */
 static inline bool
 block_is_current(const IdBlock *block)
@@ -553,13 +562,14 @@ block_is_current(const IdBlock *block)
 }
 
 /*
- * The next id of a block.  The block is reserved anew when it is used up, no
- * longer current or of another generator, or when this session has issued
- * another id since, which may be larger.  It doubles while it is used up
- * within its tick, to "largest" at most, so that a slow caller wastes none.
+ * Returns the next id of a block.  Reserves a new block if the old one is used
+ * up, no longer current or of another generator, or if this session has since
+ * issued an id outside of the block, which may be larger.  The size doubles,
+ * up to "max_size", each time that a block is used up within its tick; so a
+ * slow caller wastes no stamps.
  */
 static inline int64
-next_of_block(IdBlock *block, Generator *generator, int64 largest)
+next_of_block(IdBlock *block, Generator *generator, int64 max_size)
 {
 	bool		is_current = block->size > 0 &&
 		block->generator == generator &&
@@ -569,7 +579,7 @@ next_of_block(IdBlock *block, Generator *generator, int64 largest)
 		  block->last_id == session.slot->last_id))
 	{
 		int64		wanted = is_current && block->left == 0 ?
-			Min(block->size * 2, largest) : 1;
+			Min(block->size * 2, max_size) : 1;
 		int64		reserved;
 		int64		next = reserve(generator, wanted, &reserved);
 
@@ -584,7 +594,7 @@ next_of_block(IdBlock *block, Generator *generator, int64 largest)
 	return block->last_id;
 }
 
-/* The next id of a generator. */
+/* Returns the next id of a generator. */
 static inline int64
 next_id(uint32 number)
 {
@@ -592,7 +602,7 @@ next_id(uint32 number)
 	int64		reserved;
 
 	if (unlikely(session.slot == NULL))
-		attach();
+		attach_session();
 	generator = &generators[number].generator;
 	if (likely(generator_block_size == 1))
 		return issue(reserve(generator, 1, &reserved));
@@ -601,9 +611,10 @@ next_id(uint32 number)
 }
 
 /*
- * The next id.  ERROR 55000, 25006, F0000, 22023, XX001, 0A000 (see attach()
- * and start_begin()), 54000 (the clock is outside the layout's span) or 55000
- * (the clock is behind, and the policy is not to wait for it).
+ * Returns the next id.  ERROR 55000, 25006, F0000, 22023, XX001 or 0A000 as
+ * in attach_session() and start_node_once(), 54000 if the clock is outside
+ * the layout's span, 55000 if the clock is behind and the policy is not to
+ * wait for it.
  */
 int64
 generator_next(void)
@@ -612,7 +623,7 @@ generator_next(void)
 }
 
 /*
- * The next id for a relation of this database, by the generator that it maps
+ * Returns the next id of the generator that a relation of this database maps
  * to.  Errors as generator_next().
  */
 int64
@@ -625,18 +636,19 @@ generator_next_of_relation(Oid relation)
 }
 
 /*
- * The next id of a caller that wants so many more, and keeps the block.  The
- * lock is taken once for each block.  Errors as generator_next().
+ * Returns the next id from a block that the caller keeps.  "wanted" is how
+ * many ids the caller still wants.  The generator's lock is taken once for
+ * each block, not for each id.  Errors as generator_next().
  */
 int64
 generator_next_of_block(IdBlock *block, int64 wanted)
 {
 	if (unlikely(session.slot == NULL))
-		attach();
+		attach_session();
 	return next_of_block(block, &generators[0].generator, wanted);
 }
 
-/* The last id of this session; false if there is none yet. */
+/* Returns the last id of this session; false if there is none yet. */
 bool
 generator_last_of_session(int64 *id)
 {

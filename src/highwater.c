@@ -4,12 +4,12 @@
  *	  worker that does it.
  *
  * While ids are issued, the worker moves the mark in time, and no session
- * waits for the flush of WAL.  A session that comes to the mark first, as
- * after a pause or when the worker does not run, moves it itself.
+ * waits for a flush of WAL.  A session that comes to the mark before the
+ * worker has moved it, as after a pause, moves the mark itself.
  *
- * The mark is put ahead of an id that was issued or is about to be, not of
- * the clock: a clock that is wrong for a moment must not leave a mark behind
- * that keeps the node from issuing ids after its next start.
+ * The mark is put ahead of an id that was issued or is about to be issued, not
+ * ahead of the clock: a clock that is wrong for a moment must not leave a mark
+ * on the page that keeps the node from issuing ids after its next start.
  */
 #include "postgres.h"
 
@@ -29,14 +29,14 @@
 /* parameter */
 int			highwater_interval_ms = 100;
 
-/* How far the mark is put ahead of an id: two intervals. */
+/* Returns how far to put the mark ahead of an id: two intervals. */
 static int64
 lead_us(void)
 {
 	return 2 * (int64) highwater_interval_ms * 1000;
 }
 
-/* The mark that is due when an id of a tick is issued. */
+/* Returns the mark that is due when a session issues an id of a tick. */
 static int64
 due_mark(int64 tick)
 {
@@ -45,7 +45,7 @@ due_mark(int64 tick)
 	return Min(tick + lead_us() / layout->tick_us, layout_max_tick(layout)) + 1;
 }
 
-/* Wakes the worker up, which sleeps while no ids are issued. */
+/* Wakes the worker, which sleeps while no ids are issued. */
 static void
 wake_worker(void)
 {
@@ -69,7 +69,10 @@ refuse_without_lease(const char *reason)
 			 errhint("Ids are issued as soon as the registry grants a lease; the server's log says more.")));
 }
 
-/* ERROR 55000: the clock has jumped ahead, and it takes a later fence. */
+/*
+ * ERROR 55000: the clock has jumped past the fence.  Wakes the lease worker,
+ * because a renewal brings a later fence.
+ */
 static void
 refuse_past_fence(TimestampTz fence, TimestampTz now, Latch *lease_worker)
 {
@@ -85,7 +88,7 @@ refuse_past_fence(TimestampTz fence, TimestampTz now, Latch *lease_worker)
 			 errhint("Check the server's clock. Ids are issued as soon as the lease has been renewed.")));
 }
 
-/* ERROR 55000: ids are ahead of the clock, by more than the lease lasts. */
+/* ERROR 55000: ids lead the clock by more than the rest of the lease. */
 static void
 refuse_past_lease(int64 tick, TimestampTz ends_at)
 {
@@ -101,11 +104,11 @@ refuse_past_lease(int64 tick, TimestampTz ends_at)
 }
 
 /*
- * Says why the lease does not let the mark move past a tick.  Returns if it
- * does by now.
+ * ERROR 55000: the lease does not allow a mark past a tick.  Returns if the
+ * lease, which may have changed meanwhile, allows that mark now.
  */
 static void
-explain_refusal(int64 tick)
+refuse_beyond_lease(int64 tick)
 {
 	char		reason[LEASE_REASON_SIZE];
 	int64		boottime_us = clock_boottime_us();
@@ -129,71 +132,74 @@ explain_refusal(int64 tick)
 }
 
 /*
- * Moves the mark past a tick that an id is to be issued of, unless the clock
- * no longer shows that tick: then nothing is done, and the caller reads the
- * clock again.
+ * Moves the mark past a tick, so that the caller can issue an id of the tick.
+ * Does nothing if the clock has stepped back behind the tick meanwhile; the
+ * caller reads the clock again.
  *
- * ERROR 55000 if the lease does not allow it; else as mark_move().
+ * ERROR 55000 if the lease does not allow that mark; else as mark_move().
  */
 void
 highwater_move_past(int64 tick)
 {
-	TimestampTz begins_at = layout_tick_start(node_layout(), tick);
+	TimestampTz tick_start = layout_tick_start(node_layout(), tick);
 
 	CHECK_FOR_INTERRUPTS();
-	if (begins_at - GetCurrentTimestamp() > clock_allowed_lead_us())
+	if (tick_start - GetCurrentTimestamp() > clock_allowed_lead_us())
 		return;
 	while (!mark_move(tick, due_mark(tick), lead_us()))
-		explain_refusal(tick);
+		refuse_beyond_lease(tick);
 	wake_worker();
 }
 
-/* Can ids be issued here at all? */
+/* Does the configuration let this server issue ids? */
 static bool
-has_node(void)
+is_configured(void)
 {
 	return node_is_leased() ||
-		node_intended_worker_id() != NODE_WORKER_ID_UNSET;
+		node_intended_worker_id() != WORKER_ID_UNSET;
 }
 
 /*
- * Keeps the mark ahead.  True if ids have been issued since the last time,
- * when the newest stamp was "seen".
+ * Moves the mark if it is due.  "last_seen" is the newest stamp of the call
+ * before.  Returns true if sessions have issued ids since then.
  */
 static bool
-keep_ahead(int64 *seen)
+keep_ahead(int64 *last_seen)
 {
 	int64		newest;
+	int64		newest_tick;
 	int64		half_interval_us = (int64) highwater_interval_ms * 500;
 	int64		due;
 	int64		past;
 
-	start_begin();
+	start_node_once();
 	newest = shmem_newest_stamp();
-	if (newest == *seen || newest <= shared->beginning.stamp)
+	if (newest == *last_seen || newest <= shared->start.stamp)
 		return false;
-	*seen = newest;
+	*last_seen = newest;
 
 	/*
-	 * Leave a mark alone that is more than half an interval ahead of what is
-	 * issued: a session has just moved it.
+	 * Do not move a mark that is within half an interval of the due mark: a
+	 * session has just moved it.
 	 */
-	newest = layout_stamp_tick(node_layout(), newest);
-	due = due_mark(newest);
-	past = Max(newest, due - 1 - half_interval_us / node_layout()->tick_us);
+	newest_tick = layout_stamp_tick(node_layout(), newest);
+	due = due_mark(newest_tick);
+	past = Max(newest_tick,
+			   due - 1 - half_interval_us / node_layout()->tick_us);
 
-	/* The lease worker logs why a lease does not allow it. */
+	/* If the lease does not allow the mark, the lease worker logs why. */
 	if (shmem_mark() <= past)
 		(void) mark_move(past, due, lead_us());
 	return true;
 }
 
 /*
- * Keeps the mark ahead.  An error, such as that of a damaged page, is logged
- * once until all goes well again: sessions raise it, too.
+ * As keep_ahead(), but logs an error, such as that of a damaged page, and goes
+ * on.  Logs nothing more until a call has succeeded, because the sessions raise
+ * the error, too.
  */
 static bool
-try_to_keep_ahead(int64 *seen)
+try_to_keep_ahead(int64 *last_seen)
 {
 	static bool has_failed = false;
 	volatile bool is_busy = false;
@@ -201,7 +207,7 @@ try_to_keep_ahead(int64 *seen)
 	PG_TRY();
 	{
 		worker_start_transaction();
-		is_busy = keep_ahead(seen);
+		is_busy = keep_ahead(last_seen);
 		worker_commit();
 		has_failed = false;
 	}
@@ -216,27 +222,31 @@ try_to_keep_ahead(int64 *seen)
 	return is_busy;
 }
 
-/* The worker: moves the mark while ids are issued, sleeps while none are. */
+/*
+ * The worker's main function: moves the mark while ids are issued, and sleeps
+ * while no ids are issued.
+ */
 void
 highwater_worker_main(Datum main_arg)
 {
-	int64		seen = -1;
-	bool		is_awake = false;
+	int64		last_seen = LAYOUT_NONE;
+	bool		was_woken = false;
 
 	(void) main_arg;
-	worker_begin(&shared->highwater_worker_latch);
+	worker_initialize(&shared->highwater_worker_latch);
 	while (!ShutdownRequestPending)
 	{
-		bool		is_busy = has_node() && try_to_keep_ahead(&seen);
+		bool		is_busy = is_configured() && try_to_keep_ahead(&last_seen);
 
 		/*
-		 * The session that woke the worker has moved the mark and is issuing
-		 * ids: look again after one interval.
+		 * A session that has just woken the worker may not have issued its id
+		 * yet: so sleep for one interval only.
 		 */
-		is_awake = worker_wait(is_busy || is_awake ? highwater_interval_ms : -1,
-							   WAIT_IN_HIGHWATER_WORKER);
+		was_woken = worker_wait(is_busy || was_woken ?
+								highwater_interval_ms : WORKER_WAIT_FOREVER,
+								WAIT_IN_HIGHWATER_WORKER);
 	}
 
-	/* After exit code 0 the postmaster would not restart the worker. */
+	/* Exit code 1: after exit code 0 the postmaster restarts no worker. */
 	proc_exit(1);
 }

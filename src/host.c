@@ -3,13 +3,12 @@
  *	  What this host calls itself: the sources of derived worker ids, and the
  *	  holder of a lease.
  *
- * Worker ids are derived once, by the postmaster at its start.  The functions
- * for that raise no error and do not decide what a failure comes to; see
- * node.c.
+ * The postmaster derives a worker id once, at its start.  The functions that
+ * derive one raise no error: node.c decides what a failure means.
  *
- * A worker id that two servers derive alike is worse than none.  So where the
- * layout has too few bits to tell hosts of one network from each other, or
- * one card from another, there is none.
+ * A worker id that two servers derive alike is worse than no worker id.  So
+ * these functions give none where the layout has too few bits to distinguish
+ * the hosts of one network, or two network cards.
  */
 #include "postgres.h"
 
@@ -41,35 +40,36 @@
 /* Room for any address as text. */
 #define ADDRESS_TEXT_SIZE 64
 
-/* The kernel's id of its present run: another one after every boot. */
+/* The kernel's id of its present run, which changes with every boot. */
 #define BOOT_ID_FILE "/proc/sys/kernel/random/boot_id"
 #define BOOT_ID_LENGTH 36
 
 /*
- * The worker bits that it takes where no network tells how many of its
- * addresses differ: of hardware addresses, and of point-to-point networks.
+ * The least worker bits for an address whose netmask does not tell how many
+ * bits differ between servers: a hardware address, or an address of a
+ * point-to-point network.
  */
 #define BITS_WITHOUT_NETWORK 16
 
-/* What to look for among the addresses of interfaces. */
+/* A kind of interface addresses that a worker id can be derived from. */
 typedef struct AddressKind
 {
 	int			family;
 	const char *name;
-	const char *(*why_not) (const struct ifaddrs *entry);	/* NULL: fit */
+	const char *(*why_not) (const struct ifaddrs *entry);	/* NULL: suitable */
 	void		(*to_text) (const struct ifaddrs *entry, char *text);
 	bool		(*to_id) (const struct ifaddrs *entry, int worker_bits,
 						  HostFinding *finding);
-	const char *hint;			/* if there is none */
+	const char *hint;			/* if no address is suitable */
 } AddressKind;
 
-/* The holder that this server is to a registry; see host_find_holder(). */
+/* This server's holder for a registry; see host_find_holder(). */
 char		host_holder[LEASE_HOLDER_SIZE] = "";
 
-/* Where this server is, for people: its host's name and its data directory. */
-char		host_place[HOST_PLACE_SIZE] = "";
+/* This server's location, for people: host name and data directory. */
+char		host_location[HOST_LOCATION_SIZE] = "";
 
-/* Enters why there is no worker id, for the caller to pass on. */
+/* Sets the reason why there is no worker id; returns false. */
 static bool
 refuse(HostFinding *finding, const char *detail, const char *hint)
 {
@@ -79,10 +79,11 @@ refuse(HostFinding *finding, const char *detail, const char *hint)
 }
 
 /*
- * The number that a host name ends in; what is after the first dot does not
- * count.  As Kubernetes numbers the pods of a StatefulSet.  A number past
- * int64 comes out as its largest.  False if the name ends in none, or is an
- * IPv4 address, whose first number is the same on many hosts.
+ * Finds the number at the end of a host name, or before the name's first dot:
+ * Kubernetes numbers the pods of a StatefulSet in this way.  A number beyond
+ * the range of int64 becomes PG_INT64_MAX.  Returns false if there is no such
+ * number, or if the name is an IPv4 address, whose first number is the same on
+ * many hosts.
  */
 bool
 host_name_number(const char *name, int64 *number)
@@ -111,14 +112,14 @@ host_name_number(const char *name, int64 *number)
 	return true;
 }
 
-/* The worker id by the number that the host's name ends in. */
+/* Derives the worker id from the number in the host's name. */
 bool
 host_id_by_name(int worker_bits, HostFinding *finding)
 {
 	char		name[HOST_NAME_SIZE] = "";
 	int64		number;
 
-	/* a name that is cut off need not be terminated */
+	/* Leave room for a zero: gethostname() may return a cut name without. */
 	if (gethostname(name, sizeof(name) - 1) != 0)
 		return refuse(finding,
 					  psprintf(_("The host name cannot be read: %s."),
@@ -141,9 +142,10 @@ host_id_by_name(int worker_bits, HostFinding *finding)
 }
 
 /*
- * The first address of a kind in the order of the interfaces' numbers, or
- * NULL; of several of one interface, the one that is listed first.  Appends
- * to "seen" what it looked at, and what spoke against it.
+ * Returns the first suitable address of a kind, in the order of the
+ * interfaces' numbers and, for one interface, in the order of the list; NULL
+ * if there is none.  Appends the other addresses to "seen", with the reason
+ * why each is not suitable.
  */
 static const struct ifaddrs *
 first_address(const struct ifaddrs *list, const AddressKind *kind,
@@ -181,7 +183,7 @@ first_address(const struct ifaddrs *list, const AddressKind *kind,
 	return first;
 }
 
-/* The worker id by the first address of a kind. */
+/* Derives the worker id from the first suitable address of a kind. */
 static bool
 id_by_address(const AddressKind *kind, int worker_bits, HostFinding *finding)
 {
@@ -212,7 +214,7 @@ id_by_address(const AddressKind *kind, int worker_bits, HostFinding *finding)
 	return found;
 }
 
-/* Names too few worker bits, and how many it takes. */
+/* Refuses an address because the layout has too few worker bits. */
 static bool
 refuse_width(HostFinding *finding, const char *why, int needed,
 			 int worker_bits)
@@ -230,7 +232,7 @@ ipv4_of(const struct sockaddr *address)
 	return ntohl(((const struct sockaddr_in *) address)->sin_addr.s_addr);
 }
 
-/* How many bits of an address tell the hosts of its network apart. */
+/* Returns how many bits differ between the hosts of an address's network. */
 static int
 ipv4_host_bits(const struct ifaddrs *entry)
 {
@@ -281,7 +283,7 @@ ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
 	origin = psprintf(_("address %s of interface \"%s\""), text,
 					  entry->ifa_name);
 
-	/* of a network of two, or of one, the next server is in another one */
+	/* A network of one or two addresses has no room for another server. */
 	if (host_bits <= 1 && worker_bits < BITS_WITHOUT_NETWORK)
 		return refuse_width(finding,
 							psprintf(_("The network of %s does not have room for other servers"),
@@ -299,7 +301,7 @@ ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
 	return true;
 }
 
-/* The worker id by the low bits of the first global IPv4 address. */
+/* Derives the worker id from the low bits of the first global IPv4 address. */
 bool
 host_id_by_ipv4(int worker_bits, HostFinding *finding)
 {
@@ -323,7 +325,7 @@ link_of(const struct ifaddrs *entry)
 	return (const struct sockaddr_ll *) entry->ifa_addr;
 }
 
-/* Is there a device behind an interface, a card or what a host makes one? */
+/* Does an interface have a device: a card, or a card that the host emulates? */
 static bool
 has_device(const char *interface)
 {
@@ -349,7 +351,7 @@ mac_why_not(const struct ifaddrs *entry)
 	return NULL;
 }
 
-/* The first six bytes; there are never less, whatever the address's length. */
+/* Writes the first six bytes, which sll_addr always has. */
 static void
 mac_to_text(const struct ifaddrs *entry, char *text)
 {
@@ -382,7 +384,7 @@ mac_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
 	return true;
 }
 
-/* The worker id by the low bits of the first physical interface's address. */
+/* Derives the worker id from the low bits of a physical interface's address. */
 bool
 host_id_by_mac(int worker_bits, HostFinding *finding)
 {
@@ -412,8 +414,8 @@ host_id_by_mac(int worker_bits, HostFinding *finding)
 #endif
 
 /*
- * Reads the boot id.  Where the kernel has none, the text is random: then no
- * other start of this server has the same.
+ * Reads the boot id.  Where the kernel has no boot id, the text is random and
+ * differs at each start of the server.
  */
 static void
 read_boot_id(char *boot_id)
@@ -441,29 +443,31 @@ read_boot_id(char *boot_id)
 			 random[0] % 100000000, random[1]);
 }
 
-/* Finds out the place; of a path that is too long, only the end is kept. */
+/* Finds the location.  A path that is too long loses its beginning. */
 static void
-find_place(void)
+find_location(void)
 {
-	char		name[HOST_PLACE_SIZE / 2];
+	char		name[HOST_LOCATION_SIZE / 2];
 	size_t		room;
 	size_t		length = strlen(DataDir);
 
 	if (gethostname(name, sizeof(name)) != 0)
 		strlcpy(name, "?", sizeof(name));
 	name[sizeof(name) - 1] = '\0';
-	room = HOST_PLACE_SIZE - strlen(name) - 2;
-	snprintf(host_place, sizeof(host_place), "%s:%s", name,
+	room = HOST_LOCATION_SIZE - strlen(name) - 2;
+	snprintf(host_location, sizeof(host_location), "%s:%s", name,
 			 length > room ? DataDir + length - room : DataDir);
 }
 
 /*
- * Finds out which holder this server is to a registry, and its place.  A
- * holder is a data directory under a running kernel.  Two holders that exist at the same time never have the
- * same text.  So a server that comes with the text it had before is that
- * server, started again, and one with another text may be a copy.
+ * Finds this server's holder and location.  A holder is a data directory under
+ * a running kernel.  Two holders that exist at the same time never have the
+ * same text.  So a server that has the text of a lease is the server that the
+ * lease was granted to, started again; a server with another text may be a
+ * copy.
  *
- * Called once, by the postmaster; see shmem_startup() for its children.
+ * The postmaster calls this function once; see shmem_startup() for its
+ * children.
  */
 void
 host_find_holder(void)
@@ -475,14 +479,14 @@ host_find_holder(void)
 		ereport(FATAL,
 				(errcode_for_file_access(),
 				 errmsg("could not stat directory \"%s\": %m", DataDir)));
-	find_place();
+	find_location();
 	read_boot_id(boot_id);
 	snprintf(host_holder, sizeof(host_holder), "%s/%llx/%llu", boot_id,
 			 (unsigned long long) directory.st_dev,
 			 (unsigned long long) directory.st_ino);
 }
 
-/* Tells this server's holder from another's, in few bytes. */
+/* Returns a hash of this server's holder, for which the page has room. */
 uint64
 host_holder_hash(void)
 {

@@ -10,13 +10,16 @@
 
 #include "lease.h"
 
-/* What a source comes to; texts are palloc'd or constant. */
+/*
+ * The worker id that a source gives, or the reason why it gives none.  Texts
+ * are palloc'd or constant.
+ */
 typedef struct HostFinding
 {
 	int			worker_id;
-	const char *origin;			/* what the worker id was read from */
-	const char *detail;			/* if there is none: why, and what was seen */
-	const char *hint;			/* and what to do */
+	const char *origin;			/* what the worker id was derived from */
+	const char *detail;			/* for the error if there is no worker id */
+	const char *hint;			/* for the same error */
 } HostFinding;
 
 extern bool host_name_number(const char *name, int64 *number);
@@ -25,11 +28,11 @@ extern bool host_id_by_name(int worker_bits, HostFinding *finding);
 extern bool host_id_by_ipv4(int worker_bits, HostFinding *finding);
 extern bool host_id_by_mac(int worker_bits, HostFinding *finding);
 
-/* Room for a place, as text. */
-#define HOST_PLACE_SIZE 48
+/* Room for a location, as text. */
+#define HOST_LOCATION_SIZE 48
 
 extern char host_holder[LEASE_HOLDER_SIZE];
-extern char host_place[HOST_PLACE_SIZE];
+extern char host_location[HOST_LOCATION_SIZE];
 extern void host_find_holder(void);
 extern uint64 host_holder_hash(void);
 

@@ -2,9 +2,9 @@
  * layout.c
  *	  The layout of an id: reading it from text, and back.
  *
- * Pure functions of a Layout: no globals, no I/O, no errors raised.  What
- * cannot be is returned as false with a translatable detail, because one
- * caller stops the server with it and another one statement.
+ * Pure functions of a Layout: no globals, no I/O, no errors raised.  For an
+ * impossible layout a function returns false and a translatable detail; the
+ * caller raises the error, which stops the server or only one statement.
  */
 #include "postgres.h"
 
@@ -17,7 +17,7 @@
 #define ID_BITS_MAX 63			/* the sign bit stays clear */
 #define FIELD_BITS_MAX 31		/* what SQL's integer can show */
 
-/* Units that a tick may be given in. */
+/* The units of a tick's length, as text has them. */
 static const struct
 {
 	const char *name;
@@ -32,8 +32,8 @@ static const struct
 #define DEFAULT_TICK_US 1000
 
 /*
- * Reads an unsigned decimal number of at most nine digits and steps over it.
- * Returns -1 where there is none.
+ * Reads an unsigned decimal number of at most nine digits, and moves *text
+ * behind it.  Returns -1 if *text does not begin with such a number.
  */
 static int
 parse_number(const char **text)
@@ -50,7 +50,7 @@ parse_number(const char **text)
 	return number;
 }
 
-/* Reads the "@10ms" of a layout, all that is left of the text. */
+/* Reads the last part of a layout's text, such as "@10ms". */
 static bool
 parse_tick(const char *text, int64 *tick_us)
 {
@@ -78,7 +78,7 @@ parse_tick(const char *text, int64 *tick_us)
 	return false;
 }
 
-/* Checks the widths against each other and against what SQL can hold. */
+/* Checks the widths against each other and against SQL's types. */
 static bool
 check_widths(const Layout *layout, const char **detail)
 {
@@ -100,8 +100,8 @@ check_widths(const Layout *layout, const char **detail)
 
 /*
  * Reads a layout: the widths of ticks, datacenter, worker and sequence, and
- * an optional tick, as in "41/5/5/12" or "39/0/16/8@10ms".  The epoch is left
- * to layout_set_epoch().
+ * an optional tick, as in "41/5/5/12" or "39/0/16/8@10ms".  Does not set the
+ * epoch; layout_set_epoch() does.
  */
 bool
 layout_parse(const char *text, Layout *layout, const char **detail)
@@ -121,7 +121,7 @@ layout_parse(const char *text, Layout *layout, const char **detail)
 	if (!parse_tick(text, &layout->tick_us))
 		return false;
 
-	/* past the range of a width all are alike, and sums cannot overflow */
+	/* Cut widths that are too large, so that their sum cannot overflow. */
 	layout->tick_bits = Min(widths[0], ID_BITS_MAX + 1);
 	layout->datacenter_bits = Min(widths[1], ID_BITS_MAX + 1);
 	layout->worker_bits = Min(widths[2], ID_BITS_MAX + 1);
@@ -130,7 +130,10 @@ layout_parse(const char *text, Layout *layout, const char **detail)
 	return check_widths(layout, detail);
 }
 
-/* Sets when tick 0 begins; refuses what no timestamp could tell. */
+/*
+ * Sets the epoch.  Returns false if a tick of the layout would then begin
+ * outside the range of timestamps.
+ */
 bool
 layout_set_epoch(Layout *layout, TimestampTz epoch, const char **detail)
 {
@@ -152,7 +155,10 @@ layout_set_epoch(Layout *layout, TimestampTz epoch, const char **detail)
 	return true;
 }
 
-/* The text that layout_parse() reads; the tick only where it is not 1 ms. */
+/*
+ * Writes a layout as text that layout_parse() reads.  Leaves out a tick of
+ * 1 ms.
+ */
 void
 layout_to_text(const Layout *layout, char *text)
 {
@@ -165,7 +171,7 @@ layout_to_text(const Layout *layout, char *text)
 	if (layout->tick_us == DEFAULT_TICK_US)
 		return;
 
-	/* the largest unit that divides it */
+	/* Use the largest unit that divides the tick's length. */
 	for (int i = lengthof(tick_units) - 1; i >= 0; i--)
 	{
 		if (layout->tick_us % tick_units[i].us == 0)

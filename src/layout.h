@@ -15,9 +15,15 @@
 /* Room for the longest text that layout_to_text() makes. */
 #define LAYOUT_TEXT_SIZE 64
 
+/* The worker id of a server that has none.  Where a worker id is wanted: any. */
+#define WORKER_ID_UNSET (-1)
+
+/* No tick, no stamp and no id: all of them are 0 or more. */
+#define LAYOUT_NONE INT64CONST(-1)
+
 /*
- * All that it takes to read an id, or to make one but for the node.  Lies on
- * disk, in the mark's page.
+ * The widths and units of an id: everything but the node.  Lies on disk, in
+ * the mark's page.
  */
 typedef struct Layout
 {
@@ -29,7 +35,7 @@ typedef struct Layout
 	TimestampTz epoch;			/* the instant that tick 0 begins at */
 } Layout;
 
-/* An id taken apart. */
+/* The fields of an id. */
 typedef struct IdFields
 {
 	int64		tick;
@@ -38,7 +44,7 @@ typedef struct IdFields
 	int64		sequence;
 } IdFields;
 
-/* Where an instant lies, seen from a layout's span. */
+/* Where an instant lies relative to a layout's span. */
 typedef enum SpanPosition
 {
 	SPAN_BEFORE,
@@ -53,7 +59,7 @@ extern bool layout_set_epoch(Layout *layout, TimestampTz epoch,
 extern void layout_to_text(const Layout *layout, char *text);
 extern bool layout_equal(const Layout *a, const Layout *b);
 
-/* The largest value of a field that is so many bits wide. */
+/* Returns the largest value of a field of so many bits. */
 static inline int64
 layout_field_max(int bits)
 {
@@ -70,7 +76,7 @@ layout_id_bits(const Layout *layout)
 static inline int64
 layout_max_id(const Layout *layout)
 {
-	/* of 63 bits, the doubling would overflow before the subtraction */
+	/* Shift down: (1 << 63) - 1 would overflow before the subtraction. */
 	return PG_INT64_MAX >> (63 - layout_id_bits(layout));
 }
 
@@ -82,7 +88,8 @@ layout_max_tick(const Layout *layout)
 
 /*
  * A stamp is what a generator holds and increments: (tick << sequence bits) |
- * sequence.  One more than the last stamp of a tick is the first of the next.
+ * sequence.  The last stamp of a tick plus 1 is the first stamp of the next
+ * tick.
  */
 static inline int64
 layout_stamp_tick(const Layout *layout, int64 stamp)
@@ -96,7 +103,7 @@ layout_stamp_sequence(const Layout *layout, int64 stamp)
 	return stamp & layout_field_max(layout->sequence_bits);
 }
 
-/* The last stamp of a tick. */
+/* Returns the last stamp of a tick. */
 static inline int64
 layout_last_stamp(const Layout *layout, int64 tick)
 {
@@ -104,7 +111,7 @@ layout_last_stamp(const Layout *layout, int64 tick)
 		layout_field_max(layout->sequence_bits);
 }
 
-/* The datacenter and the worker at their place in an id. */
+/* Returns the bits of an id that the datacenter and the worker take. */
 static inline int64
 layout_node_bits(const Layout *layout, int64 datacenter_id, int64 worker_id)
 {
@@ -123,7 +130,10 @@ layout_compose(const Layout *layout, const IdFields *fields)
 		fields->sequence;
 }
 
-/* The reverse; the id must lie within 0 .. layout_max_id(). */
+/*
+ * Takes an id apart, the reverse of layout_compose().  The id must lie within
+ * 0 .. layout_max_id().
+ */
 static inline void
 layout_split(const Layout *layout, int64 id, IdFields *fields)
 {
@@ -136,8 +146,8 @@ layout_split(const Layout *layout, int64 id, IdFields *fields)
 }
 
 /*
- * The instant that a tick begins at; valid for 0 .. layout_max_tick() + 1,
- * the last of these being the first instant after the span.
+ * Returns the instant at which a tick begins.  Valid for ticks of 0 ..
+ * layout_max_tick() + 1; the last of these begins right after the span.
  */
 static inline TimestampTz
 layout_tick_start(const Layout *layout, int64 tick)
@@ -146,8 +156,8 @@ layout_tick_start(const Layout *layout, int64 tick)
 }
 
 /*
- * The tick that an instant (infinities too) falls into.  Outside the span it
- * is the tick at the nearer end.
+ * Finds the tick that an instant, or an infinity, falls into.  Outside the
+ * span the result is the tick at the nearer end.
  */
 static inline SpanPosition
 layout_locate(const Layout *layout, TimestampTz instant, int64 *tick)
@@ -165,14 +175,14 @@ layout_locate(const Layout *layout, TimestampTz instant, int64 *tick)
 		return SPAN_AFTER;
 	}
 
-	/* within the span the difference fits: layout_parse() saw to that */
+	/* layout_parse() has made sure that the span's length fits an int64. */
 	*tick = (instant - layout->epoch) / layout->tick_us;
 	return SPAN_WITHIN;
 }
 
 /*
- * The largest id whose time is before an instant (infinities too), -1 if there
- * is none.  An id's time is the beginning of its tick.
+ * Returns the largest id whose time is before an instant or an infinity,
+ * LAYOUT_NONE if there is none.  An id's time is the beginning of its tick.
  */
 static inline int64
 layout_last_id_before(const Layout *layout, TimestampTz instant)
@@ -181,7 +191,7 @@ layout_last_id_before(const Layout *layout, TimestampTz instant)
 	SpanPosition position = layout_locate(layout, instant, &first.tick);
 
 	if (position == SPAN_BEFORE)
-		return -1;
+		return LAYOUT_NONE;
 	if (position == SPAN_WITHIN &&
 		layout_tick_start(layout, first.tick) < instant)
 		first.tick++;

@@ -2,31 +2,33 @@
  * lease.c
  *	  What a lease on a worker id allows: pure rules.
  *
- * No clock is read here and nothing shared is looked at: the callers pass
- * what the rules depend on.
+ * The functions here read no clock and no shared memory: the callers pass all
+ * that the rules depend on.
  */
 #include "postgres.h"
 
 #include "lease.h"
 
 /*
- * Can a lease of the mark's page be told to the registry as this server's
- * last one?  Its worker id has to fit the present configuration.
+ * Does a lease of the mark's page fit the present configuration?  Only then
+ * can this server resume the lease, or name it to the registry as its last
+ * lease.
  */
 bool
 lease_is_usable(const Lease *lease, const Layout *layout, int datacenter_id)
 {
-	return lease->worker_id != LEASE_NONE &&
+	return lease->worker_id != WORKER_ID_UNSET &&
 		lease->datacenter_id == datacenter_id &&
 		lease->worker_id <= layout_field_max(layout->worker_bits);
 }
 
 /*
- * May a server go on under a usable lease of the mark's page without asking?
- * Only the holder itself may, on whose machine the clock that the lease is
- * counted on has gone on; and only for the registry and the worker id
- * (LEASE_NONE: any) that are configured now.  On another timeline the data
- * directory was set back: the lease may have been given back since.
+ * May a server resume a usable lease of the mark's page without asking the
+ * registry?  The server must be the holder, whose machine has counted the
+ * lease's time without a break, and the registry and the worker id
+ * (WORKER_ID_UNSET: any) must be the configured ones.  The timeline must be
+ * the same: on another timeline the data directory was set back, and the lease
+ * may have been released since.
  */
 bool
 lease_can_resume(const Lease *lease, const char *holder, uint32 timeline,
@@ -34,14 +36,14 @@ lease_can_resume(const Lease *lease, const char *holder, uint32 timeline,
 {
 	return strcmp(lease->holder, holder) == 0 &&
 		lease->timeline == timeline &&
-		(worker_id == LEASE_NONE || worker_id == lease->worker_id) &&
+		(worker_id == WORKER_ID_UNSET || worker_id == lease->worker_id) &&
 		lease->registry == registry && lease_is_valid(lease, boottime_us);
 }
 
 /*
- * How far a lease lets the mark go: to the tick that the lease ends in, or
- * that the fence lies in, whichever is earlier.  0 if the lease is over.
- * "now" and "boottime_us" were read together.
+ * Returns the largest mark that a lease allows: the tick in which the lease
+ * ends, or the tick of the fence if that is earlier.  0 if the lease is over.
+ * The caller has read "now" and "boottime_us" at the same time.
  */
 int64
 lease_reach(const Lease *lease, const Layout *layout, TimestampTz now,

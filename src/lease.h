@@ -13,30 +13,35 @@
 /* Room for a holder, as text. */
 #define LEASE_HOLDER_SIZE 76
 
-/* The worker id of a lease that was never granted; where wanted: any. */
-#define LEASE_NONE (-1)
+/* The end of a lease that is over. */
+#define LEASE_OVER INT64CONST(0)
 
-/* A lease, as it is in shared memory and in the mark's page. */
+/* The next incarnation while no claim waits for an answer. */
+#define LEASE_NO_INCARNATION INT64CONST(0)
+
+/* A lease, as shared memory and the mark's page have it. */
 typedef struct Lease
 {
-	char		holder[LEASE_HOLDER_SIZE];	/* whom it was granted to */
-	uint32		timeline;		/* of the WAL that has it; on the page only */
+	char		holder[LEASE_HOLDER_SIZE];	/* whom the lease was granted to */
+	uint32		timeline;		/* of the page's WAL; unset in shared memory */
 	int32		datacenter_id;
-	int32		worker_id;		/* LEASE_NONE: there was never one */
+	int32		worker_id;		/* WORKER_ID_UNSET: no lease was ever granted */
 	int64		incarnation;	/* of the newest grant; chosen by the holder */
-	int64		next_incarnation;	/* of a question that may have been granted
-									 * without an answer; 0: there is none */
-	uint64		position;		/* the registry's WAL position at that grant */
-	int64		ends_us;		/* by clock_boottime_us(); 0: it is over */
-	TimestampTz fence;			/* no id may lie at or beyond */
-	uint64		registry;		/* who is asked; see node_registry_hash() */
+	int64		next_incarnation;	/* of a claim that may have been granted
+									 * although no answer has arrived; else
+									 * LEASE_NO_INCARNATION */
+	uint64		position;		/* the registry's WAL position at the newest
+								 * grant */
+	int64		ends_us;		/* by clock_boottime_us(), or LEASE_OVER */
+	TimestampTz fence;			/* the holder's ids are before this instant */
+	uint64		registry;		/* which registry; see node_registry_hash() */
 } Lease;
 
-/* Does a lease still hold, at a time by clock_boottime_us()? */
+/* Is a lease in force at a time of clock_boottime_us()? */
 static inline bool
 lease_is_valid(const Lease *lease, int64 boottime_us)
 {
-	return lease->worker_id != LEASE_NONE && boottime_us < lease->ends_us;
+	return lease->worker_id != WORKER_ID_UNSET && boottime_us < lease->ends_us;
 }
 
 extern bool lease_is_usable(const Lease *lease, const Layout *layout,

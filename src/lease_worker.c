@@ -3,8 +3,8 @@
  *	  The worker that claims, renews and releases this server's lease; the
  *	  only process that changes a lease.
  *
- * What is said to the registry is in registry.c, what a lease allows in
- * lease.c, and where ids begin under a new lease in start.c.
+ * registry.c has what the worker sends to the registry, lease.c what a lease
+ * allows, and start.c where ids begin under a new lease.
  */
 #include "postgres.h"
 
@@ -27,43 +27,47 @@
 #include "utils/timestamp.h"
 #include "worker.h"
 
-/* How often to renew at least, whatever the lease's duration. */
+/* The longest time between two renewals, whatever the lease's duration. */
 #define RENEW_MAX_US INT64CONST(60000000)
 
-/* How long an attempt to reach the registry may take, and how long between. */
+/* The timeout of one attempt, and the time between two attempts. */
 #define ATTEMPT_MAX_US INT64CONST(10000000)
 #define ATTEMPT_MIN_US INT64CONST(1000000)
 #define RETRY_MAX_US INT64CONST(5000000)
 #define RETRY_MIN_US INT64CONST(200000)
 
-/* How long the end of the server may wait for the registry. */
-#define RELEASE_US INT64CONST(2000000)
+/* The timeout of the release, for which the server's shutdown waits. */
+#define RELEASE_TIMEOUT_US INT64CONST(2000000)
 
-/* The duration that is assumed before the registry has told its own. */
+/* The lease's duration until the registry has sent its own constant. */
 #define DURATION_UNKNOWN_US INT64CONST(120000000)
 
-/* What the worker remembers from one attempt to the next. */
-typedef struct Renewal
+/* What the worker keeps from one attempt to the next. */
+typedef struct LeaseWorkerState
 {
 	int64		duration_us;	/* of the newest grant */
-	int64		asked_us;		/* when the last attempt began */
+	int64		attempted_us;	/* when the last attempt began */
 	int64		retry_us;		/* how long to wait after a failure */
-	bool		is_granted;		/* did that attempt succeed? */
-	char		failure[REMOTE_REASON_SIZE];	/* the last one that was
-												 * logged; empty: none since */
-} Renewal;
+	bool		is_granted;		/* did the last attempt succeed? */
+	char		failure_code[REMOTE_REASON_SIZE];	/* of the last failure that
+													 * was logged; empty: no
+													 * failure since a grant */
+} LeaseWorkerState;
 
-/* A part of the lease's duration, within limits. */
+/* Returns a part of the lease's duration, within limits. */
 static int64
-part_of_duration_us(const Renewal *renewal, int part, int64 least_us,
+part_of_duration_us(const LeaseWorkerState *state, int part, int64 least_us,
 					int64 most_us)
 {
-	return Max(least_us, Min(most_us, renewal->duration_us / part));
+	return Max(least_us, Min(most_us, state->duration_us / part));
 }
 
-/* Remembers why there is no lease, or why it has not been renewed. */
+/*
+ * Counts a failure, and stores the reason that sessions without a lease show
+ * in their error.
+ */
 static void
-count_failure(const char *reason)
+record_failure(const char *reason)
 {
 	backend_slots[MyProcNumber].slot.counters.lease_failures++;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -71,75 +75,77 @@ count_failure(const char *reason)
 	LWLockRelease(&shared->lock);
 }
 
-/* The changes of the lease in shared memory, which become durable at once. */
-typedef struct Change
+/* A change of the lease: in shared memory first, then in WAL. */
+typedef struct LeaseChange
 {
-	const RegistryAnswer *grant;	/* to be taken; NULL: none */
-	bool		is_new;			/* of a worker id that is not held now */
+	const RegistryAnswer *grant;	/* store this grant; NULL: none */
+	bool		is_new;			/* grants a worker id that is not held now */
 	bool		is_end;			/* the lease ends */
-	bool		is_given_up;	/* because it is to be released */
-	TimestampTz end;			/* out: no id of the ended lease reaches it */
-} Change;
+	bool		is_given_up;	/* the lease ends because it is released */
+	TimestampTz end;			/* out: no id of the ended lease reaches this */
+} LeaseChange;
 
 static void
-apply(Change *change)
+apply_change(LeaseChange *change)
 {
 	if (change->is_end)
 		change->end = start_end_lease(change->is_given_up);
 	else if (change->grant != NULL && change->is_new)
-		start_new_lease(&change->grant->lease, change->grant->begins_at);
+		start_new_lease(&change->grant->lease, change->grant->last_fence);
 	else if (change->grant != NULL)
 		start_renewed_lease(&change->grant->lease);
 	(void) mark_move(MARK_KEEP, 0, 0);
 }
 
-/* Logs an error of the mark's page once, until it is another. */
+/* Logs an error of the mark's page, unless the last one had the same SQLSTATE. */
 static void
-note_page_error(void)
+report_page_error(void)
 {
-	static char last[REMOTE_REASON_SIZE] = "";
-	MemoryContext error_context = MemoryContextSwitchTo(TopTransactionContext);
-	ErrorData  *error = CopyErrorData();
+	static int	last_sqlerrcode = 0;
+	int			sqlerrcode = geterrcode();
 
-	if (strcmp(error->message, last) != 0)
+	if (sqlerrcode != last_sqlerrcode)
 	{
-		strlcpy(last, error->message, sizeof(last));
+		last_sqlerrcode = sqlerrcode;
 		EmitErrorReport();
 	}
-	MemoryContextSwitchTo(error_context);
 }
 
 /*
- * Makes a change of the lease durable.  If the mark's page cannot be written,
- * the change is made in shared memory alone, where no mark can move either;
- * then the error is logged, and the result is false.
+ * Makes a change of the lease, and makes the change durable.  If the mark's
+ * page cannot be written, the change remains in shared memory alone, which is
+ * safe because no mark can move either; then the function logs the error and
+ * returns false.
  */
 static bool
-make_durable(Change *change)
+make_durable(LeaseChange *change)
 {
 	volatile bool is_durable = false;
 
 	PG_TRY();
 	{
 		worker_start_transaction();
-		apply(change);
+		apply_change(change);
 		worker_commit();
 		is_durable = true;
 	}
 	PG_CATCH();
 	{
-		note_page_error();
+		report_page_error();
 		worker_abort();
 	}
 	PG_END_TRY();
 	return is_durable;
 }
 
-/* The lease is over, or another's: no id may come any more. */
+/*
+ * Ends a lease that has expired or that another server has been granted: from
+ * now on no id may be issued under the lease.
+ */
 static void
-lose(const Lease *held, const char *why)
+end_lost_lease(const Lease *held, const char *why)
 {
-	Change		change = {.is_end = true};
+	LeaseChange change = {.is_end = true};
 
 	(void) make_durable(&change);
 	ereport(LOG,
@@ -149,30 +155,31 @@ lose(const Lease *held, const char *why)
 }
 
 /*
- * Sees to it that there is an incarnation to ask with, and that it is durable:
- * if the server crashes before the answer, it asks with the same one again.
+ * Chooses the incarnation of the next claim and makes the incarnation durable,
+ * unless an earlier claim still waits for an answer.  If the server crashes
+ * before the answer arrives, it repeats the claim with the same incarnation.
  */
 static bool
 prepare_incarnation(void)
 {
-	Change		nothing = {0};
+	LeaseChange nothing = {0};
 	int64		incarnation;
 	Lease		lease;
 
 	shmem_read_lease(&lease);
-	if (lease.next_incarnation != 0)
+	if (lease.next_incarnation != LEASE_NO_INCARNATION)
 		return true;
 	do
 	{
 		if (!pg_strong_random(&incarnation, sizeof(incarnation)))
 			return false;
-	} while (incarnation == 0);
+	} while (incarnation == LEASE_NO_INCARNATION);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->lease.next_incarnation = incarnation;
-	if (shared->lease.worker_id == LEASE_NONE)
+	if (shared->lease.worker_id == WORKER_ID_UNSET)
 	{
-		/* it is this server's question, and of this registry */
+		/* After a restart these two show whose claim the incarnation is of. */
 		strlcpy(shared->lease.holder, host_holder, LEASE_HOLDER_SIZE);
 		shared->lease.registry = node_registry_hash();
 	}
@@ -180,19 +187,19 @@ prepare_incarnation(void)
 	return make_durable(&nothing);
 }
 
-/* The question was answered: the next one has another incarnation. */
+/* The claim was answered, so the next claim needs another incarnation. */
 static void
-forget_incarnation(void)
+clear_incarnation(void)
 {
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease.next_incarnation = 0;
+	shared->lease.next_incarnation = LEASE_NO_INCARNATION;
 	LWLockRelease(&shared->lock);
 }
 
 /*
- * Does a grant renew the lease that is held?  Then ids go on as they are.  Not
- * if the registry has taken it for expired or free, even if it grants the same
- * worker id anew: another holder may have had it in between.
+ * Does a grant renew the lease that is held, so that sessions go on issuing?
+ * A grant of the same worker id is no renewal if the registry had taken the
+ * lease for expired or free: another holder may have had the worker id since.
  */
 static bool
 is_renewal(const Lease *held, bool is_held, const RegistryAnswer *answer)
@@ -201,32 +208,33 @@ is_renewal(const Lease *held, bool is_held, const RegistryAnswer *answer)
 		held->worker_id == answer->lease.worker_id;
 }
 
-/* Takes what was granted; a worker id that was held before is lost, if other. */
+/* Stores a grant.  Unless the grant is a renewal, the lease held before ends. */
 static void
-take(const RegistryAnswer *answer, const Lease *held, bool is_held)
+accept_grant(const RegistryAnswer *answer, const Lease *held, bool is_held)
 {
-	Change		change = {.grant = answer};
+	LeaseChange change = {.grant = answer};
 
 	change.is_new = !is_renewal(held, is_held, answer);
 	if (is_held && change.is_new)
-		lose(held, gettext_noop("The registry has leased it to another server."));
+		end_lost_lease(held, gettext_noop("The registry has leased it to another server."));
 	(void) make_durable(&change);
 }
 
 /*
- * Does a refusal say that a lease which this server holds is another's by now?
- * Other refusals leave it in force: the registry will be asked again.
+ * Does a refusal say that another server has been granted the lease that this
+ * server holds?  Other refusals leave the lease in force, and the worker
+ * repeats its claim.
  */
 static bool
-is_lost_by(const RegistryAnswer *answer)
+is_granted_to_other(const RegistryAnswer *answer)
 {
 	return strcmp(answer->code, "taken") == 0 ||
 		strcmp(answer->code, "all_taken") == 0;
 }
 
-/* Asks over a connection, and acts on the answer. */
+/* Claims or renews over a connection, and acts on the answer. */
 static void
-ask(Remote *remote, RegistryAnswer *answer)
+claim_lease(Remote *remote, RegistryAnswer *answer)
 {
 	Lease		held;
 	bool		is_held;
@@ -236,51 +244,67 @@ ask(Remote *remote, RegistryAnswer *answer)
 	registry_claim(remote, &held, is_held, answer);
 	if (answer->outcome == REGISTRY_NO_ANSWER)
 		return;
-	forget_incarnation();
+	clear_incarnation();
 	if (answer->outcome == REGISTRY_GRANTED)
-		take(answer, &held, is_held);
-	else if (is_held && is_lost_by(answer))
-		lose(&held, gettext_noop("The registry has leased it to another server."));
+		accept_grant(answer, &held, is_held);
+	else if (is_held && is_granted_to_other(answer))
+		end_lost_lease(&held, gettext_noop("The registry has leased it to another server."));
 }
 
-/* What users are told of a failure; the log has all of it. */
+/*
+ * Returns the reason of a failure that any user may see.  The log has the
+ * whole reason, with hosts and roles.
+ */
 static const char *
 reason_for_users(const Remote *remote, const RegistryAnswer *answer)
 {
 	if (answer->outcome == REGISTRY_REFUSED)
 		return answer->reason;
-	if (remote->is_refused)
+	if (remote->has_answered_error)
 		return psprintf(_("The registry answers with an error: %s."),
 						remote->reason);
-	if (remote->is_out_of_time)
+	if (remote->has_timed_out)
 		return _("The registry does not answer in time.");
 	return _("The registry cannot be reached, or does not let this server in.");
 }
 
 /*
- * Logs what keeps us from a lease: once, until it is something else.  A
- * refusal is told by its code from another: its sentence has instants.
+ * Returns a code that is the same for two failures of one cause: the registry's
+ * code of a refusal, or the SQLSTATE of its error.  Their messages may differ,
+ * as they have instants.  libpq has no code for a connection that fails, and
+ * a reason of this server's own needs none: there the reason is the code.
  */
-static void
-note_failure(const Remote *remote, const RegistryAnswer *answer,
-			 Renewal *renewal)
+static const char *
+failure_code(const Remote *remote, const RegistryAnswer *answer)
 {
-	bool		is_refused = answer->outcome == REGISTRY_REFUSED;
-	const char *failure = is_refused ? answer->code : remote->reason;
-
-	count_failure(reason_for_users(remote, answer));
-	if (strcmp(failure, renewal->failure) == 0)
-		return;
-	strlcpy(renewal->failure, failure, REMOTE_REASON_SIZE);
-	ereport(WARNING,
-			(errmsg("the registry has not granted a lease on a snowflake worker_id"),
-			 errdetail("%s", is_refused ? answer->reason : remote->reason)));
+	if (answer->outcome == REGISTRY_REFUSED)
+		return answer->code;
+	if (remote->has_answered_error)
+		return remote->sqlstate;
+	return remote->reason;
 }
 
-/* Logs a lease that was not there before, or was in doubt. */
+/* Counts a failed attempt.  Logs the failure unless the last had its code. */
 static void
-note_grant(const Lease *held, bool was_held, const RegistryAnswer *answer,
-		   Renewal *renewal)
+report_failure(const Remote *remote, const RegistryAnswer *answer,
+			   LeaseWorkerState *state)
+{
+	const char *code = failure_code(remote, answer);
+
+	record_failure(reason_for_users(remote, answer));
+	if (strcmp(code, state->failure_code) == 0)
+		return;
+	strlcpy(state->failure_code, code, REMOTE_REASON_SIZE);
+	ereport(WARNING,
+			(errmsg("the registry has not granted a lease on a snowflake worker_id"),
+			 errdetail("%s", answer->outcome == REGISTRY_REFUSED ?
+					   answer->reason : remote->reason)));
+}
+
+/* Logs a new lease, and a renewal after a failure. */
+static void
+report_grant(const Lease *held, bool was_held, const RegistryAnswer *answer,
+			 LeaseWorkerState *state)
 {
 	const Lease *lease = &answer->lease;
 	int64		left_us = lease->ends_us - clock_boottime_us();
@@ -290,68 +314,69 @@ note_grant(const Lease *held, bool was_held, const RegistryAnswer *answer,
 				(errmsg("snowflake worker_id %d of datacenter_id %d is leased to this server until %s",
 						lease->worker_id, lease->datacenter_id,
 						timestamptz_to_str(GetCurrentTimestamp() + left_us))));
-	else if (renewal->failure[0] != '\0')
+	else if (state->failure_code[0] != '\0')
 		ereport(LOG,
 				(errmsg("the lease on snowflake worker_id %d has been renewed",
 						lease->worker_id)));
-	renewal->failure[0] = '\0';
+	state->failure_code[0] = '\0';
 }
 
-/* One attempt to get a lease, or to keep it. */
+/* Makes one attempt to get or to renew a lease. */
 static void
-try_renew(Renewal *renewal)
+try_renew(LeaseWorkerState *state)
 {
 	Remote		remote = {0};
 	RegistryAnswer answer = {0};
 	Lease		held;
 	bool		was_held;
 
-	renewal->asked_us = clock_boottime_us();
+	state->attempted_us = clock_boottime_us();
 	shmem_read_lease(&held);
-	was_held = lease_is_valid(&held, renewal->asked_us);
+	was_held = lease_is_valid(&held, state->attempted_us);
 
-	/* An answer is useless once the lease that it grants is over. */
-	remote.deadline_us = renewal->asked_us +
-		Min(part_of_duration_us(renewal, 4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
-			renewal->duration_us * 3 / 4);
+	/* An answer that arrives after the lease has ended is useless. */
+	remote.deadline_us = state->attempted_us +
+		Min(part_of_duration_us(state, 4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
+			state->duration_us * 3 / 4);
 	if (!prepare_incarnation())
 		remote_set_reason(&remote, "the high-water mark's page cannot be written");
 	else if (remote_connect(&remote, node_registry))
-		ask(&remote, &answer);
+		claim_lease(&remote, &answer);
 	remote_close(&remote);
 
-	renewal->is_granted = answer.outcome == REGISTRY_GRANTED;
-	if (renewal->is_granted)
+	state->is_granted = answer.outcome == REGISTRY_GRANTED;
+	if (state->is_granted)
 	{
-		renewal->duration_us = answer.duration_us;
-		renewal->retry_us = RETRY_MIN_US;
-		note_grant(&held, was_held, &answer, renewal);
+		state->duration_us = answer.duration_us;
+		state->retry_us = RETRY_MIN_US;
+		report_grant(&held, was_held, &answer, state);
 		return;
 	}
-	renewal->retry_us = Min(renewal->retry_us * 2,
-							part_of_duration_us(renewal, 60, RETRY_MIN_US,
-												RETRY_MAX_US));
+	state->retry_us = Min(state->retry_us * 2,
+						  part_of_duration_us(state, 60, RETRY_MIN_US,
+											  RETRY_MAX_US));
 	if (!ShutdownRequestPending)
-		note_failure(&remote, &answer, renewal);
+		report_failure(&remote, &answer, state);
 }
 
 /*
- * Gives the lease back over a connection.  Renews it first: a registry that
- * has forgotten it, after a failover, learns of it and will let this server
- * have it again.  If it does not renew, the lease is kept for a restart in
- * time.
+ * Renews the lease over a connection and then releases it.  After a failover
+ * the registry may have forgotten the lease; the renewal tells the registry
+ * that this server holds the worker id, and so may have the worker id again.
+ * If the registry does not renew, the server keeps the lease, which a restart
+ * in time resumes.
  */
 static bool
-release_over(Remote *remote)
+renew_and_release(Remote *remote)
 {
 	RegistryAnswer answer;
-	Change		change = {.is_end = true, .is_given_up = true};
+	LeaseChange change = {.is_end = true, .is_given_up = true};
 	Lease		lease;
 	int			worker_id;
 
 	shmem_read_lease(&lease);
 	worker_id = lease.worker_id;
-	ask(remote, &answer);
+	claim_lease(remote, &answer);
 	shmem_read_lease(&lease);
 	if (answer.outcome == REGISTRY_REFUSED)
 		remote_set_reason(remote, answer.reason);
@@ -367,20 +392,20 @@ release_over(Remote *remote)
 		registry_release(remote, &lease, change.end);
 }
 
-/* Gives the lease back at the end, so that the worker id is free at once. */
+/* Releases the lease at shutdown, so that the worker id is free at once. */
 static void
-release(void)
+release_lease(void)
 {
-	Remote		remote = {.is_urgent = true};
+	Remote		remote = {.ignores_shutdown = true};
 	Lease		lease;
 
 	shmem_read_lease(&lease);
 	if (!lease_is_valid(&lease, clock_boottime_us()))
 		return;
 
-	remote.deadline_us = clock_boottime_us() + RELEASE_US;
+	remote.deadline_us = clock_boottime_us() + RELEASE_TIMEOUT_US;
 	if (prepare_incarnation() &&
-		remote_connect(&remote, node_registry) && release_over(&remote))
+		remote_connect(&remote, node_registry) && renew_and_release(&remote))
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d has been given back to the registry",
 						lease.worker_id)));
@@ -393,19 +418,20 @@ release(void)
 }
 
 /*
- * When to ask next, by clock_boottime_us(): in good time, or at once where
- * the clock is past the fence.
+ * Returns when to make the next attempt, by clock_boottime_us(): after a third
+ * of the lease, or soon if the last attempt failed or the clock is past the
+ * fence.
  */
 static int64
-next_attempt_us(const Renewal *renewal)
+next_attempt_us(const LeaseWorkerState *state)
 {
 	Lease		lease;
 
 	shmem_read_lease(&lease);
-	if (!renewal->is_granted || lease.fence <= GetCurrentTimestamp())
-		return renewal->asked_us + renewal->retry_us;
-	return renewal->asked_us +
-		Min(RENEW_MAX_US, (lease.ends_us - renewal->asked_us) / 3);
+	if (!state->is_granted || lease.fence <= GetCurrentTimestamp())
+		return state->attempted_us + state->retry_us;
+	return state->attempted_us +
+		Min(RENEW_MAX_US, (lease.ends_us - state->attempted_us) / 3);
 }
 
 static void
@@ -419,65 +445,66 @@ wait_until(int64 wake_us)
 }
 
 /*
- * Waits until the mark's page has been read: before that no lease is asked
- * for.  The other worker logs why the page cannot be used.
+ * Waits until the mark's page has been read: a claim names the page's lease.
+ * If the page cannot be used, the worker of the high-water mark logs why.
  */
 static void
-wait_for_beginning(void)
+wait_for_start(void)
 {
-	volatile bool has_begun = false;
+	volatile bool is_started = false;
 
-	while (!has_begun && !ShutdownRequestPending)
+	while (!is_started && !ShutdownRequestPending)
 	{
 		PG_TRY();
 		{
 			worker_start_transaction();
-			start_begin();
+			start_node_once();
 			worker_commit();
-			has_begun = true;
+			is_started = true;
 		}
 		PG_CATCH();
 		{
 			worker_abort();
 		}
 		PG_END_TRY();
-		if (!has_begun)
+		if (!is_started)
 			wait_until(clock_boottime_us() + RETRY_MAX_US);
 	}
 }
 
 /*
- * Asks whenever it is time, until the server stops.  Ends a lease that has
- * not been renewed in time.
+ * Claims and renews, until the server stops.  Ends a lease that was not
+ * renewed in time.
  */
 static void
 keep_lease(MemoryContext attempt_context)
 {
-	Renewal		renewal = {
+	LeaseWorkerState state = {
 		.duration_us = DURATION_UNKNOWN_US,
-		.asked_us = clock_boottime_us() - RETRY_MIN_US,
+		.attempted_us = clock_boottime_us() - RETRY_MIN_US,
 		.retry_us = RETRY_MIN_US
 	};
 	bool		is_held = false;
 
 	while (!ShutdownRequestPending)
 	{
-		int64		wake_us = next_attempt_us(&renewal);
+		int64		wake_us = next_attempt_us(&state);
 		int64		now_us = clock_boottime_us();
 		Lease		lease;
 
 		if (now_us >= wake_us)
 		{
-			try_renew(&renewal);
+			try_renew(&state);
 			MemoryContextReset(attempt_context);
-			wake_us = next_attempt_us(&renewal);
+			wake_us = next_attempt_us(&state);
 		}
 
 		shmem_read_lease(&lease);
 		now_us = clock_boottime_us();
-		if (is_held && !lease_is_valid(&lease, now_us) && lease.ends_us != 0)
-			lose(&lease,
-				 gettext_noop("It has not been renewed in time."));
+		if (is_held && !lease_is_valid(&lease, now_us) &&
+			lease.ends_us != LEASE_OVER)
+			end_lost_lease(&lease,
+						   gettext_noop("It has not been renewed in time."));
 		is_held = lease_is_valid(&lease, now_us);
 		if (is_held)
 			wake_us = Min(wake_us, lease.ends_us);
@@ -485,22 +512,22 @@ keep_lease(MemoryContext attempt_context)
 	}
 }
 
-/* The worker: keeps the lease, and gives it back at the end. */
+/* The worker's main function: keeps the lease, and releases it at shutdown. */
 void
 lease_worker_main(Datum main_arg)
 {
 	MemoryContext attempt_context;
 
 	(void) main_arg;
-	worker_begin(&shared->lease_worker_latch);
-	wait_for_beginning();
+	worker_initialize(&shared->lease_worker_latch);
+	wait_for_start();
 	attempt_context = AllocSetContextCreate(TopMemoryContext,
 											"snowflake registry",
 											ALLOCSET_DEFAULT_SIZES);	/* NOLINT: PostgreSQL's macro */
 	MemoryContextSwitchTo(attempt_context);
 	keep_lease(attempt_context);
-	release();
+	release_lease();
 
-	/* After exit code 0 the postmaster would not restart the worker. */
+	/* Exit code 1: after exit code 0 the postmaster restarts no worker. */
 	proc_exit(1);
 }

@@ -5,18 +5,20 @@
  * An id may be issued only while its tick is before the mark of its node, and
  * a mark is published in shared memory only when its WAL record is flushed.
  * So in WAL the record of a mark comes before every row that carries an id
- * below it: whoever has the row, by whatever kind of recovery, has the mark.
+ * below that mark: a server that has the row, by whatever kind of recovery,
+ * has the mark.
  *
  * The page is block 0 of a relation file in the global tablespace that no
- * catalog names.  It is read and written through shared buffers, changed
+ * catalog names.  The page is read and written through shared buffers, changed
  * under the buffer's exclusive lock, and logged whole with PostgreSQL's own
- * record for a full page.  So redo, base backups, standbys and pg_rewind
- * carry it without this library.  Two writers need no election: the page has
- * the larger mark, and each publishes what it has flushed.
+ * record for a full page: 369 bytes of WAL with one node, 24 more for each
+ * other node.  So redo, base backups, standbys and pg_rewind carry the page
+ * without this library.  Two writers need no election: the page keeps the
+ * larger mark, and each writer publishes the mark that it has flushed.
  *
  * A page that does not verify is never overwritten.
  *
- * The functions here are called only after recovery has ended, in a
+ * Callers call the functions here only after recovery has ended, in a
  * transaction, and outside of critical sections.
  */
 #include "postgres.h"
@@ -39,9 +41,9 @@
 #include "storage/smgr.h"
 
 /*
- * The relation file's number, global/8947.  8000 .. 9999 are for patches in
- * development: no released catalog has such an OID, and PostgreSQL gives new
- * relation files only larger numbers.
+ * The relation file's number, global/8947.  PostgreSQL keeps 8000 .. 9999 for
+ * patches in development: no released catalog has such an OID, and new
+ * relation files get only larger numbers.
  */
 #define MARK_RELFILENUMBER 8947
 #define MARK_FILE "global/8947"
@@ -49,26 +51,72 @@
 #define MARK_MAGIC 0x534E464CU
 #define MARK_VERSION 1
 
-/* The contents lie on disk and in WAL: their layout must not change. */
-StaticAssertDecl(sizeof(Layout) == 32 &&
-				 offsetof(MarkContents, lease) == 64 &&
-				 sizeof(Lease) == 136 &&
-				 sizeof(MarkMover) == 72 &&
-				 offsetof(MarkContents, entries) == 272 &&
-				 sizeof(MarkEntry) == 24,
-				 "the contents of the mark's page have a fixed layout");
+/*
+ * The contents lie on disk and in WAL, so no field may move or change its
+ * width.  Each struct ends where its last field ends: no padding, whose bytes
+ * nobody would set, enters the checksum.
+ */
+#define ASSERT_STORED_AT(type, field, offset, width) \
+	StaticAssertDecl(offsetof(type, field) == (offset) && \
+					 sizeof(((type *) NULL)->field) == (width), \
+					 #type "." #field " has a fixed place in the mark's page")
+
+ASSERT_STORED_AT(Layout, tick_bits, 0, 4);
+ASSERT_STORED_AT(Layout, datacenter_bits, 4, 4);
+ASSERT_STORED_AT(Layout, worker_bits, 8, 4);
+ASSERT_STORED_AT(Layout, sequence_bits, 12, 4);
+ASSERT_STORED_AT(Layout, tick_us, 16, 8);
+ASSERT_STORED_AT(Layout, epoch, 24, 8);
+StaticAssertDecl(sizeof(Layout) == 32, "Layout has no padding");
+
+ASSERT_STORED_AT(Lease, holder, 0, 76);
+ASSERT_STORED_AT(Lease, timeline, 76, 4);
+ASSERT_STORED_AT(Lease, datacenter_id, 80, 4);
+ASSERT_STORED_AT(Lease, worker_id, 84, 4);
+ASSERT_STORED_AT(Lease, incarnation, 88, 8);
+ASSERT_STORED_AT(Lease, next_incarnation, 96, 8);
+ASSERT_STORED_AT(Lease, position, 104, 8);
+ASSERT_STORED_AT(Lease, ends_us, 112, 8);
+ASSERT_STORED_AT(Lease, fence, 120, 8);
+ASSERT_STORED_AT(Lease, registry, 128, 8);
+StaticAssertDecl(sizeof(Lease) == 136, "Lease has no padding");
+
+ASSERT_STORED_AT(MarkMover, datacenter_id, 0, 4);
+ASSERT_STORED_AT(MarkMover, worker_id, 4, 4);
+ASSERT_STORED_AT(MarkMover, holder, 8, 8);
+ASSERT_STORED_AT(MarkMover, elsewhere_at, 16, 8);
+ASSERT_STORED_AT(MarkMover, location, 24, 48);
+StaticAssertDecl(sizeof(MarkMover) == 72, "MarkMover has no padding");
+
+ASSERT_STORED_AT(MarkEntry, datacenter_id, 0, 4);
+ASSERT_STORED_AT(MarkEntry, worker_id, 4, 4);
+ASSERT_STORED_AT(MarkEntry, mark, 8, 8);
+ASSERT_STORED_AT(MarkEntry, lead_us, 16, 8);
+StaticAssertDecl(sizeof(MarkEntry) == 24, "MarkEntry has no padding");
+
+ASSERT_STORED_AT(MarkContents, magic, 0, 4);
+ASSERT_STORED_AT(MarkContents, version, 4, 4);
+ASSERT_STORED_AT(MarkContents, checksum, 8, 4);
+ASSERT_STORED_AT(MarkContents, entry_count, 12, 4);
+ASSERT_STORED_AT(MarkContents, layout, 16, sizeof(Layout));
+ASSERT_STORED_AT(MarkContents, system_identifier, 48, 8);
+ASSERT_STORED_AT(MarkContents, floor, 56, 8);
+ASSERT_STORED_AT(MarkContents, lease, 64, sizeof(Lease));
+ASSERT_STORED_AT(MarkContents, mover, 200, sizeof(MarkMover));
+ASSERT_STORED_AT(MarkContents, entries, 272, 16 * sizeof(MarkEntry));
+StaticAssertDecl(sizeof(MarkContents) == 656, "MarkContents has no padding");
 StaticAssertDecl(sizeof(MarkContents) + MAXALIGN(SizeOfPageHeaderData) <= 1024,
 				 "the mark's page fits the smallest block");
 
-/* What a change of the page depends on, read together. */
+/* What a change of the page depends on, read under one lock. */
 typedef struct NodeState
 {
 	uint64		generation;
 	int			datacenter_id;
-	int			worker_id;		/* LEASE_NONE: there is no node yet */
+	int			worker_id;		/* WORKER_ID_UNSET: there is no node yet */
 	Lease		lease;
-	int64		reach;			/* how far the lease lets the mark go */
-	int64		mark;			/* as it is published */
+	int64		reach;			/* the largest mark that the lease allows */
+	int64		mark;			/* the published mark */
 	int64		mark_lead_us;
 	int64		floor;
 	TimestampTz elsewhere_at;
@@ -86,7 +134,10 @@ contents_size(uint32 entry_count)
 	return offsetof(MarkContents, entries) + entry_count * sizeof(MarkEntry);
 }
 
-/* The checksum of contents whose entry_count is in range. */
+/*
+ * Computes the checksum of contents.  The caller has checked that entry_count
+ * is in range.
+ */
 static pg_crc32c
 checksum_of(const MarkContents *contents)
 {
@@ -104,7 +155,7 @@ checksum_of(const MarkContents *contents)
 	return crc;
 }
 
-/* Contents without an entry, in the configured layout. */
+/* Makes contents without an entry, in the configured layout. */
 static void
 set_empty(MarkContents *contents)
 {
@@ -113,11 +164,11 @@ set_empty(MarkContents *contents)
 	contents->version = MARK_VERSION;
 	contents->layout = *node_layout();
 	contents->system_identifier = GetSystemIdentifier();
-	contents->lease.worker_id = LEASE_NONE;
+	contents->lease.worker_id = WORKER_ID_UNSET;
 	contents->checksum = checksum_of(contents);
 }
 
-/* Puts contents on a page whose header is initialized. */
+/* Copies contents to a page whose header is initialized. */
 static void
 put_contents(Page page, const MarkContents *contents)
 {
@@ -125,7 +176,7 @@ put_contents(Page page, const MarkContents *contents)
 
 	memcpy(PageGetContents(page), contents, size);
 
-	/* What lies between pd_lower and pd_upper is left out of WAL. */
+	/* WAL leaves out the bytes between pd_lower and pd_upper. */
 	((PageHeader) page)->pd_lower =
 		(LocationIndex) (PageGetContents(page) + size - (char *) page);
 }
@@ -138,7 +189,7 @@ hint_at_damage(void)
 				   MARK_FILE);
 }
 
-/* ERROR XX001: the page does not verify.  "detail" is translated here. */
+/* ERROR XX001: the page does not verify.  "detail" is not yet translated. */
 static void
 refuse_damaged(const char *detail)
 {
@@ -151,12 +202,12 @@ refuse_damaged(const char *detail)
 }
 
 /*
- * Copies a page's contents.  A page of zeros is damage: with
- * zero_damaged_pages on, PostgreSQL returns zeros for a damaged page; taken as
- * a fresh page, they would make the server forget its marks.
+ * Copies and verifies a page's contents.  A page of zeros is damage: with
+ * zero_damaged_pages on, PostgreSQL returns zeros for a damaged page, and a
+ * server that took the zeros for a fresh page would forget its marks.
  *
- * ERROR XX001 if the page does not verify, 0A000 if it is of a newer version.
- * The abort releases the page.
+ * ERROR XX001 if the page does not verify, 0A000 if the page is of a newer
+ * version.  The transaction's abort releases the page's lock and pin.
  */
 static void
 get_contents(Page page, MarkContents *contents)
@@ -178,7 +229,7 @@ get_contents(Page page, MarkContents *contents)
 		refuse_damaged(gettext_noop("Its checksum does not match its contents."));
 }
 
-/* Error callback: adds our context and hint to PostgreSQL's own errors. */
+/* Error callback: adds a context and a hint to PostgreSQL's own errors. */
 static void
 add_hint(void *arg)
 {
@@ -197,7 +248,7 @@ add_hint(void *arg)
 	errcontext("accessing the high-water mark of snowflake ids");
 }
 
-/* Is there a block to read? */
+/* Does the file exist, with its block? */
 static bool
 has_page(void)
 {
@@ -208,7 +259,7 @@ has_page(void)
 }
 
 /*
- * Makes the file and its block, without entries.  Both are on disk before the
+ * Creates the file with a block that has no entries.  Syncs both before the
  * page is used, so that a crash of the machine does not leave a block of
  * zeros.
  */
@@ -224,16 +275,16 @@ extend_file(void)
 	put_contents((Page) block.data, &contents);
 	PageSetChecksum((Page) block.data, 0);
 
-	/* The file may be there without its block, after a crash. */
+	/* isRedo = true: after a crash the file may exist without its block. */
 	smgrcreate(reln, MAIN_FORKNUM, true);
 	smgrextend(reln, MAIN_FORKNUM, 0, block.data, false);
 	smgrimmedsync(reln, MAIN_FORKNUM);
 }
 
 /*
- * Sees to it that there is a block.  Two processes must not make it at once:
- * the second would overwrite on disk what the first has in its buffer.
- * PostgreSQL's lock for the extension of a relation prevents that.
+ * Creates the block unless it exists.  The lock that PostgreSQL takes to
+ * extend a relation keeps two processes from creating the block at once: the
+ * second would overwrite on disk what the first has in its buffer.
  */
 static void
 ensure_page(void)
@@ -262,10 +313,10 @@ lock_page(int lock_mode)
 }
 
 /*
- * Reads the page; false if it has no entry: there is no page, or one that was
- * made but not logged before a crash, or that has only what was asked of a
- * registry, as its lease.  ERROR XX001 or 0A000 if it cannot
- * be used, or PostgreSQL's own error.
+ * Reads the page.  Returns false if the page has no entry: the page does not
+ * exist, was created but not logged before a crash, or holds only the
+ * incarnation of a first claim.  ERROR XX001 or 0A000 if the page cannot be
+ * used, or PostgreSQL's own error.
  */
 bool
 mark_read(MarkContents *contents)
@@ -279,7 +330,7 @@ mark_read(MarkContents *contents)
 	Assert(!RecoveryInProgress());
 
 	memset(contents, 0, sizeof(*contents));
-	contents->lease.worker_id = LEASE_NONE;
+	contents->lease.worker_id = WORKER_ID_UNSET;
 	error_context_stack = &errcallback;
 	if (has_page())
 	{
@@ -294,14 +345,14 @@ mark_read(MarkContents *contents)
 	return contents->entry_count > 0;
 }
 
-/* Was the page written by another cluster? */
+/* Has another cluster written the page? */
 bool
 mark_is_foreign(const MarkContents *contents)
 {
 	return contents->system_identifier != GetSystemIdentifier();
 }
 
-/* The entry of a node; NULL if there is none. */
+/* Returns the entry of a node; NULL if there is none. */
 const MarkEntry *
 mark_entry(const MarkContents *contents, int datacenter_id, int worker_id)
 {
@@ -317,21 +368,21 @@ mark_entry(const MarkContents *contents, int datacenter_id, int worker_id)
 }
 
 /*
- * Was a mark last moved in another place than this server's?  A place is
- * another one if both its name and its holder differ: a holder changes when the
- * machine is booted, and the name when the host is renamed.
+ * Did a server at another location move a mark last?  The location is another
+ * one if both its name and its holder differ from this server's: after a boot
+ * only the holder differs, after a renaming of the host only the name.
  */
 bool
 mark_is_moved_elsewhere(const MarkContents *contents)
 {
 	const MarkMover *mover = &contents->mover;
 
-	return mover->place[0] != '\0' &&
-		strcmp(mover->place, host_place) != 0 &&
+	return mover->location[0] != '\0' &&
+		strcmp(mover->location, host_location) != 0 &&
 		mover->holder != host_holder_hash();
 }
 
-/* A tick that no id of any node has reached. */
+/* Returns a tick that no id of any node has reached. */
 int64
 mark_largest(const MarkContents *contents)
 {
@@ -343,8 +394,8 @@ mark_largest(const MarkContents *contents)
 }
 
 /*
- * Finds a node's entry, or makes one.  If the page is full, the entry with the
- * smallest mark makes room, and the floor rises to that mark.
+ * Finds or adds a node's entry.  If the page is full, the new entry replaces
+ * the entry with the smallest mark, and the floor rises to that mark.
  */
 static MarkEntry *
 find_or_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
@@ -389,8 +440,8 @@ read_node_state(NodeState *state)
 	state->lease = shared->lease;
 	state->mark = shmem_mark();
 	state->mark_lead_us = shared->mark_lead_us;
-	state->floor = shared->beginning.floor;
-	state->elsewhere_at = shared->beginning.elsewhere_at;
+	state->floor = shared->start.floor;
+	state->elsewhere_at = shared->start.elsewhere_at;
 	LWLockRelease(&shared->lock);
 
 	state->reach = node_is_leased() ?
@@ -398,7 +449,7 @@ read_node_state(NodeState *state)
 		PG_INT64_MAX;
 }
 
-/* This server as the one that moves a node's mark. */
+/* Records this server as the mover of a node's mark. */
 static void
 set_mover(MarkContents *contents, const NodeState *state)
 {
@@ -409,12 +460,12 @@ set_mover(MarkContents *contents, const NodeState *state)
 	mover->worker_id = state->worker_id;
 	mover->holder = host_holder_hash();
 	mover->elsewhere_at = state->elsewhere_at;
-	strlcpy(mover->place, host_place, HOST_PLACE_SIZE);
+	strlcpy(mover->location, host_location, HOST_LOCATION_SIZE);
 }
 
 /*
- * Logs the page with new contents, and releases it.  Returns the position
- * that WAL has to be flushed to.
+ * Writes new contents to the page, logs the page and releases it.  Returns the
+ * position up to which the caller has to flush WAL.
  */
 static XLogRecPtr
 log_page(Buffer buffer, MarkContents *contents)
@@ -437,9 +488,9 @@ log_page(Buffer buffer, MarkContents *contents)
 }
 
 /*
- * Publishes a mark that is flushed, unless the node has changed meanwhile.
- * The mark is cut to what the present lease allows: an earlier lease may have
- * let the entry go further.
+ * Publishes a flushed mark, unless the node has changed meanwhile.  Cuts the
+ * mark to what the present lease allows, because an earlier lease may have
+ * allowed a larger mark in the entry.
  */
 static void
 publish(const NodeState *state, const MarkEntry *entry)
@@ -456,8 +507,8 @@ publish(const NodeState *state, const MarkEntry *entry)
 }
 
 /*
- * Enters the node's mark: "mark", or as far towards it as the lease allows.
- * The entry must not be behind what is published.
+ * Stores the node's mark: "mark", or the largest mark that the lease allows if
+ * that is smaller.  The entry never falls behind the published mark.
  */
 static void
 set_mark(MarkEntry *entry, const NodeState *state, int64 mark, int64 lead_us)
@@ -476,11 +527,11 @@ set_mark(MarkEntry *entry, const NodeState *state, int64 mark, int64 lead_us)
 }
 
 /*
- * What the page has to be before this cluster writes it: of the configured
- * layout, and with no mark below what start.c has found.
+ * Prepares contents for this cluster to write: in the configured layout, with
+ * no mark below the floor that start.c has found.
  */
 static void
-adopt(MarkContents *contents, int64 floor)
+prepare_contents(MarkContents *contents, int64 floor)
 {
 	if (!layout_equal(node_layout(), &contents->layout))
 		set_empty(contents);
@@ -493,15 +544,17 @@ adopt(MarkContents *contents, int64 floor)
 }
 
 /*
- * Moves the node's mark past a tick, to "mark" or as far towards it as the
- * lease allows; it was put ahead of an id by lead_us.  If a mark past the tick
- * is on the page already, nothing is written.  Makes the lease durable in the
- * same record.  With MARK_KEEP for "past" that is all: the mark stays, and there
- * need not be a worker id yet.
+ * Moves the node's mark past the tick "past": to "mark", or to the largest mark
+ * that the lease allows if that is smaller.  "lead_us" is how far the caller
+ * has put "mark" ahead of an id.  The same record makes the lease durable.  If
+ * the page already has a mark past the tick, nothing is written.
  *
- * Costs one flush of WAL at most.  False if the lease does not let the mark
- * move past the tick.  The caller reads the mark again: the node may have
- * changed meanwhile.  Errors as mark_read().
+ * If "past" is MARK_KEEP, makes only the lease durable; the server need not
+ * have a worker id yet.
+ *
+ * Costs one flush of WAL at most.  Returns false if the lease does not allow a
+ * mark past the tick.  The caller has to read the mark again, because the node
+ * may have changed meanwhile.  Errors as mark_read().
  */
 bool
 mark_move(int64 past, int64 mark, int64 lead_us)
@@ -512,7 +565,7 @@ mark_move(int64 past, int64 mark, int64 lead_us)
 	};
 	MarkContents contents;
 	NodeState	state;
-	MarkEntry  *entry = NULL;	/* without a worker id there is none */
+	MarkEntry  *entry = NULL;	/* remains NULL without a worker id */
 	Buffer		buffer;
 	XLogRecPtr	lsn;
 
@@ -526,25 +579,26 @@ mark_move(int64 past, int64 mark, int64 lead_us)
 	error_context_stack = errcallback.previous;
 
 	/*
-	 * The lease is read under the page's lock, so an older lease never
-	 * overwrites a newer one.
+	 * Read the lease under the page's lock, so that an older lease never
+	 * overwrites a newer lease.
 	 */
 	read_node_state(&state);
 	if (past != MARK_KEEP &&
-		(state.worker_id == LEASE_NONE || state.reach <= past))
+		(state.worker_id == WORKER_ID_UNSET || state.reach <= past))
 	{
 		UnlockReleaseBuffer(buffer);
 		return false;
 	}
 
-	adopt(&contents, state.floor);
-	if (state.worker_id != LEASE_NONE)
+	prepare_contents(&contents, state.floor);
+	if (state.worker_id != WORKER_ID_UNSET)
 		entry = find_or_add_entry(&contents, state.datacenter_id,
 								  state.worker_id);
 
 	/*
-	 * The LSN of a file copied from another cluster may be beyond our WAL;
-	 * XLogFlush() could not reach it.
+	 * The LSN of a file copied from another cluster may be beyond the end of
+	 * this cluster's WAL, where XLogFlush() would fail.  So log such a page
+	 * anew.
 	 */
 	if (past == MARK_KEEP || entry->mark <= past ||
 		lsn > GetXLogInsertRecPtr())

@@ -15,6 +15,9 @@
 /* How many nodes have a mark of their own on the page. */
 #define MARK_ENTRIES_MAX 16
 
+/* The time of MarkMover.elsewhere_at if no other location is known. */
+#define MARK_NEVER_ELSEWHERE INT64CONST(0)
+
 /* A node's mark. */
 typedef struct MarkEntry
 {
@@ -24,25 +27,28 @@ typedef struct MarkEntry
 	int64		lead_us;		/* how far the mark was put ahead of an id */
 } MarkEntry;
 
-/* Who moved a mark last. */
+/* The server that moved a mark last. */
 typedef struct MarkMover
 {
-	int32		datacenter_id;	/* of the node whose mark it was */
+	int32		datacenter_id;	/* of the node whose mark was moved */
 	int32		worker_id;
-	uint64		holder;			/* a hash of its holder */
-	TimestampTz elsewhere_at;	/* up to when another place had issued for the
-								 * node before; 0: none that is known of */
-	char		place[HOST_PLACE_SIZE];
+	uint64		holder;			/* a hash of the server's holder */
+	TimestampTz elsewhere_at;	/* until when another location issued ids of
+								 * the node, or MARK_NEVER_ELSEWHERE */
+	char		location[HOST_LOCATION_SIZE];
 } MarkMover;
 
-/* What follows the page's header: PostgreSQL's byte order and alignment. */
+/*
+ * The contents of the page, after PostgreSQL's page header, in the machine's
+ * byte order and alignment.
+ */
 typedef struct MarkContents
 {
 	uint32		magic;
 	uint32		version;
 	pg_crc32c	checksum;		/* of all contents, with this field as 0 */
 	uint32		entry_count;
-	Layout		layout;			/* that ticks are counted in */
+	Layout		layout;			/* of the ticks on this page */
 	uint64		system_identifier;	/* of the cluster that wrote the page */
 	int64		floor;			/* the mark of nodes without an entry */
 	Lease		lease;			/* of the server that wrote the page */
@@ -50,7 +56,7 @@ typedef struct MarkContents
 	MarkEntry	entries[MARK_ENTRIES_MAX];
 } MarkContents;
 
-/* For mark_move(): make the lease durable, and leave the mark where it is. */
+/* For mark_move(): make the lease durable, and do not move the mark. */
 #define MARK_KEEP INT64CONST(-1)
 
 extern bool mark_read(MarkContents *contents);

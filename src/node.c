@@ -2,10 +2,10 @@
  * node.c
  *	  Who this server is: its datacenter, its worker id, its layout.
  *
- * The parameters are checked against each other here and nowhere else, by
- * the postmaster before it opens its port.  A session of a server without
- * preload reads the layout and the epoch when it first decodes an id; such a
- * session has no identity and issues none.
+ * Only this file checks the parameters against each other.  The postmaster
+ * does so before it opens its port.  On a server that does not preload the
+ * library, a session reads the layout and the epoch when it first decodes an
+ * id; such a server has no identity and issues no ids.
  */
 #include "postgres.h"
 
@@ -20,7 +20,7 @@
 
 /* parameters */
 int			node_datacenter_id = 0;
-int			node_worker_id = NODE_WORKER_ID_UNSET;
+int			node_worker_id = WORKER_ID_UNSET;
 int			node_worker_id_source = WORKER_ID_SOURCE_CONFIG;
 char	   *node_layout_text = NULL;
 char	   *node_epoch_text = NULL;
@@ -28,16 +28,16 @@ char	   *node_registry = NULL;
 
 bool		node_is_preloaded = false;
 
-/* Derived by the postmaster; see shmem_startup() for its children. */
-int			node_derived_worker_id = NODE_WORKER_ID_UNSET;
+/* Computed in the postmaster; see shmem_startup() for its children. */
+int			node_derived_worker_id = WORKER_ID_UNSET;
 
-/* The configured layout, once it has been read. */
+/* The configured layout, valid if layout_is_read. */
 static Layout configured_layout;
 static bool layout_is_read = false;
 
 /*
- * Reads a whole number of milliseconds since 1970.  False if it is none, or
- * past what a timestamp can tell.
+ * Reads a whole number of milliseconds since 1970.  Returns false if the text
+ * is no such number, or if the instant is outside the range of timestamps.
  */
 static bool
 parse_unix_ms(const char *text, TimestampTz *epoch)
@@ -57,7 +57,7 @@ parse_unix_ms(const char *text, TimestampTz *epoch)
 	return IS_VALID_TIMESTAMP(*epoch);
 }
 
-/* True for text that begins as an ISO 8601 date does: 2010-11-04. */
+/* Does a text begin with an ISO 8601 date, such as 2010-11-04? */
 static bool
 begins_with_iso_date(const char *text)
 {
@@ -74,15 +74,15 @@ begins_with_iso_date(const char *text)
 
 /*
  * Does a date and time end in a zone that means the same everywhere: an
- * offset, UTC, or a region like Europe/Berlin?  Abbreviations depend on
- * timezone_abbreviations.
+ * offset, UTC, or a region such as Europe/Berlin?  An abbreviation does not:
+ * its meaning depends on timezone_abbreviations.
  */
 static bool
 ends_in_absolute_zone(const char *text)
 {
 	const char *zone = text + strspn(text, "0123456789-:.Tt ");
 
-	/* what begins with a minus is an offset, and has been stepped over */
+	/* strspn() has skipped an offset that begins with a minus. */
 	if (*zone == '\0')
 		return true;
 	if (*zone == '+')
@@ -92,9 +92,9 @@ ends_in_absolute_zone(const char *text)
 }
 
 /*
- * Decodes a date and time; "tz" receives its zone.  With NULL for "tz" only
- * text without a zone can be decoded.  False if it cannot, or if it is no
- * finite instant.
+ * Decodes a date and time, and sets *tz to its zone.  If "tz" is NULL, only a
+ * text without a zone can be decoded.  Returns false if the text cannot be
+ * decoded, or is no finite instant.
  */
 static bool
 decode_date_time(const char *text, struct pg_tm *tm, fsec_t *fsec, int *tz)
@@ -112,8 +112,9 @@ decode_date_time(const char *text, struct pg_tm *tm, fsec_t *fsec, int *tz)
 }
 
 /*
- * Reads an ISO 8601 date and time that names its zone.  What depends on a
- * session's settings (no zone, 11/04/2010) or on the day ("today") is refused.
+ * Reads an ISO 8601 date and time that names its zone.  Refuses a text whose
+ * meaning depends on a session's settings (no zone, 11/04/2010) or on the day
+ * ("today").
  */
 static bool
 parse_instant(const char *text, TimestampTz *epoch)
@@ -127,7 +128,7 @@ parse_instant(const char *text, TimestampTz *epoch)
 	if (!begins_with_iso_date(text) || !ends_in_absolute_zone(text))
 		return false;
 
-	/* an unknown zone is an error, which the postmaster must survive */
+	/* An unknown zone raises an error, which must not end the postmaster. */
 	PG_TRY();
 	{
 		valid = !decode_date_time(text, &tm, &fsec, NULL) &&
@@ -156,9 +157,9 @@ parse_epoch(const char *text, TimestampTz *epoch, const char **detail)
 }
 
 /*
- * What a check hook returns.  Without preload a bad value is kept, to be
- * refused when it is used: refused here, it would leave the default in its
- * place, and ids would be decoded by that.
+ * Returns the result of a check hook.  Without preload a check hook accepts a
+ * bad value, and read_layout() refuses the value later: if the hook refused
+ * it, PostgreSQL would use the default and decode ids with a wrong layout.
  */
 static bool
 check_outcome(bool valid, const char *detail)
@@ -191,14 +192,17 @@ node_check_epoch(char **newval, void **extra, GucSource source)
 	return check_outcome(valid, detail);
 }
 
-/* Without preload these two may change; the layout is then read afresh. */
+/*
+ * GUC assign hook of snowflake.layout and snowflake.epoch, which may change
+ * while the server runs if the library is not preloaded.
+ */
 void
 node_assign_text(const char *newval, void *extra)
 {
 	layout_is_read = false;
 }
 
-/* How bad configuration is met: it stops the start, or else one statement. */
+/* A bad configuration stops the server's start; later, only one statement. */
 static int
 error_level(void)
 {
@@ -216,8 +220,9 @@ refuse_parameter(const char *name, const char *value, const char *detail)
 }
 
 /*
- * Stops the start if a number of the node is not written as a plain decimal:
- * PostgreSQL also takes octal and hexadecimal ones, and rounds fractions.
+ * Stops the start unless datacenter_id and worker_id are plain decimal
+ * numbers: PostgreSQL also accepts octal and hexadecimal numbers, and rounds
+ * fractions.
  */
 void
 node_check_number(const char *name, const char *text)
@@ -235,7 +240,7 @@ node_check_number(const char *name, const char *text)
 					 gettext_noop("It must be a decimal number without leading zeros."));
 }
 
-/* Reads the layout and the epoch, and checks the one against the other. */
+/* Reads the layout and the epoch, and checks that they fit each other. */
 static void
 read_layout(void)
 {
@@ -276,13 +281,13 @@ check_field(const char *name, int value, int lowest, const char *field,
 					 node_layout_text, bits, field)));
 }
 
-/* Stops the start if a worker id is configured that is to be derived. */
+/* Stops the start if the worker id is both configured and derived. */
 static void
 check_source(void)
 {
 	if (node_worker_id_source == WORKER_ID_SOURCE_CONFIG ||
 		node_worker_id_source == WORKER_ID_SOURCE_REGISTRY ||
-		node_worker_id == NODE_WORKER_ID_UNSET)
+		node_worker_id == WORKER_ID_UNSET)
 		return;
 
 	ereport(error_level(),
@@ -293,7 +298,7 @@ check_source(void)
 			 errhint("Take \"snowflake.worker_id\" out of the configuration, or set \"snowflake.worker_id_source\" to \"config\".")));
 }
 
-/* Asks the source.  False, and why, if no worker id comes of it. */
+/* Derives the worker id.  Returns false and sets the reason if it fails. */
 static bool
 find_worker_id(HostFinding *finding)
 {
@@ -324,7 +329,7 @@ find_worker_id(HostFinding *finding)
 	return false;				/* not reached */
 }
 
-/* Stops the start if no worker id can be derived, or none that fits. */
+/* Derives the worker id, or stops the start. */
 static void
 derive_worker_id(void)
 {
@@ -345,7 +350,10 @@ derive_worker_id(void)
 					node_derived_worker_id, finding.origin)));
 }
 
-/* Stops the start if there is a registry and nothing to ask it for, or not. */
+/*
+ * Stops the start unless snowflake.registry is set exactly where a worker id
+ * is to be leased.
+ */
 static void
 check_registry(void)
 {
@@ -358,7 +366,7 @@ check_registry(void)
 						"snowflake.registry"),
 				 errhint("Set \"snowflake.registry\" to the connection string of the registry's database.")));
 	if (node_worker_id_source == WORKER_ID_SOURCE_CONFIG &&
-		node_worker_id == NODE_WORKER_ID_UNSET && node_is_leased())
+		node_worker_id == WORKER_ID_UNSET && node_is_leased())
 		ereport(error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is set, but neither \"%s\" nor a \"%s\" that is not \"%s\"",
@@ -368,9 +376,9 @@ check_registry(void)
 }
 
 /*
- * The one place where the parameters of identity are checked against each
- * other.  Called by the postmaster at its start, which an error stops; where
- * there is no fork(), by every process.
+ * Checks the parameters of this server's identity against each other.  The
+ * postmaster calls this function at its start, which an error stops; on
+ * platforms without fork() every process calls it.
  */
 void
 node_configure(void)
@@ -378,7 +386,7 @@ node_configure(void)
 	read_layout();
 	check_field("snowflake.datacenter_id", node_datacenter_id, 0,
 				"datacenter id", configured_layout.datacenter_bits);
-	check_field("snowflake.worker_id", node_worker_id, NODE_WORKER_ID_UNSET,
+	check_field("snowflake.worker_id", node_worker_id, WORKER_ID_UNSET,
 				"worker id", configured_layout.worker_bits);
 	check_source();
 	check_registry();
@@ -389,9 +397,9 @@ node_configure(void)
 }
 
 /*
- * The worker id that this server is to have by its configuration: given or
- * derived.  With a registry it still has to be leased, and unset it may be
- * any.  Without preload none is derived.
+ * Returns the worker id that the configuration gives or derives, or
+ * WORKER_ID_UNSET.  With a registry the server has to lease that worker id or,
+ * if unset, any worker id.  Without preload no worker id is derived.
  */
 int
 node_intended_worker_id(void)
@@ -402,8 +410,8 @@ node_intended_worker_id(void)
 }
 
 /*
- * Logs who this server is, and warns if it has no number: on a standby, too,
- * because a promotion would find out too late.
+ * Logs this server's node, and warns if the server has no worker id.  Warns on
+ * a standby, too: after a promotion the warning would be too late.
  */
 void
 node_announce(void)
@@ -412,7 +420,7 @@ node_announce(void)
 	int			worker_id = node_intended_worker_id();
 
 	layout_to_text(&configured_layout, layout_text);
-	if (worker_id == NODE_WORKER_ID_UNSET && !node_is_leased())
+	if (worker_id == WORKER_ID_UNSET && !node_is_leased())
 		ereport(WARNING,
 				(errmsg("parameter \"%s\" is not set, so this server issues no snowflake ids",
 						"snowflake.worker_id"),
@@ -422,7 +430,7 @@ node_announce(void)
 		ereport(LOG,
 				(errmsg("snowflake node (%d,%s), %s \"%s\", %s \"%s\", %s \"%s\"",
 						node_datacenter_id,
-						worker_id == NODE_WORKER_ID_UNSET ? "leased" : psprintf("%d", worker_id),
+						worker_id == WORKER_ID_UNSET ? "leased" : psprintf("%d", worker_id),
 						"snowflake.worker_id_source",
 						node_worker_id_source_name(),
 						"snowflake.layout", layout_text,
@@ -437,8 +445,9 @@ node_is_leased(void)
 }
 
 /*
- * Tells one snowflake.registry from another: what one has granted, another
- * may have granted to somebody else.
+ * Returns a hash of snowflake.registry.  A lease counts only for the registry
+ * that granted it: another registry may have granted the same worker id to
+ * another server.
  */
 uint64
 node_registry_hash(void)
@@ -454,8 +463,8 @@ node_worker_id_source_name(void)
 }
 
 /*
- * The configured layout.  Without preload: ERROR 22023 if the configuration
- * cannot be read.
+ * Returns the configured layout.  Without preload, ERROR 22023 if the
+ * configuration is not valid.
  */
 const Layout *
 node_layout(void)

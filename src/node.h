@@ -13,9 +13,6 @@
 /* Twitter's own epoch; the largest default id is of 2080-07-10. */
 #define NODE_DEFAULT_EPOCH "2010-11-04 01:42:54.657+00"
 
-/* snowflake.worker_id before the DBA has set one */
-#define NODE_WORKER_ID_UNSET (-1)
-
 /* snowflake.worker_id_source */
 typedef enum WorkerIdSource
 {
@@ -37,7 +34,7 @@ extern char *node_registry;
 /* Was the library loaded by shared_preload_libraries?  Set by module.c. */
 extern bool node_is_preloaded;
 
-/* The worker id by another source than the configuration. */
+/* The derived worker id, unless the configuration or a registry gives one. */
 extern int	node_derived_worker_id;
 
 extern bool node_check_layout(char **newval, void **extra, GucSource source);

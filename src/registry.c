@@ -2,37 +2,37 @@
  * registry.c
  *	  The conversation with the registry: claim, renew, release.
  *
- * The registry is a database with the extension snowflake_registry.  The rules
- * are there, in transactions; here is what is sent and what an answer means.
- * lease_worker.c says when.
+ * The registry is a database with the extension snowflake_registry, whose
+ * functions apply the rules in transactions.  This file sends claims and
+ * releases, and reads the answers; lease_worker.c decides when.
  *
- * What keeps ids of one worker id apart, whoever has it:
+ * These rules keep the ids of two holders of one worker id apart:
  *
- * - The registry grants each lease with a fence: an instant that no id of the
- *	 holder lies at or beyond.  The high-water mark goes no further than the
- *	 lease and the fence, and ids stay before the mark.  So no id needs a look
- *	 at the lease, and a server that was suspended finds the mark in its way
- *	 when it goes on.
- * - The next holder of a worker id begins at the fence of the last one.  So
- *	 even where clocks are wrong, or one server holds the lease for longer than
- *	 the registry thinks, no id comes twice; clocks only decide who waits.
- * - A server counts its lease from before it asked, on a clock that nobody
- *	 sets, and less a tenth, in case the registry's clock goes faster.
- * - One question both claims and renews: "this is what I hold".  A registry
- *	 that has failed over, or was restored, so learns of leases and fences that
- *	 it has forgotten, and grants nothing to newcomers until those are over.
- * - Each grant has an incarnation, which is random, and which the server has
- *	 chosen and made durable before it asked.  A question without an answer is
- *	 asked again with the same incarnation, also after a crash, and is granted
- *	 again if it was granted before.  A copy of the data directory, which is
- *	 another holder, and a late message have an old incarnation and change
- *	 nothing.
- * - A restart within the lease, as the same holder and on the same timeline,
- *	 goes on without asking.
- * - A server that stops moves the mark no more, and has that in WAL, before
- *	 it gives the worker id back.
+ * - The registry grants each lease with a fence: an instant that the holder's
+ *	 ids stay before.  The high-water mark goes no further than the end of the
+ *	 lease and the fence, and ids stay before the mark.  So issuing an id needs
+ *	 no look at the lease, and a server that was suspended is stopped by the
+ *	 mark when it goes on.
+ * - The next holder of a worker id begins at the fence of the last holder.  So
+ *	 no id is issued twice even if clocks are wrong, or if a server holds the
+ *	 lease for longer than the registry thinks; clocks only decide who waits.
+ * - A server counts its lease from before it sent the claim, on a clock that
+ *	 nobody can set, and minus a tenth, in case the registry's clock is faster.
+ * - One function both claims and renews, and its arguments tell what the
+ *	 server holds.  So a registry that has failed over, or was restored, learns
+ *	 of leases and fences that it has forgotten, and grants nothing to newcomers
+ *	 until the forgotten leases are over.
+ * - Each grant has an incarnation, a random number that the server has chosen
+ *	 and made durable before it sent the claim.  The server repeats a claim
+ *	 without an answer with the same incarnation, also after a crash, and the
+ *	 registry repeats its grant.  A copy of the data directory, which is another
+ *	 holder, and a late message have an old incarnation and change nothing.
+ * - A server that restarts within its lease, as the same holder and on the same
+ *	 timeline, resumes the lease without asking the registry.
+ * - A server that stops has the last mark in WAL, and moves the mark no more,
+ *	 before it releases the worker id.
  *
- * doc/model/lease.pml tries all of that in every order.
+ * doc/model/lease.pml checks these rules in every order of events.
  */
 #include "postgres.h"
 
@@ -45,7 +45,7 @@
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
-/* the longest snowflake.registry_name, as that of an identifier */
+/* The longest snowflake.registry_name: the longest identifier. */
 #define NAME_LENGTH_MAX (NAMEDATALEN - 1)
 
 /* parameter */
@@ -53,7 +53,7 @@ char	   *registry_name = NULL;
 
 /*
  * GUC check hook of snowflake.registry: the value has to be a connection
- * string.  The message is without the value, which may have a password.
+ * string.  The error does not show the value, which may have a password.
  */
 bool
 registry_check_conninfo(char **newval, void **extra, GucSource source)
@@ -82,7 +82,7 @@ registry_check_name(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* What is asked: the fleet's constants, who asks, and what it is to get. */
+/* Adds this server, the worker id that it wants, and its constants. */
 static void
 add_server(RemoteArguments *arguments, const Lease *previous)
 {
@@ -94,7 +94,7 @@ add_server(RemoteArguments *arguments, const Lease *previous)
 	remote_add_text(arguments, "layout", TEXTOID, layout_text);
 	remote_add_instant(arguments, "epoch", layout->epoch);
 	remote_add_number(arguments, "datacenter_id", INT4OID, node_datacenter_id);
-	if (wanted != NODE_WORKER_ID_UNSET)
+	if (wanted != WORKER_ID_UNSET)
 		remote_add_number(arguments, "wanted_worker_id", INT4OID, wanted);
 	else
 		remote_add_null(arguments, "wanted_worker_id", INT4OID);
@@ -105,12 +105,12 @@ add_server(RemoteArguments *arguments, const Lease *previous)
 					  previous->next_incarnation);
 }
 
-/* What the server holds or, if it holds nothing, what it held last. */
+/* Adds the lease that this server holds or, if it holds none, its last lease. */
 static void
 add_previous(RemoteArguments *arguments, const Lease *previous, bool is_held)
 {
 	remote_add_text(arguments, "is_held", BOOLOID, is_held ? "true" : "false");
-	if (previous->worker_id == LEASE_NONE)
+	if (previous->worker_id == WORKER_ID_UNSET)
 		return;
 	remote_add_text(arguments, "previous_holder", TEXTOID, previous->holder);
 	remote_add_number(arguments, "previous_worker_id", INT4OID,
@@ -125,7 +125,7 @@ add_previous(RemoteArguments *arguments, const Lease *previous, bool is_held)
 enum
 {
 	COLUMN_WORKER_ID,
-	COLUMN_BEGINS_AT,
+	COLUMN_BEGINS_AT,			/* the last holder's fence */
 	COLUMN_FENCE,
 	COLUMN_DURATION,
 	COLUMN_CONTINUES,
@@ -138,7 +138,10 @@ static const char *const claim_columns =
 "worker_id, begins_at, fence, duration_us, continues, registry_position,"
 " refusal, detail";
 
-/* Reads a grant: a tenth of the duration is the margin. */
+/*
+ * Reads a grant.  The server's lease ends a tenth of the duration before the
+ * registry's, in case the registry's clock is faster.
+ */
 static void
 read_grant(const PGresult *result, int64 asked_us, const Lease *previous,
 		   RegistryAnswer *answer)
@@ -147,13 +150,13 @@ read_grant(const PGresult *result, int64 asked_us, const Lease *previous,
 
 	answer->outcome = REGISTRY_GRANTED;
 	answer->continues = remote_get_number(result, COLUMN_CONTINUES) != 0;
-	answer->begins_at = remote_get_number(result, COLUMN_BEGINS_AT);
+	answer->last_fence = remote_get_number(result, COLUMN_BEGINS_AT);
 	answer->duration_us = remote_get_number(result, COLUMN_DURATION);
 	strlcpy(lease->holder, host_holder, LEASE_HOLDER_SIZE);
 	lease->datacenter_id = node_datacenter_id;
 	lease->worker_id = (int32) remote_get_number(result, COLUMN_WORKER_ID);
 	lease->incarnation = previous->next_incarnation;
-	lease->next_incarnation = 0;
+	lease->next_incarnation = LEASE_NO_INCARNATION;
 	lease->position = (uint64) remote_get_number(result, COLUMN_POSITION);
 	lease->ends_us = asked_us + answer->duration_us - answer->duration_us / 10;
 	lease->fence = remote_get_number(result, COLUMN_FENCE);
@@ -161,8 +164,9 @@ read_grant(const PGresult *result, int64 asked_us, const Lease *previous,
 }
 
 /*
- * Claims a worker id, or renews the lease on the one that is held: "previous"
- * is what the server holds or held last, and has the incarnation to ask with.
+ * Claims a worker id, or renews the lease that is held.  "previous" is the
+ * lease that the server holds or held last; its next_incarnation is the
+ * incarnation of this claim.
  */
 void
 registry_claim(Remote *remote, const Lease *previous, bool is_held,
@@ -193,8 +197,8 @@ registry_claim(Remote *remote, const Lease *previous, bool is_held,
 }
 
 /*
- * Gives a lease back: no id of it lies at or beyond "end".  True if the
- * registry has taken it; else the reason is in "remote".
+ * Releases a lease, whose ids are all before "end".  Returns true if the
+ * registry has released the lease; else "remote" has the reason.
  */
 bool
 registry_release(Remote *remote, const Lease *lease, TimestampTz end)

@@ -13,23 +13,25 @@
 
 #define REGISTRY_CODE_SIZE 32
 
-/* What came of a claim. */
+/* The outcome of a claim. */
 typedef enum RegistryOutcome
 {
-	REGISTRY_NO_ANSWER,			/* or none that helps; it may be granted */
-	REGISTRY_REFUSED,			/* there is no worker id for this server */
+	REGISTRY_NO_ANSWER,			/* no answer or an error: the registry may have
+								 * granted the claim nevertheless */
+	REGISTRY_REFUSED,			/* this server gets no worker id now */
 	REGISTRY_GRANTED
 } RegistryOutcome;
 
 typedef struct RegistryAnswer
 {
 	RegistryOutcome outcome;
-	Lease		lease;			/* that was granted */
-	bool		continues;		/* nobody else has had it since */
-	TimestampTz begins_at;		/* no earlier holder has an id at or beyond */
-	int64		duration_us;	/* how long the registry keeps it */
-	char		code[REGISTRY_CODE_SIZE];	/* why it was refused: "taken" ... */
-	char		reason[REMOTE_REASON_SIZE]; /* the same in a sentence */
+	Lease		lease;			/* the granted lease */
+	bool		continues;		/* has no other holder had the worker id since
+								 * the previous lease? */
+	TimestampTz last_fence;		/* ids of earlier holders are before this */
+	int64		duration_us;	/* of the lease, by the registry's clock */
+	char		code[REGISTRY_CODE_SIZE];	/* of a refusal, such as "taken" */
+	char		reason[REMOTE_REASON_SIZE]; /* of a refusal, as a sentence */
 } RegistryAnswer;
 
 /* parameter, registered by module.c */

@@ -20,12 +20,12 @@
 
 PG_FUNCTION_INFO_V1(snowflake_registry_check);
 
-/* How long all of it may take. */
-#define CHECK_US INT64CONST(10000000)
+/* The timeout of the whole check. */
+#define CHECK_TIMEOUT_US INT64CONST(10000000)
 
 /* Adds a sentence to the result. */
 static void
-tell(ReturnSetInfo *result, const char *sentence)
+add_sentence(ReturnSetInfo *result, const char *sentence)
 {
 	Datum		value = CStringGetTextDatum(sentence);
 	bool		is_null = false;
@@ -33,17 +33,25 @@ tell(ReturnSetInfo *result, const char *sentence)
 	tuplestore_putvalues(result->setResult, result->setDesc, &value, &is_null);
 }
 
-/* The same, with why something has failed: a sentence or less. */
+/* Adds a sentence with the reason of a failure, which may end in a stop. */
 static void
-tell_reason(ReturnSetInfo *result, const char *what, const Remote *remote)
+add_failure(ReturnSetInfo *result, const char *what, const Remote *remote)
 {
 	size_t		length = strlen(remote->reason);
 	bool		is_sentence = length > 0 &&
 		strchr(".?!", remote->reason[length - 1]) != NULL;
 
-	tell(result, psprintf("%s: %s%s", what, remote->reason,
+	add_sentence(result, psprintf("%s: %s%s", what, remote->reason,
 						  is_sentence ? "" : "."));
 }
+
+/* The columns of check_rights()'s query. */
+enum
+{
+	RIGHTS_IS_THERE,
+	RIGHTS_IS_ALLOWED,
+	RIGHTS_ROLE
+};
 
 /* Does the database have the registry's functions, and may this role call them? */
 static bool
@@ -66,24 +74,25 @@ check_rights(Remote *remote, ReturnSetInfo *result)
 
 	if (answer == NULL)
 	{
-		tell_reason(result, "The database does not answer", remote);
+		add_failure(result, "The database does not answer", remote);
 		return false;
 	}
-	is_there = remote_get_number(answer, 0) != 0;
-	is_allowed = remote_get_number(answer, 1) != 0;
+	is_there = remote_get_number(answer, RIGHTS_IS_THERE) != 0;
+	is_allowed = remote_get_number(answer, RIGHTS_IS_ALLOWED) != 0;
 	if (!is_there)
-		tell(result, "The database is no registry: it has no extension snowflake_registry.");
+		add_sentence(result, "The database is no registry: it has no extension snowflake_registry.");
 	else if (!is_allowed)
-		tell(result, psprintf("Role \"%s\" may not claim a worker id: call snowflake_registry.allow('%s') there.",
-							  PQgetvalue(answer, 0, 2), PQgetvalue(answer, 0, 2)));
+		add_sentence(result, psprintf("Role \"%s\" may not claim a worker id: call snowflake_registry.allow('%s') there.",
+							  PQgetvalue(answer, 0, RIGHTS_ROLE),
+							  PQgetvalue(answer, 0, RIGHTS_ROLE)));
 	else
-		tell(result, psprintf("Role \"%s\" may claim and release worker ids.",
-							  PQgetvalue(answer, 0, 2)));
+		add_sentence(result, psprintf("Role \"%s\" may claim and release worker ids.",
+							  PQgetvalue(answer, 0, RIGHTS_ROLE)));
 	PQclear(answer);
 	return is_there && is_allowed;
 }
 
-/* How this server's clock and that of the registry differ. */
+/* Compares this server's clock with the registry's. */
 static void
 check_clock(ReturnSetInfo *result, TimestampTz registry_clock,
 			TimestampTz before, TimestampTz after, int64 largest_lead_us)
@@ -92,16 +101,26 @@ check_clock(ReturnSetInfo *result, TimestampTz registry_clock,
 	double		difference_ms = (double) difference_us / 1000;
 
 	if (difference_us > largest_lead_us)
-		tell(result, psprintf("The clock is %.0f ms ahead of the registry's, more than its largest_lead of %.0f ms: correct the clock.",
+		add_sentence(result, psprintf("The clock is %.0f ms ahead of the registry's, more than its largest_lead of %.0f ms: correct the clock.",
 							  difference_ms, (double) largest_lead_us / 1000));
 	else
-		tell(result, psprintf("The clock is %.0f ms %s the registry's, measured within %.0f ms; up to %.0f ms ahead are allowed for.",
+		add_sentence(result, psprintf("The clock is %.0f ms %s the registry's, measured within %.0f ms; up to %.0f ms ahead are allowed for.",
 							  fabs(difference_ms), difference_us < 0 ? "behind" : "ahead of",
 							  (double) (after - before) / 2000,
 							  (double) largest_lead_us / 1000));
 }
 
-/* The fleet's constants, against this server's. */
+/* The columns of check_constants()'s query. */
+enum
+{
+	CONSTANTS_LAYOUT,
+	CONSTANTS_EPOCH,
+	CONSTANTS_LEASE_DURATION,
+	CONSTANTS_LARGEST_LEAD,
+	CONSTANTS_CLOCK
+};
+
+/* Compares this server's layout, epoch and clock with the registry's. */
 static void
 check_constants(Remote *remote, ReturnSetInfo *result)
 {
@@ -118,40 +137,43 @@ check_constants(Remote *remote, ReturnSetInfo *result)
 
 	if (answer == NULL)
 	{
-		tell_reason(result, "The registry cannot be used", remote);
+		add_failure(result, "The registry cannot be used", remote);
 		return;
 	}
-	if (remote_is_null(answer, 0))
+	if (remote_is_null(answer, CONSTANTS_LAYOUT))
 	{
-		tell(result, "The registry has no constants yet: call snowflake_registry.configure() there.");
+		add_sentence(result, "The registry has no constants yet: call snowflake_registry.configure() there.");
 		PQclear(answer);
 		return;
 	}
 	layout_to_text(layout, layout_text);
-	if (strcmp(PQgetvalue(answer, 0, 0), layout_text) != 0)
-		tell(result, psprintf("The layout differs: it is \"%s\" here and \"%s\" in the registry.",
-							  layout_text, PQgetvalue(answer, 0, 0)));
-	else if (remote_get_number(answer, 1) != layout->epoch)
+	if (strcmp(PQgetvalue(answer, 0, CONSTANTS_LAYOUT), layout_text) != 0)
+		add_sentence(result, psprintf("The layout differs: it is \"%s\" here and \"%s\" in the registry.",
+							  layout_text,
+							  PQgetvalue(answer, 0, CONSTANTS_LAYOUT)));
+	else if (remote_get_number(answer, CONSTANTS_EPOCH) != layout->epoch)
 	{
-		char	   *epoch = pstrdup(timestamptz_to_str(layout->epoch));
+		char	   *here = pstrdup(timestamptz_to_str(layout->epoch));
+		const char *there = timestamptz_to_str(remote_get_number(answer, CONSTANTS_EPOCH));
 
-		tell(result, psprintf("The epoch differs: it is %s here and %s in the registry.",
-							  epoch, timestamptz_to_str(remote_get_number(answer, 1))));
+		add_sentence(result, psprintf("The epoch differs: it is %s here and %s in the registry.",
+							  here, there));
 	}
 	else
-		tell(result, psprintf("Layout \"%s\" and epoch are the registry's.", layout_text));
-	tell(result, psprintf("A lease lasts %.0f s.",
-						  (double) remote_get_number(answer, 2) / USECS_PER_SEC));
-	check_clock(result, remote_get_number(answer, 4), before, after,
-				remote_get_number(answer, 3));
+		add_sentence(result, psprintf("Layout \"%s\" and epoch are the registry's.", layout_text));
+	add_sentence(result, psprintf("A lease lasts %.0f s.",
+						  (double) remote_get_number(answer, CONSTANTS_LEASE_DURATION) /
+						  USECS_PER_SEC));
+	check_clock(result, remote_get_number(answer, CONSTANTS_CLOCK), before, after,
+				remote_get_number(answer, CONSTANTS_LARGEST_LEAD));
 	PQclear(answer);
 }
 
 /*
  * snowflake_registry_check(conninfo text) -> setof text
- *		Tries the connection, the rights, the layout and the clock, and says of
- *		each how it is.  Changes nothing.  ERROR 22023 if that is no connection
- *		string.
+ *		Tries the connection, the rights, the layout and the clock, and returns
+ *		a sentence about each.  Changes nothing.  ERROR 22023 if conninfo is no
+ *		connection string.
  */
 Datum
 snowflake_registry_check(PG_FUNCTION_ARGS)
@@ -159,7 +181,7 @@ snowflake_registry_check(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	char	   *conninfo = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	char	   *detail = NULL;
-	Remote		remote = {.is_urgent = true};
+	Remote		remote = {.ignores_shutdown = true};
 
 	if (!remote_is_valid_string(conninfo, &detail))
 		ereport(ERROR,
@@ -167,14 +189,14 @@ snowflake_registry_check(PG_FUNCTION_ARGS)
 				 errmsg("invalid connection string"),
 				 errdetail("%s", detail)));
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	remote.deadline_us = clock_boottime_us() + CHECK_US;
+	remote.deadline_us = clock_boottime_us() + CHECK_TIMEOUT_US;
 	PG_TRY();
 	{
 		if (!remote_connect(&remote, conninfo))
-			tell_reason(result, "The registry cannot be reached", &remote);
+			add_failure(result, "The registry cannot be reached", &remote);
 		else
 		{
-			tell(result, psprintf("Connected to database \"%s\" of %s, PostgreSQL %d.",
+			add_sentence(result, psprintf("Connected to database \"%s\" of %s, PostgreSQL %d.",
 								  PQdb(remote.connection), PQhost(remote.connection),
 								  PQserverVersion(remote.connection) / 10000));
 			if (check_rights(&remote, result))

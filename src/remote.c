@@ -1,12 +1,12 @@
 /*
  * remote.c
- *	  Questions to another PostgreSQL.
+ *	  A connection to another PostgreSQL that can be interrupted.
  *
- * By libpq, whose sockets are waited for together with our latch: so a server
- * that does not answer holds up neither a shutdown nor anything else.  Host
- * names are resolved here, because libpq would block, and because each of a
- * name's addresses is to have its share of the time.  What the other server
- * answers is asked for in binary form.
+ * A process waits for libpq's socket and its own latch together, so that a
+ * server that does not answer delays neither a shutdown nor a cancel.  This
+ * file resolves host names itself, because libpq would block, and because
+ * each of a name's addresses gets its share of the time.  Results come in
+ * binary form, which no setting of the other server changes.
  */
 #include "postgres.h"
 
@@ -23,18 +23,21 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* How long one of several addresses may take before the next one is tried. */
+/* The timeout of one address if other addresses remain to be tried. */
 #define ADDRESS_TIMEOUT_US INT64CONST(3000000)
 
-/* How often to look whether a name has been resolved. */
+/* How often to test whether a name has been resolved. */
 #define LOOKUP_INTERVAL_MS 10L
 
-/* More than a connection string has, with what is added to it. */
+/* For wait_for(): wait until the deadline. */
+#define UNTIL_DEADLINE (-1L)
+
+/* More options than a connection string and this file's defaults have. */
 #define OPTIONS_MAX 128
 
 /*
- * Is it a connection string?  If not, "detail" says why, without what libpq
- * quotes: that may be of a password.
+ * Is a text a connection string?  If not, "detail" says why, without the part
+ * that libpq quotes, which may be of a password.
  */
 bool
 remote_is_valid_string(const char *conninfo, char **detail)
@@ -60,7 +63,7 @@ remote_is_valid_string(const char *conninfo, char **detail)
 	return false;
 }
 
-/* How many elements a comma-separated list has; NULL has none. */
+/* Returns the number of elements of a comma-separated list; 0 for NULL. */
 static int
 count_of_list(const char *list)
 {
@@ -73,7 +76,7 @@ count_of_list(const char *list)
 	return count;
 }
 
-/* An element of such a list; a single one stands for all. */
+/* Returns an element of such a list; a single element stands for all. */
 static char *
 element_of_list(const char *list, int number)
 {
@@ -93,8 +96,8 @@ is_list_of_hosts(const char *keyword)
 }
 
 /*
- * How many hosts a connection string names, 1 if none.  0 if its lists do not
- * agree: libpq then finds the words for that.
+ * Returns the number of hosts that a connection string names, 1 if it names
+ * none, 0 if its lists of hosts, addresses and ports differ in length.
  */
 static int
 count_hosts(const PQconninfoOption *options)
@@ -116,8 +119,9 @@ count_hosts(const PQconninfoOption *options)
 }
 
 /*
- * Waits for one of the events, for timeout_ms at most (-1: until the deadline).
- * False if one of the things has happened that end a conversation.
+ * Waits for one of the events, for timeout_ms at most or UNTIL_DEADLINE.
+ * Returns false and sets the reason at the deadline, and at shutdown unless
+ * the caller ignores a shutdown.
  */
 static bool
 wait_for(Remote *remote, int events, int64 deadline_us, long timeout_ms,
@@ -129,7 +133,7 @@ wait_for(Remote *remote, int events, int64 deadline_us, long timeout_ms,
 
 	if (left_us <= 0)
 	{
-		remote->is_out_of_time = true;
+		remote->has_timed_out = true;
 		remote_set_reason(remote, "no answer in time");
 		return false;
 	}
@@ -138,7 +142,7 @@ wait_for(Remote *remote, int events, int64 deadline_us, long timeout_ms,
 								  WL_EXIT_ON_PM_DEATH | events,
 								  has_socket ? PQsocket(remote->connection) :
 								  PGINVALID_SOCKET,
-								  timeout_ms < 0 ? left_ms :
+								  timeout_ms == UNTIL_DEADLINE ? left_ms :
 								  Min(left_ms, timeout_ms),
 								  clock_wait_event(WAIT_FOR_REGISTRY));
 	if (*happened & WL_LATCH_SET)
@@ -146,7 +150,7 @@ wait_for(Remote *remote, int events, int64 deadline_us, long timeout_ms,
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-	if (ShutdownRequestPending && !remote->is_urgent)
+	if (ShutdownRequestPending && !remote->ignores_shutdown)
 	{
 		remote_set_reason(remote, "this process is to end");
 		return false;
@@ -154,7 +158,7 @@ wait_for(Remote *remote, int events, int64 deadline_us, long timeout_ms,
 	return true;
 }
 
-/* Waits until the socket is ready; else as wait_for(). */
+/* Waits until the socket is ready.  Fails as wait_for(). */
 static bool
 wait_for_socket(Remote *remote, int events, int64 deadline_us)
 {
@@ -162,13 +166,13 @@ wait_for_socket(Remote *remote, int events, int64 deadline_us)
 
 	do
 	{
-		if (!wait_for(remote, events, deadline_us, -1, &happened))
+		if (!wait_for(remote, events, deadline_us, UNTIL_DEADLINE, &happened))
 			return false;
 	} while ((happened & events) == 0);
 	return true;
 }
 
-/* Waits until a name has been resolved; else as wait_for(). */
+/* Waits until a name has been resolved.  Fails as wait_for(). */
 static bool
 wait_for_lookup(Remote *remote, const Lookup *lookup, int64 deadline_us)
 {
@@ -182,7 +186,7 @@ wait_for_lookup(Remote *remote, const Lookup *lookup, int64 deadline_us)
 	return true;
 }
 
-/* Sets why something has failed, without the newline that libpq ends with. */
+/* Sets the reason of a failure, without the newline at libpq's end. */
 void
 remote_set_reason(Remote *remote, const char *message)
 {
@@ -192,32 +196,42 @@ remote_set_reason(Remote *remote, const char *message)
 	pfree(text);
 }
 
-/*
- * Keeps what the server says beside an answer, instead of libpq's writing it
- * into the log.  A warning tells that the answer is not safe: somebody has
- * ended the wait for a synchronous standby.
- */
+/* Stores the SQLSTATE and the message of the server's error or warning. */
 static void
-heed_notice(void *arg, const PGresult *notice)
+set_server_message(Remote *remote, const PGresult *result)
 {
-	Remote	   *remote = arg;
-	const char *severity = PQresultErrorField(notice,
-											  PG_DIAG_SEVERITY_NONLOCALIZED);
-	const char *message = PQresultErrorField(notice,
-											 PG_DIAG_MESSAGE_PRIMARY);
+	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+	const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
 
-	if (severity == NULL || message == NULL ||
-		strcmp(severity, "WARNING") != 0)
-		return;
-	remote->is_warned = true;
+	strlcpy(remote->sqlstate, sqlstate != NULL ? sqlstate : "",
+			REMOTE_SQLSTATE_SIZE);
 	remote_set_reason(remote, message);
 }
 
-/* Where to connect to: one of a connection string's hosts, at one address. */
+/*
+ * libpq's notice receiver.  Stores a warning, which makes the answer unsafe:
+ * somebody has ended the wait for a synchronous standby.  Drops other notices,
+ * which libpq would otherwise write to the server's log.
+ */
+static void
+receive_notice(void *arg, const PGresult *notice)
+{
+	const char *severity = PQresultErrorField(notice,
+											  PG_DIAG_SEVERITY_NONLOCALIZED);
+
+	if (severity != NULL && strcmp(severity, "WARNING") == 0 &&
+		PQresultErrorField(notice, PG_DIAG_MESSAGE_PRIMARY) != NULL)
+	{
+		((Remote *) arg)->has_warning = true;
+		set_server_message((Remote *) arg, notice);
+	}
+}
+
+/* One address of one of a connection string's hosts. */
 typedef struct Target
 {
 	char	   *host;			/* as given; NULL: libpq's default */
-	char	   *address;		/* NULL: it is a socket, or libpq's to find */
+	char	   *address;		/* NULL: a socket, or left to libpq */
 	char	   *port;			/* NULL: libpq's default */
 } Target;
 
@@ -231,7 +245,7 @@ connect_to_target(Remote *remote, const PQconninfoOption *options,
 	int			count = 0;
 	PostgresPollingStatusType status = PGRES_POLLING_WRITING;
 
-	/* what comes later wins: those are defaults */
+	/* libpq uses the last value of a keyword, so defaults come first. */
 	keywords[count] = "fallback_application_name";
 	values[count++] = "snowflake";
 	keywords[count] = "target_session_attrs";
@@ -253,7 +267,7 @@ connect_to_target(Remote *remote, const PQconninfoOption *options,
 	values[count] = NULL;
 
 	remote_close(remote);
-	remote->is_out_of_time = false;
+	remote->has_timed_out = false;
 	if (!AcquireExternalFD())
 	{
 		remote_set_reason(remote, "too many files are open in this process");
@@ -266,7 +280,7 @@ connect_to_target(Remote *remote, const PQconninfoOption *options,
 		remote_set_reason(remote, "out of memory");
 		return false;
 	}
-	(void) PQsetNoticeReceiver(remote->connection, heed_notice, remote);
+	(void) PQsetNoticeReceiver(remote->connection, receive_notice, remote);
 	while (PQstatus(remote->connection) != CONNECTION_BAD &&
 		   status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED)
 	{
@@ -284,9 +298,9 @@ connect_to_target(Remote *remote, const PQconninfoOption *options,
 }
 
 /*
- * Until when to try a target, if so many are left with it.  Should it be
- * silent, there has to be time for the others, and to ask one of them: in a
- * short lease, too, or when the server stops.
+ * Returns the deadline of a target; "targets_left" counts this target, too.  A
+ * target that does not answer must leave time for the other targets and for
+ * the statement, even where the whole time is short, as at shutdown.
  */
 static int64
 deadline_of_target(const Remote *remote, int targets_left)
@@ -299,7 +313,7 @@ deadline_of_target(const Remote *remote, int targets_left)
 	return now_us + Min(share_us, ADDRESS_TIMEOUT_US);
 }
 
-/* The value of an option that is a list, or NULL. */
+/* Returns the value of an option that is a list; NULL if it is not set. */
 static const char *
 list_option(const PQconninfoOption *options, const char *keyword)
 {
@@ -317,7 +331,7 @@ element_or_null(const char *list, int number)
 	return count_of_list(list) == 0 ? NULL : element_of_list(list, number);
 }
 
-/* Is it a name to be resolved, rather than a socket's directory? */
+/* Is a host a name to be resolved, and not the directory of a socket? */
 static bool
 is_name(const char *host)
 {
@@ -335,7 +349,7 @@ add_target(List *targets, char *host, char *address, char *port)
 	return lappend(targets, target);
 }
 
-/* Notes why a host cannot be used: each host's reason is told. */
+/* Appends the reason why a host cannot be used. */
 static void
 add_reason(StringInfo reasons, const char *host, const char *address,
 		   const char *reason)
@@ -343,7 +357,7 @@ add_reason(StringInfo reasons, const char *host, const char *address,
 	if (reasons->len > 0)
 		appendStringInfoChar(reasons, '\n');
 
-	/* libpq names the host in what it says of connecting */
+	/* Most of libpq's reasons name the host already. */
 	if (host == NULL || strstr(reason, host) != NULL ||
 		(address != NULL && strstr(reason, address) != NULL))
 		appendStringInfoString(reasons, reason);
@@ -352,8 +366,8 @@ add_reason(StringInfo reasons, const char *host, const char *address,
 }
 
 /*
- * The targets of a connection string.  All names are resolved at once; what
- * is not resolved in half of the time is left out.
+ * Returns the targets of a connection string.  Resolves all names at the same
+ * time, and leaves out a name that is not resolved in half of the time.
  */
 static List *
 find_targets(Remote *remote, const PQconninfoOption *options, int hosts,
@@ -403,7 +417,7 @@ find_targets(Remote *remote, const PQconninfoOption *options, int hosts,
 		foreach(cell, found)
 			targets = add_target(targets, host, lfirst(cell), port);
 
-		/* the same host on another port has had the same lookup */
+		/* resolve_end() frees a lookup that a host with another port shares. */
 		for (int j = i + 1; j < hosts; j++)
 		{
 			if (lookups[j] == lookups[i])
@@ -414,9 +428,9 @@ find_targets(Remote *remote, const PQconninfoOption *options, int hosts,
 }
 
 /*
- * Connects to the first of the targets that takes it.  Each has its own time:
- * one that is silent does not keep us from the next.  False, and each host's
- * reason, if there is none.
+ * Connects to the first target that accepts the connection.  Each target has a
+ * deadline of its own, so that a silent target does not use up the time of the
+ * others.  If all fail, returns false and sets the reasons of all.
  */
 static bool
 connect_to_any(Remote *remote, const PQconninfoOption *options)
@@ -424,7 +438,7 @@ connect_to_any(Remote *remote, const PQconninfoOption *options)
 	StringInfoData reasons;
 	int			hosts = count_hosts(options);
 	List	   *targets;
-	bool		is_any_late = false;
+	bool		has_any_timed_out = false;
 
 	initStringInfo(&reasons);
 	if (hosts == 0)
@@ -433,7 +447,7 @@ connect_to_any(Remote *remote, const PQconninfoOption *options)
 		return false;
 	}
 	targets = find_targets(remote, options, hosts, &reasons);
-	is_any_late = remote->is_out_of_time;
+	has_any_timed_out = remote->has_timed_out;
 	for (int i = 0; i < list_length(targets); i++)
 	{
 		const Target *target = list_nth(targets, i);
@@ -442,15 +456,15 @@ connect_to_any(Remote *remote, const PQconninfoOption *options)
 							  deadline_of_target(remote,
 												 list_length(targets) - i)))
 		{
-			/* those of others, which failed, do not count */
+			/* Clear the failures of the targets before this target. */
 			remote->reason[0] = '\0';
-			remote->is_out_of_time = false;
+			remote->has_timed_out = false;
 			return true;
 		}
-		is_any_late |= remote->is_out_of_time;
+		has_any_timed_out |= remote->has_timed_out;
 		add_reason(&reasons, target->host, target->address, remote->reason);
 	}
-	remote->is_out_of_time = is_any_late;
+	remote->has_timed_out = has_any_timed_out;
 	remote_set_reason(remote, reasons.data);
 	return false;
 }
@@ -477,8 +491,9 @@ remote_connect(Remote *remote, const char *conninfo)
 }
 
 /*
- * Sends a statement and waits for its end.  NULL, and a reason, unless it
- * brings rows, and no warning: what became of it there is not known then.
+ * Sends a statement and waits for its end.  Returns NULL and sets the reason
+ * unless the statement returns rows, in time and without a warning.  After a
+ * NULL the caller does not know whether the statement has taken effect.
  */
 PGresult *
 remote_query(Remote *remote, const char *sql,
@@ -488,7 +503,7 @@ remote_query(Remote *remote, const char *sql,
 	PGresult   *result = NULL;
 	PGresult   *next;
 
-	remote->is_warned = false;
+	remote->has_warning = false;
 	if (!PQsendQueryParams(connection, sql, arguments->count,
 						   arguments->types, arguments->values,
 						   arguments->lengths, arguments->formats, 1))
@@ -497,7 +512,7 @@ remote_query(Remote *remote, const char *sql,
 		return NULL;
 	}
 
-	/* all of them: only then it is committed */
+	/* Read until NULL: only then is the commit certain. */
 	for (;;)
 	{
 		while (PQisBusy(connection))
@@ -519,28 +534,28 @@ remote_query(Remote *remote, const char *sql,
 		result = next;
 	}
 
-	/* if we were suspended, it may say what is not so any more */
+	/* After a suspension of the machine the answer may be out of date. */
 	if (clock_boottime_us() > remote->deadline_us)
 	{
-		remote->is_out_of_time = true;
+		remote->has_timed_out = true;
 		remote_set_reason(remote, "no answer in time");
 		PQclear(result);
 		return NULL;
 	}
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 	{
-		const char *message = PQresultErrorField(result,
-												 PG_DIAG_MESSAGE_PRIMARY);
-
-		remote->is_refused = message != NULL;
-		remote_set_reason(remote, message != NULL ? message :
-					PQerrorMessage(connection));
+		remote->has_answered_error =
+			PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY) != NULL;
+		if (remote->has_answered_error)
+			set_server_message(remote, result);
+		else
+			remote_set_reason(remote, PQerrorMessage(connection));
 		PQclear(result);
 		return NULL;
 	}
-	if (remote->is_warned)
+	if (remote->has_warning)
 	{
-		remote->is_refused = true;
+		remote->has_answered_error = true;
 		PQclear(result);
 		return NULL;
 	}
@@ -548,8 +563,8 @@ remote_query(Remote *remote, const char *sql,
 }
 
 /*
- * Calls a function by the names of its arguments, and returns a row of these
- * columns; else as remote_query().
+ * Calls a function with named arguments, and returns these columns of its
+ * result.  Fails as remote_query().
  */
 PGresult *
 remote_call(Remote *remote, const char *columns, const char *function,
@@ -579,7 +594,7 @@ remote_close(Remote *remote)
 	ReleaseExternalFD();
 }
 
-/* Makes room for one more, which is NULL. */
+/* Adds an argument that is NULL. */
 void
 remote_add_null(RemoteArguments *arguments, const char *name, Oid type)
 {
@@ -614,7 +629,7 @@ remote_add_number(RemoteArguments *arguments, const char *name, Oid type,
 	remote_add_text(arguments, name, type, text);
 }
 
-/* Eight bytes in binary form, which no setting has a say in. */
+/* Adds an argument of eight bytes, in binary form. */
 static void
 add_bytes(RemoteArguments *arguments, const char *name, Oid type, uint64 value)
 {
@@ -635,7 +650,7 @@ remote_add_instant(RemoteArguments *arguments, const char *name,
 	add_bytes(arguments, name, TIMESTAMPTZOID, (uint64) instant);
 }
 
-/* A position in WAL. */
+/* Adds a position in WAL. */
 void
 remote_add_position(RemoteArguments *arguments, const char *name,
 					uint64 position)
@@ -643,7 +658,9 @@ remote_add_position(RemoteArguments *arguments, const char *name,
 	add_bytes(arguments, name, PG_LSNOID, position);
 }
 
-/* An integer, a bigint, a timestamptz, a pg_lsn or a boolean of the first row. */
+/*
+ * Returns an integer, bigint, timestamptz, pg_lsn or boolean of the first row.
+ */
 int64
 remote_get_number(const PGresult *result, int column)
 {

@@ -1,6 +1,6 @@
 /*
  * remote.h
- *	  Questions to another PostgreSQL.
+ *	  A connection to another PostgreSQL that can be interrupted.
  */
 #ifndef SNOWFLAKE_REMOTE_H
 #define SNOWFLAKE_REMOTE_H
@@ -12,10 +12,11 @@
 #include "datatype/timestamp.h"
 
 #define REMOTE_ARGUMENTS_MAX 16
-#define REMOTE_ARGUMENT_SIZE 80 /* of each, as text */
+#define REMOTE_ARGUMENT_SIZE 80 /* of an argument as text */
 #define REMOTE_REASON_SIZE 1024
+#define REMOTE_SQLSTATE_SIZE 6
 
-/* What a statement is sent with. */
+/* The arguments of a statement. */
 typedef struct RemoteArguments
 {
 	int			count;
@@ -28,19 +29,22 @@ typedef struct RemoteArguments
 } RemoteArguments;
 
 /*
- * A conversation.  It is over at its deadline, by clock_boottime_us(), or, if it
- * may be broken off, when this process is to end.  To start with, {0} but for
- * these two.
+ * A connection and its state.  Every wait fails at the deadline and, unless
+ * ignores_shutdown is set, when this process is told to exit.  The caller sets
+ * deadline_us and ignores_shutdown, and all other fields to 0.
  */
 typedef struct Remote
 {
-	int64		deadline_us;
-	bool		is_urgent;		/* not to be broken off */
+	int64		deadline_us;	/* by clock_boottime_us() */
+	bool		ignores_shutdown;
 	PGconn	   *connection;
-	bool		is_out_of_time;
-	bool		is_refused;		/* it is there, and has answered an error */
-	bool		is_warned;		/* with a warning, so it is not to be relied on */
-	char		reason[REMOTE_REASON_SIZE]; /* why something has failed */
+
+	/* Why the last operation has failed. */
+	bool		has_timed_out;
+	bool		has_answered_error; /* or answered with a warning */
+	bool		has_warning;	/* makes an answer unsafe; see receive_notice() */
+	char		sqlstate[REMOTE_SQLSTATE_SIZE]; /* of that error or warning */
+	char		reason[REMOTE_REASON_SIZE];
 } Remote;
 
 extern bool remote_is_valid_string(const char *conninfo, char **detail);

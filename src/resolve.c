@@ -2,14 +2,14 @@
  * resolve.c
  *	  Addresses of host names, looked up without blocking.
  *
- * libpq looks a name up by getaddrinfo(), which returns when the resolver has
- * answered or given up; that may take half a minute, and no signal ends it.
- * The C library of Linux can do the same beside the process.  Where it cannot,
- * the lookup blocks.
+ * libpq looks names up by getaddrinfo(), which returns when the resolver has
+ * answered or given up; this may take half a minute, and no signal interrupts
+ * the call.  glibc's getaddrinfo_a() looks names up in a thread of its own.
+ * Where there is no such function, the lookup blocks.
  *
- * A lookup that nobody waits for any more goes on.  Whoever asks for the same
- * name again waits for that one, so that a resolver which does not answer is
- * asked once for each name, and not at every attempt.
+ * A lookup goes on after its caller has stopped waiting.  The next caller that
+ * asks for the same name waits for the same lookup, so that each attempt to
+ * reach a registry does not send another query to a silent resolver.
  */
 #include "postgres.h"
 
@@ -19,7 +19,7 @@
 #include "resolve.h"
 #include "utils/memutils.h"
 
-/* glibc has it without a library of its own since 2.34 */
+/* Since version 2.34 glibc has getaddrinfo_a() without another library. */
 #if defined(__GLIBC__) && defined(__GLIBC_PREREQ)
 #if __GLIBC_PREREQ(2, 34)
 #define HAVE_ASYNCHRONOUS_LOOKUP
@@ -38,10 +38,10 @@ struct Lookup
 #endif
 };
 
-/* Those that are under way.  The C library writes into them. */
+/* The lookups in progress, which the C library's thread writes to. */
 static List *lookups = NIL;
 
-/* Begins to look a name up, or returns the lookup that is under way. */
+/* Begins to look a name up, or returns the name's lookup in progress. */
 Lookup *
 resolve_begin(const char *name)
 {
@@ -70,7 +70,7 @@ resolve_begin(const char *name)
 
 		lookup->request.ar_name = lookup->name;
 		lookup->request.ar_request = &lookup->hints;
-		/* if it fails, gai_error() tells */
+		/* gai_error() returns the error if the call fails. */
 		(void) getaddrinfo_a(GAI_NOWAIT, requests, 1, NULL);
 	}
 #else
@@ -92,8 +92,8 @@ resolve_is_done(const Lookup *lookup)
 }
 
 /*
- * The addresses that a finished lookup has found, as texts; NIL, and the
- * resolver's words, if there are none.
+ * Returns the addresses that a finished lookup has found, as texts, and frees
+ * the lookup.  Returns NIL and sets *error if there are no addresses.
  */
 List *
 resolve_end(Lookup *lookup, char **error)

@@ -1,7 +1,7 @@
 /*
  * shmem.c
- *	  The shared memory: its size, its first contents, and what is done to all
- *	  generators at once.
+ *	  The shared memory: its size, its first contents, and the operations on
+ *	  all generators at once.
  *
  * Locking rules are in shmem.h.
  */
@@ -51,13 +51,14 @@ shmem_request(void)
 {
 	RequestAddinShmemSpace(shared_size());
 
-	/* The locks are in the structs; the request gives them their name. */
+	/* Only names the tranche: the locks themselves are in the structs. */
 	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
 }
 
 /*
- * The time of the last checkpoint.  The postmaster has verified pg_control;
- * recovery has not made a checkpoint of its own yet.
+ * Returns the time of the last checkpoint before this start.  The postmaster
+ * has verified pg_control, and recovery has not yet made a checkpoint of its
+ * own.
  */
 static TimestampTz
 read_last_checkpoint(void)
@@ -80,8 +81,8 @@ initialize(void)
 	LWLockInitialize(&shared->lock, tranche_id);
 	shared->derived_worker_id = node_derived_worker_id;
 	strlcpy(shared->holder, host_holder, LEASE_HOLDER_SIZE);
-	strlcpy(shared->place, host_place, HOST_PLACE_SIZE);
-	shared->lease.worker_id = LEASE_NONE;
+	strlcpy(shared->location, host_location, HOST_LOCATION_SIZE);
+	shared->lease.worker_id = WORKER_ID_UNSET;
 	strlcpy(shared->lease_reason,
 			gettext_noop("The registry has not answered yet."),
 			LEASE_REASON_SIZE);
@@ -99,9 +100,10 @@ initialize(void)
 }
 
 /*
- * Called by the postmaster at its start, and again when a backend's crash has
- * made it throw the shared memory away.  Where there is no fork() every process
- * calls it: what the others have inherited from the postmaster is copied then.
+ * The postmaster calls this function at its start, and again after a backend's
+ * crash, when it has thrown the shared memory away.  On platforms without
+ * fork() every process calls the function, and copies the values that a forked
+ * process inherits from the postmaster.
  */
 void
 shmem_startup(void)
@@ -118,14 +120,14 @@ shmem_startup(void)
 	{
 		node_derived_worker_id = shared->derived_worker_id;
 		strlcpy(host_holder, shared->holder, LEASE_HOLDER_SIZE);
-		strlcpy(host_place, shared->place, HOST_PLACE_SIZE);
+		strlcpy(host_location, shared->location, HOST_LOCATION_SIZE);
 	}
 	LWLockRelease(AddinShmemInitLock);
 }
 
 /*
- * The worker id of ids up to the mark; LEASE_NONE while there is none.  The
- * caller holds the lock, lest the lease change.
+ * Returns the worker id of ids up to the mark; WORKER_ID_UNSET while there is
+ * none.  The caller holds the lock, because the lease may change.
  */
 int
 shmem_worker_id(void)
@@ -134,7 +136,7 @@ shmem_worker_id(void)
 		node_intended_worker_id();
 }
 
-/* A copy of the lease. */
+/* Copies the lease. */
 void
 shmem_read_lease(Lease *lease)
 {
@@ -143,7 +145,7 @@ shmem_read_lease(Lease *lease)
 	LWLockRelease(&shared->lock);
 }
 
-/* The newest stamp of all generators. */
+/* Returns the newest stamp of all generators. */
 int64
 shmem_newest_stamp(void)
 {
@@ -155,7 +157,10 @@ shmem_newest_stamp(void)
 	return newest;
 }
 
-/* Lets every generator go on after a stamp, while ids may be issued. */
+/*
+ * Makes every generator go on after a stamp.  Other sessions may issue ids
+ * meanwhile.
+ */
 void
 shmem_raise_stamps(int64 stamp)
 {

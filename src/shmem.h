@@ -2,17 +2,17 @@
  * shmem.h
  *	  The shared memory: one struct, the generators and the backends' slots.
  *
- * Locking.  SharedState.lock protects the fields of SharedState that do not
- * say otherwise.  It may be taken while the mark's page is locked, never the
- * other way round.  Nothing under it sleeps, does I/O, allocates or raises
- * an error.
+ * Locking.  SharedState.lock protects the fields of SharedState whose comment
+ * does not say otherwise.  A process may take SharedState.lock while it holds
+ * the lock of the mark's page, but never the other way round.  A process that
+ * holds SharedState.lock does not sleep, do I/O, allocate or raise an error.
  *
- * A generator's stamp is changed by compare-and-swap and nothing else.  The
- * generator's own lock is a queue for reservations of more than one stamp: so
- * they wait for each other instead of failing each other's swap.
+ * A generator's stamp is changed only by compare-and-swap.  The generator's
+ * own lock is a queue for reservations of more than one stamp: the sessions
+ * wait for each other instead of making each other's swap fail.
  *
- * A backend's slot is written by its owner alone, without a lock; the views
- * read it.
+ * Only the owner of a backend's slot writes the slot, without a lock.  The
+ * views read the slots, also without a lock.
  */
 #ifndef SNOWFLAKE_SHMEM_H
 #define SNOWFLAKE_SHMEM_H
@@ -26,7 +26,7 @@
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 
-/* Room for why there is no lease, in a sentence. */
+/* Room for the sentence that says why this server holds no lease. */
 #define LEASE_REASON_SIZE 256
 
 /* the largest snowflake.generators */
@@ -34,13 +34,16 @@
 
 typedef struct Generator
 {
-	LWLock		lock;			/* the queue of those who reserve a block */
+	LWLock		lock;			/* the queue of sessions that reserve a block */
 	pg_atomic_uint64 last;		/* the newest stamp issued; never goes back */
-	pg_atomic_uint64 wakeups;	/* the newest wake-up promised to a waiter for
-								 * a tick; see take_wakeup() */
+	pg_atomic_uint64 wakeups;	/* the newest wake-up that was given to a
+								 * waiter; see choose_wakeup_tick() */
 } Generator;
 
-/* Other processes write its neighbours: each has cache lines of its own. */
+/*
+ * Each generator has cache lines of its own, because other processes write
+ * the neighbouring generators.
+ */
 typedef union PaddedGenerator
 {
 	Generator	generator;
@@ -48,18 +51,18 @@ typedef union PaddedGenerator
 	char		padding[PG_CACHE_LINE_SIZE];
 } PaddedGenerator;
 
-/* A block: stamps of one tick that a backend has reserved and not issued. */
+/* A block: stamps of one tick that a session has reserved and not issued. */
 typedef struct IdBlock
 {
 	int64		next;			/* the first stamp left */
 	int64		left;			/* how many stamps are left */
-	int64		size;			/* how many were asked for; 0: no block yet */
-	int64		last_id;		/* the last id issued from it */
-	int64		node_bits;		/* of the node that it was reserved for */
-	Generator  *generator;		/* that it was reserved from */
+	int64		size;			/* how many were reserved; 0: no block yet */
+	int64		last_id;		/* the last id issued from the block */
+	int64		node_bits;		/* of the node that the ids are for */
+	Generator  *generator;		/* the source of the stamps */
 } IdBlock;
 
-/* What a process has done, or all processes have. */
+/* The counters of one process, or a sum over several processes. */
 typedef struct Counters
 {
 	uint64		ids_issued;
@@ -68,24 +71,24 @@ typedef struct Counters
 	uint64		clock_waits;	/* calls that waited for the clock */
 	uint64		clock_wait_us;
 	uint64		clock_regressions;	/* calls that the clock stopped */
-	uint64		clock_refusals; /* those of them that ended in an error */
+	uint64		clock_refusals; /* regressions that ended in an error */
 	uint64		mark_writes;	/* WAL records of the mark's page */
 	uint64		lease_renewals; /* leases granted or renewed */
-	uint64		lease_failures; /* attempts that failed */
+	uint64		lease_failures; /* claims that brought no lease */
 } Counters;
 
 /*
- * A backend's slot.  The counters are never cleared.  A session that takes the
- * slot keeps their values in "before", so totals lose nothing when a session
+ * A backend's slot.  The counters are never cleared: a session that takes the
+ * slot copies them to "before" instead.  So totals lose nothing when a session
  * ends.
  */
 typedef struct BackendSlot
 {
-	int64		last_id;		/* the newest id, of this session or before */
+	int64		last_id;		/* the newest id, also of earlier sessions */
 	Counters	counters;		/* of all sessions that have had the slot */
 	IdBlock		block;			/* of snowflake_nextval() */
-	Counters	before;			/* what counters were when this session came */
-	int			pid;			/* of the session; 0: it is over */
+	Counters	before;			/* the counters when this session began */
+	int			pid;			/* of the session; 0: the slot is free */
 } BackendSlot;
 
 typedef union PaddedBackendSlot
@@ -95,55 +98,55 @@ typedef union PaddedBackendSlot
 	char		padding[TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(BackendSlot))];
 } PaddedBackendSlot;
 
-/* Where this node's ids begin, since the server's start or a lease's. */
-typedef struct Beginning
+/* Where this node's ids begin, since the server's start or a new lease. */
+typedef struct NodeStart
 {
-	bool		has_begun;		/* has the mark's page been read? */
-	int64		stamp;			/* what generators hold before their first id */
-	int64		lead_us;		/* how far that may be ahead of a correct clock */
-	int64		fence_stamp;	/* equal to stamp if ids begin at another
+	bool		is_known;		/* has a process read the mark's page? */
+	int64		stamp;			/* the generators' value before their first id */
+	int64		lead_us;		/* the stamp's largest lead on a correct clock */
+	int64		fence_stamp;	/* equal to "stamp" if ids begin at the last
 								 * holder's fence; else 0 */
-	int64		floor;			/* the page's may not be lower, from the next
-								 * record on */
-	TimestampTz elsewhere_at;	/* up to when another place had issued for the
-								 * node before; 0: none that is known of */
-} Beginning;
+	int64		floor;			/* the least floor of the page's next record */
+	TimestampTz elsewhere_at;	/* until when another location issued ids of
+								 * the node; MARK_NEVER_ELSEWHERE: unknown */
+} NodeStart;
 
 typedef struct SharedState
 {
 	/*
-	 * The mark as a tick: every id issued so far is of a tick before it, and
-	 * WAL says so durably.  0 before the beginning.  Written under the lock,
-	 * read without.
+	 * The mark: a tick that no id issued so far has reached, as WAL says
+	 * durably.  0 until a process has read the page.  Written under the lock,
+	 * read without the lock.
 	 */
 	pg_atomic_uint64 mark;
 
-	/* Protects the fields that do not say otherwise; see above. */
+	/* Protects the fields whose comment does not say otherwise. */
 	LWLock		lock;
 
 	/* How far the mark was put ahead of an id that was to be issued. */
 	int64		mark_lead_us;
 
-	/* By pg_control when this memory was made.  Never changes. */
+	/* Copied from pg_control when this memory is made.  Never changes. */
 	TimestampTz last_checkpoint;
 
 	/* Written by start.c; the stamps are read without the lock. */
-	Beginning	beginning;
+	NodeStart	start;
 
 	/*
-	 * Counts the changes of the node and the ends of its lease.  A mark that
-	 * was moved before such a change is not published after it.
+	 * Counts the changes of the node and the ends of its lease.  A process
+	 * that moved a mark before such a change does not publish the mark after
+	 * the change.
 	 */
 	uint64		node_generation;
 
 	/* The lease, if worker ids are leased.  Written by the lease worker. */
 	Lease		lease;
-	char		lease_reason[LEASE_REASON_SIZE];	/* why there is none */
+	char		lease_reason[LEASE_REASON_SIZE];	/* why there is no lease */
 
-	/* What the postmaster has found out at its start; see shmem_startup(). */
+	/* Computed by the postmaster at its start; see shmem_startup(). */
 	int			derived_worker_id;
 	char		holder[LEASE_HOLDER_SIZE];
-	char		place[HOST_PLACE_SIZE];
+	char		location[HOST_LOCATION_SIZE];
 
 	/* Each worker's latch; NULL while the worker does not run. */
 	Latch	   *highwater_worker_latch;
@@ -152,15 +155,16 @@ typedef struct SharedState
 	/* The counters at the last reset, which snowflake_stat subtracts. */
 	Counters	counters_at_reset;
 	TimestampTz stats_reset;	/* the last reset, or the server's start */
-	int64		max_regression_us;	/* the farthest that the clock was behind
-									 * since then */
+	int64		max_regression_us;	/* the clock's largest step back since the
+									 * last reset */
 
-	/* Separates what follows from the fields above. */
+	/* Keeps newest_tick out of the cache line of the fields above. */
 	char		padding[PG_CACHE_LINE_SIZE];
 
 	/*
-	 * The newest tick that any generator has issued in; kept only if there
-	 * are several generators.  Read by every call then, without a lock.
+	 * The newest tick that any generator has issued in.  Maintained only if
+	 * there are several generators; every call then reads this field without
+	 * a lock.
 	 */
 	pg_atomic_uint64 newest_tick;
 } SharedState;
@@ -170,10 +174,10 @@ extern int	generator_count;
 
 /* Set in every process; NULL if the library was not preloaded. */
 extern SharedState *shared;
-extern PaddedGenerator *generators; /* generator_count of them */
-extern PaddedBackendSlot *backend_slots;	/* by MyProcNumber */
+extern PaddedGenerator *generators; /* an array of generator_count */
+extern PaddedBackendSlot *backend_slots;	/* indexed by MyProcNumber */
 
-/* The mark as a tick: ids of this tick and of later ones may not be issued. */
+/* Returns the mark: only ids of ticks before the mark may be issued. */
 static inline int64
 shmem_mark(void)
 {

@@ -2,18 +2,18 @@
  * start.c
  *	  Every rule of where a node's ids begin.
  *
- * After a start, a crash or a promotion the mark's page is read, once, when
- * recovery has ended and before the first id; nothing is kept in memory
- * across recovery.
+ * After a start, a crash or a promotion one process reads the mark's page,
+ * once, when recovery has ended and before the first id.  Nothing is kept in
+ * memory across recovery.
  *
- *	what is found						ids begin
+ *	the page shows						ids begin
  *	an entry of the node				at its mark
  *	none, but those of other nodes		at the floor of the page
  *	another layout						at the first tick whose ids are all above
  *										those that the page allows to exist; not
- *										at all before the clock is past it
+ *										at all before the clock is past that tick
  *	a page of another cluster			at the node's mark, else at the largest
- *										one; but not before the last checkpoint
+ *										mark; but not before the last checkpoint
  *	no page								not before the last checkpoint, which
  *										becomes the page's floor
  *	a page that does not verify			not at all
@@ -22,12 +22,14 @@
  *	a new lease							as for an entry, and not before the last
  *										holder's fence
  *
- * A page of another cluster is there after pg_upgrade if the DBA has copied
- * the file, as doc/operations.md says; or the files of two clusters were
- * swapped.  Then, and where there is no page (the first start, or the file was
- * deleted), the time of the last checkpoint before this start is a bound that
- * holds even if the clock has stepped back since.  To the second where there
- * is no page: a new cluster's first id need not wait.
+ * A page of another cluster appears after pg_upgrade if the DBA has copied the
+ * file, as doc/operations.md says, or if the files of two clusters were
+ * swapped.  There is no page at the first start, or after the file was
+ * deleted.  In both cases the time of the last checkpoint before this start is
+ * a bound that holds even if the clock has stepped back since.  pg_control has
+ * that time in whole seconds.  Where there is no page, ids begin with that
+ * second, not after the second, so that a new cluster's first id need not
+ * wait.
  */
 #include "postgres.h"
 
@@ -43,15 +45,15 @@
 #include "storage/lwlock.h"
 #include "utils/timestamp.h"
 
-/* What is found of a node. */
+/* Where the page lets a node's ids begin. */
 typedef struct StartPoint
 {
-	int64		tick;			/* the first that may be used */
-	int64		lead_us;		/* how far it may be ahead of a correct clock */
-	int64		floor;			/* the least for nodes without an entry */
+	int64		tick;			/* the first tick that may be used */
+	int64		lead_us;		/* the tick's largest lead on a correct clock */
+	int64		floor;			/* the first tick of nodes without an entry */
 } StartPoint;
 
-/* The first tick at or after an instant; of an instant before the span, 0. */
+/* Returns the first tick at or after an instant; 0 before the span. */
 static int64
 first_tick_from(TimestampTz instant)
 {
@@ -64,9 +66,10 @@ first_tick_from(TimestampTz instant)
 }
 
 /*
- * The tick of the last checkpoint before this start, of which pg_control has
- * the second: a tick in that second's beginning or, if ids may have been issued
- * in it, after its end.  0 before the span.
+ * Returns the tick of the last checkpoint before this start.  pg_control has
+ * the checkpoint's second: the result is the second's first tick or, if ids
+ * may have been issued in that second, the first tick after it.  0 before the
+ * span.
  */
 static int64
 tick_of_last_checkpoint(bool has_issued)
@@ -79,7 +82,7 @@ tick_of_last_checkpoint(bool has_issued)
 	return tick;
 }
 
-/* ERROR 22023: ids of the present layout may repeat those of the page's. */
+/* ERROR 22023: ids of the present layout may repeat ids of the page's. */
 static void
 refuse_layout(const Layout *previous, int64 largest_before,
 			  int64 smallest_now)
@@ -99,9 +102,9 @@ refuse_layout(const Layout *previous, int64 largest_before,
 }
 
 /*
- * Where ids begin in a changed layout: at the first tick whose ids are all
- * above every id that the page allows to exist.  ERROR 22023 if the clock has
- * not come so far.
+ * Returns where ids begin in a changed layout: at the first tick whose ids are
+ * all above every id that the page allows to exist.  ERROR 22023 if the clock
+ * is before that tick.
  */
 static int64
 first_tick_of_changed_layout(const MarkContents *contents)
@@ -134,7 +137,7 @@ first_tick_of_changed_layout(const MarkContents *contents)
 	return same.tick + 1;
 }
 
-/* Where ids of a node begin by the page; see the head of this file. */
+/* Applies the table at the head of this file to a page and a node. */
 static StartPoint
 find_start(const MarkContents *contents, bool exists, int worker_id)
 {
@@ -143,7 +146,7 @@ find_start(const MarkContents *contents, bool exists, int worker_id)
 										worker_id);
 	bool		is_foreign = exists && mark_is_foreign(contents);
 
-	/* a page without entries may have a floor */
+	/* Test the magic, not "exists": a page without entries may have a floor. */
 	if (contents->magic != 0 &&
 		!layout_equal(node_layout(), &contents->layout))
 	{
@@ -167,30 +170,33 @@ find_start(const MarkContents *contents, bool exists, int worker_id)
 
 /*
  * Lets the node's ids begin at a tick; the caller holds the lock.  The mark
- * then is that tick: so every session reads the node anew before it issues
- * an id of that tick or a later one.
+ * becomes that tick, so that every session reads the node anew before it
+ * issues an id of that tick or a later one.
  */
 static void
-begin_at(int64 tick, int64 lead_us, bool is_fence)
+set_start(int64 tick, int64 lead_us, bool is_fence)
 {
-	Beginning  *beginning = &shared->beginning;
+	NodeStart  *start = &shared->start;
 	int64		stamp = tick > 0 ?
 		layout_last_stamp(node_layout(), tick - 1) : 0;
 
 	shared->mark_lead_us = lead_us;
-	beginning->stamp = stamp;
-	beginning->lead_us = lead_us;
-	beginning->fence_stamp = is_fence ? stamp : 0;
+	start->stamp = stamp;
+	start->lead_us = lead_us;
+	start->fence_stamp = is_fence ? stamp : 0;
 	shmem_raise_stamps(stamp);
 	pg_atomic_write_u64(&shared->mark, (uint64) tick);
 }
 
 /*
- * Takes over the page's lease.  If it still holds and is this server's, the
- * server resumes it.  Else the lease is over, and a claim names it as the
- * previous one.  A question without an answer is this server's to ask again
- * only if it was this server's, for the same registry, and the data directory
- * has not been set back since, which shows by the timeline.
+ * Takes over the page's lease.  The server resumes the lease if the lease has
+ * not expired and is this server's.  Otherwise the lease is over, and the next
+ * claim names it as the previous lease.
+ *
+ * The page may have the incarnation of a claim whose answer never arrived.
+ * The server repeats that claim only if the claim was its own, to the same
+ * registry, and on the same timeline: on another timeline the data directory
+ * was set back since.
  */
 static void
 inherit_lease(const Lease *logged, Lease *lease)
@@ -201,19 +207,22 @@ inherit_lease(const Lease *logged, Lease *lease)
 
 	if (lease_is_usable(logged, node_layout(), node_datacenter_id))
 		*lease = *logged;
-	lease->next_incarnation = is_own ? logged->next_incarnation : 0;
-	if (lease->worker_id == LEASE_NONE)
+	lease->next_incarnation = is_own ? logged->next_incarnation :
+		LEASE_NO_INCARNATION;
+	if (lease->worker_id == WORKER_ID_UNSET)
 		return;
 	if (!lease_can_resume(lease, host_holder, GetWALInsertionTimeLine(),
 						  node_intended_worker_id(), node_registry_hash(),
 						  clock_boottime_us()))
-		lease->ends_us = 0;
+		lease->ends_us = LEASE_OVER;
 }
 
 /*
- * Up to when another place has issued ids for this server's node: the mark that
- * it moved last, or an earlier time that this server has noted since.  0 if no
- * other place is known of.  A registry that leases worker ids knows better.
+ * Returns the instant up to which another location may have issued ids of this
+ * server's node: the mark, if another location moved it last, or else the
+ * instant that this location recorded when it took over.
+ * MARK_NEVER_ELSEWHERE if no other location is known, and with a registry,
+ * which keeps the servers of one worker id apart.
  */
 static TimestampTz
 find_elsewhere(const MarkContents *contents, bool exists)
@@ -226,14 +235,15 @@ find_elsewhere(const MarkContents *contents, bool exists)
 		!layout_equal(node_layout(), &contents->layout) ||
 		mover->datacenter_id != entry->datacenter_id ||
 		mover->worker_id != entry->worker_id)
-		return 0;
+		return MARK_NEVER_ELSEWHERE;
 	return mark_is_moved_elsewhere(contents) ?
 		layout_tick_start(node_layout(), entry->mark) : mover->elsewhere_at;
 }
 
 /*
- * A promotion, a move and a restored backup look like this, and so does a copy
- * whose original goes on: then two servers issue the same ids.
+ * Logs that another location has issued ids of this node.  A promotion, a move
+ * and a restored backup look like this, but so does a copy whose original
+ * goes on; in the last case two servers issue the same ids.
  */
 static void
 report_elsewhere(const MarkMover *mover, TimestampTz elsewhere_at)
@@ -243,77 +253,77 @@ report_elsewhere(const MarkMover *mover, TimestampTz elsewhere_at)
 					mover->datacenter_id, mover->worker_id,
 					timestamptz_to_str(elsewhere_at)),
 			 errdetail("They were issued by the server \"%s\"; this one is \"%s\".",
-					   mover->place, host_place),
+					   mover->location, host_location),
 			 errhint("That is so after a promotion, a move and a restore. If that server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
 }
 
-/* Has the page been read since the server's start? */
+/* Has a process read the page since the server's start? */
 static bool
-has_begun(void)
+is_started(void)
 {
 	bool		result;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	result = shared->beginning.has_begun;
+	result = shared->start.is_known;
 	LWLockRelease(&shared->lock);
 	return result;
 }
 
 /*
- * Reads the page and lets the node's ids begin, unless that has been done.
- * Called after recovery by every session before its first id, and by the
- * workers.
+ * Reads the page and lets the node's ids begin, unless another process has
+ * done so since the server's start.  Every session calls this function after
+ * recovery and before its first id, and so do the workers.
  *
- * ERROR XX001, 0A000 (a page that cannot be used), 22023 (ids of the present
- * layout may repeat), or PostgreSQL's own error for a file that cannot be
- * read.
+ * ERROR XX001 or 0A000 if the page cannot be used, 22023 if ids of the present
+ * layout may repeat, or PostgreSQL's own error if the file cannot be read.
  */
 void
-start_begin(void)
+start_node_once(void)
 {
 	MarkContents contents;
 	bool		exists;
-	Lease		lease = {.worker_id = LEASE_NONE};
+	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	StartPoint	start;
 	TimestampTz elsewhere_at;
 	bool		is_resumed = false;
 	bool		is_first = false;
 
-	if (has_begun())
+	if (is_started())
 		return;
 
 	exists = mark_read(&contents);
 	if (node_is_leased())
 		inherit_lease(&contents.lease, &lease);
-	is_resumed = lease.worker_id != LEASE_NONE && lease.ends_us != 0;
+	is_resumed = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
 
 	/*
 	 * Without a lease no id is issued before start_new_lease() finds where the
-	 * ids of the leased worker id begin.  The mark of the worker id that was
-	 * held before, perhaps by another server, must not hold up those of a new
-	 * one.
+	 * ids of the leased worker id begin.  Until then the node has no entry of
+	 * its own: the mark of a worker id that was held before, perhaps by
+	 * another server, must not hold up the ids of a new worker id.
 	 */
 	if (node_is_leased())
 		start = find_start(&contents, exists,
-						   is_resumed ? lease.worker_id : LEASE_NONE);
+						   is_resumed ? lease.worker_id : WORKER_ID_UNSET);
 	else
 		start = find_start(&contents, exists, node_intended_worker_id());
 	elsewhere_at = find_elsewhere(&contents, exists);
 
-	/* Two processes may come here; the first one's result counts. */
+	/* Several processes may have read the page; the first result counts. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (!shared->beginning.has_begun)
+	if (!shared->start.is_known)
 	{
 		shared->lease = lease;
-		shared->beginning.floor = start.floor;
-		shared->beginning.elsewhere_at = elsewhere_at;
+		shared->start.floor = start.floor;
+		shared->start.elsewhere_at = elsewhere_at;
 		is_first = true;
-		begin_at(start.tick, start.lead_us, false);
-		shared->beginning.has_begun = true;
+		set_start(start.tick, start.lead_us, false);
+		shared->start.is_known = true;
 	}
 	LWLockRelease(&shared->lock);
 
-	if (is_first && elsewhere_at != 0 && mark_is_moved_elsewhere(&contents))
+	if (is_first && elsewhere_at != MARK_NEVER_ELSEWHERE &&
+		mark_is_moved_elsewhere(&contents))
 		report_elsewhere(&contents.mover, elsewhere_at);
 	if (is_first && is_resumed)
 		ereport(LOG,
@@ -322,8 +332,8 @@ start_begin(void)
 }
 
 /*
- * Enters a lease, and the reason that users see if it runs out.  The caller
- * holds the lock.
+ * Stores a lease, together with the reason that users see should the lease run
+ * out.  The caller holds the lock.
  */
 static void
 set_lease(const Lease *lease)
@@ -336,8 +346,8 @@ set_lease(const Lease *lease)
 }
 
 /*
- * Takes a lease that has been renewed.  The caller makes this durable, as for
- * the next two.
+ * Stores a renewed lease in shared memory.  After this function,
+ * start_new_lease() and start_end_lease() the caller makes the change durable.
  */
 void
 start_renewed_lease(const Lease *lease)
@@ -348,18 +358,18 @@ start_renewed_lease(const Lease *lease)
 }
 
 /*
- * Takes a lease on a worker id that another holder may have had until now.
- * That holder's ids are before begins_at.  Here ids begin at a tick that no id
- * was issued in: sessions with the old worker id stay before that tick,
- * sessions with the new one at or after it.
+ * Stores a lease on a worker id that another holder may have had until now.
+ * That holder's ids are before its fence, "last_fence".  Here ids begin at a
+ * tick in which no id was issued: sessions with the old worker id stay before
+ * that tick, sessions with the new worker id at or after it.
  */
 void
-start_new_lease(const Lease *lease, TimestampTz begins_at)
+start_new_lease(const Lease *lease, TimestampTz last_fence)
 {
 	MarkContents contents;
 	bool		exists = mark_read(&contents);
 	StartPoint	start = find_start(&contents, exists, lease->worker_id);
-	int64		fence = first_tick_from(begins_at);
+	int64		fence = first_tick_from(last_fence);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	if (shmem_mark() >= start.tick)
@@ -370,17 +380,18 @@ start_new_lease(const Lease *lease, TimestampTz begins_at)
 	shared->node_generation++;
 	set_lease(lease);
 	if (fence > start.tick)
-		begin_at(fence, 0, true);
+		set_start(fence, 0, true);
 	else
-		begin_at(start.tick, start.lead_us, false);
+		set_start(start.tick, start.lead_us, false);
 	LWLockRelease(&shared->lock);
 }
 
 /*
- * Ends the lease, and lets the generators go on at the mark: the ticks before
- * it are closed, so no more ids are issued under this lease.  If it is given
- * up, the fence comes down to the mark, as the registry will be told.  Returns
- * the instant that no id under the lease has reached.
+ * Ends the lease, and makes the generators go on at the mark: they skip the
+ * ticks before the mark, so no session issues another id under this lease.  If
+ * the lease is given up, the fence comes down to the mark; the caller tells
+ * the registry that fence.  Returns an instant that no id under the lease has
+ * reached.
  */
 TimestampTz
 start_end_lease(bool is_given_up)
@@ -390,10 +401,10 @@ start_end_lease(bool is_given_up)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->node_generation++;
 	end = layout_tick_start(node_layout(), shmem_mark());
-	shared->lease.ends_us = 0;
+	shared->lease.ends_us = LEASE_OVER;
 	if (is_given_up)
 		shared->lease.fence = Min(shared->lease.fence, end);
-	begin_at(shmem_mark(), shared->mark_lead_us, false);
+	set_start(shmem_mark(), shared->mark_lead_us, false);
 	LWLockRelease(&shared->lock);
 	return end;
 }

@@ -10,10 +10,10 @@
 #include "datatype/timestamp.h"
 #include "lease.h"
 
-extern void start_begin(void);
+extern void start_node_once(void);
 
 extern void start_renewed_lease(const Lease *lease);
-extern void start_new_lease(const Lease *lease, TimestampTz begins_at);
+extern void start_new_lease(const Lease *lease, TimestampTz last_fence);
 extern TimestampTz start_end_lease(bool is_given_up);
 
 #endif							/* SNOWFLAKE_START_H */

@@ -3,8 +3,8 @@
  *	  Counters, and the functions behind the views snowflake_node,
  *	  snowflake_stat and snowflake_stat_backend.
  *
- * Sessions count in their own slots; here the slots are read and added up.
- * Nothing here is on the way of an id.
+ * Sessions count in their own slots, and this file adds the slots up.  No
+ * function of this file is called to issue an id.
  */
 #include "postgres.h"
 
@@ -17,6 +17,7 @@
 #include "funcapi.h"
 #include "layout.h"
 #include "lease.h"
+#include "mark.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
@@ -30,8 +31,6 @@ PG_FUNCTION_INFO_V1(snowflake_stat);
 PG_FUNCTION_INFO_V1(snowflake_stat_backend);
 PG_FUNCTION_INFO_V1(snowflake_stat_reset);
 
-#define NO_ID INT64CONST(-1)
-
 /* ERROR 55000 unless the library was preloaded; for readers of counters. */
 static void
 require_counters(void)
@@ -44,14 +43,14 @@ require_counters(void)
 }
 
 /*
- * Adds counters, or takes them off: sign is 1 or -1.  They are read without a
- * lock while their owners go on, each as a whole; together they are no more
- * exact than that.
+ * Adds counters to a sum, or subtracts them; sign is 1 or -1.  Reads each
+ * counter without a lock while the counters' owners go on counting.  So two
+ * counters may be of slightly different instants.
  */
 static void
 add_counters(Counters *sum, const Counters *counters, int sign)
 {
-	/* Unsigned, so that -1 wraps round to a subtraction. */
+	/* In unsigned arithmetic, multiplying by -1 and adding subtracts. */
 	uint64		factor = (uint64) (int64) sign;
 
 	sum->ids_issued += factor * counters->ids_issued;
@@ -66,12 +65,12 @@ add_counters(Counters *sum, const Counters *counters, int sign)
 	sum->lease_failures += factor * counters->lease_failures;
 }
 
-/* The counters of all sessions since the start, and their largest id. */
+/* Adds up the counters since the server's start, and finds the largest id. */
 static void
 sum_slots(Counters *sum, int64 *last_id)
 {
 	memset(sum, 0, sizeof(*sum));
-	*last_id = NO_ID;
+	*last_id = LAYOUT_NONE;
 	for (int i = 0; i < MaxBackends; i++)
 	{
 		const BackendSlot *slot = &backend_slots[i].slot;
@@ -91,7 +90,7 @@ interval_datum(int64 duration_us)
 	return IntervalPGetDatum(interval);
 }
 
-/* The record that a function with OUT parameters returns. */
+/* Makes the record that a function with OUT parameters returns. */
 static Datum
 record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 {
@@ -104,8 +103,8 @@ record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 }
 
 /*
- * The lease that this server holds, and until when by the wall clock.  False
- * if it holds none.
+ * Finds the lease that this server holds, and when it ends by the wall clock.
+ * Returns false if the server holds no lease.
  */
 static bool
 present_lease(Lease *lease, TimestampTz *expires_at)
@@ -119,60 +118,104 @@ present_lease(Lease *lease, TimestampTz *expires_at)
 	return lease_is_valid(lease, now_us);
 }
 
+/* The columns of snowflake_node(). */
+enum
+{
+	NODE_DATACENTER_ID,
+	NODE_WORKER_ID,
+	NODE_WORKER_ID_SOURCE,
+	NODE_LAYOUT,
+	NODE_EPOCH,
+	NODE_TICK_INTERVAL,
+	NODE_IDS_PER_SECOND,
+	NODE_FIRST_INSTANT,
+	NODE_LAST_INSTANT,
+	NODE_HIGH_WATER_MARK,
+	NODE_IN_RECOVERY,
+	NODE_LEASE_HOLDER,
+	NODE_LEASE_EXPIRES_AT,
+	NODE_LAST_ISSUED_ELSEWHERE,
+	NODE_COLUMN_COUNT
+};
+
 /*
  * snowflake_node() -> record
- *		Who this server is, and what its layout holds.  The mark is NULL where
- *		the library is not preloaded or the page has not been read; the worker
- *		id where there is none, or no lease on it is held.  The lease's holder
- *		tells the machine and the data directory: only pg_monitor sees it.
+ *		This server's node and layout.  The mark is NULL if the library is not
+ *		preloaded or no process has read the page yet.  The worker id is NULL if
+ *		the server has none, or holds no lease on one.  Only pg_monitor sees the
+ *		lease's holder, which shows the machine and the data directory.
  */
 Datum
 snowflake_node(PG_FUNCTION_ARGS)
 {
 	const Layout *layout = node_layout();
-	Lease		lease = {.worker_id = LEASE_NONE};
+	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	TimestampTz lease_expires_at = 0;
 	bool		is_held = present_lease(&lease, &lease_expires_at);
 	int			worker_id = node_is_leased() ?
-		(is_held ? lease.worker_id : NODE_WORKER_ID_UNSET) :
+		(is_held ? lease.worker_id : WORKER_ID_UNSET) :
 		node_intended_worker_id();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int64		mark = shared == NULL ? 0 : shmem_mark();
-	TimestampTz elsewhere_at = shared == NULL ? 0 : shared->beginning.elsewhere_at;
-	Datum		values[14];
-	bool		nulls[14] = {false};
-	int			i = 0;
+	TimestampTz elsewhere_at = shared == NULL ? MARK_NEVER_ELSEWHERE :
+		shared->start.elsewhere_at;
+	Datum		values[NODE_COLUMN_COUNT];
+	bool		nulls[NODE_COLUMN_COUNT] = {false};
 
 	layout_to_text(layout, layout_text);
-	values[i++] = Int32GetDatum(node_datacenter_id);
-	nulls[i] = worker_id == NODE_WORKER_ID_UNSET;
-	values[i++] = Int32GetDatum(worker_id);
-	values[i++] = CStringGetTextDatum(node_worker_id_source_name());
-	values[i++] = CStringGetTextDatum(layout_text);
-	values[i++] = TimestampTzGetDatum(layout->epoch);
-	values[i++] = interval_datum(layout->tick_us);
-	values[i++] = Int64GetDatum((layout_field_max(layout->sequence_bits) + 1) *
-								USECS_PER_SEC / layout->tick_us);
-	values[i++] = TimestampTzGetDatum(layout_tick_start(layout, 0));
-	values[i++] = TimestampTzGetDatum(layout_tick_start(layout,
-														layout_max_tick(layout)));
-	nulls[i] = mark == 0;
-	values[i++] = TimestampTzGetDatum(layout_tick_start(layout, mark));
-	values[i++] = BoolGetDatum(RecoveryInProgress());
-	nulls[i] = !is_held ||
+	values[NODE_DATACENTER_ID] = Int32GetDatum(node_datacenter_id);
+	values[NODE_WORKER_ID] = Int32GetDatum(worker_id);
+	nulls[NODE_WORKER_ID] = worker_id == WORKER_ID_UNSET;
+	values[NODE_WORKER_ID_SOURCE] =
+		CStringGetTextDatum(node_worker_id_source_name());
+	values[NODE_LAYOUT] = CStringGetTextDatum(layout_text);
+	values[NODE_EPOCH] = TimestampTzGetDatum(layout->epoch);
+	values[NODE_TICK_INTERVAL] = interval_datum(layout->tick_us);
+	values[NODE_IDS_PER_SECOND] =
+		Int64GetDatum((layout_field_max(layout->sequence_bits) + 1) *
+					  USECS_PER_SEC / layout->tick_us);
+	values[NODE_FIRST_INSTANT] =
+		TimestampTzGetDatum(layout_tick_start(layout, 0));
+	values[NODE_LAST_INSTANT] =
+		TimestampTzGetDatum(layout_tick_start(layout, layout_max_tick(layout)));
+	values[NODE_HIGH_WATER_MARK] =
+		TimestampTzGetDatum(layout_tick_start(layout, mark));
+	nulls[NODE_HIGH_WATER_MARK] = mark == 0;
+	values[NODE_IN_RECOVERY] = BoolGetDatum(RecoveryInProgress());
+	values[NODE_LEASE_HOLDER] = CStringGetTextDatum(lease.holder);
+	nulls[NODE_LEASE_HOLDER] = !is_held ||
 		!has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
-	values[i++] = CStringGetTextDatum(lease.holder);
-	nulls[i] = !is_held;
-	values[i++] = TimestampTzGetDatum(lease_expires_at);
-	nulls[i] = elsewhere_at == 0;
-	values[i++] = TimestampTzGetDatum(elsewhere_at);
+	values[NODE_LEASE_EXPIRES_AT] = TimestampTzGetDatum(lease_expires_at);
+	nulls[NODE_LEASE_EXPIRES_AT] = !is_held;
+	values[NODE_LAST_ISSUED_ELSEWHERE] = TimestampTzGetDatum(elsewhere_at);
+	nulls[NODE_LAST_ISSUED_ELSEWHERE] = elsewhere_at == MARK_NEVER_ELSEWHERE;
 	return record_datum(fcinfo, values, nulls);
 }
 
+/* The columns of snowflake_stat(). */
+enum
+{
+	STAT_IDS_ISSUED,
+	STAT_LAST_ID,
+	STAT_LAST_ISSUED_AT,
+	STAT_SEQUENCE_WAITS,
+	STAT_SEQUENCE_WAIT_TIME,
+	STAT_CLOCK_REGRESSIONS,
+	STAT_MAX_REGRESSION,
+	STAT_CLOCK_WAIT_TIME,
+	STAT_CLOCK_REFUSALS,
+	STAT_LEAD,
+	STAT_HIGH_WATER_WRITES,
+	STAT_LEASE_RENEWALS,
+	STAT_LEASE_FAILURES,
+	STAT_STATS_RESET,
+	STAT_COLUMN_COUNT
+};
+
 /*
  * snowflake_stat() -> record
- *		What all sessions have done since the last reset, or the server's
- *		start.  ERROR 55000 if the library was not preloaded.
+ *		The counters of all sessions since the last reset, or since the
+ *		server's start.  ERROR 55000 if the library was not preloaded.
  */
 Datum
 snowflake_stat(PG_FUNCTION_ARGS)
@@ -184,9 +227,9 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	TimestampTz stats_reset;
 	IdFields	last = {0};
 	TimestampTz last_issued_at;
-	Datum		values[14];
-	bool		nulls[14] = {false};
-	int			i = 0;
+	bool		is_unused;
+	Datum		values[STAT_COLUMN_COUNT];
+	bool		nulls[STAT_COLUMN_COUNT] = {false};
 
 	require_counters();
 	LWLockAcquire(&shared->lock, LW_SHARED);
@@ -195,35 +238,50 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	max_regression_us = shared->max_regression_us;
 	stats_reset = shared->stats_reset;
 	LWLockRelease(&shared->lock);
-	if (last_id >= 0)
+	is_unused = last_id == LAYOUT_NONE;
+	if (!is_unused)
 		layout_split(layout, last_id, &last);
 	last_issued_at = layout_tick_start(layout, last.tick);
 
-	values[i++] = Int64GetDatum((int64) totals.ids_issued);
-	nulls[i] = nulls[i + 1] = last_id < 0;
-	values[i++] = Int64GetDatum(last_id);
-	values[i++] = TimestampTzGetDatum(last_issued_at);
-	values[i++] = Int64GetDatum((int64) totals.sequence_waits);
-	values[i++] = interval_datum((int64) totals.sequence_wait_us);
-	values[i++] = Int64GetDatum((int64) totals.clock_regressions);
-	values[i++] = interval_datum(max_regression_us);
-	values[i++] = interval_datum((int64) totals.clock_wait_us);
-	values[i++] = Int64GetDatum((int64) totals.clock_refusals);
-	nulls[i] = last_id < 0;
-	values[i++] = interval_datum(Max(last_issued_at - GetCurrentTimestamp(),
-									 0));
-	values[i++] = Int64GetDatum((int64) totals.mark_writes);
-	values[i++] = Int64GetDatum((int64) totals.lease_renewals);
-	values[i++] = Int64GetDatum((int64) totals.lease_failures);
-	values[i++] = TimestampTzGetDatum(stats_reset);
+	values[STAT_IDS_ISSUED] = Int64GetDatum((int64) totals.ids_issued);
+	values[STAT_LAST_ID] = Int64GetDatum(last_id);
+	nulls[STAT_LAST_ID] = is_unused;
+	values[STAT_LAST_ISSUED_AT] = TimestampTzGetDatum(last_issued_at);
+	nulls[STAT_LAST_ISSUED_AT] = is_unused;
+	values[STAT_SEQUENCE_WAITS] = Int64GetDatum((int64) totals.sequence_waits);
+	values[STAT_SEQUENCE_WAIT_TIME] =
+		interval_datum((int64) totals.sequence_wait_us);
+	values[STAT_CLOCK_REGRESSIONS] =
+		Int64GetDatum((int64) totals.clock_regressions);
+	values[STAT_MAX_REGRESSION] = interval_datum(max_regression_us);
+	values[STAT_CLOCK_WAIT_TIME] = interval_datum((int64) totals.clock_wait_us);
+	values[STAT_CLOCK_REFUSALS] = Int64GetDatum((int64) totals.clock_refusals);
+	values[STAT_LEAD] =
+		interval_datum(Max(last_issued_at - GetCurrentTimestamp(), 0));
+	nulls[STAT_LEAD] = is_unused;
+	values[STAT_HIGH_WATER_WRITES] = Int64GetDatum((int64) totals.mark_writes);
+	values[STAT_LEASE_RENEWALS] = Int64GetDatum((int64) totals.lease_renewals);
+	values[STAT_LEASE_FAILURES] = Int64GetDatum((int64) totals.lease_failures);
+	values[STAT_STATS_RESET] = TimestampTzGetDatum(stats_reset);
 	return record_datum(fcinfo, values, nulls);
 }
 
+/* The columns of snowflake_stat_backend(). */
+enum
+{
+	BACKEND_PID,
+	BACKEND_IDS_ISSUED,
+	BACKEND_SEQUENCE_WAITS,
+	BACKEND_CLOCK_WAITS,
+	BACKEND_LAST_ID,
+	BACKEND_COLUMN_COUNT
+};
+
 /*
  * snowflake_stat_backend() -> setof record
- *		What each session has done that has asked for an id and is not over.
- *		Those without the rights of pg_read_all_stats see their own only.
- *		ERROR 55000 if the library was not preloaded.
+ *		The counters of each session that is connected and has asked for an id.
+ *		A user without the rights of pg_read_all_stats sees the own session
+ *		only.  ERROR 55000 if the library was not preloaded.
  */
 Datum
 snowflake_stat_backend(PG_FUNCTION_ARGS)
@@ -239,23 +297,24 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 		const BackendSlot *slot = &backend_slots[number].slot;
 		int			pid = slot->pid;
 		Counters	counters = {0};
-		Datum		values[5];
-		bool		nulls[5] = {false};
+		Datum		values[BACKEND_COLUMN_COUNT];
+		bool		nulls[BACKEND_COLUMN_COUNT] = {false};
 
 		if (pid == 0 || !(sees_all || pid == MyProcPid))
 			continue;
 		pg_read_barrier();		/* pairs with attach()'s in generator.c */
 
-		/* Counters only grow, so what is read later is no less. */
+		/* Counters only grow, so reading "before" first gives no negatives. */
 		add_counters(&counters, &slot->before, -1);
 		pg_read_barrier();
 		add_counters(&counters, &slot->counters, 1);
-		values[0] = Int32GetDatum(pid);
-		values[1] = Int64GetDatum((int64) counters.ids_issued);
-		values[2] = Int64GetDatum((int64) counters.sequence_waits);
-		values[3] = Int64GetDatum((int64) counters.clock_waits);
-		values[4] = Int64GetDatum(slot->last_id);
-		nulls[4] = counters.ids_issued == 0;
+		values[BACKEND_PID] = Int32GetDatum(pid);
+		values[BACKEND_IDS_ISSUED] = Int64GetDatum((int64) counters.ids_issued);
+		values[BACKEND_SEQUENCE_WAITS] =
+			Int64GetDatum((int64) counters.sequence_waits);
+		values[BACKEND_CLOCK_WAITS] = Int64GetDatum((int64) counters.clock_waits);
+		values[BACKEND_LAST_ID] = Int64GetDatum(slot->last_id);
+		nulls[BACKEND_LAST_ID] = counters.ids_issued == 0;
 		tuplestore_putvalues(result->setResult, result->setDesc, values,
 							 nulls);
 	}
@@ -264,8 +323,8 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 
 /*
  * snowflake_stat_reset() -> void
- *		Lets snowflake_stat count from zero.  ERROR 55000 if the library was
- *		not preloaded.
+ *		Makes snowflake_stat count from zero again.  ERROR 55000 if the library
+ *		was not preloaded.
  */
 Datum
 snowflake_stat_reset(PG_FUNCTION_ARGS)

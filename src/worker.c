@@ -1,7 +1,7 @@
 /*
  * worker.c
- *	  What both background workers share: how they are started, wait, and go
- *	  on after an error.
+ *	  What both background workers share: registration, initialization,
+ *	  waiting, and recovery from an error.
  */
 #include "postgres.h"
 
@@ -16,7 +16,10 @@
 #include "utils/memutils.h"
 #include "worker.h"
 
-/* Has the postmaster keep a worker while the server is not in recovery. */
+/*
+ * Registers a worker that the postmaster starts when recovery has ended, and
+ * restarts whenever the worker exits.
+ */
 void
 worker_register(const char *name, const char *function_name)
 {
@@ -33,9 +36,9 @@ worker_register(const char *name, const char *function_name)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Called when a worker ends; the argument is where its latch is. */
+/* before_shmem_exit callback: clears the shared pointer to the latch. */
 static void
-forget_latch(int code, Datum latch)
+clear_latch(int code, Datum latch)
 {
 	(void) code;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -44,36 +47,36 @@ forget_latch(int code, Datum latch)
 }
 
 /*
- * The beginning of a worker's main function.  "latch" is where others find
- * the worker's latch while it runs.
+ * Initializes a worker's process.  Other processes find the worker's latch at
+ * "latch" while the worker runs.
  */
 void
-worker_begin(Latch **latch)
+worker_initialize(Latch **latch)
 {
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 
-	/* To no database, but so that pg_stat_activity shows the worker. */
+	/* Connect to no database; pg_stat_activity shows the worker then. */
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	*latch = MyLatch;
 	LWLockRelease(&shared->lock);
-	before_shmem_exit(forget_latch, PointerGetDatum(latch));
+	before_shmem_exit(clear_latch, PointerGetDatum(latch));
 }
 
 /*
- * Waits to be woken up, for timeout_ms at most; -1: without a limit.  Reads
- * the configuration again if the postmaster has been told to.  True if the
- * worker was woken up.
+ * Waits until another process sets the worker's latch, for timeout_ms at most
+ * or WORKER_WAIT_FOREVER.  Reloads the configuration after a SIGHUP.  Returns
+ * true if the latch was set.
  */
 bool
 worker_wait(long timeout_ms, WaitReason reason)
 {
 	int			events;
 
-	/* The views of WAL and I/O count a worker's share only when told. */
+	/* Without this call the views of WAL and I/O do not count the worker. */
 	pgstat_report_wal(timeout_ms < 0);
 	events = WaitLatch(MyLatch,
 					   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
@@ -93,8 +96,9 @@ worker_wait(long timeout_ms, WaitReason reason)
 static MemoryContext worker_context = NULL;
 
 /*
- * The mark's page is read and changed in a transaction, which sees to it that
- * an error leaves nothing behind: a lock, a pin, an I/O under way.
+ * Starts a transaction.  A worker reads and changes the mark's page in a
+ * transaction, whose abort after an error releases locks, pins and pending
+ * I/O.
  */
 void
 worker_start_transaction(void)
@@ -111,10 +115,7 @@ worker_commit(void)
 	MemoryContextSwitchTo(worker_context);
 }
 
-/*
- * Aborts the transaction after an error that the caller has caught and, if
- * need be, logged.
- */
+/* Aborts the transaction, in a PG_CATCH() block. */
 void
 worker_abort(void)
 {

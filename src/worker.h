@@ -10,8 +10,11 @@
 #include "clock.h"
 #include "storage/latch.h"
 
+/* For worker_wait(): without a timeout. */
+#define WORKER_WAIT_FOREVER (-1L)
+
 extern void worker_register(const char *name, const char *function_name);
-extern void worker_begin(Latch **latch);
+extern void worker_initialize(Latch **latch);
 extern bool worker_wait(long timeout_ms, WaitReason reason);
 extern void worker_start_transaction(void);
 extern void worker_commit(void);

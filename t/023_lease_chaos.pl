@@ -98,7 +98,7 @@ my %deck = (
 # The errors that the rules name, and what they have to say.
 my %allowed_errors = (
 	'55000' =>
-	  qr/^the clock is \d+\.\d{3} ms behind (?:the last snowflake id|what the last holder of the worker id has promised)$|^snowflake ids cannot be issued because (?:this server holds no lease on a worker id|the clock is past the fence of the lease on the worker id|they are further ahead of the clock than the lease on the worker id lasts)$/,
+	  qr/^the clock is \d+\.\d{3} ms behind (?:the last snowflake id|the fence of the worker id's last holder)$|^snowflake ids cannot be issued because (?:this server holds no lease on a worker id|the clock is past the fence of the lease on the worker id|they are further ahead of the clock than the lease on the worker id lasts)$/,
 	'53300' => qr/^sorry, too many clients|^remaining connection slots/,
 	'57P01' => qr/^terminating connection/,
 	'57P02' => qr/^terminating connection because of crash/,
