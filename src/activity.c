@@ -1,10 +1,10 @@
 /*
  * activity.c
- *	  The busy curve of a table, read off its ids.
+ *	  snowflake_activity(): insert activity over time, from a table's ids.
  *
- * One query, put together from the names of a table and a column and run as
- * the caller, so that privileges and row security hold.  In C because its
- * result has a column of the name of an argument, which PL/pgSQL refuses.
+ * The function runs one query on the table, as the caller, so that privileges
+ * and row security apply.  It is in C because a column of its result has the
+ * name of an argument, which PL/pgSQL does not allow.
  */
 #include "postgres.h"
 
@@ -22,10 +22,10 @@
 
 PG_FUNCTION_INFO_V1(snowflake_activity);
 
-/* What buckets count from: a Monday, in the session's time zone. */
+/* The origin of buckets: a Monday, in the session's time zone. */
 #define ORIGIN "2001-01-01"
 
-/* The arguments, of which the last three are the query's $1 to $3. */
+/* The arguments.  The last three are also the query's $1 to $3. */
 enum
 {
 	ARG_REL,
@@ -33,6 +33,16 @@ enum
 	ARG_BUCKET,
 	ARG_SINCE,
 	ARG_UNTIL
+};
+
+/* The columns of the query and of the result. */
+enum
+{
+	COLUMN_BUCKET,
+	COLUMN_DATACENTER_ID,
+	COLUMN_WORKER_ID,
+	COLUMN_IDS,
+	COLUMN_COUNT
 };
 
 static void
@@ -45,7 +55,7 @@ refuse_null(FunctionCallInfo fcinfo, int argument, const char *name)
 						name)));
 }
 
-/* Is a bucket one of the calendar's days or months? */
+/* Is a bucket's length in days or months of the calendar? */
 static bool
 is_of_calendar(const Interval *bucket)
 {
@@ -53,10 +63,11 @@ is_of_calendar(const Interval *bucket)
 }
 
 /*
- * An expression for the beginning of the bucket that issued_at falls into.
- * Buckets of hours and less all have one length, and begin at an instant.
- * Those of days and of months are the calendar's, in the session's time zone:
- * for these it is the local day, and bucket_start() finds the instant.
+ * Returns an SQL expression for the bucket that issued_at falls into.  For a
+ * bucket of hours or less, which all have the same length, the expression is
+ * the instant at which the bucket begins.  For a bucket of the calendar's days
+ * or months the expression is the bucket's first local day, and bucket_start()
+ * finds the instant.
  */
 static char *
 bucket_expression(const Interval *bucket)
@@ -79,7 +90,7 @@ bucket_expression(const Interval *bucket)
 	return NULL;				/* keep compilers quiet */
 }
 
-/* The instant that a bucket begins at, from what the expression gives. */
+/* Returns the beginning of a bucket, from the value of its expression. */
 static Datum
 bucket_start(const Interval *bucket, Datum beginning)
 {
@@ -88,7 +99,7 @@ bucket_start(const Interval *bucket, Datum beginning)
 		beginning;
 }
 
-/* A relation's name as a query may have it; ERROR 42P01 if there is none. */
+/* Returns a relation's quoted name; ERROR 42P01 if there is no relation. */
 static const char *
 relation_name(Oid relation)
 {
@@ -103,8 +114,8 @@ relation_name(Oid relation)
 }
 
 /*
- * The column's name as a query may have it; ERROR 42703 if there is none,
- * 42804 if it holds no ids.
+ * Returns a column's quoted name.  ERROR 42703 if there is no such column,
+ * 42804 if its type cannot hold ids.
  */
 static const char *
 column_name(Oid relation, const char *name)
@@ -128,10 +139,10 @@ column_name(Oid relation, const char *name)
 }
 
 /*
- * The query.  Our own functions are in the schema that this one is in, and
- * everything else in pg_catalog: the function's search_path is that.  The ids
- * are cast, for our functions to match exactly whatever overloads there are;
- * the column is compared as it is, for its index.
+ * Builds the query.  The extension's functions are qualified by their schema;
+ * all other names are pg_catalog's, which is the function's search_path.  The
+ * ids are cast to bigint, so that no overload of a function matches better.
+ * The column in WHERE is not cast, so that its index can be used.
  */
 static char *
 build_query(FunctionCallInfo fcinfo)
@@ -169,9 +180,9 @@ build_query(FunctionCallInfo fcinfo)
  *					  since timestamptz, until timestamptz)
  *		-> setof (bucket timestamptz, datacenter_id integer,
  *				  worker_id integer, ids bigint)
- *		since and until may be null: open.  ERROR 22004 for another null,
- *		22023 for a bad bucket, 42703 and 42804 for a column without ids, 22003
- *		for what is no id.
+ *		A NULL for since or until leaves that end of the range open.  ERROR
+ *		22004 for another NULL, 22023 for a bad bucket, 42703 and 42804 for a
+ *		column without ids, 22003 for a number that is no id.
  */
 Datum
 snowflake_activity(PG_FUNCTION_ARGS)
@@ -200,14 +211,15 @@ snowflake_activity(PG_FUNCTION_ARGS)
 		elog(ERROR, "could not execute: %s", query);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		Datum		columns[4];
-		bool		column_nulls[4];
+		Datum		columns[COLUMN_COUNT];
+		bool		column_nulls[COLUMN_COUNT];
 
 		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
 						  columns, column_nulls);
-		if (!column_nulls[0])
-			columns[0] = bucket_start(PG_GETARG_INTERVAL_P(ARG_BUCKET),
-									  columns[0]);
+		if (!column_nulls[COLUMN_BUCKET])
+			columns[COLUMN_BUCKET] =
+				bucket_start(PG_GETARG_INTERVAL_P(ARG_BUCKET),
+							 columns[COLUMN_BUCKET]);
 		tuplestore_putvalues(result->setResult, result->setDesc, columns,
 							 column_nulls);
 	}

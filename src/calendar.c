@@ -1,12 +1,12 @@
 /*
  * calendar.c
- *	  Days of the session's time zone, and the instants that they begin at.
+ *	  Days of the session's time zone, and the instants at which days begin.
  *
- * A day is written as a timestamp without time zone: its midnight.  Where
- * summer time begins at midnight, as in Cairo, the day has no midnight and
- * begins at 01:00.  Where summer time ends there, as in Havana, midnight comes
- * twice: PostgreSQL takes the second one for it, but the day begins at the
- * first.
+ * A day is a timestamp without time zone: the day's midnight.  Where summer
+ * time begins at midnight, as in Cairo, the day has no midnight and begins at
+ * 01:00.  Where summer time ends at midnight, as in Havana, the day has two
+ * midnights: PostgreSQL converts the day to the second midnight, but the day
+ * begins at the first.
  */
 #include "postgres.h"
 
@@ -31,7 +31,7 @@ read_local_time(TimestampTz instant, struct pg_tm *tm, fsec_t *fsec)
 				 errmsg("timestamp out of range")));
 }
 
-/* The day that a finite instant is of. */
+/* Returns the day of a finite instant. */
 Timestamp
 calendar_day(TimestampTz instant)
 {
@@ -43,7 +43,7 @@ calendar_day(TimestampTz instant)
 		* USECS_PER_DAY;
 }
 
-/* Do clocks show 00:00:00?  Of two midnights of one day, either counts. */
+/* Does a clock show 00:00:00?  If a day has two midnights, at both of them. */
 bool
 calendar_is_midnight(TimestampTz instant)
 {
@@ -55,19 +55,19 @@ calendar_is_midnight(TimestampTz instant)
 }
 
 /*
- * The first instant at which clocks show a day's midnight or later.  A day
- * that a zone left out, as Apia did on crossing the date line, begins when
- * the next one does.
+ * Returns the first instant at which clocks show a day's midnight or later.  A
+ * day that the zone left out, as Apia's did when it crossed the date line,
+ * begins when the next day begins.
  */
 TimestampTz
 calendar_day_start(Timestamp day)
 {
 	pg_time_t	midnight = day / USECS_PER_SEC + EPOCH_DISTANCE_S;
 
-	/* No zone is two days off UTC. */
+	/* Begin two days earlier: every zone's offset from UTC is smaller. */
 	pg_time_t	since = midnight - 2 * SECS_PER_DAY;
 
-	/* From one change of the zone's offset to the next. */
+	/* Go from one change of the zone's offset to the next. */
 	for (;;)
 	{
 		long int	offset;

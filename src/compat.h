@@ -2,8 +2,9 @@
  * compat.h
  *	  Every difference between PostgreSQL versions, and nowhere else.
  *
- * Code elsewhere is written for the newest PostgreSQL; here older ones are
- * brought up to it under the newer one's names.
+ * All other code is written for the newest PostgreSQL.  This file defines for
+ * older versions what the newest version has, under the newest version's names.
+ * A "16" in a comment is PostgreSQL 16.
  */
 #ifndef SNOWFLAKE_COMPAT_H
 #define SNOWFLAKE_COMPAT_H
@@ -19,18 +20,18 @@
 #include "utils/guc_tables.h"
 #include "utils/wait_event.h"
 
-/* 16 took VARDATA_ANY and its like out of postgres.h. */
+/* 16 moves VARDATA_ANY and its like from postgres.h to varatt.h. */
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
 #endif
 
-/* 15 has a check of privileges for each kind of object; see below. */
+/* For object_ownercheck() and object_aclcheck() below. */
 #if PG_VERSION_NUM < 160000
 #include "catalog/pg_namespace.h"
 #include "utils/acl.h"
 #endif
 
-/* 16 names a relation's files so. */
+/* 16 renames the identity of a relation's files. */
 #if PG_VERSION_NUM < 160000
 #define RelFileLocator RelFileNode
 #define spcOid spcNode
@@ -39,7 +40,7 @@
 #define PGIOAlignedBlock PGAlignedBlock
 #endif
 
-/* 16 declares it itself. */
+/* 16 declares _PG_init() in fmgr.h. */
 #if PG_VERSION_NUM < 160000
 extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
 #endif
@@ -49,7 +50,7 @@ extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
 #define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC
 #endif
 
-/* 16 lists the parameters in an array of its own; 15 in the live one. */
+/* 16 returns a copy of the list of parameters; 15 returns the list itself. */
 static inline struct config_generic **
 compat_guc_variables(int *count)
 {
@@ -61,7 +62,7 @@ compat_guc_variables(int *count)
 #endif
 }
 
-/* 16 says more about what it could not decode. */
+/* 16 has another argument, with details of an error. */
 static inline int
 compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
 					  struct pg_tm *tm, fsec_t *fsec, int *tzp)
@@ -75,13 +76,13 @@ compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
 #endif
 }
 
-/* 16 has one check of ownership for all kinds of objects. */
+/* 16 has one check of ownership for all kinds of objects; 15 one for each. */
 #if PG_VERSION_NUM < 160000
 #define object_ownercheck(class_id, object_id, role_id) \
 	pg_class_ownercheck(object_id, role_id)
 #endif
 
-/* 17 has a function for what maintenance commands do with search_path. */
+/* 17 has a function that sets search_path for maintenance commands. */
 #if PG_VERSION_NUM < 170000
 static inline void
 RestrictSearchPath(void)
@@ -91,7 +92,7 @@ RestrictSearchPath(void)
 }
 #endif
 
-/* 16 has one check of privileges, too, for all kinds of objects. */
+/* 16 has one check of privileges for all kinds of objects; 15 one for each. */
 #if PG_VERSION_NUM < 160000
 #define object_aclcheck(class_id, object_id, role_id, mode) \
 	((class_id) == NamespaceRelationId ? \
@@ -106,7 +107,7 @@ RestrictSearchPath(void)
 #define compat_event_triggers true
 #endif
 
-/* 17 names a process by its place among the PGPROCs, and custom waits. */
+/* 17 numbers processes by their PGPROCs, and has named custom wait events. */
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber (MyProc->pgprocno)
 #define INVALID_PROC_NUMBER InvalidBackendId
@@ -119,13 +120,13 @@ WaitEventExtensionNew(const char *wait_event_name)
 }
 #endif
 
-/* 19 takes flags for a scan. */
+/* 19 has another argument, with flags of the scan. */
 #if PG_VERSION_NUM < 190000
 #define table_beginscan(relation, snapshot, key_count, keys, flags) \
 	table_beginscan(relation, snapshot, key_count, keys)
 #endif
 
-/* 19 no longer has a function that checksums a copy of the page instead. */
+/* 19 has only the function that checksums the page in place, and renames it. */
 #if PG_VERSION_NUM < 190000
 #define PageSetChecksum PageSetChecksumInplace
 #endif

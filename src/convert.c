@@ -2,22 +2,23 @@
  * convert.c
  *	  Turns key columns of existing and of new tables into snowflakes.
  *
- * SQL functions read the catalogue and say which statements convert a column,
- * and what is in the way: snowflake_convert_statements() and its neighbours in
- * the extension's script.  This file executes the statements.  C is needed
- * because ALTER TABLE and queries run code of a table's owner: CHECKs, index
- * predicates, triggers.
+ * SQL functions read the catalogue, and return the statements that convert a
+ * column and the obstacles to a conversion: snowflake_convert_statements() and
+ * its neighbours in the extension's script.  This file executes the statements.
+ * It is in C because ALTER TABLE and queries run code of a table's owner, such
+ * as CHECKs, index predicates and triggers, and only C can switch to the owner
+ * safely.
  *
  * - Every statement runs as the owner of the table that it changes, as a
  *	 security-restricted operation, like VACUUM and REINDEX.  No code of an
- *	 owner runs with the rights of a caller who is somebody else.  A foreign
- *	 key between tables of two owners is checked only if the check runs no
- *	 code of the other owner.
- * - Whether a table has rows, and which key is the largest, is found by
- *	 reading the table or its index directly, without the planner.
- * - The event trigger runs at every CREATE TABLE.  It looks into caches that
- *	 the statement has filled; the one query that it always runs lists the
- *	 tables that the statement has made or altered.
+ *	 owner runs with the rights of another role.  A conversion adds a foreign
+ *	 key between tables of two owners only if PostgreSQL's check of that key
+ *	 runs no code of the other owner.
+ * - To find whether a table has rows, and which key is the largest, C reads
+ *	 the table or its index directly, without the planner.
+ * - The event trigger runs at every CREATE TABLE.  It reads caches that the
+ *	 statement has filled, and always runs one query, which lists the tables
+ *	 that the statement has created or altered.
  */
 #include "postgres.h"
 
@@ -90,7 +91,10 @@ convert_table_name(Oid table)
 									  get_rel_name(table));
 }
 
-/* A table's name for messages, qualified unless search_path finds the table. */
+/*
+ * Returns a table's name for messages, qualified unless search_path finds the
+ * table.
+ */
 char *
 convert_shown_name(Oid table)
 {
@@ -98,7 +102,7 @@ convert_shown_name(Oid table)
 											   ObjectIdGetDatum(table)));
 }
 
-/* Names what is converted in a message. */
+/* Returns the columns of a conversion, for messages. */
 char *
 convert_subject(const Conversion *conversion)
 {
@@ -127,9 +131,9 @@ owner_of(Oid table)
 }
 
 /*
- * Runs a statement as an owner.  If that is somebody else, what it sets is
- * undone, and it can leave nothing behind that would run later on with the
- * rights of the caller.
+ * Runs a statement as an owner.  If the owner is not the caller, the function
+ * undoes the settings that the statement has changed, and the statement cannot
+ * leave code behind that would later run with the caller's rights.
  */
 void
 convert_execute_as(Oid owner, const char *statement)
@@ -217,8 +221,8 @@ error_text(const ErrorData *error)
 }
 
 /*
- * A table, its partitions and inheritors, locked for reading.
- * find_all_inheritors() leaves the table itself to its caller.
+ * Lists and locks a table, its partitions and inheritors, for reading.
+ * find_all_inheritors() locks all but the table itself.
  */
 static List *
 lock_inheritors(Oid table)
@@ -240,7 +244,7 @@ has_rows(Oid table)
 	{
 		Relation	relation = table_open(lfirst_oid(cell), NoLock);
 
-		/* A foreign server is not contacted; assume that it has rows. */
+		/* Assume that a foreign table has rows, without asking its server. */
 		if (relation->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
 			is_found = true;
 		else if (relation->rd_rel->relkind == RELKIND_RELATION &&
@@ -265,7 +269,7 @@ has_rows(Oid table)
 /*
  * Raises *largest to the largest value of a bigint column, which is the last
  * entry of an index.  Returns false if the index does not begin with the
- * column in bigint's order, or leaves rows out.
+ * column in bigint's order, or does not contain all rows.
  */
 static bool
 largest_of_index(Relation relation, AttrNumber attnum, Oid index_id,
@@ -307,9 +311,9 @@ largest_of_index(Relation relation, AttrNumber attnum, Oid index_id,
 }
 
 /*
- * Returns the largest key in a table, its partitions and inheritors.  Tables
- * without a suitable index, columns that are not bigint, and foreign tables
- * are left out; without any other, the result is PG_INT64_MIN.
+ * Returns the largest key in a table, its partitions and inheritors.  Skips
+ * tables without a suitable index, columns that are not bigint, and foreign
+ * tables; returns PG_INT64_MIN if no table is left.
  */
 static int64
 largest_key(Oid table, const char *column)
@@ -345,11 +349,11 @@ largest_key(Oid table, const char *column)
 
 /*
  * Runs a query about a conversion's columns.  In the query, %s stands for the
- * extension's schema, $1 for the tables and $2 for the columns.  Returns how
- * many rows there are in SPI_tuptable.
+ * extension's schema, $1 for the tables and $2 for the columns.  Returns the
+ * number of rows in SPI_tuptable.
  */
 uint64
-convert_ask(const Conversion *conversion, const char *format)
+convert_query(const Conversion *conversion, const char *format)
 {
 	Oid			types[] = {REGCLASSARRAYOID, NAMEARRAYOID};
 	Datum		values[2];
@@ -384,21 +388,33 @@ convert_ask(const Conversion *conversion, const char *format)
 	return SPI_processed;
 }
 
-char *
-convert_text_at(uint64 row, int column)
+/* Returns the number of a column of SPI_tuptable. */
+static int
+column_number(const char *column)
 {
-	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
+	int			number = SPI_fnumber(SPI_tuptable->tupdesc, column);
+
+	if (number <= 0)
+		elog(ERROR, "a query has no column \"%s\"", column);
+	return number;
+}
+
+char *
+convert_text_at(uint64 row, const char *column)
+{
+	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc,
+						column_number(column));
 }
 
 Datum
-convert_value_at(uint64 row, int column, bool *is_null)
+convert_value_at(uint64 row, const char *column, bool *is_null)
 {
-	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column,
-						 is_null);
+	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc,
+						 column_number(column), is_null);
 }
 
 Oid
-convert_oid_at(uint64 row, int column)
+convert_oid_at(uint64 row, const char *column)
 {
 	bool		is_null;
 	Datum		value = convert_value_at(row, column, &is_null);
@@ -411,7 +427,7 @@ List *
 convert_statements(const Conversion *conversion)
 {
 	List	   *statements = NIL;
-	uint64		count = convert_ask(conversion, "SELECT tab, other, statement, needs_superuser"
+	uint64		count = convert_query(conversion, "SELECT tab, other, statement, needs_superuser"
 							"  FROM %s.snowflake_convert_statements($1, $2)");
 
 	for (uint64 i = 0; i < count; i++)
@@ -419,17 +435,18 @@ convert_statements(const Conversion *conversion)
 		Statement  *statement = palloc0(sizeof(Statement));
 		bool		is_null;
 
-		statement->table = convert_oid_at(i, 1);
-		statement->other = convert_oid_at(i, 2);
+		statement->table = convert_oid_at(i, "tab");
+		statement->other = convert_oid_at(i, "other");
 		statement->table_name = convert_table_name(statement->table);
 		statement->other_name = OidIsValid(statement->other) ? convert_table_name(statement->other) : NULL;
-		statement->text = convert_text_at(i, 3);
-		statement->needs_superuser = DatumGetBool(convert_value_at(i, 4, &is_null));
+		statement->text = convert_text_at(i, "statement");
+		statement->needs_superuser = DatumGetBool(convert_value_at(i, "needs_superuser", &is_null));
 		statements = lappend(statements, statement);
 	}
 	return statements;
 }
 
+/* Query parts of convert_tables(): "change" is 0 if a table itself changes. */
 #define CHANGED_TABLES \
 	"    SELECT tab, 0 FROM %s.snowflake_convert_statements($1, $2)" \
 	"    UNION ALL" \
@@ -444,12 +461,12 @@ convert_statements(const Conversion *conversion)
 	" SELECT count(*) FROM up)"
 
 /*
- * The tables that a conversion changes; both sides of foreign keys that are
- * dropped and added again among them.  Those with fewer ancestors come first,
- * and by OID then: parents before their inheritors and partitions, as all of
- * PostgreSQL locks them, though a partition may be the older one.  Views come
- * before all tables, as a query locks them.  ERROR 42501 if one of those that
- * change is not the caller's.
+ * Lists the tables that a conversion locks: the tables that change, and the
+ * tables that the foreign keys of the conversion reference.  The order is that
+ * of all of PostgreSQL: views before tables, as a query locks them, and parents
+ * before their inheritors and partitions; then by OID.  So tables are sorted by
+ * their number of ancestors.  ERROR 42501 if a table that changes is not the
+ * caller's.
  */
 List *
 convert_tables(const Conversion *conversion)
@@ -458,8 +475,8 @@ convert_tables(const Conversion *conversion)
 	uint64		count;
 
 	if (conversion->puts_back)
-		count = convert_ask(conversion,
-							"SELECT s.tab, min(change) FROM (" CHANGED_TABLES
+		count = convert_query(conversion,
+							"SELECT s.tab, min(change) AS change FROM (" CHANGED_TABLES
 							"    UNION ALL"
 							"    SELECT view, 0 FROM %s.snowflake_convert_views($1, $2)"
 							"    UNION ALL"
@@ -468,15 +485,15 @@ convert_tables(const Conversion *conversion)
 							"  LEFT JOIN %s.snowflake_convert_views($1, $2) AS v ON v.view = s.tab"
 							" GROUP BY s.tab ORDER BY max(v.place) DESC NULLS LAST, " ANCESTORS ", s.tab");
 	else
-		count = convert_ask(conversion,
-							"SELECT s.tab, min(change) FROM (" CHANGED_TABLES ") AS s(tab, change)"
+		count = convert_query(conversion,
+							"SELECT s.tab, min(change) AS change FROM (" CHANGED_TABLES ") AS s(tab, change)"
 							" GROUP BY s.tab ORDER BY " ANCESTORS ", s.tab");
 	for (uint64 i = 0; i < count; i++)
 	{
-		Oid			table = convert_oid_at(i, 1);
+		Oid			table = convert_oid_at(i, "tab");
 		bool		is_null;
 
-		if (DatumGetInt32(convert_value_at(i, 2, &is_null)) == 0 &&
+		if (DatumGetInt32(convert_value_at(i, "change", &is_null)) == 0 &&
 			!object_ownercheck(RelationRelationId, table, GetUserId()))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -487,7 +504,7 @@ convert_tables(const Conversion *conversion)
 	return tables;
 }
 
-/* ERROR 42501 if a statement needs a superuser and the caller is none. */
+/* ERROR 42501 if a statement needs a superuser, and the caller is not one. */
 static void
 refuse_without_superuser(const Conversion *conversion, List *statements)
 {
@@ -511,9 +528,9 @@ refuse_without_superuser(const Conversion *conversion, List *statements)
 }
 
 /*
- * Makes constants NULLs of their type.  The parser reads a constant by its
- * type's input function, and that of an array or a composite type evaluates
- * the CHECKs of domains in it.
+ * Replaces constants by NULLs of the same type.  The parser reads a constant by
+ * its type's input function, and the input function of an array or a composite
+ * type evaluates the CHECKs of the domains that the type contains.
  */
 static bool
 empty_constants(Node *node, void *unused)
@@ -525,7 +542,7 @@ empty_constants(Node *node, void *unused)
 	return raw_expression_tree_walker(node, empty_constants, unused);
 }
 
-/* Parses a query, and executes nothing. */
+/* Parses and analyzes a query without executing it. */
 static void
 parse(void *query)
 {
@@ -536,8 +553,8 @@ parse(void *query)
 }
 
 /*
- * Lists what keeps the columns' types from being changed.  Views, rules and
- * triggers do not if they are to be put back.
+ * Lists the objects that keep the columns' types from being changed.  If the
+ * conversion puts views, rules and triggers back, these are no obstacles.
  */
 List *
 convert_obstacles(const Conversion *conversion)
@@ -547,20 +564,20 @@ convert_obstacles(const Conversion *conversion)
 	char	  **descriptions;
 	char	  **queries;
 
-	count = convert_ask(conversion, conversion->puts_back ?
-						"SELECT %s.snowflake_convert_obstacles($1, $2, true)" :
-						"SELECT %s.snowflake_convert_obstacles($1, $2, false)");
+	count = convert_query(conversion, conversion->puts_back ?
+						  "SELECT %s.snowflake_convert_obstacles($1, $2, true) AS obstacle" :
+						  "SELECT %s.snowflake_convert_obstacles($1, $2, false) AS obstacle");
 	for (uint64 i = 0; i < count; i++)
-		obstacles = lappend(obstacles, convert_text_at(i, 1));
+		obstacles = lappend(obstacles, convert_text_at(i, "obstacle"));
 
-	count = convert_ask(conversion, "SELECT description, query"
-				"  FROM %s.snowflake_convert_expressions($1, $2)");
+	count = convert_query(conversion, "SELECT description, query"
+						  "  FROM %s.snowflake_convert_expressions($1, $2)");
 	descriptions = palloc(sizeof(char *) * (count + 1));
 	queries = palloc(sizeof(char *) * (count + 1));
 	for (uint64 i = 0; i < count; i++)
 	{
-		descriptions[i] = convert_text_at(i, 1);
-		queries[i] = convert_text_at(i, 2);
+		descriptions[i] = convert_text_at(i, "description");
+		queries[i] = convert_text_at(i, "query");
 	}
 	for (uint64 i = 0; i < count; i++)
 	{
@@ -628,7 +645,10 @@ refuse_distributed(const Conversion *conversion, List *tables)
 				 errhint("Convert before the tables are distributed: undistribute_table() them, convert, and distribute them again.")));
 }
 
-/* Warns of what will refuse new keys, as far as a query tells. */
+/*
+ * Warns of objects that will refuse new keys.  "format" is a query that lists
+ * them in a column "doubt".
+ */
 static void
 warn_of_doubts(const Conversion *conversion, const char *format)
 {
@@ -636,9 +656,9 @@ warn_of_doubts(const Conversion *conversion, const char *format)
 	uint64		count;
 
 	initStringInfo(&doubts);
-	count = convert_ask(conversion, format);
+	count = convert_query(conversion, format);
 	for (uint64 i = 0; i < count; i++)
-		appendStringInfo(&doubts, "%s%s", i == 0 ? "" : "\n", convert_text_at(i, 1));
+		appendStringInfo(&doubts, "%s%s", i == 0 ? "" : "\n", convert_text_at(i, "doubt"));
 	if (count > 0)
 		ereport(WARNING,
 				(errmsg("new keys of %s may be refused", convert_subject(conversion)),
@@ -647,22 +667,22 @@ warn_of_doubts(const Conversion *conversion, const char *format)
 }
 
 /*
- * Warns of keys that the converted column will refuse, or that sort oddly.
- * The conversion is one of one column.
+ * Warns if the converted column will refuse new keys, or has keys that are
+ * larger than new keys.  The conversion has one column.
  */
 void
 convert_warn(const Conversion *conversion)
 {
-	warn_of_doubts(conversion, "SELECT %s.snowflake_convert_doubts($1, $2)");
+	warn_of_doubts(conversion, "SELECT %s.snowflake_convert_doubts($1, $2) AS doubt");
 
 	/* Larger keys come from a scheme with another layout or epoch. */
-	if (convert_ask(conversion, "SELECT %s.snowflake_min_id(clock_timestamp())"
+	if (convert_query(conversion, "SELECT %s.snowflake_min_id(clock_timestamp()) AS smallest"
 					"  FROM pg_attribute"
 					" WHERE attrelid = $1[1] AND attname = $2[1]"
 					"   AND NOT %s.snowflake_convert_is_done(attrelid::pg_catalog.regclass, attnum)") == 1)
 	{
 		bool		is_null;
-		int64		smallest = DatumGetInt64(convert_value_at(0, 1, &is_null));
+		int64		smallest = DatumGetInt64(convert_value_at(0, "smallest", &is_null));
 		int64		largest = largest_key(conversion->tables[0], NameStr(conversion->columns[0]));
 
 		if (largest >= smallest)
@@ -676,11 +696,11 @@ convert_warn(const Conversion *conversion)
 }
 
 /*
- * Runs a query on the catalogue as it is now, even in a transaction whose
- * snapshot is from before a lock.
+ * Runs a query on the catalogue with the latest snapshot, even in a transaction
+ * whose own snapshot is older than a lock.
  */
 static void
-ask_now(const char *query)
+query_latest(const char *query)
 {
 	SPIPlanPtr	plan = SPI_prepare(query, 0, NULL);
 
@@ -691,21 +711,21 @@ ask_now(const char *query)
 	SPI_freeplan(plan);
 }
 
-/* Does a query on a table run no code of the table's owner? */
+/* Is a table one whose queries run no code of the table's owner? */
 static bool
 is_plain(Oid home, Oid table)
 {
 	bool		is_null;
 
-	ask_now(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
-					 home_name(home), table));
-	return DatumGetBool(convert_value_at(0, 1, &is_null));
+	query_latest(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass) AS is_plain",
+						  home_name(home), table));
+	return DatumGetBool(convert_value_at(0, "is_plain", &is_null));
 }
 
 /*
- * Looks again before a statement is executed: an owner's code, which the
- * statements before it have run, may have renamed a schema, so that the names
- * are of other tables, or have made an index.
+ * ERROR 55000 or 42501 if a statement would not do what was checked.  The
+ * statements before may have run code of an owner, and this code may have
+ * renamed a schema, so that names mean other tables, or have added an index.
  */
 void
 convert_refuse_changed(const Conversion *conversion, const Statement *statement)
@@ -731,10 +751,10 @@ convert_refuse_changed(const Conversion *conversion, const Statement *statement)
 }
 
 /*
- * ERROR 0A000 in REPEATABLE READ and SERIALIZABLE.  A conversion looks for
- * changes that other sessions committed before it locked the tables.  The
- * snapshot of such a transaction does not show them.  A new table is safe: no
- * other session can have changed it.
+ * ERROR 0A000 in REPEATABLE READ and SERIALIZABLE.  A conversion has to see the
+ * changes that other sessions committed before it locked the tables, and the
+ * snapshot of such a transaction does not show these changes.  A new table is
+ * no problem: no other session can have changed it.
  */
 void
 convert_refuse_isolation(const Conversion *conversion)
@@ -760,7 +780,7 @@ convert_execute(const Conversion *conversion, List *statements)
 		Statement  *statement = lfirst(cell);
 
 		convert_refuse_changed(conversion, statement);
-		/* Such a statement changes the catalogue only, as the superuser. */
+		/* As the superuser: a statement that needs one runs no user's code. */
 		if (statement->needs_superuser)
 			SPI_execute(statement->text, false, 0);
 		else
@@ -769,8 +789,8 @@ convert_execute(const Conversion *conversion, List *statements)
 }
 
 /*
- * Converts a column, and all that references it.  Returns the statements;
- * none if it has been converted already.
+ * Converts a column and all columns that reference it.  Returns the
+ * statements: NIL if the column has been converted already.
  */
 static List *
 convert(const Conversion *conversion)
@@ -783,14 +803,14 @@ convert(const Conversion *conversion)
 
 	/*
 	 * Another session may have added a foreign key or an obstacle before the
-	 * locks were granted.  So everything is looked at again under the locks,
-	 * until no table is missing from them.
+	 * locks were granted.  So look at everything again under the locks, until
+	 * the locks cover all tables.
 	 */
 	for (;;)
 	{
 		List	   *tables;
 
-		convert_ask(conversion, "SELECT %s.snowflake_convert_check($1[1], $2[1])");
+		convert_query(conversion, "SELECT %s.snowflake_convert_check($1[1], $2[1])");
 		statements = convert_statements(conversion);
 		if (statements == NIL)
 			return NIL;
@@ -801,7 +821,7 @@ convert(const Conversion *conversion)
 
 		if (conversion->is_dry_run || list_difference_oid(tables, locked) == NIL)
 			break;
-		/* All conversions lock in one order, so they do not deadlock. */
+		/* All conversions lock in the same order, so they do not deadlock. */
 		for (int i = 0; i < list_length(tables); i++)
 			LockRelationOid(list_nth_oid(tables, i), AccessExclusiveLock);
 		locked = list_union_oid(locked, tables);
@@ -815,8 +835,8 @@ convert(const Conversion *conversion)
 
 /*
  * snowflake_convert(rel regclass, col name, dry_run boolean) -> setof text
- *		Makes a key column bigint DEFAULT snowflake_nextval(), with all that
- *		references it; returns the statements.
+ *		Makes a key column bigint DEFAULT snowflake_nextval(), and the columns
+ *		that reference the key bigint.  Returns the statements.
  */
 Datum
 snowflake_convert(PG_FUNCTION_ARGS)
@@ -836,7 +856,7 @@ snowflake_convert(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	SPI_connect();
 
-	/* Convert before the first row is returned: LIMIT must not cut it short. */
+	/* Convert first: a LIMIT on the rows must not stop the conversion. */
 	statements = convert(&conversion);
 	foreach(cell, statements)
 	{
@@ -851,8 +871,8 @@ snowflake_convert(PG_FUNCTION_ARGS)
 
 /*
  * Finds the sequence of a serial column: the column owns the sequence, and the
- * column's DEFAULT takes from the sequence.  Sets *is_shared if something else
- * depends on the sequence, too.
+ * column's DEFAULT calls nextval() on the sequence.  Sets *is_shared if another
+ * object depends on the sequence, too.
  */
 static Oid
 serial_sequence(Relation depend, Oid table, AttrNumber attnum, bool *is_shared)
@@ -922,7 +942,7 @@ numbers_in(HeapTuple tuple, AttrNumber attribute, TupleDesc descriptor)
 	return numbers;
 }
 
-/* Reads a table's columns: in the primary key, in foreign keys, in CHECKs. */
+/* Finds a table's columns in its primary key, its foreign keys and its CHECKs. */
 static void
 read_keys(Oid table, List **primary, List **foreign, List **checked)
 {
@@ -964,15 +984,15 @@ typedef struct NewKey
 	Oid			table;
 	NameData	column;
 	bool		is_bigint;
-	bool		has_default;	/* of its own */
+	bool		has_default;	/* not inherited */
 	bool		is_identity;
 	bool		is_serial;
 	Oid			sequence;		/* the serial's, or InvalidOid */
-	bool		is_simple;		/* no foreign keys, no inheritors, and nothing
-								 * else takes from the sequence */
+	bool		is_simple;		/* no foreign keys, no inheritors, and no other
+								 * object depends on the sequence */
 } NewKey;
 
-/* Fills in a column's part of NewKey.  Is the column serial or identity? */
+/* Fills in a column's part of NewKey.  Returns: is it serial or identity? */
 static bool
 read_new_key(NewKey *key, AttrNumber attnum)
 {
@@ -996,13 +1016,13 @@ read_new_key(NewKey *key, AttrNumber attnum)
 	table_close(depend, AccessShareLock);
 	key->is_serial = OidIsValid(key->sequence);
 	if (is_shared)
-		key->is_simple = false; /* convert() looks at what takes from it */
+		key->is_simple = false; /* convert() checks the other objects */
 	return key->is_identity || key->is_serial;
 }
 
 /*
- * Makes a column of a new table a snowflake.  A table without foreign keys and
- * inheritors needs one ALTER TABLE; nothing else has to follow the column.
+ * Makes a column of a new table a snowflake.  A simple key needs one ALTER
+ * TABLE, because no other table has to change with the column.
  */
 static void
 make_snowflake(void *argument)
@@ -1037,7 +1057,7 @@ make_snowflake(void *argument)
 	}
 }
 
-/* Warns of CHECKs of a new key that refuse snowflakes, if it is one. */
+/* Warns of CHECKs that refuse the new keys of a snowflake column. */
 static void
 warn_of_bounds(NewKey *key)
 {
@@ -1047,7 +1067,8 @@ warn_of_bounds(NewKey *key)
 		};
 
 	warn_of_doubts(&conversion,
-				   "SELECT %s.snowflake_convert_bounds(attrelid::pg_catalog.regclass, attnum) FROM pg_attribute"
+				   "SELECT %s.snowflake_convert_bounds(attrelid::pg_catalog.regclass, attnum) AS doubt"
+				   "  FROM pg_attribute"
 				   " WHERE attrelid = $1[1] AND attname = $2[1]"
 				   "   AND %s.snowflake_convert_is_done(attrelid::pg_catalog.regclass, attnum)");
 }
@@ -1098,16 +1119,19 @@ typedef struct Reference
 	char	   *key_column;
 } Reference;
 
-/* The tables of other owners that foreign keys connect a reference with. */
+/*
+ * Lists the tables of other owners that are connected with a reference's column
+ * by foreign keys.
+ */
 static List *
 other_owners(const Reference *reference)
 {
 	List	   *tables = NIL;
 
-	ask_now(psprintf("SELECT tab FROM %s.snowflake_convert_other_owners(%u::pg_catalog.regclass, %d::smallint)"
-					 " ORDER BY tab", home_name(reference->home), reference->table, reference->attnum));
+	query_latest(psprintf("SELECT tab FROM %s.snowflake_convert_other_owners(%u::pg_catalog.regclass, %d::smallint)"
+						  " ORDER BY tab", home_name(reference->home), reference->table, reference->attnum));
 	for (uint64 i = 0; i < SPI_processed; i++)
-		tables = lappend_oid(tables, convert_oid_at(i, 1));
+		tables = lappend_oid(tables, convert_oid_at(i, "tab"));
 	return tables;
 }
 
@@ -1141,9 +1165,9 @@ widen_reference(void *argument)
 	}
 
 	/*
-	 * Foreign keys are checked by a query on both tables.  The locks are what
-	 * ALTER TABLE takes; they keep the other owners from adding a foreign key
-	 * or an index.
+	 * PostgreSQL checks a foreign key by a query on both tables.  Take the
+	 * locks of ALTER TABLE, which keep the other owners from adding a foreign
+	 * key or an index.
 	 */
 	LockRelationOid(table, AccessExclusiveLock);
 	others = other_owners(reference);
@@ -1167,8 +1191,8 @@ widen_reference(void *argument)
 }
 
 /*
- * Makes integer columns bigint that reference a snowflake.  The columns are
- * found by the foreign keys of the given tables.
+ * Makes integer columns bigint if a foreign key of one of the given tables
+ * connects them with a snowflake.
  */
 static void
 widen_references(Oid home, List *tables)
@@ -1195,10 +1219,10 @@ widen_references(Oid home, List *tables)
 		bool		is_null;
 
 		reference->home = home;
-		reference->table = convert_oid_at(i, 1);
-		reference->attnum = DatumGetInt16(convert_value_at(i, 2, &is_null));
-		reference->key_table = convert_oid_at(i, 3);
-		reference->key_column = convert_text_at(i, 4);
+		reference->table = convert_oid_at(i, "tab");
+		reference->attnum = DatumGetInt16(convert_value_at(i, "attnum", &is_null));
+		reference->key_table = convert_oid_at(i, "key_tab");
+		reference->key_column = convert_text_at(i, "key_attname");
 		references = lappend(references, reference);
 	}
 
@@ -1222,13 +1246,16 @@ convert_is_running(void)
 	return is_converting;
 }
 
-/* The setting lists names as they are stored; an empty setting means all. */
+/*
+ * The setting lists names as the catalogue stores them, separated by commas.
+ * An empty setting means all schemas.
+ */
 bool
 convert_wants_schema(const char *schema)
 {
 	const char *setting = GetConfigOption("snowflake_convert.schemas", true, false);
 
-	/* A transaction with SET LOCAL leaves the setting behind as empty. */
+	/* After a transaction with SET LOCAL the setting exists, and is empty. */
 	if (setting == NULL || setting[0] == '\0')
 		return true;
 	for (const char *at = setting;;)
@@ -1249,7 +1276,7 @@ convert_wants_schema(const char *schema)
 	}
 }
 
-/* Does the event trigger look after a table? */
+/* Does the event trigger convert the keys and references of a table? */
 static bool
 is_wanted(Oid table)
 {
@@ -1268,7 +1295,7 @@ is_wanted(Oid table)
 	return is_table;
 }
 
-/* Does the event trigger's work.  Its caller turns errors into warnings. */
+/* Does the event trigger's work.  The caller turns errors into warnings. */
 static void
 convert_new_tables(void *argument)
 {
@@ -1282,7 +1309,7 @@ convert_new_tables(void *argument)
 	if (plan == NULL)
 	{
 		SPIPlanPtr	prepared =
-			SPI_prepare("SELECT objid, pg_catalog.bool_or(command_tag = 'CREATE TABLE')"
+			SPI_prepare("SELECT objid, pg_catalog.bool_or(command_tag = 'CREATE TABLE') AS is_new"
 						"  FROM pg_catalog.pg_event_trigger_ddl_commands()"
 						" WHERE classid = 'pg_catalog.pg_class'::pg_catalog.regclass"
 						"   AND command_tag IN ('CREATE TABLE', 'ALTER TABLE')"
@@ -1297,13 +1324,13 @@ convert_new_tables(void *argument)
 		elog(ERROR, "could not look at new tables");
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		Oid			table = convert_oid_at(i, 1);
+		Oid			table = convert_oid_at(i, "objid");
 		bool		is_null;
 
 		if (!is_wanted(table))
 			continue;
 		tables = lappend_oid(tables, table);
-		if (DatumGetBool(convert_value_at(i, 2, &is_null)))
+		if (DatumGetBool(convert_value_at(i, "is_new", &is_null)))
 			new_tables = lappend_oid(new_tables, table);
 	}
 
@@ -1317,7 +1344,7 @@ convert_new_tables(void *argument)
 		read_keys(table, &primary, &foreign, &checked);
 		if (foreign != NIL)
 			referencing = lappend_oid(referencing, table);
-		/* A foreign key may lead to the table itself: then it is not simple. */
+		/* A key is not simple if a foreign key may reference the table itself. */
 		if (list_member_oid(new_tables, table))
 			convert_primary_key(home, table, primary, checked,
 								foreign == NIL && list_length(tables) == 1);
@@ -1328,8 +1355,8 @@ convert_new_tables(void *argument)
 
 /*
  * snowflake_convert_new_tables() -> event_trigger
- *		Makes keys of new tables snowflakes, and what references them bigint.
- *		DDL does not fail because of this.
+ *		Makes the keys of new tables snowflakes, and the columns that reference
+ *		them bigint.  Errors become warnings, so that no DDL fails.
  */
 Datum
 snowflake_convert_new_tables(PG_FUNCTION_ARGS)
@@ -1347,7 +1374,7 @@ snowflake_convert_new_tables(PG_FUNCTION_ARGS)
 	SPI_connect();
 	home = get_func_namespace(fcinfo->flinfo->fn_oid);
 	error = attempt(convert_new_tables, &home);
-	if (error)					/* such as: no privilege on the extension's schema */
+	if (error)					/* e.g. no privilege on the extension's schema */
 		ereport(WARNING,
 				(errmsg("no column of new tables has become a snowflake"),
 				 errdetail("%s", error_text(error))));

@@ -1,6 +1,6 @@
 /*
  * convert.h
- *	  What convert.c and create_table.c have for others.
+ *	  Converting key columns: the functions of convert.c and create_table.c.
  */
 #ifndef SNOWFLAKE_CONVERT_H
 #define SNOWFLAKE_CONVERT_H
@@ -15,7 +15,8 @@ typedef struct Conversion
 	Oid		   *tables;
 	NameData   *columns;
 	bool		is_dry_run;
-	bool		is_new;			/* made by the statement that is running */
+	bool		is_new;			/* is the table created by the statement that
+								 * fires the event trigger? */
 	bool		puts_back;		/* drops views, rules and triggers, and puts
 								 * them back */
 } Conversion;
@@ -25,12 +26,15 @@ typedef struct Statement
 {
 	Oid			table;
 	Oid			other;			/* its sequence, or the table that it references */
-	char	   *table_name;		/* as the text has them */
+	char	   *table_name;		/* of "table" and "other", as in the text */
 	char	   *other_name;
 	char	   *text;
 	bool		needs_superuser;
 
-	/* Of what is dropped and put back only, while there may be no table. */
+	/*
+	 * Only of a statement that drops or puts back a view, a rule or a trigger:
+	 * the table may not exist when the statement is executed.
+	 */
 	Oid			owner;
 	Oid			schema;
 } Statement;
@@ -41,11 +45,11 @@ extern bool convert_is_running(void);
 /* Does snowflake_convert.schemas want the new tables of a schema converted? */
 extern bool convert_wants_schema(const char *schema);
 
-/* The parts of a conversion; within SPI_connect(). */
-extern uint64 convert_ask(const Conversion *conversion, const char *format);
-extern char *convert_text_at(uint64 row, int column);
-extern Datum convert_value_at(uint64 row, int column, bool *is_null);
-extern Oid	convert_oid_at(uint64 row, int column);
+/* The parts of a conversion.  Their callers have called SPI_connect(). */
+extern uint64 convert_query(const Conversion *conversion, const char *format);
+extern char *convert_text_at(uint64 row, const char *column);
+extern Datum convert_value_at(uint64 row, const char *column, bool *is_null);
+extern Oid	convert_oid_at(uint64 row, const char *column);
 extern char *convert_table_name(Oid table);
 extern char *convert_shown_name(Oid table);
 extern char *convert_subject(const Conversion *conversion);

@@ -2,20 +2,20 @@
  * convert_schema.c
  *	  Turns all keys of some schemas into snowflakes, in one transaction.
  *
- * What one conversion of several columns needs is convert.c's; each table is
- * rewritten once because its columns are in one ALTER TABLE.  This file finds
- * the keys, and drops the views, rules and triggers that name them and puts
- * them back.
+ * This file finds the keys, drops the views, rules and triggers that name the
+ * keys, and puts them back.  convert.c does the conversion itself, of several
+ * columns at once: the columns of a table are in one ALTER TABLE, so each table
+ * is rewritten once.
  *
- * - Keys that foreign keys connect are one group: they are converted together
- *	 or not at all.  A group with something in the way is left as it is, with a
- *	 warning.
- * - A view is dropped and made again by its owner, as a security-restricted
- *	 operation.  The owner of a table may have renamed schemas meanwhile, or
- *	 there may be a function of the same name for bigint.  So a view must not be
- *	 bound to anything that it was not bound to before; that is looked at before
- *	 a materialised view is filled.
- * - A dry run returns a script: what is to be known stands there as comments.
+ * - Keys that foreign keys connect are one group, which is converted as a whole
+ *	 or not at all.  A group with an obstacle is not converted; a WARNING says
+ *	 so.
+ * - A view is dropped and created again as its owner, in a security-restricted
+ *	 operation.  Meanwhile a table's owner may have renamed schemas, and bigint
+ *	 may select another function of the same name.  So a view must not depend on
+ *	 an object that it did not depend on before.  This is checked before a
+ *	 materialised view is filled.
+ * - A dry run returns a script, whose comments describe the keys.
  */
 #include "postgres.h"
 
@@ -34,21 +34,21 @@
 
 PG_FUNCTION_INFO_V1(snowflake_convert_schema);
 
-/* The keys that have been found, and what is to be done. */
+/* The keys of some schemas, and the statements that convert them. */
 typedef struct SchemaPlan
 {
-	Conversion	all;			/* every key that is left to convert */
-	int		   *groups;			/* of each: the first key of its group */
-	List	  **obstacles;		/* of each that is the first of its group */
-	Conversion	conversion;		/* those without obstacles */
-	List	   *left_alone;		/* descriptions of keys that no sequence makes */
-	List	   *before;			/* Statements that drop views and the like */
-	List	   *statements;		/* that convert */
-	List	   *after;			/* that put the views back */
-	List	   *filling;		/* that fill materialised views */
+	Conversion	all;			/* every key that is not converted yet */
+	int		   *groups;			/* the first key of each key's group */
+	List	  **obstacles;		/* of each group, at its first key */
+	Conversion	conversion;		/* the keys without obstacles */
+	List	   *left_alone;		/* descriptions of keys without a sequence */
+	List	   *before;			/* statements that drop views and the like */
+	List	   *statements;		/* statements that convert */
+	List	   *after;			/* statements that put the views back */
+	List	   *filling;		/* statements that fill materialised views */
 } SchemaPlan;
 
-/* What a view, or a table's rules and triggers, were bound to. */
+/* The objects that a view, or a table's rules and triggers, depended on. */
 typedef struct Bound
 {
 	Oid			schema;
@@ -56,7 +56,7 @@ typedef struct Bound
 	Datum		objects;		/* text[] */
 } Bound;
 
-/* ERROR 3F000 or 22004 for a schema that there is not. */
+/* ERROR 3F000 for a schema that does not exist, 22004 for a NULL. */
 static void
 refuse_unknown_schemas(ArrayType *schemas)
 {
@@ -96,7 +96,7 @@ add_key(Conversion *conversion, Oid table, const NameData *column)
 	conversion->count++;
 }
 
-/* Finds the keys that are left to convert, and those that are left alone. */
+/* Finds the keys to convert, and the keys that no sequence makes. */
 static void
 find_keys(SchemaPlan *plan, ArrayType *schemas)
 {
@@ -112,11 +112,11 @@ find_keys(SchemaPlan *plan, ArrayType *schemas)
 	plan->left_alone = NIL;
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		Oid			table = convert_oid_at(i, 1);
+		Oid			table = convert_oid_at(i, "tab");
 		bool		is_null;
-		Name		column = DatumGetName(convert_value_at(i, 2, &is_null));
+		Name		column = DatumGetName(convert_value_at(i, "attname", &is_null));
 
-		if (DatumGetBool(convert_value_at(i, 3, &is_null)))
+		if (DatumGetBool(convert_value_at(i, "is_left_alone", &is_null)))
 			plan->left_alone =
 				lappend(plan->left_alone,
 						psprintf("left alone: %s (%s): no sequence makes it; %s.snowflake_convert(%s, %s) converts it",
@@ -137,7 +137,7 @@ group_of(const int *groups, int key)
 	return key;
 }
 
-/* Finds the groups: keys that lead to the same column are in one. */
+/* Finds the groups: keys that the same column references are in one group. */
 static void
 find_groups(SchemaPlan *plan)
 {
@@ -147,12 +147,12 @@ find_groups(SchemaPlan *plan)
 	for (int i = 0; i < plan->all.count; i++)
 		plan->groups[i] = i;
 
-	count = convert_ask(&plan->all, "SELECT keys FROM %s.snowflake_convert_columns($1, $2)"
+	count = convert_query(&plan->all, "SELECT keys FROM %s.snowflake_convert_columns($1, $2)"
 						" WHERE cardinality(keys) > 1");
 	for (uint64 row = 0; row < count; row++)
 	{
 		bool		is_null;
-		ArrayType  *array = DatumGetArrayTypeP(convert_value_at(row, 1, &is_null));
+		ArrayType  *array = DatumGetArrayTypeP(convert_value_at(row, "keys", &is_null));
 		int			keys = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 
 		for (int i = 1; i < keys; i++)
@@ -168,7 +168,7 @@ find_groups(SchemaPlan *plan)
 		plan->groups[i] = group_of(plan->groups, i);
 }
 
-/* Adds the keys of a group, named by its first one. */
+/* Adds the keys of the group whose first key is "first". */
 static void
 add_group(Conversion *conversion, const SchemaPlan *plan, int first)
 {
@@ -190,22 +190,22 @@ conversion_of_group(const SchemaPlan *plan, int first)
 	return group;
 }
 
-/* Lists all that is in the way of a conversion. */
+/* Lists all obstacles to a conversion. */
 static List *
 obstacles_of(const Conversion *conversion)
 {
 	List	   *obstacles = convert_obstacles(conversion);
 	List	   *tables = NIL;
 	Oid			distributed;
-	uint64		count = convert_ask(conversion,
+	uint64		count = convert_query(conversion,
 									"SELECT description FROM %s.snowflake_convert_put_back_obstacles($1, $2)");
 
 	for (uint64 i = 0; i < count; i++)
-		obstacles = lappend(obstacles, convert_text_at(i, 1));
+		obstacles = lappend(obstacles, convert_text_at(i, "description"));
 
-	count = convert_ask(conversion, "SELECT DISTINCT tab FROM %s.snowflake_convert_columns($1, $2)");
+	count = convert_query(conversion, "SELECT DISTINCT tab FROM %s.snowflake_convert_columns($1, $2)");
 	for (uint64 i = 0; i < count; i++)
-		tables = lappend_oid(tables, convert_oid_at(i, 1));
+		tables = lappend_oid(tables, convert_oid_at(i, "tab"));
 	distributed = convert_distributed(tables);
 	if (OidIsValid(distributed))
 		obstacles = lappend(obstacles, psprintf("table %s is distributed by Citus: convert before that",
@@ -214,9 +214,10 @@ obstacles_of(const Conversion *conversion)
 }
 
 /*
- * Finds the obstacles of some groups, named by their first keys.  Looking at
- * many groups takes little more time than looking at one, so they are halved
- * only while something is in the way.
+ * Finds the obstacles of some groups, named by their first keys.  A query about
+ * many groups takes little more time than a query about one group.  So the
+ * function asks about all of them at once, and about each half only if there is
+ * an obstacle.
  */
 static void
 find_obstacles(SchemaPlan *plan, const int *firsts, int count)
@@ -240,7 +241,7 @@ find_obstacles(SchemaPlan *plan, const int *firsts, int count)
 	}
 }
 
-/* Chooses the keys that can be converted. */
+/* Chooses the keys of the groups without obstacles. */
 static void
 choose_keys(SchemaPlan *plan)
 {
@@ -269,7 +270,7 @@ choose_keys(SchemaPlan *plan)
 static void
 find_put_back(SchemaPlan *plan)
 {
-	uint64		count = convert_ask(&plan->conversion,
+	uint64		count = convert_query(&plan->conversion,
 									"SELECT step, tab, owner, statement"
 									"  FROM %s.snowflake_convert_put_back($1, $2)");
 
@@ -277,13 +278,13 @@ find_put_back(SchemaPlan *plan)
 	{
 		Statement  *statement = palloc0(sizeof(Statement));
 		bool		is_null;
-		int			step = DatumGetInt32(convert_value_at(i, 1, &is_null));
+		int			step = DatumGetInt32(convert_value_at(i, "step", &is_null));
 
-		statement->table = convert_oid_at(i, 2);
+		statement->table = convert_oid_at(i, "tab");
 		statement->table_name = convert_table_name(statement->table);
 		statement->schema = get_rel_namespace(statement->table);
-		statement->owner = convert_oid_at(i, 3);
-		statement->text = convert_text_at(i, 4);
+		statement->owner = convert_oid_at(i, "owner");
+		statement->text = convert_text_at(i, "statement");
 		if (step < 0)
 			plan->before = lappend(plan->before, statement);
 		else if (step < 2)
@@ -294,12 +295,12 @@ find_put_back(SchemaPlan *plan)
 }
 
 /*
- * Looks at the catalogue for what is to be converted.  Views are left for
- * later: to write down a view's query takes locks on what the query reads, and
- * a session that has these cannot lock in order any more.
+ * Finds the keys and the statements that convert them.  The caller finds the
+ * views later: pg_get_viewdef() locks the tables of a view, and a session that
+ * holds these locks can no longer lock all tables in order.
  */
 static void
-look(SchemaPlan *plan, ArrayType *schemas)
+make_plan(SchemaPlan *plan, ArrayType *schemas)
 {
 	plan->statements = NIL;
 	find_keys(plan, schemas);
@@ -310,9 +311,9 @@ look(SchemaPlan *plan, ArrayType *schemas)
 	plan->statements = convert_statements(&plan->conversion);
 }
 
-/* Notes what the objects that are put back are bound to. */
+/* Lists the objects that the views, rules and triggers to put back depend on. */
 static List *
-note_bound(const SchemaPlan *plan)
+read_bound(const SchemaPlan *plan)
 {
 	List	   *noted = NIL;
 	List	   *bound = NIL;
@@ -330,21 +331,21 @@ note_bound(const SchemaPlan *plan)
 		one = palloc(sizeof(Bound));
 		one->schema = statement->schema;
 		one->name = get_rel_name(statement->table);
-		if (SPI_execute(psprintf("SELECT COALESCE(pg_catalog.array_agg(classid || ' ' || objid), '{}')"
+		if (SPI_execute(psprintf("SELECT COALESCE(pg_catalog.array_agg(classid || ' ' || objid), '{}') AS objects"
 								 "  FROM %s.snowflake_convert_bound(%u::pg_catalog.regclass)",
 								 quote_identifier(get_namespace_name(plan->all.home)), statement->table),
 						false, 0) != SPI_OK_SELECT)
 			elog(ERROR, "could not look at what \"%s\" is bound to", one->name);
-		one->objects = convert_value_at(0, 1, &is_null);
+		one->objects = convert_value_at(0, "objects", &is_null);
 		bound = lappend(bound, one);
 	}
 	return bound;
 }
 
 /*
- * ERROR 55000 if something that was put back is bound to an object that it was
- * not bound to before.  The views among them have new OIDs, and so have their
- * row types.
+ * ERROR 55000 if a view, rule or trigger that was put back depends on an object
+ * that it did not depend on before.  The views that were put back, and their
+ * row types, have new OIDs and do not count.
  */
 static void
 refuse_bound_elsewhere(const SchemaPlan *plan, List *bound)
@@ -364,7 +365,7 @@ refuse_bound_elsewhere(const SchemaPlan *plan, List *bound)
 	}
 	values[2] = PointerGetDatum(construct_array(relations, count, OIDOID, sizeof(Oid), true,
 												TYPALIGN_INT));
-	query = psprintf("SELECT pg_describe_object(b.classid, b.objid, 0)"
+	query = psprintf("SELECT pg_describe_object(b.classid, b.objid, 0) AS description"
 					 "  FROM %s.snowflake_convert_bound($1::regclass) AS b"
 					 " WHERE b.classid || ' ' || b.objid <> ALL ($2)"
 					 "   AND NOT (b.classid = 'pg_class'::regclass AND b.objid = ANY ($3))"
@@ -385,14 +386,16 @@ refuse_bound_elsewhere(const SchemaPlan *plan, List *bound)
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("\"%s\" cannot be put back as it was",
 							quote_qualified_identifier(get_namespace_name(one->schema), one->name)),
-					 errdetail("It would use %s, which it has not used before.", convert_text_at(0, 1)),
+					 errdetail("It would use %s, which it has not used before.",
+							   convert_text_at(0, "description")),
 					 errhint("In one transaction, drop it, convert, and create it as it should be.")));
 	}
 }
 
 /*
- * Executes statements that drop and put back.  An owner's code, which the
- * statements before them have run, may have renamed a schema.
+ * Executes statements that drop objects or put objects back.  ERROR 55000 if a
+ * name no longer means the same object: the statements before may have run code
+ * of an owner, and this code may have renamed a schema.
  */
 static void
 execute_put_back(const SchemaPlan *plan, List *statements)
@@ -419,7 +422,7 @@ execute_put_back(const SchemaPlan *plan, List *statements)
 	}
 }
 
-/* Warns of the groups that are left as they are. */
+/* Warns of the groups that are not converted. */
 static void
 warn_of_groups(const SchemaPlan *plan)
 {
@@ -446,7 +449,7 @@ warn_of_groups(const SchemaPlan *plan)
 	}
 }
 
-/* Adds a comment of a script; no line of the text is outside of it. */
+/* Adds a comment to a script.  Each line of the text becomes a comment. */
 static List *
 add_comment(List *lines, const char *format, const char *text)
 {
@@ -463,21 +466,21 @@ add_comment(List *lines, const char *format, const char *text)
 	return lappend(lines, line.data);
 }
 
-/* Adds what somebody does by hand with what is in the way of a group. */
+/* Adds the statements that remove a group's obstacles by hand, as comments. */
 static List *
 add_by_hand(List *lines, const SchemaPlan *plan, int first)
 {
 	Conversion	group = conversion_of_group(plan, first);
-	uint64		count = convert_ask(&group, "SELECT is_before, statement"
+	uint64		count = convert_query(&group, "SELECT is_before, statement"
 									"  FROM %s.snowflake_convert_by_hand($1, $2)");
 
 	for (uint64 i = 0; i < count; i++)
 	{
 		bool		is_null;
 
-		lines = add_comment(lines, DatumGetBool(convert_value_at(i, 1, &is_null)) ?
+		lines = add_comment(lines, DatumGetBool(convert_value_at(i, "is_before", &is_null)) ?
 							"    by hand, before: %s" : "    by hand, after: %s",
-							convert_text_at(i, 2));
+							convert_text_at(i, "statement"));
 	}
 	return lines;
 }
@@ -488,12 +491,12 @@ describe(const SchemaPlan *plan)
 {
 	List	   *lines = NIL;
 	List	   *descriptions = NIL;
-	uint64		count = convert_ask(&plan->all, "SELECT description FROM %s.snowflake_convert_describe($1, $2)"
+	uint64		count = convert_query(&plan->all, "SELECT description FROM %s.snowflake_convert_describe($1, $2)"
 									" ORDER BY key");
 	ListCell   *cell;
 
 	for (uint64 i = 0; i < count; i++)
-		descriptions = lappend(descriptions, convert_text_at(i, 1));
+		descriptions = lappend(descriptions, convert_text_at(i, "description"));
 	for (int i = 0; i < list_length(descriptions); i++)
 	{
 		int			first = plan->groups[i];
@@ -520,8 +523,8 @@ describe(const SchemaPlan *plan)
 }
 
 /*
- * Converts the keys of schemas.  Returns the statements, of a dry run after
- * comments that describe the keys.
+ * Converts the keys of schemas.  Returns the statements; a dry run returns
+ * comments that describe the keys, too.
  */
 static List *
 convert_schema(Oid home, ArrayType *schemas, bool is_dry_run)
@@ -532,12 +535,12 @@ convert_schema(Oid home, ArrayType *schemas, bool is_dry_run)
 	List	   *statements;
 	ListCell   *cell;
 
-	/* As in convert(): look again under the locks until none is missing. */
+	/* As in convert(): plan again until the locks cover all tables. */
 	for (;;)
 	{
 		List	   *tables;
 
-		look(&plan, schemas);
+		make_plan(&plan, schemas);
 		if (is_dry_run || plan.conversion.count == 0)
 			break;
 		convert_refuse_isolation(&plan.conversion);
@@ -568,7 +571,7 @@ convert_schema(Oid home, ArrayType *schemas, bool is_dry_run)
 	}
 	if (!is_dry_run)
 	{
-		List	   *bound = note_bound(&plan);
+		List	   *bound = read_bound(&plan);
 
 		execute_put_back(&plan, plan.before);
 		convert_execute(&plan.conversion, plan.statements);
@@ -588,8 +591,8 @@ convert_schema(Oid home, ArrayType *schemas, bool is_dry_run)
 
 /*
  * snowflake_convert_schema(schemas name[], dry_run boolean) -> setof text
- *		Converts all keys of some schemas that sequences make; returns the
- *		statements.
+ *		Converts all keys of some schemas whose values come from sequences.
+ *		Returns the statements.
  */
 Datum
 snowflake_convert_schema(PG_FUNCTION_ARGS)
@@ -603,7 +606,7 @@ snowflake_convert_schema(PG_FUNCTION_ARGS)
 	SPI_connect();
 	refuse_unknown_schemas(schemas);
 
-	/* Convert before the first row is returned: LIMIT must not cut it short. */
+	/* Convert first: a LIMIT on the rows must not stop the conversion. */
 	lines = convert_schema(get_func_namespace(fcinfo->flinfo->fn_oid), schemas, PG_GETARG_BOOL(1));
 	foreach(cell, lines)
 	{

@@ -3,17 +3,18 @@
  *	  COPY at a sequence's speed.
  *
  * COPY FROM inserts rows in batches unless a column's default is volatile: a
- * volatile function may read the table, and would miss the rows that are still
- * held back.  PostgreSQL excepts its own nextval() alone.  A snowflake reads
- * no table either.  So while COPY FROM plans its defaults, and only then, the
- * support function below replaces snowflake_nextval() by a twin that does the
- * same and is labelled STABLE.  COPY evaluates a default once a row, whatever
- * its label.
+ * volatile function may read the table, and would miss the rows of the batch.
+ * PostgreSQL makes an exception only for its own nextval().
+ * snowflake_nextval() reads no table either.  So while COPY FROM plans its
+ * defaults, and only then, the support function below replaces
+ * snowflake_nextval() by a twin: a function that does the same but is labelled
+ * STABLE.  COPY evaluates a default once a row, whatever its label.
  *
- * The twin must never be planned anywhere else.  ALTER TABLE ... ADD COLUMN
- * evaluates a default that is not volatile once for all rows.
- * is_copy_planning_a_default() says how the one place is told from all others,
- * and insist_on_copy() how a twin that got elsewhere is refused.
+ * No other statement may call the twin.  ALTER TABLE ... ADD COLUMN, for
+ * example, evaluates a default that is not volatile once for all rows.
+ * is_copy_planning_a_default() recognizes COPY, and
+ * refuse_call_outside_copy() refuses every call that the support function has
+ * not made.
  */
 #include "postgres.h"
 
@@ -41,16 +42,16 @@ PG_FUNCTION_INFO_V1(snowflake_copy_support);
 #define TWIN_NAME "snowflake_copy_nextval"
 
 /*
- * The place in the statement's text that the call of a twin is said to be at.
- * The parser's places are 0 or more, and -1 is a place not known.  So this one
- * marks the calls that the support function made.
+ * The location of a call of the twin in the statement's text.  A location from
+ * the parser is 0 or more, or -1 if unknown, so this value marks the calls that
+ * the support function has made.
  */
 #define TWIN_LOCATION (-8947)
 
 /*
- * Are the constraints of a domain being loaded?  PostgreSQL 19 plans them in
- * the context that is the current one, after it has made a child of that to
- * keep them in.
+ * Is PostgreSQL loading the constraints of a domain?  PostgreSQL 19 plans a
+ * domain's constraints in the current memory context, too, after it has made a
+ * child context for them.
  */
 static inline bool
 is_loading_domain(void)
@@ -64,19 +65,19 @@ is_loading_domain(void)
 }
 
 /*
- * Is the expression that is being planned a default of a COPY FROM?
+ * Is PostgreSQL planning a default of a COPY FROM?
  *
- * BeginCopyFrom() makes a memory context, named "COPY", and plans the defaults
- * with that as the current one, from PostgreSQL 14 on.  Whatever code it
- * calls that runs a statement or a function, or keeps a plan, does so in a
- * context of its own.  So this is true of no expression that is planned while
- * a COPY runs, by however deep a trigger: it is no state that would have to be
- * set, hidden from what is nested, and taken back after an error.
+ * Since PostgreSQL 14 BeginCopyFrom() makes a memory context named "COPY", and
+ * plans the defaults while that context is the current one.  All code that it
+ * calls to run a statement or a function, or to keep a plan, switches to
+ * another context.  So the result is false for every expression that a trigger
+ * or a function plans while a COPY runs.  A flag for COPY, in contrast, would
+ * have to be hidden from nested statements and cleared after an error.
  *
- * BeginCopyTo() has a context of that name, too.  What it plans there is a
- * query, and so has a root.  Only what catalogs keep has none: expressions of
- * indexes and partitions, which are immutable, and of extended statistics,
- * which are compared and never evaluated.
+ * BeginCopyTo() has a context of that name, too, but plans a query there, and
+ * a query has a root.  Without a root PostgreSQL plans only expressions of the
+ * catalogue: those of indexes and partitions are immutable, and those of
+ * extended statistics are compared and never evaluated.
  */
 static inline bool
 is_copy_planning_a_default(const SupportRequestSimplify *request)
@@ -87,8 +88,8 @@ is_copy_planning_a_default(const SupportRequestSimplify *request)
 }
 
 /*
- * The twin of a function: in the same schema, with the same arguments, of the
- * same extension.  InvalidOid if there is none.
+ * Returns the twin of a function: the function TWIN_NAME in the same schema,
+ * with the same arguments, of the same extension.  InvalidOid if there is none.
  */
 static Oid
 twin_of(Oid function)
@@ -110,11 +111,12 @@ twin_of(Oid function)
 }
 
 /*
- * May a call be replaced by one of the twin, whose privileges the executor
- * will look at instead?  Only if the user may execute both functions: a user
- * who may not execute snowflake_nextval() is refused by the executor as
- * anywhere else, and COPY is merely slower for a user who may not execute the
- * twin.  A security module sees the function that the user has named.
+ * May the support function replace a call by a call of the twin?  Afterwards
+ * the executor checks only the privileges of the twin, so the user must have
+ * the privileges to execute both functions.  Without a replacement the executor
+ * refuses a user who may not execute snowflake_nextval(), and COPY is merely
+ * slower for a user who may not execute the twin.  A security module with a
+ * hook sees the function that the user has named.
  */
 static bool
 may_replace(Oid function, Oid twin)
@@ -127,7 +129,7 @@ may_replace(Oid function, Oid twin)
 	return true;
 }
 
-/* The call of the twin in place of a call, or NULL to leave that as it is. */
+/* Returns a call of the twin, or NULL if the call is not to be replaced. */
 static Node *
 replace_by_twin(const FuncExpr *call)
 {
@@ -156,11 +158,11 @@ snowflake_copy_support(PG_FUNCTION_ARGS)
 }
 
 /*
- * Refuses a call that the support function has not made: in SQL that somebody
- * wrote, a function labelled STABLE may be evaluated once for many rows.
+ * ERROR 0A000 unless the support function has made the call: in other SQL,
+ * PostgreSQL may evaluate a STABLE function once for many rows.
  */
 static inline void
-insist_on_copy(FunctionCallInfo fcinfo)
+refuse_call_outside_copy(FunctionCallInfo fcinfo)
 {
 	Node	   *call = fcinfo->flinfo->fn_expr;
 
@@ -175,18 +177,19 @@ insist_on_copy(FunctionCallInfo fcinfo)
 /*
  * snowflake_copy_nextval() -> bigint
  * snowflake_copy_nextval(generator regclass) -> bigint
- *		The twins.  ERROR 0A000 outside COPY, else as snowflake_nextval().
+ *		The twins of snowflake_nextval().  ERROR 0A000 outside COPY; other
+ *		errors as snowflake_nextval().
  */
 Datum
 snowflake_copy_nextval(PG_FUNCTION_ARGS)
 {
-	insist_on_copy(fcinfo);
+	refuse_call_outside_copy(fcinfo);
 	PG_RETURN_INT64(generator_next());
 }
 
 Datum
 snowflake_copy_nextval_of_relation(PG_FUNCTION_ARGS)
 {
-	insist_on_copy(fcinfo);
+	refuse_call_outside_copy(fcinfo);
 	PG_RETURN_INT64(generator_next_of_relation(PG_GETARG_OID(0)));
 }

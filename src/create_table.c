@@ -2,19 +2,19 @@
  * create_table.c
  *	  Changes serial and identity keys in CREATE TABLE before it runs.
  *
- * The event trigger of convert.c sees a table after it has been made.  Changing
- * the key's type then makes the table and its index anew, and the sequence is
- * dropped: CREATE TABLE takes twice the time and the locks.  So where an
- * enabled event trigger calls snowflake_convert_new_tables() and the library is
- * preloaded, a ProcessUtility hook changes the statement before it runs:
- * "id serial PRIMARY KEY" is executed as
- * "id bigint DEFAULT snowflake_nextval() PRIMARY KEY".
+ * The event trigger of convert.c runs after CREATE TABLE.  To change the key's
+ * type then rebuilds the table and its index, and drops the sequence: CREATE
+ * TABLE takes twice the time and the locks.  So where an enabled event trigger
+ * calls snowflake_convert_new_tables() and the library is preloaded, a
+ * ProcessUtility hook changes the statement before it runs: "id serial PRIMARY
+ * KEY" is executed as "id bigint DEFAULT snowflake_nextval() PRIMARY KEY".
  *
- * The hook changes only statements that succeed and mean the same afterwards.
- * It leaves alone: tables with foreign keys, partitions, inheritors, LIKE, a
- * key that a generated column or a CHECK (other than a bound) names, and
- * statements that name a serial's sequence.  The event trigger converts those
- * tables after they are made, and warns of bounds that new keys exceed.
+ * The hook changes only statements that succeed and mean the same after the
+ * change.  The hook does not change tables with foreign keys, partitions,
+ * inheritors or LIKE, a key that a generated column or a CHECK (other than a
+ * bound) names, and statements that name a serial's sequence.  The event
+ * trigger converts such tables after CREATE TABLE, and warns of bounds that
+ * new keys exceed.
  */
 #include "postgres.h"
 
@@ -48,9 +48,9 @@
 
 static ProcessUtility_hook_type previous_hook = NULL;
 
-/* Is a function snowflake_convert_new_tables() of this extension? */
+/* Is a function this extension's snowflake_convert_new_tables()? */
 static bool
-is_ours(Oid function)
+is_convert_new_tables(Oid function)
 {
 	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	bool		is_found = false;
@@ -69,7 +69,7 @@ is_ours(Oid function)
 	return is_found;
 }
 
-/* Do the tags of an event trigger have CREATE TABLE?  Without tags all have. */
+/* Does an event trigger fire for CREATE TABLE?  Without tags it does. */
 static bool
 has_tag(HeapTuple tuple, TupleDesc descriptor)
 {
@@ -90,7 +90,10 @@ has_tag(HeapTuple tuple, TupleDesc descriptor)
 	return false;
 }
 
-/* Finds the function of an event trigger that would fire; else InvalidOid. */
+/*
+ * Finds an event trigger that would fire, and returns its function, which is
+ * snowflake_convert_new_tables(); InvalidOid if there is none.
+ */
 static Oid
 event_trigger_function(void)
 {
@@ -111,7 +114,8 @@ event_trigger_function(void)
 
 		if (row->evtenabled != TRIGGER_DISABLED && row->evtenabled != skipped &&
 			strcmp(NameStr(row->evtevent), "ddl_command_end") == 0 &&
-			is_ours(row->evtfoid) && has_tag(tuple, RelationGetDescr(relation)))
+			is_convert_new_tables(row->evtfoid) &&
+			has_tag(tuple, RelationGetDescr(relation)))
 			function = row->evtfoid;
 	}
 	systable_endscan(scan);
@@ -120,8 +124,8 @@ event_trigger_function(void)
 }
 
 /*
- * The name of the schema that a table will be in; NULL if there is none, or
- * one of temporary tables.
+ * Returns the schema of a table that a statement will create; NULL if there is
+ * no such schema, or if the schema is of temporary tables.
  */
 static const char *
 schema_of(const RangeVar *relation)
@@ -140,7 +144,7 @@ schema_of(const RangeVar *relation)
 	return !OidIsValid(schema) || isAnyTempNamespace(schema) ? NULL : get_namespace_name(schema);
 }
 
-/* Is an expression a bound, "column > 0"?  A bigint keeps its meaning. */
+/* Is an expression a bound, such as "column > 0", which bigint does not change? */
 static bool
 is_bound(Node *expression)
 {
@@ -163,8 +167,8 @@ is_bound(Node *expression)
 }
 
 /*
- * Does an expression name a column, other than in a bound?  A whole row
- * is named like its table.
+ * Does an expression name a column, other than in a bound?  The caller passes
+ * the table's name, too, which names the whole row.
  */
 static bool
 names_column(Node *expression, void *column)
@@ -175,16 +179,16 @@ names_column(Node *expression, void *column)
 	{
 		Node	   *last = llast(((ColumnRef *) expression)->fields);
 
-		/* "table.*" has no name at the end */
+		/* The last field of "table.*" is no name: take it for the column. */
 		return !IsA(last, String) || strcmp(strVal(last), column) == 0;
 	}
 	return raw_expression_tree_walker(expression, names_column, column);
 }
 
 /*
- * Does an expression have the name of a serial's sequence, as in
- * nextval('t_id_seq')?  Such a name always has "_seq".  The parser looks for
- * the sequence, which is there only if the statement runs as it is written.
+ * Does an expression name a serial's sequence, as in nextval('t_id_seq')?  Such
+ * a name always contains "_seq".  The changed statement would create no
+ * sequence, and the parser would not find the name.
  */
 static bool
 names_sequence(Node *expression, void *unused)
@@ -209,9 +213,9 @@ names_sequence(Node *expression, void *unused)
 }
 
 /*
- * Lists the columns of the primary key.  Returns NIL if there is no primary
- * key, or if the statement has a part that the hook does not deal with.
- * Collects the statement's expressions.
+ * Returns the columns of the primary key, and collects the statement's
+ * expressions.  Returns NIL if there is no primary key, or if the statement has
+ * a part that the hook does not handle.
  */
 static List *
 usual_primary_key(const CreateStmt *statement, List **expressions)
@@ -279,7 +283,7 @@ usual_primary_key(const CreateStmt *statement, List **expressions)
 	return columns;
 }
 
-/* Does the parser take a type's name for serial?  Only without a schema. */
+/* Is a type's name one of serial's names, which have no schema? */
 static bool
 is_serial(const TypeName *type)
 {
@@ -298,7 +302,7 @@ is_serial(const TypeName *type)
 	return false;
 }
 
-/* May an identity column have a type? */
+/* Is a type an integer, as an identity column's type must be? */
 static bool
 is_integer(const TypeName *type)
 {
@@ -310,7 +314,7 @@ is_integer(const TypeName *type)
 	return oid == INT2OID || oid == INT4OID || oid == INT8OID;
 }
 
-/* Makes a serial or identity column a snowflake; leaves other columns alone. */
+/* Makes a serial or identity column a snowflake; ignores other columns. */
 static void
 change_column(ColumnDef *column, char *home)
 {
@@ -326,7 +330,7 @@ change_column(ColumnDef *column, char *home)
 		constraint = lfirst(cell);
 		if (constraint->contype == CONSTR_DEFAULT || constraint->contype == CONSTR_NULL ||
 			(constraint->contype == CONSTR_IDENTITY && is_identity))
-			return;				/* PostgreSQL accepts or refuses these */
+			return;				/* leave the decision to PostgreSQL */
 		if (constraint->contype == CONSTR_IDENTITY)
 			is_identity = true;
 		else
@@ -346,7 +350,7 @@ change_column(ColumnDef *column, char *home)
 	column->typeName = SystemTypeName("int8");
 }
 
-/* Makes the keys of a statement snowflakes, if an event trigger would. */
+/* Makes the keys of a statement snowflakes, as the event trigger would. */
 static void
 change_statement(CreateStmt *statement)
 {
@@ -370,7 +374,7 @@ change_statement(CreateStmt *statement)
 	if (schema == NULL || !convert_wants_schema(schema))
 		return;
 
-	/* A role that may not call snowflake_nextval() is warned by convert.c. */
+	/* convert.c warns a role that may not call snowflake_nextval(). */
 	home = get_func_namespace(function);
 	home_name = get_namespace_name(home);
 	nextval = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
@@ -393,7 +397,7 @@ change_statement(CreateStmt *statement)
 		{
 			if (strcmp(lfirst(key), column->colname) == 0)
 			{
-				/* An expression that takes an integer may not take a bigint. */
+				/* An expression may accept an integer and not a bigint. */
 				if (!names_column((Node *) expressions, column->colname) &&
 					!names_column((Node *) expressions, statement->relation->relname))
 					change_column(column, home_name);
@@ -409,7 +413,7 @@ process_utility(PlannedStmt *statement, const char *query, bool is_read_only,
 				QueryEnvironment *environment, DestReceiver *destination,
 				QueryCompletion *completion)
 {
-	/* A table in CREATE SCHEMA is left to the event trigger. */
+	/* The event trigger converts the tables of a CREATE SCHEMA. */
 	if (IsA(statement->utilityStmt, CreateStmt) && context != PROCESS_UTILITY_SUBCOMMAND)
 	{
 		if (is_read_only)
@@ -433,7 +437,7 @@ create_table_install_hook(void)
 {
 	static bool is_installed = false;
 
-	/* a postmaster comes here again when it restarts after a crash */
+	/* The postmaster calls this function again when it restarts after a crash. */
 	if (is_installed)
 		return;
 	is_installed = true;

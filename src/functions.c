@@ -2,8 +2,8 @@
  * functions.c
  *	  The SQL functions that issue, decode and encode ids.
  *
- * Here SQL's types are turned into the modules' and their refusals into
- * errors; nothing is decided.
+ * These functions convert between SQL's types and the types of the modules,
+ * and raise the errors of SQL.  The modules have all the rules.
  */
 #include "postgres.h"
 
@@ -33,11 +33,11 @@ PG_FUNCTION_INFO_V1(snowflake_last_id_before);
 PG_FUNCTION_INFO_V1(snowflake_max_id);
 PG_FUNCTION_INFO_V1(snowflake_format);
 
-/* What a call site keeps from one call to the next, in fn_extra. */
+/* The cache of a call in a query, in fn_extra. */
 typedef struct CallSite
 {
 	TupleDesc	tupdesc;		/* of snowflake_decode's result */
-	text	   *layout_text;	/* that layout was read from, with its epoch */
+	text	   *layout_text;	/* the text of "layout" */
 	Layout		layout;
 } CallSite;
 
@@ -80,8 +80,8 @@ text_equal(const text *a, const text *b)
 }
 
 /*
- * The layout of the arguments (id or instant, epoch timestamptz, layout
- * text); read once as long as a call site's arguments stay the same.
+ * Returns the layout of the arguments (id or instant, epoch timestamptz, layout
+ * text).  Reads a layout again only if the arguments differ from the last call's.
  */
 static const Layout *
 explicit_layout(FunctionCallInfo fcinfo)
@@ -108,14 +108,14 @@ explicit_layout(FunctionCallInfo fcinfo)
 	return &site->layout;
 }
 
-/* The layout of the arguments, if the call has them; else the configured one. */
+/* Returns the layout of the arguments or, without them, the configured one. */
 static inline const Layout *
 layout_of_call(FunctionCallInfo fcinfo)
 {
 	return PG_NARGS() > 1 ? explicit_layout(fcinfo) : node_layout();
 }
 
-/* Takes an id apart; ERROR 22003 for what cannot be one. */
+/* Takes an id apart.  ERROR 22003 for a number outside the layout's range. */
 static inline void
 split_id(const Layout *layout, int64 id, IdFields *fields)
 {
@@ -144,9 +144,9 @@ issued_at(const Layout *layout, int64 id)
 }
 
 /*
- * pgEdge's extension of this name has functions of the same symbols, with an
- * argument.  Where its objects are left in a database, they find our library:
- * always an error.
+ * pgEdge's extension of the same name has functions with the same C symbols,
+ * but with an argument.  A database may still have these functions, and then
+ * PostgreSQL calls this library for them.  Always raises ERROR 55000.
  */
 static void
 refuse_foreign_function(FunctionCallInfo fcinfo)
@@ -174,8 +174,8 @@ snowflake_nextval(PG_FUNCTION_ARGS)
 
 /*
  * snowflake_nextval(generator regclass) -> bigint
- *		The next id of the generator that the relation maps to; there need be
- *		no such relation.  Errors as generator_next().
+ *		The next id of the generator that the relation maps to.  The relation
+ *		need not exist.  Errors as generator_next().
  */
 Datum
 snowflake_nextval_of_relation(PG_FUNCTION_ARGS)
@@ -185,8 +185,8 @@ snowflake_nextval_of_relation(PG_FUNCTION_ARGS)
 
 /*
  * snowflake_nextvals(count integer) -> setof bigint
- *		So many ids, in increasing order.  ERROR 22023 for a negative count,
- *		else as snowflake_nextval().
+ *		"count" ids, in increasing order.  ERROR 22023 for a negative count;
+ *		other errors as snowflake_nextval().
  */
 Datum
 snowflake_nextvals(PG_FUNCTION_ARGS)
@@ -218,7 +218,7 @@ snowflake_nextvals(PG_FUNCTION_ARGS)
 	if (wanted == 0)
 		SRF_RETURN_DONE(context);
 
-	/* not inside the macro, which counts the call before it returns */
+	/* Before the macro: SRF_RETURN_NEXT() counts the call and then returns. */
 	id = generator_next_of_block((IdBlock *) context->user_fctx, wanted);
 	SRF_RETURN_NEXT(context, Int64GetDatum(id));
 }
@@ -242,14 +242,24 @@ snowflake_currval(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(id);
 }
 
-/* The record (issued_at, datacenter_id, worker_id, sequence) of an id. */
+/* The columns of snowflake_decode(). */
+enum
+{
+	DECODE_ISSUED_AT,
+	DECODE_DATACENTER_ID,
+	DECODE_WORKER_ID,
+	DECODE_SEQUENCE,
+	DECODE_COLUMN_COUNT
+};
+
+/* Makes the record of an id. */
 static Datum
 decode(FunctionCallInfo fcinfo, const Layout *layout)
 {
 	CallSite   *site = call_site(fcinfo);
 	IdFields	fields;
-	Datum		values[4];
-	bool		nulls[4] = {false, false, false, false};
+	Datum		values[DECODE_COLUMN_COUNT];
+	bool		nulls[DECODE_COLUMN_COUNT] = {false};
 
 	split_id(layout, PG_GETARG_INT64(0), &fields);
 
@@ -264,16 +274,18 @@ decode(FunctionCallInfo fcinfo, const Layout *layout)
 		MemoryContextSwitchTo(caller);
 	}
 
-	values[0] = TimestampTzGetDatum(layout_tick_start(layout, fields.tick));
-	values[1] = Int32GetDatum((int32) fields.datacenter_id);
-	values[2] = Int32GetDatum((int32) fields.worker_id);
-	values[3] = Int32GetDatum((int32) fields.sequence);
+	values[DECODE_ISSUED_AT] =
+		TimestampTzGetDatum(layout_tick_start(layout, fields.tick));
+	values[DECODE_DATACENTER_ID] = Int32GetDatum((int32) fields.datacenter_id);
+	values[DECODE_WORKER_ID] = Int32GetDatum((int32) fields.worker_id);
+	values[DECODE_SEQUENCE] = Int32GetDatum((int32) fields.sequence);
 	return HeapTupleGetDatum(heap_form_tuple(site->tupdesc, values, nulls));
 }
 
 /*
  * snowflake_decode(id bigint [, epoch timestamptz, layout text]) -> record
- *		ERROR 22003 for what is no id, 22023 for a bad epoch or layout.
+ *		The fields of an id.  ERROR 22003 if the number is no id of the layout,
+ *		22023 for a bad epoch or layout.
  */
 Datum
 snowflake_decode(PG_FUNCTION_ARGS)
@@ -283,8 +295,9 @@ snowflake_decode(PG_FUNCTION_ARGS)
 
 /*
  * snowflake_timestamp(id bigint [, epoch timestamptz, layout text])
- *		-> timestamptz: the instant that the id's tick began.
- *		ERROR 22003 for what is no id, 22023 for a bad epoch or layout.
+ *		-> timestamptz
+ *		The beginning of the id's tick.  ERROR 22003 if the number is no id of
+ *		the layout, 22023 for a bad epoch or layout.
  */
 Datum
 snowflake_timestamp(PG_FUNCTION_ARGS)
@@ -296,7 +309,7 @@ snowflake_timestamp(PG_FUNCTION_ARGS)
 /*
  * snowflake_datacenter_id(id bigint), snowflake_worker_id(id bigint),
  * snowflake_sequence(id bigint) -> integer
- *		ERROR 22003 for what is no id.
+ *		One field of an id.  ERROR 22003 if the number is no id of the layout.
  */
 Datum
 snowflake_datacenter_id(PG_FUNCTION_ARGS)
@@ -325,7 +338,7 @@ snowflake_sequence(PG_FUNCTION_ARGS)
 	PG_RETURN_INT32((int32) fields.sequence);
 }
 
-/* An argument that must fit a field of so many bits; ERROR 22003. */
+/* Returns an argument.  ERROR 22003 if the value does not fit the field. */
 static int64
 field_argument(int32 value, const char *name, int bits)
 {
@@ -341,7 +354,7 @@ field_argument(int32 value, const char *name, int bits)
 /*
  * snowflake_encode(issued_at timestamptz, datacenter_id integer,
  *					worker_id integer, sequence integer) -> bigint
- *		The id of these fields.  ERROR 22003 for one out of its width.
+ *		The id of these fields.  ERROR 22003 for a field out of its width.
  */
 Datum
 snowflake_encode(PG_FUNCTION_ARGS)
@@ -373,7 +386,7 @@ snowflake_encode(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(layout_compose(layout, &fields));
 }
 
-/* The smallest id of an instant's tick, or of the span's nearer end. */
+/* Returns the smallest id of an instant's tick, or of the span's nearer end. */
 static int64
 min_id(const Layout *layout, TimestampTz instant)
 {
@@ -383,7 +396,7 @@ min_id(const Layout *layout, TimestampTz instant)
 	return layout_compose(layout, &fields);
 }
 
-/* The largest one. */
+/* Returns the largest id of an instant's tick, or of the span's nearer end. */
 static int64
 max_id(const Layout *layout, TimestampTz instant)
 {
@@ -420,11 +433,10 @@ snowflake_max_id(PG_FUNCTION_ARGS)
 /*
  * snowflake_last_id_before(instant timestamptz),
  * snowflake_first_id_since(instant timestamptz) -> bigint
- *		The ids at both sides of an instant, infinite ones too: -1 is before
- *		the first id, and one more than the layout's largest is after the last
- *		one.  Where that is the largest bigint, nothing is after it, and it
- *		stands for the end as well: of the last tick of a layout of 63 bits,
- *		the last sequence of the last node.
+ *		The last id before an instant or an infinity, and the first id at or
+ *		after it.  -1 stands for the end before all ids, the layout's largest id
+ *		plus 1 for the end after all ids.  In a layout of 63 bits there is no
+ *		number after the largest id, so that id stands for the end, too.
  */
 Datum
 snowflake_last_id_before(PG_FUNCTION_ARGS)
@@ -445,7 +457,8 @@ snowflake_first_id_since(PG_FUNCTION_ARGS)
 /*
  * snowflake_format(id bigint) -> text
  *		"2017-09-15 17:35:04.848, #0, @(2,5)": the time in the session's time
- *		zone, the sequence, the node.  ERROR 22003 for what is no id.
+ *		zone, the sequence, the node.  ERROR 22003 if the number is no id of the
+ *		layout.
  */
 Datum
 snowflake_format(PG_FUNCTION_ARGS)
@@ -465,7 +478,7 @@ snowflake_format(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
 				 errmsg("timestamp out of range")));
 
-	/* microseconds only where the ticks need them */
+	/* Show microseconds only if ticks do not begin at whole milliseconds. */
 	whole_ms = layout->tick_us % 1000 == 0 && layout->epoch % 1000 == 0;
 	PG_RETURN_TEXT_P(cstring_to_text(
 		psprintf("%04d-%02d-%02d %02d:%02d:%02d.%0*d%s, #%d, @(%d,%d)",

@@ -2,9 +2,9 @@
  * module.c
  *	  _PG_init and nothing else: the parameters, the hooks, the workers.
  *
- * A parameter that does not hold stops the server's start.  PostgreSQL on
- * its own only warns when an extension's parameter cannot be read, and goes
- * on with the default; for an identity that would mean somebody else's ids.
+ * A parameter that cannot be read stops the server's start.  PostgreSQL on its
+ * own only warns of an extension's bad parameter and uses the default; a server
+ * with a default identity would issue another server's ids.
  */
 #include "postgres.h"
 
@@ -72,15 +72,18 @@ start_shared_memory(void)
 		previous_shmem_startup_hook();
 	shmem_startup();
 
-	/* only now: Citus insists on loading before anybody has such a hook */
+	/* Not earlier: Citus refuses to load after a library with such a hook. */
 	create_table_install_hook();
 }
 
-/* Who this server is: fixed while it runs. */
+/* Defines the parameters of the node, which are fixed while a server runs. */
 static void
 define_node_parameters(void)
 {
-	/* after the start only the second is to be had; it keeps users out too */
+	/*
+	 * After the server's start a library cannot define a PGC_POSTMASTER
+	 * parameter.  PGC_SIGHUP also keeps users from setting the parameter.
+	 */
 	GucContext	context = node_is_preloaded ? PGC_POSTMASTER : PGC_SIGHUP;
 
 	DefineCustomIntVariable("snowflake.datacenter_id",
@@ -94,8 +97,8 @@ define_node_parameters(void)
 							"Sets the worker part of this server's node.",
 							"-1 means that it is not set; no id is issued then.",
 							&node_worker_id,
-							NODE_WORKER_ID_UNSET,
-							NODE_WORKER_ID_UNSET, INT_MAX,
+							WORKER_ID_UNSET,
+							WORKER_ID_UNSET, INT_MAX,
 							context, 0,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("snowflake.worker_id_source",
@@ -121,7 +124,7 @@ define_node_parameters(void)
 							   node_check_epoch, node_assign_text, NULL);
 }
 
-/* Where the worker id is leased. */
+/* Defines the parameters of the registry. */
 static void
 define_registry_parameters(void)
 {
@@ -143,7 +146,7 @@ define_registry_parameters(void)
 							   registry_check_name, NULL, NULL);
 }
 
-/* How ids are issued. */
+/* Defines the parameters of issuing. */
 static void
 define_generator_parameters(void)
 {
@@ -191,14 +194,14 @@ define_generator_parameters(void)
 							NULL, NULL, NULL);
 }
 
-/* A parameter as it was set before the library said what it may be. */
+/* A parameter that the configuration sets before the library defines it. */
 typedef struct GivenParameter
 {
 	char	   *name;
 	char	   *value;
 } GivenParameter;
 
-/* Finds those that were set under our prefix; returns their number. */
+/* Finds the parameters that are set under the prefix; returns their number. */
 static int
 find_given_parameters(GivenParameter **given)
 {
@@ -222,9 +225,9 @@ find_given_parameters(GivenParameter **given)
 	return given_count;
 }
 
-/* Stops the start if one of them cannot be read, or is not ours at all. */
+/* Stops the start if a parameter is not the library's, or cannot be read. */
 static void
-insist_on_parameters(const GivenParameter *given, int given_count)
+check_given_parameters(const GivenParameter *given, int given_count)
 {
 	for (int i = 0; i < given_count; i++)
 	{
@@ -237,10 +240,10 @@ insist_on_parameters(const GivenParameter *given, int given_count)
 							given[i].name),
 					 errhint("Correct its name, or take it out of the configuration.")));
 
-		/* PostgreSQL reads 010 as 8, which is somebody else's node */
+		/* PostgreSQL reads 010 as 8, which is another server's node. */
 		node_check_number(given[i].name, given[i].value);
 
-		/* a trial without effect, whose failure is fatal */
+		/* changeVal = false: parse the value only, FATAL if that fails. */
 		(void) set_config_option(given[i].name, given[i].value,
 								 PGC_POSTMASTER, PGC_S_FILE, GUC_ACTION_SET,
 								 false, FATAL, false);
@@ -262,7 +265,7 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 	define_generator_parameters();
 	if (node_is_preloaded)
 	{
-		insist_on_parameters(given, given_count);
+		check_given_parameters(given, given_count);
 		node_configure();
 		if (!IsUnderPostmaster)
 		{

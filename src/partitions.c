@@ -2,15 +2,15 @@
  * partitions.c
  *	  Range partitions of a table, by the time of its ids.
  *
- * Everything is looked at before anything is done: what there is, under a
- * lock that keeps others from making partitions meanwhile, is compared with
- * what is wanted.  The partitions are then made and dropped by statements,
- * which see to privileges, locks and everything else.
+ * Each function first compares the existing partitions with the wanted ones,
+ * under a lock that keeps other sessions from creating partitions meanwhile.
+ * Then it creates or drops partitions by SQL statements, which take care of
+ * privileges, locks and everything else.
  *
- * Whoever calls, the table's owner acts: partitions that a superuser's
- * scheduler makes belong to the owner, and what the owner has planted in the
- * table's expressions gains no more rights than the owner has.  So PostgreSQL
- * does it for VACUUM, REINDEX and the like.
+ * The statements run as the table's owner, whoever the caller is.  So
+ * partitions that a superuser's scheduler creates belong to the owner, and code
+ * that the owner has put into the table's expressions gets no more rights than
+ * the owner has.  PostgreSQL does the same for VACUUM and REINDEX.
  */
 #include "postgres.h"
 
@@ -47,16 +47,16 @@
 PG_FUNCTION_INFO_V1(snowflake_create_partitions);
 PG_FUNCTION_INFO_V1(snowflake_drop_partitions);
 
-/* more at once is a mistake in the step */
+/* A call for more partitions has probably a wrong step. */
 #define PARTITIONS_MAX 10000
 
-/* room for "_2026_01_31_13b" and for years of six digits */
+/* Room for "_2026_01_31_13b", and for years of six digits. */
 #define SUFFIX_SIZE 32
 
-/* room for "_1a2b3c4d" */
+/* Room for "_1a2b3c4d". */
 #define HASH_SIZE 10
 
-/* What a step is made of, and so what a partition is named after. */
+/* The unit of a step, which decides how a partition's name ends. */
 typedef enum StepUnit
 {
 	STEP_YEARS,
@@ -65,34 +65,34 @@ typedef enum StepUnit
 	STEP_HOURS
 } StepUnit;
 
-/* the same for date_trunc() and for messages */
+/* Names of StepUnit, for date_trunc() and for messages. */
 static const char *const unit_names[] = {"year", "month", "day", "hour"};
 static const char *const units_in_words[] =
 {"a year", "a month", "a day", "an hour"};
 
-/* A range of ids, from the first on and up to but not including the last. */
+/* A range of ids: "from" is inclusive, "to" exclusive. */
 typedef struct IdRange
 {
 	int64		from;			/* PG_INT64_MIN: MINVALUE */
 	int64		to;				/* PG_INT64_MAX: MAXVALUE */
 } IdRange;
 
-/* A partition that is wanted. */
+/* A partition that the caller wants. */
 typedef struct WantedPartition
 {
 	IdRange		range;
-	bool		exists;			/* there is one of these bounds */
+	bool		exists;			/* has the table a partition of this range? */
 	char		suffix[SUFFIX_SIZE];
 } WantedPartition;
 
-/* A partition that there is. */
+/* A partition that the table has. */
 typedef struct PresentPartition
 {
 	IdRange		range;
 	Oid			relid;
 } PresentPartition;
 
-/* The table to be partitioned, as it was found. */
+/* The partitioned table. */
 typedef struct Parent
 {
 	Oid			relid;
@@ -101,7 +101,7 @@ typedef struct Parent
 	List	   *partitions;		/* of PresentPartition, without the default */
 } Parent;
 
-/* Who the session was before the table's owner acted in its place. */
+/* The user and settings to return to after acting as the table's owner. */
 typedef struct Caller
 {
 	Oid			user_id;
@@ -115,7 +115,7 @@ instant_text(TimestampTz instant)
 	return pstrdup(timestamptz_to_str(instant));
 }
 
-/* A bound as the DBA thinks of it: when its tick begins. */
+/* Returns a bound for messages: the instant at which the bound's tick begins. */
 static char *
 bound_text(int64 bound)
 {
@@ -132,7 +132,7 @@ bound_text(int64 bound)
 	return instant_text(layout_tick_start(layout, fields.tick));
 }
 
-/* Refuses a table that is not partitioned by the range of a bigint column. */
+/* ERROR 42809 for a table not partitioned by the range of a bigint column. */
 static void
 check_parent(Relation relation)
 {
@@ -153,7 +153,7 @@ check_parent(Relation relation)
 			 errhint("Create it with PARTITION BY RANGE and its id as the only column of the key.")));
 }
 
-/* A bound of the partitions there are, with infinities as integers' ends. */
+/* Returns a bound of the existing partitions, as in IdRange. */
 static int64
 bound_at(PartitionBoundInfo bounds, int i)
 {
@@ -169,7 +169,7 @@ bound_at(PartitionBoundInfo bounds, int i)
 	return DatumGetInt64(bounds->datums[i][0]);
 }
 
-/* The partitions there are, in order; the default one has no range. */
+/* Lists the existing partitions in order, without the default partition. */
 static List *
 present_partitions(Relation relation)
 {
@@ -180,7 +180,7 @@ present_partitions(Relation relation)
 	if (desc->nparts == 0)
 		return NIL;
 
-	/* what lies between two bounds is a partition's, or nobody's */
+	/* The range between two bounds is of one partition, or of none. */
 	for (int i = 1; i < bounds->ndatums; i++)
 	{
 		PresentPartition *partition;
@@ -196,7 +196,7 @@ present_partitions(Relation relation)
 	return partitions;
 }
 
-/* ERROR 42501 unless a user has the rights of the table's owner. */
+/* ERROR 42501 unless a user has the rights of a table's owner. */
 static void
 check_owned(Oid relid, Oid user_id)
 {
@@ -209,9 +209,10 @@ check_owned(Oid relid, Oid user_id)
 }
 
 /*
- * Lets a table's owner act, until act_as_caller() or the end of the
- * transaction.  Nothing of the session's can be changed meanwhile; a session
- * may only make partitions of its own temporary tables.
+ * Switches to the rights of a table's owner, until act_as_caller() or the end
+ * of the transaction.  As a security-restricted operation, code of the owner
+ * cannot change the session.  Only for the caller's own temporary table the
+ * operation is not restricted, because PostgreSQL would refuse the statements.
  */
 static void
 act_as_owner(Oid owner, bool is_own_temp, Caller *caller)
@@ -233,9 +234,10 @@ act_as_caller(const Caller *caller)
 }
 
 /*
- * Looks at the table and lets its owner act.  The lock is held until the end
- * of the transaction; ShareUpdateExclusiveLock keeps others from making and
- * dropping partitions.  Only who has the owner's rights may hold that.
+ * Locks the table until the end of the transaction, reads its partitions, and
+ * switches to the rights of its owner.  ShareUpdateExclusiveLock keeps other
+ * sessions from creating and dropping partitions.  ERROR 42501 unless the user
+ * has the owner's rights.
  */
 static void
 open_parent(Oid relid, LOCKMODE lock, Parent *parent, Caller *caller)
@@ -246,7 +248,7 @@ open_parent(Oid relid, LOCKMODE lock, Parent *parent, Caller *caller)
 	check_owned(relid, GetUserId());
 	relation = table_open(relid, lock);
 
-	/* The owner cannot change any more, but may have changed meanwhile. */
+	/* The owner may have changed before the lock was granted. */
 	check_owned(relid, GetUserId());
 	owner = relation->rd_rel->relowner;
 	act_as_owner(owner, owner == GetUserId() && relation->rd_islocaltemp,
@@ -258,7 +260,7 @@ open_parent(Oid relid, LOCKMODE lock, Parent *parent, Caller *caller)
 	parent->schema = get_namespace_name(RelationGetNamespace(relation));
 	parent->partitions = present_partitions(relation);
 
-	/* CREATE TABLE refuses a table that is in use, by us too */
+	/* CREATE TABLE refuses a parent that is open, even in this session. */
 	table_close(relation, NoLock);
 }
 
@@ -269,7 +271,7 @@ execute(const char *statement)
 		elog(ERROR, "could not execute: %s", statement);
 }
 
-/* Tells what a step is made of; ERROR 22023 for a mixture. */
+/* Returns the unit of a step; ERROR 22023 for a mixture of units. */
 static StepUnit
 unit_of_step(const Interval *step)
 {
@@ -291,9 +293,9 @@ unit_of_step(const Interval *step)
 }
 
 /*
- * The beginning of a partition so many steps after another's, in the
- * session's time zone.  Hours are counted by the clock; days, months and
- * years by the calendar, whatever the time that each day begins at.
+ * Returns the instant "count" steps after "since", in the session's time zone.
+ * Hours count by the clock.  Days, months and years count by the calendar,
+ * even if a day does not begin at midnight.
  */
 static TimestampTz
 step_forward(TimestampTz since, StepUnit unit, const Interval *step, int count)
@@ -313,7 +315,7 @@ step_forward(TimestampTz since, StepUnit unit, const Interval *step, int count)
 	return calendar_day_start(DatumGetTimestamp(day));
 }
 
-/* The beginning of the year, month, day or hour that an instant is in. */
+/* Returns the beginning of the year, month, day or hour of an instant. */
 static TimestampTz
 beginning_of_unit(TimestampTz instant, StepUnit unit)
 {
@@ -340,9 +342,10 @@ refuse_instants(TimestampTz since, TimestampTz until)
 }
 
 /*
- * Refuses instants that no partitions can be made between.  Where midnight
- * comes twice, '2026-11-01' and date_trunc() mean the second one, and the day
- * begins at the first: that is taken for it.
+ * ERROR 22023 for a range of time that no partitions can have.  Where a day has
+ * two midnights, '2026-11-01' and date_trunc() give the second midnight, but
+ * the day begins at the first, so the function replaces the second by the
+ * first.
  */
 static void
 check_instants(TimestampTz *since, TimestampTz *until, StepUnit unit)
@@ -361,7 +364,7 @@ check_instants(TimestampTz *since, TimestampTz *until, StepUnit unit)
 	if (*since >= *until)
 		refuse_instants(*since, *until);
 
-	/* else a partition's name would not tell when it begins */
+	/* A partition's name has to tell when the partition begins. */
 	beginning = beginning_of_unit(*since, unit);
 	if (*since != beginning)
 		ereport(ERROR,
@@ -373,7 +376,7 @@ check_instants(TimestampTz *since, TimestampTz *until, StepUnit unit)
 						 instant_text(beginning))));
 }
 
-/* The ids from one instant until another; ERROR 22003 out of the span. */
+/* Returns the range of ids of a range of time; ERROR 22003 out of the span. */
 static IdRange
 id_range(TimestampTz from, TimestampTz to)
 {
@@ -411,7 +414,10 @@ read_local_time(TimestampTz instant, struct pg_tm *tm)
 				 errmsg("timestamp out of range")));
 }
 
-/* The end of a partition's name: when it begins, in the session's zone. */
+/*
+ * Makes the end of a partition's name: when the partition begins, in the
+ * session's time zone.
+ */
 static void
 make_suffix(TimestampTz instant, StepUnit unit, char *suffix)
 {
@@ -430,13 +436,13 @@ make_suffix(TimestampTz instant, StepUnit unit, char *suffix)
 	if (unit < STEP_HOURS)
 		return;
 
-	/* the hour that comes twice when summer time ends */
+	/* When summer time ends, an hour comes twice: mark the second with "b". */
 	read_local_time(instant - USECS_PER_HOUR, &hour_before);
 	snprintf(suffix + length, SUFFIX_SIZE - length, "_%02d%s", tm.tm_hour,
 			 hour_before.tm_hour == tm.tm_hour ? "b" : "");
 }
 
-/* All partitions from one instant on until another is within the last. */
+/* Lists the partitions from "since" on; the last one ends at "until" or later. */
 static List *
 wanted_partitions(TimestampTz since, TimestampTz until, const Interval *step)
 {
@@ -448,7 +454,7 @@ wanted_partitions(TimestampTz since, TimestampTz until, const Interval *step)
 	from = since;
 	for (int i = 1; from < until; i++)
 	{
-		/* each from the first, so that no short month shortens the rest */
+		/* Count from the first: a short month must not shorten later steps. */
 		TimestampTz to = step_forward(since, unit, step, i);
 		WantedPartition *partition;
 
@@ -460,7 +466,7 @@ wanted_partitions(TimestampTz since, TimestampTz until, const Interval *step)
 							PARTITIONS_MAX),
 					 errhint("Give a longer step or a shorter time.")));
 
-		/* a day that the time zone left out */
+		/* The time zone has left this day out. */
 		if (to == from)
 			continue;
 		partition = palloc0(sizeof(WantedPartition));
@@ -473,10 +479,11 @@ wanted_partitions(TimestampTz since, TimestampTz until, const Interval *step)
 }
 
 /*
- * The parent's name and the suffix.  A name that is too long for that is cut
- * down, and a checksum of all of it keeps it apart from others that begin so.
- * The checksum does not depend on the processor's byte order, as PostgreSQL's
- * hash_bytes() does: all servers give a table's partitions the same names.
+ * Returns a partition's name: the parent's name and the suffix.  If the result
+ * would be too long, cuts the parent's name and adds a checksum of it, so that
+ * parents with the same beginning get different partitions.  Unlike
+ * PostgreSQL's hash_bytes(), the checksum does not depend on the processor's
+ * byte order: all servers give a table's partitions the same names.
  */
 static char *
 partition_name(const Parent *parent, const char *suffix)
@@ -499,14 +506,17 @@ partition_name(const Parent *parent, const char *suffix)
 	return psprintf("%.*s%s%s", length, parent->name, hash, suffix);
 }
 
-/* The range of one of the partitions that there are. */
+/* Returns the range of an existing partition. */
 static const IdRange *
 present_range(const Parent *parent, int i)
 {
 	return &((const PresentPartition *) list_nth(parent->partitions, i))->range;
 }
 
-/* Compares one that is wanted with those there are; refuses an overlap. */
+/*
+ * Compares a wanted partition with the existing partitions.  ERROR 42P17 for
+ * an overlap.
+ */
 static void
 check_overlap(const Parent *parent, WantedPartition *wanted)
 {
@@ -532,7 +542,10 @@ check_overlap(const Parent *parent, WantedPartition *wanted)
 	}
 }
 
-/* Refuses to leave ids between the wanted and the nearest there are. */
+/*
+ * ERROR 42P17 for a gap between the wanted partitions and the nearest existing
+ * partitions.
+ */
 static void
 check_gaps(const Parent *parent, const IdRange *wanted)
 {
@@ -544,7 +557,7 @@ check_gaps(const Parent *parent, const IdRange *wanted)
 		const IdRange *range = present_range(parent, i);
 
 		if (range->to <= wanted->from)
-			below = range;		/* they are in order: the last such one */
+			below = range;		/* they are in order: keep the last */
 		if (range->from >= wanted->to && above == NULL)
 			above = range;
 	}
@@ -568,8 +581,8 @@ check_gaps(const Parent *parent, const IdRange *wanted)
 }
 
 /*
- * ERROR 55000 unless a statement that named a table did what was meant: its
- * schema may have been renamed, and another one have got the name.
+ * ERROR 55000 if a statement did not change the intended table: another session
+ * may have renamed the table's schema, and given the name to another schema.
  */
 static void
 check_done(bool is_done, const char *statement)
@@ -582,7 +595,7 @@ check_done(bool is_done, const char *statement)
 				 errhint("Try again.")));
 }
 
-/* Makes one by CREATE TABLE; returns it. */
+/* Creates a partition, and returns its OID. */
 static Oid
 create_partition(const Parent *parent, const WantedPartition *wanted)
 {
@@ -590,7 +603,7 @@ create_partition(const Parent *parent, const WantedPartition *wanted)
 	char	   *statement;
 	Oid			relid;
 
-	/* in the schema of a temporary one, it is temporary, too */
+	/* In the schema of a temporary parent, the partition is temporary, too. */
 	statement = psprintf("CREATE TABLE %s PARTITION OF %s FOR VALUES FROM (" INT64_FORMAT ") TO (" INT64_FORMAT ")",
 						 quote_qualified_identifier(parent->schema, name),
 						 quote_qualified_identifier(parent->schema,
@@ -607,10 +620,11 @@ create_partition(const Parent *parent, const WantedPartition *wanted)
 /*
  * snowflake_create_partitions(parent regclass, since timestamptz,
  *							   until timestamptz, step interval)
- *		-> setof regclass: the partitions that were made.
- *		ERROR 42809 for a table that is not partitioned by the range of a
- *		bigint, 42501 for somebody else's, 42P17 for an overlap or a gap,
- *		22003 outside the layout's span, 22023 for the other arguments.
+ *		-> setof regclass
+ *		Creates partitions, and returns them.  ERROR 42809 for a table that is
+ *		not partitioned by the range of a bigint, 42501 for another role's
+ *		table, 42P17 for an overlap or a gap, 22003 outside the layout's span,
+ *		22023 for a bad range of time or a bad step.
  */
 Datum
 snowflake_create_partitions(PG_FUNCTION_ARGS)
@@ -653,7 +667,7 @@ snowflake_create_partitions(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* A table's name as a statement has it. */
+/* Returns a table's qualified and quoted name. */
 static char *
 qualified_name(Oid relid)
 {
@@ -661,7 +675,7 @@ qualified_name(Oid relid)
 									  get_rel_name(relid));
 }
 
-/* The statement that makes a partition a table of its own. */
+/* Returns the statement that detaches a partition. */
 static char *
 detach_statement(const Parent *parent, Oid partition)
 {
@@ -671,7 +685,7 @@ detach_statement(const Parent *parent, Oid partition)
 					PartitionHasPendingDetach(partition) ? " FINALIZE" : "");
 }
 
-/* The statement that drops it then. */
+/* Returns the statement that drops a detached partition. */
 static char *
 drop_statement(Oid partition)
 {
@@ -695,8 +709,9 @@ table_owner(Oid relid)
 }
 
 /*
- * Drops a partition.  The parent's owner detaches it.  Its own owner drops
- * it: one that a superuser has made by hand is the superuser's.
+ * Drops a partition.  Detaches the partition as the parent's owner, and drops
+ * the table as its own owner: a partition that a superuser has created by hand
+ * belongs to the superuser.
  */
 static void
 drop_partition(Oid partition, const char *detach, const char *drop)
@@ -717,8 +732,8 @@ drop_partition(Oid partition, const char *detach, const char *drop)
 }
 
 /*
- * The partitions without an id of that instant or later, oldest first.  All
- * must be the user's to drop.
+ * Lists the partitions whose ids are all before an instant, oldest first.
+ * ERROR 42501 unless the user has the rights of their owners.
  */
 static List *
 partitions_before(const Parent *parent, TimestampTz instant, Oid user_id)
@@ -741,8 +756,8 @@ partitions_before(const Parent *parent, TimestampTz instant, Oid user_id)
 }
 
 /*
- * The locks that DETACH takes, in its order: the names of what is locked do
- * not change.
+ * Takes the locks of DETACH, in the order of DETACH, so that no other session
+ * renames the tables before the statements name them.
  */
 static void
 lock_partitions(const Parent *parent, List *partitions)
@@ -753,9 +768,10 @@ lock_partitions(const Parent *parent, List *partitions)
 }
 
 /*
- * ERROR 42501 if DETACH would run code of somebody else's as the table's owner:
- * it looks for what references the partition, by a query on both.  Locks the
- * referencing tables, so that their owners make no index meanwhile.
+ * ERROR 42501 if DETACH would run code of another role as the table's owner.
+ * DETACH runs a query on the partition and on each table that references it,
+ * and the query evaluates expressions of the referencing table's owner.  Locks
+ * the referencing tables, so that their owners add no index meanwhile.
  */
 static void
 check_references(Oid home, const Parent *parent, List *partitions)
@@ -814,11 +830,12 @@ put_text(ReturnSetInfo *result, const char *text)
 /*
  * snowflake_drop_partitions(parent regclass, before timestamptz,
  *							 dry_run boolean)
- *		-> setof text: the statements that detach and drop what ends at or
- *		before an instant; with dry_run they are not executed.  ERROR 42809
- *		for a table that is not partitioned by the range of a bigint, 42501
- *		for somebody else's table, or where somebody else's code would
- *		run, 22023 for an infinite instant.
+ *		-> setof text
+ *		Detaches and drops the partitions that end at or before an instant, and
+ *		returns the statements; with dry_run, does not execute them.  ERROR
+ *		42809 for a table that is not partitioned by the range of a bigint,
+ *		42501 for another role's table and if another role's code would run,
+ *		22023 for an infinite instant.
  */
 Datum
 snowflake_drop_partitions(PG_FUNCTION_ARGS)

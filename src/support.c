@@ -1,11 +1,12 @@
 /*
  * support.c
- *	  What the planner may know of our functions in advance.
+ *	  Planner support functions: constant bounds of time ranges, row estimates.
  *
- * The parameters snowflake.layout and snowflake.epoch make the bounds of a
- * time range STABLE.  But on a server that preloads the library they are
- * fixed while it runs, and no plan outlives it: there a bound of a constant
- * instant is a constant, and partitions are pruned before the plan is run.
+ * snowflake_min_id() and its like are STABLE because they depend on the
+ * parameters snowflake.layout and snowflake.epoch.  But a server that preloads
+ * the library cannot change these parameters while it runs, and no plan
+ * outlives the server.  So there the planner may compute the bound of a
+ * constant instant, and prune partitions at plan time.
  */
 #include "postgres.h"
 
@@ -20,11 +21,13 @@ PG_FUNCTION_INFO_V1(snowflake_bound_support);
 PG_FUNCTION_INFO_V1(snowflake_nextvals_support);
 
 /*
- * The bound of a time range as a constant, or NULL where it is none.
+ * Returns the bound of a time range as a constant, or NULL if the bound is not
+ * constant.
  *
- * Without a root, what is simplified is not a query to be planned but an
- * expression to be kept: the predicate of an index, say, which would then be
- * let pass as immutable, and be wrong after a restart with another layout.
+ * Without a root PostgreSQL does not plan a query, but simplifies an expression
+ * that it stores, such as the predicate of an index.  With a constant bound
+ * PostgreSQL would accept the predicate as immutable, and the index would be
+ * wrong after a restart with another layout.
  */
 static Node *
 fold_bound(const SupportRequestSimplify *request)
@@ -36,15 +39,15 @@ fold_bound(const SupportRequestSimplify *request)
 		!IsA(instant, Const) || ((Const *) instant)->constisnull)
 		return NULL;
 
-	/* by the executor, which also sees to the privilege to call it */
+	/* The executor evaluates the call, and checks the privilege for it. */
 	return (Node *) evaluate_expr((Expr *) call, call->funcresulttype, -1,
 								  call->funccollid);
 }
 
 /*
- * Support function of snowflake_min_id(timestamptz) and
- * snowflake_max_id(timestamptz), and of what snowflake_issued_between() is
- * inlined to.
+ * Support function of snowflake_min_id(timestamptz),
+ * snowflake_max_id(timestamptz), and the two functions that
+ * snowflake_issued_between() is inlined to.
  */
 Datum
 snowflake_bound_support(PG_FUNCTION_ARGS)
@@ -56,7 +59,7 @@ snowflake_bound_support(PG_FUNCTION_ARGS)
 	PG_RETURN_POINTER(NULL);
 }
 
-/* Tells how many rows a call returns, if its count can be known. */
+/* Estimates the rows of a call; false if its count is not a constant. */
 static bool
 estimate_rows(SupportRequestRows *request)
 {
@@ -69,7 +72,7 @@ estimate_rows(SupportRequestRows *request)
 	if (!IsA(count, Const))
 		return false;
 
-	/* NULL gives none, and so does an error */
+	/* A NULL count returns no rows, and a negative count raises an error. */
 	request->rows = ((Const *) count)->constisnull ? 0 :
 		Max(0, DatumGetInt32(((Const *) count)->constvalue));
 	return true;

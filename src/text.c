@@ -2,8 +2,8 @@
  * text.c
  *	  Ids as text: digits of a base, the most significant first, no padding.
  *
- * Depends on no layout and no parameter, so that both directions are
- * immutable.
+ * The text of an id depends on no layout and no parameter, so that both
+ * functions are immutable.
  */
 #include "postgres.h"
 
@@ -16,31 +16,31 @@
 PG_FUNCTION_INFO_V1(snowflake_to_text);
 PG_FUNCTION_INFO_V1(snowflake_from_text);
 
-/* as many as 63 bits have in the smallest base */
+/* The number of digits of 63 bits in the smallest base. */
 #define DIGITS_MAX 63
 
-/* How the ids of a base are written, and what else is read. */
+/* The digits of a base. */
 typedef struct Base
 {
 	int			base;
-	const char *digits;			/* from 0 up */
+	const char *digits;			/* in increasing order, from 0 */
 	bool		ignores_case;
-	const char *aliases;		/* pairs of a letter and the digit it means */
+	const char *aliases;		/* pairs of an accepted letter and its digit */
 } Base;
 
 static const Base bases[] =
 {
 	{2, "01", false, ""},
 	{16, "0123456789abcdef", true, ""},
-	/* Crockford's: without I, L, O and U; the first three can be misread */
+	/* Crockford's digits lack U and the letters I, L, O, which look like 1, 0 */
 	{32, "0123456789ABCDEFGHJKMNPQRSTVWXYZ", true, "I1L1O0"},
 	{36, "0123456789abcdefghijklmnopqrstuvwxyz", true, ""},
-	/* Bitcoin's: without 0, O, I and l */
+	/* Bitcoin's digits lack 0, O, I and l, which look alike */
 	{58, "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz", false, ""},
 	{62, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", false, ""}
 };
 
-/* Finds a base; ERROR 22023 for one that is not there. */
+/* Finds a base; ERROR 22023 for an unknown base. */
 static const Base *
 find_base(int number)
 {
@@ -56,7 +56,7 @@ find_base(int number)
 	return NULL;				/* keep compilers quiet */
 }
 
-/* The letter in both cases is one digit; ASCII only, whatever the locale. */
+/* Are two characters the same digit?  Ignores the case of ASCII letters only. */
 static bool
 same_digit(const Base *base, char a, char b)
 {
@@ -66,7 +66,7 @@ same_digit(const Base *base, char a, char b)
 	return a == b;
 }
 
-/* What a character counts, or -1 where it is no digit of the base. */
+/* Returns the value of a digit, or -1 if a character is no digit of the base. */
 static int
 digit_value(const Base *base, char c)
 {
@@ -83,7 +83,7 @@ digit_value(const Base *base, char c)
 	return -1;
 }
 
-/* Refuses the character that begins at this byte of the text. */
+/* ERROR 22P02 for the character that begins at byte "at" of the text. */
 static void
 refuse_character(const Base *base, const char *text, int length, int at)
 {
@@ -101,7 +101,8 @@ refuse_character(const Base *base, const char *text, int length, int at)
 
 /*
  * snowflake_to_text(id bigint, base integer) -> text
- *		ERROR 22003 for a negative id, 22023 for a base that is not there.
+ *		The digits of an id.  ERROR 22003 for a negative id, 22023 for an
+ *		unknown base.
  */
 Datum
 snowflake_to_text(PG_FUNCTION_ARGS)
@@ -130,9 +131,9 @@ snowflake_to_text(PG_FUNCTION_ARGS)
 
 /*
  * snowflake_from_text(text, base integer) -> bigint
- *		The reverse; leading zeros do not matter.  ERROR 22P02 for an empty
+ *		The id of a text; leading zeros are allowed.  ERROR 22P02 for an empty
  *		text and for a character that is no digit, 22003 for a value past 63
- *		bits, 22023 for a base that is not there.
+ *		bits, 22023 for an unknown base.
  */
 Datum
 snowflake_from_text(PG_FUNCTION_ARGS)
@@ -150,7 +151,7 @@ snowflake_from_text(PG_FUNCTION_ARGS)
 				 errmsg("invalid snowflake id in base %d: \"\"", base->base),
 				 errhint("Give one digit at least.")));
 
-	/* to the end, because a wrong character says more than the size */
+	/* Read to the end: a wrong character is a clearer error than the size. */
 	for (int i = 0; i < length; i++)
 	{
 		int			value = digit_value(base, text[i]);
