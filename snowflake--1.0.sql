@@ -1,16 +1,39 @@
-/* snowflake--1.0.sql */
+/*
+ * snowflake--1.0.sql
+ *
+ * The sections of this script:
+ *
+ *   The script's own schema      where names are looked up while the script runs
+ *   Planner support              what the planner calls for the functions below
+ *   Issuing                      new ids
+ *   Decoding                     an id's fields, by the server's layout
+ *   Decoding ids made elsewhere  the same, by a layout and an epoch given
+ *   Monitoring                   this server's node, and counters
+ *   Ids as text                  other bases than 10
+ *   Partitions                   range partitions by the time of ids
+ *   Activity                     how many ids a table got when
+ *   Converting a column          the catalogue queries of snowflake_convert()
+ *   Converting schemas           the catalogue queries of snowflake_convert_schema()
+ *   Converting new tables        the event trigger
+ *   Registry                     a check before a server depends on a registry
+ *   The extension's schema       moves all objects to it
+ */
 
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
 \echo Use "CREATE EXTENSION snowflake" to load this file. \quit
 
--- Every name below is looked up in pg_catalog, and then in a schema that this
--- script makes for itself.  The schema that the extension is wanted in may hold
--- operators and functions of other roles: BEGIN ATOMIC bodies and views would
--- be bound to one whose argument types match better.  @extschema@ is not
--- available, because the extension is relocatable.  No other session sees the
--- script's schema, and nobody else can have made one of the name.  The end of
--- the script moves all objects to where they are wanted; what is bound stays
--- bound, by OID.
+--
+-- The script's own schema
+--
+-- PostgreSQL looks every name below up in pg_catalog, and then in a schema that
+-- only this script uses.  The schema that the DBA has chosen for the extension
+-- may contain functions and operators of other roles.  If their argument types
+-- matched better, BEGIN ATOMIC bodies and views would call them.  @extschema@
+-- is not available, because the extension is relocatable.  No other session
+-- sees the script's schema, and its random name cannot exist before.  The end
+-- of the script moves all objects to the chosen schema; bodies and views refer
+-- to objects by OID, so the move does not change what they call.
+--
 SET LOCAL search_path TO pg_catalog, pg_temp;
 DO $$
 DECLARE
@@ -21,7 +44,9 @@ BEGIN
 END
 $$;
 
--- What the planner asks
+--
+-- Planner support
+--
 
 CREATE FUNCTION snowflake_bound_support(internal)
 RETURNS internal
@@ -44,7 +69,9 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_copy_support(internal) IS
 'planner support for snowflake_nextval';
 
+--
 -- Issuing
+--
 
 CREATE FUNCTION snowflake_nextval()
 RETURNS bigint
@@ -62,8 +89,8 @@ SUPPORT snowflake_copy_support;
 COMMENT ON FUNCTION snowflake_nextval(regclass) IS
 'issue the next id of the generator that a relation maps to';
 
--- COPY FROM calls these two in their place.  They issue ids as the functions
--- above do, and are labelled STABLE for COPY to insert rows in batches.
+-- COPY FROM calls these two functions in place of the two above.  They issue
+-- ids, too, but are labelled STABLE, so that COPY inserts rows in batches.
 CREATE FUNCTION snowflake_copy_nextval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_copy_nextval'
@@ -86,7 +113,7 @@ SUPPORT snowflake_nextvals_support;
 COMMENT ON FUNCTION snowflake_nextvals(integer) IS
 'issue so many ids, in increasing order';
 
--- A parallel worker has issued nothing in its own session.
+-- PARALLEL RESTRICTED: a parallel worker does not know the leader's last id.
 CREATE FUNCTION snowflake_currval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_currval'
@@ -94,7 +121,9 @@ LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION snowflake_currval() IS
 'the last id issued in this session';
 
+--
 -- Decoding, by the server's layout and epoch
+--
 
 CREATE FUNCTION snowflake_decode(
     id bigint,
@@ -163,8 +192,9 @@ SUPPORT snowflake_bound_support;
 COMMENT ON FUNCTION snowflake_max_id(timestamptz) IS
 'the largest id of an instant''s tick';
 
--- Inlined, so that the key's index and the pruning of partitions serve it:
--- each bound is used once, for a subquery to be good as one.
+-- snowflake_issued_between() is inlined, so that a query can use the key's index
+-- and prune partitions.  PostgreSQL inlines a bound that is a subquery only if
+-- the body uses the bound once; so each bound has a function of its own.
 CREATE FUNCTION snowflake_first_id_since(instant timestamptz)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_first_id_since'
@@ -199,7 +229,9 @@ LANGUAGE C STABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_format(bigint) IS
 'an id as people read it: time in the session''s zone, #sequence, @(datacenter,worker)';
 
--- Decoding, by a layout and an epoch given: for ids made elsewhere
+--
+-- Decoding ids made elsewhere, by a layout and an epoch given
+--
 
 CREATE FUNCTION snowflake_decode(
     id bigint,
@@ -245,7 +277,9 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_max_id(timestamptz, timestamptz, text) IS
 'the largest id of an instant''s tick, by this epoch and layout';
 
--- Seeing
+--
+-- Monitoring
+--
 
 CREATE FUNCTION snowflake_node(
     OUT datacenter_id integer,
@@ -323,7 +357,10 @@ LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION snowflake_stat_reset() IS
 'let snowflake_stat count from zero';
 REVOKE EXECUTE ON FUNCTION snowflake_stat_reset() FROM PUBLIC;
+
+--
 -- Ids as text
+--
 
 CREATE FUNCTION snowflake_to_text(id bigint, base integer)
 RETURNS text
@@ -339,7 +376,9 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_from_text(text, integer) IS
 'the id that a text in base 2, 16, 32, 36, 58 or 62 stands for';
 
--- Partitions by time
+--
+-- Partitions, by the time of ids
+--
 
 CREATE FUNCTION snowflake_create_partitions(
     parent regclass,
@@ -362,9 +401,11 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION snowflake_drop_partitions(regclass, timestamptz, boolean) IS
 'detach and drop the range partitions whose ids were all issued before an instant';
 
--- Looking at tables by their ids
+--
+-- Activity: how many ids a table got when
+--
 
--- Not safe for parallel workers: the table may be a temporary one.
+-- PARALLEL RESTRICTED: the table may be temporary.
 CREATE FUNCTION snowflake_activity(
     rel regclass,
     col name,
@@ -381,32 +422,35 @@ LANGUAGE C STABLE PARALLEL RESTRICTED
 SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION snowflake_activity(regclass, name, interval, timestamptz, timestamptz) IS
 'how many ids of a table were issued when, and by which node';
--- Converting: keys that exist, and those of new tables
+
 --
--- The catalogue is read by SQL functions, which find one another and
--- snowflake_nextval() by OID, wherever the extension has been moved to.  Names
--- come out qualified, because the search_path in force has no user's schema in
--- it.
+-- Converting a column
+--
+-- These SQL functions read the catalogue; src/convert.c calls them and executes
+-- the statements.  Their bodies refer to each other and to snowflake_nextval()
+-- by OID, so they work in every schema.  Names in their results are qualified,
+-- because their search_path contains no user's schema.
+--
 
 CREATE FUNCTION snowflake_convert_columns(rels regclass[], cols name[])
 RETURNS TABLE (
     tab regclass,
     attnum smallint,
     attname name,
-    keys integer[],         -- which of the given columns lead to it
-    is_key boolean,         -- one of these itself, there and in inheritors
-    is_inherited boolean,   -- changes along with its parent's
+    keys integer[],         -- the numbers of the given columns that reach it
+    is_key boolean,         -- a given column, or the same column of an inheritor
+    is_inherited boolean,   -- ALTER TABLE on the parent changes it, too
     is_narrow boolean)      -- not bigint yet
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off    -- by indexes, see below
+SET enable_seqscan = off    -- use indexes only; see below
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
 BEGIN ATOMIC
-    -- each step by indexes of the catalogue, which may hold thousands of
-    -- partitions: the planner takes a recursion to reach most of it.
-    -- pg_constraint has no index by the table referenced, pg_depend has.
+    -- The catalogue may have thousands of partitions, and the planner expects a
+    -- recursion to reach most rows.  So each step has to use an index.
+    -- pg_constraint has no index on the referenced table, but pg_depend has one.
     WITH RECURSIVE reached(key, tab, attnum, attname, is_key) AS (
         SELECT k.key::integer, a.attrelid, a.attnum, a.attname, true
           FROM ROWS FROM (unnest(rels), unnest(cols)) WITH ORDINALITY AS k(rel, col, key)
@@ -424,12 +468,12 @@ BEGIN ATOMIC
                       AND d.classid = 'pg_constraint'::regclass
                       AND k.contype = 'f' AND k.confrelid = r.tab
                    UNION ALL
-                   -- a column has one name and type in parents and in children
+                   -- A column has the same name and type in parents and children.
                    SELECT c.attrelid, c.attnum, c.attname, true
                      FROM pg_inherits,
                           LATERAL (SELECT * FROM pg_attribute
                                     WHERE attrelid = inhrelid AND attname = r.attname
-                                   OFFSET 0) AS c   -- not all of that name first
+                                   OFFSET 0) AS c   -- find the table first, not the name
                     WHERE inhparent = r.tab
                    UNION ALL
                    SELECT p.attrelid, p.attnum, p.attname, false
@@ -445,9 +489,9 @@ BEGIN ATOMIC
      GROUP BY r.tab, r.attnum, a.attname, a.attinhcount, a.atttypid;
 END;
 COMMENT ON FUNCTION snowflake_convert_columns(regclass[], name[]) IS
-'internal: columns, and all that must have their type: inheritors, and columns that reference it by foreign keys';
+'internal: columns, and all columns that must have the same type: those of inheritors, and those that reference them by foreign keys';
 
--- Is a column's DEFAULT made by snowflake_nextval()?
+-- Does a column's DEFAULT call snowflake_nextval()?
 CREATE FUNCTION snowflake_convert_is_done(tab regclass, attnum smallint)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -464,8 +508,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert_is_done(regclass, smallint) IS
 'internal: whether a column takes its DEFAULT from snowflake_nextval()';
 
--- Whose snowflakes does a column hold that references others, and these yet
--- others?
+-- Finds the columns with snowflakes that a column references, directly or
+-- through other columns.
 CREATE FUNCTION snowflake_convert_sources(tab regclass, attnum smallint)
 RETURNS TABLE (key_tab regclass, key_attname name)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -488,8 +532,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert_sources(regclass, smallint) IS
 'internal: the columns with snowflakes that a column references, directly or by way of others, or is itself';
 
--- The sequence of a serial column: it belongs to the column, and the
--- column's DEFAULT takes from it.
+-- Finds the sequence of a serial column: the column owns the sequence, and the
+-- column's DEFAULT calls nextval() on the sequence.
 CREATE FUNCTION snowflake_convert_sequence(tab regclass, attnum smallint)
 RETURNS regclass
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -509,10 +553,11 @@ END;
 COMMENT ON FUNCTION snowflake_convert_sequence(regclass, smallint) IS
 'internal: the sequence that makes a column serial, or NULL';
 
--- From PostgreSQL 18 on, NOT NULL constraints have names, and ALTER COLUMN TYPE
--- fails where an inheritor has one of its own under another name than its
--- parent's: the parent's is put back into the inheritor first, which can have
--- but one.  On earlier versions there are none in pg_constraint.
+-- Finds inherited NOT NULL constraints.  Since PostgreSQL 18 they have names,
+-- and ALTER COLUMN TYPE fails if an inheritor has a NOT NULL constraint of its
+-- own with another name: PostgreSQL first adds the parent's constraint to the
+-- inheritor, and a column can have only one.  Before PostgreSQL 18,
+-- pg_constraint has no NOT NULL constraints and the result is empty.
 CREATE FUNCTION snowflake_convert_not_nulls(rels regclass[], cols name[])
 RETURNS TABLE (
     tab regclass,
@@ -536,10 +581,11 @@ BEGIN ATOMIC
      WHERE c.is_narrow AND k.coninhcount > 0;
 END;
 COMMENT ON FUNCTION snowflake_convert_not_nulls(regclass[], name[]) IS
-'internal: inherited NOT NULL constraints of columns that become bigint, and whether they keep them from that';
+'internal: inherited NOT NULL constraints of columns that become bigint, and whether a constraint makes the change fail';
 
--- Foreign keys that columns which become bigint are part of: dropped first and
--- added again last, each is checked only once.
+-- Finds the foreign keys that contain a column which becomes bigint.  The
+-- conversion drops them first and adds them last, so that PostgreSQL checks each
+-- foreign key only once.
 CREATE FUNCTION snowflake_convert_foreign_keys(rels regclass[], cols name[])
 RETURNS TABLE (key oid, conname name, tab regclass, references_tab regclass)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -558,10 +604,10 @@ END;
 COMMENT ON FUNCTION snowflake_convert_foreign_keys(regclass[], name[]) IS
 'internal: the foreign keys that are dropped and added again when a column becomes bigint';
 
--- The sequences that pgEdge's extension of the same name has left with a
--- column: an identity's, which stays where attidentity was cleared, and a
--- serial's whose values are beyond its MAXVALUE.  Neither can be restored from
--- a dump.
+-- Finds the sequences that pgEdge's extension of the same name has left with a
+-- column: the sequence of an identity column whose attidentity was cleared, and
+-- the sequence of a serial column with a value beyond MAXVALUE.  A dump with
+-- such a sequence cannot be restored.
 CREATE FUNCTION snowflake_convert_leftovers(tab regclass, attnum smallint)
 RETURNS TABLE (sequence regclass, is_identity boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -576,8 +622,8 @@ BEGIN ATOMIC
            = ('pg_class'::regclass, tab, snowflake_convert_leftovers.attnum)
        AND (o.deptype = 'i' AND a.attidentity = '' OR
             o.deptype = 'a' AND
-            -- pg_sequence_last_value() locks the sequence, which the conversion
-            -- may drop: not that of every serial
+            -- pg_sequence_last_value() locks the sequence.  So call it only for a
+            -- MAXVALUE that is not the type's, not for every serial column.
             CASE WHEN s.seqmax <> CASE s.seqtypid WHEN 'smallint'::regtype THEN 32767
                                                   WHEN 'integer'::regtype THEN 2147483647
                                                   ELSE 9223372036854775807 END
@@ -587,6 +633,9 @@ END;
 COMMENT ON FUNCTION snowflake_convert_leftovers(regclass, smallint) IS
 'internal: a column''s sequences that another extension of this name has left unfit for a dump';
 
+-- Lists the statements of a conversion.  The steps: -1 and 0 repair what pgEdge's
+-- extension has left, 1 drops foreign keys, 2 drops inheritors' identities, 3 to
+-- 5 change the columns, 6 drops sequences, 7 and 8 add foreign keys again.
 CREATE FUNCTION snowflake_convert_statements(rels regclass[], cols name[])
 RETURNS TABLE (
     tab regclass,
@@ -632,8 +681,9 @@ BEGIN ATOMIC
     ), not_nulls AS MATERIALIZED (
         SELECT * FROM snowflake_convert_not_nulls(rels, cols) WHERE NOT is_partition
     ), not_inherited(tab, attname, conname, height) AS (
-        -- while a parent's is not inherited, its inheritors' stay as they are;
-        -- what itself is inherited cannot be altered, so all ancestors' are
+        -- ALTER COLUMN TYPE leaves the inheritors' constraints alone while the
+        -- parent's is NO INHERIT.  An inherited constraint cannot be altered, so
+        -- the constraints of all ancestors become NO INHERIT, top down.
         SELECT parent, attname, parent_conname, 1 FROM not_nulls WHERE is_in_the_way
         UNION
         SELECT n.parent, n.attname, n.parent_conname, i.height + 1
@@ -655,7 +705,7 @@ BEGIN ATOMIC
                                     JOIN columns AS c ON (c.tab, c.attnum) = (f.adrelid, f.adnum)
                                    WHERE f.oid = d.objid AND c.wants_default)))
     ), steps(step, place, tab, other, statement) AS (
-        -- only so does DROP IDENTITY find what attidentity no longer tells
+        -- DROP IDENTITY finds the sequence only if attidentity is set again.
         SELECT -1, 0, tab, NULL::regclass, format('UPDATE pg_catalog.pg_attribute SET attidentity = ''d'' '
                                   'WHERE attrelid = %L::pg_catalog.regclass AND attname = %L', tab, attname)
           FROM leftovers
@@ -672,12 +722,12 @@ BEGIN ATOMIC
         SELECT 1, 0, tab, NULL, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname)
           FROM foreign_keys
         UNION ALL
-        -- an inheritor's identity is its own, a partition's its parent's
+        -- An inheritor has an identity of its own; a partition has its parent's.
         SELECT 2, 0, tab, NULL, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
           FROM columns
          WHERE wants_default AND is_inherited AND NOT relispartition AND attidentity <> ''
         UNION ALL
-        -- from the top down, and back from the bottom up
+        -- NO INHERIT from the top down, INHERIT from the bottom up.
         SELECT 3, -height, tab, NULL, format('ALTER TABLE %s ALTER CONSTRAINT %I NO INHERIT', tab, conname)
           FROM ancestors
         UNION ALL
@@ -706,9 +756,9 @@ END;
 COMMENT ON FUNCTION snowflake_convert_statements(regclass[], name[]) IS
 'internal: the statements that convert columns, in order, and the table that each is about';
 
--- Does a query on a table run nothing of its owner's?  The planner evaluates
--- the predicates and expressions of indexes, CHECKs and statistics, and inlines
--- the casts that a foreign key of the table may need: those of a role's types.
+-- Does a query on a table run no code of the table's owner?  The planner
+-- evaluates predicates and expressions of indexes, CHECKs and statistics.  It
+-- also inlines the casts of a foreign key, which may be of a role's own types.
 CREATE FUNCTION snowflake_convert_is_plain(tab regclass)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -726,7 +776,7 @@ END;
 COMMENT ON FUNCTION snowflake_convert_is_plain(regclass) IS
 'internal: whether a query on a table runs no code of its owner';
 
--- What ALTER COLUMN TYPE refuses to change along with a column, or cannot.
+-- Lists the objects that keep ALTER COLUMN TYPE from changing the columns.
 CREATE FUNCTION snowflake_convert_obstacles(rels regclass[], cols name[], puts_back boolean)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -744,7 +794,7 @@ BEGIN ATOMIC
           JOIN pg_class AS t ON t.oid = c.tab
          WHERE c.is_narrow
     ), row_types(tab, type) AS (
-        -- and all that is made of them: arrays, domains, ranges, composite types
+        -- Also the types that contain them: arrays, domains, ranges, composite types.
         SELECT tab, reltype FROM narrow WHERE reltype <> 0
         UNION
         SELECT w.tab, next.type
@@ -784,20 +834,20 @@ BEGIN ATOMIC
           FROM narrow
          WHERE reloftype <> 0
         UNION
-        -- attached, it gives up its own
+        -- ATTACH PARTITION replaces the partition's constraint by the parent's.
         SELECT format('NOT NULL constraint %I of partition %s, of its own: detach and attach the partition first',
                       conname, tab)
           FROM snowflake_convert_not_nulls(rels, cols)
          WHERE is_partition AND is_in_the_way
         UNION
-        -- a partition key's columns depend on their own table
+        -- The columns of a partition key depend on their own table.
         SELECT format('%s, in its partition key', description)
           FROM narrow AS n
           JOIN pg_depend AS d ON (d.classid, d.objid, d.objsubid) = ('pg_class'::regclass, n.tab, n.attnum)
                              AND (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, n.tab, 0)
          WHERE d.deptype = 'i'
         UNION
-        -- a value must be in both, and new ids do not fit into one
+        -- A column that references two columns needs values that fit both.
         SELECT format('column %I of table %s, which references column %I of table %s as well',
                       c.attname, c.tab, f.attname, f.attrelid::regclass)
           FROM reached AS c
@@ -819,8 +869,8 @@ BEGIN ATOMIC
           JOIN pg_attribute AS u ON u.atttypid = w.type AND NOT u.attisdropped
           JOIN pg_class AS t ON t.oid = u.attrelid AND t.relkind IN ('r', 'p', 'm', 'f')
         UNION
-        -- ALTER TABLE asks for one owner of parents and inheritors; and what
-        -- belongs to another role must not run as this one
+        -- ALTER TABLE requires the same owner for parents and inheritors, and code
+        -- of another role's table must not run as this table's owner.
         SELECT format('table %s, which does not belong to %I as table %s does',
                       i.inhrelid::regclass, pg_get_userbyid(p.relowner), p.oid::regclass)
           FROM reached AS c
@@ -842,7 +892,7 @@ BEGIN ATOMIC
           JOIN pg_class AS t ON t.oid = f.tab
          WHERE NOT has_any_column_privilege(t.relowner, f.references_tab, 'REFERENCES')
         UNION
-        -- the same operator class, or the default one, is used for bigint
+        -- The index needs the same operator class, or a default one, for bigint.
         SELECT format('operator class %s of index %s', p.opcname, x.indexrelid::regclass)
           FROM narrow AS n
           JOIN pg_index AS x ON x.indrelid = n.tab
@@ -857,12 +907,13 @@ BEGIN ATOMIC
     SELECT description FROM obstacles ORDER BY description COLLATE "C";
 END;
 COMMENT ON FUNCTION snowflake_convert_obstacles(regclass[], name[], boolean) IS
-'internal: what depends on a column, or on those that follow it, so that their type cannot change';
+'internal: the objects that keep columns, and the columns that reference them, from becoming bigint';
 
--- Expressions in CHECKs, in indexes and in statistics that name columns which
--- become bigint, each in a query where the columns are so already; the row as
--- a whole and tableoid are the table's own.  The query is parsed and never
--- planned or run: whether an operator or a function still fits shows at that.
+-- Lists the expressions of CHECKs, indexes and statistics that name a column
+-- which becomes bigint.  Each expression comes in a query in which the column is
+-- bigint already; the whole row and tableoid are the table's.  src/convert.c
+-- parses the query, and neither plans nor executes it: an error shows that an
+-- operator or a function does not accept bigint.
 CREATE FUNCTION snowflake_convert_expressions(rels regclass[], cols name[])
 RETURNS TABLE (description text, query text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -900,7 +951,7 @@ BEGIN ATOMIC
                         WHERE n.tab = x.stxrelid
                           AND (d.classid, d.objid) = ('pg_statistic_ext'::regclass, x.oid))
         UNION ALL
-        -- an exclusion constraint's operators go by name as well
+        -- ALTER COLUMN TYPE looks an exclusion constraint's operators up by name, too.
         SELECT 'pg_constraint'::regclass, k.oid, k.conrelid,
                format('%1$I OPERATOR(%2$I.%3$s) %1$I', a.attname, s.nspname, o.oprname)
           FROM pg_constraint AS k
@@ -928,7 +979,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert_expressions(regclass[], name[]) IS
 'internal: the expressions that ALTER COLUMN TYPE parses again, in queries that parse if it succeeds';
 
--- CHECKs of a column with a bound that new ids exceed, by their text.
+-- Finds the CHECKs of a column with a bound that new ids exceed, by a regular
+-- expression on the CHECK's text.
 CREATE FUNCTION snowflake_convert_bounds(tab regclass, attnum smallint)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -951,8 +1003,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert_bounds(regclass, smallint) IS
 'internal: CHECKs of a column with a bound that new ids exceed';
 
--- What still works when a column has become bigint, and then refuses new ids:
--- as far as it can be told by its text.
+-- Lists the objects that do not keep a column from becoming bigint, but may
+-- refuse new ids afterwards, as far as their text shows.
 CREATE FUNCTION snowflake_convert_doubts(rels regclass[], cols name[])
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -971,7 +1023,7 @@ BEGIN ATOMIC
           JOIN pg_proc AS p ON p.oid = g.tgfoid
          WHERE c.is_narrow AND p.prosrc ~* '\m(int|int2|int4|integer|smallint)\M'
         UNION
-        -- the key takes nothing from the sequence any more, so there is none
+        -- The key no longer calls nextval(), so currval() has no value.
         SELECT format('%s: %s', pg_describe_object('pg_attrdef'::regclass, f.oid, 0),
                       pg_get_expr(f.adbin, f.adrelid))
           FROM columns AS c
@@ -987,7 +1039,7 @@ END;
 COMMENT ON FUNCTION snowflake_convert_doubts(regclass[], name[]) IS
 'internal: CHECKs with a bound that new ids exceed, triggers with integer variables, and defaults of currval()';
 
--- Refuses what is not a key that conversion makes sense for.
+-- Raises an error for a column that cannot become a snowflake.
 CREATE FUNCTION snowflake_convert_check(rel regclass, col name)
 RETURNS void
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
@@ -1044,8 +1096,7 @@ $$;
 COMMENT ON FUNCTION snowflake_convert_check(regclass, name) IS
 'internal: an error unless this is a column that can become a snowflake';
 
--- In C, because that runs the statements as the tables' owner; see the head of
--- src/convert.c.
+-- In C, which executes the statements as the tables' owner; see src/convert.c.
 CREATE FUNCTION snowflake_convert(rel regclass, col name, dry_run boolean DEFAULT false)
 RETURNS SETOF text
 AS 'MODULE_PATHNAME', 'snowflake_convert'
@@ -1055,8 +1106,15 @@ SET jit = off;
 COMMENT ON FUNCTION snowflake_convert(regclass, name, boolean) IS
 'make a key column bigint DEFAULT snowflake_nextval(), with the foreign keys that reference it; returns the statements';
 
--- A whole schema: the keys that are left to convert.  What has never taken
--- from a sequence may be a natural key, and is left alone.
+--
+-- Converting schemas
+--
+-- A conversion of schemas drops the views, rules and triggers that name a key,
+-- and puts them back.  src/convert_schema.c executes the statements.
+--
+
+-- Lists the keys to convert.  A key whose values never came from a sequence may
+-- be a natural key, and is left alone.
 CREATE FUNCTION snowflake_convert_keys(schemas name[])
 RETURNS TABLE (
     tab regclass,
@@ -1079,7 +1137,7 @@ BEGIN ATOMIC
            AND EXISTS (SELECT FROM pg_constraint AS k
                         WHERE k.contype = 'p' AND k.conrelid = t.oid AND a.attnum = ANY (k.conkey)
                            OR k.contype = 'f' AND k.confrelid = t.oid AND a.attnum = ANY (k.confkey))
-           -- what references another key follows that one
+           -- A column that references another key is converted with that key.
            AND NOT EXISTS (SELECT FROM pg_constraint AS k
                             WHERE k.contype = 'f' AND k.conrelid = t.oid AND k.conparentid = 0
                               AND a.attnum = ANY (k.conkey))
@@ -1101,8 +1159,9 @@ BEGIN ATOMIC
      ORDER BY tab::text COLLATE "C", attnum;
 END;
 COMMENT ON FUNCTION snowflake_convert_keys(name[]) IS
-'internal: the keys of schemas that are left to convert, and those that are left alone because no sequence makes them';
+'internal: the keys of schemas to convert, and the keys that are left alone because no sequence makes them';
 
+-- Describes keys, for the comments of a dry run.
 CREATE FUNCTION snowflake_convert_describe(rels regclass[], cols name[])
 RETURNS TABLE (key integer, description text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1137,10 +1196,10 @@ BEGIN ATOMIC
      ORDER BY k.key;
 END;
 COMMENT ON FUNCTION snowflake_convert_describe(regclass[], name[]) IS
-'internal: the keys that are to be converted, in words: type, size of what is rewritten, references';
+'internal: the keys to convert, in words: type, size of the tables that are rewritten, references';
 
--- Views and materialised views over columns that become bigint, and over these.
--- place: how many views a view stands on.
+-- Lists the views and materialised views on columns that become bigint, and the
+-- views on these views.  "place" is how many views a view depends on.
 CREATE FUNCTION snowflake_convert_views(rels regclass[], cols name[])
 RETURNS TABLE (view regclass, place bigint, is_circular boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1186,8 +1245,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert_views(regclass[], name[]) IS
 'internal: the views that are dropped and put back when columns become bigint';
 
--- Rules and triggers of tables that name such columns, or such views; and the
--- rules and triggers of the views.
+-- Lists the rules and triggers that name a column which becomes bigint, or a
+-- view of snowflake_convert_views(), and the rules and triggers of these views.
 CREATE FUNCTION snowflake_convert_rules(rels regclass[], cols name[])
 RETURNS TABLE (classid oid, objid oid, tab regclass, name name, is_of_view boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1221,8 +1280,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert_rules(regclass[], name[]) IS
 'internal: the rules and triggers that are dropped and put back when columns become bigint';
 
--- The statements that make a view as it is.  A materialised view is filled
--- afterwards.
+-- Lists the statements that create a view as it is now, without its rules and
+-- triggers.  A materialised view is created empty, and filled later.
 CREATE FUNCTION snowflake_convert_view_statements(view regclass)
 RETURNS TABLE (place integer, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1295,7 +1354,7 @@ BEGIN ATOMIC
                    SELECT format('SET COMPRESSION %s', CASE a.attcompression WHEN 'p' THEN 'pglz' ELSE 'lz4' END)
                     WHERE a.attcompression <> ''
                    UNION ALL
-                   -- some versions keep one of their own there, and pg_dump leaves it out
+                   -- Some versions store an internal option here, which pg_dump skips, too.
                    SELECT format('SET (%s)', string_agg(o, ', ')) FROM unnest(a.attoptions) AS o
                     WHERE o NOT LIKE 'pg\_attver=%' HAVING count(*) > 0
                ) AS s(action)
@@ -1335,7 +1394,7 @@ BEGIN ATOMIC
                                 pg_get_userbyid(x.stxowner) <> current_user)) AS s(ord, verb, action, is_wanted)
          WHERE x.stxrelid = view AND s.is_wanted
         UNION ALL
-        -- default privileges would be in the way of those that the view has
+        -- The new view has default privileges: revoke them before the grants.
         SELECT 8, 0, format('REVOKE ALL ON TABLE %s FROM PUBLIC, %s', view,
                             (SELECT string_agg(DISTINCT quote_ident(pg_get_userbyid(r.oid)), ', ')
                                FROM (SELECT v.relowner
@@ -1366,14 +1425,15 @@ BEGIN ATOMIC
       FROM steps AS s;
 END;
 COMMENT ON FUNCTION snowflake_convert_view_statements(regclass) IS
-'internal: the statements that make a view as it is, but for its rules and triggers';
+'internal: the statements that create a view as it is now, without its rules and triggers';
 
--- What is dropped before a conversion, and put back after it.
+-- Lists the statements that drop views, rules and triggers before a conversion,
+-- and put them back after it.
 CREATE FUNCTION snowflake_convert_put_back(rels regclass[], cols name[])
 RETURNS TABLE (
-    step integer,           -- below 0: before; 0: create, 1: fill
+    step integer,           -- negative: before; 0, 1: put back; 2: fill
     tab regclass,
-    owner oid,              -- who executes it
+    owner oid,              -- the role that executes the statement
     statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -1394,7 +1454,7 @@ BEGIN ATOMIC
           LEFT JOIN pg_trigger AS g ON r.classid = 'pg_trigger'::regclass AND g.oid = r.objid
           LEFT JOIN pg_rewrite AS w ON r.classid = 'pg_rewrite'::regclass AND w.oid = r.objid
     ), steps(step, place, name, ord, tab, owner, statement) AS (
-        -- a view's rule may keep another view from being dropped
+        -- A rule of a view may depend on another view: drop rules before views.
         SELECT -2, 0, r.name::text, 0, r.tab, r.relowner, format('DROP %s %I ON %s', r.kind, r.name, r.tab)
           FROM rules AS r
          WHERE NOT r.is_of_view OR r.kind = 'RULE'
@@ -1430,7 +1490,7 @@ END;
 COMMENT ON FUNCTION snowflake_convert_put_back(regclass[], name[]) IS
 'internal: the statements that drop views, rules and triggers, and put them back when columns have become bigint';
 
--- What a view, or a table's rules and triggers, are bound to.
+-- Lists the objects that a view, or a table's rules and triggers, depend on.
 CREATE FUNCTION snowflake_convert_bound(rel regclass)
 RETURNS TABLE (classid oid, objid oid)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1461,7 +1521,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert_bound(regclass) IS
 'internal: the objects that a view, or a table''s rules and triggers, are bound to';
 
--- What cannot be put back, or not without code of another role.
+-- Lists the reasons why views, rules and triggers cannot be put back, or only by
+-- running code of another role.
 CREATE FUNCTION snowflake_convert_put_back_obstacles(rels regclass[], cols name[])
 RETURNS TABLE (description text, is_by_hand boolean)   -- can it be done by hand?
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1522,7 +1583,7 @@ BEGIN ATOMIC
           JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = v.view
                               OR d.refclassid = 'pg_type'::regclass AND d.refobjid IN (v.type, v.typarray)
          WHERE d.deptype <> 'i' AND (d.classid, d.objid) NOT IN (SELECT classid, objid FROM parts)
-           -- an array type depends on the row type
+           -- The view's own array type depends on its row type.
            AND NOT (d.classid = 'pg_type'::regclass AND d.objid = v.typarray)
         UNION
         SELECT format('%s depends on extension %I', pg_describe_object(d.classid, d.objid, 0), e.extname)
@@ -1555,7 +1616,7 @@ BEGIN ATOMIC
           JOIN pg_statistic_ext AS x ON x.stxrelid = v.view
          WHERE x.stxowner <> v.relowner
         UNION
-        -- each is put back by its owner
+        -- The owner of each view, rule and trigger puts it back.
         SELECT format('%s: its owner, role %I, lacks CREATE on schema %I', v.description,
                       pg_get_userbyid(v.relowner), s.nspname)
           FROM views AS v
@@ -1580,7 +1641,8 @@ BEGIN ATOMIC
           JOIN pg_trigger AS g ON g.tgparentid = p.oid
          WHERE g.tgenabled <> p.tgenabled
         UNION
-        -- the parser reads a constant by its type, and evaluates the CHECKs of a domain in it
+        -- To parse a constant PostgreSQL calls its type's input function, which
+        -- evaluates the CHECKs of a domain.
         SELECT format('%s: making it again may run code of type %s, which belongs to another role', b.description,
                       t.oid::regtype)
           FROM bound AS b
@@ -1589,7 +1651,8 @@ BEGIN ATOMIC
           JOIN pg_roles AS o ON o.oid = t.typowner
          WHERE t.typowner <> b.owner AND NOT o.rolsuper AND 'e' NOT IN (t.typtype, coalesce(e.typtype, '-'))
         UNION
-        -- the planner evaluates predicates of indexes, and others may make one meanwhile
+        -- The planner evaluates predicates of indexes, which the table's owner may
+        -- add while the conversion runs.
         SELECT format('%s: filling it may run code of %s, which belongs to another role', v.description,
                       pg_describe_object('pg_class'::regclass, t.oid, 0))
           FROM reads AS s
@@ -1598,7 +1661,7 @@ BEGIN ATOMIC
           JOIN pg_roles AS o ON o.oid = t.relowner
          WHERE t.relowner <> s.owner AND NOT o.rolsuper
     ), not_own(description) AS (
-        -- whoever calls must own all that changes
+        -- The caller must have the rights of every owner.
         SELECT format('%s belongs to role %I, which you are not a member of', p.description, pg_get_userbyid(p.owner))
           FROM put_back AS p
          WHERE NOT pg_has_role(p.owner, 'USAGE')
@@ -1621,8 +1684,9 @@ END;
 COMMENT ON FUNCTION snowflake_convert_put_back_obstacles(regclass[], name[]) IS
 'internal: why views, rules and triggers cannot be put back when columns have become bigint';
 
--- What somebody does by hand with what is in the way: the functions, policies
--- and publications, and all views if one of them cannot be put back.
+-- Lists the statements that remove obstacles by hand and put them back: for
+-- functions, policies and publications, and for all views if a view cannot be
+-- put back by the conversion.
 CREATE FUNCTION snowflake_convert_by_hand(rels regclass[], cols name[])
 RETURNS TABLE (is_before boolean, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1701,7 +1765,7 @@ BEGIN ATOMIC
      ORDER BY a.step, a.name COLLATE "C", a.ord, a.statement COLLATE "C";
 END;
 COMMENT ON FUNCTION snowflake_convert_by_hand(regclass[], name[]) IS
-'internal: the statements that drop what is in the way before a conversion, and make it again after it';
+'internal: the statements that remove the obstacles to a conversion by hand, and put them back';
 
 CREATE FUNCTION snowflake_convert_schema(schemas name[], dry_run boolean DEFAULT false)
 RETURNS SETOF text
@@ -1710,13 +1774,20 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 SET jit = off;
 COMMENT ON FUNCTION snowflake_convert_schema(name[], boolean) IS
-'make all keys of some schemas that sequences make snowflakes, each table rewritten once; returns the statements';
+'convert all keys of some schemas whose values come from sequences, rewriting each table once; returns the statements';
 
--- New tables.  A custom setting chooses the schemas, because an event trigger
--- has no arguments: a database, a role and a session can have their own, so
--- that one migration can do without.  Whatever cannot be converted stays as
--- its creator wrote it, with a warning: DDL never fails because of this.
+--
+-- Converting new tables
+--
+-- The event trigger converts the keys of new tables.  An event trigger has no
+-- arguments, so the setting snowflake_convert.schemas chooses the schemas; a
+-- database, a role and a session can each set it, so that a single migration
+-- can go without conversion.  A column that cannot be converted stays as it was
+-- written, with a WARNING: DDL never fails because of the event trigger.
+--
 
+-- Finds the integer columns that reference a snowflake, by the foreign keys of
+-- tables.
 CREATE FUNCTION snowflake_convert_new_references(tabs regclass[])
 RETURNS TABLE (
     tab regclass,
@@ -1726,7 +1797,7 @@ RETURNS TABLE (
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- what references these columns may have been made before
+    -- Older tables may reference these columns, and become bigint, too.
     SELECT DISTINCT ON (c.tab, c.attnum) c.tab, c.attnum, s.key_tab, s.key_attname
       FROM unnest(tabs) AS t(tab)
       JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
@@ -1740,9 +1811,11 @@ BEGIN ATOMIC
      ORDER BY c.tab, c.attnum, s.key_tab, s.key_attname;
 END;
 COMMENT ON FUNCTION snowflake_convert_new_references(regclass[]) IS
-'internal: integer columns that are to hold the snowflakes of others, by the foreign keys of these tables';
+'internal: integer columns that reference snowflakes, by the foreign keys of these tables';
 
--- Foreign keys are checked by queries on both tables; see is_plain above.
+-- Finds the tables of other owners that foreign keys connect with a column.
+-- PostgreSQL checks a foreign key by a query on both tables; see
+-- snowflake_convert_is_plain().
 CREATE FUNCTION snowflake_convert_other_owners(rel regclass, attnum smallint)
 RETURNS TABLE (tab regclass)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1767,21 +1840,23 @@ SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION snowflake_convert_new_tables() IS
 'for CREATE EVENT TRIGGER ... ON ddl_command_end: serial and identity primary keys of new tables become snowflakes';
 
--- A registry is an extension of its own, snowflake_registry.
+--
+-- Registry: the registry itself is the extension snowflake_registry
+--
 
 CREATE FUNCTION snowflake_registry_check(conninfo text)
 RETURNS SETOF text
 AS 'MODULE_PATHNAME', 'snowflake_registry_check'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION snowflake_registry_check(text) IS
-'try a registry before a server depends on it: connection, rights, layout and clock, a sentence for each';
+'try a registry before a server depends on it: a sentence each about connection, rights, layout and clock';
 REVOKE EXECUTE ON FUNCTION snowflake_registry_check(text) FROM PUBLIC;
 
--- Decoding works without preload, and issuing does not: better told now.
+-- Without preload only decoding works: tell the DBA now, not at the first INSERT.
 DO $$
 BEGIN
     IF NOT 'snowflake' = ANY (regexp_split_to_array(current_setting('shared_preload_libraries'), '[\s",]+')) THEN
-        -- CREATE EXTENSION shows no notices of its script otherwise
+        -- CREATE EXTENSION sets client_min_messages to warning for its script.
         PERFORM set_config('client_min_messages', 'notice', true);
         RAISE NOTICE 'snowflake_nextval() issues no ids until the library is preloaded'
             USING HINT = 'Add "snowflake" to shared_preload_libraries, set snowflake.worker_id, and restart the server.';
@@ -1790,7 +1865,9 @@ BEGIN
 END
 $$;
 
--- To the schema where the extension is wanted; see the head of this script.
+--
+-- The extension's schema: move all objects to it; see the head of this script
+--
 DO $$
 DECLARE
     script_schema name := current_schema();

@@ -149,7 +149,7 @@ attach_session(void)
 	memset(&slot->block, 0, sizeof(slot->block));
 	slot->before = slot->counters;
 
-	/* Else a reader might see the session with the counters of an earlier one. */
+	/* A reader that sees the pid must not see the counters of an earlier session. */
 	pg_write_barrier();
 	slot->pid = MyProcPid;
 	session.slot = slot;

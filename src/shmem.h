@@ -114,8 +114,8 @@ typedef struct NodeStart
 typedef struct SharedState
 {
 	/*
-	 * The mark: a tick that no id issued so far has reached, as WAL says
-	 * durably.  0 until a process has read the page.  Written under the lock,
+	 * The mark: a tick that no id issued so far has reached, and that is in
+	 * flushed WAL.  0 until a process has read the page.  Written under the lock,
 	 * read without the lock.
 	 */
 	pg_atomic_uint64 mark;
