@@ -1,59 +1,67 @@
 /*
  * snowflake_registry 1.0: a database that leases worker ids to servers.
  *
- * It is SQL and PL/pgSQL only, so that any PostgreSQL 15 or later can be a
- * registry.  Where the files of the extension cannot be installed, run this
- * one by "psql -f" as the owner of the database.
+ * The registry is SQL and PL/pgSQL only, so that any PostgreSQL 15 or later can
+ * be a registry.  Where the extension's files cannot be installed, run this
+ * file by "psql -f" as the owner of the database.
  *
  *   SELECT snowflake_registry.configure();
  *   SELECT snowflake_registry.allow('the role of the servers');
  *
- * What the tables hold: one row of constants and of what the registry knows of
- * itself (setting), and a row for each worker id of each datacenter (node).  A
- * row has a holder, when its lease expires, and a fence: no id of the holder
- * lies at or beyond it, and the next holder begins there.
+ * Table "setting" has one row: the fleet's constants and the registry's own
+ * state.  Table "node" has a row for each worker id of each datacenter: its
+ * holder, when the lease expires, and the fence.  The holder's ids are before
+ * the fence, and the next holder's ids begin at the fence.
  *
- * What can go wrong, and what then keeps ids from coming twice:
+ * Words of this file: a newcomer is a server that holds no lease on the row that
+ * it gets; a holder comes forward when it renews and so tells what it holds; an
+ * era is a stretch of the registry's life in which it has forgotten nothing; a
+ * window is a time after a restart in which only holders are served; the grace
+ * is the time in which newcomers wait; evidence is the fence of a holder that
+ * proves that the registry has forgotten something.
+ *
+ * What can go wrong, and what keeps an id from being issued twice:
  *
  * - The registry forgets: its standby was promoted without the last
- *   transactions, or a backup was restored.  It notices by its history
- *   (another timeline, system identifier, database or table), or by a holder
- *   with a fence that no row has.  Then an era begins.  Rows of an earlier era
- *   are granted to nobody but their holders until all leases that may have
- *   been forgotten are over, and then begin after all fences that may have
- *   been forgotten: at the floor.
- * - The registry was set back without a trace: a file-system snapshot, a
- *   standby whose standby.signal was removed.  These restart the server without
- *   a clean stop.  After such a restart there is a window, which is an era, too:
- *   only holders are served, so that those whose leases were forgotten come
- *   forward first.  (The copy of a server that had been stopped cleanly is not
- *   noticed: call declare_restored() after restoring one.)
- * - A server asks late, or twice, or is a copy of another: a row's incarnation
- *   is chosen by its holder for each question, and a question that names an
- *   older one continues nothing.
+ *   transactions, or a backup was restored.  The registry detects this by its
+ *   history (another timeline, system identifier, database or table), or by a
+ *   holder with a fence that no row has.  Then an era begins.  Until all leases
+ *   that may have been forgotten are over, rows of an earlier era are granted to
+ *   their holders only.  After that, a new holder of such a row begins at the
+ *   floor, which is after all fences that may have been forgotten.
+ * - The registry is set back without a trace: by a file-system snapshot, or by a
+ *   standby whose standby.signal was removed.  Such a server starts without a
+ *   clean stop before.  After such a start there is a window, which is an era,
+ *   too: only holders are served, so that the holders of forgotten leases come
+ *   forward before a newcomer gets their worker ids.  (The registry does not
+ *   detect the copy of a cleanly stopped server: call declare_restored() after
+ *   restoring such a copy.)
+ * - A server claims late or twice, or is a copy of another server.  The holder
+ *   chooses a new incarnation for each claim, and a claim that names an older
+ *   incarnation continues no lease.
  *
- * What a server with the password can do to others:
+ * What a server with the password can do to other servers:
  *
- * - take worker ids that are free, as many as there are, for as long as it
- *   renews them or keeps a transaction open;
- * - begin eras, so that newcomers wait, and so do holders that restart;
+ * - lease all free worker ids, for as long as it renews them or keeps a
+ *   transaction open;
+ * - begin eras, which makes newcomers and restarting holders wait;
  * - in a window after a restart or a failover, take a worker id whose holder has
  *   not come forward yet, and move its fence up to a day and an hour ahead;
  *   free() moves the fence back.
  *
- * It cannot renew, release or get the lease of another that has come forward:
- * for that it would have to know the holder, which no function tells.  It
- * cannot move any other fence beyond what the constants allow, lower one below
- * where its holder began, or keep others from renewing or from coming forward
- * by an open transaction: rows that are locked are passed over.
+ * Such a server cannot renew, release or take a lease whose holder has come
+ * forward: no function shows the holder, whose name it would have to know.  It
+ * cannot move any other fence beyond what the constants allow, or below the
+ * beginning of the holder's ids.  It cannot keep other servers from renewing or
+ * from coming forward by an open transaction, because locked rows are skipped.
  */
 
--- Nothing is bound to objects of other schemas.
+-- No name below resolves to an object of another schema.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
--- It must not exist yet: somebody else might have put functions into it, and
--- could replace them.  psql goes on after an error, but not in transactions
--- that are read-only.
+-- The schema must not exist yet: another role may have put functions into it,
+-- and could replace the functions of this file.  psql goes on after an error, so
+-- make its transactions read-only then.
 CREATE SCHEMA snowflake_registry;
 DO $$
 BEGIN
@@ -89,27 +97,27 @@ CREATE TABLE snowflake_registry.setting (
     floor timestamptz NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.setting IS
-'one row, made by configure(): the fleet''s constants, and what the registry knows of itself';
+'one row, made by configure(): the fleet''s constants, and the registry''s own state';
 COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS
 'how long a lease lasts without renewal';
 COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS
 'how far a server''s clock may be ahead of the registry''s';
 COMMENT ON COLUMN snowflake_registry.setting.former_until IS
-'until then leases of the former constants may exist: the smaller ones are granted, the larger ones waited for';
+'until then leases of the former constants may exist: of the two constants the smaller is granted, and the larger is waited for';
 COMMENT ON COLUMN snowflake_registry.setting.shortest_grace IS
-'the smallest sum of lease_duration and largest_lead that there has been, which a dump may have';
+'the smallest sum of lease_duration and largest_lead so far, which an old dump may have';
 COMMENT ON COLUMN snowflake_registry.setting.era IS
 'grows whenever the registry has been restarted without a clean stop, or notices that it has forgotten something';
 COMMENT ON COLUMN snowflake_registry.setting.history IS
-'system identifier, timeline, database and table: what differs where something was forgotten';
+'system identifier, timeline, database and table: one of them differs after a failover or a restore';
 COMMENT ON COLUMN snowflake_registry.setting.instance IS
-'when the server was started that answered the last question';
+'the start time of the server that answered the last claim';
 COMMENT ON COLUMN snowflake_registry.setting.grants_from IS
-'until then rows of an earlier era are their holders'' only';
+'until then rows of an earlier era are granted to their holders only';
 COMMENT ON COLUMN snowflake_registry.setting.window_until IS
-'until then a server is believed that says it holds a row of an era before window_era, whoever the registry has as its holder';
+'until then a server that claims to hold a row of an era before window_era is believed, even if the registry has another holder';
 COMMENT ON COLUMN snowflake_registry.setting.floor IS
-'a new holder of a row of an era before floor_era begins here at least: no id under a lease that was forgotten lies at or beyond';
+'a new holder of a row of an era before floor_era begins here or later: all ids of forgotten leases are before this instant';
 
 CREATE TABLE snowflake_registry.node (
     datacenter_id integer,
@@ -133,32 +141,32 @@ CREATE INDEX node_expires_at_idx ON snowflake_registry.node (datacenter_id, expi
 CREATE INDEX node_holder_idx ON snowflake_registry.node (holder);
 CREATE INDEX node_name_idx ON snowflake_registry.node (datacenter_id, name);
 COMMENT ON TABLE snowflake_registry.node IS
-'a row for each worker id; it stays when its lease is over, because the next holder begins at its fence';
+'a row for each worker id; the row stays after its lease, because the next holder begins at its fence';
 COMMENT ON COLUMN snowflake_registry.node.holder IS
-'the data directory, in one place on one running machine, that it is leased to; NULL: never leased';
+'the identity that the worker id is leased to: one data directory in one place on one running machine; NULL: never leased';
 COMMENT ON COLUMN snowflake_registry.node.name IS
 'the holder''s snowflake.registry_name';
 COMMENT ON COLUMN snowflake_registry.node.incarnation IS
-'a random number that the holder has chosen for its newest question';
+'a random number that the holder has chosen for its newest claim';
 COMMENT ON COLUMN snowflake_registry.node.fence IS
-'the holder issues no id at or beyond; the next one begins here';
+'the holder''s ids are before this instant; the next holder''s ids begin here';
 COMMENT ON COLUMN snowflake_registry.node.granted_fence IS
-'the largest fence that was ever granted; a holder with a larger one has been forgotten';
+'the largest fence that was ever granted; the registry has forgotten the lease of a holder with a larger fence';
 COMMENT ON COLUMN snowflake_registry.node.began IS
 'where the present holder''s ids begin';
 COMMENT ON COLUMN snowflake_registry.node.era IS
-'in which it was granted or released last';
+'the era in which the row was last granted or released';
 
--- A clean stop keeps what is in an unlogged table, and a crash, a backup and a
+-- A clean stop keeps the rows of an unlogged table; a crash, a backup and a
 -- standby do not.
 CREATE UNLOGGED TABLE snowflake_registry.running (
     instance timestamptz NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.running IS
-'setting.instance, if this data directory has not been stopped but cleanly since';
+'setting.instance, unless this data directory has since been started after a stop that was not clean';
 
--- A server inserts what it knows, so that nobody who has setting locked can
--- keep it from telling.
+-- A server only inserts its evidence, so that a session that has locked
+-- "setting" cannot keep the server from coming forward.
 CREATE TABLE snowflake_registry.evidence (
     fence timestamptz NOT NULL
 );
@@ -178,11 +186,12 @@ COMMENT ON VIEW snowflake_registry.lease IS
 'who holds which worker id, where, until when, and where the next holder would begin';
 
 --
--- What the registry knows of itself
+-- The registry's own state: constants, history, eras and windows
 --
 
--- The system identifier and the timeline differ after a failover and after a
--- restore of the cluster, the database and the table after a restore of a dump.
+-- The timeline differs after a failover, the system identifier or the timeline
+-- after a restore of the cluster, the database and the table after a restore of
+-- a dump.
 CREATE FUNCTION snowflake_registry.history()
 RETURNS text
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -194,11 +203,10 @@ AS $$
                      'snowflake_registry.node'::regclass::oid)
 $$;
 COMMENT ON FUNCTION snowflake_registry.history() IS
-'internal: what differs where leases may have been forgotten';
+'internal: an identity of the registry''s data, which differs after a failover or a restore';
 
--- While leases of former constants may exist, the smaller ones are granted,
--- because a failover may yet forget the change, and the larger ones are waited
--- for.
+-- While leases of former constants may exist, grants use the smaller constants,
+-- because a failover may yet forget the change, and waits use the larger ones.
 CREATE FUNCTION snowflake_registry.granted(
     OUT duration interval, OUT lead interval,
     OUT longest_duration interval, OUT longest_lead interval)
@@ -213,12 +221,12 @@ AS $$
               FROM snowflake_registry.setting) AS s
 $$;
 COMMENT ON FUNCTION snowflake_registry.granted() IS
-'internal: the constants that leases are granted with, and those of the longest lease that may exist';
+'internal: the constants of a new lease, and the constants of the longest lease that may exist';
 
--- Begins an era, because something was forgotten.  The clock of a new primary
--- may be behind that of the old one by up to a lease, so that fences may be
--- ahead of it by twice the constants.  With a window, servers are believed all
--- the while that the registry does not know.
+-- Begins an era, because the registry has forgotten something.  The clock of a
+-- new primary may be behind the old primary's by up to a lease, so fences may be
+-- ahead of the new clock by twice the constants.  With a window, holders are
+-- believed until all leases that may have been forgotten are over.
 CREATE FUNCTION snowflake_registry.begin_era(seen_fence timestamptz, with_window boolean)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -242,10 +250,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.begin_era(timestamptz, boolean) IS
-'internal: something was forgotten: serve only holders until all leases that may exist are over';
+'internal: begin an era: serve only holders until all leases that may exist are over';
 
--- Notices a switch of the history, a restart, and evidence.  False if somebody
--- else has locked what has to be changed.
+-- Detects another history, a start that was not clean, and evidence, and begins
+-- an era or a window.  Returns false if another session has locked "setting".
 CREATE FUNCTION snowflake_registry.notice()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -274,7 +282,7 @@ BEGIN
     IF s.instance <> pg_postmaster_start_time() THEN
         IF NOT EXISTS (SELECT FROM snowflake_registry.running AS r WHERE r.instance = s.instance) THEN
             c := snowflake_registry.granted();
-            -- holders ask every minute, or every third of a lease
+            -- Holders renew every minute, or every third of a shorter lease.
             UPDATE snowflake_registry.setting
                SET era = era + 1, window_era = era + 1,
                    window_until = greatest(window_until,
@@ -295,10 +303,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.notice() IS
-'internal: notice that the registry has been switched over, restored or restarted';
+'internal: detect that the registry has been switched over, restored or restarted';
 
--- Does the registry know what became of a row?  While something may have been
--- forgotten, only if the row was touched in this era.
+-- Does the registry know for certain who holds a row?  While leases may have
+-- been forgotten, only if the row was granted or released in this era.
 CREATE FUNCTION snowflake_registry.is_known(n snowflake_registry.node, s snowflake_registry.setting)
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -307,9 +315,9 @@ AS $$
            CASE WHEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.<) s.grants_from THEN s.era ELSE s.floor_era END
 $$;
 COMMENT ON FUNCTION snowflake_registry.is_known(snowflake_registry.node, snowflake_registry.setting) IS
-'internal: does the registry know for certain what became of a row?';
+'internal: does the registry know for certain who holds a row?';
 
--- Where a new holder of a row would begin.
+-- Returns where a new holder of a row would begin.
 CREATE FUNCTION snowflake_registry.begins_at(n snowflake_registry.node, s snowflake_registry.setting)
 RETURNS timestamptz
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -317,7 +325,7 @@ AS $$
     SELECT greatest(
         n.fence,
         CASE WHEN n.era OPERATOR(pg_catalog.<) s.floor_era THEN s.floor END,
-        -- a holder that was forgotten may live as long as the window
+        -- A forgotten lease may be in force until the window ends.
         CASE WHEN n.era OPERATOR(pg_catalog.<) s.window_era
              THEN s.window_until OPERATOR(pg_catalog.+) greatest(s.largest_lead, s.former_largest_lead) END)
 $$;
@@ -345,10 +353,10 @@ COMMENT ON FUNCTION snowflake_registry.worker_ids(text) IS
 'internal: how many worker ids a datacenter has in a layout';
 
 --
--- What servers ask
+-- For servers: claim, release, constants, and their internal functions
 --
 
--- Why a claim gets no worker id: a code, and a sentence.
+-- Returns why a claim gets no worker id: a code, and a sentence.
 CREATE FUNCTION snowflake_registry.refuse(
     s snowflake_registry.setting,
     for_datacenter_id integer,
@@ -403,8 +411,8 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.refuse(snowflake_registry.setting, integer, integer) IS
 'internal: why a claim gets no worker id';
 
--- Chooses a row for a newcomer, and locks it.  Rows that others have locked
--- are passed over.
+-- Chooses and locks a row for a newcomer.  Skips rows that other sessions have
+-- locked.
 CREATE FUNCTION snowflake_registry.choose(
     s snowflake_registry.setting,
     for_datacenter_id integer,
@@ -436,10 +444,10 @@ BEGIN
         RETURN n;
     END IF;
 
-    -- first those where the server need not wait for its clock
+    -- First look for a row whose ids begin before the server's clock, so that
+    -- the server need not wait; then for any row.
     FOREACH latest IN ARRAY ARRAY[server_clock, 'infinity'::timestamptz] LOOP
-        -- the one that it had in another place; the one that it has been
-        -- granted here without learning of it; the last one of its name
+        -- the row that the server had as another holder, e.g. before a reboot
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = for_datacenter_id AND r.worker_id = of_worker_id
            AND r.holder = of_holder AND r.incarnation = of_incarnation
@@ -450,6 +458,7 @@ BEGIN
         IF FOUND THEN
             RETURN n;
         END IF;
+        -- the row that this holder was granted without receiving the answer
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_ids AND r.holder = for_holder
            AND (r.expires_at <= now_at OR NOT says_held)
@@ -459,6 +468,7 @@ BEGIN
         IF FOUND THEN
             RETURN n;
         END IF;
+        -- the last row of a server of the same name
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_ids AND r.name = nullif(for_name, '')
            AND r.expires_at <= now_at
@@ -469,7 +479,7 @@ BEGIN
             RETURN n;
         END IF;
 
-        -- never leased, the lowest first; then the one that was free first
+        -- the lowest row that was never leased; then the row that is free longest
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_ids AND r.expires_at <= now_at
            AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
@@ -484,10 +494,10 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_registry.choose(snowflake_registry.setting, integer, integer, text,
     text, timestamptz, boolean, text, integer, bigint) IS
-'internal: the row that a newcomer gets';
+'internal: choose and lock the row that a newcomer gets';
 
--- Enters a grant into a row.  The fence always grows: so a grant that was
--- forgotten shows.
+-- Writes a grant to a row.  Each grant has a larger fence than the one before,
+-- so that the fence of a forgotten grant is evidence.
 CREATE FUNCTION snowflake_registry.enter(
     INOUT n snowflake_registry.node,
     s snowflake_registry.setting,
@@ -519,9 +529,9 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_registry.enter(snowflake_registry.node, snowflake_registry.setting,
     text, text, bigint, timestamptz, timestamptz, boolean) IS
-'internal: grant a row';
+'internal: write a grant to a row';
 
--- Refuses arguments that no server sends.
+-- Raises an error for arguments that no server sends.
 CREATE FUNCTION snowflake_registry.check_arguments(
     s snowflake_registry.setting,
     datacenter_id integer,
@@ -553,7 +563,7 @@ BEGIN
                                  worker_id, worker_ids - 1, s.layout);
         END IF;
     END LOOP;
-    -- a name comes into the logs of other servers
+    -- The logs of other servers show the name.
     IF EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ '[\x01-\x1f\x7f]') THEN
         RAISE invalid_parameter_value USING
             MESSAGE = 'a holder or a name is longer than 80 bytes or has control characters';
@@ -566,7 +576,8 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.check_arguments(snowflake_registry.setting, integer, integer[], text[], timestamptz[]) IS
 'internal: an error for arguments that no server sends';
 
--- Claims a worker id, or renews the lease on the one that is held.
+-- Claims a worker id, or renews the lease that is held.  begins_at is the fence
+-- of the worker id's last holder, or the floor.
 CREATE FUNCTION snowflake_registry.claim(
     layout text,
     epoch timestamptz,
@@ -598,16 +609,16 @@ AS $$
 DECLARE
     s snowflake_registry.setting;
     c record;
-    own snowflake_registry.node;        -- the row that the server has had
-    n snowflake_registry.node;          -- the row that it gets
-    is_settled boolean;                 -- the registry has noticed all that it can
-    is_same boolean;                    -- the server is where it was, and wants what it had
-    is_holder boolean;                  -- the registry has it as that row's holder
-    is_stale boolean;                   -- the registry has been restarted, and nobody was able to notice it
+    own snowflake_registry.node;        -- the row of the server's previous lease
+    n snowflake_registry.node;          -- the row that the server gets
+    is_settled boolean;                 -- notice() has recorded all that it can detect
+    is_same boolean;                    -- same holder as before, and no other worker id wanted
+    is_holder boolean;                  -- the registry has the server as own's holder
+    is_stale boolean;                   -- a restart that notice() could not record yet
     is_window boolean;                  -- leases that are held may have been forgotten
-    is_believed boolean;
-    is_evidence boolean;
-    floor_after timestamptz;            -- where others begin after its fence
+    is_believed boolean;                -- the server's word counts, not the row's
+    is_evidence boolean;                -- the claim proves that a lease was forgotten
+    floor_after timestamptz;            -- where other holders begin after the server's fence
 BEGIN
     registry_clock := clock_timestamp();
     continues := false;
@@ -632,7 +643,7 @@ BEGIN
         RAISE null_value_not_allowed USING MESSAGE = 'an argument of snowflake_registry.claim() is null that must not be';
     END IF;
 
-    -- a lease that was answered has to survive a crash
+    -- The registry must not forget in a crash a lease that it has granted.
     IF current_setting('synchronous_commit') IN ('off', 'local') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
@@ -641,7 +652,7 @@ BEGIN
     SELECT * INTO s FROM snowflake_registry.setting;
     c := snowflake_registry.granted();
 
-    -- configure() makes no more than 65536 rows
+    -- configure() makes no more than 65536 rows; add the rows of this claim.
     INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
     SELECT claim.datacenter_id, id, 0
       FROM unnest(ARRAY[wanted_worker_id, CASE WHEN is_held THEN previous_worker_id END]) AS id
@@ -650,7 +661,7 @@ BEGIN
                         WHERE (r.datacenter_id, r.worker_id) = (claim.datacenter_id, id))
     ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING;
 
-    -- the row that it has had; only its holder waits for a lock
+    -- The row of the previous lease.  Only the row's holder waits for its lock.
     is_same := coalesce(previous_holder = claim.holder, false) AND
                coalesce(wanted_worker_id = previous_worker_id, true);
     IF is_same THEN
@@ -665,10 +676,10 @@ BEGIN
         END IF;
     END IF;
 
-    -- Is it evidence that something was forgotten?  A server that the registry
-    -- does not have as the row's holder is believed only while it may have been
-    -- forgotten and nobody else has come forward with the row: in a window, and
-    -- before anybody was able to open one.
+    -- Does the claim prove that the registry has forgotten a lease?  If the
+    -- registry has another holder of the row, the server is believed only while
+    -- its lease may have been forgotten and no other server has come forward
+    -- with the row: in a window, and before a session could open a window.
     is_stale := s.history <> snowflake_registry.history() OR s.instance <> pg_postmaster_start_time();
     is_window := is_stale OR registry_clock < s.window_until;
     is_believed := is_same AND is_held AND
@@ -676,8 +687,8 @@ BEGIN
     is_evidence := is_believed AND
         (previous_fence > own.granted_fence OR
          coalesce(previous_position > pg_current_wal_lsn(), false));
-    -- The clock may be behind by up to a lease.  Where something was forgotten, a
-    -- raise of the constants may be, too.
+    -- The registry's clock may be behind by up to a lease.  The registry may have
+    -- forgotten larger constants, too, which only a window allows for.
     IF is_evidence AND previous_fence > own.granted_fence AND
        previous_fence > registry_clock + (CASE WHEN is_window THEN interval '1 day 1 hour' + c.longest_duration
                                                ELSE 2 * (c.longest_duration + c.longest_lead) END) THEN
@@ -686,7 +697,7 @@ BEGIN
                          previous_fence, registry_clock);
         RETURN;
     END IF;
-    -- not if that is known already
+    -- Record the evidence, unless the present era covers the row already.
     IF is_evidence AND NOT (own.era < s.floor_era AND registry_clock < s.grants_from) THEN
         INSERT INTO snowflake_registry.evidence VALUES (previous_fence);
         is_settled := snowflake_registry.notice();
@@ -697,19 +708,19 @@ BEGIN
        own.incarnation IN (previous_incarnation, next_incarnation) AND
        (is_held AND NOT own.is_released OR
         NOT is_held AND is_settled AND snowflake_registry.is_known(own, s)) THEN
-        -- it goes on, as nobody else has had the row since
+        -- A renewal: no other holder has had the row since.
         continues := true;
         n := snowflake_registry.enter(own, s, claim.holder, claim.name, next_incarnation,
                                       own.began, CASE WHEN is_held THEN previous_fence END, own.is_released);
     ELSIF is_same AND is_holder AND is_held AND own.is_released AND
           own.incarnation IN (previous_incarnation, next_incarnation) THEN
-        -- the server has released it after it had asked this
+        -- A late message: the server has released the row after it sent this.
         refusal := 'late';
         detail := format('The server has released worker_id %s of datacenter_id %s since.',
                          own.worker_id, claim.datacenter_id);
         RETURN;
     ELSIF is_evidence AND previous_fence > own.granted_fence THEN
-        -- it holds what was forgotten
+        -- The server holds a lease that the registry has forgotten.
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE (r.datacenter_id, r.worker_id, r.granted_fence)
                = (own.datacenter_id, own.worker_id, own.granted_fence)
@@ -737,7 +748,7 @@ BEGIN
         detail := 'The registry has been switched over or restarted, and another server is telling it so.';
         RETURN;
     ELSE
-        -- a question whose answer was lost gets the same answer again
+        -- A claim whose answer was lost gets the same answer again.
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = claim.datacenter_id AND r.holder = claim.holder
            AND r.incarnation = next_incarnation AND NOT r.is_freed AND NOT r.is_released
@@ -770,8 +781,9 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_registry.claim(text, timestamptz, integer, text, text, timestamptz,
     bigint, boolean, integer, text, integer, bigint, timestamptz, pg_lsn) IS
-'for servers: lease a worker id, or renew the lease on the one that is held';
+'for servers: lease a worker id, or renew the lease that is held';
 
+-- Releases a lease, so that the worker id is free at once.
 CREATE FUNCTION snowflake_registry.release(
     datacenter_id integer,
     worker_id integer,
@@ -800,7 +812,7 @@ BEGIN
     END IF;
     SELECT * INTO s FROM snowflake_registry.setting;
 
-    -- of what was forgotten nothing can be released
+    -- A row that may have been forgotten cannot be released.
     UPDATE snowflake_registry.node AS r
        SET fence = greatest(least(mark, r.fence), r.began),
            expires_at = clock_timestamp(), seen_at = clock_timestamp(), is_released = true
@@ -811,8 +823,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.release(integer, integer, text, bigint, timestamptz) IS
-'for servers: give a lease back; no id of it lies at or beyond the mark';
+'for servers: release a lease; all of its ids are before the mark';
 
+-- Returns the fleet's constants, for snowflake_registry_check().
 CREATE FUNCTION snowflake_registry.constants(
     OUT layout text,
     OUT epoch timestamptz,
@@ -832,10 +845,11 @@ COMMENT ON FUNCTION snowflake_registry.constants() IS
 'for servers: the fleet''s constants, and the registry''s clock';
 
 --
--- What the DBA calls
+-- For the DBA: configure, allow, free, declare_restored, declare_complete
 --
 
--- A layout as servers write it; an error if it is none.
+-- Returns a layout as servers write it; raises an error for a text that is no
+-- layout.
 CREATE FUNCTION snowflake_registry.canonical_layout(layout text)
 RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
@@ -865,14 +879,14 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.canonical_layout(text) IS
 'internal: a layout as servers write it';
 
--- Makes rows for the worker ids of a layout, 65536 at most: what a guarded
--- server wants beyond them is made when it asks.
+-- Makes rows for the worker ids of a layout, 65536 at most.  claim() makes a row
+-- beyond these if a server with a configured worker_id claims it.
 CREATE FUNCTION snowflake_registry.make_nodes(layout text)
 RETURNS void
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    -- of no era: leases on them may have been forgotten
+    -- Era 0, which is before all eras: the registry may have forgotten a lease.
     INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
     SELECT d, w, 0
       FROM (SELECT least(snowflake_registry.datacenter_ids(layout), 65536) AS datacenters) AS l,
@@ -942,7 +956,7 @@ BEGIN
                                 n.worker_id, n.datacenter_id, n.expires_at),
                 HINT = 'Stop all servers, change it here and there, and start them.';
         END IF;
-        -- a server of another layout could not tell that it was forgotten
+        -- A server of another layout could not come forward.
         IF clock_timestamp() < old.grants_from THEN
             RAISE object_in_use USING
                 MESSAGE = 'the layout and the epoch cannot be changed while the registry may not know of all leases',
@@ -955,9 +969,9 @@ BEGIN
                 MESSAGE = format('the constants have been changed already, which takes effect at %s', old.former_until),
                 HINT = 'Change them again after that.';
         END IF;
-        -- A dump that is older than a change knows the old constants only.  By
-        -- those all holders must have come forward, who ask every minute, or
-        -- every third of their lease.
+        -- A dump that is older than a change has the old constants only.  Within
+        -- the grace of the old constants all holders must come forward, and they
+        -- renew every minute, or every third of a shorter lease.
         IF old.shortest_grace < interval '65 s' AND
            duration > greatest(2 * old.shortest_grace, old.lease_duration) THEN
             RAISE invalid_parameter_value USING
@@ -978,7 +992,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.configure(interval, interval, text, timestamptz) IS
-'set the fleet''s constants: how long a lease lasts, how far a clock may lead, layout and epoch; NULL leaves one as it is';
+'set the fleet''s constants: how long a lease lasts, how far a clock may lead, layout and epoch; a NULL changes nothing';
 
 CREATE FUNCTION snowflake_registry.allow(role name)
 RETURNS void
@@ -1015,7 +1029,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.free(integer, integer) IS
-'certify that the holder of a worker id is dead, and that its clock was no more than largest_lead ahead: another server may have it at once';
+'certify that the holder of a worker id is dead, and that its clock was no more than largest_lead ahead: another server may lease the worker id at once';
 
 CREATE FUNCTION snowflake_registry.declare_restored()
 RETURNS void
@@ -1028,7 +1042,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.declare_restored() IS
-'tell that the registry was set back: new servers wait until all leases that it may have forgotten are over';
+'declare that the registry was set back: new servers wait until all leases that it may have forgotten are over';
 
 CREATE FUNCTION snowflake_registry.declare_complete()
 RETURNS void
@@ -1043,12 +1057,16 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.declare_complete() IS
-'certify that the registry has lost nothing, as after a switchover to a standby that had all: new servers need not wait';
+'certify that the registry has forgotten nothing, as after a switchover to a standby that had everything: new servers need not wait';
 
--- Functions are everyone's unless that is revoked.
+--
+-- Privileges and dumps
+--
+
+-- PostgreSQL grants EXECUTE on a new function to PUBLIC.
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM PUBLIC;
 
--- The tables go into a dump of the extension.
+-- pg_dump dumps the rows of these tables, although they belong to an extension.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname OPERATOR(pg_catalog.=) 'snowflake_registry') THEN
