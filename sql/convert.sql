@@ -1,11 +1,12 @@
--- snowflake_convert(): keys become snowflakes, with all that references them.
+-- snowflake_convert(): keys become snowflakes, and the columns that reference
+-- them bigint.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
 \set SHOW_CONTEXT never
 \pset format unaligned
 
--- what tables of a schema look like: columns, defaults, constraints, sequences
+-- describes the tables of a schema: columns, defaults, constraints, sequences
 CREATE FUNCTION shape(of_schema name) RETURNS TABLE (object text, definition text)
 BEGIN ATOMIC
   SELECT * FROM (
@@ -28,7 +29,7 @@ BEGIN ATOMIC
   ORDER BY object COLLATE "C";
 END;
 
--- every kind of key, every kind of reference
+-- every kind of key and of reference
 CREATE SCHEMA "Old shop";
 SET search_path = "Old shop", public;
 CREATE TABLE customer (id serial PRIMARY KEY, name text, invited_by integer REFERENCES customer);
@@ -57,21 +58,21 @@ SET search_path = '';
 SELECT md5(string_agg(s::text, '' ORDER BY s)) AS before FROM public.shape('Old shop') AS s \gset
 SELECT * FROM public.snowflake_convert('"Old shop".customer', 'id', true);
 SELECT md5(string_agg(s::text, '' ORDER BY s)) = :'before' AS unchanged FROM public.shape('Old shop') AS s;
--- its statements, run one by one, do what the function does
+-- the dry run's statements, executed one by one, do what the function does
 BEGIN;
 SELECT * FROM public.snowflake_convert('"Old shop".customer', 'id', true) \gexec
 SELECT md5(string_agg(s::text, '' ORDER BY s)) AS by_psql FROM public.shape('Old shop') AS s \gset
 ROLLBACK;
--- LIMIT cuts off what is shown, not what is done
+-- LIMIT limits the rows of the result, not the conversion
 SELECT count(*) FROM (SELECT public.snowflake_convert('"Old shop".customer', 'id') LIMIT 1) AS first;
 SELECT md5(string_agg(s::text, '' ORDER BY s)) = :'by_psql' AS same FROM public.shape('Old shop') AS s;
 SELECT * FROM public.shape('Old shop');
 SET search_path = "Old shop", public;
 SELECT conname, convalidated FROM pg_constraint
  WHERE contype = 'f' AND conrelid IN ('payment'::regclass, 'refund'::regclass) ORDER BY conname COLLATE "C";
--- converted already: nothing to do
+-- a column that is converted already needs no statement
 SELECT * FROM snowflake_convert('customer', 'id');
--- the rows are as they were, new ids are larger, and references hold them
+-- the rows have not changed, new ids are larger, and references can hold them
 INSERT INTO customer (name, invited_by) VALUES ('Dan', 3) RETURNING id = snowflake_currval() AS is_currval;
 INSERT INTO "order" ("customer's id") VALUES (snowflake_currval());
 SELECT name, CASE WHEN id < 10 THEN id END AS old_id, invited_by,
@@ -79,7 +80,7 @@ SELECT name, CASE WHEN id < 10 THEN id END AS old_id, invited_by,
   FROM customer ORDER BY id;
 INSERT INTO payment VALUES (99);
 
--- the rest of a composite key; identity ALWAYS gives way to a DEFAULT
+-- the other column of a composite key; a DEFAULT replaces an identity ALWAYS
 SELECT * FROM snowflake_convert('"order"', 'id');
 INSERT INTO "order" ("customer's id") VALUES (1) RETURNING id > 1000000 AS is_large;
 SELECT * FROM shape('Old shop') WHERE object LIKE '%order.%' OR object LIKE '%"order"%';
@@ -104,7 +105,7 @@ SELECT * FROM shape('shop');
 INSERT INTO a DEFAULT VALUES RETURNING id = snowflake_currval() AS is_currval;
 DROP TABLE a, b, c, d, e, f, g;
 
--- bigint keys and references stay where they are on disk
+-- tables whose keys and references are bigint already are not rewritten
 CREATE TABLE a (id bigserial PRIMARY KEY);
 CREATE TABLE b (a bigint REFERENCES a);
 CREATE TABLE c (a integer REFERENCES a);
@@ -115,13 +116,13 @@ SELECT pg_relation_filenode('a') AS a, pg_relation_filenode('a_pkey') AS a_pkey,
 SELECT * FROM snowflake_convert('a', 'id');
 SELECT pg_relation_filenode('a') = :a AS a, pg_relation_filenode('a_pkey') = :a_pkey AS a_pkey,
        pg_relation_filenode('b') = :b AS b, pg_relation_filenode('c') = :c AS c;
--- a reference that is added later, and too narrow, is brought along
+-- another call widens a narrow reference that was added later
 CREATE TABLE d (a integer REFERENCES a);
 SELECT * FROM snowflake_convert('a', 'id');
 DROP VIEW v;
 DROP TABLE a, b, c, d;
 
--- keys that are larger than new ones are told about, and no others
+-- a WARNING names keys that are larger than new keys, and only such keys
 CREATE TABLE a (id bigint PRIMARY KEY, n integer);
 INSERT INTO a VALUES (9223372036854775807, 1);
 \set VERBOSITY terse
@@ -133,13 +134,13 @@ SELECT count(*) FROM snowflake_convert('a', 'id');
 \set VERBOSITY default
 DROP TABLE a, b;
 
--- a DEFAULT that takes its ids from a generator of its own is one already
+-- a DEFAULT of snowflake_nextval(regclass) counts as converted
 CREATE TABLE a (id bigint PRIMARY KEY);
 ALTER TABLE a ALTER id SET DEFAULT snowflake_nextval('a');
 SELECT * FROM snowflake_convert('a', 'id');
 DROP TABLE a;
 
--- a sequence that serves others too, or that is nobody's, stays
+-- a sequence that another object uses, or that no column owns, is not dropped
 CREATE TABLE a (id serial PRIMARY KEY);
 CREATE TABLE b (n integer DEFAULT nextval('a_id_seq'));
 CREATE SEQUENCE nobodys;
@@ -170,7 +171,7 @@ SELECT * FROM shape('shop');
 SELECT * FROM snowflake_convert('a', 'id');
 SELECT * FROM snowflake_convert('a1', 'id');
 DROP TABLE a, b;
--- partitioned by the key itself
+-- a table partitioned by the key itself
 CREATE TABLE a (id bigserial PRIMARY KEY) PARTITION BY RANGE (id);
 CREATE TABLE a1 PARTITION OF a DEFAULT;
 SELECT * FROM snowflake_convert('a', 'id');
@@ -180,21 +181,21 @@ CREATE TABLE a (id serial PRIMARY KEY) PARTITION BY RANGE (id);
 SELECT * FROM snowflake_convert('a', 'id');
 DROP TABLE a;
 
--- another parent of an inheritor keeps its own keys
+-- another parent of an inheritor keeps its keys
 CREATE TABLE a (id bigint);
 CREATE TABLE b (id bigint);
 CREATE TABLE ab () INHERITS (a, b);
 SELECT * FROM snowflake_convert('a', 'id');
 SELECT * FROM shape('shop');
 DROP TABLE ab, a, b;
--- nor can the type of a column of two parents change
+-- the type of a column with two parents cannot change
 CREATE TABLE a (id integer);
 CREATE TABLE b (id integer);
 CREATE TABLE ab () INHERITS (a, b);
 SELECT * FROM snowflake_convert('a', 'id');
 DROP TABLE ab, a, b;
 
--- what is in the way is named, all of it, and stays
+-- the error names all obstacles, and nothing changes
 CREATE DOMAIN key_of_a AS integer;
 CREATE TABLE a (id serial PRIMARY KEY, twice integer GENERATED ALWAYS AS (id * 2) STORED);
 CREATE TABLE b (a integer REFERENCES a, c key_of_a REFERENCES a);
@@ -219,7 +220,7 @@ DROP VIEW v;
 DROP MATERIALIZED VIEW w;
 DROP FUNCTION f();
 DROP TABLE a, b, row_of_a;
--- so is a type of which the table is, and what is referenced as well
+-- a table's type is an obstacle, and a second reference of the same column
 CREATE TYPE row_with_id AS (id integer);
 CREATE TABLE a OF row_with_id (PRIMARY KEY (id));
 SELECT * FROM snowflake_convert('a', 'id');
@@ -232,7 +233,7 @@ SELECT * FROM snowflake_convert('a', 'id');
 ALTER TABLE c DROP CONSTRAINT c_shared_fkey1;
 SELECT count(*) FROM snowflake_convert('a', 'id');
 DROP TABLE a, b, c, d;
--- not in the way: a trigger, a view, a check that leave the column alone
+-- a trigger, a view and a CHECK that do not name the column are no obstacles
 CREATE TABLE a (id serial PRIMARY KEY, t text, CHECK (id > 0));
 CREATE INDEX ON a ((id + 1));
 CREATE STATISTICS s ON id, t FROM a;
@@ -242,7 +243,7 @@ SELECT * FROM snowflake_convert('a', 'id');
 DROP VIEW v;
 DROP TABLE a;
 
--- all or nothing: here a foreign key does not hold when it is put back
+-- all or nothing: here a foreign key cannot be added again
 CREATE TABLE a (id serial PRIMARY KEY);
 CREATE TABLE b (a integer REFERENCES a);
 SET session_replication_role = replica;
@@ -252,7 +253,7 @@ SELECT * FROM snowflake_convert('a', 'id');
 SELECT * FROM shape('shop');
 DROP TABLE a, b;
 
--- what cannot be a key
+-- columns that cannot be keys
 CREATE TABLE a (id serial PRIMARY KEY, t text, g integer GENERATED ALWAYS AS (1) STORED);
 CREATE TABLE b (id integer PRIMARY KEY REFERENCES a);
 CREATE VIEW v AS SELECT 1 AS id;
@@ -268,7 +269,8 @@ SELECT snowflake_convert(NULL, 'id');
 DROP TABLE a, b;
 DROP VIEW v;
 
--- only where others' changes show; a dry run changes nothing
+-- refused in a snapshot that does not show other sessions' changes, except for a
+-- dry run
 CREATE TABLE a (id serial PRIMARY KEY);
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT snowflake_convert('a', 'id', true);
@@ -282,7 +284,7 @@ SELECT count(*) FROM snowflake_convert('a', 'id');
 COMMIT;
 DROP TABLE a;
 
--- only the owner may, and of all tables
+-- the caller must own all tables that change
 CREATE ROLE regress_snowflake_owner;
 CREATE TABLE a (id serial PRIMARY KEY);
 CREATE TABLE b (a integer REFERENCES a);
@@ -298,7 +300,7 @@ SELECT snowflake_convert('a', 'id', true);
 SELECT snowflake_convert('a', 'id');
 \set VERBOSITY default
 RESET ROLE;
--- of a table that needs no change he need not be
+-- the caller need not own a table that does not change
 ALTER TABLE b ALTER a TYPE bigint;
 ALTER TABLE a ALTER id TYPE bigint;
 SET ROLE regress_snowflake_owner;
@@ -306,7 +308,7 @@ SELECT snowflake_convert('a', 'id');
 RESET ROLE;
 DROP TABLE a, b;
 
--- an owner's own objects are not taken for the system's or the extension's
+-- objects of an owner with the names of system objects are not used
 CREATE FUNCTION shop.snowflake_nextval() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint';
 CREATE FUNCTION shop.format(text, VARIADIC text[]) RETURNS text LANGUAGE sql AS $$SELECT 'DROP TABLE shop.a'$$;
 CREATE TABLE shop.pg_class (oid oid);
@@ -317,7 +319,7 @@ RESET search_path;
 SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'shop.a'::regclass;
 DROP TABLE shop.a, shop.pg_class;
 
--- wherever the extension is
+-- the extension works in another schema
 CREATE SCHEMA "My ids";
 ALTER EXTENSION snowflake SET SCHEMA "My ids";
 CREATE TABLE shop.a (id serial PRIMARY KEY);

@@ -1,5 +1,5 @@
--- All keys of a schema at once: each table rewritten once; views, rules and
--- triggers put back.
+-- snowflake_convert_schema(): rewrites each table once, and puts views, rules and
+-- triggers back.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
@@ -7,7 +7,7 @@ RESET client_min_messages;
 \pset format unaligned
 CREATE SCHEMA shop;
 CREATE SCHEMA "Other one";
--- versions write queries differently, and sizes are the machine's
+-- PostgreSQL's versions print queries differently, and sizes differ by machine
 CREATE FUNCTION public.short(line text) RETURNS text LANGUAGE sql AS $$
 SELECT regexp_replace(regexp_replace(regexp_replace(line, '\d+ (kB|bytes)', 'N kB'), ', MAINTAIN', ''),
                       '(AS SELECT|BEGIN ATOMIC| DO) .*$', '\1 ...')
@@ -34,7 +34,7 @@ INSERT INTO product (best_customer) VALUES (1), (2);
 INSERT INTO orders (customer, product) VALUES (1, 1), (2, 2);
 INSERT INTO line SELECT id, customer, 1 FROM orders;
 
--- what is over them
+-- views, rules and triggers that name the keys
 CREATE VIEW customers WITH (security_barrier, security_invoker) AS SELECT id, name FROM customer;
 CREATE VIEW anns WITH (check_option = local) AS SELECT * FROM customers WHERE name = 'Ann';
 CREATE MATERIALIZED VIEW totals WITH (fillfactor = 70) AS SELECT c.id, count(o.id) FROM customers AS c LEFT JOIN orders AS o ON o.customer = c.id GROUP BY c.id;
@@ -89,11 +89,11 @@ CREATE TABLE before AS SELECT * FROM state;
 CREATE TABLE files AS SELECT oid, relname, relfilenode FROM pg_class
  WHERE relkind = 'r' AND relnamespace IN ('shop'::regnamespace, '"Other one"'::regnamespace) AND relname <> 'before';
 
--- a dry run tells, and does nothing
+-- a dry run describes the conversion, and changes nothing
 SELECT public.short(s) FROM snowflake_convert_schema('{shop,Other one}', dry_run => true) AS s;
 TABLE state EXCEPT TABLE before;
 
--- a run: as the dry run has said, each table rewritten once
+-- a run executes the dry run's statements, and rewrites each table once
 CREATE TABLE rewritten (tab text);
 CREATE FUNCTION count_rewrite() RETURNS event_trigger LANGUAGE plpgsql AS
 $$BEGIN INSERT INTO shop.rewritten VALUES (pg_event_trigger_table_rewrite_oid()::regclass); END$$;
@@ -112,11 +112,12 @@ SELECT 'before' AS at, * FROM (TABLE before EXCEPT TABLE state) AS s UNION ALL
 SELECT 'after', * FROM (TABLE state EXCEPT TABLE before) AS s ORDER BY 2, 1;
 TABLE totals ORDER BY id;
 SELECT conrelid::regclass, conname, convalidated FROM pg_constraint WHERE contype = 'f' AND connamespace = 'shop'::regnamespace ORDER BY 1, 2;
--- what is left
+-- which keys are left to convert
 SELECT * FROM snowflake_convert_schema('{shop,Other one}', true);
 SELECT * FROM snowflake_convert_schema('{shop,Other one}');
 
--- default privileges do not show in what is put back; another owner's views
+-- a view that was put back has its old privileges, not default privileges; views
+-- of another owner
 GRANT ALL ON SCHEMA shop TO regress_snowflake_clerk;
 SET ROLE regress_snowflake_clerk;
 CREATE TABLE clerks (id serial PRIMARY KEY);
@@ -133,7 +134,7 @@ SELECT count(*) FROM snowflake_convert_schema('{shop}');
 SELECT 'before' AS at, * FROM (TABLE before EXCEPT TABLE state) AS s UNION ALL
 SELECT 'after', * FROM (TABLE state EXCEPT TABLE before) AS s ORDER BY 2, 1;
 
--- what is in the way keeps a group from being converted, and no other
+-- an obstacle keeps its own group from being converted, and no other group
 CREATE TABLE a (id serial PRIMARY KEY, by_function bigint GENERATED ALWAYS AS (id + 1) STORED);
 CREATE TABLE b (id serial PRIMARY KEY, a integer REFERENCES a);
 CREATE TABLE c (a integer REFERENCES a, b integer REFERENCES b);
@@ -170,7 +171,7 @@ DROP POLICY policy ON a;
 DROP PUBLICATION regress_snowflake_some;
 DROP FUNCTION of_a();
 
--- a view is not bound to another function of the name
+-- a view must not use another function of the same name afterwards
 CREATE FUNCTION twice(integer) RETURNS integer LANGUAGE sql AS 'SELECT $1';
 CREATE FUNCTION twice(bigint) RETURNS bigint LANGUAGE sql AS 'SELECT -$1';
 CREATE VIEW of_function AS SELECT twice(id) FROM a;
@@ -183,7 +184,7 @@ SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'a'::regclass AND at
 DROP VIEW of_function;
 SELECT count(*) FROM snowflake_convert_schema('{shop}');
 
--- names that would end a comment
+-- names with a line break, which must not end a comment of the script
 CREATE TABLE "a
 DROP TABLE shop.done; --" (id serial PRIMARY KEY);
 CREATE VIEW "v
@@ -197,7 +198,7 @@ DROP VIEW "v
 DROP TABLE shop.done; --" CASCADE;
 RESET client_min_messages;
 
--- what cannot be
+-- errors
 SELECT * FROM snowflake_convert_schema('{nowhere}');
 SELECT * FROM snowflake_convert_schema('{NULL}');
 SELECT * FROM snowflake_convert_schema('{}');
@@ -211,7 +212,7 @@ SELECT * FROM snowflake_convert_schema('{shop}');
 RESET ROLE;
 SELECT count(*) FROM snowflake_convert_schema('{shop}');
 
--- partitions and inheritors follow their parents
+-- partitions and inheritors are converted with their parents
 CREATE TABLE parent (id serial PRIMARY KEY, k integer);
 CREATE TABLE child (extra text) INHERITS (parent);
 CREATE TABLE parted (id serial, k integer, PRIMARY KEY (id, k)) PARTITION BY LIST (k);

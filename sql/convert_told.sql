@@ -1,5 +1,5 @@
--- What snowflake_convert() tells beforehand: a dry run lists what ALTER TABLE
--- would refuse, and warns of what would refuse new keys.
+-- The obstacles and warnings of snowflake_convert(): a dry run lists what ALTER
+-- TABLE would refuse, and warns of objects that would refuse new keys.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
@@ -8,7 +8,7 @@ RESET client_min_messages;
 CREATE SCHEMA shop;
 SET search_path = shop, public;
 
--- expressions that call functions of integers only; ALTER TABLE refuses each
+-- expressions with functions that accept integers only; ALTER TABLE refuses each
 CREATE FUNCTION only_integer(integer) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RAISE ''called''; END';
 CREATE FUNCTION differs(integer, integer) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT $1 <> $2';
 CREATE OPERATOR <!> (LEFTARG = integer, RIGHTARG = integer, FUNCTION = differs, COMMUTATOR = <!>);
@@ -28,7 +28,7 @@ DROP INDEX by_expression, by_predicate, by_builtin;
 SELECT count(*) FROM snowflake_convert('a', 'id');
 DROP TABLE a;
 
--- an operator class that takes integers only
+-- an operator class for integers only
 CREATE OPERATOR CLASS integers FOR TYPE integer USING btree AS
   OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 btint4cmp(integer, integer);
 CREATE TABLE a (id serial PRIMARY KEY);
@@ -36,7 +36,7 @@ CREATE INDEX by_class ON a (id integers);
 SELECT * FROM snowflake_convert('a', 'id', true);
 DROP TABLE a;
 
--- row types inside of other types
+-- row types that other types contain
 CREATE TABLE a (id serial PRIMARY KEY);
 CREATE TYPE pair AS (a a, n integer);
 CREATE TYPE deep AS (pairs pair[]);
@@ -48,7 +48,7 @@ DROP TABLE of_pair, of_domain;
 SELECT count(*) FROM snowflake_convert('a', 'id');
 DROP TABLE a CASCADE;
 
--- what works, and then refuses new keys
+-- objects that allow the conversion, and then refuse new keys
 CREATE TABLE a (id serial PRIMARY KEY CONSTRAINT small CHECK (id < 2147483647), n integer CHECK (n < 5),
                 CONSTRAINT between_two CHECK (id BETWEEN 1 AND 1000000),
                 CONSTRAINT turned CHECK (2000000000 >= id),
@@ -61,8 +61,8 @@ CREATE TRIGGER wide BEFORE INSERT ON b FOR EACH ROW EXECUTE FUNCTION harmless();
 SELECT count(*) FROM snowflake_convert('a', 'id', true);
 DROP TABLE a, b;
 
--- larger keys show in spite of row security, in partitions, by any index that
--- begins with the key; without one the table is not read
+-- Larger keys are found in spite of row security, in partitions, and by any index
+-- that begins with the key; without such an index the table is not read.
 CREATE ROLE regress_snowflake_told;
 GRANT ALL ON SCHEMA shop TO regress_snowflake_told;
 SET ROLE regress_snowflake_told;
@@ -85,7 +85,7 @@ SELECT count(*) FROM snowflake_convert('c', 'id', true);
 SELECT count(*) FROM snowflake_convert('a', 'id');
 RESET ROLE;
 
--- a foreign table that inherits is not contacted: there is nothing to contact
+-- the server of an inheriting foreign table is not contacted: there is none
 CREATE FOREIGN DATA WRAPPER regress_snowflake_none;
 CREATE SERVER regress_snowflake_nowhere FOREIGN DATA WRAPPER regress_snowflake_none;
 CREATE TABLE d (id bigint PRIMARY KEY);
@@ -94,7 +94,7 @@ INSERT INTO d VALUES (9223372036854775807);
 SELECT count(*) FROM snowflake_convert('d', 'id', true);
 \set VERBOSITY default
 
--- a table that Citus has distributed: here by what it keeps of it
+-- a table that Citus has distributed: the test imitates Citus's catalogue
 CREATE TABLE e (id serial PRIMARY KEY);
 SET allow_system_table_mods = on;
 CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass);

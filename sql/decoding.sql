@@ -1,5 +1,5 @@
--- Decoding and encoding: what SQL shows of an id.  Nothing here depends on
--- the server's own node, layout or epoch, except where it says so.
+-- Decoding and encoding.  The tests depend on the server's node, layout and epoch
+-- only where a comment says so.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
@@ -32,7 +32,7 @@ SELECT * FROM snowflake_decode(9223372036854775807, '2014-09-01 00:00+00', '39/0
 SELECT * FROM snowflake_decode(9223372036854775807, '2020-01-01 00:00+00', '30/10/10/13@1s');
 SELECT * FROM snowflake_decode((123456::bigint << 8) | 200, '2020-01-01 00:00+00', '55/0/0/8@100us');
 SELECT * FROM snowflake_decode(1, '2020-01-01 00:00+00', '1/0/0/0');
--- the widest fields that integer can show
+-- the widest fields that fit SQL's integer
 SELECT * FROM snowflake_decode(4611686018427387903, '2020-01-01 00:00+00', '1/31/30/0');
 SELECT * FROM snowflake_decode(9223372036854775807, '2020-01-01 00:00+00', '32/0/0/31');
 
@@ -66,7 +66,7 @@ SELECT snowflake_min_id(t, e) AS min_id, snowflake_max_id(t, e) AS max_id,
 SELECT snowflake_min_id('4713-01-01 00:00:00+00 BC', '2016-01-01 00:00+00'),
        snowflake_max_id('infinity', '2020-01-01 00:00+00', '41/0/4/8');
 
--- layouts that cannot be
+-- invalid layouts
 SELECT snowflake_timestamp(1, '2020-01-01 00:00+00', '41/5/5/13');
 SELECT snowflake_timestamp(1, '2020-01-01 00:00+00', '');
 SELECT snowflake_timestamp(1, '2020-01-01 00:00+00', '41/5/5');
@@ -91,7 +91,7 @@ SELECT snowflake_decode(NULL) IS NULL AND snowflake_timestamp(NULL) IS NULL
        AND snowflake_min_id(NULL) IS NULL AND snowflake_format(NULL) IS NULL
        AND snowflake_encode(NULL, 0, 0, 0) IS NULL AS all_null;
 
--- one call site, several epochs and layouts
+-- one call in a query, with several epochs and layouts
 SELECT layout, snowflake_timestamp(1::bigint << 40, epoch, layout)
   FROM (VALUES ('2020-01-01 00:00+00'::timestamptz, '41/5/5/12'),
                ('2021-01-01 00:00+00', '41/5/5/12'),
@@ -99,7 +99,7 @@ SELECT layout, snowflake_timestamp(1::bigint << 40, epoch, layout)
                ('2021-01-01 00:00+00', '43/0/8/12@10ms'),
                ('2020-01-01 00:00+00', '41/5/5/12')) AS v(epoch, layout);
 
--- by the server's own layout, whichever that is: decoding undoes encoding
+-- by the server's own layout: decoding undoes encoding, in any layout
 SELECT count(*) AS wrong
   FROM generate_series(timestamptz '2024-02-28 22:00:00+00',
                        '2024-03-01 02:00:00+00', '00:07:13.251') AS t,
@@ -111,7 +111,7 @@ SELECT count(*) AS wrong
     OR (snowflake_datacenter_id(id), snowflake_worker_id(id), snowflake_sequence(id)) <> (0, 0, 0)
     OR id <> snowflake_min_id(t) OR snowflake_max_id(t) < id
     OR snowflake_format(id) <> to_char(d.issued_at, 'YYYY-MM-DD HH24:MI:SS.MS') || ', #0, @(0,0)';
--- its layout is not for the expected output to know
+-- the expected output must not depend on the server's layout
 \set VERBOSITY terse
 SELECT snowflake_decode(-1);
 SELECT snowflake_timestamp(-1);
@@ -126,7 +126,7 @@ SELECT snowflake_encode('-infinity', 0, 0, 0);
 SELECT snowflake_encode('infinity', 0, 0, 0);
 \set VERBOSITY default
 
--- the forms with an epoch given can stand in a generated column and an index
+-- functions with an epoch argument are allowed in a generated column and an index
 CREATE TABLE elsewhere (
   id bigint PRIMARY KEY,
   issued_at timestamptz GENERATED ALWAYS AS (snowflake_timestamp(id, '2015-01-01 00:00:00+00')) STORED
@@ -135,7 +135,7 @@ CREATE INDEX ON elsewhere ((snowflake_timestamp(id, '2015-01-01 00:00:00+00', '4
 INSERT INTO elsewhere VALUES (175928847299117063);
 SELECT * FROM elsewhere;
 DROP TABLE elsewhere;
--- and those by the server's layout cannot
+-- functions by the server's layout are not allowed there
 CREATE TABLE here (
   id bigint PRIMARY KEY,
   issued_at timestamptz GENERATED ALWAYS AS (snowflake_timestamp(id)) STORED

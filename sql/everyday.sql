@@ -4,8 +4,8 @@ CREATE EXTENSION IF NOT EXISTS snowflake;
 CREATE SCHEMA everyday;
 SET search_path = everyday, public;
 
--- What the ids of a table have to be: another one in each row, of this node
--- and of this run.
+-- Checks the ids of a table: all different, of this node, and issued during this
+-- run.
 CREATE FUNCTION check_ids(rel regclass, OUT rows bigint, OUT repeated bigint, OUT of_other_nodes bigint, OUT of_other_times bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -32,7 +32,7 @@ COPY notes FROM STDIN (FORMAT csv);
 SELECT key, id = 42 AS is_given FROM notes ORDER BY key;
 DELETE FROM notes WHERE id = 42;
 
--- prepared statements, planned once or each time
+-- prepared statements, with a generic plan and with custom plans
 PREPARE add(text) AS INSERT INTO notes (key) VALUES ($1) RETURNING id = snowflake_currval() AS is_currval;
 SET plan_cache_mode = force_generic_plan;
 EXECUTE add('generic 1');
@@ -50,7 +50,7 @@ RESET plan_cache_mode;
 DEALLOCATE ALL;
 SELECT * FROM check_ids('notes');
 
--- INSERT ... ON CONFLICT: the row that is there keeps its id
+-- INSERT ... ON CONFLICT: the existing row keeps its id
 SELECT id AS a_id FROM notes WHERE key = 'a' \gset
 INSERT INTO notes (key) VALUES ('a') ON CONFLICT DO NOTHING RETURNING id;
 INSERT INTO notes (key, n) VALUES ('a', 10), ('c', 10)
@@ -61,9 +61,9 @@ MERGE INTO notes USING (VALUES ('a', 20), ('d', 20)) AS s(key, n) ON notes.key =
   WHEN MATCHED THEN UPDATE SET n = s.n
   WHEN NOT MATCHED THEN INSERT (key, n) VALUES (s.key, s.n);
 SELECT key, n, id = :a_id AS is_id_of_a FROM notes WHERE key IN ('a', 'd') ORDER BY key;
--- UPDATE to the default: another id
+-- UPDATE to the DEFAULT gives another id
 UPDATE notes SET id = DEFAULT WHERE key = 'a' RETURNING id > :a_id AS is_larger;
--- two inserts in one statement, the one referring to the other
+-- two inserts in one statement, one of which references the other
 CREATE TABLE remarks (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), note bigint REFERENCES notes);
 WITH parent AS (INSERT INTO notes (key) VALUES ('parent') RETURNING id)
 INSERT INTO remarks (note) SELECT id FROM parent, generate_series(1, 3) RETURNING id > note AS is_larger;
@@ -115,13 +115,13 @@ EXPLAIN (COSTS OFF)
 SELECT id FROM dated WHERE snowflake_timestamp(id, '2010-11-04 01:42:54.657+00', '41/5/5/12') = '2026-11-21 02:17:17.356+00';
 SELECT id FROM dated WHERE snowflake_timestamp(id, '2010-11-04 01:42:54.657+00', '41/5/5/12') = '2026-11-21 02:17:17.356+00';
 RESET enable_seqscan;
--- what depends on the server's settings is refused there
+-- the STABLE functions are refused there
 \set VERBOSITY sqlstate
 CREATE INDEX ON dated (snowflake_timestamp(id));
 ALTER TABLE dated ADD COLUMN t timestamptz GENERATED ALWAYS AS (snowflake_timestamp(id)) STORED;
 \set VERBOSITY default
 
--- a partitioned table: the parent's default holds for every partition
+-- a partitioned table: the parent's DEFAULT serves every partition
 CREATE TABLE parted (id bigint DEFAULT snowflake_nextval(), n int, PRIMARY KEY (id)) PARTITION BY RANGE (id);
 CREATE TABLE parted_before PARTITION OF parted FOR VALUES FROM (MINVALUE) TO (1000);
 CREATE TABLE parted_now PARTITION OF parted FOR VALUES FROM (1000) TO (MAXVALUE);
@@ -136,7 +136,7 @@ INSERT INTO child (more) SELECT generate_series(1, 100);
 SELECT * FROM check_ids('child');
 DROP TABLE child;
 
--- views: the default of the table, or one of the view's own
+-- views: the DEFAULT of the table, or a DEFAULT of the view
 CREATE VIEW notes_view AS SELECT id, key, n FROM notes;
 INSERT INTO notes_view (key) VALUES ('by view') RETURNING id = snowflake_currval() AS is_currval;
 CREATE TABLE bare (id bigint PRIMARY KEY, n int);
@@ -150,7 +150,7 @@ CREATE TABLE of_domain (id flake PRIMARY KEY, n int);
 INSERT INTO of_domain (n) SELECT generate_series(1, 1000);
 SELECT * FROM check_ids('of_domain');
 
--- transactions: a rollback gives no id back; read-only ones may take some
+-- a ROLLBACK gives no id back; a read-only transaction may issue ids
 SELECT snowflake_nextval() AS start \gset
 BEGIN;
 INSERT INTO notes (key) VALUES ('kept 1') RETURNING id AS kept \gset
@@ -164,7 +164,7 @@ BEGIN TRANSACTION ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE;
 SELECT snowflake_nextval() > :lost AS increasing;
 COMMIT;
 
--- in a parallel plan, whatever the planner thinks of it
+-- in a parallel plan, which the settings force
 CREATE TABLE wide AS SELECT n FROM generate_series(1, 20000) AS n;
 ALTER TABLE wide SET (parallel_workers = 2);
 ANALYZE wide;
@@ -205,12 +205,12 @@ INSERT INTO notes (key) VALUES ('refused');
 ROLLBACK TO here;
 SELECT snowflake_nextval();
 ROLLBACK TO here;
--- with an id of one's own nothing is called, and nothing is refused
+-- an INSERT with an explicit id calls no function, and needs no privilege on it
 INSERT INTO notes VALUES (1, 'given') RETURNING id;
 ROLLBACK;
 \set VERBOSITY default
 
--- the extension in a schema that nobody has in the search_path
+-- the extension in a schema that is in no search_path
 BEGIN;
 CREATE SCHEMA elsewhere;
 ALTER EXTENSION snowflake SET SCHEMA elsewhere;

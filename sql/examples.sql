@@ -1,7 +1,7 @@
--- The examples of doc/functions.md, so that none of them is wrong for long.
--- script/check-docs compares: each statement of that page is here, and the
--- output of those that end as they do there is what the page shows.  Where the
--- output changes, what is checked is its form.
+-- The examples of doc/functions.md.  script/check-docs checks that each statement
+-- of that page is in this file, and that a statement which stands here as it does
+-- there has the output that the page shows.  Where an output changes from run to
+-- run, the statement here checks the output's form.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
@@ -75,7 +75,7 @@ CREATE TABLE products (id serial PRIMARY KEY, name text);
 SELECT column_name, data_type, column_default FROM information_schema.columns WHERE table_name = 'products' ORDER BY ordinal_position;
 DROP EVENT TRIGGER snowflakes;
 
--- a registry that is not there
+-- a registry that cannot be reached
 SELECT snowflake_registry_check LIKE 'The registry cannot be reached: %' AS told FROM (
 SELECT snowflake_registry_check('host=/nowhere dbname=registry')
 ) AS sentences;
@@ -93,7 +93,7 @@ SELECT :ids_issued AS ids_issued, :last_id = snowflake_currval() AS last, :seque
 SELECT snowflake_stat_reset();
 SELECT ids_issued FROM snowflake_stat;
 
--- decoding by the server's own layout and epoch: the page has the default ones
+-- decoding by the server's own layout and epoch; the page shows the default ones
 SELECT layout <> '41/5/5/12' OR epoch <> '2010-11-04 01:42:54.657+00' AS other_layout
   FROM snowflake_node \gset
 \if :other_layout

@@ -2,7 +2,7 @@
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
--- fails in a session of its own only; this one has issued nothing yet
+-- snowflake_currval() fails, because this session has not issued an id yet
 SELECT snowflake_currval();
 
 CREATE TABLE orders (
@@ -16,14 +16,14 @@ COPY orders (item) FROM STDIN;
 date
 lime
 \.
--- in the order of the inserts, by this node, within this run
+-- ids are in the order of the inserts, of this node, and issued during this run
 SELECT count(*), count(DISTINCT id),
        bool_and(snowflake_worker_id(id) = current_setting('snowflake.worker_id')::int) AS worker,
        bool_and(snowflake_datacenter_id(id) = current_setting('snowflake.datacenter_id')::int) AS datacenter,
        bool_and(snowflake_timestamp(id) BETWEEN now() - interval '10 minutes' AND clock_timestamp()) AS time
   FROM orders;
 SELECT item FROM orders WHERE item NOT LIKE 'nut%' ORDER BY id;
--- later rows have larger ids: the order of the heap is that of the ids
+-- later rows have larger ids: the heap's order is the order of the ids
 SELECT count(*) AS out_of_order
   FROM (SELECT id, lag(id) OVER (ORDER BY ctid) AS previous FROM orders) AS o
  WHERE id <= previous;
@@ -31,7 +31,7 @@ SELECT count(*) AS out_of_order
 SELECT count(*) AS ahead FROM generate_series(1, 10000)
  WHERE snowflake_timestamp(snowflake_nextval()) > clock_timestamp();
 
--- a generator of its own for a table; any relation names one
+-- a generator for a table: any relation maps to one
 CREATE TABLE visits (id bigint PRIMARY KEY DEFAULT snowflake_nextval('orders'), n serial);
 ALTER TABLE visits ALTER id SET DEFAULT snowflake_nextval('visits');
 INSERT INTO visits SELECT FROM generate_series(1, 10000);
@@ -42,7 +42,7 @@ SELECT snowflake_nextval(NULL::regclass) IS NULL AS strict,
        snowflake_nextval(0::regclass) < snowflake_nextval(0::regclass) AS of_no_relation;
 DROP TABLE visits;
 
--- many at once
+-- many ids at once
 SELECT count(*), count(DISTINCT id) FROM snowflake_nextvals(100000) AS id;
 SELECT count(*) AS out_of_order
   FROM (SELECT id, lag(id) OVER (ORDER BY n) AS previous
@@ -53,13 +53,13 @@ SELECT count(*) FROM snowflake_nextvals(NULL);
 SELECT snowflake_nextvals(-1);
 SELECT max(id) = snowflake_currval() AS is_currval FROM snowflake_nextvals(1000) AS id;
 
--- taken in turns, each id is larger than the one before, and none is wasted
+-- with calls in turn, each id is larger than the id before, and no id is wasted
 SELECT count(*) AS rows, count(*) FILTER (WHERE a >= b OR a <= previous) AS out_of_order,
        avg(b - a) FILTER (WHERE snowflake_timestamp(a) = snowflake_timestamp(b)) < 2 AS close_together
   FROM (SELECT a, b, lag(b) OVER (ORDER BY n) AS previous
           FROM (SELECT snowflake_nextvals(10000) AS a, snowflake_nextval() AS b,
                        generate_series(1, 10000) AS n) AS v) AS o;
--- also when the rows of one call are fetched one by one
+-- also if the rows of one call are fetched one by one
 BEGIN;
 DECLARE many CURSOR FOR SELECT snowflake_nextvals(1000) AS id;
 CREATE TEMP TABLE fetched (n serial, id bigint);
@@ -75,7 +75,8 @@ BEGIN
 END $$;
 SELECT count(*), count(*) FILTER (WHERE id <= previous) AS out_of_order
   FROM (SELECT id, lag(id) OVER (ORDER BY n) AS previous FROM fetched) AS o;
--- and a row fetched later is of later, though its call reserved more before
+-- a row that is fetched later has a later id, although the call has reserved
+-- more ids before
 MOVE 100 IN many;
 SELECT clock_timestamp() AS before_sleep, pg_sleep(0.02) \gset
 FETCH 1 FROM many \gset
@@ -87,7 +88,7 @@ BEGIN READ ONLY;
 SELECT snowflake_nextval() < snowflake_nextval() AS increasing;
 COMMIT;
 
--- an id is not given back by a rollback
+-- a ROLLBACK gives no id back
 SELECT snowflake_nextval() AS first \gset
 BEGIN;
 SELECT snowflake_nextval() AS second \gset
@@ -108,11 +109,11 @@ RESET parallel_setup_cost;
 RESET parallel_tuple_cost;
 RESET min_parallel_table_scan_size;
 
--- a new column gives each row its own
+-- a new column gives each row an id of its own
 ALTER TABLE many_rows ADD COLUMN id bigint DEFAULT snowflake_nextval();
 SELECT count(DISTINCT id) FROM many_rows;
 
--- privileges: anybody may
+-- privileges: every role may issue ids
 CREATE ROLE regress_snowflake_nobody;
 SET ROLE regress_snowflake_nobody;
 SELECT snowflake_nextval() > :second AS larger;
@@ -120,13 +121,13 @@ SET snowflake.clock_policy = 'error';
 SET snowflake.worker_id = 3;
 RESET ROLE;
 DROP ROLE regress_snowflake_nobody;
--- nor may a superuser move the node under a running server
+-- a superuser cannot change the node of a running server either
 SET snowflake.worker_id = 3;
 SET snowflake.no_such_parameter = 3;
 ALTER SYSTEM SET snowflake.layout = '41/5/5';
 ALTER SYSTEM SET snowflake.epoch = 'yesterday';
 
--- every object has a comment, and functions know their volatility
+-- every object has a comment, and every function the right volatility
 \pset format unaligned
 SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS arguments,
        p.provolatile, p.proparallel, p.proisstrict,
@@ -138,13 +139,13 @@ SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS arguments,
  ORDER BY p.proname, pg_get_function_identity_arguments(p.oid) COLLATE "C";
 \pset format aligned
 
--- the extension moves to another schema, and the DEFAULT goes along
+-- after a move of the extension to another schema the DEFAULT still works
 CREATE SCHEMA ids;
 ALTER EXTENSION snowflake SET SCHEMA ids;
 SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'orders'::regclass;
 INSERT INTO orders (item) VALUES ('sloe');
 ALTER EXTENSION snowflake SET SCHEMA public;
--- it is not dropped from under a table
+-- DROP EXTENSION fails while a table's DEFAULT needs the extension
 DROP EXTENSION snowflake;
 DROP TABLE orders, many_rows;
 DROP SCHEMA ids;

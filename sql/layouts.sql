@@ -1,5 +1,5 @@
--- Round trips for random layouts and fields.  Ids are put together here by
--- plain arithmetic, which knows nothing of the extension's own.
+-- Round trips for random layouts and fields.  The test composes ids by plain
+-- arithmetic, without the extension's functions.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
@@ -20,7 +20,7 @@ SELECT n, ticks, datacenter, worker, sequence, tick_us,
                (ARRAY[1, 7, 1000, 10000, 1000000])[1 + floor(random() * 5)::int]::bigint AS tick_us
           FROM generate_series(1, 1000) AS n) AS widths;
 
--- each with random fields, and with every field at its smallest and largest
+-- each layout with random fields, and with every field at its smallest and largest
 CREATE TEMP TABLE ids AS
 SELECT l.*, f.*,
        (((tick << datacenter) + datacenter_id << worker)
@@ -60,7 +60,7 @@ SELECT count(*) AS wrong
     OR snowflake_max_id(first, epoch, layout) <> highest
     OR snowflake_max_id(last, epoch, layout) <> highest;
 
--- one more than the largest id of a layout is none of it
+-- the largest id of a layout plus 1 is no id of the layout
 CREATE FUNCTION is_refused(id bigint, epoch timestamptz, layout text) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

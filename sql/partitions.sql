@@ -1,13 +1,12 @@
--- Range partitions by the time of ids, by the server's own layout, whichever
--- that is.
+-- Range partitions by the time of ids.  The test works with any snowflake.layout.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
 SET TimeZone = 'UTC';
 SET DateStyle = 'ISO';
 
--- the partitions of a table and the instants that their bounds stand for;
--- "exact" is that the bounds are the smallest ids of these
+-- Lists the partitions of a table with the instants of their bounds; "exact" if
+-- the bounds are the smallest ids of these instants.
 CREATE FUNCTION partitions_of(parent regclass)
 RETURNS TABLE (name name, begins timestamptz, ends timestamptz, exact boolean)
 BEGIN ATOMIC
@@ -25,13 +24,13 @@ END;
 CREATE SCHEMA "Odd Schema";
 CREATE TABLE "Odd Schema"."Even""ts" (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), n int) PARTITION BY RANGE (id);
 
--- months, over a leap day; until is within the last
+-- months, over a leap day; "until" is within the last partition
 SELECT snowflake_create_partitions('"Odd Schema"."Even""ts"', '2027-12-01', '2028-04-15', '1 month');
 SELECT * FROM partitions_of('"Odd Schema"."Even""ts"');
--- those there are are skipped, those that follow are made
+-- existing partitions are skipped, and the following ones are created
 BEGIN;
 SELECT * FROM snowflake_create_partitions('"Odd Schema"."Even""ts"', '2027-12-01', '2028-05-01', '1 month');
--- reads and writes go on meanwhile
+-- the locks allow reads and writes
 SELECT mode FROM pg_locks WHERE relation = '"Odd Schema"."Even""ts"'::regclass AND pid = pg_backend_pid();
 COMMIT;
 SELECT * FROM snowflake_create_partitions('"Odd Schema"."Even""ts"', '2028-02-01', '2028-07-01', '1 month') AS made;
@@ -44,7 +43,7 @@ DROP SCHEMA "Odd Schema";
 
 CREATE TABLE events (id bigint, n int) PARTITION BY RANGE (id);
 SELECT count(*) FROM snowflake_create_partitions('events', '2028-01-01', '2028-02-01', '1 month');
--- overlaps, by another step, phase and time zone; nothing is made
+-- overlaps, by another step, phase and time zone; no partition is created
 SELECT snowflake_create_partitions('events', '2027-11-01', '2029-01-01', '3 months');
 SELECT snowflake_create_partitions('events', '2027-12-01', '2028-02-01', '1 day');
 SET TimeZone = 'Europe/Berlin';
@@ -54,10 +53,10 @@ SET TimeZone = 'UTC';
 SELECT snowflake_create_partitions('events', '2028-03-01', '2028-04-01', '1 month');
 SELECT snowflake_create_partitions('events', '2027-11-01', '2027-12-01', '1 month');
 SELECT name FROM partitions_of('events');
--- on both sides, and a year that follows
+-- gaps on both sides, and a following year
 SELECT snowflake_create_partitions('events', '2027-12-01', '2028-12-31', '1 month');
 SELECT snowflake_create_partitions('events', '2029-01-01', '2030-01-01', '1 year');
--- one is filled in where it is missing
+-- a missing partition is created
 DROP TABLE events_2028_05;
 SELECT snowflake_create_partitions('events', '2028-01-01', '2028-12-01', '1 month');
 -- MINVALUE and MAXVALUE are bounds, too
@@ -69,13 +68,13 @@ DROP TABLE events_before;
 CREATE TABLE events_after PARTITION OF events FOR VALUES FROM (snowflake_min_id('2031-01-01')) TO (MAXVALUE);
 SELECT snowflake_create_partitions('events', '2032-01-01', '2033-01-01', '1 year');
 SELECT snowflake_create_partitions('events', '2030-01-01', '2031-01-01', '1 year');
--- a name that is taken
+-- a name that exists already
 CREATE TABLE events_2027_11 ();
 \set VERBOSITY terse
 SELECT snowflake_create_partitions('events', '2027-10-01', '2027-12-01', '1 month');
 \set VERBOSITY default
 DROP TABLE events_2027_11;
--- a default partition is none in the way, as long as it holds no such rows
+-- a default partition is no obstacle unless it has rows of the new partition
 CREATE TABLE events_default PARTITION OF events DEFAULT;
 INSERT INTO events SELECT snowflake_min_id('2027-10-10');
 SELECT snowflake_create_partitions('events', '2027-11-01', '2027-12-01', '1 month');
@@ -84,7 +83,7 @@ SELECT snowflake_create_partitions('events', '2027-10-01', '2027-11-01', '1 mont
 \set VERBOSITY default
 DROP TABLE events;
 
--- days of 23 and of 25 hours, and hours: the one that comes twice is b
+-- days of 23 and of 25 hours, and hours: the second of two equal hours has a "b"
 SET TimeZone = 'Europe/Berlin';
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2028-03-25', '2028-03-28', '1 day');
@@ -96,14 +95,15 @@ DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2028-10-28', '2028-10-31', '1 day');
 SELECT name, ends - begins AS length, exact FROM partitions_of('days');
--- a day without midnight does not move those that follow
+-- a day without midnight does not shift the following days
 SET TimeZone = 'Asia/Beirut';
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2024-03-30', '2024-04-03', '1 day');
 SELECT * FROM partitions_of('days');
--- where summer time begins at midnight, the day begins at 01:00, whether the
--- days begin with it, come to it, or are made again; and so do weeks
+-- Where summer time begins at midnight, the day begins at 01:00: as the first
+-- day, as a later day, and when the partitions are created again.  The same for
+-- weeks.
 SET TimeZone = 'Africa/Cairo';
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
@@ -115,8 +115,8 @@ DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2026-04-24', '2026-05-15', '7 days');
 SELECT * FROM partitions_of('days');
--- where midnight comes twice, at the first; either of the two may be given.  The
--- zone has the rules that Havana had up to 2025.
+-- A day with two midnights begins at the first; the caller may give either of the
+-- two.  The zone has the rules of Havana up to 2025.
 SET TimeZone = 'HAV5HDT4,M3.2.0/0,M11.1.0/1';
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
@@ -129,7 +129,7 @@ SELECT *, ends - begins AS length FROM partitions_of('days');
 SELECT snowflake_create_partitions('days', '2026-11-01 00:30-05', '2026-11-05', '1 day');
 SELECT snowflake_create_partitions('days', '2026-11-01 00:00-04', '2026-11-01 00:00-05', '1 day');
 \set VERBOSITY default
--- months begin so, too
+-- the same for months
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2026-10-01', '2026-12-01', '1 month');
@@ -138,15 +138,15 @@ SELECT * FROM partitions_of('days');
 SET TimeZone = 'UTC';
 DROP TABLE days, hours;
 
--- months and years of one length each
+-- steps of several months and years
 CREATE TABLE months (id bigint) PARTITION BY RANGE (id);
 SELECT count(*) FROM snowflake_create_partitions('months', '2024-02-01', '2034-01-15', '1 month');
 SELECT count(*), bool_and(exact), bool_and(ends = begins + interval '1 month') AS months,
        bool_and(name = 'months_' || to_char(begins, 'YYYY_MM')) AS names FROM partitions_of('months');
 DROP TABLE months;
 
--- names of 63 bytes keep their end, and whole characters, and differ from
--- those of other tables of the schema
+-- a name of 63 bytes keeps its suffix and whole characters, and differs from the
+-- names of other tables' partitions
 CREATE TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345 (id bigint) PARTITION BY RANGE (id);
 CREATE TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890 (id bigint) PARTITION BY RANGE (id);
 SELECT p, octet_length(p::text) FROM snowflake_create_partitions('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345', '2028-10-29', '2028-10-29 02:00', '1 hour') AS p;
@@ -155,20 +155,20 @@ SELECT count(*) FROM snowflake_create_partitions('a_name_that_is_so_long_that_no
 DROP TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345,
            a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890;
 
--- within a transaction, and undone with it; of a temporary table, too
+-- a ROLLBACK undoes the creation; the same for a temporary table
 CREATE TEMP TABLE brief (id bigint) PARTITION BY RANGE (id);
 BEGIN;
 SELECT snowflake_create_partitions('brief', '2028-01-01', '2028-03-01', '1 month');
 ROLLBACK;
 SELECT count(*) FROM partitions_of('brief');
--- the schema that comes first in the search_path does not matter
+-- partitions are created in the parent's schema, not in the first of search_path
 SET search_path = pg_catalog;
 SELECT public.snowflake_create_partitions('pg_temp.brief', '2028-01-01', '2028-02-01', '1 month') AS made;
 SELECT count(*) FROM pg_class WHERE relname = 'brief_2028_01' AND relnamespace = pg_my_temp_schema();
 RESET search_path;
 DROP TABLE brief;
 
--- what cannot be
+-- errors
 CREATE TABLE t (id bigint) PARTITION BY RANGE (id);
 CREATE TABLE plain (id bigint);
 CREATE TABLE by_list (id bigint) PARTITION BY LIST (id);
@@ -194,7 +194,7 @@ SELECT snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '1 month 1 d
 SELECT snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '90 minutes');
 SELECT snowflake_create_partitions('t', '2025-01-01', '2028-02-01', '1 hour');
 SELECT snowflake_create_partitions('t', NULL, '2028-02-01', '1 hour');
--- its layout is not for the expected output to know
+-- the expected output must not depend on the server's layout
 \set VERBOSITY sqlstate
 SELECT snowflake_create_partitions('t', '1990-01-01', '1991-01-01', '1 year');
 SELECT snowflake_create_partitions('t', '2290-01-01', '2291-01-01', '1 year');
@@ -202,10 +202,10 @@ SELECT snowflake_create_partitions('t', '2028-01-01', '2291-01-01', '1 year');
 SELECT snowflake_create_partitions('t', last_year, last_year + interval '1 day', '1 year')
   FROM date_trunc('year', snowflake_timestamp(snowflake_max_id('infinity'))) AS last_year;
 \set VERBOSITY default
--- an epoch within the first partition is its beginning
+-- a partition that would begin before the epoch begins at the epoch
 SELECT snowflake_create_partitions('t', '2000-01-01', '2030-01-01', '30 years');
 SELECT name FROM partitions_of('t') WHERE exact;
--- somebody else's
+-- another role's table
 CREATE ROLE regress_snowflake_stranger;
 SET ROLE regress_snowflake_stranger;
 SELECT snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '1 month');
@@ -216,7 +216,7 @@ SELECT snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '1 month');
 ROLLBACK;
 DROP TABLE t, plain, by_list, by_two, by_expression, by_int;
 
--- Whoever calls, the table's owner acts.
+-- The statements run as the table's owner, whoever calls.
 SET allow_in_place_tablespaces = on;
 CREATE ROLE regress_snowflake_owner;
 CREATE ROLE regress_snowflake_member IN ROLE regress_snowflake_owner;
@@ -230,7 +230,7 @@ GRANT CREATE, USAGE ON SCHEMA lent TO regress_snowflake_owner;
 GRANT USAGE ON SCHEMA owned TO regress_snowflake_stranger;
 SET ROLE regress_snowflake_owner;
 ALTER DEFAULT PRIVILEGES IN SCHEMA owned GRANT SELECT ON TABLES TO regress_snowflake_reader;
--- what is planted in an expression runs as the owner or not at all
+-- code in an expression runs as the owner or not at all
 CREATE FUNCTION owned.planted(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
   IF current_user <> 'regress_snowflake_owner' THEN
@@ -243,7 +243,7 @@ CREATE INDEX ON owned.log ((n + owned.planted(1))) WHERE n > owned.planted(2);
 CREATE TABLE owned.by_planted (id bigint) PARTITION BY RANGE ((id + owned.planted(3)));
 CREATE TABLE lent.log (id bigint) PARTITION BY RANGE (id);
 RESET ROLE;
--- a new session has none of this in its caches
+-- a new session has no cached plans of this code
 \c
 SET TimeZone = 'UTC';
 SET DateStyle = 'ISO';
@@ -254,18 +254,18 @@ RESET ROLE;
 SELECT relname, relowner::regrole, spcname, has_table_privilege('regress_snowflake_reader', pg_class.oid, 'SELECT') AS readable
   FROM pg_class LEFT JOIN pg_tablespace ON pg_tablespace.oid = reltablespace
  WHERE relnamespace = 'owned'::regnamespace AND relkind = 'r' ORDER BY relname;
--- the session is as it was
+-- the session's user and settings have not changed
 SELECT current_user = session_user AS same, current_setting('search_path') AS search_path;
--- and after an error
+-- nor after an error
 \set VERBOSITY terse
 SELECT snowflake_create_partitions('owned.by_planted', '2028-01-01', '2028-03-01', '1 month');
 SELECT snowflake_drop_partitions('owned.by_planted', '2028-01-01', dry_run => true);
 SELECT current_user = session_user AS same, current_setting('search_path') AS search_path;
--- the owner's partitions can be altered by the owner
+-- the owner can alter the partitions
 SET ROLE regress_snowflake_owner;
 ALTER TABLE owned.log ADD more text;
 RESET ROLE;
--- CREATE on the schema is for the owner to have, not for the caller
+-- the owner, not the caller, needs CREATE on the schema
 REVOKE CREATE ON SCHEMA lent FROM regress_snowflake_owner;
 \set VERBOSITY sqlstate
 SELECT snowflake_create_partitions('lent.log', '2028-01-01', '2028-03-01', '1 month');
@@ -274,7 +274,7 @@ GRANT CREATE ON SCHEMA lent TO regress_snowflake_owner;
 SET ROLE regress_snowflake_member;
 SELECT snowflake_create_partitions('lent.log', '2028-01-01', '2028-03-01', '1 month');
 RESET ROLE;
--- another's temporary table is nothing to work on
+-- a temporary table of another session is refused
 SET ROLE regress_snowflake_owner;
 CREATE TEMP TABLE brief (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('brief', '2028-01-01', '2028-02-01', '1 month');
@@ -285,7 +285,7 @@ SELECT regexp_replace(statement, 'pg_temp_\d+', 'pg_temp', 'g') FROM snowflake_d
 RESET ROLE;
 DROP TABLE brief;
 
--- Dropping: what ends at or before an instant, in order.
+-- Dropping: the partitions that end at or before an instant, in order.
 SELECT snowflake_drop_partitions('owned.log', '2028-01-31 23:59:59.9999');
 SELECT snowflake_drop_partitions('owned.log', '2028-03-01 00:00:00.0005', dry_run => true);
 SELECT count(*) FROM partitions_of('owned.log');
@@ -296,7 +296,7 @@ SET ROLE regress_snowflake_member;
 SELECT snowflake_drop_partitions('owned.log', '2028-02-01');
 RESET ROLE;
 SELECT name FROM partitions_of('owned.log');
--- one that belongs to another is for that one, or a superuser, to drop
+-- only its owner or a superuser can drop a partition of another role
 SET ROLE regress_snowflake_owner;
 CREATE TABLE owned.by_hand PARTITION OF owned.log FOR VALUES FROM (MINVALUE) TO (snowflake_min_id('2028-01-01'));
 RESET ROLE;
@@ -307,7 +307,7 @@ SELECT snowflake_drop_partitions('owned.log', '2028-03-01', dry_run => true);
 RESET ROLE;
 SELECT snowflake_drop_partitions('owned.log', '2028-03-01');
 SELECT relname, relispartition FROM pg_class WHERE relnamespace = 'owned'::regnamespace AND relkind = 'r' ORDER BY relname;
--- a default partition stays, and so does one without an end
+-- a default partition and a partition up to MAXVALUE are not dropped
 SET ROLE regress_snowflake_owner;
 CREATE TABLE owned.log_rest PARTITION OF owned.log DEFAULT;
 CREATE TABLE owned.log_after PARTITION OF owned.log FOR VALUES FROM (snowflake_min_id('2028-04-01')) TO (MAXVALUE);
@@ -315,8 +315,8 @@ RESET ROLE;
 SELECT snowflake_drop_partitions('owned.log', '2290-01-01');
 SELECT snowflake_drop_partitions('owned.log', '2290-01-01');
 SELECT relname FROM pg_class WHERE relnamespace = 'owned'::regnamespace AND relispartition AND relkind = 'r' ORDER BY relname;
--- a partition with parts of its own, in another schema, with an odd name; what
--- PostgreSQL refuses to drop is refused
+-- a partition with partitions of its own, in another schema, with a name that
+-- needs quotes; PostgreSQL's refusal to drop a partition is passed on
 CREATE TABLE "Old ones" (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
 CREATE TABLE lent."Part 1" PARTITION OF "Old ones" FOR VALUES FROM (0) TO (1000) PARTITION BY RANGE (id);
 CREATE TABLE lent."Part ""1a""" PARTITION OF lent."Part 1" FOR VALUES FROM (0) TO (500);
@@ -335,19 +335,19 @@ SELECT snowflake_drop_partitions('"Old ones"', '2028-01-01');
 SELECT count(*) FROM partitions_of('"Old ones"');
 SELECT snowflake_drop_partitions('"Old ones"', '2028-01-01');
 DROP TABLE "Old ones", refers;
--- to the tick: what has one id of the instant's tick stays
+-- exact to the tick: a partition with one id of the instant's tick is not dropped
 CREATE TABLE days_plain (id bigint);
 CREATE TABLE edges (id bigint) PARTITION BY RANGE (id);
 CREATE TABLE edges_1 PARTITION OF edges FOR VALUES FROM (MINVALUE) TO (snowflake_min_id('2028-01-01') + 1);
 SELECT snowflake_drop_partitions('edges', '2028-01-01');
 SELECT snowflake_drop_partitions('edges', timestamptz '2028-01-01' + interval '1 us');
--- a dry run locks no more than a query, and runs where nothing may be written
+-- a dry run takes the locks of a query, and works in a read-only transaction
 BEGIN READ ONLY;
 SELECT snowflake_drop_partitions('owned.log', '2028-01-01', dry_run => true);
 SELECT mode FROM pg_locks WHERE relation = 'owned.log'::regclass AND pid = pg_backend_pid();
 SELECT snowflake_drop_partitions('owned.log', '2028-01-01');
 ROLLBACK;
--- what cannot be
+-- errors
 SELECT snowflake_drop_partitions('edges', 'infinity');
 SELECT snowflake_drop_partitions('edges', '-infinity');
 SELECT snowflake_drop_partitions('days_plain', '2028-01-01');
@@ -357,8 +357,8 @@ SELECT snowflake_drop_partitions('edges', NULL);
 DROP TABLE edges, days_plain;
 \set VERBOSITY default
 
--- A week of rolling windows, by a superuser, over a change to summer time and
--- from it: each day makes three days ahead and keeps two behind.
+-- Each day a superuser creates the partitions of the next three days and drops
+-- those older than two days, over the beginning and the end of summer time.
 CREATE TABLE days_seen (zone text, day date, partitions int, first timestamptz, last timestamptz, rows bigint);
 CREATE FUNCTION roll(zone text, first_day date) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,6 +1,5 @@
--- A range of time is a range of the primary key: what the planner makes of
--- it, on a server that preloads the library.  Ids are made by the server's
--- own layout, whichever that is.
+-- A range of time is a range of the primary key: plans of such queries, on a
+-- server that preloads the library.  The test works with any snowflake.layout.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
@@ -13,7 +12,7 @@ SELECT snowflake_encode(date_trunc('minute', now()) - n * interval '1 minute', 0
   FROM generate_series(-60, 40 * 24 * 60) AS n;
 VACUUM ANALYZE visits;
 
--- the plan, without the numbers that folding has left
+-- the plan, without the constants in it
 CREATE FUNCTION plan(query text) RETURNS SETOF text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -29,22 +28,23 @@ SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id('2030-01-01 00:
 SELECT plan($$ SELECT * FROM visits WHERE id > snowflake_max_id('2035-01-01 00:00+00') $$);
 SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id(now() - interval '1 hour') $$);
 SELECT plan($$ SELECT * FROM visits ORDER BY id DESC LIMIT 10 $$);
--- what is not folded: NULL, and an instant that depends on the session
+-- not folded to a constant: NULL, and an instant that depends on the session
 SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id(NULL) $$);
 SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id(date '2035-01-01') $$);
--- it is folded to what it returns
+-- the constant is what the function returns
 SELECT snowflake_min_id('2030-05-06 07:08:09.123456+00') = min_id AND snowflake_max_id('2030-05-06 07:08:09.123456+00') = max_id AS same
   FROM (SELECT snowflake_min_id(t) AS min_id, snowflake_max_id(t) AS max_id
           FROM (SELECT timestamptz '2030-05-06 07:08:09.123456+00' AS t OFFSET 0) AS o) AS at_run_time;
 
--- snowflake_issued_between() is inlined to the same, with whatever bounds
+-- snowflake_issued_between() is inlined to the same, with all kinds of bounds
 SELECT plan($$ SELECT * FROM visits WHERE snowflake_issued_between(id, '2030-01-01 00:00+00', '2030-01-01 01:00+00') $$);
 SELECT plan($$ SELECT * FROM visits WHERE snowflake_issued_between(id, now() - interval '1 hour', now()) $$);
 SELECT count(*) FILTER (WHERE line LIKE '%Index Cond: ((id >= %) AND (id <= %') AS inlined
   FROM plan($$ SELECT * FROM visits AS v WHERE snowflake_issued_between(v.id, (SELECT now()), 'infinity') $$) AS line;
 SELECT count(*) FILTER (WHERE line LIKE '%One-Time Filter: false') AS never
   FROM plan($$ SELECT * FROM visits WHERE snowflake_issued_between(id, NULL, '2030-01-01 01:00+00') $$) AS line;
--- it is half-open, to the microsecond: an id's time is its tick's beginning
+-- "since" is inclusive and "until" exclusive, to the microsecond; an id's time is
+-- the beginning of its tick
 SELECT of, snowflake_issued_between(id, at, at + interval '1 ms') AS own,
        snowflake_issued_between(id, at - interval '1 us', at) AS before,
        snowflake_issued_between(id, at + interval '1 us', at + interval '1 ms') AS within,
@@ -54,7 +54,7 @@ SELECT of, snowflake_issued_between(id, at, at + interval '1 ms') AS own,
        snowflake_issued_between(id, '-infinity', 'infinity') AS always
   FROM (VALUES ('first', snowflake_min_id('2028-05-06 07:08:09.123+00')), ('last', snowflake_max_id('2028-05-06 07:08:09.123+00'))) AS v(of, id),
        CAST('2028-05-06 07:08:09.123+00' AS timestamptz) AS at;
--- at the ends of the span, beyond them, and for what is no id
+-- at the ends of the span, beyond them, and for numbers that are no ids
 SELECT of, snowflake_issued_between(id, first_instant, last_instant) AS span,
        snowflake_issued_between(id, '-infinity', first_instant) AS before,
        snowflake_issued_between(id, '1900-01-01', first_instant + interval '1 us') AS first_tick,
@@ -73,7 +73,7 @@ SELECT count(*) AS wrong
  WHERE snowflake_issued_between(id, now() - since, now() - until)
        <> (snowflake_timestamp(id) >= now() - since AND snowflake_timestamp(id) < now() - until);
 
--- estimates are within twice the rows, and the rows are those of the range
+-- estimates are within a factor of two, and the rows are those of the range
 CREATE FUNCTION rows_of(query text, OUT estimated float8, OUT actual float8)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -91,23 +91,23 @@ SELECT since, until, actual,
          SELECT * FROM visits
           WHERE id >= snowflake_min_id(date_trunc('minute', now()) - interval %L)
             AND id < snowflake_min_id(date_trunc('minute', now()) - interval %L) $$, since, until));
--- by constants, the same
+-- the same with constants
 SELECT actual, estimated BETWEEN actual / 2 AND actual * 2 AS close
   FROM rows_of(format($$
          SELECT * FROM visits WHERE id >= snowflake_min_id(%L) AND id < snowflake_min_id(%L) $$,
          date_trunc('minute', now()) - interval '5 days', date_trunc('minute', now()) - interval '4 days'));
--- by the parameter of a prepared statement, too
+-- the same with the parameter of a prepared statement
 SET plan_cache_mode = force_custom_plan;
 PREPARE since(timestamptz) AS SELECT * FROM visits WHERE id >= snowflake_min_id($1);
 SELECT actual, estimated BETWEEN actual / 2 AND actual * 2 AS close
   FROM rows_of($$ EXECUTE since(date_trunc('minute', now()) - interval '1 day') $$);
 RESET plan_cache_mode;
 
--- how many ids are asked for
+-- the row estimate of snowflake_nextvals()
 SELECT count, (rows_of(format('SELECT * FROM snowflake_nextvals(%s)', count))).*
   FROM unnest(ARRAY['1', '250', '40 + 2', '0', 'NULL::int', 'length(''abc'')', 'current_setting(''port'')::int * 0 + 5']) AS count;
 
--- partitions: pruned when planned by constants, and when run by now()
+-- partitions are pruned at plan time by constants, and at run time by now()
 CREATE TABLE events (id bigint, n int) PARTITION BY RANGE (id);
 CREATE TABLE events_old PARTITION OF events
   FOR VALUES FROM (0) TO (snowflake_min_id('2025-01-01 00:00+00'));
@@ -122,11 +122,11 @@ SELECT plan($$ SELECT * FROM events WHERE id >= snowflake_min_id('2025-01-10 00:
 SELECT plan($$ DELETE FROM events WHERE id < snowflake_min_id('2025-01-01 00:00+00') $$);
 SELECT plan($$ SELECT * FROM events WHERE id >= snowflake_min_id(now()) $$);
 SELECT plan($$ SELECT * FROM events WHERE snowflake_issued_between(id, '2025-01-10 00:00+00', '2025-01-11 00:00+00') $$);
--- whole partitions, and none beside them
+-- a range that ends at partition bounds scans no other partition
 SELECT plan($$ SELECT * FROM events WHERE snowflake_issued_between(id, '2025-01-01 00:00+00', '2025-03-01 00:00+00') $$);
 SELECT plan($$ SELECT * FROM events WHERE snowflake_issued_between(id, '-infinity', '2025-02-01 00:00+00') $$);
 SELECT plan($$ SELECT * FROM events WHERE snowflake_issued_between(id, now() - interval '1 hour', now()) $$);
--- of a generic plan, at run time too
+-- a generic plan prunes at run time, too
 SET plan_cache_mode = force_generic_plan;
 PREPARE of_events(timestamptz) AS SELECT * FROM events WHERE id >= snowflake_min_id($1);
 SELECT plan($$ EXECUTE of_events('2025-02-10 00:00+00') $$);
@@ -134,7 +134,7 @@ SELECT plan($$ EXECUTE of_events('2025-03-10 00:00+00') $$);
 PREPARE between_of_events(timestamptz, timestamptz) AS SELECT * FROM events WHERE snowflake_issued_between(id, $1, $2);
 SELECT plan($$ EXECUTE between_of_events('2025-01-10 00:00+00', '2025-02-10 00:00+00') $$);
 RESET plan_cache_mode;
--- by an init plan, as it runs
+-- an init plan prunes while the query runs
 CREATE FUNCTION never_executed(query text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -150,11 +150,11 @@ SELECT never_executed('SELECT * FROM events WHERE id >= (SELECT snowflake_min_id
        never_executed('SELECT * FROM events WHERE snowflake_issued_between(id, (SELECT now()), (SELECT now() + interval ''1 day''))') AS between_them,
        never_executed('SELECT * FROM events') AS of_all;
 
--- the bound is no immutable one all the same: an index outlives the layout
+-- the functions are not immutable nevertheless: an index outlives the layout
 CREATE INDEX ON visits (n) WHERE id >= snowflake_min_id('2025-01-01 00:00+00');
 ALTER TABLE visits ADD COLUMN bound bigint GENERATED ALWAYS AS (snowflake_min_id('2025-01-01 00:00+00')) STORED;
 
--- nobody is let in by the planner
+-- folding checks the privilege to call the function
 CREATE ROLE regress_snowflake_outsider;
 REVOKE EXECUTE ON FUNCTION snowflake_min_id(timestamptz) FROM PUBLIC;
 SET ROLE regress_snowflake_outsider;

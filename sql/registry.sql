@@ -1,5 +1,5 @@
--- The registry of worker ids by itself: who may do what there, which worker id
--- a claim gets, and where its ids begin.
+-- The registry's SQL without a server: privileges, which worker id a claim gets,
+-- and where its ids begin.
 SET client_min_messages = warning;
 CREATE EXTENSION snowflake_registry;
 RESET client_min_messages;
@@ -10,8 +10,8 @@ SET TimeZone = 'UTC';
 CREATE ROLE regress_snowflake_server;
 CREATE ROLE regress_snowflake_outsider;
 
--- Everything has a comment, nobody but the owner may use anything, servers
--- call what is SECURITY DEFINER, and no name depends on the caller's
+-- Every object has a comment, only the owner may use the objects, the servers'
+-- functions are SECURITY DEFINER, and no name depends on the caller's
 -- search_path.
 \pset format unaligned
 SELECT p.proname, p.provolatile AS volatile, p.prosecdef AS definer, p.proconfig,
@@ -28,7 +28,7 @@ SELECT c.relname, c.relkind, c.relpersistence, coalesce(c.relacl IS NULL OR c.re
  ORDER BY c.relname COLLATE "C";
 SELECT e.extname, e.extrelocatable FROM pg_extension AS e WHERE e.extname = 'snowflake_registry';
 
--- An error as its SQLSTATE and its text, without instants.
+-- Returns the SQLSTATE and the message of an error, without instants.
 CREATE FUNCTION pg_temp.error(statement text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -63,13 +63,12 @@ SELECT c.layout, c.epoch, c.lease_duration_us, c.largest_lead_us FROM snowflake_
 SELECT count(*), min(n.datacenter_id), max(n.datacenter_id), min(n.worker_id), max(n.worker_id)
   FROM snowflake_registry.node AS n;
 
--- An hour and a minute, and a datacenter of four worker ids.
+-- A lease of an hour, a lead of a minute, and a datacenter of four worker ids.
 TRUNCATE snowflake_registry.setting, snowflake_registry.node;
 SELECT snowflake_registry.configure('1 h', '1 min', '41/1/2/12', '2020-01-01 00:00+00');
 
--- A server's questions, in short: what it held before is "holder worker_id
--- incarnation", and "held" where it still holds that.  Instants are told as
--- minutes from now.
+-- Claims for a server.  The previous lease is "holder worker_id incarnation", and
+-- "held" if the server still holds it.  Shows instants as minutes from now.
 CREATE FUNCTION pg_temp.minute(n float8) RETURNS timestamptz
 LANGUAGE sql AS $$ SELECT clock_timestamp() + n * interval '1 min' $$;
 CREATE FUNCTION pg_temp.told(instant timestamptz) RETURNS text
@@ -101,7 +100,7 @@ END $$;
 CREATE FUNCTION pg_temp.expire(id int, minutes float8) RETURNS void
 LANGUAGE sql AS $$
 UPDATE snowflake_registry.node SET expires_at = pg_temp.minute(-minutes) WHERE (datacenter_id, worker_id) = (1, id) $$;
--- as the server's address differs by how the test connects
+-- the address depends on how the test connects
 CREATE FUNCTION pg_temp.no_addresses() RETURNS void
 LANGUAGE sql AS $$ UPDATE snowflake_registry.node SET address = NULL $$;
 CREATE TEMPORARY VIEW leases AS
@@ -109,7 +108,7 @@ SELECT l.datacenter_id AS dc, l.worker_id AS id, l.holder, l.name, l.state, pg_t
        pg_temp.told(l.seen_at) AS seen, pg_temp.told(l.expires_at) AS expires, pg_temp.told(l.fence) AS fence
   FROM snowflake_registry.lease AS l ORDER BY 1, 2;
 
--- A server has three functions after allow(), and nothing else.
+-- After allow() a server may call three functions, and use nothing else.
 SET ROLE regress_snowflake_server;
 SELECT pg_temp.error($$SELECT pg_temp.claim('a', 1)$$);
 RESET ROLE;
@@ -139,7 +138,7 @@ SET ROLE regress_snowflake_outsider;
 SELECT pg_temp.claim('a', 1);
 RESET ROLE;
 
--- What no server sends is refused.
+-- Arguments that no server sends are errors.
 SELECT pg_temp.claim('b', 1, layout => '41/5/5/12');
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, datacenter => -1)$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, datacenter => 2)$$);
@@ -159,29 +158,29 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1)$$);
 ROLLBACK;
 
--- Each gets a worker id of its own, and begins anywhere.
+-- Each server gets a worker id of its own, and no fence of an earlier holder.
 UPDATE snowflake_registry.node SET holder = NULL, fence = '-infinity', granted_fence = '-infinity',
        began = '-infinity', expires_at = '-infinity', is_released = false;
 SELECT p.place, pg_temp.claim(p.place, 1) FROM unnest(ARRAY['a', 'b', 'c']) AS p (place);
 SELECT * FROM leases;
--- A renewal goes by the incarnation, which it changes.
+-- A renewal needs the present incarnation, and stores the next one.
 SELECT pg_temp.claim('a', 2, 'a 0 1 held');
 SELECT pg_temp.no_addresses();
 SELECT pg_temp.claim('a', 3, 'a 0 1 held', wanted => 0) AS stale;
 SELECT pg_temp.claim('b', 9, 'a 0 2 held', wanted => 0) AS another_holder;
 SELECT pg_temp.claim('a', 3, 'a 0 2 held', wanted => 0, datacenter => 0) AS another_datacenter;
--- A question whose answer was lost gets the same answer again.
+-- A claim whose answer was lost gets the same answer again.
 SELECT pg_temp.claim('a', 2, 'a 0 1 held');
 SELECT pg_temp.claim('d', 1);
 SELECT pg_temp.claim('d', 1);
--- Nobody has taken the worker id, so its holder may have it on.
+-- No other server has leased the worker id, so its holder may renew it.
 SELECT pg_temp.expire(0, 5);
 SELECT pg_temp.claim('a', 3, 'a 0 2');
 SELECT pg_temp.no_addresses();
 SELECT pg_temp.claim('e', 1);
 
--- A release goes by the incarnation, too; the next one begins at its mark, but
--- not before the holder itself began.
+-- A release needs the incarnation, too.  The next holder begins at the released
+-- mark, but not before the released lease began.
 SELECT snowflake_registry.release(1, 0, 'a', 2, pg_temp.minute(3)) AS stale,
        snowflake_registry.release(1, 0, 'b', 3, pg_temp.minute(3)) AS another_holder,
        snowflake_registry.release(0, 0, 'a', 3, pg_temp.minute(3)) AS another_datacenter,
@@ -199,12 +198,12 @@ ROLLBACK;
 BEGIN;
 SELECT pg_temp.claim('a', 4, 'a 0 3 held') AS released;
 ROLLBACK;
--- Who comes again goes on.
+-- A server that has restarted within its lease continues it.
 SELECT pg_temp.claim('a', 4, 'a 0 3');
--- Without a page it begins after what it may have issued.
+-- A server that has lost its page begins after the ids that it may have issued.
 SELECT pg_temp.claim('a', 5);
--- A copy gets another worker id while the original holds its own, and later
--- begins after the original.
+-- A copy gets another worker id while the original holds its lease; later the
+-- copy may get the original's worker id, and begins after the original's fence.
 UPDATE snowflake_registry.node SET address = '192.0.2.7', name = 'shop' WHERE (datacenter_id, worker_id) = (1, 0);
 SELECT pg_temp.claim('copy of a', 1, 'a 0 5', wanted => 0);
 SELECT pg_temp.claim('copy of a', 1, 'a 0 5 held', wanted => 0);
@@ -212,10 +211,11 @@ UPDATE snowflake_registry.node SET address = '::1', name = 'The "shop"' WHERE (d
 SELECT pg_temp.claim('copy of a', 1, wanted => 0);
 SELECT pg_temp.expire(0, 5);
 SELECT pg_temp.claim('moved a', 1, 'a 0 5');
--- The original cannot come back then.
+-- Then the original cannot renew.
 SELECT pg_temp.claim('a', 6, 'a 0 5 held');
 
--- Which one of those that are free: the one that it had in another place, ...
+-- Which free worker id a claim gets: the one that the server had as another
+-- holder, ...
 UPDATE snowflake_registry.node
    SET holder = 'place' || worker_id, name = 'name ' || worker_id, incarnation = 10 * worker_id,
        fence = pg_temp.minute(-30 - worker_id), granted_fence = pg_temp.minute(-30), began = pg_temp.minute(-100),
@@ -231,11 +231,11 @@ ROLLBACK;
 BEGIN;
 SELECT pg_temp.claim('new', 1, 'place1 1 11', name => 'name 2');
 ROLLBACK;
--- ... the one that it has had here, ...
+-- ... the one that it had as the same holder, ...
 BEGIN;
 SELECT pg_temp.claim('place3', 1, name => 'name 2');
 ROLLBACK;
--- ... the last one of its name, ...
+-- ... the last one of a server of its name, ...
 BEGIN;
 SELECT pg_temp.claim('new', 1, name => 'name 2');
 ROLLBACK;
@@ -246,26 +246,26 @@ ROLLBACK;
 -- ... one never leased, ...
 BEGIN;
 SELECT pg_temp.claim('new', 1, name => 'name 9');
--- ... and the one that was free first.
+-- ... and the one that is free longest.
 SELECT pg_temp.claim('newer', 1, name => '');
 ROLLBACK;
--- No name is none to share.
+-- Servers without a name have no name in common.
 BEGIN;
 UPDATE snowflake_registry.node SET name = '' WHERE worker_id = 1;
 SELECT pg_temp.claim('new', 1);
 ROLLBACK;
--- Not one where the clock is not there yet, unless it must be.
+-- A worker id whose ids begin after the server's clock is the last choice.
 BEGIN;
 SELECT pg_temp.claim('new', 1, name => 'name 2', clock => pg_temp.minute(-40));
 SELECT pg_temp.claim('newer', 1, name => 'name 2', clock => pg_temp.minute(-40));
 ROLLBACK;
 
--- A guarded server gets the worker id that it wants, or none.
+-- A server with a configured worker_id gets that worker id, or none.
 SELECT pg_temp.claim('g', 1, wanted => 2, name => 'one of g');
 SELECT pg_temp.no_addresses();
 SELECT pg_temp.claim('h', 1, wanted => 2);
 SELECT pg_temp.claim('h', 1, wanted => 2, datacenter => 0);
--- free() certifies that its holder is dead: the next one need not wait.
+-- free() certifies that the holder is dead: the next holder need not wait.
 BEGIN;
 SELECT snowflake_registry.free(1, 2);
 SELECT * FROM leases WHERE id = 2 AND dc = 1;
@@ -281,8 +281,8 @@ ROLLBACK;
 SELECT pg_temp.error('SELECT snowflake_registry.free(0, 3)');
 SELECT pg_temp.error('SELECT snowflake_registry.free(5, 3)');
 
--- The first question of a registry that was switched over or restored finds
--- another history.  Only holders are served then, whether or not it knows them.
+-- The first claim after a failover or a restore detects another history.  Then
+-- only holders are served, whether or not the registry knows them.
 BEGIN;
 UPDATE snowflake_registry.setting SET history = 'another/00000001';
 SELECT pg_temp.claim('new', 1);
@@ -295,15 +295,14 @@ SELECT pg_temp.claim('place3', 1, 'place3 3 7 held', fence => pg_temp.minute(50)
 SELECT pg_temp.no_addresses();
 SELECT pg_temp.claim('late', 1, 'late 1 8 held', wanted => 1, fence => pg_temp.minute(49)) AS older;
 SELECT pg_temp.claim('liar', 1, 'liar 0 8 held', fence => pg_temp.minute(26 * 60 + 1)) AS beyond;
--- free() does not shorten that for what may have been forgotten
+-- free() does not shorten the wait for a row that may have been forgotten
 SELECT snowflake_registry.free(1, 1);
 SELECT snowflake_registry.free(1, 3);
--- After that others begin after all that may have been forgotten.
+-- After the wait newcomers begin after all fences that may have been forgotten.
 UPDATE snowflake_registry.setting SET grants_from = '-infinity', window_until = '-infinity';
 SELECT pg_temp.claim('newer', 1, wanted => 0);
 ROLLBACK;
--- Who certifies that nothing was lost ends that, and who knows that something
--- was begins it.
+-- declare_complete() ends the wait, and declare_restored() begins one.
 BEGIN;
 UPDATE snowflake_registry.setting SET history = 'another/00000001';
 SELECT pg_temp.claim('new', 1);
@@ -313,7 +312,7 @@ SELECT snowflake_registry.declare_restored();
 SELECT pg_temp.claim('newer', 1);
 ROLLBACK;
 
--- A restart that was not clean opens a window for holders.
+-- A start after a stop that was not clean opens a window for holders.
 BEGIN;
 UPDATE snowflake_registry.setting SET instance = '2020-01-01 00:00+00';
 SELECT pg_temp.claim('new', 1);
@@ -322,14 +321,14 @@ SELECT pg_temp.claim('g', 2, 'g 2 1 held');
 UPDATE snowflake_registry.setting SET grants_from = '-infinity', window_until = '-infinity';
 SELECT pg_temp.claim('new', 1);
 ROLLBACK;
--- In it anybody's fence is evidence that something was forgotten.
+-- In a window the fence of any holder is evidence of a forgotten lease.
 BEGIN;
 UPDATE snowflake_registry.setting SET instance = '2020-01-01 00:00+00';
 SELECT pg_temp.claim('lost', 1, 'lost 1 7 held', fence => pg_temp.minute(50));
 UPDATE snowflake_registry.setting SET window_until = '-infinity';
 SELECT pg_temp.claim('new', 1);
 ROLLBACK;
--- A clean restart opens none.
+-- A start after a clean stop opens no window.
 BEGIN;
 UPDATE snowflake_registry.setting SET instance = '2020-01-01 00:00+00';
 UPDATE snowflake_registry.running SET instance = '2020-01-01 00:00+00';
@@ -337,8 +336,8 @@ SELECT pg_temp.claim('new', 1);
 SELECT s.instance = pg_postmaster_start_time() AND r.instance = pg_postmaster_start_time() AS is_noticed
   FROM snowflake_registry.setting AS s, snowflake_registry.running AS r;
 ROLLBACK;
--- Later only a holder that the registry knows is believed, by its fence or by
--- how far it has seen the registry's WAL.
+-- After the window only a holder that the registry knows is believed, by its
+-- fence or by the position of the registry's WAL that it has seen.
 BEGIN;
 SELECT pg_temp.claim('lost', 1, 'lost 1 7 held', wanted => 1, fence => pg_temp.minute(50), wal => 'FFFFFFFF/FFFFFFFF');
 SELECT pg_temp.claim('newer', 1);
@@ -352,8 +351,8 @@ SELECT pg_temp.claim('g', 2, 'g 2 1 held', wal => 'FFFFFFFF/FFFFFFFF');
 SELECT pg_temp.claim('new', 1);
 ROLLBACK;
 
--- Constants change for all at once: leases are granted with the smaller ones
--- until all leases of the former ones are over.
+-- New constants apply to all servers: grants use the smaller constants until all
+-- leases of the former constants are over.
 BEGIN;
 SELECT snowflake_registry.configure(lease_duration => '2 h');
 SELECT pg_temp.claim('g', 2, 'g 2 1 held');
@@ -375,11 +374,11 @@ UPDATE snowflake_registry.setting SET lease_duration = '20 s', largest_lead = '5
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(lease_duration => '51 s')$$);
 SELECT snowflake_registry.configure(lease_duration => '50 s');
 ROLLBACK;
--- Nor do the layout and the epoch change while a worker id is leased.
+-- The layout and the epoch cannot change while a worker id is leased.
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(layout => '41/1/1/13')$$);
 SELECT snowflake_registry.configure(layout => '41/1/2/12', epoch => '2020-01-01 00:00+00');
 
--- A lease that was answered is on disk.
+-- A granted lease is on disk.
 SET synchronous_commit = off;
 BEGIN;
 SELECT pg_temp.claim('g', 2, 'g 2 1 held');
@@ -388,8 +387,8 @@ COMMIT;
 SHOW synchronous_commit;
 RESET synchronous_commit;
 
--- A layout with more nodes than rows: a wanted one gets its row when it is
--- asked for.
+-- A layout with more nodes than rows: a claim adds the row of the worker id that
+-- it wants.
 DROP VIEW pg_temp.leases;
 DROP EXTENSION snowflake_registry;
 SET client_min_messages = warning;
@@ -399,16 +398,16 @@ SELECT snowflake_registry.configure('1 h', '1 min', '30/10/20/3@1s', '2020-01-01
 SELECT count(*), max(n.datacenter_id), max(n.worker_id) FROM snowflake_registry.node AS n;
 SELECT pg_temp.claim('a', 1, layout => '30/10/20/3@1s');
 SELECT pg_temp.claim('a', 1, wanted => 1000000, datacenter => 1023, layout => '30/10/20/3@1s');
--- Its holder is believed after a restore that has no such row.
+-- The row's holder is believed after a restore without this row.
 UPDATE snowflake_registry.setting SET history = 'another/00000001';
 SELECT pg_temp.claim('b', 2, 'b 999999 1 held', wanted => 999999, fence => pg_temp.minute(50), layout => '30/10/20/3@1s');
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, wanted => 1048576, datacenter => 1023, layout => '30/10/20/3@1s')$$);
 SELECT l.datacenter_id, l.worker_id, l.holder FROM snowflake_registry.lease AS l ORDER BY 1;
 
 DROP EXTENSION snowflake_registry;
--- With fewer worker ids the rows of the others stay, and are not granted; with
--- more there are new rows, which are not known in a grace; nor can a layout be
--- changed then.
+-- With fewer worker ids the other rows stay, and are not granted.  With more
+-- worker ids there are new rows, which are not granted during a grace.  The
+-- layout cannot be changed during a grace.
 SET client_min_messages = warning;
 CREATE EXTENSION snowflake_registry;
 RESET client_min_messages;

@@ -1,9 +1,9 @@
--- Who this server is and what it has done, in views.
+-- The views of this server's node and counters.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
 
--- the configuration, and what follows from it
+-- the configuration, and the values derived from it
 SELECT datacenter_id = current_setting('snowflake.datacenter_id')::int AS datacenter,
        worker_id = current_setting('snowflake.worker_id')::int AS worker,
        worker_id_source, layout = current_setting('snowflake.layout') AS layout,
@@ -28,7 +28,7 @@ SELECT ids_issued, last_id = snowflake_currval() AS last_id,
   FROM snowflake_stat;
 SELECT ids_issued, last_id = snowflake_currval() AS last_id, clock_waits
   FROM snowflake_stat_backend WHERE pid = pg_backend_pid();
--- the mark is ahead of what was issued
+-- the mark is ahead of the last id
 SELECT high_water_mark > snowflake_timestamp(snowflake_currval()) AS ahead FROM snowflake_node;
 
 -- a tick's sequence spent is waited out, and counted once a call; a slow machine
@@ -42,7 +42,7 @@ SELECT ids_issued,
        clock_wait_time
   FROM snowflake_stat;
 
--- the counts of a session that is over stay in the totals
+-- the totals keep the counts of a session that has ended
 SELECT ids_issued AS before FROM snowflake_stat \gset
 \c
 SELECT ids_issued >= :before AS kept FROM snowflake_stat;
@@ -59,7 +59,7 @@ SELECT view, (SELECT array_agg(attname ORDER BY attnum) FROM pg_attribute WHERE 
              WHERE proname = view::text) AS same
   FROM unnest(ARRAY['snowflake_node', 'snowflake_stat', 'snowflake_stat_backend']::regclass[]) AS view;
 
--- others see the views, but not each other's sessions, and reset nothing
+-- other users see the views, but not each other's sessions, and cannot reset
 CREATE ROLE snowflake_stat_user;
 SET ROLE snowflake_stat_user;
 SELECT count(*) = 1 AS one FROM snowflake_stat WHERE ids_issued > 0;

@@ -1,5 +1,5 @@
--- Ids as text.  The forms of other programs are the vectors here; the rest
--- depends on nothing of the server's.
+-- Ids as text.  The test vectors are texts of other programs.  No result depends
+-- on the server's configuration.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
@@ -16,7 +16,7 @@ SELECT count(*) AS wrong
  WHERE snowflake_to_text(id, 16) <> to_hex(id)
     OR snowflake_to_text(id, 2) <> ltrim((id::bit(64))::text, '0');
 
--- there and back, at every size and at both sides of each power of the base
+-- round trips, at every length and at both sides of each power of the base
 CREATE TEMP TABLE ids AS
 SELECT DISTINCT id
   FROM (SELECT (random() * 2::float8 ^ bits)::bigint AS id
@@ -32,24 +32,24 @@ SELECT base, count(*) AS wrong
   FROM ids, unnest(ARRAY[2, 16, 32, 36, 58, 62]) AS base
  WHERE snowflake_from_text(snowflake_to_text(id, base), base) IS DISTINCT FROM id
  GROUP BY base;
--- each has its own text
+-- different ids have different texts
 SELECT base, count(*) = count(DISTINCT snowflake_to_text(id, base) COLLATE "C") AS all_differ
   FROM ids, unnest(ARRAY[2, 16, 32, 36, 58, 62]) AS base
  GROUP BY base ORDER BY base;
 
--- texts of one length sort as their ids do, under COLLATE "C"
+-- texts of the same length sort as their ids do, under COLLATE "C"
 SELECT base, count(*) > 100 AS many, bool_and(by_id = by_text) AS in_order
   FROM (SELECT base,
                row_number() OVER (PARTITION BY base, length(text) ORDER BY id) AS by_id,
                row_number() OVER (PARTITION BY base, length(text) ORDER BY text COLLATE "C") AS by_text
           FROM ids, unnest(ARRAY[2, 16, 32, 36, 58, 62]) AS base, snowflake_to_text(id, base) AS text) AS ranks
  GROUP BY base ORDER BY base;
--- which no other collation has to: here digits, then either case of a letter
+-- under another collation they need not: here the two cases of a letter are equal
 SELECT string_agg(text, ' ' ORDER BY text COLLATE "C") AS sorted,
        string_agg(text, ' ' ORDER BY lower(text) COLLATE "C") AS without_case
   FROM (SELECT snowflake_to_text(id, 62) AS text FROM generate_series(9, 37, 9) AS id) AS texts;
 
--- leading zeros do not matter; either case where no two digits differ by it
+-- leading zeros do not matter; upper and lower case where a base allows both
 SELECT snowflake_from_text('0000000000000000000000000000000000000000000000000000000000000000000101', 2) AS binary,
        snowflake_from_text('00Ff', 16) AS hex,
        snowflake_from_text('111112', 58) AS base58,
@@ -59,7 +59,7 @@ SELECT snowflake_from_text('0000000000000000000000000000000000000000000000000000
 -- Crockford's letters that look like digits
 SELECT letter, snowflake_from_text(letter, 32) FROM unnest(ARRAY['I', 'i', 'L', 'l', 'O', 'o']) AS letter;
 
--- one past 63 bits, and much more
+-- the first number past 63 bits, and a much larger one
 SELECT snowflake_from_text('8000000000000000', 16);
 SELECT snowflake_from_text('1000000000000000000000000000000000000000000000000000000000000000', 2);
 SELECT snowflake_from_text('8000000000000', 32);
@@ -72,7 +72,7 @@ SELECT snowflake_from_text('1' || repeat('0', 20), 16);
 SELECT snowflake_to_text(-1, 62);
 SELECT snowflake_to_text(-9223372036854775808, 2);
 
--- what is no digit, and where; hyphens, signs and spaces are none
+-- the error names the wrong character and its position
 SELECT snowflake_from_text('102', 2);
 SELECT snowflake_from_text('0x1f', 16);
 SELECT snowflake_from_text('7ZZU', 32);
@@ -91,7 +91,7 @@ SELECT snowflake_to_text(1, 64);
 SELECT snowflake_from_text('1', 0);
 SELECT snowflake_from_text('1', -62);
 
--- strict, and immutable: they can stand in a generated column
+-- the functions are strict and immutable: a generated column may use them
 SELECT snowflake_to_text(NULL, 62) IS NULL AND snowflake_to_text(1, NULL) IS NULL
        AND snowflake_from_text(NULL, 62) IS NULL AND snowflake_from_text('1', NULL) IS NULL AS all_null;
 CREATE TABLE links (
@@ -102,7 +102,7 @@ CREATE INDEX ON links (snowflake_from_text(slug, 58));
 INSERT INTO links VALUES (2123963931868688386) RETURNING slug;
 DROP TABLE links;
 
--- the states
+-- the SQLSTATEs
 \set VERBOSITY sqlstate
 SELECT snowflake_from_text('8000000000000000', 16);
 SELECT snowflake_to_text(-1, 16);

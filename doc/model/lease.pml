@@ -1,111 +1,115 @@
 /*
  * lease.pml
- *	  A model, for Spin, of worker ids that are leased from a registry: of the
- *	  registry's rows, of servers that claim and release, and of all that
- *	  stops a server, delays a message, moves a clock, or sets the registry
- *	  back.  The words are DESIGN's.  How one server's mark keeps its ids from
- *	  coming twice is in snowflake.pml.  So here a change of the page is
- *	  durable at once: a change that is not flushed has no effect but through
- *	  a later flush.
+ *	  A model, for Spin, of worker ids that are leased from a registry: the
+ *	  registry's rows, servers that claim and release, and all events that
+ *	  stop a server, delay a message, move a clock, or set the registry back.
+ *	  The words are DESIGN's.  snowflake.pml models how one server's mark keeps
+ *	  an id from being issued twice.  So here a change of the page is durable
+ *	  at once: a change that is not flushed has an effect only through a later
+ *	  flush.
  *
- * "script/model NO_FENCE" shows how ids come twice without that step.
+ * "script/model NO_FENCE" shows how ids are issued twice without the fence.
  *
  * Asserted:
- *	 - no (worker id, tick) is issued twice, by whomever: a client keeps one
- *	   id, whichever it likes, and that id is never issued again;
- *	 - no two servers hold one worker id, each by its own monotonic clock, or
- *	   would if they were started now, if the registry's clock measures
- *	   durations as theirs do.  With ANY_CLOCK, the registry may take any
- *	   lease for expired at any time and grants any fence; then only the
- *	   first is asserted.
+ *	 - no (worker id, tick) is issued twice, by any server: a client keeps one
+ *	   id, any id, and that id is never issued again;
+ *	 - no two servers hold the same worker id, each by its own monotonic clock,
+ *	   or would hold it if they were started now, if the registry's clock
+ *	   measures durations as theirs do.  With ANY_CLOCK the registry may take
+ *	   any lease for expired at any time and grants any fence; then only the
+ *	   first assertion is made.
  *
- * In the model there are
+ * The model has
  *	 - a registry, which executes each message at once.  A row continues for
- *	   the holder that knows its incarnation; anybody else begins at its fence;
- *	 - two servers.  The second one may become a copy of the first: a standby,
- *	   or one from a backup.  A server that was moved, or booted anew, is as a
- *	   copy whose original does not come back;
- *	 - with SET_BACK, the first server may also be set back, in its own
- *	   directory, to what the copy has of it;
- *	 - in each a page with the lease, the incarnation that is asked next, and
- *	   the worker id's mark, which become durable in one record; and shared
- *	   memory, which has the newest lease, and the mark that is published;
- *	 - in each a session, which keeps the mark and the worker id that it last
- *	   read, a process that moves the mark, and the lease's worker.  Each may
- *	   rest at any step for as long as it likes;
- *	 - answers that are lost, and one message at a time that comes after its
- *	   sender has given it up (with NONE_LATE, none does, and who asks is heard
- *	   at once).  A question without an answer is asked again as it was;
+ *	   the holder that knows its incarnation; any other server begins at the
+ *	   row's fence;
+ *	 - two servers.  The second server may become a copy of the first: a
+ *	   standby, or a server from a backup.  A server that was moved, or booted
+ *	   anew, is like a copy whose original does not come back;
+ *	 - with SET_BACK, an event that sets the first server back, in its own
+ *	   directory, to the state of the copy;
+ *	 - in each server a page with the lease, the incarnation of the next claim,
+ *	   and the worker id's mark, which become durable in one record; and shared
+ *	   memory, which has the newest lease, and the published mark;
+ *	 - in each server a session, which keeps the mark and the worker id that it
+ *	   last read, a process that moves the mark, and the lease worker.  Each may
+ *	   rest at any step for any time;
+ *	 - answers that are lost, and one message at a time that arrives after its
+ *	   sender has stopped waiting (with NONE_LATE no message does, and a message
+ *	   is executed or lost at once).  A server repeats a claim without an answer
+ *	   unchanged;
  *	 - wall clocks of servers that are adversaries: ids are issued at any tick
- *	   below the mark, and a mark is any up to the fence; kills, clean stops;
- *	 - with FAILOVER, one failover of the registry to a standby which has lost
- *	   any number of the last transactions, and whose clock is BEHIND.  It is
- *	   noticed at once; with UNNOTICED, only by what a holder has, in a window
- *	   in which nobody but holders is served;
- *	 - with FREE, an admin who certifies that a holder is dead; with LONGER,
- *	   one who raises the duration.
+ *	   below the mark, and a mark may be any tick up to the fence; kills and
+ *	   clean stops;
+ *	 - with FAILOVER, one failover of the registry to a standby that has lost
+ *	   any number of the last transactions, and whose clock is BEHIND.  The new
+ *	   registry detects the failover at once; with UNNOTICED it detects only the
+ *	   evidence of a holder, in a window in which only holders are served;
+ *	 - with FREE, a DBA who certifies that a holder is dead; with LONGER, a DBA
+ *	   who raises the duration.
  *
  * Bounds: LAST_MARK ticks of one id; with FAILOVER, LAST_NOW steps of time,
- * where a step is a tick.  Without it time has no bounds.  Nor have claims,
- * but with LAST_GRANT: an incarnation that nothing can be equal to any more is
- * used again.
+ * where a step is a tick.  Without FAILOVER time has no bounds.  The number of
+ * claims has no bound unless LAST_GRANT sets one: an incarnation that no part of
+ * the state is equal to any more is used again.
  *
- * Taken for granted:
- *	 - Clocks of servers and of the registry measure durations alike.  Where
- *	   they do not, ids come twice only if the registry is set back besides.
- *	 - No two data directories that exist at once are the same holder, and a
- *	   directory that is set back is on another timeline.
- *	 - Ids that a server loses when it is set back may be issued again by it.
- *	 - No two incarnations are equal but by copying, and each grant of a
- *	   worker id moves its fence.
+ * Assumed:
+ *	 - Clocks of servers and of the registry measure durations alike.  If they
+ *	   do not, ids are issued twice only if the registry is set back besides.
+ *	 - No two data directories that exist at the same time are the same holder,
+ *	   and a directory that is set back is on another timeline.
+ *	 - A server may issue the ids again that it loses when it is set back.
+ *	 - Incarnations are equal only by copying, and each grant of a worker id
+ *	   moves the fence.
  *	 - Servers tell the registry the truth.
- *	 - The registry loses what it has committed only by being set back: by a
- *	   failover, a restored backup, a snapshot.  That happens again only when
- *	   the grace after the last time is over.
- *	 - The old registry grants nothing once the new one answers, and what was
- *	   sent to the old one does not reach the new one.
- *	 - The new registry's clock is behind the old one's by no more than the
+ *	 - The registry loses what it has committed only when it is set back: by a
+ *	   failover, a restored backup or a snapshot.  It is set back again only
+ *	   after the grace of the last time is over.
+ *	 - The old registry grants nothing once the new registry answers, and a
+ *	   message to the old registry does not reach the new registry.
+ *	 - The new registry's clock is behind the old registry's by no more than the
  *	   registry's floor allows for.
- *	 - A registry that is set back without being another in its history, its
- *	   timeline for one, is asked within the window by a holder whose newest
- *	   grant it has lost, if it has lost any.
- *	 - What a failover loses is not older than a lease, so that the standby
- *	   knows of a longer duration before it is granted.
- *	 - A holder that is freed is dead, does not come back, and has issued
- *	   nothing beyond the registry's clock and the largest lead.
+ *	 - If a registry is set back and its history, such as its timeline, does not
+ *	   show this, then a holder whose newest grant it has lost claims within the
+ *	   window, if it has lost any grant.
+ *	 - A failover loses no transaction that is older than a lease, so the standby
+ *	   knows a longer duration before a lease of that duration is granted.
+ *	 - A holder that is freed is dead, does not come back, and has issued no id
+ *	   beyond the registry's clock and the largest lead.
  *
- * Macros, and what each takes away:
- *	 NO_FENCE			who is granted a worker id does not begin where it is
- *						told to
- *	 FENCE_IN_MEMORY	or begins there, but the record of the lease has not
- *						the mark
- *	 HOLDER_IGNORES		or does, but not while it holds the worker id itself
+ * Macros, and what each changes:
+ *	 NO_FENCE			a server does not begin at the last holder's fence
+ *	 FENCE_IN_MEMORY	a server begins there, but the record of the new lease
+ *						does not have the mark
+ *	 HOLDER_IGNORES		a server does not begin there if it still holds a lease
+ *						on the same worker id
  *	 PAST_FENCE			the mark may move past the fence
- *	 ANSWER_TIME		a lease counts from the answer
- *	 ANY_HOLDER			a start resumes a lease whoever the holder is
- *	 EXPIRED_AT_START	or without looking when it ends
- *	 ANY_TIMELINE		or on another timeline than it was logged on; SET_BACK
- *	 ASK_OF_ANY_TIMELINE	what was to be asked there is asked again
+ *	 ANSWER_TIME		a lease counts from the answer, not from the claim
+ *	 ANY_HOLDER			a start resumes the lease of any holder
+ *	 EXPIRED_AT_START	a start resumes a lease that has expired
+ *	 ANY_TIMELINE		a start resumes a lease of another timeline; SET_BACK
+ *	 ASK_OF_ANY_TIMELINE	a claim of another timeline is repeated
  *	 NO_FREEZE			the release is sent before the mark is frozen
- *	 FREEZE_IN_MEMORY	that the lease is released is not on the page
- *	 LEASE_BEFORE_LOCK	who moves the mark puts the lease that it has read
- *						before it locked the page over the newest one
+ *	 FREEZE_IN_MEMORY	the page does not have the end of a released lease
+ *	 LEASE_BEFORE_LOCK	the process that moves the mark overwrites the newest
+ *						lease by one that it has read before it locked the page
  *	 LEASE_FIRST		a new lease is published before generators move on
- *	 MOVE_MEANWHILE		the mark may move between these two
- *	 NO_GENERATION		a mark that was put on the page under the lease before
- *						is published under the next one
+ *	 MOVE_MEANWHILE		the mark may move between these two steps
+ *	 NO_GENERATION		a mark that was put on the page under one lease is
+ *						published under the next lease
  *	 READ_TWICE			a session reads the worker id and then the mark
- *	 ANY_INCARNATION	a row continues for its holder, of whatever incarnation
- *	 COPY_CONTINUES		or for a copy of its holder
+ *	 ANY_INCARNATION	a row continues for its holder with any incarnation
+ *	 COPY_CONTINUES		a row continues for a copy of its holder
  * and of a registry that is set back:
- *	 NO_GRACE			it grants at once
- *	 NO_WINDOW			or when it was set back UNNOTICED
- *	 HOLDS_ALWAYS		or, within both, to those that no longer hold
- *	 RETRY_IN_GRACE		or to those that were not answered
- *	 ADOPT_ALWAYS		or to a holder who comes forward twice
- *	 RELEASE_FIRST		who has not come forward since may release
- *	 NO_FLOOR			new holders begin at the fences that are known
- *	 KNOWN_BEHIND=0		or without regard to a clock that is behind
+ *	 NO_GRACE			the registry grants at once
+ *	 NO_WINDOW			the same if it was set back UNNOTICED
+ *	 HOLDS_ALWAYS		it continues a row for a server that no longer holds it,
+ *						in the grace and in the window
+ *	 RETRY_IN_GRACE		it continues a row for a claim that was not answered
+ *	 ADOPT_ALWAYS		it believes a holder that comes forward twice
+ *	 RELEASE_FIRST		a holder that has not come forward may release
+ *	 NO_FLOOR			new holders begin at the fences that the registry knows
+ *	 KNOWN_BEHIND=0		the floor does not allow for a clock that is behind
  *	 LOWER_FENCE		a holder that comes forward gets a fence below its own
  *	 FREE_IN_GRACE		a worker id that is freed waits for no grace; FREE
  *	 RAISE_AT_ONCE		the longer duration is granted at once
@@ -121,7 +125,7 @@
 #define DURATION	1			/* steps of time that a lease lasts */
 #endif
 #ifndef LONGER
-#define LONGER		DURATION	/* and how long when that is raised */
+#define LONGER		DURATION	/* the same after the duration is raised */
 #endif
 #ifndef LEAD
 #define LEAD		0
@@ -137,7 +141,7 @@
 #endif
 
 #define SERVERS		2
-#define NOWHERE		SERVERS		/* the holder of nobody */
+#define NOWHERE		SERVERS		/* the holder of no server */
 
 #define MAX(a, b)	((a) > (b) -> (a) : (b))
 #define MIN(a, b)	((a) < (b) -> (a) : (b))
@@ -152,12 +156,12 @@ typedef Row
 	byte began;
 	byte fence;
 	byte granted;				/* the highest fence ever; FAILOVER */
-	byte lasts;					/* steps of time until it expires */
-	bool is_present				/* touched since the registry was set back */
+	byte lasts;					/* steps of time until the lease expires */
+	bool is_present				/* granted since the registry was set back? */
 };
 Row row[WORKER_IDS];
 byte grants;
-Row standby[WORKER_IDS];		/* has replayed to there and no further */
+Row standby[WORKER_IDS];		/* the rows that the standby has replayed */
 Row no_row;
 bool has_replayed;
 bool is_failed_over;
@@ -165,25 +169,25 @@ byte clock_now;					/* the registry's */
 byte grace;						/* steps of time */
 byte floor;
 bool is_window;					/* UNNOTICED: only holders are served */
-bool is_forgetful;				/* in the window: a grant is lost */
+bool is_forgetful;				/* in the window: the registry lost a grant */
 bool is_raised;
 bool standby_is_raised;
-byte raised_for;				/* steps of time until that takes effect */
+byte raised_for;				/* steps of time until the raise takes effect */
 
-/* A question, and the answer to it. */
+/* A claim or a release, and the answer. */
 typedef Message
 {
 	mtype kind;					/* 0: none */
 	byte from;
 	byte worker_id;
-	byte incarnation;			/* of the lease before, if of this worker id */
+	byte incarnation;			/* of the previous lease of this worker id */
 	byte next;
-	byte fence;					/* what the server holds; RELEASE: the mark */
+	byte fence;					/* of the lease held; RELEASE: the mark */
 	bool is_held;
-	byte begins_at;
-	byte ends					/* of a lease that counts from the question */
+	byte last_fence;			/* in a grant: where the ids begin */
+	byte ends					/* the end of a lease that begins with the claim */
 };
-Message late;					/* its sender does not wait for it */
+Message late;					/* a message whose sender no longer waits */
 Message none;
 
 #define IS_IN_FLIGHT(message) \
@@ -195,8 +199,8 @@ typedef Lease
 	byte holder;
 	byte worker_id;
 	byte incarnation;
-	byte next;					/* what is asked, or 0 */
-	byte ends;					/* steps of time; 0: it is over or released */
+	byte next;					/* the incarnation of the next claim, or 0 */
+	byte ends;					/* steps of time; 0: over or released */
 	byte fence
 };
 
@@ -204,44 +208,44 @@ typedef Server
 {
 	/* the page */
 	Lease logged;
-	byte entry;					/* the mark of its worker id */
+	byte entry;					/* the mark of the lease's worker id */
 
 	/* shared memory */
 	Lease lease;
 	byte found;					/* the page's mark, until the first lease */
-	byte mark;					/* published */
-	byte stamp;					/* the next tick that it may issue */
+	byte mark;					/* the published mark */
+	byte stamp;					/* the next tick that the server may issue */
 
 	/* the session */
-	byte limit;					/* 0: none, or nothing to issue below it */
-	byte worker_id;				/* that it has read with the limit */
+	byte limit;					/* 0: none, or no tick below it is left */
+	byte worker_id;				/* read together with the limit */
 	bool is_reading;			/* READ_TWICE */
 
-	/* who moves the mark */
-	byte flushed;				/* the mark that it is to publish; 0: none */
+	/* the process that moves the mark */
+	byte flushed;				/* the mark to publish; 0: none */
 
-	/* the lease's worker */
-	Message asked
+	/* the lease worker */
+	Message asked				/* its claim or release, and the answer */
 };
 Server server[SERVERS];
 
 #define MY		server[me]
 #define YOUR	server[1 - me]
 
-/* What a client keeps: 1 + tick + LAST_MARK * worker id; 0: none yet */
+/* The id that a client keeps: 1 + tick + LAST_MARK * worker id; 0: none yet */
 byte kept;
 #ifdef SET_BACK
-byte kept_of;					/* the server that has issued it */
-bool copy_has_kept;				/* was it issued before the copy was made? */
+byte kept_of;					/* the server that has issued the id */
+bool copy_has_kept;				/* was the id issued before the copy was made? */
 #endif
 
-/* A server holds a lease, or would if it were started. */
+/* Does a server hold a lease, or would it if it were started? */
 #define HOLDS(s, a_lease)	(a_lease.holder == s && a_lease.ends > 0)
 #define BOTH_HOLD(a_lease, another) \
 	(HOLDS(0, a_lease) && HOLDS(1, another) && \
 	 a_lease.worker_id == another.worker_id)
 
-bool both_hold;					/* one worker id: never */
+bool both_hold;					/* do both servers hold one worker id? */
 
 inline check_holders()
 {
@@ -275,11 +279,11 @@ inline copy_message(to, from_)
 	to.next = from_.next;
 	to.fence = from_.fence;
 	to.is_held = from_.is_held;
-	to.begins_at = from_.begins_at;
+	to.last_fence = from_.last_fence;
 	to.ends = from_.ends
 }
 
-/* As little as possible in the state where it makes no difference. */
+/* The "tidy" macros clear state that makes no difference: fewer states. */
 inline tidy_message(message)
 {
 	copy_message(message, none)
@@ -307,7 +311,7 @@ inline tidy_limit()
 	 late.incarnation == n || late.next == n || IS_ASKED(n))
 #define FORGET(n)	n = (IS_IN_ROWS(n) -> n : 0)
 
-/* No number is kept that nothing can be equal to any more. */
+/* Clears the incarnations that no other part of the state can be equal to. */
 inline tidy_numbers()
 {
 	d_step {
@@ -332,6 +336,7 @@ inline tidy_numbers()
 	}
 }
 
+/* Raises a number by any amount, up to "last". */
 inline raise(number, last)
 {
 	do
@@ -399,7 +404,7 @@ inline raise(number, last)
 #define KNOWN_BEHIND	BEHIND
 #endif
 
-/* The registry has forgotten something. */
+/* The registry has forgotten something, and begins an era. */
 inline begin_era()
 {
 	is_window = false;
@@ -437,7 +442,7 @@ inline grant(message)
 	message.incarnation = 0;
 	message.is_held = false;
 	message.fence = ROW.fence;
-	message.begins_at = ROW.began;
+	message.last_fence = ROW.began;
 	message.ends = (message.ends > LONGER - PRESENT_DURATION ->
 					message.ends - LONGER + PRESENT_DURATION : 0);
 	printf("registry: grants %d to %d, incarnation %d, from %d to fence %d\n",
@@ -499,17 +504,14 @@ inline execute(message)
  * The server.
  */
 
-/* The generation of the lease changes: nothing of the one before goes on. */
+/* The node's generation changes: no mark of the last lease is published. */
 #ifdef NO_GENERATION
 #define CHANGE_GENERATION	skip
 #else
 #define CHANGE_GENERATION	MY.flushed = 0
 #endif
 
-/*
- * Logs the page with the lease as it is in shared memory, and the mark where
- * it is, and flushes.
- */
+/* Logs and flushes the page, with shared memory's lease and published mark. */
 inline save()
 {
 #ifndef FENCE_IN_MEMORY
@@ -522,10 +524,10 @@ inline save()
 }
 
 /*
- * What is to be asked next is on the page before: an incarnation that is
- * nowhere else, even of one server, odd of the other.
+ * Chooses the incarnation of the next claim and stores it on the page before the
+ * claim: a number that is nowhere else, even of one server, odd of the other.
  */
-inline draw()
+inline choose_incarnation()
 {
 	i = 2 + me;
 	do
@@ -536,7 +538,7 @@ inline draw()
 	MY.logged.next = i
 }
 
-/* Begins with what is on the page. */
+/* Starts the server with the state of its page. */
 inline start()
 {
 #ifdef ANY_HOLDER
@@ -560,13 +562,13 @@ inline start()
 	fi;
 	printf("%d: starts, holds a lease: %d\n", me, MY.lease.ends > 0);
 	if
-	:: MY.lease.next == 0 -> draw()
+	:: MY.lease.next == 0 -> choose_incarnation()
 	:: else
 	fi;
 	check_holders()
 }
 
-/* Does not wait any longer; what it has asked may still come. */
+/* The server stops waiting for an answer; its message may still arrive. */
 inline give_up()
 {
 	if
@@ -613,13 +615,13 @@ inline issue()
 #define LAST	MIN(MY.lease.fence, LAST_MARK)
 #endif
 
-/* Moves the mark under the lease: on the page; publishing is another step. */
+/* Moves the mark on the page, under the lease; publishing is another step. */
 inline log_mark()
 {
 	tick = MY.mark + 1;
 	raise(tick, LAST_MARK);
 	tick = MIN(tick, LAST);
-	/* the page's may be of an earlier lease that let it go further */
+	/* An earlier lease may have allowed a larger mark on the page. */
 	tick = (MY.logged.worker_id == MY.lease.worker_id && MY.entry >= tick ->
 			MIN(MY.entry, LAST) : tick);
 	MY.entry = (MY.logged.worker_id == MY.lease.worker_id ->
@@ -631,17 +633,17 @@ inline log_mark()
 	check_holders()
 }
 
-/* What lies before the fence that a server holds is its own. */
+/* Ids before the fence of the lease that a server holds are its own. */
 #ifdef HOLDER_IGNORES
 #define BEGINS_ANEW	(MY.lease.ends == 0 || \
 					 MY.asked.worker_id != MY.lease.worker_id)
 #else
 #define BEGINS_ANEW	(MY.lease.ends == 0 || \
 					 MY.asked.worker_id != MY.lease.worker_id || \
-					 MY.asked.begins_at >= MY.lease.fence)
+					 MY.asked.last_fence >= MY.lease.fence)
 #endif
 
-/* The mark of the worker id that is granted, if the page had one at the start. */
+/* The page's mark of the granted worker id at the start, or 0. */
 #define FOUND \
 	(MY.logged.worker_id == MY.asked.worker_id -> MY.found : 0)
 
@@ -649,20 +651,20 @@ inline log_mark()
 inline move_generators()
 {
 #ifndef NO_FENCE
-	MY.stamp = MAX(MY.stamp, MY.asked.begins_at);
+	MY.stamp = MAX(MY.stamp, MY.asked.last_fence);
 #endif
 	MY.stamp = MAX(MY.stamp, MAX(MY.mark, FOUND));
 	tidy_limit()
 }
 
-/* Takes what has been granted, in shared memory. */
-inline take()
+/* Stores a grant in shared memory, and then on the page. */
+inline accept_grant()
 {
 	if
 	:: BEGINS_ANEW ->
 		CHANGE_GENERATION;
 #ifndef NO_FENCE
-		MY.mark = MAX(MY.mark, MY.asked.begins_at);
+		MY.mark = MAX(MY.mark, MY.asked.last_fence);
 #endif
 		MY.mark = MAX(MY.mark, FOUND);
 		MY.found = 0
@@ -678,13 +680,13 @@ inline take()
 	MY.lease.ends = MY.asked.ends;
 	printf("%d: publishes worker id %d, mark %d, fence %d\n",
 		   me, MY.lease.worker_id, MY.mark, MY.lease.fence);
-	draw();
+	choose_incarnation();
 	save()
 }
 
 /*
- * Takes over what is durable of the other server.  What was to be asked next
- * is of another holder or timeline.
+ * Copies the durable page of the other server.  The incarnation of its next claim
+ * is another holder's or of another timeline, and is not used.
  */
 inline copy_page()
 {
@@ -710,7 +712,7 @@ inline copy_page()
 #endif
 
 #ifdef FREE
-/* The server is dead; what comes with its number is another. */
+/* The server is dead; a server with its number that starts later is another. */
 inline free()
 {
 	printf("%d: is dead, and its rows are freed\n", me);
@@ -740,13 +742,13 @@ inline free()
 #endif
 
 #if defined(LEASE_FIRST)
-#define BEGIN_ANEW	take(); MY.asked.kind = MOVED
+#define BEGIN_ANEW	accept_grant(); MY.asked.kind = MOVED
 #define END_ANEW	move_generators()
 #elif defined(MOVE_MEANWHILE)
 #define BEGIN_ANEW	move_generators(); MY.asked.kind = MOVED
-#define END_ANEW	take()
+#define END_ANEW	accept_grant()
 #else
-#define BEGIN_ANEW	move_generators(); take(); tidy_message(MY.asked)
+#define BEGIN_ANEW	move_generators(); accept_grant(); tidy_message(MY.asked)
 #define END_ANEW	skip
 #endif
 
@@ -760,7 +762,7 @@ end:
 	:: atomic {
 		if
 
-		/* it is stopped, and starts with what is on its page, or another's */
+		/* the server stops, and starts with its own page or with a copy */
 		:: stop();
 			if
 			:: printf("%d: is killed\n", me)
@@ -775,7 +777,7 @@ end:
 				printf("0: is set back to what 1 has\n");
 				copy_page();
 #ifndef ANY_TIMELINE
-				MY.logged.ends = 0;		/* it is not resumed */
+				MY.logged.ends = 0;		/* the lease is not resumed */
 #endif
 				kept = (kept_of == me && !copy_has_kept -> 0 : kept)
 #endif
@@ -799,14 +801,14 @@ end:
 			tidy_limit()
 		:: MY.limit > MY.stamp -> issue()
 
-		/* who moves the mark: it was to be before the lease's end, once */
+		/* the process that moves the mark; publishing needs no lease in force */
 		:: MAY_MOVE && MY.flushed == 0 && MY.mark < LAST -> log_mark()
 		:: MY.flushed > 0 ->
 			MY.mark = MAX(MY.mark, MY.flushed);
 			MY.flushed = 0;
 			printf("%d: publishes mark %d\n", me, MY.mark)
 
-		/* the lease's worker claims, or claims again what it holds */
+		/* the lease worker claims or renews */
 		:: MY.asked.kind == 0 && (LAST_GRANT == 0 || grants < LAST_GRANT) ->
 			raise(MY.asked.worker_id, WORKER_IDS - 1);
 			MY.asked.kind = CLAIM;
@@ -824,9 +826,9 @@ end:
 				   MY.asked.worker_id, MY.asked.next, MY.asked.is_held)
 		:: MY.asked.kind != 0 && MY.asked.kind != MOVED -> give_up()
 
-		/* and is answered */
+		/* the lease worker has an answer */
 		:: MY.asked.kind == GRANTED && !BEGINS_ANEW ->
-			take();
+			accept_grant();
 			tidy_message(MY.asked)
 		:: MY.asked.kind == GRANTED && BEGINS_ANEW ->
 			BEGIN_ANEW
@@ -834,7 +836,7 @@ end:
 			END_ANEW;
 			tidy_message(MY.asked)
 
-		/* a clean stop: the mark moves no more, and that is durable */
+		/* a clean stop: the mark moves no more, and the page says so */
 		:: MY.asked.kind == 0 && MY.lease.ends > 0 ->
 			printf("%d: freezes mark %d\n", me, MY.mark);
 			MY.asked.kind = RELEASE;
@@ -886,7 +888,7 @@ inline copy_row(to, from_)
 	to.granted = from_.granted
 }
 
-/* What comes from before it does not reach the new registry. */
+/* Fails over to the standby.  No older message reaches the new registry. */
 inline fail_over()
 {
 	printf("failover\n");

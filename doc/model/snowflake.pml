@@ -1,69 +1,69 @@
 /*
  * snowflake.pml
- *	  A model, for Spin, of the protocol that keeps ids from coming twice: the
- *	  generator, the page of the high-water marks, the WAL that brings the page
- *	  and the rows to whoever recovers them, and the clocks.  The words are
- *	  DESIGN's; the steps are those of src/generator.c, src/mark.c and
- *	  src/start.c.  How worker ids are leased is in lease.pml.
+ *	  A model, for Spin, of the protocol that keeps an id from being issued
+ *	  twice: the generator, the page of the high-water marks, the WAL that
+ *	  brings the page and the rows to a recovered server, and the clocks.  The
+ *	  words are DESIGN's; the steps are those of src/generator.c, src/mark.c
+ *	  and src/start.c.  lease.pml models how worker ids are leased.
  *
- * "make model" tries every order of events within the bounds below.  As it
- * is, no assertion may fail; with any one of the macros at the end of this
- * comment, which take a step of the protocol away, an assertion has to fail.
+ * "make model" tries every order of events within the bounds below.  Without
+ * a macro no assertion may fail.  Each macro at the end of this comment takes a
+ * step of the protocol away; with any one of them an assertion has to fail.
  * "script/model NO_FLOOR" shows how that happens.
  *
- * Asserted, over any number of recoveries: a client keeps one id, whichever
- * it likes, and every later id of the same node is larger.  So no id is issued
- * twice, and ids increase.  The client gives its id up only where a standby or
- * a backup is recovered whose WAL does not have the row with that id: then the
- * id is not in the data, and may come again.
+ * Asserted, over any number of recoveries: a client keeps one id, any id, and
+ * every later id of the same node is larger.  So no id is issued twice, and ids
+ * increase.  The client gives its id up only when a standby or a backup is
+ * recovered whose WAL does not have the row with that id: then the id is not in
+ * the data, and may be issued again.
  *
- * In the model there are
- *	 - processes that issue ids under clock_policy = wait, as sessions do, and
- *	   move the mark, as sessions do that come to it and the worker does ahead
- *	   of them.  Each may rest at any step for as long as it likes, be it
- *	   stopped, slow or waiting, and may be cancelled at any step;
+ * The model has
+ *	 - processes that issue ids under clock_policy = wait and move the mark, as
+ *	   sessions and the worker do.  Each process may rest at any step for any
+ *	   time, whether suspended, slow or waiting, and may be cancelled at any
+ *	   step;
  *	 - a page with an entry for each node, and a floor.  The page has room for
- *	   fewer entries than there are nodes.  The model does not say which other
- *	   node's entry is folded into the floor; the code folds the smallest mark;
+ *	   fewer entries than there are nodes.  The model folds any other node's
+ *	   entry into the floor; the code folds the smallest mark;
  *	 - WAL: images of the page, and the row with the id that the client keeps,
- *	   which is inserted at any time after its issue.  WAL becomes durable in
- *	   its order, record by record, at any time.  Who flushes WAL waits until
- *	   that has happened; nothing flushes the row;
- *	 - a clock that is an adversary: whoever reads it may see any tick.  So the
- *	   clock steps ahead and back, by any amount, at any time, and that of a
- *	   promoted standby shows what it likes.  An id that clock_policy = advance
- *	   issues ahead of the clock is like an id of a clock that is ahead;
- *	 - a mark that is ahead of the tick that it has to be past by any lead, so
- *	   high_water_interval makes no difference, nor does a change of it;
- *	 - a crash at any step, which takes the memory, and what is not durable of
- *	   the WAL.  A clean stop is like a crash after all WAL is durable;
+ *	   which is inserted at any time after the issue of the id.  WAL becomes
+ *	   durable in order, record by record, at any time.  A process that flushes
+ *	   WAL waits until its record is durable; nothing flushes the row;
+ *	 - a clock that is an adversary: a process that reads it may see any tick.
+ *	   So the clock steps ahead and back, by any amount, at any time, and the
+ *	   clock of a promoted standby shows any tick.  An id that clock_policy =
+ *	   advance issues ahead of the clock is like an id of a clock that is ahead;
+ *	 - a mark that is put ahead by any lead, so high_water_interval and a change
+ *	   of it make no difference;
+ *	 - a crash at any step, which loses the memory and the WAL that is not
+ *	   durable.  A clean stop is like a crash after all WAL is durable;
  *	 - a standby that has replayed any part of the durable WAL, and is promoted
  *	   at any time.  A base backup, a server after pg_rewind, and a server that
  *	   is recovered to a point in time, with or without a signal file, are like
- *	   such a standby: each has the page and the rows as of one position.  What
- *	   was promoted may be recovered again, from that position or a later one;
+ *	   such a standby: each has the page and the rows as of one position.  A
+ *	   promoted server may be recovered again, from that position or a later
+ *	   one;
  *	 - another node after any recovery, if the server is so configured.
  *
- * Nothing of the library takes part in recovery.  So it makes no difference
- * whether the library is loaded meanwhile; READ_IN_RECOVERY shows what would
- * happen if the library read the page then.
+ * The library takes no part in recovery.  So it makes no difference whether the
+ * library is loaded during recovery; READ_IN_RECOVERY shows what would happen if
+ * the library read the page during recovery.
  *
  * Bounds: LAST_TICK + 1 ticks of two ids; PROCESSES processes; TAIL records
  * that are not durable at once; NODES nodes, and room for ENTRIES entries.
  * Recoveries, and records in all, are not bounded.
  *
- * Taken for granted: PostgreSQL's recovery brings the page and the rows
- * exactly as of one position in WAL, and only durable WAL is sent or archived;
- * what is done under a lock is done at once.  Not modelled: a page that is
- * damaged, deleted or another cluster's, and a changed layout; see
- * src/start.c.
+ * Assumed: PostgreSQL's recovery brings the page and the rows exactly as of one
+ * position in WAL, and only durable WAL is sent or archived; the steps under a
+ * lock are one step.  Not modelled: a page that is damaged, deleted or another
+ * cluster's, and a changed layout; see src/start.c.
  *
- * Macros, and what each takes away:
+ * Macros, and what each changes:
  *	 NO_MARK			the page is not read before the first id
  *	 READ_IN_RECOVERY	the page is read before recovery has ended, not after
  *	 BEGIN_TWICE		a process that has read the page lets ids begin there,
- *						even if another process has done so meanwhile
- *	 OTHER_ENTRY		another node's entry is taken for one's own
+ *						even if another process has let them begin meanwhile
+ *	 OTHER_ENTRY		a server begins at another node's entry
  *	 NO_FLOOR			a node without an entry does not begin at the floor
  *	 NO_FOLD			an entry is dropped, and the floor is not raised
  *	 FLOOR_STEPS_BACK	a smaller mark replaces a higher floor
@@ -71,10 +71,10 @@
  *						come after the row
  *	 PUBLISH_FIRST		a mark is published before its record is flushed
  *	 NO_FLUSH_OF_OTHERS	a mark that another process has put on the page is
- *						published without a flush, as if that process had done
- *						so already
- *	 PUBLISH_PAGE		what is published is the mark on the page after the
- *						flush, which may be newer than what was flushed
+ *						published without a flush, as if the other process had
+ *						flushed it already
+ *	 PUBLISH_PAGE		a process publishes the mark that is on the page after
+ *						the flush, which may be newer than the flushed mark
  *	 NO_MAX				a mark replaces a newer mark on the page
  *	 CHANGE_OUTSIDE_LOCK	the page is read and changed without a lock
  *	 LOG_OUTSIDE_LOCK	the image of the page is logged after the lock has been
@@ -83,16 +83,16 @@
  *						anew, even if it is an earlier one
  *	 NO_COMPARE			the stamp is set, even if it has changed since it was
  *						read
- * Publishing without a maximum is not among them, for it does no harm: a
+ * There is no macro for publishing without a maximum, which does no harm: a
  * published mark that steps back is still durable, and is only moved again.
  *
- * LATE_ROW gives the world a freedom in which the protocol does not suffice: a
- * client inserts into the promoted standby the row with an id that the old
- * primary has issued under a mark whose WAL never came here.
+ * LATE_ROW adds an event that the protocol cannot survive: a client inserts into
+ * the promoted standby the row with an id that the old primary has issued under
+ * a mark whose WAL the standby never received.
  *
- * With CLOCK_IN_ORDER nothing stops and the clock only ever ticks, and what is
- * asserted besides is that nobody finds the clock behind the newest id; with
- * CLOCK_FIRST too, who issues reads the clock before the stamp.
+ * With CLOCK_IN_ORDER nothing stops and the clock only ticks; asserted besides is
+ * that no process finds the clock behind the newest id.  With CLOCK_FIRST a
+ * process that issues reads the clock before the stamp, too.
  */
 
 #ifndef LAST_TICK
@@ -108,7 +108,7 @@
 #define PROCESSES	2
 #endif
 #ifndef TAIL
-#define TAIL		PROCESSES	/* each waits for its own to be durable */
+#define TAIL		PROCESSES	/* each process waits for its own record */
 #endif
 
 #define SEQUENCES	2			/* ids a tick */
@@ -123,7 +123,7 @@
 
 /*
  * A page is a number: three bits for the mark of each node, 0 for a node
- * without an entry, and three for the floor.
+ * without an entry, and three bits for the floor.
  */
 #define FLOOR				NODES
 #define FIELD(page, which)	(((page) >> (3 * (which))) & 7)
@@ -139,7 +139,7 @@
 	(HAS_ENTRY(page, 0) + HAS_ENTRY(page, 1) + HAS_ENTRY(page, 2))
 #endif
 
-/* Where ids of a node begin by a page. */
+/* The tick at which ids of a node begin by a page. */
 #ifdef NO_FLOOR
 #define BEGIN_ON(page, which)	FIELD(page, which)
 #else
@@ -153,18 +153,18 @@ mtype = { CALL, BEGIN, READ_STAMP, LOOK, ADVANCE, CHANGE, LOG, FLUSH };
 typedef Process
 {
 	mtype at;
-	byte seen;					/* the stamp as it was read */
-	byte now;					/* what it saw of the clock; CLOCK_FIRST */
-	byte mark;					/* that it begins at, puts or publishes */
-	byte behind;				/* records to flush before it may publish */
+	byte seen;					/* the stamp as the process has read it */
+	byte now;					/* the clock as it has read it; CLOCK_FIRST */
+	byte mark;					/* the mark to begin at, put or publish */
+	byte behind;				/* how many records to flush before publishing */
 	short copy					/* of the page; used outside the lock */
 };
 
 /* Shared memory, and the processes: lost when the server stops. */
 byte stamp;						/* of the generator: newest (tick, sequence) */
-byte mark;						/* published */
-bool has_begun;
-byte node;						/* that is configured */
+byte mark;						/* the published mark */
+bool has_begun;					/* has a process read the page? */
+byte node;						/* the configured node */
 short page;						/* in its buffer */
 Process process[PROCESSES];
 
@@ -172,11 +172,11 @@ Process process[PROCESSES];
 short tail[TAIL];
 byte length;
 
-/* What is durable, and what the standby has of it: the newest images. */
+/* The newest image in durable WAL, and in the standby's part of that WAL. */
 short durable;
 short standby;
 #ifdef READ_IN_RECOVERY
-short read_early;				/* by the standby, in recovery */
+short read_early;				/* the page as the standby read it in recovery */
 bool is_promoted;
 #define PAGE_READ	(is_promoted -> read_early : page)
 #else
@@ -184,13 +184,13 @@ bool is_promoted;
 #endif
 
 /* The id that a client keeps, and its row. */
-byte kept;						/* its stamp, + 1; 0: none */
+byte kept;						/* the id's stamp + 1; 0: none */
 byte kept_node;
-byte row;						/* where it is; see below */
+byte row;						/* where the row is; see below */
 bool standby_has_row;
 
 #define ABSENT		0
-#define AFTER(n)	(1 + (n))	/* in WAL, after so many records of the tail */
+#define AFTER(n)	(1 + (n))	/* in WAL, after n records of the tail */
 #define IN_DATA		(2 + TAIL)	/* durable */
 
 #ifdef CLOCK_FIRST
@@ -200,7 +200,7 @@ byte clock;						/* CLOCK_IN_ORDER */
 
 #define MY	process[me]
 
-/* Any number of these. */
+/* Chooses any number of a range. */
 inline choose(number, first, last)
 {
 	number = first;
@@ -219,7 +219,8 @@ inline read_clock(reading)
 #endif
 }
 
-inline forget()
+/* The process returns to its first step. */
+inline reset_process()
 {
 	MY.at = CALL;
 	MY.seen = 0;
@@ -233,7 +234,7 @@ inline forget()
  * Issuing.
  */
 
-/* The compare-and-swap has succeeded. */
+/* The compare-and-swap has succeeded: the process issues the next id. */
 inline issue(next)
 {
 	stamp = next;
@@ -257,16 +258,17 @@ inline issue(next)
 inline want_mark(tick)
 {
 	printf("%d: the mark has to move past %d\n", me, tick);
-	forget();
+	reset_process();
 	choose(MY.mark, tick + 1, LAST_MARK);
 	MY.at = ADVANCE
 }
 
 /*
- * Reads the clock, after the stamp.  Issues the next id if the clock has come
- * to its tick, the mark is past that, and the stamp is still what was read.
+ * Reads the clock, after the stamp.  Issues the next id if the clock has reached
+ * the id's tick, the mark is past that tick, and the stamp has not changed since
+ * the process read it.
  */
-inline look()
+inline try_to_issue()
 {
 #ifdef CLOCK_FIRST
 	now = MY.now;
@@ -287,7 +289,7 @@ inline look()
 	next = (fresh -> tick * SEQUENCES : MY.seen + 1);
 
 	if
-	:: tick > now -> forget()	/* waits, or raises an error */
+	:: tick > now -> reset_process()	/* waits, or raises an error */
 #ifndef MARK_AFTER_ISSUE
 	:: tick <= now && tick >= mark -> want_mark(tick)
 	:: tick <= now && tick < mark ->
@@ -296,13 +298,13 @@ inline look()
 #endif
 		if
 #ifndef NO_COMPARE
-		:: stamp != MY.seen -> forget()
+		:: stamp != MY.seen -> reset_process()
 		:: stamp == MY.seen ->
 #else
 		:: true ->
 #endif
 			issue(next);
-			forget();
+			reset_process();
 #ifdef MARK_AFTER_ISSUE
 			if
 			:: tick >= mark -> want_mark(tick)
@@ -339,7 +341,7 @@ inline look()
 #define FLOOR_AFTER(mark)	MAX(FIELD(CHANGED, FLOOR), mark)
 #endif
 
-/* Puts the node's mark on the page; makes room for it, if there is none. */
+/* Puts the node's mark on the page; folds an entry if the page has no room. */
 inline put_entry()
 {
 	CHANGED = WITH(CHANGED, node, MY.mark);
@@ -365,7 +367,7 @@ inline log_page(image)
 	length++
 }
 
-/* All that is logged so far has to be durable before the mark is published. */
+/* All records so far have to be durable before the mark is published. */
 inline want_flush()
 {
 	MY.behind = length;
@@ -414,7 +416,7 @@ proctype server_process(byte me)
 
 end:
 	do
-	/* Before the first id, whoever comes first reads the page. */
+	/* Before the first id, the first process reads the page. */
 	:: atomic { !has_begun && MY.at == CALL ->
 #ifdef OTHER_ENTRY
 		choose(tick, 0, NODES - 1);
@@ -429,7 +431,7 @@ end:
 #endif
 		MY.at = BEGIN }
 
-	/* Under a lock.  No id is issued below this mark: it needs no flush. */
+	/* Under a lock.  No id is issued below this mark, so it needs no flush. */
 	:: atomic { MY.at == BEGIN ->
 		if
 #ifndef BEGIN_TWICE
@@ -447,7 +449,7 @@ end:
 		:: has_begun
 #endif
 		fi;
-		forget() }
+		reset_process() }
 
 #ifdef CLOCK_FIRST
 	:: atomic { has_begun && MY.at == CALL ->
@@ -460,13 +462,13 @@ end:
 		MY.seen = stamp;
 		MY.at = LOOK }
 	:: atomic { MY.at == LOOK ->
-		look();
+		try_to_issue();
 		now = 0;
 		tick = 0;
 		next = 0;
 		fresh = false }
 
-	/* For some lead, any mark beyond this one is due. */
+	/* With some lead, any larger mark is due. */
 	:: atomic { has_begun && MY.at == CALL && mark < LAST_MARK ->
 		want_mark(mark) }
 
@@ -485,10 +487,10 @@ end:
 	:: d_step { MY.at == FLUSH && MY.behind == 0 ->
 		mark = MAX(mark, FLUSHED_MARK);
 		printf("%d: has flushed, and publishes mark %d\n", me, mark);
-		forget() }
+		reset_process() }
 
-	/* Is cancelled; what is logged may become durable all the same. */
-	:: atomic { MY.at != CALL -> forget() }
+	/* The process is cancelled; its record may become durable nevertheless. */
+	:: atomic { MY.at != CALL -> reset_process() }
 	od
 }
 
@@ -519,7 +521,7 @@ inline write_record()
 	row = (row > AFTER(0) && row != IN_DATA -> row - 1 : row)
 }
 
-/* All that is in memory goes, and what is not durable of the WAL. */
+/* Stops the server: loses the memory, and the WAL that is not durable. */
 inline stop()
 {
 	stamp = 0;
@@ -527,7 +529,7 @@ inline stop()
 	has_begun = false;
 	me = 0;
 	do
-	:: me < PROCESSES -> forget(); me++
+	:: me < PROCESSES -> reset_process(); me++
 	:: else -> break
 	od;
 	me = 0;
@@ -537,7 +539,7 @@ inline stop()
 	od
 }
 
-/* The server starts with what is durable, and as any node. */
+/* Starts the server with the durable page, as any node. */
 inline start()
 {
 	page = durable;
