@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154  # what bench/run has set
-# What the figures depend on, as a list in Markdown.  Sourced, not run.
+# Prints the conditions of a run, as a list in Markdown.  Sourced, not executed.
 
 write_conditions() {
     cat <<MD
@@ -18,7 +18,7 @@ extension_commit() {
         2>/dev/null || echo unknown
 }
 
-# What start_cluster() has set, but for what says where the cluster is.
+# The parameters that start_cluster() has set, without paths and ports.
 cluster_settings() {
     query standard -c "
         SELECT string_agg(name || ' = ' || current_setting(name), ', '

@@ -1,11 +1,11 @@
 #!/usr/bin/perl
-# Prints how many processors a cluster's processes use on average, all
-# together: user and system time, from /proc.
+# Prints how many processors all processes of a cluster use together on average:
+# user and system time, from /proc.
 #
 #   cpu.pl POSTMASTER_PID DELAY SECONDS
 #
-# The delay leaves out the start of the sessions.  They must last until the
-# end, because the time of a process that is gone is not seen.
+# The delay excludes the start of the sessions.  The sessions must run until the
+# end, because /proc does not show the time of a process that has exited.
 use strict;
 use warnings;
 use POSIX ();
@@ -22,7 +22,7 @@ sub processor_seconds
 		open my $stat, '<', $file or next;
 		my $line = <$stat> // next;
 		my ($pid) = $line =~ /^(\d+)/;
-		# the name, in parentheses, can have anything in it
+		# The process's name, in parentheses, can contain any character.
 		my @fields = split ' ', $line =~ s/^.*\)//r;
 		next unless $pid == $postmaster || $fields[1] == $postmaster;
 		$ticks += $fields[11] + $fields[12];

@@ -5,10 +5,10 @@
  *
  *	  latency CONNINFO SESSIONS SECONDS STATEMENT
  *
- * Why not pgbench: it looks at its clock once for all that it finds done at a
- * time.  When the server answers before the call that sent the statement has
- * returned, as it does where both share a processor, it logs a latency of 0
- * and adds the time to the next statement's.
+ * pgbench is not used, because it reads its clock once for all statements that
+ * it finds finished.  If the server answers before the call that has sent the
+ * statement returns, as on a shared processor, pgbench logs a latency of 0, and
+ * adds the time to the next statement.
  */
 #include <libpq-fe.h>
 
@@ -23,9 +23,9 @@
 
 #define NS_PER_S		INT64_C(1000000000)
 #define MAX_SAMPLES		(1 << 20)	/* of one session */
-#define WARM_UP_NS		(NS_PER_S / 4)	/* all sessions, before we measure */
+#define WARM_UP_NS		(NS_PER_S / 4)	/* of all sessions, not measured */
 
-/* What a session has measured; in memory that it shares with its parent. */
+/* The samples of a session, in memory that it shares with its parent. */
 typedef struct Session
 {
 	int			count;

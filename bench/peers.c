@@ -1,7 +1,7 @@
 /*
  * peers.c
- *	  What the extension's functions are compared with: functions in C that
- *	  cost what any function costs, and hardly more.
+ *	  Peers of the extension's functions: C functions that cost little more
+ *	  than the call itself.
  *
  * bench/run compiles this and loads it by its path; it is never installed.
  */
@@ -32,8 +32,7 @@ bench_noop(PG_FUNCTION_ARGS)
 
 /*
  * bench_counter() -> bigint
- *		The least that a function can cost whose results are a key: 1, 2, 3 in
- *		each session.
+ *		The least cost of a function that makes keys: 1, 2, 3 in each session.
  */
 Datum
 bench_counter(PG_FUNCTION_ARGS)
@@ -45,7 +44,7 @@ bench_counter(PG_FUNCTION_ARGS)
 
 /*
  * bench_clock() -> bigint
- *		The least that a function can cost whose result has the time in it.
+ *		The least cost of a function that reads the clock.
  */
 Datum
 bench_clock(PG_FUNCTION_ARGS)
@@ -65,8 +64,8 @@ bench_same(PG_FUNCTION_ARGS)
 
 /*
  * bench_record(bigint) -> (timestamptz, integer, integer, integer)
- *		The cost of making such a record: snowflake_decode()'s peer.  It looks
- *		its type up once a call site, as a function that cares does.
+ *		The cost of making a record: snowflake_decode()'s peer.  Like that
+ *		function, it looks its result type up only once in a query.
  */
 Datum
 bench_record(PG_FUNCTION_ARGS)

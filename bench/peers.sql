@@ -1,4 +1,5 @@
--- The peers, in SQL's terms.  psql's variable peers is the compiled peers.c.
+-- Creates the peers' functions.  The psql variable "peers" is the path of the
+-- compiled peers.c.
 
 CREATE FUNCTION bench_noop() RETURNS bigint
 AS :'peers', 'bench_noop' LANGUAGE C VOLATILE STRICT;
@@ -19,8 +20,8 @@ AS :'peers', 'bench_record' LANGUAGE C STABLE STRICT;
 CREATE SEQUENCE bench_cache_1;
 CREATE SEQUENCE bench_cache_100 CACHE 100;
 
--- The snowflake that people write who have no extension: milliseconds since
--- an epoch of their own, the number of the shard, a sequence's remainder.
+-- A snowflake as people write it in PL/pgSQL, without an extension: milliseconds
+-- since an epoch, the number of the shard, and a remainder of a sequence.
 CREATE SEQUENCE bench_plpgsql_sequence;
 
 CREATE FUNCTION bench_plpgsql(OUT id bigint) LANGUAGE plpgsql AS $$

@@ -3,10 +3,9 @@
 #
 #   rate.pl COUNT LOG...    each transaction counts for COUNT
 #
-# The rate is that of the time in which every session was at work, less the
-# longest transaction at each end: a transaction that is counted in part was
-# then made at one pace, not faster while some sessions were yet to begin or
-# were done.
+# The rate is measured over the time in which every session was at work, less
+# the longest transaction at each end.  So a transaction that counts in part ran
+# while all sessions ran, and not faster while some had not begun or had ended.
 use strict;
 use warnings;
 

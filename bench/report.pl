@@ -36,7 +36,7 @@ sub read_samples
 	}
 }
 
-# Statistics over lists with a value each repeat; nothing in, nothing out.
+# Statistics over lists with a value for each repeat; an empty list gives one.
 
 sub median
 {
@@ -49,7 +49,7 @@ sub median
 sub pairwise
 {
 	my ($function, $x, $y) = @_;
-	# a sample that the machine spoilt is missing
+	# A sample may be missing.
 	return [ map { $function->($x->[$_], $y->[$_]) }
 		  grep { defined $x->[$_] && defined $y->[$_] } 0 .. $#$x ];
 }
@@ -64,7 +64,7 @@ sub values_of
 {
 	my $level = \%samples;
 
-	# looking must not bring into being what was not measured
+	# Do not create hash entries by reading them.
 	$level = $level->{$_} // return [] foreach @_;
 	return $level;
 }
@@ -147,7 +147,7 @@ sub report_ids
 			sub { ratio(ids('snowflake', @_), ids($peer, @_)) },
 			$peer eq 'nextval CACHE 1' ? '>= 3, 2, 2, 2' : '');
 	}
-	# the no-op shows what the machine itself has to give
+	# The no-op shows the speed of the machine itself.
 	foreach my $peer ('no-op', 'snowflake', 'snowflake block_size=64')
 	{
 		over_sessions("$peer to itself in 1 session", '%.2f',
@@ -230,7 +230,7 @@ sub report_latency
 	}
 }
 
-# For percentiles, whose repeats are too noisy one by one.
+# The ratio of the medians: for percentiles, whose single repeats vary too much.
 sub ratio_of_medians
 {
 	my ($x, $y) = @_;
@@ -302,7 +302,7 @@ sub report_decoding
 	}
 }
 
-# Plots: a line each x, a column each curve, and its name in the first line.
+# The plots' data: a line for each x, a column for each curve, names in line 1.
 
 sub write_plot
 {

@@ -1,15 +1,15 @@
 # shellcheck shell=bash disable=SC2154  # what bench/run has set
-# The throw-away clusters that bench/run measures on.  Sourced, not run.
+# The throw-away clusters that bench/run measures on.  Sourced, not executed.
 
-# They stand where script/common.sh's clean_up stops them.
+# Prints a cluster's data directory, where clean_up of script/common.sh finds it.
 data_directory() { # cluster
     echo "$work/tmp_check/$1/pgdata"
 }
 
-# What could make a sample differ from the next one for reasons of its own is
-# off: parallel plans, JIT, autovacuum, checkpoints by time or by size.
-# Nobody waits for a commit's flush, so that nextval(), which writes WAL, is
-# not charged with the disk.
+# Turns off what makes samples differ at random: parallel plans, JIT, autovacuum,
+# and checkpoints by time or by size.  With synchronous_commit = off no session
+# waits for a flush, so that the figures of nextval(), which writes WAL, do not
+# include the disk.
 start_cluster() { # cluster, settings...
     local cluster=$1 data
     shift
@@ -47,8 +47,8 @@ query() { # cluster, psql's arguments...
         -h "$work/tmp_check/$cluster" -d postgres "$@"
 }
 
-# Changes a parameter that needs no restart.  A session that begins after
-# this returns has the value.
+# Changes a parameter that needs no restart.  Sessions that begin after the
+# function has returned have the value.
 configure() { # cluster, parameter, value
     [ "$(query "$1" -c "SHOW $2")" != "$3" ] || return 0
     query "$1" -c "ALTER SYSTEM SET $2 = '$3'" -c 'SELECT pg_reload_conf()' \
@@ -62,7 +62,7 @@ postmaster_pid() { # cluster
     head -n 1 "$(data_directory "$1")/postmaster.pid"
 }
 
-# The server's user need not be able to read the checkout.
+# The server's user may not be able to read the checkout.
 compile_peers() {
     local flags
 

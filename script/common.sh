@@ -1,17 +1,17 @@
-# What script/demo, script/test and .ci/run share: packages, the build, and
-# the ordinary user that servers run as.  Sourced by bash, not run.
+# Functions that the scripts share: packages, the build, and the ordinary user
+# that servers run as.  Sourced by bash, not executed.
 
 set -euo pipefail
 
 tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PG_CONFIG=${PG_CONFIG:-pg_config}
 
-# a path is one of the caller's directory, which we leave
+# A relative path must still be valid after the script has changed directory.
 if [[ $PG_CONFIG == */* && -e $PG_CONFIG ]]; then
     PG_CONFIG=$(realpath "$PG_CONFIG")
 fi
 
-# nothing but our own servers is talked to, whatever the caller has set
+# The caller's PGHOST, PGPORT and the like must not lead to another server.
 for variable in "${!PG@}"; do
     [ "$variable" = PG_CONFIG ] || unset "$variable"
 done
@@ -35,9 +35,9 @@ as_root() {
     fi
 }
 
-# A drop-in for Debian's postgresql-common: installing a server makes no
-# cluster and starts none.  And what Debian asks whether a package may start its
-# service: not now.  Both are removed again once the packages are in.
+# Keeps Debian from creating or starting a cluster when it installs a server: by
+# a drop-in for postgresql-common, and by policy-rc.d, which Debian asks before
+# it starts a service.  allow_servers removes both after the installation.
 no_cluster=/etc/postgresql-common/createcluster.d/snowflake-setup.conf
 no_service=/usr/sbin/policy-rc.d
 no_service_is_ours=
@@ -73,7 +73,7 @@ install_packages() {
         die "There is no apt-get here; install what corresponds to: $*"
     as_root apt-get -qq update
     forbid_servers
-    # it asks nothing, and what it says is of interest only when it fails
+    # Show apt-get's output only if it fails.
     if ! output=$(as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get -qq -y --no-install-recommends install "$@" 2>&1); then
         printf '%s\n' "$output" >&2
@@ -82,7 +82,7 @@ install_packages() {
     allow_servers
 }
 
-# The major version that PG_CONFIG is of, or names by its place.
+# Prints PG_CONFIG's major version, from its output or from its path.
 pg_major() {
     local version
 
@@ -94,7 +94,7 @@ pg_major() {
     fi
 }
 
-# The major version that the distribution's metapackage "postgresql" brings.
+# Prints the major version that the distribution's package "postgresql" installs.
 distribution_major() {
     as_root apt-get -qq update
     apt-cache depends postgresql |
@@ -111,7 +111,8 @@ package_for() {
     command -v "$1" >/dev/null || echo "$2"
 }
 
-# Sees to a compiler, a PostgreSQL to build with, and the packages named.
+# Installs a compiler, a PostgreSQL to build with, and the given packages, unless
+# they are installed.
 ensure_packages() {
     local missing=("$@")
     local major
@@ -140,7 +141,7 @@ ensure_packages() {
     pg_bin=$("$PG_CONFIG" --bindir)
 }
 
-# Builds afresh: objects of another PostgreSQL version would not be noticed.
+# Builds from scratch: make does not detect objects of another PostgreSQL.
 build() {
     make -s -C "$tree" PG_CONFIG="$PG_CONFIG" clean
     make -s -C "$tree" PG_CONFIG="$PG_CONFIG" -j2 "$@"
@@ -172,9 +173,9 @@ as_server_user() {
     fi
 }
 
-# Makes $work, a directory of the server's user that goes away at the end.
-# Not below TMPDIR: that may be closed to the server's user, and too long for
-# the name of a socket.
+# Makes $work, a directory of the server's user, and removes it at the end.  Not
+# below TMPDIR, which the server's user may not be able to read, and whose path
+# may be too long for the name of a socket.
 make_work_directory() {
     work=$(mktemp -d /tmp/snowflake.XXXXXX)
     trap clean_up EXIT
@@ -185,7 +186,7 @@ make_work_directory() {
     cd "$work"
 }
 
-# Stops what still runs from $work, and removes it.
+# Stops the servers that still run in $work, and removes $work.
 clean_up() {
     local data
 

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154  # what bench/run has set
-# How long it takes to read ids.  Sourced by bench/run, not run.
+# How long it takes to read ids.  Sourced by bench/run, not executed.
 #
-# The table fits in the cluster's shared_buffers, where the insert leaves it.
+# The table fits into shared_buffers, and is there after the insert.
 
 measure_decoding() {
     local repeat peer peers name from
@@ -25,7 +25,7 @@ SQL
     done
 }
 
-# Times each of "peers", and records what a row comes to.
+# Measures each of "peers", and records the time per row.
 sample_reading() { # times BENCH_ROWS
     local peer name expression from taken
 

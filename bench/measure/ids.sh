@@ -1,11 +1,12 @@
 # shellcheck shell=bash disable=SC2154  # what bench/run has set
 # Ids per second against the number of sessions, and what one id costs.
-# Sourced by bench/run, not run.
+# Sourced by bench/run, not executed.
 #
 # cluster | block_size | ids in a statement | name | call
-# So many that the cost of a statement does not count, and so few that each
-# of 64 sessions finishes several in a sample; five times as many up to 8.
-# At the ceiling a statement waits longer than it works, so it can be smaller.
+# A statement makes so many ids that its own cost does not matter, and so few
+# that each of 64 sessions finishes several statements in a sample; up to 8
+# sessions it makes five times as many.  At the ceiling a statement waits longer
+# than it works, so it can make fewer.
 ids_series=(
     "standard|1|2000|default layout|snowflake_nextval()"
     "wide|1|20000|snowflake|snowflake_nextval()"
@@ -17,13 +18,13 @@ ids_series=(
     "wide|1|20000|snowflake_nextvals|snowflake_nextvals"
     "wide|1|20000|no-op|bench_noop()"
 )
-# this tells what a row costs, in one session
+# The cost of a row, in one session.
 clock_series="wide|1|20000|clock|bench_clock()"
 
 measure_ids() {
     local repeat sessions series peers
 
-    # once unrecorded, so that nobody is the first to use a cluster
+    # One sample that is not recorded, to warm up the cluster.
     load standard 1 1 "$(calling 'snowflake_nextval()' 10000)"
     load wide 1 1 "$(calling 'snowflake_nextval()' 10000)"
     for ((repeat = 1; repeat <= repeats; repeat++)); do
@@ -42,7 +43,7 @@ measure_ids() {
 sample_ids() { # sessions, repeat, series
     local cluster block_size batch name call duration=$seconds
 
-    # so many sessions take longer to come in and to go
+    # Many sessions take longer to connect and to end.
     [ "$1" -le 8 ] || duration=$((2 * seconds))
     IFS='|' read -r cluster block_size batch name call <<<"$3"
     [ "$1" -gt 8 ] || batch=$((batch * 5))
@@ -56,8 +57,8 @@ sample_ids() { # sessions, repeat, series
     record_rate ids "$name" "$1" "$2" ids/s "$batch"
 }
 
-# Each session has a generator of its own, so that the ceiling is one a
-# session: ids for as many tables.
+# Each session has a generator of its own, and so a ceiling of its own, like
+# sessions that insert into different tables.
 sample_generators() { # repeat
     local sessions batch=10000
 
@@ -70,10 +71,10 @@ $(calling 'snowflake_nextval(:rel)' "$batch")"
     done
 }
 
-# Finds a table for each of the generators.  The server does not tell which
-# one a table has; but of tables asked in one tick after a rest, it is the
-# first of each generator that gets sequence 0.  The tick may end in between,
-# so it is tried until it did not.
+# Finds a table for each generator.  The server does not show a table's
+# generator.  But if ids for all tables are issued in one tick after a rest, the
+# first table of each generator gets sequence 0.  Repeats this until the tick did
+# not end in between.
 choose_generators() {
     local attempt
 

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154  # what bench/run has set
-# How long rows take to insert, by the type of their key.  Sourced by
-# bench/run, not run.
+# How long it takes to insert rows, by the type of their key.  Sourced by
+# bench/run, not executed.
 #
-# fsync is off here: a disk shared with others would drown what is measured.
+# fsync is off: the noise of a shared disk would be larger than the differences.
 #
 # name | block_size | column
 insert_peers=(
@@ -18,7 +18,7 @@ insert_peers=(
 measure_inserts() {
     local repeat way peer peers
 
-    # PostgreSQL 18 brought it
+    # PostgreSQL 18 has uuidv7().
     if [ "$(query standard -c "SELECT to_regproc('uuidv7') IS NOT NULL")" = t ]; then
         insert_peers+=("uuid v7|1|id uuid PRIMARY KEY DEFAULT uuidv7()")
     fi
@@ -37,7 +37,7 @@ measure_inserts() {
     configure standard fsync on
 }
 
-# The same rows for everybody, as a table and as files.
+# Makes the rows for all peers, as a table and as files.
 prepare_rows() {
     query standard -v rows="$rows" -v work="$work" <<'SQL'
 CREATE TABLE bench_source AS
@@ -56,7 +56,7 @@ create_target() { # column, block_size
         -c "CREATE TABLE bench_target ($1, payload integer)" -c CHECKPOINT
 }
 
-# Repeat 0 is to get warm and is not recorded.
+# Repeat 0 warms up, and is not recorded.
 sample_insert() { # repeat, way, peer
     local name block_size column taken processor bytes statement
     local columns=payload file=payload
@@ -71,7 +71,7 @@ sample_insert() { # repeat, way, peer
                   SELECT $columns FROM bench_source" ;;
     esac
     create_target "$column" "$block_size"
-    # The first number of schedstat: how long the process has had a processor.
+    # The first number of schedstat is the process's time on a processor.
     read -r taken processor bytes < <(query standard <<SQL
 SELECT pg_read_file('/proc/self/schedstat') AS used, clock_timestamp() AS begun \gset
 $statement;
@@ -87,7 +87,7 @@ SQL
     record inserts "$name" 1 "$1" "$2 index bytes" "$bytes"
 }
 
-# Rows one at a time, each its own transaction.
+# Inserts single rows, each in its own transaction.
 sample_single_rows() { # repeat
     local sessions peer peers name block_size column
 

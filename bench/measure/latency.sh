@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2154  # what bench/run has set
-# How long a statement takes that asks for one id, in eight connections.
-# Sourced by bench/run, not run.
+# How long a statement takes that issues one id, in eight connections.  Sourced
+# by bench/run, not executed.
 #
-# Percentiles of a shared machine jump from one second to the next, so the
-# samples are many and short.
+# On a shared machine percentiles change from one second to the next, so there
+# are many short samples.
 
 latency_statements=("SELECT snowflake_nextval()"
     "SELECT nextval('bench_cache_1')" "SELECT 1")

@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2154  # what bench/run has set
-# What waiting for the next tick costs.  Sourced by bench/run, not run.
+# What waiting for the next tick costs.  Sourced by bench/run, not executed.
 #
-# Sessions that want more ids than the default layout has room for use the
-# processors for making ids and for waiting.  What making one costs is
-# measured beside it: one session, with a layout in which nobody waits.
+# Sessions that want more ids than the default layout has use the processors to
+# make ids and to wait.  One session with a layout in which no session waits
+# shows the cost of making ids alone.
 
 measure_waiting() {
     local repeat series sessions peers batch=5000
@@ -23,7 +23,7 @@ measure_waiting() {
     done
 }
 
-# Sets "cores" to what the cluster's processes use under load.
+# Sets "cores" to the number of processors that the cluster uses under load.
 sample_processors() { # cluster, sessions
     local pid
 

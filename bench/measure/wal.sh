@@ -1,8 +1,9 @@
 # shellcheck shell=bash disable=SC2154  # what bench/run has set
-# What the high-water mark writes.  Sourced by bench/run, not run.
+# What the high-water mark writes.  Sourced by bench/run, not executed.
 #
-# The load issues ids and writes nothing else.  Each advance of the mark is
-# one WAL record and one flush.  An idle server is given time to stop first.
+# The load issues ids and writes nothing else.  Each advance of the mark is one
+# WAL record and one flush.  The measurement of an idle server begins after the
+# last advance.
 
 measure_wal() {
     local repeat state states
@@ -22,7 +23,7 @@ wal_position() {
     query standard -c "SELECT high_water_writes, pg_current_wal_insert_lsn() - '0/0', extract(epoch FROM clock_timestamp()) FROM snowflake_stat"
 }
 
-# Sets "sample" to the advances and the bytes a second between two positions.
+# Sets "sample" to the advances and the bytes per second between two positions.
 sample_between() { # position, position
     sample=$(awk -v before="$1" -v after="$2" 'BEGIN {
         split(before, b); split(after, a); s = a[3] - b[3]

@@ -1,4 +1,4 @@
-# How all plots look.  The caller sets data and output_file.
+# The style of all plots.  The caller sets data and output_file.
 set terminal svg size 760,440 font "sans-serif,12" background "white"
 set output output_file
 set datafile separator "\t"

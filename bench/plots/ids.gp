@@ -1,4 +1,4 @@
-# Ids per second against sessions, a curve each peer.
+# Ids per second against sessions, one curve per peer.
 load plots."/common.gp"
 set title "Ids per second"
 set xlabel "sessions"

@@ -1,4 +1,4 @@
-# Time to insert by type of key, a bar each way of inserting.
+# Time to insert by type of key, one bar per way of inserting.
 load plots."/common.gp"
 set title "Inserting rows, by type of key"
 set ylabel "seconds"

@@ -1,4 +1,4 @@
-# Percentiles of the latency, a curve each statement.
+# Percentiles of the latency, one curve per statement.
 load plots."/common.gp"
 set title "Latency of one id, eight connections"
 set xlabel "percentile"
