@@ -13,12 +13,14 @@
  * holder, when the lease expires, and the fence.  The holder's ids are before
  * the fence, and the next holder's ids begin at the fence.
  *
- * Words of this file: a newcomer is a server that holds no lease on the row that
- * it gets; a holder comes forward when it renews and so tells what it holds; an
- * era is a stretch of the registry's life in which it has forgotten nothing; a
- * window is a time after a restart in which only holders are served; the grace
- * is the time in which newcomers wait; evidence is the fence of a holder that
- * proves that the registry has forgotten something.
+ * Words of this file: a newcomer is a server that the registry does not know as
+ * the holder of the worker id that it gets.  A holder comes forward when it
+ * renews and so tells which lease it holds.  An era is a number that grows
+ * whenever the registry may have forgotten leases.  The grace is the time after
+ * the beginning of an era in which newcomers get no worker id.  A window is the
+ * time in which the registry believes a holder whose lease it does not know.
+ * Evidence is a fence of a holder that shows that the registry has forgotten a
+ * lease.
  *
  * What can go wrong, and what keeps an id from being issued twice:
  *
