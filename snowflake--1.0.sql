@@ -96,14 +96,14 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_copy_nextval'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_copy_nextval() IS
-'for COPY alone: its snowflake_nextval';
+'internal: COPY calls it in place of snowflake_nextval()';
 
 CREATE FUNCTION snowflake_copy_nextval(generator regclass)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_copy_nextval_of_relation'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_copy_nextval(regclass) IS
-'for COPY alone: its snowflake_nextval(regclass)';
+'internal: COPY calls it in place of snowflake_nextval(regclass)';
 
 CREATE FUNCTION snowflake_nextvals(count integer)
 RETURNS SETOF bigint
@@ -111,7 +111,7 @@ AS 'MODULE_PATHNAME', 'snowflake_nextvals'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE
 SUPPORT snowflake_nextvals_support;
 COMMENT ON FUNCTION snowflake_nextvals(integer) IS
-'issue so many ids, in increasing order';
+'issue "count" ids, in increasing order';
 
 -- PARALLEL RESTRICTED: a parallel worker does not know the leader's last id.
 CREATE FUNCTION snowflake_currval()
@@ -304,7 +304,7 @@ COMMENT ON FUNCTION snowflake_node() IS
 
 CREATE VIEW snowflake_node AS SELECT * FROM snowflake_node();
 COMMENT ON VIEW snowflake_node IS
-'who this server is, and what its layout holds';
+'this server''s node and layout';
 GRANT SELECT ON snowflake_node TO PUBLIC;
 
 CREATE FUNCTION snowflake_stat(
@@ -330,7 +330,7 @@ COMMENT ON FUNCTION snowflake_stat() IS
 
 CREATE VIEW snowflake_stat AS SELECT * FROM snowflake_stat();
 COMMENT ON VIEW snowflake_stat IS
-'what all sessions have done since the last reset';
+'the counters of all sessions since the last reset';
 GRANT SELECT ON snowflake_stat TO PUBLIC;
 
 CREATE FUNCTION snowflake_stat_backend(
@@ -347,7 +347,7 @@ COMMENT ON FUNCTION snowflake_stat_backend() IS
 
 CREATE VIEW snowflake_stat_backend AS SELECT * FROM snowflake_stat_backend();
 COMMENT ON VIEW snowflake_stat_backend IS
-'what each session has done; with the rights of pg_read_all_stats all of them';
+'the counters of each session; without the rights of pg_read_all_stats only of the own session';
 GRANT SELECT ON snowflake_stat_backend TO PUBLIC;
 
 CREATE FUNCTION snowflake_stat_reset()
@@ -355,7 +355,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'snowflake_stat_reset'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION snowflake_stat_reset() IS
-'let snowflake_stat count from zero';
+'make snowflake_stat count from zero again';
 REVOKE EXECUTE ON FUNCTION snowflake_stat_reset() FROM PUBLIC;
 
 --

@@ -95,7 +95,7 @@ define_node_parameters(void)
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("snowflake.worker_id",
 							"Sets the worker part of this server's node.",
-							"-1 means that it is not set; no id is issued then.",
+							"-1 means unset: the server issues no ids.",
 							&node_worker_id,
 							WORKER_ID_UNSET,
 							WORKER_ID_UNSET, INT_MAX,
@@ -139,7 +139,7 @@ define_registry_parameters(void)
 							   registry_check_conninfo, NULL, NULL);
 	DefineCustomStringVariable("snowflake.registry_name",
 							   "Sets a name of this server for the registry.",
-							   "One whose name is the same gets the worker id of the last, once that is free.",
+							   "A server gets the worker id of the last server of the same name, if that worker id is free.",
 							   &registry_name,
 							   "",
 							   PGC_SIGHUP, 0,

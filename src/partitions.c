@@ -514,8 +514,8 @@ present_range(const Parent *parent, int i)
 }
 
 /*
- * Compares a wanted partition with the existing partitions.  ERROR 42P17 for
- * an overlap.
+ * Compares a wanted partition with the existing partitions.  Sets "exists" if
+ * there is a partition of the same range.  ERROR 42P17 for an overlap.
  */
 static void
 check_overlap(const Parent *parent, WantedPartition *wanted)
