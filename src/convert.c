@@ -428,7 +428,7 @@ convert_statements(const Conversion *conversion)
 {
 	List	   *statements = NIL;
 	uint64		count = convert_query(conversion, "SELECT tab, other, statement, needs_superuser"
-							"  FROM %s.snowflake_convert_statements($1, $2)");
+									  "  FROM %s.snowflake_convert_statements($1, $2)");
 
 	for (uint64 i = 0; i < count; i++)
 	{
@@ -476,18 +476,18 @@ convert_tables(const Conversion *conversion)
 
 	if (conversion->puts_back)
 		count = convert_query(conversion,
-							"SELECT s.tab, min(change) AS change FROM (" CHANGED_TABLES
-							"    UNION ALL"
-							"    SELECT view, 0 FROM %s.snowflake_convert_views($1, $2)"
-							"    UNION ALL"
-							"    SELECT tab, 0 FROM %s.snowflake_convert_rules($1, $2)"
-							") AS s(tab, change)"
-							"  LEFT JOIN %s.snowflake_convert_views($1, $2) AS v ON v.view = s.tab"
-							" GROUP BY s.tab ORDER BY max(v.place) DESC NULLS LAST, " ANCESTORS ", s.tab");
+							  "SELECT s.tab, min(change) AS change FROM (" CHANGED_TABLES
+							  "    UNION ALL"
+							  "    SELECT view, 0 FROM %s.snowflake_convert_views($1, $2)"
+							  "    UNION ALL"
+							  "    SELECT tab, 0 FROM %s.snowflake_convert_rules($1, $2)"
+							  ") AS s(tab, change)"
+							  "  LEFT JOIN %s.snowflake_convert_views($1, $2) AS v ON v.view = s.tab"
+							  " GROUP BY s.tab ORDER BY max(v.place) DESC NULLS LAST, " ANCESTORS ", s.tab");
 	else
 		count = convert_query(conversion,
-							"SELECT s.tab, min(change) AS change FROM (" CHANGED_TABLES ") AS s(tab, change)"
-							" GROUP BY s.tab ORDER BY " ANCESTORS ", s.tab");
+							  "SELECT s.tab, min(change) AS change FROM (" CHANGED_TABLES ") AS s(tab, change)"
+							  " GROUP BY s.tab ORDER BY " ANCESTORS ", s.tab");
 	for (uint64 i = 0; i < count; i++)
 	{
 		Oid			table = convert_oid_at(i, "tab");
@@ -677,9 +677,9 @@ convert_warn(const Conversion *conversion)
 
 	/* Larger keys come from a scheme with another layout or epoch. */
 	if (convert_query(conversion, "SELECT %s.snowflake_min_id(clock_timestamp()) AS smallest"
-					"  FROM pg_attribute"
-					" WHERE attrelid = $1[1] AND attname = $2[1]"
-					"   AND NOT %s.snowflake_convert_is_done(attrelid::pg_catalog.regclass, attnum)") == 1)
+					  "  FROM pg_attribute"
+					  " WHERE attrelid = $1[1] AND attname = $2[1]"
+					  "   AND NOT %s.snowflake_convert_is_done(attrelid::pg_catalog.regclass, attnum)") == 1)
 	{
 		bool		is_null;
 		int64		smallest = DatumGetInt64(convert_value_at(0, "smallest", &is_null));

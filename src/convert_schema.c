@@ -148,7 +148,7 @@ find_groups(SchemaPlan *plan)
 		plan->groups[i] = i;
 
 	count = convert_query(&plan->all, "SELECT keys FROM %s.snowflake_convert_columns($1, $2)"
-						" WHERE cardinality(keys) > 1");
+						  " WHERE cardinality(keys) > 1");
 	for (uint64 row = 0; row < count; row++)
 	{
 		bool		is_null;
@@ -198,7 +198,7 @@ obstacles_of(const Conversion *conversion)
 	List	   *tables = NIL;
 	Oid			distributed;
 	uint64		count = convert_query(conversion,
-									"SELECT description FROM %s.snowflake_convert_put_back_obstacles($1, $2)");
+									  "SELECT description FROM %s.snowflake_convert_put_back_obstacles($1, $2)");
 
 	for (uint64 i = 0; i < count; i++)
 		obstacles = lappend(obstacles, convert_text_at(i, "description"));
@@ -271,8 +271,8 @@ static void
 find_put_back(SchemaPlan *plan)
 {
 	uint64		count = convert_query(&plan->conversion,
-									"SELECT step, tab, owner, statement"
-									"  FROM %s.snowflake_convert_put_back($1, $2)");
+									  "SELECT step, tab, owner, statement"
+									  "  FROM %s.snowflake_convert_put_back($1, $2)");
 
 	for (uint64 i = 0; i < count; i++)
 	{
@@ -472,7 +472,7 @@ add_by_hand(List *lines, const SchemaPlan *plan, int first)
 {
 	Conversion	group = conversion_of_group(plan, first);
 	uint64		count = convert_query(&group, "SELECT is_before, statement"
-									"  FROM %s.snowflake_convert_by_hand($1, $2)");
+									  "  FROM %s.snowflake_convert_by_hand($1, $2)");
 
 	for (uint64 i = 0; i < count; i++)
 	{
@@ -492,7 +492,7 @@ describe(const SchemaPlan *plan)
 	List	   *lines = NIL;
 	List	   *descriptions = NIL;
 	uint64		count = convert_query(&plan->all, "SELECT description FROM %s.snowflake_convert_describe($1, $2)"
-									" ORDER BY key");
+									  " ORDER BY key");
 	ListCell   *cell;
 
 	for (uint64 i = 0; i < count; i++)
