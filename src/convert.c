@@ -687,11 +687,11 @@ convert_warn(const Conversion *conversion)
 
 		if (largest >= smallest)
 			ereport(WARNING,
-					(errmsg("%s holds larger keys than those to come", convert_subject(conversion)),
+					(errmsg("%s has keys that are larger than new keys", convert_subject(conversion)),
 					 errdetail("The largest is " INT64_FORMAT "; a new one would now be " INT64_FORMAT " or little more.",
 							   largest, smallest),
-					 errhint("New keys sort before those, and may be the same as one of them. "
-							 "Set snowflake.layout and snowflake.epoch to what those were made with, if they are ids.")));
+					 errhint("New keys sort before the larger keys, and may be equal to one of them. "
+							 "If the larger keys are snowflake ids, set snowflake.layout and snowflake.epoch to the values that they were made with.")));
 	}
 }
 

@@ -272,7 +272,7 @@ refuse_behind(const Attempt *attempt)
 					   clock_tolerance_ms),
 			 attempt->is_at_fence ?
 			 errhint("The last holder may have issued ids up to its fence. Ids are issued when the clock has reached the fence.") :
-			 errhint("Check the server's clock and its synchronization. Ids are issued again when it has caught up; with a \"snowflake.worker_id\" that no server has used, at once.")));
+			 errhint("Check the server's clock and its synchronization. Ids are issued again when the clock has caught up, or at once with a \"snowflake.worker_id\" that no server has used.")));
 }
 
 /* ERROR 54000: the clock is outside the layout's span. */

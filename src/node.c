@@ -369,9 +369,9 @@ check_registry(void)
 		node_worker_id == WORKER_ID_UNSET && node_is_leased())
 		ereport(error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" is set, but neither \"%s\" nor a \"%s\" that is not \"%s\"",
-						"snowflake.registry", "snowflake.worker_id",
-						"snowflake.worker_id_source", "config"),
+				 errmsg("parameter \"%s\" is set, but \"%s\" is \"%s\" and \"%s\" is not set",
+						"snowflake.registry", "snowflake.worker_id_source",
+						"config", "snowflake.worker_id"),
 				 errhint("Set \"snowflake.worker_id_source\" to \"registry\" to lease any worker id that is free, or \"snowflake.worker_id\" to lease that one.")));
 }
 

@@ -254,7 +254,7 @@ report_elsewhere(const MarkMover *mover, TimestampTz elsewhere_at)
 					timestamptz_to_str(elsewhere_at)),
 			 errdetail("They were issued by the server \"%s\"; this one is \"%s\".",
 					   mover->location, host_location),
-			 errhint("That is so after a promotion, a move and a restore. If that server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
+			 errhint("This is normal after a promotion, a move or a restore. If the other server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
 }
 
 /* Has a process read the page since the server's start? */
