@@ -146,7 +146,7 @@ SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, wanted => -7)$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, wanted => 4)$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, 'b 2147483647 1')$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim(repeat('b', 81), 1)$$);
-SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, name => repeat(U&'\00E9', 41))$$);
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, name => repeat(E'\xC3\xA9', 41))$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, name => E'b\n')$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, clock => 'infinity')$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, 'b 1 1', fence => '-infinity')$$);
