@@ -79,9 +79,9 @@ static bool is_converting = false;
 
 /* Returns the quoted name of the extension's schema. */
 static const char *
-home_name(Oid home)
+own_schema_name(Oid own_schema)
 {
-	return quote_identifier(get_namespace_name(home));
+	return quote_identifier(get_namespace_name(own_schema));
 }
 
 char *
@@ -180,7 +180,7 @@ execute_as_owner(Oid table, const char *statement)
  * function raised; its effects have then been rolled back.
  */
 static ErrorData *
-attempt(void (*function) (void *), void *argument)
+call_in_subtransaction(void (*function) (void *), void *argument)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -376,7 +376,7 @@ convert_query(const Conversion *conversion, const char *format)
 	{
 		if (at[0] == '%' && at[1] == 's')
 		{
-			appendStringInfoString(&query, home_name(conversion->home));
+			appendStringInfoString(&query, own_schema_name(conversion->own_schema));
 			at++;
 		}
 		else
@@ -533,22 +533,22 @@ refuse_without_superuser(const Conversion *conversion, List *statements)
  * type evaluates the CHECKs of the domains that the type contains.
  */
 static bool
-empty_constants(Node *node, void *unused)
+replace_constants_by_nulls(Node *node, void *unused)
 {
 	if (node == NULL)
 		return false;
 	if (IsA(node, TypeCast) && IsA(((TypeCast *) node)->arg, A_Const))
 		((A_Const *) ((TypeCast *) node)->arg)->isnull = true;
-	return raw_expression_tree_walker(node, empty_constants, unused);
+	return raw_expression_tree_walker(node, replace_constants_by_nulls, unused);
 }
 
 /* Parses and analyzes a query without executing it. */
 static void
-parse(void *query)
+analyze_query(void *query)
 {
 	RawStmt    *statement = linitial(raw_parser(query, RAW_PARSE_DEFAULT));
 
-	empty_constants(statement->stmt, NULL);
+	replace_constants_by_nulls(statement->stmt, NULL);
 	parse_analyze_fixedparams(statement, query, NULL, 0, NULL);
 }
 
@@ -581,7 +581,7 @@ convert_obstacles(const Conversion *conversion)
 	}
 	for (uint64 i = 0; i < count; i++)
 	{
-		ErrorData  *error = attempt(parse, queries[i]);
+		ErrorData  *error = call_in_subtransaction(analyze_query, queries[i]);
 
 		if (error)
 			obstacles = lappend(obstacles, psprintf("%s: %s", descriptions[i], error->message));
@@ -713,12 +713,12 @@ query_latest(const char *query)
 
 /* Is a table one whose queries run no code of the table's owner? */
 static bool
-is_plain(Oid home, Oid table)
+is_plain(Oid own_schema, Oid table)
 {
 	bool		is_null;
 
 	query_latest(psprintf("SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass) AS is_plain",
-						  home_name(home), table));
+						  own_schema_name(own_schema), table));
 	return DatumGetBool(convert_value_at(0, "is_plain", &is_null));
 }
 
@@ -741,7 +741,7 @@ convert_refuse_changed(const Conversion *conversion, const Statement *statement)
 				 errmsg("a schema or table was renamed while %s was converted",
 						convert_subject(conversion)),
 				 errdetail("The next statement is: %s", statement->text)));
-	if (owner != other_owner && !is_plain(conversion->home, statement->other))
+	if (owner != other_owner && !is_plain(conversion->own_schema, statement->other))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("checking a foreign key between tables \"%s\" and \"%s\" would run code of another role",
@@ -844,7 +844,7 @@ snowflake_convert(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	Oid			table = PG_GETARG_OID(0);
 	Conversion	conversion = {
-		.home = get_func_namespace(fcinfo->flinfo->fn_oid),
+		.own_schema = get_func_namespace(fcinfo->flinfo->fn_oid),
 		.count = 1,
 		.tables = &table,
 		.columns = PG_GETARG_NAME(1),
@@ -980,7 +980,7 @@ read_keys(Oid table, List **primary, List **foreign, List **checked)
 /* A column in the primary key of a new table. */
 typedef struct NewKey
 {
-	Oid			home;
+	Oid			own_schema;
 	Oid			table;
 	NameData	column;
 	bool		is_bigint;
@@ -1041,7 +1041,7 @@ make_snowflake(void *argument)
 		if (!key->is_bigint)
 			appendStringInfo(&alter, "ALTER COLUMN %s TYPE bigint, ", column);
 		appendStringInfo(&alter, "ALTER COLUMN %s SET DEFAULT %s.snowflake_nextval()",
-						 column, home_name(key->home));
+						 column, own_schema_name(key->own_schema));
 		execute_as_owner(key->table, alter.data);
 		if (OidIsValid(key->sequence))
 			execute_as_owner(key->table, psprintf("DROP SEQUENCE %s", convert_table_name(key->sequence)));
@@ -1049,7 +1049,7 @@ make_snowflake(void *argument)
 	else
 	{
 		Conversion	conversion = {
-			.home = key->home, .count = 1, .tables = &key->table, .columns = &key->column,
+			.own_schema = key->own_schema, .count = 1, .tables = &key->table, .columns = &key->column,
 			.is_new = true
 		};
 
@@ -1062,7 +1062,7 @@ static void
 warn_of_bounds(NewKey *key)
 {
 	Conversion	conversion = {
-			.home = key->home, .count = 1, .tables = &key->table, .columns = &key->column,
+			.own_schema = key->own_schema, .count = 1, .tables = &key->table, .columns = &key->column,
 			.is_new = true
 		};
 
@@ -1075,13 +1075,13 @@ warn_of_bounds(NewKey *key)
 
 /* Makes serial and identity columns in a new table's primary key snowflakes. */
 static void
-convert_primary_key(Oid home, Oid table, List *primary, List *checked, bool is_simple)
+convert_primary_key(Oid own_schema, Oid table, List *primary, List *checked, bool is_simple)
 {
 	ListCell   *cell;
 
 	foreach(cell, primary)
 	{
-		NewKey		key = {.home = home, .table = table, .is_simple = is_simple};
+		NewKey		key = {.own_schema = own_schema, .table = table, .is_simple = is_simple};
 		char	   *reason = NULL;
 
 		if (!read_new_key(&key, lfirst_int(cell)))
@@ -1094,7 +1094,7 @@ convert_primary_key(Oid home, Oid table, List *primary, List *checked, bool is_s
 			reason = "The table belongs to another role.";
 		else
 		{
-			ErrorData  *error = attempt(make_snowflake, &key);
+			ErrorData  *error = call_in_subtransaction(make_snowflake, &key);
 
 			if (error)
 				reason = error_text(error);
@@ -1112,7 +1112,7 @@ convert_primary_key(Oid home, Oid table, List *primary, List *checked, bool is_s
 /* An integer column that references a snowflake. */
 typedef struct Reference
 {
-	Oid			home;
+	Oid			own_schema;
 	Oid			table;
 	AttrNumber	attnum;
 	Oid			key_table;
@@ -1129,7 +1129,7 @@ other_owners(const Reference *reference)
 	List	   *tables = NIL;
 
 	query_latest(psprintf("SELECT tab FROM %s.snowflake_convert_other_owners(%u::pg_catalog.regclass, %d::smallint)"
-						  " ORDER BY tab", home_name(reference->home), reference->table, reference->attnum));
+						  " ORDER BY tab", own_schema_name(reference->own_schema), reference->table, reference->attnum));
 	for (uint64 i = 0; i < SPI_processed; i++)
 		tables = lappend_oid(tables, convert_oid_at(i, "tab"));
 	return tables;
@@ -1159,7 +1159,7 @@ widen_reference(void *argument)
 						column, convert_shown_name(table), reference->key_column,
 						convert_shown_name(reference->key_table)),
 				 errhint("SELECT %s.snowflake_convert(%s, %s) makes it bigint, and rewrites the table.",
-						 home_name(reference->home), quote_literal_cstr(convert_shown_name(reference->key_table)),
+						 own_schema_name(reference->own_schema), quote_literal_cstr(convert_shown_name(reference->key_table)),
 						 quote_literal_cstr(reference->key_column))));
 		return;
 	}
@@ -1179,7 +1179,7 @@ widen_reference(void *argument)
 	{
 		Oid			other = lfirst_oid(cell);
 
-		if (!is_plain(reference->home, other))
+		if (!is_plain(reference->own_schema, other))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("checking a foreign key between tables \"%s\" and \"%s\" would run code of another role",
@@ -1195,7 +1195,7 @@ widen_reference(void *argument)
  * connects them with a snowflake.
  */
 static void
-widen_references(Oid home, List *tables)
+widen_references(Oid own_schema, List *tables)
 {
 	Datum	   *elements = palloc(sizeof(Datum) * list_length(tables));
 	Oid			types[] = {OIDARRAYOID};
@@ -1210,7 +1210,7 @@ widen_references(Oid home, List *tables)
 												true, TYPALIGN_INT));
 	if (SPI_execute_with_args(psprintf("SELECT tab, attnum, key_tab, key_attname"
 									   "  FROM %s.snowflake_convert_new_references($1::pg_catalog.regclass[])"
-									   " ORDER BY tab, attnum", home_name(home)),
+									   " ORDER BY tab, attnum", own_schema_name(own_schema)),
 							  1, types, values, NULL, false, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not look for references");
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -1218,7 +1218,7 @@ widen_references(Oid home, List *tables)
 		Reference  *reference = palloc(sizeof(Reference));
 		bool		is_null;
 
-		reference->home = home;
+		reference->own_schema = own_schema;
 		reference->table = convert_oid_at(i, "tab");
 		reference->attnum = DatumGetInt16(convert_value_at(i, "attnum", &is_null));
 		reference->key_table = convert_oid_at(i, "key_tab");
@@ -1229,7 +1229,7 @@ widen_references(Oid home, List *tables)
 	foreach(cell, references)
 	{
 		Reference  *reference = lfirst(cell);
-		ErrorData  *error = attempt(widen_reference, reference);
+		ErrorData  *error = call_in_subtransaction(widen_reference, reference);
 
 		if (error)
 			ereport(WARNING,
@@ -1300,7 +1300,7 @@ static void
 convert_new_tables(void *argument)
 {
 	static SPIPlanPtr plan = NULL;
-	Oid			home = *(Oid *) argument;
+	Oid			own_schema = *(Oid *) argument;
 	List	   *tables = NIL;
 	List	   *new_tables = NIL;
 	List	   *referencing = NIL;
@@ -1346,11 +1346,11 @@ convert_new_tables(void *argument)
 			referencing = lappend_oid(referencing, table);
 		/* A key is not simple if a foreign key may reference the table itself. */
 		if (list_member_oid(new_tables, table))
-			convert_primary_key(home, table, primary, checked,
+			convert_primary_key(own_schema, table, primary, checked,
 								foreign == NIL && list_length(tables) == 1);
 	}
 	if (referencing != NIL)
-		widen_references(home, referencing);
+		widen_references(own_schema, referencing);
 }
 
 /*
@@ -1361,7 +1361,7 @@ convert_new_tables(void *argument)
 Datum
 snowflake_convert_new_tables(PG_FUNCTION_ARGS)
 {
-	Oid			home;
+	Oid			own_schema;
 	ErrorData  *error;
 
 	if (!CALLED_AS_EVENT_TRIGGER(fcinfo))
@@ -1372,8 +1372,8 @@ snowflake_convert_new_tables(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 
 	SPI_connect();
-	home = get_func_namespace(fcinfo->flinfo->fn_oid);
-	error = attempt(convert_new_tables, &home);
+	own_schema = get_func_namespace(fcinfo->flinfo->fn_oid);
+	error = call_in_subtransaction(convert_new_tables, &own_schema);
 	if (error)					/* e.g. no privilege on the extension's schema */
 		ereport(WARNING,
 				(errmsg("no column of new tables has become a snowflake"),

@@ -10,7 +10,7 @@
 /* One conversion: the key columns, and how they are converted. */
 typedef struct Conversion
 {
-	Oid			home;			/* the extension's schema */
+	Oid			own_schema;		/* the extension's schema */
 	int			count;			/* of keys */
 	Oid		   *tables;
 	NameData   *columns;

@@ -49,12 +49,12 @@ typedef struct SchemaPlan
 } SchemaPlan;
 
 /* The objects that a view, or a table's rules and triggers, depended on. */
-typedef struct Bound
+typedef struct Dependencies
 {
 	Oid			schema;
 	char	   *name;
 	Datum		objects;		/* text[] */
-} Bound;
+} Dependencies;
 
 /* ERROR 3F000 for a schema that does not exist, 22004 for a NULL. */
 static void
@@ -102,10 +102,10 @@ find_keys(SchemaPlan *plan, ArrayType *schemas)
 {
 	Oid			types[] = {NAMEARRAYOID};
 	Datum		values[] = {PointerGetDatum(schemas)};
-	const char *home = quote_identifier(get_namespace_name(plan->all.home));
+	const char *own_schema = quote_identifier(get_namespace_name(plan->all.own_schema));
 
 	if (SPI_execute_with_args(psprintf("SELECT tab, attname, is_left_alone"
-									   "  FROM %s.snowflake_convert_keys($1)", home),
+									   "  FROM %s.snowflake_convert_keys($1)", own_schema),
 							  1, types, values, NULL, false, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not look for keys");
 	reserve_keys(&plan->all, SPI_processed);
@@ -120,7 +120,7 @@ find_keys(SchemaPlan *plan, ArrayType *schemas)
 			plan->left_alone =
 				lappend(plan->left_alone,
 						psprintf("left alone: %s (%s): no sequence makes it; %s.snowflake_convert(%s, %s) converts it",
-								 convert_table_name(table), quote_identifier(NameStr(*column)), home,
+								 convert_table_name(table), quote_identifier(NameStr(*column)), own_schema,
 								 quote_literal_cstr(convert_table_name(table)),
 								 quote_literal_cstr(NameStr(*column))));
 		else
@@ -313,33 +313,33 @@ make_plan(SchemaPlan *plan, ArrayType *schemas)
 
 /* Lists the objects that the views, rules and triggers to put back depend on. */
 static List *
-read_bound(const SchemaPlan *plan)
+read_dependencies(const SchemaPlan *plan)
 {
 	List	   *noted = NIL;
-	List	   *bound = NIL;
+	List	   *dependencies = NIL;
 	ListCell   *cell;
 
 	foreach(cell, plan->after)
 	{
 		Statement  *statement = lfirst(cell);
-		Bound	   *one;
+		Dependencies	   *one;
 		bool		is_null;
 
 		if (list_member_oid(noted, statement->table))
 			continue;
 		noted = lappend_oid(noted, statement->table);
-		one = palloc(sizeof(Bound));
+		one = palloc(sizeof(Dependencies));
 		one->schema = statement->schema;
 		one->name = get_rel_name(statement->table);
 		if (SPI_execute(psprintf("SELECT COALESCE(pg_catalog.array_agg(classid || ' ' || objid), '{}') AS objects"
 								 "  FROM %s.snowflake_convert_bound(%u::pg_catalog.regclass)",
-								 quote_identifier(get_namespace_name(plan->all.home)), statement->table),
+								 quote_identifier(get_namespace_name(plan->all.own_schema)), statement->table),
 						false, 0) != SPI_OK_SELECT)
-			elog(ERROR, "could not look at what \"%s\" is bound to", one->name);
+			elog(ERROR, "could not read the dependencies of \"%s\"", one->name);
 		one->objects = convert_value_at(0, "objects", &is_null);
-		bound = lappend(bound, one);
+		dependencies = lappend(dependencies, one);
 	}
-	return bound;
+	return dependencies;
 }
 
 /*
@@ -348,18 +348,18 @@ read_bound(const SchemaPlan *plan)
  * row types, have new OIDs and do not count.
  */
 static void
-refuse_bound_elsewhere(const SchemaPlan *plan, List *bound)
+refuse_new_dependencies(const SchemaPlan *plan, List *dependencies)
 {
-	Datum	   *relations = palloc(sizeof(Datum) * (list_length(bound) + 1));
+	Datum	   *relations = palloc(sizeof(Datum) * (list_length(dependencies) + 1));
 	Oid			types[] = {OIDOID, TEXTARRAYOID, OIDARRAYOID};
 	Datum		values[3];
 	ListCell   *cell;
 	int			count = 0;
 	char	   *query;
 
-	foreach(cell, bound)
+	foreach(cell, dependencies)
 	{
-		Bound	   *one = lfirst(cell);
+		Dependencies	   *one = lfirst(cell);
 
 		relations[count++] = ObjectIdGetDatum(get_relname_relid(one->name, one->schema));
 	}
@@ -372,15 +372,15 @@ refuse_bound_elsewhere(const SchemaPlan *plan, List *bound)
 					 "   AND NOT (b.classid = 'pg_type'::regclass AND EXISTS ("
 					 "           SELECT FROM pg_type AS t LEFT JOIN pg_type AS e ON e.oid = t.typelem"
 					 "            WHERE t.oid = b.objid AND (t.typrelid = ANY ($3) OR e.typrelid = ANY ($3))))"
-					 " ORDER BY 1", quote_identifier(get_namespace_name(plan->all.home)));
+					 " ORDER BY 1", quote_identifier(get_namespace_name(plan->all.own_schema)));
 	for (int i = 0; i < count; i++)
 	{
-		Bound	   *one = list_nth(bound, i);
+		Dependencies	   *one = list_nth(dependencies, i);
 
 		values[0] = relations[i];
 		values[1] = one->objects;
 		if (SPI_execute_with_args(query, lengthof(types), types, values, NULL, false, 1) != SPI_OK_SELECT)
-			elog(ERROR, "could not look at what \"%s\" is bound to", one->name);
+			elog(ERROR, "could not read the dependencies of \"%s\"", one->name);
 		if (SPI_processed > 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -527,9 +527,9 @@ describe(const SchemaPlan *plan)
  * comments that describe the keys, too.
  */
 static List *
-convert_schema(Oid home, ArrayType *schemas, bool is_dry_run)
+convert_schema(Oid own_schema, ArrayType *schemas, bool is_dry_run)
 {
-	SchemaPlan		plan = {.all = {.home = home, .is_dry_run = is_dry_run, .puts_back = true}};
+	SchemaPlan		plan = {.all = {.own_schema = own_schema, .is_dry_run = is_dry_run, .puts_back = true}};
 	List	   *lines = NIL;
 	List	   *locked = NIL;
 	List	   *statements;
@@ -571,12 +571,12 @@ convert_schema(Oid home, ArrayType *schemas, bool is_dry_run)
 	}
 	if (!is_dry_run)
 	{
-		List	   *bound = read_bound(&plan);
+		List	   *dependencies = read_dependencies(&plan);
 
 		execute_put_back(&plan, plan.before);
 		convert_execute(&plan.conversion, plan.statements);
 		execute_put_back(&plan, plan.after);
-		refuse_bound_elsewhere(&plan, bound);
+		refuse_new_dependencies(&plan, dependencies);
 		execute_put_back(&plan, plan.filling);
 	}
 

@@ -71,7 +71,7 @@ is_convert_new_tables(Oid function)
 
 /* Does an event trigger fire for CREATE TABLE?  Without tags it does. */
 static bool
-has_tag(HeapTuple tuple, TupleDesc descriptor)
+fires_for_create_table(HeapTuple tuple, TupleDesc descriptor)
 {
 	bool		is_null;
 	Datum		tags = heap_getattr(tuple, Anum_pg_event_trigger_evttags, descriptor, &is_null);
@@ -95,7 +95,7 @@ has_tag(HeapTuple tuple, TupleDesc descriptor)
  * snowflake_convert_new_tables(); InvalidOid if there is none.
  */
 static Oid
-event_trigger_function(void)
+find_event_trigger_function(void)
 {
 	Relation	relation;
 	SysScanDesc scan;
@@ -115,7 +115,7 @@ event_trigger_function(void)
 		if (row->evtenabled != TRIGGER_DISABLED && row->evtenabled != skipped &&
 			strcmp(NameStr(row->evtevent), "ddl_command_end") == 0 &&
 			is_convert_new_tables(row->evtfoid) &&
-			has_tag(tuple, RelationGetDescr(relation)))
+			fires_for_create_table(tuple, RelationGetDescr(relation)))
 			function = row->evtfoid;
 	}
 	systable_endscan(scan);
@@ -218,7 +218,7 @@ names_sequence(Node *expression, void *unused)
  * a part that the hook does not handle.
  */
 static List *
-usual_primary_key(const CreateStmt *statement, List **expressions)
+primary_key_columns(const CreateStmt *statement, List **expressions)
 {
 	List	   *columns = NIL;
 	ListCell   *cell;
@@ -316,7 +316,7 @@ is_integer(const TypeName *type)
 
 /* Makes a serial or identity column a snowflake; ignores other columns. */
 static void
-change_column(ColumnDef *column, char *home)
+change_column(ColumnDef *column, char *own_schema)
 {
 	List	   *others = NIL;
 	bool		is_identity = false;
@@ -344,7 +344,7 @@ change_column(ColumnDef *column, char *home)
 	constraint->contype = CONSTR_DEFAULT;
 	constraint->location = -1;
 	constraint->raw_expr = (Node *)
-		makeFuncCall(list_make2(makeString(home), makeString("snowflake_nextval")),
+		makeFuncCall(list_make2(makeString(own_schema), makeString("snowflake_nextval")),
 					 NIL, COERCE_EXPLICIT_CALL, -1);
 	column->constraints = lappend(others, constraint);
 	column->typeName = SystemTypeName("int8");
@@ -355,17 +355,17 @@ static void
 change_statement(CreateStmt *statement)
 {
 	List	   *expressions = NIL;
-	List	   *primary = usual_primary_key(statement, &expressions);
+	List	   *primary = primary_key_columns(statement, &expressions);
 	Oid			function;
 	Oid			nextval;
-	Oid			home;
-	char	   *home_name;
+	Oid			own_schema;
+	char	   *own_schema_name;
 	const char *schema;
 	ListCell   *cell;
 
 	if (primary == NIL || creating_extension || convert_is_running())
 		return;
-	function = event_trigger_function();
+	function = find_event_trigger_function();
 	if (!OidIsValid(function))
 		return;
 	if (names_sequence((Node *) expressions, NULL))
@@ -375,14 +375,14 @@ change_statement(CreateStmt *statement)
 		return;
 
 	/* convert.c warns a role that may not call snowflake_nextval(). */
-	home = get_func_namespace(function);
-	home_name = get_namespace_name(home);
+	own_schema = get_func_namespace(function);
+	own_schema_name = get_namespace_name(own_schema);
 	nextval = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
 							  CStringGetDatum("snowflake_nextval"),
 							  PointerGetDatum(buildoidvector(NULL, 0)),
-							  ObjectIdGetDatum(home));
+							  ObjectIdGetDatum(own_schema));
 	if (!OidIsValid(nextval) ||
-		object_aclcheck(NamespaceRelationId, home, GetUserId(), ACL_USAGE) != ACLCHECK_OK ||
+		object_aclcheck(NamespaceRelationId, own_schema, GetUserId(), ACL_USAGE) != ACLCHECK_OK ||
 		object_aclcheck(ProcedureRelationId, nextval, GetUserId(), ACL_EXECUTE) != ACLCHECK_OK)
 		return;
 
@@ -400,7 +400,7 @@ change_statement(CreateStmt *statement)
 				/* An expression may accept an integer and not a bigint. */
 				if (!names_column((Node *) expressions, column->colname) &&
 					!names_column((Node *) expressions, statement->relation->relname))
-					change_column(column, home_name);
+					change_column(column, own_schema_name);
 				break;
 			}
 		}

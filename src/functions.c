@@ -34,20 +34,20 @@ PG_FUNCTION_INFO_V1(snowflake_max_id);
 PG_FUNCTION_INFO_V1(snowflake_format);
 
 /* The cache of a call in a query, in fn_extra. */
-typedef struct CallSite
+typedef struct CallCache
 {
 	TupleDesc	tupdesc;		/* of snowflake_decode's result */
 	text	   *layout_text;	/* the text of "layout" */
 	Layout		layout;
-} CallSite;
+} CallCache;
 
-static CallSite *
-call_site(FunctionCallInfo fcinfo)
+static CallCache *
+call_cache(FunctionCallInfo fcinfo)
 {
 	if (fcinfo->flinfo->fn_extra == NULL)
 		fcinfo->flinfo->fn_extra =
-			MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(CallSite));
-	return (CallSite *) fcinfo->flinfo->fn_extra;
+			MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(CallCache));
+	return (CallCache *) fcinfo->flinfo->fn_extra;
 }
 
 /* Reads a layout and an epoch given as arguments; ERROR 22023. */
@@ -86,12 +86,12 @@ text_equal(const text *a, const text *b)
 static const Layout *
 explicit_layout(FunctionCallInfo fcinfo)
 {
-	CallSite   *site = call_site(fcinfo);
+	CallCache  *cache = call_cache(fcinfo);
 	TimestampTz epoch = PG_GETARG_TIMESTAMPTZ(1);
 	text	   *layout_text = PG_GETARG_TEXT_PP(2);
 
-	if (site->layout_text == NULL || site->layout.epoch != epoch ||
-		!text_equal(site->layout_text, layout_text))
+	if (cache->layout_text == NULL || cache->layout.epoch != epoch ||
+		!text_equal(cache->layout_text, layout_text))
 	{
 		Layout		layout;
 		text	   *copy;
@@ -100,12 +100,12 @@ explicit_layout(FunctionCallInfo fcinfo)
 		copy = MemoryContextAlloc(fcinfo->flinfo->fn_mcxt,
 								  VARSIZE_ANY(layout_text));
 		memcpy(copy, layout_text, VARSIZE_ANY(layout_text));
-		if (site->layout_text != NULL)
-			pfree(site->layout_text);
-		site->layout_text = copy;
-		site->layout = layout;
+		if (cache->layout_text != NULL)
+			pfree(cache->layout_text);
+		cache->layout_text = copy;
+		cache->layout = layout;
 	}
-	return &site->layout;
+	return &cache->layout;
 }
 
 /* Returns the layout of the arguments or, without them, the configured one. */
@@ -256,21 +256,21 @@ enum
 static Datum
 decode(FunctionCallInfo fcinfo, const Layout *layout)
 {
-	CallSite   *site = call_site(fcinfo);
+	CallCache  *cache = call_cache(fcinfo);
 	IdFields	fields;
 	Datum		values[DECODE_COLUMN_COUNT];
 	bool		nulls[DECODE_COLUMN_COUNT] = {false};
 
 	split_id(layout, PG_GETARG_INT64(0), &fields);
 
-	if (site->tupdesc == NULL)
+	if (cache->tupdesc == NULL)
 	{
 		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 		TupleDesc	tupdesc;
 
 		if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 			elog(ERROR, "return type must be a row type");
-		site->tupdesc = BlessTupleDesc(tupdesc);
+		cache->tupdesc = BlessTupleDesc(tupdesc);
 		MemoryContextSwitchTo(caller);
 	}
 
@@ -279,7 +279,7 @@ decode(FunctionCallInfo fcinfo, const Layout *layout)
 	values[DECODE_DATACENTER_ID] = Int32GetDatum((int32) fields.datacenter_id);
 	values[DECODE_WORKER_ID] = Int32GetDatum((int32) fields.worker_id);
 	values[DECODE_SEQUENCE] = Int32GetDatum((int32) fields.sequence);
-	return HeapTupleGetDatum(heap_form_tuple(site->tupdesc, values, nulls));
+	return HeapTupleGetDatum(heap_form_tuple(cache->tupdesc, values, nulls));
 }
 
 /*

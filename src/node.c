@@ -162,7 +162,7 @@ parse_epoch(const char *text, TimestampTz *epoch, const char **detail)
  * it, PostgreSQL would use the default and decode ids with a wrong layout.
  */
 static bool
-check_outcome(bool valid, const char *detail)
+check_hook_result(bool valid, const char *detail)
 {
 	if (!valid && node_is_preloaded)
 	{
@@ -179,7 +179,7 @@ node_check_layout(char **newval, void **extra, GucSource source)
 	const char *detail;
 	bool		valid = layout_parse(*newval, &layout, &detail);
 
-	return check_outcome(valid, detail);
+	return check_hook_result(valid, detail);
 }
 
 bool
@@ -189,7 +189,7 @@ node_check_epoch(char **newval, void **extra, GucSource source)
 	const char *detail = NULL;
 	bool		valid = parse_epoch(*newval, &epoch, &detail);
 
-	return check_outcome(valid, detail);
+	return check_hook_result(valid, detail);
 }
 
 /*

@@ -585,9 +585,9 @@ check_gaps(const Parent *parent, const IdRange *wanted)
  * may have renamed the table's schema, and given the name to another schema.
  */
 static void
-check_done(bool is_done, const char *statement)
+check_effect(bool is_as_intended, const char *statement)
 {
-	if (!is_done)
+	if (!is_as_intended)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a schema was renamed while partitions were created or dropped"),
@@ -611,7 +611,7 @@ create_partition(const Parent *parent, const WantedPartition *wanted)
 						 wanted->range.from, wanted->range.to);
 	execute(statement);
 	relid = get_relname_relid(name, get_namespace_oid(parent->schema, false));
-	check_done(OidIsValid(relid) && get_rel_relispartition(relid) &&
+	check_effect(OidIsValid(relid) && get_rel_relispartition(relid) &&
 			   get_partition_parent(relid, false) == parent->relid,
 			   statement);
 	return relid;
@@ -719,7 +719,7 @@ drop_partition(Oid partition, const char *detach, const char *drop)
 	Caller		parent_owner;
 
 	execute(detach);
-	check_done(!get_rel_relispartition(partition), detach);
+	check_effect(!get_rel_relispartition(partition), detach);
 	GetUserIdAndSecContext(&parent_owner.user_id,
 						   &parent_owner.security_context);
 	SetUserIdAndSecContext(table_owner(partition),
@@ -727,7 +727,7 @@ drop_partition(Oid partition, const char *detach, const char *drop)
 	execute(drop);
 	SetUserIdAndSecContext(parent_owner.user_id,
 						   parent_owner.security_context);
-	check_done(!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(partition)),
+	check_effect(!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(partition)),
 			   drop);
 }
 
@@ -774,7 +774,7 @@ lock_partitions(const Parent *parent, List *partitions)
  * the referencing tables, so that their owners add no index meanwhile.
  */
 static void
-check_references(Oid home, const Parent *parent, List *partitions)
+check_references(Oid own_schema, const Parent *parent, List *partitions)
 {
 	Oid			owner = table_owner(parent->relid);
 	StringInfoData query;
@@ -803,7 +803,7 @@ check_references(Oid home, const Parent *parent, List *partitions)
 		LockRelationOid(table, ShareRowExclusiveLock);
 		resetStringInfo(&query);
 		appendStringInfo(&query, "SELECT %s.snowflake_convert_is_plain(%u::pg_catalog.regclass)",
-						 quote_identifier(get_namespace_name(home)), table);
+						 quote_identifier(get_namespace_name(own_schema)), table);
 		if (SPI_execute(query.data, false, 0) != SPI_OK_SELECT)
 			elog(ERROR, "could not execute: %s", query.data);
 		if (!DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
@@ -819,7 +819,7 @@ check_references(Oid home, const Parent *parent, List *partitions)
 }
 
 static void
-put_text(ReturnSetInfo *result, const char *text)
+add_row(ReturnSetInfo *result, const char *text)
 {
 	Datum		values[1] = {CStringGetTextDatum(text)};
 	bool		nulls[1] = {false};
@@ -873,8 +873,8 @@ snowflake_drop_partitions(PG_FUNCTION_ARGS)
 		char	   *detach = detach_statement(&parent, partition);
 		char	   *drop = drop_statement(partition);
 
-		put_text(result, detach);
-		put_text(result, drop);
+		add_row(result, detach);
+		add_row(result, drop);
 		if (!dry_run)
 			drop_partition(partition, detach, drop);
 	}

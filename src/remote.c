@@ -89,7 +89,7 @@ element_of_list(const char *list, int number)
 }
 
 static bool
-is_list_of_hosts(const char *keyword)
+is_host_option(const char *keyword)
 {
 	return strcmp(keyword, "host") == 0 || strcmp(keyword, "hostaddr") == 0 ||
 		strcmp(keyword, "port") == 0;
@@ -106,7 +106,7 @@ count_hosts(const PQconninfoOption *options)
 
 	for (; options->keyword != NULL; options++)
 	{
-		int			count = is_list_of_hosts(options->keyword) ?
+		int			count = is_host_option(options->keyword) ?
 			count_of_list(options->val) : 0;
 
 		if (count <= 1)
@@ -252,7 +252,7 @@ connect_to_target(Remote *remote, const PQconninfoOption *options,
 	values[count++] = "read-write";
 	for (; options->keyword != NULL && count < OPTIONS_MAX - 4; options++)
 	{
-		if (options->val == NULL || is_list_of_hosts(options->keyword))
+		if (options->val == NULL || is_host_option(options->keyword))
 			continue;
 		keywords[count] = options->keyword;
 		values[count++] = options->val;

@@ -107,7 +107,7 @@ record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
  * Returns false if the server holds no lease.
  */
 static bool
-present_lease(Lease *lease, TimestampTz *expires_at)
+read_held_lease(Lease *lease, TimestampTz *expires_at)
 {
 	int64		now_us = clock_boottime_us();
 
@@ -151,7 +151,7 @@ snowflake_node(PG_FUNCTION_ARGS)
 	const Layout *layout = node_layout();
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	TimestampTz lease_expires_at = 0;
-	bool		is_held = present_lease(&lease, &lease_expires_at);
+	bool		is_held = read_held_lease(&lease, &lease_expires_at);
 	int			worker_id = node_is_leased() ?
 		(is_held ? lease.worker_id : WORKER_ID_UNSET) :
 		node_intended_worker_id();
