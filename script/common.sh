@@ -191,7 +191,7 @@ clean_up() {
     local data
 
     cd /
-    for data in "$work"/data "$work"/tmp_check/*/pgdata; do
+    for data in "$work"/data "$work"/*/data "$work"/tmp_check/*/pgdata; do
         [ -f "$data/postmaster.pid" ] || continue
         as_server_user "$pg_bin/pg_ctl" -D "$data" -m immediate stop \
             >/dev/null 2>&1 || true
