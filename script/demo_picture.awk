@@ -1,6 +1,6 @@
-# Draws busy curves as SVG, one chart below another.  Reads for each chart a
-# line "title ..." and then lines of milliseconds, worker id and ids, in order
-# of time.
+# Draws insert activity over time as SVG, one chart below another.  Reads for each
+# chart a line "title ..." and then lines of milliseconds, worker id and ids, in
+# order of time.
 
 BEGIN {
     width = 760; height = 220; left = 70; top = 50
@@ -31,7 +31,7 @@ function round_up(n,    unit) {
     return unit * int(n / unit + 1)
 }
 
-# One server's ids: a bar for each bucket that has some.
+# Draws one server's ids: a bar for each bucket that has some.
 function draw(c, w, y0, ceiling,    row, h) {
     printf "<g fill=\"%s\" fill-opacity=\"0.75\">\n", colour[w]
     for (row = 1; row <= rows[c]; row++) {
