@@ -69,7 +69,10 @@ sub registry_node
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
 	$node->init(allows_streaming => 1);
-	$node->append_conf('postgresql.conf', join("\n", @conf) . "\n");
+
+	# init() allows ten connections; where each takes long, servers need more
+	$node->append_conf('postgresql.conf',
+		join("\n", 'max_connections = 50', @conf) . "\n");
 	$node->start;
 	make_registry($node, %$constants);
 	return $node;
