@@ -259,7 +259,7 @@ report_elsewhere(const MarkMover *mover, TimestampTz elsewhere_at)
 
 /* Has a process read the page since the server's start? */
 static bool
-is_started(void)
+is_start_known(void)
 {
 	bool		result;
 
@@ -288,7 +288,7 @@ start_node_once(void)
 	bool		is_resumed = false;
 	bool		is_first = false;
 
-	if (is_started())
+	if (is_start_known())
 		return;
 
 	exists = mark_read(&contents);
