@@ -179,7 +179,7 @@ prepare_incarnation(void)
 	shared->lease.next_incarnation = incarnation;
 	if (shared->lease.worker_id == WORKER_ID_UNSET)
 	{
-		/* After a restart these two show whose claim the incarnation is of. */
+		/* These fields show after a restart that the claim was this server's. */
 		strlcpy(shared->lease.holder, host_holder, LEASE_HOLDER_SIZE);
 		shared->lease.registry = node_registry_hash();
 	}
@@ -228,8 +228,8 @@ accept_grant(const RegistryAnswer *answer, const Lease *held, bool is_held)
 static bool
 is_granted_to_other(const RegistryAnswer *answer)
 {
-	return strcmp(answer->code, "taken") == 0 ||
-		strcmp(answer->code, "all_taken") == 0;
+	return strcmp(answer->code, REGISTRY_TAKEN) == 0 ||
+		strcmp(answer->code, REGISTRY_ALL_TAKEN) == 0;
 }
 
 /* Claims or renews over a connection, and acts on the answer. */
@@ -269,10 +269,11 @@ reason_for_users(const Remote *remote, const RegistryAnswer *answer)
 }
 
 /*
- * Returns a code that is the same for two failures of one cause: the registry's
- * code of a refusal, or the SQLSTATE of its error.  Their messages may differ,
- * as they have instants.  libpq has no code for a connection that fails, and
- * a reason of this server's own needs none: there the reason is the code.
+ * Returns a code that is the same for all failures of one cause, whose messages
+ * may differ, because they contain instants.  The code is that of the registry's
+ * refusal, or the SQLSTATE of the registry's error.  libpq has no code for a
+ * connection that fails, and this server's own reasons contain no instants: in
+ * both cases the code is the reason itself.
  */
 static const char *
 failure_code(const Remote *remote, const RegistryAnswer *answer)

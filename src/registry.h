@@ -11,6 +11,10 @@
 #include "remote.h"
 #include "utils/guc.h"
 
+/* Codes of snowflake_registry.refuse() that end a lease. */
+#define REGISTRY_TAKEN "taken"
+#define REGISTRY_ALL_TAKEN "all_taken"
+
 #define REGISTRY_CODE_SIZE 32
 
 /* The outcome of a claim. */
