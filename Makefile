@@ -2,7 +2,7 @@
 #
 #   make && sudo make install     builds and installs, by PG_CONFIG's PostgreSQL
 #   make installcheck             tests against a running server
-#   make demo, make test          do everything by themselves; see README.md
+#   make demo, make test          install what they need themselves; see README.md
 #   make test SANITIZE=1          the same under sanitizers
 #   make dist                     packs the sources as PGXN takes them
 #   make model                    proves the protocols of mark and leases
@@ -49,11 +49,11 @@ TAP_TESTS = 1
 
 EXTRA_CLEAN = tmp_check output_iso results
 
-# what the archive and the library call themselves
+# The version of the archive and of the library.
 SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' META.json)
 PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
 
-# servers lease worker ids from another one
+# libpq, for the connection to a registry.
 PG_CPPFLAGS += -I$(libpq_srcdir)
 SHLIB_LINK += $(libpq)
 
@@ -66,7 +66,7 @@ PG_CFLAGS += -Wno-unknown-warning-option -Wno-ignored-optimization-argument \
 	-Wno-ignored-attributes
 endif
 
-# Where there is no PostgreSQL yet, demo and test install it.
+# demo and test install PostgreSQL if it is missing.
 ifneq (,$(wildcard $(PGXS)))
 include $(PGXS)
 else
@@ -88,8 +88,9 @@ test:
 model:
 	@script/model
 
-# What PGXN takes: the last commit, so that nothing else slips in.  A build of
-# Debian's packages writes debian/control for the versions that it finds.
+# The archive for PGXN: the last commit, without files that are not committed.
+# A build of Debian's packages writes debian/control for the versions that it
+# finds.
 dist: archive = snowflake-$(SNOWFLAKE_VERSION)
 dist:
 	@git diff --quiet HEAD -- . ':!debian/control' || \
