@@ -49,7 +49,7 @@ typedef struct ClockVerdict
 {
 	ClockAction action;
 	int64		wait_us;		/* the time until the lead is allowed */
-	int64		behind_us;		/* how far the clock is behind the last id, or 0 */
+	int64		behind_us;		/* the last id's lead on the clock, or 0 */
 	int64		regression_us;	/* behind_us without the excused lead */
 } ClockVerdict;
 

@@ -711,7 +711,7 @@ query_latest(const char *query)
 	SPI_freeplan(plan);
 }
 
-/* Is a table one whose queries run no code of the table's owner? */
+/* Do queries on a table run no code of the table's owner? */
 static bool
 is_plain(Oid own_schema, Oid table)
 {
@@ -942,7 +942,7 @@ numbers_in(HeapTuple tuple, AttrNumber attribute, TupleDesc descriptor)
 	return numbers;
 }
 
-/* Finds a table's columns in its primary key, its foreign keys and its CHECKs. */
+/* Finds a table's columns in its primary key, foreign keys and CHECKs. */
 static void
 read_keys(Oid table, List **primary, List **foreign, List **checked)
 {
@@ -1344,7 +1344,7 @@ convert_new_tables(void *argument)
 		read_keys(table, &primary, &foreign, &checked);
 		if (foreign != NIL)
 			referencing = lappend_oid(referencing, table);
-		/* A key is not simple if a foreign key may reference the table itself. */
+		/* A key is not simple if the table may reference itself. */
 		if (list_member_oid(new_tables, table))
 			convert_primary_key(own_schema, table, primary, checked,
 								foreign == NIL && list_length(tables) == 1);

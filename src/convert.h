@@ -25,7 +25,7 @@ typedef struct Conversion
 typedef struct Statement
 {
 	Oid			table;
-	Oid			other;			/* its sequence, or the table that it references */
+	Oid			other;			/* a sequence, or the table referenced */
 	char	   *table_name;		/* of "table" and "other", as in the text */
 	char	   *other_name;
 	char	   *text;

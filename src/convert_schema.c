@@ -311,7 +311,7 @@ make_plan(SchemaPlan *plan, ArrayType *schemas)
 	plan->statements = convert_statements(&plan->conversion);
 }
 
-/* Lists the objects that the views, rules and triggers to put back depend on. */
+/* Lists the objects that the views, rules and triggers depend on. */
 static List *
 read_dependencies(const SchemaPlan *plan)
 {

@@ -2,10 +2,10 @@
  * create_table.c
  *	  Changes serial and identity keys in CREATE TABLE before it runs.
  *
- * The event trigger of convert.c runs after CREATE TABLE.  To change the key's
- * type then rebuilds the table and its index, and drops the sequence: CREATE
- * TABLE takes twice the time and the locks.  So where an enabled event trigger
- * calls snowflake_convert_new_tables() and the library is preloaded, a
+ * The event trigger of convert.c runs after CREATE TABLE.  A change of the
+ * key's type then rebuilds the table and its index, and drops the sequence:
+ * CREATE TABLE takes twice the time and the locks.  So where an enabled event
+ * trigger calls snowflake_convert_new_tables() and the library is preloaded, a
  * ProcessUtility hook changes the statement before it runs: "id serial PRIMARY
  * KEY" is executed as "id bigint DEFAULT snowflake_nextval() PRIMARY KEY".
  *
@@ -144,7 +144,7 @@ schema_of(const RangeVar *relation)
 	return !OidIsValid(schema) || isAnyTempNamespace(schema) ? NULL : get_namespace_name(schema);
 }
 
-/* Is an expression a bound, such as "column > 0", which bigint does not change? */
+/* Is an expression a bound, such as "column > 0", which fits bigint, too? */
 static bool
 is_bound(Node *expression)
 {
@@ -437,7 +437,7 @@ create_table_install_hook(void)
 {
 	static bool is_installed = false;
 
-	/* The postmaster calls this function again when it restarts after a crash. */
+	/* The postmaster calls this function again after a crash. */
 	if (is_installed)
 		return;
 	is_installed = true;

@@ -80,8 +80,9 @@ text_equal(const text *a, const text *b)
 }
 
 /*
- * Returns the layout of the arguments (id or instant, epoch timestamptz, layout
- * text).  Reads a layout again only if the arguments differ from the last call's.
+ * Returns the layout of the arguments (id or instant, epoch timestamptz,
+ * layout text).  Reads the arguments again only if they differ from the last
+ * call's.
  */
 static const Layout *
 explicit_layout(FunctionCallInfo fcinfo)

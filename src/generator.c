@@ -56,7 +56,7 @@ typedef struct Attempt
 
 	/* Set by judge_lead(), for OUTCOME_WAIT and OUTCOME_BEHIND. */
 	ClockVerdict verdict;
-	bool		is_at_fence;	/* is the clock behind the last holder's fence? */
+	bool		is_at_fence;	/* behind the last holder's fence? */
 } Attempt;
 
 /* What a call has been counted as: a call that waits twice counts once. */
@@ -149,7 +149,7 @@ attach_session(void)
 	memset(&slot->block, 0, sizeof(slot->block));
 	slot->before = slot->counters;
 
-	/* A reader that sees the pid must not see the counters of an earlier session. */
+	/* A reader that sees the pid must see this session's "before", too. */
 	pg_write_barrier();
 	slot->pid = MyProcPid;
 	session.slot = slot;

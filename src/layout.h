@@ -15,7 +15,7 @@
 /* Room for the longest text that layout_to_text() makes. */
 #define LAYOUT_TEXT_SIZE 64
 
-/* The worker id of a server that has none.  Where a worker id is wanted: any. */
+/* No worker id.  Where a worker id is wanted: any. */
 #define WORKER_ID_UNSET (-1)
 
 /* No tick, no stamp and no id: all of them are 0 or more. */

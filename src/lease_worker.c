@@ -97,7 +97,7 @@ apply_change(LeaseChange *change)
 	(void) mark_move(MARK_KEEP, 0, 0);
 }
 
-/* Logs an error of the mark's page, unless the last one had the same SQLSTATE. */
+/* Logs an error of the mark's page unless the last had the same SQLSTATE. */
 static void
 report_page_error(void)
 {
@@ -179,7 +179,7 @@ prepare_incarnation(void)
 	shared->lease.next_incarnation = incarnation;
 	if (shared->lease.worker_id == WORKER_ID_UNSET)
 	{
-		/* These fields show after a restart that the claim was this server's. */
+		/* After a restart these fields show whose claim it was. */
 		strlcpy(shared->lease.holder, host_holder, LEASE_HOLDER_SIZE);
 		shared->lease.registry = node_registry_hash();
 	}
@@ -208,7 +208,7 @@ is_renewal(const Lease *held, bool is_held, const RegistryAnswer *answer)
 		held->worker_id == answer->lease.worker_id;
 }
 
-/* Stores a grant.  Unless the grant is a renewal, the lease held before ends. */
+/* Stores a grant.  Unless the grant is a renewal, the held lease ends. */
 static void
 accept_grant(const RegistryAnswer *answer, const Lease *held, bool is_held)
 {
@@ -269,11 +269,11 @@ reason_for_users(const Remote *remote, const RegistryAnswer *answer)
 }
 
 /*
- * Returns a code that is the same for all failures of one cause, whose messages
- * may differ, because they contain instants.  The code is that of the registry's
- * refusal, or the SQLSTATE of the registry's error.  libpq has no code for a
- * connection that fails, and this server's own reasons contain no instants: in
- * both cases the code is the reason itself.
+ * Returns a code that is the same for all failures of one cause, whose
+ * messages may differ, because they contain instants.  The code is that of the
+ * registry's refusal, or the SQLSTATE of the registry's error.  libpq has no
+ * code for a connection that fails, and this server's own reasons contain no
+ * instants: in both cases the code is the reason itself.
  */
 static const char *
 failure_code(const Remote *remote, const RegistryAnswer *answer)

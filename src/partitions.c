@@ -115,7 +115,7 @@ instant_text(TimestampTz instant)
 	return pstrdup(timestamptz_to_str(instant));
 }
 
-/* Returns a bound for messages: the instant at which the bound's tick begins. */
+/* Returns a bound for messages: the instant at which its tick begins. */
 static char *
 bound_text(int64 bound)
 {
@@ -442,7 +442,7 @@ make_suffix(TimestampTz instant, StepUnit unit, char *suffix)
 			 hour_before.tm_hour == tm.tm_hour ? "b" : "");
 }
 
-/* Lists the partitions from "since" on; the last one ends at "until" or later. */
+/* Lists the partitions from "since" on; the last ends at "until" or later. */
 static List *
 wanted_partitions(TimestampTz since, TimestampTz until, const Interval *step)
 {

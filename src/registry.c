@@ -105,7 +105,7 @@ add_server(RemoteArguments *arguments, const Lease *previous)
 					  previous->next_incarnation);
 }
 
-/* Adds the lease that this server holds or, if it holds none, its last lease. */
+/* Adds the lease that this server holds or, if there is none, its last. */
 static void
 add_previous(RemoteArguments *arguments, const Lease *previous, bool is_held)
 {

@@ -1,6 +1,6 @@
 /*
  * registry_check.c
- *	  snowflake_registry_check(): tries a registry before a server depends on it.
+ *	  snowflake_registry_check(): tries a registry before a server needs it.
  */
 #include "postgres.h"
 
@@ -53,7 +53,7 @@ enum
 	RIGHTS_ROLE
 };
 
-/* Does the database have the registry's functions, and may this role call them? */
+/* Does the database have the registry's functions?  May the role call them? */
 static bool
 check_rights(Remote *remote, ReturnSetInfo *result)
 {

@@ -102,8 +102,8 @@ typedef union PaddedBackendSlot
 typedef struct NodeStart
 {
 	bool		is_known;		/* has a process read the mark's page? */
-	int64		stamp;			/* the generators' value before their first id */
-	int64		lead_us;		/* the stamp's largest lead on a correct clock */
+	int64		stamp;			/* of all generators before their first id */
+	int64		lead_us;		/* its largest lead on a correct clock */
 	int64		fence_stamp;	/* equal to "stamp" if ids begin at the last
 								 * holder's fence; else 0 */
 	int64		floor;			/* the least floor of the page's next record */
@@ -115,8 +115,8 @@ typedef struct SharedState
 {
 	/*
 	 * The mark: a tick that no id issued so far has reached, and that is in
-	 * flushed WAL.  0 until a process has read the page.  Written under the lock,
-	 * read without the lock.
+	 * flushed WAL.  0 until a process has read the page.  Written under the
+	 * lock, read without the lock.
 	 */
 	pg_atomic_uint64 mark;
 

@@ -32,7 +32,7 @@ static const Base bases[] =
 {
 	{2, "01", false, ""},
 	{16, "0123456789abcdef", true, ""},
-	/* Crockford's digits lack U and the letters I, L, O, which look like 1, 0 */
+	/* Crockford's digits lack U, and I, L and O, which look like 1 and 0 */
 	{32, "0123456789ABCDEFGHJKMNPQRSTVWXYZ", true, "I1L1O0"},
 	{36, "0123456789abcdefghijklmnopqrstuvwxyz", true, ""},
 	/* Bitcoin's digits lack 0, O, I and l, which look alike */
@@ -56,7 +56,7 @@ find_base(int number)
 	return NULL;				/* keep compilers quiet */
 }
 
-/* Are two characters the same digit?  Ignores the case of ASCII letters only. */
+/* Are two characters the same digit?  Only the case of ASCII is ignored. */
 static bool
 same_digit(const Base *base, char a, char b)
 {
@@ -66,7 +66,7 @@ same_digit(const Base *base, char a, char b)
 	return a == b;
 }
 
-/* Returns the value of a digit, or -1 if a character is no digit of the base. */
+/* Returns the value of a digit; -1 if a character is no digit of the base. */
 static int
 digit_value(const Base *base, char c)
 {

@@ -17,8 +17,8 @@
 #include "worker.h"
 
 /*
- * Registers a worker.  The postmaster starts the worker when recovery has ended,
- * and restarts it unless its exit code was 0.
+ * Registers a worker.  The postmaster starts the worker when recovery has
+ * ended, and restarts the worker unless its exit code was 0.
  */
 void
 worker_register(const char *name, const char *function_name)
