@@ -76,7 +76,7 @@ END
 $$;
 
 --
--- Tables
+-- Tables: constants and state, a row for each worker id, evidence, and the view
 --
 
 CREATE TABLE snowflake_registry.setting (
