@@ -33,11 +33,11 @@
  *   floor, which is after all fences that may have been forgotten.
  * - The registry is set back without a trace: by a file-system snapshot, or by a
  *   standby whose standby.signal was removed.  Such a server starts without a
- *   clean stop before.  After such a start there is a window, which is an era,
- *   too: only holders are served, so that the holders of forgotten leases come
- *   forward before a newcomer gets their worker ids.  (The registry does not
- *   detect the copy of a cleanly stopped server: call declare_restored() after
- *   restoring such a copy.)
+ *   clean stop before.  After such a start an era begins with a window: only
+ *   holders are served, so that the holders of forgotten leases come forward
+ *   before a newcomer gets their worker ids.  (The registry does not detect the
+ *   copy of a cleanly stopped server: call declare_restored() after restoring
+ *   such a copy.)
  * - A server claims late or twice, or is a copy of another server.  The holder
  *   chooses a new incarnation for each claim, and a claim that names an older
  *   incarnation continues no lease.
