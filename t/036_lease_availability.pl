@@ -282,17 +282,39 @@ measure(
 		$registry->start;
 	});
 
-# A lease lasts nine tenths of its duration from its last renewal on, which is a
-# third of that before at most.  A registry that has crashed waits for holders
-# to come forward, for five twelfths, before it grants what has expired.
+# The longest time between a holder's renewals.
+my $renewal_s = min(60, $lease_s / 3);
+
+# Waits until every holder has renewed its lease.
+sub wait_for_renewals
+{
+	my $begin = $registry->safe_psql('postgres', 'SELECT clock_timestamp()');
+
+	wait_for(
+		sub {
+			$registry->safe_psql('postgres',
+				"SELECT bool_and(seen_at > '$begin') FROM snowflake_registry.node WHERE holder IS NOT NULL AND NOT is_released"
+			) eq 't';
+		},
+		$renewal_s + 30) or die "a holder does not renew its lease\n";
+	return;
+}
+
+# A lease lasts for nine tenths of its duration from the last renewal on.  A
+# registry that has crashed waits for the holders' renewals before it grants an
+# expired lease.
 for my $how (qw(clean crash))
 {
+	my $window_s = $renewal_s + max(1, $lease_s / 12);
+
+	wait_for_renewals();
 	measure(
 		sprintf('registry down for %.3g s (%s)',
 			$lease_s,
 			$how eq 'clean' ? 'a clean stop' : 'a crash'),
 		bound(
-			0.4 * $lease_s + ($how eq 'crash' ? 5 / 12 * $lease_s : 0)
+			$lease_s / 10 + $renewal_s
+			  + ($how eq 'crash' ? $window_s : 0)
 			  + SLACK_S),
 		\@servers,
 		sub {
