@@ -7,29 +7,23 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
 my $node = snowflake_node('main');
 $node->append_conf('postgresql.conf', "include 'case.conf'\n");
-my $case_file = $node->data_dir . '/case.conf';
 
-# Replaces the settings that the server reads beside the usual ones.  Without
-# the page of the mark: a layout must not be changed so that ids could repeat.
-sub configure
+# Replaces the settings that the server reads beside the usual ones.  Removes
+# the page of the mark, too: a layout must not be changed so that ids could
+# repeat.
+sub configure_afresh
 {
 	my ($settings) = @_;
-	unlink mark_file($node);
-	open my $fh, '>', $case_file or die "$case_file: $!";
-	print $fh "$settings\n";
-	close $fh or die "$case_file: $!";
-	return;
-}
 
-sub value_of
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
+	unlink mark_file($node);
+	configure($node, $settings);
+	return;
 }
 
 # Refused at the start, and why.
@@ -116,9 +110,9 @@ for my $case (@refused)
 	my ($settings, @reasons) = @$case;
 	my $offset = -s $node->logfile // 0;
 
-	configure($settings);
+	configure_afresh($settings);
 	my $started = $node->start(fail_ok => 1);
-	my $log = PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset);
+	my $log = logged($node, $offset);
 
 	$settings =~ s/\n/, /g;
 	ok(!$started, "no start with $settings");
@@ -184,16 +178,16 @@ SELECT snowflake_format(id)
 		   FROM (SELECT snowflake_nextval() AS id, pg_sleep(0.002) FROM generate_series(1, 100)) AS v',
 		't' ]);
 
-configure('');
+configure_afresh('');
 $node->start;
-value_of('CREATE EXTENSION snowflake');
+value_of($node, 'CREATE EXTENSION snowflake');
 $node->stop;
 for my $case (@accepted)
 {
 	my ($settings, $sql, $expected) = @$case;
 	my $offset = -s $node->logfile;
 
-	configure("timezone = 'UTC'\n$settings");
+	configure_afresh("timezone = 'UTC'\n$settings");
 	my $started = $node->start(fail_ok => 1);
 	$settings =~ s/\n/, /g;
 	if (!defined $sql)
@@ -202,7 +196,7 @@ for my $case (@accepted)
 		next;
 	}
 	ok($started, "start with '$settings'") or next;
-	is(value_of($sql), $expected, "'$settings': $sql");
+	is(value_of($node, $sql), $expected, "'$settings': $sql");
 	$node->stop;
 }
 
@@ -216,10 +210,10 @@ for (1 .. 6)
 	my $tick = (qw(@1ms @10ms @100us @250us))[ int rand 4 ];
 	my $layout = join('/', @bits) . $tick;
 
-	configure(
+	configure_afresh(
 		"snowflake.worker_id = 0\nsnowflake.layout = '$layout'\nsnowflake.epoch = '2005-03-04 05:06:07.008+00'");
 	$node->start;
-	is(value_of(qq{
+	is(value_of($node, qq{
 SELECT count(*) || ' ids, wrong: ' || count(*) FILTER (
          WHERE snowflake_decode(id) IS DISTINCT FROM (at, datacenter, worker, seq)
             OR id NOT BETWEEN snowflake_min_id(at) AND snowflake_max_id(at)
@@ -233,7 +227,7 @@ SELECT count(*) || ' ids, wrong: ' || count(*) FILTER (
           FROM generate_series(1, 2000)) AS fields,
        snowflake_encode(at, datacenter, worker, seq) AS id}),
 		'2000 ids, wrong: 0', "round trip in layout $layout");
-	is(value_of(qq{
+	is(value_of($node, qq{
 SELECT snowflake_encode(snowflake_timestamp(snowflake_max_id('infinity')), (1 << $bits[1]) - 1,
                         (1 << $bits[2]) - 1, (1 << $bits[3]) - 1) = snowflake_max_id('infinity'),
        snowflake_max_id('infinity') = (1::bigint << $bits[0] + $bits[1] + $bits[2] + $bits[3]) - 1,
@@ -243,7 +237,7 @@ SELECT snowflake_encode(snowflake_timestamp(snowflake_max_id('infinity')), (1 <<
 }
 
 # Fields out of their width.
-configure('');
+configure_afresh('');
 $node->start;
 for my $arguments (
 	"'2010-11-04 01:42:54.656999+00', 0, 0, 0",
@@ -257,21 +251,21 @@ for my $arguments (
 	my ($state) = sqlstate_of($node, "SELECT snowflake_encode($arguments)");
 	is($state, '22003', "encode($arguments) is out of range");
 }
-is( value_of(
+is( value_of($node,
 		"SELECT snowflake_encode('2080-07-10 17:30:30.208999+00', 31, 31, 4095)"),
 	'9223372036854775807',
 	'the largest id there is');
 
 # A changed postmaster parameter needs a restart, and says so.
 my $offset = -s $node->logfile;
-configure("snowflake.worker_id = 9\nsnowflake.clock_tolerance = '7s'");
+configure_afresh("snowflake.worker_id = 9\nsnowflake.clock_tolerance = '7s'");
 $node->reload;
 ok($node->poll_query_until('postgres',
 		"SELECT current_setting('snowflake.clock_tolerance') = '7s'"),
 	'a reload changes clock_tolerance');
-is(value_of('SELECT snowflake_worker_id(snowflake_nextval())'),
+is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
 	7, 'a reload does not change the worker id');
-is( value_of(
+is( value_of($node,
 		"SELECT pending_restart FROM pg_settings WHERE name = 'snowflake.worker_id'"),
 	't', 'a restart is pending');
 ok($node->wait_for_log(
@@ -288,21 +282,21 @@ for my $bad (
 {
 	my ($parameter, $value, $in_force) = @$bad;
 	$offset = -s $node->logfile;
-	configure("$parameter = '$value'");
+	configure_afresh("$parameter = '$value'");
 	$node->reload;
 	ok($node->wait_for_log(qr/invalid value for parameter "$parameter"/, $offset),
 		"a reload refuses a bad $parameter");
-	is(value_of("SELECT current_setting('$parameter')"),
+	is(value_of($node, "SELECT current_setting('$parameter')"),
 		$in_force, "a reload keeps the $parameter in force");
 }
-configure('snowflake.worker_id = 9');
+configure_afresh('snowflake.worker_id = 9');
 $node->restart;
-is(value_of('SELECT snowflake_worker_id(snowflake_nextval())'),
+is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
 	9, 'a restart changes the worker id');
 $node->stop;
 
 # No worker id, no id; decoding goes on.
-configure('snowflake.worker_id = -1');
+configure_afresh('snowflake.worker_id = -1');
 $node->start;
 for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
 {
@@ -313,7 +307,7 @@ for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
 }
 is((sqlstate_of($node, 'SELECT snowflake_currval()'))[0],
 	'55000', 'currval without a worker id');
-is(value_of('SELECT snowflake_worker_id(910499571847892992)'),
+is(value_of($node, 'SELECT snowflake_worker_id(910499571847892992)'),
 	25, 'decoding without a worker id');
 $node->stop;
 
@@ -321,12 +315,12 @@ $node->stop;
 for my $libraries ('pg_stat_statements, snowflake',
 	'snowflake, pg_stat_statements')
 {
-	configure("shared_preload_libraries = '$libraries'");
+	configure_afresh("shared_preload_libraries = '$libraries'");
 	$node->start;
-	value_of('CREATE EXTENSION IF NOT EXISTS pg_stat_statements');
-	is(value_of('SELECT snowflake_worker_id(snowflake_nextval())'),
+	value_of($node, 'CREATE EXTENSION IF NOT EXISTS pg_stat_statements');
+	is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
 		7, "issuing with $libraries");
-	is( value_of(
+	is( value_of($node,
 			'SELECT count(*) > 0 FROM pg_stat_statements'),
 		't', "statistics with $libraries");
 	$node->stop;
@@ -338,7 +332,7 @@ shared_preload_libraries = ''
 timezone = 'UTC'
 snowflake.epoch = '2016-01-01 00:00:00+00'
 snowflake.layout = '41/0/10/12'};
-configure($elsewhere);
+configure_afresh($elsewhere);
 $node->start;
 for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
 {
@@ -346,10 +340,10 @@ for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
 	is($state, '55000', "$call without preload");
 	like($hint, qr/shared_preload_libraries/, "$call: hint");
 }
-is( value_of('SELECT snowflake_format(225912364091068416)'),
+is( value_of($node, 'SELECT snowflake_format(225912364091068416)'),
 	'2017-09-15 09:35:04.848, #0, @(0,69)',
 	'decoding without preload, by the configured layout and epoch');
-is( value_of("SELECT snowflake_encode('2017-09-15 09:35:04.848+00', 0, 69, 0)"),
+is( value_of($node, "SELECT snowflake_encode('2017-09-15 09:35:04.848+00', 0, 69, 0)"),
 	'225912364091068416',
 	'encoding without preload');
 my ($state, $message) = sqlstate_of($node,
@@ -364,12 +358,12 @@ for my $bad (
 	[ 'epoch', '2016-01-01' ])
 {
 	my ($name, $value) = @$bad;
-	configure("$elsewhere\nsnowflake.$name = '$value'");
+	configure_afresh("$elsewhere\nsnowflake.$name = '$value'");
 	$node->start;
 	($state, $message) = sqlstate_of($node, 'SELECT snowflake_timestamp(1)');
 	is($state, '22023', "without preload a bad $name is no default");
 	like($message, qr/"snowflake.$name": "\Q$value\E"/, "bad $name: message");
-	is( value_of(
+	is( value_of($node,
 			"SELECT snowflake_timestamp(0, '2015-01-01 00:00+00') = '2015-01-01 00:00+00'"
 		),
 		't',

@@ -7,6 +7,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
@@ -14,12 +15,6 @@ my $node = snowflake_node('main', 'max_connections = 100', 'fsync = off',
 	'snowflake.datacenter_id = 3');
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
-
-sub value_of
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
 
 # Runs a script by so many clients, so many times each.
 sub run_clients
@@ -44,21 +39,21 @@ sub run_clients
 }
 
 # 32 clients, 2 million rows, 500 at a time, numbered by each client.
-value_of('CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
-my $begin = value_of('SELECT clock_timestamp()');
+value_of($node, 'CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
+my $begin = value_of($node, 'SELECT clock_timestamp()');
 run_clients(32, 125, q{
 INSERT INTO ids (client, n) SELECT :client_id, :n * 500 + i FROM generate_series(1, 500) AS i;
 \set n :n + 1
 }, '32 clients');
-is(value_of('SELECT count(*), count(DISTINCT id) FROM ids'),
+is(value_of($node, 'SELECT count(*), count(DISTINCT id) FROM ids'),
 	'2000000|2000000', '2,000,000 ids, each once');
-is( value_of(
+is( value_of($node,
 		'SELECT count(*), count(*) FILTER (WHERE id <= previous)
 		   FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n) AS previous FROM ids) AS o'
 	),
 	'2000000|0',
 	"each session's ids increase");
-is( value_of(
+is( value_of($node,
 		"SELECT count(*) FROM ids, snowflake_decode(id) AS d
 		  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
 			 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
@@ -67,14 +62,14 @@ is( value_of(
 	"all are this node's and of the time of the run");
 
 # 16 clients, 800,000 rows in bulk.
-value_of('CREATE TABLE bulk (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
-$begin = value_of('SELECT clock_timestamp()');
+value_of($node, 'CREATE TABLE bulk (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
+$begin = value_of($node, 'SELECT clock_timestamp()');
 run_clients(16, 1,
 	'INSERT INTO bulk (client, n) SELECT :client_id, i FROM generate_series(1, 50000) AS i',
 	'16 clients in bulk');
-is(value_of('SELECT count(*), count(DISTINCT id) FROM bulk'),
+is(value_of($node, 'SELECT count(*), count(DISTINCT id) FROM bulk'),
 	'800000|800000', '800,000 ids, each once');
-is( value_of(
+is( value_of($node,
 		"SELECT count(*) FROM bulk, snowflake_decode(id) AS d
 		  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
 			 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
@@ -85,14 +80,14 @@ is( value_of(
 # Calls of 8 clients with the instants before and after each: one that begins
 # after another has returned gets the larger id.  Not so with blocks, which
 # are in no order inside a tick.
-my $block_size = value_of('SHOW snowflake.block_size');
+my $block_size = value_of($node, 'SHOW snowflake.block_size');
 $node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
 $node->restart;
-value_of('CREATE TABLE calls (before timestamptz, id bigint, after timestamptz)');
+value_of($node, 'CREATE TABLE calls (before timestamptz, id bigint, after timestamptz)');
 run_clients(8, 50, q{
 INSERT INTO calls SELECT clock_timestamp(), snowflake_nextval(), clock_timestamp() FROM generate_series(1, 1000);
 }, '8 clients by the clock');
-is( value_of(q{
+is( value_of($node, q{
 WITH events AS (
   SELECT before AS at, 0 AS is_return, id FROM calls
    UNION ALL
@@ -105,7 +100,7 @@ SELECT count(*) FILTER (WHERE is_return = 0),
           FROM events) AS o}),
 	'400000|0',
 	'an id is larger than all that were returned before its call');
-is( value_of(
+is( value_of($node,
 		"SELECT count(*) FROM calls WHERE snowflake_timestamp(id) > after
 			OR snowflake_timestamp(id) < before - interval '1 ms'"),
 	'0',
@@ -125,13 +120,13 @@ sub change_layout
 
 # Runs of ids beside single ones, with a sequence of 256 that is always spent.
 change_layout('41/5/5/8');
-value_of('CREATE TABLE runs (id bigint PRIMARY KEY, client int, n int)');
+value_of($node, 'CREATE TABLE runs (id bigint PRIMARY KEY, client int, n int)');
 run_clients(16, 10, q{
 INSERT INTO runs SELECT snowflake_nextvals(300), :client_id, :n * 1000 + generate_series(1, 300);
 INSERT INTO runs SELECT snowflake_nextval(), :client_id, :n * 1000 + 300 + generate_series(1, 200);
 \set n :n + 1
 }, '16 clients with runs');
-is( value_of(
+is( value_of($node,
 		'SELECT count(*), count(*) FILTER (WHERE id <= previous)
 		   FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n) AS previous FROM runs) AS o'
 	),
@@ -139,7 +134,7 @@ is( value_of(
 	'runs and single ids increase together');
 
 # A spent tick is waited out, not run ahead of.
-is( value_of(
+is( value_of($node,
 		'SELECT count(*) FILTER (WHERE snowflake_timestamp(id) > after),
 				max(after) - min(after) > interval \'70 ms\'
 		   FROM (SELECT snowflake_nextval() AS id, clock_timestamp() AS after
@@ -155,7 +150,7 @@ SKIP:
 	skip 'there is no /proc to read the sleeps of a process from', 3
 	  unless -r '/proc/self/status';
 	change_layout('41/10/10/2');
-	value_of(q{
+	value_of($node, q{
 CREATE FUNCTION sleeps() RETURNS bigint LANGUAGE sql AS $$
   SELECT substring(pg_read_file('/proc/self/status') FROM '\nvoluntary_ctxt_switches:\s+(\d+)')::bigint $$;
 CREATE TABLE waits (sleeps bigint)});
@@ -164,7 +159,7 @@ SELECT sleeps() AS before \gset
 SELECT count(snowflake_nextval()) FROM generate_series(1, 200);
 INSERT INTO waits VALUES (sleeps() - :before);
 }, '64 clients');
-	my $sleeps = value_of('SELECT round(avg(sleeps) / 200, 1) FROM waits');
+	my $sleeps = value_of($node, 'SELECT round(avg(sleeps) / 200, 1) FROM waits');
 	cmp_ok($sleeps, '<', 4, 'those who wait wake up in turns');
 	note "$sleeps sleeps an id";
 }
@@ -172,7 +167,7 @@ INSERT INTO waits VALUES (sleeps() - :before);
 # Flat memory, however many: the session's own contexts are counted when the
 # first rows are out and when three million are.
 change_layout('41/2/3/17');
-my $grown = value_of(q{
+my $grown = value_of($node, q{
 SELECT max(bytes) - min(bytes)
   FROM (SELECT (SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE id IS NOT NULL) AS bytes
           FROM (SELECT snowflake_nextvals(3000000) AS id) AS ids

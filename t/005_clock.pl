@@ -2,9 +2,9 @@
 # server: each snowflake.clock_policy does what it says, no id leads the clock
 # by more than it may, and no id comes twice or out of order.
 #
-# The server's clock is the real one and an offset from it (libfaketime), so
-# that a step of an hour takes no time.  Reading such a clock is too slow to
-# spend 4096 ids in a tick; the layout here has 16.
+# The server's clock is the real one and an offset from it (lib/clock.c), so that
+# a step of an hour takes no time.  The layout has 16 ids in a tick, so that each
+# tick is spent, also on a slow machine.
 use strict;
 use warnings FATAL => 'all';
 
@@ -14,6 +14,8 @@ use IPC::Run;
 use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer;
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
@@ -27,7 +29,10 @@ use constant {
 	LATE_MS => 30,    # a sleep is cut in pieces of 50 ms; one would be late
 };
 
-my $clock_file = PostgreSQL::Test::Utils::tempdir() . '/clock';
+my $node = snowflake_node(
+	'main',
+	"snowflake.layout = '41/5/5/4'",
+	"autovacuum = off");
 
 # The server's clock is in order at this offset, in seconds from the real
 # one; it is stepped from there, and only ever moves forward itself.
@@ -42,15 +47,8 @@ sub step_clock
 	my ($seconds) = @_;
 
 	$offset = $in_order + $seconds;
-	set_clock($clock_file, $offset);
+	set_clock($node, $offset);
 	return;
-}
-
-sub median
-{
-	my @sorted = sort { $a <=> $b } @_;
-
-	return $sorted[ @sorted / 2 ];
 }
 
 # A single measurement may be late on a busy machine; of several the middle
@@ -66,70 +64,7 @@ sub is_within
 
 # ----- sessions -----
 
-my $node = snowflake_node(
-	'main',
-	"snowflake.layout = '41/5/5/4'",
-	"autovacuum = off");
-
-sub open_session
-{
-	my $session = $node->background_psql(
-		'postgres',
-		on_error_stop => 0,
-		timeout => 30,
-		wait => 0);
-
-	$session->{stdin} .= "\\set VERBOSITY verbose\n";
-	return $session;
-}
-
-# Starts a statement; answer() waits for its end.
-sub ask
-{
-	my ($session, $sql) = @_;
-
-	$session->{timeout}->start;
-	$session->{stderr} = '';
-	$session->{started} = clock_gettime(CLOCK_MONOTONIC);
-	$session->{stdin} .= "$sql;\n\\echo (end)\n";
-	$session->{run}->pump_nb;
-	return;
-}
-
-sub answer
-{
-	my ($session) = @_;
-
-	$session->{run}->pump until $session->{stdout} =~ s/^\(end\)\n\z//m;
-
-	my $ms = (clock_gettime(CLOCK_MONOTONIC) - $session->{started}) * 1000;
-	my ($state, $message) = $session->{stderr} =~ /^.*ERROR:  (\w{5}): (.*)/;
-	my ($hint) = $session->{stderr} =~ /^HINT:  (.*)/m;
-	my @rows = map { [ split /\|/ ] } split /\n/, $session->{stdout};
-
-	$session->{stdout} = '';
-	return {
-		rows => \@rows,
-		ms => $ms,
-		state => $state // '',
-		message => $message // '',
-		hint => $hint // ''
-	};
-}
-
-sub query
-{
-	my ($session, $sql) = @_;
-
-	ask($session, $sql);
-	return answer($session);
-}
-
-set_clock($clock_file, 0);
-{
-	local %ENV = (%ENV, faketime_environment($clock_file));
-	$node->start;
-}
+start_server($node);
 $node->safe_psql(
 	'postgres', q{
 	CREATE EXTENSION snowflake;
@@ -155,9 +90,26 @@ $node->safe_psql(
 		FROM (SELECT snowflake_nextvals(count) AS id OFFSET 0) s
 	$$;});
 
-my $main = open_session();
-my $monitor = open_session();
-my ($main_pid) = query($main, 'SELECT pg_backend_pid()')->{rows}[0][0];
+my $main = SnowflakeSession->new($node, 30);
+my $monitor = SnowflakeSession->new($node, 30);
+
+# Waits for the end of a statement; each row is a list of its columns.
+sub result
+{
+	my ($session) = @_;
+	my $outcome = $session->outcome;
+
+	$_ = [ split /\|/ ] for @{ $outcome->{rows} };
+	return $outcome;
+}
+
+sub query
+{
+	my ($session, $sql) = @_;
+
+	$session->ask($sql);
+	return result($session);
+}
 
 # Takes an id, or does not get one; sees to it that none is forgotten.
 sub taken
@@ -593,7 +545,7 @@ set_policy('wait', 60_000);
 sub wait_event_of_main
 {
 	my $answer = query($monitor, 'SELECT wait_event_type, wait_event '
-		  . "FROM pg_stat_activity WHERE pid = $main_pid");
+		  . "FROM pg_stat_activity WHERE pid = $main->{pid}");
 
 	return join ' ', @{ $answer->{rows}[0] };
 }
@@ -605,7 +557,7 @@ sub begin_to_wait
 
 	take_newest();
 	step_clock(-20);
-	ask($main, 'SELECT * FROM take()');
+	$main->ask('SELECT * FROM take()');
 	for (1 .. 5000)
 	{
 		$event = wait_event_of_main();
@@ -623,7 +575,7 @@ is( begin_to_wait(),
 
 my $set_forward = clock_gettime(CLOCK_MONOTONIC);
 step_clock(0);
-$answer = taken(answer($main));
+$answer = taken(result($main));
 my $noticed_ms = (clock_gettime(CLOCK_MONOTONIC) - $set_forward) * 1000;
 is($answer->{state}, '', 'a wait ends without an error');
 note(sprintf 'the clock set forward is noticed after %.1f ms', $noticed_ms);
@@ -631,7 +583,7 @@ cmp_ok($noticed_ms, '<', 1000, 'a wait ends when the clock is set forward');
 
 begin_to_wait();
 step_clock(-HOUR);
-is(taken(answer($main))->{state},
+is(taken(result($main))->{state},
 	'55000', 'a wait ends when the clock falls behind the tolerance');
 step_clock(0);
 

@@ -12,6 +12,8 @@ use lib "$FindBin::RealBin/lib";
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer;
+use SnowflakeServer qw(is_alive remove_locks);
 use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
@@ -46,7 +48,6 @@ sub farewell
 
 # ----- what is waited for -----
 
-my $clock_file = PostgreSQL::Test::Utils::tempdir() . '/clock';
 my $in_order = 0;
 
 # Leaves the newest id half an hour ahead of the clock.
@@ -54,9 +55,9 @@ sub step_clock_back
 {
 	my ($session) = @_;
 
-	set_clock($clock_file, $in_order);
+	set_clock($session->{node}, $in_order);
 	$session->rows('SELECT snowflake_nextval()');
-	set_clock($clock_file, $in_order - 1800);
+	set_clock($session->{node}, $in_order - 1800);
 	return;
 }
 
@@ -67,10 +68,7 @@ sub start_by_clock
 
 	# past what an earlier life of the server may have used
 	$in_order += 10;
-	set_clock($clock_file, $in_order);
-
-	local %ENV = (%ENV, faketime_environment($clock_file));
-	$node->start;
+	start_server($node, $in_order);
 	return;
 }
 
@@ -148,7 +146,8 @@ sub waiting_session
 
 # ----- what ends a wait -----
 
-sub start_server
+# Starts the server of a wait, and a session that watches it.
+sub start_watched
 {
 	my ($wait) = @_;
 
@@ -165,25 +164,13 @@ sub postmaster_pid
 	return (split /\n/, $file)[0];
 }
 
-# Not so a process that has exited and that nobody has waited for.
-sub is_running
-{
-	my ($pid) = @_;
-
-	return 0 unless kill 0, $pid;
-	open my $fh, '<', "/proc/$pid/stat" or return 0;
-	my $stat = <$fh> // '';
-	close $fh;
-	return $stat =~ /\) [^ZX]/;
-}
-
 sub wait_until_gone
 {
 	my (@pids) = @_;
 
 	for (1 .. 20_000)
 	{
-		return unless grep { is_running($_) } @pids;
+		return unless grep { is_alive($_) } @pids;
 		usleep(500);
 	}
 	die "still there: @pids\n";
@@ -240,7 +227,7 @@ my %ends = (
 		# that is under way, or done with
 		$wait->{node}->stop('fast', fail_ok => 1);
 		$_->{psql}{run}->finish for $session, $wait->{monitor};
-		start_server($wait);
+		start_watched($wait);
 		return ($ms, $state);
 	},
 	"the postmaster's death" => sub {
@@ -262,14 +249,10 @@ my %ends = (
 		wait_until_gone($pid);
 		my $ms = now_ms() - $start_ms;
 
-		# Where nobody waits for orphans, the dead postmaster's pid stays
-		# taken, and no other would start beside its lock files.
 		wait_until_gone(@pids, $postmaster);
-		my $node = $wait->{node};
-		unlink $node->data_dir . '/postmaster.pid',
-		  $node->host . '/.s.PGSQL.' . $node->port . '.lock';
+		remove_locks($wait->{node});
 		$_->{psql}{run}->finish for $session, $wait->{monitor};
-		start_server($wait);
+		start_watched($wait);
 		return ($ms, $state);
 	});
 
@@ -283,7 +266,7 @@ my %sqlstates = (
 
 WAIT: for my $wait (@waits)
 {
-	start_server($wait);
+	start_watched($wait);
 	$wait->{node}->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
 	for my $end (@{ $wait->{ends} })

@@ -10,6 +10,7 @@ use List::Util qw(max);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
+use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
@@ -23,17 +24,11 @@ my $node = new_server(
 	'log_statement = none');
 my $newest = 0;                 # of all ids issued in this test
 
-sub value_of
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Takes ids and holds them against all that were issued before.
 sub take_ids
 {
 	my ($count, $what) = @_;
-	my @ids = split /\n/, value_of("SELECT snowflake_nextvals($count)");
+	my @ids = split /\n/, value_of($node, "SELECT snowflake_nextvals($count)");
 
 	is(scalar(grep { $_ <= $newest } @ids), 0, "$what: ids go on increasing")
 	  or diag("$ids[0] after $newest");
@@ -44,7 +39,7 @@ sub take_ids
 # The mark as seconds from the present, by the server's clock.
 sub lead_of_mark
 {
-	return value_of(
+	return value_of($node,
 		'SELECT extract(epoch FROM high_water_mark - clock_timestamp()) FROM snowflake_node'
 	);
 }
@@ -53,24 +48,8 @@ sub lead_of_mark
 sub duration_of
 {
 	my ($sql) = @_;
-	my $stdout = value_of("\\timing on\n$sql");
+	my $stdout = value_of($node, "\\timing on\n$sql");
 	return (($stdout =~ /Time: ([\d.]+) ms/)[0] // die $stdout) / 1000;
-}
-
-sub worker_pid
-{
-	$node->poll_query_until('postgres',
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'snowflake high-water mark'"
-	) or die "the worker does not run\n";
-	return value_of(
-		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'snowflake high-water mark'"
-	);
-}
-
-sub median
-{
-	my @sorted = sort { $a <=> $b } @_;
-	return $sorted[ $#sorted / 2 ];
 }
 
 # Ends the server while sessions issue ids without a pause, starts it, and
@@ -88,18 +67,18 @@ sub first_id_under_load
 	$_->{psql}{run}->kill_kill for @sessions;
 	start_server($node);
 	my $begin = time;
-	value_of('SELECT snowflake_nextval()');
+	value_of($node, 'SELECT snowflake_nextval()');
 	return time - $begin;
 }
 
-write_case($node, '');
+configure($node, '');
 start_server($node);
 
 subtest 'the first id after an end under load' => sub {
 	my %ends = (
 		'a clean stop' => [ sub { $node->stop }, 0.25 ],
 		'an immediate stop' => [ sub { $node->stop('immediate') }, 1 ],
-		'a crash' => [ sub { crash($node) }, 1 ]);
+		'a crash' => [ sub { kill_hard($node) }, 1 ]);
 
 	for my $what (sort keys %ends)
 	{
@@ -126,20 +105,20 @@ subtest 'crashes under every policy' => sub {
 	{
 		my $what = join ', ', @$settings;
 
-		write_case($node, @$settings);
+		configure($node, @$settings);
 		$node->reload;
 		usleep(200_000);
 		take_ids(2000, "$what: before");
 		my $mark =
-		  value_of('SELECT snowflake_min_id(high_water_mark) FROM snowflake_node');
-		crash($node);
+		  value_of($node, 'SELECT snowflake_min_id(high_water_mark) FROM snowflake_node');
+		kill_hard($node);
 		start_server($node);
 		my $begin = time;
 		take_ids(1, "$what: after the crash");
 		cmp_ok($newest, '>=', $mark, "$what: the id is after the mark");
 		cmp_ok(time - $begin, '<', 3, "$what: it comes soon");
 	}
-	write_case($node, '');
+	configure($node, '');
 	$node->reload;
 
 	# past the mark that the long interval has left
@@ -152,24 +131,24 @@ subtest 'the clock is behind at the start' => sub {
 	for my $end ('stop', 'crash')
 	{
 		take_ids(100, "$end: before the clock steps back");
-		$end eq 'stop' ? $node->stop : crash($node);
-		move_clock($node, -3);
+		$end eq 'stop' ? $node->stop : kill_hard($node);
+		set_clock($node, -3);
 		start_server($node);
 		my $waited = duration_of('SELECT snowflake_nextval()');
 		cmp_ok($waited, '>', 0.5, "$end: a clock 3 s behind is waited for");
 		cmp_ok($waited, '<', 3.5, "$end: and no longer");
 		take_ids(10, "$end: after the wait");
-		move_clock($node, 0);
+		set_clock($node, 0);
 	}
-	crash($node);
-	move_clock($node, -3600);
+	kill_hard($node);
+	set_clock($node, -3600);
 	start_server($node);
 	my ($state, $message) = sqlstate_of($node, 'SELECT snowflake_nextval()');
 	is($state, '55000', 'a clock an hour behind is refused');
 	like($message, qr/behind the last snowflake id/, 'message');
-	is(value_of('SELECT snowflake_worker_id(910499571847892992)'),
+	is(value_of($node, 'SELECT snowflake_worker_id(910499571847892992)'),
 		25, 'decoding goes on');
-	move_clock($node, 0);
+	set_clock($node, 0);
 	take_ids(100, 'when the clock is right');
 };
 
@@ -178,27 +157,27 @@ subtest 'a backend crashes while the clock is behind' => sub {
 	my $offset = -s $node->logfile;
 
 	take_ids(100, 'before');
-	move_clock($node, -1);
+	set_clock($node, -1);
 	kill 'KILL', $session->{pid};
 	$node->wait_for_log(qr/database system is ready to accept connections/,
 		$offset);
 	$session->{psql}{run}->kill_kill;
 	$node->poll_query_until('postgres', 'SELECT true');
 	take_ids(100, 'after');
-	move_clock($node, 0);
+	set_clock($node, 0);
 };
 
 subtest 'an hour ahead, and the way out' => sub {
-	move_clock($node, 3600);
-	my $ahead = value_of('SELECT snowflake_nextval()');
-	move_clock($node, 0);
+	set_clock($node, 3600);
+	my $ahead = value_of($node, 'SELECT snowflake_nextval()');
+	set_clock($node, 0);
 	is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
 		'55000', 'refused when the clock is right');
-	write_case($node, 'snowflake.worker_id = 9');
+	configure($node, 'snowflake.worker_id = 9');
 	$node->stop;
 	start_server($node);
 	my $id = first_id_at_once($node, 'an unused worker_id');
-	is(value_of("SELECT snowflake_worker_id($id)"), 9, 'it is in the id');
+	is(value_of($node, "SELECT snowflake_worker_id($id)"), 9, 'it is in the id');
 	cmp_ok($id, '<', $ahead, 'and the id is of now');
 	$newest = $id;
 };
@@ -208,7 +187,7 @@ subtest 'an hour ahead, and the way out' => sub {
 subtest 'WAL while ids are issued, and while they are not' => sub {
 	my $lsn = $node->lsn('insert');
 	my $writes = 'SELECT high_water_writes FROM snowflake_stat';
-	my $before = value_of($writes);
+	my $before = value_of($node, $writes);
 
 	my $busy_s = duration_of(
 		'SELECT count(*) FROM (SELECT snowflake_nextval(), pg_sleep(0.01) FROM generate_series(1, 200)) AS s'
@@ -217,7 +196,7 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 	my @records = grep { $_->[0] eq 'mark' } records_since($node, $lsn);
 	my $per_second = @records / $busy_s;
 	my $largest = max(map { $_->[2] } @records);
-	is(value_of($writes) - $before, scalar(@records),
+	is(value_of($node, $writes) - $before, scalar(@records),
 		'snowflake_stat counts the records');
 	cmp_ok($per_second, '>', 5, 'an advance an interval');
 	cmp_ok($per_second, '<', 12, 'and not more');
@@ -233,14 +212,14 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 # ----- the worker -----
 
 subtest 'a worker that does not run' => sub {
-	my $pid = worker_pid();
+	my $pid = worker_pid($node, 'high-water mark');
 
 	kill 'STOP', $pid;
 	for (1 .. 4)
 	{
 		usleep(300_000);
 		take_ids(100, 'with the worker stopped');
-		is( value_of(
+		is( value_of($node,
 				"SELECT high_water_mark > snowflake_timestamp($newest) FROM snowflake_node"
 			),
 			't', 'a session has moved the mark');
@@ -254,7 +233,7 @@ subtest 'a worker that does not run' => sub {
 		),
 		'it is started again');
 	take_ids(100, 'with the new worker');
-	crash($node);
+	kill_hard($node);
 	start_server($node);
 	take_ids(100, 'after a crash');
 };
@@ -268,7 +247,7 @@ sub is_not_ahead
 
 	take_ids(10, $what);
 	cmp_ok(lead_of_mark(), '<', 5, "$what: the mark has stayed with the ids");
-	crash($node);
+	kill_hard($node);
 	start_server($node);
 	first_id_at_once($node, "$what, after a crash");
 	take_ids(10, "$what, after a crash");
@@ -280,14 +259,14 @@ subtest 'a clock that is an hour ahead for a moment' => sub {
 
 	take_ids(10, 'before');
 	usleep(300_000);
-	move_clock($node, 3600);
+	set_clock($node, 3600);
 	$node->reload;                # wakes the worker up
 	usleep(300_000);
-	move_clock($node, 0);
+	set_clock($node, 0);
 	is_not_ahead('while nothing is issued');
 
-	glitch_clock($node, worker_pid(), 3600, 1);
-	value_of($issue);
+	glitch_clock($node, worker_pid($node, 'high-water mark'), 3600, 1);
+	value_of($node, $issue);
 	glitch_clock($node, 0, 0);
 	is_not_ahead('for the worker alone');
 
@@ -302,7 +281,7 @@ subtest 'a clock that is an hour ahead for a moment' => sub {
 		my $id = $session->value('SELECT max(id) FROM snowflake_nextvals(1000) AS id');
 		glitch_clock($node, 0, 0);
 		$session->quit;
-		is(value_of("SELECT snowflake_timestamp($id) < clock_timestamp() + interval '1 s'"),
+		is(value_of($node, "SELECT snowflake_timestamp($id) < clock_timestamp() + interval '1 s'"),
 			't', "each $every. reading: no id is ahead");
 		is_not_ahead("for each $every. reading of a session");
 	}

@@ -9,6 +9,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
@@ -27,23 +28,20 @@ sub make_pair
 	return ($primary, standby_of($primary, "${name}_standby"));
 }
 
-# Ids by a clock that is ahead, and one more commit after it has been put right.
-# The standby has both.
-sub insert_ahead
+# The primary issues ids by a clock that is ahead, and commits once more after
+# the clock is right.  Returns when the standby has replayed both.
+sub insert_ahead_on_both
 {
 	my ($primary, $standby) = @_;
+	my $batch = insert_ahead_and_commit($primary, AHEAD_S);
 
-	move_clock($primary, AHEAD_S);
-	my $batch = insert_batch($primary);
-	move_clock($primary, 0);
-	insert_other_row($primary);
 	wait_for_standby($primary, $standby);
 	return $batch;
 }
 
 subtest 'promoted as it runs' => sub {
 	my ($primary, $standby) = make_pair('running');
-	my $batch = insert_ahead($primary, $standby);
+	my $batch = insert_ahead_on_both($primary, $standby);
 
 	$primary->stop('immediate');
 	$standby->promote;
@@ -54,7 +52,7 @@ subtest 'promoted as it runs' => sub {
 subtest 'the clock is wrong all the time' => sub {
 	my ($primary, $standby) = make_pair('behind');
 
-	move_clock($primary, AHEAD_S);
+	set_clock($primary, AHEAD_S);
 	my $batch = insert_batch($primary);
 	wait_for_standby($primary, $standby);
 	$primary->stop('immediate');
@@ -90,7 +88,7 @@ for my $case ([ 'fast' ], [ 'immediate' ], [ 'fast', LEADING ])
 		my $batch =
 			@conf
 		  ? insert_batch($primary, 120_000)
-		  : insert_ahead($primary, $standby);
+		  : insert_ahead_on_both($primary, $standby);
 
 		wait_for_standby($primary, $standby);
 		$primary->stop('immediate');
@@ -114,7 +112,7 @@ subtest 'no background worker' => sub {
 		),
 		0,
 		'there is none');
-	move_clock($primary, AHEAD_S);
+	set_clock($primary, AHEAD_S);
 	my $batch = insert_batch($primary);
 	wait_for_standby($primary, $standby);
 	$primary->stop('immediate');
@@ -129,11 +127,11 @@ for my $how ('fast', 'killed')
 {
 	subtest "ended right after the promotion: $how" => sub {
 		my ($primary, $standby) = make_pair("ended_$how");
-		my $batch = insert_ahead($primary, $standby);
+		my $batch = insert_ahead_on_both($primary, $standby);
 
 		$primary->stop('immediate');
 		$standby->promote;
-		$how eq 'killed' ? crash($standby) : $standby->stop($how);
+		$how eq 'killed' ? kill_hard($standby) : $standby->stop($how);
 		start_server($standby);
 		is_unique_after($standby, $batch, $how);
 		end_servers($primary, $standby);
@@ -144,7 +142,7 @@ subtest 'a transaction prepared after the last commit that has ids' => sub {
 	my ($primary, $standby) =
 	  make_pair('prepared', 'max_prepared_transactions = 2');
 
-	move_clock($primary, AHEAD_S);
+	set_clock($primary, AHEAD_S);
 	$primary->safe_psql(
 		'postgres', q{
 BEGIN;
@@ -153,7 +151,7 @@ SELECT extract(epoch FROM snowflake_timestamp(min(id))) AS begin,
 	   extract(epoch FROM snowflake_timestamp(max(id))) AS end
   INTO times FROM orders WHERE batch = -1;
 PREPARE TRANSACTION 'orders'});
-	move_clock($primary, 0);
+	set_clock($primary, 0);
 	insert_other_row($primary);
 	wait_for_standby($primary, $standby);
 	$primary->stop('immediate');
@@ -170,9 +168,9 @@ subtest 'an hour ahead, then switched over' => sub {
 	my ($primary, $standby) =
 	  make_pair('hour', 'snowflake.clock_tolerance = 5s');
 
-	move_clock($primary, 3600);
+	set_clock($primary, 3600);
 	my $batch = insert_batch($primary);
-	move_clock($primary, 0);
+	set_clock($primary, 0);
 	like(refusal_of($primary), qr/./, 'the old primary refuses');
 	insert_other_row($primary);
 	wait_for_standby($primary, $standby);
@@ -204,7 +202,7 @@ subtest 'worker ids of their own, the old clock an hour ahead' => sub {
 	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 8');
 	$standby->stop;
 	start_server($standby);
-	move_clock($primary, 3600);
+	set_clock($primary, 3600);
 	my $batch = insert_batch($primary);
 	wait_for_standby($primary, $standby);
 	$primary->stop('immediate');
@@ -224,16 +222,16 @@ subtest 'worker ids of their own, the old clock an hour ahead' => sub {
 subtest 'cascading standbys' => sub {
 	my ($first, $second) = make_pair('cascade');
 	my $third = standby_of($second, 'cascade_third');
-	my $batch = insert_ahead($first, $second);
+	my $batch = insert_ahead_on_both($first, $second);
 
 	wait_for_standby($first, $third);
 	$first->stop('immediate');
 	$second->promote;
 	is_unique_after($second, $batch, 'the second server');
 
-	move_clock($second, 2 * AHEAD_S);
+	set_clock($second, 2 * AHEAD_S);
 	my $next = insert_batch($second);
-	move_clock($second, 0);
+	set_clock($second, 0);
 	insert_other_row($second);
 	wait_for_standby($second, $third);
 	$second->stop('immediate');

@@ -44,7 +44,7 @@
 # At the end: no id came twice, to whichever clients; ids of a node are above
 # all that were issued before a stop, as are each client's ids, except after a
 # change of the worker id; no client saw an error that the rules do not name,
-# nor waited for longer than PATIENCE_S; a worker id never used before gets ids
+# nor waited for longer than TIMEOUT_S; a worker id never used before gets ids
 # at once, even if all others are ahead of the clock; and all get ids again.
 #
 # The clock is moved by a library of our own; see lib/clock.c.
@@ -63,10 +63,13 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use List::Util qw(any first max min shuffle sum0);
+use List::Util qw(any first max min sum0);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
+use SnowflakeFaults;
+use SnowflakeServer;
+use SnowflakeServer qw(settle);
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(time usleep);
@@ -160,13 +163,12 @@ note("seed $seed, $seconds s, policy @policies, "
 	  . 'former workers');
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $clock_library = build_clock_library($directory);
 my $began = now();
 my %counts;                     # of faults, and of what take_over() has dealt
 my $chaos = SnowflakeChaos->new(
 	directory => $directory,
 	seed => $seed,
-	batch => \&batch_of);
+	batch => \&statements);
 
 # ----- clients -----
 
@@ -182,7 +184,7 @@ sub command_clients
 }
 
 # The statements of one batch.
-sub batch_of
+sub statements
 {
 	my ($kind, $of_era, $number) = @_;
 
@@ -198,19 +200,10 @@ sub batch_of
 	  . ") RETURNING id;\n";
 }
 
-sub start_clients
-{
-	for my $kind (sort keys %clients)
-	{
-		$chaos->start_client($kind, 'control') for 1 .. $clients{$kind};
-	}
-	return;
-}
-
 # Waits until all clients have ended their batches and begin no other.
 sub pause_clients
 {
-	my $until = now() + PATIENCE_S;
+	my $until = now() + TIMEOUT_S;
 	my $command_number = command_clients('nobody');
 
 	for my $number (0 .. sum0(values %clients) - 1)
@@ -228,8 +221,8 @@ sub pause_clients
 
 # ----- servers and their clocks -----
 
-# A server: its node, its clock's file, how far its clock is from the real one
-# when it is in order, and its worker id's number.
+# A server: its node, how far its clock is from the real one when it is in order,
+# and its worker id's number.
 my ($primary, $standby);
 my $servers = 0;
 my %parameters = (
@@ -266,22 +259,22 @@ sub some_seconds
 	return HOUR**rand() - 1 + rand 0.1;
 }
 
-sub move_clock
+sub adjust_clock
 {
 	my ($server, $offset_s) = @_;
 
-	write_clock($server->{clock}, $server->{in_order} + $offset_s);
+	set_clock($server->{node}, $server->{in_order} + $offset_s);
 	return;
 }
 
-sub step_clock
+sub step_primary
 {
 	my ($offset_s, $for_s) = @_;
 
 	log_event(sprintf 'clock %+.3f s for %.3f s', $offset_s, $for_s);
 	remember_newest();
 	$step_s = $offset_s;
-	move_clock($primary, $step_s);
+	adjust_clock($primary, $step_s);
 	$clock_due = now() + $for_s;
 	return;
 }
@@ -293,7 +286,7 @@ sub put_clock_in_order
 	remember_newest();
 	$primary->{in_order} += $forward_s // 0;
 	$step_s = 0;
-	move_clock($primary, 0);
+	adjust_clock($primary, 0);
 	log_event('clock in order') if defined $clock_due;
 	undef $clock_due;
 	return;
@@ -306,73 +299,38 @@ sub continue_worker
 	return;
 }
 
-# Ends what is due.
-sub tend
-{
-	put_clock_in_order() if defined $clock_due && now() >= $clock_due;
-	continue_worker() if defined $stopped_worker && now() >= $worker_due;
-	return;
-}
+# A later fault may end these sooner.
+tend_also(
+	sub {
+		put_clock_in_order() if defined $clock_due && now() >= $clock_due;
+		continue_worker() if defined $stopped_worker && now() >= $worker_due;
+	});
 
-sub let_pass
-{
-	my ($for_s) = @_;
-	my $until = now() + $for_s;
-
-	while ((my $left = $until - now()) > 0)
-	{
-		tend();
-		usleep(min(10_000, 1_000_000 * $left));
-	}
-	return;
-}
-
-sub new_server
+sub add_server
 {
 	my ($in_order) = @_;
-	my $name = 'server' . ++$servers;
 	my $server = {
-		node => PostgreSQL::Test::Cluster->new($name),
-		clock => "$directory/$name.clock",
+		node => PostgreSQL::Test::Cluster->new('server' . ++$servers),
 		in_order => $in_order
 	};
 
-	move_clock($server, 0);
+	adjust_clock($server, 0);
 	return $server;
 }
 
-sub start_server
-{
-	my ($server) = @_;
-	local %ENV = (
-		%ENV,
-		preload($clock_library),
-		CLOCK_OFFSET_FILE => $server->{clock});
-
-	$server->{node}->start;
-	return;
-}
-
-sub is_running
+sub has_postmaster
 {
 	my ($server) = @_;
 	return defined $server->{node}{_pid};
 }
 
-# How is 'fast', 'immediate', or 'killed'.
-sub end_server
+# Ends a server: "fast", "immediate", or "killed".
+sub end_life
 {
 	my ($server, $how) = @_;
 
 	continue_worker();
-	if ($how eq 'killed')
-	{
-		kill_server($server->{node});
-	}
-	else
-	{
-		$server->{node}->stop($how);
-	}
+	end_node($server->{node}, $how);
 	return;
 }
 
@@ -380,7 +338,7 @@ sub discard_server
 {
 	my ($server) = @_;
 
-	end_server($server, 'immediate');
+	end_life($server, 'immediate');
 	$server->{node}->clean_node;
 	return;
 }
@@ -409,14 +367,10 @@ sub write_identity
 	return;
 }
 
-sub write_parameters
+sub write_all_parameters
 {
-	for my $server (grep { defined } $primary, $standby)
-	{
-		write_conf($server->{node}, 'parameters.conf',
-			map { "snowflake.$_ = $parameters{$_}" } sort keys %parameters);
-		$server->{node}->reload if is_running($server);
-	}
+	write_parameters($_->{node}, %parameters)
+	  for grep { defined } $primary, $standby;
 	return;
 }
 
@@ -425,7 +379,7 @@ sub write_replication
 	my ($server, @lines) = @_;
 
 	write_conf($server->{node}, 'replication.conf', @lines);
-	$server->{node}->reload if is_running($server);
+	$server->{node}->reload if has_postmaster($server);
 	return;
 }
 
@@ -452,16 +406,11 @@ sub write_workers
 
 # What is of one server alone, in files of its own that postgresql.conf
 # includes: they come with every base backup.
-sub settle
+sub settle_server
 {
 	my ($server, @recovery) = @_;
 
-	$server->{node}->append_conf('postgresql.conf',
-		'port = '
-		  . $server->{node}->port
-		  . "\nunix_socket_directories = '"
-		  . $server->{node}->host
-		  . "'");
+	settle($server->{node});
 	write_conf($server->{node}, 'upstream.conf', @recovery);
 	write_identity($server);
 	write_library($server, 'snowflake');
@@ -485,23 +434,21 @@ sub follow
 {
 	my ($server, $upstream) = @_;
 
-	settle($server,
+	settle_server($server,
 		"primary_conninfo = '" . $upstream->{node}->connstr . "'");
 	write_signal($server, 'standby');
 	return;
 }
 
 # A base backup, as a server that is not started yet.
-sub backup_of
+sub base_backup_of
 {
 	my ($source) = @_;
-	my $server = new_server($primary->{in_order});
+	my $server = add_server($primary->{in_order});
 
-	PostgreSQL::Test::Utils::system_or_bail(
-		'pg_basebackup', '--pgdata', $server->{node}->data_dir,
-		'--dbname', $source->{node}->connstr('postgres'),
-		'--checkpoint', 'fast', '--no-sync');
-	settle($server);
+	base_backup($source->{node}, $server->{node})
+	  or die "no base backup can be taken\n";
+	settle_server($server);
 	return $server;
 }
 
@@ -512,11 +459,11 @@ sub make_standby
 		'WITH d AS (DELETE FROM taken WHERE era < '
 		  . ($era - 1)
 		  . ') SELECT true');
-	$standby = backup_of($primary);
+	$standby = base_backup_of($primary);
 	follow($standby, $primary);
-	write_parameters();
-	move_clock($standby, -rand SLOWEST_CLOCK_S);
-	start_server($standby);
+	write_all_parameters();
+	adjust_clock($standby, -rand SLOWEST_CLOCK_S);
+	start_server($standby->{node});
 	log_event('new standby');
 	return;
 }
@@ -525,10 +472,10 @@ sub make_standby
 sub value_when_there_is_one
 {
 	my ($server, $sql) = @_;
-	my $until = now() + PATIENCE_S / 2;
+	my $until = now() + TIMEOUT_S / 2;
 	my $value;
 
-	until (defined($value = value_of($server->{node}, $sql)))
+	until (defined($value = try_value_of($server->{node}, $sql)))
 	{
 		die "waited in vain for: $sql\n" if now() > $until;
 		let_pass(0.02);
@@ -540,9 +487,9 @@ sub value_when_there_is_one
 sub wait_until
 {
 	my ($server, $sql) = @_;
-	my $until = now() + PATIENCE_S / 2;
+	my $until = now() + TIMEOUT_S / 2;
 
-	while ((value_of($server->{node}, $sql) // '') ne 't')
+	while ((try_value_of($server->{node}, $sql) // '') ne 't')
 	{
 		die "waited in vain for: $sql\n" if now() > $until;
 		let_pass(0.02);
@@ -561,7 +508,7 @@ sub wait_for_replay
 sub pid_of
 {
 	my ($backend_type) = @_;
-	my @pids = split /\n/, value_of($primary->{node},
+	my @pids = split /\n/, try_value_of($primary->{node},
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = '$backend_type'"
 		  . ' AND pid <> pg_backend_pid() ORDER BY pid') // '';
 	my $chance = rand;
@@ -611,7 +558,7 @@ sub expect_prompt_id
 	  || primary_time() < $first_id_at;
 	until (defined $id || now() > $until)
 	{
-		$id = value_of($server->{node}, 'SELECT snowflake_nextval()');
+		$id = try_value_of($server->{node}, 'SELECT snowflake_nextval()');
 	}
 	if (defined $id)
 	{
@@ -658,50 +605,46 @@ sub next_era
 
 # ----- faults in place -----
 
-sub back_by_ms
-{
-	step_clock(-0.001 - rand 0.2, 0.02 + rand 0.5);
+my %fault;
+
+$fault{back_by_ms} = sub {
+	step_primary(-0.001 - rand 0.2, 0.02 + rand 0.5);
 	let_pass(rand 0.3);
 	return;
-}
+};
 
-sub back_by_s
-{
-	step_clock(-1 - rand 3, 0.2 + rand 2);
+$fault{back_by_s} = sub {
+	step_primary(-1 - rand 3, 0.2 + rand 2);
 	let_pass(rand 1);
 	return;
-}
+};
 
-sub back_beyond_tolerance
-{
-	step_clock(-$parameters{clock_tolerance} / 1000 - 1 - rand 3,
+$fault{back_beyond_tolerance} = sub {
+	step_primary(-$parameters{clock_tolerance} / 1000 - 1 - rand 3,
 		0.2 + rand 1);
 	let_pass(rand 1);
 	return;
-}
+};
 
-sub back_by_an_hour
-{
-	step_clock(-HOUR, 0.2 + rand 1);
+$fault{back_by_an_hour} = sub {
+	step_primary(-HOUR, 0.2 + rand 1);
 	let_pass(rand 1);
 	return;
-}
+};
 
 # For good.
-sub forward
-{
+$fault{forward} = sub {
 	put_clock_in_order(0.001 + rand 2);
 	log_event('clock forward');
 	return;
-}
+};
 
 # Ids go ahead with the clock.  The way out is a new worker id, or a clock that
 # stays ahead.
-sub ahead
-{
+$fault{ahead} = sub {
 	my $ahead_s = some_seconds();
 
-	step_clock($ahead_s, PATIENCE_S);
+	step_primary($ahead_s, TIMEOUT_S);
 	let_pass(0.2 + rand 0.5);
 	if (rand() < 0.5)
 	{
@@ -711,11 +654,11 @@ sub ahead
 	put_clock_in_order();
 	change_worker_id(new_worker_number());
 	return;
-}
+};
 
 # A backend's end by SIGKILL makes the postmaster end the others and make its
 # shared memory anew.
-sub kill_process
+sub kill_backend
 {
 	my ($backend_type) = @_;
 	my $offset = -s $primary->{node}->logfile;
@@ -734,22 +677,19 @@ sub kill_process
 	return;
 }
 
-sub backend_killed
-{
-	kill_process('client backend');
+$fault{backend_killed} = sub {
+	kill_backend('client backend');
 	return;
-}
+};
 
-sub worker_killed
-{
-	kill_process('snowflake high-water mark');
+$fault{worker_killed} = sub {
+	kill_backend('snowflake high-water mark');
 	return;
-}
+};
 
 # Sessions move the mark themselves meanwhile, and the worker comes back to
 # what has changed.
-sub worker_stopped
-{
+$fault{worker_stopped} = sub {
 	my $for_s = 0.2 + rand 1.5;
 	my $pid = pid_of('snowflake high-water mark');
 
@@ -760,16 +700,15 @@ sub worker_stopped
 	$worker_due = now() + $for_s;
 	let_pass(rand 1);
 	return;
-}
+};
 
-sub worker_ended
-{
+$fault{worker_ended} = sub {
 	my $pid = pid_of('snowflake high-water mark');
 
 	kill 'TERM', $pid if defined $pid;
 	log_event('worker ended');
 	return;
-}
+};
 
 # How far a clock is behind when ids begin again: anything, or so much that it
 # is shortly before the newest ids.
@@ -787,8 +726,8 @@ sub start_again
 	my ($behind_s) = @_;
 	my $for_s = 0.5 + rand 2;
 
-	step_clock(-$behind_s, $for_s) if rand() < 0.5;
-	start_server($primary);
+	step_primary(-$behind_s, $for_s) if rand() < 0.5;
+	start_server($primary->{node});
 	log_event('started');
 	return;
 }
@@ -806,7 +745,7 @@ sub end_and_start
 		let_pass(0.2 + rand 0.6);
 	}
 	$stopped_at = now();
-	end_server($primary, $how);
+	end_life($primary, $how);
 	$chaos->note_stop;
 	log_event("ended, $how");
 	damage_mark_of($primary) unless $how eq 'fast';
@@ -816,23 +755,20 @@ sub end_and_start
 	return;
 }
 
-sub postmaster_killed
-{
+$fault{postmaster_killed} = sub {
 	end_and_start('killed');
 	return;
-}
+};
 
-sub immediate_stop
-{
+$fault{immediate_stop} = sub {
 	end_and_start('immediate');
 	return;
-}
+};
 
-sub fast_stop
-{
+$fault{fast_stop} = sub {
 	end_and_start('fast');
 	return;
-}
+};
 
 # Nothing is lost here.
 sub change_worker_id
@@ -843,7 +779,7 @@ sub change_worker_id
 	pause_clients();
 	next_era($primary, is_all => 1, is_other_node => 1);
 	remember_newest();
-	end_server($primary, (qw(fast immediate killed))[ rand 3 ]);
+	end_life($primary, (qw(fast immediate killed))[ rand 3 ]);
 	$chaos->note_stop;
 	$worker_number = $number;
 	$newest_of_worker{$number} //= 0;
@@ -855,27 +791,24 @@ sub change_worker_id
 	return;
 }
 
-sub renamed
-{
+$fault{renamed} = sub {
 	put_clock_in_order();
 	change_worker_id(
 		rand() < 0.5
 		? new_worker_number()
 		: former_worker_number(primary_time()));
 	return;
-}
+};
 
-sub standby_restarted
-{
+$fault{standby_restarted} = sub {
 	make_standby() unless defined $standby;
-	end_server($standby, (qw(fast immediate))[ rand 2 ]);
-	start_server($standby);
+	end_life($standby, (qw(fast immediate))[ rand 2 ]);
+	start_server($standby->{node});
 	log_event('standby restarted');
 	return;
-}
+};
 
-sub parameters
-{
+$fault{parameters} = sub {
 	my $policy = $policies[ rand @policies ];
 
 	# whoever waits may wait for as long
@@ -888,9 +821,9 @@ sub parameters
 		high_water_interval => int 10 * 100**rand);
 	log_event(
 		join ' ', 'parameters', map { $parameters{$_} } sort keys %parameters);
-	write_parameters();
+	write_all_parameters();
 	return;
-}
+};
 
 # ----- another server takes over -----
 
@@ -908,7 +841,7 @@ sub deal
 		defined(
 			$i = first { $may_be_used->($hand->[$_]) } 0 .. $#$hand))
 	{
-		push @$hand, shuffle map { ($_) x $deck->{$_} } sort keys %$deck;
+		push @$hand, shuffled($deck);
 	}
 	my ($card) = splice @$hand, $i, 1;
 	$counts{"$name $card"}++;
@@ -967,13 +900,13 @@ sub lead_clock
 	if ($lead eq 'by_policy')
 	{
 		$parameters{clock_policy} = 'advance';
-		write_parameters();
-		step_clock(-$lead_s, PATIENCE_S);
+		write_all_parameters();
+		step_primary(-$lead_s, TIMEOUT_S);
 		let_pass(0.3);
 		return 0;
 	}
 	$lead_s = some_seconds();
-	step_clock($lead_s, PATIENCE_S);
+	step_primary($lead_s, TIMEOUT_S);
 	let_pass(0.3);
 	put_clock_in_order() if $lead eq 'corrected';
 	return $lead_s;
@@ -1026,10 +959,10 @@ sub find_successor
 	my ($how) = @_;
 	my $server = $standby;
 
-	return backup_of($primary) if $how->{origin} eq 'backup';
+	return base_backup_of($primary) if $how->{origin} eq 'backup';
 	if ($how->{origin} eq 'restore')
 	{
-		$server = backup_of($primary);
+		$server = base_backup_of($primary);
 		$how->{restore_after} = commit_something();
 		$how->{timeline} = hex substr value_when_there_is_one($primary,
 			'SELECT pg_walfile_name(pg_current_wal_insert_lsn())'), 0, 8;
@@ -1043,13 +976,13 @@ sub find_successor
 			value_when_there_is_one(
 				$primary,
 				"CHECKPOINT;\nSELECT pg_current_wal_insert_lsn()"));
-		return backup_of($standby);
+		return base_backup_of($standby);
 	}
 	if ($how->{origin} eq 'cascade')
 	{
-		$server = backup_of($standby);
+		$server = base_backup_of($standby);
 		follow($server, $standby);
-		start_server($server);
+		start_server($server->{node});
 	}
 	wait_for_replay($server, commit_something());
 	return $server;
@@ -1092,25 +1025,25 @@ sub end_recovery
 	{
 		value_when_there_is_one($server, "CHECKPOINT;\nSELECT 1");
 	}
-	if (!is_running($server) || $how->{way} ne 'promotion' || $has_no_workers)
+	if (!has_postmaster($server) || $how->{way} ne 'promotion' || $has_no_workers)
 	{
-		end_server($server, (qw(fast immediate))[ rand 2 ])
-		  if is_running($server);
+		end_life($server, (qw(fast immediate))[ rand 2 ])
+		  if has_postmaster($server);
 		write_recovery($server, $old, $how);
 		write_library($server, '') if $is_bare;
 		write_workers($server, 0) if $has_no_workers;
-		start_server($server);
+		start_server($server->{node});
 	}
 	$server->{node}->promote
 	  if $how->{has_signal} && $how->{origin} ne 'restore';
 	wait_until($server, 'SELECT NOT pg_is_in_recovery()');
 	if ($is_bare)
 	{
-		value_of($server->{node}, 'CHECKPOINT') if rand() < 0.5;
-		end_server($server, (qw(fast immediate killed))[ rand 3 ]);
+		try_value_of($server->{node}, 'CHECKPOINT') if rand() < 0.5;
+		end_life($server, (qw(fast immediate killed))[ rand 3 ]);
 		log_event('recovered without the library');
 		write_library($server, 'snowflake');
-		start_server($server);
+		start_server($server->{node});
 	}
 
 	# from the next start on
@@ -1136,7 +1069,7 @@ sub clock_of_successor
 sub rewind
 {
 	my ($old) = @_;
-	my $server = new_server($old->{in_order});
+	my $server = add_server($old->{in_order});
 
 	# pg_rewind sees a promotion by the next checkpoint
 	value_when_there_is_one($primary, "CHECKPOINT;\nSELECT 1");
@@ -1149,15 +1082,14 @@ sub rewind
 		'--source-server', $primary->{node}->connstr('postgres'));
 	follow($server, $primary);
 	$standby = $server;
-	write_parameters();
-	move_clock($standby, -rand SLOWEST_CLOCK_S);
-	start_server($standby);
+	write_all_parameters();
+	adjust_clock($standby, -rand SLOWEST_CLOCK_S);
+	start_server($standby->{node});
 	log_event('old primary rewound');
 	return;
 }
 
-sub take_over
-{
+$fault{take_over} = sub {
 	my %how = deal_take_over();
 	my ($old, $old_worker_number) = ($primary, $worker_number);
 	my $is_early = $how{way} ne 'no_library' && rand() < 0.5;
@@ -1173,7 +1105,7 @@ sub take_over
 	let_pass(rand 0.5);
 	commit_something() for 1 .. 2;
 	my $stopped_at = now();
-	end_server($old, $how{ending});
+	end_life($old, $how{ending});
 	$chaos->note_stop;
 	remember_newest();
 	log_event("old primary ended, $how{ending}");
@@ -1194,34 +1126,34 @@ sub take_over
 	{
 		log_event("worker $worker_number" . ($is_new ? ', new' : ''));
 		write_identity($new);
-		if (is_running($new))
+		if (has_postmaster($new))
 		{
-			end_server($new, 'fast');
-			start_server($new);
+			end_life($new, 'fast');
+			start_server($new->{node});
 		}
 	}
 	undef $standby if defined $standby && $standby == $new;
 	discard_server($standby) if defined $standby;
 	undef $standby;
-	write_parameters();
-	move_clock($new, 0);
+	write_all_parameters();
+	adjust_clock($new, 0);
 	my $behind_s =
 	    $how{node} eq 'former' && !$is_new ? seconds_before_newest()
 	  : $how{clock} eq 'behind' ? seconds_behind($stopped_at)
 	  : $how{lead} eq 'corrected' && $how{node} eq 'same' ? $forward_s
 	  : 0;
-	step_clock(-$behind_s, PATIENCE_S) if $behind_s > 0;
+	step_primary(-$behind_s, TIMEOUT_S) if $behind_s > 0;
 	command_clients('all', $new, $era + 1) if $is_early;
 	end_recovery($new, $old, \%how);
 	log_event(sprintf 'recovered, clock %+.3f s', $new->{in_order});
 	if ($how{after} eq 'crash')
 	{
 		let_pass(rand 0.1);
-		end_server($new, (qw(immediate killed))[ rand 2 ]);
+		end_life($new, (qw(immediate killed))[ rand 2 ]);
 		$chaos->note_stop;
 		log_event('crashed');
 		damage_mark_of($new);
-		start_server($new);
+		start_server($new->{node});
 	}
 	write_replication($new, "synchronous_commit = $synchronous_commit");
 	next_era(
@@ -1231,9 +1163,9 @@ sub take_over
 		is_other_node => $worker_number != $old_worker_number);
 	command_clients('all', $new);
 	expect_prompt_id($new) if $is_new;
-	step_clock(-$behind_s, 0.3 + rand 1) if $behind_s > 0;
+	step_primary(-$behind_s, 0.3 + rand 1) if $behind_s > 0;
 	let_pass(0.3 + rand 0.3);
-	fast_stop() if $how{after} eq 'no_worker' && rand() < 0.5;
+	end_and_start('fast') if $how{after} eq 'no_worker' && rand() < 0.5;
 	if ($how{old} eq 'rewound')
 	{
 		rewind($old);
@@ -1244,7 +1176,7 @@ sub take_over
 	}
 	pass_ids_ahead();
 	return;
-}
+};
 
 END
 {
@@ -1252,7 +1184,6 @@ END
 
 	# also when it ends in the middle
 	kill 'CONT', $stopped_worker if defined $stopped_worker;
-	$chaos->kill_clients if defined $chaos;
 	$? = $status;
 }
 
@@ -1260,7 +1191,7 @@ END
 
 $SIG{TERM} = $SIG{INT} = sub { die "interrupted\n" };
 
-$primary = new_server(0);
+$primary = add_server(0);
 $primary->{node}->init(
 	allows_streaming => 1,
 	extra => [
@@ -1289,9 +1220,9 @@ include 'library.conf'
 include 'workers.conf'
 include 'upstream.conf'
 });
-settle($primary);
-write_parameters();
-start_server($primary);
+settle_server($primary);
+write_all_parameters();
+start_server($primary->{node});
 $primary->{node}->safe_psql(
 	'postgres', q{
 	CREATE EXTENSION snowflake;
@@ -1310,13 +1241,16 @@ if ($has_former_workers)
 		remember_newest();
 		$newest_of_worker{ ++$worker_number } = 0;
 		write_identity($primary);
-		end_server($primary, 'immediate');
-		start_server($primary);
+		end_life($primary, 'immediate');
+		start_server($primary->{node});
 	}
 }
 $first_id_at = time();
 command_clients('all', $primary);
-start_clients();
+for my $kind (sort keys %clients)
+{
+	$chaos->start_client($kind, 'control') for 1 .. $clients{$kind};
+}
 let_pass(1);
 make_standby();
 
@@ -1326,14 +1260,11 @@ my $until = now() + $seconds;
 my $kinds = keys(%deck) + sum0(map { scalar keys %$_ } values %take_over_decks);
 while (now() < $until || keys %counts < $kinds)
 {
-	@hand = shuffle map { ($_) x $deck{$_} } sort keys %deck unless @hand;
-	my $fault = pop @hand;
+	@hand = shuffled(\%deck) unless @hand;
+	my $name = pop @hand;
 
-	{
-		no strict 'refs';
-		&$fault();
-	}
-	$counts{$fault}++;
+	$fault{$name}->();
+	$counts{$name}++;
 	let_pass(rand 0.5);
 	$chaos->check_clients;
 }
@@ -1343,7 +1274,7 @@ continue_worker();
 put_clock_in_order();
 put_clock_in_order(max(0, max(values %newest_of_worker) - primary_time()));
 %parameters = (%parameters, clock_policy => 'wait', clock_tolerance => 60_000);
-write_parameters();
+write_all_parameters();
 wait_until($primary, 'SELECT snowflake_nextval() > 0');
 my @clients = 0 .. sum0(values %clients) - 1;
 ok($chaos->get_ids(\&tend, @clients),

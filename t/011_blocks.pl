@@ -3,7 +3,7 @@
 # the clock, the session or another parameter has gone past it.
 #
 # What a session reserves shows in the sequences that are left to the others.
-# A tick of 600 s makes those exact; here the clock is 300 s into one.
+# A tick of 600 s makes these exact; the clock is 300 s into a tick.
 use strict;
 use warnings FATAL => 'all';
 
@@ -13,19 +13,14 @@ use IPC::Run;
 use List::Util qw(max min uniq);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeLongTick;
+use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-use constant {
-	TICK_S => 600,
-	LONG_TICK => "snowflake.layout = '30/5/5/20\@600s'",
-	LONG_TICK_OF_16 => "snowflake.layout = '30/5/5/4\@600s'",
-};
-
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $clock_file = "$directory/clock";
 my $node = snowflake_node(
 	'main',
 	'max_connections = 100',
@@ -33,42 +28,13 @@ my $node = snowflake_node(
 	'autovacuum = off',
 	'restart_after_crash = on',
 	"include 'case.conf'");
-my $is_running = 0;
-
-# A server that has issued no id yet and whose clock is in order.
-sub start_afresh
-{
-	my (@settings) = @_;
-
-	# the time of the last checkpoint is not to be ahead
-	set_clock($clock_file, 0);
-	$node->stop if $is_running;
-	unlink mark_file($node);
-	write_case($node, 'snowflake.generators = 1', 'snowflake.epoch = '
-		  . int(1000 * (time() - TICK_S * 1.5)), @settings);
-	local %ENV =
-	  (grep { /tick|30/ } @settings)
-	  ? (%ENV, faketime_environment($clock_file))
-	  : %ENV;
-	$node->start;
-	$node->safe_psql('postgres', 'CREATE EXTENSION snowflake')
-	  unless $is_running;
-	$is_running = 1;
-	return;
-}
-
-sub value_of
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
 
 # Sets a parameter, and waits until the sessions have noticed.
 sub reload_with
 {
 	my ($name, $value, @sessions) = @_;
 
-	value_of("ALTER SYSTEM SET snowflake.$name = '$value'");
+	value_of($node, "ALTER SYSTEM SET snowflake.$name = '$value'");
 	$node->reload;
 	for my $session (@sessions)
 	{
@@ -82,22 +48,11 @@ sub reload_with
 
 sub forget_reloads
 {
-	value_of('ALTER SYSTEM RESET ALL');
+	value_of($node, 'ALTER SYSTEM RESET ALL');
 	return;
 }
 
-# The sequences of so many ids, one call each.
-sub take
-{
-	my ($session, $count) = @_;
-	return $session->rows(
-		    'SELECT snowflake_sequence(snowflake_nextval()) '
-		  . 'FROM generate_series(1, '
-		  . ($count // 1)
-		  . ')');
-}
-
-sub ids_of
+sub issue
 {
 	my ($session, $sql) = @_;
 	return $session->rows($sql // 'SELECT snowflake_nextval()');
@@ -110,7 +65,7 @@ sub tick_and_sequence
 }
 
 # Runs scripts by pgbench's clients, each of which numbers its rows.
-sub run_clients
+sub run_scripts
 {
 	my ($what, $clients, $how_long, @scripts) = @_;
 	my @files;
@@ -136,7 +91,7 @@ sub run_clients
 sub is_unique_and_increasing
 {
 	my ($what, $table) = @_;
-	my ($count, $distinct, $disorder) = split /\|/, value_of(
+	my ($count, $distinct, $disorder) = split /\|/, value_of($node,
 		'SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id <= previous)'
 		  . ' FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n, id) AS previous'
 		  . " FROM $table) AS o");
@@ -180,13 +135,13 @@ sub close_sessions
 	return;
 }
 
-start_afresh(LONG_TICK, 'snowflake.block_size = 64');
+start_afresh($node, LONG_TICK, 'snowflake.block_size = 64');
 open_sessions();
 is_deeply([ take($anna, 1000), map { take($anna) } 1 .. 100 ],
 	[ 0 .. 1099 ], 'a session alone gets consecutive ids');
 close_sessions();
 
-start_afresh(LONG_TICK, 'snowflake.block_size = 64');
+start_afresh($node, LONG_TICK, 'snowflake.block_size = 64');
 open_sessions();
 is_deeply(
 	[ map { take($_) } $anna, $bert, $anna, $bert, $anna, $bert, $anna, $bert ],
@@ -216,7 +171,7 @@ close_sessions();
 
 for my $block_size (1, 4, 5)
 {
-	start_afresh(LONG_TICK, "snowflake.block_size = $block_size");
+	start_afresh($node, LONG_TICK, "snowflake.block_size = $block_size");
 	open_sessions();
 	is_deeply(
 		[ map { [ take($anna), take($bert) ] } 1 .. 40 ],
@@ -226,7 +181,7 @@ for my $block_size (1, 4, 5)
 }
 
 # A call that no longer gets an id from the tick ends by its timeout.
-start_afresh(LONG_TICK_OF_16, 'snowflake.block_size = 64');
+start_afresh($node, LONG_TICK_OF_16, 'snowflake.block_size = 64');
 open_sessions();
 $_->rows('SET statement_timeout = 200') for $anna, $bert;
 my @of_tick = map { take($_) } ($anna) x 3, ($bert) x 3, ($anna) x 4,
@@ -247,7 +202,7 @@ srand($seed);
 note("seed $seed");
 for my $block_size (64, 3)
 {
-	start_afresh(LONG_TICK, "snowflake.block_size = $block_size");
+	start_afresh($node, LONG_TICK, "snowflake.block_size = $block_size");
 	open_sessions();
 	$_->rows('BEGIN') for $anna, $bert, $carl;
 	my (%ids, %cursors);
@@ -267,7 +222,7 @@ for my $block_size (64, 3)
 		my $fetched = min($count, $cursors{$name});
 		$cursors{$name} -= $fetched if $how >= 3;
 		push @{ $ids{$name} },
-		  ids_of(
+		  issue(
 			$session,
 			(
 				'SELECT snowflake_nextval()',
@@ -291,7 +246,7 @@ for my $block_size (64, 3)
 
 # ----- a block that was left -----
 
-start_afresh(LONG_TICK, 'snowflake.block_size = 64');
+start_afresh($node, LONG_TICK, 'snowflake.block_size = 64');
 open_sessions();
 take($anna, 8);                 # 0, 1..2, 3..6 and one of 7..14
 $anna->terminate;
@@ -307,7 +262,7 @@ is_deeply(
 $_->quit for @heirs, $bert, $carl, $dora;
 
 # Smaller and larger blocks in the middle of one.
-start_afresh(LONG_TICK);
+start_afresh($node, LONG_TICK);
 open_sessions();
 my %changed = map { $_ => [] } qw(anna bert);
 for my $block_size (64, 1, 64, 3, 64, 1, 65536)
@@ -333,7 +288,7 @@ close_sessions();
 
 # ----- a tick begins at random -----
 
-start_afresh(LONG_TICK, 'snowflake.block_size = 64',
+start_afresh($node, LONG_TICK, 'snowflake.block_size = 64',
 	'snowflake.sequence_start = random');
 open_sessions();
 my ($first) = take($anna);
@@ -341,7 +296,7 @@ cmp_ok($first, '<', 1 << 18, 'a random start is in the lower quarter');
 is_deeply([ take($anna, 200) ],
 	[ $first + 1 .. $first + 200 ],
 	'and what follows it is consecutive');
-set_clock($clock_file, TICK_S);
+set_clock($node, TICK_S);
 my ($second) = take($anna);
 cmp_ok($second, '<', 1 << 18, "the next tick's start is in the lower quarter");
 isnt($second, $first + 201, 'and does not go on from the block');
@@ -352,34 +307,34 @@ close_sessions();
 my @answer;
 for my $policy (qw(wait error advance))
 {
-	start_afresh(LONG_TICK, 'snowflake.block_size = 64',
+	start_afresh($node, LONG_TICK, 'snowflake.block_size = 64',
 		"snowflake.clock_policy = $policy");
 	open_sessions();
 
 	# leaves anna in the middle of a block
-	my @ids = ids_of($anna, 'SELECT snowflake_nextval() FROM generate_series(1, 10)');
+	my @ids = issue($anna, 'SELECT snowflake_nextval() FROM generate_series(1, 10)');
 	my ($tick, $sequence) = tick_and_sequence($ids[-1], 20);
 	is($sequence, 9, "$policy: in the middle of a block");
 
-	set_clock($clock_file, TICK_S);
-	push @ids, ids_of($anna);
+	set_clock($node, TICK_S);
+	push @ids, issue($anna);
 	is_deeply(
 		[ tick_and_sequence($ids[-1], 20) ],
 		[ $tick + 1, 0 ],
 		"$policy: a step forward ends the block");
-	push @ids, ids_of($bert);
+	push @ids, issue($bert);
 	is_deeply(
 		[ tick_and_sequence($ids[-1], 20) ],
 		[ $tick + 1, 1 ],
 		"$policy: and its size");
-	push @ids, ids_of($anna) for 1 .. 3;    # 2..3, and one of 4..7
+	push @ids, issue($anna) for 1 .. 3;    # 2..3, and one of 4..7
 	is_deeply(
 		[ tick_and_sequence($ids[-1], 20) ],
 		[ $tick + 1, 4 ],
 		"$policy: in the middle of the next block");
 
 	# behind beyond the tolerance
-	set_clock($clock_file, 0);
+	set_clock($node, 0);
 	is_deeply(
 		[ map { $_->state_of('SELECT snowflake_nextval()') } $anna, $bert, $anna ],
 		[ ('55000') x 3 ],
@@ -400,7 +355,7 @@ for my $policy (qw(wait error advance))
 				"SELECT pg_cancel_backend($bert->{pid})"),
 			't', "$policy: one that waits is cancelled");
 		is(($bert->answer)[0], '57014', "$policy: and ends by that");
-		set_clock($clock_file, TICK_S);
+		set_clock($node, TICK_S);
 		for my $session ($anna, $carl)
 		{
 			@answer = $session->answer;
@@ -410,12 +365,12 @@ for my $policy (qw(wait error advance))
 	}
 	else
 	{
-		push @ids, ids_of($anna) for 1 .. 3;
+		push @ids, issue($anna) for 1 .. 3;
 		is_deeply(
 			[ tick_and_sequence($ids[-1], 20) ],
 			[ $tick + 1, 7 ],
 			"$policy: one within it does not end the block");
-		push @ids, ids_of($bert);
+		push @ids, issue($bert);
 		is_deeply(
 			[ tick_and_sequence($ids[-1], 20) ],
 			[ $tick + 1, 8 ],
@@ -428,11 +383,11 @@ for my $policy (qw(wait error advance))
 	}
 
 	# all in order again
-	set_clock($clock_file, TICK_S);
-	push @ids, ids_of($_, 'SELECT snowflake_nextval() FROM generate_series(1, 50)')
+	set_clock($node, TICK_S);
+	push @ids, issue($_, 'SELECT snowflake_nextval() FROM generate_series(1, 50)')
 	  for $anna, $bert, $carl, $dora, $anna;
-	set_clock($clock_file, 3 * TICK_S);
-	push @ids, ids_of($_, 'SELECT snowflake_nextval() FROM generate_series(1, 50)')
+	set_clock($node, 3 * TICK_S);
+	push @ids, issue($_, 'SELECT snowflake_nextval() FROM generate_series(1, 50)')
 	  for $anna, $bert, $carl, $dora, $anna;
 	is(scalar(uniq @ids), scalar @ids, "$policy: no id comes twice");
 	forget_reloads();
@@ -440,15 +395,15 @@ for my $policy (qw(wait error advance))
 }
 
 # A spent tick: one that waits is cancelled, or ends, and the others go on.
-start_afresh(LONG_TICK_OF_16, 'snowflake.block_size = 4');
+start_afresh($node, LONG_TICK_OF_16, 'snowflake.block_size = 4');
 open_sessions();
 take($anna, 16);
 $_->ask('SELECT snowflake_nextval()') for $anna, $bert, $carl, $dora;
 $_->wait_until_it_waits for $anna, $bert, $carl, $dora;
-value_of("SELECT pg_cancel_backend($bert->{pid})");
+value_of($node, "SELECT pg_cancel_backend($bert->{pid})");
 is(($bert->answer)[0], '57014', 'one that waits for a tick is cancelled');
 $carl->terminate;
-set_clock($clock_file, TICK_S);
+set_clock($node, TICK_S);
 is_deeply([ map { ($_->answer)[0] } $anna, $dora ],
 	[ '', '' ], 'the others get their ids in the next tick');
 is($bert->state_of('SELECT snowflake_nextval()'),
@@ -456,12 +411,12 @@ is($bert->state_of('SELECT snowflake_nextval()'),
 $_->quit for $anna, $bert, $dora;
 
 # A block that had to be waited for is of a tick in which nobody has asked yet.
-start_afresh(LONG_TICK_OF_16, 'snowflake.block_size = 8');
+start_afresh($node, LONG_TICK_OF_16, 'snowflake.block_size = 8');
 open_sessions();
 take($anna, 16);
 $anna->ask('SELECT snowflake_sequence(snowflake_nextval())');
 $anna->wait_until_it_waits;
-set_clock($clock_file, TICK_S);
+set_clock($node, TICK_S);
 is_deeply(
 	[ ($anna->answer)[1], take($bert) ],
 	[ 0, 1 ],
@@ -470,9 +425,9 @@ close_sessions();
 
 # ----- many sessions -----
 
-start_afresh('snowflake.block_size = 64');
-value_of('CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
-value_of('CREATE TABLE pairs (a bigint, b bigint, client int, n int)');
+start_afresh($node, 'snowflake.block_size = 64');
+value_of($node, 'CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
+value_of($node, 'CREATE TABLE pairs (a bigint, b bigint, client int, n int)');
 
 # Bulk inserts, single ones, and single ids between those of a run.
 my @many = (
@@ -495,11 +450,11 @@ sub is_sound_under_load
 {
 	my ($what, $clients, $times) = @_;
 
-	value_of('TRUNCATE ids, pairs');
-	run_clients($what, $clients, "--transactions=$times", @many);
-	is(value_of('SELECT count(*) FROM pairs WHERE a >= b'),
+	value_of($node, 'TRUNCATE ids, pairs');
+	run_scripts($what, $clients, "--transactions=$times", @many);
+	is(value_of($node, 'SELECT count(*) FROM pairs WHERE a >= b'),
 		0, "$what: a single id after one of a run is larger");
-	value_of(
+	value_of($node,
 		'INSERT INTO ids SELECT unnest(ARRAY[a, b]), client, n FROM pairs');
 	is_unique_and_increasing($what, 'ids');
 	return;
@@ -507,24 +462,24 @@ sub is_sound_under_load
 is_sound_under_load('32 sessions', 32, 60);
 
 # Calls with the instants before and after each.
-value_of('CREATE TABLE calls (before timestamptz, id bigint, after timestamptz, client int)');
+value_of($node, 'CREATE TABLE calls (before timestamptz, id bigint, after timestamptz, client int)');
 sub is_of_its_time
 {
 	my ($what, $sequence_bits) = @_;
 	my $shift = 10 + $sequence_bits;
 
-	value_of('TRUNCATE calls');
-	run_clients($what, 8, '--transactions=50', q{
+	value_of($node, 'TRUNCATE calls');
+	run_scripts($what, 8, '--transactions=50', q{
 INSERT INTO calls SELECT clock_timestamp(), snowflake_nextval(), clock_timestamp(), :client_id FROM generate_series(1, 500);
 });
-	is( value_of(
+	is( value_of($node,
 			'SELECT count(*), count(DISTINCT id),'
 			  . ' count(*) FILTER (WHERE snowflake_timestamp(id) > after),'
 			  . " count(*) FILTER (WHERE snowflake_timestamp(id) < before - interval '1 ms')"
 			  . ' FROM calls'),
 		'200000|200000|0|0',
 		"$what: an id is of the time of its call");
-	is( value_of(qq{
+	is( value_of($node, qq{
 WITH events AS (
   SELECT before AS at, 0 AS is_return, id >> $shift AS tick FROM calls
    UNION ALL
@@ -541,11 +496,11 @@ SELECT count(*) FILTER (WHERE is_return = 0 AND tick < newest_returned)
 is_of_its_time('8 sessions', 12);
 
 # The same where ticks are always spent.
-start_afresh("snowflake.layout = '41/5/5/8'", 'snowflake.block_size = 64');
+start_afresh($node, "snowflake.layout = '41/5/5/8'", 'snowflake.block_size = 64');
 is_sound_under_load('32 sessions at the ceiling', 32, 10);
 is_of_its_time('8 sessions at the ceiling', 8);
 
-start_afresh(
+start_afresh($node,
 	"snowflake.layout = '41/5/5/8'",
 	'snowflake.block_size = 64',
 	'snowflake.sequence_start = random');
@@ -568,11 +523,11 @@ sub is_shared_out
 	my $what = WAITING . " sessions that wait, block_size $block_size";
 	my $impatient = "$directory/impatient";
 
-	start_afresh(
+	start_afresh($node,
 		"snowflake.layout = '41/5/5/8'",
 		"snowflake.block_size = $block_size",
 		'synchronous_commit = off');
-	value_of('DROP TABLE IF EXISTS shares;'
+	value_of($node, 'DROP TABLE IF EXISTS shares;'
 		  . 'CREATE TABLE shares (client int, count int, at timestamptz)');
 	unlink $impatient;
 	PostgreSQL::Test::Utils::append_to_file($impatient,
@@ -581,7 +536,7 @@ sub is_shared_out
 	my $cancelled = IPC::Run::start(
 		[ 'psql', '-XAtq', '-f', $impatient, $node->connstr('postgres') ],
 		'<', \undef, '>', "$impatient.out", '2>', "$impatient.err");
-	run_clients($what, WAITING, '--time=4',
+	run_scripts($what, WAITING, '--time=4',
 		'INSERT INTO shares SELECT :client_id, count(snowflake_nextval()), clock_timestamp() FROM generate_series(1, 256);'
 	);
 	$cancelled->kill_kill;
@@ -590,12 +545,12 @@ sub is_shared_out
 	  /canceling statement due to statement timeout/g;
 	cmp_ok($cancels, '>', 10, "$what: $cancels waits are cancelled beside them");
 
-	my ($clients, $least, $mean) = split /\|/, value_of(
+	my ($clients, $least, $mean) = split /\|/, value_of($node,
 		'SELECT count(*), min(ids), avg(ids) FROM (SELECT sum(count) AS ids FROM shares GROUP BY client) AS s');
 	note("$what: at least $least each, $mean on average");
 	is($clients, WAITING, "$what: all get ids");
 	cmp_ok($least, '>', $mean / 2, "$what: none gets less than half its share");
-	my $rate = value_of(
+	my $rate = value_of($node,
 		'SELECT max(ids) / ' . WINDOW_MS . ' FROM (SELECT sum(count) AS ids FROM shares '
 		  . 'GROUP BY floor(extract(epoch FROM at) * 1000 / ' . WINDOW_MS . ')) AS windows');
 	note("$what: $rate ids per ms");
@@ -606,8 +561,8 @@ sub is_shared_out
 is_shared_out($_) for 1, 64;
 
 # A block size that changes all the time.
-start_afresh("snowflake.layout = '41/5/5/8'");
-value_of('TRUNCATE ids, pairs');
+start_afresh($node, "snowflake.layout = '41/5/5/8'");
+value_of($node, 'TRUNCATE ids, pairs');
 my $script = "$directory/changing";
 PostgreSQL::Test::Utils::append_to_file($script, $many[1] . $many[0]);
 my $log = '';
@@ -670,12 +625,12 @@ sub take_under_load
 	return @out;
 }
 
-start_afresh('snowflake.block_size = 64');
+start_afresh($node, 'snowflake.block_size = 64');
 my @received = take_under_load(
 	'SIGKILL',
 	sub {
 		my $offset = -s $node->logfile;
-		my $pid = value_of(
+		my $pid = value_of($node,
 			"SELECT pid FROM pg_stat_activity WHERE query ~ 'nextval' AND pid <> pg_backend_pid() LIMIT 1");
 		is(kill('KILL', $pid), 1, "killed backend $pid");
 		$node->wait_for_log(
@@ -685,7 +640,7 @@ $node->poll_query_until('postgres', 'SELECT true');
 push @received, take_under_load('immediate stop',
 	sub { $node->stop('immediate'); $node->start });
 push @received, split /\n/,
-  value_of('SELECT snowflake_nextval() FROM generate_series(1, 5000)');
+  value_of($node, 'SELECT snowflake_nextval() FROM generate_series(1, 5000)');
 is(scalar(uniq @received), scalar @received,
 	'no id comes twice, across a crash and an immediate stop');
 

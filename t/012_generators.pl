@@ -2,7 +2,7 @@
 # of its own, and the ids of one table are unique and increase whatever becomes
 # of the number of generators, of the clock and of the table's OID.
 #
-# A tick of 600 s makes sequences exact; here the clock is 300 s into one.
+# A tick of 600 s makes sequences exact; the clock is 300 s into a tick.
 use strict;
 use warnings FATAL => 'all';
 
@@ -11,85 +11,36 @@ use lib "$FindBin::RealBin/lib";
 use List::Util qw(uniq);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeLongTick;
+use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-use constant {
-	TICK_S => 600,
-	LONG_TICK => "snowflake.layout = '30/5/5/20\@600s'",
-	LONG_TICK_OF_16 => "snowflake.layout = '30/5/5/4\@600s'",
-	SMALL_TICK => "snowflake.layout = '41/5/5/8'",
-};
+# 256 ids a millisecond.
+use constant SMALL_TICK => "snowflake.layout = '41/5/5/8'";
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $clock_file = "$directory/clock";
 my $node = snowflake_node(
 	'main',
 	'max_connections = 100',
 	'fsync = off',
 	'autovacuum = off',
 	"include 'case.conf'");
-my $is_running = 0;
-
-sub start
-{
-	my (@settings) = @_;
-	local %ENV = (%ENV, faketime_environment($clock_file));
-
-	write_case($node, @settings);
-	$node->start;
-	$node->safe_psql('postgres', 'CREATE EXTENSION snowflake')
-	  unless $is_running;
-	$is_running = 1;
-	return;
-}
-
-# A server that has issued no id yet and whose clock is in order.
-sub start_afresh
-{
-	my (@settings) = @_;
-
-	# the time of the last checkpoint is not to be ahead
-	set_clock($clock_file, 0);
-	$node->stop if $is_running;
-	unlink mark_file($node);
-	start(
-		'snowflake.epoch = ' . int(1000 * (time() - TICK_S * 1.5)),
-		'snowflake.block_size = 1', @settings);
-	return;
-}
-
-sub value_of
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
-# The sequences of so many ids of a relation, one call each.
-sub take
-{
-	my ($session, $relation, $count) = @_;
-	return $session->rows(
-		    "SELECT snowflake_sequence(snowflake_nextval($relation)) "
-		  . 'FROM generate_series(1, '
-		  . ($count // 1)
-		  . ')');
-}
 
 # ----- several of them -----
 
 # The relations 1 .. 64, that need not exist, by generator: those of one
 # generator share their sequences.
-start_afresh(LONG_TICK, 'snowflake.generators = 8');
+start_afresh($node, LONG_TICK, 'snowflake.generators = 8');
 my $anna = SnowflakeSession->new($node);
 my $bert = SnowflakeSession->new($node);
 
-my @shared = map { take($anna, "$_\::regclass") } 1 .. 64;
+my @shared = map { take($anna, 1, "$_\::regclass") } 1 .. 64;
 is(scalar(grep { $_ == 0 } @shared), 8, '64 relations use 8 generators');
 cmp_ok(scalar(uniq @shared), '<', 30, 'and are spread over them');
-take($anna, '');
+take($anna);
 my @founders = grep { $shared[ $_ - 1 ] == 0 } 1 .. 64;
 
 # Which generator each relation is of shows in whose sequence it moves on.
@@ -99,9 +50,9 @@ sub generator_of
 
 	for my $founder (@founders)
 	{
-		my ($before) = take($anna, "$founder\::regclass");
-		take($bert, "$relation\::regclass");
-		my ($after) = take($anna, "$founder\::regclass");
+		my ($before) = take($anna, 1, "$founder\::regclass");
+		take($bert, 1, "$relation\::regclass");
+		my ($after) = take($anna, 1, "$founder\::regclass");
 		return $founder if $after == $before + 2;
 	}
 	return;
@@ -109,9 +60,9 @@ sub generator_of
 is(generator_of($_), $_, "relation $_ has found its own generator")
   for @founders[ 0 .. 1 ];
 my $of_no_argument = (grep {
-		my ($before) = take($anna, "$_\::regclass");
-		take($anna, '', 3);
-		(take($anna, "$_\::regclass"))[0] == $before + 4
+		my ($before) = take($anna, 1, "$_\::regclass");
+		take($anna, 3);
+		(take($anna, 1, "$_\::regclass"))[0] == $before + 4
 	  } @founders)[0];
 ok(defined $of_no_argument, 'no argument is one of the generators');
 my ($other, $third) = grep { $_ != $of_no_argument } @founders;
@@ -126,25 +77,25 @@ ok( $node->safe_psql('template1',
 $_->quit for $anna, $bert;
 
 # A generator's tick is spent for those who share it only.
-start_afresh(LONG_TICK_OF_16, 'snowflake.generators = 8');
+start_afresh($node, LONG_TICK_OF_16, 'snowflake.generators = 8');
 $anna = SnowflakeSession->new($node);
 $anna->rows("SET statement_timeout = 200");
 is_deeply(
-	[ take($anna, "$other\::regclass", 16) ],
+	[ take($anna, 16, "$other\::regclass") ],
 	[ 0 .. 15 ],
 	'one generator spends the tick');
 is( $anna->state_of("SELECT snowflake_nextval($other\::regclass)"),
 	'57014', 'and has to wait');
 is_deeply(
-	[ take($anna, "$third\::regclass", 16), take($anna, '', 16) ],
+	[ take($anna, 16, "$third\::regclass"), take($anna, 16) ],
 	[ 0 .. 15, 0 .. 15 ],
 	'while others go on, in the same tick');
 $anna->quit;
 
-start_afresh(LONG_TICK, 'snowflake.generators = 1');
+start_afresh($node, LONG_TICK, 'snowflake.generators = 1');
 $anna = SnowflakeSession->new($node);
 is_deeply(
-	[ take($anna, '1::regclass'), take($anna, ''), take($anna, '2::regclass') ],
+	[ take($anna, 1, '1::regclass'), take($anna), take($anna, 1, '2::regclass') ],
 	[ 0, 1, 2 ],
 	'with one generator all share it');
 $anna->quit;
@@ -152,7 +103,7 @@ $anna->quit;
 # The tables of the rest: a and b of different generators, and one of none.
 sub create_tables
 {
-	value_of(
+	value_of($node,
 		'DROP TABLE IF EXISTS a, b, c;'
 		  . join ';',
 		map { "CREATE TABLE $_ (id bigint PRIMARY KEY, client int, n int, at timestamptz DEFAULT clock_timestamp())" }
@@ -163,15 +114,15 @@ sub create_tables
 # ----- a tick is of all generators -----
 
 # No generator begins before the newest tick of them all.
-start_afresh(LONG_TICK, 'snowflake.generators = 8',
+start_afresh($node, LONG_TICK, 'snowflake.generators = 8',
 	'snowflake.clock_policy = advance', 'snowflake.clock_tolerance = 2h');
 $anna = SnowflakeSession->new($node);
 my $tick_of = 'SELECT snowflake_nextval(%s) >> 30';
 my $start_tick = $anna->value(sprintf $tick_of, "$other\::regclass");
-set_clock($clock_file, 2 * TICK_S);
+set_clock($node, 2 * TICK_S);
 is($anna->value(sprintf $tick_of, "$other\::regclass"),
 	$start_tick + 2, 'a generator is two ticks ahead');
-set_clock($clock_file, 0);
+set_clock($node, 0);
 is_deeply(
 	[ map { $anna->value(sprintf $tick_of, $_) } "$third\::regclass", '' ],
 	[ ($start_tick + 2) x 2 ],
@@ -179,7 +130,7 @@ is_deeply(
 $anna->rows('SET statement_timeout = 0');
 for my $setting ("clock_policy = 'error'", "clock_tolerance = '5s'")
 {
-	value_of("ALTER SYSTEM SET snowflake.$setting");
+	value_of($node, "ALTER SYSTEM SET snowflake.$setting");
 }
 $node->reload;
 my ($fourth) = grep { $_ != $of_no_argument && $_ != $other && $_ != $third }
@@ -188,7 +139,7 @@ $node->poll_query_until('postgres',
 	"SELECT current_setting('snowflake.clock_policy') = 'error'");
 is((sqlstate_of($node, "SELECT snowflake_nextval($fourth\::regclass)"))[0],
 	'55000', 'nor by another policy, by one that has issued none');
-value_of('ALTER SYSTEM RESET ALL');
+value_of($node, 'ALTER SYSTEM RESET ALL');
 $anna->quit;
 
 # ----- the number of generators changes -----
@@ -220,7 +171,7 @@ sub is_in_order
 
 	for my $table (qw(a b c))
 	{
-		is( value_of(
+		is( value_of($node,
 				"SELECT count(*) FILTER (WHERE smallest <= before) FROM (SELECT min(id) AS smallest, lag(max(id)) OVER (ORDER BY n / 1000000) AS before FROM $table GROUP BY n / 1000000) AS o"
 			),
 			0,
@@ -231,9 +182,9 @@ sub is_in_order
 
 $node->stop;
 unlink mark_file($node);
-set_clock($clock_file, 0);
+set_clock($node, 0);
 my $offset = 0;
-start(SMALL_TICK, 'snowflake.generators = 8');
+start_with_case($node, SMALL_TICK, 'snowflake.generators = 8');
 fill_tables('8 generators');
 for my $case (
 	[ 1, 'fast', 0 ],
@@ -248,8 +199,8 @@ for my $case (
 
 	$node->stop($mode);
 	$offset += $step;
-	set_clock($clock_file, $offset);
-	start(SMALL_TICK, "snowflake.generators = $count");
+	set_clock($node, $offset);
+	start_with_case($node, SMALL_TICK, "snowflake.generators = $count");
 	fill_tables("$count generators after stop $mode, clock stepped $step s");
 }
 is_in_order('changes of snowflake.generators');
@@ -261,21 +212,21 @@ is_in_order('changes of snowflake.generators');
 # tick that the old one has issued in.
 for my $policy (qw(wait))
 {
-	start_afresh(SMALL_TICK, 'snowflake.generators = 8',
+	start_afresh($node, SMALL_TICK, 'snowflake.generators = 8',
 		"snowflake.clock_policy = $policy", 'snowflake.clock_tolerance = 10s');
 	create_tables();
 	my $repeated = 0;
 	for my $round (1 .. 5)
 	{
-		value_of('TRUNCATE a');
-		value_of(
+		value_of($node, 'TRUNCATE a');
+		value_of($node,
 			"INSERT INTO a (id) SELECT snowflake_nextval($other\::regclass) FROM generate_series(1, 300)"
 		);
-		my $newest = value_of('SELECT max(id) FROM a');
-		set_clock($clock_file, -0.3);
+		my $newest = value_of($node, 'SELECT max(id) FROM a');
+		set_clock($node, -0.3);
 		$repeated++
-		  if value_of("SELECT min(id) FROM (SELECT snowflake_nextval($third\::regclass) AS id FROM generate_series(1, 300)) AS i") <= $newest;
-		set_clock($clock_file, 0);
+		  if value_of($node, "SELECT min(id) FROM (SELECT snowflake_nextval($third\::regclass) AS id FROM generate_series(1, 300)) AS i") <= $newest;
+		set_clock($node, 0);
 		usleep(400_000);
 	}
 	is($repeated, 0,
@@ -285,12 +236,12 @@ for my $policy (qw(wait))
 # ----- two generators of one session -----
 
 # A block belongs to a generator, even after a call that failed.
-start_afresh(LONG_TICK_OF_16, 'snowflake.generators = 8',
+start_afresh($node, LONG_TICK_OF_16, 'snowflake.generators = 8',
 	'snowflake.block_size = 64');
 $anna = SnowflakeSession->new($node);
 $bert = SnowflakeSession->new($node);
-my @of_third = take($bert, "$third\::regclass", 16);
-take($anna, "$other\::regclass", 4);    # in the middle of a block
+my @of_third = take($bert, 16, "$third\::regclass");
+take($anna, 4, "$other\::regclass");    # in the middle of a block
 $anna->rows('SET statement_timeout = 200');
 is($anna->state_of("SELECT snowflake_nextval($third\::regclass)"),
 	'57014', 'a generator whose tick is spent');
@@ -298,7 +249,7 @@ is($anna->state_of("SELECT snowflake_nextval($third\::regclass)"),
 	'57014', "does not issue from another one's block after that");
 $_->quit for $anna, $bert;
 
-start_afresh(LONG_TICK, 'snowflake.generators = 8',
+start_afresh($node, LONG_TICK, 'snowflake.generators = 8',
 	'snowflake.block_size = 64');
 $anna = SnowflakeSession->new($node);
 $bert = SnowflakeSession->new($node);
@@ -309,7 +260,7 @@ for (1 .. 400)
 	my $relation = ($other, $third)[ rand 2 ];
 
 	push @{ $taken{$relation} },
-	  take($session, "$relation\::regclass", 1 + int rand 5);
+	  take($session, 1 + int rand 5, "$relation\::regclass");
 }
 is(scalar(uniq @{ $taken{$_} }), scalar @{ $taken{$_} },
 	'two sessions with blocks of two generators: each id once a generator')

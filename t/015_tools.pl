@@ -12,6 +12,7 @@ use lib "$FindBin::RealBin/lib";
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(usleep);
@@ -374,7 +375,6 @@ $node->stop;
 # pg_upgrade, from a server whose clock was a minute ahead.  It leaves the
 # page of the mark behind.
 {
-	my $clock = "$directory/clock";
 	my @old = defined $ENV{oldinstall} ? (install_path => $ENV{oldinstall}) : ();
 	my @conf = ("shared_preload_libraries = 'snowflake'",
 		'snowflake.worker_id = 7');
@@ -386,11 +386,7 @@ $node->stop;
 		$server->init(extra => [ '--locale=C', '--encoding=UTF8' ]);
 		$server->append_conf('postgresql.conf', join("\n", @conf) . "\n");
 	}
-	set_clock($clock, 60);
-	{
-		local %ENV = (%ENV, faketime_environment($clock));
-		$old->start;
-	}
+	start_server($old, 60);
 	create_application($old, 'app', 'public');
 	my $rows = fingerprint($old, 'app');
 	my $largest = largest_id($old, 'app');
@@ -424,10 +420,7 @@ SELECT snowflake_nextval()');
 	is($state, '55000', 'with the page, a clock that is behind is noticed');
 	like($message, qr/ms behind the last snowflake id/, 'and named');
 	$new->stop;
-	{
-		local %ENV = (%ENV, faketime_environment($clock));
-		$new->start;
-	}
+	start_server($new, 60);
 	check_copy($rows, $new, 'app', 'pg_upgrade, when the clock has caught up', 7);
 	$new->stop;
 }

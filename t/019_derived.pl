@@ -7,6 +7,8 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer;
+use SnowflakeServer qw(build_library preload);
 use SnowflakeTest;
 use Test::More;
 
@@ -14,7 +16,7 @@ plan skip_all => 'interfaces are read as Linux shows them'
   unless $^O eq 'linux';
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $library = build_host_library($directory);
+my $library = build_library('host');
 my $node = snowflake_node('main', "include 'case.conf'");
 
 # Layouts with as many bits for the worker as a case needs.
@@ -32,7 +34,7 @@ sub start_on
 
 	# a layout must not be changed so that ids could repeat
 	unlink mark_file($node);
-	write_case($node, @settings);
+	configure($node, @settings);
 	if (defined $facts)
 	{
 		open my $fh, '>', "$directory/facts" or die "facts: $!";
@@ -41,8 +43,7 @@ sub start_on
 		%ENV = (%ENV, preload($library), HOST_FACTS => "$directory/facts");
 	}
 	my $started = $node->start(fail_ok => 1);
-	return ($started,
-		PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset));
+	return ($started, logged($node, $offset));
 }
 
 # The settings that let a source derive a worker id of so many bits.
@@ -87,7 +88,7 @@ sub derives
 }
 
 # The server refuses to start, with this DETAIL and HINT.
-sub refuses
+sub refuses_to_start
 {
 	my ($facts, $source, $worker_bits, $detail, $hint) = @_;
 	my ($started, $log) = start_on($facts, derive($source, $worker_bits));
@@ -103,7 +104,7 @@ sub refuses
 	return;
 }
 
-write_case($node);
+configure($node);
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 is( $node->safe_psql('postgres',
@@ -134,10 +135,10 @@ derives([ 'name pg-2147483647' ],
 	'hostname', 31, 2147483647, 'host name "pg-2147483647"');
 
 my $number = 'does not end in a number before its first dot.';
-refuses([ "name $_" ], 'hostname', 5, "Host name \"$_\" $number",
+refuses_to_start([ "name $_" ], 'hostname', 5, "Host name \"$_\" $number",
 	'as in "pg-3"')
   for 'pg', 'pg-3a', '10.0.4.2', 'pg.3', 'pg-3-';
-refuses(
+refuses_to_start(
 	[ "name pg-$_" ],
 	'hostname',
 	5,
@@ -146,10 +147,10 @@ refuses(
   )
   for '32', '4294967299', '9223372036854775807', '9223372036854775808',
   '18446744073709551619', '1' . '0' x 60;
-refuses([ 'name pg-3' ], 'hostname', 0,
+refuses_to_start([ 'name pg-3' ], 'hostname', 0,
 	"Layout \"$layout{0}\" has no bits for the worker id.",
 	'"snowflake.layout" that has some');
-refuses([], 'hostname', 5,
+refuses_to_start([], 'hostname', 5,
 	'The host name cannot be read: File name too long.',
 	'Choose another "snowflake.worker_id_source"');
 
@@ -218,21 +219,21 @@ for my $case (
 	[ '10.0.4.210', '0.0.0.0', 0, 32, 31 ])
 {
 	my ($address, $mask, $prefix, $needed, $worker_bits) = @$case;
-	refuses(
+	refuses_to_start(
 		[ $loopback, "inet eth0 2 up $address $mask", $docker ],
 		'ipv4',
 		$worker_bits,
 		"The network of address $address/$prefix of interface \"eth0\" has $needed bits for its hosts, so that it takes at least $needed bits for the worker id, and the layout has $worker_bits.",
 		"at least $needed bits");
 }
-refuses(
+refuses_to_start(
 	["inet eth0 2 up 10.244.1.17 $_->[0]"],
 	'ipv4',
 	8,
 	"The network of address 10.244.1.17/$_->[1] of interface \"eth0\" does not have room for other servers, so that it takes at least 16 bits for the worker id, and the layout has 8.",
 	'at least 16 bits'
 ) for [ '255.255.255.255', 32 ], [ '255.255.255.254', 31 ], [ 'none', 32 ];
-refuses(
+refuses_to_start(
 	[ $loopback,
 		'inet eth0 2 down 10.0.4.210 255.255.0.0',
 		'inet eth1 3 up 169.254.9.9 255.255.0.0' ],
@@ -240,15 +241,15 @@ refuses(
 	16,
 	'There is no global IPv4 address among these: 127.0.0.1/8 of interface "lo" (loopback), 10.0.4.210/16 of interface "eth0" (down), 169.254.9.9/16 of interface "eth1" (link-local).',
 	'after the network is up');
-refuses(
+refuses_to_start(
 	[ 'inet6 eth0 2 up 2001:db8::1', 'bare tun0 3 up' ],
 	'ipv4', 16,
 	'There is no global IPv4 address: no interface has any address of its kind.',
 	'after the network is up');
-refuses([ $lan, 'broken' ], 'ipv4', 16,
+refuses_to_start([ $lan, 'broken' ], 'ipv4', 16,
 	'The addresses of interfaces cannot be read: Too many open files.',
 	'Choose another "snowflake.worker_id_source"');
-refuses([$lan], 'ipv4', 0,
+refuses_to_start([$lan], 'ipv4', 0,
 	"Layout \"$layout{0}\" has no bits for the worker id.",
 	'"snowflake.layout" that has some');
 
@@ -280,13 +281,13 @@ for my $case (
 		"address $address of interface \"$interface\"");
 }
 
-refuses(
+refuses_to_start(
 	[ $card, 'device eth0' ],
 	'mac',
 	8,
 	'The low bits of address a4:bf:01:9e:04:d2 of interface "eth0" may be those of another server\'s, too, so that it takes at least 16 bits for the worker id, and the layout has 8.',
 	'at least 16 bits');
-refuses(
+refuses_to_start(
 	[ 'link lo 1 loopback 772 00:00:00:00:00:00',
 		'link eth0 2 up 1 02:42:ac:11:00:02',
 		'link eth1 3 up 1 00:00:00:00:00:00' ],
@@ -294,11 +295,11 @@ refuses(
 	16,
 	'There is no Ethernet address of a physical interface among these: 00:00:00:00:00:00 of interface "lo" (not Ethernet), 02:42:ac:11:00:02 of interface "eth0" (not physical), 00:00:00:00:00:00 of interface "eth1" (no address).',
 	'Containers have none');
-refuses(
+refuses_to_start(
 	[$lan], 'mac', 16,
 	'There is no Ethernet address of a physical interface: no interface has any address of its kind.',
 	'Containers have none');
-refuses([ $card, 'device eth0' ], 'mac', 0,
+refuses_to_start([ $card, 'device eth0' ], 'mac', 0,
 	"Layout \"$layout{0}\" has no bits for the worker id.",
 	'"snowflake.layout" that has some');
 
@@ -342,7 +343,7 @@ $node->stop;
 start_on([ 'name pg-3' ], derive('hostname', 5));
 PostgreSQL::Test::Utils::append_to_file("$directory/facts.new", "name pg-4\n");
 rename "$directory/facts.new", "$directory/facts" or die "facts: $!";
-write_case($node, derive('hostname', 5), 'snowflake.block_size = 2');
+configure($node, derive('hostname', 5), 'snowflake.block_size = 2');
 $node->reload;
 ok( $node->poll_query_until(
 		'postgres', "SELECT current_setting('snowflake.block_size') = '2'"),
@@ -404,7 +405,7 @@ SKIP:
 
 	if (!defined $expected)
 	{
-		refuses(undef, 'hostname', 31, "Host name \"$name\" $number",
+		refuses_to_start(undef, 'hostname', 31, "Host name \"$name\" $number",
 			'as in "pg-3"');
 	}
 	elsif ($expected < 2**31)

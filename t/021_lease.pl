@@ -1,5 +1,6 @@
-# Worker ids leased from a registry: every server has its own, keeps it over a
-# restart, and shares it with no copy; and what each failure looks like.
+# Worker ids leased from a registry: each server has its own, keeps it over a
+# restart, a crash and a registry that is down, and shares it with no copy.  Who
+# is refused a worker id, and why, is in t/039_lease_conflicts.pl.
 use strict;
 use warnings FATAL => 'all';
 
@@ -9,37 +10,20 @@ use lib "$FindBin::RealBin/lib";
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeRegistry;
+use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
-use SnowflakeTest qw(make_registry set_registry worker_id_of);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 # from the Unix epoch to PostgreSQL's
 use constant SECONDS_TO_2000 => 946_684_800;
 
-my $directory = PostgreSQL::Test::Utils::tempdir();
-
 # Long enough to hold whatever the machine does.
 my $registry = registry_node('registry', { lease_duration => '60 s' });
 
-# A copy of a server's data directory, to be started beside it.
-sub copy_of
-{
-	my ($node, $name) = @_;
-	my $copy = PostgreSQL::Test::Cluster->new($name);
-
-	mkdir $copy->basedir unless -d $copy->basedir;
-	PostgreSQL::Test::Utils::system_or_bail('cp', '-a', $node->data_dir,
-		$copy->data_dir);
-	unlink $copy->data_dir . '/postmaster.pid';
-	$copy->append_conf('postgresql.conf',
-		'port = ' . $copy->port . "\n"
-		  . "unix_socket_directories = '" . $copy->host . "'\n");
-	return $copy;
-}
-
-# The servers, which cases use by turns: as alike as copies are.
+# Eight servers that are as alike as copies are.
 my @server = leased_node(
 	'server_0', $registry,
 	'wal_level = replica',
@@ -51,130 +35,10 @@ for my $number (1 .. 7)
 	push @server, copy_of($server[0], "server_$number");
 }
 
-# The registry of a fleet of another layout, in a database of its own; its
-# connection string as a setting.
-sub other_fleet
-{
-	my ($database, %constants) = @_;
-
-	make_registry(
-		$registry,
-		database => $database,
-		lease_duration => '60 s',
-		%constants);
-	return "snowflake.registry = '"
-	  . ($registry->connstr($database) =~ s/'/''/gr) . q{'};
-}
-
-# A server's worker id as it says itself; '' if it has none.
-sub worker_id_at
-{
-	my ($node) = @_;
-	return $node->safe_psql('postgres', 'SELECT worker_id FROM snowflake_node');
-}
-
 sub next_id
 {
 	my ($node) = @_;
 	return $node->safe_psql('postgres', 'SELECT snowflake_nextval()');
-}
-
-# Does a stopped server's WAL still hold what recovery would bring back?
-sub needs_recovery
-{
-	my ($node) = @_;
-	my ($output) = run_command([ 'pg_controldata', $node->data_dir ]);
-	return $output !~ /^Database cluster state: +shut down$/m;
-}
-
-# Stops servers and lets them forget what they were; the registry, too, but
-# for the datacenter of the one under load.
-sub forget
-{
-	my (@nodes) = @_;
-
-	for my $node (@nodes)
-	{
-		$node->stop;
-		if (needs_recovery($node))
-		{
-			$node->start;
-			$node->stop;
-		}
-		unlink mark_file($node);
-
-		# without a page the time of the last checkpoint counts
-		PostgreSQL::Test::Utils::system_or_bail('pg_resetwal', '-D',
-			$node->data_dir);
-	}
-	$registry->safe_psql(
-		'postgres', q{
-		DELETE FROM snowflake_registry.node WHERE datacenter_id <> 9;
-		SELECT snowflake_registry.configure()});
-	return;
-}
-
-# Starts a server with these settings in place of those that it had.
-sub start_with
-{
-	my ($node, @settings) = @_;
-
-	write_case($node, @settings);
-	$node->start;
-	return;
-}
-
-# What a server has logged since an offset.
-sub logged
-{
-	my ($node, $offset) = @_;
-	return PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset // 0);
-}
-
-# A column of the lease on a worker id.
-sub lease
-{
-	my ($worker_id, $what) = @_;
-
-	return $registry->safe_psql('postgres',
-		"SELECT $what FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, $worker_id)"
-	);
-}
-
-# The nodes of a registry that were leased, as datacenter_id:worker_id.
-sub leases
-{
-	my ($database) = @_;
-
-	return $registry->safe_psql($database // 'postgres',
-		q{SELECT string_agg(datacenter_id || ':' || worker_id, ' ' ORDER BY datacenter_id, worker_id) FROM snowflake_registry.lease}
-	);
-}
-
-# Waits until a lease on a worker id is over, and the clock is where its holder
-# cannot have come.
-sub wait_for_fence
-{
-	my ($worker_id) = @_;
-
-	ok( wait_for(
-			sub {
-				lease($worker_id,
-					'greatest(expires_at, fence) < clock_timestamp()') eq 't';
-			}),
-		"the lease on $worker_id is over, and its fence is past");
-	return;
-}
-
-# Waits until a server issues no id for a reason; it is the DETAIL of 55000.
-sub refuses
-{
-	my ($node, $reason, $case) = @_;
-	my $refusal;
-
-	wait_for(sub { ($refusal = refusal_of($node)) =~ $reason });
-	like($refusal, $reason, $case);
-	return;
 }
 
 my $unreachable =
@@ -187,7 +51,7 @@ my %worker_id;
 	my %ids;
 	my $begin = time;
 
-	write_case($_) for @server;
+	configure($_) for @server;
 	my @starts = map {
 		my $output = '';
 		IPC::Run::start(
@@ -233,14 +97,16 @@ my %worker_id;
 
 	$before = next_id($clean);
 	$clean->stop;
-	is( lease($worker_id{ $clean->name }, 'is_released AND expires_at <= now()'),
+	is( lease_row($registry, $worker_id{ $clean->name }, 'is_released AND expires_at <= now()'),
 		't', 'a clean stop gives the worker id back');
-	is( lease(
+	is( lease_row(
+			$registry,
 			$worker_id{ $clean->name },
 			'extract(epoch FROM fence) * 1000000') - read_page($clean)->{fence},
 		SECONDS_TO_2000 * 1_000_000,
 		'... and brings the fence down, on both sides');
-	is( lease(
+	is( lease_row(
+			$registry,
 			$worker_id{ $clean->name },
 			"fence > clock_timestamp() - interval '10 s' AND fence < clock_timestamp() + interval '1 s'"
 		),
@@ -261,7 +127,7 @@ my %worker_id;
 		"UPDATE snowflake_registry.node SET incarnation = incarnation + 1 WHERE (datacenter_id, worker_id) = (0, $worker_id{$clean->name})"
 	);
 	$clean->stop;
-	is(lease($worker_id{ $clean->name }, 'NOT is_released AND expires_at > now()'),
+	is(lease_row($registry, $worker_id{ $clean->name }, 'NOT is_released AND expires_at > now()'),
 		't', 'a lease that is not the last one is not given back');
 	like(
 		logged($clean),
@@ -413,12 +279,12 @@ DROP ROLE watcher, passer_by;}),
 	  for $stopped, $running;
 
 	# a standby asks for none before it is promoted
-	my $leases = leases();
+	my $leases = leases($registry);
 	$running->wait_for_catchup($standby, 'replay', $running->lsn('write'));
 	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
 		'25006', 'a standby of a server with a lease issues nothing');
 	is(worker_id_at($standby), '', 'and has no worker id');
-	is(leases(), $leases, 'nor a lease');
+	is(leases($registry), $leases, 'nor a lease');
 	$standby->promote;
 	my $id = worker_id_of(first_id($standby));
 	ok(!$seen{$id}, "promoted beside the old primary it gets its own, $id");
@@ -427,8 +293,8 @@ DROP ROLE watcher, passer_by;}),
 	$_->stop('immediate') for $copy, $base, $standby;
 }
 
-# The directory alone, once the lease is over: it has moved.  All that follows
-# has leases that are short enough to end.
+# The directory alone, once the lease is over: it has moved.  Leases are short
+# from here on.
 set_registry($registry, lease_duration => '6 s');
 {
 	my $node = $server[4];
@@ -443,7 +309,7 @@ set_registry($registry, lease_duration => '6 s');
 	$node->stop('immediate');
 	my $moved = copy_of($node, 'moved');
 	rmtree($node->data_dir);
-	wait_for_fence($worker_id{ $node->name });
+	wait_for_fence($registry, $worker_id{ $node->name });
 	$moved->start;
 	my $id = first_id($moved);
 	is(worker_id_of($id), $worker_id{ $node->name },
@@ -451,539 +317,9 @@ set_registry($registry, lease_duration => '6 s');
 	ok($id > $last, 'and ids go on');
 	$moved->stop('immediate');
 
-	@server = grep { $_ != $node } @server;
-}
-forget(@server);
-
-# ----- renewals, under load, while all that follows goes on -----
-
-my $busy = pop @server;
-start_with($busy, 'snowflake.datacenter_id = 9');
-my $busy_id = worker_id_of(first_id($busy));
-my $script = "$directory/load.sql";
-$busy->safe_psql('postgres', 'CREATE TABLE issued (id bigint PRIMARY KEY)');
-PostgreSQL::Test::Utils::append_to_file($script,
-	"INSERT INTO issued SELECT snowflake_nextvals(10);\n\\sleep 1 ms\n");
-my ($load_stdout, $load_stderr) = ('', '');
-my $load = IPC::Run::start(
-	[
-		'pgbench', '-n', '-c', 2, '-T', 12, '-f', $script,
-		$busy->connstr('postgres')
-	],
-	'>', \$load_stdout, '2>', \$load_stderr);
-
-# ----- one number for two servers -----
-
-{
-	my ($one, $other, $derived) = @server;
-	my $guard = "snowflake.worker_id_source = config\nsnowflake.worker_id = 17";
-	my $held =
-	  qr/^worker_id 17 of datacenter_id 0 is leased by one until \d{4}-/;
-
-	start_with($one, $guard, "snowflake.registry_name = 'one'");
-	is(worker_id_of(first_id($one)), 17, 'a server leases the number it was given');
-	my $offset = -s $other->logfile;
-	start_with($other, $guard);
-	refuses($other, $held, 'another one with the same number is refused');
-	my ($state, $message, $hint) =
-	  sqlstate_of($other, 'SELECT snowflake_nextval()');
-	is($state, '55000', 'SQLSTATE');
-	is( $message,
-		'snowflake ids cannot be issued because this server holds no lease on a worker id',
-		'message');
-	like($hint, qr/as soon as the registry grants a lease/, 'hint');
-	is(worker_id_at($other), '', 'snowflake_node shows no worker id');
-	is( $other->safe_psql('postgres',
-			'SELECT lease_holder IS NULL AND lease_expires_at IS NULL FROM snowflake_node'),
-		't',
-		'nor a lease');
-	my $refusal = refusal_of($other);
-	ok(wait_for(sub { refusal_of($other) ne $refusal }),
-		'the reason tells the newest renewal of the one that has it');
-	is( $other->safe_psql('postgres',
-			'SELECT lease_failures > 1 AND lease_renewals = 0 FROM snowflake_stat'),
-		't',
-		'snowflake_stat counts failures');
-	is( () = logged($other, $offset) =~ /WARNING:  the registry has not granted a lease/g,
-		1,
-		'the log tells of the first alone');
-
-	SKIP:
-	{
-		skip 'interfaces are read as Linux shows them', 2 if $^O ne 'linux';
-		local %ENV = (%ENV, preload(build_host_library($directory)),
-			HOST_FACTS => "$directory/facts");
-
-		PostgreSQL::Test::Utils::append_to_file("$directory/facts",
-			"name pg-17\n");
-		start_with($derived, 'snowflake.worker_id_source = hostname');
-		refuses($derived, $held, 'so is one that derived it');
-		$other->stop;
-		$one->stop;
-		is(worker_id_of(first_id($derived)),
-			17, 'which leases it once that is given back');
-		$derived->stop;
-		$other->start;
-	}
-	is(worker_id_of(first_id($other)), 17, 'and so does the other one');
-
-	forget(@server);
 }
 
-# ----- a full datacenter -----
-
-{
-	my ($one, $two, $three, $elsewhere) = @server;
-	my $layout = '41/5/1/12';
-	my @full = (
-		other_fleet('narrow', layout => $layout),
-		"snowflake.layout = '$layout'",
-		'snowflake.datacenter_id = 3');
-
-	start_with($_, @full) for $one, $two;
-	first_id($_) for $one, $two;
-	isnt(worker_id_at($one), worker_id_at($two), 'two servers share a datacenter of two');
-	start_with($three, @full);
-	refuses(
-		$three,
-		qr/^All worker ids of datacenter_id 3 are leased, the first of them until \d{4}-/,
-		'a third is refused');
-	start_with($elsewhere, @full, 'snowflake.datacenter_id = 4');
-	first_id($elsewhere);
-	is(leases('narrow'), '3:0 3:1 4:0', 'datacenters are apart');
-
-	my $free = worker_id_at($one);
-	$one->stop;
-	first_id($three);
-	is(worker_id_at($three), $free,
-		'it gets the one that is given back, without a restart');
-	forget(@server);
-}
-
-# ----- a name -----
-
-{
-	my ($first, $unnamed, $heir) = @server;
-
-	start_with($first, "snowflake.registry_name = 'pg-a'");
-	my $last = first_id($first);
-	is(lease(worker_id_of($last), 'name'), 'pg-a', 'the registry shows the name');
-	$first->stop;
-
-	# the mark of a clean stop may be a moment ahead
-	wait_for_fence(worker_id_of($last));
-	start_with($unnamed);
-	isnt(worker_id_of(first_id($unnamed)),
-		worker_id_of($last), 'a new server gets one that was never leased');
-	start_with($heir, "snowflake.registry_name = 'pg-a'");
-	my $id = first_id($heir);
-	is(worker_id_of($id), worker_id_of($last),
-		'a new server of the same name gets the last one\'s');
-	ok($id > $last, 'and begins after it');
-	forget(@server);
-}
-
-# ----- clocks that disagree -----
-
-{
-	my ($ahead, $next) = @server;
-	my @guard = (
-		'snowflake.worker_id_source = config',
-		'snowflake.worker_id = 20');
-	my $library = build_clock_library($directory);
-	my $set = sub {
-		my ($name, $seconds) = @_;
-		my $mode = -e "$directory/$name" ? '+<' : '>';
-
-		# in place: a server that has it mapped would not survive an empty one
-		open my $file, $mode, "$directory/$name" or die "$name: $!";
-		syswrite $file, pack 'q', $seconds * 1_000_000;
-		close $file;
-	};
-	my $start = sub {
-		my ($node, $name, @more) = @_;
-		local %ENV = (%ENV, preload($library),
-			CLOCK_OFFSET_FILE => "$directory/$name");
-		start_with($node, @guard, @more);
-	};
-
-	my $past_fence = qr/^The fence is (\S+ \S+), and the clock is at (\S+ \S+)\.$/;
-
-	# within largest_lead, and then further
-	$set->('ahead', 0.5);
-	$set->('next', -100);
-	$start->($ahead, 'ahead');
-	my $last = first_id($ahead);
-	$set->('ahead', 100);
-	my $refusal;
-	wait_for(sub { ($refusal = refusal_of($ahead)) =~ $past_fence });
-	like($refusal, $past_fence,
-		'a server whose clock is past the fence issues none');
-	$ahead->kill9;
-	cmp_ok(lease(20, 'extract(epoch FROM fence)'),
-		'<', time + 7.5, 'and the fence does not follow its clock');
-	wait_for_fence(20);
-
-	$start->($next, 'next');
-	ok(wait_for(sub { worker_id_at($next) eq '20' }),
-		'when it is dead another one leases its worker id');
-	my $fence = lease(20, 'extract(epoch FROM began)');
-	my ($state, $message);
-	ok( wait_for(
-			sub {
-				($state, $message) =
-				  sqlstate_of($next, 'SELECT snowflake_nextval()');
-				$message =~ /^the clock is \S+ ms behind/;
-			}),
-		'and issues none before its clock has come to the fence')
-	  or diag($message);
-	is($state, '55000', 'SQLSTATE');
-
-	# where ids may be ahead of the clock, they may not be of the lease
-	my @policy = (
-		'snowflake.clock_policy = advance',
-		'snowflake.clock_tolerance = 300s');
-	write_case($next, @guard, @policy);
-	$next->reload;
-	ok( wait_for(
-			sub {
-				($state, $message) =
-				  sqlstate_of($next, 'SELECT snowflake_nextval()');
-				$message =~ /further ahead of the clock than the lease/;
-			}),
-		'nor beyond the lease, if ids may be ahead of the clock')
-	  or diag($message);
-	is($state, '55000', 'SQLSTATE');
-	write_case($next, @guard);
-	$next->reload;
-	my $offset = $fence - time - 1;
-	$set->('next', $offset);
-	my $id = first_id($next, 60);
-	cmp_ok(
-		$next->safe_psql('postgres',
-			"SELECT extract(epoch FROM snowflake_timestamp($id))"),
-		'>=', $fence, 'its first id is not before the fence');
-	cmp_ok($id, '>', $last, 'and after the last one of the dead server');
-
-	# a jump of the clock: the fence stays with the registry's
-	$set->('next', $offset + 1000);
-	wait_for(sub { ($refusal = refusal_of($next)) =~ $past_fence });
-	my ($before, $now) = $refusal =~ $past_fence;
-	is( $next->safe_psql('postgres',
-			"SELECT timestamptz '$now' - timestamptz '$before' > '900 s'"),
-		't',
-		'past the fence none is issued, and the reason tells how far the clock has jumped');
-	$set->('next', $offset);
-	cmp_ok(scalar first_id($next), '>', $id, 'once it is set right they are');
-	forget(@server);
-}
-
-# ----- more worker ids than an integer counts -----
-
-{
-	my ($node) = @server;
-	my $layout = '32/0/31/0@100ms';
-	my $epoch = '2025-01-01 00:00+00';
-
-	start_with(
-		$node,
-		other_fleet(
-			'large',
-			layout => $layout,
-			epoch => $epoch),
-		"snowflake.layout = '$layout'",
-		"snowflake.epoch = '$epoch'",
-		'snowflake.worker_id = 2147483647');
-	is(first_id($node) & 0x7FFFFFFF,
-		2147483647, 'the last of two billion worker ids is leased');
-	forget(@server);
-}
-
-# ----- one that renews another's lease -----
-
-# A machine that is duplicated with its memory is two servers in one place.  The
-# other one is but its renewal.
-{
-	my ($one, $taker) = @server;
-
-	start_with($one);
-	my $old = worker_id_of(first_id($one));
-	my $incarnation = lease($old, 'incarnation');
-	ok(wait_for(sub { lease($old, 'incarnation') != $incarnation }),
-		'a server renews its lease');
-	is( $registry->safe_psql(
-			'postgres', qq{
-		SELECT c.worker_id FROM snowflake_registry.node AS n, snowflake_registry.setting AS s,
-			snowflake_registry.claim(
-				datacenter_id => n.datacenter_id, wanted_worker_id => NULL,
-				holder => n.holder, name => n.name, next_incarnation => 7,
-				clock => clock_timestamp(), layout => s.layout, epoch => s.epoch,
-				previous_holder => n.holder, previous_worker_id => n.worker_id,
-				previous_incarnation => n.incarnation, previous_fence => n.fence,
-				is_held => true, previous_position => pg_current_wal_lsn()) AS c
-		 WHERE (n.datacenter_id, n.worker_id) = (0, $old)}),
-		$old, 'another one renews it, in the same place');
-	ok(wait_for(sub { worker_id_at($one) !~ /^($old)?$/ }),
-		'then the first one gets another worker id');
-	like(
-		logged($one),
-		qr/LOG:  snowflake worker_id $old is leased to this server no more/,
-		'the log tells it');
-	is(lease($old, 'incarnation'), 7, 'the other one keeps it');
-	forget(@server);
-}
-
-# ----- a worker id that some wrong clock has spent -----
-
-{
-	my ($node) = @server;
-
-	$registry->safe_psql('postgres',
-		q{UPDATE snowflake_registry.node SET fence = now() + interval '40 years', granted_fence = now() + interval '40 years'
-		   WHERE (datacenter_id, worker_id) = (0, 0)});
-	start_with($node);
-	is(worker_id_of(first_id($node)),
-		1, 'a worker id whose ids begin in forty years is not taken');
-	forget(@server);
-}
-
-# ----- another registry -----
-
-# What one has granted, another may have granted to somebody else.
-{
-	my ($node) = @server;
-	my $other = $registry->connstr('postgres') =~ s/port=\d+/port=1/r;
-	$other =~ s/'/''/g;
-
-	start_with($node);
-	my $old = worker_id_of(first_id($node));
-	$node->stop('immediate');
-	start_with($node, "snowflake.registry = '$other'");
-	refuses($node, $unreachable,
-		'a lease by one registry is none by another');
-	$node->stop('immediate');
-	start_with($node);
-	is(worker_id_of(first_id($node)), $old,
-		'back at the first the server has its worker id again');
-	forget(@server);
-}
-
-# ----- a lease that is taken away -----
-
-# Takes a server's worker id away by a change of the registry's table, for
-# another server to get it; the session that issues ids all the while goes on
-# under another one.  Returns the worker id, and the ids of the session and of
-# the other server.
-sub take_away
-{
-	my ($loser, $taker, $change) = @_;
-	my $old = worker_id_at($loser);
-	my $offset = -s $loser->logfile;
-	my $session = SnowflakeSession->new($loser);
-	my @mine = $session->rows('SELECT * FROM snowflake_nextvals(1000)');
-
-	# it does not ask meanwhile, or could be the first
-	my $worker = $loser->safe_psql('postgres',
-		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'snowflake registry'"
-	);
-	kill 'STOP', $worker;
-	$registry->safe_psql('postgres',
-		"$change WHERE (datacenter_id, worker_id) = (0, $old)");
-	start_with($taker, 'snowflake.worker_id_source = config',
-		"snowflake.worker_id = $old");
-	ok(wait_for(sub { worker_id_at($taker) eq $old }),
-		"$change: another server takes the worker id");
-	kill 'CONT', $worker;
-
-	# without a stop, but for a moment in which it has none
-	ok( wait_for(
-			sub {
-				$session->ask('SELECT * FROM snowflake_nextvals(100)');
-				my ($error, @ids) = $session->answer;
-				die "unexpected $error\n" unless $error =~ /^(55000)?$/;
-				push @mine, @ids;
-				@ids && worker_id_of($ids[-1]) != $old;
-			}),
-		"$change: an open session goes on under another one");
-	push @mine, $session->rows('SELECT * FROM snowflake_nextvals(1000)');
-	is(scalar(grep { $mine[$_] <= $mine[ $_ - 1 ] } 1 .. $#mine),
-		0, "$change: its ids only grow");
-	like(
-		logged($loser, $offset),
-		qr/LOG:  snowflake worker_id $old is leased to this server no more/,
-		"$change: the log tells the loss");
-
-	my @yours = split /\n/, first_id($taker);
-	push @yours, split /\n/,
-	  $taker->safe_psql('postgres', 'SELECT * FROM snowflake_nextvals(1000)');
-	is(worker_id_of($yours[0]),
-		$old, "$change: the other one issues under it");
-	return (\@mine, \@yours);
-}
-
-{
-	my ($loser, $taker, $next) = @server;
-
-	start_with($loser);
-	first_id($loser);
-	my ($mine, $yours) = take_away($loser, $taker,
-		'UPDATE snowflake_registry.node SET expires_at = now()');
-	my %seen = map { $_ => 1 } @$mine, @$yours;
-	is(scalar(keys %seen), @$mine + @$yours, 'no id twice');
-
-	# a row deleted takes the fence along that keeps ids apart; not more
-	take_away($loser, $next, 'DELETE FROM snowflake_registry.node');
-	forget(@server);
-}
-
-# ----- who may ask -----
-
-{
-	my ($node) = @server;
-	my $secret = 'Xyzzy.37';
-	my $password = "password=$secret";
-	my $base = 'host=' . $registry->host . ' port=' . $registry->port;
-
-	$registry->safe_psql('postgres', $_)
-	  for (
-		'CREATE DATABASE empty',
-		'CREATE DATABASE bare',
-		'SET password_encryption = \'scram-sha-256\'; '
-		. "CREATE ROLE leaser LOGIN PASSWORD '$secret'");
-	make_registry($registry, database => 'apart');
-	$registry->safe_psql('bare', 'CREATE EXTENSION snowflake_registry');
-	$registry->safe_psql($_, q{SELECT snowflake_registry.allow('leaser')})
-	  for 'bare', 'apart';
-	my $hba = $registry->data_dir . '/pg_hba.conf';
-	my $rules = PostgreSQL::Test::Utils::slurp_file($hba);
-	unlink $hba;
-	PostgreSQL::Test::Utils::append_to_file($hba,
-		"local all leaser scram-sha-256\n$rules");
-	$registry->reload;
-
-	for my $case (
-		[
-			'a wrong password', "user=leaser password=wrong$secret dbname=apart",
-			$unreachable, qr/password authentication failed for user "leaser"/
-		],
-		[
-			'no password', 'user=leaser dbname=apart',
-			$unreachable, qr/no password supplied/
-		],
-		[
-			'a role without rights', "user=leaser $password dbname=postgres",
-			qr/^The registry answers with an error: permission denied for schema snowflake_registry\.$/,
-			qr/permission denied for schema snowflake_registry/
-		],
-		[
-			'a database that is not there', 'dbname=nowhere',
-			$unreachable, qr/database "nowhere" does not exist/
-		],
-		[
-			'a database without the extension', 'dbname=empty',
-			qr/^The registry answers with an error: schema "snowflake_registry" does not exist\.$/,
-			qr/schema "snowflake_registry" does not exist/
-		],
-		[
-			'a registry that is not configured', "user=leaser $password dbname=bare",
-			qr/snowflake_registry\.configure\(\)/,
-			qr/snowflake_registry\.configure\(\)/
-		])
-	{
-		my ($name, $connection, $reason, $cause) = @$case;
-		my $offset = -s $node->logfile;
-
-		start_with($node, "snowflake.registry = '$base $connection'");
-		refuses($node, $reason, "$name: the reason for users");
-		like(
-			logged($node, $offset),
-			qr/WARNING:  the registry has not granted a lease on a snowflake worker_id\n[^\n]*DETAIL:  [^\n]*(?:\n\t[^\n]*)*$cause/,
-			"$name: the log tells why");
-		$node->stop;
-	}
-
-	start_with($node,
-		"snowflake.registry = '$base user=leaser $password dbname=apart'");
-	like(first_id($node), qr/^\d+$/,
-		'a role that has been allowed to will do');
-	$node->safe_psql('postgres', 'CREATE ROLE ordinary');
-	is( (sqlstate_of($node, 'SET ROLE ordinary; SHOW snowflake.registry'))[0],
-		'42501',
-		'an ordinary user cannot show the registry');
-	is( $node->safe_psql('postgres',
-			"SET ROLE ordinary; SELECT count(*) FROM pg_settings WHERE name = 'snowflake.registry'"
-		),
-		'0',
-		'nor find it in pg_settings');
-	like(
-		$node->safe_psql('postgres', 'SHOW snowflake.registry'),
-		qr/\Q$password\E/, 'a superuser can');
-	is( $node->safe_psql('postgres',
-			"SELECT count(*) FROM pg_settings WHERE name = 'snowflake.registry'"),
-		'1',
-		'and finds it');
-	$node->stop;
-	is( $registry->safe_psql('apart',
-			'SELECT count(*) FROM snowflake_registry.node WHERE is_released'),
-		'1',
-		'that role may give back, too');
-	unlike(logged($node), qr/\Q$secret\E/, 'the password is in no log');
-}
-
-# ----- what stops the start -----
-
-{
-	my ($node) = @server;
-
-	for my $case (
-		[
-			'nonsense', ["snowflake.registry = 'nonsense'"],
-			qr/FATAL:  invalid value for parameter "snowflake.registry"\n.*DETAIL:  missing "="$/m
-		],
-		[
-			'a broken URI',
-			["snowflake.registry = 'postgresql://user:Xyzzy.37\@[::1/db'"],
-			qr/FATAL:  invalid value for parameter "snowflake.registry"\n.*DETAIL:  .*in URI$/m
-		],
-		[
-			'no registry', ["snowflake.registry = ''"],
-			qr/FATAL:  parameter "snowflake.worker_id_source" is "registry", but "snowflake.registry" is not set/
-		],
-		[
-			'no source', ['snowflake.worker_id_source = config'],
-			qr/FATAL:  parameter "snowflake.registry" is set, but "snowflake.worker_id_source" is "config" and "snowflake.worker_id" is not set/
-		],
-		[
-			'a name too long',
-			[ "snowflake.registry_name = '" . 'n' x 64 . q{'} ],
-			qr/FATAL:  invalid value for parameter "snowflake.registry_name": "n{64}"/
-		])
-	{
-		my ($name, $settings, $complaint) = @$case;
-		my $offset = -s $node->logfile;
-
-		write_case($node, @$settings);
-		ok(!$node->start(fail_ok => 1), "$name: the server does not start");
-		like(logged($node, $offset), $complaint, "$name: its log says why");
-		unlike(logged($node, $offset),
-			qr/Xyzzy/, "$name: and tells no password");
-	}
-}
-
-# ----- the load -----
-
-ok($load->finish, 'no id failed under load') or diag($load_stderr);
-is( $busy->safe_psql('postgres', q{
-SELECT count(*) > 1000, min(snowflake_worker_id(id)), max(snowflake_worker_id(id))
-  FROM issued}),
-	"t|$busy_id|$busy_id",
-	'all of them are of one worker id');
-is( $busy->safe_psql('postgres',
-		'SELECT lease_renewals >= 5 FROM snowflake_stat'),
-	't',
-	'which was renewed all the while');
-$busy->stop;
-
+$_->stop for grep { defined $_->{_pid} } @server;
 $registry->stop;
 
 done_testing();

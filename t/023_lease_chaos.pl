@@ -44,6 +44,10 @@ use List::Util qw(min shuffle sum0);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
+use SnowflakeFaults;
+use SnowflakeRegistry;
+use SnowflakeServer;
+use SnowflakeServer qw(settle);
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(time usleep);
@@ -65,8 +69,12 @@ use constant {
 	HOLDER_S => 8,
 };
 
-# What clients do.
-my @kinds = qw(single many);
+# What clients do: the statements of one batch.
+my %statements = (
+	single => sub { return "SELECT snowflake_nextval();\n" x 20 },
+	many => sub {
+		return 'SELECT snowflake_nextvals(' . (1 + int rand 400) . ");\n";
+	});
 
 # Faults, and how often each is in the deck that is shuffled and dealt.
 my %deck = (
@@ -117,7 +125,6 @@ if (defined $ENV{CHAOS_FAULTS})
 }
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $clock_library = build_clock_library($directory);
 my $began = now();
 my %counts;                     # of faults
 my $marks_damaged = 0;
@@ -125,63 +132,11 @@ my $unnoticed = 0;              # set back, and nobody has found it out
 my $chaos = SnowflakeChaos->new(
 	directory => $directory,
 	seed => $seed,
-	batch => \&batch_of);
-
-# The statements of one batch.
-sub batch_of
-{
-	my ($kind) = @_;
-
-	return "SELECT snowflake_nextval();\n" x 20 if $kind eq 'single';
-	return 'SELECT snowflake_nextvals(' . (1 + int rand 400) . ");\n";
-}
-
-# ----- what is due -----
-
-my @due;                        # [when, what, is it no fault's], by when
-
-sub after
-{
-	my ($for_s, $what, $is_upkeep) = @_;
-	@due = sort { $a->[0] <=> $b->[0] } @due,
-	  [ now() + $for_s, $what, $is_upkeep ];
-	return;
-}
-
-# The same for what has to be done beside faults.
-sub upkeep_after
-{
-	my ($for_s, $what) = @_;
-	return after($for_s, $what, 1);
-}
-
-sub tend
-{
-	while (@due && $due[0][0] <= now())
-	{
-		my $event = shift @due;
-		$event->[1]->();
-	}
-	return;
-}
-
-sub let_pass
-{
-	my ($for_s) = @_;
-	my $until = now() + $for_s;
-
-	tend();
-	while ((my $left = $until - now()) > 0)
-	{
-		usleep(min(10_000, 1_000_000 * $left));
-		tend();
-	}
-	return;
-}
+	batch => sub { return $statements{ $_[0] }->() });
 
 # ----- servers and their clocks -----
 
-# A server: its node; its clock's file, how far its clock is from what all
+# A server: its node; how far its clock is from what all
 # others have, and how far it is stepped for a while; its state ('up', 'down',
 # 'suspended', 'gone'); the processes that are suspended; its clients.  Its name
 # says whether it is a copy.
@@ -195,7 +150,7 @@ my $is_taking_over = 0;         # the standby, from its being cut off on
 sub adjust_clock
 {
 	my ($server) = @_;
-	write_clock($server->{clock},
+	set_clock($server->{node},
 		$common_s + $server->{skew_s} + $server->{step_s});
 	return;
 }
@@ -211,7 +166,7 @@ sub put_forward
 	return;
 }
 
-sub step_clock
+sub step_server
 {
 	my ($server, $by_s, $for_s) = @_;
 
@@ -230,13 +185,12 @@ sub step_clock
 	return;
 }
 
-sub new_server
+sub track
 {
 	my ($node, $skew_s) = @_;
 	my $server = {
 		name => $node->name,
 		node => $node,
-		clock => "$directory/" . $node->name . '.clock',
 		skew_s => $skew_s,
 		step_s => 0,
 		state => 'down',
@@ -247,15 +201,11 @@ sub new_server
 	return $server;
 }
 
-sub start_server
+sub bring_back
 {
 	my ($server) = @_;
-	local %ENV = (
-		%ENV,
-		preload($clock_library),
-		CLOCK_OFFSET_FILE => $server->{clock});
 
-	$server->{node}->start;
+	start_server($server->{node});
 	$server->{state} = 'up';
 	log_event("$server->{name}: started");
 	return;
@@ -273,33 +223,11 @@ sub stop_server
 	return;
 }
 
-# The processes of a server that have some name.
-sub processes_of
-{
-	my ($server, $name) = @_;
-	my @pids;
-
-	for my $pid (children_of($server->{node}{_pid}))
-	{
-		open my $fh, '<', "/proc/$pid/cmdline" or next;
-		my $title = <$fh> // '';
-		push @pids, $pid if $title =~ $name;
-	}
-	return @pids;
-}
-
-sub suspend
+sub suspend_server
 {
 	my ($server) = @_;
-	my $postmaster = $server->{node}{_pid};
-	my @children;
 
-	# so that it has no more children
-	kill 'STOP', $postmaster;
-	usleep(1_000);
-	@children = children_of($postmaster);
-	kill 'STOP', @children;
-	$server->{suspended} = [ shuffle($postmaster, @children) ];
+	$server->{suspended} = [ shuffle suspend($server->{node}) ];
 	$server->{state} = 'suspended';
 	return;
 }
@@ -317,7 +245,7 @@ sub continue_processes
 	return;
 }
 
-sub resume
+sub resume_server
 {
 	my ($server) = @_;
 
@@ -332,8 +260,8 @@ sub suspend_for
 	my ($server, $for_s) = @_;
 
 	log_event(sprintf '%s: suspended for %.3f s', $server->{name}, $for_s);
-	suspend($server);
-	after($for_s, sub { resume($server) });
+	suspend_server($server);
+	after($for_s, sub { resume_server($server) });
 	return;
 }
 
@@ -361,79 +289,71 @@ sub around_lease_s
 	return rand() < 0.3 ? rand 2 : 1.5 + rand(1.2 * LEASE_S);
 }
 
-# ----- faults of a server: false if there is none to suffer it -----
+# ----- faults of a server: each returns false if no server can suffer it -----
 
-sub back_by_ms
-{
+my %fault;
+
+$fault{back_by_ms} = sub {
 	my $server = any_clock() // return 0;
-	step_clock($server, -0.001 - rand 0.2, 0.02 + rand 0.5);
+	step_server($server, -0.001 - rand 0.2, 0.02 + rand 0.5);
 	return 1;
-}
+};
 
-sub back_by_s
-{
+$fault{back_by_s} = sub {
 	my $server = any_clock() // return 0;
-	step_clock($server, -1 - rand 3, 0.5 + rand 3);
+	step_server($server, -1 - rand 3, 0.5 + rand 3);
 	return 1;
-}
+};
 
-sub back_by_minutes
-{
+$fault{back_by_minutes} = sub {
 	my $server = any_clock() // return 0;
-	step_clock($server, -30 - rand 150, 0.5 + rand 4);
+	step_server($server, -30 - rand 150, 0.5 + rand 4);
 	return 1;
-}
+};
 
-sub ahead_by_s
-{
+$fault{ahead_by_s} = sub {
 	my $server = any_clock() // return 0;
-	step_clock($server, 0.2 + rand 3, 0.5 + rand 3);
+	step_server($server, 0.2 + rand 3, 0.5 + rand 3);
 	return 1;
-}
+};
 
-sub ahead_by_minutes
-{
+$fault{ahead_by_minutes} = sub {
 	my $server = any_clock() // return 0;
-	step_clock($server, 30 + rand 150, 0.5 + rand 4);
+	step_server($server, 30 + rand 150, 0.5 + rand 4);
 	return 1;
-}
+};
 
-sub kill_process
+sub signal_process
 {
 	my ($name, $signal) = @_;
 	my $server = any_server() // return 0;
-	my ($pid) = shuffle processes_of($server, $name);
+	my ($pid) = shuffle processes_of($server->{node}, $name);
 
 	return 0 unless defined $pid && kill($signal, $pid) == 1;
 	log_event("$server->{name}: SIG$signal to $pid, $name");
 	return 1;
 }
 
-sub backend_killed
-{
-	return kill_process('postgres \[local\]', 'KILL');
-}
+$fault{backend_killed} = sub {
+	return signal_process('postgres \[local\]', 'KILL');
+};
 
-sub mark_worker_killed
-{
-	return kill_process('snowflake high-water mark', 'KILL');
-}
+$fault{mark_worker_killed} = sub {
+	return signal_process('snowflake high-water mark', 'KILL');
+};
 
-sub registry_worker_killed
-{
-	return kill_process(REGISTRY_WORKER, 'KILL');
-}
+$fault{registry_worker_killed} = sub {
+	return signal_process(REGISTRY_WORKER, 'KILL');
+};
 
 # As pg_terminate_backend() does.
-sub registry_worker_ended
-{
-	return kill_process(REGISTRY_WORKER, 'TERM');
-}
+$fault{registry_worker_ended} = sub {
+	return signal_process(REGISTRY_WORKER, 'TERM');
+};
 
-sub registry_worker_suspended
-{
+$fault{registry_worker_suspended} = sub {
 	my $server = any_server() // return 0;
-	my ($pid) = processes_of($server, REGISTRY_WORKER);
+	my ($pid) = processes_of($server->{node}, REGISTRY_WORKER);
 	my $for_s = around_lease_s();
 
 	return 0 unless defined $pid && kill('STOP', $pid) == 1;
@@ -442,7 +362,7 @@ sub registry_worker_suspended
 	push @{ $server->{suspended_workers} }, $pid;
 	after($for_s, sub { continue_workers($server) });
 	return 1;
-}
+};
 
 sub continue_workers
 {
@@ -450,7 +370,7 @@ sub continue_workers
 
 	# but not while all of it is suspended, nor another's that has its number
 	my %is_ours = map { $_ => 1 }
-	  is_up($server) ? processes_of($server, REGISTRY_WORKER) : ();
+	  is_up($server) ? processes_of($server->{node}, REGISTRY_WORKER) : ();
 	my @pids =
 	  grep { $is_ours{$_} } @{ delete $server->{suspended_workers} // [] };
 	kill 'CONT', @pids;
@@ -460,29 +380,28 @@ sub continue_workers
 sub start_again_after
 {
 	my ($server, $for_s) = @_;
-	after($for_s, sub { start_server($server) });
+	after($for_s, sub { bring_back($server) });
 	return;
 }
 
-sub postmaster_killed
-{
+$fault{postmaster_killed} = sub {
 	my $server = any_server() // return 0;
 
-	end_server($server, 'killed');
+	take_down($server, 'killed');
 	start_again_after($server, around_lease_s());
 	return 1;
-}
+};
 
-# How is 'fast', 'immediate', or 'killed'.  After a crash, the page of the mark
-# is damaged in half of the cases.
-sub end_server
+# Ends a server: "fast", "immediate", or "killed".  After a crash, the page of the
+# mark is damaged in half of the cases.
+sub take_down
 {
 	my ($server, $how) = @_;
 
 	if ($how eq 'killed')
 	{
 		continue_workers($server);
-		kill_server($server->{node});
+		end_node($server->{node}, 'killed');
 		$server->{state} = 'down';
 		log_event("$server->{name}: postmaster killed");
 	}
@@ -502,55 +421,41 @@ sub stop_and_start
 	my ($mode) = @_;
 	my $server = any_server() // return 0;
 
-	end_server($server, $mode);
+	take_down($server, $mode);
 	start_again_after($server, around_lease_s());
 	return 1;
 }
 
-sub immediate_stop
-{
+$fault{immediate_stop} = sub {
 	return stop_and_start('immediate');
-}
+};
 
-sub fast_stop
-{
+$fault{fast_stop} = sub {
 	return stop_and_start('fast');
-}
+};
 
-sub suspended
-{
+$fault{suspended} = sub {
 	my $server = any_server() // return 0;
 
 	# the worker may be suspended already; it is resumed with the others
 	delete $server->{suspended_workers};
 	suspend_for($server, around_lease_s());
 	return 1;
-}
+};
 
 # Ids that may be ahead of the clock, and ids in blocks, in one server at most.
-sub parameters
-{
+$fault{parameters} = sub {
 	my $server = any_server() // return 0;
 
 	write_parameters(
-		$server,
+		$server->{node},
 		clock_policy => (qw(wait error advance))[ rand 3 ],
 		clock_tolerance => 1000 + int rand 4000,
 		block_size => (1, 64, 1000)[ rand 3 ],
 		sequence_start => (qw(zero zero random))[ rand 3 ],
 		high_water_interval => 50 + int rand 950);
 	return 1;
-}
-
-sub write_parameters
-{
-	my ($server, %of) = @_;
-
-	write_conf($server->{node}, 'parameters.conf',
-		map { "snowflake.$_ = $of{$_}" } sort keys %of);
-	$server->{node}->reload if defined $server->{node}{_pid};
-	return;
-}
+};
 
 # ----- copies -----
 
@@ -559,77 +464,58 @@ sub lease_left_s
 {
 	my ($server) = @_;
 
-	return value_of($server->{node},
+	return try_value_of($server->{node},
 		'SELECT extract(epoch FROM lease_expires_at - clock_timestamp()) FROM snowflake_node'
 	) || 0;
 }
 
-# A server that has the configuration of another one, at another port.
-sub settle
-{
-	my ($server, @lines) = @_;
-
-	$server->{node}->append_conf('postgresql.conf',
-		join "\n", 'port = ' . $server->{node}->port, @lines);
-	return;
-}
-
 # Copies a data directory as it is at one moment.
-sub copy_of
+sub copied_server
 {
 	my ($original, $name) = @_;
-	my $copy = new_server(PostgreSQL::Test::Cluster->new($name . ++$nodes),
-		$original->{skew_s});
-	my $data = $copy->{node}->data_dir;
 	my $is_running = is_up($original);
 
-	suspend($original) if $is_running;
-	PostgreSQL::Test::Utils::system_or_bail('cp', '-a',
-		$original->{node}->data_dir, $data);
+	suspend_server($original) if $is_running;
+	my $copy = track(copy_of($original->{node}, $name . ++$nodes),
+		$original->{skew_s});
 	if ($is_running)
 	{
 		continue_processes($original);
 		$original->{state} = 'up';
 	}
-	unlink "$data/postmaster.pid";
-	settle($copy);
 	return $copy;
 }
 
 # A base backup, as a server that is not started yet; nothing if none could be
 # taken.
-sub backup_of
+sub restored_backup
 {
 	my ($original, $name) = @_;
-	my $backup = new_server(PostgreSQL::Test::Cluster->new($name . ++$nodes),
+	my $backup = track(PostgreSQL::Test::Cluster->new($name . ++$nodes),
 		$original->{skew_s});
-	my $rc = PostgreSQL::Test::Utils::system_log(
-		'pg_basebackup', '--pgdata', $backup->{node}->data_dir,
-		'--dbname', $original->{node}->connstr('postgres'),
-		'--checkpoint', 'fast', '--no-sync');
 
-	return if $rc != 0;
-	settle($backup);
+	base_backup($original->{node}, $backup->{node}) or return;
+	settle($backup->{node});
 	return $backup;
 }
 
 # A standby that has replayed all up to now; nothing if there is none in time.
-sub standby_of
+sub caught_up_standby
 {
 	my ($original, $name) = @_;
-	my $standby = backup_of($original, $name) // return;
+	my $standby = restored_backup($original, $name) // return;
 	my $until = now() + 10;
 	my $lsn;
 
-	settle($standby,
+	$standby->{node}->append_conf('postgresql.conf',
 		"primary_conninfo = '" . $original->{node}->connstr . "'");
 	$standby->{node}->append_conf('standby.signal', '');
-	start_server($standby);
-	$lsn = value_of($original->{node}, 'SELECT pg_current_wal_flush_lsn()');
+	bring_back($standby);
+	$lsn = try_value_of($original->{node}, 'SELECT pg_current_wal_flush_lsn()');
 	while (defined $lsn && now() < $until)
 	{
 		return $standby
-		  if (value_of($standby->{node},
+		  if (try_value_of($standby->{node},
 				"SELECT pg_last_wal_replay_lsn() >= '$lsn'") // '') eq 't';
 		let_pass(0.05);
 	}
@@ -637,14 +523,12 @@ sub standby_of
 	return;
 }
 
-sub start_clients
+sub draw_ids
 {
 	my ($server) = @_;
 
-	$chaos->command($server->{name}, 0, 'all',
-		$server->{node}->connstr('postgres'));
 	push @{ $server->{clients} },
-	  map { $chaos->start_client($_, $server->{name}) } @kinds;
+	  $chaos->start_clients_of($server->{node}, qw(single many));
 	return;
 }
 
@@ -683,8 +567,7 @@ sub newest_lease
 # original goes on, or comes back meanwhile; "alone" goes on as well, but there
 # is no registry to ask for a while.  The first copy is to be one of these, of
 # a server that has a lease.
-sub copied
-{
+$fault{copied} = sub {
 	my ($original, $left_s) = newest_lease();
 	my $how =
 	  (qw(alone beside beside suspended stopped released backup standby))
@@ -703,9 +586,9 @@ sub copied
 	stop_server($original, 'immediate') if $how eq 'stopped';
 	stop_server($original, 'fast') if $how eq 'released';
 	$copy =
-	    $how eq 'backup' ? backup_of($original, 'copy')
-	  : $how eq 'standby' ? standby_of($original, 'copy')
-	  : copy_of($original, 'copy');
+	    $how eq 'backup' ? restored_backup($original, 'copy')
+	  : $how eq 'standby' ? caught_up_standby($original, 'copy')
+	  : copied_server($original, 'copy');
 	return 0 unless defined $copy;
 	if ($how eq 'suspended')
 	{
@@ -718,10 +601,10 @@ sub copied
 	log_event("$copy->{name}: copy of $original->{name}, $how");
 	push @servers, $copy;
 	bring_up($copy);
-	start_clients($copy);
+	draw_ids($copy);
 	after(3 + rand 5, sub { remove_copy($copy) });
 	return 1;
-}
+};
 
 # Starts a server, unless it is a standby, which is promoted.  Clocks may have
 # been put forward meanwhile.
@@ -736,7 +619,7 @@ sub bring_up
 		log_event("$server->{name}: promoted");
 		return;
 	}
-	start_server($server);
+	bring_back($server);
 	return;
 }
 
@@ -755,8 +638,7 @@ sub members
 # a while after the one, and ends while the other follows it.  The data
 # directory of the original stays: a new one must not get its inode, which is
 # part of what a holder is known by.
-sub replaced
-{
+$fault{replaced} = sub {
 	my ($original) = shuffle grep { is_up($_) } members();
 	my $is_standby = rand() < 0.5;
 	my $server;
@@ -764,8 +646,8 @@ sub replaced
 	return 0 unless defined $original;
 	$server =
 	    $is_standby
-	  ? standby_of($original, 'server')
-	  : backup_of($original, 'server');
+	  ? caught_up_standby($original, 'server')
+	  : restored_backup($original, 'server');
 	return 0 unless defined $server;
 	let_pass(rand 1);
 
@@ -775,7 +657,7 @@ sub replaced
 		stop_server($server, 'immediate') if is_up($server);
 		return 0;
 	}
-	end_server($original, (qw(fast immediate killed))[ rand 3 ]);
+	take_down($original, (qw(fast immediate killed))[ rand 3 ]);
 	$chaos->command($original->{name}, 0, 'none');
 	$client_errors += $chaos->wait_for_clients(@{ $original->{clients} });
 	$original->{state} = 'gone';
@@ -783,54 +665,49 @@ sub replaced
 		  . ($is_standby ? 'promoted' : 'from a base backup'));
 	push @servers, $server;
 	bring_up($server);
-	start_clients($server);
+	draw_ids($server);
 	return 1;
-}
+};
 
 # ----- faults of the registry -----
 
-sub registry_stopped
-{
+$fault{registry_stopped} = sub {
 	return 0 unless is_up($registry);
 	stop_server($registry, (qw(fast immediate))[ rand 2 ]);
 	start_again_after($registry, around_lease_s());
 	return 1;
-}
+};
 
-sub registry_suspended
-{
+$fault{registry_suspended} = sub {
 	return 0 unless is_up($registry);
 	suspend_for($registry, around_lease_s());
 	return 1;
-}
+};
 
-sub registry_killed
-{
+$fault{registry_killed} = sub {
 	return 0 unless is_up($registry);
-	kill_server($registry->{node});
+	end_node($registry->{node}, 'killed');
 	$registry->{state} = 'down';
 	log_event("$registry->{name}: killed");
 	start_again_after($registry, around_lease_s());
 	return 1;
-}
+};
 
 # Back for a while, or ahead, and so that leases seem to be over.  Not while a
 # standby is cut off: it has to know the fences that are far ahead, for its own
 # clock does not tell it of them.
-sub registry_clock
-{
+$fault{registry_clock} = sub {
 	return 0
 	  unless is_up($registry) && $registry->{step_s} == 0 && !$is_taking_over;
-	step_clock($registry,
+	step_server($registry,
 		(-1 - rand 60, 0.5 + rand 4, 4 + rand 60)[ rand 3 ],
 		0.5 + rand 3);
 	return 1;
-}
+};
 
 # Whatever they have asked for, there will be no answer; or an error, or one
 # that is not to be relied on.
-sub registry_sessions_ended
-{
+$fault{registry_sessions_ended} = sub {
 	return 0 unless is_up($registry);
 	my $until = now() + 1;
 	my $signal = (qw(TERM INT))[ rand 2 ];
@@ -839,42 +716,42 @@ sub registry_sessions_ended
 	while (now() < $until)
 	{
 		$ended += kill $signal,
-		  processes_of($registry, 'postgres \[local\]');
+		  processes_of($registry->{node}, 'postgres \[local\]');
 		tend();
 		return 1 unless is_up($registry);
 	}
 	log_event("registry: $ended times SIG$signal to sessions");
 	return 1;
-}
+};
 
 # Two ports, so that servers know them both.
 my @registry_ports;
 
-sub new_registry
+sub track_registry
 {
 	my ($port) = @_;
-	return new_server(
+	return track(
 		PostgreSQL::Test::Cluster->new('registry' . ++$nodes, port => $port),
 		0);
 }
 
-sub make_standby
+sub make_registry_standby
 {
 	my ($port) = grep { $_ != $registry->{node}->port } @registry_ports;
 
 	# it may be down, or suspended, just now
 	unless (is_up($registry))
 	{
-		upkeep_after(0.3, \&make_standby);
+		upkeep_after(0.3, \&make_registry_standby);
 		return;
 	}
 	$registry->{node}->backup('base');
-	$standby = new_registry($port);
+	$standby = track_registry($port);
 	$standby->{node}
 	  ->init_from_backup($registry->{node}, 'base', has_streaming => 1);
 	PostgreSQL::Test::Utils::system_or_bail('rm', '-rf',
 		$registry->{node}->backup_dir . '/base');
-	start_server($standby);
+	bring_back($standby);
 	$standby->{is_synchronous} = rand() < 0.3;
 	if ($standby->{is_synchronous})
 	{
@@ -892,7 +769,7 @@ sub look_for_standby
 {
 	my $state = $standby->{is_synchronous} ? 'sync' : 'async';
 	my $is_ready = is_up($registry)
-	  && (value_of($registry->{node},
+	  && (try_value_of($registry->{node},
 			"SELECT true FROM pg_stat_replication WHERE state = 'streaming'"
 			  . " AND sync_state = '$state'") // '') eq 't';
 
@@ -914,14 +791,14 @@ sub is_standby_ready
 }
 
 # Cuts the standby off, which has heard of all up to now.  It takes over later.
-sub cut_off
+sub cut_standby_off
 {
 	my ($how) = @_;
-	my $lsn = value_of($registry->{node}, 'SELECT pg_current_wal_lsn()')
+	my $lsn = try_value_of($registry->{node}, 'SELECT pg_current_wal_lsn()')
 	  // return 0;
 	my $until = now() + 2;
 
-	while ((value_of($standby->{node},
+	while ((try_value_of($standby->{node},
 				"SELECT pg_last_wal_replay_lsn() >= '$lsn'") // '') ne 't')
 	{
 		return 0 if now() > $until;
@@ -935,20 +812,18 @@ sub cut_off
 	return 1;
 }
 
-sub registry_failover
-{
+$fault{registry_failover} = sub {
 	return 0 unless is_standby_ready();
-	return cut_off(\&promote_standby) unless $standby->{is_synchronous};
+	return cut_standby_off(\&promote_standby) unless $standby->{is_synchronous};
 	$is_taking_over = 1;
 	promote_standby();
 	return 1;
-}
+};
 
-sub registry_set_back
-{
+$fault{registry_set_back} = sub {
 	return 0 unless is_standby_ready() && !$standby->{is_synchronous};
-	return cut_off(\&set_back);
-}
+	return cut_standby_off(\&set_back);
+};
 
 # The standby is the registry from now on.  The old one ends, or goes on for a
 # while at the same time if it is suspended.
@@ -974,7 +849,7 @@ sub promote_standby
 	}
 	if ($comes_back)
 	{
-		suspend($registry);
+		suspend_server($registry);
 		log_event("$registry->{name}: suspended");
 	}
 	else
@@ -1003,7 +878,7 @@ sub promote_standby
 		$registry->{name}, $registry->{skew_s} - $former->{skew_s});
 
 	my $for_s = $comes_back ? 1 + rand 4 : 0;
-	after($for_s, sub { resume($former) }) if $comes_back;
+	after($for_s, sub { resume_server($former) }) if $comes_back;
 	upkeep_after($for_s + rand 3, \&remove_former);
 	return;
 }
@@ -1015,14 +890,14 @@ sub is_somebody_there
 	my $sql =
 	  'SELECT worker_id, granted_fence FROM snowflake_registry.node';
 	my %known =
-	  map { split /\|/ } split /\n/, value_of($standby->{node}, $sql) // '';
+	  map { split /\|/ } split /\n/, try_value_of($standby->{node}, $sql) // '';
 	my %fence = map { split /\|/ } split /\n/,
-	  value_of($registry->{node}, $sql) // '';
+	  try_value_of($registry->{node}, $sql) // '';
 
 	for my $server (grep { is_up($_) } members())
 	{
 		my $worker_id =
-		  value_of($server->{node}, 'SELECT worker_id FROM snowflake_node')
+		  try_value_of($server->{node}, 'SELECT worker_id FROM snowflake_node')
 		  // '';
 
 		return 1
@@ -1038,7 +913,7 @@ sub is_somebody_there
 sub era_of
 {
 	my ($node) = @_;
-	return value_of($node, 'SELECT floor_era FROM snowflake_registry.setting') // 0;
+	return try_value_of($node, 'SELECT floor_era FROM snowflake_registry.setting') // 0;
 }
 
 # The standby becomes the registry as a data directory that is older than what
@@ -1060,7 +935,7 @@ sub set_back
 	$standby->{skew_s} = $registry->{skew_s};
 	adjust_clock($standby);
 	switch_registry();
-	start_server($registry);
+	bring_back($registry);
 	if ($is_declared)
 	{
 		$node->safe_psql('postgres',
@@ -1087,7 +962,7 @@ sub remove_former
 	stop_server($former, 'immediate') if is_up($former);
 	$former->{node}->clean_node;
 	undef $former;
-	upkeep_after(1, \&make_standby);
+	upkeep_after(1, \&make_registry_standby);
 	return;
 }
 
@@ -1095,7 +970,7 @@ sub remove_former
 
 my %server_of;                  # by client's number
 
-sub worker_id_of
+sub worker_bit_of
 {
 	my ($id) = @_;
 	return $id >> 12 & 1;
@@ -1118,7 +993,7 @@ sub count_changes
 	$chaos->each_id(
 		sub {
 			my ($id, $client) = @_;
-			my $worker_id = worker_id_of($id);
+			my $worker_id = worker_bit_of($id);
 			my $server = $server_of{$client};
 
 			return if ($last{$worker_id} // '') eq $server;
@@ -1151,13 +1026,13 @@ sub count_grants
 sub tell_of_duplicate
 {
 	my ($id, @clients) = @_[ 0 .. 2 ];
-	my $worker_id = worker_id_of($id);
+	my $worker_id = worker_bit_of($id);
 	my $at = instant_of($id);
 
 	diag(sprintf 'id %d of worker_id %d and %.3f came to %s', $id, $worker_id,
 		$at, join ' and ', map { "client $_ of $server_of{$_}" } @clients);
 	diag(
-		value_of(
+		try_value_of(
 			$registry->{node}, qq{
 			SELECT at, lease FROM history
 			WHERE lease->>'worker_id' = '$worker_id'
@@ -1178,7 +1053,6 @@ END
 		kill 'CONT', map {
 			@{ $_->{suspended} // [] }, @{ $_->{suspended_workers} // [] }
 		} @servers, grep { defined } $registry, $standby, $former;
-		$chaos->kill_clients;
 	}
 	$? = $status;
 }
@@ -1205,14 +1079,14 @@ log_min_messages = log
 log_min_error_statement = panic};
 
 @registry_ports = map { PostgreSQL::Test::Cluster::get_free_port() } 1 .. 2;
-$registry = new_registry($registry_ports[0]);
+$registry = track_registry($registry_ports[0]);
 $registry->{node}->init(allows_streaming => 1);
 $registry->{node}->append_conf(
 	'postgresql.conf', join("\n", @conf) . q{
 include 'replication.conf'
 });
 write_conf($registry->{node}, 'replication.conf', '');
-start_server($registry);
+bring_back($registry);
 $registry->{node}->safe_psql(
 	'postgres', q{
 	CREATE EXTENSION snowflake_registry;
@@ -1240,7 +1114,7 @@ my $conninfo = sprintf 'host=%s,%s port=%d,%d dbname=postgres user=fleet',
   ($registry->{node}->host) x 2, @registry_ports;
 for my $i (0 .. SERVERS - 1)
 {
-	my $server = new_server(
+	my $server = track(
 		leased_node(
 			"server$i", $conninfo, @conf,
 			"snowflake.layout = '" . LAYOUT . "'",
@@ -1248,13 +1122,13 @@ for my $i (0 .. SERVERS - 1)
 			"include 'parameters.conf'"),
 		-0.4 + rand 0.8);
 
-	write_parameters($server, block_size => (1, 64, 1)[$i]);
-	start_server($server);
+	write_parameters($server->{node}, block_size => (1, 64, 1)[$i]);
+	bring_back($server);
 	$server->{node}->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 	push @servers, $server;
 }
-start_clients($_) for @servers;
-make_standby();
+draw_ids($_) for @servers;
+make_registry_standby();
 
 # Every kind of fault at least once, also on a slow machine.  A fault that finds
 # nobody is dealt again, for a minute at most, and others with it: while the
@@ -1264,22 +1138,18 @@ my @hand = shuffle sort keys %deck;
 my $until = now() + $seconds;
 while (now() < $until || keys %counts < keys %deck && now() < $until + 60)
 {
-	@hand = shuffle map { ($_) x $deck{$_} } sort keys %deck unless @hand;
-	my $fault = shift @hand;
-	my $is_done;
+	@hand = shuffled(\%deck) unless @hand;
+	my $name = shift @hand;
+	my $is_done = $fault{$name}->();
 
-	{
-		no strict 'refs';
-		$is_done = &$fault();
-	}
 	if ($is_done)
 	{
-		$counts{$fault}++;
+		$counts{$name}++;
 	}
-	elsif (!$counts{$fault})
+	elsif (!$counts{$name})
 	{
 		@hand = shuffle sort keys %deck unless @hand;
-		push @hand, $fault;
+		push @hand, $name;
 	}
 	let_pass(rand($is_done ? 0.8 : 0.1));
 	$chaos->check_clients;
@@ -1287,9 +1157,9 @@ while (now() < $until || keys %counts < keys %deck && now() < $until + 60)
 
 # All in order again: what is due happens, and copies end.
 log_event('all in order again');
-let_pass(0.1) while grep { !$_->[2] } @due;
+let_pass(0.1) while is_fault_due();
 my @originals = members();
-write_parameters($_, clock_policy => 'wait', clock_tolerance => 60_000)
+write_parameters($_->{node}, clock_policy => 'wait', clock_tolerance => 60_000)
   for @originals;
 continue_workers($_) for @originals;
 
@@ -1305,7 +1175,7 @@ for my $server (@originals)
 	ok($is_good,
 		sprintf "servers have ids again within %d s, those beside %s (%.1f s)",
 		$limit_s, $server->{name}, now() - $begin);
-	start_server($server);
+	bring_back($server);
 	$limit_s = HOLDER_S;
 }
 $chaos->command($_->{name}, 0, 'none') for @originals;

@@ -8,9 +8,9 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeChaos;
+use SnowflakeRegistry;
+use SnowflakeServer;
 use SnowflakeTest;
-use SnowflakeTest qw(hosts_of timestamp_of worker_id_of);
 use Test::More;
 
 # The first holder's clock is ahead, within largest_lead, and the next one's so
@@ -23,9 +23,6 @@ use constant {
 	BEHIND_S => -6
 };
 
-my $directory = PostgreSQL::Test::Utils::tempdir();
-my $clock_library = build_clock_library($directory);
-
 my $registry = registry_node(
 	'registry',
 	{
@@ -37,34 +34,27 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($registry, 'base', has_streaming => 1);
 $standby->start;
 
-# A server whose clock is ahead, started.
-sub start_server
+# A server that wants worker id 0, started; its clock is so many seconds off.
+sub start_leasing
 {
-	my ($name, $ahead_s) = @_;
-	my $server = leased_node(
-		$name, hosts_of($registry, $standby),
-		'snowflake.worker_id = 0',
-		'snowflake.clock_tolerance = 1min');
-	local %ENV = (
-		%ENV,
-		preload($clock_library),
-		CLOCK_OFFSET_FILE => "$directory/$name.clock");
+	my ($name, $clock_s) = @_;
 
-	write_clock("$directory/$name.clock", $ahead_s);
-	$server->start;
-	return $server;
+	return start_server(
+		leased_node(
+			$name, hosts_of($registry, $standby),
+			'snowflake.worker_id = 0',
+			'snowflake.clock_tolerance = 1min'),
+		$clock_s);
 }
 
-my $first = start_server('first', AHEAD_S);
+my $first = start_leasing('first', AHEAD_S);
 my $last_id = first_id($first);
-$registry->wait_for_catchup('standby');
-$standby->append_conf('postgresql.conf', "primary_conninfo = ''");
-$standby->reload;
+cut_off($registry, $standby);
 ok( wait_for(
 		sub {
-			my $id = value_of($first, 'SELECT snowflake_nextval()');
+			my ($state, $id) = sqlstate_of($first, 'SELECT snowflake_nextval()');
 
-			$last_id = $id if defined $id;
+			$last_id = $id if $state eq '';
 			return $standby->safe_psql('postgres',
 				    'SELECT extract(epoch FROM fence) < '
 				  . (timestamp_of($last_id) - 0.5)
@@ -75,7 +65,7 @@ ok( wait_for(
 $first->stop('immediate');
 $registry->stop('immediate');
 $standby->promote;
-my $next_id = first_id(start_server('next', BEHIND_S), 60);
+my $next_id = first_id(start_leasing('next', BEHIND_S), 60);
 cmp_ok($next_id, '>', $last_id,
 	'the next holder of its worker id begins after them');
 is(join('|', map { worker_id_of($_) } $last_id, $next_id),

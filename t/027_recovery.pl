@@ -11,6 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
+use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
@@ -27,18 +28,6 @@ sub started_server
 	start_server($node);
 	insert_batch($node, 10);
 	return $node;
-}
-
-# Ids by a clock that is ahead, and a commit after it has been put right.
-sub insert_ahead
-{
-	my ($node, $ahead_s) = @_;
-
-	move_clock($node, $ahead_s // AHEAD_S);
-	my $batch = insert_batch($node);
-	move_clock($node, 0);
-	insert_other_row($node);
-	return $batch;
 }
 
 # A base backup in the worst order: ids are issued after all files have been
@@ -59,7 +48,7 @@ for my $is_leading (0, 1)
 		$batch =
 			$is_leading
 		  ? insert_batch($primary, 120_000)
-		  : insert_ahead($primary);
+		  : insert_ahead_and_commit($primary, AHEAD_S);
 		my @label = $session->rows(
 			q{SELECT labelfile FROM pg_backup_stop(false)});
 		$session->quit;
@@ -80,7 +69,7 @@ for my $is_leading (0, 1)
 subtest 'a base backup of a standby' => sub {
 	my $primary = started_server('backup_primary');
 	my $standby = standby_of($primary, 'backup_standby');
-	my $batch = insert_ahead($primary);
+	my $batch = insert_ahead_and_commit($primary, AHEAD_S);
 
 	wait_for_standby($primary, $standby);
 	$standby->backup('copy');
@@ -108,8 +97,8 @@ subtest 'to a point in time' => sub {
 
 	$primary->backup('base');
 	my $lsn = $primary->lsn('insert');
-	my $batch = insert_ahead($primary);
-	move_clock($primary, 2 * AHEAD_S);
+	my $batch = insert_ahead_and_commit($primary, AHEAD_S);
+	set_clock($primary, 2 * AHEAD_S);
 	for (1 .. 12)
 	{
 		insert_batch($primary, 200);
@@ -158,7 +147,7 @@ subtest 'without the library' => sub {
 	$standby->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 	$standby->stop;
 	start_server($standby);
-	my $batch = insert_ahead($primary);
+	my $batch = insert_ahead_and_commit($primary, AHEAD_S);
 	wait_for_standby($primary, $standby);
 	restartpoint($primary, $standby);
 	$standby->promote;
@@ -170,11 +159,11 @@ subtest 'without the library' => sub {
 		my $what = $node->name;
 
 		# crashed, recovered without the library, and crashed once more
-		crash($node);
+		kill_hard($node);
 		$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 		start_server($node);
 		insert_other_row($node);
-		crash($node);
+		kill_hard($node);
 		start_server($node);
 		$node->stop;
 		$node->append_conf('postgresql.conf',
@@ -200,10 +189,10 @@ subtest 'pg_rewind, there and back' => sub {
 		# each issues ids that the other does not have
 		wait_for_standby($old, $new);
 		$new->promote;
-		move_clock($old, 3 * AHEAD_S);
+		set_clock($old, 3 * AHEAD_S);
 		insert_batch($old, 1000);
 		$old->stop;
-		insert_ahead($new, $round * AHEAD_S);
+		insert_ahead_and_commit($new, $round * AHEAD_S);
 		$new->safe_psql('postgres', 'CHECKPOINT');
 		command_ok(
 			[
@@ -215,9 +204,9 @@ subtest 'pg_rewind, there and back' => sub {
 		PostgreSQL::Test::Utils::append_to_file($conf, $saved);
 
 		# it follows, and is promoted in its turn
-		my $more = insert_ahead($new, ($round + 0.5) * AHEAD_S);
+		my $more = insert_ahead_and_commit($new, ($round + 0.5) * AHEAD_S);
 		$old->enable_streaming($new);
-		move_clock($old, 0);
+		set_clock($old, 0);
 		start_server($old);
 		wait_for_standby($new, $old);
 		if ($round == 2)
@@ -262,13 +251,13 @@ for my $what (sort keys %settings)
 		}
 		is($node->safe_psql('postgres', 'SHOW data_checksums'),
 			$is_checksummed ? 'on' : 'off', 'checksums');
-		my $batch = insert_ahead($node);
-		crash($node);
+		my $batch = insert_ahead_and_commit($node, AHEAD_S);
+		kill_hard($node);
 		start_server($node);
 		is_unique_after($node, $batch, 'after a crash');
 
 		# the page comes from the file, not from WAL
-		$batch = insert_ahead($node);
+		$batch = insert_ahead_and_commit($node, AHEAD_S);
 		$node->stop;
 		command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ],
 			'pg_checksums --check')
@@ -295,7 +284,7 @@ subtest 'incremental backup' => sub {
 				map { ('--incremental', "$_/backup_manifest") } $backups[-1] // ()
 			]);
 		push @backups, $primary->backup_dir . "/$name";
-		$batch = insert_ahead($primary, @backups * AHEAD_S);
+		$batch = insert_ahead_and_commit($primary, @backups * AHEAD_S);
 		# the last one ends with the ids that count
 		last if $name eq 'third';
 	}

@@ -10,6 +10,7 @@ use File::stat;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(time);
@@ -36,17 +37,6 @@ sub page_bytes
 {
 	my ($node) = @_;
 	return PostgreSQL::Test::Utils::slurp_file(mark_file($node));
-}
-
-# Ids by a clock that is ahead.
-sub insert_ahead
-{
-	my ($node, $ahead_s) = @_;
-
-	move_clock($node, $ahead_s // AHEAD_S);
-	my $batch = insert_batch($node);
-	move_clock($node, 0);
-	return $batch;
 }
 
 subtest 'what is in the page' => sub {
@@ -95,7 +85,7 @@ subtest 'what is in the page' => sub {
 	insert_batch($node, 10);
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	is(unpack('L', page_bytes($node)), 0, 'a page ahead of the WAL is logged anew');
-	crash($node);
+	kill_hard($node);
 	start_server($node);
 	insert_batch($node, 10);
 	is(duplicates_in($node), 0, 'and recovered');
@@ -134,12 +124,12 @@ for my $is_checksummed (0, 1)
 			my $old = page_bytes($node);
 			$ahead_s += 2;
 			my $batch = insert_ahead($node, $ahead_s);
-			crash($node);
+			kill_hard($node);
 			my $bytes = $torn{$what}->(page_bytes($node), $old);
 			defined $bytes ? write_page($node, $bytes) : unlink mark_file($node);
 			start_server($node);
 			is_unique_after($node, $batch, $what);
-			move_clock($node, $ahead_s);
+			set_clock($node, $ahead_s);
 		}
 		end_servers($node);
 	};
@@ -153,7 +143,7 @@ for my $how ('after a clean stop', 'after a crash')
 
 		start_server($node);
 		my $batch = insert_ahead($node, 60);
-		move_clock($node, 61);
+		set_clock($node, 61);
 		if ($how =~ /clean/)
 		{
 			$node->stop;
@@ -162,10 +152,10 @@ for my $how ('after a clean stop', 'after a crash')
 		{
 			# nothing is issued after the checkpoint
 			$node->safe_psql('postgres', 'CHECKPOINT');
-			crash($node);
+			kill_hard($node);
 		}
 		unlink mark_file($node) or die $!;
-		move_clock($node, 0);
+		set_clock($node, 0);
 		start_server($node);
 		is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
 			'55000', 'refused while the clock is before the last checkpoint');
@@ -179,20 +169,20 @@ for my $how ('after a clean stop', 'after a crash')
 subtest 'the file is deleted, and the worker id changes twice' => sub {
 	my $node = new_server('deleted_twice', "include 'case.conf'");
 
-	write_case($node, 'snowflake.worker_id = 8');
+	configure($node, 'snowflake.worker_id = 8');
 	start_server($node);
 	my $batch = insert_ahead($node, 4);
-	move_clock($node, 5.5);
+	set_clock($node, 5.5);
 	$node->stop;
 	unlink mark_file($node) or die $!;
 	for my $worker_id (7, 8)
 	{
-		write_case($node, "snowflake.worker_id = $worker_id");
+		configure($node, "snowflake.worker_id = $worker_id");
 		start_server($node);
 		$worker_id == 8
 		  ? is_unique_after($node, $batch, 'the first worker id')
 		  : insert_batch($node, 10);
-		move_clock($node, 0);
+		set_clock($node, 0);
 		$node->stop;
 	}
 	end_servers($node);
@@ -213,8 +203,8 @@ shared_preload_libraries = 'snowflake'
 snowflake.clock_tolerance = 60s
 include 'case.conf'
 });
-	move_clock($nodes[1], 0);
-	write_case($nodes[1], 'snowflake.worker_id = 7');
+	set_clock($nodes[1], 0);
+	configure($nodes[1], 'snowflake.worker_id = 7');
 	start_server($nodes[1]);
 	make_table($nodes[1]);
 	$nodes[1]->stop;
@@ -228,10 +218,10 @@ include 'case.conf'
 
 		for my $worker_id (8, 7)
 		{
-			write_case($node, "snowflake.worker_id = $worker_id");
+			configure($node, "snowflake.worker_id = $worker_id");
 			start_server($node);
 			$batches[$i]{$worker_id} = insert_ahead($node, $second + 0.2 - time);
-			move_clock($node, $batches[$i]{$worker_id}{end} + 0.05 - time);
+			set_clock($node, $batches[$i]{$worker_id}{end} + 0.05 - time);
 			$node->stop;
 		}
 	}
@@ -243,8 +233,8 @@ include 'case.conf'
 		write_page($node, $pages[ 1 - $i ]);
 		for my $worker_id (7, 8)
 		{
-			write_case($node, "snowflake.worker_id = $worker_id");
-			move_clock($node, 0);
+			configure($node, "snowflake.worker_id = $worker_id");
+			set_clock($node, 0);
 			start_server($node);
 			is_unique_after($node, $batches[$i]{$worker_id},
 				$node->name . ", worker id $worker_id");
@@ -261,9 +251,9 @@ subtest 'twenty worker ids, one after the other' => sub {
 
 	for my $worker_id (0 .. 19)
 	{
-		write_case($node, "snowflake.worker_id = $worker_id");
+		configure($node, "snowflake.worker_id = $worker_id");
 		start_server($node);
-		move_clock($node, AHEAD_S - $worker_id / 4);
+		set_clock($node, AHEAD_S - $worker_id / 4);
 		$batch{$worker_id} = insert_batch($node, 2000);
 		$node->stop;
 	}
@@ -278,7 +268,7 @@ subtest 'twenty worker ids, one after the other' => sub {
 	}
 	for my $worker_id (19, 0, 1)
 	{
-		write_case($node, "snowflake.worker_id = $worker_id");
+		configure($node, "snowflake.worker_id = $worker_id");
 		start_server($node);
 		is_unique_after($node, $batch{$worker_id}, "worker id $worker_id");
 		$node->stop;
@@ -290,7 +280,7 @@ subtest 'twenty worker ids, one after the other' => sub {
 
 my $node = new_server('main', "include 'case.conf'", 'log_statement = none');
 my $file = mark_file($node);
-write_case($node, '');
+configure($node, '');
 start_server($node);
 my $newest = insert_batch($node, 1000)->{newest};
 $node->stop;
@@ -303,7 +293,7 @@ sub refusal_with
 	my ($bytes, $what, @settings) = @_;
 	my $offset = -s $node->logfile;
 
-	write_case($node, @settings);
+	configure($node, @settings);
 	write_page($node, $bytes) if defined $bytes;
 	start_server($node);
 	ok( wait_for(
@@ -418,7 +408,7 @@ subtest 'another layout or epoch' => sub {
 
 		if ($is_accepted)
 		{
-			write_case($node, @settings);
+			configure($node, @settings);
 			start_server($node);
 			is( $node->safe_psql('postgres',
 					"SELECT min(id) > $newest FROM snowflake_nextvals(100) AS id"),
@@ -436,7 +426,7 @@ subtest 'another layout or epoch' => sub {
 			"$what: message");
 		like($hint, qr/4[01]\/5\/5\/1[23]/, "$what: the hint names the layout");
 	}
-	write_case($node,
+	configure($node,
 		"snowflake.epoch = '2000-01-01 00:00:00+00'",
 		"snowflake.layout = '40/5/5/13'");
 	start_server($node);

@@ -8,6 +8,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
@@ -53,7 +54,7 @@ SQL
 # A registry in database "postgres", made anew, and sessions there.
 my ($owner, $server);
 
-sub new_registry
+sub make_registry_anew
 {
 	my (@constants) = @_;
 	my $constants = join(', ', map { "'$_'" } @constants);
@@ -136,7 +137,7 @@ $owner = session();
 #
 # What no server sends
 #
-new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
 $node->safe_psql('postgres', 'CREATE TABLE witness AS SELECT md5(string_agg(n::text, chr(10) ORDER BY datacenter_id, worker_id)) AS sum FROM snowflake_registry.node AS n');
 for my $attack (
@@ -210,7 +211,7 @@ is($server->value('SELECT current_user'), 'server', '... nor leave it rights');
 #
 # Fences
 #
-new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
 my $other = session('server');
 is(outcome(claim($server, 'victim', 11)), 0, 'a server has a worker id');
@@ -278,7 +279,7 @@ is($owner->value("SELECT fence <= clock_timestamp() + interval '5 s' FROM snowfl
 	't', 'free() moves that fence back');
 
 # The worker ids that a layout has and the registry no row for.
-new_registry('60 s', '5 s', '40/0/20/3', $epoch);
+make_registry_anew('60 s', '5 s', '40/0/20/3', $epoch);
 $server = session('server');
 claim($server, 'a', 1);
 open_window();
@@ -288,7 +289,7 @@ is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'a worker i
 #
 # Transactions that stay open
 #
-new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
 $other = session('server');
 claim($server, 'victim', 11);
@@ -315,7 +316,7 @@ is(outcome(claim($server, 'newest', 1)), 4, 'until they are not');
 
 # A restart that nobody can notice, because of an open transaction: holders come
 # forward all the same, and nobody gets what they hold once that is over.
-new_registry('6 s', '0', '41/5/3/14', $epoch);
+make_registry_anew('6 s', '0', '41/5/3/14', $epoch);
 $server = session('server');
 $other = session('server');
 claim($server, 'former', 1);
@@ -334,7 +335,7 @@ is(claim($server, 'thief', 1, wanted => 0)->{refusal}, 'grace', '... and is know
 
 # An attack on the evidence itself: its transaction is rolled back after the
 # window.
-new_registry('6 s', '0', '41/5/3/14', $epoch);
+make_registry_anew('6 s', '0', '41/5/3/14', $epoch);
 $server = session('server');
 $other = session('server');
 claim($server, 'holdup', 1);
@@ -349,7 +350,7 @@ is(setting("grants_from > clock_timestamp() + interval '3 s'"), 't', 'evidence i
 #
 # Refusals
 #
-new_registry('60 s', '5 s', '41/5/1/16', $epoch);
+make_registry_anew('60 s', '5 s', '41/5/1/16', $epoch);
 $server = session('server');
 my %sentence;
 for my $case (
@@ -378,7 +379,7 @@ is(claim($server, 'c', 1)->{refusal}, 'not_configured', 'refusal not_configured'
 #
 # Constants that change: what a grace assumes
 #
-new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
 sub grace_is
 {
@@ -416,7 +417,7 @@ is(claim($server, 'e', 1, wanted => 1)->{refusal}, 'grace', 'freed in a grace, w
 #
 # Questions that are repeated, and that are late
 #
-new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
 my $first = claim($server, 'a', 1);
 my $again = claim($server, 'a', 1);
@@ -438,7 +439,7 @@ isnt(claim($server, 'a', 4, previous => 'a 0 3 held', wanted => 0)->{continues},
 #
 # Restarts
 #
-new_registry('6 s', '1 s', '41/5/3/14', $epoch);
+make_registry_anew('6 s', '1 s', '41/5/3/14', $epoch);
 $server = session('server');
 claim($server, 'holder', 1);
 $_->{psql}->quit for $server, $other, $owner;
@@ -448,7 +449,7 @@ $server = session('server');
 is(outcome(claim($server, 'newcomer', 1)), 1, 'after a clean restart a newcomer need not wait');
 is(setting('era'), 1, '... and no era has begun');
 $_->{psql}->quit for $server, $owner;
-crash($node);
+kill_hard($node);
 $node->start;
 $owner = session();
 $server = session('server');
@@ -462,7 +463,7 @@ is(setting("floor = '-infinity'"), 't', '... as nothing was forgotten');
 #
 # A dump
 #
-new_registry('60 s', '5 s', '41/5/3/14', $epoch);
+make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
 claim($server, 'holder', 1);
 claim($server, 'leaver', 1);
@@ -539,7 +540,7 @@ is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_depend WHERE refclassi
 #
 # Honest servers, who note which instants they issue ids for, and liars that
 # know the role's password; windows and eras begin at any time.
-new_registry('1 s', '0.1 s', '41/5/2/15', $epoch);
+make_registry_anew('1 s', '0.1 s', '41/5/2/15', $epoch);
 $owner->rows(q{SELECT setseed(0.31)});
 $owner->rows(q{CREATE TABLE issued (worker_id integer, grant_no integer, since timestamptz, until timestamptz)});
 my $played = $owner->value(<<'SQL' =~ s/;\n\z//r);
@@ -622,7 +623,7 @@ is( $owner->value(q{SELECT count(*) FROM issued AS a JOIN issued AS b ON a.worke
 #
 # Scale
 #
-new_registry('10 min', '10 s', '41/0/14/8', $epoch);
+make_registry_anew('10 min', '10 s', '41/0/14/8', $epoch);
 $owner->rows(q{UPDATE snowflake_registry.node SET holder = 'held ' || worker_id, name = '', incarnation = 1, expires_at = clock_timestamp() + interval '5 min',
 	fence = clock_timestamp() + interval '5 min', granted_fence = clock_timestamp() + interval '5 min', began = now(), claimed_at = now(), seen_at = now(), era = 1
 	WHERE worker_id < 10000});

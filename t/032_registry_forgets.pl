@@ -1,83 +1,34 @@
-# A registry that forgets, is split or stands in the way: from a dump, on a
-# standby that lags, with a clock of its own; out of reach behind a password, a
-# silent address or a resolver that does not answer.  No id comes twice, and
-# whoever has a lease, or had it last, need not wait.
+# A registry that has forgotten leases, because it was restored from a dump, was a
+# standby that lagged, or has a clock of its own.  No id comes twice, and a server
+# that holds a lease, or held it last, does not wait.
 #
-# "ahead" and "behind" are of the real clock, which is the registry's if not
-# said otherwise.
+# Clocks are ahead of the real clock, or behind it.  The registry has the real
+# clock, if not said otherwise.
 use strict;
 use warnings FATAL => 'all';
 
 use File::Path qw(rmtree);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use IO::Socket::INET;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeClient;
+use SnowflakeRegistry;
+use SnowflakeRegistry qw(AT_ONCE_S);
 use SnowflakeScenario;
+use SnowflakeServer;
+use SnowflakeServer qw(settle);
 use SnowflakeTest;
-use SnowflakeTest qw(hosts_of set_registry timestamp_of worker_id_of);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-# How long an id may take where nobody is to wait for anything but the machine,
-# which may be busy: alone it is some tenths.
-use constant AT_ONCE_S => 5;
-
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $host_library = build_host_library($directory);
 
 # Why a newcomer gets nothing at first.
 my $in_grace =
   qr/^The registry has been switched over or restarted, and may not know of all leases; it grants worker ids to other servers from \d{4}-/;
 
 # ----- what scenarios share -----
-
-# Parameters of a server that wants one worker id, and no other.
-sub wants
-{
-	my ($worker_id) = @_;
-	return ('snowflake.worker_id_source = config',
-		"snowflake.worker_id = $worker_id");
-}
-
-# A column of the lease on a worker id, as a registry has it.
-sub lease_of
-{
-	my ($registry, $worker_id, $what) = @_;
-	return $registry->safe_psql('postgres',
-		"SELECT $what FROM snowflake_registry.lease WHERE worker_id = $worker_id");
-}
-
-# Waits until a registry has granted or renewed a server's lease.
-sub wait_for_grant
-{
-	my ($registry, $server) = @_;
-	my $holder = $server->safe_psql('postgres',
-		'SELECT lease_holder FROM snowflake_node');
-	my $leased = "SELECT seen_at FROM snowflake_registry.lease WHERE holder = '$holder'";
-	my $before = $registry->safe_psql('postgres', $leased);
-
-	return ok(
-		wait_for(
-			sub {
-				my $seen = $registry->safe_psql('postgres', $leased);
-				$seen ne '' && $seen ne $before;
-			}),
-		$server->name . ' comes forward');
-}
-
-# A server does not ask, until the function is called that is returned.
-sub keep_from_asking
-{
-	my ($server) = @_;
-	my $worker = $server->safe_psql('postgres',
-		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'snowflake registry'"
-	);
-
-	kill 'STOP', $worker;
-	return sub { kill 'CONT', $worker };
-}
 
 # Waits until a server has asked a registry that is there, and got an answer or
 # not.
@@ -94,64 +45,6 @@ sub wait_for_question
 		$server->name . ' asks');
 }
 
-# Checks that a server issues no id, and why.
-sub refuses
-{
-	my ($node, $reason, $case) = @_;
-	my $refusal;
-
-	wait_for(sub { ($refusal = refusal_of($node)) =~ $reason });
-	return like($refusal, $reason, $case);
-}
-
-sub logged
-{
-	my ($node, $offset) = @_;
-	return slurp_file($node->logfile, $offset // 0);
-}
-
-# Waits until a server has logged something since an offset.
-sub logs
-{
-	my ($node, $offset, $pattern, $what) = @_;
-	my $text;
-
-	ok(wait_for(sub { ($text = logged($node, $offset)) =~ $pattern }), $what)
-	  or diag($text);
-	return;
-}
-
-# Cuts a standby off from its primary: from now on it hears of nothing.
-sub cut_off
-{
-	my ($primary, $standby) = @_;
-
-	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
-	$standby->append_conf('postgresql.conf', "primary_conninfo = ''");
-	$standby->reload;
-	ok( wait_for(
-			sub {
-				$standby->safe_psql('postgres',
-					'SELECT count(*) FROM pg_stat_wal_receiver') eq '0';
-			}),
-		'the standby is cut off');
-	return;
-}
-
-# Tests that a server that has just been started has an id at once, and that
-# its ids go on where they were.
-sub goes_on
-{
-	my ($server, $last, $what) = @_;
-	my ($id, $seconds) = first_id($server);
-
-	note sprintf '%s: first id after %.2f s', $what, $seconds;
-	cmp_ok($seconds, '<', AT_ONCE_S, "$what: an id at once");
-	is(worker_id_of($id), worker_id_of($last), "$what: under the same worker id");
-	cmp_ok($id, '>', $last, "$what: ids go on");
-	return;
-}
-
 # ----- a dump that is older than a raise of lease_duration -----
 
 # The holder, whose lease is long by now, comes forward before another server
@@ -163,7 +56,7 @@ sub old_dump
 		{ lease_duration => $former, largest_lead => $lead });
 	my $restored = new_registry('restored');
 	my $either = hosts_of($registry, $restored);
-	my $holder = start(new_server('holder', $either, wants(5)));
+	my $holder = start_server(new_server('holder', $either, wants(5)));
 	my $client = start_client($holder);
 	my $dump = "$directory/$$.sql";
 	my $held = qr/^worker_id 5 of datacenter_id 0 is leased by holder/;
@@ -172,7 +65,7 @@ sub old_dump
 	my $ask = sub {
 		return unless $is_to_restart;
 		$holder->stop('immediate');
-		start($holder);
+		start_server($holder);
 		$client = start_client($holder);
 	};
 
@@ -195,7 +88,7 @@ sub old_dump
 	system_or_bail('psql', '-XqAt', '-o', '/dev/null', '-v',
 		'ON_ERROR_STOP=1', '-d', $restored->connstr('postgres'), '-f', $dump);
 
-	my $rival = start(new_server('rival', $either, wants(5)));
+	my $rival = start_server(new_server('rival', $either, wants(5)));
 	my $rival_client = start_client($rival, 'without ids at first');
 	refuses($rival, qr/$in_grace|$held/, 'nobody else gets the worker id at first');
 	$ask->();
@@ -213,7 +106,7 @@ sub raise
 {
 	my $registry = new_registry('registry',
 		{ lease_duration => '6 s', largest_lead => '1 s' });
-	my $holder = start(new_server('holder', $registry->connstr('postgres')));
+	my $holder = start_server(new_server('holder', $registry->connstr('postgres')));
 	my $id = first_id($holder);
 	my $lasts = 'expires_at - seen_at';
 	my $configure = 'SELECT snowflake_registry.configure';
@@ -254,18 +147,18 @@ sub no_promotion
 	my $either = hosts_of($registry, $standby);
 
 	cut_off($registry, $standby);
-	my $holder = start(new_server('holder', $either));
+	my $holder = start_server(new_server('holder', $either));
 	my $client = start_client($holder);
 	my $go_on = keep_from_asking($holder);
 	$registry->stop('immediate');
 	$standby->stop;
 	unlink $standby->data_dir . '/standby.signal' or die "standby.signal: $!";
-	start($standby);
+	start_server($standby);
 	is( $standby->safe_psql('postgres',
 			'SELECT timeline_id FROM pg_control_checkpoint()'),
 		1,
 		'the timeline stays');
-	my $newcomer = start(new_server('newcomer', $either));
+	my $newcomer = start_server(new_server('newcomer', $either));
 	wait_for_question($newcomer);
 	$go_on->();
 	my $id = first_id($newcomer, 60);
@@ -287,15 +180,15 @@ sub no_promotion_no_holder
 	my $either = hosts_of($registry, $standby);
 
 	cut_off($registry, $standby);
-	my $holder = start(new_server('holder', $either, wants(5)), 4.5);
+	my $holder = start_server(new_server('holder', $either, wants(5)), 4.5);
 	my $last = first_id($holder);
 	$registry->stop('immediate');
 	$last = first_id($holder);
-	crash($holder);
+	kill_hard($holder);
 	$standby->stop;
 	unlink $standby->data_dir . '/standby.signal' or die "standby.signal: $!";
-	start($standby);
-	my $id = first_id(start(new_server('next', $either, wants(5)), -6), 60);
+	start_server($standby);
+	my $id = first_id(start_server(new_server('next', $either, wants(5)), -6), 60);
 	cmp_ok($id, '>', $last, 'the next holder begins after the last one');
 	return;
 }
@@ -305,7 +198,7 @@ sub no_promotion_no_holder
 sub moved
 {
 	my $registry = new_registry('registry', { lease_duration => '6 s' });
-	my $holder = start(new_server('holder', $registry->connstr('postgres')));
+	my $holder = start_server(new_server('holder', $registry->connstr('postgres')));
 	my $client = start_client($holder);
 	my $offset = -s $holder->logfile;
 
@@ -341,14 +234,14 @@ sub forward_and_crash
 	my $either = hosts_of($registry, $standby);
 
 	cut_off($registry, $standby);
-	my $holder = start(new_server('holder', $either, wants(5)), 4.5);
+	my $holder = start_server(new_server('holder', $either, wants(5)), 4.5);
 	my $last = first_id($holder);
 	$registry->stop('immediate');
 	$standby->promote;
 	wait_for_grant($standby, $holder);
 	$last = first_id($holder);
-	crash($holder);
-	my $id = first_id(start(new_server('next', $either, wants(5)), -6), 60);
+	kill_hard($holder);
+	my $id = first_id(start_server(new_server('next', $either, wants(5)), -6), 60);
 	cmp_ok($id, '>', $last, 'the next holder begins after its last id');
 	return;
 }
@@ -364,19 +257,19 @@ sub slow_clock
 	my $either = hosts_of($registry, $standby);
 
 	cut_off($registry, $standby);
-	my $holder = start(new_server('holder', $either, wants(5)), $ahead_s);
-	my $victim = start(new_server('victim', $either, wants(6)), $ahead_s + 1.5);
+	my $holder = start_server(new_server('holder', $either, wants(5)), $ahead_s);
+	my $victim = start_server(new_server('victim', $either, wants(6)), $ahead_s + 1.5);
 	my $client = start_client($holder);
 	my $last = first_id($victim);
 	$registry->stop('immediate');
 	$last = first_id($victim);
-	crash($victim);
+	kill_hard($victim);
 	$standby->promote;
 
 	# one is alive and tells what it has; what the other had nobody tells
-	my $rival = start(new_server('rival', $either, wants(5)));
-	my $next = start(new_server('next', $either, wants(6)), -8);
-	my $newcomer = start(new_server('newcomer', $either));
+	my $rival = start_server(new_server('rival', $either, wants(5)));
+	my $next = start_server(new_server('next', $either, wants(6)), -8);
+	my $newcomer = start_server(new_server('newcomer', $either));
 	wait_for_grant($standby, $holder);
 	refuses($rival, qr/^worker_id 5 of datacenter_id 0 is leased by /,
 		'nobody gets the worker id of the one who has come forward');
@@ -384,7 +277,7 @@ sub slow_clock
 	cmp_ok($id, '>', $last, 'the next holder begins after the last one');
 	start_client($newcomer);
 	is_undisturbed($client, 'who has a lease goes on');
-	is_unique($last, $id);
+	is_unique(others => [ $last, $id ]);
 	return;
 }
 
@@ -406,26 +299,26 @@ sub restarts
 
 	for my $name (qw(known given))
 	{
-		start($server{$name});
+		start_server($server{$name});
 		first_id($server{$name});
 	}
 	cut_off($registry, $standby);
 	for my $name (qw(lost lost_given between immediate))
 	{
-		start($server{$name});
+		start_server($server{$name});
 		first_id($server{$name});
 	}
 	$last{$_} = first_id($server{$_}) for keys %server;
 
 	$registry->stop('immediate');
 	$server{between}->stop;
-	start($server{between});
+	start_server($server{between});
 	goes_on($server{between}, $last{between}, 'restarted without a registry');
 	$last{between} = first_id($server{between});
 	$server{between}->stop;
 
 	$standby->promote;
-	start($server{between});
+	start_server($server{between});
 	goes_on($server{between}, $last{between},
 		'stopped without a registry, and started with the new one');
 	for my $name (qw(known given lost lost_given between))
@@ -436,11 +329,11 @@ sub restarts
 		$server{$name}->stop;
 		like(logged($server{$name}, $offset),
 			qr/has been given back to the registry/, "$name: a stop gives back");
-		start($server{$name});
+		start_server($server{$name});
 		goes_on($server{$name}, $last{$name}, "$name, after a failover");
 	}
 	$server{immediate}->stop('immediate');
-	start($server{immediate});
+	start_server($server{immediate});
 	goes_on($server{immediate}, $last{immediate}, 'immediate, after a failover');
 
 	# once more, now that all have come forward
@@ -448,10 +341,10 @@ sub restarts
 	{
 		$last{$name} = first_id($server{$name});
 		$server{$name}->stop;
-		start($server{$name});
+		start_server($server{$name});
 		goes_on($server{$name}, $last{$name}, "$name, once more");
 	}
-	refuses(start(new_server('newcomer', $either)),
+	refuses(start_server(new_server('newcomer', $either)),
 		$in_grace, 'somebody new is to wait');
 	return;
 }
@@ -464,14 +357,14 @@ sub wrong_clock
 		{ lease_duration => '4 s', largest_lead => '2 s' });
 	my $standby = standby_of($registry, 'standby');
 	my $either = hosts_of($registry, $standby);
-	my $wrong = start(new_server('wrong', $either));
+	my $wrong = start_server(new_server('wrong', $either));
 	my $last = first_id($wrong);
 
-	move_clock($wrong, 365 * 86400);
+	set_clock($wrong, 365 * 86400);
 	wait_for_grant($registry, $wrong);
 	refuses($wrong, qr/^The fence is /, 'a year ahead, a server issues no id');
 	sleep 4;
-	move_clock($wrong, 0);
+	set_clock($wrong, 0);
 	my ($id, $seconds) = first_id($wrong);
 	cmp_ok($seconds, '<', AT_ONCE_S, 'set right, it does at once');
 	cmp_ok($id, '>', $last, '... and ids go on');
@@ -480,7 +373,7 @@ sub wrong_clock
 	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('insert'));
 	$registry->stop('immediate');
 	$standby->promote;
-	ok(first_id(start(new_server('newcomer', $either)), 60),
+	ok(first_id(start_server(new_server('newcomer', $either)), 60),
 		'after a failover a newcomer does not wait for a year');
 	is( $standby->safe_psql(
 			'postgres',
@@ -498,9 +391,9 @@ sub wrong_clock
 sub certified_dead
 {
 	my $registry = new_registry('registry', { lease_duration => '10 min' });
-	my $old = start(new_server('old', $registry->connstr('postgres'), wants(7)));
+	my $old = start_server(new_server('old', $registry->connstr('postgres'), wants(7)));
 	my $client = start_client($old);
-	my $new = start(new_server('new', $registry->connstr('postgres'), wants(8)));
+	my $new = start_server(new_server('new', $registry->connstr('postgres'), wants(8)));
 	first_id($new);
 	my ($state) =
 	  sqlstate_of($registry, 'SELECT snowflake_registry.free(0, 9)');
@@ -512,11 +405,9 @@ sub certified_dead
 	rmtree($new->data_dir);
 	system_or_bail('cp', '-a', $old->data_dir, $new->data_dir);
 	rmtree($old->data_dir);
-	$new->append_conf('postgresql.conf',
-		'port = ' . $new->port . "\n"
-		  . "unix_socket_directories = '" . $new->host . "'\n");
+	settle($new);
 	unlink $new->data_dir . '/postmaster.pid';
-	start($new);
+	start_server($new);
 	refuses(
 		$new,
 		qr/^worker_id 7 of datacenter_id 0 is leased by old\b.* until \d{4}-/,
@@ -530,179 +421,6 @@ sub certified_dead
 	cmp_ok($id, '>', $last, '... after the last one');
 	start_client($new);
 	is_unique();
-	return;
-}
-
-# ----- the registry is back, and does not let anybody in -----
-
-sub other_reasons
-{
-	my $registry = new_registry('registry', { lease_duration => '20 s' });
-	my $other = new_registry('other');
-	my $password = 'Xyzzy.37';
-	my $warning =
-	  qr/WARNING:  the registry has not granted a lease on a snowflake worker_id\n[^\n]*DETAIL:  /;
-
-	$registry->safe_psql(
-		'postgres', q{
-SET password_encryption = 'scram-sha-256';
-CREATE ROLE leaser LOGIN PASSWORD 'another one';
-SELECT snowflake_registry.allow('leaser')});
-	my %server = (
-		alone => new_server(
-			'alone',
-			$registry->connstr('postgres') . " user=leaser password=$password"),
-		both => new_server(
-			'both',
-			hosts_of($registry, $other) . " user=leaser password=$password"));
-	first_id(start($_)) for values %server;
-	my %offset = map { $_ => -s $server{$_}->logfile } keys %server;
-
-	$registry->stop;
-	logs(
-		$server{alone}, $offset{alone},
-		qr/$warning[^\n]*\Q${\$registry->host}\E.*(?:No such file|refused)/,
-		'the log tells that the registry is not there');
-	logs(
-		$server{both}, $offset{both},
-		qr/$warning[^\n]*\Q${\$registry->host}\E.*(?:No such file|refused)(?:.*\n\t)+[^\n]*\Q${\$other->host}\E.*role "leaser" does not exist/,
-		'... and what each of two hosts says');
-
-	my $hba = $registry->data_dir . '/pg_hba.conf';
-	my $rules = slurp_file($hba);
-	unlink $hba;
-	append_to_file($hba, "local all leaser scram-sha-256\n$rules");
-	%offset = map { $_ => -s $server{$_}->logfile } keys %server;
-	start($registry);
-	logs(
-		$server{alone}, $offset{alone},
-		qr/$warning[^\n]*password authentication failed for user "leaser"/,
-		'back with another password, it has a new reason');
-	logs(
-		$server{both}, $offset{both},
-		qr/$warning[^\n]*password authentication failed for user "leaser"(?:.*\n\t)*[^\n]*role "leaser" does not exist/,
-		'... and so has the one of two hosts');
-	unlike(logged($_), qr/\Q$password\E/, 'no log has the password')
-	  for values %server;
-
-	$registry->safe_psql('postgres',
-		"SET password_encryption = 'scram-sha-256'; ALTER ROLE leaser PASSWORD '$password'"
-	);
-	logs($server{alone}, $offset{alone}, qr/LOG:  the lease on snowflake worker_id \d+ has been renewed/,
-		'the password is set right, and the lease renewed');
-	return;
-}
-
-# ----- names -----
-
-# Starts a server with a resolver and a host of its own.
-sub start_with_facts
-{
-	my ($server, @facts) = @_;
-	my $file = "$directory/" . $server->name . '.facts';
-
-	write_facts($server, @facts);
-	local %ENV = (%ENV, preload($host_library), HOST_FACTS => $file);
-	$server->start;
-	return;
-}
-
-sub write_facts
-{
-	my ($server, @facts) = @_;
-	my $file = "$directory/" . $server->name . '.facts';
-
-	open my $fh, '>', "$file.new" or die "$file.new: $!";
-	print $fh map { "$_\n" } 'name pg-0', @facts;
-	close $fh or die "$file.new: $!";
-	rename "$file.new", $file or die "$file: $!";
-	return;
-}
-
-# A registry that listens on 127.0.0.1, and as what it is reached by name.
-sub named_registry
-{
-	my ($constants) = @_;
-	my $registry = new_registry('registry', $constants);
-
-	$registry->append_conf('postgresql.conf',
-		"listen_addresses = '127.0.0.1'");
-	$registry->restart;
-	return ($registry,
-		'host=registry.example port=' . $registry->port
-		  . ' dbname=postgres user=' . getpwuid($>));
-}
-
-# The first of a name's addresses takes connections and says nothing.
-sub silent_address
-{
-	my ($registry, $conninfo) = named_registry({ lease_duration => '6 s' });
-	my $silent = IO::Socket::INET->new(
-		Listen => 100,
-		LocalAddr => '127.0.0.2',
-		LocalPort => $registry->port,
-		Proto => 'tcp')
-	  or die "127.0.0.2: $!\n";
-	my $server = new_server('server', $conninfo);
-	my @facts = map { "address registry.example $_" } '127.0.0.2', '127.0.0.1';
-
-	start_with_facts($server, @facts);
-	my ($id, $seconds) = first_id($server);
-	note sprintf 'first id behind a silent address: %.1f s', $seconds;
-	cmp_ok($seconds, '<', 10, 'a server gets a lease');
-	my $client = start_client($server);
-	wait_for_grant($registry, $server) for 1 .. 4;
-	is_undisturbed($client, 'which it renews');
-	is( $server->safe_psql('postgres',
-			'SELECT lease_failures FROM snowflake_stat'),
-		'0',
-		'... each time');
-	cmp_ok(seconds_of(sub { $server->stop }),
-		'<', 3, 'a stop does not take longer for it');
-	is(lease_of($registry, worker_id_of($id), 'state'),
-		'released', '... and gives the worker id back');
-	return;
-}
-
-# The resolver does not answer.
-sub hanging_resolver
-{
-	my ($registry, $conninfo) = named_registry({ lease_duration => '30 s' });
-	my $hanging = 'hanging registry.example';
-	my $without = new_server('without', $conninfo);
-	my $holder = new_server('holder', $conninfo);
-	my $other = new_server('other',
-		sprintf 'host=registry.example,%s port=%d,%d dbname=postgres',
-		$registry->host, $registry->port, $registry->port);
-
-	start_with_facts($without, $hanging);
-	start_with_facts($holder, 'address registry.example 127.0.0.1');
-	start_with_facts($other, $hanging);
-	my $last = first_id($holder);
-	my ($id, $seconds) = first_id($other);
-	note sprintf 'first id where one of two names is not resolved: %.1f s',
-	  $seconds;
-	cmp_ok($seconds, '<', 10, 'another host is as good');
-	$without->safe_psql('postgres', 'SELECT 1');
-	refuses($without, qr/^The registry does not answer in time\.$/,
-		'without an answer there is no id');
-	logs($without, 0,
-		qr/could not translate host name "registry.example" to address: no answer in time/,
-		'... and the log says that it is the name');
-	cmp_ok(seconds_of(sub { $without->stop }),
-		'<', 2, 'a stop does not wait for it');
-	write_facts($holder, $hanging);
-	cmp_ok(seconds_of(sub { $holder->stop }),
-		'<', 3, '... nor does that of a holder for long');
-	like(logged($holder),
-		qr/could not be given back to the registry\n.*DETAIL:  .*could not translate host name/,
-		'... which tells why it has not given its worker id back');
-	start_with_facts($holder, $hanging);
-	goes_on($holder, $last, '... and which it has again when it starts');
-	cmp_ok(seconds_of(sub { $other->stop }),
-		'<', 3, 'where another host is there a stop is as short');
-	is(lease_of($registry, worker_id_of($id), 'state'),
-		'released', '... and gives the worker id back');
 	return;
 }
 
@@ -765,20 +483,5 @@ run_scenarios(
 		name => 'certified dead',
 		nodes => [qw(registry old new)],
 		run => \&certified_dead
-	},
-	{
-		name => 'other reasons',
-		nodes => [qw(registry other alone both)],
-		run => \&other_reasons
-	},
-	{
-		name => 'a silent address',
-		nodes => [qw(registry server)],
-		run => \&silent_address
-	},
-	{
-		name => 'a hanging resolver',
-		nodes => [qw(registry without holder other)],
-		run => \&hanging_resolver
 	});
 done_testing();

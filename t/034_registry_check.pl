@@ -9,9 +9,9 @@ use lib "$FindBin::RealBin/lib";
 use IO::Socket::INET;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeChaos qw(write_clock);
+use SnowflakeRegistry;
+use SnowflakeServer;
 use SnowflakeTest;
-use SnowflakeTest qw(make_registry);
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -20,18 +20,11 @@ use constant {
 	EPOCH => '2010-11-04 01:42:54.657+00'
 };
 
-my $directory = PostgreSQL::Test::Utils::tempdir();
-my $clock_file = "$directory/clock";
 my $registry = registry_node('registry', { largest_lead => '10 s' });
 my $server = snowflake_node('server', "timezone = 'UTC'");
 my $version = $registry->pg_version->major;
 
-write_clock($clock_file, 0);
-{
-	local %ENV = (%ENV, preload(build_clock_library($directory)),
-		CLOCK_OFFSET_FILE => $clock_file);
-	$server->start;
-}
+start_server($server);
 $server->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
 # What the function says.
@@ -188,22 +181,22 @@ tells("$conninfo dbname=broken", 'a registry that fails',
 
 # ----- the clock -----
 
-write_clock($clock_file, 5);
+set_clock($server, 5);
 tells($conninfo, 'the clock is ahead',
 	connected('postgres'), allowed($user), $fits, $lasts,
 	qr/^The clock is (?:49|50)\d\d ms ahead of the registry's, measured within \d+ ms; up to 10000 ms ahead are allowed for\.$/
 );
-write_clock($clock_file, 3600);
+set_clock($server, 3600);
 tells($conninfo, 'the clock is too far ahead',
 	connected('postgres'), allowed($user), $fits, $lasts,
 	qr/^The clock is (?:3599|3600)\d{3} ms ahead of the registry's, more than its largest_lead of 10000 ms: correct the clock\.$/
 );
-write_clock($clock_file, -3600);
+set_clock($server, -3600);
 tells($conninfo, 'the clock is behind',
 	connected('postgres'), allowed($user), $fits, $lasts,
 	qr/^The clock is (?:3599|3600)\d{3} ms behind the registry's, measured within \d+ ms; up to 10000 ms ahead are allowed for\.$/
 );
-write_clock($clock_file, 0);
+set_clock($server, 0);
 
 # ----- who may ask -----
 

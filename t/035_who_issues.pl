@@ -8,15 +8,9 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
-
-# What a server has logged since an offset.
-sub logged
-{
-	my ($node, $offset) = @_;
-	return PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset // 0);
-}
 
 # Restarts a server, and returns what it logs meanwhile and at its next id.
 sub log_of_restart
@@ -95,11 +89,7 @@ is(elsewhere_at($standby), $at, 'the view still shows it');
 
 # A copied directory, whose original goes on
 $standby->stop;
-my $copy = PostgreSQL::Test::Cluster->new('copy');
-mkdir $copy->basedir unless -d $copy->basedir;
-PostgreSQL::Test::Utils::system_or_bail('cp', '-a', $standby->data_dir, $copy->data_dir);
-$copy->append_conf('postgresql.conf',
-	'port = ' . $copy->port . "\nunix_socket_directories = '" . $copy->host . "'\n");
+my $copy = copy_of($standby, 'copy');
 $copy->start;
 $copy->safe_psql('postgres', 'SELECT snowflake_nextval()');
 like(logged($copy), $elsewhere, 'a copy says so');

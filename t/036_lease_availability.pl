@@ -18,6 +18,9 @@ use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
+use SnowflakeFaults;
+use SnowflakeRegistry;
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(sleep);
@@ -37,13 +40,6 @@ my $chaos = SnowflakeChaos->new(
 	directory => $directory,
 	seed => 1,
 	batch => sub { return "SELECT snowflake_nextval();\n" });
-
-END
-{
-	my $status = $?;
-	$chaos->kill_clients if defined $chaos && $$ == $chaos->{main_pid};
-	$? = $status;
-}
 
 # ----- registries and servers -----
 
@@ -84,7 +80,7 @@ my $conninfo = sprintf 'host=%s,%s port=%d,%d dbname=postgres user=fleet',
 my %mode_of = (any => 'any worker id', fixed => 'a fixed one');
 
 # A server, not started yet, of a mode; a fixed worker id is its number.
-sub make_server
+sub server_of_mode
 {
 	my ($mode, $number) = @_;
 	my $name = "${mode}_$number";
@@ -99,20 +95,16 @@ sub make_server
 		"snowflake.registry_name = '$name'",
 		$mode eq 'any'
 		? ('snowflake.worker_id_source = registry')
-		: (
-			'snowflake.worker_id_source = config',
-			"snowflake.worker_id = $number"),
+		: wants($number),
 		'');
 	return { name => $name, mode => $mode, number => $number, node => $node };
 }
 
-sub start_client
+sub start_client_of
 {
 	my ($server) = @_;
 
-	$chaos->command($server->{name}, 0, 'all',
-		$server->{node}->connstr('postgres'));
-	$server->{client} = $chaos->start_client('single', $server->{name});
+	($server->{client}) = $chaos->start_clients_of($server->{node}, 'single');
 	return;
 }
 
@@ -236,13 +228,13 @@ sub bound
 # ----- the run -----
 
 my @servers = (
-	make_server(any => 1), make_server(any => 2),
-	make_server(fixed => 21), make_server(fixed => 22));
+	server_of_mode(any => 1), server_of_mode(any => 2),
+	server_of_mode(fixed => 21), server_of_mode(fixed => 22));
 for my $server (@servers)
 {
 	$server->{node}->start;
 	first_id($server->{node});
-	start_client($server);
+	start_client_of($server);
 }
 my ($any, undef, $fixed) = @servers;
 my @pair = ($any, $fixed);
@@ -266,7 +258,7 @@ measure(
 	sub {
 		for my $server (@pair)
 		{
-			crash($server->{node});
+			kill_hard($server->{node});
 			$server->{node}->start;
 		}
 	});
@@ -344,7 +336,7 @@ measure(
 	sub {
 		for my $server (@pair)
 		{
-			crash($server->{node});
+			kill_hard($server->{node});
 			move_directory($server);
 			$server->{node}->start;
 		}
@@ -355,7 +347,7 @@ measure(
 	bound(SLACK_S, $lead_s + SLACK_S),
 	[$fixed],
 	sub {
-		crash($fixed->{node});
+		kill_hard($fixed->{node});
 		move_directory($fixed);
 		$registry->safe_psql('postgres',
 			"SELECT snowflake_registry.free(0, $fixed->{number})");
@@ -363,16 +355,9 @@ measure(
 	});
 
 # A standby takes over that has not heard of the last renewals.
-my @newcomers = (make_server(any => 3), make_server(fixed => 23));
+my @newcomers = (server_of_mode(any => 3), server_of_mode(fixed => 23));
 my $promoted_at;
-$registry->wait_for_catchup('standby');
-$standby->append_conf('postgresql.conf', "primary_conninfo = ''");
-$standby->reload;
-wait_for(
-	sub {
-		$registry->safe_psql('postgres',
-			'SELECT count(*) FROM pg_stat_replication') eq '0';
-	}) or die "the standby goes on\n";
+cut_off($registry, $standby);
 sleep 1;
 measure(
 	'failover of the registry: holders',
@@ -393,7 +378,7 @@ measure(
 for my $server (@newcomers)
 {
 	$server->{node}->start;
-	start_client($server);
+	start_client_of($server);
 }
 wait_for_answers($promoted_at, 4 * ($lease_s + $lead_s) + 60, @newcomers);
 report(

@@ -8,7 +8,9 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeTest qw(:DEFAULT worker_id_of timestamp_of);
+use SnowflakeRegistry;
+use SnowflakeServer;
+use SnowflakeTest;
 use Test::More;
 
 # How far the old primary's clock is ahead of all others, in seconds.
@@ -17,22 +19,13 @@ use constant AHEAD_S => 25;
 # How soon a promoted server has an id, in seconds, on a busy machine.
 use constant SOON_S => 10;
 
-my $directory = PostgreSQL::Test::Utils::tempdir();
 my $registry = registry_node('registry',
 	{ lease_duration => '20 s', largest_lead => '60 s' });
 my $primary = leased_node(
 	'primary', $registry,
 	'wal_level = replica',
 	'max_wal_senders = 4');
-my $clock = "$directory/clock";
-open my $file, '>', $clock or die "$clock: $!";
-print $file pack 'q', AHEAD_S * 1_000_000;
-close $file or die "$clock: $!";
-{
-	local %ENV = (%ENV, preload(build_clock_library($directory)),
-		CLOCK_OFFSET_FILE => $clock);
-	$primary->start;
-}
+start_server($primary, AHEAD_S);
 my $id = first_id($primary);
 my $worker_id = worker_id_of($id);
 cmp_ok(timestamp_of($id), '>', time + AHEAD_S - 5,
@@ -44,7 +37,7 @@ $standby->init_from_backup($primary, 'base', has_streaming => 1);
 $standby->start;
 $id = first_id($primary);
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
-crash($primary);
+kill_hard($primary);
 
 $standby->promote;
 ($id, my $took) = first_id($standby, AHEAD_S + SOON_S);

@@ -15,8 +15,9 @@ use lib "$FindBin::RealBin/lib";
 use JSON::PP ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeChaos qw(now log_event write_clock);
+use SnowflakeFaults qw(now log_event);
 use SnowflakePatroni;
+use SnowflakeServer qw(write_clock);
 use Test::More;
 use Time::HiRes qw(sleep);
 

@@ -18,191 +18,34 @@ use Exporter 'import';
 use IPC::Open3;
 use POSIX ();
 use PostgreSQL::Test::Utils;
+use SnowflakeFaults;
 use Test::More;
-use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
+use Time::HiRes qw(time usleep);
 
-# how long a client waits for an answer
-use constant PATIENCE_S => 120;
+# How long a client waits for an answer.
+use constant TIMEOUT_S => 120;
 
-# the relation file of the high-water mark's page, as pg_waldump names it too
-use constant {
-	MARK_FILE => 'global/8947',
-	MARK_RELATION => '1664/0/8947',
-};
-
-our @EXPORT = qw(
-  PATIENCE_S
-  now
-  log_event
-  write_clock
-  write_conf
-  value_of
-  children_of
-  kill_server
-  control_data
-  damage_mark
-);
-
-sub now
-{
-	return clock_gettime(CLOCK_MONOTONIC);
-}
-
-sub log_event
-{
-	my ($text) = @_;
-	note(sprintf '%8.3f %s', time(), $text);
-	return;
-}
-
-# ----- servers -----
-
-# Sets how far a server's clock is from the real one, in seconds; see clock.c.
-sub write_clock
-{
-	my ($file, $offset_s) = @_;
-	my $bytes = pack 'q', int(1_000_000 * $offset_s);
-
-	PostgreSQL::Test::Utils::append_to_file($file, $bytes) unless -e $file;
-
-	# in place and at once: servers have it mapped
-	open my $fh, '+<:raw', $file or die "$file: $!";
-	defined syswrite $fh, $bytes or die "$file: $!";
-	close $fh;
-	return;
-}
-
-# Writes a file that a node's configuration includes.
-sub write_conf
-{
-	my ($node, $name, @lines) = @_;
-	my $file = $node->data_dir . "/$name";
-
-	open my $fh, '>', "$file.new" or die "$file.new: $!";
-	print $fh map { "$_\n" } @lines;
-	close $fh or die "$file.new: $!";
-	rename "$file.new", $file or die "$file: $!";
-	return;
-}
-
-# A statement's output, or nothing if it fails.
-sub value_of
-{
-	my ($node, $sql) = @_;
-	my ($rc, $stdout);
-	my $is_done = eval {
-		($rc, $stdout) = $node->psql(
-			'postgres', $sql,
-			timeout => 30,
-			timed_out => \my $is_late);
-		1;
-	};
-
-	# psql may have ended before it has read the statement
-	die $@ unless $is_done || $@ =~ /Broken pipe/;
-	return defined $rc && $rc == 0 ? $stdout : undef;
-}
-
-sub children_of
-{
-	my ($parent) = @_;
-	my @children;
-
-	for my $file (glob '/proc/[0-9]*/stat')
-	{
-		open my $fh, '<', $file or next;
-		my $stat = <$fh> // next;
-		push @children, $1 if $stat =~ /^(\d+) \(.*\) \S $parent /s;
-	}
-	return @children;
-}
-
-# Ends a server by SIGKILL to its postmaster, and waits until its processes have
-# gone: the next one would not start beside them.
-sub kill_server
-{
-	my ($node) = @_;
-	my $pid = $node->{_pid};
-	my $until = now() + PATIENCE_S;
-
-	kill 'STOP', $pid;          # so that it has no more children
-	my @children = children_of($pid);
-	$node->kill9;
-	while (grep { kill 0, $_ } $pid, @children)
-	{
-		die "processes survive SIGKILL to the postmaster\n"
-		  if now() > $until;
-		usleep(5_000);
-	}
-	return;
-}
-
-# What pg_controldata says of a data directory, by its names.
-sub control_data
-{
-	my ($directory) = @_;
-	my ($stdout) =
-	  PostgreSQL::Test::Utils::run_command([ 'pg_controldata', $directory ]);
-
-	return { map { /^([^:]+): +(.*)/ ? ($1, $2) : () } split /\n/, $stdout };
-}
-
-# Will the crash recovery of a stopped server write the page of the mark anew?
-# True if a record of the page comes after the redo point, on a timeline that
-# is replayed to its end.
-sub is_mark_in_wal
-{
-	my ($data) = @_;
-	my $control = control_data($data);
-	my $timeline = $control->{q(Latest checkpoint's TimeLineID)};
-	my @timelines =
-	  map { m{/0*([0-9A-F]+)\.history$} ? hex $1 : () }
-	  glob "$data/pg_wal/*.history";
-	my ($records) = PostgreSQL::Test::Utils::run_command(
-		[
-			'pg_waldump', '--path', "$data/pg_wal",
-			'--timeline', $timeline,
-			'--start', $control->{q(Latest checkpoint's REDO location)},
-			'--relation', MARK_RELATION,
-			'--limit', 1
-		]);
-
-	return !(grep { $_ > $timeline } @timelines) && $records =~ /^rmgr: /m;
-}
-
-# Damages the page of the mark in the file of a server that has crashed, where
-# WAL is going to mend it: half of the page becomes zeros, or the file goes.
-# Returns what was done; nothing if WAL would not mend it.
-sub damage_mark
-{
-	my ($node) = @_;
-	my $data = $node->data_dir;
-	my $file = "$data/" . MARK_FILE;
-	my $how = int rand 3;
-
-	return unless -e $file && is_mark_in_wal($data);
-	if ($how == 2)
-	{
-		unlink $file or die "$file: $!";
-		return 'mark unlinked';
-	}
-
-	my $half = 4096;
-	open my $fh, '+<:raw', $file or die "$file: $!";
-	sysseek $fh, $how * $half, 0;
-	syswrite($fh, "\0" x $half) == $half or die "$file: $!";
-	close $fh;
-	return 'mark torn';
-}
+our @EXPORT = qw(TIMEOUT_S);
 
 # ----- clients -----
+
+my @chaos;
+
+# Ends the clients also of a test that ends in the middle.
+END
+{
+	my $status = $?;
+
+	$_->kill_clients for @chaos;
+	$? = $status;
+}
 
 # To be given: directory (for files), seed, and batch (a function of the kind
 # of a client, the era and the client's number: the statements of one batch).
 sub new
 {
 	my ($class, %self) = @_;
-	return bless {
+	my $chaos = bless {
 		%self,
 		main_pid => $$,
 		command_number => 0,
@@ -213,6 +56,9 @@ sub new
 		stopped_at => [],           # when no server was running, by now()
 		others => 0                 # ids that no client has received
 	}, $class;
+
+	push @chaos, $chaos;
+	return $chaos;
 }
 
 # Tells the clients of a control file what to do; returns the command's number.
@@ -296,7 +142,7 @@ sub run_client
 
 	# Reads up to the end of the batch; false if psql has ended.
 	my $receive = sub {
-		my $until = now() + PATIENCE_S;
+		my $until = now() + TIMEOUT_S;
 		for (;;)
 		{
 			while ($buffer =~ s/^(.*)\n//)
@@ -391,6 +237,16 @@ sub start_client
 	return $number;
 }
 
+# Starts clients of these kinds that draw ids from one server, by a control file
+# of its name.  Returns their numbers.
+sub start_clients_of
+{
+	my ($self, $node, @kinds) = @_;
+
+	$self->command($node->name, 0, 'all', $node->connstr('postgres'));
+	return map { $self->start_client($_, $node->name) } @kinds;
+}
+
 # Waits for clients that have been told to end; returns how many ended with an
 # error.
 sub wait_for_clients
@@ -421,7 +277,6 @@ sub check_clients
 	return;
 }
 
-# For END, also when the test ends in the middle.
 sub kill_clients
 {
 	my ($self) = @_;

@@ -1,4 +1,5 @@
-# Clients that draw ids in the background, and go on after errors.
+# Clients that draw ids in the background, and go on after errors.  A test asks
+# what each of them has received since it was last asked.
 package SnowflakeClient;
 
 use strict;
@@ -10,10 +11,18 @@ use PostgreSQL::Test::Utils;
 use SnowflakeTest;
 use Test::More;
 
-our @EXPORT = qw(run_client ids_of wait_for_ids);
+our @EXPORT = qw(
+  run_client
+  ids_of
+  new_ids
+  new_errors
+  wait_for_ids
+  wait_for_error
+  is_undisturbed
+);
 
-# Starts a client of a server.  It reads the script, which is written if it is
-# not there yet, and writes ids and errors into files of this name.
+# Starts a client of a server.  The client reads a script, which is written here
+# if it does not exist, and writes its ids and errors into files of this name.
 sub run_client
 {
 	my ($node, $script, $file) = @_;
@@ -28,7 +37,8 @@ sub run_client
 	{
 		open my $fh, '>', "$script.$$" or die "$script.$$: $!";
 
-		# psql sleeps: where the clock steps back, pg_sleep() would last as long
+		# Let psql sleep: where the server's clock steps back, pg_sleep() would
+		# last as much longer.
 		print $fh "SELECT snowflake_nextval() FROM generate_series(1, 10);\n"
 		  . "\\! sleep 0.005\n"
 		  for 1 .. 40000;
@@ -42,14 +52,36 @@ sub run_client
 	return \%client;
 }
 
-# All ids of a client so far; the last line may not be complete.
+# All ids that a client has received; the last line may not be complete.
 sub ids_of
 {
 	my ($client) = @_;
 	return slurp_file($client->{out}) =~ /^(\d+)\n/gm;
 }
 
-# Waits until a client has got ids since the last time.
+# The ids that a client has received since they were last asked for.
+sub new_ids
+{
+	my ($client) = @_;
+	my @ids = ids_of($client);
+	my @new = @ids[ $client->{seen} .. $#ids ];
+
+	$client->{seen} = @ids;
+	return @new;
+}
+
+# The SQLSTATEs that a client has received since they were last asked for.
+sub new_errors
+{
+	my ($client) = @_;
+	my @errors = slurp_file($client->{err}) =~ /ERROR:  (\w{5}):/g;
+	my @new = @errors[ $client->{refused} .. $#errors ];
+
+	$client->{refused} = @errors;
+	return @new;
+}
+
+# Waits until a client has received ids that new_ids() has not returned yet.
 sub wait_for_ids
 {
 	my ($client, $what, $seconds) = @_;
@@ -58,6 +90,28 @@ sub wait_for_ids
 			sub { scalar(my @ids = ids_of($client)) > $client->{seen} },
 			$seconds),
 		$what);
+}
+
+# Waits until a client has received an error that new_errors() has not returned
+# yet.
+sub wait_for_error
+{
+	my ($client, $what, $seconds) = @_;
+	return ok(wait_for(sub { scalar(new_errors($client)) > 0 }, $seconds),
+		$what);
+}
+
+# Tests that a client has received ids, and no errors, since either was last
+# asked for.
+sub is_undisturbed
+{
+	my ($client, $what) = @_;
+	my $count = scalar(my @ids = new_ids($client));
+	my @errors = new_errors($client);
+
+	return ok($count > 0 && @errors == 0,
+		"$what ($count ids, errors: @errors[0 .. ($#errors < 2 ? $#errors : 2)])"
+	);
 }
 
 1;

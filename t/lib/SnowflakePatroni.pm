@@ -16,8 +16,9 @@ use MIME::Base64 qw(encode_base64);
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeChaos qw(now log_event write_clock children_of);
-use SnowflakeTest qw(wait_for build_clock_library);
+use SnowflakeFaults qw(now log_event);
+use SnowflakeServer qw(children_of clock_library is_alive write_clock);
+use SnowflakeTest qw(wait_for);
 use Test::More;
 use Time::HiRes qw(sleep);
 
@@ -29,7 +30,7 @@ use constant {
 	LOOP_WAIT_S => 1,
 	RETRY_TIMEOUT_S => 3,
 };
-use constant PATIENCE_S => 90;
+use constant TIMEOUT_S => 90;
 
 # Why these tests cannot be run here; '' if they can.
 sub missing
@@ -55,7 +56,7 @@ sub python
 sub wait_slowly
 {
 	my ($function) = @_;
-	my $deadline = now() + PATIENCE_S;
+	my $deadline = now() + TIMEOUT_S;
 	my $outcome;
 
 	until ($outcome = $function->())
@@ -118,14 +119,14 @@ sub kill_postgres
 	kill 'STOP', $pid;          # so that it has no more children
 	my @all = ($pid, children_of($pid));
 	kill 'KILL', @all;
-	wait_for(sub { !grep { SnowflakeTest::is_running($_) } @all })
+	wait_for(sub { !grep { is_alive($_) } @all })
 	  or die "processes survive SIGKILL\n";
 	return;
 }
 
 # ----- etcd -----
 
-my ($etcd_port, $directory, $clock_library, @clusters);
+my ($etcd_port, $directory, @clusters);
 
 sub start_etcd
 {
@@ -133,7 +134,6 @@ sub start_etcd
 	my $peer = PostgreSQL::Test::Cluster::get_free_port();
 
 	$directory = PostgreSQL::Test::Utils::tempdir();
-	$clock_library = build_clock_library($directory);
 	start_process(
 		'etcd',
 		"$PostgreSQL::Test::Utils::log_path/etcd.log",
@@ -203,6 +203,7 @@ sub write_programs
 {
 	my ($member) = @_;
 	my $programs = "$member->{base}/bin";
+	my $clock_library = clock_library();
 	my ($real) = run_command([ 'pg_config', '--bindir' ]);
 
 	mkdir $programs or die "$programs: $!";

@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeChaos qw(write_clock);
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(time usleep);
@@ -20,10 +20,9 @@ our @EXPORT = qw(
   new_server
   server_of_backup
   standby_of
-  start_server
-  move_clock
-  glitch_clock
   insert_batch
+  insert_ahead
+  insert_ahead_and_commit
   newest_batch
   insert_other_row
   wait_for_standby
@@ -45,8 +44,6 @@ use constant LEADING => (
 	'snowflake.clock_policy = advance',
 	'snowflake.clock_tolerance = 60s');
 
-my $directory = PostgreSQL::Test::Utils::tempdir();
-my $clock_library = build_clock_library($directory);
 my $template;
 my $batches = 0;
 
@@ -136,7 +133,7 @@ sub server_of_backup
 
 	$node->init_from_backup($origin, $backup, @$parameters);
 	$node->append_conf('postgresql.conf', join("\n", @conf) . "\n");
-	move_clock($node, 0);
+	set_clock($node, 0);
 	return $node;
 }
 
@@ -163,50 +160,6 @@ sub end_servers
 	return;
 }
 
-sub clock_file
-{
-	my ($node) = @_;
-	return "$directory/" . $node->name . '.clock';
-}
-
-# Moves a server's clock: so many seconds from the real one.
-sub move_clock
-{
-	my ($node, $offset_s) = @_;
-
-	write_clock(clock_file($node), $offset_s);
-	return;
-}
-
-# Lets one process of a server see a clock that is wrong by so many seconds at
-# each so manyth reading; a process 0 ends that.
-sub glitch_clock
-{
-	my ($node, $pid, $offset_s, $every) = @_;
-	my $file = clock_file($node);
-
-	for my $field ([ 3, $every // 1 ], [ 2, 1_000_000 * $offset_s ], [ 1, $pid ])
-	{
-		my ($number, $value) = @$field;
-		open my $fh, '+<:raw', $file or die "$file: $!";
-		seek $fh, 8 * $number, 0;
-		print $fh pack 'q', $value;
-		close $fh or die "$file: $!";
-	}
-	return;
-}
-
-sub start_server
-{
-	my ($node, %parameters) = @_;
-	local %ENV = (
-		%ENV,
-		preload($clock_library),
-		CLOCK_OFFSET_FILE => clock_file($node));
-
-	return $node->start(%parameters);
-}
-
 # Waits until a standby, of whichever server, has replayed all that the primary
 # has written.
 sub wait_for_standby
@@ -231,9 +184,10 @@ sub restartpoint
 	return;
 }
 
-# The commits and the advances of the mark in a server's WAL from one position
-# on, at which a record begins (that of the flush may be inside of one): a reference each, to "commit" or "mark", where the record begins, and its
-# size.
+# The commits and the advances of the mark in a server's WAL from a position on:
+# a reference for each, to "commit" or "mark", where the record begins, and its
+# size.  A record begins at the position; the position of the flush may be inside
+# a record.
 sub records_since
 {
 	my ($node, $lsn) = @_;
@@ -269,7 +223,29 @@ sub insert_batch
 	return newest_batch($node);
 }
 
-# The same of the newest batch in a server's data.
+# Inserts a batch by a clock that is so many seconds ahead, and sets the clock
+# right again.
+sub insert_ahead
+{
+	my ($node, $ahead_s) = @_;
+
+	set_clock($node, $ahead_s);
+	my $batch = insert_batch($node);
+	set_clock($node, 0);
+	return $batch;
+}
+
+# The same, and commits a transaction without ids after the clock is right.
+sub insert_ahead_and_commit
+{
+	my ($node, $ahead_s) = @_;
+	my $batch = insert_ahead($node, $ahead_s);
+
+	insert_other_row($node);
+	return $batch;
+}
+
+# What insert_batch() returns, for the newest batch in a server's data.
 sub newest_batch
 {
 	my ($node) = @_;
@@ -300,7 +276,7 @@ sub pass_batch
 	my $number = ++$batches;
 	my $until = time + 60;
 
-	move_clock($node, $batch->{begin} - 0.1 - time) unless $how{right_clock};
+	set_clock($node, $batch->{begin} - 0.1 - time) unless $how{right_clock};
 
 	# a clock that is too far behind is refused, until it has come far enough
 	for (;;)

@@ -1,8 +1,8 @@
-# Scenarios that have nothing in common and mostly wait: each is a process, with
-# servers of its own, whose clocks can be moved, and clients in the background
-# that keep every id that they receive.  Two servers with the same worker id
-# that issue at the same time make duplicates at once: each begins every tick
-# with sequence 0.
+# Scenarios, some of which run at the same time, because they mostly wait.  Each
+# scenario is a process with servers of its own, whose clocks can be set, and with
+# clients in the background that keep every id that they receive.  Two servers
+# that issue ids under one worker id at the same time make duplicates at once,
+# because both begin every tick with sequence 0.
 package SnowflakeScenario;
 
 use strict;
@@ -13,47 +13,48 @@ use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeClient;
+use SnowflakeRegistry;
+use SnowflakeServer;
+use SnowflakeServer qw(clock_library);
 use SnowflakeTest;
-use SnowflakeTest qw(make_registry);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
   run_scenarios
+  at_end
+  cluster
   new_server
   new_registry
   standby_of
-  start
-  move_clock
   start_client
-  ids_of
-  wait_for_ids
-  is_undisturbed
   is_unique
 );
 
-# as long as a scenario may take, and how many run at the same time
-use constant { PATIENCE_S => 240, AT_A_TIME => 4 };
+# How long a scenario may take, and how many run at the same time.
+use constant { TIMEOUT_S => 240, AT_A_TIME => 4 };
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $clock_library = build_clock_library($directory);
 my $template;
 my $scenario;
 my @clients;
+my @at_end;
 
 # ----- scenarios as processes -----
 
-# Runs some of them at a time: a name, the names of the servers, and a function.
-# SCENARIO is a pattern of their names.
+# Runs scenarios, each with a name, the names of its servers, and a function.
+# The environment variable SCENARIO is a pattern of the names of those that run.
 sub run_scenarios
 {
 	my (@scenarios) = @_;
 	my $only = $ENV{SCENARIO} // '';
 
+	# Make what all scenarios share before there is a process for each.
 	template();
+	clock_library();
 	@scenarios = grep { $_->{name} =~ /$only/ } @scenarios;
 
-	# made beforehand, lest two have the same port
+	# Make the servers here, so that no two of them have the same port.
 	for my $each (@scenarios)
 	{
 		my $prefix = $each->{name} =~ tr/a-z/_/cr;
@@ -85,7 +86,7 @@ sub run_scenarios
 	return;
 }
 
-# In a process of its own; returns its exit status.
+# Runs a scenario, in a process of its own.  Returns the exit status.
 sub run_scenario
 {
 	my ($each) = @_;
@@ -100,20 +101,31 @@ sub run_scenario
 	$builder->failure_output($output);
 	$builder->todo_output($output);
 
-	# clients of servers that were stopped are written to no more
+	# Ignore what writing to the clients of a stopped server raises.
 	local $SIG{PIPE} = 'IGNORE';
 	local $SIG{ALRM} = sub { die "the scenario takes too long\n" };
-	alarm PATIENCE_S;
+	alarm TIMEOUT_S;
 	eval { $each->{run}->(); 1 } or fail("runs to its end: $@");
 	alarm 0;
 	$_->{run}->kill_kill for @clients;
 	eval {
+		resume($_) for values %{ $each->{cluster} };
 		$_->stop('immediate', fail_ok => 1) for values %{ $each->{cluster} };
+		$_->() for @at_end;
 		1;
 	} or fail("stops: $@");
 	note(sprintf '%.1f s', time - $begin);
 	done_testing();
 	return $builder->is_passing ? 0 : 1;
+}
+
+# Has a function called at the end of the scenario, whatever its outcome.
+sub at_end
+{
+	my ($function) = @_;
+
+	push @at_end, $function;
+	return;
 }
 
 # ----- servers -----
@@ -135,7 +147,7 @@ min_wal_size = 2MB
 	$template->start;
 	$template->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
-	# two thirds of the files to copy
+	# Two thirds of the files that are copied each time are of these databases.
 	$template->safe_psql('postgres', $_) for
 	  'UPDATE pg_database SET datistemplate = false',
 	  'DROP DATABASE template0', 'DROP DATABASE template1';
@@ -144,52 +156,27 @@ min_wal_size = 2MB
 	return $template;
 }
 
+# A server of the scenario by its name.
 sub cluster
 {
 	my ($name) = @_;
 	return $scenario->{cluster}{$name} // die "no server \"$name\"\n";
 }
 
-sub clock_file
-{
-	my ($node) = @_;
-	return "$directory/" . $node->name . '.clock';
-}
-
-# Starts a server; its clock is so many seconds off.
-sub start
-{
-	my ($node, $clock_s) = @_;
-
-	move_clock($node, $clock_s // 0) if defined $clock_s || !-e clock_file($node);
-	local %ENV =
-	  (%ENV, preload($clock_library), CLOCK_OFFSET_FILE => clock_file($node));
-	$node->start;
-	return $node;
-}
-
-# Sets the clock of a server: so many seconds from the real one.
-sub move_clock
-{
-	my ($node, $clock_s) = @_;
-
-	SnowflakeChaos::write_clock(clock_file($node), $clock_s);
-	return;
-}
-
-# A registry with these constants, started; its clock is so many seconds off.
+# A registry with these constants, or with none yet, started; its clock is so
+# many seconds off.
 sub new_registry
 {
 	my ($name, $constants, $clock_s) = @_;
 	my $node = cluster($name);
 
 	$node->init_from_backup(template(), 'base');
-	start($node, $clock_s);
+	start_server($node, $clock_s);
 	make_registry($node, %$constants) if $constants;
 	return $node;
 }
 
-# Its standby, started.
+# A standby of a server, started; its clock is so many seconds off.
 sub standby_of
 {
 	my ($primary, $name, $clock_s) = @_;
@@ -197,16 +184,18 @@ sub standby_of
 
 	$primary->backup($name);
 	$node->init_from_backup($primary, $name, has_streaming => 1);
-	return start($node, $clock_s);
+	return start_server($node, $clock_s);
 }
 
-# A server that leases, not started yet; its registry is a connection string.
-# Further parameters follow and win.
+# A server, not started yet, that leases any worker id from a registry: a
+# server, or a connection string.  Further lines of postgresql.conf follow and
+# win.
 sub new_server
 {
 	my ($name, $registry, @conf) = @_;
 	my $node = cluster($name);
 
+	$registry = $registry->connstr('postgres') if ref $registry;
 	$registry =~ s/'/''/g;
 	$node->init_from_backup(template(), 'base');
 	$node->append_conf(
@@ -223,8 +212,8 @@ sub new_server
 
 # ----- clients in the background -----
 
-# Starts a client that draws ids, and goes on after errors.  It has the first
-# ones, unless the server has none yet.
+# Starts a client that draws ids, and goes on after errors.  Tests that the client
+# gets ids, unless the server is to have none yet.
 sub start_client
 {
 	my ($node, $is_without_ids) = @_;
@@ -237,27 +226,15 @@ sub start_client
 	return $client;
 }
 
-# Tests that a client has got ids since the last time, and nothing else.
-sub is_undisturbed
-{
-	my ($client, $what) = @_;
-	my $count = scalar(my @ids = ids_of($client));
-	my @errors = slurp_file($client->{err}) =~ /ERROR:  (\w{5}):/g;
-	my $new = $count - $client->{seen};
-	my $refused = @errors - $client->{refused};
-
-	@$client{qw(seen refused)} = ($count, scalar @errors);
-	return ok($new > 0 && $refused == 0,
-		"$what ($new ids, $refused errors)");
-}
-
-# Tests all ids of all clients, and others.
+# Tests that no id of all clients, and of others, came twice; and, if at_least is
+# given, that the clients have received more ids than that.
 sub is_unique
 {
-	my (@others) = @_;
-	my (%seen, $count, %twice);
+	my (%of) = @_;
+	my (%seen, %twice);
+	my $count = 0;
 
-	for my $client (@clients, { name => 'others', ids => \@others })
+	for my $client (@clients, { name => 'others', ids => $of{others} // [] })
 	{
 		for my $id ($client->{ids} ? @{ $client->{ids} } : ids_of($client))
 		{
@@ -266,6 +243,8 @@ sub is_unique
 			$seen{$id} = $client->{name};
 		}
 	}
+	cmp_ok($count, '>', $of{at_least}, 'there are many ids')
+	  if defined $of{at_least};
 	return is(join(', ', map { "$twice{$_} of $_" } sort keys %twice),
 		'', "not one duplicate among $count ids");
 }

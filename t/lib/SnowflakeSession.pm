@@ -1,12 +1,13 @@
-# A psql session that goes on in the background, one statement after another;
-# unlike BackgroundPsql's own query(), one may be left waiting, and may fail.
+# A psql session in the background that runs one statement after another.  Unlike
+# in BackgroundPsql's own query(), a statement may wait while the test goes on,
+# and may fail.
 package SnowflakeSession;
 
 use strict;
 use warnings FATAL => 'all';
 
 use PostgreSQL::Test::Utils;
-use Time::HiRes qw(usleep);
+use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
 sub new
 {
@@ -32,22 +33,43 @@ sub ask
 
 	$psql->{timeout}->start;
 	$psql->{stderr} = '';
+	$self->{asked_at} = clock_gettime(CLOCK_MONOTONIC);
 	$psql->{stdin} .= "$sql;\n\\echo (end)\n";
 	$psql->{run}->pump_nb;
 	return;
+}
+
+# Waits for the end of the statement.  Returns the SQLSTATE, the message and the
+# hint that it failed with, each '' for none; its rows, as psql prints them; and
+# the milliseconds that it took.
+sub outcome
+{
+	my ($self) = @_;
+	my $psql = $self->{psql};
+
+	$psql->{run}->pump until $psql->{stdout} =~ s/^\(end\)\n\z//m;
+	my $ms = (clock_gettime(CLOCK_MONOTONIC) - $self->{asked_at}) * 1000;
+	my @rows = split /\n/, $psql->{stdout};
+	my ($state, $message) =
+	  $psql->{stderr} =~ /(?:ERROR|FATAL):  (\w{5}): (.*)/;
+	my ($hint) = $psql->{stderr} =~ /^HINT:  (.*)/m;
+
+	$psql->{stdout} = '';
+	return {
+		rows => \@rows,
+		ms => $ms,
+		state => $state // '',
+		message => $message // '',
+		hint => $hint // ''
+	};
 }
 
 # The SQLSTATE that the statement failed with, '' for none, and its rows.
 sub answer
 {
 	my ($self) = @_;
-	my $psql = $self->{psql};
-
-	$psql->{run}->pump until $psql->{stdout} =~ s/^\(end\)\n\z//m;
-	my @rows = split /\n/, $psql->{stdout};
-	my ($state) = $psql->{stderr} =~ /(?:ERROR|FATAL):  (\w{5}): /;
-	$psql->{stdout} = '';
-	return ($state // '', @rows);
+	my $outcome = $self->outcome;
+	return ($outcome->{state}, @{ $outcome->{rows} });
 }
 
 # The rows of a statement that must succeed.

@@ -1,0 +1,214 @@
+# A registry that exists and cannot be asked: it wants another password, one of
+# its addresses does not answer, or the resolver does not.  The server's log says
+# why, and neither a lease nor a stop takes longer for it.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IO::Socket::INET;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeClient;
+use SnowflakeRegistry;
+use SnowflakeScenario;
+use SnowflakeServer;
+use SnowflakeServer qw(build_library preload);
+use SnowflakeTest;
+use Test::More;
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $host_library = build_library('host');
+
+# ----- the registry is back, and does not let anybody in -----
+
+sub other_reasons
+{
+	my $registry = new_registry('registry', { lease_duration => '20 s' });
+	my $other = new_registry('other');
+	my $password = 'Xyzzy.37';
+	my $warning =
+	  qr/WARNING:  the registry has not granted a lease on a snowflake worker_id\n[^\n]*DETAIL:  /;
+
+	$registry->safe_psql(
+		'postgres', q{
+SET password_encryption = 'scram-sha-256';
+CREATE ROLE leaser LOGIN PASSWORD 'another one';
+SELECT snowflake_registry.allow('leaser')});
+	my %server = (
+		alone => new_server(
+			'alone',
+			$registry->connstr('postgres') . " user=leaser password=$password"),
+		both => new_server(
+			'both',
+			hosts_of($registry, $other) . " user=leaser password=$password"));
+	first_id(start_server($_)) for values %server;
+	my %offset = map { $_ => -s $server{$_}->logfile } keys %server;
+
+	$registry->stop;
+	logs(
+		$server{alone}, $offset{alone},
+		qr/$warning[^\n]*\Q${\$registry->host}\E.*(?:No such file|refused)/,
+		'the log tells that the registry is not there');
+	logs(
+		$server{both}, $offset{both},
+		qr/$warning[^\n]*\Q${\$registry->host}\E.*(?:No such file|refused)(?:.*\n\t)+[^\n]*\Q${\$other->host}\E.*role "leaser" does not exist/,
+		'... and what each of two hosts says');
+
+	my $hba = $registry->data_dir . '/pg_hba.conf';
+	my $rules = slurp_file($hba);
+	unlink $hba;
+	append_to_file($hba, "local all leaser scram-sha-256\n$rules");
+	%offset = map { $_ => -s $server{$_}->logfile } keys %server;
+	start_server($registry);
+	logs(
+		$server{alone}, $offset{alone},
+		qr/$warning[^\n]*password authentication failed for user "leaser"/,
+		'back with another password, it has a new reason');
+	logs(
+		$server{both}, $offset{both},
+		qr/$warning[^\n]*password authentication failed for user "leaser"(?:.*\n\t)*[^\n]*role "leaser" does not exist/,
+		'... and so has the one of two hosts');
+	unlike(logged($_), qr/\Q$password\E/, 'no log has the password')
+	  for values %server;
+
+	$registry->safe_psql('postgres',
+		"SET password_encryption = 'scram-sha-256'; ALTER ROLE leaser PASSWORD '$password'"
+	);
+	logs($server{alone}, $offset{alone}, qr/LOG:  the lease on snowflake worker_id \d+ has been renewed/,
+		'the password is set right, and the lease renewed');
+	return;
+}
+
+# ----- names -----
+
+# Starts a server with a resolver and a host of its own.
+sub start_with_facts
+{
+	my ($server, @facts) = @_;
+	my $file = "$directory/" . $server->name . '.facts';
+
+	write_facts($server, @facts);
+	local %ENV = (%ENV, preload($host_library), HOST_FACTS => $file);
+	$server->start;
+	return;
+}
+
+sub write_facts
+{
+	my ($server, @facts) = @_;
+	my $file = "$directory/" . $server->name . '.facts';
+
+	open my $fh, '>', "$file.new" or die "$file.new: $!";
+	print $fh map { "$_\n" } 'name pg-0', @facts;
+	close $fh or die "$file.new: $!";
+	rename "$file.new", $file or die "$file: $!";
+	return;
+}
+
+# A registry that listens on 127.0.0.1, and as what it is reached by name.
+sub named_registry
+{
+	my ($constants) = @_;
+	my $registry = new_registry('registry', $constants);
+
+	$registry->append_conf('postgresql.conf',
+		"listen_addresses = '127.0.0.1'");
+	$registry->restart;
+	return ($registry,
+		'host=registry.example port=' . $registry->port
+		  . ' dbname=postgres user=' . getpwuid($>));
+}
+
+# The first of a name's addresses takes connections and says nothing.
+sub silent_address
+{
+	my ($registry, $conninfo) = named_registry({ lease_duration => '6 s' });
+	my $silent = IO::Socket::INET->new(
+		Listen => 100,
+		LocalAddr => '127.0.0.2',
+		LocalPort => $registry->port,
+		Proto => 'tcp')
+	  or die "127.0.0.2: $!\n";
+	my $server = new_server('server', $conninfo);
+	my @facts = map { "address registry.example $_" } '127.0.0.2', '127.0.0.1';
+
+	start_with_facts($server, @facts);
+	my ($id, $seconds) = first_id($server);
+	note sprintf 'first id behind a silent address: %.1f s', $seconds;
+	cmp_ok($seconds, '<', 10, 'a server gets a lease');
+	my $client = start_client($server);
+	wait_for_grant($registry, $server) for 1 .. 4;
+	is_undisturbed($client, 'which it renews');
+	is( $server->safe_psql('postgres',
+			'SELECT lease_failures FROM snowflake_stat'),
+		'0',
+		'... each time');
+	cmp_ok(seconds_of(sub { $server->stop }),
+		'<', 3, 'a stop does not take longer for it');
+	is(lease_of($registry, worker_id_of($id), 'state'),
+		'released', '... and gives the worker id back');
+	return;
+}
+
+# The resolver does not answer.
+sub hanging_resolver
+{
+	my ($registry, $conninfo) = named_registry({ lease_duration => '30 s' });
+	my $hanging = 'hanging registry.example';
+	my $without = new_server('without', $conninfo);
+	my $holder = new_server('holder', $conninfo);
+	my $other = new_server('other',
+		sprintf 'host=registry.example,%s port=%d,%d dbname=postgres',
+		$registry->host, $registry->port, $registry->port);
+
+	start_with_facts($without, $hanging);
+	start_with_facts($holder, 'address registry.example 127.0.0.1');
+	start_with_facts($other, $hanging);
+	my $last = first_id($holder);
+	my ($id, $seconds) = first_id($other);
+	note sprintf 'first id where one of two names is not resolved: %.1f s',
+	  $seconds;
+	cmp_ok($seconds, '<', 10, 'another host is as good');
+	$without->safe_psql('postgres', 'SELECT 1');
+	refuses($without, qr/^The registry does not answer in time\.$/,
+		'without an answer there is no id');
+	logs($without, 0,
+		qr/could not translate host name "registry.example" to address: no answer in time/,
+		'... and the log says that it is the name');
+	cmp_ok(seconds_of(sub { $without->stop }),
+		'<', 2, 'a stop does not wait for it');
+	write_facts($holder, $hanging);
+	cmp_ok(seconds_of(sub { $holder->stop }),
+		'<', 3, '... nor does that of a holder for long');
+	like(logged($holder),
+		qr/could not be given back to the registry\n.*DETAIL:  .*could not translate host name/,
+		'... which tells why it has not given its worker id back');
+	start_with_facts($holder, $hanging);
+	goes_on($holder, $last, '... and which it has again when it starts');
+	cmp_ok(seconds_of(sub { $other->stop }),
+		'<', 3, 'where another host is there a stop is as short');
+	is(lease_of($registry, worker_id_of($id), 'state'),
+		'released', '... and gives the worker id back');
+	return;
+}
+
+# ----- all -----
+
+run_scenarios(
+	{
+		name => 'other reasons',
+		nodes => [qw(registry other alone both)],
+		run => \&other_reasons
+	},
+	{
+		name => 'a silent address',
+		nodes => [qw(registry server)],
+		run => \&silent_address
+	},
+	{
+		name => 'a hanging resolver',
+		nodes => [qw(registry without holder other)],
+		run => \&hanging_resolver
+	});
+done_testing();

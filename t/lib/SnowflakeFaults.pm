@@ -1,0 +1,232 @@
+# What the chaos tests do to servers: what is due later, a mark's page that is
+# damaged, base backups, and statements to servers that may be down.
+package SnowflakeFaults;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use List::Util qw(min shuffle);
+use PostgreSQL::Test::Utils;
+use SnowflakeServer;
+use Test::More;
+use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
+
+our @EXPORT = qw(
+  now
+  log_event
+  shuffled
+  after
+  upkeep_after
+  is_fault_due
+  tend_also
+  tend
+  let_pass
+  end_node
+  base_backup
+  write_parameters
+  damage_mark
+  try_value_of
+);
+
+# The relation file of the high-water mark's page, as pg_waldump names it too.
+use constant {
+	MARK_FILE => 'global/8947',
+	MARK_RELATION => '1664/0/8947',
+};
+
+sub now
+{
+	return clock_gettime(CLOCK_MONOTONIC);
+}
+
+sub log_event
+{
+	my ($text) = @_;
+	note(sprintf '%8.3f %s', time(), $text);
+	return;
+}
+
+# The cards of a deck, each as often as the deck says, in an order by chance.
+sub shuffled
+{
+	my ($deck) = @_;
+	return shuffle map { ($_) x $deck->{$_} } sort keys %$deck;
+}
+
+# ----- what is due -----
+
+my @due;                        # [when, what, is it upkeep], by when
+my @tend_also;
+
+# Has something happen in so many seconds: the end of a fault.
+sub after
+{
+	my ($for_s, $what, $is_upkeep) = @_;
+
+	@due = sort { $a->[0] <=> $b->[0] } @due,
+	  [ now() + $for_s, $what, $is_upkeep ];
+	return;
+}
+
+# Has something happen in so many seconds that is no fault's end.
+sub upkeep_after
+{
+	my ($for_s, $what) = @_;
+	return after($for_s, $what, 1);
+}
+
+sub is_fault_due
+{
+	return scalar grep { !$_->[2] } @due;
+}
+
+# Has a function called by each tend().
+sub tend_also
+{
+	my ($function) = @_;
+
+	push @tend_also, $function;
+	return;
+}
+
+# Does what is due.
+sub tend
+{
+	while (@due && $due[0][0] <= now())
+	{
+		my $event = shift @due;
+		$event->[1]->();
+	}
+	$_->() for @tend_also;
+	return;
+}
+
+# Does what is due for so many seconds.
+sub let_pass
+{
+	my ($for_s) = @_;
+	my $until = now() + $for_s;
+
+	tend();
+	while ((my $left = $until - now()) > 0)
+	{
+		usleep(min(10_000, 1_000_000 * $left));
+		tend();
+	}
+	return;
+}
+
+# ----- servers -----
+
+# Ends a server: "fast", "immediate", or "killed".
+sub end_node
+{
+	my ($node, $how) = @_;
+
+	$how eq 'killed' ? kill_postmaster($node) : $node->stop($how);
+	return;
+}
+
+# Takes a base backup of a server into the data directory of another one.
+# Returns whether that succeeded.
+sub base_backup
+{
+	my ($source, $target) = @_;
+
+	return PostgreSQL::Test::Utils::system_log(
+		'pg_basebackup', '--pgdata', $target->data_dir,
+		'--dbname', $source->connstr('postgres'),
+		'--checkpoint', 'fast', '--no-sync') == 0;
+}
+
+# Writes a server's parameters, and has the server read them if it runs.
+sub write_parameters
+{
+	my ($node, %of) = @_;
+
+	write_conf($node, 'parameters.conf',
+		map { "snowflake.$_ = $of{$_}" } sort keys %of);
+	$node->reload if defined $node->{_pid};
+	return;
+}
+
+# A statement's output, or nothing if the statement fails or nobody answers.
+sub try_value_of
+{
+	my ($node, $sql) = @_;
+	my ($rc, $stdout);
+	my $is_done = eval {
+		($rc, $stdout) = $node->psql(
+			'postgres', $sql,
+			timeout => 30,
+			timed_out => \my $is_late);
+		1;
+	};
+
+	# Not an error: psql has ended before it has read the statement.
+	die $@ unless $is_done || $@ =~ /Broken pipe/;
+	return defined $rc && $rc == 0 ? $stdout : undef;
+}
+
+# ----- the page of the mark -----
+
+# What pg_controldata says of a data directory, by its names.
+sub control_data
+{
+	my ($directory) = @_;
+	my ($stdout) =
+	  PostgreSQL::Test::Utils::run_command([ 'pg_controldata', $directory ]);
+
+	return { map { /^([^:]+): +(.*)/ ? ($1, $2) : () } split /\n/, $stdout };
+}
+
+# Will the crash recovery of a stopped server write the page of the mark anew?
+# True if a record of the page comes after the redo point, on a timeline that
+# is replayed to its end.
+sub is_mark_in_wal
+{
+	my ($data) = @_;
+	my $control = control_data($data);
+	my $timeline = $control->{q(Latest checkpoint's TimeLineID)};
+	my @timelines =
+	  map { m{/0*([0-9A-F]+)\.history$} ? hex $1 : () }
+	  glob "$data/pg_wal/*.history";
+	my ($records) = PostgreSQL::Test::Utils::run_command(
+		[
+			'pg_waldump', '--path', "$data/pg_wal",
+			'--timeline', $timeline,
+			'--start', $control->{q(Latest checkpoint's REDO location)},
+			'--relation', MARK_RELATION,
+			'--limit', 1
+		]);
+
+	return !(grep { $_ > $timeline } @timelines) && $records =~ /^rmgr: /m;
+}
+
+# Damages the page of the mark in the file of a server that has crashed, where
+# WAL is going to mend it: half of the page becomes zeros, or the file goes.
+# Returns what was done; nothing if WAL would not mend it.
+sub damage_mark
+{
+	my ($node) = @_;
+	my $data = $node->data_dir;
+	my $file = "$data/" . MARK_FILE;
+	my $how = int rand 3;
+
+	return unless -e $file && is_mark_in_wal($data);
+	if ($how == 2)
+	{
+		unlink $file or die "$file: $!";
+		return 'mark unlinked';
+	}
+
+	my $half = 4096;
+	open my $fh, '+<:raw', $file or die "$file: $!";
+	sysseek $fh, $how * $half, 0;
+	syswrite($fh, "\0" x $half) == $half or die "$file: $!";
+	close $fh;
+	return 'mark torn';
+}
+
+1;

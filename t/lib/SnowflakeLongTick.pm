@@ -1,0 +1,65 @@
+# A server with a tick of 600 s, so that a test knows the sequence of each id
+# that is issued, however slow the machine is.
+package SnowflakeLongTick;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use SnowflakeServer;
+use SnowflakeTest;
+use Time::HiRes qw(time);
+
+our @EXPORT = qw(
+  TICK_S
+  LONG_TICK
+  LONG_TICK_OF_16
+  start_afresh
+  take
+);
+
+# The second layout has 16 ids in a tick.
+use constant {
+	TICK_S => 600,
+	LONG_TICK => "snowflake.layout = '30/5/5/20\@600s'",
+	LONG_TICK_OF_16 => "snowflake.layout = '30/5/5/4\@600s'",
+};
+
+# Starts a server that has issued no id yet, with its clock right and in the
+# middle of a tick.  Its configuration includes case.conf; further lines of that
+# file follow and win.
+sub start_afresh
+{
+	my ($node, @settings) = @_;
+
+	# Set the clock before the stop, so that the time of the last checkpoint is
+	# not ahead: without a page of the mark, ids begin after that time.
+	set_clock($node, 0);
+	$node->stop if defined $node->{_pid};
+	unlink mark_file($node);
+	configure(
+		$node,
+		'snowflake.generators = 1',
+		'snowflake.block_size = 1',
+		'snowflake.epoch = ' . int(1000 * (time() - TICK_S * 1.5)),
+		@settings);
+	start_server($node);
+	$node->safe_psql('postgres',
+		'SET client_min_messages = warning; CREATE EXTENSION IF NOT EXISTS snowflake'
+	);
+	return;
+}
+
+# The sequences of so many ids of a relation, or of none, one call each.
+sub take
+{
+	my ($session, $count, $relation) = @_;
+
+	$count //= 1;
+	$relation //= '';
+	return $session->rows(
+		    "SELECT snowflake_sequence(snowflake_nextval($relation)) "
+		  . "FROM generate_series(1, $count)");
+}
+
+1;

@@ -1,0 +1,371 @@
+# What a test does to a running server from outside: starts it with a clock that
+# can be set, sets the clock, suspends and resumes the server, kills it, copies
+# its data directory, writes its configuration, and reads its log.
+package SnowflakeServer;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw(
+  start_server
+  set_clock
+  glitch_clock
+  processes_of
+  worker_pid
+  suspend
+  resume
+  kill_hard
+  kill_postmaster
+  copy_of
+  configure
+  start_with_case
+  write_conf
+  value_of
+  logged
+  logs
+);
+our @EXPORT_OK = qw(
+  build_library
+  clock_library
+  preload
+  write_clock
+  children_of
+  is_alive
+  remove_locks
+  settle
+);
+
+# How long the processes of a server may take to end after SIGKILL.
+use constant END_S => 120;
+
+# ----- libraries that are preloaded -----
+
+# Builds a library from its source beside this file.  Returns its path.
+sub build_library
+{
+	my ($name) = @_;
+	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
+	my $source = __FILE__ =~ s/SnowflakeServer.pm$/$name.c/r;
+
+	PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1',
+		'-o', $library, $source, '-ldl');
+	return $library;
+}
+
+# The environment that preloads a library beside those that are preloaded
+# already.
+sub preload
+{
+	my ($library) = @_;
+	return (LD_PRELOAD => join(' ', $ENV{LD_PRELOAD} // (), $library));
+}
+
+# ----- the clock -----
+
+my ($clock_directory, $clock_library);
+
+# The library that moves a server's clock; see clock.c.  A test that forks calls
+# this before, so that its children share one library.
+sub clock_library
+{
+	$clock_directory //= PostgreSQL::Test::Utils::tempdir();
+	return $clock_library //= build_library('clock');
+}
+
+sub clock_file
+{
+	my ($node) = @_;
+
+	clock_library();
+	return "$clock_directory/" . $node->name . '.clock';
+}
+
+# Starts a server with a clock that set_clock() moves, and returns the server.
+# The clock is so many seconds from the real one; without the number, it is
+# where it was, and right at the first start.  Parameters of start() follow;
+# with fail_ok, the result is false if the server does not start.
+sub start_server
+{
+	my ($node, $clock_s, %parameters) = @_;
+	my $file = clock_file($node);
+
+	set_clock($node, $clock_s // 0) if defined $clock_s || !-e $file;
+	local %ENV =
+	  (%ENV, preload(clock_library()), CLOCK_OFFSET_FILE => $file);
+	return $node->start(%parameters) ? $node : undef;
+}
+
+# Sets a server's clock: so many seconds from the real one.
+sub set_clock
+{
+	my ($node, $offset_s) = @_;
+
+	write_clock(clock_file($node), $offset_s);
+	return;
+}
+
+# Sets the clock of all servers that were started with this file.
+sub write_clock
+{
+	my ($file, $offset_s) = @_;
+	my $bytes = pack 'q', int(1_000_000 * $offset_s);
+
+	PostgreSQL::Test::Utils::append_to_file($file, $bytes) unless -e $file;
+
+	# Write in place and at once: servers have the file mapped.
+	open my $fh, '+<:raw', $file or die "$file: $!";
+	defined syswrite $fh, $bytes or die "$file: $!";
+	close $fh;
+	return;
+}
+
+# Lets one process of a server see a clock that is wrong by so many seconds at
+# each so manyth reading.  Process 0 ends that.
+sub glitch_clock
+{
+	my ($node, $pid, $offset_s, $every) = @_;
+	my $file = clock_file($node);
+
+	for my $field ([ 3, $every // 1 ], [ 2, 1_000_000 * $offset_s ], [ 1, $pid ])
+	{
+		my ($number, $value) = @$field;
+		open my $fh, '+<:raw', $file or die "$file: $!";
+		seek $fh, 8 * $number, 0;
+		print $fh pack 'q', $value;
+		close $fh or die "$file: $!";
+	}
+	return;
+}
+
+# ----- processes -----
+
+sub children_of
+{
+	my ($parent) = @_;
+	my @children;
+
+	for my $file (glob '/proc/[0-9]*/stat')
+	{
+		open my $fh, '<', $file or next;
+		my $stat = <$fh> // next;
+		push @children, $1 if $stat =~ /^(\d+) \(.*\) \S $parent /s;
+	}
+	return @children;
+}
+
+# Does a process still run?  A process that has ended keeps its number until
+# its parent has asked for its status.
+sub is_alive
+{
+	my ($pid) = @_;
+
+	open my $fh, '<', "/proc/$pid/stat" or return 0;
+	my $stat = <$fh> // return 0;
+	return $stat !~ /\) [ZX] /;
+}
+
+# The processes of a server whose titles match a pattern.
+sub processes_of
+{
+	my ($node, $title) = @_;
+	my @pids;
+
+	for my $pid (children_of($node->{_pid}))
+	{
+		open my $fh, '<', "/proc/$pid/cmdline" or next;
+		push @pids, $pid if (<$fh> // '') =~ $title;
+	}
+	return @pids;
+}
+
+# The process of one of the library's workers, "registry" or "high-water mark",
+# as soon as it runs.
+sub worker_pid
+{
+	my ($node, $name) = @_;
+	my $type = "backend_type = 'snowflake $name'";
+
+	$node->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE $type")
+	  or die $node->name . ": no worker \"snowflake $name\" runs\n";
+	return $node->safe_psql('postgres',
+		"SELECT pid FROM pg_stat_activity WHERE $type");
+}
+
+# Suspends all processes of a server, and returns their numbers.
+sub suspend
+{
+	my ($node) = @_;
+	my $postmaster = $node->{_pid};
+
+	# Stop the postmaster first, so that it starts no more children.
+	kill 'STOP', $postmaster;
+	sleep 0.001;
+	my @children = children_of($postmaster);
+	kill 'STOP', @children;
+	return ($postmaster, @children);
+}
+
+# Resumes all processes of a server but some.
+sub resume
+{
+	my ($node, @except) = @_;
+	my $postmaster = $node->{_pid} // return;
+
+	for my $pid ($postmaster, children_of($postmaster))
+	{
+		kill 'CONT', $pid unless grep { $_ == $pid } @except;
+	}
+	return;
+}
+
+sub wait_for_end
+{
+	my (@pids) = @_;
+	my $until = time + END_S;
+
+	while (grep { is_alive($_) } @pids)
+	{
+		die "processes survive SIGKILL: @pids\n" if time > $until;
+		sleep 0.002;
+	}
+	return;
+}
+
+# Kills all processes of a server at once, as a power loss does.
+sub kill_hard
+{
+	my ($node) = @_;
+	my $postmaster = $node->{_pid};
+	my @children = children_of($postmaster);
+
+	$node->kill9;
+	kill 'KILL', @children;
+	wait_for_end($postmaster, @children);
+	remove_locks($node);
+	return;
+}
+
+# Kills the postmaster alone, and waits until the other processes have noticed
+# and ended: a new postmaster would not start beside them.
+sub kill_postmaster
+{
+	my ($node) = @_;
+	my $postmaster = $node->{_pid};
+
+	# Stop it before, so that it starts no more children.
+	kill 'STOP', $postmaster;
+	my @children = children_of($postmaster);
+	$node->kill9;
+	wait_for_end($postmaster, @children);
+	remove_locks($node);
+	return;
+}
+
+# Removes the lock files of a server that was killed.  Where nobody asks for the
+# status of orphans, the postmaster's number stays taken, and the next
+# postmaster would believe that the last one runs.
+sub remove_locks
+{
+	my ($node) = @_;
+
+	unlink $node->data_dir . '/postmaster.pid',
+	  $node->host . '/.s.PGSQL.' . $node->port . '.lock';
+	return;
+}
+
+# ----- the data directory, the configuration and the log -----
+
+# A copy of a server's data directory as it is now, under another name and at
+# another port; not started yet.
+sub copy_of
+{
+	my ($node, $name) = @_;
+	my $copy = PostgreSQL::Test::Cluster->new($name);
+
+	mkdir $copy->basedir unless -d $copy->basedir;
+	PostgreSQL::Test::Utils::system_or_bail('cp', '-a', $node->data_dir,
+		$copy->data_dir);
+	unlink $copy->data_dir . '/postmaster.pid';
+	settle($copy);
+	return $copy;
+}
+
+# Gives a server that has another one's configuration its own port and socket.
+sub settle
+{
+	my ($node) = @_;
+
+	$node->append_conf('postgresql.conf',
+		'port = ' . $node->port . "\n"
+		  . "unix_socket_directories = '" . $node->host . "'\n");
+	return;
+}
+
+# Writes the parameters of a case, in place of those before, for a server whose
+# configuration has "include 'case.conf'".  The server reads them when it is
+# started or reloaded.
+sub configure
+{
+	my ($node, @settings) = @_;
+
+	write_conf($node, 'case.conf', @settings);
+	return;
+}
+
+# Starts a server with these parameters of a case.
+sub start_with_case
+{
+	my ($node, @settings) = @_;
+
+	configure($node, @settings);
+	start_server($node);
+	return;
+}
+
+# Replaces a file that a server's configuration includes.
+sub write_conf
+{
+	my ($node, $name, @lines) = @_;
+	my $file = $node->data_dir . "/$name";
+
+	open my $fh, '>', "$file.new" or die "$file.new: $!";
+	print $fh map { "$_\n" } @lines;
+	close $fh or die "$file.new: $!";
+	rename "$file.new", $file or die "$file: $!";
+	return;
+}
+
+# The output of a statement that must succeed.
+sub value_of
+{
+	my ($node, $sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# What a server has logged since an offset; all of it without one.
+sub logged
+{
+	my ($node, $offset) = @_;
+	return PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset // 0);
+}
+
+# Waits until a server has logged something since an offset, and tests that.
+sub logs
+{
+	my ($node, $offset, $pattern, $what) = @_;
+	my $text;
+
+	ok(wait_for(sub { ($text = logged($node, $offset)) =~ $pattern }), $what)
+	  or diag($text);
+	return;
+}
+
+1;
