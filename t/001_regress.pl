@@ -1,5 +1,7 @@
 # Runs the regress and the isolation tests on servers of their own: one with
 # the default layout, and one that has nothing in common with it.
+#
+# also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
 use warnings FATAL => 'all';
 

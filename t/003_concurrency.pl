@@ -1,5 +1,7 @@
 # Many sessions at once: every id once, each session's ids increasing, and
 # an id issued later larger than any issued before, whoever issued it.
+#
+# also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
 use warnings FATAL => 'all';
 

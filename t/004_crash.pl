@@ -1,6 +1,8 @@
 # Backends killed under load, and servers stopped at once: a working server
 # comes back, and no id that a client has received comes again.  Clients keep
 # their ids in files, outside the server.
+#
+# also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
 use warnings FATAL => 'all';
 

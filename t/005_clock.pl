@@ -5,6 +5,8 @@
 # The server's clock is the real one and an offset from it (lib/clock.c), so that
 # a step of an hour takes no time.  The layout has 16 ids in a tick, so that each
 # tick is spent, also on a slow machine.
+#
+# also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,6 +1,8 @@
 # The high-water mark of a running server: what a start, a crash, a clock that
 # is behind or wrong for a moment, and a worker that does not run come to; and
 # what the mark costs.  The page itself is in t/028_mark_page.pl.
+#
+# also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,6 +1,8 @@
 # Promotions: whatever the clocks of the old and the new primary do or did, no
 # id comes again that is in the data of the new primary.  Both have the same
 # worker id unless a test says otherwise.
+#
+# also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
 use warnings FATAL => 'all';
 

@@ -58,6 +58,8 @@
 #                             its timing
 #   CHAOS_CLOCK_POLICY        the clock_policy, in place of changing ones
 #   CHAOS_SYNCHRONOUS_COMMIT  on or off; the seed chooses if it is not set
+#
+# also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
 use warnings FATAL => 'all';
 

@@ -7,11 +7,11 @@
  * many microseconds the clock is moved; and a glitch: the process that sees it,
  * by how many microseconds more, and at each how manyth reading of the clock.
  *
- * In place of libfaketime where the postmaster's own clock matters: libfaketime
- * stands aside while it waits in pselect(), and before PostgreSQL 16 that is
- * where the postmaster's signal handlers run.  So they, and every process that
- * they fork (the startup process, background workers), would see the real
- * clock.  It also is as fast as the real clock, which libfaketime is not.
+ * Why not libfaketime: it stands aside while the postmaster waits in pselect(),
+ * which is where the postmaster's signal handlers run before PostgreSQL 16.  So
+ * these, and every process that they fork (the startup process, background
+ * workers), would see the real clock.  And it is slower to read than the real
+ * clock, so that no test could spend a tick's sequence.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
