@@ -27,6 +27,9 @@ my $registry = registry_node('registry', { lease_duration => '6 s' });
 # Servers that are as alike as copies are: four that the cases use by turns, and
 # the one that is under load.
 my @server = leased_node('server_0', $registry, "include 'case.conf'");
+start_with_case($server[0]);
+$server[0]->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+forget(@server);
 push @server, copy_of($server[0], "server_$_") for 1 .. 3;
 my $busy = copy_of($server[0], 'busy');
 
