@@ -43,7 +43,7 @@ sub start_clients
 }
 
 # Waits until each of the clients has received some ids since the start.
-sub wait_for_ids
+sub wait_for_output
 {
 	my (@files) = @_;
 	for my $file (@files)
@@ -109,7 +109,7 @@ sub crash_repeatedly
 	{
 		my $first = @files;
 		my @runs = start_clients($node, \@files);
-		wait_for_ids(@files[ $first .. $#files ]);
+		wait_for_output(@files[ $first .. $#files ]);
 		$crash->();
 		$_->finish for @runs;
 		ok($node->poll_query_until('postgres', 'SELECT snowflake_nextval() > 0'),

@@ -128,7 +128,7 @@ sub taken
 	return $answer;
 }
 
-sub take
+sub take_id
 {
 	return taken(query($main, 'SELECT * FROM take()'));
 }
@@ -136,7 +136,7 @@ sub take
 # One that a clock in order must give: what a step is seen from.
 sub take_newest
 {
-	my $answer = take();
+	my $answer = take_id();
 
 	die "no id with the clock in order: $answer->{message}\n"
 	  if $answer->{state} ne '';
@@ -146,7 +146,7 @@ sub take_newest
 sub is_issued
 {
 	my ($name) = @_;
-	my $answer = take();
+	my $answer = take_id();
 
 	is($answer->{state}, '', $name) or diag($answer->{message});
 	return $answer;
@@ -201,7 +201,7 @@ sub is_waited_out
 		my $newest = take_newest();
 
 		step_clock(-$seconds);
-		push @answers, take();
+		push @answers, take_id();
 		push @late_ms, late_ms($newest);
 		step_clock(0);
 	}
@@ -229,7 +229,7 @@ sub is_led_over
 	{
 		take_newest();
 		step_clock(-$seconds);
-		push @answers, take();
+		push @answers, take_id();
 		step_clock(0);
 	}
 
@@ -299,7 +299,7 @@ sub is_refused
 	{
 		take_newest();
 		step_clock(-$seconds);
-		push @answers, take();
+		push @answers, take_id();
 		step_clock(0);
 	}
 	is_refusal($name, $seconds, @answers);
@@ -314,7 +314,7 @@ sub is_followed_forward
 
 	my $before = take_newest();
 	step_clock(+HOUR);
-	my @answers = map { take() } 1 .. 5;
+	my @answers = map { take_id() } 1 .. 5;
 	is_deeply([ map { $_->{state} } @answers ], [ ('') x 5 ],
 		"$name is no error");
 	is_within(AT_ONCE_MS, "$name is not waited for",
@@ -325,7 +325,7 @@ sub is_followed_forward
 		'<=', 0, "$name: no id leads the clock");
 
 	step_clock(0);
-	is_refusal("$name and back", HOUR, map { take() } 1 .. 5);
+	is_refusal("$name and back", HOUR, map { take_id() } 1 .. 5);
 
 	step_clock(+HOUR);
 	is_issued("$name: ids are issued again when the clock is there");
@@ -387,7 +387,7 @@ my $newest = take_newest();
 step_clock(-0.2);
 my $refusals = 0;
 my $answer;
-while (($answer = take())->{state} eq '55000')
+while (($answer = take_id())->{state} eq '55000')
 {
 	$refusals++;
 	usleep(1000);
@@ -448,7 +448,7 @@ for my $when (sort keys %outside)
 	my ($instant, $where) = @{ $outside{$when} };
 
 	step_clock($instant - time() - $in_order);
-	$answer = take();
+	$answer = take_id();
 	is($answer->{state}, '54000', "a clock $when is refused");
 	like($answer->{message}, qr/^the clock is $where of snowflake ids: /,
 		"a clock $when: the message says where it is");

@@ -261,7 +261,7 @@ sub some_seconds
 	return HOUR**rand() - 1 + rand 0.1;
 }
 
-sub adjust_clock
+sub set_clock_of
 {
 	my ($server, $offset_s) = @_;
 
@@ -276,7 +276,7 @@ sub step_primary
 	log_event(sprintf 'clock %+.3f s for %.3f s', $offset_s, $for_s);
 	remember_newest();
 	$step_s = $offset_s;
-	adjust_clock($primary, $step_s);
+	set_clock_of($primary, $step_s);
 	$clock_due = now() + $for_s;
 	return;
 }
@@ -288,7 +288,7 @@ sub put_clock_in_order
 	remember_newest();
 	$primary->{in_order} += $forward_s // 0;
 	$step_s = 0;
-	adjust_clock($primary, 0);
+	set_clock_of($primary, 0);
 	log_event('clock in order') if defined $clock_due;
 	undef $clock_due;
 	return;
@@ -316,7 +316,7 @@ sub add_server
 		in_order => $in_order
 	};
 
-	adjust_clock($server, 0);
+	set_clock_of($server, 0);
 	return $server;
 }
 
@@ -464,7 +464,7 @@ sub make_standby
 	$standby = base_backup_of($primary);
 	follow($standby, $primary);
 	write_all_parameters();
-	adjust_clock($standby, -rand SLOWEST_CLOCK_S);
+	set_clock_of($standby, -rand SLOWEST_CLOCK_S);
 	start_server($standby->{node});
 	log_event('new standby');
 	return;
@@ -679,15 +679,9 @@ sub kill_backend
 	return;
 }
 
-$fault{backend_killed} = sub {
-	kill_backend('client backend');
-	return;
-};
+$fault{backend_killed} = sub { kill_backend('client backend') };
 
-$fault{worker_killed} = sub {
-	kill_backend('snowflake high-water mark');
-	return;
-};
+$fault{worker_killed} = sub { kill_backend('snowflake high-water mark') };
 
 # Sessions move the mark themselves meanwhile, and the worker comes back to
 # what has changed.
@@ -757,20 +751,11 @@ sub end_and_start
 	return;
 }
 
-$fault{postmaster_killed} = sub {
-	end_and_start('killed');
-	return;
-};
+$fault{postmaster_killed} = sub { end_and_start('killed') };
 
-$fault{immediate_stop} = sub {
-	end_and_start('immediate');
-	return;
-};
+$fault{immediate_stop} = sub { end_and_start('immediate') };
 
-$fault{fast_stop} = sub {
-	end_and_start('fast');
-	return;
-};
+$fault{fast_stop} = sub { end_and_start('fast') };
 
 # Nothing is lost here.
 sub change_worker_id
@@ -1085,7 +1070,7 @@ sub rewind
 	follow($server, $primary);
 	$standby = $server;
 	write_all_parameters();
-	adjust_clock($standby, -rand SLOWEST_CLOCK_S);
+	set_clock_of($standby, -rand SLOWEST_CLOCK_S);
 	start_server($standby->{node});
 	log_event('old primary rewound');
 	return;
@@ -1138,7 +1123,7 @@ $fault{take_over} = sub {
 	discard_server($standby) if defined $standby;
 	undef $standby;
 	write_all_parameters();
-	adjust_clock($new, 0);
+	set_clock_of($new, 0);
 	my $behind_s =
 	    $how{node} eq 'former' && !$is_new ? seconds_before_newest()
 	  : $how{clock} eq 'behind' ? seconds_behind($stopped_at)

@@ -33,7 +33,7 @@ sub server
 {
 	my ($name, $registry, @conf) = @_;
 
-	return new_server($name, $registry, 'snowflake.clock_tolerance = 5s',
+	return leasing_server($name, $registry, 'snowflake.clock_tolerance = 5s',
 		@conf);
 }
 
@@ -98,7 +98,7 @@ sub registry_down
 
 	# all of the lease is ahead
 	wait_for_renewals($holder, 1);
-	$client = start_client($holder);
+	$client = new_client($holder);
 	$registry->stop('immediate');
 	my $down_since = time;
 
@@ -117,7 +117,7 @@ sub registry_down
 	$holder->start;
 	($state, $id) = sqlstate_of($holder, 'SELECT snowflake_nextval()');
 	is($state, '', 'and so after a crash');
-	$client = start_client($holder);
+	$client = new_client($holder);
 
 	my $ends = $holder->safe_psql('postgres',
 		'SELECT lease_expires_at FROM snowflake_node');
@@ -147,7 +147,7 @@ sub registry_down
 	is(worker_id_of($id), $worker_id, '... with the same worker id');
 	my $late_worker_id = worker_id_of(scalar first_id($late));
 	isnt($late_worker_id, $worker_id, 'the other server gets another');
-	$client = start_client($holder);
+	$client = new_client($holder);
 
 	# restored into another database cluster, where the holders go on
 	my $dump = "$directory/registry.sql";
@@ -188,14 +188,14 @@ sub failover
 	$standby->init_from_backup($registry, 'base', has_streaming => 1);
 	start_server($standby);
 	start_server($known);
-	my $known_client = start_client($known);
+	my $known_client = new_client($known);
 	is(worker_id_of(scalar first_id($known)), 0, 'a server gets a worker id');
 	wait_for_renewals($known, 2);
 
 	# a claim that the standby never hears of
 	cut_off($registry, $standby);
 	start_server($lost);
-	my $lost_client = start_client($lost);
+	my $lost_client = new_client($lost);
 	is(worker_id_of(scalar first_id($lost)),
 		1, 'two servers, two worker ids');
 	start_server($again);
@@ -213,7 +213,7 @@ sub failover
 	is(worker_id_of($id), 2, '... with the same worker id');
 	start_server($rival);
 	start_server($new);
-	start_client($_, 'without ids at first') for ($rival, $new);
+	new_client($_, 'without ids at first') for ($rival, $new);
 
 
 	# The server whose lease was lost may come forward before its rival asks.
@@ -243,7 +243,7 @@ sub suspended
 
 	start_server($first);
 	first_id($first);
-	my $first_client = start_client($first);
+	my $first_client = new_client($first);
 	start_server($second);
 	ok( wait_for(
 			sub {
@@ -251,7 +251,7 @@ sub suspended
 				  /^worker_id 5 of datacenter_id 0 is leased by first/;
 			}),
 		'a worker id that is taken is refused');
-	my $second_client = start_client($second, 'without ids at first');
+	my $second_client = new_client($second, 'without ids at first');
 	new_ids($first_client);
 	wait_for_ids($first_client, 'the first server issues ids');
 
@@ -281,7 +281,7 @@ sub suspended
 
 	# the registry takes every lease for one that is over
 	start_server($second);
-	$second_client = start_client($second, 'without ids at first');
+	$second_client = new_client($second, 'without ids at first');
 	wait_for_error($second_client, 'the second server is up again');
 	my $offset = 0;
 	until (holder_of($registry, 5) eq 'second' || $offset > 30 * 3600)
@@ -315,9 +315,9 @@ sub clocks
 	# the next holder has a clock that is behind
 	start_server($fast, LARGEST_LEAD_S);
 	first_id($fast);
-	my $fast_client = start_client($fast);
+	my $fast_client = new_client($fast);
 	start_server($slow, -300);
-	my $slow_client = start_client($slow, 'without ids at first');
+	my $slow_client = new_client($slow, 'without ids at first');
 	new_ids($fast_client);
 	wait_for_ids($fast_client, 'a server whose clock is fast issues ids');
 	sleep 1;
@@ -358,7 +358,7 @@ sub clocks
 	new_ids($fast_client);
 	wait_for_ids($fast_client, 'the first has its worker id again');
 	start_server($slow, LARGEST_LEAD_S + 2);
-	$slow_client = start_client($slow, 'without ids at first');
+	$slow_client = new_client($slow, 'without ids at first');
 	wait_for_error($slow_client, 'the second is up again');
 	$worker = worker_pid($fast, 'registry');
 	suspend($fast);
@@ -457,12 +457,12 @@ sub network
 	start_server($double);
 	(undef, $seconds) = first_id($double);
 	cmp_ok($seconds, '<', 8, 'a host that is silent does not hide the next');
-	my $double_client = start_client($double);
+	my $double_client = new_client($double);
 
 	# answers come too late, for a while and for good
 	start_server($first);
 	first_id($first);
-	my $client = start_client($first);
+	my $client = new_client($first);
 	wait_for_renewals($first, 1);
 	my $failures = stat_of($first, 'lease_failures');
 	$relay->hold('down', 'snowflake_registry.claim');
@@ -488,7 +488,7 @@ sub network
 	$relay->hold_no_more;
 	start_server($first);
 	first_id($first);
-	$client = start_client($first);
+	$client = new_client($first);
 	wait_for_ids($client, 'the server is up again');
 	$failures = stat_of($first, 'lease_failures');
 	let_go_late($relay, 'the release comes late');
@@ -514,7 +514,7 @@ sub network
 	hold_request($relay, 'renew');
 	$first->stop;
 	first_id($second);
-	my $second_client = start_client($second);
+	my $second_client = new_client($second);
 	my $ask_again = keep_from_asking($second);
 	$lease = lease_row($registry, 5);
 	let_go_late($relay, 'a renewal comes after another server\'s claim');

@@ -334,22 +334,14 @@ sub signal_process
 	return 1;
 }
 
-$fault{backend_killed} = sub {
-	return signal_process('postgres \[local\]', 'KILL');
-};
+$fault{backend_killed} = sub { signal_process('postgres \[local\]', 'KILL') };
 
-$fault{mark_worker_killed} = sub {
-	return signal_process('snowflake high-water mark', 'KILL');
-};
+$fault{mark_worker_killed} = sub { signal_process('snowflake high-water mark', 'KILL') };
 
-$fault{registry_worker_killed} = sub {
-	return signal_process(REGISTRY_WORKER, 'KILL');
-};
+$fault{registry_worker_killed} = sub { signal_process(REGISTRY_WORKER, 'KILL') };
 
 # As pg_terminate_backend() does.
-$fault{registry_worker_ended} = sub {
-	return signal_process(REGISTRY_WORKER, 'TERM');
-};
+$fault{registry_worker_ended} = sub { signal_process(REGISTRY_WORKER, 'TERM') };
 
 $fault{registry_worker_suspended} = sub {
 	my $server = any_server() // return 0;
@@ -426,13 +418,9 @@ sub stop_and_start
 	return 1;
 }
 
-$fault{immediate_stop} = sub {
-	return stop_and_start('immediate');
-};
+$fault{immediate_stop} = sub { stop_and_start('immediate') };
 
-$fault{fast_stop} = sub {
-	return stop_and_start('fast');
-};
+$fault{fast_stop} = sub { stop_and_start('fast') };
 
 $fault{suspended} = sub {
 	my $server = any_server() // return 0;
@@ -1170,7 +1158,7 @@ for my $server (@originals)
 	my $begin = now();
 
 	stop_server($server, 'fast');
-	my $is_good = $chaos->wait_for_ids(\&tend, $begin + $limit_s,
+	my $is_good = $chaos->get_ids_until(\&tend, $begin + $limit_s,
 		map { @{ $_->{clients} } } grep { is_up($_) } @originals);
 	ok($is_good,
 		sprintf "servers have ids again within %d s, those beside %s (%.1f s)",

@@ -24,7 +24,7 @@ my $database_count = 0;
 
 # A database with a role that may create in a schema of its own, and whose
 # code writes "current_user" into a file's place: a sequence of notes.
-sub new_database
+sub database_under_attack
 {
 	my ($sql) = @_;
 	my $name = 'attack_' . ++$database_count;
@@ -77,7 +77,7 @@ CREATE ROLE member IN ROLE attacker;
 # own, planted before CREATE EXTENSION, in its schema and in public.
 for my $schema ('public', 'ids')
 {
-	my $database = new_database('CREATE SCHEMA ids; GRANT ALL ON SCHEMA ids, public TO attacker');
+	my $database = database_under_attack('CREATE SCHEMA ids; GRANT ALL ON SCHEMA ids, public TO attacker');
 
 	for my $where ($schema eq 'public' ? 'public' : ('public', 'ids'))
 	{
@@ -138,7 +138,7 @@ SELECT count(*) FROM pg_proc WHERE proname = 'snowflake_convert_statements' AND 
 
 # 2. The event trigger: a superuser's ALTER TABLE of somebody else's table, and
 # a reference reached by a column's REFERENCES.
-my $database = new_database("CREATE EXTENSION snowflake; $event_trigger");
+my $database = database_under_attack("CREATE EXTENSION snowflake; $event_trigger");
 
 $node->safe_psql($database, q{
 CREATE TABLE own (id serial PRIMARY KEY);
@@ -154,7 +154,7 @@ DELETE FROM note;
 as_role($database, $superuser, 'ALTER TABLE attic.t SET (fillfactor = 90)');
 unlike(ran_as($database), qr/$superuser/, q{a superuser's ALTER TABLE runs no code of the owner's as superuser});
 
-$database = new_database("CREATE EXTENSION snowflake; $event_trigger");
+$database = database_under_attack("CREATE EXTENSION snowflake; $event_trigger");
 $node->safe_psql($database, q{
 CREATE SCHEMA house AUTHORIZATION victim;
 GRANT USAGE ON SCHEMA house TO attacker;
@@ -180,7 +180,7 @@ is(ran_as($database), '', 'and its code does not run');
 
 # A superuser's own table that references the attacker's: to check the foreign
 # key, PostgreSQL would plan a query on both.
-$database = new_database("CREATE EXTENSION snowflake; $event_trigger");
+$database = database_under_attack("CREATE EXTENSION snowflake; $event_trigger");
 $node->safe_psql($database, q{
 SET ROLE attacker;
 CREATE TABLE attic.key (id serial PRIMARY KEY);
@@ -221,7 +221,7 @@ unlike(ran_as($database), qr/$superuser/, 'runs no code as superuser');
 # 3. Conversion: a dry run executes nothing, a run nothing as its caller.
 for my $type ('integer', 'bigint')
 {
-	$database = new_database('CREATE EXTENSION snowflake');
+	$database = database_under_attack('CREATE EXTENSION snowflake');
 	$node->safe_psql($database, qq{
 SET ROLE attacker;
 CREATE TABLE attic.a (id $type PRIMARY KEY, CHECK (attic.evil(id)));
@@ -240,7 +240,7 @@ DELETE FROM note;
 	unlike(ran_as($database), qr/member/, 'runs none as the caller');
 	$node->safe_psql($database, 'ALTER TABLE attic.a ALTER id DROP DEFAULT; DELETE FROM note') if $type eq 'bigint';
 }
-$database = new_database('CREATE EXTENSION snowflake');
+$database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{
 SET ROLE attacker;
 CREATE TABLE attic.a (id serial PRIMARY KEY, CHECK (attic.evil(id)));
@@ -286,7 +286,7 @@ like($refused, qr/table public.p1, which does not belong to attacker as table at
 
 # A dry run parses expressions again, and the parser reads constants: that of an
 # array of a domain by the domain's CHECK.
-$database = new_database('CREATE EXTENSION snowflake');
+$database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{
 SET ROLE attacker;
 CREATE DOMAIN attic.dom AS integer CHECK (attic.evil(1));
@@ -300,7 +300,7 @@ is(as_role($database, $superuser, q{SELECT snowflake_convert('attic.a', 'id')}),
 is(ran_as($database), 'attacker', 'reads it as the owner');
 
 # What an owner's code does to other tables while a conversion is under way.
-$database = new_database('CREATE EXTENSION snowflake');
+$database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{
 CREATE SCHEMA house AUTHORIZATION victim;
 GRANT USAGE ON SCHEMA attic TO victim;
@@ -325,7 +325,7 @@ like(as_role($database, $superuser, q{SELECT snowflake_convert('attic.key', 'id'
 	'an index that the owner makes while tables are converted is found');
 isnt(ran_as($database), 'attacker victim', 'and does not run as another role');
 
-$database = new_database('CREATE EXTENSION snowflake');
+$database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, qq{
 ALTER DATABASE $database OWNER TO attacker;
 CREATE TABLE public.own (id serial PRIMARY KEY);
@@ -355,7 +355,7 @@ like($swapped, qr/ERROR:  a schema or table was renamed while column "id" of tab
 unlike($swapped, qr/ran as $superuser/, 'and no code of the other schema runs as superuser');
 
 # A foreign key's cast is inlined by the planner.
-$database = new_database("CREATE EXTENSION snowflake; $event_trigger");
+$database = database_under_attack("CREATE EXTENSION snowflake; $event_trigger");
 $node->safe_psql($database, q{
 CREATE SCHEMA house AUTHORIZATION victim;
 GRANT USAGE ON SCHEMA house TO attacker;
@@ -381,7 +381,7 @@ like(as_role($database, 'victim', 'ALTER TABLE house.t SET (fillfactor = 90)'),
 is(ran_as($database), '', 'which does not run');
 
 # 4. DETACH looks for what references the partition, by a query.
-$database = new_database('CREATE EXTENSION snowflake');
+$database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{
 CREATE SCHEMA house AUTHORIZATION victim;
 GRANT USAGE ON SCHEMA house TO attacker;
@@ -406,7 +406,7 @@ is(as_role($database, $superuser, q{SELECT snowflake_drop_partitions('house.p', 
 
 # 5. A whole schema: views are put back by their owners, and nothing runs as
 # somebody else.
-$database = new_database('CREATE EXTENSION snowflake');
+$database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, qq{
 CREATE SCHEMA house AUTHORIZATION victim;
 GRANT ALL ON SCHEMA attic TO victim;
@@ -431,7 +431,7 @@ is($node->safe_psql($database, q{SELECT relname, pg_get_userbyid(relowner) FROM 
 
 # Views of others: a superuser's materialised view would read the attacker's
 # table, its constant would be read by the attacker's domain.
-$database = new_database('CREATE EXTENSION snowflake');
+$database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, qq{
 SET ROLE attacker;
 CREATE DOMAIN attic.dom AS integer CHECK (attic.evil(1));
@@ -467,7 +467,7 @@ for my $attack (
 {
 	my ($sql, $error, $name) = @$attack;
 
-	$database = new_database('CREATE SCHEMA ids; GRANT USAGE ON SCHEMA ids TO PUBLIC; CREATE EXTENSION snowflake SCHEMA ids');
+	$database = database_under_attack('CREATE SCHEMA ids; GRANT USAGE ON SCHEMA ids TO PUBLIC; CREATE EXTENSION snowflake SCHEMA ids');
 	$node->safe_psql($database, qq{
 ALTER DATABASE $database OWNER TO attacker;
 GRANT USAGE ON SCHEMA attic TO PUBLIC;
@@ -494,7 +494,7 @@ CREATE TABLE attic.armed ();
 }
 
 # Names in a script's comments.
-$database = new_database('CREATE EXTENSION snowflake');
+$database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, qq{
 SET ROLE attacker;
 CREATE TABLE attic."a\r\n;INSERT INTO public.note VALUES (current_user); --" (id serial PRIMARY KEY, g bigint GENERATED ALWAYS AS (id) STORED);
@@ -504,7 +504,7 @@ $node->safe_psql($database, $attack_script);
 is(ran_as($database), '', q{a name does not leave its comment});
 
 # Only an owner may.
-$database = new_database('CREATE EXTENSION snowflake');
+$database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{CREATE TABLE t (id serial PRIMARY KEY); GRANT ALL ON t TO attacker});
 like(as_role($database, 'attacker', q{SELECT snowflake_convert('t', 'id')}), qr/must be owner of table public.t/, 'the owner alone converts');
 

@@ -113,7 +113,7 @@ sub claim
 }
 
 # Which worker id, or why none.
-sub outcome
+sub outcome_of
 {
 	my ($answer) = @_;
 	return $answer->{refusal} ne '' ? $answer->{refusal} : $answer->{worker_id};
@@ -214,8 +214,8 @@ is($server->value('SELECT current_user'), 'server', '... nor leave it rights');
 make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
 my $other = session('server');
-is(outcome(claim($server, 'victim', 11)), 0, 'a server has a worker id');
-is(outcome(claim($server, 'thief', 21)), 1, 'another one, too');
+is(outcome_of(claim($server, 'victim', 11)), 0, 'a server has a worker id');
+is(outcome_of(claim($server, 'thief', 21)), 1, 'another one, too');
 is(claim($server, 'thief', 22, previous => 'thief 1 21 held', fence => '99 years')->{refusal},
 	'fence', 'a fence 99 years ahead is refused');
 is(claim($server, 'thief', 22, previous => 'thief 1 20 held', fence => '131 s')->{refusal},
@@ -244,7 +244,7 @@ is(setting("grants_from = '-infinity' AND floor = '-infinity' AND era = 1"), 't'
 #
 # Forced eras, and theft
 #
-is(outcome(claim($server, 'thief', 41)), 2, 'a thief has a worker id');
+is(outcome_of(claim($server, 'thief', 41)), 2, 'a thief has a worker id');
 for my $n (1 .. 12)
 {
 	claim($server, 'thief', 41 + $n, previous => 'thief 2 ' . (40 + $n) . ' held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
@@ -252,16 +252,16 @@ for my $n (1 .. 12)
 cmp_ok(setting('era'), '>=', 10, 'it can begin eras');
 is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', '... which do not add up');
 is(claim($server, 'newcomer', 1)->{refusal}, 'grace', '... and newcomers wait');
-isnt(outcome(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
+isnt(outcome_of(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
 	0, '... but it does not get what another holds');
 is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, 'the victim renews');
 $owner->rows('SELECT snowflake_registry.declare_complete()');
-is(outcome(claim($server, 'newcomer', 1)), 3, 'declare_complete() ends the wait');
+is(outcome_of(claim($server, 'newcomer', 1)), 3, 'declare_complete() ends the wait');
 
 open_window();
 is(claim($server, 'victim', 14, previous => 'victim 0 13 held')->{continues}, 1, 'one victim renews in a window');
 claim($server, 'thief', 61, previous => 'thief 2 53 held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
-isnt(outcome(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
+isnt(outcome_of(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
 	0, '... and cannot be robbed any more');
 is(claim($server, 'victim', 15, previous => 'victim 0 14 held')->{continues}, 1, '... and renews again');
 my $fence = $owner->value(q{SELECT fence FROM snowflake_registry.node WHERE holder = 'newcomer'});
@@ -294,13 +294,13 @@ $server = session('server');
 $other = session('server');
 claim($server, 'victim', 11);
 $other->rows('BEGIN');
-is(outcome(claim($other, 'holdup', 1)), 1, 'a claim in an open transaction');
+is(outcome_of(claim($other, 'holdup', 1)), 1, 'a claim in an open transaction');
 my $begin = time;
-is(outcome(claim($server, 'newcomer', 1)), 2, '... is passed over');
+is(outcome_of(claim($server, 'newcomer', 1)), 2, '... is passed over');
 is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, '... and others renew');
 claim($other, 'holdup', 2, previous => 'holdup 1 1 held', wal => 'FFFFFFFF/FFFFFFFF');
 is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, '... also if it begins an era');
-is(outcome(claim($server, 'newer', 1)), 3, '... and claim');
+is(outcome_of(claim($server, 'newer', 1)), 3, '... and claim');
 cmp_ok(time - $begin, '<', 1.9, '... without waiting for it');
 $other->rows('COMMIT');
 is(claim($server, 'newest', 1)->{refusal}, 'grace', 'then the era has begun');
@@ -312,7 +312,7 @@ $other->rows('BEGIN');
 claim($other, "all $_", 1) for 1 .. 8;
 is(claim($server, 'newest', 1)->{refusal}, 'busy', 'worker ids that are all being granted are none');
 $other->rows('ROLLBACK');
-is(outcome(claim($server, 'newest', 1)), 4, 'until they are not');
+is(outcome_of(claim($server, 'newest', 1)), 4, 'until they are not');
 
 # A restart that nobody can notice, because of an open transaction: holders come
 # forward all the same, and nobody gets what they hold once that is over.
@@ -408,7 +408,7 @@ grace_is(31, 'when they are over');
 is(claim($server, 'd', 1, wanted => 1)->{refusal}, 'taken', 'held');
 $owner->rows('SELECT snowflake_registry.free(0, 1)');
 $answer = claim($server, 'd', 1, wanted => 1);
-is(outcome($answer), 1, 'freed');
+is(outcome_of($answer), 1, 'freed');
 cmp_ok($answer->{begins}, '<=', 1, '... and begins after the clock and the lead');
 $owner->rows('SELECT snowflake_registry.declare_restored()');
 $owner->rows('SELECT snowflake_registry.free(0, 1)');
@@ -427,12 +427,12 @@ is(claim($server, 'a', 2, previous => 'a 0 1 held')->{continues}, 1, '... that i
 is(claim($server, 'a', 2, previous => 'a 0 2 held')->{continues}, 1, '... also by who has had the answer');
 isnt(claim($server, 'a', 9, previous => 'a 0 7 held', wanted => 0)->{continues}, 1, 'an incarnation that never was continues nothing');
 my $late = claim($server, 'a', 1);
-isnt(outcome($late), 0, 'a late copy of the first claim takes nothing from the holder');
+isnt(outcome_of($late), 0, 'a late copy of the first claim takes nothing from the holder');
 is(claim($server, 'a', 3, previous => 'a 0 2 held', wanted => 0)->{continues}, 1, '... who renews');
 # ... unless there is no other worker id: then nobody has both
 claim($server, $_, 1) for 'b' .. 'g';
 my $mine = $owner->value(q{SELECT fence FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)});
-is(outcome(claim($server, 'a', 2)), 0, 'a late copy where all others are taken');
+is(outcome_of(claim($server, 'a', 2)), 0, 'a late copy where all others are taken');
 is($owner->value("SELECT began = '$mine' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)"), 't', '... begins after what the holder may issue');
 isnt(claim($server, 'a', 4, previous => 'a 0 3 held', wanted => 0)->{continues}, 1, '... who does not go on beyond it');
 
@@ -446,7 +446,7 @@ $_->{psql}->quit for $server, $other, $owner;
 $node->restart;
 $owner = session();
 $server = session('server');
-is(outcome(claim($server, 'newcomer', 1)), 1, 'after a clean restart a newcomer need not wait');
+is(outcome_of(claim($server, 'newcomer', 1)), 1, 'after a clean restart a newcomer need not wait');
 is(setting('era'), 1, '... and no era has begun');
 $_->{psql}->quit for $server, $owner;
 kill_hard($node);
@@ -457,7 +457,7 @@ is(claim($server, 'newer', 1)->{refusal}, 'grace', 'after kill -9 it must');
 is(claim($server, 'holder', 2, previous => 'holder 0 1 held')->{continues}, 1, '... while a holder goes on');
 is(setting("grants_from <= clock_timestamp() + interval '3 s'"), 't', '... for half a lease at most');
 $owner->rows(q{SELECT pg_sleep(greatest(0, extract(epoch FROM grants_from - clock_timestamp()))) FROM snowflake_registry.setting});
-like(outcome(claim($server, 'newer', 1)), qr/^\d+$/, '... and then need not');
+like(outcome_of(claim($server, 'newer', 1)), qr/^\d+$/, '... and then need not');
 is(setting("floor = '-infinity'"), 't', '... as nothing was forgotten');
 
 #

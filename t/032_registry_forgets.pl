@@ -56,8 +56,8 @@ sub old_dump
 		{ lease_duration => $former, largest_lead => $lead });
 	my $restored = new_registry('restored');
 	my $either = hosts_of($registry, $restored);
-	my $holder = start_server(new_server('holder', $either, wants(5)));
-	my $client = start_client($holder);
+	my $holder = start_server(leasing_server('holder', $either, wants(5)));
+	my $client = new_client($holder);
 	my $dump = "$directory/$$.sql";
 	my $held = qr/^worker_id 5 of datacenter_id 0 is leased by holder/;
 
@@ -66,7 +66,7 @@ sub old_dump
 		return unless $is_to_restart;
 		$holder->stop('immediate');
 		start_server($holder);
-		$client = start_client($holder);
+		$client = new_client($holder);
 	};
 
 	system_or_bail('pg_dump', '-d', $registry->connstr('postgres'),
@@ -88,8 +88,8 @@ sub old_dump
 	system_or_bail('psql', '-XqAt', '-o', '/dev/null', '-v',
 		'ON_ERROR_STOP=1', '-d', $restored->connstr('postgres'), '-f', $dump);
 
-	my $rival = start_server(new_server('rival', $either, wants(5)));
-	my $rival_client = start_client($rival, 'without ids at first');
+	my $rival = start_server(leasing_server('rival', $either, wants(5)));
+	my $rival_client = new_client($rival, 'without ids at first');
 	refuses($rival, qr/$in_grace|$held/, 'nobody else gets the worker id at first');
 	$ask->();
 	refuses($rival, $held, '... nor when the holder has come forward');
@@ -106,7 +106,7 @@ sub raise
 {
 	my $registry = new_registry('registry',
 		{ lease_duration => '6 s', largest_lead => '1 s' });
-	my $holder = start_server(new_server('holder', $registry->connstr('postgres')));
+	my $holder = start_server(leasing_server('holder', $registry->connstr('postgres')));
 	my $id = first_id($holder);
 	my $lasts = 'expires_at - seen_at';
 	my $configure = 'SELECT snowflake_registry.configure';
@@ -143,12 +143,12 @@ sub raise
 sub no_promotion
 {
 	my $registry = new_registry('registry', { lease_duration => '12 s' });
-	my $standby = standby_of($registry, 'standby');
+	my $standby = new_standby($registry, 'standby');
 	my $either = hosts_of($registry, $standby);
 
 	cut_off($registry, $standby);
-	my $holder = start_server(new_server('holder', $either));
-	my $client = start_client($holder);
+	my $holder = start_server(leasing_server('holder', $either));
+	my $client = new_client($holder);
 	my $go_on = keep_from_asking($holder);
 	$registry->stop('immediate');
 	$standby->stop;
@@ -158,11 +158,11 @@ sub no_promotion
 			'SELECT timeline_id FROM pg_control_checkpoint()'),
 		1,
 		'the timeline stays');
-	my $newcomer = start_server(new_server('newcomer', $either));
+	my $newcomer = start_server(leasing_server('newcomer', $either));
 	wait_for_question($newcomer);
 	$go_on->();
 	my $id = first_id($newcomer, 60);
-	start_client($newcomer);
+	new_client($newcomer);
 	isnt(worker_id_of($id), worker_id_of(first_id($holder)),
 		'a newcomer gets another worker id than the holder, whom the registry had forgotten');
 	is_undisturbed($client, 'the holder has issued ids all the time');
@@ -176,11 +176,11 @@ sub no_promotion_no_holder
 {
 	my $registry = new_registry('registry',
 		{ lease_duration => '3 s', largest_lead => '5 s' });
-	my $standby = standby_of($registry, 'standby');
+	my $standby = new_standby($registry, 'standby');
 	my $either = hosts_of($registry, $standby);
 
 	cut_off($registry, $standby);
-	my $holder = start_server(new_server('holder', $either, wants(5)), 4.5);
+	my $holder = start_server(leasing_server('holder', $either, wants(5)), 4.5);
 	my $last = first_id($holder);
 	$registry->stop('immediate');
 	$last = first_id($holder);
@@ -188,7 +188,7 @@ sub no_promotion_no_holder
 	$standby->stop;
 	unlink $standby->data_dir . '/standby.signal' or die "standby.signal: $!";
 	start_server($standby);
-	my $id = first_id(start_server(new_server('next', $either, wants(5)), -6), 60);
+	my $id = first_id(start_server(leasing_server('next', $either, wants(5)), -6), 60);
 	cmp_ok($id, '>', $last, 'the next holder begins after the last one');
 	return;
 }
@@ -198,8 +198,8 @@ sub no_promotion_no_holder
 sub moved
 {
 	my $registry = new_registry('registry', { lease_duration => '6 s' });
-	my $holder = start_server(new_server('holder', $registry->connstr('postgres')));
-	my $client = start_client($holder);
+	my $holder = start_server(leasing_server('holder', $registry->connstr('postgres')));
+	my $client = new_client($holder);
 	my $offset = -s $holder->logfile;
 
 	my ($state) = sqlstate_of($registry,
@@ -230,18 +230,18 @@ sub forward_and_crash
 {
 	my $registry = new_registry('registry',
 		{ lease_duration => '3 s', largest_lead => '5 s' });
-	my $standby = standby_of($registry, 'standby');
+	my $standby = new_standby($registry, 'standby');
 	my $either = hosts_of($registry, $standby);
 
 	cut_off($registry, $standby);
-	my $holder = start_server(new_server('holder', $either, wants(5)), 4.5);
+	my $holder = start_server(leasing_server('holder', $either, wants(5)), 4.5);
 	my $last = first_id($holder);
 	$registry->stop('immediate');
 	$standby->promote;
 	wait_for_grant($standby, $holder);
 	$last = first_id($holder);
 	kill_hard($holder);
-	my $id = first_id(start_server(new_server('next', $either, wants(5)), -6), 60);
+	my $id = first_id(start_server(leasing_server('next', $either, wants(5)), -6), 60);
 	cmp_ok($id, '>', $last, 'the next holder begins after its last id');
 	return;
 }
@@ -253,13 +253,13 @@ sub slow_clock
 	my $ahead_s = 2.5;
 	my $registry = new_registry('registry',
 		{ lease_duration => '6 s', largest_lead => '2 s' }, $ahead_s);
-	my $standby = standby_of($registry, 'standby', 0);
+	my $standby = new_standby($registry, 'standby', 0);
 	my $either = hosts_of($registry, $standby);
 
 	cut_off($registry, $standby);
-	my $holder = start_server(new_server('holder', $either, wants(5)), $ahead_s);
-	my $victim = start_server(new_server('victim', $either, wants(6)), $ahead_s + 1.5);
-	my $client = start_client($holder);
+	my $holder = start_server(leasing_server('holder', $either, wants(5)), $ahead_s);
+	my $victim = start_server(leasing_server('victim', $either, wants(6)), $ahead_s + 1.5);
+	my $client = new_client($holder);
 	my $last = first_id($victim);
 	$registry->stop('immediate');
 	$last = first_id($victim);
@@ -267,15 +267,15 @@ sub slow_clock
 	$standby->promote;
 
 	# one is alive and tells what it has; what the other had nobody tells
-	my $rival = start_server(new_server('rival', $either, wants(5)));
-	my $next = start_server(new_server('next', $either, wants(6)), -8);
-	my $newcomer = start_server(new_server('newcomer', $either));
+	my $rival = start_server(leasing_server('rival', $either, wants(5)));
+	my $next = start_server(leasing_server('next', $either, wants(6)), -8);
+	my $newcomer = start_server(leasing_server('newcomer', $either));
 	wait_for_grant($standby, $holder);
 	refuses($rival, qr/^worker_id 5 of datacenter_id 0 is leased by /,
 		'nobody gets the worker id of the one who has come forward');
 	my $id = first_id($next, 60);
 	cmp_ok($id, '>', $last, 'the next holder begins after the last one');
-	start_client($newcomer);
+	new_client($newcomer);
 	is_undisturbed($client, 'who has a lease goes on');
 	is_unique(others => [ $last, $id ]);
 	return;
@@ -288,11 +288,11 @@ sub slow_clock
 sub restarts
 {
 	my $registry = new_registry('registry', { lease_duration => '30 s' });
-	my $standby = standby_of($registry, 'standby');
+	my $standby = new_standby($registry, 'standby');
 	my $either = hosts_of($registry, $standby);
 	my %server = map {
 		my ($name, @conf) = @$_;
-		$name => new_server($name, $either, @conf)
+		$name => leasing_server($name, $either, @conf)
 	} ['known'], [ 'given', wants(20) ], ['lost'],
 	  [ 'lost_given', wants(21) ], ['between'], ['immediate'];
 	my %last;
@@ -344,7 +344,7 @@ sub restarts
 		start_server($server{$name});
 		goes_on($server{$name}, $last{$name}, "$name, once more");
 	}
-	refuses(start_server(new_server('newcomer', $either)),
+	refuses(start_server(leasing_server('newcomer', $either)),
 		$in_grace, 'somebody new is to wait');
 	return;
 }
@@ -355,9 +355,9 @@ sub wrong_clock
 {
 	my $registry = new_registry('registry',
 		{ lease_duration => '4 s', largest_lead => '2 s' });
-	my $standby = standby_of($registry, 'standby');
+	my $standby = new_standby($registry, 'standby');
 	my $either = hosts_of($registry, $standby);
-	my $wrong = start_server(new_server('wrong', $either));
+	my $wrong = start_server(leasing_server('wrong', $either));
 	my $last = first_id($wrong);
 
 	set_clock($wrong, 365 * 86400);
@@ -373,7 +373,7 @@ sub wrong_clock
 	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('insert'));
 	$registry->stop('immediate');
 	$standby->promote;
-	ok(first_id(start_server(new_server('newcomer', $either)), 60),
+	ok(first_id(start_server(leasing_server('newcomer', $either)), 60),
 		'after a failover a newcomer does not wait for a year');
 	is( $standby->safe_psql(
 			'postgres',
@@ -391,9 +391,9 @@ sub wrong_clock
 sub certified_dead
 {
 	my $registry = new_registry('registry', { lease_duration => '10 min' });
-	my $old = start_server(new_server('old', $registry->connstr('postgres'), wants(7)));
-	my $client = start_client($old);
-	my $new = start_server(new_server('new', $registry->connstr('postgres'), wants(8)));
+	my $old = start_server(leasing_server('old', $registry->connstr('postgres'), wants(7)));
+	my $client = new_client($old);
+	my $new = start_server(leasing_server('new', $registry->connstr('postgres'), wants(8)));
 	first_id($new);
 	my ($state) =
 	  sqlstate_of($registry, 'SELECT snowflake_registry.free(0, 9)');
@@ -419,7 +419,7 @@ sub certified_dead
 		'when somebody says that it is dead, there are ids within seconds');
 	is(worker_id_of($id), 7, '... of the worker id');
 	cmp_ok($id, '>', $last, '... after the last one');
-	start_client($new);
+	new_client($new);
 	is_unique();
 	return;
 }

@@ -36,10 +36,10 @@ SET password_encryption = 'scram-sha-256';
 CREATE ROLE leaser LOGIN PASSWORD 'another one';
 SELECT snowflake_registry.allow('leaser')});
 	my %server = (
-		alone => new_server(
+		alone => leasing_server(
 			'alone',
 			$registry->connstr('postgres') . " user=leaser password=$password"),
-		both => new_server(
+		both => leasing_server(
 			'both',
 			hosts_of($registry, $other) . " user=leaser password=$password"));
 	first_id(start_server($_)) for values %server;
@@ -130,14 +130,14 @@ sub silent_address
 		LocalPort => $registry->port,
 		Proto => 'tcp')
 	  or die "127.0.0.2: $!\n";
-	my $server = new_server('server', $conninfo);
+	my $server = leasing_server('server', $conninfo);
 	my @facts = map { "address registry.example $_" } '127.0.0.2', '127.0.0.1';
 
 	start_with_facts($server, @facts);
 	my ($id, $seconds) = first_id($server);
 	note sprintf 'first id behind a silent address: %.1f s', $seconds;
 	cmp_ok($seconds, '<', 10, 'a server gets a lease');
-	my $client = start_client($server);
+	my $client = new_client($server);
 	wait_for_grant($registry, $server) for 1 .. 4;
 	is_undisturbed($client, 'which it renews');
 	is( $server->safe_psql('postgres',
@@ -156,9 +156,9 @@ sub hanging_resolver
 {
 	my ($registry, $conninfo) = named_registry({ lease_duration => '30 s' });
 	my $hanging = 'hanging registry.example';
-	my $without = new_server('without', $conninfo);
-	my $holder = new_server('holder', $conninfo);
-	my $other = new_server('other',
+	my $without = leasing_server('without', $conninfo);
+	my $holder = leasing_server('holder', $conninfo);
+	my $other = leasing_server('other',
 		sprintf 'host=registry.example,%s port=%d,%d dbname=postgres',
 		$registry->host, $registry->port, $registry->port);
 

@@ -18,7 +18,7 @@ my $node = snowflake_node('copy', "track_functions = 'all'",
 my $version;
 
 # Data of so many rows for COPY ... FROM stdin.
-sub rows
+sub copy_data
 {
 	my ($count) = @_;
 	return join('', map { "$_\n" } 1 .. $count) . "\\.\n";
@@ -120,24 +120,24 @@ $$;
 
 # 1. What rows get.
 
-is(calls_of("COPY plain (n) FROM stdin;\n" . rows(50)),
+is(calls_of("COPY plain (n) FROM stdin;\n" . copy_data(50)),
 	'0|50', 'a COPY calls the twin, once a row');
-is(calls_of("COPY busy (n) FROM stdin;\n" . rows(50)),
+is(calls_of("COPY busy (n) FROM stdin;\n" . copy_data(50)),
 	'0|50', 'so it does for snowflake_nextval(regclass)');
-is(is_batched('serial', "COPY serial (n) FROM stdin;\n" . rows(50)),
+is(is_batched('serial', "COPY serial (n) FROM stdin;\n" . copy_data(50)),
 	't', 'PostgreSQL inserts in batches with its own nextval()');
 is( is_batched('plain',
 		"ALTER TABLE plain ALTER id SET DEFAULT random() * 1e18;\nCOPY plain (n) FROM stdin;\n"
-		  . rows(50)),
+		  . copy_data(50)),
 	'f', 'and row by row with another volatile default');
-is(is_batched($_, "COPY $_ (n) FROM stdin;\n" . rows(50)),
+is(is_batched($_, "COPY $_ (n) FROM stdin;\n" . copy_data(50)),
 	't', "in batches into table $_")
   for 'plain', 'busy';
 is( is_batched('plain', qq{
 CREATE FUNCTION wrapped() RETURNS bigint LANGUAGE sql AS 'SELECT snowflake_nextval() + 0';
 ALTER TABLE plain ALTER id SET DEFAULT wrapped();
 COPY plain (n) FROM stdin;
-} . rows(50)),
+} . copy_data(50)),
 	't', 'in batches by a SQL function that is inlined');
 for my $table ('plain', 'busy')
 {
@@ -173,7 +173,7 @@ for my $table ('parts', 'days')
 			  . order_of($table) . 'SELECT count(*) FROM days_default; ROLLBACK;'),
 		"3000|3000|0\n0",
 		"partitioned table $table");
-	is(is_batched($table, "COPY $table (n) FROM stdin;\n" . rows(500)),
+	is(is_batched($table, "COPY $table (n) FROM stdin;\n" . copy_data(500)),
 		't', "in batches into partitioned table $table");
 }
 is( $node->safe_psql('postgres', q{
@@ -250,14 +250,14 @@ for my $when ('BEFORE INSERT', 'AFTER INSERT')
 		is( added_by(qq{
 CREATE TRIGGER adds $when ON plain FOR EACH $level EXECUTE FUNCTION add_column_by_trigger();
 COPY plain (n) FROM stdin;
-} . rows(3)),
+} . copy_data(3)),
 			'10 10', "by a trigger $when FOR EACH $level that a COPY fires");
 	}
 }
 is( added_by(qq{
 ALTER TABLE plain ADD COLUMN a text DEFAULT add_column();
 COPY plain (n) FROM stdin;
-} . rows(3)),
+} . copy_data(3)),
 	'10 10', "by a function in another column's DEFAULT");
 is( added_by(qq{
 CREATE FUNCTION folded() RETURNS text LANGUAGE plpgsql IMMUTABLE AS
@@ -265,12 +265,12 @@ CREATE FUNCTION folded() RETURNS text LANGUAGE plpgsql IMMUTABLE AS
 ALTER TABLE plain ADD COLUMN a text;
 ALTER TABLE plain ALTER COLUMN a SET DEFAULT folded();
 COPY plain (n) FROM stdin;
-} . rows(3)),
+} . copy_data(3)),
 	'10 10', 'by one that the planner evaluates, because it is said to be IMMUTABLE');
 is( added_by(qq{
 ALTER TABLE plain ADD CHECK (add_column() IS NOT NULL);
 COPY plain (n) FROM stdin;
-} . rows(3)),
+} . copy_data(3)),
 	'10 10', 'by a CHECK');
 is( added_by(q{
 CREATE FUNCTION on_ddl() RETURNS event_trigger LANGUAGE plpgsql AS
@@ -285,14 +285,14 @@ CREATE FUNCTION make() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN CREATE TABLE made (); RETURN NULL; END';
 CREATE TRIGGER makes BEFORE INSERT ON plain EXECUTE FUNCTION make();
 COPY plain (n) FROM stdin;
-} . rows(3)),
+} . copy_data(3)),
 	'10 10', 'by an event trigger');
 is( added_by(qq{
 CREATE FUNCTION copies() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN COPY busy (n) FROM PROGRAM ''seq 1 3''; PERFORM add_column(); RETURN NULL; END';
 CREATE TRIGGER copies BEFORE INSERT ON plain EXECUTE FUNCTION copies();
 COPY plain (n) FROM stdin;
-} . rows(3)),
+} . copy_data(3)),
 	'10 10', 'after a COPY inside a COPY');
 is( added_by(qq{
 \\set ON_ERROR_STOP off
@@ -316,18 +316,18 @@ SELECT add_column() AS unused \\gset
 is( calls_of(qq{
 ALTER TABLE plain ADD CHECK (id <= snowflake_nextval());
 COPY plain (n) FROM stdin;
-} . rows(20)),
+} . copy_data(20)),
 	'20|20', 'a CHECK calls snowflake_nextval() itself');
-is( calls_of("COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . rows(20)),
+is( calls_of("COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . copy_data(20)),
 	'20|20', 'WHERE of COPY does, too');
-is( is_batched('plain', "COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . rows(20)),
+is( is_batched('plain', "COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . copy_data(20)),
 	'f', 'and so the rows go in one by one');
 is( calls_of(qq{
 CREATE DOMAIN checked AS integer CHECK (snowflake_nextval() > VALUE);
 CREATE TABLE target (id bigint DEFAULT snowflake_nextval(), n checked, a checked);
 ALTER TABLE target ALTER a SET DEFAULT 1;
 COPY target (n) FROM stdin;
-} . rows(20)
+} . copy_data(20)
 		  . "SELECT 5::checked AS unused \\gset\n"),
 	'41|20', 'the CHECK of a domain does, during a COPY and after it');
 is( calls_of(q{
@@ -346,7 +346,7 @@ CREATE FUNCTION calls() RETURNS trigger LANGUAGE plpgsql AS
 CREATE TRIGGER calls BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION calls();
 PREPARE kept AS SELECT snowflake_nextval() FROM in_sql();
 COPY plain (n) FROM stdin;
-} . rows(10) . q{
+} . copy_data(10) . q{
 SELECT in_plpgsql() AS unused \gset
 EXECUTE kept \g /dev/null
 }),
@@ -380,8 +380,8 @@ $node->safe_psql('postgres', q{
 CREATE ROLE app;
 GRANT INSERT, SELECT ON plain, busy, seen TO app;
 });
-my $copies = "COPY plain (n) FROM stdin;\n" . rows(5);
-my $copies_busy = "COPY busy (n) FROM stdin;\n" . rows(5);
+my $copies = "COPY plain (n) FROM stdin;\n" . copy_data(5);
+my $copies_busy = "COPY busy (n) FROM stdin;\n" . copy_data(5);
 is(calls_of($copies . $copies_busy, 'app'), '0|10', 'a role that may call all');
 
 # What a role is refused in a COPY, or nothing, after some SQL.

@@ -99,7 +99,7 @@ CREATE TABLE item (
 }
 $_->wait_for_replicas for @clusters;
 $_->start_writers(WRITERS) for @clusters;
-$_->wait_for_ids for @clusters;
+$_->wait_for_writers for @clusters;
 sleep 1;
 
 # ----- steps -----
@@ -122,7 +122,7 @@ sub step
 	{
 		$finish->($cluster) if $finish;
 		$cluster->leader;
-		$cluster->wait_for_ids;
+		$cluster->wait_for_writers;
 		$step{until}{ $cluster->{name} } = now();
 	}
 	push @steps, \%step;
@@ -184,7 +184,7 @@ for my $cluster (@clusters)
 	write_clock($_->{clock}, $_ == $cluster->{former} ? AHEAD_S : BEHIND_S)
 	  for @{ $cluster->{members} };
 }
-$_->wait_for_ids for @clusters;
+$_->wait_for_writers for @clusters;
 sleep 1;
 step(
 	"leader killed, $clocks",
@@ -204,7 +204,7 @@ $_->wait_for_replicas for @clusters;
 # While Patroni is paused it starts nothing: the server that is killed stays
 # down until Patroni goes on.
 $_->pause for @clusters;
-$_->wait_for_ids for @clusters;
+$_->wait_for_writers for @clusters;
 $_->{former} = $_->leader for @clusters;
 step(
 	'server killed in a pause, which then ends',
@@ -234,7 +234,7 @@ for my $cluster (@clusters)
 	write_clock($cluster->leader->{clock}, AHEAD_S);
 	write_clock($cluster->{candidate}{clock}, BEHIND_S);
 }
-$_->wait_for_ids for @clusters;
+$_->wait_for_writers for @clusters;
 sleep 1;
 step(
 	"switchover, $clocks",
@@ -244,7 +244,7 @@ sleep 1;
 
 # ----- what became of the ids -----
 
-sub examine
+sub check_history
 {
 	my ($cluster) = @_;
 	my $history = $cluster->history;
@@ -300,7 +300,7 @@ sub examine
 }
 
 $_->stop_writers for @clusters;
-examine($_) for @clusters;
+check_history($_) for @clusters;
 SnowflakePatroni::end_all();
 $registry->stop if $registry;
 done_testing();

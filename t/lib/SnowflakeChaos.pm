@@ -110,7 +110,7 @@ sub entry_of
 # A long-lived process that drives psql, and writes what it receives into a
 # file of its own: ids, "! SQLSTATE message", "= era", "@ time what", and after
 # a batch "+ begin end", by now(): when it was sent and when it was received.
-sub run_client
+sub drive_psql
 {
 	my ($self, $number, $kind, $control) = @_;
 	my $directory = $self->{directory};
@@ -227,7 +227,7 @@ sub start_client
 		open STDOUT, '>>', $log;
 		open STDERR, '>>', $log;
 		my $is_done =
-		  eval { $self->run_client($number, $kind, $control); 1 };
+		  eval { $self->drive_psql($number, $kind, $control); 1 };
 		print STDERR "client $number: $@\n" unless $is_done;
 		STDERR->flush;
 		POSIX::_exit($is_done ? 0 : 1);
@@ -293,11 +293,11 @@ sub kill_clients
 sub get_ids
 {
 	my ($self, $tend, @numbers) = @_;
-	return $self->wait_for_ids($tend, now() + 60, @numbers);
+	return $self->get_ids_until($tend, now() + 60, @numbers);
 }
 
 # The same until an instant by now().
-sub wait_for_ids
+sub get_ids_until
 {
 	my ($self, $tend, $until, @numbers) = @_;
 	my @files = map { "$self->{directory}/client$_" } @numbers;

@@ -318,7 +318,7 @@ sub kill_member
 }
 
 # What Patroni's REST interface says of a member; nothing if it does not answer.
-sub state_of
+sub member_state
 {
 	my ($self, $member) = @_;
 	my $answer =
@@ -331,7 +331,7 @@ sub state_of
 sub is_leader
 {
 	my ($self, $member) = @_;
-	my $state = $self->state_of($member);
+	my $state = $self->member_state($member);
 
 	return ($state->{role} // '') =~ /^(?:master|primary)$/
 	  && $state->{state} eq 'running';
@@ -371,7 +371,7 @@ sub synchronous_replica
 {
 	my ($self) = @_;
 	my ($replica) =
-	  grep { $self->state_of($_)->{sync_standby} } @{ $self->{members} };
+	  grep { $self->member_state($_)->{sync_standby} } @{ $self->{members} };
 
 	return $replica;
 }
@@ -409,7 +409,7 @@ sub pause
 	$self->end_patronictl;
 	wait_slowly(
 		sub {
-			return 3 == grep { $self->state_of($_)->{pause} }
+			return 3 == grep { $self->member_state($_)->{pause} }
 			  @{ $self->{members} };
 		}) or die "$self->{name} is not paused\n";
 	return;
@@ -469,7 +469,7 @@ sub stop_writers
 }
 
 # Waits until every writer has received an id that it asked for from now on.
-sub wait_for_ids
+sub wait_for_writers
 {
 	my ($self) = @_;
 	my $since = now();

@@ -24,10 +24,10 @@ our @EXPORT = qw(
   run_scenarios
   at_end
   cluster
-  new_server
+  leasing_server
   new_registry
-  standby_of
-  start_client
+  new_standby
+  new_client
   is_unique
 );
 
@@ -35,7 +35,7 @@ our @EXPORT = qw(
 use constant { TIMEOUT_S => 240, AT_A_TIME => 4 };
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $template;
+my $original;
 my $scenario;
 my @clients;
 my @at_end;
@@ -50,7 +50,7 @@ sub run_scenarios
 	my $only = $ENV{SCENARIO} // '';
 
 	# Make what all scenarios share before there is a process for each.
-	template();
+	original();
 	clock_library();
 	@scenarios = grep { $_->{name} =~ /$only/ } @scenarios;
 
@@ -131,29 +131,29 @@ sub at_end
 # ----- servers -----
 
 # A stopped server that has the extension, to copy all others from.
-sub template
+sub original
 {
-	return $template if defined $template;
+	return $original if defined $original;
 
-	$template = PostgreSQL::Test::Cluster->new('template');
-	$template->init(allows_streaming => 1, extra => ['--wal-segsize=1']);
-	$template->append_conf(
+	$original = PostgreSQL::Test::Cluster->new('template');
+	$original->init(allows_streaming => 1, extra => ['--wal-segsize=1']);
+	$original->append_conf(
 		'postgresql.conf', q{
 autovacuum = off
 log_statement = none
 max_wal_size = 32MB
 min_wal_size = 2MB
 });
-	$template->start;
-	$template->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+	$original->start;
+	$original->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
 	# Two thirds of the files that are copied each time are of these databases.
-	$template->safe_psql('postgres', $_) for
+	$original->safe_psql('postgres', $_) for
 	  'UPDATE pg_database SET datistemplate = false',
 	  'DROP DATABASE template0', 'DROP DATABASE template1';
-	$template->backup('base');
-	$template->stop;
-	return $template;
+	$original->backup('base');
+	$original->stop;
+	return $original;
 }
 
 # A server of the scenario by its name.
@@ -170,14 +170,14 @@ sub new_registry
 	my ($name, $constants, $clock_s) = @_;
 	my $node = cluster($name);
 
-	$node->init_from_backup(template(), 'base');
+	$node->init_from_backup(original(), 'base');
 	start_server($node, $clock_s);
 	make_registry($node, %$constants) if $constants;
 	return $node;
 }
 
 # A standby of a server, started; its clock is so many seconds off.
-sub standby_of
+sub new_standby
 {
 	my ($primary, $name, $clock_s) = @_;
 	my $node = cluster($name);
@@ -190,14 +190,14 @@ sub standby_of
 # A server, not started yet, that leases any worker id from a registry: a
 # server, or a connection string.  Further lines of postgresql.conf follow and
 # win.
-sub new_server
+sub leasing_server
 {
 	my ($name, $registry, @conf) = @_;
 	my $node = cluster($name);
 
 	$registry = $registry->connstr('postgres') if ref $registry;
 	$registry =~ s/'/''/g;
-	$node->init_from_backup(template(), 'base');
+	$node->init_from_backup(original(), 'base');
 	$node->append_conf(
 		'postgresql.conf',
 		join("\n",
@@ -214,7 +214,7 @@ sub new_server
 
 # Starts a client that draws ids, and goes on after errors.  Tests that the client
 # gets ids, unless the server is to have none yet.
-sub start_client
+sub new_client
 {
 	my ($node, $is_without_ids) = @_;
 	my $client = run_client($node, "$scenario->{file}.sql",
