@@ -15,7 +15,7 @@ use Test::More;
 
 my $tree = "$FindBin::RealBin/..";
 
-# Runs pg_regress, or the tool like it for isolation tests.
+# Runs pg_regress or pg_isolation_regress with all tests that match a pattern.
 sub run_tests
 {
 	my ($node, $tool, $pattern) = @_;
@@ -68,7 +68,7 @@ for my $name (sort keys %settings)
 	}
 	run_tests($node, $ENV{PG_REGRESS}, 'sql/*.sql');
 
-	# inside a tick, blocks of several sessions are in no order
+	# Inside a tick, the ids of blocks of several sessions are in no order.
 	$node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
 	$node->restart;
 	run_tests($node, $isolation, 'specs/*.spec');

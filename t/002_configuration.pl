@@ -26,11 +26,11 @@ sub configure_afresh
 	return;
 }
 
-# Refused at the start, and why.
+# Settings that stop the start, and what the log says.
 my $form = qr/DETAIL:  A layout is the widths of ticks/;
 my $epoch_form = qr/DETAIL:  An epoch is a date and time with its time zone/;
 my @refused = (
-	# a node that does not fit the layout
+	# A node that does not fit the layout.
 	[ 'snowflake.worker_id = 32',
 		qr/32 is outside the valid range for parameter "snowflake.worker_id" \(0 \.\. 31\)/ ],
 	[ 'snowflake.worker_id = -2',
@@ -55,7 +55,7 @@ my @refused = (
 		qr/1 is outside the valid range for parameter "snowflake.datacenter_id" \(0 \.\. 0\)/ ],
 	[ "snowflake.layout = '41/5/2/12'",
 		qr/7 is outside the valid range for parameter "snowflake.worker_id" \(0 \.\. 3\)/ ],
-	# a layout that is none
+	# Texts that are no layout.
 	(map { [ "snowflake.layout = '$_'",
 				qr/invalid value for parameter "snowflake.layout": "\Q$_\E"/, $form ] }
 		  '', '41', '41/5/5', '41/5/5/12/0', '41/5/5/x', '41 /5/5/12',
@@ -70,7 +70,8 @@ my @refused = (
 		qr/must be in the range 0 \.\. 31/ ],
 	[ "snowflake.layout = '55/0/0/8\@1s'", qr/invalid value for parameter "snowflake.layout": "55\/0\/0\/8\@1s"/,
 		qr/last longer than a timestamp can tell/ ],
-	# an epoch that is none, or not the same everywhere and every day
+	# Texts that are no epoch, or that mean another epoch on another server or
+	# day.
 	(map { [ "snowflake.epoch = '$_'",
 				qr/invalid value for parameter "snowflake.epoch": "\Q$_\E"/, $epoch_form ] }
 		  '', 'yesterday', 'now', 'today UTC', 'infinity', 'epoch',
@@ -81,7 +82,7 @@ my @refused = (
 	[ "snowflake.layout = '53/0/5/5'\nsnowflake.epoch = '9000-01-01 00:00+00'",
 		qr/parameters "snowflake.layout" and "snowflake.epoch" do not go together/,
 		qr/last tick lies beyond the range of timestamps/ ],
-	# how ids are issued
+	# How ids are issued.
 	[ "snowflake.clock_policy = 'maybe'",
 		qr/invalid value for parameter "snowflake.clock_policy": "maybe"/,
 		qr/Available values: wait, error, advance/ ],
@@ -99,7 +100,7 @@ my @refused = (
 		  0, -1, 1025),
 	[ "snowflake.generators = 'all'",
 		qr/invalid value for parameter "snowflake.generators": "all"/ ],
-	# a slip in a name, which would leave the default in force
+	# A misspelt name, which would leave the default in force.
 	[ 'snowflake.datacentre_id = 3',
 		qr/unrecognized configuration parameter "snowflake.datacentre_id"/ ],
 	[ 'Snowflake.Worker = 3',
@@ -122,7 +123,7 @@ for my $case (@refused)
 	like($log, $_, "$settings: says why") for @reasons;
 }
 
-# Accepted, and what comes of it: a query and its result.
+# Settings that are accepted, a query with them, and its result.
 my $last = 'SELECT snowflake_format(9223372036854775807)';
 my @accepted = (
 	[ '', $last, '2080-07-10 17:30:30.208, #4095, @(31,31)' ],
@@ -152,14 +153,14 @@ SELECT snowflake_format(id)
 		  . "2017-09-15 17:35:04.893, #1, @(2,5)\n"
 		  . "2017-09-15 17:35:04.894, #0, @(2,5)\n"
 		  . "2017-09-15 17:35:04.894, #1, @(2,5)" ],
-	# 53 bits
+	# A layout of 53 bits.
 	[ "snowflake.layout = '41/0/4/8'\nsnowflake.epoch = '2020-01-01 00:00+00'",
 		'SELECT snowflake_max_id(\'infinity\'), id < 9007199254740992, snowflake_datacenter_id(id) FROM snowflake_nextval() AS id',
 		'9007199254740991|t|0' ],
 	[ "snowflake.layout = '30/10/10/13\@1s'\nsnowflake.worker_id = 1023\nsnowflake.epoch = '2020-01-01 00:00+00'",
 		'SELECT snowflake_worker_id(id), now() - snowflake_timestamp(id) < \'2 s\' FROM snowflake_nextval() AS id',
 		'1023|t' ],
-	# one field only, and the one that overflows most easily
+	# Layouts with one field alone; that of ticks overflows most easily.
 	[ "snowflake.layout = '63/0/0/0\@1us'\nsnowflake.worker_id = 0",
 		undef, qr/last longer than a timestamp can tell/ ],
 	[ "snowflake.layout = '43/0/0/20'\nsnowflake.worker_id = 0",
@@ -168,7 +169,7 @@ SELECT snowflake_format(id)
 		'SELECT count(DISTINCT id) FROM snowflake_nextvals(100) AS id', '100' ],
 	[ "snowflake.layout = '41/0/3/0'",
 		'SELECT count(DISTINCT id) FROM snowflake_nextvals(100) AS id', '100' ],
-	# a quiet server's ids do not all have the same sequence
+	# The ids of a quiet server do not all have the same sequence.
 	[ "snowflake.sequence_start = random",
 		'SELECT count(DISTINCT snowflake_sequence(id)) > 50, max(snowflake_sequence(id)) < 1100
 		   FROM (SELECT snowflake_nextval() AS id, pg_sleep(0.002) FROM generate_series(1, 100)) AS v',
@@ -236,7 +237,7 @@ SELECT snowflake_encode(snowflake_timestamp(snowflake_max_id('infinity')), (1 <<
 	$node->stop;
 }
 
-# Fields out of their width.
+# Values that do not fit their fields.
 configure_afresh('');
 $node->start;
 for my $arguments (
@@ -273,7 +274,8 @@ ok($node->wait_for_log(
 		$offset),
 	'the log says so');
 
-# A bad value at a reload is refused, the old one stays, the server lives.
+# A reload refuses a bad value, keeps the old one, and leaves the server
+# running.
 for my $bad (
 	[ 'snowflake.clock_tolerance', 'soon', '7s' ],
 	[ 'snowflake.layout', '41', '41/5/5/12' ],
@@ -295,7 +297,7 @@ is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
 	9, 'a restart changes the worker id');
 $node->stop;
 
-# No worker id, no id; decoding goes on.
+# Without a worker id there are no ids, and decoding goes on.
 configure_afresh('snowflake.worker_id = -1');
 $node->start;
 for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
@@ -311,7 +313,7 @@ is(value_of($node, 'SELECT snowflake_worker_id(910499571847892992)'),
 	25, 'decoding without a worker id');
 $node->stop;
 
-# Hooks of other libraries are kept, before ours and after.
+# Hooks of libraries that are loaded before and after this one go on working.
 for my $libraries ('pg_stat_statements, snowflake',
 	'snowflake, pg_stat_statements')
 {
@@ -326,7 +328,8 @@ for my $libraries ('pg_stat_statements, snowflake',
 	$node->stop;
 }
 
-# Without preload: decoding by the configured layout and epoch, no issuing.
+# Without preload, decoding goes by the configured layout and epoch, and no ids
+# are issued.
 my $elsewhere = q{
 shared_preload_libraries = ''
 timezone = 'UTC'

@@ -1,5 +1,6 @@
-# Many sessions at once: every id once, each session's ids increasing, and
-# an id issued later larger than any issued before, whoever issued it.
+# Many sessions at once: each id comes once, each session's ids increase, and
+# an id that is issued later is larger than all that were issued before, by any
+# session.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
@@ -18,7 +19,8 @@ my $node = snowflake_node('main', 'max_connections = 100', 'fsync = off',
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
-# Runs a script by so many clients, so many times each.
+# Runs a script by so many clients, so many times each, and tests that none
+# fails.
 sub run_clients
 {
 	my ($clients, $times, $script, $what) = @_;
@@ -79,9 +81,10 @@ is( value_of($node,
 	'0',
 	"bulk: all are this node's and of the time of the run");
 
-# Calls of 8 clients with the instants before and after each: one that begins
-# after another has returned gets the larger id.  Not so with blocks, which
-# are in no order inside a tick.
+# 8 clients note the instants before and after each of their calls.  A call
+# that begins after another one has returned gets the larger id.  With blocks
+# that does not hold, because ids of different blocks are in no order inside a
+# tick.
 my $block_size = value_of($node, 'SHOW snowflake.block_size');
 $node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
 $node->restart;
@@ -109,7 +112,8 @@ is( value_of($node,
 	'an id is of the time of its call');
 $node->append_conf('postgresql.conf', "snowflake.block_size = $block_size");
 
-# Another layout, in a server that has forgotten the first.
+# Starts the server with another layout, without the page of the mark: the
+# server forgets the ids that it has issued.
 sub change_layout
 {
 	my ($layout) = @_;
@@ -120,7 +124,7 @@ sub change_layout
 	return;
 }
 
-# Runs of ids beside single ones, with a sequence of 256 that is always spent.
+# Runs of ids beside single ids, with a sequence of 256 that is always spent.
 change_layout('41/5/5/8');
 value_of($node, 'CREATE TABLE runs (id bigint PRIMARY KEY, client int, n int)');
 run_clients(16, 10, q{
@@ -135,7 +139,7 @@ is( value_of($node,
 	'80000|0',
 	'runs and single ids increase together');
 
-# A spent tick is waited out, not run ahead of.
+# Sessions wait for the end of a spent tick, and issue no id of a later tick.
 is( value_of($node,
 		'SELECT count(*) FILTER (WHERE snowflake_timestamp(id) > after),
 				max(after) - min(after) > interval \'70 ms\'
@@ -144,9 +148,9 @@ is( value_of($node,
 	'0|t',
 	'20,000 ids of 256 a millisecond take their time');
 
-# They wait in turns: with 64 sessions for 4 ids a millisecond, each sleeps
-# about once for an id of its own.  If all woke up for every tick, it would be
-# 16 times.
+# Sessions wait in turns: with 64 sessions for 4 ids a millisecond, each
+# session sleeps about once for an id of its own.  If all of them woke up for
+# every tick, each would sleep 16 times.
 SKIP:
 {
 	skip 'there is no /proc to read the sleeps of a process from', 3
@@ -166,8 +170,9 @@ INSERT INTO waits VALUES (sleeps() - :before);
 	note "$sleeps sleeps an id";
 }
 
-# Flat memory, however many: the session's own contexts are counted when the
-# first rows are out and when three million are.
+# Memory stays flat, however many ids a call returns: the session's own
+# contexts are counted when the first rows are returned and after three
+# million.
 change_layout('41/2/3/17');
 my $grown = value_of($node, q{
 SELECT max(bytes) - min(bytes)

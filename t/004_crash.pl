@@ -1,5 +1,5 @@
-# Backends killed under load, and servers stopped at once: a working server
-# comes back, and no id that a client has received comes again.  Clients keep
+# Backends are killed under load, and servers are stopped at once.  The server
+# works again, and no id that a client has received comes again.  Clients keep
 # their ids in files, outside the server.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
@@ -42,7 +42,7 @@ sub start_clients
 	return @runs;
 }
 
-# Waits until each of the clients has received some ids since the start.
+# Waits until each client has received some ids since its start.
 sub wait_for_output
 {
 	my (@files) = @_;
@@ -57,7 +57,8 @@ sub wait_for_output
 	return;
 }
 
-# Checks all the ids that clients received, the files in order of their start.
+# Tests all ids that clients have received.  The files are in the order in
+# which their clients were started.
 sub check_ids
 {
 	my ($files, $rounds, $what) = @_;
@@ -76,7 +77,7 @@ sub check_ids
 			open my $fh, '<', $file or die "$file: $!";
 			while (my $id = <$fh>)
 			{
-				# the last line may have been cut off
+				# The last line may have been cut off.
 				next unless $id =~ /^(\d+)\n\z/;
 				$id = $1 + 0;
 				$count++;
@@ -119,8 +120,8 @@ sub crash_repeatedly
 	return;
 }
 
-# Kills a client's backend by SIGKILL; the postmaster makes all others end
-# and its shared memory anew.
+# Kills a client's backend by SIGKILL.  The postmaster then ends all other
+# backends and makes its shared memory anew.
 sub kill_a_backend
 {
 	my ($node) = @_;
@@ -143,8 +144,9 @@ sub stop_at_once
 	return;
 }
 
-# Ticks of a second: the server is back within the tick that it crashed in.
-# Under advance the newest ids are ahead of the clock besides.
+# With ticks of a second, the server is back within the tick in which it
+# crashed.  With clock_policy = advance, the newest ids are ahead of the clock
+# as well.
 my %settings = (
 	default_layout => [],
 	second_ticks => ["snowflake.layout = '31/5/5/22\@1s'"],

@@ -36,8 +36,8 @@ my $node = snowflake_node(
 	"snowflake.layout = '41/5/5/4'",
 	"autovacuum = off");
 
-# The server's clock is in order at this offset, in seconds from the real
-# one; it is stepped from there, and only ever moves forward itself.
+# The server's clock is in order at this offset from the real clock, in
+# seconds.  The clock is stepped from there; the offset itself only grows.
 my $in_order = 0;
 my $offset = 0;
 
@@ -53,8 +53,8 @@ sub step_clock
 	return;
 }
 
-# A single measurement may be late on a busy machine; of several the middle
-# one is not.
+# On a busy machine a single measurement may be late, but not the median of
+# several.
 sub is_within
 {
 	my ($limit_ms, $name, @ms) = @_;
@@ -95,7 +95,7 @@ $node->safe_psql(
 my $main = SnowflakeSession->new($node, 30);
 my $monitor = SnowflakeSession->new($node, 30);
 
-# Waits for the end of a statement; each row is a list of its columns.
+# Waits for the end of a statement.  Each of its rows is a list of columns.
 sub result
 {
 	my ($session) = @_;
@@ -113,7 +113,7 @@ sub query
 	return result($session);
 }
 
-# Takes an id, or does not get one; sees to it that none is forgotten.
+# Keeps the ids of an answer among all others of this test.
 sub taken
 {
 	my ($answer) = @_;
@@ -133,7 +133,8 @@ sub take_id
 	return taken(query($main, 'SELECT * FROM take()'));
 }
 
-# One that a clock in order must give: what a step is seen from.
+# Takes an id while the clock is in order.  Steps of the clock are measured
+# from this id.
 sub take_newest
 {
 	my $answer = take_id();
@@ -177,7 +178,7 @@ sub allowed_lead_us
 	return $policy eq 'advance' ? $tolerance_ms * 1000 : 0;
 }
 
-# How far the real time is past the one at which an id could be issued again.
+# How many milliseconds ago an id could be issued again, by the policy.
 sub late_ms
 {
 	my ($newest) = @_;
@@ -188,7 +189,7 @@ sub late_ms
 
 # ----- what may become of a step -----
 
-# The step is waited out, and not for longer than it lasts.
+# Tests that a call waits for the end of a step back, and no longer.
 sub is_waited_out
 {
 	my ($seconds, $times) = @_;
@@ -217,7 +218,7 @@ sub is_waited_out
 	return;
 }
 
-# Ids go on, ahead of the clock.
+# Tests that ids go on after a step back, ahead of the clock.
 sub is_led_over
 {
 	my ($seconds) = @_;
@@ -246,7 +247,7 @@ sub is_led_over
 	return;
 }
 
-# Those that lead take no more ticks than they need.
+# Tests that ids ahead of the clock take no more ticks than they need.
 sub is_led_over_in_full_ticks
 {
 	my ($seconds) = @_;
@@ -265,7 +266,7 @@ sub is_led_over_in_full_ticks
 	return;
 }
 
-# What an ERROR for a clock behind must say.
+# Tests that calls are refused at once, and what the ERROR says.
 sub is_refusal
 {
 	my ($name, $seconds, @answers) = @_;
@@ -307,7 +308,8 @@ sub is_refused
 	return;
 }
 
-# An hour forward is the time, an hour back from there is a step back.
+# Tests that ids follow an hour forward, and that an hour back from there is a
+# step back.
 sub is_followed_forward
 {
 	my $name = "$policy: a step of an hour forward";
@@ -333,7 +335,7 @@ sub is_followed_forward
 	return;
 }
 
-# A tick whose sequence is spent is no step back.
+# Tests that a spent tick is not taken for a step back of the clock.
 sub is_spent_tick_no_error
 {
 	my $name = "$policy, $tolerance_ms ms: a spent tick";
@@ -359,7 +361,7 @@ sub is_spent_tick_no_error
 
 # ----- wait -----
 
-# The table of DESIGN.md, policy by policy.
+# Each policy in turn.
 set_policy('wait', 5000);
 is_waited_out(0.2, 5);
 is_waited_out(2, 3);
@@ -382,7 +384,7 @@ is_refused(HOUR);
 is_followed_forward();
 is_spent_tick_no_error();
 
-# the clock catches up by itself
+# The clock catches up by itself.
 my $newest = take_newest();
 step_clock(-0.2);
 my $refusals = 0;
@@ -421,7 +423,7 @@ cmp_ok($largest_lead_us, '>', 150_000,
 cmp_ok($largest_lead_us, '<=', 200_000,
 	'advance: and by no more than the tolerance');
 
-# What an advance is good for under another policy: the lead is waited out.
+# Under another policy, a lead that advance has left is waited for.
 set_policy('wait', 5000);
 $answer = is_issued('wait: a lead left by advance is waited out');
 cmp_ok($answer->{lead_us}, '<=', 0, 'wait: and then no id leads the clock');
@@ -526,8 +528,8 @@ is_issued('wait: ids are issued after it');
 
 # ----- while a statement runs, or waits -----
 
-# A statement reserves several ids at once.  Those are no better than others
-# when the clock is stepped back before they are given out.
+# A statement reserves several ids at once.  When the clock is stepped back
+# before they are given out, these ids are refused as others are.
 my @states;
 for (1 .. 10)
 {
@@ -552,7 +554,7 @@ sub wait_event_of_main
 	return join ' ', @{ $answer->{rows}[0] };
 }
 
-# Begins to take an id 20 s before that can be; returns the wait event.
+# Begins to take an id 20 s before one can be issued; returns the wait event.
 sub begin_to_wait
 {
 	my $event;
@@ -602,7 +604,7 @@ $node->stop;
 # ----- a clock that makes no steps -----
 
 # Sessions that race for the processor see each other's progress between two
-# looks at the clock; that is no step back.
+# readings of the clock.  That is no step back.
 my $racing = snowflake_node(
 	'racing',
 	"snowflake.layout = '41/2/3/17'",

@@ -3,7 +3,8 @@
 # the postmaster dies.
 #
 # Each end is measured five times, from its cause to what the client sees of
-# it, and the median counts: on a busy machine a single one may be late.
+# it.  The second quickest counts, because a busy machine delays some of them,
+# not all.
 use strict;
 use warnings FATAL => 'all';
 
@@ -33,8 +34,8 @@ sub now_ms
 
 # ----- sessions -----
 
-# Waits until the server has closed the connection, which it does by the
-# backend's exit, and returns the SQLSTATE that it took leave with.
+# Waits until the server has closed the connection, which it does when the
+# backend exits.  Returns the SQLSTATE of the last message.
 sub farewell
 {
 	my ($session) = @_;
@@ -61,12 +62,12 @@ sub step_clock_back
 	return;
 }
 
-# Starts the server, whose clock can be moved, with the clock in order.
+# Starts the server with a clock that can be set, in order.
 sub start_by_clock
 {
 	my ($node) = @_;
 
-	# past what an earlier life of the server may have used
+	# Begin after all ids that an earlier life of the server may have issued.
 	$in_order += 10;
 	start_server($node, $in_order);
 	return;
@@ -112,7 +113,7 @@ my @waits = (
 		ends => [ 'pg_cancel_backend', 'statement_timeout' ]
 	});
 
-# A session, its process, and ready to wait.
+# A session that is ready to wait, and its process.
 sub prepared_session
 {
 	my ($wait) = @_;
@@ -122,7 +123,7 @@ sub prepared_session
 	return ($session, $session->{pid});
 }
 
-# A session that waits, seen in pg_stat_activity.
+# A session that waits, as pg_stat_activity shows.
 sub waiting_session
 {
 	my ($wait) = @_;
@@ -139,7 +140,7 @@ sub waiting_session
 		usleep(1000);
 	}
 
-	# sleeps are cut in pieces: be anywhere in one
+	# A sleep is cut into pieces.  Begin anywhere in a piece.
 	usleep(rand(60_000));
 	return ($session, $pid);
 }
@@ -176,7 +177,7 @@ sub wait_until_gone
 	die "still there: @pids\n";
 }
 
-# Each returns how long the end took, and the SQLSTATE that it came with.
+# Each function returns how long the end took, and the SQLSTATE that came.
 my %ends = (
 	'pg_cancel_backend' => sub {
 		my ($wait) = @_;
@@ -224,7 +225,7 @@ my %ends = (
 		my $state = farewell($session);
 		my $ms = now_ms() - $start_ms;
 
-		# that is under way, or done with
+		# The shutdown is under way, or over.
 		$wait->{node}->stop('fast', fail_ok => 1);
 		$_->{psql}{run}->finish for $session, $wait->{monitor};
 		start_watched($wait);
@@ -256,7 +257,7 @@ my %ends = (
 		return ($ms, $state);
 	});
 
-# An orphan goes without a word.
+# A backend without a postmaster exits without a message.
 my %sqlstates = (
 	'pg_cancel_backend' => '57014',
 	'statement_timeout' => '57014',
@@ -298,7 +299,7 @@ WAIT: for my $wait (@waits)
 		note("$name after " . join(' ', map { sprintf '%.1f', $_ } @ms)
 			  . ' ms');
 
-		# the second quickest: a busy machine slows some down, not all
+		# Judge the second quickest: a busy machine delays some, not all.
 		cmp_ok($ms[1], '<', AT_ONCE_MS, "$name at once");
 		cmp_ok($ms[0], '>=', 0, "$name, and not before it is due")
 		  if $end eq 'statement_timeout';

@@ -1,5 +1,5 @@
-# A standby issues no id but decodes; once promoted it issues its own.  And a
-# background worker of the server issues as any session does.
+# A standby issues no ids but decodes them.  Once promoted, it issues its own.
+# A background worker of the server issues ids as any session does.
 use strict;
 use warnings FATAL => 'all';
 
@@ -45,7 +45,7 @@ is( $standby->safe_psql('postgres',
 	'1000|t',
 	'decoding on a standby');
 
-# One session over the promotion: refused before, served after.
+# One session is refused before the promotion, and gets an id after it.
 my ($stdin, $stdout, $stderr) = ("SELECT snowflake_nextval();\n", '', '');
 my $session = IPC::Run::start(
 	[ 'psql', '-XAtq', $standby->connstr('postgres') ],

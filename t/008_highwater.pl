@@ -1,6 +1,6 @@
-# The high-water mark of a running server: what a start, a crash, a clock that
-# is behind or wrong for a moment, and a worker that does not run come to; and
-# what the mark costs.  The page itself is in t/028_mark_page.pl.
+# The high-water mark of a running server: at a start, after a crash, by a
+# clock that is behind or wrong for a moment, and when its worker does not run;
+# and what the mark costs.  The page itself is in t/028_mark_page.pl.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
@@ -26,7 +26,7 @@ my $node = new_server(
 	'log_statement = none');
 my $newest = 0;                 # of all ids issued in this test
 
-# Takes ids and holds them against all that were issued before.
+# Takes ids, and tests that they are larger than all that were issued before.
 sub take_ids
 {
 	my ($count, $what) = @_;
@@ -46,7 +46,7 @@ sub lead_of_mark
 	);
 }
 
-# How long a statement takes in seconds, without psql's own start.
+# The seconds that a statement takes, without psql's own start.
 sub duration_of
 {
 	my ($sql) = @_;
@@ -94,8 +94,9 @@ subtest 'the first id after an end under load' => sub {
 	}
 };
 
-# After the mark, and without an error, whatever the policy.  The long interval
-# leaves something to wait for when the server is back.
+# After a crash ids begin after the mark, without an error, whatever the
+# policy.  The long interval leaves something to wait for when the server is
+# back.
 subtest 'crashes under every policy' => sub {
 	my $interval = 'snowflake.high_water_interval = 500ms';
 
@@ -123,12 +124,12 @@ subtest 'crashes under every policy' => sub {
 	configure($node, '');
 	$node->reload;
 
-	# past the mark that the long interval has left
+	# Wait until the clock is past the mark that the long interval has left.
 	take_ids(10, 'the short interval again');
 	usleep(1_000_000);
 };
 
-# The rules are those of a server that has been running.
+# A start by a clock that is behind goes by the same rules as a step back.
 subtest 'the clock is behind at the start' => sub {
 	for my $end ('stop', 'crash')
 	{
@@ -242,7 +243,8 @@ subtest 'a worker that does not run' => sub {
 
 # ----- a clock that is wrong for a moment -----
 
-# Tests that the mark is where the ids are, in memory and after a crash.
+# Tests that the mark is no further ahead than the ids need, in memory and
+# after a crash.
 sub is_not_ahead
 {
 	my ($what) = @_;
@@ -272,7 +274,8 @@ subtest 'a clock that is an hour ahead for a moment' => sub {
 	glitch_clock($node, 0, 0);
 	is_not_ahead('for the worker alone');
 
-	# each third or seventh reading of the session's: never twice running
+	# Each third or seventh reading of the session is wrong, but never two
+	# running.
 	for my $every (3, 7)
 	{
 		my $session = SnowflakeSession->new($node);

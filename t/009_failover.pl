@@ -16,7 +16,7 @@ use SnowflakeTest;
 use Test::More;
 
 # How far the old primary's clock is ahead when it issues the ids that count:
-# beyond all that the new primary can know of but by their WAL.
+# further than the new primary can know by anything but their WAL.
 use constant AHEAD_S => 100;
 
 # A primary and its standby, both started.
@@ -181,7 +181,7 @@ subtest 'an hour ahead, then switched over' => sub {
 	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
 		'55000', 'the new primary refuses, too');
 
-	# the way out, and back
+	# The way out is an unused worker id.  Then the former one is set again.
 	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 9');
 	$standby->stop;
 	start_server($standby);
@@ -213,7 +213,7 @@ subtest 'worker ids of their own, the old clock an hour ahead' => sub {
 	is($standby->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
 		8, 'its worker id');
 
-	# and the old number, if it is taken up again
+	# The former worker id is set again.
 	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 7');
 	$standby->stop;
 	start_server($standby);

@@ -1,9 +1,9 @@
-# Sessions that reserve ids in blocks (snowflake.block_size): they take no more
-# than they use, no id comes twice or late, and a block is dropped as soon as
-# the clock, the session or another parameter has gone past it.
+# Sessions that reserve ids in blocks (snowflake.block_size).  A session
+# reserves no more than it uses, no id comes twice or late, and a session drops
+# its block when the clock has gone past it or a parameter has changed.
 #
-# What a session reserves shows in the sequences that are left to the others.
-# A tick of 600 s makes these exact; the clock is 300 s into a tick.
+# What a session reserves is missing among the sequences that other sessions
+# get.  A tick of 600 s makes these exact; the clock is 300 s into a tick.
 use strict;
 use warnings FATAL => 'all';
 
@@ -29,7 +29,7 @@ my $node = snowflake_node(
 	'restart_after_crash = on',
 	"include 'case.conf'");
 
-# Sets a parameter, and waits until the sessions have noticed.
+# Sets a parameter, and waits until the sessions have the new value.
 sub reload_with
 {
 	my ($name, $value, @sessions) = @_;
@@ -87,7 +87,8 @@ sub run_scripts
 	return;
 }
 
-# Whole tables of ids, numbered by the client that took them.
+# Tests all ids of a table, whose rows are numbered by the client that took
+# them.
 sub is_unique_and_increasing
 {
 	my ($what, $table) = @_;
@@ -105,7 +106,7 @@ sub is_unique_and_increasing
 
 # ----- how much is reserved -----
 
-# What two sessions that take ids by turns get: blocks of 1, 2, 4, ... each.
+# What two sessions get that take ids by turns: blocks of 1, 2, 4, ... each.
 sub expected_by_turns
 {
 	my ($block_size, $count) = @_;
@@ -153,7 +154,7 @@ is_deeply(
 	[ (expected_by_turns(64, 300))[ 4 .. 299 ] ],
 	'blocks double up to 64');
 
-# Those who come once leave no gap.
+# Sessions that ask once leave no gap.
 my $top = max(take($anna, 64), take($bert, 64), take($anna, 64));
 ($top) = take($carl);
 is_deeply([ take($dora) ], [ $top + 1 ], 'one id is reserved for one call');
@@ -180,7 +181,7 @@ for my $block_size (1, 4, 5)
 	close_sessions();
 }
 
-# A call that no longer gets an id from the tick ends by its timeout.
+# A call that gets no more ids from the tick ends by its timeout.
 start_afresh($node, LONG_TICK_OF_16, 'snowflake.block_size = 64');
 open_sessions();
 $_->rows('SET statement_timeout = 200') for $anna, $bert;
@@ -261,7 +262,7 @@ is_deeply(
 	'nor does it inherit the block, or its size');
 $_->quit for @heirs, $bert, $carl, $dora;
 
-# Smaller and larger blocks in the middle of one.
+# The block size changes in the middle of a block.
 start_afresh($node, LONG_TICK);
 open_sessions();
 my %changed = map { $_ => [] } qw(anna bert);
@@ -311,7 +312,7 @@ for my $policy (qw(wait error advance))
 		"snowflake.clock_policy = $policy");
 	open_sessions();
 
-	# leaves anna in the middle of a block
+	# Leave anna in the middle of a block.
 	my @ids = issue($anna, 'SELECT snowflake_nextval() FROM generate_series(1, 10)');
 	my ($tick, $sequence) = tick_and_sequence($ids[-1], 20);
 	is($sequence, 9, "$policy: in the middle of a block");
@@ -333,14 +334,14 @@ for my $policy (qw(wait error advance))
 		[ $tick + 1, 4 ],
 		"$policy: in the middle of the next block");
 
-	# behind beyond the tolerance
+	# The clock is behind by more than the tolerance.
 	set_clock($node, 0);
 	is_deeply(
 		[ map { $_->state_of('SELECT snowflake_nextval()') } $anna, $bert, $anna ],
 		[ ('55000') x 3 ],
 		"$policy: a step back beyond the tolerance is refused, for all the block");
 
-	# and within it
+	# The clock is behind by less than the tolerance.
 	reload_with('clock_tolerance', '1h', $anna, $bert, $carl, $dora);
 	if ($policy eq 'error')
 	{
@@ -376,13 +377,13 @@ for my $policy (qw(wait error advance))
 			[ $tick + 1, 8 ],
 			"$policy: and others go on after it");
 
-		# ahead as far as it may be, and then the policy changes
+		# The block is as far ahead as it may be; then the policy changes.
 		reload_with('clock_policy', 'error', $anna, $bert);
 		is($anna->state_of('SELECT snowflake_nextval()'),
 			'55000', "$policy: a block that now leads too far is dropped");
 	}
 
-	# all in order again
+	# The clock is in order again.
 	set_clock($node, TICK_S);
 	push @ids, issue($_, 'SELECT snowflake_nextval() FROM generate_series(1, 50)')
 	  for $anna, $bert, $carl, $dora, $anna;
@@ -394,7 +395,8 @@ for my $policy (qw(wait error advance))
 	close_sessions();
 }
 
-# A spent tick: one that waits is cancelled, or ends, and the others go on.
+# A tick is spent: one of those that wait is cancelled, one ends, and the
+# others go on.
 start_afresh($node, LONG_TICK_OF_16, 'snowflake.block_size = 4');
 open_sessions();
 take($anna, 16);
@@ -410,7 +412,8 @@ is($bert->state_of('SELECT snowflake_nextval()'),
 	'', 'as does the one that was cancelled');
 $_->quit for $anna, $bert, $dora;
 
-# A block that had to be waited for is of a tick in which nobody has asked yet.
+# A block that had to be waited for begins with one id: the session has not
+# asked before in its tick.
 start_afresh($node, LONG_TICK_OF_16, 'snowflake.block_size = 8');
 open_sessions();
 take($anna, 16);
@@ -461,7 +464,7 @@ sub is_sound_under_load
 }
 is_sound_under_load('32 sessions', 32, 60);
 
-# Calls with the instants before and after each.
+# Clients note the instants before and after each call.
 value_of($node, 'CREATE TABLE calls (before timestamptz, id bigint, after timestamptz, client int)');
 sub is_of_its_time
 {
@@ -495,7 +498,7 @@ SELECT count(*) FILTER (WHERE is_return = 0 AND tick < newest_returned)
 }
 is_of_its_time('8 sessions', 12);
 
-# The same where ticks are always spent.
+# The same, where every tick is spent.
 start_afresh($node, "snowflake.layout = '41/5/5/8'", 'snowflake.block_size = 64');
 is_sound_under_load('32 sessions at the ceiling', 32, 10);
 is_of_its_time('8 sessions at the ceiling', 8);
@@ -509,9 +512,10 @@ is_of_its_time('8 sessions, random starts', 8);
 
 # ----- a turn for each -----
 
-# Sessions that wait for spent ticks get about as much each, and together
-# nearly all that there is, though some are cancelled all the time.  How much:
-# in the best of the windows, for the machine may have others to serve.
+# Sessions that wait for spent ticks get about as many ids each, and together
+# nearly all that there are, though some sessions are cancelled all the time.
+# The best of several windows counts, because the machine may have others to
+# serve.
 use constant {
 	WAITING => 32,
 	CEILING_PER_MS => 256,
@@ -560,7 +564,7 @@ sub is_shared_out
 }
 is_shared_out($_) for 1, 64;
 
-# A block size that changes all the time.
+# The block size changes all the time.
 start_afresh($node, "snowflake.layout = '41/5/5/8'");
 value_of($node, 'TRUNCATE ids, pairs');
 my $script = "$directory/changing";
@@ -587,7 +591,8 @@ forget_reloads();
 
 # ----- crashes -----
 
-# Ids that clients have received, before and after.
+# The ids that clients receive until the server is crashed under them, and
+# those that they get afterwards.
 sub take_under_load
 {
 	my ($what, $crash) = @_;
@@ -615,7 +620,7 @@ sub take_under_load
 	$crash->();
 	$_->finish for @load;
 
-	# the last line may have been cut off
+	# The last line may have been cut off.
 	for my $number (0 .. 7)
 	{
 		push @out, grep { s/\n\z// }

@@ -31,8 +31,8 @@ my $node = snowflake_node(
 
 # ----- several of them -----
 
-# The relations 1 .. 64, that need not exist, by generator: those of one
-# generator share their sequences.
+# The relations 1 to 64, which need not exist.  Those of one generator share
+# its sequences.
 start_afresh($node, LONG_TICK, 'snowflake.generators = 8');
 my $anna = SnowflakeSession->new($node);
 my $bert = SnowflakeSession->new($node);
@@ -43,7 +43,8 @@ cmp_ok(scalar(uniq @shared), '<', 30, 'and are spread over them');
 take($anna);
 my @founders = grep { $shared[ $_ - 1 ] == 0 } 1 .. 64;
 
-# Which generator each relation is of shows in whose sequence it moves on.
+# Finds the generator of a relation: its ids use up sequences of that
+# generator.
 sub generator_of
 {
 	my ($relation) = @_;
@@ -76,7 +77,8 @@ ok( $node->safe_psql('template1',
 	'another database has ids of them as well');
 $_->quit for $anna, $bert;
 
-# A generator's tick is spent for those who share it only.
+# When a generator's tick is spent, only the relations that share the generator
+# wait.
 start_afresh($node, LONG_TICK_OF_16, 'snowflake.generators = 8');
 $anna = SnowflakeSession->new($node);
 $anna->rows("SET statement_timeout = 200");
@@ -100,7 +102,7 @@ is_deeply(
 	'with one generator all share it');
 $anna->quit;
 
-# The tables of the rest: a and b of different generators, and one of none.
+# The tables of the cases that follow.
 sub create_tables
 {
 	value_of($node,
@@ -207,9 +209,9 @@ is_in_order('changes of snowflake.generators');
 
 # ----- a table that moves to another generator -----
 
-# Its OID is another one after a dump and restore.  The clock steps back, and
-# comes back to where it was; the table's new generator must not begin in a
-# tick that the old one has issued in.
+# A table has another OID after a dump and restore.  The clock steps back, and
+# comes back to where it was.  The table's new generator must not begin in a
+# tick in which the old one has issued ids.
 for my $policy (qw(wait))
 {
 	start_afresh($node, SMALL_TICK, 'snowflake.generators = 8',
@@ -235,7 +237,7 @@ for my $policy (qw(wait))
 
 # ----- two generators of one session -----
 
-# A block belongs to a generator, even after a call that failed.
+# A block belongs to a generator, also after a call that failed.
 start_afresh($node, LONG_TICK_OF_16, 'snowflake.generators = 8',
 	'snowflake.block_size = 64');
 $anna = SnowflakeSession->new($node);

@@ -1,5 +1,5 @@
-# Without preload the layout can change under a running server: no plan may
-# then keep a bound of the old one.
+# Without preload the layout can change under a running server.  Then no plan
+# may keep a bound of the old layout.
 use strict;
 use warnings FATAL => 'all';
 
@@ -45,8 +45,9 @@ my @bounds = grep { /^\d+$/ } split /\n/, $result;
 is(scalar(@bounds), 2, 'two bounds') or diag($result);
 is($bounds[1], $bounds[0] / 2, 'the second is by the new layout');
 
-# snowflake_issued_between() by its definition, for ticks of every length: of
-# ids at the ends of ticks, with bounds on them, between them and outside.
+# snowflake_issued_between() by its definition, for ticks of every length: for
+# ids at both ends of ticks, with bounds on these ends, between them and
+# outside.
 $node->safe_psql(
 	'postgres', q{
 CREATE VIEW ticks AS

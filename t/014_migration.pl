@@ -33,7 +33,7 @@ CREATE EVENT TRIGGER snowflakes ON ddl_command_end
   EXECUTE FUNCTION snowflake_convert_new_tables();
 };
 
-# A database's dump, but for what differs between two of the same.
+# A database's dump, without what differs between two dumps of one database.
 sub dump_of
 {
 	my ($database) = @_;
@@ -56,7 +56,7 @@ sub script
 	return "$directory/$name";
 }
 
-# What a command prints; its complaints are shown.
+# What a command prints.  Its error messages are shown.
 sub output_of
 {
 	my @command = @_;
@@ -70,7 +70,7 @@ sub output_of
 
 $node->start;
 
-# The dry run's statements, as a file for psql, do what the function does.
+# psql runs the dry run's statements with the same result as the function.
 my @conversions = (
 	q{SELECT snowflake_convert('shop.customer', 'id'%s)},
 	q{SELECT snowflake_convert('shop."Order"', 'id'%s)});
@@ -101,8 +101,9 @@ for my $conversion (@conversions)
 like($before, qr/DEFAULT public\.snowflake_nextval\(\)/, 'keys converted');
 unlike($before, qr/serial|integer|SEQUENCE/, 'nothing of the old left');
 
-# Other sessions: one that has prepared its INSERT before goes on with it; one
-# that holds the table is waited for, and no longer than lock_timeout.
+# A session that has prepared its INSERT before goes on with it.  The
+# conversion waits for a session that holds the table, and no longer than
+# lock_timeout.
 $node->safe_psql('postgres', $shop);
 my ($in, $out, $err) = ('', '', '');
 my $session = IPC::Run::start(
@@ -138,7 +139,7 @@ is($err, '', 'without a complaint');
 $in .= "\\q\n";
 $session->finish;
 
-# A foreign key that another session is about to add comes along, too.
+# A foreign key that another session is about to add is converted as well.
 $node->safe_psql('postgres', q{
 CREATE TABLE shop.early (id serial PRIMARY KEY);
 CREATE TABLE shop.late (early integer PRIMARY KEY);
@@ -185,7 +186,8 @@ $holds->rows('COMMIT');
 is_deeply([ map { ($_->answer)[0] } @opposite ], ['', ''], 'opposite conversions do not deadlock');
 $_->quit for $holds, @opposite;
 
-# A partition that is older than its parent is locked after it, as by others.
+# A partition that is older than its parent is locked after the parent, as
+# other statements do.
 $node->safe_psql('postgres', q{
 CREATE TABLE shop.older (k integer, id integer NOT NULL);
 CREATE TABLE shop.parent (k integer, id serial) PARTITION BY LIST (k);
@@ -205,8 +207,8 @@ $inserts->rows('COMMIT');
 is(($converts->answer)[0], '', 'and a conversion do not deadlock');
 $_->quit for $inserts, $converts;
 
-# A whole schema: a dump differs by the keys alone, and the dry run is a script
-# that psql runs with the same result.
+# A whole schema: the dump differs by the keys alone, and psql runs the dry
+# run's statements with the same result.
 my $depot = q{
 CREATE EXTENSION snowflake;
 CREATE SCHEMA depot;
@@ -270,7 +272,7 @@ is($node->safe_psql('whole_by_function', q{SELECT string_agg(name || items, ' ' 
 	'here500 there500', 'what was filled is filled again');
 is($node->safe_psql('whole_by_function', q{SELECT snowflake_convert_schema('{depot}', true)}), '', 'nothing is left to do');
 
-# All of it or nothing: a materialised view that cannot be filled.
+# The whole conversion is rolled back if a materialised view cannot be filled.
 $node->safe_psql('postgres', 'CREATE DATABASE whole_fails');
 $node->safe_psql('whole_fails', "$depot; CREATE TABLE depot.zero (n integer); INSERT INTO depot.zero VALUES (1);
 CREATE MATERIALIZED VIEW depot.quotient AS SELECT i.id / z.n AS q FROM depot.items AS i, depot.zero AS z;
@@ -301,7 +303,7 @@ is_deeply([ map { $_->[0] } @both ], [ '', '' ], 'and two conversions of the sch
 is($both[1][1], '0', 'and the second finds nothing to do');
 $_->quit for $reads, @opposite;
 
-# What is parsed again with the columns as bigint.
+# Statistics and CHECK constraints are parsed again with bigint columns.
 $node->safe_psql('postgres', q{
 CREATE FUNCTION shop.of_integer(integer) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT $1';
 CREATE TABLE shop.counted (id serial PRIMARY KEY, n integer);
@@ -317,7 +319,7 @@ like($in_the_way, qr/In the way:\nstatistics object shop.fits_not: function shop
 is($node->safe_psql('postgres', q{SELECT count(*) FROM snowflake_convert('shop.checked', 'id')}), '2',
 	'a CHECK of the row as a whole is not');
 
-# A database may have its own schemas, new sessions follow.
+# Each database may name its own schemas, which new sessions use.
 $node->safe_psql('postgres', $event_trigger);
 $node->safe_psql('postgres',
 	q{ALTER DATABASE postgres SET snowflake_convert.schemas = 'shop, app'});
@@ -330,14 +332,15 @@ is( $node->safe_psql('postgres',
 	"other|integer\nshop.new|bigint",
 	'the schemas wanted in one database');
 
-# A CHECK that new keys will fail is warned of, and others are not.
+# A CHECK that new keys fail raises a warning; other CHECKs do not.
 my (undef, undef, $bounded) = $node->psql('postgres',
 	q{CREATE TABLE shop.small (id serial PRIMARY KEY CHECK (id < 100)); CREATE TABLE shop.positive (id serial PRIMARY KEY CHECK (id > 0))});
 like($bounded, qr/WARNING:  new keys of column "id" of table "shop.small" may be refused\nDETAIL:  constraint small_id_check on table shop.small: CHECK \(\(id < 100\)\)/,
 	'a CHECK with a bound in a new table is warned of');
 unlike($bounded, qr/positive/, 'another is not');
 
-# A DEFAULT may take from a serial's sequence, and temporary tables have theirs.
+# A DEFAULT may read the sequence of a serial, and temporary tables keep
+# theirs.
 my (undef, undef, $doubts) = $node->psql('postgres',
 	q{CREATE TABLE shop.tree (id serial PRIMARY KEY, root bigint DEFAULT currval('shop.tree_id_seq'))});
 like($doubts, qr/^psql:<stdin>:1: WARNING:  new keys of column "id" of table "shop.tree" may be refused\nDETAIL:  default value for column root of table shop.tree: currval\('shop.tree_id_seq'::regclass\)\nHINT/,
@@ -351,7 +354,7 @@ is($node->safe_psql('postgres',
 	'2', 'temporary tables by the name of their schema are left alone');
 $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET snowflake_convert.schemas');
 
-# A dump is restored as it was, where new tables are converted, too.
+# A dump is restored unchanged into a database that converts new tables.
 $node->safe_psql('postgres', 'CREATE DATABASE restored');
 $node->safe_psql('restored', "CREATE EXTENSION snowflake; $event_trigger");
 $node->safe_psql('by_function', 'CREATE TABLE still_serial (id serial PRIMARY KEY)');
@@ -365,10 +368,10 @@ $node->command_ok(
 	'restored with the event trigger on');
 is(dump_of('restored'), dump_of('by_function'), 'as it was dumped');
 
-# What pgEdge's extension of this name has left, after its default and itself
-# are gone, here by hand: a serial's sequence with values beyond its MAXVALUE,
-# and an identity's sequence with a column that is none any more.  As they are,
-# they cannot be restored; converted, they can.
+# What pgEdge's extension of this name leaves when its default and the
+# extension itself are gone, made by hand: a serial's sequence with values
+# beyond its MAXVALUE, and an identity's sequence whose column has no identity
+# any more.  They cannot be restored as they are; converted, they can.
 $node->safe_psql('postgres', 'CREATE DATABASE leftovers');
 $node->safe_psql('leftovers', q{
 CREATE EXTENSION snowflake;
@@ -429,7 +432,7 @@ SELECT snowflake_convert(c.oid, 'id') FROM pg_class AS c WHERE relname IN ('of_s
 ok(restores('leftovers_put_right'), 'and it can be restored');
 
 # The ORMs' own migrations, with keys of both widths, in tables that the event
-# trigger sees.  The packages are not worth installing for this alone.
+# trigger sees.  script/test does not install the packages for this test alone.
 my $django = script('django_site.py', <<'PYTHON');
 import os
 import sys
@@ -572,9 +575,9 @@ for my $orm (
 }
 $node->stop;
 
-# Ids of 41 bits of milliseconds since 2023, 10 of node and 12 of counter,
-# made by arithmetic of our own: with that layout and epoch, new ones go on
-# after them, and all decode.
+# Ids of 41 bits of milliseconds since 2023, 10 bits of node and 12 of counter,
+# computed here.  With that layout and epoch, new ids go on after them, and all
+# ids decode.
 my $peer = snowflake_node('peer', "snowflake.layout = '41/0/10/12'",
 	"snowflake.epoch = '2023-01-01 00:00:00+00'",
 	'snowflake.worker_id = 1000');

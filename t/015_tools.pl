@@ -65,8 +65,9 @@ sub fingerprint
 		  map { $_ eq 'parted' ? 'part' : $_ } @tables);
 }
 
-# The tables of a copy have the rows of the source; what is inserted now
-# follows it, and tables with a generator of their own name themselves.
+# Tests that a copy's tables have the rows of the source, that the ids of rows
+# inserted now are larger, and that tables with a generator of their own name
+# themselves in their defaults.
 sub check_copy
 {
 	my ($source, $node, $database, $what, $worker_id) = @_;
@@ -111,7 +112,7 @@ create_application($node, 'app_of_schema', 'ids');
 my $app = fingerprint($node, 'app');
 my $app_of_schema = fingerprint($node, 'app_of_schema');
 
-# pg_dump and what restores it
+# pg_dump and the programs that restore its output
 sub dump_database
 {
 	my ($file, @options) = @_;
@@ -163,8 +164,8 @@ run_file(new_database('of_schema'), $of_schema);
 check_copy($app_of_schema, $node, 'of_schema',
 	'extension in a schema of its own', 7);
 
-# Into a database that has the extension in another schema: the dump names
-# the schema that it came from.
+# Restores into a database that has the extension in another schema: the dump
+# names the schema that the extension had in the source.
 new_database('elsewhere');
 $node->safe_psql('elsewhere',
 	'CREATE SCHEMA ids; CREATE EXTENSION snowflake SCHEMA ids');
@@ -190,7 +191,7 @@ $node->command_ok([ 'pg_dumpall', '-f', "$directory/all.sql" ], 'pg_dumpall');
 my $other = snowflake_node('other', 'snowflake.worker_id = 8');
 $other->start;
 
-# the role that runs this is there already
+# The role that runs this test exists already.
 $other->psql('postgres', "\\i $directory/all.sql", on_error_stop => 0);
 check_copy($app, $other, 'app', 'pg_dumpall', 8);
 check_copy($app_of_schema, $other, 'app_of_schema', 'pg_dumpall, schema', 8);
@@ -252,7 +253,7 @@ $seen{$_}++
 is(scalar(keys %seen), 2 * 3 * 4 * 500,
 	'two databases share the generator: no id in both');
 
-# a transaction that is prepared, and committed later by another session
+# A transaction that is prepared, and committed later by another session
 $node->safe_psql('app',
 	"BEGIN; INSERT INTO bench (client) VALUES (-1); PREPARE TRANSACTION 'p'");
 $node->restart;
@@ -264,8 +265,8 @@ SELECT string_agg(client::text, ' ' ORDER BY id) FROM bench WHERE client < 0}),
 	'-1 -2',
 	'a prepared transaction keeps its ids over a restart');
 
-# postgres_fdw: a default of the foreign table is evaluated where the
-# statement runs, the remote table's own is not used
+# postgres_fdw: the foreign table's default is evaluated on the server where
+# the statement runs; the remote table's own default is not used
 SKIP:
 {
 	skip 'postgres_fdw is not installed', 2
@@ -372,8 +373,8 @@ default_pool_size = 1
 }
 $node->stop;
 
-# pg_upgrade, from a server whose clock was a minute ahead.  It leaves the
-# page of the mark behind.
+# pg_upgrade from a server whose clock was a minute ahead.  pg_upgrade does not
+# copy the page of the mark.
 {
 	my @old = defined $ENV{oldinstall} ? (install_path => $ENV{oldinstall}) : ();
 	my @conf = ("shared_preload_libraries = 'snowflake'",
@@ -403,7 +404,7 @@ $node->stop;
 		'pg_upgrade');
 	ok(!-e mark_file($new), 'pg_upgrade leaves the page of the mark behind');
 
-	# without the file nothing but the clock keeps ids from coming again
+	# Without the page, only the clock keeps ids from coming again.
 	$new->start;
 	is(fingerprint($new, 'app'), $rows, 'pg_upgrade: all rows are there');
 	is( $new->safe_psql('app', "SELECT snowflake_nextval() > $largest"),
@@ -411,7 +412,7 @@ $node->stop;
 		'pg_upgrade: without the page, ids begin at the clock');
 	$new->stop;
 
-	# with it, the new server knows how far the old one has been
+	# With the page, the new server knows the mark of the old one.
 	PostgreSQL::Test::Utils::system_or_bail('cp', '-p', mark_file($old),
 		mark_file($new));
 	$new->start;

@@ -39,7 +39,7 @@ CREATE TABLE by_origin (LIKE filtered INCLUDING ALL);
 }
 my $has_origin = $nodes[0]->pg_version >= 16;
 
-# What of a table a node sends; then each subscribes to the other.
+# Each node publishes a table by its filter, and subscribes to the other node.
 sub connect_both_ways
 {
 	my ($table, $options, @filters) = @_;
@@ -103,7 +103,7 @@ SELECT count(*), count(*) FILTER (WHERE snowflake_worker_id(id) = 1 AND node = 1
 	is($found[1], $found[0], "$table: the same on both");
 	is( $_->safe_psql(
 			'postgres',
-			# named otherwise in each version
+			# The columns have other names in each version.
 			"SELECT sum(value::bigint)
 			   FROM pg_stat_subscription_stats AS s, jsonb_each_text(to_jsonb(s))
 			  WHERE key LIKE '%\\_error\\_count'"),
@@ -113,7 +113,7 @@ SELECT count(*), count(*) FILTER (WHERE snowflake_worker_id(id) = 1 AND node = 1
 }
 
 # By row filters on the worker's bits, in any version: a node sends the rows
-# that it has issued the id of.  Functions of an extension are refused there.
+# whose ids it has issued.  A row filter cannot call functions of an extension.
 my ($state) = sqlstate_of($nodes[0],
 	'CREATE PUBLICATION refused FOR TABLE filtered WHERE (snowflake_worker_id(id) = 1)'
 );
@@ -123,7 +123,7 @@ connect_both_ways('filtered', '',
 load_both('filtered');
 wait_for_both('filtered');
 
-# updates of rows of one's own go over, too
+# Each node also sends updates of its own rows.
 for my $i (1, 2)
 {
 	$nodes[ $i - 1 ]->safe_psql('postgres',
@@ -137,7 +137,7 @@ is( $nodes[0]->safe_psql(
 	'0',
 	'updates of rows of their own reach the other node');
 
-# By origin = none, from 16 on: a node sends what was written on it.
+# By origin = none, from PostgreSQL 16 on: a node sends what was written on it.
 SKIP:
 {
 	skip 'subscriptions have no origin before PostgreSQL 16', 5

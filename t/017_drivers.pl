@@ -12,7 +12,8 @@ use PostgreSQL::Test::Utils;
 use SnowflakeTest;
 use Test::More;
 
-# program, what runs it, what has to load, the type that ids have to have
+# The program, its interpreter, what the interpreter has to load, and the type
+# that ids have to have.
 my @drivers = (
 	[ 'insert_by_psycopg2.py', [ 'python3', '-c' ], 'import psycopg2', 'int' ],
 	[ 'insert_by_psycopg3.py', [ 'python3', '-c' ], 'import psycopg', 'int' ],

@@ -26,9 +26,9 @@ is($node->safe_psql('postgres', $others), '1', 'but to pg_read_all_stats');
 $issuing->quit;
 $node->stop;
 
-# The slowest machine spends a tick of two ids and a tenth of a second.  40 ids
-# take 20 ticks or more.  The session waits for each of these, unless the clock
-# has got there by itself.
+# The slowest machine spends a tick of a tenth of a second that has two ids.
+# 40 ids take 20 ticks or more.  The session waits for each of these ticks,
+# unless the clock has reached the tick by itself.
 $node = snowflake_node('spent', "snowflake.layout = '38/5/5/1\@100ms'");
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION snowflake');

@@ -23,16 +23,16 @@ my $node = snowflake_node('main', "include 'case.conf'");
 my %layout = (0 => '41/10/0/12', 4 => '41/6/4/12', 5 => '41/5/5/12',
 	map { $_ => '32/0/' . "$_/" . (31 - $_) . '@100ms' } 8, 16, 20, 24, 31);
 
-# Lets the server read these settings, and starts it, on the host that facts
-# describe (see lib/host.c), or on its own if there are none.  Returns whether
-# it started, and what it logged.
+# Starts the server with these settings, on the host that facts describe (see
+# lib/host.c), or on its own host without facts.  Returns whether the server
+# has started, and what it has logged.
 sub start_on
 {
 	my ($facts, @settings) = @_;
 	my $offset = -s $node->logfile // 0;
 	local %ENV = %ENV;
 
-	# a layout must not be changed so that ids could repeat
+	# Remove the page: a layout must not be changed so that ids could repeat.
 	unlink mark_file($node);
 	configure($node, @settings);
 	if (defined $facts)
@@ -57,7 +57,7 @@ sub derive
 		"snowflake.epoch = '2025-01-01 00:00+00'");
 }
 
-# A worker id as it stands in an id.
+# The worker id that is in an id.
 sub worker_id_in
 {
 	my ($id, $worker_bits) = @_;
@@ -65,7 +65,8 @@ sub worker_id_in
 	return ($id >> $sequence_bits) & ((1 << $worker_bits) - 1);
 }
 
-# The server starts and has this worker id, from there, wherever it shows.
+# Tests that the server starts, has this worker id from this source, and shows
+# it wherever it should.
 sub derives
 {
 	my ($facts, $source, $worker_bits, $expected, $origin) = @_;
@@ -87,7 +88,7 @@ sub derives
 	return;
 }
 
-# The server refuses to start, with this DETAIL and HINT.
+# Tests that the server refuses to start, with this DETAIL and HINT.
 sub refuses_to_start
 {
 	my ($facts, $source, $worker_bits, $detail, $hint) = @_;
@@ -160,7 +161,7 @@ my $loopback = 'inet lo 1 loopback 127.0.0.1 255.0.0.0';
 my $lan = 'inet eth0 2 up 10.0.4.210 255.255.0.0';
 my $docker = 'inet docker0 3 up 172.17.0.1 255.255.0.0';
 for my $case (
-	# the last two bytes, and fewer and more
+	# The last two bytes of an address, or fewer bits, or more.
 	[ [$lan], 16, 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
 	[ [$lan], 20, 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
 	[ [$lan], 31, (10 << 24) + 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
@@ -170,16 +171,17 @@ for my $case (
 		4, 9, '192.168.7.201/28', 'eth0' ],
 	[ ['inet eth0 2 up 255.255.255.254 128.0.0.0'],
 		31, 2147483646, '255.255.255.254/1', 'eth0' ],
-	# the first interface by its number, and not in the order of the list
+	# The first interface is that of the lowest number, whatever the order of
+	# the list.
 	[ [ $loopback, $lan, $docker ], 16, 1234, '10.0.4.210/16', 'eth0' ],
 	[ [ $docker, $lan, $loopback ], 16, 1234, '10.0.4.210/16', 'eth0' ],
 	[ [ 'inet eth1 12 up 10.1.0.1 255.255.0.0',
 			'inet eth0 9 up 10.2.0.2 255.255.0.0' ],
 		16, 2, '10.2.0.2/16', 'eth0' ],
-	# the first address of an interface
+	# The first address of an interface counts.
 	[ [ $lan, 'inet eth0 2 up 10.0.0.9 255.255.0.0' ],
 		16, 1234, '10.0.4.210/16', 'eth0' ],
-	# what stands before it and is no address of this server
+	# Entries that are listed before, and are no address of this server.
 	[ [ $loopback,
 			'link eth8 2 up 1 02:00:00:00:00:01',
 			'bare tun0 3 up',
@@ -193,14 +195,14 @@ for my $case (
 			'inet lo 10 loopback 10.0.0.7 255.255.255.255',
 			'inet eth9 11 up 10.0.0.8 255.255.0.0' ],
 		16, 8, '10.0.0.8/16', 'eth9' ],
-	# neighbours of what is refused
+	# Addresses next to those that are refused.
 	[ ['inet eth0 2 up 169.253.0.3 255.255.0.0'],
 		16, 3, '169.253.0.3/16', 'eth0' ],
 	[ ['inet eth0 2 up 169.255.0.4 255.255.0.0'],
 		16, 4, '169.255.0.4/16', 'eth0' ],
 	[ ['inet eth0 2 up 223.255.0.5 255.255.0.0'],
 		16, 5, '223.255.0.5/16', 'eth0' ],
-	# a network that does not tell how far addresses differ
+	# Networks that do not say in which bits addresses differ.
 	(map { [ ["inet eth0 2 up 10.244.1.17 $_->[0]"],
 				16, 273, "10.244.1.17/$_->[1]", 'eth0' ] }
 		  [ '255.255.255.255', 32 ], [ '255.255.255.254', 31 ],
@@ -261,7 +263,7 @@ for my $case (
 	[ [ $card, 'device eth0' ], 24, 0x9e04d2, 'a4:bf:01:9e:04:d2', 'eth0' ],
 	[ [ 'link eth0 2 up 1 a4:bf:81:9e:04:d2', 'device eth0' ],
 		31, 0x019e04d2, 'a4:bf:81:9e:04:d2', 'eth0' ],
-	# what is no card; a card that is down is one
+	# Entries that are no card.  A card that is down counts.
 	[ [ 'link lo 1 loopback 772 00:00:00:00:00:00',
 			$lan,
 			'link docker0 2 up 1 02:42:ac:11:00:02',
@@ -324,7 +326,8 @@ for my $case (
 	like($log, $hint, "$setting: says what to do") if defined $hint;
 }
 
-# A configured id goes with the source "config", and without one there is none.
+# A configured worker id goes with the source "config"; without a worker id and
+# a source there are no ids.
 my ($started) =
   start_on([ 'name pg-3' ], "snowflake.worker_id_source = 'config'");
 ok($started, 'the source "config" leaves the host alone');
@@ -339,7 +342,8 @@ is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
 	'F0000', 'no worker id and no source: no id');
 $node->stop;
 
-# It holds while the server runs, whatever becomes of the host's name.
+# The worker id stays while the server runs, also when the host gets another
+# name.
 start_on([ 'name pg-3' ], derive('hostname', 5));
 PostgreSQL::Test::Utils::append_to_file("$directory/facts.new", "name pg-4\n");
 rename "$directory/facts.new", "$directory/facts" or die "facts: $!";
@@ -357,7 +361,7 @@ my ($state) =
 is($state, '55P02', 'a session cannot choose the source');
 $node->stop;
 
-# Without preload nothing is derived.
+# Without preload no worker id is derived.
 ($started) = start_on(
 	[ 'name pg-3' ],
 	derive('hostname', 5),
@@ -371,7 +375,7 @@ $node->stop;
 
 # ----- this machine itself -----
 
-# What a file of the kernel's says, or '' if there is none.
+# The contents of a file of the kernel, or '' if there is none.
 sub said_by
 {
 	my ($file) = @_;
@@ -384,7 +388,7 @@ sub said_by
 my @interfaces = sort { said_by("$a/ifindex") <=> said_by("$b/ifindex") }
   grep { said_by("$_/ifindex") ne '' } glob('/sys/class/net/*');
 
-# What the kernel answers about an interface's first IPv4 address.
+# What the kernel says of an interface's first IPv4 address.
 sub ioctl_address
 {
 	my ($request, $interface) = @_;

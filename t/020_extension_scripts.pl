@@ -1,6 +1,6 @@
-# Tables that an extension's script makes are left as it wants them, though
-# the event trigger converts new tables.  The extension is there for this test
-# alone, in a copy of the installation.
+# Tables that an extension's script makes stay as they are, although the event
+# trigger converts new tables.  The test's extension exists in a copy of the
+# installation alone.
 use strict;
 use warnings FATAL => 'all';
 
@@ -14,10 +14,10 @@ use PostgreSQL::Test::Utils;
 use SnowflakeTest;
 use Test::More;
 
-# Makes an installation like the server's, with files of its own among
-# the extensions.  PostgreSQL looks for all else from where its program is;
-# that and pg_ctl are copied, the rest is linked to.  Returns where the
-# programs are.
+# Makes an installation like the server's, with more files among the
+# extensions.  PostgreSQL looks for everything else relative to its own
+# program, so postgres and pg_ctl are copied, and the rest is linked to.
+# Returns the directory of the programs.
 sub copy_installation
 {
 	my ($node, $root, %files) = @_;

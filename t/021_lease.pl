@@ -17,10 +17,10 @@ use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-# from the Unix epoch to PostgreSQL's
+# The seconds from the Unix epoch to PostgreSQL's.
 use constant SECONDS_TO_2000 => 946_684_800;
 
-# Long enough to hold whatever the machine does.
+# Leases are long enough for a machine that stalls.
 my $registry = registry_node('registry', { lease_duration => '60 s' });
 
 # Eight servers that are as alike as copies are.
@@ -122,7 +122,8 @@ my %worker_id;
 		qr/LOG:  snowflake worker_id $worker_id{$clean->name} has been given back to the registry/,
 		'the log tells it');
 
-	# somebody has renewed it in this server's name: then it is not its own
+	# Somebody renews the lease in this server's name, so the server's own
+	# lease is not the last one.
 	$registry->safe_psql('postgres',
 		"UPDATE snowflake_registry.node SET incarnation = incarnation + 1 WHERE (datacenter_id, worker_id) = (0, $worker_id{$clean->name})"
 	);
@@ -166,7 +167,7 @@ my %worker_id;
 	ok($id > $before, 'after a crash ids go on');
 }
 
-# How long from the start to the first id.
+# How long it takes from the start to the first id.
 {
 	my $node = $server[1];
 	my $begin;
@@ -191,7 +192,8 @@ my %worker_id;
 	is(worker_id_of($id), $worker_id{ $node->name },
 		'with the registry down the lease of the page is good');
 
-	# out of its reach it cannot be given back, and is kept
+	# While the registry is down, the lease cannot be given back, and the
+	# server keeps it.
 	$node->stop;
 	$node->start;
 	is(worker_id_of(next_id($node)), $worker_id{ $node->name },
@@ -227,7 +229,7 @@ DROP ROLE watcher, passer_by;}),
 		't',
 		'snowflake_stat counts renewals');
 
-	# of the worker only; the same worker id comes back
+	# Only the worker is terminated, and the same worker id comes back.
 	my $offset = -s $node->logfile;
 	$node->safe_psql('postgres',
 		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'snowflake registry'"
@@ -278,7 +280,7 @@ DROP ROLE watcher, passer_by;}),
 		$worker_id{ $_->name }, $_->name . ' has its own')
 	  for $stopped, $running;
 
-	# a standby asks for none before it is promoted
+	# A standby does not ask for a worker id before it is promoted.
 	my $leases = leases($registry);
 	$running->wait_for_catchup($standby, 'replay', $running->lsn('write'));
 	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
@@ -293,13 +295,13 @@ DROP ROLE watcher, passer_by;}),
 	$_->stop('immediate') for $copy, $base, $standby;
 }
 
-# The directory alone, once the lease is over: it has moved.  Leases are short
-# from here on.
+# A data directory that moves when its lease is over.  Leases are short from
+# here on.
 set_registry($registry, lease_duration => '6 s');
 {
 	my $node = $server[4];
 
-	# a fence that was granted for a minute stays so
+	# Shorten the fence, which was granted for a minute.
 	$node->stop;
 	$registry->safe_psql('postgres',
 		'UPDATE snowflake_registry.node SET granted_fence = fence WHERE is_released'

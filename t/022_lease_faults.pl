@@ -96,7 +96,7 @@ sub registry_down
 	start_server($holder);
 	my $worker_id = worker_id_of(scalar first_id($holder));
 
-	# all of the lease is ahead
+	# Wait for a renewal, so that all of the lease is left.
 	wait_for_renewals($holder, 1);
 	$client = new_client($holder);
 	$registry->stop('immediate');
@@ -122,7 +122,7 @@ sub registry_down
 	my $ends = $holder->safe_psql('postgres',
 		'SELECT lease_expires_at FROM snowflake_node');
 
-	# sessions need nobody to tell them
+	# Sessions end by the lease's time alone, without the worker.
 	my $ask_again = keep_from_asking($holder);
 	wait_for_error($client, 'when the lease is over there are none');
 	$ask_again->();
@@ -142,14 +142,16 @@ sub registry_down
 	$registry->start;
 	($id, $seconds) = first_id($holder);
 
-	# it asks every 5 s, and a registry that has crashed waits for others first
+	# The server asks every 5 s, and a registry that has crashed waits for
+	# holders first.
 	cmp_ok($seconds, '<', 15, 'ids are back soon after the registry');
 	is(worker_id_of($id), $worker_id, '... with the same worker id');
 	my $late_worker_id = worker_id_of(scalar first_id($late));
 	isnt($late_worker_id, $worker_id, 'the other server gets another');
 	$client = new_client($holder);
 
-	# restored into another database cluster, where the holders go on
+	# Restore the registry into another database cluster, where the holders go
+	# on.
 	my $dump = "$directory/registry.sql";
 	$restored->init;
 	start_server($restored);
@@ -192,7 +194,7 @@ sub failover
 	is(worker_id_of(scalar first_id($known)), 0, 'a server gets a worker id');
 	wait_for_renewals($known, 2);
 
-	# a claim that the standby never hears of
+	# The standby does not learn of the claims that follow.
 	cut_off($registry, $standby);
 	start_server($lost);
 	my $lost_client = new_client($lost);
@@ -259,7 +261,7 @@ sub suspended
 	suspend($first);
 	wait_for_ids($second_client, 'suspended, the first loses its lease');
 
-	# sessions come first, before their server has noticed anything
+	# Resume sessions first, before their server's worker has noticed anything.
 	new_ids($first_client);
 	resume($first, $worker);
 	wait_for_error($first_client, 'resumed, it refuses ids at once');
@@ -279,7 +281,7 @@ sub suspended
 	$second->stop;
 	wait_for_ids($first_client, 'when the second is stopped it gets its own');
 
-	# the registry takes every lease for one that is over
+	# Set the registry's clock forward until every lease seems to be over.
 	start_server($second);
 	$second_client = new_client($second, 'without ids at first');
 	wait_for_error($second_client, 'the second server is up again');
@@ -312,7 +314,7 @@ sub clocks
 	my $fast = server('fast', $registry, wants(5));
 	my $slow = server('slow', $registry, wants(5));
 
-	# the next holder has a clock that is behind
+	# The next holder's clock is behind the last one's.
 	start_server($fast, LARGEST_LEAD_S);
 	first_id($fast);
 	my $fast_client = new_client($fast);
@@ -330,7 +332,7 @@ sub clocks
 	is(scalar(my @ids = new_ids($slow_client)),
 		0, '... and does not issue before it');
 
-	# its clock goes through what the other one has issued
+	# Set its clock so that it passes the times of the other server's ids.
 	set_clock($slow,
 		LARGEST_LEAD_S - (time - $suspended_at) - 1);
 	sleep 1.5;
@@ -338,7 +340,7 @@ sub clocks
 	set_clock($slow, LARGEST_LEAD_S);
 	wait_for_ids($slow_client, '... but when its clock is past the fence');
 
-	# both issue at the same time, by the same clock
+	# Both servers try to issue ids at the same time, by the same clock.
 	new_ids($fast_client);
 	new_errors($fast_client);
 	resume($fast, $worker);
@@ -346,14 +348,15 @@ sub clocks
 	sleep 0.3;
 	is(scalar(@ids = new_ids($fast_client)), 0, '... and issues none');
 
-	# set back, it has ids that nobody else can have, or none
+	# When its clock is set back, the server has no ids, or ids that nobody
+	# else can have.
 	set_clock($fast, LARGEST_LEAD_S - 15);
 	sleep 0.5;
 	resume($fast);
 	set_clock($fast, LARGEST_LEAD_S);
 	wait_for_renewals($slow, 1);
 
-	# the next holder has a clock that is ahead of the last one's
+	# The next holder's clock is ahead of the last one's.
 	$slow->stop;
 	new_ids($fast_client);
 	wait_for_ids($fast_client, 'the first has its worker id again');
@@ -372,7 +375,7 @@ sub clocks
 	is(scalar(@ids = new_ids($fast_client)), 0, '... and issues none');
 	resume($fast);
 
-	# a clock that is past the fence
+	# The clock is past the fence.
 	new_ids($slow_client);
 	new_errors($slow_client);
 	set_clock($slow, LARGEST_LEAD_S + 60);
@@ -393,7 +396,7 @@ sub clocks
 	wait_for_renewals($slow, 1);
 	is_undisturbed($slow_client, '... and then they go on');
 
-	# set back, it has to come so far again
+	# After a step back, the clock has to reach the last id again.
 	set_clock($slow, LARGEST_LEAD_S - 28);
 	my (undef, $message) = sqlstate_of($slow, 'SELECT snowflake_nextval()');
 	like(
@@ -410,7 +413,7 @@ sub clocks
 
 # ----- the network holds bytes back -----
 
-# Waits until a request of this kind is held back; others will not be.
+# Waits until a request of this kind is held back.  Later requests pass.
 sub hold_request
 {
 	my ($relay, $kind) = @_;
@@ -422,7 +425,8 @@ sub hold_request
 	return;
 }
 
-# Lets what is held back go to the registry, after who has sent it has gone.
+# Lets a request that is held back go to the registry after its sender has
+# gone.
 sub let_go_late
 {
 	my ($relay, $name) = @_;
@@ -447,19 +451,20 @@ sub network
 	  server('double', $silent->connection_string($registry));
 	my $seconds;
 
-	# an attempt of this one takes up to ten seconds
+	# An attempt of this server takes up to ten seconds.
 	cmp_ok(seconds_of(sub { start_server($patient) }),
 		'<', 8, 'a start does not wait for a registry that is silent');
 	is_refused_now($patient, qr/^The registry has not answered yet/,
 		'... and there are no ids');
 
-	# one of several hosts is silent
+	# One of several hosts does not answer.
 	start_server($double);
 	(undef, $seconds) = first_id($double);
 	cmp_ok($seconds, '<', 8, 'a host that is silent does not hide the next');
 	my $double_client = new_client($double);
 
-	# answers come too late, for a while and for good
+	# The registry's answers come too late, first for a while and then for
+	# good.
 	start_server($first);
 	first_id($first);
 	my $client = new_client($first);
@@ -480,7 +485,7 @@ sub network
 	new_ids($client);
 	wait_for_ids($client, 'answers are there again, and so are ids', 10);
 
-	# a release that comes after the server has started again
+	# A release arrives after the server has started again.
 	$relay->hold('up', 'snowflake_registry.release');
 	cmp_ok(seconds_of(sub { $first->stop }), '<', 3,
 		'a stop does not wait for an answer to a release');
@@ -498,14 +503,14 @@ sub network
 	is(stat_of($first, 'lease_failures'),
 		$failures, '... and so does the lease');
 
-	# a renewal that comes after the release
+	# A renewal arrives after the release.
 	hold_request($relay, 'renew');
 	$first->stop;
 	my $lease = lease_row($registry, 5);
 	let_go_late($relay, 'a renewal comes after the release');
 	is(lease_row($registry, 5), $lease, '... and changes nothing');
 
-	# ... and one that comes after another server has the worker id
+	# A renewal arrives after another server has got the worker id.
 	start_server($first);
 	first_id($first);
 	start_server($second);
@@ -521,7 +526,7 @@ sub network
 	is(lease_row($registry, 5), $lease, '... and changes nothing');
 	$ask_again->();
 
-	# and a claim
+	# A claim arrives after its server has gone.
 	$relay->hold('up', 'snowflake_registry.claim');
 	start_server($first);
 	ok(wait_for(sub { $relay->count_held > 0 }), 'a claim is held back');

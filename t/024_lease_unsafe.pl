@@ -1,7 +1,7 @@
-# A registry whose synchronous standby is away: a commit waits for it, and
-# should somebody cancel that wait, the answer comes with a warning that the
-# standby may not have it.  Then it is no lease: after a failover the registry
-# would not know of it.
+# The synchronous standby of a registry is away, and a commit waits for it.  If
+# somebody cancels that wait, the answer comes with a warning that the standby
+# may not have the commit.  The server does not take such an answer for a
+# lease, because the registry would not know of it after a failover.
 use strict;
 use warnings FATAL => 'all';
 
@@ -13,7 +13,7 @@ use SnowflakeRegistry;
 use SnowflakeTest;
 use Test::More;
 
-# a claim and a renewal, and both once more
+# A claim and a renewal, and both once more.
 use constant CANCELS => 4;
 
 my $registry = registry_node('registry', { lease_duration => '20 s' });

@@ -1,6 +1,7 @@
 # A registry's standby that has not heard of the last renewals is promoted, and
-# the server that had made them does not come back.  The clock of the next
-# holder of its worker id is far behind: it issues no id that is smaller.
+# the server that had made them does not come back.  The next holder of its
+# worker id, whose clock is far behind, issues no id that is smaller than the
+# last one of the first holder.
 use strict;
 use warnings FATAL => 'all';
 
@@ -13,9 +14,9 @@ use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
-# The first holder's clock is ahead, within largest_lead, and the next one's so
-# far behind that it is to wait, although nobody gets a worker id for as long as
-# a lease lasts and a clock leads.
+# The first holder's clock is ahead, within largest_lead.  The next holder's
+# clock is so far behind that the server has to wait, although nobody gets a
+# worker id before a lease and a lead have passed.
 use constant {
 	LEASE_S => 3,
 	LARGEST_LEAD_S => 5,
@@ -34,7 +35,7 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($registry, 'base', has_streaming => 1);
 $standby->start;
 
-# A server that wants worker id 0, started; its clock is so many seconds off.
+# Starts a server that wants worker id 0; its clock is so many seconds off.
 sub start_leasing
 {
 	my ($name, $clock_s) = @_;

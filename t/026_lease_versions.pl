@@ -1,7 +1,7 @@
-# A registry of another major version of PostgreSQL.  There is seldom another
-# one on the machine, so it has to be given: SNOWFLAKE_REGISTRY is a connection
-# string of a registry whose lease_duration is some seconds, and of a user who
-# may read its view.
+# A registry of another major version of PostgreSQL.  A machine seldom has one,
+# so it has to be given: SNOWFLAKE_REGISTRY is a connection string of a
+# registry whose lease_duration is some seconds, for a user who may read its
+# view.
 use strict;
 use warnings FATAL => 'all';
 
@@ -19,7 +19,7 @@ plan skip_all => 'SNOWFLAKE_REGISTRY names no registry of another version'
 
 my $server = leased_node('server', $registry);
 
-# What the registry answers.
+# What the registry returns for a query.
 sub asked
 {
 	my ($sql) = @_;

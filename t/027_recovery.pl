@@ -17,8 +17,8 @@ use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-# How far the clock is ahead when the ids that count are issued: beyond all
-# that a recovered server can know of but by their WAL.
+# How far the clock is ahead when the ids that count are issued: further than a
+# recovered server can know by anything but their WAL.
 use constant AHEAD_S => 100;
 
 sub started_server
@@ -31,7 +31,8 @@ sub started_server
 }
 
 # A base backup in the worst order: ids are issued after all files have been
-# copied, and are in its WAL alone.  Started as it is, without a signal file.
+# copied, so they are in its WAL alone.  The backup is started without a signal
+# file.
 for my $is_leading (0, 1)
 {
 	my $what =
@@ -139,7 +140,7 @@ subtest 'to a point in time' => sub {
 	end_servers($primary);
 };
 
-# Restore jobs do not know what the cluster preloads.
+# A restore job may start the server without what the cluster preloads.
 subtest 'without the library' => sub {
 	my $primary = started_server('bare_primary');
 	my $standby = standby_of($primary, 'bare_standby');
@@ -158,7 +159,7 @@ subtest 'without the library' => sub {
 	{
 		my $what = $node->name;
 
-		# crashed, recovered without the library, and crashed once more
+		# Crash, recover without the library, and crash again.
 		kill_hard($node);
 		$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 		start_server($node);
@@ -186,7 +187,7 @@ subtest 'pg_rewind, there and back' => sub {
 		my $conf = $old->data_dir . '/postgresql.conf';
 		my $saved = PostgreSQL::Test::Utils::slurp_file($conf);
 
-		# each issues ids that the other does not have
+		# Each server issues ids that the other does not have.
 		wait_for_standby($old, $new);
 		$new->promote;
 		set_clock($old, 3 * AHEAD_S);
@@ -203,7 +204,7 @@ subtest 'pg_rewind, there and back' => sub {
 		unlink $conf;
 		PostgreSQL::Test::Utils::append_to_file($conf, $saved);
 
-		# it follows, and is promoted in its turn
+		# The old server follows the new one, and is promoted in its turn.
 		my $more = insert_ahead_and_commit($new, ($round + 0.5) * AHEAD_S);
 		$old->enable_streaming($new);
 		set_clock($old, 0);
@@ -220,7 +221,7 @@ subtest 'pg_rewind, there and back' => sub {
 	end_servers(@servers);
 };
 
-# Crashes, by clocks that are behind afterwards.
+# Crashes, after which the clock is behind.
 my %settings = (
 	'wal_level = minimal, full_page_writes = off' => [
 		'wal_level = minimal',
@@ -256,7 +257,7 @@ for my $what (sort keys %settings)
 		start_server($node);
 		is_unique_after($node, $batch, 'after a crash');
 
-		# the page comes from the file, not from WAL
+		# After a clean stop the page is read from its file, not from WAL.
 		$batch = insert_ahead_and_commit($node, AHEAD_S);
 		$node->stop;
 		command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ],
@@ -285,7 +286,7 @@ subtest 'incremental backup' => sub {
 			]);
 		push @backups, $primary->backup_dir . "/$name";
 		$batch = insert_ahead_and_commit($primary, @backups * AHEAD_S);
-		# the last one ends with the ids that count
+		# The last backup ends with the ids that count.
 		last if $name eq 'third';
 	}
 	$primary->backup('fourth',

@@ -22,8 +22,8 @@ use constant {
 	OLD_ID => 910499571847892992
 };
 
-# Replaces some of a page's bytes: their offset in the contents, and a pack()
-# template with its values.
+# A page with some bytes replaced, at an offset in its contents, by the values
+# of a pack() template.
 sub with_field
 {
 	my ($page, $offset, @packed) = @_;
@@ -71,14 +71,14 @@ subtest 'what is in the page' => sub {
 	cmp_ok(mark_of($page, 7, 3), '<=', $newest_tick + 200 + 1,
 		'by two intervals at most');
 
-	# without ids, nothing is written
+	# Without ids, the page is not written.
 	start_server($node);
 	$node->safe_psql('postgres', 'SELECT 1');
 	$node->stop;
 	ok(page_bytes($node) eq $bytes, 'who issues nothing writes nothing');
 
-	# the page of a cluster of this kind may have come from elsewhere, with a
-	# position in the WAL that this cluster is not at yet
+	# The page may come from another cluster of this kind, with a position in
+	# the WAL that this cluster has not reached yet.
 	substr(my $copied = $bytes, 0, 8) = pack 'L2', 0x7F, 0x1000;
 	write_page($node, $copied);
 	start_server($node);
@@ -92,7 +92,7 @@ subtest 'what is in the page' => sub {
 	end_servers($node);
 };
 
-# WAL has the whole page, if it has been logged since the last checkpoint.
+# If the page was logged since the last checkpoint, WAL has all of it.
 my %torn = (
 	'first half zeroed' => sub { "\0" x 4096 . substr($_[0], 4096) },
 	'second half zeroed' => sub { substr($_[0], 0, 4096) . "\0" x 4096 },
@@ -135,7 +135,7 @@ for my $is_checksummed (0, 1)
 	};
 }
 
-# What is left then is the time of the last checkpoint, in pg_control.
+# Without the page, the time of the last checkpoint is left, in pg_control.
 for my $how ('after a clean stop', 'after a crash')
 {
 	subtest "the file is deleted $how" => sub {
@@ -150,7 +150,7 @@ for my $how ('after a clean stop', 'after a crash')
 		}
 		else
 		{
-			# nothing is issued after the checkpoint
+			# Issue nothing after the checkpoint.
 			$node->safe_psql('postgres', 'CHECKPOINT');
 			kill_hard($node);
 		}
@@ -165,7 +165,7 @@ for my $how ('after a clean stop', 'after a crash')
 	};
 }
 
-# The same for a worker id that is taken up only after the file is there again.
+# The same for a worker id that is used only when there is a new page.
 subtest 'the file is deleted, and the worker id changes twice' => sub {
 	my $node = new_server('deleted_twice', "include 'case.conf'");
 
@@ -194,7 +194,7 @@ subtest 'the files of two clusters swapped' => sub {
 		PostgreSQL::Test::Cluster->new('two'));
 	my @batches;
 
-	# a cluster of its own; all others here have one system identifier
+	# Make a cluster by itself; all others here have one system identifier.
 	$nodes[1]->init(extra =>
 		  [ $nodes[1]->pg_version >= 18 ? '--no-data-checksums' : () ]);
 	$nodes[1]->append_conf(
@@ -209,8 +209,8 @@ include 'case.conf'
 	make_table($nodes[1]);
 	$nodes[1]->stop;
 
-	# ids of the very second of the last checkpoint, which pg_control has
-	# without its fraction
+	# Issue ids in the second of the last checkpoint.  pg_control has its time
+	# without the fraction.
 	for my $i (0, 1)
 	{
 		my $node = $nodes[$i];
@@ -244,7 +244,7 @@ include 'case.conf'
 	end_servers(@nodes);
 };
 
-# More nodes than a page has room for.
+# More nodes than the page has room for.
 subtest 'twenty worker ids, one after the other' => sub {
 	my $node = new_server('many', "include 'case.conf'");
 	my %batch;
@@ -287,7 +287,8 @@ $node->stop;
 my $sound = page_bytes($node);
 
 # Tests that the server starts, serves everything else, and issues no id, while
-# a page is in the place of the mark's; returns the SQLSTATE, message and hint.
+# another page is in the place of the mark's.  Returns the SQLSTATE, the
+# message and the hint.
 sub refusal_with
 {
 	my ($bytes, $what, @settings) = @_;
@@ -387,8 +388,8 @@ subtest 'zero_damaged_pages, with checksums' => sub {
 		'checksums disabled');
 };
 
-# Accepted only if every id that can be made now is above every id that the
-# page allows to exist.
+# A layout is accepted only if every id that can be made now is above every id
+# that the page allows to exist.
 subtest 'another layout or epoch' => sub {
 	my @cases = (
 		[ 'half the ids', 0, "snowflake.layout = '42/4/5/12'" ],

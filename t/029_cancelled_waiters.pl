@@ -1,5 +1,5 @@
-# Sessions that wait for a tick and are cancelled, again and again, leave
-# nothing behind that slows down those who come after them.
+# Sessions that wait for a tick are cancelled again and again.  They leave
+# nothing behind that slows down the sessions after them.
 use strict;
 use warnings FATAL => 'all';
 
@@ -27,7 +27,7 @@ my $node = snowflake_node(
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
-# Ids of one session, per second, in a moment.
+# How many ids a second one session gets now.
 sub rate
 {
 	my $count = PER_SECOND / 4;
@@ -59,7 +59,7 @@ ok( $node->poll_query_until('postgres',
 	),
 	'the sessions are gone');
 
-# what they left was 10 % of the rate, for longer than they had been there
+# A defect once cut the rate to 10 %, for longer than these sessions had run.
 my $after = rate();
 note sprintf 'after %d sessions: %.0f ids a second', SESSIONS, $after;
 cmp_ok($after, '>', $before / 2, 'one session gets its full rate at once');
