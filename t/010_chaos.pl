@@ -1,7 +1,7 @@
-# Never a duplicate: clients keep every id that they receive, outside the
+# No id comes twice: clients keep every id that they receive, outside the
 # server, while everything goes wrong that the rules speak of.
 #
-# Faults come in an order that the seed chooses.
+# The seed chooses the order of the faults.
 #
 # In place: the clock steps back by milliseconds, by seconds (within the
 # tolerance and beyond) and by an hour, and ahead by as much; backends and the
@@ -31,8 +31,8 @@
 #           restarted soon.
 #   old     What becomes of the old primary: a standby by pg_rewind, or nothing.
 #
-# Thereby ids may be lost with the old primary, and they alone may come again.
-# Kept are the ids that
+# Ids may be lost with the old primary.  Only these may come again.  Kept are
+# the ids that
 #
 #   - are in the data of the server that goes on,
 #   - a client had received before another one asked for one of these,
@@ -41,13 +41,14 @@
 #     was stopped in order,
 #   - a client that INSERTs had received with synchronous replication.
 #
-# At the end: no id came twice, to whichever clients; ids of a node are above
-# all that were issued before a stop, as are each client's ids, except after a
-# change of the worker id; no client saw an error that the rules do not name,
-# nor waited for longer than TIMEOUT_S; a worker id never used before gets ids
-# at once, even if all others are ahead of the clock; and all get ids again.
+# At the end: no id came twice, to any clients; ids of a node, and of each
+# client, are above all that were issued before a stop, except after a change
+# of the worker id; no client saw an error that the rules do not name, or
+# waited for longer than TIMEOUT_S; a worker id never used before gets ids at
+# once, even if all others are ahead of the clock; and all clients get ids
+# again.
 #
-# The clock is moved by a library of our own; see lib/clock.c.
+# lib/clock.c moves the clock.
 #
 # In a third of the runs the page of the mark is full of the marks of other
 # worker ids from the beginning.  In half of the runs nothing is flushed unless
@@ -80,13 +81,13 @@ use constant {
 	HOUR => 3600,
 	SLOWEST_CLOCK_S => 3,
 
-	# how soon a new worker id gets its first id, on a machine that is busy
+	# How soon a new worker id gets its first id, on a machine that is busy.
 	PROMPT_S => 10,
 
-	# what the mark may add to the time of a new server's first id
+	# How much the mark may add to the time of a new server's first id.
 	LEAD_S => 2,
 
-	# nodes that the mark's page has room for, and how many may lie ahead
+	# Nodes that the mark's page has room for, and how many may lie ahead.
 	NODES_ON_PAGE => 16,
 	NODES_AHEAD => 6,
 };
@@ -94,7 +95,7 @@ use constant {
 # What clients do, and how many of each.
 my %clients = (single => 2, many => 2, insert => 2);
 
-# Faults, and how often each is in the deck that is shuffled and dealt.
+# Faults, and how many cards of each are in the deck.
 my %deck = (
 	back_by_ms => 2,
 	back_by_s => 2,
@@ -114,7 +115,7 @@ my %deck = (
 	parameters => 3,
 	take_over => 10);
 
-# How another server takes over; a deck for each line.
+# How another server takes over: a deck for each line.
 my %take_over_decks = (
 	origin => {
 		standby => 3,
@@ -133,7 +134,7 @@ my %take_over_decks = (
 	after => { nothing => 2, crash => 2, no_worker => 1 },
 	old => { discarded => 1, rewound => 1 });
 
-# The errors that the rules name, and what they have to say.
+# The errors that the rules name, and their messages.
 my %allowed_errors = (
 	'23505' => qr/^duplicate key value violates unique constraint/,
 	'55000' => qr/^the clock is \d+\.\d{3} ms behind the last snowflake id$/,
@@ -174,7 +175,8 @@ my $chaos = SnowflakeChaos->new(
 
 # ----- clients -----
 
-# Who takes part is a kind of clients, or all; for eras see SnowflakeChaos.
+# Commands the clients of a kind, "all" or "nobody"; for eras see
+# SnowflakeChaos.
 my $era = 0;
 
 sub command_clients
@@ -234,14 +236,14 @@ my %parameters = (
 	high_water_interval => 100);
 my ($clock_due, $stopped_worker, $worker_due);
 
-# The primary's worker id is one of these, by number: (datacenter_id,
-# worker_id).  Each has the time that its ids may have come to.
+# The primary's worker id by its number: (datacenter_id, worker_id).  Each
+# number has the time that its ids may have come to.
 my $worker_number = 7;
 my %newest_of_worker = ($worker_number => 0);
 my ($step_s, $late_ids, $marks_damaged) = (0, 0, 0);
 my $first_id_at;
 
-# What the primary's clock says.
+# The time by the primary's clock.
 sub primary_time
 {
 	return time() + $primary->{in_order} + $step_s;
@@ -255,7 +257,7 @@ sub remember_newest
 	return;
 }
 
-# Up to an hour, of any order of magnitude.
+# A number of seconds up to an hour, of any order of magnitude.
 sub some_seconds
 {
 	return HOUR**rand() - 1 + rand 0.1;
@@ -301,7 +303,7 @@ sub continue_worker
 	return;
 }
 
-# A later fault may end these sooner.
+# Ends what is due; a later fault may have ended it before.
 tend_also(
 	sub {
 		put_clock_in_order() if defined $clock_due && now() >= $clock_due;
@@ -345,7 +347,7 @@ sub discard_server
 	return;
 }
 
-# After a crash, damages the page of the mark in half of the cases.
+# Damages the page of the mark after a crash, in half of the cases.
 sub damage_mark_of
 {
 	my ($server) = @_;
@@ -394,7 +396,7 @@ sub write_library
 	return;
 }
 
-# Without workers, parameters are too low for a standby that can be queried.
+# Without workers, parameters are too low for a standby that takes queries.
 sub write_workers
 {
 	my ($server, $number) = @_;
@@ -406,8 +408,8 @@ sub write_workers
 	return;
 }
 
-# What is of one server alone, in files of its own that postgresql.conf
-# includes: they come with every base backup.
+# Writes what belongs to one server alone into files that postgresql.conf
+# includes.  The files come with every base backup.
 sub settle_server
 {
 	my ($server, @recovery) = @_;
@@ -456,7 +458,7 @@ sub base_backup_of
 
 sub make_standby
 {
-	# rows that are old are of no use; a copy of them takes time
+	# Remove old rows, which are of no use and take time to copy.
 	wait_until($primary,
 		'WITH d AS (DELETE FROM taken WHERE era < '
 		  . ($era - 1)
@@ -525,8 +527,8 @@ sub new_worker_number
 	return 1 + max keys %newest_of_worker;
 }
 
-# One that has had ids before, none of them ahead of a clock, and in half of the
-# cases the oldest; a new one if there is none.
+# A worker id that has had ids before, none of them ahead of a clock; in half
+# of the cases the oldest one.  A new worker id if there is none.
 sub former_worker_number
 {
 	my ($clock) = @_;
@@ -539,16 +541,16 @@ sub former_worker_number
 	return @numbers ? $numbers[ $chance * @numbers ] : new_worker_number();
 }
 
-# How far the clock is to be behind for the newest ids of the worker id to be
-# ahead of it, in half of the cases.
+# How far the clock is to be behind.  In half of the cases the newest ids of
+# the worker id are ahead of it then.
 sub seconds_before_newest
 {
 	return rand(2 * max(0, primary_time() - $newest_of_worker{$worker_number}));
 }
 
-# A worker id never used before has nothing to wait for, unless there is no
-# room for it on the mark's page, or the clock is behind the first server's
-# beginning.
+# Tests that a worker id never used before gets an id at once.  It has to wait
+# if there is no room for it on the mark's page, or if the clock is behind the
+# first server's beginning.
 sub expect_prompt_id
 {
 	my ($server) = @_;
@@ -574,8 +576,8 @@ sub expect_prompt_id
 	return;
 }
 
-# Lets all clocks pass ids that are ahead of them, before there are too many of
-# those: who has a new worker id begins after the oldest, then.
+# Lets all clocks pass the ids that are ahead of them, before there are too
+# many of these: a new worker id would begin after the oldest of them.
 sub pass_ids_ahead
 {
 	my $clock = primary_time();
@@ -634,15 +636,15 @@ $fault{back_by_an_hour} = sub {
 	return;
 };
 
-# For good.
+# The clock stays forward for good.
 $fault{forward} = sub {
 	put_clock_in_order(0.001 + rand 2);
 	log_event('clock forward');
 	return;
 };
 
-# Ids go ahead with the clock.  The way out is a new worker id, or a clock that
-# stays ahead.
+# The clock and the ids go ahead.  The way out is a new worker id, or a clock
+# that stays ahead.
 $fault{ahead} = sub {
 	my $ahead_s = some_seconds();
 
@@ -658,8 +660,8 @@ $fault{ahead} = sub {
 	return;
 };
 
-# A backend's end by SIGKILL makes the postmaster end the others and make its
-# shared memory anew.
+# Kills a process by SIGKILL.  The postmaster then ends all other processes and
+# makes its shared memory anew.
 sub kill_backend
 {
 	my ($backend_type) = @_;
@@ -683,8 +685,8 @@ $fault{backend_killed} = sub { kill_backend('client backend') };
 
 $fault{worker_killed} = sub { kill_backend('snowflake high-water mark') };
 
-# Sessions move the mark themselves meanwhile, and the worker comes back to
-# what has changed.
+# While the worker is stopped, sessions move the mark themselves; the worker
+# then goes on from a mark that it has not written.
 $fault{worker_stopped} = sub {
 	my $for_s = 0.2 + rand 1.5;
 	my $pid = pid_of('snowflake high-water mark');
@@ -706,8 +708,8 @@ $fault{worker_ended} = sub {
 	return;
 };
 
-# How far a clock is behind when ids begin again: anything, or so much that it
-# is shortly before the newest ids.
+# How far a clock is behind when ids begin again: by anything, or by so much
+# that it is shortly before the newest ids.
 sub seconds_behind
 {
 	my ($stopped_at) = @_;
@@ -716,7 +718,7 @@ sub seconds_behind
 	return now() - $stopped_at + rand 3;
 }
 
-# Half of all starts find the clock behind.
+# Starts the primary; in half of the cases its clock is behind.
 sub start_again
 {
 	my ($behind_s) = @_;
@@ -728,7 +730,8 @@ sub start_again
 	return;
 }
 
-# Before some crashes nobody commits, so nothing is flushed but marks.
+# Ends the primary and starts it.  Before some crashes nobody commits, so that
+# only marks are flushed.
 sub end_and_start
 {
 	my ($how) = @_;
@@ -757,7 +760,7 @@ $fault{immediate_stop} = sub { end_and_start('immediate') };
 
 $fault{fast_stop} = sub { end_and_start('fast') };
 
-# Nothing is lost here.
+# Gives the primary another worker id.  No ids are lost.
 sub change_worker_id
 {
 	my ($number) = @_;
@@ -798,7 +801,7 @@ $fault{standby_restarted} = sub {
 $fault{parameters} = sub {
 	my $policy = $policies[ rand @policies ];
 
-	# whoever waits may wait for as long
+	# A session that waits may wait for as long as the tolerance.
 	my $most_ms = $policy eq 'advance' ? 60_000 : 5000;
 
 	%parameters = (
@@ -816,7 +819,7 @@ $fault{parameters} = sub {
 
 my %hands;
 
-# Takes the next card of a deck that may be used.
+# Takes the next card of a deck that may be used now.
 sub deal
 {
 	my ($name, $may_be_used) = @_;
@@ -851,30 +854,30 @@ sub deal_take_over
 	$how{load} = deal('load',
 		sub { $_[0] ne 'synchronous' || $how{origin} eq 'standby' });
 
-	# the shutdown checkpoint is what the last restartpoint is made of
+	# The last restartpoint is made of the shutdown checkpoint.
 	$how{ending} = deal('ending',
 		sub { $how{way} ne 'restartpoint' || $_[0] eq 'fast' });
 	$how{$_} = deal($_, sub { 1 }) for qw(lead node after);
 
-	# only a clock that is behind tells whether a former mark is known
+	# Only a clock that is behind shows whether a former mark is known.
 	$how{clock} = deal('clock',
 		sub { $how{node} ne 'former' || $_[0] eq 'behind' });
 
-	# without a library there may be a signal file nonetheless
+	# A server without the library may have a signal file or not.
 	$how{has_signal} = $how{way} ne 'no_signal'
 	  && ($how{way} ne 'no_library'
 		|| $how{origin} eq 'restore'
 		|| rand() < 0.5);
 
-	# pg_rewind needs a new timeline
+	# pg_rewind needs a new timeline.
 	$how{old} = deal('old',
 		sub { $_[0] ne 'rewound' || $how{has_signal} });
 	return %how;
 }
 
-# Ids are ahead of the clock, as far as the policy allows; or both of them are
-# ahead, and in one case only the clock is corrected.  Returns what clocks have
-# to go forward by.
+# Moves ids ahead of the clock, as far as the policy allows; or moves the clock
+# ahead as well, and in one case sets the clock right again.  Returns how many
+# seconds clocks have to go forward by.
 sub lead_clock
 {
 	my ($lead) = @_;
@@ -899,7 +902,7 @@ sub lead_clock
 	return $lead_s;
 }
 
-# Commits something, without any id.  Returns an LSN that comes after it.
+# Commits something without an id.  Returns an LSN after the commit.
 sub commit_something
 {
 	my $output = value_when_there_is_one(
@@ -923,7 +926,7 @@ sub replicate_synchronously
 	return;
 }
 
-# The LSN of a commit after another LSN, on a server that has been stopped.
+# The LSN of a commit after another LSN, in the WAL of a stopped server.
 sub commit_after
 {
 	my ($server, $lsn, $timeline) = @_;
@@ -940,7 +943,7 @@ sub commit_after
 	return $commits[ $chance * min(20, scalar @commits) ];
 }
 
-# Makes the server that is to take over, if there is none yet.
+# Returns the server that is to take over, which is made here if there is none.
 sub find_successor
 {
 	my ($how) = @_;
@@ -957,7 +960,7 @@ sub find_successor
 	}
 	if ($how->{origin} eq 'standby_backup')
 	{
-		# which begins at a checkpoint that the standby has replayed
+		# The backup begins at a checkpoint that the standby has replayed.
 		wait_for_replay(
 			$standby,
 			value_when_there_is_one(
@@ -975,7 +978,8 @@ sub find_successor
 	return $server;
 }
 
-# Sees to the signal file and what goes with it, while the server is stopped.
+# Writes or removes the signal file and its parameters, while the server is
+# stopped.
 sub write_recovery
 {
 	my ($server, $old, $how) = @_;
@@ -1033,13 +1037,13 @@ sub end_recovery
 		start_server($server->{node});
 	}
 
-	# from the next start on
+	# These hold from the next start on.
 	write_workers($server, 8);
 	write_conf($server->{node}, 'upstream.conf');
 	return;
 }
 
-# What the old primary's clock would be for the new one, once it is in order.
+# How far the new server's clock is from the real one when it is in order.
 sub clock_of_successor
 {
 	my ($old, $how, $forward_s) = @_;
@@ -1051,14 +1055,14 @@ sub clock_of_successor
 	return $in_order;
 }
 
-# Makes the old primary a standby of the new one.  Its clients may come late:
-# so it is another server for them, at another port.
+# Makes the old primary a standby of the new one.  The old primary's clients
+# may come late, so it becomes another server for them, at another port.
 sub rewind
 {
 	my ($old) = @_;
 	my $server = add_server($old->{in_order});
 
-	# pg_rewind sees a promotion by the next checkpoint
+	# pg_rewind sees a promotion by the checkpoint after it.
 	value_when_there_is_one($primary, "CHECKPOINT;\nSELECT 1");
 	rename $old->{node}->data_dir, $server->{node}->data_dir
 	  or die 'rename: ' . $old->{node}->data_dir . ": $!";
@@ -1169,7 +1173,7 @@ END
 {
 	my $status = $?;
 
-	# also when it ends in the middle
+	# Do this also when the test ends in the middle.
 	kill 'CONT', $stopped_worker if defined $stopped_worker;
 	$? = $status;
 }
@@ -1256,7 +1260,7 @@ while (now() < $until || keys %counts < $kinds)
 	$chaos->check_clients;
 }
 
-# All in order again.
+# Put everything in order again.
 continue_worker();
 put_clock_in_order();
 put_clock_in_order(max(0, max(values %newest_of_worker) - primary_time()));
@@ -1304,7 +1308,8 @@ is($total{disorder}, 0, "every client's ids increase");
 is($total{wrong_errors}, 0, 'only errors that the rules name');
 is($late_ids, 0, 'a worker id never used before gets ids at once');
 
-# chance may leave it out of a short run; t/028_mark_page.pl never does
+# A short run may have no such card; t/028_mark_page.pl always damages the
+# page.
 cmp_ok($marks_damaged, '>', 0, 'the page of the mark was damaged')
   if $seconds >= 120;
 

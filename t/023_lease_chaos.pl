@@ -1,36 +1,37 @@
-# Never a duplicate among servers that lease their worker ids: three servers
+# No id comes twice among servers that lease their worker ids.  Three servers
 # contend for two worker ids, and clients keep every id that they receive from
-# whichever server, while everything goes wrong that the rules speak of.
+# any server, while everything goes wrong that the rules speak of.
 #
-# Faults, in an order that the seed chooses, several at a time.  Of a server:
-# its clock steps back or ahead, by milliseconds up to minutes; backends and
-# workers get SIGKILL; the registry's worker is ended, or suspended alone; the
-# postmaster gets SIGKILL, and the page of the mark is damaged where WAL mends
-# it; immediate and fast stops, with a start within the lease or after it; the
-# whole server is suspended, beyond its lease in most cases; a copy of its data
-# directory, a base backup, or a standby that is promoted is started beside it,
-# or while it is stopped or suspended, and draws ids, too; and one of these
-# takes its place for good.  All of them carry the mark and the lease in the
-# same page, but none of them is where the lease was granted to, so each asks
-# for a worker id of its own.
+# The seed chooses the order of the faults; several go on at a time.  Of a
+# server: its clock steps back or ahead, by milliseconds up to minutes;
+# backends and workers get SIGKILL; the registry's worker is ended, or
+# suspended alone; the postmaster gets SIGKILL, and the page of the mark is
+# damaged where WAL mends it; the server is stopped, immediately or fast, and
+# started within the lease or after it; the whole server is suspended, beyond
+# its lease in most cases; a copy of its data directory, a base backup or a
+# promoted standby starts beside it, or while it is stopped or suspended, and
+# draws ids, too; and a base backup or a standby takes its place for good.
+# Each of these carries the mark and the lease in its page, but the lease was
+# not granted to it, so it asks for a worker id of its own.
 #
 # Of the registry: clean stops and crashes; a suspension; a clock that steps;
 # its sessions are ended; its standby takes over.  A synchronous standby has
 # heard of everything; then the old registry comes back for a while in half of
-# the cases.  Another is cut off for a while before, so that it has not heard of
-# the last leases; the old registry is stopped for good first.  Either it is
-# promoted, and its clock is behind the old one's in half of the cases; or it is
-# started without standby.signal, as a data directory that was set back: then
-# either the DBA declares that, or a holder that is there finds it out.
+# the cases.  Another standby is cut off for a while before, so that it has not
+# heard of the last leases, and the old registry is stopped for good first.
+# Such a standby is promoted, and its clock is behind the old one's in half of
+# the cases; or it is started without standby.signal, as a data directory that
+# was set back, and then either the DBA declares that, or a holder finds it
+# out.
 #
 # At the end: every server has ids again within the bound of a failover after
 # the last fault, and within seconds where there is no failover; no id came
-# twice, to whichever clients; no two servers had a worker id at once; each
-# client's ids increase, across all of the above; no client saw an error that
-# the rules do not name; each server issued.
+# twice, to any clients; no two servers had a worker id at once; each client's
+# ids increase, all the time; no client saw an error that the rules do not
+# name; each server issued ids.
 #
-# A registry whose clock was ahead has granted fences that nobody else may pass,
-# so then all clocks are put forward to it.
+# A registry whose clock was ahead has granted fences that no other server may
+# pass, so all clocks are put forward to its clock then.
 #
 #   CHAOS_SECONDS   how long the faults go on (15)
 #   CHAOS_SEED      repeats the order of an earlier run, though not its timing
@@ -62,8 +63,8 @@ use constant {
 	REGISTRY_WORKER => 'snowflake registry',
 };
 
-# When a server has ids again, after a failover of the registry and without:
-# that, and what processes take that contend for few processors.
+# How soon a server has ids again, after a failover of the registry and without
+# one, on a machine with few processors.
 use constant {
 	NEWCOMER_S => 2 * (LEASE_S + LEAD_S) + 5,
 	HOLDER_S => 8,
@@ -76,7 +77,7 @@ my %statements = (
 		return 'SELECT snowflake_nextvals(' . (1 + int rand 400) . ");\n";
 	});
 
-# Faults, and how often each is in the deck that is shuffled and dealt.
+# Faults, and how many cards of each are in the deck.
 my %deck = (
 	back_by_ms => 2,
 	back_by_s => 2,
@@ -103,7 +104,7 @@ my %deck = (
 	registry_failover => 5,
 	registry_set_back => 4);
 
-# The errors that the rules name, and what they have to say.
+# The errors that the rules name, and their messages.
 my %allowed_errors = (
 	'55000' =>
 	  qr/^the clock is \d+\.\d{3} ms behind (?:the last snowflake id|the fence of the worker id's last holder)$|^snowflake ids cannot be issued because (?:this server holds no lease on a worker id|the clock is past the fence of the lease on the worker id|they are further ahead of the clock than the lease on the worker id lasts)$/,
@@ -136,10 +137,10 @@ my $chaos = SnowflakeChaos->new(
 
 # ----- servers and their clocks -----
 
-# A server: its node; how far its clock is from what all
-# others have, and how far it is stepped for a while; its state ('up', 'down',
-# 'suspended', 'gone'); the processes that are suspended; its clients.  Its name
-# says whether it is a copy.
+# A server: its node; how far its clock is from what all others have, and how
+# far it is stepped for a while; its state ("up", "down", "suspended", "gone");
+# the processes that are suspended; its clients.  Its name says whether it is a
+# copy.
 my @servers;
 my ($registry, $standby, $former);
 my $common_s = 0;               # that all clocks have been put forward
@@ -177,7 +178,7 @@ sub step_server
 	after(
 		$for_s,
 		sub {
-			# that is where the others have to go, then
+			# Others have to go where the registry's clock has been.
 			put_forward($by_s) if $by_s > 0 && $server == $registry;
 			$server->{step_s} = 0;
 			adjust_clock($server);
@@ -236,7 +237,7 @@ sub continue_processes
 {
 	my ($server) = @_;
 
-	# they come back in any order
+	# Processes come back in any order.
 	for my $pid (@{ delete $server->{suspended} // [] })
 	{
 		kill 'CONT', $pid;
@@ -277,13 +278,13 @@ sub any_server
 	return (shuffle grep { is_up($_) } @servers)[0];
 }
 
-# One whose clock is in order.
+# A server that is up and whose clock is in order, or nothing.
 sub any_clock
 {
 	return (shuffle grep { is_up($_) && $_->{step_s} == 0 } @servers)[0];
 }
 
-# A while that is within a lease, or beyond it in most cases.
+# A number of seconds within a lease, or beyond it in most cases.
 sub around_lease_s
 {
 	return rand() < 0.3 ? rand 2 : 1.5 + rand(1.2 * LEASE_S);
@@ -340,7 +341,7 @@ $fault{mark_worker_killed} = sub { signal_process('snowflake high-water mark', '
 
 $fault{registry_worker_killed} = sub { signal_process(REGISTRY_WORKER, 'KILL') };
 
-# As pg_terminate_backend() does.
+# pg_terminate_backend() sends this signal as well.
 $fault{registry_worker_ended} = sub { signal_process(REGISTRY_WORKER, 'TERM') };
 
 $fault{registry_worker_suspended} = sub {
@@ -360,7 +361,8 @@ sub continue_workers
 {
 	my ($server) = @_;
 
-	# but not while all of it is suspended, nor another's that has its number
+	# Resume workers of this server alone: another process may have the
+	# number.  Leave them suspended while the whole server is.
 	my %is_ours = map { $_ => 1 }
 	  is_up($server) ? processes_of($server->{node}, REGISTRY_WORKER) : ();
 	my @pids =
@@ -425,13 +427,13 @@ $fault{fast_stop} = sub { stop_and_start('fast') };
 $fault{suspended} = sub {
 	my $server = any_server() // return 0;
 
-	# the worker may be suspended already; it is resumed with the others
+	# The worker may be suspended already; it is resumed with all others.
 	delete $server->{suspended_workers};
 	suspend_for($server, around_lease_s());
 	return 1;
 };
 
-# Ids that may be ahead of the clock, and ids in blocks, in one server at most.
+# Changes parameters, so that ids may be ahead of the clock, or come in blocks.
 $fault{parameters} = sub {
 	my $server = any_server() // return 0;
 
@@ -457,7 +459,7 @@ sub lease_left_s
 	) || 0;
 }
 
-# Copies a data directory as it is at one moment.
+# A copy of a server's data directory as it is at one moment.
 sub copied_server
 {
 	my ($original, $name) = @_;
@@ -474,8 +476,8 @@ sub copied_server
 	return $copy;
 }
 
-# A base backup, as a server that is not started yet; nothing if none could be
-# taken.
+# A base backup, as a server that is not started yet; nothing if no backup
+# could be taken.
 sub restored_backup
 {
 	my ($original, $name) = @_;
@@ -487,7 +489,8 @@ sub restored_backup
 	return $backup;
 }
 
-# A standby that has replayed all up to now; nothing if there is none in time.
+# A standby that has replayed everything up to now; nothing if it does not do
+# so in time.
 sub caught_up_standby
 {
 	my ($original, $name) = @_;
@@ -524,7 +527,7 @@ sub remove_copy
 {
 	my ($copy) = @_;
 
-	# one that is suspended, or stopped, comes back first
+	# A copy that is suspended or stopped comes back first.
 	unless (is_up($copy))
 	{
 		after(0.2, sub { remove_copy($copy) });
@@ -539,8 +542,8 @@ sub remove_copy
 	return;
 }
 
-# The server whose lease goes on for longest, and how long; nothing if none is
-# up.
+# The server whose lease goes on for longest, and for how long; nothing if no
+# server is up.
 sub newest_lease
 {
 	my %left_s = map { $_->{name} => lease_left_s($_) }
@@ -551,10 +554,10 @@ sub newest_lease
 	return defined $server ? ($server, $left_s{ $server->{name} }) : ();
 }
 
-# At most one at a time, of the server whose lease goes on for longest.  The
-# original goes on, or comes back meanwhile; "alone" goes on as well, but there
-# is no registry to ask for a while.  The first copy is to be one of these, of
-# a server that has a lease.
+# Starts a copy of the server whose lease goes on for longest; there is one
+# copy at a time at most.  The original goes on, or comes back meanwhile.  With
+# "alone" it goes on as well, but there is no registry to ask for a while.  The
+# first copy is "alone", of a server that has a lease.
 $fault{copied} = sub {
 	my ($original, $left_s) = newest_lease();
 	my $how =
@@ -594,8 +597,8 @@ $fault{copied} = sub {
 	return 1;
 };
 
-# Starts a server, unless it is a standby, which is promoted.  Clocks may have
-# been put forward meanwhile.
+# Starts a server; a standby, which runs, is promoted.  Clocks may have been
+# put forward meanwhile.
 sub bring_up
 {
 	my ($server) = @_;
@@ -616,16 +619,16 @@ sub copies
 	return grep { $_->{name} =~ /^copy/ } @servers;
 }
 
-# Servers that are there for good.
+# Servers that are not copies, and not replaced.
 sub members
 {
 	return grep { $_->{name} =~ /^server/ && $_->{state} ne 'gone' } @servers;
 }
 
-# A base backup or a standby takes the place of its original, which goes on for
-# a while after the one, and ends while the other follows it.  The data
-# directory of the original stays: a new one must not get its inode, which is
-# part of what a holder is known by.
+# A base backup or a standby takes the place of its original.  The original
+# goes on for a while after the backup, and ends while the standby follows it.
+# Its data directory stays, because a new one must not get its inode, which is
+# part of a holder's identity.
 $fault{replaced} = sub {
 	my ($original) = shuffle grep { is_up($_) } members();
 	my $is_standby = rand() < 0.5;
@@ -639,7 +642,7 @@ $fault{replaced} = sub {
 	return 0 unless defined $server;
 	let_pass(rand 1);
 
-	# a stepped clock would be put in order for both of them, later
+	# Give up if the clock is stepped: it would be set right for both, later.
 	unless (is_up($original) && $original->{step_s} == 0)
 	{
 		stop_server($server, 'immediate') if is_up($server);
@@ -681,9 +684,9 @@ $fault{registry_killed} = sub {
 	return 1;
 };
 
-# Back for a while, or ahead, and so that leases seem to be over.  Not while a
-# standby is cut off: it has to know the fences that are far ahead, for its own
-# clock does not tell it of them.
+# Steps the registry's clock back for a while, or ahead, even so far that
+# leases seem to be over.  Not while a standby is cut off: the standby has to
+# know of fences that are far ahead, which its own clock does not tell.
 $fault{registry_clock} = sub {
 	return 0
 	  unless is_up($registry) && $registry->{step_s} == 0 && !$is_taking_over;
@@ -693,8 +696,8 @@ $fault{registry_clock} = sub {
 	return 1;
 };
 
-# Whatever they have asked for, there will be no answer; or an error, or one
-# that is not to be relied on.
+# Ends or cancels the registry's sessions.  Whatever servers have asked for,
+# there is no answer, or an error, or an answer with a warning.
 $fault{registry_sessions_ended} = sub {
 	return 0 unless is_up($registry);
 	my $until = now() + 1;
@@ -712,7 +715,7 @@ $fault{registry_sessions_ended} = sub {
 	return 1;
 };
 
-# Two ports, so that servers know them both.
+# The registry and its standby have these two ports, which servers know.
 my @registry_ports;
 
 sub track_registry
@@ -727,7 +730,7 @@ sub make_registry_standby
 {
 	my ($port) = grep { $_ != $registry->{node}->port } @registry_ports;
 
-	# it may be down, or suspended, just now
+	# The registry may be down or suspended just now.
 	unless (is_up($registry))
 	{
 		upkeep_after(0.3, \&make_registry_standby);
@@ -751,8 +754,8 @@ sub make_registry_standby
 	return;
 }
 
-# It may take over as soon as nothing is granted without it; or, if it is not
-# synchronous, when it has heard of all up to now.
+# The standby may take over as soon as nothing is granted without it; or, if it
+# is not synchronous, when it has heard of everything up to now.
 sub look_for_standby
 {
 	my $state = $standby->{is_synchronous} ? 'sync' : 'async';
@@ -778,7 +781,8 @@ sub is_standby_ready
 	  && $standby->{is_ready};
 }
 
-# Cuts the standby off, which has heard of all up to now.  It takes over later.
+# Cuts the standby off once it has heard of everything up to now.  It takes
+# over later.
 sub cut_standby_off
 {
 	my ($how) = @_;
@@ -813,8 +817,8 @@ $fault{registry_set_back} = sub {
 	return cut_standby_off(\&set_back);
 };
 
-# The standby is the registry from now on.  The old one ends, or goes on for a
-# while at the same time if it is suspended.
+# Makes the standby the registry.  The old registry ends; if it is suspended,
+# it goes on for a while at the same time.
 sub switch_registry
 {
 	$former = $registry;
@@ -829,7 +833,7 @@ sub promote_standby
 {
 	my $comes_back = $standby->{is_synchronous} && rand() < 0.5;
 
-	# it may be suspended just now, or down
+	# The registry may be suspended or down just now.
 	unless (is_up($registry))
 	{
 		after(0.2, \&promote_standby);
@@ -845,7 +849,8 @@ sub promote_standby
 		stop_server($registry, 'immediate');
 	}
 
-	# behind by up to a lease, until it is set, or not
+	# In half of the cases the clock is behind by up to a lease, until it is
+	# set.
 	$standby->{skew_s} = rand() - 0.5;
 	if (rand() < 0.5 && $registry->{skew_s} > -1)
 	{
@@ -871,8 +876,8 @@ sub promote_standby
 	return;
 }
 
-# Does a server that will come forward in time hold a lease of which the
-# standby does not know all?
+# Does a server that will come forward in time hold a lease that the standby
+# does not know of?
 sub is_somebody_there
 {
 	my $sql =
@@ -897,7 +902,8 @@ sub is_somebody_there
 	return 0;
 }
 
-# The era that began last because something was known to be forgotten.
+# The last era that began because the registry knew that it had forgotten
+# leases.
 sub era_of
 {
 	my ($node) = @_;
@@ -933,7 +939,7 @@ sub set_back
 		  . ($is_declared ? ', declared' : ', silently'));
 	upkeep_after(rand 3, \&remove_former);
 
-	# the holder is left alone meanwhile
+	# Leave the holder alone meanwhile.
 	my $until = now() + LEASE_S;
 	until (era_of($node) > $era)
 	{
@@ -970,10 +976,10 @@ sub instant_of
 	return ($id >> BITS_BELOW_TICK) / 1000 + EPOCH_S;
 }
 
-# How often, by worker id, one server's ids are followed by another's.  Who
-# gets a worker id begins after all that its last holder may have issued.  So
-# that is no more often than servers got the worker id, or else two of them had
-# it at once, even if by chance no id came twice.
+# How often, by worker id, one server's ids are followed by another's.  A
+# server that gets a worker id begins after all ids that its last holder may
+# have issued.  So that is no more often than servers got the worker id;
+# otherwise two servers had it at once, even if by chance no id came twice.
 sub count_changes
 {
 	my (%last, %changes);
@@ -993,7 +999,7 @@ sub count_changes
 	return %changes;
 }
 
-# How often a server got each worker id, or lost it to get it again, as the
+# How often a server got each worker id, or lost it and got it again, as the
 # servers' logs say.
 sub count_grants
 {
@@ -1010,7 +1016,7 @@ sub count_grants
 	return %grants;
 }
 
-# Tells what there is to know of an id that came twice.
+# Prints what is known of an id that came twice.
 sub tell_of_duplicate
 {
 	my ($id, @clients) = @_[ 0 .. 2 ];
@@ -1035,7 +1041,7 @@ END
 {
 	my $status = $?;
 
-	# also when it ends in the middle
+	# Do this also when the test ends in the middle.
 	if (defined $chaos && $$ == $chaos->{main_pid})
 	{
 		kill 'CONT', map {
@@ -1143,7 +1149,7 @@ while (now() < $until || keys %counts < keys %deck && now() < $until + 60)
 	$chaos->check_clients;
 }
 
-# All in order again: what is due happens, and copies end.
+# Put everything in order again: what is due happens, and copies end.
 log_event('all in order again');
 let_pass(0.1) while is_fault_due();
 my @originals = members();
@@ -1151,7 +1157,7 @@ write_parameters($_->{node}, clock_policy => 'wait', clock_tolerance => 60_000)
   for @originals;
 continue_workers($_) for @originals;
 
-# There are worker ids for all but one of them.
+# There is a worker id for all servers but one.
 my $limit_s = NEWCOMER_S;
 for my $server (@originals)
 {

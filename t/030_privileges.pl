@@ -1,8 +1,9 @@
-# Nobody's code runs as somebody else: attacks by roles that have exactly the
-# rights named, on the conversion, the event trigger and CREATE EXTENSION.
+# Nobody's code runs as somebody else.  Roles that have exactly the rights
+# named attack the conversion, the event trigger and CREATE EXTENSION.
 #
-# The attacker's code is a function that notes as whom it runs.  It is marked
-# IMMUTABLE, so that the planner evaluates it in index predicates.
+# The attacker's code is a function that notes which role it runs as.  The
+# function is marked IMMUTABLE, so that the planner evaluates it in index
+# predicates.
 use strict;
 use warnings FATAL => 'all';
 
@@ -22,8 +23,8 @@ CREATE EVENT TRIGGER snowflakes ON ddl_command_end
 };
 my $database_count = 0;
 
-# A database with a role that may create in a schema of its own, and whose
-# code writes "current_user" into a file's place: a sequence of notes.
+# Makes a database in which the attacker may create objects in a schema of its
+# own, with functions that note their current_user in a table.
 sub database_under_attack
 {
 	my ($sql) = @_;
@@ -45,7 +46,7 @@ ALTER FUNCTION attic.folded OWNER TO attacker;
 	return $name;
 }
 
-# As whom the attacker's code has run since the last time.
+# The roles that the attacker's code has run as since the last call.
 sub ran_as
 {
 	my ($database) = @_;
@@ -54,7 +55,7 @@ sub ran_as
 		q{SET search_path = pg_catalog; WITH d AS (DELETE FROM public.note RETURNING who) SELECT string_agg(DISTINCT who, ' ' ORDER BY who) FROM d});
 }
 
-# Runs SQL as a role; returns what went wrong or was warned of.
+# Runs SQL as a role.  Returns its errors and warnings.
 sub as_role
 {
 	my ($database, $role, $sql) = @_;
@@ -73,8 +74,9 @@ CREATE ROLE victim;
 CREATE ROLE member IN ROLE attacker;
 });
 
-# 1. Operators, functions, types and casts that match better than pg_catalog's
-# own, planted before CREATE EXTENSION, in its schema and in public.
+# 1. Operators, functions, types and casts that match better than those of
+# pg_catalog, and that exist before CREATE EXTENSION, in its schema and in
+# public.
 for my $schema ('public', 'ids')
 {
 	my $database = database_under_attack('CREATE SCHEMA ids; GRANT ALL ON SCHEMA ids, public TO attacker');
@@ -83,7 +85,8 @@ for my $schema ('public', 'ids')
 	{
 		my $sql = "SET ROLE attacker;\n";
 
-		# one that was bound, and those that only made CREATE EXTENSION fail
+		# The first was once bound to; the others only made CREATE EXTENSION
+		# fail.
 		my @planted = ('<> oid regtype');
 		push @planted, '= oid regclass', '= regclass oid', '= name text', '> smallint integer'
 		  if $schema eq 'ids';
@@ -136,8 +139,8 @@ SELECT count(*) FROM pg_proc WHERE proname = 'snowflake_convert_statements' AND 
   }
 }
 
-# 2. The event trigger: a superuser's ALTER TABLE of somebody else's table, and
-# a reference reached by a column's REFERENCES.
+# 2. The event trigger: a superuser alters somebody else's table, or adds a
+# column that references one.
 my $database = database_under_attack("CREATE EXTENSION snowflake; $event_trigger");
 
 $node->safe_psql($database, q{
@@ -178,8 +181,8 @@ like(as_role($database, 'victim', 'ALTER TABLE house.key SET (fillfactor = 90)')
 	'what the current user does not own is left alone, with a warning');
 is(ran_as($database), '', 'and its code does not run');
 
-# A superuser's own table that references the attacker's: to check the foreign
-# key, PostgreSQL would plan a query on both.
+# A superuser's own table references the attacker's.  To check the foreign key,
+# PostgreSQL would plan a query on both tables.
 $database = database_under_attack("CREATE EXTENSION snowflake; $event_trigger");
 $node->safe_psql($database, q{
 SET ROLE attacker;
@@ -201,7 +204,7 @@ is(as_role($database, $superuser, 'ALTER TABLE public.mine SET (fillfactor = 80)
 is($node->safe_psql($database, q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'mine'::regclass AND attname = 'key'}),
 	'bigint', 'it is, and the column has become bigint');
 
-# An index that is made after the transaction's snapshot counts as well.
+# An index counts that was made after the transaction's snapshot.
 my $repeats = SnowflakeSession->new($node);
 $repeats->rows("\\c $database\nALTER EVENT TRIGGER snowflakes DISABLE; ALTER TABLE public.mine ALTER key TYPE integer; ALTER EVENT TRIGGER snowflakes ENABLE");
 $repeats->rows('BEGIN ISOLATION LEVEL REPEATABLE READ');
@@ -213,12 +216,13 @@ $repeats->rows('COMMIT');
 $repeats->quit;
 is(ran_as($database), '', 'nor in a transaction whose snapshot does not show the code');
 
-# A table that is made for somebody else.
+# A superuser makes a table for another role.
 like(as_role($database, $superuser, 'CREATE SCHEMA extra AUTHORIZATION attacker CREATE TABLE t (id serial PRIMARY KEY, CHECK (attic.evil(1)))'),
 	qr/^$/, 'CREATE SCHEMA AUTHORIZATION');
 unlike(ran_as($database), qr/$superuser/, 'runs no code as superuser');
 
-# 3. Conversion: a dry run executes nothing, a run nothing as its caller.
+# 3. Conversion: a dry run executes no code of the owner, and a run executes it
+# as the owner.
 for my $type ('integer', 'bigint')
 {
 	$database = database_under_attack('CREATE EXTENSION snowflake');
@@ -254,7 +258,7 @@ is(ran_as($database), 'attacker', 'runs it as the owner');
 is($node->safe_psql($database, q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'attic.a'::regclass AND attname = 'id'}),
 	'bigint', 'and does its work');
 
-# What the owner's code sets, and would leave for later, is not left.
+# Settings that the owner's code changes are restored.
 $node->safe_psql($database, q{
 SET ROLE attacker;
 CREATE FUNCTION attic.leaves() RETURNS boolean LANGUAGE plpgsql AS $$
@@ -268,7 +272,7 @@ INSERT INTO attic.c VALUES (1);
 is($node->safe_psql($database, q{SET search_path = public; SELECT count(*) FROM snowflake_convert('attic.c', 'id'); SHOW search_path}),
 	"2\npublic", 'settings are as they were');
 
-# Tables of several owners: named as in the way.
+# Tables of several owners are named as being in the way.
 $node->safe_psql($database, q{
 SET ROLE attacker;
 CREATE TABLE attic.p (id integer) PARTITION BY LIST (id);
@@ -284,8 +288,8 @@ like($refused, qr/foreign key constraint mine_key_fkey of table public.mine: che
 $refused = as_role($database, $superuser, q{SELECT snowflake_convert('attic.p', 'id')});
 like($refused, qr/table public.p1, which does not belong to attacker as table attic.p does/, 'a partition of another owner');
 
-# A dry run parses expressions again, and the parser reads constants: that of an
-# array of a domain by the domain's CHECK.
+# A dry run parses expressions again, and the parser reads constants: a
+# constant of an array of a domain by the domain's CHECK.
 $database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{
 SET ROLE attacker;
@@ -299,7 +303,7 @@ is(ran_as($database), '', 'reads no constant');
 is(as_role($database, $superuser, q{SELECT snowflake_convert('attic.a', 'id')}), '', 'a run');
 is(ran_as($database), 'attacker', 'reads it as the owner');
 
-# What an owner's code does to other tables while a conversion is under way.
+# The owner's code changes other tables while a conversion is under way.
 $database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{
 CREATE SCHEMA house AUTHORIZATION victim;
@@ -354,7 +358,7 @@ like($swapped, qr/ERROR:  a schema or table was renamed while column "id" of tab
 	'a schema renamed while tables are converted');
 unlike($swapped, qr/ran as $superuser/, 'and no code of the other schema runs as superuser');
 
-# A foreign key's cast is inlined by the planner.
+# The planner inlines the cast of a foreign key.
 $database = database_under_attack("CREATE EXTENSION snowflake; $event_trigger");
 $node->safe_psql($database, q{
 CREATE SCHEMA house AUTHORIZATION victim;
@@ -380,7 +384,7 @@ like(as_role($database, 'victim', 'ALTER TABLE house.t SET (fillfactor = 90)'),
 	qr/checking a foreign key between tables "house.t" and "attic.f" would run code of another role/, q{a foreign key with a cast of another role's});
 is(ran_as($database), '', 'which does not run');
 
-# 4. DETACH looks for what references the partition, by a query.
+# 4. DETACH runs a query to find rows that reference the partition.
 $database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{
 CREATE SCHEMA house AUTHORIZATION victim;
@@ -404,8 +408,8 @@ is(ran_as($database), '', 'are not dropped where that runs its code');
 $node->safe_psql($database, 'DROP INDEX attic.trap');
 is(as_role($database, $superuser, q{SELECT snowflake_drop_partitions('house.p', '2026-02-01')}), '', 'and are dropped where there is none');
 
-# 5. A whole schema: views are put back by their owners, and nothing runs as
-# somebody else.
+# 5. A whole schema: views are restored for their owners, and no code runs as
+# another role.
 $database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, qq{
 CREATE SCHEMA house AUTHORIZATION victim;
@@ -429,8 +433,9 @@ is(ran_as($database), 'attacker', 'runs it as the owner alone');
 is($node->safe_psql($database, q{SELECT relname, pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = 'attic'::regnamespace AND relkind IN ('v', 'm') ORDER BY 1}),
 	"m|attacker\nv|attacker", 'and the views are the owner\'s');
 
-# Views of others: a superuser's materialised view would read the attacker's
-# table, its constant would be read by the attacker's domain.
+# Views of other owners: a superuser's materialised view would read the
+# attacker's table, and the attacker's domain would check a constant of the
+# table.
 $database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, qq{
 SET ROLE attacker;
@@ -457,7 +462,7 @@ $node->safe_psql($database, 'DROP VIEW public.v; REFRESH MATERIALIZED VIEW publi
 is(as_role($database, $superuser, $run), '', 'a materialised view without data is put back');
 is(ran_as($database), 'attacker', 'and only the owner\'s code has run, as the owner');
 
-# What an owner's code does while views are dropped.
+# The owner's code changes objects while views are dropped.
 for my $attack (
 	[ q{ALTER SCHEMA public RENAME TO old; CREATE SCHEMA public; GRANT ALL ON SCHEMA public TO PUBLIC},
 		qr/a schema or table was renamed while column "id" of table "attic.a" was converted/, 'a schema renamed' ],
@@ -493,7 +498,7 @@ CREATE TABLE attic.armed ();
 	is($node->safe_psql($database, q{SELECT attic.v FROM (SELECT count(*) AS v FROM public.v) AS attic}), '1', 'all is as it was');
 }
 
-# Names in a script's comments.
+# Names of objects in the comments of a script.
 $database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, qq{
 SET ROLE attacker;
@@ -503,19 +508,20 @@ my $attack_script = $node->safe_psql($database, $dry_run);
 $node->safe_psql($database, $attack_script);
 is(ran_as($database), '', q{a name does not leave its comment});
 
-# Only an owner may.
+# Only an owner may convert a table.
 $database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{CREATE TABLE t (id serial PRIMARY KEY); GRANT ALL ON t TO attacker});
 like(as_role($database, 'attacker', q{SELECT snowflake_convert('t', 'id')}), qr/must be owner of table public.t/, 'the owner alone converts');
 
-# The event trigger runs no one's code of an extension schema not usable.
+# The event trigger runs no code of an extension schema that the role cannot
+# use.
 $node->safe_psql($database, q{REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE SCHEMA ids; ALTER EXTENSION snowflake SET SCHEMA ids});
 $node->safe_psql($database, $event_trigger =~ s/(snowflake_convert_new_tables)/ids.$1/r);
 like(as_role($database, 'attacker', 'CREATE TABLE attic.t (id serial PRIMARY KEY)'),
 	qr/WARNING:  column "id" of new table "attic.t" has not become a snowflake\nDETAIL:  permission denied for schema ids/,
 	'a role that may not use the extension has its table as written');
 
-# Functions of another extension of this name find our library, and are refused.
+# Functions of another extension of this name are refused by our library.
 $node->safe_psql($database, q{
 CREATE FUNCTION nextval_of_other(regclass) RETURNS bigint AS '$libdir/snowflake', 'snowflake_nextval' LANGUAGE C;
 CREATE FUNCTION currval_of_other(regclass) RETURNS bigint AS '$libdir/snowflake', 'snowflake_currval' LANGUAGE C;

@@ -1,6 +1,7 @@
-# The registry by itself: servers are played by SQL, as a role that has what
-# allow() grants and nothing else.  What such a role can do to others, what the
-# registry makes of restarts, dumps and repeated questions, and how fast it is.
+# The registry by itself.  The test plays servers in SQL, as a role that has
+# what allow() grants and nothing else: what such a role can do to others, what
+# the registry does after restarts, dumps and repeated questions, and how fast
+# it is.
 use strict;
 use warnings FATAL => 'all';
 
@@ -23,9 +24,9 @@ $node->start;
 $node->safe_psql('postgres',
 	'CREATE ROLE server LOGIN; CREATE ROLE outsider LOGIN; CREATE ROLE dba LOGIN');
 
-# A server's question, for any role: what it held before is "holder worker_id
-# incarnation", and "held" where it still holds that; its fence is an interval
-# from now on.  The answer has instants as seconds from now on.
+# A server's question, for any role.  What the server held before is "holder
+# worker_id incarnation", followed by "held" if it still holds that.  Its fence
+# is an interval from now on.  The answer has instants as seconds from now on.
 my $asking = <<'SQL';
 CREATE FUNCTION ask(holder text, next_incarnation bigint, previous text, fence interval, wal pg_lsn,
                     wanted integer, datacenter integer, name text, clock timestamptz)
@@ -51,7 +52,7 @@ END $$;
 GRANT EXECUTE ON FUNCTION ask TO PUBLIC;
 SQL
 
-# A registry in database "postgres", made anew, and sessions there.
+# Makes database "postgres" a registry anew; sessions to it.
 my ($owner, $server);
 
 sub make_registry_anew
@@ -98,7 +99,8 @@ sub question
 	  $about{name} // '', $about{clock} // 'now';
 }
 
-# What a claim is answered: a hash, or the SQLSTATE.
+# The answer to a claim: a hash; its refusal is the SQLSTATE, if there was an
+# error.
 sub claim
 {
 	my ($session, @question) = @_;
@@ -112,7 +114,7 @@ sub claim
 	return \%answer;
 }
 
-# Which worker id, or why none.
+# The worker id that an answer grants, or why it grants none.
 sub outcome_of
 {
 	my ($answer) = @_;
@@ -125,7 +127,7 @@ sub setting
 	return $owner->value("SELECT $expression FROM snowflake_registry.setting AS s");
 }
 
-# As after a restart that was not clean.
+# Has the registry believe that it was restarted without a clean stop.
 sub open_window
 {
 	$owner->rows("UPDATE snowflake_registry.setting SET instance = '2020-01-01'");
@@ -135,7 +137,7 @@ sub open_window
 $owner = session();
 
 #
-# What no server sends
+# Questions that no server asks
 #
 make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
@@ -175,7 +177,7 @@ for my $level ('REPEATABLE READ', 'SERIALIZABLE')
 is( $owner->value('SELECT sum = (SELECT md5(string_agg(n::text, chr(10) ORDER BY datacenter_id, worker_id)) FROM snowflake_registry.node AS n) FROM witness'),
 	't', 'none of that changed a row');
 
-# Functions, tables and the rights of others.
+# Functions, tables and the rights of other roles.
 my @internal = $owner->rows(
 	q{SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace
 	  AND proname NOT IN ('claim', 'release', 'constants')});
@@ -190,7 +192,7 @@ is($server->state_of("SELECT * FROM snowflake_registry.$_"), 42501, "nor read $_
   for qw(node setting running evidence lease);
 is(claim(session('outsider'), 'x', 1)->{refusal}, 42501, 'an outsider has nothing');
 
-# No object of the caller's is used.
+# No object of the caller's schemas is used.
 $node->safe_psql('postgres', 'CREATE SCHEMA attic AUTHORIZATION server');
 $server->rows($_)
   for (
@@ -278,7 +280,7 @@ $owner->rows('SELECT snowflake_registry.free(0, 4)');
 is($owner->value("SELECT fence <= clock_timestamp() + interval '5 s' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 4)"),
 	't', 'free() moves that fence back');
 
-# The worker ids that a layout has and the registry no row for.
+# Worker ids that the layout has, and that have no row in the registry.
 make_registry_anew('60 s', '5 s', '40/0/20/3', $epoch);
 $server = session('server');
 claim($server, 'a', 1);
@@ -314,8 +316,9 @@ is(claim($server, 'newest', 1)->{refusal}, 'busy', 'worker ids that are all bein
 $other->rows('ROLLBACK');
 is(outcome_of(claim($server, 'newest', 1)), 4, 'until they are not');
 
-# A restart that nobody can notice, because of an open transaction: holders come
-# forward all the same, and nobody gets what they hold once that is over.
+# A restart that a claim cannot see, because another transaction has noticed it
+# and is still open.  Holders come forward all the same, and nobody gets what
+# they hold when that transaction ends.
 make_registry_anew('6 s', '0', '41/5/3/14', $epoch);
 $server = session('server');
 $other = session('server');
@@ -333,8 +336,8 @@ $other->rows('COMMIT');
 sleep 0.5;
 is(claim($server, 'thief', 1, wanted => 0)->{refusal}, 'grace', '... and is known of when it ends');
 
-# An attack on the evidence itself: its transaction is rolled back after the
-# window.
+# An attack on the evidence of a restart: a transaction that has noticed it is
+# rolled back after the window.
 make_registry_anew('6 s', '0', '41/5/3/14', $epoch);
 $server = session('server');
 $other = session('server');
@@ -377,7 +380,7 @@ $owner->rows('DELETE FROM snowflake_registry.setting');
 is(claim($server, 'c', 1)->{refusal}, 'not_configured', 'refusal not_configured');
 
 #
-# Constants that change: what a grace assumes
+# Constants that change, and what a grace assumes of them
 #
 make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
@@ -404,7 +407,7 @@ grace_is(125, 'while leases of the former one may exist');
 $owner->rows("UPDATE snowflake_registry.setting SET former_until = clock_timestamp()");
 grace_is(31, 'when they are over');
 
-# free() in a grace and out of it
+# free() during a grace and outside of it
 is(claim($server, 'd', 1, wanted => 1)->{refusal}, 'taken', 'held');
 $owner->rows('SELECT snowflake_registry.free(0, 1)');
 $answer = claim($server, 'd', 1, wanted => 1);
@@ -415,7 +418,7 @@ $owner->rows('SELECT snowflake_registry.free(0, 1)');
 is(claim($server, 'e', 1, wanted => 1)->{refusal}, 'grace', 'freed in a grace, where somebody else may have it');
 
 #
-# Questions that are repeated, and that are late
+# Questions that are repeated, and questions that come late
 #
 make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
@@ -429,7 +432,7 @@ isnt(claim($server, 'a', 9, previous => 'a 0 7 held', wanted => 0)->{continues},
 my $late = claim($server, 'a', 1);
 isnt(outcome_of($late), 0, 'a late copy of the first claim takes nothing from the holder');
 is(claim($server, 'a', 3, previous => 'a 0 2 held', wanted => 0)->{continues}, 1, '... who renews');
-# ... unless there is no other worker id: then nobody has both
+# If there is no other worker id, nobody gets both.
 claim($server, $_, 1) for 'b' .. 'g';
 my $mine = $owner->value(q{SELECT fence FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)});
 is(outcome_of(claim($server, 'a', 2)), 0, 'a late copy where all others are taken');
@@ -476,7 +479,7 @@ my ($held, $forgotten) = map { $owner->value("SELECT fence FROM snowflake_regist
 $node->safe_psql('postgres', 'CREATE DATABASE restored');
 $node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('restored'), '-f', $dump ], '... is restored');
 
-# asks the restored one, as the role
+# The output of a statement in the restored registry, or its error.
 sub restored
 {
 	my ($sql, @options) = @_;
@@ -507,7 +510,8 @@ cmp_ok((split /\|/, $answer)[2], '>', 60 + 65, 'later, others begin beyond all t
 $node->safe_psql('postgres', 'DROP DATABASE restored');
 
 #
-# Without the extension's files, as a role that owns no more than the database
+# A registry without the extension's files, made by a role that owns no more
+# than the database
 #
 my $script = $node->safe_psql('postgres', q{SELECT setting || '/extension/snowflake_registry--1.0.sql' FROM pg_config WHERE name = 'SHAREDIR'});
 my @as_dba = (extra_params => [ '-U', 'dba' ]);
@@ -538,8 +542,8 @@ is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_depend WHERE refclassi
 #
 # Nothing is granted twice
 #
-# Honest servers, who note which instants they issue ids for, and liars that
-# know the role's password; windows and eras begin at any time.
+# Honest servers note the instants that they issue ids for; liars know the
+# role's password.  Windows and eras begin at any time.
 make_registry_anew('1 s', '0.1 s', '41/5/2/15', $epoch);
 $owner->rows(q{SELECT setseed(0.31)});
 $owner->rows(q{CREATE TABLE issued (worker_id integer, grant_no integer, since timestamptz, until timestamptz)});

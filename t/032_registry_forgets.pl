@@ -24,14 +24,14 @@ use Time::HiRes qw(sleep time);
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 
-# Why a newcomer gets nothing at first.
+# The reason that a newcomer is given while it has to wait.
 my $in_grace =
   qr/^The registry has been switched over or restarted, and may not know of all leases; it grants worker ids to other servers from \d{4}-/;
 
 # ----- what scenarios share -----
 
-# Waits until a server has asked a registry that is there, and got an answer or
-# not.
+# Waits until a server has asked the registry, and has got a lease or been told
+# to wait.
 sub wait_for_question
 {
 	my ($server) = @_;
@@ -48,7 +48,7 @@ sub wait_for_question
 # ----- a dump that is older than a raise of lease_duration -----
 
 # The holder, whose lease is long by now, comes forward before another server
-# gets its worker id, and is believed.
+# gets its worker id, and the registry believes it.
 sub old_dump
 {
 	my ($former, $lead, $present, $is_to_restart) = @_;
@@ -61,7 +61,7 @@ sub old_dump
 	my $dump = "$directory/$$.sql";
 	my $held = qr/^worker_id 5 of datacenter_id 0 is leased by holder/;
 
-	# it would ask by itself, in a minute
+	# Has the holder ask now; it would ask by itself in a minute.
 	my $ask = sub {
 		return unless $is_to_restart;
 		$holder->stop('immediate');
@@ -82,7 +82,8 @@ sub old_dump
 		'the holder has a longer lease');
 	$registry->stop('immediate');
 
-	# or its history would be the same, and there would be but a window
+	# Give the restored registry another history: with the same history, there
+	# would be a window only.
 	$restored->safe_psql('postgres', 'CREATE TABLE other ()')
 	  if $is_to_restart;
 	system_or_bail('psql', '-XqAt', '-o', '/dev/null', '-v',
@@ -100,8 +101,8 @@ sub old_dump
 	return;
 }
 
-# A raise takes effect when no lease of before may be forgotten; and it is not
-# so large that a dump of before would not wait for the holders.
+# A raise takes effect when all leases of before are over.  It is limited, so
+# that the registry of a dump from before would still wait for the holders.
 sub raise
 {
 	my $registry = new_registry('registry',
@@ -170,8 +171,8 @@ sub no_promotion
 	return;
 }
 
-# The same, and nobody comes forward: the holder has died, and its clock was
-# ahead, and that of the next one is behind.
+# The same, when nobody comes forward.  The holder has died, its clock was
+# ahead, and the next holder's clock is behind.
 sub no_promotion_no_holder
 {
 	my $registry = new_registry('registry',
@@ -223,9 +224,9 @@ sub moved
 
 # ----- a holder comes forward, and crashes -----
 
-# What it has issued is known from what it said, and from nothing else: its ids
-# are later than the clock of the next one, which is behind, when its turn
-# comes.
+# The registry knows what the holder has issued by what the holder said, and by
+# nothing else.  These ids are later than the clock of the next holder, which
+# is behind.
 sub forward_and_crash
 {
 	my $registry = new_registry('registry',
@@ -266,7 +267,7 @@ sub slow_clock
 	kill_hard($victim);
 	$standby->promote;
 
-	# one is alive and tells what it has; what the other had nobody tells
+	# One holder is alive and says what it has; nobody says what the other had.
 	my $rival = start_server(leasing_server('rival', $either, wants(5)));
 	my $next = start_server(leasing_server('next', $either, wants(6)), -8);
 	my $newcomer = start_server(leasing_server('newcomer', $either));
@@ -283,8 +284,8 @@ sub slow_clock
 
 # ----- restarts after a failover -----
 
-# Others wait for half a minute; none of these, whatever the new registry knows
-# of them, and whenever they stop.
+# New servers wait for half a minute.  None of these waits, whatever the new
+# registry knows of it, and whenever it stops.
 sub restarts
 {
 	my $registry = new_registry('registry', { lease_duration => '30 s' });
@@ -336,7 +337,7 @@ sub restarts
 	start_server($server{immediate});
 	goes_on($server{immediate}, $last{immediate}, 'immediate, after a failover');
 
-	# once more, now that all have come forward
+	# Once more, now that all have come forward.
 	for my $name (qw(known lost))
 	{
 		$last{$name} = first_id($server{$name});
@@ -386,8 +387,8 @@ sub wrong_clock
 
 # ----- a worker id of one's own -----
 
-# The directory has moved, and the registry takes it for a copy of a server that
-# is alive.
+# A data directory has moved.  The registry takes the server for a copy of a
+# server that is alive.
 sub certified_dead
 {
 	my $registry = new_registry('registry', { lease_duration => '10 min' });

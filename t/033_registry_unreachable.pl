@@ -82,7 +82,7 @@ SELECT snowflake_registry.allow('leaser')});
 
 # ----- names -----
 
-# Starts a server with a resolver and a host of its own.
+# Starts a server on another host, with that host's resolver; see lib/host.c.
 sub start_with_facts
 {
 	my ($server, @facts) = @_;
@@ -106,7 +106,7 @@ sub write_facts
 	return;
 }
 
-# A registry that listens on 127.0.0.1, and as what it is reached by name.
+# A registry that listens on 127.0.0.1, and a connection string with a name.
 sub named_registry
 {
 	my ($constants) = @_;
@@ -120,7 +120,7 @@ sub named_registry
 		  . ' dbname=postgres user=' . getpwuid($>));
 }
 
-# The first of a name's addresses takes connections and says nothing.
+# The first address of the name accepts connections and never answers.
 sub silent_address
 {
 	my ($registry, $conninfo) = named_registry({ lease_duration => '6 s' });
@@ -151,7 +151,7 @@ sub silent_address
 	return;
 }
 
-# The resolver does not answer.
+# The resolver never answers.
 sub hanging_resolver
 {
 	my ($registry, $conninfo) = named_registry({ lease_duration => '30 s' });

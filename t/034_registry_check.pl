@@ -1,6 +1,6 @@
-# snowflake_registry_check(): from a server that is to lease its worker id, is
-# the registry there, may the role ask, do layout, epoch and clock fit?  Each in
-# a sentence, and nothing is changed.
+# snowflake_registry_check(), called at a server that is to lease its worker
+# id, says in a sentence each: is the registry there, may the role ask, do
+# layout, epoch and clock fit?  The call changes nothing.
 use strict;
 use warnings FATAL => 'all';
 
@@ -27,7 +27,7 @@ my $version = $registry->pg_version->major;
 start_server($server);
 $server->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
-# What the function says.
+# The sentences that the function returns.
 sub told
 {
 	my ($conninfo) = @_;
@@ -39,7 +39,7 @@ sub told
 	  );
 }
 
-# Tests that it says these sentences: texts or patterns.
+# Tests that the function returns these sentences: texts or patterns.
 sub tells
 {
 	my ($conninfo, $what, @expected) = @_;

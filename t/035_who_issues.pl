@@ -1,6 +1,6 @@
-# A server says who it is when it starts, and what it lacks to issue ids.  And
-# it says so when ids of its node were issued in another place before, as after
-# a promotion; but not at a plain restart.
+# A server logs at its start who it is, and what it lacks to issue ids.  A
+# server also logs if ids of its node were issued in another place before, as
+# after a promotion; a plain restart logs nothing of the kind.
 use strict;
 use warnings FATAL => 'all';
 
@@ -12,7 +12,7 @@ use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
-# Restarts a server, and returns what it logs meanwhile and at its next id.
+# Restarts a server.  Returns what it logs meanwhile and at its next id.
 sub log_of_restart
 {
 	my ($node) = @_;
@@ -87,7 +87,7 @@ is( $standby->safe_psql('postgres',
 unlike(log_of_restart($standby), $elsewhere, 'a restart does not say so again');
 is(elsewhere_at($standby), $at, 'the view still shows it');
 
-# A copied directory, whose original goes on
+# A copied data directory, whose original goes on
 $standby->stop;
 my $copy = copy_of($standby, 'copy');
 $copy->start;
@@ -95,13 +95,13 @@ $copy->safe_psql('postgres', 'SELECT snowflake_nextval()');
 like(logged($copy), $elsewhere, 'a copy says so');
 $copy->stop;
 
-# With a number of its own, a server has nothing to say
+# A server with a worker id of its own logs nothing of the kind
 $standby->append_conf('postgresql.conf', 'snowflake.worker_id = 8');
 unlike(log_of_restart($standby), qr/issued elsewhere/, 'an unused number: nothing to say');
 is(elsewhere_at($standby), '', 'nor in the view');
 $standby->stop;
 
-# No number, on a primary and on a standby
+# Without a worker id, on a primary and on a standby
 my $numberless = snowflake_node('numberless', 'snowflake.worker_id = -1',
 	'wal_level = replica', 'max_wal_senders = 4');
 $numberless->start;

@@ -1,10 +1,10 @@
 # How long servers are without ids when a server or the registry restarts,
 # fails or moves: measured, printed as a table, and within stated bounds.
 #
-# Two servers take any worker id, two have one each in their configuration,
-# which the registry guards.  A client of each draws ids all the time; a pause
-# is the longest time between two answers with ids.  A client asks every 40 ms
-# at most, so that less than 0.1 s is no pause at all.
+# Two servers take any worker id; two have a fixed worker id each, which the
+# registry guards.  A client of each server draws ids all the time.  A pause is
+# the longest time between two answers with ids.  A client asks every 40 ms at
+# most, so less than 0.1 s is no pause.
 #
 #   LEASE_SECONDS   the lease's duration (4); largest_lead is a quarter of it,
 #                   but 10 s at most.  With 600, the times are those of the
@@ -28,11 +28,11 @@ use Time::HiRes qw(sleep);
 my $lease_s = $ENV{LEASE_SECONDS} || 4;
 my $lead_s = min(10, $lease_s / 4);
 
-# What a bound does not name: processes that end and start, and clients that
-# connect again, on a machine that has more to do.
+# The time that processes take to end and to start, and clients to connect
+# again, on a machine that has more to do.  It is part of each bound.
 use constant SLACK_S => 5;
 
-# A client that asks every 40 ms, and something that delays it.
+# A pause that may come from the client itself, delayed by the machine.
 use constant UNNOTICED_S => 1;
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
@@ -79,7 +79,8 @@ my $conninfo = sprintf 'host=%s,%s port=%d,%d dbname=postgres user=fleet',
   $registry->host, $standby->host, $registry->port, $standby->port;
 my %mode_of = (any => 'any worker id', fixed => 'a fixed one');
 
-# A server, not started yet, of a mode; a fixed worker id is its number.
+# A server, not started yet.  Its mode is "any" or "fixed"; a fixed worker id
+# is its number.
 sub server_of_mode
 {
 	my ($mode, $number) = @_;
@@ -108,8 +109,8 @@ sub start_client_of
 	return;
 }
 
-# The data directory on another machine, as far as the registry can tell: the
-# old one is kept so that the new one has another inode.
+# Moves the data directory to another machine, as far as the registry can
+# tell.  The old directory stays, so that the new one has another inode.
 sub move_directory
 {
 	my ($server) = @_;
@@ -124,8 +125,8 @@ sub move_directory
 
 # ----- measurements -----
 
-# Reads on in what a client has received: when answers with ids arrived, by
-# now().  A client flushes whole answers.
+# Reads what a client has received since the last call: when answers with ids
+# arrived, by now().  A client flushes whole answers.
 sub read_answers
 {
 	my ($server) = @_;
@@ -153,7 +154,7 @@ sub answers_since
 	return grep { $_ >= $since } @{ $server->{answers} // [] };
 }
 
-# Waits until all servers' clients have ids that they have got after an instant.
+# Waits until all servers' clients have received ids after an instant.
 sub wait_for_answers
 {
 	my ($since, $seconds, @servers) = @_;
@@ -182,8 +183,8 @@ sub pause_of
 
 my @table;                      # [what, {mode => pause}, bound]
 
-# Lets something happen, and measures the longest pause of servers from before
-# that until they have ids again.  The bounds, in seconds, are by mode.
+# Measures the longest pause of servers while something happens, from before
+# that until they have ids again.  The bounds are in seconds, by mode.
 sub measure
 {
 	my ($what, $bound, $servers, $happen) = @_;
@@ -204,7 +205,7 @@ sub measure
 	return;
 }
 
-# Checks pauses against their bounds.
+# Tests pauses against their bounds.
 sub report
 {
 	my ($what, $bound, %pause) = @_;
@@ -354,7 +355,7 @@ measure(
 		$fixed->{node}->start;
 	});
 
-# A standby takes over that has not heard of the last renewals.
+# A standby that has not heard of the last renewals takes over.
 my @newcomers = (server_of_mode(any => 3), server_of_mode(fixed => 23));
 my $promoted_at;
 cut_off($registry, $standby);
@@ -374,7 +375,7 @@ measure(
 	\@pair,
 	sub { $_->{node}->restart for @pair });
 
-# a newcomer may be granted what a holder has just released
+# Start newcomers last: they may be granted what a holder has just released.
 for my $server (@newcomers)
 {
 	$server->{node}->start;

@@ -18,7 +18,7 @@ chomp $headers;
 PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1', "-I$headers",
 	'-o', $library, "$FindBin::RealBin/lib/hooks.c");
 
-# What CREATE TABLE says, and the key's default.
+# The notices that CREATE TABLE raises, and the key's default.
 sub create_table
 {
 	my (undef, $stdout, $stderr) = $node->psql('postgres', q{
@@ -43,7 +43,7 @@ CREATE EVENT TRIGGER convert ON ddl_command_end
 });
 	is(create_table(), 'snowflake_nextval(), the other hook', 'both hooks run');
 
-	# the postmaster makes its shared memory anew, and asks for the hook again
+	# The postmaster makes its shared memory anew, and sets the hook again.
 	my $walwriter = $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
 	kill 'KILL', $walwriter;
 	ok(wait_for(sub {

@@ -1,8 +1,8 @@
-# COPY FROM inserts in batches, as with a sequence: what it gives its rows, and
-# what the STABLE twin of snowflake_nextval() must never reach.
+# COPY FROM inserts in batches, as with a sequence's nextval().  What its rows
+# get, and where the STABLE twin of snowflake_nextval() must never be used.
 #
-# PostgreSQL counts the calls of each function, so a twin in the wrong place is
-# seen wherever it is.
+# PostgreSQL counts the calls of each function, so that the test sees a twin
+# wherever one was called.
 use strict;
 use warnings FATAL => 'all';
 
@@ -17,15 +17,15 @@ my $node = snowflake_node('copy', "track_functions = 'all'",
 	"snowflake.generators = 4");
 my $version;
 
-# Data of so many rows for COPY ... FROM stdin.
+# So many rows of data for COPY ... FROM stdin.
 sub copy_data
 {
 	my ($count) = @_;
 	return join('', map { "$_\n" } 1 .. $count) . "\\.\n";
 }
 
-# How often SQL calls snowflake_nextval() and its twin: "nextval|twin".  All is
-# rolled back.  As a role, if one is given.
+# How often SQL calls snowflake_nextval() and its twin: "nextval|twin".  Runs
+# the SQL as a role, if one is given, and rolls everything back.
 sub calls_of
 {
 	my ($sql, $role) = @_;
@@ -147,7 +147,7 @@ for my $table ('plain', 'busy')
 		"ids of table $table are unique and in the order of the file");
 }
 
-# Rows of other formats, and with other ways to go.
+# Rows in other formats, and rows that take other paths.
 my $file = $node->basedir . '/rows';
 $node->safe_psql('postgres',
 	"COPY (SELECT generate_series(1, 3000)::integer) TO '$file' (FORMAT binary)");
@@ -230,7 +230,7 @@ ROLLBACK;
 
 # 2. ALTER TABLE ... ADD COLUMN evaluates a STABLE default once for all rows.
 
-# What add_column() has said when it ran during some SQL, without repeats.
+# What add_column() has returned while some SQL ran, without repeats.
 sub added_by
 {
 	my ($sql) = @_;
@@ -311,7 +311,7 @@ SELECT add_column() AS unused \\gset
 }),
 	'10 10', 'after COPYs that have failed');
 
-# 3. What else is planned while a COPY runs.
+# 3. Other statements that are planned while a COPY runs.
 
 is( calls_of(qq{
 ALTER TABLE plain ADD CHECK (id <= snowflake_nextval());
@@ -350,7 +350,7 @@ COPY plain (n) FROM stdin;
 SELECT in_plpgsql() AS unused \gset
 EXECUTE kept \g /dev/null
 }),
-	# 5 for each of the eleven calls, 2 + 2 for the prepared statement
+	# 5 for each of the eleven calls, and 2 + 2 for the prepared statement.
 	'59|10', 'statements of functions do, whose plans are kept');
 is( calls_of(q{
 COPY (SELECT snowflake_nextval() FROM other) TO '/dev/null';
@@ -359,7 +359,7 @@ INSERT INTO plain (n) SELECT n FROM other;
 }),
 	'30|0', 'COPY TO and INSERT ... SELECT do');
 
-# A call of the twin that somebody wrote is refused, whoever plans it.
+# A call of the twin that a user wrote is refused, whoever plans it.
 for my $sql ('SELECT snowflake_copy_nextval()',
 	"SELECT snowflake_copy_nextval('plain'::regclass)",
 	'SELECT * FROM plain WHERE id < snowflake_copy_nextval()',
@@ -384,7 +384,7 @@ my $copies = "COPY plain (n) FROM stdin;\n" . copy_data(5);
 my $copies_busy = "COPY busy (n) FROM stdin;\n" . copy_data(5);
 is(calls_of($copies . $copies_busy, 'app'), '0|10', 'a role that may call all');
 
-# What a role is refused in a COPY, or nothing, after some SQL.
+# The error that a role gets in a COPY after some SQL; nothing without one.
 sub refused
 {
 	my ($sql, $copy) = @_;
@@ -406,7 +406,7 @@ is( refused("$revoke snowflake_copy_nextval() FROM PUBLIC", $copies),
 is( calls_of("$revoke snowflake_copy_nextval() FROM PUBLIC; SET LOCAL ROLE app;\n$copies"),
 	'5|0', 'and calls snowflake_nextval()');
 
-# 5. Where the extension is, and what is in its place.
+# 5. The extension's schema, and other objects of its names.
 
 is( calls_of("CREATE SCHEMA ids; ALTER EXTENSION snowflake SET SCHEMA ids;\n$copies"),
 	'0|5', 'the extension in another schema');

@@ -1,12 +1,14 @@
-# Clusters that Patroni runs, of three members each: with a worker id for each
-# member, with one for the cluster, or leased.  Writers insert by a connection
-# that names all members, while the leader is switched over, killed, crashes in a
-# pause, and is switched over again after a member was made anew.  At two of
-# these the old leader's clock is ahead and the new one's behind.  No id comes
-# twice; how long there were none is told.
+# Clusters of three members each that Patroni runs: with a worker id for each
+# member, with one for the cluster, or with leased ones.  Writers insert by a
+# connection that names all members, while the leader is switched over, is
+# killed, crashes in a pause, and is switched over again after a member was
+# made anew.  At two of these steps the old leader's clock is ahead and the new
+# one's is behind.  No id comes twice.  The test prints for how long there were
+# no ids.
 #
-# By default only the second of these runs.  PATRONI_VARIANTS, such as "member
-# cluster leased", names those that do; they take each step at the same time.
+# By default only the variant with one worker id for the cluster runs.
+# PATRONI_VARIANTS, such as "member cluster leased", names those that run; they
+# take each step at the same time.
 use strict;
 use warnings FATAL => 'all';
 
@@ -61,9 +63,9 @@ if ($wanted{member})
 }
 if ($wanted{cluster})
 {
-	# The one variant whose new leader has the old one's number: that no id
-	# comes twice, not even one that was lost with the old leader, needs all of
-	# them at a replica.
+	# In this variant alone, the new leader has the old leader's worker id.
+	# That no id comes twice, not even one that was lost with the old leader,
+	# takes a replica that has all of them.
 	push @clusters,
 	  SnowflakePatroni->new(
 		name => 'cluster',
@@ -107,8 +109,8 @@ sleep 1;
 my $clocks = sprintf 'its clock %d s ahead and the new one\'s %d s behind',
   AHEAD_S, -BEHIND_S;
 
-# A step of all clusters: what is done, and what is waited for.  How long
-# there were no ids meanwhile is looked up in the end.
+# Takes a step in all clusters, and waits for its end.  For how long there were
+# no ids is found out at the end of the test.
 my @steps;
 
 sub step
@@ -152,8 +154,8 @@ sub begin_switchover
 	return;
 }
 
-# The replica that a switchover may choose: where commits wait for a replica, that
-# one.
+# The replica that a switchover may choose.  Where commits wait for a replica,
+# it is that one.
 sub candidate_of
 {
 	my ($cluster) = @_;
@@ -201,7 +203,7 @@ for my $cluster (@clusters)
 }
 $_->wait_for_replicas for @clusters;
 
-# While Patroni is paused it starts nothing: the server that is killed stays
+# While Patroni is paused, it starts no server: the server that is killed stays
 # down until Patroni goes on.
 $_->pause for @clusters;
 $_->wait_for_writers for @clusters;

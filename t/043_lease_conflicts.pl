@@ -24,8 +24,8 @@ use Time::HiRes qw(sleep time);
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $registry = registry_node('registry', { lease_duration => '6 s' });
 
-# Servers that are as alike as copies are: four that the cases use by turns, and
-# the one that is under load.
+# Servers that are as alike as copies are: four that the cases take in turn,
+# and one that is under load.
 my @server = leased_node('server_0', $registry, "include 'case.conf'");
 start_with_case($server[0]);
 $server[0]->safe_psql('postgres', 'CREATE EXTENSION snowflake');
@@ -33,8 +33,8 @@ forget(@server);
 push @server, copy_of($server[0], "server_$_") for 1 .. 3;
 my $busy = copy_of($server[0], 'busy');
 
-# The registry of a fleet of another layout, in a database of its own; its
-# connection string as a setting.
+# Makes the registry of a fleet of another layout, in a database of its own.
+# Returns the setting that names it.
 sub other_fleet
 {
 	my ($database, %constants) = @_;
@@ -48,7 +48,7 @@ sub other_fleet
 	  . ($registry->connstr($database) =~ s/'/''/gr) . q{'};
 }
 
-# Does a stopped server's WAL still hold what recovery would bring back?
+# Does a stopped server's WAL hold what a start would bring back?
 sub needs_recovery
 {
 	my ($node) = @_;
@@ -56,8 +56,8 @@ sub needs_recovery
 	return $output !~ /^Database cluster state: +shut down$/m;
 }
 
-# Stops servers and lets them forget what they were; the registry, too, but
-# for the datacenter of the one under load.
+# Stops servers and has them forget who they were.  The registry forgets them,
+# too, but not the datacenter of the server under load.
 sub forget
 {
 	my (@nodes) = @_;
@@ -72,7 +72,7 @@ sub forget
 		}
 		unlink mark_file($node);
 
-		# without a page the time of the last checkpoint counts
+		# Without a page, the time of the last checkpoint counts.
 		PostgreSQL::Test::Utils::system_or_bail('pg_resetwal', '-D',
 			$node->data_dir);
 	}
@@ -200,7 +200,7 @@ my $load = IPC::Run::start(
 	is(lease_row($registry, worker_id_of($last), 'name'), 'pg-a', 'the registry shows the name');
 	$first->stop;
 
-	# the mark of a clean stop may be a moment ahead
+	# Wait: the mark of a clean stop may be a moment ahead.
 	wait_for_fence($registry, worker_id_of($last));
 	start_with_case($unnamed);
 	isnt(worker_id_of(first_id($unnamed)),
@@ -222,7 +222,7 @@ my $load = IPC::Run::start(
 		'snowflake.worker_id = 20');
 	my $past_fence = qr/^The fence is (\S+ \S+), and the clock is at (\S+ \S+)\.$/;
 
-	# within largest_lead, and then further
+	# The clock is ahead within largest_lead, and then further.
 	configure($ahead, @guard);
 	start_server($ahead, 0.5);
 	my $last = first_id($ahead);
@@ -252,7 +252,7 @@ my $load = IPC::Run::start(
 	  or diag($message);
 	is($state, '55000', 'SQLSTATE');
 
-	# where ids may be ahead of the clock, they may not be of the lease
+	# Where ids may be ahead of the clock, they may not be ahead of the lease.
 	my @policy = (
 		'snowflake.clock_policy = advance',
 		'snowflake.clock_tolerance = 300s');
@@ -278,7 +278,7 @@ my $load = IPC::Run::start(
 		'>=', $fence, 'its first id is not before the fence');
 	cmp_ok($id, '>', $last, 'and after the last one of the dead server');
 
-	# a jump of the clock: the fence stays with the registry's
+	# The clock jumps; the fence follows the registry's clock.
 	set_clock($next, $offset + 1000);
 	wait_for(sub { ($refusal = refusal_of($next)) =~ $past_fence });
 	my ($before, $now) = $refusal =~ $past_fence;
@@ -315,8 +315,8 @@ my $load = IPC::Run::start(
 
 # ----- one that renews another's lease -----
 
-# A machine that is duplicated with its memory is two servers in one place.  The
-# other one is but its renewal.
+# A machine that is duplicated with its memory is two servers with one
+# identity.  The test plays the renewal of the other one.
 {
 	my ($one, $taker) = @server;
 
@@ -363,7 +363,7 @@ my $load = IPC::Run::start(
 
 # ----- another registry -----
 
-# What one has granted, another may have granted to somebody else.
+# What one registry has granted, another one may have granted to somebody else.
 {
 	my ($node) = @server;
 	my $other = $registry->connstr('postgres') =~ s/port=\d+/port=1/r;
@@ -384,10 +384,10 @@ my $load = IPC::Run::start(
 
 # ----- a lease that is taken away -----
 
-# Takes a server's worker id away by a change of the registry's table, for
-# another server to get it; the session that issues ids all the while goes on
-# under another one.  Returns the worker id, and the ids of the session and of
-# the other server.
+# Takes a server's worker id away by a change of the registry's table, so that
+# another server gets it.  A session that issues ids all the while goes on
+# under another worker id.  Returns the ids of the session and of the other
+# server.
 sub take_away
 {
 	my ($loser, $taker, $change) = @_;
@@ -406,7 +406,7 @@ sub take_away
 		"$change: another server takes the worker id");
 	$ask_again->();
 
-	# without a stop, but for a moment in which it has none
+	# The session goes on without a stop, but for a moment without a worker id.
 	ok( wait_for(
 			sub {
 				$session->ask('SELECT * FROM snowflake_nextvals(100)');
@@ -442,7 +442,7 @@ sub take_away
 	my %seen = map { $_ => 1 } @$mine, @$yours;
 	is(scalar(keys %seen), @$mine + @$yours, 'no id twice');
 
-	# a row deleted takes the fence along that keeps ids apart; not more
+	# A deleted row also loses the fence that keeps ids apart, and no more.
 	take_away($loser, $next, 'DELETE FROM snowflake_registry.node');
 	forget(@server);
 }

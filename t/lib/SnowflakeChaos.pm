@@ -1,6 +1,6 @@
 # What the chaos tests share: clients that keep every id that they receive,
-# outside the servers, while those are killed, stopped and suspended; and what
-# to say of these ids at the end.
+# outside the servers, while servers are killed, stopped and suspended; and
+# what these ids say at the end.
 #
 # Clients are processes of their own.  A control file tells each client what to
 # do.  The file has one line, which the client reads before every batch: a
@@ -40,8 +40,9 @@ END
 	$? = $status;
 }
 
-# To be given: directory (for files), seed, and batch (a function of the kind
-# of a client, the era and the client's number: the statements of one batch).
+# Parameters: directory, for files; seed; and batch, a function of a client's
+# kind, the era and the client's number that returns the statements of one
+# batch.
 sub new
 {
 	my ($class, %self) = @_;
@@ -61,7 +62,7 @@ sub new
 	return $chaos;
 }
 
-# Tells the clients of a control file what to do; returns the command's number.
+# Writes a command for the clients of a control file.  Returns its number.
 sub command
 {
 	my ($self, $control, $era, $who, $connstr) = @_;
@@ -140,7 +141,7 @@ sub drive_psql
 		printf $file "@ %.3f connect %s\n", time(), $connstr =~ s/\s+/ /gr;
 	};
 
-	# Reads up to the end of the batch; false if psql has ended.
+	# Reads up to the end of the batch.  Returns false if psql has ended.
 	my $receive = sub {
 		my $until = now() + TIMEOUT_S;
 		for (;;)
@@ -156,7 +157,7 @@ sub drive_psql
 			vec($ready, fileno($out), 1) = 1;
 			if (select($ready, undef, undef, 0.5) > 0)
 			{
-				# a line that was cut off is no id
+				# A line that was cut off is no id.
 				return 0
 				  unless sysread $out, $buffer, 65536, length $buffer;
 			}
@@ -262,7 +263,7 @@ sub wait_for_clients
 	return $errors;
 }
 
-# Dies if a client has ended that was not told to.
+# Dies if a client has ended without being told to.
 sub check_clients
 {
 	my ($self) = @_;
@@ -289,14 +290,15 @@ sub kill_clients
 	return;
 }
 
-# Do these clients get ids?  "tend" is called meanwhile.
+# Waits until these clients get ids, for a minute at most, and calls "tend"
+# meanwhile.  Returns whether they do.
 sub get_ids
 {
 	my ($self, $tend, @numbers) = @_;
 	return $self->get_ids_until($tend, now() + 60, @numbers);
 }
 
-# The same until an instant by now().
+# The same, until an instant by now().
 sub get_ids_until
 {
 	my ($self, $tend, $until, @numbers) = @_;
@@ -320,8 +322,8 @@ sub get_ids_until
 
 # ----- what has been received -----
 
-# Says what is kept of an era, because the data goes on in another server.  An
-# id is kept
+# Ends an era, and says which of its ids are kept, because the data goes on in
+# another server.  An id is kept
 #
 #   - if it is in "rows", which are the data, by id, with the client's number;
 #   - if a client had received it before one of these rows was asked for;
@@ -346,8 +348,8 @@ sub end_era
 	return;
 }
 
-# Finds out when the newest row that is kept of each era was asked for; to be
-# called for each client before any of them is examined.
+# Finds out when the newest row that is kept of each era was asked for.  To be
+# called for each client before any client is examined.
 sub find_newest_rows
 {
 	my ($self, $number) = @_;
@@ -377,8 +379,8 @@ sub find_newest_rows
 	return;
 }
 
-# To be called while no server is running that issues ids.  What was sent
-# before has been answered before, so ids of what is sent later come later; see
+# To be called while no server runs that issues ids.  What was sent before this
+# call has been answered, so the ids of what is sent later come later; see
 # count_overlaps().
 sub note_stop
 {
@@ -388,7 +390,7 @@ sub note_stop
 	return;
 }
 
-# Keeps an id that no client has received.  Its life is not known unless given;
+# Keeps an id that no client has received.  Its life is unknown unless given;
 # see each_id().
 sub add_id
 {
@@ -401,8 +403,8 @@ sub add_id
 	return;
 }
 
-# Is an id kept when its era ends?  One that is found in the data is taken off
-# there; what is left in the end has been received by nobody.
+# Is an id kept when its era ends?  An id that is found in the data is removed
+# there, so that the ids left in the end were received by nobody.
 sub is_kept
 {
 	my ($self, $number, $era, $id, $received_at) = @_;
@@ -419,8 +421,8 @@ sub is_kept
 	  || $received_at < $kept->{newest_asked_at};
 }
 
-# Reads one client's file: counts, and what is wrong.  The errors that may come
-# are by SQLSTATE, with what they have to say.
+# Reads one client's file: counts its ids, and what is wrong.  The errors that
+# are allowed are by SQLSTATE, with patterns of their messages.
 sub examine
 {
 	my ($self, $number, $total, $allowed_errors) = @_;
@@ -479,7 +481,7 @@ sub examine
 		}
 		elsif ($line =~ /^= (\d+)/)
 		{
-			# a client that was late may have missed some
+			# A client that was late may have missed eras.
 			for (; $era < $1; $era++)
 			{
 				my $kept = $self->{kept}{$era} // {};
@@ -498,8 +500,8 @@ sub examine
 	return;
 }
 
-# Keeps what has been found in the data and not been received by a client; to
-# be called after all clients have been examined.
+# Keeps the ids that are in the data and that no client has received.  To be
+# called after all clients have been examined.
 sub keep_other_rows
 {
 	my ($self) = @_;
@@ -512,8 +514,8 @@ sub keep_other_rows
 }
 
 # Calls a function with each id, the number of the client that received it, its
-# era, whether it was kept, and its life (the number of stops before it), in the
-# order of ids.  Sorts on disk, for the memory's sake.
+# era, whether it was kept, and its life (the number of stops before it), in
+# the order of ids.  Sorts on disk, to save memory.
 sub each_id
 {
 	my ($self, $what) = @_;
@@ -532,8 +534,8 @@ sub each_id
 }
 
 # How many ids came more than once: twice in one era, or again in a later era
-# after they were kept.  The first of them are told about, with the numbers of
-# the clients and the eras.
+# after they were kept.  Calls a function for the first of them, with the
+# numbers of the clients and the eras.
 sub count_duplicates
 {
 	my ($self, $tell) = @_;
@@ -555,9 +557,10 @@ sub count_duplicates
 	return $duplicates;
 }
 
-# How many ids that were kept are larger than some id of the same node, which is
-# what a function says of an id, that was issued later, after a stop.  Each may
-# come again, even if by chance none has.  The first of them are told about.
+# How many kept ids are larger than an id of the same node that was issued
+# later, after a stop.  Each of them may come again, even if by chance none
+# has.  A function says which node an id is of; another one is called for the
+# first of them.
 sub count_overlaps
 {
 	my ($self, $node_of, $tell) = @_;

@@ -1,9 +1,9 @@
 # Clusters of PostgreSQL servers that Patroni runs, with one etcd for all of
 # them, and writers that insert rows meanwhile.
 #
-# Everything listens on the loopback interface only.  The servers ask for a
-# password there, the REST interface of Patroni too for what changes anything;
-# etcd does not.
+# All programs listen on the loopback interface only.  The servers ask for a
+# password there; Patroni's REST interface asks for one before it changes
+# anything; etcd does not.
 package SnowflakePatroni;
 
 use strict;
@@ -22,9 +22,9 @@ use SnowflakeTest qw(wait_for);
 use Test::More;
 use Time::HiRes qw(sleep);
 
-# How long Patroni leaves a leader that does not answer in its place, and how
-# often it looks; the shortest that Patroni 3 allows for.  Patroni 4 raises the
-# first to 20 s.
+# How long Patroni waits for a leader that does not answer, and how often it
+# looks.  These are the shortest times that Patroni 3 allows; Patroni 4 raises
+# the first to 20 s.
 use constant {
 	TTL_S => 7,
 	LOOP_WAIT_S => 1,
@@ -51,8 +51,9 @@ sub python
 	return -x '/usr/bin/python3' ? '/usr/bin/python3' : 'python3';
 }
 
-# Calls a function until it returns something true, which it returns: less often
-# than wait_for(), because these functions ask Patroni or start programs.
+# Calls a function until it returns something true, which it returns.  Pauses
+# for longer than wait_for(), because these functions ask Patroni or start
+# programs.
 sub wait_slowly
 {
 	my ($function) = @_;
@@ -155,8 +156,8 @@ sub start_etcd
 
 # ----- clusters -----
 
-# A cluster of three members, not started yet.  To be given: name; parameters,
-# of all members; member_parameters, one hash for each member; dcs, further
+# A cluster of three members, not started yet.  Parameters: name; parameters,
+# of all members; member_parameters, a hash for each member; dcs, further
 # settings of the cluster.
 sub new
 {
@@ -195,10 +196,10 @@ sub new
 	return $self;
 }
 
-# A directory of programs in which "postgres" runs with a clock that can be
-# moved while it runs, and is right again at each start: Patroni does not
-# recognize a server that says that it started at another time than the
-# process did.
+# Makes a directory of programs in which "postgres" runs with a clock that can
+# be set while it runs, and that is right at each start: Patroni does not
+# recognise a server that says that it started at another time than the process
+# did.
 sub write_programs
 {
 	my ($member) = @_;
@@ -223,7 +224,7 @@ END
 	return $programs;
 }
 
-# JSON is YAML.
+# Writes JSON, which is YAML as well.
 sub write_member
 {
 	my ($self, $member) = @_;
@@ -296,7 +297,7 @@ sub start_member
 {
 	my ($self, $member) = @_;
 
-	# what a killed server has left
+	# Remove what a killed server has left.
 	unlink "$self->{sockets}/.s.PGSQL.$member->{port}.lock";
 	$member->{pid} = start_process(
 		"patroni $member->{name}",
@@ -546,7 +547,7 @@ sub longest_gap
 
 # ----- the end -----
 
-# Nothing is left running, however the test ends.
+# Ends all programs, however the test ends.
 sub end_all
 {
 	kill 'KILL', keys %running;

@@ -1,6 +1,6 @@
-# What the tests of recovery share: servers whose clocks can be moved, a table
-# that would take an id twice, and a way to have a server issue ids while its
-# clock passes the times of ids that are in its data.
+# What the tests of recovery share: small clusters, a table that would take an
+# id twice, and a way to have a server issue ids while its clock passes the
+# times of the ids in its data.
 package SnowflakeRecovery;
 
 use strict;
@@ -35,10 +35,11 @@ our @EXPORT = qw(
   LEADING
 );
 
-# As many ids as a batch has, if not said otherwise.
+# How many ids a batch has, if not said otherwise.
 use constant BATCH => 20_000;
 
-# Ids that lead a right clock: eight a tick, the rest in advance.
+# A server that issues ids ahead of a right clock: eight a tick, the rest in
+# advance.
 use constant LEADING => (
 	"snowflake.layout = '41/5/5/3'",
 	'snowflake.clock_policy = advance',
@@ -49,8 +50,8 @@ my $batches = 0;
 
 # ----- servers -----
 
-# A stopped cluster that all others are copies of.  Nothing keeps an id from
-# being in its table twice.
+# A stopped cluster that all others are copies of.  Its table accepts an id
+# twice.
 sub template
 {
 	return $template if defined $template;
@@ -58,7 +59,7 @@ sub template
 	my $node = PostgreSQL::Test::Cluster->new('template');
 	$node->init(
 		allows_streaming => 1,
-		# few bytes to copy
+		# Keep the files that are copied small.
 		extra => [
 			'--wal-segsize=1',
 			$node->pg_version >= 18 ? '--no-data-checksums' : ()
@@ -76,7 +77,7 @@ autovacuum = off
 	$node->start;
 	make_table($node);
 
-	# two thirds of the files to copy
+	# Two thirds of the files that are copied each time are of these databases.
 	$node->safe_psql('postgres', $_) for
 	  'UPDATE pg_database SET datistemplate = false',
 	  'DROP DATABASE template0', 'DROP DATABASE template1';
@@ -90,7 +91,7 @@ sub server_version
 	return template()->pg_version;
 }
 
-# The extension, and the table that ids go to.
+# Makes the extension, and the table that ids go to.
 sub make_table
 {
 	my ($node) = @_;
@@ -125,7 +126,7 @@ sub new_server
 	return server_of_backup($name, template(), 'cold', [], @conf);
 }
 
-# The same from any backup, with parameters for init_from_backup().
+# The same from any backup, with parameters of init_from_backup().
 sub server_of_backup
 {
 	my ($name, $origin, $backup, $parameters, @conf) = @_;
@@ -137,7 +138,7 @@ sub server_of_backup
 	return $node;
 }
 
-# A standby, started, of a base backup that is taken now.
+# A standby, started, from a base backup that is taken now.
 sub standby_of
 {
 	my ($primary, $name, @conf) = @_;
@@ -160,8 +161,8 @@ sub end_servers
 	return;
 }
 
-# Waits until a standby, of whichever server, has replayed all that the primary
-# has written.
+# Waits until a standby has replayed all that the primary has written, also
+# through another standby.
 sub wait_for_standby
 {
 	my ($primary, $standby) = @_;
@@ -173,7 +174,7 @@ sub wait_for_standby
 	return;
 }
 
-# A checkpoint that a standby, which has replayed it, begins at from now on.
+# Makes a checkpoint that a recovery of the standby begins at from now on.
 sub restartpoint
 {
 	my ($primary, $standby) = @_;
@@ -193,7 +194,7 @@ sub records_since
 	my ($node, $lsn) = @_;
 	my $end = $node->lsn('flush');
 
-	# 15 takes an empty range for an error
+	# PostgreSQL 15 raises an error for an empty range.
 	return
 	  if $node->safe_psql('postgres', "SELECT '$end'::pg_lsn <= '$lsn'") eq 't';
 	return map { [ split /\|/ ] } split /\n/, $node->safe_psql(
@@ -209,8 +210,8 @@ SELECT CASE resource_manager WHEN 'XLOG' THEN 'mark' ELSE 'commit' END,
 
 # ----- ids -----
 
-# Inserts rows with ids; returns the number of the batch, the times that its
-# ids begin and end at (in seconds since 1970), and its newest id.
+# Inserts rows with ids.  Returns the number of the batch, the times of its
+# first and last id (in seconds since 1970), and its newest id.
 sub insert_batch
 {
 	my ($node, $count) = @_;
@@ -259,7 +260,7 @@ SELECT batch, extract(epoch FROM snowflake_timestamp(min(id))),
 	return \%batch;
 }
 
-# A commit of no id: its time is the clock's.
+# Commits a row without an id; the time of the commit is the clock's.
 sub insert_other_row
 {
 	my ($node) = @_;
@@ -268,8 +269,9 @@ sub insert_other_row
 	return;
 }
 
-# Has a server issue ids until they are later than a batch, beginning with its
-# clock before it; or with the clock as it is.  Returns how many ids it issued.
+# Has a server issue ids until they are later than a batch, by a clock that
+# begins before the batch, or by the clock as it is.  Returns how many ids the
+# server has issued.
 sub pass_batch
 {
 	my ($node, $batch, %how) = @_;
@@ -278,7 +280,7 @@ sub pass_batch
 
 	set_clock($node, $batch->{begin} - 0.1 - time) unless $how{right_clock};
 
-	# a clock that is too far behind is refused, until it has come far enough
+	# A clock that is too far behind is refused until it has come far enough.
 	for (;;)
 	{
 		my ($rc, $stdout, $stderr) = $node->psql('postgres',
@@ -300,8 +302,8 @@ sub duplicates_in
 		'SELECT count(id) - count(DISTINCT id) FROM orders WHERE id <> 0');
 }
 
-# Tests that a server whose data has a batch issues none of its ids again,
-# while its clock passes the times of the batch, and that it does issue ids.
+# Tests that a server whose data has a batch issues ids while its clock passes
+# the times of the batch, and none of the batch's ids.
 sub is_unique_after
 {
 	my ($node, $batch, $what, %how) = @_;

@@ -38,8 +38,8 @@ use constant AT_ONCE_S => 5;
 
 # ----- registries -----
 
-# A registry of worker ids, started.  Its constants, if they come first, as for
-# make_registry(); further lines of postgresql.conf follow.
+# A registry, started.  Constants may come first, as for make_registry();
+# further lines of postgresql.conf follow.
 sub registry_node
 {
 	my ($name, @conf) = @_;
@@ -53,9 +53,9 @@ sub registry_node
 	return $node;
 }
 
-# Makes a database of a server a registry: "postgres", or "database" among its
-# constants.  Its leases are long enough for a machine that stalls, and its
-# servers' clocks are one.
+# Makes a database of a server a registry: "postgres", or "database" among the
+# constants.  By default, leases are long enough for a machine that stalls, and
+# the servers' clocks are one.
 sub make_registry
 {
 	my ($node, %constants) = @_;
@@ -78,8 +78,8 @@ sub constants_sql
 	  . join(', ', map { "$_ => '$constants{$_}'" } sort keys %constants) . ')';
 }
 
-# Changes a registry's constants at once, and as configure() would not: no lease
-# under the former ones is to be forgotten.
+# Changes a registry's constants at once, where configure() would wait until
+# all leases under the former ones are over.
 sub set_registry
 {
 	my ($node, %constants) = @_;
@@ -91,7 +91,7 @@ sub set_registry
 	return;
 }
 
-# Reaches the registry by any of several servers, tried in their order.
+# A connection string to several servers, which are tried in their order.
 sub hosts_of
 {
 	my (@nodes) = @_;
@@ -136,8 +136,8 @@ sub lease_of
 	);
 }
 
-# What the registry's table has of the lease on a worker id: the whole row, if
-# not said otherwise.
+# What the registry's table has of the lease on a worker id; without a column,
+# the whole row.
 sub lease_row
 {
 	my ($registry, $worker_id, $what) = @_;

@@ -1,6 +1,6 @@
-# A relay of bytes between a server and its registry, which can hold them back:
-# in either direction, for as long as the test wants, and let them go when
-# whoever has sent them is gone.
+# A relay of bytes between a server and its registry, which can hold bytes back
+# in either direction for as long as the test wants, and let them go when their
+# sender has gone.
 package SnowflakeRelay;
 
 use strict;
@@ -45,7 +45,7 @@ sub new
 	return $self;
 }
 
-# How a server reaches the registry by this relay, followed by other hosts.
+# A connection string to the registry by this relay, followed by other hosts.
 sub connection_string
 {
 	my ($self, @nodes) = @_;
@@ -59,21 +59,22 @@ sub connection_string
 # ----- commands -----
 
 # Holds back, on all connections, what goes "up" to the registry or "down" from
-# it; with a word: only where a request has it, from that request on.
+# it.  With a word: only on connections where a request has the word, from that
+# request on.
 sub hold
 {
 	my ($self, $direction, $word) = @_;
 	return $self->command("hold $direction " . ($word // ''));
 }
 
-# Connections on which something is held back stay so; others will not.
+# Lets new connections pass; those on which something is held back stay so.
 sub hold_no_more
 {
 	my ($self) = @_;
 	return $self->command('hold_no_more');
 }
 
-# Lets all go that is held back.
+# Lets everything go that is held back.
 sub let_go
 {
 	my ($self) = @_;
@@ -98,7 +99,7 @@ sub stop
 {
 	my ($self) = @_;
 
-	# others that were forked later have its control, too
+	# Children that were forked later have the control as well.
 	kill 'KILL', $self->{pid};
 	waitpid $self->{pid}, 0;
 	return;
@@ -193,7 +194,7 @@ sub accept_client
 	my $client = $listener->accept or return;
 	my $server = IO::Socket::UNIX->new(Peer => $self->{target});
 
-	# the registry is down
+	# The registry is down.
 	return unless $server;
 
 	my $connection = {
@@ -263,7 +264,7 @@ sub flush
 		next if $way->{is_held};
 		if ($way == $down && $up->{is_closed} && $way->{bytes} ne '')
 		{
-			# nobody is there to read it
+			# Nobody is there to read the answer.
 			$self->{late_answers}++ unless $connection->{has_late_answer}++;
 		}
 		elsif ($way->{bytes} ne '')
@@ -280,8 +281,8 @@ sub flush
 	return;
 }
 
-# Has the registry's side ended, and all been passed on?  A server that is gone
-# may have left something that is held back.
+# Has the registry closed the connection, and was everything passed on?  What a
+# server that has gone has left, held back, does not count.
 sub is_over
 {
 	my ($connection) = @_;

@@ -28,8 +28,8 @@ our @EXPORT = qw(
   seal_page
 );
 
-# A server, not started yet, with the library preloaded and worker id 7;
-# further lines of postgresql.conf follow and win.
+# A server, not started yet, with the library preloaded and worker id 7.
+# Further lines of postgresql.conf follow and win.
 sub snowflake_node
 {
 	my ($name, @conf) = @_;
@@ -61,8 +61,8 @@ sub median
 	return $sorted[ $#sorted / 2 ];
 }
 
-# Calls a function until it returns something true, which it returns; after so
-# many seconds, 30 if not said otherwise, what it returned last.
+# Calls a function until it returns something true, for 30 seconds at most or
+# as many as are given.  Returns what the function returned last.
 sub wait_for
 {
 	my ($function, $seconds) = @_;
@@ -78,8 +78,8 @@ sub wait_for
 }
 
 # The first id of a server, as soon as it issues one, and the seconds that it
-# took; a server that has not got the extension gets it.  Dies if there is no
-# id in time.
+# took.  Creates the extension if the server does not have it.  Dies if there
+# is no id in time.
 sub first_id
 {
 	my ($node, $seconds) = @_;
@@ -112,8 +112,8 @@ sub timestamp_of
 	return 1_288_834_974.657 + ($id >> 22) / 1000;
 }
 
-# Why a server issues no id: the DETAIL of SQLSTATE 55000.  Otherwise its id,
-# or another error, as it is.
+# Why a server issues no id: the DETAIL of SQLSTATE 55000.  Returns the id if
+# the server issues one, and any other error as it is.
 sub refusal_of
 {
 	my ($node) = @_;
@@ -125,8 +125,8 @@ sub refusal_of
 	return $stderr;
 }
 
-# The SQLSTATE, the message and the hint that a statement fails with; '' and
-# its output if it succeeds.
+# The SQLSTATE, the message and the hint that a statement fails with.  If the
+# statement succeeds, '' and its output.
 sub sqlstate_of
 {
 	my ($node, $sql) = @_;
@@ -139,14 +139,14 @@ sub sqlstate_of
 	return ($state // 'none', $message // $stderr, $hint // '');
 }
 
-# The file of the high-water mark: one page, of PostgreSQL's own form.
+# The file of the high-water mark: one page, of PostgreSQL's own format.
 sub mark_file
 {
 	my ($node) = @_;
 	return $node->data_dir . '/global/8947';
 }
 
-# Where the contents are in a page, and what they are; entries follow.
+# Where a page has the mark's contents, and the entries after them.
 use constant {
 	PAGE_HEADER_SIZE => 24,
 	ENTRIES_OFFSET => 272,
@@ -161,8 +161,8 @@ my @mark_fields = qw(magic version checksum entry_count
 my $mark_template = 'L4 l4 q2 Q q Z80 l2 q2 Q q2 Q l2 Q q Z48';
 my $entry_template = 'l2 q2';
 
-# The contents of the page as it is in the file: a server that runs has a newer
-# one in its memory, up to the next checkpoint.
+# The contents of the page in its file.  A running server may have a newer page
+# in its memory, up to the next checkpoint.
 sub read_page
 {
 	my ($node) = @_;
@@ -182,7 +182,7 @@ sub read_page
 	return \%mark;
 }
 
-# The mark of one node on a page, if there is one.
+# The mark of one node on a page, or nothing.
 sub mark_of
 {
 	my ($mark, $worker_id, $datacenter_id) = @_;
@@ -193,8 +193,8 @@ sub mark_of
 	return $entry ? $entry->{mark} : undef;
 }
 
-# Puts other bytes in place of the file of the mark.  As many as there were, if
-# they are to be a page.
+# Writes other bytes into the file of the mark.  The file needs as many as
+# before to be a page.
 sub write_page
 {
 	my ($node, $bytes) = @_;
@@ -220,7 +220,8 @@ sub crc32c
 }
 
 # Puts the right checksum (CRC-32C) into a page whose contents were changed.
-# PostgreSQL's own checksum stays as it is: for clusters without checksums.
+# PostgreSQL's own checksum stays as it is, so this is for clusters without
+# checksums.
 sub seal_page
 {
 	my ($page) = @_;
