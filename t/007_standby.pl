@@ -31,7 +31,7 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'base', has_streaming => 1);
 $standby->append_conf('postgresql.conf', 'snowflake.worker_id = 8');
 $standby->start;
-$primary->wait_for_catchup($standby, 'replay', $primary->lsn('write'));
+$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 
 for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
 {

@@ -282,7 +282,7 @@ DROP ROLE watcher, passer_by;}),
 
 	# A standby does not ask for a worker id before it is promoted.
 	my $leases = leases($registry);
-	$running->wait_for_catchup($standby, 'replay', $running->lsn('write'));
+	$running->wait_for_catchup($standby, 'replay', $running->lsn('flush'));
 	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
 		'25006', 'a standby of a server with a lease issues nothing');
 	is(worker_id_at($standby), '', 'and has no worker id');

@@ -371,7 +371,7 @@ sub wrong_clock
 	cmp_ok($id, '>', $last, '... and ids go on');
 	cmp_ok(timestamp_of($id), '<', time + 1, '... where they were');
 
-	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('insert'));
+	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('flush'));
 	$registry->stop('immediate');
 	$standby->promote;
 	ok(first_id(start_server(leasing_server('newcomer', $either)), 60),

@@ -67,7 +67,7 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'base', has_streaming => 1);
 $standby->start;
 $primary->safe_psql('postgres', 'SELECT snowflake_nextval()');
-$primary->wait_for_catchup($standby, 'replay', $primary->lsn('write'));
+$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 unlike(logged($standby), $elsewhere, 'a standby does not say so before it is promoted');
 $primary->stop;
 $standby->promote;

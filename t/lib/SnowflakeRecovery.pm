@@ -161,12 +161,13 @@ sub end_servers
 	return;
 }
 
-# Waits until a standby has replayed all that the primary has written, also
-# through another standby.
+# Waits until a standby has replayed all that the primary has flushed, also
+# through another standby.  Not all that the primary has written: after a step
+# back of its clock, the WAL writer flushes nothing until the clock has caught up.
 sub wait_for_standby
 {
 	my ($primary, $standby) = @_;
-	my $lsn = $primary->lsn('write');
+	my $lsn = $primary->lsn('flush');
 
 	$standby->poll_query_until('postgres',
 		"SELECT pg_last_wal_replay_lsn() >= '$lsn'")

@@ -236,13 +236,13 @@ sub keep_from_asking
 
 # ----- a standby of a registry -----
 
-# Cuts a standby off from its primary, once it has replayed all up to now: from
-# then on the standby learns of nothing.
+# Cuts a standby off from its primary, once it has replayed all that the primary
+# has flushed: from then on the standby learns of nothing.
 sub cut_off
 {
 	my ($primary, $standby) = @_;
 
-	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
+	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 	$standby->append_conf('postgresql.conf', "primary_conninfo = ''");
 	$standby->reload;
 	ok( wait_for(
