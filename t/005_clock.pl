@@ -218,21 +218,24 @@ sub is_waited_out
 	return;
 }
 
+# Takes an id when the clock has stepped back, and sets the clock right again.
+sub take_after_step_back
+{
+	my ($seconds) = @_;
+
+	take_newest();
+	step_clock(-$seconds);
+	my $answer = take_id();
+	step_clock(0);
+	return $answer;
+}
+
 # Tests that ids go on after a step back, ahead of the clock.
 sub is_led_over
 {
 	my ($seconds) = @_;
 	my $name = "$policy: a step back of $seconds s";
-
-	my @answers;
-
-	for (1 .. 5)
-	{
-		take_newest();
-		step_clock(-$seconds);
-		push @answers, take_id();
-		step_clock(0);
-	}
+	my @answers = map { take_after_step_back($seconds) } 1 .. 5;
 
 	is_deeply([ map { $_->{state} } @answers ], [ ('') x 5 ],
 		"$name is no error");
@@ -294,15 +297,8 @@ sub is_refused
 {
 	my ($seconds) = @_;
 	my $name = "$policy, $tolerance_ms ms: a step back of $seconds s";
-	my @answers;
+	my @answers = map { take_after_step_back($seconds) } 1 .. 5;
 
-	for (1 .. 5)
-	{
-		take_newest();
-		step_clock(-$seconds);
-		push @answers, take_id();
-		step_clock(0);
-	}
 	is_refusal($name, $seconds, @answers);
 	is_issued("$name: ids are issued again when the clock is back");
 	return;

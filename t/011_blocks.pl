@@ -21,13 +21,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $node = snowflake_node(
-	'main',
-	'max_connections = 100',
-	'fsync = off',
-	'autovacuum = off',
-	'restart_after_crash = on',
-	"include 'case.conf'");
+my $node = long_tick_node('restart_after_crash = on');
 
 # Sets a parameter, and waits until the sessions have the new value.
 sub reload_with

@@ -22,12 +22,7 @@ use Time::HiRes qw(time usleep);
 use constant SMALL_TICK => "snowflake.layout = '41/5/5/8'";
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $node = snowflake_node(
-	'main',
-	'max_connections = 100',
-	'fsync = off',
-	'autovacuum = off',
-	"include 'case.conf'");
+my $node = long_tick_node();
 
 # ----- several of them -----
 

@@ -161,7 +161,7 @@ sub registry_down
 		$restored->connstr('postgres'), '-f', $dump);
 	$registry->stop('immediate');
 	start_server($new);
-	ok(wait_for(sub { refusal_of($new) =~ GRACE }),
+	refuses($new, GRACE,
 		'a registry that was restored grants no worker id at first');
 	my $new_worker_id = worker_id_of(scalar first_id($new));
 	ok($new_worker_id != $worker_id && $new_worker_id != $late_worker_id,
@@ -247,11 +247,8 @@ sub suspended
 	first_id($first);
 	my $first_client = new_client($first);
 	start_server($second);
-	ok( wait_for(
-			sub {
-				refusal_of($second) =~
-				  /^worker_id 5 of datacenter_id 0 is leased by first/;
-			}),
+	refuses($second,
+		qr/^worker_id 5 of datacenter_id 0 is leased by first/,
 		'a worker id that is taken is refused');
 	my $second_client = new_client($second, 'without ids at first');
 	new_ids($first_client);
@@ -268,11 +265,8 @@ sub suspended
 	sleep 0.3;
 	is(scalar(my @ids = new_ids($first_client)), 0, '... and issues none');
 	resume($first);
-	ok( wait_for(
-			sub {
-				refusal_of($first) =~
-				  /^worker_id 5 of datacenter_id 0 is leased by second/;
-			}),
+	refuses($first,
+		qr/^worker_id 5 of datacenter_id 0 is leased by second/,
 		'its lease is another\'s');
 	new_errors($second_client);
 	wait_for_renewals($second, 1);
@@ -514,7 +508,7 @@ sub network
 	start_server($first);
 	first_id($first);
 	start_server($second);
-	ok(wait_for(sub { refusal_of($second) =~ /is leased by first/ }),
+	refuses($second, qr/is leased by first/,
 		'the other server waits for the worker id');
 	hold_request($relay, 'renew');
 	$first->stop;

@@ -171,9 +171,10 @@ sub no_promotion
 	return;
 }
 
-# The same, when nobody comes forward.  The holder has died, its clock was
-# ahead, and the next holder's clock is behind.
-sub no_promotion_no_holder
+# A registry has stopped, and its standby does not know the holder of worker id
+# 5, whose clock is ahead.  Returns the standby, the connection string to both,
+# and the holder.
+sub unknown_holder
 {
 	my $registry = new_registry('registry',
 		{ lease_duration => '3 s', largest_lead => '5 s' });
@@ -182,15 +183,33 @@ sub no_promotion_no_holder
 
 	cut_off($registry, $standby);
 	my $holder = start_server(leasing_server('holder', $either, wants(5)), 4.5);
-	my $last = first_id($holder);
+	first_id($holder);
 	$registry->stop('immediate');
-	$last = first_id($holder);
+	return ($standby, $either, $holder);
+}
+
+# Tests that the next holder of worker id 5, whose clock is behind, begins after
+# an id.
+sub begins_after
+{
+	my ($either, $last, $what) = @_;
+	my $next = start_server(leasing_server('next', $either, wants(5)), -6);
+
+	return cmp_ok(scalar first_id($next, 60), '>', $last, $what);
+}
+
+# The same, when nobody comes forward.  The holder has died, its clock was
+# ahead, and the next holder's clock is behind.
+sub no_promotion_no_holder
+{
+	my ($standby, $either, $holder) = unknown_holder();
+	my $last = first_id($holder);
+
 	kill_hard($holder);
 	$standby->stop;
 	unlink $standby->data_dir . '/standby.signal' or die "standby.signal: $!";
 	start_server($standby);
-	my $id = first_id(start_server(leasing_server('next', $either, wants(5)), -6), 60);
-	cmp_ok($id, '>', $last, 'the next holder begins after the last one');
+	begins_after($either, $last, 'the next holder begins after the last one');
 	return;
 }
 
@@ -229,21 +248,13 @@ sub moved
 # is behind.
 sub forward_and_crash
 {
-	my $registry = new_registry('registry',
-		{ lease_duration => '3 s', largest_lead => '5 s' });
-	my $standby = new_standby($registry, 'standby');
-	my $either = hosts_of($registry, $standby);
+	my ($standby, $either, $holder) = unknown_holder();
 
-	cut_off($registry, $standby);
-	my $holder = start_server(leasing_server('holder', $either, wants(5)), 4.5);
-	my $last = first_id($holder);
-	$registry->stop('immediate');
 	$standby->promote;
 	wait_for_grant($standby, $holder);
-	$last = first_id($holder);
+	my $last = first_id($holder);
 	kill_hard($holder);
-	my $id = first_id(start_server(leasing_server('next', $either, wants(5)), -6), 60);
-	cmp_ok($id, '>', $last, 'the next holder begins after its last id');
+	begins_after($either, $last, 'the next holder begins after its last id');
 	return;
 }
 

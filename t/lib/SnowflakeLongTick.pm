@@ -14,6 +14,7 @@ our @EXPORT = qw(
   TICK_S
   LONG_TICK
   LONG_TICK_OF_16
+  long_tick_node
   start_afresh
   take
 );
@@ -25,9 +26,22 @@ use constant {
 	LONG_TICK_OF_16 => "snowflake.layout = '30/5/5/4\@600s'",
 };
 
+# A server, not started yet, for many sessions.
+sub long_tick_node
+{
+	my (@conf) = @_;
+
+	return snowflake_node(
+		'main',
+		'max_connections = 100',
+		'fsync = off',
+		'autovacuum = off',
+		@conf,
+		"include 'case.conf'");
+}
+
 # Starts a server that has issued no id yet, with its clock right and in the
-# middle of a tick.  Its configuration includes case.conf; further lines of that
-# file follow and win.
+# middle of a tick.  Further lines of case.conf follow and win.
 sub start_afresh
 {
 	my ($node, @settings) = @_;
