@@ -177,7 +177,9 @@ sub registry_down
 
 sub failover
 {
-	my $registry = new_registry('registry', {});
+
+	# A lease is long enough for all servers to ask before the grace is over.
+	my $registry = new_registry('registry', { lease_duration => '12s' });
 	my $standby = cluster('standby');
 	my $either = hosts_of($registry, $standby);
 	my $known = server('known', $either);
