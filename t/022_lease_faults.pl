@@ -177,7 +177,6 @@ sub registry_down
 
 sub failover
 {
-
 	# A lease is long enough for all servers to ask before the grace is over.
 	my $registry = new_registry('registry', { lease_duration => '12s' });
 	my $standby = cluster('standby');
@@ -218,7 +217,6 @@ sub failover
 	start_server($rival);
 	start_server($new);
 	new_client($_, 'without ids at first') for ($rival, $new);
-
 
 	# The server whose lease was lost may come forward before its rival asks.
 	my $held = qr/^worker_id 1 of datacenter_id 0 is leased by lost/;

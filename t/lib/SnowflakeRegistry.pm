@@ -35,7 +35,6 @@ our @EXPORT_OK = qw(AT_ONCE_S);
 # that is busy.  On an idle machine it takes some tenths of a second.
 use constant AT_ONCE_S => 5;
 
-
 # ----- registries -----
 
 # A registry, started.  Constants may come first, as for make_registry();
