@@ -2,9 +2,9 @@
 # server: each snowflake.clock_policy does what it says, no id leads the clock
 # by more than it may, and no id comes twice or out of order.
 #
-# The server's clock is the real one and an offset from it (lib/clock.c), so that
-# a step of an hour takes no time.  The layout has 16 ids in a tick, so that each
-# tick is spent, also on a slow machine.
+# The server's clock is the real one and an offset from it (lib/clock.c), so
+# that a step of an hour takes no time.  The layout has 16 ids in a tick, so
+# that each tick is spent, also on a slow machine.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;

@@ -225,8 +225,8 @@ sub pause_clients
 
 # ----- servers and their clocks -----
 
-# A server: its node, how far its clock is from the real one when it is in order,
-# and its worker id's number.
+# A server: its node, how far its clock is from the real one when it is in
+# order, and its worker id's number.
 my ($primary, $standby);
 my $servers = 0;
 my %parameters = (

@@ -1,6 +1,6 @@
 # Worker ids leased from a registry: each server has its own, keeps it over a
-# restart, a crash and a registry that is down, and shares it with no copy.  Who
-# is refused a worker id, and why, is in t/043_lease_conflicts.pl.
+# restart, a crash and a registry that is down, and shares it with no copy.
+# Who is refused a worker id, and why, is in t/043_lease_conflicts.pl.
 use strict;
 use warnings FATAL => 'all';
 

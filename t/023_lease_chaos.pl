@@ -386,8 +386,8 @@ $fault{postmaster_killed} = sub {
 	return 1;
 };
 
-# Ends a server: "fast", "immediate", or "killed".  After a crash, the page of the
-# mark is damaged in half of the cases.
+# Ends a server: "fast", "immediate", or "killed".  After a crash, the page of
+# the mark is damaged in half of the cases.
 sub take_down
 {
 	my ($server, $how) = @_;
@@ -1124,10 +1124,10 @@ for my $i (0 .. SERVERS - 1)
 draw_ids($_) for @servers;
 make_registry_standby();
 
-# Every kind of fault at least once, also on a slow machine.  A fault that finds
-# nobody is dealt again, for a minute at most, and others with it: while the
-# registry's standby is synchronous, for example, the registry cannot be set
-# back before it has failed over.
+# Every kind of fault at least once, also on a slow machine.  A fault that
+# finds nobody is dealt again, for a minute at most, and others with it: while
+# the registry's standby is synchronous, for example, the registry cannot be
+# set back before it has failed over.
 my @hand = shuffle sort keys %deck;
 my $until = now() + $seconds;
 while (now() < $until || keys %counts < keys %deck && now() < $until + 60)

@@ -1,6 +1,6 @@
-# A registry that has forgotten leases, because it was restored from a dump, was a
-# standby that lagged, or has a clock of its own.  No id comes twice, and a server
-# that holds a lease, or held it last, does not wait.
+# A registry that has forgotten leases, because it was restored from a dump,
+# was a standby that lagged, or has a clock of its own.  No id comes twice, and
+# a server that holds a lease, or held it last, does not wait.
 #
 # Clocks are ahead of the real clock, or behind it.  The registry has the real
 # clock, if not said otherwise.
@@ -188,8 +188,8 @@ sub unknown_holder
 	return ($standby, $either, $holder);
 }
 
-# Tests that the next holder of worker id 5, whose clock is behind, begins after
-# an id.
+# Tests that the next holder of worker id 5, whose clock is behind, begins
+# after an id.
 sub begins_after
 {
 	my ($either, $last, $what) = @_;

@@ -1,6 +1,6 @@
 # A registry that exists and cannot be asked: it wants another password, one of
-# its addresses does not answer, or the resolver does not.  The server's log says
-# why, and neither a lease nor a stop takes longer for it.
+# its addresses does not answer, or the resolver does not.  The server's log
+# says why, and neither a lease nor a stop takes longer for it.
 use strict;
 use warnings FATAL => 'all';
 

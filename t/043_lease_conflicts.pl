@@ -1,7 +1,7 @@
-# Who gets a worker id from a registry, who is refused one, and why: two servers
-# of one number, a full datacenter, names, clocks that disagree, a lease that
-# another server takes, roles without rights, parameters that stop the start.  All
-# the while another server issues ids under load.
+# Who gets a worker id from a registry, who is refused one, and why: two
+# servers of one number, a full datacenter, names, clocks that disagree, a
+# lease that another server takes, roles without rights, parameters that stop
+# the start.  All the while another server issues ids under load.
 #
 # Each case begins with servers, and a registry, that have forgotten the cases
 # before; see forget().

@@ -238,8 +238,8 @@ sub start_client
 	return $number;
 }
 
-# Starts clients of these kinds that draw ids from one server, by a control file
-# of its name.  Returns their numbers.
+# Starts clients of these kinds that draw ids from one server, by a control
+# file of its name.  Returns their numbers.
 sub start_clients_of
 {
 	my ($self, $node, @kinds) = @_;

@@ -21,8 +21,9 @@ our @EXPORT = qw(
   is_undisturbed
 );
 
-# Starts a client of a server.  The client reads a script, which is written here
-# if it does not exist, and writes its ids and errors into files of this name.
+# Starts a client of a server.  The client reads a script, which is written
+# here if it does not exist, and writes its ids and errors into files of this
+# name.
 sub run_client
 {
 	my ($node, $script, $file) = @_;

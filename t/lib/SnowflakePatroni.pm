@@ -318,7 +318,8 @@ sub kill_member
 	return;
 }
 
-# What Patroni's REST interface says of a member; nothing if it does not answer.
+# What Patroni's REST interface says of a member; nothing if it does not
+# answer.
 sub member_state
 {
 	my ($self, $member) = @_;

@@ -163,7 +163,8 @@ sub end_servers
 
 # Waits until a standby has replayed all that the primary has flushed, also
 # through another standby.  Not all that the primary has written: after a step
-# back of its clock, the WAL writer flushes nothing until the clock has caught up.
+# back of its clock, the WAL writer flushes nothing until the clock has caught
+# up.
 sub wait_for_standby
 {
 	my ($primary, $standby) = @_;
@@ -186,10 +187,10 @@ sub restartpoint
 	return;
 }
 
-# The commits and the advances of the mark in a server's WAL from a position on:
-# a reference for each, to "commit" or "mark", where the record begins, and its
-# size.  A record begins at the position; the position of the flush may be inside
-# a record.
+# The commits and the advances of the mark in a server's WAL from a position
+# on: a reference for each, to "commit" or "mark", where the record begins, and
+# its size.  A record begins at the position; the position of the flush may be
+# inside a record.
 sub records_since
 {
 	my ($node, $lsn) = @_;

@@ -208,8 +208,8 @@ sub wait_for_grant
 		$server->name . ' comes forward');
 }
 
-# Tests that a server that has just been started issues an id at once, under the
-# same worker id as its last id, and larger than that.
+# Tests that a server that has just been started issues an id at once, under
+# the same worker id as its last id, and larger than that.
 sub goes_on
 {
 	my ($server, $last, $what) = @_;
@@ -222,8 +222,8 @@ sub goes_on
 	return;
 }
 
-# Keeps a server from asking its registry, until the function that this returns is
-# called.
+# Keeps a server from asking its registry, until the function that this returns
+# is called.
 sub keep_from_asking
 {
 	my ($server) = @_;
@@ -235,8 +235,8 @@ sub keep_from_asking
 
 # ----- a standby of a registry -----
 
-# Cuts a standby off from its primary, once it has replayed all that the primary
-# has flushed: from then on the standby learns of nothing.
+# Cuts a standby off from its primary, once it has replayed all that the
+# primary has flushed: from then on the standby learns of nothing.
 sub cut_off
 {
 	my ($primary, $standby) = @_;

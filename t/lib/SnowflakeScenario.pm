@@ -1,8 +1,8 @@
-# Scenarios, some of which run at the same time, because they mostly wait.  Each
-# scenario is a process with servers of its own, whose clocks can be set, and with
-# clients in the background that keep every id that they receive.  Two servers
-# that issue ids under one worker id at the same time make duplicates at once,
-# because both begin every tick with sequence 0.
+# Scenarios, some of which run at the same time, because they mostly wait.
+# Each scenario is a process with servers of its own, whose clocks can be set,
+# and with clients in the background that keep every id that they receive.  Two
+# servers that issue ids under one worker id at the same time make duplicates
+# at once, because both begin every tick with sequence 0.
 package SnowflakeScenario;
 
 use strict;
@@ -43,7 +43,8 @@ my @at_end;
 # ----- scenarios as processes -----
 
 # Runs scenarios, each with a name, the names of its servers, and a function.
-# The environment variable SCENARIO is a pattern of the names of those that run.
+# The environment variable SCENARIO is a pattern of the names of those that
+# run.
 sub run_scenarios
 {
 	my (@scenarios) = @_;
@@ -212,8 +213,8 @@ sub leasing_server
 
 # ----- clients in the background -----
 
-# Starts a client that draws ids, and goes on after errors.  Tests that the client
-# gets ids, unless the server is to have none yet.
+# Starts a client that draws ids, and goes on after errors.  Tests that the
+# client gets ids, unless the server is to have none yet.
 sub new_client
 {
 	my ($node, $is_without_ids) = @_;
@@ -226,8 +227,8 @@ sub new_client
 	return $client;
 }
 
-# Tests that no id of all clients, and of others, came twice; and, if at_least is
-# given, that the clients have received more ids than that.
+# Tests that no id of all clients, and of others, came twice; and, if at_least
+# is given, that the clients have received more ids than that.
 sub is_unique
 {
 	my (%of) = @_;

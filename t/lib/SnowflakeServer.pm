@@ -1,6 +1,6 @@
-# What a test does to a running server from outside: starts it with a clock that
-# can be set, sets the clock, suspends and resumes the server, kills it, copies
-# its data directory, writes its configuration, and reads its log.
+# What a test does to a running server from outside: starts it with a clock
+# that can be set, sets the clock, suspends and resumes the server, kills it,
+# copies its data directory, writes its configuration, and reads its log.
 package SnowflakeServer;
 
 use strict;
@@ -71,8 +71,8 @@ sub preload
 
 my ($clock_directory, $clock_library);
 
-# The library that moves a server's clock; see clock.c.  A test that forks calls
-# this before, so that its children share one library.
+# The library that moves a server's clock; see clock.c.  A test that forks
+# calls this before, so that its children share one library.
 sub clock_library
 {
 	$clock_directory //= PostgreSQL::Test::Utils::tempdir();
@@ -269,8 +269,8 @@ sub kill_postmaster
 	return;
 }
 
-# Removes the lock files of a server that was killed.  Where nobody asks for the
-# status of orphans, the postmaster's number stays taken, and the next
+# Removes the lock files of a server that was killed.  Where nobody asks for
+# the status of orphans, the postmaster's number stays taken, and the next
 # postmaster would believe that the last one runs.
 sub remove_locks
 {

@@ -1,6 +1,6 @@
-# A psql session in the background that runs one statement after another.  Unlike
-# in BackgroundPsql's own query(), a statement may wait while the test goes on,
-# and may fail.
+# A psql session in the background that runs one statement after another.
+# Unlike in BackgroundPsql's own query(), a statement may wait while the test
+# goes on, and may fail.
 package SnowflakeSession;
 
 use strict;
@@ -39,9 +39,9 @@ sub ask
 	return;
 }
 
-# Waits for the end of the statement.  Returns the SQLSTATE, the message and the
-# hint that it failed with, each '' for none; its rows, as psql prints them; and
-# the milliseconds that it took.
+# Waits for the end of the statement.  Returns the SQLSTATE, the message and
+# the hint that it failed with, each '' for none; its rows, as psql prints
+# them; and the milliseconds that it took.
 sub outcome
 {
 	my ($self) = @_;

@@ -1,5 +1,5 @@
-# What all TAP tests share: a server with the library preloaded, its ids and its
-# refusals, and the page of the high-water mark.
+# What all TAP tests share: a server with the library preloaded, its ids and
+# its refusals, and the page of the high-water mark.
 package SnowflakeTest;
 
 use strict;
