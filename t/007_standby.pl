@@ -7,6 +7,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
@@ -26,9 +27,7 @@ INSERT INTO orders (n) SELECT generate_series(1, 1000);
 });
 
 # A standby with a worker id of its own.
-$primary->backup('base');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'base', has_streaming => 1);
+my $standby = standby_node($primary, 'standby');
 $standby->append_conf('postgresql.conf', 'snowflake.worker_id = 8');
 $standby->start;
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));

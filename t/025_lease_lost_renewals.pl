@@ -30,9 +30,7 @@ my $registry = registry_node(
 		lease_duration => LEASE_S . ' s',
 		largest_lead => LARGEST_LEAD_S . ' s'
 	});
-$registry->backup('base');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($registry, 'base', has_streaming => 1);
+my $standby = standby_node($registry, 'standby');
 $standby->start;
 
 # Starts a server that wants worker id 0; its clock is so many seconds off.

@@ -62,9 +62,7 @@ $primary->safe_psql('postgres', 'SELECT snowflake_nextval()');
 unlike(logged($primary), $elsewhere, 'nor after a crash');
 
 # A standby with the same number, promoted
-$primary->backup('base');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'base', has_streaming => 1);
+my $standby = standby_node($primary, 'standby');
 $standby->start;
 $primary->safe_psql('postgres', 'SELECT snowflake_nextval()');
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
@@ -107,9 +105,7 @@ my $numberless = snowflake_node('numberless', 'snowflake.worker_id = -1',
 $numberless->start;
 my $warning = qr/WARNING:  parameter "snowflake.worker_id" is not set, so this server issues no snowflake ids/;
 like(logged($numberless), $warning, 'the log warns of a missing number');
-$numberless->backup('base');
-my $lost = PostgreSQL::Test::Cluster->new('lost');
-$lost->init_from_backup($numberless, 'base', has_streaming => 1);
+my $lost = standby_node($numberless, 'lost');
 $lost->start;
 like(logged($lost), $warning, 'on a standby, too');
 $lost->stop;

@@ -70,9 +70,7 @@ $registry->safe_psql(
 		largest_lead => make_interval(secs => $lead_s));
 	CREATE ROLE fleet LOGIN;
 	SELECT snowflake_registry.allow('fleet')});
-$registry->backup('base');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($registry, 'base', has_streaming => 1);
+my $standby = standby_node($registry, 'standby');
 $standby->start;
 
 my $conninfo = sprintf 'host=%s,%s port=%d,%d dbname=postgres user=fleet',

@@ -31,9 +31,7 @@ my $worker_id = worker_id_of($id);
 cmp_ok(timestamp_of($id), '>', time + AHEAD_S - 5,
 	"the primary's clock is ahead");
 
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$primary->backup('base');
-$standby->init_from_backup($primary, 'base', has_streaming => 1);
+my $standby = standby_node($primary, 'standby');
 $standby->start;
 $id = first_id($primary);
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));

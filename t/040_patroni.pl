@@ -133,7 +133,7 @@ sub step
 }
 
 # The members of a cluster that are not its leader.
-sub replicas_of
+sub other_members
 {
 	my ($cluster) = @_;
 	my $leader = $cluster->leader;
@@ -160,7 +160,7 @@ sub candidate_of
 {
 	my ($cluster) = @_;
 
-	return $cluster->synchronous_replica // (replicas_of($cluster))[0];
+	return $cluster->synchronous_replica // (other_members($cluster))[0];
 }
 
 sub end_switchover
@@ -223,7 +223,7 @@ for my $cluster (@clusters)
 	my $synchronous = $cluster->synchronous_replica // 0;
 
 	$cluster->{anew} =
-	  (grep { $_ != $synchronous } replicas_of($cluster))[0];
+	  (grep { $_ != $synchronous } other_members($cluster))[0];
 	$cluster->begin_patronictl('reinit', $cluster->{name},
 		$cluster->{anew}{name}, '--force', '--wait');
 }

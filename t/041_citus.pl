@@ -12,6 +12,7 @@ use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeCitus;
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
@@ -77,7 +78,7 @@ sub contents_of
 }
 
 # Checks that a statement is refused.
-sub is_refused
+sub is_refused_by_citus
 {
 	my ($sql, $state, $message, $what) = @_;
 	my @outcome = sqlstate_of($coordinator, $sql);
@@ -92,7 +93,7 @@ sub restart_with
 {
 	my ($node, @settings) = @_;
 
-	write_case($node, @settings);
+	configure($node, @settings);
 	$node->restart;
 	return;
 }
@@ -281,7 +282,7 @@ like($message, qr/operation is not allowed on this node/, 'partitions are made a
 
 # ----- what Citus refuses, and what to write instead -----
 
-is_refused(q{INSERT INTO country (name) VALUES ('x') RETURNING id, snowflake_timestamp(id)},
+is_refused_by_citus(q{INSERT INTO country (name) VALUES ('x') RETURNING id, snowflake_timestamp(id)},
 	'0A000', qr/non-IMMUTABLE functions are not allowed in the RETURNING clause/,
 	'RETURNING a STABLE decoding function');
 is(sql(q{WITH i AS (INSERT INTO country (name) VALUES ('x') RETURNING id) SELECT snowflake_worker_id(id), snowflake_timestamp(id) > now() - interval '1 minute' FROM i}),
@@ -292,11 +293,11 @@ is(sql(q{INSERT INTO country (name) VALUES ('x') RETURNING snowflake_timestamp(i
 sql('ALTER TABLE orders ADD COLUMN ticket bigint');
 for my $table ('orders', 'country')
 {
-	is_refused("UPDATE $table SET id = DEFAULT", '0A000',
+	is_refused_by_citus("UPDATE $table SET id = DEFAULT", '0A000',
 		qr/functions used in UPDATE queries on distributed tables must not be VOLATILE/,
 		"$table: UPDATE to a default");
 }
-is_refused('UPDATE orders SET ticket = snowflake_nextval()', '0A000',
+is_refused_by_citus('UPDATE orders SET ticket = snowflake_nextval()', '0A000',
 	qr/functions used in UPDATE queries on distributed tables must not be VOLATILE/,
 	'UPDATE to new ids');
 sql('WITH n AS MATERIALIZED (SELECT id, snowflake_nextval() AS ticket FROM orders) UPDATE orders AS o SET ticket = n.ticket FROM n WHERE n.id = o.id');
@@ -304,7 +305,7 @@ is(sql('SELECT count(*) = count(DISTINCT ticket) FROM orders'), 't',
 	'instead: new ids from a WITH that is materialized');
 for my $change ('UPDATE orders SET node = 0', 'DELETE FROM orders')
 {
-	is_refused("$change WHERE snowflake_issued_between(id, now() - interval '1 hour', now())", '0A000',
+	is_refused_by_citus("$change WHERE snowflake_issued_between(id, now() - interval '1 hour', now())", '0A000',
 		qr/STABLE functions used in (?:UPDATE|DELETE) queries cannot be called with column references/,
 		"$change WHERE a decoding function");
 	is(sql("BEGIN; WITH u AS ($change WHERE id >= snowflake_min_id(now() - interval '1 hour') AND id < snowflake_min_id(now() + interval '1 hour') RETURNING 1) SELECT count(*) FROM u; ROLLBACK"),
@@ -317,7 +318,7 @@ SELECT create_distributed_table('stock', 'customer', colocate_with => 'visit');
 CREATE TABLE staged (customer int, id bigint DEFAULT snowflake_nextval(), note text);
 SELECT create_distributed_table('staged', 'customer', colocate_with => 'visit');
 });
-is_refused(q{MERGE INTO stock AS s USING old_visit AS v ON s.customer = v.customer WHEN NOT MATCHED THEN INSERT (customer, note) VALUES (v.customer, v.note)},
+is_refused_by_citus(q{MERGE INTO stock AS s USING old_visit AS v ON s.customer = v.customer WHEN NOT MATCHED THEN INSERT (customer, note) VALUES (v.customer, v.note)},
 	'XX000', qr/non-IMMUTABLE functions are not yet supported in MERGE/, 'MERGE that takes the default');
 sql(q{
 INSERT INTO staged (customer, note) SELECT customer, note FROM old_visit;
@@ -375,7 +376,7 @@ SELECT create_distributed_table('legacy_line', 'id');
 });
 for my $table ('legacy', 'legacy_line')
 {
-	is_refused("SELECT snowflake_convert('$table', 'id')", '0A000',
+	is_refused_by_citus("SELECT snowflake_convert('$table', 'id')", '0A000',
 		qr/cannot be converted because table "public.$table" is distributed by Citus/,
 		"snowflake_convert() of $table");
 }
@@ -484,8 +485,8 @@ for my $case (
 
 	restart_with($worker2, $setting);
 	is((sqlstate_of($coordinator, $by_coordinator))[0], '', "worker 2 with $setting: ids of the coordinator reach it");
-	is_refused($by_workers, $sqlstate, $message_of_worker, "worker 2 with $setting: INSERT ... SELECT on the workers");
-	is_refused('ALTER TABLE visit ADD COLUMN ticket bigint DEFAULT snowflake_nextval()',
+	is_refused_by_citus($by_workers, $sqlstate, $message_of_worker, "worker 2 with $setting: INSERT ... SELECT on the workers");
+	is_refused_by_citus('ALTER TABLE visit ADD COLUMN ticket bigint DEFAULT snowflake_nextval()',
 		$sqlstate, $message_of_worker, "worker 2 with $setting: ADD COLUMN with the default");
 	my @answers = SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())');
 	like($answers[2], $message_of_worker, "worker 2 with $setting: the query for all nodes finds it");
@@ -528,23 +529,12 @@ is(equal_duplicates(), 0,
 
 # ----- a worker is cloned -----
 
-# A standby of a worker, not started yet.
-sub standby_of
-{
-	my ($node, $name) = @_;
-	my $standby = PostgreSQL::Test::Cluster->new($name);
-
-	$node->backup($name);
-	$standby->init_from_backup($node, $name, has_streaming => 1);
-	return $standby;
-}
-
 SKIP:
 {
 	skip 'this Citus clones no nodes', 7
 	  if sql(q{SELECT to_regproc('citus_add_clone_node') IS NULL}) eq 't';
 	SnowflakeCitus::listen_with_password($worker1);
-	my $clone = standby_of($worker1, 'clone');
+	my $clone = standby_node($worker1, 'clone');
 	$clone->append_conf('postgresql.conf', sprintf
 		"primary_conninfo = 'host=127.0.0.1 port=%d'\nlisten_addresses = '127.0.0.1'\n", $worker1->port);
 	$clone->start;
@@ -554,7 +544,7 @@ SKIP:
 		$clone->port, $worker1->host, $worker1->port);
 	is((SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())'))[3], 2,
 		'a clone has the number of its original');
-	like(PostgreSQL::Test::Utils::slurp_file($clone->logfile),
+	like(logged($clone),
 		qr/LOG:  snowflake ids of node \(0,2\) were issued elsewhere before/,
 		'the clone logs that somebody else has issued ids of its node');
 	is( join(' ', map { $_ ? 1 : 0 } SnowflakeCitus::on_all_nodes($coordinator, q{SELECT coalesce(last_issued_elsewhere::text, '') FROM snowflake_node})),
@@ -572,11 +562,11 @@ SKIP:
 
 # ----- a worker fails -----
 
-my $standby = standby_of($worker2, 'standby');
+my $standby = standby_node($worker2, 'standby');
 $standby->start;
 sql($by_workers);
 $worker2->wait_for_catchup($standby);
-crash($worker2);
+kill_hard($worker2);
 $standby->promote;
 sql(sprintf q{SELECT citus_update_node(nodeid, '%s', %d) FROM pg_dist_node WHERE nodeport = %d},
 	$standby->host, $standby->port, $worker2->port);

@@ -9,7 +9,7 @@ use warnings FATAL => 'all';
 
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeTest;
+use SnowflakeServer;
 
 # The password, in a file that all servers and their clients read.
 my $password = join '', map { sprintf '%x', rand 16 } 1 .. 32;
@@ -38,7 +38,7 @@ sub missing
 }
 
 # A server, not started yet, that is to be a node of a Citus cluster; see
-# write_case() for its case.
+# configure() for its case.
 sub citus_node
 {
 	my ($name, $worker_id, $libraries) = @_;
@@ -61,7 +61,7 @@ citus.enable_statistics_collection = off
 citus.max_adaptive_executor_pool_size = 1
 include 'case.conf'
 });
-	write_case($node);
+	configure($node);
 	return $node;
 }
 

@@ -24,6 +24,7 @@ our @EXPORT = qw(
   kill_hard
   kill_postmaster
   copy_of
+  standby_node
   configure
   start_with_case
   write_conf
@@ -296,6 +297,17 @@ sub copy_of
 	unlink $copy->data_dir . '/postmaster.pid';
 	settle($copy);
 	return $copy;
+}
+
+# A standby of a server, not started yet, from a base backup that is taken now.
+sub standby_node
+{
+	my ($primary, $name) = @_;
+	my $standby = PostgreSQL::Test::Cluster->new($name);
+
+	$primary->backup($name);
+	$standby->init_from_backup($primary, $name, has_streaming => 1);
+	return $standby;
 }
 
 # Gives a server that has another one's configuration its own port and socket.
