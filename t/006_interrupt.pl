@@ -3,14 +3,14 @@
 # the postmaster dies.
 #
 # Each end is measured five times, from its cause to what the client sees of
-# it.  The second quickest counts, because a busy machine delays some of them,
-# not all.
+# it; more often on a machine that is too busy.  The second quickest counts.
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IPC::Run;
+use List::Util qw(max);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
@@ -275,8 +275,12 @@ WAIT: for my $wait (@waits)
 		my $name = "$end ends $wait->{name}";
 		my (@ms, @states);
 
-		for (1 .. TIMES)
+		# More often if fewer than two were at once: a busy machine may have
+		# delayed the others.
+		for my $time (1 .. 3 * TIMES)
 		{
+			last
+			  if $time > TIMES && 2 <= grep { $_ < AT_ONCE_MS } @ms;
 			my ($ms, $state) = eval { $ends{$end}->($wait) };
 
 			if (!defined $ms)
@@ -292,14 +296,13 @@ WAIT: for my $wait (@waits)
 		}
 		is_deeply(
 			\@states,
-			[ ($sqlstates{$end}) x TIMES ],
+			[ ($sqlstates{$end}) x max(TIMES, scalar @states) ],
 			"$name with SQLSTATE '$sqlstates{$end}'");
 
 		@ms = sort { $a <=> $b } @ms;
 		note("$name after " . join(' ', map { sprintf '%.1f', $_ } @ms)
 			  . ' ms');
 
-		# Judge the second quickest: a busy machine delays some, not all.
 		cmp_ok($ms[1], '<', AT_ONCE_MS, "$name at once");
 		cmp_ok($ms[0], '>=', 0, "$name, and not before it is due")
 		  if $end eq 'statement_timeout';
