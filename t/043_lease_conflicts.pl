@@ -562,7 +562,7 @@ sub take_away
 		],
 		[
 			'no source', ['snowflake.worker_id_source = config'],
-			qr/FATAL:  parameter "snowflake.registry" is set, but neither "snowflake.worker_id" nor a "snowflake.worker_id_source"/
+			qr/FATAL:  parameter "snowflake.registry" is set, but "snowflake.worker_id_source" is "config" and "snowflake.worker_id" is not set/
 		],
 		[
 			'a name too long',
