@@ -1,8 +1,8 @@
 # A Citus cluster of a coordinator and two workers: rows inserted at every node
-# and in every way that Citus has, time ranges, partitions, a load at all nodes,
-# a worker cloned and a worker failed over.  No id comes twice, and each id
-# tells which node issued it.  And what goes wrong, or is refused, with what to
-# do instead: the page is doc/citus.md.
+# and in every way that Citus has, time ranges, partitions, a load at all
+# nodes, a worker cloned and a worker failed over.  No id comes twice, and each
+# id tells which node issued it.  And what goes wrong, or is refused, with what
+# to do instead: the page is doc/citus.md.
 use strict;
 use warnings FATAL => 'all';
 
@@ -204,7 +204,8 @@ is(contents_of('country', 'id'), 1, 'with the same ids');
 
 sql(q{INSERT INTO visit (customer, note) SELECT g, 'first' FROM generate_series(1, 2000) AS g});
 for my $case (
-	# Citus takes this way only without a VOLATILE function, so the ids are there.
+	# Citus takes this way only without a VOLATILE function, so the ids are
+	# there.
 	[ 'INSERT INTO old_visit SELECT * FROM visit', 'co-located', qr/^1:2000$/ ],
 	[ q{INSERT INTO visit (customer, note) SELECT customer, 'again' FROM old_visit}, 'repartition', qr/^2:\d+ 3:\d+$/ ],
 	[ q{INSERT INTO orders (item) SELECT note FROM old_visit}, 'repartition', qr/^2:\d+ 3:\d+$/ ],
@@ -223,7 +224,8 @@ for my $case (
 		$issuers, "$insert: who issues the ids");
 }
 
-# The default is added to what is selected, and must not make equal rows differ.
+# The default is added to what is selected, and must not make equal rows
+# differ.
 sql('CREATE TABLE summary (id bigint DEFAULT snowflake_nextval(), note text)');
 sql(q{SELECT create_distributed_table('summary', 'id')});
 for my $select (q{SELECT DISTINCT note FROM orders AS t(id, node, note)}, q{SELECT note FROM visit UNION SELECT note FROM old_visit},
@@ -441,7 +443,8 @@ INSERT INTO country (node, name) VALUES (:node, 'load');
 INSERT INTO visit (customer, note) SELECT customer, 'moved' FROM stock WHERE customer % 50 = 0;
 });
 
-# Inserts at some nodes at the same time.  Returns at how many without an error.
+# Inserts at some nodes at the same time.  Returns at how many without an
+# error.
 sub load
 {
 	my ($seconds, @load_nodes) = @_;
@@ -505,8 +508,8 @@ for my $case (
 	}
 }
 
-# Equal numbers.  The same INSERT is repeated, because how much of the time both
-# workers are at work is the machine's to say.
+# Equal numbers.  The same INSERT is repeated, because how much of the time
+# both workers are at work is the machine's to say.
 my $equal = q{INSERT INTO visit (customer, note) SELECT v.customer, 'equal' FROM old_visit AS v, generate_series(1, 20)};
 
 sub equal_duplicates

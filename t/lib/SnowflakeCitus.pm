@@ -1,7 +1,7 @@
-# A Citus cluster: a coordinator and workers, each with a worker id of its own.
-# The servers reach one another by Unix sockets.  Only a clone and its original
-# need the loopback interface, because Citus looks for the clone's address among
-# the original's connections; a password is asked for there.
+# A Citus cluster: a coordinator and workers, each with a worker id of its
+# own.  The servers reach one another by Unix sockets.  Only a clone and its
+# original need the loopback interface, because Citus looks for the clone's
+# address among the original's connections; a password is asked for there.
 package SnowflakeCitus;
 
 use strict;
