@@ -1,11 +1,11 @@
 /*
  * clock.c
- *	  Preloaded into a server, moves its wall clock as the file
- *	  CLOCK_OFFSET_FILE says, at any time.
+ *	  Sets a server's wall clock at any time.  The tests preload it.
  *
- * The file has up to four 64-bit numbers; those that are missing are 0: by how
- * many microseconds the clock is moved; and a glitch: the process that sees it,
- * by how many microseconds more, and at each how manyth reading of the clock.
+ * The file CLOCK_OFFSET_FILE has up to four 64-bit numbers; missing ones are 0:
+ * how many microseconds the clock is from the real one; and of a glitch, the
+ * process that sees it, by how many microseconds more, and at each how manyth
+ * reading of the clock.
  *
  * Why not libfaketime: it stands aside while the postmaster waits in pselect(),
  * which is where the postmaster's signal handlers run before PostgreSQL 16.  So

@@ -1,7 +1,7 @@
 /*
  * hooks.c
- *	  A library that insists on being loaded before anybody has a hook, as
- *	  Citus does, and that has one itself; for a test to preload.
+ *	  A library that refuses to be loaded after a library that has hooks, as
+ *	  Citus does, and that has a hook itself.  t/037_load_order.pl preloads it.
  */
 #include "postgres.h"
 

@@ -1,22 +1,23 @@
 /*
  * host.c
- *	  Another host's name and interfaces, and another resolver: preloaded into
- *	  a server by the tests.
+ *	  Gives a server another host's name and interfaces, and another resolver.
+ *	  The tests preload it.
  *
- * HOST_FACTS names a file, a fact a line.  What it does not name is not there:
+ * HOST_FACTS names a file with a fact a line.  What the file does not name does
+ * not exist:
  *
  *	  name NAME							the host's name
  *	  link INTERFACE INDEX FLAGS TYPE MAC	a hardware address of an ARPHRD_ type
  *	  inet INTERFACE INDEX FLAGS ADDRESS MASK	an IPv4 address; mask "none"
  *	  inet6 INTERFACE INDEX FLAGS ADDRESS
  *	  bare INTERFACE INDEX FLAGS		no address, as of a tunnel
- *	  device INTERFACE					it has one under /sys/class/net
+ *	  device INTERFACE					the interface has a device in /sys/class/net
  *	  address NAME ADDRESS				a name has this address, in the order given
  *	  hanging NAME						the resolver does not answer for a name
  *
- * FLAGS are "up", "down" or "loopback"; index 0 is that of an interface that
- * has gone meanwhile.  A fact "broken" lets getifaddrs() fail.  Names that are
- * not there are resolved as always.
+ * FLAGS are "up", "down" or "loopback".  Index 0 stands for an interface that
+ * has gone meanwhile.  With a fact "broken", getifaddrs() fails.  The system's
+ * own resolver resolves names that the file does not name.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -43,7 +44,7 @@ typedef struct Fact
 	char		word[WORD_COUNT][WORD_SIZE];
 } Fact;
 
-/* An entry of our list, with what it points to. */
+/* An entry of the list that getifaddrs() returns, with what it points to. */
 typedef struct Entry
 {
 	struct ifaddrs head;
@@ -69,7 +70,7 @@ open_facts(void)
 	return file;
 }
 
-/* The next fact, or 0 at the end. */
+/* Reads the next fact.  Returns 0 at the end. */
 static int
 next_fact(FILE *file, Fact *fact)
 {
@@ -111,7 +112,7 @@ flags_of(const char *text)
 	return strcmp(text, "up") == 0 ? IFF_UP : 0;
 }
 
-/* The entry that a fact is about; NULL if it is about none. */
+/* The entry of a fact; NULL if the fact is not about an interface. */
 static Entry *
 entry_of(const Fact *fact)
 {
@@ -246,7 +247,7 @@ access(const char *path, int mode)
 	return -1;
 }
 
-/* What the facts say of a name. */
+/* What the facts say about a name. */
 typedef enum Answer
 {
 	ANSWER_NONE,

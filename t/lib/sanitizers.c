@@ -1,11 +1,12 @@
 /*
  * sanitizers.c
- *	  For tests under AddressSanitizer: its options, and word of every longjmp,
- *	  as its own wrapper would give if its runtime were the first library.
+ *	  Preloaded into servers under AddressSanitizer: sets its options, and tells
+ *	  its runtime of every longjmp.
  *
- * Debian's postgres does not get through its start with that runtime
- * preloaded, so it comes in with the extension.  By then the server's longjmp
- * is bound, and the frames that an error leaves would stay poisoned.
+ * The runtime's own wrapper would do the latter, if the runtime were the first
+ * library.  But Debian's postgres does not start with the runtime preloaded, so
+ * the extension loads it.  By then the server's longjmp is bound, and the stack
+ * frames that an error leaves would stay poisoned.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,8 +14,8 @@
 #include <stdlib.h>
 
 /*
- * Options, as ASAN_OPTIONS and UBSAN_OPTIONS: a backend that loads the
- * extension has written its title over its environment.
+ * The options are here and not in ASAN_OPTIONS and UBSAN_OPTIONS, because a
+ * backend that loads the extension has written its title over its environment.
  */
 const char *
 __asan_default_options(void)
