@@ -11,25 +11,7 @@
 # file, or the file is removed, where WAL is going to mend it; the worker is
 # stopped, or ended; parameters change; the server gets another worker id.
 #
-# Another server takes over, in combinations of these:
-#
-#   origin  What goes on: a standby, a standby of the standby, a base backup of
-#           the standby, a base backup of the primary, or a base backup that is
-#           restored up to the LSN of a commit.
-#   way     How its recovery ends: it is promoted; its standby.signal is
-#           removed and it is started; it is promoted after a restart that has
-#           no commit left to replay; or a server without the library recovers,
-#           and the one that has it is started later.
-#   load    What clients do when the old primary ends: nothing, or everything,
-#           with replication that is synchronous or is not.
-#   ending  How the old primary ends.
-#   lead    How far ids are ahead of clocks then.
-#   clock   The new server's clock: right, slower, or wrong by up to an hour,
-#           behind for a while or ahead for good.
-#   node    The worker id: the same, a new one, or one of an earlier server.
-#   after   The new server crashes at once; or it has no worker, and may be
-#           restarted soon.
-#   old     What becomes of the old primary: a standby by pg_rewind, or nothing.
+# Another server takes over, in ways that lib/SnowflakeTakeOver.pm deals.
 #
 # Ids may be lost with the old primary.  Only these may come again.  Kept are
 # the ids that
@@ -66,13 +48,14 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use List::Util qw(any first max min sum0);
+use List::Util qw(any max min sum0);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
 use SnowflakeFaults;
 use SnowflakeServer;
 use SnowflakeServer qw(settle);
+use SnowflakeTakeOver;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(time usleep);
@@ -115,25 +98,6 @@ my %deck = (
 	parameters => 3,
 	take_over => 10);
 
-# How another server takes over: a deck for each line.
-my %take_over_decks = (
-	origin => {
-		standby => 3,
-		cascade => 1,
-		standby_backup => 1,
-		backup => 1,
-		restore => 1
-	},
-	way =>
-	  { promotion => 2, no_signal => 2, restartpoint => 1, no_library => 2 },
-	load => { nothing => 1, synchronous => 1, asynchronous => 2 },
-	ending => { immediate => 2, killed => 1, fast => 1 },
-	lead => { none => 2, by_policy => 1, with_clock => 1, corrected => 1 },
-	clock => { right => 1, slower => 2, behind => 3, ahead => 1 },
-	node => { same => 4, new => 1, former => 1 },
-	after => { nothing => 2, crash => 2, no_worker => 1 },
-	old => { discarded => 1, rewound => 1 });
-
 # The errors that the rules name, and their messages.
 my %allowed_errors = (
 	'23505' => qr/^duplicate key value violates unique constraint/,
@@ -167,7 +131,7 @@ note("seed $seed, $seconds s, policy @policies, "
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $began = now();
-my %counts;                     # of faults, and of what take_over() has dealt
+my %counts;                     # of faults
 my $chaos = SnowflakeChaos->new(
 	directory => $directory,
 	seed => $seed,
@@ -423,16 +387,6 @@ sub settle_server
 	return;
 }
 
-sub write_signal
-{
-	my ($server, $signal) = @_;
-	my $data = $server->{node}->data_dir;
-
-	unlink "$data/standby.signal", "$data/recovery.signal";
-	$server->{node}->append_conf("$signal.signal", '') if defined $signal;
-	return;
-}
-
 # Has a standby replay what another server has.
 sub follow
 {
@@ -440,7 +394,7 @@ sub follow
 
 	settle_server($server,
 		"primary_conninfo = '" . $upstream->{node}->connstr . "'");
-	write_signal($server, 'standby');
+	write_signal($server->{node}, 'standby');
 	return;
 }
 
@@ -459,7 +413,7 @@ sub base_backup_of
 sub make_standby
 {
 	# Remove old rows, which are of no use and take time to copy.
-	wait_until($primary,
+	wait_until($primary->{node},
 		'WITH d AS (DELETE FROM taken WHERE era < '
 		  . ($era - 1)
 		  . ') SELECT true');
@@ -469,43 +423,6 @@ sub make_standby
 	set_clock_of($standby, -rand SLOWEST_CLOCK_S);
 	start_server($standby->{node});
 	log_event('new standby');
-	return;
-}
-
-# Waits until a statement succeeds; returns its output.
-sub value_when_there_is_one
-{
-	my ($server, $sql) = @_;
-	my $until = now() + TIMEOUT_S / 2;
-	my $value;
-
-	until (defined($value = try_value_of($server->{node}, $sql)))
-	{
-		die "waited in vain for: $sql\n" if now() > $until;
-		let_pass(0.02);
-	}
-	return $value;
-}
-
-# Waits until a statement returns 't'.
-sub wait_until
-{
-	my ($server, $sql) = @_;
-	my $until = now() + TIMEOUT_S / 2;
-
-	while ((try_value_of($server->{node}, $sql) // '') ne 't')
-	{
-		die "waited in vain for: $sql\n" if now() > $until;
-		let_pass(0.02);
-	}
-	return;
-}
-
-sub wait_for_replay
-{
-	my ($server, $lsn) = @_;
-
-	wait_until($server, "SELECT pg_last_wal_replay_lsn() >= '$lsn'");
 	return;
 }
 
@@ -596,7 +513,7 @@ sub pass_ids_ahead
 sub next_era
 {
 	my ($server, %kept) = @_;
-	my $rows = value_when_there_is_one($server,
+	my $rows = value_when_there_is_one($server->{node},
 		"SELECT id, client FROM taken WHERE era = $era");
 
 	$chaos->end_era(
@@ -677,7 +594,7 @@ sub kill_backend
 	log_event("$backend_type killed");
 	$primary->{node}->wait_for_log(
 		qr/all server processes terminated; reinitializing/, $offset);
-	wait_until($primary, 'SELECT true');
+	wait_until($primary->{node}, 'SELECT true');
 	return;
 }
 
@@ -817,64 +734,6 @@ $fault{parameters} = sub {
 
 # ----- another server takes over -----
 
-my %hands;
-
-# Takes the next card of a deck that may be used now.
-sub deal
-{
-	my ($name, $may_be_used) = @_;
-	my $deck = $take_over_decks{$name};
-	my $hand = $hands{$name} //= [];
-	my $i;
-
-	until (
-		defined(
-			$i = first { $may_be_used->($hand->[$_]) } 0 .. $#$hand))
-	{
-		push @$hand, shuffled($deck);
-	}
-	my ($card) = splice @$hand, $i, 1;
-	$counts{"$name $card"}++;
-	return $card;
-}
-
-sub deal_take_over
-{
-	my %how;
-	my $is_streaming = sub { $how{origin} =~ /^(?:standby|cascade)$/ };
-
-	$how{origin} = deal('origin', sub { 1 });
-	$how{way} = deal(
-		'way',
-		sub {
-			return 1 if $is_streaming->();
-			return $_[0] ne 'restartpoint'
-			  && !($how{origin} eq 'restore' && $_[0] eq 'no_signal');
-		});
-	$how{load} = deal('load',
-		sub { $_[0] ne 'synchronous' || $how{origin} eq 'standby' });
-
-	# The last restartpoint is made of the shutdown checkpoint.
-	$how{ending} = deal('ending',
-		sub { $how{way} ne 'restartpoint' || $_[0] eq 'fast' });
-	$how{$_} = deal($_, sub { 1 }) for qw(lead node after);
-
-	# Only a clock that is behind shows whether a former mark is known.
-	$how{clock} = deal('clock',
-		sub { $how{node} ne 'former' || $_[0] eq 'behind' });
-
-	# A server without the library may have a signal file or not.
-	$how{has_signal} = $how{way} ne 'no_signal'
-	  && ($how{way} ne 'no_library'
-		|| $how{origin} eq 'restore'
-		|| rand() < 0.5);
-
-	# pg_rewind needs a new timeline.
-	$how{old} = deal('old',
-		sub { $_[0] ne 'rewound' || $how{has_signal} });
-	return %how;
-}
-
 # Moves ids ahead of the clock, as far as the policy allows; or moves the clock
 # ahead as well, and in one case sets the clock right again.  Returns how many
 # seconds clocks have to go forward by.
@@ -906,7 +765,7 @@ sub lead_clock
 sub commit_something
 {
 	my $output = value_when_there_is_one(
-		$primary, q{
+		$primary->{node}, q{
 		SET synchronous_commit = local;
 		SELECT pg_logical_emit_message(true, 'chaos', '') IS NULL;
 		SELECT pg_current_wal_insert_lsn()});
@@ -920,27 +779,10 @@ sub replicate_synchronously
 		$primary,
 		'synchronous_commit = remote_apply',
 		"synchronous_standby_names = '*'");
-	wait_until($primary,
+	wait_until($primary->{node},
 		'SELECT count(*) = 1 FROM pg_stat_replication'
 		  . " WHERE sync_state = 'sync'");
 	return;
-}
-
-# The LSN of a commit after another LSN, in the WAL of a stopped server.
-sub commit_after
-{
-	my ($server, $lsn, $timeline) = @_;
-	my ($stdout) = PostgreSQL::Test::Utils::run_command(
-		[
-			'pg_waldump', '--path', $server->{node}->data_dir . '/pg_wal',
-			'--timeline', $timeline, '--start', $lsn,
-			'--rmgr', 'Transaction'
-		]);
-	my @commits = $stdout =~ /lsn: (\S+),.* desc: COMMIT/g;
-	my $chance = rand;
-
-	die "no commit after $lsn\n" unless @commits;
-	return $commits[ $chance * min(20, scalar @commits) ];
 }
 
 # Returns the server that is to take over, which is made here if there is none.
@@ -954,7 +796,7 @@ sub find_successor
 	{
 		$server = base_backup_of($primary);
 		$how->{restore_after} = commit_something();
-		$how->{timeline} = hex substr value_when_there_is_one($primary,
+		$how->{timeline} = hex substr value_when_there_is_one($primary->{node},
 			'SELECT pg_walfile_name(pg_current_wal_insert_lsn())'), 0, 8;
 		return $server;
 	}
@@ -962,9 +804,9 @@ sub find_successor
 	{
 		# The backup begins at a checkpoint that the standby has replayed.
 		wait_for_replay(
-			$standby,
+			$standby->{node},
 			value_when_there_is_one(
-				$primary,
+				$primary->{node},
 				"CHECKPOINT;\nSELECT pg_current_wal_insert_lsn()"));
 		return base_backup_of($standby);
 	}
@@ -974,7 +816,7 @@ sub find_successor
 		follow($server, $standby);
 		start_server($server->{node});
 	}
-	wait_for_replay($server, commit_something());
+	wait_for_replay($server->{node}, commit_something());
 	return $server;
 }
 
@@ -987,7 +829,7 @@ sub write_recovery
 	if ($how->{origin} eq 'restore')
 	{
 		my $target =
-		  commit_after($old, $how->{restore_after}, $how->{timeline});
+		  commit_after($old->{node}, $how->{restore_after}, $how->{timeline});
 
 		log_event("restored to $target");
 		write_conf(
@@ -997,11 +839,11 @@ sub write_recovery
 			  . "/pg_wal/%f\" \"%p\"'",
 			"recovery_target_lsn = '$target'",
 			'recovery_target_action = promote');
-		write_signal($server, 'recovery');
+		write_signal($server->{node}, 'recovery');
 		return;
 	}
 	write_conf($server->{node}, 'upstream.conf');
-	write_signal($server, $how->{has_signal} ? 'standby' : undef);
+	write_signal($server->{node}, $how->{has_signal} ? 'standby' : undef);
 	return;
 }
 
@@ -1014,7 +856,7 @@ sub end_recovery
 
 	if ($how->{way} eq 'restartpoint')
 	{
-		value_when_there_is_one($server, "CHECKPOINT;\nSELECT 1");
+		value_when_there_is_one($server->{node}, "CHECKPOINT;\nSELECT 1");
 	}
 	if (!has_postmaster($server) || $how->{way} ne 'promotion' || $has_no_workers)
 	{
@@ -1027,7 +869,7 @@ sub end_recovery
 	}
 	$server->{node}->promote
 	  if $how->{has_signal} && $how->{origin} ne 'restore';
-	wait_until($server, 'SELECT NOT pg_is_in_recovery()');
+	wait_until($server->{node}, 'SELECT NOT pg_is_in_recovery()');
 	if ($is_bare)
 	{
 		try_value_of($server->{node}, 'CHECKPOINT') if rand() < 0.5;
@@ -1063,7 +905,7 @@ sub rewind
 	my $server = add_server($old->{in_order});
 
 	# pg_rewind sees a promotion by the checkpoint after it.
-	value_when_there_is_one($primary, "CHECKPOINT;\nSELECT 1");
+	value_when_there_is_one($primary->{node}, "CHECKPOINT;\nSELECT 1");
 	rename $old->{node}->data_dir, $server->{node}->data_dir
 	  or die 'rename: ' . $old->{node}->data_dir . ": $!";
 	$old->{node}->clean_node;
@@ -1248,8 +1090,8 @@ make_standby();
 # Every kind of fault at least once, however slow the machine is.
 my @hand;
 my $until = now() + $seconds;
-my $kinds = keys(%deck) + sum0(map { scalar keys %$_ } values %take_over_decks);
-while (now() < $until || keys %counts < $kinds)
+my $kinds = keys(%deck) + take_over_kinds();
+while (now() < $until || keys(%counts) + keys(%{ take_over_counts() }) < $kinds)
 {
 	@hand = shuffled(\%deck) unless @hand;
 	my $name = pop @hand;
@@ -1266,7 +1108,7 @@ put_clock_in_order();
 put_clock_in_order(max(0, max(values %newest_of_worker) - primary_time()));
 %parameters = (%parameters, clock_policy => 'wait', clock_tolerance => 60_000);
 write_all_parameters();
-wait_until($primary, 'SELECT snowflake_nextval() > 0');
+wait_until($primary->{node}, 'SELECT snowflake_nextval() > 0');
 my @clients = 0 .. sum0(values %clients) - 1;
 ok($chaos->get_ids(\&tend, @clients),
 	'all clients get ids when all is in order');
@@ -1297,6 +1139,7 @@ note("seed $seed, synchronous_commit $synchronous_commit: "
 	  . ($total{errors}{'55000'} // 0)
 	  . " refusals, $marks_damaged marks damaged, $overlaps overlaps, "
 	  . "$duplicates duplicates");
+%counts = (%counts, %{ take_over_counts() });
 note("faults: $_ $counts{$_}") for sort keys %counts;
 note("errors: $_ $total{errors}{$_}") for sort keys %{ $total{errors} };
 

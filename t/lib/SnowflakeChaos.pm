@@ -14,18 +14,12 @@ package SnowflakeChaos;
 use strict;
 use warnings FATAL => 'all';
 
-use Exporter 'import';
 use IPC::Open3;
 use POSIX ();
 use PostgreSQL::Test::Utils;
 use SnowflakeFaults;
 use Test::More;
 use Time::HiRes qw(time usleep);
-
-# How long a client waits for an answer.
-use constant TIMEOUT_S => 120;
-
-our @EXPORT = qw(TIMEOUT_S);
 
 # ----- clients -----
 

@@ -13,6 +13,7 @@ use Test::More;
 use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
+  TIMEOUT_S
   now
   log_event
   shuffled
@@ -27,7 +28,15 @@ our @EXPORT = qw(
   write_parameters
   damage_mark
   try_value_of
+  value_when_there_is_one
+  wait_until
+  wait_for_replay
+  write_signal
+  commit_after
 );
+
+# How long a client waits for an answer.
+use constant TIMEOUT_S => 120;
 
 # The relation file of the high-water mark's page, as pg_waldump names it too.
 use constant {
@@ -167,6 +176,74 @@ sub try_value_of
 	# Not an error: psql has ended before it has read the statement.
 	die $@ unless $is_done || $@ =~ /Broken pipe/;
 	return defined $rc && $rc == 0 ? $stdout : undef;
+}
+
+# Waits until a statement succeeds, and does meanwhile what is due.  Returns the
+# output.
+sub value_when_there_is_one
+{
+	my ($node, $sql) = @_;
+	my $until = now() + TIMEOUT_S / 2;
+	my $value;
+
+	until (defined($value = try_value_of($node, $sql)))
+	{
+		die "waited in vain for: $sql\n" if now() > $until;
+		let_pass(0.02);
+	}
+	return $value;
+}
+
+# Waits until a statement returns 't', and does meanwhile what is due.
+sub wait_until
+{
+	my ($node, $sql) = @_;
+	my $until = now() + TIMEOUT_S / 2;
+
+	while ((try_value_of($node, $sql) // '') ne 't')
+	{
+		die "waited in vain for: $sql\n" if now() > $until;
+		let_pass(0.02);
+	}
+	return;
+}
+
+sub wait_for_replay
+{
+	my ($node, $lsn) = @_;
+
+	wait_until($node, "SELECT pg_last_wal_replay_lsn() >= '$lsn'");
+	return;
+}
+
+# ----- recovery -----
+
+# Writes a signal file, "standby" or "recovery", or none, for a stopped server.
+sub write_signal
+{
+	my ($node, $signal) = @_;
+	my $data = $node->data_dir;
+
+	unlink "$data/standby.signal", "$data/recovery.signal";
+	$node->append_conf("$signal.signal", '') if defined $signal;
+	return;
+}
+
+# The LSN of a commit after another LSN, in the WAL of a stopped server.
+sub commit_after
+{
+	my ($node, $lsn, $timeline) = @_;
+	my ($stdout) = PostgreSQL::Test::Utils::run_command(
+		[
+			'pg_waldump', '--path', $node->data_dir . '/pg_wal',
+			'--timeline', $timeline, '--start', $lsn,
+			'--rmgr', 'Transaction'
+		]);
+	my @commits = $stdout =~ /lsn: (\S+),.* desc: COMMIT/g;
+	my $chance = rand;
+
+	die "no commit after $lsn\n" unless @commits;
+	return $commits[ $chance * min(20, scalar @commits) ];
 }
 
 # ----- the page of the mark -----
