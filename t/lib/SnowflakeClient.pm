@@ -21,12 +21,21 @@ our @EXPORT = qw(
   is_undisturbed
 );
 
-# Starts a client of a server.  The client reads a script, which is written
-# here if it does not exist, and writes its ids and errors into files of this
-# name.
+# Writes statements for a client, a hundred a second.  The client's server does
+# not sleep: where its clock steps back, pg_sleep() would last as much longer.
+my $feeder = q{
+	$| = 1;
+	while (print "SELECT snowflake_nextval() FROM generate_series(1, 10);\n")
+	{
+		select undef, undef, undef, 0.01;
+	}
+};
+
+# Starts a client of a server, which writes its ids and errors into files of
+# this name.
 sub run_client
 {
-	my ($node, $script, $file) = @_;
+	my ($node, $file) = @_;
 	my %client = (
 		name => $node->name,
 		out => "$file.out",
@@ -34,22 +43,12 @@ sub run_client
 		seen => 0,
 		refused => 0);
 
-	if (!-e $script)
-	{
-		open my $fh, '>', "$script.$$" or die "$script.$$: $!";
-
-		# Let psql sleep: where the server's clock steps back, pg_sleep() would
-		# last as much longer.
-		print $fh "SELECT snowflake_nextval() FROM generate_series(1, 10);\n"
-		  . "\\! sleep 0.005\n"
-		  for 1 .. 40000;
-		close $fh or die "$script.$$: $!";
-		rename "$script.$$", $script or die "$script: $!";
-	}
 	$client{run} = IPC::Run::start(
-		[ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-f', $script, '-d',
+		[ $^X, '-e', $feeder ],
+		'|',
+		[ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d',
 			$node->connstr('postgres') ],
-		'<', '/dev/null', '>', $client{out}, '2>', $client{err});
+		'>', $client{out}, '2>', $client{err});
 	return \%client;
 }
 

@@ -178,8 +178,8 @@ sub try_value_of
 	return defined $rc && $rc == 0 ? $stdout : undef;
 }
 
-# Waits until a statement succeeds, and does meanwhile what is due.  Returns the
-# output.
+# Waits until a statement succeeds, and does meanwhile what is due.  Returns
+# the output.
 sub value_when_there_is_one
 {
 	my ($node, $sql) = @_;

@@ -218,8 +218,7 @@ sub leasing_server
 sub new_client
 {
 	my ($node, $is_without_ids) = @_;
-	my $client = run_client($node, "$scenario->{file}.sql",
-		"$scenario->{file}." . scalar @clients);
+	my $client = run_client($node, "$scenario->{file}." . scalar @clients);
 
 	push @clients, $client;
 	wait_for_ids($client, $node->name . ' issues ids')

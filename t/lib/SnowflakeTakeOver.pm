@@ -1,5 +1,5 @@
-# How another server takes over in t/010_chaos.pl: by chance, in combinations of
-# these, each of which comes up.
+# How another server takes over in t/010_chaos.pl: by chance, in combinations
+# of these, each of which comes up.
 #
 #   origin  What goes on: a standby, a standby of the standby, a base backup of
 #           the standby, a base backup of the primary, or a base backup that is
