@@ -9,7 +9,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeChaos qw(write_clock);
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(time);
@@ -28,8 +28,6 @@ my $node = snowflake_node(
 	'cron.use_background_workers = on',
 	"timezone = 'UTC'");
 # The server's clock shows times of the days that begin here, at a midnight.
-my $directory = PostgreSQL::Test::Utils::tempdir();
-my $clock = "$directory/clock";
 my $first_day = (int(time / DAY_S) + 1) * DAY_S;
 
 sub set_time
@@ -37,7 +35,7 @@ sub set_time
 	my ($day, $hour, $minute, $second) = @_;
 	my $instant = $first_day + $day * DAY_S + $hour * 3600 + $minute * 60 + $second;
 
-	write_clock($clock, $instant - time);
+	set_clock($node, $instant - time);
 	return $instant;
 }
 
@@ -59,16 +57,10 @@ SELECT status || ': ' || coalesce(return_message, '')
 		});
 }
 
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The days of the first and the last partition, and how many there are.
 sub partitions
 {
-	return value(q{
+	return value_of($node, q{
 SELECT min(day) - first_day, max(day) - first_day, count(*)
   FROM pg_inherits, LATERAL (SELECT to_date(substring(inhrelid::regclass::text, '\d{4}_\d\d_\d\d$'), 'YYYY_MM_DD')) AS d(day), day_0 AS z(first_day)
  WHERE inhparent = 'visits'::regclass AND day IS NOT NULL
@@ -76,12 +68,8 @@ SELECT min(day) - first_day, max(day) - first_day, count(*)
 }
 
 set_time(0, 0, 0, 0);
-{
-	local %ENV = (%ENV, preload(build_clock_library($directory)),
-		CLOCK_OFFSET_FILE => $clock);
-	$node->start;
-}
-value(q{
+start_server($node);
+value_of($node, q{
 CREATE EXTENSION snowflake;
 CREATE EXTENSION pg_cron;
 CREATE TABLE day_0 AS SELECT current_date;
@@ -93,7 +81,7 @@ CREATE TABLE visits_default PARTITION OF visits DEFAULT;
 SELECT snowflake_create_partitions('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
 });
 is(partitions(), '-30|7|38', 'partitions of 30 days, of today and of 7 more');
-value(q{
+value_of($node, q{
 SELECT cron.schedule('visits: drop', '5 * * * *', $$
 SET lock_timeout = '10s';
 SELECT snowflake_drop_partitions('visits', now() - interval '30 days');
@@ -115,18 +103,18 @@ SELECT EXISTS (SELECT FROM visits_default) AS in_default,
 };
 
 # Another day: the oldest partition goes, one more is ready.
-value("INSERT INTO visits (page) VALUES ('day 0')");
+value_of($node, "INSERT INTO visits (page) VALUES ('day 0')");
 like(run_of('visits: drop', 1, 0, 5), qr/^succeeded/, 'the drop of day 1');
 is(partitions(), '-29|7|37', 'what is older than 30 days has gone');
 like(run_of('visits: create', 1, 0, 10),
 	qr/^succeeded/, 'the creation of day 1');
 is(partitions(), '-29|8|38', 'one more day is ready');
-like(value($watched), qr/^f\|7 days 23:/, 'which the query for it tells');
+like(value_of($node, $watched), qr/^f\|7 days 23:/, 'which the query for it tells');
 
 # The server was off, or the jobs were, for less than what is ready.
 set_time(6, 0, 20, 0);
-value("INSERT INTO visits (page) VALUES ('day 6')");
-like(value($watched), qr/^f\|2 days 23:/, 'after a pause less is ready');
+value_of($node, "INSERT INTO visits (page) VALUES ('day 6')");
+like(value_of($node, $watched), qr/^f\|2 days 23:/, 'after a pause less is ready');
 like(run_of('visits: drop', 6, 1, 5), qr/^succeeded/, 'the drop of day 6');
 like(run_of('visits: create', 6, 1, 10),
 	qr/^succeeded/, 'the creation of day 6');
@@ -134,15 +122,15 @@ is(partitions(), '-24|13|38', 'what was missed is there');
 
 # For longer: rows go to the default partition.
 set_time(20, 0, 20, 0);
-value("INSERT INTO visits (page) VALUES ('day 20')");
-like(value($watched), qr/^t\|-6 days/, 'rows are in the default partition');
+value_of($node, "INSERT INTO visits (page) VALUES ('day 20')");
+like(value_of($node, $watched), qr/^t\|-6 days/, 'rows are in the default partition');
 like(run_of('visits: drop', 20, 1, 5), qr/^succeeded/, 'the drop of day 20');
 like(
 	run_of('visits: create', 20, 1, 10),
 	qr/^failed: ERROR: +updated partition constraint for default partition "visits_default" would be violated by some row/,
 	'the job fails for as long as it has them');
 like(
-	value(q{
+	value_of($node, q{
 SELECT jobname, max(end_time) FILTER (WHERE status = 'succeeded') AS succeeded,
        (array_agg(return_message ORDER BY runid DESC) FILTER (WHERE status = 'failed'))[1] AS last_failure
   FROM cron.job LEFT JOIN cron.job_run_details USING (jobid)
@@ -153,9 +141,9 @@ SELECT jobname, max(end_time) FILTER (WHERE status = 'succeeded') AS succeeded,
 
 # A day that no partition comes near to, so that none would be left.
 set_time(60, 0, 20, 0);
-value("INSERT INTO visits (page) VALUES ('day 60')");
+value_of($node, "INSERT INTO visits (page) VALUES ('day 60')");
 my $rows = q{SELECT page || ' ' || id FROM visits ORDER BY id};
-my @before = split /\n/, value($rows);
+my @before = split /\n/, value_of($node, $rows);
 my $mend = q{
 BEGIN;
 SET LOCAL lock_timeout = '10s';
@@ -172,16 +160,16 @@ INSERT INTO visits SELECT * FROM moved;
 ALTER TABLE visits ATTACH PARTITION visits_default DEFAULT;
 COMMIT;
 };
-value($mend);
+value_of($node, $mend);
 is(partitions(), '30|67|38', 'mended: partitions of the whole window');
-is(value('SELECT string_agg(page, $$,$$) FROM visits_default'),
+is(value_of($node, 'SELECT string_agg(page, $$,$$) FROM visits_default'),
 	'day 20', 'only what is too old is left in the default partition');
-is(value(q{SELECT tableoid::regclass = 'visits_default'::regclass FROM visits WHERE page = 'day 60'}),
+is(value_of($node, q{SELECT tableoid::regclass = 'visits_default'::regclass FROM visits WHERE page = 'day 60'}),
 	'f', 'the rest is where it belongs');
-is( value($rows),
+is( value_of($node, $rows),
 	join("\n", grep { /^day (?:20|60) / } @before),
 	'with its ids; none is lost but with partitions that were dropped');
-value('DELETE FROM visits_default');
+value_of($node, 'DELETE FROM visits_default');
 like(run_of('visits: drop', 60, 1, 5), qr/^succeeded/, 'the drop of day 60');
 like(run_of('visits: create', 60, 1, 10),
 	qr/^succeeded/, 'the creation of day 60');

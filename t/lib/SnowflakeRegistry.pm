@@ -46,7 +46,10 @@ sub registry_node
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
 	$node->init(allows_streaming => 1);
-	$node->append_conf('postgresql.conf', join("\n", @conf) . "\n");
+
+	# init() allows ten connections, which are too few where each takes long.
+	$node->append_conf('postgresql.conf',
+		join("\n", 'max_connections = 50', @conf) . "\n");
 	$node->start;
 	make_registry($node, %$constants);
 	return $node;
