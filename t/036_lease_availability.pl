@@ -277,7 +277,7 @@ measure(
 my $renewal_s = min(60, $lease_s / 3);
 
 # Waits until every holder has renewed its lease.
-sub wait_for_renewals
+sub wait_until_all_renew
 {
 	my $begin = $registry->safe_psql('postgres', 'SELECT clock_timestamp()');
 
@@ -298,7 +298,7 @@ for my $how (qw(clean crash))
 {
 	my $window_s = $renewal_s + max(1, $lease_s / 12);
 
-	wait_for_renewals();
+	wait_until_all_renew();
 	measure(
 		sprintf('registry down for %.3g s (%s)',
 			$lease_s,
@@ -357,7 +357,7 @@ measure(
 my @newcomers = (server_of_mode(any => 3), server_of_mode(fixed => 23));
 my $promoted_at;
 cut_off($registry, $standby);
-sleep 1;
+wait_until_all_renew();
 measure(
 	'failover of the registry: holders',
 	bound(UNNOTICED_S),
