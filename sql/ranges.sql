@@ -96,11 +96,12 @@ SELECT actual, estimated BETWEEN actual / 2 AND actual * 2 AS close
   FROM rows_of(format($$
          SELECT * FROM visits WHERE id >= snowflake_min_id(%L) AND id < snowflake_min_id(%L) $$,
          date_trunc('minute', now()) - interval '5 days', date_trunc('minute', now()) - interval '4 days'));
--- the same with the parameter of a prepared statement
+-- the same with the parameters of a prepared statement
 SET plan_cache_mode = force_custom_plan;
-PREPARE since(timestamptz) AS SELECT * FROM visits WHERE id >= snowflake_min_id($1);
+PREPARE span(timestamptz, timestamptz) AS
+  SELECT * FROM visits WHERE id >= snowflake_min_id($1) AND id < snowflake_min_id($2);
 SELECT actual, estimated BETWEEN actual / 2 AND actual * 2 AS close
-  FROM rows_of($$ EXECUTE since(date_trunc('minute', now()) - interval '1 day') $$);
+  FROM rows_of($$ EXECUTE span(date_trunc('minute', now()) - interval '1 day', date_trunc('minute', now())) $$);
 RESET plan_cache_mode;
 
 -- the row estimate of snowflake_nextvals()
@@ -163,7 +164,7 @@ RESET ROLE;
 GRANT EXECUTE ON FUNCTION snowflake_min_id(timestamptz) TO PUBLIC;
 DROP ROLE regress_snowflake_outsider;
 
-DEALLOCATE since;
+DEALLOCATE span;
 DEALLOCATE of_events;
 DEALLOCATE between_of_events;
 DROP TABLE visits, events;
