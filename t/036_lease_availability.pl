@@ -276,18 +276,21 @@ measure(
 # The longest time between a holder's renewals.
 my $renewal_s = min(60, $lease_s / 3);
 
-# Waits until every holder has renewed its lease.
+# Waits until every server has renewed its lease.
 sub wait_until_all_renew
 {
-	my $begin = $registry->safe_psql('postgres', 'SELECT clock_timestamp()');
+	my $renewals = 'SELECT lease_renewals FROM snowflake_stat';
+	my @before = map { $_->{node}->safe_psql('postgres', $renewals) } @servers;
 
-	wait_for(
-		sub {
-			$registry->safe_psql('postgres',
-				"SELECT bool_and(seen_at > '$begin') FROM snowflake_registry.node WHERE holder IS NOT NULL AND NOT is_released"
-			) eq 't';
-		},
-		$renewal_s + 30) or die "a holder does not renew its lease\n";
+	for my $i (0 .. $#servers)
+	{
+		my $node = $servers[$i]{node};
+
+		wait_for(
+			sub { $node->safe_psql('postgres', $renewals) > $before[$i] },
+			$renewal_s + 30)
+		  or die "$servers[$i]{name} does not renew its lease\n";
+	}
 	return;
 }
 
