@@ -170,10 +170,11 @@ COMMENT ON TABLE snowflake_registry.running IS
 -- A server only inserts its evidence, so that a session that has locked
 -- "setting" cannot keep the server from coming forward.
 CREATE TABLE snowflake_registry.evidence (
-    fence timestamptz NOT NULL
+    fence timestamptz NOT NULL,
+    is_covered boolean NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.evidence IS
-'the fences of holders that prove that the registry has forgotten something, until an era has begun for them';
+'the fences of holders that prove that the registry has forgotten something, until an era has begun for them or, if an era covered the loss already, until they have raised the floor';
 
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
@@ -254,6 +255,24 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.begin_era(timestamptz, boolean) IS
 'internal: begin an era: serve only holders until all leases that may exist are over';
 
+-- Raises the floor of the present era for a forgotten lease with a fence; the
+-- caller has locked "setting".
+CREATE FUNCTION snowflake_registry.raise_floor(seen_fence timestamptz)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    c record := snowflake_registry.granted();
+    longest interval := c.longest_duration + c.longest_lead;
+BEGIN
+    UPDATE snowflake_registry.setting AS k
+       SET floor = greatest(k.floor, longest + least(seen_fence, clock_timestamp() + 2 * longest));
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.raise_floor(timestamptz) IS
+'internal: let newcomers begin after the fence of a forgotten lease';
+
 -- Detects another history, a start that was not clean, and evidence, and begins
 -- an era or a window.  Returns false if another session has locked "setting".
 CREATE FUNCTION snowflake_registry.notice()
@@ -265,6 +284,7 @@ DECLARE
     c record;
     s snowflake_registry.setting;
     seen_fence timestamptz;
+    covered_fence timestamptz;
 BEGIN
     PERFORM FROM snowflake_registry.setting AS known
       WHERE known.history = snowflake_registry.history()
@@ -296,10 +316,14 @@ BEGIN
         DELETE FROM snowflake_registry.running;
         INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time());
     END IF;
-    WITH folded AS (DELETE FROM snowflake_registry.evidence AS e RETURNING e.fence)
-    SELECT max(f.fence) INTO seen_fence FROM folded AS f;
+    WITH folded AS (DELETE FROM snowflake_registry.evidence AS e RETURNING e.*)
+    SELECT max(f.fence) FILTER (WHERE NOT f.is_covered), max(f.fence) FILTER (WHERE f.is_covered)
+      INTO seen_fence, covered_fence FROM folded AS f;
     IF seen_fence IS NOT NULL THEN
         PERFORM snowflake_registry.begin_era(seen_fence, false);
+    END IF;
+    IF covered_fence IS NOT NULL THEN
+        PERFORM snowflake_registry.raise_floor(covered_fence);
     END IF;
     RETURN true;
 END
@@ -620,7 +644,6 @@ DECLARE
     is_window boolean;                  -- leases that are held may have been forgotten
     is_believed boolean;                -- the server's word counts, not the row's
     is_evidence boolean;                -- the claim proves that a lease was forgotten
-    floor_after timestamptz;            -- where other holders begin after the server's fence
 BEGIN
     registry_clock := clock_timestamp();
     continues := false;
@@ -701,7 +724,7 @@ BEGIN
     END IF;
     -- Record the evidence, unless the present era covers the row already.
     IF is_evidence AND NOT (own.era < s.floor_era AND registry_clock < s.grants_from) THEN
-        INSERT INTO snowflake_registry.evidence VALUES (previous_fence);
+        INSERT INTO snowflake_registry.evidence VALUES (previous_fence, false);
         is_settled := snowflake_registry.notice();
         SELECT * INTO s FROM snowflake_registry.setting;
     END IF;
@@ -732,14 +755,14 @@ BEGIN
             detail := 'The lease that the server holds is being asked for by another one at this moment.';
             RETURN;
         END IF;
+        -- Two holders may come forward at the same moment.  If another session
+        -- has locked "setting", the next claim raises the floor.
         PERFORM FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
-            floor_after := c.longest_duration + c.longest_lead
-                           + least(previous_fence, registry_clock + 2 * (c.longest_duration + c.longest_lead));
-            UPDATE snowflake_registry.setting AS k
-               SET floor = greatest(k.floor, floor_after);
+            PERFORM snowflake_registry.raise_floor(previous_fence);
         ELSE
-            INSERT INTO snowflake_registry.evidence VALUES (previous_fence);
+            INSERT INTO snowflake_registry.evidence
+            VALUES (previous_fence, own.era < s.floor_era AND registry_clock < s.grants_from);
         END IF;
         continues := true;
         n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,

@@ -350,6 +350,26 @@ $other->rows('ROLLBACK');
 claim($server, 'anybody', 1, wanted => 7);
 is(setting("grants_from > clock_timestamp() + interval '3 s'"), 't', 'evidence is not held up by an open transaction');
 
+# Two holders, whose last renewals are forgotten, come forward at the same
+# moment after a failover.  That begins no second era, which would not know the
+# leases that were released in the first one.
+make_registry_anew('6 s', '0', '41/5/3/14', $epoch);
+$server = session('server');
+$other = session('server');
+claim($server, $_, 1) for 'first', 'second', 'leaver';
+$owner->rows(q{UPDATE snowflake_registry.setting SET history = 'another'});
+claim($server, 'leaver', 2, previous => 'leaver 2 1 held');
+is($server->value("SELECT snowflake_registry.release(0, 2, 'leaver', 2, now())"), 't', 'a holder has come forward and released its lease');
+my $era = setting('era');
+$other->rows('BEGIN');
+claim($other, 'first', 6, previous => 'first 0 5 held', fence => '7 s');
+is(claim($server, 'second', 6, previous => 'second 1 5 held', fence => '8 s')->{continues}, 1, 'two others come forward at one moment');
+$other->rows('COMMIT');
+is($owner->value('SELECT count(*) FROM snowflake_registry.evidence'), 1, '... the second while the first holds the lock');
+is(outcome_of(claim($server, 'leaver', 3, previous => 'leaver 2 2')), 2, '... and the released worker id is its holder\'s at once');
+is(setting('era'), $era, '... in the same era');
+is(setting("floor >= clock_timestamp() + interval '13 s'"), 't', '... whose floor is above both fences');
+
 #
 # Refusals
 #
