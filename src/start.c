@@ -18,7 +18,9 @@
  *										becomes the page's floor
  *	a page that does not verify			not at all
  *	a lease that is resumed				at its worker id's mark
- *	no lease yet						at the floor; no id is issued there
+ *	no lease yet						at the floor; on a page of another
+ *										cluster as for the worker id leased
+ *										last; no id is issued there
  *	a new lease							as for an entry, and not before the last
  *										holder's fence
  *
@@ -286,6 +288,7 @@ start_node_once(void)
 	StartPoint	start;
 	TimestampTz elsewhere_at;
 	bool		is_resumed = false;
+	bool		is_foreign;
 	bool		is_first = false;
 
 	if (is_start_known())
@@ -300,11 +303,15 @@ start_node_once(void)
 	 * Without a lease no id is issued before start_new_lease() finds where the
 	 * ids of the leased worker id begin.  Until then the node has no entry of
 	 * its own: the mark of a worker id that was held before, perhaps by
-	 * another server, must not hold up the ids of a new worker id.
+	 * another server, must not hold up the ids of a new worker id.  A page of
+	 * another cluster is the exception: without an entry the largest mark
+	 * would become the floor of all worker ids, also of those that have an
+	 * entry.
 	 */
+	is_foreign = exists && mark_is_foreign(&contents);
 	if (node_is_leased())
-		start = find_start(&contents, exists,
-						   is_resumed ? lease.worker_id : WORKER_ID_UNSET);
+		start = find_start(&contents, exists, is_resumed || is_foreign ?
+						   lease.worker_id : WORKER_ID_UNSET);
 	else
 		start = find_start(&contents, exists, node_intended_worker_id());
 	elsewhere_at = find_elsewhere(&contents, exists);
