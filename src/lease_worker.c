@@ -271,16 +271,17 @@ reason_for_users(const Remote *remote, const RegistryAnswer *answer)
 /*
  * Returns a code that is the same for all failures of one cause, whose
  * messages may differ, because they contain instants.  The code is that of the
- * registry's refusal, or the SQLSTATE of the registry's error.  libpq has no
- * code for a connection that fails, and this server's own reasons contain no
- * instants: in both cases the code is the reason itself.
+ * registry's refusal, or the SQLSTATE of the registry's error, which a pooler's
+ * own error need not have.  libpq has no code for a connection that fails, and
+ * this server's own reasons contain no instants: without a code the reason
+ * itself is the code.
  */
 static const char *
 failure_code(const Remote *remote, const RegistryAnswer *answer)
 {
 	if (answer->outcome == REGISTRY_REFUSED)
 		return answer->code;
-	if (remote->has_answered_error)
+	if (remote->has_answered_error && remote->sqlstate[0] != '\0')
 		return remote->sqlstate;
 	return remote->reason;
 }
