@@ -97,16 +97,18 @@ apply_change(LeaseChange *change)
 	(void) mark_move(MARK_KEEP, 0, 0);
 }
 
+/* The SQLSTATE of the last change's error; 0: the change was made durable. */
+static int	page_sqlerrcode = 0;
+
 /* Logs an error of the mark's page unless the last had the same SQLSTATE. */
 static void
 report_page_error(void)
 {
-	static int	last_sqlerrcode = 0;
 	int			sqlerrcode = geterrcode();
 
-	if (sqlerrcode != last_sqlerrcode)
+	if (sqlerrcode != page_sqlerrcode)
 	{
-		last_sqlerrcode = sqlerrcode;
+		page_sqlerrcode = sqlerrcode;
 		EmitErrorReport();
 	}
 }
@@ -128,6 +130,7 @@ make_durable(LeaseChange *change)
 		apply_change(change);
 		worker_commit();
 		is_durable = true;
+		page_sqlerrcode = 0;
 	}
 	PG_CATCH();
 	{
