@@ -23,7 +23,7 @@
 typedef struct Lease
 {
 	char		holder[LEASE_HOLDER_SIZE];	/* whom the lease was granted to */
-	uint32		timeline;		/* of the page's WAL; unset in shared memory */
+	uint32		timeline;		/* of the page's WAL; used on the page only */
 	int32		datacenter_id;
 	int32		worker_id;		/* WORKER_ID_UNSET: no lease was ever granted */
 	int64		incarnation;	/* of the newest grant; chosen by the holder */

@@ -274,9 +274,9 @@ reason_for_users(const Remote *remote, const RegistryAnswer *answer)
 /*
  * Returns a code that is the same for all failures of one cause, whose
  * messages may differ, because they contain instants.  The code is that of the
- * registry's refusal, or the SQLSTATE of the registry's error, which a pooler's
- * own error need not have.  libpq has no code for a connection that fails, and
- * this server's own reasons contain no instants: without a code the reason
+ * registry's refusal, or the SQLSTATE of the registry's error.  A pooler's own
+ * error may have no SQLSTATE, libpq has no code for a connection that fails,
+ * and this server's own reasons contain no instants: without a code the reason
  * itself is the code.
  */
 static const char *
@@ -368,8 +368,9 @@ try_renew(LeaseWorkerState *state)
  * Renews the lease over a connection and then releases it.  After a failover
  * the registry may have forgotten the lease; the renewal tells the registry
  * that this server holds the worker id, and so may have the worker id again.
- * If the registry does not renew, the server keeps the lease, which a restart
- * in time resumes.
+ * If the registry does not renew, the server releases nothing; unless the
+ * registry has granted the lease to another server, a restart in time resumes
+ * it.
  */
 static bool
 renew_and_release(Remote *remote)

@@ -114,9 +114,10 @@ typedef struct NodeStart
 typedef struct SharedState
 {
 	/*
-	 * The mark: a tick that no id issued so far has reached, and that is in
-	 * flushed WAL.  0 until a process has read the page.  Written under the
-	 * lock, read without the lock.
+	 * The mark: a tick that no id of the node has reached so far, and that is
+	 * in flushed WAL.  After a start without a lease: the tick that ids of a
+	 * worker id without an entry begin at.  0 until a process has read the
+	 * page.  Written under the lock, read without the lock.
 	 */
 	pg_atomic_uint64 mark;
 
@@ -139,7 +140,10 @@ typedef struct SharedState
 	 */
 	uint64		node_generation;
 
-	/* The lease, if worker ids are leased.  Written by the lease worker. */
+	/*
+	 * The lease, if worker ids are leased.  start_node_once() reads it off the
+	 * page; from then on only the lease worker writes it.
+	 */
 	Lease		lease;
 	char		lease_reason[LEASE_REASON_SIZE];	/* why there is no lease */
 

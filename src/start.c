@@ -11,7 +11,7 @@
  *	none, but those of other nodes		at the floor of the page
  *	another layout						at the first tick whose ids are all above
  *										those that the page allows to exist; not
- *										at all before the clock is past that tick
+ *										at all while the clock is before it
  *	a page of another cluster			at the node's mark, else at the largest
  *										mark; but not before the last checkpoint
  *	no page								not before the last checkpoint, which
