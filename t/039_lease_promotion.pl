@@ -1,9 +1,11 @@
 # A standby of a server that leases its worker id is promoted, and leases
 # another worker id.  The old primary's clock was ahead, but its mark does not
-# hold up the ids of the new worker id.
+# hold up the ids of the new worker id, nor those of a new cluster that the page
+# is copied to, as after pg_upgrade.
 use strict;
 use warnings FATAL => 'all';
 
+use File::Copy qw(copy);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
@@ -43,7 +45,20 @@ note(sprintf 'an id after %.1f s', $took);
 isnt(worker_id_of($id), $worker_id,
 	'a promoted standby leases another worker id');
 cmp_ok($took, '<', SOON_S, 'and issues ids at once');
+$worker_id = worker_id_of($id);
 $standby->stop;
+
+my $upgraded = leased_node('upgraded', $registry, wants($worker_id));
+copy(mark_file($standby), mark_file($upgraded)) || die "cannot copy: $!";
+start_server($upgraded);
+my $new_id;
+($new_id, $took) = first_id($upgraded, AHEAD_S + SOON_S);
+note(sprintf 'an id after %.1f s', $took);
+is(worker_id_of($new_id), $worker_id,
+	'a new cluster with the page leases the same worker id');
+cmp_ok($new_id, '>', $id, 'its ids are larger');
+cmp_ok($took, '<', SOON_S, 'and it issues ids at once');
+$upgraded->stop;
 $registry->stop;
 
 done_testing();
