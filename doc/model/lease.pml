@@ -83,6 +83,8 @@
  *						does not have the mark
  *	 HOLDER_IGNORES		a server does not begin there if it still holds a lease
  *						on the same worker id
+ *	 NO_OWN_MARK		a server that was started without a lease does not begin
+ *						at the worker id's own mark
  *	 PAST_FENCE			the mark may move past the fence
  *	 ANSWER_TIME		a lease counts from the answer, not from the claim
  *	 ANY_HOLDER			a start resumes the lease of any holder
@@ -644,8 +646,12 @@ inline log_mark()
 #endif
 
 /* The page's mark of the granted worker id at the start, or 0. */
+#ifdef NO_OWN_MARK
+#define FOUND	0
+#else
 #define FOUND \
 	(MY.logged.worker_id == MY.asked.worker_id -> MY.found : 0)
+#endif
 
 /* The generators move on. */
 inline move_generators()
