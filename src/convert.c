@@ -2,23 +2,24 @@
  * convert.c
  *	  Turns key columns of existing and of new tables into snowflakes.
  *
- * SQL functions read the catalogue, and return the statements that convert a
- * column and the obstacles to a conversion: snowflake_convert_statements() and
- * its neighbours in the extension's script.  This file executes the statements.
- * It is in C because ALTER TABLE and queries run code of a table's owner, such
- * as CHECKs, index predicates and triggers, and only C can switch to the owner
- * safely.
+ * SQL functions of the extension's script read the catalogue.  They return the
+ * statements that convert a column, as snowflake_convert_statements() does,
+ * and the obstacles to a conversion.  This file executes the statements.  It
+ * is written in C because ALTER TABLE and queries run code of a table's owner,
+ * such as CHECKs, index predicates and triggers, and only C can switch to the
+ * owner safely.
  *
  * - Every statement runs as the owner of the table that it changes, as a
  *	 security-restricted operation, like VACUUM and REINDEX.  No code of an
  *	 owner runs with the rights of another role.  A conversion adds a foreign
  *	 key between tables of two owners only if PostgreSQL's check of that key
  *	 runs no code of the other owner.
- * - To find whether a table has rows, and which key is the largest, C reads
- *	 the table or its index directly, without the planner.
- * - The event trigger runs at every CREATE TABLE.  It reads caches that the
- *	 statement has filled, and always runs one query, which lists the tables
- *	 that the statement has created or altered.
+ * - To find whether a table has rows, and which key is the largest, this file
+ *	 reads the table or its index directly.  A query would not do, because the
+ *	 planner evaluates the owner's index predicates and CHECKs.
+ * - The event trigger runs at every CREATE TABLE, so it does little.  It reads
+ *	 caches that the statement has filled.  Only one query runs every time; it
+ *	 lists the tables that the statement has created or altered.
  */
 #include "postgres.h"
 
@@ -72,8 +73,8 @@ PG_FUNCTION_INFO_V1(snowflake_convert);
 PG_FUNCTION_INFO_V1(snowflake_convert_new_tables);
 
 /*
- * Is a statement of a conversion running?  Its ALTER TABLE fires the event
- * trigger, which then does nothing.
+ * True while a statement of a conversion runs.  An ALTER TABLE of a conversion
+ * fires the event trigger, which then does nothing.
  */
 static bool is_converting = false;
 
@@ -102,7 +103,7 @@ convert_shown_name(Oid table)
 											   ObjectIdGetDatum(table)));
 }
 
-/* Returns the columns of a conversion, for messages. */
+/* Returns the text by which messages name the columns of a conversion. */
 char *
 convert_subject(const Conversion *conversion)
 {
@@ -131,9 +132,10 @@ owner_of(Oid table)
 }
 
 /*
- * Runs a statement as an owner.  If the owner is not the caller, the function
- * undoes the settings that the statement has changed, and the statement cannot
- * leave code behind that would later run with the caller's rights.
+ * Runs a statement as an owner.  If the owner is not the caller, the statement
+ * runs as a security-restricted operation, which cannot leave code behind that
+ * would later run with the caller's rights.  Afterwards the function undoes
+ * the settings that the statement has changed.
  */
 void
 convert_execute_as(Oid owner, const char *statement)
@@ -176,8 +178,8 @@ execute_as_owner(Oid table, const char *statement)
 }
 
 /*
- * Calls a function in a subtransaction.  Returns NULL, or the error that the
- * function raised; its effects have then been rolled back.
+ * Calls a function in a subtransaction.  If the function raises an error,
+ * rolls the function's effects back and returns the error; else returns NULL.
  */
 static ErrorData *
 call_in_subtransaction(void (*function) (void *), void *argument)
@@ -211,7 +213,7 @@ call_in_subtransaction(void (*function) (void *), void *argument)
 	return error;
 }
 
-/* Puts an error's message and detail into the DETAIL of a warning. */
+/* Returns an error's message and detail, for the DETAIL of a warning. */
 static char *
 error_text(const ErrorData *error)
 {
@@ -221,8 +223,8 @@ error_text(const ErrorData *error)
 }
 
 /*
- * Lists and locks a table, its partitions and inheritors, for reading.
- * find_all_inheritors() locks all but the table itself.
+ * Locks a table, its partitions and its inheritors for reading, and returns a
+ * list of them.  find_all_inheritors() does not lock the table itself.
  */
 static List *
 lock_inheritors(Oid table)
@@ -267,9 +269,10 @@ has_rows(Oid table)
 }
 
 /*
- * Raises *largest to the largest value of a bigint column, which is the last
- * entry of an index.  Returns false if the index does not begin with the
- * column in bigint's order, or does not contain all rows.
+ * Reads the largest value of a bigint column from an index, and raises
+ * *largest to that value.  Returns false if the index cannot show the value,
+ * because the index does not begin with the column in bigint's order, is not
+ * valid, or does not contain all rows.
  */
 static bool
 largest_of_index(Relation relation, AttrNumber attnum, Oid index_id,
@@ -446,7 +449,10 @@ convert_statements(const Conversion *conversion)
 	return statements;
 }
 
-/* Query parts of convert_tables(): "change" is 0 if a table itself changes. */
+/*
+ * Parts of the queries in convert_tables().  The second column, "change", is 0
+ * if the conversion changes the table, and 1 if it only locks the table.
+ */
 #define CHANGED_TABLES \
 	"    SELECT tab, 0 FROM %s.snowflake_convert_statements($1, $2)" \
 	"    UNION ALL" \
@@ -462,11 +468,11 @@ convert_statements(const Conversion *conversion)
 
 /*
  * Lists the tables that a conversion locks: the tables that change, and the
- * tables that the foreign keys of the conversion reference.  The order is that
- * of all of PostgreSQL: views before tables, as a query locks them, and parents
- * before their inheritors and partitions; then by OID.  So tables are sorted by
- * their number of ancestors.  ERROR 42501 if a table that changes is not the
- * caller's.
+ * tables that the foreign keys of the conversion reference.  The list is in
+ * the order in which PostgreSQL's own statements lock tables.  Views come
+ * before tables.  Parents come before their inheritors and partitions, because
+ * the tables are sorted by their number of ancestors, and then by OID.  Raises
+ * ERROR 42501 if a table that changes is not the caller's.
  */
 List *
 convert_tables(const Conversion *conversion)
@@ -504,7 +510,7 @@ convert_tables(const Conversion *conversion)
 	return tables;
 }
 
-/* ERROR 42501 if a statement needs a superuser, and the caller is not one. */
+/* Raises ERROR 42501 if only a superuser can execute one of the statements. */
 static void
 refuse_without_superuser(const Conversion *conversion, List *statements)
 {
@@ -528,9 +534,10 @@ refuse_without_superuser(const Conversion *conversion, List *statements)
 }
 
 /*
- * Replaces constants by NULLs of the same type.  The parser reads a constant by
- * its type's input function, and the input function of an array or a composite
- * type evaluates the CHECKs of the domains that the type contains.
+ * Replaces constants by NULLs of the same type, so that the analysis of a
+ * query runs no code of an owner.  The analysis passes a constant to the input
+ * function of its type.  The input function of an array or a composite type
+ * evaluates the CHECKs of the domains that the type contains.
  */
 static bool
 replace_constants_by_nulls(Node *node, void *unused)
@@ -553,8 +560,8 @@ analyze_query(void *query)
 }
 
 /*
- * Lists the objects that keep the columns' types from being changed.  If the
- * conversion puts views, rules and triggers back, these are no obstacles.
+ * Lists the objects that keep the columns' types from being changed.  Views,
+ * rules and triggers are no obstacles to a conversion that puts them back.
  */
 List *
 convert_obstacles(const Conversion *conversion)
@@ -589,7 +596,7 @@ convert_obstacles(const Conversion *conversion)
 	return obstacles;
 }
 
-/* ERROR 2BP01 if something keeps the column's type from being changed. */
+/* Raises ERROR 2BP01 if an object keeps a type from being changed. */
 static void
 refuse_obstacles(const Conversion *conversion)
 {
@@ -631,7 +638,7 @@ convert_distributed(List *tables)
 	return InvalidOid;
 }
 
-/* ERROR 0A000 if Citus has distributed a table. */
+/* Raises ERROR 0A000 if Citus has distributed one of the tables. */
 static void
 refuse_distributed(const Conversion *conversion, List *tables)
 {
@@ -668,14 +675,17 @@ warn_of_doubts(const Conversion *conversion, const char *format)
 
 /*
  * Warns if the converted column will refuse new keys, or has keys that are
- * larger than new keys.  The conversion has one column.
+ * larger than new keys.  The caller passes a conversion of one column.
  */
 void
 convert_warn(const Conversion *conversion)
 {
 	warn_of_doubts(conversion, "SELECT %s.snowflake_convert_doubts($1, $2) AS doubt");
 
-	/* Larger keys come from a scheme with another layout or epoch. */
+	/*
+	 * A column that is not converted yet may have larger keys, if these come
+	 * from a scheme with another layout or epoch.
+	 */
 	if (convert_query(conversion, "SELECT %s.snowflake_min_id(clock_timestamp()) AS smallest"
 					  "  FROM pg_attribute"
 					  " WHERE attrelid = $1[1] AND attname = $2[1]"
@@ -696,8 +706,9 @@ convert_warn(const Conversion *conversion)
 }
 
 /*
- * Runs a query on the catalogue with the latest snapshot, even in a transaction
- * whose own snapshot is older than a lock.
+ * Runs a query on the catalogue with the latest snapshot.  The transaction's
+ * own snapshot may be older than a lock that the transaction has waited for,
+ * and does not show what other sessions changed before the lock was granted.
  */
 static void
 query_latest(const char *query)
@@ -711,7 +722,7 @@ query_latest(const char *query)
 	SPI_freeplan(plan);
 }
 
-/* Do queries on a table run no code of the table's owner? */
+/* Returns true if queries on a table run no code of the table's owner. */
 static bool
 is_plain(Oid own_schema, Oid table)
 {
@@ -723,9 +734,11 @@ is_plain(Oid own_schema, Oid table)
 }
 
 /*
- * ERROR 55000 or 42501 if a statement would not do what was checked.  The
- * statements before may have run code of an owner, and this code may have
- * renamed a schema, so that names mean other tables, or have added an index.
+ * Raises an error if a statement has become unsafe since the conversion was
+ * checked: 55000 if the names in the statement now mean other tables, and
+ * 42501 if checking a foreign key would now run code of another role.  Both
+ * can happen because earlier statements of the conversion may have run code of
+ * an owner, and that code may have renamed a schema or added an index.
  */
 void
 convert_refuse_changed(const Conversion *conversion, const Statement *statement)
@@ -751,10 +764,11 @@ convert_refuse_changed(const Conversion *conversion, const Statement *statement)
 }
 
 /*
- * ERROR 0A000 in REPEATABLE READ and SERIALIZABLE.  A conversion has to see the
- * changes that other sessions committed before it locked the tables, and the
- * snapshot of such a transaction does not show these changes.  A new table is
- * no problem: no other session can have changed it.
+ * Raises ERROR 0A000 in REPEATABLE READ and SERIALIZABLE.  A conversion has to
+ * see the changes that other sessions committed before it locked the tables,
+ * and the snapshot of such a transaction does not show these changes.  The
+ * conversion of a new table need not call this function, because no other
+ * session can have changed the table.
  */
 void
 convert_refuse_isolation(const Conversion *conversion)
@@ -780,7 +794,12 @@ convert_execute(const Conversion *conversion, List *statements)
 		Statement  *statement = lfirst(cell);
 
 		convert_refuse_changed(conversion, statement);
-		/* As the superuser: a statement that needs one runs no user's code. */
+
+		/*
+		 * The caller is a superuser if a statement needs one, and executes it
+		 * himself.  That is safe, because such a statement runs no user's
+		 * code.
+		 */
 		if (statement->needs_superuser)
 			SPI_execute(statement->text, false, 0);
 		else
@@ -789,8 +808,8 @@ convert_execute(const Conversion *conversion, List *statements)
 }
 
 /*
- * Converts a column and all columns that reference it.  Returns the
- * statements: NIL if the column has been converted already.
+ * Converts a column and all columns that reference it.  Returns the statements
+ * of the conversion, or NIL if the column was converted before.
  */
 static List *
 convert(const Conversion *conversion)
@@ -803,8 +822,8 @@ convert(const Conversion *conversion)
 
 	/*
 	 * Another session may have added a foreign key or an obstacle before the
-	 * locks were granted.  So look at everything again under the locks, until
-	 * the locks cover all tables.
+	 * locks were granted.  So list and check everything again after locking,
+	 * until the list has no table that is not locked yet.
 	 */
 	for (;;)
 	{
@@ -856,7 +875,10 @@ snowflake_convert(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	SPI_connect();
 
-	/* Convert first: a LIMIT on the rows must not stop the conversion. */
+	/*
+	 * Convert before any row is returned, because the caller may not read all
+	 * rows, as with LIMIT.
+	 */
 	statements = convert(&conversion);
 	foreach(cell, statements)
 	{
@@ -984,15 +1006,18 @@ typedef struct NewKey
 	Oid			table;
 	NameData	column;
 	bool		is_bigint;
-	bool		has_default;	/* not inherited */
+	bool		has_default;	/* has it a DEFAULT that is not inherited? */
 	bool		is_identity;
 	bool		is_serial;
-	Oid			sequence;		/* the serial's, or InvalidOid */
-	bool		is_simple;		/* no foreign keys, no inheritors, and no other
-								 * object depends on the sequence */
+	Oid			sequence;		/* of a serial column, or InvalidOid */
+	bool		is_simple;		/* can one ALTER TABLE convert the column?
+								 * See make_snowflake(). */
 } NewKey;
 
-/* Fills in a column's part of NewKey.  Returns: is it serial or identity? */
+/*
+ * Fills in the fields of NewKey that describe a column.  Returns true if the
+ * column is serial or an identity column.
+ */
 static bool
 read_new_key(NewKey *key, AttrNumber attnum)
 {
@@ -1021,8 +1046,11 @@ read_new_key(NewKey *key, AttrNumber attnum)
 }
 
 /*
- * Makes a column of a new table a snowflake.  A simple key needs one ALTER
- * TABLE, because no other table has to change with the column.
+ * Makes a column of a new table a snowflake.  A key is simple if the table has
+ * no foreign keys and no inheritors, if no other table can reference the
+ * table, and if no other object depends on the column's sequence.  A simple
+ * key needs one ALTER TABLE only, because no other table changes with the
+ * column.
  */
 static void
 make_snowflake(void *argument)
@@ -1073,7 +1101,7 @@ warn_of_bounds(NewKey *key)
 				   "   AND %s.snowflake_convert_is_done(attrelid::pg_catalog.regclass, attnum)");
 }
 
-/* Makes serial and identity columns in a new table's primary key snowflakes. */
+/* Converts the serial and identity columns in a new table's primary key. */
 static void
 convert_primary_key(Oid own_schema, Oid table, List *primary, List *checked, bool is_simple)
 {
@@ -1120,8 +1148,8 @@ typedef struct Reference
 } Reference;
 
 /*
- * Lists the tables of other owners that are connected with a reference's column
- * by foreign keys.
+ * Lists the tables of other owners that foreign keys connect with the
+ * referencing column.
  */
 static List *
 other_owners(const Reference *reference)
@@ -1135,7 +1163,7 @@ other_owners(const Reference *reference)
 	return tables;
 }
 
-/* Makes the column of an empty table bigint; warns if the table has rows. */
+/* Makes a referencing column bigint, or warns if its table has rows. */
 static void
 widen_reference(void *argument)
 {
@@ -1165,9 +1193,10 @@ widen_reference(void *argument)
 	}
 
 	/*
-	 * PostgreSQL checks a foreign key by a query on both tables.  Take the
-	 * locks of ALTER TABLE, which keep the other owners from adding a foreign
-	 * key or an index.
+	 * PostgreSQL checks a foreign key by a query on both tables, which must
+	 * run no code of the other owner.  Take the locks of ALTER TABLE before
+	 * is_plain() looks at the tables, so that their owners cannot add a
+	 * foreign key or an index afterwards.
 	 */
 	LockRelationOid(table, AccessExclusiveLock);
 	others = other_owners(reference);
@@ -1247,15 +1276,16 @@ convert_is_running(void)
 }
 
 /*
- * The setting lists names as the catalogue stores them, separated by commas.
- * An empty setting means all schemas.
+ * Returns whether new tables in a schema are to be converted.  The setting
+ * snowflake_convert.schemas lists schemas by their names in the catalogue,
+ * separated by commas.  An empty setting means all schemas.
  */
 bool
 convert_wants_schema(const char *schema)
 {
 	const char *setting = GetConfigOption("snowflake_convert.schemas", true, false);
 
-	/* After a transaction with SET LOCAL the setting exists, and is empty. */
+	/* A SET LOCAL leaves an empty setting behind when its transaction ends. */
 	if (setting == NULL || setting[0] == '\0')
 		return true;
 	for (const char *at = setting;;)
@@ -1313,7 +1343,7 @@ convert_new_tables(void *argument)
 						"  FROM pg_catalog.pg_event_trigger_ddl_commands()"
 						" WHERE classid = 'pg_catalog.pg_class'::pg_catalog.regclass"
 						"   AND command_tag IN ('CREATE TABLE', 'ALTER TABLE')"
-						"   AND NOT in_extension"	/* an extension may need its tables as written */
+						"   AND NOT in_extension"	/* an extension may rely on its column types */
 						" GROUP BY objid ORDER BY objid", 0, NULL);
 
 		if (prepared == NULL || SPI_keepplan(prepared) != 0)
@@ -1344,7 +1374,11 @@ convert_new_tables(void *argument)
 		read_keys(table, &primary, &foreign, &checked);
 		if (foreign != NIL)
 			referencing = lappend_oid(referencing, table);
-		/* A key is not simple if the table may reference itself. */
+
+		/*
+		 * A key is simple only if no foreign key can reference it: the table
+		 * has no foreign keys, and the statement has no other table.
+		 */
 		if (list_member_oid(new_tables, table))
 			convert_primary_key(own_schema, table, primary, checked,
 								foreign == NIL && list_length(tables) == 1);
@@ -1374,7 +1408,7 @@ snowflake_convert_new_tables(PG_FUNCTION_ARGS)
 	SPI_connect();
 	own_schema = get_func_namespace(fcinfo->flinfo->fn_oid);
 	error = call_in_subtransaction(convert_new_tables, &own_schema);
-	if (error)					/* e.g. no privilege on the extension's schema */
+	if (error)					/* such as no privilege on our schema */
 		ereport(WARNING,
 				(errmsg("no column of new tables has become a snowflake"),
 				 errdetail("%s", error_text(error))));

@@ -2,22 +2,23 @@
  * generator.c
  *	  Issuing: one session's way from a call to an id.
  *
- * A generator is one stamp: the newest (tick, sequence) issued.  The stamp
- * only ever grows, so no id is issued twice, however the clock moves: the
- * clock decides whether an id may be issued, never whether a tick begins
- * again.
+ * A generator holds one stamp: the (tick, sequence) of its newest id.  The
+ * stamp only grows, so no id is issued twice, however the clock moves.  A
+ * clock that steps back can delay or refuse the next id, but it never makes
+ * the generator use an earlier tick again.
  *
- * A session reads the stamp before it reads the clock, so that a clock behind
- * the stamp is a real step back and not another session's progress.  The
- * session chooses the next stamp from both, and stores it by
- * compare-and-swap, which fails if the stamp has changed meanwhile.  The
- * locking rules are in shmem.h.
+ * A session reads the stamp before it reads the clock.  A clock behind the
+ * stamp then shows that the clock has stepped back, and not that another
+ * session has issued an id between the two readings.  The session chooses the
+ * next stamp from both readings, and stores the stamp by compare-and-swap,
+ * which fails if another session has changed the stamp meanwhile.  The locking
+ * rules are in shmem.h.
  *
- * Two generators of one node issue the same ids, but for different tables;
+ * Two generators of one node can issue equal ids, but for different tables;
  * see generator_next_of_relation().  A table may move from one generator to
- * another, as when a dump restores it under another OID.  Its ids still do
- * not repeat, because no generator issues an id of a tick before the newest
- * tick of all generators; see read_last_and_clock().
+ * another, as when it is restored from a dump under another OID.  The table's
+ * ids still do not repeat, because no generator issues an id in a tick before
+ * the newest tick of all generators; see read_last_and_clock().
  */
 #include "postgres.h"
 
@@ -34,7 +35,7 @@
 #include "start.h"
 #include "storage/ipc.h"
 
-/* How many of the sessions that wait wake up for one tick of 1 ms. */
+/* The number of waiting sessions that wake up for a tick of 1 ms. */
 #define WAKEUPS_PER_MS 4
 
 /* What a session does after one reading of the stamp and the clock. */
@@ -42,7 +43,7 @@ typedef enum Outcome
 {
 	OUTCOME_ISSUE,
 	OUTCOME_WAIT,
-	OUTCOME_AT_MARK,			/* the mark has to move past the tick first */
+	OUTCOME_AT_MARK,			/* move the mark past the tick first */
 	OUTCOME_BEHIND,				/* refuse: the clock is behind */
 	OUTCOME_BEFORE_SPAN,		/* refuse: the clock is before the epoch */
 	OUTCOME_AFTER_SPAN			/* refuse: the layout has no tick left */
@@ -56,28 +57,30 @@ typedef struct Attempt
 
 	/* Set by judge_lead(), for OUTCOME_WAIT and OUTCOME_BEHIND. */
 	ClockVerdict verdict;
-	bool		is_at_fence;	/* behind the last holder's fence? */
+	bool		is_at_fence;	/* is "last" the last holder's fence? */
 } Attempt;
 
-/* What a call has been counted as: a call that waits twice counts once. */
+/* The waits that a call has been counted for; each counts a call once. */
 typedef struct Wait
 {
 	bool		is_counted_as_sequence_wait;
 	bool		is_counted_as_clock_wait;
 	bool		is_counted_as_regression;
-	int64		wakeup_tick;	/* of choose_wakeup_tick(), or LAYOUT_NONE */
+	int64		wakeup_tick;	/* the tick that the session chose to
+								 * wake up for, or LAYOUT_NONE */
 } Wait;
 
-/* This session; attach_session() fills it in. */
+/* The state of this session; attach_session() fills it in. */
 typedef struct Session
 {
 	BackendSlot *slot;			/* NULL until the session is attached */
 	const Layout *layout;
 
 	/*
-	 * The session may issue ids of ticks before the limit, with these node
-	 * bits, without reading shared memory other than the generator.  Both
-	 * fields were read together; the limit is the mark as of that moment.
+	 * The session may issue ids with these node bits, in ticks before the
+	 * limit; to do so it reads no shared memory except the generator.
+	 * read_limit() sets both fields at the same time; the limit is the mark
+	 * at that time.
 	 */
 	int64		limit;
 	int64		node_bits;
@@ -99,7 +102,10 @@ release_slot(int code, Datum arg)
 	session.slot->pid = 0;
 }
 
-/* Reads the limit together with the node whose ids the limit allows. */
+/*
+ * Reads the limit and the worker id under one lock, because a limit is valid
+ * only for the worker id that the mark belongs to.
+ */
 static void
 read_limit(void)
 {
@@ -115,7 +121,8 @@ read_limit(void)
 
 /*
  * Checks, once a session, that this server may issue ids, and takes the
- * backend's slot.  Each reason against issuing has an error of its own.
+ * backend's slot.  Raises a different error for each reason why the server may
+ * not issue ids.
  */
 static void
 attach_session(void)
@@ -149,7 +156,7 @@ attach_session(void)
 	memset(&slot->block, 0, sizeof(slot->block));
 	slot->before = slot->counters;
 
-	/* A reader that sees the pid must see this session's "before", too. */
+	/* A reader that sees the new pid must see the new "before", too. */
 	pg_write_barrier();
 	slot->pid = MyProcPid;
 	session.slot = slot;
@@ -162,7 +169,7 @@ first_sequence(void)
 {
 	int			bits = session.layout->sequence_bits;
 
-	/* Start in the lower quarter, which leaves most of the tick's ids. */
+	/* A start in the lowest quarter leaves most of the tick's sequence. */
 	if (generator_sequence_start == SEQUENCE_START_RANDOM && bits > 2)
 		return (int64) (pg_prng_uint64(&pg_global_prng_state) >>
 						(64 - (bits - 2)));
@@ -177,9 +184,9 @@ lead_of(int64 tick)
 }
 
 /*
- * Sets the outcome where the next id's tick is not the clock's.  This
- * function and wait_or_refuse() stay out of line, so that the common path
- * needs fewer registers.
+ * Sets the outcome if the next id's tick is not the clock's tick.  The
+ * compiler must not inline this function and wait_or_refuse(), so that the
+ * common path needs fewer registers.
  */
 static pg_noinline void
 judge_lead(int64 last, Attempt *attempt)
@@ -208,8 +215,8 @@ judge_lead(int64 last, Attempt *attempt)
 }
 
 /*
- * The rules of issuing: chooses the stamp after the last one, which the
- * caller has read before the clock.
+ * Chooses the stamp that follows "last", by the rules of issuing.  The caller
+ * has read "last" before the clock.
  *
  *	clock against the last tick		next stamp
  *	ahead							the clock's tick, from its first sequence
@@ -219,7 +226,7 @@ judge_lead(int64 last, Attempt *attempt)
  *	behind							the last stamp's successor, if clock_judge()
  *									allows its lead; else wait or refuse
  *
- * In every case the tick has to be before the mark.
+ * If the tick chosen is not before the limit, the outcome is OUTCOME_AT_MARK.
  */
 static inline int64
 choose_next(int64 last, Attempt *attempt)
@@ -252,7 +259,8 @@ choose_next(int64 last, Attempt *attempt)
 }
 
 /*
- * ERROR 55000: the policy or the tolerance forbids waiting for the clock.
+ * Raises ERROR 55000, because the policy or the tolerance forbids waiting for
+ * the clock.
  */
 static void
 refuse_behind(const Attempt *attempt)
@@ -275,7 +283,7 @@ refuse_behind(const Attempt *attempt)
 			 errhint("Check the server's clock and its synchronization. Ids are issued again when the clock has caught up, or at once with a \"snowflake.worker_id\" that no server has used.")));
 }
 
-/* ERROR 54000: the clock is outside the layout's span. */
+/* Raises ERROR 54000, because the clock is outside the layout's span. */
 static void
 refuse_outside_span(Outcome outcome)
 {
@@ -292,7 +300,10 @@ refuse_outside_span(Outcome outcome)
 			 errhint("Check the server's clock, \"snowflake.epoch\" and \"snowflake.layout\".")));
 }
 
-/* Publishes a tick to the other generators, before the caller has its id. */
+/*
+ * Publishes a tick to the other generators, before the caller gets its id.  So
+ * no other generator issues an id of an earlier tick in a later call.
+ */
 static inline void
 publish_tick(int64 tick)
 {
@@ -312,10 +323,11 @@ publish_tick(int64 tick)
  * stamp to go on from: the generator's own or, if another generator is in a
  * later tick, the last stamp before that tick.
  *
- * If the clock has stepped back behind the newest tick, a table that changed
- * its generator may already have ids of that tick, so this generator skips
- * the tick.  Under clock_policy = advance no generator skips the tick: all
- * follow the generator with the largest lead.
+ * If the clock has stepped back behind the newest tick, this generator skips
+ * the newest tick, because a table that has moved here from another generator
+ * may already have ids of that tick.  Under clock_policy = advance no
+ * generator skips the newest tick: each goes on in that tick, and so follows
+ * the generator with the largest lead.
  */
 static inline int64
 read_last_and_clock(Generator *generator, uint64 *last)
@@ -374,12 +386,13 @@ try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
 }
 
 /*
- * Returns the tick that a session waits for when the last tick is spent: the
- * next tick for the first few waiters, the tick after the next for the next
- * few, and so on.  If all waiters woke up for the next tick, most would find
- * that tick spent, too, and would have used the processor in vain.  The turn
- * of a waiter that was cancelled goes unused.  There are no more waiters than
- * backends, so no turn is more than MaxBackends turns away.
+ * Returns the tick that a session waits for when the last tick is spent.  Each
+ * waiter takes the next free turn.  The first few turns are in the next tick,
+ * the next few in the tick after it, and so on.  If all waiters woke up for
+ * the next tick, most would find that tick spent, too, and would have used the
+ * processor in vain.  The turn of a waiter that was cancelled goes unused.
+ * There are no more waiters than backends, so a session takes no turn later
+ * than MaxBackends turns after the next tick's first.
  */
 static int64
 choose_wakeup_tick(Generator *generator, int64 next_tick)
@@ -405,7 +418,10 @@ count_once(bool *is_counted, uint64 *counter)
 	*is_counted = true;
 }
 
-/* Counts a call that the clock has stopped. */
+/*
+ * Counts a call that waits or fails because the clock has stepped back or is
+ * outside the layout's span.
+ */
 static void
 count_regression(int64 regression_us, Wait *wait)
 {
@@ -494,8 +510,8 @@ wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 
 /*
  * Reserves "wanted" stamps of one tick, or as many as the tick has left, and
- * returns the first of them.  After a wait reserve one stamp only: the caller
- * has not yet proved to need a block in the new tick.
+ * returns the first of them.  After a wait the function reserves one stamp
+ * only, because the caller may not need a block in the new tick.
  */
 static inline int64
 reserve(Generator *generator, int64 wanted, int64 *reserved)
@@ -538,11 +554,11 @@ issue(int64 stamp)
 }
 
 /*
- * May the session still issue the stamps of a block?  Not if the block's tick
- * has passed, if the tick leads the clock by more than the policy allows, or
- * if another session has an id of a later tick.  The last test is needed
- * after a step back of the clock, when the clock alone does not show that the
- * tick has passed.
+ * Returns whether the session may still issue the stamps of a block.  It may
+ * not if the block's tick has passed, if the tick leads the clock by more than
+ * the policy allows, or if another session has an id of a later tick.  The
+ * test for a later tick is needed after the clock has stepped back, when the
+ * clock does not show that the block's tick has passed.
  */
 static inline bool
 block_is_current(const IdBlock *block)
@@ -563,10 +579,11 @@ block_is_current(const IdBlock *block)
 
 /*
  * Returns the next id of a block.  Reserves a new block if the old one is used
- * up, no longer current or of another generator, or if this session has since
- * issued an id outside of the block, which may be larger.  The size doubles,
- * up to "max_size", each time that a block is used up within its tick; so a
- * slow caller wastes no stamps.
+ * up, is no longer current or belongs to another generator.  It also does so
+ * if this session has since issued an id from elsewhere, which may be larger
+ * than the ids left in the block.  Each time that a block is used up within
+ * its tick, the next block is twice as large, up to "max_size".  Otherwise the
+ * next block has one stamp, so that a slow caller wastes no stamps.
  */
 static inline int64
 next_of_block(IdBlock *block, Generator *generator, int64 max_size)
@@ -611,10 +628,10 @@ next_id(uint32 number)
 }
 
 /*
- * Returns the next id.  ERROR 55000, 25006, F0000, 22023, XX001 or 0A000 as
- * in attach_session() and start_node_once(), 54000 if the clock is outside
- * the layout's span, 55000 if the clock is behind and the policy is not to
- * wait for it.
+ * Returns the next id.  Raises ERROR 55000, 25006, F0000, 22023, XX001 or
+ * 0A000 for the reasons of attach_session() and start_node_once(); 54000 if
+ * the clock is outside the layout's span; and 55000 if the clock is behind and
+ * the policy does not wait for it.
  */
 int64
 generator_next(void)
@@ -624,7 +641,7 @@ generator_next(void)
 
 /*
  * Returns the next id of the generator that a relation of this database maps
- * to.  Errors as generator_next().
+ * to.  Raises the errors of generator_next().
  */
 int64
 generator_next_of_relation(Oid relation)
@@ -638,7 +655,7 @@ generator_next_of_relation(Oid relation)
 /*
  * Returns the next id from a block that the caller keeps.  "wanted" is how
  * many ids the caller still wants.  The generator's lock is taken once for
- * each block, not for each id.  Errors as generator_next().
+ * each block, not for each id.  Raises the errors of generator_next().
  */
 int64
 generator_next_of_block(IdBlock *block, int64 wanted)
@@ -648,7 +665,7 @@ generator_next_of_block(IdBlock *block, int64 wanted)
 	return next_of_block(block, &generators[0].generator, wanted);
 }
 
-/* Returns the last id of this session; false if there is none yet. */
+/* Gets the last id of this session.  Returns false if there is none yet. */
 bool
 generator_last_of_session(int64 *id)
 {

@@ -1,10 +1,11 @@
 /*
  * lease_worker.c
- *	  The worker that claims, renews and releases this server's lease; the
- *	  only process that changes a lease.
+ *	  The worker that claims, renews and releases this server's lease.  No
+ *	  other process changes a lease.
  *
- * registry.c has what the worker sends to the registry, lease.c what a lease
- * allows, and start.c where ids begin under a new lease.
+ * registry.c sends the worker's claims and releases to the registry, lease.c
+ * says what a lease allows, and start.c says where ids begin under a new
+ * lease.
  */
 #include "postgres.h"
 
@@ -30,9 +31,11 @@
 /* The longest time between two renewals, whatever the lease's duration. */
 #define RENEW_MAX_US INT64CONST(60000000)
 
-/* The timeout of one attempt, and the time between two attempts. */
+/* The limits of the timeout of one attempt. */
 #define ATTEMPT_MAX_US INT64CONST(10000000)
 #define ATTEMPT_MIN_US INT64CONST(1000000)
+
+/* The limits of the time from a failed attempt's beginning to the next. */
 #define RETRY_MAX_US INT64CONST(5000000)
 #define RETRY_MIN_US INT64CONST(200000)
 
@@ -49,12 +52,12 @@ typedef struct LeaseWorkerState
 	int64		attempted_us;	/* when the last attempt began */
 	int64		retry_us;		/* how long to wait after a failure */
 	bool		is_granted;		/* did the last attempt succeed? */
-	char		failure_code[REMOTE_REASON_SIZE];	/* of the last failure that
-													 * was logged; empty: no
-													 * failure since a grant */
+
+	/* The code of the failure logged last; a grant empties the field. */
+	char		failure_code[REMOTE_REASON_SIZE];
 } LeaseWorkerState;
 
-/* Returns a part of the lease's duration, within limits. */
+/* Returns the lease's duration divided by "part", within the given limits. */
 static int64
 part_of_duration_us(const LeaseWorkerState *state, int part, int64 least_us,
 					int64 most_us)
@@ -75,14 +78,18 @@ record_failure(const char *reason)
 	LWLockRelease(&shared->lock);
 }
 
-/* A change of the lease: in shared memory first, then in WAL. */
+/*
+ * A change of the lease.  apply_change() makes the change in shared memory
+ * first, and then in WAL.
+ */
 typedef struct LeaseChange
 {
-	const RegistryAnswer *grant;	/* store this grant; NULL: none */
-	bool		is_new;			/* grants a worker id that is not held now */
-	bool		is_end;			/* the lease ends */
-	bool		is_given_up;	/* the lease ends because it is released */
-	TimestampTz end;			/* out: no id of the ended lease reaches this */
+	const RegistryAnswer *grant;	/* the grant to store, or NULL */
+	bool		is_new;			/* is the granted worker id not held now? */
+	bool		is_end;			/* does the lease end? */
+	bool		is_given_up;	/* does it end because it is released? */
+	TimestampTz end;			/* result: an instant that no id under the
+								 * ended lease has reached */
 } LeaseChange;
 
 static void
@@ -100,7 +107,10 @@ apply_change(LeaseChange *change)
 /* The SQLSTATE of the last change's error; 0: the change was made durable. */
 static int	page_sqlerrcode = 0;
 
-/* Logs an error of the mark's page unless the last had the same SQLSTATE. */
+/*
+ * Logs an error that prevented writing the mark's page, unless the error
+ * logged before has the same SQLSTATE.
+ */
 static void
 report_page_error(void)
 {
@@ -115,9 +125,9 @@ report_page_error(void)
 
 /*
  * Makes a change of the lease, and makes the change durable.  If the mark's
- * page cannot be written, the change remains in shared memory alone, which is
- * safe because no mark can move either; then the function logs the error and
- * returns false.
+ * page cannot be written, the function logs the error and returns false.  The
+ * change then exists in shared memory only.  That is safe, because without
+ * writing the page no process can move the mark, and ids stay before the mark.
  */
 static bool
 make_durable(LeaseChange *change)
@@ -142,8 +152,8 @@ make_durable(LeaseChange *change)
 }
 
 /*
- * Ends a lease that has expired or that another server has been granted: from
- * now on no id may be issued under the lease.
+ * Ends a lease that has expired, or that the registry has granted to another
+ * server.  From now on no session issues an id under the lease.
  */
 static void
 end_lost_lease(const Lease *held, const char *why)
@@ -158,9 +168,10 @@ end_lost_lease(const Lease *held, const char *why)
 }
 
 /*
- * Chooses the incarnation of the next claim and makes the incarnation durable,
- * unless an earlier claim still waits for an answer.  If the server crashes
- * before the answer arrives, it repeats the claim with the same incarnation.
+ * Chooses the incarnation of the next claim and makes the incarnation durable.
+ * If an earlier claim still waits for an answer, the function keeps that
+ * claim's incarnation.  If the server crashes before the answer arrives, the
+ * server repeats the claim with the same incarnation.
  */
 static bool
 prepare_incarnation(void)
@@ -182,7 +193,10 @@ prepare_incarnation(void)
 	shared->lease.next_incarnation = incarnation;
 	if (shared->lease.worker_id == WORKER_ID_UNSET)
 	{
-		/* After a restart these fields show whose claim it was. */
+		/*
+		 * After a restart these fields show which holder has sent the claim,
+		 * and to which registry.
+		 */
 		strlcpy(shared->lease.holder, host_holder, LEASE_HOLDER_SIZE);
 		shared->lease.registry = node_registry_hash();
 	}
@@ -190,7 +204,10 @@ prepare_incarnation(void)
 	return make_durable(&nothing);
 }
 
-/* The claim was answered, so the next claim needs another incarnation. */
+/*
+ * Removes the incarnation of a claim that the registry has answered, so that
+ * the next claim gets another incarnation.
+ */
 static void
 clear_incarnation(void)
 {
@@ -200,9 +217,10 @@ clear_incarnation(void)
 }
 
 /*
- * Does a grant renew the lease that is held, so that sessions go on issuing?
- * A grant of the same worker id is no renewal if the registry had taken the
- * lease for expired or free: another holder may have had the worker id since.
+ * Returns whether a grant renews the lease that is held, so that sessions go
+ * on issuing.  If the lease had expired or was free in the registry, a grant
+ * of the same worker id is no renewal, because another holder may have had the
+ * worker id meanwhile.
  */
 static bool
 is_renewal(const Lease *held, bool is_held, const RegistryAnswer *answer)
@@ -211,7 +229,7 @@ is_renewal(const Lease *held, bool is_held, const RegistryAnswer *answer)
 		held->worker_id == answer->lease.worker_id;
 }
 
-/* Stores a grant.  Unless the grant is a renewal, the held lease ends. */
+/* Stores a grant.  If the grant is no renewal, ends the held lease first. */
 static void
 accept_grant(const RegistryAnswer *answer, const Lease *held, bool is_held)
 {
@@ -224,9 +242,9 @@ accept_grant(const RegistryAnswer *answer, const Lease *held, bool is_held)
 }
 
 /*
- * Does a refusal say that another server has been granted the lease that this
- * server holds?  Other refusals leave the lease in force, and the worker
- * repeats its claim.
+ * Returns whether a refusal says that another server now has the lease that
+ * this server holds.  After any other refusal the lease stays in force, and
+ * the worker repeats its claim.
  */
 static bool
 is_granted_to_other(const RegistryAnswer *answer)
@@ -235,7 +253,7 @@ is_granted_to_other(const RegistryAnswer *answer)
 		strcmp(answer->code, REGISTRY_ALL_TAKEN) == 0;
 }
 
-/* Claims or renews over a connection, and acts on the answer. */
+/* Claims or renews a lease over a connection, and applies the answer. */
 static void
 claim_lease(Remote *remote, RegistryAnswer *answer)
 {
@@ -255,8 +273,8 @@ claim_lease(Remote *remote, RegistryAnswer *answer)
 }
 
 /*
- * Returns the reason of a failure that any user may see.  The log has the
- * whole reason, with hosts and roles.
+ * Returns the reason of a failure without hosts and roles, so that any user
+ * may see the reason.  The log has the whole reason.
  */
 static const char *
 reason_for_users(const Remote *remote, const RegistryAnswer *answer)
@@ -272,12 +290,12 @@ reason_for_users(const Remote *remote, const RegistryAnswer *answer)
 }
 
 /*
- * Returns a code that is the same for all failures of one cause, whose
- * messages may differ, because they contain instants.  The code is that of the
- * registry's refusal, or the SQLSTATE of the registry's error.  A pooler's own
- * error may have no SQLSTATE, libpq has no code for a connection that fails,
- * and this server's own reasons contain no instants: without a code the reason
- * itself is the code.
+ * Returns a code that is the same for all failures of one cause.  Their
+ * messages can differ, because messages contain times.  A refusal by the
+ * registry has a code, and an error of the registry has an SQLSTATE.  For
+ * other failures the code is the reason itself: an error of a pooler may have
+ * no SQLSTATE, libpq has no code for a connection that fails, and this
+ * server's own reasons contain no times.
  */
 static const char *
 failure_code(const Remote *remote, const RegistryAnswer *answer)
@@ -289,7 +307,10 @@ failure_code(const Remote *remote, const RegistryAnswer *answer)
 	return remote->reason;
 }
 
-/* Counts a failed attempt.  Logs the failure unless the last had its code. */
+/*
+ * Counts a failed attempt.  Logs the failure, unless the failure logged last
+ * has the same code.
+ */
 static void
 report_failure(const Remote *remote, const RegistryAnswer *answer,
 			   LeaseWorkerState *state)
@@ -306,7 +327,7 @@ report_failure(const Remote *remote, const RegistryAnswer *answer,
 					   answer->reason : remote->reason)));
 }
 
-/* Logs a new lease, and a renewal after a failure. */
+/* Logs a grant that is a new lease, or that is a renewal after a failure. */
 static void
 report_grant(const Lease *held, bool was_held, const RegistryAnswer *answer,
 			 LeaseWorkerState *state)
@@ -339,7 +360,10 @@ try_renew(LeaseWorkerState *state)
 	shmem_read_lease(&held);
 	was_held = lease_is_valid(&held, state->attempted_us);
 
-	/* An answer that arrives after the lease has ended is useless. */
+	/*
+	 * A granted lease counts from the claim.  An answer that takes longer than
+	 * the lease is useless, so a short lease shortens the timeout.
+	 */
 	remote.deadline_us = state->attempted_us +
 		Min(part_of_duration_us(state, 4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
 			state->duration_us * 3 / 4);
@@ -365,12 +389,13 @@ try_renew(LeaseWorkerState *state)
 }
 
 /*
- * Renews the lease over a connection and then releases it.  After a failover
- * the registry may have forgotten the lease; the renewal tells the registry
- * that this server holds the worker id, and so may have the worker id again.
- * If the registry does not renew, the server releases nothing; unless the
- * registry has granted the lease to another server, a restart in time resumes
- * it.
+ * Renews the lease over a connection and then releases it.  The renewal comes
+ * first because the registry may have forgotten the lease in a failover.  It
+ * tells the registry that this server holds the worker id, so that the
+ * registry may grant this server the worker id again.  If the registry does
+ * not renew the lease, the server does not give the lease up.  If the server
+ * starts again before the lease ends, it resumes the lease, unless the registry
+ * has granted the worker id to another server.
  */
 static bool
 renew_and_release(Remote *remote)
@@ -424,9 +449,10 @@ release_lease(void)
 }
 
 /*
- * Returns when to make the next attempt, by clock_boottime_us(): after a third
- * of the lease, or soon if the last attempt failed or the clock is past the
- * fence.
+ * Returns when to make the next attempt, as a time of clock_boottime_us().
+ * After a grant that is a third of the lease later.  After a failure it is
+ * soon, and also if the clock is past the fence, because no id is issued then
+ * before a renewal moves the fence.
  */
 static int64
 next_attempt_us(const LeaseWorkerState *state)
@@ -451,8 +477,9 @@ wait_until(int64 wake_us)
 }
 
 /*
- * Waits until the mark's page has been read: a claim names the page's lease.
- * If the page cannot be used, the worker of the high-water mark logs why.
+ * Waits until this server has read the mark's page, because a claim names the
+ * lease that is stored in the page.  If the page cannot be used, the worker of
+ * the high-water mark logs the reason.
  */
 static void
 wait_for_start(void)
@@ -479,8 +506,8 @@ wait_for_start(void)
 }
 
 /*
- * Claims and renews, until the server stops.  Ends a lease that was not
- * renewed in time.
+ * Claims a lease and renews it until the server stops.  Ends a lease that was
+ * not renewed in time.
  */
 static void
 keep_lease(MemoryContext attempt_context)
@@ -534,6 +561,6 @@ lease_worker_main(Datum main_arg)
 	keep_lease(attempt_context);
 	release_lease();
 
-	/* Exit code 1: after exit code 0 the postmaster restarts no worker. */
+	/* The postmaster would not restart the worker after exit code 0. */
 	proc_exit(1);
 }

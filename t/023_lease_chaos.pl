@@ -1,41 +1,58 @@
 # No id comes twice among servers that lease their worker ids.  Three servers
-# contend for two worker ids, and clients keep every id that they receive from
-# any server, while everything goes wrong that the rules speak of.
+# contend for two worker ids, while faults hit the servers and the registry.
+# Clients keep every id that they receive from any server.
 #
-# The seed chooses the order of the faults; several go on at a time.  Of a
-# server: its clock steps back or ahead, by milliseconds up to minutes;
-# backends and workers get SIGKILL; the registry's worker is ended, or
-# suspended alone; the postmaster gets SIGKILL, and the page of the mark is
-# damaged where WAL mends it; the server is stopped, immediately or fast, and
-# started within the lease or after it; the whole server is suspended, beyond
-# its lease in most cases; a copy of its data directory, a base backup or a
-# promoted standby starts beside it, or while it is stopped or suspended, and
-# draws ids, too; and a base backup or a standby takes its place for good.
-# Each of these carries the mark and the lease in its page, but the lease was
-# not granted to it, so it asks for a worker id of its own.
+# The seed chooses the order of the faults.  Several faults can be in progress
+# at a time.  The faults of a server are:
 #
-# Of the registry: clean stops and crashes; a suspension; a clock that steps;
-# its sessions are ended; its standby takes over.  A synchronous standby has
-# heard of everything; then the old registry comes back for a while in half of
-# the cases.  Another standby is cut off for a while before, so that it has not
-# heard of the last leases, and the old registry is stopped for good first.
-# Such a standby is promoted, and its clock is behind the old one's in half of
-# the cases; or it is started without standby.signal, as a data directory that
-# was set back, and then either the DBA declares that, or a holder finds it
-# out.
+# - Its clock steps back or ahead, by milliseconds up to minutes.
+# - A backend or a worker gets SIGKILL.
+# - The worker "snowflake registry" is terminated, or is suspended while the
+#   rest of the server runs.
+# - The postmaster gets SIGKILL, or the server is stopped, immediately or fast.
+#   After a crash the mark's page may also be damaged, but only if the recovery
+#   rewrites the page from WAL.  The server starts again before or after the
+#   end of its lease.
+# - The whole server is suspended, in some cases beyond its lease.
+# - A copy of its data directory, a base backup or a promoted standby starts
+#   beside it, or while it is stopped or suspended, and issues ids, too.
+# - A base backup or a promoted standby replaces it for good.
 #
-# At the end: every server has ids again within the bound of a failover after
-# the last fault, and within seconds where there is no failover; no id came
-# twice, to any clients; no two servers had a worker id at once; each client's
-# ids increase, all the time; no client saw an error that the rules do not
-# name; each server issued ids.
+# Every such copy has the mark's page of the original, with the mark and the
+# lease.  The registry did not grant this lease to the copy, so the copy has to
+# claim a worker id of its own.
 #
-# A registry whose clock was ahead has granted fences that no other server may
-# pass, so all clocks are put forward to its clock then.
+# The faults of the registry are clean stops, crashes, suspensions, steps of
+# its clock, ended sessions, and the replacement by its standby:
 #
-#   CHAOS_SECONDS   how long the faults go on (15)
-#   CHAOS_SEED      repeats the order of an earlier run, though not its timing
-#   CHAOS_FAULTS    only these, a list with commas between
+# - A synchronous standby has every lease when it is promoted.  In half of the
+#   cases the old registry is suspended before, and comes back for a while.
+# - An asynchronous standby is cut off for a while before, so that it misses
+#   the last leases.  The old registry is stopped for good.  The standby is
+#   either promoted or started without standby.signal.  A start without the
+#   file makes it a registry that was set back.  Then either the DBA declares
+#   this, or the claim of a holder shows it to the registry.
+# - After a promotion, the new registry's clock is behind the old registry's in
+#   half of the cases.
+#
+# At the end the test checks that
+#
+# - every server gets ids again within the time that a failover may cost, and
+#   within seconds where there is no failover;
+# - no id came twice, whichever clients received it;
+# - no two servers had one worker id at the same time;
+# - the ids of each client always increase;
+# - clients received only the errors of %allowed_errors;
+# - every server issued ids.
+#
+# A registry whose clock is ahead grants fences that are ahead, too, and the
+# next holder of a worker id issues no ids before the fence.  So the test puts
+# all clocks forward to the registry's clock when such a fault ends.
+#
+#   CHAOS_SECONDS   how long new faults begin (15)
+#   CHAOS_SEED      chooses the same order of faults as in an earlier run with
+#                   this seed; the timing still differs
+#   CHAOS_FAULTS    uses only these faults, whose names are separated by commas
 use strict;
 use warnings FATAL => 'all';
 
@@ -63,21 +80,21 @@ use constant {
 	REGISTRY_WORKER => 'snowflake registry',
 };
 
-# How soon a server has ids again, after a failover of the registry and without
-# one, on a machine with few processors.
+# The most seconds until a server has ids again on a machine with few
+# processors: after a failover of the registry, and without a failover.
 use constant {
 	NEWCOMER_S => 2 * (LEASE_S + LEAD_S) + 5,
 	HOLDER_S => 8,
 };
 
-# What clients do: the statements of one batch.
+# The statements of one batch, by the kind of the client.
 my %statements = (
 	single => sub { return "SELECT snowflake_nextval();\n" x 20 },
 	many => sub {
 		return 'SELECT snowflake_nextvals(' . (1 + int rand 400) . ");\n";
 	});
 
-# Faults, and how many cards of each are in the deck.
+# How often each fault is in the deck, from which the test draws the faults.
 my %deck = (
 	back_by_ms => 2,
 	back_by_s => 2,
@@ -104,7 +121,7 @@ my %deck = (
 	registry_failover => 5,
 	registry_set_back => 4);
 
-# The errors that the rules name, and their messages.
+# The errors that a client may receive, and their messages.
 my %allowed_errors = (
 	'55000' =>
 	  qr/^the clock is \d+\.\d{3} ms behind (?:the last snowflake id|the fence of the worker id's last holder)$|^snowflake ids cannot be issued because (?:this server holds no lease on a worker id|the clock is past the fence of the lease on the worker id|they are further ahead of the clock than the lease on the worker id lasts)$/,
@@ -129,7 +146,7 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 my $began = now();
 my %counts;                     # of faults
 my $marks_damaged = 0;
-my $unnoticed = 0;              # set back, and nobody has found it out
+my $unnoticed = 0;              # registries set back that did not notice it
 my $chaos = SnowflakeChaos->new(
 	directory => $directory,
 	seed => $seed,
@@ -137,16 +154,22 @@ my $chaos = SnowflakeChaos->new(
 
 # ----- servers and their clocks -----
 
-# A server: its node; how far its clock is from what all others have, and how
-# far it is stepped for a while; its state ("up", "down", "suspended", "gone");
-# the processes that are suspended; its clients.  Its name says whether it is a
-# copy.
+# The servers.  Each is a hash with the fields
+#
+#   name               of its node; begins with "copy" if it is a copy
+#   node               its PostgreSQL::Test::Cluster
+#   skew_s             the lasting difference of its clock from $common_s
+#   step_s             the temporary step of its clock
+#   state              "up", "down", "suspended" or "gone"
+#   suspended          the processes of a suspended server
+#   suspended_workers  the workers that are suspended alone
+#   clients            the numbers of its clients
 my @servers;
 my ($registry, $standby, $former);
-my $common_s = 0;               # that all clocks have been put forward
-my $nodes = SERVERS;            # numbers their names
+my $common_s = 0;               # how far all clocks have been put forward
+my $nodes = SERVERS;            # the number in the newest name of a node
 my $client_errors = 0;
-my $is_taking_over = 0;         # the standby, from its being cut off on
+my $is_taking_over = 0;         # is the standby cut off or being promoted?
 
 sub adjust_clock
 {
@@ -178,7 +201,8 @@ sub step_server
 	after(
 		$for_s,
 		sub {
-			# Others have to go where the registry's clock has been.
+			# The registry granted fences by the clock that was ahead.  All
+			# clocks have to reach these fences.
 			put_forward($by_s) if $by_s > 0 && $server == $registry;
 			$server->{step_s} = 0;
 			adjust_clock($server);
@@ -272,25 +296,27 @@ sub is_up
 	return defined $server && $server->{state} eq 'up';
 }
 
-# Any server that is up, or nothing.
+# Returns a random server that is up, or nothing.
 sub any_server
 {
 	return (shuffle grep { is_up($_) } @servers)[0];
 }
 
-# A server that is up and whose clock is in order, or nothing.
+# Returns a random server that is up and whose clock has no step, or nothing.
 sub any_clock
 {
 	return (shuffle grep { is_up($_) && $_->{step_s} == 0 } @servers)[0];
 }
 
-# A number of seconds within a lease, or beyond it in most cases.
+# Returns a random number of seconds, from far below to above a lease.
 sub around_lease_s
 {
 	return rand() < 0.3 ? rand 2 : 1.5 + rand(1.2 * LEASE_S);
 }
 
-# ----- faults of a server: each returns false if no server can suffer it -----
+# ----- faults of a server -----
+
+# Each function returns false if there is no server now that it can be done to.
 
 my %fault;
 
@@ -361,8 +387,9 @@ sub continue_workers
 {
 	my ($server) = @_;
 
-	# Resume workers of this server alone: another process may have the
-	# number.  Leave them suspended while the whole server is.
+	# Resume only processes that are still workers of this server, because
+	# another process may have got the pid.  If the server is suspended or
+	# down, resume none.
 	my %is_ours = map { $_ => 1 }
 	  is_up($server) ? processes_of($server->{node}, REGISTRY_WORKER) : ();
 	my @pids =
@@ -386,8 +413,8 @@ $fault{postmaster_killed} = sub {
 	return 1;
 };
 
-# Ends a server: "fast", "immediate", or "killed".  After a crash, the page of
-# the mark is damaged in half of the cases.
+# Ends a server; "how" is "fast", "immediate" or "killed".  In half of the
+# crashes, damages the mark's page.
 sub take_down
 {
 	my ($server, $how) = @_;
@@ -433,7 +460,8 @@ $fault{suspended} = sub {
 	return 1;
 };
 
-# Changes parameters, so that ids may be ahead of the clock, or come in blocks.
+# Changes parameters, so that a server's ids may lead the clock or come in
+# blocks.
 $fault{parameters} = sub {
 	my $server = any_server() // return 0;
 
@@ -449,7 +477,7 @@ $fault{parameters} = sub {
 
 # ----- copies -----
 
-# How long a server's lease goes on, by its own clock.
+# Returns how many seconds of a server's lease are left, by its own clock.
 sub lease_left_s
 {
 	my ($server) = @_;
@@ -459,7 +487,8 @@ sub lease_left_s
 	) || 0;
 }
 
-# A copy of a server's data directory as it is at one moment.
+# Returns a server whose data directory is a copy of another server's, as that
+# was at one moment.
 sub copied_server
 {
 	my ($original, $name) = @_;
@@ -476,8 +505,8 @@ sub copied_server
 	return $copy;
 }
 
-# A base backup, as a server that is not started yet; nothing if no backup
-# could be taken.
+# Returns a base backup as a server that is not started yet, or nothing if the
+# backup failed.
 sub restored_backup
 {
 	my ($original, $name) = @_;
@@ -489,8 +518,8 @@ sub restored_backup
 	return $backup;
 }
 
-# A standby that has replayed everything up to now; nothing if it does not do
-# so in time.
+# Returns a standby that has replayed the WAL up to now, or nothing if it does
+# not do so in time.
 sub caught_up_standby
 {
 	my ($original, $name) = @_;
@@ -542,8 +571,8 @@ sub remove_copy
 	return;
 }
 
-# The server whose lease goes on for longest, and for how long; nothing if no
-# server is up.
+# Returns the server whose lease ends last, and how many seconds of the lease
+# are left.  Returns nothing if no server is up.
 sub newest_lease
 {
 	my %left_s = map { $_->{name} => lease_left_s($_) }
@@ -554,10 +583,11 @@ sub newest_lease
 	return defined $server ? ($server, $left_s{ $server->{name} }) : ();
 }
 
-# Starts a copy of the server whose lease goes on for longest; there is one
-# copy at a time at most.  The original goes on, or comes back meanwhile.  With
-# "alone" it goes on as well, but there is no registry to ask for a while.  The
-# first copy is "alone", of a server that has a lease.
+# Starts a copy of the server whose lease ends last.  There is at most one copy
+# at a time.  The original runs on, or it is suspended or stopped and comes
+# back while the copy runs.  With "alone" the original runs on, but the
+# registry is suspended for a while, so that the copy finds no registry.  The
+# first copy of a run is always "alone", and its original has a lease.
 $fault{copied} = sub {
 	my ($original, $left_s) = newest_lease();
 	my $how =
@@ -597,8 +627,9 @@ $fault{copied} = sub {
 	return 1;
 };
 
-# Starts a server; a standby, which runs, is promoted.  Clocks may have been
-# put forward meanwhile.
+# Starts a server, or promotes it if it runs, because it is then a standby.
+# Sets its clock first, because all clocks may have been put forward since the
+# copy was made.
 sub bring_up
 {
 	my ($server) = @_;
@@ -619,16 +650,16 @@ sub copies
 	return grep { $_->{name} =~ /^copy/ } @servers;
 }
 
-# Servers that are not copies, and not replaced.
+# Returns the servers that are not copies and have not been replaced.
 sub members
 {
 	return grep { $_->{name} =~ /^server/ && $_->{state} ne 'gone' } @servers;
 }
 
-# A base backup or a standby takes the place of its original.  The original
-# goes on for a while after the backup, and ends while the standby follows it.
-# Its data directory stays, because a new one must not get its inode, which is
-# part of a holder's identity.
+# Replaces a server by its base backup or its standby.  The original runs on
+# for a moment after the backup is taken, or while the standby follows it, and
+# then ends.  Its data directory is not removed: the inode is part of a
+# holder's identity, so no new data directory may get the same inode.
 $fault{replaced} = sub {
 	my ($original) = shuffle grep { is_up($_) } members();
 	my $is_standby = rand() < 0.5;
@@ -642,7 +673,8 @@ $fault{replaced} = sub {
 	return 0 unless defined $server;
 	let_pass(rand 1);
 
-	# Give up if the clock is stepped: it would be set right for both, later.
+	# Give up if the original's clock has a step now, because the clock of the
+	# new server would not have that step.
 	unless (is_up($original) && $original->{step_s} == 0)
 	{
 		stop_server($server, 'immediate') if is_up($server);
@@ -684,9 +716,10 @@ $fault{registry_killed} = sub {
 	return 1;
 };
 
-# Steps the registry's clock back for a while, or ahead, even so far that
-# leases seem to be over.  Not while a standby is cut off: the standby has to
-# know of fences that are far ahead, which its own clock does not tell.
+# Steps the registry's clock back or ahead for a while, in some cases so far
+# ahead that leases seem to be over.  The clock is not stepped while the
+# standby is cut off: the registry would grant fences that are far ahead, and
+# the standby could learn them neither from its data nor from its own clock.
 $fault{registry_clock} = sub {
 	return 0
 	  unless is_up($registry) && $registry->{step_s} == 0 && !$is_taking_over;
@@ -696,8 +729,8 @@ $fault{registry_clock} = sub {
 	return 1;
 };
 
-# Ends or cancels the registry's sessions.  Whatever servers have asked for,
-# there is no answer, or an error, or an answer with a warning.
+# Ends or cancels the registry's sessions for a second.  A server that claims
+# meanwhile gets no answer, an error, or an answer with a warning.
 $fault{registry_sessions_ended} = sub {
 	return 0 unless is_up($registry);
 	my $until = now() + 1;
@@ -715,7 +748,7 @@ $fault{registry_sessions_ended} = sub {
 	return 1;
 };
 
-# The registry and its standby have these two ports, which servers know.
+# The ports of the registry and its standby.  Each server tries both.
 my @registry_ports;
 
 sub track_registry
@@ -754,8 +787,9 @@ sub make_registry_standby
 	return;
 }
 
-# The standby may take over as soon as nothing is granted without it; or, if it
-# is not synchronous, when it has heard of everything up to now.
+# Waits until the standby streams.  If it is to be synchronous, the registry
+# must also wait for it at each commit, so that it has every lease that is
+# granted.
 sub look_for_standby
 {
 	my $state = $standby->{is_synchronous} ? 'sync' : 'async';
@@ -770,7 +804,7 @@ sub look_for_standby
 	return;
 }
 
-# Is there a standby that can take over?
+# Returns whether the standby can become the registry now.
 sub is_standby_ready
 {
 	return
@@ -781,8 +815,8 @@ sub is_standby_ready
 	  && $standby->{is_ready};
 }
 
-# Cuts the standby off once it has heard of everything up to now.  It takes
-# over later.
+# Lets the standby replay all WAL up to now, and then cuts it off.  Calls "how"
+# later, which makes the standby the registry.
 sub cut_standby_off
 {
 	my ($how) = @_;
@@ -817,8 +851,8 @@ $fault{registry_set_back} = sub {
 	return cut_standby_off(\&set_back);
 };
 
-# Makes the standby the registry.  The old registry ends; if it is suspended,
-# it goes on for a while at the same time.
+# Treats the standby as the registry from now on.  The caller has stopped the
+# old registry, or has suspended it; a suspended one later runs on for a while.
 sub switch_registry
 {
 	$former = $registry;
@@ -849,8 +883,8 @@ sub promote_standby
 		stop_server($registry, 'immediate');
 	}
 
-	# In half of the cases the clock is behind by up to a lease, until it is
-	# set.
+	# In half of the cases the clock of the new registry is at first behind the
+	# old registry's, by up to a lease.
 	$standby->{skew_s} = rand() - 0.5;
 	if (rand() < 0.5 && $registry->{skew_s} > -1)
 	{
@@ -876,8 +910,8 @@ sub promote_standby
 	return;
 }
 
-# Does a server that will come forward in time hold a lease that the standby
-# does not know of?
+# Returns whether a running server holds a lease that the standby does not
+# know, and will renew the lease in time for the standby to learn of it.
 sub is_somebody_there
 {
 	my $sql =
@@ -902,16 +936,17 @@ sub is_somebody_there
 	return 0;
 }
 
-# The last era that began because the registry knew that it had forgotten
-# leases.
+# Returns the number of the newest era that a registry began because it had
+# noticed that it had forgotten leases.
 sub era_of
 {
 	my ($node) = @_;
 	return try_value_of($node, 'SELECT floor_era FROM snowflake_registry.setting') // 0;
 }
 
-# The standby becomes the registry as a data directory that is older than what
-# has been granted, on the same timeline.
+# Makes the standby the registry without a promotion, so that it stays on the
+# same timeline.  It lacks the leases that the old registry granted last, like
+# a registry whose data directory was replaced by an older copy.
 sub set_back
 {
 	unless (is_up($registry))
@@ -939,7 +974,8 @@ sub set_back
 		  . ($is_declared ? ', declared' : ', silently'));
 	upkeep_after(rand 3, \&remove_former);
 
-	# Leave the holder alone meanwhile.
+	# Do nothing else until the registry has noticed, because another fault
+	# could keep the holder from renewing.
 	my $until = now() + LEASE_S;
 	until (era_of($node) > $era)
 	{
@@ -962,7 +998,7 @@ sub remove_former
 
 # ----- what clients have received -----
 
-my %server_of;                  # by client's number
+my %server_of;                  # a server's name, by its client's number
 
 sub worker_bit_of
 {
@@ -976,10 +1012,11 @@ sub instant_of
 	return ($id >> BITS_BELOW_TICK) / 1000 + EPOCH_S;
 }
 
-# How often, by worker id, one server's ids are followed by another's.  A
-# server that gets a worker id begins after all ids that its last holder may
-# have issued.  So that is no more often than servers got the worker id;
-# otherwise two servers had it at once, even if by chance no id came twice.
+# Returns for each worker id the places in the order of its ids where one
+# server's id is followed by another server's.  A server that gets a worker id
+# begins after all ids that the last holder may have issued, so there is at
+# most one such place for each grant.  If there are more places than grants,
+# two servers had the worker id at once, even if by chance no id came twice.
 sub count_changes
 {
 	my (%last, %changes);
@@ -999,8 +1036,8 @@ sub count_changes
 	return %changes;
 }
 
-# How often a server got each worker id, or lost it and got it again, as the
-# servers' logs say.
+# Returns for each worker id how often the servers' logs say that a server got
+# the lease, resumed it or lost it.
 sub count_grants
 {
 	my %grants;
@@ -1016,7 +1053,7 @@ sub count_grants
 	return %grants;
 }
 
-# Prints what is known of an id that came twice.
+# Prints an id that came twice, and the leases at about its time.
 sub tell_of_duplicate
 {
 	my ($id, @clients) = @_[ 0 .. 2 ];
@@ -1041,7 +1078,8 @@ END
 {
 	my $status = $?;
 
-	# Do this also when the test ends in the middle.
+	# Let suspended processes run on even if the test dies, so that they can be
+	# stopped.
 	if (defined $chaos && $$ == $chaos->{main_pid})
 	{
 		kill 'CONT', map {
@@ -1124,10 +1162,11 @@ for my $i (0 .. SERVERS - 1)
 draw_ids($_) for @servers;
 make_registry_standby();
 
-# Every kind of fault at least once, also on a slow machine.  A fault that
-# finds nobody is dealt again, for a minute at most, and others with it: while
-# the registry's standby is synchronous, for example, the registry cannot be
-# set back before it has failed over.
+# Draw faults until the time is over and every kind of fault has happened, but
+# for a minute more at most.  A fault that cannot be done now is drawn again
+# later.  Other faults are drawn with it, because it may have to wait for one
+# of them: while the registry's standby is synchronous, for example, the
+# registry cannot be set back before it has failed over.
 my @hand = shuffle sort keys %deck;
 my $until = now() + $seconds;
 while (now() < $until || keys %counts < keys %deck && now() < $until + 60)
@@ -1149,7 +1188,7 @@ while (now() < $until || keys %counts < keys %deck && now() < $until + 60)
 	$chaos->check_clients;
 }
 
-# Put everything in order again: what is due happens, and copies end.
+# Wait until every fault has ended and every copy has been removed.
 log_event('all in order again');
 let_pass(0.1) while is_fault_due();
 my @originals = members();
@@ -1157,7 +1196,8 @@ write_parameters($_->{node}, clock_policy => 'wait', clock_tolerance => 60_000)
   for @originals;
 continue_workers($_) for @originals;
 
-# There is a worker id for all servers but one.
+# There is one server more than there are worker ids.  So stop one server at a
+# time, and expect ids of all others.
 my $limit_s = NEWCOMER_S;
 for my $server (@originals)
 {
