@@ -57,7 +57,8 @@ typedef struct Attempt
 
 	/* Set by judge_lead(), for OUTCOME_WAIT and OUTCOME_BEHIND. */
 	ClockVerdict verdict;
-	bool		is_at_fence;	/* is "last" the last holder's fence? */
+	bool		is_at_fence;	/* is the newest stamp the fence of the worker
+								 * id's last holder? */
 } Attempt;
 
 /* The waits that a call has been counted for; each counts a call once. */
@@ -323,11 +324,12 @@ publish_tick(int64 tick)
  * stamp to go on from: the generator's own or, if another generator is in a
  * later tick, the last stamp before that tick.
  *
- * If the clock has stepped back behind the newest tick, this generator skips
- * the newest tick, because a table that has moved here from another generator
- * may already have ids of that tick.  Under clock_policy = advance no
- * generator skips the newest tick: each goes on in that tick, and so follows
- * the generator with the largest lead.
+ * A table that has moved here from another generator may already have ids of
+ * the newest tick.  Usually the clock has passed that tick by then.  If the
+ * clock has stepped back behind the newest tick instead, this generator skips
+ * that tick.  Under clock_policy = advance no generator skips the newest tick:
+ * each goes on in that tick, and so follows the generator with the largest
+ * lead.
  */
 static inline int64
 read_last_and_clock(Generator *generator, uint64 *last)
@@ -390,9 +392,12 @@ try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
  * waiter takes the next free turn.  The first few turns are in the next tick,
  * the next few in the tick after it, and so on.  If all waiters woke up for
  * the next tick, most would find that tick spent, too, and would have used the
- * processor in vain.  The turn of a waiter that was cancelled goes unused.
- * There are no more waiters than backends, so a session takes no turn later
- * than MaxBackends turns after the next tick's first.
+ * processor in vain.
+ *
+ * The turn of a waiter that was cancelled goes unused.  So that unused turns
+ * do not add up, no turn is more than MaxBackends turns after the first turn
+ * of the next tick.  That leaves enough turns, because there are no more
+ * waiters than backends.
  */
 static int64
 choose_wakeup_tick(Generator *generator, int64 next_tick)

@@ -85,7 +85,7 @@ record_failure(const char *reason)
 typedef struct LeaseChange
 {
 	const RegistryAnswer *grant;	/* the grant to store, or NULL */
-	bool		is_new;			/* is the granted worker id not held now? */
+	bool		is_new;			/* is the grant a new lease, not a renewal? */
 	bool		is_end;			/* does the lease end? */
 	bool		is_given_up;	/* does it end because it is released? */
 	TimestampTz end;			/* result: an instant that no id under the
@@ -361,8 +361,9 @@ try_renew(LeaseWorkerState *state)
 	was_held = lease_is_valid(&held, state->attempted_us);
 
 	/*
-	 * A granted lease counts from the claim.  An answer that takes longer than
-	 * the lease is useless, so a short lease shortens the timeout.
+	 * The time of a lease begins before the claim is sent, not when the answer
+	 * arrives.  An answer that takes longer than the lease is useless, so a
+	 * short lease shortens the timeout.
 	 */
 	remote.deadline_us = state->attempted_us +
 		Min(part_of_duration_us(state, 4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
@@ -390,12 +391,14 @@ try_renew(LeaseWorkerState *state)
 
 /*
  * Renews the lease over a connection and then releases it.  The renewal comes
- * first because the registry may have forgotten the lease in a failover.  It
- * tells the registry that this server holds the worker id, so that the
- * registry may grant this server the worker id again.  If the registry does
- * not renew the lease, the server does not give the lease up.  If the server
- * starts again before the lease ends, it resumes the lease, unless the registry
- * has granted the worker id to another server.
+ * first because the registry may have forgotten the lease in a failover, and
+ * the registry does not release a lease that it may have forgotten.  By the
+ * renewal the registry learns that this server holds the worker id.  Then it
+ * can release the lease, and later grant this server the worker id again.
+ *
+ * If the registry does not renew the lease, the server does not give the lease
+ * up.  If the server starts again before the lease ends, it resumes the lease,
+ * unless the registry has granted the worker id to another server.
  */
 static bool
 renew_and_release(Remote *remote)
@@ -450,9 +453,10 @@ release_lease(void)
 
 /*
  * Returns when to make the next attempt, as a time of clock_boottime_us().
- * After a grant that is a third of the lease later.  After a failure it is
- * soon, and also if the clock is past the fence, because no id is issued then
- * before a renewal moves the fence.
+ * After a grant the worker waits for a third of the lease or for RENEW_MAX_US,
+ * whichever is shorter.  After a failure it waits only for retry_us.  It also
+ * waits only for retry_us if the clock is past the fence, because then no id
+ * is issued until a renewal moves the fence.
  */
 static int64
 next_attempt_us(const LeaseWorkerState *state)

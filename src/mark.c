@@ -53,8 +53,8 @@
 
 /*
  * The contents lie on disk and in WAL, so no field may move or change its
- * width.  Each struct ends where its last field ends: no padding, whose bytes
- * nobody would set, enters the checksum.
+ * width.  The structs have no padding, because no code sets the bytes of
+ * padding, and the checksum would cover them.
  */
 #define ASSERT_STORED_AT(type, field, offset, width) \
 	StaticAssertDecl(offsetof(type, field) == (offset) && \
@@ -368,9 +368,10 @@ mark_entry(const MarkContents *contents, int datacenter_id, int worker_id)
 }
 
 /*
- * Did a server at another location move a mark last?  The location is another
- * one if both its name and its holder differ from this server's: after a boot
- * only the holder differs, after a renaming of the host only the name.
+ * Did a server at another location move a mark last?  Its location is another
+ * one if both the location's text and the holder differ from this server's.  A
+ * difference in one of them is not enough: a boot of this machine changes only
+ * the holder, and a new host name changes only the text.
  */
 bool
 mark_is_moved_elsewhere(const MarkContents *contents)
@@ -527,8 +528,11 @@ set_mark(MarkEntry *entry, const NodeState *state, int64 mark, int64 lead_us)
 }
 
 /*
- * Prepares contents for this cluster to write: in the configured layout, with
- * no mark below the floor that start.c has found.
+ * Prepares contents for this cluster to write, in the configured layout.  The
+ * page's floor, which is the mark of nodes without an entry, rises to the
+ * floor that start.c has found.  On a page of another cluster the marks of the
+ * entries rise to that floor, too, because start.c lets no node's ids begin
+ * before it.
  */
 static void
 prepare_contents(MarkContents *contents, int64 floor)
@@ -545,9 +549,10 @@ prepare_contents(MarkContents *contents, int64 floor)
 
 /*
  * Moves the node's mark past the tick "past": to "mark", or to the largest mark
- * that the lease allows if that is smaller.  "lead_us" is how far the caller
- * has put "mark" ahead of an id.  The same record makes the lease durable.  If
- * the page already has a mark past the tick, nothing is written.
+ * that the lease allows if that is smaller.  The caller has put "mark" ahead
+ * of an id that was issued or is about to be issued; "lead_us" is the
+ * distance.  The same record makes the lease durable.  If the page already has
+ * a mark past the tick, nothing is written.
  *
  * If "past" is MARK_KEEP, makes only the lease durable; the server need not
  * have a worker id yet.
