@@ -1181,8 +1181,8 @@ while (now() < $until || keys %counts < keys %deck && now() < $until + 60)
 	}
 	elsif (!$counts{$name})
 	{
-		@hand = shuffle sort keys %deck unless @hand;
-		push @hand, $name;
+		@hand = shuffle sort keys %deck unless grep { $_ ne $name } @hand;
+		push @hand, $name unless grep { $_ eq $name } @hand;
 	}
 	let_pass(rand($is_done ? 0.8 : 0.1));
 	$chaos->check_clients;
