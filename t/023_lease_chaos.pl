@@ -936,12 +936,14 @@ sub is_somebody_there
 	return 0;
 }
 
-# Returns the number of the newest era that a registry began because it had
-# noticed that it had forgotten leases.
-sub era_of
+# Returns what changes when a registry notices that it has forgotten leases: it
+# begins an era or, if the grace of an earlier era covers the holder's row, it
+# raises the floor.
+sub noticed_by
 {
 	my ($node) = @_;
-	return try_value_of($node, 'SELECT floor_era FROM snowflake_registry.setting') // 0;
+	return try_value_of($node,
+		"SELECT floor_era || ' ' || floor FROM snowflake_registry.setting");
 }
 
 # Makes the standby the registry without a promotion, so that it stays on the
@@ -955,7 +957,7 @@ sub set_back
 		return;
 	}
 	my $is_declared = !is_somebody_there() || rand() < 0.3;
-	my $era = era_of($standby->{node});
+	my $noticed = noticed_by($standby->{node});
 	my $node = $standby->{node};
 
 	stop_server($registry, 'immediate');
@@ -977,7 +979,7 @@ sub set_back
 	# Do nothing else until the registry has noticed, because another fault
 	# could keep the holder from renewing.
 	my $until = now() + LEASE_S;
-	until (era_of($node) > $era)
+	until ((noticed_by($node) // '') ne ($noticed // ''))
 	{
 		next if now() < $until && usleep(50_000);
 		log_event("$registry->{name}: nobody has noticed");
