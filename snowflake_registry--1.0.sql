@@ -226,37 +226,10 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.granted() IS
 'internal: the constants of a new lease, and the constants of the longest lease that may exist';
 
--- Begins an era, because the registry has forgotten something.  The clock of a
--- new primary may be behind the old primary's by up to a lease, so fences may be
--- ahead of the new clock by twice the constants.  With a window, holders are
--- believed until all leases that may have been forgotten are over.
-CREATE FUNCTION snowflake_registry.begin_era(seen_fence timestamptz, with_window boolean)
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    c record := snowflake_registry.granted();
-    longest interval := c.longest_duration + c.longest_lead;
-    now_at timestamptz := clock_timestamp();
-    largest_fence timestamptz;
-BEGIN
-    SELECT least(greatest(max(n.granted_fence), seen_fence), now_at + 2 * longest) INTO largest_fence
-      FROM snowflake_registry.node AS n;
-    UPDATE snowflake_registry.setting
-       SET era = era + 1, floor_era = era + 1,
-           history = snowflake_registry.history(),
-           grants_from = now_at + longest,
-           window_era = CASE WHEN with_window THEN era + 1 ELSE window_era END,
-           window_until = CASE WHEN with_window THEN now_at + longest ELSE window_until END,
-           floor = greatest(floor, greatest(now_at + c.longest_duration, largest_fence) + longest);
-END
-$$;
-COMMENT ON FUNCTION snowflake_registry.begin_era(timestamptz, boolean) IS
-'internal: begin an era: serve only holders until all leases that may exist are over';
-
--- Raises the floor of the present era for a forgotten lease with a fence; the
--- caller has locked "setting".
+-- Raises the floor above a fence of a forgotten lease; the caller has locked
+-- "setting".  The clock of a new primary may be behind the old primary's by up to
+-- a lease, so a fence may be ahead of the new clock by twice the constants, and no
+-- further.
 CREATE FUNCTION snowflake_registry.raise_floor(seen_fence timestamptz)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -272,6 +245,34 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_registry.raise_floor(timestamptz) IS
 'internal: let newcomers begin after the fence of a forgotten lease';
+
+-- Begins an era, because the registry has forgotten something.  The floor is
+-- above every fence that a forgotten lease can have: one granted just now, one
+-- that the registry knows of, and the one that a holder has shown.  With a window,
+-- holders are believed until all leases that may have been forgotten are over.
+CREATE FUNCTION snowflake_registry.begin_era(seen_fence timestamptz, with_window boolean)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    c record := snowflake_registry.granted();
+    now_at timestamptz := clock_timestamp();
+    ends_at timestamptz := now_at + c.longest_duration + c.longest_lead;
+BEGIN
+    UPDATE snowflake_registry.setting
+       SET era = era + 1, floor_era = era + 1,
+           history = snowflake_registry.history(),
+           grants_from = ends_at,
+           window_era = CASE WHEN with_window THEN era + 1 ELSE window_era END,
+           window_until = CASE WHEN with_window THEN ends_at ELSE window_until END;
+    PERFORM snowflake_registry.raise_floor(greatest(
+        now_at + c.longest_duration, seen_fence,
+        (SELECT max(n.granted_fence) FROM snowflake_registry.node AS n)));
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.begin_era(timestamptz, boolean) IS
+'internal: begin an era: serve only holders until all leases that may exist are over';
 
 -- Detects another history, a start that was not clean, and evidence, and begins
 -- an era or a window.  Returns false if another session has locked "setting".
@@ -342,6 +343,20 @@ AS $$
 $$;
 COMMENT ON FUNCTION snowflake_registry.is_known(snowflake_registry.node, snowflake_registry.setting) IS
 'internal: does the registry know for certain who holds a row?';
+
+-- Has the present era been begun for the loss of this row, too?  Until its grace
+-- ends no newcomer gets the row, so a further forgotten lease on the row needs no
+-- further era, only a higher floor.
+CREATE FUNCTION snowflake_registry.is_covered(
+    n snowflake_registry.node, s snowflake_registry.setting, instant timestamptz)
+RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
+AS $$
+    SELECT n.era OPERATOR(pg_catalog.<) s.floor_era AND instant OPERATOR(pg_catalog.<) s.grants_from
+$$;
+COMMENT ON FUNCTION snowflake_registry.is_covered(
+    snowflake_registry.node, snowflake_registry.setting, timestamptz) IS
+'internal: does the grace of the present era cover a forgotten lease on a row?';
 
 -- Returns where a new holder of a row would begin.
 CREATE FUNCTION snowflake_registry.begins_at(n snowflake_registry.node, s snowflake_registry.setting)
@@ -723,7 +738,7 @@ BEGIN
         RETURN;
     END IF;
     -- Record the evidence, unless the present era covers the row already.
-    IF is_evidence AND NOT (own.era < s.floor_era AND registry_clock < s.grants_from) THEN
+    IF is_evidence AND NOT snowflake_registry.is_covered(own, s, registry_clock) THEN
         INSERT INTO snowflake_registry.evidence VALUES (previous_fence, false);
         is_settled := snowflake_registry.notice();
         SELECT * INTO s FROM snowflake_registry.setting;
@@ -762,7 +777,7 @@ BEGIN
             PERFORM snowflake_registry.raise_floor(previous_fence);
         ELSE
             INSERT INTO snowflake_registry.evidence
-            VALUES (previous_fence, own.era < s.floor_era AND registry_clock < s.grants_from);
+            VALUES (previous_fence, snowflake_registry.is_covered(own, s, registry_clock));
         END IF;
         continues := true;
         n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,

@@ -287,7 +287,7 @@ start_node_once(void)
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	StartPoint	start;
 	TimestampTz elsewhere_at;
-	bool		is_resumed = false;
+	bool		is_resumed;
 	bool		is_foreign;
 	bool		is_first = false;
 
