@@ -453,7 +453,7 @@ convert_statements(const Conversion *conversion)
  * Parts of the queries in convert_tables().  The second column, "change", is 0
  * if the conversion changes the table, and 1 if it only locks the table.
  */
-#define CHANGED_TABLES \
+#define LOCKED_TABLES \
 	"    SELECT tab, 0 FROM %s.snowflake_convert_statements($1, $2)" \
 	"    UNION ALL" \
 	"    SELECT tab, 0 FROM %s.snowflake_convert_columns($1, $2) WHERE is_key OR is_narrow" \
@@ -482,7 +482,7 @@ convert_tables(const Conversion *conversion)
 
 	if (conversion->puts_back)
 		count = convert_query(conversion,
-							  "SELECT s.tab, min(change) AS change FROM (" CHANGED_TABLES
+							  "SELECT s.tab, min(change) AS change FROM (" LOCKED_TABLES
 							  "    UNION ALL"
 							  "    SELECT view, 0 FROM %s.snowflake_convert_views($1, $2)"
 							  "    UNION ALL"
@@ -492,7 +492,7 @@ convert_tables(const Conversion *conversion)
 							  " GROUP BY s.tab ORDER BY max(v.place) DESC NULLS LAST, " ANCESTORS ", s.tab");
 	else
 		count = convert_query(conversion,
-							  "SELECT s.tab, min(change) AS change FROM (" CHANGED_TABLES ") AS s(tab, change)"
+							  "SELECT s.tab, min(change) AS change FROM (" LOCKED_TABLES ") AS s(tab, change)"
 							  " GROUP BY s.tab ORDER BY " ANCESTORS ", s.tab");
 	for (uint64 i = 0; i < count; i++)
 	{
@@ -621,7 +621,7 @@ refuse_obstacles(const Conversion *conversion)
 
 /* Returns one of the tables that Citus has distributed, or InvalidOid. */
 Oid
-convert_distributed(List *tables)
+convert_find_distributed(List *tables)
 {
 	ListCell   *cell;
 
@@ -642,7 +642,7 @@ convert_distributed(List *tables)
 static void
 refuse_distributed(const Conversion *conversion, List *tables)
 {
-	Oid			table = convert_distributed(tables);
+	Oid			table = convert_find_distributed(tables);
 
 	if (OidIsValid(table))
 		ereport(ERROR,
@@ -1152,7 +1152,7 @@ typedef struct Reference
  * referencing column.
  */
 static List *
-other_owners(const Reference *reference)
+tables_of_other_owners(const Reference *reference)
 {
 	List	   *tables = NIL;
 
@@ -1199,7 +1199,7 @@ widen_reference(void *argument)
 	 * foreign key or an index afterwards.
 	 */
 	LockRelationOid(table, AccessExclusiveLock);
-	others = other_owners(reference);
+	others = tables_of_other_owners(reference);
 	foreach(cell, others)
 	{
 		LockRelationOid(lfirst_oid(cell), ShareRowExclusiveLock);

@@ -56,7 +56,7 @@ extern char *convert_subject(const Conversion *conversion);
 extern List *convert_statements(const Conversion *conversion);
 extern List *convert_tables(const Conversion *conversion);
 extern List *convert_obstacles(const Conversion *conversion);
-extern Oid	convert_distributed(List *tables);
+extern Oid	convert_find_distributed(List *tables);
 extern void convert_refuse_isolation(const Conversion *conversion);
 extern void convert_refuse_changed(const Conversion *conversion, const Statement *statement);
 extern void convert_warn(const Conversion *conversion);

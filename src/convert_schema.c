@@ -206,7 +206,7 @@ obstacles_of(const Conversion *conversion)
 	count = convert_query(conversion, "SELECT DISTINCT tab FROM %s.snowflake_convert_columns($1, $2)");
 	for (uint64 i = 0; i < count; i++)
 		tables = lappend_oid(tables, convert_oid_at(i, "tab"));
-	distributed = convert_distributed(tables);
+	distributed = convert_find_distributed(tables);
 	if (OidIsValid(distributed))
 		obstacles = lappend(obstacles, psprintf("table %s is distributed by Citus: convert before that",
 												convert_table_name(distributed)));
