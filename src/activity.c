@@ -63,11 +63,11 @@ is_of_calendar(const Interval *bucket)
 }
 
 /*
- * Returns an SQL expression for the bucket that issued_at falls into.  For a
- * bucket of hours or less, which all have the same length, the expression is
- * the instant at which the bucket begins.  For a bucket of the calendar's days
- * or months the expression is the bucket's first local day, and bucket_start()
- * finds the instant.
+ * Returns an SQL expression for the bucket that issued_at falls into.  For
+ * buckets of hours or less the expression is the instant at which the bucket
+ * begins.  For buckets of calendar days or months, whose lengths differ, the
+ * expression is the bucket's first local day, and bucket_start() finds the
+ * instant.
  */
 static char *
 bucket_expression(const Interval *bucket)
@@ -115,7 +115,7 @@ relation_name(Oid relation)
 
 /*
  * Returns a column's quoted name.  ERROR 42703 if there is no such column,
- * 42804 if its type cannot hold ids.
+ * 42804 if its type is not an integer type.
  */
 static const char *
 column_name(Oid relation, const char *name)
@@ -182,7 +182,7 @@ build_query(FunctionCallInfo fcinfo)
  *				  worker_id integer, ids bigint)
  *		A NULL for since or until leaves that end of the range open.  ERROR
  *		22004 for another NULL, 22023 for a bad bucket, 42703 and 42804 for a
- *		column without ids, 22003 for a number that is no id.
+ *		column without ids, 22003 for a number that is not an id.
  */
 Datum
 snowflake_activity(PG_FUNCTION_ARGS)

@@ -16,7 +16,7 @@
 #include "utils/datetime.h"
 #include "utils/timestamp.h"
 
-/* From PostgreSQL's epoch to Unix's. */
+/* The seconds from Unix's epoch to PostgreSQL's. */
 #define EPOCH_DISTANCE_S \
 	((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY)
 
@@ -43,7 +43,7 @@ calendar_day(TimestampTz instant)
 		* USECS_PER_DAY;
 }
 
-/* Does a clock show 00:00:00?  If a day has two midnights, at both of them. */
+/* Do local clocks show 00:00:00?  True at both midnights of a day with two. */
 bool
 calendar_is_midnight(TimestampTz instant)
 {

@@ -25,10 +25,7 @@
  */
 #define SHORT_SLEEP_US 20000
 
-/*
- * No sleep is longer, because somebody may set the clock forward meanwhile,
- * which wakes no sleeper.
- */
+/* The longest sleep: setting the clock forward wakes no sleeper. */
 #define LONGEST_SLEEP_US 50000
 
 /* parameters */
@@ -44,12 +41,12 @@ int			clock_tolerance_ms = 5000;
  *	the next id's lead is allowed						go on
  *	the last id's lead is allowed: its tick is spent	wait for the next tick
  *	the clock is behind, under "wait" and "advance"		wait for the clock
- *	the clock is behind by clock_tolerance more			refuse
+ *	the lead is clock_tolerance more than allowed		refuse
  *	the clock is behind, under "error"					refuse
  *
- * After a start the last stamp may lead a correct clock by as much as the mark
- * was put ahead of an id.  This lead, "excused_us", is no step back: every
- * policy waits for it.
+ * After a start, ids begin at the mark, which was put ahead of an id and may
+ * lead a correct clock.  That lead, "excused_us", is not a step back of the
+ * clock: every policy waits until the clock has caught up.
  */
 ClockVerdict
 clock_judge(int64 next_lead_us, int64 last_lead_us, int64 excused_us)

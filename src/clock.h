@@ -24,7 +24,7 @@ typedef enum WaitReason
 {
 	WAIT_FOR_TICK,				/* the sequence of the tick is spent */
 	WAIT_FOR_CLOCK,				/* the clock is behind the last id */
-	WAIT_IN_HIGHWATER_WORKER,	/* no ids are being issued */
+	WAIT_IN_HIGHWATER_WORKER,	/* no mark is to be moved yet */
 	WAIT_FOR_REGISTRY,			/* the registry has not answered yet */
 	WAIT_IN_LEASE_WORKER		/* the next renewal is not due yet */
 } WaitReason;
@@ -49,7 +49,8 @@ typedef struct ClockVerdict
 {
 	ClockAction action;
 	int64		wait_us;		/* the time until the lead is allowed */
-	int64		behind_us;		/* the last id's lead on the clock, or 0 */
+	int64		behind_us;		/* the last id's lead if the clock is behind,
+								 * else 0 */
 	int64		regression_us;	/* behind_us without the excused lead */
 } ClockVerdict;
 
@@ -59,8 +60,8 @@ extern int	clock_tolerance_ms;
 
 /*
  * Reads the wall clock, through the vDSO: no system call.  On entry "reading"
- * is the reading before, of the same layout: while that reading's tick lasts,
- * the function saves a division.
+ * has the previous reading, for the same layout.  Within the same tick the
+ * function does not divide.
  */
 static inline void
 clock_read(const Layout *layout, ClockReading *reading)

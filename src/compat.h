@@ -62,7 +62,7 @@ compat_guc_variables(int *count)
 #endif
 }
 
-/* 16 has another argument, with details of an error. */
+/* 16 adds an argument, which receives details of an error. */
 static inline int
 compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
 					  struct pg_tm *tm, fsec_t *fsec, int *tzp)
@@ -120,7 +120,7 @@ WaitEventExtensionNew(const char *wait_event_name)
 }
 #endif
 
-/* 19 has another argument, with flags of the scan. */
+/* 19 adds an argument, the flags of the scan. */
 #if PG_VERSION_NUM < 190000
 #define table_beginscan(relation, snapshot, key_count, keys, flags) \
 	table_beginscan(relation, snapshot, key_count, keys)

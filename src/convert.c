@@ -134,8 +134,8 @@ owner_of(Oid table)
 /*
  * Runs a statement as an owner.  If the owner is not the caller, the statement
  * runs as a security-restricted operation, which cannot leave code behind that
- * would later run with the caller's rights.  Afterwards the function undoes
- * the settings that the statement has changed.
+ * would later run with the caller's rights, and the function undoes the
+ * statement's changes of settings.
  */
 void
 convert_execute_as(Oid owner, const char *statement)
@@ -179,7 +179,7 @@ execute_as_owner(Oid table, const char *statement)
 
 /*
  * Calls a function in a subtransaction.  If the function raises an error,
- * rolls the function's effects back and returns the error; else returns NULL.
+ * rolls back the function's effects and returns the error; else returns NULL.
  */
 static ErrorData *
 call_in_subtransaction(void (*function) (void *), void *argument)
@@ -206,7 +206,7 @@ call_in_subtransaction(void (*function) (void *), void *argument)
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
 
-	/* A cancel must end the user's statement, not only this part. */
+	/* A cancel must end the user's statement, not only the subtransaction. */
 	if (error && (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
 				  error->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN))
 		ReThrowError(error);
@@ -796,9 +796,8 @@ convert_execute(const Conversion *conversion, List *statements)
 		convert_refuse_changed(conversion, statement);
 
 		/*
-		 * The caller is a superuser if a statement needs one, and executes it
-		 * himself.  That is safe, because such a statement runs no user's
-		 * code.
+		 * A statement that needs a superuser runs as the caller, who is one.
+		 * That is safe, because such a statement runs no user's code.
 		 */
 		if (statement->needs_superuser)
 			SPI_execute(statement->text, false, 0);
@@ -1376,8 +1375,8 @@ convert_new_tables(void *argument)
 			referencing = lappend_oid(referencing, table);
 
 		/*
-		 * A key is simple only if no foreign key can reference it: the table
-		 * has no foreign keys, and the statement has no other table.
+		 * A key is simple only if no foreign key references it.  The table
+		 * itself or another table of the statement could do so.
 		 */
 		if (list_member_oid(new_tables, table))
 			convert_primary_key(own_schema, table, primary, checked,
@@ -1408,7 +1407,7 @@ snowflake_convert_new_tables(PG_FUNCTION_ARGS)
 	SPI_connect();
 	own_schema = get_func_namespace(fcinfo->flinfo->fn_oid);
 	error = call_in_subtransaction(convert_new_tables, &own_schema);
-	if (error)					/* such as no privilege on our schema */
+	if (error)					/* e.g. no privilege on own_schema */
 		ereport(WARNING,
 				(errmsg("no column of new tables has become a snowflake"),
 				 errdetail("%s", error_text(error))));

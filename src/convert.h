@@ -26,14 +26,14 @@ typedef struct Statement
 {
 	Oid			table;
 	Oid			other;			/* a sequence, or the table referenced */
-	char	   *table_name;		/* of "table" and "other", as in the text */
+	char	   *table_name;		/* names of "table" and "other" in "text" */
 	char	   *other_name;
 	char	   *text;
 	bool		needs_superuser;
 
 	/*
-	 * Only of a statement that drops or puts back a view, a rule or a trigger:
-	 * the table may not exist when the statement is executed.
+	 * Set only if the statement drops or puts back a view, a rule or a
+	 * trigger: "table" may not exist when the statement is executed.
 	 */
 	Oid			owner;
 	Oid			schema;
@@ -42,7 +42,7 @@ typedef struct Statement
 /* Is a statement of a conversion running? */
 extern bool convert_is_running(void);
 
-/* Does snowflake_convert.schemas want the new tables of a schema converted? */
+/* Are new tables in a schema to be converted, by snowflake_convert.schemas? */
 extern bool convert_wants_schema(const char *schema);
 
 /* The parts of a conversion.  Their callers have called SPI_connect(). */

@@ -38,8 +38,8 @@ PG_FUNCTION_INFO_V1(snowflake_convert_schema);
 typedef struct SchemaPlan
 {
 	Conversion	all;			/* every key that is not converted yet */
-	int		   *groups;			/* the first key of each key's group */
-	List	  **obstacles;		/* of each group, at its first key */
+	int		   *groups;			/* for each key: its group's first key */
+	List	  **obstacles;		/* of a group, at its first key's number */
 	Conversion	conversion;		/* the keys without obstacles */
 	List	   *left_alone;		/* descriptions of keys without a sequence */
 	List	   *before;			/* statements that drop views and the like */
@@ -56,7 +56,7 @@ typedef struct Dependencies
 	Datum		objects;		/* text[] */
 } Dependencies;
 
-/* ERROR 3F000 for a schema that does not exist, 22004 for a NULL. */
+/* Raises ERROR 3F000 for an unknown schema, and 22004 for a NULL. */
 static void
 refuse_unknown_schemas(ArrayType *schemas)
 {
@@ -214,10 +214,10 @@ obstacles_of(const Conversion *conversion)
 }
 
 /*
- * Finds the obstacles of some groups, named by their first keys.  A query about
- * many groups takes little more time than a query about one group.  So the
- * function asks about all of them at once, and about each half only if there is
- * an obstacle.
+ * Finds the obstacles of some groups, named by their first keys.  A query
+ * about many groups takes little more time than a query about one group.  So
+ * the function asks about all groups at once, and only if there is an obstacle
+ * about each half of them.
  */
 static void
 find_obstacles(SchemaPlan *plan, const int *firsts, int count)
@@ -343,9 +343,9 @@ read_dependencies(const SchemaPlan *plan)
 }
 
 /*
- * ERROR 55000 if a view, rule or trigger that was put back depends on an object
- * that it did not depend on before.  The views that were put back, and their
- * row types, have new OIDs and do not count.
+ * Raises ERROR 55000 if a view, rule or trigger that was put back depends on
+ * an object that it did not depend on before.  The views that were put back,
+ * and their row types, have new OIDs and do not count.
  */
 static void
 refuse_new_dependencies(const SchemaPlan *plan, List *dependencies)
@@ -393,9 +393,9 @@ refuse_new_dependencies(const SchemaPlan *plan, List *dependencies)
 }
 
 /*
- * Executes statements that drop objects or put objects back.  ERROR 55000 if a
- * name no longer means the same object: the statements before may have run code
- * of an owner, and this code may have renamed a schema.
+ * Executes statements that drop objects or put objects back.  Raises ERROR
+ * 55000 if a name no longer means the same object: earlier statements may have
+ * run code of an owner, and this code may have renamed a schema.
  */
 static void
 execute_put_back(const SchemaPlan *plan, List *statements)
@@ -466,7 +466,7 @@ add_comment(List *lines, const char *format, const char *text)
 	return lappend(lines, line.data);
 }
 
-/* Adds the statements that remove a group's obstacles by hand, as comments. */
+/* Adds, as comments, what a user can do about a group's obstacles by hand. */
 static List *
 add_by_hand(List *lines, const SchemaPlan *plan, int first)
 {
@@ -535,7 +535,7 @@ convert_schema(Oid own_schema, ArrayType *schemas, bool is_dry_run)
 	List	   *statements;
 	ListCell   *cell;
 
-	/* As in convert(): plan again until the locks cover all tables. */
+	/* As convert() does, plan again until the locks cover all tables. */
 	for (;;)
 	{
 		List	   *tables;

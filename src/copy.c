@@ -49,9 +49,9 @@ PG_FUNCTION_INFO_V1(snowflake_copy_support);
 #define TWIN_LOCATION (-8947)
 
 /*
- * Is PostgreSQL loading the constraints of a domain?  PostgreSQL 19 plans a
- * domain's constraints in the current memory context, too, after it has made a
- * child context for them.
+ * Is PostgreSQL loading the constraints of a domain?  PostgreSQL 19 plans
+ * these in the current memory context, which may be COPY's, after it has made
+ * a child context for them.
  */
 static inline bool
 is_loading_domain(void)
@@ -68,11 +68,11 @@ is_loading_domain(void)
  * Is PostgreSQL planning a default of a COPY FROM?
  *
  * Since PostgreSQL 14 BeginCopyFrom() makes a memory context named "COPY", and
- * plans the defaults while that context is the current one.  All code that it
- * calls to run a statement or a function, or to keep a plan, switches to
- * another context.  So the result is false for every expression that a trigger
- * or a function plans while a COPY runs.  A flag for COPY, in contrast, would
- * have to be hidden from nested statements and cleared after an error.
+ * plans the defaults in that context.  All code that runs a statement or a
+ * function, or keeps a plan, switches to another context.  So the result is
+ * false for every expression that a trigger or a function plans while a COPY
+ * runs.  A flag for COPY, in contrast, would have to be hidden from nested
+ * statements and cleared after an error.
  *
  * BeginCopyTo() has a context of that name, too, but plans a query there, and
  * a query has a root.  Without a root PostgreSQL plans only expressions of the

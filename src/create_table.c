@@ -69,7 +69,7 @@ is_convert_new_tables(Oid function)
 	return is_found;
 }
 
-/* Does an event trigger fire for CREATE TABLE?  Without tags it does. */
+/* Does an event trigger fire for CREATE TABLE?  One without tags does. */
 static bool
 fires_for_create_table(HeapTuple tuple, TupleDesc descriptor)
 {
@@ -167,8 +167,8 @@ is_bound(Node *expression)
 }
 
 /*
- * Does an expression name a column, other than in a bound?  The caller passes
- * the table's name, too, which names the whole row.
+ * Does an expression name a column, other than in a bound?  "column" may be
+ * the table's name, too, which stands for the whole row.
  */
 static bool
 names_column(Node *expression, void *column)
@@ -179,7 +179,7 @@ names_column(Node *expression, void *column)
 	{
 		Node	   *last = llast(((ColumnRef *) expression)->fields);
 
-		/* The last field of "table.*" is no name: take it for the column. */
+		/* Assume that "table.*" names the column. */
 		return !IsA(last, String) || strcmp(strVal(last), column) == 0;
 	}
 	return raw_expression_tree_walker(expression, names_column, column);
@@ -330,7 +330,7 @@ change_column(ColumnDef *column, char *own_schema)
 		constraint = lfirst(cell);
 		if (constraint->contype == CONSTR_DEFAULT || constraint->contype == CONSTR_NULL ||
 			(constraint->contype == CONSTR_IDENTITY && is_identity))
-			return;				/* leave the decision to PostgreSQL */
+			return;				/* leave the column as it is written */
 		if (constraint->contype == CONSTR_IDENTITY)
 			is_identity = true;
 		else
@@ -437,7 +437,7 @@ create_table_install_hook(void)
 {
 	static bool is_installed = false;
 
-	/* The postmaster calls this function again after a crash. */
+	/* The postmaster calls this function again after a backend's crash. */
 	if (is_installed)
 		return;
 	is_installed = true;

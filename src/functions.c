@@ -33,7 +33,7 @@ PG_FUNCTION_INFO_V1(snowflake_last_id_before);
 PG_FUNCTION_INFO_V1(snowflake_max_id);
 PG_FUNCTION_INFO_V1(snowflake_format);
 
-/* The cache of a call in a query, in fn_extra. */
+/* What a call in a query caches in fn_extra. */
 typedef struct CallCache
 {
 	TupleDesc	tupdesc;		/* of snowflake_decode's result */
@@ -219,7 +219,7 @@ snowflake_nextvals(PG_FUNCTION_ARGS)
 	if (wanted == 0)
 		SRF_RETURN_DONE(context);
 
-	/* Before the macro: SRF_RETURN_NEXT() counts the call and then returns. */
+	/* SRF_RETURN_NEXT() counts the call before it evaluates its argument. */
 	id = generator_next_of_block((IdBlock *) context->user_fctx, wanted);
 	SRF_RETURN_NEXT(context, Int64GetDatum(id));
 }
@@ -435,9 +435,9 @@ snowflake_max_id(PG_FUNCTION_ARGS)
  * snowflake_last_id_before(instant timestamptz),
  * snowflake_first_id_since(instant timestamptz) -> bigint
  *		The last id before an instant or an infinity, and the first id at or
- *		after it.  -1 stands for the end before all ids, the layout's largest id
- *		plus 1 for the end after all ids.  In a layout of 63 bits there is no
- *		number after the largest id, so that id stands for the end, too.
+ *		after it.  If there is none, the first function returns -1, and the
+ *		second the layout's largest id plus 1; or, in a layout of 63 bits, the
+ *		largest id itself, because no bigint is larger.
  */
 Datum
 snowflake_last_id_before(PG_FUNCTION_ARGS)

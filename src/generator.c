@@ -78,10 +78,9 @@ typedef struct Session
 	const Layout *layout;
 
 	/*
-	 * The session may issue ids with these node bits, in ticks before the
-	 * limit; to do so it reads no shared memory except the generator.
-	 * read_limit() sets both fields at the same time; the limit is the mark
-	 * at that time.
+	 * The session may issue ids with these node bits in ticks before the
+	 * limit, without another look at the mark and the lease.  read_limit()
+	 * sets both fields at the same time; the limit is the mark at that time.
 	 */
 	int64		limit;
 	int64		node_bits;
@@ -324,12 +323,12 @@ publish_tick(int64 tick)
  * stamp to go on from: the generator's own or, if another generator is in a
  * later tick, the last stamp before that tick.
  *
- * A table that has moved here from another generator may already have ids of
- * the newest tick.  Usually the clock has passed that tick by then.  If the
- * clock has stepped back behind the newest tick instead, this generator skips
- * that tick.  Under clock_policy = advance no generator skips the newest tick:
- * each goes on in that tick, and so follows the generator with the largest
- * lead.
+ * A table that has moved from another generator to this one may already have
+ * ids of the newest tick.  Usually the clock has passed that tick by then.  If
+ * the clock has stepped back behind the newest tick instead, this generator
+ * skips that tick.  Under clock_policy = advance no generator skips the newest
+ * tick: each goes on in that tick, and so follows the generator with the
+ * largest lead.
  */
 static inline int64
 read_last_and_clock(Generator *generator, uint64 *last)
@@ -358,8 +357,8 @@ read_last_and_clock(Generator *generator, uint64 *last)
 /*
  * Chooses and stores the next stamp, together with as many more stamps of its
  * tick as are wanted and left.  Chooses again if another session has changed
- * the stamp; that session has then issued an id, so there is always progress.
- * Returns the first stamp, which is valid if the outcome is OUTCOME_ISSUE.
+ * the generator's stamp meanwhile; some session always succeeds.  Returns the
+ * first stamp, which is valid if the outcome is OUTCOME_ISSUE.
  */
 static inline int64
 try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
@@ -583,12 +582,12 @@ block_is_current(const IdBlock *block)
 }
 
 /*
- * Returns the next id of a block.  Reserves a new block if the old one is used
- * up, is no longer current or belongs to another generator.  It also does so
- * if this session has since issued an id from elsewhere, which may be larger
- * than the ids left in the block.  Each time that a block is used up within
- * its tick, the next block is twice as large, up to "max_size".  Otherwise the
- * next block has one stamp, so that a slow caller wastes no stamps.
+ * Returns the next id of a block.  Reserves a new block if the old block is
+ * used up, is no longer current, belongs to another generator, or if this
+ * session has since issued an id from elsewhere, which may be larger than the
+ * ids left in the block.  After a block that was used up within its tick, the
+ * next block is twice as large, up to "max_size".  Otherwise the next block
+ * has one stamp, so that a slow caller wastes no stamps.
  */
 static inline int64
 next_of_block(IdBlock *block, Generator *generator, int64 max_size)
@@ -636,7 +635,7 @@ next_id(uint32 number)
  * Returns the next id.  Raises ERROR 55000, 25006, F0000, 22023, XX001 or
  * 0A000 for the reasons of attach_session() and start_node_once(); 54000 if
  * the clock is outside the layout's span; and 55000 if the clock is behind and
- * the policy does not wait for it.
+ * the policy does not wait, or if a lease is needed and does not allow the id.
  */
 int64
 generator_next(void)

@@ -58,7 +58,7 @@ wake_worker(void)
 		SetLatch(latch);
 }
 
-/* ERROR 55000: there is no lease. */
+/* Raises ERROR 55000, because there is no lease. */
 static void
 refuse_without_lease(const char *reason)
 {
@@ -70,8 +70,8 @@ refuse_without_lease(const char *reason)
 }
 
 /*
- * ERROR 55000: the clock has jumped past the fence.  Wakes the lease worker,
- * because a renewal brings a later fence.
+ * Raises ERROR 55000, because the clock has jumped past the fence.  Wakes the
+ * lease worker, because a renewal brings a later fence.
  */
 static void
 refuse_past_fence(TimestampTz fence, TimestampTz now, Latch *lease_worker)
@@ -88,7 +88,7 @@ refuse_past_fence(TimestampTz fence, TimestampTz now, Latch *lease_worker)
 			 errhint("Check the server's clock. Ids are issued as soon as the lease has been renewed.")));
 }
 
-/* ERROR 55000: ids lead the clock by more than the rest of the lease. */
+/* Raises ERROR 55000, because ids lead the clock beyond the lease's end. */
 static void
 refuse_past_lease(int64 tick, TimestampTz ends_at)
 {
@@ -104,8 +104,8 @@ refuse_past_lease(int64 tick, TimestampTz ends_at)
 }
 
 /*
- * ERROR 55000: the lease does not allow a mark past a tick.  Returns if the
- * lease, which may have changed meanwhile, allows that mark now.
+ * Raises ERROR 55000, because the lease does not allow a mark past a tick.
+ * Returns if the lease has changed meanwhile and allows that mark now.
  */
 static void
 refuse_beyond_lease(int64 tick)
@@ -136,7 +136,8 @@ refuse_beyond_lease(int64 tick)
  * Does nothing if the clock has stepped back behind the tick meanwhile; the
  * caller reads the clock again.
  *
- * ERROR 55000 if the lease does not allow that mark; else as mark_move().
+ * Raises ERROR 55000 if the lease does not allow that mark, and the errors of
+ * mark_move().
  */
 void
 highwater_move_past(int64 tick)
@@ -160,8 +161,8 @@ is_configured(void)
 }
 
 /*
- * Moves the mark if it is due.  "last_seen" is the newest stamp of the call
- * before.  Returns true if sessions have issued ids since then.
+ * Moves the mark if a move is due.  "last_seen" is the newest stamp that the
+ * previous call saw.  Returns true if sessions have issued ids since.
  */
 static bool
 keep_ahead(int64 *last_seen)
@@ -247,6 +248,6 @@ highwater_worker_main(Datum main_arg)
 								WAIT_IN_HIGHWATER_WORKER);
 	}
 
-	/* Exit code 1: after exit code 0 the postmaster restarts no worker. */
+	/* The postmaster would not restart the worker after exit code 0. */
 	proc_exit(1);
 }

@@ -3,12 +3,12 @@
  *	  What this host calls itself: the sources of derived worker ids, and the
  *	  holder of a lease.
  *
- * The postmaster derives a worker id once, at its start.  The functions that
- * derive one raise no error: node.c decides what a failure means.
+ * The postmaster derives a worker id once, at its start.  The host_id_by_*()
+ * functions raise no error if they fail: node.c decides what a failure means.
  *
  * A worker id that two servers derive alike is worse than no worker id.  So
- * these functions give none where the layout has too few bits to distinguish
- * the hosts of one network, or two network cards.
+ * the functions fail where the layout has too few bits to distinguish the
+ * hosts of one network, or two network cards.
  */
 #include "postgres.h"
 
@@ -119,7 +119,7 @@ host_id_by_name(int worker_bits, HostFinding *finding)
 	char		name[HOST_NAME_SIZE] = "";
 	int64		number;
 
-	/* Leave room for a zero: gethostname() may return a cut name without. */
+	/* Leave room for a zero, which gethostname() may omit from a cut name. */
 	if (gethostname(name, sizeof(name) - 1) != 0)
 		return refuse(finding,
 					  psprintf(_("The host name cannot be read: %s."),
@@ -461,10 +461,10 @@ find_location(void)
 
 /*
  * Finds this server's holder and location.  A holder is a data directory under
- * a running kernel.  Two holders that exist at the same time never have the
- * same text.  So a server that has the text of a lease is the server that the
- * lease was granted to, started again; a server with another text may be a
- * copy.
+ * a running kernel.  Two holders that exist at the same time differ in their
+ * texts, unless a virtual machine was copied with its memory.  So a server
+ * with the same text as a lease's holder is the server that the lease was
+ * granted to, started again; a server with another text may be a copy.
  *
  * The postmaster calls this function once; see shmem_startup() for its
  * children.

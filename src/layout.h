@@ -15,15 +15,15 @@
 /* Room for the longest text that layout_to_text() makes. */
 #define LAYOUT_TEXT_SIZE 64
 
-/* No worker id.  Where a worker id is wanted: any. */
+/* Stands for no worker id or, where one is wanted, for any worker id. */
 #define WORKER_ID_UNSET (-1)
 
-/* No tick, no stamp and no id: all of them are 0 or more. */
+/* Stands for no tick, no stamp or no id, which are all 0 or more. */
 #define LAYOUT_NONE INT64CONST(-1)
 
 /*
- * The widths and units of an id: everything but the node.  Lies on disk, in
- * the mark's page.
+ * The widths of an id's fields, the length of a tick, and the epoch.  The
+ * mark's page contains this struct.
  */
 typedef struct Layout
 {

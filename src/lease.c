@@ -24,11 +24,11 @@ lease_is_usable(const Lease *lease, const Layout *layout, int datacenter_id)
 
 /*
  * May a server resume a usable lease of the mark's page without asking the
- * registry?  The server must be the holder, whose machine has counted the
- * lease's time without a break, and the registry and the worker id
- * (WORKER_ID_UNSET: any) must be the configured ones.  The timeline must be
- * the same: on another timeline the data directory was set back, and the lease
- * may have been released since.
+ * registry?  The server must be the holder: then its machine has not been
+ * restarted, and has counted the lease's time without a break.  The registry
+ * and the worker id (WORKER_ID_UNSET: any) must be the configured ones.  The
+ * timeline must be the same: on another timeline the data directory was set
+ * back, and the lease may have been released since.
  */
 bool
 lease_can_resume(const Lease *lease, const char *holder, uint32 timeline,
@@ -42,8 +42,8 @@ lease_can_resume(const Lease *lease, const char *holder, uint32 timeline,
 
 /*
  * Returns the largest mark that a lease allows: the tick in which the lease
- * ends, or the tick of the fence if that is earlier.  0 if the lease is over.
- * The caller has read "now" and "boottime_us" at the same time.
+ * ends, or the tick of the fence if that is earlier.  Returns 0 if the lease
+ * is over.  The caller has read "now" and "boottime_us" at the same time.
  */
 int64
 lease_reach(const Lease *lease, const Layout *layout, TimestampTz now,

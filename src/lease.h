@@ -13,10 +13,10 @@
 /* Room for a holder, as text. */
 #define LEASE_HOLDER_SIZE 76
 
-/* The end of a lease that is over. */
+/* Lease.ends_us of a lease that is over. */
 #define LEASE_OVER INT64CONST(0)
 
-/* The next incarnation while no claim waits for an answer. */
+/* Lease.next_incarnation while no claim waits for an answer. */
 #define LEASE_NO_INCARNATION INT64CONST(0)
 
 /* A lease, as shared memory and the mark's page have it. */

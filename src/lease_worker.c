@@ -35,14 +35,14 @@
 #define ATTEMPT_MAX_US INT64CONST(10000000)
 #define ATTEMPT_MIN_US INT64CONST(1000000)
 
-/* The limits of the time from a failed attempt's beginning to the next. */
+/* The limits of the time between two attempts' beginnings after a failure. */
 #define RETRY_MAX_US INT64CONST(5000000)
 #define RETRY_MIN_US INT64CONST(200000)
 
 /* The timeout of the release, for which the server's shutdown waits. */
 #define RELEASE_TIMEOUT_US INT64CONST(2000000)
 
-/* The lease's duration until the registry has sent its own constant. */
+/* The lease's duration to assume until the registry has sent it. */
 #define DURATION_UNKNOWN_US INT64CONST(120000000)
 
 /* What the worker keeps from one attempt to the next. */
@@ -392,9 +392,10 @@ try_renew(LeaseWorkerState *state)
 /*
  * Renews the lease over a connection and then releases it.  The renewal comes
  * first because the registry may have forgotten the lease in a failover, and
- * the registry does not release a lease that it may have forgotten.  By the
- * renewal the registry learns that this server holds the worker id.  Then it
- * can release the lease, and later grant this server the worker id again.
+ * the registry does not release a lease that it may have forgotten.  The
+ * renewal tells the registry that this server holds the worker id, so that the
+ * registry can release the lease, and later grant this server the worker id
+ * again.
  *
  * If the registry does not renew the lease, the server does not give the lease
  * up.  If the server starts again before the lease ends, it resumes the lease,
@@ -454,9 +455,9 @@ release_lease(void)
 /*
  * Returns when to make the next attempt, as a time of clock_boottime_us().
  * After a grant the worker waits for a third of the lease or for RENEW_MAX_US,
- * whichever is shorter.  After a failure it waits only for retry_us.  It also
- * waits only for retry_us if the clock is past the fence, because then no id
- * is issued until a renewal moves the fence.
+ * whichever is shorter.  After a failure the worker waits only for retry_us,
+ * and also if the clock is past the fence, because then no id is issued until
+ * a renewal moves the fence.
  */
 static int64
 next_attempt_us(const LeaseWorkerState *state)

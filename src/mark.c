@@ -189,7 +189,7 @@ hint_at_damage(void)
 				   MARK_FILE);
 }
 
-/* ERROR XX001: the page does not verify.  "detail" is not yet translated. */
+/* Raises ERROR XX001: the page does not verify.  Translates "detail". */
 static void
 refuse_damaged(const char *detail)
 {
@@ -206,8 +206,8 @@ refuse_damaged(const char *detail)
  * zero_damaged_pages on, PostgreSQL returns zeros for a damaged page, and a
  * server that took the zeros for a fresh page would forget its marks.
  *
- * ERROR XX001 if the page does not verify, 0A000 if the page is of a newer
- * version.  The transaction's abort releases the page's lock and pin.
+ * Raises ERROR XX001 if the page does not verify, 0A000 if the page is of a
+ * newer version.  The transaction's abort releases the page's lock and pin.
  */
 static void
 get_contents(Page page, MarkContents *contents)
@@ -315,8 +315,8 @@ lock_page(int lock_mode)
 /*
  * Reads the page.  Returns false if the page has no entry: the page does not
  * exist, was created but not logged before a crash, or holds only the
- * incarnation of a first claim.  ERROR XX001 or 0A000 if the page cannot be
- * used, or PostgreSQL's own error.
+ * incarnation of a first claim.  Raises ERROR XX001 or 0A000 if the page
+ * cannot be used, or PostgreSQL's own error.
  */
 bool
 mark_read(MarkContents *contents)
@@ -368,10 +368,9 @@ mark_entry(const MarkContents *contents, int datacenter_id, int worker_id)
 }
 
 /*
- * Did a server at another location move a mark last?  Its location is another
- * one if both the location's text and the holder differ from this server's.  A
- * difference in one of them is not enough: a boot of this machine changes only
- * the holder, and a new host name changes only the text.
+ * Did a server at another location move a mark last?  Another location differs
+ * from this server's in both text and holder: a reboot of this machine changes
+ * only the holder, and a new host name changes only the text.
  */
 bool
 mark_is_moved_elsewhere(const MarkContents *contents)
@@ -559,7 +558,7 @@ prepare_contents(MarkContents *contents, int64 floor)
  *
  * Costs one flush of WAL at most.  Returns false if the lease does not allow a
  * mark past the tick.  The caller has to read the mark again, because the node
- * may have changed meanwhile.  Errors as mark_read().
+ * may have changed meanwhile.  Raises the errors of mark_read().
  */
 bool
 mark_move(int64 past, int64 mark, int64 lead_us)

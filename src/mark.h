@@ -15,7 +15,7 @@
 /* How many nodes have a mark of their own on the page. */
 #define MARK_ENTRIES_MAX 16
 
-/* The time of MarkMover.elsewhere_at if no other location is known. */
+/* MarkMover.elsewhere_at if no other location is known. */
 #define MARK_NEVER_ELSEWHERE INT64CONST(0)
 
 /* A node's mark. */

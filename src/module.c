@@ -72,7 +72,7 @@ start_shared_memory(void)
 		previous_shmem_startup_hook();
 	shmem_startup();
 
-	/* Not earlier: Citus refuses to load after a library with such a hook. */
+	/* Citus does not load after a library that has set ProcessUtility_hook. */
 	create_table_install_hook();
 }
 

@@ -37,7 +37,7 @@ static bool layout_is_read = false;
 
 /*
  * Reads a whole number of milliseconds since 1970.  Returns false if the text
- * is no such number, or if the instant is outside the range of timestamps.
+ * is not a number, or if the instant is outside the range of timestamps.
  */
 static bool
 parse_unix_ms(const char *text, TimestampTz *epoch)
@@ -74,8 +74,8 @@ begins_with_iso_date(const char *text)
 
 /*
  * Does a date and time end in a zone that means the same everywhere: an
- * offset, UTC, or a region such as Europe/Berlin?  An abbreviation does not:
- * its meaning depends on timezone_abbreviations.
+ * offset, UTC, or a region such as Europe/Berlin?  The meaning of any other
+ * abbreviation depends on timezone_abbreviations.
  */
 static bool
 ends_in_absolute_zone(const char *text)
@@ -94,7 +94,7 @@ ends_in_absolute_zone(const char *text)
 /*
  * Decodes a date and time, and sets *tz to its zone.  If "tz" is NULL, only a
  * text without a zone can be decoded.  Returns false if the text cannot be
- * decoded, or is no finite instant.
+ * decoded, or is not a finite instant.
  */
 static bool
 decode_date_time(const char *text, struct pg_tm *tm, fsec_t *fsec, int *tz)
@@ -351,8 +351,9 @@ derive_worker_id(void)
 }
 
 /*
- * Stops the start unless snowflake.registry is set exactly where a worker id
- * is to be leased.
+ * Stops the start if worker_id_source is "registry" without
+ * snowflake.registry, or if snowflake.registry is set and no parameter says
+ * which worker id to lease.
  */
 static void
 check_registry(void)
@@ -463,7 +464,7 @@ node_worker_id_source_name(void)
 }
 
 /*
- * Returns the configured layout.  Without preload, ERROR 22023 if the
+ * Returns the configured layout.  Without preload, raises ERROR 22023 if the
  * configuration is not valid.
  */
 const Layout *

@@ -34,7 +34,7 @@ extern char *node_registry;
 /* Was the library loaded by shared_preload_libraries?  Set by module.c. */
 extern bool node_is_preloaded;
 
-/* The derived worker id, unless the configuration or a registry gives one. */
+/* WORKER_ID_UNSET if the configuration or a registry gives the worker id. */
 extern int	node_derived_worker_id;
 
 extern bool node_check_layout(char **newval, void **extra, GucSource source);

@@ -47,7 +47,7 @@
 PG_FUNCTION_INFO_V1(snowflake_create_partitions);
 PG_FUNCTION_INFO_V1(snowflake_drop_partitions);
 
-/* A call for more partitions has probably a wrong step. */
+/* A call for more partitions than this probably has a wrong step. */
 #define PARTITIONS_MAX 10000
 
 /* Room for "_2026_01_31_13b", and for years of six digits. */
@@ -132,7 +132,7 @@ bound_text(int64 bound)
 	return instant_text(layout_tick_start(layout, fields.tick));
 }
 
-/* ERROR 42809 for a table not partitioned by the range of a bigint column. */
+/* ERROR 42809 unless a table is partitioned by the range of a bigint. */
 static void
 check_parent(Relation relation)
 {
@@ -210,9 +210,9 @@ check_owned(Oid relid, Oid user_id)
 
 /*
  * Switches to the rights of a table's owner, until act_as_caller() or the end
- * of the transaction.  As a security-restricted operation, code of the owner
- * cannot change the session.  Only for the caller's own temporary table the
- * operation is not restricted, because PostgreSQL would refuse the statements.
+ * of the transaction.  A security-restricted operation keeps code of the owner
+ * from changing the session.  The operation is not restricted for the caller's
+ * own temporary table, where PostgreSQL would refuse the statements.
  */
 static void
 act_as_owner(Oid owner, bool is_own_temp, Caller *caller)
@@ -236,8 +236,8 @@ act_as_caller(const Caller *caller)
 /*
  * Locks the table until the end of the transaction, reads its partitions, and
  * switches to the rights of its owner.  ShareUpdateExclusiveLock keeps other
- * sessions from creating and dropping partitions.  ERROR 42501 unless the user
- * has the owner's rights.
+ * sessions from creating and dropping partitions.  Raises ERROR 42501 unless
+ * the user has the owner's rights.
  */
 static void
 open_parent(Oid relid, LOCKMODE lock, Parent *parent, Caller *caller)
@@ -342,10 +342,10 @@ refuse_instants(TimestampTz since, TimestampTz until)
 }
 
 /*
- * ERROR 22023 for a range of time that no partitions can have.  Where a day has
- * two midnights, '2026-11-01' and date_trunc() give the second midnight, but
- * the day begins at the first, so the function replaces the second by the
- * first.
+ * Raises ERROR 22023 for a range of time that no partitions can have.  Where a
+ * day has two midnights, '2026-11-01' and date_trunc() give the second
+ * midnight, but the day begins at the first; the function replaces the second
+ * by the first.
  */
 static void
 check_instants(TimestampTz *since, TimestampTz *until, StepUnit unit)
@@ -376,7 +376,10 @@ check_instants(TimestampTz *since, TimestampTz *until, StepUnit unit)
 						 instant_text(beginning))));
 }
 
-/* Returns the range of ids of a range of time; ERROR 22003 out of the span. */
+/*
+ * Returns the range of ids of a range of time.  Raises ERROR 22003 if the end
+ * is outside the span, or if no tick begins in the range.
+ */
 static IdRange
 id_range(TimestampTz from, TimestampTz to)
 {
@@ -515,7 +518,7 @@ present_range(const Parent *parent, int i)
 
 /*
  * Compares a wanted partition with the existing partitions.  Sets "exists" if
- * there is a partition of the same range.  ERROR 42P17 for an overlap.
+ * there is a partition of the same range.  Raises ERROR 42P17 for an overlap.
  */
 static void
 check_overlap(const Parent *parent, WantedPartition *wanted)
@@ -543,8 +546,8 @@ check_overlap(const Parent *parent, WantedPartition *wanted)
 }
 
 /*
- * ERROR 42P17 for a gap between the wanted partitions and the nearest existing
- * partitions.
+ * Raises ERROR 42P17 for a gap between the wanted partitions and the nearest
+ * existing partitions.
  */
 static void
 check_gaps(const Parent *parent, const IdRange *wanted)
@@ -557,7 +560,7 @@ check_gaps(const Parent *parent, const IdRange *wanted)
 		const IdRange *range = present_range(parent, i);
 
 		if (range->to <= wanted->from)
-			below = range;		/* they are in order: keep the last */
+			below = range;		/* ranges are in order: keep the last */
 		if (range->from >= wanted->to && above == NULL)
 			above = range;
 	}
@@ -581,8 +584,8 @@ check_gaps(const Parent *parent, const IdRange *wanted)
 }
 
 /*
- * ERROR 55000 if a statement did not change the intended table: another session
- * may have renamed the table's schema, and given the name to another schema.
+ * Raises ERROR 55000 if a statement did not change the intended table: another
+ * session may have renamed the table's schema and given the name to another.
  */
 static void
 check_effect(bool is_as_intended, const char *statement)
@@ -733,7 +736,7 @@ drop_partition(Oid partition, const char *detach, const char *drop)
 
 /*
  * Lists the partitions whose ids are all before an instant, oldest first.
- * ERROR 42501 unless the user has the rights of their owners.
+ * Raises ERROR 42501 unless the user has the rights of the partitions' owners.
  */
 static List *
 partitions_before(const Parent *parent, TimestampTz instant, Oid user_id)
@@ -768,10 +771,11 @@ lock_partitions(const Parent *parent, List *partitions)
 }
 
 /*
- * ERROR 42501 if DETACH would run code of another role as the table's owner.
- * DETACH runs a query on the partition and on each table that references it,
- * and the query evaluates expressions of the referencing table's owner.  Locks
- * the referencing tables, so that their owners add no index meanwhile.
+ * Raises ERROR 42501 if DETACH would run code of another role as the table's
+ * owner.  DETACH runs a query on the partition and on each table that
+ * references it, and the query evaluates expressions of the referencing
+ * table's owner.  Locks the referencing tables, so that their owners add no
+ * index meanwhile.
  */
 static void
 check_references(Oid own_schema, const Parent *parent, List *partitions)

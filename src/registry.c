@@ -11,13 +11,14 @@
  * - The registry grants each lease with a fence: an instant that the holder's
  *	 ids stay before.  The high-water mark goes no further than the end of the
  *	 lease and the fence, and ids stay before the mark.  So issuing an id needs
- *	 no look at the lease, and a server that was suspended is stopped by the
- *	 mark when it goes on.
+ *	 no look at the lease, and the mark stops a server that goes on after a
+ *	 suspension.
  * - The next holder of a worker id begins at the fence of the last holder.  So
  *	 no id is issued twice even if clocks are wrong, or if a server holds the
  *	 lease for longer than the registry thinks; clocks only decide who waits.
- * - A server counts its lease from before it sent the claim, on a clock that
- *	 nobody can set, and minus a tenth, in case the registry's clock is faster.
+ * - A server measures its lease from before it sends the claim, on a clock
+ *	 that nobody can set, and ends it a tenth early, in case the registry's
+ *	 clock is faster.
  * - One function both claims and renews, and its arguments tell what the
  *	 server holds.  So a registry that has failed over, or was restored, learns
  *	 of leases and fences that it has forgotten, and grants nothing to newcomers
@@ -25,12 +26,13 @@
  * - Each grant has an incarnation, a random number that the server has chosen
  *	 and made durable before it sent the claim.  The server repeats a claim
  *	 without an answer with the same incarnation, also after a crash, and the
- *	 registry repeats its grant.  A copy of the data directory, which is another
- *	 holder, and a late message have an old incarnation and change nothing.
+ *	 registry repeats its grant.  A late message and a copy of the data
+ *	 directory, which is another holder, have an old incarnation: the registry
+ *	 changes no lease for them.
  * - A server that restarts within its lease, as the same holder and on the same
  *	 timeline, resumes the lease without asking the registry.
- * - A server that stops has the last mark in WAL, and moves the mark no more,
- *	 before it releases the worker id.
+ * - Before a server that stops releases the worker id, its last mark is in
+ *	 WAL, and it moves the mark no more.
  *
  * doc/model/lease.pml checks these rules in every order of events.
  */

@@ -33,7 +33,7 @@ add_sentence(ReturnSetInfo *result, const char *sentence)
 	tuplestore_putvalues(result->setResult, result->setDesc, &value, &is_null);
 }
 
-/* Adds a sentence with the reason of a failure, which may end in a stop. */
+/* Adds a sentence with a failure's reason, which may end in a full stop. */
 static void
 add_failure(ReturnSetInfo *result, const char *what, const Remote *remote)
 {

@@ -37,7 +37,7 @@
 
 /*
  * Is a text a connection string?  If not, "detail" says why, without the part
- * that libpq quotes, which may be of a password.
+ * that libpq quotes, which may belong to a password.
  */
 bool
 remote_is_valid_string(const char *conninfo, char **detail)
@@ -63,7 +63,7 @@ remote_is_valid_string(const char *conninfo, char **detail)
 	return false;
 }
 
-/* Returns the number of elements of a comma-separated list; 0 for NULL. */
+/* Returns the length of a comma-separated list; 0 for NULL and for "". */
 static int
 count_of_list(const char *list)
 {
@@ -76,7 +76,7 @@ count_of_list(const char *list)
 	return count;
 }
 
-/* Returns an element of such a list; a single element stands for all. */
+/* Returns the element for a host.  A list's only element is for all hosts. */
 static char *
 element_of_list(const char *list, int number)
 {
@@ -186,7 +186,7 @@ wait_for_lookup(Remote *remote, const Lookup *lookup, int64 deadline_us)
 	return true;
 }
 
-/* Sets the reason of a failure, without the newline at libpq's end. */
+/* Sets the reason of a failure, without the newline of libpq's messages. */
 void
 remote_set_reason(Remote *remote, const char *message)
 {
@@ -209,9 +209,9 @@ set_server_message(Remote *remote, const PGresult *result)
 }
 
 /*
- * libpq's notice receiver.  Stores a warning, which makes the answer unsafe:
- * somebody has ended the wait for a synchronous standby.  Drops other notices,
- * which libpq would otherwise write to the server's log.
+ * libpq's notice receiver.  Stores a warning, because an answer with a warning
+ * is unsafe: somebody has ended the wait for a synchronous standby.  Drops
+ * other notices, which libpq would otherwise write to the server's log.
  */
 static void
 receive_notice(void *arg, const PGresult *notice)
@@ -231,7 +231,7 @@ receive_notice(void *arg, const PGresult *notice)
 typedef struct Target
 {
 	char	   *host;			/* as given; NULL: libpq's default */
-	char	   *address;		/* NULL: a socket, or left to libpq */
+	char	   *address;		/* NULL: a socket, or libpq's choice */
 	char	   *port;			/* NULL: libpq's default */
 } Target;
 
@@ -563,8 +563,8 @@ remote_query(Remote *remote, const char *sql,
 }
 
 /*
- * Calls a function with named arguments, and returns these columns of its
- * result.  Fails as remote_query().
+ * Calls a function with named arguments, and returns the given columns of the
+ * function's result.  Fails as remote_query().
  */
 PGresult *
 remote_call(Remote *remote, const char *columns, const char *function,

@@ -8,8 +8,8 @@
  * Where there is no such function, the lookup blocks.
  *
  * A lookup goes on after its caller has stopped waiting.  The next caller that
- * asks for the same name waits for the same lookup, so that each attempt to
- * reach a registry does not send another query to a silent resolver.
+ * asks for the same name waits for the same lookup, so that repeated attempts
+ * to reach a registry send a silent resolver only one query.
  */
 #include "postgres.h"
 
@@ -70,7 +70,11 @@ resolve_begin(const char *name)
 
 		lookup->request.ar_name = lookup->name;
 		lookup->request.ar_request = &lookup->hints;
-		/* gai_error() returns the error if the call fails. */
+
+		/*
+		 * If the C library cannot start a thread, gai_error() returns
+		 * EAI_INPROGRESS for ever, and each caller waits until its deadline.
+		 */
 		(void) getaddrinfo_a(GAI_NOWAIT, requests, 1, NULL);
 	}
 #else

@@ -126,8 +126,8 @@ shmem_startup(void)
 }
 
 /*
- * Returns the worker id of ids up to the mark; WORKER_ID_UNSET while there is
- * none.  The caller holds the lock, because the lease may change.
+ * Returns the worker id that the server issues ids with, WORKER_ID_UNSET while
+ * it has none.  The caller holds the lock, because the lease may change.
  */
 int
 shmem_worker_id(void)
@@ -158,8 +158,8 @@ shmem_newest_stamp(void)
 }
 
 /*
- * Makes every generator go on after a stamp.  Other sessions may issue ids
- * meanwhile.
+ * Raises the stamps of all generators to at least the given stamp.  Other
+ * sessions may issue ids meanwhile.
  */
 void
 shmem_raise_stamps(int64 stamp)

@@ -36,8 +36,8 @@ typedef struct Generator
 {
 	LWLock		lock;			/* the queue of sessions that reserve a block */
 	pg_atomic_uint64 last;		/* the newest stamp issued; never goes back */
-	pg_atomic_uint64 wakeups;	/* the newest wake-up that was given to a
-								 * waiter; see choose_wakeup_tick() */
+	pg_atomic_uint64 wakeups;	/* the last turn to wake up that a waiter has
+								 * taken; see choose_wakeup_tick() */
 } Generator;
 
 /*
@@ -103,21 +103,21 @@ typedef struct NodeStart
 {
 	bool		is_known;		/* has a process read the mark's page? */
 	int64		stamp;			/* of all generators before their first id */
-	int64		lead_us;		/* its largest lead on a correct clock */
+	int64		lead_us;		/* the stamp's largest lead on a right clock */
 	int64		fence_stamp;	/* equal to "stamp" if ids begin at the last
 								 * holder's fence; else 0 */
 	int64		floor;			/* the least floor of the page's next record */
 	TimestampTz elsewhere_at;	/* until when another location issued ids of
-								 * the node; MARK_NEVER_ELSEWHERE: unknown */
+								 * the node, or MARK_NEVER_ELSEWHERE */
 } NodeStart;
 
 typedef struct SharedState
 {
 	/*
-	 * The mark: a tick that no id of the node has reached so far, and that is
-	 * in flushed WAL.  After a start without a lease: the tick that ids of a
-	 * worker id without an entry begin at.  0 until a process has read the
-	 * page.  Written under the lock, read without the lock.
+	 * The mark: a tick that no id of the node has reached so far.  At first
+	 * the mark is the tick that ids begin at, so the first id has to move it;
+	 * a moved mark is in flushed WAL.  0 until a process has read the page.
+	 * Written under the lock, read without the lock.
 	 */
 	pg_atomic_uint64 mark;
 
@@ -130,7 +130,7 @@ typedef struct SharedState
 	/* Copied from pg_control when this memory is made.  Never changes. */
 	TimestampTz last_checkpoint;
 
-	/* Written by start.c; the stamps are read without the lock. */
+	/* Written by start.c; generators and views read it without the lock. */
 	NodeStart	start;
 
 	/*

@@ -31,7 +31,7 @@ PG_FUNCTION_INFO_V1(snowflake_stat);
 PG_FUNCTION_INFO_V1(snowflake_stat_backend);
 PG_FUNCTION_INFO_V1(snowflake_stat_reset);
 
-/* ERROR 55000 unless the library was preloaded; for readers of counters. */
+/* Raises ERROR 55000 unless the library was preloaded. */
 static void
 require_counters(void)
 {
@@ -50,7 +50,7 @@ require_counters(void)
 static void
 add_counters(Counters *sum, const Counters *counters, int sign)
 {
-	/* In unsigned arithmetic, multiplying by -1 and adding subtracts. */
+	/* In unsigned arithmetic, adding a number times -1 subtracts it. */
 	uint64		factor = (uint64) (int64) sign;
 
 	sum->ids_issued += factor * counters->ids_issued;
@@ -280,8 +280,8 @@ enum
 /*
  * snowflake_stat_backend() -> setof record
  *		The counters of each session that is connected and has asked for an id.
- *		A user without the rights of pg_read_all_stats sees the own session
- *		only.  ERROR 55000 if the library was not preloaded.
+ *		A user without the rights of pg_read_all_stats sees only the row of the
+ *		present session.  ERROR 55000 if the library was not preloaded.
  */
 Datum
 snowflake_stat_backend(PG_FUNCTION_ARGS)

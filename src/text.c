@@ -56,7 +56,7 @@ find_base(int number)
 	return NULL;				/* keep compilers quiet */
 }
 
-/* Are two characters the same digit?  Only the case of ASCII is ignored. */
+/* Are two characters the same digit?  Ignores case only in ASCII. */
 static bool
 same_digit(const Base *base, char a, char b)
 {

@@ -57,7 +57,7 @@ worker_initialize(Latch **latch)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 
-	/* Connect to no database; pg_stat_activity shows the worker then. */
+	/* Without a database; with this call pg_stat_activity shows the worker. */
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);

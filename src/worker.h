@@ -10,7 +10,7 @@
 #include "clock.h"
 #include "storage/latch.h"
 
-/* For worker_wait(): without a timeout. */
+/* For worker_wait(): wait without a timeout. */
 #define WORKER_WAIT_FOREVER (-1L)
 
 extern void worker_register(const char *name, const char *function_name);
