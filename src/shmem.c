@@ -7,9 +7,9 @@
  */
 #include "postgres.h"
 
-#include "host.h"
 #include "catalog/pg_control.h"
 #include "common/controldata_utils.h"
+#include "host.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"

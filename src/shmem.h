@@ -19,8 +19,8 @@
 
 #include "postgres.h"
 
-#include "layout.h"
 #include "host.h"
+#include "layout.h"
 #include "lease.h"
 #include "port/atomics.h"
 #include "storage/latch.h"
