@@ -30,9 +30,9 @@
 -- may contain functions and operators of other roles.  If their argument types
 -- matched better, BEGIN ATOMIC bodies and views would call them.  @extschema@
 -- is not available, because the extension is relocatable.  No other session
--- sees the script's schema, and its random name cannot exist before.  The end
--- of the script moves all objects to the chosen schema; bodies and views refer
--- to objects by OID, so the move does not change what they call.
+-- sees the script's schema, and nobody can guess its name, which is random.  The
+-- end of the script moves all objects to the chosen schema; bodies and views
+-- refer to objects by OID, so the move does not change what they call.
 --
 SET LOCAL search_path TO pg_catalog, pg_temp;
 DO $$
@@ -437,9 +437,9 @@ RETURNS TABLE (
     tab regclass,
     attnum smallint,
     attname name,
-    keys integer[],         -- the numbers of the given columns that reach it
+    keys integer[],         -- the numbers of the given columns that reach this column
     is_key boolean,         -- a given column, or the same column of an inheritor
-    is_inherited boolean,   -- ALTER TABLE on the parent changes it, too
+    is_inherited boolean,   -- ALTER TABLE on the parent changes this column, too
     is_narrow boolean)      -- not bigint yet
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -508,8 +508,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert_is_done(regclass, smallint) IS
 'internal: whether a column takes its DEFAULT from snowflake_nextval()';
 
--- Finds the columns with snowflakes that a column references, directly or
--- through other columns.
+-- Finds the columns with snowflakes among a column and those that it references,
+-- directly or through other columns.
 CREATE FUNCTION snowflake_convert_sources(tab regclass, attnum smallint)
 RETURNS TABLE (key_tab regclass, key_attname name)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -605,9 +605,9 @@ COMMENT ON FUNCTION snowflake_convert_foreign_keys(regclass[], name[]) IS
 'internal: the foreign keys that are dropped and added again when a column becomes bigint';
 
 -- Finds the sequences that pgEdge's extension of the same name has left with a
--- column: the sequence of an identity column whose attidentity was cleared, and
--- the sequence of a serial column with a value beyond MAXVALUE.  A dump with
--- such a sequence cannot be restored.
+-- column: an identity column's sequence after attidentity was cleared, and a
+-- serial column's sequence whose value is beyond its MAXVALUE.  A dump with such
+-- a sequence cannot be restored.
 CREATE FUNCTION snowflake_convert_leftovers(tab regclass, attnum smallint)
 RETURNS TABLE (sequence regclass, is_identity boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -757,8 +757,8 @@ COMMENT ON FUNCTION snowflake_convert_statements(regclass[], name[]) IS
 'internal: the statements that convert columns, in order, and the table that each is about';
 
 -- Does a query on a table run no code of the table's owner?  The planner
--- evaluates predicates and expressions of indexes, CHECKs and statistics.  It
--- also inlines the casts of a foreign key, which may be of a role's own types.
+-- evaluates predicates and expressions of indexes, CHECKs and statistics, and
+-- inlines the casts of a foreign key's columns if these have a role's own types.
 CREATE FUNCTION snowflake_convert_is_plain(tab regclass)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -794,7 +794,8 @@ BEGIN ATOMIC
           JOIN pg_class AS t ON t.oid = c.tab
          WHERE c.is_narrow
     ), row_types(tab, type) AS (
-        -- Also the types that contain them: arrays, domains, ranges, composite types.
+        -- The tables' row types, and the arrays, domains, ranges and composite types
+        -- that contain a row type.
         SELECT tab, reltype FROM narrow WHERE reltype <> 0
         UNION
         SELECT w.tab, next.type
@@ -892,7 +893,8 @@ BEGIN ATOMIC
           JOIN pg_class AS t ON t.oid = f.tab
          WHERE NOT has_any_column_privilege(t.relowner, f.references_tab, 'REFERENCES')
         UNION
-        -- The index needs the same operator class, or a default one, for bigint.
+        -- ALTER COLUMN TYPE needs an operator class for bigint: the default one, if
+        -- the index has a default operator class, else one of the same name.
         SELECT format('operator class %s of index %s', p.opcname, x.indexrelid::regclass)
           FROM narrow AS n
           JOIN pg_index AS x ON x.indrelid = n.tab
@@ -910,10 +912,10 @@ COMMENT ON FUNCTION snowflake_convert_obstacles(regclass[], name[], boolean) IS
 'internal: the objects that keep columns, and the columns that reference them, from becoming bigint';
 
 -- Lists the expressions of CHECKs, indexes and statistics that name a column
--- which becomes bigint.  Each expression comes in a query in which the column is
--- bigint already; the whole row and tableoid are the table's.  src/convert.c
--- parses the query, and neither plans nor executes it: an error shows that an
--- operator or a function does not accept bigint.
+-- which becomes bigint.  Each expression comes in a query where the column is
+-- bigint already, but the whole row and tableoid are the table's.  src/convert.c
+-- only parses and analyzes the query: an error shows that an operator or a
+-- function does not accept bigint.
 CREATE FUNCTION snowflake_convert_expressions(rels regclass[], cols name[])
 RETURNS TABLE (description text, query text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -979,8 +981,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert_expressions(regclass[], name[]) IS
 'internal: the expressions that ALTER COLUMN TYPE parses again, in queries that parse if it succeeds';
 
--- Finds the CHECKs of a column with a bound that new ids exceed, by a regular
--- expression on the CHECK's text.
+-- Finds the CHECKs of a column that have a bound which new ids exceed, by a
+-- regular expression on the CHECK's text.
 CREATE FUNCTION snowflake_convert_bounds(tab regclass, attnum smallint)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1096,7 +1098,7 @@ $$;
 COMMENT ON FUNCTION snowflake_convert_check(regclass, name) IS
 'internal: an error unless this is a column that can become a snowflake';
 
--- In C, which executes the statements as the tables' owner; see src/convert.c.
+-- src/convert.c says why this function is in C.
 CREATE FUNCTION snowflake_convert(rel regclass, col name, dry_run boolean DEFAULT false)
 RETURNS SETOF text
 AS 'MODULE_PATHNAME', 'snowflake_convert'
@@ -1226,7 +1228,7 @@ BEGIN ATOMIC
           JOIN pg_rewrite AS r ON r.ev_class = v.oid AND r.ev_type = '1'
           JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_rewrite'::regclass, r.oid)
                              AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
-                             AND d.refobjid <> r.ev_class   -- OLD and NEW
+                             AND d.refobjid <> r.ev_class   -- not OLD and NEW
           JOIN pg_class AS w ON w.oid = d.refobjid AND w.relkind IN ('v', 'm')
         UNION
         SELECT u.oid, w.oid
@@ -1234,7 +1236,7 @@ BEGIN ATOMIC
           JOIN pg_rewrite AS r ON r.ev_class = u.used AND r.ev_type = '1'
           JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_rewrite'::regclass, r.oid)
                              AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
-                             AND d.refobjid <> r.ev_class   -- OLD and NEW
+                             AND d.refobjid <> r.ev_class   -- not OLD and NEW
           JOIN pg_class AS w ON w.oid = d.refobjid AND w.relkind IN ('v', 'm')
     )
     SELECT v.oid::regclass, count(u.used), coalesce(bool_or(u.used = v.oid), false)
@@ -1524,7 +1526,7 @@ COMMENT ON FUNCTION snowflake_convert_bound(regclass) IS
 -- Lists the reasons why views, rules and triggers cannot be put back, or only by
 -- running code of another role.
 CREATE FUNCTION snowflake_convert_put_back_obstacles(rels regclass[], cols name[])
-RETURNS TABLE (description text, is_by_hand boolean)   -- can it be done by hand?
+RETURNS TABLE (description text, is_by_hand boolean)   -- can a user get round it?
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -1684,9 +1686,9 @@ END;
 COMMENT ON FUNCTION snowflake_convert_put_back_obstacles(regclass[], name[]) IS
 'internal: why views, rules and triggers cannot be put back when columns have become bigint';
 
--- Lists the statements that remove obstacles by hand and put them back: for
--- functions, policies and publications, and for all views if a view cannot be
--- put back by the conversion.
+-- Lists the statements with which a user can drop obstacles and put them back:
+-- functions, policies and publications, and all views if the conversion cannot
+-- put a view back.
 CREATE FUNCTION snowflake_convert_by_hand(rels regclass[], cols name[])
 RETURNS TABLE (is_before boolean, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
