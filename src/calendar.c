@@ -1,6 +1,7 @@
 /*
  * calendar.c
- *	  Days of the session's time zone, and the instants at which days begin.
+ *	  Local time and days of the session's time zone, and the instants at which
+ *	  days begin.
  *
  * A day is a timestamp without time zone: the day's midnight.  Where summer
  * time begins at midnight, as in Cairo, the day has no midnight and begins at
@@ -20,8 +21,9 @@
 #define EPOCH_DISTANCE_S \
 	((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY)
 
-static void
-read_local_time(TimestampTz instant, struct pg_tm *tm, fsec_t *fsec)
+/* Breaks a finite instant down into local date and time. */
+void
+calendar_local_time(TimestampTz instant, struct pg_tm *tm, fsec_t *fsec)
 {
 	int			tz;
 
@@ -38,7 +40,7 @@ calendar_day(TimestampTz instant)
 	struct pg_tm tm;
 	fsec_t		fsec;
 
-	read_local_time(instant, &tm, &fsec);
+	calendar_local_time(instant, &tm, &fsec);
 	return (date2j(tm.tm_year, tm.tm_mon, tm.tm_mday) - POSTGRES_EPOCH_JDATE)
 		* USECS_PER_DAY;
 }
@@ -50,7 +52,7 @@ calendar_is_midnight(TimestampTz instant)
 	struct pg_tm tm;
 	fsec_t		fsec;
 
-	read_local_time(instant, &tm, &fsec);
+	calendar_local_time(instant, &tm, &fsec);
 	return tm.tm_hour == 0 && tm.tm_min == 0 && tm.tm_sec == 0 && fsec == 0;
 }
 

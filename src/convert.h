@@ -50,7 +50,7 @@ extern uint64 convert_query(const Conversion *conversion, const char *format);
 extern char *convert_text_at(uint64 row, const char *column);
 extern Datum convert_value_at(uint64 row, const char *column, bool *is_null);
 extern Oid	convert_oid_at(uint64 row, const char *column);
-extern char *convert_table_name(Oid table);
+extern char *convert_table_name(Oid table);	/* qualified and quoted */
 extern char *convert_shown_name(Oid table);
 extern char *convert_subject(const Conversion *conversion);
 extern List *convert_statements(const Conversion *conversion);

@@ -144,6 +144,18 @@ schema_of(const RangeVar *relation)
 	return !OidIsValid(schema) || isAnyTempNamespace(schema) ? NULL : get_namespace_name(schema);
 }
 
+/* Is a name one of "count" names? */
+static bool
+is_one_of(const char *name, const char *const *names, int count)
+{
+	for (int i = 0; i < count; i++)
+	{
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* Is an expression a bound, such as "column > 0", which fits bigint, too? */
 static bool
 is_bound(Node *expression)
@@ -158,12 +170,8 @@ is_bound(Node *expression)
 		((A_Const *) comparison->rexpr)->isnull ||
 		!IsA(&((A_Const *) comparison->rexpr)->val, Integer))
 		return false;
-	for (int i = 0; i < lengthof(operators); i++)
-	{
-		if (strcmp(strVal(linitial(comparison->name)), operators[i]) == 0)
-			return true;
-	}
-	return false;
+	return is_one_of(strVal(linitial(comparison->name)), operators,
+					 lengthof(operators));
 }
 
 /*
@@ -294,12 +302,7 @@ is_serial(const TypeName *type)
 	if (list_length(type->names) != 1 || type->pct_type || type->setof ||
 		type->arrayBounds != NIL || type->typmods != NIL)
 		return false;
-	for (int i = 0; i < lengthof(names); i++)
-	{
-		if (strcmp(strVal(linitial(type->names)), names[i]) == 0)
-			return true;
-	}
-	return false;
+	return is_one_of(strVal(linitial(type->names)), names, lengthof(names));
 }
 
 /* Is a type an integer, as an identity column's type must be? */

@@ -23,6 +23,7 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "compat.h"
+#include "convert.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -405,18 +406,6 @@ id_range(TimestampTz from, TimestampTz to)
 	return range;
 }
 
-static void
-read_local_time(TimestampTz instant, struct pg_tm *tm)
-{
-	fsec_t		fsec;
-	int			tz;
-
-	if (timestamp2tm(instant, &tz, tm, &fsec, NULL, NULL) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
-				 errmsg("timestamp out of range")));
-}
-
 /*
  * Makes the end of a partition's name: when the partition begins, in the
  * session's time zone.
@@ -426,9 +415,10 @@ make_suffix(TimestampTz instant, StepUnit unit, char *suffix)
 {
 	struct pg_tm tm;
 	struct pg_tm hour_before;
+	fsec_t		fsec;
 	int			length;
 
-	read_local_time(instant, &tm);
+	calendar_local_time(instant, &tm, &fsec);
 	length = snprintf(suffix, SUFFIX_SIZE, "_%04d", tm.tm_year);
 	if (unit >= STEP_MONTHS)
 		length += snprintf(suffix + length, SUFFIX_SIZE - length, "_%02d",
@@ -440,7 +430,7 @@ make_suffix(TimestampTz instant, StepUnit unit, char *suffix)
 		return;
 
 	/* When summer time ends, an hour comes twice: mark the second with "b". */
-	read_local_time(instant - USECS_PER_HOUR, &hour_before);
+	calendar_local_time(instant - USECS_PER_HOUR, &hour_before, &fsec);
 	snprintf(suffix + length, SUFFIX_SIZE - length, "_%02d%s", tm.tm_hour,
 			 hour_before.tm_hour == tm.tm_hour ? "b" : "");
 }
@@ -670,21 +660,13 @@ snowflake_create_partitions(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Returns a table's qualified and quoted name. */
-static char *
-qualified_name(Oid relid)
-{
-	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-									  get_rel_name(relid));
-}
-
 /* Returns the statement that detaches a partition. */
 static char *
 detach_statement(const Parent *parent, Oid partition)
 {
 	return psprintf("ALTER TABLE %s DETACH PARTITION %s%s;",
 					quote_qualified_identifier(parent->schema, parent->name),
-					qualified_name(partition),
+					convert_table_name(partition),
 					PartitionHasPendingDetach(partition) ? " FINALIZE" : "");
 }
 
@@ -695,7 +677,7 @@ drop_statement(Oid partition)
 	return psprintf("DROP %s %s;",
 					get_rel_relkind(partition) == RELKIND_FOREIGN_TABLE ?
 					"FOREIGN TABLE" : "TABLE",
-					qualified_name(partition));
+					convert_table_name(partition));
 }
 
 static Oid
