@@ -1089,9 +1089,9 @@ static void
 warn_of_bounds(NewKey *key)
 {
 	Conversion	conversion = {
-			.own_schema = key->own_schema, .count = 1, .tables = &key->table, .columns = &key->column,
-			.is_new = true
-		};
+		.own_schema = key->own_schema, .count = 1, .tables = &key->table, .columns = &key->column,
+		.is_new = true
+	};
 
 	warn_of_doubts(&conversion,
 				   "SELECT %s.snowflake_convert_bounds(attrelid::pg_catalog.regclass, attnum) AS doubt"

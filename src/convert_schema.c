@@ -322,7 +322,7 @@ read_dependencies(const SchemaPlan *plan)
 	foreach(cell, plan->after)
 	{
 		Statement  *statement = lfirst(cell);
-		Dependencies	   *one;
+		Dependencies *one;
 		bool		is_null;
 
 		if (list_member_oid(noted, statement->table))
@@ -359,7 +359,7 @@ refuse_new_dependencies(const SchemaPlan *plan, List *dependencies)
 
 	foreach(cell, dependencies)
 	{
-		Dependencies	   *one = lfirst(cell);
+		Dependencies *one = lfirst(cell);
 
 		relations[count++] = ObjectIdGetDatum(get_relname_relid(one->name, one->schema));
 	}
@@ -375,7 +375,7 @@ refuse_new_dependencies(const SchemaPlan *plan, List *dependencies)
 					 " ORDER BY 1", quote_identifier(get_namespace_name(plan->all.own_schema)));
 	for (int i = 0; i < count; i++)
 	{
-		Dependencies	   *one = list_nth(dependencies, i);
+		Dependencies *one = list_nth(dependencies, i);
 
 		values[0] = relations[i];
 		values[1] = one->objects;
@@ -529,7 +529,7 @@ describe(const SchemaPlan *plan)
 static List *
 convert_schema(Oid own_schema, ArrayType *schemas, bool is_dry_run)
 {
-	SchemaPlan		plan = {.all = {.own_schema = own_schema, .is_dry_run = is_dry_run, .puts_back = true}};
+	SchemaPlan	plan = {.all = {.own_schema = own_schema, .is_dry_run = is_dry_run, .puts_back = true}};
 	List	   *lines = NIL;
 	List	   *locked = NIL;
 	List	   *statements;

@@ -605,8 +605,8 @@ create_partition(const Parent *parent, const WantedPartition *wanted)
 	execute(statement);
 	relid = get_relname_relid(name, get_namespace_oid(parent->schema, false));
 	check_effect(OidIsValid(relid) && get_rel_relispartition(relid) &&
-			   get_partition_parent(relid, false) == parent->relid,
-			   statement);
+				 get_partition_parent(relid, false) == parent->relid,
+				 statement);
 	return relid;
 }
 
@@ -616,8 +616,8 @@ create_partition(const Parent *parent, const WantedPartition *wanted)
  *		-> setof regclass
  *		Creates partitions, and returns them.  ERROR 42809 for a table that is
  *		not partitioned by the range of a bigint, 42501 for another role's
- *		table, 42P17 for an overlap or a gap, 22003 outside the layout's span,
- *		22023 for a bad range of time or a bad step.
+ *		table, 42P17 for an overlap or a gap, 22003 for a range that ends
+ *		outside the layout's span, 22023 for a bad range of time or a bad step.
  */
 Datum
 snowflake_create_partitions(PG_FUNCTION_ARGS)
@@ -713,7 +713,7 @@ drop_partition(Oid partition, const char *detach, const char *drop)
 	SetUserIdAndSecContext(parent_owner.user_id,
 						   parent_owner.security_context);
 	check_effect(!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(partition)),
-			   drop);
+				 drop);
 }
 
 /*

@@ -42,7 +42,7 @@ add_failure(ReturnSetInfo *result, const char *what, const Remote *remote)
 		strchr(".?!", remote->reason[length - 1]) != NULL;
 
 	add_sentence(result, psprintf("%s: %s%s", what, remote->reason,
-						  is_sentence ? "" : "."));
+								  is_sentence ? "" : "."));
 }
 
 /* The columns of check_rights()'s query. */
@@ -83,11 +83,11 @@ check_rights(Remote *remote, ReturnSetInfo *result)
 		add_sentence(result, "The database is no registry: it has no extension snowflake_registry.");
 	else if (!is_allowed)
 		add_sentence(result, psprintf("Role \"%s\" may not claim a worker id: call snowflake_registry.allow('%s') there.",
-							  PQgetvalue(answer, 0, RIGHTS_ROLE),
-							  PQgetvalue(answer, 0, RIGHTS_ROLE)));
+									  PQgetvalue(answer, 0, RIGHTS_ROLE),
+									  PQgetvalue(answer, 0, RIGHTS_ROLE)));
 	else
 		add_sentence(result, psprintf("Role \"%s\" may claim and release worker ids.",
-							  PQgetvalue(answer, 0, RIGHTS_ROLE)));
+									  PQgetvalue(answer, 0, RIGHTS_ROLE)));
 	PQclear(answer);
 	return is_there && is_allowed;
 }
@@ -102,12 +102,12 @@ check_clock(ReturnSetInfo *result, TimestampTz registry_clock,
 
 	if (difference_us > largest_lead_us)
 		add_sentence(result, psprintf("The clock is %.0f ms ahead of the registry's, more than its largest_lead of %.0f ms: correct the clock.",
-							  difference_ms, (double) largest_lead_us / 1000));
+									  difference_ms, (double) largest_lead_us / 1000));
 	else
 		add_sentence(result, psprintf("The clock is %.0f ms %s the registry's, measured within %.0f ms; up to %.0f ms ahead are allowed for.",
-							  fabs(difference_ms), difference_us < 0 ? "behind" : "ahead of",
-							  (double) (after - before) / 2000,
-							  (double) largest_lead_us / 1000));
+									  fabs(difference_ms), difference_us < 0 ? "behind" : "ahead of",
+									  (double) (after - before) / 2000,
+									  (double) largest_lead_us / 1000));
 }
 
 /* The columns of check_constants()'s query. */
@@ -149,21 +149,21 @@ check_constants(Remote *remote, ReturnSetInfo *result)
 	layout_to_text(layout, layout_text);
 	if (strcmp(PQgetvalue(answer, 0, CONSTANTS_LAYOUT), layout_text) != 0)
 		add_sentence(result, psprintf("The layout differs: it is \"%s\" here and \"%s\" in the registry.",
-							  layout_text,
-							  PQgetvalue(answer, 0, CONSTANTS_LAYOUT)));
+									  layout_text,
+									  PQgetvalue(answer, 0, CONSTANTS_LAYOUT)));
 	else if (remote_get_number(answer, CONSTANTS_EPOCH) != layout->epoch)
 	{
 		char	   *here = pstrdup(timestamptz_to_str(layout->epoch));
 		const char *there = timestamptz_to_str(remote_get_number(answer, CONSTANTS_EPOCH));
 
 		add_sentence(result, psprintf("The epoch differs: it is %s here and %s in the registry.",
-							  here, there));
+									  here, there));
 	}
 	else
 		add_sentence(result, psprintf("Layout \"%s\" and epoch are the registry's.", layout_text));
 	add_sentence(result, psprintf("A lease lasts %.0f s.",
-						  (double) remote_get_number(answer, CONSTANTS_LEASE_DURATION) /
-						  USECS_PER_SEC));
+								  (double) remote_get_number(answer, CONSTANTS_LEASE_DURATION) /
+								  USECS_PER_SEC));
 	check_clock(result, remote_get_number(answer, CONSTANTS_CLOCK), before, after,
 				remote_get_number(answer, CONSTANTS_LARGEST_LEAD));
 	PQclear(answer);
@@ -197,8 +197,8 @@ snowflake_registry_check(PG_FUNCTION_ARGS)
 		else
 		{
 			add_sentence(result, psprintf("Connected to database \"%s\" of %s, PostgreSQL %d.",
-								  PQdb(remote.connection), PQhost(remote.connection),
-								  PQserverVersion(remote.connection) / 10000));
+										  PQdb(remote.connection), PQhost(remote.connection),
+										  PQserverVersion(remote.connection) / 10000));
 			if (check_rights(&remote, result))
 				check_constants(&remote, result);
 		}
