@@ -53,7 +53,7 @@ RETURNS internal
 AS 'MODULE_PATHNAME', 'snowflake_bound_support'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_bound_support(internal) IS
-'planner support for snowflake_min_id and snowflake_max_id';
+'planner support for functions that return the first or the last id of an instant';
 
 CREATE FUNCTION snowflake_nextvals_support(internal)
 RETURNS internal

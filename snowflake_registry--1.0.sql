@@ -19,15 +19,15 @@
  * whenever the registry may have forgotten leases.  The grace is the time after
  * the beginning of an era in which newcomers get no worker id.  A window is the
  * time in which the registry believes a holder whose lease it does not know.
- * Evidence is a fence of a holder that shows that the registry has forgotten a
- * lease.
+ * Evidence is a fence of a holder, or a WAL position of the registry that a
+ * holder was told, which shows that the registry has forgotten a lease.
  *
  * What can go wrong, and what keeps an id from being issued twice:
  *
  * - The registry forgets: its standby was promoted without the last
  *   transactions, or a backup was restored.  The registry detects this by its
- *   history (another timeline, system identifier, database or table), or by a
- *   holder with a fence that no row has.  Then an era begins.  Until all leases
+ *   history (another timeline, system identifier, database or table), or by
+ *   evidence.  Then an era begins.  Until all leases
  *   that may have been forgotten are over, rows of an earlier era are granted to
  *   their holders only.  After that, a new holder of such a row begins at the
  *   floor, which is after all fences that may have been forgotten.
@@ -192,9 +192,9 @@ COMMENT ON VIEW snowflake_registry.lease IS
 -- The registry's own state: constants, history, eras and windows
 --
 
--- The timeline differs after a failover, the system identifier or the timeline
--- after a restore of the cluster, the database and the table after a restore of
--- a dump.
+-- Returns an identity of the registry's data.  The timeline in it differs after a
+-- failover, the system identifier or the timeline after a restore of the cluster,
+-- the database and the table after a restore of a dump.
 CREATE FUNCTION snowflake_registry.history()
 RETURNS text
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -332,8 +332,10 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.notice() IS
 'internal: detect that the registry has been switched over, restored or restarted';
 
--- Does the registry know for certain who holds a row?  While leases may have
--- been forgotten, only if the row was granted or released in this era.
+-- Does the registry know for certain who holds a row?  During the grace, only if
+-- the row was granted or released in this era.  After the grace the leases that
+-- were forgotten are over: then a row is uncertain only if it was last granted or
+-- released before the newest era with a floor.
 CREATE FUNCTION snowflake_registry.is_known(n snowflake_registry.node, s snowflake_registry.setting)
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -453,7 +455,8 @@ COMMENT ON FUNCTION snowflake_registry.refuse(snowflake_registry.setting, intege
 'internal: why a claim gets no worker id';
 
 -- Chooses and locks a row for a newcomer.  Skips rows that other sessions have
--- locked.
+-- locked.  "says_held" is true if the server holds a lease, so it has received the
+-- answer to its last claim; the last three arguments are the server's last lease.
 CREATE FUNCTION snowflake_registry.choose(
     s snowflake_registry.setting,
     for_datacenter_id integer,
@@ -604,7 +607,7 @@ BEGIN
                                  worker_id, worker_ids - 1, s.layout);
         END IF;
     END LOOP;
-    -- The logs of other servers show the name.
+    -- The logs of other servers show the name: it must not begin a new line there.
     IF EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ '[\x01-\x1f\x7f]') THEN
         RAISE invalid_parameter_value USING
             MESSAGE = 'a holder or a name is longer than 80 bytes or has control characters';
@@ -654,10 +657,10 @@ DECLARE
     n snowflake_registry.node;          -- the row that the server gets
     is_settled boolean;                 -- notice() has recorded all that it can detect
     is_same boolean;                    -- same holder as before, and no other worker id wanted
-    is_holder boolean;                  -- the registry has the server as own's holder
-    is_stale boolean;                   -- a restart that notice() could not record yet
-    is_window boolean;                  -- leases that are held may have been forgotten
-    is_believed boolean;                -- the server's word counts, not the row's
+    is_holder boolean;                  -- the registry has the server as the holder of "own"
+    is_stale boolean;                   -- a restart or another history that notice() could not record yet
+    is_window boolean;                  -- a window is open, or has to be opened
+    is_believed boolean;                -- believe that the server holds "own", whatever the row says
     is_evidence boolean;                -- the claim proves that a lease was forgotten
 BEGIN
     registry_clock := clock_timestamp();
@@ -716,10 +719,10 @@ BEGIN
         END IF;
     END IF;
 
-    -- Does the claim prove that the registry has forgotten a lease?  If the
-    -- registry has another holder of the row, the server is believed only while
-    -- its lease may have been forgotten and no other server has come forward
-    -- with the row: in a window, and before a session could open a window.
+    -- Does the claim prove that the registry has forgotten a lease?  If the row
+    -- has another holder, believe the server only while its lease may have been
+    -- forgotten and no other server has come forward with the row: in a window, or
+    -- while another session keeps notice() from opening the window.
     is_stale := s.history <> snowflake_registry.history() OR s.instance <> pg_postmaster_start_time();
     is_window := is_stale OR registry_clock < s.window_until;
     is_believed := is_same AND is_held AND
@@ -727,8 +730,8 @@ BEGIN
     is_evidence := is_believed AND
         (previous_fence > own.granted_fence OR
          coalesce(previous_position > pg_current_wal_lsn(), false));
-    -- The registry's clock may be behind by up to a lease.  The registry may have
-    -- forgotten larger constants, too, which only a window allows for.
+    -- The registry's clock may be behind by up to a lease.  In a window the
+    -- registry may have forgotten larger constants, too: allow for the largest.
     IF is_evidence AND previous_fence > own.granted_fence AND
        previous_fence > registry_clock + (CASE WHEN is_window THEN interval '1 day 1 hour' + c.longest_duration
                                                ELSE 2 * (c.longest_duration + c.longest_lead) END) THEN
@@ -852,7 +855,7 @@ BEGIN
     END IF;
     SELECT * INTO s FROM snowflake_registry.setting;
 
-    -- A row that may have been forgotten cannot be released.
+    -- Release no row whose newest lease the registry may have forgotten.
     UPDATE snowflake_registry.node AS r
        SET fence = greatest(least(mark, r.fence), r.began),
            expires_at = clock_timestamp(), seen_at = clock_timestamp(), is_released = true
@@ -926,7 +929,8 @@ RETURNS void
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    -- Era 0, which is before all eras: the registry may have forgotten a lease.
+    -- A new row is of era 0, before the first era, as if its lease were forgotten:
+    -- the registry may have been restored from a time before the row.
     INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
     SELECT d, w, 0
       FROM (SELECT least(snowflake_registry.datacenter_ids(layout), 65536) AS datacenters) AS l,

@@ -45,6 +45,9 @@
 /* The lease's duration to assume until the registry has sent it. */
 #define DURATION_UNKNOWN_US INT64CONST(120000000)
 
+/* Why a claim or a release is not sent. */
+#define PAGE_FAILURE "the high-water mark's page cannot be written"
+
 /* What the worker keeps from one attempt to the next. */
 typedef struct LeaseWorkerState
 {
@@ -171,10 +174,11 @@ end_lost_lease(const Lease *held, const char *why)
  * Chooses the incarnation of the next claim and makes the incarnation durable.
  * If an earlier claim still waits for an answer, the function keeps that
  * claim's incarnation.  If the server crashes before the answer arrives, the
- * server repeats the claim with the same incarnation.
+ * server repeats the claim with the same incarnation.  Returns false and sets
+ * the reason if that fails.
  */
 static bool
-prepare_incarnation(void)
+prepare_incarnation(Remote *remote)
 {
 	LeaseChange nothing = {0};
 	int64		incarnation;
@@ -186,7 +190,10 @@ prepare_incarnation(void)
 	do
 	{
 		if (!pg_strong_random(&incarnation, sizeof(incarnation)))
+		{
+			remote_set_reason(remote, "the server has no source of random numbers");
 			return false;
+		}
 	} while (incarnation == LEASE_NO_INCARNATION);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -201,7 +208,10 @@ prepare_incarnation(void)
 		shared->lease.registry = node_registry_hash();
 	}
 	LWLockRelease(&shared->lock);
-	return make_durable(&nothing);
+	if (make_durable(&nothing))
+		return true;
+	remote_set_reason(remote, PAGE_FAILURE);
+	return false;
 }
 
 /*
@@ -368,9 +378,8 @@ try_renew(LeaseWorkerState *state)
 	remote.deadline_us = state->attempted_us +
 		Min(part_of_duration_us(state, 4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
 			state->duration_us * 3 / 4);
-	if (!prepare_incarnation())
-		remote_set_reason(&remote, "the high-water mark's page cannot be written");
-	else if (remote_connect(&remote, node_registry))
+	if (prepare_incarnation(&remote) &&
+		remote_connect(&remote, node_registry))
 		claim_lease(&remote, &answer);
 	remote_close(&remote);
 
@@ -420,7 +429,7 @@ renew_and_release(Remote *remote)
 
 	if (!make_durable(&change))
 	{
-		remote_set_reason(remote, "the high-water mark's page cannot be written");
+		remote_set_reason(remote, PAGE_FAILURE);
 		return false;
 	}
 	return lease_is_valid(&lease, clock_boottime_us()) &&
@@ -439,7 +448,7 @@ release_lease(void)
 		return;
 
 	remote.deadline_us = clock_boottime_us() + RELEASE_TIMEOUT_US;
-	if (prepare_incarnation() &&
+	if (prepare_incarnation(&remote) &&
 		remote_connect(&remote, node_registry) && renew_and_release(&remote))
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d has been given back to the registry",

@@ -31,6 +31,7 @@ struct Lookup
 	char	   *name;
 	struct addrinfo hints;
 #ifdef HAVE_ASYNCHRONOUS_LOOKUP
+	int			begin_error;	/* 0, or why the lookup could not begin */
 	struct gaicb request;
 #else
 	int			result;
@@ -72,10 +73,10 @@ resolve_begin(const char *name)
 		lookup->request.ar_request = &lookup->hints;
 
 		/*
-		 * If the C library cannot start a thread, gai_error() returns
-		 * EAI_INPROGRESS for ever, and each caller waits until its deadline.
+		 * If the C library cannot start a thread, this call fails, and
+		 * gai_error() would return EAI_INPROGRESS for ever.
 		 */
-		(void) getaddrinfo_a(GAI_NOWAIT, requests, 1, NULL);
+		lookup->begin_error = getaddrinfo_a(GAI_NOWAIT, requests, 1, NULL);
 	}
 #else
 	lookup->result = getaddrinfo(lookup->name, NULL, &lookup->hints,
@@ -88,7 +89,8 @@ bool
 resolve_is_done(const Lookup *lookup)
 {
 #ifdef HAVE_ASYNCHRONOUS_LOOKUP
-	return gai_error(unconstify(struct gaicb *, &lookup->request)) != EAI_INPROGRESS;
+	return lookup->begin_error != 0 ||
+		gai_error(unconstify(struct gaicb *, &lookup->request)) != EAI_INPROGRESS;
 #else
 	(void) lookup;
 	return true;
@@ -103,7 +105,8 @@ List *
 resolve_end(Lookup *lookup, char **error)
 {
 #ifdef HAVE_ASYNCHRONOUS_LOOKUP
-	int			result = gai_error(&lookup->request);
+	int			result = lookup->begin_error != 0 ? lookup->begin_error :
+		gai_error(&lookup->request);
 	struct addrinfo *addresses = lookup->request.ar_result;
 #else
 	int			result = lookup->result;

@@ -8,7 +8,7 @@
  *
  *	the page shows						ids begin
  *	an entry of the node				at its mark
- *	none, but those of other nodes		at the floor of the page
+ *	entries of other nodes only			at the floor of the page
  *	another layout						at the first tick whose ids are all above
  *										those that the page allows to exist; not
  *										at all while the clock is before it
@@ -19,10 +19,12 @@
  *	a page that does not verify			not at all
  *	a lease that is resumed				at its worker id's mark
  *	no lease yet						at the floor; on a page of another
- *										cluster as for the worker id leased
- *										last; no id is issued there
- *	a new lease							as for an entry, and not before the last
- *										holder's fence
+ *										cluster, where the rows above say for
+ *										the worker id leased last.  No id is
+ *										issued before there is a lease
+ *	a new lease							where the rows above say for its worker
+ *										id, and not before the last holder's
+ *										fence
  *
  * A page of another cluster appears after pg_upgrade if the DBA has copied the
  * file, as doc/operations.md says, or if the files of two clusters were
@@ -55,7 +57,7 @@ typedef struct StartPoint
 	int64		floor;			/* the first tick of nodes without an entry */
 } StartPoint;
 
-/* Returns the first tick at or after an instant; 0 before the span. */
+/* Returns the first tick at or after an instant, or 0 before the span. */
 static int64
 first_tick_from(TimestampTz instant)
 {
@@ -70,8 +72,8 @@ first_tick_from(TimestampTz instant)
 /*
  * Returns the tick of the last checkpoint before this start.  pg_control has
  * the checkpoint's second: the result is the second's first tick or, if ids
- * may have been issued in that second, the first tick after it.  0 before the
- * span.
+ * may have been issued in that second, the first tick after it.  Returns 0 for
+ * a checkpoint before the span.
  */
 static int64
 tick_of_last_checkpoint(bool has_issued)
@@ -84,7 +86,7 @@ tick_of_last_checkpoint(bool has_issued)
 	return tick;
 }
 
-/* ERROR 22023: ids of the present layout may repeat ids of the page's. */
+/* Raises ERROR 22023: ids of the new layout may repeat ids of the page's. */
 static void
 refuse_layout(const Layout *previous, int64 largest_before,
 			  int64 smallest_now)
@@ -222,9 +224,9 @@ inherit_lease(const Lease *logged, Lease *lease)
 /*
  * Returns the instant up to which another location may have issued ids of this
  * server's node: the mark, if another location moved it last, or else the
- * instant that this location recorded when it took over.
- * MARK_NEVER_ELSEWHERE if no other location is known, and with a registry,
- * which keeps the servers of one worker id apart.
+ * instant that this location recorded when it took over.  Returns
+ * MARK_NEVER_ELSEWHERE if no other location is known, or if a registry keeps
+ * the servers of one worker id apart.
  */
 static TimestampTz
 find_elsewhere(const MarkContents *contents, bool exists)
@@ -245,7 +247,7 @@ find_elsewhere(const MarkContents *contents, bool exists)
 /*
  * Logs that another location has issued ids of this node.  A promotion, a move
  * and a restored backup look like this, but so does a copy whose original
- * goes on; in the last case two servers issue the same ids.
+ * goes on: then two servers issue the same ids.
  */
 static void
 report_elsewhere(const MarkMover *mover, TimestampTz elsewhere_at)
@@ -301,12 +303,11 @@ start_node_once(void)
 
 	/*
 	 * Without a lease no id is issued before start_new_lease() finds where the
-	 * ids of the leased worker id begin.  Until then the node has no entry of
-	 * its own: the mark of a worker id that was held before, perhaps by
-	 * another server, must not hold up the ids of a new worker id.  A page of
-	 * another cluster is the exception: without an entry the largest mark
-	 * would become the floor of all worker ids, also of those that have an
-	 * entry.
+	 * ids of the leased worker id begin.  Until then begin at the floor: the
+	 * mark of the worker id that was leased last, perhaps by another server,
+	 * must not hold up the ids of a new worker id.  On a page of another
+	 * cluster use that worker id's entry nevertheless: find_start() would make
+	 * the largest mark the floor, for worker ids with an entry as well.
 	 */
 	is_foreign = exists && mark_is_foreign(&contents);
 	if (node_is_leased())
@@ -339,7 +340,7 @@ start_node_once(void)
 }
 
 /*
- * Stores a lease, together with the reason that users see should the lease run
+ * Stores a lease, together with the reason that users see if the lease runs
  * out.  The caller holds the lock.
  */
 static void

@@ -11,6 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRegistry;
 use SnowflakeServer;
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(time);
@@ -205,6 +206,35 @@ is( (   sqlstate_of($server,
 			"SET ROLE ordinary; SELECT snowflake_registry_check('host=/nowhere')"))[0],
 	'42501',
 	'an ordinary role may not connect from the server');
+
+# ----- the resolver has no thread -----
+
+# The name is looked up in a thread.  At the limit of processes there is none:
+# the call says so at once, and the next call asks the resolver anew.
+my $session = SnowflakeSession->new($server);
+my $check = "SELECT snowflake_registry_check('host=localhost port=1 dbname=x')";
+
+sub limit_processes
+{
+	my ($limit) = @_;
+	run_command([ 'prlimit', '--pid', $session->{pid}, "--nproc=$limit:" ]);
+	return;
+}
+
+my ($processes) = run_command(
+	[ 'prlimit', '--pid', $session->{pid}, '--nproc', '--output', 'SOFT', '--noheadings' ]);
+limit_processes(1);
+$session->ask($check);
+my $answer = $session->outcome;
+like("@{$answer->{rows}}",
+	qr/could not translate host name "localhost" to address: System error/,
+	'a name that cannot be looked up at the limit of processes');
+cmp_ok($answer->{ms}, '<', 3000, '... is reported without a wait');
+limit_processes($processes =~ s/\s//gr);
+$session->ask($check);
+like("@{$session->outcome->{rows}}",
+	qr/port 1 failed/, '... and is looked up again after it');
+$session->quit;
 
 $_->stop for $server, $registry;
 done_testing();
