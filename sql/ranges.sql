@@ -12,13 +12,15 @@ SELECT snowflake_encode(date_trunc('minute', now()) - n * interval '1 minute', 0
   FROM generate_series(-60, 40 * 24 * 60) AS n;
 VACUUM ANALYZE visits;
 
--- the plan, without the constants in it
+-- the plan, without the constants in it, and without the scan that a Result
+-- replaces, which PostgreSQL 19 shows
 CREATE FUNCTION plan(query text) RETURNS SETOF text
 LANGUAGE plpgsql AS $$
 DECLARE
   line text;
 BEGIN
   FOR line IN EXECUTE 'EXPLAIN (COSTS OFF) ' || query LOOP
+    CONTINUE WHEN line LIKE '%Replaces: Scan on %';
     RETURN NEXT regexp_replace(line, '''\d+''::bigint', 'CONST', 'g');
   END LOOP;
 END $$;
