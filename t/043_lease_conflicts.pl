@@ -3,8 +3,8 @@
 # lease that another server takes, roles without rights, parameters that stop
 # the start.  All the while another server issues ids under load.
 #
-# Each case begins with servers, and a registry, that have forgotten the cases
-# before; see forget().
+# Each subtest begins with servers, and a registry, that have forgotten all that
+# was before: see fresh_servers().  So the order of the subtests does not matter.
 use strict;
 use warnings FATAL => 'all';
 
@@ -24,12 +24,12 @@ use Time::HiRes qw(sleep time);
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $registry = registry_node('registry', { lease_duration => '6 s' });
 
-# Servers that are as alike as copies are: four that the cases take in turn,
-# and one that is under load.
+# Servers that are as alike as copies are: four for the subtests, and one that
+# is under load.
 my @server = leased_node('server_0', $registry, "include 'case.conf'");
 start_with_case($server[0]);
 $server[0]->safe_psql('postgres', 'CREATE EXTENSION snowflake');
-forget(@server);
+forget($server[0]);
 push @server, copy_of($server[0], "server_$_") for 1 .. 3;
 my $busy = copy_of($server[0], 'busy');
 
@@ -56,37 +56,44 @@ sub needs_recovery
 	return $output !~ /^Database cluster state: +shut down$/m;
 }
 
-# Stops servers and has them forget who they were.  The registry forgets them,
-# too, but not the datacenter of the server under load.
+# Stops a server and has it forget who it was.
 sub forget
 {
-	my (@nodes) = @_;
+	my ($node) = @_;
 
-	for my $node (@nodes)
+	$node->stop;
+	configure($node);
+	if (needs_recovery($node))
 	{
+		$node->start;
 		$node->stop;
-		if (needs_recovery($node))
-		{
-			$node->start;
-			$node->stop;
-		}
-		unlink mark_file($node);
-
-		# Without a page, the time of the last checkpoint counts.
-		PostgreSQL::Test::Utils::system_or_bail('pg_resetwal', '-D',
-			$node->data_dir);
 	}
+	unlink mark_file($node);
+
+	# Without a page, the time of the last checkpoint counts.
+	PostgreSQL::Test::Utils::system_or_bail('pg_resetwal', '-D',
+		$node->data_dir);
+	set_clock($node, 0);
+	return;
+}
+
+# Returns four servers that are stopped, have no parameters of their own, right
+# clocks, and have forgotten who they were.  The registry has forgotten them,
+# too, but not the datacenter of the server under load.
+sub fresh_servers
+{
+	forget($_) for @server;
 	$registry->safe_psql(
 		'postgres', q{
 		DELETE FROM snowflake_registry.node WHERE datacenter_id <> 9;
 		SELECT snowflake_registry.configure()});
-	return;
+	return @server;
 }
 
 my $unreachable =
   qr/^The registry cannot be reached, or does not let this server in\.$/;
 
-# ----- renewals, under load, while all that follows goes on -----
+# ----- the load, while all that follows goes on -----
 
 start_with_case($busy, 'snowflake.datacenter_id = 9');
 my $busy_id = worker_id_of(first_id($busy));
@@ -102,10 +109,8 @@ my $load = IPC::Run::start(
 	],
 	'>', \$load_stdout, '2>', \$load_stderr);
 
-# ----- one number for two servers -----
-
-{
-	my ($one, $other, $derived) = @server;
+subtest 'one worker id for two servers: the second is refused' => sub {
+	my ($one, $other, $derived) = fresh_servers();
 	my $guard = "snowflake.worker_id_source = config\nsnowflake.worker_id = 17";
 	my $held =
 	  qr/^worker_id 17 of datacenter_id 0 is leased by one until \d{4}-/;
@@ -156,14 +161,10 @@ my $load = IPC::Run::start(
 		$other->start;
 	}
 	is(worker_id_of(first_id($other)), 17, 'and so does the other one');
+};
 
-	forget(@server);
-}
-
-# ----- a full datacenter -----
-
-{
-	my ($one, $two, $three, $elsewhere) = @server;
+subtest 'a full datacenter: one server more is refused' => sub {
+	my ($one, $two, $three, $elsewhere) = fresh_servers();
 	my $layout = '41/5/1/12';
 	my @full = (
 		other_fleet('narrow', layout => $layout),
@@ -187,13 +188,10 @@ my $load = IPC::Run::start(
 	first_id($three);
 	is(worker_id_at($three), $free,
 		'it gets the one that is given back, without a restart');
-	forget(@server);
-}
+};
 
-# ----- a name -----
-
-{
-	my ($first, $unnamed, $heir) = @server;
+subtest 'a new server under an old name gets the worker id of that name' => sub {
+	my ($first, $unnamed, $heir) = fresh_servers();
 
 	start_with_case($first, "snowflake.registry_name = 'pg-a'");
 	my $last = first_id($first);
@@ -210,13 +208,10 @@ my $load = IPC::Run::start(
 	is(worker_id_of($id), worker_id_of($last),
 		'a new server of the same name gets the last one\'s');
 	ok($id > $last, 'and begins after it');
-	forget(@server);
-}
+};
 
-# ----- clocks that disagree -----
-
-{
-	my ($ahead, $next) = @server;
+subtest 'clocks that disagree: no ids outside the fences' => sub {
+	my ($ahead, $next) = fresh_servers();
 	my @guard = (
 		'snowflake.worker_id_source = config',
 		'snowflake.worker_id = 20');
@@ -288,14 +283,10 @@ my $load = IPC::Run::start(
 		'past the fence none is issued, and the reason tells how far the clock has jumped');
 	set_clock($next, $offset);
 	cmp_ok(scalar first_id($next), '>', $id, 'once it is set right they are');
-	forget(@server);
-	set_clock($_, 0) for $ahead, $next;
-}
+};
 
-# ----- more worker ids than an integer counts -----
-
-{
-	my ($node) = @server;
+subtest 'more worker ids than an integer counts' => sub {
+	my ($node) = fresh_servers();
 	my $layout = '32/0/31/0@100ms';
 	my $epoch = '2025-01-01 00:00+00';
 
@@ -310,15 +301,13 @@ my $load = IPC::Run::start(
 		'snowflake.worker_id = 2147483647');
 	is(first_id($node) & 0x7FFFFFFF,
 		2147483647, 'the last of two billion worker ids is leased');
-	forget(@server);
-}
-
-# ----- one that renews another's lease -----
+};
 
 # A machine that is duplicated with its memory is two servers with one
 # identity.  The test plays the renewal of the other one.
-{
-	my ($one, $taker) = @server;
+subtest 'one server renews the lease of another one, which loses it' => sub {
+	my ($one) = fresh_servers();
+	my $offset = -s $one->logfile;
 
 	start_with_case($one);
 	my $old = worker_id_of(first_id($one));
@@ -340,17 +329,14 @@ my $load = IPC::Run::start(
 	ok(wait_for(sub { worker_id_at($one) !~ /^($old)?$/ }),
 		'then the first one gets another worker id');
 	like(
-		logged($one),
+		logged($one, $offset),
 		qr/LOG:  snowflake worker_id $old is leased to this server no more/,
 		'the log tells it');
 	is(lease_row($registry, $old, 'incarnation'), 7, 'the other one keeps it');
-	forget(@server);
-}
+};
 
-# ----- a worker id that some wrong clock has spent -----
-
-{
-	my ($node) = @server;
+subtest 'a worker id that some wrong clock has spent is left alone' => sub {
+	my ($node) = fresh_servers();
 
 	$registry->safe_psql('postgres',
 		q{UPDATE snowflake_registry.node SET fence = now() + interval '40 years', granted_fence = now() + interval '40 years'
@@ -358,14 +344,11 @@ my $load = IPC::Run::start(
 	start_with_case($node);
 	is(worker_id_of(first_id($node)),
 		1, 'a worker id whose ids begin in forty years is not taken');
-	forget(@server);
-}
-
-# ----- another registry -----
+};
 
 # What one registry has granted, another one may have granted to somebody else.
-{
-	my ($node) = @server;
+subtest 'a lease by one registry is none by another' => sub {
+	my ($node) = fresh_servers();
 	my $other = $registry->connstr('postgres') =~ s/port=\d+/port=1/r;
 	$other =~ s/'/''/g;
 
@@ -379,10 +362,7 @@ my $load = IPC::Run::start(
 	start_with_case($node);
 	is(worker_id_of(first_id($node)), $old,
 		'back at the first the server has its worker id again');
-	forget(@server);
-}
-
-# ----- a lease that is taken away -----
+};
 
 # Takes a server's worker id away by a change of the registry's table, so that
 # another server gets it.  A session that issues ids all the while goes on
@@ -432,8 +412,8 @@ sub take_away
 	return (\@mine, \@yours);
 }
 
-{
-	my ($loser, $taker, $next) = @server;
+subtest 'a lease is taken away while a session issues ids' => sub {
+	my ($loser, $taker, $next) = fresh_servers();
 
 	start_with_case($loser);
 	first_id($loser);
@@ -444,13 +424,10 @@ sub take_away
 
 	# A deleted row also loses the fence that keeps ids apart, and no more.
 	take_away($loser, $next, 'DELETE FROM snowflake_registry.node');
-	forget(@server);
-}
+};
 
-# ----- who may ask -----
-
-{
-	my ($node) = @server;
+subtest 'who may ask, and what the log says of those who may not' => sub {
+	my ($node) = fresh_servers();
 	my $secret = 'Xyzzy.37';
 	my $password = "password=$secret";
 	my $base = 'host=' . $registry->host . ' port=' . $registry->port;
@@ -539,12 +516,10 @@ sub take_away
 		'1',
 		'that role may give back, too');
 	unlike(logged($node), qr/\Q$secret\E/, 'the password is in no log');
-}
+};
 
-# ----- what stops the start -----
-
-{
-	my ($node) = @server;
+subtest 'parameters that stop the start' => sub {
+	my ($node) = fresh_servers();
 
 	for my $case (
 		[
@@ -579,9 +554,9 @@ sub take_away
 		unlike(logged($node, $offset),
 			qr/Xyzzy/, "$name: and tells no password");
 	}
-}
+};
 
-# ----- the load -----
+# ----- the end of the load -----
 
 ok($load->finish, 'no id failed under load') or diag($load_stderr);
 is( $busy->safe_psql('postgres', q{
