@@ -19,6 +19,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
 use SnowflakeFaults;
+use SnowflakeLedger;
 use SnowflakeRegistry;
 use SnowflakeServer;
 use SnowflakeTest;
@@ -394,13 +395,12 @@ report(
 push @servers, @newcomers;
 $chaos->command($_->{name}, 0, 'none') for @servers;
 $chaos->wait_for_clients(map { $_->{client} } @servers);
-my %total = (ids => 0, disorder => 0, wrong_errors => 0, errors => {});
+my $ledger = SnowflakeLedger->new($chaos);
 my %any_error = map { $_ => qr// } qw(55000 57P01 57P02 57P03 08006);
-$chaos->examine($_->{client}, \%total, \%any_error) for @servers;
-is($chaos->count_duplicates(sub { diag("$_[0] came twice") }),
-	0, "not one duplicate among $total{ids} ids");
-is($total{disorder}, 0, "every client's ids increase");
-is($total{wrong_errors}, 0, 'only errors that the rules name');
+$ledger->read_clients(\%any_error, map { $_->{client} } @servers);
+is($ledger->count_duplicates(sub { diag("$_[0] came twice") }),
+	0, "not one duplicate among $ledger->{ids} ids");
+$ledger->test_clients;
 
 diag(sprintf 'Longest time without ids (s), lease_duration %g s, largest_lead %g s',
 	$lease_s, $lead_s);

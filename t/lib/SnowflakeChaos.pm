@@ -1,14 +1,10 @@
-# What the chaos tests share: clients that keep every id that they receive,
-# outside the servers, while servers are killed, stopped and suspended; and
-# what these ids say at the end.
+# Clients that keep every id that they receive, outside the servers, while
+# servers are killed, stopped and suspended.  What these ids say at the end is
+# in SnowflakeLedger.
 #
 # Clients are processes of their own.  A control file tells each client what to
 # do.  The file has one line, which the client reads before every batch: a
-# number that grows, the era, who takes part, and where.
-#
-# An era is a part of the run.  The test begins a new era when another server
-# takes over.  Ids of the old era that were lost with the old server may come
-# again in a later era, and only they: see end_era().
+# number that grows, the era (see SnowflakeLedger), who takes part, and where.
 package SnowflakeChaos;
 
 use strict;
@@ -18,10 +14,7 @@ use IPC::Open3;
 use POSIX ();
 use PostgreSQL::Test::Utils;
 use SnowflakeFaults;
-use Test::More;
 use Time::HiRes qw(time usleep);
-
-# ----- clients -----
 
 my @chaos;
 
@@ -46,10 +39,7 @@ sub new
 		command_number => 0,
 		clients => 0,
 		kinds => {},                # by number
-		pids => {},                 # by number, of those not ended
-		kept => {},                 # by era that has ended; see end_era()
-		stopped_at => [],           # when no server was running, by now()
-		others => 0                 # ids that no client has received
+		pids => {}                  # by number, of those not ended
 	}, $class;
 
 	push @chaos, $chaos;
@@ -312,267 +302,6 @@ sub get_ids_until
 		}
 	}
 	return 1;
-}
-
-# ----- what has been received -----
-
-# Ends an era, and says which of its ids are kept, because the data goes on in
-# another server.  An id is kept
-#
-#   - if it is in "rows", which are the data, by id, with the client's number;
-#   - if a client had received it before one of these rows was asked for;
-#   - if a client of the kind "kind" received it, or of any kind if "is_all".
-#
-# All other ids of this era are lost: they may come again in a later era.
-#
-# With "is_other_node", ids of the next era need not be larger than those that
-# are kept, because they are of another (datacenter_id, worker_id).
-sub end_era
-{
-	my ($self, $era, %kept) = @_;
-
-	$self->{kept}{$era} = {
-		rows => {},
-		kind => '',
-		is_all => 0,
-		is_other_node => 0,
-		%kept,
-		newest_asked_at => 0        # of the rows
-	};
-	return;
-}
-
-# Finds out when the newest row that is kept of each era was asked for.  To be
-# called for each client before any client is examined.
-sub find_newest_rows
-{
-	my ($self, $number) = @_;
-	my ($era, $has_row) = (0, 0);
-
-	open my $fh, '<', "$self->{directory}/client$number" or die $!;
-	while (my $line = <$fh>)
-	{
-		my $kept = $self->{kept}{$era};
-
-		if ($line =~ /^(\d+)$/)
-		{
-			$has_row = 1
-			  if defined $kept && ($kept->{rows}{$1} // '') eq $number;
-		}
-		elsif ($line =~ /^\+ (\S+)/)
-		{
-			$kept->{newest_asked_at} = $1
-			  if $has_row && $1 > $kept->{newest_asked_at};
-			$has_row = 0;
-		}
-		elsif ($line =~ /^= (\d+)/)
-		{
-			$era = $1;
-		}
-	}
-	return;
-}
-
-# To be called while no server runs that issues ids.  What was sent before this
-# call has been answered, so the ids of what is sent later come later; see
-# count_overlaps().
-sub note_stop
-{
-	my ($self) = @_;
-
-	push @{ $self->{stopped_at} }, now();
-	return;
-}
-
-# Keeps an id that no client has received.  Its life is unknown unless given;
-# see each_id().
-sub add_id
-{
-	my ($self, $id, $era, $life) = @_;
-
-	$life //= -1;
-	PostgreSQL::Test::Utils::append_to_file("$self->{directory}/ids.others",
-		"$id others $era 1 $life\n");
-	$self->{others}++;
-	return;
-}
-
-# Is an id kept when its era ends?  An id that is found in the data is removed
-# there, so that the ids left in the end were received by nobody.
-sub is_kept
-{
-	my ($self, $number, $era, $id, $received_at) = @_;
-	my $kept = $self->{kept}{$era} // return 1;
-	my $owner = $kept->{rows}{$id};
-
-	if (defined $owner && $owner eq $number)
-	{
-		delete $kept->{rows}{$id};
-		return 1;
-	}
-	return $kept->{is_all}
-	  || $kept->{kind} eq $self->{kinds}{$number}
-	  || $received_at < $kept->{newest_asked_at};
-}
-
-# Reads one client's file: counts its ids, and what is wrong.  The errors that
-# are allowed are by SQLSTATE, with patterns of their messages.
-sub examine
-{
-	my ($self, $number, $total, $allowed_errors) = @_;
-	my $directory = $self->{directory};
-	my ($era, $batch, @unsettled) = (0, '');
-	my $newest = 0;             # of this era, and what it has to be above
-	my $newest_kept = 0;
-	my @stopped_at = @{ $self->{stopped_at} };
-	my $life = 0;               # how often servers had been stopped
-
-	open my $fh, '<', "$directory/client$number" or die $!;
-	open my $ids, '>', "$directory/ids$number" or die $!;
-	while (my $line = <$fh>)
-	{
-		chomp $line;
-		if ($line =~ /^\d+$/)
-		{
-			push @unsettled, $line;
-			$total->{ids}++;
-			if ($line <= $newest)
-			{
-				diag("client $number, era $era, $batch: $line after $newest")
-				  if $total->{disorder}++ < 10;
-			}
-			$newest = $line;
-		}
-		elsif ($line =~ /^\+ (\S+) (\S+)/)
-		{
-			my ($sent_at, $received_at) = ($1, $2);
-
-			while (@stopped_at && $sent_at > $stopped_at[0])
-			{
-				shift @stopped_at;
-				$life++;
-			}
-			for my $id (@unsettled)
-			{
-				my $is_kept =
-				  $self->is_kept($number, $era, $id, $received_at) ? 1 : 0;
-
-				print $ids "$id $number $era $is_kept $life\n";
-				$total->{lost}++ unless $is_kept;
-				$newest_kept = $id if $is_kept && $id > $newest_kept;
-			}
-			@unsettled = ();
-		}
-		elsif ($line =~ /^! (\S+) (.*)/)
-		{
-			$total->{errors}{$1}++;
-			my $pattern = $allowed_errors->{$1};
-			if (!defined $pattern || $2 !~ $pattern)
-			{
-				diag("client $number, era $era, $batch: $line")
-				  if $total->{wrong_errors}++ < 10;
-			}
-		}
-		elsif ($line =~ /^= (\d+)/)
-		{
-			# A client that was late may have missed eras.
-			for (; $era < $1; $era++)
-			{
-				my $kept = $self->{kept}{$era} // {};
-				$newest_kept = 0 if $kept->{is_other_node};
-			}
-			$newest = $newest_kept;
-		}
-		else
-		{
-			$batch = $line;
-		}
-	}
-	die "client $number has not said when it received its last ids\n"
-	  if @unsettled;
-	close $ids or die $!;
-	return;
-}
-
-# Keeps the ids that are in the data and that no client has received.  To be
-# called after all clients have been examined.
-sub keep_other_rows
-{
-	my ($self) = @_;
-
-	for my $era (sort keys %{ $self->{kept} })
-	{
-		$self->add_id($_, $era) for keys %{ $self->{kept}{$era}{rows} };
-	}
-	return;
-}
-
-# Calls a function with each id, the number of the client that received it, its
-# era, whether it was kept, and its life (the number of stops before it), in
-# the order of ids.  Sorts on disk, to save memory.
-sub each_id
-{
-	my ($self, $what) = @_;
-	my $directory = $self->{directory};
-
-	local $ENV{LC_ALL} = 'C';
-	open my $sorted, '-|', 'sort', '-k1,1n', '-k3,3n', '-S', '64M',
-	  '-T', $directory, glob("$directory/ids*")
-	  or die "sort: $!";
-	while (my $line = <$sorted>)
-	{
-		$what->(split ' ', $line);
-	}
-	close $sorted or die "sort: $?";
-	return;
-}
-
-# How many ids came more than once: twice in one era, or again in a later era
-# after they were kept.  Calls a function for the first of them, with the
-# numbers of the clients and the eras.
-sub count_duplicates
-{
-	my ($self, $tell) = @_;
-	my $duplicates = 0;
-	my ($previous, @earlier) = (-1);
-
-	$self->each_id(
-		sub {
-			my ($id, $client, $era, $is_kept) = @_;
-
-			@earlier = () if $id != $previous;
-			my ($one) = grep { $_->{era} == $era || $_->{is_kept} } @earlier;
-			$tell->($id, $one->{client}, $client, $one->{era}, $era)
-			  if defined $one && $duplicates++ < 10;
-			push @earlier,
-			  { client => $client, era => $era, is_kept => $is_kept };
-			$previous = $id;
-		});
-	return $duplicates;
-}
-
-# How many kept ids are larger than an id of the same node that was issued
-# later, after a stop.  Each of them may come again, even if by chance none
-# has.  A function says which node an id is of; another one is called for the
-# first of them.
-sub count_overlaps
-{
-	my ($self, $node_of, $tell) = @_;
-	my $overlaps = 0;
-	my %newest;                 # by node: the latest life of smaller ids
-
-	$self->each_id(
-		sub {
-			my ($id, undef, $era, $is_kept, $life) = @_;
-			return if $life < 0;
-			my $newest = $newest{ $node_of->($id) } //= { life => $life };
-
-			$tell->($id, $era, $newest->{id}, $newest->{era})
-			  if $is_kept && $newest->{life} > $life && $overlaps++ < 10;
-			$newest->@{qw(life id era)} = ($life, $id, $era)
-			  if $newest->{life} <= $life;
-		});
-	return $overlaps;
 }
 
 1;

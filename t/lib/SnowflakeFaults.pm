@@ -1,5 +1,6 @@
-# What the chaos tests do to servers: what is due later, a mark's page that is
-# damaged, base backups, and statements to servers that may be down.
+# What the chaos tests do to servers.  A fault may end later: tend() does what
+# is due by then.  Other functions end servers, take base backups, send
+# statements to servers that may be down, and damage the page of the mark.
 package SnowflakeFaults;
 
 use strict;
@@ -16,6 +17,7 @@ our @EXPORT = qw(
   TIMEOUT_S
   now
   log_event
+  note_counts
   shuffled
   after
   upkeep_after
@@ -31,11 +33,12 @@ our @EXPORT = qw(
   value_when_there_is_one
   wait_until
   wait_for_replay
+  has_replayed
   write_signal
   commit_after
 );
 
-# How long a client waits for an answer.
+# How many seconds a client waits for an answer.
 use constant TIMEOUT_S => 120;
 
 # The relation file of the high-water mark's page, as pg_waldump names it too.
@@ -44,11 +47,13 @@ use constant {
 	MARK_RELATION => '1664/0/8947',
 };
 
+# Returns the time in seconds by a clock that nobody sets.
 sub now
 {
 	return clock_gettime(CLOCK_MONOTONIC);
 }
 
+# Prints what happens, with the time.
 sub log_event
 {
 	my ($text) = @_;
@@ -56,7 +61,15 @@ sub log_event
 	return;
 }
 
-# The cards of a deck, each as often as the deck says, in an order by chance.
+# Prints how often each of some things was counted, by its name.
+sub note_counts
+{
+	my ($what, $counts) = @_;
+	note("$what: $_ $counts->{$_}") for sort keys %$counts;
+	return;
+}
+
+# Returns the cards of a deck in a random order, each as often as the deck says.
 sub shuffled
 {
 	my ($deck) = @_;
@@ -68,7 +81,7 @@ sub shuffled
 my @due;                        # [when, what, is it upkeep], by when
 my @tend_also;
 
-# Has something happen in so many seconds: the end of a fault.
+# Has a function called in so many seconds, to end a fault.
 sub after
 {
 	my ($for_s, $what, $is_upkeep) = @_;
@@ -78,13 +91,14 @@ sub after
 	return;
 }
 
-# Has something happen in so many seconds that is no fault's end.
+# Has a function called in so many seconds that ends no fault.
 sub upkeep_after
 {
 	my ($for_s, $what) = @_;
 	return after($for_s, $what, 1);
 }
 
+# Returns whether a fault has still to end.
 sub is_fault_due
 {
 	return scalar grep { !$_->[2] } @due;
@@ -111,7 +125,7 @@ sub tend
 	return;
 }
 
-# Does what is due for so many seconds.
+# Waits for so many seconds, and does meanwhile what is due.
 sub let_pass
 {
 	my ($for_s) = @_;
@@ -160,7 +174,8 @@ sub write_parameters
 	return;
 }
 
-# A statement's output, or nothing if the statement fails or nobody answers.
+# Returns a statement's output, or nothing if the statement fails or nobody
+# answers.
 sub try_value_of
 {
 	my ($node, $sql) = @_;
@@ -173,7 +188,7 @@ sub try_value_of
 		1;
 	};
 
-	# Not an error: psql has ended before it has read the statement.
+	# A broken pipe is no error: psql has ended before it read the statement.
 	die $@ unless $is_done || $@ =~ /Broken pipe/;
 	return defined $rc && $rc == 0 ? $stdout : undef;
 }
@@ -208,12 +223,29 @@ sub wait_until
 	return;
 }
 
+# Returns the statement that tells whether a standby has replayed all WAL up to
+# an LSN.
+sub replay_sql
+{
+	my ($lsn) = @_;
+	return "SELECT pg_last_wal_replay_lsn() >= '$lsn'";
+}
+
+# Waits until a standby has replayed all WAL up to an LSN.
 sub wait_for_replay
 {
 	my ($node, $lsn) = @_;
 
-	wait_until($node, "SELECT pg_last_wal_replay_lsn() >= '$lsn'");
+	wait_until($node, replay_sql($lsn));
 	return;
+}
+
+# Returns whether a standby has replayed all WAL up to an LSN, as far as it
+# answers.
+sub has_replayed
+{
+	my ($node, $lsn) = @_;
+	return (try_value_of($node, replay_sql($lsn)) // '') eq 't';
 }
 
 # ----- recovery -----
@@ -229,7 +261,7 @@ sub write_signal
 	return;
 }
 
-# The LSN of a commit after another LSN, in the WAL of a stopped server.
+# Returns the LSN of a commit after another LSN, in the WAL of a stopped server.
 sub commit_after
 {
 	my ($node, $lsn, $timeline) = @_;
@@ -248,7 +280,7 @@ sub commit_after
 
 # ----- the page of the mark -----
 
-# What pg_controldata says of a data directory, by its names.
+# Returns what pg_controldata says of a data directory, by its names.
 sub control_data
 {
 	my ($directory) = @_;
@@ -258,9 +290,9 @@ sub control_data
 	return { map { /^([^:]+): +(.*)/ ? ($1, $2) : () } split /\n/, $stdout };
 }
 
-# Will the crash recovery of a stopped server write the page of the mark anew?
-# True if a record of the page comes after the redo point, on a timeline that
-# is replayed to its end.
+# Returns whether the crash recovery of a stopped server will write the page of
+# the mark anew: a record of the page comes after the redo point, on a timeline
+# that is replayed to its end.
 sub is_mark_in_wal
 {
 	my ($data) = @_;
@@ -281,9 +313,9 @@ sub is_mark_in_wal
 	return !(grep { $_ > $timeline } @timelines) && $records =~ /^rmgr: /m;
 }
 
-# Damages the page of the mark in the file of a server that has crashed, where
-# WAL is going to mend it: half of the page becomes zeros, or the file goes.
-# Returns what was done; nothing if WAL would not mend it.
+# Damages the mark's page in the file of a server that has crashed: half of the
+# page becomes zeros, or the file is removed.  Returns what was done, or nothing
+# if the recovery would not rewrite the page from WAL.
 sub damage_mark
 {
 	my ($node) = @_;

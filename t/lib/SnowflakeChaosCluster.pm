@@ -1,0 +1,573 @@
+# The servers of t/010_chaos.pl: a primary, its standby, and their clients.
+#
+# The clients draw ids from whichever server is the primary.  Another server
+# may become the primary: see SnowflakeTakeOver.  The eras of the clients change
+# with the primary's data and worker id: see SnowflakeLedger.
+#
+# Each server has its own parameters in files that its postgresql.conf includes.
+# These files come with every base backup, and settle_server() writes them anew:
+#
+#   identity.conf     its worker id
+#   parameters.conf   snowflake.clock_policy and others
+#   replication.conf  synchronous_commit, synchronous_standby_names
+#   library.conf      shared_preload_libraries
+#   workers.conf      max_worker_processes
+#   upstream.conf     the server that it replays from, or its recovery target
+package SnowflakeChaosCluster;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use List::Util qw(max sum0);
+use PostgreSQL::Test::Cluster;
+use SnowflakeChaosServer;
+use SnowflakeFaults;
+use SnowflakeServer;
+use SnowflakeServer qw(settle);
+use SnowflakeWorkerIds;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+our @EXPORT = qw(
+  SLOWEST_CLOCK_S
+  some_seconds
+);
+
+use constant {
+	# The largest difference between the clocks of a primary and its successor
+	# that are right.
+	SLOWEST_CLOCK_S => 3,
+
+	# How soon a new worker id gets its first id, on a machine that is busy.
+	PROMPT_S => 10,
+
+	# The worker id that the first primary begins with.
+	FIRST_NUMBER => 7,
+
+	HOUR_S => 3600,
+};
+
+# Returns the servers of a run, none of which is made yet.  Parameters are the
+# clients (a SnowflakeChaos), their ledger, the number of clients, the values
+# of snowflake.clock_policy to choose among, and synchronous_commit.
+sub new
+{
+	my ($class, %self) = @_;
+	my $cluster = bless {
+		%self,
+		primary => undef,
+		standby => undef,           # of the primary, if there is one
+		servers => 0,               # their number up to now
+		era => 0,
+		worker_ids => SnowflakeWorkerIds->new(FIRST_NUMBER),
+		late_ids => 0,              # of worker ids never used before
+		clock_due => undef,         # when the primary's clock is right again
+		first_id_at => undef,
+		parameters => {
+			clock_policy => $self{policies}[0],
+			clock_tolerance => 5000,
+			sequence_start => 'zero',
+			high_water_interval => 100
+		}
+	}, $class;
+
+	# A later fault may have put the clock in order before.
+	tend_also(
+		sub {
+			$cluster->put_clock_in_order
+			  if defined $cluster->{clock_due}
+			  && now() >= $cluster->{clock_due};
+		});
+	return $cluster;
+}
+
+# ----- clients -----
+
+# Commands the clients of a kind, "all" or "nobody", to draw ids from a server.
+# The era is the present one unless it is given.
+sub command_clients
+{
+	my ($self, $who, $server, $era) = @_;
+
+	return $self->{clients}->command('control', $era // $self->{era}, $who,
+		$server ? $server->{node}->connstr('postgres') : '');
+}
+
+# Waits until all clients have ended their batches and begin no other.
+sub pause_clients
+{
+	my ($self) = @_;
+	my $directory = $self->{clients}{directory};
+	my $until = now() + TIMEOUT_S;
+	my $command_number = $self->command_clients('nobody');
+
+	for my $number (0 .. $self->{client_count} - 1)
+	{
+		until (-e "$directory/paused.$number.$command_number")
+		{
+			die "a client does not pause\n" if now() > $until;
+			tend();
+			usleep(2_000);
+		}
+	}
+	unlink glob("$directory/paused.*");
+	return;
+}
+
+# Ends the present era, and begins the next.  The server has the data that go
+# on; for the other parameters see end_era() of SnowflakeLedger.
+sub next_era
+{
+	my ($self, $server, %kept) = @_;
+	my $rows = value_when_there_is_one($server->{node},
+		"SELECT id, client FROM taken WHERE era = $self->{era}");
+
+	$self->{ledger}->end_era(
+		$self->{era},
+		rows => { map { split /\|/ } split /\n/, $rows },
+		%kept);
+	$self->{era}++;
+	return;
+}
+
+# ----- the primary's clock -----
+
+# Returns a number of seconds up to an hour, of any order of magnitude.
+sub some_seconds
+{
+	return HOUR_S**rand() - 1 + rand 0.1;
+}
+
+# Returns the time by the primary's clock.
+sub primary_time
+{
+	my ($self) = @_;
+	return time() + $self->{primary}{skew_s} + $self->{primary}{step_s};
+}
+
+# Notes the time that the primary's ids may have come to.  To be called before
+# the primary or its clock changes.
+sub note_time
+{
+	my ($self) = @_;
+
+	$self->{worker_ids}->note_time($self->primary_time);
+	return;
+}
+
+# Steps the primary's clock for some seconds.
+sub step_primary
+{
+	my ($self, $step_s, $for_s) = @_;
+
+	log_event(sprintf 'clock %+.3f s for %.3f s', $step_s, $for_s);
+	$self->note_time;
+	$self->{primary}->step_clock($step_s);
+	$self->{clock_due} = now() + $for_s;
+	return;
+}
+
+# Ends the step of the primary's clock, and puts the clock forward for good.
+sub put_clock_in_order
+{
+	my ($self, $forward_s) = @_;
+
+	$self->note_time;
+	$self->{primary}{skew_s} += $forward_s // 0;
+	$self->{primary}->step_clock(0);
+	log_event('clock in order') if defined $self->{clock_due};
+	undef $self->{clock_due};
+	return;
+}
+
+# Lets the primary's clock pass the ids of all worker ids.
+sub pass_all_ids
+{
+	my ($self) = @_;
+
+	$self->put_clock_in_order(
+		max(0, $self->{worker_ids}->newest_of_all - $self->primary_time));
+	return;
+}
+
+# Lets the primary's clock pass the ids that are ahead of it, before there are
+# too many of these.
+sub pass_ids_ahead
+{
+	my ($self) = @_;
+
+	return
+	  unless $self->{worker_ids}
+	  ->are_too_many_ahead($self->primary_time + SLOWEST_CLOCK_S);
+	$self->pass_all_ids;
+	log_event('clock forward, past all');
+	return;
+}
+
+# Returns how far a clock is behind when ids begin again after a stop: by
+# anything, or by so much that it is shortly before the newest ids.
+sub seconds_behind
+{
+	my ($self, $stopped_at) = @_;
+
+	return some_seconds() if rand() < 0.5;
+	return now() - $stopped_at + rand 3;
+}
+
+# Returns how far the clock is to be behind.  In half of the cases the newest
+# ids of the primary's worker id are ahead of the clock then.
+sub seconds_before_newest
+{
+	my ($self) = @_;
+
+	return rand(
+		2 * $self->{worker_ids}->seconds_since_newest($self->primary_time));
+}
+
+# ----- configuration -----
+
+sub write_identity
+{
+	my ($self, $server) = @_;
+
+	write_conf($server->{node}, 'identity.conf',
+		$self->{worker_ids}->parameters);
+	$server->{worker_number} = $self->{worker_ids}->number;
+	return;
+}
+
+# Writes the parameters of the primary and its standby.
+sub write_all_parameters
+{
+	my ($self) = @_;
+
+	write_parameters($_->{node}, %{ $self->{parameters} })
+	  for grep { defined } $self->{primary}, $self->{standby};
+	return;
+}
+
+# Changes some of the parameters of the primary and its standby.
+sub change_parameters
+{
+	my ($self, %parameters) = @_;
+
+	$self->{parameters} = { %{ $self->{parameters} }, %parameters };
+	$self->write_all_parameters;
+	return;
+}
+
+# Writes how a server replicates: asynchronously without further lines.
+sub write_replication
+{
+	my ($self, $server, @lines) = @_;
+
+	@lines = ("synchronous_commit = $self->{synchronous_commit}")
+	  unless @lines;
+	write_conf($server->{node}, 'replication.conf', @lines);
+	$server->{node}->reload if $server->is_up;
+	return;
+}
+
+sub write_library
+{
+	my ($self, $server, $library) = @_;
+
+	write_conf($server->{node}, 'library.conf',
+		"shared_preload_libraries = '$library'");
+	return;
+}
+
+# Without workers, max_worker_processes is too low for a standby that takes
+# queries.
+sub write_workers
+{
+	my ($self, $server, $number) = @_;
+
+	write_conf(
+		$server->{node}, 'workers.conf',
+		"max_worker_processes = $number",
+		'hot_standby = ' . ($number ? 'on' : 'off'));
+	return;
+}
+
+# Writes what belongs to one server alone.
+sub settle_server
+{
+	my ($self, $server, @recovery) = @_;
+
+	settle($server->{node});
+	write_conf($server->{node}, 'upstream.conf', @recovery);
+	$self->write_identity($server);
+	$self->write_library($server, 'snowflake');
+	$self->write_workers($server, 8);
+	$self->write_replication($server);
+	return;
+}
+
+# ----- servers -----
+
+# Returns a new server without a data directory.
+sub add_server
+{
+	my ($self, $skew_s) = @_;
+	my $name = 'server' . ++$self->{servers};
+
+	return SnowflakeChaosServer->new(PostgreSQL::Test::Cluster->new($name),
+		$skew_s);
+}
+
+# Makes and starts the first primary.
+sub make_primary
+{
+	my ($self, %how) = @_;
+	my $primary = $self->add_server(0);
+	my $node = $primary->{node};
+
+	$self->{primary} = $primary;
+	$node->init(
+		allows_streaming => 1,
+		extra => [
+			'--wal-segsize=1', $how{has_checksums} ? '--data-checksums' : ()
+		]);
+	$node->append_conf(
+		'postgresql.conf',
+		join "\n",
+		chaos_conf(),
+		'max_connections = 40',
+		"wal_writer_delay = $how{wal_writer_delay}",
+		map { "include '$_.conf'" }
+		  qw(identity parameters replication library workers upstream));
+	$self->settle_server($primary);
+	$self->write_all_parameters;
+	$primary->start;
+	$node->safe_psql(
+		'postgres', q{
+		CREATE EXTENSION snowflake;
+		CREATE TABLE taken (
+			id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
+			client int,
+			era int);
+	});
+	return;
+}
+
+# Has the primary issue ids under some worker ids, one after the other.
+sub use_worker_ids
+{
+	my ($self, $count) = @_;
+	my ($primary, $worker_ids) = @$self{qw(primary worker_ids)};
+
+	for (1 .. $count)
+	{
+		my $ids = $primary->{node}
+		  ->safe_psql('postgres', 'SELECT snowflake_nextvals(10)');
+
+		$self->{ledger}->add_id($_, $self->{era}, 0) for split /\n/, $ids;
+		$self->note_time;
+		$worker_ids->take($worker_ids->number + 1);
+		$self->write_identity($primary);
+		$primary->end_life('immediate');
+		$primary->start;
+	}
+	return;
+}
+
+# Returns a server from a base backup of another one; not started yet.
+sub base_backup_of
+{
+	my ($self, $source) = @_;
+	my $server = $self->add_server($self->{primary}{skew_s});
+
+	base_backup($source->{node}, $server->{node})
+	  or die "no base backup can be taken\n";
+	$self->settle_server($server);
+	return $server;
+}
+
+# Has a server that is stopped replay what another server has.
+sub follow
+{
+	my ($self, $server, $upstream) = @_;
+
+	$self->settle_server($server,
+		"primary_conninfo = '" . $upstream->{node}->connstr . "'");
+	write_signal($server->{node}, 'standby');
+	return;
+}
+
+# Has a server that is stopped replay what the primary has.
+sub start_standby
+{
+	my ($self, $server) = @_;
+
+	$self->follow($server, $self->{primary});
+	$self->{standby} = $server;
+	$self->write_all_parameters;
+	$server->step_clock(-rand SLOWEST_CLOCK_S);
+	$server->start;
+	return;
+}
+
+sub make_standby
+{
+	my ($self) = @_;
+
+	# Remove old rows, which are of no use and take time to copy.
+	wait_until($self->{primary}{node},
+		'WITH d AS (DELETE FROM taken WHERE era < '
+		  . ($self->{era} - 1)
+		  . ') SELECT true');
+	$self->start_standby($self->base_backup_of($self->{primary}));
+	log_event('new standby');
+	return;
+}
+
+sub discard_standby
+{
+	my ($self) = @_;
+	my $standby = $self->{standby} // return;
+
+	$standby->end_life('immediate');
+	$standby->{node}->clean_node;
+	undef $self->{standby};
+	return;
+}
+
+# Returns a process of the primary, or nothing if there is none of this type.
+sub pid_of
+{
+	my ($self, $backend_type) = @_;
+	my @pids = split /\n/, try_value_of($self->{primary}{node},
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = '$backend_type'"
+		  . ' AND pid <> pg_backend_pid() ORDER BY pid') // '';
+	my $chance = rand;
+
+	return @pids ? $pids[ $chance * @pids ] : undef;
+}
+
+# ----- stops and starts of the primary -----
+
+# Ends a server that issues ids, or did until now.
+sub end_life
+{
+	my ($self, $server, $how) = @_;
+
+	$server->end_life($how);
+	$self->{ledger}->note_stop;
+	return;
+}
+
+# Starts the primary; in half of the cases its clock is behind.
+sub start_again
+{
+	my ($self, $behind_s) = @_;
+	my $for_s = 0.5 + rand 2;
+
+	$self->step_primary(-$behind_s, $for_s) if rand() < 0.5;
+	$self->{primary}->start;
+	log_event('started');
+	return;
+}
+
+# Ends the primary and starts it.  Before some crashes nobody commits, so that
+# only marks are flushed.
+sub end_and_start
+{
+	my ($self, $how) = @_;
+	my $primary = $self->{primary};
+	my $stopped_at;
+
+	if ($how ne 'fast' && rand() < 0.5)
+	{
+		$self->command_clients((qw(single many))[ rand 2 ], $primary);
+		log_event('no commits');
+		let_pass(0.2 + rand 0.6);
+	}
+	$stopped_at = now();
+	$self->end_life($primary, $how);
+	log_event("ended, $how");
+	$primary->damage_page if $how ne 'fast' && rand() < 0.5;
+	$self->start_again($self->seconds_behind($stopped_at));
+	$self->command_clients('all', $primary);
+	let_pass(0.3);
+	return;
+}
+
+# Kills a process of the primary by SIGKILL.  The postmaster then ends all other
+# processes and makes its shared memory anew.
+sub kill_backend
+{
+	my ($self, $backend_type) = @_;
+	my $primary = $self->{primary};
+	my $offset = -s $primary->{node}->logfile;
+	my $pid = $self->pid_of($backend_type);
+
+	$primary->resume_workers;
+	if (!defined $pid || kill('KILL', $pid) != 1)
+	{
+		log_event("no $backend_type to kill");
+		return;
+	}
+	log_event("$backend_type killed");
+	$primary->{node}->wait_for_log(
+		qr/all server processes terminated; reinitializing/, $offset);
+	wait_until($primary->{node}, 'SELECT true');
+	return;
+}
+
+# ----- changes of the primary's worker id -----
+
+# Gives the primary another worker id.  No ids are lost.
+sub change_worker_id
+{
+	my ($self, $number) = @_;
+	my $primary = $self->{primary};
+	my $is_new;
+
+	$self->pause_clients;
+	$self->next_era($primary, is_all => 1, is_other_node => 1);
+	$self->note_time;
+	$self->end_life($primary, (qw(fast immediate killed))[ rand 3 ]);
+	$is_new = $self->{worker_ids}->take($number);
+	log_event("worker $number" . ($is_new ? ', new' : ''));
+	$self->write_identity($primary);
+	$self->start_again(
+		$is_new ? some_seconds() : $self->seconds_before_newest);
+	$self->expect_prompt_id if $is_new;
+	$self->command_clients('all', $primary);
+	return;
+}
+
+# Tests that a worker id never used before gets an id at once.  It has to wait
+# if there is no room for it on the mark's page, or if the clock is behind the
+# first server's beginning.
+sub expect_prompt_id
+{
+	my ($self) = @_;
+	my $node = $self->{primary}{node};
+	my $until = now() + PROMPT_S;
+	my $sql = 'SELECT snowflake_nextval()';
+	my $id;
+
+	return
+	  if !$self->{worker_ids}->has_room
+	  || $self->primary_time < $self->{first_id_at};
+	until (defined $id || now() > $until)
+	{
+		$id = try_value_of($node, $sql);
+	}
+	if (defined $id)
+	{
+		$self->{ledger}->add_id($id, $self->{era});
+		return;
+	}
+	my (undef, undef, $error) = $node->psql('postgres', $sql);
+	diag('worker '
+		  . $self->{worker_ids}->number
+		  . ", never used before, gets no id: $error");
+	$self->{late_ids}++;
+	return;
+}
+
+1;

@@ -1,0 +1,344 @@
+# The ledger of the ids that the clients of SnowflakeChaos have received, and
+# what these ids say at the end of a run: whether an id came twice, whether
+# each client's ids increase, and which errors clients saw.
+#
+# An era is a part of the run.  The test begins a new era when another server
+# takes over.  Ids of the old era that were lost with the old server may come
+# again in a later era, and only they: see end_era().
+#
+# A life is the time between two stops.  Ids that were issued after a stop have
+# to be above all that were issued before: see count_overlaps().
+package SnowflakeLedger;
+
+use strict;
+use warnings FATAL => 'all';
+
+use PostgreSQL::Test::Utils;
+use SnowflakeFaults;
+use Test::More;
+
+# How many faults of one kind the ledger describes in the test's output.
+use constant MOST_DESCRIBED => 10;
+
+# Returns a new ledger of these clients, a SnowflakeChaos.
+sub new
+{
+	my ($class, $clients) = @_;
+
+	return bless {
+		clients => $clients,
+		directory => $clients->{directory},
+		kept => {},                 # by era that has ended; see end_era()
+		stopped_at => [],           # when no server was running, by now()
+		ids => 0,                   # that clients have received
+		lost => 0,                  # of these, those that may come again
+		disorder => 0,              # ids that are not above the one before
+		wrong_errors => 0,          # that are not among those allowed
+		errors => {}                # their number, by SQLSTATE
+	}, $class;
+}
+
+# ----- what the test notes during the run -----
+
+# Ends an era, and says which of its ids are kept, because the data goes on in
+# another server.  An id is kept
+#
+#   - if it is in "rows", which are the data, by id, with the client's number;
+#   - if a client had received it before one of these rows was asked for;
+#   - if a client of the kind "kind" received it, or of any kind if "is_all".
+#
+# All other ids of this era are lost: they may come again in a later era.
+#
+# With "is_other_node", ids of the next era need not be larger than those that
+# are kept, because they are of another (datacenter_id, worker_id).
+sub end_era
+{
+	my ($self, $era, %kept) = @_;
+
+	$self->{kept}{$era} = {
+		rows => {},
+		kind => '',
+		is_all => 0,
+		is_other_node => 0,
+		%kept,
+		newest_asked_at => 0        # of the rows
+	};
+	return;
+}
+
+# Notes a stop.  The test calls this while no server runs that issues ids, so
+# each batch was answered before the stop or is sent after it.
+sub note_stop
+{
+	my ($self) = @_;
+
+	push @{ $self->{stopped_at} }, now();
+	return;
+}
+
+# Enters an id that no client has received.  Its life is unknown, which is -1,
+# unless the test gives it.
+sub add_id
+{
+	my ($self, $id, $era, $life) = @_;
+
+	$life //= -1;
+	PostgreSQL::Test::Utils::append_to_file("$self->{directory}/ids.others",
+		"$id others $era 1 $life\n");
+	return;
+}
+
+# ----- reading the clients' files -----
+
+# Reads the files of all these clients after they have ended.  The errors that
+# are allowed are by SQLSTATE, with patterns of their messages.  Returns for
+# each client how many ids it has received.
+sub read_clients
+{
+	my ($self, $allowed_errors, @numbers) = @_;
+	my %received;
+
+	$self->find_newest_rows($_) for @numbers;
+	for my $number (@numbers)
+	{
+		my $before = $self->{ids};
+
+		$self->read_client($number, $allowed_errors);
+		$received{$number} = $self->{ids} - $before;
+	}
+
+	# Enter the rows that are left: no client has received their ids.
+	for my $era (sort keys %{ $self->{kept} })
+	{
+		$self->add_id($_, $era) for keys %{ $self->{kept}{$era}{rows} };
+	}
+	return %received;
+}
+
+# Finds out when one client asked for the newest row of each era that is kept.
+# is_kept() needs to know this of all clients.
+sub find_newest_rows
+{
+	my ($self, $number) = @_;
+	my ($era, $has_row) = (0, 0);
+
+	open my $fh, '<', "$self->{directory}/client$number" or die $!;
+	while (my $line = <$fh>)
+	{
+		my $kept = $self->{kept}{$era};
+
+		if ($line =~ /^(\d+)$/)
+		{
+			$has_row = 1
+			  if defined $kept && ($kept->{rows}{$1} // '') eq $number;
+		}
+		elsif ($line =~ /^\+ (\S+)/)
+		{
+			$kept->{newest_asked_at} = $1
+			  if $has_row && $1 > $kept->{newest_asked_at};
+			$has_row = 0;
+		}
+		elsif ($line =~ /^= (\d+)/)
+		{
+			$era = $1;
+		}
+	}
+	return;
+}
+
+# Returns whether an id is kept when its era ends.  Removes an id that is found
+# in the data from there, so that the ids left in the end were received by
+# nobody.
+sub is_kept
+{
+	my ($self, $number, $era, $id, $received_at) = @_;
+	my $kept = $self->{kept}{$era} // return 1;
+	my $owner = $kept->{rows}{$id};
+
+	if (defined $owner && $owner eq $number)
+	{
+		delete $kept->{rows}{$id};
+		return 1;
+	}
+	return
+		 $kept->{is_all}
+	  || $kept->{kind} eq $self->{clients}{kinds}{$number}
+	  || $received_at < $kept->{newest_asked_at};
+}
+
+# Counts something that is wrong with a client, and describes the first few.
+sub count_fault
+{
+	my ($self, $what, $description) = @_;
+
+	diag($description) if $self->{$what}++ < MOST_DESCRIBED;
+	return;
+}
+
+# Reads one client's file: counts its ids, its errors and what is wrong, and
+# writes a file with a line for each id: see each_id().
+sub read_client
+{
+	my ($self, $number, $allowed_errors) = @_;
+	my $directory = $self->{directory};
+	my ($era, $batch, @unsettled) = (0, '');
+	my $newest = 0;             # of this era, and what it has to be above
+	my $newest_kept = 0;
+	my @stopped_at = @{ $self->{stopped_at} };
+	my $life = 0;               # how often servers had been stopped
+
+	open my $fh, '<', "$directory/client$number" or die $!;
+	open my $ids, '>', "$directory/ids$number" or die $!;
+	while (my $line = <$fh>)
+	{
+		chomp $line;
+		if ($line =~ /^\d+$/)
+		{
+			push @unsettled, $line;
+			$self->{ids}++;
+			$self->count_fault('disorder',
+				"client $number, era $era, $batch: $line after $newest")
+			  if $line <= $newest;
+			$newest = $line;
+		}
+		elsif ($line =~ /^\+ (\S+) (\S+)/)
+		{
+			my ($sent_at, $received_at) = ($1, $2);
+
+			while (@stopped_at && $sent_at > $stopped_at[0])
+			{
+				shift @stopped_at;
+				$life++;
+			}
+			for my $id (@unsettled)
+			{
+				my $is_kept =
+				  $self->is_kept($number, $era, $id, $received_at) ? 1 : 0;
+
+				print $ids "$id $number $era $is_kept $life\n";
+				$self->{lost}++ unless $is_kept;
+				$newest_kept = $id if $is_kept && $id > $newest_kept;
+			}
+			@unsettled = ();
+		}
+		elsif ($line =~ /^! (\S+) (.*)/)
+		{
+			my $pattern = $allowed_errors->{$1};
+
+			$self->{errors}{$1}++;
+			$self->count_fault('wrong_errors',
+				"client $number, era $era, $batch: $line")
+			  if !defined $pattern || $2 !~ $pattern;
+		}
+		elsif ($line =~ /^= (\d+)/)
+		{
+			# A client that was late may have missed eras.
+			for (; $era < $1; $era++)
+			{
+				my $kept = $self->{kept}{$era} // {};
+				$newest_kept = 0 if $kept->{is_other_node};
+			}
+			$newest = $newest_kept;
+		}
+		else
+		{
+			$batch = $line;
+		}
+	}
+	die "client $number has not said when it received its last ids\n"
+	  if @unsettled;
+	close $ids or die $!;
+	return;
+}
+
+# ----- what the ids say -----
+
+# Calls a function with each id, the number of the client that received it, its
+# era, whether it was kept, and its life (the number of stops before it), in
+# the order of ids.  Sorts on disk, to save memory.
+sub each_id
+{
+	my ($self, $what) = @_;
+	my $directory = $self->{directory};
+
+	local $ENV{LC_ALL} = 'C';
+	open my $sorted, '-|', 'sort', '-k1,1n', '-k3,3n', '-S', '64M',
+	  '-T', $directory, glob("$directory/ids*")
+	  or die "sort: $!";
+	while (my $line = <$sorted>)
+	{
+		$what->(split ' ', $line);
+	}
+	close $sorted or die "sort: $?";
+	return;
+}
+
+# Returns how many ids came more than once: twice in one era, or again in a
+# later era after they were kept.  Calls a function for the first of them, with
+# the id, the numbers of both clients and both eras.
+sub count_duplicates
+{
+	my ($self, $tell) = @_;
+	my $duplicates = 0;
+	my ($previous, @earlier) = (-1);
+
+	$self->each_id(
+		sub {
+			my ($id, $client, $era, $is_kept) = @_;
+
+			@earlier = () if $id != $previous;
+			my ($one) = grep { $_->{era} == $era || $_->{is_kept} } @earlier;
+			$tell->($id, $one->{client}, $client, $one->{era}, $era)
+			  if defined $one && $duplicates++ < MOST_DESCRIBED;
+			push @earlier,
+			  { client => $client, era => $era, is_kept => $is_kept };
+			$previous = $id;
+		});
+	return $duplicates;
+}
+
+# Returns how many kept ids are larger than an id of the same node that was
+# issued later, after a stop.  Each of them may come again, even if by chance
+# none has.  The function "node_of" says which node an id is of; the function
+# "tell" is called for the first of them, with the id, its era, and the id and
+# the era of the later one.
+sub count_overlaps
+{
+	my ($self, $node_of, $tell) = @_;
+	my $overlaps = 0;
+	my %newest;                 # by node: the latest life of smaller ids
+
+	$self->each_id(
+		sub {
+			my ($id, undef, $era, $is_kept, $life) = @_;
+			return if $life < 0;
+			my $newest = $newest{ $node_of->($id) } //= { life => $life };
+
+			$tell->($id, $era, $newest->{id}, $newest->{era})
+			  if $is_kept
+			  && $newest->{life} > $life
+			  && $overlaps++ < MOST_DESCRIBED;
+			$newest->@{qw(life id era)} = ($life, $id, $era)
+			  if $newest->{life} <= $life;
+		});
+	return $overlaps;
+}
+
+# Returns how often clients saw an error of a SQLSTATE.
+sub errors_of
+{
+	my ($self, $sqlstate) = @_;
+	return $self->{errors}{$sqlstate} // 0;
+}
+
+# Tests what holds of each client by itself.
+sub test_clients
+{
+	my ($self) = @_;
+
+	is($self->{disorder}, 0, "every client's ids increase");
+	is($self->{wrong_errors}, 0, 'only errors that the rules name');
+	return;
+}
+
+1;
