@@ -17,8 +17,12 @@ use SnowflakeFaults;
 use SnowflakeServer;
 use Time::HiRes qw(usleep);
 
-# How many seconds a standby may take to replay what its primary has.
-use constant REPLAY_S => 2;
+# How many seconds a standby may take to replay what its primary has, and a
+# registry to answer.
+use constant {
+	REPLAY_S => 2,
+	ANSWER_S => 20,
+};
 
 # Returns the pair.  Parameters are the fleet (a SnowflakeFleet), lease_s,
 # lead_s and layout: what the registry is configured with.
@@ -350,11 +354,22 @@ sub will_standby_learn
 # Returns what changes when a registry notices that it has forgotten leases: it
 # begins an era or, if the grace of an earlier era covers the holder's row, it
 # raises the floor.
+#
+# Asks again until the registry answers, and dies if there is no answer in
+# time: no answer would differ from any answer, and look like a change.
 sub noticed_by
 {
 	my ($node) = @_;
-	return try_value_of($node,
-		"SELECT floor_era || ' ' || floor FROM snowflake_registry.setting");
+	my $sql = "SELECT floor_era || ' ' || floor FROM snowflake_registry.setting";
+	my $until = now() + ANSWER_S;
+	my $noticed;
+
+	until (($noticed = try_value_of($node, $sql) // '') ne '')
+	{
+		die $node->name . " does not tell its era\n" if now() > $until;
+		usleep(50_000);
+	}
+	return $noticed;
 }
 
 # Makes the standby the registry without a promotion, so that it stays on the
@@ -394,7 +409,7 @@ sub set_back
 	# Do nothing else until the registry has noticed, because another fault
 	# could keep the holder from renewing.
 	my $until = now() + $self->{lease_s};
-	until ((noticed_by($node) // '') ne ($noticed // ''))
+	until (noticed_by($node) ne $noticed)
 	{
 		next if now() < $until && usleep(50_000);
 		log_event("$new->{name}: nobody has noticed");
