@@ -70,12 +70,8 @@ use SnowflakeTakeOver;
 use Test::More;
 use Time::HiRes qw(time);
 
-use constant {
-	HOUR_S => 3600,
-
-	# More worker ids than the mark's page has room for.
-	FORMER_WORKERS => 17,
-};
+# More worker ids than the mark's page has room for.
+use constant FORMER_WORKERS => 17;
 
 # What clients do, and how many of each.
 my %clients = (single => 2, many => 2, insert => 2);

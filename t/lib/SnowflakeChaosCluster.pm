@@ -30,6 +30,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
+  HOUR_S
   SLOWEST_CLOCK_S
   some_seconds
 );
