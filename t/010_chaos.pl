@@ -59,7 +59,6 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use List::Util qw(sum0);
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
 use SnowflakeChaosCluster;

@@ -27,9 +27,10 @@ END
 	$? = $status;
 }
 
-# Parameters: directory, for files; seed; and batch, a function of a client's
-# kind, the era and the client's number that returns the statements of one
-# batch.
+# Returns the clients of a run, none of which is started yet.  Parameters are the
+# directory for their files, the seed of their random numbers, and "batch", a
+# function of a client's kind, the era and the client's number that returns the
+# statements of one batch.
 sub new
 {
 	my ($class, %self) = @_;
@@ -46,7 +47,8 @@ sub new
 	return $chaos;
 }
 
-# Writes a command for the clients of a control file.  Returns its number.
+# Writes a command for the clients that obey a control file.  Returns the
+# command's number.
 sub command
 {
 	my ($self, $control, $era, $who, $connstr) = @_;
@@ -61,6 +63,7 @@ sub command
 	return $self->{command_number};
 }
 
+# Returns the fields of the command in a control file.
 sub read_command
 {
 	my ($file) = @_;
@@ -71,7 +74,7 @@ sub read_command
 	return split /\t/, $line, -1;
 }
 
-# What a line of psql's output means: an id, an error, or nothing.
+# Returns what a line of psql's output means: an id, an error, or nothing.
 sub entry_of
 {
 	my ($line) = @_;
@@ -92,9 +95,10 @@ sub entry_of
 	return "! ????? $line";
 }
 
-# A long-lived process that drives psql, and writes what it receives into a
-# file of its own: ids, "! SQLSTATE message", "= era", "@ time what", and after
-# a batch "+ begin end", by now(): when it was sent and when it was received.
+# Runs a client: drives psql until the command is to end, and writes what psql
+# receives into the client's file.  The lines of the file are ids,
+# "! SQLSTATE message", "= era", "@ time what", and after each batch
+# "+ begin end": when it was sent and when it was received, by now().
 sub drive_psql
 {
 	my ($self, $number, $kind, $control) = @_;
@@ -197,7 +201,7 @@ sub drive_psql
 	return;
 }
 
-# Starts a client; returns its number.
+# Starts a client of a kind that obeys a control file.  Returns its number.
 sub start_client
 {
 	my ($self, $kind, $control) = @_;
@@ -222,8 +226,8 @@ sub start_client
 	return $number;
 }
 
-# Starts clients of these kinds that draw ids from one server, by a control
-# file of its name.  Returns their numbers.
+# Starts clients of these kinds that draw ids from one server, and obey a
+# control file of the server's name.  Returns their numbers.
 sub start_clients_of
 {
 	my ($self, $node, @kinds) = @_;
@@ -232,7 +236,7 @@ sub start_clients_of
 	return map { $self->start_client($_, $node->name) } @kinds;
 }
 
-# Waits for clients that have been told to end; returns how many ended with an
+# Waits for clients that have been told to end.  Returns how many ended with an
 # error.
 sub wait_for_clients
 {
@@ -262,6 +266,7 @@ sub check_clients
 	return;
 }
 
+# Kills all clients.
 sub kill_clients
 {
 	my ($self) = @_;
@@ -274,15 +279,16 @@ sub kill_clients
 	return;
 }
 
-# Waits until these clients get ids, for a minute at most, and calls "tend"
-# meanwhile.  Returns whether they do.
+# Waits until each of these clients gets ids, for a minute at most, and calls
+# "tend" meanwhile.  Returns whether all of them get ids.
 sub get_ids
 {
 	my ($self, $tend, @numbers) = @_;
 	return $self->get_ids_until($tend, now() + 60, @numbers);
 }
 
-# The same, until an instant by now().
+# Waits until each of these clients gets ids, up to an instant by now(), and
+# calls "tend" meanwhile.  Returns whether all of them get ids.
 sub get_ids_until
 {
 	my ($self, $tend, $until, @numbers) = @_;

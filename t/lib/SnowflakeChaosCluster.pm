@@ -228,6 +228,7 @@ sub seconds_before_newest
 
 # ----- configuration -----
 
+# Writes the present worker id for a server, and notes that the server has it.
 sub write_identity
 {
 	my ($self, $server) = @_;
@@ -258,7 +259,8 @@ sub change_parameters
 	return;
 }
 
-# Writes how a server replicates: asynchronously without further lines.
+# Writes how a server replicates: as the run's synchronous_commit says, unless
+# lines of postgresql.conf are given.
 sub write_replication
 {
 	my ($self, $server, @lines) = @_;
@@ -270,6 +272,7 @@ sub write_replication
 	return;
 }
 
+# Writes which library a server preloads; '' for none.
 sub write_library
 {
 	my ($self, $server, $library) = @_;
@@ -279,8 +282,8 @@ sub write_library
 	return;
 }
 
-# Without workers, max_worker_processes is too low for a standby that takes
-# queries.
+# Writes how many workers a server may have.  Without workers,
+# max_worker_processes is too low for a standby that takes queries.
 sub write_workers
 {
 	my ($self, $server, $number) = @_;
@@ -292,7 +295,8 @@ sub write_workers
 	return;
 }
 
-# Writes what belongs to one server alone.
+# Writes all that belongs to one server alone.  The lines say where the server
+# recovers from.
 sub settle_server
 {
 	my ($self, $server, @recovery) = @_;
@@ -410,6 +414,7 @@ sub start_standby
 	return;
 }
 
+# Makes a standby of the primary.
 sub make_standby
 {
 	my ($self) = @_;
@@ -424,6 +429,7 @@ sub make_standby
 	return;
 }
 
+# Removes the standby for good, if there is one.
 sub discard_standby
 {
 	my ($self) = @_;

@@ -138,6 +138,7 @@ sub put_forward
 
 # ----- starts and ends -----
 
+# Returns whether the server runs and is not suspended.
 sub is_up
 {
 	my ($self) = @_;

@@ -58,6 +58,7 @@ sub servers
 	return @{ $self->{servers} };
 }
 
+# Returns the servers that are up.
 sub servers_up
 {
 	my ($self) = @_;
@@ -78,6 +79,7 @@ sub any_clock
 	return (shuffle grep { $_->{step_s} == 0 } $self->servers_up)[0];
 }
 
+# Returns all copies of the run, also those that are gone.
 sub copies
 {
 	my ($self) = @_;

@@ -27,6 +27,7 @@ use constant {
 	BITS_BELOW_WORKER => 12,
 };
 
+# Returns the worker id of an id.
 sub worker_bit_of
 {
 	my ($id) = @_;
@@ -90,7 +91,7 @@ sub count_hand_overs
 }
 
 # Returns for each worker id how often the servers' logs say that a server got
-# the lease, resumed it or lost it.
+# the lease, resumed the lease or lost it.
 sub count_grants
 {
 	my (@servers) = @_;

@@ -87,6 +87,7 @@ sub conninfo
 	  ($self->{registry}{node}->host) x 2, @{ $self->{ports} };
 }
 
+# Returns whether the registry runs and is not suspended.
 sub is_up
 {
 	my ($self) = @_;
