@@ -44,7 +44,7 @@ $standby->promote;
 note(sprintf 'an id after %.1f s', $took);
 isnt(worker_id_of($id), $worker_id,
 	'a promoted standby leases another worker id');
-cmp_ok($took, '<', SOON_S, 'and issues ids at once');
+cmp_ok($took, '<', SOON_S, 'the promoted standby issues ids at once');
 $worker_id = worker_id_of($id);
 $standby->stop;
 
@@ -56,8 +56,8 @@ my $new_id;
 note(sprintf 'an id after %.1f s', $took);
 is(worker_id_of($new_id), $worker_id,
 	'a new cluster with the page leases the same worker id');
-cmp_ok($new_id, '>', $id, 'its ids are larger');
-cmp_ok($took, '<', SOON_S, 'and it issues ids at once');
+cmp_ok($new_id, '>', $id, 'ids of the new cluster are larger than those of the standby');
+cmp_ok($took, '<', SOON_S, 'the new cluster issues ids at once');
 $upgraded->stop;
 $registry->stop;
 
