@@ -68,8 +68,8 @@ for my $name (sort keys %settings)
 	}
 	run_tests($node, $ENV{PG_REGRESS}, 'sql/*.sql');
 
-	# The isolation tests compare ids of several sessions inside a tick, where ids
-	# of larger blocks are in no order.
+	# The isolation tests compare ids of several sessions inside a tick, where
+	# ids of larger blocks are in no order.
 	$node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
 	$node->restart;
 	run_tests($node, $isolation, 'specs/*.spec');

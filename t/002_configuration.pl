@@ -1,5 +1,5 @@
-# The server's configuration: a node or a layout that could make a wrong id stops
-# the start, and without a worker id no id is issued.
+# The server's configuration: a node or a layout that could make a wrong id
+# stops the start, and without a worker id no id is issued.
 use strict;
 use warnings FATAL => 'all';
 
@@ -14,8 +14,9 @@ use Test::More;
 my $node = snowflake_node('main');
 $node->append_conf('postgresql.conf', "include 'case.conf'\n");
 
-# Replaces the settings of case.conf.  Also removes the page of the mark, because
-# the library refuses a layout by which ids of the page could come again.
+# Replaces the settings of case.conf.  Also removes the page of the mark,
+# because the library refuses a layout by which ids of the page could come
+# again.
 sub configure_afresh
 {
 	my ($settings) = @_;
@@ -322,8 +323,8 @@ for my $libraries ('pg_stat_statements, snowflake',
 	$node->stop;
 }
 
-# Without preload ids are decoded by the configured layout and epoch, and no ids
-# are issued.
+# Without preload ids are decoded by the configured layout and epoch, and no
+# ids are issued.
 my $elsewhere = q{
 shared_preload_libraries = ''
 timezone = 'UTC'

@@ -1,5 +1,5 @@
-# Many sessions at once: no id comes twice, the ids of each session increase, and
-# an id is larger than all ids that any session has received before.
+# Many sessions at once: no id comes twice, the ids of each session increase,
+# and an id is larger than all ids that any session has received before.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
@@ -80,9 +80,10 @@ is( value_of($node,
 	'0',
 	"16 clients in bulk: the ids are of this node and of the time of the run");
 
-# 8 clients record the instants before and after each of their calls.  A call that
-# begins after another one has returned gets a larger id.  With larger blocks
-# that does not hold: ids of different blocks are in no order inside a tick.
+# 8 clients record the instants before and after each of their calls.  A call
+# that begins after another one has returned gets a larger id.  With larger
+# blocks that does not hold: ids of different blocks are in no order inside a
+# tick.
 my $block_size = value_of($node, 'SHOW snowflake.block_size');
 $node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
 $node->restart;
@@ -122,8 +123,8 @@ sub change_layout
 	return;
 }
 
-# snowflake_nextvals() beside snowflake_nextval(), with 256 ids in a tick, which
-# are always spent.
+# snowflake_nextvals() beside snowflake_nextval(), with 256 ids in a tick,
+# which are always spent.
 change_layout('41/5/5/8');
 value_of($node, 'CREATE TABLE runs (id bigint PRIMARY KEY, client int, n int)');
 run_clients(16, 10, q{
@@ -170,8 +171,8 @@ INSERT INTO waits VALUES (sleeps() - :before);
 	note "$sleeps sleeps an id";
 }
 
-# A call takes as much memory for three million ids as for the first ones, by the
-# sizes of the session's memory contexts.
+# A call takes as much memory for three million ids as for the first ones, by
+# the sizes of the session's memory contexts.
 change_layout('41/2/3/17');
 my $grown = value_of($node, q{
 SELECT max(bytes) - min(bytes)

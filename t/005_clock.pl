@@ -1,9 +1,9 @@
-# The clock of a running server is set back and forth: each snowflake.clock_policy
-# does what the documentation says, no id leads the clock by more than the policy
-# allows, and no id comes twice or out of order.
+# The clock of a running server is set back and forth: each
+# snowflake.clock_policy does what the documentation says, no id leads the
+# clock by more than the policy allows, and no id comes twice or out of order.
 #
-# The server's clock is the real clock plus an offset (lib/clock.c), so a step of
-# an hour takes no time.  The layout has 16 ids in a tick, which even a slow
+# The server's clock is the real clock plus an offset (lib/clock.c), so a step
+# of an hour takes no time.  The layout has 16 ids in a tick, which even a slow
 # machine spends.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
@@ -36,8 +36,9 @@ my $node = snowflake_node(
 	"snowflake.layout = '41/5/5/4'",
 	"autovacuum = off");
 
-# The offset from the real clock, in seconds, that the test steps the clock from
-# and back to.  It only grows: by an hour when ids have followed the clock ahead.
+# The offset from the real clock, in seconds, that the test steps the clock
+# from and back to.  It only grows: by an hour when ids have followed the clock
+# ahead.
 my $in_order = 0;
 my $offset = 0;
 
@@ -177,8 +178,8 @@ sub allowed_lead_us
 	return $policy eq 'advance' ? $tolerance_ms * 1000 : 0;
 }
 
-# How many milliseconds ago the clock has come so far that the policy allows ids
-# again after the newest one.
+# How many milliseconds ago the clock has come so far that the policy allows
+# ids again after the newest one.
 sub ms_since_allowed
 {
 	my ($newest) = @_;
@@ -251,8 +252,8 @@ sub is_issued_ahead
 	return;
 }
 
-# Tests that ids ahead of the clock take no more ticks than the layout needs for
-# so many ids.
+# Tests that ids ahead of the clock take no more ticks than the layout needs
+# for so many ids.
 sub is_issued_ahead_in_full_ticks
 {
 	my ($seconds) = @_;
@@ -306,8 +307,8 @@ sub is_refused
 	return;
 }
 
-# Tests that ids follow a step of an hour forward, and that a step of an hour back
-# from there is refused.
+# Tests that ids follow a step of an hour forward, and that a step of an hour
+# back from there is refused.
 sub is_followed_forward
 {
 	my $name = "$policy: a step of an hour forward";

@@ -1,6 +1,6 @@
-# A session that waits for the clock or for the next tick stops waiting at once:
-# on a cancel, on statement_timeout, on termination, on a fast shutdown and when
-# the postmaster dies.
+# A session that waits for the clock or for the next tick stops waiting at
+# once: on a cancel, on statement_timeout, on termination, on a fast shutdown
+# and when the postmaster dies.
 #
 # The test measures each of these five times, from the cause until the client
 # sees the effect; more often on a busy machine.  The second quickest counts.
@@ -34,8 +34,8 @@ sub now_ms
 
 # ----- sessions -----
 
-# Waits until the backend has exited, and the connection is closed.  Returns the
-# SQLSTATE of the backend's last message, or ''.
+# Waits until the backend has exited, and the connection is closed.  Returns
+# the SQLSTATE of the backend's last message, or ''.
 sub state_at_exit
 {
 	my ($session) = @_;

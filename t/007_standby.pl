@@ -1,5 +1,5 @@
-# A standby decodes ids and issues none.  Once promoted, the standby issues ids of
-# its own worker id.  A background worker issues ids as any session does.
+# A standby decodes ids and issues none.  Once promoted, the standby issues ids
+# of its own worker id.  A background worker issues ids as any session does.
 use strict;
 use warnings FATAL => 'all';
 

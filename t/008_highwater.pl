@@ -95,7 +95,8 @@ subtest 'the first id after an end under load' => sub {
 };
 
 # After a crash ids begin after the mark, without an error, under every policy.
-# With the long interval the mark is ahead of the clock when the server is back.
+# With the long interval the mark is ahead of the clock when the server is
+# back.
 subtest 'crashes under every policy' => sub {
 	my $interval = 'snowflake.high_water_interval = 500ms';
 
@@ -128,7 +129,8 @@ subtest 'crashes under every policy' => sub {
 	usleep(1_000_000);
 };
 
-# A clock that is behind at the start is treated as a clock that has stepped back.
+# A clock that is behind at the start is treated as a clock that has stepped
+# back.
 subtest 'the clock is behind at the start' => sub {
 	for my $end ('stop', 'crash')
 	{

@@ -372,7 +372,8 @@ for my $policy (qw(wait error advance))
 			[ $tick + 1, 8 ],
 			"$policy: another session goes on after the block");
 
-		# The block is ahead of the clock, which the next policy does not allow.
+		# The block is ahead of the clock, which the next policy does not
+		# allow.
 		reload_with('clock_policy', 'error', $anna, $bert);
 		is($anna->state_of('SELECT snowflake_nextval()'),
 			'55000', "$policy: a block that leads too far under another policy is dropped");

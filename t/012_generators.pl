@@ -27,8 +27,8 @@ my $node = long_tick_node();
 
 # ----- several generators -----
 
-# The relations 1 to 64, which need not exist.  Relations with the same generator
-# share its sequences, so the first of them gets sequence 0.
+# The relations 1 to 64, which need not exist.  Relations with the same
+# generator share its sequences, so the first of them gets sequence 0.
 start_afresh($node, LONG_TICK, 'snowflake.generators = 8');
 my $anna = SnowflakeSession->new($node);
 my $bert = SnowflakeSession->new($node);

@@ -1,5 +1,5 @@
-# Without preload a reload can change the layout.  So no plan may keep a bound of
-# the old layout.
+# Without preload a reload can change the layout.  So no plan may keep a bound
+# of the old layout.
 use strict;
 use warnings FATAL => 'all';
 
@@ -45,9 +45,9 @@ my @bounds = grep { /^\d+$/ } split /\n/, $result;
 is(scalar(@bounds), 2, 'the prepared statement returns a bound by each layout') or diag($result);
 is($bounds[1], $bounds[0] / 2, 'the second bound is by the new layout');
 
-# Compares snowflake_issued_between() with its definition, for layouts with ticks
-# of different lengths: for ids at both ends of ticks, and for bounds at these
-# ends, between the ends and outside of them.
+# Compares snowflake_issued_between() with its definition, for layouts with
+# ticks of different lengths: for ids at both ends of ticks, and for bounds at
+# these ends, between the ends and outside of them.
 $node->safe_psql(
 	'postgres', q{
 CREATE VIEW ticks AS

@@ -1,6 +1,6 @@
 # The tools that come with PostgreSQL, and pgbouncer: all ways to dump and
-# restore, pg_upgrade, COPY through psql, pgbench's protocols, a pooler, foreign
-# tables.  Ids are kept, and the ids after them are larger.
+# restore, pg_upgrade, COPY through psql, pgbench's protocols, a pooler,
+# foreign tables.  Ids are kept, and the ids after them are larger.
 #
 #   oldinstall   the directory, with bin/, of the PostgreSQL to upgrade from; by
 #                default the tested one.  It has to have the extension.
@@ -65,8 +65,9 @@ sub fingerprint
 		  map { $_ eq 'parted' ? 'part' : $_ } @tables);
 }
 
-# Tests that a copy's tables have the rows of the source, that new ids are larger,
-# and that a DEFAULT of snowflake_nextval(regclass) names the copy's table.
+# Tests that a copy's tables have the rows of the source, that new ids are
+# larger, and that a DEFAULT of snowflake_nextval(regclass) names the copy's
+# table.
 sub check_copy
 {
 	my ($source, $node, $database, $what, $worker_id) = @_;
@@ -264,8 +265,8 @@ SELECT string_agg(client::text, ' ' ORDER BY id) FROM bench WHERE client < 0}),
 	'-1 -2',
 	'a prepared transaction keeps its ids over a restart');
 
-# postgres_fdw evaluates the default of the foreign table on the local server, and
-# does not use the default of the remote table.
+# postgres_fdw evaluates the default of the foreign table on the local server,
+# and does not use the default of the remote table.
 SKIP:
 {
 	skip 'postgres_fdw is not installed', 2

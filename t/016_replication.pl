@@ -112,8 +112,8 @@ SELECT count(*), count(*) FILTER (WHERE snowflake_worker_id(id) = 1 AND node = 1
 	return;
 }
 
-# With row filters on the bits of the worker id, in any version: a node sends the
-# rows whose ids it has issued.  A row filter cannot call functions of an
+# With row filters on the bits of the worker id, in any version: a node sends
+# the rows whose ids it has issued.  A row filter cannot call functions of an
 # extension.
 my ($state) = sqlstate_of($nodes[0],
 	'CREATE PUBLICATION refused FOR TABLE filtered WHERE (snowflake_worker_id(id) = 1)'
@@ -139,8 +139,8 @@ is( $nodes[0]->safe_psql(
 	'0',
 	'updates of a node\'s own rows reach the other node');
 
-# A row filter does not apply to TRUNCATE, so it is not published: PostgreSQL 15
-# would send it back, and the two nodes would truncate for ever.
+# A row filter does not apply to TRUNCATE, so it is not published: PostgreSQL
+# 15 would send it back, and the two nodes would truncate for ever.
 $nodes[0]->safe_psql('postgres', 'TRUNCATE filtered');
 wait_for_both('filtered');
 cmp_ok($nodes[1]->safe_psql('postgres', 'SELECT count(*) FROM filtered'),

@@ -1,6 +1,6 @@
-# The views of counters.  snowflake_stat_backend shows the sessions of other users
-# to members of pg_read_all_stats only.  snowflake_stat counts calls that waited
-# for the next tick, on machines of any speed.
+# The views of counters.  snowflake_stat_backend shows the sessions of other
+# users to members of pg_read_all_stats only.  snowflake_stat counts calls that
+# waited for the next tick, on machines of any speed.
 use strict;
 use warnings FATAL => 'all';
 
@@ -26,9 +26,9 @@ is($node->safe_psql('postgres', $others), '1', 'members of pg_read_all_stats see
 $issuing->quit;
 $node->stop;
 
-# A tick has two ids and lasts a tenth of a second, so even a slow machine spends
-# it.  40 ids take 20 ticks or more.  The session waits for each of these ticks,
-# unless the clock has reached the tick meanwhile.
+# A tick has two ids and lasts a tenth of a second, so even a slow machine
+# spends it.  40 ids take 20 ticks or more.  The session waits for each of
+# these ticks, unless the clock has reached the tick meanwhile.
 $node = snowflake_node('spent', "snowflake.layout = '38/5/5/1\@100ms'");
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION snowflake');

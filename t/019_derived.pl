@@ -8,7 +8,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
-use SnowflakeServer qw(build_library preload);
+use SnowflakeServer qw(build_library preload replace_file);
 use SnowflakeTest;
 use Test::More;
 
@@ -37,9 +37,7 @@ sub start_on
 	configure($node, @settings);
 	if (defined $facts)
 	{
-		open my $fh, '>', "$directory/facts" or die "facts: $!";
-		print $fh map { "$_\n" } @$facts;
-		close $fh or die "facts: $!";
+		replace_file("$directory/facts", @$facts);
 		%ENV = (%ENV, preload($library), HOST_FACTS => "$directory/facts");
 	}
 	my $started = $node->start(fail_ok => 1);
@@ -264,7 +262,8 @@ for my $case (
 	[ [ $card, 'device eth0' ], 24, 0x9e04d2, 'a4:bf:01:9e:04:d2', 'eth0' ],
 	[ [ 'link eth0 2 up 1 a4:bf:81:9e:04:d2', 'device eth0' ],
 		31, 0x019e04d2, 'a4:bf:81:9e:04:d2', 'eth0' ],
-	# Entries that are no physical interface.  An interface that is down counts.
+	# Entries that are no physical interface.  An interface that is down
+	# counts.
 	[ [ 'link lo 1 loopback 772 00:00:00:00:00:00',
 			$lan,
 			'link docker0 2 up 1 02:42:ac:11:00:02',
@@ -346,8 +345,7 @@ $node->stop;
 # The worker id stays while the server runs, also when the host gets another
 # name.
 start_on([ 'name pg-3' ], derive('hostname', 5));
-PostgreSQL::Test::Utils::append_to_file("$directory/facts.new", "name pg-4\n");
-rename "$directory/facts.new", "$directory/facts" or die "facts: $!";
+replace_file("$directory/facts", 'name pg-4');
 configure($node, derive('hostname', 5), 'snowflake.block_size = 2');
 $node->reload;
 ok( $node->poll_query_until(

@@ -1,6 +1,6 @@
 # Tables that the script of another extension creates keep their keys, although
-# the event trigger converts new tables.  The test makes the other extension in a
-# copy of the installation.
+# the event trigger converts new tables.  The test makes the other extension in
+# a copy of the installation.
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,6 +1,6 @@
-# Worker ids leased from a registry: each server has a worker id of its own, keeps
-# it over a restart, a crash and a registry that is down, and shares it with no
-# copy.  t/043_lease_conflicts.pl tests refusals.
+# Worker ids leased from a registry: each server has a worker id of its own,
+# keeps it over a restart, a crash and a registry that is down, and shares it
+# with no copy.  t/043_lease_conflicts.pl tests refusals.
 use strict;
 use warnings FATAL => 'all';
 
@@ -192,8 +192,8 @@ my %worker_id;
 	is(worker_id_of($id), $worker_id{ $node->name },
 		'while the registry is down a server restarts with the lease of its page');
 
-	# While the registry is down, a stop cannot release the lease, so the server
-	# keeps the lease.
+	# While the registry is down, a stop cannot release the lease, so the
+	# server keeps the lease.
 	$node->stop;
 	$node->start;
 	is(worker_id_of(next_id($node)), $worker_id{ $node->name },

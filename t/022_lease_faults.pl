@@ -88,7 +88,7 @@ sub is_refused_now
 sub registry_down
 {
 	my $registry = new_registry('registry', { lease_duration => '12s' });
-	my $restored = cluster('restored');
+	my $restored = server_named('restored');
 	my $either = hosts_of($registry, $restored);
 	my $holder = server('holder', $either);
 	my $late = server('late', $either);
@@ -181,7 +181,7 @@ sub failover
 {
 	# A lease is long enough for all servers to ask before the grace is over.
 	my $registry = new_registry('registry', { lease_duration => '12s' });
-	my $standby = cluster('standby');
+	my $standby = server_named('standby');
 	my $either = hosts_of($registry, $standby);
 	my $known = server('known', $either);
 	my $lost = server('lost', $either);
@@ -417,7 +417,7 @@ sub hold_request
 	$relay->hold('up', 'snowflake_registry.claim');
 	ok(wait_for(sub { $relay->count_held > 0 }),
 		"a request to $kind is held back");
-	$relay->hold_no_more;
+	$relay->hold_nothing_new;
 	return;
 }
 
@@ -486,7 +486,7 @@ sub network
 	cmp_ok(seconds_of(sub { $first->stop }), '<', 3,
 		'a stop does not wait for an answer to a release');
 	is($relay->count_held, 1, 'a release is held back');
-	$relay->hold_no_more;
+	$relay->hold_nothing_new;
 	start_server($first);
 	first_id($first);
 	$client = new_client($first);
@@ -526,7 +526,7 @@ sub network
 	$relay->hold('up', 'snowflake_registry.claim');
 	start_server($first);
 	ok(wait_for(sub { $relay->count_held > 0 }), 'a claim is held back');
-	$relay->hold_no_more;
+	$relay->hold_nothing_new;
 	$first->stop;
 	$ask_again = keep_from_asking($second);
 	$lease = lease_row($registry, 5);

@@ -17,8 +17,8 @@ use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-# How far the clock is ahead when the ids are issued that may not come again.  A
-# recovered server knows of these ids by WAL alone.
+# How far the clock is ahead when the ids are issued that may not come again.
+# A recovered server knows of these ids by WAL alone.
 use constant AHEAD_S => 100;
 
 sub started_server
@@ -31,7 +31,8 @@ sub started_server
 }
 
 # A base backup in the worst order: ids are issued after all files have been
-# copied, so only its WAL has them.  The backup is started without a signal file.
+# copied, so only its WAL has them.  The backup is started without a signal
+# file.
 for my $is_leading (0, 1)
 {
 	my $what =

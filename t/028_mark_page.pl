@@ -165,7 +165,8 @@ for my $how ('after a clean stop', 'after a crash')
 	};
 }
 
-# Without the file, another worker id is used first, and then the first one again.
+# Without the file, another worker id is used first, and then the first one
+# again.
 subtest 'the file is deleted, and the worker id changes twice' => sub {
 	my $node = new_server('deleted_twice', "include 'case.conf'");
 
@@ -209,8 +210,8 @@ include 'case.conf'
 	make_table($nodes[1]);
 	$nodes[1]->stop;
 
-	# Issue ids in the second of the last checkpoint: pg_control has the time of
-	# the checkpoint without the fraction of the second.
+	# Issue ids in the second of the last checkpoint: pg_control has the time
+	# of the checkpoint without the fraction of the second.
 	for my $i (0, 1)
 	{
 		my $node = $nodes[$i];
@@ -286,9 +287,9 @@ my $newest = insert_batch($node, 1000)->{newest};
 $node->stop;
 my $sound = page_bytes($node);
 
-# Starts the server with these bytes as the page, and tests that the server issues
-# no id and serves everything else.  Returns the SQLSTATE, the message and the
-# hint of the refusal.
+# Starts the server with these bytes as the page, and tests that the server
+# issues no id and serves everything else.  Returns the SQLSTATE, the message
+# and the hint of the refusal.
 sub refusal_with
 {
 	my ($bytes, $what, @settings) = @_;

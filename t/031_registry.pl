@@ -1,7 +1,7 @@
-# The registry by itself.  The test claims for servers in SQL, as a role that has
-# what allow() grants and nothing else: what such a role can do to others, what
-# the registry does after restarts, dumps and repeated claims, and how fast
-# it is.
+# The registry by itself.  The test claims for servers in SQL, as a role that
+# has what allow() grants and nothing else: what such a role can do to others,
+# what the registry does after restarts, dumps and repeated claims, and how
+# fast it is.
 use strict;
 use warnings FATAL => 'all';
 
@@ -24,9 +24,10 @@ $node->start;
 $node->safe_psql('postgres',
 	'CREATE ROLE server LOGIN; CREATE ROLE outsider LOGIN; CREATE ROLE dba LOGIN');
 
-# ask() calls claim() as a server does; any role may call it.  The previous lease
-# is "holder worker_id incarnation", and "held" if the server still holds it.  Its
-# fence is an interval from now on.  The answer has instants as seconds from now.
+# ask() calls claim() as a server does; any role may call it.  The previous
+# lease is "holder worker_id incarnation", and "held" if the server still holds
+# it.  Its fence is an interval from now on.  The answer has instants as
+# seconds from now.
 my $asking = <<'SQL';
 CREATE FUNCTION ask(holder text, next_incarnation bigint, previous text, fence interval, wal pg_lsn,
                     wanted integer, datacenter integer, name text, clock timestamptz)
@@ -88,7 +89,8 @@ sub quoted
 	return "'$value'";
 }
 
-# The SQL of a claim.  A previous lease has a fence of 1 s from now, if not given.
+# The SQL of a claim.  A previous lease has a fence of 1 s from now, if not
+# given.
 sub claim_sql
 {
 	my ($holder, $next, %about) = @_;
@@ -100,7 +102,8 @@ sub claim_sql
 	  $about{name} // '', $about{clock} // 'now';
 }
 
-# The answer to a claim, as a hash.  After an error the refusal is the SQLSTATE.
+# The answer to a claim, as a hash.  After an error the refusal is the
+# SQLSTATE.
 sub claim
 {
 	my ($session, @claim) = @_;
@@ -127,8 +130,8 @@ sub setting
 	return $owner->value("SELECT $expression FROM snowflake_registry.setting AS s");
 }
 
-# Makes the registry believe that it was restarted after a crash: the next claim
-# opens a window.
+# Makes the registry believe that it was restarted after a crash: the next
+# claim opens a window.
 sub pretend_crash
 {
 	$owner->rows("UPDATE snowflake_registry.setting SET instance = '2020-01-01'");
@@ -453,7 +456,8 @@ is(outcome_of(claim($server, 'a', 9, previous => 'a 0 7 held', wanted => 0)), 't
 my $late = claim($server, 'a', 1);
 is(outcome_of($late), 1, 'a late copy of the first claim does not get the worker id of the holder');
 is(claim($server, 'a', 3, previous => 'a 0 2 held', wanted => 0)->{continues}, 1, 'the holder renews its lease after the late copy');
-# Without another free worker id the late copy gets this one, and its holder loses it.
+# Without another free worker id the late copy gets this one, and its holder
+# loses it.
 claim($server, $_, 1) for 'b' .. 'g';
 my $mine = $owner->value(q{SELECT fence FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)});
 is(outcome_of(claim($server, 'a', 2)), 0, 'a late copy gets the worker id if all others are taken');
@@ -565,7 +569,8 @@ is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_depend WHERE refclassi
 # Nothing is granted twice
 #
 # Honest servers record the instants that they issue ids for.  Liars have the
-# rights of a server, and send wrong claims.  Windows and eras begin at any time.
+# rights of a server, and send wrong claims.  Windows and eras begin at any
+# time.
 make_registry_anew('1 s', '0.1 s', '41/5/2/15', $epoch);
 $owner->rows(q{SELECT setseed(0.31)});
 $owner->rows(q{CREATE TABLE issued (worker_id integer, grant_no integer, since timestamptz, until timestamptz)});

@@ -30,8 +30,8 @@ my $in_grace =
 
 # ----- what scenarios share -----
 
-# Waits until a server has claimed, and the registry has granted a lease or refused
-# because of a grace.
+# Waits until a server has claimed, and the registry has granted a lease or
+# refused because of a grace.
 sub wait_for_first_answer
 {
 	my ($server) = @_;
@@ -82,8 +82,8 @@ sub old_dump
 		'the holder has a longer lease');
 	$registry->stop('immediate');
 
-	# Give the restored registry another history: with the same history it would
-	# open a window only.
+	# Give the restored registry another history: with the same history it
+	# would open a window only.
 	$restored->safe_psql('postgres', 'CREATE TABLE other ()')
 	  if $is_to_restart;
 	system_or_bail('psql', '-XqAt', '-o', '/dev/null', '-v',
@@ -189,8 +189,8 @@ sub unknown_holder
 	return ($standby, $either, $holder);
 }
 
-# Starts the next holder of worker id 5, whose clock is behind, and tests that its
-# first id is larger than an id.
+# Starts the next holder of worker id 5, whose clock is behind, and tests that
+# its first id is larger than an id.
 sub begins_after
 {
 	my ($either, $last, $what) = @_;
@@ -199,8 +199,8 @@ sub begins_after
 	return cmp_ok(scalar first_id($next, 60), '>', $last, $what);
 }
 
-# No promotion, and nobody comes forward: the holder, whose clock was ahead, has
-# died.  The next holder's clock is behind.
+# No promotion, and nobody comes forward: the holder, whose clock was ahead,
+# has died.  The next holder's clock is behind.
 sub no_promotion_no_holder
 {
 	my ($standby, $either, $holder) = unknown_holder();
@@ -244,8 +244,8 @@ sub moved
 
 # ----- a holder comes forward, and crashes -----
 
-# The new registry knows the fence of the holder only from the holder itself.  The
-# holder's ids are later than the clock of the next holder.
+# The new registry knows the fence of the holder only from the holder itself.
+# The holder's ids are later than the clock of the next holder.
 sub crash_after_coming_forward
 {
 	my ($standby, $either, $holder) = unknown_holder();
@@ -295,8 +295,8 @@ sub slow_clock
 
 # ----- restarts after a failover -----
 
-# Newcomers wait for half a minute.  None of these servers waits, whether the new
-# registry knows its lease or not, and whenever the server stops.
+# Newcomers wait for half a minute.  None of these servers waits, whether the
+# new registry knows its lease or not, and whenever the server stops.
 sub restarts
 {
 	my $registry = new_registry('registry', { lease_duration => '30 s' });

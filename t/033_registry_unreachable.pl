@@ -1,6 +1,6 @@
-# A registry that runs and cannot be reached: it has another password, one of its
-# addresses does not answer, or the resolver does not answer.  The server's log
-# says why, and neither a claim nor a stop takes long.
+# A registry that runs and cannot be reached: it has another password, one of
+# its addresses does not answer, or the resolver does not answer.  The server's
+# log says why, and neither a claim nor a stop takes long.
 use strict;
 use warnings FATAL => 'all';
 
@@ -13,7 +13,7 @@ use SnowflakeClient;
 use SnowflakeRegistry;
 use SnowflakeScenario;
 use SnowflakeServer;
-use SnowflakeServer qw(build_library preload);
+use SnowflakeServer qw(build_library preload replace_file);
 use SnowflakeTest;
 use Test::More;
 
@@ -97,12 +97,8 @@ sub start_with_facts
 sub write_facts
 {
 	my ($server, @facts) = @_;
-	my $file = "$directory/" . $server->name . '.facts';
 
-	open my $fh, '>', "$file.new" or die "$file.new: $!";
-	print $fh map { "$_\n" } 'name pg-0', @facts;
-	close $fh or die "$file.new: $!";
-	rename "$file.new", $file or die "$file: $!";
+	replace_file("$directory/" . $server->name . '.facts', 'name pg-0', @facts);
 	return;
 }
 

@@ -1,6 +1,6 @@
-# snowflake_registry_check() is called on a server that is to lease its worker id.
-# It returns a sentence each about the connection, the role's rights, layout,
-# epoch, lease and clock, and changes nothing.
+# snowflake_registry_check() is called on a server that is to lease its worker
+# id.  It returns a sentence each about the connection, the role's rights,
+# layout, epoch, lease and clock, and changes nothing.
 use strict;
 use warnings FATAL => 'all';
 

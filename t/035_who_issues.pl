@@ -1,6 +1,6 @@
-# A server logs at its start its node, or why it cannot issue ids.  A server also
-# logs if ids of its node were issued elsewhere before, as after a promotion; a
-# plain restart does not log that.
+# A server logs at its start its node, or why it cannot issue ids.  A server
+# also logs if ids of its node were issued elsewhere before, as after a
+# promotion; a plain restart does not log that.
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,10 +1,10 @@
 # How long servers are without ids when a server or the registry restarts,
 # fails or moves: measured, printed as a table, and within stated bounds.
 #
-# Two servers lease any worker id.  Two have a configured worker id each, which the
-# registry guards.  A client of each server draws ids all the time.  A pause is
-# the longest time between two answers with ids.  A client waits up to 40 ms
-# between its queries, so less than 0.1 s is no pause.
+# Two servers lease any worker id.  Two have a configured worker id each, which
+# the registry guards.  A client of each server draws ids all the time.  A
+# pause is the longest time between two answers with ids.  A client waits up to
+# 40 ms between its queries, so less than 0.1 s is no pause.
 #
 #   LEASE_SECONDS   the lease's duration (4); largest_lead is a quarter of it,
 #                   but 10 s at most.  With 600, the times are those of the
@@ -28,8 +28,8 @@ use Time::HiRes qw(sleep);
 my $lease_s = $ENV{LEASE_SECONDS} || 4;
 my $lead_s = min(10, $lease_s / 4);
 
-# How long processes take to end and to start, and clients to connect again, on a
-# busy machine.  Each bound includes this time.
+# How long processes take to end and to start, and clients to connect again, on
+# a busy machine.  Each bound includes this time.
 use constant SLACK_S => 5;
 
 # A pause that may come from the client itself, delayed by the machine.
@@ -107,8 +107,9 @@ sub start_client_of
 	return;
 }
 
-# Moves the data directory, which is a new holder to the registry, as on another
-# machine.  The old directory stays, so that the new one has another inode.
+# Moves the data directory, which is a new holder to the registry, as on
+# another machine.  The old directory stays, so that the new one has another
+# inode.
 sub move_directory
 {
 	my ($server) = @_;
@@ -123,8 +124,8 @@ sub move_directory
 
 # ----- measurements -----
 
-# Reads the times, by now(), of answers with ids that a client has received since
-# the last call.  A client flushes whole answers.
+# Reads the times, by now(), of answers with ids that a client has received
+# since the last call.  A client flushes whole answers.
 sub read_answers
 {
 	my ($server) = @_;

@@ -1,6 +1,6 @@
-# The order of shared_preload_libraries does not matter, although Citus refuses to
-# be loaded after a library with hooks, and the extension has a hook for CREATE
-# TABLE.  lib/hooks.c stands for Citus.
+# The order of shared_preload_libraries does not matter, although Citus refuses
+# to be loaded after a library with hooks, and the extension has a hook for
+# CREATE TABLE.  lib/hooks.c stands for Citus.
 use strict;
 use warnings FATAL => 'all';
 
@@ -8,16 +8,13 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer qw(build_library);
 use SnowflakeTest;
 use Test::More;
 
-my $library = PostgreSQL::Test::Utils::tempdir() . '/hooks.so';
-my $headers = `pg_config --includedir-server`;
-my $node;
-
-chomp $headers;
-PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1', "-I$headers",
-	'-o', $library, "$FindBin::RealBin/lib/hooks.c");
+my $node = snowflake_node('order', 'restart_after_crash = on');
+my $library =
+  build_library('hooks', '-I' . $node->config_data('--includedir-server'));
 
 # The notices that CREATE TABLE raises, and the key's default.
 sub create_table
@@ -30,7 +27,6 @@ DROP TABLE t;
 	return $stdout . ($stderr =~ /NOTICE:  (.*)/ ? ", $1" : $stderr);
 }
 
-$node = snowflake_node('order', 'restart_after_crash = on');
 for my $libraries ("snowflake, $library", "$library, snowflake")
 {
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = '$libraries'\n");

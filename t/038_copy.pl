@@ -1,6 +1,7 @@
-# COPY FROM inserts in batches, as with PostgreSQL's nextval(), because its default
-# is planned as snowflake_copy_nextval(), the STABLE twin of snowflake_nextval().
-# The tests show the ids of the rows, and that nothing else uses the twin.
+# COPY FROM inserts in batches, as with PostgreSQL's nextval(), because its
+# default is planned as snowflake_copy_nextval(), the STABLE twin of
+# snowflake_nextval().  The tests show the ids of the rows, and that nothing
+# else uses the twin.
 #
 # The test reads PostgreSQL's counts of the calls of both functions.
 use strict;
@@ -63,8 +64,8 @@ ROLLBACK;
 	return $answer;
 }
 
-# A query of how many ids a table has, how many different ones, and how many out
-# of the order of column n.
+# A query of how many ids a table has, how many different ones, and how many
+# out of the order of column n.
 sub order_of
 {
 	my ($table) = @_;

@@ -1,10 +1,10 @@
-# Clusters of three members that Patroni runs, in three variants: a worker id for
-# each member, one worker id for the cluster, or leased worker ids.  Writers
-# insert by a connection that names all members, while the leader is switched
-# over, is killed, crashes while Patroni is paused, and is switched over again
-# after a reinit of a member.  At two of these steps the old leader's clock is
-# ahead and the new leader's is behind.  No id comes twice.  The test prints how
-# long the writers were without ids.
+# Clusters of three members that Patroni runs, in three variants: a worker id
+# for each member, one worker id for the cluster, or leased worker ids.
+# Writers insert by a connection that names all members, while the leader is
+# switched over, is killed, crashes while Patroni is paused, and is switched
+# over again after a reinit of a member.  At two of these steps the old
+# leader's clock is ahead and the new leader's is behind.  No id comes twice.
+# The test prints how long the writers were without ids.
 #
 # By default only the variant with one worker id for the cluster runs.
 # PATRONI_VARIANTS, such as "member cluster leased", names those that run; they
@@ -23,8 +23,8 @@ use SnowflakeServer qw(write_clock);
 use Test::More;
 use Time::HiRes qw(sleep);
 
-# How far the old leader's clock is ahead, and how far the new one's is behind, in
-# seconds.
+# How far the old leader's clock is ahead, and how far the new one's is behind,
+# in seconds.
 use constant {
 	AHEAD_S => 8,
 	BEHIND_S => -2,
@@ -155,8 +155,8 @@ sub begin_switchover
 	return;
 }
 
-# A replica that a switchover may choose: if commits wait for a replica, only this
-# one.
+# A replica that a switchover may choose: if commits wait for a replica, only
+# this one.
 sub candidate_of
 {
 	my ($cluster) = @_;

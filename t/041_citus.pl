@@ -1,8 +1,8 @@
-# A Citus cluster of a coordinator and two workers: inserts at every node and in
-# every way that Citus has, time ranges, partitions, a load at all nodes, a clone
-# of a worker and a failover of a worker.  No id comes twice, and each id is of
-# the node that issued it.  The test also shows what Citus refuses or does wrong,
-# and the statements to use instead, as in doc/citus.md.
+# A Citus cluster of a coordinator and two workers: inserts at every node and
+# in every way that Citus has, time ranges, partitions, a load at all nodes, a
+# clone of a worker and a failover of a worker.  No id comes twice, and each id
+# is of the node that issued it.  The test also shows what Citus refuses or
+# does wrong, and the statements to use instead, as in doc/citus.md.
 use strict;
 use warnings FATAL => 'all';
 
@@ -57,8 +57,8 @@ sub issuers
 		$table, $condition // 'true');
 }
 
-# The number of snowflakes in tables, and the number of snowflakes that come more
-# than once.  Keys of sequences are small numbers.
+# The number of snowflakes in tables, and the number of snowflakes that come
+# more than once.  Keys of sequences are small numbers.
 sub count_ids
 {
 	my (@tables) = @_;
@@ -225,7 +225,8 @@ for my $case (
 		$issuers, "$insert: the nodes that issue the ids");
 }
 
-# Citus adds the default to the SELECT, where it must not make equal rows differ.
+# Citus adds the default to the SELECT, where it must not make equal rows
+# differ.
 sql('CREATE TABLE summary (id bigint DEFAULT snowflake_nextval(), note text)');
 sql(q{SELECT create_distributed_table('summary', 'id')});
 for my $select (q{SELECT DISTINCT note FROM orders AS t(id, node, note)}, q{SELECT note FROM visit UNION SELECT note FROM old_visit},
@@ -508,8 +509,8 @@ for my $case (
 	}
 }
 
-# Equal worker ids.  The INSERT is repeated until both workers have issued ids in
-# the same tick.
+# Equal worker ids.  The INSERT is repeated until both workers have issued ids
+# in the same tick.
 my $equal = q{INSERT INTO visit (customer, note) SELECT v.customer, 'equal' FROM old_visit AS v, generate_series(1, 20)};
 
 sub equal_duplicates

@@ -1,6 +1,6 @@
-# Jobs of pg_cron create partitions ahead of the clock and drop partitions behind
-# it.  If the jobs have not run for long, rows are in the default partition, and a
-# transaction moves these rows to their partitions.  The
+# Jobs of pg_cron create partitions ahead of the clock and drop partitions
+# behind it.  If the jobs have not run for long, rows are in the default
+# partition, and a transaction moves these rows to their partitions.  The
 # statements are those of doc/partitions.md; script/check-docs compares them.
 use strict;
 use warnings FATAL => 'all';
@@ -39,8 +39,8 @@ sub set_time
 	return $instant;
 }
 
-# Sets the clock to two seconds before the minute of a job, and waits for the run.
-# Returns the run's status and message.  Earlier runs do not count.
+# Sets the clock to two seconds before the minute of a job, and waits for the
+# run.  Returns the run's status and message.  Earlier runs do not count.
 sub run_of
 {
 	my ($job, $day, $hour, $minute) = @_;
@@ -57,8 +57,8 @@ SELECT status || ': ' || coalesce(return_message, '')
 		});
 }
 
-# The days of the first and the last partition, counted from day 0, and the number
-# of partitions.
+# The days of the first and the last partition, counted from day 0, and the
+# number of partitions.
 sub partitions
 {
 	return value_of($node, q{
