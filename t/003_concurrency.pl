@@ -41,6 +41,22 @@ sub run_clients
 	return;
 }
 
+# Tests that the ids of a table are of this node, and were issued since an
+# instant.
+sub is_of_this_run
+{
+	my ($table, $begin, $what) = @_;
+
+	is( value_of($node,
+			"SELECT count(*) FROM $table, snowflake_decode(id) AS d
+			  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
+				 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
+		),
+		'0',
+		"$what: the ids are of this node and of the time of the run");
+	return;
+}
+
 # 32 clients, 2 million rows, 500 at a time, numbered by each client.
 value_of($node, 'CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
 my $begin = value_of($node, 'SELECT clock_timestamp()');
@@ -56,13 +72,7 @@ is( value_of($node,
 	),
 	'2000000|0',
 	"each session's ids increase");
-is( value_of($node,
-		"SELECT count(*) FROM ids, snowflake_decode(id) AS d
-		  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
-			 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
-	),
-	'0',
-	"32 clients: the ids are of this node and of the time of the run");
+is_of_this_run('ids', $begin, '32 clients');
 
 # 16 clients, 800,000 rows in bulk.
 value_of($node, 'CREATE TABLE bulk (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
@@ -72,13 +82,7 @@ run_clients(16, 1,
 	'16 clients in bulk');
 is(value_of($node, 'SELECT count(*), count(DISTINCT id) FROM bulk'),
 	'800000|800000', '800,000 ids, each once');
-is( value_of($node,
-		"SELECT count(*) FROM bulk, snowflake_decode(id) AS d
-		  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
-			 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
-	),
-	'0',
-	"16 clients in bulk: the ids are of this node and of the time of the run");
+is_of_this_run('bulk', $begin, '16 clients in bulk');
 
 # 8 clients record the instants before and after each of their calls.  A call
 # that begins after another one has returned gets a larger id.  With larger

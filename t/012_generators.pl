@@ -68,9 +68,10 @@ my @generators = map { generator_of($_) } 65 .. 84;
 is(scalar(grep { defined } @generators), 20, 'each relation uses one of the 8 generators');
 is_deeply([ map { generator_of($_) } 65 .. 84 ],
 	\@generators, 'each relation keeps its generator');
-ok( $node->safe_psql('template1',
+is( $node->safe_psql('template1',
 		'CREATE EXTENSION snowflake; SELECT count(DISTINCT snowflake_nextval(1::regclass)) FROM generate_series(1, 3)'
-	) eq '3',
+	),
+	'3',
 	'relations of another database have generators as well');
 $_->quit for $anna, $bert;
 
