@@ -168,7 +168,7 @@ sub registry_down
 	my $new_worker_id = worker_id_of(scalar first_id($new));
 	ok($new_worker_id != $worker_id && $new_worker_id != $late_worker_id,
 		'after the grace the newcomer gets a worker id that nobody has');
-	is_after_grace($restored, 'new', 'the restored registry granted it after its grace');
+	is_after_grace($restored, 'new', 'the restored registry granted this worker id after its grace');
 	wait_for_renewals($holder, 1);
 	is_undisturbed($client, 'the holder issues ids while the registry is restored');
 	is_unique(at_least => 500);
@@ -227,7 +227,7 @@ sub failover
 	refuses($rival, qr/$grace|$held/, 'a rival gets no lease in the grace');
 	is(worker_id_of(scalar first_id($new)),
 		3, 'after the grace the newcomer gets a worker id that nobody has');
-	is_after_grace($standby, 'new', 'the new registry granted it after its grace');
+	is_after_grace($standby, 'new', 'the new registry granted this worker id after its grace');
 	is_refused_now($rival, $held,
 		'the rival does not get the worker id whose lease was lost');
 	wait_for_renewals($known, 1);
