@@ -65,13 +65,13 @@ INSERT INTO ids (client, n) SELECT :client_id, :n * 500 + i FROM generate_series
 \set n :n + 1
 }, '32 clients');
 is(value_of($node, 'SELECT count(*), count(DISTINCT id) FROM ids'),
-	'2000000|2000000', '2,000,000 ids, each once');
+	'2000000|2000000', '32 clients: 2,000,000 ids, and none comes twice');
 is( value_of($node,
 		'SELECT count(*), count(*) FILTER (WHERE id <= previous)
 		   FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n) AS previous FROM ids) AS o'
 	),
 	'2000000|0',
-	"each session's ids increase");
+	"32 clients: the ids of each session increase");
 is_of_this_run('ids', $begin, '32 clients');
 
 # 16 clients, 800,000 rows in bulk.
@@ -81,7 +81,7 @@ run_clients(16, 1,
 	'INSERT INTO bulk (client, n) SELECT :client_id, i FROM generate_series(1, 50000) AS i',
 	'16 clients in bulk');
 is(value_of($node, 'SELECT count(*), count(DISTINCT id) FROM bulk'),
-	'800000|800000', '800,000 ids, each once');
+	'800000|800000', '16 clients in bulk: 800,000 ids, and none comes twice');
 is_of_this_run('bulk', $begin, '16 clients in bulk');
 
 # 8 clients record the instants before and after each of their calls.  A call

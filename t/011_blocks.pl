@@ -76,7 +76,7 @@ sub run_scripts
 			$how_long, '--define=n=0', (map { "--file=$_" } @files),
 			$node->connstr('postgres')
 		]);
-	like($stdout, qr{number of failed transactions: 0 }, "$what: none failed");
+	like($stdout, qr{number of failed transactions: 0 }, "$what: no transaction failed");
 	is($stderr =~ s/^pgbench \(.*\n//r, '', "$what: pgbench has no warnings");
 	return;
 }

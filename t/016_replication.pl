@@ -99,8 +99,8 @@ SELECT count(*), count(*) FILTER (WHERE snowflake_worker_id(id) = 1 AND node = 1
 	my $each = $clients * $transactions;
 
 	like($found[0], qr/^@{[2 * $each]}\|$each\|$each\|/,
-		"$table: all rows of both nodes");
-	is($found[1], $found[0], "$table: the same on both");
+		"$table: a node has the rows of both nodes");
+	is($found[1], $found[0], "$table: both nodes have the same rows");
 	is( $_->safe_psql(
 			'postgres',
 			# The columns have other names in each version.

@@ -244,8 +244,8 @@ is( $server->value("SELECT snowflake_registry.release(0, 1, 'thief', 31, '1970-0
 is( $owner->value("SELECT fence = '$before' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 1)"),
 	't', 'the release with a mark in 1970 moves the fence no further back than where the holder began');
 is($server->value("SELECT snowflake_registry.release(0, 0, 'victim', 12, now())"), 'f', q{another's lease is not released by a guess});
-is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, 'the other server renews its lease in spite of these fences');
-is(setting("grants_from = '-infinity' AND floor = '-infinity' AND era = 1"), 't', 'these fences begin no grace, floor or era');
+is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, 'another server renews its lease in spite of these fences');
+is(setting("grants_from = '-infinity' AND floor = '-infinity' AND era = 1"), 't', 'fences that are refused or limited begin no grace, floor or era');
 
 #
 # Forced eras, and theft
@@ -307,7 +307,7 @@ is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1,
 claim($other, 'holdup', 2, previous => 'holdup 1 1 held', wal => 'FFFFFFFF/FFFFFFFF');
 is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, 'a holder renews its lease beside an open transaction that begins an era');
 is(outcome_of(claim($server, 'newer', 1)), 3, 'a newcomer gets a worker id beside an open transaction that begins an era');
-cmp_ok(time - $begin, '<', 1.9, 'these claims do not wait for the open transaction');
+cmp_ok(time - $begin, '<', 1.9, 'claims do not wait for an open transaction');
 $other->rows('COMMIT');
 is(claim($server, 'newest', 1)->{refusal}, 'grace', 'after the COMMIT the era has begun, and a newcomer waits');
 $other->rows('BEGIN');
