@@ -2,11 +2,11 @@
 #
 #   make && sudo make install     builds and installs, by PG_CONFIG's PostgreSQL
 #   make installcheck             tests against a running server
-#   make demo, make test          install what they need themselves; see README.md
-#   make test SANITIZE=1          the same under sanitizers
+#   make demo, make test          install what they need; see README.md
+#   make test SANITIZE=1          tests under AddressSanitizer and UBSan
 #   make dist                     packs the sources as PGXN takes them
-#   make model                    proves the protocols of mark and leases
-#   make bench                    compares with what it would replace
+#   make model                    proves the protocols of the mark and of leases
+#   make bench                    compares speed with sequences and UUIDs
 
 MODULE_big = snowflake
 OBJS = \
@@ -66,7 +66,7 @@ PG_CFLAGS += -Wno-unknown-warning-option -Wno-ignored-optimization-argument \
 	-Wno-ignored-attributes
 endif
 
-# demo and test install PostgreSQL if it is missing.
+# Without PostgreSQL, demo and test still work: they install it.
 ifneq (,$(wildcard $(PGXS)))
 include $(PGXS)
 else
@@ -88,9 +88,9 @@ test:
 model:
 	@script/model
 
-# The archive for PGXN: the last commit, without files that are not committed.
-# A build of Debian's packages writes debian/control for the versions that it
-# finds.
+# The archive for PGXN has the last commit.  Refuses if there are changes that
+# are not committed, except in debian/control, which a build of Debian's
+# packages writes anew.
 dist: archive = snowflake-$(SNOWFLAKE_VERSION)
 dist:
 	@git diff --quiet HEAD -- . ':!debian/control' || \

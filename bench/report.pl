@@ -36,7 +36,8 @@ sub read_samples
 	}
 }
 
-# Statistics over lists with a value for each repeat; an empty list gives one.
+# Statistics over lists with a value for each repeat.  Of an empty list, each
+# function but median() returns an empty list.
 
 sub median
 {

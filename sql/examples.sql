@@ -1,7 +1,7 @@
 -- The examples of doc/functions.md.  script/check-docs checks that each statement
--- of that page is in this file, and that a statement which stands here as it does
--- there has the output that the page shows.  Where an output changes from run to
--- run, the statement here checks the output's form.
+-- of that page is in this file.  If a statement is the same in both, it also has
+-- to have the output that the page shows.  Where an output changes from run to
+-- run, the statement here checks the form of the output.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;

@@ -31,8 +31,8 @@ SELECT ids_issued, last_id = snowflake_currval() AS last_id, clock_waits
 -- the mark is ahead of the last id
 SELECT high_water_mark > snowflake_timestamp(snowflake_currval()) AS ahead FROM snowflake_node;
 
--- a tick's sequence spent is waited out, and counted once a call; a slow machine
--- spends no tick here, and t/018_stat.pl sees to it that every machine does
+-- a call waits when all ids of a tick are issued, and each wait is counted once;
+-- t/018_stat.pl tests the same with ticks that a slow machine spends, too
 SELECT snowflake_stat_reset();
 CREATE TEMP TABLE issued AS SELECT id FROM snowflake_nextvals(50000) AS id;
 SELECT ids_issued,

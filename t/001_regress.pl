@@ -1,5 +1,5 @@
-# Runs the regress and the isolation tests on servers of their own: one with
-# the default layout, and one that has nothing in common with it.
+# Runs the regress and the isolation tests on two servers: one with the default
+# layout, and one with another layout, epoch, worker id and sequence start.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
@@ -68,7 +68,8 @@ for my $name (sort keys %settings)
 	}
 	run_tests($node, $ENV{PG_REGRESS}, 'sql/*.sql');
 
-	# Inside a tick, the ids of blocks of several sessions are in no order.
+	# The isolation tests compare ids of several sessions inside a tick, where
+	# ids of larger blocks are in no order.
 	$node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
 	$node->restart;
 	run_tests($node, $isolation, 'specs/*.spec');

@@ -1,6 +1,5 @@
-# Many sessions at once: each id comes once, each session's ids increase, and
-# an id that is issued later is larger than all that were issued before, by any
-# session.
+# Many sessions at once: no id comes twice, the ids of each session increase,
+# and an id is larger than all ids that any session has received before.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
@@ -35,10 +34,26 @@ sub run_clients
 		]);
 	my $all = $clients * $times;
 	like($stdout,
-		qr{transactions actually processed: $all/$all}, "$what: all done");
+		qr{transactions actually processed: $all/$all}, "$what: all transactions are done");
 	like($stdout, qr{number of failed transactions: 0 },
-		"$what: none failed");
+		"$what: no transaction failed");
 	unlink $file;
+	return;
+}
+
+# Tests that the ids of a table are of this node, and were issued since an
+# instant.
+sub is_of_this_run
+{
+	my ($table, $begin, $what) = @_;
+
+	is( value_of($node,
+			"SELECT count(*) FROM $table, snowflake_decode(id) AS d
+			  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
+				 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
+		),
+		'0',
+		"$what: the ids are of this node and of the time of the run");
 	return;
 }
 
@@ -50,20 +65,14 @@ INSERT INTO ids (client, n) SELECT :client_id, :n * 500 + i FROM generate_series
 \set n :n + 1
 }, '32 clients');
 is(value_of($node, 'SELECT count(*), count(DISTINCT id) FROM ids'),
-	'2000000|2000000', '2,000,000 ids, each once');
+	'2000000|2000000', '32 clients: 2,000,000 ids, and none comes twice');
 is( value_of($node,
 		'SELECT count(*), count(*) FILTER (WHERE id <= previous)
 		   FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n) AS previous FROM ids) AS o'
 	),
 	'2000000|0',
-	"each session's ids increase");
-is( value_of($node,
-		"SELECT count(*) FROM ids, snowflake_decode(id) AS d
-		  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
-			 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
-	),
-	'0',
-	"all are this node's and of the time of the run");
+	"32 clients: the ids of each session increase");
+is_of_this_run('ids', $begin, '32 clients');
 
 # 16 clients, 800,000 rows in bulk.
 value_of($node, 'CREATE TABLE bulk (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
@@ -72,18 +81,12 @@ run_clients(16, 1,
 	'INSERT INTO bulk (client, n) SELECT :client_id, i FROM generate_series(1, 50000) AS i',
 	'16 clients in bulk');
 is(value_of($node, 'SELECT count(*), count(DISTINCT id) FROM bulk'),
-	'800000|800000', '800,000 ids, each once');
-is( value_of($node,
-		"SELECT count(*) FROM bulk, snowflake_decode(id) AS d
-		  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
-			 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
-	),
-	'0',
-	"bulk: all are this node's and of the time of the run");
+	'800000|800000', '16 clients in bulk: 800,000 ids, and none comes twice');
+is_of_this_run('bulk', $begin, '16 clients in bulk');
 
-# 8 clients note the instants before and after each of their calls.  A call
-# that begins after another one has returned gets the larger id.  With blocks
-# that does not hold, because ids of different blocks are in no order inside a
+# 8 clients record the instants before and after each of their calls.  A call
+# that begins after another one has returned gets a larger id.  With larger
+# blocks that does not hold: ids of different blocks are in no order inside a
 # tick.
 my $block_size = value_of($node, 'SHOW snowflake.block_size');
 $node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
@@ -104,7 +107,7 @@ SELECT count(*) FILTER (WHERE is_return = 0),
                  ORDER BY at, is_return ROWS UNBOUNDED PRECEDING) AS largest_returned
           FROM events) AS o}),
 	'400000|0',
-	'an id is larger than all that were returned before its call');
+	'an id is larger than all ids that were returned before its call began');
 is( value_of($node,
 		"SELECT count(*) FROM calls WHERE snowflake_timestamp(id) > after
 			OR snowflake_timestamp(id) < before - interval '1 ms'"),
@@ -124,29 +127,31 @@ sub change_layout
 	return;
 }
 
-# Runs of ids beside single ids, with a sequence of 256 that is always spent.
+# snowflake_nextvals() beside snowflake_nextval(), with 256 ids in a tick,
+# which are always spent.
 change_layout('41/5/5/8');
 value_of($node, 'CREATE TABLE runs (id bigint PRIMARY KEY, client int, n int)');
 run_clients(16, 10, q{
 INSERT INTO runs SELECT snowflake_nextvals(300), :client_id, :n * 1000 + generate_series(1, 300);
 INSERT INTO runs SELECT snowflake_nextval(), :client_id, :n * 1000 + 300 + generate_series(1, 200);
 \set n :n + 1
-}, '16 clients with runs');
+}, '16 clients with both functions');
 is( value_of($node,
 		'SELECT count(*), count(*) FILTER (WHERE id <= previous)
 		   FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n) AS previous FROM runs) AS o'
 	),
 	'80000|0',
-	'runs and single ids increase together');
+	'the ids of each session by both functions increase');
 
-# Sessions wait for the end of a spent tick, and issue no id of a later tick.
+# A session waits for the end of a spent tick, and issues no id ahead of the
+# clock.
 is( value_of($node,
 		'SELECT count(*) FILTER (WHERE snowflake_timestamp(id) > after),
 				max(after) - min(after) > interval \'70 ms\'
 		   FROM (SELECT snowflake_nextval() AS id, clock_timestamp() AS after
 				   FROM generate_series(1, 20000)) AS calls'),
 	'0|t',
-	'20,000 ids of 256 a millisecond take their time');
+	'20,000 ids at 256 in a millisecond take more than 70 ms, and none leads the clock');
 
 # Sessions wait in turns: with 64 sessions for 4 ids a millisecond, each
 # session sleeps about once for an id of its own.  If all of them woke up for
@@ -166,13 +171,12 @@ SELECT count(snowflake_nextval()) FROM generate_series(1, 200);
 INSERT INTO waits VALUES (sleeps() - :before);
 }, '64 clients');
 	my $sleeps = value_of($node, 'SELECT round(avg(sleeps) / 200, 1) FROM waits');
-	cmp_ok($sleeps, '<', 4, 'those who wait wake up in turns');
+	cmp_ok($sleeps, '<', 4, 'a waiting session wakes up for few ticks other than its own');
 	note "$sleeps sleeps an id";
 }
 
-# Memory stays flat, however many ids a call returns: the session's own
-# contexts are counted when the first rows are returned and after three
-# million.
+# A call takes as much memory for three million ids as for the first ones, by
+# the sizes of the session's memory contexts.
 change_layout('41/2/3/17');
 my $grown = value_of($node, q{
 SELECT max(bytes) - min(bytes)

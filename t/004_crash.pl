@@ -1,6 +1,6 @@
-# Backends are killed under load, and servers are stopped at once.  The server
-# works again, and no id that a client has received comes again.  Clients keep
-# their ids in files, outside the server.
+# Backends are killed and servers are stopped at once, under load.  The server
+# issues ids again, and no id that a client has received comes again.  Clients
+# keep their ids in files, outside the server.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
@@ -42,7 +42,7 @@ sub start_clients
 	return @runs;
 }
 
-# Waits until each client has received some ids since its start.
+# Waits until each client has received some ids.
 sub wait_for_output
 {
 	my (@files) = @_;

@@ -1,10 +1,10 @@
-# What becomes of ids while the clock is set back and forth under the running
-# server: each snowflake.clock_policy does what it says, no id leads the clock
-# by more than it may, and no id comes twice or out of order.
+# The clock of a running server is set back and forth: each
+# snowflake.clock_policy does what the documentation says, no id leads the
+# clock by more than the policy allows, and no id comes twice or out of order.
 #
-# The server's clock is the real one and an offset from it (lib/clock.c), so
-# that a step of an hour takes no time.  The layout has 16 ids in a tick, so
-# that each tick is spent, also on a slow machine.
+# The server's clock is the real clock plus an offset (lib/clock.c), so a step
+# of an hour takes no time.  The layout has 16 ids in a tick, which even a slow
+# machine spends.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
@@ -28,7 +28,7 @@ use constant {
 	IDS_PER_TICK => 16,
 	BITS_BELOW_TICK => 5 + 5 + 4,
 	AT_ONCE_MS => 50,
-	LATE_MS => 30,    # a sleep is cut in pieces of 50 ms; one would be late
+	LATE_MS => 30,    # less than 50 ms, the longest single sleep of the library
 };
 
 my $node = snowflake_node(
@@ -36,8 +36,9 @@ my $node = snowflake_node(
 	"snowflake.layout = '41/5/5/4'",
 	"autovacuum = off");
 
-# The server's clock is in order at this offset from the real clock, in
-# seconds.  The clock is stepped from there; the offset itself only grows.
+# The offset from the real clock, in seconds, that the test steps the clock
+# from and back to.  It only grows: by an hour when ids have followed the clock
+# ahead.
 my $in_order = 0;
 my $offset = 0;
 
@@ -53,8 +54,7 @@ sub step_clock
 	return;
 }
 
-# On a busy machine a single measurement may be late, but not the median of
-# several.
+# Tests the median: a busy machine delays single measurements only.
 sub is_within
 {
 	my ($limit_ms, $name, @ms) = @_;
@@ -113,7 +113,7 @@ sub query
 	return result($session);
 }
 
-# Keeps the ids of an answer among all others of this test.
+# Adds the ids of an answer to @ids, and returns the answer.
 sub taken
 {
 	my ($answer) = @_;
@@ -178,8 +178,9 @@ sub allowed_lead_us
 	return $policy eq 'advance' ? $tolerance_ms * 1000 : 0;
 }
 
-# How many milliseconds ago an id could be issued again, by the policy.
-sub late_ms
+# How many milliseconds ago the clock has come so far that the policy allows
+# ids again after the newest one.
+sub ms_since_allowed
 {
 	my ($newest) = @_;
 
@@ -187,9 +188,10 @@ sub late_ms
 	  ($newest->{time_us} - allowed_lead_us()) / 1000;
 }
 
-# ----- what may become of a step -----
+# ----- what each policy does after a step -----
 
-# Tests that a call waits for the end of a step back, and no longer.
+# Tests that a call waits until the clock has come back to where it was, and no
+# longer.
 sub is_waited_out
 {
 	my ($seconds, $times) = @_;
@@ -203,7 +205,7 @@ sub is_waited_out
 
 		step_clock(-$seconds);
 		push @answers, take_id();
-		push @late_ms, late_ms($newest);
+		push @late_ms, ms_since_allowed($newest);
 		step_clock(0);
 	}
 
@@ -230,8 +232,8 @@ sub take_after_step_back
 	return $answer;
 }
 
-# Tests that ids go on after a step back, ahead of the clock.
-sub is_led_over
+# Tests that after a step back ids are issued at once, ahead of the clock.
+sub is_issued_ahead
 {
 	my ($seconds) = @_;
 	my $name = "$policy: a step back of $seconds s";
@@ -246,12 +248,13 @@ sub is_led_over
 	note("$name: leads of @leads us");
 	cmp_ok(max(@leads), '<=', allowed_lead_us(),
 		"$name: no id leads the clock too far");
-	cmp_ok(min(@leads), '>', 0, "$name: ids go on from the last one");
+	cmp_ok(min(@leads), '>', 0, "$name: the ids lead the clock");
 	return;
 }
 
-# Tests that ids ahead of the clock take no more ticks than they need.
-sub is_led_over_in_full_ticks
+# Tests that ids ahead of the clock take no more ticks than the layout needs
+# for so many ids.
+sub is_issued_ahead_in_full_ticks
 {
 	my ($seconds) = @_;
 	my $ticks = 10;
@@ -300,12 +303,12 @@ sub is_refused
 	my @answers = map { take_after_step_back($seconds) } 1 .. 5;
 
 	is_refusal($name, $seconds, @answers);
-	is_issued("$name: ids are issued again when the clock is back");
+	is_issued("$name: ids are issued again when the clock is right");
 	return;
 }
 
-# Tests that ids follow an hour forward, and that an hour back from there is a
-# step back.
+# Tests that ids follow a step of an hour forward, and that a step of an hour
+# back from there is refused.
 sub is_followed_forward
 {
 	my $name = "$policy: a step of an hour forward";
@@ -326,7 +329,7 @@ sub is_followed_forward
 	is_refusal("$name and back", HOUR, map { take_id() } 1 .. 5);
 
 	step_clock(+HOUR);
-	is_issued("$name: ids are issued again when the clock is there");
+	is_issued("$name: ids are issued when the clock is an hour ahead again");
 	$in_order = $offset;
 	return;
 }
@@ -339,7 +342,7 @@ sub is_spent_tick_no_error
 
 	my $answer = query($main, 'SELECT count(*) FROM '
 		  . '(SELECT snowflake_nextvals(20000)) s');
-	is($answer->{rows}[0][0], 20000, "$name is no error for a count");
+	is($answer->{rows}[0][0], 20000, "$name is no error for 20,000 ids in a subquery");
 
 	$answer = taken(query($main,
 		'SELECT * FROM take_many(' . $ticks * IDS_PER_TICK . ')'));
@@ -350,7 +353,7 @@ sub is_spent_tick_no_error
 	cmp_ok(max(map { $_->[1] } @{ $answer->{rows} }),
 		'<=', allowed_lead_us(), "$name: no id leads the clock too far");
 	note(sprintf '%d ids in %.1f ms', $ticks * IDS_PER_TICK, $answer->{ms});
-	cmp_ok($answer->{ms}, '>=', $ticks - 2, "$name is waited for")
+	cmp_ok($answer->{ms}, '>=', $ticks - 2, "$name: the session waits for each tick")
 	  if $policy ne 'advance';
 	return;
 }
@@ -391,18 +394,18 @@ while (($answer = take_id())->{state} eq '55000')
 	usleep(1000);
 }
 cmp_ok($refusals, '>', 0, 'error: ids are refused while the clock is behind');
-is($answer->{state}, '', 'error: ids are issued again when it has caught up');
+is($answer->{state}, '', 'error: ids are issued again when the clock has caught up');
 note(sprintf 'refused %d times, issued %.1f ms after the clock caught up',
-	$refusals, late_ms($newest));
-cmp_ok($answer->{lead_us}, '<=', 0, 'error: and then none leads the clock');
+	$refusals, ms_since_allowed($newest));
+cmp_ok($answer->{lead_us}, '<=', 0, 'error: the id after the refusals does not lead the clock');
 step_clock(0);
 
 # ----- advance -----
 
 set_policy('advance', 5000);
-is_led_over(0.3);
-is_led_over(2);
-is_led_over_in_full_ticks(2);
+is_issued_ahead(0.3);
+is_issued_ahead(2);
+is_issued_ahead_in_full_ticks(2);
 is_waited_out(6, 3);
 is_refused(11);
 is_refused(HOUR);
@@ -417,12 +420,12 @@ note("largest lead $largest_lead_us us, allowed 200000");
 cmp_ok($largest_lead_us, '>', 150_000,
 	'advance: ids run ahead of the clock when ticks are spent');
 cmp_ok($largest_lead_us, '<=', 200_000,
-	'advance: and by no more than the tolerance');
+	'advance: ids run ahead of the clock by no more than the tolerance');
 
 # Under another policy, a lead that advance has left is waited for.
 set_policy('wait', 5000);
 $answer = is_issued('wait: a lead left by advance is waited out');
-cmp_ok($answer->{lead_us}, '<=', 0, 'wait: and then no id leads the clock');
+cmp_ok($answer->{lead_us}, '<=', 0, 'wait: the id after a lead left by advance does not lead the clock');
 
 set_policy('advance', 0);
 is_refused(1);
@@ -453,7 +456,7 @@ for my $when (sort keys %outside)
 	like($answer->{hint}, qr/Check the server's clock/,
 		"a clock $when: the hint says what to do");
 	step_clock(0);
-	is_issued("a clock $when: ids are issued again after it");
+	is_issued("a clock $when: ids are issued again when the clock is right");
 }
 
 # ----- several sessions at once -----
@@ -491,7 +494,7 @@ sub is_taken_on_restless_clock
 		usleep(rand(20_000));
 	}
 	step_clock(0);
-	ok($takers->finish, "$name: none fails") or diag($log);
+	ok($takers->finish, "$name: no call fails") or diag($log);
 
 	my $rows = query($monitor,
 		'SELECT session, id FROM taken ORDER BY session, number')->{rows};
@@ -507,8 +510,8 @@ sub is_taken_on_restless_clock
 		$newest_of{$session} = $id;
 	}
 	note(scalar(@$rows) . ' ids');
-	is(scalar keys %newest_of, 3, "$name: each takes ids");
-	is($disorder, 0, "$name: each one's ids increase");
+	is(scalar keys %newest_of, 3, "$name: each session takes ids");
+	is($disorder, 0, "$name: the ids of each session increase");
 	is($repeated, 0, "$name: no id comes twice");
 
 	push @ids, sort { $a <=> $b } keys %seen;
@@ -520,12 +523,12 @@ is_taken_on_restless_clock();
 set_policy('advance', 1000);
 is_taken_on_restless_clock();
 set_policy('wait', 5000);
-is_issued('wait: ids are issued after it');
+is_issued('wait: ids are issued after the restless clock');
 
 # ----- while a statement runs, or waits -----
 
-# A statement reserves several ids at once.  When the clock is stepped back
-# before they are given out, these ids are refused as others are.
+# A statement reserves several ids at once.  If the clock steps back before the
+# statement has returned them, these ids are refused, too.
 my @states;
 for (1 .. 10)
 {
@@ -539,7 +542,7 @@ for (1 .. 10)
 	step_clock(0);
 }
 is_deeply(\@states, [ ('55000') x 10 ],
-	'reserved ids are not given out when the clock is behind');
+	'reserved ids are not returned while the clock is behind');
 
 set_policy('wait', 60_000);
 sub wait_event_of_main
@@ -550,7 +553,7 @@ sub wait_event_of_main
 	return join ' ', @{ $answer->{rows}[0] };
 }
 
-# Begins to take an id 20 s before one can be issued; returns the wait event.
+# Begins a call 20 s before the clock allows an id.  Returns the wait event.
 sub begin_to_wait
 {
 	my $event;
@@ -587,7 +590,7 @@ is(taken(result($main))->{state},
 	'55000', 'a wait ends when the clock falls behind the tolerance');
 step_clock(0);
 
-# ----- all of it -----
+# ----- all ids of the test -----
 
 take_newest();
 my $not_larger = grep { $ids[$_] <= $ids[ $_ - 1 ] } 1 .. $#ids;

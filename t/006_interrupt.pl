@@ -1,9 +1,9 @@
-# A session that waits for the clock or for the next tick lets go at once: on
-# cancel, on statement_timeout, on termination, on a fast shutdown and when
-# the postmaster dies.
+# A session that waits for the clock or for the next tick stops waiting at
+# once: on a cancel, on statement_timeout, on termination, on a fast shutdown
+# and when the postmaster dies.
 #
-# Each end is measured five times, from its cause to what the client sees of
-# it; more often on a machine that is too busy.  The second quickest counts.
+# The test measures each of these five times, from the cause until the client
+# sees the effect; more often on a busy machine.  The second quickest counts.
 use strict;
 use warnings FATAL => 'all';
 
@@ -34,9 +34,9 @@ sub now_ms
 
 # ----- sessions -----
 
-# Waits until the server has closed the connection, which it does when the
-# backend exits.  Returns the SQLSTATE of the last message.
-sub farewell
+# Waits until the backend has exited, and the connection is closed.  Returns
+# the SQLSTATE of the backend's last message, or ''.
+sub state_at_exit
 {
 	my ($session) = @_;
 	my $psql = $session->{psql};
@@ -47,7 +47,7 @@ sub farewell
 	return $state // '';
 }
 
-# ----- what is waited for -----
+# ----- kinds of waits -----
 
 my $in_order = 0;
 
@@ -67,7 +67,7 @@ sub start_by_clock
 {
 	my ($node) = @_;
 
-	# Begin after all ids that an earlier life of the server may have issued.
+	# Begin after all ids that the server has issued before this start.
 	$in_order += 10;
 	start_server($node, $in_order);
 	return;
@@ -140,7 +140,7 @@ sub waiting_session
 		usleep(1000);
 	}
 
-	# A sleep is cut into pieces.  Begin anywhere in a piece.
+	# The library sleeps for 50 ms at most.  Begin at any time within a sleep.
 	usleep(rand(60_000));
 	return ($session, $pid);
 }
@@ -210,7 +210,7 @@ my %ends = (
 
 		my $start_ms = now_ms();
 		$wait->{monitor}->value("SELECT pg_terminate_backend($pid)");
-		my $state = farewell($session);
+		my $state = state_at_exit($session);
 		my $ms = now_ms() - $start_ms;
 
 		$session->{psql}{run}->finish;
@@ -222,7 +222,7 @@ my %ends = (
 
 		my $start_ms = now_ms();
 		kill 'INT', postmaster_pid($wait->{node});
-		my $state = farewell($session);
+		my $state = state_at_exit($session);
 		my $ms = now_ms() - $start_ms;
 
 		# The shutdown is under way, or over.
@@ -240,7 +240,7 @@ my %ends = (
 
 		my $start_ms = now_ms();
 		$wait->{node}->kill9;
-		my $state = eval { farewell($session) };
+		my $state = eval { state_at_exit($session) };
 		if (!defined $state)
 		{
 			$state = 'it stays';
@@ -275,8 +275,8 @@ WAIT: for my $wait (@waits)
 		my $name = "$end ends $wait->{name}";
 		my (@ms, @states);
 
-		# More often if fewer than two were at once: a busy machine may have
-		# delayed the others.
+		# Measure more often if fewer than two were at once: a busy machine may
+		# have delayed the others.
 		for my $time (1 .. 3 * TIMES)
 		{
 			last
@@ -285,7 +285,7 @@ WAIT: for my $wait (@waits)
 
 			if (!defined $ms)
 			{
-				fail("$name at all");
+				fail("$name");
 				diag($@);
 				$wait->{node}->stop('immediate');
 				next WAIT;
@@ -304,7 +304,7 @@ WAIT: for my $wait (@waits)
 			  . ' ms');
 
 		cmp_ok($ms[1], '<', AT_ONCE_MS, "$name at once");
-		cmp_ok($ms[0], '>=', 0, "$name, and not before it is due")
+		cmp_ok($ms[0], '>=', 0, "$name, and not before the timeout")
 		  if $end eq 'statement_timeout';
 	}
 	$wait->{monitor}->quit;

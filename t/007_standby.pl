@@ -1,5 +1,5 @@
-# A standby issues no ids but decodes them.  Once promoted, it issues its own.
-# A background worker of the server issues ids as any session does.
+# A standby decodes ids and issues none.  Once promoted, the standby issues ids
+# of its own worker id.  A background worker issues ids as any session does.
 use strict;
 use warnings FATAL => 'all';
 
@@ -42,7 +42,7 @@ for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
 is( $standby->safe_psql('postgres',
 		'SELECT count(*), bool_and(snowflake_worker_id(id) = 7) FROM orders'),
 	'1000|t',
-	'decoding on a standby');
+	'a standby decodes replicated ids');
 
 # One session is refused before the promotion, and gets an id after it.
 my ($stdin, $stdout, $stderr) = ("SELECT snowflake_nextval();\n", '', '');
@@ -56,7 +56,7 @@ is($stdout, '', 'a session on the standby gets no id');
 $standby->promote;
 $stdin .= "SELECT snowflake_worker_id(snowflake_nextval());\n";
 $session->pump until $stdout =~ /\n/;
-is($stdout, "8\n", 'the same session gets one after the promotion');
+is($stdout, "8\n", 'the same session gets an id after the promotion');
 $session->finish;
 
 $standby->safe_psql('postgres',
@@ -67,7 +67,7 @@ is( $standby->safe_psql(
 				max(id) FILTER (WHERE n <= 1000) < min(id) FILTER (WHERE n > 1000)
 		   FROM orders'),
 	'2000|0|t',
-	'the promoted server issues its own ids, after those that it has');
+	'the promoted server issues ids of its own worker id, larger than the replicated ones');
 $standby->stop;
 
 # Logical replication into a table with one more column: the ids are issued
@@ -94,7 +94,7 @@ is( $subscriber->safe_psql(
 				bool_and(snowflake_worker_id(id) = 7), bool_and(snowflake_worker_id(copy_id) = 9)
 		   FROM orders'),
 	'3000|3000|t|t',
-	'the apply worker issues ids');
+	'the apply worker of a subscription issues ids');
 $subscriber->stop;
 $primary->stop;
 

@@ -1,6 +1,6 @@
-# The high-water mark of a running server: at a start, after a crash, by a
-# clock that is behind or wrong for a moment, and when its worker does not run;
-# and what the mark costs.  The page itself is in t/028_mark_page.pl.
+# The high-water mark of a running server: at a start, after a crash, with a
+# clock that is behind or wrong for a moment, and without its worker; and how
+# much WAL the mark costs.  The page itself is in t/028_mark_page.pl.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
@@ -54,8 +54,8 @@ sub duration_of
 	return (($stdout =~ /Time: ([\d.]+) ms/)[0] // die $stdout) / 1000;
 }
 
-# Ends the server while sessions issue ids without a pause, starts it, and
-# returns how long the first id took from then on.
+# Ends the server while sessions issue ids without a pause, and starts it.
+# Returns how many seconds after the start the server issues the first id.
 sub first_id_under_load
 {
 	my ($end) = @_;
@@ -87,15 +87,15 @@ subtest 'the first id after an end under load' => sub {
 		my ($end, $limit_s) = @{ $ends{$what} };
 		my @seconds = map { first_id_under_load($end) } 1 .. 3;
 
-		cmp_ok(median(@seconds), '<=', $limit_s, "$what: it comes soon");
+		cmp_ok(median(@seconds), '<=', $limit_s, "$what: the first id comes soon");
 		note sprintf "$what: first id after %s ms", join ', ',
 		  map { sprintf '%.0f', 1000 * $_ } @seconds;
 		take_ids(10, $what);
 	}
 };
 
-# After a crash ids begin after the mark, without an error, whatever the
-# policy.  The long interval leaves something to wait for when the server is
+# After a crash ids begin after the mark, without an error, under every policy.
+# With the long interval the mark is ahead of the clock when the server is
 # back.
 subtest 'crashes under every policy' => sub {
 	my $interval = 'snowflake.high_water_interval = 500ms';
@@ -119,7 +119,7 @@ subtest 'crashes under every policy' => sub {
 		my $begin = time;
 		take_ids(1, "$what: after the crash");
 		cmp_ok($newest, '>=', $mark, "$what: the id is after the mark");
-		cmp_ok(time - $begin, '<', 3, "$what: it comes soon");
+		cmp_ok(time - $begin, '<', 3, "$what: the id comes soon");
 	}
 	configure($node, '');
 	$node->reload;
@@ -129,7 +129,8 @@ subtest 'crashes under every policy' => sub {
 	usleep(1_000_000);
 };
 
-# A start by a clock that is behind goes by the same rules as a step back.
+# A clock that is behind at the start is treated as a clock that has stepped
+# back.
 subtest 'the clock is behind at the start' => sub {
 	for my $end ('stop', 'crash')
 	{
@@ -139,7 +140,7 @@ subtest 'the clock is behind at the start' => sub {
 		start_server($node);
 		my $waited = duration_of('SELECT snowflake_nextval()');
 		cmp_ok($waited, '>', 0.5, "$end: a clock 3 s behind is waited for");
-		cmp_ok($waited, '<', 3.5, "$end: and no longer");
+		cmp_ok($waited, '<', 3.5, "$end: a clock 3 s behind is waited for no longer");
 		take_ids(10, "$end: after the wait");
 		set_clock($node, 0);
 	}
@@ -148,25 +149,25 @@ subtest 'the clock is behind at the start' => sub {
 	start_server($node);
 	my ($state, $message) = sqlstate_of($node, 'SELECT snowflake_nextval()');
 	is($state, '55000', 'a clock an hour behind is refused');
-	like($message, qr/behind the last snowflake id/, 'message');
+	like($message, qr/behind the last snowflake id/, 'the message says that the clock is behind');
 	is(value_of($node, 'SELECT snowflake_worker_id(910499571847892992)'),
-		25, 'decoding goes on');
+		25, 'an id is decoded while the clock is behind');
 	set_clock($node, 0);
-	take_ids(100, 'when the clock is right');
+	take_ids(100, 'the clock is right again');
 };
 
 subtest 'a backend crashes while the clock is behind' => sub {
 	my $session = SnowflakeSession->new($node);
 	my $offset = -s $node->logfile;
 
-	take_ids(100, 'before');
+	take_ids(100, 'before the crash');
 	set_clock($node, -1);
 	kill 'KILL', $session->{pid};
 	$node->wait_for_log(qr/database system is ready to accept connections/,
 		$offset);
 	$session->{psql}{run}->kill_kill;
 	$node->poll_query_until('postgres', 'SELECT true');
-	take_ids(100, 'after');
+	take_ids(100, 'after the crash');
 	set_clock($node, 0);
 };
 
@@ -175,13 +176,13 @@ subtest 'an hour ahead, and the way out' => sub {
 	my $ahead = value_of($node, 'SELECT snowflake_nextval()');
 	set_clock($node, 0);
 	is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
-		'55000', 'refused when the clock is right');
+		'55000', 'ids an hour ahead: a right clock is refused');
 	configure($node, 'snowflake.worker_id = 9');
 	$node->stop;
 	start_server($node);
 	my $id = first_id_at_once($node, 'an unused worker_id');
-	is(value_of($node, "SELECT snowflake_worker_id($id)"), 9, 'it is in the id');
-	cmp_ok($id, '<', $ahead, 'and the id is of now');
+	is(value_of($node, "SELECT snowflake_worker_id($id)"), 9, 'the unused worker_id is in the id');
+	cmp_ok($id, '<', $ahead, 'the id of the unused worker_id is not an hour ahead');
 	$newest = $id;
 };
 
@@ -201,15 +202,15 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 	my $largest = max(map { $_->[2] } @records);
 	is(value_of($node, $writes) - $before, scalar(@records),
 		'snowflake_stat counts the records');
-	cmp_ok($per_second, '>', 5, 'an advance an interval');
-	cmp_ok($per_second, '<', 12, 'and not more');
-	cmp_ok($largest, '<', 400, 'of some 300 bytes');
+	cmp_ok($per_second, '>', 5, 'the mark is moved about once in an interval');
+	cmp_ok($per_second, '<', 12, 'the mark is moved no more often than that');
+	cmp_ok($largest, '<', 400, 'a record of the mark has some 300 bytes');
 	note sprintf '%.1f records a second of %d bytes', $per_second, $largest;
 
 	$lsn = $node->lsn('insert');
 	usleep(1_500_000);
 	is(scalar(grep { $_->[0] eq 'mark' } records_since($node, $lsn)),
-		0, 'an idle server logs none');
+		0, 'an idle server writes no record of the mark');
 };
 
 # ----- the worker -----
@@ -221,36 +222,36 @@ subtest 'a worker that does not run' => sub {
 	for (1 .. 4)
 	{
 		usleep(300_000);
-		take_ids(100, 'with the worker stopped');
+		take_ids(100, 'the worker is suspended');
 		is( value_of($node,
 				"SELECT high_water_mark > snowflake_timestamp($newest) FROM snowflake_node"
 			),
-			't', 'a session has moved the mark');
+			't', 'without the worker a session moves the mark');
 	}
 	kill 'CONT', $pid;
 	kill 'TERM', $pid;
-	take_ids(100, 'with the worker terminated');
+	take_ids(100, 'the worker is terminated');
 	ok( $node->poll_query_until(
 			'postgres',
 			"SELECT pid <> $pid FROM pg_stat_activity WHERE backend_type = 'snowflake high-water mark'"
 		),
-		'it is started again');
-	take_ids(100, 'with the new worker');
+		'the postmaster starts the worker again');
+	take_ids(100, 'a new worker runs');
 	kill_hard($node);
 	start_server($node);
-	take_ids(100, 'after a crash');
+	take_ids(100, 'after a crash of the server');
 };
 
 # ----- a clock that is wrong for a moment -----
 
-# Tests that the mark is no further ahead than the ids need, in memory and
-# after a crash.
+# Tests that the mark is no further ahead than the ids need: in memory, and as
+# recovered after a crash.
 sub is_not_ahead
 {
 	my ($what) = @_;
 
 	take_ids(10, $what);
-	cmp_ok(lead_of_mark(), '<', 5, "$what: the mark has stayed with the ids");
+	cmp_ok(lead_of_mark(), '<', 5, "$what: the mark is not far ahead of the ids");
 	kill_hard($node);
 	start_server($node);
 	first_id_at_once($node, "$what, after a crash");
@@ -267,12 +268,12 @@ subtest 'a clock that is an hour ahead for a moment' => sub {
 	$node->reload;                # wakes the worker up
 	usleep(300_000);
 	set_clock($node, 0);
-	is_not_ahead('while nothing is issued');
+	is_not_ahead('a clock ahead while no id is issued');
 
 	glitch_clock($node, worker_pid($node, 'high-water mark'), 3600, 1);
 	value_of($node, $issue);
 	glitch_clock($node, 0, 0);
-	is_not_ahead('for the worker alone');
+	is_not_ahead('a clock ahead for the worker alone');
 
 	# Each third or seventh reading of the session is wrong, but never two
 	# running.
@@ -288,7 +289,7 @@ subtest 'a clock that is an hour ahead for a moment' => sub {
 		$session->quit;
 		is(value_of($node, "SELECT snowflake_timestamp($id) < clock_timestamp() + interval '1 s'"),
 			't', "each $every. reading: no id is ahead");
-		is_not_ahead("for each $every. reading of a session");
+		is_not_ahead("a clock ahead at each $every. reading of a session");
 	}
 };
 

@@ -15,8 +15,8 @@ use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
-# How far the old primary's clock is ahead when it issues the ids that count:
-# further than the new primary can know by anything but their WAL.
+# How far the old primary's clock is ahead when it issues the ids that may not
+# come again.  The new primary knows of these ids by WAL alone.
 use constant AHEAD_S => 100;
 
 # A primary and its standby, both started.
@@ -113,7 +113,7 @@ subtest 'no background worker' => sub {
 			"SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'snowflake'"
 		),
 		0,
-		'there is none');
+		'the primary has no worker of the library');
 	set_clock($primary, AHEAD_S);
 	my $batch = insert_batch($primary);
 	wait_for_standby($primary, $standby);
@@ -173,26 +173,28 @@ subtest 'an hour ahead, then switched over' => sub {
 	set_clock($primary, 3600);
 	my $batch = insert_batch($primary);
 	set_clock($primary, 0);
-	like(refusal_of($primary), qr/./, 'the old primary refuses');
+	is((sqlstate_of($primary, 'SELECT snowflake_nextval()'))[0],
+		'55000', 'the old primary refuses ids when its clock is right');
 	insert_other_row($primary);
 	wait_for_standby($primary, $standby);
 	$primary->stop;
 	$standby->promote;
 	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
-		'55000', 'the new primary refuses, too');
+		'55000', 'the new primary refuses ids, too');
 
-	# The way out is an unused worker id.  Then the former one is set again.
+	# With an unused worker id there are ids.  Then the former worker id is set
+	# again.
 	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 9');
 	$standby->stop;
 	start_server($standby);
 	my $id = first_id_at_once($standby, 'an unused worker_id');
 	is($standby->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
-		9, 'an unused worker_id: in the id');
+		9, 'the unused worker_id is in the id');
 	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 7');
 	$standby->stop;
 	start_server($standby);
 	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
-		'55000', 'the old worker_id is still refused');
+		'55000', 'with the former worker_id ids are refused again');
 	is_unique_after($standby, $batch, 'an hour later');
 	end_servers($primary, $standby);
 };
@@ -211,13 +213,13 @@ subtest 'worker ids of their own, the old clock an hour ahead' => sub {
 	$standby->promote;
 	my $id = first_id_at_once($standby, 'promoted');
 	is($standby->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
-		8, 'its worker id');
+		8, 'the promoted standby issues ids with its own worker id');
 
 	# The former worker id is set again.
 	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 7');
 	$standby->stop;
 	start_server($standby);
-	is_unique_after($standby, $batch, 'with the old worker_id');
+	is_unique_after($standby, $batch, 'with the worker_id of the old primary');
 	end_servers($primary, $standby);
 };
 

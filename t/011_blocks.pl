@@ -2,8 +2,8 @@
 # reserves no more than it uses, no id comes twice or late, and a session drops
 # its block when the clock has gone past it or a parameter has changed.
 #
-# What a session reserves is missing among the sequences that other sessions
-# get.  A tick of 600 s makes these exact; the clock is 300 s into a tick.
+# Other sessions do not get the sequences that a session has reserved.  With a
+# tick of 600 s the test knows each sequence; the clock is 300 s into a tick.
 use strict;
 use warnings FATAL => 'all';
 
@@ -76,8 +76,8 @@ sub run_scripts
 			$how_long, '--define=n=0', (map { "--file=$_" } @files),
 			$node->connstr('postgres')
 		]);
-	like($stdout, qr{number of failed transactions: 0 }, "$what: none failed");
-	is($stderr =~ s/^pgbench \(.*\n//r, '', "$what: and none complains");
+	like($stdout, qr{number of failed transactions: 0 }, "$what: no transaction failed");
+	is($stderr =~ s/^pgbench \(.*\n//r, '', "$what: pgbench has no warnings");
 	return;
 }
 
@@ -100,7 +100,8 @@ sub is_unique_and_increasing
 
 # ----- how much is reserved -----
 
-# What two sessions get that take ids by turns: blocks of 1, 2, 4, ... each.
+# The sequences of two sessions that take ids by turns: each session has blocks
+# of 1, 2, 4, ...
 sub expected_by_turns
 {
 	my ($block_size, $count) = @_;
@@ -141,17 +142,17 @@ open_sessions();
 is_deeply(
 	[ map { take($_) } $anna, $bert, $anna, $bert, $anna, $bert, $anna, $bert ],
 	[ 0, 1, 2, 4, 3, 5, 6, 10 ],
-	'by turns, the second block is of two');
+	'two sessions by turns: the second block of each has two ids');
 my @by_turns = map { [ take($anna), take($bert) ] } 5 .. 300;
 is_deeply(
 	\@by_turns,
 	[ (expected_by_turns(64, 300))[ 4 .. 299 ] ],
-	'blocks double up to 64');
+	'two sessions by turns: blocks double up to 64 ids');
 
-# Sessions that ask once leave no gap.
+# Sessions that take one id leave no gap.
 my $top = max(take($anna, 64), take($bert, 64), take($anna, 64));
 ($top) = take($carl);
-is_deeply([ take($dora) ], [ $top + 1 ], 'one id is reserved for one call');
+is_deeply([ take($dora) ], [ $top + 1 ], 'for the first call of a session one id is reserved');
 my @visitors = map {
 	my $visitor = SnowflakeSession->new($node);
 	my @sequence = take($visitor);
@@ -161,7 +162,7 @@ my @visitors = map {
 is_deeply(
 	\@visitors,
 	[ $top + 2 .. $top + 21 ],
-	'sessions that ask once waste none');
+	'sessions that take one id waste no sequence');
 close_sessions();
 
 for my $block_size (1, 4, 5)
@@ -175,7 +176,7 @@ for my $block_size (1, 4, 5)
 	close_sessions();
 }
 
-# A call that gets no more ids from the tick ends by its timeout.
+# A call that waits for the next tick ends by its statement_timeout.
 start_afresh($node, LONG_TICK_OF_16, 'snowflake.block_size = 64');
 open_sessions();
 $_->rows('SET statement_timeout = 200') for $anna, $bert;
@@ -187,10 +188,10 @@ is_deeply(
 	'the last block of a tick ends where the tick ends');
 my $no_id = 'SELECT snowflake_sequence(snowflake_nextval())';
 is_deeply([ map { $_->state_of($no_id) } $anna, $bert, $anna, $bert ],
-	[ ('57014') x 4 ], 'and then the next tick is waited for');
+	[ ('57014') x 4 ], 'calls wait for the next tick when all ids of a tick are issued');
 close_sessions();
 
-# ----- one session's ids, however it asks -----
+# ----- one session's ids, by all kinds of calls -----
 
 my $seed = $ENV{SNOWFLAKE_SEED} // time() % 1_000_000;
 srand($seed);
@@ -229,23 +230,23 @@ for my $block_size (64, 3)
 	}
 	my @all = map { @$_ } values %ids;
 	is(scalar(uniq @all),
-		scalar @all, "block_size $block_size: all ways to ask, each id once");
+		scalar @all, "block_size $block_size: no id comes twice by different kinds of calls");
 	for my $name (sort keys %ids)
 	{
 		my $of = $ids{$name};
 		is(scalar(grep { $of->[$_] <= $of->[ $_ - 1 ] } 1 .. $#$of),
-			0, "block_size $block_size: and the ids of $name increase");
+			0, "block_size $block_size: the ids of $name increase");
 	}
 	close_sessions();
 }
 
-# ----- a block that was left -----
+# ----- a block whose session has ended -----
 
 start_afresh($node, LONG_TICK, 'snowflake.block_size = 64');
 open_sessions();
 take($anna, 8);                 # 0, 1..2, 3..6 and one of 7..14
 $anna->terminate;
-my @heirs = map { SnowflakeSession->new($node) } 1 .. 6;    # one has its slot
+my @heirs = map { SnowflakeSession->new($node) } 1 .. 6;    # one in anna's slot
 is_deeply(
 	[ map { $_->state_of('SELECT snowflake_currval()') } @heirs ],
 	[ ('55000') x 6 ],
@@ -253,7 +254,7 @@ is_deeply(
 is_deeply(
 	[ map { take($_) } @heirs, @heirs ],
 	[ 15 .. 20, map { 21 + 2 * $_ } 0 .. 5 ],
-	'nor does it inherit the block, or its size');
+	'a session inherits neither the block of an ended backend nor its size');
 $_->quit for @heirs, $bert, $carl, $dora;
 
 # The block size changes in the middle of a block.
@@ -290,11 +291,11 @@ my ($first) = take($anna);
 cmp_ok($first, '<', 1 << 18, 'a random start is in the lower quarter');
 is_deeply([ take($anna, 200) ],
 	[ $first + 1 .. $first + 200 ],
-	'and what follows it is consecutive');
+	'the ids after a random start are consecutive');
 set_clock($node, TICK_S);
 my ($second) = take($anna);
 cmp_ok($second, '<', 1 << 18, "the next tick's start is in the lower quarter");
-isnt($second, $first + 201, 'and does not go on from the block');
+isnt($second, $first + 201, 'the next tick does not continue the block of the last tick');
 close_sessions();
 
 # ----- a clock that is stepped in the middle of a block -----
@@ -321,7 +322,7 @@ for my $policy (qw(wait error advance))
 	is_deeply(
 		[ tick_and_sequence($ids[-1], 20) ],
 		[ $tick + 1, 1 ],
-		"$policy: and its size");
+		"$policy: after the step forward the next block has one id");
 	push @ids, issue($anna) for 1 .. 3;    # 2..3, and one of 4..7
 	is_deeply(
 		[ tick_and_sequence($ids[-1], 20) ],
@@ -333,14 +334,14 @@ for my $policy (qw(wait error advance))
 	is_deeply(
 		[ map { $_->state_of('SELECT snowflake_nextval()') } $anna, $bert, $anna ],
 		[ ('55000') x 3 ],
-		"$policy: a step back beyond the tolerance is refused, for all the block");
+		"$policy: a step back beyond the tolerance is refused to all sessions, also inside a block");
 
 	# The clock is behind by less than the tolerance.
 	reload_with('clock_tolerance', '1h', $anna, $bert, $carl, $dora);
 	if ($policy eq 'error')
 	{
 		is($anna->state_of('SELECT snowflake_nextval()'),
-			'55000', "$policy: as is one within it");
+			'55000', "$policy: a step back within the tolerance is refused");
 	}
 	elsif ($policy eq 'wait')
 	{
@@ -348,13 +349,13 @@ for my $policy (qw(wait error advance))
 		$_->wait_until_it_waits for $anna, $bert, $carl;
 		is($bert->{node}->safe_psql('postgres',
 				"SELECT pg_cancel_backend($bert->{pid})"),
-			't', "$policy: one that waits is cancelled");
-		is(($bert->answer)[0], '57014', "$policy: and ends by that");
+			't', "$policy: a session that waits is cancelled");
+		is(($bert->answer)[0], '57014', "$policy: the cancelled session stops waiting");
 		set_clock($node, TICK_S);
 		for my $session ($anna, $carl)
 		{
 			@answer = $session->answer;
-			is(shift @answer, '', "$policy: a step back within it is waited out");
+			is(shift @answer, '', "$policy: a step back within the tolerance is waited out");
 			push @ids, @answer;
 		}
 	}
@@ -364,17 +365,18 @@ for my $policy (qw(wait error advance))
 		is_deeply(
 			[ tick_and_sequence($ids[-1], 20) ],
 			[ $tick + 1, 7 ],
-			"$policy: one within it does not end the block");
+			"$policy: a step back within the tolerance does not end the block");
 		push @ids, issue($bert);
 		is_deeply(
 			[ tick_and_sequence($ids[-1], 20) ],
 			[ $tick + 1, 8 ],
-			"$policy: and others go on after it");
+			"$policy: another session goes on after the block");
 
-		# The block is as far ahead as it may be; then the policy changes.
+		# The block is ahead of the clock, which the next policy does not
+		# allow.
 		reload_with('clock_policy', 'error', $anna, $bert);
 		is($anna->state_of('SELECT snowflake_nextval()'),
-			'55000', "$policy: a block that now leads too far is dropped");
+			'55000', "$policy: a block that leads too far under another policy is dropped");
 	}
 
 	# The clock is in order again.
@@ -389,7 +391,7 @@ for my $policy (qw(wait error advance))
 	close_sessions();
 }
 
-# A tick is spent: one of those that wait is cancelled, one ends, and the
+# Four sessions wait for a tick.  One is cancelled, one is terminated, and the
 # others go on.
 start_afresh($node, LONG_TICK_OF_16, 'snowflake.block_size = 4');
 open_sessions();
@@ -397,17 +399,17 @@ take($anna, 16);
 $_->ask('SELECT snowflake_nextval()') for $anna, $bert, $carl, $dora;
 $_->wait_until_it_waits for $anna, $bert, $carl, $dora;
 value_of($node, "SELECT pg_cancel_backend($bert->{pid})");
-is(($bert->answer)[0], '57014', 'one that waits for a tick is cancelled');
+is(($bert->answer)[0], '57014', 'a session that waits for a tick is cancelled');
 $carl->terminate;
 set_clock($node, TICK_S);
 is_deeply([ map { ($_->answer)[0] } $anna, $dora ],
-	[ '', '' ], 'the others get their ids in the next tick');
+	[ '', '' ], 'the other sessions get ids in the next tick');
 is($bert->state_of('SELECT snowflake_nextval()'),
-	'', 'as does the one that was cancelled');
+	'', 'the cancelled session gets an id in the next tick');
 $_->quit for $anna, $bert, $dora;
 
-# A block that had to be waited for begins with one id: the session has not
-# asked before in its tick.
+# A session that has waited for a tick reserves one id only: it has not taken
+# ids of this tick before.
 start_afresh($node, LONG_TICK_OF_16, 'snowflake.block_size = 8');
 open_sessions();
 take($anna, 16);
@@ -417,7 +419,7 @@ set_clock($node, TICK_S);
 is_deeply(
 	[ ($anna->answer)[1], take($bert) ],
 	[ 0, 1 ],
-	'a block that was waited for begins with one id');
+	'after a wait for a tick a block of one id is reserved');
 close_sessions();
 
 # ----- many sessions -----
@@ -426,7 +428,8 @@ start_afresh($node, 'snowflake.block_size = 64');
 value_of($node, 'CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
 value_of($node, 'CREATE TABLE pairs (a bigint, b bigint, client int, n int)');
 
-# Bulk inserts, single ones, and single ids between those of a run.
+# Bulk inserts, single inserts, and calls of snowflake_nextval() between the
+# rows of snowflake_nextvals().
 my @many = (
 	q{
 \set n :n + 1
@@ -450,7 +453,7 @@ sub is_sound_under_load
 	value_of($node, 'TRUNCATE ids, pairs');
 	run_scripts($what, $clients, "--transactions=$times", @many);
 	is(value_of($node, 'SELECT count(*) FROM pairs WHERE a >= b'),
-		0, "$what: a single id after one of a run is larger");
+		0, "$what: snowflake_nextval() is larger than the id of snowflake_nextvals() in its row");
 	value_of($node,
 		'INSERT INTO ids SELECT unnest(ARRAY[a, b]), client, n FROM pairs');
 	is_unique_and_increasing($what, 'ids');
@@ -487,12 +490,12 @@ SELECT count(*) FILTER (WHERE is_return = 0 AND tick < newest_returned)
                  ORDER BY at, is_return ROWS UNBOUNDED PRECEDING) AS newest_returned
           FROM events) AS o}),
 		0,
-		"$what: no tick is returned to, whichever session asks");
+		"$what: no call gets an id of an earlier tick than a call before it");
 	return;
 }
 is_of_its_time('8 sessions', 12);
 
-# The same, where every tick is spent.
+# The same with a layout in which every tick is spent.
 start_afresh($node, "snowflake.layout = '41/5/5/8'", 'snowflake.block_size = 64');
 is_sound_under_load('32 sessions at the ceiling', 32, 10);
 is_of_its_time('8 sessions at the ceiling', 8);
@@ -504,12 +507,11 @@ start_afresh($node,
 is_sound_under_load('32 sessions, random starts', 32, 10);
 is_of_its_time('8 sessions, random starts', 8);
 
-# ----- a turn for each -----
+# ----- a turn for each session -----
 
 # Sessions that wait for spent ticks get about as many ids each, and together
-# nearly all that there are, though some sessions are cancelled all the time.
-# The best of several windows counts, because the machine may have others to
-# serve.
+# nearly all ids of the layout, although waits are cancelled all the time.
+# The best of several windows counts, because the machine may be busy.
 use constant {
 	WAITING => 32,
 	CEILING_PER_MS => 256,
@@ -541,19 +543,19 @@ sub is_shared_out
 	my $cancels = () =
 	  PostgreSQL::Test::Utils::slurp_file("$impatient.err") =~
 	  /canceling statement due to statement timeout/g;
-	cmp_ok($cancels, '>', 10, "$what: $cancels waits are cancelled beside them");
+	cmp_ok($cancels, '>', 10, "$what: $cancels waits of another session are cancelled");
 
 	my ($clients, $least, $mean) = split /\|/, value_of($node,
 		'SELECT count(*), min(ids), avg(ids) FROM (SELECT sum(count) AS ids FROM shares GROUP BY client) AS s');
 	note("$what: at least $least each, $mean on average");
-	is($clients, WAITING, "$what: all get ids");
-	cmp_ok($least, '>', $mean / 2, "$what: none gets less than half its share");
+	is($clients, WAITING, "$what: all sessions get ids");
+	cmp_ok($least, '>', $mean / 2, "$what: no session gets less than half its share");
 	my $rate = value_of($node,
 		'SELECT max(ids) / ' . WINDOW_MS . ' FROM (SELECT sum(count) AS ids FROM shares '
 		  . 'GROUP BY floor(extract(epoch FROM at) * 1000 / ' . WINDOW_MS . ')) AS windows');
 	note("$what: $rate ids per ms");
 	cmp_ok($rate, '>', 0.9 * CEILING_PER_MS - 256 / WINDOW_MS,
-		"$what: they get nearly all that there is");
+		"$what: together they get nearly all ids of the layout");
 	return;
 }
 is_shared_out($_) for 1, 64;

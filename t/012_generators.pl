@@ -1,8 +1,9 @@
-# Tables of several generators (snowflake.generators): each has a budget of ids
-# of its own, and the ids of one table are unique and increase whatever becomes
-# of the number of generators, of the clock and of the table's OID.
+# Tables with several generators (snowflake.generators): each generator has a
+# budget of ids of its own, and the ids of one table are unique and increase,
+# although the number of generators, the clock and the table's OID change.
 #
-# A tick of 600 s makes sequences exact; the clock is 300 s into a tick.
+# With a tick of 600 s the test knows each sequence; the clock is 300 s into a
+# tick.
 use strict;
 use warnings FATAL => 'all';
 
@@ -24,52 +25,54 @@ use constant SMALL_TICK => "snowflake.layout = '41/5/5/8'";
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $node = long_tick_node();
 
-# ----- several of them -----
+# ----- several generators -----
 
-# The relations 1 to 64, which need not exist.  Those of one generator share
-# its sequences.
+# The relations 1 to 64, which need not exist.  Relations with the same
+# generator share its sequences, so the first of them gets sequence 0.
 start_afresh($node, LONG_TICK, 'snowflake.generators = 8');
 my $anna = SnowflakeSession->new($node);
 my $bert = SnowflakeSession->new($node);
 
 my @shared = map { take($anna, 1, "$_\::regclass") } 1 .. 64;
 is(scalar(grep { $_ == 0 } @shared), 8, '64 relations use 8 generators');
-cmp_ok(scalar(uniq @shared), '<', 30, 'and are spread over them');
+cmp_ok(scalar(uniq @shared), '<', 30, '64 relations are spread over the generators');
 take($anna);
-my @founders = grep { $shared[ $_ - 1 ] == 0 } 1 .. 64;
+my @representatives = grep { $shared[ $_ - 1 ] == 0 } 1 .. 64;
 
-# Finds the generator of a relation: its ids use up sequences of that
-# generator.
+# The generator of a relation, as the first relation of 1 to 64 that has it: an
+# id of the relation, issued by another session, uses a sequence of this
+# generator.  Undefined if there is no such generator.
 sub generator_of
 {
 	my ($relation) = @_;
 
-	for my $founder (@founders)
+	for my $representative (@representatives)
 	{
-		my ($before) = take($anna, 1, "$founder\::regclass");
+		my ($before) = take($anna, 1, "$representative\::regclass");
 		take($bert, 1, "$relation\::regclass");
-		my ($after) = take($anna, 1, "$founder\::regclass");
-		return $founder if $after == $before + 2;
+		my ($after) = take($anna, 1, "$representative\::regclass");
+		return $representative if $after == $before + 2;
 	}
 	return;
 }
-is(generator_of($_), $_, "relation $_ has found its own generator")
-  for @founders[ 0 .. 1 ];
+is(generator_of($_), $_, "relation $_ has the same generator in another session")
+  for @representatives[ 0 .. 1 ];
 my $of_no_argument = (grep {
 		my ($before) = take($anna, 1, "$_\::regclass");
 		take($anna, 3);
 		(take($anna, 1, "$_\::regclass"))[0] == $before + 4
-	  } @founders)[0];
-ok(defined $of_no_argument, 'no argument is one of the generators');
-my ($other, $third) = grep { $_ != $of_no_argument } @founders;
-is_deeply(
-	[ map { generator_of($_) } 65 .. 84 ],
-	[ map { generator_of($_) } 65 .. 84 ],
-	'a relation keeps to its generator, in all sessions');
-ok( $node->safe_psql('template1',
+	  } @representatives)[0];
+ok(defined $of_no_argument, 'snowflake_nextval() without an argument uses one of the 8 generators');
+my ($other, $third) = grep { $_ != $of_no_argument } @representatives;
+my @generators = map { generator_of($_) } 65 .. 84;
+is(scalar(grep { defined } @generators), 20, 'each relation uses one of the 8 generators');
+is_deeply([ map { generator_of($_) } 65 .. 84 ],
+	\@generators, 'each relation keeps its generator');
+is( $node->safe_psql('template1',
 		'CREATE EXTENSION snowflake; SELECT count(DISTINCT snowflake_nextval(1::regclass)) FROM generate_series(1, 3)'
-	) eq '3',
-	'another database has ids of them as well');
+	),
+	'3',
+	'relations of another database have generators as well');
 $_->quit for $anna, $bert;
 
 # When a generator's tick is spent, only the relations that share the generator
@@ -82,11 +85,11 @@ is_deeply(
 	[ 0 .. 15 ],
 	'one generator spends the tick');
 is( $anna->state_of("SELECT snowflake_nextval($other\::regclass)"),
-	'57014', 'and has to wait');
+	'57014', 'a relation of the generator whose tick is spent waits');
 is_deeply(
 	[ take($anna, 16, "$third\::regclass"), take($anna, 16) ],
 	[ 0 .. 15, 0 .. 15 ],
-	'while others go on, in the same tick');
+	'relations of other generators get ids in the same tick');
 $anna->quit;
 
 start_afresh($node, LONG_TICK, 'snowflake.generators = 1');
@@ -94,10 +97,10 @@ $anna = SnowflakeSession->new($node);
 is_deeply(
 	[ take($anna, 1, '1::regclass'), take($anna), take($anna, 1, '2::regclass') ],
 	[ 0, 1, 2 ],
-	'with one generator all share it');
+	'with one generator all relations share its sequences');
 $anna->quit;
 
-# The tables of the cases that follow.
+# Creates the tables that the following cases fill.
 sub create_tables
 {
 	value_of($node,
@@ -108,9 +111,9 @@ sub create_tables
 	return;
 }
 
-# ----- a tick is of all generators -----
+# ----- all generators together -----
 
-# No generator begins before the newest tick of them all.
+# No generator begins before the newest tick of all generators.
 start_afresh($node, LONG_TICK, 'snowflake.generators = 8',
 	'snowflake.clock_policy = advance', 'snowflake.clock_tolerance = 2h');
 $anna = SnowflakeSession->new($node);
@@ -123,7 +126,7 @@ set_clock($node, 0);
 is_deeply(
 	[ map { $anna->value(sprintf $tick_of, $_) } "$third\::regclass", '' ],
 	[ ($start_tick + 2) x 2 ],
-	'the clock steps back: the others do not begin before it');
+	'the clock steps back: other generators begin at the newest tick of all');
 $anna->rows('SET statement_timeout = 0');
 for my $setting ("clock_policy = 'error'", "clock_tolerance = '5s'")
 {
@@ -131,11 +134,11 @@ for my $setting ("clock_policy = 'error'", "clock_tolerance = '5s'")
 }
 $node->reload;
 my ($fourth) = grep { $_ != $of_no_argument && $_ != $other && $_ != $third }
-  @founders;
+  @representatives;
 $node->poll_query_until('postgres',
 	"SELECT current_setting('snowflake.clock_policy') = 'error'");
 is((sqlstate_of($node, "SELECT snowflake_nextval($fourth\::regclass)"))[0],
-	'55000', 'nor by another policy, by one that has issued none');
+	'55000', 'under policy error a generator that has issued no id is behind the newest tick, too');
 value_of($node, 'ALTER SYSTEM RESET ALL');
 $anna->quit;
 
@@ -172,7 +175,7 @@ sub is_in_order
 				"SELECT count(*) FILTER (WHERE smallest <= before) FROM (SELECT min(id) AS smallest, lag(max(id)) OVER (ORDER BY n / 1000000) AS before FROM $table GROUP BY n / 1000000) AS o"
 			),
 			0,
-			"$what: ids of $table increase from one life to the next");
+			"$what: ids of $table increase from one start of the server to the next");
 	}
 	return;
 }
@@ -207,10 +210,9 @@ is_in_order('changes of snowflake.generators');
 # A table has another OID after a dump and restore.  The clock steps back, and
 # comes back to where it was.  The table's new generator must not begin in a
 # tick in which the old one has issued ids.
-for my $policy (qw(wait))
 {
 	start_afresh($node, SMALL_TICK, 'snowflake.generators = 8',
-		"snowflake.clock_policy = $policy", 'snowflake.clock_tolerance = 10s');
+		'snowflake.clock_policy = wait', 'snowflake.clock_tolerance = 10s');
 	create_tables();
 	my $repeated = 0;
 	for my $round (1 .. 5)
@@ -227,12 +229,13 @@ for my $policy (qw(wait))
 		usleep(400_000);
 	}
 	is($repeated, 0,
-		"$policy: a table that moves gets larger ids though the clock was stepped back");
+		'a table that moves to another generator gets larger ids after a step back of the clock');
 }
 
 # ----- two generators of one session -----
 
-# A block belongs to a generator, also after a call that failed.
+# A session's block belongs to one generator, also after a call for another
+# generator has failed.
 start_afresh($node, LONG_TICK_OF_16, 'snowflake.generators = 8',
 	'snowflake.block_size = 64');
 $anna = SnowflakeSession->new($node);
@@ -241,9 +244,9 @@ my @of_third = take($bert, 16, "$third\::regclass");
 take($anna, 4, "$other\::regclass");    # in the middle of a block
 $anna->rows('SET statement_timeout = 200');
 is($anna->state_of("SELECT snowflake_nextval($third\::regclass)"),
-	'57014', 'a generator whose tick is spent');
+	'57014', 'a call for a generator whose tick is spent waits');
 is($anna->state_of("SELECT snowflake_nextval($third\::regclass)"),
-	'57014', "does not issue from another one's block after that");
+	'57014', "the next call does not issue from another generator's block");
 $_->quit for $anna, $bert;
 
 start_afresh($node, LONG_TICK, 'snowflake.generators = 8',
@@ -260,11 +263,11 @@ for (1 .. 400)
 	  take($session, 1 + int rand 5, "$relation\::regclass");
 }
 is(scalar(uniq @{ $taken{$_} }), scalar @{ $taken{$_} },
-	'two sessions with blocks of two generators: each id once a generator')
+	"two sessions with blocks of two generators: no id of generator $_ comes twice")
   for sort keys %taken;
 $_->quit for $anna, $bert;
 
-# ----- a standby, and not preloaded -----
+# ----- a standby, and a server without preload -----
 
 my $primary = snowflake_node('primary', 'snowflake.generators = 8',
 	'wal_level = replica', 'max_wal_senders = 2');
@@ -283,7 +286,7 @@ $primary->restart;
 my ($state, undef, $hint) =
   sqlstate_of($primary, "SELECT snowflake_nextval('a')");
 is($state, '55000', 'a table has no id without preload');
-like($hint, qr/shared_preload_libraries/, 'without preload: hint');
+like($hint, qr/shared_preload_libraries/, 'without preload the hint names shared_preload_libraries');
 $primary->append_conf('postgresql.conf',
 	"shared_preload_libraries = 'snowflake'\nsnowflake.worker_id = -1");
 $primary->restart;

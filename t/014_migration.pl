@@ -1,5 +1,5 @@
-# Moving tables to snowflakes on a server in use: the dry run as a script,
-# other sessions meanwhile, dump and restore, a peer's ids, and migrations as
+# Converting tables on a server in use: the dry run as a script, other sessions
+# meanwhile, dump and restore, ids made by other software, and migrations as
 # Django, SQLAlchemy and Rails make them.
 use strict;
 use warnings FATAL => 'all';
@@ -33,7 +33,7 @@ CREATE EVENT TRIGGER snowflakes ON ddl_command_end
   EXECUTE FUNCTION snowflake_convert_new_tables();
 };
 
-# A database's dump, without what differs between two dumps of one database.
+# A database's dump, without the lines that differ from one dump to the next.
 sub dump_of
 {
 	my ($database) = @_;
@@ -56,7 +56,7 @@ sub script
 	return "$directory/$name";
 }
 
-# What a command prints.  Its error messages are shown.
+# The output of a command.  Its error messages go to the test's log.
 sub output_of
 {
 	my @command = @_;
@@ -86,20 +86,20 @@ for my $conversion (@conversions)
 	  $node->safe_psql('by_psql', sprintf($conversion, ', dry_run => true'));
 
 	is( $node->safe_psql('by_function', sprintf($conversion, '')),
-		$statements, 'the dry run lists what will be done');
-	is(dump_of('by_psql'), $before, 'the dry run does nothing');
+		$statements, 'the dry run lists the statements that the conversion executes');
+	is(dump_of('by_psql'), $before, 'the dry run changes nothing');
 	$node->command_ok(
 		[
 			'psql', '-XqAt1', '-v', 'ON_ERROR_STOP=1', '-d',
 			$node->connstr('by_psql'), '-f',
 			script('statements.sql', $statements)
 		],
-		'psql runs the statements as they are');
-	is(dump_of('by_psql'), dump_of('by_function'), 'with the same result');
+		'psql executes the statements of the dry run');
+	is(dump_of('by_psql'), dump_of('by_function'), 'the statements do what the function does');
 	$before = dump_of('by_psql');
 }
-like($before, qr/DEFAULT public\.snowflake_nextval\(\)/, 'keys converted');
-unlike($before, qr/serial|integer|SEQUENCE/, 'nothing of the old left');
+like($before, qr/DEFAULT public\.snowflake_nextval\(\)/, 'a converted database has the new DEFAULT');
+unlike($before, qr/serial|integer|SEQUENCE/, 'a converted database has no serial, integer or sequence');
 
 # A session that has prepared its INSERT before goes on with it.  The
 # conversion waits for a session that holds the table, and no longer than
@@ -122,20 +122,20 @@ sub in_session
 }
 
 in_session(q{PREPARE add AS INSERT INTO shop.customer (name) VALUES ('Cid') RETURNING id > 1000000; EXECUTE add; EXECUTE add});
-is(in_session(q{EXECUTE add}), "f\n", 'a small key before');
+is(in_session(q{EXECUTE add}), "f\n", 'before the conversion a prepared INSERT gets a small key');
 in_session('BEGIN; SELECT FROM shop."Order"');
 my ($state) = sqlstate_of($node,
 	q{SET lock_timeout = '100ms'; SELECT snowflake_convert('shop.customer', 'id')});
-is($state, '55P03', 'a table in use is waited for as long as wished');
+is($state, '55P03', 'a conversion waits for a table in use until lock_timeout');
 is( $node->safe_psql('postgres',
 		q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'shop.customer'::regclass AND attname = 'id'}
 	),
 	'integer',
-	'and then nothing is done');
+	'a conversion that has timed out changes nothing');
 in_session('COMMIT');
 $node->safe_psql('postgres', q{SELECT snowflake_convert('shop.customer', 'id')});
-is(in_session(q{EXECUTE add}), "t\n", 'a snowflake after, by the same session');
-is($err, '', 'without a complaint');
+is(in_session(q{EXECUTE add}), "t\n", 'after the conversion the same prepared INSERT gets a snowflake');
+is($err, '', 'the prepared INSERT raises no error');
 $in .= "\\q\n";
 $session->finish;
 
@@ -154,14 +154,14 @@ $converts->ask(q{SELECT snowflake_convert('shop.early', 'id')});
 $node->poll_query_until('postgres', sprintf($waits_for_lock, 'early'))
   or die 'the conversion does not wait';
 $adds->rows('COMMIT');
-is(($converts->answer)[0], '', 'converted once the foreign key is there');
+is(($converts->answer)[0], '', 'a conversion waits for a session that adds a foreign key');
 $_->quit for $adds, $converts;
 is( $node->safe_psql('postgres',
 		q{SELECT attrelid::regclass, atttypid::regtype FROM pg_attribute
 		   WHERE attrelid = 'shop.late'::regclass AND attnum > 0}
 	),
 	"shop.late|bigint",
-	'and it was brought along');
+	'the referencing column of the added foreign key becomes bigint');
 
 # Opposite conversions, of tables that reference each other, lock in one order.
 $node->safe_psql('postgres', q{
@@ -202,9 +202,9 @@ $converts->ask(q{SELECT count(*) > 0 FROM snowflake_convert('shop.parent', 'id')
 $node->poll_query_until('postgres',
 	"SELECT count(*) > 0 FROM pg_locks WHERE pid = $converts->{pid} AND NOT granted")
   or die 'the conversion does not wait';
-is($inserts->state_of('INSERT INTO shop.parent VALUES (1)'), '', 'an insert into partitions');
+is($inserts->state_of('INSERT INTO shop.parent VALUES (1)'), '', 'an INSERT into partitions does not deadlock with a conversion');
 $inserts->rows('COMMIT');
-is(($converts->answer)[0], '', 'and a conversion do not deadlock');
+is(($converts->answer)[0], '', 'a conversion does not deadlock with an INSERT into partitions');
 $_->quit for $inserts, $converts;
 
 # A whole schema: the dump differs by the keys alone, and psql runs the dry
@@ -242,9 +242,9 @@ for my $database ('whole_by_function', 'whole_by_psql')
 }
 $before = dump_of('whole_by_psql');
 my $script = $node->safe_psql('whole_by_psql', q{SELECT snowflake_convert_schema('{depot}', true)});
-is(dump_of('whole_by_psql'), $before, q{a dry run of a schema changes nothing});
+is(dump_of('whole_by_psql'), $before, 'a dry run of a schema changes nothing');
 is( $node->safe_psql('whole_by_function', q{SELECT snowflake_convert_schema('{depot}')}),
-	$script =~ s/^--.*\n//mgr, 'a run executes what the dry run has listed');
+	$script =~ s/^--.*\n//mgr, 'the conversion of a schema executes the statements of its dry run');
 my $after = dump_of('whole_by_function');
 my %lines;
 $lines{$_}++ for split /\n/, $after;
@@ -257,20 +257,20 @@ is_deeply(\@come,
 		'    id bigint DEFAULT public.snowflake_nextval() NOT NULL,',
 		'    place bigint,'
 	],
-	'after it, a dump has keys that are snowflakes');
+	'the dump of a converted schema has keys that are snowflakes');
 is_deeply(
 	[ grep { !/SEQUENCE|_id_seq|ADD GENERATED ALWAYS AS IDENTITY|^    (id|first_item|place) integer|^    (AS integer|START WITH 1|INCREMENT BY 1|NO MINVALUE|NO MAXVALUE|CACHE 1;?)$|^\);$/ } @gone ],
-	[], 'and differs by nothing else');
+	[], 'the dump of a converted schema differs by nothing else');
 $node->command_ok(
 	[
 		'psql', '-XqAt1', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-d',
 		$node->connstr('whole_by_psql'), '-f', script('whole.sql', $script)
 	],
-	'psql runs the script as it is');
-is(dump_of('whole_by_psql'), $after, 'with the same result');
+	'psql executes the script of the dry run of a schema');
+is(dump_of('whole_by_psql'), $after, 'the script does what the function does');
 is($node->safe_psql('whole_by_function', q{SELECT string_agg(name || items, ' ' ORDER BY name) FROM depot.summary}),
-	'here500 there500', 'what was filled is filled again');
-is($node->safe_psql('whole_by_function', q{SELECT snowflake_convert_schema('{depot}', true)}), '', 'nothing is left to do');
+	'here500 there500', 'a materialised view that had data has data again');
+is($node->safe_psql('whole_by_function', q{SELECT snowflake_convert_schema('{depot}', true)}), '', 'a dry run of a converted schema lists no statement');
 
 # The whole conversion is rolled back if a materialised view cannot be filled.
 $node->safe_psql('postgres', 'CREATE DATABASE whole_fails');
@@ -279,8 +279,8 @@ CREATE MATERIALIZED VIEW depot.quotient AS SELECT i.id / z.n AS q FROM depot.ite
 UPDATE depot.zero SET n = 0");
 $before = dump_of('whole_fails');
 like(($node->psql('whole_fails', q{SELECT snowflake_convert_schema('{depot}')}))[2],
-	qr/ERROR:  division by zero/, 'a materialised view that cannot be filled');
-is(dump_of('whole_fails'), $before, 'leaves all as it was');
+	qr/ERROR:  division by zero/, 'a materialised view that cannot be filled stops the conversion');
+is(dump_of('whole_fails'), $before, 'the conversion that was stopped changes nothing');
 $node->safe_psql('whole_fails', 'DROP MATERIALIZED VIEW depot.quotient');
 
 # Views are locked before tables, as a query locks them, and in one order.
@@ -296,11 +296,11 @@ for my $i (0 .. 1)
 		"SELECT count(*) = $i + 1 FROM pg_locks WHERE NOT granted AND relation IS NOT NULL")
 	  or die 'the conversion does not wait';
 }
-is($reads->state_of('SELECT count(*) FROM depot.place'), '', 'a query of views and tables');
+is($reads->state_of('SELECT count(*) FROM depot.place'), '', 'a query of views and tables does not deadlock with conversions of the schema');
 $reads->rows('COMMIT');
 my @both = map { [ $_->answer ] } @opposite;
-is_deeply([ map { $_->[0] } @both ], [ '', '' ], 'and two conversions of the schema do not deadlock');
-is($both[1][1], '0', 'and the second finds nothing to do');
+is_deeply([ map { $_->[0] } @both ], [ '', '' ], 'two conversions of one schema do not deadlock');
+is($both[1][1], '0', 'the second conversion of the schema finds nothing to do');
 $_->quit for $reads, @opposite;
 
 # Statistics and CHECK constraints are parsed again with bigint columns.
@@ -315,9 +315,9 @@ ALTER TABLE shop.checked ADD CHECK (id > 0 AND shop.of_row(checked) AND tableoid
 });
 my (undef, undef, $in_the_way) = $node->psql('postgres', q{SELECT snowflake_convert('shop.counted', 'id', true)});
 like($in_the_way, qr/In the way:\nstatistics object shop.fits_not: function shop.of_integer\(bigint\) does not exist\nHINT/,
-	'statistics that take integers only are in the way');
+	'statistics with a function for integers only are in the way');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM snowflake_convert('shop.checked', 'id')}), '2',
-	'a CHECK of the row as a whole is not');
+	'a CHECK with a function of the whole row is not in the way');
 
 # Each database may name its own schemas, which new sessions use.
 $node->safe_psql('postgres', $event_trigger);
@@ -330,28 +330,28 @@ is( $node->safe_psql('postgres',
 		   WHERE attrelid IN ('other'::regclass, 'shop.new'::regclass) AND attname = 'id' ORDER BY 1}
 	),
 	"other|integer\nshop.new|bigint",
-	'the schemas wanted in one database');
+	'snowflake_convert.schemas applies to one database');
 
 # A CHECK that new keys fail raises a warning; other CHECKs do not.
 my (undef, undef, $bounded) = $node->psql('postgres',
 	q{CREATE TABLE shop.small (id serial PRIMARY KEY CHECK (id < 100)); CREATE TABLE shop.positive (id serial PRIMARY KEY CHECK (id > 0))});
 like($bounded, qr/WARNING:  new keys of column "id" of table "shop.small" may be refused\nDETAIL:  constraint small_id_check on table shop.small: CHECK \(\(id < 100\)\)/,
-	'a CHECK with a bound in a new table is warned of');
-unlike($bounded, qr/positive/, 'another is not');
+	'a WARNING names a CHECK with a bound of a new table');
+unlike($bounded, qr/positive/, 'no WARNING names a CHECK that new keys pass');
 
 # A DEFAULT may read the sequence of a serial, and temporary tables keep
 # theirs.
 my (undef, undef, $doubts) = $node->psql('postgres',
 	q{CREATE TABLE shop.tree (id serial PRIMARY KEY, root bigint DEFAULT currval('shop.tree_id_seq'))});
 like($doubts, qr/^psql:<stdin>:1: WARNING:  new keys of column "id" of table "shop.tree" may be refused\nDETAIL:  default value for column root of table shop.tree: currval\('shop.tree_id_seq'::regclass\)\nHINT/,
-	'a DEFAULT of the current value is warned of');
+	'a WARNING names a DEFAULT that reads the sequence of the key');
 is($node->safe_psql('postgres',
 		q{RESET snowflake_convert.schemas;
 		CREATE TABLE pg_temp.a (id serial PRIMARY KEY);
 		SET search_path = pg_temp;
 		CREATE TABLE b (id serial PRIMARY KEY);
 		SELECT count(*) FROM pg_sequences WHERE schemaname LIKE 'pg_temp%'}),
-	'2', 'temporary tables by the name of their schema are left alone');
+	'2', 'a table in schema pg_temp keeps its serial key');
 $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET snowflake_convert.schemas');
 
 # A dump is restored unchanged into a database that converts new tables.
@@ -365,13 +365,13 @@ $node->command_ok(
 		'psql', '-Xq1', '-v', 'ON_ERROR_STOP=1', '-d',
 		$node->connstr('restored'), '-f', "$directory/dump.sql"
 	],
-	'restored with the event trigger on');
-is(dump_of('restored'), dump_of('by_function'), 'as it was dumped');
+	'a dump is restored while the event trigger is enabled');
+is(dump_of('restored'), dump_of('by_function'), 'the restored database is as it was dumped');
 
 # What pgEdge's extension of this name leaves when its default and the
 # extension itself are gone, made by hand: a serial's sequence with values
 # beyond its MAXVALUE, and an identity's sequence whose column has no identity
-# any more.  They cannot be restored as they are; converted, they can.
+# any more.  A dump of such tables cannot be restored before their conversion.
 $node->safe_psql('postgres', 'CREATE DATABASE leftovers');
 $node->safe_psql('leftovers', q{
 CREATE EXTENSION snowflake;
@@ -404,12 +404,12 @@ sub restores
 		'-d', $node->connstr($name), '-f',
 		script("$name.sql", dump_of('leftovers'))) == 0;
 }
-ok(!restores('leftovers_as_left'), 'what is left cannot be restored');
+ok(!restores('leftovers_as_left'), 'the dump of such tables cannot be restored');
 my (undef, $leftover_statements) = $node->psql('leftovers', q{
 SELECT snowflake_convert('of_serial', 'id');
 SELECT snowflake_convert('of_shared', 'id');
 SELECT snowflake_convert('was_converted', 'id')});
-is( $leftover_statements, <<'STATEMENTS' =~ s/\n\z//r, 'converted, it is put right');
+is( $leftover_statements, <<'STATEMENTS' =~ s/\n\z//r, 'the conversion repairs what pgEdge has left');
 ALTER TABLE public.of_serial ALTER COLUMN id SET DEFAULT public.snowflake_nextval();
 DROP SEQUENCE public.of_serial_id_seq;
 ALTER SEQUENCE public.of_shared_id_seq AS bigint NO CYCLE MAXVALUE 9223372036854775807;
@@ -419,7 +419,7 @@ ALTER TABLE public.was_converted ALTER COLUMN id DROP IDENTITY;
 STATEMENTS
 like( ($node->psql('leftovers', q{SET ROLE clerk; SELECT snowflake_convert('"Of identity"', 'Its id')}))[2],
 	qr/ERROR:  table "public."Of identity"" has a sequence that only a superuser can remove\n.*\nHINT:.* let one execute: UPDATE pg_catalog.pg_attribute SET attidentity = 'd' WHERE attrelid = 'public."Of identity"'::pg_catalog.regclass AND attname = 'Its id';/,
-	'an owner who is no superuser is told the statement');
+	'an owner who is no superuser gets a HINT with the statement for a superuser');
 $node->safe_psql('leftovers', q{
 UPDATE pg_catalog.pg_attribute SET attidentity = 'd' WHERE attrelid = 'public."Of identity"'::pg_catalog.regclass AND attname = 'Its id';
 SET ROLE clerk;
@@ -428,8 +428,8 @@ INSERT INTO "Of identity" DEFAULT VALUES;
 });
 is($node->safe_psql('leftovers', q{
 SELECT snowflake_convert(c.oid, 'id') FROM pg_class AS c WHERE relname IN ('of_serial', 'of_shared', 'was_converted')}),
-	'', 'and then there is nothing left to do');
-ok(restores('leftovers_put_right'), 'and it can be restored');
+	'', 'after the repair there is nothing left to convert');
+ok(restores('leftovers_put_right'), 'after the repair the dump can be restored');
 
 # The ORMs' own migrations, with keys of both widths, in tables that the event
 # trigger sees.  script/test does not install the packages for this test alone.
@@ -569,7 +569,7 @@ for my $orm (
 				$program, $file, $node->host, $node->port, $database,
 				@arguments),
 			$expected,
-			"$database: the keys come back, and are found and referenced");
+			"$database: the program reads its keys, and finds and references rows by them");
 		is($node->safe_psql($database, $keys), 't|0', "$database: every key is a snowflake");
 	}
 }
@@ -597,7 +597,7 @@ SELECT count(*), bool_and(abs(extract(epoch FROM snowflake_timestamp(id) - made_
 }),
 	"ALTER TABLE public.event ALTER COLUMN id SET DEFAULT public.snowflake_nextval();\n"
 	  . '4|t|t|t|{3,2,1,0}',
-	"ids of a peer's layout and epoch go on");
+	"new ids follow the ids of other software with the same layout and epoch");
 $peer->stop;
 
 done_testing();

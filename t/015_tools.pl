@@ -1,9 +1,9 @@
-# The tools that come with PostgreSQL, and pgbouncer: dumps restored by any
-# way, an upgraded server, COPY through psql, pgbench's protocols, a pooler,
-# foreign tables.  Ids are kept, and those that follow are larger.
+# The tools that come with PostgreSQL, and pgbouncer: all ways to dump and
+# restore, pg_upgrade, COPY through psql, pgbench's protocols, a pooler,
+# foreign tables.  Ids are kept, and the ids after them are larger.
 #
-#   oldinstall   a PostgreSQL to upgrade from, as the directory that has bin/;
-#                the tested one by default.  Its extension has to be installed.
+#   oldinstall   the directory, with bin/, of the PostgreSQL to upgrade from; by
+#                default the tested one.  It has to have the extension.
 use strict;
 use warnings FATAL => 'all';
 
@@ -20,7 +20,7 @@ use Time::HiRes qw(usleep);
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my @tables = qw(orders visits parted child);
 
-# Tables of an application, whose ids come by every kind of default.
+# Creates the tables of an application, with every kind of DEFAULT for ids.
 sub create_application
 {
 	my ($node, $database, $schema) = @_;
@@ -65,9 +65,9 @@ sub fingerprint
 		  map { $_ eq 'parted' ? 'part' : $_ } @tables);
 }
 
-# Tests that a copy's tables have the rows of the source, that the ids of rows
-# inserted now are larger, and that tables with a generator of their own name
-# themselves in their defaults.
+# Tests that a copy's tables have the rows of the source, that new ids are
+# larger, and that a DEFAULT of snowflake_nextval(regclass) names the copy's
+# table.
 sub check_copy
 {
 	my ($source, $node, $database, $what, $worker_id) = @_;
@@ -79,7 +79,7 @@ SELECT count(*) FROM pg_attrdef JOIN pg_depend ON classid = 'pg_attrdef'::regcla
  WHERE adrelid IN ('visits'::regclass, 'parted'::regclass) AND deptype = 'n'
    AND refclassid = 'pg_class'::regclass AND refobjid = adrelid}),
 		'2',
-		"$what: a default names its own table");
+		"$what: each DEFAULT with a table names the table of the copy");
 	my $largest = largest_id($node, $database);
 	$node->safe_psql($database, insert_statements(500));
 	for my $table (@tables)
@@ -90,7 +90,7 @@ SELECT count(*) FROM pg_attrdef JOIN pg_depend ON classid = 'pg_attrdef'::regcla
 						count(*) FILTER (WHERE id > $largest AND (id >> 12) & 31 <> $worker_id)
 				   FROM " . ($table eq 'visits' ? "ONLY $table" : $table)),
 			'2500|0|500|0',
-			"$what: $table: ids that follow are larger, by this node");
+			"$what: $table: new ids are larger, and of this node");
 	}
 	return;
 }
@@ -112,7 +112,7 @@ create_application($node, 'app_of_schema', 'ids');
 my $app = fingerprint($node, 'app');
 my $app_of_schema = fingerprint($node, 'app_of_schema');
 
-# pg_dump and the programs that restore its output
+# pg_dump, and the programs that restore its output.
 sub dump_database
 {
 	my ($file, @options) = @_;
@@ -151,7 +151,7 @@ my $schema_only = dump_database('schema.sql', '-s', 'app');
 my $data_only = dump_database('data.sql', '-a', 'app');
 run_file(new_database('halves'), $schema_only);
 is($node->safe_psql('halves', 'SELECT count(*) FROM orders'),
-	'0', 'schema only: no rows');
+	'0', 'pg_dump -s restores no rows');
 run_file('halves', $data_only);
 check_copy($app, $node, 'halves', 'schema, then data', 7);
 
@@ -175,7 +175,7 @@ isnt($rc, 0, 'extension in another schema: the restore stops');
 like(
 	$stderr,
 	qr/function public\.snowflake_\w+\(.*\) does not exist/,
-	'and says which function it misses');
+	'the restore names the function that it does not find');
 $node->safe_psql('postgres', 'DROP DATABASE elsewhere');
 new_database('elsewhere');
 $node->safe_psql(
@@ -224,7 +224,7 @@ SELECT count(*), count(DISTINCT id), min(id) > $largest FROM copied;
 DROP TABLE copied;
 }),
 		'2000|2000|t',
-		"COPY $format without ids: each row gets its own");
+		"COPY $format without ids: each row gets an id of its own");
 }
 
 # Two databases of one server, at once, and every protocol of pgbench
@@ -244,14 +244,14 @@ for my $protocol (qw(simple extended prepared))
 			],
 			'>', \my $out, '2>', \my $err)
 	} 'app', 'plain';
-	is(scalar(grep { $_->finish } @runs), 2, "pgbench -M $protocol");
+	is(scalar(grep { $_->finish } @runs), 2, "pgbench -M $protocol inserts in two databases");
 }
 my %seen;
 $seen{$_}++
   for map { split /\n/, $node->safe_psql($_, 'SELECT id FROM bench') } 'app',
   'plain';
 is(scalar(keys %seen), 2 * 3 * 4 * 500,
-	'two databases share the generator: no id in both');
+	'no id comes twice in two databases of one server');
 
 # A transaction that is prepared, and committed later by another session
 $node->safe_psql('app',
@@ -265,8 +265,8 @@ SELECT string_agg(client::text, ' ' ORDER BY id) FROM bench WHERE client < 0}),
 	'-1 -2',
 	'a prepared transaction keeps its ids over a restart');
 
-# postgres_fdw: the foreign table's default is evaluated on the server where
-# the statement runs; the remote table's own default is not used
+# postgres_fdw evaluates the default of the foreign table on the local server,
+# and does not use the default of the remote table.
 SKIP:
 {
 	skip 'postgres_fdw is not installed', 2
@@ -291,9 +291,10 @@ INSERT INTO bench (client) SELECT -9 FROM generate_series(1, 500);
 		),
 		'500|9|9',
 		'postgres_fdw: the default is evaluated locally');
-	my ($fails) = $local->psql('postgres',
+	my (undef, undef, $refusal) = $local->psql('postgres',
 		'INSERT INTO bench_no_default (client) VALUES (1)');
-	isnt($fails, 0, 'postgres_fdw: without a local default NULL is sent');
+	like($refusal, qr/null value in column "id"/,
+		'postgres_fdw: without a local default NULL is sent');
 	$local->stop;
 }
 
@@ -348,17 +349,17 @@ default_pool_size = 1
 	my $two = $ask->($clients[1], $insert);
 
 	like($one, qr/^\d+$/, 'pgbouncer: RETURNING brings the id');
-	cmp_ok($two, '>', $one, 'pgbouncer: the next is larger');
+	cmp_ok($two, '>', $one, 'pgbouncer: the id of the next client is larger');
 	is($ask->($clients[0], 'SELECT snowflake_currval();'),
 		$two,
-		"pgbouncer: after the transaction snowflake_currval() is another client's");
+		"pgbouncer: outside a transaction snowflake_currval() may be another client's id");
 	is( $ask->(
 			$clients[0],
 			'BEGIN; INSERT INTO bench (client) VALUES (-4) RETURNING id = snowflake_currval();'
 		),
 		't',
-		'pgbouncer: within it, the own');
-	is($ask->($clients[0], 'COMMIT; SELECT 1;'), '1', 'and it ends');
+		'pgbouncer: inside a transaction snowflake_currval() is the own id');
+	is($ask->($clients[0], 'COMMIT; SELECT 1;'), '1', 'pgbouncer: the transaction ends');
 	$_->{run}->finish for @clients;
 	my ($out, $err) = ('', '');
 	ok( IPC::Run::run(
@@ -402,7 +403,7 @@ $node->stop;
 			'-s', $new->host, '-p', $old->port, '-P', $new->port
 		],
 		'pg_upgrade');
-	ok(!-e mark_file($new), 'pg_upgrade leaves the page of the mark behind');
+	ok(!-e mark_file($new), 'pg_upgrade does not copy the page of the mark');
 
 	# Without the page, only the clock keeps ids from coming again.
 	$new->start;
@@ -418,8 +419,8 @@ $node->stop;
 	$new->start;
 	my ($state, $message) = sqlstate_of($new, '\c app
 SELECT snowflake_nextval()');
-	is($state, '55000', 'with the page, a clock that is behind is noticed');
-	like($message, qr/ms behind the last snowflake id/, 'and named');
+	is($state, '55000', 'pg_upgrade: with the page, a clock that is behind is refused');
+	like($message, qr/ms behind the last snowflake id/, 'the message says how far the clock is behind');
 	$new->stop;
 	start_server($new, 60);
 	check_copy($rows, $new, 'app', 'pg_upgrade, when the clock has caught up', 7);

@@ -99,8 +99,8 @@ SELECT count(*), count(*) FILTER (WHERE snowflake_worker_id(id) = 1 AND node = 1
 	my $each = $clients * $transactions;
 
 	like($found[0], qr/^@{[2 * $each]}\|$each\|$each\|/,
-		"$table: all rows of both nodes");
-	is($found[1], $found[0], "$table: the same on both");
+		"$table: a node has the rows of both nodes");
+	is($found[1], $found[0], "$table: both nodes have the same rows");
 	is( $_->safe_psql(
 			'postgres',
 			# The columns have other names in each version.
@@ -112,8 +112,9 @@ SELECT count(*), count(*) FILTER (WHERE snowflake_worker_id(id) = 1 AND node = 1
 	return;
 }
 
-# By row filters on the worker's bits, in any version: a node sends the rows
-# whose ids it has issued.  A row filter cannot call functions of an extension.
+# With row filters on the bits of the worker id, in any version: a node sends
+# the rows whose ids it has issued.  A row filter cannot call functions of an
+# extension.
 my ($state) = sqlstate_of($nodes[0],
 	'CREATE PUBLICATION refused FOR TABLE filtered WHERE (snowflake_worker_id(id) = 1)'
 );
@@ -124,7 +125,7 @@ connect_both_ways('filtered', '',
 load_both('filtered');
 wait_for_both('filtered');
 
-# Each node also sends updates of its own rows.
+# Each node also sends updates of the rows that it has issued ids for.
 for my $i (1, 2)
 {
 	$nodes[ $i - 1 ]->safe_psql('postgres',
@@ -136,16 +137,17 @@ is( $nodes[0]->safe_psql(
 		'postgres',
 		'SELECT count(*) FROM filtered WHERE seen_by IS DISTINCT FROM node'),
 	'0',
-	'updates of rows of their own reach the other node');
+	'updates of a node\'s own rows reach the other node');
 
-# A row filter does not apply to TRUNCATE, so it is not published: PostgreSQL 15
-# would send it back, and the two nodes would truncate for ever.
+# A row filter does not apply to TRUNCATE, so it is not published: PostgreSQL
+# 15 would send it back, and the two nodes would truncate for ever.
 $nodes[0]->safe_psql('postgres', 'TRUNCATE filtered');
 wait_for_both('filtered');
 cmp_ok($nodes[1]->safe_psql('postgres', 'SELECT count(*) FROM filtered'),
-	'>', 0, 'a TRUNCATE stays on its node');
+	'>', 0, 'a TRUNCATE is not replicated');
 
-# By origin = none, from PostgreSQL 16 on: a node sends what was written on it.
+# With origin = none, from PostgreSQL 16 on: a node sends the rows that clients
+# have written on it, and none that it has replicated.
 SKIP:
 {
 	skip 'subscriptions have no origin before PostgreSQL 16', 5

@@ -68,18 +68,18 @@ CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), item tex
 			'SELECT id FROM orders ORDER BY array_position(ARRAY[$$one$$, $$two$$, $$three$$], item)'
 		  );
 
-		is(scalar(@stored), 3, "$program: three rows");
+		is(scalar(@stored), 3, "$program: the program has inserted three rows");
 		is_deeply(\@got, [ map { "$_ $type" } @stored ],
-			"$program: their ids, as $type");
+			"$program: the program has read the ids as $type");
 		is( $node->safe_psql(
 				$database,
 				'SELECT count(*) FROM orders WHERE id > (1::bigint << 53) AND snowflake_worker_id(id) = 7'
 			),
 			'3',
-			"$program: ids of this node, past 53 bits");
+			"$program: the ids are of this node, and larger than 53 bits");
 		is_deeply(
 			[ sort { $a <=> $b } @stored ],
-			\@stored, "$program: in the order of the inserts");
+			\@stored, "$program: the ids are in the order of the inserts");
 	}
 }
 $node->stop;

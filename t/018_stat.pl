@@ -1,6 +1,6 @@
-# The views of counters.  Whose sessions snowflake_stat_backend shows to whom:
-# one's own, and those of others to members of pg_read_all_stats alone.  And
-# calls that waited for a spent tick, on machines of any speed.
+# The views of counters.  snowflake_stat_backend shows the sessions of other
+# users to members of pg_read_all_stats only.  snowflake_stat counts calls that
+# waited for the next tick, on machines of any speed.
 use strict;
 use warnings FATAL => 'all';
 
@@ -20,15 +20,15 @@ $issuing->rows('SELECT snowflake_nextval()');
 my $others =
   "SET ROLE reader; SELECT count(*) FROM snowflake_stat_backend WHERE pid = $issuing->{pid}";
 
-is($node->safe_psql('postgres', $others), '0', "another's live session is not shown");
+is($node->safe_psql('postgres', $others), '0', "a session of another user is not shown");
 $node->safe_psql('postgres', 'GRANT pg_read_all_stats TO reader');
-is($node->safe_psql('postgres', $others), '1', 'but to pg_read_all_stats');
+is($node->safe_psql('postgres', $others), '1', 'members of pg_read_all_stats see the session of another user');
 $issuing->quit;
 $node->stop;
 
-# The slowest machine spends a tick of a tenth of a second that has two ids.
-# 40 ids take 20 ticks or more.  The session waits for each of these ticks,
-# unless the clock has reached the tick by itself.
+# A tick has two ids and lasts a tenth of a second, so even a slow machine
+# spends it.  40 ids take 20 ticks or more.  The session waits for each of
+# these ticks, unless the clock has reached the tick meanwhile.
 $node = snowflake_node('spent', "snowflake.layout = '38/5/5/1\@100ms'");
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
@@ -37,7 +37,7 @@ for my $query ('count(*) FROM snowflake_nextvals(40)',
 {
 	$node->safe_psql('postgres', 'SELECT snowflake_stat_reset()');
 	is($node->safe_psql('postgres', "SELECT $query"), '40',
-		"40 ids: $query");
+		"40 ids are issued by SELECT $query");
 	is( $node->safe_psql(
 			'postgres', q{
 			SELECT ids_issued, sequence_waits BETWEEN 2 AND 20,
@@ -46,7 +46,7 @@ for my $query ('count(*) FROM snowflake_nextvals(40)',
 			       clock_wait_time
 			  FROM snowflake_stat}),
 		'40|t|t|00:00:00',
-		'calls that waited for a spent tick are counted once each');
+		"each wait for the next tick is counted once by SELECT $query");
 }
 $node->stop;
 

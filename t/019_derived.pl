@@ -1,5 +1,5 @@
-# Worker ids that a server derives from its host: what comes of each source,
-# which name or address is taken, and what stops the start.
+# Worker ids that a server derives from its host: the worker id by each source,
+# which name or address the server takes, and what stops the start.
 use strict;
 use warnings FATAL => 'all';
 
@@ -8,7 +8,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
-use SnowflakeServer qw(build_library preload);
+use SnowflakeServer qw(build_library preload replace_file);
 use SnowflakeTest;
 use Test::More;
 
@@ -19,7 +19,7 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 my $library = build_library('host');
 my $node = snowflake_node('main', "include 'case.conf'");
 
-# Layouts with as many bits for the worker as a case needs.
+# A layout for each number of worker id bits.
 my %layout = (0 => '41/10/0/12', 4 => '41/6/4/12', 5 => '41/5/5/12',
 	map { $_ => '32/0/' . "$_/" . (31 - $_) . '@100ms' } 8, 16, 20, 24, 31);
 
@@ -37,16 +37,15 @@ sub start_on
 	configure($node, @settings);
 	if (defined $facts)
 	{
-		open my $fh, '>', "$directory/facts" or die "facts: $!";
-		print $fh map { "$_\n" } @$facts;
-		close $fh or die "facts: $!";
+		replace_file("$directory/facts", @$facts);
 		%ENV = (%ENV, preload($library), HOST_FACTS => "$directory/facts");
 	}
 	my $started = $node->start(fail_ok => 1);
 	return ($started, logged($node, $offset));
 }
 
-# The settings that let a source derive a worker id of so many bits.
+# The settings by which a server derives a worker id of so many bits from a
+# source.
 sub derive
 {
 	my ($source, $worker_bits) = @_;
@@ -65,8 +64,8 @@ sub worker_id_in
 	return ($id >> $sequence_bits) & ((1 << $worker_bits) - 1);
 }
 
-# Tests that the server starts, has this worker id from this source, and shows
-# it wherever it should.
+# Tests that the server starts and derives this worker id, and that ids,
+# snowflake_node, the log and the page have this worker id.
 sub derives
 {
 	my ($facts, $source, $worker_bits, $expected, $origin) = @_;
@@ -78,13 +77,13 @@ sub derives
 	  $node->safe_psql('postgres',
 		'SELECT snowflake_nextval(), worker_id || \' by \' || worker_id_source FROM snowflake_node'
 	  );
-	is(worker_id_in($id, $worker_bits), $expected, "$case: in an id");
-	is($shown, "$expected by $source", "$case: in snowflake_node");
+	is(worker_id_in($id, $worker_bits), $expected, "$case: the worker id is in ids");
+	is($shown, "$expected by $source", "$case: snowflake_node shows the worker id");
 	like($log,
 		qr/LOG:  derived snowflake worker id $expected from \Q$origin\E$/m,
-		"$case: in the log");
+		"$case: the log names the worker id and its origin");
 	$node->stop;
-	isnt(mark_of(read_page($node), $expected), undef, "$case: on the page");
+	isnt(mark_of(read_page($node), $expected), undef, "$case: the page has a mark of the worker id");
 	return;
 }
 
@@ -111,7 +110,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 is( $node->safe_psql('postgres',
 		'SELECT worker_id, worker_id_source FROM snowflake_node'),
 	'7|config',
-	'without a source it is the configured one');
+	'without a source the worker id is the configured one');
 $node->stop;
 
 # ----- hostname -----
@@ -171,8 +170,8 @@ for my $case (
 		4, 9, '192.168.7.201/28', 'eth0' ],
 	[ ['inet eth0 2 up 255.255.255.254 128.0.0.0'],
 		31, 2147483646, '255.255.255.254/1', 'eth0' ],
-	# The first interface is that of the lowest number, whatever the order of
-	# the list.
+	# The first interface is the one with the lowest index, whatever the order
+	# of the list.
 	[ [ $loopback, $lan, $docker ], 16, 1234, '10.0.4.210/16', 'eth0' ],
 	[ [ $docker, $lan, $loopback ], 16, 1234, '10.0.4.210/16', 'eth0' ],
 	[ [ 'inet eth1 12 up 10.1.0.1 255.255.0.0',
@@ -181,7 +180,7 @@ for my $case (
 	# The first address of an interface counts.
 	[ [ $lan, 'inet eth0 2 up 10.0.0.9 255.255.0.0' ],
 		16, 1234, '10.0.4.210/16', 'eth0' ],
-	# Entries that are listed before, and are no address of this server.
+	# Entries before the address that are not taken.
 	[ [ $loopback,
 			'link eth8 2 up 1 02:00:00:00:00:01',
 			'bare tun0 3 up',
@@ -195,14 +194,14 @@ for my $case (
 			'inet lo 10 loopback 10.0.0.7 255.255.255.255',
 			'inet eth9 11 up 10.0.0.8 255.255.0.0' ],
 		16, 8, '10.0.0.8/16', 'eth9' ],
-	# Addresses next to those that are refused.
+	# Addresses just outside the ranges that are refused.
 	[ ['inet eth0 2 up 169.253.0.3 255.255.0.0'],
 		16, 3, '169.253.0.3/16', 'eth0' ],
 	[ ['inet eth0 2 up 169.255.0.4 255.255.0.0'],
 		16, 4, '169.255.0.4/16', 'eth0' ],
 	[ ['inet eth0 2 up 223.255.0.5 255.255.0.0'],
 		16, 5, '223.255.0.5/16', 'eth0' ],
-	# Networks that do not say in which bits addresses differ.
+	# Networks of one or two addresses, as of containers.
 	(map { [ ["inet eth0 2 up 10.244.1.17 $_->[0]"],
 				16, 273, "10.244.1.17/$_->[1]", 'eth0' ] }
 		  [ '255.255.255.255', 32 ], [ '255.255.255.254', 31 ],
@@ -263,7 +262,8 @@ for my $case (
 	[ [ $card, 'device eth0' ], 24, 0x9e04d2, 'a4:bf:01:9e:04:d2', 'eth0' ],
 	[ [ 'link eth0 2 up 1 a4:bf:81:9e:04:d2', 'device eth0' ],
 		31, 0x019e04d2, 'a4:bf:81:9e:04:d2', 'eth0' ],
-	# Entries that are no card.  A card that is down counts.
+	# Entries that are no physical interface.  An interface that is down
+	# counts.
 	[ [ 'link lo 1 loopback 772 00:00:00:00:00:00',
 			$lan,
 			'link docker0 2 up 1 02:42:ac:11:00:02',
@@ -305,7 +305,7 @@ refuses_to_start([ $card, 'device eth0' ], 'mac', 0,
 	"Layout \"$layout{0}\" has no bits for the worker id.",
 	'"snowflake.layout" that has some');
 
-# ----- what does not go together, or is no source -----
+# ----- wrong settings -----
 
 for my $case (
 	[ "snowflake.worker_id_source = 'hostname'",
@@ -330,28 +330,27 @@ for my $case (
 # a source there are no ids.
 my ($started) =
   start_on([ 'name pg-3' ], "snowflake.worker_id_source = 'config'");
-ok($started, 'the source "config" leaves the host alone');
+ok($started, 'the server starts with the source "config" and a worker id');
 is( $node->safe_psql('postgres',
 		'SELECT snowflake_worker_id(snowflake_nextval()), worker_id_source FROM snowflake_node'
 	),
 	'7|config',
-	'a configured worker id');
+	'with the source "config" the worker id is the configured one');
 $node->stop;
 start_on([ 'name pg-3' ], 'snowflake.worker_id = -1');
 is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
-	'F0000', 'no worker id and no source: no id');
+	'F0000', 'without a worker id and a source no id is issued');
 $node->stop;
 
 # The worker id stays while the server runs, also when the host gets another
 # name.
 start_on([ 'name pg-3' ], derive('hostname', 5));
-PostgreSQL::Test::Utils::append_to_file("$directory/facts.new", "name pg-4\n");
-rename "$directory/facts.new", "$directory/facts" or die "facts: $!";
+replace_file("$directory/facts", 'name pg-4');
 configure($node, derive('hostname', 5), 'snowflake.block_size = 2');
 $node->reload;
 ok( $node->poll_query_until(
 		'postgres', "SELECT current_setting('snowflake.block_size') = '2'"),
-	'a reload');
+	'a reload after the host was renamed');
 is( $node->safe_psql('postgres',
 		'SELECT snowflake_worker_id(snowflake_nextval())'),
 	3,
@@ -366,14 +365,14 @@ $node->stop;
 	[ 'name pg-3' ],
 	derive('hostname', 5),
 	"shared_preload_libraries = ''");
-ok($started, 'start without preload');
+ok($started, 'the server starts without preload');
 is( $node->safe_psql('postgres',
 		'SELECT worker_id IS NULL, worker_id_source FROM snowflake_node'),
 	't|hostname',
 	'without preload no worker id is derived');
 $node->stop;
 
-# ----- this machine itself -----
+# ----- this machine's own host name and addresses -----
 
 # The contents of a file of the kernel, or '' if there is none.
 sub said_by
@@ -388,7 +387,7 @@ sub said_by
 my @interfaces = sort { said_by("$a/ifindex") <=> said_by("$b/ifindex") }
   grep { said_by("$_/ifindex") ne '' } glob('/sys/class/net/*');
 
-# What the kernel says of an interface's first IPv4 address.
+# What an ioctl() says of an interface's first IPv4 address.
 sub ioctl_address
 {
 	my ($request, $interface) = @_;

@@ -1,6 +1,6 @@
-# Tables that an extension's script makes stay as they are, although the event
-# trigger converts new tables.  The test's extension exists in a copy of the
-# installation alone.
+# Tables that the script of another extension creates keep their keys, although
+# the event trigger converts new tables.  The test makes the other extension in
+# a copy of the installation.
 use strict;
 use warnings FATAL => 'all';
 
@@ -82,11 +82,11 @@ SELECT attrelid::regclass, string_agg(format('%s %s', attname, atttypid::regtype
 		'book|id integer, buyer integer',
 		'copy|id integer, book integer, buyer integer',
 		'loan|id bigint, copy integer, customer bigint'),
-	'what an extension makes and alters is left alone');
+	'tables of another extension keep their keys, tables of the user are converted');
 is( $node->safe_psql(
 		'postgres', 'INSERT INTO book DEFAULT VALUES RETURNING id'),
 	'1',
-	'and counts as it was written');
+	'a table of another extension has serial keys from 1 on');
 $node->stop;
 
 done_testing();

@@ -1,6 +1,6 @@
-# Worker ids leased from a registry: each server has its own, keeps it over a
-# restart, a crash and a registry that is down, and shares it with no copy.
-# Who is refused a worker id, and why, is in t/043_lease_conflicts.pl.
+# Worker ids leased from a registry: each server has a worker id of its own,
+# keeps it over a restart, a crash and a registry that is down, and shares it
+# with no copy.  t/043_lease_conflicts.pl tests refusals.
 use strict;
 use warnings FATAL => 'all';
 
@@ -20,10 +20,10 @@ use Time::HiRes qw(sleep time);
 # The seconds from the Unix epoch to PostgreSQL's.
 use constant SECONDS_TO_2000 => 946_684_800;
 
-# Leases are long enough for a machine that stalls.
+# Leases outlast a stall of a busy machine.
 my $registry = registry_node('registry', { lease_duration => '60 s' });
 
-# Eight servers that are as alike as copies are.
+# Eight servers: one, and seven copies of its data directory.
 my @server = leased_node(
 	'server_0', $registry,
 	'wal_level = replica',
@@ -83,10 +83,10 @@ my %worker_id;
 					'SELECT lease_holder FROM snowflake_node')
 				  . "' AND expires_at > now()"),
 			$worker_id{$name},
-			"$name holds it by the registry");
+			"the registry shows $name as the holder of worker id $worker_id{$name}");
 	}
-	is_deeply([ sort values %worker_id ], [ 0 .. 7 ], 'eight worker ids');
-	is(scalar(keys %ids), 8000, 'no id twice');
+	is_deeply([ sort values %worker_id ], [ 0 .. 7 ], 'eight servers have eight worker ids');
+	is(scalar(keys %ids), 8000, 'no id of eight servers comes twice');
 }
 
 # ----- restarts -----
@@ -104,39 +104,39 @@ my %worker_id;
 			$worker_id{ $clean->name },
 			'extract(epoch FROM fence) * 1000000') - read_page($clean)->{fence},
 		SECONDS_TO_2000 * 1_000_000,
-		'... and brings the fence down, on both sides');
+		'a clean stop lowers the fence, in the registry and on the page');
 	is( lease_row(
 			$registry,
 			$worker_id{ $clean->name },
 			"fence > clock_timestamp() - interval '10 s' AND fence < clock_timestamp() + interval '1 s'"
 		),
 		't',
-		'... to where its ids end');
+		'a clean stop lowers the fence to the end of the ids');
 	$clean->start;
 	$id = first_id($clean);
 	is(worker_id_of($id), $worker_id{ $clean->name },
-		'after a clean stop the server gets it again');
+		'after a clean stop the server gets its worker id again');
 	ok($id > $before, 'after a clean stop ids go on');
 	like(
 		logged($clean),
 		qr/LOG:  snowflake worker_id $worker_id{$clean->name} has been given back to the registry/,
-		'the log tells it');
+		'the log says that the worker id was given back');
 
-	# Somebody renews the lease in this server's name, so the server's own
-	# lease is not the last one.
+	# Change the incarnation, as another claim of this holder would: the server
+	# does not know the newest lease.
 	$registry->safe_psql('postgres',
 		"UPDATE snowflake_registry.node SET incarnation = incarnation + 1 WHERE (datacenter_id, worker_id) = (0, $worker_id{$clean->name})"
 	);
 	$clean->stop;
 	is(lease_row($registry, $worker_id{ $clean->name }, 'NOT is_released AND expires_at > now()'),
-		't', 'a lease that is not the last one is not given back');
+		't', 'a stop does not release a lease that the server does not know');
 	like(
 		logged($clean),
 		qr/LOG:  snowflake worker_id $worker_id{$clean->name} could not be given back to the registry/,
-		'which the log tells, too');
+		'the log says that the worker id was not given back');
 	$clean->start;
 	$id = worker_id_of(first_id($clean));
-	ok(!(grep { $_ == $id } values %worker_id), 'and the server has another one');
+	ok(!(grep { $_ == $id } values %worker_id), 'after that stop the server gets another worker id');
 	$worker_id{ $clean->name } = $id;
 
 	$before = next_id($immediate);
@@ -144,12 +144,12 @@ my %worker_id;
 	$immediate->start;
 	$id = next_id($immediate);
 	is(worker_id_of($id), $worker_id{ $immediate->name },
-		'after an immediate stop the first statement issues an id under the same');
+		'after an immediate stop the first statement issues an id of the same worker id');
 	ok($id > $before, 'after an immediate stop ids go on');
 	like(
 		logged($immediate),
 		qr/LOG:  snowflake worker_id $worker_id{$immediate->name} is still leased to this server/,
-		'the log tells it');
+		'the log says that the lease is still in force');
 
 	$before = next_id($crash);
 	my $victim = SnowflakeSession->new($crash);
@@ -163,11 +163,11 @@ my %worker_id;
 		'a backend is killed, and the server starts all processes again');
 	$id = next_id($crash);
 	is(worker_id_of($id), $worker_id{ $crash->name },
-		'after a crash the first statement issues an id under the same');
+		'after a crash the first statement issues an id of the same worker id');
 	ok($id > $before, 'after a crash ids go on');
 }
 
-# How long it takes from the start to the first id.
+# The time from the start to the first id.
 {
 	my $node = $server[1];
 	my $begin;
@@ -179,7 +179,7 @@ my %worker_id;
 	first_id($node);
 	note sprintf 'start to first id, with a lease from the registry: %.2f s',
 	  time - $begin;
-	isnt(worker_id_at($node), '', 'without a page there is a lease');
+	isnt(worker_id_at($node), '', 'a server without a page leases a worker id');
 	$worker_id{ $node->name } = worker_id_at($node);
 
 	$registry->stop;
@@ -190,14 +190,14 @@ my %worker_id;
 	note sprintf 'start to first id, with the registry down: %.2f s',
 	  time - $begin;
 	is(worker_id_of($id), $worker_id{ $node->name },
-		'with the registry down the lease of the page is good');
+		'while the registry is down a server restarts with the lease of its page');
 
-	# While the registry is down, the lease cannot be given back, and the
-	# server keeps it.
+	# While the registry is down, a stop cannot release the lease, so the
+	# server keeps the lease.
 	$node->stop;
 	$node->start;
 	is(worker_id_of(next_id($node)), $worker_id{ $node->name },
-		'after a clean stop with the registry down, too');
+		'while the registry is down a server keeps its worker id over a clean stop');
 	$registry->start;
 }
 
@@ -223,28 +223,28 @@ SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node;
 RESET ROLE;
 DROP ROLE watcher, passer_by;}),
 		"f|f\nt|f",
-		'and its holder to members of pg_monitor only');
+		'snowflake_node shows the holder to members of pg_monitor only');
 	is( $node->safe_psql('postgres',
 			'SELECT lease_renewals > 0 FROM snowflake_stat'),
 		't',
 		'snowflake_stat counts renewals');
 
-	# Only the worker is terminated, and the same worker id comes back.
+	# Only the lease worker is terminated.
 	my $offset = -s $node->logfile;
 	$node->safe_psql('postgres',
 		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'snowflake registry'"
 	);
 	ok( wait_for(
 			sub { logged($node, $offset) =~ /is leased to this server until/ }),
-		'its worker is terminated, and leases again');
+		'the lease worker is terminated, and a new one leases a worker id');
 	is(worker_id_of(first_id($node)), $worker_id{ $node->name },
-		'under the same worker id');
+		'the new lease worker leases the same worker id');
 
 	$node->safe_psql('postgres', 'SELECT snowflake_stat_reset()');
 	is( $node->safe_psql('postgres',
 			'SELECT lease_renewals, lease_failures FROM snowflake_stat'),
 		'0|0',
-		'snowflake_stat_reset starts both counts anew');
+		'snowflake_stat_reset() resets renewals and failures');
 }
 
 # ----- copies -----
@@ -266,7 +266,7 @@ DROP ROLE watcher, passer_by;}),
 	refuses($_, $unreachable, $_->name . ' has no lease with the registry down')
 	  for $copy, $base;
 	is(worker_id_of(next_id($_)),
-		$worker_id{ $_->name }, $_->name . ' goes on meanwhile')
+		$worker_id{ $_->name }, $_->name . ' issues ids while the registry is down')
 	  for $stopped, $running;
 	$registry->start;
 
@@ -274,10 +274,10 @@ DROP ROLE watcher, passer_by;}),
 	for my $node ($copy, $base)
 	{
 		my $id = worker_id_of(first_id($node));
-		ok(!$seen{$id}++, $node->name . " gets another one, $id");
+		ok(!$seen{$id}++, $node->name . " gets worker id $id, which no server has");
 	}
 	is(worker_id_of(next_id($_)),
-		$worker_id{ $_->name }, $_->name . ' has its own')
+		$worker_id{ $_->name }, $_->name . ' keeps its worker id beside the copy')
 	  for $stopped, $running;
 
 	# A standby does not ask for a worker id before it is promoted.
@@ -285,18 +285,18 @@ DROP ROLE watcher, passer_by;}),
 	$running->wait_for_catchup($standby, 'replay', $running->lsn('flush'));
 	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
 		'25006', 'a standby of a server with a lease issues nothing');
-	is(worker_id_at($standby), '', 'and has no worker id');
-	is(leases($registry), $leases, 'nor a lease');
+	is(worker_id_at($standby), '', 'a standby of a server with a lease has no worker id');
+	is(leases($registry), $leases, 'a standby of a server with a lease has no lease');
 	$standby->promote;
 	my $id = worker_id_of(first_id($standby));
-	ok(!$seen{$id}, "promoted beside the old primary it gets its own, $id");
+	ok(!$seen{$id}, "a standby promoted beside its primary gets worker id $id, which no server has");
 	is(worker_id_of(next_id($running)),
-		$worker_id{ $running->name }, 'the old primary has its own, too');
+		$worker_id{ $running->name }, 'the primary keeps its worker id');
 	$_->stop('immediate') for $copy, $base, $standby;
 }
 
-# A data directory that moves when its lease is over.  Leases are short from
-# here on.
+# A data directory is moved, and its lease expires.  Leases are short from here
+# on.
 set_registry($registry, lease_duration => '6 s');
 {
 	my $node = $server[4];
@@ -315,10 +315,9 @@ set_registry($registry, lease_duration => '6 s');
 	$moved->start;
 	my $id = first_id($moved);
 	is(worker_id_of($id), $worker_id{ $node->name },
-		'a directory that has moved gets its worker id back');
-	ok($id > $last, 'and ids go on');
+		'a server in a moved directory gets its worker id again');
+	ok($id > $last, 'the ids after the move are larger');
 	$moved->stop('immediate');
-
 }
 
 $_->stop for grep { defined $_->{_pid} } @server;

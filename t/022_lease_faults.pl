@@ -19,16 +19,17 @@ use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-# How far clocks may lead the registry's where they do.
+# How far a server's clock may lead the registry's in "clocks disagree".
 use constant LARGEST_LEAD_S => 400;
 
 # Why a registry that may have forgotten leases grants none.
-use constant GRACE => qr/^The registry /;
+use constant GRACE =>
+  qr/^The registry has been switched over or restarted, and may not know of all leases/;
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 
-# A server that leases, with the default clock_tolerance: a clock that is 30 s
-# behind is refused.
+# A server, not started yet, that leases, with the default clock_tolerance: the
+# server refuses ids while its clock is 30 s behind.
 sub server
 {
 	my ($name, $registry, @conf) = @_;
@@ -37,7 +38,8 @@ sub server
 		@conf);
 }
 
-# Who has a worker id, or had it last and has not given it back.
+# The name of the server that has leased a worker id last, and has not released
+# it; '' if there is none.
 sub holder_of
 {
 	my ($registry, $worker_id) = @_;
@@ -86,7 +88,7 @@ sub is_refused_now
 sub registry_down
 {
 	my $registry = new_registry('registry', { lease_duration => '12s' });
-	my $restored = cluster('restored');
+	my $restored = server_named('restored');
 	my $either = hosts_of($registry, $restored);
 	my $holder = server('holder', $either);
 	my $late = server('late', $either);
@@ -104,27 +106,27 @@ sub registry_down
 
 	start_server($late);
 	is_refused_now($late, qr/^The registry (?:cannot be reached|has not answered)/,
-		'a server that starts while the registry is down is up, without ids');
+		'a server starts while the registry is down, and issues no ids');
 	sleep 0.5;
 	is_undisturbed($client, 'ids go on while the registry is down');
 
 	$holder->restart;
 	my ($state, $id) = sqlstate_of($holder, 'SELECT snowflake_nextval()');
-	is($state, '', 'restarted within the lease, there are ids at once')
+	is($state, '', 'a holder that restarts within its lease issues ids at once')
 	  or diag(sprintf '%.1f s after the registry went down', time - $down_since);
-	is(worker_id_of($id), $worker_id, '... with the same worker id');
+	is(worker_id_of($id), $worker_id, 'the restarted holder keeps its worker id');
 	$holder->stop('immediate');
 	$holder->start;
 	($state, $id) = sqlstate_of($holder, 'SELECT snowflake_nextval()');
-	is($state, '', 'and so after a crash');
+	is($state, '', 'after a crash the holder issues ids at once');
 	$client = new_client($holder);
 
 	my $ends = $holder->safe_psql('postgres',
 		'SELECT lease_expires_at FROM snowflake_node');
 
-	# Sessions end by the lease's time alone, without the worker.
+	# A session refuses ids by the end of the lease alone, without the worker.
 	my $ask_again = keep_from_asking($holder);
-	wait_for_error($client, 'when the lease is over there are none');
+	wait_for_error($client, 'at the end of the lease ids are refused');
 	$ask_again->();
 	my $newest = (ids_of($client))[-1];
 	is( $holder->safe_psql(
@@ -132,22 +134,22 @@ sub registry_down
 			"SELECT snowflake_timestamp($newest) <= '$ends'::timestamptz + '50 ms'"
 		),
 		't',
-		'... not one beyond its end');
+		'no id is later than the end of the lease');
 	is_refused_now($holder, qr/^The registry cannot be reached/,
-		'... and the error says why');
+		'the refusal says that the registry cannot be reached');
 	$holder->restart;
 	is_refused_now($holder, qr/^The registry (?:cannot be reached|has not answered)/,
-		'restarted after the lease there are none');
+		'a holder that restarts after its lease issues no ids');
 
 	$registry->start;
 	($id, $seconds) = first_id($holder);
 
 	# The server asks every 5 s, and a registry that has crashed waits for
 	# holders first.
-	cmp_ok($seconds, '<', 15, 'ids are back soon after the registry');
-	is(worker_id_of($id), $worker_id, '... with the same worker id');
+	cmp_ok($seconds, '<', 15, 'the holder issues ids again within 15 s of the start of the registry');
+	is(worker_id_of($id), $worker_id, 'the holder has its worker id again');
 	my $late_worker_id = worker_id_of(scalar first_id($late));
-	isnt($late_worker_id, $worker_id, 'the other server gets another');
+	isnt($late_worker_id, $worker_id, 'the server that started without a registry gets another worker id');
 	$client = new_client($holder);
 
 	# Restore the registry into another database cluster, where the holders go
@@ -165,10 +167,10 @@ sub registry_down
 		'a registry that was restored grants no worker id at first');
 	my $new_worker_id = worker_id_of(scalar first_id($new));
 	ok($new_worker_id != $worker_id && $new_worker_id != $late_worker_id,
-		'... and one that nobody has, later');
-	is_after_grace($restored, 'new', '... after its grace');
+		'after the grace the newcomer gets a worker id that nobody has');
+	is_after_grace($restored, 'new', 'the restored registry granted this worker id after its grace');
 	wait_for_renewals($holder, 1);
-	is_undisturbed($client, 'who has one goes on');
+	is_undisturbed($client, 'the holder issues ids while the registry is restored');
 	is_unique(at_least => 500);
 	return;
 }
@@ -179,7 +181,7 @@ sub failover
 {
 	# A lease is long enough for all servers to ask before the grace is over.
 	my $registry = new_registry('registry', { lease_duration => '12s' });
-	my $standby = cluster('standby');
+	my $standby = server_named('standby');
 	my $either = hosts_of($registry, $standby);
 	my $known = server('known', $either);
 	my $lost = server('lost', $either);
@@ -200,37 +202,37 @@ sub failover
 	start_server($lost);
 	my $lost_client = new_client($lost);
 	is(worker_id_of(scalar first_id($lost)),
-		1, 'two servers, two worker ids');
+		1, 'the second server gets another worker id');
 	start_server($again);
-	is(worker_id_of(scalar first_id($again)), 2, '... and a third');
+	is(worker_id_of(scalar first_id($again)), 2, 'the third server gets a third worker id');
 	$registry->stop('immediate');
 	isnt(holder_of($standby, 1),
-		'lost', 'the standby does not know of the second lease');
+		'lost', 'the standby does not have the lease of the second server');
 	new_ids($_), new_errors($_) for ($known_client, $lost_client);
 
 	$standby->promote;
 	$again->restart;
 	my ($id, $seconds) = first_id($again);
 	cmp_ok($seconds, '<', 3,
-		'restarted after the failover, a server has ids at once');
-	is(worker_id_of($id), 2, '... with the same worker id');
+		'a holder that restarts after the failover issues ids at once');
+	is(worker_id_of($id), 2, 'the restarted holder keeps its worker id');
 	start_server($rival);
 	start_server($new);
 	new_client($_, 'without ids at first') for ($rival, $new);
 
-	# The server whose lease was lost may come forward before its rival asks.
+	# The holder whose lease was lost may come forward before its rival claims.
 	my $held = qr/^worker_id 1 of datacenter_id 0 is leased by lost/;
 	my $grace = GRACE;
-	refuses($new, GRACE, 'a new server gets no lease at first');
-	refuses($rival, qr/$grace|$held/, 'nor does a rival');
+	refuses($new, GRACE, 'a newcomer gets no lease in the grace');
+	refuses($rival, qr/$grace|$held/, 'a rival gets no lease in the grace');
 	is(worker_id_of(scalar first_id($new)),
-		3, 'later there is one, which nobody has');
-	is_after_grace($standby, 'new', '... after the grace');
+		3, 'after the grace the newcomer gets a worker id that nobody has');
+	is_after_grace($standby, 'new', 'the new registry granted this worker id after its grace');
 	is_refused_now($rival, $held,
-		'nobody else gets the one whose lease was lost');
+		'the rival does not get the worker id whose lease was lost');
 	wait_for_renewals($known, 1);
-	is_undisturbed($known_client, 'who had a lease goes on');
-	is_undisturbed($lost_client, 'who had a lease that was lost goes on');
+	is_undisturbed($known_client, 'a holder whose lease the standby had issues ids all the time');
+	is_undisturbed($lost_client, 'a holder whose lease was lost issues ids all the time');
 	is_unique(at_least => 500);
 	return;
 }
@@ -249,52 +251,52 @@ sub suspended
 	start_server($second);
 	refuses($second,
 		qr/^worker_id 5 of datacenter_id 0 is leased by first/,
-		'a worker id that is taken is refused');
+		'the second server is refused the worker id that the first one has');
 	my $second_client = new_client($second, 'without ids at first');
 	new_ids($first_client);
 	wait_for_ids($first_client, 'the first server issues ids');
 
 	my $worker = worker_pid($first, 'registry');
 	suspend($first);
-	wait_for_ids($second_client, 'suspended, the first loses its lease');
+	wait_for_ids($second_client, 'while the first server is suspended, the second gets its worker id');
 
 	# Resume sessions first, before their server's worker has noticed anything.
 	new_ids($first_client);
 	resume($first, $worker);
-	wait_for_error($first_client, 'resumed, it refuses ids at once');
+	wait_for_error($first_client, 'the first server, resumed, refuses ids at once');
 	sleep 0.3;
-	is(scalar(my @ids = new_ids($first_client)), 0, '... and issues none');
+	is(scalar(my @ids = new_ids($first_client)), 0, 'the first server, resumed, issues no id');
 	resume($first);
 	refuses($first,
 		qr/^worker_id 5 of datacenter_id 0 is leased by second/,
-		'its lease is another\'s');
+		'the first server is told that the second one has the lease');
 	new_errors($second_client);
 	wait_for_renewals($second, 1);
-	is_undisturbed($second_client, 'the second is not disturbed');
-	is(scalar(@ids = new_ids($first_client)), 0, 'the first issues no id');
+	is_undisturbed($second_client, 'the second server issues ids all the time');
+	is(scalar(@ids = new_ids($first_client)), 0, 'the first server issues no id meanwhile');
 	$second->stop;
-	wait_for_ids($first_client, 'when the second is stopped it gets its own');
+	wait_for_ids($first_client, 'after a stop of the second server the first one issues ids again');
 
 	start_server($second);
 	$second_client = new_client($second, 'without ids at first');
-	wait_for_error($second_client, 'the second server is up again');
+	wait_for_error($second_client, 'the second server is up again, and refuses ids');
 
 	# Set the registry's clock forward, so that every lease seems to be over.
-	# The first server does not ask meanwhile: the fence of a renewal would be
-	# as far ahead, and the second would wait for it.
+	# Keep the first server from a renewal meanwhile: the fence of the renewal
+	# would be as far ahead, and the second server would wait for that fence.
 	my $ask_again = keep_from_asking($first);
 	set_clock($registry, 3600);
 	ok(wait_for(sub { holder_of($registry, 5) eq 'second' }),
-		'the registry\'s clock is set forward: the second gets the lease');
-	wait_for_ids($second_client, '... and issues ids');
+		'the registry\'s clock is set forward: the second server gets the lease');
+	wait_for_ids($second_client, 'the second server issues ids by that lease');
 	$ask_again->();
 	refuses($first, qr/^worker_id 5 of datacenter_id 0 is leased by/,
-		'... and the first does not');
+		'the first server is refused the worker id');
 	new_errors($second_client);
 	set_clock($registry, 0);
 	wait_for_renewals($second, 2);
 	is_undisturbed($second_client,
-		'the registry\'s clock is set back: nobody is disturbed');
+		'the registry\'s clock is set back: the second server issues ids all the time');
 	is_unique(at_least => 500);
 	return;
 }
@@ -321,26 +323,26 @@ sub clocks
 	suspend($fast);
 	my $suspended_at = time;
 	ok(wait_for(sub { holder_of($registry, 5) eq 'slow' }),
-		'one whose clock is slow gets its worker id');
+		'the server whose clock is slow gets the worker id of the suspended one');
 	wait_for_renewals($slow, 1);
 	is(scalar(my @ids = new_ids($slow_client)),
-		0, '... and does not issue before it');
+		0, 'the server whose clock is slow issues no ids before the fence');
 
 	# Set its clock so that it passes the times of the other server's ids.
 	set_clock($slow,
 		LARGEST_LEAD_S - (time - $suspended_at) - 1);
 	sleep 1.5;
-	is(scalar(@ids = new_ids($slow_client)), 0, '... nor among its ids');
+	is(scalar(@ids = new_ids($slow_client)), 0, 'the server whose clock is slow issues no ids among those of the fast one');
 	set_clock($slow, LARGEST_LEAD_S);
-	wait_for_ids($slow_client, '... but when its clock is past the fence');
+	wait_for_ids($slow_client, 'the server whose clock was slow issues ids when its clock is past the fence');
 
 	# Both servers try to issue ids at the same time, by the same clock.
 	new_ids($fast_client);
 	new_errors($fast_client);
 	resume($fast, $worker);
-	wait_for_error($fast_client, 'the fast one, resumed, refuses ids');
+	wait_for_error($fast_client, 'the fast server, resumed, refuses ids');
 	sleep 0.3;
-	is(scalar(@ids = new_ids($fast_client)), 0, '... and issues none');
+	is(scalar(@ids = new_ids($fast_client)), 0, 'the fast server, resumed, issues no id');
 
 	# When its clock is set back, the server has no ids, or ids that nobody
 	# else can have.
@@ -353,20 +355,20 @@ sub clocks
 	# The next holder's clock is ahead of the last one's.
 	$slow->stop;
 	new_ids($fast_client);
-	wait_for_ids($fast_client, 'the first has its worker id again');
+	wait_for_ids($fast_client, 'the fast server gets the worker id again');
 	start_server($slow, LARGEST_LEAD_S + 2);
 	$slow_client = new_client($slow, 'without ids at first');
-	wait_for_error($slow_client, 'the second is up again');
+	wait_for_error($slow_client, 'the slow server is up again, and refuses ids');
 	$worker = worker_pid($fast, 'registry');
 	suspend($fast);
-	wait_for_ids($slow_client, 'it has a clock that is ahead, and issues ids');
+	wait_for_ids($slow_client, 'the next holder, whose clock is ahead, issues ids');
 	set_clock($fast, LARGEST_LEAD_S + 2);
 	new_ids($fast_client);
 	new_errors($fast_client);
 	resume($fast, $worker);
-	wait_for_error($fast_client, 'the first refuses them');
+	wait_for_error($fast_client, 'the fast server, resumed for the second time, refuses ids');
 	sleep 0.3;
-	is(scalar(@ids = new_ids($fast_client)), 0, '... and issues none');
+	is(scalar(@ids = new_ids($fast_client)), 0, 'the fast server, resumed for the second time, issues no id');
 	resume($fast);
 
 	# The clock is past the fence.
@@ -378,17 +380,17 @@ sub clocks
 				slurp_file($slow_client->{err}) =~
 				  /55000: snowflake ids cannot be issued because the clock is past the fence of the lease/;
 			}),
-		'past the fence there are no ids');
+		'a clock past the fence is refused');
 	wait_for_renewals($slow, 1);
 	new_ids($slow_client);
 	sleep 0.3;
 	is(scalar(@ids = new_ids($slow_client)), 0,
-		'... not even when the lease is renewed');
+		'a clock past the fence gets no ids after a renewal either');
 	set_clock($slow, LARGEST_LEAD_S + 2);
-	wait_for_ids($slow_client, '... until the clock is set back', 5);
+	wait_for_ids($slow_client, 'ids are issued when the clock is before the fence again', 5);
 	new_errors($slow_client);
 	wait_for_renewals($slow, 1);
-	is_undisturbed($slow_client, '... and then they go on');
+	is_undisturbed($slow_client, 'ids go on after the next renewal');
 
 	# After a step back, the clock has to reach the last id again.
 	set_clock($slow, LARGEST_LEAD_S - 28);
@@ -396,11 +398,11 @@ sub clocks
 	like(
 		$message,
 		qr/^the clock is \d+\.\d+ ms behind the last snowflake id/,
-		'set back, the clock is refused as ever');
+		'a clock behind the last id is refused');
 	wait_for_renewals($slow, 2);
 	new_ids($slow_client);
 	set_clock($slow, LARGEST_LEAD_S + 2);
-	wait_for_ids($slow_client, '... and the lease is there all the time', 5);
+	wait_for_ids($slow_client, 'ids are issued when the clock is right, by the same lease', 5);
 	is_unique(at_least => 500);
 	return;
 }
@@ -415,7 +417,7 @@ sub hold_request
 	$relay->hold('up', 'snowflake_registry.claim');
 	ok(wait_for(sub { $relay->count_held > 0 }),
 		"a request to $kind is held back");
-	$relay->hold_no_more;
+	$relay->hold_nothing_new;
 	return;
 }
 
@@ -445,16 +447,16 @@ sub network
 	  server('double', $silent->connection_string($registry));
 	my $seconds;
 
-	# An attempt of this server takes up to ten seconds.
+	# Each claim of this server waits up to ten seconds for an answer.
 	cmp_ok(seconds_of(sub { start_server($patient) }),
 		'<', 8, 'a start does not wait for a registry that is silent');
 	is_refused_now($patient, qr/^The registry has not answered yet/,
-		'... and there are no ids');
+		'a server with a silent registry issues no ids');
 
 	# One of several hosts does not answer.
 	start_server($double);
 	(undef, $seconds) = first_id($double);
-	cmp_ok($seconds, '<', 8, 'a host that is silent does not hide the next');
+	cmp_ok($seconds, '<', 8, 'a silent host does not keep a server from the next host');
 	my $double_client = new_client($double);
 
 	# The registry's answers come too late, first for a while and then for
@@ -469,80 +471,80 @@ sub network
 		'answers are held back: the lease is not renewed');
 	$relay->let_go;
 	wait_for_renewals($first, 2);
-	is_undisturbed($client, '... but when they are not, and ids go on');
+	is_undisturbed($client, 'answers arrive again, and ids have been issued all the time');
 
 	$relay->hold('down', 'snowflake_registry.claim');
-	wait_for_error($client, 'held back for good, they end the lease');
+	wait_for_error($client, 'answers are held back for longer: the lease ends, and ids are refused');
 	is_refused_now($first, qr/^The registry does not answer in time/,
-		'... and the error says why');
+		'the refusal says that the registry does not answer in time');
 	$relay->let_go;
 	new_ids($client);
-	wait_for_ids($client, 'answers are there again, and so are ids', 10);
+	wait_for_ids($client, 'answers arrive again, and ids are issued', 10);
 
 	# A release arrives after the server has started again.
 	$relay->hold('up', 'snowflake_registry.release');
 	cmp_ok(seconds_of(sub { $first->stop }), '<', 3,
 		'a stop does not wait for an answer to a release');
 	is($relay->count_held, 1, 'a release is held back');
-	$relay->hold_no_more;
+	$relay->hold_nothing_new;
 	start_server($first);
 	first_id($first);
 	$client = new_client($first);
-	wait_for_ids($client, 'the server is up again');
+	wait_for_ids($client, 'the server issues ids after its restart');
 	$failures = stat_of($first, 'lease_failures');
-	let_go_late($relay, 'the release comes late');
-	is(lease_row($registry, 5, 'is_released'), 'f', '... and releases nothing');
+	let_go_late($relay, 'the release reaches the registry late');
+	is(lease_row($registry, 5, 'is_released'), 'f', 'the late release releases nothing');
 	wait_for_renewals($first, 2);
-	is_undisturbed($client, '... and ids go on');
+	is_undisturbed($client, 'ids go on after the late release');
 	is(stat_of($first, 'lease_failures'),
-		$failures, '... and so does the lease');
+		$failures, 'no renewal has failed since the late release');
 
 	# A renewal arrives after the release.
 	hold_request($relay, 'renew');
 	$first->stop;
 	my $lease = lease_row($registry, 5);
-	let_go_late($relay, 'a renewal comes after the release');
-	is(lease_row($registry, 5), $lease, '... and changes nothing');
+	let_go_late($relay, 'a renewal reaches the registry after the release');
+	is(lease_row($registry, 5), $lease, 'the late renewal of a released lease changes nothing');
 
 	# A renewal arrives after another server has got the worker id.
 	start_server($first);
 	first_id($first);
 	start_server($second);
 	refuses($second, qr/is leased by first/,
-		'the other server waits for the worker id');
+		'the other server is refused the worker id');
 	hold_request($relay, 'renew');
 	$first->stop;
 	first_id($second);
 	my $second_client = new_client($second);
 	my $ask_again = keep_from_asking($second);
 	$lease = lease_row($registry, 5);
-	let_go_late($relay, 'a renewal comes after another server\'s claim');
-	is(lease_row($registry, 5), $lease, '... and changes nothing');
+	let_go_late($relay, 'a renewal reaches the registry after the claim of another server');
+	is(lease_row($registry, 5), $lease, 'the late renewal of another server\'s worker id changes nothing');
 	$ask_again->();
 
 	# A claim arrives after its server has gone.
 	$relay->hold('up', 'snowflake_registry.claim');
 	start_server($first);
 	ok(wait_for(sub { $relay->count_held > 0 }), 'a claim is held back');
-	$relay->hold_no_more;
+	$relay->hold_nothing_new;
 	$first->stop;
 	$ask_again = keep_from_asking($second);
 	$lease = lease_row($registry, 5);
-	let_go_late($relay, 'the claim comes after its server has gone');
-	is(lease_row($registry, 5), $lease, '... and changes nothing');
+	let_go_late($relay, 'the claim reaches the registry after its server has stopped');
+	is(lease_row($registry, 5), $lease, 'the late claim changes nothing');
 	$ask_again->();
 	new_ids($second_client);
-	wait_for_ids($second_client, 'ids go on');
+	wait_for_ids($second_client, 'the holder issues ids after the late claim');
 
 	is_undisturbed($double_client,
-		'all the time, the second host has been as good as the first');
+		'the server with a silent first host has issued ids all the time');
 	cmp_ok(seconds_of(sub { $patient->stop }),
-		'<', 3, 'a stop does not wait for a silent registry');
+		'<', 3, 'a stop does not wait for a registry that is silent');
 	my $double_worker_id = worker_id_of((ids_of($double_client))[0]);
 	cmp_ok(seconds_of(sub { $double->stop }),
-		'<', 3, '... nor where it is one of several hosts');
+		'<', 3, 'a stop does not wait for a silent host beside another one');
 	is(holder_of($registry, $double_worker_id),
-		'', '... and gives the worker id back to the other');
+		'', 'that stop has given the worker id back by the other host');
 	is_unique(at_least => 500);
 	return;
 }

@@ -13,7 +13,7 @@ use SnowflakeRegistry;
 use SnowflakeTest;
 use Test::More;
 
-# A claim and a renewal, and both once more.
+# How many claims are cancelled: more than one, as the server repeats a claim.
 use constant CANCELS => 4;
 
 my $registry = registry_node('registry', { lease_duration => '20 s' });
@@ -39,21 +39,21 @@ ok( wait_for(
 				  . " AND application_name = 'snowflake'");
 			return $cancels >= CANCELS;
 		}),
-	'what the server asks for waits for it, and is cancelled');
+	'claims of the server wait for the standby, and are cancelled');
 is( $registry->safe_psql(
 		'postgres', 'SELECT count(*) FROM snowflake_registry.lease'),
 	1,
-	'the registry has a lease all the same');
+	'the registry shows a lease nevertheless');
 $server->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 my $refusal = refusal_of($server);
 like(
 	$refusal,
 	qr/^The registry answers with an error: canceling wait for synchronous replication/,
-	'but the server does not count on it');
+	'the server issues no id by a lease that the standby may not have');
 
 $registry->append_conf('postgresql.conf', "synchronous_standby_names = ''");
 $registry->reload;
-like(scalar first_id($server), qr/^\d+$/, 'until the answer is without doubt');
+like(scalar first_id($server), qr/^\d+$/, 'the server issues ids by a lease without such a warning');
 
 $server->stop;
 $registry->stop;

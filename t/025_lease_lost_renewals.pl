@@ -59,15 +59,15 @@ ok( wait_for(
 				  . (timestamp_of($last_id) - 0.5)
 				  . ' FROM snowflake_registry.lease') eq 't';
 		}),
-	'a server issues ids beyond what the standby knows of');
+	'the first holder issues ids beyond the fence that the standby has');
 
 $first->stop('immediate');
 $registry->stop('immediate');
 $standby->promote;
 my $next_id = first_id(start_leasing('next', BEHIND_S), 60);
 cmp_ok($next_id, '>', $last_id,
-	'the next holder of its worker id begins after them');
+	'the next holder of the worker id begins after the ids of the first holder');
 is(join('|', map { worker_id_of($_) } $last_id, $next_id),
-	'0|0', 'it is the same worker id');
+	'0|0', 'both holders have the same worker id');
 
 done_testing();

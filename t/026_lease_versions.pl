@@ -19,7 +19,7 @@ plan skip_all => 'SNOWFLAKE_REGISTRY names no registry of another version'
 
 my $server = leased_node('server', $registry);
 
-# What the registry returns for a query.
+# The output of a query at the registry.
 sub asked
 {
 	my ($sql) = @_;
@@ -49,22 +49,22 @@ is( asked(
 		"SELECT worker_id FROM snowflake_registry.lease WHERE holder = '$holder' AND state = 'held'"
 	),
 	$server->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
-	'it has leased the worker id of the ids');
+	'the registry shows a lease on the worker id of the ids');
 ok( wait_for(
 		sub {
 			$server->safe_psql('postgres',
 				'SELECT lease_renewals >= 4 AND lease_failures = 0 FROM snowflake_stat'
 			) eq 't';
 		}),
-	'the lease is renewed');
+	'the server renews the lease without a failure');
 $server->stop;
 is(asked("SELECT state FROM snowflake_registry.lease WHERE holder = '$holder'"),
-	'released', 'a stop gives it back');
+	'released', 'a clean stop releases the lease');
 $server->start;
 is( $server->safe_psql(
 		'postgres', 'SELECT snowflake_worker_id(' . first_id($server) . ')'),
 	$server->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
-	'and a start takes it again');
+	'the next start leases the same worker id');
 $server->stop;
 
 done_testing();

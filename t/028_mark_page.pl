@@ -44,7 +44,7 @@ subtest 'what is in the page' => sub {
 
 	start_server($node);
 	$node->safe_psql('postgres', 'SELECT snowflake_worker_id(' . OLD_ID . ')');
-	ok(!-e mark_file($node), 'there is none before the first id');
+	ok(!-e mark_file($node), 'there is no page before the first id');
 	my $batch = insert_batch($node);
 	my $system_identifier = $node->safe_psql('postgres',
 		'SELECT system_identifier FROM pg_control_system()');
@@ -53,8 +53,8 @@ subtest 'what is in the page' => sub {
 	my $page = read_page($node);
 	my $lower = unpack 'S', substr($bytes, 12, 2);
 
-	is(length $bytes, 8192, 'one block');
-	is(sprintf('%04o', stat(mark_file($node))->mode & 07777), '0600', 'its mode');
+	is(length $bytes, 8192, 'the file has one block');
+	is(sprintf('%04o', stat(mark_file($node))->mode & 07777), '0600', 'the mode of the file');
 	is(sprintf('%X', $page->{magic}), '534E464C', 'magic');
 	is($page->{version}, 1, 'version');
 	ok(seal_page($bytes) eq $bytes, 'the checksum is CRC-32C');
@@ -62,20 +62,20 @@ subtest 'what is in the page' => sub {
 		'41/5/5/12', 'layout');
 	is($page->{tick_us}, 1000, 'tick');
 	is($page->{system_identifier}, $system_identifier, 'system identifier');
-	is($page->{lease_worker_id}, -1, 'no lease');
-	is($page->{entry_count}, 1, 'one node');
+	is($page->{lease_worker_id}, -1, 'the page has no lease');
+	is($page->{entry_count}, 1, 'the page has one node');
 	is($lower, HEADER_SIZE + 272 + 24, 'pd_lower is behind the last entry');
-	ok(defined mark_of($page, 7, 3), 'the node is in it');
+	ok(defined mark_of($page, 7, 3), 'the page has a mark of the node');
 	my $newest_tick = $batch->{newest} >> BITS_BELOW_TICK;
 	cmp_ok(mark_of($page, 7, 3), '>', $newest_tick, 'the mark is after all ids');
 	cmp_ok(mark_of($page, 7, 3), '<=', $newest_tick + 200 + 1,
-		'by two intervals at most');
+		'the mark is two intervals after the ids at most');
 
 	# Without ids, the page is not written.
 	start_server($node);
 	$node->safe_psql('postgres', 'SELECT 1');
 	$node->stop;
-	ok(page_bytes($node) eq $bytes, 'who issues nothing writes nothing');
+	ok(page_bytes($node) eq $bytes, 'a server that issues no ids does not write the page');
 
 	# The page may come from another cluster of this kind, with a position in
 	# the WAL that this cluster has not reached yet.
@@ -84,11 +84,11 @@ subtest 'what is in the page' => sub {
 	start_server($node);
 	insert_batch($node, 10);
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	is(unpack('L', page_bytes($node)), 0, 'a page ahead of the WAL is logged anew');
+	is(unpack('L', page_bytes($node)), 0, 'a page with a position ahead of the WAL is logged anew');
 	kill_hard($node);
 	start_server($node);
 	insert_batch($node, 10);
-	is(duplicates_in($node), 0, 'and recovered');
+	is(duplicates_in($node), 0, 'a page that was logged anew is recovered');
 	end_servers($node);
 };
 
@@ -160,12 +160,13 @@ for my $how ('after a clean stop', 'after a crash')
 		is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
 			'55000', 'refused while the clock is before the last checkpoint');
 		is_unique_after($node, $batch, 'deleted');
-		ok(-e mark_file($node), 'there is a new file');
+		ok(-e mark_file($node), 'the server has written a new file');
 		end_servers($node);
 	};
 }
 
-# The same for a worker id that is used only when there is a new page.
+# Without the file, another worker id is used first, and then the first one
+# again.
 subtest 'the file is deleted, and the worker id changes twice' => sub {
 	my $node = new_server('deleted_twice', "include 'case.conf'");
 
@@ -209,8 +210,8 @@ include 'case.conf'
 	make_table($nodes[1]);
 	$nodes[1]->stop;
 
-	# Issue ids in the second of the last checkpoint.  pg_control has its time
-	# without the fraction.
+	# Issue ids in the second of the last checkpoint: pg_control has the time
+	# of the checkpoint without the fraction of the second.
 	for my $i (0, 1)
 	{
 		my $node = $nodes[$i];
@@ -244,7 +245,7 @@ include 'case.conf'
 	end_servers(@nodes);
 };
 
-# More nodes than the page has room for.
+# The page has room for sixteen nodes.
 subtest 'twenty worker ids, one after the other' => sub {
 	my $node = new_server('many', "include 'case.conf'");
 	my %batch;
@@ -258,8 +259,8 @@ subtest 'twenty worker ids, one after the other' => sub {
 		$node->stop;
 	}
 	my $page = read_page($node);
-	is($page->{entry_count}, 16, 'sixteen entries');
-	cmp_ok($page->{floor}, '>', 0, 'and a floor');
+	is($page->{entry_count}, 16, 'the page has sixteen entries');
+	cmp_ok($page->{floor}, '>', 0, 'the page has a floor');
 	for my $worker_id (0 .. 19)
 	{
 		my $begin = mark_of($page, $worker_id) // $page->{floor};
@@ -276,7 +277,7 @@ subtest 'twenty worker ids, one after the other' => sub {
 	end_servers($node);
 };
 
-# ----- a page that is not understood -----
+# ----- a page that the server refuses -----
 
 my $node = new_server('main', "include 'case.conf'", 'log_statement = none');
 my $file = mark_file($node);
@@ -286,9 +287,9 @@ my $newest = insert_batch($node, 1000)->{newest};
 $node->stop;
 my $sound = page_bytes($node);
 
-# Tests that the server starts, serves everything else, and issues no id, while
-# another page is in the place of the mark's.  Returns the SQLSTATE, the
-# message and the hint.
+# Starts the server with these bytes as the page, and tests that the server
+# issues no id and serves everything else.  Returns the SQLSTATE, the message
+# and the hint of the refusal.
 sub refusal_with
 {
 	my ($bytes, $what, @settings) = @_;
@@ -306,8 +307,8 @@ sub refusal_with
 		"$what: the log says so before a session asks");
 	my @refusal =
 	  sqlstate_of($node, "SET statement_timeout = '5s'; SELECT snowflake_nextval()");
-	isnt($refusal[0], '', "$what: no id");
-	isnt($refusal[2] // '', '', "$what: a hint");
+	isnt($refusal[0], '', "$what: no id is issued");
+	isnt($refusal[2] // '', '', "$what: the refusal has a hint");
 	is($node->safe_psql('postgres', 'SELECT count(*) > 0 FROM orders'),
 		't', "$what: the server serves everything else");
 	$node->stop;
@@ -354,7 +355,7 @@ subtest 'a damaged page' => sub {
 subtest 'a newer version' => sub {
 	my ($state, $message) = refusal_with(
 		seal_page(with_field($sound, 4, 'L', 2)), 'newer version');
-	is($state, '0A000', 'SQLSTATE');
+	is($state, '0A000', 'newer version: SQLSTATE');
 	like($message, qr/of a newer version/, 'message');
 };
 
@@ -399,7 +400,7 @@ subtest 'another layout or epoch' => sub {
 		[   'more bits below the tick', 1,
 			"snowflake.epoch = '2000-01-01 00:00:00+00'",
 			"snowflake.layout = '40/5/5/13'" ],
-		[   'not less than what they were', 0,
+		[   'an earlier epoch, but fewer bits below the tick', 0,
 			"snowflake.epoch = '2000-01-01 00:00:00+00'" ]);
 
 	write_page($node, $sound);
@@ -432,7 +433,7 @@ subtest 'another layout or epoch' => sub {
 		"snowflake.layout = '40/5/5/13'");
 	start_server($node);
 	cmp_ok($node->safe_psql('postgres', 'SELECT snowflake_nextval()'),
-		'>', $newest, 'with the layout put back, ids go on');
+		'>', $newest, 'with the former layout ids are issued again');
 	$node->stop;
 };
 

@@ -57,13 +57,13 @@ $_->kill_kill for @runs;
 ok( $node->poll_query_until('postgres',
 		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
 	),
-	'the sessions are gone');
+	'the cancelled sessions have ended');
 
 # A defect once cut the rate to 10 %, for longer than these sessions had run.
 my $after = rate();
 note sprintf 'after %d sessions: %.0f ids a second', SESSIONS, $after;
-cmp_ok($after, '>', $before / 2, 'one session gets its full rate at once');
-cmp_ok(rate(), '>', $before * 0.7, 'and goes on');
+cmp_ok($after, '>', $before / 2, 'after the cancelled sessions one session gets more than half its rate at once');
+cmp_ok(rate(), '>', $before * 0.7, 'that session keeps its rate');
 
 $node->stop;
 

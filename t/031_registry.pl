@@ -1,7 +1,7 @@
-# The registry by itself.  The test plays servers in SQL, as a role that has
-# what allow() grants and nothing else: what such a role can do to others, what
-# the registry does after restarts, dumps and repeated questions, and how fast
-# it is.
+# The registry by itself.  The test claims for servers in SQL, as a role that
+# has what allow() grants and nothing else: what such a role can do to others,
+# what the registry does after restarts, dumps and repeated claims, and how
+# fast it is.
 use strict;
 use warnings FATAL => 'all';
 
@@ -24,9 +24,10 @@ $node->start;
 $node->safe_psql('postgres',
 	'CREATE ROLE server LOGIN; CREATE ROLE outsider LOGIN; CREATE ROLE dba LOGIN');
 
-# A server's question, for any role.  What the server held before is "holder
-# worker_id incarnation", followed by "held" if it still holds that.  Its fence
-# is an interval from now on.  The answer has instants as seconds from now on.
+# ask() calls claim() as a server does; any role may call it.  The previous
+# lease is "holder worker_id incarnation", and "held" if the server still holds
+# it.  Its fence is an interval from now on.  The answer has instants as
+# seconds from now.
 my $asking = <<'SQL';
 CREATE FUNCTION ask(holder text, next_incarnation bigint, previous text, fence interval, wal pg_lsn,
                     wanted integer, datacenter integer, name text, clock timestamptz)
@@ -52,7 +53,7 @@ END $$;
 GRANT EXECUTE ON FUNCTION ask TO PUBLIC;
 SQL
 
-# Makes database "postgres" a registry anew; sessions to it.
+# Sessions to the registry, of its owner and of a server.
 my ($owner, $server);
 
 sub make_registry_anew
@@ -88,7 +89,9 @@ sub quoted
 	return "'$value'";
 }
 
-sub question
+# The SQL of a claim.  A previous lease has a fence of 1 s from now, if not
+# given.
+sub claim_sql
 {
 	my ($holder, $next, %about) = @_;
 
@@ -99,13 +102,13 @@ sub question
 	  $about{name} // '', $about{clock} // 'now';
 }
 
-# The answer to a claim: a hash; its refusal is the SQLSTATE, if there was an
-# error.
+# The answer to a claim, as a hash.  After an error the refusal is the
+# SQLSTATE.
 sub claim
 {
-	my ($session, @question) = @_;
+	my ($session, @claim) = @_;
 
-	$session->ask(question(@question));
+	$session->ask(claim_sql(@claim));
 	my ($state, $row) = $session->answer;
 	return { refusal => $state } if $state ne '';
 	my %answer;
@@ -127,8 +130,9 @@ sub setting
 	return $owner->value("SELECT $expression FROM snowflake_registry.setting AS s");
 }
 
-# Has the registry believe that it was restarted without a clean stop.
-sub open_window
+# Makes the registry believe that it was restarted after a crash: the next
+# claim opens a window.
+sub pretend_crash
 {
 	$owner->rows("UPDATE snowflake_registry.setting SET instance = '2020-01-01'");
 	return;
@@ -137,7 +141,7 @@ sub open_window
 $owner = session();
 
 #
-# Questions that no server asks
+# Arguments that no server sends
 #
 make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
@@ -158,8 +162,8 @@ for my $attack (
 	[ 'no holder', 22004, undef, 1 ],
 	[ 'no incarnation', 22004, 'x', undef ])
 {
-	my ($what, $state, @question) = @$attack;
-	is(claim($server, @question)->{refusal}, $state, "$what is refused");
+	my ($what, $state, @claim) = @$attack;
+	is(claim($server, @claim)->{refusal}, $state, "$what is refused");
 }
 for my $mark ('infinity', '-infinity')
 {
@@ -175,22 +179,22 @@ for my $level ('REPEATABLE READ', 'SERIALIZABLE')
 	$server->rows('ROLLBACK');
 }
 is( $owner->value('SELECT sum = (SELECT md5(string_agg(n::text, chr(10) ORDER BY datacenter_id, worker_id)) FROM snowflake_registry.node AS n) FROM witness'),
-	't', 'none of that changed a row');
+	't', 'the refused claims and releases changed no row');
 
 # Functions, tables and the rights of other roles.
 my @internal = $owner->rows(
 	q{SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace
 	  AND proname NOT IN ('claim', 'release', 'constants')});
-cmp_ok(@internal, '>=', 15, 'there are internal functions');
+cmp_ok(@internal, '>=', 15, 'the registry has internal functions');
 is( $owner->value(
 		q{SELECT string_agg(oid::regproc::text, ' ' ORDER BY proname) FROM pg_proc
 		   WHERE pronamespace = 'snowflake_registry'::regnamespace AND has_function_privilege('server', oid, 'EXECUTE')}),
 	'snowflake_registry.claim snowflake_registry.constants snowflake_registry.release',
-	'which a server may not call');
-is($server->state_of('SELECT snowflake_registry.begin_era(now(), true)'), 42501, '... as it finds');
-is($server->state_of("SELECT * FROM snowflake_registry.$_"), 42501, "nor read $_")
+	'a server may call three functions of the registry only');
+is($server->state_of('SELECT snowflake_registry.begin_era(now(), true)'), 42501, 'a server may not call an internal function');
+is($server->state_of("SELECT * FROM snowflake_registry.$_"), 42501, "a server may not read $_")
   for qw(node setting running evidence lease);
-is(claim(session('outsider'), 'x', 1)->{refusal}, 42501, 'an outsider has nothing');
+is(claim(session('outsider'), 'x', 1)->{refusal}, 42501, 'a role without allow() may not claim');
 
 # No object of the caller's schemas is used.
 $node->safe_psql('postgres', 'CREATE SCHEMA attic AUTHORIZATION server');
@@ -206,9 +210,9 @@ $server->rows($_)
 my $answer;
 is( $server->value(
 		"SELECT worker_id || ' ' || (fence < pg_catalog.now() + interval '75 s') FROM snowflake_registry.claim('41/5/3/14', '$epoch', 0, 'trapper', '', pg_catalog.now(), 1, false)"),
-	'0 true', q{a claim does not look into the caller's search_path, nor use its clock});
-is($server->value('SELECT count(*) FROM pg_temp.ran'), 0, '... nor run its functions');
-is($server->value('SELECT current_user'), 'server', '... nor leave it rights');
+	'0 true', q{a claim uses neither objects of the caller's search_path nor its clock function});
+is($server->value('SELECT count(*) FROM pg_temp.ran'), 0, q{a claim runs no function of the caller's});
+is($server->value('SELECT current_user'), 'server', 'after a claim the current user is the server again');
 
 #
 # Fences
@@ -216,77 +220,77 @@ is($server->value('SELECT current_user'), 'server', '... nor leave it rights');
 make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
 my $other = session('server');
-is(outcome_of(claim($server, 'victim', 11)), 0, 'a server has a worker id');
-is(outcome_of(claim($server, 'thief', 21)), 1, 'another one, too');
+is(outcome_of(claim($server, 'victim', 11)), 0, 'the first server gets worker id 0');
+is(outcome_of(claim($server, 'thief', 21)), 1, 'a second server gets worker id 1');
 is(claim($server, 'thief', 22, previous => 'thief 1 21 held', fence => '99 years')->{refusal},
 	'fence', 'a fence 99 years ahead is refused');
 is(claim($server, 'thief', 22, previous => 'thief 1 20 held', fence => '131 s')->{refusal},
-	'fence', '... and so is one beyond twice the constants');
+	'fence', 'a fence beyond twice the constants is refused');
 is(claim($server, 'thief', 22, previous => 'thief 0 21 held', fence => '99 years', wanted => 0)->{refusal},
-	'taken', q{... and for another's worker id not even looked at});
+	'taken', q{a claim of another's worker id is refused whatever its fence});
 for my $incarnation ('9223372036854775806', '9223372036854775807', '-9223372036854775808')
 {
 	my $had = $owner->value("SELECT incarnation FROM snowflake_registry.node WHERE holder = 'thief'");
-	is(claim($server, 'thief', $incarnation, previous => "thief 1 $had held", fence => '1 s')->{continues}, 1, "incarnation $incarnation");
+	is(claim($server, 'thief', $incarnation, previous => "thief 1 $had held", fence => '1 s')->{continues}, 1, "a claim with incarnation $incarnation is a renewal");
 }
 is( $server->value("SELECT snowflake_registry.release(0, 1, 'thief', -9223372036854775808, '2100-01-01')"),
-	't', 'a release with a mark in 2100');
+	't', 'a release with a mark in 2100 succeeds');
 is( $owner->value("SELECT max(fence) <= clock_timestamp() + interval '65 s' FROM snowflake_registry.node"),
-	't', '... moves no fence ahead');
+	't', 'the release with a mark in 2100 moves no fence ahead');
 my $before = $owner->value('SELECT fence FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 1)');
 claim($server, 'thief', 31, wanted => 1);
 is( $server->value("SELECT snowflake_registry.release(0, 1, 'thief', 31, '1970-01-01')"),
-	't', 'a release with a mark in 1970');
+	't', 'a release with a mark in 1970 succeeds');
 is( $owner->value("SELECT fence = '$before' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 1)"),
-	't', '... moves none below where its holder began');
+	't', 'the release with a mark in 1970 moves the fence no further back than where the holder began');
 is($server->value("SELECT snowflake_registry.release(0, 0, 'victim', 12, now())"), 'f', q{another's lease is not released by a guess});
-is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, 'the victim renews');
-is(setting("grants_from = '-infinity' AND floor = '-infinity' AND era = 1"), 't', 'and nobody has to wait');
+is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, 'another server renews its lease in spite of these fences');
+is(setting("grants_from = '-infinity' AND floor = '-infinity' AND era = 1"), 't', 'fences that are refused or limited begin no grace, floor or era');
 
 #
 # Forced eras, and theft
 #
-is(outcome_of(claim($server, 'thief', 41)), 2, 'a thief has a worker id');
+is(outcome_of(claim($server, 'thief', 41)), 2, 'the thief gets a worker id of its own');
 for my $n (1 .. 12)
 {
 	claim($server, 'thief', 41 + $n, previous => 'thief 2 ' . (40 + $n) . ' held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
 }
-cmp_ok(setting('era'), '>=', 10, 'it can begin eras');
-is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', '... which do not add up');
-is(claim($server, 'newcomer', 1)->{refusal}, 'grace', '... and newcomers wait');
-isnt(outcome_of(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
-	0, '... but it does not get what another holds');
-is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, 'the victim renews');
+cmp_ok(setting('era'), '>=', 10, 'a server that lies about the WAL position begins eras');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'the floors of the eras do not add up');
+is(claim($server, 'newcomer', 1)->{refusal}, 'grace', 'a newcomer waits in the grace of these eras');
+is(outcome_of(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
+	'grace', 'the thief does not get a worker id that another server holds');
+is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, 'a holder renews its lease in these eras');
 $owner->rows('SELECT snowflake_registry.declare_complete()');
-is(outcome_of(claim($server, 'newcomer', 1)), 3, 'declare_complete() ends the wait');
+is(outcome_of(claim($server, 'newcomer', 1)), 3, 'declare_complete() ends the grace');
 
-open_window();
-is(claim($server, 'victim', 14, previous => 'victim 0 13 held')->{continues}, 1, 'one victim renews in a window');
+pretend_crash();
+is(claim($server, 'victim', 14, previous => 'victim 0 13 held')->{continues}, 1, 'a holder comes forward in a window');
 claim($server, 'thief', 61, previous => 'thief 2 53 held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
-isnt(outcome_of(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
-	0, '... and cannot be robbed any more');
-is(claim($server, 'victim', 15, previous => 'victim 0 14 held')->{continues}, 1, '... and renews again');
+is(outcome_of(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
+	'grace', 'the thief does not get the worker id of a holder that has come forward');
+is(claim($server, 'victim', 15, previous => 'victim 0 14 held')->{continues}, 1, 'that holder renews its lease again');
 my $fence = $owner->value(q{SELECT fence FROM snowflake_registry.node WHERE holder = 'newcomer'});
-is(claim($server, 'thief', 99, previous => 'thief 3 99 held', fence => '120 s', wanted => 3)->{continues}, 1, 'another one is robbed before');
+is(claim($server, 'thief', 99, previous => 'thief 3 99 held', fence => '120 s', wanted => 3)->{continues}, 1, 'the thief gets the worker id of a holder that has not come forward');
 is($owner->value("SELECT began = '$fence' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 3)"),
-	't', q{... of ids after its fence});
-isnt(claim($server, 'newcomer', 2, previous => 'newcomer 3 1 held', wanted => 3)->{continues}, 1, '... and does not go on beyond it');
-is(claim($server, 'liar', 1, previous => 'liar 4 1 held', fence => '27 h')->{refusal}, 'fence', 'a fence beyond all constants is not believed');
-is(claim($server, 'liar', 1, previous => 'liar 4 1 held', fence => '20 h')->{continues}, 1, 'one that a forgotten raise explains is');
-is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', '... but moves nobody else');
+	't', q{the thief's ids begin at that holder's fence});
+is(outcome_of(claim($server, 'newcomer', 2, previous => 'newcomer 3 1 held', wanted => 3)), 'taken', 'that holder may not renew its lease beyond its fence');
+is(claim($server, 'liar', 1, previous => 'liar 4 1 held', fence => '27 h')->{refusal}, 'fence', 'a fence beyond all constants is refused');
+is(claim($server, 'liar', 1, previous => 'liar 4 1 held', fence => '20 h')->{continues}, 1, 'a fence that a forgotten raise of the constants explains is believed');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'that fence does not move the floor');
 claim($server, 'thief', 62, previous => 'thief 2 61 held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
-is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', '... nor does the next era');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'that fence does not move the floor of the next era');
 $owner->rows('SELECT snowflake_registry.free(0, 4)');
 is($owner->value("SELECT fence <= clock_timestamp() + interval '5 s' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 4)"),
-	't', 'free() moves that fence back');
+	't', 'free() moves that fence back to the clock and the lead');
 
 # Worker ids that the layout has, and that have no row in the registry.
 make_registry_anew('60 s', '5 s', '40/0/20/3', $epoch);
 $server = session('server');
 claim($server, 'a', 1);
-open_window();
+pretend_crash();
 claim($server, 'liar', 1, previous => 'liar 1000000 1 held', fence => '20 h', wal => 'FFFFFFFF/FFFFFFFF');
-is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'a worker id without a row moves nobody either');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'a claim of a worker id without a row does not move the floor');
 
 #
 # Transactions that stay open
@@ -296,25 +300,25 @@ $server = session('server');
 $other = session('server');
 claim($server, 'victim', 11);
 $other->rows('BEGIN');
-is(outcome_of(claim($other, 'holdup', 1)), 1, 'a claim in an open transaction');
+is(outcome_of(claim($other, 'holdup', 1)), 1, 'a claim in an open transaction gets a worker id');
 my $begin = time;
-is(outcome_of(claim($server, 'newcomer', 1)), 2, '... is passed over');
-is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, '... and others renew');
+is(outcome_of(claim($server, 'newcomer', 1)), 2, 'another claim passes over a worker id that an open transaction has claimed');
+is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, 'a holder renews its lease beside an open transaction');
 claim($other, 'holdup', 2, previous => 'holdup 1 1 held', wal => 'FFFFFFFF/FFFFFFFF');
-is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, '... also if it begins an era');
-is(outcome_of(claim($server, 'newer', 1)), 3, '... and claim');
-cmp_ok(time - $begin, '<', 1.9, '... without waiting for it');
+is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, 'a holder renews its lease beside an open transaction that begins an era');
+is(outcome_of(claim($server, 'newer', 1)), 3, 'a newcomer gets a worker id beside an open transaction that begins an era');
+cmp_ok(time - $begin, '<', 1.9, 'claims do not wait for an open transaction');
 $other->rows('COMMIT');
-is(claim($server, 'newest', 1)->{refusal}, 'grace', 'then the era has begun');
+is(claim($server, 'newest', 1)->{refusal}, 'grace', 'after the COMMIT the era has begun, and a newcomer waits');
 $other->rows('BEGIN');
 claim($other, "all $_", 1) for 1 .. 8;
 $owner->rows('SELECT snowflake_registry.declare_complete()');
 $other->rows('ROLLBACK');
 $other->rows('BEGIN');
 claim($other, "all $_", 1) for 1 .. 8;
-is(claim($server, 'newest', 1)->{refusal}, 'busy', 'worker ids that are all being granted are none');
+is(claim($server, 'newest', 1)->{refusal}, 'busy', 'if open transactions have claimed all worker ids, a claim is refused as busy');
 $other->rows('ROLLBACK');
-is(outcome_of(claim($server, 'newest', 1)), 4, 'until they are not');
+is(outcome_of(claim($server, 'newest', 1)), 4, 'after a ROLLBACK the claim gets a worker id');
 
 # A restart that a claim cannot see, because another transaction has noticed it
 # and is still open.  Holders come forward all the same, and nobody gets what
@@ -324,17 +328,17 @@ $server = session('server');
 $other = session('server');
 claim($server, 'former', 1);
 $server->value("SELECT snowflake_registry.release(0, 0, 'former', 1, clock_timestamp())");
-open_window();
+pretend_crash();
 $other->rows('BEGIN');
-is(claim($other, 'holdup', 1)->{refusal}, 'grace', 'a restart is noticed in an open transaction');
+is(claim($other, 'holdup', 1)->{refusal}, 'grace', 'a claim in an open transaction detects the restart');
 $answer = claim($server, 'forgotten', 2, previous => 'forgotten 0 1 held', fence => '7 s', wanted => 0);
-is($answer->{continues}, 1, 'who was forgotten comes forward meanwhile');
+is($answer->{continues}, 1, 'a holder whose lease was forgotten comes forward beside the open transaction');
 $owner->rows(
 	q{UPDATE snowflake_registry.node SET expires_at = clock_timestamp() WHERE holder = 'forgotten'});
 sleep 2.7;
 $other->rows('COMMIT');
 sleep 0.5;
-is(claim($server, 'thief', 1, wanted => 0)->{refusal}, 'grace', '... and is known of when it ends');
+is(claim($server, 'thief', 1, wanted => 0)->{refusal}, 'grace', 'after the COMMIT nobody else gets the worker id of that holder');
 
 # An attack on the evidence of a restart: a transaction that has noticed it is
 # rolled back after the window.
@@ -342,13 +346,13 @@ make_registry_anew('6 s', '0', '41/5/3/14', $epoch);
 $server = session('server');
 $other = session('server');
 claim($server, 'holdup', 1);
-open_window();
+pretend_crash();
 $other->rows('BEGIN');
 claim($other, 'holdup', 2, previous => 'holdup 0 1 held', wal => 'FFFFFFFF/FFFFFFFF');
 claim($server, 'forgotten', 2, previous => 'forgotten 1 1 held', fence => '6 s', wanted => 1);
 $other->rows('ROLLBACK');
 claim($server, 'anybody', 1, wanted => 7);
-is(setting("grants_from > clock_timestamp() + interval '3 s'"), 't', 'evidence is not held up by an open transaction');
+is(setting("grants_from > clock_timestamp() + interval '3 s'"), 't', 'evidence begins a grace although an open transaction holds other evidence');
 
 # Two holders, whose last renewals are forgotten, come forward at the same
 # moment after a failover.  That begins no second era, which would not know the
@@ -359,16 +363,16 @@ $other = session('server');
 claim($server, $_, 1) for 'first', 'second', 'leaver';
 $owner->rows(q{UPDATE snowflake_registry.setting SET history = 'another'});
 claim($server, 'leaver', 2, previous => 'leaver 2 1 held');
-is($server->value("SELECT snowflake_registry.release(0, 2, 'leaver', 2, now())"), 't', 'a holder has come forward and released its lease');
+is($server->value("SELECT snowflake_registry.release(0, 2, 'leaver', 2, now())"), 't', 'a holder comes forward and releases its lease');
 my $era = setting('era');
 $other->rows('BEGIN');
 claim($other, 'first', 6, previous => 'first 0 5 held', fence => '7 s');
-is(claim($server, 'second', 6, previous => 'second 1 5 held', fence => '8 s')->{continues}, 1, 'two others come forward at one moment');
+is(claim($server, 'second', 6, previous => 'second 1 5 held', fence => '8 s')->{continues}, 1, 'two other holders come forward at the same moment');
 $other->rows('COMMIT');
-is($owner->value('SELECT count(*) FROM snowflake_registry.evidence'), 1, '... the second while the first holds the lock');
-is(outcome_of(claim($server, 'leaver', 3, previous => 'leaver 2 2')), 2, '... and the released worker id is its holder\'s at once');
-is(setting('era'), $era, '... in the same era');
-is(setting("floor >= clock_timestamp() + interval '13 s'"), 't', '... whose floor is above both fences');
+is($owner->value('SELECT count(*) FROM snowflake_registry.evidence'), 1, 'the second leaves evidence, because the first one holds the lock');
+is(outcome_of(claim($server, 'leaver', 3, previous => 'leaver 2 2')), 2, 'the first holder gets its released worker id again at once');
+is(setting('era'), $era, 'the evidence begins no second era');
+is(setting("floor >= clock_timestamp() + interval '13 s'"), 't', 'the floor is above the fences of both holders');
 
 #
 # Refusals
@@ -380,7 +384,7 @@ for my $case (
 	[ 'taken' => 'c', 1, wanted => 0 ], [ 'all_taken' => 'c', 1 ],
 	[ 'late' => 'b', 2, previous => 'b 1 1 held' ], [ 'grace' => 'c', 1 ])
 {
-	my ($code, @question) = @$case;
+	my ($code, @claim) = @$case;
 
 	if ($code eq 'taken')
 	{
@@ -388,16 +392,16 @@ for my $case (
 	}
 	$server->rows("SELECT snowflake_registry.release(0, 1, 'b', 1, now())") if $code eq 'late';
 	$owner->rows('SELECT snowflake_registry.declare_restored()') if $code eq 'grace';
-	my $answer = claim($server, @question);
-	is($answer->{refusal}, $code, "refusal $code");
-	like($answer->{detail}, qr/^[A-Zw].{20,300}\.$/, '... in a sentence');
+	my $answer = claim($server, @claim);
+	is($answer->{refusal}, $code, "a claim is refused as $code");
+	like($answer->{detail}, qr/^[A-Zw].{20,300}\.$/, "refusal $code: the detail is a sentence");
 	$sentence{$code} = $answer->{detail};
 }
-like($sentence{taken}, qr/^worker_id 0 of datacenter_id 0 is leased by "name of a".* until \d{4}-/, 'who has it, and until when');
+like($sentence{taken}, qr/^worker_id 0 of datacenter_id 0 is leased by "name of a".* until \d{4}-/, 'refusal taken: the detail names the holder and the end of the lease');
 like($server->value("SELECT refusal || ': ' || detail FROM snowflake_registry.claim('41/5/5/12', '2010-11-04 01:42:54.657+00', 0, 'x', '', now(), 1, false)"),
-	qr{^layout: The server's layout "41/5/5/12" and epoch 2010.* are not the registry's, which are "41/5/1/16" and 2020}, 'refusal layout');
+	qr{^layout: The server's layout "41/5/5/12" and epoch 2010.* are not the registry's, which are "41/5/1/16" and 2020}, 'refusal layout: the detail names both layouts and epochs');
 $owner->rows('DELETE FROM snowflake_registry.setting');
-is(claim($server, 'c', 1)->{refusal}, 'not_configured', 'refusal not_configured');
+is(claim($server, 'c', 1)->{refusal}, 'not_configured', 'a claim is refused as not_configured before configure()');
 
 #
 # Constants that change, and what a grace assumes of them
@@ -414,50 +418,51 @@ sub grace_is
 	cmp_ok(abs $is - $seconds, '<=', 2, "a grace of $seconds s $what") or diag $is;
 	return;
 }
-grace_is(65, 'by the constants');
+grace_is(65, 'lasts a lease and a lead');
 $owner->rows("SELECT snowflake_registry.configure(lease_duration => '120 s')");
-cmp_ok(abs claim($server, 'a', 1)->{fence} - 65, '<', 3, 'a raise takes no effect at once');
-grace_is(125, 'while it may have');
-is($owner->state_of("SELECT snowflake_registry.configure(lease_duration => '130 s')"), 55006, '... and there is one at a time');
+cmp_ok(abs claim($server, 'a', 1)->{fence} - 65, '<', 3, 'a raise has no effect on the next grant');
+grace_is(125, 'allows for leases of the raised duration');
+is($owner->state_of("SELECT snowflake_registry.configure(lease_duration => '130 s')"), 55006, 'a second raise is refused until the first one has taken effect');
 $owner->rows("UPDATE snowflake_registry.setting SET former_until = clock_timestamp()");
-cmp_ok(abs claim($server, 'a', 2, previous => 'a 0 1 held')->{fence} - 125, '<', 3, '... but later');
+cmp_ok(abs claim($server, 'a', 2, previous => 'a 0 1 held')->{fence} - 125, '<', 3, 'the raise takes effect when the leases of the former constants are over');
 $owner->rows("SELECT snowflake_registry.configure(lease_duration => '30 s', largest_lead => '1 s')");
-cmp_ok(abs claim($server, 'b', 1)->{fence} - 31, '<', 3, 'a lower one does');
-grace_is(125, 'while leases of the former one may exist');
+cmp_ok(abs claim($server, 'b', 1)->{fence} - 31, '<', 3, 'a shorter duration takes effect at once');
+grace_is(125, 'allows for leases of the former, longer duration');
 $owner->rows("UPDATE snowflake_registry.setting SET former_until = clock_timestamp()");
-grace_is(31, 'when they are over');
+grace_is(31, 'is shorter when the leases of the longer duration are over');
 
 # free() during a grace and outside of it
-is(claim($server, 'd', 1, wanted => 1)->{refusal}, 'taken', 'held');
+is(claim($server, 'd', 1, wanted => 1)->{refusal}, 'taken', 'a worker id that is held is refused');
 $owner->rows('SELECT snowflake_registry.free(0, 1)');
 $answer = claim($server, 'd', 1, wanted => 1);
-is(outcome_of($answer), 1, 'freed');
-cmp_ok($answer->{begins}, '<=', 1, '... and begins after the clock and the lead');
+is(outcome_of($answer), 1, 'free() lets another server have the worker id');
+cmp_ok($answer->{begins}, '<=', 1, 'after free() ids begin no later than the clock and the lead');
 $owner->rows('SELECT snowflake_registry.declare_restored()');
 $owner->rows('SELECT snowflake_registry.free(0, 1)');
-is(claim($server, 'e', 1, wanted => 1)->{refusal}, 'grace', 'freed in a grace, where somebody else may have it');
+is(claim($server, 'e', 1, wanted => 1)->{refusal}, 'grace', 'a worker id that is freed in a grace is not granted before the end of the grace');
 
 #
-# Questions that are repeated, and questions that come late
+# Claims that are repeated, and claims that arrive late
 #
 make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
 my $first = claim($server, 'a', 1);
 my $again = claim($server, 'a', 1);
-is("$again->{worker_id} $again->{begins}", "$first->{worker_id} $first->{begins}", 'a claim that is repeated has the same answer');
-is(claim($server, 'a', 2, previous => 'a 0 1 held')->{continues}, 1, 'a renewal');
-is(claim($server, 'a', 2, previous => 'a 0 1 held')->{continues}, 1, '... that is repeated');
-is(claim($server, 'a', 2, previous => 'a 0 2 held')->{continues}, 1, '... also by who has had the answer');
-isnt(claim($server, 'a', 9, previous => 'a 0 7 held', wanted => 0)->{continues}, 1, 'an incarnation that never was continues nothing');
+is("$again->{worker_id} $again->{begins}", "$first->{worker_id} $first->{begins}", 'a repeated claim gets the same answer');
+is(claim($server, 'a', 2, previous => 'a 0 1 held')->{continues}, 1, 'a renewal continues the lease');
+is(claim($server, 'a', 2, previous => 'a 0 1 held')->{continues}, 1, 'the repeated renewal continues the lease');
+is(claim($server, 'a', 2, previous => 'a 0 2 held')->{continues}, 1, 'a renewal with the incarnation that is stored already continues the lease');
+is(outcome_of(claim($server, 'a', 9, previous => 'a 0 7 held', wanted => 0)), 'taken', 'a claim with an unknown incarnation does not continue the lease');
 my $late = claim($server, 'a', 1);
-isnt(outcome_of($late), 0, 'a late copy of the first claim takes nothing from the holder');
-is(claim($server, 'a', 3, previous => 'a 0 2 held', wanted => 0)->{continues}, 1, '... who renews');
-# If there is no other worker id, nobody gets both.
+is(outcome_of($late), 1, 'a late copy of the first claim does not get the worker id of the holder');
+is(claim($server, 'a', 3, previous => 'a 0 2 held', wanted => 0)->{continues}, 1, 'the holder renews its lease after the late copy');
+# Without another free worker id the late copy gets this one, and its holder
+# loses it.
 claim($server, $_, 1) for 'b' .. 'g';
 my $mine = $owner->value(q{SELECT fence FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)});
-is(outcome_of(claim($server, 'a', 2)), 0, 'a late copy where all others are taken');
-is($owner->value("SELECT began = '$mine' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)"), 't', '... begins after what the holder may issue');
-isnt(claim($server, 'a', 4, previous => 'a 0 3 held', wanted => 0)->{continues}, 1, '... who does not go on beyond it');
+is(outcome_of(claim($server, 'a', 2)), 0, 'a late copy gets the worker id if all others are taken');
+is($owner->value("SELECT began = '$mine' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)"), 't', q{ids of the late copy begin at the holder's fence});
+is(outcome_of(claim($server, 'a', 4, previous => 'a 0 3 held', wanted => 0)), 'taken', 'the holder may not renew its lease beyond its fence');
 
 #
 # Restarts
@@ -469,19 +474,19 @@ $_->{psql}->quit for $server, $other, $owner;
 $node->restart;
 $owner = session();
 $server = session('server');
-is(outcome_of(claim($server, 'newcomer', 1)), 1, 'after a clean restart a newcomer need not wait');
-is(setting('era'), 1, '... and no era has begun');
+is(outcome_of(claim($server, 'newcomer', 1)), 1, 'after a clean restart a newcomer gets a worker id at once');
+is(setting('era'), 1, 'a clean restart begins no era');
 $_->{psql}->quit for $server, $owner;
 kill_hard($node);
 $node->start;
 $owner = session();
 $server = session('server');
-is(claim($server, 'newer', 1)->{refusal}, 'grace', 'after kill -9 it must');
-is(claim($server, 'holder', 2, previous => 'holder 0 1 held')->{continues}, 1, '... while a holder goes on');
-is(setting("grants_from <= clock_timestamp() + interval '3 s'"), 't', '... for half a lease at most');
+is(claim($server, 'newer', 1)->{refusal}, 'grace', 'after kill -9 a newcomer waits');
+is(claim($server, 'holder', 2, previous => 'holder 0 1 held')->{continues}, 1, 'after kill -9 a holder renews its lease');
+is(setting("grants_from <= clock_timestamp() + interval '3 s'"), 't', 'after kill -9 newcomers wait for half a lease at most');
 $owner->rows(q{SELECT pg_sleep(greatest(0, extract(epoch FROM grants_from - clock_timestamp()))) FROM snowflake_registry.setting});
-like(outcome_of(claim($server, 'newer', 1)), qr/^\d+$/, '... and then need not');
-is(setting("floor = '-infinity'"), 't', '... as nothing was forgotten');
+like(outcome_of(claim($server, 'newer', 1)), qr/^[0-7]$/, 'after that wait a newcomer gets a worker id');
+is(setting("floor = '-infinity'"), 't', 'a restart that has forgotten nothing sets no floor');
 
 #
 # A dump
@@ -491,13 +496,13 @@ $server = session('server');
 claim($server, 'holder', 1);
 claim($server, 'leaver', 1);
 my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump.sql';
-$node->command_ok([ 'pg_dump', '-f', $dump, '-d', $node->connstr('postgres') ], 'a dump');
+$node->command_ok([ 'pg_dump', '-f', $dump, '-d', $node->connstr('postgres') ], 'pg_dump of a registry');
 claim($server, 'holder', 2, previous => 'holder 0 1 held');
 $server->value("SELECT snowflake_registry.release(0, 1, 'leaver', 1, now())");
 claim($server, 'forgotten', 1, wanted => 1);
 my ($held, $forgotten) = map { $owner->value("SELECT fence FROM snowflake_registry.node WHERE holder = '$_'") } 'holder', 'forgotten';
 $node->safe_psql('postgres', 'CREATE DATABASE restored');
-$node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('restored'), '-f', $dump ], '... is restored');
+$node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('restored'), '-f', $dump ], 'psql restores the dump');
 
 # The output of a statement in the restored registry, or its error.
 sub restored
@@ -507,26 +512,26 @@ sub restored
 	return $error eq '' ? $out : $error;
 }
 my @as_server = (extra_params => [ '-U', 'server' ]);
-is(restored('SELECT count(*) FROM snowflake_registry.lease'), 2, 'with its leases');
-like(restored(question('newcomer', 1), @as_server), qr/\|grace\|/, '... and grants, and with a grace');
-is(restored('SELECT era FROM snowflake_registry.setting'), 2, '... in another era');
+is(restored('SELECT count(*) FROM snowflake_registry.lease'), 2, 'the restored registry has the leases of the dump');
+like(restored(claim_sql('newcomer', 1), @as_server), qr/\|grace\|/, 'the restored registry answers a newcomer with a grace');
+is(restored('SELECT era FROM snowflake_registry.setting'), 2, 'the restored registry has begun an era');
 sub with_fence
 {
-	my ($question, $fence) = @_;
+	my ($sql, $fence) = @_;
 	my $interval = restored("SELECT timestamptz '$fence' - clock_timestamp()");
-	$question =~ s/'FENCE'/interval '$interval' + interval '10 ms'/;
-	return $question;
+	$sql =~ s/'FENCE'/interval '$interval' + interval '10 ms'/;
+	return $sql;
 }
-like(restored(with_fence(question('forgotten', 2, previous => 'forgotten 1 1 held', fence => 'FENCE'), $forgotten), @as_server),
-	qr/^1\|1\|/, 'who was forgotten comes forward');
-is(restored("SELECT fence >= '$forgotten' FROM snowflake_registry.node WHERE holder = 'forgotten'"), 't', '... with its fence');
-like(restored(with_fence(question('holder', 3, previous => 'holder 0 2 held', fence => 'FENCE'), $held), @as_server),
-	qr/^0\|1\|/, 'and so does who was not, but its renewal');
-unlike(restored(with_fence(question('leaver', 2, previous => 'leaver 1 1'), $held), @as_server), qr/^1\|/, '... and not who has left');
-is(restored('SELECT era FROM snowflake_registry.setting'), 2, '... all in that era');
+like(restored(with_fence(claim_sql('forgotten', 2, previous => 'forgotten 1 1 held', fence => 'FENCE'), $forgotten), @as_server),
+	qr/^1\|1\|/, 'a holder that the dump does not have comes forward');
+is(restored("SELECT fence >= '$forgotten' FROM snowflake_registry.node WHERE holder = 'forgotten'"), 't', 'the restored registry takes over the fence of that holder');
+like(restored(with_fence(claim_sql('holder', 3, previous => 'holder 0 2 held', fence => 'FENCE'), $held), @as_server),
+	qr/^0\|1\|/, 'a holder whose last renewal the dump does not have comes forward');
+like(restored(claim_sql('leaver', 2, previous => 'leaver 1 1'), @as_server), qr/\|grace\|/, 'a server that has released its lease does not come forward');
+is(restored('SELECT era FROM snowflake_registry.setting'), 2, 'these holders begin no further era');
 $node->safe_psql('restored', q{UPDATE snowflake_registry.setting SET grants_from = '-infinity', window_until = '-infinity'});
-$answer = restored(question('newcomer', 1), @as_server);
-cmp_ok((split /\|/, $answer)[2], '>', 60 + 65, 'later, others begin beyond all that may have been forgotten') or diag $answer;
+$answer = restored(claim_sql('newcomer', 1), @as_server);
+cmp_ok((split /\|/, $answer)[2], '>', 60 + 65, 'after the grace ids of a newcomer begin beyond all fences that may have been forgotten') or diag $answer;
 $node->safe_psql('postgres', 'DROP DATABASE restored');
 
 #
@@ -541,29 +546,31 @@ for my $round (1, 2)
 	$node->command_ok([ 'psql', '-Xq', '-U', 'dba', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('managed'), '-f', $script ],
 		"the file runs by psql, round $round");
 	$node->safe_psql('managed', "$asking SELECT snowflake_registry.configure(), snowflake_registry.allow('server')", @as_dba);
-	is((split /\|/, $node->safe_psql('managed', question('a', 1), @as_server))[0], 0, '... and makes a registry');
-	isnt($node->psql('managed', 'SELECT * FROM snowflake_registry.node', @as_server), 0, '... that is closed');
+	is((split /\|/, $node->safe_psql('managed', claim_sql('a', 1), @as_server))[0], 0, 'the database is a registry, which grants a worker id');
+	like(($node->psql('managed', 'SELECT * FROM snowflake_registry.node', @as_server))[2],
+		qr/permission denied for table node/, 'a server may not read the tables of this registry');
 	is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace}),
 		$owner->value(q{SELECT count(*) FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace}),
-		'... of the same functions');
+		'the registry has the same functions as one by CREATE EXTENSION');
 	$node->safe_psql('managed', 'SET client_min_messages = warning; DROP SCHEMA snowflake_registry CASCADE; DROP FUNCTION ask', @as_dba);
 }
 $node->safe_psql('managed', 'CREATE EXTENSION snowflake_registry', @as_dba);
 is( $node->safe_psql('managed', q{SELECT DISTINCT proowner::regrole FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace}),
-	'dba', q{a database's owner may create the extension});
+	'dba', q{the owner of a database may create the extension});
 $node->safe_psql('managed', 'DROP EXTENSION snowflake_registry', @as_dba);
 $node->safe_psql('managed', 'GRANT CREATE ON DATABASE managed TO outsider; SET ROLE outsider; CREATE SCHEMA snowflake_registry; GRANT ALL ON SCHEMA snowflake_registry TO PUBLIC');
 my $error;
 IPC::Run::run([ 'psql', '-Xq', '-U', 'dba', '-d', $node->connstr('managed'), '-f', $script ], '>', \my $ignored, '2>', \$error);
-like($error, qr/schema "snowflake_registry" already exists/, q{in another role's schema it says so});
+like($error, qr/schema "snowflake_registry" already exists/, q{the file stops if the schema belongs to another role});
 is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = 'snowflake_registry'::regnamespace}),
-	0, '... and makes nothing');
+	0, 'the file has made nothing in that schema');
 
 #
 # Nothing is granted twice
 #
-# Honest servers note the instants that they issue ids for; liars know the
-# role's password.  Windows and eras begin at any time.
+# Honest servers record the instants that they issue ids for.  Liars have the
+# rights of a server, and send wrong claims.  Windows and eras begin at any
+# time.
 make_registry_anew('1 s', '0.1 s', '41/5/2/15', $epoch);
 $owner->rows(q{SELECT setseed(0.31)});
 $owner->rows(q{CREATE TABLE issued (worker_id integer, grant_no integer, since timestamptz, until timestamptz)});
@@ -575,7 +582,7 @@ DECLARE
     asked timestamptz;
     ends_at timestamptz := clock_timestamp() + duration;
     grants integer := 0;
-    questions integer := 0;
+    calls integer := 0;
     stretches integer := 0;
     is_held boolean;
     lost boolean;
@@ -586,7 +593,7 @@ BEGIN
       FROM generate_series(1, 7) AS n;
     WHILE stretches < 100 AND clock_timestamp() < ends_at LOOP
         PERFORM pg_sleep(0.003 * random());
-        questions := questions + 1;
+        calls := calls + 1;
         IF random() < 0.003 THEN    -- a restart that is not clean
             UPDATE snowflake_registry.setting SET instance = '2020-01-01';
         END IF;
@@ -635,14 +642,14 @@ BEGIN
                ends_at = server.ends_at, mark = server.mark, grant_no = server.grant_no
          WHERE holder = server.holder;
     END LOOP;
-    RETURN format('%s questions, %s grants, %s stretches of ids', questions, grants, stretches);
+    RETURN format('%s calls, %s grants, %s stretches of ids', calls, grants, stretches);
 END $$;
 SQL
 $played = $owner->value(q{SELECT play('40 s')});
 note $played;
-cmp_ok(($played =~ /(\d+) stretches/)[0], '>=', 20, 'servers issue ids beside liars');
+cmp_ok(($played =~ /(\d+) stretches/)[0], '>=', 20, 'honest servers issue ids beside servers that lie');
 is( $owner->value(q{SELECT count(*) FROM issued AS a JOIN issued AS b ON a.worker_id = b.worker_id AND a.ctid < b.ctid AND a.since < b.until AND b.since < a.until}),
-	0, '... and none of them twice');
+	0, 'no two servers issue ids of one worker id for the same instant');
 
 #
 # Scale
@@ -668,8 +675,8 @@ END $$
 SQL
 $median = $server->value('SELECT round((percentile_cont(0.5) WITHIN GROUP (ORDER BY ms))::numeric, 2) FROM took');
 note "a claim beside 10,000 leases: $median ms";
-cmp_ok($median, '<', 20, 'a claim beside 10,000 leases');
-is($owner->value(q{SELECT count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'new %'}), 200, '... each another one');
+cmp_ok($median, '<', 20, 'a claim beside 10,000 leases takes less than 20 ms');
+is($owner->value(q{SELECT count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'new %'}), 200, 'each of these 200 claims gets another worker id');
 
 my $bench = PostgreSQL::Test::Utils::tempdir() . '/claim.sql';
 append_to_file($bench, <<'SQL');
@@ -679,12 +686,12 @@ SQL
 $begin = time;
 $node->command_ok(
 	[ 'pgbench', '-n', '-c', 100, '-j', 2, '-t', 10, '-U', 'server', '-f', $bench, $node->connstr('postgres') ],
-	'1,000 servers that start at once');
+	'pgbench makes the claims of 1,000 servers');
 my $took = time - $begin;
 note sprintf 'all had a worker id after %.1f s', $took;
-cmp_ok($took, '<', 10, '... all have a worker id within 10 s');
+cmp_ok($took, '<', 10, '1,000 servers have their worker ids within 10 s');
 is($owner->value(q{SELECT count(*) || ' ' || count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'at once %' AND state = 'held'}),
-	'1000 1000', '... each another one');
+	'1000 1000', 'each of the 1,000 servers has another worker id');
 
 $_->{psql}->quit for $server, $owner;
 $node->stop;

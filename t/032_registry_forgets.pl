@@ -2,8 +2,8 @@
 # was a standby that lagged, or has a clock of its own.  No id comes twice, and
 # a server that holds a lease, or held it last, does not wait.
 #
-# Clocks are ahead of the real clock, or behind it.  The registry has the real
-# clock, if not said otherwise.
+# Servers' clocks may be ahead of the real clock, or behind it.  The registry's
+# clock is right unless a scenario says otherwise.
 use strict;
 use warnings FATAL => 'all';
 
@@ -24,15 +24,15 @@ use Time::HiRes qw(sleep time);
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 
-# The reason that a newcomer is given while it has to wait.
+# The refusal of a newcomer in a grace.
 my $in_grace =
   qr/^The registry has been switched over or restarted, and may not know of all leases; it grants worker ids to other servers from \d{4}-/;
 
 # ----- what scenarios share -----
 
-# Waits until a server has asked the registry, and has got a lease or been told
-# to wait.
-sub wait_for_question
+# Waits until a server has claimed, and the registry has granted a lease or
+# refused because of a grace.
+sub wait_for_first_answer
 {
 	my ($server) = @_;
 	return ok(
@@ -42,13 +42,13 @@ sub wait_for_question
 					'SELECT lease_renewals > 0 FROM snowflake_stat') eq 't'
 				  || refusal_of($server) =~ $in_grace;
 			}),
-		$server->name . ' asks');
+		$server->name . ' has an answer of the registry');
 }
 
 # ----- a dump that is older than a raise of lease_duration -----
 
-# The holder, whose lease is long by now, comes forward before another server
-# gets its worker id, and the registry believes it.
+# The holder, whose lease is longer than the dump knows, comes forward before
+# another server gets its worker id, and the registry believes the holder.
 sub old_dump
 {
 	my ($former, $lead, $present, $is_to_restart) = @_;
@@ -61,7 +61,7 @@ sub old_dump
 	my $dump = "$directory/$$.sql";
 	my $held = qr/^worker_id 5 of datacenter_id 0 is leased by holder/;
 
-	# Has the holder ask now; it would ask by itself in a minute.
+	# Makes the holder claim now; otherwise it would renew in a minute.
 	my $ask = sub {
 		return unless $is_to_restart;
 		$holder->stop('immediate');
@@ -82,8 +82,8 @@ sub old_dump
 		'the holder has a longer lease');
 	$registry->stop('immediate');
 
-	# Give the restored registry another history: with the same history, there
-	# would be a window only.
+	# Give the restored registry another history: with the same history it
+	# would open a window only.
 	$restored->safe_psql('postgres', 'CREATE TABLE other ()')
 	  if $is_to_restart;
 	system_or_bail('psql', '-XqAt', '-o', '/dev/null', '-v',
@@ -91,18 +91,19 @@ sub old_dump
 
 	my $rival = start_server(leasing_server('rival', $either, wants(5)));
 	my $rival_client = new_client($rival, 'without ids at first');
-	refuses($rival, qr/$in_grace|$held/, 'nobody else gets the worker id at first');
+	refuses($rival, qr/$in_grace|$held/, 'the rival does not get the worker id before the holder comes forward');
 	$ask->();
-	refuses($rival, $held, '... nor when the holder has come forward');
+	refuses($rival, $held, 'the rival does not get the worker id after the holder has come forward');
 	wait_for_grant($restored, $holder) unless $is_to_restart;
-	is_undisturbed($client, 'who has issued ids all the time');
-	is(scalar(my @ids = ids_of($rival_client)), 0, '... and the other one none');
+	is_undisturbed($client, 'the holder has issued ids all the time');
+	is(scalar(my @ids = ids_of($rival_client)), 0, 'the rival has issued no id');
 	is_unique();
 	return;
 }
 
-# A raise takes effect when all leases of before are over.  It is limited, so
-# that the registry of a dump from before would still wait for the holders.
+# A raise takes effect when all leases of the former duration are over.  It is
+# limited, so that a registry that is restored from an earlier dump still waits
+# long enough for the holders.
 sub raise
 {
 	my $registry = new_registry('registry',
@@ -116,10 +117,10 @@ sub raise
 	  sqlstate_of($registry, "$configure(lease_duration => '15 s')");
 	is($state, '22023', 'a large raise is refused');
 	is($message, 'lease_duration cannot be raised from 00:00:06 to 00:00:15',
-		'message');
+		'the message names both durations');
 	$registry->safe_psql('postgres', "$configure(lease_duration => '14 s')");
 	is((sqlstate_of($registry, "$configure(lease_duration => '5 s')"))[0],
-		'55006', 'the constants are not changed again at once');
+		'55006', 'the constants cannot be changed before a raise has taken effect');
 	my $is_early;
 	ok( wait_for(
 			sub {
@@ -129,13 +130,13 @@ sub raise
 				return lease_of($registry, worker_id_of($id), $lasts) eq '00:00:14';
 			}),
 		'a raise takes effect');
-	ok(!$is_early, '... after a lease and a lead');
+	ok(!$is_early, 'no longer lease is granted before a lease and a lead have passed');
 	is((sqlstate_of($registry, "$configure(lease_duration => '15 s')"))[0],
-		'22023', 'a second raise is limited as the first one, for old dumps');
+		'22023', 'a second raise is limited by the duration before the first one');
 	$registry->safe_psql('postgres', "$configure(lease_duration => '3 s')");
 	wait_for_grant($registry, $holder) for 1 .. 2;
 	is(lease_of($registry, worker_id_of($id), $lasts),
-		'00:00:03', 'less takes effect at once');
+		'00:00:03', 'a shorter duration takes effect at once');
 	return;
 }
 
@@ -158,14 +159,14 @@ sub no_promotion
 	is( $standby->safe_psql('postgres',
 			'SELECT timeline_id FROM pg_control_checkpoint()'),
 		1,
-		'the timeline stays');
+		'the standby without a signal file stays on its timeline');
 	my $newcomer = start_server(leasing_server('newcomer', $either));
-	wait_for_question($newcomer);
+	wait_for_first_answer($newcomer);
 	$go_on->();
 	my $id = first_id($newcomer, 60);
 	new_client($newcomer);
 	isnt(worker_id_of($id), worker_id_of(first_id($holder)),
-		'a newcomer gets another worker id than the holder, whom the registry had forgotten');
+		'the newcomer gets another worker id than the holder that the registry had forgotten');
 	is_undisturbed($client, 'the holder has issued ids all the time');
 	is_unique();
 	return;
@@ -188,8 +189,8 @@ sub unknown_holder
 	return ($standby, $either, $holder);
 }
 
-# Tests that the next holder of worker id 5, whose clock is behind, begins
-# after an id.
+# Starts the next holder of worker id 5, whose clock is behind, and tests that
+# its first id is larger than an id.
 sub begins_after
 {
 	my ($either, $last, $what) = @_;
@@ -198,8 +199,8 @@ sub begins_after
 	return cmp_ok(scalar first_id($next, 60), '>', $last, $what);
 }
 
-# The same, when nobody comes forward.  The holder has died, its clock was
-# ahead, and the next holder's clock is behind.
+# No promotion, and nobody comes forward: the holder, whose clock was ahead,
+# has died.  The next holder's clock is behind.
 sub no_promotion_no_holder
 {
 	my ($standby, $either, $holder) = unknown_holder();
@@ -209,7 +210,7 @@ sub no_promotion_no_holder
 	$standby->stop;
 	unlink $standby->data_dir . '/standby.signal' or die "standby.signal: $!";
 	start_server($standby);
-	begins_after($either, $last, 'the next holder begins after the last one');
+	begins_after($either, $last, 'the next holder begins after the ids of the dead one');
 	return;
 }
 
@@ -231,22 +232,21 @@ sub moved
 	logs(
 		$holder, $offset,
 		qr/WARNING:  the registry has not granted a lease.*\n[^\n]*DETAIL:  schema "snowflake_registry" does not exist/,
-		'where it has another name servers say so');
+		'a server logs that the schema of the registry does not exist');
 	unlike(logged($holder, $offset),
-		qr/CREATE EXTENSION|configure/, 'and nobody is told to make another one');
+		qr/CREATE EXTENSION|configure/, 'no log line tells anybody to create another registry');
 	$registry->safe_psql('postgres',
 		'ALTER SCHEMA moved RENAME TO snowflake_registry');
 	wait_for_grant($registry, $holder);
-	is_undisturbed($client, 'ids go on');
+	is_undisturbed($client, 'the holder has issued ids all the time');
 	return;
 }
 
 # ----- a holder comes forward, and crashes -----
 
-# The registry knows what the holder has issued by what the holder said, and by
-# nothing else.  These ids are later than the clock of the next holder, which
-# is behind.
-sub forward_and_crash
+# The new registry knows the fence of the holder only from the holder itself.
+# The holder's ids are later than the clock of the next holder.
+sub crash_after_coming_forward
 {
 	my ($standby, $either, $holder) = unknown_holder();
 
@@ -254,7 +254,7 @@ sub forward_and_crash
 	wait_for_grant($standby, $holder);
 	my $last = first_id($holder);
 	kill_hard($holder);
-	begins_after($either, $last, 'the next holder begins after its last id');
+	begins_after($either, $last, 'the next holder begins after the last id of the crashed one');
 	return;
 }
 
@@ -278,25 +278,25 @@ sub slow_clock
 	kill_hard($victim);
 	$standby->promote;
 
-	# One holder is alive and says what it has; nobody says what the other had.
+	# One holder is alive and comes forward.  The other one is dead.
 	my $rival = start_server(leasing_server('rival', $either, wants(5)));
 	my $next = start_server(leasing_server('next', $either, wants(6)), -8);
 	my $newcomer = start_server(leasing_server('newcomer', $either));
 	wait_for_grant($standby, $holder);
 	refuses($rival, qr/^worker_id 5 of datacenter_id 0 is leased by /,
-		'nobody gets the worker id of the one who has come forward');
+		'a rival does not get the worker id of the holder that has come forward');
 	my $id = first_id($next, 60);
-	cmp_ok($id, '>', $last, 'the next holder begins after the last one');
+	cmp_ok($id, '>', $last, 'the next holder begins after the ids of the dead one');
 	new_client($newcomer);
-	is_undisturbed($client, 'who has a lease goes on');
+	is_undisturbed($client, 'the living holder has issued ids all the time');
 	is_unique(others => [ $last, $id ]);
 	return;
 }
 
 # ----- restarts after a failover -----
 
-# New servers wait for half a minute.  None of these waits, whatever the new
-# registry knows of it, and whenever it stops.
+# Newcomers wait for half a minute.  None of these servers waits, whether the
+# new registry knows its lease or not, and whenever the server stops.
 sub restarts
 {
 	my $registry = new_registry('registry', { lease_duration => '30 s' });
@@ -340,7 +340,7 @@ sub restarts
 		$last{$name} = first_id($server{$name});
 		$server{$name}->stop;
 		like(logged($server{$name}, $offset),
-			qr/has been given back to the registry/, "$name: a stop gives back");
+			qr/has been given back to the registry/, "$name: a stop releases the lease");
 		start_server($server{$name});
 		goes_on($server{$name}, $last{$name}, "$name, after a failover");
 	}
@@ -357,7 +357,7 @@ sub restarts
 		goes_on($server{$name}, $last{$name}, "$name, once more");
 	}
 	refuses(start_server(leasing_server('newcomer', $either)),
-		$in_grace, 'somebody new is to wait');
+		$in_grace, 'a newcomer waits');
 	return;
 }
 
@@ -374,13 +374,13 @@ sub wrong_clock
 
 	set_clock($wrong, 365 * 86400);
 	wait_for_grant($registry, $wrong);
-	refuses($wrong, qr/^The fence is /, 'a year ahead, a server issues no id');
+	refuses($wrong, qr/^The fence is /, 'a server whose clock is a year ahead issues no id');
 	sleep 4;
 	set_clock($wrong, 0);
 	my ($id, $seconds) = first_id($wrong);
-	cmp_ok($seconds, '<', AT_ONCE_S, 'set right, it does at once');
-	cmp_ok($id, '>', $last, '... and ids go on');
-	cmp_ok(timestamp_of($id), '<', time + 1, '... where they were');
+	cmp_ok($seconds, '<', AT_ONCE_S, 'the server issues ids at once when its clock is right');
+	cmp_ok($id, '>', $last, 'the ids after the wrong clock are larger');
+	cmp_ok(timestamp_of($id), '<', time + 1, 'the ids after the wrong clock do not lead the clock');
 
 	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('flush'));
 	$registry->stop('immediate');
@@ -392,14 +392,14 @@ sub wrong_clock
 			"SELECT grants_from - clock_timestamp() < '6 s' AND (SELECT max(fence) FROM snowflake_registry.lease) < clock_timestamp() + '20 s' FROM snowflake_registry.setting"
 		),
 		't',
-		'... but for a lease and a lead');
+		'the grace and the fences are no longer than a lease and a lead');
 	return;
 }
 
-# ----- a worker id of one's own -----
+# ----- a holder that is certified dead -----
 
-# A data directory has moved.  The registry takes the server for a copy of a
-# server that is alive.
+# A data directory has moved.  To the registry the server is a copy of a server
+# that may be alive.
 sub certified_dead
 {
 	my $registry = new_registry('registry', { lease_duration => '10 min' });
@@ -409,7 +409,7 @@ sub certified_dead
 	first_id($new);
 	my ($state) =
 	  sqlstate_of($registry, 'SELECT snowflake_registry.free(0, 9)');
-	isnt($state, '', 'a worker id that nobody had cannot be freed');
+	is($state, 'P0002', 'a worker id that nobody had cannot be freed');
 
 	my $last = first_id($old);
 	$old->stop('immediate');
@@ -423,14 +423,14 @@ sub certified_dead
 	refuses(
 		$new,
 		qr/^worker_id 7 of datacenter_id 0 is leased by old\b.* until \d{4}-/,
-		'a server that has moved is refused because of itself');
-	is(lease_of($registry, 7, 'state'), 'held', 'the registry shows a holder');
+		'a server in a moved directory is refused, because the lease of the former one is in force');
+	is(lease_of($registry, 7, 'state'), 'held', 'the registry shows the lease of the former server as held');
 	$registry->safe_psql('postgres', 'SELECT snowflake_registry.free(0, 7)');
 	my ($id, $seconds) = first_id($new);
 	cmp_ok($seconds, '<', 8,
-		'when somebody says that it is dead, there are ids within seconds');
-	is(worker_id_of($id), 7, '... of the worker id');
-	cmp_ok($id, '>', $last, '... after the last one');
+		'after free() there are ids within seconds');
+	is(worker_id_of($id), 7, 'after free() the moved server has the worker id');
+	cmp_ok($id, '>', $last, 'after free() ids are larger than the last one of the former server');
 	new_client($new);
 	is_unique();
 	return;
@@ -472,7 +472,7 @@ run_scenarios(
 	{
 		name => 'forward and crash',
 		nodes => [qw(registry standby holder next)],
-		run => \&forward_and_crash
+		run => \&crash_after_coming_forward
 	},
 	{
 		name => 'a slow clock',

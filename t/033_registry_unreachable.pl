@@ -1,6 +1,6 @@
-# A registry that exists and cannot be asked: it wants another password, one of
-# its addresses does not answer, or the resolver does not.  The server's log
-# says why, and neither a lease nor a stop takes longer for it.
+# A registry that runs and cannot be reached: it has another password, one of
+# its addresses does not answer, or the resolver does not answer.  The server's
+# log says why, and neither a claim nor a stop takes long.
 use strict;
 use warnings FATAL => 'all';
 
@@ -13,14 +13,14 @@ use SnowflakeClient;
 use SnowflakeRegistry;
 use SnowflakeScenario;
 use SnowflakeServer;
-use SnowflakeServer qw(build_library preload);
+use SnowflakeServer qw(build_library preload replace_file);
 use SnowflakeTest;
 use Test::More;
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $host_library = build_library('host');
 
-# ----- the registry is back, and does not let anybody in -----
+# ----- the registry is back, with another password -----
 
 sub other_reasons
 {
@@ -49,11 +49,11 @@ SELECT snowflake_registry.allow('leaser')});
 	logs(
 		$server{alone}, $offset{alone},
 		qr/$warning[^\n]*\Q${\$registry->host}\E.*(?:No such file|refused)/,
-		'the log tells that the registry is not there');
+		'the log says that the registry does not run');
 	logs(
 		$server{both}, $offset{both},
 		qr/$warning[^\n]*\Q${\$registry->host}\E.*(?:No such file|refused)(?:.*\n\t)+[^\n]*\Q${\$other->host}\E.*role "leaser" does not exist/,
-		'... and what each of two hosts says');
+		'the log has the error of each of two hosts');
 
 	my $hba = $registry->data_dir . '/pg_hba.conf';
 	my $rules = slurp_file($hba);
@@ -64,11 +64,11 @@ SELECT snowflake_registry.allow('leaser')});
 	logs(
 		$server{alone}, $offset{alone},
 		qr/$warning[^\n]*password authentication failed for user "leaser"/,
-		'back with another password, it has a new reason');
+		'the log says that the password is wrong, when the registry is back with another one');
 	logs(
 		$server{both}, $offset{both},
 		qr/$warning[^\n]*password authentication failed for user "leaser"(?:.*\n\t)*[^\n]*role "leaser" does not exist/,
-		'... and so has the one of two hosts');
+		'the log of the server with two hosts says so, too');
 	unlike(logged($_), qr/\Q$password\E/, 'no log has the password')
 	  for values %server;
 
@@ -76,13 +76,13 @@ SELECT snowflake_registry.allow('leaser')});
 		"SET password_encryption = 'scram-sha-256'; ALTER ROLE leaser PASSWORD '$password'"
 	);
 	logs($server{alone}, $offset{alone}, qr/LOG:  the lease on snowflake worker_id \d+ has been renewed/,
-		'the password is set right, and the lease renewed');
+		'with the right password the lease is renewed');
 	return;
 }
 
 # ----- names -----
 
-# Starts a server on another host, with that host's resolver; see lib/host.c.
+# Starts a server that sees another host with these facts; see lib/host.c.
 sub start_with_facts
 {
 	my ($server, @facts) = @_;
@@ -97,12 +97,8 @@ sub start_with_facts
 sub write_facts
 {
 	my ($server, @facts) = @_;
-	my $file = "$directory/" . $server->name . '.facts';
 
-	open my $fh, '>', "$file.new" or die "$file.new: $!";
-	print $fh map { "$_\n" } 'name pg-0', @facts;
-	close $fh or die "$file.new: $!";
-	rename "$file.new", $file or die "$file: $!";
+	replace_file("$directory/" . $server->name . '.facts', 'name pg-0', @facts);
 	return;
 }
 
@@ -136,18 +132,18 @@ sub silent_address
 	start_with_facts($server, @facts);
 	my ($id, $seconds) = first_id($server);
 	note sprintf 'first id behind a silent address: %.1f s', $seconds;
-	cmp_ok($seconds, '<', 10, 'a server gets a lease');
+	cmp_ok($seconds, '<', 10, 'a server gets a lease although the first address is silent');
 	my $client = new_client($server);
 	wait_for_grant($registry, $server) for 1 .. 4;
-	is_undisturbed($client, 'which it renews');
+	is_undisturbed($client, 'a server behind a silent address issues ids while it renews its lease');
 	is( $server->safe_psql('postgres',
 			'SELECT lease_failures FROM snowflake_stat'),
 		'0',
-		'... each time');
+		'a server behind a silent address renews its lease without a failure');
 	cmp_ok(seconds_of(sub { $server->stop }),
-		'<', 3, 'a stop does not take longer for it');
+		'<', 3, 'a stop does not wait for the silent address');
 	is(lease_of($registry, worker_id_of($id), 'state'),
-		'released', '... and gives the worker id back');
+		'released', 'the stop has released the lease');
 	return;
 }
 
@@ -169,27 +165,27 @@ sub hanging_resolver
 	my ($id, $seconds) = first_id($other);
 	note sprintf 'first id where one of two names is not resolved: %.1f s',
 	  $seconds;
-	cmp_ok($seconds, '<', 10, 'another host is as good');
+	cmp_ok($seconds, '<', 10, 'a server gets a lease from its second host while the first name hangs');
 	$without->safe_psql('postgres', 'SELECT 1');
 	refuses($without, qr/^The registry does not answer in time\.$/,
-		'without an answer there is no id');
+		'a server without an answer of the resolver issues no id');
 	logs($without, 0,
 		qr/could not translate host name "registry.example" to address: no answer in time/,
-		'... and the log says that it is the name');
+		'the log says that the name was not resolved');
 	cmp_ok(seconds_of(sub { $without->stop }),
-		'<', 2, 'a stop does not wait for it');
+		'<', 2, 'a stop of a server without a lease does not wait for the resolver');
 	write_facts($holder, $hanging);
 	cmp_ok(seconds_of(sub { $holder->stop }),
-		'<', 3, '... nor does that of a holder for long');
+		'<', 3, 'a stop of a holder does not wait long for the resolver');
 	like(logged($holder),
 		qr/could not be given back to the registry\n.*DETAIL:  .*could not translate host name/,
-		'... which tells why it has not given its worker id back');
+		'the holder logs why it has not given its worker id back');
 	start_with_facts($holder, $hanging);
-	goes_on($holder, $last, '... and which it has again when it starts');
+	goes_on($holder, $last, 'the holder, started while the resolver hangs');
 	cmp_ok(seconds_of(sub { $other->stop }),
-		'<', 3, 'where another host is there a stop is as short');
+		'<', 3, 'a stop of a server with a second host does not wait for the resolver');
 	is(lease_of($registry, worker_id_of($id), 'state'),
-		'released', '... and gives the worker id back');
+		'released', 'the stop has released the lease');
 	return;
 }
 

@@ -1,10 +1,10 @@
 # How long servers are without ids when a server or the registry restarts,
 # fails or moves: measured, printed as a table, and within stated bounds.
 #
-# Two servers take any worker id; two have a fixed worker id each, which the
-# registry guards.  A client of each server draws ids all the time.  A pause is
-# the longest time between two answers with ids.  A client asks every 40 ms at
-# most, so less than 0.1 s is no pause.
+# Two servers lease any worker id.  Two have a configured worker id each, which
+# the registry guards.  A client of each server draws ids all the time.  A
+# pause is the longest time between two answers with ids.  A client waits up to
+# 40 ms between its queries, so less than 0.1 s is no pause.
 #
 #   LEASE_SECONDS   the lease's duration (4); largest_lead is a quarter of it,
 #                   but 10 s at most.  With 600, the times are those of the
@@ -29,8 +29,8 @@ use Time::HiRes qw(sleep);
 my $lease_s = $ENV{LEASE_SECONDS} || 4;
 my $lead_s = min(10, $lease_s / 4);
 
-# The time that processes take to end and to start, and clients to connect
-# again, on a machine that has more to do.  It is part of each bound.
+# How long processes take to end and to start, and clients to connect again, on
+# a busy machine.  Each bound includes this time.
 use constant SLACK_S => 5;
 
 # A pause that may come from the client itself, delayed by the machine.
@@ -108,8 +108,9 @@ sub start_client_of
 	return;
 }
 
-# Moves the data directory to another machine, as far as the registry can
-# tell.  The old directory stays, so that the new one has another inode.
+# Moves the data directory, which is a new holder to the registry, as on
+# another machine.  The old directory stays, so that the new one has another
+# inode.
 sub move_directory
 {
 	my ($server) = @_;
@@ -124,8 +125,8 @@ sub move_directory
 
 # ----- measurements -----
 
-# Reads what a client has received since the last call: when answers with ids
-# arrived, by now().  A client flushes whole answers.
+# Reads the times, by now(), of answers with ids that a client has received
+# since the last call.  A client flushes whole answers.
 sub read_answers
 {
 	my ($server) = @_;
@@ -182,8 +183,8 @@ sub pause_of
 
 my @table;                      # [what, {mode => pause}, bound]
 
-# Measures the longest pause of servers while something happens, from before
-# that until they have ids again.  The bounds are in seconds, by mode.
+# Measures the longest pause of servers during an event: from before the event
+# until all servers have ids again.  The bounds are in seconds, by mode.
 sub measure
 {
 	my ($what, $bound, $servers, $happen) = @_;
@@ -346,7 +347,7 @@ measure(
 	});
 
 measure(
-	'... where free() is called',
+	'crash and reboot of a server, and free()',
 	bound(SLACK_S, $lead_s + SLACK_S),
 	[$fixed],
 	sub {
@@ -372,7 +373,7 @@ measure(
 		$promoted_at = now();
 	});
 measure(
-	'... a holder that is restarted right afterwards',
+	'failover of the registry: holders restarted right afterwards',
 	bound(SLACK_S),
 	\@pair,
 	sub { $_->{node}->restart for @pair });
@@ -385,7 +386,7 @@ for my $server (@newcomers)
 }
 wait_for_answers($promoted_at, 4 * ($lease_s + $lead_s) + 60, @newcomers);
 report(
-	'... newcomers, from the failover on',
+	'failover of the registry: newcomers, from the failover on',
 	bound(2 * ($lease_s + $lead_s) + SLACK_S),
 	map { $_->{mode} => (answers_since($_, $promoted_at))[0] - $promoted_at }
 	  @newcomers);
@@ -404,12 +405,12 @@ $ledger->test_clients;
 
 diag(sprintf 'Longest time without ids (s), lease_duration %g s, largest_lead %g s',
 	$lease_s, $lead_s);
-diag(sprintf '%-48s %8s %8s %s', 'what', 'any', 'fixed', 'bound');
+diag(sprintf '%-60s %8s %8s %s', 'what', 'any', 'fixed', 'bound');
 for my $row (@table)
 {
 	my ($what, $pause, $bound) = @$row;
 	diag(
-		sprintf '%-48s %8s %8s %s',
+		sprintf '%-60s %8s %8s %s',
 		$what,
 		(map { defined $pause->{$_} ? sprintf('%.2f', $pause->{$_}) : '' }
 			  qw(any fixed)),

@@ -1,5 +1,6 @@
-# The order of shared_preload_libraries does not matter: Citus insists on being
-# loaded before anybody has a hook, and the extension has one for CREATE TABLE.
+# The order of shared_preload_libraries does not matter, although Citus refuses
+# to be loaded after a library with hooks, and the extension has a hook for
+# CREATE TABLE.  lib/hooks.c stands for Citus.
 use strict;
 use warnings FATAL => 'all';
 
@@ -7,16 +8,13 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeServer qw(build_library);
 use SnowflakeTest;
 use Test::More;
 
-my $library = PostgreSQL::Test::Utils::tempdir() . '/hooks.so';
-my $headers = `pg_config --includedir-server`;
-my $node;
-
-chomp $headers;
-PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1', "-I$headers",
-	'-o', $library, "$FindBin::RealBin/lib/hooks.c");
+my $node = snowflake_node('order', 'restart_after_crash = on');
+my $library =
+  build_library('hooks', '-I' . $node->config_data('--includedir-server'));
 
 # The notices that CREATE TABLE raises, and the key's default.
 sub create_table
@@ -29,7 +27,6 @@ DROP TABLE t;
 	return $stdout . ($stderr =~ /NOTICE:  (.*)/ ? ", $1" : $stderr);
 }
 
-$node = snowflake_node('order', 'restart_after_crash = on');
 for my $libraries ("snowflake, $library", "$library, snowflake")
 {
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = '$libraries'\n");
@@ -41,7 +38,7 @@ CREATE EXTENSION snowflake;
 CREATE EVENT TRIGGER convert ON ddl_command_end
   WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION snowflake_convert_new_tables();
 });
-	is(create_table(), 'snowflake_nextval(), the other hook', 'both hooks run');
+	is(create_table(), 'snowflake_nextval(), the other hook', "$libraries: both hooks run");
 
 	# The postmaster makes its shared memory anew, and sets the hook again.
 	my $walwriter = $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
@@ -50,8 +47,8 @@ CREATE EVENT TRIGGER convert ON ddl_command_end
 			my ($rc, $now) = $node->psql('postgres',
 				q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
 			return $rc == 0 && $now ne '' && $now ne $walwriter;
-		}), 'the server comes back after a crash');
-	is(create_table(), 'snowflake_nextval(), the other hook', 'both hooks still run');
+		}), "$libraries: the server starts again after a crash");
+	is(create_table(), 'snowflake_nextval(), the other hook', "$libraries: both hooks run after a crash");
 	$node->stop;
 }
 

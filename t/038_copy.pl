@@ -1,8 +1,9 @@
-# COPY FROM inserts in batches, as with a sequence's nextval().  What its rows
-# get, and where the STABLE twin of snowflake_nextval() must never be used.
+# COPY FROM inserts in batches, as with PostgreSQL's nextval(), because its
+# default is planned as snowflake_copy_nextval(), the STABLE twin of
+# snowflake_nextval().  The tests show the ids of the rows, and that nothing
+# else uses the twin.
 #
-# PostgreSQL counts the calls of each function, so that the test sees a twin
-# wherever one was called.
+# The test reads PostgreSQL's counts of the calls of both functions.
 use strict;
 use warnings FATAL => 'all';
 
@@ -17,7 +18,7 @@ my $node = snowflake_node('copy', "track_functions = 'all'",
 	"snowflake.generators = 4");
 my $version;
 
-# So many rows of data for COPY ... FROM stdin.
+# So many rows of data for COPY ... FROM stdin, as text.
 sub copy_data
 {
 	my ($count) = @_;
@@ -46,8 +47,8 @@ ROLLBACK;
 	return $calls;
 }
 
-# Does COPY hold rows back before it inserts them?  A CHECK counts the rows
-# that it can see in the table.
+# Whether COPY inserts in batches, "t" or "f".  A CHECK counts the rows of the
+# table: in a batch it sees no row.
 sub is_batched
 {
 	my ($table, $sql) = @_;
@@ -63,7 +64,8 @@ ROLLBACK;
 	return $answer;
 }
 
-# Are the ids of a table unique, and in the order of the column n?
+# A query of how many ids a table has, how many different ones, and how many
+# out of the order of column n.
 sub order_of
 {
 	my ($table) = @_;
@@ -118,27 +120,27 @@ END
 $$;
 });
 
-# 1. What rows get.
+# 1. The ids of rows, and batches.
 
 is(calls_of("COPY plain (n) FROM stdin;\n" . copy_data(50)),
 	'0|50', 'a COPY calls the twin, once a row');
 is(calls_of("COPY busy (n) FROM stdin;\n" . copy_data(50)),
-	'0|50', 'so it does for snowflake_nextval(regclass)');
+	'0|50', 'a COPY into a table with snowflake_nextval(regclass) calls the twin, once a row');
 is(is_batched('serial', "COPY serial (n) FROM stdin;\n" . copy_data(50)),
 	't', 'PostgreSQL inserts in batches with its own nextval()');
 is( is_batched('plain',
 		"ALTER TABLE plain ALTER id SET DEFAULT random() * 1e18;\nCOPY plain (n) FROM stdin;\n"
 		  . copy_data(50)),
-	'f', 'and row by row with another volatile default');
+	'f', 'PostgreSQL inserts row by row with another volatile default');
 is(is_batched($_, "COPY $_ (n) FROM stdin;\n" . copy_data(50)),
-	't', "in batches into table $_")
+	't', "a COPY inserts in batches into table $_")
   for 'plain', 'busy';
 is( is_batched('plain', qq{
 CREATE FUNCTION wrapped() RETURNS bigint LANGUAGE sql AS 'SELECT snowflake_nextval() + 0';
 ALTER TABLE plain ALTER id SET DEFAULT wrapped();
 COPY plain (n) FROM stdin;
 } . copy_data(50)),
-	't', 'in batches by a SQL function that is inlined');
+	't', 'a COPY inserts in batches if the default is a SQL function that is inlined');
 for my $table ('plain', 'busy')
 {
 	is( $node->safe_psql('postgres',
@@ -153,11 +155,13 @@ $node->safe_psql('postgres',
 	"COPY (SELECT generate_series(1, 3000)::integer) TO '$file' (FORMAT binary)");
 is( $node->safe_psql('postgres',
 		"BEGIN; COPY plain (n) FROM '$file' (FORMAT binary);" . order_of('plain') . 'ROLLBACK;'),
-	'3000|3000|0', 'binary format');
+	'3000|3000|0', 'ids of a binary COPY are unique and in the order of the file');
+
+# No more rows than the first batch has.
+$node->safe_psql('postgres',
+	"COPY (SELECT generate_series(1, 300)::integer) TO '$file' (FORMAT binary)");
 is(is_batched('plain', "COPY plain (n) FROM '$file' (FORMAT binary);\n"),
-	't', 'in batches from binary format, the first rows')
-  if $node->safe_psql('postgres',
-	"COPY (SELECT generate_series(1, 300)::integer) TO '$file' (FORMAT binary)") eq '';
+	't', 'a binary COPY inserts in batches');
 $node->safe_psql('postgres', q{
 CREATE TABLE parts (id bigint DEFAULT snowflake_nextval(), n integer) PARTITION BY RANGE (n);
 CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (1000);
@@ -172,9 +176,9 @@ for my $table ('parts', 'days')
 			"BEGIN; COPY $table (n) FROM PROGRAM 'seq 1 3000'; "
 			  . order_of($table) . 'SELECT count(*) FROM days_default; ROLLBACK;'),
 		"3000|3000|0\n0",
-		"partitioned table $table");
+		"ids of partitioned table $table are unique and in the order of the file");
 	is(is_batched($table, "COPY $table (n) FROM stdin;\n" . copy_data(500)),
-		't', "in batches into partitioned table $table");
+		't', "a COPY inserts in batches into partitioned table $table");
 }
 is( $node->safe_psql('postgres', q{
 BEGIN;
@@ -187,7 +191,7 @@ SELECT count(*), count(*) FILTER (WHERE n <> 0) FROM seen;
 ROLLBACK;
 }),
 	"3000|3000|0\n3000|0",
-	'with a BEFORE ROW trigger, which finds its id in snowflake_currval()');
+	'a BEFORE ROW trigger finds the id of its row in snowflake_currval()');
 is( $node->safe_psql('postgres', qq{
 BEGIN;
 CREATE FUNCTION with_currval() RETURNS trigger LANGUAGE plpgsql AS
@@ -207,13 +211,13 @@ SKIP: {
 	my $data = join('', map { $_ % 2 ? "\\D\t$_\n" : "$_\t$_\n" } 1 .. 40) . "\\.\n";
 
 	is(calls_of("COPY plain FROM stdin (DEFAULT '\\D');\n$data"),
-		'0|20', 'option DEFAULT calls the twin where the file says so');
+		'0|20', 'option DEFAULT: a COPY calls the twin for rows that the file marks');
 	is( $node->safe_psql('postgres', "BEGIN; COPY plain FROM stdin (DEFAULT '\\D');\n$data"
 			  . 'SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id = n) FROM plain; ROLLBACK;'),
-		'40|40|20', 'and gives such rows an id');
+		'40|40|20', 'option DEFAULT: the marked rows get ids');
 	is( is_batched('plain', "COPY plain FROM stdin (DEFAULT '\\D');\n$data"),
 		is_batched('serial', "COPY serial FROM stdin (DEFAULT '\\D');\n$data"),
-		'in batches if bigserial has them');
+		'option DEFAULT: a COPY inserts in batches if a COPY into a bigserial does');
 	$data =~ s/\\\.\n//;
 	append_to_file("$file.default", $data);
 	is( $node->safe_psql('postgres', qq{
@@ -225,7 +229,7 @@ CREATE FOREIGN TABLE foreign_file (id bigint DEFAULT snowflake_nextval(), n inte
 SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id = n) FROM foreign_file;
 ROLLBACK;
 }),
-		'40|40|20', 'a foreign table of a file');
+		'40|40|20', 'option DEFAULT: marked rows of a file_fdw table get ids');
 }
 
 # 2. ALTER TABLE ... ADD COLUMN evaluates a STABLE default once for all rows.
@@ -242,7 +246,7 @@ ROLLBACK;
 });
 }
 
-is(added_by('SELECT add_column() AS unused \gset'), '10 10', 'a column is added: each row has its own id');
+is(added_by('SELECT add_column() AS unused \gset'), '10 10', 'ADD COLUMN: each row has its own id');
 for my $when ('BEFORE INSERT', 'AFTER INSERT')
 {
 	for my $level ('ROW', 'STATEMENT')
@@ -251,14 +255,14 @@ for my $when ('BEFORE INSERT', 'AFTER INSERT')
 CREATE TRIGGER adds $when ON plain FOR EACH $level EXECUTE FUNCTION add_column_by_trigger();
 COPY plain (n) FROM stdin;
 } . copy_data(3)),
-			'10 10', "by a trigger $when FOR EACH $level that a COPY fires");
+			'10 10', "ADD COLUMN in a trigger $when FOR EACH $level of a COPY");
 	}
 }
 is( added_by(qq{
 ALTER TABLE plain ADD COLUMN a text DEFAULT add_column();
 COPY plain (n) FROM stdin;
 } . copy_data(3)),
-	'10 10', "by a function in another column's DEFAULT");
+	'10 10', "ADD COLUMN in the DEFAULT of another column of a COPY");
 is( added_by(qq{
 CREATE FUNCTION folded() RETURNS text LANGUAGE plpgsql IMMUTABLE AS
 'BEGIN RETURN add_column(); END';
@@ -266,12 +270,12 @@ ALTER TABLE plain ADD COLUMN a text;
 ALTER TABLE plain ALTER COLUMN a SET DEFAULT folded();
 COPY plain (n) FROM stdin;
 } . copy_data(3)),
-	'10 10', 'by one that the planner evaluates, because it is said to be IMMUTABLE');
+	'10 10', 'ADD COLUMN in a DEFAULT that the planner evaluates, because it is marked IMMUTABLE');
 is( added_by(qq{
 ALTER TABLE plain ADD CHECK (add_column() IS NOT NULL);
 COPY plain (n) FROM stdin;
 } . copy_data(3)),
-	'10 10', 'by a CHECK');
+	'10 10', 'ADD COLUMN in a CHECK of a COPY');
 is( added_by(q{
 CREATE FUNCTION on_ddl() RETURNS event_trigger LANGUAGE plpgsql AS
 'BEGIN
@@ -286,14 +290,14 @@ CREATE FUNCTION make() RETURNS trigger LANGUAGE plpgsql AS
 CREATE TRIGGER makes BEFORE INSERT ON plain EXECUTE FUNCTION make();
 COPY plain (n) FROM stdin;
 } . copy_data(3)),
-	'10 10', 'by an event trigger');
+	'10 10', 'ADD COLUMN in an event trigger during a COPY');
 is( added_by(qq{
 CREATE FUNCTION copies() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN COPY busy (n) FROM PROGRAM ''seq 1 3''; PERFORM add_column(); RETURN NULL; END';
 CREATE TRIGGER copies BEFORE INSERT ON plain EXECUTE FUNCTION copies();
 COPY plain (n) FROM stdin;
 } . copy_data(3)),
-	'10 10', 'after a COPY inside a COPY');
+	'10 10', 'ADD COLUMN after a COPY inside a COPY');
 is( added_by(qq{
 \\set ON_ERROR_STOP off
 SAVEPOINT a;
@@ -309,7 +313,7 @@ COPY plain (n) FROM stdin;
 ROLLBACK TO a;
 SELECT add_column() AS unused \\gset
 }),
-	'10 10', 'after COPYs that have failed');
+	'10 10', 'ADD COLUMN after COPYs that have failed');
 
 # 3. Other statements that are planned while a COPY runs.
 
@@ -319,9 +323,9 @@ COPY plain (n) FROM stdin;
 } . copy_data(20)),
 	'20|20', 'a CHECK calls snowflake_nextval() itself');
 is( calls_of("COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . copy_data(20)),
-	'20|20', 'WHERE of COPY does, too');
+	'20|20', 'a WHERE of COPY calls snowflake_nextval() itself');
 is( is_batched('plain', "COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . copy_data(20)),
-	'f', 'and so the rows go in one by one');
+	'f', 'a COPY with snowflake_nextval() in its WHERE inserts row by row');
 is( calls_of(qq{
 CREATE DOMAIN checked AS integer CHECK (snowflake_nextval() > VALUE);
 CREATE TABLE target (id bigint DEFAULT snowflake_nextval(), n checked, a checked);
@@ -329,7 +333,7 @@ ALTER TABLE target ALTER a SET DEFAULT 1;
 COPY target (n) FROM stdin;
 } . copy_data(20)
 		  . "SELECT 5::checked AS unused \\gset\n"),
-	'41|20', 'the CHECK of a domain does, during a COPY and after it');
+	'41|20', 'the CHECK of a domain calls snowflake_nextval() itself, during a COPY and after it');
 is( calls_of(q{
 CREATE FUNCTION in_sql() RETURNS SETOF bigint LANGUAGE sql AS
 'SELECT snowflake_nextval() + 0 FROM generate_series(1, 2) OFFSET 0';
@@ -351,15 +355,15 @@ SELECT in_plpgsql() AS unused \gset
 EXECUTE kept \g /dev/null
 }),
 	# 5 for each of the eleven calls, and 2 + 2 for the prepared statement.
-	'59|10', 'statements of functions do, whose plans are kept');
+	'59|10', 'statements of functions, whose plans are kept, call snowflake_nextval() itself');
 is( calls_of(q{
 COPY (SELECT snowflake_nextval() FROM other) TO '/dev/null';
 COPY (INSERT INTO plain (n) SELECT n FROM other RETURNING id) TO '/dev/null';
 INSERT INTO plain (n) SELECT n FROM other;
 }),
-	'30|0', 'COPY TO and INSERT ... SELECT do');
+	'30|0', 'COPY TO and INSERT ... SELECT call snowflake_nextval() itself');
 
-# A call of the twin that a user wrote is refused, whoever plans it.
+# A call of the twin that a user has written is refused.
 for my $sql ('SELECT snowflake_copy_nextval()',
 	"SELECT snowflake_copy_nextval('plain'::regclass)",
 	'SELECT * FROM plain WHERE id < snowflake_copy_nextval()',
@@ -382,9 +386,9 @@ GRANT INSERT, SELECT ON plain, busy, seen TO app;
 });
 my $copies = "COPY plain (n) FROM stdin;\n" . copy_data(5);
 my $copies_busy = "COPY busy (n) FROM stdin;\n" . copy_data(5);
-is(calls_of($copies . $copies_busy, 'app'), '0|10', 'a role that may call all');
+is(calls_of($copies . $copies_busy, 'app'), '0|10', 'a role with EXECUTE on all functions: a COPY calls the twin');
 
-# The error that a role gets in a COPY after some SQL; nothing without one.
+# The error that role app gets in a COPY after some SQL; '' without an error.
 sub refused
 {
 	my ($sql, $copy) = @_;
@@ -394,36 +398,36 @@ sub refused
 }
 my $revoke = 'REVOKE EXECUTE ON FUNCTION';
 is(refused("$revoke snowflake_nextval() FROM PUBLIC", $copies),
-	'permission denied for function snowflake_nextval', 'a role that may not call snowflake_nextval()');
+	'permission denied for function snowflake_nextval', 'a COPY without EXECUTE on snowflake_nextval() is refused');
 is(refused("$revoke snowflake_nextval(regclass) FROM PUBLIC", $copies_busy),
-	'permission denied for function snowflake_nextval', 'nor snowflake_nextval(regclass)');
+	'permission denied for function snowflake_nextval', 'a COPY without EXECUTE on snowflake_nextval(regclass) is refused');
 is(refused("$revoke snowflake_nextval(regclass) FROM PUBLIC", $copies),
-	'', 'the right to one is not asked for the other');
+	'', 'a COPY with snowflake_nextval() needs no EXECUTE on snowflake_nextval(regclass)');
 is( refused("$revoke snowflake_nextval() FROM PUBLIC; GRANT EXECUTE ON FUNCTION snowflake_copy_nextval() TO app", $copies),
-	'permission denied for function snowflake_nextval', 'the right to the twin does not help');
+	'permission denied for function snowflake_nextval', 'EXECUTE on the twin is no EXECUTE on snowflake_nextval()');
 is( refused("$revoke snowflake_copy_nextval() FROM PUBLIC", $copies),
-	'', 'without a right to the twin COPY works');
+	'', 'a COPY needs no EXECUTE on the twin');
 is( calls_of("$revoke snowflake_copy_nextval() FROM PUBLIC; SET LOCAL ROLE app;\n$copies"),
-	'5|0', 'and calls snowflake_nextval()');
+	'5|0', 'a COPY without EXECUTE on the twin calls snowflake_nextval()');
 
 # 5. The extension's schema, and other objects of its names.
 
 is( calls_of("CREATE SCHEMA ids; ALTER EXTENSION snowflake SET SCHEMA ids;\n$copies"),
-	'0|5', 'the extension in another schema');
+	'0|5', 'a COPY calls the twin with the extension in another schema');
 is( calls_of(qq{
 ALTER EXTENSION snowflake DROP FUNCTION snowflake_copy_nextval();
 DROP FUNCTION snowflake_copy_nextval();
 $copies}),
-	'5|0', 'without the twin');
+	'5|0', 'a COPY calls snowflake_nextval() if the twin is missing');
 is( calls_of(qq{
 ALTER EXTENSION snowflake DROP FUNCTION snowflake_copy_nextval();
 DROP FUNCTION snowflake_copy_nextval();
 CREATE FUNCTION snowflake_copy_nextval() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
 $copies}),
-	'5|0', "with a function of the twin's name that is not the extension's");
+	'5|0', "a COPY does not call a function of the twin's name that is not the extension's");
 
-# 6. The table synchronisation of logical replication, which is a COPY without
-# a statement.
+# 6. The table synchronisation of logical replication: a COPY that is no SQL
+# statement.
 my $publisher = PostgreSQL::Test::Cluster->new('publisher');
 $publisher->init(allows_streaming => 'logical');
 $publisher->start;
@@ -444,11 +448,11 @@ wait_for(sub {
 			q{SELECT count(*) FROM pg_subscription_rel WHERE srsubstate IN ('r', 's')}) eq '1';
 	}) or BAIL_OUT('the table is not synchronised');
 is($node->safe_psql('postgres', 'SELECT max(n) FROM seen'),
-	'0', 'table synchronisation goes in batches');
+	'0', 'table synchronisation inserts in batches');
 $publisher->safe_psql('postgres', 'INSERT INTO synced SELECT generate_series(501, 510)');
 $publisher->wait_for_catchup('s');
 is($node->safe_psql('postgres', order_of('synced')),
-	'510|510|0', 'its rows have ids, and so have those of the changes that follow');
+	'510|510|0', 'rows of the table synchronisation and of later changes have ids');
 
 $node->stop;
 $publisher->stop;

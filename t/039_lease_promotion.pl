@@ -1,7 +1,7 @@
 # A standby of a server that leases its worker id is promoted, and leases
 # another worker id.  The old primary's clock was ahead, but its mark does not
-# hold up the ids of the new worker id, nor those of a new cluster that the page
-# is copied to, as after pg_upgrade.
+# hold up the ids of the new worker id, nor those of a new cluster that the
+# page is copied to, as after pg_upgrade.
 use strict;
 use warnings FATAL => 'all';
 
@@ -44,7 +44,7 @@ $standby->promote;
 note(sprintf 'an id after %.1f s', $took);
 isnt(worker_id_of($id), $worker_id,
 	'a promoted standby leases another worker id');
-cmp_ok($took, '<', SOON_S, 'and issues ids at once');
+cmp_ok($took, '<', SOON_S, 'the promoted standby issues ids at once');
 $worker_id = worker_id_of($id);
 $standby->stop;
 
@@ -56,8 +56,8 @@ my $new_id;
 note(sprintf 'an id after %.1f s', $took);
 is(worker_id_of($new_id), $worker_id,
 	'a new cluster with the page leases the same worker id');
-cmp_ok($new_id, '>', $id, 'its ids are larger');
-cmp_ok($took, '<', SOON_S, 'and it issues ids at once');
+cmp_ok($new_id, '>', $id, 'ids of the new cluster are larger than those of the standby');
+cmp_ok($took, '<', SOON_S, 'the new cluster issues ids at once');
 $upgraded->stop;
 $registry->stop;
 

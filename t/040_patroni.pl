@@ -1,10 +1,10 @@
-# Clusters of three members each that Patroni runs: with a worker id for each
-# member, with one for the cluster, or with leased ones.  Writers insert by a
-# connection that names all members, while the leader is switched over, is
-# killed, crashes in a pause, and is switched over again after a member was
-# made anew.  At two of these steps the old leader's clock is ahead and the new
-# one's is behind.  No id comes twice.  The test prints for how long there were
-# no ids.
+# Clusters of three members that Patroni runs, in three variants: a worker id
+# for each member, one worker id for the cluster, or leased worker ids.
+# Writers insert by a connection that names all members, while the leader is
+# switched over, is killed, crashes while Patroni is paused, and is switched
+# over again after a reinit of a member.  At two of these steps the old
+# leader's clock is ahead and the new leader's is behind.  No id comes twice.
+# The test prints how long the writers were without ids.
 #
 # By default only the variant with one worker id for the cluster runs.
 # PATRONI_VARIANTS, such as "member cluster leased", names those that run; they
@@ -23,7 +23,8 @@ use SnowflakeServer qw(write_clock);
 use Test::More;
 use Time::HiRes qw(sleep);
 
-# how far the old leader's clock is ahead, and the new one's behind, in seconds
+# How far the old leader's clock is ahead, and how far the new one's is behind,
+# in seconds.
 use constant {
 	AHEAD_S => 8,
 	BEHIND_S => -2,
@@ -63,9 +64,9 @@ if ($wanted{member})
 }
 if ($wanted{cluster})
 {
-	# In this variant alone, the new leader has the old leader's worker id.
-	# That no id comes twice, not even one that was lost with the old leader,
-	# takes a replica that has all of them.
+	# Only in this variant the new leader has the old leader's worker id.  So
+	# commits wait for a replica: ids that are lost with the old leader could
+	# come again.
 	push @clusters,
 	  SnowflakePatroni->new(
 		name => 'cluster',
@@ -109,8 +110,8 @@ sleep 1;
 my $clocks = sprintf 'its clock %d s ahead and the new one\'s %d s behind',
   AHEAD_S, -BEHIND_S;
 
-# Takes a step in all clusters, and waits for its end.  For how long there were
-# no ids is found out at the end of the test.
+# Takes a step in all clusters, and waits until writers receive ids again.  The
+# test computes the pauses at its end.
 my @steps;
 
 sub step
@@ -154,8 +155,8 @@ sub begin_switchover
 	return;
 }
 
-# The replica that a switchover may choose.  Where commits wait for a replica,
-# it is that one.
+# A replica that a switchover may choose: if commits wait for a replica, only
+# this one.
 sub candidate_of
 {
 	my ($cluster) = @_;
@@ -244,7 +245,7 @@ step(
 	\&end_switchover);
 sleep 1;
 
-# ----- what became of the ids -----
+# ----- the ids of all writers -----
 
 sub check_history
 {
@@ -297,7 +298,7 @@ sub check_history
 	my @surprises =
 	  grep { !/^(?:-|25006|40001|55000|57P0[1-5]|08...)$/ }
 	  keys %{ $history->{errors} };
-	is("@surprises", '', "$cluster->{name}: no error that is not expected");
+	is("@surprises", '', "$cluster->{name}: writers have no unexpected errors");
 	return;
 }
 

@@ -1,8 +1,8 @@
-# A Citus cluster of a coordinator and two workers: rows inserted at every node
-# and in every way that Citus has, time ranges, partitions, a load at all
-# nodes, a worker cloned and a worker failed over.  No id comes twice, and each
-# id tells which node issued it.  And what goes wrong, or is refused, with what
-# to do instead: the page is doc/citus.md.
+# A Citus cluster of a coordinator and two workers: inserts at every node and
+# in every way that Citus has, time ranges, partitions, a load at all nodes, a
+# clone of a worker and a failover of a worker.  No id comes twice, and each id
+# is of the node that issued it.  The test also shows what Citus refuses or
+# does wrong, and the statements to use instead, as in doc/citus.md.
 use strict;
 use warnings FATAL => 'all';
 
@@ -24,7 +24,7 @@ use constant LOAD_S => 3;
 # A worker with this epoch reads ids' times nine years too late.
 use constant OTHER_EPOCH => "'2020-01-01 00:00:00+00'";
 
-# The libraries in either order.
+# Servers with the libraries in either order.
 my $coordinator = SnowflakeCitus::citus_node('coordinator', 1, 'citus, snowflake');
 my $worker1 = SnowflakeCitus::citus_node('worker1', 2, 'snowflake, citus');
 my $worker2 = SnowflakeCitus::citus_node('worker2', 3, 'citus, snowflake');
@@ -38,7 +38,7 @@ sub sql
 	return $coordinator->safe_psql('postgres', $sql);
 }
 
-# Which way Citus takes for an INSERT ... SELECT, by EXPLAIN.
+# How Citus executes an INSERT ... SELECT, by EXPLAIN.
 sub way_of
 {
 	my ($sql, $node) = @_;
@@ -48,7 +48,8 @@ sub way_of
 	return $plan =~ /->  Insert on \w+_\d+ citus_table_alias/ ? 'co-located' : $plan;
 }
 
-# How many ids of each node, "worker id:count", that a condition selects.
+# The numbers of ids of each node, "worker id:count", among the rows that a
+# condition selects.
 sub issuers
 {
 	my ($table, $condition) = @_;
@@ -56,8 +57,8 @@ sub issuers
 		$table, $condition // 'true');
 }
 
-# How many snowflakes are in tables, and how many of them more than once.  Keys
-# of sequences are small.
+# The number of snowflakes in tables, and the number of snowflakes that come
+# more than once.  Keys of sequences are small numbers.
 sub count_ids
 {
 	my (@tables) = @_;
@@ -105,7 +106,7 @@ for my $node ($coordinator, $worker1)
 {
 	my $libraries = $node->safe_psql('postgres', 'SHOW shared_preload_libraries');
 
-	# in a database without Citus's extension, and in one with
+	# A database without Citus's extension, and one with it.
 	for my $extensions ('snowflake', 'snowflake, citus')
 	{
 		my $database = $extensions =~ s/\W+/_/gr;
@@ -144,7 +145,7 @@ sql('CREATE EXTENSION snowflake');
 SnowflakeCitus::add_worker($coordinator, $worker2);
 is_deeply([ SnowflakeCitus::on_all_nodes($coordinator, q{SELECT extname FROM pg_extension WHERE extname = 'snowflake'}) ],
 	[ ('snowflake') x 3 ],
-	'CREATE EXTENSION reaches the workers, also one that joins later');
+	'CREATE EXTENSION reaches all workers, also a worker that joins later');
 is_deeply([ SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())') ],
 	[ 1, 2, 3 ], 'each node issues ids with its own worker id');
 
@@ -187,29 +188,29 @@ SELECT pg_stat_get_xact_function_calls('snowflake_copy_nextval()'::regprocedure)
 COMMIT;
 }), '520|', "$name: COPY into a distributed and a reference table");
 	is(issuers('orders', "item = 'copied' AND node = $number"), "$number:500",
-		"$name: COPY gets ids of that node, too");
+		"$name: COPY gets ids of the node that the client is connected to");
 
 	is(way_of("INSERT INTO orders (node, item) SELECT $number, 'series' FROM generate_series(1, 300)", $node),
 		'pull to coordinator', "$name: rows without a table are inserted by this node");
 	$node->safe_psql('postgres', "INSERT INTO orders (node, item) SELECT $number, 'series' FROM generate_series(1, 300)");
 	is(issuers('orders', "item = 'series' AND node = $number"), "$number:300",
-		"$name: and get ids of this node");
+		"$name: rows without a table get ids of this node");
 }
 is(issuers('country'), '1:21 2:21 3:21', 'a reference table has ids of all nodes');
 is(scalar(SnowflakeCitus::replicas_of($coordinator, 'country', 'id')), 3,
 	'a reference table has a replica on each node');
-is(contents_of('country', 'id'), 1, 'with the same ids');
+is(contents_of('country', 'id'), 1, 'the replicas of a reference table have the same ids');
 
 # ----- INSERT ... SELECT -----
 
 sql(q{INSERT INTO visit (customer, note) SELECT g, 'first' FROM generate_series(1, 2000) AS g});
 for my $case (
-	# Citus takes this way only without a VOLATILE function, so the ids are
-	# there.
+	# Citus inserts on co-located shards only without a VOLATILE function: the
+	# ids are those of the selected rows.
 	[ 'INSERT INTO old_visit SELECT * FROM visit', 'co-located', qr/^1:2000$/ ],
 	[ q{INSERT INTO visit (customer, note) SELECT customer, 'again' FROM old_visit}, 'repartition', qr/^2:\d+ 3:\d+$/ ],
 	[ q{INSERT INTO orders (item) SELECT note FROM old_visit}, 'repartition', qr/^2:\d+ 3:\d+$/ ],
-	# One worker may give all rows.
+	# All selected rows may come from one worker.
 	[ q{INSERT INTO orders (item) SELECT note FROM old_visit LIMIT 700}, 'pull to coordinator', qr/^(?:[23]:\d+ ?)+$/ ],
 	[ q{INSERT INTO country (name) SELECT note FROM old_visit LIMIT 30}, 'pull to coordinator', qr/^(?:[23]:\d+ ?)+$/ ],
 	[ q{INSERT INTO orders (item) SELECT name FROM country LIMIT 40}, 'pull to coordinator', qr/^[123]:40$/ ])
@@ -221,10 +222,10 @@ for my $case (
 	is(way_of($insert), $way, "$insert: $way");
 	sql($insert);
 	like(issuers($table, $way eq 'co-located' ? 'true' : "id > $last"),
-		$issuers, "$insert: who issues the ids");
+		$issuers, "$insert: the nodes that issue the ids");
 }
 
-# The default is added to what is selected, and must not make equal rows
+# Citus adds the default to the SELECT, where it must not make equal rows
 # differ.
 sql('CREATE TABLE summary (id bigint DEFAULT snowflake_nextval(), note text)');
 sql(q{SELECT create_distributed_table('summary', 'id')});
@@ -240,11 +241,11 @@ for my $select (q{SELECT DISTINCT note FROM orders AS t(id, node, note)}, q{SELE
 my $today = sql(q{SELECT date_trunc('day', now())});
 my $row_count = sql('SELECT count(*) FROM orders');
 is(sql(q{SELECT count(*) FROM orders WHERE id >= snowflake_min_id(now() - interval '1 hour')}),
-	$row_count, 'a range of time');
+	$row_count, 'a range of time selects all rows');
 is(sql(q{SELECT count(*) FROM orders WHERE snowflake_issued_between(id, now() - interval '2 hours', now() - interval '1 hour')}),
-	0, 'another range of time');
+	0, 'an earlier range of time selects no row');
 like(sql(q{SET enable_seqscan = off; EXPLAIN SELECT count(*) FROM orders WHERE id >= snowflake_min_id(now() - interval '1 hour')}),
-	qr/Index Cond: \(id >= snowflake_min_id/, 'by the index of each shard');
+	qr/Index Cond: \(id >= snowflake_min_id/, 'a range of time uses the index of each shard');
 is(sql(q{SELECT sum(ids) FROM snowflake_activity('orders', 'id', '1 hour')}),
 	$row_count, 'snowflake_activity() reads all shards');
 
@@ -269,7 +270,7 @@ SELECT snowflake_create_partitions('$table', timestamptz '$today' - interval '1 
 	is(sql("SELECT count(*) FROM snowflake_drop_partitions('$table', '$today')"), 2,
 		"$table: snowflake_drop_partitions() detaches and drops");
 	is_deeply([ SnowflakeCitus::on_all_nodes($coordinator, "SELECT count(*) FROM pg_inherits WHERE inhparent = '$table'::regclass") ],
-		[ 3, 3, 3 ], "$table: on all nodes");
+		[ 3, 3, 3 ], "$table: all nodes have the same partitions");
 }
 sql(qq{
 CREATE TABLE before (id bigint PRIMARY KEY DEFAULT snowflake_nextval()) PARTITION BY RANGE (id);
@@ -335,7 +336,7 @@ sql(q{INSERT INTO stock (customer, note) VALUES (1, 'x'), (3001, 'y') ON CONFLIC
 is(sql(q{SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE note IN ('x', 'y')) FROM stock}),
 	'2001|2001|2', 'instead: INSERT ... ON CONFLICT');
 
-# snowflake_currval() is of the node that one is connected to
+# snowflake_currval() is about the node that the client is connected to.
 is(sql(q{
 CREATE TEMP TABLE seen AS SELECT snowflake_nextval() AS id;
 INSERT INTO visit (customer, note) SELECT customer, 'currval' FROM old_visit;
@@ -349,7 +350,7 @@ sql('ALTER TABLE currency ADD COLUMN ticket bigint DEFAULT snowflake_nextval()')
 is(contents_of('currency', 'ticket'), 3,
 	'ADD COLUMN with the default: each replica of a reference table has other ids');
 sql('WITH n AS MATERIALIZED (SELECT id, snowflake_nextval() AS ticket FROM currency) UPDATE currency AS c SET ticket = n.ticket FROM n WHERE n.id = c.id');
-is(contents_of('currency', 'ticket'), 1, 'an UPDATE from a WITH mends it');
+is(contents_of('currency', 'ticket'), 1, 'an UPDATE from a WITH gives all replicas the same ids');
 sql(q{
 ALTER TABLE currency DROP COLUMN ticket;
 ALTER TABLE currency ADD COLUMN ticket bigint;
@@ -360,7 +361,7 @@ INSERT INTO currency (id) VALUES (51);
 });
 is(contents_of('currency', 'ticket'), 1,
 	'instead: the column, its default, and an UPDATE for the old rows');
-is(sql('SELECT count(*), count(DISTINCT ticket) FROM currency'), '51|51', 'each row has its own id');
+is(sql('SELECT count(*), count(DISTINCT ticket) FROM currency'), '51|51', 'instead: each row has its own id');
 is(sql(q{
 ALTER TABLE old_visit ADD COLUMN ticket bigint DEFAULT snowflake_nextval();
 SELECT count(*) > 0, count(*) = count(DISTINCT ticket) FROM old_visit;
@@ -384,7 +385,7 @@ for my $table ('legacy', 'legacy_line')
 }
 like(sql(q{SELECT snowflake_convert_schema('{public}', dry_run => true)}),
 	qr/table public.legacy is distributed by Citus: convert before that/,
-	'snowflake_convert_schema() says so');
+	'snowflake_convert_schema() names a table that Citus has distributed');
 sql(q{
 SELECT undistribute_table('legacy_line', cascade_via_foreign_keys => true);
 SELECT snowflake_convert('legacy', 'id');
@@ -426,8 +427,8 @@ WITH i AS (INSERT INTO tenant.bill (name) VALUES ('new') RETURNING id) INSERT IN
 });
 }
 is(join(' ', map { issuers($_) } qw(author tenant.bill)), '1:1 2:1 3:1 1:1 2:1 3:1',
-	'tables that the event trigger converts, distributed and in a schema of a tenant');
-is(sql(q{SELECT count(*) FROM author JOIN book ON author_id = author.id}), 3, 'and what references them');
+	'distributed tables that the event trigger has converted get ids of all nodes');
+is(sql(q{SELECT count(*) FROM author JOIN book ON author_id = author.id}), 3, 'rows reference the keys that the event trigger has converted');
 
 # ----- load -----
 
@@ -466,11 +467,11 @@ for my $table (@tables)
 {
 	is(sql("SELECT count(*) FROM $table WHERE node > 0 AND snowflake_worker_id(id) <> node"), 0,
 		"$table: each row's id is of the node that inserted it");
-	cmp_ok(sql("SELECT count(DISTINCT node) FROM $table WHERE node > 0"), '==', 3, "$table: of all nodes");
+	cmp_ok(sql("SELECT count(DISTINCT node) FROM $table WHERE node > 0"), '==', 3, "$table: all nodes have inserted rows");
 }
 my ($id_count, $duplicates) = count_ids(@tables);
-is($duplicates, 0, 'no id twice');
-cmp_ok($id_count, '>', $ids_before + 100, 'of many');
+is($duplicates, 0, 'no id comes twice under a load at all nodes');
+cmp_ok($id_count, '>', $ids_before + 100, 'the load has inserted more than 100 rows');
 note($id_count - $ids_before, ' ids in ', LOAD_S, ' s');
 
 # ----- a node that lacks something -----
@@ -494,22 +495,22 @@ for my $case (
 	my @answers = SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())');
 	like($answers[2], $message_of_worker, "worker 2 with $setting: the query for all nodes finds it");
 
-	# Each node decodes by its own epoch, without an error.
+	# Each node decodes by its own epoch; a wrong epoch raises no error.
 	my $future = sql(q{SELECT count(*) FROM orders WHERE snowflake_timestamp(id) > now() + interval '1 year'});
 	if ($setting =~ /epoch/)
 	{
 		cmp_ok($future, '>', 0, 'a worker with another epoch: ids are decoded wrongly there');
 		my %epochs = map { $_ => 1 } SnowflakeCitus::on_all_nodes($coordinator, q{SELECT format('%s %s', layout, epoch) FROM snowflake_node});
-		is(scalar(keys %epochs), 2, 'a query for all nodes finds it');
+		is(scalar(keys %epochs), 2, 'a query for all nodes finds the worker with another epoch');
 	}
 	else
 	{
-		is($future, 0, "worker 2 with $setting: decodes as the others");
+		is($future, 0, "worker 2 with $setting: ids are decoded as on the other nodes");
 	}
 }
 
-# Equal numbers.  The same INSERT is repeated, because how much of the time
-# both workers are at work is the machine's to say.
+# Equal worker ids.  The INSERT is repeated until both workers have issued ids
+# in the same tick.
 my $equal = q{INSERT INTO visit (customer, note) SELECT v.customer, 'equal' FROM old_visit AS v, generate_series(1, 20)};
 
 sub equal_duplicates
@@ -520,15 +521,15 @@ sub equal_duplicates
 restart_with($worker2, 'snowflake.worker_id = 2');
 is(way_of($equal), 'repartition', 'an INSERT that has both workers issue ids');
 cmp_ok(wait_for(sub { sql($equal); return equal_duplicates() }), '>', 0,
-	'two workers with equal numbers issue the same ids, and a key of (customer, id) does not tell');
+	'two workers with one worker id issue the same ids, which a key of (customer, id) accepts');
 note(equal_duplicates(), ' duplicates among ', sql(q{SELECT count(*) FROM visit WHERE note = 'equal'}));
 is(sql(q{SELECT string_agg(result, ' ') FROM (SELECT result FROM run_command_on_all_nodes('SELECT snowflake_worker_id(snowflake_nextval())') GROUP BY result HAVING count(*) > 1) AS s}),
-	2, 'a query for all nodes finds it');
+	2, 'a query for all nodes finds two workers with one worker id');
 sql(q{DELETE FROM visit WHERE note = 'equal'});
 restart_with($worker2);
 sql($equal);
 is(equal_duplicates(), 0,
-	'the same INSERT with a number for each worker: no id twice');
+	'the same INSERT with a worker id for each worker: no id comes twice');
 
 # ----- a worker is cloned -----
 
@@ -546,21 +547,21 @@ SKIP:
 	sql(sprintf q{SELECT citus_promote_clone_and_rebalance(citus_add_clone_node('127.0.0.1', %d, '%s', %d))},
 		$clone->port, $worker1->host, $worker1->port);
 	is((SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())'))[3], 2,
-		'a clone has the number of its original');
+		'a clone has the worker id of its original');
 	like(logged($clone),
 		qr/LOG:  snowflake ids of node \(0,2\) were issued elsewhere before/,
-		'the clone logs that somebody else has issued ids of its node');
+		'the clone logs that ids of its node were issued elsewhere');
 	is( join(' ', map { $_ ? 1 : 0 } SnowflakeCitus::on_all_nodes($coordinator, q{SELECT coalesce(last_issued_elsewhere::text, '') FROM snowflake_node})),
-		'0 0 0 1', 'and snowflake_node shows it');
+		'0 0 0 1', 'snowflake_node of the clone shows that ids were issued elsewhere');
 	restart_with($clone, 'snowflake.worker_id = 4');
 	is((SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())'))[3], 4,
-		'a number of its own');
+		'the clone issues ids with a worker id of its own');
 	$number{clone} = 4;
 	push @nodes, $clone;
 	sql(q{DELETE FROM visit WHERE note = 'equal'});
 	sql($equal);
-	like(issuers('visit', q{note = 'equal'}), qr/ 4:\d+$/, 'the clone issues ids of its own number');
-	is(equal_duplicates(), 0, 'none twice');
+	like(issuers('visit', q{note = 'equal'}), qr/ 4:\d+$/, 'the clone issues ids of INSERT ... SELECT with its own worker id');
+	is(equal_duplicates(), 0, 'no id of the clone and its original comes twice');
 }
 
 # ----- a worker fails -----
@@ -578,9 +579,9 @@ $nodes[2] = $standby;
 sql($by_workers);
 is(load(1, @nodes), scalar(@nodes), 'a load at all nodes, with a promoted standby in a worker\'s place');
 is(sql('SELECT count(*) FROM orders WHERE node > 0 AND snowflake_worker_id(id) <> node'), 0,
-	'each row\'s id is of the node that inserted it');
+	'after the failover each row\'s id is of the node that inserted it');
 ($id_count, $duplicates) = count_ids(@tables, qw(by_customer by_id before staged legacy legacy_line author book tenant.bill tenant.item));
-is($duplicates, 0, 'no id twice, over all tables');
+is($duplicates, 0, 'no id comes twice in all tables of the test');
 note("$id_count ids");
 
 $_->stop for reverse @nodes;

@@ -1,6 +1,6 @@
-# Partitions that roll by themselves: jobs of pg_cron create them ahead of the
-# clock and drop them behind it.  When the jobs did not run, rows are in the
-# default partition, and a transaction moves them to where they belong.  The
+# Jobs of pg_cron create partitions ahead of the clock and drop partitions
+# behind it.  If the jobs have not run for long, rows are in the default
+# partition, and a transaction moves these rows to their partitions.  The
 # statements are those of doc/partitions.md; script/check-docs compares them.
 use strict;
 use warnings FATAL => 'all';
@@ -27,7 +27,7 @@ my $node = snowflake_node(
 	"cron.database_name = 'postgres'",
 	'cron.use_background_workers = on',
 	"timezone = 'UTC'");
-# The server's clock shows times of the days that begin here, at a midnight.
+# The server's clock starts at this instant: midnight of day 0.
 my $first_day = (int(time / DAY_S) + 1) * DAY_S;
 
 sub set_time
@@ -39,8 +39,8 @@ sub set_time
 	return $instant;
 }
 
-# Two seconds before the minute of a job.  Returns how its run ended, with its
-# message; a run that began before does not count.
+# Sets the clock to two seconds before the minute of a job, and waits for the
+# run.  Returns the run's status and message.  Earlier runs do not count.
 sub run_of
 {
 	my ($job, $day, $hour, $minute) = @_;
@@ -57,7 +57,8 @@ SELECT status || ': ' || coalesce(return_message, '')
 		});
 }
 
-# The days of the first and the last partition, and how many there are.
+# The days of the first and the last partition, counted from day 0, and the
+# number of partitions.
 sub partitions
 {
 	return value_of($node, q{
@@ -102,33 +103,33 @@ SELECT EXISTS (SELECT FROM visits_default) AS in_default,
  WHERE inhparent = 'visits'::regclass;
 };
 
-# Another day: the oldest partition goes, one more is ready.
+# Day 1: the jobs drop the oldest partition and create one more.
 value_of($node, "INSERT INTO visits (page) VALUES ('day 0')");
-like(run_of('visits: drop', 1, 0, 5), qr/^succeeded/, 'the drop of day 1');
-is(partitions(), '-29|7|37', 'what is older than 30 days has gone');
+like(run_of('visits: drop', 1, 0, 5), qr/^succeeded/, 'the job that drops runs on day 1');
+is(partitions(), '-29|7|37', 'the partition that is older than 30 days is dropped');
 like(run_of('visits: create', 1, 0, 10),
-	qr/^succeeded/, 'the creation of day 1');
-is(partitions(), '-29|8|38', 'one more day is ready');
-like(value_of($node, $watched), qr/^f\|7 days 23:/, 'which the query for it tells');
+	qr/^succeeded/, 'the job that creates runs on day 1');
+is(partitions(), '-29|8|38', 'the partition of one more day is created');
+like(value_of($node, $watched), qr/^f\|7 days 23:/, 'the query to watch shows for how long partitions are ready');
 
-# The server was off, or the jobs were, for less than what is ready.
+# The server or the jobs were off for fewer days than partitions were ready.
 set_time(6, 0, 20, 0);
 value_of($node, "INSERT INTO visits (page) VALUES ('day 6')");
-like(value_of($node, $watched), qr/^f\|2 days 23:/, 'after a pause less is ready');
-like(run_of('visits: drop', 6, 1, 5), qr/^succeeded/, 'the drop of day 6');
+like(value_of($node, $watched), qr/^f\|2 days 23:/, 'after a pause the query to watch shows less time');
+like(run_of('visits: drop', 6, 1, 5), qr/^succeeded/, 'the job that drops runs on day 6');
 like(run_of('visits: create', 6, 1, 10),
-	qr/^succeeded/, 'the creation of day 6');
-is(partitions(), '-24|13|38', 'what was missed is there');
+	qr/^succeeded/, 'the job that creates runs on day 6');
+is(partitions(), '-24|13|38', 'the jobs of day 6 make up for the missed days');
 
-# For longer: rows go to the default partition.
+# The jobs were off for more days: rows go to the default partition.
 set_time(20, 0, 20, 0);
 value_of($node, "INSERT INTO visits (page) VALUES ('day 20')");
-like(value_of($node, $watched), qr/^t\|-6 days/, 'rows are in the default partition');
-like(run_of('visits: drop', 20, 1, 5), qr/^succeeded/, 'the drop of day 20');
+like(value_of($node, $watched), qr/^t\|-6 days/, 'the query to watch shows rows in the default partition');
+like(run_of('visits: drop', 20, 1, 5), qr/^succeeded/, 'the job that drops runs on day 20');
 like(
 	run_of('visits: create', 20, 1, 10),
 	qr/^failed: ERROR: +updated partition constraint for default partition "visits_default" would be violated by some row/,
-	'the job fails for as long as it has them');
+	'the job that creates fails while the default partition has rows of its partitions');
 like(
 	value_of($node, q{
 SELECT jobname, max(end_time) FILTER (WHERE status = 'succeeded') AS succeeded,
@@ -137,9 +138,9 @@ SELECT jobname, max(end_time) FILTER (WHERE status = 'succeeded') AS succeeded,
  GROUP BY jobname ORDER BY jobname;
 }),
 	qr/^visits: create\|\S+ \S+\|ERROR: +updated partition constraint/m,
-	'which the query for it tells');
+	'the query for failed jobs shows the error');
 
-# A day that no partition comes near to, so that none would be left.
+# Day 60 is after all partitions, so the jobs would drop all of them.
 set_time(60, 0, 20, 0);
 value_of($node, "INSERT INTO visits (page) VALUES ('day 60')");
 my $rows = q{SELECT page || ' ' || id FROM visits ORDER BY id};
@@ -161,21 +162,21 @@ ALTER TABLE visits ATTACH PARTITION visits_default DEFAULT;
 COMMIT;
 };
 value_of($node, $mend);
-is(partitions(), '30|67|38', 'mended: partitions of the whole window');
+is(partitions(), '30|67|38', 'the mending transaction creates the partitions of 38 days');
 is(value_of($node, 'SELECT string_agg(page, $$,$$) FROM visits_default'),
-	'day 20', 'only what is too old is left in the default partition');
+	'day 20', 'rows that are older than 30 days stay in the default partition');
 is(value_of($node, q{SELECT tableoid::regclass = 'visits_default'::regclass FROM visits WHERE page = 'day 60'}),
-	'f', 'the rest is where it belongs');
+	'f', 'the other rows are in their partitions');
 is( value_of($node, $rows),
 	join("\n", grep { /^day (?:20|60) / } @before),
-	'with its ids; none is lost but with partitions that were dropped');
+	'rows keep their ids, and only rows of dropped partitions are gone');
 value_of($node, 'DELETE FROM visits_default');
-like(run_of('visits: drop', 60, 1, 5), qr/^succeeded/, 'the drop of day 60');
+like(run_of('visits: drop', 60, 1, 5), qr/^succeeded/, 'the job that drops runs on day 60');
 like(run_of('visits: create', 60, 1, 10),
-	qr/^succeeded/, 'the creation of day 60');
+	qr/^succeeded/, 'the job that creates runs on day 60');
 like(run_of('visits: create', 61, 0, 10),
-	qr/^succeeded/, 'the creation of day 61');
-is(partitions(), '30|68|39', 'and the jobs go on');
+	qr/^succeeded/, 'the job that creates runs on day 61');
+is(partitions(), '30|68|39', 'the jobs create partitions again after the mending');
 $node->stop;
 
 done_testing();

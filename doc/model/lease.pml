@@ -11,13 +11,13 @@
  * "script/model NO_FENCE" shows how ids are issued twice without the fence.
  *
  * Asserted:
- *	 - no (worker id, tick) is issued twice, by any server: a client keeps one
- *	   id, any id, and that id is never issued again;
+ *	 - no (worker id, tick) is issued twice, by any server: a client keeps any
+ *	   one id, and that id is never issued again;
  *	 - no two servers hold the same worker id, each by its own monotonic clock,
- *	   or would hold it if they were started now, if the registry's clock
- *	   measures durations as theirs do.  With ANY_CLOCK the registry may take
- *	   any lease for expired at any time and grants any fence; then only the
- *	   first assertion is made.
+ *	   nor would they if they were started now.  This needs a registry whose
+ *	   clock measures durations as the servers' clocks do.  With ANY_CLOCK the
+ *	   registry may take any lease for expired at any time and may grant any
+ *	   fence, and the model makes only the first assertion.
  *
  * The model has
  *	 - a registry, which executes each message at once.  A row continues for
@@ -35,8 +35,8 @@
  *	   last read, a process that moves the mark, and the lease worker.  Each may
  *	   rest at any step for any time;
  *	 - answers that are lost, and one message at a time that arrives after its
- *	   sender has stopped waiting (with NONE_LATE no message does, and a message
- *	   is executed or lost at once).  A server repeats a claim without an answer
+ *	   sender has stopped waiting.  With NONE_LATE no message arrives late: it is
+ *	   executed or lost at once.  A server without an answer repeats its claim
  *	   unchanged;
  *	 - wall clocks of servers that are adversaries: ids are issued at any tick
  *	   below the mark, and a mark may be any tick up to the fence; kills and
@@ -50,12 +50,12 @@
  *
  * Bounds: LAST_MARK ticks of one id; with FAILOVER, LAST_NOW steps of time,
  * where a step is a tick.  Without FAILOVER time has no bounds.  The number of
- * claims has no bound unless LAST_GRANT sets one: an incarnation that no part of
- * the state is equal to any more is used again.
+ * claims has no bound unless LAST_GRANT sets one: an incarnation is used again
+ * when it no longer occurs in the state.
  *
  * Assumed:
  *	 - Clocks of servers and of the registry measure durations alike.  If they
- *	   do not, ids are issued twice only if the registry is set back besides.
+ *	   do not, ids can be issued twice, but only if the registry is set back.
  *	 - No two data directories that exist at the same time are the same holder,
  *	   and a directory that is set back is on another timeline.
  *	 - A server may issue the ids again that it loses when it is set back.
@@ -285,7 +285,10 @@ inline copy_message(to, from_)
 	to.ends = from_.ends
 }
 
-/* The "tidy" macros clear state that makes no difference: fewer states. */
+/*
+ * The "tidy" macros clear what has no further effect, so that there are fewer
+ * states to search.
+ */
 inline tidy_message(message)
 {
 	copy_message(message, none)

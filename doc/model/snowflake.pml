@@ -11,8 +11,8 @@
  * step of the protocol away; with any one of them an assertion has to fail.
  * "script/model NO_FLOOR" shows how that happens.
  *
- * Asserted, over any number of recoveries: a client keeps one id, any id, and
- * every later id of the same node is larger.  So no id is issued twice, and ids
+ * Asserted, over any number of recoveries: a client keeps any one id, and every
+ * later id of the same node is larger.  So no id is issued twice, and ids
  * increase.  The client gives its id up only when a standby or a backup is
  * recovered whose WAL does not have the row with that id: then the id is not in
  * the data, and may be issued again.
@@ -83,16 +83,16 @@
  *						anew, even if it is an earlier one
  *	 NO_COMPARE			the stamp is set, even if it has changed since it was
  *						read
- * There is no macro for publishing without a maximum, which does no harm: a
- * published mark that steps back is still durable, and is only moved again.
+ * There is no macro for a published mark that steps back.  It does no harm: the
+ * mark is still durable, and is moved again.
  *
  * LATE_ROW adds an event that the protocol cannot survive: a client inserts into
  * the promoted standby the row with an id that the old primary has issued under
  * a mark whose WAL the standby never received.
  *
- * With CLOCK_IN_ORDER nothing stops and the clock only ticks; asserted besides is
- * that no process finds the clock behind the newest id.  With CLOCK_FIRST a
- * process that issues reads the clock before the stamp, too.
+ * With CLOCK_IN_ORDER no server stops, and the clock only advances.  Then another
+ * assertion holds: no process finds the clock behind the newest id.  With
+ * CLOCK_FIRST a process reads the clock before the stamp, and it fails.
  */
 
 #ifndef LAST_TICK

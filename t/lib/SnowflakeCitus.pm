@@ -1,7 +1,8 @@
-# A Citus cluster: a coordinator and workers, each with a worker id of its
-# own.  The servers reach one another by Unix sockets.  Only a clone and its
+# A Citus cluster: a coordinator and workers, each with a worker id of its own.
+# The servers connect to one another by Unix sockets.  Only a clone and its
 # original need the loopback interface, because Citus looks for the clone's
-# address among the original's connections; a password is asked for there.
+# address among the original's connections; the servers ask for a password
+# there.
 package SnowflakeCitus;
 
 use strict;
@@ -37,8 +38,8 @@ sub missing
 	return '';
 }
 
-# A server, not started yet, that is to be a node of a Citus cluster; see
-# configure() for its case.
+# A server, not started yet, that is to be a node of a Citus cluster.  The test
+# changes its parameters by configure().
 sub citus_node
 {
 	my ($name, $worker_id, $libraries) = @_;
@@ -65,7 +66,7 @@ include 'case.conf'
 	return $node;
 }
 
-# Has a server that runs listen on the loopback interface as well.
+# Makes a running server listen on the loopback interface as well.
 sub listen_with_password
 {
 	my ($node) = @_;
@@ -103,8 +104,9 @@ sub add_worker
 	return;
 }
 
-# What a query of one row and one column returns on each node: an error's
-# message where it fails.  In the order in which the nodes joined.
+# The results of a query of one row and one column on each node, in the order
+# in which the nodes joined.  Where the query fails, the result is the error
+# message.
 sub on_all_nodes
 {
 	my ($coordinator, $sql) = @_;

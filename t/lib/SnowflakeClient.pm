@@ -1,5 +1,5 @@
-# Clients that draw ids in the background, and go on after errors.  A test asks
-# what each of them has received since it was last asked.
+# Clients that draw ids in the background, and go on after errors.  A test
+# reads what a client has received since the test last read it.
 package SnowflakeClient;
 
 use strict;
@@ -21,8 +21,8 @@ our @EXPORT = qw(
   is_undisturbed
 );
 
-# Writes statements for a client, a hundred a second.  The client's server does
-# not sleep: where its clock steps back, pg_sleep() would last as much longer.
+# Writes statements for a client, a hundred a second.  The client does not call
+# pg_sleep(), which lasts longer after the server's clock has stepped back.
 my $feeder = q{
 	$| = 1;
 	while (print "SELECT snowflake_nextval() FROM generate_series(1, 10);\n")
@@ -31,8 +31,8 @@ my $feeder = q{
 	}
 };
 
-# Starts a client of a server, which writes its ids and errors into files of
-# this name.
+# Starts a client of a server.  The client writes its ids to FILE.out and its
+# errors to FILE.err.
 sub run_client
 {
 	my ($node, $file) = @_;

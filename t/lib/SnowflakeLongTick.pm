@@ -19,14 +19,14 @@ our @EXPORT = qw(
   take
 );
 
-# The second layout has 16 ids in a tick.
+# LONG_TICK has a million ids in a tick, LONG_TICK_OF_16 has 16.
 use constant {
 	TICK_S => 600,
 	LONG_TICK => "snowflake.layout = '30/5/5/20\@600s'",
 	LONG_TICK_OF_16 => "snowflake.layout = '30/5/5/4\@600s'",
 };
 
-# A server, not started yet, for many sessions.
+# A server, not started yet, that accepts many sessions.
 sub long_tick_node
 {
 	my (@conf) = @_;
@@ -46,8 +46,8 @@ sub start_afresh
 {
 	my ($node, @settings) = @_;
 
-	# Set the clock before the stop, so that the time of the last checkpoint is
-	# not ahead: without a page of the mark, ids begin after that time.
+	# Set the clock before the stop: without a page of the mark, ids begin
+	# after the time of the last checkpoint, which must not be ahead.
 	set_clock($node, 0);
 	$node->stop if defined $node->{_pid};
 	unlink mark_file($node);
@@ -64,7 +64,8 @@ sub start_afresh
 	return;
 }
 
-# The sequences of so many ids of a relation, or of none, one call each.
+# Takes so many ids, one call each, of a relation's generator or without an
+# argument.  Returns their sequences.
 sub take
 {
 	my ($session, $count, $relation) = @_;

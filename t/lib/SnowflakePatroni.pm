@@ -51,8 +51,8 @@ sub python
 	return -x '/usr/bin/python3' ? '/usr/bin/python3' : 'python3';
 }
 
-# Calls a function until it returns something true, which it returns.  Pauses
-# for longer than wait_for(), because these functions ask Patroni or start
+# Calls a function until it returns something true, and returns that.  Pauses
+# for longer than wait_for(), because these functions call Patroni or start
 # programs.
 sub wait_slowly
 {
@@ -70,7 +70,7 @@ sub wait_slowly
 
 # ----- processes -----
 
-my %running;                    # by pid: what it is
+my %running;                    # pid => description
 
 sub start_process
 {
@@ -117,7 +117,8 @@ sub kill_postgres
 	my ($data) = @_;
 	my $pid = postmaster_of($data) // return;
 
-	kill 'STOP', $pid;          # so that it has no more children
+	# Suspend the postmaster first, so that it starts no more children.
+	kill 'STOP', $pid;
 	my @all = ($pid, children_of($pid));
 	kill 'KILL', @all;
 	wait_for(sub { !grep { is_alive($_) } @all })
@@ -197,9 +198,8 @@ sub new
 }
 
 # Makes a directory of programs in which "postgres" runs with a clock that can
-# be set while it runs, and that is right at each start: Patroni does not
-# recognise a server that says that it started at another time than the process
-# did.
+# be set.  The clock is right at each start, because Patroni compares the start
+# time that the server reports with that of the process.
 sub write_programs
 {
 	my ($member) = @_;
@@ -351,9 +351,9 @@ sub leader
 		}) // die "$self->{name} has no leader\n";
 }
 
-# Waits until both replicas stream from the leader, and where the cluster
-# replicates synchronously, until etcd knows the replica that commits wait for:
-# before that, Patroni lets no other member become the leader.
+# Waits until both replicas stream from the leader.  In a cluster with
+# synchronous_mode, also waits until etcd has the replica that commits wait
+# for: before that, Patroni lets no other member become the leader.
 sub wait_for_replicas
 {
 	my ($self) = @_;
@@ -378,7 +378,7 @@ sub synchronous_replica
 	return $replica;
 }
 
-# Begins a command of patronictl; to be waited for by end_patronictl().
+# Starts a command of patronictl; end_patronictl() waits for its end.
 sub begin_patronictl
 {
 	my ($self, @command) = @_;
@@ -470,7 +470,8 @@ sub stop_writers
 	return;
 }
 
-# Waits until every writer has received an id that it asked for from now on.
+# Waits until every writer has received an id of an insert that began after
+# this call.
 sub wait_for_writers
 {
 	my ($self) = @_;
@@ -494,8 +495,8 @@ sub wait_for_writers
 	return;
 }
 
-# What the writers have written down: the ids that they received, when, when
-# they connected, and errors by SQLSTATE.
+# What the writers have recorded: ids, the times of their receipt, the times of
+# connections, and errors by SQLSTATE.
 sub history
 {
 	my ($self) = @_;
@@ -527,8 +528,8 @@ sub history
 	return \%history;
 }
 
-# The longest time between two ids from a time to another, and how much of it
-# passed after a writer was connected to a server that takes writes.
+# The longest time between two ids within a period, and how much of that time
+# passed after a writer had connected to a server that takes writes.
 sub longest_gap
 {
 	my ($history, $from, $until) = @_;

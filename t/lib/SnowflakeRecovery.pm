@@ -1,5 +1,5 @@
-# What the tests of recovery share: small clusters, a table that would take an
-# id twice, and a way to have a server issue ids while its clock passes the
+# What the tests of recovery share: small clusters, a table that accepts an id
+# twice, and a function by which a server issues ids while its clock passes the
 # times of the ids in its data.
 package SnowflakeRecovery;
 
@@ -35,11 +35,11 @@ our @EXPORT = qw(
   LEADING
 );
 
-# How many ids a batch has, if not said otherwise.
+# The default number of ids in a batch.
 use constant BATCH => 20_000;
 
-# A server that issues ids ahead of a right clock: eight a tick, the rest in
-# advance.
+# Parameters of a server that issues ids ahead of a right clock, because a tick
+# has only eight ids.
 use constant LEADING => (
 	"snowflake.layout = '41/5/5/3'",
 	'snowflake.clock_policy = advance',
@@ -77,7 +77,8 @@ autovacuum = off
 	$node->start;
 	make_table($node);
 
-	# Two thirds of the files that are copied each time are of these databases.
+	# Two thirds of the files belong to these databases.  Without them a copy
+	# takes less time.
 	$node->safe_psql('postgres', $_) for
 	  'UPDATE pg_database SET datistemplate = false',
 	  'DROP DATABASE template0', 'DROP DATABASE template1';
@@ -91,7 +92,7 @@ sub server_version
 	return template()->pg_version;
 }
 
-# Makes the extension, and the table that ids go to.
+# Creates the extension, and the table for ids.
 sub make_table
 {
 	my ($node) = @_;
@@ -102,7 +103,7 @@ CREATE EXTENSION snowflake;
 CREATE EXTENSION pg_walinspect;
 CREATE TABLE orders (id bigint DEFAULT snowflake_nextval(), batch int);
 
--- a batch of ids after another, until their time is past an instant
+-- inserts ids until their time is past an instant
 CREATE PROCEDURE insert_until(number int, instant double precision) LANGUAGE plpgsql AS $$
 DECLARE
 	newest bigint;
@@ -118,15 +119,16 @@ END $$;
 	return;
 }
 
-# A server, not started yet, with worker id 7 and a clock of its own that is
-# right; further lines of postgresql.conf follow and win.
+# A server, not started yet, with worker id 7 and a clock that is right and can
+# be set.  Further lines of postgresql.conf follow, and override the first
+# ones.
 sub new_server
 {
 	my ($name, @conf) = @_;
 	return server_of_backup($name, template(), 'cold', [], @conf);
 }
 
-# The same from any backup, with parameters of init_from_backup().
+# Such a server from any backup, with parameters of init_from_backup().
 sub server_of_backup
 {
 	my ($name, $origin, $backup, $parameters, @conf) = @_;
@@ -161,10 +163,10 @@ sub end_servers
 	return;
 }
 
-# Waits until a standby has replayed all that the primary has flushed, also
-# through another standby.  Not all that the primary has written: after a step
-# back of its clock, the WAL writer flushes nothing until the clock has caught
-# up.
+# Waits until a standby has replayed all WAL that the primary has flushed; the
+# standby may follow another standby.  This does not wait for all WAL that is
+# written: after a step back of the clock, the WAL writer flushes nothing until
+# the clock has caught up.
 sub wait_for_standby
 {
 	my ($primary, $standby) = @_;
@@ -176,7 +178,7 @@ sub wait_for_standby
 	return;
 }
 
-# Makes a checkpoint that a recovery of the standby begins at from now on.
+# Makes a restartpoint: a recovery of the standby begins there from now on.
 sub restartpoint
 {
 	my ($primary, $standby) = @_;
@@ -188,9 +190,8 @@ sub restartpoint
 }
 
 # The commits and the advances of the mark in a server's WAL from a position
-# on: a reference for each, to "commit" or "mark", where the record begins, and
-# its size.  A record begins at the position; the position of the flush may be
-# inside a record.
+# on, as lists of "commit" or "mark", where the record begins, and its size.
+# The position has to be the beginning of a record, as the insert position is.
 sub records_since
 {
 	my ($node, $lsn) = @_;
@@ -226,7 +227,7 @@ sub insert_batch
 	return newest_batch($node);
 }
 
-# Inserts a batch by a clock that is so many seconds ahead, and sets the clock
+# Inserts a batch while the clock is so many seconds ahead, and sets the clock
 # right again.
 sub insert_ahead
 {
@@ -238,7 +239,8 @@ sub insert_ahead
 	return $batch;
 }
 
-# The same, and commits a transaction without ids after the clock is right.
+# Does what insert_ahead() does, and commits a transaction without ids
+# afterwards.
 sub insert_ahead_and_commit
 {
 	my ($node, $ahead_s) = @_;
@@ -248,7 +250,7 @@ sub insert_ahead_and_commit
 	return $batch;
 }
 
-# What insert_batch() returns, for the newest batch in a server's data.
+# The newest batch in a server's data, as insert_batch() returns it.
 sub newest_batch
 {
 	my ($node) = @_;
@@ -262,7 +264,7 @@ SELECT batch, extract(epoch FROM snowflake_timestamp(min(id))),
 	return \%batch;
 }
 
-# Commits a row without an id; the time of the commit is the clock's.
+# Commits a row without an id.
 sub insert_other_row
 {
 	my ($node) = @_;
@@ -271,9 +273,9 @@ sub insert_other_row
 	return;
 }
 
-# Has a server issue ids until they are later than a batch, by a clock that
-# begins before the batch, or by the clock as it is.  Returns how many ids the
-# server has issued.
+# Sets the clock to before a batch, or leaves the clock as it is with
+# right_clock.  Issues ids until they are later than the batch.  Returns how
+# many ids were issued.
 sub pass_batch
 {
 	my ($node, $batch, %how) = @_;
@@ -282,7 +284,8 @@ sub pass_batch
 
 	set_clock($node, $batch->{begin} - 0.1 - time) unless $how{right_clock};
 
-	# A clock that is too far behind is refused until it has come far enough.
+	# The server refuses a clock that is behind by more than clock_tolerance,
+	# until the clock has come far enough.
 	for (;;)
 	{
 		my ($rc, $stdout, $stderr) = $node->psql('postgres',
@@ -296,7 +299,7 @@ sub pass_batch
 		"SELECT count(*) FROM orders WHERE batch = $number");
 }
 
-# How many ids of a server's data came more than once.
+# How many rows of a server have an id that another row has already.
 sub duplicates_in
 {
 	my ($node) = @_;
@@ -304,8 +307,8 @@ sub duplicates_in
 		'SELECT count(id) - count(DISTINCT id) FROM orders WHERE id <> 0');
 }
 
-# Tests that a server whose data has a batch issues ids while its clock passes
-# the times of the batch, and none of the batch's ids.
+# Tests that a server has a batch in its data, issues ids while its clock
+# passes the times of the batch, and issues no id of the batch again.
 sub is_unique_after
 {
 	my ($node, $batch, $what, %how) = @_;

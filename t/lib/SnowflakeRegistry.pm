@@ -31,14 +31,14 @@ our @EXPORT = qw(
 );
 our @EXPORT_OK = qw(AT_ONCE_S);
 
-# How long a server may take for an id where it waits for nothing but a machine
-# that is busy.  On an idle machine it takes some tenths of a second.
+# How long a server may take for an id "at once" on a busy machine.  On an idle
+# machine it takes some tenths of a second.
 use constant AT_ONCE_S => 5;
 
 # ----- registries -----
 
-# A registry, started.  Constants may come first, as for make_registry();
-# further lines of postgresql.conf follow.
+# A registry, started.  The parameters are constants as for make_registry(),
+# which may be left out, and lines of postgresql.conf.
 sub registry_node
 {
 	my ($name, @conf) = @_;
@@ -55,9 +55,10 @@ sub registry_node
 	return $node;
 }
 
-# Makes a database of a server a registry: "postgres", or "database" among the
-# constants.  By default, leases are long enough for a machine that stalls, and
-# the servers' clocks are one.
+# Makes a database of a server a registry: "postgres", or the one that the
+# parameter "database" names.  By default a lease outlasts a stall of a busy
+# machine, and the lead is small, because all servers have the clock of one
+# machine.
 sub make_registry
 {
 	my ($node, %constants) = @_;
@@ -80,8 +81,8 @@ sub constants_sql
 	  . join(', ', map { "$_ => '$constants{$_}'" } sort keys %constants) . ')';
 }
 
-# Changes a registry's constants at once, where configure() would wait until
-# all leases under the former ones are over.
+# Changes a registry's constants at once.  configure() would wait until all
+# leases of the former constants are over.
 sub set_registry
 {
 	my ($node, %constants) = @_;
@@ -93,7 +94,7 @@ sub set_registry
 	return;
 }
 
-# A connection string to several servers, which are tried in their order.
+# A connection string of several servers, which libpq tries in this order.
 sub hosts_of
 {
 	my (@nodes) = @_;
@@ -103,9 +104,9 @@ sub hosts_of
 
 # ----- servers that lease -----
 
-# A server, not started yet, that leases any worker id from a registry: a
-# server, or a connection string.  Further lines of postgresql.conf follow and
-# win.
+# A server, not started yet, that leases any worker id from a registry, which
+# is given as a server or as a connection string.  Further lines of
+# postgresql.conf follow, and override the first ones.
 sub leased_node
 {
 	my ($name, $registry, @conf) = @_;
@@ -129,7 +130,7 @@ sub wants
 
 # ----- leases -----
 
-# What the registry's view shows of the lease on a worker id.
+# Columns of the registry's view for the lease on a worker id.
 sub lease_of
 {
 	my ($registry, $worker_id, $what) = @_;
@@ -138,8 +139,7 @@ sub lease_of
 	);
 }
 
-# What the registry's table has of the lease on a worker id; without a column,
-# the whole row.
+# Columns of the registry's table for a worker id; all columns by default.
 sub lease_row
 {
 	my ($registry, $worker_id, $what) = @_;
@@ -160,15 +160,15 @@ sub leases
 	);
 }
 
-# A server's worker id as it says itself; '' if it has none.
+# A server's worker id by its own snowflake_node; '' if it has none.
 sub worker_id_at
 {
 	my ($node) = @_;
 	return $node->safe_psql('postgres', 'SELECT worker_id FROM snowflake_node');
 }
 
-# Waits until a lease on a worker id is over, and the clock is past the fence:
-# no id of the holder can be as late.
+# Waits until the lease on a worker id has expired, and the clock is past its
+# fence: the holder has no id after that.
 sub wait_for_fence
 {
 	my ($registry, $worker_id) = @_;
@@ -182,8 +182,8 @@ sub wait_for_fence
 	return;
 }
 
-# Waits until a server issues no id for a reason, and tests that; the reason is
-# the DETAIL of SQLSTATE 55000.
+# Waits until a server refuses ids with a DETAIL of SQLSTATE 55000 that matches
+# a pattern, and tests that.
 sub refuses
 {
 	my ($node, $reason, $what) = @_;
@@ -208,25 +208,25 @@ sub wait_for_grant
 				my $seen = $registry->safe_psql('postgres', $leased);
 				$seen ne '' && $seen ne $before;
 			}),
-		$server->name . ' comes forward');
+		$server->name . ' is granted a lease');
 }
 
-# Tests that a server that has just been started issues an id at once, under
-# the same worker id as its last id, and larger than that.
+# Tests that a server that has just been started issues an id at once, of the
+# same worker id as its last id, and larger than its last id.
 sub goes_on
 {
 	my ($server, $last, $what) = @_;
 	my ($id, $seconds) = first_id($server);
 
 	note sprintf '%s: first id after %.2f s', $what, $seconds;
-	cmp_ok($seconds, '<', AT_ONCE_S, "$what: an id at once");
-	is(worker_id_of($id), worker_id_of($last), "$what: under the same worker id");
-	cmp_ok($id, '>', $last, "$what: ids go on");
+	cmp_ok($seconds, '<', AT_ONCE_S, "$what: an id is issued at once");
+	is(worker_id_of($id), worker_id_of($last), "$what: the id has the same worker id");
+	cmp_ok($id, '>', $last, "$what: the id is larger than the last one");
 	return;
 }
 
-# Keeps a server from asking its registry, until the function that this returns
-# is called.
+# Keeps a server from claiming, by suspending its lease worker.  Returns a
+# function that resumes the worker.
 sub keep_from_asking
 {
 	my ($server) = @_;
@@ -238,8 +238,8 @@ sub keep_from_asking
 
 # ----- a standby of a registry -----
 
-# Cuts a standby off from its primary, once it has replayed all that the
-# primary has flushed: from then on the standby learns of nothing.
+# Cuts a standby off from its primary.  The standby has replayed all WAL that
+# the primary has flushed, and replays nothing more.
 sub cut_off
 {
 	my ($primary, $standby) = @_;

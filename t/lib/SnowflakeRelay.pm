@@ -1,6 +1,6 @@
-# A relay of bytes between a server and its registry, which can hold bytes back
-# in either direction for as long as the test wants, and let them go when their
-# sender has gone.
+# A relay of bytes between a server and its registry.  The relay can hold bytes
+# back in either direction for as long as the test wants, and pass them on even
+# after their sender has closed its connection.
 package SnowflakeRelay;
 
 use strict;
@@ -45,7 +45,7 @@ sub new
 	return $self;
 }
 
-# A connection string to the registry by this relay, followed by other hosts.
+# A connection string of this relay, followed by the hosts of other servers.
 sub connection_string
 {
 	my ($self, @nodes) = @_;
@@ -58,23 +58,23 @@ sub connection_string
 
 # ----- commands -----
 
-# Holds back, on all connections, what goes "up" to the registry or "down" from
-# it.  With a word: only on connections where a request has the word, from that
-# request on.
+# Holds back all bytes that go "up" to the registry or "down" from it.  With a
+# word, holds back only on connections on which the server has sent a request
+# with this word, from that request on.
 sub hold
 {
 	my ($self, $direction, $word) = @_;
 	return $self->command("hold $direction " . ($word // ''));
 }
 
-# Lets new connections pass; those on which something is held back stay so.
-sub hold_no_more
+# Holds back nothing new.  What is held back already stays held back.
+sub hold_nothing_new
 {
 	my ($self) = @_;
-	return $self->command('hold_no_more');
+	return $self->command('hold_nothing_new');
 }
 
-# Lets everything go that is held back.
+# Passes on everything that is held back, and holds back nothing new.
 sub let_go
 {
 	my ($self) = @_;
@@ -160,9 +160,9 @@ sub obey
 	if ($what eq 'hold')
 	{
 		push @{ $self->{rules} }, [ $direction, $word // '' ];
-		$self->catch($_, '') for @$connections;
+		$self->apply_rules($_, '') for @$connections;
 	}
-	elsif ($what eq 'hold_no_more' || $what eq 'let_go')
+	elsif ($what eq 'hold_nothing_new' || $what eq 'let_go')
 	{
 		$self->{rules} = [];
 		for my $connection (@$connections)
@@ -202,12 +202,12 @@ sub accept_client
 		down => { from => $server, to => $client, bytes => '', is_held => 0 }
 	};
 	push @{ $self->{connections} }, $connection;
-	$self->catch($connection, '');
+	$self->apply_rules($connection, '');
 	return;
 }
 
-# Applies the rules to a connection that has sent a request.
-sub catch
+# Begins to hold a connection back if a rule applies to a request on it.
+sub apply_rules
 {
 	my ($self, $connection, $request) = @_;
 
@@ -220,7 +220,7 @@ sub catch
 	return;
 }
 
-# The sockets that may have something to say.
+# The sockets to read from.
 sub sources
 {
 	my ($self) = @_;
@@ -246,14 +246,15 @@ sub read_from
 		else
 		{
 			$way->{bytes} .= $bytes;
-			$self->catch($connection, $bytes) if $way == $up;
+			$self->apply_rules($connection, $bytes) if $way == $up;
 		}
 		return;
 	}
 	return;
 }
 
-# Passes on what is not held back, and then the end of the stream.
+# Passes on all bytes that are not held back, and the end of the stream after
+# them.
 sub flush
 {
 	my ($self, $connection) = @_;
@@ -264,7 +265,7 @@ sub flush
 		next if $way->{is_held};
 		if ($way == $down && $up->{is_closed} && $way->{bytes} ne '')
 		{
-			# Nobody is there to read the answer.
+			# The server has closed the connection, so the answer is late.
 			$self->{late_answers}++ unless $connection->{has_late_answer}++;
 		}
 		elsif ($way->{bytes} ne '')
@@ -281,8 +282,9 @@ sub flush
 	return;
 }
 
-# Has the registry closed the connection, and was everything passed on?  What a
-# server that has gone has left, held back, does not count.
+# Whether a connection is over: the registry has closed it, and all bytes from
+# the registry are passed on.  Bytes of a server are not waited for: the
+# registry no longer reads them.
 sub is_over
 {
 	my ($connection) = @_;

@@ -1,8 +1,8 @@
-# Scenarios, some of which run at the same time, because they mostly wait.
-# Each scenario is a process with servers of its own, whose clocks can be set,
-# and with clients in the background that keep every id that they receive.  Two
-# servers that issue ids under one worker id at the same time make duplicates
-# at once, because both begin every tick with sequence 0.
+# Scenarios, which run several at a time, because they mostly wait.  Each
+# scenario is a process with servers of its own, whose clocks can be set, and
+# with clients in the background that keep every id that they receive.  Two
+# servers that issue ids of one worker id at the same time make duplicates at
+# once, because both begin every tick with sequence 0.
 package SnowflakeScenario;
 
 use strict;
@@ -23,7 +23,7 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(
   run_scenarios
   at_end
-  cluster
+  server_named
   leasing_server
   new_registry
   new_standby
@@ -35,7 +35,7 @@ our @EXPORT = qw(
 use constant { TIMEOUT_S => 240, AT_A_TIME => 4 };
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $original;
+my $template;
 my $scenario;
 my @clients;
 my @at_end;
@@ -43,15 +43,15 @@ my @at_end;
 # ----- scenarios as processes -----
 
 # Runs scenarios, each with a name, the names of its servers, and a function.
-# The environment variable SCENARIO is a pattern of the names of those that
-# run.
+# If the environment variable SCENARIO is set, only scenarios run whose names
+# match that pattern.
 sub run_scenarios
 {
 	my (@scenarios) = @_;
 	my $only = $ENV{SCENARIO} // '';
 
 	# Make what all scenarios share before there is a process for each.
-	original();
+	template();
 	clock_library();
 	@scenarios = grep { $_->{name} =~ /$only/ } @scenarios;
 
@@ -61,7 +61,7 @@ sub run_scenarios
 		my $prefix = $each->{name} =~ tr/a-z/_/cr;
 
 		$each->{file} = "$directory/$prefix";
-		$each->{cluster}{$_} =
+		$each->{servers}{$_} =
 		  PostgreSQL::Test::Cluster->new("${prefix}_$_")
 		  for @{ $each->{nodes} };
 	}
@@ -110,8 +110,8 @@ sub run_scenario
 	alarm 0;
 	$_->{run}->kill_kill for @clients;
 	eval {
-		resume($_) for values %{ $each->{cluster} };
-		$_->stop('immediate', fail_ok => 1) for values %{ $each->{cluster} };
+		resume($_) for values %{ $each->{servers} };
+		$_->stop('immediate', fail_ok => 1) for values %{ $each->{servers} };
 		$_->() for @at_end;
 		1;
 	} or fail("stops: $@");
@@ -132,73 +132,75 @@ sub at_end
 # ----- servers -----
 
 # A stopped server that has the extension, to copy all others from.
-sub original
+sub template
 {
-	return $original if defined $original;
+	return $template if defined $template;
 
-	$original = PostgreSQL::Test::Cluster->new('template');
-	$original->init(allows_streaming => 1, extra => ['--wal-segsize=1']);
-	$original->append_conf(
+	$template = PostgreSQL::Test::Cluster->new('template');
+	$template->init(allows_streaming => 1, extra => ['--wal-segsize=1']);
+	$template->append_conf(
 		'postgresql.conf', q{
 autovacuum = off
 log_statement = none
 max_wal_size = 32MB
 min_wal_size = 2MB
 });
-	$original->start;
-	$original->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+	$template->start;
+	$template->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
-	# Two thirds of the files that are copied each time are of these databases.
-	$original->safe_psql('postgres', $_) for
+	# Two thirds of the files belong to these databases.  Without them a copy
+	# takes less time.
+	$template->safe_psql('postgres', $_) for
 	  'UPDATE pg_database SET datistemplate = false',
 	  'DROP DATABASE template0', 'DROP DATABASE template1';
-	$original->backup('base');
-	$original->stop;
-	return $original;
+	$template->backup('base');
+	$template->stop;
+	return $template;
 }
 
-# A server of the scenario by its name.
-sub cluster
+# A server of the scenario.
+sub server_named
 {
 	my ($name) = @_;
-	return $scenario->{cluster}{$name} // die "no server \"$name\"\n";
+	return $scenario->{servers}{$name} // die "no server \"$name\"\n";
 }
 
-# A registry with these constants, or with none yet, started; its clock is so
-# many seconds off.
+# A registry, started, with these constants, or with none yet.  Its clock is so
+# many seconds ahead of the real one.
 sub new_registry
 {
 	my ($name, $constants, $clock_s) = @_;
-	my $node = cluster($name);
+	my $node = server_named($name);
 
-	$node->init_from_backup(original(), 'base');
+	$node->init_from_backup(template(), 'base');
 	start_server($node, $clock_s);
 	make_registry($node, %$constants) if $constants;
 	return $node;
 }
 
-# A standby of a server, started; its clock is so many seconds off.
+# A standby of a server, started.  Its clock is so many seconds ahead of the
+# real one.
 sub new_standby
 {
 	my ($primary, $name, $clock_s) = @_;
-	my $node = cluster($name);
+	my $node = server_named($name);
 
 	$primary->backup($name);
 	$node->init_from_backup($primary, $name, has_streaming => 1);
 	return start_server($node, $clock_s);
 }
 
-# A server, not started yet, that leases any worker id from a registry: a
-# server, or a connection string.  Further lines of postgresql.conf follow and
-# win.
+# A server, not started yet, that leases any worker id from a registry, which
+# is given as a server or as a connection string.  Further lines of
+# postgresql.conf follow, and override the first ones.
 sub leasing_server
 {
 	my ($name, $registry, @conf) = @_;
-	my $node = cluster($name);
+	my $node = server_named($name);
 
 	$registry = $registry->connstr('postgres') if ref $registry;
 	$registry =~ s/'/''/g;
-	$node->init_from_backup(original(), 'base');
+	$node->init_from_backup(template(), 'base');
 	$node->append_conf(
 		'postgresql.conf',
 		join("\n",
@@ -214,7 +216,8 @@ sub leasing_server
 # ----- clients in the background -----
 
 # Starts a client that draws ids, and goes on after errors.  Tests that the
-# client gets ids, unless the server is to have none yet.
+# client gets ids, unless the second argument says that the server has none
+# yet.
 sub new_client
 {
 	my ($node, $is_without_ids) = @_;
@@ -226,8 +229,9 @@ sub new_client
 	return $client;
 }
 
-# Tests that no id of all clients, and of others, came twice; and, if at_least
-# is given, that the clients have received more ids than that.
+# Tests that no id came twice among the ids of all clients and those of the
+# parameter others.  With the parameter at_least, also tests that there are
+# more ids than that.
 sub is_unique
 {
 	my (%of) = @_;
@@ -243,7 +247,7 @@ sub is_unique
 			$seen{$id} = $client->{name};
 		}
 	}
-	cmp_ok($count, '>', $of{at_least}, 'there are many ids')
+	cmp_ok($count, '>', $of{at_least}, 'the clients have received many ids')
 	  if defined $of{at_least};
 	return is(join(', ', map { "$twice{$_} of $_" } sort keys %twice),
 		'', "not one duplicate among $count ids");

@@ -40,28 +40,30 @@ our @EXPORT_OK = qw(
   children_of
   is_alive
   remove_locks
+  replace_file
   settle
 );
 
 # How long the processes of a server may take to end after SIGKILL.
 use constant END_S => 120;
 
-# ----- libraries that are preloaded -----
+# ----- libraries of the tests -----
 
-# Builds a library from its source beside this file.  Returns its path.
+# Builds a library from its source beside this file, with further flags of the
+# compiler.  Returns its path.
 sub build_library
 {
-	my ($name) = @_;
+	my ($name, @flags) = @_;
 	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
 	my $source = __FILE__ =~ s/SnowflakeServer.pm$/$name.c/r;
 
 	PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1',
-		'-o', $library, $source, '-ldl');
+		@flags, '-o', $library, $source, '-ldl');
 	return $library;
 }
 
-# The environment that preloads a library beside those that are preloaded
-# already.
+# The environment variable that preloads a library in addition to those that
+# are preloaded already.
 sub preload
 {
 	my ($library) = @_;
@@ -72,8 +74,8 @@ sub preload
 
 my ($clock_directory, $clock_library);
 
-# The library that moves a server's clock; see clock.c.  A test that forks
-# calls this before, so that its children share one library.
+# The path of the library that sets a server's clock; see clock.c.  A test that
+# forks calls this first, so that its children share one library.
 sub clock_library
 {
 	$clock_directory //= PostgreSQL::Test::Utils::tempdir();
@@ -88,10 +90,11 @@ sub clock_file
 	return "$clock_directory/" . $node->name . '.clock';
 }
 
-# Starts a server with a clock that set_clock() moves, and returns the server.
-# The clock is so many seconds from the real one; without the number, it is
-# where it was, and right at the first start.  Parameters of start() follow;
-# with fail_ok, the result is false if the server does not start.
+# Starts a server with a clock that set_clock() sets, and returns the server.
+# The clock is so many seconds ahead of the real one.  Without that number the
+# clock keeps its offset, or is right if it was never set.  Parameters of
+# start() follow; with fail_ok the result is undefined if the server does not
+# start.
 sub start_server
 {
 	my ($node, $clock_s, %parameters) = @_;
@@ -103,7 +106,7 @@ sub start_server
 	return $node->start(%parameters) ? $node : undef;
 }
 
-# Sets a server's clock: so many seconds from the real one.
+# Sets a server's clock to so many seconds ahead of the real one.
 sub set_clock
 {
 	my ($node, $offset_s) = @_;
@@ -112,7 +115,7 @@ sub set_clock
 	return;
 }
 
-# Sets the clock of all servers that were started with this file.
+# Sets the clock of all servers that have been started with this file.
 sub write_clock
 {
 	my ($file, $offset_s) = @_;
@@ -127,13 +130,14 @@ sub write_clock
 	return;
 }
 
-# Lets one process of a server see a clock that is wrong by so many seconds at
-# each so manyth reading.  Process 0 ends that.
+# Makes the clock of one process of a server wrong by so many seconds, at every
+# reading or at each n-th one.  Process 0 ends that.
 sub glitch_clock
 {
 	my ($node, $pid, $offset_s, $every) = @_;
 	my $file = clock_file($node);
 
+	# Write the process last: it begins the glitch.
 	for my $field ([ 3, $every // 1 ], [ 2, 1_000_000 * $offset_s ], [ 1, $pid ])
 	{
 		my ($number, $value) = @$field;
@@ -162,7 +166,7 @@ sub children_of
 }
 
 # Does a process still run?  A process that has ended keeps its number until
-# its parent has asked for its status.
+# its parent has read its status.
 sub is_alive
 {
 	my ($pid) = @_;
@@ -186,8 +190,8 @@ sub processes_of
 	return @pids;
 }
 
-# The process of one of the library's workers, "registry" or "high-water mark",
-# as soon as it runs.
+# Waits until one of the library's workers, "registry" or "high-water mark",
+# runs, and returns its process.
 sub worker_pid
 {
 	my ($node, $name) = @_;
@@ -206,7 +210,7 @@ sub suspend
 	my ($node) = @_;
 	my $postmaster = $node->{_pid};
 
-	# Stop the postmaster first, so that it starts no more children.
+	# Suspend the postmaster first, so that it starts no more children.
 	kill 'STOP', $postmaster;
 	sleep 0.001;
 	my @children = children_of($postmaster);
@@ -214,7 +218,7 @@ sub suspend
 	return ($postmaster, @children);
 }
 
-# Resumes all processes of a server but some.
+# Resumes all processes of a server except some.
 sub resume
 {
 	my ($node, @except) = @_;
@@ -254,14 +258,14 @@ sub kill_hard
 	return;
 }
 
-# Kills the postmaster alone, and waits until the other processes have noticed
-# and ended: a new postmaster would not start beside them.
+# Kills the postmaster only, and waits until the other processes have detected
+# it and ended: before that, a new postmaster would refuse to start.
 sub kill_postmaster
 {
 	my ($node) = @_;
 	my $postmaster = $node->{_pid};
 
-	# Stop it before, so that it starts no more children.
+	# Suspend the postmaster first, so that it starts no more children.
 	kill 'STOP', $postmaster;
 	my @children = children_of($postmaster);
 	$node->kill9;
@@ -270,9 +274,10 @@ sub kill_postmaster
 	return;
 }
 
-# Removes the lock files of a server that was killed.  Where nobody asks for
-# the status of orphans, the postmaster's number stays taken, and the next
-# postmaster would believe that the last one runs.
+# Removes the lock files of a server that was killed.  Where no process reads
+# the status of orphans, as in a container, the killed postmaster keeps its
+# number, and the next postmaster would take the lock files for those of a
+# running server.
 sub remove_locks
 {
 	my ($node) = @_;
@@ -310,7 +315,7 @@ sub standby_node
 	return $standby;
 }
 
-# Gives a server that has another one's configuration its own port and socket.
+# Gives a copied server a port and a socket of its own.
 sub settle
 {
 	my ($node) = @_;
@@ -321,9 +326,8 @@ sub settle
 	return;
 }
 
-# Writes the parameters of a case, in place of those before, for a server whose
-# configuration has "include 'case.conf'".  The server reads them when it is
-# started or reloaded.
+# Replaces the parameters of a case.  The server's configuration has the line
+# "include 'case.conf'", so a start or a reload applies the parameters.
 sub configure
 {
 	my ($node, @settings) = @_;
@@ -332,7 +336,7 @@ sub configure
 	return;
 }
 
-# Starts a server with these parameters of a case.
+# Replaces the parameters of a case, and starts the server.
 sub start_with_case
 {
 	my ($node, @settings) = @_;
@@ -346,7 +350,15 @@ sub start_with_case
 sub write_conf
 {
 	my ($node, $name, @lines) = @_;
-	my $file = $node->data_dir . "/$name";
+
+	replace_file($node->data_dir . "/$name", @lines);
+	return;
+}
+
+# Replaces a file at once: who reads it sees the former lines or the new ones.
+sub replace_file
+{
+	my ($file, @lines) = @_;
 
 	open my $fh, '>', "$file.new" or die "$file.new: $!";
 	print $fh map { "$_\n" } @lines;
@@ -362,14 +374,16 @@ sub value_of
 	return $node->safe_psql('postgres', $sql);
 }
 
-# What a server has logged since an offset; all of it without one.
+# What a server has logged since an offset of its log; the whole log without
+# one.
 sub logged
 {
 	my ($node, $offset) = @_;
 	return PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset // 0);
 }
 
-# Waits until a server has logged something since an offset, and tests that.
+# Waits until a server has logged a line that matches a pattern, since an
+# offset of its log, and tests that.
 sub logs
 {
 	my ($node, $offset, $pattern, $what) = @_;

@@ -1,6 +1,5 @@
-# A psql session in the background that runs one statement after another.
-# Unlike in BackgroundPsql's own query(), a statement may wait while the test
-# goes on, and may fail.
+# A psql session in the background.  Unlike query() of BackgroundPsql, the test
+# can go on while a statement waits, and the statement may fail.
 package SnowflakeSession;
 
 use strict;
@@ -98,7 +97,8 @@ sub state_of
 	return ($self->answer)[0];
 }
 
-# Waits until the statement asked for waits itself, for a tick or the clock.
+# Waits until the session waits for a tick or for the clock, as
+# pg_stat_activity shows.
 sub wait_until_it_waits
 {
 	my ($self) = @_;
@@ -110,7 +110,7 @@ sub wait_until_it_waits
 	return;
 }
 
-# Ends the backend, and waits until it has gone.
+# Terminates the backend, and waits until it has exited.
 sub terminate
 {
 	my ($self) = @_;

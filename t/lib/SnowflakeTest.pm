@@ -29,7 +29,7 @@ our @EXPORT = qw(
 );
 
 # A server, not started yet, with the library preloaded and worker id 7.
-# Further lines of postgresql.conf follow and win.
+# Further lines of postgresql.conf follow, and override the first ones.
 sub snowflake_node
 {
 	my ($name, @conf) = @_;
@@ -77,9 +77,9 @@ sub wait_for
 	return $outcome;
 }
 
-# The first id of a server, as soon as it issues one, and the seconds that it
-# took.  Creates the extension if the server does not have it.  Dies if there
-# is no id in time.
+# Waits until a server issues an id.  Returns the id, and in list context the
+# seconds that this took.  Creates the extension if the server does not have
+# it.  Dies if there is no id in time.
 sub first_id
 {
 	my ($node, $seconds) = @_;
@@ -113,7 +113,7 @@ sub timestamp_of
 }
 
 # Why a server issues no id: the DETAIL of SQLSTATE 55000.  Returns the id if
-# the server issues one, and any other error as it is.
+# the server issues one, and the whole text of any other error.
 sub refusal_of
 {
 	my ($node) = @_;
@@ -125,8 +125,8 @@ sub refusal_of
 	return $stderr;
 }
 
-# The SQLSTATE, the message and the hint that a statement fails with.  If the
-# statement succeeds, '' and its output.
+# The SQLSTATE, the message and the hint of the error that a statement raises;
+# '' and the output if the statement succeeds.
 sub sqlstate_of
 {
 	my ($node, $sql) = @_;
@@ -146,7 +146,8 @@ sub mark_file
 	return $node->data_dir . '/global/8947';
 }
 
-# Where a page has the mark's contents, and the entries after them.
+# Sizes of the page's parts: PostgreSQL's header, the contents, and the
+# entries, which are at this offset in the contents.
 use constant {
 	PAGE_HEADER_SIZE => 24,
 	ENTRIES_OFFSET => 272,
@@ -182,7 +183,7 @@ sub read_page
 	return \%mark;
 }
 
-# The mark of one node on a page, or nothing.
+# The mark of one node on a page; undefined without an entry of the node.
 sub mark_of
 {
 	my ($mark, $worker_id, $datacenter_id) = @_;
@@ -193,8 +194,7 @@ sub mark_of
 	return $entry ? $entry->{mark} : undef;
 }
 
-# Writes other bytes into the file of the mark.  The file needs as many as
-# before to be a page.
+# Replaces the bytes of the mark's file.
 sub write_page
 {
 	my ($node, $bytes) = @_;
@@ -219,8 +219,8 @@ sub crc32c
 	return $crc ^ 0xFFFFFFFF;
 }
 
-# Puts the right checksum (CRC-32C) into a page whose contents were changed.
-# PostgreSQL's own checksum stays as it is, so this is for clusters without
+# Puts the right CRC-32C into a page whose contents were changed.  PostgreSQL's
+# own checksum of the page stays as it is, so this is for clusters without
 # checksums.
 sub seal_page
 {

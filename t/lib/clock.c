@@ -2,16 +2,16 @@
  * clock.c
  *	  Sets a server's wall clock at any time.  The tests preload it.
  *
- * The file CLOCK_OFFSET_FILE has up to four 64-bit numbers; missing ones are 0:
- * how many microseconds the clock is from the real one; and of a glitch, the
- * process that sees it, by how many microseconds more, and at each how manyth
- * reading of the clock.
+ * The file CLOCK_OFFSET_FILE has up to four 64-bit numbers; missing ones are
+ * 0.  The first is the offset of the clock from the real one, in microseconds.
+ * The others describe a glitch, a wrong reading of one process: the process,
+ * the microseconds that are added, and n, if each n-th reading is wrong.
  *
- * Why not libfaketime: it stands aside while the postmaster waits in pselect(),
- * which is where the postmaster's signal handlers run before PostgreSQL 16.  So
- * these, and every process that they fork (the startup process, background
- * workers), would see the real clock.  And it is slower to read than the real
- * clock, so that no test could spend a tick's sequence.
+ * libfaketime does not do, for two reasons.  It shows the real clock while the
+ * postmaster waits in pselect(); before PostgreSQL 16 the postmaster's signal
+ * handlers run there, so the handlers, and the startup process and background
+ * workers that they fork, would see the real clock.  And its clock is slower
+ * to read than the real one, so no test could spend a tick's sequence.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,7 +28,7 @@
 
 static int	(*real_clock_gettime) (clockid_t, struct timespec *) = NULL;
 
-/* The file: see above. */
+/* The contents of CLOCK_OFFSET_FILE; see above. */
 typedef struct ClockFile
 {
 	int64_t		offset_us;

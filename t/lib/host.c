@@ -3,8 +3,8 @@
  *	  Gives a server another host's name and interfaces, and another resolver.
  *	  The tests preload it.
  *
- * HOST_FACTS names a file with a fact a line.  What the file does not name does
- * not exist:
+ * HOST_FACTS names a file with a fact in each line.  The server sees no host
+ * name, interface or device that the file does not have:
  *
  *	  name NAME							the host's name
  *	  link INTERFACE INDEX FLAGS TYPE MAC	a hardware address of an ARPHRD_ type
@@ -16,8 +16,9 @@
  *	  hanging NAME						the resolver does not answer for a name
  *
  * FLAGS are "up", "down" or "loopback".  Index 0 stands for an interface that
- * has gone meanwhile.  With a fact "broken", getifaddrs() fails.  The system's
- * own resolver resolves names that the file does not name.
+ * was removed after getifaddrs() had listed it.  With a fact "broken",
+ * getifaddrs() fails.  The system's own resolver resolves names that the file
+ * does not name.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -3,10 +3,11 @@
  *	  Preloaded into servers under AddressSanitizer: sets its options, and tells
  *	  its runtime of every longjmp.
  *
- * The runtime's own wrapper would do the latter, if the runtime were the first
- * library.  But Debian's postgres does not start with the runtime preloaded, so
- * the extension loads it.  By then the server's longjmp is bound, and the stack
- * frames that an error leaves would stay poisoned.
+ * The runtime's own longjmp would tell the runtime, if the runtime were the
+ * first library.  But Debian's postgres does not start with the runtime
+ * preloaded, so the extension loads it, after the server has bound the C
+ * library's longjmp.  Then the stack frames that an error leaves would stay
+ * poisoned.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-# Inserts by ActiveRecord; the table is the one that a migration makes.
+# Inserts by ActiveRecord into a table that a migration creates.
 require 'active_record'
 
 ActiveRecord::Base.establish_connection(
@@ -24,7 +24,7 @@ ids.zip(%w[one two three]) do |id, item|
   puts "#{id} #{id.class}"
 end
 
-# schema.rb keeps the default
+# schema.rb has the default of the column
 schema = StringIO.new
 ActiveRecord::SchemaDumper.dump(ActiveRecord::Base.connection, schema)
 unless schema.string.match?(/default: -> \{ "snowflake_nextval\(\)" \}/)

@@ -1,5 +1,5 @@
-"""Inserts by Django's ORM into a table that it has made, and whose serial
-has been replaced as a migration's RunSQL would."""
+"""Inserts by Django's ORM into a table that Django creates, whose serial the
+program replaces by a snowflake, as RunSQL in a migration does."""
 import os
 
 import django

@@ -1,4 +1,4 @@
-# Inserts by ruby's pg, as text and by a typed, binary result.
+# Inserts by ruby's pg, with results in the text and in the binary format.
 require 'pg'
 
 insert = 'INSERT INTO orders (item) VALUES ($1) RETURNING id'

@@ -1,4 +1,4 @@
-"""Inserts by psycopg 3, in the text and the binary format, and prepared."""
+"""Inserts by psycopg 3, with results in text and binary format, and prepared."""
 import psycopg
 
 

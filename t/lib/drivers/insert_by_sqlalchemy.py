@@ -1,4 +1,4 @@
-"""Inserts by SQLAlchemy's ORM; the table is the one that it makes itself."""
+"""Inserts by SQLAlchemy's ORM into a table that SQLAlchemy creates."""
 from sqlalchemy import BigInteger, Column, Text, create_engine, text
 from sqlalchemy.orm import Session, declarative_base
 
