@@ -45,7 +45,7 @@ int			clock_tolerance_ms = 5000;
  *	the clock is behind, under "error"					refuse
  *
  * After a start, ids begin at the mark, which was put ahead of an id and may
- * lead a correct clock.  That lead, "excused_us", is not a step back of the
+ * lead a right clock.  That lead, "excused_us", is not a step back of the
  * clock: every policy waits until the clock has caught up.
  */
 ClockVerdict

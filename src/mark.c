@@ -84,7 +84,7 @@ StaticAssertDecl(sizeof(Lease) == 136, "Lease has no padding");
 ASSERT_STORED_AT(MarkMover, datacenter_id, 0, 4);
 ASSERT_STORED_AT(MarkMover, worker_id, 4, 4);
 ASSERT_STORED_AT(MarkMover, holder, 8, 8);
-ASSERT_STORED_AT(MarkMover, elsewhere_at, 16, 8);
+ASSERT_STORED_AT(MarkMover, elsewhere_until, 16, 8);
 ASSERT_STORED_AT(MarkMover, location, 24, 48);
 StaticAssertDecl(sizeof(MarkMover) == 72, "MarkMover has no padding");
 
@@ -119,7 +119,7 @@ typedef struct NodeState
 	int64		mark;			/* the published mark */
 	int64		mark_lead_us;
 	int64		floor;
-	TimestampTz elsewhere_at;
+	TimestampTz elsewhere_until;
 } NodeState;
 
 static const RelFileLocator mark_locator = {
@@ -441,7 +441,7 @@ read_node_state(NodeState *state)
 	state->mark = shmem_mark();
 	state->mark_lead_us = shared->mark_lead_us;
 	state->floor = shared->start.floor;
-	state->elsewhere_at = shared->start.elsewhere_at;
+	state->elsewhere_until = shared->start.elsewhere_until;
 	LWLockRelease(&shared->lock);
 
 	state->reach = node_is_leased() ?
@@ -459,7 +459,7 @@ set_mover(MarkContents *contents, const NodeState *state)
 	mover->datacenter_id = state->datacenter_id;
 	mover->worker_id = state->worker_id;
 	mover->holder = host_holder_hash();
-	mover->elsewhere_at = state->elsewhere_at;
+	mover->elsewhere_until = state->elsewhere_until;
 	strlcpy(mover->location, host_location, HOST_LOCATION_SIZE);
 }
 

@@ -15,7 +15,7 @@
 /* How many nodes have a mark of their own on the page. */
 #define MARK_ENTRIES_MAX 16
 
-/* MarkMover.elsewhere_at if no other location is known. */
+/* MarkMover.elsewhere_until if no other location is known. */
 #define MARK_NEVER_ELSEWHERE INT64CONST(0)
 
 /* A node's mark. */
@@ -33,8 +33,8 @@ typedef struct MarkMover
 	int32		datacenter_id;	/* of the node whose mark was moved */
 	int32		worker_id;
 	uint64		holder;			/* a hash of the server's holder */
-	TimestampTz elsewhere_at;	/* until when another location issued ids of
-								 * the node, or MARK_NEVER_ELSEWHERE */
+	TimestampTz elsewhere_until;	/* another location issued ids of the node
+									 * until then; or MARK_NEVER_ELSEWHERE */
 	char		location[HOST_LOCATION_SIZE];
 } MarkMover;
 

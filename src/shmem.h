@@ -35,9 +35,9 @@
 typedef struct Generator
 {
 	LWLock		lock;			/* the queue of sessions that reserve a block */
-	pg_atomic_uint64 last;		/* the newest stamp issued; never goes back */
-	pg_atomic_uint64 wakeups;	/* the last turn to wake up that a waiter has
-								 * taken; see choose_wakeup_tick() */
+	pg_atomic_uint64 last;		/* the newest stamp taken; never goes back */
+	pg_atomic_uint64 wakeups;	/* the number of the last wake-up that a waiter
+								 * has taken; see choose_wakeup_tick() */
 } Generator;
 
 /*
@@ -66,11 +66,12 @@ typedef struct IdBlock
 typedef struct Counters
 {
 	uint64		ids_issued;
-	uint64		sequence_waits; /* calls that waited for a spent tick */
+	uint64		sequence_waits; /* calls that waited for a new tick */
 	uint64		sequence_wait_us;
 	uint64		clock_waits;	/* calls that waited for the clock */
 	uint64		clock_wait_us;
-	uint64		clock_regressions;	/* calls that the clock stopped */
+	uint64		clock_regressions;	/* calls that found the clock stepped back
+									 * or outside the span */
 	uint64		clock_refusals; /* regressions that ended in an error */
 	uint64		mark_writes;	/* WAL records of the mark's page */
 	uint64		lease_renewals; /* leases granted or renewed */
@@ -84,7 +85,7 @@ typedef struct Counters
  */
 typedef struct BackendSlot
 {
-	int64		last_id;		/* the newest id, also of earlier sessions */
+	int64		last_id;		/* the newest id of all sessions of the slot */
 	Counters	counters;		/* of all sessions that have had the slot */
 	IdBlock		block;			/* of snowflake_nextval() */
 	Counters	before;			/* the counters when this session began */
@@ -103,12 +104,12 @@ typedef struct NodeStart
 {
 	bool		is_known;		/* has a process read the mark's page? */
 	int64		stamp;			/* of all generators before their first id */
-	int64		lead_us;		/* the stamp's largest lead on a right clock */
+	int64		lead_us;		/* how far the stamp may lead a right clock */
 	int64		fence_stamp;	/* equal to "stamp" if ids begin at the last
 								 * holder's fence; else 0 */
-	int64		floor;			/* the least floor of the page's next record */
-	TimestampTz elsewhere_at;	/* until when another location issued ids of
-								 * the node, or MARK_NEVER_ELSEWHERE */
+	int64		floor;			/* the page's floor rises to this tick */
+	TimestampTz elsewhere_until;	/* another location issued ids of the node
+									 * until then; or MARK_NEVER_ELSEWHERE */
 } NodeStart;
 
 typedef struct SharedState

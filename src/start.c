@@ -2,16 +2,17 @@
  * start.c
  *	  Every rule of where a node's ids begin.
  *
- * After a start, a crash or a promotion one process reads the mark's page,
- * once, when recovery has ended and before the first id.  Nothing is kept in
- * memory across recovery.
+ * After a start, a crash or a promotion, when recovery has ended, a process
+ * reads the mark's page before its first id, unless another process has done
+ * so.  If several processes read the page at once, the first result counts.
+ * No mark is kept in memory across recovery.
  *
  *	the page shows						ids begin
  *	an entry of the node				at its mark
  *	entries of other nodes only			at the floor of the page
  *	another layout						at the first tick whose ids are all above
- *										those that the page allows to exist; not
- *										at all while the clock is before it
+ *										the ids before the page's largest mark;
+ *										not at all while the clock is before it
  *	a page of another cluster			at the node's mark, else at the largest
  *										mark; but not before the last checkpoint
  *	no page								not before the last checkpoint, which
@@ -23,16 +24,18 @@
  *										the worker id leased last.  No id is
  *										issued before there is a lease
  *	a new lease							where the rows above say for its worker
- *										id, and not before the last holder's
- *										fence
+ *										id, but not before the last holder's
+ *										fence, nor before the mark of the
+ *										worker id used until then
  *
  * A page of another cluster appears after pg_upgrade if the DBA has copied the
  * file, as doc/operations.md says, or if the files of two clusters were
  * swapped.  There is no page at the first start, or after the file was
- * deleted.  In both cases the time of the last checkpoint before this start is
- * a bound that holds even if the clock has stepped back since.  pg_control has
- * that time in whole seconds.  Where there is no page, ids begin with that
- * second, not after the second, so that a new cluster's first id need not
+ * deleted.  In all these cases ids do not begin before the last checkpoint
+ * before this start, even if the clock has stepped back since.  Without a page
+ * nothing is known of ids issued after that checkpoint.  pg_control has the
+ * checkpoint's time in whole seconds.  Where there is no page, ids begin with
+ * that second, not after the second, so that a new cluster's first id need not
  * wait.
  */
 #include "postgres.h"
@@ -53,7 +56,7 @@
 typedef struct StartPoint
 {
 	int64		tick;			/* the first tick that may be used */
-	int64		lead_us;		/* the tick's largest lead on a correct clock */
+	int64		lead_us;		/* how far the tick may lead a right clock */
 	int64		floor;			/* the first tick of nodes without an entry */
 } StartPoint;
 
@@ -71,15 +74,16 @@ first_tick_from(TimestampTz instant)
 
 /*
  * Returns the tick of the last checkpoint before this start.  pg_control has
- * the checkpoint's second: the result is the second's first tick or, if ids
- * may have been issued in that second, the first tick after it.  Returns 0 for
- * a checkpoint before the span.
+ * the checkpoint's second: the result is the tick in which that second begins
+ * or, for a page of another cluster, the tick in which that second ends,
+ * because ids may have been issued in the second.  Returns 0 for a checkpoint
+ * before the span.
  */
 static int64
-tick_of_last_checkpoint(bool has_issued)
+tick_of_last_checkpoint(bool is_foreign)
 {
 	TimestampTz instant = shared->last_checkpoint +
-		(has_issued ? USECS_PER_SEC : 0);
+		(is_foreign ? USECS_PER_SEC : 0);
 	int64		tick;
 
 	(void) layout_locate(node_layout(), instant, &tick);
@@ -107,50 +111,51 @@ refuse_layout(const Layout *previous, int64 largest_before,
 
 /*
  * Returns where ids begin in a changed layout: at the first tick whose ids are
- * all above every id that the page allows to exist.  ERROR 22023 if the clock
- * is before that tick.
+ * all above the ids of the page's layout before the page's largest mark.
+ * ERROR 22023 if the clock is before that tick.
  */
 static int64
 first_tick_of_changed_layout(const MarkContents *contents)
 {
 	const Layout *layout = node_layout();
 	const Layout *previous = &contents->layout;
-	IdFields	newest = {
+	IdFields	newest_before = {
 		.tick = mark_largest(contents) - 1,
 		.datacenter_id = layout_field_max(previous->datacenter_bits),
 		.worker_id = layout_field_max(previous->worker_bits),
 		.sequence = layout_field_max(previous->sequence_bits)
 	};
-	IdFields	same = {0};
+	IdFields	newest_now = {0};	/* the same id, split by the new layout */
 	IdFields	now = {0};
 	ClockReading clock = {0};
 	int64		largest_before;
 
-	if (newest.tick < 0)
+	if (newest_before.tick < 0)
 		return 0;
 
-	largest_before = layout_compose(previous, &newest);
+	largest_before = layout_compose(previous, &newest_before);
 	clock_read(layout, &clock);
 	now.tick = clock.tick;
 	if (largest_before < layout_max_id(layout))
-		layout_split(layout, largest_before, &same);
+		layout_split(layout, largest_before, &newest_now);
 	if (clock.position != SPAN_WITHIN ||
-		largest_before >= layout_max_id(layout) || clock.tick <= same.tick)
+		largest_before >= layout_max_id(layout) ||
+		clock.tick <= newest_now.tick)
 		refuse_layout(previous, largest_before,
 					  layout_compose(layout, &now));
-	return same.tick + 1;
+	return newest_now.tick + 1;
 }
 
 /* Applies the table at the head of this file to a page and a node. */
 static StartPoint
-find_start(const MarkContents *contents, bool exists, int worker_id)
+find_start(const MarkContents *contents, bool has_entries, int worker_id)
 {
 	StartPoint	start = {0};
 	const MarkEntry *entry = mark_entry(contents, node_datacenter_id,
 										worker_id);
-	bool		is_foreign = exists && mark_is_foreign(contents);
+	bool		is_foreign = has_entries && mark_is_foreign(contents);
 
-	/* Test the magic, not "exists": a page without entries may have a floor. */
+	/* Test the magic, not the entries: a page without any may have a floor. */
 	if (contents->magic != 0 &&
 		!layout_equal(node_layout(), &contents->layout))
 	{
@@ -160,7 +165,7 @@ find_start(const MarkContents *contents, bool exists, int worker_id)
 	else
 		start.floor = is_foreign && entry == NULL ?
 			mark_largest(contents) : contents->floor;
-	if (is_foreign || !exists)
+	if (is_foreign || !has_entries)
 		start.floor = Max(start.floor, tick_of_last_checkpoint(is_foreign));
 
 	start.tick = start.floor;
@@ -193,9 +198,9 @@ set_start(int64 tick, int64 lead_us, bool is_fence)
 }
 
 /*
- * Takes over the page's lease.  The server resumes the lease if the lease has
- * not expired and is this server's.  Otherwise the lease is over, and the next
- * claim names it as the previous lease.
+ * Takes over the page's lease, if lease_is_usable() allows it.  The server
+ * resumes that lease if lease_can_resume() allows it.  Otherwise the lease is
+ * over, and the next claim names it as the previous lease.
  *
  * The page may have the incarnation of a claim whose answer never arrived.
  * The server repeats that claim only if the claim was its own, to the same
@@ -229,19 +234,19 @@ inherit_lease(const Lease *logged, Lease *lease)
  * the servers of one worker id apart.
  */
 static TimestampTz
-find_elsewhere(const MarkContents *contents, bool exists)
+find_elsewhere(const MarkContents *contents, bool has_entries)
 {
 	const MarkMover *mover = &contents->mover;
 	const MarkEntry *entry = mark_entry(contents, node_datacenter_id,
 										node_intended_worker_id());
 
-	if (!exists || node_is_leased() || entry == NULL ||
+	if (!has_entries || node_is_leased() || entry == NULL ||
 		!layout_equal(node_layout(), &contents->layout) ||
 		mover->datacenter_id != entry->datacenter_id ||
 		mover->worker_id != entry->worker_id)
 		return MARK_NEVER_ELSEWHERE;
 	return mark_is_moved_elsewhere(contents) ?
-		layout_tick_start(node_layout(), entry->mark) : mover->elsewhere_at;
+		layout_tick_start(node_layout(), entry->mark) : mover->elsewhere_until;
 }
 
 /*
@@ -250,12 +255,12 @@ find_elsewhere(const MarkContents *contents, bool exists)
  * goes on: then two servers issue the same ids.
  */
 static void
-report_elsewhere(const MarkMover *mover, TimestampTz elsewhere_at)
+report_elsewhere(const MarkMover *mover, TimestampTz elsewhere_until)
 {
 	ereport(LOG,
 			(errmsg("snowflake ids of node (%d,%d) were issued elsewhere before, up to %s",
 					mover->datacenter_id, mover->worker_id,
-					timestamptz_to_str(elsewhere_at)),
+					timestamptz_to_str(elsewhere_until)),
 			 errdetail("They were issued by the server \"%s\"; this one is \"%s\".",
 					   mover->location, host_location),
 			 errhint("This is normal after a promotion, a move or a restore. If the other server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
@@ -285,10 +290,10 @@ void
 start_node_once(void)
 {
 	MarkContents contents;
-	bool		exists;
+	bool		has_entries;
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	StartPoint	start;
-	TimestampTz elsewhere_at;
+	TimestampTz elsewhere_until;
 	bool		is_resumed;
 	bool		is_foreign;
 	bool		is_first = false;
@@ -296,26 +301,26 @@ start_node_once(void)
 	if (is_start_known())
 		return;
 
-	exists = mark_read(&contents);
+	has_entries = mark_read(&contents);
 	if (node_is_leased())
 		inherit_lease(&contents.lease, &lease);
 	is_resumed = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
 
 	/*
-	 * Without a lease no id is issued before start_new_lease() finds where the
-	 * ids of the leased worker id begin.  Until then begin at the floor: the
-	 * mark of the worker id that was leased last, perhaps by another server,
-	 * must not hold up the ids of a new worker id.  On a page of another
-	 * cluster use that worker id's entry nevertheless: find_start() would make
-	 * the largest mark the floor, for worker ids with an entry as well.
+	 * Without a lease no id is issued before start_new_lease() finds where ids
+	 * begin.  Until then begin at the floor: the mark of the worker id that
+	 * was leased last, perhaps by another server, must not hold up the ids of
+	 * a new worker id.  On a page of another cluster use that worker id's
+	 * entry nevertheless: without the entry the largest mark becomes the
+	 * floor, and the marks of all entries rise to the floor.
 	 */
-	is_foreign = exists && mark_is_foreign(&contents);
+	is_foreign = has_entries && mark_is_foreign(&contents);
 	if (node_is_leased())
-		start = find_start(&contents, exists, is_resumed || is_foreign ?
+		start = find_start(&contents, has_entries, is_resumed || is_foreign ?
 						   lease.worker_id : WORKER_ID_UNSET);
 	else
-		start = find_start(&contents, exists, node_intended_worker_id());
-	elsewhere_at = find_elsewhere(&contents, exists);
+		start = find_start(&contents, has_entries, node_intended_worker_id());
+	elsewhere_until = find_elsewhere(&contents, has_entries);
 
 	/* Several processes may have read the page; the first result counts. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -323,16 +328,16 @@ start_node_once(void)
 	{
 		shared->lease = lease;
 		shared->start.floor = start.floor;
-		shared->start.elsewhere_at = elsewhere_at;
+		shared->start.elsewhere_until = elsewhere_until;
 		is_first = true;
 		set_start(start.tick, start.lead_us, false);
 		shared->start.is_known = true;
 	}
 	LWLockRelease(&shared->lock);
 
-	if (is_first && elsewhere_at != MARK_NEVER_ELSEWHERE &&
+	if (is_first && elsewhere_until != MARK_NEVER_ELSEWHERE &&
 		mark_is_moved_elsewhere(&contents))
-		report_elsewhere(&contents.mover, elsewhere_at);
+		report_elsewhere(&contents.mover, elsewhere_until);
 	if (is_first && is_resumed)
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d is still leased to this server",
@@ -354,8 +359,8 @@ set_lease(const Lease *lease)
 }
 
 /*
- * Stores a renewed lease in shared memory.  After this function,
- * start_new_lease() and start_end_lease() the caller makes the change durable.
+ * Stores a renewed lease in shared memory.  The caller then makes the change
+ * durable, as the callers of start_new_lease() and start_end_lease() do.
  */
 void
 start_renewed_lease(const Lease *lease)
@@ -375,8 +380,8 @@ void
 start_new_lease(const Lease *lease, TimestampTz last_fence)
 {
 	MarkContents contents;
-	bool		exists = mark_read(&contents);
-	StartPoint	start = find_start(&contents, exists, lease->worker_id);
+	bool		has_entries = mark_read(&contents);
+	StartPoint	start = find_start(&contents, has_entries, lease->worker_id);
 	int64		fence = first_tick_from(last_fence);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);

@@ -157,8 +157,8 @@ snowflake_node(PG_FUNCTION_ARGS)
 		node_intended_worker_id();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int64		mark = shared == NULL ? 0 : shmem_mark();
-	TimestampTz elsewhere_at = shared == NULL ? MARK_NEVER_ELSEWHERE :
-		shared->start.elsewhere_at;
+	TimestampTz elsewhere_until = shared == NULL ? MARK_NEVER_ELSEWHERE :
+		shared->start.elsewhere_until;
 	Datum		values[NODE_COLUMN_COUNT];
 	bool		nulls[NODE_COLUMN_COUNT] = {false};
 
@@ -187,8 +187,9 @@ snowflake_node(PG_FUNCTION_ARGS)
 		!has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
 	values[NODE_LEASE_EXPIRES_AT] = TimestampTzGetDatum(lease_expires_at);
 	nulls[NODE_LEASE_EXPIRES_AT] = !is_held;
-	values[NODE_LAST_ISSUED_ELSEWHERE] = TimestampTzGetDatum(elsewhere_at);
-	nulls[NODE_LAST_ISSUED_ELSEWHERE] = elsewhere_at == MARK_NEVER_ELSEWHERE;
+	values[NODE_LAST_ISSUED_ELSEWHERE] = TimestampTzGetDatum(elsewhere_until);
+	nulls[NODE_LAST_ISSUED_ELSEWHERE] =
+		elsewhere_until == MARK_NEVER_ELSEWHERE;
 	return record_datum(fcinfo, values, nulls);
 }
 

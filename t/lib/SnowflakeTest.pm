@@ -158,7 +158,8 @@ my @mark_fields = qw(magic version checksum entry_count
   tick_us epoch system_identifier floor
   holder lease_datacenter_id lease_worker_id incarnation next_incarnation
   position ends_us fence registry
-  mover_datacenter_id mover_worker_id mover_holder elsewhere_at mover_place);
+  mover_datacenter_id mover_worker_id mover_holder elsewhere_until
+  mover_location);
 my $mark_template = 'L4 l4 q2 Q q Z80 l2 q2 Q q2 Q l2 Q q Z48';
 my $entry_template = 'l2 q2';
 
