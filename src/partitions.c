@@ -2,15 +2,16 @@
  * partitions.c
  *	  Range partitions of a table, by the time of its ids.
  *
- * Each function first compares the existing partitions with the wanted ones,
- * under a lock that keeps other sessions from creating partitions meanwhile.
- * Then it creates or drops partitions by SQL statements, which take care of
- * privileges, locks and everything else.
+ * Each function first looks at the existing partitions, under a lock that
+ * keeps other sessions from creating partitions meanwhile; a dry run takes no
+ * such lock.  Then the function creates or drops partitions by SQL statements,
+ * which take care of privileges, locks and everything else.
  *
- * The statements run as the table's owner, whoever the caller is.  So
- * partitions that a superuser's scheduler creates belong to the owner, and code
- * that the owner has put into the table's expressions gets no more rights than
- * the owner has.  PostgreSQL does the same for VACUUM and REINDEX.
+ * The statements run as the table's owner, whoever the caller is; only DROP
+ * runs as the partition's owner.  So partitions that a superuser's scheduler
+ * creates belong to the table's owner, and code that an owner has put into a
+ * table's expressions gets no more rights than that owner has.  PostgreSQL
+ * does the same for VACUUM and REINDEX.
  */
 #include "postgres.h"
 
@@ -241,7 +242,7 @@ act_as_caller(const Caller *caller)
  * the user has the owner's rights.
  */
 static void
-open_parent(Oid relid, LOCKMODE lock, Parent *parent, Caller *caller)
+lock_parent_as_owner(Oid relid, LOCKMODE lock, Parent *parent, Caller *caller)
 {
 	Relation	relation;
 	Oid			owner;
@@ -261,7 +262,7 @@ open_parent(Oid relid, LOCKMODE lock, Parent *parent, Caller *caller)
 	parent->schema = get_namespace_name(RelationGetNamespace(relation));
 	parent->partitions = present_partitions(relation);
 
-	/* CREATE TABLE refuses a parent that is open, even in this session. */
+	/* CREATE TABLE refuses a parent that this session has open. */
 	table_close(relation, NoLock);
 }
 
@@ -295,7 +296,7 @@ unit_of_step(const Interval *step)
 
 /*
  * Returns the instant "count" steps after "since", in the session's time zone.
- * Hours count by the clock.  Days, months and years count by the calendar,
+ * Hours are elapsed time.  Days, months and years count by the calendar,
  * even if a day does not begin at midnight.
  */
 static TimestampTz
@@ -379,7 +380,7 @@ check_instants(TimestampTz *since, TimestampTz *until, StepUnit unit)
 
 /*
  * Returns the range of ids of a range of time.  Raises ERROR 22003 if the end
- * is outside the span, or if no tick begins in the range.
+ * is outside the span, or if both ends are in one tick.
  */
 static IdRange
 id_range(TimestampTz from, TimestampTz to)
@@ -575,7 +576,7 @@ check_gaps(const Parent *parent, const IdRange *wanted)
 
 /*
  * Raises ERROR 55000 if a statement did not change the intended table: another
- * session may have renamed the table's schema and given the name to another.
+ * session may have renamed the table's schema and reused the schema's name.
  */
 static void
 check_effect(bool is_as_intended, const char *statement)
@@ -631,7 +632,8 @@ snowflake_create_partitions(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	PreventCommandIfReadOnly("snowflake_create_partitions()");
 
-	open_parent(PG_GETARG_OID(0), ShareUpdateExclusiveLock, &parent, &caller);
+	lock_parent_as_owner(PG_GETARG_OID(0), ShareUpdateExclusiveLock, &parent,
+						 &caller);
 	partitions = wanted_partitions(PG_GETARG_TIMESTAMPTZ(1),
 								   PG_GETARG_TIMESTAMPTZ(2),
 								   PG_GETARG_INTERVAL_P(3));
@@ -843,9 +845,9 @@ snowflake_drop_partitions(PG_FUNCTION_ARGS)
 						instant_text(before)),
 				 errhint("Give a finite instant.")));
 
-	open_parent(PG_GETARG_OID(0),
-				dry_run ? AccessShareLock : ShareUpdateExclusiveLock,
-				&parent, &caller);
+	lock_parent_as_owner(PG_GETARG_OID(0),
+						 dry_run ? AccessShareLock : ShareUpdateExclusiveLock,
+						 &parent, &caller);
 	partitions = partitions_before(&parent, before, caller.user_id);
 	if (!dry_run && partitions != NIL)
 		lock_partitions(&parent, partitions);

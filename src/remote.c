@@ -4,8 +4,8 @@
  *
  * A process waits for libpq's socket and its own latch together, so that a
  * server that does not answer delays neither a shutdown nor a cancel.  This
- * file resolves host names itself, because libpq would block, and because
- * each of a name's addresses gets its share of the time.  Results come in
+ * file has resolve.c look host names up, because libpq would block, and so
+ * that each of a name's addresses gets its share of the time.  Results come in
  * binary form, which no setting of the other server changes.
  */
 #include "postgres.h"
@@ -97,7 +97,8 @@ is_host_option(const char *keyword)
 
 /*
  * Returns the number of hosts that a connection string names, 1 if it names
- * none, 0 if its lists of hosts, addresses and ports differ in length.
+ * none, 0 if two lists of several hosts, addresses or ports differ in length.
+ * A list of one element fits any other list.
  */
 static int
 count_hosts(const PQconninfoOption *options)
@@ -211,7 +212,7 @@ set_server_message(Remote *remote, const PGresult *result)
 /*
  * libpq's notice receiver.  Stores a warning, because an answer with a warning
  * is unsafe: somebody has ended the wait for a synchronous standby.  Drops
- * other notices, which libpq would otherwise write to the server's log.
+ * other notices, which libpq would write to this server's log.
  */
 static void
 receive_notice(void *arg, const PGresult *notice)
@@ -227,7 +228,7 @@ receive_notice(void *arg, const PGresult *notice)
 	}
 }
 
-/* One address of one of a connection string's hosts. */
+/* What to connect to: one of a host's addresses, or a socket. */
 typedef struct Target
 {
 	char	   *host;			/* as given; NULL: libpq's default */
@@ -366,8 +367,8 @@ add_reason(StringInfo reasons, const char *host, const char *address,
 }
 
 /*
- * Returns the targets of a connection string.  Resolves all names at the same
- * time, and leaves out a name that is not resolved in half of the time.
+ * Returns the targets of a connection string.  Resolves all names at once, and
+ * leaves out a name that takes more than half of the time left.
  */
 static List *
 find_targets(Remote *remote, const PQconninfoOption *options, int hosts,
@@ -417,7 +418,7 @@ find_targets(Remote *remote, const PQconninfoOption *options, int hosts,
 		foreach(cell, found)
 			targets = add_target(targets, host, lfirst(cell), port);
 
-		/* resolve_end() frees a lookup that a host with another port shares. */
+		/* resolve_end() frees the lookup, which later equal hosts share. */
 		for (int j = i + 1; j < hosts; j++)
 		{
 			if (lookups[j] == lookups[i])
