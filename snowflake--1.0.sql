@@ -11,7 +11,7 @@
  *   Monitoring                   this server's node, and counters
  *   Ids as text                  other bases than 10
  *   Partitions                   range partitions by the time of ids
- *   Activity                     how many ids a table got when
+ *   Activity                     a table's ids over time
  *   Converting a column          the catalogue queries of snowflake_convert()
  *   Converting schemas           the catalogue queries of snowflake_convert_schema()
  *   Converting new tables        the event trigger
@@ -193,8 +193,9 @@ COMMENT ON FUNCTION snowflake_max_id(timestamptz) IS
 'the largest id of an instant''s tick';
 
 -- snowflake_issued_between() is inlined, so that a query can use the key's index
--- and prune partitions.  PostgreSQL inlines a bound that is a subquery only if
--- the body uses the bound once; so each bound has a function of its own.
+-- and prune partitions.  If a bound is a subquery, PostgreSQL inlines the
+-- function only if the body uses that bound once; so each bound has a function of
+-- its own.
 CREATE FUNCTION snowflake_first_id_since(instant timestamptz)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_first_id_since'
@@ -402,7 +403,7 @@ COMMENT ON FUNCTION snowflake_drop_partitions(regclass, timestamptz, boolean) IS
 'detach and drop the range partitions whose ids were all issued before an instant';
 
 --
--- Activity: how many ids a table got when
+-- Activity: a table's ids over time
 --
 
 -- PARALLEL RESTRICTED: the table may be temporary.
@@ -421,7 +422,7 @@ AS 'MODULE_PATHNAME', 'snowflake_activity'
 LANGUAGE C STABLE PARALLEL RESTRICTED
 SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION snowflake_activity(regclass, name, interval, timestamptz, timestamptz) IS
-'how many ids of a table were issued when, and by which node';
+'how many ids of a table each node issued, by time';
 
 --
 -- Converting a column
@@ -429,7 +430,8 @@ COMMENT ON FUNCTION snowflake_activity(regclass, name, interval, timestamptz, ti
 -- These SQL functions read the catalogue; src/convert.c calls them and executes
 -- the statements.  Their bodies refer to each other and to snowflake_nextval()
 -- by OID, so they work in every schema.  Names in their results are qualified,
--- because their search_path contains no user's schema.
+-- because their search_path contains no user's schema.  A snowflake is a column
+-- whose DEFAULT calls snowflake_nextval().
 --
 
 CREATE FUNCTION snowflake_convert_columns(rels regclass[], cols name[])
@@ -437,7 +439,7 @@ RETURNS TABLE (
     tab regclass,
     attnum smallint,
     attname name,
-    keys integer[],         -- the numbers of the given columns that reach this column
+    keys integer[],         -- the numbers of the given columns whose type this column must have
     is_key boolean,         -- a given column, or the same column of an inheritor
     is_inherited boolean,   -- ALTER TABLE on the parent changes this column, too
     is_narrow boolean)      -- not bigint yet
@@ -489,7 +491,7 @@ BEGIN ATOMIC
      GROUP BY r.tab, r.attnum, a.attname, a.attinhcount, a.atttypid;
 END;
 COMMENT ON FUNCTION snowflake_convert_columns(regclass[], name[]) IS
-'internal: columns, and all columns that must have the same type: those of inheritors, and those that reference them by foreign keys';
+'internal: columns, and all columns that must have the same type, by inheritance or by foreign keys that reference them';
 
 -- Does a column's DEFAULT call snowflake_nextval()?
 CREATE FUNCTION snowflake_convert_is_done(tab regclass, attnum smallint)
@@ -508,8 +510,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert_is_done(regclass, smallint) IS
 'internal: whether a column takes its DEFAULT from snowflake_nextval()';
 
--- Finds the columns with snowflakes among a column and those that it references,
--- directly or through other columns.
+-- Finds the snowflakes that a column references, directly or through other
+-- columns.  A column that is a snowflake finds itself, too.
 CREATE FUNCTION snowflake_convert_sources(tab regclass, attnum smallint)
 RETURNS TABLE (key_tab regclass, key_attname name)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -530,7 +532,7 @@ BEGIN ATOMIC
      WHERE snowflake_convert_is_done(r.tab, r.attnum);
 END;
 COMMENT ON FUNCTION snowflake_convert_sources(regclass, smallint) IS
-'internal: the columns with snowflakes that a column references, directly or by way of others, or is itself';
+'internal: the snowflakes that a column references, directly or through other columns, or is itself';
 
 -- Finds the sequence of a serial column: the column owns the sequence, and the
 -- column's DEFAULT calls nextval() on the sequence.
@@ -758,7 +760,8 @@ COMMENT ON FUNCTION snowflake_convert_statements(regclass[], name[]) IS
 
 -- Does a query on a table run no code of the table's owner?  The planner
 -- evaluates predicates and expressions of indexes, CHECKs and statistics, and
--- inlines the casts of a foreign key's columns if these have a role's own types.
+-- inlines the casts of a foreign key's columns of user-defined types.  A query
+-- also reads the table's inheritors or partitions, which may have all of these.
 CREATE FUNCTION snowflake_convert_is_plain(tab regclass)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -912,8 +915,8 @@ COMMENT ON FUNCTION snowflake_convert_obstacles(regclass[], name[], boolean) IS
 'internal: the objects that keep columns, and the columns that reference them, from becoming bigint';
 
 -- Lists the expressions of CHECKs, indexes and statistics that name a column
--- which becomes bigint.  Each expression comes in a query where the column is
--- bigint already, but the whole row and tableoid are the table's.  src/convert.c
+-- which becomes bigint.  Each expression comes in a query in which the column is
+-- bigint already, while tableoid and whole rows are the real table's.  src/convert.c
 -- only parses and analyzes the query: an error shows that an operator or a
 -- function does not accept bigint.
 CREATE FUNCTION snowflake_convert_expressions(rels regclass[], cols name[])
@@ -1106,7 +1109,7 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 SET jit = off;
 COMMENT ON FUNCTION snowflake_convert(regclass, name, boolean) IS
-'make a key column bigint DEFAULT snowflake_nextval(), with the foreign keys that reference it; returns the statements';
+'make a key column bigint DEFAULT snowflake_nextval(), and the columns that reference it bigint; returns the statements';
 
 --
 -- Converting schemas
@@ -1115,8 +1118,8 @@ COMMENT ON FUNCTION snowflake_convert(regclass, name, boolean) IS
 -- and puts them back.  src/convert_schema.c executes the statements.
 --
 
--- Lists the keys to convert.  A key whose values never came from a sequence may
--- be a natural key, and is left alone.
+-- Lists the keys to convert.  A key whose values no sequence makes now may be a
+-- natural key, and is left alone.
 CREATE FUNCTION snowflake_convert_keys(schemas name[])
 RETURNS TABLE (
     tab regclass,
@@ -1356,7 +1359,7 @@ BEGIN ATOMIC
                    SELECT format('SET COMPRESSION %s', CASE a.attcompression WHEN 'p' THEN 'pglz' ELSE 'lz4' END)
                     WHERE a.attcompression <> ''
                    UNION ALL
-                   -- Some versions store an internal option here, which pg_dump skips, too.
+                   -- PostgreSQL 15.20, for one, stores an option here, which pg_dump skips, too.
                    SELECT format('SET (%s)', string_agg(o, ', ')) FROM unnest(a.attoptions) AS o
                     WHERE o NOT LIKE 'pg\_attver=%' HAVING count(*) > 0
                ) AS s(action)
@@ -1776,7 +1779,7 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 SET jit = off;
 COMMENT ON FUNCTION snowflake_convert_schema(name[], boolean) IS
-'convert all keys of some schemas whose values come from sequences, rewriting each table once; returns the statements';
+'convert, in some schemas, all keys whose values sequences make, rewriting each table once; returns the statements';
 
 --
 -- Converting new tables
@@ -1799,7 +1802,7 @@ RETURNS TABLE (
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- Older tables may reference these columns, and become bigint, too.
+    -- Columns of older tables may reference these columns: widen them, too.
     SELECT DISTINCT ON (c.tab, c.attnum) c.tab, c.attnum, s.key_tab, s.key_attname
       FROM unnest(tabs) AS t(tab)
       JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
@@ -1854,7 +1857,7 @@ COMMENT ON FUNCTION snowflake_registry_check(text) IS
 'try a registry before a server depends on it: a sentence each about connection, rights, layout and clock';
 REVOKE EXECUTE ON FUNCTION snowflake_registry_check(text) FROM PUBLIC;
 
--- Without preload only decoding works: tell the DBA now, not at the first INSERT.
+-- Without preload no id is issued: tell the DBA now, not at the first INSERT.
 DO $$
 BEGIN
     IF NOT 'snowflake' = ANY (regexp_split_to_array(current_setting('shared_preload_libraries'), '[\s",]+')) THEN

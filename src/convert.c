@@ -2,6 +2,10 @@
  * convert.c
  *	  Turns key columns of existing and of new tables into snowflakes.
  *
+ * A snowflake is a bigint column whose DEFAULT calls snowflake_nextval().  A
+ * key is a column of a primary key, a column that foreign keys reference, or
+ * another column that snowflake_convert() is called for.
+ *
  * SQL functions of the extension's script read the catalogue.  They return the
  * statements that convert a column, as snowflake_convert_statements() does,
  * and the obstacles to a conversion.  This file executes the statements.  It
@@ -9,11 +13,12 @@
  * such as CHECKs, index predicates and triggers, and only C can switch to the
  * owner safely.
  *
- * - Every statement runs as the owner of the table that it changes, as a
- *	 security-restricted operation, like VACUUM and REINDEX.  No code of an
- *	 owner runs with the rights of another role.  A conversion adds a foreign
- *	 key between tables of two owners only if PostgreSQL's check of that key
- *	 runs no code of the other owner.
+ * - A statement runs as the owner of the table that it changes.  If the owner
+ *	 is not the caller, the statement is a security-restricted operation, like
+ *	 VACUUM and REINDEX.  Only a statement that needs a superuser runs as the
+ *	 caller.  No code of an owner runs with the rights of another role.  A
+ *	 conversion adds a foreign key between tables of two owners only if
+ *	 PostgreSQL's check of that key runs no code of the other owner.
  * - To find whether a table has rows, and which key is the largest, this file
  *	 reads the table or its index directly.  A query would not do, because the
  *	 planner evaluates the owner's index predicates and CHECKs.
@@ -450,15 +455,15 @@ convert_statements(const Conversion *conversion)
 }
 
 /*
- * Parts of the queries in convert_tables().  The second column, "change", is 0
- * if the conversion changes the table, and 1 if it only locks the table.
+ * Parts of the queries in convert_tables().  The second column is true if the
+ * conversion only locks the table, and does not change it.
  */
 #define LOCKED_TABLES \
-	"    SELECT tab, 0 FROM %s.snowflake_convert_statements($1, $2)" \
+	"    SELECT tab, false FROM %s.snowflake_convert_statements($1, $2)" \
 	"    UNION ALL" \
-	"    SELECT tab, 0 FROM %s.snowflake_convert_columns($1, $2) WHERE is_key OR is_narrow" \
+	"    SELECT tab, false FROM %s.snowflake_convert_columns($1, $2) WHERE is_key OR is_narrow" \
 	"    UNION ALL" \
-	"    SELECT references_tab, 1 FROM %s.snowflake_convert_foreign_keys($1, $2)"
+	"    SELECT references_tab, true FROM %s.snowflake_convert_foreign_keys($1, $2)"
 #define ANCESTORS \
 	"(WITH RECURSIVE up(tab) AS (" \
 	"     SELECT s.tab::oid" \
@@ -482,24 +487,24 @@ convert_tables(const Conversion *conversion)
 
 	if (conversion->puts_back)
 		count = convert_query(conversion,
-							  "SELECT s.tab, min(change) AS change FROM (" LOCKED_TABLES
+							  "SELECT s.tab, bool_and(is_only_locked) AS is_only_locked FROM (" LOCKED_TABLES
 							  "    UNION ALL"
-							  "    SELECT view, 0 FROM %s.snowflake_convert_views($1, $2)"
+							  "    SELECT view, false FROM %s.snowflake_convert_views($1, $2)"
 							  "    UNION ALL"
-							  "    SELECT tab, 0 FROM %s.snowflake_convert_rules($1, $2)"
-							  ") AS s(tab, change)"
+							  "    SELECT tab, false FROM %s.snowflake_convert_rules($1, $2)"
+							  ") AS s(tab, is_only_locked)"
 							  "  LEFT JOIN %s.snowflake_convert_views($1, $2) AS v ON v.view = s.tab"
 							  " GROUP BY s.tab ORDER BY max(v.place) DESC NULLS LAST, " ANCESTORS ", s.tab");
 	else
 		count = convert_query(conversion,
-							  "SELECT s.tab, min(change) AS change FROM (" LOCKED_TABLES ") AS s(tab, change)"
+							  "SELECT s.tab, bool_and(is_only_locked) AS is_only_locked FROM (" LOCKED_TABLES ") AS s(tab, is_only_locked)"
 							  " GROUP BY s.tab ORDER BY " ANCESTORS ", s.tab");
 	for (uint64 i = 0; i < count; i++)
 	{
 		Oid			table = convert_oid_at(i, "tab");
 		bool		is_null;
 
-		if (DatumGetInt32(convert_value_at(i, "change", &is_null)) == 0 &&
+		if (!DatumGetBool(convert_value_at(i, "is_only_locked", &is_null)) &&
 			!object_ownercheck(RelationRelationId, table, GetUserId()))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -653,7 +658,7 @@ refuse_distributed(const Conversion *conversion, List *tables)
 }
 
 /*
- * Warns of objects that will refuse new keys.  "format" is a query that lists
+ * Warns of objects that may refuse new keys.  "format" is a query that lists
  * them in a column "doubt".
  */
 static void
@@ -674,8 +679,8 @@ warn_of_doubts(const Conversion *conversion, const char *format)
 }
 
 /*
- * Warns if the converted column will refuse new keys, or has keys that are
- * larger than new keys.  The caller passes a conversion of one column.
+ * Warns if a new key may be refused, or if the converted column has keys that
+ * are larger than new keys.  The caller passes a conversion of one column.
  */
 void
 convert_warn(const Conversion *conversion)
@@ -764,11 +769,11 @@ convert_refuse_changed(const Conversion *conversion, const Statement *statement)
 }
 
 /*
- * Raises ERROR 0A000 in REPEATABLE READ and SERIALIZABLE.  A conversion has to
- * see the changes that other sessions committed before it locked the tables,
- * and the snapshot of such a transaction does not show these changes.  The
- * conversion of a new table need not call this function, because no other
- * session can have changed the table.
+ * Raises ERROR 0A000 in REPEATABLE READ and SERIALIZABLE, unless this is a dry
+ * run.  A conversion has to see the changes that other sessions committed
+ * before it locked the tables, and the snapshot of such a transaction does not
+ * show these changes.  The conversion of a new table need not call this
+ * function, because no other session can have changed the table.
  */
 void
 convert_refuse_isolation(const Conversion *conversion)
@@ -1005,7 +1010,7 @@ typedef struct NewKey
 	Oid			table;
 	NameData	column;
 	bool		is_bigint;
-	bool		has_default;	/* has it a DEFAULT that is not inherited? */
+	bool		has_default;	/* has a DEFAULT, and is not inherited */
 	bool		is_identity;
 	bool		is_serial;
 	Oid			sequence;		/* of a serial column, or InvalidOid */
@@ -1015,7 +1020,7 @@ typedef struct NewKey
 
 /*
  * Fills in the fields of NewKey that describe a column.  Returns true if the
- * column is serial or an identity column.
+ * column is serial or an identity column, and is not inherited.
  */
 static bool
 read_new_key(NewKey *key, AttrNumber attnum)
@@ -1311,17 +1316,17 @@ is_wanted(Oid table)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
 	Form_pg_class row;
-	bool		is_table;
+	bool		result;
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	row = (Form_pg_class) GETSTRUCT(tuple);
 	/* A temporary table needs no ids that are unique among servers. */
-	is_table = (row->relkind == RELKIND_RELATION || row->relkind == RELKIND_PARTITIONED_TABLE) &&
+	result = (row->relkind == RELKIND_RELATION || row->relkind == RELKIND_PARTITIONED_TABLE) &&
 		row->relpersistence != RELPERSISTENCE_TEMP &&
 		convert_wants_schema(get_namespace_name(row->relnamespace));
 	ReleaseSysCache(tuple);
-	return is_table;
+	return result;
 }
 
 /* Does the event trigger's work.  The caller turns errors into warnings. */

@@ -5,7 +5,7 @@
  * This file finds the keys, drops the views, rules and triggers that name the
  * keys, and puts them back.  convert.c does the conversion itself, of several
  * columns at once: the columns of a table are in one ALTER TABLE, so each table
- * is rewritten once.
+ * is rewritten once.  The head of convert.c says what keys and snowflakes are.
  *
  * - Keys that foreign keys connect are one group, which is converted as a whole
  *	 or not at all.  A group with an obstacle is not converted; a WARNING says
@@ -591,7 +591,7 @@ convert_schema(Oid own_schema, ArrayType *schemas, bool is_dry_run)
 
 /*
  * snowflake_convert_schema(schemas name[], dry_run boolean) -> setof text
- *		Converts all keys of some schemas whose values come from sequences.
+ *		Converts, in some schemas, all keys whose values sequences make.
  *		Returns the statements.
  */
 Datum
