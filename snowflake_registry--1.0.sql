@@ -3,12 +3,12 @@
  *
  * The registry is SQL and PL/pgSQL only, so that any PostgreSQL 15 or later can
  * be a registry.  Where the extension's files cannot be installed, run this
- * file by "psql -f" as the owner of the database.
+ * file by "psql -1 -v ON_ERROR_STOP=1 -f" as the owner of the database.
  *
  *   SELECT snowflake_registry.configure();
  *   SELECT snowflake_registry.allow('the role of the servers');
  *
- * Table "setting" has one row: the fleet's constants and the registry's own
+ * Table "setting" has one row: the servers' constants and the registry's own
  * state.  Table "node" has a row for each worker id of each datacenter: its
  * holder, when the lease expires, and the fence.  The holder's ids are before
  * the fence, and the next holder's ids begin at the fence.
@@ -25,12 +25,12 @@
  * What can go wrong, and what keeps an id from being issued twice:
  *
  * - The registry forgets: its standby was promoted without the last
- *   transactions, or a backup was restored.  The registry detects this by its
- *   history (another timeline, system identifier, database or table), or by
- *   evidence.  Then an era begins.  Until all leases
- *   that may have been forgotten are over, rows of an earlier era are granted to
- *   their holders only.  After that, a new holder of such a row begins at the
- *   floor, which is after all fences that may have been forgotten.
+ *   transactions, or a backup was restored.  Another history (timeline, system
+ *   identifier, database or table) begins an era with a window; evidence begins
+ *   an era.  Until all leases that may have been forgotten are over, rows of an
+ *   earlier era are granted to their holders only.  After that, a new holder of
+ *   such a row begins at the floor, which is after all fences that may have been
+ *   forgotten.
  * - The registry is set back without a trace: by a file-system snapshot, or by a
  *   standby whose standby.signal was removed.  Such a server starts without a
  *   clean stop before.  After such a start an era begins with a window: only
@@ -48,17 +48,17 @@
  *   transaction open;
  * - begin eras, which makes newcomers and restarting holders wait;
  * - in a window after a restart or a failover, take a worker id whose holder has
- *   not come forward yet, and move its fence up to a day and an hour ahead;
- *   free() moves the fence back.
+ *   not come forward yet, and move its fence up to a day, an hour and a lease
+ *   ahead; free() moves the fence back.
  *
  * Such a server cannot renew, release or take a lease whose holder has come
- * forward: no function shows the holder, whose name it would have to know.  It
- * cannot move any other fence beyond what the constants allow, or below the
- * beginning of the holder's ids.  It cannot keep other servers from renewing or
- * from coming forward by an open transaction, because locked rows are skipped.
+ * forward: no function shows the holder, which a claim or a release has to give.
+ * Such a server cannot move any other fence beyond what the constants allow, or
+ * below the beginning of the holder's ids.  Its open transactions keep no other
+ * server from renewing or coming forward, because locked rows are skipped.
  */
 
--- No name below resolves to an object of another schema.
+-- In this transaction an unqualified name means an object of PostgreSQL.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
 -- The schema must not exist yet: another role may have put functions into it,
@@ -99,7 +99,7 @@ CREATE TABLE snowflake_registry.setting (
     floor timestamptz NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.setting IS
-'one row, made by configure(): the fleet''s constants, and the registry''s own state';
+'one row, made by configure(): the servers'' constants, and the registry''s own state';
 COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS
 'how long a lease lasts without renewal';
 COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS
@@ -113,7 +113,7 @@ COMMENT ON COLUMN snowflake_registry.setting.era IS
 COMMENT ON COLUMN snowflake_registry.setting.history IS
 'system identifier, timeline, database and table: one of them differs after a failover or a restore';
 COMMENT ON COLUMN snowflake_registry.setting.instance IS
-'the start time of the server that answered the last claim';
+'the start time of the registry''s server, as notice() last saw it';
 COMMENT ON COLUMN snowflake_registry.setting.grants_from IS
 'until then rows of an earlier era are granted to their holders only';
 COMMENT ON COLUMN snowflake_registry.setting.window_until IS
@@ -157,7 +157,7 @@ COMMENT ON COLUMN snowflake_registry.node.granted_fence IS
 COMMENT ON COLUMN snowflake_registry.node.began IS
 'where the present holder''s ids begin';
 COMMENT ON COLUMN snowflake_registry.node.era IS
-'the era in which the row was last granted or released';
+'the era in which the row was last granted';
 
 -- A clean stop keeps the rows of an unlogged table; a crash, a backup and a
 -- standby do not.
@@ -165,7 +165,7 @@ CREATE UNLOGGED TABLE snowflake_registry.running (
     instance timestamptz NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.running IS
-'setting.instance, unless this data directory has since been started after a stop that was not clean';
+'setting.instance; after a stop that was not clean, empty until notice() runs';
 
 -- A server only inserts its evidence, so that a session that has locked
 -- "setting" cannot keep the server from coming forward.
@@ -174,7 +174,7 @@ CREATE TABLE snowflake_registry.evidence (
     is_covered boolean NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.evidence IS
-'the fences of holders that prove that the registry has forgotten something, until an era has begun for them or, if an era covered the loss already, until they have raised the floor';
+'fences that prove that the registry has forgotten a lease; each stays until an era has begun for it or, if the grace of an era covers the lease already, until it has raised the floor';
 
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
@@ -210,7 +210,7 @@ COMMENT ON FUNCTION snowflake_registry.history() IS
 
 -- While leases of former constants may exist, grants use the smaller constants,
 -- because a failover may yet forget the change, and waits use the larger ones.
-CREATE FUNCTION snowflake_registry.granted(
+CREATE FUNCTION snowflake_registry.constants_in_force(
     OUT duration interval, OUT lead interval,
     OUT longest_duration interval, OUT longest_lead interval)
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -223,20 +223,20 @@ AS $$
       FROM (SELECT *, clock_timestamp() < former_until AS is_changing
               FROM snowflake_registry.setting) AS s
 $$;
-COMMENT ON FUNCTION snowflake_registry.granted() IS
+COMMENT ON FUNCTION snowflake_registry.constants_in_force() IS
 'internal: the constants of a new lease, and the constants of the longest lease that may exist';
 
--- Raises the floor above a fence of a forgotten lease; the caller has locked
--- "setting".  The clock of a new primary may be behind the old primary's by up to
--- a lease, so a fence may be ahead of the new clock by twice the constants, and no
--- further.
+-- Raises the floor above a fence of a forgotten lease, and above the fences of
+-- leases that were granted until that fence; the caller has locked "setting".
+-- The clock of a new primary may be up to a lease behind the old primary's, so a
+-- fence is ahead of the new clock by at most twice the sum of duration and lead.
 CREATE FUNCTION snowflake_registry.raise_floor(seen_fence timestamptz)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c record := snowflake_registry.granted();
+    c record := snowflake_registry.constants_in_force();
     longest interval := c.longest_duration + c.longest_lead;
 BEGIN
     UPDATE snowflake_registry.setting AS k
@@ -247,16 +247,17 @@ COMMENT ON FUNCTION snowflake_registry.raise_floor(timestamptz) IS
 'internal: let newcomers begin after the fence of a forgotten lease';
 
 -- Begins an era, because the registry has forgotten something.  The floor is
--- above every fence that a forgotten lease can have: one granted just now, one
--- that the registry knows of, and the one that a holder has shown.  With a window,
--- holders are believed until all leases that may have been forgotten are over.
+-- above every fence that a forgotten lease can have: above the fence of a lease
+-- granted just now, all fences that the registry knows of, and the fence that a
+-- holder has shown.  With a window, holders are believed until all leases that
+-- may have been forgotten are over.
 CREATE FUNCTION snowflake_registry.begin_era(seen_fence timestamptz, with_window boolean)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c record := snowflake_registry.granted();
+    c record := snowflake_registry.constants_in_force();
     now_at timestamptz := clock_timestamp();
     ends_at timestamptz := now_at + c.longest_duration + c.longest_lead;
 BEGIN
@@ -275,7 +276,7 @@ COMMENT ON FUNCTION snowflake_registry.begin_era(timestamptz, boolean) IS
 'internal: begin an era: serve only holders until all leases that may exist are over';
 
 -- Detects another history, a start that was not clean, and evidence, and begins
--- an era or a window.  Returns false if another session has locked "setting".
+-- an era for each.  Returns false if another session has locked "setting".
 CREATE FUNCTION snowflake_registry.notice()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -304,7 +305,7 @@ BEGIN
     END IF;
     IF s.instance <> pg_postmaster_start_time() THEN
         IF NOT EXISTS (SELECT FROM snowflake_registry.running AS r WHERE r.instance = s.instance) THEN
-            c := snowflake_registry.granted();
+            c := snowflake_registry.constants_in_force();
             -- Holders renew every minute, or every third of a shorter lease.
             UPDATE snowflake_registry.setting
                SET era = era + 1, window_era = era + 1,
@@ -333,9 +334,9 @@ COMMENT ON FUNCTION snowflake_registry.notice() IS
 'internal: detect that the registry has been switched over, restored or restarted';
 
 -- Does the registry know for certain who holds a row?  During the grace, only if
--- the row was granted or released in this era.  After the grace the leases that
--- were forgotten are over: then a row is uncertain only if it was last granted or
--- released before the newest era with a floor.
+-- the row was granted in this era.  After the grace the leases that were
+-- forgotten are over: then a row is uncertain only if it was last granted before
+-- floor_era.
 CREATE FUNCTION snowflake_registry.is_known(n snowflake_registry.node, s snowflake_registry.setting)
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -346,9 +347,9 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.is_known(snowflake_registry.node, snowflake_registry.setting) IS
 'internal: does the registry know for certain who holds a row?';
 
--- Has the present era been begun for the loss of this row, too?  Until its grace
--- ends no newcomer gets the row, so a further forgotten lease on the row needs no
--- further era, only a higher floor.
+-- Does the grace of the present era cover a forgotten lease on this row?  Until
+-- the grace ends no newcomer gets the row, so a further forgotten lease on the row
+-- needs no further era, only a higher floor.
 CREATE FUNCTION snowflake_registry.is_covered(
     n snowflake_registry.node, s snowflake_registry.setting, instant timestamptz)
 RETURNS boolean
@@ -375,24 +376,24 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.begins_at(snowflake_registry.node, snowflake_registry.setting) IS
 'internal: where a new holder of a row would begin';
 
-CREATE FUNCTION snowflake_registry.datacenter_ids(layout text)
+CREATE FUNCTION snowflake_registry.datacenter_count(layout text)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT 1::bigint << split_part(layout, '/', 2)::integer
 $$;
-COMMENT ON FUNCTION snowflake_registry.datacenter_ids(text) IS
+COMMENT ON FUNCTION snowflake_registry.datacenter_count(text) IS
 'internal: how many datacenter ids a layout has';
 
-CREATE FUNCTION snowflake_registry.worker_ids(layout text)
+CREATE FUNCTION snowflake_registry.worker_count(layout text)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT 1::bigint << split_part(layout, '/', 3)::integer
 $$;
-COMMENT ON FUNCTION snowflake_registry.worker_ids(text) IS
+COMMENT ON FUNCTION snowflake_registry.worker_count(text) IS
 'internal: how many worker ids a datacenter has in a layout';
 
 --
@@ -411,7 +412,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     n snowflake_registry.node;
-    worker_ids bigint := snowflake_registry.worker_ids(s.layout);
+    worker_count bigint := snowflake_registry.worker_count(s.layout);
     is_waiting boolean := clock_timestamp() < s.grants_from;
 BEGIN
     IF wanted IS NOT NULL THEN
@@ -435,12 +436,12 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO n FROM snowflake_registry.node AS known
-     WHERE known.datacenter_id = for_datacenter_id AND known.worker_id < worker_ids
+     WHERE known.datacenter_id = for_datacenter_id AND known.worker_id < worker_count
        AND known.expires_at > clock_timestamp()
      ORDER BY known.expires_at LIMIT 1;
     IF NOT FOUND OR wanted IS NOT NULL OR
        EXISTS (SELECT FROM snowflake_registry.node AS known
-                WHERE known.datacenter_id = for_datacenter_id AND known.worker_id < worker_ids
+                WHERE known.datacenter_id = for_datacenter_id AND known.worker_id < worker_count
                   AND known.expires_at <= clock_timestamp()) THEN
         code := 'busy';
         sentence := 'The worker ids that are free are being granted to others at this moment.';
@@ -455,8 +456,9 @@ COMMENT ON FUNCTION snowflake_registry.refuse(snowflake_registry.setting, intege
 'internal: why a claim gets no worker id';
 
 -- Chooses and locks a row for a newcomer.  Skips rows that other sessions have
--- locked.  "says_held" is true if the server holds a lease, so it has received the
--- answer to its last claim; the last three arguments are the server's last lease.
+-- locked.  "says_held" is true if the server holds a lease: then its holder's row
+-- may be in use, and is not chosen before it expires.  The last three arguments
+-- are the server's last lease.
 CREATE FUNCTION snowflake_registry.choose(
     s snowflake_registry.setting,
     for_datacenter_id integer,
@@ -475,7 +477,7 @@ AS $$
 DECLARE
     n snowflake_registry.node;
     now_at timestamptz := clock_timestamp();
-    worker_ids bigint := snowflake_registry.worker_ids(s.layout);
+    worker_count bigint := snowflake_registry.worker_count(s.layout);
     is_waiting boolean := now_at < s.grants_from;
     latest timestamptz;
 BEGIN
@@ -502,9 +504,9 @@ BEGIN
         IF FOUND THEN
             RETURN n;
         END IF;
-        -- the row that this holder was granted without receiving the answer
+        -- this holder's row: expired, or granted in an answer that was lost
         SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_ids AND r.holder = for_holder
+         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_count AND r.holder = for_holder
            AND (r.expires_at <= now_at OR NOT says_held)
            AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
            AND snowflake_registry.begins_at(r, s) <= latest
@@ -514,7 +516,7 @@ BEGIN
         END IF;
         -- the last row of a server of the same name
         SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_ids AND r.name = nullif(for_name, '')
+         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_count AND r.name = nullif(for_name, '')
            AND r.expires_at <= now_at
            AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
            AND snowflake_registry.begins_at(r, s) <= latest
@@ -525,7 +527,7 @@ BEGIN
 
         -- the lowest row that was never leased; then the row that is free longest
         SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_ids AND r.expires_at <= now_at
+         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_count AND r.expires_at <= now_at
            AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
            AND snowflake_registry.begins_at(r, s) <= latest
          ORDER BY r.expires_at, r.worker_id LIMIT 1 FOR UPDATE SKIP LOCKED;
@@ -555,7 +557,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c record := snowflake_registry.granted();
+    c record := snowflake_registry.constants_in_force();
     now_at timestamptz := clock_timestamp();
     new_fence timestamptz := greatest(n.granted_fence + interval '1 us', begins_at, known_fence,
                                       now_at + c.duration + c.lead);
@@ -587,24 +589,24 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    datacenter_ids bigint := snowflake_registry.datacenter_ids(s.layout);
-    worker_ids bigint := snowflake_registry.worker_ids(s.layout);
+    datacenter_count bigint := snowflake_registry.datacenter_count(s.layout);
+    worker_count bigint := snowflake_registry.worker_count(s.layout);
     worker_id integer;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE feature_not_supported USING
             MESSAGE = 'a registry is asked in transactions of isolation level read committed';
     END IF;
-    IF datacenter_id IS NULL OR datacenter_id < 0 OR datacenter_id >= datacenter_ids THEN
+    IF datacenter_id IS NULL OR datacenter_id < 0 OR datacenter_id >= datacenter_count THEN
         RAISE invalid_parameter_value USING
             MESSAGE = format('datacenter_id %s is not in the range 0 .. %s of layout "%s"',
-                             datacenter_id, datacenter_ids - 1, s.layout);
+                             datacenter_id, datacenter_count - 1, s.layout);
     END IF;
     FOREACH worker_id IN ARRAY ids LOOP
-        IF worker_id < 0 OR worker_id >= worker_ids THEN
+        IF worker_id < 0 OR worker_id >= worker_count THEN
             RAISE invalid_parameter_value USING
                 MESSAGE = format('worker_id %s is not in the range 0 .. %s of layout "%s"',
-                                 worker_id, worker_ids - 1, s.layout);
+                                 worker_id, worker_count - 1, s.layout);
         END IF;
     END LOOP;
     -- The logs of other servers show the name: it must not begin a new line there.
@@ -620,8 +622,8 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.check_arguments(snowflake_registry.setting, integer, integer[], text[], timestamptz[]) IS
 'internal: an error for arguments that no server sends';
 
--- Claims a worker id, or renews the lease that is held.  begins_at is the fence
--- of the worker id's last holder, or the floor.
+-- Claims a worker id, or renews the lease that is held.  The result begins_at is
+-- where ids under the lease begin; for a newcomer, see the function begins_at().
 CREATE FUNCTION snowflake_registry.claim(
     layout text,
     epoch timestamptz,
@@ -693,7 +695,7 @@ BEGIN
 
     is_settled := snowflake_registry.notice();
     SELECT * INTO s FROM snowflake_registry.setting;
-    c := snowflake_registry.granted();
+    c := snowflake_registry.constants_in_force();
 
     -- configure() makes no more than 65536 rows; add the rows of this claim.
     INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
@@ -730,8 +732,9 @@ BEGIN
     is_evidence := is_believed AND
         (previous_fence > own.granted_fence OR
          coalesce(previous_position > pg_current_wal_lsn(), false));
-    -- The registry's clock may be behind by up to a lease.  In a window the
-    -- registry may have forgotten larger constants, too: allow for the largest.
+    -- The registry's clock may be up to a lease behind the old primary's.  In a
+    -- window the registry may have forgotten larger constants, too: allow for the
+    -- largest constants that configure() accepts.
     IF is_evidence AND previous_fence > own.granted_fence AND
        previous_fence > registry_clock + (CASE WHEN is_window THEN interval '1 day 1 hour' + c.longest_duration
                                                ELSE 2 * (c.longest_duration + c.longest_lead) END) THEN
@@ -773,8 +776,9 @@ BEGIN
             detail := 'The lease that the server holds is being asked for by another one at this moment.';
             RETURN;
         END IF;
-        -- Two holders may come forward at the same moment.  If another session
-        -- has locked "setting", the next claim raises the floor.
+        -- If the era has begun for another holder, the floor may not be above
+        -- this fence yet.  If another session has locked "setting", the next
+        -- claim raises the floor.
         PERFORM FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
             PERFORM snowflake_registry.raise_floor(previous_fence);
@@ -791,7 +795,7 @@ BEGIN
         detail := 'The registry has been switched over or restarted, and another server is telling it so.';
         RETURN;
     ELSE
-        -- A claim whose answer was lost gets the same answer again.
+        -- A claim whose answer was lost gets the same worker id again.
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = claim.datacenter_id AND r.holder = claim.holder
            AND r.incarnation = next_incarnation AND NOT r.is_freed AND NOT r.is_released
@@ -868,7 +872,7 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.release(integer, integer, text, bigint, timestamptz) IS
 'for servers: release a lease; all of its ids are before the mark';
 
--- Returns the fleet's constants, for snowflake_registry_check().
+-- Returns the servers' constants, for snowflake_registry_check().
 CREATE FUNCTION snowflake_registry.constants(
     OUT layout text,
     OUT epoch timestamptz,
@@ -885,7 +889,7 @@ AS $$
       FROM (SELECT) AS one LEFT JOIN snowflake_registry.setting AS s ON true
 $$;
 COMMENT ON FUNCTION snowflake_registry.constants() IS
-'for servers: the fleet''s constants, and the registry''s clock';
+'for servers: their constants, and the registry''s clock';
 
 --
 -- For the DBA: configure, allow, free, declare_restored, declare_complete
@@ -933,9 +937,9 @@ AS $$
     -- the registry may have been restored from a time before the row.
     INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
     SELECT d, w, 0
-      FROM (SELECT least(snowflake_registry.datacenter_ids(layout), 65536) AS datacenters) AS l,
+      FROM (SELECT least(snowflake_registry.datacenter_count(layout), 65536) AS datacenters) AS l,
            generate_series(0, l.datacenters - 1) AS d,
-           generate_series(0, least(snowflake_registry.worker_ids(layout), 65536 / l.datacenters) - 1) AS w
+           generate_series(0, least(snowflake_registry.worker_count(layout), 65536 / l.datacenters) - 1) AS w
     ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING
 $$;
 COMMENT ON FUNCTION snowflake_registry.make_nodes(text) IS
@@ -1014,8 +1018,10 @@ BEGIN
                 HINT = 'Change them again after that.';
         END IF;
         -- A dump that is older than a change has the old constants only.  Within
-        -- the grace of the old constants all holders must come forward, and they
-        -- renew every minute, or every third of a shorter lease.
+        -- the grace of the old constants all holders must come forward.  They
+        -- renew every minute, so a grace of 65 s is enough for any lease.  A
+        -- shorter grace is enough for a lease of twice the grace: its holder
+        -- renews every third of the lease, which is 2/3 of the grace.
         IF old.shortest_grace < interval '65 s' AND
            duration > greatest(2 * old.shortest_grace, old.lease_duration) THEN
             RAISE invalid_parameter_value USING
@@ -1036,7 +1042,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.configure(interval, interval, text, timestamptz) IS
-'set the fleet''s constants: how long a lease lasts, how far a clock may lead, layout and epoch; a NULL changes nothing';
+'set the servers'' constants: how long a lease lasts, how far a clock may lead, layout and epoch; a NULL changes nothing';
 
 CREATE FUNCTION snowflake_registry.allow(role name)
 RETURNS void
@@ -1058,7 +1064,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c record := snowflake_registry.granted();
+    c record := snowflake_registry.constants_in_force();
 BEGIN
     UPDATE snowflake_registry.node AS r
        SET expires_at = least(r.expires_at, clock_timestamp()), is_freed = true,
