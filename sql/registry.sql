@@ -169,7 +169,7 @@ SELECT pg_temp.no_addresses();
 SELECT pg_temp.claim('a', 3, 'a 0 1 held', wanted => 0) AS stale;
 SELECT pg_temp.claim('b', 9, 'a 0 2 held', wanted => 0) AS another_holder;
 SELECT pg_temp.claim('a', 3, 'a 0 2 held', wanted => 0, datacenter => 0) AS another_datacenter;
--- A claim whose answer was lost gets the same answer again.
+-- A claim whose answer was lost gets the same worker id again.
 SELECT pg_temp.claim('a', 2, 'a 0 1 held');
 SELECT pg_temp.claim('d', 1);
 SELECT pg_temp.claim('d', 1);
