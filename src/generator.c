@@ -17,8 +17,11 @@
  * Two generators of one node can issue equal ids, but for different tables;
  * see generator_next_of_relation().  A table may move from one generator to
  * another, as when it is restored from a dump under another OID.  The table's
- * ids still do not repeat, because no generator issues an id in a tick before
- * the newest tick of all generators; see read_last_and_clock().
+ * ids still do not repeat: no generator issues an id in a tick before the
+ * newest tick of all generators, nor in the newest tick if the clock is behind
+ * it.  Under clock_policy = advance the newest tick is an exception: there the
+ * table's ids can repeat while they are ahead of the clock; see
+ * read_last_and_clock().
  */
 #include "postgres.h"
 
@@ -61,7 +64,7 @@ typedef struct Attempt
 								 * id's last holder? */
 } Attempt;
 
-/* The waits that a call has been counted for; each counts a call once. */
+/* What a call has been counted as, once each, and when it wakes up. */
 typedef struct Wait
 {
 	bool		is_counted_as_sequence_wait;
@@ -327,8 +330,9 @@ publish_tick(int64 tick)
  * ids of the newest tick.  Usually the clock has passed that tick by then.  If
  * the clock has stepped back behind the newest tick instead, this generator
  * skips that tick.  Under clock_policy = advance no generator skips the newest
- * tick: each goes on in that tick, and so follows the generator with the
- * largest lead.
+ * tick, because the skips of all generators would add up to a growing lead:
+ * each goes on in that tick, and so follows the generator with the largest
+ * lead.
  */
 static inline int64
 read_last_and_clock(Generator *generator, uint64 *last)
@@ -477,7 +481,7 @@ wait_for_clock_or_tick(Generator *generator, const Attempt *attempt,
 					WAIT_FOR_TICK, &counters->sequence_wait_us);
 }
 
-/* Waits, or raises an error, as the outcome of an attempt demands. */
+/* Waits, moves the mark or raises an error, by the outcome of an attempt. */
 static pg_noinline void
 wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 {
@@ -514,8 +518,9 @@ wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
 
 /*
  * Reserves "wanted" stamps of one tick, or as many as the tick has left, and
- * returns the first of them.  After a wait the function reserves one stamp
- * only, because the caller may not need a block in the new tick.
+ * returns the first of them.  After an attempt that failed the function
+ * reserves one stamp only, because the caller may not need a block in the new
+ * tick.
  */
 static inline int64
 reserve(Generator *generator, int64 wanted, int64 *reserved)
@@ -583,9 +588,9 @@ block_is_current(const IdBlock *block)
 
 /*
  * Returns the next id of a block.  Reserves a new block if the old block is
- * used up, is no longer current, belongs to another generator, or if this
- * session has since issued an id from elsewhere, which may be larger than the
- * ids left in the block.  After a block that was used up within its tick, the
+ * used up, is no longer current, belongs to another generator or node, or if
+ * this session has since issued an id from elsewhere, which may be larger than
+ * the ids left in the block.  After a block that was used up within its tick, the
  * next block is twice as large, up to "max_size".  Otherwise the next block
  * has one stamp, so that a slow caller wastes no stamps.
  */

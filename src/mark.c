@@ -3,7 +3,8 @@
  *	  The page in WAL that holds the high-water marks: reading and changing it.
  *
  * An id may be issued only while its tick is before the mark of its node, and
- * a mark is published in shared memory only when its WAL record is flushed.
+ * a moved mark is published in shared memory only when its WAL record is
+ * flushed.
  * So in WAL the record of a mark comes before every row that carries an id
  * below that mark: a server that has the row, by whatever kind of recovery,
  * has the mark.
@@ -53,8 +54,8 @@
 
 /*
  * The contents lie on disk and in WAL, so no field may move or change its
- * width.  The structs have no padding, because no code sets the bytes of
- * padding, and the checksum would cover them.
+ * width.  The structs have no padding: an assignment may leave the bytes of
+ * padding unset, and the checksum would cover them.
  */
 #define ASSERT_STORED_AT(type, field, offset, width) \
 	StaticAssertDecl(offsetof(type, field) == (offset) && \
@@ -259,8 +260,8 @@ has_page(void)
 }
 
 /*
- * Creates the file with a block that has no entries.  Syncs both before the
- * page is used, so that a crash of the machine does not leave a block of
+ * Creates the file with a block that has no entries.  Syncs file and block
+ * before the page is used, so that a crash of the machine does not leave a block of
  * zeros.
  */
 static void
@@ -368,9 +369,9 @@ mark_entry(const MarkContents *contents, int datacenter_id, int worker_id)
 }
 
 /*
- * Did a server at another location move a mark last?  Another location differs
- * from this server's in both text and holder: a reboot of this machine changes
- * only the holder, and a new host name changes only the text.
+ * Did a server at another location move a mark last?  Such a server differs
+ * from this one in both its location and its holder: a reboot of this machine
+ * changes only the holder, and a new host name changes only the location.
  */
 bool
 mark_is_moved_elsewhere(const MarkContents *contents)
@@ -553,8 +554,8 @@ prepare_contents(MarkContents *contents, int64 floor)
  * distance.  The same record makes the lease durable.  If the page already has
  * a mark past the tick, nothing is written.
  *
- * If "past" is MARK_KEEP, makes only the lease durable; the server need not
- * have a worker id yet.
+ * If "past" is MARK_KEEP, makes the lease durable, and the mark that is
+ * published already; the server need not have a worker id yet.
  *
  * Costs one flush of WAL at most.  Returns false if the lease does not allow a
  * mark past the tick.  The caller has to read the mark again, because the node
