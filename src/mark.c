@@ -261,8 +261,8 @@ has_page(void)
 
 /*
  * Creates the file with a block that has no entries.  Syncs file and block
- * before the page is used, so that a crash of the machine does not leave a block of
- * zeros.
+ * before the page is used, so that a crash of the machine does not leave a
+ * block of zeros.
  */
 static void
 extend_file(void)
