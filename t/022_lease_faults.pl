@@ -28,8 +28,8 @@ use constant GRACE =>
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 
-# A server, not started yet, that leases, with the default clock_tolerance: the
-# server refuses ids while its clock is 30 s behind.
+# A server, not started yet, that leases.  The server refuses ids while its
+# clock is behind the last id by more than the default clock_tolerance.
 sub server
 {
 	my ($name, $registry, @conf) = @_;
@@ -124,7 +124,7 @@ sub registry_down
 	my $ends = $holder->safe_psql('postgres',
 		'SELECT lease_expires_at FROM snowflake_node');
 
-	# A session refuses ids by the end of the lease alone, without the worker.
+	# A session refuses ids after the lease even if the worker is suspended.
 	my $ask_again = keep_from_asking($holder);
 	wait_for_error($client, 'at the end of the lease ids are refused');
 	$ask_again->();
@@ -134,7 +134,7 @@ sub registry_down
 			"SELECT snowflake_timestamp($newest) <= '$ends'::timestamptz + '50 ms'"
 		),
 		't',
-		'no id is later than the end of the lease');
+		'no id is more than 50 ms later than the end of the lease');
 	is_refused_now($holder, qr/^The registry cannot be reached/,
 		'the refusal says that the registry cannot be reached');
 	$holder->restart;
@@ -144,7 +144,7 @@ sub registry_down
 	$registry->start;
 	($id, $seconds) = first_id($holder);
 
-	# The server asks every 5 s, and a registry that has crashed waits for
+	# The server claims every 2 s, and a registry that has crashed waits for
 	# holders first.
 	cmp_ok($seconds, '<', 15, 'the holder issues ids again within 15 s of the start of the registry');
 	is(worker_id_of($id), $worker_id, 'the holder has its worker id again');
@@ -328,7 +328,7 @@ sub clocks
 	is(scalar(my @ids = new_ids($slow_client)),
 		0, 'the server whose clock is slow issues no ids before the fence');
 
-	# Set its clock so that it passes the times of the other server's ids.
+	# Set the slow server's clock to 1 s before the last ids of the fast one.
 	set_clock($slow,
 		LARGEST_LEAD_S - (time - $suspended_at) - 1);
 	sleep 1.5;
@@ -344,7 +344,7 @@ sub clocks
 	sleep 0.3;
 	is(scalar(@ids = new_ids($fast_client)), 0, 'the fast server, resumed, issues no id');
 
-	# When its clock is set back, the server has no ids, or ids that nobody
+	# The fast server, whose clock is set back, has no ids, or ids that nobody
 	# else can have.
 	set_clock($fast, LARGEST_LEAD_S - 15);
 	sleep 0.5;
@@ -356,12 +356,12 @@ sub clocks
 	$slow->stop;
 	new_ids($fast_client);
 	wait_for_ids($fast_client, 'the fast server gets the worker id again');
-	start_server($slow, LARGEST_LEAD_S + 2);
-	$slow_client = new_client($slow, 'without ids at first');
-	wait_for_error($slow_client, 'the slow server is up again, and refuses ids');
+	my $next = start_server($slow, LARGEST_LEAD_S + 2);
+	my $next_client = new_client($next, 'without ids at first');
+	wait_for_error($next_client, 'the next holder is up, and refuses ids');
 	$worker = worker_pid($fast, 'registry');
 	suspend($fast);
-	wait_for_ids($slow_client, 'the next holder, whose clock is ahead, issues ids');
+	wait_for_ids($next_client, 'the next holder, whose clock is ahead, issues ids');
 	set_clock($fast, LARGEST_LEAD_S + 2);
 	new_ids($fast_client);
 	new_errors($fast_client);
@@ -372,51 +372,50 @@ sub clocks
 	resume($fast);
 
 	# The clock is past the fence.
-	new_ids($slow_client);
-	new_errors($slow_client);
-	set_clock($slow, LARGEST_LEAD_S + 60);
+	new_ids($next_client);
+	new_errors($next_client);
+	set_clock($next, LARGEST_LEAD_S + 60);
 	ok( wait_for(
 			sub {
-				slurp_file($slow_client->{err}) =~
+				slurp_file($next_client->{err}) =~
 				  /55000: snowflake ids cannot be issued because the clock is past the fence of the lease/;
 			}),
 		'a clock past the fence is refused');
-	wait_for_renewals($slow, 1);
-	new_ids($slow_client);
+	wait_for_renewals($next, 1);
+	new_ids($next_client);
 	sleep 0.3;
-	is(scalar(@ids = new_ids($slow_client)), 0,
+	is(scalar(@ids = new_ids($next_client)), 0,
 		'a clock past the fence gets no ids after a renewal either');
-	set_clock($slow, LARGEST_LEAD_S + 2);
-	wait_for_ids($slow_client, 'ids are issued when the clock is before the fence again', 5);
-	new_errors($slow_client);
-	wait_for_renewals($slow, 1);
-	is_undisturbed($slow_client, 'ids go on after the next renewal');
+	set_clock($next, LARGEST_LEAD_S + 2);
+	wait_for_ids($next_client, 'ids are issued when the clock is before the fence again', 5);
+	new_errors($next_client);
+	wait_for_renewals($next, 1);
+	is_undisturbed($next_client, 'ids go on after the next renewal');
 
 	# After a step back, the clock has to reach the last id again.
-	set_clock($slow, LARGEST_LEAD_S - 28);
-	my (undef, $message) = sqlstate_of($slow, 'SELECT snowflake_nextval()');
+	set_clock($next, LARGEST_LEAD_S - 28);
+	my (undef, $message) = sqlstate_of($next, 'SELECT snowflake_nextval()');
 	like(
 		$message,
 		qr/^the clock is \d+\.\d+ ms behind the last snowflake id/,
 		'a clock behind the last id is refused');
-	wait_for_renewals($slow, 2);
-	new_ids($slow_client);
-	set_clock($slow, LARGEST_LEAD_S + 2);
-	wait_for_ids($slow_client, 'ids are issued when the clock is right, by the same lease', 5);
+	wait_for_renewals($next, 2);
+	new_ids($next_client);
+	set_clock($next, LARGEST_LEAD_S + 2);
+	wait_for_ids($next_client, 'ids are issued when the clock is right, by the same lease', 5);
 	is_unique(at_least => 500);
 	return;
 }
 
 # ----- the network holds bytes back -----
 
-# Waits until a request of this kind is held back.  Later requests pass.
-sub hold_request
+# Holds back the next claim of a server that holds a lease.  Later claims pass.
+sub hold_renewal
 {
-	my ($relay, $kind) = @_;
+	my ($relay) = @_;
 
 	$relay->hold('up', 'snowflake_registry.claim');
-	ok(wait_for(sub { $relay->count_held > 0 }),
-		"a request to $kind is held back");
+	ok(wait_for(sub { $relay->count_held > 0 }), 'a renewal is held back');
 	$relay->hold_nothing_new;
 	return;
 }
@@ -459,8 +458,8 @@ sub network
 	cmp_ok($seconds, '<', 8, 'a silent host does not keep a server from the next host');
 	my $double_client = new_client($double);
 
-	# The registry's answers come too late, first for a while and then for
-	# good.
+	# The registry's answers come too late, first for a while and then until
+	# the lease has ended.
 	start_server($first);
 	first_id($first);
 	my $client = new_client($first);
@@ -500,7 +499,7 @@ sub network
 		$failures, 'no renewal has failed since the late release');
 
 	# A renewal arrives after the release.
-	hold_request($relay, 'renew');
+	hold_renewal($relay);
 	$first->stop;
 	my $lease = lease_row($registry, 5);
 	let_go_late($relay, 'a renewal reaches the registry after the release');
@@ -512,7 +511,7 @@ sub network
 	start_server($second);
 	refuses($second, qr/is leased by first/,
 		'the other server is refused the worker id');
-	hold_request($relay, 'renew');
+	hold_renewal($relay);
 	$first->stop;
 	first_id($second);
 	my $second_client = new_client($second);
