@@ -125,9 +125,9 @@ sub registry_down
 		'SELECT lease_expires_at FROM snowflake_node');
 
 	# A session refuses ids after the lease even if the worker is suspended.
-	my $ask_again = keep_from_asking($holder);
+	my $claim_again = keep_from_claims($holder);
 	wait_for_error($client, 'at the end of the lease ids are refused');
-	$ask_again->();
+	$claim_again->();
 	my $newest = (ids_of($client))[-1];
 	is( $holder->safe_psql(
 			'postgres',
@@ -284,12 +284,12 @@ sub suspended
 	# Set the registry's clock forward, so that every lease seems to be over.
 	# Keep the first server from a renewal meanwhile: the fence of the renewal
 	# would be as far ahead, and the second server would wait for that fence.
-	my $ask_again = keep_from_asking($first);
+	my $claim_again = keep_from_claims($first);
 	set_clock($registry, 3600);
 	ok(wait_for(sub { holder_of($registry, 5) eq 'second' }),
 		'the registry\'s clock is set forward: the second server gets the lease');
 	wait_for_ids($second_client, 'the second server issues ids by that lease');
-	$ask_again->();
+	$claim_again->();
 	refuses($first, qr/^worker_id 5 of datacenter_id 0 is leased by/,
 		'the first server is refused the worker id');
 	new_errors($second_client);
@@ -515,11 +515,11 @@ sub network
 	$first->stop;
 	first_id($second);
 	my $second_client = new_client($second);
-	my $ask_again = keep_from_asking($second);
+	my $claim_again = keep_from_claims($second);
 	$lease = lease_row($registry, 5);
 	let_go_late($relay, 'a renewal reaches the registry after the claim of another server');
 	is(lease_row($registry, 5), $lease, 'the late renewal of another server\'s worker id changes nothing');
-	$ask_again->();
+	$claim_again->();
 
 	# A claim arrives after its server has gone.
 	$relay->hold('up', 'snowflake_registry.claim');
@@ -527,11 +527,11 @@ sub network
 	ok(wait_for(sub { $relay->count_held > 0 }), 'a claim is held back');
 	$relay->hold_nothing_new;
 	$first->stop;
-	$ask_again = keep_from_asking($second);
+	$claim_again = keep_from_claims($second);
 	$lease = lease_row($registry, 5);
 	let_go_late($relay, 'the claim reaches the registry after its server has stopped');
 	is(lease_row($registry, 5), $lease, 'the late claim changes nothing');
-	$ask_again->();
+	$claim_again->();
 	new_ids($second_client);
 	wait_for_ids($second_client, 'the holder issues ids after the late claim');
 

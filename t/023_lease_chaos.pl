@@ -26,9 +26,9 @@
 # its clock, ended sessions, and the replacement by its standby:
 #
 # - A synchronous standby has every lease when it is promoted.  In half of the
-#   cases the old registry is suspended before, and comes back for a while.
-# - An asynchronous standby is cut off for a while before, so that it misses
-#   the last leases.  The old registry is stopped for good.  The standby is
+#   cases the old registry is first suspended, and comes back for a while.
+# - An asynchronous standby is first cut off for a while, so that it misses the
+#   last leases.  The old registry is stopped for good.  The standby is
 #   either promoted or started without standby.signal.  A start without the
 #   file makes it a registry that was set back.  Then either the DBA declares
 #   this, or the claim of a holder shows it to the registry.
@@ -43,7 +43,7 @@
 # - no two servers had one worker id at the same time;
 # - the ids of each client always increase;
 # - clients received only the errors of %allowed_errors;
-# - every server issued ids.
+# - in a run of a minute or more, worker ids changed hands while faults began.
 #
 # A registry whose clock is ahead grants fences that are ahead, too, and the
 # next holder of a worker id issues no ids before the fence.  So the test puts
@@ -53,7 +53,7 @@
 # lib/SnowflakeRegistryPair.pm, the ids in lib/SnowflakeLedger.pm, and who held
 # which lease when in lib/SnowflakeLeaseHistory.pm.
 #
-#   CHAOS_SECONDS   how long new faults begin (15)
+#   CHAOS_SECONDS   the seconds in which new faults begin (15)
 #   CHAOS_SEED      chooses the same order of faults as in an earlier run with
 #                   this seed; the timing still differs
 #   CHAOS_FAULTS    uses only these faults, whose names are separated by commas
@@ -85,8 +85,8 @@ use constant {
 # The most seconds until a server has ids again on a machine with few
 # processors: after a failover of the registry, and without a failover.
 use constant {
-	NEWCOMER_S => 2 * (LEASE_S + LEAD_S) + 5,
-	HOLDER_S => 8,
+	FAILOVER_S => 2 * (LEASE_S + LEAD_S) + 5,
+	USUAL_S => 8,
 };
 
 # The statements of one batch, by the kind of the client.
@@ -166,13 +166,12 @@ sub around_lease_s
 
 # ----- faults of a server -----
 
-# Each function returns false if there is no server now that it can be done to.
+# Each function returns false if no server can have its fault now.
 
 my %fault;
 
-# Steps the clock of any server whose clock is right, ahead (1) or back (-1).
-# The step has at least so many seconds and at most so many more, and lasts for
-# at least so many seconds and at most so many more.
+# Steps the right clock of any server ahead (1) or back (-1): by at least
+# $least_s and up to $more_s more, for at least $for_s and up to $for_more_s more.
 sub step_any_clock
 {
 	my ($sign, $least_s, $more_s, $for_s, $for_more_s) = @_;
@@ -289,13 +288,13 @@ $fault{parameters} = sub {
 
 # Starts a copy of the server whose lease ends last.  There is at most one copy
 # at a time.  The original runs on, or it is suspended or stopped and comes
-# back while the copy runs.  With "alone" the original runs on, but the
-# registry is suspended for a while, so that the copy finds no registry.  The
-# first copy of a run is always "alone", and its original has a lease.
+# back later.  With "no_registry" the original runs on, but the registry is
+# suspended for a while, so that the copy finds no registry.  The first copy of
+# a run always has "no_registry", and its original has a lease.
 $fault{copied} = sub {
 	my ($original, $left_s) = $fleet->newest_lease;
 	my $how =
-	  (qw(alone beside beside suspended stopped released backup standby))
+	  (qw(no_registry beside beside suspended stopped released backup standby))
 	  [ rand 8 ];
 	my $copy;
 
@@ -303,10 +302,10 @@ $fault{copied} = sub {
 	unless ($counts{copied})
 	{
 		return 0 if $left_s < 1;
-		$how = 'alone';
+		$how = 'no_registry';
 	}
 	$registries->{registry}->suspend_for(1 + rand 2)
-	  if $how eq 'alone' && $registries->is_up;
+	  if $how eq 'no_registry' && $registries->is_up;
 	$original->stop('immediate') if $how eq 'stopped';
 	$original->stop('fast') if $how eq 'released';
 	$copy =
@@ -473,9 +472,12 @@ write_parameters($_->{node}, clock_policy => 'wait', clock_tolerance => 60_000)
   for @originals;
 $_->resume_workers for @originals;
 
+# Worker ids change hands in every run from here on.
+my $calm_at = $fleet->slowest_time(@originals);
+
 # There is one server more than there are worker ids.  So stop one server at a
 # time, and expect ids of all others.
-my $limit_s = NEWCOMER_S;
+my $limit_s = FAILOVER_S;
 for my $server (@originals)
 {
 	my $begin = now();
@@ -484,10 +486,10 @@ for my $server (@originals)
 	my $is_good = $chaos->get_ids_until(\&tend, $begin + $limit_s,
 		$fleet->clients_of(grep { $_->is_up } @originals));
 	ok($is_good,
-		sprintf "servers have ids again within %d s, those beside %s (%.1f s)",
-		$limit_s, $server->{name}, now() - $begin);
+		sprintf "all servers but %s have ids within %d s (%.1f s)",
+		$server->{name}, $limit_s, now() - $begin);
 	$server->bring_back;
-	$limit_s = HOLDER_S;
+	$limit_s = USUAL_S;
 }
 $fleet->dismiss_clients(@originals);
 $fleet->await_clients(@originals);
@@ -509,6 +511,8 @@ my $duplicates = $ledger->count_duplicates(
 		tell_of_duplicate($registries->{registry}, \%server_of, @_[ 0 .. 2 ]);
 	});
 my %hand_overs = count_hand_overs($ledger, \%server_of);
+my $early_hand_overs = grep { (split)[0] < $calm_at }
+  map { @$_ } values %hand_overs;
 my %grants = count_grants(@servers);
 
 note("seed $seed: $ledger->{ids} ids in "
@@ -517,7 +521,7 @@ note("seed $seed: $ledger->{ids} ids in "
 	  . $ledger->errors_of('55000') . ' refusals, '
 	  . sum0(values %grants) . ' grants, '
 	  . sum0(map { scalar @$_ } values %hand_overs)
-	  . ' hand-overs, '
+	  . " hand-overs ($early_hand_overs early), "
 	  . marks_damaged()
 	  . " marks damaged, $duplicates duplicates");
 note_counts(faults => \%counts);
@@ -526,10 +530,11 @@ note("ids: $_->{name} $issued{$_->{name}}") for @originals;
 note('ids: ' . $fleet->copies . ' copies '
 	  . sum0(map { $issued{ $_->{name} } } $fleet->copies));
 
-is(scalar(grep { $issued{ $_->{name} } == 0 } @originals),
-	0, 'every server issued ids');
-cmp_ok(scalar keys %hand_overs, '>', 0, 'worker ids changed hands');
-is($registries->{unnoticed}, 0, 'a registry that was set back has noticed');
+
+# In a short run, or with some faults only, worker ids may stay where they are.
+cmp_ok($early_hand_overs, '>', 0, 'worker ids changed hands while faults began')
+  if $seconds >= 60 && !defined $ENV{CHAOS_FAULTS};
+is($registries->{unnoticed}, 0, 'every registry that was set back has noticed it');
 is($duplicates, 0, 'no id came twice');
 for my $worker_id (sort keys %hand_overs)
 {

@@ -151,7 +151,7 @@ sub no_promotion
 	cut_off($registry, $standby);
 	my $holder = start_server(leasing_server('holder', $either));
 	my $client = new_client($holder);
-	my $go_on = keep_from_asking($holder);
+	my $go_on = keep_from_claims($holder);
 	$registry->stop('immediate');
 	$standby->stop;
 	unlink $standby->data_dir . '/standby.signal' or die "standby.signal: $!";

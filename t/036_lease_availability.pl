@@ -394,7 +394,7 @@ report(
 # ----- what clients have received -----
 
 push @servers, @newcomers;
-$chaos->command($_->{name}, 0, 'none') for @servers;
+$chaos->command($_->{name}, 0, 'end') for @servers;
 $chaos->wait_for_clients(map { $_->{client} } @servers);
 my $ledger = SnowflakeLedger->new($chaos);
 my %any_error = map { $_ => qr// } qw(55000 57P01 57P02 57P03 08006);

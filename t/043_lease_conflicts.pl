@@ -377,14 +377,14 @@ sub take_away
 	my @mine = $session->rows('SELECT * FROM snowflake_nextvals(1000)');
 
 	# The loser does not ask meanwhile: it could be the first to.
-	my $ask_again = keep_from_asking($loser);
+	my $claim_again = keep_from_claims($loser);
 	$registry->safe_psql('postgres',
 		"$change WHERE (datacenter_id, worker_id) = (0, $old)");
 	start_with_case($taker, 'snowflake.worker_id_source = config',
 		"snowflake.worker_id = $old");
 	ok(wait_for(sub { worker_id_at($taker) eq $old }),
 		"$change: another server takes the worker id");
-	$ask_again->();
+	$claim_again->();
 
 	# The session goes on without a stop, but for a moment without a worker id.
 	ok( wait_for(

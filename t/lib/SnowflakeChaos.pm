@@ -4,7 +4,7 @@
 #
 # Clients are processes of their own.  A control file tells each client what to
 # do.  The file has one line, which the client reads before every batch: a
-# number that grows, the era (see SnowflakeLedger), who takes part, and where.
+# number that grows, the stage (see SnowflakeLedger), who takes part, and where.
 package SnowflakeChaos;
 
 use strict;
@@ -29,7 +29,7 @@ END
 
 # Returns the clients of a run, none of which is started yet.  Parameters are the
 # directory for their files, the seed of their random numbers, and "batch", a
-# function of a client's kind, the era and the client's number that returns the
+# function of a client's kind, the stage and the client's number that returns the
 # statements of one batch.
 sub new
 {
@@ -51,12 +51,12 @@ sub new
 # command's number.
 sub command
 {
-	my ($self, $control, $era, $who, $connstr) = @_;
+	my ($self, $control, $stage, $who, $connstr) = @_;
 	my $file = "$self->{directory}/$control";
 
 	$self->{command_number}++;
 	open my $fh, '>', "$file.new" or die "$file.new: $!";
-	print $fh join("\t", $self->{command_number}, $era, $who, $connstr // ''),
+	print $fh join("\t", $self->{command_number}, $stage, $who, $connstr // ''),
 	  "\n";
 	close $fh or die "$file.new: $!";
 	rename "$file.new", $file or die "$file: $!";
@@ -97,7 +97,7 @@ sub entry_of
 
 # Runs a client: drives psql until the command is to end, and writes what psql
 # receives into the client's file.  The lines of the file are ids,
-# "! SQLSTATE message", "= era", "@ time what", and after each batch
+# "! SQLSTATE message", "= stage", "@ time what", and after each batch
 # "+ begin end": when it was sent and when it was received, by now().
 sub drive_psql
 {
@@ -106,7 +106,7 @@ sub drive_psql
 	my $main_pid = $self->{main_pid};
 	my ($pid, $in, $out);
 	my $connected_by = 0;
-	my $last_era = -1;
+	my $last_stage = -1;
 	my $buffer = '';
 
 	srand($self->{seed} + 1 + $number);
@@ -160,10 +160,10 @@ sub drive_psql
 
 	while (getppid() == $main_pid)
 	{
-		my ($command, $new_era, $who, $connstr) =
+		my ($command, $new_stage, $who, $connstr) =
 		  read_command("$directory/$control");
 
-		last if $who eq 'none';
+		last if $who eq 'end';
 		if ($who ne 'all' && $who ne $kind)
 		{
 			$disconnect->();
@@ -176,10 +176,10 @@ sub drive_psql
 		}
 
 		$disconnect->() if $connected_by ne $connstr;
-		if ($new_era != $last_era)
+		if ($new_stage != $last_stage)
 		{
-			print $file "= $new_era\n";
-			$last_era = $new_era;
+			print $file "= $new_stage\n";
+			$last_stage = $new_stage;
 		}
 		if (!defined $pid)
 		{
@@ -189,7 +189,7 @@ sub drive_psql
 		printf $file "@ %.3f\n", time();
 		my $sent_at = now();
 		syswrite $in,
-		  $self->{batch}->($kind, $new_era, $number) . "\\echo (end)\n";
+		  $self->{batch}->($kind, $new_stage, $number) . "\\echo (end)\n";
 		my $is_alive = $receive->();
 		printf $file "+ %.6f %.6f\n", $sent_at, now();
 		$disconnect->() unless $is_alive;

@@ -1,11 +1,12 @@
 # The servers of t/010_chaos.pl: a primary, its standby, and their clients.
 #
 # The clients draw ids from whichever server is the primary.  Another server
-# may become the primary: see SnowflakeTakeOver.  The eras of the clients change
+# may become the primary: see SnowflakeTakeOver.  The stages of the clients change
 # with the primary's data and worker id: see SnowflakeLedger.
 #
 # Each server has its own parameters in files that its postgresql.conf includes.
-# These files come with every base backup, and settle_server() writes them anew:
+# A base backup has them, too, and settle_server() then writes all of them anew
+# except parameters.conf:
 #
 #   identity.conf     its worker id
 #   parameters.conf   snowflake.clock_policy and others
@@ -36,8 +37,8 @@ our @EXPORT = qw(
 );
 
 use constant {
-	# The largest difference between the clocks of a primary and its successor
-	# that are right.
+	# The largest difference between the right clocks of a primary and its
+	# successor.
 	SLOWEST_CLOCK_S => 3,
 
 	# How soon a new worker id gets its first id, on a machine that is busy.
@@ -60,9 +61,10 @@ sub new
 		primary => undef,
 		standby => undef,           # of the primary, if there is one
 		servers => 0,               # their number up to now
-		era => 0,
+		stage => 0,
 		worker_ids => SnowflakeWorkerIds->new(FIRST_NUMBER),
-		late_ids => 0,              # of worker ids never used before
+		prompt_ids => 0,            # worker ids never used before: ids at once
+		late_ids => 0,              # the same: no id at once
 		clock_due => undef,         # when the primary's clock is right again
 		first_id_at => undef,
 		parameters => {
@@ -73,7 +75,7 @@ sub new
 		}
 	}, $class;
 
-	# A later fault may have put the clock in order before.
+	# Another fault may have put the clock in order already.
 	tend_also(
 		sub {
 			$cluster->put_clock_in_order
@@ -85,13 +87,14 @@ sub new
 
 # ----- clients -----
 
-# Commands the clients of a kind, "all" or "nobody", to draw ids from a server.
-# The era is the present one unless it is given.
+# Commands the clients of a kind, or "all", to draw ids from a server, while the
+# others pause; or commands all clients to "pause" or to "end".  The stage is the
+# present one unless it is given.
 sub command_clients
 {
-	my ($self, $who, $server, $era) = @_;
+	my ($self, $who, $server, $stage) = @_;
 
-	return $self->{clients}->command('control', $era // $self->{era}, $who,
+	return $self->{clients}->command('control', $stage // $self->{stage}, $who,
 		$server ? $server->{node}->connstr('postgres') : '');
 }
 
@@ -101,7 +104,7 @@ sub pause_clients
 	my ($self) = @_;
 	my $directory = $self->{clients}{directory};
 	my $until = now() + TIMEOUT_S;
-	my $command_number = $self->command_clients('nobody');
+	my $command_number = $self->command_clients('pause');
 
 	for my $number (0 .. $self->{client_count} - 1)
 	{
@@ -116,19 +119,19 @@ sub pause_clients
 	return;
 }
 
-# Ends the present era, and begins the next.  The server has the data that go
-# on; for the other parameters see end_era() of SnowflakeLedger.
-sub next_era
+# Ends the present stage, and begins the next.  The server has the data that go
+# on; for the other parameters see end_stage() of SnowflakeLedger.
+sub next_stage
 {
 	my ($self, $server, %kept) = @_;
 	my $rows = value_when_there_is_one($server->{node},
-		"SELECT id, client FROM taken WHERE era = $self->{era}");
+		"SELECT id, client FROM taken WHERE stage = $self->{stage}");
 
-	$self->{ledger}->end_era(
-		$self->{era},
+	$self->{ledger}->end_stage(
+		$self->{stage},
 		rows => { map { split /\|/ } split /\n/, $rows },
 		%kept);
-	$self->{era}++;
+	$self->{stage}++;
 	return;
 }
 
@@ -192,8 +195,8 @@ sub pass_all_ids
 	return;
 }
 
-# Lets the primary's clock pass the ids that are ahead of it, before there are
-# too many of these.
+# Lets the primary's clock pass the ids of all worker ids, if too many worker ids
+# have ids ahead of the clock.
 sub pass_ids_ahead
 {
 	my ($self) = @_;
@@ -206,8 +209,8 @@ sub pass_ids_ahead
 	return;
 }
 
-# Returns how far a clock is behind when ids begin again after a stop: by
-# anything, or by so much that it is shortly before the newest ids.
+# Returns how far a clock is behind when ids begin again after a stop: by up to
+# an hour, or by so much that it shows a time shortly before the stop.
 sub seconds_behind
 {
 	my ($self, $stopped_at) = @_;
@@ -216,9 +219,10 @@ sub seconds_behind
 	return now() - $stopped_at + rand 3;
 }
 
-# Returns how far the clock is to be behind.  In half of the cases the newest
-# ids of the primary's worker id are ahead of the clock then.
-sub seconds_before_newest
+# Returns how far the clock is to be behind: by up to twice the time since the
+# newest ids of the primary's worker id.  So in half of the cases these ids are
+# ahead of the clock.
+sub seconds_around_newest
 {
 	my ($self) = @_;
 
@@ -352,7 +356,7 @@ sub make_primary
 		CREATE TABLE taken (
 			id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
 			client int,
-			era int);
+			stage int);
 	});
 	return;
 }
@@ -368,7 +372,7 @@ sub use_worker_ids
 		my $ids = $primary->{node}
 		  ->safe_psql('postgres', 'SELECT snowflake_nextvals(10)');
 
-		$self->{ledger}->add_id($_, $self->{era}, 0) for split /\n/, $ids;
+		$self->{ledger}->add_id($_, $self->{stage}, 0) for split /\n/, $ids;
 		$self->note_time;
 		$worker_ids->take($worker_ids->number + 1);
 		$self->write_identity($primary);
@@ -390,7 +394,7 @@ sub base_backup_of
 	return $server;
 }
 
-# Has a server that is stopped replay what another server has.
+# Has a stopped server follow another one from its next start.
 sub follow
 {
 	my ($self, $server, $upstream) = @_;
@@ -401,7 +405,7 @@ sub follow
 	return;
 }
 
-# Has a server that is stopped replay what the primary has.
+# Starts a stopped server as the standby of the primary.
 sub start_standby
 {
 	my ($self, $server) = @_;
@@ -421,8 +425,8 @@ sub make_standby
 
 	# Remove old rows, which are of no use and take time to copy.
 	wait_until($self->{primary}{node},
-		'WITH d AS (DELETE FROM taken WHERE era < '
-		  . ($self->{era} - 1)
+		'WITH d AS (DELETE FROM taken WHERE stage < '
+		  . ($self->{stage} - 1)
 		  . ') SELECT true');
 	$self->start_standby($self->base_backup_of($self->{primary}));
 	log_event('new standby');
@@ -533,14 +537,14 @@ sub change_worker_id
 	my $is_new;
 
 	$self->pause_clients;
-	$self->next_era($primary, is_all => 1, is_other_node => 1);
+	$self->next_stage($primary, is_all => 1, is_other_node => 1);
 	$self->note_time;
 	$self->end_life($primary, (qw(fast immediate killed))[ rand 3 ]);
 	$is_new = $self->{worker_ids}->take($number);
 	log_event("worker $number" . ($is_new ? ', new' : ''));
 	$self->write_identity($primary);
 	$self->start_again(
-		$is_new ? some_seconds() : $self->seconds_before_newest);
+		$is_new ? some_seconds() : $self->seconds_around_newest);
 	$self->expect_prompt_id if $is_new;
 	$self->command_clients('all', $primary);
 	return;
@@ -566,7 +570,8 @@ sub expect_prompt_id
 	}
 	if (defined $id)
 	{
-		$self->{ledger}->add_id($id, $self->{era});
+		$self->{ledger}->add_id($id, $self->{stage});
+		$self->{prompt_ids}++;
 		return;
 	}
 	my (undef, undef, $error) = $node->psql('postgres', $sql);

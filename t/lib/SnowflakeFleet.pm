@@ -5,7 +5,7 @@ package SnowflakeFleet;
 use strict;
 use warnings FATAL => 'all';
 
-use List::Util qw(shuffle);
+use List::Util qw(min shuffle);
 use PostgreSQL::Test::Cluster;
 use SnowflakeChaosServer;
 use SnowflakeFaults;
@@ -112,6 +112,17 @@ sub lease_left_s
 	) || 0;
 }
 
+# Returns the time by the slowest clock of these servers.
+sub slowest_time
+{
+	my ($self, @servers) = @_;
+
+	return min map {
+		value_when_there_is_one($_->{node},
+			'SELECT extract(epoch FROM clock_timestamp())')
+	} @servers;
+}
+
 # Returns the server whose lease ends last, and how many seconds of the lease
 # are left.  Returns nothing if no server is up.
 sub newest_lease
@@ -149,7 +160,7 @@ sub dismiss_clients
 {
 	my ($self, @servers) = @_;
 
-	$self->{clients}->command($_->{name}, 0, 'none') for @servers;
+	$self->{clients}->command($_->{name}, 0, 'end') for @servers;
 	return;
 }
 

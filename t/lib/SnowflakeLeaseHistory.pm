@@ -91,7 +91,7 @@ sub count_hand_overs
 }
 
 # Returns for each worker id how often the servers' logs say that a server got
-# the lease, resumed the lease or lost it.
+# the lease, which it did not have before.
 sub count_grants
 {
 	my (@servers) = @_;
@@ -103,7 +103,7 @@ sub count_grants
 
 		$grants{$1}++
 		  while $log =~
-		  /snowflake worker_id (\d+) .*(?:leased to this server until|is still leased to|leased to this server no more)/g;
+		  /snowflake worker_id (\d+) .*is leased to this server until/g;
 	}
 	return %grants;
 }

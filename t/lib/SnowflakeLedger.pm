@@ -2,9 +2,9 @@
 # what these ids say at the end of a run: whether an id came twice, whether
 # each client's ids increase, and which errors clients saw.
 #
-# An era is a part of the run.  The test begins a new era when another server
-# takes over.  Ids of the old era that were lost with the old server may come
-# again in a later era, and only they: see end_era().
+# A stage is a part of the run.  The test begins a new stage when another server
+# takes over.  Ids of the old stage that were lost with the old server may come
+# again in a later stage, and only they: see end_stage().
 #
 # A life is the time between two stops.  Ids that were issued after a stop have
 # to be above all that were issued before: see count_overlaps().
@@ -17,7 +17,7 @@ use PostgreSQL::Test::Utils;
 use SnowflakeFaults;
 use Test::More;
 
-# How many faults of one kind the ledger describes in the test's output.
+# How many findings of one kind the ledger describes in the test's output.
 use constant MOST_DESCRIBED => 10;
 
 # Returns a new ledger of these clients, a SnowflakeChaos.
@@ -28,8 +28,8 @@ sub new
 	return bless {
 		clients => $clients,
 		directory => $clients->{directory},
-		kept => {},                 # by era that has ended; see end_era()
-		stopped_at => [],           # when no server was running, by now()
+		kept => {},                 # by stage that has ended; see end_stage()
+		stopped_at => [],           # now(), while no server ran
 		ids => 0,                   # that clients have received
 		lost => 0,                  # of these, those that may come again
 		disorder => 0,              # ids that are not above the one before
@@ -40,22 +40,22 @@ sub new
 
 # ----- what the test notes during the run -----
 
-# Ends an era, and says which of its ids are kept, because the data goes on in
+# Ends a stage, and says which of its ids are kept, because the data goes on in
 # another server.  An id is kept
 #
-#   - if it is in "rows", which are the data, by id, with the client's number;
-#   - if a client had received it before one of these rows was asked for;
+#   - if it is in "rows", the data as a hash from the id to the client's number;
+#   - if a client had received it before any client asked for such an id;
 #   - if a client of the kind "kind" received it, or of any kind if "is_all".
 #
-# All other ids of this era are lost: they may come again in a later era.
+# All other ids of this stage are lost: they may come again in a later stage.
 #
-# With "is_other_node", ids of the next era need not be larger than those that
+# With "is_other_node", ids of the next stage need not be larger than those that
 # are kept, because they are of another (datacenter_id, worker_id).
-sub end_era
+sub end_stage
 {
-	my ($self, $era, %kept) = @_;
+	my ($self, $stage, %kept) = @_;
 
-	$self->{kept}{$era} = {
+	$self->{kept}{$stage} = {
 		rows => {},
 		kind => '',
 		is_all => 0,
@@ -80,19 +80,19 @@ sub note_stop
 # unless the test gives it.
 sub add_id
 {
-	my ($self, $id, $era, $life) = @_;
+	my ($self, $id, $stage, $life) = @_;
 
 	$life //= -1;
 	PostgreSQL::Test::Utils::append_to_file("$self->{directory}/ids.others",
-		"$id others $era 1 $life\n");
+		"$id others $stage 1 $life\n");
 	return;
 }
 
 # ----- reading the clients' files -----
 
-# Reads the files of all these clients after they have ended.  The errors that
-# are allowed are by SQLSTATE, with patterns of their messages.  Returns for
-# each client how many ids it has received.
+# Reads the files of all these clients after they have ended.  "allowed_errors"
+# has a pattern of messages for each SQLSTATE that is allowed.  Returns for each
+# client how many ids it has received.
 sub read_clients
 {
 	my ($self, $allowed_errors, @numbers) = @_;
@@ -108,24 +108,24 @@ sub read_clients
 	}
 
 	# Enter the rows that are left: no client has received their ids.
-	for my $era (sort keys %{ $self->{kept} })
+	for my $stage (sort keys %{ $self->{kept} })
 	{
-		$self->add_id($_, $era) for keys %{ $self->{kept}{$era}{rows} };
+		$self->add_id($_, $stage) for keys %{ $self->{kept}{$stage}{rows} };
 	}
 	return %received;
 }
 
-# Finds out when one client asked for the newest row of each era that is kept.
-# is_kept() needs to know this of all clients.
+# Finds out when one client last asked for rows that are kept, in each stage.
+# settle_id() needs to know this of all clients.
 sub find_newest_rows
 {
 	my ($self, $number) = @_;
-	my ($era, $has_row) = (0, 0);
+	my ($stage, $has_row) = (0, 0);
 
 	open my $fh, '<', "$self->{directory}/client$number" or die $!;
 	while (my $line = <$fh>)
 	{
-		my $kept = $self->{kept}{$era};
+		my $kept = $self->{kept}{$stage};
 
 		if ($line =~ /^(\d+)$/)
 		{
@@ -140,19 +140,19 @@ sub find_newest_rows
 		}
 		elsif ($line =~ /^= (\d+)/)
 		{
-			$era = $1;
+			$stage = $1;
 		}
 	}
 	return;
 }
 
-# Returns whether an id is kept when its era ends.  Removes an id that is found
-# in the data from there, so that the ids left in the end were received by
-# nobody.
-sub is_kept
+# Settles whether an id is kept when its stage ends, and returns that.  Removes
+# an id that is found in the data from there, so that the ids left in the end
+# were received by nobody.
+sub settle_id
 {
-	my ($self, $number, $era, $id, $received_at) = @_;
-	my $kept = $self->{kept}{$era} // return 1;
+	my ($self, $number, $stage, $id, $received_at) = @_;
+	my $kept = $self->{kept}{$stage} // return 1;
 	my $owner = $kept->{rows}{$id};
 
 	if (defined $owner && $owner eq $number)
@@ -166,8 +166,9 @@ sub is_kept
 	  || $received_at < $kept->{newest_asked_at};
 }
 
-# Counts something that is wrong with a client, and describes the first few.
-sub count_fault
+# Counts something that is wrong with a client, and describes the first
+# MOST_DESCRIBED findings.
+sub count_finding
 {
 	my ($self, $what, $description) = @_;
 
@@ -181,8 +182,8 @@ sub read_client
 {
 	my ($self, $number, $allowed_errors) = @_;
 	my $directory = $self->{directory};
-	my ($era, $batch, @unsettled) = (0, '');
-	my $newest = 0;             # of this era, and what it has to be above
+	my ($stage, $batch, @unsettled) = (0, '');
+	my $newest = 0;             # the next id has to be above this one
 	my $newest_kept = 0;
 	my @stopped_at = @{ $self->{stopped_at} };
 	my $life = 0;               # how often servers had been stopped
@@ -196,8 +197,8 @@ sub read_client
 		{
 			push @unsettled, $line;
 			$self->{ids}++;
-			$self->count_fault('disorder',
-				"client $number, era $era, $batch: $line after $newest")
+			$self->count_finding('disorder',
+				"client $number, stage $stage, $batch: $line after $newest")
 			  if $line <= $newest;
 			$newest = $line;
 		}
@@ -213,9 +214,9 @@ sub read_client
 			for my $id (@unsettled)
 			{
 				my $is_kept =
-				  $self->is_kept($number, $era, $id, $received_at) ? 1 : 0;
+				  $self->settle_id($number, $stage, $id, $received_at) ? 1 : 0;
 
-				print $ids "$id $number $era $is_kept $life\n";
+				print $ids "$id $number $stage $is_kept $life\n";
 				$self->{lost}++ unless $is_kept;
 				$newest_kept = $id if $is_kept && $id > $newest_kept;
 			}
@@ -226,16 +227,16 @@ sub read_client
 			my $pattern = $allowed_errors->{$1};
 
 			$self->{errors}{$1}++;
-			$self->count_fault('wrong_errors',
-				"client $number, era $era, $batch: $line")
+			$self->count_finding('wrong_errors',
+				"client $number, stage $stage, $batch: $line")
 			  if !defined $pattern || $2 !~ $pattern;
 		}
 		elsif ($line =~ /^= (\d+)/)
 		{
-			# A client that was late may have missed eras.
-			for (; $era < $1; $era++)
+			# A client that was late may have missed stages.
+			for (; $stage < $1; $stage++)
 			{
-				my $kept = $self->{kept}{$era} // {};
+				my $kept = $self->{kept}{$stage} // {};
 				$newest_kept = 0 if $kept->{is_other_node};
 			}
 			$newest = $newest_kept;
@@ -254,7 +255,7 @@ sub read_client
 # ----- what the ids say -----
 
 # Calls a function with each id, the number of the client that received it, its
-# era, whether it was kept, and its life (the number of stops before it), in
+# stage, whether it was kept, and its life (the number of stops before it), in
 # the order of ids.  Sorts on disk, to save memory.
 sub each_id
 {
@@ -273,9 +274,10 @@ sub each_id
 	return;
 }
 
-# Returns how many ids came more than once: twice in one era, or again in a
-# later era after they were kept.  Calls a function for the first of them, with
-# the id, the numbers of both clients and both eras.
+# Returns how many ids came more than once: twice in one stage, or again in a
+# later stage after they were kept.  Calls a function for the first
+# MOST_DESCRIBED of them, with the id, the numbers of both clients and both
+# stages.
 sub count_duplicates
 {
 	my ($self, $tell) = @_;
@@ -284,14 +286,14 @@ sub count_duplicates
 
 	$self->each_id(
 		sub {
-			my ($id, $client, $era, $is_kept) = @_;
+			my ($id, $client, $stage, $is_kept) = @_;
 
 			@earlier = () if $id != $previous;
-			my ($one) = grep { $_->{era} == $era || $_->{is_kept} } @earlier;
-			$tell->($id, $one->{client}, $client, $one->{era}, $era)
+			my ($one) = grep { $_->{stage} == $stage || $_->{is_kept} } @earlier;
+			$tell->($id, $one->{client}, $client, $one->{stage}, $stage)
 			  if defined $one && $duplicates++ < MOST_DESCRIBED;
 			push @earlier,
-			  { client => $client, era => $era, is_kept => $is_kept };
+			  { client => $client, stage => $stage, is_kept => $is_kept };
 			$previous = $id;
 		});
 	return $duplicates;
@@ -300,8 +302,8 @@ sub count_duplicates
 # Returns how many kept ids are larger than an id of the same node that was
 # issued later, after a stop.  Each of them may come again, even if by chance
 # none has.  The function "node_of" says which node an id is of; the function
-# "tell" is called for the first of them, with the id, its era, and the id and
-# the era of the later one.
+# "tell" is called for the first MOST_DESCRIBED of them, with the id, its stage,
+# and the id and the stage of the later one.
 sub count_overlaps
 {
 	my ($self, $node_of, $tell) = @_;
@@ -310,15 +312,15 @@ sub count_overlaps
 
 	$self->each_id(
 		sub {
-			my ($id, undef, $era, $is_kept, $life) = @_;
+			my ($id, undef, $stage, $is_kept, $life) = @_;
 			return if $life < 0;
 			my $newest = $newest{ $node_of->($id) } //= { life => $life };
 
-			$tell->($id, $era, $newest->{id}, $newest->{era})
+			$tell->($id, $stage, $newest->{id}, $newest->{stage})
 			  if $is_kept
 			  && $newest->{life} > $life
 			  && $overlaps++ < MOST_DESCRIBED;
-			$newest->@{qw(life id era)} = ($life, $id, $era)
+			$newest->@{qw(life id stage)} = ($life, $id, $stage)
 			  if $newest->{life} <= $life;
 		});
 	return $overlaps;
@@ -337,7 +339,7 @@ sub test_clients
 	my ($self) = @_;
 
 	is($self->{disorder}, 0, "every client's ids increase");
-	is($self->{wrong_errors}, 0, 'only errors that the rules name');
+	is($self->{wrong_errors}, 0, 'clients received only allowed errors');
 	return;
 }
 

@@ -25,7 +25,7 @@ our @EXPORT = qw(
   wait_for_fence
   refuses
   wait_for_grant
-  keep_from_asking
+  keep_from_claims
   goes_on
   cut_off
 );
@@ -81,8 +81,8 @@ sub constants_sql
 	  . join(', ', map { "$_ => '$constants{$_}'" } sort keys %constants) . ')';
 }
 
-# Changes a registry's constants at once.  configure() would wait until all
-# leases of the former constants are over.
+# Changes a registry's constants at once.  A raise by configure() would take
+# effect only when all leases of the former constants are over.
 sub set_registry
 {
 	my ($node, %constants) = @_;
@@ -227,7 +227,7 @@ sub goes_on
 
 # Keeps a server from claiming, by suspending its lease worker.  Returns a
 # function that resumes the worker.
-sub keep_from_asking
+sub keep_from_claims
 {
 	my ($server) = @_;
 	my $worker = worker_pid($server, 'registry');

@@ -43,8 +43,8 @@ sub new
 	}, $class;
 }
 
-# Returns a server at one of the ports.
-sub track
+# Returns a new server at one of the ports.
+sub new_server
 {
 	my ($self, $port) = @_;
 	my $node = PostgreSQL::Test::Cluster->new('registry' . ++$self->{names},
@@ -57,7 +57,7 @@ sub track
 sub make_registry
 {
 	my ($self, @conf) = @_;
-	my $registry = $self->track($self->{ports}[0]);
+	my $registry = $self->new_server($self->{ports}[0]);
 	my $node = $registry->{node};
 
 	$node->init(allows_streaming => 1);
@@ -139,7 +139,7 @@ sub make_standby
 		upkeep_after(0.3, sub { $self->make_standby });
 		return;
 	}
-	my $standby = $self->track($port);
+	my $standby = $self->new_server($port);
 	$registry->{node}->backup('base');
 	$standby->{node}
 	  ->init_from_backup($registry->{node}, 'base', has_streaming => 1);
@@ -291,7 +291,8 @@ sub promote_standby
 }
 
 # Sets the clock of the standby that is to be promoted.  In half of the cases
-# its clock is at first behind the old registry's, by up to a lease.
+# its clock is at first behind the old registry's, by up to a lease, unless the
+# old registry's clock is far behind itself.
 sub set_clock_of_new
 {
 	my ($self) = @_;
@@ -357,7 +358,7 @@ sub will_standby_learn
 # raises the floor.
 #
 # Asks again until the registry answers, and dies if there is no answer in
-# time: no answer would differ from any answer, and look like a change.
+# time: an empty answer would look like a change.
 sub noticed_by
 {
 	my ($node) = @_;

@@ -1,6 +1,6 @@
-# What a test does to a running server from outside: starts it with a clock
-# that can be set, sets the clock, suspends and resumes the server, kills it,
-# copies its data directory, writes its configuration, and reads its log.
+# What a test does to a server from outside: starts it with a clock that can be
+# set, sets the clock, suspends and resumes the server, kills it, copies its data
+# directory, writes its configuration, and reads its log.
 package SnowflakeServer;
 
 use strict;
@@ -210,7 +210,8 @@ sub suspend
 	my ($node) = @_;
 	my $postmaster = $node->{_pid};
 
-	# Suspend the postmaster first, so that it starts no more children.
+	# Suspend the postmaster first, so that it starts no more children.  It may
+	# stop only a moment after the signal was sent.
 	kill 'STOP', $postmaster;
 	sleep 0.001;
 	my @children = children_of($postmaster);
@@ -244,7 +245,7 @@ sub wait_for_end
 	return;
 }
 
-# Kills all processes of a server at once, as a power loss does.
+# Kills all processes of a server at once.
 sub kill_hard
 {
 	my ($node) = @_;

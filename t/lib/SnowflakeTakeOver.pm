@@ -72,7 +72,7 @@ sub take_over_counts
 	return \%counts;
 }
 
-# Returns the next card of a deck that may be used now.
+# Returns a deck's next card that may be used now.
 sub deal
 {
 	my ($name, $may_be_used) = @_;
@@ -134,8 +134,8 @@ sub deal_take_over
 # ----- before the old primary ends -----
 
 # Moves ids ahead of the clock, as far as the policy allows; or moves the clock
-# ahead as well, and in one case sets the clock right again.  Returns how many
-# seconds clocks have to go forward by.
+# ahead as well, and in one case sets the clock right again.  Returns by how
+# many seconds the successor's clock has to be put forward.
 sub lead_clock
 {
 	my ($cluster, $lead) = @_;
@@ -191,7 +191,7 @@ sub replicate_synchronously
 }
 
 # Returns the server that is to take over, and makes the server if there is
-# none.  For a restore, notes in the cards where in the WAL the target may be.
+# none.  For a restore, notes in "how" where in the WAL the target may be.
 sub find_successor
 {
 	my ($cluster, $how) = @_;
@@ -334,7 +334,7 @@ sub end_recovery
 }
 
 # Crashes the new primary right after its recovery, and starts the server again.
-sub crash_again
+sub crash_successor
 {
 	my ($cluster) = @_;
 	my $server = $cluster->{primary};
@@ -347,9 +347,8 @@ sub crash_again
 	return;
 }
 
-# Makes the old primary a standby of the new one.  The old primary's clients
-# may come late, so the old primary becomes another server for them, at another
-# port.
+# Makes the old primary a standby of the new one.  A client may still connect to
+# the old primary's port, so the standby gets another port.
 sub rewind
 {
 	my ($cluster, $old) = @_;
@@ -381,7 +380,7 @@ sub take_over
 	my $old_number = $cluster->{worker_ids}->number;
 	my $is_early = $how{way} ne 'no_library' && rand() < 0.5;
 
-	log_event(join ' ', "era $cluster->{era} ends:",
+	log_event(join ' ', "stage $cluster->{stage} ends:",
 		map { "$_ $how{$_}" } sort keys %how);
 	$cluster->make_standby
 	  if !defined $cluster->{standby} && $how{origin} =~ /standby|cascade/;
@@ -409,19 +408,19 @@ sub take_over
 	$cluster->write_all_parameters;
 	$new->adjust_clock;
 	my $behind_s =
-	    $how{node} eq 'former' && !$is_new ? $cluster->seconds_before_newest
+	    $how{node} eq 'former' && !$is_new ? $cluster->seconds_around_newest
 	  : $how{clock} eq 'behind' ? $cluster->seconds_behind($stopped_at)
 	  : $how{lead} eq 'corrected' && $how{node} eq 'same' ? $forward_s
 	  : 0;
 	$cluster->step_primary(-$behind_s, TIMEOUT_S) if $behind_s > 0;
 
-	# Recover.  Clients of the new era may already ask for ids.
-	$cluster->command_clients('all', $new, $cluster->{era} + 1) if $is_early;
+	# Recover.  Clients of the new stage may already ask for ids.
+	$cluster->command_clients('all', $new, $cluster->{stage} + 1) if $is_early;
 	end_recovery($cluster, $old, \%how);
 	log_event(sprintf 'recovered, clock %+.3f s', $new->{skew_s});
-	crash_again($cluster) if $how{after} eq 'crash';
+	crash_successor($cluster) if $how{after} eq 'crash';
 	$cluster->write_replication($new);
-	$cluster->next_era(
+	$cluster->next_stage(
 		$new,
 		is_all => $how{load} eq 'nothing'
 		  || $how{ending} eq 'fast' && $how{origin} eq 'standby',
