@@ -280,12 +280,17 @@ sub write_recovery
 		  commit_after($old->{node}, $how->{restore_after}, $how->{timeline});
 
 		log_event("restored to $target");
+
+		# The old primary's pg_wal may also have the history of a newer timeline:
+		# PostgreSQL returns to the older one if it starts a standby without
+		# standby.signal before the first restartpoint on the newer one.
 		write_conf(
 			$server->{node}, 'upstream.conf',
 			"restore_command = 'cp \""
 			  . $old->{node}->data_dir
 			  . "/pg_wal/%f\" \"%p\"'",
 			"recovery_target_lsn = '$target'",
+			'recovery_target_timeline = current',
 			'recovery_target_action = promote');
 		write_signal($server->{node}, 'recovery');
 		return;
