@@ -171,7 +171,8 @@ sub around_lease_s
 my %fault;
 
 # Steps the right clock of any server ahead (1) or back (-1): by at least
-# $least_s and up to $more_s more, for at least $for_s and up to $for_more_s more.
+# $least_s and up to $more_s more, for at least $for_s and up to $for_more_s
+# more.
 sub step_any_clock
 {
 	my ($sign, $least_s, $more_s, $for_s, $for_more_s) = @_;

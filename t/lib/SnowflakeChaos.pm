@@ -29,8 +29,8 @@ END
 
 # Returns the clients of a run, none of which is started yet.  Parameters are the
 # directory for their files, the seed of their random numbers, and "batch", a
-# function of a client's kind, the stage and the client's number that returns the
-# statements of one batch.
+# function of a client's kind, the stage and the client's number that returns
+# the statements of one batch.
 sub new
 {
 	my ($class, %self) = @_;

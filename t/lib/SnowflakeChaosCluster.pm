@@ -1,8 +1,8 @@
 # The servers of t/010_chaos.pl: a primary, its standby, and their clients.
 #
 # The clients draw ids from whichever server is the primary.  Another server
-# may become the primary: see SnowflakeTakeOver.  The stages of the clients change
-# with the primary's data and worker id: see SnowflakeLedger.
+# may become the primary: see SnowflakeTakeOver.  The stages of the clients
+# change with the primary's data and worker id: see SnowflakeLedger.
 #
 # Each server has its own parameters in files that its postgresql.conf includes.
 # A base backup has them, too, and settle_server() then writes all of them anew
@@ -88,8 +88,8 @@ sub new
 # ----- clients -----
 
 # Commands the clients of a kind, or "all", to draw ids from a server, while the
-# others pause; or commands all clients to "pause" or to "end".  The stage is the
-# present one unless it is given.
+# others pause; or commands all clients to "pause" or to "end".  The stage is
+# the present one unless it is given.
 sub command_clients
 {
 	my ($self, $who, $server, $stage) = @_;
@@ -195,8 +195,8 @@ sub pass_all_ids
 	return;
 }
 
-# Lets the primary's clock pass the ids of all worker ids, if too many worker ids
-# have ids ahead of the clock.
+# Lets the primary's clock pass the ids of all worker ids, if too many worker
+# ids have ids ahead of the clock.
 sub pass_ids_ahead
 {
 	my ($self) = @_;

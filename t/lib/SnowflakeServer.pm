@@ -1,6 +1,6 @@
 # What a test does to a server from outside: starts it with a clock that can be
-# set, sets the clock, suspends and resumes the server, kills it, copies its data
-# directory, writes its configuration, and reads its log.
+# set, sets the clock, suspends and resumes the server, kills it, copies its
+# data directory, writes its configuration, and reads its log.
 package SnowflakeServer;
 
 use strict;
