@@ -179,6 +179,14 @@ sub step_any_clock
 	my $server = $fleet->any_clock // return 0;
 	my $step_s = $sign * ($least_s + rand $more_s);
 
+	# A server that has never issued an id has no mark, so its ids will begin at
+	# its last checkpoint.  That must not lie ahead of the right clock.
+	if ($sign > 0)
+	{
+		$server->{has_mark} ||= 't' eq value_when_there_is_one($server->{node},
+			'SELECT ids_issued > 0 FROM snowflake_stat');
+		return 0 if !$server->{has_mark};
+	}
 	$server->step_clock_for($step_s, $for_s + rand $for_more_s);
 	return 1;
 }
