@@ -67,7 +67,7 @@ calendar_day_start(Timestamp day)
 	pg_time_t	midnight = day / USECS_PER_SEC + EPOCH_DISTANCE_S;
 
 	/* Begin two days earlier: every zone's offset from UTC is smaller. */
-	pg_time_t	since = midnight - 2 * SECS_PER_DAY;
+	pg_time_t	since = midnight - 2 * (pg_time_t) SECS_PER_DAY;
 
 	/* Go from one change of the zone's offset to the next. */
 	for (;;)
