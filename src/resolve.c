@@ -85,12 +85,26 @@ resolve_begin(const char *name)
 	return lookup;
 }
 
+/*
+ * Returns EAI_INPROGRESS, 0 for a lookup that has succeeded, or why the lookup
+ * could not begin or has failed.
+ */
+static int
+lookup_status(const Lookup *lookup)
+{
+#ifdef HAVE_ASYNCHRONOUS_LOOKUP
+	return lookup->begin_error != 0 ? lookup->begin_error :
+		gai_error(unconstify(struct gaicb *, &lookup->request));
+#else
+	return lookup->result;
+#endif
+}
+
 bool
 resolve_is_done(const Lookup *lookup)
 {
 #ifdef HAVE_ASYNCHRONOUS_LOOKUP
-	return lookup->begin_error != 0 ||
-		gai_error(unconstify(struct gaicb *, &lookup->request)) != EAI_INPROGRESS;
+	return lookup_status(lookup) != EAI_INPROGRESS;
 #else
 	(void) lookup;
 	return true;
@@ -104,12 +118,10 @@ resolve_is_done(const Lookup *lookup)
 List *
 resolve_end(Lookup *lookup, char **error)
 {
+	int			result = lookup_status(lookup);
 #ifdef HAVE_ASYNCHRONOUS_LOOKUP
-	int			result = lookup->begin_error != 0 ? lookup->begin_error :
-		gai_error(&lookup->request);
 	struct addrinfo *addresses = lookup->request.ar_result;
 #else
-	int			result = lookup->result;
 	struct addrinfo *addresses = lookup->addresses;
 #endif
 	List	   *found = NIL;

@@ -231,11 +231,11 @@ my $answer = $session->outcome;
 like("@{$answer->{rows}}",
 	qr/could not translate host name "localhost" to address: System error/,
 	'a name that cannot be looked up at the limit of processes');
-cmp_ok($answer->{ms}, '<', 3000, '... is reported without a wait');
+cmp_ok($answer->{ms}, '<', 3000, 'a lookup that cannot begin is reported without a wait');
 limit_processes($processes =~ s/\s//gr);
 $session->ask($check);
 like("@{$session->outcome->{rows}}",
-	qr/port 1 failed/, '... and is looked up again after it');
+	qr/port 1 failed/, 'the next call looks the name up again');
 $session->quit;
 
 $_->stop for $server, $registry;

@@ -20,7 +20,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
-use List::Util qw(max sum0);
+use List::Util qw(max);
 use PostgreSQL::Test::Cluster;
 use SnowflakeChaosServer;
 use SnowflakeFaults;
