@@ -131,7 +131,7 @@ subtest 'one worker id for two servers: the second is refused' => sub {
 	is( $other->safe_psql('postgres',
 			'SELECT lease_holder IS NULL AND lease_expires_at IS NULL FROM snowflake_node'),
 		't',
-		'nor a lease');
+		'snowflake_node shows no lease');
 	my $refusal = refusal_of($other);
 	ok(wait_for(sub { refusal_of($other) ne $refusal }),
 		'the reason tells the newest renewal of the one that has it');
@@ -152,7 +152,7 @@ subtest 'one worker id for two servers: the second is refused' => sub {
 		PostgreSQL::Test::Utils::append_to_file("$directory/facts",
 			"name pg-17\n");
 		start_with_case($derived, 'snowflake.worker_id_source = hostname');
-		refuses($derived, $held, 'so is one that derived it');
+		refuses($derived, $held, 'a server that derived the worker id is refused, too');
 		$other->stop;
 		$one->stop;
 		is(worker_id_of(first_id($derived)),
@@ -160,7 +160,7 @@ subtest 'one worker id for two servers: the second is refused' => sub {
 		$derived->stop;
 		$other->start;
 	}
-	is(worker_id_of(first_id($other)), 17, 'and so does the other one');
+	is(worker_id_of(first_id($other)), 17, 'the other server gets its own worker id');
 };
 
 subtest 'a full datacenter: one server more is refused' => sub {
@@ -187,7 +187,7 @@ subtest 'a full datacenter: one server more is refused' => sub {
 	$one->stop;
 	first_id($three);
 	is(worker_id_at($three), $free,
-		'it gets the one that is given back, without a restart');
+		'the server gets the worker id that is given back, without a restart');
 };
 
 subtest 'a new server under an old name gets the worker id of that name' => sub {
@@ -207,7 +207,7 @@ subtest 'a new server under an old name gets the worker id of that name' => sub 
 	my $id = first_id($heir);
 	is(worker_id_of($id), worker_id_of($last),
 		'a new server of the same name gets the last one\'s');
-	ok($id > $last, 'and begins after it');
+	ok($id > $last, 'the new server begins after the last id of the old one');
 };
 
 subtest 'clocks that disagree: no ids outside the fences' => sub {
@@ -228,7 +228,7 @@ subtest 'clocks that disagree: no ids outside the fences' => sub {
 		'a server whose clock is past the fence issues none');
 	$ahead->kill9;
 	cmp_ok(lease_row($registry, 20, 'extract(epoch FROM fence)'),
-		'<', time + 7.5, 'and the fence does not follow its clock');
+		'<', time + 7.5, 'the fence does not follow the clock of that server');
 	wait_for_fence($registry, 20);
 
 	configure($next, @guard);
@@ -243,7 +243,7 @@ subtest 'clocks that disagree: no ids outside the fences' => sub {
 				  sqlstate_of($next, 'SELECT snowflake_nextval()');
 				$message =~ /^the clock is \S+ ms behind/;
 			}),
-		'and issues none before its clock has come to the fence')
+		'the next holder issues no id before its clock reaches the fence')
 	  or diag($message);
 	is($state, '55000', 'SQLSTATE');
 
@@ -259,7 +259,7 @@ subtest 'clocks that disagree: no ids outside the fences' => sub {
 				  sqlstate_of($next, 'SELECT snowflake_nextval()');
 				$message =~ /further ahead of the clock than the lease/;
 			}),
-		'nor beyond the lease, if ids may be ahead of the clock')
+		'under advance it issues no id beyond the lease')
 	  or diag($message);
 	is($state, '55000', 'SQLSTATE');
 	configure($next, @guard);
@@ -271,7 +271,7 @@ subtest 'clocks that disagree: no ids outside the fences' => sub {
 		$next->safe_psql('postgres',
 			"SELECT extract(epoch FROM snowflake_timestamp($id))"),
 		'>=', $fence, 'its first id is not before the fence');
-	cmp_ok($id, '>', $last, 'and after the last one of the dead server');
+	cmp_ok($id, '>', $last, 'its first id is after the last id of the dead server');
 
 	# The clock jumps; the fence follows the registry's clock.
 	set_clock($next, $offset + 1000);
@@ -502,14 +502,14 @@ subtest 'who may ask, and what the log says of those who may not' => sub {
 			"SET ROLE ordinary; SELECT count(*) FROM pg_settings WHERE name = 'snowflake.registry'"
 		),
 		'0',
-		'nor find it in pg_settings');
+		'an ordinary user does not find the registry in pg_settings');
 	like(
 		$node->safe_psql('postgres', 'SHOW snowflake.registry'),
-		qr/\Q$password\E/, 'a superuser can');
+		qr/\Q$password\E/, 'a superuser can show the registry');
 	is( $node->safe_psql('postgres',
 			"SELECT count(*) FROM pg_settings WHERE name = 'snowflake.registry'"),
 		'1',
-		'and finds it');
+		'a superuser finds the registry in pg_settings');
 	$node->stop;
 	is( $registry->safe_psql('apart',
 			'SELECT count(*) FROM snowflake_registry.node WHERE is_released'),
