@@ -17,7 +17,7 @@ use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeFaults qw(now log_event);
-use SnowflakeServer qw(children_of clock_library is_alive write_clock);
+use SnowflakeServer qw(clock_library is_alive suspend_postmaster write_clock);
 use SnowflakeTest qw(wait_for);
 use Test::More;
 use Time::HiRes qw(sleep);
@@ -116,10 +116,8 @@ sub kill_postgres
 {
 	my ($data) = @_;
 	my $pid = postmaster_of($data) // return;
+	my @all = ($pid, suspend_postmaster($pid));
 
-	# Suspend the postmaster first, so that it starts no more children.
-	kill 'STOP', $pid;
-	my @all = ($pid, children_of($pid));
 	kill 'KILL', @all;
 	wait_for(sub { !grep { is_alive($_) } @all })
 	  or die "processes survive SIGKILL\n";

@@ -389,6 +389,7 @@ sub set_back
 		after(0.2, sub { $self->set_back });
 		return;
 	}
+	my $looked_at = now();
 	my $is_declared = !$self->will_standby_learn || rand() < 0.3;
 	my $noticed = noticed_by($node);
 
@@ -399,6 +400,9 @@ sub set_back
 	$new->adjust_clock;
 	$self->switch;
 	$new->bring_back;
+
+	# On a slow machine the holder's lease may have run out meanwhile.
+	$is_declared ||= now() - $looked_at > $self->{lease_s} / 4;
 	if ($is_declared)
 	{
 		$node->safe_psql('postgres',

@@ -37,9 +37,9 @@ our @EXPORT_OK = qw(
   clock_library
   preload
   write_clock
-  children_of
   is_alive
   remove_locks
+  suspend_postmaster
   replace_file
   settle
 );
@@ -92,9 +92,9 @@ sub clock_file
 
 # Starts a server with a clock that set_clock() sets, and returns the server.
 # The clock is so many seconds ahead of the real one.  Without that number the
-# clock keeps its offset, or is right if it was never set.  Parameters of
-# start() follow; with fail_ok the result is undefined if the server does not
-# start.
+# clock keeps its offset, or is right if it was never set.  With fail_ok the
+# result is undefined if the server does not start; without it the test dies,
+# and other tests go on.
 sub start_server
 {
 	my ($node, $clock_s, %parameters) = @_;
@@ -103,7 +103,18 @@ sub start_server
 	set_clock($node, $clock_s // 0) if defined $clock_s || !-e $file;
 	local %ENV =
 	  (%ENV, preload(clock_library()), CLOCK_OFFSET_FILE => $file);
-	return $node->start(%parameters) ? $node : undef;
+	return $node if $node->start(%parameters, fail_ok => 1);
+	return undef if $parameters{fail_ok};
+	die $node->name . ' does not start: ' . last_lines(logged($node), 5);
+}
+
+# Returns the last lines of a text.
+sub last_lines
+{
+	my ($text, $number) = @_;
+	my @lines = split /^/, $text;
+
+	return join '', @lines > $number ? @lines[ -$number .. -1 ] : @lines;
 }
 
 # Sets a server's clock to so many seconds ahead of the real one.
@@ -165,15 +176,21 @@ sub children_of
 	return @children;
 }
 
-# Does a process still run?  A process that has ended keeps its number until
-# its parent has read its status.
-sub is_alive
+# Returns the letter of a process's state; '' if there is no such process.
+sub state_of
 {
 	my ($pid) = @_;
 
-	open my $fh, '<', "/proc/$pid/stat" or return 0;
-	my $stat = <$fh> // return 0;
-	return $stat !~ /\) [ZX] /;
+	open my $fh, '<', "/proc/$pid/stat" or return '';
+	return (<$fh> // '') =~ /\) (\S) / ? $1 : '';
+}
+
+# Returns whether a process still runs.  A process that has ended keeps its
+# number until its parent has read its status.
+sub is_alive
+{
+	my ($pid) = @_;
+	return state_of($pid) !~ /^[ZX]?$/;
 }
 
 # The processes of a server whose titles match a pattern.
@@ -204,17 +221,30 @@ sub worker_pid
 		"SELECT pid FROM pg_stat_activity WHERE $type");
 }
 
+# Suspends a postmaster, and returns its children.
+sub suspend_postmaster
+{
+	my ($postmaster) = @_;
+	my $until = time + END_S;
+
+	# A process stops only a moment after the signal was sent.  Until then the
+	# postmaster may start another child.
+	kill 'STOP', $postmaster;
+	until (state_of($postmaster) =~ /^[TtZX]?$/)
+	{
+		die "postmaster $postmaster does not stop\n" if time > $until;
+		sleep 0.0002;
+	}
+	return children_of($postmaster);
+}
+
 # Suspends all processes of a server, and returns their numbers.
 sub suspend
 {
 	my ($node) = @_;
 	my $postmaster = $node->{_pid};
+	my @children = suspend_postmaster($postmaster);
 
-	# Suspend the postmaster first, so that it starts no more children.  It may
-	# stop only a moment after the signal was sent.
-	kill 'STOP', $postmaster;
-	sleep 0.001;
-	my @children = children_of($postmaster);
 	kill 'STOP', @children;
 	return ($postmaster, @children);
 }
@@ -250,7 +280,7 @@ sub kill_hard
 {
 	my ($node) = @_;
 	my $postmaster = $node->{_pid};
-	my @children = children_of($postmaster);
+	my @children = suspend_postmaster($postmaster);
 
 	$node->kill9;
 	kill 'KILL', @children;
@@ -265,10 +295,8 @@ sub kill_postmaster
 {
 	my ($node) = @_;
 	my $postmaster = $node->{_pid};
+	my @children = suspend_postmaster($postmaster);
 
-	# Suspend the postmaster first, so that it starts no more children.
-	kill 'STOP', $postmaster;
-	my @children = children_of($postmaster);
 	$node->kill9;
 	wait_for_end($postmaster, @children);
 	remove_locks($node);

@@ -161,7 +161,8 @@ sub lead_clock
 }
 
 # Commits something without an id on a primary.  Returns an LSN after the
-# commit.
+# commit, up to which WAL is flushed: what is not flushed may not be sent to a
+# standby for minutes, because the WAL writer waits by a clock that steps back.
 sub commit_something
 {
 	my ($primary) = @_;
@@ -169,7 +170,7 @@ sub commit_something
 		$primary->{node}, q{
 		SET synchronous_commit = local;
 		SELECT pg_logical_emit_message(true, 'chaos', '') IS NULL;
-		SELECT pg_current_wal_insert_lsn()});
+		SELECT pg_current_wal_flush_lsn()});
 
 	return $output =~ s/.*\n//sr;
 }
@@ -214,7 +215,7 @@ sub find_successor
 			$standby->{node},
 			value_when_there_is_one(
 				$primary->{node},
-				"CHECKPOINT;\nSELECT pg_current_wal_insert_lsn()"));
+				"CHECKPOINT;\nSELECT pg_current_wal_flush_lsn()"));
 		return $cluster->base_backup_of($standby);
 	}
 	if ($how->{origin} eq 'cascade')
