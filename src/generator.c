@@ -343,7 +343,14 @@ read_last_and_clock(Generator *generator, uint64 *last)
 	if (unlikely(generator_count > 1))
 		newest = (int64) pg_atomic_read_u64(&shared->newest_tick);
 
-	/* Without a barrier some processors read the clock before the stamps. */
+	/*
+	 * Without a barrier some processors read the clock before the stamps.  On
+	 * arm64 the barrier orders the loads of the stamps before the vDSO's
+	 * loads, and the vDSO's own instruction barrier orders these before the
+	 * counter.  x86 and s390x keep the order of loads.  Ids would be unique
+	 * and increasing without the barrier, too, because the swap fails unless
+	 * "last" is the newest stamp; but the clock would seem to step back.
+	 */
 	pg_read_barrier();
 	clock_read(session.layout, &session.clock);
 
