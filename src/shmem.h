@@ -42,8 +42,8 @@ typedef struct Generator
 
 /*
  * Each generator has cache lines of its own, because other processes write
- * the neighbouring generators.  On s390x, whose cache lines have 256 bytes, two
- * generators share a line.
+ * the neighbouring generators.  On s390x, whose cache lines have 256 bytes,
+ * two generators share a line.
  */
 typedef union PaddedGenerator
 {
