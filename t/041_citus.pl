@@ -523,8 +523,10 @@ is(way_of($equal), 'repartition', 'an INSERT that has both workers issue ids');
 cmp_ok(wait_for(sub { sql($equal); return equal_duplicates() }), '>', 0,
 	'two workers with one worker id issue the same ids, which a key of (customer, id) accepts');
 note(equal_duplicates(), ' duplicates among ', sql(q{SELECT count(*) FROM visit WHERE note = 'equal'}));
-is(sql(q{SELECT string_agg(result, ' ') FROM (SELECT result FROM run_command_on_all_nodes('SELECT snowflake_worker_id(snowflake_nextval())') GROUP BY result HAVING count(*) > 1) AS s}),
-	2, 'a query for all nodes finds two workers with one worker id');
+is(sql(q{SELECT string_agg(result, ' ') FROM (SELECT result FROM run_command_on_all_nodes($$
+       SELECT format('%s/%s, %s, %s', datacenter_id, snowflake_worker_id(snowflake_nextval()), layout, extract(epoch FROM epoch))
+         FROM snowflake_node$$) GROUP BY result HAVING count(*) > 1) AS s}),
+	'0/2, 41/5/5/12, 1288834974.657000', 'a query for all nodes finds two workers with one worker id');
 sql(q{DELETE FROM visit WHERE note = 'equal'});
 restart_with($worker2);
 sql($equal);
