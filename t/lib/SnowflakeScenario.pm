@@ -3,6 +3,10 @@
 # with clients in the background that keep every id that they receive.  Two
 # servers that issue ids of one worker id at the same time make duplicates at
 # once, because both begin every tick with sequence 0.
+#
+# Leases run out while the machine stands still, as a virtual machine does when
+# its host suspends it.  A scenario that fails runs again if the machine stood
+# still meanwhile.
 package SnowflakeScenario;
 
 use strict;
@@ -15,7 +19,7 @@ use PostgreSQL::Test::Utils;
 use SnowflakeClient;
 use SnowflakeRegistry;
 use SnowflakeServer;
-use SnowflakeServer qw(clock_library);
+use SnowflakeServer qw(clock_library replace_file);
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -31,14 +35,19 @@ our @EXPORT = qw(
   is_unique
 );
 
-# How long a scenario may take, and how many run at the same time.
-use constant { TIMEOUT_S => 240, AT_A_TIME => 4 };
+use constant {
+	TIMEOUT_S => 240,           # how long a scenario may take
+	AT_A_TIME => 4,             # how many scenarios run at the same time
+	STALL_S => 1,               # a machine that is later than this stood still
+	ATTEMPTS => 3               # how often a scenario runs at most
+};
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $template;
 my $scenario;
 my @clients;
 my @at_end;
+my $stalled_at = 0;             # when the machine last stood still
 
 # ----- scenarios as processes -----
 
@@ -55,16 +64,7 @@ sub run_scenarios
 	clock_library();
 	@scenarios = grep { $_->{name} =~ /$only/ } @scenarios;
 
-	# Make the servers here, so that no two of them have the same port.
-	for my $each (@scenarios)
-	{
-		my $prefix = $each->{name} =~ tr/a-z/_/cr;
-
-		$each->{file} = "$directory/$prefix";
-		$each->{servers}{$_} =
-		  PostgreSQL::Test::Cluster->new("${prefix}_$_")
-		  for @{ $each->{nodes} };
-	}
+	prepare($_, 1) for @scenarios;
 	my @waiting = @scenarios;
 	my %running;
 	while (@waiting || %running)
@@ -72,19 +72,67 @@ sub run_scenarios
 		while (@waiting && keys %running < AT_A_TIME)
 		{
 			my $next = shift @waiting;
+
+			$next->{began_at} = time;
 			my $pid = fork // die "fork: $!\n";
 
 			POSIX::_exit(run_scenario($next)) if $pid == 0;
 			$running{$pid} = $next;
 		}
-		my $ended = delete $running{ waitpid -1, 0 } or next;
-		my $is_good = $? == 0;
+		my ($pid, $is_good) = wait_for_one();
+		my $ended = delete $running{$pid} or next;
 		my $output = slurp_file($ended->{file});
 
+		if (  !$is_good
+			&& $ended->{attempt} < ATTEMPTS
+			&& $stalled_at > $ended->{began_at})
+		{
+			diag($output . "$ended->{name} runs again: the machine stood still\n");
+			prepare($ended, $ended->{attempt} + 1);
+			unshift @waiting, $ended;
+			next;
+		}
 		$is_good ? note($output) : diag($output);
 		ok($is_good, $ended->{name});
 	}
 	return;
+}
+
+# Makes the servers for an attempt to run a scenario.  The first process makes
+# them, so that no two servers have the same port.
+sub prepare
+{
+	my ($each, $attempt) = @_;
+	my $prefix = $each->{name} =~ tr/a-z/_/cr;
+
+	$prefix .= "_$attempt" if $attempt > 1;
+	$each->{attempt} = $attempt;
+	$each->{file} = "$directory/$prefix";
+	$each->{servers}{$_} = PostgreSQL::Test::Cluster->new("${prefix}_$_")
+	  for @{ $each->{nodes} };
+	return;
+}
+
+# Waits until a scenario has ended, and returns its process and whether it
+# passed.  Notes when the machine stood still, which shows in processes that run
+# late or wait for the disk, and in a clock that steps.
+sub wait_for_one
+{
+	my $at = time;
+
+	for (;;)
+	{
+		my $pid = waitpid -1, POSIX::WNOHANG();
+
+		return ($pid, $? == 0) if $pid != 0;
+		sleep 0.1;
+		replace_file("$directory/alive", $at);
+		my $late_s = time - $at - 0.1;
+		$at = time;
+		next if abs $late_s < STALL_S;
+		diag(sprintf 'the machine stood still for %.1f s', $late_s);
+		$stalled_at = $at;
+	}
 }
 
 # Runs a scenario, in a process of its own.  Returns the exit status.
