@@ -142,9 +142,10 @@ sub raise
 
 # ----- a standby that lags becomes a server without being promoted -----
 
+# The lease lasts longer than the standby takes to start on a busy machine.
 sub no_promotion
 {
-	my $registry = new_registry('registry', { lease_duration => '12 s' });
+	my $registry = new_registry('registry', { lease_duration => '20 s' });
 	my $standby = new_standby($registry, 'standby');
 	my $either = hosts_of($registry, $standby);
 
@@ -163,7 +164,7 @@ sub no_promotion
 	my $newcomer = start_server(leasing_server('newcomer', $either));
 	wait_for_first_answer($newcomer);
 	$go_on->();
-	my $id = first_id($newcomer, 60);
+	my $id = first_id($newcomer, 90);
 	new_client($newcomer);
 	isnt(worker_id_of($id), worker_id_of(first_id($holder)),
 		'the newcomer gets another worker id than the holder that the registry had forgotten');
@@ -264,7 +265,7 @@ sub slow_clock
 {
 	my $ahead_s = 2.5;
 	my $registry = new_registry('registry',
-		{ lease_duration => '6 s', largest_lead => '2 s' }, $ahead_s);
+		{ lease_duration => '10 s', largest_lead => '2 s' }, $ahead_s);
 	my $standby = new_standby($registry, 'standby', 0);
 	my $either = hosts_of($registry, $standby);
 
@@ -285,7 +286,7 @@ sub slow_clock
 	wait_for_grant($standby, $holder);
 	refuses($rival, qr/^worker_id 5 of datacenter_id 0 is leased by /,
 		'a rival does not get the worker id of the holder that has come forward');
-	my $id = first_id($next, 60);
+	my $id = first_id($next, 90);
 	cmp_ok($id, '>', $last, 'the next holder begins after the ids of the dead one');
 	new_client($newcomer);
 	is_undisturbed($client, 'the living holder has issued ids all the time');
