@@ -45,7 +45,10 @@ calendar_day(TimestampTz instant)
 		* USECS_PER_DAY;
 }
 
-/* Do local clocks show 00:00:00?  True at both midnights of a day with two. */
+/*
+ * Do local clocks show 00:00:00 at an instant?  On a day with two midnights,
+ * the function returns true for both.
+ */
 bool
 calendar_is_midnight(TimestampTz instant)
 {
@@ -66,7 +69,10 @@ calendar_day_start(Timestamp day)
 {
 	pg_time_t	midnight = day / USECS_PER_SEC + EPOCH_DISTANCE_S;
 
-	/* Begin two days earlier: every zone's offset from UTC is smaller. */
+	/*
+	 * Begin two days earlier, which is early enough in every zone: offsets
+	 * from UTC are less than two days.
+	 */
 	pg_time_t	since = midnight - 2 * (pg_time_t) SECS_PER_DAY;
 
 	/* Go from one change of the zone's offset to the next. */

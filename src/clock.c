@@ -25,7 +25,10 @@
  */
 #define SHORT_SLEEP_US 20000
 
-/* The longest sleep: setting the clock forward wakes no sleeper. */
+/*
+ * The longest sleep.  Setting the clock forward wakes no sleeper, so every
+ * sleeper has to read the clock again after this time.
+ */
 #define LONGEST_SLEEP_US 50000
 
 /* parameters */
@@ -36,17 +39,19 @@ int			clock_tolerance_ms = 5000;
  * Decides what to do where the next id's tick is ahead of the clock.  The
  * arguments are the leads of the next and of the last id's tick, in
  * microseconds.  Policy "advance" allows a lead of clock_tolerance; the other
- * policies allow no lead.
+ * policies allow no lead.  The first row that applies counts:
  *
  *	the next id's lead is allowed						go on
  *	the last id's lead is allowed: its tick is spent	wait for the next tick
- *	the clock is behind, under "wait" and "advance"		wait for the clock
- *	the lead is clock_tolerance more than allowed		refuse
- *	the clock is behind, under "error"					refuse
+ *	the last id's lead is excused						wait for the clock
+ *	the policy is "error"								refuse
+ *	the clock has stepped back by more than the policy
+ *	allows and clock_tolerance together					refuse
+ *	the clock has stepped back by less					wait for the clock
  *
- * After a start, ids begin at the mark, which was put ahead of an id and may
- * lead a right clock.  That lead, "excused_us", is not a step back of the
- * clock: every policy waits until the clock has caught up.
+ * A lead of up to "excused_us" is excused after a start.  The generators then
+ * begin at the mark, which the server had put ahead of its ids, so their first
+ * tick can lead a clock that has never stepped back.
  */
 ClockVerdict
 clock_judge(int64 next_lead_us, int64 last_lead_us, int64 excused_us)
@@ -110,9 +115,9 @@ clock_wait_event(WaitReason reason)
 }
 
 /*
- * Sleeps for at most duration_us, often less: the caller has to read the clock
- * again.  Ends at once, by an error or the process's exit, on a cancel, a
- * timeout, a shutdown and the postmaster's death.
+ * Sleeps for about duration_us or for less, so the caller has to read the
+ * clock again.  A cancel, a timeout, a shutdown or the postmaster's death ends
+ * the sleep within SHORT_SLEEP_US, by an error or by the process's exit.
  */
 void
 clock_sleep(int64 duration_us, WaitReason reason)
@@ -126,8 +131,8 @@ clock_sleep(int64 duration_us, WaitReason reason)
 		pgstat_report_wait_end();
 
 		/*
-		 * A session that only ever sleeps here never waits on its latch, and
-		 * so would not notice the postmaster's death.
+		 * Only a wait on the latch notices the postmaster's death.  A session
+		 * that always sleeps by pg_usleep() never waits on its latch.
 		 */
 		if (IsUnderPostmaster && !PostmasterIsAlive())
 			proc_exit(1);

@@ -51,7 +51,8 @@ typedef struct ClockVerdict
 	int64		wait_us;		/* the time until the lead is allowed */
 	int64		behind_us;		/* the last id's lead if the clock is behind,
 								 * else 0 */
-	int64		regression_us;	/* behind_us without the excused lead */
+	int64		regression_us;	/* the clock's step back: behind_us less the
+								 * lead that is excused after a start */
 } ClockVerdict;
 
 /* parameters, registered by module.c */
@@ -59,9 +60,10 @@ extern int	clock_policy;
 extern int	clock_tolerance_ms;
 
 /*
- * Reads the wall clock, through the vDSO: no system call.  On entry "reading"
- * has the previous reading, for the same layout.  Within the same tick the
- * function does not divide.
+ * Reads the wall clock.  On entry "reading" is the caller's previous reading
+ * with the same layout, or {0}.  The function is called for every id: it
+ * divides only if the tick has changed, and PostgreSQL reads the clock without
+ * a system call where the kernel has a vDSO.
  */
 static inline void
 clock_read(const Layout *layout, ClockReading *reading)
@@ -83,7 +85,7 @@ clock_tolerance_us(void)
 	return (int64) clock_tolerance_ms * 1000;
 }
 
-/* Returns the largest lead of an id's tick that the policy allows. */
+/* Returns how far the policy lets the tick of an id be ahead of the clock. */
 static inline int64
 clock_allowed_lead_us(void)
 {

@@ -3,8 +3,8 @@
  *	  Every difference between PostgreSQL versions, and nowhere else.
  *
  * All other code is written for the newest PostgreSQL.  This file defines for
- * older versions what the newest version has, under the newest version's names.
- * A "16" in a comment is PostgreSQL 16.
+ * older versions what the newest version has, under the newest version's
+ * names.  A "16" in a comment is PostgreSQL 16.
  */
 #ifndef SNOWFLAKE_COMPAT_H
 #define SNOWFLAKE_COMPAT_H
@@ -31,7 +31,7 @@
 #include "utils/acl.h"
 #endif
 
-/* 16 renames the identity of a relation's files. */
+/* 16 renames RelFileNode and its fields, and adds PGIOAlignedBlock. */
 #if PG_VERSION_NUM < 160000
 #define RelFileLocator RelFileNode
 #define spcOid spcNode
@@ -45,7 +45,7 @@
 extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
 #endif
 
-/* 18 shows a library's name and version: pg_get_loaded_modules(). */
+/* 18 shows the name and version of a library in pg_get_loaded_modules(). */
 #ifndef PG_MODULE_MAGIC_EXT
 #define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC
 #endif
@@ -76,7 +76,10 @@ compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
 #endif
 }
 
-/* 16 has one check of ownership for all kinds of objects; 15 one for each. */
+/*
+ * 16 has one check of ownership for all kinds of objects, and 15 one for each
+ * kind.  The library checks the owners of relations only.
+ */
 #if PG_VERSION_NUM < 160000
 #define object_ownercheck(class_id, object_id, role_id) \
 	pg_class_ownercheck(object_id, role_id)
@@ -92,7 +95,10 @@ RestrictSearchPath(void)
 }
 #endif
 
-/* 16 has one check of privileges for all kinds of objects; 15 one for each. */
+/*
+ * 16 has one check of privileges for all kinds of objects, and 15 one for each
+ * kind.  The library checks privileges on schemas and functions only.
+ */
 #if PG_VERSION_NUM < 160000
 #define object_aclcheck(class_id, object_id, role_id, mode) \
 	((class_id) == NamespaceRelationId ? \
@@ -107,7 +113,10 @@ RestrictSearchPath(void)
 #define compat_event_triggers true
 #endif
 
-/* 17 numbers processes by their PGPROCs, and has named custom wait events. */
+/*
+ * 17 replaces backend ids by the numbers of PGPROCs, and lets extensions name
+ * their wait events.
+ */
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber (MyProc->pgprocno)
 #define INVALID_PROC_NUMBER InvalidBackendId
@@ -126,7 +135,7 @@ WaitEventExtensionNew(const char *wait_event_name)
 	table_beginscan(relation, snapshot, key_count, keys)
 #endif
 
-/* 19 has only the function that checksums the page in place, and renames it. */
+/* 19 removes PageSetChecksumCopy() and renames PageSetChecksumInplace(). */
 #if PG_VERSION_NUM < 190000
 #define PageSetChecksum PageSetChecksumInplace
 #endif

@@ -43,15 +43,15 @@ PG_FUNCTION_INFO_V1(snowflake_copy_support);
 
 /*
  * The location of a call of the twin in the statement's text.  A location from
- * the parser is 0 or more, or -1 if unknown, so this value marks the calls that
- * the support function has made.
+ * the parser is 0 or more, or -1 if unknown, so this value marks the calls
+ * that the support function has made.
  */
 #define TWIN_LOCATION (-8947)
 
 /*
- * Is PostgreSQL loading the constraints of a domain?  PostgreSQL 19 plans
- * these in the current memory context, which may be COPY's, after it has made
- * a child context for them.
+ * Is PostgreSQL loading the constraints of a domain?  PostgreSQL 19 makes a
+ * child of the current memory context for these constraints, but plans their
+ * expressions in the current context, which may be COPY's.
  */
 static inline bool
 is_loading_domain(void)
@@ -75,9 +75,10 @@ is_loading_domain(void)
  * statements and cleared after an error.
  *
  * BeginCopyTo() has a context of that name, too, but plans a query there, and
- * a query has a root.  Without a root PostgreSQL plans only expressions of the
- * catalogue: those of indexes and partitions are immutable, and those of
- * extended statistics are compared and never evaluated.
+ * the planner's request for a query has a "root".  In COPY's context the only
+ * other requests without a root are for expressions of the catalogue, where
+ * the twin does no harm: those of indexes and partitions are immutable, and
+ * those of extended statistics are compared and never evaluated.
  */
 static inline bool
 is_copy_planning_a_default(const SupportRequestSimplify *request)
@@ -89,7 +90,8 @@ is_copy_planning_a_default(const SupportRequestSimplify *request)
 
 /*
  * Returns the twin of a function: the function TWIN_NAME in the same schema,
- * with the same arguments, of the same extension.  InvalidOid if there is none.
+ * with the same arguments, of the same extension.  InvalidOid if there is
+ * none.
  */
 static Oid
 twin_of(Oid function)
@@ -113,10 +115,10 @@ twin_of(Oid function)
 /*
  * May the support function replace a call by a call of the twin?  Afterwards
  * the executor checks only the privileges of the twin, so the user must have
- * the privileges to execute both functions.  Without a replacement the executor
- * refuses a user who may not execute snowflake_nextval(), and COPY is merely
- * slower for a user who may not execute the twin.  A security module with a
- * hook sees the function that the user has named.
+ * the privileges to execute both functions.  Without a replacement the
+ * executor refuses a user who may not execute snowflake_nextval(), and COPY is
+ * merely slower for a user who may not execute the twin.  A security module
+ * with a hook sees the function that the user has named.
  */
 static bool
 may_replace(Oid function, Oid twin)

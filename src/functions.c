@@ -2,8 +2,9 @@
  * functions.c
  *	  The SQL functions that issue, decode and encode ids.
  *
- * These functions convert between SQL's types and the types of the modules,
- * and raise the errors of SQL.  The modules have all the rules.
+ * The functions convert arguments and results, and raise errors for invalid
+ * arguments.  The rules of issuing are in generator.c, and the rules of an
+ * id's fields in layout.h.
  */
 #include "postgres.h"
 
@@ -348,7 +349,7 @@ field_argument(int32 value, const char *name, int bits)
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("%s %d is out of range", name, value),
-				 errhint("Layout \"%s\" has %d bits for it: 0 .. " INT64_FORMAT ".",
+				 errhint("Layout \"%s\" has %d bits for this field: 0 .. " INT64_FORMAT ".",
 						 node_layout_text, bits, layout_field_max(bits))));
 	return value;
 }
@@ -435,10 +436,12 @@ snowflake_max_id(PG_FUNCTION_ARGS)
 /*
  * snowflake_last_id_before(instant timestamptz),
  * snowflake_first_id_since(instant timestamptz) -> bigint
- *		The last id before an instant or an infinity, and the first id at or
- *		after it.  If there is none, the first function returns -1, and the
- *		second the layout's largest id plus 1; or, in a layout of 63 bits, the
- *		largest id itself, because no bigint is larger.
+ *		The largest id whose time is before an instant, and the smallest id
+ *		whose time is the instant or later.  The instant may be infinite.
+ *		Without such an id the first function returns -1, and the second
+ *		function the layout's largest id plus 1.  In a layout of 63 bits no
+ *		bigint is larger than the largest id; there the second function returns
+ *		the largest id itself.
  */
 Datum
 snowflake_last_id_before(PG_FUNCTION_ARGS)

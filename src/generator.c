@@ -16,11 +16,12 @@
  *
  * Two generators of one node can issue equal ids, but for different tables;
  * see generator_next_of_relation().  A table may move from one generator to
- * another, as when it is restored from a dump under another OID.  The table's
- * ids still do not repeat: no generator issues an id in a tick before the
- * newest tick of all generators, nor in the newest tick if the clock is behind
- * it.  Under clock_policy = advance the newest tick is an exception: there the
- * table's ids can repeat while they are ahead of the clock; see
+ * another, as when it is restored from a dump under another OID.  If the move
+ * takes longer than a tick, the table's ids do not repeat, because generators
+ * leave out the ticks before the newest tick of all generators, and also the
+ * newest tick while the clock is behind that tick.  Under clock_policy =
+ * advance they do not leave out the newest tick.  So the table's ids can
+ * repeat there, as long as ids are ahead of the clock; see
  * read_last_and_clock().
  */
 #include "postgres.h"
@@ -64,14 +65,17 @@ typedef struct Attempt
 								 * id's last holder? */
 } Attempt;
 
-/* What a call has been counted as, once each, and when it wakes up. */
+/*
+ * The waits of one call.  The call may wait several times, but each counter
+ * counts the call once.
+ */
 typedef struct Wait
 {
 	bool		is_counted_as_sequence_wait;
 	bool		is_counted_as_clock_wait;
 	bool		is_counted_as_regression;
-	int64		wakeup_tick;	/* the tick that the session chose to
-								 * wake up for, or LAYOUT_NONE */
+	int64		wakeup_tick;	/* the tick that the session wakes up for;
+								 * LAYOUT_NONE before it has chosen one */
 } Wait;
 
 /* The state of this session; attach_session() fills it in. */
@@ -229,14 +233,15 @@ judge_lead(int64 last, Attempt *attempt)
  *	behind							the last stamp's successor, if clock_judge()
  *									allows its lead; else wait or refuse
  *
- * If the tick chosen is not before the limit, the outcome is OUTCOME_AT_MARK.
+ * A stamp that could be issued, but whose tick is not before the limit, has
+ * the outcome OUTCOME_AT_MARK.
  */
 static inline int64
 choose_next(int64 last, Attempt *attempt)
 {
 	const Layout *layout = session.layout;
 	int64		last_tick = layout_stamp_tick(layout, last);
-	bool		is_fresh;
+	bool		is_fresh;		/* does the next stamp begin its tick? */
 
 	is_fresh = session.clock.tick > last_tick ||
 		layout_stamp_sequence(layout, last) ==
@@ -323,16 +328,19 @@ publish_tick(int64 tick)
 
 /*
  * Reads the newest tick of all generators, and then the clock.  Returns the
- * stamp to go on from: the generator's own or, if another generator is in a
- * later tick, the last stamp before that tick.
+ * stamp that the next stamp follows.  That is the generator's own stamp,
+ * "last", unless another generator is in a later tick.  Then it is the last
+ * stamp before the newest tick, so that this generator goes on in the newest
+ * tick.
  *
  * A table that has moved from another generator to this one may already have
  * ids of the newest tick.  Usually the clock has passed that tick by then.  If
  * the clock has stepped back behind the newest tick instead, this generator
- * skips that tick.  Under clock_policy = advance no generator skips the newest
- * tick, because the skips of all generators would add up to a growing lead:
- * each goes on in that tick, and so follows the generator with the largest
- * lead.
+ * leaves that tick out: the function stores and returns the tick's last stamp.
+ *
+ * Under clock_policy = advance no generator leaves the newest tick out.  Each
+ * generator would otherwise go one tick beyond the others in turn, and the
+ * lead would grow with every id.
  */
 static inline int64
 read_last_and_clock(Generator *generator, uint64 *last)
@@ -415,12 +423,12 @@ choose_wakeup_tick(Generator *generator, int64 next_tick)
 	uint64		per_tick =
 		(uint64) Max(1, WAKEUPS_PER_MS * session.layout->tick_us / 1000);
 	uint64		first = (uint64) next_tick * per_tick;
-	uint64		last = pg_atomic_read_u64(&generator->wakeups);
+	uint64		last = pg_atomic_read_u64(&generator->turns);
 	uint64		mine;
 
 	do
 		mine = Min(Max(last + 1, first), first + (uint64) MaxBackends);
-	while (!pg_atomic_compare_exchange_u64(&generator->wakeups, &last, mine));
+	while (!pg_atomic_compare_exchange_u64(&generator->turns, &last, mine));
 	return (int64) (mine / per_tick);
 }
 
@@ -595,11 +603,12 @@ block_is_current(const IdBlock *block)
 
 /*
  * Returns the next id of a block.  Reserves a new block if the old block is
- * used up, is no longer current, belongs to another generator or node, or if
- * this session has since issued an id from elsewhere, which may be larger than
- * the ids left in the block.  After a block that was used up within its tick, the
- * next block is twice as large, up to "max_size".  Otherwise the next block
- * has one stamp, so that a slow caller wastes no stamps.
+ * used up, is no longer current, or belongs to another generator or node; and
+ * also if this session's last id is not from the block, because that id may be
+ * larger than the ids left in the block.  After a block that was used up
+ * within its tick, the next block is twice as large, up to "max_size".
+ * Otherwise the next block has one stamp, so that a slow caller wastes no
+ * stamps.
  */
 static inline int64
 next_of_block(IdBlock *block, Generator *generator, int64 max_size)

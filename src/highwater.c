@@ -1,11 +1,12 @@
 /*
  * highwater.c
- *	  Keeps the high-water mark ahead of the clock: how far, when, and the
+ *	  Keeps the high-water mark ahead of the ids: how far, when, and the
  *	  worker that does it.
  *
- * While ids are issued, the worker moves the mark in time, and no session
- * waits for a flush of WAL.  A session that comes to the mark before the
- * worker has moved it, as after a pause, moves the mark itself.
+ * While ids are issued, the worker moves the mark before the ids reach the
+ * mark, so no session waits for a flush of WAL.  A session whose id reaches
+ * the mark before the worker has moved it, as after a pause, moves the mark
+ * itself.
  *
  * The mark is put ahead of an id that was issued or is about to be issued, not
  * ahead of the clock: a clock that is wrong for a moment must not leave a mark
@@ -100,7 +101,7 @@ refuse_past_lease(int64 tick, TimestampTz ends_at)
 			 errmsg("snowflake ids cannot be issued because they are further ahead of the clock than the lease on the worker id lasts"),
 			 errdetail("The next id is of %s, and the lease lasts until %s.",
 					   tick_text, timestamptz_to_str(ends_at)),
-			 errhint("Ids are issued as the clock comes nearer. A longer lease_duration of the registry lets them be further ahead.")));
+			 errhint("Ids are issued again when the clock has come nearer to them. A longer lease_duration of the registry lets ids be further ahead of the clock.")));
 }
 
 /*
@@ -133,8 +134,8 @@ refuse_beyond_lease(int64 tick)
 
 /*
  * Moves the mark past a tick, so that the caller can issue an id of the tick.
- * Does nothing if the clock has stepped back behind the tick meanwhile; the
- * caller reads the clock again.
+ * Does nothing if the clock has stepped back meanwhile, so that the policy
+ * does not allow the tick's lead any more; the caller reads the clock again.
  *
  * Raises ERROR 55000 if the lease does not allow that mark, and the errors of
  * mark_move().
@@ -196,8 +197,8 @@ keep_ahead(int64 *last_seen)
 
 /*
  * As keep_ahead(), but logs an error, such as that of a damaged page, and goes
- * on.  Logs nothing more until a call has succeeded, because the sessions raise
- * the error, too.
+ * on.  Logs nothing more until a call has succeeded, because the sessions
+ * raise the error, too.
  */
 static bool
 try_to_keep_ahead(int64 *last_seen)

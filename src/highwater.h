@@ -1,6 +1,6 @@
 /*
  * highwater.h
- *	  Keeps the high-water mark ahead of the clock.
+ *	  Keeps the high-water mark ahead of the ids.
  */
 #ifndef SNOWFLAKE_HIGHWATER_H
 #define SNOWFLAKE_HIGHWATER_H

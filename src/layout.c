@@ -2,9 +2,10 @@
  * layout.c
  *	  The layout of an id: reading it from text, and back.
  *
- * Pure functions of a Layout: no globals, no I/O, no errors raised.  For an
- * impossible layout a function returns false and a translatable detail; the
- * caller raises the error, which stops the server or only one statement.
+ * The functions here are pure: they use no globals, do no I/O and raise no
+ * errors.  For an invalid layout or epoch a function returns false and a
+ * translatable detail.  The caller raises the error, because only the caller
+ * knows whether the error stops the server's start or one statement.
  */
 #include "postgres.h"
 
@@ -17,7 +18,7 @@
 #define ID_BITS_MAX 63			/* the sign bit stays clear */
 #define FIELD_BITS_MAX 31		/* what SQL's integer can show */
 
-/* The units of a tick's length, as text has them. */
+/* The units in which text gives the length of a tick, from the smallest. */
 static const struct
 {
 	const char *name;
@@ -78,7 +79,7 @@ parse_tick(const char *text, int64 *tick_us)
 	return false;
 }
 
-/* Checks the widths against each other and against SQL's types. */
+/* Checks that ids fit a bigint, their fields an integer, the span an int64. */
 static bool
 check_widths(const Layout *layout, const char **detail)
 {
@@ -92,7 +93,7 @@ check_widths(const Layout *layout, const char **detail)
 			 layout_id_bits(layout) > ID_BITS_MAX)
 		*detail = gettext_noop("The four widths must not add up to more than 63 bits.");
 	else if (layout_max_tick(layout) >= PG_INT64_MAX / layout->tick_us)
-		*detail = gettext_noop("So many ticks last longer than a timestamp can tell.");
+		*detail = gettext_noop("All ticks together last longer than the range of timestamps.");
 	else
 		return true;
 	return false;
@@ -131,8 +132,8 @@ layout_parse(const char *text, Layout *layout, const char **detail)
 }
 
 /*
- * Sets the epoch.  Returns false if a tick of the layout would then begin
- * outside the range of timestamps.
+ * Sets the epoch.  Returns false if the epoch is not finite, or if the last
+ * tick of the layout would then end beyond the range of timestamps.
  */
 bool
 layout_set_epoch(Layout *layout, TimestampTz epoch, const char **detail)

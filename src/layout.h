@@ -9,16 +9,16 @@
 
 #include "datatype/timestamp.h"
 
-/* Twitter's own: the default of snowflake.layout and of the SQL functions. */
+/* Twitter's layout, the default of snowflake.layout and of SQL functions. */
 #define LAYOUT_DEFAULT "41/5/5/12"
 
 /* Room for the longest text that layout_to_text() makes. */
 #define LAYOUT_TEXT_SIZE 64
 
-/* Stands for no worker id or, where one is wanted, for any worker id. */
+/* No worker id.  A server that wants this worker id leases any worker id. */
 #define WORKER_ID_UNSET (-1)
 
-/* Stands for no tick, no stamp or no id, which are all 0 or more. */
+/* No tick, no stamp or no id: ticks, stamps and ids are never negative. */
 #define LAYOUT_NONE INT64CONST(-1)
 
 /*
@@ -59,7 +59,7 @@ extern bool layout_set_epoch(Layout *layout, TimestampTz epoch,
 extern void layout_to_text(const Layout *layout, char *text);
 extern bool layout_equal(const Layout *a, const Layout *b);
 
-/* Returns the largest value of a field of so many bits. */
+/* Returns the largest value of a field of the given width. */
 static inline int64
 layout_field_max(int bits)
 {

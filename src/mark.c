@@ -4,18 +4,18 @@
  *
  * An id may be issued only while its tick is before the mark of its node, and
  * a moved mark is published in shared memory only when its WAL record is
- * flushed.
- * So in WAL the record of a mark comes before every row that carries an id
- * below that mark: a server that has the row, by whatever kind of recovery,
- * has the mark.
+ * flushed.  So in WAL the record of a mark comes before every row that carries
+ * an id below that mark: a server that has the row, by whatever kind of
+ * recovery, has the mark.
  *
  * The page is block 0 of a relation file in the global tablespace that no
  * catalog names.  The page is read and written through shared buffers, changed
  * under the buffer's exclusive lock, and logged whole with PostgreSQL's own
  * record for a full page: 369 bytes of WAL with one node, 24 more for each
  * other node.  So redo, base backups, standbys and pg_rewind carry the page
- * without this library.  Two writers need no election: the page keeps the
- * larger mark, and each writer publishes the mark that it has flushed.
+ * without this library.  Any process may move the mark at any time: the page
+ * keeps the larger mark, and each process publishes a mark that it has
+ * flushed.
  *
  * A page that does not verify is never overwritten.
  *
@@ -265,7 +265,7 @@ has_page(void)
  * block of zeros.
  */
 static void
-extend_file(void)
+create_file(void)
 {
 	SMgrRelation reln = smgropen(mark_locator, INVALID_PROC_NUMBER);
 	PGIOAlignedBlock block;
@@ -298,7 +298,7 @@ ensure_page(void)
 	SET_LOCKTAG_RELATION_EXTEND(tag, InvalidOid, MARK_RELFILENUMBER);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
 	if (!has_page())
-		extend_file();
+		create_file();
 	LockRelease(&tag, ExclusiveLock, false);
 }
 
@@ -548,9 +548,9 @@ prepare_contents(MarkContents *contents, int64 floor)
 }
 
 /*
- * Moves the node's mark past the tick "past": to "mark", or to the largest mark
- * that the lease allows if that is smaller.  The caller has put "mark" ahead
- * of an id that was issued or is about to be issued; "lead_us" is the
+ * Moves the node's mark past the tick "past": to "mark", or to the largest
+ * mark that the lease allows if that is smaller.  The caller has put "mark"
+ * ahead of an id that was issued or is about to be issued; "lead_us" is the
  * distance.  The same record makes the lease durable.  If the page already has
  * a mark past the tick, nothing is written.
  *

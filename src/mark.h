@@ -15,7 +15,7 @@
 /* How many nodes have a mark of their own on the page. */
 #define MARK_ENTRIES_MAX 16
 
-/* MarkMover.elsewhere_until if no other location is known. */
+/* MarkMover.elsewhere_until if ids of no other location are known. */
 #define MARK_NEVER_ELSEWHERE INT64CONST(0)
 
 /* A node's mark. */
@@ -35,7 +35,7 @@ typedef struct MarkMover
 	uint64		holder;			/* a hash of the server's holder */
 	TimestampTz elsewhere_until;	/* another location issued ids of the node
 									 * until then; or MARK_NEVER_ELSEWHERE */
-	char		location[HOST_LOCATION_SIZE];
+	char		location[HOST_LOCATION_SIZE];	/* host and data directory */
 } MarkMover;
 
 /*

@@ -56,9 +56,9 @@ shmem_request(void)
 }
 
 /*
- * Returns the time of the last checkpoint before this start.  The postmaster
- * has verified pg_control, and recovery has not yet made a checkpoint of its
- * own.
+ * Returns the time of the last checkpoint before this start: recovery has not
+ * yet made a checkpoint of its own.  "is_sound" is not tested, because the
+ * postmaster has verified pg_control.
  */
 static TimestampTz
 read_last_checkpoint(void)
@@ -95,7 +95,7 @@ initialize(void)
 
 		LWLockInitialize(&generator->lock, tranche_id);
 		pg_atomic_init_u64(&generator->last, 0);
-		pg_atomic_init_u64(&generator->wakeups, 0);
+		pg_atomic_init_u64(&generator->turns, 0);
 	}
 }
 

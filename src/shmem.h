@@ -36,8 +36,8 @@ typedef struct Generator
 {
 	LWLock		lock;			/* the queue of sessions that reserve a block */
 	pg_atomic_uint64 last;		/* the newest stamp taken; never goes back */
-	pg_atomic_uint64 wakeups;	/* the number of the last wake-up that a waiter
-								 * has taken; see choose_wakeup_tick() */
+	pg_atomic_uint64 turns;		/* the last turn that a waiter has taken; see
+								 * choose_wakeup_tick() */
 } Generator;
 
 /*
@@ -76,7 +76,7 @@ typedef struct Counters
 	uint64		clock_refusals; /* regressions that ended in an error */
 	uint64		mark_writes;	/* WAL records of the mark's page */
 	uint64		lease_renewals; /* leases granted or renewed */
-	uint64		lease_failures; /* claims that brought no lease */
+	uint64		lease_failures; /* failed attempts to get or renew a lease */
 } Counters;
 
 /*
@@ -104,11 +104,11 @@ typedef union PaddedBackendSlot
 typedef struct NodeStart
 {
 	bool		is_known;		/* has a process read the mark's page? */
-	int64		stamp;			/* of all generators before their first id */
+	int64		stamp;			/* ids of all generators begin after this */
 	int64		lead_us;		/* how far the stamp may lead a right clock */
 	int64		fence_stamp;	/* equal to "stamp" if ids begin at the last
 								 * holder's fence; else 0 */
-	int64		floor;			/* the page's floor rises to this tick */
+	int64		floor;			/* the page's floor has to rise to this tick */
 	TimestampTz elsewhere_until;	/* another location issued ids of the node
 									 * until then; or MARK_NEVER_ELSEWHERE */
 } NodeStart;
@@ -126,7 +126,7 @@ typedef struct SharedState
 	/* Protects the fields whose comment does not say otherwise. */
 	LWLock		lock;
 
-	/* How far the mark was put ahead of an id that was to be issued. */
+	/* How far the mark was put ahead of the id that it was moved for. */
 	int64		mark_lead_us;
 
 	/* Copied from pg_control when this memory is made.  Never changes. */

@@ -5,8 +5,8 @@
  * snowflake_min_id() and its like are STABLE because they depend on the
  * parameters snowflake.layout and snowflake.epoch.  But a server that preloads
  * the library cannot change these parameters while it runs, and no plan
- * outlives the server.  So there the planner may compute the bound of a
- * constant instant, and prune partitions at plan time.
+ * outlives the server.  So the planner of such a server may compute the bound
+ * of a constant instant, and prune partitions at plan time.
  */
 #include "postgres.h"
 
@@ -24,10 +24,10 @@ PG_FUNCTION_INFO_V1(snowflake_nextvals_support);
  * Returns the bound of a time range as a constant, or NULL if the bound is not
  * constant.
  *
- * Without a root PostgreSQL does not plan a query, but simplifies an expression
- * that it stores, such as the predicate of an index.  With a constant bound
- * PostgreSQL would accept the predicate as immutable, and the index would be
- * wrong after a restart with another layout.
+ * A request without a "root" is not for a query.  PostgreSQL makes such a
+ * request for an expression that it stores, such as the predicate of an index.
+ * With a constant bound PostgreSQL would accept the predicate as immutable,
+ * and the index would be wrong after a restart with another layout.
  */
 static Node *
 fold_bound(const SupportRequestSimplify *request)

@@ -151,7 +151,10 @@ snowflake_from_text(PG_FUNCTION_ARGS)
 				 errmsg("invalid snowflake id in base %d: \"\"", base->base),
 				 errhint("Give one digit at least.")));
 
-	/* Read to the end: a wrong character is a clearer error than the size. */
+	/*
+	 * Read to the end even if the value is too large, because an error about
+	 * a wrong character tells the user more.
+	 */
 	for (int i = 0; i < length; i++)
 	{
 		int			value = digit_value(base, text[i]);

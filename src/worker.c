@@ -57,7 +57,7 @@ worker_initialize(Latch **latch)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 
-	/* Without a database; with this call pg_stat_activity shows the worker. */
+	/* Connects to no database, but makes pg_stat_activity show the worker. */
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
