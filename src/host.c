@@ -1,7 +1,7 @@
 /*
  * host.c
- *	  What this host calls itself: the sources of derived worker ids, and the
- *	  holder of a lease.
+ *	  This host's name and addresses, from which worker ids are derived, and
+ *	  this server's identity as the holder of a lease.
  *
  * The postmaster derives a worker id once, at its start.  The host_id_by_*()
  * functions raise no error if they fail: node.c decides what a failure means.
@@ -144,8 +144,8 @@ host_id_by_name(int worker_bits, HostFinding *finding)
 /*
  * Returns the first suitable address of a kind, in the order of the
  * interfaces' numbers and, for one interface, in the order of the list; NULL
- * if there is none.  Appends the other addresses to "seen", with the reason
- * why each is not suitable.
+ * if there is none.  Appends the addresses that are not suitable to "seen",
+ * each with the reason.
  */
 static const struct ifaddrs *
 first_address(const struct ifaddrs *list, const AddressKind *kind,
@@ -466,8 +466,8 @@ find_location(void)
  * with the same text as a lease's holder is the server that the lease was
  * granted to, started again; a server with another text may be a copy.
  *
- * The postmaster calls this function once; see shmem_startup() for its
- * children.
+ * The postmaster calls this function once; shmem_startup() says how the
+ * postmaster's children get the results.
  */
 void
 host_find_holder(void)
@@ -486,7 +486,7 @@ host_find_holder(void)
 			 (unsigned long long) directory.st_ino);
 }
 
-/* Returns a hash of this server's holder, for which the page has room. */
+/* Returns a hash of this server's holder, which the page has in MarkMover. */
 uint64
 host_holder_hash(void)
 {

@@ -1,7 +1,7 @@
 /*
  * host.h
- *	  What this host calls itself: the sources of derived worker ids, and the
- *	  holder of a lease.
+ *	  This host's name and addresses, from which worker ids are derived, and
+ *	  this server's identity as the holder of a lease.
  */
 #ifndef SNOWFLAKE_HOST_H
 #define SNOWFLAKE_HOST_H
@@ -19,7 +19,7 @@ typedef struct HostFinding
 	int			worker_id;
 	const char *origin;			/* what the worker id was derived from */
 	const char *detail;			/* for the error if there is no worker id */
-	const char *hint;			/* for the same error */
+	const char *hint;			/* for the error if there is no worker id */
 } HostFinding;
 
 extern bool host_name_number(const char *name, int64 *number);
@@ -28,7 +28,7 @@ extern bool host_id_by_name(int worker_bits, HostFinding *finding);
 extern bool host_id_by_ipv4(int worker_bits, HostFinding *finding);
 extern bool host_id_by_mac(int worker_bits, HostFinding *finding);
 
-/* Room for a location, as text. */
+/* Room for a location: the host's name and the data directory. */
 #define HOST_LOCATION_SIZE 48
 
 extern char host_holder[LEASE_HOLDER_SIZE];

@@ -24,11 +24,12 @@ lease_is_usable(const Lease *lease, const Layout *layout, int datacenter_id)
 
 /*
  * May a server resume a usable lease of the mark's page without asking the
- * registry?  The server must be the holder: then its machine has not been
- * restarted, and has counted the lease's time without a break.  The registry
- * and the worker id (WORKER_ID_UNSET: any) must be the configured ones.  The
- * timeline must be the same: on another timeline the data directory was set
- * back, and the lease may have been released since.
+ * registry?  The server must be the holder.  A restart of the machine changes
+ * the holder, so clock_boottime_us() has then counted the lease's time without
+ * a break.  The registry and the worker id (WORKER_ID_UNSET: any) must be the
+ * configured ones.  The timeline must be the lease's: a data directory on
+ * another timeline was restored to an earlier state, and the lease may have
+ * been released after that state.
  */
 bool
 lease_can_resume(const Lease *lease, const char *holder, uint32 timeline,

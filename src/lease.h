@@ -23,7 +23,8 @@
 typedef struct Lease
 {
 	char		holder[LEASE_HOLDER_SIZE];	/* whom the lease was granted to */
-	uint32		timeline;		/* of the page's WAL; used on the page only */
+	uint32		timeline;		/* of WAL when the page was logged; valid on
+								 * the page only */
 	int32		datacenter_id;
 	int32		worker_id;		/* WORKER_ID_UNSET: no lease was ever granted */
 	int64		incarnation;	/* of the newest grant; chosen by the holder */
@@ -34,7 +35,8 @@ typedef struct Lease
 								 * grant */
 	int64		ends_us;		/* by clock_boottime_us(), or LEASE_OVER */
 	TimestampTz fence;			/* the holder's ids are before this instant */
-	uint64		registry;		/* which registry; see node_registry_hash() */
+	uint64		registry;		/* node_registry_hash() of the registry that
+								 * granted the lease */
 } Lease;
 
 /* Is a lease in force at a time of clock_boottime_us()? */

@@ -128,9 +128,10 @@ report_page_error(void)
 
 /*
  * Makes a change of the lease, and makes the change durable.  If the mark's
- * page cannot be written, the function logs the error and returns false.  The
- * change then exists in shared memory only.  That is safe, because without
- * writing the page no process can move the mark, and ids stay before the mark.
+ * page cannot be read or written, the function logs the error and returns
+ * false.  The change then exists in shared memory only, or not at all.  That
+ * is safe, because without writing the page no process can move the mark, and
+ * ids stay before the mark.
  */
 static bool
 make_durable(LeaseChange *change)
@@ -171,11 +172,11 @@ end_lost_lease(const Lease *held, const char *why)
 }
 
 /*
- * Chooses the incarnation of the next claim and makes the incarnation durable.
- * If an earlier claim still waits for an answer, the function keeps that
- * claim's incarnation.  If the server crashes before the answer arrives, the
- * server repeats the claim with the same incarnation.  Returns false and sets
- * the reason if that fails.
+ * Chooses the incarnation of the next claim and makes the incarnation durable,
+ * so that a server which crashes before the answer arrives can repeat the
+ * claim with the same incarnation.  If an earlier claim has had no answer, the
+ * function keeps that claim's incarnation.  Returns false and sets the reason
+ * if there is no random number, or if the mark's page cannot be written.
  */
 static bool
 prepare_incarnation(Remote *remote)
@@ -400,15 +401,14 @@ try_renew(LeaseWorkerState *state)
 
 /*
  * Renews the lease over a connection and then releases it.  The renewal comes
- * first because the registry may have forgotten the lease in a failover, and
- * the registry does not release a lease that it may have forgotten.  The
- * renewal tells the registry that this server holds the worker id, so that the
- * registry can release the lease, and later grant this server the worker id
- * again.
+ * first because a registry that has failed over may not know this lease, and
+ * such a registry refuses the release.  By the renewal the registry learns
+ * that this server holds the worker id.  So the registry can release the
+ * lease, and later grant this server the worker id again.
  *
- * If the registry does not renew the lease, the server does not give the lease
- * up.  If the server starts again before the lease ends, it resumes the lease,
- * unless the registry has granted the worker id to another server.
+ * If the registry does not renew the lease, the server keeps the lease, and
+ * can resume it at a start before the lease ends.  But if the registry has
+ * granted the worker id to another server, the lease is over.
  */
 static bool
 renew_and_release(Remote *remote)
@@ -464,9 +464,9 @@ release_lease(void)
 /*
  * Returns when to make the next attempt, as a time of clock_boottime_us().
  * After a grant the worker waits for a third of the lease or for RENEW_MAX_US,
- * whichever is shorter.  After a failure the worker waits only for retry_us,
- * and also if the clock is past the fence, because then no id is issued until
- * a renewal moves the fence.
+ * whichever is shorter.  After a failure the worker waits only for retry_us.
+ * The worker does the same while the clock is past the fence, because no id is
+ * issued then until a renewal moves the fence.
  */
 static int64
 next_attempt_us(const LeaseWorkerState *state)

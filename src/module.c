@@ -3,8 +3,8 @@
  *	  _PG_init and nothing else: the parameters, the hooks, the workers.
  *
  * A parameter that cannot be read stops the server's start.  PostgreSQL on its
- * own only warns of an extension's bad parameter and uses the default; a server
- * with a default identity would issue another server's ids.
+ * own only warns of an extension's bad parameter and uses the default; a
+ * server with a default identity would issue another server's ids.
  */
 #include "postgres.h"
 
@@ -95,7 +95,7 @@ define_node_parameters(void)
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("snowflake.worker_id",
 							"Sets the worker part of this server's node.",
-							"-1 means unset: the server issues no ids.",
+							"-1 means unset: the server issues no ids unless snowflake.worker_id_source gives a worker id.",
 							&node_worker_id,
 							WORKER_ID_UNSET,
 							WORKER_ID_UNSET, INT_MAX,
@@ -158,8 +158,8 @@ define_generator_parameters(void)
 							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
 	DefineCustomIntVariable("snowflake.clock_tolerance",
-							"Sets how long to wait for the clock, or how far to lead it.",
-							NULL,
+							"Sets how far the clock may be behind the last id before ids are refused.",
+							"With clock_policy = advance, ids also lead the clock by this much at most.",
 							&clock_tolerance_ms,
 							5000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,

@@ -3,9 +3,9 @@
  *	  Who this server is: its datacenter, its worker id, its layout.
  *
  * Only this file checks the parameters against each other.  The postmaster
- * does so before it opens its port.  On a server that does not preload the
- * library, a session reads the layout and the epoch when it first decodes an
- * id; such a server has no identity and issues no ids.
+ * calls the checks before it opens its port.  On a server that does not
+ * preload the library, a session reads the layout and the epoch when it first
+ * decodes an id; such a server has no identity and issues no ids.
  */
 #include "postgres.h"
 
@@ -28,7 +28,7 @@ char	   *node_registry = NULL;
 
 bool		node_is_preloaded = false;
 
-/* Computed in the postmaster; see shmem_startup() for its children. */
+/* Computed in the postmaster; shmem_startup() says how its children get it. */
 int			node_derived_worker_id = WORKER_ID_UNSET;
 
 /* The configured layout, valid if layout_is_read. */
@@ -378,8 +378,8 @@ check_registry(void)
 
 /*
  * Checks the parameters of this server's identity against each other.  The
- * postmaster calls this function at its start, which an error stops; on
- * platforms without fork() every process calls it.
+ * postmaster calls this function at its start, and an error stops the start.
+ * On platforms without fork() every process calls this function.
  */
 void
 node_configure(void)

@@ -10,7 +10,7 @@
 #include "layout.h"
 #include "utils/guc.h"
 
-/* Twitter's own epoch; the largest default id is of 2080-07-10. */
+/* Twitter's epoch.  With the default layout the last tick is of 2080-07-10. */
 #define NODE_DEFAULT_EPOCH "2010-11-04 01:42:54.657+00"
 
 /* snowflake.worker_id_source */
@@ -34,7 +34,11 @@ extern char *node_registry;
 /* Was the library loaded by shared_preload_libraries?  Set by module.c. */
 extern bool node_is_preloaded;
 
-/* WORKER_ID_UNSET if the configuration or a registry gives the worker id. */
+/*
+ * The worker id that was derived from the host's name or address.
+ * WORKER_ID_UNSET without preload, and if the source of worker ids is "config"
+ * or "registry".
+ */
 extern int	node_derived_worker_id;
 
 extern bool node_check_layout(char **newval, void **extra, GucSource source);

@@ -26,13 +26,13 @@
  * - Each grant has an incarnation, a random number that the server has chosen
  *	 and made durable before it sent the claim.  The server repeats a claim
  *	 without an answer with the same incarnation, also after a crash, and the
- *	 registry repeats its grant.  A late message and a copy of the data
- *	 directory, which is another holder, have an old incarnation: the registry
- *	 changes no lease for them.
+ *	 registry repeats its grant.  The registry changes no lease for a message
+ *	 that arrives late, nor for a copy of the data directory: the message has
+ *	 an old incarnation, and the copy is another holder.
  * - A server that restarts within its lease, as the same holder and on the same
  *	 timeline, resumes the lease without asking the registry.
- * - Before a server that stops releases the worker id, its last mark is in
- *	 WAL, and it moves the mark no more.
+ * - A server that stops makes its last mark durable before it releases the
+ *	 worker id, and does not move the mark after that.
  *
  * doc/model/lease.pml checks these rules in every order of events.
  */
@@ -84,7 +84,10 @@ registry_check_name(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* Adds this server, the worker id that it wants, and its constants. */
+/*
+ * Adds the arguments of a claim that describe this server: its layout and
+ * epoch, the worker id that it wants, its names and its clock.
+ */
 static void
 add_server(RemoteArguments *arguments, const Lease *previous)
 {
@@ -107,7 +110,7 @@ add_server(RemoteArguments *arguments, const Lease *previous)
 					  previous->next_incarnation);
 }
 
-/* Adds the lease that this server holds or, if there is none, its last. */
+/* Adds the lease that this server holds or, without one, held last. */
 static void
 add_previous(RemoteArguments *arguments, const Lease *previous, bool is_held)
 {

@@ -33,7 +33,10 @@ add_sentence(ReturnSetInfo *result, const char *sentence)
 	tuplestore_putvalues(result->setResult, result->setDesc, &value, &is_null);
 }
 
-/* Adds a sentence with a failure's reason, which may end in a full stop. */
+/*
+ * Adds a sentence with a failure's reason, and a full stop unless the reason
+ * ends in one.
+ */
 static void
 add_failure(ReturnSetInfo *result, const char *what, const Remote *remote)
 {
@@ -160,7 +163,7 @@ check_constants(Remote *remote, ReturnSetInfo *result)
 									  here, there));
 	}
 	else
-		add_sentence(result, psprintf("Layout \"%s\" and epoch are the registry's.", layout_text));
+		add_sentence(result, psprintf("The layout, \"%s\", and the epoch are the same as the registry's.", layout_text));
 	add_sentence(result, psprintf("A lease lasts %.0f s.",
 								  (double) remote_get_number(answer, CONSTANTS_LEASE_DURATION) /
 								  USECS_PER_SEC));

@@ -3,10 +3,10 @@
  *	  A connection to another PostgreSQL that can be interrupted.
  *
  * A process waits for libpq's socket and its own latch together, so that a
- * server that does not answer delays neither a shutdown nor a cancel.  This
- * file has resolve.c look host names up, because libpq would block, and so
- * that each of a name's addresses gets its share of the time.  Results come in
- * binary form, which no setting of the other server changes.
+ * server that does not answer delays neither a shutdown nor a cancel.  libpq
+ * would block while it looks a host name up.  So resolve.c looks names up, and
+ * libpq gets addresses, each with a share of the time.  Results come in binary
+ * form, which no setting of the other server changes.
  */
 #include "postgres.h"
 
@@ -76,7 +76,10 @@ count_of_list(const char *list)
 	return count;
 }
 
-/* Returns the element for a host.  A list's only element is for all hosts. */
+/*
+ * Returns the element of a list for a host.  Hosts are numbered from 0.  If the
+ * list has only one element, that element is for all hosts.
+ */
 static char *
 element_of_list(const char *list, int number)
 {
@@ -210,9 +213,10 @@ set_server_message(Remote *remote, const PGresult *result)
 }
 
 /*
- * libpq's notice receiver.  Stores a warning, because an answer with a warning
- * is unsafe: somebody has ended the wait for a synchronous standby.  Drops
- * other notices, which libpq would write to this server's log.
+ * libpq's notice receiver.  Stores a warning: it may say that the wait for a
+ * synchronous standby was cancelled, and then a failover can lose what the
+ * answer says.  Drops other notices, which libpq would write to this server's
+ * log.
  */
 static void
 receive_notice(void *arg, const PGresult *notice)
@@ -513,7 +517,7 @@ remote_query(Remote *remote, const char *sql,
 		return NULL;
 	}
 
-	/* Read until NULL: only then is the commit certain. */
+	/* Read until NULL, because the commit is not certain before that. */
 	for (;;)
 	{
 		while (PQisBusy(connection))

@@ -42,7 +42,7 @@ typedef struct Remote
 	/* Why the last operation has failed. */
 	bool		has_timed_out;
 	bool		has_answered_error; /* was the answer an error or a warning? */
-	bool		has_warning;	/* the answer is unsafe; see receive_notice() */
+	bool		has_warning;	/* has a warning come?  See receive_notice() */
 	char		sqlstate[REMOTE_SQLSTATE_SIZE]; /* of that error or warning */
 	char		reason[REMOTE_REASON_SIZE];
 } Remote;

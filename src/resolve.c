@@ -86,8 +86,9 @@ resolve_begin(const char *name)
 }
 
 /*
- * Returns EAI_INPROGRESS, 0 for a lookup that has succeeded, or why the lookup
- * could not begin or has failed.
+ * Returns EAI_INPROGRESS for a lookup in progress, 0 for a lookup that has
+ * succeeded, and an error code for a lookup that has failed or could not
+ * begin.
  */
 static int
 lookup_status(const Lookup *lookup)

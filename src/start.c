@@ -19,14 +19,14 @@
  *										becomes the page's floor
  *	a page that does not verify			not at all
  *	a lease that is resumed				at its worker id's mark
- *	no lease yet						at the floor; on a page of another
- *										cluster, where the rows above say for
- *										the worker id leased last.  No id is
- *										issued before there is a lease
- *	a new lease							where the rows above say for its worker
- *										id, but not before the last holder's
- *										fence, nor before the mark of the
- *										worker id used until then
+ *	no lease yet						not at all.  Until the first lease, the
+ *										stamps are at the floor; on a page of
+ *										another cluster, where the rows above
+ *										say for the last lease's worker id
+ *	a new lease							at the latest of three ticks: where the
+ *										rows above say for its worker id, the
+ *										last holder's fence, and the mark that
+ *										this server has published until then
  *
  * A page of another cluster appears after pg_upgrade if the DBA has copied the
  * file, as doc/operations.md says, or if the files of two clusters were
@@ -90,7 +90,7 @@ tick_of_last_checkpoint(bool is_foreign)
 	return tick;
 }
 
-/* Raises ERROR 22023: ids of the new layout may repeat ids of the page's. */
+/* Raises ERROR 22023: the new layout may repeat ids of the page's layout. */
 static void
 refuse_layout(const Layout *previous, int64 largest_before,
 			  int64 smallest_now)
@@ -155,7 +155,7 @@ find_start(const MarkContents *contents, bool has_entries, int worker_id)
 										worker_id);
 	bool		is_foreign = has_entries && mark_is_foreign(contents);
 
-	/* Test the magic, not the entries: a page without any may have a floor. */
+	/* Test the magic, because a page without entries may have a floor. */
 	if (contents->magic != 0 &&
 		!layout_equal(node_layout(), &contents->layout))
 	{
@@ -179,8 +179,9 @@ find_start(const MarkContents *contents, bool has_entries, int worker_id)
 
 /*
  * Lets the node's ids begin at a tick; the caller holds the lock.  The mark
- * becomes that tick, so that every session reads the node anew before it
- * issues an id of that tick or a later one.
+ * becomes that tick.  So no session's limit is beyond that tick, and every
+ * session reads the mark and the worker id again before it issues an id of
+ * that tick or of a later tick.
  */
 static void
 set_start(int64 tick, int64 lead_us, bool is_fence)
@@ -204,8 +205,8 @@ set_start(int64 tick, int64 lead_us, bool is_fence)
  *
  * The page may have the incarnation of a claim whose answer never arrived.
  * The server repeats that claim only if the claim was its own, to the same
- * registry, and on the same timeline: on another timeline the data directory
- * was set back since.
+ * registry, and on the same timeline.  On another timeline the data directory
+ * has been restored to an earlier state since.
  */
 static void
 inherit_lease(const Lease *logged, Lease *lease)
@@ -308,11 +309,12 @@ start_node_once(void)
 
 	/*
 	 * Without a lease no id is issued before start_new_lease() finds where ids
-	 * begin.  Until then begin at the floor: the mark of the worker id that
-	 * was leased last, perhaps by another server, must not hold up the ids of
-	 * a new worker id.  On a page of another cluster use that worker id's
-	 * entry nevertheless: without the entry the largest mark becomes the
-	 * floor, and the marks of all entries rise to the floor.
+	 * begin.  Until then the stamps are at the floor, and not at the mark of
+	 * the worker id that was leased last: that mark must not hold up the ids
+	 * of another worker id.  A page of another cluster is an exception.  There
+	 * find_start() would take the largest mark as the floor if it found no
+	 * entry, and prepare_contents() would raise the marks of all entries to
+	 * that floor.  So find_start() looks for the entry of the last lease.
 	 */
 	is_foreign = has_entries && mark_is_foreign(&contents);
 	if (node_is_leased())
@@ -372,9 +374,9 @@ start_renewed_lease(const Lease *lease)
 
 /*
  * Stores a lease on a worker id that another holder may have had until now.
- * That holder's ids are before its fence, "last_fence".  Here ids begin at a
- * tick in which no id was issued: sessions with the old worker id stay before
- * that tick, sessions with the new worker id at or after it.
+ * That holder's ids are before its fence, "last_fence".  This server's ids
+ * under the new lease begin at a tick that no earlier id has reached: sessions
+ * that still use the old worker id stay before that tick.
  */
 void
 start_new_lease(const Lease *lease, TimestampTz last_fence)

@@ -64,7 +64,7 @@ my $user = getpwuid $>;
 my $near =
   qr/^The clock is \d{1,4} ms (?:behind|ahead of) the registry's, measured within \d+ ms; up to 10000 ms ahead are allowed for\.$/;
 my $lasts = 'A lease lasts 6 s.';
-my $fits = 'Layout "' . LAYOUT . '" and epoch are the registry\'s.';
+my $fits = 'The layout, "' . LAYOUT . '", and the epoch are the same as the registry\'s.';
 
 sub connected
 {
