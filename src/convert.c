@@ -22,9 +22,10 @@
  * - To find whether a table has rows, and which key is the largest, this file
  *	 reads the table or its index directly.  A query would not do, because the
  *	 planner evaluates the owner's index predicates and CHECKs.
- * - The event trigger runs at every CREATE TABLE, so it does little.  It reads
- *	 caches that the statement has filled.  Only one query runs every time; it
- *	 lists the tables that the statement has created or altered.
+ * - The event trigger runs at the end of every DDL statement, so it does
+ *	 little.  Only one query runs every time; it lists the tables that the
+ *	 statement has created or altered.  The event trigger finds their keys by
+ *	 scans of indexes of the catalogue, without planning another query.
  */
 #include "postgres.h"
 
@@ -138,9 +139,9 @@ owner_of(Oid table)
 
 /*
  * Runs a statement as an owner.  If the owner is not the caller, the statement
- * runs as a security-restricted operation, which cannot leave code behind that
- * would later run with the caller's rights, and the function undoes the
- * statement's changes of settings.
+ * runs as a security-restricted operation: the owner's code cannot leave code
+ * in the session that would later run with the caller's rights.  After such a
+ * statement the function also restores the settings.
  */
 void
 convert_execute_as(Oid owner, const char *statement)
@@ -533,7 +534,7 @@ refuse_without_superuser(const Conversion *conversion, List *statements)
 					 errmsg("table \"%s\" has a sequence that only a superuser can remove",
 							convert_shown_name(statement->table)),
 					 errdetail("Another extension has made an identity column an ordinary one, and has left its sequence there."),
-					 errhint("Convert %s as a superuser, or let one execute: %s",
+					 errhint("Convert %s as a superuser, or let a superuser execute: %s",
 							 convert_subject(conversion), statement->text)));
 	}
 }
@@ -621,7 +622,7 @@ refuse_obstacles(const Conversion *conversion)
 						convert_subject(conversion)),
 				 errdetail("In the way:%s", text.data),
 				 errhint("In one transaction, drop what is in the way, convert, and create it again. "
-						 "A partition key, a domain and a row type cannot be changed so.")));
+						 "A partition key, a domain and a row type cannot be changed in this way.")));
 }
 
 /* Returns one of the tables that Citus has distributed, or InvalidOid. */
@@ -658,8 +659,8 @@ refuse_distributed(const Conversion *conversion, List *tables)
 }
 
 /*
- * Warns of objects that may refuse new keys.  "format" is a query that lists
- * them in a column "doubt".
+ * Warns of objects that may refuse new keys.  "format" is a query whose column
+ * "doubt" describes these objects.
  */
 static void
 warn_of_doubts(const Conversion *conversion, const char *format)
@@ -675,7 +676,7 @@ warn_of_doubts(const Conversion *conversion, const char *format)
 		ereport(WARNING,
 				(errmsg("new keys of %s may be refused", convert_subject(conversion)),
 				 errdetail("%s", doubts.data),
-				 errhint("New keys need 64 bits. Change these before rows are inserted.")));
+				 errhint("New keys need 64 bits. Change these objects before rows are inserted.")));
 }
 
 /*
@@ -745,8 +746,8 @@ is_plain(Oid own_schema, Oid table)
  * can happen because earlier statements of the conversion may have run code of
  * an owner, and that code may have renamed a schema or added an index.
  */
-void
-convert_refuse_changed(const Conversion *conversion, const Statement *statement)
+static void
+refuse_changed(const Conversion *conversion, const Statement *statement)
 {
 	Oid			owner = owner_of(statement->table);
 	Oid			other_owner = OidIsValid(statement->other) ? owner_of(statement->other) : owner;
@@ -785,7 +786,7 @@ convert_refuse_isolation(const Conversion *conversion)
 						convert_subject(conversion),
 						GetConfigOption("transaction_isolation", false, false)),
 				 errhint("Such a transaction does not show what other sessions have just changed. "
-						 "Convert in one of isolation level read committed.")));
+						 "Convert in a transaction of isolation level read committed.")));
 }
 
 /* Executes the statements of a conversion, in order. */
@@ -798,7 +799,7 @@ convert_execute(const Conversion *conversion, List *statements)
 	{
 		Statement  *statement = lfirst(cell);
 
-		convert_refuse_changed(conversion, statement);
+		refuse_changed(conversion, statement);
 
 		/*
 		 * A statement that needs a superuser runs as the caller, who is one.
@@ -897,8 +898,8 @@ snowflake_convert(PG_FUNCTION_ARGS)
 
 /*
  * Finds the sequence of a serial column: the column owns the sequence, and the
- * column's DEFAULT calls nextval() on the sequence.  Sets *is_shared if another
- * object depends on the sequence, too.
+ * column's DEFAULT calls nextval() on the sequence.  Sets *is_shared if
+ * another object depends on the sequence, too.
  */
 static Oid
 serial_sequence(Relation depend, Oid table, AttrNumber attnum, bool *is_shared)
@@ -1380,8 +1381,9 @@ convert_new_tables(void *argument)
 			referencing = lappend_oid(referencing, table);
 
 		/*
-		 * A key is simple only if no foreign key references it.  The table
-		 * itself or another table of the statement could do so.
+		 * A key is simple only if no foreign key references it.  Only the
+		 * table itself or another table of the statement can have such a
+		 * foreign key.
 		 */
 		if (list_member_oid(new_tables, table))
 			convert_primary_key(own_schema, table, primary, checked,

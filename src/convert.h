@@ -32,8 +32,9 @@ typedef struct Statement
 	bool		needs_superuser;
 
 	/*
-	 * Set only if the statement drops or puts back a view, a rule or a
-	 * trigger: "table" may not exist when the statement is executed.
+	 * The owner and the schema of "table".  Set only if the statement drops or
+	 * puts back a view, a rule or a trigger, because "table" may not exist
+	 * when such a statement is executed.
 	 */
 	Oid			owner;
 	Oid			schema;
@@ -42,10 +43,13 @@ typedef struct Statement
 /* Is a statement of a conversion running? */
 extern bool convert_is_running(void);
 
-/* Are new tables in a schema to be converted, by snowflake_convert.schemas? */
+/* Does the setting snowflake_convert.schemas choose the tables of a schema? */
 extern bool convert_wants_schema(const char *schema);
 
-/* The parts of a conversion.  Their callers have called SPI_connect(). */
+/*
+ * The parts of a conversion that convert_schema.c calls, too.  The caller has
+ * called SPI_connect().
+ */
 extern uint64 convert_query(const Conversion *conversion, const char *format);
 extern char *convert_text_at(uint64 row, const char *column);
 extern Datum convert_value_at(uint64 row, const char *column, bool *is_null);
@@ -58,7 +62,6 @@ extern List *convert_tables(const Conversion *conversion);
 extern List *convert_obstacles(const Conversion *conversion);
 extern Oid	convert_find_distributed(List *tables);
 extern void convert_refuse_isolation(const Conversion *conversion);
-extern void convert_refuse_changed(const Conversion *conversion, const Statement *statement);
 extern void convert_warn(const Conversion *conversion);
 extern void convert_execute_as(Oid owner, const char *statement);
 extern void convert_execute(const Conversion *conversion, List *statements);

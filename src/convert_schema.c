@@ -4,17 +4,20 @@
  *
  * This file finds the keys, drops the views, rules and triggers that name the
  * keys, and puts them back.  convert.c does the conversion itself, of several
- * columns at once: the columns of a table are in one ALTER TABLE, so each table
- * is rewritten once.  The head of convert.c says what keys and snowflakes are.
+ * columns at once: the columns of a table are in one ALTER TABLE, so each
+ * table is rewritten once.  The head of convert.c says what keys and
+ * snowflakes are.
  *
  * - Keys that foreign keys connect are one group, which is converted as a whole
  *	 or not at all.  A group with an obstacle is not converted; a WARNING says
  *	 so.
  * - A view is dropped and created again as its owner, in a security-restricted
- *	 operation.  Meanwhile a table's owner may have renamed schemas, and bigint
- *	 may select another function of the same name.  So a view must not depend on
- *	 an object that it did not depend on before.  This is checked before a
- *	 materialised view is filled.
+ *	 operation.  The new view could mean something else: a table's owner may
+ *	 have renamed schemas meanwhile, and for an argument that has become bigint
+ *	 PostgreSQL may select another function of the same name.  So the
+ *	 conversion fails if a view depends on an object that it did not depend on
+ *	 before.  The check comes before materialised views are filled, because
+ *	 filling runs their queries.
  * - A dry run returns a script, whose comments describe the keys.
  */
 #include "postgres.h"
@@ -38,8 +41,8 @@ PG_FUNCTION_INFO_V1(snowflake_convert_schema);
 typedef struct SchemaPlan
 {
 	Conversion	all;			/* every key that is not converted yet */
-	int		   *groups;			/* for each key: its group's first key */
-	List	  **obstacles;		/* of a group, at its first key's number */
+	int		   *groups;			/* of each key: the first key of its group */
+	List	  **obstacles;		/* of each group, indexed by its first key */
 	Conversion	conversion;		/* the keys without obstacles */
 	List	   *left_alone;		/* descriptions of keys without a sequence */
 	List	   *before;			/* statements that drop views and the like */
@@ -96,7 +99,7 @@ add_key(Conversion *conversion, Oid table, const NameData *column)
 	conversion->count++;
 }
 
-/* Finds the keys to convert, and the keys that no sequence makes. */
+/* Finds the keys to convert, and the keys whose values no sequence makes. */
 static void
 find_keys(SchemaPlan *plan, ArrayType *schemas)
 {
@@ -216,8 +219,9 @@ obstacles_of(const Conversion *conversion)
 /*
  * Finds the obstacles of some groups, named by their first keys.  A query
  * about many groups takes little more time than a query about one group.  So
- * the function asks about all groups at once, and only if there is an obstacle
- * about each half of them.
+ * the function looks for obstacles of all groups at once.  If there are any,
+ * it calls itself for each half of the groups, until it knows the obstacles of
+ * each group.
  */
 static void
 find_obstacles(SchemaPlan *plan, const int *firsts, int count)
@@ -445,7 +449,7 @@ warn_of_groups(const SchemaPlan *plan)
 				 errmsg("%s is not converted", convert_subject(&group)),
 				 errdetail("In the way:%s", text.data),
 				 errhint("In one transaction, drop what is in the way, convert, and create it again. "
-						 "A partition key, a domain and a row type cannot be changed so.")));
+						 "A partition key, a domain and a row type cannot be changed in this way.")));
 	}
 }
 
@@ -503,7 +507,7 @@ describe(const SchemaPlan *plan)
 
 		lines = add_comment(lines, "%s", list_nth(descriptions, i));
 		if (plan->obstacles[first] != NIL && i != first)
-			lines = add_comment(lines, "    in the way is the same as for table %s",
+			lines = add_comment(lines, "    in the way: the same as for table %s",
 								convert_table_name(plan->all.tables[first]));
 		else
 		{
@@ -591,8 +595,8 @@ convert_schema(Oid own_schema, ArrayType *schemas, bool is_dry_run)
 
 /*
  * snowflake_convert_schema(schemas name[], dry_run boolean) -> setof text
- *		Converts, in some schemas, all keys whose values sequences make.
- *		Returns the statements.
+ *		Converts all keys of some schemas whose values sequences make.  Returns
+ *		the statements.
  */
 Datum
 snowflake_convert_schema(PG_FUNCTION_ARGS)

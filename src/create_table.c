@@ -194,8 +194,8 @@ names_column(Node *expression, void *column)
 }
 
 /*
- * Does an expression name a serial's sequence, as in nextval('t_id_seq')?  Such
- * a name always contains "_seq".  The changed statement would create no
+ * Does an expression name a serial's sequence, as in nextval('t_id_seq')?
+ * Such a name always contains "_seq".  The changed statement would create no
  * sequence, and the parser would not find the name.
  */
 static bool
@@ -222,8 +222,8 @@ names_sequence(Node *expression, void *unused)
 
 /*
  * Returns the columns of the primary key, and collects the statement's
- * expressions.  Returns NIL if there is no primary key, or if the statement has
- * a part that the hook does not handle.
+ * expressions.  Returns NIL if there is no primary key, or if the statement
+ * has a part that the hook does not handle.
  */
 static List *
 primary_key_columns(const CreateStmt *statement, List **expressions)
@@ -333,7 +333,7 @@ change_column(ColumnDef *column, char *own_schema)
 		constraint = lfirst(cell);
 		if (constraint->contype == CONSTR_DEFAULT || constraint->contype == CONSTR_NULL ||
 			(constraint->contype == CONSTR_IDENTITY && is_identity))
-			return;				/* leave the column as it is written */
+			return;				/* no serial column, or PostgreSQL refuses it */
 		if (constraint->contype == CONSTR_IDENTITY)
 			is_identity = true;
 		else

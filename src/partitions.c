@@ -397,10 +397,10 @@ id_range(TimestampTz from, TimestampTz to)
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("no partition of ids can be made from %s to %s",
 						instant_text(from), instant_text(to)),
-				 errdetail("Ids of this server are of the time from %s to %s.",
+				 errdetail("The ticks of this server's layout begin at %s .. %s.",
 						   instant_text(layout->epoch),
 						   instant_text(layout_tick_start(layout, layout_max_tick(layout)))),
-				 errhint("Give instants within that, and a step longer than a tick.")));
+				 errhint("Give instants in that range, and a step longer than a tick.")));
 
 	range.from = layout_compose(layout, &first);
 	range.to = layout_compose(layout, &last);
@@ -525,9 +525,9 @@ check_overlap(const Parent *parent, WantedPartition *wanted)
 				 wanted->range.from < range->to)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),
-					 errmsg("partition \"%s\" of \"%s\" would overlap one that exists",
+					 errmsg("partition \"%s\" of \"%s\" would overlap an existing partition",
 							partition_name(parent, wanted->suffix), parent->name),
-					 errdetail("It would be from %s to %s, and there is one from %s to %s.",
+					 errdetail("The new partition would be from %s to %s, and the existing partition is from %s to %s.",
 							   bound_text(wanted->range.from),
 							   bound_text(wanted->range.to),
 							   bound_text(range->from),
@@ -756,10 +756,11 @@ lock_partitions(const Parent *parent, List *partitions)
 
 /*
  * Raises ERROR 42501 if DETACH would run code of another role as the table's
- * owner.  DETACH runs a query on the partition and on each table that
- * references it, and the query evaluates expressions of the referencing
- * table's owner.  Locks the referencing tables, so that their owners add no
- * index meanwhile.
+ * owner.  For each foreign key that references the partition, DETACH runs a
+ * query on the partition and on the referencing table.  The query evaluates
+ * expressions of the referencing table's indexes and CHECKs, which belong to
+ * that table's owner.  Locks the referencing tables, so that their owners add
+ * no index meanwhile.
  */
 static void
 check_references(Oid own_schema, const Parent *parent, List *partitions)
@@ -800,7 +801,7 @@ check_references(Oid own_schema, const Parent *parent, List *partitions)
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("detaching partitions of \"%s\" would run code of table \"%s\", which belongs to another role",
 							parent->name, get_rel_name(table)),
-					 errdetail("The table references \"%s\", and has inheritors, or indexes, checks, statistics or foreign keys with expressions or types of its owner's.",
+					 errdetail("The table references \"%s\". It has inheritors, or it has indexes, checks, statistics or foreign keys whose expressions or types can run code.",
 							   parent->name),
 					 errhint("Drop the foreign key, and add it again afterwards.")));
 	}
