@@ -5,7 +5,7 @@
 #   make demo, make test          install what they need; see README.md
 #   make test SANITIZE=1          tests under AddressSanitizer and UBSan
 #   make dist                     packs the sources as PGXN takes them
-#   make model                    proves the protocols of the mark and of leases
+#   make model                    checks the models of doc/model by Spin
 #   make bench                    compares speed with sequences and UUIDs
 
 MODULE_big = snowflake
@@ -88,9 +88,9 @@ test:
 model:
 	@script/model
 
-# The archive for PGXN has the last commit.  Refuses if there are changes that
-# are not committed, except in debian/control, which a build of Debian's
-# packages writes anew.
+# The archive for PGXN has the files of the last commit.  "make dist" fails if
+# there are changes that are not committed.  Changes of debian/control do not
+# count, because a build of Debian's packages writes that file.
 dist: archive = snowflake-$(SNOWFLAKE_VERSION)
 dist:
 	@git diff --quiet HEAD -- . ':!debian/control' || \
