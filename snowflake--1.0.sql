@@ -7,7 +7,7 @@
  *   Planner support              what the planner calls for the functions below
  *   Issuing                      new ids
  *   Decoding                     an id's fields, by the server's layout
- *   Decoding ids made elsewhere  the same, by a layout and an epoch given
+ *   Decoding ids made elsewhere  an id's fields, by a layout and epoch of the caller's
  *   Monitoring                   this server's node, and counters
  *   Ids as text                  other bases than 10
  *   Partitions                   range partitions by the time of ids
@@ -26,10 +26,11 @@
 -- The script's own schema
 --
 -- PostgreSQL looks every name below up in pg_catalog, and then in a schema that
--- only this script uses.  The schema that the DBA has chosen for the extension
--- may contain functions and operators of other roles.  If their argument types
--- matched better, BEGIN ATOMIC bodies and views would call them.  @extschema@
--- is not available, because the extension is relocatable.  No other session
+-- only this script uses.  It does not look into the schema that the DBA has
+-- chosen for the extension.  That schema may contain functions and operators of
+-- other roles, and BEGIN ATOMIC bodies and views would call them if their
+-- argument types matched better.  @extschema@ is not available, because the
+-- extension is relocatable.  No other session
 -- sees the script's schema, and nobody can guess its name, which is random.  The
 -- end of the script moves all objects to the chosen schema; bodies and views
 -- refer to objects by OID, so the move does not change what they call.
@@ -174,7 +175,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_encode'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_encode(timestamptz, integer, integer, integer) IS
-'the id of these fields';
+'the id with these fields';
 
 CREATE FUNCTION snowflake_min_id(instant timestamptz)
 RETURNS bigint
@@ -231,7 +232,7 @@ COMMENT ON FUNCTION snowflake_format(bigint) IS
 'an id as people read it: time in the session''s zone, #sequence, @(datacenter,worker)';
 
 --
--- Decoding ids made elsewhere, by a layout and an epoch given
+-- Decoding ids made elsewhere, by a layout and an epoch that the caller gives
 --
 
 CREATE FUNCTION snowflake_decode(
@@ -348,7 +349,7 @@ COMMENT ON FUNCTION snowflake_stat_backend() IS
 
 CREATE VIEW snowflake_stat_backend AS SELECT * FROM snowflake_stat_backend();
 COMMENT ON VIEW snowflake_stat_backend IS
-'the counters of each session; without the rights of pg_read_all_stats only of the own session';
+'the counters of each session; a user without the rights of pg_read_all_stats sees only the present session''s';
 GRANT SELECT ON snowflake_stat_backend TO PUBLIC;
 
 CREATE FUNCTION snowflake_stat_reset()
@@ -439,7 +440,7 @@ RETURNS TABLE (
     tab regclass,
     attnum smallint,
     attname name,
-    keys integer[],         -- the numbers of the given columns whose type this column must have
+    keys integer[],         -- this column must have the type of these given columns, numbered from 1
     is_key boolean,         -- a given column, or the same column of an inheritor
     is_inherited boolean,   -- ALTER TABLE on the parent changes this column, too
     is_narrow boolean)      -- not bigint yet
@@ -475,7 +476,7 @@ BEGIN ATOMIC
                      FROM pg_inherits,
                           LATERAL (SELECT * FROM pg_attribute
                                     WHERE attrelid = inhrelid AND attname = r.attname
-                                   OFFSET 0) AS c   -- find the table first, not the name
+                                   OFFSET 0) AS c   -- keeps the planner from looking up attname in all tables first
                     WHERE inhparent = r.tab
                    UNION ALL
                    SELECT p.attrelid, p.attnum, p.attname, false
@@ -491,7 +492,7 @@ BEGIN ATOMIC
      GROUP BY r.tab, r.attnum, a.attname, a.attinhcount, a.atttypid;
 END;
 COMMENT ON FUNCTION snowflake_convert_columns(regclass[], name[]) IS
-'internal: columns, and all columns that must have the same type, by inheritance or by foreign keys that reference them';
+'internal: columns, and all columns that must have the same type because of inheritance or foreign keys';
 
 -- Does a column's DEFAULT call snowflake_nextval()?
 CREATE FUNCTION snowflake_convert_is_done(tab regclass, attnum smallint)
@@ -915,10 +916,10 @@ COMMENT ON FUNCTION snowflake_convert_obstacles(regclass[], name[], boolean) IS
 'internal: the objects that keep columns, and the columns that reference them, from becoming bigint';
 
 -- Lists the expressions of CHECKs, indexes and statistics that name a column
--- which becomes bigint.  Each expression comes in a query in which the column is
--- bigint already, while tableoid and whole rows are the real table's.  src/convert.c
--- only parses and analyzes the query: an error shows that an operator or a
--- function does not accept bigint.
+-- which becomes bigint.  Each expression is part of a query.  In the query the
+-- column is bigint already, and tableoid and whole rows are the table's own.
+-- src/convert.c only parses and analyzes the query: an error shows that an
+-- operator or a function does not accept bigint.
 CREATE FUNCTION snowflake_convert_expressions(rels regclass[], cols name[])
 RETURNS TABLE (description text, query text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -982,7 +983,7 @@ BEGIN ATOMIC
      ORDER BY 1, 2;
 END;
 COMMENT ON FUNCTION snowflake_convert_expressions(regclass[], name[]) IS
-'internal: the expressions that ALTER COLUMN TYPE parses again, in queries that parse if it succeeds';
+'internal: queries with the expressions that ALTER COLUMN TYPE parses again; it fails for an expression whose query does not parse';
 
 -- Finds the CHECKs of a column that have a bound which new ids exceed, by a
 -- regular expression on the CHECK's text.
@@ -1008,8 +1009,9 @@ END;
 COMMENT ON FUNCTION snowflake_convert_bounds(regclass, smallint) IS
 'internal: CHECKs of a column with a bound that new ids exceed';
 
--- Lists the objects that do not keep a column from becoming bigint, but may
--- refuse new ids afterwards, as far as their text shows.
+-- Lists the doubts about a conversion: objects that do not keep a column from
+-- becoming bigint, but may refuse new ids afterwards.  Finds these objects by
+-- regular expressions on their text.
 CREATE FUNCTION snowflake_convert_doubts(rels regclass[], cols name[])
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1028,7 +1030,7 @@ BEGIN ATOMIC
           JOIN pg_proc AS p ON p.oid = g.tgfoid
          WHERE c.is_narrow AND p.prosrc ~* '\m(int|int2|int4|integer|smallint)\M'
         UNION
-        -- The key no longer calls nextval(), so currval() has no value.
+        -- currval() fails, because the key's DEFAULT no longer calls nextval().
         SELECT format('%s: %s', pg_describe_object('pg_attrdef'::regclass, f.oid, 0),
                       pg_get_expr(f.adbin, f.adrelid))
           FROM columns AS c
@@ -1094,12 +1096,12 @@ BEGIN
     IF other IS NOT NULL THEN
         RAISE feature_not_supported USING
             MESSAGE = format('column "%s" of table "%s" references %s', col, rel, other),
-            HINT = 'Convert the column that it references; this one follows.';
+            HINT = 'Convert the column that it references. The conversion includes this column.';
     END IF;
 END
 $$;
 COMMENT ON FUNCTION snowflake_convert_check(regclass, name) IS
-'internal: an error unless this is a column that can become a snowflake';
+'internal: raises an error unless a column can become a snowflake';
 
 -- src/convert.c says why this function is in C.
 CREATE FUNCTION snowflake_convert(rel regclass, col name, dry_run boolean DEFAULT false)
@@ -1118,8 +1120,9 @@ COMMENT ON FUNCTION snowflake_convert(regclass, name, boolean) IS
 -- and puts them back.  src/convert_schema.c executes the statements.
 --
 
--- Lists the keys to convert.  A key whose values no sequence makes now may be a
--- natural key, and is left alone.
+-- Lists the keys to convert.  A key whose values no sequence makes may be a
+-- natural key, and is not converted.  Such a key is listed as left alone if it is
+-- the only column of a primary key.
 CREATE FUNCTION snowflake_convert_keys(schemas name[])
 RETURNS TABLE (
     tab regclass,
@@ -1231,7 +1234,7 @@ BEGIN ATOMIC
           JOIN pg_rewrite AS r ON r.ev_class = v.oid AND r.ev_type = '1'
           JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_rewrite'::regclass, r.oid)
                              AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
-                             AND d.refobjid <> r.ev_class   -- not OLD and NEW
+                             AND d.refobjid <> r.ev_class   -- OLD and NEW are the view itself
           JOIN pg_class AS w ON w.oid = d.refobjid AND w.relkind IN ('v', 'm')
         UNION
         SELECT u.oid, w.oid
@@ -1239,7 +1242,7 @@ BEGIN ATOMIC
           JOIN pg_rewrite AS r ON r.ev_class = u.used AND r.ev_type = '1'
           JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_rewrite'::regclass, r.oid)
                              AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
-                             AND d.refobjid <> r.ev_class   -- not OLD and NEW
+                             AND d.refobjid <> r.ev_class   -- OLD and NEW are the view itself
           JOIN pg_class AS w ON w.oid = d.refobjid AND w.relkind IN ('v', 'm')
     )
     SELECT v.oid::regclass, count(u.used), coalesce(bool_or(u.used = v.oid), false)
@@ -1359,7 +1362,7 @@ BEGIN ATOMIC
                    SELECT format('SET COMPRESSION %s', CASE a.attcompression WHEN 'p' THEN 'pglz' ELSE 'lz4' END)
                     WHERE a.attcompression <> ''
                    UNION ALL
-                   -- PostgreSQL 15.20, for one, stores an option here, which pg_dump skips, too.
+                   -- Some servers, such as PostgreSQL 15.20, store an option pg_attver, which pg_dump skips, too.
                    SELECT format('SET (%s)', string_agg(o, ', ')) FROM unnest(a.attoptions) AS o
                     WHERE o NOT LIKE 'pg\_attver=%' HAVING count(*) > 0
                ) AS s(action)
@@ -1526,10 +1529,10 @@ END;
 COMMENT ON FUNCTION snowflake_convert_bound(regclass) IS
 'internal: the objects that a view, or a table''s rules and triggers, are bound to';
 
--- Lists the reasons why views, rules and triggers cannot be put back, or only by
--- running code of another role.
+-- Lists the reasons why views, rules and triggers cannot be put back, or why
+-- putting them back would run code of another role.
 CREATE FUNCTION snowflake_convert_put_back_obstacles(rels regclass[], cols name[])
-RETURNS TABLE (description text, is_by_hand boolean)   -- can a user get round it?
+RETURNS TABLE (description text, is_by_hand boolean)   -- can a user remove the obstacle by hand?
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -1785,14 +1788,16 @@ COMMENT ON FUNCTION snowflake_convert_schema(name[], boolean) IS
 -- Converting new tables
 --
 -- The event trigger converts the keys of new tables.  An event trigger has no
--- arguments, so the setting snowflake_convert.schemas chooses the schemas; a
--- database, a role and a session can each set it, so that a single migration
--- can go without conversion.  A column that cannot be converted stays as it was
--- written, with a WARNING: DDL never fails because of the event trigger.
+-- arguments, so the setting snowflake_convert.schemas chooses the schemas.  The
+-- setting can be made for a database, a role or a session, so a single migration
+-- can create tables that are not converted.  A column that cannot be converted
+-- stays as it was written, with a WARNING: DDL never fails because of the event
+-- trigger.
 --
 
--- Finds the integer columns that reference a snowflake, by the foreign keys of
--- tables.
+-- Finds the integer columns that have to become bigint because a foreign key of
+-- one of the given tables references a snowflake: the columns of the foreign key,
+-- and the columns that reference these.
 CREATE FUNCTION snowflake_convert_new_references(tabs regclass[])
 RETURNS TABLE (
     tab regclass,
@@ -1802,7 +1807,7 @@ RETURNS TABLE (
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    -- Columns of older tables may reference these columns: widen them, too.
+    -- snowflake_convert_columns() also finds columns of older tables.
     SELECT DISTINCT ON (c.tab, c.attnum) c.tab, c.attnum, s.key_tab, s.key_attname
       FROM unnest(tabs) AS t(tab)
       JOIN pg_constraint AS k ON k.conrelid = t.tab AND k.contype = 'f' AND k.conparentid = 0,
@@ -1816,7 +1821,7 @@ BEGIN ATOMIC
      ORDER BY c.tab, c.attnum, s.key_tab, s.key_attname;
 END;
 COMMENT ON FUNCTION snowflake_convert_new_references(regclass[]) IS
-'internal: integer columns that reference snowflakes, by the foreign keys of these tables';
+'internal: integer columns that must become bigint because foreign keys of these tables reference snowflakes';
 
 -- Finds the tables of other owners that foreign keys connect with a column.
 -- PostgreSQL checks a foreign key by a query on both tables; see
@@ -1835,7 +1840,7 @@ BEGIN ATOMIC
             k.confrelid = rel AND snowflake_convert_other_owners.attnum = ANY (k.confkey));
 END;
 COMMENT ON FUNCTION snowflake_convert_other_owners(regclass, smallint) IS
-'internal: the tables of other owners that foreign keys of a column lead to or come from';
+'internal: the tables of other owners that a column references, or that reference the column';
 
 CREATE FUNCTION snowflake_convert_new_tables()
 RETURNS event_trigger
