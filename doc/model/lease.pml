@@ -3,26 +3,27 @@
  *	  A model, for Spin, of worker ids that are leased from a registry: the
  *	  registry's rows, servers that claim and release, and all events that
  *	  stop a server, delay a message, move a clock, or set the registry back.
- *	  The words are DESIGN's.  snowflake.pml models how one server's mark keeps
- *	  an id from being issued twice.  So here a change of the page is durable
- *	  at once: a change that is not flushed has an effect only through a later
- *	  flush.
+ *	  The words are DESIGN's.  snowflake.pml models the flush of the page, and
+ *	  how one server's mark keeps an id from being issued twice.  So here a
+ *	  change of the page is durable at once: in a server the change has no
+ *	  effect before it is flushed.
  *
  * "script/model NO_FENCE" shows how ids are issued twice without the fence.
  *
  * Asserted:
  *	 - no (worker id, tick) is issued twice, by any server: a client keeps any
  *	   one id, and that id is never issued again;
- *	 - no two servers hold the same worker id, each by its own monotonic clock,
- *	   nor would they if they were started now.  This needs a registry whose
- *	   clock measures durations as the servers' clocks do.  With ANY_CLOCK the
- *	   registry may take any lease for expired at any time and may grant any
- *	   fence, and the model makes only the first assertion.
+ *	 - no two servers hold a lease on the same worker id at the same time, where
+ *	   each server measures its lease by its own monotonic clock; and no two
+ *	   servers would hold one if they were killed and started now.  This needs a
+ *	   registry whose clock measures durations as the servers' clocks do.  With
+ *	   ANY_CLOCK the registry may take any lease for expired at any time and may
+ *	   grant any fence, and the model makes only the first assertion.
  *
  * The model has
- *	 - a registry, which executes each message at once.  A row continues for
- *	   the holder that knows its incarnation; any other server begins at the
- *	   row's fence;
+ *	 - a registry, which executes each message at once.  The holder that knows
+ *	   the incarnation of a row continues its lease; any other server begins at
+ *	   the row's fence;
  *	 - two servers.  The second server may become a copy of the first: a
  *	   standby, or a server from a backup.  A server that was moved, or booted
  *	   anew, is like a copy whose original does not come back;
@@ -38,9 +39,9 @@
  *	   sender has stopped waiting.  With NONE_LATE no message arrives late: it is
  *	   executed or lost at once.  A server without an answer repeats its claim
  *	   unchanged;
- *	 - wall clocks of servers that are adversaries: ids are issued at any tick
- *	   below the mark, and a mark may be any tick up to the fence; kills and
- *	   clean stops;
+ *	 - wall clocks of servers that show any time: ids are issued at any tick
+ *	   below the mark, and a mark may be any tick up to the fence;
+ *	 - kills and clean stops of servers;
  *	 - with FAILOVER, one failover of the registry to a standby that has lost
  *	   any number of the last transactions, and whose clock is BEHIND.  The new
  *	   registry detects the failover at once; with UNNOTICED it detects only the
@@ -69,51 +70,54 @@
  *	   message to the old registry does not reach the new registry.
  *	 - The new registry's clock is behind the old registry's by no more than the
  *	   registry's floor allows for.
- *	 - If a registry is set back and its history, such as its timeline, does not
- *	   show this, then a holder whose newest grant it has lost claims within the
- *	   window, if it has lost any grant.
+ *	 - If a registry is set back, has lost a grant by this, and its history, such
+ *	   as its timeline, does not show this, then a holder whose newest grant was
+ *	   lost claims within the window.
  *	 - A failover loses no transaction that is older than a lease, so the standby
  *	   knows a longer duration before a lease of that duration is granted.
  *	 - A holder that is freed is dead, does not come back, and has issued no id
  *	   beyond the registry's clock and the largest lead.
  *
- * Macros, and what each changes:
+ * Macros, and what each changes.  "(FREE)" means: only together with FREE.
  *	 NO_FENCE			a server does not begin at the last holder's fence
- *	 FENCE_IN_MEMORY	a server begins there, but the record of the new lease
- *						does not have the mark
- *	 HOLDER_IGNORES		a server does not begin there if it still holds a lease
- *						on the same worker id
+ *	 FENCE_IN_MEMORY	a server begins at the last holder's fence, but the
+ *						record of the new lease does not have the mark
+ *	 HOLDER_IGNORES		a server does not begin at the last holder's fence if
+ *						it still holds a lease on the same worker id
  *	 NO_OWN_MARK		a server that was started without a lease does not begin
  *						at the worker id's own mark
  *	 PAST_FENCE			the mark may move past the fence
  *	 ANSWER_TIME		a lease counts from the answer, not from the claim
  *	 ANY_HOLDER			a start resumes the lease of any holder
  *	 EXPIRED_AT_START	a start resumes a lease that has expired
- *	 ANY_TIMELINE		a start resumes a lease of another timeline; SET_BACK
+ *	 ANY_TIMELINE		a start resumes a lease of another timeline (SET_BACK)
  *	 ASK_OF_ANY_TIMELINE	a claim of another timeline is repeated
  *	 NO_FREEZE			the release is sent before the mark is frozen
  *	 FREEZE_IN_MEMORY	the page does not have the end of a released lease
  *	 LEASE_BEFORE_LOCK	the process that moves the mark overwrites the newest
  *						lease by one that it has read before it locked the page
- *	 LEASE_FIRST		a new lease is published before generators move on
- *	 MOVE_MEANWHILE		the mark may move between these two steps
+ *	 LEASE_FIRST		a new lease is published before the generators skip the
+ *						ticks before its beginning
+ *	 MOVE_MEANWHILE		the mark may move after the generators have skipped
+ *						ticks and before the new lease is published
  *	 NO_GENERATION		a mark that was put on the page under one lease is
  *						published under the next lease
  *	 READ_TWICE			a session reads the worker id and then the mark
- *	 ANY_INCARNATION	a row continues for its holder with any incarnation
- *	 COPY_CONTINUES		a row continues for a copy of its holder
- * and of a registry that is set back:
+ *	 ANY_INCARNATION	a holder continues its lease with any incarnation
+ *	 COPY_CONTINUES		a copy of a holder continues the holder's lease
+ * Macros of a registry that is set back, and what each changes:
  *	 NO_GRACE			the registry grants at once
- *	 NO_WINDOW			the same if it was set back UNNOTICED
- *	 HOLDS_ALWAYS		it continues a row for a server that no longer holds it,
- *						in the grace and in the window
- *	 RETRY_IN_GRACE		it continues a row for a claim that was not answered
- *	 ADOPT_ALWAYS		it believes a holder that comes forward twice
+ *	 NO_WINDOW			the registry grants at once (UNNOTICED)
+ *	 HOLDS_ALWAYS		in the grace and in the window, the registry continues
+ *						the lease of a server that no longer holds the lease
+ *	 RETRY_IN_GRACE		the registry continues a lease of before it was set back
+ *						for a claim that was not answered
+ *	 ADOPT_ALWAYS		the registry believes a holder that comes forward twice
  *	 RELEASE_FIRST		a holder that has not come forward may release
  *	 NO_FLOOR			new holders begin at the fences that the registry knows
  *	 KNOWN_BEHIND=0		the floor does not allow for a clock that is behind
  *	 LOWER_FENCE		a holder that comes forward gets a fence below its own
- *	 FREE_IN_GRACE		a worker id that is freed waits for no grace; FREE
+ *	 FREE_IN_GRACE		a freed worker id is granted in the grace (FREE)
  *	 RAISE_AT_ONCE		the longer duration is granted at once
  */
 
@@ -127,13 +131,13 @@
 #define DURATION	1			/* steps of time that a lease lasts */
 #endif
 #ifndef LONGER
-#define LONGER		DURATION	/* the same after the duration is raised */
+#define LONGER		DURATION	/* the duration after the DBA has raised it */
 #endif
 #ifndef LEAD
-#define LEAD		0
+#define LEAD		0			/* the largest lead of a server's clock */
 #endif
 #ifndef BEHIND
-#define BEHIND		0			/* the new registry's clock, at most */
+#define BEHIND		0			/* how far the new registry's clock is behind */
 #endif
 #ifndef LAST_NOW
 #define LAST_NOW	1
@@ -157,7 +161,7 @@ typedef Row
 	byte incarnation;			/* 0: never leased, or freed */
 	byte began;
 	byte fence;
-	byte granted;				/* the highest fence ever; FAILOVER */
+	byte granted;				/* the largest fence so far; with FAILOVER */
 	byte lasts;					/* steps of time until the lease expires */
 	bool is_present				/* granted since the registry was set back? */
 };
@@ -316,7 +320,7 @@ inline tidy_limit()
 	 late.incarnation == n || late.next == n || IS_ASKED(n))
 #define FORGET(n)	n = (IS_IN_ROWS(n) -> n : 0)
 
-/* Clears the incarnations that no other part of the state can be equal to. */
+/* Clears incarnations that will not be compared with an equal one any more. */
 inline tidy_numbers()
 {
 	d_step {
@@ -529,8 +533,9 @@ inline save()
 }
 
 /*
- * Chooses the incarnation of the next claim and stores it on the page before the
- * claim: a number that is nowhere else, even of one server, odd of the other.
+ * Chooses the incarnation of the next claim and stores it on the page before
+ * the claim.  The incarnation is a number that is not used anywhere: an even
+ * number for one server, and an odd number for the other.
  */
 inline choose_incarnation()
 {
@@ -638,7 +643,10 @@ inline log_mark()
 	check_holders()
 }
 
-/* Ids before the fence of the lease that a server holds are its own. */
+/*
+ * Does a grant begin a new lease?  It renews the lease that the server holds if
+ * "last_fence", where the grant's ids begin, is before the fence of that lease.
+ */
 #ifdef HOLDER_IGNORES
 #define BEGINS_ANEW	(MY.lease.ends == 0 || \
 					 MY.asked.worker_id != MY.lease.worker_id)
@@ -656,7 +664,7 @@ inline log_mark()
 	(MY.logged.worker_id == MY.asked.worker_id -> MY.found : 0)
 #endif
 
-/* The generators move on. */
+/* The generators skip the ticks before the beginning of the new lease. */
 inline move_generators()
 {
 #ifndef NO_FENCE
@@ -694,8 +702,9 @@ inline accept_grant()
 }
 
 /*
- * Copies the durable page of the other server.  The incarnation of its next claim
- * is another holder's or of another timeline, and is not used.
+ * Copies the durable page of the other server.  The incarnation of the next
+ * claim on that page belongs to another holder or another timeline, and is not
+ * used.
  */
 inline copy_page()
 {
@@ -721,7 +730,10 @@ inline copy_page()
 #endif
 
 #ifdef FREE
-/* The server is dead; a server with its number that starts later is another. */
+/*
+ * The server is dead.  A process that later starts under the same number is
+ * another holder.
+ */
 inline free()
 {
 	printf("%d: is dead, and its rows are freed\n", me);
@@ -744,10 +756,11 @@ inline free()
 }
 #endif
 
+/* May a server claim to be the holder of the lease in its memory? */
 #ifdef COPY_CONTINUES
-#define HAD_IT		true
+#define IS_OWN_LEASE	true
 #else
-#define HAD_IT		(MY.lease.holder == me)
+#define IS_OWN_LEASE	(MY.lease.holder == me)
 #endif
 
 #if defined(LEASE_FIRST)
@@ -825,7 +838,7 @@ end:
 			MY.asked.next = MY.lease.next;
 			MY.asked.ends = LONGER;
 			if
-			:: MY.lease.worker_id == MY.asked.worker_id && HAD_IT ->
+			:: MY.lease.worker_id == MY.asked.worker_id && IS_OWN_LEASE ->
 				MY.asked.incarnation = MY.lease.incarnation;
 				MY.asked.is_held = MY.lease.ends > 0;
 				MY.asked.fence = MY.lease.fence

@@ -43,7 +43,7 @@
  *	   such a standby: each has the page and the rows as of one position.  A
  *	   promoted server may be recovered again, from that position or a later
  *	   one;
- *	 - another node after any recovery, if the server is so configured.
+ *	 - a server that may be configured as another node after any recovery.
  *
  * The library takes no part in recovery.  So it makes no difference whether the
  * library is loaded during recovery; READ_IN_RECOVERY shows what would happen if
@@ -92,7 +92,8 @@
  *
  * With CLOCK_IN_ORDER no server stops, and the clock only advances.  Then another
  * assertion holds: no process finds the clock behind the newest id.  With
- * CLOCK_FIRST a process reads the clock before the stamp, and it fails.
+ * CLOCK_FIRST a process reads the clock before the stamp, and this assertion
+ * fails.
  */
 
 #ifndef LAST_TICK
@@ -154,7 +155,8 @@ typedef Process
 {
 	mtype at;
 	byte seen;					/* the stamp as the process has read it */
-	byte now;					/* the clock as it has read it; CLOCK_FIRST */
+	byte now;					/* the clock as the process has read it; only
+								 * with CLOCK_FIRST */
 	byte mark;					/* the mark to begin at, put or publish */
 	byte behind;				/* how many records to flush before publishing */
 	short copy					/* of the page; used outside the lock */
@@ -468,7 +470,7 @@ end:
 		next = 0;
 		fresh = false }
 
-	/* With some lead, any larger mark is due. */
+	/* A lead may have any size, so any larger mark may be due at any time. */
 	:: atomic { has_begun && MY.at == CALL && mark < LAST_MARK ->
 		want_mark(mark) }
 
