@@ -13,14 +13,20 @@
  * holder, when the lease expires, and the fence.  The holder's ids are before
  * the fence, and the next holder's ids begin at the fence.
  *
- * Words of this file: a newcomer is a server that the registry does not know as
- * the holder of the worker id that it gets.  A holder comes forward when it
- * renews and so tells which lease it holds.  An era is a number that grows
- * whenever the registry may have forgotten leases.  The grace is the time after
- * the beginning of an era in which newcomers get no worker id.  A window is the
- * time in which the registry believes a holder whose lease it does not know.
- * Evidence is a fence of a holder, or a WAL position of the registry that a
- * holder was told, which shows that the registry has forgotten a lease.
+ * Words of this file:
+ *
+ * - a newcomer: a server that claims a worker id of which, as far as the
+ *   registry knows, the server is not the holder;
+ * - to come forward: a holder renews its lease, and so tells the registry which
+ *   lease it holds;
+ * - an era: a number that grows whenever the registry may have forgotten leases;
+ * - the grace: the time after the beginning of an era in which newcomers get no
+ *   worker id;
+ * - a window: the time in which the registry believes a holder whose lease it
+ *   does not know;
+ * - evidence: what shows that the registry has forgotten a lease.  A holder has
+ *   a later fence than the registry knows to have granted for the worker id, or
+ *   was told a position in the registry's WAL that the registry has not reached.
  *
  * What can go wrong, and what keeps an id from being issued twice:
  *
@@ -32,12 +38,12 @@
  *   such a row begins at the floor, which is after all fences that may have been
  *   forgotten.
  * - The registry is set back without a trace: by a file-system snapshot, or by a
- *   standby whose standby.signal was removed.  Such a server starts without a
- *   clean stop before.  After such a start an era begins with a window: only
- *   holders are served, so that the holders of forgotten leases come forward
- *   before a newcomer gets their worker ids.  (The registry does not detect the
- *   copy of a cleanly stopped server: call declare_restored() after restoring
- *   such a copy.)
+ *   standby whose standby.signal was removed.  The registry's server then starts
+ *   although it was not stopped cleanly.  After every such start an era begins
+ *   with a window: only holders are served, so that the holders of forgotten
+ *   leases come forward before a newcomer gets their worker ids.  (The registry
+ *   does not detect the copy of a cleanly stopped server: call declare_restored()
+ *   after restoring such a copy.)
  * - A server claims late or twice, or is a copy of another server.  The holder
  *   chooses a new incarnation for each claim, and a claim that names an older
  *   incarnation continues no lease.
@@ -48,8 +54,8 @@
  *   transaction open;
  * - begin eras, which makes newcomers and restarting holders wait;
  * - in a window after a restart or a failover, take a worker id whose holder has
- *   not come forward yet, and move its fence up to a day, an hour and a lease
- *   ahead; free() moves the fence back.
+ *   not come forward yet, and move that worker id's fence ahead of the clock, by
+ *   25 hours and the duration of a lease at most; free() moves the fence back.
  *
  * Such a server cannot renew, release or take a lease whose holder has come
  * forward: no function shows the holder, which a claim or a release has to give.
@@ -62,8 +68,9 @@
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
 -- The schema must not exist yet: another role may have put functions into it,
--- and could replace the functions of this file.  psql goes on after an error, so
--- make its transactions read-only then.
+-- and could replace the functions of this file.  psql goes on after an error in
+-- CREATE SCHEMA, unless ON_ERROR_STOP is set.  So if the schema is another
+-- role's, make the session's next transactions read-only.
 CREATE SCHEMA snowflake_registry;
 DO $$
 BEGIN
@@ -105,9 +112,9 @@ COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS
 COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS
 'how far a server''s clock may be ahead of the registry''s';
 COMMENT ON COLUMN snowflake_registry.setting.former_until IS
-'until then leases of the former constants may exist: of the two constants the smaller is granted, and the larger is waited for';
+'until then leases under the former constants may exist: a grant uses the smaller of the former and the present value, and a wait the larger';
 COMMENT ON COLUMN snowflake_registry.setting.shortest_grace IS
-'the smallest sum of lease_duration and largest_lead so far, which an old dump may have';
+'the smallest sum of lease_duration and largest_lead so far; a dump may still have those two values';
 COMMENT ON COLUMN snowflake_registry.setting.era IS
 'grows whenever the registry has been restarted without a clean stop, or notices that it has forgotten something';
 COMMENT ON COLUMN snowflake_registry.setting.history IS
@@ -165,7 +172,7 @@ CREATE UNLOGGED TABLE snowflake_registry.running (
     instance timestamptz NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.running IS
-'setting.instance; after a stop that was not clean, empty until notice() runs';
+'the value of setting.instance; the table is empty after a stop that was not clean, until notice() runs';
 
 -- A server only inserts its evidence, so that a session that has locked
 -- "setting" cannot keep the server from coming forward.
@@ -174,7 +181,7 @@ CREATE TABLE snowflake_registry.evidence (
     is_covered boolean NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.evidence IS
-'fences that prove that the registry has forgotten a lease; each stays until an era has begun for it or, if the grace of an era covers the lease already, until it has raised the floor';
+'fences that prove that the registry has forgotten a lease; notice() begins an era for a fence or, if the grace of the present era covers the lease already, only raises the floor, and deletes the row';
 
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
@@ -226,8 +233,8 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.constants_in_force() IS
 'internal: the constants of a new lease, and the constants of the longest lease that may exist';
 
--- Raises the floor above a fence of a forgotten lease, and above the fences of
--- leases that were granted until that fence; the caller has locked "setting".
+-- Raises the floor above a fence of a forgotten lease, and above the fence of any
+-- lease granted up to the instant of that fence.  The caller has locked "setting".
 -- The clock of a new primary may be up to a lease behind the old primary's, so a
 -- fence is ahead of the new clock by at most twice the sum of duration and lead.
 CREATE FUNCTION snowflake_registry.raise_floor(seen_fence timestamptz)
@@ -456,9 +463,9 @@ COMMENT ON FUNCTION snowflake_registry.refuse(snowflake_registry.setting, intege
 'internal: why a claim gets no worker id';
 
 -- Chooses and locks a row for a newcomer.  Skips rows that other sessions have
--- locked.  "says_held" is true if the server holds a lease: then its holder's row
--- may be in use, and is not chosen before it expires.  The last three arguments
--- are the server's last lease.
+-- locked.  "says_held" is true if the server says that it holds a lease.  The row
+-- of "for_holder" may then be in use, and is not chosen before it expires.  The
+-- last three arguments are the server's last lease.
 CREATE FUNCTION snowflake_registry.choose(
     s snowflake_registry.setting,
     for_datacenter_id integer,
@@ -595,7 +602,7 @@ DECLARE
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE feature_not_supported USING
-            MESSAGE = 'a registry is asked in transactions of isolation level read committed';
+            MESSAGE = 'a registry can be called only in transactions of isolation level read committed';
     END IF;
     IF datacenter_id IS NULL OR datacenter_id < 0 OR datacenter_id >= datacenter_count THEN
         RAISE invalid_parameter_value USING
@@ -685,7 +692,7 @@ BEGIN
     IF claim.holder IS NULL OR claim.name IS NULL OR claim.clock IS NULL OR
        next_incarnation IS NULL OR is_held IS NULL OR
        is_held AND num_nulls(previous_holder, previous_worker_id, previous_incarnation, previous_fence) > 0 THEN
-        RAISE null_value_not_allowed USING MESSAGE = 'an argument of snowflake_registry.claim() is null that must not be';
+        RAISE null_value_not_allowed USING MESSAGE = 'a required argument of snowflake_registry.claim() is null';
     END IF;
 
     -- The registry must not forget in a crash a lease that it has granted.
@@ -706,7 +713,7 @@ BEGIN
                         WHERE (r.datacenter_id, r.worker_id) = (claim.datacenter_id, id))
     ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING;
 
-    -- The row of the previous lease.  Only the row's holder waits for its lock.
+    -- The row of the previous lease.  Only the row's holder waits for the row's lock.
     is_same := coalesce(previous_holder = claim.holder, false) AND
                coalesce(wanted_worker_id = previous_worker_id, true);
     IF is_same THEN
@@ -773,7 +780,7 @@ BEGIN
            FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             refusal := 'busy';
-            detail := 'The lease that the server holds is being asked for by another one at this moment.';
+            detail := 'Another server is claiming the lease that this server holds at this moment.';
             RETURN;
         END IF;
         -- If the era has begun for another holder, the floor may not be above
@@ -792,7 +799,7 @@ BEGIN
                                       previous_fence, NOT is_holder);
     ELSIF NOT is_settled THEN
         refusal := 'busy';
-        detail := 'The registry has been switched over or restarted, and another server is telling it so.';
+        detail := 'The registry has been switched over or restarted, and another session is recording that at this moment.';
         RETURN;
     ELSE
         -- A claim whose answer was lost gets the same worker id again.
@@ -1002,32 +1009,34 @@ BEGIN
                 MESSAGE = 'the layout and the epoch cannot be changed while a worker id is leased',
                 DETAIL = format('worker_id %s of datacenter_id %s is leased until %s.',
                                 n.worker_id, n.datacenter_id, n.expires_at),
-                HINT = 'Stop all servers, change it here and there, and start them.';
+                HINT = 'Stop all servers, change the layout and the epoch in the registry and in each server''s configuration, and start the servers.';
         END IF;
         -- A server of another layout could not come forward.
         IF clock_timestamp() < old.grants_from THEN
             RAISE object_in_use USING
                 MESSAGE = 'the layout and the epoch cannot be changed while the registry may not know of all leases',
-                DETAIL = format('It knows of all from %s.', old.grants_from);
+                DETAIL = format('The registry knows of all leases from %s.', old.grants_from);
         END IF;
     END IF;
     IF (duration, lead) <> (old.lease_duration, old.largest_lead) THEN
         IF clock_timestamp() < old.former_until THEN
             RAISE object_in_use USING
                 MESSAGE = format('the constants have been changed already, which takes effect at %s', old.former_until),
-                HINT = 'Change them again after that.';
+                HINT = 'Change the constants again after that.';
         END IF;
-        -- A dump that is older than a change has the old constants only.  Within
-        -- the grace of the old constants all holders must come forward.  They
-        -- renew every minute, so a grace of 65 s is enough for any lease.  A
-        -- shorter grace is enough for a lease of twice the grace: its holder
-        -- renews every third of the lease, which is 2/3 of the grace.
+        -- A dump from before a change has the old constants only.  After such a
+        -- dump is restored, all holders must come forward within the grace of
+        -- the old constants.  Holders renew every minute, so a grace of 65 s is
+        -- long enough for any lease.  A shorter grace is long enough for a lease
+        -- of at most twice the grace: its holder renews every third of the
+        -- lease, which is at most 2/3 of the grace.
         IF old.shortest_grace < interval '65 s' AND
            duration > greatest(2 * old.shortest_grace, old.lease_duration) THEN
             RAISE invalid_parameter_value USING
                 MESSAGE = format('lease_duration cannot be raised from %s to %s', old.lease_duration, duration),
-                DETAIL = format('A dump of the registry may have a lease_duration and a largest_lead of no more than %s together, '
-                                'and so let others have the worker ids of servers that ask later than that.', old.shortest_grace),
+                DETAIL = format('A dump of the registry may have a lease_duration and a largest_lead of no more than %s together. '
+                                'After a restore the registry would wait no longer than that for servers to renew their leases.',
+                                old.shortest_grace),
                 HINT = format('Raise it to %s at most, or make a new registry.',
                               greatest(2 * old.shortest_grace, old.lease_duration));
         END IF;
@@ -1113,7 +1122,7 @@ COMMENT ON FUNCTION snowflake_registry.declare_complete() IS
 -- Privileges and dumps
 --
 
--- PostgreSQL grants EXECUTE on a new function to PUBLIC.
+-- PostgreSQL grants EXECUTE on new functions to PUBLIC; only allow() is to grant it.
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM PUBLIC;
 
 -- pg_dump dumps the rows of these tables, although they belong to an extension.
