@@ -704,7 +704,7 @@ convert_warn(const Conversion *conversion)
 		if (largest >= smallest)
 			ereport(WARNING,
 					(errmsg("%s has keys that are larger than new keys", convert_subject(conversion)),
-					 errdetail("The largest is " INT64_FORMAT "; a new one would now be " INT64_FORMAT " or little more.",
+					 errdetail("The largest key is " INT64_FORMAT "; a new key would now be " INT64_FORMAT " or little more.",
 							   largest, smallest),
 					 errhint("New keys sort before the larger keys, and may be equal to one of them. "
 							 "If the larger keys are snowflake ids, set snowflake.layout and snowflake.epoch to the values that they were made with.")));

@@ -394,7 +394,7 @@ host_id_by_mac(int worker_bits, HostFinding *finding)
 		.why_not = mac_why_not,
 		.to_text = mac_to_text,
 		.to_id = mac_to_id,
-		.hint = gettext_noop("Containers have none. Choose another \"snowflake.worker_id_source\".")
+		.hint = gettext_noop("Containers have no physical interface. Choose another \"snowflake.worker_id_source\".")
 	};
 
 	return id_by_address(&mac, worker_bits, finding);

@@ -308,7 +308,7 @@ find_worker_id(HostFinding *finding)
 	{
 		finding->detail = psprintf(_("Layout \"%s\" has no bits for the worker id."),
 								   node_layout_text);
-		finding->hint = _("Choose a \"snowflake.layout\" that has some, or set \"snowflake.worker_id_source\" to \"config\".");
+		finding->hint = _("Choose a \"snowflake.layout\" that has bits for the worker id, or set \"snowflake.worker_id_source\" to \"config\".");
 		return false;
 	}
 

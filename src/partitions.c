@@ -532,7 +532,7 @@ check_overlap(const Parent *parent, WantedPartition *wanted)
 							   bound_text(wanted->range.to),
 							   bound_text(range->from),
 							   bound_text(range->to)),
-					 errhint("Take the step and the time zone that the others were made with.")));
+					 errhint("Use the step and the time zone that the existing partitions were made with.")));
 	}
 }
 

@@ -105,7 +105,8 @@ typedef struct NodeStart
 {
 	bool		is_known;		/* has a process read the mark's page? */
 	int64		stamp;			/* ids of all generators begin after this */
-	int64		lead_us;		/* how far the stamp may lead a right clock */
+	int64		lead_us;		/* how far the stamp may lead a clock that is
+								 * right */
 	int64		fence_stamp;	/* equal to "stamp" if ids begin at the last
 								 * holder's fence; else 0 */
 	int64		floor;			/* the page's floor has to rise to this tick */

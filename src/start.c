@@ -56,7 +56,8 @@
 typedef struct StartPoint
 {
 	int64		tick;			/* the first tick that may be used */
-	int64		lead_us;		/* how far the tick may lead a right clock */
+	int64		lead_us;		/* how far the tick may lead a clock that is
+								 * right */
 	int64		floor;			/* the first tick of nodes without an entry */
 } StartPoint;
 
@@ -262,7 +263,7 @@ report_elsewhere(const MarkMover *mover, TimestampTz elsewhere_until)
 			(errmsg("snowflake ids of node (%d,%d) were issued elsewhere before, up to %s",
 					mover->datacenter_id, mover->worker_id,
 					timestamptz_to_str(elsewhere_until)),
-			 errdetail("They were issued by the server \"%s\"; this one is \"%s\".",
+			 errdetail("The ids were issued by the server \"%s\"; this server is \"%s\".",
 					   mover->location, host_location),
 			 errhint("This is normal after a promotion, a move or a restore. If the other server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
 }

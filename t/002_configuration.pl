@@ -69,10 +69,10 @@ my @refused = (
 	[ "snowflake.layout = '10/32/5/12'", qr/invalid value for parameter "snowflake.layout": "10\/32\/5\/12"/,
 		qr/must be in the range 0 \.\. 31/ ],
 	[ "snowflake.layout = '55/0/0/8\@1s'", qr/invalid value for parameter "snowflake.layout": "55\/0\/0\/8\@1s"/,
-		qr/last longer than a timestamp can tell/ ],
+		qr/last longer than the range of timestamps/ ],
 	[ "snowflake.layout = '63/0/0/0\@1us'\nsnowflake.worker_id = 0",
 		qr/invalid value for parameter "snowflake.layout": "63\/0\/0\/0\@1us"/,
-		qr/last longer than a timestamp can tell/ ],
+		qr/last longer than the range of timestamps/ ],
 	# Texts that are no epoch, or that mean another epoch on another server or
 	# day.
 	(map { [ "snowflake.epoch = '$_'",

@@ -418,7 +418,7 @@ UPDATE pg_catalog.pg_attribute SET attidentity = 'd' WHERE attrelid = 'public.wa
 ALTER TABLE public.was_converted ALTER COLUMN id DROP IDENTITY;
 STATEMENTS
 like( ($node->psql('leftovers', q{SET ROLE clerk; SELECT snowflake_convert('"Of identity"', 'Its id')}))[2],
-	qr/ERROR:  table "public."Of identity"" has a sequence that only a superuser can remove\n.*\nHINT:.* let one execute: UPDATE pg_catalog.pg_attribute SET attidentity = 'd' WHERE attrelid = 'public."Of identity"'::pg_catalog.regclass AND attname = 'Its id';/,
+	qr/ERROR:  table "public."Of identity"" has a sequence that only a superuser can remove\n.*\nHINT:.* let a superuser execute: UPDATE pg_catalog.pg_attribute SET attidentity = 'd' WHERE attrelid = 'public."Of identity"'::pg_catalog.regclass AND attname = 'Its id';/,
 	'an owner who is no superuser gets a HINT with the statement for a superuser');
 $node->safe_psql('leftovers', q{
 UPDATE pg_catalog.pg_attribute SET attidentity = 'd' WHERE attrelid = 'public."Of identity"'::pg_catalog.regclass AND attname = 'Its id';

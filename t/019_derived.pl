@@ -149,7 +149,7 @@ refuses_to_start(
   '18446744073709551619', '1' . '0' x 60;
 refuses_to_start([ 'name pg-3' ], 'hostname', 0,
 	"Layout \"$layout{0}\" has no bits for the worker id.",
-	'"snowflake.layout" that has some');
+	'"snowflake.layout" that has bits for the worker id');
 refuses_to_start([], 'hostname', 5,
 	'The host name cannot be read: File name too long.',
 	'Choose another "snowflake.worker_id_source"');
@@ -252,7 +252,7 @@ refuses_to_start([ $lan, 'broken' ], 'ipv4', 16,
 	'Choose another "snowflake.worker_id_source"');
 refuses_to_start([$lan], 'ipv4', 0,
 	"Layout \"$layout{0}\" has no bits for the worker id.",
-	'"snowflake.layout" that has some');
+	'"snowflake.layout" that has bits for the worker id');
 
 # ----- mac -----
 
@@ -296,14 +296,14 @@ refuses_to_start(
 	'mac',
 	16,
 	'There is no Ethernet address of a physical interface among these: 00:00:00:00:00:00 of interface "lo" (not Ethernet), 02:42:ac:11:00:02 of interface "eth0" (not physical), 00:00:00:00:00:00 of interface "eth1" (no address).',
-	'Containers have none');
+	'Containers have no physical interface');
 refuses_to_start(
 	[$lan], 'mac', 16,
 	'There is no Ethernet address of a physical interface: no interface has any address of its kind.',
-	'Containers have none');
+	'Containers have no physical interface');
 refuses_to_start([ $card, 'device eth0' ], 'mac', 0,
 	"Layout \"$layout{0}\" has no bits for the worker id.",
-	'"snowflake.layout" that has some');
+	'"snowflake.layout" that has bits for the worker id');
 
 # ----- wrong settings -----
 

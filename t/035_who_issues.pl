@@ -74,7 +74,7 @@ my $log = logged($standby);
 like($log, $elsewhere, 'a promoted standby logs ids issued elsewhere');
 my $primary_place = substr $primary->data_dir, -19;
 my $standby_place = substr $standby->data_dir, -19;
-like($log, qr/issued by the server "[^"]*\Q$primary_place\E"; this one is "[^"]*\Q$standby_place\E"/,
+like($log, qr/issued by the server "[^"]*\Q$primary_place\E"; this server is "[^"]*\Q$standby_place\E"/,
 	'the log line has the locations of both servers');
 is(() = $log =~ /$elsewhere/g, 1, 'a promoted standby logs ids issued elsewhere once');
 my $at = elsewhere_at($standby);
