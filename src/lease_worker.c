@@ -1,7 +1,7 @@
 /*
  * lease_worker.c
- *	  The worker that claims, renews and releases this server's lease.  No
- *	  other process changes a lease.
+ *	  The worker that claims, renews and releases this server's lease.  After
+ *	  the server's start no other process changes the lease.
  *
  * registry.c sends the worker's claims and releases to the registry, lease.c
  * says what a lease allows, and start.c says where ids begin under a new
