@@ -30,10 +30,10 @@
 -- chosen for the extension.  That schema may contain functions and operators of
 -- other roles, and BEGIN ATOMIC bodies and views would call them if their
 -- argument types matched better.  @extschema@ is not available, because the
--- extension is relocatable.  No other session
--- sees the script's schema, and nobody can guess its name, which is random.  The
--- end of the script moves all objects to the chosen schema; bodies and views
--- refer to objects by OID, so the move does not change what they call.
+-- extension is relocatable.  No other session sees the script's schema, and
+-- nobody can guess its name, which is random.  The end of the script moves all
+-- objects to the chosen schema; bodies and views refer to objects by OID, so
+-- the move does not change what they call.
 --
 SET LOCAL search_path TO pg_catalog, pg_temp;
 DO $$

@@ -60,8 +60,9 @@
  * Such a server cannot renew, release or take a lease whose holder has come
  * forward: no function shows the holder, which a claim or a release has to give.
  * Such a server cannot move any other fence beyond what the constants allow, or
- * below the beginning of the holder's ids.  Its open transactions keep no other
- * server from renewing or coming forward, because locked rows are skipped.
+ * below the beginning of the holder's ids.  Open transactions of such a server
+ * keep no other server from renewing or coming forward, because locked rows are
+ * skipped.
  */
 
 -- In this transaction an unqualified name means an object of PostgreSQL.

@@ -357,7 +357,7 @@ field_argument(int32 value, const char *name, int bits)
 /*
  * snowflake_encode(issued_at timestamptz, datacenter_id integer,
  *					worker_id integer, sequence integer) -> bigint
- *		The id of these fields.  ERROR 22003 for a field out of its width.
+ *		The id with these fields.  ERROR 22003 for a field out of its width.
  */
 Datum
 snowflake_encode(PG_FUNCTION_ARGS)
