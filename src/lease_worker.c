@@ -172,6 +172,18 @@ end_lost_lease(const Lease *held, const char *why)
 }
 
 /*
+ * Removes the incarnation of a claim that the registry has answered, or that
+ * cannot be sent, so that the next claim gets another incarnation.
+ */
+static void
+clear_incarnation(void)
+{
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->lease.next_incarnation = LEASE_NO_INCARNATION;
+	LWLockRelease(&shared->lock);
+}
+
+/*
  * Chooses the incarnation of the next claim and makes the incarnation durable,
  * so that a server which crashes before the answer arrives can repeat the
  * claim with the same incarnation.  If an earlier claim has had no answer, the
@@ -211,20 +223,9 @@ prepare_incarnation(Remote *remote)
 	LWLockRelease(&shared->lock);
 	if (make_durable(&nothing))
 		return true;
+	clear_incarnation();
 	remote_set_reason(remote, PAGE_FAILURE);
 	return false;
-}
-
-/*
- * Removes the incarnation of a claim that the registry has answered, so that
- * the next claim gets another incarnation.
- */
-static void
-clear_incarnation(void)
-{
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease.next_incarnation = LEASE_NO_INCARNATION;
-	LWLockRelease(&shared->lock);
 }
 
 /*
