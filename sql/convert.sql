@@ -80,7 +80,8 @@ SELECT name, CASE WHEN id < 10 THEN id END AS old_id, invited_by,
   FROM customer ORDER BY id;
 INSERT INTO payment VALUES (99);
 
--- the other column of a composite key; a DEFAULT replaces an identity ALWAYS
+-- Only the other column of the composite key is still an integer.  A DEFAULT
+-- replaces its GENERATED ALWAYS AS IDENTITY.
 SELECT * FROM snowflake_convert('"order"', 'id');
 INSERT INTO "order" ("customer's id") VALUES (1) RETURNING id > 1000000 AS is_large;
 SELECT * FROM shape('Old shop') WHERE object LIKE '%order.%' OR object LIKE '%"order"%';
@@ -181,7 +182,7 @@ CREATE TABLE a (id serial PRIMARY KEY) PARTITION BY RANGE (id);
 SELECT * FROM snowflake_convert('a', 'id');
 DROP TABLE a;
 
--- another parent of an inheritor keeps its keys
+-- an inheritor has two parents: the parent that is not converted keeps its column
 CREATE TABLE a (id bigint);
 CREATE TABLE b (id bigint);
 CREATE TABLE ab () INHERITS (a, b);
@@ -220,7 +221,7 @@ DROP VIEW v;
 DROP MATERIALIZED VIEW w;
 DROP FUNCTION f();
 DROP TABLE a, b, row_of_a;
--- a table's type is an obstacle, and a second reference of the same column
+-- obstacles: a table of a composite type, and a column that references two keys
 CREATE TYPE row_with_id AS (id integer);
 CREATE TABLE a OF row_with_id (PRIMARY KEY (id));
 SELECT * FROM snowflake_convert('a', 'id');
@@ -243,7 +244,7 @@ SELECT * FROM snowflake_convert('a', 'id');
 DROP VIEW v;
 DROP TABLE a;
 
--- all or nothing: here a foreign key cannot be added again
+-- a conversion that cannot add a foreign key again changes nothing
 CREATE TABLE a (id serial PRIMARY KEY);
 CREATE TABLE b (a integer REFERENCES a);
 SET session_replication_role = replica;
@@ -269,8 +270,8 @@ SELECT snowflake_convert(NULL, 'id');
 DROP TABLE a, b;
 DROP VIEW v;
 
--- refused in a snapshot that does not show other sessions' changes, except for a
--- dry run
+-- a conversion is refused in a transaction whose snapshot does not show the
+-- changes of other sessions; a dry run is allowed there
 CREATE TABLE a (id serial PRIMARY KEY);
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT snowflake_convert('a', 'id', true);
@@ -308,7 +309,8 @@ SELECT snowflake_convert('a', 'id');
 RESET ROLE;
 DROP TABLE a, b;
 
--- objects of an owner with the names of system objects are not used
+-- the conversion uses no object of the table's owner that has the name of a system
+-- object
 CREATE FUNCTION shop.snowflake_nextval() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint';
 CREATE FUNCTION shop.format(text, VARIADIC text[]) RETURNS text LANGUAGE sql AS $$SELECT 'DROP TABLE shop.a'$$;
 CREATE TABLE shop.pg_class (oid oid);

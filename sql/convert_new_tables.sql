@@ -64,7 +64,8 @@ CREATE TABLE rolled_back (id serial PRIMARY KEY);
 SELECT * FROM columns_of('rolled_back');
 ROLLBACK;
 
--- works at every isolation level: no other session can change a new table
+-- the event trigger works at every isolation level, because no other session can
+-- change a new table
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 CREATE TABLE serializable (id serial PRIMARY KEY);
 SELECT * FROM columns_of('serializable');
@@ -84,8 +85,8 @@ CREATE TABLE copy_of_identity (LIKE plain INCLUDING ALL, PRIMARY KEY (id));
 SELECT * FROM columns_of('p', 'p1', 'child', 'copy_of_snowflake', 'copy_of_identity');
 INSERT INTO p1 (day) VALUES ('2024-01-01') RETURNING id = snowflake_currval() AS is_currval;
 
--- not converted: other keys than serial and identity primary keys, and temporary
--- tables
+-- the event trigger converts no other keys than serial and identity primary keys,
+-- and no temporary tables
 CREATE TABLE unique_only (id serial UNIQUE);
 CREATE TABLE no_default (id integer PRIMARY KEY);
 CREATE TABLE as_query AS SELECT 1 AS id;
@@ -135,7 +136,8 @@ CREATE TABLE not_overloaded (id serial PRIMARY KEY);
 DROP FUNCTION public.snowflake_convert(regclass, name);
 SELECT * FROM columns_of('not_overloaded');
 
--- only the schemas of the setting; a session can turn the conversion off
+-- snowflake_convert.schemas names the schemas whose new tables are converted; a
+-- session can turn the conversion off by a name that no schema has
 SET snowflake_convert.schemas = 'none';
 CREATE TABLE without (id serial PRIMARY KEY);
 SET snowflake_convert.schemas = 'other,  Shop ';
@@ -149,8 +151,8 @@ RESET snowflake_convert.schemas;
 CREATE TABLE again (id serial PRIMARY KEY);
 SELECT * FROM columns_of('without', 'not_this_case', 'other.c', 'within', 'again');
 
--- tables of an ordinary user; without privileges on the extension they stay as
--- written
+-- The tables of an ordinary user are converted.  Without USAGE on the extension's
+-- schema they stay as written.
 CREATE ROLE regress_snowflake_user;
 GRANT ALL ON SCHEMA shop TO regress_snowflake_user;
 SET ROLE regress_snowflake_user;
@@ -170,8 +172,8 @@ RESET ROLE;
 SELECT * FROM columns_of('users_own', 'users_second', 'users_third');
 ALTER EXTENSION snowflake SET SCHEMA public;
 
--- CREATE TABLE takes no more locks than without the event trigger; if the key
--- has to be changed after CREATE TABLE, it takes a few more
+-- The event trigger adds at most five locks to each of these statements, whose keys
+-- need no change after CREATE TABLE.  A key that is changed afterwards takes more.
 CREATE FUNCTION locks_of(statement text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE before bigint := (SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid());
 BEGIN
@@ -179,23 +181,23 @@ BEGIN
     RETURN (SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()) - before;
 END $$;
 CREATE FUNCTION more_locks(statement text) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE with_it bigint; without_it bigint;
+DECLARE with_trigger bigint; without_trigger bigint;
 BEGIN
     PERFORM locks_of('CREATE TABLE warm (id serial PRIMARY KEY)');
     BEGIN
-        with_it := locks_of(statement);
+        with_trigger := locks_of(statement);
         RAISE EXCEPTION 'undo';
     EXCEPTION WHEN raise_exception THEN NULL;
     END;
     SET LOCAL snowflake_convert.schemas = 'none';
-    without_it := locks_of(statement);
-    RETURN with_it - without_it;
+    without_trigger := locks_of(statement);
+    RETURN with_trigger - without_trigger;
 END $$;
 BEGIN; SELECT more_locks('CREATE TABLE t (id serial PRIMARY KEY, name text)') <= 5 AS serial; ROLLBACK;
 BEGIN; SELECT more_locks('CREATE TABLE t (id bigserial, name text, PRIMARY KEY (id))') <= 5 AS bigserial; ROLLBACK;
 BEGIN; SELECT more_locks('CREATE TABLE t (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n numeric CHECK (n > 0))') <= 5 AS identity; ROLLBACK;
 BEGIN; SELECT more_locks('CREATE TABLE t (id bigint PRIMARY KEY, name text)') <= 5 AS plain; ROLLBACK;
--- so 1,000 tables in one transaction do not exhaust the lock table
+-- 1,000 tables in one transaction do not exhaust the lock table
 BEGIN;
 DO $$ BEGIN FOR i IN 1..1000 LOOP EXECUTE format('CREATE TABLE many_%s (id serial PRIMARY KEY, name text)', i); END LOOP; END $$;
 SELECT count(*) FROM pg_attrdef WHERE pg_get_expr(adbin, adrelid) = 'snowflake_nextval()' AND adrelid::regclass::text LIKE 'many_%';

@@ -16,7 +16,8 @@ CREATE ROLE regress_snowflake_reader;
 CREATE ROLE regress_snowflake_clerk;
 SET search_path = shop, public;
 
--- keys that reference each other, a composite one, several columns of a table
+-- keys that reference each other, a composite key, and a table with several
+-- columns to convert
 CREATE TABLE customer (id serial PRIMARY KEY, favourite integer, name text);
 CREATE TABLE product (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, best_customer integer REFERENCES customer);
 ALTER TABLE customer ADD FOREIGN KEY (favourite) REFERENCES product;
@@ -112,12 +113,12 @@ SELECT 'before' AS at, * FROM (TABLE before EXCEPT TABLE state) AS s UNION ALL
 SELECT 'after', * FROM (TABLE state EXCEPT TABLE before) AS s ORDER BY 2, 1;
 TABLE totals ORDER BY id;
 SELECT conrelid::regclass, conname, convalidated FROM pg_constraint WHERE contype = 'f' AND connamespace = 'shop'::regnamespace ORDER BY 1, 2;
--- which keys are left to convert
+-- after the conversion a dry run lists the keys that are left alone
 SELECT * FROM snowflake_convert_schema('{shop,Other one}', true);
 SELECT * FROM snowflake_convert_schema('{shop,Other one}');
 
--- a view that was put back has its old privileges, not default privileges; views
--- of another owner
+-- A view that was put back has its old privileges, not the default privileges of
+-- new tables.  Views of another owner are put back for that owner.
 GRANT ALL ON SCHEMA shop TO regress_snowflake_clerk;
 SET ROLE regress_snowflake_clerk;
 CREATE TABLE clerks (id serial PRIMARY KEY);
@@ -134,7 +135,8 @@ SELECT count(*) FROM snowflake_convert_schema('{shop}');
 SELECT 'before' AS at, * FROM (TABLE before EXCEPT TABLE state) AS s UNION ALL
 SELECT 'after', * FROM (TABLE state EXCEPT TABLE before) AS s ORDER BY 2, 1;
 
--- an obstacle keeps its own group from being converted, and no other group
+-- an obstacle keeps one key and its references from being converted, and no other
+-- key
 CREATE TABLE a (id serial PRIMARY KEY, by_function bigint GENERATED ALWAYS AS (id + 1) STORED);
 CREATE TABLE b (id serial PRIMARY KEY, a integer REFERENCES a);
 CREATE TABLE c (a integer REFERENCES a, b integer REFERENCES b);
@@ -226,7 +228,7 @@ SELECT public.short(s) FROM snowflake_convert_schema('{shop}', true) AS s;
 SELECT count(*) FROM snowflake_convert_schema('{shop}');
 \set VERBOSITY default
 
--- doc/migration.md: functions and variables of type integer
+-- a query of doc/migration.md finds functions with integers for keys
 CREATE FUNCTION cancel(order_id integer, reason text) RETURNS void LANGUAGE sql AS 'DELETE FROM shop.orders WHERE id = $1';
 CREATE FUNCTION atomic(order_id bigint) RETURNS bigint BEGIN ATOMIC SELECT id::integer FROM parent WHERE id = order_id; END;
 CREATE FUNCTION keeps() RETURNS trigger LANGUAGE plpgsql AS 'DECLARE key CONSTANT int4 := NEW.id; same parent.id%TYPE; BEGIN RETURN NEW; END';

@@ -8,7 +8,8 @@ RESET client_min_messages;
 CREATE SCHEMA shop;
 SET search_path = shop, public;
 
--- expressions with functions that accept integers only; ALTER TABLE refuses each
+-- expressions with functions that accept integers only: ALTER TABLE refuses to
+-- change the column's type because of each of them
 CREATE FUNCTION only_integer(integer) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RAISE ''called''; END';
 CREATE FUNCTION differs(integer, integer) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT $1 <> $2';
 CREATE OPERATOR <!> (LEFTARG = integer, RIGHTARG = integer, FUNCTION = differs, COMMUTATOR = <!>);
@@ -85,7 +86,8 @@ SELECT count(*) FROM snowflake_convert('c', 'id', true);
 SELECT count(*) FROM snowflake_convert('a', 'id');
 RESET ROLE;
 
--- the server of an inheriting foreign table is not contacted: there is none
+-- the conversion does not contact the server of a foreign table that inherits: here
+-- the server does not exist
 CREATE FOREIGN DATA WRAPPER regress_snowflake_none;
 CREATE SERVER regress_snowflake_nowhere FOREIGN DATA WRAPPER regress_snowflake_none;
 CREATE TABLE d (id bigint PRIMARY KEY);

@@ -135,7 +135,7 @@ CREATE INDEX ON elsewhere ((snowflake_timestamp(id, '2015-01-01 00:00:00+00', '4
 INSERT INTO elsewhere VALUES (175928847299117063);
 SELECT * FROM elsewhere;
 DROP TABLE elsewhere;
--- functions by the server's layout are not allowed there
+-- functions that use the server's layout are not allowed in a generated column
 CREATE TABLE here (
   id bigint PRIMARY KEY,
   issued_at timestamptz GENERATED ALWAYS AS (snowflake_timestamp(id)) STORED

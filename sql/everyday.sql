@@ -20,7 +20,7 @@ CREATE TABLE notes (
   n int DEFAULT 0
 );
 
--- COPY, the id left out or given
+-- COPY with and without ids in its data
 COPY notes (key, n) FROM STDIN (FORMAT csv, HEADER);
 key,n
 a,1
@@ -115,7 +115,7 @@ EXPLAIN (COSTS OFF)
 SELECT id FROM dated WHERE snowflake_timestamp(id, '2010-11-04 01:42:54.657+00', '41/5/5/12') = '2026-11-21 02:17:17.356+00';
 SELECT id FROM dated WHERE snowflake_timestamp(id, '2010-11-04 01:42:54.657+00', '41/5/5/12') = '2026-11-21 02:17:17.356+00';
 RESET enable_seqscan;
--- the STABLE functions are refused there
+-- STABLE functions are refused in an index and in a generated column
 \set VERBOSITY sqlstate
 CREATE INDEX ON dated (snowflake_timestamp(id));
 ALTER TABLE dated ADD COLUMN t timestamptz GENERATED ALWAYS AS (snowflake_timestamp(id)) STORED;
@@ -179,7 +179,7 @@ SELECT count(*) AS ids, count(DISTINCT id) AS distinct_ids
 SELECT snowflake_currval() = :before AS by_workers;
 CREATE TABLE by_workers AS SELECT snowflake_nextval() AS id, n FROM wide;
 SELECT * FROM check_ids('by_workers');
--- and with every plan forced into a worker
+-- the settings also force plans that need no worker into one
 SELECT set_config(name, 'on', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
 SELECT snowflake_nextval() < snowflake_nextval() AS increasing;
 INSERT INTO notes (key) SELECT 'forced ' || n FROM generate_series(1, 1000) AS n;
@@ -189,7 +189,7 @@ RESET ALL;
 SET client_min_messages = warning;
 SET search_path = everyday, public;
 
--- a role without the right
+-- a role needs EXECUTE on snowflake_nextval() for an INSERT that uses the DEFAULT
 CREATE ROLE regress_snowflake_user;
 GRANT USAGE ON SCHEMA everyday TO regress_snowflake_user;
 GRANT ALL ON notes TO regress_snowflake_user;

@@ -24,7 +24,7 @@ SELECT * FROM snowflake_nextvals(3) AS id
 ) AS ids;
 SELECT snowflake_nextval() = snowflake_currval() AS same;
 
--- decoding, by an epoch and a layout given
+-- decoding by an explicit epoch and layout
 SELECT * FROM snowflake_decode(175928847299117063, '2015-01-01 00:00:00+00');
 SELECT snowflake_timestamp(1551205041815357441, '2011-08-24 21:07:01.721+00', '40/0/13/10');
 CREATE TABLE messages (

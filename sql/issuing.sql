@@ -31,7 +31,8 @@ SELECT count(*) AS out_of_order
 SELECT count(*) AS ahead FROM generate_series(1, 10000)
  WHERE snowflake_timestamp(snowflake_nextval()) > clock_timestamp();
 
--- a generator for a table: any relation maps to one
+-- snowflake_nextval(regclass): each relation maps to a generator, also a relation
+-- that does not exist
 CREATE TABLE visits (id bigint PRIMARY KEY DEFAULT snowflake_nextval('orders'), n serial);
 ALTER TABLE visits ALTER id SET DEFAULT snowflake_nextval('visits');
 INSERT INTO visits SELECT FROM generate_series(1, 10000);
@@ -59,7 +60,7 @@ SELECT count(*) AS rows, count(*) FILTER (WHERE a >= b OR a <= previous) AS out_
   FROM (SELECT a, b, lag(b) OVER (ORDER BY n) AS previous
           FROM (SELECT snowflake_nextvals(10000) AS a, snowflake_nextval() AS b,
                        generate_series(1, 10000) AS n) AS v) AS o;
--- also if the rows of one call are fetched one by one
+-- the ids increase also if the rows of one call are fetched one by one
 BEGIN;
 DECLARE many CURSOR FOR SELECT snowflake_nextvals(1000) AS id;
 CREATE TEMP TABLE fetched (n serial, id bigint);

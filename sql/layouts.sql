@@ -32,7 +32,7 @@ SELECT l.*, f.*,
               floor(random() * (1 << worker))::int AS worker_id,
               floor(random() * (1 << sequence))::int AS sequence_no
          FROM generate_series(1, 10)
-        WHERE n > 0             -- draws anew for every layout
+        WHERE n > 0             -- each layout gets random numbers of its own
         UNION ALL
        VALUES (0::bigint, 0, 0, 0)
         UNION ALL

@@ -43,13 +43,14 @@ DROP SCHEMA "Odd Schema";
 
 CREATE TABLE events (id bigint, n int) PARTITION BY RANGE (id);
 SELECT count(*) FROM snowflake_create_partitions('events', '2028-01-01', '2028-02-01', '1 month');
--- overlaps, by another step, phase and time zone; no partition is created
+-- New partitions that overlap existing ones, because the step, the start or the time
+-- zone differs, are refused, and no partition is created.
 SELECT snowflake_create_partitions('events', '2027-11-01', '2029-01-01', '3 months');
 SELECT snowflake_create_partitions('events', '2027-12-01', '2028-02-01', '1 day');
 SET TimeZone = 'Europe/Berlin';
 SELECT snowflake_create_partitions('events', '2028-02-01', '2028-03-01', '1 month');
 SET TimeZone = 'UTC';
--- gaps above and below
+-- a gap may remain after the existing partitions, or before them
 SELECT snowflake_create_partitions('events', '2028-03-01', '2028-04-01', '1 month');
 SELECT snowflake_create_partitions('events', '2027-11-01', '2027-12-01', '1 month');
 SELECT name FROM partitions_of('events');
@@ -68,7 +69,7 @@ DROP TABLE events_before;
 CREATE TABLE events_after PARTITION OF events FOR VALUES FROM (snowflake_min_id('2031-01-01')) TO (MAXVALUE);
 SELECT snowflake_create_partitions('events', '2032-01-01', '2033-01-01', '1 year');
 SELECT snowflake_create_partitions('events', '2030-01-01', '2031-01-01', '1 year');
--- a name that exists already
+-- a table has the name of a new partition already
 CREATE TABLE events_2027_11 ();
 \set VERBOSITY terse
 SELECT snowflake_create_partitions('events', '2027-10-01', '2027-12-01', '1 month');
@@ -83,7 +84,8 @@ SELECT snowflake_create_partitions('events', '2027-10-01', '2027-11-01', '1 mont
 \set VERBOSITY default
 DROP TABLE events;
 
--- days of 23 and of 25 hours, and hours: the second of two equal hours has a "b"
+-- Days have 23 or 25 hours.  If an hour comes twice, the second partition of the
+-- two has a "b" in its name.
 SET TimeZone = 'Europe/Berlin';
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2028-03-25', '2028-03-28', '1 day');
@@ -101,9 +103,9 @@ DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2024-03-30', '2024-04-03', '1 day');
 SELECT * FROM partitions_of('days');
--- Where summer time begins at midnight, the day begins at 01:00: as the first
--- day, as a later day, and when the partitions are created again.  The same for
--- weeks.
+-- Where summer time begins at midnight, the day begins at 01:00: if it is the first
+-- day of the call, if it is a later day, and if its partition exists already.  A
+-- week that begins on this day begins at 01:00, too.
 SET TimeZone = 'Africa/Cairo';
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
@@ -129,7 +131,7 @@ SELECT *, ends - begins AS length FROM partitions_of('days');
 SELECT snowflake_create_partitions('days', '2026-11-01 00:30-05', '2026-11-05', '1 day');
 SELECT snowflake_create_partitions('days', '2026-11-01 00:00-04', '2026-11-01 00:00-05', '1 day');
 \set VERBOSITY default
--- the same for months
+-- a month that begins with a day of two midnights
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2026-10-01', '2026-12-01', '1 month');
@@ -155,7 +157,7 @@ SELECT count(*) FROM snowflake_create_partitions('a_name_that_is_so_long_that_no
 DROP TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345,
            a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890;
 
--- a ROLLBACK undoes the creation; the same for a temporary table
+-- a ROLLBACK undoes the creation of partitions, here of a temporary table
 CREATE TEMP TABLE brief (id bigint) PARTITION BY RANGE (id);
 BEGIN;
 SELECT snowflake_create_partitions('brief', '2028-01-01', '2028-03-01', '1 month');
@@ -256,7 +258,7 @@ SELECT relname, relowner::regrole, spcname, has_table_privilege('regress_snowfla
  WHERE relnamespace = 'owned'::regnamespace AND relkind = 'r' ORDER BY relname;
 -- the session's user and settings have not changed
 SELECT current_user = session_user AS same, current_setting('search_path') AS search_path;
--- nor after an error
+-- the session's user and settings have not changed after an error either
 \set VERBOSITY terse
 SELECT snowflake_create_partitions('owned.by_planted', '2028-01-01', '2028-03-01', '1 month');
 SELECT snowflake_drop_partitions('owned.by_planted', '2028-01-01', dry_run => true);

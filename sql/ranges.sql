@@ -12,8 +12,8 @@ SELECT snowflake_encode(date_trunc('minute', now()) - n * interval '1 minute', 0
   FROM generate_series(-60, 40 * 24 * 60) AS n;
 VACUUM ANALYZE visits;
 
--- the plan, without the constants in it, and without the scan that a Result
--- replaces, which PostgreSQL 19 shows
+-- Returns a plan without its constants, and without the line by which PostgreSQL 19
+-- names the scan that a Result replaces.
 CREATE FUNCTION plan(query text) RETURNS SETOF text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -25,7 +25,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- the index, with a constant folded and with now() evaluated once
+-- the plan uses the index: a bound is folded to a constant, or is evaluated once if
+-- it depends on now()
 SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id('2030-01-01 00:00+00') AND id < snowflake_min_id('2030-01-01 01:00+00') $$);
 SELECT plan($$ SELECT * FROM visits WHERE id > snowflake_max_id('2035-01-01 00:00+00') $$);
 SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id(now() - interval '1 hour') $$);
@@ -38,7 +39,8 @@ SELECT snowflake_min_id('2030-05-06 07:08:09.123456+00') = min_id AND snowflake_
   FROM (SELECT snowflake_min_id(t) AS min_id, snowflake_max_id(t) AS max_id
           FROM (SELECT timestamptz '2030-05-06 07:08:09.123456+00' AS t OFFSET 0) AS o) AS at_run_time;
 
--- snowflake_issued_between() is inlined to the same, with all kinds of bounds
+-- snowflake_issued_between() is inlined to two bounds of the index, whether its
+-- arguments are constants, now() or a subquery; with NULL it selects no row
 SELECT plan($$ SELECT * FROM visits WHERE snowflake_issued_between(id, '2030-01-01 00:00+00', '2030-01-01 01:00+00') $$);
 SELECT plan($$ SELECT * FROM visits WHERE snowflake_issued_between(id, now() - interval '1 hour', now()) $$);
 SELECT count(*) FILTER (WHERE line LIKE '%Index Cond: ((id >= %) AND (id <= %') AS inlined
@@ -64,12 +66,13 @@ SELECT of, snowflake_issued_between(id, first_instant, last_instant) AS span,
        snowflake_issued_between(id, '-infinity', 'infinity') AS always,
        snowflake_issued_between(id, 'infinity', '-infinity') AS never
   FROM snowflake_node, LATERAL (VALUES ('none', -1), ('first', 0), ('last', snowflake_max_id('infinity') - 1)) AS v(of, id);
--- NULL as for BETWEEN
+-- a NULL argument has the effect that it has on BETWEEN
 SELECT snowflake_issued_between(NULL, '-infinity', 'infinity') IS NULL AS id,
        snowflake_issued_between(0, NULL, 'infinity') IS NULL AS since,
        snowflake_issued_between(0, '-infinity', NULL) IS NULL AS until,
        snowflake_issued_between(0, NULL, '-infinity') AS before_all_the_same;
--- the rows are those of the definition
+-- snowflake_issued_between() selects the rows that its definition by
+-- snowflake_timestamp() selects
 SELECT count(*) AS wrong
   FROM visits, (VALUES (interval '3 days 7 us', interval '2 days -3 us'), ('1 min', '0'), ('-20 min', '-30 min')) AS v(since, until)
  WHERE snowflake_issued_between(id, now() - since, now() - until)
@@ -93,12 +96,12 @@ SELECT since, until, actual,
          SELECT * FROM visits
           WHERE id >= snowflake_min_id(date_trunc('minute', now()) - interval %L)
             AND id < snowflake_min_id(date_trunc('minute', now()) - interval %L) $$, since, until));
--- the same with constants
+-- an estimate by constants is within a factor of two, too
 SELECT actual, estimated BETWEEN actual / 2 AND actual * 2 AS close
   FROM rows_of(format($$
          SELECT * FROM visits WHERE id >= snowflake_min_id(%L) AND id < snowflake_min_id(%L) $$,
          date_trunc('minute', now()) - interval '5 days', date_trunc('minute', now()) - interval '4 days'));
--- the same with the parameters of a prepared statement
+-- an estimate by the parameters of a prepared statement is within a factor of two
 SET plan_cache_mode = force_custom_plan;
 PREPARE span(timestamptz, timestamptz) AS
   SELECT * FROM visits WHERE id >= snowflake_min_id($1) AND id < snowflake_min_id($2);
@@ -153,7 +156,8 @@ SELECT never_executed('SELECT * FROM events WHERE id >= (SELECT snowflake_min_id
        never_executed('SELECT * FROM events WHERE snowflake_issued_between(id, (SELECT now()), (SELECT now() + interval ''1 day''))') AS between_them,
        never_executed('SELECT * FROM events') AS of_all;
 
--- the functions are not immutable nevertheless: an index outlives the layout
+-- Although the planner folds the functions, they are not IMMUTABLE: an index would
+-- keep the bounds of an old layout.
 CREATE INDEX ON visits (n) WHERE id >= snowflake_min_id('2025-01-01 00:00+00');
 ALTER TABLE visits ADD COLUMN bound bigint GENERATED ALWAYS AS (snowflake_min_id('2025-01-01 00:00+00')) STORED;
 

@@ -158,7 +158,8 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1)$$);
 ROLLBACK;
 
--- Each server gets a worker id of its own, and no fence of an earlier holder.
+-- When no worker id has had a holder, each server gets a worker id of its own, and
+-- no fence delays its ids.
 UPDATE snowflake_registry.node SET holder = NULL, fence = '-infinity', granted_fence = '-infinity',
        began = '-infinity', expires_at = '-infinity', is_released = false;
 SELECT p.place, pg_temp.claim(p.place, 1) FROM unnest(ARRAY['a', 'b', 'c']) AS p (place);
@@ -367,8 +368,8 @@ SELECT pg_temp.claim('g', 3, 'g 2 2 held');
 SELECT pg_temp.expire(2, 1);
 SELECT pg_temp.claim('h', 1, wanted => 2);
 ROLLBACK;
--- A dump that is older than a raise must not grant before all holders have come
--- forward.
+-- The raise of a duration is limited: a registry that is restored from a dump of
+-- before the raise must not grant before all holders have come forward.
 BEGIN;
 UPDATE snowflake_registry.setting SET lease_duration = '20 s', largest_lead = '5 s', shortest_grace = '25 s';
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(lease_duration => '51 s')$$);
@@ -398,16 +399,16 @@ SELECT snowflake_registry.configure('1 h', '1 min', '30/10/20/3@1s', '2020-01-01
 SELECT count(*), max(n.datacenter_id), max(n.worker_id) FROM snowflake_registry.node AS n;
 SELECT pg_temp.claim('a', 1, layout => '30/10/20/3@1s');
 SELECT pg_temp.claim('a', 1, wanted => 1000000, datacenter => 1023, layout => '30/10/20/3@1s');
--- The row's holder is believed after a restore without this row.
+-- After a restore, the registry believes a holder for whose worker id it has no row.
 UPDATE snowflake_registry.setting SET history = 'another/00000001';
 SELECT pg_temp.claim('b', 2, 'b 999999 1 held', wanted => 999999, fence => pg_temp.minute(50), layout => '30/10/20/3@1s');
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, wanted => 1048576, datacenter => 1023, layout => '30/10/20/3@1s')$$);
 SELECT l.datacenter_id, l.worker_id, l.holder FROM snowflake_registry.lease AS l ORDER BY 1;
 
 DROP EXTENSION snowflake_registry;
--- With fewer worker ids the other rows stay, and are not granted.  With more
--- worker ids there are new rows, which are not granted during a grace.  The
--- layout cannot be changed during a grace.
+-- If a new layout has fewer worker ids, the rows of the others stay, and are not
+-- granted.  If it has more worker ids, new rows are added, which are not granted
+-- during a grace.  configure() refuses another layout during a grace.
 SET client_min_messages = warning;
 CREATE EXTENSION snowflake_registry;
 RESET client_min_messages;

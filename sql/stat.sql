@@ -14,7 +14,7 @@ SELECT datacenter_id = current_setting('snowflake.datacenter_id')::int AS datace
        in_recovery
   FROM snowflake_node;
 
--- this session, before and after
+-- the counters of this session, before it has issued ids and afterwards
 SELECT count(*) FROM snowflake_stat_backend WHERE pid = pg_backend_pid();
 SELECT snowflake_stat_reset();
 SELECT ids_issued, sequence_waits, sequence_wait_time, clock_regressions, max_regression,

@@ -22,7 +22,7 @@ sub run_tests
 	my @tests = map { (fileparse($_, qr/\.\w+/))[0] } glob("$tree/$pattern");
 	my $output = PostgreSQL::Test::Utils::tempdir();
 
-	ok(@tests > 0, "$pattern names tests");
+	ok(@tests > 0, "$pattern matches test files");
 	my $passed = PostgreSQL::Test::Utils::run_log(
 		[
 			$tool, "--inputdir=$tree", "--outputdir=$output",
