@@ -4,8 +4,9 @@
 #   rate.pl COUNT LOG...    each transaction counts for COUNT
 #
 # The rate is measured over the time in which every session was at work, less
-# the longest transaction at each end.  So a transaction that counts in part ran
-# while all sessions ran, and not faster while some had not begun or had ended.
+# the longest transaction at each end.  A transaction that lies only partly in
+# this time then still ran while all sessions were at work: it was not faster
+# because some of them had not begun or had ended.
 use strict;
 use warnings;
 

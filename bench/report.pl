@@ -120,8 +120,8 @@ sub report_ids
 
 	heading('What one id costs',
 		'One session, layout `41/2/2/18`, nanoseconds a row.',
-		'function', 'a row in all', 'above the no-op',
-		'a row, to the clock function\'s', 'aim');
+		'function', 'time of a row', 'more than the no-op\'s',
+		'ratio to the clock function\'s', 'aim');
 	my ($noop, $clock) = map { ns(ids($_, 1)) } 'no-op', 'clock';
 	foreach my $peer ('no-op', 'clock', peers_of_ids())
 	{
@@ -141,7 +141,7 @@ sub report_ids
 			sub { scaled(1e-6, ids($peer, @_)) }, '');
 	}
 
-	heading('The same, as ratios', '', 'sessions', @sessions, 'aim');
+	heading('Ratios of ids per second without the ceiling', '', 'sessions', @sessions, 'aim');
 	foreach my $peer (grep { !/^snowflake/ } peers_of_ids())
 	{
 		over_sessions("snowflake to $peer", '%.2f',
@@ -151,7 +151,7 @@ sub report_ids
 	# The no-op shows the speed of the machine itself.
 	foreach my $peer ('no-op', 'snowflake', 'snowflake block_size=64')
 	{
-		over_sessions("$peer to itself in 1 session", '%.2f',
+		over_sessions("$peer to the same in 1 session", '%.2f',
 			sub { ratio(ids($peer, @_), ids($peer, 1)) },
 			$peer =~ /64/ ? '>= 1.8 at 2' : '');
 	}
@@ -168,11 +168,12 @@ sub report_waiting
 {
 	heading('What waiting costs',
 		"Sessions that want more ids than layout `41/5/5/12` has room for. "
-		  . "The cores are what all processes of the cluster use. Making ids "
-		  . "takes what one session takes for as many, in layout "
-		  . "`41/2/2/18`, where nobody waits; the rest is waiting.",
-		'sessions', 'ids/s, millions', 'cores in all', 'making ids',
-		'waiting', 'aim');
+		  . "The cores are what all processes of the cluster use together. The "
+		  . "cores for making ids are those that one session needs for as many "
+		  . "ids in layout `41/2/2/18`, where no session waits. The other cores "
+		  . "are for waiting.",
+		'sessions', 'ids/s, millions', 'cores', 'cores for making ids',
+		'cores for waiting', 'aim');
 	my @wide = ('waiting', 'wide', 1);
 	my $an_id =
 	  ratio(values_of(@wide, 'cores'), values_of(@wide, 'ids/s'));
@@ -192,8 +193,9 @@ sub report_waiting
 sub report_wal
 {
 	heading('What the high-water mark writes',
-		'One session that issues ids as fast as it can and writes nothing '
-		  . 'else; then none. An advance is one WAL record and one flush.',
+		'"issuing": one session issues ids as fast as it can, and nothing else '
+		  . 'is written. "idle": no id is issued. An advance is one WAL record '
+		  . 'and one flush.',
 		'', 'advances a second', 'WAL bytes a second', 'bytes an advance',
 		'aim');
 	foreach my $state ('issuing', 'idle')
@@ -231,7 +233,8 @@ sub report_latency
 	}
 }
 
-# The ratio of the medians: for percentiles, whose single repeats vary too much.
+# Percentiles of single repeats vary too much for a median of their ratios, so
+# this is the ratio of the medians.
 sub ratio_of_medians
 {
 	my ($x, $y) = @_;
@@ -256,10 +259,10 @@ sub report_inserts
 		  sub { values_of('inserts', $_[0], 1, "$way processor s") };
 
 		heading("Inserts in bulk: $way",
-			'All rows in one statement. The processor\'s seconds are those of '
-			  . 'the session\'s process; other work on the machine hits them less.',
-			'key', 'seconds', 'processor, s', 'index, MB',
-			'snowflake to this', 'by the processor', 'aim');
+			'All rows in one statement. Processor seconds are those of the '
+			  . 'session\'s process; they depend less on other work of the machine.',
+			'key', 'seconds', 'processor seconds', 'index, MB',
+			'snowflake to this', 'snowflake to this, processor', 'aim');
 		foreach my $key (@keys)
 		{
 			my $bytes = values_of('inserts', $key, 1, "$way index bytes");
@@ -289,7 +292,7 @@ sub report_decoding
 	my $of = sub { values_of('decoding', $_[0], 1, 'ns a row') };
 
 	heading('Decoding', 'Nanoseconds a row of a table scan.',
-		'function', 'a row in all', 'to the no-op\'s', 'aim');
+		'function', 'time of a row', 'ratio to the no-op\'s', 'aim');
 	foreach (
 		[ 'no function', 'no-op', '' ],
 		[ 'no-op', 'no-op', '' ],

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154  # what bench/run has set
 # How long it takes to read ids.  Sourced by bench/run, not executed.
 #
-# The table fits into shared_buffers, and is there after the insert.
+# The tables fit into shared_buffers, and are in shared_buffers after the insert.
 
 measure_decoding() {
     local repeat peer peers name from

@@ -73,8 +73,8 @@ $(calling 'snowflake_nextval(:rel)' "$batch")"
 
 # Finds a table for each generator.  The server does not show a table's
 # generator.  But if ids for all tables are issued in one tick after a rest, the
-# first table of each generator gets sequence 0.  Repeats this until the tick did
-# not end in between.
+# first table of each generator gets sequence 0.  If the tick has ended before the
+# last table, the function tries again.
 choose_generators() {
     local attempt
 
