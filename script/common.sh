@@ -31,7 +31,7 @@ as_root() {
     elif command -v sudo >/dev/null; then
         sudo "$@"
     else
-        die "This needs root, and there is no sudo: $*"
+        die "This command needs root, and there is no sudo: $*"
     fi
 }
 
@@ -70,7 +70,7 @@ install_packages() {
 
     say "Installing $*"
     command -v apt-get >/dev/null ||
-        die "There is no apt-get here; install what corresponds to: $*"
+        die "There is no apt-get here; install what these Debian packages have: $*"
     as_root apt-get -qq update
     forbid_servers
     # Show apt-get's output only if it fails.
@@ -106,7 +106,7 @@ have_server_and_headers() {
         [ -x "$("$PG_CONFIG" --bindir)/postgres" ]
 }
 
-# Prints the package unless the command is there.
+# Prints the name of a package unless the command, which it has, is there.
 package_for() {
     command -v "$1" >/dev/null || echo "$2"
 }
@@ -173,9 +173,9 @@ as_server_user() {
     fi
 }
 
-# Makes $work, a directory of the server's user, and removes it at the end.  Not
-# below TMPDIR, which the server's user may not be able to read, and whose path
-# may be too long for the name of a socket.
+# Makes $work, a directory of the server's user, and removes it at the end.  The
+# directory is not below TMPDIR, which the server's user may not be able to read,
+# and whose path may be too long for the name of a socket.
 make_work_directory() {
     work=$(mktemp -d /tmp/snowflake.XXXXXX)
     trap clean_up EXIT
