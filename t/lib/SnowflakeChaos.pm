@@ -3,8 +3,9 @@
 # in SnowflakeLedger.
 #
 # Clients are processes of their own.  A control file tells each client what to
-# do.  The file has one line, which the client reads before every batch: a
-# number that grows, the stage (see SnowflakeLedger), who takes part, and where.
+# do.  The file has one line, which the client reads before every batch: the
+# number of the command, the stage (see SnowflakeLedger), which clients draw ids,
+# and the connection string of the server that they draw ids from.
 package SnowflakeChaos;
 
 use strict;
@@ -18,7 +19,7 @@ use Time::HiRes qw(time usleep);
 
 my @chaos;
 
-# Ends the clients also of a test that ends in the middle.
+# Kills the clients even if the test dies.
 END
 {
 	my $status = $?;
@@ -40,7 +41,7 @@ sub new
 		command_number => 0,
 		clients => 0,
 		kinds => {},                # by number
-		pids => {}                  # by number, of those not ended
+		pids => {}                  # by number, of clients that still run
 	}, $class;
 
 	push @chaos, $chaos;
@@ -98,7 +99,8 @@ sub entry_of
 # Runs a client: drives psql until the command is to end, and writes what psql
 # receives into the client's file.  The lines of the file are ids,
 # "! SQLSTATE message", "= stage", "@ time what", and after each batch
-# "+ begin end": when it was sent and when it was received, by now().
+# "+ sent received": when the batch was sent, and when its answer was received,
+# by now().
 sub drive_psql
 {
 	my ($self, $number, $kind, $control) = @_;
@@ -279,8 +281,8 @@ sub kill_clients
 	return;
 }
 
-# Waits until each of these clients gets ids, for a minute at most, and calls
-# "tend" meanwhile.  Returns whether all of them get ids.
+# Waits until each of these clients gets ids, for a minute at most, and calls the
+# function "tend" meanwhile.  Returns whether all of the clients get ids.
 sub get_ids
 {
 	my ($self, $tend, @numbers) = @_;
@@ -288,7 +290,8 @@ sub get_ids
 }
 
 # Waits until each of these clients gets ids, up to an instant by now(), and
-# calls "tend" meanwhile.  Returns whether all of them get ids.
+# calls the function "tend" meanwhile.  Returns whether all of the clients get
+# ids.
 sub get_ids_until
 {
 	my ($self, $tend, $until, @numbers) = @_;

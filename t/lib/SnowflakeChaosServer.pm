@@ -1,9 +1,9 @@
 # A server of a chaos test: its node, its clock, whether it runs, and which of
 # its processes are suspended.
 #
-# A server's clock is the sum of three numbers of seconds from the real clock:
-# how far the test has put forward the clocks of all servers, the lasting
-# difference of this server ("skew_s"), and a temporary step ("step_s").
+# A server's clock differs from the real clock by the sum of three numbers of
+# seconds: how far the test has put forward the clocks of all servers, the
+# lasting difference of this server ("skew_s"), and a temporary step ("step_s").
 package SnowflakeChaosServer;
 
 use strict;
@@ -67,7 +67,7 @@ log_min_error_statement = panic};
 #   skew_s, step_s     see above
 #   state              "up", "down" or "suspended"; a test may add others
 #   suspended          the processes of a suspended server
-#   suspended_workers  the workers that are suspended alone
+#   suspended_workers  workers that are suspended while the server runs
 sub new
 {
 	my ($class, $node, $skew_s) = @_;
@@ -97,7 +97,7 @@ sub adjust_clock
 	return;
 }
 
-# Steps the clock: so many seconds from where it is when it is right.
+# Steps the clock to so many seconds ahead of its right time.
 sub step_clock
 {
 	my ($self, $step_s) = @_;
@@ -107,8 +107,8 @@ sub step_clock
 	return;
 }
 
-# Steps the clock for some seconds, and calls a function when they are over,
-# just before the clock is right again.
+# Steps the clock for some seconds.  After these seconds calls a function, and
+# then sets the clock right.
 sub step_clock_for
 {
 	my ($self, $step_s, $for_s, $at_end) = @_;
@@ -274,8 +274,8 @@ sub suspend_for
 	return;
 }
 
-# Suspends one worker of the server for some seconds.  Returns false if it has
-# ended.
+# Suspends one worker of the server for some seconds.  Returns false if the
+# worker has ended.
 sub suspend_worker_for
 {
 	my ($self, $pid, $for_s) = @_;
@@ -286,7 +286,7 @@ sub suspend_worker_for
 	return 1;
 }
 
-# Resumes the workers that are suspended alone.
+# Resumes the workers that are suspended while the server runs.
 sub resume_workers
 {
 	my ($self) = @_;

@@ -115,7 +115,7 @@ sub on_all_nodes
 		"SELECT coalesce(result, '') FROM run_command_on_all_nodes(\$q\$$sql\$q\$) ORDER BY nodeid");
 }
 
-# The contents of a reference table's replicas, one digest a node.
+# The contents of a reference table's replicas, as one digest for each node.
 sub replicas_of
 {
 	my ($coordinator, $table, $column) = @_;

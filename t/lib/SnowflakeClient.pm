@@ -101,8 +101,8 @@ sub wait_for_error
 		$what);
 }
 
-# Tests that a client has received ids, and no errors, since either was last
-# asked for.
+# Tests that a client has received ids since the last call of new_ids(), and no
+# errors since the last call of new_errors().
 sub is_undisturbed
 {
 	my ($client, $what) = @_;

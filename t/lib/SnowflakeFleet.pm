@@ -30,8 +30,8 @@ sub new
 }
 
 # Adds a server that leases its worker id, and starts the server.  Parameters
-# are a connection string to the registry, the difference of the clock,
-# snowflake.block_size, and further lines of postgresql.conf.
+# are a connection string to the registry, how many seconds its clock is ahead
+# of the real one, snowflake.block_size, and further lines of postgresql.conf.
 sub add_server
 {
 	my ($self, $conninfo, $skew_s, $block_size, @conf) = @_;
@@ -73,7 +73,7 @@ sub any_server
 }
 
 # Returns a random server that is up and whose clock has no step, or nothing.
-sub any_clock
+sub any_server_with_right_clock
 {
 	my ($self) = @_;
 	return (shuffle grep { $_->{step_s} == 0 } $self->servers_up)[0];
@@ -176,8 +176,8 @@ sub await_clients
 
 # ----- copies -----
 
-# Returns a server whose data directory is a copy of another server's, as that
-# was at one moment.
+# Returns a server with a copy of another server's data directory.  If the other
+# server runs, it is suspended while the directory is copied.
 sub copied_server
 {
 	my ($self, $original, $prefix) = @_;
@@ -203,8 +203,8 @@ sub restored_backup
 	return $backup;
 }
 
-# Returns a standby that has replayed the WAL up to now, or nothing if the
-# standby does not do so in time.
+# Returns a standby that has replayed all WAL of its primary up to now, or
+# nothing if that takes more than REPLAY_S.
 sub caught_up_standby
 {
 	my ($self, $original, $prefix) = @_;
@@ -268,9 +268,8 @@ sub remove_copy
 	return;
 }
 
-# Has a stopped server take no part any more.  The data directory stays: its
-# inode is part of a holder's identity, so no new data directory may get the
-# same inode.
+# Ends a stopped server's part in the test.  The data directory stays: its inode
+# is part of a holder's identity, so no new data directory may get the same inode.
 sub retire
 {
 	my ($self, $server) = @_;

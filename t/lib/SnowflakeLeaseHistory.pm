@@ -1,6 +1,6 @@
-# Who held which lease when, in t/023_lease_chaos.pl: by the ids that clients
-# received, by the servers' logs, and by a table of the registry that keeps each
-# change of a lease.
+# The history of the leases in t/023_lease_chaos.pl: which server held which lease
+# when.  The history is in the ids that clients received, in the servers' logs,
+# and in a table of the registry that keeps each change of a lease.
 package SnowflakeLeaseHistory;
 
 use strict;
@@ -63,11 +63,12 @@ sub keep_history
 	return;
 }
 
-# Returns for each worker id the places in the order of its ids where one
-# server's id is followed by another server's.  A server that gets a worker id
-# begins after all ids that the last holder may have issued, so there is at
-# most one such place for each grant.  If there are more places than grants,
-# two servers had the worker id at once, even if by chance no id came twice.
+# Returns the hand-overs of each worker id: in the order of the ids, each place
+# where an id of one server is followed by an id of another server.  A server that
+# gets a worker id begins after all ids that the last holder may have issued, so
+# there is at most one hand-over for each grant.  If there are more hand-overs
+# than grants, two servers had the worker id at once, even if by chance no id came
+# twice.
 #
 # "server_of" is the name of the server of each client.
 sub count_hand_overs
@@ -90,8 +91,8 @@ sub count_hand_overs
 	return %hand_overs;
 }
 
-# Returns for each worker id how often the servers' logs say that a server got
-# the lease, which it did not have before.
+# Returns for each worker id how often the servers' logs say that a server got a
+# lease on it that this server did not have before.
 sub count_grants
 {
 	my (@servers) = @_;

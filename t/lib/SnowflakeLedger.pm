@@ -6,8 +6,8 @@
 # takes over.  Ids of the old stage that were lost with the old server may come
 # again in a later stage, and only they: see end_stage().
 #
-# A life is the time between two stops.  Ids that were issued after a stop have
-# to be above all that were issued before: see count_overlaps().
+# A life is the time between two stops.  An id that was issued after a stop has
+# to be larger than all ids that were issued before it: see count_overlaps().
 package SnowflakeLedger;
 
 use strict;
@@ -31,9 +31,9 @@ sub new
 		kept => {},                 # by stage that has ended; see end_stage()
 		stopped_at => [],           # now(), while no server ran
 		ids => 0,                   # that clients have received
-		lost => 0,                  # of these, those that may come again
-		disorder => 0,              # ids that are not above the one before
-		wrong_errors => 0,          # that are not among those allowed
+		lost => 0,                  # ids among these that may come again
+		disorder => 0,              # ids that are not larger than the one before
+		wrong_errors => 0,          # errors that are not allowed
 		errors => {}                # their number, by SQLSTATE
 	}, $class;
 }
@@ -44,7 +44,8 @@ sub new
 # another server.  An id is kept
 #
 #   - if it is in "rows", the data as a hash from the id to the client's number;
-#   - if a client had received it before any client asked for such an id;
+#   - if a client had received it before a client sent the last batch of which
+#     "rows" has an id;
 #   - if a client of the kind "kind" received it, or of any kind if "is_all".
 #
 # All other ids of this stage are lost: they may come again in a later stage.
@@ -61,7 +62,7 @@ sub end_stage
 		is_all => 0,
 		is_other_node => 0,
 		%kept,
-		newest_asked_at => 0        # of the rows
+		newest_asked_at => 0        # when the last batch with kept rows was sent
 	};
 	return;
 }
@@ -115,8 +116,8 @@ sub read_clients
 	return %received;
 }
 
-# Finds out when one client last asked for rows that are kept, in each stage.
-# settle_id() needs to know this of all clients.
+# Finds out for each stage when one client sent its last batch with kept rows.
+# settle_id() needs the newest of these times of all clients.
 sub find_newest_rows
 {
 	my ($self, $number) = @_;
@@ -146,9 +147,9 @@ sub find_newest_rows
 	return;
 }
 
-# Settles whether an id is kept when its stage ends, and returns that.  Removes
-# an id that is found in the data from there, so that the ids left in the end
-# were received by nobody.
+# Returns whether an id is kept when its stage ends.  If the id is in "rows",
+# removes it from there, so that only ids that no client received are left in
+# "rows" at the end.
 sub settle_id
 {
 	my ($self, $number, $stage, $id, $received_at) = @_;
@@ -183,7 +184,7 @@ sub read_client
 	my ($self, $number, $allowed_errors) = @_;
 	my $directory = $self->{directory};
 	my ($stage, $batch, @unsettled) = (0, '');
-	my $newest = 0;             # the next id has to be above this one
+	my $newest = 0;             # the next id has to be larger than this one
 	my $newest_kept = 0;
 	my @stopped_at = @{ $self->{stopped_at} };
 	my $life = 0;               # how often servers had been stopped
@@ -300,15 +301,15 @@ sub count_duplicates
 }
 
 # Returns how many kept ids are larger than an id of the same node that was
-# issued later, after a stop.  Each of them may come again, even if by chance
-# none has.  The function "node_of" says which node an id is of; the function
-# "tell" is called for the first MOST_DESCRIBED of them, with the id, its stage,
-# and the id and the stage of the later one.
+# issued later, after a stop.  Each such id could come again, even if by chance it
+# has not.  The function "node_of" returns the node of an id.  The function "tell"
+# is called for the first MOST_DESCRIBED of these ids, with the id, its stage, and
+# the id and the stage of the later id.
 sub count_overlaps
 {
 	my ($self, $node_of, $tell) = @_;
 	my $overlaps = 0;
-	my %newest;                 # by node: the latest life of smaller ids
+	my %newest;                 # by node: the smaller id with the latest life
 
 	$self->each_id(
 		sub {
@@ -333,7 +334,8 @@ sub errors_of
 	return $self->{errors}{$sqlstate} // 0;
 }
 
-# Tests what holds of each client by itself.
+# Tests that the ids of each client increase, and that clients saw only allowed
+# errors.
 sub test_clients
 {
 	my ($self) = @_;

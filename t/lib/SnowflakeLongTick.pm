@@ -41,7 +41,8 @@ sub long_tick_node
 }
 
 # Starts a server that has issued no id yet, with its clock right and in the
-# middle of a tick.  Further lines of case.conf follow and win.
+# middle of a tick.  Further lines of case.conf follow, and override the first
+# ones.
 sub start_afresh
 {
 	my ($node, @settings) = @_;
@@ -64,8 +65,8 @@ sub start_afresh
 	return;
 }
 
-# Takes so many ids, one call each, of a relation's generator or without an
-# argument.  Returns their sequences.
+# Takes ids by a number of calls of snowflake_nextval(), for a relation or
+# without an argument.  Returns the sequences of the ids.
 sub take
 {
 	my ($session, $count, $relation) = @_;

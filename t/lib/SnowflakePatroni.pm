@@ -22,9 +22,10 @@ use SnowflakeTest qw(wait_for);
 use Test::More;
 use Time::HiRes qw(sleep);
 
-# How long Patroni waits for a leader that does not answer, and how often it
-# looks.  These are the shortest times that Patroni 3 allows; Patroni 4 raises
-# the first to 20 s.
+# Patroni's ttl, loop_wait and retry_timeout: how long the leader keeps its role
+# without renewing it, how often Patroni looks at the cluster, and for how long it
+# retries.  These are the shortest times that Patroni 3 allows; Patroni 4 raises
+# ttl to 20 s.
 use constant {
 	TTL_S => 7,
 	LOOP_WAIT_S => 1,
@@ -45,7 +46,8 @@ sub missing
 	return '';
 }
 
-# The interpreter that Debian's packages are for.
+# The interpreter for which Debian's packages, such as python3-psycopg2, are
+# installed.
 sub python
 {
 	return -x '/usr/bin/python3' ? '/usr/bin/python3' : 'python3';
@@ -222,7 +224,8 @@ END
 	return $programs;
 }
 
-# Writes JSON, which is YAML as well.
+# Writes the configuration of Patroni for a member.  Patroni reads YAML, of which
+# JSON is a part.
 sub write_member
 {
 	my ($self, $member) = @_;

@@ -1,6 +1,6 @@
 # What the tests of recovery share: small clusters, a table that accepts an id
-# twice, and a function by which a server issues ids while its clock passes the
-# times of the ids in its data.
+# twice, and a test that a server issues no id again.  For this test, the server
+# issues ids while its clock passes the times of the ids in its data.
 package SnowflakeRecovery;
 
 use strict;
@@ -38,8 +38,8 @@ our @EXPORT = qw(
 # The default number of ids in a batch.
 use constant BATCH => 20_000;
 
-# Parameters of a server that issues ids ahead of a right clock, because a tick
-# has only eight ids.
+# Parameters of a server whose clock is right and whose ids are ahead of the
+# clock, because a tick has only eight ids.
 use constant LEADING => (
 	"snowflake.layout = '41/5/5/3'",
 	'snowflake.clock_policy = advance',
@@ -128,7 +128,8 @@ sub new_server
 	return server_of_backup($name, template(), 'cold', [], @conf);
 }
 
-# Such a server from any backup, with parameters of init_from_backup().
+# A server like that of new_server(), from any backup.  The parameters are those
+# of init_from_backup().
 sub server_of_backup
 {
 	my ($name, $origin, $backup, $parameters, @conf) = @_;
@@ -164,9 +165,9 @@ sub end_servers
 }
 
 # Waits until a standby has replayed all WAL that the primary has flushed; the
-# standby may follow another standby.  This does not wait for all WAL that is
-# written: after a step back of the clock, the WAL writer flushes nothing until
-# the clock has caught up.
+# standby may follow another standby.  The function does not wait for WAL that is
+# written and not flushed: after a step back of the clock, the WAL writer flushes
+# nothing until the clock has caught up.
 sub wait_for_standby
 {
 	my ($primary, $standby) = @_;
@@ -178,7 +179,7 @@ sub wait_for_standby
 	return;
 }
 
-# Makes a restartpoint: a recovery of the standby begins there from now on.
+# Makes a restartpoint, at which a recovery of the standby will begin.
 sub restartpoint
 {
 	my ($primary, $standby) = @_;
@@ -273,9 +274,8 @@ sub insert_other_row
 	return;
 }
 
-# Sets the clock to before a batch, or leaves the clock as it is with
-# right_clock.  Issues ids until they are later than the batch.  Returns how
-# many ids were issued.
+# Sets the clock to a time before a batch, unless "right_clock" is given.  Issues
+# ids until they are later than the batch.  Returns how many ids were issued.
 sub pass_batch
 {
 	my ($node, $batch, %how) = @_;
@@ -321,7 +321,7 @@ sub is_unique_after
 	cmp_ok($count, '>', 0, "$what: ids are issued");
 	my $duplicates = duplicates_in($node);
 	is($duplicates, 0, "$what: no id came twice");
-	note "$what: $duplicates duplicates, $count ids issued again";
+	note "$what: $duplicates duplicates among $count new ids";
 	return;
 }
 

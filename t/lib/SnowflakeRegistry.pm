@@ -47,7 +47,7 @@ sub registry_node
 
 	$node->init(allows_streaming => 1);
 
-	# init() allows ten connections, which are too few where each takes long.
+	# init() allows ten connections, which are too few on a slow machine.
 	$node->append_conf('postgresql.conf',
 		join("\n", 'max_connections = 50', @conf) . "\n");
 	$node->start;
@@ -168,7 +168,7 @@ sub worker_id_at
 }
 
 # Waits until the lease on a worker id has expired, and the clock is past its
-# fence: the holder has no id after that.
+# fence, so that the next holder need not wait.
 sub wait_for_fence
 {
 	my ($registry, $worker_id) = @_;
@@ -178,7 +178,7 @@ sub wait_for_fence
 				lease_row($registry, $worker_id,
 					'greatest(expires_at, fence) < clock_timestamp()') eq 't';
 			}),
-		"the lease on $worker_id is over, and its fence is past");
+		"the lease on worker id $worker_id has expired, and the clock is past its fence");
 	return;
 }
 

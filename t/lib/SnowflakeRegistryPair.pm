@@ -213,7 +213,7 @@ sub cut_standby_off
 }
 
 # Treats the standby as the registry from now on.  The caller has stopped the
-# old registry, or has suspended it; a suspended one later runs on for a while.
+# old registry, or has suspended it and later resumes it for a while.
 sub switch
 {
 	my ($self) = @_;
@@ -290,9 +290,9 @@ sub promote_standby
 	return;
 }
 
-# Sets the clock of the standby that is to be promoted.  In half of the cases
-# its clock is at first behind the old registry's, by up to a lease, unless the
-# old registry's clock is far behind itself.
+# Sets the clock of the standby that is to be promoted.  In half of the cases the
+# clock is first behind that of the old registry, by up to a lease.  If the old
+# registry's clock is more than 1 s behind, this is left out.
 sub set_clock_of_new
 {
 	my ($self) = @_;
@@ -368,7 +368,7 @@ sub noticed_by
 
 	until (($noticed = try_value_of($node, $sql) // '') ne '')
 	{
-		die $node->name . " does not tell its era\n" if now() > $until;
+		die $node->name . " does not answer with its era\n" if now() > $until;
 		usleep(50_000);
 	}
 	return $noticed;

@@ -31,7 +31,7 @@ sub new
 
 	socketpair($self->{control}, my $child_end, AF_UNIX, SOCK_STREAM,
 		PF_UNSPEC)
-	  or die "the relay has no control: $!\n";
+	  or die "the relay gets no control socket: $!\n";
 	$self->{port} = $listener->sockport;
 	$self->{pid} = fork // die "the relay cannot fork: $!\n";
 	if ($self->{pid} == 0)
@@ -99,7 +99,8 @@ sub stop
 {
 	my ($self) = @_;
 
-	# Children that were forked later have the control as well.
+	# Closing the control socket would not end the relay, because children that
+	# were forked later have this socket as well.
 	kill 'KILL', $self->{pid};
 	waitpid $self->{pid}, 0;
 	return;

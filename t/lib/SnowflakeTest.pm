@@ -146,8 +146,9 @@ sub mark_file
 	return $node->data_dir . '/global/8947';
 }
 
-# Sizes of the page's parts: PostgreSQL's header, the contents, and the
-# entries, which are at this offset in the contents.
+# The page begins with PostgreSQL's header, which the contents follow.  The
+# entries begin at ENTRIES_OFFSET in the contents.  Sizes and offsets are in
+# bytes.
 use constant {
 	PAGE_HEADER_SIZE => 24,
 	ENTRIES_OFFSET => 272,

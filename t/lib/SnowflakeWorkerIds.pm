@@ -1,7 +1,8 @@
-# The worker ids that the primary of t/010_chaos.pl has had.  For each of them,
-# the time that its ids may have come to tells whether a clock is behind them.
+# The nodes of which the primary of t/010_chaos.pl has issued ids.  For each node,
+# the module knows up to which time there may be ids, so that a test can choose a
+# clock that is behind them.
 #
-# A number stands for a (datacenter_id, worker_id).
+# A number stands for a node: a (datacenter_id, worker_id).
 package SnowflakeWorkerIds;
 
 use strict;
@@ -13,7 +14,8 @@ use constant {
 	# By how much the mark may be ahead of the clock.
 	LEAD_S => 2,
 
-	# Nodes that the mark's page has room for, and how many may lie ahead.
+	# How many nodes the mark's page has room for, and of how many nodes the ids
+	# may be ahead of the clock.
 	NODES_ON_PAGE => 16,
 	NODES_AHEAD => 6,
 
@@ -21,7 +23,7 @@ use constant {
 	WORKER_IDS => 32
 };
 
-# Returns the worker ids of a primary that begins with this number.
+# Returns the nodes of a primary that begins with this number.
 sub new
 {
 	my ($class, $number) = @_;
@@ -72,8 +74,9 @@ sub new_number
 	return 1 + max keys %{ $self->{newest} };
 }
 
-# Returns a number that has had ids before, none of them ahead of a clock; in
-# half of the cases the oldest one.  Returns a new number if there is none.
+# Returns a number other than the present one, of which ids were issued before,
+# and none that may be ahead of a clock.  In half of the cases this is the number
+# whose ids are oldest.  Returns a new number if there is no such number.
 sub former_number
 {
 	my ($self, $clock) = @_;
@@ -93,7 +96,7 @@ sub seconds_since_newest
 	return max(0, $clock - $self->{newest}{ $self->{number} });
 }
 
-# Returns the time that any ids may have come to.
+# Returns the time up to which there may be ids of any number.
 sub newest_of_all
 {
 	my ($self) = @_;
@@ -107,8 +110,9 @@ sub has_room
 	return keys %{ $self->{newest} } < NODES_ON_PAGE;
 }
 
-# Returns whether too many numbers have ids that are ahead of a clock: a new
-# number would begin after the oldest of them.
+# Returns whether too many numbers may have ids that are ahead of a clock.  On a
+# full page a new number begins after the oldest mark, which must not be ahead of
+# the clock.
 sub are_too_many_ahead
 {
 	my ($self, $clock) = @_;

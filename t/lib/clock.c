@@ -7,11 +7,12 @@
  * The others describe a glitch, a wrong reading of one process: the process,
  * the microseconds that are added, and n, if each n-th reading is wrong.
  *
- * libfaketime does not do, for two reasons.  It shows the real clock while the
- * postmaster waits in pselect(); before PostgreSQL 16 the postmaster's signal
- * handlers run there, so the handlers, and the startup process and background
- * workers that they fork, would see the real clock.  And its clock is slower
- * to read than the real one, so no test could spend a tick's sequence.
+ * libfaketime cannot replace this library, for two reasons.  It shows the real
+ * clock while the postmaster waits in pselect(); before PostgreSQL 16 the
+ * postmaster's signal handlers run there, so the handlers, and the startup
+ * process and background workers that they fork, would see the real clock.  And
+ * its clock is slower to read than the real one, so that no test could issue all
+ * ids of a tick.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -37,7 +38,7 @@ typedef struct ClockFile
 	int64_t		glitch_every;
 } ClockFile;
 
-static const volatile ClockFile *moved = NULL;
+static const volatile ClockFile *clock_file = NULL;
 
 __attribute__((constructor))
 static void
@@ -50,9 +51,9 @@ find_clock(void)
 	*(void **) &real_clock_gettime = dlsym(RTLD_NEXT, "clock_gettime");
 	if (fd < 0)
 		return;
-	map = mmap(NULL, sizeof(*moved), PROT_READ, MAP_SHARED, fd, 0);
+	map = mmap(NULL, sizeof(*clock_file), PROT_READ, MAP_SHARED, fd, 0);
 	if (map != MAP_FAILED)
-		moved = map;
+		clock_file = map;
 	close(fd);
 }
 
@@ -61,9 +62,9 @@ glitch_us(void)
 {
 	static int64_t readings = 0;
 
-	if (moved->glitch_pid == 0 || moved->glitch_pid != getpid())
+	if (clock_file->glitch_pid == 0 || clock_file->glitch_pid != getpid())
 		return 0;
-	return ++readings % moved->glitch_every == 0 ? moved->glitch_us : 0;
+	return ++readings % clock_file->glitch_every == 0 ? clock_file->glitch_us : 0;
 }
 
 int
@@ -75,12 +76,12 @@ clock_gettime(clockid_t id, struct timespec *now)
 		find_clock();
 	if (real_clock_gettime(id, now) != 0)
 		return -1;
-	if (moved == NULL ||
+	if (clock_file == NULL ||
 		(id != CLOCK_REALTIME && id != CLOCK_REALTIME_COARSE))
 		return 0;
 
 	ns = now->tv_sec * NS_PER_S + now->tv_nsec +
-		(moved->offset_us + glitch_us()) * 1000;
+		(clock_file->offset_us + glitch_us()) * 1000;
 	now->tv_sec = ns / NS_PER_S;
 	now->tv_nsec = ns % NS_PER_S;
 	return 0;

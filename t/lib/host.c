@@ -10,9 +10,9 @@
  *	  link INTERFACE INDEX FLAGS TYPE MAC	a hardware address of an ARPHRD_ type
  *	  inet INTERFACE INDEX FLAGS ADDRESS MASK	an IPv4 address; mask "none"
  *	  inet6 INTERFACE INDEX FLAGS ADDRESS
- *	  bare INTERFACE INDEX FLAGS		no address, as of a tunnel
+ *	  bare INTERFACE INDEX FLAGS		an interface without an address, such as a tunnel
  *	  device INTERFACE					the interface has a device in /sys/class/net
- *	  address NAME ADDRESS				a name has this address, in the order given
+ *	  address NAME ADDRESS				a name has this address; a name may have several
  *	  hanging NAME						the resolver does not answer for a name
  *
  * FLAGS are "up", "down" or "loopback".  Index 0 stands for an interface that

@@ -3,11 +3,11 @@
  *	  Preloaded into servers under AddressSanitizer: sets its options, and tells
  *	  its runtime of every longjmp.
  *
- * The runtime's own longjmp would tell the runtime, if the runtime were the
- * first library.  But Debian's postgres does not start with the runtime
- * preloaded, so the extension loads it, after the server has bound the C
- * library's longjmp.  Then the stack frames that an error leaves would stay
- * poisoned.
+ * If the runtime were the first library, its own longjmp would tell the runtime.
+ * But Debian's postgres does not start with the runtime preloaded.  So the
+ * extension loads the runtime, when the server has bound the C library's longjmp
+ * already.  Without this library, the stack frames that an error leaves would
+ * stay poisoned.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
