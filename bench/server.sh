@@ -6,8 +6,8 @@ data_directory() { # cluster
     echo "$work/tmp_check/$1/pgdata"
 }
 
-# Makes and starts a cluster.  Its parameters turn off what makes samples differ at
-# random: parallel plans, JIT, autovacuum, and checkpoints by time or by size.
+# Makes and starts a cluster.  Its parameters turn off what makes samples differ
+# at random: parallel plans, JIT, autovacuum, and checkpoints by time or by size.
 # With synchronous_commit = off no session waits for a flush, so that the figures
 # of nextval(), which writes WAL, do not include the disk.
 start_cluster() { # cluster, settings...

@@ -39,7 +39,8 @@ SELECT relname, pg_stat_get_xact_numscans(indexrelid) > 0 AS scanned,
  WHERE relname LIKE 'pages_%' ORDER BY relname;
 COMMIT;
 
--- days and months follow the calendar of the time zone; all hours are equally long
+-- days and months follow the calendar of the time zone; all hours are equally
+-- long
 SET TimeZone = 'Europe/Berlin';
 SELECT bucket, sum(ids) FROM snowflake_activity('pages', 'id', '1 day', '2028-03-25', '2028-03-28') GROUP BY bucket ORDER BY bucket;
 SELECT bucket, sum(ids) FROM snowflake_activity('pages', 'id', '6 hours', '2028-03-26', '2028-03-27') GROUP BY bucket ORDER BY bucket;

@@ -309,8 +309,8 @@ SELECT snowflake_convert('a', 'id');
 RESET ROLE;
 DROP TABLE a, b;
 
--- the conversion uses no object of the table's owner that has the name of a system
--- object
+-- the conversion uses no object of the table's owner that has the name of a
+-- system object
 CREATE FUNCTION shop.snowflake_nextval() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint';
 CREATE FUNCTION shop.format(text, VARIADIC text[]) RETURNS text LANGUAGE sql AS $$SELECT 'DROP TABLE shop.a'$$;
 CREATE TABLE shop.pg_class (oid oid);

@@ -53,8 +53,9 @@ INSERT INTO a2 DEFAULT VALUES RETURNING id = snowflake_currval() AS is_currval;
 SELECT * FROM snowflake_convert('a', 'id');
 DROP TABLE a, a1, a2, b, b1;
 
--- NOT NULL constraints have different names at the third level of inheritance, and
--- in referencing columns.  All constraints keep their names, and stay inherited.
+-- NOT NULL constraints have different names at the third level of inheritance,
+-- and in referencing columns.  All constraints keep their names, and stay
+-- inherited.
 CREATE TABLE a (id integer CONSTRAINT "A's" NOT NULL UNIQUE);
 CREATE TABLE a1 () INHERITS (a);
 CREATE TABLE a11 (id integer NOT NULL) INHERITS (a1);
@@ -100,8 +101,8 @@ SELECT * FROM snowflake_convert('a', 'id');
 DROP TABLE a, a1;
 
 -- A partition with a NOT NULL constraint of its own is an obstacle, because the
--- conversion cannot make the constraint NO INHERIT for a moment.  After DETACH and
--- ATTACH the partition inherits its parent's constraint, and is no obstacle.
+-- conversion cannot make the constraint NO INHERIT for a moment.  After DETACH
+-- and ATTACH the partition inherits its parent's constraint, and is no obstacle.
 CREATE TABLE a (id integer NOT NULL, day date) PARTITION BY LIST (day);
 CREATE TABLE a1 PARTITION OF a (id NOT NULL) DEFAULT;
 CREATE TABLE a2 (id integer NOT NULL, day date);

@@ -172,8 +172,9 @@ RESET ROLE;
 SELECT * FROM columns_of('users_own', 'users_second', 'users_third');
 ALTER EXTENSION snowflake SET SCHEMA public;
 
--- The event trigger adds at most five locks to each of these statements, whose keys
--- need no change after CREATE TABLE.  A key that is changed afterwards takes more.
+-- The event trigger adds at most five locks to each of these statements, whose
+-- keys need no change after CREATE TABLE.  A key that is changed afterwards takes
+-- more.
 CREATE FUNCTION locks_of(statement text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE before bigint := (SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid());
 BEGIN

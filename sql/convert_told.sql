@@ -86,8 +86,8 @@ SELECT count(*) FROM snowflake_convert('c', 'id', true);
 SELECT count(*) FROM snowflake_convert('a', 'id');
 RESET ROLE;
 
--- the conversion does not contact the server of a foreign table that inherits: here
--- the server does not exist
+-- the conversion does not contact the server of a foreign table that inherits:
+-- here the server does not exist
 CREATE FOREIGN DATA WRAPPER regress_snowflake_none;
 CREATE SERVER regress_snowflake_nowhere FOREIGN DATA WRAPPER regress_snowflake_none;
 CREATE TABLE d (id bigint PRIMARY KEY);

@@ -230,7 +230,8 @@ INSERT INTO there DEFAULT VALUES RETURNING id = elsewhere.snowflake_currval() AS
 SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'there'::regclass;
 ROLLBACK;
 
--- DROP EXTENSION: refused while a default needs it; CASCADE drops the default alone
+-- DROP EXTENSION: refused while a default needs it; CASCADE drops the default
+-- alone
 \set VERBOSITY sqlstate
 DROP EXTENSION snowflake;
 BEGIN;

@@ -20,7 +20,8 @@ SELECT n, ticks, datacenter, worker, sequence, tick_us,
                (ARRAY[1, 7, 1000, 10000, 1000000])[1 + floor(random() * 5)::int]::bigint AS tick_us
           FROM generate_series(1, 1000) AS n) AS widths;
 
--- each layout with random fields, and with every field at its smallest and largest
+-- each layout with random fields, and with every field at its smallest and
+-- largest
 CREATE TEMP TABLE ids AS
 SELECT l.*, f.*,
        (((tick << datacenter) + datacenter_id << worker)

@@ -43,8 +43,8 @@ DROP SCHEMA "Odd Schema";
 
 CREATE TABLE events (id bigint, n int) PARTITION BY RANGE (id);
 SELECT count(*) FROM snowflake_create_partitions('events', '2028-01-01', '2028-02-01', '1 month');
--- New partitions that overlap existing ones, because the step, the start or the time
--- zone differs, are refused, and no partition is created.
+-- New partitions that overlap existing ones, because the step, the start or the
+-- time zone differs, are refused, and no partition is created.
 SELECT snowflake_create_partitions('events', '2027-11-01', '2029-01-01', '3 months');
 SELECT snowflake_create_partitions('events', '2027-12-01', '2028-02-01', '1 day');
 SET TimeZone = 'Europe/Berlin';
@@ -103,9 +103,9 @@ DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
 SELECT snowflake_create_partitions('days', '2024-03-30', '2024-04-03', '1 day');
 SELECT * FROM partitions_of('days');
--- Where summer time begins at midnight, the day begins at 01:00: if it is the first
--- day of the call, if it is a later day, and if its partition exists already.  A
--- week that begins on this day begins at 01:00, too.
+-- Where summer time begins at midnight, the day begins at 01:00: if it is the
+-- first day of the call, if it is a later day, and if its partition exists
+-- already.  A week that begins on this day begins at 01:00, too.
 SET TimeZone = 'Africa/Cairo';
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);

@@ -12,8 +12,8 @@ SELECT snowflake_encode(date_trunc('minute', now()) - n * interval '1 minute', 0
   FROM generate_series(-60, 40 * 24 * 60) AS n;
 VACUUM ANALYZE visits;
 
--- Returns a plan without its constants, and without the line by which PostgreSQL 19
--- names the scan that a Result replaces.
+-- Returns a plan without its constants, and without the line by which PostgreSQL
+-- 19 names the scan that a Result replaces.
 CREATE FUNCTION plan(query text) RETURNS SETOF text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -25,8 +25,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- the plan uses the index: a bound is folded to a constant, or is evaluated once if
--- it depends on now()
+-- the plan uses the index: a bound is folded to a constant, or is evaluated once
+-- if it depends on now()
 SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id('2030-01-01 00:00+00') AND id < snowflake_min_id('2030-01-01 01:00+00') $$);
 SELECT plan($$ SELECT * FROM visits WHERE id > snowflake_max_id('2035-01-01 00:00+00') $$);
 SELECT plan($$ SELECT * FROM visits WHERE id >= snowflake_min_id(now() - interval '1 hour') $$);
@@ -156,8 +156,8 @@ SELECT never_executed('SELECT * FROM events WHERE id >= (SELECT snowflake_min_id
        never_executed('SELECT * FROM events WHERE snowflake_issued_between(id, (SELECT now()), (SELECT now() + interval ''1 day''))') AS between_them,
        never_executed('SELECT * FROM events') AS of_all;
 
--- Although the planner folds the functions, they are not IMMUTABLE: an index would
--- keep the bounds of an old layout.
+-- Although the planner folds the functions, they are not IMMUTABLE: an index
+-- would keep the bounds of an old layout.
 CREATE INDEX ON visits (n) WHERE id >= snowflake_min_id('2025-01-01 00:00+00');
 ALTER TABLE visits ADD COLUMN bound bigint GENERATED ALWAYS AS (snowflake_min_id('2025-01-01 00:00+00')) STORED;
 

@@ -158,8 +158,8 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1)$$);
 ROLLBACK;
 
--- When no worker id has had a holder, each server gets a worker id of its own, and
--- no fence delays its ids.
+-- When no worker id has had a holder, each server gets a worker id of its own,
+-- and no fence delays its ids.
 UPDATE snowflake_registry.node SET holder = NULL, fence = '-infinity', granted_fence = '-infinity',
        began = '-infinity', expires_at = '-infinity', is_released = false;
 SELECT p.place, pg_temp.claim(p.place, 1) FROM unnest(ARRAY['a', 'b', 'c']) AS p (place);
@@ -399,7 +399,8 @@ SELECT snowflake_registry.configure('1 h', '1 min', '30/10/20/3@1s', '2020-01-01
 SELECT count(*), max(n.datacenter_id), max(n.worker_id) FROM snowflake_registry.node AS n;
 SELECT pg_temp.claim('a', 1, layout => '30/10/20/3@1s');
 SELECT pg_temp.claim('a', 1, wanted => 1000000, datacenter => 1023, layout => '30/10/20/3@1s');
--- After a restore, the registry believes a holder for whose worker id it has no row.
+-- After a restore, the registry believes a holder for whose worker id it has no
+-- row.
 UPDATE snowflake_registry.setting SET history = 'another/00000001';
 SELECT pg_temp.claim('b', 2, 'b 999999 1 held', wanted => 999999, fence => pg_temp.minute(50), layout => '30/10/20/3@1s');
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, wanted => 1048576, datacenter => 1023, layout => '30/10/20/3@1s')$$);

@@ -44,14 +44,14 @@ SELECT base, count(*) > 100 AS many, bool_and(by_id = by_text) AS in_order
                row_number() OVER (PARTITION BY base, length(text) ORDER BY text COLLATE "C") AS by_text
           FROM ids, unnest(ARRAY[2, 16, 32, 36, 58, 62]) AS base, snowflake_to_text(id, base) AS text) AS ranks
  GROUP BY base ORDER BY base;
--- Under another collation texts may sort differently: this one takes both cases of
--- a letter for equal.
+-- Under another collation texts may sort differently: this one takes both cases
+-- of a letter for equal.
 SELECT string_agg(text, ' ' ORDER BY text COLLATE "C") AS sorted,
        string_agg(text, ' ' ORDER BY lower(text) COLLATE "C") AS without_case
   FROM (SELECT snowflake_to_text(id, 62) AS text FROM generate_series(9, 37, 9) AS id) AS texts;
 
--- Leading zeros do not matter.  Upper and lower case are equal in bases 16, 32 and
--- 36, and differ in base 62.
+-- Leading zeros do not matter.  Upper and lower case are equal in bases 16, 32
+-- and 36, and differ in base 62.
 SELECT snowflake_from_text('0000000000000000000000000000000000000000000000000000000000000000000101', 2) AS binary,
        snowflake_from_text('00Ff', 16) AS hex,
        snowflake_from_text('111112', 58) AS base58,

@@ -4,8 +4,8 @@
 #
 # Clients are processes of their own.  A control file tells each client what to
 # do.  The file has one line, which the client reads before every batch: the
-# number of the command, the stage (see SnowflakeLedger), which clients draw ids,
-# and the connection string of the server that they draw ids from.
+# number of the command, the stage (see SnowflakeLedger), which clients draw
+# ids, and the connection string of the server that they draw ids from.
 package SnowflakeChaos;
 
 use strict;
@@ -28,9 +28,9 @@ END
 	$? = $status;
 }
 
-# Returns the clients of a run, none of which is started yet.  Parameters are the
-# directory for their files, the seed of their random numbers, and "batch", a
-# function of a client's kind, the stage and the client's number that returns
+# Returns the clients of a run, none of which is started yet.  Parameters are
+# the directory for their files, the seed of their random numbers, and "batch",
+# a function of a client's kind, the stage and the client's number that returns
 # the statements of one batch.
 sub new
 {
@@ -281,8 +281,8 @@ sub kill_clients
 	return;
 }
 
-# Waits until each of these clients gets ids, for a minute at most, and calls the
-# function "tend" meanwhile.  Returns whether all of the clients get ids.
+# Waits until each of these clients gets ids, for a minute at most, and calls
+# the function "tend" meanwhile.  Returns whether all of the clients get ids.
 sub get_ids
 {
 	my ($self, $tend, @numbers) = @_;

@@ -269,7 +269,8 @@ sub remove_copy
 }
 
 # Ends a stopped server's part in the test.  The data directory stays: its inode
-# is part of a holder's identity, so no new data directory may get the same inode.
+# is part of a holder's identity, so no new data directory may get the same
+# inode.
 sub retire
 {
 	my ($self, $server) = @_;

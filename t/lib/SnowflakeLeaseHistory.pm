@@ -1,6 +1,6 @@
-# The history of the leases in t/023_lease_chaos.pl: which server held which lease
-# when.  The history is in the ids that clients received, in the servers' logs,
-# and in a table of the registry that keeps each change of a lease.
+# The history of the leases in t/023_lease_chaos.pl: which server held which
+# lease when.  The history is in the ids that clients received, in the servers'
+# logs, and in a table of the registry that keeps each change of a lease.
 package SnowflakeLeaseHistory;
 
 use strict;
@@ -64,11 +64,11 @@ sub keep_history
 }
 
 # Returns the hand-overs of each worker id: in the order of the ids, each place
-# where an id of one server is followed by an id of another server.  A server that
-# gets a worker id begins after all ids that the last holder may have issued, so
-# there is at most one hand-over for each grant.  If there are more hand-overs
-# than grants, two servers had the worker id at once, even if by chance no id came
-# twice.
+# where an id of one server is followed by an id of another server.  A server
+# that gets a worker id begins after all ids that the last holder may have
+# issued, so there is at most one hand-over for each grant.  If there are more
+# hand-overs than grants, two servers had the worker id at once, even if by
+# chance no id came twice.
 #
 # "server_of" is the name of the server of each client.
 sub count_hand_overs

@@ -301,10 +301,10 @@ sub count_duplicates
 }
 
 # Returns how many kept ids are larger than an id of the same node that was
-# issued later, after a stop.  Each such id could come again, even if by chance it
-# has not.  The function "node_of" returns the node of an id.  The function "tell"
-# is called for the first MOST_DESCRIBED of these ids, with the id, its stage, and
-# the id and the stage of the later id.
+# issued later, after a stop.  Each such id could come again, even if by chance
+# it has not.  The function "node_of" returns the node of an id.  The function
+# "tell" is called for the first MOST_DESCRIBED of these ids, with the id, its
+# stage, and the id and the stage of the later id.
 sub count_overlaps
 {
 	my ($self, $node_of, $tell) = @_;

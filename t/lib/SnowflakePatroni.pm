@@ -23,9 +23,9 @@ use Test::More;
 use Time::HiRes qw(sleep);
 
 # Patroni's ttl, loop_wait and retry_timeout: how long the leader keeps its role
-# without renewing it, how often Patroni looks at the cluster, and for how long it
-# retries.  These are the shortest times that Patroni 3 allows; Patroni 4 raises
-# ttl to 20 s.
+# without renewing it, how often Patroni looks at the cluster, and for how long
+# it retries.  These are the shortest times that Patroni 3 allows; Patroni 4
+# raises ttl to 20 s.
 use constant {
 	TTL_S => 7,
 	LOOP_WAIT_S => 1,
@@ -224,8 +224,8 @@ END
 	return $programs;
 }
 
-# Writes the configuration of Patroni for a member.  Patroni reads YAML, of which
-# JSON is a part.
+# Writes the configuration of Patroni for a member.  Patroni reads YAML, of
+# which JSON is a part.
 sub write_member
 {
 	my ($self, $member) = @_;

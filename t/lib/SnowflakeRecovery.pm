@@ -165,9 +165,9 @@ sub end_servers
 }
 
 # Waits until a standby has replayed all WAL that the primary has flushed; the
-# standby may follow another standby.  The function does not wait for WAL that is
-# written and not flushed: after a step back of the clock, the WAL writer flushes
-# nothing until the clock has caught up.
+# standby may follow another standby.  The function does not wait for WAL that
+# is written and not flushed: after a step back of the clock, the WAL writer
+# flushes nothing until the clock has caught up.
 sub wait_for_standby
 {
 	my ($primary, $standby) = @_;
@@ -274,8 +274,9 @@ sub insert_other_row
 	return;
 }
 
-# Sets the clock to a time before a batch, unless "right_clock" is given.  Issues
-# ids until they are later than the batch.  Returns how many ids were issued.
+# Sets the clock to a time before a batch, unless "right_clock" is given.
+# Issues ids until they are later than the batch.  Returns how many ids were
+# issued.
 sub pass_batch
 {
 	my ($node, $batch, %how) = @_;

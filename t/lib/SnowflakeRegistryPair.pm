@@ -290,9 +290,9 @@ sub promote_standby
 	return;
 }
 
-# Sets the clock of the standby that is to be promoted.  In half of the cases the
-# clock is first behind that of the old registry, by up to a lease.  If the old
-# registry's clock is more than 1 s behind, this is left out.
+# Sets the clock of the standby that is to be promoted.  In half of the cases
+# the clock is first behind that of the old registry, by up to a lease.  If the
+# old registry's clock is more than 1 s behind, this is left out.
 sub set_clock_of_new
 {
 	my ($self) = @_;

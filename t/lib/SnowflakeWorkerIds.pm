@@ -1,6 +1,6 @@
-# The nodes of which the primary of t/010_chaos.pl has issued ids.  For each node,
-# the module knows up to which time there may be ids, so that a test can choose a
-# clock that is behind them.
+# The nodes of which the primary of t/010_chaos.pl has issued ids.  For each
+# node, the module knows up to which time there may be ids, so that a test can
+# choose a clock that is behind them.
 #
 # A number stands for a node: a (datacenter_id, worker_id).
 package SnowflakeWorkerIds;
@@ -75,8 +75,8 @@ sub new_number
 }
 
 # Returns a number other than the present one, of which ids were issued before,
-# and none that may be ahead of a clock.  In half of the cases this is the number
-# whose ids are oldest.  Returns a new number if there is no such number.
+# and none that may be ahead of a clock.  In half of the cases this is the
+# number whose ids are oldest.  Returns a new number if there is no such number.
 sub former_number
 {
 	my ($self, $clock) = @_;
@@ -111,8 +111,8 @@ sub has_room
 }
 
 # Returns whether too many numbers may have ids that are ahead of a clock.  On a
-# full page a new number begins after the oldest mark, which must not be ahead of
-# the clock.
+# full page a new number begins after the oldest mark, which must not be ahead
+# of the clock.
 sub are_too_many_ahead
 {
 	my ($self, $clock) = @_;
