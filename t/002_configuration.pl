@@ -1,5 +1,5 @@
-# The server's configuration: a node or a layout that could make a wrong id
-# stops the start, and without a worker id no id is issued.
+# The server's configuration: the server does not start with a value that could
+# make wrong ids, and issues no id without a worker id.
 use strict;
 use warnings FATAL => 'all';
 
@@ -26,7 +26,8 @@ sub configure_afresh
 	return;
 }
 
-# Settings that stop the start, and patterns of the log.
+# Settings with which the server does not start, and patterns that its log then
+# matches.
 my $form = qr/DETAIL:  A layout is the widths of ticks/;
 my $epoch_form = qr/DETAIL:  An epoch is a date and time with its time zone/;
 my @refused = (
@@ -122,8 +123,8 @@ for my $case (@refused)
 	ok(!$started, "no start with $settings");
 	$node->stop if $started;
 	my $first = shift @reasons;
-	like($log, qr/FATAL:  $first/, "$settings: says what is wrong");
-	like($log, $_, "$settings: says why") for @reasons;
+	like($log, qr/FATAL:  $first/, "$settings: the log says what is wrong");
+	like($log, $_, "$settings: the log says why") for @reasons;
 }
 
 # Settings that are accepted, a query with them, and its result.
@@ -170,7 +171,8 @@ SELECT snowflake_format(id)
 		'SELECT count(DISTINCT id) FROM snowflake_nextvals(100) AS id', '100' ],
 	[ "snowflake.layout = '41/0/3/0'",
 		'SELECT count(DISTINCT id) FROM snowflake_nextvals(100) AS id', '100' ],
-	# The ids of a quiet server do not all have the same sequence.
+	# With random starts, the ids of a quiet server do not all have the same
+	# sequence.
 	[ "snowflake.sequence_start = random",
 		'SELECT count(DISTINCT snowflake_sequence(id)) > 50, max(snowflake_sequence(id)) < 1100
 		   FROM (SELECT snowflake_nextval() AS id, pg_sleep(0.002) FROM generate_series(1, 100)) AS v',
@@ -252,7 +254,7 @@ is( value_of($node,
 	'9223372036854775807',
 	'the largest id of the default layout');
 
-# A changed postmaster parameter needs a restart, and says so.
+# A change of a postmaster parameter needs a restart, as the log says.
 my $offset = -s $node->logfile;
 configure_afresh("snowflake.worker_id = 9\nsnowflake.clock_tolerance = '7s'");
 $node->reload;
@@ -299,8 +301,8 @@ for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
 {
 	my ($state, $message, $hint) = sqlstate_of($node, "SELECT $call");
 	is($state, 'F0000', "$call without a worker id");
-	like($message, qr/"snowflake.worker_id" is not set/, "$call: message");
-	like($hint, qr/in the range 0 \.\. 31/, "$call: hint");
+	like($message, qr/"snowflake.worker_id" is not set/, "$call: the message names the missing parameter");
+	like($hint, qr/in the range 0 \.\. 31/, "$call: the hint has the range of worker ids");
 }
 is((sqlstate_of($node, 'SELECT snowflake_currval()'))[0],
 	'55000', 'snowflake_currval() without a worker id is an error');
@@ -336,7 +338,7 @@ for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
 {
 	my ($state, $message, $hint) = sqlstate_of($node, "SELECT $call");
 	is($state, '55000', "$call without preload");
-	like($hint, qr/shared_preload_libraries/, "$call: hint");
+	like($hint, qr/shared_preload_libraries/, "$call: the hint names shared_preload_libraries");
 }
 is( value_of($node, 'SELECT snowflake_format(225912364091068416)'),
 	'2017-09-15 09:35:04.848, #0, @(0,69)',
@@ -360,7 +362,7 @@ for my $bad (
 	$node->start;
 	my ($state, $message) = sqlstate_of($node, 'SELECT snowflake_timestamp(1)');
 	is($state, '22023', "without preload a bad $name is an error, and no default takes its place");
-	like($message, qr/"snowflake.$name": "\Q$value\E"/, "bad $name: message");
+	like($message, qr/"snowflake.$name": "\Q$value\E"/, "bad $name: the message has the parameter and the value");
 	is( value_of($node,
 			"SELECT snowflake_timestamp(0, '2015-01-01 00:00+00') = '2015-01-01 00:00+00'"
 		),

@@ -18,8 +18,8 @@ my $node = snowflake_node('main', 'max_connections = 100', 'fsync = off',
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
-# Runs a script by so many clients, so many times each, and tests that none
-# fails.
+# Has each of some clients run a script some number of times, and tests that no
+# transaction fails.
 sub run_clients
 {
 	my ($clients, $times, $script, $what) = @_;
@@ -57,7 +57,8 @@ sub is_of_this_run
 	return;
 }
 
-# 32 clients, 2 million rows, 500 at a time, numbered by each client.
+# 32 clients insert 2 million rows, 500 in a statement.  Each client numbers
+# its rows.
 value_of($node, 'CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
 my $begin = value_of($node, 'SELECT clock_timestamp()');
 run_clients(32, 125, q{
@@ -74,7 +75,7 @@ is( value_of($node,
 	"32 clients: the ids of each session increase");
 is_of_this_run('ids', $begin, '32 clients');
 
-# 16 clients, 800,000 rows in bulk.
+# 16 clients insert 800,000 rows, each client in one statement.
 value_of($node, 'CREATE TABLE bulk (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
 $begin = value_of($node, 'SELECT clock_timestamp()');
 run_clients(16, 1,
@@ -94,7 +95,7 @@ $node->restart;
 value_of($node, 'CREATE TABLE calls (before timestamptz, id bigint, after timestamptz)');
 run_clients(8, 50, q{
 INSERT INTO calls SELECT clock_timestamp(), snowflake_nextval(), clock_timestamp() FROM generate_series(1, 1000);
-}, '8 clients by the clock');
+}, '8 clients that record the clock');
 is( value_of($node, q{
 WITH events AS (
   SELECT before AS at, 0 AS is_return, id FROM calls

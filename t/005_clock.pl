@@ -36,10 +36,11 @@ my $node = snowflake_node(
 	"snowflake.layout = '41/5/5/4'",
 	"autovacuum = off");
 
-# The offset from the real clock, in seconds, that the test steps the clock
-# from and back to.  It only grows: by an hour when ids have followed the clock
-# ahead.
-my $in_order = 0;
+# Offsets from the real clock, in seconds.  The server's clock is right at
+# $right_offset, from which step_clock() steps the clock.  This offset grows by
+# an hour when ids have followed the clock an hour ahead, and never shrinks.
+# $offset is the offset that is set now.
+my $right_offset = 0;
 my $offset = 0;
 
 # Every id of this test, in the order of issue.
@@ -49,7 +50,7 @@ sub step_clock
 {
 	my ($seconds) = @_;
 
-	$offset = $in_order + $seconds;
+	$offset = $right_offset + $seconds;
 	set_clock($node, $offset);
 	return;
 }
@@ -72,7 +73,8 @@ $node->safe_psql(
 	CREATE EXTENSION snowflake;
 	CREATE TABLE taken (number bigserial, session int, id bigint);
 
-	-- an id, its time, and its lead when it had been issued; microseconds
+	-- takes an id; returns its time and its lead right after it was issued, in
+	-- microseconds
 	CREATE FUNCTION take(OUT id bigint, OUT time_us bigint,
 						 OUT lead_us bigint)
 	LANGUAGE plpgsql AS $$
@@ -133,13 +135,13 @@ sub take_id
 	return taken(query($main, 'SELECT * FROM take()'));
 }
 
-# Takes an id while the clock is in order.  Steps of the clock are measured
-# from this id.
+# Takes an id while the clock is right.  Steps of the clock are measured from
+# this id.
 sub take_newest
 {
 	my $answer = take_id();
 
-	die "no id with the clock in order: $answer->{message}\n"
+	die "no id with a right clock: $answer->{message}\n"
 	  if $answer->{state} ne '';
 	return $answer;
 }
@@ -178,8 +180,8 @@ sub allowed_lead_us
 	return $policy eq 'advance' ? $tolerance_ms * 1000 : 0;
 }
 
-# How many milliseconds ago the clock has come so far that the policy allows
-# ids again after the newest one.
+# Returns how many milliseconds ago the clock reached the time from which the
+# policy allows an id after the newest one.
 sub ms_since_allowed
 {
 	my ($newest) = @_;
@@ -190,8 +192,8 @@ sub ms_since_allowed
 
 # ----- what each policy does after a step -----
 
-# Tests that a call waits until the clock has come back to where it was, and no
-# longer.
+# Tests that a call after a step back waits until the policy allows an id, and
+# does not wait for longer.
 sub is_waited_out
 {
 	my ($seconds, $times) = @_;
@@ -215,7 +217,7 @@ sub is_waited_out
 		'<=', allowed_lead_us(), "$name: no id leads the clock too far");
 	note(sprintf '%s took: %s ms',
 		$name, join ' ', map { sprintf '%.1f', $_->{ms} } @answers);
-	is_within(LATE_MS, "$name is waited out no longer than it lasts",
+	is_within(LATE_MS, "$name: the wait ends as soon as an id is allowed",
 		@late_ms);
 	return;
 }
@@ -330,7 +332,7 @@ sub is_followed_forward
 
 	step_clock(+HOUR);
 	is_issued("$name: ids are issued when the clock is an hour ahead again");
-	$in_order = $offset;
+	$right_offset = $offset;
 	return;
 }
 
@@ -360,7 +362,6 @@ sub is_spent_tick_no_error
 
 # ----- wait -----
 
-# Each policy in turn.
 set_policy('wait', 5000);
 is_waited_out(0.2, 5);
 is_waited_out(2, 3);
@@ -411,7 +412,8 @@ is_refused(11);
 is_refused(HOUR);
 is_followed_forward();
 
-# Spent ticks run ahead of the clock up to the tolerance, and no further.
+# When ticks are spent, ids run ahead of the clock up to the tolerance, and no
+# further.
 set_policy('advance', 200);
 is_spent_tick_no_error();
 $answer = taken(query($main, 'SELECT * FROM take_many(8000)'));
@@ -422,10 +424,11 @@ cmp_ok($largest_lead_us, '>', 150_000,
 cmp_ok($largest_lead_us, '<=', 200_000,
 	'advance: ids run ahead of the clock by no more than the tolerance');
 
-# Under another policy, a lead that advance has left is waited for.
+# After a change from "advance" to "wait", a call waits until the clock has
+# passed the ids that "advance" has issued ahead.
 set_policy('wait', 5000);
-$answer = is_issued('wait: a lead left by advance is waited out');
-cmp_ok($answer->{lead_us}, '<=', 0, 'wait: the id after a lead left by advance does not lead the clock');
+$answer = is_issued('wait: ids that "advance" has issued ahead are no error');
+cmp_ok($answer->{lead_us}, '<=', 0, 'wait: the next id after those of "advance" does not lead the clock');
 
 set_policy('advance', 0);
 is_refused(1);
@@ -448,7 +451,7 @@ for my $when (sort keys %outside)
 {
 	my ($instant, $where) = @{ $outside{$when} };
 
-	step_clock($instant - time() - $in_order);
+	step_clock($instant - time() - $right_offset);
 	$answer = take_id();
 	is($answer->{state}, '54000', "a clock $when is refused");
 	like($answer->{message}, qr/^the clock is $where of snowflake ids: /,
@@ -463,9 +466,9 @@ for my $when (sort keys %outside)
 
 # Three sessions take ids while the clock makes 200 steps of up to 20 ms back
 # and forth, and passes through the same ticks again and again.
-sub is_taken_on_restless_clock
+sub are_ids_sound_while_clock_steps
 {
-	my $name = "$policy: three sessions on a restless clock";
+	my $name = "$policy: three sessions while the clock steps back and forth";
 	my $script = PostgreSQL::Test::Utils::tempdir() . '/take.sql';
 	my $log = '';
 
@@ -519,11 +522,11 @@ sub is_taken_on_restless_clock
 }
 
 set_policy('wait', 5000);
-is_taken_on_restless_clock();
+are_ids_sound_while_clock_steps();
 set_policy('advance', 1000);
-is_taken_on_restless_clock();
+are_ids_sound_while_clock_steps();
 set_policy('wait', 5000);
-is_issued('wait: ids are issued after the restless clock');
+is_issued('wait: ids are issued when the clock steps no more');
 
 # ----- while a statement runs, or waits -----
 

@@ -35,9 +35,9 @@ $primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
 {
 	my ($state, $message, $hint) = sqlstate_of($standby, "SELECT $call");
-	is($state, '25006', "$call on a standby");
-	like($message, qr/during recovery/, "$call: message");
-	like($hint, qr/primary/, "$call: hint");
+	is($state, '25006', "$call on a standby is an error");
+	like($message, qr/during recovery/, "$call on a standby: the message names the recovery");
+	like($hint, qr/primary/, "$call on a standby: the hint names the primary");
 }
 is( $standby->safe_psql('postgres',
 		'SELECT count(*), bool_and(snowflake_worker_id(id) = 7) FROM orders'),

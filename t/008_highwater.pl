@@ -139,8 +139,8 @@ subtest 'the clock is behind at the start' => sub {
 		set_clock($node, -3);
 		start_server($node);
 		my $waited = duration_of('SELECT snowflake_nextval()');
-		cmp_ok($waited, '>', 0.5, "$end: a clock 3 s behind is waited for");
-		cmp_ok($waited, '<', 3.5, "$end: a clock 3 s behind is waited for no longer");
+		cmp_ok($waited, '>', 0.5, "$end: a call waits for a clock that is 3 s behind");
+		cmp_ok($waited, '<', 3.5, "$end: a call waits for a clock that is 3 s behind for no more than 3.5 s");
 		take_ids(10, "$end: after the wait");
 		set_clock($node, 0);
 	}
@@ -148,7 +148,7 @@ subtest 'the clock is behind at the start' => sub {
 	set_clock($node, -3600);
 	start_server($node);
 	my ($state, $message) = sqlstate_of($node, 'SELECT snowflake_nextval()');
-	is($state, '55000', 'a clock an hour behind is refused');
+	is($state, '55000', 'a server whose clock is an hour behind refuses ids');
 	like($message, qr/behind the last snowflake id/, 'the message says that the clock is behind');
 	is(value_of($node, 'SELECT snowflake_worker_id(910499571847892992)'),
 		25, 'an id is decoded while the clock is behind');
@@ -171,12 +171,12 @@ subtest 'a backend crashes while the clock is behind' => sub {
 	set_clock($node, 0);
 };
 
-subtest 'an hour ahead, and the way out' => sub {
+subtest 'ids an hour ahead of a right clock, and another worker id' => sub {
 	set_clock($node, 3600);
 	my $ahead = value_of($node, 'SELECT snowflake_nextval()');
 	set_clock($node, 0);
 	is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
-		'55000', 'ids an hour ahead: a right clock is refused');
+		'55000', 'after ids of an hour ahead the server refuses ids by a right clock');
 	configure($node, 'snowflake.worker_id = 9');
 	$node->stop;
 	start_server($node);
@@ -186,7 +186,7 @@ subtest 'an hour ahead, and the way out' => sub {
 	$newest = $id;
 };
 
-# ----- what it costs -----
+# ----- what the mark costs -----
 
 subtest 'WAL while ids are issued, and while they are not' => sub {
 	my $lsn = $node->lsn('insert');
@@ -202,8 +202,8 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 	my $largest = max(map { $_->[2] } @records);
 	is(value_of($node, $writes) - $before, scalar(@records),
 		'snowflake_stat counts the records');
-	cmp_ok($per_second, '>', 5, 'the mark is moved about once in an interval');
-	cmp_ok($per_second, '<', 12, 'the mark is moved no more often than that');
+	cmp_ok($per_second, '>', 5, 'the mark is moved about once in an interval of 100 ms');
+	cmp_ok($per_second, '<', 12, 'the mark is moved no more than about once in an interval of 100 ms');
 	cmp_ok($largest, '<', 400, 'a record of the mark has some 300 bytes');
 	note sprintf '%.1f records a second of %d bytes', $per_second, $largest;
 
@@ -244,8 +244,8 @@ subtest 'a worker that does not run' => sub {
 
 # ----- a clock that is wrong for a moment -----
 
-# Tests that the mark is no further ahead than the ids need: in memory, and as
-# recovered after a crash.
+# Tests that the mark is no further ahead than the ids need: the mark in
+# memory, and the mark that the server recovers after a crash.
 sub is_not_ahead
 {
 	my ($what) = @_;
@@ -275,8 +275,8 @@ subtest 'a clock that is an hour ahead for a moment' => sub {
 	glitch_clock($node, 0, 0);
 	is_not_ahead('a clock ahead for the worker alone');
 
-	# Each third or seventh reading of the session is wrong, but never two
-	# running.
+	# Each third or seventh reading of the clock by the session is wrong, but
+	# never two readings in succession.
 	for my $every (3, 7)
 	{
 		my $session = SnowflakeSession->new($node);
@@ -288,8 +288,8 @@ subtest 'a clock that is an hour ahead for a moment' => sub {
 		glitch_clock($node, 0, 0);
 		$session->quit;
 		is(value_of($node, "SELECT snowflake_timestamp($id) < clock_timestamp() + interval '1 s'"),
-			't', "each $every. reading: no id is ahead");
-		is_not_ahead("a clock ahead at each $every. reading of a session");
+			't', "a clock ahead at one in $every readings of a session: no id is ahead");
+		is_not_ahead("a clock ahead at one in $every readings of a session");
 	}
 };
 

@@ -1,6 +1,6 @@
-# Promotions: whatever the clocks of the old and the new primary do or did, no
-# id comes again that is in the data of the new primary.  Both have the same
-# worker id unless a test says otherwise.
+# Promotions: no id that is in the data of the new primary comes again,
+# whatever the clocks of the old and the new primary do or did.  Both servers
+# have the same worker id unless a test says otherwise.
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
 use strict;
@@ -15,8 +15,8 @@ use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
-# How far the old primary's clock is ahead when it issues the ids that may not
-# come again.  The new primary knows of these ids by WAL alone.
+# The old primary's clock is so many seconds ahead when the primary issues the
+# ids that must not come again.  Only WAL tells the new primary of these ids.
 use constant AHEAD_S => 100;
 
 # A primary and its standby, both started.
@@ -41,7 +41,7 @@ sub insert_ahead_on_both
 	return $batch;
 }
 
-subtest 'promoted as it runs' => sub {
+subtest 'a running standby is promoted' => sub {
 	my ($primary, $standby) = make_pair('running');
 	my $batch = insert_ahead_on_both($primary, $standby);
 
@@ -140,7 +140,7 @@ for my $how ('fast', 'killed')
 	};
 }
 
-subtest 'a transaction prepared after the last commit that has ids' => sub {
+subtest 'the newest ids are in a prepared transaction' => sub {
 	my ($primary, $standby) =
 	  make_pair('prepared', 'max_prepared_transactions = 2');
 
@@ -166,7 +166,7 @@ PREPARE TRANSACTION 'orders'});
 	end_servers($primary, $standby);
 };
 
-subtest 'an hour ahead, then switched over' => sub {
+subtest 'ids an hour ahead, and then a switchover' => sub {
 	my ($primary, $standby) =
 	  make_pair('hour', 'snowflake.clock_tolerance = 5s');
 
@@ -182,8 +182,8 @@ subtest 'an hour ahead, then switched over' => sub {
 	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
 		'55000', 'the new primary refuses ids, too');
 
-	# With an unused worker id there are ids.  Then the former worker id is set
-	# again.
+	# An unused worker id lets the server issue ids.  After that, the former
+	# worker id is set again.
 	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 9');
 	$standby->stop;
 	start_server($standby);
@@ -199,7 +199,7 @@ subtest 'an hour ahead, then switched over' => sub {
 	end_servers($primary, $standby);
 };
 
-subtest 'worker ids of their own, the old clock an hour ahead' => sub {
+subtest 'two worker ids, and the old primary is an hour ahead' => sub {
 	my ($primary, $standby) =
 	  make_pair('own', 'snowflake.clock_tolerance = 5s');
 
@@ -233,7 +233,8 @@ subtest 'cascading standbys' => sub {
 	$second->promote;
 	is_unique_after($second, $batch, 'the second server');
 
-	# A little further only: the third server waits for its clock to get there.
+	# Step the clock ahead by ten more seconds only, because the third server
+	# waits until its clock has passed the new ids.
 	set_clock($second, AHEAD_S + 10);
 	my $next = insert_batch($second);
 	set_clock($second, 0);

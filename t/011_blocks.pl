@@ -1,6 +1,7 @@
 # Sessions that reserve ids in blocks (snowflake.block_size).  A session
-# reserves no more than it uses, no id comes twice or late, and a session drops
-# its block when the clock has gone past it or a parameter has changed.
+# reserves few more ids than it uses, no id comes twice, and no id is older
+# than its call.  A session drops its block when the clock has passed the
+# block's tick or a parameter has changed.
 #
 # Other sessions do not get the sequences that a session has reserved.  With a
 # tick of 600 s the test knows each sequence; the clock is 300 s into a tick.
@@ -40,7 +41,7 @@ sub reload_with
 	return;
 }
 
-sub forget_reloads
+sub reset_parameters
 {
 	value_of($node, 'ALTER SYSTEM RESET ALL');
 	return;
@@ -92,7 +93,7 @@ sub is_unique_and_increasing
 		  . " FROM $table) AS o");
 
 	note("$what: $count ids");
-	cmp_ok($count, '>', 0, "$what: there are ids");
+	cmp_ok($count, '>', 0, "$what: ids were issued");
 	is($distinct, $count, "$what: each id comes once");
 	is($disorder, 0, "$what: each session's ids increase");
 	return;
@@ -246,7 +247,9 @@ start_afresh($node, LONG_TICK, 'snowflake.block_size = 64');
 open_sessions();
 take($anna, 8);                 # 0, 1..2, 3..6 and one of 7..14
 $anna->terminate;
-my @heirs = map { SnowflakeSession->new($node) } 1 .. 6;    # one in anna's slot
+
+# One of six new sessions gets the process slot of anna's backend.
+my @heirs = map { SnowflakeSession->new($node) } 1 .. 6;
 is_deeply(
 	[ map { $_->state_of('SELECT snowflake_currval()') } @heirs ],
 	[ ('55000') x 6 ],
@@ -279,10 +282,10 @@ for my $name (sort keys %changed)
 	is(scalar(grep { $of->[$_] <= $of->[ $_ - 1 ] } 1 .. $#$of),
 		0, "a change of block_size: the ids of $name increase");
 }
-forget_reloads();
+reset_parameters();
 close_sessions();
 
-# ----- a tick begins at random -----
+# ----- sequences that start at random -----
 
 start_afresh($node, LONG_TICK, 'snowflake.block_size = 64',
 	'snowflake.sequence_start = random');
@@ -372,14 +375,13 @@ for my $policy (qw(wait error advance))
 			[ $tick + 1, 8 ],
 			"$policy: another session goes on after the block");
 
-		# The block is ahead of the clock, which the next policy does not
-		# allow.
+		# The block is ahead of the clock, which policy "error" does not allow.
 		reload_with('clock_policy', 'error', $anna, $bert);
 		is($anna->state_of('SELECT snowflake_nextval()'),
-			'55000', "$policy: a block that leads too far under another policy is dropped");
+			'55000', "$policy: after a change of the policy, a block that is ahead of the clock is dropped");
 	}
 
-	# The clock is in order again.
+	# The clock is right again.
 	set_clock($node, TICK_S);
 	push @ids, issue($_, 'SELECT snowflake_nextval() FROM generate_series(1, 50)')
 	  for $anna, $bert, $carl, $dora, $anna;
@@ -387,7 +389,7 @@ for my $policy (qw(wait error advance))
 	push @ids, issue($_, 'SELECT snowflake_nextval() FROM generate_series(1, 50)')
 	  for $anna, $bert, $carl, $dora, $anna;
 	is(scalar(uniq @ids), scalar @ids, "$policy: no id comes twice");
-	forget_reloads();
+	reset_parameters();
 	close_sessions();
 }
 
@@ -490,22 +492,22 @@ SELECT count(*) FILTER (WHERE is_return = 0 AND tick < newest_returned)
                  ORDER BY at, is_return ROWS UNBOUNDED PRECEDING) AS newest_returned
           FROM events) AS o}),
 		0,
-		"$what: no call gets an id of an earlier tick than a call before it");
+		"$what: a call never gets an id of an earlier tick than a call that returned before");
 	return;
 }
 is_of_its_time('8 sessions', 12);
 
-# The same with a layout in which every tick is spent.
+# These tests again, with layouts in which all ids of every tick are issued.
 start_afresh($node, "snowflake.layout = '41/5/5/8'", 'snowflake.block_size = 64');
-is_sound_under_load('32 sessions at the ceiling', 32, 10);
-is_of_its_time('8 sessions at the ceiling', 8);
+is_sound_under_load('32 sessions that spend every tick', 32, 10);
+is_of_its_time('8 sessions that spend every tick', 8);
 
 start_afresh($node,
 	"snowflake.layout = '41/5/5/8'",
 	'snowflake.block_size = 64',
 	'snowflake.sequence_start = random');
-is_sound_under_load('32 sessions, random starts', 32, 10);
-is_of_its_time('8 sessions, random starts', 8);
+is_sound_under_load('32 sessions, sequences that start at random', 32, 10);
+is_of_its_time('8 sessions, sequences that start at random', 8);
 
 # ----- a turn for each session -----
 
@@ -514,14 +516,14 @@ is_of_its_time('8 sessions, random starts', 8);
 # The best of several windows counts, because the machine may be busy.
 use constant {
 	WAITING => 32,
-	CEILING_PER_MS => 256,
+	IDS_PER_MS => 256,
 	WINDOW_MS => 200,
 };
 sub is_shared_out
 {
 	my ($block_size) = @_;
 	my $what = WAITING . " sessions that wait, block_size $block_size";
-	my $impatient = "$directory/impatient";
+	my $cancelled_sql = "$directory/cancelled_sql";
 
 	start_afresh($node,
 		"snowflake.layout = '41/5/5/8'",
@@ -529,19 +531,19 @@ sub is_shared_out
 		'synchronous_commit = off');
 	value_of($node, 'DROP TABLE IF EXISTS shares;'
 		  . 'CREATE TABLE shares (client int, count int, at timestamptz)');
-	unlink $impatient;
-	PostgreSQL::Test::Utils::append_to_file($impatient,
+	unlink $cancelled_sql;
+	PostgreSQL::Test::Utils::append_to_file($cancelled_sql,
 		"SET statement_timeout = 3;\n"
 		  . "SELECT count(snowflake_nextval()) FROM generate_series(1, 2000);\n" x 1000);
 	my $cancelled = IPC::Run::start(
-		[ 'psql', '-XAtq', '-f', $impatient, $node->connstr('postgres') ],
-		'<', \undef, '>', "$impatient.out", '2>', "$impatient.err");
+		[ 'psql', '-XAtq', '-f', $cancelled_sql, $node->connstr('postgres') ],
+		'<', \undef, '>', "$cancelled_sql.out", '2>', "$cancelled_sql.err");
 	run_scripts($what, WAITING, '--time=4',
 		'INSERT INTO shares SELECT :client_id, count(snowflake_nextval()), clock_timestamp() FROM generate_series(1, 256);'
 	);
 	$cancelled->kill_kill;
 	my $cancels = () =
-	  PostgreSQL::Test::Utils::slurp_file("$impatient.err") =~
+	  PostgreSQL::Test::Utils::slurp_file("$cancelled_sql.err") =~
 	  /canceling statement due to statement timeout/g;
 	cmp_ok($cancels, '>', 10, "$what: $cancels waits of another session are cancelled");
 
@@ -554,8 +556,8 @@ sub is_shared_out
 		'SELECT max(ids) / ' . WINDOW_MS . ' FROM (SELECT sum(count) AS ids FROM shares '
 		  . 'GROUP BY floor(extract(epoch FROM at) * 1000 / ' . WINDOW_MS . ')) AS windows');
 	note("$what: $rate ids per ms");
-	cmp_ok($rate, '>', 0.9 * CEILING_PER_MS - 256 / WINDOW_MS,
-		"$what: together they get nearly all ids of the layout");
+	cmp_ok($rate, '>', 0.9 * IDS_PER_MS - 256 / WINDOW_MS,
+		"$what: together the sessions get nearly all ids of the layout");
 	return;
 }
 is_shared_out($_) for 1, 64;
@@ -583,12 +585,12 @@ while ($load->pumpable)
 }
 ok($load->finish, "block_size changed $changes times under load") or diag($log);
 is_unique_and_increasing('a changing block_size', 'ids');
-forget_reloads();
+reset_parameters();
 
 # ----- crashes -----
 
-# The ids that clients receive until the server is crashed under them, and
-# those that they get afterwards.
+# Crashes the server while clients receive ids.  Returns the ids that the
+# clients have received.
 sub take_under_load
 {
 	my ($what, $crash) = @_;

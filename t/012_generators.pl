@@ -27,7 +27,7 @@ my $node = long_tick_node();
 
 # ----- several generators -----
 
-# The relations 1 to 64, which need not exist.  Relations with the same
+# Relations of the OIDs 1 to 64, which need not exist.  Relations with the same
 # generator share its sequences, so the first of them gets sequence 0.
 start_afresh($node, LONG_TICK, 'snowflake.generators = 8');
 my $anna = SnowflakeSession->new($node);
@@ -39,9 +39,9 @@ cmp_ok(scalar(uniq @shared), '<', 30, '64 relations are spread over the generato
 take($anna);
 my @representatives = grep { $shared[ $_ - 1 ] == 0 } 1 .. 64;
 
-# The generator of a relation, as the first relation of 1 to 64 that has it: an
-# id of the relation, issued by another session, uses a sequence of this
-# generator.  Undefined if there is no such generator.
+# Finds the generator of a relation, and returns the first of the relations 1
+# to 64 that has the same generator, or nothing.  If two relations have the
+# same generator, an id of one takes the sequence between two ids of the other.
 sub generator_of
 {
 	my ($relation) = @_;
@@ -100,7 +100,7 @@ is_deeply(
 	'with one generator all relations share its sequences');
 $anna->quit;
 
-# Creates the tables that the following cases fill.
+# Creates the tables that the following tests fill.
 sub create_tables
 {
 	value_of($node,
@@ -111,7 +111,7 @@ sub create_tables
 	return;
 }
 
-# ----- all generators together -----
+# ----- the newest tick of all generators -----
 
 # No generator begins before the newest tick of all generators.
 start_afresh($node, LONG_TICK, 'snowflake.generators = 8',
@@ -138,7 +138,7 @@ my ($fourth) = grep { $_ != $of_no_argument && $_ != $other && $_ != $third }
 $node->poll_query_until('postgres',
 	"SELECT current_setting('snowflake.clock_policy') = 'error'");
 is((sqlstate_of($node, "SELECT snowflake_nextval($fourth\::regclass)"))[0],
-	'55000', 'under policy error a generator that has issued no id is behind the newest tick, too');
+	'55000', 'under policy "error" a generator that has issued no id refuses ids behind the newest tick');
 value_of($node, 'ALTER SYSTEM RESET ALL');
 $anna->quit;
 
@@ -279,19 +279,19 @@ $standby->init_from_backup($primary, 'base');
 $standby->set_standby_mode;
 $standby->start;
 is((sqlstate_of($standby, "SELECT snowflake_nextval('a')"))[0],
-	'25006', 'a table has no id on a standby');
+	'25006', 'no id is issued for a table on a standby');
 $standby->stop;
 $primary->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 $primary->restart;
 my ($state, undef, $hint) =
   sqlstate_of($primary, "SELECT snowflake_nextval('a')");
-is($state, '55000', 'a table has no id without preload');
+is($state, '55000', 'no id is issued for a table without preload');
 like($hint, qr/shared_preload_libraries/, 'without preload the hint names shared_preload_libraries');
 $primary->append_conf('postgresql.conf',
 	"shared_preload_libraries = 'snowflake'\nsnowflake.worker_id = -1");
 $primary->restart;
 is((sqlstate_of($primary, "SELECT snowflake_nextval('a')"))[0],
-	'F0000', 'a table has no id without a worker id');
+	'F0000', 'no id is issued for a table without a worker id');
 $primary->stop;
 
 $node->stop;

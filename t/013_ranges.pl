@@ -1,5 +1,6 @@
-# Without preload a reload can change the layout.  So no plan may keep a bound
-# of the old layout.
+# Bounds of time ranges on a server that does not preload the library, where a
+# reload can change the layout.  No plan keeps a bound of the old layout, and
+# snowflake_issued_between() is right in every layout.
 use strict;
 use warnings FATAL => 'all';
 
@@ -42,12 +43,14 @@ SELECT pg_sleep(0.1) FROM generate_series(1, 20)
  WHERE current_setting('snowflake.layout') <> '41/5/5/11';
 EXECUTE bound;});
 my @bounds = grep { /^\d+$/ } split /\n/, $result;
-is(scalar(@bounds), 2, 'the prepared statement returns a bound by each layout') or diag($result);
-is($bounds[1], $bounds[0] / 2, 'the second bound is by the new layout');
+is(scalar(@bounds), 2, 'the prepared statement returns a bound before and after the reload') or diag($result);
+is($bounds[1], $bounds[0] / 2, 'after the reload the bound is that of the new layout');
 
-# Compares snowflake_issued_between() with its definition, for layouts with
-# ticks of different lengths: for ids at both ends of ticks, and for bounds at
-# these ends, between the ends and outside of them.
+# Compares snowflake_issued_between() with its definition, in layouts with
+# ticks of different lengths.  The ids are the smallest and the largest of some
+# ticks.  The bounds are the beginnings of these ticks and of the ticks beside
+# them, instants 1 us before and after these beginnings, and instants outside
+# the layout's span.
 $node->safe_psql(
 	'postgres', q{
 CREATE VIEW ticks AS

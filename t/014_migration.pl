@@ -1,6 +1,7 @@
-# Converting tables on a server in use: the dry run as a script, other sessions
-# meanwhile, dump and restore, ids made by other software, and migrations as
-# Django, SQLAlchemy and Rails make them.
+# Converting tables on a server in use: psql executes the output of a dry run,
+# other sessions use the tables during a conversion, a converted database is
+# dumped and restored, ids go on after those of other software, and Django,
+# SQLAlchemy and Rails run their migrations.
 use strict;
 use warnings FATAL => 'all';
 
@@ -101,8 +102,8 @@ for my $conversion (@conversions)
 like($before, qr/DEFAULT public\.snowflake_nextval\(\)/, 'a converted database has the new DEFAULT');
 unlike($before, qr/serial|integer|SEQUENCE/, 'a converted database has no serial, integer or sequence');
 
-# A session that has prepared its INSERT before goes on with it.  The
-# conversion waits for a session that holds the table, and no longer than
+# An INSERT that was prepared before the conversion still works after it.  The
+# conversion waits for a session that uses the table, but no longer than
 # lock_timeout.
 $node->safe_psql('postgres', $shop);
 my ($in, $out, $err) = ('', '', '');
@@ -163,7 +164,8 @@ is( $node->safe_psql('postgres',
 	"shop.late|bigint",
 	'the referencing column of the added foreign key becomes bigint');
 
-# Opposite conversions, of tables that reference each other, lock in one order.
+# Two tables reference each other.  Conversions of the one and of the other
+# lock tables in the same order.
 $node->safe_psql('postgres', q{
 CREATE TABLE shop.one (id serial PRIMARY KEY, two integer);
 CREATE TABLE shop.two (id serial PRIMARY KEY, one integer REFERENCES shop.one);
@@ -183,11 +185,11 @@ for my $i (0 .. 1)
 	  or die 'the conversion does not wait';
 }
 $holds->rows('COMMIT');
-is_deeply([ map { ($_->answer)[0] } @opposite ], ['', ''], 'opposite conversions do not deadlock');
+is_deeply([ map { ($_->answer)[0] } @opposite ], ['', ''], 'conversions of tables that reference each other do not deadlock');
 $_->quit for $holds, @opposite;
 
-# A partition that is older than its parent is locked after the parent, as
-# other statements do.
+# A conversion locks a partition that is older than its parent after the
+# parent, as other statements do.
 $node->safe_psql('postgres', q{
 CREATE TABLE shop.older (k integer, id integer NOT NULL);
 CREATE TABLE shop.parent (k integer, id serial) PARTITION BY LIST (k);
@@ -249,9 +251,9 @@ my $after = dump_of('whole_by_function');
 my %lines;
 $lines{$_}++ for split /\n/, $after;
 $lines{$_}-- for split /\n/, $before;
-my @gone = grep { $lines{$_} < 0 } sort keys %lines;
-my @come = grep { $lines{$_} > 0 } sort keys %lines;
-is_deeply(\@come,
+my @removed = grep { $lines{$_} < 0 } sort keys %lines;
+my @added = grep { $lines{$_} > 0 } sort keys %lines;
+is_deeply(\@added,
 	[
 		'    first_item bigint,',
 		'    id bigint DEFAULT public.snowflake_nextval() NOT NULL,',
@@ -259,7 +261,7 @@ is_deeply(\@come,
 	],
 	'the dump of a converted schema has keys that are snowflakes');
 is_deeply(
-	[ grep { !/SEQUENCE|_id_seq|ADD GENERATED ALWAYS AS IDENTITY|^    (id|first_item|place) integer|^    (AS integer|START WITH 1|INCREMENT BY 1|NO MINVALUE|NO MAXVALUE|CACHE 1;?)$|^\);$/ } @gone ],
+	[ grep { !/SEQUENCE|_id_seq|ADD GENERATED ALWAYS AS IDENTITY|^    (id|first_item|place) integer|^    (AS integer|START WITH 1|INCREMENT BY 1|NO MINVALUE|NO MAXVALUE|CACHE 1;?)$|^\);$/ } @removed ],
 	[], 'the dump of a converted schema differs by nothing else');
 $node->command_ok(
 	[
@@ -319,7 +321,8 @@ like($in_the_way, qr/In the way:\nstatistics object shop.fits_not: function shop
 is($node->safe_psql('postgres', q{SELECT count(*) FROM snowflake_convert('shop.checked', 'id')}), '2',
 	'a CHECK with a function of the whole row is not in the way');
 
-# Each database may name its own schemas, which new sessions use.
+# ALTER DATABASE sets snowflake_convert.schemas for new sessions of one
+# database.
 $node->safe_psql('postgres', $event_trigger);
 $node->safe_psql('postgres',
 	q{ALTER DATABASE postgres SET snowflake_convert.schemas = 'shop, app'});
@@ -336,11 +339,11 @@ is( $node->safe_psql('postgres',
 my (undef, undef, $bounded) = $node->psql('postgres',
 	q{CREATE TABLE shop.small (id serial PRIMARY KEY CHECK (id < 100)); CREATE TABLE shop.positive (id serial PRIMARY KEY CHECK (id > 0))});
 like($bounded, qr/WARNING:  new keys of column "id" of table "shop.small" may be refused\nDETAIL:  constraint small_id_check on table shop.small: CHECK \(\(id < 100\)\)/,
-	'a WARNING names a CHECK with a bound of a new table');
+	'a WARNING names a CHECK that new keys of the new table fail');
 unlike($bounded, qr/positive/, 'no WARNING names a CHECK that new keys pass');
 
-# A DEFAULT may read the sequence of a serial, and temporary tables keep
-# theirs.
+# A DEFAULT that reads the sequence of a converted key raises a warning.
+# Temporary tables keep their sequences.
 my (undef, undef, $doubts) = $node->psql('postgres',
 	q{CREATE TABLE shop.tree (id serial PRIMARY KEY, root bigint DEFAULT currval('shop.tree_id_seq'))});
 like($doubts, qr/^psql:<stdin>:1: WARNING:  new keys of column "id" of table "shop.tree" may be refused\nDETAIL:  default value for column root of table shop.tree: currval\('shop.tree_id_seq'::regclass\)\nHINT/,
@@ -368,10 +371,11 @@ $node->command_ok(
 	'a dump is restored while the event trigger is enabled');
 is(dump_of('restored'), dump_of('by_function'), 'the restored database is as it was dumped');
 
-# What pgEdge's extension of this name leaves when its default and the
-# extension itself are gone, made by hand: a serial's sequence with values
-# beyond its MAXVALUE, and an identity's sequence whose column has no identity
-# any more.  A dump of such tables cannot be restored before their conversion.
+# pgEdge has an extension named snowflake, too.  The test makes by hand what
+# that extension leaves behind when it is dropped: a serial's sequence with
+# values beyond its MAXVALUE, and an identity's sequence whose column has no
+# identity any more.  A dump of such tables cannot be restored before their
+# conversion.
 $node->safe_psql('postgres', 'CREATE DATABASE leftovers');
 $node->safe_psql('leftovers', q{
 CREATE EXTENSION snowflake;
@@ -431,8 +435,9 @@ SELECT snowflake_convert(c.oid, 'id') FROM pg_class AS c WHERE relname IN ('of_s
 	'', 'after the repair there is nothing left to convert');
 ok(restores('leftovers_put_right'), 'after the repair the dump can be restored');
 
-# The ORMs' own migrations, with keys of both widths, in tables that the event
-# trigger sees.  script/test does not install the packages for this test alone.
+# The ORMs run their own migrations, which create integer and bigint keys,
+# while the event trigger converts new tables.  An ORM that is not installed is
+# skipped: script/test does not install the packages for this test alone.
 my $django = script('django_site.py', <<'PYTHON');
 import os
 import sys
@@ -575,9 +580,10 @@ for my $orm (
 }
 $node->stop;
 
-# Ids of 41 bits of milliseconds since 2023, 10 bits of node and 12 of counter,
-# computed here.  With that layout and epoch, new ids go on after them, and all
-# ids decode.
+# The test computes ids as other software makes them: 41 bits of milliseconds
+# since 2023, 10 bits for the node, and 12 bits for a counter.  With this
+# layout and epoch, new ids are larger than the computed ones, and all ids
+# decode.
 my $peer = snowflake_node('peer', "snowflake.layout = '41/0/10/12'",
 	"snowflake.epoch = '2023-01-01 00:00:00+00'",
 	'snowflake.worker_id = 1000');

@@ -2,8 +2,8 @@
 # restore, pg_upgrade, COPY through psql, pgbench's protocols, a pooler,
 # foreign tables.  Ids are kept, and the ids after them are larger.
 #
-#   oldinstall   the directory, with bin/, of the PostgreSQL to upgrade from; by
-#                default the tested one.  It has to have the extension.
+#   oldinstall   the directory, with bin/, of the PostgreSQL to upgrade from,
+#                which has to have the extension; by default the tested one
 use strict;
 use warnings FATAL => 'all';
 
@@ -171,7 +171,7 @@ $node->safe_psql('elsewhere',
 	'CREATE SCHEMA ids; CREATE EXTENSION snowflake SCHEMA ids');
 my ($rc, undef, $stderr) =
   $node->psql('elsewhere', "\\i $plain", on_error_stop => 1);
-isnt($rc, 0, 'extension in another schema: the restore stops');
+isnt($rc, 0, 'the restore stops if the database has the extension in another schema');
 like(
 	$stderr,
 	qr/function public\.snowflake_\w+\(.*\) does not exist/,
@@ -184,14 +184,15 @@ CREATE SCHEMA ids; CREATE EXTENSION snowflake SCHEMA ids;
 ALTER EXTENSION snowflake SET SCHEMA public});
 run_file('elsewhere', $plain);
 $node->safe_psql('elsewhere', 'ALTER EXTENSION snowflake SET SCHEMA ids');
-check_copy($app, $node, 'elsewhere', 'moved for the restore and back', 7);
+check_copy($app, $node, 'elsewhere', 'the extension in public during the restore', 7);
 
 # pg_dumpall, into a server of another worker id
 $node->command_ok([ 'pg_dumpall', '-f', "$directory/all.sql" ], 'pg_dumpall');
 my $other = snowflake_node('other', 'snowflake.worker_id = 8');
 $other->start;
 
-# The role that runs this test exists already.
+# The script goes on after an error, because it creates the role that runs this
+# test, which exists already.
 $other->psql('postgres', "\\i $directory/all.sql", on_error_stop => 0);
 check_copy($app, $other, 'app', 'pg_dumpall', 8);
 check_copy($app_of_schema, $other, 'app_of_schema', 'pg_dumpall, schema', 8);
@@ -358,7 +359,7 @@ default_pool_size = 1
 			'BEGIN; INSERT INTO bench (client) VALUES (-4) RETURNING id = snowflake_currval();'
 		),
 		't',
-		'pgbouncer: inside a transaction snowflake_currval() is the own id');
+		"pgbouncer: inside a transaction snowflake_currval() is the client's own id");
 	is($ask->($clients[0], 'COMMIT; SELECT 1;'), '1', 'pgbouncer: the transaction ends');
 	$_->{run}->finish for @clients;
 	my ($out, $err) = ('', '');

@@ -39,7 +39,8 @@ CREATE TABLE by_origin (LIKE filtered INCLUDING ALL);
 }
 my $has_origin = $nodes[0]->pg_version >= 16;
 
-# Each node publishes a table by its filter, and subscribes to the other node.
+# Each node publishes a table, with its own filter or other clauses of CREATE
+# PUBLICATION, and subscribes to the other node.
 sub connect_both_ways
 {
 	my ($table, $options, @filters) = @_;
@@ -112,9 +113,9 @@ SELECT count(*), count(*) FILTER (WHERE snowflake_worker_id(id) = 1 AND node = 1
 	return;
 }
 
-# With row filters on the bits of the worker id, in any version: a node sends
-# the rows whose ids it has issued.  A row filter cannot call functions of an
-# extension.
+# Row filters work in every version: a node sends the rows whose ids it has
+# issued.  The filter computes the worker id from the bits of the id, because a
+# row filter cannot call functions of an extension.
 my ($state) = sqlstate_of($nodes[0],
 	'CREATE PUBLICATION refused FOR TABLE filtered WHERE (snowflake_worker_id(id) = 1)'
 );
@@ -139,15 +140,17 @@ is( $nodes[0]->safe_psql(
 	'0',
 	'updates of a node\'s own rows reach the other node');
 
-# A row filter does not apply to TRUNCATE, so it is not published: PostgreSQL
-# 15 would send it back, and the two nodes would truncate for ever.
+# The publications leave out TRUNCATE, because a row filter does not apply to
+# it: in PostgreSQL 15 each node would send back the TRUNCATE that it has
+# received, and the two nodes would truncate for ever.
 $nodes[0]->safe_psql('postgres', 'TRUNCATE filtered');
 wait_for_both('filtered');
 cmp_ok($nodes[1]->safe_psql('postgres', 'SELECT count(*) FROM filtered'),
 	'>', 0, 'a TRUNCATE is not replicated');
 
-# With origin = none, from PostgreSQL 16 on: a node sends the rows that clients
-# have written on it, and none that it has replicated.
+# From PostgreSQL 16 on, subscriptions can have origin = none: a node then
+# sends only rows that clients have written on this node, and no replicated
+# rows.
 SKIP:
 {
 	skip 'subscriptions have no origin before PostgreSQL 16', 5

@@ -76,7 +76,7 @@ CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), item tex
 				'SELECT count(*) FROM orders WHERE id > (1::bigint << 53) AND snowflake_worker_id(id) = 7'
 			),
 			'3',
-			"$program: the ids are of this node, and larger than 53 bits");
+			"$program: the ids are of this node, and have more than 53 bits");
 		is_deeply(
 			[ sort { $a <=> $b } @stored ],
 			\@stored, "$program: the ids are in the order of the inserts");
