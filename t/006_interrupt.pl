@@ -2,8 +2,9 @@
 # once: on a cancel, on statement_timeout, on termination, on a fast shutdown
 # and when the postmaster dies.
 #
-# The test measures each of these five times, from the cause until the client
-# sees the effect; more often on a busy machine.  The second quickest counts.
+# The test takes the time from the cause until the client sees the effect, five
+# times for each cause, and more often on a busy machine.  The second shortest
+# time has to be below AT_ONCE_MS.
 use strict;
 use warnings FATAL => 'all';
 
@@ -49,27 +50,28 @@ sub state_at_exit
 
 # ----- kinds of waits -----
 
-my $in_order = 0;
+# The offset of the right clock from the real clock, in seconds.
+my $right_offset = 0;
 
 # Leaves the newest id half an hour ahead of the clock.
 sub step_clock_back
 {
 	my ($session) = @_;
 
-	set_clock($session->{node}, $in_order);
+	set_clock($session->{node}, $right_offset);
 	$session->rows('SELECT snowflake_nextval()');
-	set_clock($session->{node}, $in_order - 1800);
+	set_clock($session->{node}, $right_offset - 1800);
 	return;
 }
 
-# Starts the server with a clock that can be set, in order.
+# Starts the server with a clock that is right and that the test can set.
 sub start_by_clock
 {
 	my ($node) = @_;
 
-	# Begin after all ids that the server has issued before this start.
-	$in_order += 10;
-	start_server($node, $in_order);
+	# Put the clock past the ids that the server issued before this start.
+	$right_offset += 10;
+	start_server($node, $right_offset);
 	return;
 }
 
@@ -113,7 +115,7 @@ my @waits = (
 		ends => [ 'pg_cancel_backend', 'statement_timeout' ]
 	});
 
-# A session that is ready to wait, and its process.
+# Returns a session whose next statement will wait, and the session's process.
 sub prepared_session
 {
 	my ($wait) = @_;
@@ -123,7 +125,7 @@ sub prepared_session
 	return ($session, $session->{pid});
 }
 
-# A session that waits, as pg_stat_activity shows.
+# Returns a session that waits, as pg_stat_activity shows, and its process.
 sub waiting_session
 {
 	my ($wait) = @_;
@@ -136,7 +138,7 @@ sub waiting_session
 		  if $wait->{monitor}->value(
 			"SELECT wait_event_type IS NOT DISTINCT FROM 'Extension' FROM pg_stat_activity WHERE pid = $pid")
 		  eq 't';
-		die "$wait->{name} does not show\n" if $attempt == 5000;
+		die "pg_stat_activity does not show $wait->{name}\n" if $attempt == 5000;
 		usleep(1000);
 	}
 
@@ -177,7 +179,8 @@ sub wait_until_gone
 	die "still there: @pids\n";
 }
 
-# Each function returns how long the end took, and the SQLSTATE that came.
+# Each function ends a wait.  It returns how many milliseconds that took, and
+# the SQLSTATE that the client received.
 my %ends = (
 	'pg_cancel_backend' => sub {
 		my ($wait) = @_;
@@ -243,7 +246,7 @@ my %ends = (
 		my $state = eval { state_at_exit($session) };
 		if (!defined $state)
 		{
-			$state = 'it stays';
+			$state = 'no exit';
 			kill 'KILL', $pid;
 			$_->{psql}{timeout}->start for $session, $wait->{monitor};
 		}
@@ -275,8 +278,8 @@ WAIT: for my $wait (@waits)
 		my $name = "$end ends $wait->{name}";
 		my (@ms, @states);
 
-		# Measure more often if fewer than two were at once: a busy machine may
-		# have delayed the others.
+		# Measure more often while fewer than two times are below AT_ONCE_MS: a
+		# busy machine may have delayed the others.
 		for my $time (1 .. 3 * TIMES)
 		{
 			last

@@ -24,15 +24,16 @@ my %layout = (0 => '41/10/0/12', 4 => '41/6/4/12', 5 => '41/5/5/12',
 	map { $_ => '32/0/' . "$_/" . (31 - $_) . '@100ms' } 8, 16, 20, 24, 31);
 
 # Starts the server with these settings, on the host that facts describe (see
-# lib/host.c), or on its own host without facts.  Returns whether the server
-# has started, and what it has logged.
+# lib/host.c); without facts, on this machine's own host.  Returns whether the
+# server has started, and what it has logged.
 sub start_on
 {
 	my ($facts, @settings) = @_;
 	my $offset = -s $node->logfile // 0;
 	local %ENV = %ENV;
 
-	# Remove the page: a layout must not be changed so that ids could repeat.
+	# Remove the page of the mark: with it the library refuses a layout by
+	# which ids could come again.
 	unlink mark_file($node);
 	configure($node, @settings);
 	if (defined $facts)
@@ -44,8 +45,8 @@ sub start_on
 	return ($started, logged($node, $offset));
 }
 
-# The settings by which a server derives a worker id of so many bits from a
-# source.
+# The settings with which a server derives its worker id from a source, in a
+# layout with this number of worker id bits.
 sub derive
 {
 	my ($source, $worker_bits) = @_;
@@ -98,9 +99,9 @@ sub refuses_to_start
 	like(
 		$log,
 		qr/FATAL:  no worker id can be derived by parameter "snowflake.worker_id_source" = "$source"$/m,
-		"$detail: says what is wrong");
-	like($log, qr/DETAIL:  \Q$detail\E$/m, "$detail: says why");
-	like($log, qr/HINT:  .*$hint/, "$detail: says what to do");
+		"$detail: the log says what is wrong");
+	like($log, qr/DETAIL:  \Q$detail\E$/m, "$detail: the log says why");
+	like($log, qr/HINT:  .*$hint/, "$detail: the log says what to do");
 	return;
 }
 
@@ -160,7 +161,8 @@ my $loopback = 'inet lo 1 loopback 127.0.0.1 255.0.0.0';
 my $lan = 'inet eth0 2 up 10.0.4.210 255.255.0.0';
 my $docker = 'inet docker0 3 up 172.17.0.1 255.255.0.0';
 for my $case (
-	# The last two bytes of an address, or fewer bits, or more.
+	# The worker id is the low bits of the address, as many as the layout has
+	# for the worker id: two bytes, fewer bits, or more bits.
 	[ [$lan], 16, 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
 	[ [$lan], 20, 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
 	[ [$lan], 31, (10 << 24) + 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
@@ -180,7 +182,8 @@ for my $case (
 	# The first address of an interface counts.
 	[ [ $lan, 'inet eth0 2 up 10.0.0.9 255.255.0.0' ],
 		16, 1234, '10.0.4.210/16', 'eth0' ],
-	# Entries before the address that are not taken.
+	# The server passes over these entries, which come before the address that
+	# it takes.
 	[ [ $loopback,
 			'link eth8 2 up 1 02:00:00:00:00:01',
 			'bare tun0 3 up',
@@ -262,8 +265,8 @@ for my $case (
 	[ [ $card, 'device eth0' ], 24, 0x9e04d2, 'a4:bf:01:9e:04:d2', 'eth0' ],
 	[ [ 'link eth0 2 up 1 a4:bf:81:9e:04:d2', 'device eth0' ],
 		31, 0x019e04d2, 'a4:bf:81:9e:04:d2', 'eth0' ],
-	# Entries that are no physical interface.  An interface that is down
-	# counts.
+	# The server passes over entries that are no physical interfaces with an
+	# address, and takes an interface although it is down.
 	[ [ 'link lo 1 loopback 772 00:00:00:00:00:00',
 			$lan,
 			'link docker0 2 up 1 02:42:ac:11:00:02',
@@ -322,8 +325,8 @@ for my $case (
 
 	ok(!$started, "no start with $setting");
 	$node->stop if $started;
-	like($log, qr/FATAL:  $reason/, "$setting: says what is wrong");
-	like($log, $hint, "$setting: says what to do") if defined $hint;
+	like($log, qr/FATAL:  $reason/, "$setting: the log says what is wrong");
+	like($log, $hint, "$setting: the log says what to do") if defined $hint;
 }
 
 # A configured worker id goes with the source "config"; without a worker id and
@@ -375,7 +378,7 @@ $node->stop;
 # ----- this machine's own host name and addresses -----
 
 # The contents of a file of the kernel, or '' if there is none.
-sub said_by
+sub contents_of
 {
 	my ($file) = @_;
 	return '' unless -r $file;
@@ -384,8 +387,8 @@ sub said_by
 	return $text;
 }
 
-my @interfaces = sort { said_by("$a/ifindex") <=> said_by("$b/ifindex") }
-  grep { said_by("$_/ifindex") ne '' } glob('/sys/class/net/*');
+my @interfaces = sort { contents_of("$a/ifindex") <=> contents_of("$b/ifindex") }
+  grep { contents_of("$_/ifindex") ne '' } glob('/sys/class/net/*');
 
 # What an ioctl() says of an interface's first IPv4 address.
 sub ioctl_address
@@ -402,7 +405,7 @@ sub ioctl_address
 
 SKIP:
 {
-	my $name = said_by('/proc/sys/kernel/hostname');
+	my $name = contents_of('/proc/sys/kernel/hostname');
 	skip 'the host has no name in /proc', 1 if $name eq '';
 	my ($expected) = $name =~ /^[^.]*?(\d+)(?:\.|$)/;
 
@@ -426,7 +429,7 @@ SKIP:
 	my ($interface, $address);
 	for (@interfaces)
 	{
-		my $flags = hex said_by("$_/flags");
+		my $flags = hex contents_of("$_/flags");
 		$address = ioctl_address(0x8915, $_);    # SIOCGIFADDR
 		next if !($flags & 1) || $flags & 8 || !$address;
 		next if $address >> 16 == 0xA9FE || $address >> 24 == 127;
@@ -452,12 +455,12 @@ SKIP:
 SKIP:
 {
 	my ($card) = grep {
-			 said_by("$_/type") eq '1'
+			 contents_of("$_/type") eq '1'
 		  && -e "$_/device"
-		  && said_by("$_/address") =~ /[1-9a-f]/
+		  && contents_of("$_/address") =~ /[1-9a-f]/
 	} @interfaces;
 	skip 'this machine has no physical interface', 1 unless defined $card;
-	my $address = said_by("$card/address");
+	my $address = contents_of("$card/address");
 
 	derives(
 		undef, 'mac', 24,

@@ -14,9 +14,9 @@ use PostgreSQL::Test::Utils;
 use SnowflakeTest;
 use Test::More;
 
-# Makes an installation like the server's, with more files among the
-# extensions.  PostgreSQL looks for everything else relative to its own
-# program, so postgres and pg_ctl are copied, and the rest is linked to.
+# Makes an installation like the server's, and adds files to the directory of
+# its extensions.  PostgreSQL finds all other files relative to its own
+# program, so the function copies postgres and pg_ctl, and links to the rest.
 # Returns the directory of the programs.
 sub copy_installation
 {

@@ -1,6 +1,7 @@
 # Worker ids leased from a registry: each server has a worker id of its own,
-# keeps it over a restart, a crash and a registry that is down, and shares it
-# with no copy.  t/043_lease_conflicts.pl tests refusals.
+# and keeps the worker id over restarts, over crashes, and while the registry
+# is down.  A copy of a server gets another worker id.
+# t/043_lease_conflicts.pl tests refusals.
 use strict;
 use warnings FATAL => 'all';
 
@@ -111,7 +112,7 @@ my %worker_id;
 			"fence > clock_timestamp() - interval '10 s' AND fence < clock_timestamp() + interval '1 s'"
 		),
 		't',
-		'a clean stop lowers the fence to the end of the ids');
+		'a clean stop lowers the fence to about the time of the last id');
 	$clean->start;
 	$id = first_id($clean);
 	is(worker_id_of($id), $worker_id{ $clean->name },
@@ -122,8 +123,8 @@ my %worker_id;
 		qr/LOG:  snowflake worker_id $worker_id{$clean->name} has been given back to the registry/,
 		'the log says that the worker id was given back');
 
-	# Change the incarnation, as another claim of this holder would: the server
-	# does not know the newest lease.
+	# Change the incarnation in the registry, as another claim in the name of
+	# this holder would, so that the server does not know the newest lease.
 	$registry->safe_psql('postgres',
 		"UPDATE snowflake_registry.node SET incarnation = incarnation + 1 WHERE (datacenter_id, worker_id) = (0, $worker_id{$clean->name})"
 	);
@@ -136,7 +137,7 @@ my %worker_id;
 		'the log says that the worker id was not given back');
 	$clean->start;
 	$id = worker_id_of(first_id($clean));
-	ok(!(grep { $_ == $id } values %worker_id), 'after that stop the server gets another worker id');
+	ok(!(grep { $_ == $id } values %worker_id), 'after a stop without a release the server gets another worker id');
 	$worker_id{ $clean->name } = $id;
 
 	$before = next_id($immediate);
@@ -301,7 +302,8 @@ set_registry($registry, lease_duration => '6 s');
 {
 	my $node = $server[4];
 
-	# Shorten the fence, which was granted for a minute.
+	# The registry has granted fences a minute ahead.  Lower the granted fence
+	# of released leases, so that the test waits for seconds only.
 	$node->stop;
 	$registry->safe_psql('postgres',
 		'UPDATE snowflake_registry.node SET granted_fence = fence WHERE is_released'

@@ -1,8 +1,8 @@
-# Leased worker ids while everything about them fails: the registry is down,
-# comes back, fails over to a standby that has not heard of all leases, or is
-# restored from a dump; servers are suspended for longer than their leases;
-# clocks disagree and are set; the network holds requests and answers back.
-# Ids go on for as long as a lease lasts, and no id comes twice.
+# Leased worker ids under faults: the registry is down, comes back, fails over
+# to a standby that does not have all leases, or is restored from a dump;
+# servers are suspended for longer than their leases; the clocks of servers
+# differ, and are set; the network holds requests and answers back.  A server
+# issues ids for as long as its lease lasts, and no id comes twice.
 use strict;
 use warnings FATAL => 'all';
 
@@ -98,7 +98,7 @@ sub registry_down
 	start_server($holder);
 	my $worker_id = worker_id_of(scalar first_id($holder));
 
-	# Wait for a renewal, so that all of the lease is left.
+	# Wait for a renewal, so that nearly the whole lease is still to come.
 	wait_for_renewals($holder, 1);
 	$client = new_client($holder);
 	$registry->stop('immediate');
@@ -144,16 +144,16 @@ sub registry_down
 	$registry->start;
 	($id, $seconds) = first_id($holder);
 
-	# The server claims every 2 s, and a registry that has crashed waits for
-	# holders first.
+	# The server claims every 2 s, and a registry that has crashed first waits
+	# for the renewals of holders.
 	cmp_ok($seconds, '<', 15, 'the holder issues ids again within 15 s of the start of the registry');
 	is(worker_id_of($id), $worker_id, 'the holder has its worker id again');
 	my $late_worker_id = worker_id_of(scalar first_id($late));
 	isnt($late_worker_id, $worker_id, 'the server that started without a registry gets another worker id');
 	$client = new_client($holder);
 
-	# Restore the registry into another database cluster, where the holders go
-	# on.
+	# Restore the registry into another database cluster, where the holders
+	# then renew their leases.
 	my $dump = "$directory/registry.sql";
 	$restored->init;
 	start_server($restored);
@@ -332,7 +332,7 @@ sub clocks
 	set_clock($slow,
 		LARGEST_LEAD_S - (time - $suspended_at) - 1);
 	sleep 1.5;
-	is(scalar(@ids = new_ids($slow_client)), 0, 'the server whose clock is slow issues no ids among those of the fast one');
+	is(scalar(@ids = new_ids($slow_client)), 0, 'the server whose clock is slow issues no ids for the time in which the fast one has issued ids');
 	set_clock($slow, LARGEST_LEAD_S);
 	wait_for_ids($slow_client, 'the server whose clock was slow issues ids when its clock is past the fence');
 
@@ -344,8 +344,8 @@ sub clocks
 	sleep 0.3;
 	is(scalar(@ids = new_ids($fast_client)), 0, 'the fast server, resumed, issues no id');
 
-	# The fast server, whose clock is set back, has no ids, or ids that nobody
-	# else can have.
+	# Resume the fast server with its clock set back.  If it issues ids, nobody
+	# else may have them: is_unique() tests that at the end.
 	set_clock($fast, LARGEST_LEAD_S - 15);
 	sleep 0.5;
 	resume($fast);
@@ -380,12 +380,12 @@ sub clocks
 				slurp_file($next_client->{err}) =~
 				  /55000: snowflake ids cannot be issued because the clock is past the fence of the lease/;
 			}),
-		'a clock past the fence is refused');
+		'a server whose clock is past the fence refuses ids');
 	wait_for_renewals($next, 1);
 	new_ids($next_client);
 	sleep 0.3;
 	is(scalar(@ids = new_ids($next_client)), 0,
-		'a clock past the fence gets no ids after a renewal either');
+		'after a renewal a server whose clock is past the fence issues no ids either');
 	set_clock($next, LARGEST_LEAD_S + 2);
 	wait_for_ids($next_client, 'ids are issued when the clock is before the fence again', 5);
 	new_errors($next_client);
@@ -398,7 +398,7 @@ sub clocks
 	like(
 		$message,
 		qr/^the clock is \d+\.\d+ ms behind the last snowflake id/,
-		'a clock behind the last id is refused');
+		'a server whose clock is behind the last id refuses ids');
 	wait_for_renewals($next, 2);
 	new_ids($next_client);
 	set_clock($next, LARGEST_LEAD_S + 2);
@@ -441,22 +441,22 @@ sub network
 	$silent->hold('up');
 	my $first = server('first', $relay->connection_string, wants(5));
 	my $second = server('second', $registry, wants(5));
-	my $patient = server('patient', $silent->connection_string);
-	my $double =
-	  server('double', $silent->connection_string($registry));
+	my $unanswered = server('unanswered', $silent->connection_string);
+	my $two_hosts =
+	  server('two_hosts', $silent->connection_string($registry));
 	my $seconds;
 
 	# Each claim of this server waits up to ten seconds for an answer.
-	cmp_ok(seconds_of(sub { start_server($patient) }),
+	cmp_ok(seconds_of(sub { start_server($unanswered) }),
 		'<', 8, 'a start does not wait for a registry that is silent');
-	is_refused_now($patient, qr/^The registry has not answered yet/,
+	is_refused_now($unanswered, qr/^The registry has not answered yet/,
 		'a server with a silent registry issues no ids');
 
 	# One of several hosts does not answer.
-	start_server($double);
-	(undef, $seconds) = first_id($double);
+	start_server($two_hosts);
+	(undef, $seconds) = first_id($two_hosts);
 	cmp_ok($seconds, '<', 8, 'a silent host does not keep a server from the next host');
-	my $double_client = new_client($double);
+	my $two_hosts_client = new_client($two_hosts);
 
 	# The registry's answers come too late, first for a while and then until
 	# the lease has ended.
@@ -535,15 +535,15 @@ sub network
 	new_ids($second_client);
 	wait_for_ids($second_client, 'the holder issues ids after the late claim');
 
-	is_undisturbed($double_client,
+	is_undisturbed($two_hosts_client,
 		'the server with a silent first host has issued ids all the time');
-	cmp_ok(seconds_of(sub { $patient->stop }),
+	cmp_ok(seconds_of(sub { $unanswered->stop }),
 		'<', 3, 'a stop does not wait for a registry that is silent');
-	my $double_worker_id = worker_id_of((ids_of($double_client))[0]);
-	cmp_ok(seconds_of(sub { $double->stop }),
+	my $two_hosts_worker_id = worker_id_of((ids_of($two_hosts_client))[0]);
+	cmp_ok(seconds_of(sub { $two_hosts->stop }),
 		'<', 3, 'a stop does not wait for a silent host beside another one');
-	is(holder_of($registry, $double_worker_id),
-		'', 'that stop has given the worker id back by the other host');
+	is(holder_of($registry, $two_hosts_worker_id),
+		'', 'the stop of the server with a silent host has given the worker id back by the other host');
 	is_unique(at_least => 500);
 	return;
 }
@@ -557,7 +557,7 @@ run_scenarios(
 	},
 	{
 		name => 'the network holds bytes back',
-		nodes => [qw(registry first second patient double)],
+		nodes => [qw(registry first second unanswered two_hosts)],
 		run => \&network
 	},
 	{

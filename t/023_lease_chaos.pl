@@ -29,9 +29,10 @@
 #   cases the old registry is first suspended, and comes back for a while.
 # - An asynchronous standby is first cut off for a while, so that it misses the
 #   last leases.  The old registry is stopped for good.  The standby is
-#   either promoted or started without standby.signal.  A start without the
-#   file makes it a registry that was set back.  Then either the DBA declares
-#   this, or the claim of a holder shows it to the registry.
+#   either promoted or started without standby.signal.  After a start without
+#   this file, the registry has been set back.  Then either the DBA declares
+#   that the registry was set back, or the registry notices by the claim of a
+#   holder.
 # - After a promotion, the new registry's clock is behind the old registry's in
 #   half of the cases.
 #
@@ -43,15 +44,16 @@
 # - no two servers had one worker id at the same time;
 # - the ids of each client always increase;
 # - clients received only the errors of %allowed_errors;
-# - in a run of a minute or more, worker ids changed hands while faults began.
+# - in a run of a minute or more, worker ids passed from one server to another
+#   even before the faults ended.
 #
 # A registry whose clock is ahead grants fences that are ahead, too, and the
 # next holder of a worker id issues no ids before the fence.  So the test puts
 # all clocks forward to the registry's clock when such a fault ends.
 #
 # The servers are in lib/SnowflakeFleet.pm, the registry and its standby in
-# lib/SnowflakeRegistryPair.pm, the ids in lib/SnowflakeLedger.pm, and who held
-# which lease when in lib/SnowflakeLeaseHistory.pm.
+# lib/SnowflakeRegistryPair.pm, the ids in lib/SnowflakeLedger.pm, and the
+# history of the leases in lib/SnowflakeLeaseHistory.pm.
 #
 #   CHAOS_SECONDS   the seconds in which new faults begin (15)
 #   CHAOS_SEED      chooses the same order of faults as in an earlier run with
@@ -166,21 +168,21 @@ sub around_lease_s
 
 # ----- faults of a server -----
 
-# Each function returns false if no server can have its fault now.
+# Each function returns false if the fault cannot happen to any server now.
 
 my %fault;
 
-# Steps the right clock of any server ahead (1) or back (-1): by at least
-# $least_s and up to $more_s more, for at least $for_s and up to $for_more_s
-# more.
+# Steps the clock of any server whose clock is right ahead (1) or back (-1): by
+# $least_s and up to $more_s more, for $for_s and up to $for_more_s more.
 sub step_any_clock
 {
 	my ($sign, $least_s, $more_s, $for_s, $for_more_s) = @_;
-	my $server = $fleet->any_clock // return 0;
+	my $server = $fleet->any_server_with_right_clock // return 0;
 	my $step_s = $sign * ($least_s + rand $more_s);
 
-	# A server that has never issued an id has no mark, so its ids will begin at
-	# its last checkpoint.  That must not lie ahead of the right clock.
+	# A server that has never issued an id has no mark, so its ids will begin
+	# at the time of its last checkpoint, which must not be ahead of the right
+	# clock.
 	if ($sign > 0)
 	{
 		$server->{has_mark} ||= 't' eq value_when_there_is_one($server->{node},
@@ -448,10 +450,10 @@ $fleet->draw_ids($_) for $fleet->servers;
 $registries->make_standby;
 
 # Draw faults until the time is over and every kind of fault has happened, but
-# for a minute more at most.  A fault that cannot be done now is drawn again
-# later.  Other faults are drawn with it, because it may have to wait for one
-# of them: while the registry's standby is synchronous, for example, the
-# registry cannot be set back before it has failed over.
+# for a minute more at most.  A fault that cannot happen now is drawn again
+# later, together with other faults, because one of these may have to come
+# first.  For example, a registry with a synchronous standby cannot be set back
+# before it has failed over.
 my @hand = shuffle sort keys %deck;
 my $until = now() + $seconds;
 while (now() < $until || keys %counts < keys %deck && now() < $until + 60)
@@ -474,14 +476,14 @@ while (now() < $until || keys %counts < keys %deck && now() < $until + 60)
 }
 
 # Wait until every fault has ended and every copy has been removed.
-log_event('all in order again');
+log_event('no new faults');
 let_pass(0.1) while is_fault_due();
 my @originals = $fleet->members;
 write_parameters($_->{node}, clock_policy => 'wait', clock_tolerance => 60_000)
   for @originals;
 $_->resume_workers for @originals;
 
-# Worker ids change hands in every run from here on.
+# From here on, worker ids pass from one server to another in every run.
 my $calm_at = $fleet->slowest_time(@originals);
 
 # There is one server more than there are worker ids.  So stop one server at a
@@ -539,9 +541,8 @@ note("ids: $_->{name} $issued{$_->{name}}") for @originals;
 note('ids: ' . $fleet->copies . ' copies '
 	  . sum0(map { $issued{ $_->{name} } } $fleet->copies));
 
-
-# In a short run, or with some faults only, worker ids may stay where they are.
-cmp_ok($early_hand_overs, '>', 0, 'worker ids changed hands while faults began')
+# In a short run, or with some faults only, each server may keep its worker id.
+cmp_ok($early_hand_overs, '>', 0, 'worker ids passed from one server to another before the faults ended')
   if $seconds >= 60 && !defined $ENV{CHAOS_FAULTS};
 is($registries->{unnoticed}, 0, 'every registry that was set back has noticed it');
 is($duplicates, 0, 'no id came twice');

@@ -53,7 +53,7 @@ like(
 
 $registry->append_conf('postgresql.conf', "synchronous_standby_names = ''");
 $registry->reload;
-like(scalar first_id($server), qr/^\d+$/, 'the server issues ids by a lease without such a warning');
+like(scalar first_id($server), qr/^\d+$/, 'the server issues ids by a lease that the registry grants without a warning');
 
 $server->stop;
 $registry->stop;

@@ -14,9 +14,9 @@ use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
-# The first holder's clock is ahead, within largest_lead.  The next holder's
-# clock is so far behind that the server has to wait, although nobody gets a
-# worker id before a lease and a lead have passed.
+# The first holder's clock is ahead, within largest_lead.  The next holder gets
+# the worker id only after a lease duration and largest_lead have passed; its
+# clock is so far behind that the server even then has to wait for the fence.
 use constant {
 	LEASE_S => 3,
 	LARGEST_LEAD_S => 5,
@@ -33,7 +33,7 @@ my $registry = registry_node(
 my $standby = standby_node($registry, 'standby');
 $standby->start;
 
-# Starts a server that wants worker id 0; its clock is so many seconds off.
+# Starts a server that wants worker id 0, with its clock so many seconds ahead.
 sub start_leasing
 {
 	my ($name, $clock_s) = @_;

@@ -1,7 +1,7 @@
-# A registry of another major version of PostgreSQL.  A machine seldom has one,
-# so it has to be given: SNOWFLAKE_REGISTRY is a connection string of a
-# registry whose lease_duration is some seconds, for a user who may read its
-# view.
+# A registry of another major version of PostgreSQL.  Few machines have a
+# second version, so the caller provides the registry: SNOWFLAKE_REGISTRY is a
+# connection string of a registry whose lease_duration is some seconds.  The
+# user in the string may read the registry's view.
 use strict;
 use warnings FATAL => 'all';
 
@@ -49,7 +49,7 @@ is( asked(
 		"SELECT worker_id FROM snowflake_registry.lease WHERE holder = '$holder' AND state = 'held'"
 	),
 	$server->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
-	'the registry shows a lease on the worker id of the ids');
+	'the registry shows a lease on the worker id that is in the ids');
 ok( wait_for(
 		sub {
 			$server->safe_psql('postgres',

@@ -17,8 +17,8 @@ use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-# How far the clock is ahead when the ids are issued that may not come again.
-# A recovered server knows of these ids by WAL alone.
+# The clock is so many seconds ahead when the server issues the ids that must
+# not come again.  Only WAL tells a recovered server of these ids.
 use constant AHEAD_S => 100;
 
 sub started_server
@@ -114,8 +114,8 @@ subtest 'to a point in time' => sub {
 	my %targets = (
 		'to a commit, inclusive' => [ $commits[0][1], 'on' ],
 		'to the last commit, inclusive' => [ $commits[-1][1], 'on' ],
-		'between two advances' => [ $marks[-1][1], 'off' ],
-		'to an advance, inclusive' => [ $marks[-2][1], 'on' ]);
+		'between two advances of the mark' => [ $marks[-1][1], 'off' ],
+		'to an advance of the mark, inclusive' => [ $marks[-2][1], 'on' ]);
 	for my $what (sort keys %targets)
 	{
 		my ($target, $is_inclusive) = @{ $targets{$what} };
@@ -249,7 +249,8 @@ for my $what (sort keys %settings)
 			start_server($node);
 		}
 		is($node->safe_psql('postgres', 'SHOW data_checksums'),
-			$is_checksummed ? 'on' : 'off', 'data_checksums is as the case says');
+			$is_checksummed ? 'on' : 'off',
+			'data_checksums is ' . ($is_checksummed ? 'on' : 'off'));
 		my $batch = insert_ahead_and_commit($node, AHEAD_S);
 		kill_hard($node);
 		start_server($node);

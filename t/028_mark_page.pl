@@ -54,45 +54,45 @@ subtest 'what is in the page' => sub {
 	my $lower = unpack 'S', substr($bytes, 12, 2);
 
 	is(length $bytes, 8192, 'the file has one block');
-	is(sprintf('%04o', stat(mark_file($node))->mode & 07777), '0600', 'the mode of the file');
-	is(sprintf('%X', $page->{magic}), '534E464C', 'magic');
-	is($page->{version}, 1, 'version');
+	is(sprintf('%04o', stat(mark_file($node))->mode & 07777), '0600', 'only the owner may read and write the file');
+	is(sprintf('%X', $page->{magic}), '534E464C', 'the page has the magic number');
+	is($page->{version}, 1, 'the page has the version');
 	ok(seal_page($bytes) eq $bytes, 'the checksum is CRC-32C');
 	is( join('/', @$page{qw(tick_bits datacenter_bits worker_bits sequence_bits)}),
-		'41/5/5/12', 'layout');
-	is($page->{tick_us}, 1000, 'tick');
-	is($page->{system_identifier}, $system_identifier, 'system identifier');
+		'41/5/5/12', 'the page has the layout');
+	is($page->{tick_us}, 1000, 'the page has the length of a tick');
+	is($page->{system_identifier}, $system_identifier, 'the page has the system identifier');
 	is($page->{lease_worker_id}, -1, 'the page has no lease');
 	is($page->{entry_count}, 1, 'the page has one node');
-	is($lower, HEADER_SIZE + 272 + 24, 'pd_lower is behind the last entry');
+	is($lower, HEADER_SIZE + 272 + 24, 'pd_lower points to the end of the last entry');
 	ok(defined mark_of($page, 7, 3), 'the page has a mark of the node');
 	my $newest_tick = $batch->{newest} >> BITS_BELOW_TICK;
 	cmp_ok(mark_of($page, 7, 3), '>', $newest_tick, 'the mark is after all ids');
 	cmp_ok(mark_of($page, 7, 3), '<=', $newest_tick + 200 + 1,
 		'the mark is two intervals after the ids at most');
 
-	# Without ids, the page is not written.
+	# A server that issues no ids does not write the page.
 	start_server($node);
 	$node->safe_psql('postgres', 'SELECT 1');
 	$node->stop;
 	ok(page_bytes($node) eq $bytes, 'a server that issues no ids does not write the page');
 
-	# The page may come from another cluster of this kind, with a position in
-	# the WAL that this cluster has not reached yet.
+	# The page may be copied from another cluster, and then have an LSN that
+	# this cluster's WAL has not reached yet.
 	substr(my $copied = $bytes, 0, 8) = pack 'L2', 0x7F, 0x1000;
 	write_page($node, $copied);
 	start_server($node);
 	insert_batch($node, 10);
 	$node->safe_psql('postgres', 'CHECKPOINT');
-	is(unpack('L', page_bytes($node)), 0, 'a page with a position ahead of the WAL is logged anew');
+	is(unpack('L', page_bytes($node)), 0, 'a page with an LSN ahead of the WAL is logged again');
 	kill_hard($node);
 	start_server($node);
 	insert_batch($node, 10);
-	is(duplicates_in($node), 0, 'a page that was logged anew is recovered');
+	is(duplicates_in($node), 0, 'a page that was logged again is recovered');
 	end_servers($node);
 };
 
-# If the page was logged since the last checkpoint, WAL has all of it.
+# WAL has the whole page if the page was logged since the last checkpoint.
 my %torn = (
 	'first half zeroed' => sub { "\0" x 4096 . substr($_[0], 4096) },
 	'second half zeroed' => sub { substr($_[0], 0, 4096) . "\0" x 4096 },
@@ -135,7 +135,8 @@ for my $is_checksummed (0, 1)
 	};
 }
 
-# Without the page, the time of the last checkpoint is left, in pg_control.
+# If the page's file is lost, the server begins at the time of the last
+# checkpoint, which pg_control has.
 for my $how ('after a clean stop', 'after a crash')
 {
 	subtest "the file is deleted $how" => sub {
@@ -158,15 +159,15 @@ for my $how ('after a clean stop', 'after a crash')
 		set_clock($node, 0);
 		start_server($node);
 		is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
-			'55000', 'refused while the clock is before the last checkpoint');
-		is_unique_after($node, $batch, 'deleted');
+			'55000', 'ids are refused while the clock is before the last checkpoint');
+		is_unique_after($node, $batch, 'the file was deleted');
 		ok(-e mark_file($node), 'the server has written a new file');
 		end_servers($node);
 	};
 }
 
-# Without the file, another worker id is used first, and then the first one
-# again.
+# After the file is deleted, the server first issues ids of another worker id,
+# and then of the former one again.
 subtest 'the file is deleted, and the worker id changes twice' => sub {
 	my $node = new_server('deleted_twice', "include 'case.conf'");
 
@@ -195,7 +196,8 @@ subtest 'the files of two clusters swapped' => sub {
 		PostgreSQL::Test::Cluster->new('two'));
 	my @batches;
 
-	# Make a cluster by itself; all others here have one system identifier.
+	# Make this cluster by initdb, so that it has a system identifier of its
+	# own: all other clusters are copies of one cluster.
 	$nodes[1]->init(extra =>
 		  [ $nodes[1]->pg_version >= 18 ? '--no-data-checksums' : () ]);
 	$nodes[1]->append_conf(
@@ -245,7 +247,7 @@ include 'case.conf'
 	end_servers(@nodes);
 };
 
-# The page has room for sixteen nodes.
+# The page has room for sixteen nodes.  Its floor is the mark of all others.
 subtest 'twenty worker ids, one after the other' => sub {
 	my $node = new_server('many', "include 'case.conf'");
 	my %batch;
@@ -304,7 +306,7 @@ sub refusal_with
 				  /(?:LOG|ERROR):  .*(?:snowflake ids|global\/8947)/;
 			},
 			5),
-		"$what: the log says so before a session asks");
+		"$what: the log has the error before a session asks for an id");
 	my @refusal =
 	  sqlstate_of($node, "SET statement_timeout = '5s'; SELECT snowflake_nextval()");
 	isnt($refusal[0], '', "$what: no id is issued");
@@ -334,9 +336,9 @@ subtest 'a damaged page' => sub {
 		  chr(ord(substr($bytes, $at, 1)) ^ (1 << int rand 8));
 		my ($state, $message) = refusal_with($bytes, "$field flipped");
 		like($state, $field eq 'version' ? qr/XX001|0A000/ : qr/^XX001$/,
-			"$field flipped: SQLSTATE");
+			"$field flipped: the SQLSTATE is that of a damaged page");
 		like($message, qr/^snowflake ids cannot be issued because the page/,
-			"$field flipped: message");
+			"$field flipped: the message names the page");
 	}
 	my %others = (
 		'zeroed' => "\0" x 8192,
@@ -348,15 +350,15 @@ subtest 'a damaged page' => sub {
 		'very many entries' => with_field($sound, 12, 'L', 0x10000000));
 	for my $what (sort keys %others)
 	{
-		is((refusal_with($others{$what}, $what))[0], 'XX001', "$what: SQLSTATE");
+		is((refusal_with($others{$what}, $what))[0], 'XX001', "$what: the SQLSTATE is that of a damaged page");
 	}
 };
 
 subtest 'a newer version' => sub {
 	my ($state, $message) = refusal_with(
 		seal_page(with_field($sound, 4, 'L', 2)), 'newer version');
-	is($state, '0A000', 'newer version: SQLSTATE');
-	like($message, qr/of a newer version/, 'message');
+	is($state, '0A000', 'a newer version: the SQLSTATE is feature_not_supported');
+	like($message, qr/of a newer version/, 'a newer version: the message names it');
 };
 
 SKIP:
@@ -365,7 +367,8 @@ SKIP:
 	subtest 'a file that cannot be read' => sub {
 		write_page($node, $sound);
 		chmod 0, $file;
-		like((refusal_with(undef, 'mode 000'))[0], qr/42501|58030/, 'SQLSTATE');
+		like((refusal_with(undef, 'mode 000'))[0], qr/42501|58030/,
+			'mode 000: the SQLSTATE is that of a file that cannot be read');
 		chmod 0600, $file;
 		ok(page_bytes($node) eq $sound, 'the page is left as it is');
 	};
@@ -382,7 +385,7 @@ subtest 'zero_damaged_pages, with checksums' => sub {
 	{
 		is( (refusal_with(
 					with_field($summed, 200, 'q', 1), $settings, $settings))[0],
-			'XX001', "$settings: SQLSTATE");
+			'XX001', "$settings: the SQLSTATE is that of a damaged page");
 	}
 	write_page($node, $summed);
 	command_ok([ 'pg_checksums', '--disable', '--no-sync', '-D', $node->data_dir ],
@@ -422,10 +425,10 @@ subtest 'another layout or epoch' => sub {
 		}
 		my $bytes = page_bytes($node);
 		my ($state, $message, $hint) = refusal_with($bytes, $what, @settings);
-		is($state, '22023', "$what: SQLSTATE");
+		is($state, '22023', "$what: the SQLSTATE is invalid_parameter_value");
 		like($message,
 			qr/with the present "snowflake.layout" and "snowflake.epoch"/,
-			"$what: message");
+			"$what: the message names the parameters");
 		like($hint, qr/4[01]\/5\/5\/1[23]/, "$what: the hint names the layout");
 	}
 	configure($node,

@@ -1,5 +1,6 @@
-# Nobody's code runs as somebody else.  Roles that have exactly the rights
-# named attack the conversion, the event trigger and CREATE EXTENSION.
+# No code of one role runs as another role.  The test attacks the conversion,
+# the event trigger and CREATE EXTENSION, by roles that have no more rights
+# than each test grants.
 #
 # The attacker's code is a function that writes the role it runs as to the
 # server's log, which keeps what a rolled back transaction has done.  Another
@@ -39,7 +40,7 @@ CREATE SCHEMA attic AUTHORIZATION attacker;
 CREATE FUNCTION attic.evil(anyelement) RETURNS boolean LANGUAGE plpgsql VOLATILE AS
 'BEGIN RAISE LOG ''code of the attacker runs as role %'', current_user; RETURN true; END';
 ALTER FUNCTION attic.evil OWNER TO attacker;
--- said to be immutable: the planner calls it
+-- marked IMMUTABLE, so that the planner calls the function
 CREATE FUNCTION attic.folded() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
 'BEGIN PERFORM attic.evil(1); RETURN true; END';
 ALTER FUNCTION attic.folded OWNER TO attacker;
@@ -47,10 +48,10 @@ ALTER FUNCTION attic.folded OWNER TO attacker;
 	return $name;
 }
 
-# The roles that the attacker's code has run as since the last call, whether or
-# not the transaction was rolled back.
 my $log_position = 0;
 
+# Returns the roles as which the attacker's code has run since the last call,
+# also in transactions that were rolled back.
 sub ran_as
 {
 	my $text = logged($node, $log_position);
@@ -78,9 +79,9 @@ CREATE ROLE victim;
 CREATE ROLE member IN ROLE attacker;
 });
 
-# 1. Operators, functions, types and casts that match better than those of
-# pg_catalog, and that exist before CREATE EXTENSION, in its schema and in
-# public.
+# 1. Before CREATE EXTENSION, the attacker creates operators, functions, types
+# and casts in the extension's schema and in public, which match calls better
+# than those of pg_catalog.
 for my $schema ('public', 'ids')
 {
 	my $database = database_under_attack('CREATE SCHEMA ids; GRANT ALL ON SCHEMA ids, public TO attacker');
@@ -89,8 +90,8 @@ for my $schema ('public', 'ids')
 	{
 		my $sql = "SET ROLE attacker;\n";
 
-		# The first was once bound to; the others only made CREATE EXTENSION
-		# fail.
+		# An earlier version of the extension's script used the first operator.
+		# The others only made CREATE EXTENSION fail.
 		my @planted = ('<> oid regtype');
 		push @planted, '= oid regclass', '= regclass oid', '= name text', '> smallint integer'
 		  if $schema eq 'ids';
@@ -186,7 +187,8 @@ like(as_role($database, 'victim', 'ALTER TABLE house.key SET (fillfactor = 90)')
 is(ran_as(), '', 'code of a referencing table of another owner does not run');
 
 # A superuser's own table references the attacker's.  To check the foreign key,
-# PostgreSQL would plan a query on both tables.
+# PostgreSQL would plan a query on both tables, and the planner would run code
+# of the attacker's index as the superuser.
 $database = database_under_attack("CREATE EXTENSION snowflake; $event_trigger");
 $node->safe_psql($database, q{
 SET ROLE attacker;
@@ -208,7 +210,8 @@ is(as_role($database, $superuser, 'ALTER TABLE public.mine SET (fillfactor = 80)
 is($node->safe_psql($database, q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'mine'::regclass AND attname = 'key'}),
 	'bigint', 'without that index the column becomes bigint');
 
-# An index counts that was made after the transaction's snapshot.
+# The check for such indexes also finds an index that was made after the
+# transaction's snapshot.
 my $repeats = SnowflakeSession->new($node);
 $repeats->rows("\\c $database\nALTER EVENT TRIGGER snowflakes DISABLE; ALTER TABLE public.mine ALTER key TYPE integer; ALTER EVENT TRIGGER snowflakes ENABLE");
 $repeats->rows('BEGIN ISOLATION LEVEL REPEATABLE READ');
@@ -277,7 +280,7 @@ INSERT INTO attic.c VALUES (1);
 is($node->safe_psql($database, q{SET search_path = public; SELECT count(*) FROM snowflake_convert('attic.c', 'id'); SHOW search_path}),
 	"2\npublic", 'settings that code of the owner has changed are restored');
 
-# Tables of several owners are named as being in the way.
+# An error names tables of other owners that are in the way of a conversion.
 $node->safe_psql($database, q{
 SET ROLE attacker;
 CREATE TABLE attic.p (id integer) PARTITION BY LIST (id);
@@ -293,8 +296,8 @@ like($refused, qr/foreign key constraint mine_key_fkey of table public.mine: che
 $refused = as_role($database, $superuser, q{SELECT snowflake_convert('attic.p', 'id')});
 like($refused, qr/table public.p1, which does not belong to attacker as table attic.p does/, 'a partition of another owner is in the way');
 
-# A dry run parses expressions again, and the parser reads constants: a
-# constant of an array of a domain by the domain's CHECK.
+# A dry run parses expressions again, and the parser reads their constants.  To
+# read a constant of an array of a domain, it would run the domain's CHECK.
 $database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, q{
 SET ROLE attacker;
@@ -438,9 +441,9 @@ is(ran_as(), 'attacker', 'the conversion of a schema runs code of the owner as t
 is($node->safe_psql($database, q{SELECT relname, pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = 'attic'::regnamespace AND relkind IN ('v', 'm') ORDER BY 1}),
 	"m|attacker\nv|attacker", 'the views that were put back belong to their owner');
 
-# Views of other owners: a superuser's materialised view would read the
-# attacker's table, and the attacker's domain would check a constant of the
-# table.
+# Views of a superuser would run code of the attacker: the materialised view
+# reads the attacker's table, and the other view has a constant of the
+# attacker's domain.
 $database = database_under_attack('CREATE EXTENSION snowflake');
 $node->safe_psql($database, qq{
 SET ROLE attacker;
@@ -527,7 +530,8 @@ like(as_role($database, 'attacker', 'CREATE TABLE attic.t (id serial PRIMARY KEY
 	qr/WARNING:  column "id" of new table "attic.t" has not become a snowflake\nDETAIL:  permission denied for schema ids/,
 	q{without USAGE on the extension's schema a new table stays as written});
 
-# Functions of another extension of this name are refused by our library.
+# The library refuses calls by functions of pgEdge's extension, which is named
+# snowflake, too.
 $node->safe_psql($database, q{
 CREATE FUNCTION nextval_of_other(regclass) RETURNS bigint AS '$libdir/snowflake', 'snowflake_nextval' LANGUAGE C;
 CREATE FUNCTION currval_of_other(regclass) RETURNS bigint AS '$libdir/snowflake', 'snowflake_currval' LANGUAGE C;

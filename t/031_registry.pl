@@ -24,9 +24,10 @@ $node->start;
 $node->safe_psql('postgres',
 	'CREATE ROLE server LOGIN; CREATE ROLE outsider LOGIN; CREATE ROLE dba LOGIN');
 
-# ask() calls claim() as a server does; any role may call ask().  The previous
-# lease is "holder worker_id incarnation", and "held" if the server still holds
-# it.  Its fence is an interval from now on.  The answer has instants as
+# ask() calls claim() as a server does; any role may call ask().  The text
+# "previous" describes the server's last lease: "holder worker_id incarnation",
+# with "held" at its end if the server still holds that lease.  The fence of
+# the lease is given as an interval from now.  The answer has instants as
 # seconds from now.
 my $asking = <<'SQL';
 CREATE FUNCTION ask(holder text, next_incarnation bigint, previous text, fence interval, wal pg_lsn,
@@ -53,7 +54,7 @@ END $$;
 GRANT EXECUTE ON FUNCTION ask TO PUBLIC;
 SQL
 
-# Sessions to the registry, of its owner and of a server.
+# Sessions of the registry's owner and of a server.
 my ($owner, $server);
 
 sub make_registry_anew
@@ -89,8 +90,7 @@ sub quoted
 	return "'$value'";
 }
 
-# The SQL of a claim.  The fence of a previous lease is by default 1 s from
-# now.
+# The SQL of a claim.  The default fence of a previous lease is 1 s from now.
 sub claim_sql
 {
 	my ($holder, $next, %about) = @_;
@@ -158,8 +158,8 @@ for my $attack (
 	[ 'a long previous holder', 22023, 'x', 1, previous => 'x' x 81 . ' 1 1' ],
 	[ 'clock infinity', 22023, 'x', 1, clock => 'infinity' ],
 	[ 'clock and fence -infinity', 22023, 'x', 1, clock => '-infinity', previous => 'x 1 1 held' ],
-	[ 'no holder', 22004, undef, 1 ],
-	[ 'no incarnation', 22004, 'x', undef ])
+	[ 'NULL as holder', 22004, undef, 1 ],
+	[ 'NULL as incarnation', 22004, 'x', undef ])
 {
 	my ($what, $state, @claim) = @$attack;
 	is(claim($server, @claim)->{refusal}, $state, "$what is refused");
@@ -226,7 +226,7 @@ is(outcome_of(claim($server, 'thief', 21)), 1, 'a second server gets worker id 1
 is(claim($server, 'thief', 22, previous => 'thief 1 21 held', fence => '99 years')->{refusal},
 	'fence', 'a fence 99 years ahead is refused');
 is(claim($server, 'thief', 22, previous => 'thief 1 20 held', fence => '131 s')->{refusal},
-	'fence', 'a fence beyond twice the constants is refused');
+	'fence', 'a fence that is more than two leases and two leads ahead is refused');
 is(claim($server, 'thief', 22, previous => 'thief 0 21 held', fence => '99 years', wanted => 0)->{refusal},
 	'taken', q{a claim of another's worker id is refused whatever its fence});
 for my $incarnation ('9223372036854775806', '9223372036854775807', '-9223372036854775808')
@@ -249,7 +249,7 @@ is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1,
 is(setting("grants_from = '-infinity' AND floor = '-infinity' AND era = 1"), 't', 'fences that are refused or limited begin no grace, floor or era');
 
 #
-# Forced eras, and theft
+# A thief begins eras, and claims the worker ids of other servers
 #
 is(outcome_of(claim($server, 'thief', 41)), 2, 'the thief gets a worker id of its own');
 for my $n (1 .. 12)
@@ -257,11 +257,11 @@ for my $n (1 .. 12)
 	claim($server, 'thief', 41 + $n, previous => 'thief 2 ' . (40 + $n) . ' held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
 }
 cmp_ok(setting('era'), '>=', 10, 'a server that lies about the WAL position begins eras');
-is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'many eras move the floor no further than one era may');
-is(claim($server, 'newcomer', 1)->{refusal}, 'grace', 'a newcomer waits in the grace of these eras');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'many eras move the floor no further than three leases and leads');
+is(claim($server, 'newcomer', 1)->{refusal}, 'grace', 'a newcomer waits in the grace of the eras that the thief has begun');
 is(outcome_of(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
 	'grace', 'the thief does not get a worker id that another server holds');
-is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, 'a holder renews its lease in these eras');
+is(claim($server, 'victim', 13, previous => 'victim 0 12 held')->{continues}, 1, 'a holder renews its lease in the eras that the thief has begun');
 $owner->rows('SELECT snowflake_registry.declare_complete()');
 is(outcome_of(claim($server, 'newcomer', 1)), 3, 'declare_complete() ends the grace');
 
@@ -270,28 +270,29 @@ is(claim($server, 'victim', 14, previous => 'victim 0 13 held')->{continues}, 1,
 claim($server, 'thief', 61, previous => 'thief 2 53 held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
 is(outcome_of(claim($server, 'thief', 99, previous => 'thief 0 99 held', fence => '120 s', wanted => 0)),
 	'grace', 'the thief does not get the worker id of a holder that has come forward');
-is(claim($server, 'victim', 15, previous => 'victim 0 14 held')->{continues}, 1, 'that holder renews its lease again');
+is(claim($server, 'victim', 15, previous => 'victim 0 14 held')->{continues}, 1, 'the holder that has come forward renews its lease again');
 my $fence = $owner->value(q{SELECT fence FROM snowflake_registry.node WHERE holder = 'newcomer'});
 is(claim($server, 'thief', 99, previous => 'thief 3 99 held', fence => '120 s', wanted => 3)->{continues}, 1, 'the thief gets the worker id of a holder that has not come forward');
 is($owner->value("SELECT began = '$fence' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 3)"),
-	't', q{the thief's ids begin at that holder's fence});
-is(outcome_of(claim($server, 'newcomer', 2, previous => 'newcomer 3 1 held', wanted => 3)), 'taken', 'that holder may not renew its lease beyond its fence');
-is(claim($server, 'liar', 1, previous => 'liar 4 1 held', fence => '27 h')->{refusal}, 'fence', 'a fence beyond all constants is refused');
-is(claim($server, 'liar', 1, previous => 'liar 4 1 held', fence => '20 h')->{continues}, 1, 'a fence that the largest constants allow is believed');
-is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'that fence moves the floor no further than its limit');
+	't', q{the thief's ids begin at the fence of the holder that has not come forward});
+is(outcome_of(claim($server, 'newcomer', 2, previous => 'newcomer 3 1 held', wanted => 3)), 'taken', 'a holder that has lost its worker id to the thief cannot renew its lease');
+is(claim($server, 'liar', 1, previous => 'liar 4 1 held', fence => '27 h')->{refusal}, 'fence', 'a fence that no constants allow is refused in a window');
+is(claim($server, 'liar', 1, previous => 'liar 4 1 held', fence => '20 h')->{continues}, 1, 'a fence that the largest constants allow is believed in a window');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'a fence 20 h ahead moves the floor no further than three leases and leads');
 claim($server, 'thief', 62, previous => 'thief 2 61 held', wal => 'FFFFFFFF/FFFFFFFF', fence => '1 s');
-is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'that fence moves the floor of the next era no further than its limit');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'a fence 20 h ahead moves the floor of the next era no further than three leases and leads');
 $owner->rows('SELECT snowflake_registry.free(0, 4)');
 is($owner->value("SELECT fence <= clock_timestamp() + interval '5 s' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 4)"),
-	't', 'free() moves that fence back to no more than the lead after the clock');
+	't', 'free() moves a fence 20 h ahead back to at most largest_lead after the clock');
 
-# Worker ids that the layout has, and that have no row in the registry.
+# A claim of a worker id that the layout has, and that has no row in the
+# registry.
 make_registry_anew('60 s', '5 s', '40/0/20/3', $epoch);
 $server = session('server');
 claim($server, 'a', 1);
 pretend_crash();
 claim($server, 'liar', 1, previous => 'liar 1000000 1 held', fence => '20 h', wal => 'FFFFFFFF/FFFFFFFF');
-is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'a claim of a worker id without a row moves the floor no further than its limit');
+is(setting("floor <= clock_timestamp() + 3 * interval '65 s'"), 't', 'a claim of a worker id without a row moves the floor no further than three leases and leads');
 
 #
 # Transactions that stay open
@@ -318,9 +319,10 @@ is(claim($server, 'newest', 1)->{refusal}, 'busy', 'if open transactions have cl
 $other->rows('ROLLBACK');
 is(outcome_of(claim($server, 'newest', 1)), 4, 'after a ROLLBACK the claim gets a worker id');
 
-# A restart that a claim cannot record, because another transaction has
-# recorded it and is still open.  Holders come forward all the same.  When that
-# transaction ends, nobody else gets the worker ids of these holders.
+# An open transaction has recorded an unclean restart, so that other claims
+# cannot record the restart.  Holders come forward nevertheless.  After the
+# open transaction has ended, no other server gets the worker ids of these
+# holders.
 make_registry_anew('6 s', '0', '41/5/3/14', $epoch);
 $server = session('server');
 $other = session('server');
@@ -338,10 +340,10 @@ $owner->rows(
 sleep 2.7;
 $other->rows('COMMIT');
 sleep 0.5;
-is(claim($server, 'thief', 1, wanted => 0)->{refusal}, 'grace', 'after the COMMIT nobody else gets the worker id of that holder');
+is(claim($server, 'thief', 1, wanted => 0)->{refusal}, 'grace', 'after the COMMIT no other server gets the worker id of the holder that has come forward');
 
-# An attack on the evidence of a restart: a transaction that has noticed the
-# restart is rolled back.
+# An attacker begins a transaction that records an unclean restart, and rolls
+# it back.  The evidence of another server must not get lost with it.
 make_registry_anew('6 s', '0', '41/5/3/14', $epoch);
 $server = session('server');
 $other = session('server');
@@ -352,11 +354,11 @@ claim($other, 'holdup', 2, previous => 'holdup 0 1 held', wal => 'FFFFFFFF/FFFFF
 claim($server, 'forgotten', 2, previous => 'forgotten 1 1 held', fence => '6 s', wanted => 1);
 $other->rows('ROLLBACK');
 claim($server, 'anybody', 1, wanted => 7);
-is(setting("grants_from > clock_timestamp() + interval '3 s'"), 't', 'evidence begins a grace after a transaction with other evidence was rolled back');
+is(setting("grants_from > clock_timestamp() + interval '3 s'"), 't', 'the evidence of a holder begins a grace although the transaction that recorded the restart was rolled back');
 
-# Two holders, whose last renewals are forgotten, come forward at the same
-# moment after a failover.  That begins no second era, in which the leases that
-# were released in the first one would be unknown.
+# After a failover, two holders whose last renewals the registry has forgotten
+# come forward at the same moment.  The second one begins no second era: in a
+# second era a lease that was released in the first one would not be granted.
 make_registry_anew('6 s', '0', '41/5/3/14', $epoch);
 $server = session('server');
 $other = session('server');
@@ -369,7 +371,7 @@ $other->rows('BEGIN');
 claim($other, 'first', 6, previous => 'first 0 5 held', fence => '7 s');
 is(claim($server, 'second', 6, previous => 'second 1 5 held', fence => '8 s')->{continues}, 1, 'two other holders come forward at the same moment');
 $other->rows('COMMIT');
-is($owner->value('SELECT count(*) FROM snowflake_registry.evidence'), 1, 'the second leaves evidence, because the first one holds the lock');
+is($owner->value('SELECT count(*) FROM snowflake_registry.evidence'), 1, 'the second holder leaves evidence, because the first one holds the lock');
 is(outcome_of(claim($server, 'leaver', 3, previous => 'leaver 2 2')), 2, 'the leaver gets its released worker id again at once');
 is(setting('era'), $era, 'the evidence begins no second era');
 is(setting("floor >= clock_timestamp() + interval '13 s'"), 't', 'the floor is above the fences of both holders');
@@ -404,7 +406,7 @@ $owner->rows('DELETE FROM snowflake_registry.setting');
 is(claim($server, 'c', 1)->{refusal}, 'not_configured', 'a claim is refused as not_configured before configure()');
 
 #
-# Constants that change, and what a grace assumes of them
+# Changes of the constants, and the length of a grace after a change
 #
 make_registry_anew('60 s', '5 s', '41/5/3/14', $epoch);
 $server = session('server');
@@ -415,10 +417,10 @@ sub grace_is
 	$owner->rows('BEGIN; SELECT snowflake_registry.declare_restored()');
 	my $is = setting('round(extract(epoch FROM grants_from - clock_timestamp()))');
 	$owner->rows('ROLLBACK');
-	cmp_ok(abs $is - $seconds, '<=', 2, "the grace is $seconds s: $what") or diag $is;
+	cmp_ok(abs $is - $seconds, '<=', 2, "the grace is $seconds s, because $what") or diag $is;
 	return;
 }
-grace_is(65, 'a lease and a lead');
+grace_is(65, 'a lease lasts 60 s and the lead is 5 s');
 $owner->rows("SELECT snowflake_registry.configure(lease_duration => '120 s')");
 cmp_ok(abs claim($server, 'a', 1)->{fence} - 65, '<', 3, 'a raise has no effect on the next grant');
 grace_is(125, 'leases of the raised duration may exist');
@@ -436,7 +438,7 @@ is(claim($server, 'd', 1, wanted => 1)->{refusal}, 'taken', 'a worker id that is
 $owner->rows('SELECT snowflake_registry.free(0, 1)');
 $answer = claim($server, 'd', 1, wanted => 1);
 is(outcome_of($answer), 1, 'free() lets another server have the worker id');
-cmp_ok($answer->{begins}, '<=', 1, 'after free() ids begin no more than the lead after the clock');
+cmp_ok($answer->{begins}, '<=', 1, 'after free() ids begin at most largest_lead after the clock');
 $owner->rows('SELECT snowflake_registry.declare_restored()');
 $owner->rows('SELECT snowflake_registry.free(0, 1)');
 is(claim($server, 'e', 1, wanted => 1)->{refusal}, 'grace', 'a worker id that is freed in a grace is not granted before the end of the grace');
@@ -462,7 +464,7 @@ claim($server, $_, 1) for 'b' .. 'g';
 my $mine = $owner->value(q{SELECT fence FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)});
 is(outcome_of(claim($server, 'a', 2)), 0, 'a late copy gets the worker id if all others are taken');
 is($owner->value("SELECT began = '$mine' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 0)"), 't', q{ids of the late copy begin at the holder's fence});
-is(outcome_of(claim($server, 'a', 4, previous => 'a 0 3 held', wanted => 0)), 'taken', 'the holder may not renew its lease beyond its fence');
+is(outcome_of(claim($server, 'a', 4, previous => 'a 0 3 held', wanted => 0)), 'taken', 'a holder that has lost its worker id to a late copy cannot renew its lease');
 
 #
 # Restarts
@@ -501,8 +503,8 @@ claim($server, 'holder', 2, previous => 'holder 0 1 held');
 $server->value("SELECT snowflake_registry.release(0, 1, 'leaver', 1, now())");
 claim($server, 'forgotten', 1, wanted => 1);
 
-# Move the fence of a lease that the dump does not have further ahead than a
-# new lease's, as if the registry's clock had been set back since.
+# Move the fence of a lease that the dump does not have beyond the fence of a
+# new lease, as if the registry's clock had been set back since the grant.
 $owner->rows(q{UPDATE snowflake_registry.node SET fence = fence + interval '55 s', granted_fence = granted_fence + interval '55 s' WHERE holder = 'forgotten'});
 my ($held, $forgotten) = map { $owner->value("SELECT fence FROM snowflake_registry.node WHERE holder = '$_'") } 'holder', 'forgotten';
 $node->safe_psql('postgres', 'CREATE DATABASE restored');
@@ -535,7 +537,7 @@ is(restored("SELECT fence >= '$forgotten' FROM snowflake_registry.node WHERE hol
 like(restored(with_fence(claim_sql('holder', 3, previous => 'holder 0 2 held', fence => 'FENCE'), $held), @as_server),
 	qr/^0\|1\|/, 'a holder whose last renewal the dump does not have comes forward');
 like(restored(claim_sql('leaver', 2, previous => 'leaver 1 1'), @as_server), qr/\|grace\|/, 'a server that has released its lease does not come forward');
-is(restored('SELECT era FROM snowflake_registry.setting'), 2, 'these holders begin no further era');
+is(restored('SELECT era FROM snowflake_registry.setting'), 2, 'holders that come forward begin no further era');
 $node->safe_psql('restored', q{UPDATE snowflake_registry.setting SET grants_from = '-infinity', window_until = '-infinity'});
 $answer = restored(claim_sql('newcomer', 1), @as_server);
 is(restored("SELECT began >= timestamptz '$forgotten' + interval '65 s' FROM snowflake_registry.node WHERE holder = 'newcomer'"), 't',
@@ -543,8 +545,8 @@ is(restored("SELECT began >= timestamptz '$forgotten' + interval '65 s' FROM sno
 $node->safe_psql('postgres', 'DROP DATABASE restored');
 
 #
-# A registry without the extension's files, made by a role that owns no more
-# than the database
+# A role that owns only a database makes a registry there by running the script
+# of the extension in psql
 #
 my $script = $node->safe_psql('postgres', q{SELECT setting || '/extension/snowflake_registry--1.0.sql' FROM pg_config WHERE name = 'SHAREDIR'});
 my @as_dba = (extra_params => [ '-U', 'dba' ]);
@@ -552,14 +554,14 @@ $node->safe_psql('postgres', 'CREATE DATABASE managed OWNER dba');
 for my $round (1, 2)
 {
 	$node->command_ok([ 'psql', '-Xq', '-U', 'dba', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('managed'), '-f', $script ],
-		"the file runs by psql, round $round");
+		"psql runs the script of the extension, round $round");
 	$node->safe_psql('managed', "$asking SELECT snowflake_registry.configure(), snowflake_registry.allow('server')", @as_dba);
-	is((split /\|/, $node->safe_psql('managed', claim_sql('a', 1), @as_server))[0], 0, 'the database is a registry, which grants a worker id');
+	is((split /\|/, $node->safe_psql('managed', claim_sql('a', 1), @as_server))[0], 0, 'the registry of this database grants a worker id');
 	like(($node->psql('managed', 'SELECT * FROM snowflake_registry.node', @as_server))[2],
 		qr/permission denied for table node/, 'a server may not read the tables of this registry');
 	is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace}),
 		$owner->value(q{SELECT count(*) FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace}),
-		'the registry has the same functions as one by CREATE EXTENSION');
+		'the registry has the same functions as a registry that CREATE EXTENSION makes');
 	$node->safe_psql('managed', 'SET client_min_messages = warning; DROP SCHEMA snowflake_registry CASCADE; DROP FUNCTION ask', @as_dba);
 }
 $node->safe_psql('managed', 'CREATE EXTENSION snowflake_registry', @as_dba);
@@ -569,15 +571,15 @@ $node->safe_psql('managed', 'DROP EXTENSION snowflake_registry', @as_dba);
 $node->safe_psql('managed', 'GRANT CREATE ON DATABASE managed TO outsider; SET ROLE outsider; CREATE SCHEMA snowflake_registry; GRANT ALL ON SCHEMA snowflake_registry TO PUBLIC');
 my $error;
 IPC::Run::run([ 'psql', '-Xq', '-U', 'dba', '-d', $node->connstr('managed'), '-f', $script ], '>', \my $ignored, '2>', \$error);
-like($error, qr/schema "snowflake_registry" already exists/, q{the file reports that another role has made the schema already});
+like($error, qr/schema "snowflake_registry" already exists/, q{the script fails if another role has made the schema already});
 is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = 'snowflake_registry'::regnamespace}),
-	0, 'the file has made nothing in that schema');
+	0, 'the script makes nothing in the schema of another role');
 
 #
 # Nothing is granted twice
 #
-# Honest servers record the instants that they issue ids for.  Liars have the
-# rights of a server, and send wrong claims.  Windows and eras begin at any
+# Honest servers record the time ranges of the ids that they issue.  Liars have
+# the rights of a server, and send wrong claims.  Windows and eras begin at any
 # time.
 make_registry_anew('1 s', '0.1 s', '41/5/2/15', $epoch);
 $owner->rows(q{SELECT setseed(0.31)});
@@ -617,7 +619,7 @@ BEGIN
             CONTINUE;
         END IF;
         SELECT * INTO server FROM honest ORDER BY random() LIMIT 1;
-        -- what it has issued since it asked last
+        -- record the ids that the server has issued since its last claim
         is_held := server.ends_at > clock_timestamp();
         IF server.worker_id IS NOT NULL AND least(server.ends_at, server.fence, clock_timestamp()) > server.mark THEN
             INSERT INTO issued VALUES (server.worker_id, server.grant_no, server.mark, least(server.ends_at, server.fence, clock_timestamp()));
@@ -684,7 +686,7 @@ SQL
 my $median = $server->value('SELECT round((percentile_cont(0.5) WITHIN GROUP (ORDER BY ms))::numeric, 2) FROM took');
 note "a claim beside 10,000 leases: $median ms";
 cmp_ok($median, '<', 20, 'a claim beside 10,000 leases takes less than 20 ms');
-is($owner->value(q{SELECT count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'new %'}), 200, 'each of these 200 claims gets another worker id');
+is($owner->value(q{SELECT count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'new %'}), 200, '200 claims beside 10,000 leases get 200 different worker ids');
 
 my $bench = PostgreSQL::Test::Utils::tempdir() . '/claim.sql';
 append_to_file($bench, <<'SQL');
@@ -696,10 +698,10 @@ $node->command_ok(
 	[ 'pgbench', '-n', '-c', 100, '-j', 2, '-t', 10, '-U', 'server', '-f', $bench, $node->connstr('postgres') ],
 	'pgbench makes the claims of 1,000 servers');
 my $took = time - $begin;
-note sprintf 'all had a worker id after %.1f s', $took;
+note sprintf '1,000 servers had their worker ids after %.1f s', $took;
 cmp_ok($took, '<', 10, '1,000 servers have their worker ids within 10 s');
 is($owner->value(q{SELECT count(*) || ' ' || count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'at once %' AND state = 'held'}),
-	'1000 1000', 'each of the 1,000 servers has another worker id');
+	'1000 1000', '1,000 servers have 1,000 different worker ids');
 
 $_->{psql}->quit for $server, $owner;
 $node->stop;

@@ -20,9 +20,9 @@ use Test::More;
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $host_library = build_library('host');
 
-# ----- the registry is back, with another password -----
+# ----- the registry is down, and comes back with another password -----
 
-sub other_reasons
+sub another_password
 {
 	my $registry = new_registry('registry', { lease_duration => '20 s' });
 	my $other = new_registry('other');
@@ -64,11 +64,11 @@ SELECT snowflake_registry.allow('leaser')});
 	logs(
 		$server{alone}, $offset{alone},
 		qr/$warning[^\n]*password authentication failed for user "leaser"/,
-		'the log says that the password is wrong, when the registry is back with another one');
+		'the log says that the password is wrong when the registry is back with another password');
 	logs(
 		$server{both}, $offset{both},
 		qr/$warning[^\n]*password authentication failed for user "leaser"(?:.*\n\t)*[^\n]*role "leaser" does not exist/,
-		'the log of the server with two hosts says so, too');
+		'the log of the server with two hosts says that the password is wrong, too');
 	unlike(logged($_), qr/\Q$password\E/, 'no log has the password')
 	  for values %server;
 
@@ -82,7 +82,8 @@ SELECT snowflake_registry.allow('leaser')});
 
 # ----- names -----
 
-# Starts a server that sees another host with these facts; see lib/host.c.
+# Starts a server whose host name and resolver are what these facts say; see
+# lib/host.c.
 sub start_with_facts
 {
 	my ($server, @facts) = @_;
@@ -152,13 +153,13 @@ sub hanging_resolver
 {
 	my ($registry, $conninfo) = named_registry({ lease_duration => '30 s' });
 	my $hanging = 'hanging registry.example';
-	my $without = leasing_server('without', $conninfo);
+	my $unleased = leasing_server('unleased', $conninfo);
 	my $holder = leasing_server('holder', $conninfo);
 	my $other = leasing_server('other',
 		sprintf 'host=registry.example,%s port=%d,%d dbname=postgres',
 		$registry->host, $registry->port, $registry->port);
 
-	start_with_facts($without, $hanging);
+	start_with_facts($unleased, $hanging);
 	start_with_facts($holder, 'address registry.example 127.0.0.1');
 	start_with_facts($other, $hanging);
 	my $last = first_id($holder);
@@ -166,13 +167,13 @@ sub hanging_resolver
 	note sprintf 'first id where one of two names is not resolved: %.1f s',
 	  $seconds;
 	cmp_ok($seconds, '<', 10, 'a server gets a lease from its second host while the first name hangs');
-	$without->safe_psql('postgres', 'SELECT 1');
-	refuses($without, qr/^The registry does not answer in time\.$/,
-		'a server without an answer of the resolver issues no id');
-	logs($without, 0,
+	$unleased->safe_psql('postgres', 'SELECT 1');
+	refuses($unleased, qr/^The registry does not answer in time\.$/,
+		'a server that has no lease yet, and no answer of the resolver, issues no id');
+	logs($unleased, 0,
 		qr/could not translate host name "registry.example" to address: no answer in time/,
 		'the log says that the name was not resolved');
-	cmp_ok(seconds_of(sub { $without->stop }),
+	cmp_ok(seconds_of(sub { $unleased->stop }),
 		'<', 2, 'a stop of a server without a lease does not wait for the resolver');
 	write_facts($holder, $hanging);
 	cmp_ok(seconds_of(sub { $holder->stop }),
@@ -193,9 +194,9 @@ sub hanging_resolver
 
 run_scenarios(
 	{
-		name => 'other reasons',
+		name => 'another password',
 		nodes => [qw(registry other alone both)],
-		run => \&other_reasons
+		run => \&another_password
 	},
 	{
 		name => 'a silent address',
@@ -204,7 +205,7 @@ run_scenarios(
 	},
 	{
 		name => 'a hanging resolver',
-		nodes => [qw(registry without holder other)],
+		nodes => [qw(registry unleased holder other)],
 		run => \&hanging_resolver
 	});
 done_testing();

@@ -28,15 +28,15 @@ my $version = $registry->pg_version->major;
 start_server($server);
 $server->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
-# The sentences that the function returns.
-sub told
+# Returns the sentences that the function returns for a connection string.
+sub sentences_of
 {
 	my ($conninfo) = @_;
 
 	$conninfo =~ s/'/''/g;
 	return split /\n/,
 	  $server->safe_psql('postgres',
-		"SELECT replace(told, chr(10), '|') FROM snowflake_registry_check('$conninfo') AS told"
+		"SELECT replace(sentence, chr(10), '|') FROM snowflake_registry_check('$conninfo') AS sentence"
 	  );
 }
 
@@ -44,17 +44,18 @@ sub told
 sub check_returns
 {
 	my ($conninfo, $what, @expected) = @_;
-	my @told = told($conninfo);
+	my @sentences = sentences_of($conninfo);
 
-	is(scalar @told, scalar @expected, "$what: the number of sentences")
-	  or diag(join "\n", @told);
+	is(scalar @sentences, scalar @expected, "$what: the number of sentences")
+	  or diag(join "\n", @sentences);
 	for my $i (0 .. $#expected)
 	{
-		my $told = $told[$i] // '';
+		my $sentence = $sentences[$i] // '';
+		my $name = "$what: sentence " . ($i + 1);
 
 		ref $expected[$i]
-		  ? like($told, $expected[$i], $what)
-		  : is($told, $expected[$i], $what);
+		  ? like($sentence, $expected[$i], $name)
+		  : is($sentence, $expected[$i], $name);
 	}
 	return;
 }
@@ -104,18 +105,18 @@ sub allowed
 	my ($state, $message) = sqlstate_of($server,
 		q{SELECT snowflake_registry_check('host')});
 
-	is($state, '22023', 'an invalid connection string: SQLSTATE');
-	is($message, 'invalid connection string', 'an invalid connection string: message');
+	is($state, '22023', 'an invalid connection string is an error');
+	is($message, 'invalid connection string', 'the message says that the connection string is invalid');
 	my (undef, undef, $stderr) = $server->psql('postgres',
 		q{SELECT snowflake_registry_check('postgresql://user:Xyzzy.37@[::1/db')}
 	);
 	note($stderr);
-	like($stderr, qr/ERROR:  invalid connection string/, 'an invalid URI: message');
-	unlike($stderr, qr/Xyzzy/, 'an invalid URI: no password in the error');
+	like($stderr, qr/ERROR:  invalid connection string/, 'the message says that a URI is invalid');
+	unlike($stderr, qr/Xyzzy/, 'the error of an invalid URI does not have its password');
 
-	check_returns('host=/nowhere dbname=postgres', 'no server',
+	check_returns('host=/nowhere dbname=postgres', 'a host without a server',
 		qr{^The registry cannot be reached: .*/nowhere.*No such file.*\?$});
-	check_returns("$conninfo dbname=nowhere", 'no such database',
+	check_returns("$conninfo dbname=nowhere", 'a database that does not exist',
 		qr/^The registry cannot be reached: .*database "nowhere" does not exist\.$/);
 
 	check_returns("host=" . $registry->host . ',/nowhere port=1',
@@ -134,7 +135,7 @@ sub allowed
 	  or die "127.0.0.1: $!\n";
 	my $begin = time;
 	check_returns('host=127.0.0.1 dbname=postgres port=' . $deaf->sockport,
-		'no answer', qr/^The registry cannot be reached: .*no answer in time\.$/);
+		'a server that does not answer', qr/^The registry cannot be reached: .*no answer in time\.$/);
 	cmp_ok(time - $begin, '<', 15, 'the check gives up after ten seconds without an answer');
 }
 
@@ -143,19 +144,19 @@ sub allowed
 $registry->safe_psql('postgres', $_)
   for 'CREATE ROLE stranger LOGIN', 'CREATE ROLE "its server" LOGIN',
   'CREATE DATABASE empty', q{SELECT snowflake_registry.allow('its server')};
-check_returns("$conninfo dbname=empty", 'no registry', connected('empty'),
+check_returns("$conninfo dbname=empty", 'a database that is no registry', connected('empty'),
 	'The database is no registry: it has no extension snowflake_registry.');
-check_returns("$conninfo user=stranger", 'not allowed', connected('postgres'),
+check_returns("$conninfo user=stranger", 'a role that is not allowed', connected('postgres'),
 	q{Role "stranger" may not claim a worker id: call snowflake_registry.allow('stranger') there.}
 );
 check_returns("$conninfo user='its server'",
-	'allowed', connected('postgres'), allowed('its server'),
+	'a role that is allowed', connected('postgres'), allowed('its server'),
 	$fits, $lasts, $near);
 
 # ----- the constants -----
 
 $registry->safe_psql('empty', 'CREATE EXTENSION snowflake_registry');
-check_returns("$conninfo dbname=empty", 'not configured', connected('empty'),
+check_returns("$conninfo dbname=empty", 'a registry that is not configured', connected('empty'),
 	allowed($user),
 	'The registry has no constants yet: call snowflake_registry.configure() there.'
 );
@@ -211,8 +212,9 @@ is( (   sqlstate_of($server,
 
 # ----- the resolver has no thread -----
 
-# The name is looked up in a thread.  At the limit of processes there is none:
-# the call says so at once, and the next call asks the resolver anew.
+# The function looks a name up in a thread.  At the limit of processes no
+# thread can begin: the call reports that at once, and the next call starts a
+# new lookup.
 my $session = SnowflakeSession->new($server);
 my $check = "SELECT snowflake_registry_check('host=localhost port=1 dbname=x')";
 
@@ -230,7 +232,7 @@ $session->ask($check);
 my $answer = $session->outcome;
 like("@{$answer->{rows}}",
 	qr/could not translate host name "localhost" to address: System error/,
-	'a name that cannot be looked up at the limit of processes');
+	'at the limit of processes a name cannot be looked up');
 cmp_ok($answer->{ms}, '<', 3000, 'a lookup that cannot begin is reported without a wait');
 limit_processes($processes =~ s/\s//gr);
 $session->ask($check);

@@ -23,6 +23,7 @@ sub log_of_restart
 	return logged($node, $offset);
 }
 
+# Returns when ids of the server's node were last issued elsewhere, or ''.
 sub elsewhere_at
 {
 	my ($node) = @_;
@@ -81,7 +82,7 @@ my $at = elsewhere_at($standby);
 isnt($at, '', 'snowflake_node of a promoted standby shows when ids were issued elsewhere');
 is( $standby->safe_psql('postgres',
 		"SELECT '$at'::timestamptz BETWEEN now() - interval '5 min' AND now() + interval '1 s'"),
-	't', 'the instant is about that of the stop of the primary');
+	't', 'snowflake_node shows about the time at which the primary stopped');
 unlike(log_of_restart($standby), $elsewhere, 'a restart does not log ids issued elsewhere again');
 is(elsewhere_at($standby), $at, 'after a restart snowflake_node shows the same instant');
 
@@ -93,7 +94,7 @@ $copy->safe_psql('postgres', 'SELECT snowflake_nextval()');
 like(logged($copy), $elsewhere, 'a copied server logs ids issued elsewhere');
 $copy->stop;
 
-# Another worker id, that no server has used.
+# The server gets a worker id that no server has used.
 $standby->append_conf('postgresql.conf', 'snowflake.worker_id = 8');
 unlike(log_of_restart($standby), qr/issued elsewhere/, 'with an unused worker id a server logs no ids issued elsewhere');
 is(elsewhere_at($standby), '', 'with an unused worker id snowflake_node shows no ids issued elsewhere');

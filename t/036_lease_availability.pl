@@ -1,10 +1,11 @@
 # How long servers are without ids when a server or the registry restarts,
-# fails or moves: measured, printed as a table, and within stated bounds.
+# fails or moves.  The test prints these times as a table, and tests that each
+# is within a bound.
 #
 # Two servers lease any worker id.  Two have a configured worker id each, which
 # the registry guards.  A client of each server draws ids all the time.  A
-# pause is the longest time between two answers with ids.  A client waits up to
-# 40 ms between its queries, so less than 0.1 s is no pause.
+# pause is the longest time between two answers with ids.  A pause below 0.1 s
+# means nothing, because a client waits up to 40 ms between its queries.
 #
 #   LEASE_SECONDS   the lease's duration (4); largest_lead is a quarter of it,
 #                   but 10 s at most.  With 600, the times are those of the
@@ -33,7 +34,7 @@ my $lead_s = min(10, $lease_s / 4);
 # a busy machine.  Each bound includes this time.
 use constant SLACK_S => 5;
 
-# A pause that may come from the client itself, delayed by the machine.
+# A shorter pause may come from the client alone, if the machine delays it.
 use constant UNNOTICED_S => 1;
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
@@ -76,7 +77,7 @@ $standby->start;
 
 my $conninfo = sprintf 'host=%s,%s port=%d,%d dbname=postgres user=fleet',
   $registry->host, $standby->host, $registry->port, $standby->port;
-my %mode_of = (any => 'any worker id', fixed => 'a fixed one');
+my %mode_of = (any => 'any worker id', fixed => 'a configured worker id');
 
 # A server, not started yet.  Its mode is "any" or "fixed"; a fixed worker id
 # is its number.
@@ -108,9 +109,9 @@ sub start_client_of
 	return;
 }
 
-# Moves the data directory, which is a new holder to the registry, as on
-# another machine.  The old directory stays, so that the new one has another
-# inode.
+# Moves the data directory, so that the server is a new holder to the registry,
+# as on another machine.  The old directory stays, so that the new one has
+# another inode.
 sub move_directory
 {
 	my ($server) = @_;
@@ -125,8 +126,9 @@ sub move_directory
 
 # ----- measurements -----
 
-# Reads the times, by now(), of answers with ids that a client has received
-# since the last call.  A client flushes whole answers.
+# Reads from a client's file the times, by now(), of answers with ids that the
+# client has received since the last call.  Clients flush whole answers, so
+# each line is complete.
 sub read_answers
 {
 	my ($server) = @_;
@@ -187,12 +189,12 @@ my @table;                      # [what, {mode => pause}, bound]
 # until all servers have ids again.  The bounds are in seconds, by mode.
 sub measure
 {
-	my ($what, $bound, $servers, $happen) = @_;
+	my ($what, $bound, $servers, $cause_event) = @_;
 	my $begin = now();
 	my %pause;
 
 	wait_for_answers($begin, SLACK_S, @$servers);
-	$happen->();
+	$cause_event->();
 	wait_for_answers(now(), 2 * max(values %$bound) + 10 * SLACK_S,
 		@$servers);
 	for my $server (@$servers)
@@ -296,9 +298,9 @@ sub wait_until_all_renew
 	return;
 }
 
-# A lease lasts for nine tenths of its duration from the last renewal on.  A
-# registry that has crashed waits for the holders' renewals before it grants an
-# expired lease.
+# A server uses its lease for nine tenths of lease_duration after the last
+# renewal.  A registry that has crashed waits for the holders' renewals before
+# it grants an expired lease.
 for my $how (qw(clean crash))
 {
 	my $window_s = $renewal_s + max(1, $lease_s / 12);
@@ -378,7 +380,8 @@ measure(
 	\@pair,
 	sub { $_->{node}->restart for @pair });
 
-# Start newcomers last: they may be granted what a holder has just released.
+# Start newcomers last, because the registry may grant them a worker id that a
+# server has just released.
 for my $server (@newcomers)
 {
 	$server->{node}->start;

@@ -18,7 +18,7 @@ my $node = snowflake_node('copy', "track_functions = 'all'",
 	"snowflake.generators = 4");
 my $version;
 
-# So many rows of data for COPY ... FROM stdin, as text.
+# Returns data for COPY ... FROM stdin: the numbers from 1 to a count, as text.
 sub copy_data
 {
 	my ($count) = @_;
@@ -64,8 +64,8 @@ ROLLBACK;
 	return $answer;
 }
 
-# A query of how many ids a table has, how many different ones, and how many
-# out of the order of column n.
+# Returns a query that counts the ids of a table, its different ids, and the
+# ids that are not in the order of column n.
 sub order_of
 {
 	my ($table) = @_;
@@ -96,7 +96,8 @@ CREATE TABLE busy (id bigint DEFAULT snowflake_nextval('plain'::regclass) PRIMAR
 CREATE TABLE other (n integer);
 INSERT INTO other SELECT generate_series(1, 10);
 
--- adds a column whose values must differ; says how many do
+-- add_column() adds two columns whose values must differ, and returns how many
+-- different values each of them has
 CREATE TABLE verdict (added text);
 CREATE FUNCTION add_column() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -123,9 +124,9 @@ $$;
 # 1. The ids of rows, and batches.
 
 is(calls_of("COPY plain (n) FROM stdin;\n" . copy_data(50)),
-	'0|50', 'a COPY calls the twin, once a row');
+	'0|50', 'a COPY calls the twin once for each row');
 is(calls_of("COPY busy (n) FROM stdin;\n" . copy_data(50)),
-	'0|50', 'a COPY into a table with snowflake_nextval(regclass) calls the twin, once a row');
+	'0|50', 'a COPY into a table with snowflake_nextval(regclass) calls the twin once for each row');
 is(is_batched('serial', "COPY serial (n) FROM stdin;\n" . copy_data(50)),
 	't', 'PostgreSQL inserts in batches with its own nextval()');
 is( is_batched('plain',
@@ -157,7 +158,8 @@ is( $node->safe_psql('postgres',
 		"BEGIN; COPY plain (n) FROM '$file' (FORMAT binary);" . order_of('plain') . 'ROLLBACK;'),
 	'3000|3000|0', 'ids of a binary COPY are unique and in the order of the file');
 
-# No more rows than the first batch has.
+# is_batched() looks at all rows, so the file has no more rows than fit into
+# one batch: rows of a second batch would see those of the first.
 $node->safe_psql('postgres',
 	"COPY (SELECT generate_series(1, 300)::integer) TO '$file' (FORMAT binary)");
 is(is_batched('plain', "COPY plain (n) FROM '$file' (FORMAT binary);\n"),
@@ -320,9 +322,9 @@ is( calls_of(qq{
 ALTER TABLE plain ADD CHECK (id <= snowflake_nextval());
 COPY plain (n) FROM stdin;
 } . copy_data(20)),
-	'20|20', 'a CHECK calls snowflake_nextval() itself');
+	'20|20', 'a CHECK calls snowflake_nextval(), not the twin');
 is( calls_of("COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . copy_data(20)),
-	'20|20', 'a WHERE of COPY calls snowflake_nextval() itself');
+	'20|20', 'a WHERE of COPY calls snowflake_nextval(), not the twin');
 is( is_batched('plain', "COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . copy_data(20)),
 	'f', 'a COPY with snowflake_nextval() in its WHERE inserts row by row');
 is( calls_of(qq{
@@ -332,7 +334,7 @@ ALTER TABLE target ALTER a SET DEFAULT 1;
 COPY target (n) FROM stdin;
 } . copy_data(20)
 		  . "SELECT 5::checked AS unused \\gset\n"),
-	'41|20', 'the CHECK of a domain calls snowflake_nextval() itself, during a COPY and after it');
+	'41|20', 'the CHECK of a domain calls snowflake_nextval(), not the twin, during a COPY and after it');
 is( calls_of(q{
 CREATE FUNCTION in_sql() RETURNS SETOF bigint LANGUAGE sql AS
 'SELECT snowflake_nextval() + 0 FROM generate_series(1, 2) OFFSET 0';
@@ -353,14 +355,15 @@ COPY plain (n) FROM stdin;
 SELECT in_plpgsql() AS unused \gset
 EXECUTE kept \g /dev/null
 }),
-	# 5 for each of the eleven calls, and 2 + 2 for the prepared statement.
-	'59|10', 'statements of functions, whose plans are kept, call snowflake_nextval() itself');
+	# Each of eleven calls of in_plpgsql() makes 5 calls, and the prepared
+	# statement makes 2 + 2.
+	'59|10', 'statements of functions, whose plans are kept, call snowflake_nextval(), not the twin');
 is( calls_of(q{
 COPY (SELECT snowflake_nextval() FROM other) TO '/dev/null';
 COPY (INSERT INTO plain (n) SELECT n FROM other RETURNING id) TO '/dev/null';
 INSERT INTO plain (n) SELECT n FROM other;
 }),
-	'30|0', 'COPY TO and INSERT ... SELECT call snowflake_nextval() itself');
+	'30|0', 'COPY TO and INSERT ... SELECT call snowflake_nextval(), not the twin');
 
 # A call of the twin that a user has written is refused.
 for my $sql ('SELECT snowflake_copy_nextval()',
@@ -403,13 +406,14 @@ is(refused("$revoke snowflake_nextval(regclass) FROM PUBLIC", $copies_busy),
 is(refused("$revoke snowflake_nextval(regclass) FROM PUBLIC", $copies),
 	'', 'a COPY with snowflake_nextval() needs no EXECUTE on snowflake_nextval(regclass)');
 is( refused("$revoke snowflake_nextval() FROM PUBLIC; GRANT EXECUTE ON FUNCTION snowflake_copy_nextval() TO app", $copies),
-	'permission denied for function snowflake_nextval', 'EXECUTE on the twin is no EXECUTE on snowflake_nextval()');
+	'permission denied for function snowflake_nextval', 'a COPY with EXECUTE on the twin alone is refused');
 is( refused("$revoke snowflake_copy_nextval() FROM PUBLIC", $copies),
 	'', 'a COPY needs no EXECUTE on the twin');
 is( calls_of("$revoke snowflake_copy_nextval() FROM PUBLIC; SET LOCAL ROLE app;\n$copies"),
 	'5|0', 'a COPY without EXECUTE on the twin calls snowflake_nextval()');
 
-# 5. The extension's schema, and other objects of its names.
+# 5. The extension in another schema, a missing twin, and another function of
+# the twin's name.
 
 is( calls_of("CREATE SCHEMA ids; ALTER EXTENSION snowflake SET SCHEMA ids;\n$copies"),
 	'0|5', 'a COPY calls the twin with the extension in another schema');
@@ -425,8 +429,8 @@ CREATE FUNCTION snowflake_copy_nextval() RETURNS bigint LANGUAGE sql AS 'SELECT 
 $copies}),
 	'5|0', "a COPY does not call a function of the twin's name that is not the extension's");
 
-# 6. The table synchronisation of logical replication: a COPY that is no SQL
-# statement.
+# 6. The table synchronisation of logical replication, which runs a COPY
+# without an SQL statement.
 my $publisher = PostgreSQL::Test::Cluster->new('publisher');
 $publisher->init(allows_streaming => 'logical');
 $publisher->start;

@@ -1,7 +1,7 @@
 # A standby of a server that leases its worker id is promoted, and leases
 # another worker id.  The old primary's clock was ahead, but its mark does not
-# hold up the ids of the new worker id, nor those of a new cluster that the
-# page is copied to, as after pg_upgrade.
+# delay ids of the new worker id.  The mark does not delay them either in a new
+# cluster to which the page is copied, as after pg_upgrade.
 use strict;
 use warnings FATAL => 'all';
 

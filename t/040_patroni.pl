@@ -7,8 +7,8 @@
 # The test prints how long the writers were without ids.
 #
 # By default only the variant with one worker id for the cluster runs.
-# PATRONI_VARIANTS, such as "member cluster leased", names those that run; they
-# take each step at the same time.
+# PATRONI_VARIANTS, such as "member cluster leased", names the variants that
+# run.  The clusters of all variants take each step at the same time.
 use strict;
 use warnings FATAL => 'all';
 
@@ -64,9 +64,9 @@ if ($wanted{member})
 }
 if ($wanted{cluster})
 {
-	# Only in this variant the new leader has the old leader's worker id.  So
-	# commits wait for a replica: ids that are lost with the old leader could
-	# come again.
+	# Only in this variant the new leader has the old leader's worker id, so
+	# that ids which are lost with the old leader could come again.
+	# Synchronous commits keep ids from getting lost.
 	push @clusters,
 	  SnowflakePatroni->new(
 		name => 'cluster',
@@ -107,7 +107,8 @@ sleep 1;
 
 # ----- steps -----
 
-my $clocks = sprintf 'its clock %d s ahead and the new one\'s %d s behind',
+my $clocks = sprintf
+  'the old leader\'s clock %d s ahead, the new leader\'s %d s behind',
   AHEAD_S, -BEHIND_S;
 
 # Takes a step in all clusters, and waits until writers receive ids again.  The
@@ -155,8 +156,8 @@ sub begin_switchover
 	return;
 }
 
-# A replica that a switchover may choose: if commits wait for a replica, only
-# this one.
+# A replica to which a switchover is possible.  If commits are synchronous,
+# only the synchronous replica is.
 sub candidate_of
 {
 	my ($cluster) = @_;
@@ -170,7 +171,7 @@ sub end_switchover
 
 	$cluster->end_patronictl;
 	isnt($cluster->leader, $cluster->{former},
-		"$cluster->{name}: there is another leader");
+		"$cluster->{name}: another member is the leader");
 	return;
 }
 
@@ -195,7 +196,7 @@ step(
 	sub {
 		my ($cluster) = @_;
 		isnt($cluster->leader, $cluster->{former},
-			"$cluster->{name}: there is another leader");
+			"$cluster->{name}: another member is the leader");
 	});
 for my $cluster (@clusters)
 {
@@ -210,7 +211,7 @@ $_->pause for @clusters;
 $_->wait_for_writers for @clusters;
 $_->{former} = $_->leader for @clusters;
 step(
-	'server killed in a pause, which then ends',
+	'server killed while Patroni is paused, and Patroni resumed',
 	sub {
 		my ($cluster) = @_;
 		SnowflakePatroni::kill_postgres($cluster->{former}{data});
@@ -223,17 +224,18 @@ for my $cluster (@clusters)
 {
 	my $synchronous = $cluster->synchronous_replica // 0;
 
-	$cluster->{anew} =
+	$cluster->{reinitialized} =
 	  (grep { $_ != $synchronous } other_members($cluster))[0];
 	$cluster->begin_patronictl('reinit', $cluster->{name},
-		$cluster->{anew}{name}, '--force', '--wait');
+		$cluster->{reinitialized}{name}, '--force', '--wait');
 }
 $_->end_patronictl for @clusters;
 $_->wait_for_replicas for @clusters;
 
 for my $cluster (@clusters)
 {
-	$cluster->{candidate} = $cluster->synchronous_replica // $cluster->{anew};
+	$cluster->{candidate} =
+	  $cluster->synchronous_replica // $cluster->{reinitialized};
 	write_clock($cluster->leader->{clock}, AHEAD_S);
 	write_clock($cluster->{candidate}{clock}, BEHIND_S);
 }
@@ -251,7 +253,7 @@ sub check_history
 {
 	my ($cluster) = @_;
 	my $history = $cluster->history;
-	my ($duplicates, $lost, $others) = (0, 0, 0);
+	my ($duplicates, $lost, $of_other_rows) = (0, 0, 0);
 	my %received;
 
 	for my $one (@{ $history->{ids} })
@@ -265,7 +267,7 @@ sub check_history
 		my ($id, $writer, $n) = @$one;
 
 		$lost++ if !exists $row{$id};
-		$others++ if exists $row{$id} && $row{$id} ne "$writer $n";
+		$of_other_rows++ if exists $row{$id} && $row{$id} ne "$writer $n";
 	}
 	my $nodes = $cluster->value(
 		"SELECT string_agg(w || ' (' || ids || ')', ', ' ORDER BY w) FROM (SELECT snowflake_worker_id(id) AS w, count(*) AS ids FROM item GROUP BY 1) AS x"
@@ -279,7 +281,7 @@ sub check_history
 	for my $step (@steps)
 	{
 		diag(
-			sprintf '%s: no ids for %.1f s, of which %.1f s connected: %s',
+			sprintf '%s: no ids for %.1f s, with a connection for %.1f s of these: %s',
 			$cluster->{name},
 			SnowflakePatroni::longest_gap(
 				$history, $step->{from}, $step->{until}{ $cluster->{name} }),
@@ -290,9 +292,9 @@ sub check_history
 	  for sort keys %{ $history->{errors} };
 
 	is($duplicates, 0, "$cluster->{name}: no id was received twice");
-	is($others, 0, "$cluster->{name}: no id became another row's");
+	is($of_other_rows, 0, "$cluster->{name}: no row has an id that was received for another row");
 	ok(!exists $history->{errors}{23505},
-		"$cluster->{name}: no row was refused for its id");
+		"$cluster->{name}: no row was refused because of a duplicate id");
 	is($lost, 0, "$cluster->{name}: no id was lost")
 	  if $cluster->{dcs}{synchronous_mode};
 	my @surprises =

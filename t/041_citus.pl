@@ -38,8 +38,8 @@ sub sql
 	return $coordinator->safe_psql('postgres', $sql);
 }
 
-# How Citus executes an INSERT ... SELECT, by EXPLAIN.
-sub way_of
+# Returns how Citus executes an INSERT ... SELECT, as EXPLAIN shows.
+sub insert_method_of
 {
 	my ($sql, $node) = @_;
 	my $plan = ($node // $coordinator)->safe_psql('postgres', "EXPLAIN (COSTS OFF) $sql");
@@ -190,11 +190,11 @@ COMMIT;
 	is(issuers('orders', "item = 'copied' AND node = $number"), "$number:500",
 		"$name: COPY gets ids of the node that the client is connected to");
 
-	is(way_of("INSERT INTO orders (node, item) SELECT $number, 'series' FROM generate_series(1, 300)", $node),
-		'pull to coordinator', "$name: rows without a table are inserted by this node");
+	is(insert_method_of("INSERT INTO orders (node, item) SELECT $number, 'series' FROM generate_series(1, 300)", $node),
+		'pull to coordinator', "$name: this node makes the rows of an INSERT ... SELECT without a table");
 	$node->safe_psql('postgres', "INSERT INTO orders (node, item) SELECT $number, 'series' FROM generate_series(1, 300)");
 	is(issuers('orders', "item = 'series' AND node = $number"), "$number:300",
-		"$name: rows without a table get ids of this node");
+		"$name: the rows of an INSERT ... SELECT without a table get ids of this node");
 }
 is(issuers('country'), '1:21 2:21 3:21', 'a reference table has ids of all nodes');
 is(scalar(SnowflakeCitus::replicas_of($coordinator, 'country', 'id')), 3,
@@ -205,8 +205,8 @@ is(contents_of('country', 'id'), 1, 'the replicas of a reference table have the 
 
 sql(q{INSERT INTO visit (customer, note) SELECT g, 'first' FROM generate_series(1, 2000) AS g});
 for my $case (
-	# Citus inserts on co-located shards only without a VOLATILE function: the
-	# ids are those of the selected rows.
+	# Citus inserts between co-located shards only if no function is VOLATILE.
+	# Here the ids are those of the selected rows.
 	[ 'INSERT INTO old_visit SELECT * FROM visit', 'co-located', qr/^1:2000$/ ],
 	[ q{INSERT INTO visit (customer, note) SELECT customer, 'again' FROM old_visit}, 'repartition', qr/^2:\d+ 3:\d+$/ ],
 	[ q{INSERT INTO orders (item) SELECT note FROM old_visit}, 'repartition', qr/^2:\d+ 3:\d+$/ ],
@@ -219,21 +219,21 @@ for my $case (
 	my ($table) = $insert =~ /INTO (\w+)/;
 	my $last = sql("SELECT max(id) FROM $table") || 0;
 
-	is(way_of($insert), $way, "$insert: $way");
+	is(insert_method_of($insert), $way, "$insert: $way");
 	sql($insert);
 	like(issuers($table, $way eq 'co-located' ? 'true' : "id > $last"),
 		$issuers, "$insert: the nodes that issue the ids");
 }
 
-# Citus adds the default to the SELECT, where it must not make equal rows
-# differ.
+# Citus adds the DEFAULT to the SELECT.  Duplicate rows must still be removed,
+# as if the ids were not there.
 sql('CREATE TABLE summary (id bigint DEFAULT snowflake_nextval(), note text)');
 sql(q{SELECT create_distributed_table('summary', 'id')});
 for my $select (q{SELECT DISTINCT note FROM orders AS t(id, node, note)}, q{SELECT note FROM visit UNION SELECT note FROM old_visit},
 	q{SELECT note FROM visit GROUP BY note}, q{SELECT DISTINCT ON (note) note FROM visit ORDER BY note})
 {
 	is(sql("TRUNCATE summary; INSERT INTO summary (note) $select; SELECT count(*), count(DISTINCT id) FROM summary"),
-		sql("SELECT count(*), count(*) FROM ($select) AS s"), "$select: as many ids as rows");
+		sql("SELECT count(*), count(*) FROM ($select) AS s"), "$select: each row of the result gets one id");
 }
 
 # ----- time ranges -----
@@ -278,7 +278,7 @@ SELECT snowflake_create_partitions('before', '$today', timestamptz '$today' + in
 SELECT create_distributed_table('before', 'id');
 INSERT INTO before SELECT FROM generate_series(1, 50);
 });
-is(sql('SELECT count(*) FROM before'), 50, 'partitions made first, distributed afterwards');
+is(sql('SELECT count(*) FROM before'), 50, 'a table that has partitions can be distributed');
 my (undef, $message) = sqlstate_of($worker1,
 	qq{SELECT snowflake_create_partitions('before', timestamptz '$today' + interval '2 days', timestamptz '$today' + interval '3 days', '1 day')});
 like($message, qr/operation is not allowed on this node/, 'partitions are made at the coordinator only');
@@ -289,9 +289,9 @@ is_refused_by_citus(q{INSERT INTO country (name) VALUES ('x') RETURNING id, snow
 	'0A000', qr/non-IMMUTABLE functions are not allowed in the RETURNING clause/,
 	'RETURNING a STABLE decoding function');
 is(sql(q{WITH i AS (INSERT INTO country (name) VALUES ('x') RETURNING id) SELECT snowflake_worker_id(id), snowflake_timestamp(id) > now() - interval '1 minute' FROM i}),
-	'1|t', 'instead: decode outside of a WITH');
+	'1|t', 'in place of RETURNING a STABLE function, decode outside of a WITH');
 is(sql(q{INSERT INTO country (name) VALUES ('x') RETURNING snowflake_timestamp(id, '2010-11-04 01:42:54.657+00') > '2026-01-01'}),
-	't', 'instead: decode with an explicit epoch, which is IMMUTABLE');
+	't', 'in place of RETURNING a STABLE function, decode with an explicit epoch, which is IMMUTABLE');
 
 sql('ALTER TABLE orders ADD COLUMN ticket bigint');
 for my $table ('orders', 'country')
@@ -305,14 +305,14 @@ is_refused_by_citus('UPDATE orders SET ticket = snowflake_nextval()', '0A000',
 	'UPDATE to new ids');
 sql('WITH n AS MATERIALIZED (SELECT id, snowflake_nextval() AS ticket FROM orders) UPDATE orders AS o SET ticket = n.ticket FROM n WHERE n.id = o.id');
 is(sql('SELECT count(*) = count(DISTINCT ticket) FROM orders'), 't',
-	'instead: new ids from a WITH that is materialized');
+	'in place of UPDATE to new ids, take the ids from a WITH that is materialized');
 for my $change ('UPDATE orders SET node = 0', 'DELETE FROM orders')
 {
 	is_refused_by_citus("$change WHERE snowflake_issued_between(id, now() - interval '1 hour', now())", '0A000',
 		qr/STABLE functions used in (?:UPDATE|DELETE) queries cannot be called with column references/,
 		"$change WHERE a decoding function");
 	is(sql("BEGIN; WITH u AS ($change WHERE id >= snowflake_min_id(now() - interval '1 hour') AND id < snowflake_min_id(now() + interval '1 hour') RETURNING 1) SELECT count(*) FROM u; ROLLBACK"),
-		sql('SELECT count(*) FROM orders'), 'instead: the two ends of the range');
+		sql('SELECT count(*) FROM orders'), "in place of $change WHERE a decoding function, compare the id with both ends of the range");
 }
 
 sql(q{
@@ -331,12 +331,13 @@ MERGE INTO stock AS s USING staged AS n ON s.customer = n.customer
   WHEN NOT MATCHED THEN INSERT (customer, id, note) VALUES (n.customer, n.id, n.note);
 });
 is(sql(q{SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE note = 'matched') FROM stock}),
-	'2000|2000|500', 'instead: MERGE with ids from a table');
+	'2000|2000|500', 'in place of MERGE with the default, MERGE with ids from a table');
 sql(q{INSERT INTO stock (customer, note) VALUES (1, 'x'), (3001, 'y') ON CONFLICT (customer) DO UPDATE SET note = excluded.note});
 is(sql(q{SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE note IN ('x', 'y')) FROM stock}),
-	'2001|2001|2', 'instead: INSERT ... ON CONFLICT');
+	'2001|2001|2', 'in place of MERGE with the default, INSERT ... ON CONFLICT');
 
-# snowflake_currval() is about the node that the client is connected to.
+# snowflake_currval() returns an id of the node that the client is connected
+# to.
 is(sql(q{
 CREATE TEMP TABLE seen AS SELECT snowflake_nextval() AS id;
 INSERT INTO visit (customer, note) SELECT customer, 'currval' FROM old_visit;
@@ -360,12 +361,12 @@ UPDATE currency AS c SET ticket = n.ticket FROM n WHERE n.id = c.id;
 INSERT INTO currency (id) VALUES (51);
 });
 is(contents_of('currency', 'ticket'), 1,
-	'instead: the column, its default, and an UPDATE for the old rows');
-is(sql('SELECT count(*), count(DISTINCT ticket) FROM currency'), '51|51', 'instead: each row has its own id');
+	'in place of ADD COLUMN with the default, add the column, set its default, and update the old rows');
+is(sql('SELECT count(*), count(DISTINCT ticket) FROM currency'), '51|51', 'in place of ADD COLUMN with the default: each row has its own id');
 is(sql(q{
 ALTER TABLE old_visit ADD COLUMN ticket bigint DEFAULT snowflake_nextval();
 SELECT count(*) > 0, count(*) = count(DISTINCT ticket) FROM old_visit;
-}), 't|t', 'ADD COLUMN with the default on a distributed table: each row has its own');
+}), 't|t', 'ADD COLUMN with the default on a distributed table: each row has its own id');
 
 # ----- tables that have a serial key -----
 
@@ -401,7 +402,7 @@ INSERT INTO legacy_line (legacy_id, note) SELECT id, 'new' FROM i;
 });
 }
 is(sql(q{SELECT count(*), count(*) FILTER (WHERE o.id > 20 AND l.id > 20) FROM legacy AS o JOIN legacy_line AS l ON legacy_id = o.id}),
-	'23|3', 'instead: undistribute, convert, distribute: old keys stay, new ones are snowflakes');
+	'23|3', 'in place of converting a distributed table: undistribute, convert, distribute; old keys stay, and new keys are snowflakes');
 
 # ----- tables that an ORM makes -----
 
@@ -444,8 +445,8 @@ INSERT INTO country (node, name) VALUES (:node, 'load');
 INSERT INTO visit (customer, note) SELECT customer, 'moved' FROM stock WHERE customer % 50 = 0;
 });
 
-# Inserts at some nodes at the same time.  Returns at how many without an
-# error.
+# Runs a load at some nodes at the same time.  Returns at how many nodes the
+# load ended without an error.
 sub load
 {
 	my ($seconds, @load_nodes) = @_;
@@ -474,9 +475,10 @@ is($duplicates, 0, 'no id comes twice under a load at all nodes');
 cmp_ok($id_count, '>', $ids_before + 100, 'the load has inserted more than 100 rows');
 note($id_count - $ids_before, ' ids in ', LOAD_S, ' s');
 
-# ----- a node that lacks something -----
+# ----- a worker without preload, without a worker id, or with another epoch -----
 
-# The workers issue the ids of the first, the coordinator those of the second.
+# The workers issue the ids of the first INSERT, and the coordinator issues
+# those of the second.
 my $by_workers = q{INSERT INTO visit (customer, note) SELECT customer, 'lacking' FROM stock};
 my $by_coordinator = q{INSERT INTO orders (item) SELECT 'lacking' FROM generate_series(1, 20)};
 
@@ -488,12 +490,12 @@ for my $case (
 	my ($setting, $sqlstate, $message_of_worker) = @$case;
 
 	restart_with($worker2, $setting);
-	is((sqlstate_of($coordinator, $by_coordinator))[0], '', "worker 2 with $setting: ids of the coordinator reach it");
+	is((sqlstate_of($coordinator, $by_coordinator))[0], '', "worker 2 with $setting: worker 2 accepts rows with ids of the coordinator");
 	is_refused_by_citus($by_workers, $sqlstate, $message_of_worker, "worker 2 with $setting: INSERT ... SELECT on the workers");
 	is_refused_by_citus('ALTER TABLE visit ADD COLUMN ticket bigint DEFAULT snowflake_nextval()',
 		$sqlstate, $message_of_worker, "worker 2 with $setting: ADD COLUMN with the default");
 	my @answers = SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())');
-	like($answers[2], $message_of_worker, "worker 2 with $setting: the query for all nodes finds it");
+	like($answers[2], $message_of_worker, "worker 2 with $setting: the query for all nodes shows the error of worker 2");
 
 	# Each node decodes by its own epoch; a wrong epoch raises no error.
 	my $future = sql(q{SELECT count(*) FROM orders WHERE snowflake_timestamp(id) > now() + interval '1 year'});
@@ -519,7 +521,7 @@ sub equal_duplicates
 }
 
 restart_with($worker2, 'snowflake.worker_id = 2');
-is(way_of($equal), 'repartition', 'an INSERT that has both workers issue ids');
+is(insert_method_of($equal), 'repartition', 'an INSERT lets both workers issue ids');
 cmp_ok(wait_for(sub { sql($equal); return equal_duplicates() }), '>', 0,
 	'two workers with one worker id issue the same ids, which a key of (customer, id) accepts');
 note(equal_duplicates(), ' duplicates among ', sql(q{SELECT count(*) FROM visit WHERE note = 'equal'}));

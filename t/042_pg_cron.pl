@@ -81,7 +81,7 @@ CREATE TABLE visits (
 CREATE TABLE visits_default PARTITION OF visits DEFAULT;
 SELECT snowflake_create_partitions('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
 });
-is(partitions(), '-30|7|38', 'partitions of 30 days, of today and of 7 more');
+is(partitions(), '-30|7|38', 'there are partitions of 30 past days, of today, and of 7 days ahead');
 value_of($node, q{
 SELECT cron.schedule('visits: drop', '5 * * * *', $$
 SET lock_timeout = '10s';
@@ -162,7 +162,7 @@ ALTER TABLE visits ATTACH PARTITION visits_default DEFAULT;
 COMMIT;
 };
 value_of($node, $mend);
-is(partitions(), '30|67|38', 'the mending transaction creates the partitions of 38 days');
+is(partitions(), '30|67|38', 'the transaction that moves rows creates the partitions of 38 days');
 is(value_of($node, 'SELECT string_agg(page, $$,$$) FROM visits_default'),
 	'day 20', 'rows that are older than 30 days stay in the default partition');
 is(value_of($node, q{SELECT tableoid::regclass = 'visits_default'::regclass FROM visits WHERE page = 'day 60'}),
@@ -176,7 +176,7 @@ like(run_of('visits: create', 60, 1, 10),
 	qr/^succeeded/, 'the job that creates runs on day 60');
 like(run_of('visits: create', 61, 0, 10),
 	qr/^succeeded/, 'the job that creates runs on day 61');
-is(partitions(), '30|68|39', 'the jobs create partitions again after the mending');
+is(partitions(), '30|68|39', 'the jobs create partitions again after that transaction');
 $node->stop;
 
 done_testing();

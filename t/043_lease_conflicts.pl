@@ -1,10 +1,12 @@
-# Who gets a worker id from a registry, who is refused one, and why: two
-# servers of one number, a full datacenter, names, clocks that disagree, a
-# lease that another server takes, roles without rights, parameters that stop
-# the start.  All the while another server issues ids under load.
+# Which server gets a worker id from a registry, which server is refused, and
+# why: two servers want one worker id, a datacenter is full, servers have
+# names, clocks differ, another server takes a lease away, a role has no
+# rights, and parameters keep the server from starting.  Meanwhile another
+# server issues ids under load.
 #
-# Each subtest begins with servers, and a registry, that have forgotten all that
-# was before: see fresh_servers().  So the order of the subtests does not matter.
+# Each subtest begins with servers and a registry that keep nothing from
+# earlier subtests: see fresh_servers().  So the order of the subtests does not
+# matter.
 use strict;
 use warnings FATAL => 'all';
 
@@ -24,8 +26,8 @@ use Time::HiRes qw(sleep time);
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $registry = registry_node('registry', { lease_duration => '6 s' });
 
-# Servers that are as alike as copies are: four for the subtests, and one that
-# is under load.
+# Servers that are copies of one server: four for the subtests, and one that is
+# under load.
 my @server = leased_node('server_0', $registry, "include 'case.conf'");
 start_with_case($server[0]);
 $server[0]->safe_psql('postgres', 'CREATE EXTENSION snowflake');
@@ -33,8 +35,8 @@ forget($server[0]);
 push @server, copy_of($server[0], "server_$_") for 1 .. 3;
 my $busy = copy_of($server[0], 'busy');
 
-# Makes the registry of a fleet of another layout, in a database of its own.
-# Returns the setting that names it.
+# Makes a registry with other constants, in a database of its own.  Returns the
+# setting with the connection string of this registry.
 sub other_fleet
 {
 	my ($database, %constants) = @_;
@@ -48,7 +50,7 @@ sub other_fleet
 	  . ($registry->connstr($database) =~ s/'/''/gr) . q{'};
 }
 
-# Does a stopped server's WAL hold what a start would bring back?
+# Returns whether a stopped server would recover from WAL at its next start.
 sub needs_recovery
 {
 	my ($node) = @_;
@@ -56,7 +58,8 @@ sub needs_recovery
 	return $output !~ /^Database cluster state: +shut down$/m;
 }
 
-# Stops a server and has it forget who it was.
+# Stops a server, and removes its parameters, its page of the mark, and the
+# time of its last ids.
 sub forget
 {
 	my ($node) = @_;
@@ -70,16 +73,17 @@ sub forget
 	}
 	unlink mark_file($node);
 
-	# Without a page, the time of the last checkpoint counts.
+	# Without a page, ids begin at the time of the last checkpoint.
+	# pg_resetwal writes a checkpoint by the right clock.
 	PostgreSQL::Test::Utils::system_or_bail('pg_resetwal', '-D',
 		$node->data_dir);
 	set_clock($node, 0);
 	return;
 }
 
-# Returns four servers that are stopped, have no parameters of their own, right
-# clocks, and have forgotten who they were.  The registry has forgotten them,
-# too, but not the datacenter of the server under load.
+# Returns four stopped servers with right clocks, and without parameters,
+# leases and pages of the mark.  The registry has no leases either, except
+# those in the datacenter of the server under load.
 sub fresh_servers
 {
 	forget($_) for @server;
@@ -93,7 +97,7 @@ sub fresh_servers
 my $unreachable =
   qr/^The registry cannot be reached, or does not let this server in\.$/;
 
-# ----- the load, while all that follows goes on -----
+# ----- the load, which runs during the subtests -----
 
 start_with_case($busy, 'snowflake.datacenter_id = 9');
 my $busy_id = worker_id_of(first_id($busy));
@@ -116,17 +120,17 @@ subtest 'one worker id for two servers: the second is refused' => sub {
 	  qr/^worker_id 17 of datacenter_id 0 is leased by one until \d{4}-/;
 
 	start_with_case($one, $guard, "snowflake.registry_name = 'one'");
-	is(worker_id_of(first_id($one)), 17, 'a server leases the number it was given');
+	is(worker_id_of(first_id($one)), 17, 'a server leases its configured worker id');
 	my $offset = -s $other->logfile;
 	start_with_case($other, $guard);
-	refuses($other, $held, 'another one with the same number is refused');
+	refuses($other, $held, 'another server with the same configured worker id is refused');
 	my ($state, $message, $hint) =
 	  sqlstate_of($other, 'SELECT snowflake_nextval()');
-	is($state, '55000', 'SQLSTATE');
+	is($state, '55000', 'a call of the refused server is an error');
 	is( $message,
 		'snowflake ids cannot be issued because this server holds no lease on a worker id',
-		'message');
-	like($hint, qr/as soon as the registry grants a lease/, 'hint');
+		'the message says that the server holds no lease');
+	like($hint, qr/as soon as the registry grants a lease/, 'the hint says when ids will be issued');
 	is(worker_id_at($other), '', 'snowflake_node shows no worker id');
 	is( $other->safe_psql('postgres',
 			'SELECT lease_holder IS NULL AND lease_expires_at IS NULL FROM snowflake_node'),
@@ -134,14 +138,14 @@ subtest 'one worker id for two servers: the second is refused' => sub {
 		'snowflake_node shows no lease');
 	my $refusal = refusal_of($other);
 	ok(wait_for(sub { refusal_of($other) ne $refusal }),
-		'the reason tells the newest renewal of the one that has it');
+		'the reason of the refusal changes when the holder renews its lease');
 	is( $other->safe_psql('postgres',
 			'SELECT lease_failures > 1 AND lease_renewals = 0 FROM snowflake_stat'),
 		't',
 		'snowflake_stat counts failures');
 	is( () = logged($other, $offset) =~ /WARNING:  the registry has not granted a lease/g,
 		1,
-		'the log tells of the first alone');
+		'the log has the first refusal only');
 
 	SKIP:
 	{
@@ -156,14 +160,14 @@ subtest 'one worker id for two servers: the second is refused' => sub {
 		$other->stop;
 		$one->stop;
 		is(worker_id_of(first_id($derived)),
-			17, 'which leases it once that is given back');
+			17, 'the server that derived the worker id leases it when the others have stopped');
 		$derived->stop;
 		$other->start;
 	}
-	is(worker_id_of(first_id($other)), 17, 'the other server gets its own worker id');
+	is(worker_id_of(first_id($other)), 17, 'the other server leases the worker id when it is free again');
 };
 
-subtest 'a full datacenter: one server more is refused' => sub {
+subtest 'a full datacenter: a further server is refused' => sub {
 	my ($one, $two, $three, $elsewhere) = fresh_servers();
 	my $layout = '41/5/1/12';
 	my @full = (
@@ -173,15 +177,15 @@ subtest 'a full datacenter: one server more is refused' => sub {
 
 	start_with_case($_, @full) for $one, $two;
 	first_id($_) for $one, $two;
-	isnt(worker_id_at($one), worker_id_at($two), 'two servers share a datacenter of two');
+	isnt(worker_id_at($one), worker_id_at($two), 'two servers lease both worker ids of a datacenter');
 	start_with_case($three, @full);
 	refuses(
 		$three,
 		qr/^All worker ids of datacenter_id 3 are leased, the first of them until \d{4}-/,
-		'a third is refused');
+		'a third server in a datacenter of two worker ids is refused');
 	start_with_case($elsewhere, @full, 'snowflake.datacenter_id = 4');
 	first_id($elsewhere);
-	is(leases($registry, 'narrow'), '3:0 3:1 4:0', 'datacenters are apart');
+	is(leases($registry, 'narrow'), '3:0 3:1 4:0', 'a server of another datacenter leases a worker id there');
 
 	my $free = worker_id_at($one);
 	$one->stop;
@@ -198,19 +202,19 @@ subtest 'a new server under an old name gets the worker id of that name' => sub 
 	is(lease_row($registry, worker_id_of($last), 'name'), 'pg-a', 'the registry shows the name');
 	$first->stop;
 
-	# Wait: the mark of a clean stop may be a moment ahead.
+	# Wait, because the fence that a clean stop leaves may be a moment ahead.
 	wait_for_fence($registry, worker_id_of($last));
 	start_with_case($unnamed);
 	isnt(worker_id_of(first_id($unnamed)),
-		worker_id_of($last), 'a new server gets one that was never leased');
+		worker_id_of($last), 'a new server without a name gets a worker id that was never leased');
 	start_with_case($heir, "snowflake.registry_name = 'pg-a'");
 	my $id = first_id($heir);
 	is(worker_id_of($id), worker_id_of($last),
-		'a new server of the same name gets the last one\'s');
+		'a new server of the same name gets the worker id of the old one');
 	ok($id > $last, 'the new server begins after the last id of the old one');
 };
 
-subtest 'clocks that disagree: no ids outside the fences' => sub {
+subtest 'clocks that differ: no ids outside the fences' => sub {
 	my ($ahead, $next) = fresh_servers();
 	my @guard = (
 		'snowflake.worker_id_source = config',
@@ -225,7 +229,7 @@ subtest 'clocks that disagree: no ids outside the fences' => sub {
 	my $refusal;
 	wait_for(sub { ($refusal = refusal_of($ahead)) =~ $past_fence });
 	like($refusal, $past_fence,
-		'a server whose clock is past the fence issues none');
+		'a server whose clock is past the fence issues no ids');
 	$ahead->kill9;
 	cmp_ok(lease_row($registry, 20, 'extract(epoch FROM fence)'),
 		'<', time + 7.5, 'the fence does not follow the clock of that server');
@@ -234,7 +238,7 @@ subtest 'clocks that disagree: no ids outside the fences' => sub {
 	configure($next, @guard);
 	start_server($next, -100);
 	ok(wait_for(sub { worker_id_at($next) eq '20' }),
-		'when it is dead another one leases its worker id');
+		'after its death another server leases the worker id');
 	my $fence = lease_row($registry, 20, 'extract(epoch FROM began)');
 	my ($state, $message);
 	ok( wait_for(
@@ -245,9 +249,10 @@ subtest 'clocks that disagree: no ids outside the fences' => sub {
 			}),
 		'the next holder issues no id before its clock reaches the fence')
 	  or diag($message);
-	is($state, '55000', 'SQLSTATE');
+	is($state, '55000', 'the SQLSTATE of that refusal');
 
-	# Where ids may be ahead of the clock, they may not be ahead of the lease.
+	# Under "advance" ids may be ahead of the clock, but not further than the
+	# lease lasts.
 	my @policy = (
 		'snowflake.clock_policy = advance',
 		'snowflake.clock_tolerance = 300s');
@@ -259,9 +264,9 @@ subtest 'clocks that disagree: no ids outside the fences' => sub {
 				  sqlstate_of($next, 'SELECT snowflake_nextval()');
 				$message =~ /further ahead of the clock than the lease/;
 			}),
-		'under advance it issues no id beyond the lease')
+		'under "advance" the next holder issues no id further ahead than its lease lasts')
 	  or diag($message);
-	is($state, '55000', 'SQLSTATE');
+	is($state, '55000', 'the SQLSTATE of that refusal');
 	configure($next, @guard);
 	$next->reload;
 	my $offset = $fence - time - 1;
@@ -270,22 +275,23 @@ subtest 'clocks that disagree: no ids outside the fences' => sub {
 	cmp_ok(
 		$next->safe_psql('postgres',
 			"SELECT extract(epoch FROM snowflake_timestamp($id))"),
-		'>=', $fence, 'its first id is not before the fence');
-	cmp_ok($id, '>', $last, 'its first id is after the last id of the dead server');
+		'>=', $fence, 'the first id of the next holder is not before the fence');
+	cmp_ok($id, '>', $last, 'the first id of the next holder is after the last id of the dead server');
 
-	# The clock jumps; the fence follows the registry's clock.
+	# Step the server's clock ahead.  The fence of a renewal does not follow
+	# that clock, but the registry's.
 	set_clock($next, $offset + 1000);
 	wait_for(sub { ($refusal = refusal_of($next)) =~ $past_fence });
 	my ($before, $now) = $refusal =~ $past_fence;
 	is( $next->safe_psql('postgres',
 			"SELECT timestamptz '$now' - timestamptz '$before' > '900 s'"),
 		't',
-		'past the fence none is issued, and the reason tells how far the clock has jumped');
+		'past the fence no id is issued, and the reason has the fence and the clock');
 	set_clock($next, $offset);
-	cmp_ok(scalar first_id($next), '>', $id, 'once it is set right they are');
+	cmp_ok(scalar first_id($next), '>', $id, 'ids are issued again when the clock is set right');
 };
 
-subtest 'more worker ids than an integer counts' => sub {
+subtest 'a layout of 31 bits for the worker id' => sub {
 	my ($node) = fresh_servers();
 	my $layout = '32/0/31/0@100ms';
 	my $epoch = '2025-01-01 00:00+00';
@@ -303,9 +309,9 @@ subtest 'more worker ids than an integer counts' => sub {
 		2147483647, 'the last of two billion worker ids is leased');
 };
 
-# A machine that is duplicated with its memory is two servers with one
-# identity.  The test plays the renewal of the other one.
-subtest 'one server renews the lease of another one, which loses it' => sub {
+# If a machine is cloned with its memory, two servers have one identity.  The
+# test makes the claim by which the clone renews the lease.
+subtest 'a clone renews the lease of a server, which loses the lease' => sub {
 	my ($one) = fresh_servers();
 	my $offset = -s $one->logfile;
 
@@ -325,17 +331,17 @@ subtest 'one server renews the lease of another one, which loses it' => sub {
 				previous_incarnation => n.incarnation, previous_fence => n.fence,
 				is_held => true, previous_position => pg_current_wal_lsn()) AS c
 		 WHERE (n.datacenter_id, n.worker_id) = (0, $old)}),
-		$old, 'another one renews it, in the same place');
+		$old, 'the clone renews the lease');
 	ok(wait_for(sub { worker_id_at($one) !~ /^($old)?$/ }),
-		'then the first one gets another worker id');
+		'the first server then gets another worker id');
 	like(
 		logged($one, $offset),
 		qr/LOG:  snowflake worker_id $old is leased to this server no more/,
-		'the log tells it');
-	is(lease_row($registry, $old, 'incarnation'), 7, 'the other one keeps it');
+		'the log of the first server says that it has lost the lease');
+	is(lease_row($registry, $old, 'incarnation'), 7, 'the clone keeps the lease');
 };
 
-subtest 'a worker id that some wrong clock has spent is left alone' => sub {
+subtest 'a worker id whose fence is years ahead is not granted' => sub {
 	my ($node) = fresh_servers();
 
 	$registry->safe_psql('postgres',
@@ -343,11 +349,11 @@ subtest 'a worker id that some wrong clock has spent is left alone' => sub {
 		   WHERE (datacenter_id, worker_id) = (0, 0)});
 	start_with_case($node);
 	is(worker_id_of(first_id($node)),
-		1, 'a worker id whose ids begin in forty years is not taken');
+		1, 'a new server gets another worker id than one whose fence is forty years ahead');
 };
 
-# What one registry has granted, another one may have granted to somebody else.
-subtest 'a lease by one registry is none by another' => sub {
+# Two registries may grant one worker id to two servers.
+subtest 'the lease of one registry does not count with another registry' => sub {
 	my ($node) = fresh_servers();
 	my $other = $registry->connstr('postgres') =~ s/port=\d+/port=1/r;
 	$other =~ s/'/''/g;
@@ -357,11 +363,11 @@ subtest 'a lease by one registry is none by another' => sub {
 	$node->stop('immediate');
 	start_with_case($node, "snowflake.registry = '$other'");
 	refuses($node, $unreachable,
-		'a lease by one registry is none by another');
+		'with the lease of another registry a server issues no ids');
 	$node->stop('immediate');
 	start_with_case($node);
 	is(worker_id_of(first_id($node)), $old,
-		'back at the first the server has its worker id again');
+		'with the first registry the server has its worker id again');
 };
 
 # Takes a server's worker id away by a change of the registry's table, so that
@@ -376,7 +382,8 @@ sub take_away
 	my $session = SnowflakeSession->new($loser);
 	my @mine = $session->rows('SELECT * FROM snowflake_nextvals(1000)');
 
-	# The loser does not ask meanwhile: it could be the first to.
+	# Keep the loser from claiming first, because it would get the worker id
+	# again.
 	my $claim_again = keep_from_claims($loser);
 	$registry->safe_psql('postgres',
 		"$change WHERE (datacenter_id, worker_id) = (0, $old)");
@@ -386,7 +393,8 @@ sub take_away
 		"$change: another server takes the worker id");
 	$claim_again->();
 
-	# The session goes on without a stop, but for a moment without a worker id.
+	# The session goes on issuing ids.  Calls fail only while the server has no
+	# worker id.
 	ok( wait_for(
 			sub {
 				$session->ask('SELECT * FROM snowflake_nextvals(100)');
@@ -395,20 +403,20 @@ sub take_away
 				push @mine, @ids;
 				@ids && worker_id_of($ids[-1]) != $old;
 			}),
-		"$change: an open session goes on under another one");
+		"$change: an open session issues ids of another worker id");
 	push @mine, $session->rows('SELECT * FROM snowflake_nextvals(1000)');
 	is(scalar(grep { $mine[$_] <= $mine[ $_ - 1 ] } 1 .. $#mine),
-		0, "$change: its ids only grow");
+		0, "$change: the ids of the open session increase");
 	like(
 		logged($loser, $offset),
 		qr/LOG:  snowflake worker_id $old is leased to this server no more/,
-		"$change: the log tells the loss");
+		"$change: the log says that the lease was lost");
 
 	my @yours = split /\n/, first_id($taker);
 	push @yours, split /\n/,
 	  $taker->safe_psql('postgres', 'SELECT * FROM snowflake_nextvals(1000)');
 	is(worker_id_of($yours[0]),
-		$old, "$change: the other one issues under it");
+		$old, "$change: the other server issues ids of the worker id");
 	return (\@mine, \@yours);
 }
 
@@ -420,13 +428,14 @@ subtest 'a lease is taken away while a session issues ids' => sub {
 	my ($mine, $yours) = take_away($loser, $taker,
 		'UPDATE snowflake_registry.node SET expires_at = now()');
 	my %seen = map { $_ => 1 } @$mine, @$yours;
-	is(scalar(keys %seen), @$mine + @$yours, 'no id twice');
+	is(scalar(keys %seen), @$mine + @$yours, 'no id comes twice');
 
-	# A deleted row also loses the fence that keeps ids apart, and no more.
+	# After a DELETE of the row ids may come twice, because the fence that
+	# keeps them apart is deleted, too.  All else is as before.
 	take_away($loser, $next, 'DELETE FROM snowflake_registry.node');
 };
 
-subtest 'who may ask, and what the log says of those who may not' => sub {
+subtest 'who may claim, and what the log says if a claim fails' => sub {
 	my ($node) = fresh_servers();
 	my $secret = 'Xyzzy.37';
 	my $password = "password=$secret";
@@ -486,14 +495,14 @@ subtest 'who may ask, and what the log says of those who may not' => sub {
 		like(
 			logged($node, $offset),
 			qr/WARNING:  the registry has not granted a lease on a snowflake worker_id\n[^\n]*DETAIL:  [^\n]*(?:\n\t[^\n]*)*$cause/,
-			"$name: the log tells why");
+			"$name: the log says why");
 		$node->stop;
 	}
 
 	start_with_case($node,
 		"snowflake.registry = '$base user=leaser $password dbname=apart'");
 	like(first_id($node), qr/^\d+$/,
-		'a role that has been allowed to will do');
+		'a role that is allowed to claim gets a worker id for its server');
 	$node->safe_psql('postgres', 'CREATE ROLE ordinary');
 	is( (sqlstate_of($node, 'SET ROLE ordinary; SHOW snowflake.registry'))[0],
 		'42501',
@@ -514,11 +523,11 @@ subtest 'who may ask, and what the log says of those who may not' => sub {
 	is( $registry->safe_psql('apart',
 			'SELECT count(*) FROM snowflake_registry.node WHERE is_released'),
 		'1',
-		'that role may give back, too');
+		'the role that is allowed to claim may also release the lease');
 	unlike(logged($node), qr/\Q$secret\E/, 'the password is in no log');
 };
 
-subtest 'parameters that stop the start' => sub {
+subtest 'parameters that keep the server from starting' => sub {
 	my ($node) = fresh_servers();
 
 	for my $case (
@@ -552,7 +561,7 @@ subtest 'parameters that stop the start' => sub {
 		ok(!$node->start(fail_ok => 1), "$name: the server does not start");
 		like(logged($node, $offset), $complaint, "$name: its log says why");
 		unlike(logged($node, $offset),
-			qr/Xyzzy/, "$name: and tells no password");
+			qr/Xyzzy/, "$name: its log has no password");
 	}
 };
 
@@ -563,11 +572,11 @@ is( $busy->safe_psql('postgres', q{
 SELECT count(*) > 1000, min(snowflake_worker_id(id)), max(snowflake_worker_id(id))
   FROM issued}),
 	"t|$busy_id|$busy_id",
-	'all of them are of one worker id');
+	'all ids of the server under load are of one worker id');
 is( $busy->safe_psql('postgres',
 		'SELECT lease_renewals >= 5 FROM snowflake_stat'),
 	't',
-	'which was renewed all the while');
+	'the server under load has renewed its lease');
 $busy->stop;
 
 $registry->stop;
