@@ -176,7 +176,7 @@ subtest 'ids an hour ahead of a right clock, and another worker id' => sub {
 	my $ahead = value_of($node, 'SELECT snowflake_nextval()');
 	set_clock($node, 0);
 	is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
-		'55000', 'after ids of an hour ahead the server refuses ids by a right clock');
+		'55000', 'a server with a right clock refuses ids after ids of an hour ahead');
 	configure($node, 'snowflake.worker_id = 9');
 	$node->stop;
 	start_server($node);

@@ -172,8 +172,9 @@ sub around_lease_s
 
 my %fault;
 
-# Steps the clock of any server whose clock is right ahead (1) or back (-1): by
-# $least_s and up to $more_s more, for $for_s and up to $for_more_s more.
+# Takes any server whose clock is right, and steps its clock ahead (1) or back
+# (-1): by $least_s and up to $more_s more, for $for_s and up to $for_more_s
+# more.
 sub step_any_clock
 {
 	my ($sign, $least_s, $more_s, $for_s, $for_more_s) = @_;

@@ -238,7 +238,7 @@ subtest 'clocks that differ: no ids outside the fences' => sub {
 	configure($next, @guard);
 	start_server($next, -100);
 	ok(wait_for(sub { worker_id_at($next) eq '20' }),
-		'after its death another server leases the worker id');
+		'after the server is killed, another server leases the worker id');
 	my $fence = lease_row($registry, 20, 'extract(epoch FROM began)');
 	my ($state, $message);
 	ok( wait_for(
@@ -249,7 +249,7 @@ subtest 'clocks that differ: no ids outside the fences' => sub {
 			}),
 		'the next holder issues no id before its clock reaches the fence')
 	  or diag($message);
-	is($state, '55000', 'the SQLSTATE of that refusal');
+	is($state, '55000', 'the refused call has SQLSTATE 55000');
 
 	# Under "advance" ids may be ahead of the clock, but not further than the
 	# lease lasts.
@@ -266,7 +266,7 @@ subtest 'clocks that differ: no ids outside the fences' => sub {
 			}),
 		'under "advance" the next holder issues no id further ahead than its lease lasts')
 	  or diag($message);
-	is($state, '55000', 'the SQLSTATE of that refusal');
+	is($state, '55000', 'the refused call has SQLSTATE 55000');
 	configure($next, @guard);
 	$next->reload;
 	my $offset = $fence - time - 1;
