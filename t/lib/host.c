@@ -105,6 +105,15 @@ gethostname(char *name, size_t size)
 	return result;
 }
 
+/* What a fortified build calls where it does not see the buffer's size. */
+int
+__gethostname_chk(char *name, size_t size, size_t buffer_size)
+{
+	if (size > buffer_size)
+		abort();
+	return gethostname(name, size);
+}
+
 static unsigned int
 flags_of(const char *text)
 {
