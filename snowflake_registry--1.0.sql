@@ -31,12 +31,12 @@
  * What can go wrong, and what keeps an id from being issued twice:
  *
  * - The registry forgets: its standby was promoted without the last
- *   transactions, or a backup was restored.  Another history (timeline, system
+ *   transactions, or a backup was restored.  A changed history (timeline, system
  *   identifier, database or table) begins an era with a window; evidence begins
- *   an era.  Until all leases that may have been forgotten are over, rows of an
- *   earlier era are granted to their holders only.  After that, a new holder of
- *   such a row begins at the floor, which is after all fences that may have been
- *   forgotten.
+ *   an era without a window.  Until all leases that may have been forgotten are
+ *   over, rows of an earlier era are granted to their holders only.  After that,
+ *   a new holder of such a row begins at the floor or later.  The floor is after
+ *   all fences that may have been forgotten.
  * - The registry is set back without a trace: by a file-system snapshot, or by a
  *   standby whose standby.signal was removed.  The registry's server then starts
  *   although it was not stopped cleanly.  After every such start an era begins
@@ -115,7 +115,7 @@ COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS
 COMMENT ON COLUMN snowflake_registry.setting.former_until IS
 'until then leases under the former constants may exist: a grant uses the smaller of the former and the present value, and a wait the larger';
 COMMENT ON COLUMN snowflake_registry.setting.shortest_grace IS
-'the smallest sum of lease_duration and largest_lead so far; a dump may still have those two values';
+'the smallest sum of lease_duration and largest_lead so far; a dump that is restored may bring these two values back';
 COMMENT ON COLUMN snowflake_registry.setting.era IS
 'grows whenever the registry has been restarted without a clean stop, or notices that it has forgotten something';
 COMMENT ON COLUMN snowflake_registry.setting.history IS
@@ -175,14 +175,14 @@ CREATE UNLOGGED TABLE snowflake_registry.running (
 COMMENT ON TABLE snowflake_registry.running IS
 'the value of setting.instance; the table is empty after a stop that was not clean, until notice() runs';
 
--- A server only inserts its evidence, so that a session that has locked
--- "setting" cannot keep the server from coming forward.
+-- A claim inserts its evidence here, because another session may have locked
+-- "setting".  So a holder comes forward without waiting for that session.
 CREATE TABLE snowflake_registry.evidence (
     fence timestamptz NOT NULL,
     is_covered boolean NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.evidence IS
-'fences that prove that the registry has forgotten a lease; notice() begins an era for a fence or, if the grace of the present era covers the lease already, only raises the floor, and deletes the row';
+'the fence of each holder whose claim was evidence; notice() deletes the row, and begins an era or, if is_covered is true, only raises the floor';
 
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
@@ -234,8 +234,9 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.constants_in_force() IS
 'internal: the constants of a new lease, and the constants of the longest lease that may exist';
 
--- Raises the floor above a fence of a forgotten lease, and above the fence of any
--- lease granted up to the instant of that fence.  The caller has locked "setting".
+-- Raises the floor above the fence of a forgotten lease, by the longest duration
+-- and lead.  So no lease that was granted before the instant of that fence has a
+-- fence above the floor.  The caller has locked "setting".
 -- The clock of a new primary may be up to a lease behind the old primary's, so a
 -- fence is ahead of the new clock by at most twice the sum of duration and lead.
 CREATE FUNCTION snowflake_registry.raise_floor(seen_fence timestamptz)
@@ -283,8 +284,10 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.begin_era(timestamptz, boolean) IS
 'internal: begin an era: serve only holders until all leases that may exist are over';
 
--- Detects another history, a start that was not clean, and evidence, and begins
--- an era for each.  Returns false if another session has locked "setting".
+-- Detects a changed history, a start after a stop that was not clean, and
+-- evidence.  Begins an era for each, but only raises the floor for evidence that
+-- the grace of the present era covers.  Returns false if another session has
+-- locked "setting".
 CREATE FUNCTION snowflake_registry.notice()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -342,9 +345,9 @@ COMMENT ON FUNCTION snowflake_registry.notice() IS
 'internal: detect that the registry has been switched over, restored or restarted';
 
 -- Does the registry know for certain who holds a row?  During the grace, only if
--- the row was granted in this era.  After the grace the leases that were
--- forgotten are over: then a row is uncertain only if it was last granted before
--- floor_era.
+-- the row was granted in this era.  After the grace all forgotten leases are over.
+-- But if the row was last granted before floor_era, a forgotten lease may have had
+-- another holder, whose ids the row's holder must not repeat.
 CREATE FUNCTION snowflake_registry.is_known(n snowflake_registry.node, s snowflake_registry.setting)
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -439,7 +442,7 @@ BEGIN
     IF is_waiting THEN
         code := 'grace';
         sentence := format('The registry has been switched over or restarted, and may not know of all leases; '
-                           'it grants worker ids to other servers from %s.',
+                           'it grants worker ids to new holders from %s.',
                            s.grants_from);
         RETURN;
     END IF;
@@ -452,7 +455,7 @@ BEGIN
                 WHERE known.datacenter_id = for_datacenter_id AND known.worker_id < worker_count
                   AND known.expires_at <= clock_timestamp()) THEN
         code := 'busy';
-        sentence := 'The worker ids that are free are being granted to others at this moment.';
+        sentence := 'The worker ids that are free are being granted to other servers at this moment.';
     ELSE
         code := 'all_taken';
         sentence := format('All worker ids of datacenter_id %s are leased, the first of them until %s.',
@@ -533,7 +536,7 @@ BEGIN
             RETURN n;
         END IF;
 
-        -- the lowest row that was never leased; then the row that is free longest
+        -- the lowest row that was never leased; then the row that has been free longest
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_count AND r.expires_at <= now_at
            AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
@@ -730,9 +733,10 @@ BEGIN
     END IF;
 
     -- Does the claim prove that the registry has forgotten a lease?  If the row
-    -- has another holder, believe the server only while its lease may have been
-    -- forgotten and no other server has come forward with the row: in a window, or
-    -- while another session keeps notice() from opening the window.
+    -- has another holder, believe the server only in a window, when the server's
+    -- lease may have been forgotten, and only until another server has come forward
+    -- with the row.  A window that notice() could not open yet, because another
+    -- session has locked "setting", counts as open.
     is_stale := s.history <> snowflake_registry.history() OR s.instance <> pg_postmaster_start_time();
     is_window := is_stale OR registry_clock < s.window_until;
     is_believed := is_same AND is_held AND
@@ -768,9 +772,9 @@ BEGIN
                                       own.began, CASE WHEN is_held THEN previous_fence END, own.is_released);
     ELSIF is_same AND is_holder AND is_held AND own.is_released AND
           own.incarnation IN (previous_incarnation, next_incarnation) THEN
-        -- A late message: the server has released the row after it sent this.
+        -- A late claim: the server sent the claim before it released the row.
         refusal := 'late';
-        detail := format('The server has released worker_id %s of datacenter_id %s since.',
+        detail := format('The server has released worker_id %s of datacenter_id %s since it sent this claim.',
                          own.worker_id, claim.datacenter_id);
         RETURN;
     ELSIF is_evidence AND previous_fence > own.granted_fence THEN
@@ -781,12 +785,12 @@ BEGIN
            FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             refusal := 'busy';
-            detail := 'Another server is claiming the lease that this server holds at this moment.';
+            detail := 'Another server is now claiming the lease that this server holds.';
             RETURN;
         END IF;
-        -- If the era has begun for another holder, the floor may not be above
-        -- this fence yet.  If another session has locked "setting", the next
-        -- claim raises the floor.
+        -- The evidence of another holder may have begun the era, with a floor
+        -- that is not above this fence.  If another session has locked "setting",
+        -- the next claim raises the floor because of the evidence inserted here.
         PERFORM FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
             PERFORM snowflake_registry.raise_floor(previous_fence);
@@ -935,7 +939,7 @@ COMMENT ON FUNCTION snowflake_registry.canonical_layout(text) IS
 'internal: a layout as servers write it';
 
 -- Makes rows for the worker ids of a layout, 65536 at most.  claim() makes a row
--- beyond these if a server with a configured worker_id claims it.
+-- beyond these for a server that claims, or already holds, that worker id.
 CREATE FUNCTION snowflake_registry.make_nodes(layout text)
 RETURNS void
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -1038,7 +1042,7 @@ BEGIN
                 DETAIL = format('A dump of the registry may have a lease_duration and a largest_lead of no more than %s together. '
                                 'After a restore the registry would wait no longer than that for servers to renew their leases.',
                                 old.shortest_grace),
-                HINT = format('Raise it to %s at most, or make a new registry.',
+                HINT = format('Raise lease_duration to %s at most, or make a new registry.',
                               greatest(2 * old.shortest_grace, old.lease_duration));
         END IF;
         UPDATE snowflake_registry.setting AS s

@@ -26,7 +26,7 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 
 # The refusal of a newcomer in a grace.
 my $in_grace =
-  qr/^The registry has been switched over or restarted, and may not know of all leases; it grants worker ids to other servers from \d{4}-/;
+  qr/^The registry has been switched over or restarted, and may not know of all leases; it grants worker ids to new holders from \d{4}-/;
 
 # ----- what scenarios share -----
 
