@@ -25,7 +25,7 @@
 --
 -- The script's own schema
 --
--- PostgreSQL looks every name below up in pg_catalog, and then in a schema that
+-- PostgreSQL looks up every name below in pg_catalog, and then in a schema that
 -- only this script uses.  It does not look into the schema that the DBA has
 -- chosen for the extension.  That schema may contain functions and operators of
 -- other roles, and BEGIN ATOMIC bodies and views would call them if their
@@ -440,7 +440,7 @@ RETURNS TABLE (
     tab regclass,
     attnum smallint,
     attname name,
-    keys integer[],         -- this column must have the type of these given columns, numbered from 1
+    keys integer[],         -- the given columns, counted from 1, whose type this column must have
     is_key boolean,         -- a given column, or the same column of an inheritor
     is_inherited boolean,   -- ALTER TABLE on the parent changes this column, too
     is_narrow boolean)      -- not bigint yet
@@ -586,9 +586,9 @@ END;
 COMMENT ON FUNCTION snowflake_convert_not_nulls(regclass[], name[]) IS
 'internal: inherited NOT NULL constraints of columns that become bigint, and whether a constraint makes the change fail';
 
--- Finds the foreign keys that contain a column which becomes bigint.  The
--- conversion drops them first and adds them last, so that PostgreSQL checks each
--- foreign key only once.
+-- Finds the foreign keys that contain or reference a column which becomes bigint.
+-- The conversion drops them first and adds them last, so that PostgreSQL checks
+-- each foreign key only once.
 CREATE FUNCTION snowflake_convert_foreign_keys(rels regclass[], cols name[])
 RETURNS TABLE (key oid, conname name, tab regclass, references_tab regclass)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -634,7 +634,7 @@ BEGIN ATOMIC
                  THEN pg_sequence_last_value(s.seqrelid) > s.seqmax END);
 END;
 COMMENT ON FUNCTION snowflake_convert_leftovers(regclass, smallint) IS
-'internal: a column''s sequences that another extension of this name has left unfit for a dump';
+'internal: sequences that pgEdge''s extension has left with a column, and with which a dump cannot be restored';
 
 -- Lists the statements of a conversion.  The steps: -1 and 0 repair what pgEdge's
 -- extension has left, 1 drops foreign keys, 2 drops inheritors' identities, 3 to
@@ -759,10 +759,11 @@ END;
 COMMENT ON FUNCTION snowflake_convert_statements(regclass[], name[]) IS
 'internal: the statements that convert columns, in order, and the table that each is about';
 
--- Does a query on a table run no code of the table's owner?  The planner
--- evaluates predicates and expressions of indexes, CHECKs and statistics, and
--- inlines the casts of a foreign key's columns of user-defined types.  A query
--- also reads the table's inheritors or partitions, which may have all of these.
+-- Returns true if a query on a table cannot run code of the table's owner.  The
+-- planner evaluates CHECKs, the predicates of indexes, and the expressions of
+-- indexes and statistics.  If a foreign key has a column of a user-defined type,
+-- the planner inlines the casts of that type.  A query also reads the table's
+-- inheritors or partitions, so a table that has any is not plain.
 CREATE FUNCTION snowflake_convert_is_plain(tab regclass)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -840,8 +841,8 @@ BEGIN ATOMIC
          WHERE reloftype <> 0
         UNION
         -- ATTACH PARTITION replaces the partition's constraint by the parent's.
-        SELECT format('NOT NULL constraint %I of partition %s, of its own: detach and attach the partition first',
-                      conname, tab)
+        SELECT format('NOT NULL constraint %I of partition %s, whose name is not that of the parent''s constraint: '
+                      'detach and attach the partition first', conname, tab)
           FROM snowflake_convert_not_nulls(rels, cols)
          WHERE is_partition AND is_in_the_way
         UNION
@@ -916,8 +917,8 @@ COMMENT ON FUNCTION snowflake_convert_obstacles(regclass[], name[], boolean) IS
 'internal: the objects that keep columns, and the columns that reference them, from becoming bigint';
 
 -- Lists the expressions of CHECKs, indexes and statistics that name a column
--- which becomes bigint.  Each expression is part of a query.  In the query the
--- column is bigint already, and tableoid and whole rows are the table's own.
+-- which becomes bigint.  Each expression is part of a query, in which the column
+-- is bigint already, and tableoid and whole-row references are those of the table.
 -- src/convert.c only parses and analyzes the query: an error shows that an
 -- operator or a function does not accept bigint.
 CREATE FUNCTION snowflake_convert_expressions(rels regclass[], cols name[])
@@ -983,7 +984,7 @@ BEGIN ATOMIC
      ORDER BY 1, 2;
 END;
 COMMENT ON FUNCTION snowflake_convert_expressions(regclass[], name[]) IS
-'internal: queries with the expressions that ALTER COLUMN TYPE parses again; it fails for an expression whose query does not parse';
+'internal: queries with the expressions that ALTER COLUMN TYPE parses again; ALTER COLUMN TYPE fails if one of these queries does not parse';
 
 -- Finds the CHECKs of a column that have a bound which new ids exceed, by a
 -- regular expression on the CHECK's text.
@@ -1096,7 +1097,7 @@ BEGIN
     IF other IS NOT NULL THEN
         RAISE feature_not_supported USING
             MESSAGE = format('column "%s" of table "%s" references %s', col, rel, other),
-            HINT = 'Convert the column that it references. The conversion includes this column.';
+            HINT = 'Convert the referenced column. The conversion includes the columns that reference it.';
     END IF;
 END
 $$;
@@ -1439,7 +1440,7 @@ COMMENT ON FUNCTION snowflake_convert_view_statements(regclass) IS
 -- and put them back after it.
 CREATE FUNCTION snowflake_convert_put_back(rels regclass[], cols name[])
 RETURNS TABLE (
-    step integer,           -- negative: before; 0, 1: put back; 2: fill
+    step integer,           -- negative: drop; 0, 1: put back; 2: fill materialised views
     tab regclass,
     owner oid,              -- the role that executes the statement
     statement text)
@@ -1610,7 +1611,7 @@ BEGIN ATOMIC
           FROM views AS v
           JOIN pg_seclabel AS l ON (l.classoid, l.objoid) = ('pg_class'::regclass, v.view)
         UNION
-        SELECT format('%s has privileges that role %I has granted, who does not own it', v.description,
+        SELECT format('%s has privileges that role %I, who is not its owner, has granted', v.description,
                       pg_get_userbyid(e.grantor))
           FROM views AS v,
                LATERAL (SELECT v.relacl WHERE v.relacl IS NOT NULL
@@ -1643,7 +1644,7 @@ BEGIN ATOMIC
           JOIN pg_trigger AS g ON r.classid = 'pg_trigger'::regclass AND g.oid = r.objid
          WHERE NOT has_function_privilege(r.relowner, g.tgfoid, 'EXECUTE')
         UNION
-        SELECT format('%s, which partition %s has in another state', r.description, g.tgrelid::regclass)
+        SELECT format('%s is enabled or disabled differently on partition %s', r.description, g.tgrelid::regclass)
           FROM rules AS r
           JOIN pg_trigger AS p ON r.classid = 'pg_trigger'::regclass AND p.oid = r.objid
           JOIN pg_trigger AS g ON g.tgparentid = p.oid

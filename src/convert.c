@@ -533,7 +533,7 @@ refuse_without_superuser(const Conversion *conversion, List *statements)
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("table \"%s\" has a sequence that only a superuser can remove",
 							convert_shown_name(statement->table)),
-					 errdetail("Another extension has made an identity column an ordinary one, and has left its sequence there."),
+					 errdetail("Another extension has cleared a column's identity, but has left the identity's sequence behind."),
 					 errhint("Convert %s as a superuser, or let a superuser execute: %s",
 							 convert_subject(conversion), statement->text)));
 	}
@@ -618,7 +618,7 @@ refuse_obstacles(const Conversion *conversion)
 	if (obstacles != NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
-				 errmsg("cannot change the type of %s and of those that reference it",
+				 errmsg("cannot change the type of %s and of the columns that reference it",
 						convert_subject(conversion)),
 				 errdetail("In the way:%s", text.data),
 				 errhint("In one transaction, drop what is in the way, convert, and create it again. "
@@ -704,7 +704,7 @@ convert_warn(const Conversion *conversion)
 		if (largest >= smallest)
 			ereport(WARNING,
 					(errmsg("%s has keys that are larger than new keys", convert_subject(conversion)),
-					 errdetail("The largest key is " INT64_FORMAT "; a new key would now be " INT64_FORMAT " or little more.",
+					 errdetail("The largest key is " INT64_FORMAT "; a new key would now be " INT64_FORMAT " or slightly more.",
 							   largest, smallest),
 					 errhint("New keys sort before the larger keys, and may be equal to one of them. "
 							 "If the larger keys are snowflake ids, set snowflake.layout and snowflake.epoch to the values that they were made with.")));
@@ -1191,7 +1191,7 @@ widen_reference(void *argument)
 				(errmsg("column \"%s\" of table \"%s\" is too narrow for the ids of column \"%s\" of table \"%s\"",
 						column, convert_shown_name(table), reference->key_column,
 						convert_shown_name(reference->key_table)),
-				 errhint("SELECT %s.snowflake_convert(%s, %s) makes it bigint, and rewrites the table.",
+				 errhint("SELECT %s.snowflake_convert(%s, %s) makes the narrow column bigint, and rewrites its table.",
 						 own_schema_name(reference->own_schema), quote_literal_cstr(convert_shown_name(reference->key_table)),
 						 quote_literal_cstr(reference->key_column))));
 		return;
@@ -1218,7 +1218,8 @@ widen_reference(void *argument)
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("checking a foreign key between tables \"%s\" and \"%s\" would run code of another role",
 							convert_shown_name(table), convert_shown_name(other)),
-					 errdetail("The tables belong to two roles, and one has indexes, checks or statistics with expressions.")));
+					 errdetail("Table \"%s\" is partitioned or has inheritors, or it has indexes, checks, statistics or foreign keys whose expressions or types can run code.",
+							   convert_shown_name(other))));
 	}
 	execute_as_owner(table, psprintf("ALTER TABLE %s ALTER COLUMN %s TYPE bigint",
 									 convert_table_name(table), quote_identifier(column)));

@@ -122,7 +122,7 @@ find_keys(SchemaPlan *plan, ArrayType *schemas)
 		if (DatumGetBool(convert_value_at(i, "is_left_alone", &is_null)))
 			plan->left_alone =
 				lappend(plan->left_alone,
-						psprintf("left alone: %s (%s): no sequence makes it; %s.snowflake_convert(%s, %s) converts it",
+						psprintf("left alone: %s (%s): no sequence makes its values; %s.snowflake_convert(%s, %s) converts it",
 								 convert_table_name(table), quote_identifier(NameStr(*column)), own_schema,
 								 quote_literal_cstr(convert_table_name(table)),
 								 quote_literal_cstr(NameStr(*column))));
@@ -160,7 +160,7 @@ find_groups(SchemaPlan *plan)
 
 		for (int i = 1; i < keys; i++)
 		{
-			/* Keys count from 1, as WITH ORDINALITY does. */
+			/* snowflake_convert_columns() counts the keys from 1. */
 			int			one = group_of(plan->groups, ((int32 *) ARR_DATA_PTR(array))[0] - 1);
 			int			other = group_of(plan->groups, ((int32 *) ARR_DATA_PTR(array))[i] - 1);
 
@@ -211,7 +211,7 @@ obstacles_of(const Conversion *conversion)
 		tables = lappend_oid(tables, convert_oid_at(i, "tab"));
 	distributed = convert_find_distributed(tables);
 	if (OidIsValid(distributed))
-		obstacles = lappend(obstacles, psprintf("table %s is distributed by Citus: convert before that",
+		obstacles = lappend(obstacles, psprintf("table %s is distributed by Citus: convert before the table is distributed",
 												convert_table_name(distributed)));
 	return obstacles;
 }
@@ -390,9 +390,9 @@ refuse_new_dependencies(const SchemaPlan *plan, List *dependencies)
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("\"%s\" cannot be put back as it was",
 							quote_qualified_identifier(get_namespace_name(one->schema), one->name)),
-					 errdetail("It would use %s, which it has not used before.",
+					 errdetail("The new definition would use %s, which the present definition does not use.",
 							   convert_text_at(0, "description")),
-					 errhint("In one transaction, drop it, convert, and create it as it should be.")));
+					 errhint("In one transaction, drop the object, convert, and create the object as it should be.")));
 	}
 }
 

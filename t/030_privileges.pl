@@ -476,7 +476,7 @@ for my $attack (
 	[ q{ALTER SCHEMA public RENAME TO old; CREATE SCHEMA public; GRANT ALL ON SCHEMA public TO PUBLIC},
 		qr/a schema or table was renamed while column "id" of table "attic.a" was converted/, 'a schema that is renamed' ],
 	[ q{CREATE FUNCTION attic.f(bigint) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN attic.evil(1); END'},
-		qr/"public.v" cannot be put back as it was\nDETAIL:  It would use function attic.f\(bigint\), which it has not used before/,
+		qr/"public.v" cannot be put back as it was\nDETAIL:  The new definition would use function attic.f\(bigint\), which the present definition does not use/,
 		'a new function that fits better' ])
 {
 	my ($sql, $error, $name) = @$attack;

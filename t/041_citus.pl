@@ -385,7 +385,7 @@ for my $table ('legacy', 'legacy_line')
 		"snowflake_convert() of $table");
 }
 like(sql(q{SELECT snowflake_convert_schema('{public}', dry_run => true)}),
-	qr/table public.legacy is distributed by Citus: convert before that/,
+	qr/table public.legacy is distributed by Citus: convert before the table is distributed/,
 	'snowflake_convert_schema() names a table that Citus has distributed');
 sql(q{
 SELECT undistribute_table('legacy_line', cascade_via_foreign_keys => true);
