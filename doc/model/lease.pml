@@ -5,8 +5,8 @@
  *	  stop a server, delay a message, move a clock, or set the registry back.
  *	  The words are DESIGN's.  snowflake.pml models the flush of the page, and
  *	  how one server's mark keeps an id from being issued twice.  So here a
- *	  change of the page is durable at once: in a server the change has no
- *	  effect before it is flushed.
+ *	  change of the page is durable at once: a real server issues no id that
+ *	  depends on a change before the change is flushed.
  *
  * "script/model NO_FENCE" shows how ids are issued twice without the fence.
  *
@@ -49,7 +49,7 @@
  *	 - with FREE, a DBA who certifies that a holder is dead; with LONGER, a DBA
  *	   who raises the duration.
  *
- * Bounds: LAST_MARK ticks of one id; with FAILOVER, LAST_NOW steps of time,
+ * Bounds: LAST_MARK ticks of each worker id; with FAILOVER, LAST_NOW steps of time,
  * where a step is a tick.  Without FAILOVER time has no bounds.  The number of
  * claims has no bound unless LAST_GRANT sets one: an incarnation is used again
  * when it no longer occurs in the state.
@@ -64,14 +64,14 @@
  *	   moves the fence.
  *	 - Servers tell the registry the truth.
  *	 - The registry loses what it has committed only when it is set back: by a
- *	   failover, a restored backup or a snapshot.  It is set back again only
- *	   after the grace of the last time is over.
+ *	   failover, a restored backup or a snapshot.  Then it is not set back again
+ *	   before the grace is over.
  *	 - The old registry grants nothing once the new registry answers, and a
  *	   message to the old registry does not reach the new registry.
  *	 - The new registry's clock is behind the old registry's by no more than the
  *	   registry's floor allows for.
- *	 - If a registry is set back, has lost a grant by this, and its history, such
- *	   as its timeline, does not show this, then a holder whose newest grant was
+ *	 - If a registry loses a grant because it is set back, and its history, such
+ *	   as its timeline, does not change, then a holder whose newest grant was
  *	   lost claims within the window.
  *	 - A failover loses no transaction that is older than a lease, so the standby
  *	   knows a longer duration before a lease of that duration is granted.
@@ -110,9 +110,10 @@
  *	 NO_WINDOW			the registry grants at once (UNNOTICED)
  *	 HOLDS_ALWAYS		in the grace and in the window, the registry continues
  *						the lease of a server that no longer holds the lease
- *	 RETRY_IN_GRACE		the registry continues a lease of before it was set back
- *						for a claim that was not answered
- *	 ADOPT_ALWAYS		the registry believes a holder that comes forward twice
+ *	 RETRY_IN_GRACE		for a repeated claim whose answer was lost, the registry
+ *						continues a lease granted before it was set back
+ *	 ADOPT_ALWAYS		the registry believes a holder, even if it has granted
+ *						the worker id since it was set back
  *	 RELEASE_FIRST		a holder that has not come forward may release
  *	 NO_FLOOR			new holders begin at the fences that the registry knows
  *	 KNOWN_BEHIND=0		the floor does not allow for a clock that is behind
@@ -147,7 +148,7 @@
 #endif
 
 #define SERVERS		2
-#define NOWHERE		SERVERS		/* the holder of no server */
+#define NOWHERE		SERVERS		/* a holder that is neither server */
 
 #define MAX(a, b)	((a) > (b) -> (a) : (b))
 #define MIN(a, b)	((a) < (b) -> (a) : (b))
@@ -320,8 +321,8 @@ inline tidy_limit()
 	 late.incarnation == n || late.next == n || IS_ASKED(n))
 #define FORGET(n)	n = (IS_IN_ROWS(n) -> n : 0)
 
-/* Clears incarnations that will not be compared with an equal one any more. */
-inline tidy_numbers()
+/* Clears each incarnation that no later step can find equal to another. */
+inline tidy_incarnations()
 {
 	d_step {
 	for (i : 0 .. WORKER_IDS - 1) {
@@ -465,7 +466,7 @@ inline claim(message)
 	if
 	:: is_window && message.is_held &&
 		(!MATCHES || message.fence > ROW.granted) ->
-		printf("registry: %d holds what is forgotten\n", message.from);
+		printf("registry: %d holds a forgotten lease\n", message.from);
 		begin_era()
 	:: else
 	fi;
@@ -858,7 +859,7 @@ end:
 			END_ANEW;
 			tidy_message(MY.asked)
 
-		/* a clean stop: the mark moves no more, and the page says so */
+		/* a clean stop: the mark is frozen, and the lease ends on the page */
 		:: MY.asked.kind == 0 && MY.lease.ends > 0 ->
 			printf("%d: freezes mark %d\n", me, MY.mark);
 			MY.asked.kind = RELEASE;
@@ -890,7 +891,7 @@ end:
 		:: else
 		fi;
 #endif
-		tidy_numbers() }
+		tidy_incarnations() }
 	od
 }
 
@@ -1021,6 +1022,6 @@ end:
 			}
 #endif
 		fi;
-		tidy_numbers() }
+		tidy_incarnations() }
 	od
 }
