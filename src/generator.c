@@ -20,9 +20,9 @@
  * takes longer than a tick, the table's ids do not repeat, because generators
  * leave out the ticks before the newest tick of all generators, and also the
  * newest tick while the clock is behind that tick.  Under clock_policy =
- * advance they do not leave out the newest tick.  So the table's ids can
- * repeat there, as long as ids are ahead of the clock; see
- * read_last_and_clock().
+ * advance generators do not leave out the newest tick.  So the ids of a table
+ * that has moved can repeat in the newest tick while ids are ahead of the
+ * clock; see read_last_and_clock().
  */
 #include "postgres.h"
 

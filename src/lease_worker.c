@@ -249,7 +249,7 @@ accept_grant(const RegistryAnswer *answer, const Lease *held, bool is_held)
 
 	change.is_new = !is_renewal(held, is_held, answer);
 	if (is_held && change.is_new)
-		end_lost_lease(held, gettext_noop("The registry has leased it to another server."));
+		end_lost_lease(held, gettext_noop("The registry has not renewed the lease, but has granted a new lease."));
 	(void) make_durable(&change);
 }
 
@@ -281,7 +281,7 @@ claim_lease(Remote *remote, RegistryAnswer *answer)
 	if (answer->outcome == REGISTRY_GRANTED)
 		accept_grant(answer, &held, is_held);
 	else if (is_held && is_granted_to_other(answer))
-		end_lost_lease(&held, gettext_noop("The registry has leased it to another server."));
+		end_lost_lease(&held, gettext_noop("The registry has leased the worker id to another server."));
 }
 
 /*
@@ -552,7 +552,7 @@ keep_lease(MemoryContext attempt_context)
 		if (is_held && !lease_is_valid(&lease, now_us) &&
 			lease.ends_us != LEASE_OVER)
 			end_lost_lease(&lease,
-						   gettext_noop("It has not been renewed in time."));
+						   gettext_noop("The lease has not been renewed in time."));
 		is_held = lease_is_valid(&lease, now_us);
 		if (is_held)
 			wake_us = Min(wake_us, lease.ends_us);

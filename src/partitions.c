@@ -344,10 +344,10 @@ refuse_instants(TimestampTz since, TimestampTz until)
 }
 
 /*
- * Raises ERROR 22023 for a range of time that no partitions can have.  Where a
- * day has two midnights, '2026-11-01' and date_trunc() give the second
- * midnight, but the day begins at the first; the function replaces the second
- * by the first.
+ * Raises ERROR 22023 unless the instants are finite, "since" is before "until",
+ * and "since" is the beginning of a unit.  Where a day has two midnights,
+ * '2026-11-01' and date_trunc() give the second midnight, but the day begins
+ * at the first; the function replaces the second by the first.
  */
 static void
 check_instants(TimestampTz *since, TimestampTz *until, StepUnit unit)
@@ -474,8 +474,8 @@ wanted_partitions(TimestampTz since, TimestampTz until, const Interval *step)
 
 /*
  * Returns a partition's name: the parent's name and the suffix.  If the result
- * would be too long, cuts the parent's name and adds a checksum of it, so that
- * parents with the same beginning get different partitions.  Unlike
+ * would be too long, cuts the parent's name and adds a checksum of it.  So the
+ * partitions of parents whose names begin alike have different names.  Unlike
  * PostgreSQL's hash_bytes(), the checksum does not depend on the processor's
  * byte order: all servers give a table's partitions the same names.
  */

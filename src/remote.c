@@ -156,7 +156,7 @@ wait_for(Remote *remote, int events, int64 deadline_us, long timeout_ms,
 	}
 	if (ShutdownRequestPending && !remote->ignores_shutdown)
 	{
-		remote_set_reason(remote, "this process is to end");
+		remote_set_reason(remote, "this process is shutting down");
 		return false;
 	}
 	return true;
@@ -422,7 +422,7 @@ find_targets(Remote *remote, const PQconninfoOption *options, int hosts,
 		foreach(cell, found)
 			targets = add_target(targets, host, lfirst(cell), port);
 
-		/* resolve_end() frees the lookup, which later equal hosts share. */
+		/* Later hosts of the same name share the lookup that was just freed. */
 		for (int j = i + 1; j < hosts; j++)
 		{
 			if (lookups[j] == lookups[i])

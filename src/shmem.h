@@ -127,7 +127,7 @@ typedef struct SharedState
 	/* Protects the fields whose comment does not say otherwise. */
 	LWLock		lock;
 
-	/* How far the mark was put ahead of the id that it was moved for. */
+	/* The time from the id that the mark was last moved for to the mark. */
 	int64		mark_lead_us;
 
 	/* Copied from pg_control when this memory is made.  Never changes. */

@@ -19,10 +19,10 @@
  *										becomes the page's floor
  *	a page that does not verify			not at all
  *	a lease that is resumed				at its worker id's mark
- *	no lease yet						not at all.  Until the first lease, the
- *										stamps are at the floor; on a page of
- *										another cluster, where the rows above
- *										say for the last lease's worker id
+ *	no lease yet						not at all.  The stamps are at the floor
+ *										or, with a page of another cluster, at
+ *										the tick that the rows above give for
+ *										the last lease's worker id
  *	a new lease							at the latest of three ticks: where the
  *										rows above say for its worker id, the
  *										last holder's fence, and the mark that
@@ -180,9 +180,9 @@ find_start(const MarkContents *contents, bool has_entries, int worker_id)
 
 /*
  * Lets the node's ids begin at a tick; the caller holds the lock.  The mark
- * becomes that tick.  So no session's limit is beyond that tick, and every
- * session reads the mark and the worker id again before it issues an id of
- * that tick or of a later tick.
+ * was not beyond that tick before, and becomes that tick.  So no session's
+ * limit is beyond that tick, and every session reads the mark and the worker
+ * id again before it issues an id of that tick or of a later tick.
  */
 static void
 set_start(int64 tick, int64 lead_us, bool is_fence)
@@ -312,10 +312,10 @@ start_node_once(void)
 	 * Without a lease no id is issued before start_new_lease() finds where ids
 	 * begin.  Until then the stamps are at the floor, and not at the mark of
 	 * the worker id that was leased last: that mark must not hold up the ids
-	 * of another worker id.  A page of another cluster is an exception.  There
-	 * find_start() would take the largest mark as the floor if it found no
-	 * entry, and prepare_contents() would raise the marks of all entries to
-	 * that floor.  So find_start() looks for the entry of the last lease.
+	 * of another worker id.  A page of another cluster is an exception.  If
+	 * find_start() finds no entry on such a page, it takes the largest mark as
+	 * the floor, and prepare_contents() then raises all marks to that floor.
+	 * So find_start() looks for the entry of the last lease's worker id.
 	 */
 	is_foreign = has_entries && mark_is_foreign(&contents);
 	if (node_is_leased())
