@@ -344,8 +344,8 @@ refuse_instants(TimestampTz since, TimestampTz until)
 }
 
 /*
- * Raises ERROR 22023 unless the instants are finite, "since" is before "until",
- * and "since" is the beginning of a unit.  Where a day has two midnights,
+ * Raises ERROR 22023 unless the instants are finite, "since" is before
+ * "until", and "since" is the beginning of a unit.  Where a day has two midnights,
  * '2026-11-01' and date_trunc() give the second midnight, but the day begins
  * at the first; the function replaces the second by the first.
  */

@@ -422,7 +422,7 @@ find_targets(Remote *remote, const PQconninfoOption *options, int hosts,
 		foreach(cell, found)
 			targets = add_target(targets, host, lfirst(cell), port);
 
-		/* Later hosts of the same name share the lookup that was just freed. */
+		/* Later hosts of the same name share the lookup that is freed now. */
 		for (int j = i + 1; j < hosts; j++)
 		{
 			if (lookups[j] == lookups[i])

@@ -49,10 +49,10 @@
  *	 - with FREE, a DBA who certifies that a holder is dead; with LONGER, a DBA
  *	   who raises the duration.
  *
- * Bounds: LAST_MARK ticks of each worker id; with FAILOVER, LAST_NOW steps of time,
- * where a step is a tick.  Without FAILOVER time has no bounds.  The number of
- * claims has no bound unless LAST_GRANT sets one: an incarnation is used again
- * when it no longer occurs in the state.
+ * Bounds: LAST_MARK ticks of each worker id; with FAILOVER, LAST_NOW steps of
+ * time, where a step is a tick.  Without FAILOVER time has no bounds.  The
+ * number of claims has no bound unless LAST_GRANT sets one: an incarnation is
+ * used again when it no longer occurs in the state.
  *
  * Assumed:
  *	 - Clocks of servers and of the registry measure durations alike.  If they
