@@ -22,18 +22,21 @@
 # is kept if
 #
 # - it is in the data of the server that goes on;
-# - a client had received it before any client asked for such an id;
-# - a client had received it at all, and either the clients were paused and the
-#   new primary had replayed everything, or a standby took over from a primary
-#   that was stopped fast;
+# - a client had received it before a client sent the last batch of which these
+#   data have an id;
+# - a client had received it at any time, and either the clients were paused and
+#   the new primary had replayed everything, or a standby took over from a
+#   primary that was stopped fast;
 # - a client had inserted it with synchronous replication.
 #
 # At the end the test checks that
 #
 # - no id came twice, whichever clients received it;
-# - the ids of a node are above all kept ids from before a stop;
-# - each client's ids increase; after a take-over they have to be above kept ids
-#   only, and after a change of the worker id above none;
+# - the ids that a node issues after a stop of its server are larger than all
+#   kept ids that the node issued before the stop;
+# - each client's ids increase.  After a take-over, an id need only be larger
+#   than the client's kept ids.  After a change of the worker id, an id may be
+#   smaller than any id from before the change;
 # - clients received only the errors of %allowed_errors, and got each answer
 #   within TIMEOUT_S;
 # - a worker id never used before gets ids at once, even if the ids of all
@@ -42,7 +45,7 @@
 #
 # In a third of the runs the mark's page is full of the marks of other worker
 # ids from the beginning.  In half of the runs the WAL writer is so slow that
-# nothing is flushed unless somebody asks for it.
+# WAL is mostly flushed only when a process calls XLogFlush(), as for a commit.
 #
 # The servers are in lib/SnowflakeChaosCluster.pm, the ids in
 # lib/SnowflakeLedger.pm.
@@ -50,7 +53,8 @@
 #   CHAOS_SECONDS             the seconds in which new faults begin (30)
 #   CHAOS_SEED                chooses the same order of faults as in an earlier
 #                             run with this seed; the timing still differs
-#   CHAOS_CLOCK_POLICY        the clock_policy, in place of changing ones
+#   CHAOS_CLOCK_POLICY        the clock_policy of the whole run; if it is not
+#                             set, the clock_policy changes during the run
 #   CHAOS_SYNCHRONOUS_COMMIT  on or off; the seed chooses if it is not set
 #
 # also with: snowflake.block_size = 64; snowflake.generators = 8
@@ -70,7 +74,8 @@ use SnowflakeTakeOver;
 use Test::More;
 use Time::HiRes qw(time);
 
-# More worker ids than the mark's page has room for.
+# How many worker ids the primary has had before a run with former workers: more
+# than the mark's page has room for.
 use constant FORMER_WORKERS => 17;
 
 # What clients do, and how many of each.
@@ -91,7 +96,7 @@ my %deck = (
 	postmaster_killed => 3,
 	immediate_stop => 2,
 	fast_stop => 2,
-	renumbered => 1,
+	replaced_worker_id => 1,
 	standby_restarted => 1,
 	parameters => 3,
 	take_over => 10);
@@ -197,8 +202,9 @@ $fault{forward} = sub {
 	return;
 };
 
-# Steps the clock ahead, so that the ids go ahead, too.  The way out is a new
-# worker id, or a clock that stays ahead.
+# Steps the clock ahead, so that ids are issued ahead of the right time.  Then
+# either the clock stays ahead, or the clock is set right and the primary gets a
+# new worker id, because the old one could issue no ids for up to an hour.
 $fault{ahead} = sub {
 	my $ahead_s = some_seconds();
 
@@ -210,7 +216,7 @@ $fault{ahead} = sub {
 		return;
 	}
 	$cluster->put_clock_in_order;
-	$cluster->change_worker_id($cluster->{worker_ids}->new_number);
+	$cluster->change_worker_id($cluster->{worker_ids}->new_worker_id);
 	return;
 };
 
@@ -248,14 +254,14 @@ $fault{immediate_stop} = sub { $cluster->end_and_start('immediate') };
 
 $fault{fast_stop} = sub { $cluster->end_and_start('fast') };
 
-$fault{renumbered} = sub {
+$fault{replaced_worker_id} = sub {
 	my $worker_ids = $cluster->{worker_ids};
 
 	$cluster->put_clock_in_order;
 	$cluster->change_worker_id(
 		rand() < 0.5
-		? $worker_ids->new_number
-		: $worker_ids->former_number($cluster->primary_time));
+		? $worker_ids->new_worker_id
+		: $worker_ids->former_worker_id($cluster->primary_time));
 	return;
 };
 
@@ -328,7 +334,7 @@ $cluster->change_parameters(clock_policy => 'wait', clock_tolerance => 60_000);
 wait_until($cluster->{primary}{node}, 'SELECT snowflake_nextval() > 0');
 my @clients = 0 .. sum0(values %clients) - 1;
 ok($chaos->get_ids(\&tend, @clients),
-	'all clients get ids when all is in order');
+	'all clients get ids after the last fault has ended');
 $cluster->command_clients('end');
 is($chaos->wait_for_clients(@clients), 0, 'clients end without an error');
 
@@ -344,8 +350,8 @@ my $duplicates = $ledger->count_duplicates(
 my $overlaps = $ledger->count_overlaps(
 	sub { $_[0] >> 12 & 1023 },
 	sub {
-		diag("id $_[0] of stage $_[1] is above id $_[2] of stage $_[3], "
-			  . 'and older');
+		diag("id $_[0] of stage $_[1] is larger than id $_[2] of stage $_[3], "
+			  . 'which was issued later, after a stop');
 	});
 
 note("seed $seed, synchronous_commit $synchronous_commit: "
@@ -361,7 +367,9 @@ note_counts(errors => $ledger->{errors});
 
 cmp_ok($ledger->{ids}, '>', 100 * $seconds, 'clients got ids');
 is($duplicates, 0, 'no id came twice');
-is($overlaps, 0, "a node's ids after a stop are above all kept before it");
+is($overlaps, 0,
+	'ids issued after a stop are larger than all kept ids issued before the stop'
+);
 is($ledger->errors_of('23505'), 0, 'no id was in the table already');
 $ledger->test_clients;
 

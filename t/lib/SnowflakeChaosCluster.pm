@@ -41,11 +41,12 @@ use constant {
 	# successor.
 	SLOWEST_CLOCK_S => 3,
 
-	# How soon a new worker id gets its first id, on a machine that is busy.
+	# How many seconds the first id of a new worker id may take, on a busy
+	# machine.
 	PROMPT_S => 10,
 
 	# The worker id that the first primary begins with.
-	FIRST_NUMBER => 7,
+	FIRST_WORKER_ID => 7,
 
 	HOUR_S => 3600,
 };
@@ -60,13 +61,17 @@ sub new
 		%self,
 		primary => undef,
 		standby => undef,           # of the primary, if there is one
-		servers => 0,               # their number up to now
+		servers => 0,               # how many the test has made
 		stage => 0,
-		worker_ids => SnowflakeWorkerIds->new(FIRST_NUMBER),
-		prompt_ids => 0,            # worker ids never used before: ids at once
-		late_ids => 0,              # the same: no id at once
+		worker_ids => SnowflakeWorkerIds->new(FIRST_WORKER_ID),
+
+		# Worker ids never used before: how many got an id within PROMPT_S, and
+		# how many did not.
+		prompt_ids => 0,
+		late_ids => 0,
+
 		clock_due => undef,         # when the primary's clock is right again
-		first_id_at => undef,
+		first_id_at => undef,       # when the clients began to draw ids
 		parameters => {
 			clock_policy => $self{policies}[0],
 			clock_tolerance => 5000,
@@ -75,7 +80,8 @@ sub new
 		}
 	}, $class;
 
-	# Another fault may have put the clock in order already.
+	# Put the clock in order when its step is over, unless another fault has
+	# done so already.
 	tend_also(
 		sub {
 			$cluster->put_clock_in_order
@@ -87,9 +93,9 @@ sub new
 
 # ----- clients -----
 
-# Commands the clients of a kind, or "all", to draw ids from a server, while the
-# others pause; or commands all clients to "pause" or to "end".  The stage is
-# the present one unless it is given.
+# Commands the clients of a kind, or "all", to draw ids from a server; clients
+# of other kinds pause.  Without a server, "who" is "pause" or "end", a command
+# for all clients.  The stage is the present one unless it is given.
 sub command_clients
 {
 	my ($self, $who, $server, $stage) = @_;
@@ -150,8 +156,8 @@ sub primary_time
 	return time() + $self->{primary}{skew_s} + $self->{primary}{step_s};
 }
 
-# Notes the time that the primary's ids may have come to.  To be called before
-# the primary or its clock changes.
+# Notes the time up to which the primary may have issued ids.  The caller is
+# about to change the primary, its clock or its worker id.
 sub note_time
 {
 	my ($self) = @_;
@@ -205,12 +211,13 @@ sub pass_ids_ahead
 	  unless $self->{worker_ids}
 	  ->are_too_many_ahead($self->primary_time + SLOWEST_CLOCK_S);
 	$self->pass_all_ids;
-	log_event('clock forward, past all');
+	log_event('clock forward, past all ids');
 	return;
 }
 
-# Returns how far a clock is behind when ids begin again after a stop: by up to
-# an hour, or by so much that it shows a time shortly before the stop.
+# Returns by how many seconds the clock is to be behind when a server starts
+# after a stop: up to an hour, or so many that the clock shows a time shortly
+# before the stop.
 sub seconds_behind
 {
 	my ($self, $stopped_at) = @_;
@@ -239,7 +246,7 @@ sub write_identity
 
 	write_conf($server->{node}, 'identity.conf',
 		$self->{worker_ids}->parameters);
-	$server->{worker_number} = $self->{worker_ids}->number;
+	$server->{worker_id} = $self->{worker_ids}->present;
 	return;
 }
 
@@ -286,16 +293,16 @@ sub write_library
 	return;
 }
 
-# Writes how many workers a server may have.  Without workers,
-# max_worker_processes is too low for a standby that takes queries.
+# Writes how many workers a server may have.  With max_worker_processes = 0 a
+# hot standby refuses to start, because its primary has more.
 sub write_workers
 {
-	my ($self, $server, $number) = @_;
+	my ($self, $server, $count) = @_;
 
 	write_conf(
 		$server->{node}, 'workers.conf',
-		"max_worker_processes = $number",
-		'hot_standby = ' . ($number ? 'on' : 'off'));
+		"max_worker_processes = $count",
+		'hot_standby = ' . ($count ? 'on' : 'off'));
 	return;
 }
 
@@ -374,7 +381,7 @@ sub use_worker_ids
 
 		$self->{ledger}->add_id($_, $self->{stage}, 0) for split /\n/, $ids;
 		$self->note_time;
-		$worker_ids->take($worker_ids->number + 1);
+		$worker_ids->take($worker_ids->present + 1);
 		$self->write_identity($primary);
 		$primary->end_life('immediate');
 		$primary->start;
@@ -459,7 +466,7 @@ sub pid_of
 
 # ----- stops and starts of the primary -----
 
-# Ends a server that issues ids, or did until now.
+# Ends a server that issues ids, and notes the stop in the ledger.
 sub end_life
 {
 	my ($self, $server, $how) = @_;
@@ -481,8 +488,8 @@ sub start_again
 	return;
 }
 
-# Ends the primary and starts it.  Before some crashes nobody commits, so that
-# only marks are flushed.
+# Ends the primary and starts it.  Before some crashes the clients only call
+# functions and commit nothing, so that WAL is flushed only for marks.
 sub end_and_start
 {
 	my ($self, $how) = @_;
@@ -532,7 +539,7 @@ sub kill_backend
 # Gives the primary another worker id.  No ids are lost.
 sub change_worker_id
 {
-	my ($self, $number) = @_;
+	my ($self, $worker_id) = @_;
 	my $primary = $self->{primary};
 	my $is_new;
 
@@ -540,8 +547,8 @@ sub change_worker_id
 	$self->next_stage($primary, is_all => 1, is_other_node => 1);
 	$self->note_time;
 	$self->end_life($primary, (qw(fast immediate killed))[ rand 3 ]);
-	$is_new = $self->{worker_ids}->take($number);
-	log_event("worker $number" . ($is_new ? ', new' : ''));
+	$is_new = $self->{worker_ids}->take($worker_id);
+	log_event("worker id $worker_id" . ($is_new ? ', new' : ''));
 	$self->write_identity($primary);
 	$self->start_again(
 		$is_new ? some_seconds() : $self->seconds_around_newest);
@@ -550,9 +557,10 @@ sub change_worker_id
 	return;
 }
 
-# Tests that a worker id never used before gets an id at once.  It has to wait
-# if there is no room for it on the mark's page, or if the clock is behind the
-# first server's beginning.
+# Tests that a worker id never used before gets an id at once.  There is no
+# test if the worker id may have to wait, because the mark's page has no room
+# for it, or because the clock is before the time when the clients began to
+# draw ids: the floor of the page may be just before that time.
 sub expect_prompt_id
 {
 	my ($self) = @_;
@@ -575,8 +583,8 @@ sub expect_prompt_id
 		return;
 	}
 	my (undef, undef, $error) = $node->psql('postgres', $sql);
-	diag('worker '
-		  . $self->{worker_ids}->number
+	diag('worker id '
+		  . $self->{worker_ids}->present
 		  . ", never used before, gets no id: $error");
 	$self->{late_ids}++;
 	return;

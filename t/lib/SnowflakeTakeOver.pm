@@ -11,9 +11,10 @@
 #   load    Whether the clients draw ids when the old primary ends, and whether
 #           replication is synchronous then.
 #   ending  How the old primary ends.
-#   lead    How far ids are ahead of clocks then.
-#   clock   Whether the new primary's clock is right, slower, behind for a while
-#           by up to an hour, or ahead for good by up to an hour.
+#   lead    How far ids are ahead of clocks when the old primary ends.
+#   clock   Whether the new primary's clock is right, behind for good by some
+#           seconds ("slower"), behind for a while by up to an hour, or ahead
+#           for good by up to an hour.
 #   node    Whether the new primary has the same worker id, a new one, or one of
 #           an earlier primary.
 #   after   Whether the new primary crashes at once, or begins without workers
@@ -115,7 +116,8 @@ sub deal_take_over
 		sub { $how{way} ne 'restartpoint' || $_[0] eq 'fast' });
 	$how{$_} = deal($_, sub { 1 }) for qw(lead node after);
 
-	# Only a clock that is behind shows whether a former mark is known.
+	# Only a clock that is behind shows whether the new primary knows the mark
+	# of the former worker id.
 	$how{clock} = deal('clock',
 		sub { $how{node} ne 'former' || $_[0] eq 'behind' });
 
@@ -133,9 +135,10 @@ sub deal_take_over
 
 # ----- before the old primary ends -----
 
-# Moves ids ahead of the clock, as far as the policy allows; or moves the clock
-# ahead as well, and in one case sets the clock right again.  Returns by how
-# many seconds the successor's clock has to be put forward.
+# Moves ids ahead of the clock: with "by_policy" as far as the clock_policy
+# "advance" allows; with "with_clock" together with the clock; with "corrected"
+# together with the clock, which is then set right.  Returns by how many seconds
+# the successor's clock has to be put forward.
 sub lead_clock
 {
 	my ($cluster, $lead) = @_;
@@ -160,10 +163,11 @@ sub lead_clock
 	return $lead_s;
 }
 
-# Commits something without an id on a primary.  Returns an LSN after the
-# commit, up to which WAL is flushed: what is not flushed may not be sent to a
-# standby for minutes, because the WAL writer waits by a clock that steps back.
-sub commit_something
+# Commits a transaction that issues no id on a primary.  Returns an LSN after
+# the commit, up to which WAL is flushed.  A standby may have to wait for
+# minutes for WAL that is not flushed, because the WAL writer waits by a clock
+# that steps back.
+sub commit_without_id
 {
 	my ($primary) = @_;
 	my $output = value_when_there_is_one(
@@ -203,7 +207,7 @@ sub find_successor
 	if ($how->{origin} eq 'restore')
 	{
 		$server = $cluster->base_backup_of($primary);
-		$how->{restore_after} = commit_something($primary);
+		$how->{restore_after} = commit_without_id($primary);
 		$how->{timeline} = hex substr value_when_there_is_one($primary->{node},
 			'SELECT pg_walfile_name(pg_current_wal_insert_lsn())'), 0, 8;
 		return $server;
@@ -224,13 +228,14 @@ sub find_successor
 		$cluster->follow($server, $standby);
 		$server->start;
 	}
-	wait_for_replay($server->{node}, commit_something($primary));
+	wait_for_replay($server->{node}, commit_without_id($primary));
 	return $server;
 }
 
 # ----- the successor -----
 
-# Returns how far the new primary's clock is from the real one when it is right.
+# Returns by how many seconds the new primary's clock is ahead of the real clock
+# while it has no temporary step.
 sub clock_of_successor
 {
 	my ($old, $how, $forward_s) = @_;
@@ -242,23 +247,23 @@ sub clock_of_successor
 	return $skew_s;
 }
 
-# Gives the new primary its worker id, and restarts the server if it runs and
-# had another one.  Returns whether the worker id was never used before.
+# Gives the new primary its worker id.  Restarts the server if it runs with
+# another worker id.  Returns whether the worker id was never used before.
 sub identify_successor
 {
 	my ($cluster, $how) = @_;
 	my $new = $cluster->{primary};
 	my $worker_ids = $cluster->{worker_ids};
-	my $number = $worker_ids->number;
+	my $worker_id = $worker_ids->present;
 	my $is_new;
 
-	$number = $worker_ids->new_number if $how->{node} eq 'new';
-	$number = $worker_ids->former_number($cluster->primary_time)
+	$worker_id = $worker_ids->new_worker_id if $how->{node} eq 'new';
+	$worker_id = $worker_ids->former_worker_id($cluster->primary_time)
 	  if $how->{node} eq 'former';
-	$is_new = $worker_ids->take($number);
-	if ($new->{worker_number} != $number)
+	$is_new = $worker_ids->take($worker_id);
+	if ($new->{worker_id} != $worker_id)
 	{
-		log_event("worker $number" . ($is_new ? ', new' : ''));
+		log_event("worker id $worker_id" . ($is_new ? ', new' : ''));
 		$cluster->write_identity($new);
 		if ($new->is_up)
 		{
@@ -306,7 +311,7 @@ sub end_recovery
 {
 	my ($cluster, $old, $how) = @_;
 	my $server = $cluster->{primary};
-	my $is_bare = $how->{way} eq 'no_library';
+	my $is_without_library = $how->{way} eq 'no_library';
 	my $has_no_workers = $how->{after} eq 'no_worker';
 
 	if ($how->{way} eq 'restartpoint')
@@ -317,14 +322,14 @@ sub end_recovery
 	{
 		$server->end_life((qw(fast immediate))[ rand 2 ]) if $server->is_up;
 		write_recovery($server, $old, $how);
-		$cluster->write_library($server, '') if $is_bare;
+		$cluster->write_library($server, '') if $is_without_library;
 		$cluster->write_workers($server, 0) if $has_no_workers;
 		$server->start;
 	}
 	$server->{node}->promote
 	  if $how->{has_signal} && $how->{origin} ne 'restore';
 	wait_until($server->{node}, 'SELECT NOT pg_is_in_recovery()');
-	if ($is_bare)
+	if ($is_without_library)
 	{
 		try_value_of($server->{node}, 'CHECKPOINT') if rand() < 0.5;
 		$server->end_life((qw(fast immediate killed))[ rand 3 ]);
@@ -361,7 +366,8 @@ sub rewind
 	my $primary = $cluster->{primary};
 	my $server = $cluster->add_server($old->{skew_s});
 
-	# pg_rewind sees a promotion by the checkpoint after it.
+	# pg_rewind recognises a promotion only by the checkpoint after the
+	# promotion.
 	value_when_there_is_one($primary->{node}, "CHECKPOINT;\nSELECT 1");
 	rename $old->{node}->data_dir, $server->{node}->data_dir
 	  or die 'rename: ' . $old->{node}->data_dir . ": $!";
@@ -383,7 +389,7 @@ sub take_over
 	my ($cluster) = @_;
 	my %how = deal_take_over();
 	my $old = $cluster->{primary};
-	my $old_number = $cluster->{worker_ids}->number;
+	my $old_worker_id = $cluster->{worker_ids}->present;
 	my $is_early = $how{way} ne 'no_library' && rand() < 0.5;
 
 	log_event(join ' ', "stage $cluster->{stage} ends:",
@@ -397,7 +403,7 @@ sub take_over
 	# End the old primary.
 	my $new = find_successor($cluster, \%how);
 	let_pass(rand 0.5);
-	commit_something($old) for 1 .. 2;
+	commit_without_id($old) for 1 .. 2;
 	my $stopped_at = now();
 	$cluster->end_life($old, $how{ending});
 	$cluster->note_time;
@@ -431,7 +437,7 @@ sub take_over
 		is_all => $how{load} eq 'nothing'
 		  || $how{ending} eq 'fast' && $how{origin} eq 'standby',
 		kind => $how{load} eq 'synchronous' ? 'insert' : '',
-		is_other_node => $cluster->{worker_ids}->number != $old_number);
+		is_other_node => $cluster->{worker_ids}->present != $old_worker_id);
 	$cluster->command_clients('all', $new);
 
 	# Go on with the new primary.
