@@ -14,9 +14,10 @@
 #   rewrites the page from WAL.  The server starts again before or after the
 #   end of its lease.
 # - The whole server is suspended, in some cases beyond its lease.
-# - A copy of its data directory, a base backup or a promoted standby starts
-#   beside it, or while it is stopped or suspended, and issues ids, too.
-# - A base backup or a promoted standby replaces it for good.
+# - A copy of the server's data directory, a base backup or a promoted standby
+#   starts beside the server, or while the server is stopped or suspended, and
+#   issues ids, too.
+# - A base backup or a promoted standby replaces the server for good.
 #
 # Every such copy has the mark's page of the original, with the mark and the
 # lease.  The registry did not grant this lease to the copy, so the copy has to
@@ -238,7 +239,7 @@ $fault{registry_worker_suspended} = sub {
 	return 1;
 };
 
-# Ends a server; "how" is "fast", "immediate" or "killed".  In half of the
+# Ends a server; "how" is "fast", "immediate" or "killed".  After half of the
 # crashes, damages the mark's page.
 sub take_down
 {
@@ -398,7 +399,7 @@ $fault{registry_killed} = sub {
 # Steps the registry's clock back or ahead for a while, in some cases so far
 # ahead that leases seem to be over.
 $fault{registry_clock} = sub {
-	return 0 unless $registries->is_clock_free;
+	return 0 unless $registries->may_step_clock;
 	$registries->step_clock_for(
 		(-1 - rand 60, 0.5 + rand 4, 4 + rand 60)[ rand 3 ],
 		0.5 + rand 3);

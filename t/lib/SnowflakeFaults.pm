@@ -1,6 +1,7 @@
-# What the chaos tests do to servers.  A fault may end later: tend() does what
-# is due by then.  Other functions end servers, take base backups, send
-# statements to servers that may be down, and damage the page of the mark.
+# What the chaos tests do to servers.  A fault may end later: after() sets the
+# time, and tend() calls the functions whose time has come.  Other functions end
+# servers, take base backups, send statements to servers that may be down, and
+# damage the page of the mark.
 package SnowflakeFaults;
 
 use strict;
@@ -41,7 +42,7 @@ our @EXPORT = qw(
 # How many seconds a client waits for an answer.
 use constant TIMEOUT_S => 120;
 
-# The relation file of the high-water mark's page, as pg_waldump names it too.
+# The relation file of the high-water mark's page, and its name for pg_waldump.
 use constant {
 	MARK_FILE => 'global/8947',
 	MARK_RELATION => '1664/0/8947',
@@ -53,7 +54,7 @@ sub now
 	return clock_gettime(CLOCK_MONOTONIC);
 }
 
-# Prints what happens, with the time.
+# Prints what happens now, with the time.
 sub log_event
 {
 	my ($text) = @_;
@@ -61,7 +62,7 @@ sub log_event
 	return;
 }
 
-# Prints how often each of some things was counted, by its name.
+# Prints counts, a hash from a name to a number.
 sub note_counts
 {
 	my ($what, $counts) = @_;
@@ -78,7 +79,7 @@ sub shuffled
 
 # ----- what is due -----
 
-my @due;                        # [when, what, is it upkeep], by when
+my @due;                        # [when, what, is it upkeep], earliest first
 my @tend_also;
 
 # Has a function called in so many seconds, to end a fault.
@@ -91,7 +92,8 @@ sub after
 	return;
 }
 
-# Has a function called in so many seconds that ends no fault.
+# Has a function called in so many seconds.  The function does not end a fault,
+# so is_fault_due() ignores it.
 sub upkeep_after
 {
 	my ($for_s, $what) = @_;
@@ -113,7 +115,7 @@ sub tend_also
 	return;
 }
 
-# Does what is due.
+# Calls the functions whose time has come, and those of tend_also().
 sub tend
 {
 	while (@due && $due[0][0] <= now())
@@ -125,7 +127,7 @@ sub tend
 	return;
 }
 
-# Waits for so many seconds, and does meanwhile what is due.
+# Waits for so many seconds, and calls tend() meanwhile.
 sub let_pass
 {
 	my ($for_s) = @_;
@@ -174,8 +176,8 @@ sub write_parameters
 	return;
 }
 
-# Returns a statement's output, or nothing if the statement fails or nobody
-# answers.
+# Returns a statement's output, or nothing if the statement fails or the server
+# does not answer.
 sub try_value_of
 {
 	my ($node, $sql) = @_;
@@ -193,8 +195,8 @@ sub try_value_of
 	return defined $rc && $rc == 0 ? $stdout : undef;
 }
 
-# Waits until a statement succeeds, and does meanwhile what is due.  Returns
-# the output.
+# Waits until a statement succeeds, and calls tend() meanwhile.  Returns the
+# output.
 sub value_when_there_is_one
 {
 	my ($node, $sql) = @_;
@@ -209,7 +211,7 @@ sub value_when_there_is_one
 	return $value;
 }
 
-# Waits until a statement returns 't', and does meanwhile what is due.
+# Waits until a statement returns 't', and calls tend() meanwhile.
 sub wait_until
 {
 	my ($node, $sql) = @_;
@@ -240,8 +242,8 @@ sub wait_for_replay
 	return;
 }
 
-# Returns whether a standby has replayed all WAL up to an LSN, as far as it
-# answers.
+# Returns whether a standby has replayed all WAL up to an LSN; false if the
+# standby does not answer.
 sub has_replayed
 {
 	my ($node, $lsn) = @_;
@@ -261,7 +263,8 @@ sub write_signal
 	return;
 }
 
-# Returns the LSN of a commit after another LSN, in the WAL of a stopped server.
+# Returns the LSN of any of the first 20 commits after another LSN, in the WAL
+# of a stopped server.
 sub commit_after
 {
 	my ($node, $lsn, $timeline) = @_;
@@ -280,7 +283,8 @@ sub commit_after
 
 # ----- the page of the mark -----
 
-# Returns what pg_controldata says of a data directory, by its names.
+# Returns the output of pg_controldata as a hash from each line's label to its
+# value.
 sub control_data
 {
 	my ($directory) = @_;

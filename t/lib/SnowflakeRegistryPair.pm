@@ -34,12 +34,12 @@ sub new
 		%self,
 		ports =>
 		  [ map { PostgreSQL::Test::Cluster::get_free_port() } 1 .. 2 ],
-		names => 0,                 # the number in the newest name of a node
+		nodes => 0,                 # how many the test has made
 		registry => undef,
 		standby => undef,           # has the fields is_synchronous and is_ready
 		former => undef,            # the last registry, until it is removed
 		is_taking_over => 0,        # is the standby cut off or being promoted?
-		unnoticed => 0              # registries set back that did not notice it
+		unnoticed => 0              # set-backs that no registry has noticed
 	}, $class;
 }
 
@@ -47,7 +47,7 @@ sub new
 sub new_server
 {
 	my ($self, $port) = @_;
-	my $node = PostgreSQL::Test::Cluster->new('registry' . ++$self->{names},
+	my $node = PostgreSQL::Test::Cluster->new('registry' . ++$self->{nodes},
 		port => $port);
 
 	return SnowflakeChaosServer->new($node, 0);
@@ -100,7 +100,7 @@ sub is_up
 # stepped while the standby is cut off: the registry would grant fences that are
 # far ahead, and the standby could learn them neither from its data nor from its
 # own clock.
-sub is_clock_free
+sub may_step_clock
 {
 	my ($self) = @_;
 
@@ -183,7 +183,7 @@ sub is_standby_ready
 	my ($self) = @_;
 
 	return
-		 $self->is_clock_free
+		 $self->may_step_clock
 	  && defined $self->{standby}
 	  && $self->{standby}{is_ready};
 }
@@ -291,8 +291,8 @@ sub promote_standby
 }
 
 # Sets the clock of the standby that is to be promoted.  In half of the cases
-# the clock is first behind that of the old registry, by up to a lease.  If the
-# old registry's clock is more than 1 s behind, this is left out.
+# the clock is first behind that of the old registry, by up to a lease, unless
+# the old registry's own clock is more than 1 s behind.
 sub set_clock_of_new
 {
 	my ($self) = @_;
@@ -316,7 +316,7 @@ sub set_clock_of_new
 # ----- a registry that is set back -----
 
 # Cuts off an asynchronous standby, which is started without a promotion later.
-# Returns false if there is none that is ready.
+# Returns false if the standby is synchronous or not ready.
 sub begin_set_back
 {
 	my ($self) = @_;
@@ -353,31 +353,32 @@ sub will_standby_learn
 	return 0;
 }
 
-# Returns what changes when a registry notices that it has forgotten leases: it
-# begins an era or, if the grace of an earlier era covers the holder's row, it
-# raises the floor.
+# Returns the era and the floor of a registry.  One of them changes when the
+# registry notices that it has forgotten leases: it begins an era or, if the
+# grace of an earlier era covers the holder's row, it raises the floor.
 #
 # Asks again until the registry answers, and dies if there is no answer in
 # time: an empty answer would look like a change.
-sub noticed_by
+sub era_and_floor_of
 {
 	my ($node) = @_;
 	my $sql = "SELECT floor_era || ' ' || floor FROM snowflake_registry.setting";
 	my $until = now() + ANSWER_S;
-	my $noticed;
+	my $answer;
 
-	until (($noticed = try_value_of($node, $sql) // '') ne '')
+	until (($answer = try_value_of($node, $sql) // '') ne '')
 	{
 		die $node->name . " does not answer with its era\n" if now() > $until;
 		usleep(50_000);
 	}
-	return $noticed;
+	return $answer;
 }
 
 # Makes the standby the registry without a promotion, so that it stays on the
 # same timeline.  It lacks the leases that the old registry granted last, like
 # a registry whose data directory was replaced by an older copy.  Either the DBA
-# declares this, or the registry has to notice it by the claim of a holder.
+# declares that the registry was set back, or the registry has to notice this by
+# the claim of a holder.
 sub set_back
 {
 	my ($self) = @_;
@@ -391,7 +392,7 @@ sub set_back
 	}
 	my $looked_at = now();
 	my $is_declared = !$self->will_standby_learn || rand() < 0.3;
-	my $noticed = noticed_by($node);
+	my $before = era_and_floor_of($node);
 
 	$old->stop('immediate');
 	$new->stop((qw(fast immediate))[ rand 2 ]);
@@ -415,10 +416,10 @@ sub set_back
 	# Do nothing else until the registry has noticed, because another fault
 	# could keep the holder from renewing.
 	my $until = now() + $self->{lease_s};
-	until (noticed_by($node) ne $noticed)
+	until (era_and_floor_of($node) ne $before)
 	{
 		next if now() < $until && usleep(50_000);
-		log_event("$new->{name}: nobody has noticed");
+		log_event("$new->{name}: has not noticed");
 		$self->{unnoticed}++;
 		last;
 	}

@@ -1,6 +1,6 @@
-# Scenarios, which run several at a time, because they mostly wait.  Each
-# scenario is a process with servers of its own, whose clocks can be set, and
-# with clients in the background that keep every id that they receive.  Two
+# Runs several scenarios at the same time, because a scenario mostly waits.
+# Each scenario is a process with servers of its own, whose clocks can be set,
+# and with clients in the background that keep every id that they receive.  Two
 # servers that issue ids of one worker id at the same time make duplicates at
 # once, because both begin every tick with sequence 0.
 #
@@ -38,7 +38,7 @@ our @EXPORT = qw(
 use constant {
 	TIMEOUT_S => 240,           # how long a scenario may take
 	AT_A_TIME => 4,             # how many scenarios run at the same time
-	STALL_S => 1,               # a machine that is later than this stood still
+	STALL_S => 1,               # the machine stood still if it is this late
 	ATTEMPTS => 3               # how often a scenario runs at most
 };
 
@@ -59,7 +59,7 @@ sub run_scenarios
 	my (@scenarios) = @_;
 	my $only = $ENV{SCENARIO} // '';
 
-	# Make what all scenarios share before there is a process for each.
+	# Make what all scenarios share before any of their processes begins.
 	template();
 	clock_library();
 	@scenarios = grep { $_->{name} =~ /$only/ } @scenarios;
@@ -113,9 +113,9 @@ sub prepare
 	return;
 }
 
-# Waits until a scenario has ended, and returns its process and whether it
-# passed.  Notes when the machine stood still, which shows in processes that run
-# late or wait for the disk, and in a clock that steps.
+# Waits until a scenario has ended.  Returns the scenario's process, and whether
+# the scenario passed.  Notes when the machine stood still: this loop then
+# continues late after its sleep or its write to the disk, or the clock steps.
 sub wait_for_one
 {
 	my $at = time;
@@ -150,11 +150,11 @@ sub run_scenario
 	$builder->failure_output($output);
 	$builder->todo_output($output);
 
-	# Ignore what writing to the clients of a stopped server raises.
+	# A write to the client of a stopped server raises SIGPIPE.
 	local $SIG{PIPE} = 'IGNORE';
 	local $SIG{ALRM} = sub { die "the scenario takes too long\n" };
 	alarm TIMEOUT_S;
-	eval { $each->{run}->(); 1 } or fail("runs to its end: $@");
+	eval { $each->{run}->(); 1 } or fail("the scenario died: $@");
 	alarm 0;
 	$_->{run}->kill_kill for @clients;
 	eval {
@@ -162,7 +162,7 @@ sub run_scenario
 		$_->stop('immediate', fail_ok => 1) for values %{ $each->{servers} };
 		$_->() for @at_end;
 		1;
-	} or fail("stops: $@");
+	} or fail("the servers do not stop: $@");
 	note(sprintf '%.1f s', time - $begin);
 	done_testing();
 	return $builder->is_passing ? 0 : 1;
@@ -179,7 +179,7 @@ sub at_end
 
 # ----- servers -----
 
-# A stopped server that has the extension, to copy all others from.
+# A stopped server that has the extension.  All other servers are copies of it.
 sub template
 {
 	return $template if defined $template;
@@ -206,15 +206,15 @@ min_wal_size = 2MB
 	return $template;
 }
 
-# A server of the scenario.
+# The server of this scenario that has a name.
 sub server_named
 {
 	my ($name) = @_;
 	return $scenario->{servers}{$name} // die "no server \"$name\"\n";
 }
 
-# A registry, started, with these constants, or with none yet.  Its clock is so
-# many seconds ahead of the real one.
+# A registry, started, with these constants; without constants, a server that is
+# to become a registry.  Its clock is so many seconds ahead of the real one.
 sub new_registry
 {
 	my ($name, $constants, $clock_s) = @_;
@@ -264,7 +264,7 @@ sub leasing_server
 # ----- clients in the background -----
 
 # Starts a client that draws ids, and goes on after errors.  Tests that the
-# client gets ids, unless the second argument says that the server has none
+# client gets ids, unless the second argument says that the server issues none
 # yet.
 sub new_client
 {
@@ -279,7 +279,7 @@ sub new_client
 
 # Tests that no id came twice among the ids of all clients and those of the
 # parameter others.  With the parameter at_least, also tests that there are
-# more ids than that.
+# more ids than its value.
 sub is_unique
 {
 	my (%of) = @_;

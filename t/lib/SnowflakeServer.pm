@@ -92,9 +92,9 @@ sub clock_file
 
 # Starts a server with a clock that set_clock() sets, and returns the server.
 # The clock is so many seconds ahead of the real one.  Without that number the
-# clock keeps its offset, or is right if it was never set.  With fail_ok the
-# result is undefined if the server does not start; without it the test dies,
-# and other tests go on.
+# clock keeps its offset, or is right if it was never set.  If the server does
+# not start, the result is undefined with fail_ok; without fail_ok the test file
+# dies, and unlike a bail-out this lets prove run the other files.
 sub start_server
 {
 	my ($node, $clock_s, %parameters) = @_;
@@ -142,7 +142,7 @@ sub write_clock
 }
 
 # Makes the clock of one process of a server wrong by so many seconds, at every
-# reading or at each n-th one.  Process 0 ends that.
+# reading or at each n-th one.  Process 0 ends the glitch.
 sub glitch_clock
 {
 	my ($node, $pid, $offset_s, $every) = @_;
@@ -185,8 +185,8 @@ sub state_of
 	return (<$fh> // '') =~ /\) (\S) / ? $1 : '';
 }
 
-# Returns whether a process still runs.  A process that has ended keeps its
-# number until its parent has read its status.
+# Returns whether a process still runs.  A process that has ended keeps its pid
+# until its parent has read its status.
 sub is_alive
 {
 	my ($pid) = @_;
@@ -238,7 +238,7 @@ sub suspend_postmaster
 	return children_of($postmaster);
 }
 
-# Suspends all processes of a server, and returns their numbers.
+# Suspends all processes of a server, and returns their pids.
 sub suspend
 {
 	my ($node) = @_;
@@ -290,7 +290,8 @@ sub kill_hard
 }
 
 # Kills the postmaster only, and waits until the other processes have detected
-# it and ended: before that, a new postmaster would refuse to start.
+# the postmaster's death and ended: before that, a new postmaster would refuse
+# to start.
 sub kill_postmaster
 {
 	my ($node) = @_;
@@ -304,9 +305,9 @@ sub kill_postmaster
 }
 
 # Removes the lock files of a server that was killed.  Where no process reads
-# the status of orphans, as in a container, the killed postmaster keeps its
-# number, and the next postmaster would take the lock files for those of a
-# running server.
+# the status of orphans, as in a container, the killed postmaster keeps its pid,
+# and the next postmaster would take the lock files for those of a running
+# server.
 sub remove_locks
 {
 	my ($node) = @_;
@@ -355,7 +356,7 @@ sub settle
 	return;
 }
 
-# Replaces the parameters of a case.  The server's configuration has the line
+# Replaces the parameters in case.conf.  The server's configuration has the line
 # "include 'case.conf'", so a start or a reload applies the parameters.
 sub configure
 {
@@ -365,7 +366,7 @@ sub configure
 	return;
 }
 
-# Replaces the parameters of a case, and starts the server.
+# Replaces the parameters in case.conf, and starts the server.
 sub start_with_case
 {
 	my ($node, @settings) = @_;
@@ -384,7 +385,8 @@ sub write_conf
 	return;
 }
 
-# Replaces a file at once: who reads it sees the former lines or the new ones.
+# Replaces a file at once: a reader sees either the former lines or the new
+# ones.
 sub replace_file
 {
 	my ($file, @lines) = @_;
@@ -403,16 +405,16 @@ sub value_of
 	return $node->safe_psql('postgres', $sql);
 }
 
-# What a server has logged since an offset of its log; the whole log without
-# one.
+# What a server has logged since an offset of its log; without an offset, the
+# whole log.
 sub logged
 {
 	my ($node, $offset) = @_;
 	return PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset // 0);
 }
 
-# Waits until a server has logged a line that matches a pattern, since an
-# offset of its log, and tests that.
+# Tests that a server logs a line that matches a pattern: waits until the line
+# is in the log after an offset.
 sub logs
 {
 	my ($node, $offset, $pattern, $what) = @_;
