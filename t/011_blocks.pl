@@ -253,7 +253,7 @@ my @heirs = map { SnowflakeSession->new($node) } 1 .. 6;
 is_deeply(
 	[ map { $_->state_of('SELECT snowflake_currval()') } @heirs ],
 	[ ('55000') x 6 ],
-	"a session has no id when another's backend has ended");
+	'a new session has no snowflake_currval() of an ended backend');
 is_deeply(
 	[ map { take($_) } @heirs, @heirs ],
 	[ 15 .. 20, map { 21 + 2 * $_ } 0 .. 5 ],
@@ -275,12 +275,12 @@ for my $block_size (64, 1, 64, 3, 64, 1, 65536)
 }
 my @changed = map { @$_ } values %changed;
 is(scalar(uniq @changed), scalar @changed,
-	'a change of block_size: each id once');
+	'no id comes twice when block_size changes');
 for my $name (sort keys %changed)
 {
 	my $of = $changed{$name};
 	is(scalar(grep { $of->[$_] <= $of->[ $_ - 1 ] } 1 .. $#$of),
-		0, "a change of block_size: the ids of $name increase");
+		0, "the ids of $name increase when block_size changes");
 }
 reset_parameters();
 close_sessions();
@@ -497,10 +497,11 @@ SELECT count(*) FILTER (WHERE is_return = 0 AND tick < newest_returned)
 }
 is_of_its_time('8 sessions', 12);
 
-# These tests again, with layouts in which all ids of every tick are issued.
+# Run these tests again with a layout so narrow that all ids of every tick are
+# issued.
 start_afresh($node, "snowflake.layout = '41/5/5/8'", 'snowflake.block_size = 64');
-is_sound_under_load('32 sessions that spend every tick', 32, 10);
-is_of_its_time('8 sessions that spend every tick', 8);
+is_sound_under_load('32 sessions that issue all ids of each tick', 32, 10);
+is_of_its_time('8 sessions that issue all ids of each tick', 8);
 
 start_afresh($node,
 	"snowflake.layout = '41/5/5/8'",
@@ -511,9 +512,10 @@ is_of_its_time('8 sessions, sequences that start at random', 8);
 
 # ----- a turn for each session -----
 
-# Sessions that wait for spent ticks get about as many ids each, and together
-# nearly all ids of the layout, although waits are cancelled all the time.
-# The best of several windows counts, because the machine may be busy.
+# Sessions that wait for the next tick get about as many ids each, and together
+# nearly all ids of the layout, although waits are cancelled all the time.  The
+# test takes the highest rate of several windows of time, because the machine
+# may be busy.
 use constant {
 	WAITING => 32,
 	IDS_PER_MS => 256,

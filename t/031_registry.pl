@@ -182,7 +182,7 @@ for my $level ('REPEATABLE READ', 'SERIALIZABLE')
 my @others = $owner->rows(
 	q{SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace
 	  AND proname NOT IN ('claim', 'release', 'constants')});
-cmp_ok(@others, '>=', 15, 'the registry has 15 more functions at least');
+cmp_ok(@others, '>=', 15, 'the registry has at least 15 functions beside the three that servers call');
 is( $owner->value(
 		q{SELECT string_agg(oid::regproc::text, ' ' ORDER BY proname) FROM pg_proc
 		   WHERE pronamespace = 'snowflake_registry'::regnamespace AND has_function_privilege('server', oid, 'EXECUTE')}),
@@ -213,7 +213,7 @@ my $answer;
 is( $server->value(
 		"SELECT worker_id || ' ' || (fence < pg_catalog.now() + interval '75 s') FROM snowflake_registry.claim('41/5/3/14', '$epoch', 0, 'trapper', '', pg_catalog.now(), 1, false)"),
 	'0 true', q{a claim uses no table, function or operator of the caller's search_path});
-is($server->value('SELECT count(*) FROM pg_temp.ran'), 0, q{a claim runs no function of the caller's});
+is($server->value('SELECT count(*) FROM pg_temp.ran'), 0, q{a claim runs no function of the caller's schemas});
 
 #
 # Fences
@@ -228,7 +228,7 @@ is(claim($server, 'thief', 22, previous => 'thief 1 21 held', fence => '99 years
 is(claim($server, 'thief', 22, previous => 'thief 1 20 held', fence => '131 s')->{refusal},
 	'fence', 'a fence that is more than two leases and two leads ahead is refused');
 is(claim($server, 'thief', 22, previous => 'thief 0 21 held', fence => '99 years', wanted => 0)->{refusal},
-	'taken', q{a claim of another's worker id is refused whatever its fence});
+	'taken', q{a claim of another server's worker id is refused, even with a fence 99 years ahead});
 for my $incarnation ('9223372036854775806', '9223372036854775807', '-9223372036854775808')
 {
 	my $had = $owner->value("SELECT incarnation FROM snowflake_registry.node WHERE holder = 'thief'");
@@ -244,8 +244,8 @@ is( $server->value("SELECT snowflake_registry.release(0, 1, 'thief', 31, '1970-0
 	't', 'a release with a mark in 1970 succeeds');
 is( $owner->value("SELECT fence = '$before' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 1)"),
 	't', 'the release with a mark in 1970 moves the fence no further back than where the holder began');
-is($server->value("SELECT snowflake_registry.release(0, 0, 'victim', 12, now())"), 'f', q{another's lease is not released by a guess});
-is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, 'another server renews its lease in spite of these fences');
+is($server->value("SELECT snowflake_registry.release(0, 0, 'victim', 12, now())"), 'f', q{a release with a guessed incarnation does not end another server's lease});
+is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, q{another server renews its lease after the thief's claims and releases});
 is(setting("grants_from = '-infinity' AND floor = '-infinity' AND era = 1"), 't', 'fences that are refused or limited begin no grace, floor or era');
 
 #
@@ -343,7 +343,8 @@ sleep 0.5;
 is(claim($server, 'thief', 1, wanted => 0)->{refusal}, 'grace', 'after the COMMIT no other server gets the worker id of the holder that has come forward');
 
 # An attacker begins a transaction that records an unclean restart, and rolls
-# it back.  The evidence of another server must not get lost with it.
+# the transaction back.  The rollback must not lose the evidence of another
+# server.
 make_registry_anew('6 s', '0', '41/5/3/14', $epoch);
 $server = session('server');
 $other = session('server');
@@ -487,7 +488,7 @@ is(claim($server, 'newer', 1)->{refusal}, 'grace', 'after kill -9 a newcomer wai
 is(claim($server, 'holder', 2, previous => 'holder 0 1 held')->{continues}, 1, 'after kill -9 a holder renews its lease');
 is(setting("grants_from <= clock_timestamp() + interval '3 s'"), 't', 'after kill -9 newcomers wait for half a lease at most');
 $owner->rows(q{SELECT pg_sleep(greatest(0, extract(epoch FROM grants_from - clock_timestamp()))) FROM snowflake_registry.setting});
-like(outcome_of(claim($server, 'newer', 1)), qr/^[0-7]$/, 'after that wait a newcomer gets a worker id');
+like(outcome_of(claim($server, 'newer', 1)), qr/^[0-7]$/, 'a newcomer gets a worker id when the wait after kill -9 is over');
 is(setting("floor = '-infinity'"), 't', 'a restart that has forgotten nothing sets no floor');
 
 #
@@ -578,9 +579,9 @@ is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_depend WHERE refclassi
 #
 # Nothing is granted twice
 #
-# Honest servers record the time ranges of the ids that they issue.  Liars have
-# the rights of a server, and send wrong claims.  Windows and eras begin at any
-# time.
+# Honest servers record the time ranges of the ids that they issue: one row of
+# "issued" is a stretch.  Liars have the rights of a server, and send wrong
+# claims.  Windows and eras begin at any time.
 make_registry_anew('1 s', '0.1 s', '41/5/2/15', $epoch);
 $owner->rows(q{SELECT setseed(0.31)});
 $owner->rows(q{CREATE TABLE issued (worker_id integer, grant_no integer, since timestamptz, until timestamptz)});

@@ -1,6 +1,7 @@
-# A registry that has forgotten leases, because it was restored from a dump,
-# was a standby that lagged, or has a clock of its own.  No id comes twice, and
-# a server that holds a lease, or held it last, does not wait.
+# A registry that has forgotten leases, because it was restored from a dump or
+# was a standby that lagged, or whose clock is behind the former registry's.  No
+# id comes twice.  A server that holds a lease, or was the last to hold it, gets
+# ids at once.
 #
 # Servers' clocks may be ahead of the real clock, or behind it.  The registry's
 # clock is right unless a scenario says otherwise.
@@ -30,8 +31,8 @@ my $in_grace =
 
 # ----- what scenarios share -----
 
-# Waits until a server has claimed, and the registry has granted a lease or
-# refused because of a grace.
+# Tests that a server has claimed, and that the registry has granted a lease or
+# has refused because of a grace.
 sub wait_for_first_answer
 {
 	my ($server) = @_;
@@ -47,11 +48,12 @@ sub wait_for_first_answer
 
 # ----- a dump that is older than a raise of lease_duration -----
 
-# The holder, whose lease is longer than the dump knows, comes forward before
-# another server gets its worker id, and the registry believes the holder.
+# The holder's lease lasts longer than the lease_duration in the dump.  The
+# holder comes forward before another server gets the worker id, and the
+# registry believes the holder.
 sub old_dump
 {
-	my ($former, $lead, $present, $is_to_restart) = @_;
+	my ($former, $lead, $present, $holder_restarts) = @_;
 	my $registry = new_registry('registry',
 		{ lease_duration => $former, largest_lead => $lead });
 	my $restored = new_registry('restored');
@@ -62,8 +64,8 @@ sub old_dump
 	my $held = qr/^worker_id 5 of datacenter_id 0 is leased by holder/;
 
 	# Makes the holder claim now; otherwise it would renew in a minute.
-	my $ask = sub {
-		return unless $is_to_restart;
+	my $claim_now = sub {
+		return unless $holder_restarts;
 		$holder->stop('immediate');
 		start_server($holder);
 		$client = new_client($holder);
@@ -72,7 +74,7 @@ sub old_dump
 	system_or_bail('pg_dump', '-d', $registry->connstr('postgres'),
 		'-f', $dump);
 	set_registry($registry, lease_duration => $present);
-	$ask->();
+	$claim_now->();
 	ok( wait_for(
 			sub {
 				$holder->safe_psql('postgres',
@@ -83,27 +85,27 @@ sub old_dump
 	$registry->stop('immediate');
 
 	# Give the restored registry another history: with the same history it
-	# would open a window only.
+	# would only open a window.
 	$restored->safe_psql('postgres', 'CREATE TABLE other ()')
-	  if $is_to_restart;
+	  if $holder_restarts;
 	system_or_bail('psql', '-XqAt', '-o', '/dev/null', '-v',
 		'ON_ERROR_STOP=1', '-d', $restored->connstr('postgres'), '-f', $dump);
 
 	my $rival = start_server(leasing_server('rival', $either, wants(5)));
 	my $rival_client = new_client($rival, 'without ids at first');
 	refuses($rival, qr/$in_grace|$held/, 'the rival does not get the worker id before the holder comes forward');
-	$ask->();
+	$claim_now->();
 	refuses($rival, $held, 'the rival does not get the worker id after the holder has come forward');
-	wait_for_grant($restored, $holder) unless $is_to_restart;
+	wait_for_grant($restored, $holder) unless $holder_restarts;
 	is_undisturbed($client, 'the holder has issued ids all the time');
 	is(scalar(my @ids = ids_of($rival_client)), 0, 'the rival has issued no id');
 	is_unique();
 	return;
 }
 
-# A raise takes effect when all leases of the former duration are over.  It is
-# limited, so that a registry that is restored from an earlier dump still waits
-# long enough for the holders.
+# A raise of lease_duration takes effect when all leases of the former duration
+# are over.  A raise is limited, so that a registry that is restored from an
+# earlier dump still waits long enough for the holders.
 sub raise
 {
 	my $registry = new_registry('registry',
@@ -130,7 +132,7 @@ sub raise
 				return lease_of($registry, worker_id_of($id), $lasts) eq '00:00:14';
 			}),
 		'a raise takes effect');
-	ok(!$is_early, 'no longer lease is granted before a lease and a lead have passed');
+	ok(!$is_early, 'a lease of the raised duration is granted only after a lease and a lead of the former constants');
 	is((sqlstate_of($registry, "$configure(lease_duration => '15 s')"))[0],
 		'22023', 'a second raise is limited by the duration before the first one');
 	$registry->safe_psql('postgres', "$configure(lease_duration => '3 s')");
@@ -140,7 +142,7 @@ sub raise
 	return;
 }
 
-# ----- a standby that lags becomes a server without being promoted -----
+# ----- a standby that lags is started without standby.signal -----
 
 # The lease lasts longer than the standby takes to start on a busy machine.
 sub no_promotion
@@ -173,9 +175,9 @@ sub no_promotion
 	return;
 }
 
-# A registry has stopped, and its standby does not know the holder of worker id
-# 5, whose clock is ahead.  Returns the standby, the connection string to both,
-# and the holder.
+# Makes a registry and its standby, and a holder of worker id 5 that the standby
+# does not know.  The holder's clock is ahead.  Stops the registry.  Returns the
+# standby, the connection string to both, and the holder.
 sub unknown_holder
 {
 	my $registry = new_registry('registry',
@@ -191,7 +193,7 @@ sub unknown_holder
 }
 
 # Starts the next holder of worker id 5, whose clock is behind, and tests that
-# its first id is larger than an id.
+# its first id is larger than the last id of the former holder.
 sub begins_after
 {
 	my ($either, $last, $what) = @_;
@@ -200,8 +202,9 @@ sub begins_after
 	return cmp_ok(scalar first_id($next, 60), '>', $last, $what);
 }
 
-# No promotion, and nobody comes forward: the holder, whose clock was ahead,
-# has died.  The next holder's clock is behind.
+# The standby is started without a promotion, and the only holder, whose clock
+# was ahead, is dead, so that no holder comes forward.  The next holder's clock
+# is behind.
 sub no_promotion_no_holder
 {
 	my ($standby, $either, $holder) = unknown_holder();
@@ -296,8 +299,9 @@ sub slow_clock
 
 # ----- restarts after a failover -----
 
-# Newcomers wait for half a minute.  None of these servers waits, whether the
-# new registry knows its lease or not, and whenever the server stops.
+# Newcomers wait for half a minute.  None of the restarted servers waits,
+# whether the new registry knows the server's lease or not, and no matter when
+# the server stops.
 sub restarts
 {
 	my $registry = new_registry('registry', { lease_duration => '30 s' });
@@ -349,13 +353,13 @@ sub restarts
 	start_server($server{immediate});
 	goes_on($server{immediate}, $last{immediate}, 'immediate, after a failover');
 
-	# Once more, now that all have come forward.
+	# Restart two servers again, after every holder has come forward.
 	for my $name (qw(known lost))
 	{
 		$last{$name} = first_id($server{$name});
 		$server{$name}->stop;
 		start_server($server{$name});
-		goes_on($server{$name}, $last{$name}, "$name, once more");
+		goes_on($server{$name}, $last{$name}, "$name, after a second restart");
 	}
 	refuses(start_server(leasing_server('newcomer', $either)),
 		$in_grace, 'a newcomer waits');
@@ -393,14 +397,14 @@ sub wrong_clock
 			"SELECT grants_from - clock_timestamp() < '6 s' AND (SELECT max(fence) FROM snowflake_registry.lease) < clock_timestamp() + '20 s' FROM snowflake_registry.setting"
 		),
 		't',
-		'the grace and the fences are no longer than a lease and a lead');
+		'the grace ends within a lease and a lead, and no fence is 20 s ahead');
 	return;
 }
 
 # ----- a holder that is certified dead -----
 
-# A data directory has moved.  To the registry the server is a copy of a server
-# that may be alive.
+# A data directory has moved.  The registry cannot tell the moved server from a
+# copy of a server that is alive.
 sub certified_dead
 {
 	my $registry = new_registry('registry', { lease_duration => '10 min' });
@@ -424,14 +428,14 @@ sub certified_dead
 	refuses(
 		$new,
 		qr/^worker_id 7 of datacenter_id 0 is leased by old\b.* until \d{4}-/,
-		'a server in a moved directory is refused, because the lease of the former one is in force');
+		'a server in a moved directory is refused while the lease of the former server is in force');
 	is(lease_of($registry, 7, 'state'), 'held', 'the registry shows the lease of the former server as held');
 	$registry->safe_psql('postgres', 'SELECT snowflake_registry.free(0, 7)');
 	my ($id, $seconds) = first_id($new);
 	cmp_ok($seconds, '<', 8,
-		'after free() there are ids within seconds');
+		'after free() the moved server gets an id within seconds');
 	is(worker_id_of($id), 7, 'after free() the moved server has the worker id');
-	cmp_ok($id, '>', $last, 'after free() ids are larger than the last one of the former server');
+	cmp_ok($id, '>', $last, 'after free() ids are larger than the last id of the former server');
 	new_client($new);
 	is_unique();
 	return;
@@ -448,7 +452,7 @@ run_scenarios(
 	{
 		name => 'a very old dump',
 		nodes => [qw(registry restored holder rival)],
-		run => sub { old_dump('60 s', '5 s', '1 day', 'is to restart') }
+		run => sub { old_dump('60 s', '5 s', '1 day', 'holder restarts') }
 	},
 	{
 		name => 'a raise',
@@ -471,7 +475,7 @@ run_scenarios(
 		run => \&moved
 	},
 	{
-		name => 'forward and crash',
+		name => 'crash after coming forward',
 		nodes => [qw(registry standby holder next)],
 		run => \&crash_after_coming_forward
 	},
@@ -493,7 +497,7 @@ run_scenarios(
 		run => \&wrong_clock
 	},
 	{
-		name => 'certified dead',
+		name => 'free after a death',
 		nodes => [qw(registry old new)],
 		run => \&certified_dead
 	});

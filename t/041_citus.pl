@@ -1,8 +1,9 @@
 # A Citus cluster of a coordinator and two workers: inserts at every node and
 # in every way that Citus has, time ranges, partitions, a load at all nodes, a
 # clone of a worker and a failover of a worker.  No id comes twice, and each id
-# is of the node that issued it.  The test also shows what Citus refuses or
-# does wrong, and the statements to use instead, as in doc/citus.md.
+# has the worker id of the server that issued it.  The test also shows what
+# Citus refuses or does wrong, and the statements to use instead, as in
+# doc/citus.md.
 use strict;
 use warnings FATAL => 'all';
 
@@ -21,7 +22,7 @@ plan skip_all => $missing if $missing;
 
 use constant LOAD_S => 3;
 
-# A worker with this epoch reads ids' times nine years too late.
+# A Citus worker with this epoch decodes the times of ids nine years too late.
 use constant OTHER_EPOCH => "'2020-01-01 00:00:00+00'";
 
 # Servers with the libraries in either order.
@@ -29,9 +30,9 @@ my $coordinator = SnowflakeCitus::citus_node('coordinator', 1, 'citus, snowflake
 my $worker1 = SnowflakeCitus::citus_node('worker1', 2, 'snowflake, citus');
 my $worker2 = SnowflakeCitus::citus_node('worker2', 3, 'citus, snowflake');
 my @nodes = ($coordinator, $worker1, $worker2);
-my %number = (coordinator => 1, worker1 => 2, worker2 => 3);
+my %worker_id = (coordinator => 1, worker1 => 2, worker2 => 3);
 
-# SQL at the coordinator that must succeed.
+# Returns the output of SQL that the coordinator must run without an error.
 sub sql
 {
 	my ($sql) = @_;
@@ -48,8 +49,8 @@ sub insert_method_of
 	return $plan =~ /->  Insert on \w+_\d+ citus_table_alias/ ? 'co-located' : $plan;
 }
 
-# The numbers of ids of each node, "worker id:count", among the rows that a
-# condition selects.
+# Returns how many ids of each node are among the rows that a condition selects:
+# "worker id:count" for each node.
 sub issuers
 {
 	my ($table, $condition) = @_;
@@ -57,8 +58,8 @@ sub issuers
 		$table, $condition // 'true');
 }
 
-# The number of snowflakes in tables, and the number of snowflakes that come
-# more than once.  Keys of sequences are small numbers.
+# Returns the number of snowflakes in tables, and the number of snowflakes that
+# come more than once.  Smaller ids come from sequences.
 sub count_ids
 {
 	my (@tables) = @_;
@@ -71,7 +72,7 @@ sub count_ids
 	return (scalar(keys %seen), scalar(grep { $_ > 1 } values %seen));
 }
 
-# How many different contents a column has in the replicas of a table.
+# Returns how many different contents a column has in the replicas of a table.
 sub contents_of
 {
 	my %digests = map { $_ => 1 } SnowflakeCitus::replicas_of($coordinator, @_);
@@ -150,7 +151,8 @@ is_deeply([ SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_
 	[ 1, 2, 3 ], 'each node issues ids with its own worker id');
 
 sql(q{
--- distributed by its id, by a customer, and a copy on each node
+-- orders is distributed by its id, visit by its customer, and country has a
+-- replica on each node
 CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), node int, item text);
 SELECT create_distributed_table('orders', 'id');
 CREATE TABLE visit (customer int, id bigint DEFAULT snowflake_nextval(), node int, note text, PRIMARY KEY (customer, id));
@@ -166,34 +168,34 @@ SELECT create_reference_table('country');
 for my $node (@nodes)
 {
 	my $name = $node->name;
-	my $number = $number{$name};
+	my $worker_id = $worker_id{$name};
 	my @ids;
 
 	push @ids, split /\n/, $node->safe_psql('postgres', $_) for (
-		"INSERT INTO orders (node, item) VALUES ($number, 'one') RETURNING id",
-		"INSERT INTO orders (node, item) VALUES ($number, 'two'), ($number, 'three') RETURNING id",
-		"INSERT INTO orders (id, node, item) VALUES (snowflake_nextval(), $number, 'four') RETURNING id",
+		"INSERT INTO orders (node, item) VALUES ($worker_id, 'one') RETURNING id",
+		"INSERT INTO orders (node, item) VALUES ($worker_id, 'two'), ($worker_id, 'three') RETURNING id",
+		"INSERT INTO orders (id, node, item) VALUES (snowflake_nextval(), $worker_id, 'four') RETURNING id",
 		"PREPARE p AS INSERT INTO orders (node, item) VALUES (\$1, 'five') RETURNING id;"
-		  . "EXECUTE p($number);" x 7,
-		"INSERT INTO country (node, name) VALUES ($number, 'one') RETURNING id");
+		  . "EXECUTE p($worker_id);" x 7,
+		"INSERT INTO country (node, name) VALUES ($worker_id, 'one') RETURNING id");
 	is(join(' ', map { SnowflakeTest::worker_id_of($_) } @ids),
-		join(' ', ($number) x 12), "$name: VALUES get ids of the node that the client is connected to");
+		join(' ', ($worker_id) x 12), "$name: VALUES get ids of the node that the client is connected to");
 
 	is( $node->safe_psql('postgres', qq{
 BEGIN;
-COPY orders (node, item) FROM PROGRAM 'seq 500 | sed "s/.*/$number,copied/"' WITH (FORMAT csv);
-COPY country (node, name) FROM PROGRAM 'seq 20 | sed "s/.*/$number,copied/"' WITH (FORMAT csv);
+COPY orders (node, item) FROM PROGRAM 'seq 500 | sed "s/.*/$worker_id,copied/"' WITH (FORMAT csv);
+COPY country (node, name) FROM PROGRAM 'seq 20 | sed "s/.*/$worker_id,copied/"' WITH (FORMAT csv);
 SELECT pg_stat_get_xact_function_calls('snowflake_copy_nextval()'::regprocedure),
 	   pg_stat_get_xact_function_calls('snowflake_nextval()'::regprocedure);
 COMMIT;
-}), '520|', "$name: COPY into a distributed and a reference table");
-	is(issuers('orders', "item = 'copied' AND node = $number"), "$number:500",
+}), '520|', "$name: COPY inserts in batches into a distributed and a reference table");
+	is(issuers('orders', "item = 'copied' AND node = $worker_id"), "$worker_id:500",
 		"$name: COPY gets ids of the node that the client is connected to");
 
-	is(insert_method_of("INSERT INTO orders (node, item) SELECT $number, 'series' FROM generate_series(1, 300)", $node),
+	is(insert_method_of("INSERT INTO orders (node, item) SELECT $worker_id, 'series' FROM generate_series(1, 300)", $node),
 		'pull to coordinator', "$name: this node makes the rows of an INSERT ... SELECT without a table");
-	$node->safe_psql('postgres', "INSERT INTO orders (node, item) SELECT $number, 'series' FROM generate_series(1, 300)");
-	is(issuers('orders', "item = 'series' AND node = $number"), "$number:300",
+	$node->safe_psql('postgres', "INSERT INTO orders (node, item) SELECT $worker_id, 'series' FROM generate_series(1, 300)");
+	is(issuers('orders', "item = 'series' AND node = $worker_id"), "$worker_id:300",
 		"$name: the rows of an INSERT ... SELECT without a table get ids of this node");
 }
 is(issuers('country'), '1:21 2:21 3:21', 'a reference table has ids of all nodes');
@@ -262,11 +264,11 @@ SELECT snowflake_create_partitions('$table', timestamptz '$today' - interval '1 
 	is(sql(qq{SELECT count(*) FROM pg_dist_partition WHERE logicalrelid::text LIKE '$table\\_%'}),
 		4, "$table: snowflake_create_partitions() makes distributed partitions");
 	$_->safe_psql('postgres', "INSERT INTO $table (customer) SELECT generate_series(1, 300)") for @nodes;
-	is(issuers($table), '1:300 2:300 3:300', "$table: rows inserted at all nodes");
+	is(issuers($table), '1:300 2:300 3:300', "$table: each node issues the ids of 300 rows");
 	like(sql("EXPLAIN SELECT count(*) FROM $table WHERE id >= snowflake_min_id(now())"),
 		qr/Subplans Removed: \d/, "$table: a range of time prunes partitions on the workers");
 	is(sql("SELECT sum(ids) FROM snowflake_activity('$table', 'id', '1 hour')"), 900,
-		"$table: snowflake_activity()");
+		"$table: snowflake_activity() counts the rows of all shards");
 	is(sql("SELECT count(*) FROM snowflake_drop_partitions('$table', '$today')"), 2,
 		"$table: snowflake_drop_partitions() detaches and drops");
 	is_deeply([ SnowflakeCitus::on_all_nodes($coordinator, "SELECT count(*) FROM pg_inherits WHERE inhparent = '$table'::regclass") ],
@@ -289,7 +291,7 @@ is_refused_by_citus(q{INSERT INTO country (name) VALUES ('x') RETURNING id, snow
 	'0A000', qr/non-IMMUTABLE functions are not allowed in the RETURNING clause/,
 	'RETURNING a STABLE decoding function');
 is(sql(q{WITH i AS (INSERT INTO country (name) VALUES ('x') RETURNING id) SELECT snowflake_worker_id(id), snowflake_timestamp(id) > now() - interval '1 minute' FROM i}),
-	'1|t', 'in place of RETURNING a STABLE function, decode outside of a WITH');
+	'1|t', 'in place of RETURNING a STABLE function, decode the ids that a WITH returns');
 is(sql(q{INSERT INTO country (name) VALUES ('x') RETURNING snowflake_timestamp(id, '2010-11-04 01:42:54.657+00') > '2026-01-01'}),
 	't', 'in place of RETURNING a STABLE function, decode with an explicit epoch, which is IMMUTABLE');
 
@@ -453,7 +455,7 @@ sub load
 	my @runs = map {
 		IPC::Run::start(
 			[ 'pgbench', '-n', '-c', 2, '-T', $seconds, '-M', 'prepared',
-				'-D', 'node=' . $number{$_->name},
+				'-D', 'node=' . $worker_id{$_->name},
 				'-f', "$directory/load.sql\@20", '-f', "$directory/reference.sql\@1",
 				$_->connstr('postgres') ],
 			'>', \my $out, '2>', \my $err)
@@ -463,7 +465,7 @@ sub load
 
 my @tables = qw(orders visit country);
 my ($ids_before) = count_ids(@tables);
-is(load(LOAD_S, @nodes), 3, 'a load at all nodes');
+is(load(LOAD_S, @nodes), 3, 'the load ends without an error at all nodes');
 for my $table (@tables)
 {
 	is(sql("SELECT count(*) FROM $table WHERE node > 0 AND snowflake_worker_id(id) <> node"), 0,
@@ -560,7 +562,7 @@ SKIP:
 	restart_with($clone, 'snowflake.worker_id = 4');
 	is((SnowflakeCitus::on_all_nodes($coordinator, 'SELECT snowflake_worker_id(snowflake_nextval())'))[3], 4,
 		'the clone issues ids with a worker id of its own');
-	$number{clone} = 4;
+	$worker_id{clone} = 4;
 	push @nodes, $clone;
 	sql(q{DELETE FROM visit WHERE note = 'equal'});
 	sql($equal);
@@ -578,10 +580,10 @@ kill_hard($worker2);
 $standby->promote;
 sql(sprintf q{SELECT citus_update_node(nodeid, '%s', %d) FROM pg_dist_node WHERE nodeport = %d},
 	$standby->host, $standby->port, $worker2->port);
-$number{standby} = 3;
+$worker_id{standby} = 3;
 $nodes[2] = $standby;
 sql($by_workers);
-is(load(1, @nodes), scalar(@nodes), 'a load at all nodes, with a promoted standby in a worker\'s place');
+is(load(1, @nodes), scalar(@nodes), 'the load ends without an error at all nodes, with a promoted standby in a worker\'s place');
 is(sql('SELECT count(*) FROM orders WHERE node > 0 AND snowflake_worker_id(id) <> node'), 0,
 	'after the failover each row\'s id is of the node that inserted it');
 ($id_count, $duplicates) = count_ids(@tables, qw(by_customer by_id before staged legacy legacy_line author book tenant.bill tenant.item));

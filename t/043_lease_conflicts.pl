@@ -115,14 +115,14 @@ my $load = IPC::Run::start(
 
 subtest 'one worker id for two servers: the second is refused' => sub {
 	my ($one, $other, $derived) = fresh_servers();
-	my $guard = "snowflake.worker_id_source = config\nsnowflake.worker_id = 17";
+	my $worker_id_17 = "snowflake.worker_id_source = config\nsnowflake.worker_id = 17";
 	my $held =
 	  qr/^worker_id 17 of datacenter_id 0 is leased by one until \d{4}-/;
 
-	start_with_case($one, $guard, "snowflake.registry_name = 'one'");
+	start_with_case($one, $worker_id_17, "snowflake.registry_name = 'one'");
 	is(worker_id_of(first_id($one)), 17, 'a server leases its configured worker id');
 	my $offset = -s $other->logfile;
-	start_with_case($other, $guard);
+	start_with_case($other, $worker_id_17);
 	refuses($other, $held, 'another server with the same configured worker id is refused');
 	my ($state, $message, $hint) =
 	  sqlstate_of($other, 'SELECT snowflake_nextval()');
@@ -216,13 +216,13 @@ subtest 'a new server under an old name gets the worker id of that name' => sub 
 
 subtest 'clocks that differ: no ids outside the fences' => sub {
 	my ($ahead, $next) = fresh_servers();
-	my @guard = (
+	my @worker_id_20 = (
 		'snowflake.worker_id_source = config',
 		'snowflake.worker_id = 20');
 	my $past_fence = qr/^The fence is (\S+ \S+), and the clock is at (\S+ \S+)\.$/;
 
-	# The clock is ahead within largest_lead, and then further.
-	configure($ahead, @guard);
+	# First the server's clock is ahead by less than largest_lead, then by more.
+	configure($ahead, @worker_id_20);
 	start_server($ahead, 0.5);
 	my $last = first_id($ahead);
 	set_clock($ahead, 100);
@@ -235,7 +235,7 @@ subtest 'clocks that differ: no ids outside the fences' => sub {
 		'<', time + 7.5, 'the fence does not follow the clock of that server');
 	wait_for_fence($registry, 20);
 
-	configure($next, @guard);
+	configure($next, @worker_id_20);
 	start_server($next, -100);
 	ok(wait_for(sub { worker_id_at($next) eq '20' }),
 		'after the server is killed, another server leases the worker id');
@@ -256,7 +256,7 @@ subtest 'clocks that differ: no ids outside the fences' => sub {
 	my @policy = (
 		'snowflake.clock_policy = advance',
 		'snowflake.clock_tolerance = 300s');
-	configure($next, @guard, @policy);
+	configure($next, @worker_id_20, @policy);
 	$next->reload;
 	ok( wait_for(
 			sub {
@@ -267,7 +267,7 @@ subtest 'clocks that differ: no ids outside the fences' => sub {
 		'under "advance" the next holder issues no id further ahead than its lease lasts')
 	  or diag($message);
 	is($state, '55000', 'the refused call has SQLSTATE 55000');
-	configure($next, @guard);
+	configure($next, @worker_id_20);
 	$next->reload;
 	my $offset = $fence - time - 1;
 	set_clock($next, $offset);
@@ -352,7 +352,8 @@ subtest 'a worker id whose fence is years ahead is not granted' => sub {
 		1, 'a new server gets another worker id than one whose fence is forty years ahead');
 };
 
-# Two registries may grant one worker id to two servers.
+# Two registries may grant one worker id to two servers, so a server must not go
+# on with the lease of another registry.
 subtest 'the lease of one registry does not count with another registry' => sub {
 	my ($node) = fresh_servers();
 	my $other = $registry->connstr('postgres') =~ s/port=\d+/port=1/r;
@@ -430,8 +431,9 @@ subtest 'a lease is taken away while a session issues ids' => sub {
 	my %seen = map { $_ => 1 } @$mine, @$yours;
 	is(scalar(keys %seen), @$mine + @$yours, 'no id comes twice');
 
-	# After a DELETE of the row ids may come twice, because the fence that
-	# keeps them apart is deleted, too.  All else is as before.
+	# After a DELETE of the row ids may come twice, because the DELETE also
+	# removes the fence that keeps the ids of both servers apart.  So only the
+	# checks of take_away() apply.
 	take_away($loser, $next, 'DELETE FROM snowflake_registry.node');
 };
 
