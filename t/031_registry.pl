@@ -228,7 +228,7 @@ is(claim($server, 'thief', 22, previous => 'thief 1 21 held', fence => '99 years
 is(claim($server, 'thief', 22, previous => 'thief 1 20 held', fence => '131 s')->{refusal},
 	'fence', 'a fence that is more than two leases and two leads ahead is refused');
 is(claim($server, 'thief', 22, previous => 'thief 0 21 held', fence => '99 years', wanted => 0)->{refusal},
-	'taken', q{a claim of another server's worker id is refused, even with a fence 99 years ahead});
+	'taken', q{a claim of another server's worker id is refused as taken, also with a fence 99 years ahead});
 for my $incarnation ('9223372036854775806', '9223372036854775807', '-9223372036854775808')
 {
 	my $had = $owner->value("SELECT incarnation FROM snowflake_registry.node WHERE holder = 'thief'");
@@ -244,7 +244,7 @@ is( $server->value("SELECT snowflake_registry.release(0, 1, 'thief', 31, '1970-0
 	't', 'a release with a mark in 1970 succeeds');
 is( $owner->value("SELECT fence = '$before' FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, 1)"),
 	't', 'the release with a mark in 1970 moves the fence no further back than where the holder began');
-is($server->value("SELECT snowflake_registry.release(0, 0, 'victim', 12, now())"), 'f', q{a release with a guessed incarnation does not end another server's lease});
+is($server->value("SELECT snowflake_registry.release(0, 0, 'victim', 12, now())"), 'f', q{a release of another server's lease with a guessed incarnation returns false});
 is(claim($server, 'victim', 12, previous => 'victim 0 11 held')->{continues}, 1, q{another server renews its lease after the thief's claims and releases});
 is(setting("grants_from = '-infinity' AND floor = '-infinity' AND era = 1"), 't', 'fences that are refused or limited begin no grace, floor or era');
 
