@@ -36,7 +36,7 @@
 #   kept ids that the node issued before the stop;
 # - each client's ids increase.  After a take-over, an id need only be larger
 #   than the client's kept ids.  After a change of the worker id, an id may be
-#   smaller than any id from before the change;
+#   smaller than the client's ids from before the change;
 # - clients received only the errors of %allowed_errors, and got each answer
 #   within TIMEOUT_S;
 # - a worker id never used before gets ids at once, even if the ids of all
@@ -53,7 +53,7 @@
 #   CHAOS_SECONDS             the seconds in which new faults begin (30)
 #   CHAOS_SEED                chooses the same order of faults as in an earlier
 #                             run with this seed; the timing still differs
-#   CHAOS_CLOCK_POLICY        the clock_policy of the whole run; if it is not
+#   CHAOS_CLOCK_POLICY        the clock_policy until the last fault; if it is not
 #                             set, the clock_policy changes during the run
 #   CHAOS_SYNCHRONOUS_COMMIT  on or off; the seed chooses if it is not set
 #
