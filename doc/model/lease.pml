@@ -13,17 +13,18 @@
  * Asserted:
  *	 - no (worker id, tick) is issued twice, by any server: a client keeps any
  *	   one id, and that id is never issued again;
- *	 - no two servers hold a lease on the same worker id at the same time, where
+ *	 - no two servers hold leases on the same worker id at the same time, where
  *	   each server measures its lease by its own monotonic clock; and no two
- *	   servers would hold one if they were killed and started now.  This needs a
- *	   registry whose clock measures durations as the servers' clocks do.  With
- *	   ANY_CLOCK the registry may take any lease for expired at any time and may
- *	   grant any fence, and the model makes only the first assertion.
+ *	   servers would hold such leases if they were killed and started now.  This
+ *	   needs a registry whose clock measures durations as the servers' clocks
+ *	   do.  With ANY_CLOCK the registry may take any lease for expired at any
+ *	   time, and the model makes only the first assertion.
  *
  * The model has
  *	 - a registry, which executes each message at once.  The holder that knows
  *	   the incarnation of a row continues its lease; any other server begins at
- *	   the row's fence;
+ *	   the row's fence.  A grant may move the fence ahead to any tick; with
+ *	   FAILOVER the fence follows from the registry's clock;
  *	 - two servers.  The second server may become a copy of the first: a
  *	   standby, or a server from a backup.  A server that was moved, or booted
  *	   anew, is like a copy whose original does not come back;
@@ -37,8 +38,8 @@
  *	   rest at any step for any time;
  *	 - answers that are lost, and one message at a time that arrives after its
  *	   sender has stopped waiting.  With NONE_LATE no message arrives late: it is
- *	   executed or lost at once.  A server without an answer repeats its claim
- *	   unchanged;
+ *	   executed or lost at once.  A server without an answer uses the same
+ *	   incarnation for its next claim;
  *	 - wall clocks of servers that show any time: ids are issued at any tick
  *	   below the mark, and a mark may be any tick up to the fence;
  *	 - kills and clean stops of servers;
@@ -73,8 +74,9 @@
  *	 - If a registry loses a grant because it is set back, and its history, such
  *	   as its timeline, does not change, then a holder whose newest grant was
  *	   lost claims within the window.
- *	 - A failover loses no transaction that is older than a lease, so the standby
- *	   knows a longer duration before a lease of that duration is granted.
+ *	 - A failover loses no transaction that is older than the duration of a
+ *	   lease, so the standby knows a longer duration before a lease of that
+ *	   duration is granted.
  *	 - A holder that is freed is dead, does not come back, and has issued no id
  *	   beyond the registry's clock and the largest lead.
  *
@@ -164,7 +166,8 @@ typedef Row
 	byte fence;
 	byte granted;				/* the largest fence so far; with FAILOVER */
 	byte lasts;					/* steps of time until the lease expires */
-	bool is_present				/* granted since the registry was set back? */
+	bool is_present				/* false after the registry was set back, until
+								 * the row is granted or the window is over */
 };
 Row row[WORKER_IDS];
 byte grants;
@@ -246,7 +249,10 @@ byte kept_of;					/* the server that has issued the id */
 bool copy_has_kept;				/* was the id issued before the copy was made? */
 #endif
 
-/* Does a server hold a lease, or would it if it were started? */
+/*
+ * Does a server hold a lease that is in its memory?  Would the server hold a
+ * lease that is on its page, if it were started now?
+ */
 #define HOLDS(s, a_lease)	(a_lease.holder == s && a_lease.ends > 0)
 #define BOTH_HOLD(a_lease, another) \
 	(HOLDS(0, a_lease) && HOLDS(1, another) && \
@@ -321,7 +327,12 @@ inline tidy_limit()
 	 late.incarnation == n || late.next == n || IS_ASKED(n))
 #define FORGET(n)	n = (IS_IN_ROWS(n) -> n : 0)
 
-/* Clears each incarnation that no later step can find equal to another. */
+/*
+ * Clears each incarnation in the rows that no server and no message has, and
+ * each incarnation of a server or a message that no row has: no later step can
+ * find such an incarnation equal to another.  For the same reason a late claim
+ * whose incarnation nothing else has gets an incarnation that nobody chooses.
+ */
 inline tidy_incarnations()
 {
 	d_step {
@@ -732,8 +743,8 @@ inline copy_page()
 
 #ifdef FREE
 /*
- * The server is dead.  A process that later starts under the same number is
- * another holder.
+ * The DBA frees the worker ids of a dead server.  The server that starts next
+ * has the dead server's number in the model, but is another holder.
  */
 inline free()
 {

@@ -7,9 +7,9 @@
  *	  and src/start.c.  lease.pml models how worker ids are leased.
  *
  * "make model" tries every order of events within the bounds below.  Without
- * a macro no assertion may fail.  Each macro at the end of this comment takes a
- * step of the protocol away; with any one of them an assertion has to fail.
- * "script/model NO_FLOOR" shows how that happens.
+ * a macro no assertion may fail.  Each macro of the list "Macros, and what each
+ * changes" takes a step of the protocol away; with any one of them an assertion
+ * has to fail.  "script/model NO_FLOOR" shows how that happens.
  *
  * Asserted, over any number of recoveries: a client keeps any one id, and every
  * later id of the same node is larger.  So no id is issued twice, and ids
@@ -49,9 +49,9 @@
  * library is loaded during recovery; READ_IN_RECOVERY shows what would happen if
  * the library read the page during recovery.
  *
- * Bounds: LAST_TICK + 1 ticks of two ids; PROCESSES processes; TAIL records
- * that are not durable at once; NODES nodes, and room for ENTRIES entries.
- * Recoveries, and records in all, are not bounded.
+ * Bounds: LAST_TICK + 1 ticks of two ids; PROCESSES processes; NODES nodes, and
+ * room for ENTRIES entries.  At any time at most TAIL records are not durable
+ * yet.  Recoveries, and records in all, are not bounded.
  *
  * Assumed: PostgreSQL's recovery brings the page and the rows exactly as of one
  * position in WAL, and only durable WAL is sent or archived; the steps under a
@@ -61,30 +61,32 @@
  * Macros, and what each changes:
  *	 NO_MARK			the page is not read before the first id
  *	 READ_IN_RECOVERY	the page is read before recovery has ended, not after
- *	 BEGIN_TWICE		a process that has read the page lets ids begin there,
- *						even if another process has let them begin meanwhile
+ *	 BEGIN_TWICE		a process that has read the page lets ids begin at the
+ *						mark that it read, even if another process has let ids
+ *						begin meanwhile
  *	 OTHER_ENTRY		a server begins at another node's entry
  *	 NO_FLOOR			a node without an entry does not begin at the floor
  *	 NO_FOLD			an entry is dropped, and the floor is not raised
- *	 FLOOR_STEPS_BACK	a smaller mark replaces a higher floor
- *	 MARK_AFTER_ISSUE	the mark is compared after the issue, so its record may
- *						come after the row
+ *	 FLOOR_STEPS_BACK	a smaller mark replaces a larger floor (with NODES=3)
+ *	 MARK_AFTER_ISSUE	a process looks at the mark after it has issued an id,
+ *						so the mark's record may come after the row
  *	 PUBLISH_FIRST		a mark is published before its record is flushed
  *	 NO_FLUSH_OF_OTHERS	a mark that another process has put on the page is
  *						published without a flush, as if the other process had
  *						flushed it already
  *	 PUBLISH_PAGE		a process publishes the mark that is on the page after
- *						the flush, which may be newer than the flushed mark
- *	 NO_MAX				a mark replaces a newer mark on the page
+ *						the flush, which may be larger than the flushed mark
+ *	 NO_MAX				a mark replaces a larger mark on the page
  *	 CHANGE_OUTSIDE_LOCK	the page is read and changed without a lock
  *	 LOG_OUTSIDE_LOCK	the image of the page is logged after the lock has been
  *						released
- *	 CLOCK_RESETS		a tick other than the last one begins its sequence
- *						anew, even if it is an earlier one
+ *	 CLOCK_RESETS		an id is of the clock's tick, and begins the sequence
+ *						anew, even if that tick is spent, or earlier than the
+ *						last id's tick
  *	 NO_COMPARE			the stamp is set, even if it has changed since it was
  *						read
- * There is no macro for a published mark that steps back.  It does no harm: the
- * mark is still durable, and is moved again.
+ * There is no macro that makes the published mark smaller.  That would do no
+ * harm: a smaller mark allows fewer ids, and the page still has the larger mark.
  *
  * LATE_ROW adds an event that the protocol cannot survive: a client inserts into
  * the promoted standby the row with an id that the old primary has issued under
@@ -140,7 +142,7 @@
 	(HAS_ENTRY(page, 0) + HAS_ENTRY(page, 1) + HAS_ENTRY(page, 2))
 #endif
 
-/* The tick at which ids of a node begin by a page. */
+/* The tick at which a page lets ids of a node begin. */
 #ifdef NO_FLOOR
 #define BEGIN_ON(page, which)	FIELD(page, which)
 #else
@@ -433,7 +435,11 @@ end:
 #endif
 		MY.at = BEGIN }
 
-	/* Under a lock.  No id is issued below this mark, so it needs no flush. */
+	/*
+	 * Under a lock, the process lets ids begin at the mark that it has read, and
+	 * publishes that mark.  No id is issued until the mark has moved further, so
+	 * the process does not flush the mark here.
+	 */
 	:: atomic { MY.at == BEGIN ->
 		if
 #ifndef BEGIN_TWICE
