@@ -429,10 +429,10 @@ COMMENT ON FUNCTION snowflake_activity(regclass, name, interval, timestamptz, ti
 -- Converting a column
 --
 -- These SQL functions read the catalogue; src/convert.c calls them and executes
--- the statements.  Their bodies refer to each other and to snowflake_nextval()
--- by OID, so they work in every schema.  Names in their results are qualified,
--- because their search_path contains no user's schema.  A snowflake is a column
--- whose DEFAULT calls snowflake_nextval().
+-- the statements that they return.  Their bodies refer to each other and to
+-- snowflake_nextval() by OID, so they work in every schema.  Names in their
+-- results are qualified, because their search_path contains no user's schema.  A
+-- snowflake is a column whose DEFAULT calls snowflake_nextval().
 --
 
 CREATE FUNCTION snowflake_convert_columns(rels regclass[], cols name[])
@@ -512,7 +512,7 @@ COMMENT ON FUNCTION snowflake_convert_is_done(regclass, smallint) IS
 'internal: whether a column takes its DEFAULT from snowflake_nextval()';
 
 -- Finds the snowflakes that a column references, directly or through other
--- columns.  A column that is a snowflake finds itself, too.
+-- columns.  If the column is a snowflake, the result has the column, too.
 CREATE FUNCTION snowflake_convert_sources(tab regclass, attnum smallint)
 RETURNS TABLE (key_tab regclass, key_attname name)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -1121,9 +1121,11 @@ COMMENT ON FUNCTION snowflake_convert(regclass, name, boolean) IS
 -- and puts them back.  src/convert_schema.c executes the statements.
 --
 
--- Lists the keys to convert.  A key whose values no sequence makes may be a
--- natural key, and is not converted.  Such a key is listed as left alone if it is
--- the only column of a primary key.
+-- Lists the keys to convert.  A key whose values neither a sequence nor
+-- snowflake_nextval() makes may be a natural key, and is not converted.  Such a
+-- key is listed as left alone if it is the only column of a primary key.  A
+-- snowflake is listed only if a part of its conversion is still to do, such as a
+-- column that references the snowflake and is not bigint yet.
 CREATE FUNCTION snowflake_convert_keys(schemas name[])
 RETURNS TABLE (
     tab regclass,

@@ -15,17 +15,17 @@
  *
  * Words of this file:
  *
- * - a newcomer: a server that claims a worker id of which, as far as the
- *   registry knows, the server is not the holder;
+ * - a newcomer: a server that claims a worker id and, as far as the registry
+ *   knows, has no lease on that worker id to continue;
  * - to come forward: a holder renews its lease, and so tells the registry which
  *   lease it holds;
  * - an era: a number that grows whenever the registry may have forgotten leases;
- * - the grace: the time after the beginning of an era in which newcomers get no
- *   worker id;
+ * - the grace: the time after the beginning of an era in which newcomers get
+ *   only worker ids that were granted in this era before;
  * - a window: the time in which the registry believes a holder whose lease it
  *   does not know;
  * - evidence: what shows that the registry has forgotten a lease.  A holder has
- *   a later fence than the registry knows to have granted for the worker id, or
+ *   a later fence than any that the registry has recorded for the worker id, or
  *   was told a position in the registry's WAL that the registry has not reached.
  *
  * What can go wrong, and what keeps an id from being issued twice:
@@ -44,9 +44,9 @@
  *   leases come forward before a newcomer gets their worker ids.  (The registry
  *   does not detect the copy of a cleanly stopped server: call declare_restored()
  *   after restoring such a copy.)
- * - A server claims late or twice, or is a copy of another server.  The holder
- *   chooses a new incarnation for each claim, and a claim that names an older
- *   incarnation continues no lease.
+ * - A server claims late or twice, or is a copy of another server.  After each
+ *   grant the holder chooses a new incarnation for the next claim, and a claim
+ *   that names an older incarnation continues no lease.
  *
  * What a server with the password can do to other servers:
  *
@@ -237,8 +237,9 @@ COMMENT ON FUNCTION snowflake_registry.constants_in_force() IS
 -- Raises the floor above the fence of a forgotten lease, by the longest duration
 -- and lead.  So no lease that was granted before the instant of that fence has a
 -- fence above the floor.  The caller has locked "setting".
--- The clock of a new primary may be up to a lease behind the old primary's, so a
--- fence is ahead of the new clock by at most twice the sum of duration and lead.
+-- The clock of a new primary may be behind the old primary's by up to the
+-- duration of a lease.  So a fence is ahead of the new clock by at most twice the
+-- sum of duration and lead.
 CREATE FUNCTION snowflake_registry.raise_floor(seen_fence timestamptz)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -744,9 +745,9 @@ BEGIN
     is_evidence := is_believed AND
         (previous_fence > own.granted_fence OR
          coalesce(previous_position > pg_current_wal_lsn(), false));
-    -- The registry's clock may be up to a lease behind the old primary's.  In a
-    -- window the registry may have forgotten larger constants, too: allow for the
-    -- largest constants that configure() accepts.
+    -- The registry's clock may be behind the old primary's by up to the duration
+    -- of a lease.  In a window the registry may have forgotten larger constants,
+    -- too: allow for the largest constants that configure() accepts.
     IF is_evidence AND previous_fence > own.granted_fence AND
        previous_fence > registry_clock + (CASE WHEN is_window THEN interval '1 day 1 hour' + c.longest_duration
                                                ELSE 2 * (c.longest_duration + c.longest_lead) END) THEN
@@ -766,7 +767,8 @@ BEGIN
        own.incarnation IN (previous_incarnation, next_incarnation) AND
        (is_held AND NOT own.is_released OR
         NOT is_held AND is_settled AND snowflake_registry.is_known(own, s)) THEN
-        -- A renewal: no other holder has had the row since.
+        -- The server continues its lease: no other holder has had the row since
+        -- the server's last grant.
         continues := true;
         n := snowflake_registry.enter(own, s, claim.holder, claim.name, next_incarnation,
                                       own.began, CASE WHEN is_held THEN previous_fence END, own.is_released);
