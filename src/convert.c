@@ -322,7 +322,7 @@ largest_of_index(Relation relation, AttrNumber attnum, Oid index_id,
 /*
  * Returns the largest key in a table, its partitions and inheritors.  Skips
  * tables without a suitable index, columns that are not bigint, and foreign
- * tables; returns PG_INT64_MIN if no table is left.
+ * tables.  Returns PG_INT64_MIN if there is no key in the other tables.
  */
 static int64
 largest_key(Oid table, const char *column)
@@ -1055,7 +1055,7 @@ read_new_key(NewKey *key, AttrNumber attnum)
  * no foreign keys and no inheritors, if no other table can reference the
  * table, and if no other object depends on the column's sequence.  A simple
  * key needs one ALTER TABLE only, because no other table changes with the
- * column.
+ * column; the sequence of a serial column is dropped afterwards.
  */
 static void
 make_snowflake(void *argument)
@@ -1382,9 +1382,9 @@ convert_new_tables(void *argument)
 			referencing = lappend_oid(referencing, table);
 
 		/*
-		 * A key is simple only if no foreign key references it.  Only the
-		 * table itself or another table of the statement can have such a
-		 * foreign key.
+		 * A key is simple only if no foreign key references it.  The table is
+		 * new, so only the table itself or another table of the statement can
+		 * have such a foreign key.
 		 */
 		if (list_member_oid(new_tables, table))
 			convert_primary_key(own_schema, table, primary, checked,
@@ -1396,8 +1396,10 @@ convert_new_tables(void *argument)
 
 /*
  * snowflake_convert_new_tables() -> event_trigger
- *		Makes the keys of new tables snowflakes, and the columns that reference
- *		them bigint.  Errors become warnings, so that no DDL fails.
+ *		Makes the serial and identity columns in the primary keys of new tables
+ *		snowflakes.  Makes integer columns of new and altered tables bigint if
+ *		they reference a snowflake.  Errors become warnings, so that no DDL
+ *		fails.
  */
 Datum
 snowflake_convert_new_tables(PG_FUNCTION_ARGS)

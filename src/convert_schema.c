@@ -45,9 +45,11 @@ typedef struct SchemaPlan
 	List	  **obstacles;		/* of each group, indexed by its first key */
 	Conversion	conversion;		/* the keys without obstacles */
 	List	   *left_alone;		/* descriptions of keys without a sequence */
-	List	   *before;			/* statements that drop views and the like */
+	List	   *before;			/* statements that drop views, rules and
+								 * triggers */
 	List	   *statements;		/* statements that convert */
-	List	   *after;			/* statements that put the views back */
+	List	   *after;			/* statements that put views, rules and
+								 * triggers back */
 	List	   *filling;		/* statements that fill materialised views */
 } SchemaPlan;
 
@@ -270,7 +272,10 @@ choose_keys(SchemaPlan *plan)
 	}
 }
 
-/* Lists the statements that drop views and the like, and put them back. */
+/*
+ * Lists the statements that drop views, rules and triggers, and the statements
+ * that put them back.
+ */
 static void
 find_put_back(SchemaPlan *plan)
 {
