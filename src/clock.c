@@ -131,8 +131,8 @@ clock_sleep(int64 duration_us, WaitReason reason)
 		pgstat_report_wait_end();
 
 		/*
-		 * Only a wait on the latch notices the postmaster's death.  A session
-		 * that always sleeps by pg_usleep() never waits on its latch.
+		 * pg_usleep() does not notice the postmaster's death.  A session that
+		 * issues many ids in one statement may sleep by pg_usleep() only.
 		 */
 		if (IsUnderPostmaster && !PostmasterIsAlive())
 			proc_exit(1);

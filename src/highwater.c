@@ -163,7 +163,8 @@ is_configured(void)
 
 /*
  * Moves the mark if a move is due.  "last_seen" is the newest stamp that the
- * previous call saw.  Returns true if sessions have issued ids since.
+ * previous call saw.  Returns true if sessions have issued ids since that
+ * call.
  */
 static bool
 keep_ahead(int64 *last_seen)
@@ -182,7 +183,9 @@ keep_ahead(int64 *last_seen)
 
 	/*
 	 * Do not move a mark that is within half an interval of the due mark: a
-	 * session has just moved it.
+	 * session has moved it half an interval ago at most.  But move any mark
+	 * that the newest tick has reached: near the layout's last tick, the due
+	 * mark may be less than half an interval ahead.
 	 */
 	newest_tick = layout_stamp_tick(node_layout(), newest);
 	due = due_mark(newest_tick);

@@ -283,7 +283,11 @@ ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
 	origin = psprintf(_("address %s of interface \"%s\""), text,
 					  entry->ifa_name);
 
-	/* A network of one or two addresses has no room for another server. */
+	/*
+	 * An address without a netmask, or in a network of one or two addresses,
+	 * is taken for an address of a point-to-point network: the netmask does
+	 * not tell how many bits differ between servers.
+	 */
 	if (host_bits <= 1 && worker_bits < BITS_WITHOUT_NETWORK)
 		return refuse_width(finding,
 							psprintf(_("The network of %s does not have room for other servers"),
@@ -486,7 +490,10 @@ host_find_holder(void)
 			 (unsigned long long) directory.st_ino);
 }
 
-/* Returns a hash of this server's holder, which the page has in MarkMover. */
+/*
+ * Returns a hash of this server's holder.  The page of the marks has this hash
+ * of the server that moved a mark last; see MarkMover.
+ */
 uint64
 host_holder_hash(void)
 {

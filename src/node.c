@@ -82,7 +82,10 @@ ends_in_absolute_zone(const char *text)
 {
 	const char *zone = text + strspn(text, "0123456789-:.Tt ");
 
-	/* strspn() has skipped an offset that begins with a minus. */
+	/*
+	 * strspn() has skipped an offset that begins with a minus, or the text has
+	 * no zone, which parse_instant() finds out and refuses.
+	 */
 	if (*zone == '\0')
 		return true;
 	if (*zone == '+')

@@ -3,10 +3,12 @@
  *	  The conversation with the registry: claim, renew, release.
  *
  * The registry is a database with the extension snowflake_registry, whose
- * functions apply the rules in transactions.  This file sends claims and
- * releases, and reads the answers; lease_worker.c decides when.
+ * functions decide who gets a lease, each call in one transaction.  This file
+ * sends claims and releases, and reads the answers; lease_worker.c decides
+ * when.
  *
- * These rules keep the ids of two holders of one worker id apart:
+ * The registry and the servers keep the ids of two holders of one worker id
+ * apart by these rules:
  *
  * - The registry grants each lease with a fence: an instant that the holder's
  *	 ids stay before.  The high-water mark goes no further than the end of the
