@@ -150,14 +150,14 @@ RETURNS integer
 AS 'MODULE_PATHNAME', 'snowflake_datacenter_id'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_datacenter_id(bigint) IS
-'the datacenter that an id was issued in';
+'the datacenter id of the server that issued an id';
 
 CREATE FUNCTION snowflake_worker_id(id bigint)
 RETURNS integer
 AS 'MODULE_PATHNAME', 'snowflake_worker_id'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_worker_id(bigint) IS
-'the worker that an id was issued by';
+'the worker id of the server that issued an id';
 
 CREATE FUNCTION snowflake_sequence(id bigint)
 RETURNS integer

@@ -1028,7 +1028,7 @@ BEGIN
     IF (duration, lead) <> (old.lease_duration, old.largest_lead) THEN
         IF clock_timestamp() < old.former_until THEN
             RAISE object_in_use USING
-                MESSAGE = format('the constants have been changed already, which takes effect at %s', old.former_until),
+                MESSAGE = format('the last change of the constants takes effect only at %s', old.former_until),
                 HINT = 'Change the constants again after that.';
         END IF;
         -- A dump from before a change has the old constants only.  After such a

@@ -220,7 +220,7 @@ refuse_width(HostFinding *finding, const char *why, int needed,
 			 int worker_bits)
 {
 	return refuse(finding,
-				  psprintf(_("%s, so that it takes at least %d bits for the worker id, and the layout has %d."),
+				  psprintf(_("%s. The worker id needs at least %d bits, and the layout has %d."),
 						   why, needed, worker_bits),
 				  psprintf(_("Choose a \"snowflake.layout\" with at least %d bits for the worker id, or another \"snowflake.worker_id_source\"."),
 						   needed));
@@ -290,7 +290,7 @@ ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
 	 */
 	if (host_bits <= 1 && worker_bits < BITS_WITHOUT_NETWORK)
 		return refuse_width(finding,
-							psprintf(_("The network of %s does not have room for other servers"),
+							psprintf(_("No netmask tells how many bits of %s differ between servers"),
 									 origin),
 							BITS_WITHOUT_NETWORK, worker_bits);
 	if (host_bits > worker_bits)
@@ -379,7 +379,7 @@ mac_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
 					  entry->ifa_name);
 	if (worker_bits < BITS_WITHOUT_NETWORK)
 		return refuse_width(finding,
-							psprintf(_("The low bits of %s may be those of another server's, too"),
+							psprintf(_("Another server may have the same low bits as %s"),
 									 origin),
 							BITS_WITHOUT_NETWORK, worker_bits);
 

@@ -227,14 +227,14 @@ for my $case (
 		[ $loopback, "inet eth0 2 up $address $mask", $docker ],
 		'ipv4',
 		$worker_bits,
-		"The network of address $address/$prefix of interface \"eth0\" has $needed bits for its hosts, so that it takes at least $needed bits for the worker id, and the layout has $worker_bits.",
+		"The network of address $address/$prefix of interface \"eth0\" has $needed bits for its hosts. The worker id needs at least $needed bits, and the layout has $worker_bits.",
 		"at least $needed bits");
 }
 refuses_to_start(
 	["inet eth0 2 up 10.244.1.17 $_->[0]"],
 	'ipv4',
 	8,
-	"The network of address 10.244.1.17/$_->[1] of interface \"eth0\" does not have room for other servers, so that it takes at least 16 bits for the worker id, and the layout has 8.",
+	"No netmask tells how many bits of address 10.244.1.17/$_->[1] of interface \"eth0\" differ between servers. The worker id needs at least 16 bits, and the layout has 8.",
 	'at least 16 bits'
 ) for [ '255.255.255.255', 32 ], [ '255.255.255.254', 31 ], [ 'none', 32 ];
 refuses_to_start(
@@ -290,7 +290,7 @@ refuses_to_start(
 	[ $card, 'device eth0' ],
 	'mac',
 	8,
-	'The low bits of address a4:bf:01:9e:04:d2 of interface "eth0" may be those of another server\'s, too, so that it takes at least 16 bits for the worker id, and the layout has 8.',
+	'Another server may have the same low bits as address a4:bf:01:9e:04:d2 of interface "eth0". The worker id needs at least 16 bits, and the layout has 8.',
 	'at least 16 bits');
 refuses_to_start(
 	[ 'link lo 1 loopback 772 00:00:00:00:00:00',
