@@ -547,6 +547,8 @@ note('ids: ' . $fleet->copies . ' copies '
 cmp_ok($early_hand_overs, '>', 0, 'worker ids passed from one server to another before the faults ended')
   if $seconds >= 60 && !defined $ENV{CHAOS_FAULTS};
 is($registries->{unnoticed}, 0, 'every registry that was set back has noticed it');
+cmp_ok($registries->{silent}, '>', 0, 'some registries had to notice that by a claim')
+  if ($counts{registry_set_back} // 0) >= 10;
 is($duplicates, 0, 'no id came twice');
 for my $worker_id (sort keys %hand_overs)
 {

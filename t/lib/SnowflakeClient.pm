@@ -19,7 +19,10 @@ our @EXPORT = qw(
   wait_for_ids
   wait_for_error
   is_undisturbed
+  disturbances
 );
+
+my $disturbances = 0;
 
 # Writes statements for a client, a hundred a second.  The client does not call
 # pg_sleep(), which lasts longer after the server's clock has stepped back.
@@ -108,10 +111,18 @@ sub is_undisturbed
 	my ($client, $what) = @_;
 	my $count = scalar(my @ids = new_ids($client));
 	my @errors = new_errors($client);
+	my $is_good = $count > 0 && @errors == 0;
 
-	return ok($count > 0 && @errors == 0,
+	$disturbances++ unless $is_good;
+	return ok($is_good,
 		"$what ($count ids, errors: @errors[0 .. ($#errors < 2 ? $#errors : 2)])"
 	);
+}
+
+# Returns how often is_undisturbed() has failed.
+sub disturbances
+{
+	return $disturbances;
 }
 
 1;

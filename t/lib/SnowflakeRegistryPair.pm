@@ -39,6 +39,7 @@ sub new
 		standby => undef,           # has the fields is_synchronous and is_ready
 		former => undef,            # the last registry, until it is removed
 		is_taking_over => 0,        # is the standby cut off or being promoted?
+		silent => 0,                # set-backs that nobody has declared
 		unnoticed => 0              # set-backs that no registry has noticed
 	}, $class;
 }
@@ -326,9 +327,10 @@ sub begin_set_back
 	return $self->cut_standby_off('set_back');
 }
 
-# Returns whether a running server holds a lease that the standby does not
-# know, and will renew the lease in time for the standby to learn of it.
-sub will_standby_learn
+# Returns until when, by now(), a running server holds a lease that the standby
+# does not know, so that the standby can learn of the lease by a renewal.
+# Returns 0 if no server holds such a lease for long enough.
+sub standby_can_learn_until
 {
 	my ($self) = @_;
 	my $fleet = $self->{fleet};
@@ -343,12 +345,13 @@ sub will_standby_learn
 		my $worker_id =
 		  try_value_of($server->{node}, 'SELECT worker_id FROM snowflake_node')
 		  // '';
+		my $left_s = $fleet->lease_left_s($server);
 
-		return 1
+		return now() + $left_s
 		  if $worker_id ne ''
 		  && ($fence{$worker_id} // '') ne ($known{$worker_id} // '')
 		  && !@{ $server->{suspended_workers} }
-		  && $fleet->lease_left_s($server) > $self->{lease_s} / 2;
+		  && $left_s > $self->{lease_s} / 2;
 	}
 	return 0;
 }
@@ -390,8 +393,8 @@ sub set_back
 		after(0.2, sub { $self->set_back });
 		return;
 	}
-	my $looked_at = now();
-	my $is_declared = !$self->will_standby_learn || rand() < 0.3;
+	my $until = $self->standby_can_learn_until;
+	my $is_declared = $until == 0 || rand() < 0.3;
 	my $before = era_and_floor_of($node);
 
 	$old->stop('immediate');
@@ -402,12 +405,17 @@ sub set_back
 	$self->switch;
 	$new->bring_back;
 
-	# On a slow machine the holder's lease may have run out meanwhile.
-	$is_declared ||= now() - $looked_at > $self->{lease_s} / 4;
+	# On a slow machine the holder's lease may have run out meanwhile, or leave
+	# no time for a renewal.
+	$is_declared ||= now() > $until - $self->{lease_s} / 4;
 	if ($is_declared)
 	{
 		$node->safe_psql('postgres',
 			'SELECT snowflake_registry.declare_restored()');
+	}
+	else
+	{
+		$self->{silent}++;
 	}
 	log_event("$new->{name}: set back"
 		  . ($is_declared ? ', declared' : ', silently'));
@@ -415,7 +423,7 @@ sub set_back
 
 	# Do nothing else until the registry has noticed, because another fault
 	# could keep the holder from renewing.
-	my $until = now() + $self->{lease_s};
+	$until = now() + $self->{lease_s};
 	until (era_and_floor_of($node) ne $before)
 	{
 		next if now() < $until && usleep(50_000);
