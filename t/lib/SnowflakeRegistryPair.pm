@@ -393,8 +393,8 @@ sub set_back
 		after(0.2, sub { $self->set_back });
 		return;
 	}
-	my $until = $self->standby_can_learn_until;
-	my $is_declared = $until == 0 || rand() < 0.3;
+	my $can_learn_until = $self->standby_can_learn_until;
+	my $is_declared = $can_learn_until == 0 || rand() < 0.3;
 	my $before = era_and_floor_of($node);
 
 	$old->stop('immediate');
@@ -407,7 +407,7 @@ sub set_back
 
 	# On a slow machine the holder's lease may have run out meanwhile, or leave
 	# no time for a renewal.
-	$is_declared ||= now() > $until - $self->{lease_s} / 4;
+	$is_declared ||= now() > $can_learn_until - $self->{lease_s} / 4;
 	if ($is_declared)
 	{
 		$node->safe_psql('postgres',
@@ -423,7 +423,7 @@ sub set_back
 
 	# Do nothing else until the registry has noticed, because another fault
 	# could keep the holder from renewing.
-	$until = now() + $self->{lease_s};
+	my $until = now() + $self->{lease_s};
 	until (era_and_floor_of($node) ne $before)
 	{
 		next if now() < $until && usleep(50_000);
