@@ -57,8 +57,10 @@ PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
 PG_CPPFLAGS += -I$(libpq_srcdir)
 SHLIB_LINK += $(libpq)
 
+# Debian has PGXS without the server's headers where only a client is installed.
 PG_CONFIG ?= pg_config
-PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+PGXS := $(wildcard $(shell $(PG_CONFIG) --pgxs 2>/dev/null))
+POSTGRES_H := $(wildcard $(shell $(PG_CONFIG) --includedir-server 2>/dev/null)/postgres.h)
 
 # Debian's PostgreSQL is built by gcc, with flags that clang does not know.
 ifneq (,$(findstring clang,$(CC)))
@@ -67,11 +69,11 @@ PG_CFLAGS += -Wno-unknown-warning-option -Wno-ignored-optimization-argument \
 endif
 
 # Without PostgreSQL, demo and test still work: they install it.
-ifneq (,$(wildcard $(PGXS)))
+ifneq (,$(and $(PGXS),$(POSTGRES_H)))
 include $(PGXS)
 else
-all install installcheck clean:
-	@echo "$(PG_CONFIG) --pgxs finds no PostgreSQL to build with." >&2
+all install uninstall installcheck clean:
+	@echo "PG_CONFIG=$(PG_CONFIG) leads to no PostgreSQL with its server's headers." >&2
 	@echo "Install postgresql-server-dev-NN, or set PG_CONFIG=." >&2
 	@exit 1
 endif
@@ -93,6 +95,8 @@ model:
 # count, because a build of Debian's packages writes that file.
 dist: archive = snowflake-$(SNOWFLAKE_VERSION)
 dist:
+	@git rev-parse --git-dir >/dev/null 2>&1 || \
+		{ echo "make dist packs a commit: it needs git and a clone." >&2; exit 1; }
 	@git diff --quiet HEAD -- . ':!debian/control' || \
 		{ echo "There are changes not committed." >&2; exit 1; }
 	@git archive --format=zip --prefix=$(archive)/ -o $(archive).zip HEAD
