@@ -3,13 +3,12 @@
 
 set -euo pipefail
 
+# Output of apt and awk is read below, and cd must not print where it went.
+export LC_ALL=C
+unset CDPATH
+
 tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PG_CONFIG=${PG_CONFIG:-pg_config}
-
-# A relative path must still be valid after the script has changed directory.
-if [[ $PG_CONFIG == */* && -e $PG_CONFIG ]]; then
-    PG_CONFIG=$(realpath "$PG_CONFIG")
-fi
 
 # The caller's PGHOST, PGPORT and the like must not lead to another server.
 for variable in "${!PG@}"; do
@@ -23,6 +22,10 @@ say() {
 die() {
     printf '%s\n' "$*" >&2
     exit 1
+}
+
+can_be_root() {
+    [ "$(id -u)" -eq 0 ] || { command -v sudo >/dev/null && sudo true; }
 }
 
 as_root() {
@@ -40,11 +43,11 @@ as_root() {
 # it starts a service.  allow_servers removes both after the installation.
 no_cluster=/etc/postgresql-common/createcluster.d/snowflake-setup.conf
 no_service=/usr/sbin/policy-rc.d
+servers_are_forbidden=
 no_service_is_ours=
 
 forbid_servers() {
-    trap allow_servers EXIT
-    trap 'exit 130' INT TERM HUP
+    servers_are_forbidden=1
     as_root install -d -m 755 /etc/postgresql-common "${no_cluster%/*}"
     echo 'create_main_cluster = off' | as_root tee "$no_cluster" >/dev/null
     if [ ! -e "$no_service" ]; then
@@ -55,31 +58,88 @@ forbid_servers() {
 }
 
 allow_servers() {
+    [ -n "$servers_are_forbidden" ] || return 0
     as_root rm -f "$no_cluster"
     as_root rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"
-    if [ -n "$no_service_is_ours" ]; then
-        as_root rm -f "$no_service"
-        no_service_is_ours=
-    fi
-    trap - EXIT INT TERM HUP
+    [ -z "$no_service_is_ours" ] || as_root rm -f "$no_service"
+    servers_are_forbidden=
+}
+
+# Runs apt-get, and shows only the last lines of its output, and only if it
+# fails.  Waits up to five minutes while another process, such as apt-daily, has
+# apt's or dpkg's lock.
+run_apt() { # arguments of apt-get
+    local output deadline=$((SECONDS + 300)) waits=
+
+    apt_warnings=
+    until output=$(as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq "$@" 2>&1); do
+        if [[ $output != *'ould not get lock'* ]] || [ "$SECONDS" -ge "$deadline" ]; then
+            tail -n 8 <<<"$output" >&2
+            return 1
+        fi
+        [ -n "$waits" ] || echo "Another process has the lock of apt or dpkg; waiting for it."
+        waits=1
+        sleep 2
+    done
+    # An update that could not reach a mirror warns and succeeds.
+    apt_warnings=$(grep '^[WE]:' <<<"$output" | tail -n 4) || true
+}
+
+# Lets apt know today's versions, once.  A failure shows in the installation.
+lists_are_updated=
+update_lists() {
+    [ -z "$lists_are_updated" ] || return 0
+    lists_are_updated=1
+    run_apt update || true
+    update_warnings=$apt_warnings
+}
+
+# Fails, and names the packages that somebody else has to install.
+cannot_install() { # reason, packages
+    die "These Debian packages are missing: ${*:2}
+$1"
 }
 
 # Installs Debian packages by name.
 install_packages() {
-    local output
-
     say "Installing $*"
     command -v apt-get >/dev/null ||
-        die "There is no apt-get here; install what these Debian packages have: $*"
-    as_root apt-get -qq update
+        cannot_install "There is no apt-get here: install what these packages have." "$@"
+    can_be_root ||
+        cannot_install "Become root, or a user who may use sudo, to install them." "$@"
+    update_lists
+    refuse_to_change_servers "$@"
     forbid_servers
-    # Show apt-get's output only if it fails.
-    if ! output=$(as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq -y --no-install-recommends install "$@" 2>&1); then
-        printf '%s\n' "$output" >&2
-        die "apt-get could not install: $*"
-    fi
+    run_apt -y --no-install-recommends install "$@" ||
+        cannot_install "apt-get could not install them.${update_warnings:+
+$update_warnings}" "$@"
     allow_servers
+}
+
+# Sessions of a running server whose files were replaced by those of another
+# minor version can fail.
+refuse_to_change_servers() { # packages
+    local changes
+
+    changes=$(apt-get -s --no-install-recommends install "$@" 2>/dev/null |
+        grep -oE '^(Inst|Remv) postgresql-[0-9]+ \[[^]]*\]( \([^ ]*)?' |
+        sed -E 's/^Inst ([^ ]*) \[(.*)\] \(/\1 \2 to /; s/^Remv (.*)/\1 would be removed/') || true
+    [ -z "$changes" ] ||
+        die "apt would change an installed PostgreSQL server to install these packages: $*
+    $changes
+Upgrade the server when it may restart, and run this command again:
+    apt-get install ${changes%% *}"
+}
+
+# Prints a package with the version of another one if that is installed.
+in_version_of() { # package, other package
+    local version
+
+    # shellcheck disable=SC2016 # a format of dpkg-query
+    version=$(dpkg-query -W -f '${db:Status-Status} ${Version}' "$2" 2>/dev/null |
+        sed -n 's/^installed //p') || true
+    echo "$1${version:+=$version}"
 }
 
 # Prints PG_CONFIG's major version, from its output or from its path.
@@ -89,26 +149,85 @@ pg_major() {
     if version=$("$PG_CONFIG" --version 2>/dev/null); then
         version=${version#PostgreSQL }
         echo "${version%%[!0-9]*}"
-    elif [[ $PG_CONFIG =~ /postgresql/([0-9]+)/bin/pg_config$ ]]; then
+    elif [[ $PG_CONFIG =~ $debian_pg_config ]]; then
         echo "${BASH_REMATCH[1]}"
     fi
 }
 
 # Prints the major version that the distribution's package "postgresql" installs.
 distribution_major() {
-    as_root apt-get -qq update
-    apt-cache depends postgresql |
+    apt-cache depends postgresql 2>/dev/null |
         sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1
 }
 
-have_server_and_headers() {
+have_server() {
+    [ -x "$("$PG_CONFIG" --bindir 2>/dev/null)/postgres" ]
+}
+
+have_headers() {
     [ -f "$("$PG_CONFIG" --pgxs 2>/dev/null)" ] &&
-        [ -x "$("$PG_CONFIG" --bindir)/postgres" ]
+        [ -f "$("$PG_CONFIG" --includedir-server)/postgres.h" ]
+}
+
+# Where Debian has the pg_config of a version.  The path may be given before that
+# version is installed.
+debian_pg_config='^/usr/lib/postgresql/([0-9]+)/bin/pg_config$'
+
+# Makes PG_CONFIG an absolute path, since sudo has a PATH of its own.  Debian's
+# pg_config can be that of a newer client: prefer an installed server.
+find_pg_config() {
+    local server
+
+    if [ "$PG_CONFIG" = pg_config ] && ! have_server; then
+        server=$(compgen -G '/usr/lib/postgresql/*/bin/postgres' | sort -V | tail -n 1) || true
+        PG_CONFIG=${server:+${server%postgres}}pg_config
+    fi
+    if [[ $("$PG_CONFIG" --version 2>/dev/null) == PostgreSQL\ * ]]; then
+        PG_CONFIG=$(realpath -s "$(command -v "$PG_CONFIG")")
+    elif [ "$PG_CONFIG" != pg_config ] && ! [[ $PG_CONFIG =~ $debian_pg_config ]]; then
+        die "PG_CONFIG=$PG_CONFIG is not the pg_config of a PostgreSQL."
+    fi
+}
+
+find_pg_config
+
+# Prints the packages that have the missing parts of PostgreSQL, with the headers
+# in the installed server's version if apt has that.
+postgresql_packages() { # major version
+    local server=postgresql-$1
+    local headers=("postgresql-server-dev-$1")
+
+    have_server || echo "$server"
+    ! have_headers || return 0
+    if [ "$(in_version_of "$server" "$server")" != "$server" ]; then
+        headers=("$(in_version_of "${headers[0]}" "$server")" "$(in_version_of libpq-dev libpq5)")
+        apt-get -s install "${headers[@]}" >/dev/null 2>&1 ||
+            headers=("postgresql-server-dev-$1")
+    fi
+    printf '%s\n' "${headers[@]}"
 }
 
 # Prints the name of a package unless the command, which it has, is there.
 package_for() {
     command -v "$1" >/dev/null || echo "$2"
+}
+
+# Adds to the array "missing" the packages that have what PG_CONFIG lacks.  Sets
+# "major".
+find_postgresql() {
+    if [[ $PG_CONFIG == /* && $PG_CONFIG != /usr/bin/pg_config ]] &&
+        ! [[ $PG_CONFIG =~ $debian_pg_config ]]; then
+        die "The PostgreSQL of PG_CONFIG=$PG_CONFIG lacks its server or the server's headers."
+    fi
+    major=$(pg_major)
+    if command -v apt-get >/dev/null; then
+        ! can_be_root || update_lists
+        major=${major:-$(distribution_major)}
+    fi
+    [ -n "$major" ] ||
+        cannot_install "apt does not know the version either.  Run apt-get update, or set PG_CONFIG= to the pg_config of a PostgreSQL." \
+            "${missing[@]}" postgresql postgresql-server-dev-all
+    mapfile -t -O "${#missing[@]}" missing < <(postgresql_packages "$major")
 }
 
 # Installs a compiler, a PostgreSQL to build with, and the given packages, unless
@@ -119,24 +238,18 @@ ensure_packages() {
 
     mapfile -t -O "${#missing[@]}" missing < <(package_for cc gcc)
     [ -f /usr/include/stdio.h ] || missing+=(libc6-dev)
-
-    if ! have_server_and_headers; then
-        major=$(pg_major)
-        if [ -z "$major" ] && command -v apt-get >/dev/null; then
-            major=$(distribution_major)
-        fi
-        [ -n "$major" ] ||
-            die "No PostgreSQL found; set PG_CONFIG= to its pg_config."
-        missing+=("postgresql-$major" "postgresql-server-dev-$major")
+    if ! have_server || ! have_headers; then
+        find_postgresql
     fi
 
     if [ "${#missing[@]}" -gt 0 ]; then
         install_packages "${missing[@]}"
     fi
-    if ! have_server_and_headers; then
+    if ! have_server || ! have_headers; then
         PG_CONFIG=/usr/lib/postgresql/$major/bin/pg_config
-        have_server_and_headers ||
+        if ! have_server || ! have_headers; then
             die "PostgreSQL $major is installed but $PG_CONFIG does not work."
+        fi
     fi
     pg_bin=$("$PG_CONFIG" --bindir)
 }
@@ -154,7 +267,13 @@ build_and_install() {
 }
 
 install_extension() {
-    as_root make -s -C "$tree" PG_CONFIG="$PG_CONFIG" install
+    local install=(make -s -C "$tree" PG_CONFIG="$PG_CONFIG" install)
+
+    if [ -w "$("$PG_CONFIG" --pkglibdir)" ] && [ -w "$("$PG_CONFIG" --sharedir)" ]; then
+        "${install[@]}"
+    else
+        as_root "${install[@]}"
+    fi
 }
 
 # PostgreSQL's server does not run as root.
@@ -173,28 +292,65 @@ as_server_user() {
     fi
 }
 
-# Makes $work, a directory of the server's user, and removes it at the end.  The
+# Makes $work, a directory of the server's user, which clean_up removes.  The
 # directory is not below TMPDIR, which the server's user may not be able to read,
-# and whose path may be too long for the name of a socket.
+# and whose path may be too long for the name of a socket.  Tests load libraries
+# from there, so the file system must not be mounted noexec.
 make_work_directory() {
-    work=$(mktemp -d /tmp/snowflake.XXXXXX)
-    trap clean_up EXIT
-    trap 'exit 130' INT TERM HUP
+    local base
+
+    trap '' INT TERM HUP
+    for base in /tmp /var/tmp; do
+        work=$(mktemp -d "$base/snowflake.XXXXXX")
+        install -m 755 /dev/null "$work/x"
+        [ ! -x "$work/x" ] || break
+        rm -r "$work"
+        work=
+    done
+    clean_up_at_end
+    [ -n "$work" ] || die "/tmp and /var/tmp are mounted noexec; remount one: mount -o remount,exec /tmp"
+    rm "$work/x"
     if [ "$(id -u)" -eq 0 ]; then
         chown "$server_user:" "$work"
     fi
     cd "$work"
 }
 
-# Stops the servers that still run in $work, and removes $work.
-clean_up() {
-    local data
+# Prints the processes that have a path in $work among their arguments.
+processes_in_work() {
+    # The bracket keeps grep from finding itself.
+    grep -l -e "${work%?}[${work: -1}]/" /proc/[0-9]*/cmdline 2>/dev/null |
+        cut -d / -f 3
+}
+
+# Ends the servers and clients in $work, and removes $work.  A server whose start
+# was interrupted may not have written its postmaster.pid yet.
+remove_work() {
+    local signal=QUIT tries left
 
     cd /
-    for data in "$work"/data "$work"/*/data "$work"/tmp_check/*/pgdata; do
-        [ -f "$data/postmaster.pid" ] || continue
-        as_server_user "$pg_bin/pg_ctl" -D "$data" -m immediate stop \
-            >/dev/null 2>&1 || true
+    for tries in {1..100}; do
+        mapfile -t left < <(processes_in_work)
+        [ "${#left[@]}" -gt 0 ] || break
+        [ "$tries" -lt 50 ] || signal=KILL
+        kill -s "$signal" "${left[@]}" 2>/dev/null || true
+        sleep 0.1
     done
-    rm -rf "$work"
+    rm -rf "$work" 2>/dev/null || { sleep 1; rm -rf "$work"; }
+    work=
 }
+
+# Further signals do not interrupt the cleaning up.
+work=
+clean_up() {
+    trap '' INT TERM HUP
+    allow_servers
+    [ -z "$work" ] || remove_work
+}
+
+clean_up_at_end() {
+    trap clean_up EXIT
+    trap 'clean_up; exit 130' INT TERM HUP
+}
+
+clean_up_at_end
