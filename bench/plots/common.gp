@@ -7,3 +7,9 @@ set key outside right top Left reverse noenhanced
 set grid ytics lc rgb "#dddddd"
 set border 3
 set tics nomirror
+
+# gnuplot's own eight colours, without its pale yellow, and two more.
+set linetype 5 lc rgb "#b59f00"
+set linetype 9 lc rgb "#e377c2"
+set linetype 10 lc rgb "#999999"
+set linetype cycle 10
