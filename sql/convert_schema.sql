@@ -14,6 +14,9 @@ SELECT regexp_replace(regexp_replace(regexp_replace(line, '\d+ (kB|bytes)', 'N k
 $$;
 CREATE ROLE regress_snowflake_reader;
 CREATE ROLE regress_snowflake_clerk;
+-- the output names the owner of the tables
+CREATE ROLE regress_snowflake_owner SUPERUSER;
+SET SESSION AUTHORIZATION regress_snowflake_owner;
 SET search_path = shop, public;
 
 -- keys that reference each other, a composite key, and a table with several
@@ -253,5 +256,6 @@ SELECT p.oid::regprocedure AS routine, string_agg(DISTINCT found[1], ', ') AS in
 SET client_min_messages = warning;
 DROP SCHEMA shop, "Other one" CASCADE;
 DROP OWNED BY regress_snowflake_reader, regress_snowflake_clerk;
-DROP ROLE regress_snowflake_reader, regress_snowflake_clerk;
+RESET SESSION AUTHORIZATION;
+DROP ROLE regress_snowflake_reader, regress_snowflake_clerk, regress_snowflake_owner;
 DROP FUNCTION short(text);
