@@ -51,7 +51,7 @@ sub connection_string
 	my ($self, @nodes) = @_;
 
 	return sprintf
-	  'host=%s port=%s dbname=postgres user=postgres sslmode=disable gssencmode=disable',
+	  'host=%s port=%s dbname=postgres sslmode=disable gssencmode=disable',
 	  join(',', '127.0.0.1', map { $_->host } @nodes),
 	  join(',', $self->{port}, map { $_->port } @nodes);
 }
