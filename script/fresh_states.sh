@@ -30,9 +30,9 @@ get_checkout() {
 }
 
 # Runs a command as the newcomer.  It has to fail with a message of at most 15
-# lines, which the regular expressions match.
-refuses() { # command line, regular expressions...
-    local command=$1 output
+# lines, which has all the words.
+refuses() { # command line, words...
+    local command=$1 output word
     shift
 
     if output=$(newcomer "$command" 2>&1); then
@@ -41,12 +41,12 @@ refuses() { # command line, regular expressions...
     fi
     printf '%s\n' "$output"
     [ "$(wc -l <<<"$output")" -le 15 ] || fail "too many lines"
-    for expression; do
-        grep -qE -e "$expression" <<<"$output" || fail "no message: $expression"
+    for word; do
+        grep -qF -e "$word" <<<"$output" || fail "not in the message: $word"
     done
 }
 
-install() { # packages
+apt_install() { # packages
     apt-get -qq update
     DEBIAN_FRONTEND=noninteractive \
         apt-get -qq -y --no-install-recommends install "$@" >/dev/null
@@ -58,8 +58,9 @@ major() {
 
 install_all_packages() {
     apt-get -qq update
+    mkdir -p /etc/postgresql-common
     echo 'create_main_cluster = off' >/etc/postgresql-common/createcluster.conf
-    install gcc libc6-dev "postgresql-$(major)" "postgresql-server-dev-$(major)" \
+    apt_install gcc libc6-dev "postgresql-$(major)" "postgresql-server-dev-$(major)" \
         perl libipc-run-perl
 }
 
@@ -75,18 +76,16 @@ has_bars() {
 
 # Lists where only the demo could leave a file, or a file of the demo anywhere.
 list_files() {
-    find /tmp /var/tmp /home /root /run /dev/shm /srv /opt /usr/local \
-        /var/lib/postgresql -path "$checkout" -prune -o -print 2>/dev/null || true
-    find /etc /usr/sbin /var/lib '(' -name '*snowflake*' -o -name policy-rc.d ')'
+    find /tmp /var/tmp /home /root /dev/shm /srv -path "$checkout" -prune -o -print
+    find /opt /run /usr/local ! -type d ! -path /run/adduser
+    find /etc /usr/sbin /var/lib -name '*snowflake*' -o -name policy-rc.d
+    find /var/lib/postgresql 2>/dev/null | sed 1d || true
 }
 
-# No process of an ordinary user is left.
-nothing_runs() {
-    local processes
-
-    processes=$(find /proc -maxdepth 1 -name '[0-9]*' ! -user root \
-        -exec sed -n '1p' {}/cmdline ';' 2>/dev/null | tr '\0' ' ')
-    [ -z "$processes" ] || fail "still runs: $processes"
+# Prints the processes of ordinary users.
+user_processes() {
+    find /proc -maxdepth 1 -name '[0-9]*' ! -user root \
+        -exec sed -n 1p {}/cmdline ';' 2>/dev/null | tr '\0' ' '
 }
 
 # ----- states for .ci/run -----
@@ -96,11 +95,11 @@ nothing_runs() {
 state_bare() {
     export LANG=de_DE.UTF-8
     get_checkout
-    list_files >/before
+    list_files | sort >/before
     newcomer "make demo"
     has_bars
-    nothing_runs
-    list_files >/after
+    [ -z "$(user_processes)" ] || fail "still runs: $(user_processes)"
+    list_files | sort >/after
     diff /before /after || fail "files are left"
 }
 
@@ -138,7 +137,7 @@ offer_older_version() {
     mkdir /srv/older
     cd /srv/older
     for name in postgresql{,-client,-server-dev}-"$(major)" libpq5 libpq-dev; do
-        apt-get -qq download "$name"
+        apt-get -qq download "$name" 2>/dev/null
         dpkg-deb -R "$name"_*.deb contents
         rm "$name"_*.deb
         deb=$name.deb
@@ -156,7 +155,7 @@ offer_older_version() {
 
 # Installs a server, which Debian starts, and gives it data.
 run_server() { # version
-    install "postgresql-$(major)=$1" "postgresql-client-$(major)=$1" "libpq5=$1"
+    apt_install "postgresql-$(major)=$1" "postgresql-client-$(major)=$1" "libpq5=$1"
     pg_ctlcluster "$(major)" main start
     query "CREATE TABLE numbers AS SELECT generate_series(1, 1000) AS n" >/dev/null
 }
@@ -177,6 +176,216 @@ postmaster() {
 is_well() {
     query 'DO $$ BEGIN PERFORM 1; END $$' >/dev/null || fail "plpgsql does not load"
     [ "$(query "SELECT sum(n) FROM numbers")" = 500500 ] || fail "the data is gone"
+}
+
+# The archive has no longer the version of a running server.  "make demo" says so
+# and leaves the server as it is.
+state_version_gone() {
+    local version before
+
+    apt-get -qq update
+    offer_older_version
+    version=$(versions | grep older)
+    run_server "$version"
+    rm /etc/apt/sources.list.d/older.list
+    apt-get -qq update
+    before=$(server_packages; postmaster)
+    get_checkout
+    refuses "make demo" "$version" postgresql-server-dev Upgrade
+    diff <(echo "$before") <(server_packages; postmaster) || fail "not the same server"
+    is_well
+}
+
+# ----- locale, environment, file systems -----
+
+# A machine in Turkish, whose "i" has another capital letter.
+state_turkish() { # with packages
+    export LANG=tr_TR.UTF-8
+    get_checkout
+    newcomer "make demo"
+    has_bars
+}
+
+# CDPATH is exported, and "cd script" would go elsewhere.
+state_cdpath() { # with packages
+    get_checkout
+    mkdir "$home/script"
+    newcomer "CDPATH=$home:$checkout make demo"
+    has_bars
+}
+
+# /tmp is mounted noexec, and then every directory for temporary files.
+state_noexec() { # with packages
+    get_checkout
+    mount -t tmpfs -o noexec tmpfs /tmp
+    newcomer "make demo"
+    has_bars
+    newcomer "make test PROVE_TESTS=t/013_ranges.pl"
+    mount -t tmpfs -o noexec tmpfs /var/tmp
+    refuses "make demo" noexec
+    refuses "make test PROVE_TESTS=t/013_ranges.pl" noexec
+}
+
+# ----- PG_CONFIG -----
+
+# PG_CONFIG is not the path of a pg_config.  Nothing is built for another
+# PostgreSQL.
+state_misspelt_pg_config() { # with packages
+    local value target
+
+    get_checkout
+    for value in /no/such /tmp pg_confg; do
+        for target in all install uninstall clean demo test; do
+            refuses "sudo make $target PG_CONFIG=$value" "$value"
+        done
+        refuses "PG_CONFIG=$value make demo" "$value"
+    done
+    ! find /usr/lib/postgresql /usr/share/postgresql "$checkout" \
+        -name 'snowflake.so' -o -path '*/extension/snowflake*' | grep . ||
+        fail "built or installed for another PostgreSQL"
+}
+
+# The user has a PostgreSQL below the home directory, and no sudo.  (PostgreSQL
+# finds its files from where its programs are.)
+state_own_postgres() { # with packages
+    local part own=$home/postgres
+
+    get_checkout
+    for part in lib share include; do
+        mkdir -p "$own/$part"
+        mv "/usr/$part/postgresql" "$own/$part/"
+    done
+    chown -R newcomer: "$own"
+    rm /usr/bin/sudo /usr/bin/pg_config
+    newcomer "make demo PG_CONFIG=$own/lib/postgresql/$(major)/bin/pg_config"
+    has_bars
+}
+
+# ----- Ctrl-C -----
+
+# Ctrl-C is pressed three times at each headline of the demo, and in its last
+# second.  No process and no directory is left.
+state_interrupted() { # with packages
+    local headlines number
+
+    get_checkout
+    headlines=$(newcomer "make demo" | grep -c '^== ')
+    for ((number = 1; number <= headlines; number++)); do
+        interrupt_demo "$number" 0
+    done
+    for delay in 0.1 0.2 0.3 0.5; do
+        interrupt_demo "$headlines" "$delay"
+    done
+}
+
+# Ctrl-C is pressed three times while packages are installed.  The files that
+# keep Debian from starting servers are not left.
+state_interrupted_installation() {
+    get_checkout
+    list_files | sort >/before
+    interrupt_demo 1 15
+    list_files | sort >/after
+    diff /before /after || fail "files are left"
+}
+
+# Types Ctrl-C on the terminal of "make demo".
+interrupt_demo() { # headline, seconds after this headline
+    install -m 666 /dev/null /typescript
+    press_keys "$1" "$2" |
+        newcomer "script -qefc 'make demo' /typescript" || true
+    for _ in {1..100}; do
+        [ -n "$(user_processes)$(demo_directories)" ] || break
+        sleep 0.1
+    done
+    [ -z "$(user_processes)$(demo_directories)" ] ||
+        fail "interrupted $2 s after headline $1: $(user_processes)$(demo_directories)"
+}
+
+press_keys() { # headline, seconds after this headline
+    for _ in {1..1200}; do
+        [ "$(grep -c '^== ' /typescript)" -lt "$1" ] || break
+        sleep 0.05
+    done
+    sleep "$2"
+    for _ in 1 2 3; do
+        printf '\003'
+        sleep 0.1
+    done
+}
+
+demo_directories() {
+    find /tmp /var/tmp -mindepth 1 -maxdepth 1 -name 'snowflake*'
+}
+
+# ----- installing packages -----
+
+# Another process, such as apt-daily, has the locks of apt and dpkg for 20 s.
+state_locked() {
+    get_checkout
+    perl -e '
+        for (@ARGV) {
+            open my $file, ">>", $_ or die;
+            push @files, $file;
+            # struct flock: F_WRLCK, SEEK_SET; 6 is F_SETLK
+            fcntl $file, 6, pack "s s x4 q q i x4", 1, 0, 0, 0, 0 or die;
+        }
+        sleep 20' /var/lib/apt/lists/lock /var/lib/dpkg/lock{,-frontend} &
+    sleep 1
+    ! apt-get -qq update 2>/dev/null || fail "the lock does not work"
+    newcomer "make demo"
+    has_bars
+}
+
+# A user without sudo, on a bare machine.
+state_no_sudo() {
+    rm /usr/bin/sudo
+    get_checkout
+    refuses "make demo" gcc postgresql root
+    refuses "make test" gcc postgresql root
+}
+
+# No network, on a bare machine.
+state_no_network() {
+    get_checkout
+    refuses "sudo unshare --net make demo" gcc postgresql apt-get
+}
+
+# ----- make without git or PostgreSQL -----
+
+# The sources are no checkout; there is no git, and then there is one.
+state_dist_without_git() {
+    get_checkout
+    refuses "make dist" git
+    apt-get -qq update
+    apt_install git
+    refuses "make dist" git
+}
+
+# Every target that needs PostgreSQL says so.
+state_uninstall_without_postgres() {
+    local target
+
+    get_checkout
+    for target in uninstall clean all install installcheck; do
+        refuses "make $target" PostgreSQL PG_CONFIG
+    done
+}
+
+# ----- packages -----
+
+# An ordinary user builds Debian's packages, and runs "make installcheck" as a
+# superuser of another name than postgres.
+state_package_build() { # with packages
+    apt_install build-essential debhelper postgresql-all
+    get_checkout
+    newcomer "dpkg-buildpackage -us -uc -b"
+    apt_install "$home/postgresql-$(major)-snowflake_"*.deb
+    pg_createcluster "$(major)" main
+    printf '%s\n' "shared_preload_libraries = 'snowflake'" "snowflake.worker_id = 7" \
+        >"/etc/postgresql/$(major)/main/conf.d/snowflake.conf"
+    pg_ctlcluster "$(major)" main start
+    runuser -u postgres -- createuser -s newcomer
+    newcomer "make installcheck TAP_TESTS="
 }
 
 "$@"
