@@ -157,7 +157,7 @@ pg_major() {
 # Prints the major version that the distribution's package "postgresql" installs.
 distribution_major() {
     apt-cache depends postgresql 2>/dev/null |
-        sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1
+        sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1 || true
 }
 
 have_server() {
