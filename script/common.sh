@@ -225,7 +225,7 @@ find_postgresql() {
         major=${major:-$(distribution_major)}
     fi
     [ -n "$major" ] ||
-        cannot_install "apt does not know the version either.  Run apt-get update, or set PG_CONFIG= to the pg_config of a PostgreSQL." \
+        cannot_install "Become root, or a user who may use sudo, and run apt-get update and this command again; or set PG_CONFIG= to the pg_config of a PostgreSQL." \
             "${missing[@]}" postgresql postgresql-server-dev-all
     mapfile -t -O "${#missing[@]}" missing < <(postgresql_packages "$major")
 }

@@ -58,8 +58,8 @@ major() {
 
 install_all_packages() {
     apt-get -qq update
-    mkdir -p /etc/postgresql-common
-    echo 'create_main_cluster = off' >/etc/postgresql-common/createcluster.conf
+    mkdir -p /etc/postgresql-common/createcluster.d
+    echo 'create_main_cluster = off' >/etc/postgresql-common/createcluster.d/no-main.conf
     apt_install gcc libc6-dev "postgresql-$(major)" "postgresql-server-dev-$(major)" \
         perl libipc-run-perl
 }
