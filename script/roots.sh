@@ -90,13 +90,14 @@ copy_tree() { # tree, directory
 }
 
 # Runs a command in a root directory.  Mounts and processes there end with the
-# command.  $more_mounts is shell code that mounts more, and may set $root to
+# command, or after $time_limit.  $more_mounts is shell code that mounts more, and may set $root to
 # another directory.
 in_root() { # root, command
     local root=$1
     shift
 
-    unshare --mount --pid --ipc --fork --kill-child \
+    timeout --foreground --signal=KILL "${time_limit:-infinity}" \
+        unshare --mount --pid --ipc --fork --kill-child \
         bash -c "
             set -e
             root=\$0
