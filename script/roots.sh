@@ -9,9 +9,9 @@
 # the root directories are kept.
 prepare_roots() { # directory
     [ "$(id -u)" -eq 0 ] ||
-        die "${0##*/} uses debootstrap and chroot; run it as root."
+        die "script/${0##*/} uses debootstrap and chroot; run it as root."
     unshare --mount --pid --ipc --fork true ||
-        die "${0##*/} needs mount namespaces, which this machine refuses."
+        die "script/${0##*/} needs mount namespaces, which this machine refuses."
     if ! command -v debootstrap >/dev/null; then
         install_packages debootstrap debian-archive-keyring
     fi
