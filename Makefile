@@ -10,33 +10,33 @@
 
 MODULE_big = snowflake
 OBJS = \
-	src/activity.o \
 	src/calendar.o \
-	src/clock.o \
 	src/convert.o \
 	src/convert_schema.o \
-	src/copy.o \
 	src/create_table.o \
-	src/functions.o \
-	src/generator.o \
-	src/highwater.o \
 	src/host.o \
-	src/layout.o \
-	src/lease.o \
+	src/id_clock.o \
+	src/id_generator.o \
+	src/id_layout.o \
+	src/lease_connection.o \
+	src/lease_registry.o \
+	src/lease_resolve.o \
+	src/lease_rules.o \
 	src/lease_worker.o \
-	src/mark.o \
+	src/mark_log.o \
+	src/mark_page.o \
+	src/mark_start.o \
 	src/module.o \
 	src/node.o \
 	src/partitions.o \
-	src/registry.o \
-	src/registry_check.o \
-	src/remote.o \
-	src/resolve.o \
 	src/shmem.o \
-	src/start.o \
-	src/stats.o \
-	src/support.o \
-	src/text.o \
+	src/sql_activity.o \
+	src/sql_copy.o \
+	src/sql_issue.o \
+	src/sql_registry_check.o \
+	src/sql_stats.o \
+	src/sql_support.o \
+	src/sql_text.o \
 	src/worker.o
 
 EXTENSION = snowflake snowflake_registry

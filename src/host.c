@@ -27,8 +27,8 @@
 
 #include "common/hashfn.h"
 #include "host.h"
-#include "layout.h"
-#include "lease.h"
+#include "id_layout.h"
+#include "lease_rules.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"

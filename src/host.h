@@ -8,7 +8,7 @@
 
 #include "postgres.h"
 
-#include "lease.h"
+#include "lease_rules.h"
 
 /*
  * The worker id that a source gives, or the reason why it gives none.  Texts

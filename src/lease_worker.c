@@ -3,24 +3,24 @@
  *	  The worker that claims, renews and releases this server's lease.  After
  *	  the server's start no other process changes the lease.
  *
- * registry.c sends the worker's claims and releases to the registry, lease.c
- * says what a lease allows, and start.c says where ids begin under a new
+ * lease_registry.c sends the worker's claims and releases to the registry, lease_rules.c
+ * says what a lease allows, and mark_start.c says where ids begin under a new
  * lease.
  */
 #include "postgres.h"
 
-#include "clock.h"
 #include "compat.h"
 #include "host.h"
+#include "id_clock.h"
+#include "lease_connection.h"
+#include "lease_registry.h"
 #include "lease_worker.h"
-#include "mark.h"
+#include "mark_page.h"
+#include "mark_start.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "postmaster/interrupt.h"
-#include "registry.h"
-#include "remote.h"
 #include "shmem.h"
-#include "start.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/guc.h"

@@ -10,16 +10,16 @@
 
 #include <limits.h>
 
-#include "clock.h"
 #include "compat.h"
 #include "convert.h"
 #include "fmgr.h"
-#include "generator.h"
-#include "highwater.h"
 #include "host.h"
+#include "id_clock.h"
+#include "id_generator.h"
+#include "lease_registry.h"
+#include "mark_log.h"
 #include "miscadmin.h"
 #include "node.h"
-#include "registry.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"

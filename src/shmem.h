@@ -20,8 +20,8 @@
 #include "postgres.h"
 
 #include "host.h"
-#include "layout.h"
-#include "lease.h"
+#include "id_layout.h"
+#include "lease_rules.h"
 #include "port/atomics.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
@@ -133,7 +133,7 @@ typedef struct SharedState
 	/* Copied from pg_control when this memory is made.  Never changes. */
 	TimestampTz last_checkpoint;
 
-	/* Written by start.c; generators and views read it without the lock. */
+	/* Written by mark_start.c; generators and views read it without the lock. */
 	NodeStart	start;
 
 	/*

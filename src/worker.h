@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "clock.h"
+#include "id_clock.h"
 #include "storage/latch.h"
 
 /* For worker_wait(): wait without a timeout. */

@@ -1,5 +1,5 @@
 /*
- * clock.h
+ * id_clock.h
  *	  The wall clock as ticks; the policy for a clock that is behind;
  *	  interruptible sleep.
  */
@@ -8,7 +8,7 @@
 
 #include "postgres.h"
 
-#include "layout.h"
+#include "id_layout.h"
 #include "utils/timestamp.h"
 
 /* snowflake.clock_policy: what to do when the clock is behind the last id */

@@ -1,10 +1,10 @@
 /*
- * functions.c
+ * sql_issue.c
  *	  The SQL functions that issue, decode and encode ids.
  *
  * The functions convert arguments and results, and raise errors for invalid
- * arguments.  The rules of issuing are in generator.c, and the rules of an
- * id's fields in layout.h.
+ * arguments.  The rules of issuing are in id_generator.c, and the rules of an
+ * id's fields in id_layout.h.
  */
 #include "postgres.h"
 
@@ -12,8 +12,8 @@
 #include "calendar.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "generator.h"
-#include "layout.h"
+#include "id_generator.h"
+#include "id_layout.h"
 #include "node.h"
 #include "utils/builtins.h"
 #include "utils/regproc.h"

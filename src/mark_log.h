@@ -1,5 +1,5 @@
 /*
- * highwater.h
+ * mark_log.h
  *	  Keeps the high-water mark ahead of the ids.
  */
 #ifndef SNOWFLAKE_HIGHWATER_H

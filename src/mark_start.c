@@ -1,5 +1,5 @@
 /*
- * start.c
+ * mark_start.c
  *	  Every rule of where a node's ids begin.
  *
  * After a start, a crash or a promotion, when recovery has ended, a process
@@ -41,14 +41,14 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "clock.h"
 #include "compat.h"
 #include "host.h"
-#include "mark.h"
+#include "id_clock.h"
+#include "mark_page.h"
+#include "mark_start.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
-#include "start.h"
 #include "storage/lwlock.h"
 #include "utils/timestamp.h"
 

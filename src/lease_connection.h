@@ -1,5 +1,5 @@
 /*
- * remote.h
+ * lease_connection.h
  *	  A connection to another PostgreSQL that can be interrupted.
  */
 #ifndef SNOWFLAKE_REMOTE_H

@@ -1,5 +1,5 @@
 /*
- * lease.h
+ * lease_rules.h
  *	  What a lease on a worker id allows.
  */
 #ifndef SNOWFLAKE_LEASE_H
@@ -8,7 +8,7 @@
 #include "postgres.h"
 
 #include "datatype/timestamp.h"
-#include "layout.h"
+#include "id_layout.h"
 
 /* Room for a holder, as text. */
 #define LEASE_HOLDER_SIZE 76

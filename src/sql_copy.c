@@ -1,5 +1,5 @@
 /*
- * copy.c
+ * sql_copy.c
  *	  COPY at a sequence's speed.
  *
  * COPY FROM inserts rows in batches unless a column's default is volatile: a
@@ -25,7 +25,7 @@
 #include "commands/extension.h"
 #include "compat.h"
 #include "fmgr.h"
-#include "generator.h"
+#include "id_generator.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/memnodes.h"

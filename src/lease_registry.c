@@ -1,5 +1,5 @@
 /*
- * registry.c
+ * lease_registry.c
  *	  The conversation with the registry: claim, renew, release.
  *
  * The registry is a database with the extension snowflake_registry, whose
@@ -41,11 +41,11 @@
 #include "postgres.h"
 
 #include "catalog/pg_type_d.h"
-#include "clock.h"
 #include "host.h"
+#include "id_clock.h"
+#include "lease_registry.h"
 #include "miscadmin.h"
 #include "node.h"
-#include "registry.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 

@@ -1,5 +1,5 @@
 /*
- * text.c
+ * sql_text.c
  *	  Ids as text: digits of a base, the most significant first, no padding.
  *
  * The text of an id depends on no layout and no parameter, so that both

@@ -1,5 +1,5 @@
 /*
- * generator.c
+ * id_generator.c
  *	  Issuing: one session's way from a call to an id.
  *
  * A generator holds one stamp: the (tick, sequence) of its newest id.  The
@@ -27,16 +27,16 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "clock.h"
 #include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "compat.h"
-#include "generator.h"
-#include "highwater.h"
+#include "id_clock.h"
+#include "id_generator.h"
+#include "mark_log.h"
+#include "mark_start.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "portability/instr_time.h"
-#include "start.h"
 #include "storage/ipc.h"
 
 /* The number of waiting sessions that wake up for a tick of 1 ms. */

@@ -1,5 +1,5 @@
 /*
- * resolve.h
+ * lease_resolve.h
  *	  Addresses of host names, looked up without blocking.
  */
 #ifndef SNOWFLAKE_RESOLVE_H

@@ -1,5 +1,5 @@
 /*
- * mark.c
+ * mark_page.c
  *	  The page in WAL that holds the high-water marks: reading and changing it.
  *
  * An id may be issued only while its tick is before the mark of its node, and
@@ -29,9 +29,9 @@
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "catalog/pg_tablespace_d.h"
-#include "clock.h"
 #include "compat.h"
-#include "mark.h"
+#include "id_clock.h"
+#include "mark_page.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
@@ -530,8 +530,8 @@ set_mark(MarkEntry *entry, const NodeState *state, int64 mark, int64 lead_us)
 /*
  * Prepares contents for this cluster to write, in the configured layout.  The
  * page's floor, which is the mark of nodes without an entry, rises to the
- * floor that start.c has found.  On a page of another cluster the marks of the
- * entries rise to that floor, too, because start.c lets no node's ids begin
+ * floor that mark_start.c has found.  On a page of another cluster the marks of the
+ * entries rise to that floor, too, because mark_start.c lets no node's ids begin
  * before it.
  */
 static void

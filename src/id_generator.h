@@ -1,5 +1,5 @@
 /*
- * generator.h
+ * id_generator.h
  *	  Issuing ids.
  */
 #ifndef SNOWFLAKE_GENERATOR_H

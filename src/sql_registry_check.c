@@ -1,19 +1,19 @@
 /*
- * registry_check.c
+ * sql_registry_check.c
  *	  snowflake_registry_check(): tries a registry before a server needs it.
  */
 #include "postgres.h"
 
 #include <math.h>
 
-#include "clock.h"
 #include "compat.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "layout.h"
+#include "id_clock.h"
+#include "id_layout.h"
+#include "lease_connection.h"
 #include "miscadmin.h"
 #include "node.h"
-#include "remote.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"

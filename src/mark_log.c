@@ -1,5 +1,5 @@
 /*
- * highwater.c
+ * mark_log.c
  *	  Keeps the high-water mark ahead of the ids: how far, when, and the
  *	  worker that does it.
  *
@@ -14,14 +14,14 @@
  */
 #include "postgres.h"
 
-#include "clock.h"
-#include "highwater.h"
-#include "mark.h"
+#include "id_clock.h"
+#include "mark_log.h"
+#include "mark_page.h"
+#include "mark_start.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "postmaster/interrupt.h"
 #include "shmem.h"
-#include "start.h"
 #include "storage/ipc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"

@@ -1,5 +1,5 @@
 /*
- * layout.h
+ * id_layout.h
  *	  The layout of an id: fields <-> bits, spans and limits.
  */
 #ifndef SNOWFLAKE_LAYOUT_H

@@ -1,5 +1,5 @@
 /*
- * stats.c
+ * sql_stats.c
  *	  Counters, and the functions behind the views snowflake_node,
  *	  snowflake_stat and snowflake_stat_backend.
  *
@@ -11,13 +11,13 @@
 #include "access/htup_details.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
-#include "clock.h"
 #include "compat.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "layout.h"
-#include "lease.h"
-#include "mark.h"
+#include "id_clock.h"
+#include "id_layout.h"
+#include "lease_rules.h"
+#include "mark_page.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"

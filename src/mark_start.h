@@ -1,5 +1,5 @@
 /*
- * start.h
+ * mark_start.h
  *	  Where a node's ids begin.
  */
 #ifndef SNOWFLAKE_START_H
@@ -8,7 +8,7 @@
 #include "postgres.h"
 
 #include "datatype/timestamp.h"
-#include "lease.h"
+#include "lease_rules.h"
 
 extern void start_node_once(void);
 

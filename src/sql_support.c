@@ -1,5 +1,5 @@
 /*
- * support.c
+ * sql_support.c
  *	  Planner support functions: constant bounds of time ranges, row estimates.
  *
  * snowflake_min_id() and its like are STABLE because they depend on the
@@ -12,9 +12,9 @@
 
 #include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "node.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/supportnodes.h"
-#include "node.h"
 #include "optimizer/optimizer.h"
 
 PG_FUNCTION_INFO_V1(snowflake_bound_support);

@@ -1,5 +1,5 @@
 /*
- * resolve.c
+ * lease_resolve.c
  *	  Addresses of host names, looked up without blocking.
  *
  * libpq looks names up by getaddrinfo(), which returns when the resolver has
@@ -16,7 +16,7 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include "resolve.h"
+#include "lease_resolve.h"
 #include "utils/memutils.h"
 
 /* Since version 2.34 glibc has getaddrinfo_a() without another library. */

@@ -1,5 +1,5 @@
 /*
- * mark.h
+ * mark_page.h
  *	  The page in WAL that holds the high-water marks.
  */
 #ifndef SNOWFLAKE_MARK_H
@@ -8,8 +8,8 @@
 #include "postgres.h"
 
 #include "host.h"
-#include "layout.h"
-#include "lease.h"
+#include "id_layout.h"
+#include "lease_rules.h"
 #include "port/pg_crc32c.h"
 
 /* How many nodes have a mark of their own on the page. */

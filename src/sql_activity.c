@@ -1,5 +1,5 @@
 /*
- * activity.c
+ * sql_activity.c
  *	  snowflake_activity(): insert activity over time, from a table's ids.
  *
  * The function runs one query on the table, as the caller, so that privileges

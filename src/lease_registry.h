@@ -1,5 +1,5 @@
 /*
- * registry.h
+ * lease_registry.h
  *	  The conversation with the registry: claim, renew, release.
  */
 #ifndef SNOWFLAKE_REGISTRY_H
@@ -7,8 +7,8 @@
 
 #include "postgres.h"
 
-#include "lease.h"
-#include "remote.h"
+#include "lease_connection.h"
+#include "lease_rules.h"
 #include "utils/guc.h"
 
 /* Codes of snowflake_registry.refuse() that end a lease. */

@@ -1,5 +1,5 @@
 /*
- * lease.c
+ * lease_rules.c
  *	  What a lease on a worker id allows: pure rules.
  *
  * The functions here read no clock and no shared memory: the callers pass all
@@ -7,7 +7,7 @@
  */
 #include "postgres.h"
 
-#include "lease.h"
+#include "lease_rules.h"
 
 /*
  * Does a lease of the mark's page fit the present configuration?  Only then

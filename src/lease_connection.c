@@ -1,23 +1,23 @@
 /*
- * remote.c
+ * lease_connection.c
  *	  A connection to another PostgreSQL that can be interrupted.
  *
  * A process waits for libpq's socket and its own latch together, so that a
  * server that does not answer delays neither a shutdown nor a cancel.  libpq
- * would block while it looks a host name up.  So resolve.c looks names up, and
+ * would block while it looks a host name up.  So lease_resolve.c looks names up, and
  * libpq gets addresses, each with a share of the time.  Results come in binary
  * form, which no setting of the other server changes.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type_d.h"
-#include "clock.h"
+#include "id_clock.h"
+#include "lease_connection.h"
+#include "lease_resolve.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "postmaster/interrupt.h"
-#include "remote.h"
-#include "resolve.h"
 #include "storage/fd.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"
