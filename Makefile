@@ -36,8 +36,7 @@ OBJS = \
 	src/sql_registry_check.o \
 	src/sql_stats.o \
 	src/sql_support.o \
-	src/sql_text.o \
-	src/worker.o
+	src/sql_text.o
 
 EXTENSION = snowflake snowflake_registry
 DATA = snowflake--1.0.sql snowflake_registry--1.0.sql

@@ -82,14 +82,6 @@ SUPPORT snowflake_copy_support;
 COMMENT ON FUNCTION snowflake_nextval() IS
 'issue the next id';
 
-CREATE FUNCTION snowflake_nextval(generator regclass)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_nextval_of_relation'
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE
-SUPPORT snowflake_copy_support;
-COMMENT ON FUNCTION snowflake_nextval(regclass) IS
-'issue the next id of the generator that a relation maps to';
-
 -- COPY FROM calls these two functions in place of the two above.  They issue
 -- ids, too, but are labelled STABLE, so that COPY inserts rows in batches.
 CREATE FUNCTION snowflake_copy_nextval()
@@ -98,13 +90,6 @@ AS 'MODULE_PATHNAME', 'snowflake_copy_nextval'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION snowflake_copy_nextval() IS
 'internal: COPY calls it in place of snowflake_nextval()';
-
-CREATE FUNCTION snowflake_copy_nextval(generator regclass)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_copy_nextval_of_relation'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_copy_nextval(regclass) IS
-'internal: COPY calls it in place of snowflake_nextval(regclass)';
 
 CREATE FUNCTION snowflake_nextvals(count integer)
 RETURNS SETOF bigint
@@ -296,8 +281,7 @@ CREATE FUNCTION snowflake_node(
     OUT high_water_mark timestamptz,
     OUT in_recovery boolean,
     OUT lease_holder text,
-    OUT lease_expires_at timestamptz,
-    OUT last_issued_elsewhere timestamptz)
+    OUT lease_expires_at timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_node'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
@@ -505,8 +489,7 @@ BEGIN ATOMIC
           JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_attrdef'::regclass, f.oid)
          WHERE (f.adrelid, f.adnum) = (tab, attnum)
            AND d.refclassid = 'pg_proc'::regclass
-           AND d.refobjid IN ('snowflake_nextval()'::regprocedure,
-                              'snowflake_nextval(regclass)'::regprocedure));
+           AND d.refobjid = 'snowflake_nextval()'::regprocedure);
 END;
 COMMENT ON FUNCTION snowflake_convert_is_done(regclass, smallint) IS
 'internal: whether a column takes its DEFAULT from snowflake_nextval()';

@@ -8,7 +8,7 @@
  *
  * A worker id that two servers derive alike is worse than no worker id.  So
  * the functions fail where the layout has too few bits to distinguish the
- * hosts of one network, or two network cards.
+ * hosts of one network.
  */
 #include "postgres.h"
 
@@ -20,10 +20,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <net/if_arp.h>
-#include <netpacket/packet.h>
-#endif
 
 #include "common/hashfn.h"
 #include "host.h"
@@ -45,23 +41,10 @@
 #define BOOT_ID_LENGTH 36
 
 /*
- * The least worker bits for an address whose netmask does not tell how many
- * bits differ between servers: a hardware address, or an address of a
- * point-to-point network.
+ * The least worker bits for an address of a point-to-point network, whose
+ * netmask does not tell how many bits differ between servers.
  */
 #define BITS_WITHOUT_NETWORK 16
-
-/* A kind of interface addresses that a worker id can be derived from. */
-typedef struct AddressKind
-{
-	int			family;
-	const char *name;
-	const char *(*why_not) (const struct ifaddrs *entry);	/* NULL: suitable */
-	void		(*to_text) (const struct ifaddrs *entry, char *text);
-	bool		(*to_id) (const struct ifaddrs *entry, int worker_bits,
-						  HostFinding *finding);
-	const char *hint;			/* if no address is suitable */
-} AddressKind;
 
 /* This server's holder for a registry; see host_find_holder(). */
 char		host_holder[LEASE_HOLDER_SIZE] = "";
@@ -122,96 +105,23 @@ host_id_by_name(int worker_bits, HostFinding *finding)
 	/* Leave room for a zero, which gethostname() may omit from a cut name. */
 	if (gethostname(name, sizeof(name) - 1) != 0)
 		return refuse(finding,
-					  psprintf(_("The host name cannot be read: %s."),
+					  psprintf("The host name cannot be read: %s.",
 							   strerror(errno)),
-					  _("Choose another \"snowflake.worker_id_source\"."));
+					  "Choose another \"snowflake.worker_id_source\".");
 	if (!host_name_number(name, &number))
 		return refuse(finding,
-					  psprintf(_("Host name \"%s\" does not end in a number before its first dot."),
+					  psprintf("Host name \"%s\" does not end in a number before its first dot.",
 							   name),
-					  _("Give the host a name with a number that no other server has, as in \"pg-3\", or choose another \"snowflake.worker_id_source\"."));
+					  "Give the host a name with a number that no other server has, as in \"pg-3\", or choose another \"snowflake.worker_id_source\".");
 	if (number > layout_field_max(worker_bits))
 		return refuse(finding,
-					  psprintf(_("The number of host name \"%s\" is outside the range of the worker id (0 .. " INT64_FORMAT ")."),
+					  psprintf("The number of host name \"%s\" is outside the range of the worker id (0 .. " INT64_FORMAT ").",
 							   name, layout_field_max(worker_bits)),
-					  _("Choose a \"snowflake.layout\" with more bits for the worker id, or another \"snowflake.worker_id_source\"."));
+					  "Choose a \"snowflake.layout\" with more bits for the worker id, or another \"snowflake.worker_id_source\".");
 
 	finding->worker_id = (int) number;
-	finding->origin = psprintf(_("host name \"%s\""), name);
+	finding->origin = psprintf("host name \"%s\"", name);
 	return true;
-}
-
-/*
- * Returns the first suitable address of a kind, in the order of the
- * interfaces' numbers and, for one interface, in the order of the list; NULL
- * if there is none.  Appends the addresses that are not suitable to "seen",
- * each with the reason.
- */
-static const struct ifaddrs *
-first_address(const struct ifaddrs *list, const AddressKind *kind,
-			  StringInfo seen)
-{
-	const struct ifaddrs *first = NULL;
-	unsigned int first_index = 0;
-
-	for (const struct ifaddrs *entry = list; entry != NULL;
-		 entry = entry->ifa_next)
-	{
-		char		text[ADDRESS_TEXT_SIZE];
-		unsigned int index;
-		const char *reason;
-
-		if (entry->ifa_addr == NULL ||
-			entry->ifa_addr->sa_family != kind->family)
-			continue;
-		index = if_nametoindex(entry->ifa_name);
-		reason = index == 0 ? _("gone") : kind->why_not(entry);
-		if (reason == NULL)
-		{
-			if (first == NULL || index < first_index)
-			{
-				first = entry;
-				first_index = index;
-			}
-			continue;
-		}
-		kind->to_text(entry, text);
-		appendStringInfo(seen, _("%s%s of interface \"%s\" (%s)"),
-						 seen->len > 0 ? ", " : "", text, entry->ifa_name,
-						 reason);
-	}
-	return first;
-}
-
-/* Derives the worker id from the first suitable address of a kind. */
-static bool
-id_by_address(const AddressKind *kind, int worker_bits, HostFinding *finding)
-{
-	struct ifaddrs *list;
-	const struct ifaddrs *first;
-	StringInfoData seen;
-	bool		found;
-
-	if (getifaddrs(&list) != 0)
-		return refuse(finding,
-					  psprintf(_("The addresses of interfaces cannot be read: %s."),
-							   strerror(errno)),
-					  _("Choose another \"snowflake.worker_id_source\"."));
-
-	initStringInfo(&seen);
-	first = first_address(list, kind, &seen);
-	if (first != NULL)
-		found = kind->to_id(first, worker_bits, finding);
-	else
-		found = refuse(finding,
-					   seen.len > 0 ?
-					   psprintf(_("There is no %s among these: %s."),
-								_(kind->name), seen.data) :
-					   psprintf(_("There is no %s: no interface has any address of its kind."),
-								_(kind->name)),
-					   _(kind->hint));
-	freeifaddrs(list);
-	return found;
 }
 
 /* Refuses an address because the layout has too few worker bits. */
@@ -220,9 +130,9 @@ refuse_width(HostFinding *finding, const char *why, int needed,
 			 int worker_bits)
 {
 	return refuse(finding,
-				  psprintf(_("%s. The worker id needs at least %d bits, and the layout has %d."),
+				  psprintf("%s. The worker id needs at least %d bits, and the layout has %d.",
 						   why, needed, worker_bits),
-				  psprintf(_("Choose a \"snowflake.layout\" with at least %d bits for the worker id, or another \"snowflake.worker_id_source\"."),
+				  psprintf("Choose a \"snowflake.layout\" with at least %d bits for the worker id, or another \"snowflake.worker_id_source\".",
 						   needed));
 }
 
@@ -250,15 +160,15 @@ ipv4_why_not(const struct ifaddrs *entry)
 	uint32		address = ipv4_of(entry->ifa_addr);
 
 	if (!(entry->ifa_flags & IFF_UP))
-		return _("down");
+		return "down";
 	if ((entry->ifa_flags & IFF_LOOPBACK) || address >> 24 == 127)
-		return _("loopback");
+		return "loopback";
 	if (address >> 16 == ((169 << 8) | 254))
-		return _("link-local");
+		return "link-local";
 	if (address == 0)
-		return _("no address");
+		return "no address";
 	if (address >> 28 == 14)
-		return _("multicast");
+		return "multicast";
 	return NULL;
 }
 
@@ -280,7 +190,7 @@ ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
 	int			host_bits = ipv4_host_bits(entry);
 
 	ipv4_to_text(entry, text);
-	origin = psprintf(_("address %s of interface \"%s\""), text,
+	origin = psprintf("address %s of interface \"%s\"", text,
 					  entry->ifa_name);
 
 	/*
@@ -290,12 +200,12 @@ ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
 	 */
 	if (host_bits <= 1 && worker_bits < BITS_WITHOUT_NETWORK)
 		return refuse_width(finding,
-							psprintf(_("No netmask tells how many bits of %s differ between servers"),
+							psprintf("No netmask tells how many bits of %s differ between servers",
 									 origin),
 							BITS_WITHOUT_NETWORK, worker_bits);
 	if (host_bits > worker_bits)
 		return refuse_width(finding,
-							psprintf(_("The network of %s has %d bits for its hosts"),
+							psprintf("The network of %s has %d bits for its hosts",
 									 origin, host_bits),
 							host_bits, worker_bits);
 
@@ -305,117 +215,74 @@ ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
 	return true;
 }
 
+/*
+ * Returns the first suitable address, in the order of the interfaces' numbers
+ * and, for one interface, in the order of the list; NULL if there is none.
+ * Appends the addresses that are not suitable to "seen", each with the reason.
+ */
+static const struct ifaddrs *
+first_ipv4(const struct ifaddrs *list, StringInfo seen)
+{
+	const struct ifaddrs *first = NULL;
+	unsigned int first_index = 0;
+
+	for (const struct ifaddrs *entry = list; entry != NULL;
+		 entry = entry->ifa_next)
+	{
+		char		text[ADDRESS_TEXT_SIZE];
+		unsigned int index;
+		const char *reason;
+
+		if (entry->ifa_addr == NULL || entry->ifa_addr->sa_family != AF_INET)
+			continue;
+		index = if_nametoindex(entry->ifa_name);
+		reason = index == 0 ? "gone" : ipv4_why_not(entry);
+		if (reason == NULL)
+		{
+			if (first == NULL || index < first_index)
+			{
+				first = entry;
+				first_index = index;
+			}
+			continue;
+		}
+		ipv4_to_text(entry, text);
+		appendStringInfo(seen, "%s%s of interface \"%s\" (%s)",
+						 seen->len > 0 ? ", " : "", text, entry->ifa_name,
+						 reason);
+	}
+	return first;
+}
+
 /* Derives the worker id from the low bits of the first global IPv4 address. */
 bool
 host_id_by_ipv4(int worker_bits, HostFinding *finding)
 {
-	static const AddressKind ipv4 = {
-		.family = AF_INET,
-		.name = gettext_noop("global IPv4 address"),
-		.why_not = ipv4_why_not,
-		.to_text = ipv4_to_text,
-		.to_id = ipv4_to_id,
-		.hint = gettext_noop("Let the server start after the network is up, or choose another \"snowflake.worker_id_source\".")
-	};
+	struct ifaddrs *list;
+	const struct ifaddrs *first;
+	StringInfoData seen;
+	bool		found;
 
-	return id_by_address(&ipv4, worker_bits, finding);
+	if (getifaddrs(&list) != 0)
+		return refuse(finding,
+					  psprintf("The addresses of interfaces cannot be read: %s.",
+							   strerror(errno)),
+					  "Choose another \"snowflake.worker_id_source\".");
+
+	initStringInfo(&seen);
+	first = first_ipv4(list, &seen);
+	if (first != NULL)
+		found = ipv4_to_id(first, worker_bits, finding);
+	else
+		found = refuse(finding,
+					   seen.len > 0 ?
+					   psprintf("There is no global IPv4 address among these: %s.",
+								seen.data) :
+					   "There is no global IPv4 address: no interface has any address of its kind.",
+					   "Let the server start after the network is up, or choose another \"snowflake.worker_id_source\".");
+	freeifaddrs(list);
+	return found;
 }
-
-#ifdef __linux__
-
-static const struct sockaddr_ll *
-link_of(const struct ifaddrs *entry)
-{
-	return (const struct sockaddr_ll *) entry->ifa_addr;
-}
-
-/* Does an interface have a device: a card, or a card that the host emulates? */
-static bool
-has_device(const char *interface)
-{
-	char		path[MAXPGPATH];
-
-	snprintf(path, sizeof(path), "/sys/class/net/%s/device", interface);
-	return access(path, F_OK) == 0;
-}
-
-static const char *
-mac_why_not(const struct ifaddrs *entry)
-{
-	static const unsigned char zeros[6] = {0};
-	const struct sockaddr_ll *link = link_of(entry);
-
-	if (link->sll_hatype != ARPHRD_ETHER ||
-		link->sll_halen != sizeof(zeros))
-		return _("not Ethernet");
-	if (memcmp(link->sll_addr, zeros, sizeof(zeros)) == 0)
-		return _("no address");
-	if (!has_device(entry->ifa_name))
-		return _("not physical");
-	return NULL;
-}
-
-/* Writes the first six bytes, which sll_addr always has. */
-static void
-mac_to_text(const struct ifaddrs *entry, char *text)
-{
-	const unsigned char *byte = link_of(entry)->sll_addr;
-
-	snprintf(text, ADDRESS_TEXT_SIZE, "%02x:%02x:%02x:%02x:%02x:%02x",
-			 byte[0], byte[1], byte[2], byte[3], byte[4], byte[5]);
-}
-
-static bool
-mac_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
-{
-	const unsigned char *byte = link_of(entry)->sll_addr;
-	uint32		low = (uint32) byte[2] << 24 | (uint32) byte[3] << 16 |
-		(uint32) byte[4] << 8 | byte[5];
-	char		text[ADDRESS_TEXT_SIZE];
-	const char *origin;
-
-	mac_to_text(entry, text);
-	origin = psprintf(_("address %s of interface \"%s\""), text,
-					  entry->ifa_name);
-	if (worker_bits < BITS_WITHOUT_NETWORK)
-		return refuse_width(finding,
-							psprintf(_("Another server may have the same low bits as %s"),
-									 origin),
-							BITS_WITHOUT_NETWORK, worker_bits);
-
-	finding->worker_id = (int) (low & layout_field_max(worker_bits));
-	finding->origin = origin;
-	return true;
-}
-
-/* Derives the worker id from the low bits of a physical interface's address. */
-bool
-host_id_by_mac(int worker_bits, HostFinding *finding)
-{
-	static const AddressKind mac = {
-		.family = AF_PACKET,
-		.name = gettext_noop("Ethernet address of a physical interface"),
-		.why_not = mac_why_not,
-		.to_text = mac_to_text,
-		.to_id = mac_to_id,
-		.hint = gettext_noop("Containers have no physical interface. Choose another \"snowflake.worker_id_source\".")
-	};
-
-	return id_by_address(&mac, worker_bits, finding);
-}
-
-#else							/* not Linux */
-
-bool
-host_id_by_mac(int worker_bits, HostFinding *finding)
-{
-	(void) worker_bits;
-	return refuse(finding,
-				  _("Which interfaces are physical is known on Linux only."),
-				  _("Choose another \"snowflake.worker_id_source\"."));
-}
-
-#endif
 
 /*
  * Reads the boot id.  Where the kernel has no boot id, the text is random and

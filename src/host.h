@@ -26,7 +26,6 @@ extern bool host_name_number(const char *name, int64 *number);
 
 extern bool host_id_by_name(int worker_bits, HostFinding *finding);
 extern bool host_id_by_ipv4(int worker_bits, HostFinding *finding);
-extern bool host_id_by_mac(int worker_bits, HostFinding *finding);
 
 /* Room for a location: the host's name and the data directory. */
 #define HOST_LOCATION_SIZE 48

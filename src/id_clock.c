@@ -49,8 +49,8 @@ int			clock_tolerance_ms = 5000;
  *	allows and clock_tolerance together					refuse
  *	the clock has stepped back by less					wait for the clock
  *
- * A lead of up to "excused_us" is excused after a start.  The generators then
- * begin at the mark, which the server had put ahead of its ids, so their first
+ * A lead of up to "excused_us" is excused after a start.  The ids then begin
+ * at the mark, which the server had put ahead of its ids, so their first
  * tick can lead a clock that has never stepped back.
  */
 ClockVerdict
@@ -103,7 +103,6 @@ clock_wait_event(WaitReason reason)
 	static const char *const names[] = {
 		[WAIT_FOR_TICK] = "SnowflakeTick",
 		[WAIT_FOR_CLOCK] = "SnowflakeClock",
-		[WAIT_IN_HIGHWATER_WORKER] = "SnowflakeMarkMain",
 		[WAIT_FOR_REGISTRY] = "SnowflakeRegistry",
 		[WAIT_IN_LEASE_WORKER] = "SnowflakeRegistryMain"
 	};

@@ -24,7 +24,6 @@ typedef enum WaitReason
 {
 	WAIT_FOR_TICK,				/* the sequence of the tick is spent */
 	WAIT_FOR_CLOCK,				/* the clock is behind the last id */
-	WAIT_IN_HIGHWATER_WORKER,	/* no mark is to be moved yet */
 	WAIT_FOR_REGISTRY,			/* the registry has not answered yet */
 	WAIT_IN_LEASE_WORKER		/* the next renewal is not due yet */
 } WaitReason;

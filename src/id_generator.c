@@ -2,10 +2,10 @@
  * id_generator.c
  *	  Issuing: one session's way from a call to an id.
  *
- * A generator holds one stamp: the (tick, sequence) of its newest id.  The
+ * Shared memory holds one stamp: the (tick, sequence) of the newest id.  The
  * stamp only grows, so no id is issued twice, however the clock moves.  A
  * clock that steps back can delay or refuse the next id, but it never makes
- * the generator use an earlier tick again.
+ * the server use an earlier tick again.
  *
  * A session reads the stamp before it reads the clock.  A clock behind the
  * stamp then shows that the clock has stepped back, and not that another
@@ -13,21 +13,11 @@
  * next stamp from both readings, and stores the stamp by compare-and-swap,
  * which fails if another session has changed the stamp meanwhile.  The locking
  * rules are in shmem.h.
- *
- * Two generators of one node can issue equal ids, but for different tables;
- * see generator_next_of_relation().  A table may move from one generator to
- * another, as when it is restored from a dump under another OID.  If the move
- * takes longer than a tick, the table's ids do not repeat, because generators
- * leave out the ticks before the newest tick of all generators, and also the
- * newest tick while the clock is behind that tick.  Under clock_policy =
- * advance generators do not leave out the newest tick.  So the ids of a table
- * that has moved can repeat in the newest tick while ids are ahead of the
- * clock; see read_last_and_clock().
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "access/xlog.h"
-#include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "compat.h"
 #include "id_clock.h"
@@ -47,7 +37,7 @@ typedef enum Outcome
 {
 	OUTCOME_ISSUE,
 	OUTCOME_WAIT,
-	OUTCOME_AT_MARK,			/* move the mark past the tick first */
+	OUTCOME_AT_LIMIT,			/* look at the mark first */
 	OUTCOME_BEHIND,				/* refuse: the clock is behind */
 	OUTCOME_BEFORE_SPAN,		/* refuse: the clock is before the epoch */
 	OUTCOME_AFTER_SPAN			/* refuse: the layout has no tick left */
@@ -87,7 +77,8 @@ typedef struct Session
 	/*
 	 * The session may issue ids with these node bits in ticks before the
 	 * limit, without another look at the mark and the lease.  read_limit()
-	 * sets both fields at the same time; the limit is the mark at that time.
+	 * sets both fields at the same time; the limit is not beyond the mark of
+	 * that time.
 	 */
 	int64		limit;
 	int64		node_bits;
@@ -100,15 +91,6 @@ int			generator_block_size = 1;
 
 static Session session;
 
-/* on_shmem_exit callback: marks the slot as free. */
-static void
-release_slot(int code, Datum arg)
-{
-	(void) code;
-	(void) arg;
-	session.slot->pid = 0;
-}
-
 /*
  * Reads the limit and the worker id under one lock, because a limit is valid
  * only for the worker id that the mark belongs to.
@@ -119,11 +101,49 @@ read_limit(void)
 	int			worker_id;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	session.limit = shmem_mark();
+	session.limit = Min(shared->mark, shared->mark_due);
 	worker_id = shmem_worker_id();
 	LWLockRelease(&shared->lock);
 	session.node_bits = layout_node_bits(session.layout, node_datacenter_id,
 										 Max(worker_id, 0));
+}
+
+/*
+ * before_shmem_exit callback: frees the slot.
+ *
+ * The last session to end may lower the mark to the end of the ids, because
+ * no session has a limit any more.  It does so if it is terminated, as at a
+ * fast shutdown, so that ids can begin at once after the next start.  The exit
+ * code is then 1.  A session that ends by itself writes nothing.
+ */
+static void
+end_session(int code, Datum arg)
+{
+	int64		end = LAYOUT_NONE;
+
+	(void) arg;
+	session.slot->pid = 0;
+	session.slot = NULL;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (--shared->session_count == 0 && code != 0)
+		end = layout_stamp_tick(session.layout, (int64)
+								pg_atomic_read_u64(&shared->stamp)) + 1;
+	if (end != LAYOUT_NONE && end < shared->mark)
+	{
+		shared->mark = end;
+		shared->mark_lead_us = 0;
+	}
+	else
+		end = LAYOUT_NONE;
+	LWLockRelease(&shared->lock);
+	if (end == LAYOUT_NONE)
+		return;
+
+	AbortOutOfAnyTransaction();
+	StartTransactionCommand();
+	mark_log_end(end);
+	CommitTransactionCommand();
 }
 
 /*
@@ -146,20 +166,20 @@ attach_session(void)
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("snowflake ids cannot be issued during recovery"),
 				 errhint("Connect to the primary server, or promote this one.")));
-	if (!node_is_leased() &&
+	if (!node_uses_registry() &&
 		node_intended_worker_id() == WORKER_ID_UNSET)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
 				 errhint("Set \"snowflake.worker_id\" to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and restart the server.",
 						 layout_field_max(node_layout()->worker_bits))));
-	start_node_once();
+	mark_start_once();
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
+	before_shmem_exit(end_session, (Datum) 0);
 	session.layout = node_layout();
-	read_limit();
 
-	slot = &backend_slots[MyProcNumber].slot;
+	slot = shmem_my_slot();
 	memset(&slot->block, 0, sizeof(slot->block));
 	slot->before = slot->counters;
 
@@ -167,7 +187,10 @@ attach_session(void)
 	pg_write_barrier();
 	slot->pid = MyProcPid;
 	session.slot = slot;
-	on_shmem_exit(release_slot, (Datum) 0);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->session_count++;
+	LWLockRelease(&shared->lock);
+	read_limit();
 }
 
 /* Returns the sequence of the first id of a fresh tick. */
@@ -234,7 +257,7 @@ judge_lead(int64 last, Attempt *attempt)
  *									allows its lead; else wait or refuse
  *
  * A stamp that could be issued, but whose tick is not before the limit, has
- * the outcome OUTCOME_AT_MARK.
+ * the outcome OUTCOME_AT_LIMIT.
  */
 static inline int64
 choose_next(int64 last, Attempt *attempt)
@@ -259,7 +282,7 @@ choose_next(int64 last, Attempt *attempt)
 
 	if (likely(attempt->outcome == OUTCOME_ISSUE) &&
 		unlikely(attempt->tick >= session.limit))
-		attempt->outcome = OUTCOME_AT_MARK;
+		attempt->outcome = OUTCOME_AT_LIMIT;
 
 	return is_fresh ?
 		(attempt->tick << layout->sequence_bits) | first_sequence() :
@@ -280,8 +303,8 @@ refuse_behind(const Attempt *attempt)
 			 errmsg("the clock is " INT64_FORMAT ".%03d ms behind %s",
 					behind_us / 1000, (int) (behind_us % 1000),
 					attempt->is_at_fence ?
-					_("the fence of the worker id's last holder") :
-					_("the last snowflake id")),
+					"the fence of the worker id's last holder" :
+					"the last snowflake id"),
 			 clock_policy == CLOCK_POLICY_ERROR ?
 			 errdetail("\"snowflake.clock_policy\" is \"error\".") :
 			 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
@@ -309,99 +332,41 @@ refuse_outside_span(Outcome outcome)
 }
 
 /*
- * Publishes a tick to the other generators, before the caller gets its id.  So
- * no other generator issues an id of an earlier tick in a later call.
- */
-static inline void
-publish_tick(int64 tick)
-{
-	uint64		newest;
-
-	if (likely(generator_count == 1))
-		return;
-	newest = pg_atomic_read_u64(&shared->newest_tick);
-	while (newest < (uint64) tick &&
-		   !pg_atomic_compare_exchange_u64(&shared->newest_tick, &newest,
-										   (uint64) tick))
-		 /* another session has published a tick, perhaps an older one */ ;
-}
-
-/*
- * Reads the newest tick of all generators, and then the clock.  Returns the
- * stamp that the next stamp follows.  That is the generator's own stamp,
- * "last", unless another generator is in a later tick.  Then it is the last
- * stamp before the newest tick, so that this generator goes on in the newest
- * tick.
- *
- * A table that has moved from another generator to this one may already have
- * ids of the newest tick.  Usually the clock has passed that tick by then.  If
- * the clock has stepped back behind the newest tick instead, this generator
- * leaves that tick out: the function stores and returns the tick's last stamp.
- *
- * Under clock_policy = advance no generator leaves the newest tick out.  Each
- * generator would otherwise go one tick beyond the others in turn, and the
- * lead would grow with every id.
- */
-static inline int64
-read_last_and_clock(Generator *generator, uint64 *last)
-{
-	int64		newest = 0;
-	uint64		closed;
-
-	if (unlikely(generator_count > 1))
-		newest = (int64) pg_atomic_read_u64(&shared->newest_tick);
-
-	/*
-	 * Without a barrier some processors read the clock before the stamps.  On
-	 * arm64 the barrier orders the loads of the stamps before the vDSO's
-	 * loads, and the vDSO's own instruction barrier orders these before the
-	 * counter.  x86 and s390x keep the order of loads.  Ids would be unique
-	 * and increasing without the barrier, too, because the swap fails unless
-	 * "last" is the newest stamp; but the clock would seem to step back.
-	 */
-	pg_read_barrier();
-	clock_read(session.layout, &session.clock);
-
-	if (likely(newest <= layout_stamp_tick(session.layout, (int64) *last)))
-		return (int64) *last;
-	if (likely(session.clock.tick >= newest || clock_allowed_lead_us() > 0))
-		return layout_last_stamp(session.layout, newest - 1);
-
-	closed = (uint64) layout_last_stamp(session.layout, newest);
-	if (pg_atomic_compare_exchange_u64(&generator->last, last, closed))
-		*last = closed;
-	return (int64) Max(*last, closed);
-}
-
-/*
  * Chooses and stores the next stamp, together with as many more stamps of its
  * tick as are wanted and left.  Chooses again if another session has changed
- * the generator's stamp meanwhile; some session always succeeds.  Returns the
- * first stamp, which is valid if the outcome is OUTCOME_ISSUE.
+ * the stamp meanwhile; some session always succeeds.  Returns the first stamp,
+ * which is valid if the outcome is OUTCOME_ISSUE.
  */
 static inline int64
-try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
-			   Attempt *attempt)
+try_to_reserve(int64 wanted, int64 *reserved, Attempt *attempt)
 {
-	uint64		last = pg_atomic_read_u64(&generator->last);
+	uint64		last = pg_atomic_read_u64(&shared->stamp);
 
 	for (;;)
 	{
-		int64		next = choose_next(read_last_and_clock(generator, &last),
-									   attempt);
+		int64		next;
 
+		/*
+		 * Without a barrier some processors read the clock before the stamp.
+		 * On arm64 the barrier orders the load of the stamp before the vDSO's
+		 * loads, and the vDSO's own instruction barrier orders these before
+		 * the counter.  x86 and s390x keep the order of loads.  Ids would be
+		 * unique and increasing without the barrier, too, because the swap
+		 * fails unless "last" is the newest stamp; but the clock would seem to
+		 * step back.
+		 */
+		pg_read_barrier();
+		clock_read(session.layout, &session.clock);
+		next = choose_next((int64) last, attempt);
 		if (unlikely(attempt->outcome != OUTCOME_ISSUE))
 			return next;
 
 		*reserved = wanted == 1 ? 1 :
 			Min(wanted, layout_last_stamp(session.layout, attempt->tick) -
 				next + 1);
-		if (likely(pg_atomic_compare_exchange_u64(&generator->last, &last,
+		if (likely(pg_atomic_compare_exchange_u64(&shared->stamp, &last,
 												  (uint64) (next + *reserved - 1))))
-		{
-			publish_tick(attempt->tick);
 			return next;
-		}
 	}
 }
 
@@ -418,17 +383,17 @@ try_to_reserve(Generator *generator, int64 wanted, int64 *reserved,
  * waiters than backends.
  */
 static int64
-choose_wakeup_tick(Generator *generator, int64 next_tick)
+choose_wakeup_tick(int64 next_tick)
 {
 	uint64		per_tick =
 		(uint64) Max(1, WAKEUPS_PER_MS * session.layout->tick_us / 1000);
 	uint64		first = (uint64) next_tick * per_tick;
-	uint64		last = pg_atomic_read_u64(&generator->turns);
+	uint64		last = pg_atomic_read_u64(&shared->turns);
 	uint64		mine;
 
 	do
 		mine = Min(Max(last + 1, first), first + (uint64) MaxBackends);
-	while (!pg_atomic_compare_exchange_u64(&generator->turns, &last, mine));
+	while (!pg_atomic_compare_exchange_u64(&shared->turns, &last, mine));
 	return (int64) (mine / per_tick);
 }
 
@@ -475,8 +440,7 @@ sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
 
 /* Waits for the clock to catch up or, after a spent tick, for a later tick. */
 static void
-wait_for_clock_or_tick(Generator *generator, const Attempt *attempt,
-					   Wait *wait)
+wait_for_clock_or_tick(const Attempt *attempt, Wait *wait)
 {
 	Counters   *counters = &session.slot->counters;
 	int64		wait_us = attempt->verdict.wait_us;
@@ -490,32 +454,32 @@ wait_for_clock_or_tick(Generator *generator, const Attempt *attempt,
 
 	count_once(&wait->is_counted_as_sequence_wait, &counters->sequence_waits);
 	if (wait->wakeup_tick < attempt->tick)
-		wait->wakeup_tick = choose_wakeup_tick(generator, attempt->tick);
+		wait->wakeup_tick = choose_wakeup_tick(attempt->tick);
 	sleep_and_count(wait_us + session.layout->tick_us *
 					(wait->wakeup_tick - attempt->tick),
 					WAIT_FOR_TICK, &counters->sequence_wait_us);
 }
 
-/* Waits, moves the mark or raises an error, by the outcome of an attempt. */
+/* Waits, looks at the mark or raises an error, by an attempt's outcome. */
 static pg_noinline void
-wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
+wait_or_refuse(const Attempt *attempt, Wait *wait)
 {
 	switch (attempt->outcome)
 	{
 		case OUTCOME_ISSUE:
 			break;
-		case OUTCOME_AT_MARK:
+		case OUTCOME_AT_LIMIT:
 			read_limit();
 			if (session.limit <= attempt->tick)
 			{
-				highwater_move_past(attempt->tick);
+				mark_log_next(attempt->tick);
 				read_limit();
 			}
 			break;
 		case OUTCOME_WAIT:
 			if (attempt->verdict.regression_us > 0)
 				count_regression(attempt->verdict.regression_us, wait);
-			wait_for_clock_or_tick(generator, attempt, wait);
+			wait_for_clock_or_tick(attempt, wait);
 			break;
 		case OUTCOME_BEHIND:
 			count_regression(attempt->verdict.regression_us, wait);
@@ -538,7 +502,7 @@ wait_or_refuse(Generator *generator, const Attempt *attempt, Wait *wait)
  * tick.
  */
 static inline int64
-reserve(Generator *generator, int64 wanted, int64 *reserved)
+reserve(int64 wanted, int64 *reserved)
 {
 	Wait		wait = {.wakeup_tick = LAYOUT_NONE};
 
@@ -550,14 +514,14 @@ reserve(Generator *generator, int64 wanted, int64 *reserved)
 		int64		next;
 
 		if (wanted > 1)
-			LWLockAcquire(&generator->lock, LW_EXCLUSIVE);
-		next = try_to_reserve(generator, wanted, reserved, &attempt);
+			LWLockAcquire(&shared->queue, LW_EXCLUSIVE);
+		next = try_to_reserve(wanted, reserved, &attempt);
 		if (wanted > 1)
-			LWLockRelease(&generator->lock);
+			LWLockRelease(&shared->queue);
 
 		if (likely(attempt.outcome == OUTCOME_ISSUE))
 			return next;
-		wait_or_refuse(generator, &attempt, &wait);
+		wait_or_refuse(&attempt, &wait);
 		wanted = 1;
 	}
 }
@@ -589,7 +553,7 @@ block_is_current(const IdBlock *block)
 {
 	const Layout *layout = session.layout;
 	int64		tick = layout_stamp_tick(layout, block->next - 1);
-	int64		last = (int64) pg_atomic_read_u64(&block->generator->last);
+	int64		last = (int64) pg_atomic_read_u64(&shared->stamp);
 
 	if (layout_stamp_tick(layout, last) > tick)
 		return false;
@@ -603,18 +567,16 @@ block_is_current(const IdBlock *block)
 
 /*
  * Returns the next id of a block.  Reserves a new block if the old block is
- * used up, is no longer current, or belongs to another generator or node; and
- * also if this session's last id is not from the block, because that id may be
+ * used up, is no longer current, or belongs to another node; and also if this session's last id is not from the block, because that id may be
  * larger than the ids left in the block.  After a block that was used up
  * within its tick, the next block is twice as large, up to "max_size".
  * Otherwise the next block has one stamp, so that a slow caller wastes no
  * stamps.
  */
 static inline int64
-next_of_block(IdBlock *block, Generator *generator, int64 max_size)
+next_of_block(IdBlock *block, int64 max_size)
 {
 	bool		is_current = block->size > 0 &&
-		block->generator == generator &&
 		block->node_bits == session.node_bits && block_is_current(block);
 
 	if (!(is_current && block->left > 0 &&
@@ -623,12 +585,11 @@ next_of_block(IdBlock *block, Generator *generator, int64 max_size)
 		int64		wanted = is_current && block->left == 0 ?
 			Min(block->size * 2, max_size) : 1;
 		int64		reserved;
-		int64		next = reserve(generator, wanted, &reserved);
+		int64		next = reserve(wanted, &reserved);
 
 		/* Fill in the block only now: reserve() may raise an error. */
 		block->next = next;
 		block->left = block->size = reserved;
-		block->generator = generator;
 		block->node_bits = session.node_bits;
 	}
 	block->left--;
@@ -636,58 +597,35 @@ next_of_block(IdBlock *block, Generator *generator, int64 max_size)
 	return block->last_id;
 }
 
-/* Returns the next id of a generator. */
-static inline int64
-next_id(uint32 number)
-{
-	Generator  *generator;
-	int64		reserved;
-
-	if (unlikely(session.slot == NULL))
-		attach_session();
-	generator = &generators[number].generator;
-	if (likely(generator_block_size == 1))
-		return issue(reserve(generator, 1, &reserved));
-	return next_of_block(&session.slot->block, generator,
-						 generator_block_size);
-}
-
 /*
  * Returns the next id.  Raises ERROR 55000, 25006, F0000, 22023, XX001 or
- * 0A000 for the reasons of attach_session() and start_node_once(); 54000 if
+ * 0A000 for the reasons of attach_session() and mark_start_once(); 54000 if
  * the clock is outside the layout's span; and 55000 if the clock is behind and
  * the policy does not wait, or if a lease is needed and does not allow the id.
  */
 int64
 generator_next(void)
 {
-	return next_id(0);
-}
+	int64		reserved;
 
-/*
- * Returns the next id of the generator that a relation of this database maps
- * to.  Raises the errors of generator_next().
- */
-int64
-generator_next_of_relation(Oid relation)
-{
-	uint32		hash = hash_combine(murmurhash32(MyDatabaseId),
-									murmurhash32(relation));
-
-	return next_id(hash % (uint32) generator_count);
+	if (unlikely(session.slot == NULL))
+		attach_session();
+	if (likely(generator_block_size == 1))
+		return issue(reserve(1, &reserved));
+	return next_of_block(&session.slot->block, generator_block_size);
 }
 
 /*
  * Returns the next id from a block that the caller keeps.  "wanted" is how
- * many ids the caller still wants.  The generator's lock is taken once for
- * each block, not for each id.  Raises the errors of generator_next().
+ * many ids the caller still wants.  The queue's lock is taken once for each
+ * block, not for each id.  Raises the errors of generator_next().
  */
 int64
 generator_next_of_block(IdBlock *block, int64 wanted)
 {
 	if (unlikely(session.slot == NULL))
 		attach_session();
-	return next_of_block(block, &generators[0].generator, wanted);
+	return next_of_block(block, wanted);
 }
 
 /* Gets the last id of this session.  Returns false if there is none yet. */

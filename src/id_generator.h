@@ -2,8 +2,8 @@
  * id_generator.h
  *	  Issuing ids.
  */
-#ifndef SNOWFLAKE_GENERATOR_H
-#define SNOWFLAKE_GENERATOR_H
+#ifndef SNOWFLAKE_ID_GENERATOR_H
+#define SNOWFLAKE_ID_GENERATOR_H
 
 #include "postgres.h"
 
@@ -24,8 +24,7 @@ extern int	generator_sequence_start;
 extern int	generator_block_size;
 
 extern int64 generator_next(void);
-extern int64 generator_next_of_relation(Oid relation);
 extern int64 generator_next_of_block(IdBlock *block, int64 wanted);
 extern bool generator_last_of_session(int64 *id);
 
-#endif							/* SNOWFLAKE_GENERATOR_H */
+#endif							/* SNOWFLAKE_ID_GENERATOR_H */

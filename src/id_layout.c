@@ -84,16 +84,16 @@ static bool
 check_widths(const Layout *layout, const char **detail)
 {
 	if (layout->tick_bits < 1)
-		*detail = gettext_noop("The ticks need at least 1 bit.");
+		*detail = "The ticks need at least 1 bit.";
 	else if (layout->datacenter_bits > FIELD_BITS_MAX ||
 			 layout->worker_bits > FIELD_BITS_MAX ||
 			 layout->sequence_bits > FIELD_BITS_MAX)
-		*detail = gettext_noop("A datacenter, worker or sequence width must be in the range 0 .. 31.");
+		*detail = "A datacenter, worker or sequence width must be in the range 0 .. 31.";
 	else if (layout->tick_bits > ID_BITS_MAX ||
 			 layout_id_bits(layout) > ID_BITS_MAX)
-		*detail = gettext_noop("The four widths must not add up to more than 63 bits.");
+		*detail = "The four widths must not add up to more than 63 bits.";
 	else if (layout_max_tick(layout) >= PG_INT64_MAX / layout->tick_us)
-		*detail = gettext_noop("All ticks together last longer than the range of timestamps.");
+		*detail = "All ticks together last longer than the range of timestamps.";
 	else
 		return true;
 	return false;
@@ -109,7 +109,7 @@ layout_parse(const char *text, Layout *layout, const char **detail)
 {
 	int			widths[4];
 
-	*detail = gettext_noop("A layout is the widths of ticks, datacenter, worker and sequence, as in \"41/5/5/12\", with an optional tick in us, ms or s, as in \"39/0/16/8@10ms\".");
+	*detail = "A layout is the widths of ticks, datacenter, worker and sequence, as in \"41/5/5/12\", with an optional tick in us, ms or s, as in \"39/0/16/8@10ms\".";
 
 	for (int i = 0; i < lengthof(widths); i++)
 	{
@@ -143,12 +143,12 @@ layout_set_epoch(Layout *layout, TimestampTz epoch, const char **detail)
 
 	if (!IS_VALID_TIMESTAMP(epoch))
 	{
-		*detail = gettext_noop("The epoch must be a finite instant.");
+		*detail = "The epoch must be a finite instant.";
 		return false;
 	}
 	if (pg_add_s64_overflow(epoch, span_us, &end) || end > END_TIMESTAMP)
 	{
-		*detail = gettext_noop("The layout's last tick lies beyond the range of timestamps.");
+		*detail = "The layout's last tick lies beyond the range of timestamps.";
 		return false;
 	}
 

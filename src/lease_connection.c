@@ -40,7 +40,7 @@
  * that libpq quotes, which may belong to a password.
  */
 bool
-remote_is_valid_string(const char *conninfo, char **detail)
+connection_is_valid_string(const char *conninfo, char **detail)
 {
 	static const char *const before_secrets[] = {": \"", " after \""};
 	char	   *error = NULL;
@@ -138,7 +138,7 @@ wait_for(Remote *remote, int events, int64 deadline_us, long timeout_ms,
 	if (left_us <= 0)
 	{
 		remote->has_timed_out = true;
-		remote_set_reason(remote, "no answer in time");
+		connection_set_reason(remote, "no answer in time");
 		return false;
 	}
 	*happened = WaitLatchOrSocket(MyLatch,
@@ -156,7 +156,7 @@ wait_for(Remote *remote, int events, int64 deadline_us, long timeout_ms,
 	}
 	if (ShutdownRequestPending && !remote->ignores_shutdown)
 	{
-		remote_set_reason(remote, "this process is shutting down");
+		connection_set_reason(remote, "this process is shutting down");
 		return false;
 	}
 	return true;
@@ -192,11 +192,11 @@ wait_for_lookup(Remote *remote, const Lookup *lookup, int64 deadline_us)
 
 /* Sets the reason of a failure, without the newline of libpq's messages. */
 void
-remote_set_reason(Remote *remote, const char *message)
+connection_set_reason(Remote *remote, const char *message)
 {
 	char	   *text = pchomp(message);
 
-	strlcpy(remote->reason, text, REMOTE_REASON_SIZE);
+	strlcpy(remote->reason, text, CONNECTION_REASON_SIZE);
 	pfree(text);
 }
 
@@ -208,8 +208,8 @@ set_server_message(Remote *remote, const PGresult *result)
 	const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
 
 	strlcpy(remote->sqlstate, sqlstate != NULL ? sqlstate : "",
-			REMOTE_SQLSTATE_SIZE);
-	remote_set_reason(remote, message);
+			CONNECTION_SQLSTATE_SIZE);
+	connection_set_reason(remote, message);
 }
 
 /*
@@ -271,18 +271,18 @@ connect_to_target(Remote *remote, const PQconninfoOption *options,
 	keywords[count] = NULL;
 	values[count] = NULL;
 
-	remote_close(remote);
+	connection_close(remote);
 	remote->has_timed_out = false;
 	if (!AcquireExternalFD())
 	{
-		remote_set_reason(remote, "too many files are open in this process");
+		connection_set_reason(remote, "too many files are open in this process");
 		return false;
 	}
 	remote->connection = PQconnectStartParams(keywords, values, 0);
 	if (remote->connection == NULL)
 	{
 		ReleaseExternalFD();
-		remote_set_reason(remote, "out of memory");
+		connection_set_reason(remote, "out of memory");
 		return false;
 	}
 	(void) PQsetNoticeReceiver(remote->connection, receive_notice, remote);
@@ -298,7 +298,7 @@ connect_to_target(Remote *remote, const PQconninfoOption *options,
 	}
 	if (PQstatus(remote->connection) == CONNECTION_OK)
 		return true;
-	remote_set_reason(remote, PQerrorMessage(remote->connection));
+	connection_set_reason(remote, PQerrorMessage(remote->connection));
 	return false;
 }
 
@@ -448,7 +448,7 @@ connect_to_any(Remote *remote, const PQconninfoOption *options)
 	initStringInfo(&reasons);
 	if (hosts == 0)
 	{
-		remote_set_reason(remote, "the numbers of hosts, addresses and ports do not match");
+		connection_set_reason(remote, "the numbers of hosts, addresses and ports do not match");
 		return false;
 	}
 	targets = find_targets(remote, options, hosts, &reasons);
@@ -470,13 +470,13 @@ connect_to_any(Remote *remote, const PQconninfoOption *options)
 		add_reason(&reasons, target->host, target->address, remote->reason);
 	}
 	remote->has_timed_out = has_any_timed_out;
-	remote_set_reason(remote, reasons.data);
+	connection_set_reason(remote, reasons.data);
 	return false;
 }
 
 /* Connects by a connection string; see connect_to_any(). */
 bool
-remote_connect(Remote *remote, const char *conninfo)
+connection_connect(Remote *remote, const char *conninfo)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "snowflake connection",
@@ -486,7 +486,7 @@ remote_connect(Remote *remote, const char *conninfo)
 	bool		is_connected = false;
 
 	if (options == NULL)
-		remote_set_reason(remote, "out of memory");
+		connection_set_reason(remote, "out of memory");
 	else
 		is_connected = connect_to_any(remote, options);
 	PQconninfoFree(options);
@@ -501,8 +501,8 @@ remote_connect(Remote *remote, const char *conninfo)
  * NULL the caller does not know whether the statement has taken effect.
  */
 PGresult *
-remote_query(Remote *remote, const char *sql,
-			 const RemoteArguments *arguments)
+connection_query(Remote *remote, const char *sql,
+			 const ConnectionArguments *arguments)
 {
 	PGconn	   *connection = remote->connection;
 	PGresult   *result = NULL;
@@ -513,7 +513,7 @@ remote_query(Remote *remote, const char *sql,
 						   arguments->types, arguments->values,
 						   arguments->lengths, arguments->formats, 1))
 	{
-		remote_set_reason(remote, PQerrorMessage(connection));
+		connection_set_reason(remote, PQerrorMessage(connection));
 		return NULL;
 	}
 
@@ -527,7 +527,7 @@ remote_query(Remote *remote, const char *sql,
 				!PQconsumeInput(connection))
 			{
 				if (PQstatus(connection) == CONNECTION_BAD)
-					remote_set_reason(remote, PQerrorMessage(connection));
+					connection_set_reason(remote, PQerrorMessage(connection));
 				PQclear(result);
 				return NULL;
 			}
@@ -543,7 +543,7 @@ remote_query(Remote *remote, const char *sql,
 	if (clock_boottime_us() > remote->deadline_us)
 	{
 		remote->has_timed_out = true;
-		remote_set_reason(remote, "no answer in time");
+		connection_set_reason(remote, "no answer in time");
 		PQclear(result);
 		return NULL;
 	}
@@ -554,7 +554,7 @@ remote_query(Remote *remote, const char *sql,
 		if (remote->has_answered_error)
 			set_server_message(remote, result);
 		else
-			remote_set_reason(remote, PQerrorMessage(connection));
+			connection_set_reason(remote, PQerrorMessage(connection));
 		PQclear(result);
 		return NULL;
 	}
@@ -569,11 +569,11 @@ remote_query(Remote *remote, const char *sql,
 
 /*
  * Calls a function with named arguments, and returns the given columns of the
- * function's result.  Fails as remote_query().
+ * function's result.  Fails as connection_query().
  */
 PGresult *
-remote_call(Remote *remote, const char *columns, const char *function,
-			const RemoteArguments *arguments)
+connection_call(Remote *remote, const char *columns, const char *function,
+			const ConnectionArguments *arguments)
 {
 	StringInfoData sql;
 	PGresult   *result;
@@ -584,13 +584,13 @@ remote_call(Remote *remote, const char *columns, const char *function,
 		appendStringInfo(&sql, "%s%s => $%d", i > 0 ? ", " : "",
 						 arguments->names[i], i + 1);
 	appendStringInfoChar(&sql, ')');
-	result = remote_query(remote, sql.data, arguments);
+	result = connection_query(remote, sql.data, arguments);
 	pfree(sql.data);
 	return result;
 }
 
 void
-remote_close(Remote *remote)
+connection_close(Remote *remote)
 {
 	if (remote->connection == NULL)
 		return;
@@ -601,11 +601,11 @@ remote_close(Remote *remote)
 
 /* Adds an argument that is NULL. */
 void
-remote_add_null(RemoteArguments *arguments, const char *name, Oid type)
+connection_add_null(ConnectionArguments *arguments, const char *name, Oid type)
 {
 	int			i = arguments->count++;
 
-	Assert(i < REMOTE_ARGUMENTS_MAX);
+	Assert(i < CONNECTION_ARGUMENTS_MAX);
 	arguments->names[i] = name;
 	arguments->types[i] = type;
 	arguments->values[i] = NULL;
@@ -614,34 +614,34 @@ remote_add_null(RemoteArguments *arguments, const char *name, Oid type)
 }
 
 void
-remote_add_text(RemoteArguments *arguments, const char *name, Oid type,
+connection_add_text(ConnectionArguments *arguments, const char *name, Oid type,
 				const char *text)
 {
 	int			i = arguments->count;
 
-	remote_add_null(arguments, name, type);
-	strlcpy(arguments->buffers[i], text, REMOTE_ARGUMENT_SIZE);
+	connection_add_null(arguments, name, type);
+	strlcpy(arguments->buffers[i], text, CONNECTION_ARGUMENT_SIZE);
 	arguments->values[i] = arguments->buffers[i];
 }
 
 void
-remote_add_number(RemoteArguments *arguments, const char *name, Oid type,
+connection_add_number(ConnectionArguments *arguments, const char *name, Oid type,
 				  int64 number)
 {
 	char		text[32];
 
 	snprintf(text, sizeof(text), INT64_FORMAT, number);
-	remote_add_text(arguments, name, type, text);
+	connection_add_text(arguments, name, type, text);
 }
 
 /* Adds an argument of eight bytes, in binary form. */
 static void
-add_bytes(RemoteArguments *arguments, const char *name, Oid type, uint64 value)
+add_bytes(ConnectionArguments *arguments, const char *name, Oid type, uint64 value)
 {
 	int			i = arguments->count;
 	uint64		bytes = pg_hton64(value);
 
-	remote_add_null(arguments, name, type);
+	connection_add_null(arguments, name, type);
 	memcpy(arguments->buffers[i], &bytes, sizeof(bytes));
 	arguments->values[i] = arguments->buffers[i];
 	arguments->lengths[i] = sizeof(bytes);
@@ -649,7 +649,7 @@ add_bytes(RemoteArguments *arguments, const char *name, Oid type, uint64 value)
 }
 
 void
-remote_add_instant(RemoteArguments *arguments, const char *name,
+connection_add_instant(ConnectionArguments *arguments, const char *name,
 				   TimestampTz instant)
 {
 	add_bytes(arguments, name, TIMESTAMPTZOID, (uint64) instant);
@@ -657,7 +657,7 @@ remote_add_instant(RemoteArguments *arguments, const char *name,
 
 /* Adds a position in WAL. */
 void
-remote_add_position(RemoteArguments *arguments, const char *name,
+connection_add_position(ConnectionArguments *arguments, const char *name,
 					uint64 position)
 {
 	add_bytes(arguments, name, PG_LSNOID, position);
@@ -667,7 +667,7 @@ remote_add_position(RemoteArguments *arguments, const char *name,
  * Returns an integer, bigint, timestamptz, pg_lsn or boolean of the first row.
  */
 int64
-remote_get_number(const PGresult *result, int column)
+connection_get_number(const PGresult *result, int column)
 {
 	const char *bytes = PQgetvalue(result, 0, column);
 	uint32		four;
@@ -687,7 +687,7 @@ remote_get_number(const PGresult *result, int column)
 }
 
 bool
-remote_is_null(const PGresult *result, int column)
+connection_is_null(const PGresult *result, int column)
 {
 	return PQntuples(result) == 0 || PQgetisnull(result, 0, column);
 }

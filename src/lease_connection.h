@@ -2,8 +2,8 @@
  * lease_connection.h
  *	  A connection to another PostgreSQL that can be interrupted.
  */
-#ifndef SNOWFLAKE_REMOTE_H
-#define SNOWFLAKE_REMOTE_H
+#ifndef SNOWFLAKE_CONNECTION_H
+#define SNOWFLAKE_CONNECTION_H
 
 #include "postgres.h"
 
@@ -11,22 +11,22 @@
 
 #include "datatype/timestamp.h"
 
-#define REMOTE_ARGUMENTS_MAX 16
-#define REMOTE_ARGUMENT_SIZE 80 /* of an argument as text */
-#define REMOTE_REASON_SIZE 1024
-#define REMOTE_SQLSTATE_SIZE 6
+#define CONNECTION_ARGUMENTS_MAX 16
+#define CONNECTION_ARGUMENT_SIZE 80 /* of an argument as text */
+#define CONNECTION_REASON_SIZE 1024
+#define CONNECTION_SQLSTATE_SIZE 6
 
 /* The arguments of a statement. */
-typedef struct RemoteArguments
+typedef struct ConnectionArguments
 {
 	int			count;
-	const char *names[REMOTE_ARGUMENTS_MAX];
-	Oid			types[REMOTE_ARGUMENTS_MAX];
-	const char *values[REMOTE_ARGUMENTS_MAX];
-	int			lengths[REMOTE_ARGUMENTS_MAX];
-	int			formats[REMOTE_ARGUMENTS_MAX];
-	char		buffers[REMOTE_ARGUMENTS_MAX][REMOTE_ARGUMENT_SIZE];
-} RemoteArguments;
+	const char *names[CONNECTION_ARGUMENTS_MAX];
+	Oid			types[CONNECTION_ARGUMENTS_MAX];
+	const char *values[CONNECTION_ARGUMENTS_MAX];
+	int			lengths[CONNECTION_ARGUMENTS_MAX];
+	int			formats[CONNECTION_ARGUMENTS_MAX];
+	char		buffers[CONNECTION_ARGUMENTS_MAX][CONNECTION_ARGUMENT_SIZE];
+} ConnectionArguments;
 
 /*
  * A connection and its state.  Every wait fails at the deadline and, unless
@@ -43,32 +43,32 @@ typedef struct Remote
 	bool		has_timed_out;
 	bool		has_answered_error; /* was the answer an error or a warning? */
 	bool		has_warning;	/* has a warning come?  See receive_notice() */
-	char		sqlstate[REMOTE_SQLSTATE_SIZE]; /* of that error or warning */
-	char		reason[REMOTE_REASON_SIZE];
+	char		sqlstate[CONNECTION_SQLSTATE_SIZE]; /* of that error or warning */
+	char		reason[CONNECTION_REASON_SIZE];
 } Remote;
 
-extern bool remote_is_valid_string(const char *conninfo, char **detail);
-extern bool remote_connect(Remote *remote, const char *conninfo);
-extern PGresult *remote_query(Remote *remote, const char *sql,
-							  const RemoteArguments *arguments);
-extern PGresult *remote_call(Remote *remote, const char *columns,
+extern bool connection_is_valid_string(const char *conninfo, char **detail);
+extern bool connection_connect(Remote *remote, const char *conninfo);
+extern PGresult *connection_query(Remote *remote, const char *sql,
+							  const ConnectionArguments *arguments);
+extern PGresult *connection_call(Remote *remote, const char *columns,
 							 const char *function,
-							 const RemoteArguments *arguments);
-extern void remote_set_reason(Remote *remote, const char *message);
-extern void remote_close(Remote *remote);
+							 const ConnectionArguments *arguments);
+extern void connection_set_reason(Remote *remote, const char *message);
+extern void connection_close(Remote *remote);
 
-extern void remote_add_null(RemoteArguments *arguments, const char *name,
+extern void connection_add_null(ConnectionArguments *arguments, const char *name,
 							Oid type);
-extern void remote_add_text(RemoteArguments *arguments, const char *name,
+extern void connection_add_text(ConnectionArguments *arguments, const char *name,
 							Oid type, const char *text);
-extern void remote_add_number(RemoteArguments *arguments, const char *name,
+extern void connection_add_number(ConnectionArguments *arguments, const char *name,
 							  Oid type, int64 number);
-extern void remote_add_instant(RemoteArguments *arguments, const char *name,
+extern void connection_add_instant(ConnectionArguments *arguments, const char *name,
 							   TimestampTz instant);
-extern void remote_add_position(RemoteArguments *arguments, const char *name,
+extern void connection_add_position(ConnectionArguments *arguments, const char *name,
 								uint64 position);
 
-extern int64 remote_get_number(const PGresult *result, int column);
-extern bool remote_is_null(const PGresult *result, int column);
+extern int64 connection_get_number(const PGresult *result, int column);
+extern bool connection_is_null(const PGresult *result, int column);
 
-#endif							/* SNOWFLAKE_REMOTE_H */
+#endif							/* SNOWFLAKE_CONNECTION_H */

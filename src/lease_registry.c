@@ -49,11 +49,11 @@
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
-/* The longest snowflake.registry_name: the longest identifier. */
+/* The longest snowflake.server_name: the longest identifier. */
 #define NAME_LENGTH_MAX (NAMEDATALEN - 1)
 
 /* parameter */
-char	   *registry_name = NULL;
+char	   *registry_server_name = NULL;
 
 /*
  * GUC check hook of snowflake.registry: the value has to be a connection
@@ -66,7 +66,7 @@ registry_check_conninfo(char **newval, void **extra, GucSource source)
 
 	(void) extra;
 	(void) source;
-	if (remote_is_valid_string(*newval, &detail))
+	if (connection_is_valid_string(*newval, &detail))
 		return true;
 	GUC_check_errmsg("invalid value for parameter \"%s\"", "snowflake.registry");
 	GUC_check_errdetail("%s", detail);
@@ -74,7 +74,7 @@ registry_check_conninfo(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* GUC check hook of snowflake.registry_name. */
+/* GUC check hook of snowflake.server_name. */
 bool
 registry_check_name(char **newval, void **extra, GucSource source)
 {
@@ -91,41 +91,41 @@ registry_check_name(char **newval, void **extra, GucSource source)
  * epoch, the worker id that it wants, its names and its clock.
  */
 static void
-add_server(RemoteArguments *arguments, const Lease *previous)
+add_server(ConnectionArguments *arguments, const Lease *previous)
 {
 	const Layout *layout = node_layout();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int			wanted = node_intended_worker_id();
 
 	layout_to_text(layout, layout_text);
-	remote_add_text(arguments, "layout", TEXTOID, layout_text);
-	remote_add_instant(arguments, "epoch", layout->epoch);
-	remote_add_number(arguments, "datacenter_id", INT4OID, node_datacenter_id);
+	connection_add_text(arguments, "layout", TEXTOID, layout_text);
+	connection_add_instant(arguments, "epoch", layout->epoch);
+	connection_add_number(arguments, "datacenter_id", INT4OID, node_datacenter_id);
 	if (wanted != WORKER_ID_UNSET)
-		remote_add_number(arguments, "wanted_worker_id", INT4OID, wanted);
+		connection_add_number(arguments, "wanted_worker_id", INT4OID, wanted);
 	else
-		remote_add_null(arguments, "wanted_worker_id", INT4OID);
-	remote_add_text(arguments, "holder", TEXTOID, host_holder);
-	remote_add_text(arguments, "name", TEXTOID, registry_name);
-	remote_add_instant(arguments, "clock", GetCurrentTimestamp());
-	remote_add_number(arguments, "next_incarnation", INT8OID,
+		connection_add_null(arguments, "wanted_worker_id", INT4OID);
+	connection_add_text(arguments, "holder", TEXTOID, host_holder);
+	connection_add_text(arguments, "name", TEXTOID, registry_server_name);
+	connection_add_instant(arguments, "clock", GetCurrentTimestamp());
+	connection_add_number(arguments, "next_incarnation", INT8OID,
 					  previous->next_incarnation);
 }
 
 /* Adds the lease that this server holds or, without one, held last. */
 static void
-add_previous(RemoteArguments *arguments, const Lease *previous, bool is_held)
+add_previous(ConnectionArguments *arguments, const Lease *previous, bool is_held)
 {
-	remote_add_text(arguments, "is_held", BOOLOID, is_held ? "true" : "false");
+	connection_add_text(arguments, "is_held", BOOLOID, is_held ? "true" : "false");
 	if (previous->worker_id == WORKER_ID_UNSET)
 		return;
-	remote_add_text(arguments, "previous_holder", TEXTOID, previous->holder);
-	remote_add_number(arguments, "previous_worker_id", INT4OID,
+	connection_add_text(arguments, "previous_holder", TEXTOID, previous->holder);
+	connection_add_number(arguments, "previous_worker_id", INT4OID,
 					  previous->worker_id);
-	remote_add_number(arguments, "previous_incarnation", INT8OID,
+	connection_add_number(arguments, "previous_incarnation", INT8OID,
 					  previous->incarnation);
-	remote_add_instant(arguments, "previous_fence", previous->fence);
-	remote_add_position(arguments, "previous_position", previous->position);
+	connection_add_instant(arguments, "previous_fence", previous->fence);
+	connection_add_position(arguments, "previous_position", previous->position);
 }
 
 /* The columns of an answer to a claim. */
@@ -156,17 +156,17 @@ read_grant(const PGresult *result, int64 asked_us, const Lease *previous,
 	Lease	   *lease = &answer->lease;
 
 	answer->outcome = REGISTRY_GRANTED;
-	answer->continues = remote_get_number(result, COLUMN_CONTINUES) != 0;
-	answer->last_fence = remote_get_number(result, COLUMN_BEGINS_AT);
-	answer->duration_us = remote_get_number(result, COLUMN_DURATION);
+	answer->continues = connection_get_number(result, COLUMN_CONTINUES) != 0;
+	answer->last_fence = connection_get_number(result, COLUMN_BEGINS_AT);
+	answer->duration_us = connection_get_number(result, COLUMN_DURATION);
 	strlcpy(lease->holder, host_holder, LEASE_HOLDER_SIZE);
 	lease->datacenter_id = node_datacenter_id;
-	lease->worker_id = (int32) remote_get_number(result, COLUMN_WORKER_ID);
+	lease->worker_id = (int32) connection_get_number(result, COLUMN_WORKER_ID);
 	lease->incarnation = previous->next_incarnation;
 	lease->next_incarnation = LEASE_NO_INCARNATION;
-	lease->position = (uint64) remote_get_number(result, COLUMN_POSITION);
+	lease->position = (uint64) connection_get_number(result, COLUMN_POSITION);
 	lease->ends_us = asked_us + answer->duration_us - answer->duration_us / 10;
-	lease->fence = remote_get_number(result, COLUMN_FENCE);
+	lease->fence = connection_get_number(result, COLUMN_FENCE);
 	lease->registry = node_registry_hash();
 }
 
@@ -179,18 +179,18 @@ void
 registry_claim(Remote *remote, const Lease *previous, bool is_held,
 			   RegistryAnswer *answer)
 {
-	RemoteArguments arguments = {0};
+	ConnectionArguments arguments = {0};
 	int64		asked_us = clock_boottime_us();
 	PGresult   *result;
 
 	memset(answer, 0, sizeof(*answer));
 	add_server(&arguments, previous);
 	add_previous(&arguments, previous, is_held);
-	result = remote_call(remote, claim_columns, "snowflake_registry.claim",
+	result = connection_call(remote, claim_columns, "snowflake_registry.claim",
 						 &arguments);
 	if (result == NULL)
 		return;
-	if (!remote_is_null(result, COLUMN_WORKER_ID))
+	if (!connection_is_null(result, COLUMN_WORKER_ID))
 		read_grant(result, asked_us, previous, answer);
 	else
 	{
@@ -198,7 +198,7 @@ registry_claim(Remote *remote, const Lease *previous, bool is_held,
 		strlcpy(answer->code, PQgetvalue(result, 0, COLUMN_REFUSAL),
 				REGISTRY_CODE_SIZE);
 		strlcpy(answer->reason, PQgetvalue(result, 0, COLUMN_DETAIL),
-				REMOTE_REASON_SIZE);
+				CONNECTION_REASON_SIZE);
 	}
 	PQclear(result);
 }
@@ -210,23 +210,23 @@ registry_claim(Remote *remote, const Lease *previous, bool is_held,
 bool
 registry_release(Remote *remote, const Lease *lease, TimestampTz end)
 {
-	RemoteArguments arguments = {0};
+	ConnectionArguments arguments = {0};
 	PGresult   *result;
 	bool		is_released;
 
-	remote_add_number(&arguments, "datacenter_id", INT4OID,
+	connection_add_number(&arguments, "datacenter_id", INT4OID,
 					  lease->datacenter_id);
-	remote_add_number(&arguments, "worker_id", INT4OID, lease->worker_id);
-	remote_add_text(&arguments, "holder", TEXTOID, lease->holder);
-	remote_add_number(&arguments, "incarnation", INT8OID, lease->incarnation);
-	remote_add_instant(&arguments, "mark", end);
-	result = remote_call(remote, "release", "snowflake_registry.release",
+	connection_add_number(&arguments, "worker_id", INT4OID, lease->worker_id);
+	connection_add_text(&arguments, "holder", TEXTOID, lease->holder);
+	connection_add_number(&arguments, "incarnation", INT8OID, lease->incarnation);
+	connection_add_instant(&arguments, "mark", end);
+	result = connection_call(remote, "release", "snowflake_registry.release",
 						 &arguments);
 	if (result == NULL)
 		return false;
-	is_released = remote_get_number(result, 0) != 0;
+	is_released = connection_get_number(result, 0) != 0;
 	if (!is_released)
-		remote_set_reason(remote, "The registry does not know of this lease.");
+		connection_set_reason(remote, "The registry does not know of this lease.");
 	PQclear(result);
 	return is_released;
 }

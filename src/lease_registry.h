@@ -35,11 +35,11 @@ typedef struct RegistryAnswer
 	TimestampTz last_fence;		/* ids of earlier holders are before this */
 	int64		duration_us;	/* of the lease, by the registry's clock */
 	char		code[REGISTRY_CODE_SIZE];	/* of a refusal, such as "taken" */
-	char		reason[REMOTE_REASON_SIZE]; /* of a refusal, as a sentence */
+	char		reason[CONNECTION_REASON_SIZE]; /* of a refusal, as a sentence */
 } RegistryAnswer;
 
 /* parameter, registered by module.c */
-extern char *registry_name;
+extern char *registry_server_name;
 
 extern bool registry_check_conninfo(char **newval, void **extra,
 									GucSource source);

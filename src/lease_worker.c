@@ -4,21 +4,24 @@
  *	  the server's start no other process changes the lease.
  *
  * lease_registry.c sends the worker's claims and releases to the registry, lease_rules.c
- * says what a lease allows, and mark_start.c says where ids begin under a new
- * lease.
+ * says what a lease allows, and mark_start.c says where ids begin under a
+ * new lease.
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "compat.h"
 #include "host.h"
 #include "id_clock.h"
 #include "lease_connection.h"
 #include "lease_registry.h"
 #include "lease_worker.h"
-#include "mark_page.h"
+#include "mark_log.h"
 #include "mark_start.h"
 #include "miscadmin.h"
 #include "node.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "shmem.h"
 #include "storage/ipc.h"
@@ -26,7 +29,6 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
-#include "worker.h"
 
 /* The longest time between two renewals, whatever the lease's duration. */
 #define RENEW_MAX_US INT64CONST(60000000)
@@ -57,8 +59,115 @@ typedef struct LeaseWorkerState
 	bool		is_granted;		/* did the last attempt succeed? */
 
 	/* The code of the failure logged last; a grant empties the field. */
-	char		failure_code[REMOTE_REASON_SIZE];
+	char		failure_code[CONNECTION_REASON_SIZE];
 } LeaseWorkerState;
+
+/*
+ * Registers the worker.  The postmaster starts the worker when recovery has
+ * ended, and restarts the worker unless its exit code was 0.
+ */
+void
+lease_worker_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	strlcpy(worker.bgw_name, "snowflake registry", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "snowflake registry", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "snowflake", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "lease_worker_main", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = 1;
+	RegisterBackgroundWorker(&worker);
+}
+
+/* before_shmem_exit callback: clears the shared pointer to the latch. */
+static void
+clear_latch(int code, Datum arg)
+{
+	(void) code;
+	(void) arg;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->lease_worker_latch = NULL;
+	LWLockRelease(&shared->lock);
+}
+
+/* Initializes the worker's process, and shares its latch. */
+static void
+initialize_worker(void)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+
+	/* Connects to no database, but makes pg_stat_activity show the worker. */
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->lease_worker_latch = MyLatch;
+	LWLockRelease(&shared->lock);
+	before_shmem_exit(clear_latch, (Datum) 0);
+}
+
+/*
+ * Waits until a time of clock_boottime_us(), or until another process sets the
+ * worker's latch.  Reloads the configuration after a SIGHUP.
+ */
+static void
+wait_until(int64 wake_us)
+{
+	int64		now_us = clock_boottime_us();
+
+	if (now_us >= wake_us || ShutdownRequestPending)
+		return;
+
+	/* Without this call the views of WAL and I/O do not count the worker. */
+	pgstat_report_wal(false);
+	(void) WaitLatch(MyLatch,
+					 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT,
+					 (long) ((wake_us - now_us) / 1000 + 1),
+					 clock_wait_event(WAIT_IN_LEASE_WORKER));
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+/* The memory context that the worker returns to after a transaction. */
+static MemoryContext worker_context = NULL;
+
+/*
+ * Starts a transaction.  The worker reads and changes the mark's page in a
+ * transaction, whose abort after an error releases locks, pins and pending
+ * I/O.
+ */
+static void
+start_transaction(void)
+{
+	worker_context = CurrentMemoryContext;
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+}
+
+static void
+commit(void)
+{
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(worker_context);
+}
+
+/* Aborts the transaction, in a PG_CATCH() block. */
+static void
+abort_transaction(void)
+{
+	AbortCurrentTransaction();
+	MemoryContextSwitchTo(worker_context);
+	FlushErrorState();
+}
 
 /* Returns the lease's duration divided by "part", within the given limits. */
 static int64
@@ -75,7 +184,7 @@ part_of_duration_us(const LeaseWorkerState *state, int part, int64 least_us,
 static void
 record_failure(const char *reason)
 {
-	backend_slots[MyProcNumber].slot.counters.lease_failures++;
+	shmem_my_slot()->counters.lease_failures++;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	strlcpy(shared->lease_reason, reason, LEASE_REASON_SIZE);
 	LWLockRelease(&shared->lock);
@@ -99,12 +208,12 @@ static void
 apply_change(LeaseChange *change)
 {
 	if (change->is_end)
-		change->end = start_end_lease(change->is_given_up);
+		change->end = mark_end_lease(change->is_given_up);
 	else if (change->grant != NULL && change->is_new)
-		start_new_lease(&change->grant->lease, change->grant->last_fence);
+		mark_begin_lease(&change->grant->lease, change->grant->last_fence);
 	else if (change->grant != NULL)
-		start_renewed_lease(&change->grant->lease);
-	(void) mark_move(MARK_KEEP, 0, 0);
+		mark_renew_lease(&change->grant->lease);
+	mark_log_lease();
 }
 
 /* The SQLSTATE of the last change's error; 0: the change was made durable. */
@@ -140,16 +249,16 @@ make_durable(LeaseChange *change)
 
 	PG_TRY();
 	{
-		worker_start_transaction();
+		start_transaction();
 		apply_change(change);
-		worker_commit();
+		commit();
 		is_durable = true;
 		page_sqlerrcode = 0;
 	}
 	PG_CATCH();
 	{
 		report_page_error();
-		worker_abort();
+		abort_transaction();
 	}
 	PG_END_TRY();
 	return is_durable;
@@ -168,7 +277,7 @@ end_lost_lease(const Lease *held, const char *why)
 	ereport(LOG,
 			(errmsg("snowflake worker_id %d is leased to this server no more",
 					held->worker_id),
-			 errdetail("%s", _(why))));
+			 errdetail("%s", why)));
 }
 
 /*
@@ -204,7 +313,7 @@ prepare_incarnation(Remote *remote)
 	{
 		if (!pg_strong_random(&incarnation, sizeof(incarnation)))
 		{
-			remote_set_reason(remote, "the server has no source of random numbers");
+			connection_set_reason(remote, "the server has no source of random numbers");
 			return false;
 		}
 	} while (incarnation == LEASE_NO_INCARNATION);
@@ -224,7 +333,7 @@ prepare_incarnation(Remote *remote)
 	if (make_durable(&nothing))
 		return true;
 	clear_incarnation();
-	remote_set_reason(remote, PAGE_FAILURE);
+	connection_set_reason(remote, PAGE_FAILURE);
 	return false;
 }
 
@@ -249,7 +358,7 @@ accept_grant(const RegistryAnswer *answer, const Lease *held, bool is_held)
 
 	change.is_new = !is_renewal(held, is_held, answer);
 	if (is_held && change.is_new)
-		end_lost_lease(held, gettext_noop("The registry has not renewed the lease, but has granted a new lease."));
+		end_lost_lease(held, "The registry has not renewed the lease, but has granted a new lease.");
 	(void) make_durable(&change);
 }
 
@@ -281,7 +390,7 @@ claim_lease(Remote *remote, RegistryAnswer *answer)
 	if (answer->outcome == REGISTRY_GRANTED)
 		accept_grant(answer, &held, is_held);
 	else if (is_held && is_granted_to_other(answer))
-		end_lost_lease(&held, gettext_noop("The registry has leased the worker id to another server."));
+		end_lost_lease(&held, "The registry has leased the worker id to another server.");
 }
 
 /*
@@ -294,11 +403,11 @@ reason_for_users(const Remote *remote, const RegistryAnswer *answer)
 	if (answer->outcome == REGISTRY_REFUSED)
 		return answer->reason;
 	if (remote->has_answered_error)
-		return psprintf(_("The registry answers with an error: %s."),
+		return psprintf("The registry answers with an error: %s.",
 						remote->reason);
 	if (remote->has_timed_out)
-		return _("The registry does not answer in time.");
-	return _("The registry cannot be reached, or does not let this server in.");
+		return "The registry does not answer in time.";
+	return "The registry cannot be reached, or does not let this server in.";
 }
 
 /*
@@ -332,7 +441,7 @@ report_failure(const Remote *remote, const RegistryAnswer *answer,
 	record_failure(reason_for_users(remote, answer));
 	if (strcmp(code, state->failure_code) == 0)
 		return;
-	strlcpy(state->failure_code, code, REMOTE_REASON_SIZE);
+	strlcpy(state->failure_code, code, CONNECTION_REASON_SIZE);
 	ereport(WARNING,
 			(errmsg("the registry has not granted a lease on a snowflake worker_id"),
 			 errdetail("%s", answer->outcome == REGISTRY_REFUSED ?
@@ -381,9 +490,9 @@ try_renew(LeaseWorkerState *state)
 		Min(part_of_duration_us(state, 4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
 			state->duration_us * 3 / 4);
 	if (prepare_incarnation(&remote) &&
-		remote_connect(&remote, node_registry))
+		connection_connect(&remote, node_registry))
 		claim_lease(&remote, &answer);
-	remote_close(&remote);
+	connection_close(&remote);
 
 	state->is_granted = answer.outcome == REGISTRY_GRANTED;
 	if (state->is_granted)
@@ -424,13 +533,13 @@ renew_and_release(Remote *remote)
 	claim_lease(remote, &answer);
 	shmem_read_lease(&lease);
 	if (answer.outcome == REGISTRY_REFUSED)
-		remote_set_reason(remote, answer.reason);
+		connection_set_reason(remote, answer.reason);
 	if (answer.outcome != REGISTRY_GRANTED || lease.worker_id != worker_id)
 		return false;
 
 	if (!make_durable(&change))
 	{
-		remote_set_reason(remote, PAGE_FAILURE);
+		connection_set_reason(remote, PAGE_FAILURE);
 		return false;
 	}
 	return lease_is_valid(&lease, clock_boottime_us()) &&
@@ -450,7 +559,7 @@ release_lease(void)
 
 	remote.deadline_us = clock_boottime_us() + RELEASE_TIMEOUT_US;
 	if (prepare_incarnation(&remote) &&
-		remote_connect(&remote, node_registry) && renew_and_release(&remote))
+		connection_connect(&remote, node_registry) && renew_and_release(&remote))
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d has been given back to the registry",
 						lease.worker_id)));
@@ -459,7 +568,7 @@ release_lease(void)
 				(errmsg("snowflake worker_id %d could not be given back to the registry",
 						lease.worker_id),
 				 remote.reason[0] != '\0' ? errdetail("%s", remote.reason) : 0));
-	remote_close(&remote);
+	connection_close(&remote);
 }
 
 /*
@@ -481,20 +590,10 @@ next_attempt_us(const LeaseWorkerState *state)
 		Min(RENEW_MAX_US, (lease.ends_us - state->attempted_us) / 3);
 }
 
-static void
-wait_until(int64 wake_us)
-{
-	int64		now_us = clock_boottime_us();
-
-	if (now_us < wake_us && !ShutdownRequestPending)
-		(void) worker_wait((long) ((wake_us - now_us) / 1000 + 1),
-						   WAIT_IN_LEASE_WORKER);
-}
-
 /*
  * Waits until this server has read the mark's page, because a claim names the
- * lease that is stored in the page.  If the page cannot be used, the worker of
- * the high-water mark logs the reason.
+ * lease that is stored in the page.  If the page cannot be used, logs the
+ * reason and tries again.
  */
 static void
 wait_for_start(void)
@@ -505,14 +604,15 @@ wait_for_start(void)
 	{
 		PG_TRY();
 		{
-			worker_start_transaction();
-			start_node_once();
-			worker_commit();
+			start_transaction();
+			mark_start_once();
+			commit();
 			is_started = true;
 		}
 		PG_CATCH();
 		{
-			worker_abort();
+			report_page_error();
+			abort_transaction();
 		}
 		PG_END_TRY();
 		if (!is_started)
@@ -552,7 +652,7 @@ keep_lease(MemoryContext attempt_context)
 		if (is_held && !lease_is_valid(&lease, now_us) &&
 			lease.ends_us != LEASE_OVER)
 			end_lost_lease(&lease,
-						   gettext_noop("The lease has not been renewed in time."));
+						   "The lease has not been renewed in time.");
 		is_held = lease_is_valid(&lease, now_us);
 		if (is_held)
 			wake_us = Min(wake_us, lease.ends_us);
@@ -567,7 +667,7 @@ lease_worker_main(Datum main_arg)
 	MemoryContext attempt_context;
 
 	(void) main_arg;
-	worker_initialize(&shared->lease_worker_latch);
+	initialize_worker();
 	wait_for_start();
 	attempt_context = AllocSetContextCreate(TopMemoryContext,
 											"snowflake registry",

@@ -7,6 +7,7 @@
 
 #include "postgres.h"
 
+extern void lease_worker_register(void);
 extern PGDLLEXPORT void lease_worker_main(Datum main_arg);
 
 #endif							/* SNOWFLAKE_LEASE_WORKER_H */

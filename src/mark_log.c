@@ -1,62 +1,344 @@
 /*
  * mark_log.c
- *	  Keeps the high-water mark ahead of the ids: how far, when, and the
- *	  worker that does it.
+ *	  Keeps the high-water mark ahead of the ids: how far, when, and in which
+ *	  order.
  *
- * While ids are issued, the worker moves the mark before the ids reach the
- * mark, so no session waits for a flush of WAL.  A session whose id reaches
- * the mark before the worker has moved it, as after a pause, moves the mark
- * itself.
+ * An id may be issued only while its tick is before the mark of its node.  A
+ * session publishes a mark in shared memory only when the mark's record is in
+ * WAL, but need not wait until that record is flushed.  WAL is flushed in
+ * order: the record of a row comes after the record of the mark above the
+ * row's id, so a server that has the row, by whatever kind of recovery, has
+ * the mark.  Only an id that no surviving record holds can lose its mark.
  *
- * The mark is put ahead of an id that was issued or is about to be issued, not
- * ahead of the clock: a clock that is wrong for a moment must not leave a mark
- * on the page that keeps the node from issuing ids after its next start.
+ * The mark is two intervals ahead of an id, and the first session that comes
+ * within one interval of the mark logs the next one.  The other sessions go
+ * on meanwhile, since their ids are still before the mark.  After a pause the
+ * newest mark has passed, and every session that needs an id logs the next
+ * one or waits for a session that is logging it.  That wait is for a lock, not
+ * for a flush.
+ *
+ * The first mark after a start is flushed before it is published.  So the mark
+ * before the newest one is in flushed WAL while ids go on, and an id that the
+ * server issued before its first commit cannot come again.
+ *
+ * The mark is put ahead of an id that is about to be issued, not ahead of the
+ * clock: a clock that is wrong for a moment must not leave a mark on the page
+ * that keeps the node from issuing ids after its next start.
+ *
+ * A mark is published under the lock of the page, except after the flush of
+ * the first mark.  So the page is never behind the published mark.
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
+#include "compat.h"
+#include "host.h"
 #include "id_clock.h"
 #include "mark_log.h"
 #include "mark_page.h"
-#include "mark_start.h"
 #include "miscadmin.h"
 #include "node.h"
-#include "postmaster/interrupt.h"
 #include "shmem.h"
-#include "storage/ipc.h"
-#include "utils/memutils.h"
+#include "storage/bufmgr.h"
+#include "storage/latch.h"
 #include "utils/timestamp.h"
-#include "worker.h"
+
+/* What a change of the page depends on, read under one lock. */
+typedef struct NodeState
+{
+	uint64		generation;
+	int			datacenter_id;
+	int			worker_id;		/* WORKER_ID_UNSET: there is no node yet */
+	Lease		lease;
+	int64		reach;			/* the largest mark that the lease allows */
+	int64		mark;			/* the published mark */
+	int64		mark_lead_us;
+	int64		floor;
+	bool		is_logged;		/* see NodeStart */
+} NodeState;
 
 /* parameter */
-int			highwater_interval_ms = 100;
+int			mark_log_interval_ms = 500;
+
+static bool claim_next(int64 tick);
+static bool log_next(int64 tick);
+static bool log_and_publish(int64 tick, XLogRecPtr *lsn);
+static void read_node_state(NodeState *state);
+static void prepare_contents(MarkContents *contents, const NodeState *state);
+static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
+							   const NodeState *state);
+static void publish(const NodeState *state, const MarkEntry *entry);
+static void check_lease_allows(int64 tick);
 
 /* Returns how far to put the mark ahead of an id: two intervals. */
 static int64
 lead_us(void)
 {
-	return 2 * (int64) highwater_interval_ms * 1000;
+	return 2 * (int64) mark_log_interval_ms * 1000;
 }
 
-/* Returns the mark that is due when a session issues an id of a tick. */
+/* Returns the mark to log when a session issues an id of a tick. */
 static int64
-due_mark(int64 tick)
+mark_for(int64 tick)
 {
 	const Layout *layout = node_layout();
 
 	return Min(tick + lead_us() / layout->tick_us, layout_max_tick(layout)) + 1;
 }
 
-/* Wakes the worker, which sleeps while no ids are issued. */
-static void
-wake_worker(void)
+/*
+ * Makes sure that an id of a tick can be issued: logs the next mark if one is
+ * due.  The caller reads the mark afterwards, because the node may change.
+ *
+ * Does nothing if the clock has stepped back meanwhile, so that the policy
+ * does not allow the tick's lead any more; the caller reads the clock again.
+ * Raises ERROR 55000 if the lease does not allow a mark past the tick, and the
+ * errors of mark_page_read().
+ */
+void
+mark_log_next(int64 tick)
 {
-	Latch	   *latch;
+	TimestampTz tick_start = layout_tick_start(node_layout(), tick);
+
+	CHECK_FOR_INTERRUPTS();
+	if (tick_start - GetCurrentTimestamp() > clock_allowed_lead_us())
+		return;
+	if (!claim_next(tick))
+		return;
+	while (!log_next(tick) && shmem_mark() <= tick)
+		check_lease_allows(tick);
+}
+
+/*
+ * Returns whether this session has to log the next mark.  While the tick is
+ * before the mark, only one session has to: the next one takes its turn after
+ * half an interval, in case this session fails.
+ */
+static bool
+claim_next(int64 tick)
+{
+	bool		is_due;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	is_due = tick >= shared->mark_due || tick >= shared->mark;
+	if (is_due)
+		shared->mark_due = tick + 1 +
+			lead_us() / 4 / node_layout()->tick_us;
+	LWLockRelease(&shared->lock);
+	return is_due;
+}
+
+/*
+ * Logs and publishes the next mark, past a tick.  Returns false if the lease
+ * does not allow a mark past the tick.
+ */
+static bool
+log_next(int64 tick)
+{
+	XLogRecPtr	lsn;
+
+	if (!log_and_publish(tick, &lsn))
+		return false;
+	if (lsn == InvalidXLogRecPtr)
+		return true;
+
+	/* The first mark after a start: publish it when it is flushed. */
+	XLogFlush(lsn);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->start.is_logged = true;
+	LWLockRelease(&shared->lock);
+	return log_and_publish(tick, &lsn);
+}
+
+/*
+ * Logs the next mark unless the page has it already, and publishes it.  But
+ * the first mark after a start is not published; then *lsn is the end of its
+ * record, else InvalidXLogRecPtr.
+ */
+static bool
+log_and_publish(int64 tick, XLogRecPtr *lsn)
+{
+	MarkContents contents;
+	NodeState	state;
+	MarkEntry  *entry;
+	int64		mark;
+	XLogRecPtr	end = InvalidXLogRecPtr;
+	Buffer		buffer = mark_page_lock(&contents);
+
+	*lsn = InvalidXLogRecPtr;
+	read_node_state(&state);
+	if (state.worker_id == WORKER_ID_UNSET || state.reach <= tick)
+	{
+		UnlockReleaseBuffer(buffer);
+		return false;
+	}
+
+	prepare_contents(&contents, &state);
+	entry = mark_page_add_entry(&contents, state.datacenter_id,
+								state.worker_id);
+	mark = Max(Min(mark_for(tick), state.reach), state.mark);
+	if (mark > entry->mark)
+	{
+		entry->mark = mark;
+		entry->lead_us = mark > state.mark ? lead_us() : state.mark_lead_us;
+		end = log_contents(buffer, &contents, &state);
+	}
+	else if (!state.is_logged)
+		end = log_contents(buffer, &contents, &state);
+
+	if (state.is_logged)
+		publish(&state, entry);
+	UnlockReleaseBuffer(buffer);
+	if (!state.is_logged)
+		*lsn = end;
+	else if (end != InvalidXLogRecPtr)
+		compat_flush_soon(end);
+	return true;
+}
+
+/* Makes the lease durable; the server need not have a worker id yet. */
+void
+mark_log_lease(void)
+{
+	MarkContents contents;
+	NodeState	state;
+	XLogRecPtr	lsn;
+	Buffer		buffer = mark_page_lock(&contents);
+
+	/*
+	 * Read the lease under the page's lock, so that an older lease never
+	 * overwrites a newer lease.
+	 */
+	read_node_state(&state);
+	prepare_contents(&contents, &state);
+	if (state.worker_id != WORKER_ID_UNSET)
+	{
+		MarkEntry  *entry = mark_page_add_entry(&contents, state.datacenter_id,
+												state.worker_id);
+
+		/* The entry must not be behind the mark that is published. */
+		if (state.mark > entry->mark)
+		{
+			entry->mark = state.mark;
+			entry->lead_us = state.mark_lead_us;
+		}
+	}
+	lsn = log_contents(buffer, &contents, &state);
+	UnlockReleaseBuffer(buffer);
+	XLogFlush(lsn);
+}
+
+/*
+ * Lowers the node's mark on the page to the end of the ids, which the caller
+ * has published when the last session ended.  Does nothing if another session
+ * has begun meanwhile, since that session may log a mark.
+ */
+void
+mark_log_end(int64 end)
+{
+	MarkContents contents;
+	NodeState	state;
+	MarkEntry  *entry;
+	bool		is_unused;
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+	Buffer		buffer = mark_page_lock(&contents);
+
+	read_node_state(&state);
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	is_unused = shared->session_count == 0 && shared->mark == end;
+	LWLockRelease(&shared->lock);
+	entry = unconstify(MarkEntry *,
+					   mark_page_entry(&contents, state.datacenter_id,
+									   state.worker_id));
+	if (is_unused && entry != NULL && entry->mark > end &&
+		layout_equal(node_layout(), &contents.layout))
+	{
+		entry->mark = end;
+		entry->lead_us = 0;
+		lsn = log_contents(buffer, &contents, &state);
+	}
+	UnlockReleaseBuffer(buffer);
+	if (lsn != InvalidXLogRecPtr)
+		compat_flush_soon(lsn);
+}
+
+static void
+read_node_state(NodeState *state)
+{
+	int64		boottime_us = clock_boottime_us();
+	TimestampTz now = GetCurrentTimestamp();
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	latch = shared->highwater_worker_latch;
+	state->generation = shared->node_generation;
+	state->datacenter_id = node_datacenter_id;
+	state->worker_id = shmem_worker_id();
+	state->lease = shared->lease;
+	state->mark = shared->mark;
+	state->mark_lead_us = shared->mark_lead_us;
+	state->floor = shared->start.floor;
+	state->is_logged = shared->start.is_logged;
 	LWLockRelease(&shared->lock);
-	if (latch != NULL)
-		SetLatch(latch);
+
+	state->reach = node_uses_registry() ?
+		lease_reach(&state->lease, node_layout(), now, boottime_us) :
+		PG_INT64_MAX;
+}
+
+/*
+ * Prepares contents to be logged in the configured layout.  The page's floor,
+ * which is the mark of nodes without an entry, rises to the floor that
+ * mark_start.c has found.
+ */
+static void
+prepare_contents(MarkContents *contents, const NodeState *state)
+{
+	if (!layout_equal(node_layout(), &contents->layout))
+		mark_page_set_empty(contents);
+	contents->floor = Max(contents->floor, state->floor);
+}
+
+/*
+ * Logs contents with the present lease.  Names this server as the one that
+ * logs its node's mark.
+ */
+static XLogRecPtr
+log_contents(Buffer buffer, MarkContents *contents, const NodeState *state)
+{
+	if (state->worker_id != WORKER_ID_UNSET)
+	{
+		MarkMover  *mover = &contents->mover;
+
+		memset(mover, 0, sizeof(*mover));
+		mover->datacenter_id = state->datacenter_id;
+		mover->worker_id = state->worker_id;
+		mover->holder = host_holder_hash();
+		strlcpy(mover->location, host_location, HOST_LOCATION_SIZE);
+	}
+	contents->lease = state->lease;
+	contents->lease.timeline = GetWALInsertionTimeLine();
+	return mark_page_log(buffer, contents);
+}
+
+/*
+ * Publishes the mark of an entry, unless the node has changed meanwhile.  Cuts
+ * the mark to what the present lease allows, because an earlier lease may have
+ * allowed a larger mark in the entry.
+ */
+static void
+publish(const NodeState *state, const MarkEntry *entry)
+{
+	const Layout *layout = node_layout();
+	int64		mark = Min(entry->mark, state->reach);
+	int64		interval = Max(1, lead_us() / 2 / layout->tick_us);
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (shared->node_generation == state->generation && mark > shared->mark)
+	{
+		shared->mark = mark;
+		shared->mark_lead_us = entry->lead_us;
+		shared->mark_due = Max(shared->mark_due, mark - interval);
+	}
+	LWLockRelease(&shared->lock);
 }
 
 /* Raises ERROR 55000, because there is no lease. */
@@ -66,7 +348,7 @@ refuse_without_lease(const char *reason)
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("snowflake ids cannot be issued because this server holds no lease on a worker id"),
-			 errdetail("%s", reason[0] == '\0' ? "" : _(reason)),
+			 reason[0] == '\0' ? 0 : errdetail("%s", reason),
 			 errhint("Ids are issued as soon as the registry grants a lease; the server's log says more.")));
 }
 
@@ -105,11 +387,11 @@ refuse_past_lease(int64 tick, TimestampTz ends_at)
 }
 
 /*
- * Raises ERROR 55000, because the lease does not allow a mark past a tick.
- * Returns if the lease has changed meanwhile and allows that mark now.
+ * Raises ERROR 55000 if the lease does not allow a mark past a tick.  Returns
+ * if the lease has changed meanwhile and allows that mark now.
  */
 static void
-refuse_beyond_lease(int64 tick)
+check_lease_allows(int64 tick)
 {
 	char		reason[LEASE_REASON_SIZE];
 	int64		boottime_us = clock_boottime_us();
@@ -130,128 +412,4 @@ refuse_beyond_lease(int64 tick)
 	if (lease.fence <= now)
 		refuse_past_fence(lease.fence, now, lease_worker);
 	refuse_past_lease(tick, now + (lease.ends_us - boottime_us));
-}
-
-/*
- * Moves the mark past a tick, so that the caller can issue an id of the tick.
- * Does nothing if the clock has stepped back meanwhile, so that the policy
- * does not allow the tick's lead any more; the caller reads the clock again.
- *
- * Raises ERROR 55000 if the lease does not allow that mark, and the errors of
- * mark_move().
- */
-void
-highwater_move_past(int64 tick)
-{
-	TimestampTz tick_start = layout_tick_start(node_layout(), tick);
-
-	CHECK_FOR_INTERRUPTS();
-	if (tick_start - GetCurrentTimestamp() > clock_allowed_lead_us())
-		return;
-	while (!mark_move(tick, due_mark(tick), lead_us()))
-		refuse_beyond_lease(tick);
-	wake_worker();
-}
-
-/* Does the configuration let this server issue ids? */
-static bool
-is_configured(void)
-{
-	return node_is_leased() ||
-		node_intended_worker_id() != WORKER_ID_UNSET;
-}
-
-/*
- * Moves the mark if a move is due.  "last_seen" is the newest stamp that the
- * previous call saw.  Returns true if sessions have issued ids since that
- * call.
- */
-static bool
-keep_ahead(int64 *last_seen)
-{
-	int64		newest;
-	int64		newest_tick;
-	int64		half_interval_us = (int64) highwater_interval_ms * 500;
-	int64		due;
-	int64		past;
-
-	start_node_once();
-	newest = shmem_newest_stamp();
-	if (newest == *last_seen || newest <= shared->start.stamp)
-		return false;
-	*last_seen = newest;
-
-	/*
-	 * Do not move a mark that is within half an interval of the due mark: a
-	 * session has moved it half an interval ago at most.  But move any mark
-	 * that the newest tick has reached: near the layout's last tick, the due
-	 * mark may be less than half an interval ahead.
-	 */
-	newest_tick = layout_stamp_tick(node_layout(), newest);
-	due = due_mark(newest_tick);
-	past = Max(newest_tick,
-			   due - 1 - half_interval_us / node_layout()->tick_us);
-
-	/* If the lease does not allow the mark, the lease worker logs why. */
-	if (shmem_mark() <= past)
-		(void) mark_move(past, due, lead_us());
-	return true;
-}
-
-/*
- * As keep_ahead(), but logs an error, such as that of a damaged page, and goes
- * on.  Logs nothing more until a call has succeeded, because the sessions
- * raise the error, too.
- */
-static bool
-try_to_keep_ahead(int64 *last_seen)
-{
-	static bool has_failed = false;
-	volatile bool is_busy = false;
-
-	PG_TRY();
-	{
-		worker_start_transaction();
-		is_busy = keep_ahead(last_seen);
-		worker_commit();
-		has_failed = false;
-	}
-	PG_CATCH();
-	{
-		if (!has_failed)
-			EmitErrorReport();
-		has_failed = true;
-		worker_abort();
-	}
-	PG_END_TRY();
-	return is_busy;
-}
-
-/*
- * The worker's main function: moves the mark while ids are issued, and sleeps
- * while no ids are issued.
- */
-void
-highwater_worker_main(Datum main_arg)
-{
-	int64		last_seen = LAYOUT_NONE;
-	bool		was_woken = false;
-
-	(void) main_arg;
-	worker_initialize(&shared->highwater_worker_latch);
-	while (!ShutdownRequestPending)
-	{
-		bool		is_busy = is_configured() && try_to_keep_ahead(&last_seen);
-
-		/*
-		 * A session that has just woken the worker may not have issued its id
-		 * yet: so sleep for one interval only.
-		 */
-		was_woken = worker_wait(is_busy || was_woken ?
-								highwater_interval_ms : WORKER_WAIT_FOREVER,
-								WAIT_IN_HIGHWATER_WORKER);
-	}
-
-	/* The postmaster would not restart the worker after exit code 0. */
-	proc_exit(1);
 }

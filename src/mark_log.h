@@ -2,16 +2,16 @@
  * mark_log.h
  *	  Keeps the high-water mark ahead of the ids.
  */
-#ifndef SNOWFLAKE_HIGHWATER_H
-#define SNOWFLAKE_HIGHWATER_H
+#ifndef SNOWFLAKE_MARK_LOG_H
+#define SNOWFLAKE_MARK_LOG_H
 
 #include "postgres.h"
 
 /* parameter, registered by module.c */
-extern int	highwater_interval_ms;
+extern int	mark_log_interval_ms;
 
-extern void highwater_move_past(int64 tick);
+extern void mark_log_next(int64 tick);
+extern void mark_log_lease(void);
+extern void mark_log_end(int64 end);
 
-extern PGDLLEXPORT void highwater_worker_main(Datum main_arg);
-
-#endif							/* SNOWFLAKE_HIGHWATER_H */
+#endif							/* SNOWFLAKE_MARK_LOG_H */

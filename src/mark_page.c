@@ -1,21 +1,13 @@
 /*
  * mark_page.c
- *	  The page in WAL that holds the high-water marks: reading and changing it.
- *
- * An id may be issued only while its tick is before the mark of its node, and
- * a moved mark is published in shared memory only when its WAL record is
- * flushed.  So in WAL the record of a mark comes before every row that carries
- * an id below that mark: a server that has the row, by whatever kind of
- * recovery, has the mark.
+ *	  The page in WAL that holds the high-water marks: reading and logging it.
  *
  * The page is block 0 of a relation file in the global tablespace that no
  * catalog names.  The page is read and written through shared buffers, changed
  * under the buffer's exclusive lock, and logged whole with PostgreSQL's own
- * record for a full page: 369 bytes of WAL with one node, 24 more for each
+ * record for a full page: 353 bytes of WAL with one node, 24 more for each
  * other node.  So redo, base backups, standbys and pg_rewind carry the page
- * without this library.  Any process may move the mark at any time: the page
- * keeps the larger mark, and each process publishes a mark that it has
- * flushed.
+ * without this library.
  *
  * A page that does not verify is never overwritten.
  *
@@ -24,22 +16,23 @@
  */
 #include "postgres.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "catalog/pg_tablespace_d.h"
 #include "compat.h"
-#include "id_clock.h"
 #include "mark_page.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
+#include "storage/fd.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
-#include "storage/smgr.h"
 
 /*
  * The relation file's number, global/8947.  PostgreSQL keeps 8000 .. 9999 for
@@ -48,6 +41,12 @@
  */
 #define MARK_RELFILENUMBER 8947
 #define MARK_FILE "global/8947"
+
+/*
+ * The file while it is written for the first time.  PostgreSQL's tools pass
+ * over files that begin with pgsql_tmp.
+ */
+#define MARK_NEW_FILE "global/pgsql_tmp_snowflake"
 
 #define MARK_MAGIC 0x534E464CU
 #define MARK_VERSION 1
@@ -85,9 +84,8 @@ StaticAssertDecl(sizeof(Lease) == 136, "Lease has no padding");
 ASSERT_STORED_AT(MarkMover, datacenter_id, 0, 4);
 ASSERT_STORED_AT(MarkMover, worker_id, 4, 4);
 ASSERT_STORED_AT(MarkMover, holder, 8, 8);
-ASSERT_STORED_AT(MarkMover, elsewhere_until, 16, 8);
-ASSERT_STORED_AT(MarkMover, location, 24, 48);
-StaticAssertDecl(sizeof(MarkMover) == 72, "MarkMover has no padding");
+ASSERT_STORED_AT(MarkMover, location, 16, 48);
+StaticAssertDecl(sizeof(MarkMover) == 64, "MarkMover has no padding");
 
 ASSERT_STORED_AT(MarkEntry, datacenter_id, 0, 4);
 ASSERT_STORED_AT(MarkEntry, worker_id, 4, 4);
@@ -100,28 +98,13 @@ ASSERT_STORED_AT(MarkContents, version, 4, 4);
 ASSERT_STORED_AT(MarkContents, checksum, 8, 4);
 ASSERT_STORED_AT(MarkContents, entry_count, 12, 4);
 ASSERT_STORED_AT(MarkContents, layout, 16, sizeof(Layout));
-ASSERT_STORED_AT(MarkContents, system_identifier, 48, 8);
-ASSERT_STORED_AT(MarkContents, floor, 56, 8);
-ASSERT_STORED_AT(MarkContents, lease, 64, sizeof(Lease));
-ASSERT_STORED_AT(MarkContents, mover, 200, sizeof(MarkMover));
-ASSERT_STORED_AT(MarkContents, entries, 272, 16 * sizeof(MarkEntry));
-StaticAssertDecl(sizeof(MarkContents) == 656, "MarkContents has no padding");
+ASSERT_STORED_AT(MarkContents, floor, 48, 8);
+ASSERT_STORED_AT(MarkContents, lease, 56, sizeof(Lease));
+ASSERT_STORED_AT(MarkContents, mover, 192, sizeof(MarkMover));
+ASSERT_STORED_AT(MarkContents, entries, 256, 16 * sizeof(MarkEntry));
+StaticAssertDecl(sizeof(MarkContents) == 640, "MarkContents has no padding");
 StaticAssertDecl(sizeof(MarkContents) + MAXALIGN(SizeOfPageHeaderData) <= 1024,
 				 "the mark's page fits the smallest block");
-
-/* What a change of the page depends on, read under one lock. */
-typedef struct NodeState
-{
-	uint64		generation;
-	int			datacenter_id;
-	int			worker_id;		/* WORKER_ID_UNSET: there is no node yet */
-	Lease		lease;
-	int64		reach;			/* the largest mark that the lease allows */
-	int64		mark;			/* the published mark */
-	int64		mark_lead_us;
-	int64		floor;
-	TimestampTz elsewhere_until;
-} NodeState;
 
 static const RelFileLocator mark_locator = {
 	.spcOid = GLOBALTABLESPACE_OID,
@@ -157,14 +140,13 @@ checksum_of(const MarkContents *contents)
 }
 
 /* Makes contents without an entry, in the configured layout. */
-static void
-set_empty(MarkContents *contents)
+void
+mark_page_set_empty(MarkContents *contents)
 {
 	memset(contents, 0, sizeof(*contents));
 	contents->magic = MARK_MAGIC;
 	contents->version = MARK_VERSION;
 	contents->layout = *node_layout();
-	contents->system_identifier = GetSystemIdentifier();
 	contents->lease.worker_id = WORKER_ID_UNSET;
 	contents->checksum = checksum_of(contents);
 }
@@ -198,7 +180,7 @@ refuse_damaged(const char *detail)
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("snowflake ids cannot be issued because the page of the high-water mark is damaged"),
 			 errdetail("File \"%s\" in the data directory: %s",
-					   MARK_FILE, _(detail)),
+					   MARK_FILE, detail),
 			 hint_at_damage()));
 }
 
@@ -214,10 +196,10 @@ static void
 get_contents(Page page, MarkContents *contents)
 {
 	if (PageIsNew(page))
-		refuse_damaged(gettext_noop("The page is empty."));
+		refuse_damaged("The page is empty.");
 	memcpy(contents, PageGetContents(page), sizeof(*contents));
 	if (contents->magic != MARK_MAGIC)
-		refuse_damaged(gettext_noop("It does not begin with the magic number of a mark's page."));
+		refuse_damaged("It does not begin with the magic number of a mark's page.");
 	if (contents->version > MARK_VERSION)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -227,7 +209,7 @@ get_contents(Page page, MarkContents *contents)
 				 errhint("Install the version of the extension that wrote the file, and restart the server.")));
 	if (contents->entry_count > MARK_ENTRIES_MAX ||
 		contents->checksum != checksum_of(contents))
-		refuse_damaged(gettext_noop("Its checksum does not match its contents."));
+		refuse_damaged("Its checksum does not match its contents.");
 }
 
 /* Error callback: adds a context and a hint to PostgreSQL's own errors. */
@@ -249,43 +231,80 @@ add_hint(void *arg)
 	errcontext("accessing the high-water mark of snowflake ids");
 }
 
-/* Does the file exist, with its block? */
+/* Does the file exist?  Raises ERROR XX001 if it is shorter than the page. */
 static bool
 has_page(void)
 {
-	SMgrRelation reln = smgropen(mark_locator, INVALID_PROC_NUMBER);
+	struct stat file;
 
-	return smgrexists(reln, MAIN_FORKNUM) &&
-		smgrnblocks(reln, MAIN_FORKNUM) > 0;
+	if (stat(MARK_FILE, &file) != 0)
+	{
+		if (errno != ENOENT)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not stat file \"%s\": %m", MARK_FILE)));
+		return false;
+	}
+	if (file.st_size < BLCKSZ)
+		refuse_damaged(file.st_size == 0 ? "The file is empty." :
+					   "The file is shorter than a page.");
+	return true;
 }
 
 /*
- * Creates the file with a block that has no entries.  Syncs file and block
- * before the page is used, so that a crash of the machine does not leave a
- * block of zeros.
+ * Raises PostgreSQL's error for a file that could not be created or written,
+ * and removes what there is of it.
+ */
+static void
+refuse_new_file(int fd)
+{
+	int			save_errno = errno;
+
+	if (fd >= 0)
+		(void) CloseTransientFile(fd);
+	(void) unlink(MARK_NEW_FILE);
+
+	/* A write that is cut short sets no errno. */
+	errno = save_errno != 0 ? save_errno : ENOSPC;
+	ereport(ERROR,
+			(errcode_for_file_access(),
+			 errmsg("could not write file \"%s\": %m", MARK_NEW_FILE)));
+}
+
+/*
+ * Creates the file with a page that has no entries.  The file gets its name
+ * when it is whole and on disk, so that neither a full disk nor a crash leaves
+ * a file that is damaged.
  */
 static void
 create_file(void)
 {
-	SMgrRelation reln = smgropen(mark_locator, INVALID_PROC_NUMBER);
 	PGIOAlignedBlock block;
 	MarkContents contents;
+	int			fd;
 
-	set_empty(&contents);
+	mark_page_set_empty(&contents);
 	PageInit((Page) block.data, BLCKSZ, 0);
 	put_contents((Page) block.data, &contents);
 	PageSetChecksum((Page) block.data, 0);
 
-	/* isRedo = true: after a crash the file may exist without its block. */
-	smgrcreate(reln, MAIN_FORKNUM, true);
-	smgrextend(reln, MAIN_FORKNUM, 0, block.data, false);
-	smgrimmedsync(reln, MAIN_FORKNUM);
+	fd = OpenTransientFile(MARK_NEW_FILE,
+						   O_CREAT | O_TRUNC | O_WRONLY | PG_BINARY);
+	if (fd < 0)
+		refuse_new_file(fd);
+	errno = 0;
+	if (write(fd, block.data, BLCKSZ) != BLCKSZ)
+		refuse_new_file(fd);
+	if (CloseTransientFile(fd) != 0)
+		refuse_new_file(-1);
+	if (durable_rename(MARK_NEW_FILE, MARK_FILE, LOG) != 0)
+		refuse_new_file(-1);
 }
 
 /*
- * Creates the block unless it exists.  The lock that PostgreSQL takes to
- * extend a relation keeps two processes from creating the block at once: the
- * second would overwrite on disk what the first has in its buffer.
+ * Creates the file unless it exists.  The lock that PostgreSQL takes to extend
+ * a relation keeps two processes from creating the file at once: the second
+ * would overwrite on disk what the first has in its buffer.
  */
 static void
 ensure_page(void)
@@ -304,7 +323,7 @@ ensure_page(void)
 
 /* Reads the page into a buffer, pinned and locked. */
 static Buffer
-lock_page(int lock_mode)
+read_buffer(int lock_mode)
 {
 	Buffer		buffer = ReadBufferWithoutRelcache(mark_locator, MAIN_FORKNUM,
 												   0, RBM_NORMAL, NULL, true);
@@ -320,13 +339,12 @@ lock_page(int lock_mode)
  * cannot be used, or PostgreSQL's own error.
  */
 bool
-mark_read(MarkContents *contents)
+mark_page_read(MarkContents *contents)
 {
 	ErrorContextCallback errcallback = {
 		.callback = add_hint,
 		.previous = error_context_stack
 	};
-	struct stat file;
 
 	Assert(!RecoveryInProgress());
 
@@ -335,27 +353,19 @@ mark_read(MarkContents *contents)
 	error_context_stack = &errcallback;
 	if (has_page())
 	{
-		Buffer		buffer = lock_page(BUFFER_LOCK_SHARE);
+		Buffer		buffer = read_buffer(BUFFER_LOCK_SHARE);
 
 		get_contents(BufferGetPage(buffer), contents);
 		UnlockReleaseBuffer(buffer);
 	}
-	else if (stat(MARK_FILE, &file) == 0 && file.st_size > 0)
-		refuse_damaged(gettext_noop("The file is shorter than a page."));
 	error_context_stack = errcallback.previous;
 	return contents->entry_count > 0;
 }
 
-/* Has another cluster written the page? */
-bool
-mark_is_foreign(const MarkContents *contents)
-{
-	return contents->system_identifier != GetSystemIdentifier();
-}
-
 /* Returns the entry of a node; NULL if there is none. */
 const MarkEntry *
-mark_entry(const MarkContents *contents, int datacenter_id, int worker_id)
+mark_page_entry(const MarkContents *contents, int datacenter_id,
+				int worker_id)
 {
 	for (uint32 i = 0; i < contents->entry_count; i++)
 	{
@@ -368,24 +378,9 @@ mark_entry(const MarkContents *contents, int datacenter_id, int worker_id)
 	return NULL;
 }
 
-/*
- * Did a server at another location move a mark last?  Such a server differs
- * from this one in both its location and its holder: a reboot of this machine
- * changes only the holder, and a new host name changes only the location.
- */
-bool
-mark_is_moved_elsewhere(const MarkContents *contents)
-{
-	const MarkMover *mover = &contents->mover;
-
-	return mover->location[0] != '\0' &&
-		strcmp(mover->location, host_location) != 0 &&
-		mover->holder != host_holder_hash();
-}
-
 /* Returns a tick that no id of any node has reached. */
 int64
-mark_largest(const MarkContents *contents)
+mark_page_largest(const MarkContents *contents)
 {
 	int64		largest = contents->floor;
 
@@ -398,12 +393,12 @@ mark_largest(const MarkContents *contents)
  * Finds or adds a node's entry.  If the page is full, the new entry replaces
  * the entry with the smallest mark, and the floor rises to that mark.
  */
-static MarkEntry *
-find_or_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
+MarkEntry *
+mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
 {
 	MarkEntry  *entry =
 		unconstify(MarkEntry *,
-				   mark_entry(contents, datacenter_id, worker_id));
+				   mark_page_entry(contents, datacenter_id, worker_id));
 
 	if (entry != NULL)
 		return entry;
@@ -427,201 +422,47 @@ find_or_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
 	return entry;
 }
 
-/* Reads what a change of the page depends on. */
-static void
-read_node_state(NodeState *state)
-{
-	int64		boottime_us = clock_boottime_us();
-	TimestampTz now = GetCurrentTimestamp();
-
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	state->generation = shared->node_generation;
-	state->datacenter_id = node_datacenter_id;
-	state->worker_id = shmem_worker_id();
-	state->lease = shared->lease;
-	state->mark = shmem_mark();
-	state->mark_lead_us = shared->mark_lead_us;
-	state->floor = shared->start.floor;
-	state->elsewhere_until = shared->start.elsewhere_until;
-	LWLockRelease(&shared->lock);
-
-	state->reach = node_is_leased() ?
-		lease_reach(&state->lease, node_layout(), now, boottime_us) :
-		PG_INT64_MAX;
-}
-
-/* Records this server as the mover of a node's mark. */
-static void
-set_mover(MarkContents *contents, const NodeState *state)
-{
-	MarkMover  *mover = &contents->mover;
-
-	memset(mover, 0, sizeof(*mover));
-	mover->datacenter_id = state->datacenter_id;
-	mover->worker_id = state->worker_id;
-	mover->holder = host_holder_hash();
-	mover->elsewhere_until = state->elsewhere_until;
-	strlcpy(mover->location, host_location, HOST_LOCATION_SIZE);
-}
-
 /*
- * Writes new contents to the page, logs the page and releases it.  Returns the
- * position up to which the caller has to flush WAL.
+ * Reads the page for a change, and creates it if there is none.  The page
+ * remains locked until the caller releases the buffer.  Raises the errors of
+ * mark_page_read().
  */
-static XLogRecPtr
-log_page(Buffer buffer, MarkContents *contents)
-{
-	Page		page = BufferGetPage(buffer);
-	XLogRecPtr	lsn;
-
-	contents->system_identifier = GetSystemIdentifier();
-	contents->checksum = checksum_of(contents);
-
-	START_CRIT_SECTION();
-	put_contents(page, contents);
-	MarkBufferDirty(buffer);
-	lsn = log_newpage_buffer(buffer, true);
-	END_CRIT_SECTION();
-
-	UnlockReleaseBuffer(buffer);
-	backend_slots[MyProcNumber].slot.counters.mark_writes++;
-	return lsn;
-}
-
-/*
- * Publishes a flushed mark, unless the node has changed meanwhile.  Cuts the
- * mark to what the present lease allows, because an earlier lease may have
- * allowed a larger mark in the entry.
- */
-static void
-publish(const NodeState *state, const MarkEntry *entry)
-{
-	int64		mark = Min(entry->mark, state->reach);
-
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (shared->node_generation == state->generation && mark > shmem_mark())
-	{
-		shared->mark_lead_us = entry->lead_us;
-		pg_atomic_write_u64(&shared->mark, (uint64) mark);
-	}
-	LWLockRelease(&shared->lock);
-}
-
-/*
- * Stores the node's mark: "mark", or the largest mark that the lease allows if
- * that is smaller.  The entry never falls behind the published mark.
- */
-static void
-set_mark(MarkEntry *entry, const NodeState *state, int64 mark, int64 lead_us)
-{
-	mark = Min(mark, state->reach);
-	if (mark < state->mark)
-	{
-		mark = state->mark;
-		lead_us = state->mark_lead_us;
-	}
-	if (mark > entry->mark)
-	{
-		entry->mark = mark;
-		entry->lead_us = lead_us;
-	}
-}
-
-/*
- * Prepares contents for this cluster to write, in the configured layout.  The
- * page's floor, which is the mark of nodes without an entry, rises to the
- * floor that mark_start.c has found.  On a page of another cluster the marks of the
- * entries rise to that floor, too, because mark_start.c lets no node's ids begin
- * before it.
- */
-static void
-prepare_contents(MarkContents *contents, int64 floor)
-{
-	if (!layout_equal(node_layout(), &contents->layout))
-		set_empty(contents);
-	contents->floor = Max(contents->floor, floor);
-	if (mark_is_foreign(contents))
-	{
-		for (uint32 i = 0; i < contents->entry_count; i++)
-			contents->entries[i].mark = Max(contents->entries[i].mark, floor);
-	}
-}
-
-/*
- * Moves the node's mark past the tick "past": to "mark", or to the largest
- * mark that the lease allows if that is smaller.  The caller has put "mark"
- * ahead of an id that was issued or is about to be issued; "lead_us" is the
- * distance.  The same record makes the lease durable.  If the page already has
- * a mark past the tick, nothing is written.
- *
- * If "past" is MARK_KEEP, makes the lease durable, and the mark that is
- * published already; the server need not have a worker id yet.
- *
- * Costs one flush of WAL at most.  Returns false if the lease does not allow a
- * mark past the tick.  The caller has to read the mark again, because the node
- * may have changed meanwhile.  Raises the errors of mark_read().
- */
-bool
-mark_move(int64 past, int64 mark, int64 lead_us)
+Buffer
+mark_page_lock(MarkContents *contents)
 {
 	ErrorContextCallback errcallback = {
 		.callback = add_hint,
 		.previous = error_context_stack
 	};
-	MarkContents contents;
-	NodeState	state;
-	MarkEntry  *entry = NULL;	/* remains NULL without a worker id */
 	Buffer		buffer;
-	XLogRecPtr	lsn;
 
 	Assert(!RecoveryInProgress());
 
 	error_context_stack = &errcallback;
 	ensure_page();
-	buffer = lock_page(BUFFER_LOCK_EXCLUSIVE);
-	lsn = PageGetLSN(BufferGetPage(buffer));
-	get_contents(BufferGetPage(buffer), &contents);
+	buffer = read_buffer(BUFFER_LOCK_EXCLUSIVE);
+	get_contents(BufferGetPage(buffer), contents);
 	error_context_stack = errcallback.previous;
+	return buffer;
+}
 
-	/*
-	 * Read the lease under the page's lock, so that an older lease never
-	 * overwrites a newer lease.
-	 */
-	read_node_state(&state);
-	if (past != MARK_KEEP &&
-		(state.worker_id == WORKER_ID_UNSET || state.reach <= past))
-	{
-		UnlockReleaseBuffer(buffer);
-		return false;
-	}
+/*
+ * Writes new contents to the page and logs the page.  The caller has locked
+ * the page, and releases it.  Returns the end of the WAL record.
+ */
+XLogRecPtr
+mark_page_log(Buffer buffer, MarkContents *contents)
+{
+	XLogRecPtr	lsn;
 
-	prepare_contents(&contents, state.floor);
-	if (state.worker_id != WORKER_ID_UNSET)
-		entry = find_or_add_entry(&contents, state.datacenter_id,
-								  state.worker_id);
+	contents->checksum = checksum_of(contents);
 
-	/*
-	 * The LSN of a file copied from another cluster may be beyond the end of
-	 * this cluster's WAL, where XLogFlush() would fail.  So log such a page
-	 * anew.
-	 */
-	if (past == MARK_KEEP || entry->mark <= past ||
-		lsn > GetXLogInsertRecPtr())
-	{
-		if (entry != NULL)
-		{
-			set_mark(entry, &state, mark, lead_us);
-			set_mover(&contents, &state);
-		}
-		contents.lease = state.lease;
-		contents.lease.timeline = GetWALInsertionTimeLine();
-		lsn = log_page(buffer, &contents);
-	}
-	else
-		UnlockReleaseBuffer(buffer);
+	START_CRIT_SECTION();
+	put_contents(BufferGetPage(buffer), contents);
+	MarkBufferDirty(buffer);
+	lsn = log_newpage_buffer(buffer, true);
+	END_CRIT_SECTION();
 
-	XLogFlush(lsn);
-	if (entry != NULL)
-		publish(&state, entry);
-	return true;
+	shmem_my_slot()->counters.mark_writes++;
+	return lsn;
 }

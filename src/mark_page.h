@@ -2,21 +2,20 @@
  * mark_page.h
  *	  The page in WAL that holds the high-water marks.
  */
-#ifndef SNOWFLAKE_MARK_H
-#define SNOWFLAKE_MARK_H
+#ifndef SNOWFLAKE_MARK_PAGE_H
+#define SNOWFLAKE_MARK_PAGE_H
 
 #include "postgres.h"
 
+#include "access/xlogdefs.h"
 #include "host.h"
 #include "id_layout.h"
 #include "lease_rules.h"
 #include "port/pg_crc32c.h"
+#include "storage/buf.h"
 
 /* How many nodes have a mark of their own on the page. */
 #define MARK_ENTRIES_MAX 16
-
-/* MarkMover.elsewhere_until if ids of no other location are known. */
-#define MARK_NEVER_ELSEWHERE INT64CONST(0)
 
 /* A node's mark. */
 typedef struct MarkEntry
@@ -33,8 +32,6 @@ typedef struct MarkMover
 	int32		datacenter_id;	/* of the node whose mark was moved */
 	int32		worker_id;
 	uint64		holder;			/* a hash of the server's holder */
-	TimestampTz elsewhere_until;	/* another location issued ids of the node
-									 * until then; or MARK_NEVER_ELSEWHERE */
 	char		location[HOST_LOCATION_SIZE];	/* host and data directory */
 } MarkMover;
 
@@ -49,23 +46,21 @@ typedef struct MarkContents
 	pg_crc32c	checksum;		/* of all contents, with this field as 0 */
 	uint32		entry_count;
 	Layout		layout;			/* of the ticks on this page */
-	uint64		system_identifier;	/* of the cluster that wrote the page */
 	int64		floor;			/* the mark of nodes without an entry */
 	Lease		lease;			/* of the server that wrote the page */
 	MarkMover	mover;
 	MarkEntry	entries[MARK_ENTRIES_MAX];
 } MarkContents;
 
-/* For mark_move(): make the lease durable, and do not move the mark. */
-#define MARK_KEEP INT64CONST(-1)
+extern bool mark_page_read(MarkContents *contents);
+extern const MarkEntry *mark_page_entry(const MarkContents *contents,
+										int datacenter_id, int worker_id);
+extern MarkEntry *mark_page_add_entry(MarkContents *contents,
+									  int datacenter_id, int worker_id);
+extern int64 mark_page_largest(const MarkContents *contents);
+extern void mark_page_set_empty(MarkContents *contents);
 
-extern bool mark_read(MarkContents *contents);
-extern bool mark_is_foreign(const MarkContents *contents);
-extern const MarkEntry *mark_entry(const MarkContents *contents,
-								   int datacenter_id, int worker_id);
-extern bool mark_is_moved_elsewhere(const MarkContents *contents);
-extern int64 mark_largest(const MarkContents *contents);
+extern Buffer mark_page_lock(MarkContents *contents);
+extern XLogRecPtr mark_page_log(Buffer buffer, MarkContents *contents);
 
-extern bool mark_move(int64 past, int64 mark, int64 lead_us);
-
-#endif							/* SNOWFLAKE_MARK_H */
+#endif							/* SNOWFLAKE_MARK_PAGE_H */

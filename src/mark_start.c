@@ -13,30 +13,17 @@
  *	another layout						at the first tick whose ids are all above
  *										the ids before the page's largest mark;
  *										not at all while the clock is before it
- *	a page of another cluster			at the node's mark, else at the largest
- *										mark; but not before the last checkpoint
- *	no page								not before the last checkpoint, which
- *										becomes the page's floor
+ *	no page								at the clock
  *	a page that does not verify			not at all
  *	a lease that is resumed				at its worker id's mark
- *	no lease yet						not at all.  The stamps are at the floor
- *										or, with a page of another cluster, at
- *										the tick that the rows above give for
- *										the last lease's worker id
+ *	no lease yet						not at all; the stamp is at the floor
  *	a new lease							at the latest of three ticks: where the
  *										rows above say for its worker id, the
  *										last holder's fence, and the mark that
  *										this server has published until then
  *
- * A page of another cluster appears after pg_upgrade if the DBA has copied the
- * file, as doc/operations.md says, or if the files of two clusters were
- * swapped.  There is no page at the first start, or after the file was
- * deleted.  In all these cases ids do not begin before the last checkpoint
- * before this start, even if the clock has stepped back since.  Without a page
- * nothing is known of ids issued after that checkpoint.  pg_control has the
- * checkpoint's time in whole seconds.  Where there is no page, ids begin with
- * that second, not after the second, so that a new cluster's first id need not
- * wait.
+ * There is no page before the first id, and after the file was deleted or not
+ * copied by pg_upgrade.
  */
 #include "postgres.h"
 
@@ -73,24 +60,6 @@ first_tick_from(TimestampTz instant)
 	return instant > layout_tick_start(layout, tick) ? tick + 1 : tick;
 }
 
-/*
- * Returns the tick of the last checkpoint before this start.  pg_control has
- * the checkpoint's second: the result is the tick in which that second begins
- * or, for a page of another cluster, the tick in which that second ends,
- * because ids may have been issued in the second.  Returns 0 for a checkpoint
- * before the span.
- */
-static int64
-tick_of_last_checkpoint(bool is_foreign)
-{
-	TimestampTz instant = shared->last_checkpoint +
-		(is_foreign ? USECS_PER_SEC : 0);
-	int64		tick;
-
-	(void) layout_locate(node_layout(), instant, &tick);
-	return tick;
-}
-
 /* Raises ERROR 22023: the new layout may repeat ids of the page's layout. */
 static void
 refuse_layout(const Layout *previous, int64 largest_before,
@@ -121,7 +90,7 @@ first_tick_of_changed_layout(const MarkContents *contents)
 	const Layout *layout = node_layout();
 	const Layout *previous = &contents->layout;
 	IdFields	newest_before = {
-		.tick = mark_largest(contents) - 1,
+		.tick = mark_page_largest(contents) - 1,
 		.datacenter_id = layout_field_max(previous->datacenter_bits),
 		.worker_id = layout_field_max(previous->worker_bits),
 		.sequence = layout_field_max(previous->sequence_bits)
@@ -149,12 +118,11 @@ first_tick_of_changed_layout(const MarkContents *contents)
 
 /* Applies the table at the head of this file to a page and a node. */
 static StartPoint
-find_start(const MarkContents *contents, bool has_entries, int worker_id)
+find_start(const MarkContents *contents, int worker_id)
 {
-	StartPoint	start = {0};
-	const MarkEntry *entry = mark_entry(contents, node_datacenter_id,
-										worker_id);
-	bool		is_foreign = has_entries && mark_is_foreign(contents);
+	StartPoint	start = {.floor = contents->floor};
+	const MarkEntry *entry = mark_page_entry(contents, node_datacenter_id,
+											 worker_id);
 
 	/* Test the magic, because a page without entries may have a floor. */
 	if (contents->magic != 0 &&
@@ -163,18 +131,8 @@ find_start(const MarkContents *contents, bool has_entries, int worker_id)
 		start.floor = first_tick_of_changed_layout(contents);
 		entry = NULL;
 	}
-	else
-		start.floor = is_foreign && entry == NULL ?
-			mark_largest(contents) : contents->floor;
-	if (is_foreign || !has_entries)
-		start.floor = Max(start.floor, tick_of_last_checkpoint(is_foreign));
-
-	start.tick = start.floor;
-	if (entry != NULL)
-	{
-		start.tick = is_foreign ? Max(entry->mark, start.floor) : entry->mark;
-		start.lead_us = entry->lead_us;
-	}
+	start.tick = entry != NULL ? entry->mark : start.floor;
+	start.lead_us = entry != NULL ? entry->lead_us : 0;
 	return start;
 }
 
@@ -191,12 +149,14 @@ set_start(int64 tick, int64 lead_us, bool is_fence)
 	int64		stamp = tick > 0 ?
 		layout_last_stamp(node_layout(), tick - 1) : 0;
 
+	shared->mark = tick;
+	shared->mark_due = tick;
 	shared->mark_lead_us = lead_us;
+	start->is_logged = false;
 	start->stamp = stamp;
 	start->lead_us = lead_us;
 	start->fence_stamp = is_fence ? stamp : 0;
-	shmem_raise_stamps(stamp);
-	pg_atomic_write_u64(&shared->mark, (uint64) tick);
+	shmem_raise_stamp(stamp);
 }
 
 /*
@@ -229,26 +189,21 @@ inherit_lease(const Lease *logged, Lease *lease)
 }
 
 /*
- * Returns the instant up to which another location may have issued ids of this
- * server's node: the mark, if another location moved it last, or else the
- * instant that this location recorded when it took over.  Returns
- * MARK_NEVER_ELSEWHERE if no other location is known, or if a registry keeps
- * the servers of one worker id apart.
+ * Did a server at another location log the mark of this server's node last?
+ * Such a server differs from this one in both its location and its holder: a
+ * reboot of this machine changes only the holder, and a new host name changes
+ * only the location.  A registry keeps the servers of one worker id apart.
  */
-static TimestampTz
-find_elsewhere(const MarkContents *contents, bool has_entries)
+static bool
+is_moved_elsewhere(const MarkContents *contents)
 {
 	const MarkMover *mover = &contents->mover;
-	const MarkEntry *entry = mark_entry(contents, node_datacenter_id,
-										node_intended_worker_id());
 
-	if (!has_entries || node_is_leased() || entry == NULL ||
-		!layout_equal(node_layout(), &contents->layout) ||
-		mover->datacenter_id != entry->datacenter_id ||
-		mover->worker_id != entry->worker_id)
-		return MARK_NEVER_ELSEWHERE;
-	return mark_is_moved_elsewhere(contents) ?
-		layout_tick_start(node_layout(), entry->mark) : mover->elsewhere_until;
+	return !node_uses_registry() && mover->location[0] != '\0' &&
+		mover->datacenter_id == node_datacenter_id &&
+		mover->worker_id == node_intended_worker_id() &&
+		strcmp(mover->location, host_location) != 0 &&
+		mover->holder != host_holder_hash();
 }
 
 /*
@@ -257,12 +212,12 @@ find_elsewhere(const MarkContents *contents, bool has_entries)
  * goes on: then two servers issue the same ids.
  */
 static void
-report_elsewhere(const MarkMover *mover, TimestampTz elsewhere_until)
+report_elsewhere(const MarkMover *mover, int64 begin)
 {
 	ereport(LOG,
 			(errmsg("snowflake ids of node (%d,%d) were issued elsewhere before, up to %s",
 					mover->datacenter_id, mover->worker_id,
-					timestamptz_to_str(elsewhere_until)),
+					timestamptz_to_str(layout_tick_start(node_layout(), begin))),
 			 errdetail("The ids were issued by the server \"%s\"; this server is \"%s\".",
 					   mover->location, host_location),
 			 errhint("This is normal after a promotion, a move or a restore. If the other server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
@@ -283,47 +238,39 @@ is_start_known(void)
 /*
  * Reads the page and lets the node's ids begin, unless another process has
  * done so since the server's start.  Every session calls this function after
- * recovery and before its first id, and so do the workers.
+ * recovery and before its first id, and so does the lease worker.
  *
  * ERROR XX001 or 0A000 if the page cannot be used, 22023 if ids of the present
  * layout may repeat, or PostgreSQL's own error if the file cannot be read.
  */
 void
-start_node_once(void)
+mark_start_once(void)
 {
 	MarkContents contents;
 	bool		has_entries;
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	StartPoint	start;
-	TimestampTz elsewhere_until;
 	bool		is_resumed;
-	bool		is_foreign;
 	bool		is_first = false;
 
 	if (is_start_known())
 		return;
 
-	has_entries = mark_read(&contents);
-	if (node_is_leased())
+	has_entries = mark_page_read(&contents);
+	if (node_uses_registry())
 		inherit_lease(&contents.lease, &lease);
 	is_resumed = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
 
 	/*
-	 * Without a lease no id is issued before start_new_lease() finds where ids
-	 * begin.  Until then the stamps are at the floor, and not at the mark of
+	 * Without a lease no id is issued before mark_begin_lease() finds where
+	 * ids begin.  Until then the stamp is at the floor, and not at the mark of
 	 * the worker id that was leased last: that mark must not hold up the ids
-	 * of another worker id.  A page of another cluster is an exception.  If
-	 * find_start() finds no entry on such a page, it takes the largest mark as
-	 * the floor, and prepare_contents() then raises all marks to that floor.
-	 * So find_start() looks for the entry of the last lease's worker id.
+	 * of another worker id.
 	 */
-	is_foreign = has_entries && mark_is_foreign(&contents);
-	if (node_is_leased())
-		start = find_start(&contents, has_entries, is_resumed || is_foreign ?
-						   lease.worker_id : WORKER_ID_UNSET);
-	else
-		start = find_start(&contents, has_entries, node_intended_worker_id());
-	elsewhere_until = find_elsewhere(&contents, has_entries);
+	start = find_start(&contents,
+					   is_resumed ? lease.worker_id :
+					   node_uses_registry() ? WORKER_ID_UNSET :
+					   node_intended_worker_id());
 
 	/* Several processes may have read the page; the first result counts. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -331,16 +278,14 @@ start_node_once(void)
 	{
 		shared->lease = lease;
 		shared->start.floor = start.floor;
-		shared->start.elsewhere_until = elsewhere_until;
 		is_first = true;
 		set_start(start.tick, start.lead_us, false);
 		shared->start.is_known = true;
 	}
 	LWLockRelease(&shared->lock);
 
-	if (is_first && elsewhere_until != MARK_NEVER_ELSEWHERE &&
-		mark_is_moved_elsewhere(&contents))
-		report_elsewhere(&contents.mover, elsewhere_until);
+	if (is_first && has_entries && is_moved_elsewhere(&contents))
+		report_elsewhere(&contents.mover, start.tick);
 	if (is_first && is_resumed)
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d is still leased to this server",
@@ -355,18 +300,18 @@ static void
 set_lease(const Lease *lease)
 {
 	shared->lease = *lease;
-	backend_slots[MyProcNumber].slot.counters.lease_renewals++;
+	shmem_my_slot()->counters.lease_renewals++;
 	strlcpy(shared->lease_reason,
-			gettext_noop("The lease has run out, and the registry has not answered since."),
+			"The lease has run out, and the registry has not answered since.",
 			LEASE_REASON_SIZE);
 }
 
 /*
  * Stores a renewed lease in shared memory.  The caller then makes the change
- * durable, as the callers of start_new_lease() and start_end_lease() do.
+ * durable, as the callers of mark_begin_lease() and mark_end_lease() do.
  */
 void
-start_renewed_lease(const Lease *lease)
+mark_renew_lease(const Lease *lease)
 {
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	set_lease(lease);
@@ -380,17 +325,19 @@ start_renewed_lease(const Lease *lease)
  * that still use the old worker id stay before that tick.
  */
 void
-start_new_lease(const Lease *lease, TimestampTz last_fence)
+mark_begin_lease(const Lease *lease, TimestampTz last_fence)
 {
 	MarkContents contents;
-	bool		has_entries = mark_read(&contents);
-	StartPoint	start = find_start(&contents, has_entries, lease->worker_id);
+	StartPoint	start;
 	int64		fence = first_tick_from(last_fence);
 
+	(void) mark_page_read(&contents);
+	start = find_start(&contents, lease->worker_id);
+
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (shmem_mark() >= start.tick)
+	if (shared->mark >= start.tick)
 	{
-		start.tick = shmem_mark();
+		start.tick = shared->mark;
 		start.lead_us = shared->mark_lead_us;
 	}
 	shared->node_generation++;
@@ -403,24 +350,24 @@ start_new_lease(const Lease *lease, TimestampTz last_fence)
 }
 
 /*
- * Ends the lease, and makes the generators go on at the mark: they skip the
- * ticks before the mark, so no session issues another id under this lease.  If
+ * Ends the lease, and makes the ids go on at the mark: they skip the ticks
+ * before the mark, so no session issues another id under this lease.  If
  * the lease is given up, the fence comes down to the mark; the caller tells
  * the registry that fence.  Returns an instant that no id under the lease has
  * reached.
  */
 TimestampTz
-start_end_lease(bool is_given_up)
+mark_end_lease(bool is_given_up)
 {
 	TimestampTz end;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->node_generation++;
-	end = layout_tick_start(node_layout(), shmem_mark());
+	end = layout_tick_start(node_layout(), shared->mark);
 	shared->lease.ends_us = LEASE_OVER;
 	if (is_given_up)
 		shared->lease.fence = Min(shared->lease.fence, end);
-	set_start(shmem_mark(), shared->mark_lead_us, false);
+	set_start(shared->mark, shared->mark_lead_us, false);
 	LWLockRelease(&shared->lock);
 	return end;
 }

@@ -17,13 +17,13 @@
 #include "id_clock.h"
 #include "id_generator.h"
 #include "lease_registry.h"
+#include "lease_worker.h"
 #include "mark_log.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
-#include "worker.h"
 
 PG_MODULE_MAGIC_EXT(.name = "snowflake", .version = SNOWFLAKE_VERSION);
 
@@ -34,7 +34,6 @@ static const struct config_enum_entry worker_id_sources[] =
 	{"config", WORKER_ID_SOURCE_CONFIG, false},
 	{"hostname", WORKER_ID_SOURCE_HOSTNAME, false},
 	{"ipv4", WORKER_ID_SOURCE_IPV4, false},
-	{"mac", WORKER_ID_SOURCE_MAC, false},
 	{"registry", WORKER_ID_SOURCE_REGISTRY, false},
 	{NULL, 0, false}
 };
@@ -137,10 +136,10 @@ define_registry_parameters(void)
 							   "",
 							   context, GUC_SUPERUSER_ONLY,
 							   registry_check_conninfo, NULL, NULL);
-	DefineCustomStringVariable("snowflake.registry_name",
+	DefineCustomStringVariable("snowflake.server_name",
 							   "Sets a name of this server for the registry.",
 							   "A server gets the worker id of the last server of the same name, if that worker id is free.",
-							   &registry_name,
+							   &registry_server_name,
 							   "",
 							   PGC_SIGHUP, 0,
 							   registry_check_name, NULL, NULL);
@@ -178,18 +177,11 @@ define_generator_parameters(void)
 							1, 1, GENERATOR_BLOCK_SIZE_MAX,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
-	DefineCustomIntVariable("snowflake.generators",
-							"Sets the number of generators that tables are spread over.",
-							NULL,
-							&generator_count,
-							1, 1, GENERATOR_COUNT_MAX,
-							node_is_preloaded ? PGC_POSTMASTER : PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
 	DefineCustomIntVariable("snowflake.high_water_interval",
 							"Sets how often the high-water mark is logged while ids are issued.",
 							NULL,
-							&highwater_interval_ms,
-							100, 10, 60000,
+							&mark_log_interval_ms,
+							500, 10, 60000,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 }
@@ -278,9 +270,8 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 		previous_shmem_startup_hook = shmem_startup_hook;
 		shmem_startup_hook = start_shared_memory;
 
-		worker_register("snowflake high-water mark", "highwater_worker_main");
-		if (node_is_leased())
-			worker_register("snowflake registry", "lease_worker_main");
+		if (node_uses_registry())
+			lease_worker_register();
 	}
 	MarkGUCPrefixReserved(PARAMETER_PREFIX);
 }

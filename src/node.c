@@ -155,7 +155,7 @@ parse_epoch(const char *text, TimestampTz *epoch, const char **detail)
 	if (parse_unix_ms(text, epoch) || parse_instant(text, epoch))
 		return true;
 
-	*detail = gettext_noop("An epoch is a date and time with its time zone, as in \"2010-11-04 01:42:54.657+00\", or milliseconds since 1970.");
+	*detail = "An epoch is a date and time with its time zone, as in \"2010-11-04 01:42:54.657+00\", or milliseconds since 1970.";
 	return false;
 }
 
@@ -169,7 +169,7 @@ check_hook_result(bool valid, const char *detail)
 {
 	if (!valid && node_is_preloaded)
 	{
-		GUC_check_errdetail("%s", _(detail));
+		GUC_check_errdetail("%s", detail);
 		return false;
 	}
 	return true;
@@ -219,7 +219,7 @@ refuse_parameter(const char *name, const char *value, const char *detail)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid value for parameter \"%s\": \"%s\"",
 					name, value),
-			 errdetail("%s", _(detail))));
+			 errdetail("%s", detail)));
 }
 
 /*
@@ -240,7 +240,7 @@ node_check_number(const char *name, const char *text)
 		 digits[strspn(digits, "0123456789")] == '\0'))
 		return;
 	refuse_parameter(name, text,
-					 gettext_noop("It must be a decimal number without leading zeros."));
+					 "It must be a decimal number without leading zeros.");
 }
 
 /* Reads the layout and the epoch, and checks that they fit each other. */
@@ -261,7 +261,7 @@ read_layout(void)
 				 errmsg("parameters \"%s\" and \"%s\" do not go together: \"%s\" and \"%s\"",
 						"snowflake.layout", "snowflake.epoch",
 						node_layout_text, node_epoch_text),
-				 errdetail("%s", _(detail)),
+				 errdetail("%s", detail),
 				 errhint("Give the layout fewer tick bits or a shorter tick.")));
 
 	configured_layout = layout;
@@ -309,9 +309,9 @@ find_worker_id(HostFinding *finding)
 
 	if (worker_bits == 0)
 	{
-		finding->detail = psprintf(_("Layout \"%s\" has no bits for the worker id."),
+		finding->detail = psprintf("Layout \"%s\" has no bits for the worker id.",
 								   node_layout_text);
-		finding->hint = _("Choose a \"snowflake.layout\" that has bits for the worker id, or set \"snowflake.worker_id_source\" to \"config\".");
+		finding->hint = "Choose a \"snowflake.layout\" that has bits for the worker id, or set \"snowflake.worker_id_source\" to \"config\".";
 		return false;
 	}
 
@@ -321,8 +321,6 @@ find_worker_id(HostFinding *finding)
 			return host_id_by_name(worker_bits, finding);
 		case WORKER_ID_SOURCE_IPV4:
 			return host_id_by_ipv4(worker_bits, finding);
-		case WORKER_ID_SOURCE_MAC:
-			return host_id_by_mac(worker_bits, finding);
 		case WORKER_ID_SOURCE_CONFIG:
 		case WORKER_ID_SOURCE_REGISTRY:
 			break;
@@ -362,7 +360,7 @@ static void
 check_registry(void)
 {
 	if (node_worker_id_source == WORKER_ID_SOURCE_REGISTRY &&
-		!node_is_leased())
+		!node_uses_registry())
 		ereport(error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is \"%s\", but \"%s\" is not set",
@@ -370,7 +368,7 @@ check_registry(void)
 						"snowflake.registry"),
 				 errhint("Set \"snowflake.registry\" to the connection string of the registry's database.")));
 	if (node_worker_id_source == WORKER_ID_SOURCE_CONFIG &&
-		node_worker_id == WORKER_ID_UNSET && node_is_leased())
+		node_worker_id == WORKER_ID_UNSET && node_uses_registry())
 		ereport(error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is set, but \"%s\" is \"%s\" and \"%s\" is not set",
@@ -424,7 +422,7 @@ node_announce(void)
 	int			worker_id = node_intended_worker_id();
 
 	layout_to_text(&configured_layout, layout_text);
-	if (worker_id == WORKER_ID_UNSET && !node_is_leased())
+	if (worker_id == WORKER_ID_UNSET && !node_uses_registry())
 		ereport(WARNING,
 				(errmsg("parameter \"%s\" is not set, so this server issues no snowflake ids",
 						"snowflake.worker_id"),
@@ -443,7 +441,7 @@ node_announce(void)
 
 /* Is the worker id leased from a registry? */
 bool
-node_is_leased(void)
+node_uses_registry(void)
 {
 	return node_registry[0] != '\0';
 }

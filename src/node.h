@@ -19,7 +19,6 @@ typedef enum WorkerIdSource
 	WORKER_ID_SOURCE_CONFIG,
 	WORKER_ID_SOURCE_HOSTNAME,
 	WORKER_ID_SOURCE_IPV4,
-	WORKER_ID_SOURCE_MAC,
 	WORKER_ID_SOURCE_REGISTRY
 } WorkerIdSource;
 
@@ -50,7 +49,7 @@ extern void node_configure(void);
 extern const Layout *node_layout(void);
 extern int	node_intended_worker_id(void);
 extern void node_announce(void);
-extern bool node_is_leased(void);
+extern bool node_uses_registry(void);
 extern uint64 node_registry_hash(void);
 extern const char *node_worker_id_source_name(void);
 

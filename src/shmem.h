@@ -1,24 +1,26 @@
 /*
  * shmem.h
- *	  The shared memory: one struct, the generators and the backends' slots.
+ *	  The shared memory: one struct, with the stamp, the mark and the sessions'
+ *	  slots.
  *
  * Locking.  SharedState.lock protects the fields of SharedState whose comment
  * does not say otherwise.  A process may take SharedState.lock while it holds
  * the lock of the mark's page, but never the other way round.  A process that
  * holds SharedState.lock does not sleep, do I/O, allocate or raise an error.
  *
- * A generator's stamp is changed only by compare-and-swap.  The generator's
- * own lock is a queue for reservations of more than one stamp: the sessions
- * wait for each other instead of making each other's swap fail.
+ * The stamp is changed only by compare-and-swap.  SharedState.queue is for
+ * reservations of more than one stamp: the sessions wait for each other
+ * instead of making each other's swap fail.
  *
- * Only the owner of a backend's slot writes the slot, without a lock.  The
- * views read the slots, also without a lock.
+ * Only the owner of a slot writes the slot, without a lock.  The views read
+ * the slots, also without a lock.
  */
 #ifndef SNOWFLAKE_SHMEM_H
 #define SNOWFLAKE_SHMEM_H
 
 #include "postgres.h"
 
+#include "compat.h"
 #include "host.h"
 #include "id_layout.h"
 #include "lease_rules.h"
@@ -29,29 +31,6 @@
 /* Room for the sentence that says why this server holds no lease. */
 #define LEASE_REASON_SIZE 256
 
-/* the largest snowflake.generators */
-#define GENERATOR_COUNT_MAX 1024
-
-typedef struct Generator
-{
-	LWLock		lock;			/* the queue of sessions that reserve a block */
-	pg_atomic_uint64 last;		/* the newest stamp taken; never goes back */
-	pg_atomic_uint64 turns;		/* the last turn that a waiter has taken; see
-								 * choose_wakeup_tick() */
-} Generator;
-
-/*
- * Each generator has cache lines of its own, because other processes write
- * the neighbouring generators.  On s390x, whose cache lines have 256 bytes,
- * two generators share a line.
- */
-typedef union PaddedGenerator
-{
-	Generator	generator;
-	/* cppcheck-suppress unusedStructMember */
-	char		padding[PG_CACHE_LINE_SIZE];
-} PaddedGenerator;
-
 /* A block: stamps of one tick that a session has reserved and not issued. */
 typedef struct IdBlock
 {
@@ -60,7 +39,6 @@ typedef struct IdBlock
 	int64		size;			/* how many were reserved; 0: no block yet */
 	int64		last_id;		/* the last id issued from the block */
 	int64		node_bits;		/* of the node that the ids are for */
-	Generator  *generator;		/* the source of the stamps */
 } IdBlock;
 
 /* The counters of one process, or a sum over several processes. */
@@ -93,71 +71,79 @@ typedef struct BackendSlot
 	int			pid;			/* of the session; 0: the slot is free */
 } BackendSlot;
 
-typedef union PaddedBackendSlot
+/* Each slot has cache lines of its own, because its owner writes it often. */
+typedef struct PaddedBackendSlot
 {
-	BackendSlot slot;
-	/* cppcheck-suppress unusedStructMember */
-	char		padding[TYPEALIGN(PG_CACHE_LINE_SIZE, sizeof(BackendSlot))];
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE) BackendSlot slot;
 } PaddedBackendSlot;
 
 /* Where this node's ids begin, since the server's start or a new lease. */
 typedef struct NodeStart
 {
 	bool		is_known;		/* has a process read the mark's page? */
-	int64		stamp;			/* ids of all generators begin after this */
+	bool		is_logged;		/* is a mark of this start in flushed WAL? */
+	int64		stamp;			/* ids begin after this stamp */
 	int64		lead_us;		/* how far the stamp may lead a clock that is
 								 * right */
 	int64		fence_stamp;	/* equal to "stamp" if ids begin at the last
 								 * holder's fence; else 0 */
 	int64		floor;			/* the page's floor has to rise to this tick */
-	TimestampTz elsewhere_until;	/* another location issued ids of the node
-									 * until then; or MARK_NEVER_ELSEWHERE */
 } NodeStart;
 
 typedef struct SharedState
 {
-	/*
-	 * The mark: a tick that no id of the node has reached so far.  At first
-	 * the mark is the tick that ids begin at, so the first id has to move it;
-	 * a moved mark is in flushed WAL.  0 until a process has read the page.
-	 * Written under the lock, read without the lock.
-	 */
-	pg_atomic_uint64 mark;
+	/* The newest stamp taken.  Never goes back. */
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint64 stamp;
 
-	/* Protects the fields whose comment does not say otherwise. */
-	LWLock		lock;
+	/* The queue of sessions that reserve a block. */
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE) LWLock queue;
+
+	/* The last turn that a waiter has taken; see choose_wakeup_tick(). */
+	pg_atomic_uint64 turns;
+
+	/* Protects the fields below. */
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE) LWLock lock;
+
+	/*
+	 * The mark: only ids of ticks before the mark may be issued.  At first the
+	 * mark is the tick that ids begin at, so that the first id has to move it.
+	 * A moved mark is in WAL.  0 until a process has read the page.
+	 */
+	int64		mark;
+
+	/* The first session to issue an id of this tick logs the next mark. */
+	int64		mark_due;
 
 	/* The time from the id that the mark was last moved for to the mark. */
 	int64		mark_lead_us;
 
-	/* Copied from pg_control when this memory is made.  Never changes. */
-	TimestampTz last_checkpoint;
-
-	/* Written by mark_start.c; generators and views read it without the lock. */
 	NodeStart	start;
 
 	/*
+	 * How many sessions have read the mark and may issue ids before it.  While
+	 * there are none, the mark may be lowered to the end of the ids.
+	 */
+	int			session_count;
+
+	/*
 	 * Counts the changes of the node and the ends of its lease.  A process
-	 * that moved a mark before such a change does not publish the mark after
+	 * that logged a mark before such a change does not publish the mark after
 	 * the change.
 	 */
 	uint64		node_generation;
 
 	/*
-	 * The lease, if worker ids are leased.  start_node_once() reads it off the
+	 * The lease, if worker ids are leased.  mark_start_once() reads it off the
 	 * page; from then on only the lease worker writes it.
 	 */
 	Lease		lease;
 	char		lease_reason[LEASE_REASON_SIZE];	/* why there is no lease */
+	Latch	   *lease_worker_latch; /* NULL while the worker does not run */
 
 	/* Computed by the postmaster at its start; see shmem_startup(). */
 	int			derived_worker_id;
 	char		holder[LEASE_HOLDER_SIZE];
 	char		location[HOST_LOCATION_SIZE];
-
-	/* Each worker's latch; NULL while the worker does not run. */
-	Latch	   *highwater_worker_latch;
-	Latch	   *lease_worker_latch;
 
 	/* The counters at the last reset, which snowflake_stat subtracts. */
 	Counters	counters_at_reset;
@@ -165,37 +151,25 @@ typedef struct SharedState
 	int64		max_regression_us;	/* the clock's largest step back since the
 									 * last reset */
 
-	/* Keeps newest_tick out of the cache line of the fields above. */
-	char		padding[PG_CACHE_LINE_SIZE];
-
-	/*
-	 * The newest tick that any generator has issued in.  Maintained only if
-	 * there are several generators; every call then reads this field without
-	 * a lock.
-	 */
-	pg_atomic_uint64 newest_tick;
+	/* The sessions' slots, indexed by MyProcNumber. */
+	PaddedBackendSlot slots[FLEXIBLE_ARRAY_MEMBER];
 } SharedState;
-
-/* parameter, registered by module.c */
-extern int	generator_count;
 
 /* Set in every process; NULL if the library was not preloaded. */
 extern SharedState *shared;
-extern PaddedGenerator *generators; /* an array of generator_count */
-extern PaddedBackendSlot *backend_slots;	/* indexed by MyProcNumber */
 
-/* Returns the mark: only ids of ticks before the mark may be issued. */
-static inline int64
-shmem_mark(void)
+/* Returns the slot of this process. */
+static inline BackendSlot *
+shmem_my_slot(void)
 {
-	return (int64) pg_atomic_read_u64(&shared->mark);
+	return &shared->slots[MyProcNumber].slot;
 }
 
 extern void shmem_request(void);
 extern void shmem_startup(void);
 extern int	shmem_worker_id(void);
 extern void shmem_read_lease(Lease *lease);
-extern int64 shmem_newest_stamp(void);
-extern void shmem_raise_stamps(int64 stamp);
+extern int64 shmem_mark(void);
+extern void shmem_raise_stamp(int64 stamp);
 
 #endif							/* SNOWFLAKE_SHMEM_H */

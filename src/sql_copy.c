@@ -36,7 +36,6 @@
 #include "utils/syscache.h"
 
 PG_FUNCTION_INFO_V1(snowflake_copy_nextval);
-PG_FUNCTION_INFO_V1(snowflake_copy_nextval_of_relation);
 PG_FUNCTION_INFO_V1(snowflake_copy_support);
 
 #define TWIN_NAME "snowflake_copy_nextval"
@@ -147,7 +146,7 @@ replace_by_twin(const FuncExpr *call)
 	return (Node *) replacement;
 }
 
-/* Support function of snowflake_nextval() and snowflake_nextval(regclass). */
+/* Support function of snowflake_nextval(). */
 Datum
 snowflake_copy_support(PG_FUNCTION_ARGS)
 {
@@ -178,8 +177,7 @@ refuse_call_outside_copy(FunctionCallInfo fcinfo)
 
 /*
  * snowflake_copy_nextval() -> bigint
- * snowflake_copy_nextval(generator regclass) -> bigint
- *		The twins of snowflake_nextval().  ERROR 0A000 outside COPY; other
+ *		The twin of snowflake_nextval().  ERROR 0A000 outside COPY; other
  *		errors as snowflake_nextval().
  */
 Datum
@@ -187,11 +185,4 @@ snowflake_copy_nextval(PG_FUNCTION_ARGS)
 {
 	refuse_call_outside_copy(fcinfo);
 	PG_RETURN_INT64(generator_next());
-}
-
-Datum
-snowflake_copy_nextval_of_relation(PG_FUNCTION_ARGS)
-{
-	refuse_call_outside_copy(fcinfo);
-	PG_RETURN_INT64(generator_next_of_relation(PG_GETARG_OID(0)));
 }

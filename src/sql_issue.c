@@ -20,7 +20,6 @@
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(snowflake_nextval);
-PG_FUNCTION_INFO_V1(snowflake_nextval_of_relation);
 PG_FUNCTION_INFO_V1(snowflake_nextvals);
 PG_FUNCTION_INFO_V1(snowflake_currval);
 PG_FUNCTION_INFO_V1(snowflake_decode);
@@ -64,13 +63,13 @@ read_explicit_layout(const text *layout_text, TimestampTz epoch,
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid snowflake layout: \"%s\"", text),
-				 errdetail("%s", _(detail))));
+				 errdetail("%s", detail)));
 	if (!layout_set_epoch(layout, epoch, &detail))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid snowflake epoch: \"%s\"",
 						timestamptz_to_str(epoch)),
-				 errdetail("%s", _(detail))));
+				 errdetail("%s", detail)));
 	pfree(text);
 }
 
@@ -173,17 +172,6 @@ snowflake_nextval(PG_FUNCTION_ARGS)
 	if (unlikely(PG_NARGS() != 0))
 		refuse_foreign_function(fcinfo);
 	PG_RETURN_INT64(generator_next());
-}
-
-/*
- * snowflake_nextval(generator regclass) -> bigint
- *		The next id of the generator that the relation maps to.  The relation
- *		need not exist.  Errors as generator_next().
- */
-Datum
-snowflake_nextval_of_relation(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_INT64(generator_next_of_relation(PG_GETARG_OID(0)));
 }
 
 /*

@@ -60,9 +60,9 @@ enum
 static bool
 check_rights(Remote *remote, ReturnSetInfo *result)
 {
-	static const RemoteArguments none = {0};
+	static const ConnectionArguments none = {0};
 	PGresult   *answer =
-		remote_query(remote,
+		connection_query(remote,
 					 "SELECT s.oid IS NOT NULL,"
 					 " coalesce(has_schema_privilege(s.oid, 'USAGE'), false)"
 					 " AND (SELECT count(*) = 3 AND bool_and(has_function_privilege(p.oid, 'EXECUTE'))"
@@ -80,8 +80,8 @@ check_rights(Remote *remote, ReturnSetInfo *result)
 		add_failure(result, "The database does not answer", remote);
 		return false;
 	}
-	is_there = remote_get_number(answer, RIGHTS_IS_THERE) != 0;
-	is_allowed = remote_get_number(answer, RIGHTS_IS_ALLOWED) != 0;
+	is_there = connection_get_number(answer, RIGHTS_IS_THERE) != 0;
+	is_allowed = connection_get_number(answer, RIGHTS_IS_ALLOWED) != 0;
 	if (!is_there)
 		add_sentence(result, "The database is no registry: it has no extension snowflake_registry.");
 	else if (!is_allowed)
@@ -127,12 +127,12 @@ enum
 static void
 check_constants(Remote *remote, ReturnSetInfo *result)
 {
-	static const RemoteArguments none = {0};
+	static const ConnectionArguments none = {0};
 	const Layout *layout = node_layout();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	TimestampTz before = GetCurrentTimestamp();
 	PGresult   *answer =
-		remote_query(remote,
+		connection_query(remote,
 					 "SELECT layout, epoch, lease_duration_us, largest_lead_us, clock"
 					 " FROM snowflake_registry.constants()",
 					 &none);
@@ -143,7 +143,7 @@ check_constants(Remote *remote, ReturnSetInfo *result)
 		add_failure(result, "The registry cannot be used", remote);
 		return;
 	}
-	if (remote_is_null(answer, CONSTANTS_LAYOUT))
+	if (connection_is_null(answer, CONSTANTS_LAYOUT))
 	{
 		add_sentence(result, "The registry has no constants yet: call snowflake_registry.configure() there.");
 		PQclear(answer);
@@ -154,10 +154,10 @@ check_constants(Remote *remote, ReturnSetInfo *result)
 		add_sentence(result, psprintf("The layout differs: it is \"%s\" here and \"%s\" in the registry.",
 									  layout_text,
 									  PQgetvalue(answer, 0, CONSTANTS_LAYOUT)));
-	else if (remote_get_number(answer, CONSTANTS_EPOCH) != layout->epoch)
+	else if (connection_get_number(answer, CONSTANTS_EPOCH) != layout->epoch)
 	{
 		char	   *here = pstrdup(timestamptz_to_str(layout->epoch));
-		const char *there = timestamptz_to_str(remote_get_number(answer, CONSTANTS_EPOCH));
+		const char *there = timestamptz_to_str(connection_get_number(answer, CONSTANTS_EPOCH));
 
 		add_sentence(result, psprintf("The epoch differs: it is %s here and %s in the registry.",
 									  here, there));
@@ -165,10 +165,10 @@ check_constants(Remote *remote, ReturnSetInfo *result)
 	else
 		add_sentence(result, psprintf("The layout, \"%s\", and the epoch are the same as the registry's.", layout_text));
 	add_sentence(result, psprintf("A lease lasts %.0f s.",
-								  (double) remote_get_number(answer, CONSTANTS_LEASE_DURATION) /
+								  (double) connection_get_number(answer, CONSTANTS_LEASE_DURATION) /
 								  USECS_PER_SEC));
-	check_clock(result, remote_get_number(answer, CONSTANTS_CLOCK), before, after,
-				remote_get_number(answer, CONSTANTS_LARGEST_LEAD));
+	check_clock(result, connection_get_number(answer, CONSTANTS_CLOCK), before, after,
+				connection_get_number(answer, CONSTANTS_LARGEST_LEAD));
 	PQclear(answer);
 }
 
@@ -186,7 +186,7 @@ snowflake_registry_check(PG_FUNCTION_ARGS)
 	char	   *detail = NULL;
 	Remote		remote = {.ignores_shutdown = true};
 
-	if (!remote_is_valid_string(conninfo, &detail))
+	if (!connection_is_valid_string(conninfo, &detail))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid connection string"),
@@ -195,7 +195,7 @@ snowflake_registry_check(PG_FUNCTION_ARGS)
 	remote.deadline_us = clock_boottime_us() + CHECK_TIMEOUT_US;
 	PG_TRY();
 	{
-		if (!remote_connect(&remote, conninfo))
+		if (!connection_connect(&remote, conninfo))
 			add_failure(result, "The registry cannot be reached", &remote);
 		else
 		{
@@ -208,7 +208,7 @@ snowflake_registry_check(PG_FUNCTION_ARGS)
 	}
 	PG_FINALLY();
 	{
-		remote_close(&remote);
+		connection_close(&remote);
 	}
 	PG_END_TRY();
 	return (Datum) 0;

@@ -17,7 +17,6 @@
 #include "id_clock.h"
 #include "id_layout.h"
 #include "lease_rules.h"
-#include "mark_page.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
@@ -73,7 +72,7 @@ sum_slots(Counters *sum, int64 *last_id)
 	*last_id = LAYOUT_NONE;
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		const BackendSlot *slot = &backend_slots[i].slot;
+		const BackendSlot *slot = &shared->slots[i].slot;
 
 		add_counters(sum, &slot->counters, 1);
 		if (slot->counters.ids_issued > 0)
@@ -111,7 +110,7 @@ read_held_lease(Lease *lease, TimestampTz *expires_at)
 {
 	int64		now_us = clock_boottime_us();
 
-	if (shared == NULL || !node_is_leased())
+	if (shared == NULL || !node_uses_registry())
 		return false;
 	shmem_read_lease(lease);
 	*expires_at = GetCurrentTimestamp() + (lease->ends_us - now_us);
@@ -134,7 +133,6 @@ enum
 	NODE_IN_RECOVERY,
 	NODE_LEASE_HOLDER,
 	NODE_LEASE_EXPIRES_AT,
-	NODE_LAST_ISSUED_ELSEWHERE,
 	NODE_COLUMN_COUNT
 };
 
@@ -152,13 +150,11 @@ snowflake_node(PG_FUNCTION_ARGS)
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	TimestampTz lease_expires_at = 0;
 	bool		is_held = read_held_lease(&lease, &lease_expires_at);
-	int			worker_id = node_is_leased() ?
+	int			worker_id = node_uses_registry() ?
 		(is_held ? lease.worker_id : WORKER_ID_UNSET) :
 		node_intended_worker_id();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int64		mark = shared == NULL ? 0 : shmem_mark();
-	TimestampTz elsewhere_until = shared == NULL ? MARK_NEVER_ELSEWHERE :
-		shared->start.elsewhere_until;
 	Datum		values[NODE_COLUMN_COUNT];
 	bool		nulls[NODE_COLUMN_COUNT] = {false};
 
@@ -187,9 +183,6 @@ snowflake_node(PG_FUNCTION_ARGS)
 		!has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
 	values[NODE_LEASE_EXPIRES_AT] = TimestampTzGetDatum(lease_expires_at);
 	nulls[NODE_LEASE_EXPIRES_AT] = !is_held;
-	values[NODE_LAST_ISSUED_ELSEWHERE] = TimestampTzGetDatum(elsewhere_until);
-	nulls[NODE_LAST_ISSUED_ELSEWHERE] =
-		elsewhere_until == MARK_NEVER_ELSEWHERE;
 	return record_datum(fcinfo, values, nulls);
 }
 
@@ -295,7 +288,7 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	for (int number = 0; number < MaxBackends; number++)
 	{
-		const BackendSlot *slot = &backend_slots[number].slot;
+		const BackendSlot *slot = &shared->slots[number].slot;
 		int			pid = slot->pid;
 		Counters	counters = {0};
 		Datum		values[BACKEND_COLUMN_COUNT];
