@@ -381,53 +381,50 @@ find_targets(Remote *remote, const PQconninfoOption *options, int hosts,
 	const char *names = list_option(options, "host");
 	const char *addresses = list_option(options, "hostaddr");
 	const char *ports = list_option(options, "port");
-	Lookup	  **lookups = palloc0(sizeof(Lookup *) * hosts);
-	char	  **hosts_given = palloc(sizeof(char *) * hosts);
+	bool		has_addresses = count_of_list(addresses) > 0;
 	int64		now_us = clock_boottime_us();
 	int64		deadline_us = now_us + (remote->deadline_us - now_us) / 2;
 	List	   *targets = NIL;
 
 	for (int i = 0; i < hosts; i++)
 	{
-		hosts_given[i] = element_or_null(names, i);
-		if (count_of_list(addresses) == 0 && is_name(hosts_given[i]))
-			lookups[i] = resolve_begin(hosts_given[i]);
+		char	   *host = element_or_null(names, i);
+
+		if (!has_addresses && is_name(host))
+			(void) resolve_begin(host);
 	}
 	for (int i = 0; i < hosts; i++)
 	{
-		char	   *host = hosts_given[i];
+		char	   *host = element_or_null(names, i);
 		char	   *port = element_or_null(ports, i);
 		char	   *error = NULL;
+		Lookup	   *lookup;
 		List	   *found;
 		ListCell   *cell;
 
-		if (lookups[i] == NULL)
+		if (has_addresses || !is_name(host))
 		{
 			targets = add_target(targets, host, element_or_null(addresses, i),
 								 port);
 			continue;
 		}
-		if (!wait_for_lookup(remote, lookups[i], deadline_us))
+
+		/* The lookup that has begun above, unless the name came before. */
+		lookup = resolve_begin(host);
+		if (!wait_for_lookup(remote, lookup, deadline_us))
 		{
 			add_reason(reasons, host, NULL,
 					   psprintf("could not translate host name \"%s\" to address: %s",
 								host, remote->reason));
 			continue;
 		}
-		found = resolve_end(lookups[i], &error);
+		found = resolve_end(lookup, &error);
 		if (found == NIL)
 			add_reason(reasons, host, NULL,
 					   psprintf("could not translate host name \"%s\" to address: %s",
 								host, error));
 		foreach(cell, found)
 			targets = add_target(targets, host, lfirst(cell), port);
-
-		/* Later hosts of the same name share the lookup that is freed now. */
-		for (int j = i + 1; j < hosts; j++)
-		{
-			if (lookups[j] == lookups[i])
-				lookups[j] = resolve_begin(host);
-		}
 	}
 	return targets;
 }
