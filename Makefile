@@ -52,6 +52,9 @@ EXTRA_CLEAN = tmp_check output_iso results
 SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' META.json)
 PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
 
+# The library exports only what PostgreSQL calls, as 16 and later have it.
+PG_CFLAGS += -fvisibility=hidden
+
 # libpq, for the connection to a registry.
 PG_CPPFLAGS += -I$(libpq_srcdir)
 SHLIB_LINK += $(libpq)

@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "compat.h"
 #include "convert.h"
 #include "executor/spi.h"
 #include "fmgr.h"

@@ -11,6 +11,7 @@
 #include "access/htup_details.h"
 #include "calendar.h"
 #include "catalog/pg_type.h"
+#include "compat.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"

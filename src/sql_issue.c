@@ -10,6 +10,7 @@
 
 #include "access/htup_details.h"
 #include "calendar.h"
+#include "compat.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "id_generator.h"

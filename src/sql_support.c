@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "compat.h"
 #include "fmgr.h"
 #include "node.h"
 #include "nodes/nodeFuncs.h"
