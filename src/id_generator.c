@@ -91,59 +91,70 @@ int			generator_block_size = 1;
 
 static Session session;
 
-/*
- * Reads the limit and the worker id under one lock, because a limit is valid
- * only for the worker id that the mark belongs to.
- */
-static void
-read_limit(void)
-{
-	int			worker_id;
+static void attach_session(void);
+static void end_session(int code, Datum arg);
+static inline int64 next_of_block(IdBlock *block, int64 max_size);
+static inline bool block_is_current(const IdBlock *block);
+static inline int64 issue(int64 stamp);
+static inline int64 reserve(int64 wanted, int64 *reserved);
+static inline int64 try_to_reserve(int64 wanted, int64 *reserved,
+								   Attempt *attempt);
+static inline int64 choose_next(int64 last, Attempt *attempt);
+static inline int64 first_sequence(void);
+static pg_noinline void judge_lead(int64 last, Attempt *attempt);
+static inline int64 lead_of(int64 tick);
+static pg_noinline void wait_or_refuse(const Attempt *attempt, Wait *wait);
+static void read_limit(void);
+static void wait_for_clock_or_tick(const Attempt *attempt, Wait *wait);
+static int64 choose_wakeup_tick(int64 next_tick);
+static void sleep_and_count(int64 duration_us, WaitReason reason,
+							uint64 *counter_us);
+static void count_regression(int64 regression_us, Wait *wait);
+static inline void count_once(bool *is_counted, uint64 *counter);
+static void refuse_behind(const Attempt *attempt);
+static void refuse_outside_span(Outcome outcome);
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	session.limit = Min(shared->mark, shared->mark_due);
-	worker_id = shmem_worker_id();
-	LWLockRelease(&shared->lock);
-	session.node_bits = layout_node_bits(session.layout, node_datacenter_id,
-										 Max(worker_id, 0));
+/*
+ * Returns the next id.  Raises ERROR 55000, 25006, F0000, 22023, XX001 or
+ * 0A000 for the reasons of attach_session() and mark_start_once(); 54000 if
+ * the clock is outside the layout's span; and 55000 if the clock is behind and
+ * the policy does not wait, or if a lease is needed and does not allow the id.
+ */
+int64
+generator_next(void)
+{
+	int64		reserved;
+
+	if (unlikely(session.slot == NULL))
+		attach_session();
+	if (likely(generator_block_size == 1))
+		return issue(reserve(1, &reserved));
+	return next_of_block(&session.slot->block, generator_block_size);
 }
 
 /*
- * before_shmem_exit callback: frees the slot.
- *
- * The last session to end may lower the mark to the end of the ids, because
- * no session has a limit any more.  It does so if it is terminated, as at a
- * fast shutdown, so that ids can begin at once after the next start.  The exit
- * code is then 1.  A session that ends by itself writes nothing.
+ * Returns the next id from a block that the caller keeps.  "wanted" is how
+ * many ids the caller still wants.  The queue's lock is taken once for each
+ * block, not for each id.  Raises the errors of generator_next().
  */
-static void
-end_session(int code, Datum arg)
+int64
+generator_next_of_block(IdBlock *block, int64 wanted)
 {
-	int64		end = LAYOUT_NONE;
+	if (unlikely(session.slot == NULL))
+		attach_session();
+	return next_of_block(block, wanted);
+}
 
-	(void) arg;
-	session.slot->pid = 0;
-	session.slot = NULL;
+/* Gets the last id of this session.  Returns false if there is none yet. */
+bool
+generator_last_of_session(int64 *id)
+{
+	const BackendSlot *slot = session.slot;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (--shared->session_count == 0 && code != 0)
-		end = layout_stamp_tick(session.layout, (int64)
-								pg_atomic_read_u64(&shared->stamp)) + 1;
-	if (end != LAYOUT_NONE && end < shared->mark)
-	{
-		shared->mark = end;
-		shared->mark_lead_us = 0;
-	}
-	else
-		end = LAYOUT_NONE;
-	LWLockRelease(&shared->lock);
-	if (end == LAYOUT_NONE)
-		return;
-
-	AbortOutOfAnyTransaction();
-	StartTransactionCommand();
-	mark_log_end(end);
-	CommitTransactionCommand();
+	if (slot == NULL || slot->counters.ids_issued == slot->before.ids_issued)
+		return false;
+	*id = slot->last_id;
+	return true;
 }
 
 /*
@@ -193,54 +204,182 @@ attach_session(void)
 	read_limit();
 }
 
-/* Returns the sequence of the first id of a fresh tick. */
-static inline int64
-first_sequence(void)
+/*
+ * before_shmem_exit callback: frees the slot.
+ *
+ * The last session to end may lower the mark to the end of the ids, because
+ * no session has a limit any more.  It does so if it is terminated, as at a
+ * fast shutdown, so that ids can begin at once after the next start.  The exit
+ * code is then 1.  A session that ends by itself writes nothing.
+ */
+static void
+end_session(int code, Datum arg)
 {
-	int			bits = session.layout->sequence_bits;
+	int64		end = LAYOUT_NONE;
 
-	/* A start in the lowest quarter leaves most of the tick's sequence. */
-	if (generator_sequence_start == SEQUENCE_START_RANDOM && bits > 2)
-		return (int64) (pg_prng_uint64(&pg_global_prng_state) >>
-						(64 - (bits - 2)));
-	return 0;
-}
+	(void) arg;
+	session.slot->pid = 0;
+	session.slot = NULL;
 
-/* Returns a tick's lead on the clock in microseconds; negative if behind. */
-static inline int64
-lead_of(int64 tick)
-{
-	return layout_tick_start(session.layout, tick) - session.clock.now;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (--shared->session_count == 0 && code != 0)
+		end = layout_stamp_tick(session.layout, (int64)
+								pg_atomic_read_u64(&shared->stamp)) + 1;
+	if (end != LAYOUT_NONE && end < shared->mark)
+	{
+		shared->mark = end;
+		shared->mark_lead_us = 0;
+	}
+	else
+		end = LAYOUT_NONE;
+	LWLockRelease(&shared->lock);
+	if (end == LAYOUT_NONE)
+		return;
+
+	AbortOutOfAnyTransaction();
+	StartTransactionCommand();
+	mark_log_end(end);
+	CommitTransactionCommand();
 }
 
 /*
- * Sets the outcome if the next id's tick is not the clock's tick.  The
- * compiler must not inline this function and wait_or_refuse(), so that the
- * common path needs fewer registers.
+ * Returns the next id of a block.  Reserves a new block if the old block is
+ * used up, is no longer current, or belongs to another node; and also if this session's last id is not from the block, because that id may be
+ * larger than the ids left in the block.  After a block that was used up
+ * within its tick, the next block is twice as large, up to "max_size".
+ * Otherwise the next block has one stamp, so that a slow caller wastes no
+ * stamps.
  */
-static pg_noinline void
-judge_lead(int64 last, Attempt *attempt)
+static inline int64
+next_of_block(IdBlock *block, int64 max_size)
 {
-	const NodeStart *start = &shared->start;
+	bool		is_current = block->size > 0 &&
+		block->node_bits == session.node_bits && block_is_current(block);
 
-	attempt->verdict =
-		clock_judge(lead_of(attempt->tick),
-					lead_of(layout_stamp_tick(session.layout, last)),
-					last == start->stamp ? start->lead_us : 0);
-	attempt->is_at_fence = last == start->fence_stamp;
-	switch (attempt->verdict.action)
+	if (!(is_current && block->left > 0 &&
+		  block->last_id == session.slot->last_id))
 	{
-		case CLOCK_GO_ON:
-			attempt->outcome =
-				attempt->tick > layout_max_tick(session.layout) ?
-				OUTCOME_AFTER_SPAN : OUTCOME_ISSUE;
-			break;
-		case CLOCK_WAIT:
-			attempt->outcome = OUTCOME_WAIT;
-			break;
-		case CLOCK_REFUSE:
-			attempt->outcome = OUTCOME_BEHIND;
-			break;
+		int64		wanted = is_current && block->left == 0 ?
+			Min(block->size * 2, max_size) : 1;
+		int64		reserved;
+		int64		next = reserve(wanted, &reserved);
+
+		/* Fill in the block only now: reserve() may raise an error. */
+		block->next = next;
+		block->left = block->size = reserved;
+		block->node_bits = session.node_bits;
+	}
+	block->left--;
+	block->last_id = issue(block->next++);
+	return block->last_id;
+}
+
+/*
+ * Returns whether the session may still issue the stamps of a block.  It may
+ * not if the block's tick has passed, if the tick leads the clock by more than
+ * the policy allows, or if another session has an id of a later tick.  The
+ * test for a later tick is needed after the clock has stepped back, when the
+ * clock does not show that the block's tick has passed.
+ */
+static inline bool
+block_is_current(const IdBlock *block)
+{
+	const Layout *layout = session.layout;
+	int64		tick = layout_stamp_tick(layout, block->next - 1);
+	int64		last = (int64) pg_atomic_read_u64(&shared->stamp);
+
+	if (layout_stamp_tick(layout, last) > tick)
+		return false;
+	pg_read_barrier();
+	clock_read(layout, &session.clock);
+	return session.clock.position == SPAN_WITHIN &&
+		session.clock.tick <= tick &&
+		(likely(session.clock.tick == tick) ||
+		 lead_of(tick) <= clock_allowed_lead_us());
+}
+
+/* Turns a reserved stamp into an id, and records the id in the slot. */
+static inline int64
+issue(int64 stamp)
+{
+	const Layout *layout = session.layout;
+	int64		sequence = layout_stamp_sequence(layout, stamp);
+	int64		id = ((stamp - sequence) << (layout->datacenter_bits +
+											 layout->worker_bits)) |
+		session.node_bits | sequence;
+
+	session.slot->last_id = id;
+	session.slot->counters.ids_issued++;
+	return id;
+}
+
+/*
+ * Reserves "wanted" stamps of one tick, or as many as the tick has left, and
+ * returns the first of them.  After an attempt that failed the function
+ * reserves one stamp only, because the caller may not need a block in the new
+ * tick.
+ */
+static inline int64
+reserve(int64 wanted, int64 *reserved)
+{
+	Wait		wait = {.wakeup_tick = LAYOUT_NONE};
+
+	Assert(wanted >= 1);
+
+	for (;;)
+	{
+		Attempt		attempt;
+		int64		next;
+
+		if (wanted > 1)
+			LWLockAcquire(&shared->queue, LW_EXCLUSIVE);
+		next = try_to_reserve(wanted, reserved, &attempt);
+		if (wanted > 1)
+			LWLockRelease(&shared->queue);
+
+		if (likely(attempt.outcome == OUTCOME_ISSUE))
+			return next;
+		wait_or_refuse(&attempt, &wait);
+		wanted = 1;
+	}
+}
+
+/*
+ * Chooses and stores the next stamp, together with as many more stamps of its
+ * tick as are wanted and left.  Chooses again if another session has changed
+ * the stamp meanwhile; some session always succeeds.  Returns the first stamp,
+ * which is valid if the outcome is OUTCOME_ISSUE.
+ */
+static inline int64
+try_to_reserve(int64 wanted, int64 *reserved, Attempt *attempt)
+{
+	uint64		last = pg_atomic_read_u64(&shared->stamp);
+
+	for (;;)
+	{
+		int64		next;
+
+		/*
+		 * Without a barrier some processors read the clock before the stamp.
+		 * On arm64 the barrier orders the load of the stamp before the vDSO's
+		 * loads, and the vDSO's own instruction barrier orders these before
+		 * the counter.  x86 and s390x keep the order of loads.  Ids would be
+		 * unique and increasing without the barrier, too, because the swap
+		 * fails unless "last" is the newest stamp; but the clock would seem to
+		 * step back.
+		 */
+		pg_read_barrier();
+		clock_read(session.layout, &session.clock);
+		next = choose_next((int64) last, attempt);
+		if (unlikely(attempt->outcome != OUTCOME_ISSUE))
+			return next;
+
+		*reserved = wanted == 1 ? 1 :
+			Min(wanted, layout_last_stamp(session.layout, attempt->tick) -
+				next + 1);
+		if (likely(pg_atomic_compare_exchange_u64(&shared->stamp, &last,
+												  (uint64) (next + *reserved - 1))))
+			return next;
 	}
 }
 
@@ -289,6 +428,199 @@ choose_next(int64 last, Attempt *attempt)
 		last + 1;
 }
 
+/* Returns the sequence of the first id of a fresh tick. */
+static inline int64
+first_sequence(void)
+{
+	int			bits = session.layout->sequence_bits;
+
+	/* A start in the lowest quarter leaves most of the tick's sequence. */
+	if (generator_sequence_start == SEQUENCE_START_RANDOM && bits > 2)
+		return (int64) (pg_prng_uint64(&pg_global_prng_state) >>
+						(64 - (bits - 2)));
+	return 0;
+}
+
+/*
+ * Sets the outcome if the next id's tick is not the clock's tick.  The
+ * compiler must not inline this function and wait_or_refuse(), so that the
+ * common path needs fewer registers.
+ */
+static pg_noinline void
+judge_lead(int64 last, Attempt *attempt)
+{
+	const NodeStart *start = &shared->start;
+
+	attempt->verdict =
+		clock_judge(lead_of(attempt->tick),
+					lead_of(layout_stamp_tick(session.layout, last)),
+					last == start->stamp ? start->lead_us : 0);
+	attempt->is_at_fence = last == start->fence_stamp;
+	switch (attempt->verdict.action)
+	{
+		case CLOCK_GO_ON:
+			attempt->outcome =
+				attempt->tick > layout_max_tick(session.layout) ?
+				OUTCOME_AFTER_SPAN : OUTCOME_ISSUE;
+			break;
+		case CLOCK_WAIT:
+			attempt->outcome = OUTCOME_WAIT;
+			break;
+		case CLOCK_REFUSE:
+			attempt->outcome = OUTCOME_BEHIND;
+			break;
+	}
+}
+
+/* Returns a tick's lead on the clock in microseconds; negative if behind. */
+static inline int64
+lead_of(int64 tick)
+{
+	return layout_tick_start(session.layout, tick) - session.clock.now;
+}
+
+/* Waits, looks at the mark or raises an error, by an attempt's outcome. */
+static pg_noinline void
+wait_or_refuse(const Attempt *attempt, Wait *wait)
+{
+	switch (attempt->outcome)
+	{
+		case OUTCOME_ISSUE:
+			break;
+		case OUTCOME_AT_LIMIT:
+			read_limit();
+			if (session.limit <= attempt->tick)
+			{
+				mark_log_next(attempt->tick);
+				read_limit();
+			}
+			break;
+		case OUTCOME_WAIT:
+			if (attempt->verdict.regression_us > 0)
+				count_regression(attempt->verdict.regression_us, wait);
+			wait_for_clock_or_tick(attempt, wait);
+			break;
+		case OUTCOME_BEHIND:
+			count_regression(attempt->verdict.regression_us, wait);
+			session.slot->counters.clock_refusals++;
+			refuse_behind(attempt);
+			break;
+		case OUTCOME_BEFORE_SPAN:
+		case OUTCOME_AFTER_SPAN:
+			count_regression(0, wait);
+			session.slot->counters.clock_refusals++;
+			refuse_outside_span(attempt->outcome);
+			break;
+	}
+}
+
+/*
+ * Reads the limit and the worker id under one lock, because a limit is valid
+ * only for the worker id that the mark belongs to.
+ */
+static void
+read_limit(void)
+{
+	int			worker_id;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	session.limit = Min(shared->mark, shared->mark_due);
+	worker_id = shmem_worker_id();
+	LWLockRelease(&shared->lock);
+	session.node_bits = layout_node_bits(session.layout, node_datacenter_id,
+										 Max(worker_id, 0));
+}
+
+/* Waits for the clock to catch up or, after a spent tick, for a later tick. */
+static void
+wait_for_clock_or_tick(const Attempt *attempt, Wait *wait)
+{
+	Counters   *counters = &session.slot->counters;
+	int64		wait_us = attempt->verdict.wait_us;
+
+	if (attempt->verdict.behind_us > 0)
+	{
+		count_once(&wait->is_counted_as_clock_wait, &counters->clock_waits);
+		sleep_and_count(wait_us, WAIT_FOR_CLOCK, &counters->clock_wait_us);
+		return;
+	}
+
+	count_once(&wait->is_counted_as_sequence_wait, &counters->sequence_waits);
+	if (wait->wakeup_tick < attempt->tick)
+		wait->wakeup_tick = choose_wakeup_tick(attempt->tick);
+	sleep_and_count(wait_us + session.layout->tick_us *
+					(wait->wakeup_tick - attempt->tick),
+					WAIT_FOR_TICK, &counters->sequence_wait_us);
+}
+
+/*
+ * Returns the tick that a session waits for when the last tick is spent.  Each
+ * waiter takes the next free turn.  The first few turns are in the next tick,
+ * the next few in the tick after it, and so on.  If all waiters woke up for
+ * the next tick, most would find that tick spent, too, and would have used the
+ * processor in vain.
+ *
+ * The turn of a waiter that was cancelled goes unused.  So that unused turns
+ * do not add up, no turn is more than MaxBackends turns after the first turn
+ * of the next tick.  That leaves enough turns, because there are no more
+ * waiters than backends.
+ */
+static int64
+choose_wakeup_tick(int64 next_tick)
+{
+	uint64		per_tick =
+		(uint64) Max(1, WAKEUPS_PER_MS * session.layout->tick_us / 1000);
+	uint64		first = (uint64) next_tick * per_tick;
+	uint64		last = pg_atomic_read_u64(&shared->turns);
+	uint64		mine;
+
+	do
+		mine = Min(Max(last + 1, first), first + (uint64) MaxBackends);
+	while (!pg_atomic_compare_exchange_u64(&shared->turns, &last, mine));
+	return (int64) (mine / per_tick);
+}
+
+/* Sleeps, and adds the time slept to a counter. */
+static void
+sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
+{
+	instr_time	begin;
+	instr_time	end;
+
+	INSTR_TIME_SET_CURRENT(begin);
+	clock_sleep(duration_us, reason);
+	INSTR_TIME_SET_CURRENT(end);
+	INSTR_TIME_SUBTRACT(end, begin);
+	*counter_us += INSTR_TIME_GET_MICROSEC(end);
+}
+
+/*
+ * Counts a call that waits or fails because the clock has stepped back or is
+ * outside the layout's span.
+ */
+static void
+count_regression(int64 regression_us, Wait *wait)
+{
+	if (!wait->is_counted_as_regression)
+	{
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+		shared->max_regression_us = Max(shared->max_regression_us,
+										regression_us);
+		LWLockRelease(&shared->lock);
+	}
+	count_once(&wait->is_counted_as_regression,
+			   &session.slot->counters.clock_regressions);
+}
+
+/* Counts a call once, even if the call tries several times. */
+static inline void
+count_once(bool *is_counted, uint64 *counter)
+{
+	if (!*is_counted)
+		(*counter)++;
+	*is_counted = true;
+}
+
 /*
  * Raises ERROR 55000, because the policy or the tolerance forbids waiting for
  * the clock.
@@ -329,313 +661,4 @@ refuse_outside_span(Outcome outcome)
 					   node_layout_text, node_epoch_text,
 					   layout_max_tick(session.layout)),
 			 errhint("Check the server's clock, \"snowflake.epoch\" and \"snowflake.layout\".")));
-}
-
-/*
- * Chooses and stores the next stamp, together with as many more stamps of its
- * tick as are wanted and left.  Chooses again if another session has changed
- * the stamp meanwhile; some session always succeeds.  Returns the first stamp,
- * which is valid if the outcome is OUTCOME_ISSUE.
- */
-static inline int64
-try_to_reserve(int64 wanted, int64 *reserved, Attempt *attempt)
-{
-	uint64		last = pg_atomic_read_u64(&shared->stamp);
-
-	for (;;)
-	{
-		int64		next;
-
-		/*
-		 * Without a barrier some processors read the clock before the stamp.
-		 * On arm64 the barrier orders the load of the stamp before the vDSO's
-		 * loads, and the vDSO's own instruction barrier orders these before
-		 * the counter.  x86 and s390x keep the order of loads.  Ids would be
-		 * unique and increasing without the barrier, too, because the swap
-		 * fails unless "last" is the newest stamp; but the clock would seem to
-		 * step back.
-		 */
-		pg_read_barrier();
-		clock_read(session.layout, &session.clock);
-		next = choose_next((int64) last, attempt);
-		if (unlikely(attempt->outcome != OUTCOME_ISSUE))
-			return next;
-
-		*reserved = wanted == 1 ? 1 :
-			Min(wanted, layout_last_stamp(session.layout, attempt->tick) -
-				next + 1);
-		if (likely(pg_atomic_compare_exchange_u64(&shared->stamp, &last,
-												  (uint64) (next + *reserved - 1))))
-			return next;
-	}
-}
-
-/*
- * Returns the tick that a session waits for when the last tick is spent.  Each
- * waiter takes the next free turn.  The first few turns are in the next tick,
- * the next few in the tick after it, and so on.  If all waiters woke up for
- * the next tick, most would find that tick spent, too, and would have used the
- * processor in vain.
- *
- * The turn of a waiter that was cancelled goes unused.  So that unused turns
- * do not add up, no turn is more than MaxBackends turns after the first turn
- * of the next tick.  That leaves enough turns, because there are no more
- * waiters than backends.
- */
-static int64
-choose_wakeup_tick(int64 next_tick)
-{
-	uint64		per_tick =
-		(uint64) Max(1, WAKEUPS_PER_MS * session.layout->tick_us / 1000);
-	uint64		first = (uint64) next_tick * per_tick;
-	uint64		last = pg_atomic_read_u64(&shared->turns);
-	uint64		mine;
-
-	do
-		mine = Min(Max(last + 1, first), first + (uint64) MaxBackends);
-	while (!pg_atomic_compare_exchange_u64(&shared->turns, &last, mine));
-	return (int64) (mine / per_tick);
-}
-
-/* Counts a call once, even if the call tries several times. */
-static inline void
-count_once(bool *is_counted, uint64 *counter)
-{
-	if (!*is_counted)
-		(*counter)++;
-	*is_counted = true;
-}
-
-/*
- * Counts a call that waits or fails because the clock has stepped back or is
- * outside the layout's span.
- */
-static void
-count_regression(int64 regression_us, Wait *wait)
-{
-	if (!wait->is_counted_as_regression)
-	{
-		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-		shared->max_regression_us = Max(shared->max_regression_us,
-										regression_us);
-		LWLockRelease(&shared->lock);
-	}
-	count_once(&wait->is_counted_as_regression,
-			   &session.slot->counters.clock_regressions);
-}
-
-/* Sleeps, and adds the time slept to a counter. */
-static void
-sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
-{
-	instr_time	begin;
-	instr_time	end;
-
-	INSTR_TIME_SET_CURRENT(begin);
-	clock_sleep(duration_us, reason);
-	INSTR_TIME_SET_CURRENT(end);
-	INSTR_TIME_SUBTRACT(end, begin);
-	*counter_us += INSTR_TIME_GET_MICROSEC(end);
-}
-
-/* Waits for the clock to catch up or, after a spent tick, for a later tick. */
-static void
-wait_for_clock_or_tick(const Attempt *attempt, Wait *wait)
-{
-	Counters   *counters = &session.slot->counters;
-	int64		wait_us = attempt->verdict.wait_us;
-
-	if (attempt->verdict.behind_us > 0)
-	{
-		count_once(&wait->is_counted_as_clock_wait, &counters->clock_waits);
-		sleep_and_count(wait_us, WAIT_FOR_CLOCK, &counters->clock_wait_us);
-		return;
-	}
-
-	count_once(&wait->is_counted_as_sequence_wait, &counters->sequence_waits);
-	if (wait->wakeup_tick < attempt->tick)
-		wait->wakeup_tick = choose_wakeup_tick(attempt->tick);
-	sleep_and_count(wait_us + session.layout->tick_us *
-					(wait->wakeup_tick - attempt->tick),
-					WAIT_FOR_TICK, &counters->sequence_wait_us);
-}
-
-/* Waits, looks at the mark or raises an error, by an attempt's outcome. */
-static pg_noinline void
-wait_or_refuse(const Attempt *attempt, Wait *wait)
-{
-	switch (attempt->outcome)
-	{
-		case OUTCOME_ISSUE:
-			break;
-		case OUTCOME_AT_LIMIT:
-			read_limit();
-			if (session.limit <= attempt->tick)
-			{
-				mark_log_next(attempt->tick);
-				read_limit();
-			}
-			break;
-		case OUTCOME_WAIT:
-			if (attempt->verdict.regression_us > 0)
-				count_regression(attempt->verdict.regression_us, wait);
-			wait_for_clock_or_tick(attempt, wait);
-			break;
-		case OUTCOME_BEHIND:
-			count_regression(attempt->verdict.regression_us, wait);
-			session.slot->counters.clock_refusals++;
-			refuse_behind(attempt);
-			break;
-		case OUTCOME_BEFORE_SPAN:
-		case OUTCOME_AFTER_SPAN:
-			count_regression(0, wait);
-			session.slot->counters.clock_refusals++;
-			refuse_outside_span(attempt->outcome);
-			break;
-	}
-}
-
-/*
- * Reserves "wanted" stamps of one tick, or as many as the tick has left, and
- * returns the first of them.  After an attempt that failed the function
- * reserves one stamp only, because the caller may not need a block in the new
- * tick.
- */
-static inline int64
-reserve(int64 wanted, int64 *reserved)
-{
-	Wait		wait = {.wakeup_tick = LAYOUT_NONE};
-
-	Assert(wanted >= 1);
-
-	for (;;)
-	{
-		Attempt		attempt;
-		int64		next;
-
-		if (wanted > 1)
-			LWLockAcquire(&shared->queue, LW_EXCLUSIVE);
-		next = try_to_reserve(wanted, reserved, &attempt);
-		if (wanted > 1)
-			LWLockRelease(&shared->queue);
-
-		if (likely(attempt.outcome == OUTCOME_ISSUE))
-			return next;
-		wait_or_refuse(&attempt, &wait);
-		wanted = 1;
-	}
-}
-
-/* Turns a reserved stamp into an id, and records the id in the slot. */
-static inline int64
-issue(int64 stamp)
-{
-	const Layout *layout = session.layout;
-	int64		sequence = layout_stamp_sequence(layout, stamp);
-	int64		id = ((stamp - sequence) << (layout->datacenter_bits +
-											 layout->worker_bits)) |
-		session.node_bits | sequence;
-
-	session.slot->last_id = id;
-	session.slot->counters.ids_issued++;
-	return id;
-}
-
-/*
- * Returns whether the session may still issue the stamps of a block.  It may
- * not if the block's tick has passed, if the tick leads the clock by more than
- * the policy allows, or if another session has an id of a later tick.  The
- * test for a later tick is needed after the clock has stepped back, when the
- * clock does not show that the block's tick has passed.
- */
-static inline bool
-block_is_current(const IdBlock *block)
-{
-	const Layout *layout = session.layout;
-	int64		tick = layout_stamp_tick(layout, block->next - 1);
-	int64		last = (int64) pg_atomic_read_u64(&shared->stamp);
-
-	if (layout_stamp_tick(layout, last) > tick)
-		return false;
-	pg_read_barrier();
-	clock_read(layout, &session.clock);
-	return session.clock.position == SPAN_WITHIN &&
-		session.clock.tick <= tick &&
-		(likely(session.clock.tick == tick) ||
-		 lead_of(tick) <= clock_allowed_lead_us());
-}
-
-/*
- * Returns the next id of a block.  Reserves a new block if the old block is
- * used up, is no longer current, or belongs to another node; and also if this session's last id is not from the block, because that id may be
- * larger than the ids left in the block.  After a block that was used up
- * within its tick, the next block is twice as large, up to "max_size".
- * Otherwise the next block has one stamp, so that a slow caller wastes no
- * stamps.
- */
-static inline int64
-next_of_block(IdBlock *block, int64 max_size)
-{
-	bool		is_current = block->size > 0 &&
-		block->node_bits == session.node_bits && block_is_current(block);
-
-	if (!(is_current && block->left > 0 &&
-		  block->last_id == session.slot->last_id))
-	{
-		int64		wanted = is_current && block->left == 0 ?
-			Min(block->size * 2, max_size) : 1;
-		int64		reserved;
-		int64		next = reserve(wanted, &reserved);
-
-		/* Fill in the block only now: reserve() may raise an error. */
-		block->next = next;
-		block->left = block->size = reserved;
-		block->node_bits = session.node_bits;
-	}
-	block->left--;
-	block->last_id = issue(block->next++);
-	return block->last_id;
-}
-
-/*
- * Returns the next id.  Raises ERROR 55000, 25006, F0000, 22023, XX001 or
- * 0A000 for the reasons of attach_session() and mark_start_once(); 54000 if
- * the clock is outside the layout's span; and 55000 if the clock is behind and
- * the policy does not wait, or if a lease is needed and does not allow the id.
- */
-int64
-generator_next(void)
-{
-	int64		reserved;
-
-	if (unlikely(session.slot == NULL))
-		attach_session();
-	if (likely(generator_block_size == 1))
-		return issue(reserve(1, &reserved));
-	return next_of_block(&session.slot->block, generator_block_size);
-}
-
-/*
- * Returns the next id from a block that the caller keeps.  "wanted" is how
- * many ids the caller still wants.  The queue's lock is taken once for each
- * block, not for each id.  Raises the errors of generator_next().
- */
-int64
-generator_next_of_block(IdBlock *block, int64 wanted)
-{
-	if (unlikely(session.slot == NULL))
-		attach_session();
-	return next_of_block(block, wanted);
-}
-
-/* Gets the last id of this session.  Returns false if there is none yet. */
-bool
-generator_last_of_session(int64 *id)
-{
-	const BackendSlot *slot = session.slot;
-
-	if (slot == NULL || slot->counters.ids_issued == slot->before.ids_issued)
-		return false;
-	*id = slot->last_id;
-	return true;
 }
