@@ -112,225 +112,18 @@ static const RelFileLocator mark_locator = {
 	.relNumber = MARK_RELFILENUMBER
 };
 
-static Size
-contents_size(uint32 entry_count)
-{
-	return offsetof(MarkContents, entries) + entry_count * sizeof(MarkEntry);
-}
-
-/*
- * Computes the checksum of contents.  The caller has checked that entry_count
- * is in range.
- */
-static pg_crc32c
-checksum_of(const MarkContents *contents)
-{
-	const char *bytes = (const char *) contents;
-	const pg_crc32c none = 0;
-	Size		after = offsetof(MarkContents, checksum) + sizeof(none);
-	pg_crc32c	crc;
-
-	INIT_CRC32C(crc);
-	COMP_CRC32C(crc, bytes, offsetof(MarkContents, checksum));
-	COMP_CRC32C(crc, &none, sizeof(none));
-	COMP_CRC32C(crc, bytes + after,
-				contents_size(contents->entry_count) - after);
-	FIN_CRC32C(crc);
-	return crc;
-}
-
-/* Makes contents without an entry, in the configured layout. */
-void
-mark_page_set_empty(MarkContents *contents)
-{
-	memset(contents, 0, sizeof(*contents));
-	contents->magic = MARK_MAGIC;
-	contents->version = MARK_VERSION;
-	contents->layout = *node_layout();
-	contents->lease.worker_id = WORKER_ID_UNSET;
-	contents->checksum = checksum_of(contents);
-}
-
-/* Copies contents to a page whose header is initialized. */
-static void
-put_contents(Page page, const MarkContents *contents)
-{
-	Size		size = contents_size(contents->entry_count);
-
-	memcpy(PageGetContents(page), contents, size);
-
-	/* WAL leaves out the bytes between pd_lower and pd_upper. */
-	((PageHeader) page)->pd_lower =
-		(LocationIndex) (PageGetContents(page) + size - (char *) page);
-}
-
-/* For ereport(): what to do about a damaged page. */
-static int
-hint_at_damage(void)
-{
-	return errhint("Make sure that the clock is past the newest id in the data, or choose a \"snowflake.worker_id\" that no server has used. Then stop the server, move file \"%s\" in the data directory away and start the server.",
-				   MARK_FILE);
-}
-
-/* Raises ERROR XX001: the page does not verify.  Translates "detail". */
-static void
-refuse_damaged(const char *detail)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("snowflake ids cannot be issued because the page of the high-water mark is damaged"),
-			 errdetail("File \"%s\" in the data directory: %s",
-					   MARK_FILE, detail),
-			 hint_at_damage()));
-}
-
-/*
- * Copies and verifies a page's contents.  A page of zeros is damage: with
- * zero_damaged_pages on, PostgreSQL returns zeros for a damaged page, and a
- * server that took the zeros for a fresh page would forget its marks.
- *
- * Raises ERROR XX001 if the page does not verify, 0A000 if the page is of a
- * newer version.  The transaction's abort releases the page's lock and pin.
- */
-static void
-get_contents(Page page, MarkContents *contents)
-{
-	if (PageIsNew(page))
-		refuse_damaged("The page is empty.");
-	memcpy(contents, PageGetContents(page), sizeof(*contents));
-	if (contents->magic != MARK_MAGIC)
-		refuse_damaged("It does not begin with the magic number of a mark's page.");
-	if (contents->version > MARK_VERSION)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("snowflake ids cannot be issued because the page of the high-water mark is of a newer version"),
-				 errdetail("File \"%s\" in the data directory is of version %u, and this library knows version %d.",
-						   MARK_FILE, contents->version, MARK_VERSION),
-				 errhint("Install the version of the extension that wrote the file, and restart the server.")));
-	if (contents->entry_count > MARK_ENTRIES_MAX ||
-		contents->checksum != checksum_of(contents))
-		refuse_damaged("Its checksum does not match its contents.");
-}
-
-/* Error callback: adds a context and a hint to PostgreSQL's own errors. */
-static void
-add_hint(void *arg)
-{
-	int			code = geterrcode();
-
-	(void) arg;
-	if (code == ERRCODE_DATA_CORRUPTED)
-		hint_at_damage();
-	else if (code == ERRCODE_INSUFFICIENT_PRIVILEGE ||
-			 ERRCODE_TO_CATEGORY(code) == ERRCODE_SYSTEM_ERROR ||
-			 ERRCODE_TO_CATEGORY(code) == ERRCODE_INSUFFICIENT_RESOURCES)
-		errhint("No snowflake id is issued until file \"%s\" in the data directory can be read and written.",
-				MARK_FILE);
-	else
-		return;
-	errcontext("accessing the high-water mark of snowflake ids");
-}
-
-/* Does the file exist?  Raises ERROR XX001 if it is shorter than the page. */
-static bool
-has_page(void)
-{
-	struct stat file;
-
-	if (stat(MARK_FILE, &file) != 0)
-	{
-		if (errno != ENOENT)
-			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not stat file \"%s\": %m", MARK_FILE)));
-		return false;
-	}
-	if (file.st_size < BLCKSZ)
-		refuse_damaged(file.st_size == 0 ? "The file is empty." :
-					   "The file is shorter than a page.");
-	return true;
-}
-
-/*
- * Raises PostgreSQL's error for a file that could not be created or written,
- * and removes what there is of it.
- */
-static void
-refuse_new_file(int fd)
-{
-	int			save_errno = errno;
-
-	if (fd >= 0)
-		(void) CloseTransientFile(fd);
-	(void) unlink(MARK_NEW_FILE);
-
-	/* A write that is cut short sets no errno. */
-	errno = save_errno != 0 ? save_errno : ENOSPC;
-	ereport(ERROR,
-			(errcode_for_file_access(),
-			 errmsg("could not write file \"%s\": %m", MARK_NEW_FILE)));
-}
-
-/*
- * Creates the file with a page that has no entries.  The file gets its name
- * when it is whole and on disk, so that neither a full disk nor a crash leaves
- * a file that is damaged.
- */
-static void
-create_file(void)
-{
-	PGIOAlignedBlock block;
-	MarkContents contents;
-	int			fd;
-
-	mark_page_set_empty(&contents);
-	PageInit((Page) block.data, BLCKSZ, 0);
-	put_contents((Page) block.data, &contents);
-	PageSetChecksum((Page) block.data, 0);
-
-	fd = OpenTransientFile(MARK_NEW_FILE,
-						   O_CREAT | O_TRUNC | O_WRONLY | PG_BINARY);
-	if (fd < 0)
-		refuse_new_file(fd);
-	errno = 0;
-	if (write(fd, block.data, BLCKSZ) != BLCKSZ)
-		refuse_new_file(fd);
-	if (CloseTransientFile(fd) != 0)
-		refuse_new_file(-1);
-	if (durable_rename(MARK_NEW_FILE, MARK_FILE, LOG) != 0)
-		refuse_new_file(-1);
-}
-
-/*
- * Creates the file unless it exists.  The lock that PostgreSQL takes to extend
- * a relation keeps two processes from creating the file at once: the second
- * would overwrite on disk what the first has in its buffer.
- */
-static void
-ensure_page(void)
-{
-	LOCKTAG		tag;
-
-	if (has_page())
-		return;
-
-	SET_LOCKTAG_RELATION_EXTEND(tag, InvalidOid, MARK_RELFILENUMBER);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	if (!has_page())
-		create_file();
-	LockRelease(&tag, ExclusiveLock, false);
-}
-
-/* Reads the page into a buffer, pinned and locked. */
-static Buffer
-read_buffer(int lock_mode)
-{
-	Buffer		buffer = ReadBufferWithoutRelcache(mark_locator, MAIN_FORKNUM,
-												   0, RBM_NORMAL, NULL, true);
-
-	LockBuffer(buffer, lock_mode);
-	return buffer;
-}
+static void ensure_page(void);
+static bool has_page(void);
+static void create_file(void);
+static void refuse_new_file(int fd);
+static Buffer read_buffer(int lock_mode);
+static void get_contents(Page page, MarkContents *contents);
+static void put_contents(Page page, const MarkContents *contents);
+static void refuse_damaged(const char *detail);
+static void add_hint(void *arg);
+static int hint_at_damage(void);
+static pg_crc32c checksum_of(const MarkContents *contents);
+static Size contents_size(uint32 entry_count);
 
 /*
  * Reads the page.  Returns false if the page has no entry: the page does not
@@ -360,66 +153,6 @@ mark_page_read(MarkContents *contents)
 	}
 	error_context_stack = errcallback.previous;
 	return contents->entry_count > 0;
-}
-
-/* Returns the entry of a node; NULL if there is none. */
-const MarkEntry *
-mark_page_entry(const MarkContents *contents, int datacenter_id,
-				int worker_id)
-{
-	for (uint32 i = 0; i < contents->entry_count; i++)
-	{
-		const MarkEntry *entry = &contents->entries[i];
-
-		if (entry->datacenter_id == datacenter_id &&
-			entry->worker_id == worker_id)
-			return entry;
-	}
-	return NULL;
-}
-
-/* Returns a tick that no id of any node has reached. */
-int64
-mark_page_largest(const MarkContents *contents)
-{
-	int64		largest = contents->floor;
-
-	for (uint32 i = 0; i < contents->entry_count; i++)
-		largest = Max(largest, contents->entries[i].mark);
-	return largest;
-}
-
-/*
- * Finds or adds a node's entry.  If the page is full, the new entry replaces
- * the entry with the smallest mark, and the floor rises to that mark.
- */
-MarkEntry *
-mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
-{
-	MarkEntry  *entry =
-		unconstify(MarkEntry *,
-				   mark_page_entry(contents, datacenter_id, worker_id));
-
-	if (entry != NULL)
-		return entry;
-
-	if (contents->entry_count < MARK_ENTRIES_MAX)
-		entry = &contents->entries[contents->entry_count++];
-	else
-	{
-		entry = &contents->entries[0];
-		for (int i = 1; i < MARK_ENTRIES_MAX; i++)
-		{
-			if (contents->entries[i].mark < entry->mark)
-				entry = &contents->entries[i];
-		}
-		contents->floor = Max(contents->floor, entry->mark);
-	}
-	entry->datacenter_id = datacenter_id;
-	entry->worker_id = worker_id;
-	entry->mark = 0;
-	entry->lead_us = 0;
-	return entry;
 }
 
 /*
@@ -465,4 +198,284 @@ mark_page_log(Buffer buffer, MarkContents *contents)
 
 	shmem_my_slot()->counters.mark_writes++;
 	return lsn;
+}
+
+/*
+ * Creates the file unless it exists.  The lock that PostgreSQL takes to extend
+ * a relation keeps two processes from creating the file at once: the second
+ * would overwrite on disk what the first has in its buffer.
+ */
+static void
+ensure_page(void)
+{
+	LOCKTAG		tag;
+
+	if (has_page())
+		return;
+
+	SET_LOCKTAG_RELATION_EXTEND(tag, InvalidOid, MARK_RELFILENUMBER);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	if (!has_page())
+		create_file();
+	LockRelease(&tag, ExclusiveLock, false);
+}
+
+/* Does the file exist?  Raises ERROR XX001 if it is shorter than the page. */
+static bool
+has_page(void)
+{
+	struct stat file;
+
+	if (stat(MARK_FILE, &file) != 0)
+	{
+		if (errno != ENOENT)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not stat file \"%s\": %m", MARK_FILE)));
+		return false;
+	}
+	if (file.st_size < BLCKSZ)
+		refuse_damaged(file.st_size == 0 ? "The file is empty." :
+					   "The file is shorter than a page.");
+	return true;
+}
+
+/*
+ * Creates the file with a page that has no entries.  The file gets its name
+ * when it is whole and on disk, so that neither a full disk nor a crash leaves
+ * a file that is damaged.
+ */
+static void
+create_file(void)
+{
+	PGIOAlignedBlock block;
+	MarkContents contents;
+	int			fd;
+
+	mark_page_set_empty(&contents);
+	PageInit((Page) block.data, BLCKSZ, 0);
+	put_contents((Page) block.data, &contents);
+	PageSetChecksum((Page) block.data, 0);
+
+	fd = OpenTransientFile(MARK_NEW_FILE,
+						   O_CREAT | O_TRUNC | O_WRONLY | PG_BINARY);
+	if (fd < 0)
+		refuse_new_file(fd);
+	errno = 0;
+	if (write(fd, block.data, BLCKSZ) != BLCKSZ)
+		refuse_new_file(fd);
+	if (CloseTransientFile(fd) != 0)
+		refuse_new_file(-1);
+	if (durable_rename(MARK_NEW_FILE, MARK_FILE, LOG) != 0)
+		refuse_new_file(-1);
+}
+
+/*
+ * Raises PostgreSQL's error for a file that could not be created or written,
+ * and removes what there is of it.
+ */
+static void
+refuse_new_file(int fd)
+{
+	int			save_errno = errno;
+
+	if (fd >= 0)
+		(void) CloseTransientFile(fd);
+	(void) unlink(MARK_NEW_FILE);
+
+	/* A write that is cut short sets no errno. */
+	errno = save_errno != 0 ? save_errno : ENOSPC;
+	ereport(ERROR,
+			(errcode_for_file_access(),
+			 errmsg("could not write file \"%s\": %m", MARK_NEW_FILE)));
+}
+
+/* Reads the page into a buffer, pinned and locked. */
+static Buffer
+read_buffer(int lock_mode)
+{
+	Buffer		buffer = ReadBufferWithoutRelcache(mark_locator, MAIN_FORKNUM,
+												   0, RBM_NORMAL, NULL, true);
+
+	LockBuffer(buffer, lock_mode);
+	return buffer;
+}
+
+/*
+ * Copies and verifies a page's contents.  A page of zeros is damage: with
+ * zero_damaged_pages on, PostgreSQL returns zeros for a damaged page, and a
+ * server that took the zeros for a fresh page would forget its marks.
+ *
+ * Raises ERROR XX001 if the page does not verify, 0A000 if the page is of a
+ * newer version.  The transaction's abort releases the page's lock and pin.
+ */
+static void
+get_contents(Page page, MarkContents *contents)
+{
+	if (PageIsNew(page))
+		refuse_damaged("The page is empty.");
+	memcpy(contents, PageGetContents(page), sizeof(*contents));
+	if (contents->magic != MARK_MAGIC)
+		refuse_damaged("It does not begin with the magic number of a mark's page.");
+	if (contents->version > MARK_VERSION)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("snowflake ids cannot be issued because the page of the high-water mark is of a newer version"),
+				 errdetail("File \"%s\" in the data directory is of version %u, and this library knows version %d.",
+						   MARK_FILE, contents->version, MARK_VERSION),
+				 errhint("Install the version of the extension that wrote the file, and restart the server.")));
+	if (contents->entry_count > MARK_ENTRIES_MAX ||
+		contents->checksum != checksum_of(contents))
+		refuse_damaged("Its checksum does not match its contents.");
+}
+
+/* Copies contents to a page whose header is initialized. */
+static void
+put_contents(Page page, const MarkContents *contents)
+{
+	Size		size = contents_size(contents->entry_count);
+
+	memcpy(PageGetContents(page), contents, size);
+
+	/* WAL leaves out the bytes between pd_lower and pd_upper. */
+	((PageHeader) page)->pd_lower =
+		(LocationIndex) (PageGetContents(page) + size - (char *) page);
+}
+
+/* Raises ERROR XX001: the page does not verify.  Translates "detail". */
+static void
+refuse_damaged(const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("snowflake ids cannot be issued because the page of the high-water mark is damaged"),
+			 errdetail("File \"%s\" in the data directory: %s",
+					   MARK_FILE, detail),
+			 hint_at_damage()));
+}
+
+/* Error callback: adds a context and a hint to PostgreSQL's own errors. */
+static void
+add_hint(void *arg)
+{
+	int			code = geterrcode();
+
+	(void) arg;
+	if (code == ERRCODE_DATA_CORRUPTED)
+		hint_at_damage();
+	else if (code == ERRCODE_INSUFFICIENT_PRIVILEGE ||
+			 ERRCODE_TO_CATEGORY(code) == ERRCODE_SYSTEM_ERROR ||
+			 ERRCODE_TO_CATEGORY(code) == ERRCODE_INSUFFICIENT_RESOURCES)
+		errhint("No snowflake id is issued until file \"%s\" in the data directory can be read and written.",
+				MARK_FILE);
+	else
+		return;
+	errcontext("accessing the high-water mark of snowflake ids");
+}
+
+/* For ereport(): what to do about a damaged page. */
+static int
+hint_at_damage(void)
+{
+	return errhint("Make sure that the clock is past the newest id in the data, or choose a \"snowflake.worker_id\" that no server has used. Then stop the server, move file \"%s\" in the data directory away and start the server.",
+				   MARK_FILE);
+}
+
+/*
+ * Finds or adds a node's entry.  If the page is full, the new entry replaces
+ * the entry with the smallest mark, and the floor rises to that mark.
+ */
+MarkEntry *
+mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
+{
+	MarkEntry  *entry =
+		unconstify(MarkEntry *,
+				   mark_page_entry(contents, datacenter_id, worker_id));
+
+	if (entry != NULL)
+		return entry;
+
+	if (contents->entry_count < MARK_ENTRIES_MAX)
+		entry = &contents->entries[contents->entry_count++];
+	else
+	{
+		entry = &contents->entries[0];
+		for (int i = 1; i < MARK_ENTRIES_MAX; i++)
+		{
+			if (contents->entries[i].mark < entry->mark)
+				entry = &contents->entries[i];
+		}
+		contents->floor = Max(contents->floor, entry->mark);
+	}
+	entry->datacenter_id = datacenter_id;
+	entry->worker_id = worker_id;
+	entry->mark = 0;
+	entry->lead_us = 0;
+	return entry;
+}
+
+/* Returns the entry of a node; NULL if there is none. */
+const MarkEntry *
+mark_page_entry(const MarkContents *contents, int datacenter_id,
+				int worker_id)
+{
+	for (uint32 i = 0; i < contents->entry_count; i++)
+	{
+		const MarkEntry *entry = &contents->entries[i];
+
+		if (entry->datacenter_id == datacenter_id &&
+			entry->worker_id == worker_id)
+			return entry;
+	}
+	return NULL;
+}
+
+/* Returns a tick that no id of any node has reached. */
+int64
+mark_page_largest(const MarkContents *contents)
+{
+	int64		largest = contents->floor;
+
+	for (uint32 i = 0; i < contents->entry_count; i++)
+		largest = Max(largest, contents->entries[i].mark);
+	return largest;
+}
+
+/* Makes contents without an entry, in the configured layout. */
+void
+mark_page_set_empty(MarkContents *contents)
+{
+	memset(contents, 0, sizeof(*contents));
+	contents->magic = MARK_MAGIC;
+	contents->version = MARK_VERSION;
+	contents->layout = *node_layout();
+	contents->lease.worker_id = WORKER_ID_UNSET;
+	contents->checksum = checksum_of(contents);
+}
+
+/*
+ * Computes the checksum of contents.  The caller has checked that entry_count
+ * is in range.
+ */
+static pg_crc32c
+checksum_of(const MarkContents *contents)
+{
+	const char *bytes = (const char *) contents;
+	const pg_crc32c none = 0;
+	Size		after = offsetof(MarkContents, checksum) + sizeof(none);
+	pg_crc32c	crc;
+
+	INIT_CRC32C(crc);
+	COMP_CRC32C(crc, bytes, offsetof(MarkContents, checksum));
+	COMP_CRC32C(crc, &none, sizeof(none));
+	COMP_CRC32C(crc, bytes + after,
+				contents_size(contents->entry_count) - after);
+	FIN_CRC32C(crc);
+	return crc;
+}
+
+static Size
+contents_size(uint32 entry_count)
+{
+	return offsetof(MarkContents, entries) + entry_count * sizeof(MarkEntry);
 }
