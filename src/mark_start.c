@@ -48,115 +48,85 @@ typedef struct StartPoint
 	int64		floor;			/* the first tick of nodes without an entry */
 } StartPoint;
 
-/* Returns the first tick at or after an instant, or 0 before the span. */
-static int64
-first_tick_from(TimestampTz instant)
-{
-	const Layout *layout = node_layout();
-	int64		tick;
-
-	if (layout_locate(layout, instant, &tick) == SPAN_BEFORE)
-		return 0;
-	return instant > layout_tick_start(layout, tick) ? tick + 1 : tick;
-}
-
-/* Raises ERROR 22023: the new layout may repeat ids of the page's layout. */
-static void
-refuse_layout(const Layout *previous, int64 largest_before,
-			  int64 smallest_now)
-{
-	char		previous_text[LAYOUT_TEXT_SIZE];
-	char	   *previous_epoch = pstrdup(timestamptz_to_str(previous->epoch));
-
-	layout_to_text(previous, previous_text);
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("snowflake ids cannot be issued with the present \"snowflake.layout\" and \"snowflake.epoch\""),
-			 errdetail("The smallest id that \"%s\" and \"%s\" make now is " INT64_FORMAT ", and ids up to " INT64_FORMAT " may have been issued with \"%s\" and \"%s\".",
-					   node_layout_text, node_epoch_text, smallest_now,
-					   largest_before, previous_text, previous_epoch),
-			 errhint("Put \"snowflake.layout\" = '%s' and \"snowflake.epoch\" = '%s' back, or choose values whose ids are larger, such as an earlier epoch or more tick bits.",
-					 previous_text, previous_epoch)));
-}
+static bool is_start_known(void);
+static void inherit_lease(const Lease *logged, Lease *lease);
+static bool is_moved_elsewhere(const MarkContents *contents);
+static void report_elsewhere(const MarkMover *mover, int64 begin);
+static void set_lease(const Lease *lease);
+static int64 first_tick_from(TimestampTz instant);
+static StartPoint find_start(const MarkContents *contents, int worker_id);
+static int64 first_tick_of_changed_layout(const MarkContents *contents);
+static void refuse_layout(const Layout *previous, int64 largest_before,
+						  int64 smallest_now);
+static void set_start(int64 tick, int64 lead_us, bool is_fence);
 
 /*
- * Returns where ids begin in a changed layout: at the first tick whose ids are
- * all above the ids of the page's layout before the page's largest mark.
- * ERROR 22023 if the clock is before that tick.
+ * Reads the page and lets the node's ids begin, unless another process has
+ * done so since the server's start.  Every session calls this function after
+ * recovery and before its first id, and so does the lease worker.
+ *
+ * ERROR XX001 or 0A000 if the page cannot be used, 22023 if ids of the present
+ * layout may repeat, or PostgreSQL's own error if the file cannot be read.
  */
-static int64
-first_tick_of_changed_layout(const MarkContents *contents)
+void
+mark_start_once(void)
 {
-	const Layout *layout = node_layout();
-	const Layout *previous = &contents->layout;
-	IdFields	newest_before = {
-		.tick = mark_page_largest(contents) - 1,
-		.datacenter_id = layout_field_max(previous->datacenter_bits),
-		.worker_id = layout_field_max(previous->worker_bits),
-		.sequence = layout_field_max(previous->sequence_bits)
-	};
-	IdFields	newest_now = {0};	/* the same id, split by the new layout */
-	IdFields	now = {0};
-	ClockReading clock = {0};
-	int64		largest_before;
+	MarkContents contents;
+	bool		has_entries;
+	Lease		lease = {.worker_id = WORKER_ID_UNSET};
+	StartPoint	start;
+	bool		is_resumed;
+	bool		is_first = false;
 
-	if (newest_before.tick < 0)
-		return 0;
+	if (is_start_known())
+		return;
 
-	largest_before = layout_compose(previous, &newest_before);
-	clock_read(layout, &clock);
-	now.tick = clock.tick;
-	if (largest_before < layout_max_id(layout))
-		layout_split(layout, largest_before, &newest_now);
-	if (clock.position != SPAN_WITHIN ||
-		largest_before >= layout_max_id(layout) ||
-		clock.tick <= newest_now.tick)
-		refuse_layout(previous, largest_before,
-					  layout_compose(layout, &now));
-	return newest_now.tick + 1;
-}
+	has_entries = mark_page_read(&contents);
+	if (node_uses_registry())
+		inherit_lease(&contents.lease, &lease);
+	is_resumed = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
 
-/* Applies the table at the head of this file to a page and a node. */
-static StartPoint
-find_start(const MarkContents *contents, int worker_id)
-{
-	StartPoint	start = {.floor = contents->floor};
-	const MarkEntry *entry = mark_page_entry(contents, node_datacenter_id,
-											 worker_id);
+	/*
+	 * Without a lease no id is issued before mark_begin_lease() finds where
+	 * ids begin.  Until then the stamp is at the floor, and not at the mark of
+	 * the worker id that was leased last: that mark must not hold up the ids
+	 * of another worker id.
+	 */
+	start = find_start(&contents,
+					   is_resumed ? lease.worker_id :
+					   node_uses_registry() ? WORKER_ID_UNSET :
+					   node_intended_worker_id());
 
-	/* Test the magic, because a page without entries may have a floor. */
-	if (contents->magic != 0 &&
-		!layout_equal(node_layout(), &contents->layout))
+	/* Several processes may have read the page; the first result counts. */
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (!shared->start.is_known)
 	{
-		start.floor = first_tick_of_changed_layout(contents);
-		entry = NULL;
+		shared->lease = lease;
+		shared->start.floor = start.floor;
+		is_first = true;
+		set_start(start.tick, start.lead_us, false);
+		shared->start.is_known = true;
 	}
-	start.tick = entry != NULL ? entry->mark : start.floor;
-	start.lead_us = entry != NULL ? entry->lead_us : 0;
-	return start;
+	LWLockRelease(&shared->lock);
+
+	if (is_first && has_entries && is_moved_elsewhere(&contents))
+		report_elsewhere(&contents.mover, start.tick);
+	if (is_first && is_resumed)
+		ereport(LOG,
+				(errmsg("snowflake worker_id %d is still leased to this server",
+						lease.worker_id)));
 }
 
-/*
- * Lets the node's ids begin at a tick; the caller holds the lock.  The mark
- * was not beyond that tick before, and becomes that tick.  So no session's
- * limit is beyond that tick, and every session reads the mark and the worker
- * id again before it issues an id of that tick or of a later tick.
- */
-static void
-set_start(int64 tick, int64 lead_us, bool is_fence)
+/* Has a process read the page since the server's start? */
+static bool
+is_start_known(void)
 {
-	NodeStart  *start = &shared->start;
-	int64		stamp = tick > 0 ?
-		layout_last_stamp(node_layout(), tick - 1) : 0;
+	bool		result;
 
-	shared->mark = tick;
-	shared->mark_due = tick;
-	shared->mark_lead_us = lead_us;
-	start->is_logged = false;
-	start->stamp = stamp;
-	start->lead_us = lead_us;
-	start->fence_stamp = is_fence ? stamp : 0;
-	shmem_raise_stamp(stamp);
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	result = shared->start.is_known;
+	LWLockRelease(&shared->lock);
+	return result;
 }
 
 /*
@@ -223,101 +193,6 @@ report_elsewhere(const MarkMover *mover, int64 begin)
 			 errhint("This is normal after a promotion, a move or a restore. If the other server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
 }
 
-/* Has a process read the page since the server's start? */
-static bool
-is_start_known(void)
-{
-	bool		result;
-
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	result = shared->start.is_known;
-	LWLockRelease(&shared->lock);
-	return result;
-}
-
-/*
- * Reads the page and lets the node's ids begin, unless another process has
- * done so since the server's start.  Every session calls this function after
- * recovery and before its first id, and so does the lease worker.
- *
- * ERROR XX001 or 0A000 if the page cannot be used, 22023 if ids of the present
- * layout may repeat, or PostgreSQL's own error if the file cannot be read.
- */
-void
-mark_start_once(void)
-{
-	MarkContents contents;
-	bool		has_entries;
-	Lease		lease = {.worker_id = WORKER_ID_UNSET};
-	StartPoint	start;
-	bool		is_resumed;
-	bool		is_first = false;
-
-	if (is_start_known())
-		return;
-
-	has_entries = mark_page_read(&contents);
-	if (node_uses_registry())
-		inherit_lease(&contents.lease, &lease);
-	is_resumed = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
-
-	/*
-	 * Without a lease no id is issued before mark_begin_lease() finds where
-	 * ids begin.  Until then the stamp is at the floor, and not at the mark of
-	 * the worker id that was leased last: that mark must not hold up the ids
-	 * of another worker id.
-	 */
-	start = find_start(&contents,
-					   is_resumed ? lease.worker_id :
-					   node_uses_registry() ? WORKER_ID_UNSET :
-					   node_intended_worker_id());
-
-	/* Several processes may have read the page; the first result counts. */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (!shared->start.is_known)
-	{
-		shared->lease = lease;
-		shared->start.floor = start.floor;
-		is_first = true;
-		set_start(start.tick, start.lead_us, false);
-		shared->start.is_known = true;
-	}
-	LWLockRelease(&shared->lock);
-
-	if (is_first && has_entries && is_moved_elsewhere(&contents))
-		report_elsewhere(&contents.mover, start.tick);
-	if (is_first && is_resumed)
-		ereport(LOG,
-				(errmsg("snowflake worker_id %d is still leased to this server",
-						lease.worker_id)));
-}
-
-/*
- * Stores a lease, together with the reason that users see if the lease runs
- * out.  The caller holds the lock.
- */
-static void
-set_lease(const Lease *lease)
-{
-	shared->lease = *lease;
-	shmem_my_slot()->counters.lease_renewals++;
-	strlcpy(shared->lease_reason,
-			"The lease has run out, and the registry has not answered since.",
-			LEASE_REASON_SIZE);
-}
-
-/*
- * Stores a renewed lease in shared memory.  The caller then makes the change
- * durable, as the callers of mark_begin_lease() and mark_end_lease() do.
- */
-void
-mark_renew_lease(const Lease *lease)
-{
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	set_lease(lease);
-	LWLockRelease(&shared->lock);
-}
-
 /*
  * Stores a lease on a worker id that another holder may have had until now.
  * That holder's ids are before its fence, "last_fence".  This server's ids
@@ -350,6 +225,18 @@ mark_begin_lease(const Lease *lease, TimestampTz last_fence)
 }
 
 /*
+ * Stores a renewed lease in shared memory.  The caller then makes the change
+ * durable, as the callers of mark_begin_lease() and mark_end_lease() do.
+ */
+void
+mark_renew_lease(const Lease *lease)
+{
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	set_lease(lease);
+	LWLockRelease(&shared->lock);
+}
+
+/*
  * Ends the lease, and makes the ids go on at the mark: they skip the ticks
  * before the mark, so no session issues another id under this lease.  If
  * the lease is given up, the fence comes down to the mark; the caller tells
@@ -370,4 +257,129 @@ mark_end_lease(bool is_given_up)
 	set_start(shared->mark, shared->mark_lead_us, false);
 	LWLockRelease(&shared->lock);
 	return end;
+}
+
+/*
+ * Stores a lease, together with the reason that users see if the lease runs
+ * out.  The caller holds the lock.
+ */
+static void
+set_lease(const Lease *lease)
+{
+	shared->lease = *lease;
+	shmem_my_slot()->counters.lease_renewals++;
+	strlcpy(shared->lease_reason,
+			"The lease has run out, and the registry has not answered since.",
+			LEASE_REASON_SIZE);
+}
+
+/* Returns the first tick at or after an instant, or 0 before the span. */
+static int64
+first_tick_from(TimestampTz instant)
+{
+	const Layout *layout = node_layout();
+	int64		tick;
+
+	if (layout_locate(layout, instant, &tick) == SPAN_BEFORE)
+		return 0;
+	return instant > layout_tick_start(layout, tick) ? tick + 1 : tick;
+}
+
+/* Applies the table at the head of this file to a page and a node. */
+static StartPoint
+find_start(const MarkContents *contents, int worker_id)
+{
+	StartPoint	start = {.floor = contents->floor};
+	const MarkEntry *entry = mark_page_entry(contents, node_datacenter_id,
+											 worker_id);
+
+	/* Test the magic, because a page without entries may have a floor. */
+	if (contents->magic != 0 &&
+		!layout_equal(node_layout(), &contents->layout))
+	{
+		start.floor = first_tick_of_changed_layout(contents);
+		entry = NULL;
+	}
+	start.tick = entry != NULL ? entry->mark : start.floor;
+	start.lead_us = entry != NULL ? entry->lead_us : 0;
+	return start;
+}
+
+/*
+ * Returns where ids begin in a changed layout: at the first tick whose ids are
+ * all above the ids of the page's layout before the page's largest mark.
+ * ERROR 22023 if the clock is before that tick.
+ */
+static int64
+first_tick_of_changed_layout(const MarkContents *contents)
+{
+	const Layout *layout = node_layout();
+	const Layout *previous = &contents->layout;
+	IdFields	newest_before = {
+		.tick = mark_page_largest(contents) - 1,
+		.datacenter_id = layout_field_max(previous->datacenter_bits),
+		.worker_id = layout_field_max(previous->worker_bits),
+		.sequence = layout_field_max(previous->sequence_bits)
+	};
+	IdFields	newest_now = {0};	/* the same id, split by the new layout */
+	IdFields	now = {0};
+	ClockReading clock = {0};
+	int64		largest_before;
+
+	if (newest_before.tick < 0)
+		return 0;
+
+	largest_before = layout_compose(previous, &newest_before);
+	clock_read(layout, &clock);
+	now.tick = clock.tick;
+	if (largest_before < layout_max_id(layout))
+		layout_split(layout, largest_before, &newest_now);
+	if (clock.position != SPAN_WITHIN ||
+		largest_before >= layout_max_id(layout) ||
+		clock.tick <= newest_now.tick)
+		refuse_layout(previous, largest_before,
+					  layout_compose(layout, &now));
+	return newest_now.tick + 1;
+}
+
+/* Raises ERROR 22023: the new layout may repeat ids of the page's layout. */
+static void
+refuse_layout(const Layout *previous, int64 largest_before,
+			  int64 smallest_now)
+{
+	char		previous_text[LAYOUT_TEXT_SIZE];
+	char	   *previous_epoch = pstrdup(timestamptz_to_str(previous->epoch));
+
+	layout_to_text(previous, previous_text);
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("snowflake ids cannot be issued with the present \"snowflake.layout\" and \"snowflake.epoch\""),
+			 errdetail("The smallest id that \"%s\" and \"%s\" make now is " INT64_FORMAT ", and ids up to " INT64_FORMAT " may have been issued with \"%s\" and \"%s\".",
+					   node_layout_text, node_epoch_text, smallest_now,
+					   largest_before, previous_text, previous_epoch),
+			 errhint("Put \"snowflake.layout\" = '%s' and \"snowflake.epoch\" = '%s' back, or choose values whose ids are larger, such as an earlier epoch or more tick bits.",
+					 previous_text, previous_epoch)));
+}
+
+/*
+ * Lets the node's ids begin at a tick; the caller holds the lock.  The mark
+ * was not beyond that tick before, and becomes that tick.  So no session's
+ * limit is beyond that tick, and every session reads the mark and the worker
+ * id again before it issues an id of that tick or of a later tick.
+ */
+static void
+set_start(int64 tick, int64 lead_us, bool is_fence)
+{
+	NodeStart  *start = &shared->start;
+	int64		stamp = tick > 0 ?
+		layout_last_stamp(node_layout(), tick - 1) : 0;
+
+	shared->mark = tick;
+	shared->mark_due = tick;
+	shared->mark_lead_us = lead_us;
+	start->is_logged = false;
+	start->stamp = stamp;
+	start->lead_us = lead_us;
+	start->fence_stamp = is_fence ? stamp : 0;
+	shmem_raise_stamp(stamp);
 }
