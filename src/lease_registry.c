@@ -55,35 +55,60 @@
 /* parameter */
 char	   *registry_server_name = NULL;
 
+/* The columns of an answer to a claim. */
+enum
+{
+	COLUMN_WORKER_ID,
+	COLUMN_BEGINS_AT,			/* the last holder's fence */
+	COLUMN_FENCE,
+	COLUMN_DURATION,
+	COLUMN_CONTINUES,
+	COLUMN_POSITION,
+	COLUMN_REFUSAL,
+	COLUMN_DETAIL
+};
+
+static const char *const claim_columns =
+"worker_id, begins_at, fence, duration_us, continues, registry_position,"
+" refusal, detail";
+
+static void add_server(ConnectionArguments *arguments, const Lease *previous);
+static void add_previous(ConnectionArguments *arguments, const Lease *previous,
+						 bool is_held);
+static void read_grant(const PGresult *result, int64 asked_us,
+					   const Lease *previous, RegistryAnswer *answer);
+
 /*
- * GUC check hook of snowflake.registry: the value has to be a connection
- * string.  The error does not show the value, which may have a password.
+ * Claims a worker id, or renews the lease that is held.  "previous" is the
+ * lease that the server holds or held last; its next_incarnation is the
+ * incarnation of this claim.
  */
-bool
-registry_check_conninfo(char **newval, void **extra, GucSource source)
+void
+registry_claim(Remote *remote, const Lease *previous, bool is_held,
+			   RegistryAnswer *answer)
 {
-	char	   *detail = NULL;
+	ConnectionArguments arguments = {0};
+	int64		asked_us = clock_boottime_us();
+	PGresult   *result;
 
-	(void) extra;
-	(void) source;
-	if (connection_is_valid_string(*newval, &detail))
-		return true;
-	GUC_check_errmsg("invalid value for parameter \"%s\"", "snowflake.registry");
-	GUC_check_errdetail("%s", detail);
-	GUC_check_errhint("It is a connection string, such as \"host=registry1,registry2 dbname=registry user=snowflake\".");
-	return false;
-}
-
-/* GUC check hook of snowflake.server_name. */
-bool
-registry_check_name(char **newval, void **extra, GucSource source)
-{
-	(void) extra;
-	(void) source;
-	if (strlen(*newval) <= NAME_LENGTH_MAX)
-		return true;
-	GUC_check_errdetail("A name has at most %d bytes.", NAME_LENGTH_MAX);
-	return false;
+	memset(answer, 0, sizeof(*answer));
+	add_server(&arguments, previous);
+	add_previous(&arguments, previous, is_held);
+	result = connection_call(remote, claim_columns, "snowflake_registry.claim",
+						 &arguments);
+	if (result == NULL)
+		return;
+	if (!connection_is_null(result, COLUMN_WORKER_ID))
+		read_grant(result, asked_us, previous, answer);
+	else
+	{
+		answer->outcome = REGISTRY_REFUSED;
+		strlcpy(answer->code, PQgetvalue(result, 0, COLUMN_REFUSAL),
+				REGISTRY_CODE_SIZE);
+		strlcpy(answer->reason, PQgetvalue(result, 0, COLUMN_DETAIL),
+				CONNECTION_REASON_SIZE);
+	}
+	PQclear(result);
 }
 
 /*
@@ -128,23 +153,6 @@ add_previous(ConnectionArguments *arguments, const Lease *previous, bool is_held
 	connection_add_position(arguments, "previous_position", previous->position);
 }
 
-/* The columns of an answer to a claim. */
-enum
-{
-	COLUMN_WORKER_ID,
-	COLUMN_BEGINS_AT,			/* the last holder's fence */
-	COLUMN_FENCE,
-	COLUMN_DURATION,
-	COLUMN_CONTINUES,
-	COLUMN_POSITION,
-	COLUMN_REFUSAL,
-	COLUMN_DETAIL
-};
-
-static const char *const claim_columns =
-"worker_id, begins_at, fence, duration_us, continues, registry_position,"
-" refusal, detail";
-
 /*
  * Reads a grant.  The server's lease ends a tenth of the duration before the
  * registry's, in case the registry's clock is faster.
@@ -168,39 +176,6 @@ read_grant(const PGresult *result, int64 asked_us, const Lease *previous,
 	lease->ends_us = asked_us + answer->duration_us - answer->duration_us / 10;
 	lease->fence = connection_get_number(result, COLUMN_FENCE);
 	lease->registry = node_registry_hash();
-}
-
-/*
- * Claims a worker id, or renews the lease that is held.  "previous" is the
- * lease that the server holds or held last; its next_incarnation is the
- * incarnation of this claim.
- */
-void
-registry_claim(Remote *remote, const Lease *previous, bool is_held,
-			   RegistryAnswer *answer)
-{
-	ConnectionArguments arguments = {0};
-	int64		asked_us = clock_boottime_us();
-	PGresult   *result;
-
-	memset(answer, 0, sizeof(*answer));
-	add_server(&arguments, previous);
-	add_previous(&arguments, previous, is_held);
-	result = connection_call(remote, claim_columns, "snowflake_registry.claim",
-						 &arguments);
-	if (result == NULL)
-		return;
-	if (!connection_is_null(result, COLUMN_WORKER_ID))
-		read_grant(result, asked_us, previous, answer);
-	else
-	{
-		answer->outcome = REGISTRY_REFUSED;
-		strlcpy(answer->code, PQgetvalue(result, 0, COLUMN_REFUSAL),
-				REGISTRY_CODE_SIZE);
-		strlcpy(answer->reason, PQgetvalue(result, 0, COLUMN_DETAIL),
-				CONNECTION_REASON_SIZE);
-	}
-	PQclear(result);
 }
 
 /*
@@ -229,4 +204,35 @@ registry_release(Remote *remote, const Lease *lease, TimestampTz end)
 		connection_set_reason(remote, "The registry does not know of this lease.");
 	PQclear(result);
 	return is_released;
+}
+
+/*
+ * GUC check hook of snowflake.registry: the value has to be a connection
+ * string.  The error does not show the value, which may have a password.
+ */
+bool
+registry_check_conninfo(char **newval, void **extra, GucSource source)
+{
+	char	   *detail = NULL;
+
+	(void) extra;
+	(void) source;
+	if (connection_is_valid_string(*newval, &detail))
+		return true;
+	GUC_check_errmsg("invalid value for parameter \"%s\"", "snowflake.registry");
+	GUC_check_errdetail("%s", detail);
+	GUC_check_errhint("It is a connection string, such as \"host=registry1,registry2 dbname=registry user=snowflake\".");
+	return false;
+}
+
+/* GUC check hook of snowflake.server_name. */
+bool
+registry_check_name(char **newval, void **extra, GucSource source)
+{
+	(void) extra;
+	(void) source;
+	if (strlen(*newval) <= NAME_LENGTH_MAX)
+		return true;
+	GUC_check_errdetail("A name has at most %d bytes.", NAME_LENGTH_MAX);
+	return false;
 }
