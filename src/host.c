@@ -68,8 +68,8 @@ refuse(HostFinding *finding, const char *detail, const char *hint)
  * number, or if the name is an IPv4 address, whose first number is the same on
  * many hosts.
  */
-bool
-host_name_number(const char *name, int64 *number)
+static bool
+name_number(const char *name, int64 *number)
 {
 	const char *end = name + strcspn(name, ".");
 	const char *digits = end;
@@ -108,7 +108,7 @@ host_id_by_name(int worker_bits, HostFinding *finding)
 					  psprintf("The host name cannot be read: %s.",
 							   strerror(errno)),
 					  "Choose another \"snowflake.worker_id_source\".");
-	if (!host_name_number(name, &number))
+	if (!name_number(name, &number))
 		return refuse(finding,
 					  psprintf("Host name \"%s\" does not end in a number before its first dot.",
 							   name),

@@ -22,8 +22,6 @@ typedef struct HostFinding
 	const char *hint;			/* for the error if there is no worker id */
 } HostFinding;
 
-extern bool host_name_number(const char *name, int64 *number);
-
 extern bool host_id_by_name(int worker_bits, HostFinding *finding);
 extern bool host_id_by_ipv4(int worker_bits, HostFinding *finding);
 

@@ -244,11 +244,11 @@ end_session(int code, Datum arg)
 
 /*
  * Returns the next id of a block.  Reserves a new block if the old block is
- * used up, is no longer current, or belongs to another node; and also if this session's last id is not from the block, because that id may be
- * larger than the ids left in the block.  After a block that was used up
- * within its tick, the next block is twice as large, up to "max_size".
- * Otherwise the next block has one stamp, so that a slow caller wastes no
- * stamps.
+ * used up, is no longer current, or belongs to another node; and also if this
+ * session's last id is not from the block, because that id may be larger than
+ * the ids left in the block.  After a block that was used up within its tick,
+ * the next block is twice as large, up to "max_size".  Otherwise the next block
+ * has one stamp, so that a slow caller wastes no stamps.
  */
 static inline int64
 next_of_block(IdBlock *block, int64 max_size)

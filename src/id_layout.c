@@ -4,8 +4,8 @@
  *
  * The functions here are pure: they use no globals, do no I/O and raise no
  * errors.  For an invalid layout or epoch a function returns false and a
- * translatable detail.  The caller raises the error, because only the caller
- * knows whether the error stops the server's start or one statement.
+ * detail.  The caller raises the error, because only the caller knows whether
+ * the error stops the server's start or one statement.
  */
 #include "postgres.h"
 

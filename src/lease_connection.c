@@ -4,9 +4,9 @@
  *
  * A process waits for libpq's socket and its own latch together, so that a
  * server that does not answer delays neither a shutdown nor a cancel.  libpq
- * would block while it looks a host name up.  So lease_resolve.c looks names up, and
- * libpq gets addresses, each with a share of the time.  Results come in binary
- * form, which no setting of the other server changes.
+ * would block while it looks a host name up.  So lease_resolve.c looks names
+ * up, and libpq gets addresses, each with a share of the time.  Results come in
+ * binary form, which no setting of the other server changes.
  */
 #include "postgres.h"
 

@@ -3,9 +3,9 @@
  *	  The worker that claims, renews and releases this server's lease.  After
  *	  the server's start no other process changes the lease.
  *
- * lease_registry.c sends the worker's claims and releases to the registry, lease_rules.c
- * says what a lease allows, and mark_start.c says where ids begin under a
- * new lease.
+ * lease_registry.c sends the worker's claims and releases to the registry,
+ * lease_rules.c says what a lease allows, and mark_start.c says where ids begin
+ * under a new lease.
  */
 #include "postgres.h"
 

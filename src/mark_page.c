@@ -342,7 +342,7 @@ put_contents(Page page, const MarkContents *contents)
 		(LocationIndex) (PageGetContents(page) + size - (char *) page);
 }
 
-/* Raises ERROR XX001: the page does not verify.  Translates "detail". */
+/* Raises ERROR XX001: the page does not verify. */
 static void
 refuse_damaged(const char *detail)
 {
