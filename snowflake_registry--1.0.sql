@@ -155,7 +155,7 @@ COMMENT ON TABLE snowflake_registry.node IS
 COMMENT ON COLUMN snowflake_registry.node.holder IS
 'the identity that the worker id is leased to: one data directory in one place on one running machine; NULL: never leased';
 COMMENT ON COLUMN snowflake_registry.node.name IS
-'the holder''s snowflake.registry_name';
+'the holder''s snowflake.server_name';
 COMMENT ON COLUMN snowflake_registry.node.incarnation IS
 'a random number that the holder has chosen for its newest claim';
 COMMENT ON COLUMN snowflake_registry.node.fence IS
