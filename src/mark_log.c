@@ -62,7 +62,7 @@ int			mark_log_interval_ms = 500;
 
 static bool claim_next(int64 tick);
 static bool log_next(int64 tick);
-static bool log_and_publish(int64 tick, XLogRecPtr *lsn);
+static bool log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation);
 static void read_node_state(NodeState *state);
 static void prepare_contents(MarkContents *contents, const NodeState *state);
 static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
@@ -136,8 +136,9 @@ static bool
 log_next(int64 tick)
 {
 	XLogRecPtr	lsn;
+	uint64		generation;
 
-	if (!log_and_publish(tick, &lsn))
+	if (!log_and_publish(tick, &lsn, &generation))
 		return false;
 	if (lsn == InvalidXLogRecPtr)
 		return true;
@@ -145,18 +146,20 @@ log_next(int64 tick)
 	/* The first mark after a start: publish it when it is flushed. */
 	XLogFlush(lsn);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->start.is_logged = true;
+	if (shared->node_generation == generation)
+		shared->start.is_logged = true;
 	LWLockRelease(&shared->lock);
-	return log_and_publish(tick, &lsn);
+	return log_and_publish(tick, &lsn, &generation);
 }
 
 /*
  * Logs the next mark unless the page has it already, and publishes it.  But
  * the first mark after a start is not published; then *lsn is the end of its
- * record, else InvalidXLogRecPtr.
+ * record, else InvalidXLogRecPtr.  *generation is the generation of the node
+ * that the mark is of.
  */
 static bool
-log_and_publish(int64 tick, XLogRecPtr *lsn)
+log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation)
 {
 	MarkContents contents;
 	NodeState	state;
@@ -167,6 +170,7 @@ log_and_publish(int64 tick, XLogRecPtr *lsn)
 
 	*lsn = InvalidXLogRecPtr;
 	read_node_state(&state);
+	*generation = state.generation;
 	if (state.worker_id == WORKER_ID_UNSET || state.reach <= tick)
 	{
 		UnlockReleaseBuffer(buffer);
