@@ -82,8 +82,8 @@ SUPPORT snowflake_copy_support;
 COMMENT ON FUNCTION snowflake_nextval() IS
 'issue the next id';
 
--- COPY FROM calls these two functions in place of the two above.  They issue
--- ids, too, but are labelled STABLE, so that COPY inserts rows in batches.
+-- COPY FROM calls this function in place of snowflake_nextval().  It issues ids,
+-- too, but is labelled STABLE, so that COPY inserts rows in batches.
 CREATE FUNCTION snowflake_copy_nextval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_copy_nextval'
