@@ -499,7 +499,7 @@ connection_connect(Remote *remote, const char *conninfo)
  */
 PGresult *
 connection_query(Remote *remote, const char *sql,
-			 const ConnectionArguments *arguments)
+				 const ConnectionArguments *arguments)
 {
 	PGconn	   *connection = remote->connection;
 	PGresult   *result = NULL;
@@ -570,7 +570,7 @@ connection_query(Remote *remote, const char *sql,
  */
 PGresult *
 connection_call(Remote *remote, const char *columns, const char *function,
-			const ConnectionArguments *arguments)
+				const ConnectionArguments *arguments)
 {
 	StringInfoData sql;
 	PGresult   *result;
@@ -612,7 +612,7 @@ connection_add_null(ConnectionArguments *arguments, const char *name, Oid type)
 
 void
 connection_add_text(ConnectionArguments *arguments, const char *name, Oid type,
-				const char *text)
+					const char *text)
 {
 	int			i = arguments->count;
 
@@ -623,7 +623,7 @@ connection_add_text(ConnectionArguments *arguments, const char *name, Oid type,
 
 void
 connection_add_number(ConnectionArguments *arguments, const char *name, Oid type,
-				  int64 number)
+					  int64 number)
 {
 	char		text[32];
 
@@ -647,7 +647,7 @@ add_bytes(ConnectionArguments *arguments, const char *name, Oid type, uint64 val
 
 void
 connection_add_instant(ConnectionArguments *arguments, const char *name,
-				   TimestampTz instant)
+					   TimestampTz instant)
 {
 	add_bytes(arguments, name, TIMESTAMPTZOID, (uint64) instant);
 }
@@ -655,7 +655,7 @@ connection_add_instant(ConnectionArguments *arguments, const char *name,
 /* Adds a position in WAL. */
 void
 connection_add_position(ConnectionArguments *arguments, const char *name,
-					uint64 position)
+						uint64 position)
 {
 	add_bytes(arguments, name, PG_LSNOID, position);
 }

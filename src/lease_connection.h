@@ -50,23 +50,23 @@ typedef struct Remote
 extern bool connection_is_valid_string(const char *conninfo, char **detail);
 extern bool connection_connect(Remote *remote, const char *conninfo);
 extern PGresult *connection_query(Remote *remote, const char *sql,
-							  const ConnectionArguments *arguments);
+								  const ConnectionArguments *arguments);
 extern PGresult *connection_call(Remote *remote, const char *columns,
-							 const char *function,
-							 const ConnectionArguments *arguments);
+								 const char *function,
+								 const ConnectionArguments *arguments);
 extern void connection_set_reason(Remote *remote, const char *message);
 extern void connection_close(Remote *remote);
 
 extern void connection_add_null(ConnectionArguments *arguments, const char *name,
-							Oid type);
+								Oid type);
 extern void connection_add_text(ConnectionArguments *arguments, const char *name,
-							Oid type, const char *text);
+								Oid type, const char *text);
 extern void connection_add_number(ConnectionArguments *arguments, const char *name,
-							  Oid type, int64 number);
+								  Oid type, int64 number);
 extern void connection_add_instant(ConnectionArguments *arguments, const char *name,
-							   TimestampTz instant);
+								   TimestampTz instant);
 extern void connection_add_position(ConnectionArguments *arguments, const char *name,
-								uint64 position);
+									uint64 position);
 
 extern int64 connection_get_number(const PGresult *result, int column);
 extern bool connection_is_null(const PGresult *result, int column);

@@ -95,7 +95,7 @@ registry_claim(Remote *remote, const Lease *previous, bool is_held,
 	add_server(&arguments, previous);
 	add_previous(&arguments, previous, is_held);
 	result = connection_call(remote, claim_columns, "snowflake_registry.claim",
-						 &arguments);
+							 &arguments);
 	if (result == NULL)
 		return;
 	if (!connection_is_null(result, COLUMN_WORKER_ID))
@@ -134,7 +134,7 @@ add_server(ConnectionArguments *arguments, const Lease *previous)
 	connection_add_text(arguments, "name", TEXTOID, registry_server_name);
 	connection_add_instant(arguments, "clock", GetCurrentTimestamp());
 	connection_add_number(arguments, "next_incarnation", INT8OID,
-					  previous->next_incarnation);
+						  previous->next_incarnation);
 }
 
 /* Adds the lease that this server holds or, without one, held last. */
@@ -146,9 +146,9 @@ add_previous(ConnectionArguments *arguments, const Lease *previous, bool is_held
 		return;
 	connection_add_text(arguments, "previous_holder", TEXTOID, previous->holder);
 	connection_add_number(arguments, "previous_worker_id", INT4OID,
-					  previous->worker_id);
+						  previous->worker_id);
 	connection_add_number(arguments, "previous_incarnation", INT8OID,
-					  previous->incarnation);
+						  previous->incarnation);
 	connection_add_instant(arguments, "previous_fence", previous->fence);
 	connection_add_position(arguments, "previous_position", previous->position);
 }
@@ -190,13 +190,13 @@ registry_release(Remote *remote, const Lease *lease, TimestampTz end)
 	bool		is_released;
 
 	connection_add_number(&arguments, "datacenter_id", INT4OID,
-					  lease->datacenter_id);
+						  lease->datacenter_id);
 	connection_add_number(&arguments, "worker_id", INT4OID, lease->worker_id);
 	connection_add_text(&arguments, "holder", TEXTOID, lease->holder);
 	connection_add_number(&arguments, "incarnation", INT8OID, lease->incarnation);
 	connection_add_instant(&arguments, "mark", end);
 	result = connection_call(remote, "release", "snowflake_registry.release",
-						 &arguments);
+							 &arguments);
 	if (result == NULL)
 		return false;
 	is_released = connection_get_number(result, 0) != 0;

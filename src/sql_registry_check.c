@@ -63,15 +63,15 @@ check_rights(Remote *remote, ReturnSetInfo *result)
 	static const ConnectionArguments none = {0};
 	PGresult   *answer =
 		connection_query(remote,
-					 "SELECT s.oid IS NOT NULL,"
-					 " coalesce(has_schema_privilege(s.oid, 'USAGE'), false)"
-					 " AND (SELECT count(*) = 3 AND bool_and(has_function_privilege(p.oid, 'EXECUTE'))"
-					 "        FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = s.oid"
-					 "         AND p.proname IN ('claim', 'release', 'constants')),"
-					 " current_user::text"
-					 " FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_namespace AS s"
-					 " ON s.nspname = 'snowflake_registry'",
-					 &none);
+						 "SELECT s.oid IS NOT NULL,"
+						 " coalesce(has_schema_privilege(s.oid, 'USAGE'), false)"
+						 " AND (SELECT count(*) = 3 AND bool_and(has_function_privilege(p.oid, 'EXECUTE'))"
+						 "        FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = s.oid"
+						 "         AND p.proname IN ('claim', 'release', 'constants')),"
+						 " current_user::text"
+						 " FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_namespace AS s"
+						 " ON s.nspname = 'snowflake_registry'",
+						 &none);
 	bool		is_there;
 	bool		is_allowed;
 
@@ -133,9 +133,9 @@ check_constants(Remote *remote, ReturnSetInfo *result)
 	TimestampTz before = GetCurrentTimestamp();
 	PGresult   *answer =
 		connection_query(remote,
-					 "SELECT layout, epoch, lease_duration_us, largest_lead_us, clock"
-					 " FROM snowflake_registry.constants()",
-					 &none);
+						 "SELECT layout, epoch, lease_duration_us, largest_lead_us, clock"
+						 " FROM snowflake_registry.constants()",
+						 &none);
 	TimestampTz after = GetCurrentTimestamp();
 
 	if (answer == NULL)
