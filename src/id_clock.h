@@ -3,8 +3,8 @@
  *	  The wall clock as ticks; the policy for a clock that is behind;
  *	  interruptible sleep.
  */
-#ifndef SNOWFLAKE_CLOCK_H
-#define SNOWFLAKE_CLOCK_H
+#ifndef SNOWFLAKE_ID_CLOCK_H
+#define SNOWFLAKE_ID_CLOCK_H
 
 #include "postgres.h"
 
@@ -97,4 +97,4 @@ extern int64 clock_boottime_us(void);
 extern uint32 clock_wait_event(WaitReason reason);
 extern void clock_sleep(int64 duration_us, WaitReason reason);
 
-#endif							/* SNOWFLAKE_CLOCK_H */
+#endif							/* SNOWFLAKE_ID_CLOCK_H */

@@ -2,8 +2,8 @@
  * lease_connection.h
  *	  A connection to another PostgreSQL that can be interrupted.
  */
-#ifndef SNOWFLAKE_CONNECTION_H
-#define SNOWFLAKE_CONNECTION_H
+#ifndef SNOWFLAKE_LEASE_CONNECTION_H
+#define SNOWFLAKE_LEASE_CONNECTION_H
 
 #include "postgres.h"
 
@@ -71,4 +71,4 @@ extern void connection_add_position(ConnectionArguments *arguments, const char *
 extern int64 connection_get_number(const PGresult *result, int column);
 extern bool connection_is_null(const PGresult *result, int column);
 
-#endif							/* SNOWFLAKE_CONNECTION_H */
+#endif							/* SNOWFLAKE_LEASE_CONNECTION_H */

@@ -2,8 +2,8 @@
  * lease_registry.h
  *	  The conversation with the registry: claim, renew, release.
  */
-#ifndef SNOWFLAKE_REGISTRY_H
-#define SNOWFLAKE_REGISTRY_H
+#ifndef SNOWFLAKE_LEASE_REGISTRY_H
+#define SNOWFLAKE_LEASE_REGISTRY_H
 
 #include "postgres.h"
 
@@ -51,4 +51,4 @@ extern void registry_claim(Remote *remote, const Lease *previous, bool is_held,
 extern bool registry_release(Remote *remote, const Lease *lease,
 							 TimestampTz end);
 
-#endif							/* SNOWFLAKE_REGISTRY_H */
+#endif							/* SNOWFLAKE_LEASE_REGISTRY_H */

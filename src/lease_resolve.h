@@ -2,8 +2,8 @@
  * lease_resolve.h
  *	  Addresses of host names, looked up without blocking.
  */
-#ifndef SNOWFLAKE_RESOLVE_H
-#define SNOWFLAKE_RESOLVE_H
+#ifndef SNOWFLAKE_LEASE_RESOLVE_H
+#define SNOWFLAKE_LEASE_RESOLVE_H
 
 #include "postgres.h"
 
@@ -15,4 +15,4 @@ extern Lookup *resolve_begin(const char *name);
 extern bool resolve_is_done(const Lookup *lookup);
 extern List *resolve_end(Lookup *lookup, char **error);
 
-#endif							/* SNOWFLAKE_RESOLVE_H */
+#endif							/* SNOWFLAKE_LEASE_RESOLVE_H */

@@ -2,8 +2,8 @@
  * lease_rules.h
  *	  What a lease on a worker id allows.
  */
-#ifndef SNOWFLAKE_LEASE_H
-#define SNOWFLAKE_LEASE_H
+#ifndef SNOWFLAKE_LEASE_RULES_H
+#define SNOWFLAKE_LEASE_RULES_H
 
 #include "postgres.h"
 
@@ -54,4 +54,4 @@ extern bool lease_can_resume(const Lease *lease, const char *holder,
 extern int64 lease_reach(const Lease *lease, const Layout *layout,
 						 TimestampTz now, int64 boottime_us);
 
-#endif							/* SNOWFLAKE_LEASE_H */
+#endif							/* SNOWFLAKE_LEASE_RULES_H */
