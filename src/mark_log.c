@@ -14,19 +14,22 @@
  * within one interval of the mark logs the next one.  The other sessions go
  * on meanwhile, since their ids are still before the mark.  After a pause the
  * newest mark has passed, and every session that needs an id logs the next
- * one or waits for a session that is logging it.  That wait is for a lock, not
- * for a flush.
+ * one or waits for a session that is logging it.  That wait is for the page's
+ * lock, which no session holds during a flush.  Only a process that writes the
+ * page to disk, such as the checkpointer, flushes WAL under that lock, as it
+ * does for the page of a sequence.
  *
- * The first mark after a start is flushed before it is published.  So the mark
- * before the newest one is in flushed WAL while ids go on, and an id that the
- * server issued before its first commit cannot come again.
+ * The first mark after a start is flushed before it is published, so an id
+ * that a client gets before the server's first commit cannot come again.  The
+ * WAL writer flushes each later mark while ids are still before the mark
+ * before it, unless a flush takes longer than an interval.
  *
  * The mark is put ahead of an id that is about to be issued, not ahead of the
  * clock: a clock that is wrong for a moment must not leave a mark on the page
  * that keeps the node from issuing ids after its next start.
  *
- * A mark is published under the lock of the page, except after the flush of
- * the first mark.  So the page is never behind the published mark.
+ * A mark is published under the lock of the page, so no id is ever at or past
+ * the mark on the page.
  */
 #include "postgres.h"
 
