@@ -77,7 +77,13 @@ typedef struct PaddedBackendSlot
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) BackendSlot slot;
 } PaddedBackendSlot;
 
-/* Where this node's ids begin, since the server's start or a new lease. */
+/*
+ * Where this node's ids begin, since the server's start or a new lease.
+ *
+ * Sessions read stamp, lead_us and fence_stamp without the lock, after they
+ * have read SharedState.stamp.  A process that sets them raises that stamp
+ * afterwards, so a session that sees the raised stamp sees them, too.
+ */
 typedef struct NodeStart
 {
 	bool		is_known;		/* has a process read the mark's page? */
