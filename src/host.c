@@ -359,7 +359,7 @@ host_find_holder(void)
 
 /*
  * Returns a hash of this server's holder.  The page of the marks has this hash
- * of the server that moved a mark last; see MarkMover.
+ * of the server that logged a mark last; see MarkLogger.
  */
 uint64
 host_holder_hash(void)

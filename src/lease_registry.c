@@ -34,7 +34,7 @@
  * - A server that restarts within its lease, as the same holder and on the same
  *	 timeline, resumes the lease without asking the registry.
  * - A server that stops makes its last mark durable before it releases the
- *	 worker id, and does not move the mark after that.
+ *	 worker id, and does not raise the mark after that.
  *
  * doc/model/lease.pml checks these rules in every order of events.
  */

@@ -634,7 +634,7 @@ end_lost_lease(const Lease *held, const char *why)
  * Makes a change of the lease, and makes the change durable.  If the mark's
  * page cannot be read or written, the function logs the error and returns
  * false.  The change then exists in shared memory only, or not at all.  That
- * is safe, because without writing the page no process can move the mark, and
+ * is safe, because without writing the page no process can raise the mark, and
  * ids stay before the mark.
  */
 static bool

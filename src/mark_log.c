@@ -313,13 +313,13 @@ log_contents(Buffer buffer, MarkContents *contents, const NodeState *state)
 {
 	if (state->worker_id != WORKER_ID_UNSET)
 	{
-		MarkMover  *mover = &contents->mover;
+		MarkLogger *logger = &contents->logger;
 
-		memset(mover, 0, sizeof(*mover));
-		mover->datacenter_id = state->datacenter_id;
-		mover->worker_id = state->worker_id;
-		mover->holder = host_holder_hash();
-		strlcpy(mover->location, host_location, HOST_LOCATION_SIZE);
+		memset(logger, 0, sizeof(*logger));
+		logger->datacenter_id = state->datacenter_id;
+		logger->worker_id = state->worker_id;
+		logger->holder = host_holder_hash();
+		strlcpy(logger->location, host_location, HOST_LOCATION_SIZE);
 	}
 	contents->lease = state->lease;
 	contents->lease.timeline = GetWALInsertionTimeLine();

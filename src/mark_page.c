@@ -81,11 +81,11 @@ ASSERT_STORED_AT(Lease, fence, 120, 8);
 ASSERT_STORED_AT(Lease, registry, 128, 8);
 StaticAssertDecl(sizeof(Lease) == 136, "Lease has no padding");
 
-ASSERT_STORED_AT(MarkMover, datacenter_id, 0, 4);
-ASSERT_STORED_AT(MarkMover, worker_id, 4, 4);
-ASSERT_STORED_AT(MarkMover, holder, 8, 8);
-ASSERT_STORED_AT(MarkMover, location, 16, 48);
-StaticAssertDecl(sizeof(MarkMover) == 64, "MarkMover has no padding");
+ASSERT_STORED_AT(MarkLogger, datacenter_id, 0, 4);
+ASSERT_STORED_AT(MarkLogger, worker_id, 4, 4);
+ASSERT_STORED_AT(MarkLogger, holder, 8, 8);
+ASSERT_STORED_AT(MarkLogger, location, 16, 48);
+StaticAssertDecl(sizeof(MarkLogger) == 64, "MarkLogger has no padding");
 
 ASSERT_STORED_AT(MarkEntry, datacenter_id, 0, 4);
 ASSERT_STORED_AT(MarkEntry, worker_id, 4, 4);
@@ -100,7 +100,7 @@ ASSERT_STORED_AT(MarkContents, entry_count, 12, 4);
 ASSERT_STORED_AT(MarkContents, layout, 16, sizeof(Layout));
 ASSERT_STORED_AT(MarkContents, floor, 48, 8);
 ASSERT_STORED_AT(MarkContents, lease, 56, sizeof(Lease));
-ASSERT_STORED_AT(MarkContents, mover, 192, sizeof(MarkMover));
+ASSERT_STORED_AT(MarkContents, logger, 192, sizeof(MarkLogger));
 ASSERT_STORED_AT(MarkContents, entries, 256, 16 * sizeof(MarkEntry));
 StaticAssertDecl(sizeof(MarkContents) == 640, "MarkContents has no padding");
 StaticAssertDecl(sizeof(MarkContents) + MAXALIGN(SizeOfPageHeaderData) <= 1024,

@@ -26,14 +26,14 @@ typedef struct MarkEntry
 	int64		lead_us;		/* how far the mark was put ahead of an id */
 } MarkEntry;
 
-/* The server that moved a mark last. */
-typedef struct MarkMover
+/* The server that logged a mark last. */
+typedef struct MarkLogger
 {
-	int32		datacenter_id;	/* of the node whose mark was moved */
+	int32		datacenter_id;	/* of the node whose mark was logged */
 	int32		worker_id;
 	uint64		holder;			/* a hash of the server's holder */
 	char		location[HOST_LOCATION_SIZE];	/* host and data directory */
-} MarkMover;
+} MarkLogger;
 
 /*
  * The contents of the page, after PostgreSQL's page header, in the machine's
@@ -48,7 +48,7 @@ typedef struct MarkContents
 	Layout		layout;			/* of the ticks on this page */
 	int64		floor;			/* the mark of nodes without an entry */
 	Lease		lease;			/* of the server that wrote the page */
-	MarkMover	mover;
+	MarkLogger	logger;
 	MarkEntry	entries[MARK_ENTRIES_MAX];
 } MarkContents;
 

@@ -51,7 +51,7 @@ typedef struct StartPoint
 static bool is_start_known(void);
 static void inherit_lease(const Lease *logged, Lease *lease);
 static bool is_moved_elsewhere(const MarkContents *contents);
-static void report_elsewhere(const MarkMover *mover, int64 begin);
+static void report_elsewhere(const MarkLogger *logger, int64 begin);
 static void set_lease(const Lease *lease);
 static int64 first_tick_from(TimestampTz instant);
 static StartPoint find_start(const MarkContents *contents, int worker_id);
@@ -110,7 +110,7 @@ mark_start_once(void)
 	LWLockRelease(&shared->lock);
 
 	if (is_first && has_entries && is_moved_elsewhere(&contents))
-		report_elsewhere(&contents.mover, start.tick);
+		report_elsewhere(&contents.logger, start.tick);
 	if (is_first && is_resumed)
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d is still leased to this server",
@@ -167,13 +167,13 @@ inherit_lease(const Lease *logged, Lease *lease)
 static bool
 is_moved_elsewhere(const MarkContents *contents)
 {
-	const MarkMover *mover = &contents->mover;
+	const MarkLogger *logger = &contents->logger;
 
-	return !node_uses_registry() && mover->location[0] != '\0' &&
-		mover->datacenter_id == node_datacenter_id &&
-		mover->worker_id == node_intended_worker_id() &&
-		strcmp(mover->location, host_location) != 0 &&
-		mover->holder != host_holder_hash();
+	return !node_uses_registry() && logger->location[0] != '\0' &&
+		logger->datacenter_id == node_datacenter_id &&
+		logger->worker_id == node_intended_worker_id() &&
+		strcmp(logger->location, host_location) != 0 &&
+		logger->holder != host_holder_hash();
 }
 
 /*
@@ -182,14 +182,14 @@ is_moved_elsewhere(const MarkContents *contents)
  * goes on: then two servers issue the same ids.
  */
 static void
-report_elsewhere(const MarkMover *mover, int64 begin)
+report_elsewhere(const MarkLogger *logger, int64 begin)
 {
 	ereport(LOG,
 			(errmsg("snowflake ids of node (%d,%d) were issued elsewhere before, up to %s",
-					mover->datacenter_id, mover->worker_id,
+					logger->datacenter_id, logger->worker_id,
 					timestamptz_to_str(layout_tick_start(node_layout(), begin))),
 			 errdetail("The ids were issued by the server \"%s\"; this server is \"%s\".",
-					   mover->location, host_location),
+					   logger->location, host_location),
 			 errhint("This is normal after a promotion, a move or a restore. If the other server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
 }
 

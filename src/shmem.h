@@ -112,15 +112,16 @@ typedef struct SharedState
 
 	/*
 	 * The mark: only ids of ticks before the mark may be issued.  At first the
-	 * mark is the tick that ids begin at, so that the first id has to move it.
-	 * A moved mark is in WAL.  0 until a process has read the page.
+	 * mark is the tick that ids begin at, so that the first id needs another.
+	 * That mark, and each later one, is logged before it is published here.  0
+	 * until a process has read the page.
 	 */
 	int64		mark;
 
 	/* The first session to issue an id of this tick logs the next mark. */
 	int64		mark_due;
 
-	/* The time from the id that the mark was last moved for to the mark. */
+	/* How far the mark was put ahead of the id that it was logged for. */
 	int64		mark_lead_us;
 
 	NodeStart	start;
