@@ -1,6 +1,6 @@
 /*
  * module.c
- *	  _PG_init and nothing else: the parameters, the hooks, the workers.
+ *	  _PG_init and nothing else: the parameters, the hooks, the worker.
  *
  * A parameter that cannot be read stops the server's start.  PostgreSQL on its
  * own only warns of an extension's bad parameter and uses the default; a
