@@ -236,6 +236,7 @@ end_session(int code, Datum arg)
 	if (end == LAYOUT_NONE)
 		return;
 
+	/* Change the page in a transaction, but not in one that was cut off. */
 	AbortOutOfAnyTransaction();
 	StartTransactionCommand();
 	mark_log_end(end);
