@@ -71,23 +71,13 @@ static void prepare_contents(MarkContents *contents, const NodeState *state);
 static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
 							   const NodeState *state);
 static void publish(const NodeState *state, const MarkEntry *entry);
+static int64 lead_us(void);
+static int64 mark_for(int64 tick);
 static void check_lease_allows(int64 tick);
-
-/* Returns how far to put the mark ahead of an id: two intervals. */
-static int64
-lead_us(void)
-{
-	return 2 * (int64) mark_log_interval_ms * 1000;
-}
-
-/* Returns the mark to log when a session issues an id of a tick. */
-static int64
-mark_for(int64 tick)
-{
-	const Layout *layout = node_layout();
-
-	return Min(tick + lead_us() / layout->tick_us, layout_max_tick(layout)) + 1;
-}
+static void refuse_without_lease(const char *reason);
+static void refuse_past_fence(TimestampTz fence, TimestampTz now,
+							  Latch *lease_worker);
+static void refuse_past_lease(int64 tick, TimestampTz ends_at);
 
 /*
  * Makes sure that an id of a tick can be issued: logs the next mark if one is
@@ -348,6 +338,51 @@ publish(const NodeState *state, const MarkEntry *entry)
 	LWLockRelease(&shared->lock);
 }
 
+/* Returns how far to put the mark ahead of an id: two intervals. */
+static int64
+lead_us(void)
+{
+	return 2 * (int64) mark_log_interval_ms * 1000;
+}
+
+/* Returns the mark to log when a session issues an id of a tick. */
+static int64
+mark_for(int64 tick)
+{
+	const Layout *layout = node_layout();
+
+	return 1 +
+		Min(tick + lead_us() / layout->tick_us, layout_max_tick(layout));
+}
+
+/*
+ * Raises ERROR 55000 if the lease does not allow a mark past a tick.  Returns
+ * if the lease has changed meanwhile and allows that mark now.
+ */
+static void
+check_lease_allows(int64 tick)
+{
+	char		reason[LEASE_REASON_SIZE];
+	int64		boottime_us = clock_boottime_us();
+	TimestampTz now = GetCurrentTimestamp();
+	Lease		lease;
+	Latch	   *lease_worker;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	lease = shared->lease;
+	memcpy(reason, shared->lease_reason, sizeof(reason));
+	lease_worker = shared->lease_worker_latch;
+	LWLockRelease(&shared->lock);
+
+	if (tick < lease_reach(&lease, node_layout(), now, boottime_us))
+		return;
+	if (!lease_is_valid(&lease, boottime_us))
+		refuse_without_lease(reason);
+	if (lease.fence <= now)
+		refuse_past_fence(lease.fence, now, lease_worker);
+	refuse_past_lease(tick, now + (lease.ends_us - boottime_us));
+}
+
 /* Raises ERROR 55000, because there is no lease. */
 static void
 refuse_without_lease(const char *reason)
@@ -391,32 +426,4 @@ refuse_past_lease(int64 tick, TimestampTz ends_at)
 			 errdetail("The next id is of %s, and the lease lasts until %s.",
 					   tick_text, timestamptz_to_str(ends_at)),
 			 errhint("Ids are issued again when the clock has come nearer to them. A longer lease_duration of the registry lets ids be further ahead of the clock.")));
-}
-
-/*
- * Raises ERROR 55000 if the lease does not allow a mark past a tick.  Returns
- * if the lease has changed meanwhile and allows that mark now.
- */
-static void
-check_lease_allows(int64 tick)
-{
-	char		reason[LEASE_REASON_SIZE];
-	int64		boottime_us = clock_boottime_us();
-	TimestampTz now = GetCurrentTimestamp();
-	Lease		lease;
-	Latch	   *lease_worker;
-
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	lease = shared->lease;
-	memcpy(reason, shared->lease_reason, sizeof(reason));
-	lease_worker = shared->lease_worker_latch;
-	LWLockRelease(&shared->lock);
-
-	if (tick < lease_reach(&lease, node_layout(), now, boottime_us))
-		return;
-	if (!lease_is_valid(&lease, boottime_us))
-		refuse_without_lease(reason);
-	if (lease.fence <= now)
-		refuse_past_fence(lease.fence, now, lease_worker);
-	refuse_past_lease(tick, now + (lease.ends_us - boottime_us));
 }
