@@ -114,9 +114,6 @@ sub report_ids
 		sub { scaled(1e-6, $default->(@_)) }, '');
 	over_sessions('of the ceiling, %', '%.2f',
 		sub { scaled(100 / $ceiling, $default->(@_)) }, '>= 99');
-	my $generators = sub { ids('8 generators', $_[0]) };
-	over_sessions('8 generators, a table each session', '%.3f',
-		sub { scaled(1e-6, $generators->(@_)) }, 'beyond 4.096');
 
 	heading('What one id costs',
 		'One session, layout `41/2/2/18`, nanoseconds a row.',
@@ -321,7 +318,6 @@ sub median_or_gap { return @{ $_[0] } ? median(@{ $_[0] }) : 'NaN' }
 sub plot_ids
 {
 	my @peers = ('default layout', peers_of_ids());
-	push @peers, '8 generators' if exists $samples{ids}{'8 generators'};
 	write_plot('ids', [ 'sessions', @peers ],
 		map { my $n = $_; [ $n, map { median_or_gap(ids($_, $n)) } @peers ] }
 		  @sessions);

@@ -36,7 +36,6 @@ measure_ids() {
                 sample_ids "$sessions" "$repeat" "$series"
             done
         done
-        sample_generators "$repeat"
     done
 }
 
@@ -55,52 +54,4 @@ sample_ids() { # sessions, repeat, series
         load "$cluster" "$1" "$duration" "$(calling "$call" "$batch")"
     fi
     record_rate ids "$name" "$1" "$2" ids/s "$batch"
-}
-
-# Each session has a generator of its own, and so a ceiling of its own, like
-# sessions that insert into different tables.
-sample_generators() { # repeat
-    local sessions batch=10000
-
-    choose_generators
-    for sessions in 1 2 8; do
-        load generators "$sessions" "$seconds" \
-            "SELECT rel FROM bench_generator WHERE n = :client_id \gset
-$(calling 'snowflake_nextval(:rel)' "$batch")"
-        record_rate ids "8 generators" "$sessions" "$1" ids/s "$batch"
-    done
-}
-
-# Finds a table for each generator.  The server does not show a table's
-# generator.  But if ids for all tables are issued in one tick after a rest, the
-# first table of each generator gets sequence 0.  If the tick has ended before the
-# last table, the function tries again.
-choose_generators() {
-    local attempt
-
-    [ -z "$(query generators -c "SELECT to_regclass('bench_generator')")" ] ||
-        return 0
-    query generators <<'SQL'
-SELECT format('CREATE TABLE bench_table_%s ()', n)
-  FROM generate_series(1, 200) AS n \gexec
-CREATE TABLE bench_generator (n bigint, rel integer);
-SQL
-    for ((attempt = 1; attempt <= 20; attempt++)); do
-        query generators <<'SQL'
-TRUNCATE bench_generator;
-INSERT INTO bench_generator
-WITH tables AS MATERIALIZED (
-    SELECT oid::integer AS rel FROM pg_class WHERE relname ~ '^bench_table_'
-), ids AS MATERIALIZED (
-    SELECT rel, snowflake_nextval(rel) AS id FROM tables
-), ticks AS (
-    SELECT *, min(snowflake_timestamp(id)) OVER () AS first FROM ids
-)
-SELECT row_number() OVER () - 1 AS n, rel FROM ticks
- WHERE snowflake_timestamp(id) = first AND snowflake_sequence(id) = 0;
-SQL
-        [ "$(query generators -c 'SELECT count(*) FROM bench_generator')" \
-            -ne 8 ] || return 0
-    done
-    die "The tables of bench/measure/ids.sh do not reach all generators."
 }

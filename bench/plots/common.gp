@@ -8,8 +8,5 @@ set grid ytics lc rgb "#dddddd"
 set border 3
 set tics nomirror
 
-# gnuplot's own eight colours, without its pale yellow, and two more.
+# gnuplot's own eight colours, without its pale yellow.
 set linetype 5 lc rgb "#b59f00"
-set linetype 9 lc rgb "#e377c2"
-set linetype 10 lc rgb "#999999"
-set linetype cycle 10
