@@ -1,9 +1,11 @@
 /*
  * latency.c
  *	  Runs a statement in many sessions at once, each in a process of its own,
- *	  and prints percentiles of how long it took the client.
+ *	  and prints percentiles and the mean of how long it took the client.
  *
- *	  latency CONNINFO SESSIONS SECONDS STATEMENT
+ *	  latency CONNINFO SESSIONS SECONDS PAUSE_MS STATEMENT
+ *
+ * A session pauses after each statement.
  *
  * pgbench is not used, because it reads its clock once for all statements that
  * it finds finished.  If the server answers before the call that has sent the
@@ -54,8 +56,9 @@ check(PGconn *conn, PGresult *result, ExecStatusType expected)
 
 static void
 run_session(Session *session, const char *conninfo, const char *statement,
-			int64_t from_ns, int64_t until_ns)
+			int pause_ms, int64_t from_ns, int64_t until_ns)
 {
+	struct timespec pause = {pause_ms / 1000, pause_ms % 1000 * 1000000L};
 	PGconn	   *conn = PQconnectdb(conninfo);
 	int64_t		begun_ns;
 
@@ -68,6 +71,8 @@ run_session(Session *session, const char *conninfo, const char *statement,
 		check(conn, result, PGRES_TUPLES_OK);
 		if (begun_ns >= from_ns)
 			session->latency_ns[session->count++] = ended_ns - begun_ns;
+		if (pause_ms > 0)
+			nanosleep(&pause, NULL);
 	}
 	PQfinish(conn);
 }
@@ -82,26 +87,29 @@ compare(const void *a, const void *b)
 }
 
 static void
-print_percentiles(const Session *sessions, int nsessions)
+print_statistics(const Session *sessions, int nsessions)
 {
 	static const double percentiles[] = {50, 90, 99, 99.9};
 	uint32_t   *all = malloc(sizeof(uint32_t) * MAX_SAMPLES * nsessions);
 	size_t		count = 0;
+	double		sum = 0;
 
 	for (int i = 0; i < nsessions; i++)
 		for (int j = 0; j < sessions[i].count; j++)
-			all[count++] = sessions[i].latency_ns[j];
+			sum += all[count++] = sessions[i].latency_ns[j];
 	qsort(all, count, sizeof(uint32_t), compare);
 	for (int i = 0; i < 4 && count > 0; i++)
 		printf("p%g %.1f\n", percentiles[i],
 			   all[(size_t) (percentiles[i] / 100 * count)] / 1000.0);
+	if (count > 0)
+		printf("mean %.1f\n", sum / count / 1000.0);
 	free(all);
 }
 
 int
 main(int argc, char **argv)
 {
-	int			nsessions = argc == 5 ? atoi(argv[2]) : 0;
+	int			nsessions = argc == 6 ? atoi(argv[2]) : 0;
 	int64_t		from_ns = now_ns() + WARM_UP_NS;
 	int			failed = nsessions < 1;
 	int			status;
@@ -118,7 +126,7 @@ main(int argc, char **argv)
 		failed |= pid < 0;
 		if (pid == 0)
 		{
-			run_session(&sessions[i], argv[1], argv[4], from_ns,
+			run_session(&sessions[i], argv[1], argv[5], atoi(argv[4]), from_ns,
 						from_ns + (int64_t) (atof(argv[3]) * NS_PER_S));
 			exit(0);
 		}
@@ -126,6 +134,6 @@ main(int argc, char **argv)
 	while (wait(&status) > 0)
 		failed |= status != 0;
 	if (!failed)
-		print_percentiles(sessions, nsessions);
+		print_statistics(sessions, nsessions);
 	return failed;
 }

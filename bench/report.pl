@@ -284,6 +284,50 @@ sub report_inserts
 	}
 }
 
+sub report_flushes
+{
+	heading('Single inserts after a pause and with slow flushes',
+		'A row a transaction. Each flush is a sleep: of that time, or of a '
+		  . 'random time between two. "Two a second": one session pauses for '
+		  . 'half a second after each row. Times are milliseconds. Rows a '
+		  . 'second are the sessions divided by the mean time.',
+		'load', 'a flush, ms', 'synchronous_commit', 'sessions', 'figure',
+		'snowflake', 'bigserial', 'snowflake to bigserial', 'aim');
+	foreach (
+		[ 'two a second', '5-5', 'on', 1, 'p50', '<= 1.1' ],
+		[ 'two a second', '5-5', 'on', 1, 'p99', '<= 1.1' ],
+		[ 'two a second', '5-5', 'off', 1, 'p50', '<= 1.1' ],
+		[ 'two a second', '5-5', 'off', 1, 'p99', '' ],
+		[ 'no pause', '205-205', 'on', 1, 'rows/s', '>= 0.9' ],
+		[ 'no pause', '205-205', 'on', 4, 'rows/s', '>= 0.9' ],
+		[ 'no pause', '205-205', 'on', 64, 'rows/s', '>= 0.9' ],
+		[ 'no pause', '100-400', 'on', 1, 'p50', '<= 1.1' ],
+		[ 'no pause', '100-400', 'on', 1, 'p99', '<= 1.1' ],
+		[ 'no pause', '205-205', 'off', 1, 'rows/s', '' ])
+	{
+		my ($load, $flush, $commit, $n, $figure, $aim) = @$_;
+		my @both = map { flushes($_, $flush, $commit, $n, $figure) }
+		  'snowflake', 'bigserial';
+		my $format = $figure eq 'rows/s' ? '%.4g' : '%.2f';
+
+		row($load, $flush =~ s/^(\d+)-\1$/$1/r, $commit, $n, $figure,
+			(map { cell($format, $_) } @both), ratio_of_medians(@both), $aim);
+	}
+}
+
+# Rows a second, or milliseconds.
+sub flushes
+{
+	my ($peer, $flush, $commit, $n, $figure) = @_;
+	my $statistic = $figure eq 'rows/s' ? 'mean' : $figure;
+	my $us =
+	  values_of('flushes', $peer, $n, "$flush $commit $statistic us");
+
+	return $figure eq 'rows/s'
+	  ? [ map { $n * 1e6 / $_ } grep { defined } @$us ]
+	  : scaled(1e-3, $us);
+}
+
 sub report_decoding
 {
 	my $of = sub { values_of('decoding', $_[0], 1, 'ns a row') };
@@ -354,6 +398,7 @@ my @parts = (
 	[ wal => \&report_wal ],
 	[ latency => \&report_latency, \&plot_latency ],
 	[ inserts => \&report_inserts, \&plot_inserts ],
+	[ flushes => \&report_flushes ],
 	[ decoding => \&report_decoding ]);
 foreach (@parts)
 {

@@ -73,3 +73,9 @@ compile_peers() {
     cp "$bench/peers.sql" "$work/"
     chmod go+r "$work/peers.so" "$work/peers.sql"
 }
+
+compile_latency() {
+    cc -O2 -I"$("$PG_CONFIG" --includedir)" -L"$("$PG_CONFIG" --libdir)" \
+        -Wl,-rpath,"$("$PG_CONFIG" --libdir)" \
+        -o "$work/latency" "$bench/latency.c" -lpq
+}

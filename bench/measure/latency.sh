@@ -12,9 +12,7 @@ measure_latency() {
     local repeat statement statements
     local repeats=$((repeats * 4))
 
-    cc -O2 -I"$("$PG_CONFIG" --includedir)" -L"$("$PG_CONFIG" --libdir)" \
-        -Wl,-rpath,"$("$PG_CONFIG" --libdir)" \
-        -o "$work/latency" "$bench/latency.c" -lpq
+    compile_latency
     for ((repeat = 1; repeat <= repeats; repeat++)); do
         mapfile -t statements < <(rotated "$repeat" "${latency_statements[@]}")
         for statement in "${statements[@]}"; do
@@ -24,11 +22,11 @@ measure_latency() {
 }
 
 sample_latency() { # repeat, statement
-    local percentile value
+    local statistic value
 
     "$work/latency" "host=$work/tmp_check/standard dbname=postgres" 8 \
-        "$(((seconds + 1) / 2))" "$2" >"$work/percentiles"
-    while read -r percentile value; do
-        record latency "$2" 8 "$1" "$percentile us" "$value"
-    done <"$work/percentiles"
+        "$(((seconds + 1) / 2))" 0 "$2" >"$work/statistics"
+    while read -r statistic value; do
+        record latency "$2" 8 "$1" "$statistic us" "$value"
+    done < <(grep '^p' "$work/statistics")
 }
