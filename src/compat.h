@@ -12,10 +12,8 @@
 #include "postgres.h"
 
 #include "access/tableam.h"
-#include "access/xlog.h"
 #include "fmgr.h"
 #include "storage/bufpage.h"
-#include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/datetime.h"
 #include "utils/guc.h"
@@ -151,23 +149,6 @@ WaitEventExtensionNew(const char *wait_event_name)
 	return PG_WAIT_EXTENSION;
 }
 #endif
-
-/* Asks the WAL writer to flush soon; 18 replaces its latch by its number. */
-static inline void
-compat_flush_soon(XLogRecPtr lsn)
-{
-	Latch	   *latch = NULL;
-
-	XLogSetAsyncXactLSN(lsn);
-#if PG_VERSION_NUM >= 180000
-	if (ProcGlobal->walwriterProc != INVALID_PROC_NUMBER)
-		latch = &GetPGProcByNumber(ProcGlobal->walwriterProc)->procLatch;
-#else
-	latch = ProcGlobal->walwriterLatch;
-#endif
-	if (latch != NULL)
-		SetLatch(latch);
-}
 
 /* 19 adds an argument, the flags of the scan. */
 #if PG_VERSION_NUM < 190000

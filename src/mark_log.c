@@ -24,6 +24,13 @@
  * WAL writer flushes each later mark while ids are still before the mark
  * before it, unless a flush takes longer than an interval.
  *
+ * The WAL writer is asked to flush a mark's record when the transaction that
+ * logged the record has ended, unless its commit has flushed the record.  If
+ * the WAL writer were asked at once, its flush would often begin just before
+ * the flush of the commit, which would have to wait for both.  If a session
+ * logs more than one mark in a transaction, it asks for the flush of each when
+ * it logs the next one.
+ *
  * The mark is put ahead of an id that is about to be issued, not ahead of the
  * clock: a clock that is wrong for a moment must not leave a mark on the page
  * that keeps the node from issuing ids after its next start.
@@ -33,8 +40,8 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "access/xlog.h"
-#include "compat.h"
 #include "host.h"
 #include "id_clock.h"
 #include "mark_log.h"
@@ -63,9 +70,17 @@ typedef struct NodeState
 /* parameter */
 int			mark_log_interval_ms = 500;
 
+/*
+ * The end of the newest mark's record that this session has logged in this
+ * transaction; InvalidXLogRecPtr if there is none.
+ */
+static XLogRecPtr unflushed = InvalidXLogRecPtr;
+
 static bool claim_next(int64 tick);
 static bool log_next(int64 tick);
 static bool log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation);
+static void flush_after_transaction(XLogRecPtr lsn);
+static void end_transaction(XactEvent event, void *arg);
 static void read_node_state(NodeState *state);
 static void prepare_contents(MarkContents *contents, const NodeState *state);
 static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
@@ -189,8 +204,35 @@ log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation)
 	if (!state.is_logged)
 		*lsn = end;
 	else if (end != InvalidXLogRecPtr)
-		compat_flush_soon(end);
+		flush_after_transaction(end);
 	return true;
+}
+
+/* Has WAL flushed up to lsn soon after the end of the transaction. */
+static void
+flush_after_transaction(XLogRecPtr lsn)
+{
+	static bool is_registered = false;
+
+	if (!is_registered)
+		RegisterXactCallback(end_transaction, NULL);
+	is_registered = true;
+	if (unflushed != InvalidXLogRecPtr)
+		XLogSetAsyncXactLSN(unflushed);
+	unflushed = lsn;
+}
+
+static void
+end_transaction(XactEvent event, void *arg)
+{
+	(void) arg;
+	if (unflushed == InvalidXLogRecPtr || event == XACT_EVENT_PRE_COMMIT ||
+		event == XACT_EVENT_PARALLEL_PRE_COMMIT ||
+		event == XACT_EVENT_PRE_PREPARE)
+		return;
+	if (GetFlushRecPtr(NULL) < unflushed)
+		XLogSetAsyncXactLSN(unflushed);
+	unflushed = InvalidXLogRecPtr;
 }
 
 /* Makes the lease durable; the server need not have a worker id yet. */
@@ -256,7 +298,7 @@ mark_log_end(int64 end)
 	}
 	UnlockReleaseBuffer(buffer);
 	if (lsn != InvalidXLogRecPtr)
-		compat_flush_soon(lsn);
+		flush_after_transaction(lsn);
 }
 
 static void
