@@ -3,10 +3,10 @@
  *	  A model, for Spin, of worker ids that are leased from a registry: the
  *	  registry's rows, servers that claim and release, and all events that
  *	  stop a server, delay a message, move a clock, or set the registry back.
- *	  The words are DESIGN's.  snowflake.pml models the flush of the page, and
- *	  how one server's mark keeps an id from being issued twice.  So here a
- *	  change of the page is durable at once: a real server issues no id that
- *	  depends on a change before the change is flushed.
+ *	  The words are DESIGN's.  snowflake.pml models the page in WAL, and how
+ *	  one server's mark keeps an id from being issued twice.  So here a change
+ *	  of the page is durable at once: a real server logs the change before it
+ *	  issues an id that depends on it, so data that survives has the change.
  *
  * "script/model NO_FENCE" shows how ids are issued twice without the fence.
  *

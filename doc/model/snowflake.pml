@@ -1,128 +1,115 @@
 /*
  * snowflake.pml
  *	  A model, for Spin, of the protocol that keeps an id from being issued
- *	  twice: the generator, the page of the high-water marks, the WAL that
- *	  brings the page and the rows to a recovered server, and the clocks.  The
- *	  words are DESIGN's; the steps are those of src/generator.c, src/mark.c
- *	  and src/start.c.  lease.pml models how worker ids are leased.
+ *	  twice: the stamp, the page of the high-water marks, the WAL that brings
+ *	  the page and the rows to a recovered server, and the clocks.  The words
+ *	  are DESIGN's; the steps are those of src/id_generator.c, src/mark_log.c
+ *	  and src/mark_start.c.  lease.pml models how worker ids are leased.
  *
- * "make model" tries every order of events within the bounds below.  Without
- * a macro no assertion may fail.  Each macro of the list "Macros, and what each
- * changes" takes a step of the protocol away; with any one of them an assertion
- * has to fail.  "script/model NO_FLOOR" shows how that happens.
+ * script/model tries every order of events within the bounds.  Without a defect
+ * no assertion may fail; with one of the list below some assertion has to fail.
+ * "script/model NO_FLOOR" shows how an id comes again with the defect NO_FLOOR.
  *
- * Asserted, over any number of recoveries: a client keeps any one id, and every
- * later id of the same node is larger.  So no id is issued twice, and ids
- * increase.  The client gives its id up only when a standby or a backup is
- * recovered whose WAL does not have the row with that id: then the id is not in
- * the data, and may be issued again.
+ * Asserted, over any number of recoveries, for any one id that a client keeps:
+ * every later id of the same node is larger.  A client keeps an id for a row,
+ * and gives it up if a recovery loses the row.  Or a client keeps an id that it
+ * has seen, and gives it up if the recovered WAL ends before the record of the
+ * id's mark.  With CLOCK_IN_ORDER no id is ever given up: the clock advances,
+ * and a recovery takes a tick or longer.  So an id that is not in the data
+ * comes again only if the record of its mark is lost, and the clock is not past
+ * the id after the recovery.
  *
  * The model has
- *	 - processes that issue ids under clock_policy = wait and move the mark, as
- *	   sessions and the worker do.  Each process may rest at any step for any
- *	   time, whether suspended, slow or waiting, and may be cancelled at any
- *	   step;
- *	 - a page with an entry for each node, and a floor.  The page has room for
- *	   fewer entries than there are nodes.  The model folds any other node's
- *	   entry into the floor; the code folds the smallest mark;
- *	 - WAL: images of the page, and the row with the id that the client keeps,
- *	   which is inserted at any time after the issue of the id.  WAL becomes
- *	   durable in order, record by record, at any time.  A process that flushes
- *	   WAL waits until its record is durable; nothing flushes the row;
- *	 - a clock that is an adversary: a process that reads it may see any tick.
- *	   So the clock steps ahead and back, by any amount, at any time, and the
- *	   clock of a promoted standby shows any tick.  An id that clock_policy =
+ *	 - sessions, which begin, issue ids under clock_policy = wait, log marks and
+ *	   end.  Each may rest at any step for any time, be cancelled, end by itself
+ *	   or be terminated.  A fast shutdown terminates all of them, one by one;
+ *	 - a page with an entry for each node, and a floor.  The model folds any
+ *	   other node's entry into the floor; the code folds the smallest mark;
+ *	 - WAL, which becomes durable in order, at any time: images of the page, and
+ *	   a row, which is inserted at any time after its id was issued;
+ *	 - a clock that shows any tick at any time.  An id that clock_policy =
  *	   advance issues ahead of the clock is like an id of a clock that is ahead;
- *	 - a mark that is put ahead by any lead, so high_water_interval and a change
- *	   of it make no difference;
+ *	 - a mark that is logged at any time, and put ahead by any lead;
  *	 - a crash at any step, which loses the memory and the WAL that is not
  *	   durable.  A clean stop is like a crash after all WAL is durable;
  *	 - a standby that has replayed any part of the durable WAL, and is promoted
- *	   at any time.  A base backup, a server after pg_rewind, and a server that
- *	   is recovered to a point in time, with or without a signal file, are like
- *	   such a standby: each has the page and the rows as of one position.  A
- *	   promoted server may be recovered again, from that position or a later
- *	   one;
+ *	   at any time, also more than once.  A base backup, a server after
+ *	   pg_rewind, and a point-in-time recovery are like such a standby;
  *	 - a server that may be configured as another node after any recovery.
  *
- * The library takes no part in recovery.  So it makes no difference whether the
- * library is loaded during recovery; READ_IN_RECOVERY shows what would happen if
- * the library read the page during recovery.
+ * Bounds: LAST_TICK + 1 ticks of two ids; SESSIONS sessions at a time; NODES
+ * nodes, and room for ENTRIES entries; two records that are not durable.
  *
- * Bounds: LAST_TICK + 1 ticks of two ids; PROCESSES processes; NODES nodes, and
- * room for ENTRIES entries.  At any time at most TAIL records are not durable
- * yet.  Recoveries, and records in all, are not bounded.
- *
- * Assumed: PostgreSQL's recovery brings the page and the rows exactly as of one
- * position in WAL, and only durable WAL is sent or archived; the steps under a
- * lock are one step.  Not modelled: a page that is damaged, deleted or another
- * cluster's, and a changed layout; see src/start.c.
- *
- * Macros, and what each changes:
- *	 NO_MARK			the page is not read before the first id
- *	 READ_IN_RECOVERY	the page is read before recovery has ended, not after
- *	 BEGIN_TWICE		a process that has read the page lets ids begin at the
- *						mark that it read, even if another process has let ids
- *						begin meanwhile
- *	 OTHER_ENTRY		a server begins at another node's entry
- *	 NO_FLOOR			a node without an entry does not begin at the floor
- *	 NO_FOLD			an entry is dropped, and the floor is not raised
- *	 FLOOR_STEPS_BACK	a smaller mark replaces a larger floor (with NODES=3)
- *	 MARK_AFTER_ISSUE	a process looks at the mark after it has issued an id,
- *						so the mark's record may come after the row
- *	 PUBLISH_FIRST		a mark is published before its record is flushed
- *	 NO_FLUSH_OF_OTHERS	a mark that another process has put on the page is
- *						published without a flush, as if the other process had
- *						flushed it already
- *	 PUBLISH_PAGE		a process publishes the mark that is on the page after
- *						the flush, which may be larger than the flushed mark
- *	 NO_MAX				a mark replaces a larger mark on the page
- *	 CHANGE_OUTSIDE_LOCK	the page is read and changed without a lock
- *	 LOG_OUTSIDE_LOCK	the image of the page is logged after the lock has been
- *						released
- *	 CLOCK_RESETS		an id is of the clock's tick, and begins the sequence
- *						anew, even if that tick is spent, or earlier than the
- *						last id's tick
- *	 NO_COMPARE			the stamp is set, even if it has changed since it was
- *						read
- * There is no macro that makes the published mark smaller.  That would do no
- * harm: a smaller mark allows fewer ids, and the page still has the larger mark.
- *
- * LATE_ROW adds an event that the protocol cannot survive: a client inserts into
- * the promoted standby the row with an id that the old primary has issued under
- * a mark whose WAL the standby never received.
- *
- * With CLOCK_IN_ORDER no server stops, and the clock only advances.  Then another
- * assertion holds: no process finds the clock behind the newest id.  With
- * CLOCK_FIRST a process reads the clock before the stamp, and this assertion
- * fails.
+ * Assumed: a recovery brings the page and the rows exactly as of one position
+ * in WAL, and only durable WAL is sent or archived.  Not modelled: a page that
+ * is damaged or deleted, and a changed layout; see src/mark_start.c.
  */
 
+mtype = {
+	NONE,
+	READ_IN_RECOVERY,	/* the page is read before recovery has ended */
+	BEGIN_TWICE,		/* ids begin at a page read before they had begun */
+	OTHER_ENTRY,		/* a server begins at another node's entry */
+	NO_FLOOR,			/* a node without an entry begins at 0 */
+	NO_FOLD,			/* an entry is dropped, and the floor stays */
+	FLOOR_STEPS_BACK,	/* a smaller mark replaces a larger floor */
+	MARK_AFTER_ISSUE,	/* a session issues an id, and then logs the mark: the
+						 * record may come after the row */
+	PUBLISH_FIRST,		/* a mark is published before it is logged */
+	NO_PAGE_LOCK,		/* the page is changed and logged without a lock */
+	NO_MAX,				/* a mark replaces a larger mark on the page */
+	LOWER_ATTACHED,		/* the mark is lowered while others are attached */
+	COUNT_LATE,			/* a session reads the limit before it is attached */
+	LOWER_UNCHECKED,	/* the mark is lowered on the page although a session
+						 * has begun since it was lowered in memory */
+	LOWER_BY_COUNT,		/* ... although that session has begun and ended */
+	LOWER_PAGE_FIRST,	/* ... on the page first, and then in memory */
+	CLOCK_RESETS,		/* an id begins the clock's tick anew, even if that
+						 * tick is spent or earlier than the last id's */
+	NO_COMPARE,			/* the stamp is set, even if it has changed since */
+	CLOCK_FIRST,		/* the clock is read before the stamp: with
+						 * CLOCK_IN_ORDER it then seems to step back */
+
+	/* Events that the protocol cannot survive. */
+	LATE_ROW,			/* the row is inserted after the mark was lost */
+	SAME_TICK,			/* with CLOCK_IN_ORDER: a recovery within a tick, say
+						 * of 1 s, or within the lead of clock_policy =
+						 * advance */
+
+	/* Defects with which no assertion fails. */
+	PUBLISH_UNLOCKED,	/* the page is unlocked before a mark is published */
+	NO_FIRST_FLUSH		/* the first mark of a start is not flushed; but an
+						 * assertion fails with FIRST_LASTS, where no client
+						 * gives up an id before that mark in a crash */
+};
+
+#ifndef DEFECT
+#define DEFECT		NONE
+#endif
+#ifndef CLOCK_IN_ORDER
+#define CLOCK_IN_ORDER	0
+#endif
+#ifndef FIRST_LASTS
+#define FIRST_LASTS	0
+#endif
 #ifndef LAST_TICK
-#define LAST_TICK	2			/* at most 6, for the bits of a mark */
+#define LAST_TICK	1			/* at most 6, for the bits of a mark */
 #endif
 #ifndef NODES
-#define NODES		2
+#define NODES		2			/* at most 3 */
 #endif
 #ifndef ENTRIES
 #define ENTRIES		1
 #endif
-#ifndef PROCESSES
-#define PROCESSES	2
+#ifndef SESSIONS
+#define SESSIONS	2
 #endif
-#ifndef TAIL
-#define TAIL		PROCESSES	/* each process waits for its own record */
-#endif
+#define TAIL		2			/* records that are not durable */
 
-#define SEQUENCES	2			/* ids a tick */
-#define LAST_MARK	(LAST_TICK + 1)
-
-#define TICK(stamp)			((stamp) / SEQUENCES)
-#define SEQUENCE(stamp)		((stamp) % SEQUENCES)
-#define IS_SPENT(stamp)		(SEQUENCE(stamp) == SEQUENCES - 1)
-#define END_OF_TICK(tick)	((tick) * SEQUENCES + SEQUENCES - 1)
-
-#define MAX(a, b)	((a) > (b) -> (a) : (b))
+#define IS(defect)			(DEFECT == defect)
+#define MAX(a, b)			((a) > (b) -> (a) : (b))
+#define LAST_MARK			(LAST_TICK + 1)
+#define TICK(stamp)			((stamp) / 2)
 
 /*
  * A page is a number: three bits for the mark of each node, 0 for a node
@@ -130,488 +117,377 @@
  */
 #define FLOOR				NODES
 #define FIELD(page, which)	(((page) >> (3 * (which))) & 7)
-#define WITHOUT(page, which)	((page) - (FIELD(page, which) << (3 * (which))))
 #define WITH(page, which, mark) \
-	(WITHOUT(page, which) + ((mark) << (3 * (which))))
-
-#define HAS_ENTRY(page, which)	(FIELD(page, which) > 0 -> 1 : 0)
-#if NODES == 2
-#define COUNT_ENTRIES(page)	(HAS_ENTRY(page, 0) + HAS_ENTRY(page, 1))
-#else
-#define COUNT_ENTRIES(page) \
-	(HAS_ENTRY(page, 0) + HAS_ENTRY(page, 1) + HAS_ENTRY(page, 2))
-#endif
+	((page) + (((mark) - FIELD(page, which)) << (3 * (which))))
+#define HAS(page, which)	((which) < NODES && FIELD(page, which) > 0)
+#define COUNT_ENTRIES(page)	(HAS(page, 0) + HAS(page, 1) + HAS(page, 2))
 
 /* The tick at which a page lets ids of a node begin. */
-#ifdef NO_FLOOR
-#define BEGIN_ON(page, which)	FIELD(page, which)
-#else
 #define BEGIN_ON(page, which) \
-	(FIELD(page, which) > 0 -> FIELD(page, which) : FIELD(page, FLOOR))
-#endif
+	(HAS(page, which) || IS(NO_FLOOR) -> FIELD(page, which) : \
+	 FIELD(page, FLOOR))
 
-/* What a process does next. */
-mtype = { CALL, BEGIN, READ_STAMP, LOOK, ADVANCE, CHANGE, LOG, FLUSH };
+/* What a session does next; from CALL to FLUSH it is attached. */
+mtype = { AWAY, BEGIN, COUNT, CALL, READ, LOOK, CHANGE, LOG, PUBLISH, FLUSH,
+		  LOWER, LOG_END };
 
-typedef Process
+typedef Session
 {
 	mtype at;
-	byte seen;					/* the stamp as the process has read it */
-	byte now;					/* the clock as the process has read it; only
-								 * with CLOCK_FIRST */
-	byte mark;					/* the mark to begin at, put or publish */
-	byte behind;				/* how many records to flush before publishing */
-	short copy					/* of the page; used outside the lock */
+	byte seen;					/* the stamp as the session has read it */
+	byte limit;
+	byte mark;					/* to begin at, publish or lower to; with
+								 * CLOCK_FIRST, the clock */
+	byte behind					/* how many records have to become durable */
 };
 
-/* Shared memory, and the processes: lost when the server stops. */
-byte stamp;						/* of the generator: newest (tick, sequence) */
+/* Shared memory: lost when the server stops. */
+byte stamp;						/* of the newest id: 2 * tick + sequence */
 byte mark;						/* the published mark */
-bool has_begun;					/* has a process read the page? */
-byte node;						/* the configured node */
+byte begin;						/* with CLOCK_IN_ORDER: ids begin after it */
+byte first;						/* with FIRST_LASTS: the first mark logged */
+byte attached;					/* how many sessions are */
+bool has_begun;					/* has a session read the page? */
+bool is_logged;					/* is a mark of this start durable? */
+bool is_locked;					/* is the page? */
 short page;						/* in its buffer */
-Process process[PROCESSES];
+Session session[SESSIONS];
+#define MY	session[me]
 
-/* WAL that is not durable: images of the page. */
+byte node;						/* the configured node */
+byte clock;						/* with CLOCK_IN_ORDER */
+
+/* The page in WAL: not durable; durable; replayed by a standby, and earlier. */
 short tail[TAIL];
 byte length;
+short durable, standby;
+short early;					/* with READ_IN_RECOVERY */
 
-/* The newest image in durable WAL, and in the standby's part of that WAL. */
-short durable;
-short standby;
-#ifdef READ_IN_RECOVERY
-short read_early;				/* the page as the standby read it in recovery */
-bool is_promoted;
-#define PAGE_READ	(is_promoted -> read_early : page)
-#else
-#define PAGE_READ	page
-#endif
-
-/* The id that a client keeps, and its row. */
+/* The id that a client keeps, and when the client may rely on the id. */
 byte kept;						/* the id's stamp + 1; 0: none */
 byte kept_node;
-byte row;						/* where the row is; see below */
-bool standby_has_row;
+byte held;
+bool standby_holds;				/* also after the standby's promotion? */
+#define NOT_YET		0			/* when the row is inserted */
+#define AFTER(n)	(1 + (n))	/* when n records of the tail are durable, and
+								 * then the row if there is one */
+#define HELD		(2 + TAIL)	/* now */
 
-#define ABSENT		0
-#define AFTER(n)	(1 + (n))	/* in WAL, after n records of the tail */
-#define IN_DATA		(2 + TAIL)	/* durable */
-
-#ifdef CLOCK_FIRST
-#define CLOCK_IN_ORDER
-#endif
-byte clock;						/* CLOCK_IN_ORDER */
-
-#define MY	process[me]
-
-/* Chooses any number of a range. */
-inline choose(number, first, last)
+inline go_to(step)
 {
-	number = first;
-	do
-	:: number < last -> number++
-	:: break
-	od
+	MY.at = step; MY.seen = 0; MY.mark = 0; MY.behind = 0
 }
 
-inline read_clock(reading)
-{
-#ifdef CLOCK_IN_ORDER
-	reading = clock
-#else
-	choose(reading, 0, LAST_TICK)
-#endif
-}
-
-/* The process returns to its first step. */
-inline reset_process()
-{
-	MY.at = CALL;
-	MY.seen = 0;
-	MY.now = 0;
-	MY.mark = 0;
-	MY.behind = 0;
-	MY.copy = 0
-}
+#define COVERS(image)	(BEGIN_ON(image, node) > TICK(stamp))
 
 /*
- * Issuing.
+ * A client may keep the new id.  The record of the id's mark is the first from
+ * which on all records have a mark past the id.
  */
-
-/* The compare-and-swap has succeeded: the process issues the next id. */
 inline issue(next)
 {
 	stamp = next;
 	printf("%d: issues (%d, %d) of node %d\n",
-		   me, TICK(stamp), SEQUENCE(stamp), node);
-
+		   me, TICK(stamp), stamp % 2, node);
 #ifdef DUPLICATES_ONLY
 	assert(stamp + 1 != kept || node != kept_node);
 #else
 	assert(stamp + 1 > kept || node != kept_node);
 #endif
 	if
-	:: kept == 0 ->
-		printf("   and a client keeps it\n");
-		kept = stamp + 1;
-		kept_node = node
 	:: true
+	:: kept == 0 ->
+		kept = stamp + 1;
+		kept_node = node;
+		if
+		:: printf("   and a client keeps it for a row\n")
+		:: (length > 0 -> COVERS(tail[length - 1]) : COVERS(durable)) ->
+			printf("   and a client has seen it\n");
+			held = length;
+			do
+			:: held > 0 && COVERS(tail[held - 1]) -> held--
+			:: else -> break
+			od;
+			held = (held == 0 && COVERS(durable) -> HELD : AFTER(held + 1))
+		:: FIRST_LASTS && TICK(stamp) < first ->
+			printf("   and a client has seen it, before the first mark\n");
+			held = HELD
+		fi
 	fi
 }
 
 inline want_mark(tick)
 {
-	printf("%d: the mark has to move past %d\n", me, tick);
-	reset_process();
-	choose(MY.mark, tick + 1, LAST_MARK);
-	MY.at = ADVANCE
+	go_to(CHANGE);
+	select(other : tick + 1 .. LAST_MARK);
+	MY.mark = other;
+	other = 0
 }
 
 /*
- * Reads the clock, after the stamp.  Issues the next id if the clock has reached
- * the id's tick, the mark is past that tick, and the stamp has not changed since
- * the process read it.
+ * Reads the clock, after the stamp.  Issues the next id if the clock has
+ * reached the id's tick, the limit is past that tick, and the stamp has not
+ * changed since the session read it.
  */
 inline try_to_issue()
 {
-#ifdef CLOCK_FIRST
-	now = MY.now;
-#else
-	read_clock(now);
-#endif
-#ifdef CLOCK_IN_ORDER
-	assert(now >= TICK(MY.seen));
-#endif
-
-#ifdef CLOCK_RESETS
-	fresh = now != TICK(MY.seen) || IS_SPENT(MY.seen);
-	tick = now;
-#else
-	fresh = now > TICK(MY.seen) || IS_SPENT(MY.seen);
-	tick = MAX(now, TICK(MY.seen) + fresh);
-#endif
-	next = (fresh -> tick * SEQUENCES : MY.seen + 1);
+	if
+	:: !CLOCK_IN_ORDER -> select(now : 0 .. LAST_TICK)
+	:: CLOCK_IN_ORDER ->
+		now = (IS(CLOCK_FIRST) -> MY.mark : clock);
+		assert(now >= TICK(MY.seen) || MY.seen == begin)
+	fi;
+	fresh = now > TICK(MY.seen) || MY.seen % 2 == 1 ||
+		IS(CLOCK_RESETS) && now != TICK(MY.seen);
+	tick = (IS(CLOCK_RESETS) -> now : MAX(now, TICK(MY.seen) + fresh));
+	next = (fresh -> tick * 2 : MY.seen + 1);
 
 	if
-	:: tick > now -> reset_process()	/* waits, or raises an error */
-#ifndef MARK_AFTER_ISSUE
-	:: tick <= now && tick >= mark -> want_mark(tick)
-	:: tick <= now && tick < mark ->
-#else
-	:: tick <= now ->
-#endif
+	:: tick > now || stamp != MY.seen && !IS(NO_COMPARE) -> go_to(CALL)
+	:: else ->
 		if
-#ifndef NO_COMPARE
-		:: stamp != MY.seen -> reset_process()
-		:: stamp == MY.seen ->
-#else
-		:: true ->
-#endif
-			issue(next);
-			reset_process();
-#ifdef MARK_AFTER_ISSUE
-			if
-			:: tick >= mark -> want_mark(tick)
-			:: else
-			fi
-#endif
+		:: tick < MY.limit || IS(MARK_AFTER_ISSUE) -> issue(next)
+		:: else -> MY.limit = mark
+		fi;
+		if
+		:: tick >= mark -> want_mark(tick)
+		:: else -> go_to(CALL)
 		fi
-	fi
+	fi;
+	now = 0; tick = 0; next = 0; fresh = false
 }
 
-/*
- * The page.
- */
+#define LOCK_PAGE	is_locked = !IS(NO_PAGE_LOCK)
 
-#ifdef CHANGE_OUTSIDE_LOCK
-#define CHANGED		MY.copy
-#define CHANGES		(MY.at == CHANGE)
-#else
-#define CHANGED		page
-#define CHANGES		(MY.at == ADVANCE)
-#endif
+inline publish()
+{
+	mark = MAX(mark, MY.mark);
+	printf("%d: publishes mark %d\n", me, mark)
+}
 
-#ifdef PUBLISH_PAGE
-#define FLUSHED_MARK	FIELD(page, node)
-#else
-#define FLUSHED_MARK	MY.mark
-#endif
-
-#if defined(NO_FOLD)
-#define FLOOR_AFTER(mark)	FIELD(CHANGED, FLOOR)
-#elif defined(FLOOR_STEPS_BACK)
-#define FLOOR_AFTER(mark)	(mark)
-#else
-#define FLOOR_AFTER(mark)	MAX(FIELD(CHANGED, FLOOR), mark)
-#endif
+#define FLOOR_AFTER(mark) \
+	(IS(NO_FOLD) || FIELD(page, FLOOR) >= mark && !IS(FLOOR_STEPS_BACK) -> \
+	 FIELD(page, FLOOR) : mark)
 
 /* Puts the node's mark on the page; folds an entry if the page has no room. */
 inline put_entry()
 {
-	CHANGED = WITH(CHANGED, node, MY.mark);
+	printf("%d: puts mark %d on the page\n", me, MY.mark);
+	page = WITH(page, node, MY.mark);
 	if
-	:: COUNT_ENTRIES(CHANGED) > ENTRIES ->
-		choose(folded, 0, NODES - 1);
+	:: COUNT_ENTRIES(page) > ENTRIES ->
+		select(other : 0 .. NODES - 1);
 		do
-		:: folded == node || FIELD(CHANGED, folded) == 0 ->
-			folded = (folded + 1) % NODES
-		:: else -> break
+		:: other != node && HAS(page, other) -> break
+		:: else -> other = (other + 1) % NODES
 		od;
-		printf("   and folds the entry of node %d\n", folded);
-		CHANGED = WITH(CHANGED, FLOOR, FLOOR_AFTER(FIELD(CHANGED, folded)));
-		CHANGED = WITHOUT(CHANGED, folded);
-		folded = 0
+		printf("   and folds the entry of node %d\n", other);
+		page = WITH(page, FLOOR, FLOOR_AFTER(FIELD(page, other)));
+		page = WITH(page, other, 0);
+		other = 0
 	:: else
 	fi
 }
 
-inline log_page(image)
+/* Puts the mark on the page, unless the page has one that is as large. */
+inline change()
 {
-	tail[length] = image;
+	LOCK_PAGE;
+	MY.mark = (IS(NO_MAX) -> MY.mark : MAX(MY.mark, mark));
+	if
+	:: FIELD(page, node) >= MY.mark && !IS(NO_MAX) ->
+		MY.mark = FIELD(page, node);
+		MY.at = (is_logged -> PUBLISH : LOG)
+	:: else ->
+		put_entry();
+		mark = (IS(PUBLISH_FIRST) -> MAX(mark, MY.mark) : mark);
+		MY.at = LOG
+	fi
+}
+
+inline log_page()
+{
+	printf("%d: logs the page\n", me);
+	tail[length] = page;
 	length++
 }
 
-/* All records so far have to be durable before the mark is published. */
-inline want_flush()
+/* The last session, if it is terminated, lowers the mark in memory, */
+inline end_session()
 {
-	MY.behind = length;
-	MY.at = FLUSH
+	attached--;
+	go_to(AWAY);
+	MY.limit = 0;
+	if
+	:: (attached == 0 || IS(LOWER_ATTACHED)) && TICK(stamp) + 1 < mark ->
+		MY.at = LOWER;
+		MY.mark = TICK(stamp) + 1;
+		mark = (IS(LOWER_PAGE_FIRST) -> mark : MY.mark);
+		printf("%d: is terminated; ids have ended before %d\n", me, MY.mark)
+	:: printf("%d: ends\n", me)
+	fi
 }
 
-/* Changes the page and logs it, under the buffer's lock. */
-inline advance()
+#define IS_UNUSED \
+	(attached == 0 && mark == MY.mark || IS(LOWER_UNCHECKED) || \
+	 attached == 0 && (IS(LOWER_BY_COUNT) || IS(LOWER_PAGE_FIRST)))
+
+/* and then on the page. */
+inline lower()
 {
 	if
-#ifndef NO_MAX
-	:: FIELD(CHANGED, node) >= MY.mark ->
-		MY.mark = FIELD(CHANGED, node);
-		printf("%d: finds mark %d on the page\n", me, MY.mark);
-		want_flush();
-#ifdef NO_FLUSH_OF_OTHERS
-		MY.behind = 0
-#endif
-	:: FIELD(CHANGED, node) < MY.mark ->
-#else
-	:: true ->
-#endif
-		printf("%d: puts mark %d on the page\n", me, MY.mark);
-		put_entry();
-		page = CHANGED;
-#ifdef PUBLISH_FIRST
-		mark = MAX(mark, MY.mark);
-#endif
-#ifdef LOG_OUTSIDE_LOCK
-		MY.copy = page;
-		MY.at = LOG
-#else
-		log_page(page);
-		want_flush()
-#endif
+	:: IS_UNUSED && FIELD(page, node) > MY.mark ->
+		LOCK_PAGE;
+		page = WITH(page, node, MY.mark);
+		first = (first > MY.mark -> MY.mark : first);
+		MY.at = LOG_END
+	:: else -> go_to(AWAY)
 	fi
+}
+
+/* Before the first id, the first session reads the page. */
+inline read_page()
+{
+	if
+	:: MY.mark = BEGIN_ON((IS(READ_IN_RECOVERY) -> early : page), node)
+	:: IS(OTHER_ENTRY) && HAS(page, 1 - node) -> MY.mark = FIELD(page, 1 - node)
+	fi;
+	MY.at = BEGIN
+}
+
+/* Under a lock it lets ids begin at the mark that it has read. */
+inline let_begin()
+{
+	if
+	:: has_begun && !IS(BEGIN_TWICE)
+	:: else ->
+		mark = MY.mark;
+		stamp = (mark > 0 -> mark * 2 - 1 : 0);
+		begin = (CLOCK_IN_ORDER -> stamp : 0);
+		has_begun = true;
+		printf("%d: ids of node %d begin at tick %d\n", me, node, mark)
+	fi;
+	go_to(AWAY)
 }
 
 proctype server_process(byte me)
 {
-	byte now;
-	byte tick;
-	byte next;
-	byte folded;
+	byte now, tick, next, other;
 	bool fresh;
 
 end:
 	do
-	/* Before the first id, the first process reads the page. */
-	:: atomic { !has_begun && MY.at == CALL ->
-#ifdef OTHER_ENTRY
-		choose(tick, 0, NODES - 1);
-		if
-		:: FIELD(PAGE_READ, tick) == 0 -> tick = node
-		:: else
-		fi;
-		MY.mark = BEGIN_ON(PAGE_READ, tick);
-		tick = 0;
-#else
-		MY.mark = BEGIN_ON(PAGE_READ, node);
-#endif
-		MY.at = BEGIN }
+	:: atomic { MY.at == AWAY && !has_begun -> read_page() }
+	:: atomic { MY.at == BEGIN -> let_begin() }
+	:: atomic { MY.at == AWAY && has_begun ->
+		printf("%d: begins\n", me);
+		MY.limit = (IS(COUNT_LATE) -> mark : 0);
+		attached = attached + !IS(COUNT_LATE);
+		MY.at = (IS(COUNT_LATE) -> COUNT : CALL) }
+	:: atomic { MY.at == COUNT -> attached++; MY.at = CALL }
 
-	/*
-	 * Under a lock, the process lets ids begin at the mark that it has read, and
-	 * publishes that mark.  No id is issued until the mark has moved further, so
-	 * the process does not flush the mark here.
-	 */
-	:: atomic { MY.at == BEGIN ->
-		if
-#ifndef BEGIN_TWICE
-		:: !has_begun ->
-#else
-		:: true ->
-#endif
-#ifndef NO_MARK
-			mark = MY.mark;
-			stamp = (MY.mark > 0 -> END_OF_TICK(MY.mark - 1) : 0);
-#endif
-			printf("%d: ids of node %d begin at tick %d\n", me, node, MY.mark);
-			has_begun = true
-#ifndef BEGIN_TWICE
-		:: has_begun
-#endif
-		fi;
-		reset_process() }
-
-#ifdef CLOCK_FIRST
-	:: atomic { has_begun && MY.at == CALL ->
-		read_clock(MY.now);
-		MY.at = READ_STAMP }
-	:: atomic { MY.at == READ_STAMP ->
-#else
-	:: atomic { has_begun && MY.at == CALL ->
-#endif
-		MY.seen = stamp;
-		MY.at = LOOK }
-	:: atomic { MY.at == LOOK ->
-		try_to_issue();
-		now = 0;
-		tick = 0;
-		next = 0;
-		fresh = false }
+	:: atomic { MY.at == CALL && IS(CLOCK_FIRST) ->
+		MY.mark = clock; MY.at = READ }
+	:: atomic { MY.at == (IS(CLOCK_FIRST) -> READ : CALL) ->
+		MY.seen = stamp; MY.at = LOOK }
+	:: atomic { MY.at == LOOK -> try_to_issue() }
 
 	/* A lead may have any size, so any larger mark may be due at any time. */
-	:: atomic { has_begun && MY.at == CALL && mark < LAST_MARK ->
-		want_mark(mark) }
-
-#ifdef CHANGE_OUTSIDE_LOCK
-	:: atomic { MY.at == ADVANCE ->
-		MY.copy = page;
-		MY.at = CHANGE }
-#endif
-	:: atomic { CHANGES && length < TAIL -> advance() }
-#ifdef LOG_OUTSIDE_LOCK
+	:: atomic { MY.at == CALL && mark < LAST_MARK -> want_mark(mark) }
+	:: atomic { MY.at == CHANGE && !is_locked -> change() }
 	:: atomic { MY.at == LOG && length < TAIL ->
-		log_page(MY.copy);
-		MY.copy = 0;
-		want_flush() }
-#endif
-	:: d_step { MY.at == FLUSH && MY.behind == 0 ->
-		mark = MAX(mark, FLUSHED_MARK);
-		printf("%d: has flushed, and publishes mark %d\n", me, mark);
-		reset_process() }
+		log_page();
+		first = (FIRST_LASTS && first == 0 -> FIELD(page, node) : first);
+		is_locked = is_locked && is_logged && !IS(PUBLISH_UNLOCKED);
+		MY.behind = (is_logged || IS(NO_FIRST_FLUSH) -> 0 : length);
+		MY.at = (is_logged -> PUBLISH : FLUSH) }
+	:: atomic { MY.at == FLUSH && MY.behind == 0 ->
+		is_logged = true; MY.at = CHANGE }
+	:: atomic { MY.at == PUBLISH ->
+		publish();
+		is_locked = is_locked && IS(PUBLISH_UNLOCKED);
+		go_to(CALL) }
 
-	/* The process is cancelled; its record may become durable nevertheless. */
-	:: atomic { MY.at != CALL -> reset_process() }
+	/* A session is cancelled or ends where it does not hold the lock. */
+	:: atomic { MY.at == READ || MY.at == LOOK || MY.at == CHANGE ||
+		MY.at == FLUSH -> go_to(CALL) }
+	:: atomic { MY.at == CALL -> end_session() }
+	:: atomic { MY.at == LOWER && !is_locked -> lower() }
+	:: atomic { MY.at == LOG_END && length < TAIL ->
+		log_page();
+		mark = (IS(LOWER_PAGE_FIRST) -> MY.mark : mark);
+		is_locked = false;
+		go_to(AWAY) }
 	od
 }
-
-/*
- * The world.
- */
 
 /* The next record of the tail becomes durable. */
 inline write_record()
 {
-	durable = tail[0];
 	printf("a record becomes durable\n");
-	me = 1;
-	do
-	:: me < length -> tail[me - 1] = tail[me]; me++
-	:: else -> break
-	od;
-	length--;
-	tail[length] = 0;
+	durable = tail[0]; tail[0] = tail[1]; tail[1] = 0; length--;
+	for (me : 0 .. SESSIONS - 1) {
+		MY.behind = MAX(MY.behind, 1) - 1
+	}
 	me = 0;
-	do
-	:: me < PROCESSES ->
-		MY.behind = (MY.behind > 0 -> MY.behind - 1 : 0);
-		me++
-	:: else -> break
-	od;
-	me = 0;
-	row = (row > AFTER(0) && row != IN_DATA -> row - 1 : row)
+	held = (held > AFTER(0) && held != HELD -> held - 1 : held)
 }
 
-/* Stops the server: loses the memory, and the WAL that is not durable. */
-inline stop()
+/*
+ * The server stops, loses the memory and the WAL that is not durable, and
+ * starts with an image of the page, as any node.
+ */
+inline restart(image, id_is_held)
 {
-	stamp = 0;
-	mark = 0;
-	has_begun = false;
+	for (me : 0 .. SESSIONS - 1) {
+		go_to(AWAY); MY.limit = 0
+	}
 	me = 0;
-	do
-	:: me < PROCESSES -> reset_process(); me++
-	:: else -> break
-	od;
-	me = 0;
-	do
-	:: length > 0 -> length--; tail[length] = 0
-	:: else -> break
-	od
+	stamp = 0; mark = 0; begin = 0; first = 0; attached = 0;
+	has_begun = false; is_logged = false; is_locked = false;
+	tail[0] = 0; tail[1] = 0; length = 0;
+	durable = image; page = image;
+	select(node : 0 .. NODES - 1);
+	clock = clock + (CLOCK_IN_ORDER && !IS(SAME_TICK));
+	printf("the server starts as node %d\n", node);
+	standby_holds = standby_holds && id_is_held;
+	if
+	:: id_is_held -> held = HELD
+	:: !id_is_held && (CLOCK_IN_ORDER || IS(LATE_ROW)) -> held = NOT_YET
+	:: else -> held = NOT_YET; kept = 0; kept_node = 0
+	fi
 }
 
-/* Starts the server with the durable page, as any node. */
-inline start()
-{
-	page = durable;
-	choose(node, 0, NODES - 1);
-	printf("starts as node %d\n", node)
-}
+#define CAN_RESTART	(!CLOCK_IN_ORDER || clock < LAST_TICK)
 
 init
 {
 	byte me;
 
 	atomic {
-		stop();
-		do
-		:: me < PROCESSES -> run server_process(me); me++
-		:: else -> break
-		od;
+		for (me : 0 .. SESSIONS - 1) {
+			MY.at = AWAY; run server_process(me)
+		}
 		me = 0
 	}
 
 end:
 	do
-	:: d_step { length > 0 && row != AFTER(0) -> write_record() }
-#ifdef CLOCK_IN_ORDER
-	:: clock < LAST_TICK -> clock++
-#else
-	:: d_step { row == AFTER(0) -> row = IN_DATA }
-	:: d_step { kept != 0 && row == ABSENT ->
+	:: CLOCK_IN_ORDER && clock < LAST_TICK -> clock++
+	:: d_step { length > 0 && held != AFTER(0) -> write_record() }
+	:: d_step { held == AFTER(0) -> held = HELD }
+	:: d_step { kept != 0 && held == NOT_YET ->
 		printf("the row with the kept id is inserted\n");
-		row = AFTER(length) }
-
-	:: atomic {
-		printf("the server crashes\n");
-		stop();
-		row = (row == IN_DATA -> IN_DATA : ABSENT);
-#ifdef READ_IN_RECOVERY
-		is_promoted = false;
-#endif
-		start() }
-
-	:: d_step { standby != durable || standby_has_row != (row == IN_DATA) ->
+		held = AFTER(length) }
+	:: d_step { standby != durable || standby_holds != (held == HELD) ->
 		printf("the standby replays all that is durable\n");
-		standby = durable;
-		standby_has_row = (row == IN_DATA) }
-#ifdef READ_IN_RECOVERY
-	:: d_step { !is_promoted -> read_early = standby }
-#endif
-	:: atomic {
+		standby = durable; standby_holds = (held == HELD) }
+	:: IS(READ_IN_RECOVERY) -> early = standby
+	:: atomic { CAN_RESTART ->
+		printf("the server crashes\n");
+		restart(durable, held == HELD) }
+	:: atomic { CAN_RESTART ->
 		printf("the standby is promoted\n");
-		stop();
-		durable = standby;
-#ifdef READ_IN_RECOVERY
-		is_promoted = true;
-#endif
-		if
-		:: standby_has_row -> row = IN_DATA
-		:: else ->
-			row = ABSENT;
-#ifndef LATE_ROW
-			kept = 0;
-			kept_node = 0
-#endif
-		fi;
-		start() }
-#endif
+		restart(standby, standby_holds) }
 	od
 }
