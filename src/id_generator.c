@@ -198,6 +198,8 @@ attach_session(void)
 	pg_write_barrier();
 	slot->pid = MyProcPid;
 	session.slot = slot;
+
+	/* Count the session before it has a limit, so that no one lowers the mark. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->session_count++;
 	LWLockRelease(&shared->lock);
@@ -207,39 +209,29 @@ attach_session(void)
 /*
  * before_shmem_exit callback: frees the slot.
  *
- * The last session to end may lower the mark to the end of the ids, because
- * no session has a limit any more.  It does so if it is terminated, as at a
- * fast shutdown, so that ids can begin at once after the next start.  The exit
- * code is then 1.  A session that ends by itself writes nothing.
+ * If the last session is terminated, as at a fast shutdown, it lowers the mark
+ * to the end of the ids, so that ids can begin at once after the next start.
+ * The exit code is then 1.  A session that ends by itself writes nothing.
  */
 static void
 end_session(int code, Datum arg)
 {
-	int64		end = LAYOUT_NONE;
+	bool		is_last;
 
 	(void) arg;
 	session.slot->pid = 0;
 	session.slot = NULL;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (--shared->session_count == 0 && code != 0)
-		end = layout_stamp_tick(session.layout, (int64)
-								pg_atomic_read_u64(&shared->stamp)) + 1;
-	if (end != LAYOUT_NONE && end < shared->mark)
-	{
-		shared->mark = end;
-		shared->mark_lead_us = 0;
-	}
-	else
-		end = LAYOUT_NONE;
+	is_last = --shared->session_count == 0;
 	LWLockRelease(&shared->lock);
-	if (end == LAYOUT_NONE)
+	if (!is_last || code == 0)
 		return;
 
 	/* Change the page in a transaction, but not in one that was cut off. */
 	AbortOutOfAnyTransaction();
 	StartTransactionCommand();
-	mark_log_end(end);
+	mark_log_end();
 	CommitTransactionCommand();
 }
 

@@ -268,37 +268,45 @@ mark_log_lease(void)
 }
 
 /*
- * Lowers the node's mark on the page to the end of the ids, which the caller
- * has published when the last session ended.  Does nothing if another session
- * has begun meanwhile, since that session may log a mark.
+ * Lowers the node's mark to the end of the ids, unless a session may issue
+ * ids.  A session that begins meanwhile reads the lowered mark, and needs the
+ * page's lock to log another one.
  */
 void
-mark_log_end(int64 end)
+mark_log_end(void)
 {
+	const Layout *layout = node_layout();
 	MarkContents contents;
 	NodeState	state;
 	MarkEntry  *entry;
-	bool		is_unused;
-	XLogRecPtr	lsn = InvalidXLogRecPtr;
+	int64		end;
+	bool		is_lowered;
 	Buffer		buffer = mark_page_lock(&contents);
 
 	read_node_state(&state);
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	is_unused = shared->session_count == 0 && shared->mark == end;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	end = layout_stamp_tick(layout, (int64)
+							pg_atomic_read_u64(&shared->stamp)) + 1;
+	is_lowered = shared->session_count == 0 && end < shared->mark &&
+		shared->node_generation == state.generation;
+	if (is_lowered)
+	{
+		shared->mark = end;
+		shared->mark_lead_us = 0;
+	}
 	LWLockRelease(&shared->lock);
+
 	entry = unconstify(MarkEntry *,
 					   mark_page_entry(&contents, state.datacenter_id,
 									   state.worker_id));
-	if (is_unused && entry != NULL && entry->mark > end &&
-		layout_equal(node_layout(), &contents.layout))
+	if (is_lowered && entry != NULL && entry->mark > end &&
+		layout_equal(layout, &contents.layout))
 	{
 		entry->mark = end;
 		entry->lead_us = 0;
-		lsn = log_contents(buffer, &contents, &state);
+		flush_after_transaction(log_contents(buffer, &contents, &state));
 	}
 	UnlockReleaseBuffer(buffer);
-	if (lsn != InvalidXLogRecPtr)
-		flush_after_transaction(lsn);
 }
 
 static void

@@ -60,9 +60,8 @@ mtype = {
 	NO_MAX,				/* a mark replaces a larger mark on the page */
 	LOWER_ATTACHED,		/* the mark is lowered while others are attached */
 	COUNT_LATE,			/* a session reads the limit before it is attached */
-	LOWER_UNCHECKED,	/* the mark is lowered on the page although a session
-						 * has begun since it was lowered in memory */
-	LOWER_BY_COUNT,		/* ... although that session has begun and ended */
+	LOWER_UNCHECKED,	/* ... while others have attached since the last one
+						 * ended */
 	LOWER_PAGE_FIRST,	/* ... on the page first, and then in memory */
 	CLOCK_RESETS,		/* an id begins the clock's tick anew, even if that
 						 * tick is spent or earlier than the last id's */
@@ -312,34 +311,35 @@ inline log_page()
 	length++
 }
 
-/* The last session, if it is terminated, lowers the mark in memory, */
+/* The last session, if it is terminated, lowers the mark. */
 inline end_session()
 {
 	attached--;
 	go_to(AWAY);
 	MY.limit = 0;
 	if
-	:: (attached == 0 || IS(LOWER_ATTACHED)) && TICK(stamp) + 1 < mark ->
+	:: attached == 0 || IS(LOWER_ATTACHED) ->
 		MY.at = LOWER;
-		MY.mark = TICK(stamp) + 1;
-		mark = (IS(LOWER_PAGE_FIRST) -> mark : MY.mark);
-		printf("%d: is terminated; ids have ended before %d\n", me, MY.mark)
+		printf("%d: is terminated\n", me)
 	:: printf("%d: ends\n", me)
 	fi
 }
 
 #define IS_UNUSED \
-	(attached == 0 && mark == MY.mark || IS(LOWER_UNCHECKED) || \
-	 attached == 0 && (IS(LOWER_BY_COUNT) || IS(LOWER_PAGE_FIRST)))
+	(attached == 0 || IS(LOWER_ATTACHED) || IS(LOWER_UNCHECKED))
 
-/* and then on the page. */
+/* It does so in memory and on the page, while it has the page's lock. */
 inline lower()
 {
 	if
-	:: IS_UNUSED && FIELD(page, node) > MY.mark ->
+	:: IS_UNUSED && TICK(stamp) + 1 < mark ->
 		LOCK_PAGE;
-		page = WITH(page, node, MY.mark);
+		MY.mark = TICK(stamp) + 1;
+		mark = (IS(LOWER_PAGE_FIRST) -> mark : MY.mark);
+		page = (FIELD(page, node) > MY.mark ->
+				WITH(page, node, MY.mark) : page);
 		first = (first > MY.mark -> MY.mark : first);
+		printf("%d: ids have ended before %d\n", me, MY.mark);
 		MY.at = LOG_END
 	:: else -> go_to(AWAY)
 	fi
