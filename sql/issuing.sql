@@ -31,18 +31,6 @@ SELECT count(*) AS out_of_order
 SELECT count(*) AS ahead FROM generate_series(1, 10000)
  WHERE snowflake_timestamp(snowflake_nextval()) > clock_timestamp();
 
--- snowflake_nextval(regclass): each relation maps to a generator, also a relation
--- that does not exist
-CREATE TABLE visits (id bigint PRIMARY KEY DEFAULT snowflake_nextval('orders'), n serial);
-ALTER TABLE visits ALTER id SET DEFAULT snowflake_nextval('visits');
-INSERT INTO visits SELECT FROM generate_series(1, 10000);
-INSERT INTO visits DEFAULT VALUES RETURNING id = snowflake_currval() AS is_currval;
-SELECT count(*), count(*) FILTER (WHERE id <= previous) AS out_of_order
-  FROM (SELECT id, lag(id) OVER (ORDER BY n) AS previous FROM visits) AS o;
-SELECT snowflake_nextval(NULL::regclass) IS NULL AS strict,
-       snowflake_nextval(0::regclass) < snowflake_nextval(0::regclass) AS of_no_relation;
-DROP TABLE visits;
-
 -- many ids at once
 SELECT count(*), count(DISTINCT id) FROM snowflake_nextvals(100000) AS id;
 SELECT count(*) AS out_of_order

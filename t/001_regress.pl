@@ -2,7 +2,7 @@
 # layout, and one with another layout, epoch, worker id and sequence start.  The
 # superusers have different names, on which no output may depend.
 #
-# also with: snowflake.block_size = 64; snowflake.generators = 8
+# also with: snowflake.block_size = 64
 use strict;
 use warnings FATAL => 'all';
 

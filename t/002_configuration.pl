@@ -99,11 +99,6 @@ my @refused = (
 	(map { [ "snowflake.block_size = $_",
 				qr/$_ is outside the valid range for parameter "snowflake.block_size" \(1 \.\. 65536\)/ ] }
 		  0, -1, 65537),
-	(map { [ "snowflake.generators = $_",
-				qr/$_ is outside the valid range for parameter "snowflake.generators" \(1 \.\. 1024\)/ ] }
-		  0, -1, 1025),
-	[ "snowflake.generators = 'all'",
-		qr/invalid value for parameter "snowflake.generators": "all"/ ],
 	# A misspelt name, which would leave the default in force.
 	[ 'snowflake.datacentre_id = 3',
 		qr/unrecognized configuration parameter "snowflake.datacentre_id"/ ],

@@ -1,7 +1,7 @@
 # Many sessions at once: no id comes twice, the ids of each session increase,
 # and an id is larger than all ids that any session has received before.
 #
-# also with: snowflake.block_size = 64; snowflake.generators = 8
+# also with: snowflake.block_size = 64
 use strict;
 use warnings FATAL => 'all';
 

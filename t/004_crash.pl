@@ -2,7 +2,7 @@
 # issues ids again, and no id that a client has received comes again.  Clients
 # keep their ids in files, outside the server.
 #
-# also with: snowflake.block_size = 64; snowflake.generators = 8
+# also with: snowflake.block_size = 64
 use strict;
 use warnings FATAL => 'all';
 

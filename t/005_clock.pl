@@ -6,7 +6,7 @@
 # of an hour takes no time.  The layout has 16 ids in a tick, which even a slow
 # machine spends.
 #
-# also with: snowflake.block_size = 64; snowflake.generators = 8
+# also with: snowflake.block_size = 64
 use strict;
 use warnings FATAL => 'all';
 

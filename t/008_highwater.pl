@@ -2,7 +2,7 @@
 # clock that is behind or wrong for a moment, and without its worker; and how
 # much WAL the mark costs.  The page itself is in t/028_mark_page.pl.
 #
-# also with: snowflake.block_size = 64; snowflake.generators = 8
+# also with: snowflake.block_size = 64
 use strict;
 use warnings FATAL => 'all';
 

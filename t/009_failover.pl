@@ -2,7 +2,7 @@
 # whatever the clocks of the old and the new primary do or did.  Both servers
 # have the same worker id unless a test says otherwise.
 #
-# also with: snowflake.block_size = 64; snowflake.generators = 8
+# also with: snowflake.block_size = 64
 use strict;
 use warnings FATAL => 'all';
 

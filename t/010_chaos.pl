@@ -57,7 +57,7 @@
 #                             set, the clock_policy changes during the run
 #   CHAOS_SYNCHRONOUS_COMMIT  on or off; the seed chooses if it is not set
 #
-# also with: snowflake.block_size = 64; snowflake.generators = 8
+# also with: snowflake.block_size = 64
 use strict;
 use warnings FATAL => 'all';
 

@@ -185,7 +185,6 @@ for my $case (
 	# The server passes over these entries, which come before the address that
 	# it takes.
 	[ [ $loopback,
-			'link eth8 2 up 1 02:00:00:00:00:01',
 			'bare tun0 3 up',
 			'inet6 eth0 4 up 2001:db8::1',
 			'inet eth1 5 down 10.0.0.5 255.255.0.0',
@@ -257,57 +256,6 @@ refuses_to_start([$lan], 'ipv4', 0,
 	"Layout \"$layout{0}\" has no bits for the worker id.",
 	'"snowflake.layout" that has bits for the worker id');
 
-# ----- mac -----
-
-my $card = 'link eth0 2 up 1 a4:bf:01:9e:04:d2';
-for my $case (
-	[ [ $card, 'device eth0' ], 16, 0x04d2, 'a4:bf:01:9e:04:d2', 'eth0' ],
-	[ [ $card, 'device eth0' ], 24, 0x9e04d2, 'a4:bf:01:9e:04:d2', 'eth0' ],
-	[ [ 'link eth0 2 up 1 a4:bf:81:9e:04:d2', 'device eth0' ],
-		31, 0x019e04d2, 'a4:bf:81:9e:04:d2', 'eth0' ],
-	# The server passes over entries that are no physical interfaces with an
-	# address, and takes an interface although it is down.
-	[ [ 'link lo 1 loopback 772 00:00:00:00:00:00',
-			$lan,
-			'link docker0 2 up 1 02:42:ac:11:00:02',
-			'link ib0 3 up 32 80:00:02:08:fe:80',
-			'link eth7 4 up 1 00:00:00:00:00:00',
-			'link eth8 5 up 1 02:00:00',
-			'link eth6 0 up 1 02:00:00:00:00:06',
-			'link eth5 8 up 1 02:00:00:00:00:08',
-			'link eth4 6 down 1 02:00:00:00:00:07',
-			(map { "device eth$_" } 4 .. 8),
-			'device lo',
-			'device ib0' ],
-		16, 7, '02:00:00:00:00:07', 'eth4' ])
-{
-	my ($facts, $worker_bits, $expected, $address, $interface) = @$case;
-	derives($facts, 'mac', $worker_bits, $expected,
-		"address $address of interface \"$interface\"");
-}
-
-refuses_to_start(
-	[ $card, 'device eth0' ],
-	'mac',
-	8,
-	'Another server may have the same low bits as address a4:bf:01:9e:04:d2 of interface "eth0". The worker id needs at least 16 bits, and the layout has 8.',
-	'at least 16 bits');
-refuses_to_start(
-	[ 'link lo 1 loopback 772 00:00:00:00:00:00',
-		'link eth0 2 up 1 02:42:ac:11:00:02',
-		'link eth1 3 up 1 00:00:00:00:00:00' ],
-	'mac',
-	16,
-	'There is no Ethernet address of a physical interface among these: 00:00:00:00:00:00 of interface "lo" (not Ethernet), 02:42:ac:11:00:02 of interface "eth0" (not physical), 00:00:00:00:00:00 of interface "eth1" (no address).',
-	'Containers have no physical interface');
-refuses_to_start(
-	[$lan], 'mac', 16,
-	'There is no Ethernet address of a physical interface: no interface has any address of its kind.',
-	'Containers have no physical interface');
-refuses_to_start([ $card, 'device eth0' ], 'mac', 0,
-	"Layout \"$layout{0}\" has no bits for the worker id.",
-	'"snowflake.layout" that has bits for the worker id');
-
 # ----- wrong settings -----
 
 for my $case (
@@ -316,7 +264,7 @@ for my $case (
 		qr/HINT:  Take "snowflake.worker_id" out of the configuration/ ],
 	[ "snowflake.worker_id_source = 'dice'",
 		qr/invalid value for parameter "snowflake.worker_id_source": "dice"/,
-		qr/HINT:  Available values: config, hostname, ipv4, mac/ ],
+		qr/HINT:  Available values: config, hostname, ipv4, registry/ ],
 	[ "snowflake.worker_id_source = ''",
 		qr/invalid value for parameter "snowflake.worker_id_source": ""/ ])
 {
@@ -450,22 +398,6 @@ SKIP:
 			join('.', unpack 'C4', pack 'N', $address),
 			$prefix,
 			$interface =~ s{.*/}{}r));
-}
-
-SKIP:
-{
-	my ($card) = grep {
-			 contents_of("$_/type") eq '1'
-		  && -e "$_/device"
-		  && contents_of("$_/address") =~ /[1-9a-f]/
-	} @interfaces;
-	skip 'this machine has no physical interface', 1 unless defined $card;
-	my $address = contents_of("$card/address");
-
-	derives(
-		undef, 'mac', 24,
-		hex(join '', (split /:/, $address)[ 3 .. 5 ]),
-		"address $address of interface \"" . $card =~ s{.*/}{}r . '"');
 }
 
 done_testing();

@@ -22,17 +22,6 @@ use constant {
 	OLD_ID => 910499571847892992
 };
 
-# A page with some bytes replaced, at an offset in its contents, by the values
-# of a pack() template.
-sub with_field
-{
-	my ($page, $offset, @packed) = @_;
-	my $bytes = pack shift @packed, @packed;
-
-	substr($page, HEADER_SIZE + $offset, length $bytes) = $bytes;
-	return $page;
-}
-
 sub page_bytes
 {
 	my ($node) = @_;

@@ -93,7 +93,7 @@ sub server_of_mode
 		join "\n",
 		"shared_preload_libraries = 'snowflake'",
 		"snowflake.registry = '$conninfo'",
-		"snowflake.registry_name = '$name'",
+		"snowflake.server_name = '$name'",
 		$mode eq 'any'
 		? ('snowflake.worker_id_source = registry')
 		: wants($number),

@@ -119,7 +119,7 @@ subtest 'one worker id for two servers: the second is refused' => sub {
 	my $held =
 	  qr/^worker_id 17 of datacenter_id 0 is leased by one until \d{4}-/;
 
-	start_with_case($one, $worker_id_17, "snowflake.registry_name = 'one'");
+	start_with_case($one, $worker_id_17, "snowflake.server_name = 'one'");
 	is(worker_id_of(first_id($one)), 17, 'a server leases its configured worker id');
 	my $offset = -s $other->logfile;
 	start_with_case($other, $worker_id_17);
@@ -197,7 +197,7 @@ subtest 'a full datacenter: a further server is refused' => sub {
 subtest 'a new server under an old name gets the worker id of that name' => sub {
 	my ($first, $unnamed, $heir) = fresh_servers();
 
-	start_with_case($first, "snowflake.registry_name = 'pg-a'");
+	start_with_case($first, "snowflake.server_name = 'pg-a'");
 	my $last = first_id($first);
 	is(lease_row($registry, worker_id_of($last), 'name'), 'pg-a', 'the registry shows the name');
 	$first->stop;
@@ -207,7 +207,7 @@ subtest 'a new server under an old name gets the worker id of that name' => sub 
 	start_with_case($unnamed);
 	isnt(worker_id_of(first_id($unnamed)),
 		worker_id_of($last), 'a new server without a name gets a worker id that was never leased');
-	start_with_case($heir, "snowflake.registry_name = 'pg-a'");
+	start_with_case($heir, "snowflake.server_name = 'pg-a'");
 	my $id = first_id($heir);
 	is(worker_id_of($id), worker_id_of($last),
 		'a new server of the same name gets the worker id of the old one');
@@ -552,8 +552,8 @@ subtest 'parameters that keep the server from starting' => sub {
 		],
 		[
 			'a name too long',
-			[ "snowflake.registry_name = '" . 'n' x 64 . q{'} ],
-			qr/FATAL:  invalid value for parameter "snowflake.registry_name": "n{64}"/
+			[ "snowflake.server_name = '" . 'n' x 64 . q{'} ],
+			qr/FATAL:  invalid value for parameter "snowflake.server_name": "n{64}"/
 		])
 	{
 		my ($name, $settings, $complaint) = @$case;

@@ -38,7 +38,7 @@ sub add_server
 	my $name = 'server' . $self->{names}++;
 	my $node = leased_node(
 		$name, $conninfo, chaos_conf(),
-		"snowflake.registry_name = '$name'",
+		"snowflake.server_name = '$name'",
 		"include 'parameters.conf'", @conf);
 	my $server = SnowflakeChaosServer->new($node, $skew_s);
 

@@ -47,14 +47,11 @@ sub start_afresh
 {
 	my ($node, @settings) = @_;
 
-	# Set the clock before the stop: without a page of the mark, ids begin
-	# after the time of the last checkpoint, which must not be ahead.
-	set_clock($node, 0);
 	$node->stop if defined $node->{_pid};
 	unlink mark_file($node);
+	set_clock($node, 0);
 	configure(
 		$node,
-		'snowflake.generators = 1',
 		'snowflake.block_size = 1',
 		'snowflake.epoch = ' . int(1000 * (time() - TICK_S * 1.5)),
 		@settings);
@@ -65,16 +62,15 @@ sub start_afresh
 	return;
 }
 
-# Takes ids by a number of calls of snowflake_nextval(), for a relation or
-# without an argument.  Returns the sequences of the ids.
+# Takes ids by a number of calls of snowflake_nextval().  Returns the sequences
+# of the ids.
 sub take
 {
-	my ($session, $count, $relation) = @_;
+	my ($session, $count) = @_;
 
 	$count //= 1;
-	$relation //= '';
 	return $session->rows(
-		    "SELECT snowflake_sequence(snowflake_nextval($relation)) "
+		    'SELECT snowflake_sequence(snowflake_nextval()) '
 		  . "FROM generate_series(1, $count)");
 }
 

@@ -263,7 +263,7 @@ sub leasing_server
 			'snowflake.worker_id_source = registry',
 			'snowflake.clock_tolerance = 1min',
 			"snowflake.registry = '$registry'",
-			"snowflake.registry_name = '$name'", @conf)
+			"snowflake.server_name = '$name'", @conf)
 		  . "\n");
 	return $node;
 }

@@ -25,6 +25,7 @@ our @EXPORT = qw(
   read_page
   mark_of
   write_page
+  with_field
   seal_page
 );
 
@@ -151,17 +152,16 @@ sub mark_file
 # bytes.
 use constant {
 	PAGE_HEADER_SIZE => 24,
-	ENTRIES_OFFSET => 272,
+	ENTRIES_OFFSET => 256,
 	ENTRY_SIZE => 24
 };
 my @mark_fields = qw(magic version checksum entry_count
   tick_bits datacenter_bits worker_bits sequence_bits
-  tick_us epoch system_identifier floor
-  holder lease_datacenter_id lease_worker_id incarnation next_incarnation
-  position ends_us fence registry
-  mover_datacenter_id mover_worker_id mover_holder elsewhere_until
-  mover_location);
-my $mark_template = 'L4 l4 q2 Q q Z80 l2 q2 Q q2 Q l2 Q q Z48';
+  tick_us epoch floor
+  holder timeline lease_datacenter_id lease_worker_id incarnation
+  next_incarnation position ends_us fence registry
+  mover_datacenter_id mover_worker_id mover_holder mover_location);
+my $mark_template = 'L4 l4 q3 Z76 L l2 q2 Q q2 Q l2 Q Z48';
 my $entry_template = 'l2 q2';
 
 # The contents of the page in its file.  A running server may have a newer page
@@ -206,6 +206,20 @@ sub write_page
 	print $fh $bytes;
 	close $fh or die "$file: $!";
 	return;
+}
+
+# A page with bytes replaced: each field is an offset in the contents, a
+# template of pack() and its value.
+sub with_field
+{
+	my ($page, @fields) = @_;
+
+	while (my ($offset, $template, $value) = splice @fields, 0, 3)
+	{
+		my $bytes = pack $template, $value;
+		substr($page, PAGE_HEADER_SIZE + $offset, length $bytes) = $bytes;
+	}
+	return $page;
 }
 
 sub crc32c

@@ -4,14 +4,12 @@
  *	  The tests preload it.
  *
  * HOST_FACTS names a file with a fact in each line.  The server sees no host
- * name, interface or device that the file does not have:
+ * name or interface that the file does not have:
  *
  *	  name NAME							the host's name
- *	  link INTERFACE INDEX FLAGS TYPE MAC	a hardware address of an ARPHRD_ type
  *	  inet INTERFACE INDEX FLAGS ADDRESS MASK	an IPv4 address; mask "none"
  *	  inet6 INTERFACE INDEX FLAGS ADDRESS
  *	  bare INTERFACE INDEX FLAGS		an interface without an address, such as a tunnel
- *	  device INTERFACE					the interface has a device in /sys/class/net
  *	  address NAME ADDRESS				a name has this address; a name may have several
  *	  hanging NAME						the resolver does not answer for a name
  *
@@ -28,7 +26,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netpacket/packet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +52,6 @@ typedef struct Entry
 		struct sockaddr any;
 		struct sockaddr_in in;
 		struct sockaddr_in6 in6;
-		struct sockaddr_ll ll;
 	}			address;
 	struct sockaddr_in mask;
 } Entry;
@@ -127,22 +123,12 @@ static Entry *
 entry_of(const Fact *fact)
 {
 	Entry	   *entry = calloc(1, sizeof(Entry));
-	unsigned char *byte = entry->address.ll.sll_addr;
 
 	strcpy(entry->name, fact->word[1]);
 	entry->head.ifa_name = entry->name;
 	entry->head.ifa_flags = flags_of(fact->word[3]);
 	entry->head.ifa_addr = &entry->address.any;
-	if (strcmp(fact->word[0], "link") == 0)
-	{
-		entry->address.ll.sll_family = AF_PACKET;
-		entry->address.ll.sll_ifindex = atoi(fact->word[2]);
-		entry->address.ll.sll_hatype = atoi(fact->word[4]);
-		entry->address.ll.sll_halen =
-			sscanf(fact->word[5], "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", &byte[0],
-				   &byte[1], &byte[2], &byte[3], &byte[4], &byte[5]);
-	}
-	else if (strcmp(fact->word[0], "inet") == 0)
+	if (strcmp(fact->word[0], "inet") == 0)
 	{
 		entry->address.in.sin_family = AF_INET;
 		inet_pton(AF_INET, fact->word[4], &entry->address.in.sin_addr);
@@ -220,41 +206,6 @@ if_nametoindex(const char *name)
 	}
 	fclose(file);
 	return index;
-}
-
-static int
-is_device(const char *path)
-{
-	FILE	   *file = open_facts();
-	Fact		fact;
-	int			found = 0;
-
-	while (!found && next_fact(file, &fact))
-	{
-		char		expected[2 * WORD_SIZE];
-
-		snprintf(expected, sizeof(expected), "/sys/class/net/%s/device",
-				 fact.word[1]);
-		found = strcmp(fact.word[0], "device") == 0 &&
-			strcmp(path, expected) == 0;
-	}
-	fclose(file);
-	return found;
-}
-
-int
-access(const char *path, int mode)
-{
-	static int	(*real_access) (const char *, int) = NULL;
-
-	if (real_access == NULL)
-		*(void **) &real_access = dlsym(RTLD_NEXT, "access");
-	if (strncmp(path, "/sys/class/net/", strlen("/sys/class/net/")) != 0)
-		return real_access(path, mode);
-	if (is_device(path))
-		return 0;
-	errno = ENOENT;
-	return -1;
 }
 
 /* What the facts say about a name. */
