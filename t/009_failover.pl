@@ -102,29 +102,6 @@ for my $case ([ 'fast' ], [ 'immediate' ], [ 'fast', LEADING ])
 	};
 }
 
-subtest 'no background worker' => sub {
-	my ($primary, $standby) = make_pair(
-		'no_worker',
-		'max_worker_processes = 0',
-		'max_logical_replication_workers = 0');
-
-	is( $primary->safe_psql(
-			'postgres',
-			"SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'snowflake'"
-		),
-		0,
-		'the primary has no worker of the library');
-	set_clock($primary, AHEAD_S);
-	my $batch = insert_batch($primary);
-	wait_for_standby($primary, $standby);
-	$primary->stop('immediate');
-	$standby->promote;
-	$standby->stop;
-	start_server($standby);
-	is_unique_after($standby, $batch, 'promoted, stopped and started');
-	end_servers($primary, $standby);
-};
-
 for my $how ('fast', 'killed')
 {
 	subtest "ended right after the promotion: $how" => sub {

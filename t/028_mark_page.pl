@@ -1,6 +1,6 @@
-# The page of the high-water mark: what is in it, and what becomes of a page
-# that is torn, lost, deleted, damaged, of another cluster, of a newer version,
-# or of another layout.
+# The page of the high-water mark: what is in it, how it is created, and what
+# becomes of a page that is torn, lost, deleted, damaged, of another cluster, of
+# a newer version, or of another layout.
 use strict;
 use warnings FATAL => 'all';
 
@@ -9,6 +9,7 @@ use lib "$FindBin::RealBin/lib";
 use File::stat;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeDisk;
 use SnowflakeRecovery;
 use SnowflakeServer;
 use SnowflakeTest;
@@ -17,6 +18,7 @@ use Time::HiRes qw(time);
 
 use constant {
 	AHEAD_S => 20,
+	DAY_S => 86_400,
 	BITS_BELOW_TICK => 22,
 	HEADER_SIZE => 24,            # of PostgreSQL, before the contents
 	OLD_ID => 910499571847892992
@@ -35,8 +37,6 @@ subtest 'what is in the page' => sub {
 	$node->safe_psql('postgres', 'SELECT snowflake_worker_id(' . OLD_ID . ')');
 	ok(!-e mark_file($node), 'there is no page before the first id');
 	my $batch = insert_batch($node);
-	my $system_identifier = $node->safe_psql('postgres',
-		'SELECT system_identifier FROM pg_control_system()');
 	$node->stop;
 	my $bytes = page_bytes($node);
 	my $page = read_page($node);
@@ -50,14 +50,13 @@ subtest 'what is in the page' => sub {
 	is( join('/', @$page{qw(tick_bits datacenter_bits worker_bits sequence_bits)}),
 		'41/5/5/12', 'the page has the layout');
 	is($page->{tick_us}, 1000, 'the page has the length of a tick');
-	is($page->{system_identifier}, $system_identifier, 'the page has the system identifier');
 	is($page->{lease_worker_id}, -1, 'the page has no lease');
 	is($page->{entry_count}, 1, 'the page has one node');
-	is($lower, HEADER_SIZE + 272 + 24, 'pd_lower points to the end of the last entry');
+	is($lower, HEADER_SIZE + 256 + 24, 'pd_lower points to the end of the last entry');
 	ok(defined mark_of($page, 7, 3), 'the page has a mark of the node');
 	my $newest_tick = $batch->{newest} >> BITS_BELOW_TICK;
 	cmp_ok(mark_of($page, 7, 3), '>', $newest_tick, 'the mark is after all ids');
-	cmp_ok(mark_of($page, 7, 3), '<=', $newest_tick + 200 + 1,
+	cmp_ok(mark_of($page, 7, 3), '<=', $newest_tick + 1000 + 1,
 		'the mark is two intervals after the ids at most');
 
 	# A server that issues no ids does not write the page.
@@ -124,116 +123,134 @@ for my $is_checksummed (0, 1)
 	};
 }
 
-# If the page's file is lost, the server begins at the time of the last
-# checkpoint, which pg_control has.
-for my $how ('after a clean stop', 'after a crash')
-{
-	subtest "the file is deleted $how" => sub {
-		my $node = new_server($how =~ s/\W/_/gr, 'snowflake.clock_tolerance = 5s');
+# Without a page ids begin at the clock: the way out of a damaged page.
+subtest 'the file is deleted' => sub {
+	my $node = new_server('deleted', 'snowflake.clock_tolerance = 5s');
 
+	start_server($node, 60);
+	insert_batch($node, 10);
+	$node->stop;
+	unlink mark_file($node) or die $!;
+	set_clock($node, 0);
+	start_server($node);
+	first_id_at_once($node, 'the file was deleted');
+	ok(-e mark_file($node), 'the server has written a new file');
+	end_servers($node);
+};
+
+# The clock is a day ahead at the first start of all, and then it is corrected.
+for my $how ('stop', 'crash')
+{
+	subtest "the clock is a day ahead at the first start, $how" => sub {
+		my $node = new_server("day_$how", "include 'case.conf'",
+			'snowflake.clock_tolerance = 5s');
+		my $restart = sub {
+			my ($worker_id) = @_;
+
+			$how eq 'stop' ? $node->stop : kill_hard($node);
+			set_clock($node, 0);
+			configure($node, "snowflake.worker_id = $worker_id");
+			start_server($node);
+		};
+
+		configure($node, 'snowflake.worker_id = 6');
+		start_server($node, DAY_S);
+		$node->safe_psql('postgres', 'CHECKPOINT');
+		$restart->(6);
+		first_id_at_once($node, 'no id was issued by the wrong clock');
+		set_clock($node, DAY_S);
+		configure($node, 'snowflake.worker_id = 7');
+		$node->stop;
 		start_server($node);
-		my $batch = insert_ahead($node, 60);
-		set_clock($node, 61);
-		if ($how =~ /clean/)
-		{
-			$node->stop;
-		}
-		else
-		{
-			# Issue nothing after the checkpoint.
-			$node->safe_psql('postgres', 'CHECKPOINT');
-			kill_hard($node);
-		}
-		unlink mark_file($node) or die $!;
-		set_clock($node, 0);
-		start_server($node);
+		my $ahead = insert_batch($node, 10)->{newest};
+		$restart->(7);
+		my ($state, $message, $hint) =
+		  sqlstate_of($node, 'SELECT snowflake_nextval()');
+		is($state, '55000', 'the worker id with ids of tomorrow issues no ids');
+		like($hint, qr/"snowflake.worker_id" that no server has used/,
+			'the hint names the way out');
+		$restart->(8);
+		cmp_ok(first_id_at_once($node, 'a worker id never used before'),
+			'<', $ahead, 'its ids are of today');
+		$restart->(7);
 		is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
-			'55000', 'ids are refused while the clock is before the last checkpoint');
-		is_unique_after($node, $batch, 'the file was deleted');
-		ok(-e mark_file($node), 'the server has written a new file');
+			'55000', 'the worker id with ids of tomorrow still issues no ids');
+		is(duplicates_in($node), 0, 'no id came twice');
 		end_servers($node);
 	};
 }
 
-# After the file is deleted, the server first issues ids of another worker id,
-# and then of the former one again.
-subtest 'the file is deleted, and the worker id changes twice' => sub {
-	my $node = new_server('deleted_twice', "include 'case.conf'");
+# The page gets its name when it is whole and on disk.
+subtest 'the page cannot be created' => sub {
+	my $node = new_server('full', 'fsync = on');
+	my $new_file = mark_file($node) =~ s/8947/pgsql_tmp_snowflake/r;
+	my @cases = (
+		[ 'the disk is full', '53100', bytes_left => 0 ],
+		[ 'the disk is full after half a page', '53100', bytes_left => 4096 ],
+		[ 'the flush of the page fails', '58030', is_broken => 1 ]);
 
-	configure($node, 'snowflake.worker_id = 8');
-	start_server($node);
-	my $batch = insert_ahead($node, 4);
-	set_clock($node, 5.5);
-	$node->stop;
-	unlink mark_file($node) or die $!;
-	for my $worker_id (7, 8)
+	for my $case (@cases)
 	{
-		configure($node, "snowflake.worker_id = $worker_id");
+		my ($what, $expected, @disk) = @$case;
+
+		start_on_disk($node, @disk);
+		for (1 .. 2)
+		{
+			my ($state, $message, $hint) =
+			  sqlstate_of($node, 'SELECT snowflake_nextval()');
+			is($state, $expected, "$what: the SQLSTATE is that of the failed call");
+			like($hint, qr/^No snowflake id is issued until file "global\/8947"/,
+				"$what: the hint names the file");
+		}
+		ok(!-e mark_file($node), "$what: there is no file");
+		ok(!-e $new_file, "$what: there is no file of another name");
+		kill_hard($node);
+		start_on_disk($node, @disk);
+		is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
+			$expected, "$what: after a crash the error is the same");
+		set_disk($node, bytes_left => -1, is_broken => 0);
+		my $batch = insert_batch($node, 10);
+		ok(-e mark_file($node), "$what: there is a file when the cause is gone");
+		kill_hard($node);
 		start_server($node);
-		$worker_id == 8
-		  ? is_unique_after($node, $batch, 'the first worker id')
-		  : insert_batch($node, 10);
-		set_clock($node, 0);
+		is_unique_after($node, $batch, "$what: after the cause is gone");
 		$node->stop;
+		set_clock($node, 0);
+		unlink mark_file($node);
 	}
+
+	# A crash may leave the file of the first name.
+	PostgreSQL::Test::Utils::append_to_file($new_file, 'x' x 10_000);
+	start_server($node);
+	first_id_at_once($node, 'a file of the first name is left over');
+	$node->stop;
+	is(-s mark_file($node), 8192, 'the new file has one block');
 	end_servers($node);
 };
 
-subtest 'the files of two clusters swapped' => sub {
-	my @nodes = (
-		new_server('one', "include 'case.conf'"),
-		PostgreSQL::Test::Cluster->new('two'));
-	my @batches;
+# A page that pg_upgrade or a DBA has copied from another cluster.
+subtest 'a page of another cluster' => sub {
+	my $one = new_server('one');
+	my $two = PostgreSQL::Test::Cluster->new('two');
 
 	# Make this cluster by initdb, so that it has a system identifier of its
 	# own: all other clusters are copies of one cluster.
-	$nodes[1]->init(extra =>
-		  [ $nodes[1]->pg_version >= 18 ? '--no-data-checksums' : () ]);
-	$nodes[1]->append_conf(
+	$two->init(extra => [ $two->pg_version >= 18 ? '--no-data-checksums' : () ]);
+	$two->append_conf(
 		'postgresql.conf', q{
 shared_preload_libraries = 'snowflake'
+snowflake.worker_id = 7
 snowflake.clock_tolerance = 60s
-include 'case.conf'
 });
-	set_clock($nodes[1], 0);
-	configure($nodes[1], 'snowflake.worker_id = 7');
-	start_server($nodes[1]);
-	make_table($nodes[1]);
-	$nodes[1]->stop;
-
-	# Issue ids in the second of the last checkpoint: pg_control has the time
-	# of the checkpoint without the fraction of the second.
-	for my $i (0, 1)
-	{
-		my $node = $nodes[$i];
-		my $second = int(time) + 5 + 2 * $i;
-
-		for my $worker_id (8, 7)
-		{
-			configure($node, "snowflake.worker_id = $worker_id");
-			start_server($node);
-			$batches[$i]{$worker_id} = insert_ahead($node, $second + 0.2 - time);
-			set_clock($node, $batches[$i]{$worker_id}{end} + 0.05 - time);
-			$node->stop;
-		}
-	}
-	my @pages = map { page_bytes($_) } @nodes;
-	for my $i (0, 1)
-	{
-		my $node = $nodes[$i];
-
-		write_page($node, $pages[ 1 - $i ]);
-		for my $worker_id (7, 8)
-		{
-			configure($node, "snowflake.worker_id = $worker_id");
-			set_clock($node, 0);
-			start_server($node);
-			is_unique_after($node, $batches[$i]{$worker_id},
-				$node->name . ", worker id $worker_id");
-			$node->stop;
-		}
-	}
-	end_servers(@nodes);
+	start_server($two, 20);
+	make_table($two);
+	my $ahead = insert_batch($two, 10)->{newest};
+	$two->stop;
+	write_page($one, page_bytes($two));
+	start_server($one);
+	cmp_ok($one->safe_psql('postgres', 'SELECT snowflake_nextval()'),
+		'>', $ahead, 'ids begin after the mark of the page');
+	end_servers($one, $two);
 };
 
 # The page has room for sixteen nodes.  Its floor is the mark of all others.
@@ -284,18 +301,10 @@ my $sound = page_bytes($node);
 sub refusal_with
 {
 	my ($bytes, $what, @settings) = @_;
-	my $offset = -s $node->logfile;
 
 	configure($node, @settings);
 	write_page($node, $bytes) if defined $bytes;
 	start_server($node);
-	ok( wait_for(
-			sub {
-				PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset) =~
-				  /(?:LOG|ERROR):  .*(?:snowflake ids|global\/8947)/;
-			},
-			5),
-		"$what: the log has the error before a session asks for an id");
 	my @refusal =
 	  sqlstate_of($node, "SET statement_timeout = '5s'; SELECT snowflake_nextval()");
 	isnt($refusal[0], '', "$what: no id is issued");
@@ -312,9 +321,9 @@ subtest 'a damaged page' => sub {
 	my %fields = (
 		magic => 0, version => 4, checksum => 8, entry_count => 12,
 		tick_bits => 16, sequence_bits => 28, tick_us => 32, epoch => 40,
-		system_identifier => 48, floor => 56, holder => 64,
-		lease_worker_id => 148, fence => 176, registry => 184,
-		entry_worker_id => 196, mark => 200, lead => 208);
+		floor => 48, holder => 56, lease_worker_id => 140, fence => 176,
+		registry => 184, mover_holder => 200, entry_worker_id => 260,
+		mark => 264, lead => 272);
 
 	for my $field (sort keys %fields)
 	{
@@ -334,6 +343,8 @@ subtest 'a damaged page' => sub {
 		'noise' => pack('C*', map { int rand 256 } 1 .. 8192),
 		'first half zeroed' => "\0" x 4096 . substr($sound, 4096),
 		'cut off' => substr($sound, 0, 4096),
+		'one byte' => 'x',
+		'empty' => '',
 		'too many entries' =>
 		  seal_page(with_field($sound, 12, 'L', 17)),
 		'very many entries' => with_field($sound, 12, 'L', 0x10000000));
@@ -373,7 +384,7 @@ subtest 'zero_damaged_pages, with checksums' => sub {
 		'zero_damaged_pages = off')
 	{
 		is( (refusal_with(
-					with_field($summed, 200, 'q', 1), $settings, $settings))[0],
+					with_field($summed, 264, 'q', 1), $settings, $settings))[0],
 			'XX001', "$settings: the SQLSTATE is that of a damaged page");
 	}
 	write_page($node, $summed);
