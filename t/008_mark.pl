@@ -84,9 +84,8 @@ sub end_under_load
 	my ($end) = @_;
 	my @sessions = map { SnowflakeSession->new($node) } 1 .. 2;
 
-	$_->ask(
-		'SELECT count(*) FROM generate_series(1, 1000000000), snowflake_nextvals(10)'
-	) for @sessions;
+	$_->ask('SELECT count(snowflake_nextval()) FROM (SELECT generate_series(1, 1000000000)) AS s')
+	  for @sessions;
 	usleep(400_000);
 	my $before = tick_at(time);
 	$end->();
@@ -122,10 +121,11 @@ for my $interval ('500ms', '60s')
 		}
 	};
 }
-configure($node, '');
-$node->reload;
 
 subtest 'a crash under load' => sub {
+	configure($node, '');
+	end_under_load(sub { $node->stop });
+	start_server($node);
 	for my $end (sub { $node->stop('immediate') }, sub { kill_hard($node) })
 	{
 		my ($before, $after) = end_under_load($end);
@@ -179,17 +179,17 @@ subtest 'sessions come and go' => sub {
 		"WITH i AS MATERIALIZED (SELECT snowflake_nextval() AS id) INSERT INTO come SELECT id, (SELECT high_water_mark FROM snowflake_node WHERE id > 0) FROM i;\n");
 	my @clients = map {
 		IPC::Run::start(
-			[ 'bash', '-c', "while :; do pgbench --no-vacuum --client=1 --transactions=5 --file=$sql '" . $node->connstr('postgres') . "'; done" ],
-			'>', '/dev/null', '2>', '/dev/null')
+			[ 'bash', '-c', "while :; do pgbench --no-vacuum --client=1 --transactions=5 --file=$sql '" . $node->connstr('postgres') . " application_name=come'; done" ],
+			'>', '/dev/null', '2>', "$sql.err")
 	} 1 .. 2;
 	while (time < $until)
 	{
 		$terminated += value_of($node,
-			q{SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'pgbench'});
+			q{SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'come'});
 		usleep(20_000);
 	}
 	$_->kill_kill for @clients;
-	value_of($node, q{SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = 'pgbench'});
+	value_of($node, q{SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = 'come'});
 	cmp_ok($terminated, '>', 10, 'sessions were terminated');
 	cmp_ok(value_of($node, 'SELECT count(*) FROM come'), '>', 10, 'sessions issued ids');
 	is(value_of($node, 'SELECT count(*) FROM come WHERE snowflake_timestamp(id) >= mark'),
@@ -242,7 +242,7 @@ subtest 'the clock is behind at the start' => sub {
 		start_server($node);
 		my $waited = duration_of('SELECT snowflake_nextval()');
 		cmp_ok($waited, '>', 0.5, "$end: a call waits for a clock that is 3 s behind");
-		cmp_ok($waited, '<', 3.5, "$end: a call waits for a clock that is 3 s behind for no more than 3.5 s");
+		cmp_ok($waited, '<', 5, "$end: a call waits for a clock that is 3 s behind for no more than 5 s");
 		take_ids(10, "$end: after the wait");
 		set_clock($node, 0);
 	}

@@ -26,6 +26,9 @@ my $node = new_server(
 	"include 'case.conf'",
 	'fsync = on',
 	'autovacuum = off',
+	# While a flush hangs, WAL and changed pages have to stay in memory.
+	'shared_buffers = 128MB',
+	'wal_buffers = 16MB',
 	'log_statement = none',
 	'max_connections = 30');
 my $mark_writes = 'SELECT high_water_writes FROM snowflake_stat';
@@ -120,14 +123,14 @@ $node->reload;
 	set_disk($node, is_hanging => 1);
 	value_of($node, 'SELECT snowflake_nextval()');    # logs a mark
 	ok(wait_for(sub { disk_value($node, 'hanging') > 0 }), 'a flush hangs');
+	my $flushes = disk_value($node, 'flushes');
 	my $calls = load(4, 'SELECT snowflake_nextval();');
-	is($calls->{flushes}, 0, 'no flush ends');
 	cmp_ok($calls->{count}, '>', 1000, 'sessions go on to issue ids while a flush hangs');
 	cmp_ok($calls->{marks}, '>', 10, 'sessions go on to log marks while a flush hangs');
 	note "a flush that hangs: $calls->{count} ids, $calls->{marks} marks";
 
 	# A statement that issues ids for ever ends at once.
-	my $endless = 'SELECT count(snowflake_nextval()) FROM generate_series(1, 1000000000)';
+	my $endless = 'SELECT count(snowflake_nextval()) FROM (SELECT generate_series(1, 1000000000)) AS s';
 	$sessions[0]->rows("SET statement_timeout = '300ms'");
 	is($sessions[0]->state_of($endless), '57014', 'statement_timeout ends a statement while a flush hangs');
 	$sessions[1]->ask($endless);
@@ -143,11 +146,11 @@ $node->reload;
 	$sessions[2]{psql}{run}->kill_kill;
 	is(value_of($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $sessions[2]{pid}"),
 		0, 'the terminated session has ended');
-	is(disk_value($node, 'flushes') - $calls->{flushes}, disk_value($node, 'flushes'), 'the flush still hangs');
+	is(disk_value($node, 'flushes'), $flushes, 'the flush has hung all the time');
 	set_disk($node, is_hanging => 0, delay_us => 0);
 	value_of($node, 'INSERT INTO ours (n) VALUES (1)');
 	ok(1, 'rows are committed when the flush has ended');
-	$_->quit for @sessions[ 0 .. 0 ];
+	$sessions[0]->quit;
 }
 
 # Ids and rows before a crash do not come again.
@@ -173,5 +176,4 @@ $node->reload;
 }
 $node->stop;
 
-is(duplicates_in($node), 0, 'unreached') if 0;
 done_testing();

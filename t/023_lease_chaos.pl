@@ -6,7 +6,7 @@
 # at a time.  The faults of a server are:
 #
 # - Its clock steps back or ahead, by milliseconds up to minutes.
-# - A backend or a worker gets SIGKILL.
+# - A backend or the registry's worker gets SIGKILL.
 # - The worker "snowflake registry" is terminated, or is suspended while the
 #   rest of the server runs.
 # - The postmaster gets SIGKILL, or the server is stopped, immediately or fast.
@@ -107,7 +107,6 @@ my %deck = (
 	ahead_by_s => 2,
 	ahead_by_minutes => 1,
 	backend_killed => 2,
-	mark_worker_killed => 1,
 	registry_worker_killed => 3,
 	registry_worker_ended => 4,
 	registry_worker_suspended => 3,
@@ -153,7 +152,11 @@ my $chaos = SnowflakeChaos->new(
 	directory => PostgreSQL::Test::Utils::tempdir(),
 	seed => $seed,
 	batch => sub { return $statements{ $_[0] }->() });
-my $ledger = SnowflakeLedger->new($chaos);
+my $ledger = SnowflakeLedger->new(
+	$chaos,
+	node_of => \&worker_bit_of,
+	tick_of => \&tick_of,
+	time_of => \&instant_of);
 my $fleet = SnowflakeFleet->new($chaos);
 my $registries = SnowflakeRegistryPair->new(
 	fleet => $fleet,
@@ -182,15 +185,6 @@ sub step_any_clock
 	my $server = $fleet->any_server_with_right_clock // return 0;
 	my $step_s = $sign * ($least_s + rand $more_s);
 
-	# A server that has never issued an id has no mark, so its ids will begin
-	# at the time of its last checkpoint, which must not be ahead of the right
-	# clock.
-	if ($sign > 0)
-	{
-		$server->{has_mark} ||= 't' eq value_when_there_is_one($server->{node},
-			'SELECT ids_issued > 0 FROM snowflake_stat');
-		return 0 if !$server->{has_mark};
-	}
 	$server->step_clock_for($step_s, $for_s + rand $for_more_s);
 	return 1;
 }
@@ -212,15 +206,16 @@ sub signal_process
 	my $server = $fleet->any_server // return 0;
 	my ($pid) = shuffle processes_of($server->{node}, $name);
 
-	return 0 unless defined $pid && kill($signal, $pid) == 1;
+	return 0
+	  unless defined $pid
+	  && ( $signal eq 'KILL'
+		? $server->kill_process($pid)
+		: kill($signal, $pid) == 1);
 	log_event("$server->{name}: SIG$signal to $pid, $name");
 	return 1;
 }
 
 $fault{backend_killed} = sub { signal_process('postgres \[local\]', 'KILL') };
-
-$fault{mark_worker_killed} =
-  sub { signal_process('snowflake high-water mark', 'KILL') };
 
 $fault{registry_worker_killed} = sub { signal_process(REGISTRY_WORKER, 'KILL') };
 
@@ -516,6 +511,7 @@ for my $server (@servers)
 {
 	$server_of{$_} = $server->{name} for $fleet->clients_of($server);
 }
+$ledger->note_crashes([ crashes() ], \%server_of);
 my %received = $ledger->read_clients(\%allowed_errors, sort keys %server_of);
 my %issued = map { $_->{name} => sum0(@received{ $fleet->clients_of($_) }) }
   @servers;
@@ -537,6 +533,9 @@ note("seed $seed: $ledger->{ids} ids in "
 	  . " hand-overs ($early_hand_overs early), "
 	  . marks_damaged()
 	  . " marks damaged, $duplicates duplicates");
+note(scalar(crashes()) . " crashes; by the exception of promise 1, "
+	  . "$ledger->{excused}{duplicate} ids came again, and "
+	  . "$ledger->{excused}{order} ids are not larger than an earlier one");
 note_counts(faults => \%counts);
 note_counts(errors => $ledger->{errors});
 note("ids: $_->{name} $issued{$_->{name}}") for @originals;

@@ -1,5 +1,5 @@
-# A server of a chaos test: its node, its clock, whether it runs, and which of
-# its processes are suspended.
+# A server of a chaos test: its node, its clock, whether it runs, which of its
+# processes are suspended, and when it crashed.
 #
 # A server's clock differs from the real clock by the sum of three numbers of
 # seconds: how far the test has put forward the clocks of all servers, the
@@ -10,21 +10,24 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
-use List::Util qw(shuffle);
+use List::Util qw(max min shuffle);
 use SnowflakeFaults;
 use SnowflakeServer;
-use Time::HiRes qw(usleep);
+use SnowflakeTest;
+use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
   chaos_conf
   put_forward
   marks_damaged
+  crashes
 );
 
 my $main_pid = $$;
 my @servers;                    # all that the test has made
 my $common_s = 0;               # how far all clocks have been put forward
 my $marks_damaged = 0;
+my @crashes;
 
 # Lets suspended processes run on even if the test dies, so that they can be
 # stopped.
@@ -41,8 +44,9 @@ END
 }
 
 # Returns the lines of postgresql.conf for a server of a chaos test: it is
-# small, it logs little, it keeps the WAL that a standby or pg_rewind needs, and
-# it waits for processes that are suspended.
+# small, it logs little, it keeps the WAL that a standby or pg_rewind needs, it
+# waits for processes that are suspended, and only checkpoints write the page of
+# the mark.
 sub chaos_conf
 {
 	return split /\n/, q{restart_after_crash = on
@@ -52,6 +56,7 @@ wal_sender_timeout = 0
 wal_receiver_timeout = 0
 wal_retrieve_retry_interval = 100ms
 autovacuum = off
+bgwriter_lru_maxpages = 0
 log_statement = none
 log_replication_commands = off
 log_checkpoints = off
@@ -68,6 +73,9 @@ log_min_error_statement = panic};
 #   state              "up", "down" or "suspended"; a test may add others
 #   suspended          the processes of a suspended server
 #   suspended_workers  workers that are suspended while the server runs
+#   clocks             when its clock was set, by now(), and by how many seconds it
+#                      has differed from the real one since
+#   crashed_at         when it crashed, by now(), until it has recovered
 sub new
 {
 	my ($class, $node, $skew_s) = @_;
@@ -78,7 +86,8 @@ sub new
 		step_s => 0,
 		state => 'down',
 		suspended => [],
-		suspended_workers => []
+		suspended_workers => [],
+		clocks => []
 	}, $class;
 
 	push @servers, $server;
@@ -93,8 +102,29 @@ sub adjust_clock
 {
 	my ($self) = @_;
 
-	set_clock($self->{node}, $common_s + $self->{skew_s} + $self->{step_s});
+	my $offset_s = $common_s + $self->{skew_s} + $self->{step_s};
+
+	set_clock($self->{node}, $offset_s);
+	push @{ $self->{clocks} }, [ now(), $offset_s ];
 	return;
+}
+
+# Returns the earliest time that the clock showed between two instants by now().
+sub earliest_time
+{
+	my ($self, $from, $to) = @_;
+	my $real = time() - now();
+	my @clocks = @{ $self->{clocks} };
+	my @times;
+
+	for my $i (0 .. $#clocks)
+	{
+		my ($since, $offset_s) = @{ $clocks[$i] };
+
+		push @times, max($from, $since) + $real + $offset_s
+		  if $since <= $to && ($i == $#clocks || $clocks[ $i + 1 ][0] >= $from);
+	}
+	return min @times;
 }
 
 # Steps the clock to so many seconds ahead of its right time.
@@ -152,7 +182,58 @@ sub start
 
 	start_server($self->{node});
 	$self->{state} = 'up';
+	$self->note_crash if defined $self->{crashed_at};
 	return;
+}
+
+# Notes that the server has recovered from a crash, and which marks it has
+# recovered.  At the end of a crash recovery the page is in its file.  After the
+# recovery of a standby or from a backup it need not be.
+sub note_crash
+{
+	my ($self) = @_;
+	my $data = $self->{node}->data_dir;
+
+	push @crashes,
+	  {
+		server => $self,
+		from => $self->{crashed_at},
+		to => now(),
+		page => -e mark_file($self->{node}) ? read_page($self->{node}) : undef
+	  }
+	  unless grep { -e "$data/$_.signal" } qw(standby recovery);
+	undef $self->{crashed_at};
+	return;
+}
+
+# Returns the crashes of all servers: the server, the instants by now() between
+# which it crashed and recovered, and the page that it has recovered, if any.
+sub crashes
+{
+	return @crashes;
+}
+
+# Kills a process of the server by SIGKILL.  The postmaster then ends all other
+# processes and makes its shared memory anew.  Returns false if the process has
+# ended.
+sub kill_process
+{
+	my ($self, $pid) = @_;
+	my $node = $self->{node};
+	my $offset = -s $node->logfile;
+
+	$self->resume_workers;
+	$self->{crashed_at} = now();
+	if (kill('KILL', $pid) != 1)
+	{
+		undef $self->{crashed_at};
+		return 0;
+	}
+	$node->wait_for_log(
+		qr/reinitializing.*database system is ready to accept connections/s,
+		$offset);
+	$self->note_crash;
+	return 1;
 }
 
 # Starts the server, and logs that.
@@ -174,13 +255,22 @@ sub start_again_after
 	return;
 }
 
-# Ends the server: "fast", "immediate", or "killed".
+# Ends the server: "fast", "immediate", "killed", or "cut".  Before a cut,
+# processes that are suspended stay so.
 sub end_life
 {
 	my ($self, $how) = @_;
 
-	$self->resume_processes;
-	$self->resume_workers;
+	if ($how eq 'cut')
+	{
+		$self->{suspended_workers} = [];
+	}
+	else
+	{
+		$self->resume_processes;
+		$self->resume_workers;
+	}
+	$self->{crashed_at} = $how eq 'fast' ? undef : now();
 	end_node($self->{node}, $how);
 	$self->{state} = 'down';
 	return;
@@ -296,7 +386,9 @@ sub resume_workers
 	# another process may have got the pid.  If the server is suspended or
 	# down, resume none.
 	my %is_ours = map { $_ => 1 }
-	  @pids && $self->is_up ? processes_of($self->{node}, 'snowflake') : ();
+	  @pids && $self->is_up
+	  ? processes_of($self->{node}, qr/snowflake|walwriter/)
+	  : ();
 	$self->{suspended_workers} = [];
 	kill 'CONT', grep { $is_ours{$_} } @pids;
 	return;

@@ -144,12 +144,15 @@ sub let_pass
 
 # ----- servers -----
 
-# Ends a server: "fast", "immediate", or "killed".
+# Ends a server: "fast" or "immediate" as by pg_ctl, "killed" if only the
+# postmaster gets SIGKILL, "cut" if all processes get it at once.
 sub end_node
 {
 	my ($node, $how) = @_;
 
-	$how eq 'killed' ? kill_postmaster($node) : $node->stop($how);
+	return kill_postmaster($node) if $how eq 'killed';
+	return kill_hard($node) if $how eq 'cut';
+	$node->stop($how);
 	return;
 }
 

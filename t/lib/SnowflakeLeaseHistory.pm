@@ -13,6 +13,9 @@ use Test::More;
 
 our @EXPORT = qw(
   LAYOUT
+  worker_bit_of
+  tick_of
+  instant_of
   keep_history
   count_hand_overs
   count_grants
@@ -32,6 +35,13 @@ sub worker_bit_of
 {
 	my ($id) = @_;
 	return $id >> BITS_BELOW_WORKER & 1;
+}
+
+# Returns the tick of an id.
+sub tick_of
+{
+	my ($id) = @_;
+	return $id >> BITS_BELOW_TICK;
 }
 
 # Returns the time of an id in seconds since the Unix epoch.

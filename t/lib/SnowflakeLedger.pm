@@ -8,6 +8,9 @@
 #
 # A life is the time between two stops.  An id that was issued after a stop has
 # to be larger than all ids that were issued before it: see count_overlaps().
+#
+# Of the ids that are not in the data, some may come again after a crash: see
+# is_excused().
 package SnowflakeLedger;
 
 use strict;
@@ -15,18 +18,26 @@ use warnings FATAL => 'all';
 
 use PostgreSQL::Test::Utils;
 use SnowflakeFaults;
+use SnowflakeTest;
 use Test::More;
 
 # How many findings of one kind the ledger describes in the test's output.
 use constant MOST_DESCRIBED => 10;
 
-# Returns a new ledger of these clients, a SnowflakeChaos.
+# Returns a new ledger of these clients, a SnowflakeChaos.  Parameters are the
+# functions "node_of", "tick_of" and "time_of" of an id: the bits of its node,
+# its tick and its time in seconds since 1970.
 sub new
 {
-	my ($class, $clients) = @_;
+	my ($class, $clients, %self) = @_;
 
 	return bless {
+		%self,
 		clients => $clients,
+		crashes => [],              # see note_crashes()
+		excused => { duplicate => 0, order => 0 },
+		beyond_mark => 0,           # ids in the data, but not before the mark
+		rows_sent_at => [],         # when batches were sent that left rows
 		directory => $clients->{directory},
 		kept => {},                 # by stage that has ended; see end_stage()
 		stopped_at => [],           # now(), while no server ran
@@ -84,8 +95,89 @@ sub add_id
 	my ($self, $id, $stage, $life) = @_;
 
 	$life //= -1;
+	my $now = now();
+
 	PostgreSQL::Test::Utils::append_to_file("$self->{directory}/ids.others",
-		"$id others $stage 1 $life\n");
+		"$id others $stage 1 $life $now $now\n");
+	return;
+}
+
+# Notes the crashes of a run, as crashes() of SnowflakeChaosServer returns them,
+# before the clients' files are read.  "server_of" is the name of the server of
+# each client, if each client draws ids from one server.
+sub note_crashes
+{
+	my ($self, $crashes, $server_of) = @_;
+
+	$self->{crashes} = $crashes;
+	$self->{server_of} = $server_of;
+	return;
+}
+
+# ----- the exception of promise 1 -----
+
+# Returns the mark that a crash has left of an id's node.
+sub mark_after
+{
+	my ($self, $crash, $id) = @_;
+	my $page = $crash->{page} // return 0;
+	my $node = $self->{node_of}->($id);
+	my $worker_bits = $page->{worker_bits};
+
+	return mark_of($page, $node & ((1 << $worker_bits) - 1), $node >> $worker_bits)
+	  // $page->{floor};
+}
+
+# Returns whether an id that a client received may come again, or be followed by
+# a smaller one, which a client received later.  That is so only if the first id
+# is not in the data, and there was a crash between the two
+#
+#   - of the server of both clients,
+#   - whose recovery found no mark after the first id,
+#   - that no row survived which a client sent when the first id had been
+#     received,
+#   - after which the clock showed a time before that of the first id.
+sub is_excused
+{
+	my ($self, $kind, $first, $later) = @_;
+
+	return 0 if $first->{is_row};
+	for my $crash (@{ $self->{crashes} })
+	{
+		my $server = $crash->{server};
+
+		next
+		  if $first->{received_at} > $crash->{to}
+		  || $later->{received_at} < $crash->{from}
+		  || grep { ($self->{server_of}{ $_->{client} } // $server->{name}) ne
+			  $server->{name} } $first, $later;
+		next
+		  if $self->mark_after($crash, $first->{id}) > $self->{tick_of}->($first->{id})
+		  || grep { $_ > $first->{received_at} && $_ < $crash->{from} }
+		  @{ $self->{rows_sent_at} };
+		next
+		  if $server->earliest_time($crash->{from}, $later->{received_at}) >
+		  $self->{time_of}->($first->{id});
+		$self->{excused}{$kind}++;
+		return 1;
+	}
+	return 0;
+}
+
+# Counts an id in the data if a crash has left no mark after it.
+sub check_row
+{
+	my ($self, $row) = @_;
+
+	for my $crash (@{ $self->{crashes} })
+	{
+		$self->count_finding('beyond_mark',
+			"id $row->{id} is in the data, and not before the mark that "
+			  . "$crash->{server}{name} recovered")
+		  if $row->{received_at} < $crash->{from}
+		  && $self->mark_after($crash, $row->{id}) <=
+		  $self->{tick_of}->($row->{id});
+	}
 	return;
 }
 
@@ -135,6 +227,7 @@ sub find_newest_rows
 		}
 		elsif ($line =~ /^\+ (\S+)/)
 		{
+			push @{ $self->{rows_sent_at} }, $1 if $has_row;
 			$kept->{newest_asked_at} = $1
 			  if $has_row && $1 > $kept->{newest_asked_at};
 			$has_row = 0;
@@ -147,9 +240,9 @@ sub find_newest_rows
 	return;
 }
 
-# Returns whether an id is kept when its stage ends.  If the id is in "rows",
-# removes it from there, so that only ids that no client received are left in
-# "rows" at the end.
+# Returns whether an id is kept when its stage ends, or 2 if it is in the data.
+# If the id is in "rows", removes it from there, so that only ids that no client
+# received are left in "rows" at the end.
 sub settle_id
 {
 	my ($self, $number, $stage, $id, $received_at) = @_;
@@ -159,7 +252,7 @@ sub settle_id
 	if (defined $owner && $owner eq $number)
 	{
 		delete $kept->{rows}{$id};
-		return 1;
+		return 2;
 	}
 	return
 		 $kept->{is_all}
@@ -184,8 +277,9 @@ sub read_client
 	my ($self, $number, $allowed_errors) = @_;
 	my $directory = $self->{directory};
 	my ($stage, $batch, @unsettled) = (0, '');
-	my $newest = 0;             # the next id has to be larger than this one
-	my $newest_kept = 0;
+	my $none = { id => 0 };
+	my $newest = $none;         # the next id has to be larger than this one
+	my $newest_kept = $none;
 	my @stopped_at = @{ $self->{stopped_at} };
 	my $life = 0;               # how often servers had been stopped
 
@@ -198,10 +292,6 @@ sub read_client
 		{
 			push @unsettled, $line;
 			$self->{ids}++;
-			$self->count_finding('disorder',
-				"client $number, stage $stage, $batch: $line after $newest")
-			  if $line <= $newest;
-			$newest = $line;
 		}
 		elsif ($line =~ /^\+ (\S+) (\S+)/)
 		{
@@ -215,11 +305,24 @@ sub read_client
 			for my $id (@unsettled)
 			{
 				my $is_kept =
-				  $self->settle_id($number, $stage, $id, $received_at) ? 1 : 0;
+				  $self->settle_id($number, $stage, $id, $received_at) || 0;
+				my $entry = {
+					id => $id,
+					client => $number,
+					received_at => $received_at,
+					is_row => $is_kept == 2
+				};
 
-				print $ids "$id $number $stage $is_kept $life\n";
+				print $ids
+				  "$id $number $stage $is_kept $life $sent_at $received_at\n";
 				$self->{lost}++ unless $is_kept;
-				$newest_kept = $id if $is_kept && $id > $newest_kept;
+				$self->check_row($entry) if $entry->{is_row};
+				$self->count_finding('disorder',
+					"client $number, stage $stage, $batch: $id after $newest->{id}")
+				  if $id <= $newest->{id}
+				  && !$self->is_excused('order', $newest, $entry);
+				$newest = $entry;
+				$newest_kept = $entry if $is_kept && $id > $newest_kept->{id};
 			}
 			@unsettled = ();
 		}
@@ -238,7 +341,7 @@ sub read_client
 			for (; $stage < $1; $stage++)
 			{
 				my $kept = $self->{kept}{$stage} // {};
-				$newest_kept = 0 if $kept->{is_other_node};
+				$newest_kept = $none if $kept->{is_other_node};
 			}
 			$newest = $newest_kept;
 		}
@@ -256,8 +359,9 @@ sub read_client
 # ----- what the ids say -----
 
 # Calls a function with each id, the number of the client that received it, its
-# stage, whether it was kept, and its life (the number of stops before it), in
-# the order of ids.  Sorts on disk, to save memory.
+# stage, whether it was kept (2 if it is in the data), its life (the number of
+# stops before it), and when it was asked for and received, in the order of ids.
+# Sorts on disk, to save memory.
 sub each_id
 {
 	my ($self, $what) = @_;
@@ -287,14 +391,28 @@ sub count_duplicates
 
 	$self->each_id(
 		sub {
-			my ($id, $client, $stage, $is_kept) = @_;
+			my ($id, $client, $stage, $is_kept, undef, undef, $received_at) = @_;
+			my $this = {
+				id => $id,
+				client => $client,
+				stage => $stage,
+				is_kept => $is_kept,
+				is_row => $is_kept == 2,
+				received_at => $received_at
+			};
 
 			@earlier = () if $id != $previous;
-			my ($one) = grep { $_->{stage} == $stage || $_->{is_kept} } @earlier;
-			$tell->($id, $one->{client}, $client, $one->{stage}, $stage)
-			  if defined $one && $duplicates++ < MOST_DESCRIBED;
-			push @earlier,
-			  { client => $client, stage => $stage, is_kept => $is_kept };
+			for my $one (@earlier)
+			{
+				next unless $one->{stage} == $stage || $one->{is_kept};
+				next
+				  if $self->is_excused('duplicate',
+					sort { $a->{received_at} <=> $b->{received_at} } $one, $this);
+				$tell->($id, $one->{client}, $client, $one->{stage}, $stage)
+				  if $duplicates++ < MOST_DESCRIBED;
+				last;
+			}
+			push @earlier, $this;
 			$previous = $id;
 		});
 	return $duplicates;
@@ -302,27 +420,34 @@ sub count_duplicates
 
 # Returns how many kept ids are larger than an id of the same node that was
 # issued later, after a stop.  Each such id could come again, even if by chance
-# it has not.  The function "node_of" returns the node of an id.  The function
-# "tell" is called for the first MOST_DESCRIBED of these ids, with the id, its
+# it has not.  The function "tell" is called for the first MOST_DESCRIBED of these ids, with the id, its
 # stage, and the id and the stage of the later id.
 sub count_overlaps
 {
-	my ($self, $node_of, $tell) = @_;
+	my ($self, $tell) = @_;
 	my $overlaps = 0;
 	my %newest;                 # by node: the smaller id with the latest life
 
 	$self->each_id(
 		sub {
-			my ($id, undef, $stage, $is_kept, $life) = @_;
+			my ($id, $client, $stage, $is_kept, $life, undef, $received_at) = @_;
 			return if $life < 0;
-			my $newest = $newest{ $node_of->($id) } //= { life => $life };
+			my $this = {
+				id => $id,
+				client => $client,
+				stage => $stage,
+				is_row => $is_kept == 2,
+				life => $life,
+				received_at => $received_at
+			};
+			my $newest = $newest{ $self->{node_of}->($id) } //= $this;
 
 			$tell->($id, $stage, $newest->{id}, $newest->{stage})
 			  if $is_kept
 			  && $newest->{life} > $life
+			  && !$self->is_excused('order', $this, $newest)
 			  && $overlaps++ < MOST_DESCRIBED;
-			$newest->@{qw(life id stage)} = ($life, $id, $stage)
-			  if $newest->{life} <= $life;
+			%$newest = %$this if $newest->{life} <= $life;
 		});
 	return $overlaps;
 }

@@ -12,7 +12,7 @@ use warnings FATAL => 'all';
 use List::Util qw(max);
 
 use constant {
-	# By how much the mark may be ahead of the clock.
+	# By how much the mark may be ahead of the clock: two intervals.
 	LEAD_S => 2,
 
 	# How many worker ids the mark's page has room for.
