@@ -256,7 +256,7 @@ sub suspended
 	new_ids($first_client);
 	wait_for_ids($first_client, 'the first server issues ids');
 
-	my $worker = worker_pid($first, 'registry');
+	my $worker = worker_pid($first);
 	suspend($first);
 	wait_for_ids($second_client, 'while the first server is suspended, the second gets its worker id');
 
@@ -319,7 +319,7 @@ sub clocks
 	new_ids($fast_client);
 	wait_for_ids($fast_client, 'a server whose clock is fast issues ids');
 	sleep 1;
-	my $worker = worker_pid($fast, 'registry');
+	my $worker = worker_pid($fast);
 	suspend($fast);
 	my $suspended_at = time;
 	ok(wait_for(sub { holder_of($registry, 5) eq 'slow' }),
@@ -359,7 +359,7 @@ sub clocks
 	my $next = start_server($slow, LARGEST_LEAD_S + 2);
 	my $next_client = new_client($next, 'without ids at first');
 	wait_for_error($next_client, 'the next holder is up, and refuses ids');
-	$worker = worker_pid($fast, 'registry');
+	$worker = worker_pid($fast);
 	suspend($fast);
 	wait_for_ids($next_client, 'the next holder, whose clock is ahead, issues ids');
 	set_clock($fast, LARGEST_LEAD_S + 2);

@@ -58,8 +58,7 @@ sub needs_recovery
 	return $output !~ /^Database cluster state: +shut down$/m;
 }
 
-# Stops a server, and removes its parameters, its page of the mark, and the
-# time of its last ids.
+# Stops a server, and removes its parameters and its page of the mark.
 sub forget
 {
 	my ($node) = @_;
@@ -72,11 +71,6 @@ sub forget
 		$node->stop;
 	}
 	unlink mark_file($node);
-
-	# Without a page, ids begin at the time of the last checkpoint.
-	# pg_resetwal writes a checkpoint by the right clock.
-	PostgreSQL::Test::Utils::system_or_bail('pg_resetwal', '-D',
-		$node->data_dir);
 	set_clock($node, 0);
 	return;
 }

@@ -230,7 +230,7 @@ sub goes_on
 sub keep_from_claims
 {
 	my ($server) = @_;
-	my $worker = worker_pid($server, 'registry');
+	my $worker = worker_pid($server);
 
 	kill 'STOP', $worker;
 	return sub { kill 'CONT', $worker };

@@ -207,16 +207,15 @@ sub processes_of
 	return @pids;
 }
 
-# Waits until one of the library's workers, "registry" or "high-water mark",
-# runs, and returns its process.
+# Waits until the worker that leases runs, and returns its process.
 sub worker_pid
 {
-	my ($node, $name) = @_;
-	my $type = "backend_type = 'snowflake $name'";
+	my ($node) = @_;
+	my $type = "backend_type = 'snowflake registry'";
 
 	$node->poll_query_until('postgres',
 		"SELECT count(*) = 1 FROM pg_stat_activity WHERE $type")
-	  or die $node->name . ": no worker \"snowflake $name\" runs\n";
+	  or die $node->name . ": no worker \"snowflake registry\" runs\n";
 	return $node->safe_psql('postgres',
 		"SELECT pid FROM pg_stat_activity WHERE $type");
 }
