@@ -153,8 +153,7 @@ sub is_excused
 			  $server->{name} } $first, $later;
 		next
 		  if $self->mark_after($crash, $first->{id}) > $self->{tick_of}->($first->{id})
-		  || grep { $_ > $first->{received_at} && $_ < $crash->{from} }
-		  @{ $self->{rows_sent_at} };
+		  || $self->next_row_after($first->{received_at}) < $crash->{from};
 		next
 		  if $server->earliest_time($crash->{from}, $later->{received_at}) >
 		  $self->{time_of}->($first->{id});
@@ -162,6 +161,24 @@ sub is_excused
 		return 1;
 	}
 	return 0;
+}
+
+# Returns when the first batch after an instant was sent that left rows in the
+# data.
+sub next_row_after
+{
+	my ($self, $instant) = @_;
+	my $sent_at = $self->{rows_sent_at};
+	my ($low, $high) = (0, scalar @$sent_at);
+
+	while ($low < $high)
+	{
+		my $middle = int(($low + $high) / 2);
+
+		if ($sent_at->[$middle] > $instant) { $high = $middle }
+		else { $low = $middle + 1 }
+	}
+	return $sent_at->[$low] // 'inf';
 }
 
 # Counts an id in the data if a crash has left no mark after it.
@@ -192,6 +209,7 @@ sub read_clients
 	my %received;
 
 	$self->find_newest_rows($_) for @numbers;
+	@{ $self->{rows_sent_at} } = sort { $a <=> $b } @{ $self->{rows_sent_at} };
 	for my $number (@numbers)
 	{
 		my $before = $self->{ids};
