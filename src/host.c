@@ -52,6 +52,118 @@ char		host_holder[LEASE_HOLDER_SIZE] = "";
 /* This server's location, for people: host name and data directory. */
 char		host_location[HOST_LOCATION_SIZE] = "";
 
+static bool refuse(HostFinding *finding, const char *detail, const char *hint);
+static bool name_number(const char *name, int64 *number);
+static const struct ifaddrs *first_ipv4(const struct ifaddrs *list,
+										StringInfo seen);
+static const char *ipv4_why_not(const struct ifaddrs *entry);
+static uint32 ipv4_of(const struct sockaddr *address);
+static void ipv4_to_text(const struct ifaddrs *entry, char *text);
+static int ipv4_host_bits(const struct ifaddrs *entry);
+static bool ipv4_to_id(const struct ifaddrs *entry, int worker_bits,
+					   HostFinding *finding);
+static bool refuse_width(HostFinding *finding, const char *why, int needed,
+						 int worker_bits);
+static void find_location(void);
+static void read_boot_id(char *boot_id);
+
+/* Derives the worker id from the number in the host's name. */
+bool
+host_id_by_name(int worker_bits, HostFinding *finding)
+{
+	char		name[HOST_NAME_SIZE] = "";
+	int64		number;
+
+	/* Leave room for a zero, which gethostname() may omit from a cut name. */
+	if (gethostname(name, sizeof(name) - 1) != 0)
+		return refuse(finding,
+					  psprintf("The host name cannot be read: %s.",
+							   strerror(errno)),
+					  "Choose another \"snowflake.worker_id_source\".");
+	if (!name_number(name, &number))
+		return refuse(finding,
+					  psprintf("Host name \"%s\" does not end in a number before its first dot.",
+							   name),
+					  "Give the host a name with a number that no other server has, as in \"pg-3\", or choose another \"snowflake.worker_id_source\".");
+	if (number > layout_field_max(worker_bits))
+		return refuse(finding,
+					  psprintf("The number of host name \"%s\" is outside the range of the worker id (0 .. " INT64_FORMAT ").",
+							   name, layout_field_max(worker_bits)),
+					  "Choose a \"snowflake.layout\" with more bits for the worker id, or another \"snowflake.worker_id_source\".");
+
+	finding->worker_id = (int) number;
+	finding->origin = psprintf("host name \"%s\"", name);
+	return true;
+}
+
+/* Derives the worker id from the low bits of the first global IPv4 address. */
+bool
+host_id_by_ipv4(int worker_bits, HostFinding *finding)
+{
+	struct ifaddrs *list;
+	const struct ifaddrs *first;
+	StringInfoData seen;
+	bool		found;
+
+	if (getifaddrs(&list) != 0)
+		return refuse(finding,
+					  psprintf("The addresses of interfaces cannot be read: %s.",
+							   strerror(errno)),
+					  "Choose another \"snowflake.worker_id_source\".");
+
+	initStringInfo(&seen);
+	first = first_ipv4(list, &seen);
+	if (first != NULL)
+		found = ipv4_to_id(first, worker_bits, finding);
+	else
+		found = refuse(finding,
+					   seen.len > 0 ?
+					   psprintf("There is no global IPv4 address among these: %s.",
+								seen.data) :
+					   "There is no global IPv4 address: no interface has any address of its kind.",
+					   "Let the server start after the network is up, or choose another \"snowflake.worker_id_source\".");
+	freeifaddrs(list);
+	return found;
+}
+
+/*
+ * Finds this server's holder and location.  A holder is a data directory under
+ * a running kernel.  Two holders that exist at the same time differ in their
+ * texts, unless a virtual machine was copied with its memory.  So a server
+ * with the same text as a lease's holder is the server that the lease was
+ * granted to, started again; a server with another text may be a copy.
+ *
+ * The postmaster calls this function once; shmem_startup() says how the
+ * postmaster's children get the results.
+ */
+void
+host_find_holder(void)
+{
+	char		boot_id[BOOT_ID_LENGTH + 1];
+	struct stat directory;
+
+	if (stat(DataDir, &directory) != 0)
+		ereport(FATAL,
+				(errcode_for_file_access(),
+				 errmsg("could not stat directory \"%s\": %m", DataDir)));
+	find_location();
+	read_boot_id(boot_id);
+	snprintf(host_holder, sizeof(host_holder), "%s/%llx/%llu", boot_id,
+			 (unsigned long long) directory.st_dev,
+			 (unsigned long long) directory.st_ino);
+}
+
+/*
+ * Returns a hash of this server's holder.  The page of the marks has this hash
+ * of the server that logged a mark last; see MarkLogger.
+ */
+uint64
+host_holder_hash(void)
+{
+	return hash_bytes_extended((const unsigned char *) host_holder,
+							   (int) strlen(host_holder), 0);
+}
+
 /* Sets the reason why there is no worker id; returns false. */
 static bool
 refuse(HostFinding *finding, const char *detail, const char *hint)
@@ -95,126 +207,6 @@ name_number(const char *name, int64 *number)
 	return true;
 }
 
-/* Derives the worker id from the number in the host's name. */
-bool
-host_id_by_name(int worker_bits, HostFinding *finding)
-{
-	char		name[HOST_NAME_SIZE] = "";
-	int64		number;
-
-	/* Leave room for a zero, which gethostname() may omit from a cut name. */
-	if (gethostname(name, sizeof(name) - 1) != 0)
-		return refuse(finding,
-					  psprintf("The host name cannot be read: %s.",
-							   strerror(errno)),
-					  "Choose another \"snowflake.worker_id_source\".");
-	if (!name_number(name, &number))
-		return refuse(finding,
-					  psprintf("Host name \"%s\" does not end in a number before its first dot.",
-							   name),
-					  "Give the host a name with a number that no other server has, as in \"pg-3\", or choose another \"snowflake.worker_id_source\".");
-	if (number > layout_field_max(worker_bits))
-		return refuse(finding,
-					  psprintf("The number of host name \"%s\" is outside the range of the worker id (0 .. " INT64_FORMAT ").",
-							   name, layout_field_max(worker_bits)),
-					  "Choose a \"snowflake.layout\" with more bits for the worker id, or another \"snowflake.worker_id_source\".");
-
-	finding->worker_id = (int) number;
-	finding->origin = psprintf("host name \"%s\"", name);
-	return true;
-}
-
-/* Refuses an address because the layout has too few worker bits. */
-static bool
-refuse_width(HostFinding *finding, const char *why, int needed,
-			 int worker_bits)
-{
-	return refuse(finding,
-				  psprintf("%s. The worker id needs at least %d bits, and the layout has %d.",
-						   why, needed, worker_bits),
-				  psprintf("Choose a \"snowflake.layout\" with at least %d bits for the worker id, or another \"snowflake.worker_id_source\".",
-						   needed));
-}
-
-static uint32
-ipv4_of(const struct sockaddr *address)
-{
-	return ntohl(((const struct sockaddr_in *) address)->sin_addr.s_addr);
-}
-
-/* Returns how many bits differ between the hosts of an address's network. */
-static int
-ipv4_host_bits(const struct ifaddrs *entry)
-{
-	uint32		host_mask;
-
-	if (entry->ifa_netmask == NULL)
-		return 0;
-	host_mask = ~ipv4_of(entry->ifa_netmask);
-	return host_mask == 0 ? 0 : pg_leftmost_one_pos32(host_mask) + 1;
-}
-
-static const char *
-ipv4_why_not(const struct ifaddrs *entry)
-{
-	uint32		address = ipv4_of(entry->ifa_addr);
-
-	if (!(entry->ifa_flags & IFF_UP))
-		return "down";
-	if ((entry->ifa_flags & IFF_LOOPBACK) || address >> 24 == 127)
-		return "loopback";
-	if (address >> 16 == ((169 << 8) | 254))
-		return "link-local";
-	if (address == 0)
-		return "no address";
-	if (address >> 28 == 14)
-		return "multicast";
-	return NULL;
-}
-
-static void
-ipv4_to_text(const struct ifaddrs *entry, char *text)
-{
-	uint32		address = ipv4_of(entry->ifa_addr);
-
-	snprintf(text, ADDRESS_TEXT_SIZE, "%u.%u.%u.%u/%d",
-			 address >> 24, address >> 16 & 255, address >> 8 & 255,
-			 address & 255, 32 - ipv4_host_bits(entry));
-}
-
-static bool
-ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
-{
-	char		text[ADDRESS_TEXT_SIZE];
-	const char *origin;
-	int			host_bits = ipv4_host_bits(entry);
-
-	ipv4_to_text(entry, text);
-	origin = psprintf("address %s of interface \"%s\"", text,
-					  entry->ifa_name);
-
-	/*
-	 * An address without a netmask, or in a network of one or two addresses,
-	 * is taken for an address of a point-to-point network: the netmask does
-	 * not tell how many bits differ between servers.
-	 */
-	if (host_bits <= 1 && worker_bits < BITS_WITHOUT_NETWORK)
-		return refuse_width(finding,
-							psprintf("No netmask tells how many bits of %s differ between servers",
-									 origin),
-							BITS_WITHOUT_NETWORK, worker_bits);
-	if (host_bits > worker_bits)
-		return refuse_width(finding,
-							psprintf("The network of %s has %d bits for its hosts",
-									 origin, host_bits),
-							host_bits, worker_bits);
-
-	finding->worker_id =
-		(int) (ipv4_of(entry->ifa_addr) & layout_field_max(worker_bits));
-	finding->origin = origin;
-	return true;
-}
-
 /*
  * Returns the first suitable address, in the order of the interfaces' numbers
  * and, for one interface, in the order of the list; NULL if there is none.
@@ -254,34 +246,111 @@ first_ipv4(const struct ifaddrs *list, StringInfo seen)
 	return first;
 }
 
-/* Derives the worker id from the low bits of the first global IPv4 address. */
-bool
-host_id_by_ipv4(int worker_bits, HostFinding *finding)
+static const char *
+ipv4_why_not(const struct ifaddrs *entry)
 {
-	struct ifaddrs *list;
-	const struct ifaddrs *first;
-	StringInfoData seen;
-	bool		found;
+	uint32		address = ipv4_of(entry->ifa_addr);
 
-	if (getifaddrs(&list) != 0)
-		return refuse(finding,
-					  psprintf("The addresses of interfaces cannot be read: %s.",
-							   strerror(errno)),
-					  "Choose another \"snowflake.worker_id_source\".");
+	if (!(entry->ifa_flags & IFF_UP))
+		return "down";
+	if ((entry->ifa_flags & IFF_LOOPBACK) || address >> 24 == 127)
+		return "loopback";
+	if (address >> 16 == ((169 << 8) | 254))
+		return "link-local";
+	if (address == 0)
+		return "no address";
+	if (address >> 28 == 14)
+		return "multicast";
+	return NULL;
+}
 
-	initStringInfo(&seen);
-	first = first_ipv4(list, &seen);
-	if (first != NULL)
-		found = ipv4_to_id(first, worker_bits, finding);
-	else
-		found = refuse(finding,
-					   seen.len > 0 ?
-					   psprintf("There is no global IPv4 address among these: %s.",
-								seen.data) :
-					   "There is no global IPv4 address: no interface has any address of its kind.",
-					   "Let the server start after the network is up, or choose another \"snowflake.worker_id_source\".");
-	freeifaddrs(list);
-	return found;
+static uint32
+ipv4_of(const struct sockaddr *address)
+{
+	return ntohl(((const struct sockaddr_in *) address)->sin_addr.s_addr);
+}
+
+static void
+ipv4_to_text(const struct ifaddrs *entry, char *text)
+{
+	uint32		address = ipv4_of(entry->ifa_addr);
+
+	snprintf(text, ADDRESS_TEXT_SIZE, "%u.%u.%u.%u/%d",
+			 address >> 24, address >> 16 & 255, address >> 8 & 255,
+			 address & 255, 32 - ipv4_host_bits(entry));
+}
+
+/* Returns how many bits differ between the hosts of an address's network. */
+static int
+ipv4_host_bits(const struct ifaddrs *entry)
+{
+	uint32		host_mask;
+
+	if (entry->ifa_netmask == NULL)
+		return 0;
+	host_mask = ~ipv4_of(entry->ifa_netmask);
+	return host_mask == 0 ? 0 : pg_leftmost_one_pos32(host_mask) + 1;
+}
+
+static bool
+ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
+{
+	char		text[ADDRESS_TEXT_SIZE];
+	const char *origin;
+	int			host_bits = ipv4_host_bits(entry);
+
+	ipv4_to_text(entry, text);
+	origin = psprintf("address %s of interface \"%s\"", text,
+					  entry->ifa_name);
+
+	/*
+	 * An address without a netmask, or in a network of one or two addresses,
+	 * is taken for an address of a point-to-point network: the netmask does
+	 * not tell how many bits differ between servers.
+	 */
+	if (host_bits <= 1 && worker_bits < BITS_WITHOUT_NETWORK)
+		return refuse_width(finding,
+							psprintf("No netmask tells how many bits of %s differ between servers",
+									 origin),
+							BITS_WITHOUT_NETWORK, worker_bits);
+	if (host_bits > worker_bits)
+		return refuse_width(finding,
+							psprintf("The network of %s has %d bits for its hosts",
+									 origin, host_bits),
+							host_bits, worker_bits);
+
+	finding->worker_id =
+		(int) (ipv4_of(entry->ifa_addr) & layout_field_max(worker_bits));
+	finding->origin = origin;
+	return true;
+}
+
+/* Refuses an address because the layout has too few worker bits. */
+static bool
+refuse_width(HostFinding *finding, const char *why, int needed,
+			 int worker_bits)
+{
+	return refuse(finding,
+				  psprintf("%s. The worker id needs at least %d bits, and the layout has %d.",
+						   why, needed, worker_bits),
+				  psprintf("Choose a \"snowflake.layout\" with at least %d bits for the worker id, or another \"snowflake.worker_id_source\".",
+						   needed));
+}
+
+/* Finds the location.  A path that is too long loses its beginning. */
+static void
+find_location(void)
+{
+	char		name[HOST_LOCATION_SIZE / 2];
+	size_t		room;
+	size_t		length = strlen(DataDir);
+
+	if (gethostname(name, sizeof(name)) != 0)
+		strlcpy(name, "?", sizeof(name));
+	name[sizeof(name) - 1] = '\0';
+	room = HOST_LOCATION_SIZE - strlen(name) - 2;
+	snprintf(host_location, sizeof(host_location), "%s:%s", name,
+			 length > room ? DataDir + length - room : DataDir);
 }
 
 /*
@@ -312,58 +381,4 @@ read_boot_id(char *boot_id)
 				 errmsg("could not generate a random number")));
 	snprintf(boot_id, BOOT_ID_LENGTH + 1, UINT64_FORMAT "." UINT64_FORMAT,
 			 random[0] % 100000000, random[1]);
-}
-
-/* Finds the location.  A path that is too long loses its beginning. */
-static void
-find_location(void)
-{
-	char		name[HOST_LOCATION_SIZE / 2];
-	size_t		room;
-	size_t		length = strlen(DataDir);
-
-	if (gethostname(name, sizeof(name)) != 0)
-		strlcpy(name, "?", sizeof(name));
-	name[sizeof(name) - 1] = '\0';
-	room = HOST_LOCATION_SIZE - strlen(name) - 2;
-	snprintf(host_location, sizeof(host_location), "%s:%s", name,
-			 length > room ? DataDir + length - room : DataDir);
-}
-
-/*
- * Finds this server's holder and location.  A holder is a data directory under
- * a running kernel.  Two holders that exist at the same time differ in their
- * texts, unless a virtual machine was copied with its memory.  So a server
- * with the same text as a lease's holder is the server that the lease was
- * granted to, started again; a server with another text may be a copy.
- *
- * The postmaster calls this function once; shmem_startup() says how the
- * postmaster's children get the results.
- */
-void
-host_find_holder(void)
-{
-	char		boot_id[BOOT_ID_LENGTH + 1];
-	struct stat directory;
-
-	if (stat(DataDir, &directory) != 0)
-		ereport(FATAL,
-				(errcode_for_file_access(),
-				 errmsg("could not stat directory \"%s\": %m", DataDir)));
-	find_location();
-	read_boot_id(boot_id);
-	snprintf(host_holder, sizeof(host_holder), "%s/%llx/%llu", boot_id,
-			 (unsigned long long) directory.st_dev,
-			 (unsigned long long) directory.st_ino);
-}
-
-/*
- * Returns a hash of this server's holder.  The page of the marks has this hash
- * of the server that logged a mark last; see MarkLogger.
- */
-uint64
-host_holder_hash(void)
-{
-	return hash_bytes_extended((const unsigned char *) host_holder,
-							   (int) strlen(host_holder), 0);
 }
