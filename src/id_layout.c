@@ -32,72 +32,9 @@ static const struct
 
 #define DEFAULT_TICK_US 1000
 
-/*
- * Reads an unsigned decimal number of at most nine digits, and moves *text
- * behind it.  Returns -1 if *text does not begin with such a number.
- */
-static int
-parse_number(const char **text)
-{
-	const char *p = *text;
-	int			number = 0;
-
-	while (isdigit((unsigned char) *p) && p - *text < 9)
-		number = number * 10 + (*p++ - '0');
-
-	if (p == *text || isdigit((unsigned char) *p))
-		return -1;
-	*text = p;
-	return number;
-}
-
-/* Reads the last part of a layout's text, such as "@10ms". */
-static bool
-parse_tick(const char *text, int64 *tick_us)
-{
-	int			number;
-
-	if (*text == '\0')
-	{
-		*tick_us = DEFAULT_TICK_US;
-		return true;
-	}
-	if (*text++ != '@')
-		return false;
-	number = parse_number(&text);
-	if (number <= 0)
-		return false;
-
-	for (int i = 0; i < lengthof(tick_units); i++)
-	{
-		if (strcmp(text, tick_units[i].name) == 0)
-		{
-			*tick_us = number * tick_units[i].us;
-			return true;
-		}
-	}
-	return false;
-}
-
-/* Checks that ids fit a bigint, their fields an integer, the span an int64. */
-static bool
-check_widths(const Layout *layout, const char **detail)
-{
-	if (layout->tick_bits < 1)
-		*detail = "The ticks need at least 1 bit.";
-	else if (layout->datacenter_bits > FIELD_BITS_MAX ||
-			 layout->worker_bits > FIELD_BITS_MAX ||
-			 layout->sequence_bits > FIELD_BITS_MAX)
-		*detail = "A datacenter, worker or sequence width must be in the range 0 .. 31.";
-	else if (layout->tick_bits > ID_BITS_MAX ||
-			 layout_id_bits(layout) > ID_BITS_MAX)
-		*detail = "The four widths must not add up to more than 63 bits.";
-	else if (layout_max_tick(layout) >= PG_INT64_MAX / layout->tick_us)
-		*detail = "All ticks together last longer than the range of timestamps.";
-	else
-		return true;
-	return false;
-}
+static int parse_number(const char **text);
+static bool parse_tick(const char *text, int64 *tick_us);
+static bool check_widths(const Layout *layout, const char **detail);
 
 /*
  * Reads a layout: the widths of ticks, datacenter, worker and sequence, and
@@ -195,4 +132,71 @@ layout_equal(const Layout *a, const Layout *b)
 		a->sequence_bits == b->sequence_bits &&
 		a->tick_us == b->tick_us &&
 		a->epoch == b->epoch;
+}
+
+/*
+ * Reads an unsigned decimal number of at most nine digits, and moves *text
+ * behind it.  Returns -1 if *text does not begin with such a number.
+ */
+static int
+parse_number(const char **text)
+{
+	const char *p = *text;
+	int			number = 0;
+
+	while (isdigit((unsigned char) *p) && p - *text < 9)
+		number = number * 10 + (*p++ - '0');
+
+	if (p == *text || isdigit((unsigned char) *p))
+		return -1;
+	*text = p;
+	return number;
+}
+
+/* Reads the last part of a layout's text, such as "@10ms". */
+static bool
+parse_tick(const char *text, int64 *tick_us)
+{
+	int			number;
+
+	if (*text == '\0')
+	{
+		*tick_us = DEFAULT_TICK_US;
+		return true;
+	}
+	if (*text++ != '@')
+		return false;
+	number = parse_number(&text);
+	if (number <= 0)
+		return false;
+
+	for (int i = 0; i < lengthof(tick_units); i++)
+	{
+		if (strcmp(text, tick_units[i].name) == 0)
+		{
+			*tick_us = number * tick_units[i].us;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Checks that ids fit a bigint, their fields an integer, the span an int64. */
+static bool
+check_widths(const Layout *layout, const char **detail)
+{
+	if (layout->tick_bits < 1)
+		*detail = "The ticks need at least 1 bit.";
+	else if (layout->datacenter_bits > FIELD_BITS_MAX ||
+			 layout->worker_bits > FIELD_BITS_MAX ||
+			 layout->sequence_bits > FIELD_BITS_MAX)
+		*detail = "A datacenter, worker or sequence width must be in the range 0 .. 31.";
+	else if (layout->tick_bits > ID_BITS_MAX ||
+			 layout_id_bits(layout) > ID_BITS_MAX)
+		*detail = "The four widths must not add up to more than 63 bits.";
+	else if (layout_max_tick(layout) >= PG_INT64_MAX / layout->tick_us)
+		*detail = "All ticks together last longer than the range of timestamps.";
+	else
+		return true;
+	return false;
 }

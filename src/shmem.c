@@ -18,12 +18,8 @@
 
 SharedState *shared = NULL;
 
-static Size
-shared_size(void)
-{
-	return add_size(offsetof(SharedState, slots),
-					mul_size(MaxBackends, sizeof(PaddedBackendSlot)));
-}
+static Size shared_size(void);
+static void initialize(void);
 
 void
 shmem_request(void)
@@ -32,26 +28,6 @@ shmem_request(void)
 
 	/* Only names the tranche: the locks themselves are in the structs. */
 	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
-}
-
-static void
-initialize(void)
-{
-	int			tranche_id = GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche;
-
-	memset(shared, 0, shared_size());
-	pg_atomic_init_u64(&shared->stamp, 0);
-	pg_atomic_init_u64(&shared->turns, 0);
-	LWLockInitialize(&shared->queue, tranche_id);
-	LWLockInitialize(&shared->lock, tranche_id);
-	shared->derived_worker_id = node_derived_worker_id;
-	strlcpy(shared->holder, host_holder, LEASE_HOLDER_SIZE);
-	strlcpy(shared->location, host_location, HOST_LOCATION_SIZE);
-	shared->lease.worker_id = WORKER_ID_UNSET;
-	strlcpy(shared->lease_reason,
-			"The registry has not answered yet.",
-			LEASE_REASON_SIZE);
-	shared->stats_reset = GetCurrentTimestamp();
 }
 
 /*
@@ -123,4 +99,31 @@ shmem_raise_stamp(int64 stamp)
 		   !pg_atomic_compare_exchange_u64(&shared->stamp, &seen,
 										   (uint64) stamp))
 		 /* the stamp has grown meanwhile */ ;
+}
+
+static Size
+shared_size(void)
+{
+	return add_size(offsetof(SharedState, slots),
+					mul_size(MaxBackends, sizeof(PaddedBackendSlot)));
+}
+
+static void
+initialize(void)
+{
+	int			tranche_id = GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche;
+
+	memset(shared, 0, shared_size());
+	pg_atomic_init_u64(&shared->stamp, 0);
+	pg_atomic_init_u64(&shared->turns, 0);
+	LWLockInitialize(&shared->queue, tranche_id);
+	LWLockInitialize(&shared->lock, tranche_id);
+	shared->derived_worker_id = node_derived_worker_id;
+	strlcpy(shared->holder, host_holder, LEASE_HOLDER_SIZE);
+	strlcpy(shared->location, host_location, HOST_LOCATION_SIZE);
+	shared->lease.worker_id = WORKER_ID_UNSET;
+	strlcpy(shared->lease_reason,
+			"The registry has not answered yet.",
+			LEASE_REASON_SIZE);
+	shared->stats_reset = GetCurrentTimestamp();
 }
