@@ -30,9 +30,9 @@ PG_FUNCTION_INFO_V1(snowflake_worker_id);
 PG_FUNCTION_INFO_V1(snowflake_sequence);
 PG_FUNCTION_INFO_V1(snowflake_encode);
 PG_FUNCTION_INFO_V1(snowflake_min_id);
+PG_FUNCTION_INFO_V1(snowflake_max_id);
 PG_FUNCTION_INFO_V1(snowflake_first_id_since);
 PG_FUNCTION_INFO_V1(snowflake_last_id_before);
-PG_FUNCTION_INFO_V1(snowflake_max_id);
 PG_FUNCTION_INFO_V1(snowflake_format);
 
 /* What a call in a query caches in fn_extra. */
@@ -43,125 +43,19 @@ typedef struct CallCache
 	Layout		layout;
 } CallCache;
 
-static CallCache *
-call_cache(FunctionCallInfo fcinfo)
-{
-	if (fcinfo->flinfo->fn_extra == NULL)
-		fcinfo->flinfo->fn_extra =
-			MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(CallCache));
-	return (CallCache *) fcinfo->flinfo->fn_extra;
-}
-
-/* Reads a layout and an epoch given as arguments; ERROR 22023. */
-static void
-read_explicit_layout(const text *layout_text, TimestampTz epoch,
-					 Layout *layout)
-{
-	char	   *text = text_to_cstring(layout_text);
-	const char *detail;
-
-	if (!layout_parse(text, layout, &detail))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid snowflake layout: \"%s\"", text),
-				 errdetail("%s", detail)));
-	if (!layout_set_epoch(layout, epoch, &detail))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid snowflake epoch: \"%s\"",
-						timestamptz_to_str(epoch)),
-				 errdetail("%s", detail)));
-	pfree(text);
-}
-
-static bool
-text_equal(const text *a, const text *b)
-{
-	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
-		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
-}
-
-/*
- * Returns the layout of the arguments (id or instant, epoch timestamptz,
- * layout text).  Reads the arguments again only if they differ from the last
- * call's.
- */
-static const Layout *
-explicit_layout(FunctionCallInfo fcinfo)
-{
-	CallCache  *cache = call_cache(fcinfo);
-	TimestampTz epoch = PG_GETARG_TIMESTAMPTZ(1);
-	text	   *layout_text = PG_GETARG_TEXT_PP(2);
-
-	if (cache->layout_text == NULL || cache->layout.epoch != epoch ||
-		!text_equal(cache->layout_text, layout_text))
-	{
-		Layout		layout;
-		text	   *copy;
-
-		read_explicit_layout(layout_text, epoch, &layout);
-		copy = MemoryContextAlloc(fcinfo->flinfo->fn_mcxt,
-								  VARSIZE_ANY(layout_text));
-		memcpy(copy, layout_text, VARSIZE_ANY(layout_text));
-		if (cache->layout_text != NULL)
-			pfree(cache->layout_text);
-		cache->layout_text = copy;
-		cache->layout = layout;
-	}
-	return &cache->layout;
-}
-
-/* Returns the layout of the arguments or, without them, the configured one. */
-static inline const Layout *
-layout_of_call(FunctionCallInfo fcinfo)
-{
-	return PG_NARGS() > 1 ? explicit_layout(fcinfo) : node_layout();
-}
-
-/* Takes an id apart.  ERROR 22003 for a number outside the layout's range. */
-static inline void
-split_id(const Layout *layout, int64 id, IdFields *fields)
-{
-	if (unlikely(id < 0 || id > layout_max_id(layout)))
-	{
-		char		layout_text[LAYOUT_TEXT_SIZE];
-
-		layout_to_text(layout, layout_text);
-		ereport(ERROR,
-				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-				 errmsg(INT64_FORMAT " is not a snowflake id", id),
-				 errdetail("Ids of layout \"%s\" are in the range 0 .. " INT64_FORMAT ".",
-						   layout_text, layout_max_id(layout)),
-				 errhint("Check that the column holds ids of this layout.")));
-	}
-	layout_split(layout, id, fields);
-}
-
-static inline TimestampTz
-issued_at(const Layout *layout, int64 id)
-{
-	IdFields	fields;
-
-	split_id(layout, id, &fields);
-	return layout_tick_start(layout, fields.tick);
-}
-
-/*
- * pgEdge's extension of the same name has functions with the same C symbols,
- * but with an argument.  A database may still have these functions, and then
- * PostgreSQL calls this library for them.  Always raises ERROR 55000.
- */
-static void
-refuse_foreign_function(FunctionCallInfo fcinfo)
-{
-	char	   *name = format_procedure(fcinfo->flinfo->fn_oid);
-
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("function %s is of another extension named \"snowflake\"", name),
-			 errdetail("The library that is loaded is not that extension's."),
-			 errhint("See \"From another snowflake scheme\" in the documentation, doc/migration.md.")));
-}
+static void refuse_foreign_function(FunctionCallInfo fcinfo);
+static inline const Layout *layout_of_call(FunctionCallInfo fcinfo);
+static const Layout *explicit_layout(FunctionCallInfo fcinfo);
+static CallCache *call_cache(FunctionCallInfo fcinfo);
+static bool text_equal(const text *a, const text *b);
+static void read_explicit_layout(const text *layout_text, TimestampTz epoch,
+								 Layout *layout);
+static Datum decode(FunctionCallInfo fcinfo, const Layout *layout);
+static inline void split_id(const Layout *layout, int64 id, IdFields *fields);
+static inline TimestampTz issued_at(const Layout *layout, int64 id);
+static int64 field_argument(int32 value, const char *name, int bits);
+static int64 min_id(const Layout *layout, TimestampTz instant);
+static int64 max_id(const Layout *layout, TimestampTz instant);
 
 /*
  * snowflake_nextval() -> bigint
@@ -234,46 +128,6 @@ snowflake_currval(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(id);
 }
 
-/* The columns of snowflake_decode(). */
-enum
-{
-	DECODE_ISSUED_AT,
-	DECODE_DATACENTER_ID,
-	DECODE_WORKER_ID,
-	DECODE_SEQUENCE,
-	DECODE_COLUMN_COUNT
-};
-
-/* Makes the record of an id. */
-static Datum
-decode(FunctionCallInfo fcinfo, const Layout *layout)
-{
-	CallCache  *cache = call_cache(fcinfo);
-	IdFields	fields;
-	Datum		values[DECODE_COLUMN_COUNT];
-	bool		nulls[DECODE_COLUMN_COUNT] = {false};
-
-	split_id(layout, PG_GETARG_INT64(0), &fields);
-
-	if (cache->tupdesc == NULL)
-	{
-		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
-		TupleDesc	tupdesc;
-
-		if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-			elog(ERROR, "return type must be a row type");
-		cache->tupdesc = BlessTupleDesc(tupdesc);
-		MemoryContextSwitchTo(caller);
-	}
-
-	values[DECODE_ISSUED_AT] =
-		TimestampTzGetDatum(layout_tick_start(layout, fields.tick));
-	values[DECODE_DATACENTER_ID] = Int32GetDatum((int32) fields.datacenter_id);
-	values[DECODE_WORKER_ID] = Int32GetDatum((int32) fields.worker_id);
-	values[DECODE_SEQUENCE] = Int32GetDatum((int32) fields.sequence);
-	return HeapTupleGetDatum(heap_form_tuple(cache->tupdesc, values, nulls));
-}
-
 /*
  * snowflake_decode(id bigint [, epoch timestamptz, layout text]) -> record
  *		The fields of an id.  ERROR 22003 if the number is no id of the layout,
@@ -330,19 +184,6 @@ snowflake_sequence(PG_FUNCTION_ARGS)
 	PG_RETURN_INT32((int32) fields.sequence);
 }
 
-/* Returns an argument.  ERROR 22003 if the value does not fit the field. */
-static int64
-field_argument(int32 value, const char *name, int bits)
-{
-	if (value < 0 || value > layout_field_max(bits))
-		ereport(ERROR,
-				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-				 errmsg("%s %d is out of range", name, value),
-				 errhint("Layout \"%s\" has %d bits for this field: 0 .. " INT64_FORMAT ".",
-						 node_layout_text, bits, layout_field_max(bits))));
-	return value;
-}
-
 /*
  * snowflake_encode(issued_at timestamptz, datacenter_id integer,
  *					worker_id integer, sequence integer) -> bigint
@@ -378,29 +219,6 @@ snowflake_encode(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(layout_compose(layout, &fields));
 }
 
-/* Returns the smallest id of an instant's tick, or of the span's nearer end. */
-static int64
-min_id(const Layout *layout, TimestampTz instant)
-{
-	IdFields	fields = {0};
-
-	(void) layout_locate(layout, instant, &fields.tick);
-	return layout_compose(layout, &fields);
-}
-
-/* Returns the largest id of an instant's tick, or of the span's nearer end. */
-static int64
-max_id(const Layout *layout, TimestampTz instant)
-{
-	IdFields	fields;
-
-	(void) layout_locate(layout, instant, &fields.tick);
-	fields.datacenter_id = layout_field_max(layout->datacenter_bits);
-	fields.worker_id = layout_field_max(layout->worker_bits);
-	fields.sequence = layout_field_max(layout->sequence_bits);
-	return layout_compose(layout, &fields);
-}
-
 /*
  * snowflake_min_id(instant timestamptz [, epoch timestamptz, layout text]),
  * snowflake_max_id(the same) -> bigint
@@ -423,22 +241,15 @@ snowflake_max_id(PG_FUNCTION_ARGS)
 }
 
 /*
- * snowflake_last_id_before(instant timestamptz),
- * snowflake_first_id_since(instant timestamptz) -> bigint
- *		The largest id whose time is before an instant, and the smallest id
- *		whose time is the instant or later.  The instant may be infinite.
- *		Without such an id the first function returns -1, and the second
- *		function the layout's largest id plus 1.  In a layout of 63 bits no
- *		bigint is larger than the largest id; there the second function returns
- *		the largest id itself.
+ * snowflake_first_id_since(instant timestamptz),
+ * snowflake_last_id_before(instant timestamptz) -> bigint
+ *		The smallest id whose time is an instant or later, and the largest id
+ *		whose time is before the instant.  The instant may be infinite.
+ *		Without such an id the first function returns the layout's largest id
+ *		plus 1, and the second function -1.  In a layout of 63 bits no bigint
+ *		is larger than the largest id; there the first function returns the
+ *		largest id itself.
  */
-Datum
-snowflake_last_id_before(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_INT64(layout_last_id_before(node_layout(),
-										  PG_GETARG_TIMESTAMPTZ(0)));
-}
-
 Datum
 snowflake_first_id_since(PG_FUNCTION_ARGS)
 {
@@ -446,6 +257,13 @@ snowflake_first_id_since(PG_FUNCTION_ARGS)
 												PG_GETARG_TIMESTAMPTZ(0));
 
 	PG_RETURN_INT64(last_id == PG_INT64_MAX ? last_id : last_id + 1);
+}
+
+Datum
+snowflake_last_id_before(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(layout_last_id_before(node_layout(),
+										  PG_GETARG_TIMESTAMPTZ(0)));
 }
 
 /*
@@ -478,4 +296,200 @@ snowflake_format(PG_FUNCTION_ARGS)
 				 tm.tm_year > 0 ? "" : " BC",
 				 (int) fields.sequence,
 				 (int) fields.datacenter_id, (int) fields.worker_id)));
+}
+
+/*
+ * pgEdge's extension of the same name has functions with the same C symbols,
+ * but with an argument.  A database may still have these functions, and then
+ * PostgreSQL calls this library for them.  Always raises ERROR 55000.
+ */
+static void
+refuse_foreign_function(FunctionCallInfo fcinfo)
+{
+	char	   *name = format_procedure(fcinfo->flinfo->fn_oid);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("function %s is of another extension named \"snowflake\"", name),
+			 errdetail("The library that is loaded is not that extension's."),
+			 errhint("See \"From another snowflake scheme\" in the documentation, doc/migration.md.")));
+}
+
+/* Returns the layout of the arguments or, without them, the configured one. */
+static inline const Layout *
+layout_of_call(FunctionCallInfo fcinfo)
+{
+	return PG_NARGS() > 1 ? explicit_layout(fcinfo) : node_layout();
+}
+
+/*
+ * Returns the layout of the arguments (id or instant, epoch timestamptz,
+ * layout text).  Reads the arguments again only if they differ from the last
+ * call's.
+ */
+static const Layout *
+explicit_layout(FunctionCallInfo fcinfo)
+{
+	CallCache  *cache = call_cache(fcinfo);
+	TimestampTz epoch = PG_GETARG_TIMESTAMPTZ(1);
+	text	   *layout_text = PG_GETARG_TEXT_PP(2);
+
+	if (cache->layout_text == NULL || cache->layout.epoch != epoch ||
+		!text_equal(cache->layout_text, layout_text))
+	{
+		Layout		layout;
+		text	   *copy;
+
+		read_explicit_layout(layout_text, epoch, &layout);
+		copy = MemoryContextAlloc(fcinfo->flinfo->fn_mcxt,
+								  VARSIZE_ANY(layout_text));
+		memcpy(copy, layout_text, VARSIZE_ANY(layout_text));
+		if (cache->layout_text != NULL)
+			pfree(cache->layout_text);
+		cache->layout_text = copy;
+		cache->layout = layout;
+	}
+	return &cache->layout;
+}
+
+static CallCache *
+call_cache(FunctionCallInfo fcinfo)
+{
+	if (fcinfo->flinfo->fn_extra == NULL)
+		fcinfo->flinfo->fn_extra =
+			MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(CallCache));
+	return (CallCache *) fcinfo->flinfo->fn_extra;
+}
+
+static bool
+text_equal(const text *a, const text *b)
+{
+	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
+		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
+}
+
+/* Reads a layout and an epoch given as arguments; ERROR 22023. */
+static void
+read_explicit_layout(const text *layout_text, TimestampTz epoch,
+					 Layout *layout)
+{
+	char	   *text = text_to_cstring(layout_text);
+	const char *detail;
+
+	if (!layout_parse(text, layout, &detail))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid snowflake layout: \"%s\"", text),
+				 errdetail("%s", detail)));
+	if (!layout_set_epoch(layout, epoch, &detail))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid snowflake epoch: \"%s\"",
+						timestamptz_to_str(epoch)),
+				 errdetail("%s", detail)));
+	pfree(text);
+}
+
+/* The columns of snowflake_decode(). */
+enum
+{
+	DECODE_ISSUED_AT,
+	DECODE_DATACENTER_ID,
+	DECODE_WORKER_ID,
+	DECODE_SEQUENCE,
+	DECODE_COLUMN_COUNT
+};
+
+/* Makes the record of an id. */
+static Datum
+decode(FunctionCallInfo fcinfo, const Layout *layout)
+{
+	CallCache  *cache = call_cache(fcinfo);
+	IdFields	fields;
+	Datum		values[DECODE_COLUMN_COUNT];
+	bool		nulls[DECODE_COLUMN_COUNT] = {false};
+
+	split_id(layout, PG_GETARG_INT64(0), &fields);
+
+	if (cache->tupdesc == NULL)
+	{
+		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+		TupleDesc	tupdesc;
+
+		if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+			elog(ERROR, "return type must be a row type");
+		cache->tupdesc = BlessTupleDesc(tupdesc);
+		MemoryContextSwitchTo(caller);
+	}
+
+	values[DECODE_ISSUED_AT] =
+		TimestampTzGetDatum(layout_tick_start(layout, fields.tick));
+	values[DECODE_DATACENTER_ID] = Int32GetDatum((int32) fields.datacenter_id);
+	values[DECODE_WORKER_ID] = Int32GetDatum((int32) fields.worker_id);
+	values[DECODE_SEQUENCE] = Int32GetDatum((int32) fields.sequence);
+	return HeapTupleGetDatum(heap_form_tuple(cache->tupdesc, values, nulls));
+}
+
+/* Takes an id apart.  ERROR 22003 for a number outside the layout's range. */
+static inline void
+split_id(const Layout *layout, int64 id, IdFields *fields)
+{
+	if (unlikely(id < 0 || id > layout_max_id(layout)))
+	{
+		char		layout_text[LAYOUT_TEXT_SIZE];
+
+		layout_to_text(layout, layout_text);
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg(INT64_FORMAT " is not a snowflake id", id),
+				 errdetail("Ids of layout \"%s\" are in the range 0 .. " INT64_FORMAT ".",
+						   layout_text, layout_max_id(layout)),
+				 errhint("Check that the column holds ids of this layout.")));
+	}
+	layout_split(layout, id, fields);
+}
+
+static inline TimestampTz
+issued_at(const Layout *layout, int64 id)
+{
+	IdFields	fields;
+
+	split_id(layout, id, &fields);
+	return layout_tick_start(layout, fields.tick);
+}
+
+/* Returns an argument.  ERROR 22003 if the value does not fit the field. */
+static int64
+field_argument(int32 value, const char *name, int bits)
+{
+	if (value < 0 || value > layout_field_max(bits))
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg("%s %d is out of range", name, value),
+				 errhint("Layout \"%s\" has %d bits for this field: 0 .. " INT64_FORMAT ".",
+						 node_layout_text, bits, layout_field_max(bits))));
+	return value;
+}
+
+/* Returns the smallest id of an instant's tick, or of the span's nearer end. */
+static int64
+min_id(const Layout *layout, TimestampTz instant)
+{
+	IdFields	fields = {0};
+
+	(void) layout_locate(layout, instant, &fields.tick);
+	return layout_compose(layout, &fields);
+}
+
+/* Returns the largest id of an instant's tick, or of the span's nearer end. */
+static int64
+max_id(const Layout *layout, TimestampTz instant)
+{
+	IdFields	fields;
+
+	(void) layout_locate(layout, instant, &fields.tick);
+	fields.datacenter_id = layout_field_max(layout->datacenter_bits);
+	fields.worker_id = layout_field_max(layout->worker_bits);
+	fields.sequence = layout_field_max(layout->sequence_bits);
+	return layout_compose(layout, &fields);
 }
