@@ -30,92 +30,12 @@ PG_FUNCTION_INFO_V1(snowflake_stat);
 PG_FUNCTION_INFO_V1(snowflake_stat_backend);
 PG_FUNCTION_INFO_V1(snowflake_stat_reset);
 
-/* Raises ERROR 55000 unless the library was preloaded. */
-static void
-require_counters(void)
-{
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("snowflake ids are not counted because the library was not preloaded"),
-				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
-}
-
-/*
- * Adds counters to a sum, or subtracts them; sign is 1 or -1.  Reads each
- * counter without a lock while the counters' owners go on counting.  So two
- * counters may be of slightly different instants.
- */
-static void
-add_counters(Counters *sum, const Counters *counters, int sign)
-{
-	/* In unsigned arithmetic, adding a number times -1 subtracts it. */
-	uint64		factor = (uint64) (int64) sign;
-
-	sum->ids_issued += factor * counters->ids_issued;
-	sum->sequence_waits += factor * counters->sequence_waits;
-	sum->sequence_wait_us += factor * counters->sequence_wait_us;
-	sum->clock_waits += factor * counters->clock_waits;
-	sum->clock_wait_us += factor * counters->clock_wait_us;
-	sum->clock_regressions += factor * counters->clock_regressions;
-	sum->clock_refusals += factor * counters->clock_refusals;
-	sum->mark_writes += factor * counters->mark_writes;
-	sum->lease_renewals += factor * counters->lease_renewals;
-	sum->lease_failures += factor * counters->lease_failures;
-}
-
-/* Adds up the counters since the server's start, and finds the largest id. */
-static void
-sum_slots(Counters *sum, int64 *last_id)
-{
-	memset(sum, 0, sizeof(*sum));
-	*last_id = LAYOUT_NONE;
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		const BackendSlot *slot = &shared->slots[i].slot;
-
-		add_counters(sum, &slot->counters, 1);
-		if (slot->counters.ids_issued > 0)
-			*last_id = Max(*last_id, slot->last_id);
-	}
-}
-
-static Datum
-interval_datum(int64 duration_us)
-{
-	Interval   *interval = (Interval *) palloc0(sizeof(Interval));
-
-	interval->time = duration_us;
-	return IntervalPGetDatum(interval);
-}
-
-/* Makes the record that a function with OUT parameters returns. */
-static Datum
-record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
-{
-	TupleDesc	tupdesc;
-
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
-											 values, nulls));
-}
-
-/*
- * Finds the lease that this server holds, and when it ends by the wall clock.
- * Returns false if the server holds no lease.
- */
-static bool
-read_held_lease(Lease *lease, TimestampTz *expires_at)
-{
-	int64		now_us = clock_boottime_us();
-
-	if (shared == NULL || !node_uses_registry())
-		return false;
-	shmem_read_lease(lease);
-	*expires_at = GetCurrentTimestamp() + (lease->ends_us - now_us);
-	return lease_is_valid(lease, now_us);
-}
+static bool read_held_lease(Lease *lease, TimestampTz *expires_at);
+static Datum interval_datum(int64 duration_us);
+static Datum record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls);
+static void require_counters(void);
+static void sum_slots(Counters *sum, int64 *last_id);
+static void add_counters(Counters *sum, const Counters *counters, int sign);
 
 /* The columns of snowflake_node(). */
 enum
@@ -333,4 +253,91 @@ snowflake_stat_reset(PG_FUNCTION_ARGS)
 	shared->stats_reset = now;
 	LWLockRelease(&shared->lock);
 	PG_RETURN_VOID();
+}
+
+/*
+ * Finds the lease that this server holds, and when it ends by the wall clock.
+ * Returns false if the server holds no lease.
+ */
+static bool
+read_held_lease(Lease *lease, TimestampTz *expires_at)
+{
+	int64		now_us = clock_boottime_us();
+
+	if (shared == NULL || !node_uses_registry())
+		return false;
+	shmem_read_lease(lease);
+	*expires_at = GetCurrentTimestamp() + (lease->ends_us - now_us);
+	return lease_is_valid(lease, now_us);
+}
+
+static Datum
+interval_datum(int64 duration_us)
+{
+	Interval   *interval = (Interval *) palloc0(sizeof(Interval));
+
+	interval->time = duration_us;
+	return IntervalPGetDatum(interval);
+}
+
+/* Makes the record that a function with OUT parameters returns. */
+static Datum
+record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+{
+	TupleDesc	tupdesc;
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
+											 values, nulls));
+}
+
+/* Raises ERROR 55000 unless the library was preloaded. */
+static void
+require_counters(void)
+{
+	if (shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids are not counted because the library was not preloaded"),
+				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
+}
+
+/* Adds up the counters since the server's start, and finds the largest id. */
+static void
+sum_slots(Counters *sum, int64 *last_id)
+{
+	memset(sum, 0, sizeof(*sum));
+	*last_id = LAYOUT_NONE;
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		const BackendSlot *slot = &shared->slots[i].slot;
+
+		add_counters(sum, &slot->counters, 1);
+		if (slot->counters.ids_issued > 0)
+			*last_id = Max(*last_id, slot->last_id);
+	}
+}
+
+/*
+ * Adds counters to a sum, or subtracts them; sign is 1 or -1.  Reads each
+ * counter without a lock while the counters' owners go on counting.  So two
+ * counters may be of slightly different instants.
+ */
+static void
+add_counters(Counters *sum, const Counters *counters, int sign)
+{
+	/* In unsigned arithmetic, adding a number times -1 subtracts it. */
+	uint64		factor = (uint64) (int64) sign;
+
+	sum->ids_issued += factor * counters->ids_issued;
+	sum->sequence_waits += factor * counters->sequence_waits;
+	sum->sequence_wait_us += factor * counters->sequence_wait_us;
+	sum->clock_waits += factor * counters->clock_waits;
+	sum->clock_wait_us += factor * counters->clock_wait_us;
+	sum->clock_regressions += factor * counters->clock_regressions;
+	sum->clock_refusals += factor * counters->clock_refusals;
+	sum->mark_writes += factor * counters->mark_writes;
+	sum->lease_renewals += factor * counters->lease_renewals;
+	sum->lease_failures += factor * counters->lease_failures;
 }
