@@ -35,8 +35,8 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
-PG_FUNCTION_INFO_V1(snowflake_copy_nextval);
 PG_FUNCTION_INFO_V1(snowflake_copy_support);
+PG_FUNCTION_INFO_V1(snowflake_copy_nextval);
 
 #define TWIN_NAME "snowflake_copy_nextval"
 
@@ -47,20 +47,35 @@ PG_FUNCTION_INFO_V1(snowflake_copy_support);
  */
 #define TWIN_LOCATION (-8947)
 
-/*
- * Is PostgreSQL loading the constraints of a domain?  PostgreSQL 19 makes a
- * child of the current memory context for these constraints, but plans their
- * expressions in the current context, which may be COPY's.
- */
-static inline bool
-is_loading_domain(void)
+static inline bool is_copy_planning_a_default(const SupportRequestSimplify *request);
+static inline bool is_loading_domain(void);
+static Node *replace_by_twin(const FuncExpr *call);
+static Oid twin_of(Oid function);
+static bool may_replace(Oid function, Oid twin);
+static inline void refuse_call_outside_copy(FunctionCallInfo fcinfo);
+
+/* Support function of snowflake_nextval(). */
+Datum
+snowflake_copy_support(PG_FUNCTION_ARGS)
 {
-	for (MemoryContext child = CurrentMemoryContext->firstchild; child != NULL; child = child->nextchild)
-	{
-		if (strcmp(child->name, "Domain constraints") == 0)
-			return true;
-	}
-	return false;
+	Node	   *request = (Node *) PG_GETARG_POINTER(0);
+
+	if (IsA(request, SupportRequestSimplify) &&
+		is_copy_planning_a_default((SupportRequestSimplify *) request))
+		PG_RETURN_POINTER(replace_by_twin(((SupportRequestSimplify *) request)->fcall));
+	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * snowflake_copy_nextval() -> bigint
+ *		The twin of snowflake_nextval().  ERROR 0A000 outside COPY; other
+ *		errors as snowflake_nextval().
+ */
+Datum
+snowflake_copy_nextval(PG_FUNCTION_ARGS)
+{
+	refuse_call_outside_copy(fcinfo);
+	PG_RETURN_INT64(generator_next());
 }
 
 /*
@@ -85,6 +100,38 @@ is_copy_planning_a_default(const SupportRequestSimplify *request)
 	return request->root == NULL &&
 		strcmp(CurrentMemoryContext->name, "COPY") == 0 &&
 		!is_loading_domain();
+}
+
+/*
+ * Is PostgreSQL loading the constraints of a domain?  PostgreSQL 19 makes a
+ * child of the current memory context for these constraints, but plans their
+ * expressions in the current context, which may be COPY's.
+ */
+static inline bool
+is_loading_domain(void)
+{
+	for (MemoryContext child = CurrentMemoryContext->firstchild; child != NULL; child = child->nextchild)
+	{
+		if (strcmp(child->name, "Domain constraints") == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Returns a call of the twin, or NULL if the call is not to be replaced. */
+static Node *
+replace_by_twin(const FuncExpr *call)
+{
+	Oid			twin = twin_of(call->funcid);
+	FuncExpr   *replacement;
+
+	if (!OidIsValid(twin) || !may_replace(call->funcid, twin))
+		return NULL;
+	replacement = makeFuncExpr(twin, call->funcresulttype, call->args,
+							   call->funccollid, call->inputcollid,
+							   call->funcformat);
+	replacement->location = TWIN_LOCATION;
+	return (Node *) replacement;
 }
 
 /*
@@ -130,34 +177,6 @@ may_replace(Oid function, Oid twin)
 	return true;
 }
 
-/* Returns a call of the twin, or NULL if the call is not to be replaced. */
-static Node *
-replace_by_twin(const FuncExpr *call)
-{
-	Oid			twin = twin_of(call->funcid);
-	FuncExpr   *replacement;
-
-	if (!OidIsValid(twin) || !may_replace(call->funcid, twin))
-		return NULL;
-	replacement = makeFuncExpr(twin, call->funcresulttype, call->args,
-							   call->funccollid, call->inputcollid,
-							   call->funcformat);
-	replacement->location = TWIN_LOCATION;
-	return (Node *) replacement;
-}
-
-/* Support function of snowflake_nextval(). */
-Datum
-snowflake_copy_support(PG_FUNCTION_ARGS)
-{
-	Node	   *request = (Node *) PG_GETARG_POINTER(0);
-
-	if (IsA(request, SupportRequestSimplify) &&
-		is_copy_planning_a_default((SupportRequestSimplify *) request))
-		PG_RETURN_POINTER(replace_by_twin(((SupportRequestSimplify *) request)->fcall));
-	PG_RETURN_POINTER(NULL);
-}
-
 /*
  * ERROR 0A000 unless the support function has made the call: in other SQL,
  * PostgreSQL may evaluate a STABLE function once for many rows.
@@ -173,16 +192,4 @@ refuse_call_outside_copy(FunctionCallInfo fcinfo)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("function %s() is for COPY alone", TWIN_NAME),
 				 errhint("Call snowflake_nextval(). COPY replaces the call by itself.")));
-}
-
-/*
- * snowflake_copy_nextval() -> bigint
- *		The twin of snowflake_nextval().  ERROR 0A000 outside COPY; other
- *		errors as snowflake_nextval().
- */
-Datum
-snowflake_copy_nextval(PG_FUNCTION_ARGS)
-{
-	refuse_call_outside_copy(fcinfo);
-	PG_RETURN_INT64(generator_next());
 }

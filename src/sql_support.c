@@ -21,6 +21,36 @@
 PG_FUNCTION_INFO_V1(snowflake_bound_support);
 PG_FUNCTION_INFO_V1(snowflake_nextvals_support);
 
+static Node *fold_bound(const SupportRequestSimplify *request);
+static bool estimate_rows(SupportRequestRows *request);
+
+/*
+ * Support function of snowflake_min_id(timestamptz),
+ * snowflake_max_id(timestamptz), and the two functions that
+ * snowflake_issued_between() is inlined to.
+ */
+Datum
+snowflake_bound_support(PG_FUNCTION_ARGS)
+{
+	Node	   *request = (Node *) PG_GETARG_POINTER(0);
+
+	if (IsA(request, SupportRequestSimplify))
+		PG_RETURN_POINTER(fold_bound((SupportRequestSimplify *) request));
+	PG_RETURN_POINTER(NULL);
+}
+
+/* Support function of snowflake_nextvals(integer). */
+Datum
+snowflake_nextvals_support(PG_FUNCTION_ARGS)
+{
+	Node	   *request = (Node *) PG_GETARG_POINTER(0);
+
+	if (IsA(request, SupportRequestRows) &&
+		estimate_rows((SupportRequestRows *) request))
+		PG_RETURN_POINTER(request);
+	PG_RETURN_POINTER(NULL);
+}
+
 /*
  * Returns the bound of a time range as a constant, or NULL if the bound is not
  * constant.
@@ -45,21 +75,6 @@ fold_bound(const SupportRequestSimplify *request)
 								  call->funccollid);
 }
 
-/*
- * Support function of snowflake_min_id(timestamptz),
- * snowflake_max_id(timestamptz), and the two functions that
- * snowflake_issued_between() is inlined to.
- */
-Datum
-snowflake_bound_support(PG_FUNCTION_ARGS)
-{
-	Node	   *request = (Node *) PG_GETARG_POINTER(0);
-
-	if (IsA(request, SupportRequestSimplify))
-		PG_RETURN_POINTER(fold_bound((SupportRequestSimplify *) request));
-	PG_RETURN_POINTER(NULL);
-}
-
 /* Estimates the rows of a call; false if its count is not a constant. */
 static bool
 estimate_rows(SupportRequestRows *request)
@@ -77,16 +92,4 @@ estimate_rows(SupportRequestRows *request)
 	request->rows = ((Const *) count)->constisnull ? 0 :
 		Max(0, DatumGetInt32(((Const *) count)->constvalue));
 	return true;
-}
-
-/* Support function of snowflake_nextvals(integer). */
-Datum
-snowflake_nextvals_support(PG_FUNCTION_ARGS)
-{
-	Node	   *request = (Node *) PG_GETARG_POINTER(0);
-
-	if (IsA(request, SupportRequestRows) &&
-		estimate_rows((SupportRequestRows *) request))
-		PG_RETURN_POINTER(request);
-	PG_RETURN_POINTER(NULL);
 }

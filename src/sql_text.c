@@ -40,64 +40,11 @@ static const Base bases[] =
 	{62, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", false, ""}
 };
 
-/* Finds a base; ERROR 22023 for an unknown base. */
-static const Base *
-find_base(int number)
-{
-	for (int i = 0; i < lengthof(bases); i++)
-	{
-		if (bases[i].base == number)
-			return &bases[i];
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid base of a snowflake id's text: %d", number),
-			 errhint("Choose one of 2, 16, 32, 36, 58 and 62.")));
-	return NULL;				/* keep compilers quiet */
-}
-
-/* Are two characters the same digit?  Ignores case only in ASCII. */
-static bool
-same_digit(const Base *base, char a, char b)
-{
-	if (base->ignores_case)
-		return pg_ascii_toupper((unsigned char) a) ==
-			pg_ascii_toupper((unsigned char) b);
-	return a == b;
-}
-
-/* Returns the value of a digit; -1 if a character is no digit of the base. */
-static int
-digit_value(const Base *base, char c)
-{
-	for (const char *alias = base->aliases; *alias != '\0'; alias += 2)
-	{
-		if (same_digit(base, c, alias[0]))
-			c = alias[1];
-	}
-	for (int value = 0; value < base->base; value++)
-	{
-		if (same_digit(base, c, base->digits[value]))
-			return value;
-	}
-	return -1;
-}
-
-/* ERROR 22P02 for the character that begins at byte "at" of the text. */
-static void
-refuse_character(const Base *base, const char *text, int length, int at)
-{
-	int			size = pg_mbcharcliplen(text + at, length - at, 1);
-
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
-			 errmsg("invalid character \"%.*s\" at position %d of a snowflake id in base %d",
-					size, text + at, pg_mbstrlen_with_len(text, at) + 1,
-					base->base),
-			 errhint("The digits of base %d are \"%s\"%s.",
-					 base->base, base->digits,
-					 base->ignores_case ? ", in upper or lower case" : "")));
-}
+static const Base *find_base(int number);
+static int digit_value(const Base *base, char c);
+static bool same_digit(const Base *base, char a, char b);
+static void refuse_character(const Base *base, const char *text, int length,
+							 int at);
 
 /*
  * snowflake_to_text(id bigint, base integer) -> text
@@ -173,4 +120,63 @@ snowflake_from_text(PG_FUNCTION_ARGS)
 				 errhint("Ids are in the range 0 .. " INT64_FORMAT ".",
 						 PG_INT64_MAX)));
 	PG_RETURN_INT64(id);
+}
+
+/* Finds a base; ERROR 22023 for an unknown base. */
+static const Base *
+find_base(int number)
+{
+	for (int i = 0; i < lengthof(bases); i++)
+	{
+		if (bases[i].base == number)
+			return &bases[i];
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid base of a snowflake id's text: %d", number),
+			 errhint("Choose one of 2, 16, 32, 36, 58 and 62.")));
+	return NULL;				/* keep compilers quiet */
+}
+
+/* Returns the value of a digit; -1 if a character is no digit of the base. */
+static int
+digit_value(const Base *base, char c)
+{
+	for (const char *alias = base->aliases; *alias != '\0'; alias += 2)
+	{
+		if (same_digit(base, c, alias[0]))
+			c = alias[1];
+	}
+	for (int value = 0; value < base->base; value++)
+	{
+		if (same_digit(base, c, base->digits[value]))
+			return value;
+	}
+	return -1;
+}
+
+/* Are two characters the same digit?  Ignores case only in ASCII. */
+static bool
+same_digit(const Base *base, char a, char b)
+{
+	if (base->ignores_case)
+		return pg_ascii_toupper((unsigned char) a) ==
+			pg_ascii_toupper((unsigned char) b);
+	return a == b;
+}
+
+/* ERROR 22P02 for the character that begins at byte "at" of the text. */
+static void
+refuse_character(const Base *base, const char *text, int length, int at)
+{
+	int			size = pg_mbcharcliplen(text + at, length - at, 1);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_TEXT_REPRESENTATION),
+			 errmsg("invalid character \"%.*s\" at position %d of a snowflake id in base %d",
+					size, text + at, pg_mbstrlen_with_len(text, at) + 1,
+					base->base),
+			 errhint("The digits of base %d are \"%s\"%s.",
+					 base->base, base->digits,
+					 base->ignores_case ? ", in upper or lower case" : "")));
 }
