@@ -68,7 +68,7 @@ typedef struct Wait
 								 * LAYOUT_NONE before it has chosen one */
 } Wait;
 
-/* The state of this session; attach_session() fills it in. */
+/* The state of this session; take_slot() fills it in. */
 typedef struct Session
 {
 	BackendSlot *slot;			/* NULL until the session is attached */
@@ -92,6 +92,8 @@ int			generator_block_size = 1;
 static Session session;
 
 static void attach_session(void);
+static void check_may_issue(void);
+static void take_slot(void);
 static void end_session(int code, Datum arg);
 static inline int64 next_of_block(IdBlock *block, int64 max_size);
 static inline bool block_is_current(const IdBlock *block);
@@ -158,15 +160,24 @@ generator_last_of_session(int64 *id)
 }
 
 /*
- * Checks, once a session, that this server may issue ids, and takes the
- * backend's slot.  Raises a different error for each reason why the server may
- * not issue ids.
+ * Attaches the session before its first id.  The checks come first, so that a
+ * session that may not issue ids takes no slot.
  */
 static void
 attach_session(void)
 {
-	BackendSlot *slot;
+	check_may_issue();
+	mark_start_once();
+	take_slot();
+}
 
+/*
+ * Checks that this server may issue ids.  Raises a different error for each
+ * reason why it may not.
+ */
+static void
+check_may_issue(void)
+{
 	if (shared == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -184,7 +195,13 @@ attach_session(void)
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
 				 errhint("Set \"snowflake.worker_id\" to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and restart the server.",
 						 layout_field_max(node_layout()->worker_bits))));
-	mark_start_once();
+}
+
+/* Takes the backend's slot, counts the session, and reads its first limit. */
+static void
+take_slot(void)
+{
+	BackendSlot *slot;
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	before_shmem_exit(end_session, (Datum) 0);

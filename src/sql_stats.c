@@ -216,7 +216,7 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 
 		if (pid == 0 || !(sees_all || pid == MyProcPid))
 			continue;
-		pg_read_barrier();		/* pairs with the barrier in attach_session() */
+		pg_read_barrier();		/* pairs with the barrier in take_slot() */
 
 		/* Counters only grow, so reading "before" first gives no negatives. */
 		add_counters(&counters, &slot->before, -1);
