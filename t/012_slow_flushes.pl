@@ -45,6 +45,9 @@ sub load
 
 	unlink $file;
 	PostgreSQL::Test::Utils::append_to_file($file, "$sql\n");
+
+	# A call that never returns must not hold up the test.
+	local $ENV{PGOPTIONS} = '-c statement_timeout=20s';
 	my ($stdout, $stderr) = PostgreSQL::Test::Utils::run_command(
 		[
 			'pgbench', '--no-vacuum', "--client=$sessions", '--jobs=1',
