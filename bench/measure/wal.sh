@@ -1,9 +1,8 @@
 # shellcheck shell=bash disable=SC2154  # what bench/run has set
 # What the high-water mark writes.  Sourced by bench/run, not executed.
 #
-# The load issues ids and writes nothing else.  Each advance of the mark is one
-# WAL record and one flush.  The measurement of an idle server begins after the
-# last advance.
+# The load issues ids and writes nothing else.  Each mark is one WAL record.
+# The measurement of an idle server begins after the last mark.
 
 measure_wal() {
     local repeat state states
@@ -13,7 +12,7 @@ measure_wal() {
         mapfile -t states < <(rotated "$repeat" issuing idle)
         for state in "${states[@]}"; do
             "sample_wal_$state"
-            record wal "$state" 1 "$repeat" advances/s "${sample% *}"
+            record wal "$state" 1 "$repeat" marks/s "${sample% *}"
             record wal "$state" 1 "$repeat" bytes/s "${sample#* }"
         done
     done
@@ -23,7 +22,7 @@ wal_position() {
     query standard -c "SELECT high_water_writes, pg_current_wal_insert_lsn() - '0/0', extract(epoch FROM clock_timestamp()) FROM snowflake_stat"
 }
 
-# Sets "sample" to the advances and the bytes per second between two positions.
+# Sets "sample" to the marks and the bytes per second between two positions.
 sample_between() { # position, position
     sample=$(awk -v before="$1" -v after="$2" 'BEGIN {
         split(before, b); split(after, a); s = a[3] - b[3]
