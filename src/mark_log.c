@@ -24,12 +24,11 @@
  * WAL writer flushes each later mark while ids are still before the mark
  * before it, unless a flush takes longer than an interval.
  *
- * The WAL writer is asked to flush a mark's record when the transaction that
- * logged the record has ended, unless its commit has flushed the record.  If
- * the WAL writer were asked at once, its flush would often begin just before
- * the flush of the commit, which would have to wait for both.  If a session
- * logs more than one mark in a transaction, it asks for the flush of each when
- * it logs the next one.
+ * No code here asks for the flush of a new mark: the transaction that logged
+ * the mark flushes the record when it commits, or PostgreSQL asks the WAL writer
+ * to.  If a session asked at once, the WAL writer's flush would often begin just
+ * before the flush of the commit, which would have to wait for both.  For a
+ * transaction that goes on, the next mark asks for the flush of the mark before.
  *
  * The mark is put ahead of an id that is about to be issued, not ahead of the
  * clock: a clock that is wrong for a moment must not leave a mark on the page
@@ -40,7 +39,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "host.h"
 #include "id_clock.h"
@@ -70,17 +68,9 @@ typedef struct NodeState
 /* parameter */
 int			mark_log_interval_ms = 500;
 
-/*
- * The end of the newest mark's record that this session has logged in this
- * transaction; InvalidXLogRecPtr if there is none.
- */
-static XLogRecPtr unflushed = InvalidXLogRecPtr;
-
 static bool claim_next(int64 tick);
 static bool log_next(int64 tick);
 static bool log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation);
-static void flush_after_transaction(XLogRecPtr lsn);
-static void end_transaction(XactEvent event, void *arg);
 static void read_node_state(NodeState *state);
 static void prepare_contents(MarkContents *contents, const NodeState *state);
 static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
@@ -203,36 +193,7 @@ log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation)
 	UnlockReleaseBuffer(buffer);
 	if (!state.is_logged)
 		*lsn = end;
-	else if (end != InvalidXLogRecPtr)
-		flush_after_transaction(end);
 	return true;
-}
-
-/* Has WAL flushed up to lsn soon after the end of the transaction. */
-static void
-flush_after_transaction(XLogRecPtr lsn)
-{
-	static bool is_registered = false;
-
-	if (!is_registered)
-		RegisterXactCallback(end_transaction, NULL);
-	is_registered = true;
-	if (unflushed != InvalidXLogRecPtr)
-		XLogSetAsyncXactLSN(unflushed);
-	unflushed = lsn;
-}
-
-static void
-end_transaction(XactEvent event, void *arg)
-{
-	(void) arg;
-	if (unflushed == InvalidXLogRecPtr || event == XACT_EVENT_PRE_COMMIT ||
-		event == XACT_EVENT_PARALLEL_PRE_COMMIT ||
-		event == XACT_EVENT_PRE_PREPARE)
-		return;
-	if (GetFlushRecPtr(NULL) < unflushed)
-		XLogSetAsyncXactLSN(unflushed);
-	unflushed = InvalidXLogRecPtr;
 }
 
 /* Makes the lease durable; the server need not have a worker id yet. */
@@ -304,7 +265,7 @@ mark_log_end(void)
 	{
 		entry->mark = end;
 		entry->lead_us = 0;
-		flush_after_transaction(log_contents(buffer, &contents, &state));
+		(void) log_contents(buffer, &contents, &state);
 	}
 	UnlockReleaseBuffer(buffer);
 }
@@ -346,11 +307,16 @@ prepare_contents(MarkContents *contents, const NodeState *state)
 
 /*
  * Logs contents with the present lease.  Names this server as the one that
- * logs its node's mark.
+ * logs its node's mark.  Asks for the flush of the record before, which may be
+ * of a transaction that has not ended.
  */
 static XLogRecPtr
 log_contents(Buffer buffer, MarkContents *contents, const NodeState *state)
 {
+	XLogRecPtr	previous = PageGetLSN(BufferGetPage(buffer));
+
+	if (GetFlushRecPtr(NULL) < previous)
+		XLogSetAsyncXactLSN(previous);
 	if (state->worker_id != WORKER_ID_UNSET)
 	{
 		MarkLogger *logger = &contents->logger;
