@@ -103,6 +103,7 @@ clock_wait_event(WaitReason reason)
 	static const char *const names[] = {
 		[WAIT_FOR_TICK] = "SnowflakeTick",
 		[WAIT_FOR_CLOCK] = "SnowflakeClock",
+		[WAIT_FOR_PAGE] = "SnowflakePage",
 		[WAIT_FOR_REGISTRY] = "SnowflakeRegistry",
 		[WAIT_IN_LEASE_WORKER] = "SnowflakeRegistryMain"
 	};

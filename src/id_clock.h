@@ -24,6 +24,7 @@ typedef enum WaitReason
 {
 	WAIT_FOR_TICK,				/* the sequence of the tick is spent */
 	WAIT_FOR_CLOCK,				/* the clock is behind the last id */
+	WAIT_FOR_PAGE,				/* another process has locked the mark's page */
 	WAIT_FOR_REGISTRY,			/* the registry has not answered yet */
 	WAIT_IN_LEASE_WORKER		/* the next renewal is not due yet */
 } WaitReason;

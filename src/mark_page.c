@@ -24,6 +24,7 @@
 #include "access/xloginsert.h"
 #include "catalog/pg_tablespace_d.h"
 #include "compat.h"
+#include "id_clock.h"
 #include "mark_page.h"
 #include "miscadmin.h"
 #include "node.h"
@@ -47,6 +48,9 @@
  * over files that begin with pgsql_tmp.
  */
 #define MARK_NEW_FILE "global/pgsql_tmp_snowflake"
+
+/* How long to wait for the page's lock before the next attempt. */
+#define PAGE_RETRY_US 1000
 
 #define MARK_MAGIC 0x534E464CU
 #define MARK_VERSION 1
@@ -290,14 +294,25 @@ refuse_new_file(int fd)
 			 errmsg("could not write file \"%s\": %m", MARK_NEW_FILE)));
 }
 
-/* Reads the page into a buffer, pinned and locked. */
+/*
+ * Reads the page into a buffer, pinned and locked.  A process that writes the
+ * page to disk, such as the checkpointer, holds the page's lock while it
+ * flushes WAL.  So a session asks for the exclusive lock again and again: it
+ * could not be interrupted while it waits in the lock's queue.
+ */
 static Buffer
 read_buffer(int lock_mode)
 {
 	Buffer		buffer = ReadBufferWithoutRelcache(mark_locator, MAIN_FORKNUM,
 												   0, RBM_NORMAL, NULL, true);
 
-	LockBuffer(buffer, lock_mode);
+	if (lock_mode == BUFFER_LOCK_SHARE)
+		LockBuffer(buffer, lock_mode);
+	else
+	{
+		while (!ConditionalLockBuffer(buffer))
+			clock_sleep(PAGE_RETRY_US, WAIT_FOR_PAGE);
+	}
 	return buffer;
 }
 
