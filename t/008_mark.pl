@@ -77,8 +77,8 @@ sub tick_at
 	return int(1000 * ($instant - timestamp_of(0)));
 }
 
-# Ends the server while sessions issue ids without a pause.  Returns the ticks
-# before and after the end.
+# Ends the server while sessions issue ids without a pause.  Returns a tick that
+# their ids have passed, and the tick after the end.
 sub end_under_load
 {
 	my ($end) = @_;
@@ -86,11 +86,25 @@ sub end_under_load
 
 	$_->ask('SELECT count(snowflake_nextval()) FROM (SELECT generate_series(1, 1000000000)) AS s')
 	  for @sessions;
-	usleep(400_000);
+	usleep(300_000);
 	my $before = tick_at(time);
+	usleep(100_000);
 	$end->();
 	$_->{psql}{run}->kill_kill for @sessions;
 	return ($before, tick_at(time));
+}
+
+# Sets a long interval, and waits until the mark is that far ahead.
+sub put_mark_far_ahead
+{
+	configure($node, 'snowflake.high_water_interval = 60s');
+	$node->reload;
+	wait_for(
+		sub {
+			value_of($node, 'SELECT snowflake_nextval()');
+			return high_water_mark() > tick_at(time) + 100_000;
+		}) or die "the mark is not far ahead\n";
+	return;
 }
 
 configure($node, '');
@@ -140,8 +154,7 @@ subtest 'a crash under load' => sub {
 # Sessions that are terminated one by one: only the last one has a mark to
 # lower, because the others' limits lie before the same mark.
 subtest 'terminated sessions' => sub {
-	configure($node, 'snowflake.high_water_interval = 60s');
-	$node->reload;
+	put_mark_far_ahead();
 	my @sessions = map { SnowflakeSession->new($node) } 1 .. 2;
 	$_->value('SELECT snowflake_nextval()') for @sessions;
 	my $mark = high_water_mark();
@@ -172,8 +185,7 @@ subtest 'sessions come and go' => sub {
 	my $until = time + 4;
 	my ($taken, $terminated) = (0, 0);
 
-	configure($node, 'snowflake.high_water_interval = 60s');
-	$node->reload;
+	put_mark_far_ahead();
 	value_of($node, 'CREATE TABLE come (id bigint PRIMARY KEY, mark timestamptz)');
 	PostgreSQL::Test::Utils::append_to_file($sql,
 		"WITH i AS MATERIALIZED (SELECT snowflake_nextval() AS id) INSERT INTO come SELECT id, (SELECT high_water_mark FROM snowflake_node WHERE id > 0) FROM i;\n");
@@ -325,6 +337,8 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 	{
 		configure($node, "snowflake.high_water_interval = $interval_ms");
 		$node->reload;
+		$node->poll_query_until('postgres',
+			"SELECT setting = '$interval_ms' FROM pg_settings WHERE name = 'snowflake.high_water_interval'");
 		take_ids(10, 'before');
 		my $lsn = $node->lsn('insert');
 		my $before = value_of($node, $writes);
