@@ -315,7 +315,8 @@ log_contents(Buffer buffer, MarkContents *contents, const NodeState *state)
 {
 	XLogRecPtr	previous = PageGetLSN(BufferGetPage(buffer));
 
-	if (GetFlushRecPtr(NULL) < previous)
+	/* The LSN of a page of another cluster may be beyond the end of WAL. */
+	if (state->is_logged && GetFlushRecPtr(NULL) < previous)
 		XLogSetAsyncXactLSN(previous);
 	if (state->worker_id != WORKER_ID_UNSET)
 	{
