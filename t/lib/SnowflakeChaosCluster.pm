@@ -549,7 +549,8 @@ sub kill_backend
 
 # ----- changes of the primary's worker id -----
 
-# Gives the primary another worker id.  No ids are lost.
+# Gives the primary another worker id.  Reads the rows after the crash, because
+# with synchronous_commit = off the crash loses some of them.
 sub change_worker_id
 {
 	my ($self, $worker_id) = @_;
@@ -557,7 +558,6 @@ sub change_worker_id
 	my $is_new;
 
 	$self->pause_clients;
-	$self->next_stage($primary, is_all => 1, is_other_node => 1);
 	$self->note_time;
 	$self->end_life($primary, (qw(fast immediate killed))[ rand 3 ]);
 	$is_new = $self->{worker_ids}->take($worker_id);
@@ -565,6 +565,7 @@ sub change_worker_id
 	$self->write_identity($primary);
 	$self->start_again(
 		$is_new ? some_seconds() : $self->seconds_around_newest);
+	$self->next_stage($primary, is_all => 1, is_other_node => 1);
 	$self->expect_prompt_id if $is_new;
 	$self->command_clients('all', $primary);
 	return;
