@@ -188,21 +188,25 @@ sub start
 
 # Notes that the server has recovered from a crash, and which marks it has
 # recovered.  At the end of a crash recovery the page is in its file.  After the
-# recovery of a standby or from a backup it need not be.
+# recovery of a standby or from a backup it need not be.  With hot_standby = off
+# pg_ctl returns before the recovery has ended, so wait for an answer.
 sub note_crash
 {
 	my ($self) = @_;
-	my $data = $self->{node}->data_dir;
+	my $node = $self->{node};
+	my $data = $node->data_dir;
+	my $from = $self->{crashed_at};
 
+	undef $self->{crashed_at};
+	return if grep { -e "$data/$_.signal" } qw(standby recovery);
+	value_when_there_is_one($node, 'SELECT 1');
 	push @crashes,
 	  {
 		server => $self,
-		from => $self->{crashed_at},
+		from => $from,
 		to => now(),
-		page => -e mark_file($self->{node}) ? read_page($self->{node}) : undef
-	  }
-	  unless grep { -e "$data/$_.signal" } qw(standby recovery);
-	undef $self->{crashed_at};
+		page => -e mark_file($node) ? read_page($node) : undef
+	  };
 	return;
 }
 
