@@ -296,7 +296,7 @@ sub report_flushes
 	foreach (
 		[ 'two a second', '5-5', 'on', 1, 'p50', '<= 1.1' ],
 		[ 'two a second', '5-5', 'on', 1, 'p99', '<= 1.1' ],
-		[ 'two a second', '5-5', 'off', 1, 'p50', '<= 1.1' ],
+		[ 'two a second', '5-5', 'off', 1, 'p50', '' ],
 		[ 'two a second', '5-5', 'off', 1, 'p99', '' ],
 		[ 'no pause', '205-205', 'on', 1, 'rows/s', '>= 0.9' ],
 		[ 'no pause', '205-205', 'on', 4, 'rows/s', '>= 0.9' ],

@@ -9,12 +9,12 @@
 # shortest and longest flush, ms | synchronous_commit | sessions | pause, ms |
 # duration of a sample, as a multiple of BENCH_SECONDS
 flush_loads=(
-    "5-5|on|1|500|4"
-    "5-5|off|1|500|4"
+    "5-5|on|1|500|3"
+    "5-5|off|1|500|3"
     "205-205|on|1|0|2"
     "205-205|on|4|0|2"
     "205-205|on|64|0|2"
-    "100-400|on|1|0|4"
+    "100-400|on|1|0|3"
     "205-205|off|1|0|1"
 )
 
