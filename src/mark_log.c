@@ -22,7 +22,7 @@
  * The first mark after a start is flushed before it is published, so an id
  * that a client gets before the server's first commit cannot come again.  The
  * WAL writer flushes each later mark while ids are still before the mark
- * before it, unless a flush takes longer than an interval.
+ * before it, unless a flush or wal_writer_delay takes longer than an interval.
  *
  * No code here asks for the flush of a new mark: the transaction that logged
  * the mark flushes the record when it commits, or PostgreSQL asks the WAL writer
