@@ -84,11 +84,16 @@ sub end_under_load
 	my ($end) = @_;
 	my @sessions = map { SnowflakeSession->new($node) } 1 .. 2;
 
+	my $began = tick_at(time);
+	my $before;
+
 	$_->ask('SELECT count(snowflake_nextval()) FROM (SELECT generate_series(1, 1000000000)) AS s')
 	  for @sessions;
-	usleep(300_000);
-	my $before = tick_at(time);
-	usleep(100_000);
+	wait_for(
+		sub {
+			$before = value_of($node, 'SELECT coalesce(max(last_id), 0) FROM snowflake_stat_backend') >> 22;
+			return $before > $began + 100;
+		}) or die "the sessions issue no ids\n";
 	$end->();
 	$_->{psql}{run}->kill_kill for @sessions;
 	return ($before, tick_at(time));
