@@ -79,7 +79,8 @@ sub end_stage
 }
 
 # Notes a stop.  The test calls this while no server runs that issues ids, so
-# each batch was answered before the stop or is sent after it.
+# each batch was answered before the stop or is sent after it, unless it was on
+# its way to a psql that had not connected yet.
 sub note_stop
 {
 	my ($self) = @_;
@@ -320,6 +321,11 @@ sub read_client
 				shift @stopped_at;
 				$life++;
 			}
+
+			# A psql that was slow to connect may have sent the batch after
+			# the stop.
+			my $life_of_batch =
+			  @stopped_at && $received_at > $stopped_at[0] ? -1 : $life;
 			for my $id (@unsettled)
 			{
 				my $is_kept =
@@ -332,7 +338,7 @@ sub read_client
 				};
 
 				print $ids
-				  "$id $number $stage $is_kept $life $sent_at $received_at\n";
+				  "$id $number $stage $is_kept $life_of_batch $sent_at $received_at\n";
 				$self->{lost}++ unless $is_kept;
 				$self->check_row($entry) if $entry->{is_row};
 				$self->count_finding('disorder',
