@@ -20,7 +20,7 @@ my $clients = 8;
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $script = "$directory/script.sql";
 PostgreSQL::Test::Utils::append_to_file($script,
-	("INSERT INTO taken SELECT snowflake_nextval() RETURNING id;\n"
+	join '', ("INSERT INTO taken SELECT snowflake_nextval() RETURNING id;\n"
 		  . "INSERT INTO taken SELECT snowflake_nextvals(5) RETURNING id;\n") x 100_000);
 
 # Starts the clients; each writes into a file of its own.
