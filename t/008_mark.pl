@@ -289,7 +289,7 @@ subtest 'a backend crashes while the clock is behind' => sub {
 	$node->wait_for_log(qr/database system is ready to accept connections/,
 		$offset);
 	$session->{psql}{run}->kill_kill;
-	$node->poll_query_until('postgres', 'SELECT true');
+	first_id($node);
 	take_ids(100, 'after the crash');
 	set_clock($node, 0);
 };

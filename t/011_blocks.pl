@@ -641,7 +641,7 @@ my @received = take_under_load(
 		$node->wait_for_log(
 			qr/all server processes terminated; reinitializing/, $offset);
 	});
-$node->poll_query_until('postgres', 'SELECT true');
+push @received, scalar first_id($node);
 push @received, take_under_load('immediate stop',
 	sub { $node->stop('immediate'); $node->start });
 push @received, split /\n/,

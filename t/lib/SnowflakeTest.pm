@@ -89,12 +89,18 @@ sub first_id
 
 	wait_for(
 		sub {
-			my $rc;
-			($rc, $id, $error) = $node->psql('postgres',
-				'SET client_min_messages = warning; CREATE EXTENSION IF NOT EXISTS snowflake; SELECT snowflake_nextval()');
+			my $rc = -1;
+			eval {
+				($rc, $id, $error) = $node->psql('postgres',
+					'SET client_min_messages = warning; CREATE EXTENSION IF NOT EXISTS snowflake; SELECT snowflake_nextval()');
+			};
+
+			# While a server recovers, psql may end before it has read the
+			# statement: a broken pipe.
+			die $@ if $@ && $@ !~ /Broken pipe/;
 			return $rc == 0;
 		},
-		$seconds) or die $node->name . " issues no id: $error\n";
+		$seconds) or die $node->name . ' issues no id: ' . ($error // '') . "\n";
 	return wantarray ? ($id, time - $begin) : $id;
 }
 
