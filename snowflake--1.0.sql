@@ -3,7 +3,7 @@
  *
  * The sections of this script:
  *
- *   The script's own schema      where names are looked up while the script runs
+ *   The extension's schema       where names are looked up while the script runs
  *   Planner support              what the planner calls for the functions below
  *   Issuing                      new ids
  *   Decoding                     an id's fields, by the server's layout
@@ -16,102 +16,93 @@
  *   Converting schemas           the catalogue queries of snowflake_convert_schema()
  *   Converting new tables        the event trigger
  *   Registry                     a check before a server depends on a registry
- *   The extension's schema       moves all objects to it
  */
 
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
 \echo Use "CREATE EXTENSION snowflake" to load this file. \quit
 
 --
--- The script's own schema
+-- The extension's schema
 --
--- PostgreSQL looks up every name below in pg_catalog, and then in a schema that
--- only this script uses.  It does not look into the schema that the DBA has
--- chosen for the extension.  That schema may contain functions and operators of
--- other roles, and BEGIN ATOMIC bodies and views would call them if their
--- argument types matched better.  @extschema@ is not available, because the
--- extension is relocatable.  No other session sees the script's schema, and
--- nobody can guess its name, which is random.  The end of the script moves all
--- objects to the chosen schema; bodies and views refer to objects by OID, so
--- the move does not change what they call.
+-- Its owner may be any role, and it may hold any role's functions.  So no name
+-- is looked up there unless it is written @extschema@.name, and calls of the
+-- extension's functions have arguments of the exact types: a function that
+-- matches better cannot exist.  The row lock keeps the schema's owner from
+-- renaming it until the extension is created.  PL/pgSQL binds names when it
+-- runs, and so names objects of pg_catalog only.
 --
 SET LOCAL search_path TO pg_catalog, pg_temp;
-DO $$
-DECLARE
-    script_schema text := 'snowflake_' || gen_random_uuid();
-BEGIN
-    EXECUTE format('CREATE SCHEMA %I', script_schema);
-    PERFORM set_config('search_path', format('%I, pg_temp', script_schema), true);
-END
-$$;
+SELECT FROM pg_namespace
+ WHERE oid = (SELECT extnamespace FROM pg_extension WHERE extname = 'snowflake')
+   FOR SHARE;
 
 --
 -- Planner support
 --
 
-CREATE FUNCTION snowflake_bound_support(internal)
+CREATE FUNCTION @extschema@.snowflake_bound_support(internal)
 RETURNS internal
 AS 'MODULE_PATHNAME', 'snowflake_bound_support'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_bound_support(internal) IS
+COMMENT ON FUNCTION @extschema@.snowflake_bound_support(internal) IS
 'planner support for functions that return the first or the last id of an instant';
 
-CREATE FUNCTION snowflake_nextvals_support(internal)
+CREATE FUNCTION @extschema@.snowflake_nextvals_support(internal)
 RETURNS internal
 AS 'MODULE_PATHNAME', 'snowflake_nextvals_support'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_nextvals_support(internal) IS
+COMMENT ON FUNCTION @extschema@.snowflake_nextvals_support(internal) IS
 'planner support for snowflake_nextvals';
 
-CREATE FUNCTION snowflake_copy_support(internal)
+CREATE FUNCTION @extschema@.snowflake_copy_support(internal)
 RETURNS internal
 AS 'MODULE_PATHNAME', 'snowflake_copy_support'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_copy_support(internal) IS
+COMMENT ON FUNCTION @extschema@.snowflake_copy_support(internal) IS
 'planner support for snowflake_nextval';
 
 --
 -- Issuing
 --
 
-CREATE FUNCTION snowflake_nextval()
+CREATE FUNCTION @extschema@.snowflake_nextval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_nextval'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE
-SUPPORT snowflake_copy_support;
-COMMENT ON FUNCTION snowflake_nextval() IS
+SUPPORT @extschema@.snowflake_copy_support;
+COMMENT ON FUNCTION @extschema@.snowflake_nextval() IS
 'issue the next id';
 
 -- COPY FROM calls this function in place of snowflake_nextval().  It issues ids,
 -- too, but is labelled STABLE, so that COPY inserts rows in batches.
-CREATE FUNCTION snowflake_copy_nextval()
+CREATE FUNCTION @extschema@.snowflake_copy_nextval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_copy_nextval'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_copy_nextval() IS
+COMMENT ON FUNCTION @extschema@.snowflake_copy_nextval() IS
 'internal: COPY calls it in place of snowflake_nextval()';
 
-CREATE FUNCTION snowflake_nextvals(count integer)
+CREATE FUNCTION @extschema@.snowflake_nextvals(count integer)
 RETURNS SETOF bigint
 AS 'MODULE_PATHNAME', 'snowflake_nextvals'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE
-SUPPORT snowflake_nextvals_support;
-COMMENT ON FUNCTION snowflake_nextvals(integer) IS
+SUPPORT @extschema@.snowflake_nextvals_support;
+COMMENT ON FUNCTION @extschema@.snowflake_nextvals(integer) IS
 'issue "count" ids, in increasing order';
 
 -- PARALLEL RESTRICTED: a parallel worker does not know the leader's last id.
-CREATE FUNCTION snowflake_currval()
+CREATE FUNCTION @extschema@.snowflake_currval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_currval'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION snowflake_currval() IS
+COMMENT ON FUNCTION @extschema@.snowflake_currval() IS
 'the last id issued in this session';
 
 --
 -- Decoding, by the server's layout and epoch
 --
 
-CREATE FUNCTION snowflake_decode(
+CREATE FUNCTION @extschema@.snowflake_decode(
     id bigint,
     OUT issued_at timestamptz,
     OUT datacenter_id integer,
@@ -120,38 +111,38 @@ CREATE FUNCTION snowflake_decode(
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_decode'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_decode(bigint) IS
+COMMENT ON FUNCTION @extschema@.snowflake_decode(bigint) IS
 'the fields of an id';
 
-CREATE FUNCTION snowflake_timestamp(id bigint)
+CREATE FUNCTION @extschema@.snowflake_timestamp(id bigint)
 RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'snowflake_timestamp'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_timestamp(bigint) IS
+COMMENT ON FUNCTION @extschema@.snowflake_timestamp(bigint) IS
 'when an id was issued';
 
-CREATE FUNCTION snowflake_datacenter_id(id bigint)
+CREATE FUNCTION @extschema@.snowflake_datacenter_id(id bigint)
 RETURNS integer
 AS 'MODULE_PATHNAME', 'snowflake_datacenter_id'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_datacenter_id(bigint) IS
+COMMENT ON FUNCTION @extschema@.snowflake_datacenter_id(bigint) IS
 'the datacenter id of the server that issued an id';
 
-CREATE FUNCTION snowflake_worker_id(id bigint)
+CREATE FUNCTION @extschema@.snowflake_worker_id(id bigint)
 RETURNS integer
 AS 'MODULE_PATHNAME', 'snowflake_worker_id'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_worker_id(bigint) IS
+COMMENT ON FUNCTION @extschema@.snowflake_worker_id(bigint) IS
 'the worker id of the server that issued an id';
 
-CREATE FUNCTION snowflake_sequence(id bigint)
+CREATE FUNCTION @extschema@.snowflake_sequence(id bigint)
 RETURNS integer
 AS 'MODULE_PATHNAME', 'snowflake_sequence'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_sequence(bigint) IS
+COMMENT ON FUNCTION @extschema@.snowflake_sequence(bigint) IS
 'the sequence of an id within its tick';
 
-CREATE FUNCTION snowflake_encode(
+CREATE FUNCTION @extschema@.snowflake_encode(
     issued_at timestamptz,
     datacenter_id integer,
     worker_id integer,
@@ -159,68 +150,68 @@ CREATE FUNCTION snowflake_encode(
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_encode'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_encode(timestamptz, integer, integer, integer) IS
+COMMENT ON FUNCTION @extschema@.snowflake_encode(timestamptz, integer, integer, integer) IS
 'the id with these fields';
 
-CREATE FUNCTION snowflake_min_id(instant timestamptz)
+CREATE FUNCTION @extschema@.snowflake_min_id(instant timestamptz)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_min_id'
 LANGUAGE C STABLE STRICT PARALLEL SAFE
-SUPPORT snowflake_bound_support;
-COMMENT ON FUNCTION snowflake_min_id(timestamptz) IS
+SUPPORT @extschema@.snowflake_bound_support;
+COMMENT ON FUNCTION @extschema@.snowflake_min_id(timestamptz) IS
 'the smallest id of an instant''s tick';
 
-CREATE FUNCTION snowflake_max_id(instant timestamptz)
+CREATE FUNCTION @extschema@.snowflake_max_id(instant timestamptz)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_max_id'
 LANGUAGE C STABLE STRICT PARALLEL SAFE
-SUPPORT snowflake_bound_support;
-COMMENT ON FUNCTION snowflake_max_id(timestamptz) IS
+SUPPORT @extschema@.snowflake_bound_support;
+COMMENT ON FUNCTION @extschema@.snowflake_max_id(timestamptz) IS
 'the largest id of an instant''s tick';
 
 -- snowflake_issued_between() is inlined, so that a query can use the key's index
 -- and prune partitions.  If a bound is a subquery, PostgreSQL inlines the
 -- function only if the body uses that bound once; so each bound has a function of
 -- its own.
-CREATE FUNCTION snowflake_first_id_since(instant timestamptz)
+CREATE FUNCTION @extschema@.snowflake_first_id_since(instant timestamptz)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_first_id_since'
 LANGUAGE C STABLE STRICT PARALLEL SAFE
-SUPPORT snowflake_bound_support;
-COMMENT ON FUNCTION snowflake_first_id_since(timestamptz) IS
+SUPPORT @extschema@.snowflake_bound_support;
+COMMENT ON FUNCTION @extschema@.snowflake_first_id_since(timestamptz) IS
 'for snowflake_issued_between: the smallest id issued at an instant or later';
 
-CREATE FUNCTION snowflake_last_id_before(instant timestamptz)
+CREATE FUNCTION @extschema@.snowflake_last_id_before(instant timestamptz)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_last_id_before'
 LANGUAGE C STABLE STRICT PARALLEL SAFE
-SUPPORT snowflake_bound_support;
-COMMENT ON FUNCTION snowflake_last_id_before(timestamptz) IS
+SUPPORT @extschema@.snowflake_bound_support;
+COMMENT ON FUNCTION @extschema@.snowflake_last_id_before(timestamptz) IS
 'for snowflake_issued_between: the largest id issued before an instant';
 
-CREATE FUNCTION snowflake_issued_between(
+CREATE FUNCTION @extschema@.snowflake_issued_between(
     id bigint,
     since timestamptz,
     until timestamptz)
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
-RETURN id OPERATOR(pg_catalog.>=) snowflake_first_id_since(since)
-   AND id OPERATOR(pg_catalog.<=) snowflake_last_id_before(until);
-COMMENT ON FUNCTION snowflake_issued_between(bigint, timestamptz, timestamptz) IS
+RETURN id OPERATOR(pg_catalog.>=) @extschema@.snowflake_first_id_since(since)
+   AND id OPERATOR(pg_catalog.<=) @extschema@.snowflake_last_id_before(until);
+COMMENT ON FUNCTION @extschema@.snowflake_issued_between(bigint, timestamptz, timestamptz) IS
 'was an id issued at since or later, and before until?';
 
-CREATE FUNCTION snowflake_format(id bigint)
+CREATE FUNCTION @extschema@.snowflake_format(id bigint)
 RETURNS text
 AS 'MODULE_PATHNAME', 'snowflake_format'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_format(bigint) IS
+COMMENT ON FUNCTION @extschema@.snowflake_format(bigint) IS
 'an id as people read it: time in the session''s zone, #sequence, @(datacenter,worker)';
 
 --
 -- Decoding ids made elsewhere, by a layout and an epoch that the caller gives
 --
 
-CREATE FUNCTION snowflake_decode(
+CREATE FUNCTION @extschema@.snowflake_decode(
     id bigint,
     epoch timestamptz,
     layout text DEFAULT '41/5/5/12',
@@ -231,44 +222,44 @@ CREATE FUNCTION snowflake_decode(
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_decode'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_decode(bigint, timestamptz, text) IS
+COMMENT ON FUNCTION @extschema@.snowflake_decode(bigint, timestamptz, text) IS
 'the fields of an id of this epoch and layout';
 
-CREATE FUNCTION snowflake_timestamp(
+CREATE FUNCTION @extschema@.snowflake_timestamp(
     id bigint,
     epoch timestamptz,
     layout text DEFAULT '41/5/5/12')
 RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'snowflake_timestamp'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_timestamp(bigint, timestamptz, text) IS
+COMMENT ON FUNCTION @extschema@.snowflake_timestamp(bigint, timestamptz, text) IS
 'when an id of this epoch and layout was issued';
 
-CREATE FUNCTION snowflake_min_id(
+CREATE FUNCTION @extschema@.snowflake_min_id(
     instant timestamptz,
     epoch timestamptz,
     layout text DEFAULT '41/5/5/12')
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_min_id'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_min_id(timestamptz, timestamptz, text) IS
+COMMENT ON FUNCTION @extschema@.snowflake_min_id(timestamptz, timestamptz, text) IS
 'the smallest id of an instant''s tick, by this epoch and layout';
 
-CREATE FUNCTION snowflake_max_id(
+CREATE FUNCTION @extschema@.snowflake_max_id(
     instant timestamptz,
     epoch timestamptz,
     layout text DEFAULT '41/5/5/12')
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_max_id'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_max_id(timestamptz, timestamptz, text) IS
+COMMENT ON FUNCTION @extschema@.snowflake_max_id(timestamptz, timestamptz, text) IS
 'the largest id of an instant''s tick, by this epoch and layout';
 
 --
 -- Monitoring
 --
 
-CREATE FUNCTION snowflake_node(
+CREATE FUNCTION @extschema@.snowflake_node(
     OUT datacenter_id integer,
     OUT worker_id integer,
     OUT worker_id_source text,
@@ -285,15 +276,15 @@ CREATE FUNCTION snowflake_node(
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_node'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_node() IS
+COMMENT ON FUNCTION @extschema@.snowflake_node() IS
 'for the view snowflake_node';
 
-CREATE VIEW snowflake_node AS SELECT * FROM snowflake_node();
-COMMENT ON VIEW snowflake_node IS
+CREATE VIEW @extschema@.snowflake_node AS SELECT * FROM @extschema@.snowflake_node();
+COMMENT ON VIEW @extschema@.snowflake_node IS
 'this server''s node and layout';
-GRANT SELECT ON snowflake_node TO PUBLIC;
+GRANT SELECT ON @extschema@.snowflake_node TO PUBLIC;
 
-CREATE FUNCTION snowflake_stat(
+CREATE FUNCTION @extschema@.snowflake_stat(
     OUT ids_issued bigint,
     OUT last_id bigint,
     OUT last_issued_at timestamptz,
@@ -311,15 +302,15 @@ CREATE FUNCTION snowflake_stat(
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_stat'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_stat() IS
+COMMENT ON FUNCTION @extschema@.snowflake_stat() IS
 'for the view snowflake_stat';
 
-CREATE VIEW snowflake_stat AS SELECT * FROM snowflake_stat();
-COMMENT ON VIEW snowflake_stat IS
+CREATE VIEW @extschema@.snowflake_stat AS SELECT * FROM @extschema@.snowflake_stat();
+COMMENT ON VIEW @extschema@.snowflake_stat IS
 'the counters of all sessions since the last reset';
-GRANT SELECT ON snowflake_stat TO PUBLIC;
+GRANT SELECT ON @extschema@.snowflake_stat TO PUBLIC;
 
-CREATE FUNCTION snowflake_stat_backend(
+CREATE FUNCTION @extschema@.snowflake_stat_backend(
     OUT pid integer,
     OUT ids_issued bigint,
     OUT sequence_waits bigint,
@@ -328,45 +319,45 @@ CREATE FUNCTION snowflake_stat_backend(
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'snowflake_stat_backend'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED ROWS 100;
-COMMENT ON FUNCTION snowflake_stat_backend() IS
+COMMENT ON FUNCTION @extschema@.snowflake_stat_backend() IS
 'for the view snowflake_stat_backend';
 
-CREATE VIEW snowflake_stat_backend AS SELECT * FROM snowflake_stat_backend();
-COMMENT ON VIEW snowflake_stat_backend IS
+CREATE VIEW @extschema@.snowflake_stat_backend AS SELECT * FROM @extschema@.snowflake_stat_backend();
+COMMENT ON VIEW @extschema@.snowflake_stat_backend IS
 'the counters of each session; a user without the rights of pg_read_all_stats sees only the present session''s';
-GRANT SELECT ON snowflake_stat_backend TO PUBLIC;
+GRANT SELECT ON @extschema@.snowflake_stat_backend TO PUBLIC;
 
-CREATE FUNCTION snowflake_stat_reset()
+CREATE FUNCTION @extschema@.snowflake_stat_reset()
 RETURNS void
 AS 'MODULE_PATHNAME', 'snowflake_stat_reset'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION snowflake_stat_reset() IS
+COMMENT ON FUNCTION @extschema@.snowflake_stat_reset() IS
 'make snowflake_stat count from zero again';
-REVOKE EXECUTE ON FUNCTION snowflake_stat_reset() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION @extschema@.snowflake_stat_reset() FROM PUBLIC;
 
 --
 -- Ids as text
 --
 
-CREATE FUNCTION snowflake_to_text(id bigint, base integer)
+CREATE FUNCTION @extschema@.snowflake_to_text(id bigint, base integer)
 RETURNS text
 AS 'MODULE_PATHNAME', 'snowflake_to_text'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_to_text(bigint, integer) IS
+COMMENT ON FUNCTION @extschema@.snowflake_to_text(bigint, integer) IS
 'an id as text in base 2, 16, 32, 36, 58 or 62';
 
-CREATE FUNCTION snowflake_from_text(text text, base integer)
+CREATE FUNCTION @extschema@.snowflake_from_text(text text, base integer)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_from_text'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION snowflake_from_text(text, integer) IS
+COMMENT ON FUNCTION @extschema@.snowflake_from_text(text, integer) IS
 'the id that a text in base 2, 16, 32, 36, 58 or 62 stands for';
 
 --
 -- Partitions, by the time of ids
 --
 
-CREATE FUNCTION snowflake_create_partitions(
+CREATE FUNCTION @extschema@.snowflake_create_partitions(
     parent regclass,
     since timestamptz,
     until timestamptz,
@@ -374,17 +365,17 @@ CREATE FUNCTION snowflake_create_partitions(
 RETURNS SETOF regclass
 AS 'MODULE_PATHNAME', 'snowflake_create_partitions'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-COMMENT ON FUNCTION snowflake_create_partitions(regclass, timestamptz, timestamptz, interval) IS
+COMMENT ON FUNCTION @extschema@.snowflake_create_partitions(regclass, timestamptz, timestamptz, interval) IS
 'create the range partitions of a table partitioned by its snowflake ids';
 
-CREATE FUNCTION snowflake_drop_partitions(
+CREATE FUNCTION @extschema@.snowflake_drop_partitions(
     parent regclass,
     before timestamptz,
     dry_run boolean DEFAULT false)
 RETURNS SETOF text
 AS 'MODULE_PATHNAME', 'snowflake_drop_partitions'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-COMMENT ON FUNCTION snowflake_drop_partitions(regclass, timestamptz, boolean) IS
+COMMENT ON FUNCTION @extschema@.snowflake_drop_partitions(regclass, timestamptz, boolean) IS
 'detach and drop the range partitions whose ids were all issued before an instant';
 
 --
@@ -392,7 +383,7 @@ COMMENT ON FUNCTION snowflake_drop_partitions(regclass, timestamptz, boolean) IS
 --
 
 -- PARALLEL RESTRICTED: the table may be temporary.
-CREATE FUNCTION snowflake_activity(
+CREATE FUNCTION @extschema@.snowflake_activity(
     rel regclass,
     col name,
     bucket interval,
@@ -406,8 +397,10 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'snowflake_activity'
 LANGUAGE C STABLE PARALLEL RESTRICTED
 SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION snowflake_activity(regclass, name, interval, timestamptz, timestamptz) IS
+COMMENT ON FUNCTION @extschema@.snowflake_activity(regclass, name, interval, timestamptz, timestamptz) IS
 'how many ids of a table each node issued, by time';
+
+SET LOCAL search_path TO @extschema@, pg_temp;
 
 --
 -- Converting a column
@@ -1836,17 +1829,19 @@ SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION snowflake_convert_new_tables() IS
 'for CREATE EVENT TRIGGER ... ON ddl_command_end: serial and identity primary keys of new tables become snowflakes';
 
+SET LOCAL search_path TO pg_catalog, pg_temp;
+
 --
 -- Registry: the registry itself is the extension snowflake_registry
 --
 
-CREATE FUNCTION snowflake_registry_check(conninfo text)
+CREATE FUNCTION @extschema@.snowflake_registry_check(conninfo text)
 RETURNS SETOF text
 AS 'MODULE_PATHNAME', 'snowflake_registry_check'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-COMMENT ON FUNCTION snowflake_registry_check(text) IS
+COMMENT ON FUNCTION @extschema@.snowflake_registry_check(text) IS
 'try a registry before a server depends on it: a sentence each about connection, rights, layout and clock';
-REVOKE EXECUTE ON FUNCTION snowflake_registry_check(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION @extschema@.snowflake_registry_check(text) FROM PUBLIC;
 
 -- Without preload no id is issued: tell the DBA now, not at the first INSERT.
 DO $$
@@ -1861,28 +1856,14 @@ BEGIN
 END
 $$;
 
---
--- The extension's schema: move all objects to it; see the head of this script
---
+-- With the row lock above, all of the above went to one schema, or none.
 DO $$
-DECLARE
-    script_schema name := current_schema();
-    extension oid;
-    home name;
-    member text;
 BEGIN
-    SELECT e.oid, n.nspname INTO extension, home
-      FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = extnamespace
-     WHERE extname = 'snowflake';
-    FOR member IN
-        SELECT CASE WHEN classid = 'pg_class'::regclass THEN 'VIEW ' || objid::regclass
-                    ELSE 'FUNCTION ' || objid::regprocedure END
-          FROM pg_depend
-         WHERE (refclassid, refobjid, deptype) = ('pg_extension'::regclass, extension, 'e')
-           AND classid IN ('pg_class'::regclass, 'pg_proc'::regclass)
-    LOOP
-        EXECUTE format('ALTER %s SET SCHEMA %I', member, home);
-    END LOOP;
-    EXECUTE format('DROP SCHEMA %I', script_schema);
+    IF EXISTS (SELECT FROM pg_depend AS d
+                 JOIN pg_extension AS e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+                 JOIN pg_proc AS p ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+                WHERE e.extname = 'snowflake' AND p.pronamespace <> e.extnamespace) THEN
+        RAISE EXCEPTION 'the schema of extension "snowflake" was renamed meanwhile';
+    END IF;
 END
 $$;

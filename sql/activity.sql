@@ -101,11 +101,6 @@ DROP FUNCTION public.snowflake_timestamp(integer);
 DROP TABLE narrow;
 DROP FUNCTION "Odd Schema".date_bin(interval, timestamptz, text);
 DROP FUNCTION "Odd Schema".snowflake_timestamp(bigint);
--- the extension works in another schema
-ALTER EXTENSION snowflake SET SCHEMA "Odd Schema";
-SELECT sum(ids) FROM "Odd Schema".snowflake_activity('pages', 'id', '1 year');
-ALTER EXTENSION snowflake SET SCHEMA public;
-
 -- errors
 SELECT * FROM snowflake_activity('pages', 'id', '0');
 SELECT * FROM snowflake_activity('pages', 'id', '-1 hour');

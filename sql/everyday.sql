@@ -212,21 +212,14 @@ ROLLBACK;
 
 -- the extension in a schema that is in no search_path
 BEGIN;
-CREATE SCHEMA elsewhere;
-ALTER EXTENSION snowflake SET SCHEMA elsewhere;
-SELECT to_regprocedure('snowflake_nextval()') IS NULL AS is_hidden;
-INSERT INTO notes (key) VALUES ('moved') RETURNING id = elsewhere.snowflake_currval() AS is_currval;
-INSERT INTO parted (n) VALUES (1) RETURNING id = elsewhere.snowflake_currval() AS is_currval;
-INSERT INTO dated DEFAULT VALUES RETURNING made_at = elsewhere.snowflake_timestamp(id, '2010-11-04 01:42:54.657+00') AS is_same;
-ALTER EXTENSION snowflake SET SCHEMA public;
-INSERT INTO notes (key) VALUES ('moved back') RETURNING id = snowflake_currval() AS is_currval;
-ROLLBACK;
-BEGIN;
 DROP EXTENSION snowflake CASCADE;
-CREATE SCHEMA elsewhere;
-CREATE EXTENSION snowflake SCHEMA elsewhere;
-CREATE TABLE there (id bigint PRIMARY KEY DEFAULT elsewhere.snowflake_nextval());
-INSERT INTO there DEFAULT VALUES RETURNING id = elsewhere.snowflake_currval() AS is_currval;
+CREATE SCHEMA "Else, where";
+CREATE EXTENSION snowflake SCHEMA "Else, where";
+CREATE TABLE there (id bigint PRIMARY KEY DEFAULT "Else, where".snowflake_nextval()) PARTITION BY RANGE (id);
+SELECT count(*) FROM "Else, where".snowflake_create_partitions('there', date_trunc('day', now()), now() + interval '1 day', '1 day');
+INSERT INTO there DEFAULT VALUES RETURNING id = "Else, where".snowflake_currval() AS is_currval;
+SELECT sum(ids), count(node.worker_id) FROM "Else, where".snowflake_activity('there', 'id', '1 year'), "Else, where".snowflake_node AS node;
+SELECT "Else, where".snowflake_issued_between(id, now() - interval '1 day', 'infinity') FROM there;
 SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'there'::regclass;
 ROLLBACK;
 

@@ -168,13 +168,11 @@ like(
 	'the restore names the function that it does not find');
 $node->safe_psql('postgres', 'DROP DATABASE elsewhere');
 new_database('elsewhere');
-$node->safe_psql(
-	'elsewhere', q{
-CREATE SCHEMA ids; CREATE EXTENSION snowflake SCHEMA ids;
-ALTER EXTENSION snowflake SET SCHEMA public});
+$node->safe_psql('elsewhere',
+	'CREATE EXTENSION snowflake; ALTER SCHEMA public RENAME TO ids; CREATE SCHEMA public');
+$node->safe_psql('elsewhere', 'DROP EXTENSION snowflake; CREATE EXTENSION snowflake SCHEMA public');
 run_file('elsewhere', $plain);
-$node->safe_psql('elsewhere', 'ALTER EXTENSION snowflake SET SCHEMA ids');
-check_copy($app, $node, 'elsewhere', 'the extension in public during the restore', 7);
+check_copy($app, $node, 'elsewhere', 'the extension made again in the schema of the dump', 7);
 
 # pg_dumpall, into a server of another worker id
 $node->command_ok([ 'pg_dumpall', '-f', "$directory/all.sql" ], 'pg_dumpall');
