@@ -10,7 +10,6 @@
 
 MODULE_big = snowflake
 OBJS = \
-	src/calendar.o \
 	src/convert.o \
 	src/convert_schema.o \
 	src/create_table.o \
@@ -28,9 +27,7 @@ OBJS = \
 	src/mark_start.o \
 	src/module.o \
 	src/node.o \
-	src/partitions.o \
 	src/shmem.o \
-	src/sql_activity.o \
 	src/sql_copy.o \
 	src/sql_issue.o \
 	src/sql_registry_check.o \

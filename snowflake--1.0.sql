@@ -10,6 +10,7 @@
  *   Decoding ids made elsewhere  an id's fields, by a layout and epoch of the caller's
  *   Monitoring                   this server's node, and counters
  *   Ids as text                  other bases than 10
+ *   Days                         when a day of the session's time zone begins
  *   Partitions                   range partitions by the time of ids
  *   Activity                     a table's ids over time
  *   Converting a column          the catalogue queries of snowflake_convert()
@@ -354,8 +355,273 @@ COMMENT ON FUNCTION @extschema@.snowflake_from_text(text, integer) IS
 'the id that a text in base 2, 16, 32, 36, 58 or 62 stands for';
 
 --
+-- Days of the session's time zone
+--
+
+-- A day begins when clocks first show its midnight or later.  Where summer time
+-- begins at midnight, as in Cairo, this is 01:00; where it ends at midnight, as
+-- in Havana, the first of two midnights, and PostgreSQL returns the second.
+CREATE FUNCTION @extschema@.snowflake_day_start(day timestamp)
+RETURNS timestamptz
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+RETURN CASE
+    WHEN day::timestamptz::timestamp = day
+     AND (day::timestamptz - interval '3 hours')::timestamp = day - interval '3 hours'
+    THEN day::timestamptz
+    ELSE (SELECT min(instant)
+            FROM generate_series(day::timestamptz - interval '26 hours', day::timestamptz, interval '1 minute') AS instant
+           WHERE instant::timestamp >= day)
+END;
+COMMENT ON FUNCTION @extschema@.snowflake_day_start(timestamp) IS
+'internal: the instant at which a day of the session''s time zone begins';
+
+--
 -- Partitions, by the time of ids
 --
+-- The functions run with the caller's rights.  The caller is the owner of all
+-- tables that a statement reads or locks, so no statement runs code of another
+-- role.
+--
+
+CREATE FUNCTION @extschema@.snowflake_lock_partitions(parent regclass, lock_mode text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    owner oid;
+    found_table regclass;
+BEGIN
+    SELECT c.relowner INTO owner
+      FROM pg_class AS c
+      JOIN pg_partitioned_table AS p ON p.partrelid = c.oid
+      JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = p.partattrs[0]
+     WHERE c.oid = parent AND p.partstrat = 'r' AND p.partnatts = 1 AND a.atttypid = 'bigint'::regtype;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'table % is not partitioned by the range of a bigint column', parent
+            USING ERRCODE = 'wrong_object_type',
+                  HINT = 'Create it with PARTITION BY RANGE and its id as the only column of the key.';
+    END IF;
+
+    -- A member of the owner, or a superuser, would run the owner's code.
+    IF pg_get_userbyid(owner) <> current_user THEN
+        RAISE EXCEPTION 'must be owner of table %', parent
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('A member of that role can SET ROLE %I first.', pg_get_userbyid(owner));
+    END IF;
+
+    -- A schema's owner must not exchange tables that a superuser's statements
+    -- name.  Row locks keep schemas from being renamed.
+    IF lock_mode <> 'ACCESS SHARE' AND (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+        PERFORM FROM pg_namespace FOR SHARE;
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY %s IN %s MODE', parent, lock_mode);
+
+    SELECT inhrelid INTO found_table FROM pg_inherits WHERE inhparent = parent AND inhdetachpending;
+    IF FOUND THEN
+        RAISE EXCEPTION 'partition % of % is being detached', found_table, parent
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = format('If DETACH PARTITION ... CONCURRENTLY was interrupted: ALTER TABLE %s DETACH PARTITION %s FINALIZE', parent, found_table);
+    END IF;
+
+    WITH RECURSIVE tree (relid) AS (
+        SELECT parent::oid
+        UNION ALL
+        SELECT i.inhrelid FROM tree JOIN pg_inherits AS i ON i.inhparent = tree.relid)
+    SELECT c.oid INTO found_table
+      FROM pg_class AS c
+     WHERE c.relowner <> owner
+       AND (c.oid IN (SELECT relid FROM tree)
+            OR c.oid IN (SELECT conrelid FROM pg_constraint JOIN tree ON relid = confrelid WHERE contype = 'f')
+            OR c.oid IN (SELECT confrelid FROM pg_constraint JOIN tree ON relid = conrelid WHERE contype = 'f'))
+     ORDER BY c.relname
+     LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'table % belongs to another role than %', found_table, parent
+            USING ERRCODE = 'insufficient_privilege',
+                  DETAIL = 'It is a partition, or a foreign key connects both, so code of its owner could run.',
+                  HINT = 'Give both tables to one role, or drop the foreign key.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.snowflake_lock_partitions(regclass, text) IS
+'internal: lock a partitioned table, if all tables concerned belong to the caller';
+
+CREATE FUNCTION @extschema@.snowflake_partition_bounds(parent regclass)
+RETURNS TABLE (part regclass, lower bigint, upper bigint)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+BEGIN ATOMIC
+    SELECT c.oid::regclass,
+           coalesce(bound[1]::bigint, '-9223372036854775808'),
+           coalesce(bound[2]::bigint, '9223372036854775807')
+      FROM pg_inherits AS i
+      JOIN pg_class AS c ON c.oid = i.inhrelid,
+           regexp_match(pg_get_expr(c.relpartbound, c.oid),
+                        '^FOR VALUES FROM \((?:''(.*)''|MINVALUE)\) TO \((?:''(.*)''|MAXVALUE)\)$') AS bound
+     WHERE i.inhparent = parent AND bound IS NOT NULL;
+END;
+COMMENT ON FUNCTION @extschema@.snowflake_partition_bounds(regclass) IS
+'internal: the partitions of a table, without the default partition';
+
+CREATE FUNCTION @extschema@.snowflake_partition_steps(
+    since timestamptz,
+    until timestamptz,
+    step interval,
+    OUT unit text,
+    OUT steps integer)
+RETURNS record
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    months integer := extract(year FROM step) * 12 + extract(month FROM step);
+    days integer := extract(day FROM step);
+    seconds numeric := extract(epoch FROM step - make_interval(months => months, days => days));
+BEGIN
+    unit := CASE WHEN months > 0 AND days = 0 AND seconds = 0 AND months % 12 = 0 THEN 'year'
+                 WHEN months > 0 AND days = 0 AND seconds = 0 THEN 'month'
+                 WHEN months = 0 AND days > 0 AND seconds = 0 THEN 'day'
+                 WHEN months = 0 AND days = 0 AND seconds > 0 AND seconds % 3600 = 0 THEN 'hour' END;
+    IF unit IS NULL THEN
+        RAISE EXCEPTION 'invalid step of partitions: "%"', step
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Give one hour or more in whole years, months, days or hours, not mixed.';
+    END IF;
+    -- Without steps, snowflake_attach_partitions() raises an error.
+    steps := CASE WHEN isfinite(since) AND isfinite(until)
+                  THEN least(extract(epoch FROM until - since) / extract(epoch FROM step), 10000) + 2
+                  ELSE -1 END;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.snowflake_partition_steps(timestamptz, timestamptz, interval) IS
+'internal: the unit of a step, and how many steps there are at most';
+
+-- Returns the instants at which the wanted partitions begin, and the last one's
+-- end.  Steps count from the first: a short month must not shorten later steps.
+-- Steps of hours are elapsed time, others follow the calendar.
+CREATE FUNCTION @extschema@.snowflake_partition_starts(
+    since timestamptz,
+    until timestamptz,
+    step interval,
+    unit text,
+    steps integer)
+RETURNS SETOF timestamptz
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+BEGIN ATOMIC
+    -- Without DISTINCT, a day that the time zone leaves out would be a partition.
+    WITH counted AS (
+        SELECT DISTINCT ON (start) start,
+               -- "until" can be the second midnight of a day that begins at the first.
+               start < until AND (unit = 'hour' OR day < until::timestamp) AS wanted
+          FROM generate_series(0, steps) AS n,
+               LATERAL (SELECT date_trunc(unit, since::timestamp) + n * step) AS d (day),
+               LATERAL (SELECT CASE unit WHEN 'hour' THEN date_trunc(unit, since) + n * step
+                                         ELSE @extschema@.snowflake_day_start(day) END) AS s (start)
+         ORDER BY start, n)
+    SELECT start
+      FROM (SELECT start, wanted, lag(wanted) OVER (ORDER BY start) AS follows FROM counted) AS ordered
+     WHERE wanted OR follows
+     ORDER BY start;
+END;
+COMMENT ON FUNCTION @extschema@.snowflake_partition_starts(timestamptz, timestamptz, interval, text, integer) IS
+'internal: the instants at which partitions begin';
+
+CREATE FUNCTION @extschema@.snowflake_attach_partitions(
+    parent regclass,
+    since timestamptz,
+    until timestamptz,
+    unit text,
+    starts timestamptz[],
+    bounds bigint[],
+    parts regclass[],
+    lowers bigint[],
+    uppers bigint[])
+RETURNS SETOF regclass
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wanted integer := cardinality(bounds) - 1;
+    patterns jsonb := '{"year": "_YYYY", "month": "_YYYY_MM", "day": "_YYYY_MM_DD", "hour": "_YYYY_MM_DD_HH24"}';
+    home text;
+    options text;
+    base text;
+    names text[];
+    overlapping integer;
+    below regclass;
+    above regclass;
+BEGIN
+    IF bounds IS NULL THEN
+        RAISE EXCEPTION 'cannot create partitions since % until %', since, until
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Give two finite instants, the earlier first.';
+    END IF;
+    -- A partition's name has to tell when the partition begins.
+    IF since <> starts[1] AND (unit = 'hour' OR date_trunc(unit, since::timestamp) <> since::timestamp) THEN
+        RAISE EXCEPTION '% is not the beginning of % % in time zone "%"',
+                        since, CASE unit WHEN 'hour' THEN 'an' ELSE 'a' END, unit, current_setting('TimeZone')
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = format('Begin at %s, or use date_trunc().', starts[1]);
+    END IF;
+    IF wanted > 10000 THEN
+        RAISE EXCEPTION 'cannot create more than 10000 partitions at once'
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Give a longer step or a shorter time.';
+    END IF;
+
+    -- A name of more than 63 bytes with its longest suffix is cut to whole
+    -- characters, and a hash of it appended.
+    SELECT quote_ident(n.nspname), concat(' USING ' || quote_ident(a.amname), ' TABLESPACE ' || quote_ident(t.spcname)),
+           CASE WHEN octet_length(c.relname) <= 48 THEN c.relname
+                ELSE (SELECT left(c.relname, length) || '_' || left(encode(sha256(convert_to(c.relname, 'UTF8')), 'hex'), 8)
+                        FROM generate_series(39, 1, -1) AS length
+                       WHERE octet_length(left(c.relname, length)) <= 39 LIMIT 1) END
+      INTO home, options, base
+      FROM pg_class AS c
+      JOIN pg_namespace AS n ON n.oid = c.relnamespace
+      LEFT JOIN pg_am AS a ON a.oid = c.relam
+      LEFT JOIN pg_tablespace AS t ON t.oid = c.reltablespace
+     WHERE c.oid = parent;
+    -- When summer time ends, an hour comes twice: the second gets a "b".
+    SELECT array_agg(quote_ident(base || to_char(start, patterns ->> unit)
+               || CASE WHEN unit = 'hour' AND to_char(start, 'HH24') = to_char(start - interval '1 hour', 'HH24') THEN 'b' ELSE '' END) ORDER BY n)
+      INTO names
+      FROM unnest(starts) WITH ORDINALITY AS s (start, n);
+
+    SELECT n, part INTO overlapping, above
+      FROM generate_series(1, wanted) AS n, unnest(parts, lowers, uppers) AS present (part, lower, upper)
+     WHERE lower < bounds[n + 1] AND upper > bounds[n] AND (lower, upper) <> (bounds[n], bounds[n + 1])
+     ORDER BY n LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'partition % of % would overlap partition %', names[overlapping], parent, above
+            USING ERRCODE = 'invalid_object_definition',
+                  HINT = 'Use the step and the time zone that the existing partitions were made with.';
+    END IF;
+    SELECT (array_agg(part ORDER BY upper DESC) FILTER (WHERE upper <= bounds[1]))[1],
+           (array_agg(part ORDER BY lower) FILTER (WHERE lower >= bounds[wanted + 1]))[1]
+      INTO below, above
+      FROM unnest(parts, lowers, uppers) AS present (part, lower, upper);
+    IF uppers[array_position(parts, below)] < bounds[1] OR lowers[array_position(parts, above)] > bounds[wanted + 1] THEN
+        RAISE EXCEPTION 'there would be a gap between partitions of %', parent
+            USING ERRCODE = 'invalid_object_definition',
+                  DETAIL = format('The new partitions would be from %s to %s, and the nearest others are %s.',
+                                  starts[1], starts[wanted + 1], concat_ws(' and ', below, above)),
+                  HINT = 'Begin where the last partition ends, and end where the next one begins.';
+    END IF;
+
+    -- Unlike PARTITION OF, LIKE and ATTACH PARTITION let readers and writers of
+    -- the parent go on.  ATTACH makes indexes, foreign keys and triggers.
+    FOR i IN 1 .. wanted LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM unnest(lowers) AS lower WHERE lower = bounds[i]);
+        EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING STORAGE INCLUDING COMPRESSION)%s',
+                       home, names[i], parent, options);
+        EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s) TO (%s)',
+                       parent, home, names[i], bounds[i], bounds[i + 1]);
+        RETURN NEXT concat(home, '.', names[i])::regclass;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.snowflake_attach_partitions(regclass, timestamptz, timestamptz, text, timestamptz[], bigint[], regclass[], bigint[], bigint[]) IS
+'internal: create partitions with these bounds, unless they exist';
 
 CREATE FUNCTION @extschema@.snowflake_create_partitions(
     parent regclass,
@@ -363,18 +629,68 @@ CREATE FUNCTION @extschema@.snowflake_create_partitions(
     until timestamptz,
     step interval)
 RETURNS SETOF regclass
-AS 'MODULE_PATHNAME', 'snowflake_create_partitions'
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+BEGIN ATOMIC
+    SELECT @extschema@.snowflake_lock_partitions(parent, 'SHARE UPDATE EXCLUSIVE'::text);
+    SELECT made
+      FROM @extschema@.snowflake_partition_steps(since, until, step) AS steps,
+           -- An end outside the layout's span is an error of snowflake_encode().
+           LATERAL (SELECT array_agg(start ORDER BY n),
+                           array_agg(CASE n WHEN 1 THEN @extschema@.snowflake_min_id(start)
+                                            ELSE @extschema@.snowflake_encode(start, 0, 0, 0) END ORDER BY n)
+                      FROM @extschema@.snowflake_partition_starts(since, until, step, steps.unit, steps.steps)
+                           WITH ORDINALITY AS s (start, n)) AS wanted (starts, bounds),
+           (SELECT array_agg(part), array_agg(lower), array_agg(upper)
+              FROM @extschema@.snowflake_partition_bounds(parent)) AS present (parts, lowers, uppers),
+           @extschema@.snowflake_attach_partitions(parent, since, until, steps.unit, starts, bounds, parts, lowers, uppers) AS made;
+END;
 COMMENT ON FUNCTION @extschema@.snowflake_create_partitions(regclass, timestamptz, timestamptz, interval) IS
 'create the range partitions of a table partitioned by its snowflake ids';
+
+CREATE FUNCTION @extschema@.snowflake_detach_partitions(parent regclass, parts regclass[], before timestamptz, dry_run boolean)
+RETURNS SETOF text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    part regclass;
+    statement text;
+BEGIN
+    IF NOT isfinite(before) THEN
+        RAISE EXCEPTION 'cannot drop partitions before %', before
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a finite instant.';
+    END IF;
+    FOREACH part IN ARRAY coalesce(parts, '{}') LOOP
+        FOREACH statement IN ARRAY ARRAY[
+            format('ALTER TABLE %s DETACH PARTITION %s;', parent, part),
+            format('DROP %s %s;', (SELECT CASE relkind WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END FROM pg_class WHERE oid = part), part)]
+        LOOP
+            IF NOT dry_run THEN
+                EXECUTE statement;
+            END IF;
+            RETURN NEXT statement;
+        END LOOP;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.snowflake_detach_partitions(regclass, regclass[], timestamptz, boolean) IS
+'internal: detach and drop partitions';
 
 CREATE FUNCTION @extschema@.snowflake_drop_partitions(
     parent regclass,
     before timestamptz,
     dry_run boolean DEFAULT false)
 RETURNS SETOF text
-AS 'MODULE_PATHNAME', 'snowflake_drop_partitions'
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+BEGIN ATOMIC
+    SELECT @extschema@.snowflake_lock_partitions(parent, CASE WHEN dry_run THEN 'ACCESS SHARE' ELSE 'SHARE UPDATE EXCLUSIVE' END::text);
+    SELECT statement
+      FROM (SELECT array_agg(part ORDER BY lower)
+              FROM @extschema@.snowflake_partition_bounds(parent)
+             WHERE upper < '9223372036854775807'
+               AND upper - 1 <= @extschema@.snowflake_last_id_before(before)) AS old (parts),
+           @extschema@.snowflake_detach_partitions(parent, parts, before, dry_run) AS statement;
+END;
 COMMENT ON FUNCTION @extschema@.snowflake_drop_partitions(regclass, timestamptz, boolean) IS
 'detach and drop the range partitions whose ids were all issued before an instant';
 
@@ -382,11 +698,72 @@ COMMENT ON FUNCTION @extschema@.snowflake_drop_partitions(regclass, timestamptz,
 -- Activity: a table's ids over time
 --
 
+-- Counts ids by node and by a time that no bucket's bound divides: the step or,
+-- for days and months, a quarter of an hour, as time zones' offsets are multiples
+-- of that.  Returns the smallest and the largest id of each group.
+CREATE FUNCTION @extschema@.snowflake_count_ids(
+    rel regclass,
+    col name,
+    step interval,
+    since bigint,
+    until bigint,
+    epoch timestamptz,
+    layout text,
+    tick_interval interval)
+RETURNS TABLE (first bigint, last bigint, ids bigint)
+LANGUAGE plpgsql STABLE PARALLEL RESTRICTED
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    bits integer[] := regexp_match(layout, '^\d+/(\d+)/(\d+)/(\d+)');
+    tick_us bigint := extract(epoch FROM tick_interval) * 1000000;
+    months integer := extract(year FROM step) * 12 + extract(month FROM step);
+    days integer := extract(day FROM step);
+    group_us bigint := extract(epoch FROM step - make_interval(months => months, days => days)) * 1000000;
+    first_us bigint;
+    col_type oid;
+BEGIN
+    IF rel IS NULL OR col IS NULL OR step IS NULL THEN
+        RAISE EXCEPTION 'arguments "rel", "col" and "step" of snowflake_activity() must not be null'
+            USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    IF least(months, days, group_us) < 0 OR (months > 0)::integer + (days > 0)::integer + (group_us > 0)::integer <> 1 THEN
+        RAISE EXCEPTION 'invalid step of snowflake_activity(): "%"', step
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Give a positive length in months, in days, or in hours and less, not mixed.';
+    END IF;
+    SELECT coalesce(nullif(t.typbasetype, 0), t.oid) INTO col_type
+      FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+     WHERE a.attrelid = rel AND a.attname = col AND NOT a.attisdropped;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'column "%" of relation % does not exist', col, rel
+            USING ERRCODE = 'undefined_column';
+    ELSIF col_type NOT IN ('bigint'::regtype, 'integer'::regtype, 'smallint'::regtype) THEN
+        RAISE EXCEPTION 'column "%" of relation % has type %', col, rel, col_type::regtype
+            USING ERRCODE = 'datatype_mismatch', HINT = 'Give a column that holds ids: its type is bigint.';
+    END IF;
+
+    IF group_us = 0 THEN
+        group_us := 15 * 60 * 1000000;
+    END IF;
+    first_us := mod((extract(epoch FROM epoch - timestamp '2001-01-01'::timestamptz) * 1000000)::bigint, group_us);
+    -- The column in WHERE is not cast, so that its index can be used.
+    RETURN QUERY EXECUTE format('SELECT min(id), max(id), count(*)'
+        '  FROM (SELECT r.%1$I::bigint AS id FROM %2$s AS r'
+        '         WHERE r.%1$I IS NOT NULL AND ($1 IS NULL OR r.%1$I >= $1) AND ($2 IS NULL OR r.%1$I < $2)) AS ids'
+        ' GROUP BY ((id >> $3) * $4 + $5) / $6, (id >> $7) & $8', col, rel)
+        USING since, until, bits[1] + bits[2] + bits[3], tick_us, first_us + CASE WHEN first_us < 0 THEN group_us ELSE 0 END, group_us,
+              bits[3], (1::bigint << (bits[1] + bits[2])) - 1;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.snowflake_count_ids(regclass, name, interval, bigint, bigint, timestamptz, text, interval) IS
+'internal: count a table''s ids by node and time';
+
 -- PARALLEL RESTRICTED: the table may be temporary.
 CREATE FUNCTION @extschema@.snowflake_activity(
     rel regclass,
     col name,
-    bucket interval,
+    step interval,
     since timestamptz DEFAULT NULL,
     until timestamptz DEFAULT NULL)
 RETURNS TABLE (
@@ -394,9 +771,32 @@ RETURNS TABLE (
     datacenter_id integer,
     worker_id integer,
     ids bigint)
-AS 'MODULE_PATHNAME', 'snowflake_activity'
-LANGUAGE C STABLE PARALLEL RESTRICTED
-SET search_path = pg_catalog, pg_temp;
+LANGUAGE sql STABLE PARALLEL RESTRICTED
+BEGIN ATOMIC
+    -- Both ends of a group are decoded: an error shows a number that is no id.
+    SELECT coalesce(instant, @extschema@.snowflake_day_start(day)), datacenter, worker, sum(counted.ids)::bigint
+      FROM @extschema@.snowflake_node() AS node,
+           -- OFFSET 0: once for all groups
+           (SELECT (extract(year FROM step) * 12 + extract(month FROM step))::integer, extract(day FROM step) > 0 OFFSET 0)
+               AS s (months, is_days),
+           @extschema@.snowflake_count_ids(rel, col, step,
+               @extschema@.snowflake_min_id(since), @extschema@.snowflake_min_id(until),
+               node.epoch, node.layout, node.tick_interval) AS counted,
+           LATERAL (SELECT @extschema@.snowflake_timestamp(first),
+                           @extschema@.snowflake_datacenter_id(first),
+                           @extschema@.snowflake_worker_id(last))
+               AS fields (issued_at, datacenter, worker),
+           LATERAL (SELECT CASE WHEN months = 0 AND NOT is_days
+                                THEN date_bin(step, issued_at, timestamp '2001-01-01'::timestamptz) END,
+                           CASE WHEN months > 0
+                                THEN date_trunc('month', issued_at::timestamp)
+                                     - make_interval(months => (extract(year FROM issued_at) * 12 + extract(month FROM issued_at) - 1)::integer % months)
+                                WHEN is_days
+                                THEN date_bin(step, issued_at::timestamp, timestamp '2001-01-01') END)
+               AS buckets (instant, day)
+     GROUP BY instant, day, datacenter, worker
+     ORDER BY 1, 2, 3;
+END;
 COMMENT ON FUNCTION @extschema@.snowflake_activity(regclass, name, interval, timestamptz, timestamptz) IS
 'how many ids of a table each node issued, by time';
 

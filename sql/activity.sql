@@ -5,6 +5,7 @@ CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
 SET TimeZone = 'UTC';
 SET DateStyle = 'ISO';
+\set SHOW_CONTEXT never
 
 -- An id a minute for three hours, of two nodes in turn, and a row without an id.
 CREATE SCHEMA "Odd Schema";

@@ -9,7 +9,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "calendar.h"
 #include "compat.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -280,11 +279,15 @@ snowflake_format(PG_FUNCTION_ARGS)
 	TimestampTz instant;
 	struct pg_tm tm;
 	fsec_t		fsec;
+	int			tz;
 	bool		whole_ms;
 
 	split_id(layout, PG_GETARG_INT64(0), &fields);
 	instant = layout_tick_start(layout, fields.tick);
-	calendar_local_time(instant, &tm, &fsec);
+	if (timestamp2tm(instant, &tz, &tm, &fsec, NULL, NULL) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
+				 errmsg("timestamp out of range")));
 
 	/* Show microseconds only if ticks do not begin at whole milliseconds. */
 	whole_ms = layout->tick_us % 1000 == 0 && layout->epoch % 1000 == 0;
