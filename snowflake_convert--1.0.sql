@@ -18,3 +18,1323 @@ COMMENT ON SCHEMA snowflake_convert IS
 
 -- Names below are looked up here.  The bodies pin the same path.
 SET LOCAL search_path TO pg_catalog, pg_temp;
+
+-- Finds the function by its OID: the schema of the extension snowflake may belong
+-- to a role that makes functions and operators of the same names.
+CREATE FUNCTION snowflake_convert.nextval_function()
+RETURNS regprocedure
+LANGUAGE sql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT p.oid::regprocedure
+      FROM pg_extension AS e
+      JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.deptype) = ('pg_extension'::regclass, e.oid, 'e')
+                         AND d.classid = 'pg_proc'::regclass
+      JOIN pg_proc AS p ON p.oid = d.objid
+     WHERE e.extname = 'snowflake' AND p.proname = 'snowflake_nextval' AND p.pronargs = 0;
+END;
+COMMENT ON FUNCTION snowflake_convert.nextval_function() IS
+'internal: snowflake_nextval() of the extension snowflake';
+
+-- A snowflake is a column whose DEFAULT calls snowflake_nextval().
+CREATE FUNCTION snowflake_convert.is_snowflake(tab regclass, attnum smallint)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (
+        SELECT FROM pg_attrdef AS f
+          JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_attrdef'::regclass, f.oid)
+         WHERE (f.adrelid, f.adnum) = (tab, attnum)
+           AND (d.refclassid, d.refobjid) = ('pg_proc'::regclass, snowflake_convert.nextval_function()));
+END;
+COMMENT ON FUNCTION snowflake_convert.is_snowflake(regclass, smallint) IS
+'internal: whether a column takes its DEFAULT from snowflake_nextval()';
+
+--
+-- What changes: columns, sequences, constraints
+--
+
+-- One column that a script reaches from the columns that it is made for.
+CREATE TYPE snowflake_convert.reached AS (
+    tab regclass,
+    attnum smallint,
+    attname name,
+    keys integer[],         -- the given columns, counted from 1, whose type this column must have
+    is_key boolean,         -- a given key, or the same column of an inheritor
+    is_inherited boolean,   -- ALTER TABLE on the parent changes this column, too
+    is_changed boolean);    -- has another type than it is to have
+COMMENT ON TYPE snowflake_convert.reached IS
+'internal: a column that a script changes because of inheritance or foreign keys';
+
+-- The first key_count of the given columns are keys.
+CREATE FUNCTION snowflake_convert.reach(rels regclass[], cols name[], key_count integer, type regtype)
+RETURNS SETOF snowflake_convert.reached
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off    -- use indexes only; see below
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+BEGIN ATOMIC
+    -- The catalogue may have thousands of partitions, and the planner expects a
+    -- recursion to reach most rows.  So each step has to use an index.
+    -- pg_constraint has no index on the referenced table, but pg_depend has one.
+    WITH RECURSIVE reached(key, tab, attnum, attname, is_key) AS (
+        SELECT k.key::integer, a.attrelid, a.attnum, a.attname, k.key <= key_count
+          FROM ROWS FROM (unnest(rels), unnest(cols)) WITH ORDINALITY AS k(rel, col, key)
+          JOIN pg_attribute AS a ON a.attrelid = k.rel AND a.attname = k.col AND NOT a.attisdropped
+        UNION
+        SELECT r.key, next.tab, next.attnum, next.attname, r.is_key AND next.is_inheritor
+          FROM reached AS r,
+               LATERAL (
+                   SELECT a.attrelid, a.attnum, a.attname, false
+                     FROM pg_depend AS d
+                     JOIN pg_constraint AS k ON k.oid = d.objid
+                     JOIN pg_attribute AS a ON a.attrelid = k.conrelid
+                                           AND a.attnum = k.conkey[array_position(k.confkey, r.attnum)]
+                    WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, r.tab, r.attnum)
+                      AND d.classid = 'pg_constraint'::regclass
+                      AND k.contype = 'f' AND k.confrelid = r.tab
+                   UNION ALL
+                   -- A column has the same name and type in parents and children.
+                   SELECT c.attrelid, c.attnum, c.attname, true
+                     FROM pg_inherits,
+                          LATERAL (SELECT * FROM pg_attribute
+                                    WHERE attrelid = inhrelid AND attname = r.attname
+                                   OFFSET 0) AS c   -- keeps the planner from looking up attname in all tables first
+                    WHERE inhparent = r.tab
+                   UNION ALL
+                   SELECT p.attrelid, p.attnum, p.attname, false
+                     FROM pg_inherits
+                     JOIN pg_attribute AS p ON p.attrelid = inhparent AND p.attname = r.attname
+                    WHERE inhrelid = r.tab
+               ) AS next(tab, attnum, attname, is_inheritor)
+    )
+    SELECT r.tab::regclass, r.attnum, a.attname, array_agg(DISTINCT r.key), bool_or(r.is_key),
+           a.attinhcount > 0, a.atttypid <> type
+      FROM reached AS r
+      JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum)
+     GROUP BY r.tab, r.attnum, a.attname, a.attinhcount, a.atttypid;
+END;
+COMMENT ON FUNCTION snowflake_convert.reach(regclass[], name[], integer, regtype) IS
+'internal: columns, and all columns that must have the same type because of inheritance or foreign keys';
+
+-- A serial column's DEFAULT uses the sequence that the column owns.
+CREATE FUNCTION snowflake_convert.sequences(reach snowflake_convert.reached[])
+RETURNS TABLE (
+    tab regclass,
+    attname name,
+    sequence regclass,
+    is_identity boolean,
+    is_default boolean,
+    is_shared boolean)      -- used by another object than the keys
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT c.tab, c.attname, s.oid::regclass, o.deptype = 'i',
+           coalesce(bool_or((f.adrelid, f.adnum) = (c.tab, c.attnum)), false),
+           coalesce(bool_or(u.deptype <> 'i' AND NOT EXISTS (
+               SELECT FROM unnest(reach) AS k WHERE k.is_key AND (k.tab, k.attnum) = (f.adrelid, f.adnum))), false)
+      FROM unnest(reach) AS c
+      JOIN pg_depend AS o ON (o.refclassid, o.refobjid, o.refobjsubid) = ('pg_class'::regclass, c.tab, c.attnum)
+                         AND o.classid = 'pg_class'::regclass AND o.deptype IN ('a', 'i')
+      JOIN pg_class AS s ON s.oid = o.objid AND s.relkind = 'S'
+      LEFT JOIN pg_depend AS u ON (u.refclassid, u.refobjid) = ('pg_class'::regclass, s.oid)
+      LEFT JOIN pg_attrdef AS f ON (u.classid, u.objid) = ('pg_attrdef'::regclass, f.oid)
+     WHERE c.is_key
+     GROUP BY c.tab, c.attname, s.oid, o.deptype;
+END;
+COMMENT ON FUNCTION snowflake_convert.sequences(snowflake_convert.reached[]) IS
+'internal: the sequences that keys own';
+
+-- Finds inherited NOT NULL constraints.  Since PostgreSQL 18 they have names,
+-- and ALTER COLUMN TYPE fails if an inheritor has a NOT NULL constraint of its
+-- own with another name: PostgreSQL first adds the parent's constraint to the
+-- inheritor, and a column can have only one.  Before PostgreSQL 18,
+-- pg_constraint has no NOT NULL constraints and the result is empty.
+CREATE FUNCTION snowflake_convert.not_nulls(reach snowflake_convert.reached[])
+RETURNS TABLE (
+    keys integer[],
+    tab regclass,
+    attname name,
+    conname name,
+    parent regclass,
+    parent_conname name,
+    is_partition boolean,
+    is_in_the_way boolean)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT c.keys, c.tab, c.attname, k.conname, p.conrelid::regclass, p.conname, t.relispartition,
+           k.conislocal AND k.conname <> p.conname
+      FROM unnest(reach) AS c
+      JOIN pg_class AS t ON t.oid = c.tab
+      JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'n' AND k.conkey[1] = c.attnum
+      JOIN pg_inherits ON inhrelid = c.tab
+      JOIN pg_attribute AS a ON a.attrelid = inhparent AND a.attname = c.attname
+      JOIN pg_constraint AS p ON p.conrelid = inhparent AND p.contype = 'n' AND p.conkey[1] = a.attnum
+     WHERE c.is_changed AND k.coninhcount > 0;
+END;
+COMMENT ON FUNCTION snowflake_convert.not_nulls(snowflake_convert.reached[]) IS
+'internal: inherited NOT NULL constraints of columns whose type changes, and whether a constraint makes the change fail';
+
+-- Finds the foreign keys that contain or reference a column whose type changes.
+-- The script drops them first and adds them last, so that PostgreSQL checks each
+-- foreign key only once.
+CREATE FUNCTION snowflake_convert.foreign_keys(reach snowflake_convert.reached[])
+RETURNS TABLE (oid oid, keys integer[], conname name, tab regclass, references_tab regclass)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT k.oid, array_agg(DISTINCT key), k.conname, k.conrelid::regclass, k.confrelid::regclass
+      FROM unnest(reach) AS c
+      JOIN pg_constraint AS k ON k.conrelid = c.tab AND c.attnum = ANY (k.conkey)
+                              OR k.confrelid = c.tab AND c.attnum = ANY (k.confkey),
+           unnest(c.keys) AS key
+     WHERE c.is_changed AND k.contype = 'f' AND k.conparentid = 0
+     GROUP BY k.oid;
+END;
+COMMENT ON FUNCTION snowflake_convert.foreign_keys(snowflake_convert.reached[]) IS
+'internal: the foreign keys that are dropped and added again';
+
+-- Lists the statements that change the columns.  "way" is what keys become:
+-- snowflake, serial, always or by default (the kinds of identity).
+CREATE FUNCTION snowflake_convert.statements(
+    reach snowflake_convert.reached[], type regtype, way text, keep_sequence boolean)
+RETURNS TABLE (step integer, place integer, name text, statement text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE undone AS MATERIALIZED (
+        SELECT unnest(keys) AS key
+          FROM unnest(reach)
+         WHERE is_key AND (way <> 'snowflake' OR NOT snowflake_convert.is_snowflake(tab, attnum))
+    ), columns AS MATERIALIZED (
+        SELECT c.*, a.attidentity, t.relispartition,
+               c.is_key AND EXISTS (SELECT FROM undone AS u WHERE u.key = ANY (c.keys)) AS wants_default
+          FROM unnest(reach) AS c
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
+          JOIN pg_class AS t ON t.oid = c.tab
+    ), own_sequences AS MATERIALIZED (
+        SELECT s.* FROM snowflake_convert.sequences(reach) AS s JOIN columns AS c USING (tab, attname) WHERE c.wants_default
+    ), serials AS MATERIALIZED (
+        SELECT c.tab, c.attname, s.sequence IS NULL AS is_new,
+               coalesce(s.sequence::text,
+                        format('%I.%I', n.nspname, left(t.relname || '_' || c.attname, 59) || '_seq')) AS sequence
+          FROM columns AS c
+          JOIN pg_class AS t ON t.oid = c.tab
+          JOIN pg_namespace AS n ON n.oid = t.relnamespace
+          LEFT JOIN own_sequences AS s USING (tab, attname)
+         WHERE c.wants_default AND NOT c.is_inherited AND way = 'serial'
+    ), actions AS (
+        SELECT c.tab, c.attnum, v.place, format('ALTER COLUMN %I %s', c.attname, v.action) AS action
+          FROM columns AS c
+          LEFT JOIN serials AS s USING (tab, attname),
+               LATERAL (VALUES (1, 'DROP IDENTITY', way = 'snowflake' AND c.wants_default AND c.attidentity <> ''),
+                               (1, 'DROP DEFAULT', way IN ('always', 'by default') AND c.is_key),
+                               (2, format('TYPE %s', type), c.is_changed),
+                               (3, format('SET DEFAULT %s', snowflake_convert.nextval_function()),
+                                way = 'snowflake' AND c.wants_default),
+                               (3, format('SET DEFAULT pg_catalog.nextval(%L)', s.sequence), s.sequence IS NOT NULL)
+                       ) AS v(place, action, is_wanted)
+         WHERE v.is_wanted AND NOT c.is_inherited
+    ), constraints AS MATERIALIZED (
+        SELECT * FROM snowflake_convert.foreign_keys(reach)
+    ), not_nulls AS MATERIALIZED (
+        SELECT * FROM snowflake_convert.not_nulls(reach) WHERE NOT is_partition
+    ), not_inherited(tab, attname, conname, height) AS (
+        -- ALTER COLUMN TYPE leaves the inheritors' constraints alone while the
+        -- parent's is NO INHERIT.  An inherited constraint cannot be altered, so
+        -- the constraints of all ancestors become NO INHERIT, top down.
+        SELECT parent, attname, parent_conname, 1 FROM not_nulls WHERE is_in_the_way
+        UNION
+        SELECT n.parent, n.attname, n.parent_conname, i.height + 1
+          FROM not_inherited AS i
+          JOIN not_nulls AS n ON (n.tab, n.attname) = (i.tab, i.attname)
+    ), ancestors AS (
+        SELECT tab, conname, max(height) AS height FROM not_inherited GROUP BY tab, conname
+    ), steps(step, place, tab, statement) AS (
+        SELECT 50, 0, tab, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname) FROM constraints
+        UNION ALL
+        -- An inheritor has an identity of its own; a partition has its parent's.
+        SELECT 51, 0, tab, format('ALTER TABLE %s ALTER COLUMN %I DROP IDENTITY', tab, attname)
+          FROM columns
+         WHERE wants_default AND is_inherited AND NOT relispartition AND attidentity <> ''
+        UNION ALL
+        SELECT 51, 1, tab, CASE WHEN is_new THEN format('CREATE SEQUENCE %s AS %s OWNED BY %s.%I', sequence, type, tab, attname)
+                           ELSE format('ALTER SEQUENCE %s AS %s RESTART', sequence, type) END
+          FROM serials
+        UNION ALL
+        -- NO INHERIT from the top down, INHERIT from the bottom up.
+        SELECT 52, -height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I NO INHERIT', tab, conname) FROM ancestors
+        UNION ALL
+        SELECT 53, 0, tab, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
+          FROM actions
+         GROUP BY tab
+        UNION ALL
+        SELECT 54, height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I INHERIT', tab, conname) FROM ancestors
+        UNION ALL
+        SELECT 55, 0, tab, CASE WHEN keep_sequence AND is_identity
+                                THEN format('CREATE SEQUENCE %s OWNED BY %s.%I', sequence, tab, attname)
+                                WHEN keep_sequence THEN format('ALTER SEQUENCE %s AS bigint', sequence)
+                                ELSE format('DROP SEQUENCE %s', sequence) END
+          FROM own_sequences
+         WHERE CASE WHEN way = 'snowflake' THEN is_identity AND keep_sequence OR is_default AND (keep_sequence OR NOT is_shared)
+                    ELSE way <> 'serial' AND NOT is_identity AND NOT is_shared END
+        UNION ALL
+        SELECT 56, 0, tab, format('ALTER TABLE %s ALTER COLUMN %I ADD GENERATED %s AS IDENTITY', tab, attname, upper(way))
+          FROM columns
+         WHERE wants_default AND NOT is_inherited AND way IN ('always', 'by default')
+        UNION ALL
+        -- The first new value is above those in the table.
+        SELECT 57, 0, tab, format('SELECT pg_catalog.setval(pg_catalog.pg_get_serial_sequence(%L, %L), '
+                                  'coalesce(greatest(max(%3$I), 1), 1), coalesce(max(%3$I) >= 1, false)) FROM %s',
+                                  tab, attname, attname, tab)
+          FROM columns
+         WHERE wants_default AND NOT is_inherited AND way <> 'snowflake'
+        UNION ALL
+        -- ALTER COLUMN TYPE makes indexes and statistics again without their targets.
+        SELECT 58, 0, c.tab, format('ALTER INDEX %s ALTER COLUMN %s SET STATISTICS %s', x.indexrelid::regclass, a.attnum, a.attstattarget)
+          FROM (SELECT DISTINCT tab FROM columns WHERE is_changed) AS c
+          JOIN pg_index AS x ON x.indrelid = c.tab
+          JOIN pg_attribute AS a ON a.attrelid = x.indexrelid AND a.attstattarget >= 0
+        UNION ALL
+        SELECT 58, 0, c.tab, format('ALTER STATISTICS %I.%I SET STATISTICS %s', n.nspname, x.stxname, x.stxstattarget)
+          FROM (SELECT DISTINCT tab FROM columns WHERE is_changed) AS c
+          JOIN pg_statistic_ext AS x ON x.stxrelid = c.tab AND x.stxstattarget >= 0
+          JOIN pg_namespace AS n ON n.oid = x.stxnamespace
+        UNION ALL
+        SELECT 59, 0, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
+          FROM constraints
+        UNION ALL
+        SELECT 60, 0, tab, format('COMMENT ON CONSTRAINT %I ON %s IS %L', conname, tab, obj_description(oid, 'pg_constraint'))
+          FROM constraints
+         WHERE obj_description(oid, 'pg_constraint') IS NOT NULL
+    )
+    SELECT step, place, tab::text, statement FROM steps;
+END;
+COMMENT ON FUNCTION snowflake_convert.statements(snowflake_convert.reached[], regtype, text, boolean) IS
+'internal: the statements that change columns';
+
+--
+-- What is put back: views, rules, triggers, policies, publications
+--
+
+-- Lists the views and materialised views on columns whose type changes, and the
+-- views on these views.  "place" is how many views a view depends on.
+CREATE FUNCTION snowflake_convert.views(reach snowflake_convert.reached[])
+RETURNS TABLE (view regclass, keys integer[], place bigint, is_circular boolean)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE reads(oid, used, subid) AS MATERIALIZED (
+        SELECT DISTINCT v.oid, d.refobjid, d.refobjsubid
+          FROM pg_rewrite AS r
+          JOIN pg_class AS v ON v.oid = r.ev_class AND v.relkind IN ('v', 'm')
+          JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_rewrite'::regclass, r.oid)
+                             AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
+         WHERE r.ev_type = '1' AND d.refobjid <> r.ev_class   -- OLD and NEW are the view itself
+    ), views(oid, key) AS (
+        SELECT r.oid, key
+          FROM unnest(reach) AS c
+          JOIN reads AS r ON (r.used, r.subid) = (c.tab, c.attnum),
+               unnest(c.keys) AS key
+         WHERE c.is_changed
+        UNION
+        SELECT r.oid, v.key FROM views AS v JOIN reads AS r ON r.used = v.oid
+    ), uses(oid, used) AS (
+        SELECT r.oid, r.used FROM reads AS r WHERE r.oid IN (SELECT oid FROM views) AND r.used IN (SELECT r.oid FROM reads AS r)
+        UNION
+        SELECT u.oid, r.used FROM uses AS u JOIN reads AS r ON r.oid = u.used WHERE r.used IN (SELECT r.oid FROM reads AS r)
+    )
+    SELECT v.oid::regclass, array_agg(DISTINCT v.key), count(DISTINCT u.used), coalesce(bool_or(u.used = v.oid), false)
+      FROM views AS v
+      LEFT JOIN uses AS u ON u.oid = v.oid
+     GROUP BY v.oid;
+END;
+COMMENT ON FUNCTION snowflake_convert.views(snowflake_convert.reached[]) IS
+'internal: the views that are dropped and put back when types change';
+
+-- Lists the other objects that depend on a column whose type changes or on a view
+-- of snowflake_convert.views().
+CREATE FUNCTION snowflake_convert.dependents(reach snowflake_convert.reached[])
+RETURNS TABLE (kind text, classid oid, objid oid, keys integer[], tab regclass, name name, owner oid, is_of_view boolean)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH views AS MATERIALIZED (
+        SELECT view, keys FROM snowflake_convert.views(reach)
+    ), changed(classid, objid, subid, keys) AS MATERIALIZED (
+        SELECT 'pg_class'::regclass::oid, tab::oid, attnum::integer, keys FROM unnest(reach) WHERE is_changed
+        UNION ALL
+        SELECT p.classid, p.objid, NULL, v.keys
+          FROM views AS v
+          JOIN pg_type AS t ON t.typrelid = v.view,
+               LATERAL (VALUES ('pg_class'::regclass, v.view::oid), ('pg_type'::regclass, t.oid),
+                               ('pg_type'::regclass, t.typarray)) AS p(classid, objid)
+    ), depending AS MATERIALIZED (
+        SELECT d.classid, d.objid, array_agg(DISTINCT key) AS keys
+          FROM changed AS c
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid) = (c.classid, c.objid)
+                             AND d.refobjsubid = coalesce(c.subid, d.refobjsubid),
+               unnest(c.keys) AS key
+         WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass,
+                             'pg_policy'::regclass, 'pg_publication_rel'::regclass)
+         GROUP BY d.classid, d.objid
+    ), found AS (
+        SELECT 'RULE' AS kind, d.*, r.ev_class::regclass AS tab, r.rulename AS name, NULL::oid AS owner
+          FROM depending AS d
+          JOIN pg_rewrite AS r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid AND r.ev_type <> '1'
+        UNION ALL
+        SELECT 'TRIGGER', d.*, g.tgrelid, g.tgname, NULL
+          FROM depending AS d
+          JOIN pg_trigger AS g ON d.classid = 'pg_trigger'::regclass AND g.oid = d.objid
+                              AND NOT g.tgisinternal AND g.tgparentid = 0
+        UNION ALL
+        SELECT 'POLICY', d.*, p.polrelid, p.polname, NULL
+          FROM depending AS d
+          JOIN pg_policy AS p ON d.classid = 'pg_policy'::regclass AND p.oid = d.objid
+        UNION ALL
+        SELECT 'PUBLICATION', d.*, r.prrelid, u.pubname, u.pubowner
+          FROM depending AS d
+          JOIN pg_publication_rel AS r ON d.classid = 'pg_publication_rel'::regclass AND r.oid = d.objid
+          JOIN pg_publication AS u ON u.oid = r.prpubid
+    )
+    SELECT f.kind, f.classid, f.objid, f.keys, f.tab, f.name, coalesce(f.owner, t.relowner), v.view IS NOT NULL
+      FROM found AS f
+      LEFT JOIN pg_class AS t ON t.oid = f.tab
+      LEFT JOIN views AS v ON v.view = f.tab;
+END;
+COMMENT ON FUNCTION snowflake_convert.dependents(snowflake_convert.reached[]) IS
+'internal: the rules, triggers, policies and publications that are dropped and put back when types change';
+
+-- Lists the statements that create a view as it is now, without its rules and
+-- triggers.  A materialised view is created empty, and filled later.
+CREATE FUNCTION snowflake_convert.view_statements(view regclass)
+RETURNS TABLE (place integer, statement text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH v AS MATERIALIZED (
+        SELECT c.*, CASE c.relkind WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'VIEW' END AS kind
+          FROM pg_class AS c
+         WHERE c.oid = view
+    ), options AS (
+        SELECT string_agg(format('%s=%L', left(o, strpos(o, '=') - 1), substr(o, strpos(o, '=') + 1)), ', '
+                          ORDER BY place) AS list
+          FROM (SELECT 0, o FROM v, unnest(v.reloptions) AS o
+                UNION ALL
+                SELECT 1, 'toast.' || o FROM v JOIN pg_class AS t ON t.oid = v.reltoastrelid, unnest(t.reloptions) AS o
+               ) AS s(place, o)
+    ), indexes AS MATERIALIZED (
+        SELECT x.indexrelid::regclass AS index, x.indisclustered, i.reltablespace, i.relname, x.indrelid
+          FROM pg_index AS x
+          JOIN pg_class AS i ON i.oid = x.indexrelid
+         WHERE x.indrelid = view
+    ), grants AS (
+        SELECT a.attnum, a.attname, a.acl
+          FROM (SELECT 0, NULL::name, coalesce(v.relacl, acldefault('r', v.relowner)) FROM v
+                 WHERE v.relacl IS NOT NULL
+                    OR EXISTS (SELECT FROM pg_default_acl AS f WHERE f.defaclrole = v.relowner AND f.defaclobjtype = 'r'
+                                                                 AND f.defaclnamespace IN (0, v.relnamespace))
+                UNION ALL
+                SELECT attnum, attname, attacl FROM pg_attribute
+                 WHERE attrelid = view AND attacl IS NOT NULL AND NOT attisdropped) AS a(attnum, attname, acl)
+    ), steps(place, ord, statement) AS (
+        SELECT 0, 0, format('CREATE %s %s%s%s%s AS %s%s', v.kind, view,
+                            CASE WHEN m.amname <> 'heap' THEN format(' USING %I', m.amname) END,
+                            ' WITH (' || o.list || ')',
+                            ' TABLESPACE ' || quote_ident(s.spcname),
+                            rtrim(ltrim(pg_get_viewdef(view)), ';'),
+                            CASE v.relkind WHEN 'm' THEN E'\n WITH NO DATA' END)
+          FROM v
+         CROSS JOIN options AS o
+          LEFT JOIN pg_am AS m ON m.oid = v.relam
+          LEFT JOIN pg_tablespace AS s ON s.oid = v.reltablespace
+        UNION ALL
+        SELECT 2, f.adnum, format('ALTER VIEW %s ALTER COLUMN %I SET DEFAULT %s', view, a.attname,
+                                  pg_get_expr(f.adbin, f.adrelid))
+          FROM pg_attrdef AS f
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (f.adrelid, f.adnum)
+         WHERE f.adrelid = view
+        UNION ALL
+        SELECT 3, a.attnum, format('ALTER MATERIALIZED VIEW %s ALTER COLUMN %I %s', view, a.attname, s.action)
+          FROM v
+          JOIN pg_attribute AS a ON a.attrelid = v.oid AND a.attnum > 0 AND NOT a.attisdropped
+          JOIN pg_type AS t ON t.oid = a.atttypid,
+               LATERAL (
+                   SELECT format('SET STATISTICS %s', a.attstattarget) WHERE a.attstattarget >= 0
+                   UNION ALL
+                   SELECT format('SET STORAGE %s', CASE a.attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL'
+                                                   WHEN 'm' THEN 'MAIN' ELSE 'EXTENDED' END)
+                    WHERE a.attstorage <> t.typstorage
+                   UNION ALL
+                   SELECT format('SET COMPRESSION %s', CASE a.attcompression WHEN 'p' THEN 'pglz' ELSE 'lz4' END)
+                    WHERE a.attcompression <> ''
+                   UNION ALL
+                   -- Some servers, such as PostgreSQL 15.20, store an option pg_attver, which pg_dump skips, too.
+                   SELECT format('SET (%s)', string_agg(o, ', ')) FROM unnest(a.attoptions) AS o
+                    WHERE o NOT LIKE 'pg\_attver=%' HAVING count(*) > 0
+               ) AS s(action)
+         WHERE v.relkind = 'm'
+        UNION ALL
+        SELECT 4, 0, pg_get_indexdef(i.index) FROM indexes AS i
+        UNION ALL
+        SELECT 5, 0, format('ALTER INDEX %s SET TABLESPACE %I', i.index, s.spcname)
+          FROM indexes AS i
+          JOIN pg_tablespace AS s ON s.oid = i.reltablespace
+        UNION ALL
+        SELECT 5, 1, format('ALTER INDEX %s ALTER COLUMN %s SET STATISTICS %s', i.index, a.attnum, a.attstattarget)
+          FROM indexes AS i
+          JOIN pg_attribute AS a ON a.attrelid = i.index AND a.attstattarget >= 0
+        UNION ALL
+        SELECT 5, 2, format('ALTER MATERIALIZED VIEW %s CLUSTER ON %I', view, i.relname)
+          FROM indexes AS i
+         WHERE i.indisclustered
+        UNION ALL
+        SELECT 5, 3, format('COMMENT ON INDEX %s IS %L', i.index, obj_description(i.index, 'pg_class'))
+          FROM indexes AS i
+         WHERE obj_description(i.index, 'pg_class') IS NOT NULL
+        UNION ALL
+        SELECT 6, 0, pg_get_statisticsobjdef(x.oid) FROM pg_statistic_ext AS x WHERE x.stxrelid = view
+        UNION ALL
+        SELECT 7, s.ord, format('%s STATISTICS %I.%I %s', s.verb, n.nspname, x.stxname, s.action)
+          FROM pg_statistic_ext AS x
+          JOIN pg_namespace AS n ON n.oid = x.stxnamespace,
+               LATERAL (VALUES (0, 'ALTER', 'SET STATISTICS ' || x.stxstattarget, x.stxstattarget >= 0),
+                               (1, 'COMMENT ON', format('IS %L', obj_description(x.oid, 'pg_statistic_ext')),
+                                obj_description(x.oid, 'pg_statistic_ext') IS NOT NULL)) AS s(ord, verb, action, is_wanted)
+         WHERE x.stxrelid = view AND s.is_wanted
+        UNION ALL
+        -- The new view has default privileges: revoke them before the grants.
+        SELECT 8, 0, format('REVOKE ALL ON TABLE %s FROM PUBLIC, %s', view,
+                            (SELECT string_agg(DISTINCT quote_ident(pg_get_userbyid(r.oid)), ', ')
+                               FROM (SELECT v.relowner
+                                     UNION
+                                     SELECT e.grantee FROM pg_default_acl AS f, aclexplode(f.defaclacl) AS e
+                                      WHERE f.defaclrole = v.relowner AND f.defaclobjtype = 'r'
+                                        AND f.defaclnamespace IN (0, v.relnamespace) AND e.grantee <> 0) AS r(oid)))
+          FROM v
+          JOIN grants AS g ON g.attnum = 0
+        UNION ALL
+        SELECT 9, (g.attnum * 10000 + min(e.ord))::integer,
+               format('GRANT %s ON TABLE %s TO %s%s',
+                      string_agg(e.privilege_type || coalesce(' (' || quote_ident(g.attname) || ')', ''), ', ' ORDER BY e.ord), view,
+                      CASE e.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(e.grantee)) END,
+                      CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
+          FROM grants AS g,
+               LATERAL aclexplode(g.acl) WITH ORDINALITY AS e(grantor, grantee, privilege_type, is_grantable, ord)
+         GROUP BY g.attnum, g.attname, e.grantee, e.is_grantable
+        UNION ALL
+        SELECT 10, d.objsubid, CASE d.objsubid
+                               WHEN 0 THEN format('COMMENT ON %s %s IS %L', v.kind, view, d.description)
+                               ELSE format('COMMENT ON COLUMN %s.%I IS %L', view, a.attname, d.description) END
+          FROM v
+          JOIN pg_description AS d ON (d.classoid, d.objoid) = ('pg_class'::regclass, v.oid)
+          LEFT JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (v.oid, d.objsubid)
+    )
+    SELECT row_number() OVER (ORDER BY s.place, s.ord, s.statement COLLATE "C")::integer, s.statement
+      FROM steps AS s;
+END;
+COMMENT ON FUNCTION snowflake_convert.view_statements(regclass) IS
+'internal: the statements that create a view as it is now, without its rules and triggers';
+
+-- Lists the statements that drop what is in the way, and put it back.
+CREATE FUNCTION snowflake_convert.put_back(reach snowflake_convert.reached[])
+RETURNS TABLE (step integer, place integer, name text, statement text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH views AS MATERIALIZED (
+        SELECT v.view, v.place::integer, c.relkind = 'm' AND c.relispopulated AS is_filled,
+               CASE c.relkind WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'VIEW' END AS kind
+          FROM snowflake_convert.views(reach) AS v
+          JOIN pg_class AS c ON c.oid = v.view
+    ), others AS MATERIALIZED (
+        SELECT d.*, format('%I ON %s', d.name, d.tab) AS named, coalesce(g.tgenabled, w.ev_enabled) AS enabled,
+               obj_description(d.objid, d.classid::regclass::text) AS description
+          FROM snowflake_convert.dependents(reach) AS d
+          LEFT JOIN pg_trigger AS g ON d.kind = 'TRIGGER' AND g.oid = d.objid
+          LEFT JOIN pg_rewrite AS w ON d.kind = 'RULE' AND w.oid = d.objid
+    )
+    -- A rule may depend on a view: drop rules first.
+    SELECT s.step, s.place, r.name || ' ' || coalesce(r.tab::text, ''), s.statement
+      FROM others AS r,
+           LATERAL (
+               SELECT CASE r.kind WHEN 'RULE' THEN 20 ELSE 45 END, 0, format('DROP %s %s', r.kind, r.named)
+                WHERE r.kind IN ('RULE', 'TRIGGER', 'POLICY') AND (r.kind <> 'TRIGGER' OR NOT r.is_of_view)
+               UNION ALL
+               SELECT 72, 0, CASE r.kind WHEN 'TRIGGER' THEN pg_get_triggerdef(r.objid) ELSE rtrim(pg_get_ruledef(r.objid), ';') END
+                WHERE r.kind IN ('RULE', 'TRIGGER')
+               UNION ALL
+               SELECT 72, 1, format('ALTER TABLE %s %s %s %I', r.tab,
+                                    CASE r.enabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'ENABLE ALWAYS' END,
+                                    r.kind, r.name)
+                WHERE r.enabled <> 'O'
+               UNION ALL
+               SELECT 72, 0, format('CREATE POLICY %s AS %s FOR %s TO %s%s%s', r.named,
+                                    CASE WHEN p.polpermissive THEN 'PERMISSIVE' ELSE 'RESTRICTIVE' END,
+                                    CASE p.polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE'
+                                                  WHEN 'd' THEN 'DELETE' ELSE 'ALL' END,
+                                    (SELECT string_agg(CASE o WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(o)) END, ', ')
+                                       FROM unnest(p.polroles) AS o),
+                                    ' USING (' || pg_get_expr(p.polqual, p.polrelid) || ')',
+                                    ' WITH CHECK (' || pg_get_expr(p.polwithcheck, p.polrelid) || ')')
+                 FROM pg_policy AS p WHERE r.kind = 'POLICY' AND p.oid = r.objid
+               UNION ALL
+               SELECT 72, 2, format('COMMENT ON %s %s IS %L', r.kind, r.named, r.description)
+                WHERE r.kind IN ('RULE', 'TRIGGER', 'POLICY') AND r.description IS NOT NULL
+               UNION ALL
+               SELECT 45, 0, format('ALTER PUBLICATION %I DROP TABLE ONLY %s', r.name, r.tab) WHERE r.kind = 'PUBLICATION'
+               UNION ALL
+               SELECT 73, 0, format('ALTER PUBLICATION %I ADD TABLE ONLY %s%s%s', r.name, r.tab,
+                                    (SELECT format(' (%s)', string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum))
+                                       FROM pg_attribute AS a
+                                      WHERE p.prattrs IS NOT NULL AND a.attrelid = p.prrelid
+                                        AND a.attnum = ANY (p.prattrs::smallint[])),
+                                    ' WHERE (' || pg_get_expr(p.prqual, p.prrelid) || ')')
+                 FROM pg_publication_rel AS p WHERE r.kind = 'PUBLICATION' AND p.oid = r.objid
+           ) AS s(step, place, statement)
+    UNION ALL
+    SELECT s.step, s.place, v.view::text, s.statement
+      FROM views AS v,
+           LATERAL (
+               SELECT 30, -v.place, format('DROP %s %s', v.kind, v.view)
+               UNION ALL
+               SELECT 70, v.place * 10000 + s.place, s.statement FROM snowflake_convert.view_statements(v.view) AS s
+               UNION ALL
+               SELECT 74, v.place, format('REFRESH MATERIALIZED VIEW %s', v.view) WHERE v.is_filled
+           ) AS s(step, place, statement);
+END;
+COMMENT ON FUNCTION snowflake_convert.put_back(snowflake_convert.reached[]) IS
+'internal: the statements that drop views and other dependents, and put them back';
+
+--
+-- What a script says: obstacles and warnings
+--
+
+-- Reads the catalogue of Citus, if that is installed.  Only a superuser can create
+-- a table in pg_catalog.
+CREATE FUNCTION snowflake_convert.is_distributed(tab regclass)
+RETURNS boolean
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    result boolean := false;
+BEGIN
+    IF EXISTS (SELECT FROM pg_class
+                WHERE relnamespace = 'pg_catalog'::regnamespace AND relname = 'pg_dist_partition') THEN
+        EXECUTE 'SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition WHERE logicalrelid = $1)' INTO result USING tab;
+    END IF;
+    RETURN result;
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert.is_distributed(regclass) IS
+'internal: whether Citus has distributed a table';
+
+-- Lists what keeps columns from being changed, or cannot be put back.
+CREATE FUNCTION snowflake_convert.obstacles(reach snowflake_convert.reached[], type regtype, owner oid)
+RETURNS TABLE (keys integer[], description text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH changed AS MATERIALIZED (
+        SELECT c.keys, c.tab, c.attnum, a.atttypid, a.attinhcount, t.reltype, t.reloftype,
+               format('column %I of table %s', c.attname, c.tab) AS description
+          FROM unnest(reach) AS c
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
+          JOIN pg_class AS t ON t.oid = c.tab
+         WHERE c.is_changed
+    ), views AS MATERIALIZED (
+        SELECT v.*, c.relowner, c.relkind, c.relpersistence, c.relacl, c.relreplident, t.oid AS type, t.typarray,
+               pg_describe_object('pg_class'::regclass, c.oid, 0) AS description
+          FROM snowflake_convert.views(reach) AS v
+          JOIN pg_class AS c ON c.oid = v.view
+          JOIN pg_type AS t ON t.oid = c.reltype
+    ), others AS MATERIALIZED (
+        SELECT *, pg_describe_object(classid, objid, 0) AS description FROM snowflake_convert.dependents(reach)
+    ), parts(keys, classid, objid) AS MATERIALIZED (
+        SELECT v.keys, p.classid, p.objid
+          FROM views AS v,
+               LATERAL (
+                   SELECT 'pg_class'::regclass::oid, v.view::oid
+                   UNION ALL
+                   SELECT 'pg_class'::regclass, indexrelid FROM pg_index WHERE indrelid = v.view
+                   UNION ALL
+                   SELECT 'pg_statistic_ext'::regclass, oid FROM pg_statistic_ext WHERE stxrelid = v.view
+                   UNION ALL
+                   SELECT 'pg_attrdef'::regclass, oid FROM pg_attrdef WHERE adrelid = v.view
+                   UNION ALL
+                   SELECT 'pg_rewrite'::regclass, oid FROM pg_rewrite WHERE ev_class = v.view
+                   UNION ALL
+                   SELECT 'pg_type'::regclass, v.typarray
+               ) AS p(classid, objid)
+        UNION ALL
+        SELECT keys, classid, objid FROM others
+    ), owned(keys, owner, description) AS (
+        SELECT c.keys, t.relowner, 'table ' || c.tab
+          FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab
+         WHERE c.is_key OR c.is_changed
+        UNION ALL
+        SELECT f.keys, t.relowner, format('table %s, of foreign key constraint %I', t.oid::regclass, f.conname)
+          FROM snowflake_convert.foreign_keys(reach) AS f JOIN pg_class AS t ON t.oid IN (f.tab, f.references_tab)
+        UNION ALL
+        SELECT v.keys, v.relowner, v.description FROM views AS v
+        UNION ALL
+        SELECT o.keys, o.owner, o.description FROM others AS o
+        UNION ALL
+        SELECT v.keys, x.stxowner, pg_describe_object('pg_statistic_ext'::regclass, x.oid, 0)
+          FROM views AS v JOIN pg_statistic_ext AS x ON x.stxrelid = v.view
+    ), found(keys, description) AS (
+        SELECT n.keys, pg_describe_object(d.classid, d.objid, d.objsubid)
+          FROM changed AS n
+          JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass
+                             AND (d.refobjid, d.refobjsubid) = (n.tab, n.attnum)
+         WHERE d.classid = 'pg_proc'::regclass
+            OR d.classid = 'pg_class'::regclass AND d.objsubid > 0
+            OR d.classid = 'pg_attrdef'::regclass AND NOT EXISTS (
+                SELECT FROM pg_attrdef AS f WHERE f.oid = d.objid AND (f.adrelid, f.adnum) = (n.tab, n.attnum))
+        UNION ALL
+        SELECT n.keys, n.description || p.problem
+          FROM changed AS n,
+               LATERAL (VALUES
+                   (', of type ' || format_type(n.atttypid, NULL),
+                    n.atttypid NOT IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)),
+                   (', inherited from several tables', n.attinhcount > 1),
+                   (', of a table of type ' || format_type(n.reloftype, NULL), n.reloftype <> 0),
+                   (', of a table whose row type is the type of a column',
+                    EXISTS (SELECT FROM pg_depend AS d
+                             WHERE (d.refclassid, d.refobjid) = ('pg_type'::regclass, n.reltype)
+                               AND d.classid = 'pg_class'::regclass AND d.objsubid > 0)),
+                   -- The columns of a partition key depend on their own table.
+                   (', in its partition key', EXISTS (
+                       SELECT FROM pg_depend AS d
+                        WHERE (d.classid, d.objid, d.objsubid) = ('pg_class'::regclass, n.tab, n.attnum)
+                          AND (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, n.tab, 0)
+                          AND d.deptype = 'i'))) AS p(problem, is_found)
+         WHERE p.is_found
+        UNION ALL
+        -- ATTACH PARTITION replaces the partition's constraint by the parent's.
+        SELECT n.keys, format('NOT NULL constraint %I of partition %s, whose name is not that of the parent''s constraint: '
+                              'detach and attach the partition first', n.conname, n.tab)
+          FROM snowflake_convert.not_nulls(reach) AS n
+         WHERE n.is_partition AND n.is_in_the_way
+        UNION ALL
+        -- A column that references two columns needs values that fit both.
+        SELECT c.keys, format('column %I of table %s, which references column %I of table %s as well',
+                              c.attname, c.tab, f.attname, f.attrelid::regclass)
+          FROM unnest(reach) AS c
+          JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'f' AND k.conparentid = 0
+                                 AND c.attnum = ANY (k.conkey)
+          JOIN pg_attribute AS f ON f.attrelid = k.confrelid
+                                AND f.attnum = k.confkey[array_position(k.conkey, c.attnum)]
+         WHERE type = 'bigint'::regtype AND f.atttypid IN ('smallint'::regtype, 'integer'::regtype)
+           AND NOT EXISTS (SELECT FROM unnest(reach) AS o WHERE (o.tab, o.attnum) = (f.attrelid, f.attnum))
+        UNION ALL
+        SELECT c.keys, format('table %s is distributed by Citus: convert before the table is distributed', c.tab)
+          FROM unnest(reach) AS c
+         WHERE snowflake_convert.is_distributed(c.tab)
+        UNION ALL
+        -- pgEdge's extension of the same name leaves such sequences.
+        SELECT c.keys, format('sequence %s of an identity that column %I of table %s no longer has: a superuser has to execute '
+                              'UPDATE pg_catalog.pg_attribute SET attidentity = ''d'' '
+                              'WHERE attrelid = %L::pg_catalog.regclass AND attname = %L', s.sequence, s.attname, s.tab, s.tab, s.attname)
+          FROM snowflake_convert.sequences(reach) AS s
+          JOIN unnest(reach) AS c USING (tab, attname)
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
+         WHERE s.is_identity AND a.attidentity = ''
+        UNION ALL
+        -- A script runs as one role.
+        SELECT o.keys, format('%s belongs to role %I', o.description, pg_get_userbyid(o.owner))
+          FROM owned AS o
+         WHERE o.owner <> obstacles.owner
+        UNION ALL
+        SELECT v.keys, format('%s depends on %s', pg_describe_object(d.classid, d.objid, d.objsubid), v.description)
+          FROM views AS v
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid) IN (('pg_class'::regclass, v.view), ('pg_type'::regclass, v.type),
+                                                                ('pg_type'::regclass, v.typarray))
+         WHERE d.deptype <> 'i' AND (d.classid, d.objid) NOT IN (SELECT classid, objid FROM parts)
+        UNION ALL
+        SELECT p.keys, format('%s depends on extension %I', pg_describe_object(d.classid, d.objid, 0), e.extname)
+          FROM parts AS p
+          JOIN pg_depend AS d ON (d.classid, d.objid) = (p.classid, p.objid)
+                             AND d.refclassid = 'pg_extension'::regclass AND d.deptype IN ('e', 'x')
+          JOIN pg_extension AS e ON e.oid = d.refobjid
+        UNION ALL
+        SELECT v.keys, v.description || p.problem
+          FROM views AS v,
+               LATERAL (
+                   SELECT ' is defined by itself' WHERE v.is_circular
+                   UNION ALL
+                   SELECT ' is temporary' WHERE v.relpersistence = 't'
+                   UNION ALL
+                   SELECT ' has a replica identity' WHERE v.relkind = 'm' AND v.relreplident <> 'd'
+                   UNION ALL
+                   SELECT ' has a security label of provider ' || l.provider
+                     FROM pg_seclabel AS l WHERE (l.classoid, l.objoid) = ('pg_class'::regclass, v.view)
+                   UNION ALL
+                   SELECT format(' has privileges that role %I, who is not its owner, has granted', pg_get_userbyid(e.grantor))
+                     FROM (SELECT v.relacl WHERE v.relacl IS NOT NULL
+                           UNION ALL
+                           SELECT attacl FROM pg_attribute WHERE attrelid = v.view AND attacl IS NOT NULL) AS a(acl),
+                          aclexplode(a.acl) AS e
+                    WHERE e.grantor <> v.relowner
+               ) AS p(problem)
+        UNION ALL
+        SELECT o.keys, format('%s is enabled or disabled differently on partition %s', o.description, g.tgrelid::regclass)
+          FROM others AS o
+          JOIN pg_trigger AS p ON o.kind = 'TRIGGER' AND p.oid = o.objid
+          JOIN pg_trigger AS g ON g.tgparentid = p.oid
+         WHERE g.tgenabled <> p.tgenabled
+        UNION ALL
+        -- For another type PostgreSQL may choose another function of the same name.
+        SELECT p.keys, format('%s calls function %s, which is not the only one of this name', pg_describe_object(p.classid, p.objid, 0),
+                              f.oid::regprocedure)
+          FROM parts AS p
+          JOIN pg_depend AS d ON (d.classid, d.objid) = (p.classid, p.objid) AND d.refclassid = 'pg_proc'::regclass
+          JOIN pg_proc AS f ON f.oid = d.refobjid AND f.proargtypes::oid[] && ARRAY['smallint', 'integer', 'bigint']::regtype[]::oid[]
+         WHERE EXISTS (SELECT FROM pg_proc AS o
+                        WHERE (o.proname, o.pronamespace) = (f.proname, f.pronamespace) AND o.oid <> f.oid)
+           AND NOT EXISTS (SELECT FROM pg_depend AS e
+                            WHERE (e.classid, e.objid, e.deptype) = ('pg_proc'::regclass, f.oid, 'e'))
+    )
+    SELECT f.keys, f.description FROM found AS f;
+END;
+COMMENT ON FUNCTION snowflake_convert.obstacles(snowflake_convert.reached[], regtype, oid) IS
+'internal: what keeps columns from being changed, or cannot be put back';
+
+-- Lists what a script does not change, and what may fail with new ids.  Reads
+-- CHECKs and functions by regular expressions on their text.
+CREATE FUNCTION snowflake_convert.warnings(reach snowflake_convert.reached[], owner oid, keep_sequence boolean)
+RETURNS TABLE (description text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH columns AS MATERIALIZED (
+        SELECT c.*, t.relname, t.relnamespace FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab
+    ), own_sequences AS MATERIALIZED (
+        SELECT s.*, q.relname FROM snowflake_convert.sequences(reach) AS s JOIN pg_class AS q ON q.oid = s.sequence
+    ), names(pattern) AS MATERIALIZED (
+        SELECT '\m(' || string_agg(DISTINCT regexp_replace(n, '(\W)', '\\\1', 'g'), '|') || ')\M'
+          FROM (SELECT relname FROM columns WHERE NOT is_inherited UNION SELECT relname FROM own_sequences) AS s(n)
+    ), routines AS MATERIALIZED (
+        SELECT p.oid::regprocedure AS routine, body,
+               body ~* n.pattern AS is_about,
+               EXISTS (SELECT FROM pg_trigger AS g JOIN columns AS c ON c.tab = g.tgrelid WHERE g.tgfoid = p.oid) AS is_trigger
+          FROM names AS n, pg_proc AS p
+          JOIN pg_language AS l ON l.oid = p.prolang AND l.lanname NOT IN ('internal', 'c'),
+               concat_ws('; ', pg_get_function_arguments(p.oid), 'returns ' || pg_get_function_result(p.oid),
+                         coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)) AS body
+         WHERE p.oid >= 16384 AND p.prokind <> 'a'
+           AND NOT EXISTS (SELECT FROM pg_depend WHERE (classid, objid, deptype) = ('pg_proc'::regclass, p.oid, 'e'))
+    ), warnings(description) AS (
+        SELECT format('new ids may not pass %s: %s', pg_describe_object('pg_constraint'::regclass, k.oid, 0), pg_get_constraintdef(k.oid))
+          FROM columns AS c
+          JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'c' AND c.attnum = ANY (k.conkey),
+               LATERAL regexp_replace(quote_ident(c.attname), '(\W)', '\\\1', 'g') AS name
+         WHERE pg_get_expr(k.conbin, k.conrelid) ~ format('(?:^|[^[:alnum:]_."])%s\)*(?:::bigint)? (?:<=?|=) \(*''?\d', name)
+            OR pg_get_expr(k.conbin, k.conrelid) ~ format('\d''?(?:::\w+)?\)* (?:>=?|=) \(*%s(?![[:alnum:]_"])', name)
+        UNION
+        SELECT format('function %s has integers, which may have to hold new ids: %s', r.routine,
+                      string_agg(DISTINCT found[1], ', '))
+          FROM routines AS r,
+               regexp_matches(r.body, '(\w+\s+(?:constant\s+)?(?:smallint|integer|int[24]?)\M|::\s*(?:smallint|integer|int[24]?)\M)', 'gi') AS found
+         WHERE r.is_about OR r.is_trigger
+         GROUP BY r.routine
+        UNION
+        SELECT format('function %s calls %s(), which does not know new ids: RETURNING, or snowflake_currval()', r.routine, lower(found[1]))
+          FROM routines AS r, regexp_matches(r.body, '\m(currval|lastval)\s*\(', 'gi') AS found
+         WHERE r.is_about OR r.is_trigger
+        UNION
+        SELECT format('function %s names sequence %s', r.routine, s.sequence)
+          FROM routines AS r
+          JOIN own_sequences AS s ON r.body ~* ('\m' || regexp_replace(s.relname, '(\W)', '\\\1', 'g') || '\M')
+        UNION
+        SELECT format('sequence %s is used by %s%s', s.sequence, pg_describe_object(d.classid, d.objid, d.objsubid),
+                      ': ' || pg_get_expr(f.adbin, f.adrelid))
+          FROM own_sequences AS s
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid) = ('pg_class'::regclass, s.sequence) AND d.deptype <> 'i'
+          LEFT JOIN pg_attrdef AS f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid
+         WHERE s.is_shared AND NOT EXISTS (SELECT FROM columns AS c WHERE c.is_key AND (c.tab, c.attnum) = (f.adrelid, f.adnum))
+        UNION
+        SELECT format('sequence %s stays: column %I of table %s owns it, but its DEFAULT does not use it', s.sequence, s.attname, s.tab)
+          FROM own_sequences AS s
+         WHERE NOT s.is_identity AND NOT s.is_default
+        UNION
+        SELECT format('sequence %s stays for pg_get_serial_sequence(): nothing calls nextval() on it, and lastval() and currval() do not know new ids',
+                      s.sequence)
+          FROM own_sequences AS s
+         WHERE keep_sequence AND (s.is_identity OR s.is_default)
+        UNION
+        SELECT format('role %I, the owner of schema %I, can exchange names while the script runs', pg_get_userbyid(o.oid), n.nspname)
+          FROM (SELECT DISTINCT relnamespace FROM columns) AS c
+          JOIN pg_namespace AS n ON n.oid = c.relnamespace
+          JOIN pg_roles AS o ON o.oid = CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner'
+                                        THEN (SELECT datdba FROM pg_database WHERE datname = current_database())
+                                        ELSE n.nspowner END
+         WHERE o.oid <> warnings.owner AND NOT o.rolsuper
+    )
+    SELECT w.description FROM warnings AS w ORDER BY w.description COLLATE "C";
+END;
+COMMENT ON FUNCTION snowflake_convert.warnings(snowflake_convert.reached[], oid, boolean) IS
+'internal: what a script does not change, and what may fail with new ids';
+
+-- Finds integer columns that look like references without a FOREIGN KEY: the name
+-- ends in id, or contains a converted table's or key's name.  New ids do not fit.
+CREATE FUNCTION snowflake_convert.likely_references(reach snowflake_convert.reached[])
+RETURNS TABLE (tab regclass, attname name, because text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH keys AS MATERIALIZED (
+        SELECT format('%s (%I)', c.tab, c.attname) AS key, t.relnamespace, lower(c.attname) AS attname,
+               lower(regexp_replace(regexp_replace(t.relname, 'ies$', 'y'), '([^s])s$', '\1')) AS relname
+          FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab
+         WHERE c.is_key AND NOT c.is_inherited
+    )
+    SELECT t.oid::regclass, a.attname, coalesce('as a reference to ' || min(k.key), 'as an id')
+      FROM pg_class AS t
+      JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attinhcount = 0
+                            AND a.attidentity = '' AND a.attgenerated = ''
+                            AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)
+      LEFT JOIN keys AS k ON length(k.relname) > 2 AND strpos(lower(a.attname), k.relname) > 0
+                          OR length(k.attname) > 2 AND strpos(lower(a.attname), k.attname) > 0
+     WHERE t.relkind IN ('r', 'p') AND t.relpersistence <> 't'
+       AND t.relnamespace IN (SELECT relnamespace FROM keys)
+       AND (k.key IS NOT NULL OR a.attname ~ '(_id|[a-z]I[dD])$')
+       AND NOT EXISTS (SELECT FROM unnest(reach) AS r WHERE (r.tab, r.attnum) = (t.oid, a.attnum))
+       AND NOT EXISTS (SELECT FROM pg_constraint AS f
+                        WHERE f.conrelid = t.oid AND f.contype = 'f' AND a.attnum = ANY (f.conkey))
+       AND NOT EXISTS (SELECT FROM pg_attrdef AS f
+                        WHERE (f.adrelid, f.adnum) = (t.oid, a.attnum) AND pg_get_expr(f.adbin, f.adrelid) ~ '\mnextval\(')
+     GROUP BY t.oid, a.attname, a.attnum
+     ORDER BY t.oid::regclass::text COLLATE "C", a.attnum;
+END;
+COMMENT ON FUNCTION snowflake_convert.likely_references(snowflake_convert.reached[]) IS
+'internal: integer columns that look like references without a FOREIGN KEY';
+
+-- Describes keys: type, size of the tables that are rewritten, references.
+CREATE FUNCTION snowflake_convert.describe(reach snowflake_convert.reached[], rels regclass[], cols name[], way text)
+RETURNS SETOF text
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH tables AS (
+        SELECT k.key, count(*) AS count, sum(pg_total_relation_size(k.tab)) AS size
+          FROM (SELECT DISTINCT unnest(keys), tab FROM unnest(reach) WHERE is_changed) AS k(key, tab)
+          JOIN pg_class AS t ON t.oid = k.tab AND t.relkind = 'r'
+         GROUP BY k.key
+    ), refs AS (
+        SELECT key, string_agg(format('%s (%I)', c.tab, c.attname), ', ' ORDER BY c.tab::text COLLATE "C", c.attnum) AS list
+          FROM unnest(reach) AS c, unnest(c.keys) AS key
+         WHERE NOT c.is_inherited AND (c.tab, c.attname) <> (rels[key], cols[key])
+         GROUP BY key
+    )
+    SELECT format('%s %s (%I): %s, %s%s%s', CASE WHEN a.is_key THEN 'key' ELSE 'also' END, k.tab, k.col, format_type(f.atttypid, NULL),
+                  CASE WHEN t.size IS NULL THEN 'rewrites no table'
+                       ELSE format('rewrites %s table%s of %s', t.count, CASE WHEN t.count > 1 THEN 's' END,
+                                   pg_size_pretty(t.size)) END,
+                  '; referenced by ' || r.list,
+                  CASE WHEN a.is_key AND way = 'snowflake'
+                       THEN format('; back by snowflake_convert.revert(%L, %L, %L, %L)', k.tab, k.col, format_type(f.atttypid, NULL),
+                                   CASE f.attidentity WHEN 'a' THEN 'always' WHEN 'd' THEN 'by default' ELSE 'serial' END) END)
+      FROM ROWS FROM (unnest(rels), unnest(cols)) WITH ORDINALITY AS k(tab, col, key)
+      JOIN unnest(reach) AS a ON (a.tab, a.attname) = (k.tab, k.col)
+      JOIN pg_attribute AS f ON (f.attrelid, f.attnum) = (a.tab, a.attnum)
+      LEFT JOIN tables AS t ON t.key = k.key
+      LEFT JOIN refs AS r ON r.key = k.key
+     ORDER BY k.key;
+END;
+COMMENT ON FUNCTION snowflake_convert.describe(snowflake_convert.reached[], regclass[], name[], text) IS
+'internal: keys in words';
+
+-- Lists the tables that change, in the order in which PostgreSQL's own statements
+-- lock tables: parents before inheritors and partitions, then by OID.  Each lock
+-- on a table, index or view needs an entry of the server's lock table.
+CREATE FUNCTION snowflake_convert.locks(reach snowflake_convert.reached[])
+RETURNS TABLE (tab regclass, entries bigint)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE locked(tab, is_rewritten) AS (
+        SELECT l.tab, bool_or(l.is_changed)
+          FROM (SELECT c.tab, c.is_changed FROM unnest(reach) AS c WHERE c.is_key OR c.is_changed
+                UNION ALL
+                SELECT t, false FROM snowflake_convert.foreign_keys(reach) AS f, unnest(ARRAY[f.tab, f.references_tab]) AS t
+               ) AS l
+         GROUP BY l.tab
+    ), up(tab, ancestor) AS (
+        SELECT l.tab, l.tab::oid FROM locked AS l
+        UNION
+        SELECT u.tab, i.inhparent FROM up AS u JOIN pg_inherits AS i ON i.inhrelid = u.ancestor
+    )
+    -- A rewritten table has new files, each with an OID, for itself, its TOAST
+    -- table, and all indexes.
+    SELECT l.tab, CASE WHEN l.is_rewritten THEN 2 ELSE 1 END
+                  * (1 + (SELECT count(*) FROM pg_index WHERE indrelid = l.tab) + CASE WHEN t.reltoastrelid <> 0 THEN 2 ELSE 0 END)
+      FROM locked AS l
+      JOIN pg_class AS t ON t.oid = l.tab
+     ORDER BY (SELECT count(*) FROM up AS u WHERE u.tab = l.tab), l.tab::oid;
+END;
+COMMENT ON FUNCTION snowflake_convert.locks(snowflake_convert.reached[]) IS
+'internal: the tables that a script locks, in order, and the entries of the lock table that each needs';
+
+--
+-- The script
+--
+
+-- Procedures that a script calls.
+CREATE PROCEDURE snowflake_convert.run_as(owner name)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_user <> owner THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, current_user),
+            HINT = format('The tables'' owner runs the script: SET ROLE %I.', owner);
+    END IF;
+END
+$$;
+COMMENT ON PROCEDURE snowflake_convert.run_as(name) IS
+'for scripts: refuse to go on as another role than the tables'' owner';
+
+CREATE PROCEDURE snowflake_convert.verify(rels regclass[], cols name[])
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wrong text;
+BEGIN
+    SELECT format('column "%s" of table "%s"', c.attname, c.tab) INTO wrong
+      FROM snowflake_convert.reach(rels, cols, cardinality(rels), 'bigint') AS c
+     WHERE c.is_changed OR c.is_key AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum);
+    IF FOUND THEN
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = wrong || ' has not become what it should be',
+            DETAIL = 'Tables, foreign keys or names have changed since the script was made.',
+            HINT = 'Make the script again.';
+    END IF;
+END
+$$;
+COMMENT ON PROCEDURE snowflake_convert.verify(regclass[], name[]) IS
+'for scripts: refuse to commit unless keys call the extension''s function, and what references them is bigint';
+
+-- Each line of the text becomes a comment, whatever names are in it.
+CREATE FUNCTION snowflake_convert.comment(text text)
+RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT '-- ' || regexp_replace(text, '[\n\r]', E'\n--     ', 'g');
+END;
+COMMENT ON FUNCTION snowflake_convert.comment(text) IS
+'internal: a text as a comment of SQL';
+
+-- Writes a script: comments, and statements in one transaction.
+CREATE FUNCTION snowflake_convert.script(
+    rels regclass[], cols name[], key_count integer, type regtype, way text, keep_sequence boolean)
+RETURNS SETOF text
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type) AS c);
+    owner oid := (SELECT relowner FROM pg_class WHERE oid = rels[1]);
+    tables text;
+    needed bigint;
+    room bigint := current_setting('max_locks_per_transaction')::bigint
+                   * (current_setting('max_connections')::integer + current_setting('max_prepared_transactions')::integer);
+    steps text[];
+BEGIN
+    SELECT array_agg(s.statement || ';' ORDER BY s.step, s.place, s.name COLLATE "C", s.statement COLLATE "C") INTO steps
+      FROM (SELECT * FROM snowflake_convert.put_back(reach)
+            UNION ALL
+            SELECT * FROM snowflake_convert.statements(reach, type, way, keep_sequence)
+            UNION ALL
+            SELECT 40, 0, '', format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', string_agg('ONLY ' || l.tab, ', ' ORDER BY l.ord))
+              FROM snowflake_convert.locks(reach) WITH ORDINALITY AS l(tab, entries, ord)
+            HAVING count(*) > 0
+           ) AS s(step, place, name, statement);
+    SELECT sum(l.entries) INTO needed FROM snowflake_convert.locks(reach) AS l;
+    needed := needed + (SELECT 2 * count(*) FROM unnest(steps) AS s WHERE s ~ '^(CREATE|DROP|ALTER TABLE \S+ ADD CONSTRAINT)');
+
+    RETURN QUERY SELECT snowflake_convert.comment(d) FROM snowflake_convert.describe(reach, rels, cols, way) AS d;
+    IF way = 'snowflake' THEN
+        RETURN QUERY SELECT snowflake_convert.comment('warning: ' || w)
+                       FROM snowflake_convert.warnings(reach, owner, keep_sequence) AS w;
+        RETURN QUERY SELECT snowflake_convert.comment(format('looks %s, is left alone: ALTER TABLE %s ALTER COLUMN %I TYPE bigint;',
+                                                             l.because, l.tab, l.attname))
+                       FROM snowflake_convert.likely_references(reach) AS l;
+    END IF;
+    IF steps IS NULL THEN
+        RETURN;
+    END IF;
+    RETURN NEXT format('-- locks: about %s; the server has room for %s%s', needed, room,
+                       CASE WHEN needed > room / 2 THEN '. Raise max_locks_per_transaction, and restart the server.' END);
+    RETURN NEXT 'BEGIN;';
+    RETURN NEXT format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner));
+    RETURN NEXT 'SET LOCAL search_path = pg_catalog, pg_temp;';
+    RETURN NEXT 'SET LOCAL lock_timeout = ''5s'';';
+    RETURN NEXT 'SET LOCAL default_tablespace = ''''; SET LOCAL default_table_access_method = heap;';
+    RETURN QUERY SELECT unnest(steps);
+    IF way = 'snowflake' THEN
+        RETURN NEXT format('CALL snowflake_convert.verify(%L, %L);', rels[:key_count], cols[:key_count]);
+    END IF;
+    RETURN NEXT 'COMMIT;';
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert.script(regclass[], name[], integer, regtype, text, boolean) IS
+'internal: the script for columns without obstacles';
+
+-- Finds the columns that arguments name as schema.table.column.
+CREATE FUNCTION snowflake_convert.named(paths text[])
+RETURNS TABLE (tab regclass, attname name)
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    path text;
+BEGIN
+    FOREACH path IN ARRAY paths LOOP
+        RETURN QUERY
+            SELECT a.attrelid::regclass, a.attname
+              FROM parse_ident(path) AS p
+              JOIN pg_namespace AS n ON n.nspname = p[1]
+              JOIN pg_class AS t ON t.relnamespace = n.oid AND t.relname = p[2] AND t.relkind IN ('r', 'p')
+              JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attname = p[3] AND a.attnum > 0 AND NOT a.attisdropped
+             WHERE cardinality(p) = 3;
+        IF NOT FOUND THEN
+            RAISE undefined_column USING
+                MESSAGE = format('there is no column "%s"', path),
+                HINT = 'Write schema.table.column, with quotes as in SQL.';
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert.named(text[]) IS
+'internal: the columns that arguments name';
+
+-- Raises an error if the first column is no key, or if something keeps the columns
+-- from being changed.
+CREATE FUNCTION snowflake_convert.check_key(rels regclass[], cols name[], key_count integer, type regtype)
+RETURNS void
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    owner oid;
+    problem text;
+BEGIN
+    SELECT t.relowner, CASE
+           WHEN t.relkind NOT IN ('r', 'p') THEN 'it is no column of a table'
+           WHEN a.attgenerated <> '' THEN 'it is a generated column'
+           WHEN a.atttypid NOT IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
+           THEN 'its type is ' || format_type(a.atttypid, a.atttypmod)
+           WHEN a.attinhcount > 0
+           THEN 'it is inherited, and changes with the column of ' ||
+                (SELECT string_agg(inhparent::regclass::text, ', ' ORDER BY inhseqno) FROM pg_inherits WHERE inhrelid = t.oid)
+           ELSE 'it changes with the column that it references, of table ' ||
+                (SELECT min(k.confrelid::regclass::text) FROM pg_constraint AS k
+                  WHERE k.contype = 'f' AND k.conrelid = t.oid AND k.conparentid = 0 AND a.attnum = ANY (k.conkey)) END
+      INTO owner, problem
+      FROM pg_class AS t
+      JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attname = cols[1] AND a.attnum > 0 AND NOT a.attisdropped
+     WHERE t.oid = rels[1];
+    IF NOT FOUND THEN
+        RAISE undefined_column USING
+            MESSAGE = format('column "%s" of table "%s" does not exist', cols[1], rels[1]);
+    ELSIF problem IS NOT NULL AND key_count > 0 THEN
+        RAISE wrong_object_type USING
+            MESSAGE = format('column "%s" of table "%s" cannot be converted: %s', cols[1], rels[1], problem);
+    END IF;
+
+    SELECT string_agg(DISTINCT E'\n' || o.description, '') INTO problem
+      FROM snowflake_convert.obstacles(ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type) AS c),
+                                       type, owner) AS o;
+    IF problem IS NOT NULL THEN
+        RAISE dependent_objects_still_exist USING
+            MESSAGE = format('cannot change the type of column "%s" of table "%s" and of the columns that reference it', cols[1], rels[1]),
+            DETAIL = 'In the way:' || problem,
+            HINT = 'Drop what is in the way, run the script, and create it again. '
+                   'A partition key, a domain and a row type cannot be changed in this way.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert.check_key(regclass[], name[], integer, regtype) IS
+'internal: raises an error unless columns can be changed';
+
+CREATE FUNCTION snowflake_convert.key(
+    rel regclass, col name, also text[] DEFAULT '{}', keep_sequence boolean DEFAULT false)
+RETURNS SETOF text
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+    rels regclass[] := rel || ARRAY(SELECT n.tab FROM snowflake_convert.named(also) AS n);
+    cols name[] := col || ARRAY(SELECT n.attname FROM snowflake_convert.named(also) AS n);
+BEGIN
+    PERFORM snowflake_convert.check_key(rels, cols, 1, 'bigint');
+    RETURN QUERY SELECT snowflake_convert.script(rels, cols, 1, 'bigint', 'snowflake', keep_sequence);
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert.key(regclass, name, text[], boolean) IS
+'a script that makes a key column bigint DEFAULT snowflake_nextval(), and the columns that reference it bigint';
+
+CREATE FUNCTION snowflake_convert.revert(
+    rel regclass, col name, type regtype DEFAULT 'integer', way text DEFAULT 'serial', also text[] DEFAULT '{}')
+RETURNS SETOF text
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+    rels regclass[] := rel || ARRAY(SELECT n.tab FROM snowflake_convert.named(also) AS n);
+    cols name[] := col || ARRAY(SELECT n.attname FROM snowflake_convert.named(also) AS n);
+BEGIN
+    IF NOT snowflake_convert.is_snowflake(rel, (SELECT attnum FROM pg_attribute WHERE attrelid = rel AND attname = col)) THEN
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = format('column "%s" of table "%s" does not take its DEFAULT from snowflake_nextval()', col, rel);
+    ELSIF type NOT IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) OR way NOT IN ('serial', 'always', 'by default') THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('a key cannot become "%s" and "%s" again', type, way),
+            HINT = 'type is smallint, integer or bigint; way is serial, always or by default.';
+    END IF;
+    PERFORM snowflake_convert.check_key(rels, cols, 1, type);
+    IF type <> 'bigint'::regtype THEN
+        RETURN NEXT format('-- if a row has a new id, this fails with "%s out of range": give revert() the type bigint', type);
+    END IF;
+    RETURN QUERY SELECT snowflake_convert.script(rels, cols, 1, type, way, false);
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert.revert(regclass, name, regtype, text, text[]) IS
+'a script that makes a snowflake serial or an identity column again';
+
+-- Lists the keys of schemas.  A key whose values neither a sequence nor
+-- snowflake_nextval() makes may be a natural key, and is left alone.  Such a key
+-- is listed if it is the only column of a primary key.  A snowflake is listed only
+-- if something is still to do, such as a reference that is not bigint yet.
+CREATE FUNCTION snowflake_convert.keys(schemas name[])
+RETURNS TABLE (tab regclass, attname name, owner oid, is_left_alone boolean)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH keys AS MATERIALIZED (
+        SELECT t.oid::regclass AS tab, a.attname, a.attnum, t.relowner,
+               snowflake_convert.is_snowflake(t.oid, a.attnum) AS is_done,
+               EXISTS (SELECT FROM pg_depend AS d
+                        WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, t.oid, a.attnum)
+                          AND d.classid = 'pg_class'::regclass AND d.deptype = 'i')
+               OR EXISTS (SELECT FROM pg_attrdef AS f
+                           WHERE (f.adrelid, f.adnum) = (t.oid, a.attnum) AND pg_get_expr(f.adbin, f.adrelid) ~ '\mnextval\(') AS is_generated
+          FROM pg_namespace AS s
+          JOIN pg_class AS t ON t.relnamespace = s.oid AND t.relkind IN ('r', 'p') AND t.relpersistence <> 't'
+          JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
+                                AND a.attinhcount = 0 AND a.attgenerated = ''
+                                AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
+         WHERE s.nspname = ANY (schemas)
+           AND EXISTS (SELECT FROM pg_constraint AS k
+                        WHERE k.contype = 'p' AND k.conrelid = t.oid AND a.attnum = ANY (k.conkey)
+                           OR k.contype = 'f' AND k.confrelid = t.oid AND a.attnum = ANY (k.confkey))
+           -- A column that references another key is converted with that key.
+           AND NOT EXISTS (SELECT FROM pg_constraint AS k
+                            WHERE k.contype = 'f' AND k.conrelid = t.oid AND k.conparentid = 0
+                              AND a.attnum = ANY (k.conkey))
+           AND NOT EXISTS (SELECT FROM pg_depend AS d
+                            WHERE (d.classid, d.objid, d.deptype) = ('pg_class'::regclass, t.oid, 'e'))
+    )
+    SELECT tab, attname, relowner, NOT is_done AND NOT is_generated
+      FROM keys
+     WHERE CASE WHEN is_done AND NOT is_generated
+                THEN EXISTS (SELECT FROM snowflake_convert.reach(ARRAY[tab], ARRAY[attname], 1, 'bigint') AS c
+                              WHERE c.is_changed OR c.is_key AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum))
+                ELSE is_generated
+                     OR EXISTS (SELECT FROM pg_constraint AS k
+                                 WHERE k.contype = 'p' AND k.conrelid = tab AND k.conkey = ARRAY[attnum]) END
+     ORDER BY tab::text COLLATE "C", attnum;
+END;
+COMMENT ON FUNCTION snowflake_convert.keys(name[]) IS
+'internal: the keys of schemas, and which of them are left alone because no sequence makes them';
+
+CREATE FUNCTION snowflake_convert.schema(
+    schemas name[], except_keys text[] DEFAULT '{}', also text[] DEFAULT '{}', keep_sequence boolean DEFAULT false)
+RETURNS SETOF text
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+    also_rels regclass[] := ARRAY(SELECT n.tab FROM snowflake_convert.named(also) AS n);
+    also_cols name[] := ARRAY(SELECT n.attname FROM snowflake_convert.named(also) AS n);
+    rels regclass[];
+    cols name[];
+    owner oid := (SELECT oid FROM pg_roles WHERE rolname = current_user);
+    owners oid[];
+    obstacle record;
+    bad integer[];
+    one text;
+BEGIN
+    SELECT format('schema "%s" does not exist', s) INTO one
+      FROM unnest(schemas) AS s WHERE NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = s);
+    IF FOUND THEN
+        RAISE invalid_schema_name USING MESSAGE = coalesce(one, 'name of a schema must not be null');
+    END IF;
+
+    RETURN QUERY SELECT snowflake_convert.comment(format('left alone: %s (%I): %s', k.tab, k.attname,
+                            CASE WHEN n.tab IS NULL THEN 'no sequence makes its values; snowflake_convert.key() makes a script for it'
+                                 ELSE 'it is in except_keys' END))
+                   FROM snowflake_convert.keys(schemas) AS k
+                   LEFT JOIN snowflake_convert.named(except_keys) AS n ON (n.tab, n.attname) = (k.tab, k.attname)
+                  WHERE k.is_left_alone OR n.tab IS NOT NULL;
+    SELECT array_agg(k.tab), array_agg(k.attname), array_agg(DISTINCT k.owner) INTO rels, cols, owners
+      FROM snowflake_convert.keys(schemas) AS k
+     WHERE NOT k.is_left_alone
+       AND (k.tab, k.attname) NOT IN (SELECT n.tab, n.attname FROM snowflake_convert.named(except_keys) AS n);
+    IF cardinality(owners) = 1 THEN
+        owner := owners[1];
+    ELSIF NOT owner = ANY (owners) THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('the keys belong to several roles: %s',
+                             (SELECT string_agg(quote_ident(pg_get_userbyid(o)), ', ' ORDER BY o) FROM unnest(owners) AS o)),
+            HINT = 'SET ROLE to one of them: the script then has the keys of this role.';
+    END IF;
+
+    -- A key with an obstacle is left out, and this may be an obstacle to others.
+    LOOP
+        bad := '{}';
+        FOR obstacle IN
+            SELECT o.description, min(k) AS key, array_agg(DISTINCT k) AS keys
+              FROM snowflake_convert.obstacles(ARRAY(SELECT c FROM snowflake_convert.reach(rels || also_rels, cols || also_cols,
+                                                                                           cardinality(rels), 'bigint') AS c),
+                                               'bigint', owner) AS o,
+                   unnest(o.keys) AS k
+             GROUP BY o.description
+             ORDER BY 2, o.description COLLATE "C"
+        LOOP
+            IF obstacle.key > cardinality(rels) THEN
+                PERFORM snowflake_convert.check_key(also_rels, also_cols, 0, 'bigint');
+            END IF;
+            bad := bad || obstacle.keys;
+            RETURN NEXT snowflake_convert.comment(format('left out: %s: in the way: %s',
+                            (SELECT string_agg(format('%s (%I)', rels[k], cols[k]), ', ' ORDER BY k)
+                               FROM unnest(obstacle.keys) AS k WHERE k <= cardinality(rels)), obstacle.description));
+        END LOOP;
+        EXIT WHEN bad = '{}';
+        SELECT array_agg(k.rel ORDER BY k.n), array_agg(k.col ORDER BY k.n) INTO rels, cols
+          FROM ROWS FROM (unnest(rels), unnest(cols)) WITH ORDINALITY AS k(rel, col, n)
+         WHERE k.n <> ALL (bad);
+        EXIT WHEN rels IS NULL;
+    END LOOP;
+    IF rels IS NOT NULL THEN
+        RETURN QUERY SELECT snowflake_convert.script(rels || also_rels, cols || also_cols, cardinality(rels),
+                                                     'bigint', 'snowflake', keep_sequence);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert.schema(name[], text[], text[], boolean) IS
+'a script that converts, in some schemas, all keys whose values sequences make, and rewrites each table once';
