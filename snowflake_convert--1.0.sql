@@ -589,7 +589,7 @@ BEGIN ATOMIC
                SELECT 45, 0, format('ALTER PUBLICATION %I DROP TABLE ONLY %s', r.name, r.tab) WHERE r.kind = 'PUBLICATION'
                UNION ALL
                SELECT 73, 0, format('ALTER PUBLICATION %I ADD TABLE ONLY %s%s%s', r.name, r.tab,
-                                    (SELECT format(' (%s)', string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum))
+                                    (SELECT ' (' || string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) || ')'
                                        FROM pg_attribute AS a
                                       WHERE p.prattrs IS NOT NULL AND a.attrelid = p.prrelid
                                         AND a.attnum = ANY (p.prattrs::smallint[])),
@@ -678,7 +678,7 @@ BEGIN ATOMIC
           FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab
          WHERE c.is_key OR c.is_changed
         UNION ALL
-        SELECT f.keys, t.relowner, format('table %s, of foreign key constraint %I', t.oid::regclass, f.conname)
+        SELECT f.keys, t.relowner, 'table ' || t.oid::regclass
           FROM snowflake_convert.foreign_keys(reach) AS f JOIN pg_class AS t ON t.oid IN (f.tab, f.references_tab)
         UNION ALL
         SELECT v.keys, v.relowner, v.description FROM views AS v
@@ -844,7 +844,7 @@ BEGIN ATOMIC
          WHERE r.is_about OR r.is_trigger
          GROUP BY r.routine
         UNION
-        SELECT format('function %s calls %s(), which does not know new ids: RETURNING, or snowflake_currval()', r.routine, lower(found[1]))
+        SELECT format('function %s calls %s(), which does not know new ids: use RETURNING or snowflake_currval()', r.routine, lower(found[1]))
           FROM routines AS r, regexp_matches(r.body, '\m(currval|lastval)\s*\(', 'gi') AS found
          WHERE r.is_about OR r.is_trigger
         UNION
@@ -894,7 +894,7 @@ BEGIN ATOMIC
           FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab
          WHERE c.is_key AND NOT c.is_inherited
     )
-    SELECT t.oid::regclass, a.attname, coalesce('as a reference to ' || min(k.key), 'as an id')
+    SELECT t.oid::regclass, a.attname, coalesce('a reference to ' || min(k.key), 'an id')
       FROM pg_class AS t
       JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attinhcount = 0
                             AND a.attidentity = '' AND a.attgenerated = ''
@@ -970,12 +970,13 @@ BEGIN ATOMIC
         UNION
         SELECT u.tab, i.inhparent FROM up AS u JOIN pg_inherits AS i ON i.inhrelid = u.ancestor
     )
-    -- A rewritten table has new files, each with an OID, for itself, its TOAST
-    -- table, and all indexes.
-    SELECT l.tab, CASE WHEN l.is_rewritten THEN 2 ELSE 1 END
-                  * (1 + (SELECT count(*) FROM pg_index WHERE indrelid = l.tab) + CASE WHEN t.reltoastrelid <> 0 THEN 2 ELSE 0 END)
+    -- Counted in pg_locks: a rewritten table, its TOAST table and its indexes get new
+    -- ones beside the old, and constraints, DEFAULTs and types are locked as well.
+    SELECT l.tab, (1 + x.indexes + CASE WHEN t.reltoastrelid <> 0 THEN 2 ELSE 0 END) * CASE WHEN l.is_rewritten THEN 2 ELSE 1 END
+                  + CASE WHEN l.is_rewritten THEN x.indexes + 5 ELSE 0 END
       FROM locked AS l
-      JOIN pg_class AS t ON t.oid = l.tab
+      JOIN pg_class AS t ON t.oid = l.tab,
+           LATERAL (SELECT count(*) FROM pg_index WHERE indrelid = l.tab) AS x(indexes)
      ORDER BY (SELECT count(*) FROM up AS u WHERE u.tab = l.tab), l.tab::oid;
 END;
 COMMENT ON FUNCTION snowflake_convert.locks(snowflake_convert.reached[]) IS
@@ -1057,20 +1058,20 @@ BEGIN
             UNION ALL
             SELECT 40, 0, '', format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', string_agg('ONLY ' || l.tab, ', ' ORDER BY l.ord))
               FROM snowflake_convert.locks(reach) WITH ORDINALITY AS l(tab, entries, ord)
-            HAVING count(*) > 0
            ) AS s(step, place, name, statement);
-    SELECT sum(l.entries) INTO needed FROM snowflake_convert.locks(reach) AS l;
-    needed := needed + (SELECT 2 * count(*) FROM unnest(steps) AS s WHERE s ~ '^(CREATE|DROP|ALTER TABLE \S+ ADD CONSTRAINT)');
+    SELECT sum(l.entries) + 5 * (SELECT count(*) FROM snowflake_convert.foreign_keys(reach))
+           + 6 * (SELECT count(*) FROM snowflake_convert.views(reach)) INTO needed
+      FROM snowflake_convert.locks(reach) AS l;
 
     RETURN QUERY SELECT snowflake_convert.comment(d) FROM snowflake_convert.describe(reach, rels, cols, way) AS d;
     IF way = 'snowflake' THEN
         RETURN QUERY SELECT snowflake_convert.comment('warning: ' || w)
                        FROM snowflake_convert.warnings(reach, owner, keep_sequence) AS w;
-        RETURN QUERY SELECT snowflake_convert.comment(format('looks %s, is left alone: ALTER TABLE %s ALTER COLUMN %I TYPE bigint;',
+        RETURN QUERY SELECT snowflake_convert.comment(format('stays integer, and looks like %s: ALTER TABLE %s ALTER COLUMN %I TYPE bigint;',
                                                              l.because, l.tab, l.attname))
                        FROM snowflake_convert.likely_references(reach) AS l;
     END IF;
-    IF steps IS NULL THEN
+    IF cardinality(steps) = 1 THEN    -- nothing but the locks
         RETURN;
     END IF;
     RETURN NEXT format('-- locks: about %s; the server has room for %s%s', needed, room,
@@ -1079,7 +1080,8 @@ BEGIN
     RETURN NEXT format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner));
     RETURN NEXT 'SET LOCAL search_path = pg_catalog, pg_temp;';
     RETURN NEXT 'SET LOCAL lock_timeout = ''5s'';';
-    RETURN NEXT 'SET LOCAL default_tablespace = ''''; SET LOCAL default_table_access_method = heap;';
+    RETURN NEXT 'SET LOCAL default_tablespace = '''';';
+    RETURN NEXT 'SET LOCAL default_table_access_method = heap;';
     RETURN QUERY SELECT unnest(steps);
     IF way = 'snowflake' THEN
         RETURN NEXT format('CALL snowflake_convert.verify(%L, %L);', rels[:key_count], cols[:key_count]);
@@ -1282,7 +1284,7 @@ BEGIN
     SELECT format('schema "%s" does not exist', s) INTO one
       FROM unnest(schemas) AS s WHERE NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = s);
     IF FOUND THEN
-        RAISE invalid_schema_name USING MESSAGE = coalesce(one, 'name of a schema must not be null');
+        RAISE invalid_schema_name USING MESSAGE = one;
     END IF;
 
     RETURN QUERY SELECT snowflake_convert.comment(format('left alone: %s (%I): %s', k.tab, k.attname,
