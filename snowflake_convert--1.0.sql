@@ -868,6 +868,13 @@ BEGIN ATOMIC
           FROM own_sequences AS s
          WHERE keep_sequence AND (s.is_identity OR s.is_default)
         UNION
+        -- The keys of another scheme may be larger than new ids, or equal to one.
+        SELECT format('new ids have to be larger than the keys, so this has to be true: SELECT max(%I) < %s FROM %s', c.attname,
+                      replace(snowflake_convert.nextval_function()::text, 'snowflake_nextval()', 'snowflake_min_id(now())'), c.tab)
+          FROM columns AS c
+         WHERE c.is_key AND NOT c.is_inherited AND NOT c.is_changed AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum)
+           AND NOT EXISTS (SELECT FROM own_sequences AS s WHERE s.is_identity OR s.is_default)
+        UNION
         SELECT format('role %I, the owner of schema %I, can exchange names while the script runs', pg_get_userbyid(o.oid), n.nspname)
           FROM (SELECT DISTINCT relnamespace FROM columns) AS c
           JOIN pg_namespace AS n ON n.oid = c.relnamespace

@@ -1,7 +1,7 @@
-# Converting tables on a server in use: psql executes the output of a dry run,
-# other sessions use the tables during a conversion, a converted database is
-# dumped and restored, ids go on after those of other software, and Django,
-# SQLAlchemy and Rails run their migrations.
+# Converting tables on a server in use: psql runs scripts and the way back, other
+# sessions use the tables meanwhile, a converted database is dumped and restored,
+# ids go on after those of other software, and Django, SQLAlchemy and Rails run
+# their migrations.
 use strict;
 use warnings FATAL => 'all';
 
@@ -17,7 +17,6 @@ my $node = snowflake_node('migration');
 my $directory = PostgreSQL::Test::Utils::tempdir();
 
 my $shop = q{
-CREATE EXTENSION snowflake;
 CREATE SCHEMA shop;
 CREATE TABLE shop.customer (id serial PRIMARY KEY, name text);
 CREATE TABLE shop."Order" (
@@ -71,156 +70,44 @@ sub output_of
 
 $node->start;
 
-# psql runs the dry run's statements with the same result as the function.
-my @conversions = (
-	q{SELECT snowflake_convert('shop.customer', 'id'%s)},
-	q{SELECT snowflake_convert('shop."Order"', 'id'%s)});
-for my $database ('by_function', 'by_psql')
+# Makes a script, and runs it by psql as its owner; returns what psql says.
+sub run_script
 {
-	$node->safe_psql('postgres', "CREATE DATABASE $database");
-	$node->safe_psql($database, $shop);
-}
-my $before = dump_of('by_psql');
-for my $conversion (@conversions)
-{
-	my $statements =
-	  $node->safe_psql('by_psql', sprintf($conversion, ', dry_run => true'));
+	my ($database, $function, $role) = @_;
+	my $text = $node->safe_psql($database, "SELECT $function");
+	my ($stdout, $stderr);
 
-	is( $node->safe_psql('by_function', sprintf($conversion, '')),
-		$statements, 'the dry run lists the statements that the conversion executes');
-	is(dump_of('by_psql'), $before, 'the dry run changes nothing');
-	$node->command_ok(
-		[
-			'psql', '-XqAt1', '-v', 'ON_ERROR_STOP=1', '-d',
-			$node->connstr('by_psql'), '-f',
-			script('statements.sql', $statements)
-		],
-		'psql executes the statements of the dry run');
-	is(dump_of('by_psql'), dump_of('by_function'), 'the statements do what the function does');
-	$before = dump_of('by_psql');
-}
-like($before, qr/DEFAULT public\.snowflake_nextval\(\)/, 'a converted database has the new DEFAULT');
-unlike($before, qr/serial|integer|SEQUENCE/, 'a converted database has no serial, integer or sequence');
-
-# An INSERT that was prepared before the conversion still works after it.  The
-# conversion waits for a session that uses the table, but no longer than
-# lock_timeout.
-$node->safe_psql('postgres', $shop);
-my ($in, $out, $err) = ('', '', '');
-my $session = IPC::Run::start(
-	[ 'psql', '-XAtq', $node->connstr('postgres') ],
-	'<', \$in, '>', \$out, '2>', \$err,
-	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-
-sub in_session
-{
-	my ($sql) = @_;
-
-	$out = $err = '';
-	$in .= "$sql;\n\\echo done\n";
-	$session->pump until $out =~ /^done$/m || $err ne '';
-	return $out =~ s/done\n$//r;
+	IPC::Run::run [
+		'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($database),
+		'-c', "SET ROLE $role", '-f', script('script.sql', $text)
+	  ],
+	  '>', \$stdout, '2>', \$stderr;
+	return $stderr;
 }
 
-in_session(q{PREPARE add AS INSERT INTO shop.customer (name) VALUES ('Cid') RETURNING id > 1000000; EXECUTE add; EXECUTE add});
-is(in_session(q{EXECUTE add}), "f\n", 'before the conversion a prepared INSERT gets a small key');
-in_session('BEGIN; SELECT FROM shop."Order"');
-my ($state) = sqlstate_of($node,
-	q{SET lock_timeout = '100ms'; SELECT snowflake_convert('shop.customer', 'id')});
-is($state, '55P03', 'a conversion waits for a table in use until lock_timeout');
-is( $node->safe_psql('postgres',
-		q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'shop.customer'::regclass AND attname = 'id'}
-	),
-	'integer',
-	'a conversion that has timed out changes nothing');
-in_session('COMMIT');
-$node->safe_psql('postgres', q{SELECT snowflake_convert('shop.customer', 'id')});
-is(in_session(q{EXECUTE add}), "t\n", 'after the conversion the same prepared INSERT gets a snowflake');
-is($err, '', 'the prepared INSERT raises no error');
-$in .= "\\q\n";
-$session->finish;
-
-# A foreign key that another session is about to add is converted as well.
+# The owner runs the scripts.  The dump differs by the keys alone, and the
+# scripts of revert() lead back to the dump before.
 $node->safe_psql('postgres', q{
-CREATE TABLE shop.early (id serial PRIMARY KEY);
-CREATE TABLE shop.late (early integer PRIMARY KEY);
+CREATE ROLE keeper;
+CREATE DATABASE depot OWNER keeper;
 });
-my $adds = SnowflakeSession->new($node);
-my $converts = SnowflakeSession->new($node);
-$adds->rows('BEGIN');
-$adds->rows('ALTER TABLE shop.late ADD FOREIGN KEY (early) REFERENCES shop.early');
-my $waits_for_lock =
-  "SELECT count(*) = 1 FROM pg_locks WHERE pid = $converts->{pid} AND NOT granted AND relation = 'shop.%s'::regclass";
-$converts->ask(q{SELECT snowflake_convert('shop.early', 'id')});
-$node->poll_query_until('postgres', sprintf($waits_for_lock, 'early'))
-  or die 'the conversion does not wait';
-$adds->rows('COMMIT');
-is(($converts->answer)[0], '', 'a conversion waits for a session that adds a foreign key');
-$_->quit for $adds, $converts;
-is( $node->safe_psql('postgres',
-		q{SELECT attrelid::regclass, atttypid::regtype FROM pg_attribute
-		   WHERE attrelid = 'shop.late'::regclass AND attnum > 0}
-	),
-	"shop.late|bigint",
-	'the referencing column of the added foreign key becomes bigint');
-
-# Two tables reference each other.  Conversions of the one and of the other
-# lock tables in the same order.
-$node->safe_psql('postgres', q{
-CREATE TABLE shop.one (id serial PRIMARY KEY, two integer);
-CREATE TABLE shop.two (id serial PRIMARY KEY, one integer REFERENCES shop.one);
-ALTER TABLE shop.one ADD FOREIGN KEY (two) REFERENCES shop.two;
-CREATE TABLE shop.both (id integer PRIMARY KEY, one integer REFERENCES shop.one, two integer REFERENCES shop.two);
-});
-my $holds = SnowflakeSession->new($node);
-my @opposite = map { SnowflakeSession->new($node) } 0 .. 1;
-$holds->rows('BEGIN');
-$holds->rows('LOCK TABLE shop.one IN ACCESS SHARE MODE');
-my @asked = map { "SELECT count(*) > 0 FROM snowflake_convert('shop.$_', 'id')" } ('one', 'two');
-for my $i (0 .. 1)
-{
-	$opposite[$i]->ask($asked[$i]);
-	$node->poll_query_until('postgres',
-		"SELECT count(*) > 0 FROM pg_locks WHERE pid = $opposite[$i]{pid} AND NOT granted")
-	  or die 'the conversion does not wait';
-}
-$holds->rows('COMMIT');
-is_deeply([ map { ($_->answer)[0] } @opposite ], ['', ''], 'conversions of tables that reference each other do not deadlock');
-$_->quit for $holds, @opposite;
-
-# A conversion locks a partition that is older than its parent after the
-# parent, as other statements do.
-$node->safe_psql('postgres', q{
-CREATE TABLE shop.older (k integer, id integer NOT NULL);
-CREATE TABLE shop.parent (k integer, id serial) PARTITION BY LIST (k);
-CREATE TABLE shop.younger PARTITION OF shop.parent FOR VALUES IN (2);
-ALTER TABLE shop.parent ATTACH PARTITION shop.older FOR VALUES IN (1);
-});
-my $inserts = SnowflakeSession->new($node);
-$converts = SnowflakeSession->new($node);
-$inserts->rows('BEGIN');
-$inserts->rows('INSERT INTO shop.parent VALUES (2)');
-$converts->ask(q{SELECT count(*) > 0 FROM snowflake_convert('shop.parent', 'id')});
-$node->poll_query_until('postgres',
-	"SELECT count(*) > 0 FROM pg_locks WHERE pid = $converts->{pid} AND NOT granted")
-  or die 'the conversion does not wait';
-is($inserts->state_of('INSERT INTO shop.parent VALUES (1)'), '', 'an INSERT into partitions does not deadlock with a conversion');
-$inserts->rows('COMMIT');
-is(($converts->answer)[0], '', 'a conversion does not deadlock with an INSERT into partitions');
-$_->quit for $inserts, $converts;
-
-# A whole schema: the dump differs by the keys alone, and psql runs the dry
-# run's statements with the same result.
-my $depot = q{
-CREATE EXTENSION snowflake;
+$node->safe_psql('depot', q{
+CREATE EXTENSION snowflake_convert CASCADE;
+SET ROLE keeper;
 CREATE SCHEMA depot;
 CREATE TABLE depot.place (id serial PRIMARY KEY, first_item integer, name text);
 CREATE TABLE depot.item (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, place integer REFERENCES depot.place, n integer);
 ALTER TABLE depot.place ADD FOREIGN KEY (first_item) REFERENCES depot.item;
+CREATE INDEX shifted ON depot.item ((place + 1));
+ALTER INDEX depot.shifted ALTER COLUMN 1 SET STATISTICS 300;
+CREATE STATISTICS depot.of_item ON place, n FROM depot.item;
+ALTER STATISTICS depot.of_item SET STATISTICS 200;
+COMMENT ON STATISTICS depot.of_item IS 'two columns';
+CREATE TABLE depot.note (id integer, item_id integer, text text);
 INSERT INTO depot.place (name) VALUES ('here'), ('there');
 INSERT INTO depot.item (place, n) SELECT 1 + n % 2, n FROM generate_series(1, 1000) AS n;
 CREATE VIEW depot.items WITH (security_barrier) AS SELECT id, place FROM depot.item WHERE n > 0 WITH CASCADED CHECK OPTION;
-COMMENT ON VIEW depot.items IS E'it''s \\\\ here';
+COMMENT ON VIEW depot.items IS E'it''s \\ here';
 COMMENT ON COLUMN depot.items.place IS 'where';
 ALTER VIEW depot.items ALTER place SET DEFAULT 1;
 CREATE VIEW depot.by_place AS SELECT p.name, count(*) AS items FROM depot.items AS i JOIN depot.place AS p ON p.id = i.place GROUP BY p.id;
@@ -232,94 +119,121 @@ CREATE FUNCTION depot.note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN N
 CREATE TRIGGER instead INSTEAD OF UPDATE ON depot.by_place FOR EACH ROW EXECUTE FUNCTION depot.note();
 CREATE TRIGGER of_id BEFORE UPDATE OF id ON depot.item FOR EACH ROW WHEN (NEW.id <> 0) EXECUTE FUNCTION depot.note();
 CREATE RULE gone AS ON DELETE TO depot.item WHERE OLD.id < 0 DO INSTEAD NOTHING;
+CREATE POLICY of_place ON depot.item USING (place > 0);
+CREATE PUBLICATION of_items FOR TABLE depot.item (id, n) WHERE (id > 0);
 GRANT SELECT ON depot.items TO pg_monitor WITH GRANT OPTION;
 GRANT UPDATE (place), SELECT (id) ON depot.items TO pg_read_all_stats;
 GRANT SELECT ON depot.summary TO PUBLIC;
-REVOKE DELETE ON depot.by_place FROM CURRENT_USER;
-};
-for my $database ('whole_by_function', 'whole_by_psql')
+REVOKE DELETE ON depot.by_place FROM keeper;
+});
+my $before = dump_of('depot');
+my $schema = q{snowflake_convert.schema('{depot}', also => '{depot.note.item_id}')};
+my $script = $node->safe_psql('depot', "SELECT $schema");
+like($script, qr/^-- key depot.item .* back by (snowflake_convert.revert\('depot.item', 'id', 'integer', 'always'\))$/m, 'a script says the way back');
+is(dump_of('depot'), $before, 'making a script changes nothing');
+
+# Whoever is not the owner, a superuser too, runs no statement of the script,
+# even if psql goes on after errors, from a file or row by row.
+for my $sql ($script, "SELECT $schema \\gexec\n")
 {
-	$node->safe_psql('postgres', "CREATE DATABASE $database");
-	$node->safe_psql($database, $depot);
+	my (undef, undef, $errors) = $node->psql('depot', $sql, on_error_stop => 0);
+
+	like($errors, qr/ERROR:  this script has to run as role "keeper", not as/, 'a superuser who is not the owner is refused');
+	is(dump_of('depot'), $before, 'the refused script changes nothing');
 }
-$before = dump_of('whole_by_psql');
-my $script = $node->safe_psql('whole_by_psql', q{SELECT snowflake_convert_schema('{depot}', true)});
-is(dump_of('whole_by_psql'), $before, 'a dry run of a schema changes nothing');
-is( $node->safe_psql('whole_by_function', q{SELECT snowflake_convert_schema('{depot}')}),
-	$script =~ s/^--.*\n//mgr, 'the conversion of a schema executes the statements of its dry run');
-my $after = dump_of('whole_by_function');
+
+is(run_script('depot', $schema, 'keeper'), '', 'the owner runs the script');
+my $after = dump_of('depot');
 my %lines;
 $lines{$_}++ for split /\n/, $after;
 $lines{$_}-- for split /\n/, $before;
-my @removed = grep { $lines{$_} < 0 } sort keys %lines;
-my @added = grep { $lines{$_} > 0 } sort keys %lines;
-is_deeply(\@added,
+is_deeply([ grep { $lines{$_} > 0 } sort keys %lines ],
 	[
 		'    first_item bigint,',
 		'    id bigint DEFAULT public.snowflake_nextval() NOT NULL,',
+		'    item_id bigint,',
 		'    place bigint,'
 	],
 	'the dump of a converted schema has keys that are snowflakes');
 is_deeply(
-	[ grep { !/SEQUENCE|_id_seq|ADD GENERATED ALWAYS AS IDENTITY|^    (id|first_item|place) integer|^    (AS integer|START WITH 1|INCREMENT BY 1|NO MINVALUE|NO MAXVALUE|CACHE 1;?)$|^\);$/ } @removed ],
+	[ grep { $lines{$_} < 0 && !/SEQUENCE|_id_seq|ADD GENERATED ALWAYS AS IDENTITY|^    (id|first_item|place|item_id) integer|^    (AS integer|START WITH 1|INCREMENT BY 1|NO MINVALUE|NO MAXVALUE|CACHE 1;?)$|^\);$/ } sort keys %lines ],
 	[], 'the dump of a converted schema differs by nothing else');
-$node->command_ok(
-	[
-		'psql', '-XqAt1', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-d',
-		$node->connstr('whole_by_psql'), '-f', script('whole.sql', $script)
-	],
-	'psql executes the script of the dry run of a schema');
-is(dump_of('whole_by_psql'), $after, 'the script does what the function does');
-is($node->safe_psql('whole_by_function', q{SELECT string_agg(name || items, ' ' ORDER BY name) FROM depot.summary}),
+is($node->safe_psql('depot', q{SELECT string_agg(name || items, ' ' ORDER BY name) FROM depot.summary}),
 	'here500 there500', 'a materialised view that had data has data again');
-is($node->safe_psql('whole_by_function', q{SELECT snowflake_convert_schema('{depot}', true)}), '', 'a dry run of a converted schema lists no statement');
+is($node->safe_psql('depot', q{SELECT snowflake_convert.schema('{depot}')}), '', 'a converted schema needs no script');
+my @back = $script =~ /back by (.*)$/mg;
+$back[0] =~ s/\)$/, also => '{depot.note.item_id}')/;
+is(join('', map { run_script('depot', $_, 'keeper') } @back), '', 'the owner runs the scripts of revert()');
+is(dump_of('depot'), $before, 'revert() leads back to the schema before');
+is($node->safe_psql('depot', q{INSERT INTO depot.item DEFAULT VALUES RETURNING id; INSERT INTO depot.place DEFAULT VALUES RETURNING id}),
+	"1001\n3", 'the sequences go on after the largest keys');
 
-# The whole conversion is rolled back if a materialised view cannot be filled.
-$node->safe_psql('postgres', 'CREATE DATABASE whole_fails');
-$node->safe_psql('whole_fails', "$depot; CREATE TABLE depot.zero (n integer); INSERT INTO depot.zero VALUES (1);
+# A script that fails changes nothing: a materialised view that cannot be
+# filled, and with another setting for the schema's names.
+$node->safe_psql('depot', q{SET ROLE keeper; CREATE TABLE depot.zero (n integer); INSERT INTO depot.zero VALUES (1);
 CREATE MATERIALIZED VIEW depot.quotient AS SELECT i.id / z.n AS q FROM depot.items AS i, depot.zero AS z;
-UPDATE depot.zero SET n = 0");
-$before = dump_of('whole_fails');
-like(($node->psql('whole_fails', q{SELECT snowflake_convert_schema('{depot}')}))[2],
-	qr/ERROR:  division by zero/, 'a materialised view that cannot be filled stops the conversion');
-is(dump_of('whole_fails'), $before, 'the conversion that was stopped changes nothing');
-$node->safe_psql('whole_fails', 'DROP MATERIALIZED VIEW depot.quotient');
+UPDATE depot.zero SET n = 0});
+$before = dump_of('depot');
+like(run_script('depot', $schema, 'keeper'), qr/ERROR:  division by zero/, 'a materialised view that cannot be filled stops the script');
+is(dump_of('depot'), $before, 'the script that was stopped changes nothing');
 
-# Views are locked before tables, as a query locks them, and in one order.
-my $reads = SnowflakeSession->new($node);
-@opposite = map { SnowflakeSession->new($node) } 0 .. 1;
-$_->rows("\\c whole_fails\nSELECT 1") for $reads, @opposite;
-$reads->rows('BEGIN');
-$reads->rows('SELECT count(*) FROM depot.items');
-for my $i (0 .. 1)
-{
-	$opposite[$i]->ask(q{SELECT count(*) FROM snowflake_convert_schema('{depot}')});
-	$node->poll_query_until('whole_fails',
-		"SELECT count(*) = $i + 1 FROM pg_locks WHERE NOT granted AND relation IS NOT NULL")
-	  or die 'the conversion does not wait';
-}
-is($reads->state_of('SELECT count(*) FROM depot.place'), '', 'a query of views and tables does not deadlock with conversions of the schema');
-$reads->rows('COMMIT');
-my @both = map { [ $_->answer ] } @opposite;
-is_deeply([ map { $_->[0] } @both ], [ '', '' ], 'two conversions of one schema do not deadlock');
-is($both[1][1], '0', 'the second conversion of the schema finds nothing to do');
-$_->quit for $reads, @opposite;
+# An INSERT that was prepared before the conversion still works after it.  The
+# script waits for a session that uses the table, but no longer than 5 s.
+$node->safe_psql('postgres', "CREATE EXTENSION snowflake_convert CASCADE; $shop");
+my $session = SnowflakeSession->new($node);
+$session->rows(q{PREPARE add AS INSERT INTO shop.customer (name) VALUES ('Cid') RETURNING id > 1000000});
+is($session->value('EXECUTE add'), 'f', 'before the conversion a prepared INSERT gets a small key');
+$session->rows('BEGIN');
+$session->rows('SELECT FROM shop."Order"');
+my $customer = q{snowflake_convert.key('shop.customer', 'id')};
+my $user = $node->safe_psql('postgres', 'SELECT quote_ident(current_user)');
+like(run_script('postgres', $customer, $user), qr/ERROR:  canceling statement due to lock timeout/, 'a script waits for a table in use until lock_timeout');
+is($node->safe_psql('postgres',
+		q{SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'shop.customer'::regclass AND attname = 'id'}),
+	'integer', 'a script that has timed out changes nothing');
+$session->rows('COMMIT');
+is(run_script('postgres', $customer, $user), '', 'a superuser runs the script of its own tables');
+is($session->value('EXECUTE add'), 't', 'after the conversion the same prepared INSERT gets a snowflake');
+$session->quit;
 
-# Statistics and CHECK constraints are parsed again with bigint columns.
+# A script locks a partition that is older than its parent after the parent,
+# as other statements do.
 $node->safe_psql('postgres', q{
-CREATE FUNCTION shop.of_integer(integer) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT $1';
-CREATE TABLE shop.counted (id serial PRIMARY KEY, n integer);
-CREATE STATISTICS shop.fits ON (id + 1), n FROM shop.counted;
-CREATE STATISTICS shop.fits_not ON shop.of_integer(id), n FROM shop.counted;
-CREATE TABLE shop.checked (id serial PRIMARY KEY);
-CREATE FUNCTION shop.of_row(shop.checked) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
-ALTER TABLE shop.checked ADD CHECK (id > 0 AND shop.of_row(checked) AND tableoid <> 0);
+CREATE TABLE shop.older (k integer, id integer NOT NULL);
+CREATE TABLE shop.parent (k integer, id serial) PARTITION BY LIST (k);
+CREATE TABLE shop.younger PARTITION OF shop.parent FOR VALUES IN (2);
+ALTER TABLE shop.parent ATTACH PARTITION shop.older FOR VALUES IN (1);
 });
-my (undef, undef, $in_the_way) = $node->psql('postgres', q{SELECT snowflake_convert('shop.counted', 'id', true)});
-like($in_the_way, qr/In the way:\nstatistics object shop.fits_not: function shop.of_integer\(bigint\) does not exist\nHINT/,
-	'statistics with a function for integers only are in the way');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM snowflake_convert('shop.checked', 'id')}), '2',
-	'a CHECK with a function of the whole row is not in the way');
+my ($lock) = $node->safe_psql('postgres', q{SELECT snowflake_convert.key('shop.parent', 'id')}) =~ /^(LOCK TABLE .*;)$/m;
+my $inserts = SnowflakeSession->new($node);
+my $converts = SnowflakeSession->new($node);
+$inserts->rows('BEGIN');
+$inserts->rows('INSERT INTO shop.parent VALUES (2)');
+$converts->rows('BEGIN');
+$converts->ask($lock);
+$node->poll_query_until('postgres',
+	"SELECT count(*) > 0 FROM pg_locks WHERE pid = $converts->{pid} AND NOT granted")
+  or die 'the script does not wait';
+is($inserts->state_of('INSERT INTO shop.parent VALUES (1)'), '', 'an INSERT into partitions does not deadlock with a script');
+$inserts->rows('COMMIT');
+is(($converts->answer)[0], '', 'a script does not deadlock with an INSERT into partitions');
+$converts->rows('ROLLBACK');
+$_->quit for $inserts, $converts;
+
+# The script foretells how many entries of the lock table it takes.
+my $locks = $node->safe_psql('postgres', q{
+DO $$BEGIN
+FOR i IN 1 .. 40 LOOP
+  EXECUTE format('CREATE TABLE shop.many%s (id serial PRIMARY KEY, name text, other integer REFERENCES shop.many%s, more integer)', i, greatest(i - 1, 1));
+  EXECUTE format('CREATE VIEW shop.view%s AS SELECT id, other FROM shop.many%s', i, i);
+END LOOP;
+END$$;
+SELECT snowflake_convert.schema('{shop}', except_keys => '{shop.parent.id}')});
+my ($foretold) = $locks =~ /^-- locks: about (\d+);/m;
+my $taken = $node->safe_psql('postgres', ($locks =~ s/^COMMIT;$//mr) .
+	'; SELECT count(DISTINCT (locktype, relation, classid, objid)) FROM pg_locks WHERE pid = pg_backend_pid() AND NOT fastpath; ROLLBACK');
+cmp_ok($foretold, '>', 0.8 * $taken, "a script foretells its locks ($foretold, and takes $taken)");
+cmp_ok($foretold, '<', 1.5 * $taken, 'and not many more');
 
 # ALTER DATABASE sets snowflake_convert.schemas for new sessions of one
 # database.
@@ -360,16 +274,18 @@ $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET snowflake_convert.sc
 # A dump is restored unchanged into a database that converts new tables.
 $node->safe_psql('postgres', 'CREATE DATABASE restored');
 $node->safe_psql('restored', "CREATE EXTENSION snowflake; $event_trigger");
-$node->safe_psql('by_function', 'CREATE TABLE still_serial (id serial PRIMARY KEY)');
-$node->safe_psql('by_function', $event_trigger);
-script('dump.sql', dump_of('by_function') =~ s/CREATE EVENT TRIGGER .*?;//sr);
+$node->safe_psql('postgres', 'CREATE DATABASE converted');
+$node->safe_psql('converted', "CREATE EXTENSION snowflake_convert CASCADE; $shop CREATE TABLE still_serial (id serial PRIMARY KEY)");
+run_script('converted', $_, $user) for q{snowflake_convert.key('shop.customer', 'id')}, q{snowflake_convert.key('shop."Order"', 'id')};
+$node->safe_psql('converted', $event_trigger);
+script('dump.sql', dump_of('converted') =~ s/CREATE EVENT TRIGGER .*?;//sr);
 $node->command_ok(
 	[
 		'psql', '-Xq1', '-v', 'ON_ERROR_STOP=1', '-d',
 		$node->connstr('restored'), '-f', "$directory/dump.sql"
 	],
 	'a dump is restored while the event trigger is enabled');
-is(dump_of('restored'), dump_of('by_function'), 'the restored database is as it was dumped');
+is(dump_of('restored'), dump_of('converted'), 'the restored database is as it was dumped');
 
 # pgEdge has an extension named snowflake, too.  The test makes by hand what
 # that extension leaves behind when it is dropped: a serial's sequence with
@@ -378,7 +294,7 @@ is(dump_of('restored'), dump_of('by_function'), 'the restored database is as it 
 # conversion.
 $node->safe_psql('postgres', 'CREATE DATABASE leftovers');
 $node->safe_psql('leftovers', q{
-CREATE EXTENSION snowflake;
+CREATE EXTENSION snowflake_convert CASCADE;
 CREATE ROLE clerk;
 GRANT CREATE ON SCHEMA public TO clerk;
 CREATE TABLE of_serial (id bigserial PRIMARY KEY, "Also" bigint);
@@ -409,30 +325,22 @@ sub restores
 		script("$name.sql", dump_of('leftovers'))) == 0;
 }
 ok(!restores('leftovers_as_left'), 'the dump of such tables cannot be restored');
-my (undef, $leftover_statements) = $node->psql('leftovers', q{
-SELECT snowflake_convert('of_serial', 'id');
-SELECT snowflake_convert('of_shared', 'id');
-SELECT snowflake_convert('was_converted', 'id')});
-is( $leftover_statements, <<'STATEMENTS' =~ s/\n\z//r, 'the conversion repairs what pgEdge has left');
-ALTER TABLE public.of_serial ALTER COLUMN id SET DEFAULT public.snowflake_nextval();
-DROP SEQUENCE public.of_serial_id_seq;
-ALTER SEQUENCE public.of_shared_id_seq AS bigint NO CYCLE MAXVALUE 9223372036854775807;
-ALTER TABLE public.of_shared ALTER COLUMN id SET DEFAULT public.snowflake_nextval();
-UPDATE pg_catalog.pg_attribute SET attidentity = 'd' WHERE attrelid = 'public.was_converted'::pg_catalog.regclass AND attname = 'id';
-ALTER TABLE public.was_converted ALTER COLUMN id DROP IDENTITY;
-STATEMENTS
-like( ($node->psql('leftovers', q{SET ROLE clerk; SELECT snowflake_convert('"Of identity"', 'Its id')}))[2],
-	qr/ERROR:  table "public."Of identity"" has a sequence that only a superuser can remove\n.*\nHINT:.* let a superuser execute: UPDATE pg_catalog.pg_attribute SET attidentity = 'd' WHERE attrelid = 'public."Of identity"'::pg_catalog.regclass AND attname = 'Its id';/,
-	'an owner who is no superuser gets a HINT with the statement for a superuser');
+is(run_script('leftovers', q{snowflake_convert.key('of_serial', 'id')}, $user), '', 'a key with such a sequence is converted');
+my $in_the_way = qr/In the way:\nsequence .* of an identity that column .* no longer has: a superuser has to execute (UPDATE .*)\n/;
+for my $key (q{'"Of identity"', 'Its id'}, q{'was_converted', 'id'})
+{
+	my (undef, undef, $stderr) = $node->psql('leftovers', "SELECT snowflake_convert.key($key)");
+
+	like($stderr, $in_the_way, 'what only a superuser can repair is in the way');
+	$node->safe_psql('leftovers', ($stderr =~ $in_the_way)[0]);
+}
+is(run_script('leftovers', q{snowflake_convert.key('"Of identity"', 'Its id')}, 'clerk'), '', 'after the repair the owner converts the column');
+# As doc/migration.md says.
 $node->safe_psql('leftovers', q{
-UPDATE pg_catalog.pg_attribute SET attidentity = 'd' WHERE attrelid = 'public."Of identity"'::pg_catalog.regclass AND attname = 'Its id';
-SET ROLE clerk;
-SELECT snowflake_convert('"Of identity"', 'Its id');
 INSERT INTO "Of identity" DEFAULT VALUES;
-});
-is($node->safe_psql('leftovers', q{
-SELECT snowflake_convert(c.oid, 'id') FROM pg_class AS c WHERE relname IN ('of_serial', 'of_shared', 'was_converted')}),
-	'', 'after the repair there is nothing left to convert');
+ALTER TABLE was_converted ALTER id DROP IDENTITY;
+DROP SEQUENCE of_serial_id_seq;
+ALTER SEQUENCE of_shared_id_seq AS bigint MAXVALUE 9223372036854775807});
 ok(restores('leftovers_put_right'), 'after the repair the dump can be restored');
 
 # The ORMs run their own migrations, which create integer and bigint keys,
@@ -589,20 +497,20 @@ my $peer = snowflake_node('peer', "snowflake.layout = '41/0/10/12'",
 	'snowflake.worker_id = 1000');
 $peer->start;
 is( $peer->safe_psql('postgres', q{
-CREATE EXTENSION snowflake;
+CREATE EXTENSION snowflake_convert CASCADE;
 CREATE TABLE event (id bigint PRIMARY KEY, made_at timestamptz);
 INSERT INTO event
 SELECT (floor((extract(epoch FROM t) - 1672531200) * 1000)::bigint << 22) | (1000 << 12) | n, t
   FROM generate_series(1, 3) AS n, LATERAL (SELECT clock_timestamp() - interval '1 day' * n AS t) AS t;
-SELECT * FROM snowflake_convert('event', 'id');
+SELECT substring(s FROM 'SELECT max.*') FROM snowflake_convert.key('event', 'id') AS s WHERE s ~ 'SELECT max' \gexec
+SELECT snowflake_convert.key('event', 'id') \gexec
 INSERT INTO event (made_at) VALUES (clock_timestamp());
 SELECT count(*), bool_and(abs(extract(epoch FROM snowflake_timestamp(id) - made_at)) < 0.1),
        bool_and(snowflake_worker_id(id) = 1000), max(id) = snowflake_currval(),
        array_agg(snowflake_sequence(id) ORDER BY id)
   FROM event;
 }),
-	"ALTER TABLE public.event ALTER COLUMN id SET DEFAULT public.snowflake_nextval();\n"
-	  . '4|t|t|t|{3,2,1,0}',
+	"t\n4|t|t|t|{3,2,1,0}",
 	"new ids follow the ids of other software with the same layout and epoch");
 $peer->stop;
 
