@@ -50,20 +50,6 @@ CREATE INDEX ON sales (id);
 SELECT * FROM snowflake_activity('sales', 'id', '6 hours', since => '2026-11-19 12:00+00') ORDER BY bucket;
 
 -- converting
-CREATE TABLE customers (id serial PRIMARY KEY, name text);
-CREATE TABLE invoices (customer_id integer REFERENCES customers);
-SELECT * FROM snowflake_convert('customers', 'id', dry_run => true);
-SELECT count(*) AS executed FROM snowflake_convert('customers', 'id');
-SELECT * FROM snowflake_convert('customers', 'id');
-CREATE SCHEMA shop;
-CREATE TABLE shop.orders (id serial PRIMARY KEY, item text);
-CREATE TABLE shop.lines (orders integer REFERENCES shop.orders, n integer);
-CREATE VIEW shop.items AS SELECT o.id, o.item, l.n FROM shop.orders AS o JOIN shop.lines AS l ON l.orders = o.id;
-SELECT * FROM snowflake_convert_schema('{shop}', dry_run => true);
-SELECT count(*) AS executed FROM snowflake_convert_schema('{shop}');
-SET client_min_messages = warning;
-DROP SCHEMA shop CASCADE;
-RESET client_min_messages;
 CREATE EVENT TRIGGER snowflakes ON ddl_command_end
     WHEN TAG IN ('CREATE TABLE', 'CREATE SCHEMA', 'ALTER TABLE')
     EXECUTE FUNCTION snowflake_convert_new_tables();

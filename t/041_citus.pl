@@ -373,6 +373,7 @@ SELECT count(*) > 0, count(*) = count(DISTINCT ticket) FROM old_visit;
 # ----- tables that have a serial key -----
 
 sql(q{
+CREATE EXTENSION snowflake_convert;
 CREATE TABLE legacy (id serial PRIMARY KEY, note text);
 CREATE TABLE legacy_line (id bigserial PRIMARY KEY, legacy_id int REFERENCES legacy, note text);
 INSERT INTO legacy (note) SELECT 'old' FROM generate_series(1, 20);
@@ -382,17 +383,17 @@ SELECT create_distributed_table('legacy_line', 'id');
 });
 for my $table ('legacy', 'legacy_line')
 {
-	is_refused_by_citus("SELECT snowflake_convert('$table', 'id')", '0A000',
-		qr/cannot be converted because table "public.$table" is distributed by Citus/,
-		"snowflake_convert() of $table");
+	is_refused_by_citus("SELECT snowflake_convert.key('$table', 'id')", '2BP01',
+		qr/cannot change the type of column "id" of table "public.$table"/,
+		"snowflake_convert.key() of $table");
 }
-like(sql(q{SELECT snowflake_convert_schema('{public}', dry_run => true)}),
+like(sql(q{SELECT snowflake_convert.schema('{public}')}),
 	qr/table public.legacy is distributed by Citus: convert before the table is distributed/,
-	'snowflake_convert_schema() names a table that Citus has distributed');
+	'snowflake_convert.schema() names a table that Citus has distributed');
 sql(q{
 SELECT undistribute_table('legacy_line', cascade_via_foreign_keys => true);
-SELECT snowflake_convert('legacy', 'id');
-SELECT snowflake_convert('legacy_line', 'id');
+SELECT snowflake_convert.key('legacy', 'id') \gexec
+SELECT snowflake_convert.key('legacy_line', 'id') \gexec
 SELECT create_reference_table('legacy');
 SELECT create_distributed_table('legacy_line', 'id');
 });
