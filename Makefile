@@ -10,9 +10,6 @@
 
 MODULE_big = snowflake
 OBJS = \
-	src/convert.o \
-	src/convert_schema.o \
-	src/create_table.o \
 	src/host.o \
 	src/id_clock.o \
 	src/id_generator.o \

@@ -25,9 +25,8 @@
 #include "varatt.h"
 #endif
 
-/* For object_ownercheck() and object_aclcheck() below. */
+/* For object_aclcheck() below. */
 #if PG_VERSION_NUM < 160000
-#include "catalog/pg_namespace.h"
 #include "utils/acl.h"
 #endif
 
@@ -98,40 +97,12 @@ compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
 }
 
 /*
- * 16 has one check of ownership for all kinds of objects, and 15 one for each
- * kind.  The library checks the owners of relations only.
- */
-#if PG_VERSION_NUM < 160000
-#define object_ownercheck(class_id, object_id, role_id) \
-	pg_class_ownercheck(object_id, role_id)
-#endif
-
-/* 17 has a function that sets search_path for maintenance commands. */
-#if PG_VERSION_NUM < 170000
-static inline void
-RestrictSearchPath(void)
-{
-	set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
-					  PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-}
-#endif
-
-/*
  * 16 has one check of privileges for all kinds of objects, and 15 one for each
- * kind.  The library checks privileges on schemas and functions only.
+ * kind.  The library checks privileges on functions only.
  */
 #if PG_VERSION_NUM < 160000
 #define object_aclcheck(class_id, object_id, role_id, mode) \
-	((class_id) == NamespaceRelationId ? \
-	 pg_namespace_aclcheck(object_id, role_id, mode) : \
-	 pg_proc_aclcheck(object_id, role_id, mode))
-#endif
-
-/* 17 has a parameter that turns event triggers off. */
-#if PG_VERSION_NUM >= 170000
-#define compat_event_triggers event_triggers
-#else
-#define compat_event_triggers true
+	pg_proc_aclcheck(object_id, role_id, mode)
 #endif
 
 /*
@@ -148,12 +119,6 @@ WaitEventExtensionNew(const char *wait_event_name)
 	(void) wait_event_name;
 	return PG_WAIT_EXTENSION;
 }
-#endif
-
-/* 19 adds an argument, the flags of the scan. */
-#if PG_VERSION_NUM < 190000
-#define table_beginscan(relation, snapshot, key_count, keys, flags) \
-	table_beginscan(relation, snapshot, key_count, keys)
 #endif
 
 /* 19 removes PageSetChecksumCopy() and renames PageSetChecksumInplace(). */

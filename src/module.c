@@ -1,6 +1,6 @@
 /*
  * module.c
- *	  _PG_init and nothing else: the parameters, the hooks, the worker.
+ *	  _PG_init and nothing else: the parameters, the worker.
  *
  * A parameter that cannot be read stops the server's start.  PostgreSQL on its
  * own only warns of an extension's bad parameter and uses the default; a
@@ -11,7 +11,6 @@
 #include <limits.h>
 
 #include "compat.h"
-#include "convert.h"
 #include "fmgr.h"
 #include "host.h"
 #include "id_clock.h"
@@ -70,9 +69,6 @@ start_shared_memory(void)
 	if (previous_shmem_startup_hook)
 		previous_shmem_startup_hook();
 	shmem_startup();
-
-	/* Citus does not load after a library that has set ProcessUtility_hook. */
-	create_table_install_hook();
 }
 
 /* Defines the parameters of the node, which are fixed while a server runs. */
