@@ -882,6 +882,7 @@ BEGIN ATOMIC
                                         THEN (SELECT datdba FROM pg_database WHERE datname = current_database())
                                         ELSE n.nspowner END
          WHERE o.oid <> warnings.owner AND NOT o.rolsuper
+           AND NOT (SELECT rolsuper FROM pg_roles WHERE oid = warnings.owner)
     )
     SELECT w.description FROM warnings AS w ORDER BY w.description COLLATE "C";
 END;
@@ -993,7 +994,10 @@ COMMENT ON FUNCTION snowflake_convert.locks(snowflake_convert.reached[]) IS
 -- The script
 --
 
--- Procedures that a script calls.
+-- A script calls these procedures.  The owner of a schema could exchange the names
+-- of schemas, or drop a table and make another of its name: so the rows of schemas
+-- are locked, which only a superuser can do, and the tables are looked at once
+-- they are locked.
 CREATE PROCEDURE snowflake_convert.run_as(owner name)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -1004,10 +1008,28 @@ BEGIN
             MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, current_user),
             HINT = format('The tables'' owner runs the script: SET ROLE %I.', owner);
     END IF;
+    IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+        PERFORM FROM pg_namespace FOR SHARE;
+    END IF;
 END
 $$;
 COMMENT ON PROCEDURE snowflake_convert.run_as(name) IS
 'for scripts: refuse to go on as another role than the tables'' owner';
+
+CREATE PROCEDURE snowflake_convert.check_owner(rels regclass[])
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    other regclass := (SELECT min(oid) FROM pg_class WHERE oid = ANY (rels) AND pg_get_userbyid(relowner) <> current_user);
+BEGIN
+    IF other IS NOT NULL THEN
+        RAISE insufficient_privilege USING MESSAGE = format('table "%s" belongs to another role', other);
+    END IF;
+END
+$$;
+COMMENT ON PROCEDURE snowflake_convert.check_owner(regclass[]) IS
+'for scripts: refuse to change tables of another role';
 
 CREATE PROCEDURE snowflake_convert.verify(rels regclass[], cols name[])
 LANGUAGE plpgsql
@@ -1065,6 +1087,8 @@ BEGIN
             UNION ALL
             SELECT 40, 0, '', format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', string_agg('ONLY ' || l.tab, ', ' ORDER BY l.ord))
               FROM snowflake_convert.locks(reach) WITH ORDINALITY AS l(tab, entries, ord)
+            UNION ALL
+            SELECT 41, 0, '', format('CALL snowflake_convert.check_owner(%L)', array_agg(l.tab)) FROM snowflake_convert.locks(reach) AS l
            ) AS s(step, place, name, statement);
     SELECT sum(l.entries) + 5 * (SELECT count(*) FROM snowflake_convert.foreign_keys(reach))
            + 6 * (SELECT count(*) FROM snowflake_convert.views(reach)) INTO needed
@@ -1078,7 +1102,7 @@ BEGIN
                                                              l.because, l.tab, l.attname))
                        FROM snowflake_convert.likely_references(reach) AS l;
     END IF;
-    IF cardinality(steps) = 1 THEN    -- nothing but the locks
+    IF cardinality(steps) = 2 THEN    -- nothing but the locks
         RETURN;
     END IF;
     RETURN NEXT format('-- locks: about %s; the server has room for %s%s', needed, room,
