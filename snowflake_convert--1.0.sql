@@ -1371,3 +1371,203 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_convert.schema(name[], text[], text[], boolean) IS
 'a script that converts, in some schemas, all keys whose values sequences make, and rewrites each table once';
+
+--
+-- New tables
+--
+
+-- Finds the serial and identity columns of a new primary key, and the integer
+-- columns from which foreign keys lead to a snowflake; "change" is the action of
+-- ALTER TABLE.  home.snowflake_nextval() has the OID nextval.
+--
+-- "obstacle" says why ALTER TABLE must not change the column.  ALTER TABLE checks
+-- the foreign keys of a column by queries on both tables, and the planner
+-- evaluates expressions of their indexes, so both must have the same owner.
+-- ALTER TABLE also locks both tables ACCESS EXCLUSIVE: only CREATE TABLE is
+-- worth that if the other table has rows.
+CREATE FUNCTION snowflake_convert.new_columns(tab oid, is_created boolean, home regnamespace, nextval oid)
+RETURNS TABLE (attnum smallint, attname name, is_key boolean, obstacle text, change text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE referenced(origin, tab, attnum) AS (
+        SELECT unnest(k.conkey), k.confrelid, unnest(k.confkey)
+          FROM pg_constraint AS k
+         WHERE k.conrelid = new_columns.tab AND k.contype = 'f'
+        UNION
+        SELECT r.origin, k.confrelid, f.key
+          FROM referenced AS r
+          JOIN pg_constraint AS k ON k.conrelid = r.tab AND k.contype = 'f',
+               unnest(k.conkey, k.confkey) AS f(attnum, key)
+         WHERE f.attnum = r.attnum
+    ), integers AS (
+        SELECT a.*, pg_get_expr(d.adbin, d.adrelid) AS value,
+               CASE WHEN a.attinhcount > 0 THEN 'The table inherits them.'
+                    WHEN o.of_others THEN 'Foreign keys connect them with tables of other roles.'
+                    WHEN o.has_rows AND NOT new_columns.is_created THEN 'Foreign keys connect them with tables that have rows.'
+                    END AS obstacle
+          FROM pg_class AS t
+          JOIN pg_attribute AS a ON a.attrelid = t.oid
+          LEFT JOIN pg_attrdef AS d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum),
+               LATERAL (SELECT bool_or(o.relowner <> t.relowner) AS of_others, bool_or(pg_relation_size(o.oid) > 0) AS has_rows
+                          FROM pg_depend AS e
+                          JOIN pg_constraint AS k ON e.classid = 'pg_constraint'::regclass AND k.oid = e.objid AND k.contype = 'f'
+                          JOIN pg_class AS o ON o.oid IN (k.conrelid, k.confrelid) AND o.oid <> t.oid
+                         WHERE (e.refclassid, e.refobjid, e.refobjsubid) = ('pg_class'::regclass, t.oid, a.attnum)) AS o
+         WHERE t.oid = new_columns.tab AND a.attnum > 0
+           AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
+    )
+    SELECT i.attnum, i.attname, true, i.obstacle,
+           CASE WHEN i.attidentity <> '' THEN format('ALTER %I DROP IDENTITY, ', i.attname) ELSE '' END ||
+           CASE WHEN i.atttypid <> 'bigint'::regtype THEN format('ALTER %I TYPE bigint, ', i.attname) ELSE '' END ||
+           format('ALTER %I SET DEFAULT %s.snowflake_nextval()', i.attname, new_columns.home)
+      FROM integers AS i
+      JOIN pg_constraint AS k ON k.conrelid = i.attrelid AND k.contype = 'p' AND i.attnum = ANY (k.conkey)
+     WHERE i.attinhcount = 0
+       AND age(k.xmin) <= 0	-- this transaction has made the primary key
+       AND i.attnum NOT IN (SELECT origin FROM referenced)
+       AND (i.attidentity <> '' OR
+            EXISTS (SELECT FROM pg_depend AS s
+                     WHERE (s.classid, s.refclassid, s.refobjid, s.refobjsubid, s.deptype) =
+                           ('pg_class'::regclass, 'pg_class'::regclass, i.attrelid, i.attnum, 'a')
+                       AND i.value = format('nextval(%L::regclass)', s.objid::regclass)))
+    UNION ALL
+    SELECT DISTINCT i.attnum, i.attname, false, i.obstacle, format('ALTER %I TYPE bigint', i.attname)
+      FROM integers AS i
+      JOIN referenced AS r ON r.origin = i.attnum
+      JOIN pg_attrdef AS v ON (v.adrelid, v.adnum) = (r.tab, r.attnum)
+      JOIN pg_depend AS p ON (p.classid, p.objid, p.refclassid, p.refobjid) =
+                             ('pg_attrdef'::regclass, v.oid, 'pg_proc'::regclass, new_columns.nextval)
+     WHERE i.atttypid <> 'bigint'::regtype;
+END;
+COMMENT ON FUNCTION snowflake_convert.new_columns(oid, boolean, regnamespace, oid) IS
+'internal: the columns of a new table that become snowflakes, or bigint because they reference snowflakes';
+
+-- The event trigger runs as who runs the DDL, and changes only tables of that
+-- very role, so that nobody's code runs as somebody else.  The owner of a schema
+-- could rename it while the function runs, so that the ALTER TABLE finds another
+-- table or function: the owner must be that role, too, or a superuser.  Besides,
+-- the function checks by OIDs what its ALTER TABLE has done, and an error undoes
+-- all that the function has done.
+--
+-- Under REPEATABLE READ, foreign keys can be missing in the snapshot.  ALTER TABLE
+-- then fails before it checks them.
+CREATE FUNCTION snowflake_convert.new_tables()
+RETURNS event_trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'	-- while it waits, others wait for it
+AS $$
+DECLARE
+    setting text := current_setting('snowflake_convert.schemas', true);
+    schemas text[] := regexp_split_to_array(btrim(setting), '\s*,\s*');
+    me oid := (SELECT oid FROM pg_roles WHERE rolname = current_user);
+    home regnamespace;	-- the extension's schema
+    nextval oid;
+    tables oid[];
+    created oid[];
+    seen oid[] := '{}';
+    tab oid;
+    changed smallint[];
+    keys smallint[];
+    changes text;
+    others text;
+    reason text;
+    detail text;
+BEGIN
+    IF setting = 'none' THEN	-- the user's, or that of a call within this one
+        RETURN;
+    END IF;
+
+    -- The tables for which this transaction has made a primary or foreign key.
+    SELECT array_agg(DISTINCT c.oid), array_agg(c.oid) FILTER (WHERE d.command_tag = 'CREATE TABLE') INTO tables, created
+      FROM pg_event_trigger_ddl_commands() AS d
+      JOIN pg_class AS c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+     WHERE d.command_tag IN ('CREATE TABLE', 'ALTER TABLE') AND NOT d.in_extension
+       AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+       AND EXISTS (SELECT FROM pg_constraint AS k
+                    WHERE k.conrelid = c.oid AND k.contype IN ('p', 'f') AND age(k.xmin) <= 0);
+    IF tables IS NULL THEN
+        RETURN;
+    END IF;
+
+    SELECT format('The setting snowflake_convert.schemas is "%s", but there is no schema "%s". Set it to *, none, or a list of schemas.', setting, s) INTO reason
+      FROM unnest(coalesce(schemas, '{""}')) AS s
+     WHERE s <> '*' AND NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = s);
+    IF reason IS NOT NULL THEN
+        RAISE '%', reason;
+    END IF;
+    tables := ARRAY(SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                     WHERE c.oid = ANY (tables) AND ('*' = ANY (schemas) OR n.nspname = ANY (schemas)));
+
+    SELECT e.extnamespace, p.oid INTO home, nextval
+      FROM pg_extension AS e
+      JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.deptype, d.classid) =
+                             ('pg_extension'::regclass, e.oid, 'e', 'pg_proc'::regclass)
+      JOIN pg_proc AS p ON p.oid = d.objid AND p.proname = 'snowflake_nextval' AND p.pronargs = 0
+     WHERE e.extname = 'snowflake';
+
+    WHILE cardinality(tables) > 0 LOOP
+        tab := tables[1];
+        tables := tables[2:];
+        SELECT array_agg(c.attnum) FILTER (WHERE c.obstacle IS NULL),
+               coalesce(array_agg(c.attnum) FILTER (WHERE c.is_key), '{}'),
+               string_agg(c.change, ', ') FILTER (WHERE c.obstacle IS NULL),
+               string_agg(quote_ident(c.attname), ', ') FILTER (WHERE c.obstacle IS NOT NULL), max(c.obstacle)
+          INTO changed, keys, changes, others, reason
+          FROM snowflake_convert.new_columns(tab, tab = ANY (coalesce(created, '{}')), home, nextval) AS c;
+        IF others IS NOT NULL AND tab <> ALL (seen) THEN
+            RAISE WARNING 'columns of table % stay as they are: %', tab::regclass, others
+                USING DETAIL = reason;
+        END IF;
+        seen := seen || tab;
+        CONTINUE WHEN changed IS NULL;
+
+        SELECT CASE
+               WHEN t.relowner <> me THEN 'The table belongs to another role.'
+               WHEN s.schema IS NOT NULL THEN format('The schema %I belongs to another role, which is no superuser.', s.schema)
+               WHEN t.relhassubclass THEN 'The table has partitions or inheritors.'
+               WHEN pg_relation_size(tab) > 0 THEN 'The table has rows; see snowflake_convert.key().'
+               END INTO reason
+          FROM pg_class AS t,
+               LATERAL (SELECT max(n.nspname) AS schema
+                          FROM pg_namespace AS n
+                          JOIN pg_database AS b ON b.datname = current_database()
+                          JOIN pg_roles AS o ON o.oid = CASE n.nspowner WHEN 'pg_database_owner'::regrole THEN b.datdba ELSE n.nspowner END
+                         WHERE n.oid IN (home, t.relnamespace) AND o.oid <> me AND NOT o.rolsuper) AS s
+         WHERE t.oid = tab;
+        IF reason IS NOT NULL THEN
+            RAISE '%', reason;
+        END IF;
+
+        PERFORM set_config('snowflake_convert.schemas', 'none', true);
+        EXECUTE (SELECT format('ALTER TABLE %I.%I %s', n.nspname, t.relname, changes)
+                   FROM pg_class AS t JOIN pg_namespace AS n ON n.oid = t.relnamespace WHERE t.oid = tab);
+        PERFORM set_config('snowflake_convert.schemas', setting, true);
+        IF EXISTS (SELECT FROM pg_attribute AS a
+                    WHERE a.attrelid = tab AND a.attnum = ANY (changed)
+                      AND (a.atttypid <> 'bigint'::regtype OR
+                           a.attnum = ANY (keys) AND NOT EXISTS (
+                               SELECT FROM pg_attrdef AS v
+                                 JOIN pg_depend AS d ON (d.classid, d.objid, d.refclassid, d.refobjid) =
+                                                        ('pg_attrdef'::regclass, v.oid, 'pg_proc'::regclass, nextval)
+                                WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)))) THEN
+            RAISE 'A schema was renamed at the same time.';
+        END IF;
+
+        -- Integer columns that reference the changed columns have to follow.
+        tables := tables || ARRAY(SELECT DISTINCT k.conrelid
+                                    FROM pg_depend AS d
+                                    JOIN pg_constraint AS k ON k.oid = d.objid AND k.contype = 'f' AND k.conparentid = 0
+                                   WHERE (d.classid, d.refclassid, d.refobjid) =
+                                         ('pg_constraint'::regclass, 'pg_class'::regclass, tab)
+                                     AND k.confrelid = tab);
+    END LOOP;
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS detail := PG_EXCEPTION_DETAIL;
+    RAISE WARNING '% as written', coalesce('table ' || tab::regclass || ' stays', 'new tables stay')
+        USING DETAIL = concat_ws(': ', SQLERRM, nullif(detail, ''));
+END
+$$;
+COMMENT ON FUNCTION snowflake_convert.new_tables() IS
+'for CREATE EVENT TRIGGER ... ON ddl_command_end: serial and identity primary keys of new tables become snowflakes, in the schemas that the setting snowflake_convert.schemas names (* for all, none for none)';

@@ -62,9 +62,11 @@ ALTER TABLE copy ADD buyer integer REFERENCES customer;
 $node->safe_psql(
 	'postgres', q{
 CREATE EXTENSION snowflake;
+CREATE EXTENSION snowflake_convert;
+SET snowflake_convert.schemas = '*';
 CREATE EVENT TRIGGER snowflakes ON ddl_command_end
   WHEN TAG IN ('CREATE TABLE', 'CREATE SCHEMA', 'ALTER TABLE')
-  EXECUTE FUNCTION snowflake_convert_new_tables();
+  EXECUTE FUNCTION snowflake_convert.new_tables();
 CREATE TABLE customer (id serial PRIMARY KEY);
 CREATE EXTENSION library;
 ALTER EXTENSION library UPDATE TO '1.1';
