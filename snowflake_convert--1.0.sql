@@ -1387,9 +1387,12 @@ COMMENT ON FUNCTION snowflake_convert.schema(name[], text[], text[], boolean) IS
 -- worth that if the other table has rows.
 CREATE FUNCTION snowflake_convert.new_columns(tab oid, is_created boolean, home regnamespace, nextval oid)
 RETURNS TABLE (attnum smallint, attname name, is_key boolean, obstacle text, change text)
-LANGUAGE sql STABLE STRICT PARALLEL SAFE
+LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE	-- a body in SQL is planned at each call
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     WITH RECURSIVE referenced(origin, tab, attnum) AS (
         SELECT unnest(k.conkey), k.confrelid, unnest(k.confkey)
           FROM pg_constraint AS k
@@ -1439,7 +1442,8 @@ BEGIN ATOMIC
       JOIN pg_depend AS p ON (p.classid, p.objid, p.refclassid, p.refobjid) =
                              ('pg_attrdef'::regclass, v.oid, 'pg_proc'::regclass, new_columns.nextval)
      WHERE i.atttypid <> 'bigint'::regtype;
-END;
+END
+$$;
 COMMENT ON FUNCTION snowflake_convert.new_columns(oid, boolean, regnamespace, oid) IS
 'internal: the columns of a new table that become snowflakes, or bigint because they reference snowflakes';
 
