@@ -63,12 +63,15 @@ CREATE TYPE snowflake_convert.reached AS (
     keys integer[],         -- the given columns, counted from 1, whose type this column must have
     is_key boolean,         -- a given key, or the same column of an inheritor
     is_inherited boolean,   -- ALTER TABLE on the parent changes this column, too
-    is_changed boolean);    -- has another type than it is to have
+    type regtype,           -- what it is to have
+    is_changed boolean);    -- has another type now
 COMMENT ON TYPE snowflake_convert.reached IS
 'internal: a column that a script changes because of inheritance or foreign keys';
 
--- The first key_count of the given columns are keys.
-CREATE FUNCTION snowflake_convert.reach(rels regclass[], cols name[], key_count integer, type regtype)
+-- The first key_count of the given columns are keys.  All columns are to have one
+-- type, but for those that others names, as schema.table.column, with their type.
+CREATE FUNCTION snowflake_convert.reach(
+    rels regclass[], cols name[], key_count integer, type regtype DEFAULT 'bigint', others jsonb DEFAULT '{}')
 RETURNS SETOF snowflake_convert.reached
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -112,41 +115,46 @@ BEGIN ATOMIC
                ) AS next(tab, attnum, attname, is_inheritor)
     )
     SELECT r.tab::regclass, r.attnum, a.attname, array_agg(DISTINCT r.key), bool_or(r.is_key),
-           a.attinhcount > 0, a.atttypid <> type
+           a.attinhcount > 0, t.type, a.atttypid <> t.type
       FROM reached AS r
-      JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum)
-     GROUP BY r.tab, r.attnum, a.attname, a.attinhcount, a.atttypid;
+      JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum),
+           LATERAL coalesce((others ->> format('%s.%I', r.tab::regclass, a.attname))::regtype, reach.type) AS t(type)
+     GROUP BY r.tab, r.attnum, a.attname, a.attinhcount, a.atttypid, t.type;
 END;
-COMMENT ON FUNCTION snowflake_convert.reach(regclass[], name[], integer, regtype) IS
+COMMENT ON FUNCTION snowflake_convert.reach(regclass[], name[], integer, regtype, jsonb) IS
 'internal: columns, and all columns that must have the same type because of inheritance or foreign keys';
 
--- A serial column's DEFAULT uses the sequence that the column owns.
 CREATE FUNCTION snowflake_convert.sequences(reach snowflake_convert.reached[])
 RETURNS TABLE (
     tab regclass,
     attname name,
     sequence regclass,
     is_identity boolean,
-    is_default boolean,
+    is_owned boolean,
+    is_default boolean,     -- used by the key's DEFAULT
     is_shared boolean)      -- used by another object than the keys
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT c.tab, c.attname, s.oid::regclass, o.deptype = 'i',
-           coalesce(bool_or((f.adrelid, f.adnum) = (c.tab, c.attnum)), false),
-           coalesce(bool_or(u.deptype <> 'i' AND NOT EXISTS (
-               SELECT FROM unnest(reach) AS k WHERE k.is_key AND (k.tab, k.attnum) = (f.adrelid, f.adnum))), false)
-      FROM unnest(reach) AS c
-      JOIN pg_depend AS o ON (o.refclassid, o.refobjid, o.refobjsubid) = ('pg_class'::regclass, c.tab, c.attnum)
-                         AND o.classid = 'pg_class'::regclass AND o.deptype IN ('a', 'i')
-      JOIN pg_class AS s ON s.oid = o.objid AND s.relkind = 'S'
-      LEFT JOIN pg_depend AS u ON (u.refclassid, u.refobjid) = ('pg_class'::regclass, s.oid)
-      LEFT JOIN pg_attrdef AS f ON (u.classid, u.objid) = ('pg_attrdef'::regclass, f.oid)
+    SELECT c.tab, c.attname, s.oid::regclass, bool_or(o.deptype = 'i'), bool_or(o.deptype <> 'n'), bool_or(o.deptype = 'n'),
+           EXISTS (SELECT FROM pg_depend AS u
+                     LEFT JOIN pg_attrdef AS f ON (u.classid, u.objid) = ('pg_attrdef'::regclass, f.oid)
+                    WHERE (u.refclassid, u.refobjid) = ('pg_class'::regclass, s.oid) AND u.deptype <> 'i'
+                      AND NOT EXISTS (SELECT FROM unnest(reach) AS k WHERE k.is_key AND (k.tab, k.attnum) = (f.adrelid, f.adnum)))
+      FROM unnest(reach) AS c,
+           LATERAL (SELECT d.objid, d.deptype FROM pg_depend AS d
+                     WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, c.tab, c.attnum)
+                       AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+                    UNION ALL
+                    SELECT d.refobjid, 'n' FROM pg_attrdef AS f
+                      JOIN pg_depend AS d ON (d.classid, d.objid, d.refclassid) = ('pg_attrdef'::regclass, f.oid, 'pg_class'::regclass)
+                     WHERE (f.adrelid, f.adnum) = (c.tab, c.attnum)) AS o(sequence, deptype)
+      JOIN pg_class AS s ON s.oid = o.sequence AND s.relkind = 'S'
      WHERE c.is_key
-     GROUP BY c.tab, c.attname, s.oid, o.deptype;
+     GROUP BY c.tab, c.attname, s.oid;
 END;
 COMMENT ON FUNCTION snowflake_convert.sequences(snowflake_convert.reached[]) IS
-'internal: the sequences that keys own';
+'internal: the sequences that keys own or use';
 
 -- Finds inherited NOT NULL constraints.  Since PostgreSQL 18 they have names,
 -- and ALTER COLUMN TYPE fails if an inheritor has a NOT NULL constraint of its
@@ -199,9 +207,10 @@ COMMENT ON FUNCTION snowflake_convert.foreign_keys(snowflake_convert.reached[]) 
 'internal: the foreign keys that are dropped and added again';
 
 -- Lists the statements that change the columns.  "way" is what keys become:
--- snowflake, serial, always or by default (the kinds of identity).
+-- snowflake, serial, always or by default (the kinds of identity).  "sequence" is
+-- the name and the options of the sequence of a key that is no snowflake.
 CREATE FUNCTION snowflake_convert.statements(
-    reach snowflake_convert.reached[], type regtype, way text, keep_sequence boolean)
+    reach snowflake_convert.reached[], way text, keep_sequence boolean, sequence text)
 RETURNS TABLE (step integer, place integer, name text, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -217,26 +226,21 @@ BEGIN ATOMIC
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
     ), own_sequences AS MATERIALIZED (
-        SELECT s.* FROM snowflake_convert.sequences(reach) AS s JOIN columns AS c USING (tab, attname) WHERE c.wants_default
+        SELECT s.* FROM snowflake_convert.sequences(reach) AS s JOIN columns AS c USING (tab, attname) WHERE c.wants_default AND s.is_owned
     ), serials AS MATERIALIZED (
-        SELECT c.tab, c.attname, s.sequence IS NULL AS is_new,
-               coalesce(s.sequence::text,
-                        format('%I.%I', n.nspname, left(t.relname || '_' || c.attname, 59) || '_seq')) AS sequence
+        SELECT c.tab, c.attname, (SELECT string_agg(quote_ident(part), '.') FROM unnest(parse_ident(statements.sequence, false)) AS part) AS sequence
           FROM columns AS c
-          JOIN pg_class AS t ON t.oid = c.tab
-          JOIN pg_namespace AS n ON n.oid = t.relnamespace
-          LEFT JOIN own_sequences AS s USING (tab, attname)
-         WHERE c.wants_default AND NOT c.is_inherited AND way = 'serial'
+         WHERE c.wants_default AND NOT c.is_inherited AND way <> 'snowflake'
     ), actions AS (
         SELECT c.tab, c.attnum, v.place, format('ALTER COLUMN %I %s', c.attname, v.action) AS action
           FROM columns AS c
           LEFT JOIN serials AS s USING (tab, attname),
                LATERAL (VALUES (1, 'DROP IDENTITY', way = 'snowflake' AND c.wants_default AND c.attidentity <> ''),
                                (1, 'DROP DEFAULT', way IN ('always', 'by default') AND c.is_key),
-                               (2, format('TYPE %s', type), c.is_changed),
+                               (2, format('TYPE %s', c.type), c.is_changed),
                                (3, format('SET DEFAULT %s', snowflake_convert.nextval_function()),
                                 way = 'snowflake' AND c.wants_default),
-                               (3, format('SET DEFAULT pg_catalog.nextval(%L)', s.sequence), s.sequence IS NOT NULL)
+                               (3, format('SET DEFAULT pg_catalog.nextval(%L)', s.sequence), way = 'serial' AND s.sequence IS NOT NULL)
                        ) AS v(place, action, is_wanted)
          WHERE v.is_wanted AND NOT c.is_inherited
     ), constraints AS MATERIALIZED (
@@ -262,9 +266,11 @@ BEGIN ATOMIC
           FROM columns
          WHERE wants_default AND is_inherited AND NOT relispartition AND attidentity <> ''
         UNION ALL
-        SELECT 51, 1, tab, CASE WHEN is_new THEN format('CREATE SEQUENCE %s AS %s OWNED BY %s.%I', sequence, type, tab, attname)
-                           ELSE format('ALTER SEQUENCE %s AS %s RESTART', sequence, type) END
-          FROM serials
+        SELECT 51, 1, s.tab, CASE WHEN to_regclass(s.sequence) IS NULL
+                                  THEN format('CREATE SEQUENCE %s OWNED BY %s.%I', statements.sequence, s.tab, s.attname)
+                                  ELSE format('ALTER SEQUENCE %s RESTART', statements.sequence) END
+          FROM serials AS s
+         WHERE way = 'serial' AND (to_regclass(s.sequence) IS NULL OR to_regclass(s.sequence) IN (SELECT o.sequence FROM own_sequences AS o))
         UNION ALL
         -- NO INHERIT from the top down, INHERIT from the bottom up.
         SELECT 52, -height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I NO INHERIT', tab, conname) FROM ancestors
@@ -283,16 +289,15 @@ BEGIN ATOMIC
          WHERE CASE WHEN way = 'snowflake' THEN is_identity AND keep_sequence OR is_default AND (keep_sequence OR NOT is_shared)
                     ELSE way <> 'serial' AND NOT is_identity AND NOT is_shared END
         UNION ALL
-        SELECT 56, 0, tab, format('ALTER TABLE %s ALTER COLUMN %I ADD GENERATED %s AS IDENTITY', tab, attname, upper(way))
-          FROM columns
-         WHERE wants_default AND NOT is_inherited AND way IN ('always', 'by default')
+        SELECT 56, 0, tab, format('ALTER TABLE %s ALTER COLUMN %I ADD GENERATED %s AS IDENTITY (SEQUENCE NAME %s)',
+                                  tab, attname, upper(way), statements.sequence)
+          FROM serials
+         WHERE way <> 'serial'
         UNION ALL
         -- The first new value is above those in the table.
-        SELECT 57, 0, tab, format('SELECT pg_catalog.setval(pg_catalog.pg_get_serial_sequence(%L, %L), '
-                                  'coalesce(greatest(max(%3$I), 1), 1), coalesce(max(%3$I) >= 1, false)) FROM %s',
-                                  tab, attname, attname, tab)
-          FROM columns
-         WHERE wants_default AND NOT is_inherited AND way <> 'snowflake'
+        SELECT 57, 0, tab, format('SELECT pg_catalog.setval(%1$L, max(%2$I)) FROM %3$s HAVING max(%2$I) >= (SELECT last_value FROM %1$s)',
+                                  sequence, attname, tab)
+          FROM serials
         UNION ALL
         -- ALTER COLUMN TYPE makes indexes and statistics again without their targets.
         SELECT 58, 0, c.tab, format('ALTER INDEX %s ALTER COLUMN %s SET STATISTICS %s', x.indexrelid::regclass, a.attnum, a.attstattarget)
@@ -314,7 +319,7 @@ BEGIN ATOMIC
     )
     SELECT step, place, tab::text, statement FROM steps;
 END;
-COMMENT ON FUNCTION snowflake_convert.statements(snowflake_convert.reached[], regtype, text, boolean) IS
+COMMENT ON FUNCTION snowflake_convert.statements(snowflake_convert.reached[], text, boolean, text) IS
 'internal: the statements that change columns';
 
 --
@@ -635,7 +640,7 @@ COMMENT ON FUNCTION snowflake_convert.is_distributed(regclass) IS
 'internal: whether Citus has distributed a table';
 
 -- Lists what keeps columns from being changed, or cannot be put back.
-CREATE FUNCTION snowflake_convert.obstacles(reach snowflake_convert.reached[], type regtype, owner oid)
+CREATE FUNCTION snowflake_convert.obstacles(reach snowflake_convert.reached[], owner oid)
 RETURNS TABLE (keys integer[], description text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -730,7 +735,7 @@ BEGIN ATOMIC
                                  AND c.attnum = ANY (k.conkey)
           JOIN pg_attribute AS f ON f.attrelid = k.confrelid
                                 AND f.attnum = k.confkey[array_position(k.conkey, c.attnum)]
-         WHERE type = 'bigint'::regtype AND f.atttypid IN ('smallint'::regtype, 'integer'::regtype)
+         WHERE c.type = 'bigint'::regtype AND f.atttypid IN ('smallint'::regtype, 'integer'::regtype)
            AND NOT EXISTS (SELECT FROM unnest(reach) AS o WHERE (o.tab, o.attnum) = (f.attrelid, f.attnum))
         UNION ALL
         SELECT c.keys, format('table %s is distributed by Citus: convert before the table is distributed', c.tab)
@@ -802,7 +807,7 @@ BEGIN ATOMIC
     )
     SELECT f.keys, f.description FROM found AS f;
 END;
-COMMENT ON FUNCTION snowflake_convert.obstacles(snowflake_convert.reached[], regtype, oid) IS
+COMMENT ON FUNCTION snowflake_convert.obstacles(snowflake_convert.reached[], oid) IS
 'internal: what keeps columns from being changed, or cannot be put back';
 
 -- Lists what a script does not change, and what may fail with new ids.  Reads
@@ -820,7 +825,8 @@ BEGIN ATOMIC
         SELECT '\m(' || string_agg(DISTINCT regexp_replace(n, '(\W)', '\\\1', 'g'), '|') || ')\M'
           FROM (SELECT relname FROM columns WHERE NOT is_inherited UNION SELECT relname FROM own_sequences) AS s(n)
     ), routines AS MATERIALIZED (
-        SELECT p.oid::regprocedure AS routine, body,
+        SELECT p.oid::regprocedure AS routine, p.proname AS name, body,
+               p.proargtypes::oid[] && ARRAY['smallint', 'integer']::regtype[]::oid[] AS takes_integers,
                body ~* n.pattern AS is_about,
                EXISTS (SELECT FROM pg_trigger AS g JOIN columns AS c ON c.tab = g.tgrelid WHERE g.tgfoid = p.oid) AS is_trigger
           FROM names AS n, pg_proc AS p
@@ -829,6 +835,8 @@ BEGIN ATOMIC
                          coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)) AS body
          WHERE p.oid >= 16384 AND p.prokind <> 'a'
            AND NOT EXISTS (SELECT FROM pg_depend WHERE (classid, objid, deptype) = ('pg_proc'::regclass, p.oid, 'e'))
+    ), callers AS MATERIALIZED (
+        SELECT * FROM routines WHERE is_about OR is_trigger
     ), warnings(description) AS (
         SELECT format('new ids may not pass %s: %s', pg_describe_object('pg_constraint'::regclass, k.oid, 0), pg_get_constraintdef(k.oid))
           FROM columns AS c
@@ -837,16 +845,19 @@ BEGIN ATOMIC
          WHERE pg_get_expr(k.conbin, k.conrelid) ~ format('(?:^|[^[:alnum:]_."])%s\)*(?:::bigint)? (?:<=?|=) \(*''?\d', name)
             OR pg_get_expr(k.conbin, k.conrelid) ~ format('\d''?(?:::\w+)?\)* (?:>=?|=) \(*%s(?![[:alnum:]_"])', name)
         UNION
-        SELECT format('function %s has integers, which may have to hold new ids: %s', r.routine,
+        SELECT format('function %s %s: %s', r.routine,
+                      CASE WHEN r.takes_integers THEN 'takes integers: calls with a new id find no function'
+                           ELSE 'has integers, which may have to hold new ids' END,
                       string_agg(DISTINCT found[1], ', '))
-          FROM routines AS r,
+          FROM (SELECT * FROM callers
+                UNION
+                SELECT r.* FROM routines AS r JOIN callers AS c ON strpos(c.body, r.name) > 0 AND c.body ~ ('\m' || r.name || '\M')
+                 WHERE r.takes_integers) AS r,
                regexp_matches(r.body, '(\w+\s+(?:constant\s+)?(?:smallint|integer|int[24]?)\M|::\s*(?:smallint|integer|int[24]?)\M)', 'gi') AS found
-         WHERE r.is_about OR r.is_trigger
-         GROUP BY r.routine
+         GROUP BY r.routine, r.takes_integers
         UNION
         SELECT format('function %s calls %s(), which does not know new ids: use RETURNING or snowflake_currval()', r.routine, lower(found[1]))
-          FROM routines AS r, regexp_matches(r.body, '\m(currval|lastval)\s*\(', 'gi') AS found
-         WHERE r.is_about OR r.is_trigger
+          FROM callers AS r, regexp_matches(r.body, '\m(currval|lastval)\s*\(', 'gi') AS found
         UNION
         SELECT format('function %s names sequence %s', r.routine, s.sequence)
           FROM routines AS r
@@ -859,14 +870,17 @@ BEGIN ATOMIC
           LEFT JOIN pg_attrdef AS f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid
          WHERE s.is_shared AND NOT EXISTS (SELECT FROM columns AS c WHERE c.is_key AND (c.tab, c.attnum) = (f.adrelid, f.adnum))
         UNION
-        SELECT format('sequence %s stays: column %I of table %s owns it, but its DEFAULT does not use it', s.sequence, s.attname, s.tab)
+        SELECT format('sequence %s stays: %s', s.sequence,
+                      CASE WHEN s.is_owned THEN format('column %I of table %s owns it, but its DEFAULT does not use it', s.attname, s.tab)
+                           ELSE 'the key does not own it' END)
           FROM own_sequences AS s
-         WHERE NOT s.is_identity AND NOT s.is_default
+         WHERE NOT s.is_identity AND NOT (s.is_owned AND s.is_default)
+           AND (s.is_owned OR s.sequence NOT IN (SELECT o.sequence FROM own_sequences AS o WHERE o.is_owned))
         UNION
         SELECT format('sequence %s stays for pg_get_serial_sequence(): nothing calls nextval() on it, and lastval() and currval() do not know new ids',
                       s.sequence)
           FROM own_sequences AS s
-         WHERE keep_sequence AND (s.is_identity OR s.is_default)
+         WHERE keep_sequence AND (s.is_identity OR s.is_owned AND s.is_default)
         UNION
         -- The keys of another scheme may be larger than new ids, or equal to one.
         SELECT format('new ids have to be larger than the keys, so this has to be true: SELECT max(%I) < %s FROM %s', c.attname,
@@ -889,39 +903,50 @@ END;
 COMMENT ON FUNCTION snowflake_convert.warnings(snowflake_convert.reached[], oid, boolean) IS
 'internal: what a script does not change, and what may fail with new ids';
 
--- Finds integer columns that look like references without a FOREIGN KEY: the name
--- ends in id, or contains a converted table's or key's name.  New ids do not fit.
-CREATE FUNCTION snowflake_convert.likely_references(reach snowflake_convert.reached[])
+-- Without its plural and its "id", as in page_id, pageId and pages.
+CREATE FUNCTION snowflake_convert.singular(name text)
+RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT regexp_replace(regexp_replace(lower(name), '_?id$|([^s])s$', '\1'), 'ie$', 'y');
+END;
+COMMENT ON FUNCTION snowflake_convert.singular(text) IS
+'internal: a name in lower case without its plural and its id';
+
+-- Lists the integer columns that stay as they are in the schemas of keys.  They
+-- look like references if their names end in id, or in a key's or its table's
+-- name: "because" says so.
+CREATE FUNCTION snowflake_convert.integers(reach snowflake_convert.reached[])
 RETURNS TABLE (tab regclass, attname name, because text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH keys AS MATERIALIZED (
-        SELECT format('%s (%I)', c.tab, c.attname) AS key, t.relnamespace, lower(c.attname) AS attname,
-               lower(regexp_replace(regexp_replace(t.relname, 'ies$', 'y'), '([^s])s$', '\1')) AS relname
-          FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab
+        SELECT format('%s (%I)', c.tab, c.attname) AS key, t.relnamespace, name
+          FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab,
+               LATERAL (VALUES (snowflake_convert.singular(c.attname)), (snowflake_convert.singular(t.relname))) AS s(name)
          WHERE c.is_key AND NOT c.is_inherited
     )
-    SELECT t.oid::regclass, a.attname, coalesce('a reference to ' || min(k.key), 'an id')
+    SELECT t.oid::regclass, a.attname,
+           coalesce('a reference to ' || (SELECT min(k.key) FROM keys AS k WHERE length(k.name) > 2 AND right(singular, length(k.name)) = k.name),
+                    CASE WHEN a.attname ~* 'id$' THEN 'an id' END)
       FROM pg_class AS t
       JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attinhcount = 0
                             AND a.attidentity = '' AND a.attgenerated = ''
-                            AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)
-      LEFT JOIN keys AS k ON length(k.relname) > 2 AND strpos(lower(a.attname), k.relname) > 0
-                          OR length(k.attname) > 2 AND strpos(lower(a.attname), k.attname) > 0
+                            AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype),
+           LATERAL snowflake_convert.singular(a.attname) AS singular
      WHERE t.relkind IN ('r', 'p') AND t.relpersistence <> 't'
        AND t.relnamespace IN (SELECT relnamespace FROM keys)
-       AND (k.key IS NOT NULL OR a.attname ~ '(_id|[a-z]I[dD])$')
        AND NOT EXISTS (SELECT FROM unnest(reach) AS r WHERE (r.tab, r.attnum) = (t.oid, a.attnum))
        AND NOT EXISTS (SELECT FROM pg_constraint AS f
                         WHERE f.conrelid = t.oid AND f.contype = 'f' AND a.attnum = ANY (f.conkey))
        AND NOT EXISTS (SELECT FROM pg_attrdef AS f
                         WHERE (f.adrelid, f.adnum) = (t.oid, a.attnum) AND pg_get_expr(f.adbin, f.adrelid) ~ '\mnextval\(')
-     GROUP BY t.oid, a.attname, a.attnum
      ORDER BY t.oid::regclass::text COLLATE "C", a.attnum;
 END;
-COMMENT ON FUNCTION snowflake_convert.likely_references(snowflake_convert.reached[]) IS
-'internal: integer columns that look like references without a FOREIGN KEY';
+COMMENT ON FUNCTION snowflake_convert.integers(snowflake_convert.reached[]) IS
+'internal: integer columns that no foreign key leads from, and which look like references';
 
 -- Describes keys: type, size of the tables that are rewritten, references.
 CREATE FUNCTION snowflake_convert.describe(reach snowflake_convert.reached[], rels regclass[], cols name[], way text)
@@ -935,9 +960,14 @@ BEGIN ATOMIC
           JOIN pg_class AS t ON t.oid = k.tab AND t.relkind = 'r'
          GROUP BY k.key
     ), refs AS (
-        SELECT key, string_agg(format('%s (%I)', c.tab, c.attname), ', ' ORDER BY c.tab::text COLLATE "C", c.attnum) AS list
-          FROM unnest(reach) AS c, unnest(c.keys) AS key
-         WHERE NOT c.is_inherited AND (c.tab, c.attname) <> (rels[key], cols[key])
+        SELECT key, string_agg(format('%s (%I)', c.tab, c.attname), ', ' ORDER BY c.tab::text COLLATE "C", c.attnum)
+                    FILTER (WHERE NOT c.is_inherited) AS list,
+               jsonb_object_agg(format('%s.%I', c.tab, c.attname), format_type(a.atttypid, NULL)) FILTER (WHERE a.atttypid <> f.atttypid) AS others
+          FROM unnest(reach) AS c
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum),
+               unnest(c.keys) AS key
+          JOIN pg_attribute AS f ON (f.attrelid, f.attname) = (rels[key], cols[key])
+         WHERE (c.tab, c.attname) <> (rels[key], cols[key])
          GROUP BY key
     )
     SELECT format('%s %s (%I): %s, %s%s%s', CASE WHEN a.is_key THEN 'key' ELSE 'also' END, k.tab, k.col, format_type(f.atttypid, NULL),
@@ -945,14 +975,24 @@ BEGIN ATOMIC
                        ELSE format('rewrites %s table%s of %s', t.count, CASE WHEN t.count > 1 THEN 's' END,
                                    pg_size_pretty(t.size)) END,
                   '; referenced by ' || r.list,
-                  CASE WHEN a.is_key AND way = 'snowflake'
-                       THEN format('; back by snowflake_convert.revert(%L, %L, %L, %L)', k.tab, k.col, format_type(f.atttypid, NULL),
-                                   CASE f.attidentity WHEN 'a' THEN 'always' WHEN 'd' THEN 'by default' ELSE 'serial' END) END)
+                  CASE WHEN a.is_key AND way = 'snowflake' AND s.sequence IS NOT NULL
+                       THEN format('; back by snowflake_convert.revert(%L, %L, %L, %L, %L%s)', k.tab, k.col, format_type(f.atttypid, NULL),
+                                   CASE f.attidentity WHEN 'a' THEN 'always' WHEN 'd' THEN 'by default' ELSE 'serial' END,
+                                   concat(s.sequence, CASE WHEN NOT s.is_identity THEN ' AS ' || format_type(q.seqtypid, NULL) END,
+                                          ' INCREMENT BY ' || nullif(q.seqincrement, 1), ' MINVALUE ' || nullif(q.seqmin, 1),
+                                          ' MAXVALUE ' || nullif(q.seqmax, CASE q.seqtypid WHEN 'smallint'::regtype THEN 32767
+                                                                           WHEN 'integer'::regtype THEN 2147483647
+                                                                           ELSE 9223372036854775807 END),
+                                          ' START WITH ' || nullif(q.seqstart, 1), ' CACHE ' || nullif(q.seqcache, 1),
+                                          CASE WHEN q.seqcycle THEN ' CYCLE' END),
+                                   ', ' || quote_literal(r.others)) END)
       FROM ROWS FROM (unnest(rels), unnest(cols)) WITH ORDINALITY AS k(tab, col, key)
       JOIN unnest(reach) AS a ON (a.tab, a.attname) = (k.tab, k.col)
       JOIN pg_attribute AS f ON (f.attrelid, f.attnum) = (a.tab, a.attnum)
       LEFT JOIN tables AS t ON t.key = k.key
       LEFT JOIN refs AS r ON r.key = k.key
+      LEFT JOIN snowflake_convert.sequences(reach) AS s ON (s.tab, s.attname) = (k.tab, k.col) AND (s.is_default OR s.is_identity)
+      LEFT JOIN pg_sequence AS q ON q.seqrelid = s.sequence
      ORDER BY k.key;
 END;
 COMMENT ON FUNCTION snowflake_convert.describe(snowflake_convert.reached[], regclass[], name[], text) IS
@@ -1039,7 +1079,7 @@ DECLARE
     wrong text;
 BEGIN
     SELECT format('column "%s" of table "%s"', c.attname, c.tab) INTO wrong
-      FROM snowflake_convert.reach(rels, cols, cardinality(rels), 'bigint') AS c
+      FROM snowflake_convert.reach(rels, cols, cardinality(rels)) AS c
      WHERE c.is_changed OR c.is_key AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum);
     IF FOUND THEN
         RAISE object_not_in_prerequisite_state USING
@@ -1065,14 +1105,15 @@ COMMENT ON FUNCTION snowflake_convert.comment(text) IS
 
 -- Writes a script: comments, and statements in one transaction.
 CREATE FUNCTION snowflake_convert.script(
-    rels regclass[], cols name[], key_count integer, type regtype, way text, keep_sequence boolean)
+    rels regclass[], cols name[], key_count integer, keep_sequence boolean,
+    way text DEFAULT 'snowflake', type regtype DEFAULT 'bigint', sequence text DEFAULT '', others jsonb DEFAULT '{}')
 RETURNS SETOF text
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
-    reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type) AS c);
+    reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type, others) AS c);
     owner oid := (SELECT relowner FROM pg_class WHERE oid = rels[1]);
     tables text;
     needed bigint;
@@ -1083,7 +1124,7 @@ BEGIN
     SELECT array_agg(s.statement || ';' ORDER BY s.step, s.place, s.name COLLATE "C", s.statement COLLATE "C") INTO steps
       FROM (SELECT * FROM snowflake_convert.put_back(reach)
             UNION ALL
-            SELECT * FROM snowflake_convert.statements(reach, type, way, keep_sequence)
+            SELECT * FROM snowflake_convert.statements(reach, way, keep_sequence, sequence)
             UNION ALL
             SELECT 40, 0, '', format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', string_agg('ONLY ' || l.tab, ', ' ORDER BY l.ord))
               FROM snowflake_convert.locks(reach) WITH ORDINALITY AS l(tab, entries, ord)
@@ -1099,8 +1140,12 @@ BEGIN
         RETURN QUERY SELECT snowflake_convert.comment('warning: ' || w)
                        FROM snowflake_convert.warnings(reach, owner, keep_sequence) AS w;
         RETURN QUERY SELECT snowflake_convert.comment(format('stays integer, and looks like %s: ALTER TABLE %s ALTER COLUMN %I TYPE bigint;',
-                                                             l.because, l.tab, l.attname))
-                       FROM snowflake_convert.likely_references(reach) AS l;
+                                                             i.because, i.tab, i.attname))
+                       FROM snowflake_convert.integers(reach) AS i WHERE i.because IS NOT NULL;
+        RETURN QUERY SELECT snowflake_convert.comment('stay integer, too: ' || string_agg(i.name, ', ' ORDER BY i.name COLLATE "C"))
+                       FROM (SELECT concat(quote_ident(attname), ' (' || nullif(count(*), 1) || ')')
+                               FROM snowflake_convert.integers(reach) WHERE because IS NULL GROUP BY attname) AS i(name)
+                     HAVING count(*) > 0;
     END IF;
     IF cardinality(steps) = 2 THEN    -- nothing but the locks
         RETURN;
@@ -1113,6 +1158,7 @@ BEGIN
     RETURN NEXT 'SET LOCAL lock_timeout = ''5s'';';
     RETURN NEXT 'SET LOCAL default_tablespace = '''';';
     RETURN NEXT 'SET LOCAL default_table_access_method = heap;';
+    RETURN NEXT 'SET LOCAL snowflake_convert.schemas = none;';     -- not new_tables()
     RETURN QUERY SELECT unnest(steps);
     IF way = 'snowflake' THEN
         RETURN NEXT format('CALL snowflake_convert.verify(%L, %L);', rels[:key_count], cols[:key_count]);
@@ -1120,7 +1166,7 @@ BEGIN
     RETURN NEXT 'COMMIT;';
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.script(regclass[], name[], integer, regtype, text, boolean) IS
+COMMENT ON FUNCTION snowflake_convert.script(regclass[], name[], integer, boolean, text, regtype, text, jsonb) IS
 'internal: the script for columns without obstacles';
 
 -- Finds the columns that arguments name as schema.table.column.
@@ -1153,7 +1199,8 @@ COMMENT ON FUNCTION snowflake_convert.named(text[]) IS
 
 -- Raises an error if the first column is no key, or if something keeps the columns
 -- from being changed.
-CREATE FUNCTION snowflake_convert.check_key(rels regclass[], cols name[], key_count integer, type regtype)
+CREATE FUNCTION snowflake_convert.check_key(
+    rels regclass[], cols name[], key_count integer, type regtype DEFAULT 'bigint', others jsonb DEFAULT '{}')
 RETURNS void
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -1187,8 +1234,7 @@ BEGIN
     END IF;
 
     SELECT string_agg(DISTINCT E'\n' || o.description, '') INTO problem
-      FROM snowflake_convert.obstacles(ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type) AS c),
-                                       type, owner) AS o;
+      FROM snowflake_convert.obstacles(ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type, others) AS c), owner) AS o;
     IF problem IS NOT NULL THEN
         RAISE dependent_objects_still_exist USING
             MESSAGE = format('cannot change the type of column "%s" of table "%s" and of the columns that reference it', cols[1], rels[1]),
@@ -1198,7 +1244,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.check_key(regclass[], name[], integer, regtype) IS
+COMMENT ON FUNCTION snowflake_convert.check_key(regclass[], name[], integer, regtype, jsonb) IS
 'internal: raises an error unless columns can be changed';
 
 CREATE FUNCTION snowflake_convert.key(
@@ -1212,21 +1258,25 @@ DECLARE
     rels regclass[] := rel || ARRAY(SELECT n.tab FROM snowflake_convert.named(also) AS n);
     cols name[] := col || ARRAY(SELECT n.attname FROM snowflake_convert.named(also) AS n);
 BEGIN
-    PERFORM snowflake_convert.check_key(rels, cols, 1, 'bigint');
-    RETURN QUERY SELECT snowflake_convert.script(rels, cols, 1, 'bigint', 'snowflake', keep_sequence);
+    PERFORM snowflake_convert.check_key(rels, cols, 1);
+    RETURN QUERY SELECT snowflake_convert.script(rels, cols, 1, keep_sequence);
 END
 $$;
 COMMENT ON FUNCTION snowflake_convert.key(regclass, name, text[], boolean) IS
 'a script that makes a key column bigint DEFAULT snowflake_nextval(), and the columns that reference it bigint';
 
+-- The comment of a key in the script that converts it has the arguments that lead
+-- back to what was there: only then are they known.
 CREATE FUNCTION snowflake_convert.revert(
-    rel regclass, col name, type regtype DEFAULT 'integer', way text DEFAULT 'serial', also text[] DEFAULT '{}')
+    rel regclass, col name, type regtype DEFAULT 'integer', way text DEFAULT 'serial', sequence text DEFAULT '', others jsonb DEFAULT '{}')
 RETURNS SETOF text
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
+#variable_conflict use_variable
 DECLARE
+    also text[] := ARRAY(SELECT jsonb_object_keys(others));
     rels regclass[] := rel || ARRAY(SELECT n.tab FROM snowflake_convert.named(also) AS n);
     cols name[] := col || ARRAY(SELECT n.attname FROM snowflake_convert.named(also) AS n);
 BEGIN
@@ -1238,14 +1288,20 @@ BEGIN
             MESSAGE = format('a key cannot become "%s" and "%s" again', type, way),
             HINT = 'type is smallint, integer or bigint; way is serial, always or by default.';
     END IF;
-    PERFORM snowflake_convert.check_key(rels, cols, 1, type);
+    PERFORM snowflake_convert.check_key(rels, cols, 1, type, others);
+    IF sequence = '' THEN
+        SELECT coalesce(pg_get_serial_sequence(rel::text, col), format('%I.%I', n.nspname, left(t.relname || '_' || col, 59) || '_seq'))
+               || CASE way WHEN 'serial' THEN ' AS ' || type ELSE '' END INTO sequence
+          FROM pg_class AS t JOIN pg_namespace AS n ON n.oid = t.relnamespace
+         WHERE t.oid = rel;
+    END IF;
     IF type <> 'bigint'::regtype THEN
         RETURN NEXT format('-- if a row has a new id, this fails with "%s out of range": give revert() the type bigint', type);
     END IF;
-    RETURN QUERY SELECT snowflake_convert.script(rels, cols, 1, type, way, false);
+    RETURN QUERY SELECT snowflake_convert.script(rels, cols, 1, false, way, type, sequence, others);
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.revert(regclass, name, regtype, text, text[]) IS
+COMMENT ON FUNCTION snowflake_convert.revert(regclass, name, regtype, text, text, jsonb) IS
 'a script that makes a snowflake serial or an identity column again';
 
 -- Lists the keys of schemas.  A key whose values neither a sequence nor
@@ -1284,7 +1340,7 @@ BEGIN ATOMIC
     SELECT tab, attname, relowner, NOT is_done AND NOT is_generated
       FROM keys
      WHERE CASE WHEN is_done AND NOT is_generated
-                THEN EXISTS (SELECT FROM snowflake_convert.reach(ARRAY[tab], ARRAY[attname], 1, 'bigint') AS c
+                THEN EXISTS (SELECT FROM snowflake_convert.reach(ARRAY[tab], ARRAY[attname], 1) AS c
                               WHERE c.is_changed OR c.is_key AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum))
                 ELSE is_generated
                      OR EXISTS (SELECT FROM pg_constraint AS k
@@ -1324,8 +1380,8 @@ BEGIN
                    FROM snowflake_convert.keys(schemas) AS k
                    LEFT JOIN snowflake_convert.named(except_keys) AS n ON (n.tab, n.attname) = (k.tab, k.attname)
                   WHERE k.is_left_alone OR n.tab IS NOT NULL;
-    SELECT array_agg(k.tab), array_agg(k.attname), array_agg(DISTINCT k.owner) INTO rels, cols, owners
-      FROM snowflake_convert.keys(schemas) AS k
+    SELECT array_agg(k.tab ORDER BY k.n), array_agg(k.attname ORDER BY k.n), array_agg(DISTINCT k.owner) INTO rels, cols, owners
+      FROM snowflake_convert.keys(schemas) WITH ORDINALITY AS k(tab, attname, owner, is_left_alone, n)
      WHERE NOT k.is_left_alone
        AND (k.tab, k.attname) NOT IN (SELECT n.tab, n.attname FROM snowflake_convert.named(except_keys) AS n);
     IF cardinality(owners) = 1 THEN
@@ -1343,14 +1399,13 @@ BEGIN
         FOR obstacle IN
             SELECT o.description, min(k) AS key, array_agg(DISTINCT k) AS keys
               FROM snowflake_convert.obstacles(ARRAY(SELECT c FROM snowflake_convert.reach(rels || also_rels, cols || also_cols,
-                                                                                           cardinality(rels), 'bigint') AS c),
-                                               'bigint', owner) AS o,
+                                                                                           cardinality(rels)) AS c), owner) AS o,
                    unnest(o.keys) AS k
              GROUP BY o.description
              ORDER BY 2, o.description COLLATE "C"
         LOOP
             IF obstacle.key > cardinality(rels) THEN
-                PERFORM snowflake_convert.check_key(also_rels, also_cols, 0, 'bigint');
+                PERFORM snowflake_convert.check_key(also_rels, also_cols, 0);
             END IF;
             bad := bad || obstacle.keys;
             RETURN NEXT snowflake_convert.comment(format('left out: %s: in the way: %s',
@@ -1363,9 +1418,10 @@ BEGIN
          WHERE k.n <> ALL (bad);
         EXIT WHEN rels IS NULL;
     END LOOP;
-    IF rels IS NOT NULL THEN
-        RETURN QUERY SELECT snowflake_convert.script(rels || also_rels, cols || also_cols, cardinality(rels),
-                                                     'bigint', 'snowflake', keep_sequence);
+    IF rels IS NULL THEN
+        RETURN NEXT '-- no key to convert';
+    ELSE
+        RETURN QUERY SELECT snowflake_convert.script(rels || also_rels, cols || also_cols, cardinality(rels), keep_sequence);
     END IF;
 END
 $$;

@@ -113,9 +113,8 @@ ROLLBACK;
 CALL run($$snowflake_convert.key('"order"', 'id')$$);
 SELECT public.short(s) FROM snowflake_convert.revert('customer', 'id') AS s;
 CALL run($$snowflake_convert.revert('"order"', 'id', 'integer', 'always')$$);
-CALL run($$snowflake_convert.revert('customer', 'id')$$);
+CALL run($$snowflake_convert.revert('customer', 'id', others => '{"\"Old shop\".refund.also": "bigint"}')$$);
 RESET search_path;
--- (a reference that was bigint before is integer afterwards)
 TABLE shop.before EXCEPT SELECT * FROM public.shape('Old shop');
 INSERT INTO "Old shop".customer DEFAULT VALUES RETURNING id;
 INSERT INTO "Old shop"."order" ("customer's id") VALUES (1) RETURNING id;
@@ -176,6 +175,49 @@ SELECT short(s) FROM snowflake_convert.key('a', 'id') AS s;
 SELECT short(s) FROM snowflake_convert.key('c', 'id') AS s;
 DROP TABLE a, b, c;
 DROP SEQUENCE nobodys;
+
+-- The script that converts names the sequence, its options and the references of
+-- other types, and so the way back to what was there: sequences that no column
+-- owns, names that PostgreSQL has shortened, and options.
+CREATE PROCEDURE there_and_back(rel regclass) LANGUAGE plpgsql AS $$
+DECLARE
+  back text := (SELECT substring(s FROM 'back by (.*)') FROM snowflake_convert.key(rel, 'id') AS s WHERE s ~ '^-- key');
+BEGIN
+  RAISE NOTICE '%', back;
+  CALL public.run(format('snowflake_convert.key(%L, ''id'')', rel));
+  CALL public.run(back);
+END $$;
+CREATE SEQUENCE nobodys START 500 INCREMENT 10 CACHE 5;
+CREATE TABLE a (id integer PRIMARY KEY DEFAULT nextval('nobodys'));
+CREATE TABLE b (id integer PRIMARY KEY DEFAULT nextval('nobodys'), a smallint REFERENCES a);
+CREATE TABLE a_name_that_is_long_enough_to_be_cut_and_so_is_its_sequence_s (
+  id integer GENERATED ALWAYS AS IDENTITY (START 7 MAXVALUE 99 CYCLE) PRIMARY KEY, b bigint REFERENCES b);
+INSERT INTO a VALUES (1), (3);
+INSERT INTO b DEFAULT VALUES;
+TRUNCATE before; INSERT INTO before SELECT * FROM shape('shop') UNION ALL SELECT seqrelid::regclass::text, pg_sequence::text FROM pg_sequence WHERE seqrelid = 'nobodys'::regclass;
+CALL there_and_back('a');
+CALL there_and_back('b');
+CALL there_and_back('a_name_that_is_long_enough_to_be_cut_and_so_is_its_sequence_s');
+TABLE before EXCEPT (SELECT * FROM shape('shop') UNION ALL SELECT seqrelid::regclass::text, pg_sequence::text FROM pg_sequence);
+INSERT INTO b DEFAULT VALUES RETURNING id;
+INSERT INTO a_name_that_is_long_enough_to_be_cut_and_so_is_its_sequence_s DEFAULT VALUES RETURNING id;
+DROP TABLE a_name_that_is_long_enough_to_be_cut_and_so_is_its_sequence_s, b, a;
+DROP SEQUENCE nobodys;
+DROP PROCEDURE there_and_back(regclass);
+-- the event trigger does not convert an empty table again
+CREATE TABLE a (id serial PRIMARY KEY);
+CALL run($$snowflake_convert.key('a', 'id')$$);
+RESET ROLE;
+CREATE EVENT TRIGGER regress_snowflake ON ddl_command_end EXECUTE FUNCTION snowflake_convert.new_tables();
+SET ROLE regress_snowflake_owner;
+SET snowflake_convert.schemas = '*';
+CALL run($$snowflake_convert.revert('a', 'id')$$);
+SELECT * FROM shape('shop') WHERE object = 'a.id';
+RESET snowflake_convert.schemas;
+RESET ROLE;
+DROP EVENT TRIGGER regress_snowflake;
+SET ROLE regress_snowflake_owner;
+DROP TABLE a;
 
 -- partitions follow their parent, on both sides of a foreign key
 CREATE TABLE a (id serial, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
@@ -309,8 +351,10 @@ CREATE TABLE page (id serial PRIMARY KEY CONSTRAINT small CHECK (id < 2147483647
                    CONSTRAINT between_two CHECK (id BETWEEN 1 AND 1000000),
                    CONSTRAINT turned CHECK (2000000000 >= id),
                    CONSTRAINT fine CHECK (id > 0 AND id <> 5));
-CREATE TABLE revision (rev_page integer, page_id integer, "otherId" smallint, n integer, of integer REFERENCES page);
-CREATE FUNCTION counts() RETURNS trigger LANGUAGE plpgsql AS 'DECLARE key CONSTANT int4 := NEW.id; BEGIN RETURN NEW; END';
+CREATE TABLE revision (rev_page integer, page_id integer, "otherId" smallint, n integer, of integer REFERENCES page,
+                       memberid integer, creator integer, page_is_new smallint);
+CREATE FUNCTION counts() RETURNS trigger LANGUAGE plpgsql AS 'DECLARE key CONSTANT int4 := NEW.id; BEGIN PERFORM shop.called(NEW.id); RETURN NEW; END';
+CREATE FUNCTION called(n integer) RETURNS integer LANGUAGE sql AS 'SELECT $1';
 CREATE TRIGGER narrow BEFORE INSERT ON page FOR EACH ROW EXECUTE FUNCTION counts();
 CREATE FUNCTION cancel(page_id integer, reason text) RETURNS void LANGUAGE sql AS 'DELETE FROM shop.page WHERE id = $1';
 CREATE FUNCTION last() RETURNS bigint LANGUAGE sql AS $$INSERT INTO shop.page DEFAULT VALUES; SELECT lastval() + currval('shop.page_id_seq')$$;

@@ -194,8 +194,10 @@ CREATE FUNCTION twice(bigint) RETURNS bigint LANGUAGE sql AS 'SELECT -$1';
 CREATE VIEW of_function AS SELECT twice(id) FROM a;
 SELECT public.short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'in the way';
 DROP FUNCTION twice(bigint);
+\set VERBOSITY terse
 CALL public.run($$snowflake_convert.schema('{shop}')$$);
 SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'a'::regclass AND attname = 'id';
+\set VERBOSITY default
 DROP VIEW of_function;
 
 -- errors

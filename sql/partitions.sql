@@ -256,7 +256,7 @@ CREATE VIEW pg_temp.shapes AS
 SELECT oid AS tab, 'table' AS what, to_jsonb(c) - '{oid,relname,reltype,relfilenode,relpartbound,relfrozenxid,relminmxid,reltoastrelid}'::text[] AS shape FROM pg_class AS c
 UNION ALL SELECT attrelid, 'column', to_jsonb(a) - 'attrelid' FROM pg_attribute AS a WHERE attnum > 0
 UNION ALL SELECT adrelid, 'default', to_jsonb(pg_get_expr(adbin, adrelid)) FROM pg_attrdef
-UNION ALL SELECT conrelid, 'constraint', to_jsonb(c) - '{oid,conname,conrelid,conindid,conparentid}'::text[] FROM pg_constraint AS c
+UNION ALL SELECT conrelid, 'constraint', to_jsonb(c) - '{oid,conname,conrelid,conindid,conparentid}'::text[] FROM pg_constraint AS c WHERE contype <> 'n'
 UNION ALL SELECT indrelid, 'index', to_jsonb(i) - '{indexrelid,indrelid}'::text[] FROM pg_index AS i
 UNION ALL SELECT tgrelid, 'trigger', to_jsonb(t) - '{oid,tgrelid,tgname,tgparentid,tgconstraint,tgconstrindid}'::text[] FROM pg_trigger AS t
 UNION ALL SELECT objoid, 'comment', to_jsonb(description) FROM pg_description
