@@ -156,37 +156,6 @@ END;
 COMMENT ON FUNCTION snowflake_convert.sequences(snowflake_convert.reached[]) IS
 'internal: the sequences that keys own or use';
 
--- Finds inherited NOT NULL constraints.  Since PostgreSQL 18 they have names,
--- and ALTER COLUMN TYPE fails if an inheritor has a NOT NULL constraint of its
--- own with another name: PostgreSQL first adds the parent's constraint to the
--- inheritor, and a column can have only one.  Before PostgreSQL 18,
--- pg_constraint has no NOT NULL constraints and the result is empty.
-CREATE FUNCTION snowflake_convert.not_nulls(reach snowflake_convert.reached[])
-RETURNS TABLE (
-    keys integer[],
-    tab regclass,
-    attname name,
-    conname name,
-    parent regclass,
-    parent_conname name,
-    is_partition boolean,
-    is_in_the_way boolean)
-LANGUAGE sql STABLE STRICT PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT c.keys, c.tab, c.attname, k.conname, p.conrelid::regclass, p.conname, t.relispartition,
-           k.conislocal AND k.conname <> p.conname
-      FROM unnest(reach) AS c
-      JOIN pg_class AS t ON t.oid = c.tab
-      JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'n' AND k.conkey[1] = c.attnum
-      JOIN pg_inherits ON inhrelid = c.tab
-      JOIN pg_attribute AS a ON a.attrelid = inhparent AND a.attname = c.attname
-      JOIN pg_constraint AS p ON p.conrelid = inhparent AND p.contype = 'n' AND p.conkey[1] = a.attnum
-     WHERE c.is_changed AND k.coninhcount > 0;
-END;
-COMMENT ON FUNCTION snowflake_convert.not_nulls(snowflake_convert.reached[]) IS
-'internal: inherited NOT NULL constraints of columns whose type changes, and whether a constraint makes the change fail';
-
 -- Finds the foreign keys that contain or reference a column whose type changes.
 -- The script drops them first and adds them last, so that PostgreSQL checks each
 -- foreign key only once.
@@ -215,7 +184,7 @@ RETURNS TABLE (step integer, place integer, name text, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE undone AS MATERIALIZED (
+    WITH undone AS MATERIALIZED (
         SELECT unnest(keys) AS key
           FROM unnest(reach)
          WHERE is_key AND (way <> 'snowflake' OR NOT snowflake_convert.is_snowflake(tab, attnum))
@@ -245,19 +214,6 @@ BEGIN ATOMIC
          WHERE v.is_wanted AND NOT c.is_inherited
     ), constraints AS MATERIALIZED (
         SELECT * FROM snowflake_convert.foreign_keys(reach)
-    ), not_nulls AS MATERIALIZED (
-        SELECT * FROM snowflake_convert.not_nulls(reach) WHERE NOT is_partition
-    ), not_inherited(tab, attname, conname, height) AS (
-        -- ALTER COLUMN TYPE leaves the inheritors' constraints alone while the
-        -- parent's is NO INHERIT.  An inherited constraint cannot be altered, so
-        -- the constraints of all ancestors become NO INHERIT, top down.
-        SELECT parent, attname, parent_conname, 1 FROM not_nulls WHERE is_in_the_way
-        UNION
-        SELECT n.parent, n.attname, n.parent_conname, i.height + 1
-          FROM not_inherited AS i
-          JOIN not_nulls AS n ON (n.tab, n.attname) = (i.tab, i.attname)
-    ), ancestors AS (
-        SELECT tab, conname, max(height) AS height FROM not_inherited GROUP BY tab, conname
     ), steps(step, place, tab, statement) AS (
         SELECT 50, 0, tab, format('ALTER TABLE %s DROP CONSTRAINT %I', tab, conname) FROM constraints
         UNION ALL
@@ -272,14 +228,9 @@ BEGIN ATOMIC
           FROM serials AS s
          WHERE way = 'serial' AND (to_regclass(s.sequence) IS NULL OR to_regclass(s.sequence) IN (SELECT o.sequence FROM own_sequences AS o))
         UNION ALL
-        -- NO INHERIT from the top down, INHERIT from the bottom up.
-        SELECT 52, -height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I NO INHERIT', tab, conname) FROM ancestors
-        UNION ALL
         SELECT 53, 0, tab, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
           FROM actions
          GROUP BY tab
-        UNION ALL
-        SELECT 54, height, tab, format('ALTER TABLE %s ALTER CONSTRAINT %I INHERIT', tab, conname) FROM ancestors
         UNION ALL
         SELECT 55, 0, tab, CASE WHEN keep_sequence AND is_identity
                                 THEN format('CREATE SEQUENCE %s OWNED BY %s.%I', sequence, tab, attname)
@@ -329,7 +280,7 @@ COMMENT ON FUNCTION snowflake_convert.statements(snowflake_convert.reached[], te
 -- Lists the views and materialised views on columns whose type changes, and the
 -- views on these views.  "place" is how many views a view depends on.
 CREATE FUNCTION snowflake_convert.views(reach snowflake_convert.reached[])
-RETURNS TABLE (view regclass, keys integer[], place bigint, is_circular boolean)
+RETURNS TABLE (view regclass, keys integer[], place bigint)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -353,7 +304,7 @@ BEGIN ATOMIC
         UNION
         SELECT u.oid, r.used FROM uses AS u JOIN reads AS r ON r.oid = u.used WHERE r.used IN (SELECT r.oid FROM reads AS r)
     )
-    SELECT v.oid::regclass, array_agg(DISTINCT v.key), count(DISTINCT u.used), coalesce(bool_or(u.used = v.oid), false)
+    SELECT v.oid::regclass, array_agg(DISTINCT v.key), count(DISTINCT u.used)
       FROM views AS v
       LEFT JOIN uses AS u ON u.oid = v.oid
      GROUP BY v.oid;
@@ -646,14 +597,14 @@ LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH changed AS MATERIALIZED (
-        SELECT c.keys, c.tab, c.attnum, a.atttypid, a.attinhcount, t.reltype, t.reloftype,
+        SELECT c.keys, c.tab, c.attnum, c.attname, a.atttypid, a.attinhcount, t.reltype, t.reloftype,
                format('column %I of table %s', c.attname, c.tab) AS description
           FROM unnest(reach) AS c
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
          WHERE c.is_changed
     ), views AS MATERIALIZED (
-        SELECT v.*, c.relowner, c.relkind, c.relpersistence, c.relacl, c.relreplident, t.oid AS type, t.typarray,
+        SELECT v.*, c.relowner, t.oid AS type, t.typarray,
                pg_describe_object('pg_class'::regclass, c.oid, 0) AS description
           FROM snowflake_convert.views(reach) AS v
           JOIN pg_class AS c ON c.oid = v.view
@@ -721,11 +672,15 @@ BEGIN ATOMIC
                           AND d.deptype = 'i'))) AS p(problem, is_found)
          WHERE p.is_found
         UNION ALL
-        -- ATTACH PARTITION replaces the partition's constraint by the parent's.
-        SELECT n.keys, format('NOT NULL constraint %I of partition %s, whose name is not that of the parent''s constraint: '
-                              'detach and attach the partition first', n.conname, n.tab)
-          FROM snowflake_convert.not_nulls(reach) AS n
-         WHERE n.is_partition AND n.is_in_the_way
+        -- Since PostgreSQL 18 these constraints have names.  ALTER COLUMN TYPE adds the
+        -- parent's to the inheritor, where a column can have only one.
+        SELECT n.keys, format('NOT NULL constraint %I of table %s, which has another name than that of table %s',
+                              k.conname, n.tab, p.conrelid::regclass)
+          FROM changed AS n
+          JOIN pg_constraint AS k ON k.conrelid = n.tab AND k.contype = 'n' AND k.conkey[1] = n.attnum AND k.conislocal
+          JOIN pg_inherits AS i ON i.inhrelid = n.tab
+          JOIN pg_attribute AS a ON a.attrelid = i.inhparent AND a.attname = n.attname
+          JOIN pg_constraint AS p ON p.conrelid = i.inhparent AND p.contype = 'n' AND p.conkey[1] = a.attnum AND p.conname <> k.conname
         UNION ALL
         -- A column that references two columns needs values that fit both.
         SELECT c.keys, format('column %I of table %s, which references column %I of table %s as well',
@@ -762,31 +717,9 @@ BEGIN ATOMIC
                                                                 ('pg_type'::regclass, v.typarray))
          WHERE d.deptype <> 'i' AND (d.classid, d.objid) NOT IN (SELECT classid, objid FROM parts)
         UNION ALL
-        SELECT p.keys, format('%s depends on extension %I', pg_describe_object(d.classid, d.objid, 0), e.extname)
-          FROM parts AS p
-          JOIN pg_depend AS d ON (d.classid, d.objid) = (p.classid, p.objid)
-                             AND d.refclassid = 'pg_extension'::regclass AND d.deptype IN ('e', 'x')
-          JOIN pg_extension AS e ON e.oid = d.refobjid
-        UNION ALL
-        SELECT v.keys, v.description || p.problem
-          FROM views AS v,
-               LATERAL (
-                   SELECT ' is defined by itself' WHERE v.is_circular
-                   UNION ALL
-                   SELECT ' is temporary' WHERE v.relpersistence = 't'
-                   UNION ALL
-                   SELECT ' has a replica identity' WHERE v.relkind = 'm' AND v.relreplident <> 'd'
-                   UNION ALL
-                   SELECT ' has a security label of provider ' || l.provider
-                     FROM pg_seclabel AS l WHERE (l.classoid, l.objoid) = ('pg_class'::regclass, v.view)
-                   UNION ALL
-                   SELECT format(' has privileges that role %I, who is not its owner, has granted', pg_get_userbyid(e.grantor))
-                     FROM (SELECT v.relacl WHERE v.relacl IS NOT NULL
-                           UNION ALL
-                           SELECT attacl FROM pg_attribute WHERE attrelid = v.view AND attacl IS NOT NULL) AS a(acl),
-                          aclexplode(a.acl) AS e
-                    WHERE e.grantor <> v.relowner
-               ) AS p(problem)
+        SELECT v.keys, format('%s has a security label of provider %s', v.description, l.provider)
+          FROM views AS v
+          JOIN pg_seclabel AS l ON (l.classoid, l.objoid) = ('pg_class'::regclass, v.view)
         UNION ALL
         SELECT o.keys, format('%s is enabled or disabled differently on partition %s', o.description, g.tgrelid::regclass)
           FROM others AS o
@@ -1034,42 +967,30 @@ COMMENT ON FUNCTION snowflake_convert.locks(snowflake_convert.reached[]) IS
 -- The script
 --
 
--- A script calls these procedures.  The owner of a schema could exchange the names
--- of schemas, or drop a table and make another of its name: so the rows of schemas
--- are locked, which only a superuser can do, and the tables are looked at once
--- they are locked.
-CREATE PROCEDURE snowflake_convert.run_as(owner name)
+-- A script calls this procedure first, and again once its tables are locked.  The
+-- owner of a schema could exchange the names of schemas, or drop a table and make
+-- another of its name: so the rows of schemas are locked, which only a superuser
+-- can do, and the tables are looked at then.
+CREATE PROCEDURE snowflake_convert.run_as(owner name, rels regclass[] DEFAULT '{}')
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    other regclass := (SELECT min(oid) FROM pg_class WHERE oid = ANY (rels) AND pg_get_userbyid(relowner) <> owner);
 BEGIN
     IF current_user <> owner THEN
         RAISE insufficient_privilege USING
             MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, current_user),
             HINT = format('The tables'' owner runs the script: SET ROLE %I.', owner);
-    END IF;
-    IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+    ELSIF other IS NOT NULL THEN
+        RAISE insufficient_privilege USING MESSAGE = format('table "%s" belongs to another role', other);
+    ELSIF (SELECT rolsuper FROM pg_roles WHERE rolname = owner) THEN
         PERFORM FROM pg_namespace FOR SHARE;
     END IF;
 END
 $$;
-COMMENT ON PROCEDURE snowflake_convert.run_as(name) IS
+COMMENT ON PROCEDURE snowflake_convert.run_as(name, regclass[]) IS
 'for scripts: refuse to go on as another role than the tables'' owner';
-
-CREATE PROCEDURE snowflake_convert.check_owner(rels regclass[])
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    other regclass := (SELECT min(oid) FROM pg_class WHERE oid = ANY (rels) AND pg_get_userbyid(relowner) <> current_user);
-BEGIN
-    IF other IS NOT NULL THEN
-        RAISE insufficient_privilege USING MESSAGE = format('table "%s" belongs to another role', other);
-    END IF;
-END
-$$;
-COMMENT ON PROCEDURE snowflake_convert.check_owner(regclass[]) IS
-'for scripts: refuse to change tables of another role';
 
 CREATE PROCEDURE snowflake_convert.verify(rels regclass[], cols name[])
 LANGUAGE plpgsql
@@ -1129,7 +1050,7 @@ BEGIN
             SELECT 40, 0, '', format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', string_agg('ONLY ' || l.tab, ', ' ORDER BY l.ord))
               FROM snowflake_convert.locks(reach) WITH ORDINALITY AS l(tab, entries, ord)
             UNION ALL
-            SELECT 41, 0, '', format('CALL snowflake_convert.check_owner(%L)', array_agg(l.tab)) FROM snowflake_convert.locks(reach) AS l
+            SELECT 41, 0, '', format('CALL snowflake_convert.run_as(%L, %L)', pg_get_userbyid(owner), array_agg(l.tab)) FROM snowflake_convert.locks(reach) AS l
            ) AS s(step, place, name, statement);
     SELECT sum(l.entries) + 5 * (SELECT count(*) FROM snowflake_convert.foreign_keys(reach))
            + 6 * (SELECT count(*) FROM snowflake_convert.views(reach)) INTO needed
@@ -1434,14 +1355,14 @@ COMMENT ON FUNCTION snowflake_convert.schema(name[], text[], text[], boolean) IS
 
 -- Finds the serial and identity columns of a new primary key, and the integer
 -- columns from which foreign keys lead to a snowflake; "change" is the action of
--- ALTER TABLE.  home.snowflake_nextval() has the OID nextval.
+-- ALTER TABLE.
 --
 -- "obstacle" says why ALTER TABLE must not change the column.  ALTER TABLE checks
 -- the foreign keys of a column by queries on both tables, and the planner
 -- evaluates expressions of their indexes, so both must have the same owner.
 -- ALTER TABLE also locks both tables ACCESS EXCLUSIVE: only CREATE TABLE is
 -- worth that if the other table has rows.
-CREATE FUNCTION snowflake_convert.new_columns(tab oid, is_created boolean, home regnamespace, nextval oid)
+CREATE FUNCTION snowflake_convert.new_columns(tab oid, is_created boolean)
 RETURNS TABLE (attnum smallint, attname name, is_key boolean, obstacle text, change text)
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE	-- a body in SQL is planned at each call
 SET search_path = pg_catalog, pg_temp
@@ -1479,7 +1400,7 @@ BEGIN
     SELECT i.attnum, i.attname, true, i.obstacle,
            CASE WHEN i.attidentity <> '' THEN format('ALTER %I DROP IDENTITY, ', i.attname) ELSE '' END ||
            CASE WHEN i.atttypid <> 'bigint'::regtype THEN format('ALTER %I TYPE bigint, ', i.attname) ELSE '' END ||
-           format('ALTER %I SET DEFAULT %s.snowflake_nextval()', i.attname, new_columns.home)
+           format('ALTER %I SET DEFAULT %s', i.attname, snowflake_convert.nextval_function())
       FROM integers AS i
       JOIN pg_constraint AS k ON k.conrelid = i.attrelid AND k.contype = 'p' AND i.attnum = ANY (k.conkey)
      WHERE i.attinhcount = 0
@@ -1494,13 +1415,10 @@ BEGIN
     SELECT DISTINCT i.attnum, i.attname, false, i.obstacle, format('ALTER %I TYPE bigint', i.attname)
       FROM integers AS i
       JOIN referenced AS r ON r.origin = i.attnum
-      JOIN pg_attrdef AS v ON (v.adrelid, v.adnum) = (r.tab, r.attnum)
-      JOIN pg_depend AS p ON (p.classid, p.objid, p.refclassid, p.refobjid) =
-                             ('pg_attrdef'::regclass, v.oid, 'pg_proc'::regclass, new_columns.nextval)
-     WHERE i.atttypid <> 'bigint'::regtype;
+     WHERE i.atttypid <> 'bigint'::regtype AND snowflake_convert.is_snowflake(r.tab, r.attnum);
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.new_columns(oid, boolean, regnamespace, oid) IS
+COMMENT ON FUNCTION snowflake_convert.new_columns(oid, boolean) IS
 'internal: the columns of a new table that become snowflakes, or bigint because they reference snowflakes';
 
 -- The event trigger runs as who runs the DDL, and changes only tables of that
@@ -1522,8 +1440,7 @@ DECLARE
     setting text := current_setting('snowflake_convert.schemas', true);
     schemas text[] := regexp_split_to_array(btrim(setting), '\s*,\s*');
     me oid := (SELECT oid FROM pg_roles WHERE rolname = current_user);
-    home regnamespace;	-- the extension's schema
-    nextval oid;
+    home oid := (SELECT pronamespace FROM pg_proc WHERE oid = snowflake_convert.nextval_function());
     tables oid[];
     created oid[];
     seen oid[] := '{}';
@@ -1560,13 +1477,6 @@ BEGIN
     tables := ARRAY(SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
                      WHERE c.oid = ANY (tables) AND ('*' = ANY (schemas) OR n.nspname = ANY (schemas)));
 
-    SELECT e.extnamespace, p.oid INTO home, nextval
-      FROM pg_extension AS e
-      JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.deptype, d.classid) =
-                             ('pg_extension'::regclass, e.oid, 'e', 'pg_proc'::regclass)
-      JOIN pg_proc AS p ON p.oid = d.objid AND p.proname = 'snowflake_nextval' AND p.pronargs = 0
-     WHERE e.extname = 'snowflake';
-
     WHILE cardinality(tables) > 0 LOOP
         tab := tables[1];
         tables := tables[2:];
@@ -1575,7 +1485,7 @@ BEGIN
                string_agg(c.change, ', ') FILTER (WHERE c.obstacle IS NULL),
                string_agg(quote_ident(c.attname), ', ') FILTER (WHERE c.obstacle IS NOT NULL), max(c.obstacle)
           INTO changed, keys, changes, others, reason
-          FROM snowflake_convert.new_columns(tab, tab = ANY (coalesce(created, '{}')), home, nextval) AS c;
+          FROM snowflake_convert.new_columns(tab, tab = ANY (coalesce(created, '{}'))) AS c;
         IF others IS NOT NULL AND tab <> ALL (seen) THEN
             RAISE WARNING 'columns of table % stay as they are: %', tab::regclass, others
                 USING DETAIL = reason;
@@ -1607,11 +1517,7 @@ BEGIN
         IF EXISTS (SELECT FROM pg_attribute AS a
                     WHERE a.attrelid = tab AND a.attnum = ANY (changed)
                       AND (a.atttypid <> 'bigint'::regtype OR
-                           a.attnum = ANY (keys) AND NOT EXISTS (
-                               SELECT FROM pg_attrdef AS v
-                                 JOIN pg_depend AS d ON (d.classid, d.objid, d.refclassid, d.refobjid) =
-                                                        ('pg_attrdef'::regclass, v.oid, 'pg_proc'::regclass, nextval)
-                                WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)))) THEN
+                           a.attnum = ANY (keys) AND NOT snowflake_convert.is_snowflake(tab, a.attnum))) THEN
             RAISE 'A schema was renamed at the same time.';
         END IF;
 

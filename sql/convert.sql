@@ -385,7 +385,7 @@ SELECT count(*) FROM page;
 SELECT p.oid::regprocedure AS function, provolatile AS v, proparallel AS p, proconfig[1]
   FROM pg_proc AS p JOIN pg_depend AS d ON (d.classid, d.objid, d.deptype) = ('pg_proc'::regclass, p.oid, 'e')
   JOIN pg_extension AS e ON e.oid = d.refobjid
- WHERE e.extname = 'snowflake_convert' AND p.proname IN ('key', 'revert', 'schema', 'run_as', 'check_owner', 'verify')
+ WHERE e.extname = 'snowflake_convert' AND p.proname IN ('key', 'revert', 'schema', 'run_as', 'verify')
  ORDER BY 1;
 RESET ROLE;
 SET search_path = '';
@@ -397,8 +397,7 @@ SELECT count(*) > 1 AS has_script FROM snowflake_convert.schema('{shop,Old shop}
 SELECT count(*) > 1 AS has_script FROM snowflake_convert.key('"Old shop".customer', 'id', '{shop.revision.n}', true);
 SELECT count(*) > 1 AS has_script FROM snowflake_convert.revert('shop.page', 'id', 'bigint');
 SET LOCAL ROLE regress_snowflake_owner;
-CALL snowflake_convert.run_as(current_user);
-CALL snowflake_convert.check_owner('{shop.page}');
+CALL snowflake_convert.run_as(current_user, '{shop.page}');
 CALL snowflake_convert.verify('{shop.page}', '{id}');
 ROLLBACK;
 
