@@ -263,10 +263,6 @@ BEGIN ATOMIC
         UNION ALL
         SELECT 59, 0, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
           FROM constraints
-        UNION ALL
-        SELECT 60, 0, tab, format('COMMENT ON CONSTRAINT %I ON %s IS %L', conname, tab, obj_description(oid, 'pg_constraint'))
-          FROM constraints
-         WHERE obj_description(oid, 'pg_constraint') IS NOT NULL
     )
     SELECT step, place, tab::text, statement FROM steps;
 END;
@@ -315,7 +311,7 @@ COMMENT ON FUNCTION snowflake_convert.views(snowflake_convert.reached[]) IS
 -- Lists the other objects that depend on a column whose type changes or on a view
 -- of snowflake_convert.views().
 CREATE FUNCTION snowflake_convert.dependents(reach snowflake_convert.reached[])
-RETURNS TABLE (kind text, classid oid, objid oid, keys integer[], tab regclass, name name, owner oid, is_of_view boolean)
+RETURNS TABLE (kind text, classid oid, objid oid, keys integer[], tab regclass, name name, enabled "char", owner oid, is_of_view boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -338,35 +334,24 @@ BEGIN ATOMIC
          WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass,
                              'pg_policy'::regclass, 'pg_publication_rel'::regclass)
          GROUP BY d.classid, d.objid
-    ), found AS (
-        SELECT 'RULE' AS kind, d.*, r.ev_class::regclass AS tab, r.rulename AS name, NULL::oid AS owner
-          FROM depending AS d
-          JOIN pg_rewrite AS r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid AND r.ev_type <> '1'
-        UNION ALL
-        SELECT 'TRIGGER', d.*, g.tgrelid, g.tgname, NULL
-          FROM depending AS d
-          JOIN pg_trigger AS g ON d.classid = 'pg_trigger'::regclass AND g.oid = d.objid
-                              AND NOT g.tgisinternal AND g.tgparentid = 0
-        UNION ALL
-        SELECT 'POLICY', d.*, p.polrelid, p.polname, NULL
-          FROM depending AS d
-          JOIN pg_policy AS p ON d.classid = 'pg_policy'::regclass AND p.oid = d.objid
-        UNION ALL
-        SELECT 'PUBLICATION', d.*, r.prrelid, u.pubname, u.pubowner
-          FROM depending AS d
-          JOIN pg_publication_rel AS r ON d.classid = 'pg_publication_rel'::regclass AND r.oid = d.objid
-          JOIN pg_publication AS u ON u.oid = r.prpubid
     )
-    SELECT f.kind, f.classid, f.objid, f.keys, f.tab, f.name, coalesce(f.owner, t.relowner), v.view IS NOT NULL
-      FROM found AS f
-      LEFT JOIN pg_class AS t ON t.oid = f.tab
-      LEFT JOIN views AS v ON v.view = f.tab;
+    SELECT CASE WHEN w.oid IS NOT NULL THEN 'RULE' WHEN g.oid IS NOT NULL THEN 'TRIGGER' WHEN p.oid IS NOT NULL THEN 'POLICY' ELSE 'PUBLICATION' END,
+           d.*, t.oid::regclass, coalesce(w.rulename, g.tgname, p.polname, u.pubname), coalesce(w.ev_enabled, g.tgenabled),
+           coalesce(u.pubowner, t.relowner), v.view IS NOT NULL
+      FROM depending AS d
+      LEFT JOIN pg_rewrite AS w ON d.classid = 'pg_rewrite'::regclass AND w.oid = d.objid AND w.ev_type <> '1'
+      LEFT JOIN pg_trigger AS g ON d.classid = 'pg_trigger'::regclass AND g.oid = d.objid AND NOT g.tgisinternal AND g.tgparentid = 0
+      LEFT JOIN pg_policy AS p ON d.classid = 'pg_policy'::regclass AND p.oid = d.objid
+      LEFT JOIN pg_publication_rel AS r ON d.classid = 'pg_publication_rel'::regclass AND r.oid = d.objid
+      LEFT JOIN pg_publication AS u ON u.oid = r.prpubid
+      JOIN pg_class AS t ON t.oid = coalesce(w.ev_class, g.tgrelid, p.polrelid, r.prrelid)
+      LEFT JOIN views AS v ON v.view = t.oid;
 END;
 COMMENT ON FUNCTION snowflake_convert.dependents(snowflake_convert.reached[]) IS
 'internal: the rules, triggers, policies and publications that are dropped and put back when types change';
 
--- Lists the statements that create a view as it is now, without its rules and
--- triggers.  A materialised view is created empty, and filled later.
+-- Lists the statements that create a view as it is now, without its rules,
+-- triggers and comments.  A materialised view is created empty, and filled later.
 CREATE FUNCTION snowflake_convert.view_statements(view regclass)
 RETURNS TABLE (place integer, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -449,19 +434,12 @@ BEGIN ATOMIC
           FROM indexes AS i
          WHERE i.indisclustered
         UNION ALL
-        SELECT 5, 3, format('COMMENT ON INDEX %s IS %L', i.index, obj_description(i.index, 'pg_class'))
-          FROM indexes AS i
-         WHERE obj_description(i.index, 'pg_class') IS NOT NULL
-        UNION ALL
         SELECT 6, 0, pg_get_statisticsobjdef(x.oid) FROM pg_statistic_ext AS x WHERE x.stxrelid = view
         UNION ALL
-        SELECT 7, s.ord, format('%s STATISTICS %I.%I %s', s.verb, n.nspname, x.stxname, s.action)
+        SELECT 7, 0, format('ALTER STATISTICS %I.%I SET STATISTICS %s', n.nspname, x.stxname, x.stxstattarget)
           FROM pg_statistic_ext AS x
-          JOIN pg_namespace AS n ON n.oid = x.stxnamespace,
-               LATERAL (VALUES (0, 'ALTER', 'SET STATISTICS ' || x.stxstattarget, x.stxstattarget >= 0),
-                               (1, 'COMMENT ON', format('IS %L', obj_description(x.oid, 'pg_statistic_ext')),
-                                obj_description(x.oid, 'pg_statistic_ext') IS NOT NULL)) AS s(ord, verb, action, is_wanted)
-         WHERE x.stxrelid = view AND s.is_wanted
+          JOIN pg_namespace AS n ON n.oid = x.stxnamespace
+         WHERE x.stxrelid = view AND x.stxstattarget >= 0
         UNION ALL
         -- The new view has default privileges: revoke them before the grants.
         SELECT 8, 0, format('REVOKE ALL ON TABLE %s FROM PUBLIC, %s', view,
@@ -482,19 +460,39 @@ BEGIN ATOMIC
           FROM grants AS g,
                LATERAL aclexplode(g.acl) WITH ORDINALITY AS e(grantor, grantee, privilege_type, is_grantable, ord)
          GROUP BY g.attnum, g.attname, e.grantee, e.is_grantable
-        UNION ALL
-        SELECT 10, d.objsubid, CASE d.objsubid
-                               WHEN 0 THEN format('COMMENT ON %s %s IS %L', v.kind, view, d.description)
-                               ELSE format('COMMENT ON COLUMN %s.%I IS %L', view, a.attname, d.description) END
-          FROM v
-          JOIN pg_description AS d ON (d.classoid, d.objoid) = ('pg_class'::regclass, v.oid)
-          LEFT JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (v.oid, d.objsubid)
     )
     SELECT row_number() OVER (ORDER BY s.place, s.ord, s.statement COLLATE "C")::integer, s.statement
       FROM steps AS s;
 END;
 COMMENT ON FUNCTION snowflake_convert.view_statements(regclass) IS
-'internal: the statements that create a view as it is now, without its rules and triggers';
+'internal: the statements that create a view as it is now, without its rules, triggers and comments';
+
+-- Lists the objects that a script makes anew, but for foreign keys.
+CREATE FUNCTION snowflake_convert.parts(reach snowflake_convert.reached[])
+RETURNS TABLE (keys integer[], classid oid, objid oid)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT v.keys, p.classid, p.objid
+      FROM snowflake_convert.views(reach) AS v,
+           LATERAL (
+               SELECT 'pg_class'::regclass::oid, v.view::oid
+               UNION ALL
+               SELECT 'pg_class'::regclass, indexrelid FROM pg_index WHERE indrelid = v.view
+               UNION ALL
+               SELECT 'pg_statistic_ext'::regclass, oid FROM pg_statistic_ext WHERE stxrelid = v.view
+               UNION ALL
+               SELECT 'pg_attrdef'::regclass, oid FROM pg_attrdef WHERE adrelid = v.view
+               UNION ALL
+               SELECT 'pg_rewrite'::regclass, oid FROM pg_rewrite WHERE ev_class = v.view
+               UNION ALL
+               SELECT 'pg_type'::regclass, typarray FROM pg_type WHERE typrelid = v.view
+           ) AS p(classid, objid)
+    UNION ALL
+    SELECT keys, classid, objid FROM snowflake_convert.dependents(reach);
+END;
+COMMENT ON FUNCTION snowflake_convert.parts(snowflake_convert.reached[]) IS
+'internal: the objects that a script makes anew, but for foreign keys';
 
 -- Lists the statements that drop what is in the way, and put it back.
 CREATE FUNCTION snowflake_convert.put_back(reach snowflake_convert.reached[])
@@ -508,11 +506,7 @@ BEGIN ATOMIC
           FROM snowflake_convert.views(reach) AS v
           JOIN pg_class AS c ON c.oid = v.view
     ), others AS MATERIALIZED (
-        SELECT d.*, format('%I ON %s', d.name, d.tab) AS named, coalesce(g.tgenabled, w.ev_enabled) AS enabled,
-               obj_description(d.objid, d.classid::regclass::text) AS description
-          FROM snowflake_convert.dependents(reach) AS d
-          LEFT JOIN pg_trigger AS g ON d.kind = 'TRIGGER' AND g.oid = d.objid
-          LEFT JOIN pg_rewrite AS w ON d.kind = 'RULE' AND w.oid = d.objid
+        SELECT d.*, format('%I ON %s', d.name, d.tab) AS named FROM snowflake_convert.dependents(reach) AS d
     )
     -- A rule may depend on a view: drop rules first.
     SELECT s.step, s.place, r.name || ' ' || coalesce(r.tab::text, ''), s.statement
@@ -539,9 +533,6 @@ BEGIN ATOMIC
                                     ' WITH CHECK (' || pg_get_expr(p.polwithcheck, p.polrelid) || ')')
                  FROM pg_policy AS p WHERE r.kind = 'POLICY' AND p.oid = r.objid
                UNION ALL
-               SELECT 72, 2, format('COMMENT ON %s %s IS %L', r.kind, r.named, r.description)
-                WHERE r.kind IN ('RULE', 'TRIGGER', 'POLICY') AND r.description IS NOT NULL
-               UNION ALL
                SELECT 45, 0, format('ALTER PUBLICATION %I DROP TABLE ONLY %s', r.name, r.tab) WHERE r.kind = 'PUBLICATION'
                UNION ALL
                SELECT 73, 0, format('ALTER PUBLICATION %I ADD TABLE ONLY %s%s%s', r.name, r.tab,
@@ -561,7 +552,15 @@ BEGIN ATOMIC
                SELECT 70, v.place * 10000 + s.place, s.statement FROM snowflake_convert.view_statements(v.view) AS s
                UNION ALL
                SELECT 74, v.place, format('REFRESH MATERIALIZED VIEW %s', v.view) WHERE v.is_filled
-           ) AS s(step, place, statement);
+           ) AS s(step, place, statement)
+    UNION ALL
+    SELECT 75, 0, o.identity, format('COMMENT ON %s %s IS %L', CASE o.type WHEN 'table constraint' THEN 'CONSTRAINT' WHEN 'statistics object' THEN 'STATISTICS'
+                                     ELSE regexp_replace(upper(o.type), '.* COLUMN', 'COLUMN') END, o.identity, d.description)
+      FROM (SELECT classid, objid FROM snowflake_convert.parts(reach)
+            UNION
+            SELECT 'pg_constraint'::regclass, oid FROM snowflake_convert.foreign_keys(reach)) AS p
+      JOIN pg_description AS d ON (d.classoid, d.objoid) = (p.classid, p.objid),
+           LATERAL pg_identify_object(d.classoid, d.objoid, d.objsubid) AS o;
 END;
 COMMENT ON FUNCTION snowflake_convert.put_back(snowflake_convert.reached[]) IS
 'internal: the statements that drop views and other dependents, and put them back';
@@ -611,24 +610,8 @@ BEGIN ATOMIC
           JOIN pg_type AS t ON t.oid = c.reltype
     ), others AS MATERIALIZED (
         SELECT *, pg_describe_object(classid, objid, 0) AS description FROM snowflake_convert.dependents(reach)
-    ), parts(keys, classid, objid) AS MATERIALIZED (
-        SELECT v.keys, p.classid, p.objid
-          FROM views AS v,
-               LATERAL (
-                   SELECT 'pg_class'::regclass::oid, v.view::oid
-                   UNION ALL
-                   SELECT 'pg_class'::regclass, indexrelid FROM pg_index WHERE indrelid = v.view
-                   UNION ALL
-                   SELECT 'pg_statistic_ext'::regclass, oid FROM pg_statistic_ext WHERE stxrelid = v.view
-                   UNION ALL
-                   SELECT 'pg_attrdef'::regclass, oid FROM pg_attrdef WHERE adrelid = v.view
-                   UNION ALL
-                   SELECT 'pg_rewrite'::regclass, oid FROM pg_rewrite WHERE ev_class = v.view
-                   UNION ALL
-                   SELECT 'pg_type'::regclass, v.typarray
-               ) AS p(classid, objid)
-        UNION ALL
-        SELECT keys, classid, objid FROM others
+    ), parts AS MATERIALIZED (
+        SELECT * FROM snowflake_convert.parts(reach)
     ), owned(keys, owner, description) AS (
         SELECT c.keys, t.relowner, 'table ' || c.tab
           FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab
