@@ -250,17 +250,6 @@ BEGIN ATOMIC
                                   sequence, attname, tab)
           FROM serials
         UNION ALL
-        -- ALTER COLUMN TYPE makes indexes and statistics again without their targets.
-        SELECT 58, 0, c.tab, format('ALTER INDEX %s ALTER COLUMN %s SET STATISTICS %s', x.indexrelid::regclass, a.attnum, a.attstattarget)
-          FROM (SELECT DISTINCT tab FROM columns WHERE is_changed) AS c
-          JOIN pg_index AS x ON x.indrelid = c.tab
-          JOIN pg_attribute AS a ON a.attrelid = x.indexrelid AND a.attstattarget >= 0
-        UNION ALL
-        SELECT 58, 0, c.tab, format('ALTER STATISTICS %I.%I SET STATISTICS %s', n.nspname, x.stxname, x.stxstattarget)
-          FROM (SELECT DISTINCT tab FROM columns WHERE is_changed) AS c
-          JOIN pg_statistic_ext AS x ON x.stxrelid = c.tab AND x.stxstattarget >= 0
-          JOIN pg_namespace AS n ON n.oid = x.stxnamespace
-        UNION ALL
         SELECT 59, 0, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
           FROM constraints
     )
@@ -426,20 +415,11 @@ BEGIN ATOMIC
           FROM indexes AS i
           JOIN pg_tablespace AS s ON s.oid = i.reltablespace
         UNION ALL
-        SELECT 5, 1, format('ALTER INDEX %s ALTER COLUMN %s SET STATISTICS %s', i.index, a.attnum, a.attstattarget)
-          FROM indexes AS i
-          JOIN pg_attribute AS a ON a.attrelid = i.index AND a.attstattarget >= 0
-        UNION ALL
         SELECT 5, 2, format('ALTER MATERIALIZED VIEW %s CLUSTER ON %I', view, i.relname)
           FROM indexes AS i
          WHERE i.indisclustered
         UNION ALL
         SELECT 6, 0, pg_get_statisticsobjdef(x.oid) FROM pg_statistic_ext AS x WHERE x.stxrelid = view
-        UNION ALL
-        SELECT 7, 0, format('ALTER STATISTICS %I.%I SET STATISTICS %s', n.nspname, x.stxname, x.stxstattarget)
-          FROM pg_statistic_ext AS x
-          JOIN pg_namespace AS n ON n.oid = x.stxnamespace
-         WHERE x.stxrelid = view AND x.stxstattarget >= 0
         UNION ALL
         -- The new view has default privileges: revoke them before the grants.
         SELECT 8, 0, format('REVOKE ALL ON TABLE %s FROM PUBLIC, %s', view,
@@ -554,7 +534,24 @@ BEGIN ATOMIC
                SELECT 74, v.place, format('REFRESH MATERIALIZED VIEW %s', v.view) WHERE v.is_filled
            ) AS s(step, place, statement)
     UNION ALL
-    SELECT 75, 0, o.identity, format('COMMENT ON %s %s IS %L', CASE o.type WHEN 'table constraint' THEN 'CONSTRAINT' WHEN 'statistics object' THEN 'STATISTICS'
+    -- Indexes and statistics are made again without their targets.
+    SELECT 75, 0, c.tab::text, t.statement
+      FROM (SELECT tab FROM unnest(reach) WHERE is_changed
+            UNION
+            SELECT view FROM views) AS c,
+           LATERAL (
+               SELECT format('ALTER INDEX %s ALTER COLUMN %s SET STATISTICS %s', x.indexrelid::regclass, a.attnum, a.attstattarget)
+                 FROM pg_index AS x
+                 JOIN pg_attribute AS a ON a.attrelid = x.indexrelid AND a.attstattarget >= 0
+                WHERE x.indrelid = c.tab
+               UNION ALL
+               SELECT format('ALTER STATISTICS %I.%I SET STATISTICS %s', n.nspname, x.stxname, x.stxstattarget)
+                 FROM pg_statistic_ext AS x
+                 JOIN pg_namespace AS n ON n.oid = x.stxnamespace
+                WHERE x.stxrelid = c.tab AND x.stxstattarget >= 0
+           ) AS t(statement)
+    UNION ALL
+    SELECT 76, 0, o.identity, format('COMMENT ON %s %s IS %L', CASE o.type WHEN 'table constraint' THEN 'CONSTRAINT' WHEN 'statistics object' THEN 'STATISTICS'
                                      ELSE regexp_replace(upper(o.type), '.* COLUMN', 'COLUMN') END, o.identity, d.description)
       FROM (SELECT classid, objid FROM snowflake_convert.parts(reach)
             UNION
@@ -1058,11 +1055,9 @@ BEGIN
                        CASE WHEN needed > room / 2 THEN '. Raise max_locks_per_transaction, and restart the server.' END);
     RETURN NEXT 'BEGIN;';
     RETURN NEXT format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner));
-    RETURN NEXT 'SET LOCAL search_path = pg_catalog, pg_temp;';
-    RETURN NEXT 'SET LOCAL lock_timeout = ''5s'';';
-    RETURN NEXT 'SET LOCAL default_tablespace = '''';';
-    RETURN NEXT 'SET LOCAL default_table_access_method = heap;';
-    RETURN NEXT 'SET LOCAL snowflake_convert.schemas = none;';     -- not new_tables()
+    RETURN QUERY VALUES ('SET LOCAL search_path = pg_catalog, pg_temp;'), ('SET LOCAL lock_timeout = ''5s'';'),
+        ('SET LOCAL default_tablespace = '''';'), ('SET LOCAL default_table_access_method = heap;'),
+        ('SET LOCAL snowflake_convert.schemas = none;');    -- revert()'s tables are not for new_tables()
     RETURN QUERY SELECT unnest(steps);
     IF way = 'snowflake' THEN
         RETURN NEXT format('CALL snowflake_convert.verify(%L, %L);', rels[:key_count], cols[:key_count]);
@@ -1270,14 +1265,8 @@ DECLARE
     owners oid[];
     obstacle record;
     bad integer[];
-    one text;
 BEGIN
-    SELECT format('schema "%s" does not exist', s) INTO one
-      FROM unnest(schemas) AS s WHERE NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = s);
-    IF FOUND THEN
-        RAISE invalid_schema_name USING MESSAGE = one;
-    END IF;
-
+    PERFORM quote_ident(s)::regnamespace FROM unnest(schemas) AS s;    -- an error if there is none
     RETURN QUERY SELECT snowflake_convert.comment(format('left alone: %s (%I): %s', k.tab, k.attname,
                             CASE WHEN n.tab IS NULL THEN 'no sequence makes its values; snowflake_convert.key() makes a script for it'
                                  ELSE 'it is in except_keys' END))
