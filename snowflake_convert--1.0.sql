@@ -197,7 +197,7 @@ BEGIN ATOMIC
     ), own_sequences AS MATERIALIZED (
         SELECT s.* FROM snowflake_convert.sequences(reach) AS s JOIN columns AS c USING (tab, attname) WHERE c.wants_default AND s.is_owned
     ), serials AS MATERIALIZED (
-        SELECT c.tab, c.attname, (SELECT string_agg(quote_ident(part), '.') FROM unnest(parse_ident(statements.sequence, false)) AS part) AS sequence
+        SELECT c.tab, c.attname, (SELECT string_agg(quote_ident(part), '.') FROM unnest(parse_ident(nullif(statements.sequence, ''), false)) AS part) AS sequence
           FROM columns AS c
          WHERE c.wants_default AND NOT c.is_inherited AND way <> 'snowflake'
     ), actions AS (
