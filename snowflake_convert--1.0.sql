@@ -898,7 +898,9 @@ BEGIN ATOMIC
                                                                            ELSE 9223372036854775807 END),
                                           ' START WITH ' || nullif(q.seqstart, 1), ' CACHE ' || nullif(q.seqcache, 1),
                                           CASE WHEN q.seqcycle THEN ' CYCLE' END),
-                                   ', ' || quote_literal(r.others)) END)
+                                   ', ' || quote_literal(r.others))
+                       WHEN a.is_key AND NOT snowflake_convert.is_snowflake(a.tab, a.attnum)
+                       THEN '; has had the DEFAULT ' || pg_get_expr(d.adbin, d.adrelid) END)
       FROM ROWS FROM (unnest(rels), unnest(cols)) WITH ORDINALITY AS k(tab, col, key)
       JOIN unnest(reach) AS a ON (a.tab, a.attname) = (k.tab, k.col)
       JOIN pg_attribute AS f ON (f.attrelid, f.attnum) = (a.tab, a.attnum)
@@ -906,6 +908,7 @@ BEGIN ATOMIC
       LEFT JOIN refs AS r ON r.key = k.key
       LEFT JOIN snowflake_convert.sequences(reach) AS s ON (s.tab, s.attname) = (k.tab, k.col) AND (s.is_default OR s.is_identity)
       LEFT JOIN pg_sequence AS q ON q.seqrelid = s.sequence
+      LEFT JOIN pg_attrdef AS d ON (d.adrelid, d.adnum) = (a.tab, a.attnum)
      ORDER BY k.key;
 END;
 COMMENT ON FUNCTION snowflake_convert.describe(snowflake_convert.reached[], regclass[], name[], text) IS

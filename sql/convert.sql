@@ -173,7 +173,10 @@ CREATE TABLE c (id integer PRIMARY KEY DEFAULT nextval('nobodys'));
 CREATE SEQUENCE unused OWNED BY c.id;
 SELECT short(s) FROM snowflake_convert.key('a', 'id') AS s;
 SELECT short(s) FROM snowflake_convert.key('c', 'id') AS s;
-DROP TABLE a, b, c;
+-- a sequence that the DEFAULT finds by its name at run time
+CREATE TABLE d (id integer PRIMARY KEY DEFAULT nextval('nobodys'::text));
+SELECT short(s) FROM snowflake_convert.key('d', 'id') AS s WHERE s ~ '^-- key';
+DROP TABLE a, b, c, d;
 DROP SEQUENCE nobodys;
 
 -- The script that converts names the sequence, its options and the references of
