@@ -950,29 +950,25 @@ COMMENT ON FUNCTION snowflake_convert.locks(snowflake_convert.reached[]) IS
 -- The script
 --
 
--- A script calls this procedure first, and again once its tables are locked.  The
--- owner of a schema could exchange the names of schemas, or drop a table and make
--- another of its name: so the rows of schemas are locked, which only a superuser
--- can do, and the tables are looked at then.
-CREATE PROCEDURE snowflake_convert.run_as(owner name, rels regclass[] DEFAULT '{}')
+-- A script calls these procedures.  Others could rename schemas, put an object in
+-- place of one of its name, or add a foreign key: so the rows of schemas are locked,
+-- which only a superuser can do, and then the tables, and then the script is made
+-- again, and must be the same.
+CREATE PROCEDURE snowflake_convert.run_as(owner name)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    other regclass := (SELECT min(oid) FROM pg_class WHERE oid = ANY (rels) AND pg_get_userbyid(relowner) <> owner);
 BEGIN
     IF current_user <> owner THEN
         RAISE insufficient_privilege USING
             MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, current_user),
             HINT = format('The tables'' owner runs the script: SET ROLE %I.', owner);
-    ELSIF other IS NOT NULL THEN
-        RAISE insufficient_privilege USING MESSAGE = format('table "%s" belongs to another role', other);
     ELSIF (SELECT rolsuper FROM pg_roles WHERE rolname = owner) THEN
         PERFORM FROM pg_namespace FOR SHARE;
     END IF;
 END
 $$;
-COMMENT ON PROCEDURE snowflake_convert.run_as(name, regclass[]) IS
+COMMENT ON PROCEDURE snowflake_convert.run_as(name) IS
 'for scripts: refuse to go on as another role than the tables'' owner';
 
 CREATE PROCEDURE snowflake_convert.verify(rels regclass[], cols name[])
@@ -1007,6 +1003,69 @@ END;
 COMMENT ON FUNCTION snowflake_convert.comment(text) IS
 'internal: a text as a comment of SQL';
 
+CREATE FUNCTION snowflake_convert.lock_statement(reach snowflake_convert.reached[], lock_mode text)
+RETURNS text
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('LOCK TABLE %s IN %s MODE;', string_agg('ONLY ' || l.tab, ', ' ORDER BY l.ord), lock_mode)
+      FROM snowflake_convert.locks(reach) WITH ORDINALITY AS l(tab, entries, ord);
+END;
+COMMENT ON FUNCTION snowflake_convert.lock_statement(snowflake_convert.reached[], text) IS
+'internal: the statement that locks the tables that a script changes';
+
+-- Lists the statements that change something, in order.  Names and constants in
+-- them must not depend on the settings of the session that asks.
+CREATE FUNCTION snowflake_convert.steps(reach snowflake_convert.reached[], way text, keep_sequence boolean, sequence text)
+RETURNS text[]
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
+SET datestyle = iso
+SET intervalstyle = postgres
+SET timezone = utc
+SET extra_float_digits = 3
+SET quote_all_identifiers = off
+BEGIN ATOMIC
+    SELECT array_agg(s.statement ORDER BY s.step, s.place, s.name COLLATE "C", s.statement COLLATE "C")
+      FROM (SELECT step, place, name, statement || ';' AS statement FROM snowflake_convert.put_back(reach)
+            UNION ALL
+            SELECT step, place, name, statement || ';' FROM snowflake_convert.statements(reach, way, keep_sequence, sequence)
+            UNION ALL
+            SELECT 40, 0, '', snowflake_convert.lock_statement(reach, 'ACCESS EXCLUSIVE')
+           ) AS s;
+END;
+COMMENT ON FUNCTION snowflake_convert.steps(snowflake_convert.reached[], text, boolean, text) IS
+'internal: the statements that change something';
+
+CREATE FUNCTION snowflake_convert.digest(steps text[])
+RETURNS text
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+RETURN encode(sha256(convert_to(array_to_string(steps, E'\n'), 'UTF8')), 'hex');
+COMMENT ON FUNCTION snowflake_convert.digest(text[]) IS
+'internal: a hash of statements';
+
+CREATE PROCEDURE snowflake_convert.check_unchanged(
+    rels regclass[], cols name[], key_count integer, keep_sequence boolean, way text, type regtype, sequence text, others jsonb, digest text)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type, others) AS c);
+BEGIN
+    IF digest <> snowflake_convert.digest(snowflake_convert.steps(reach, way, keep_sequence, sequence))
+       OR EXISTS (SELECT FROM snowflake_convert.obstacles(reach, (SELECT oid FROM pg_roles WHERE rolname = current_user))) THEN
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = 'tables, what depends on them, or names have changed since the script was made',
+            HINT = 'Make the script again.';
+    END IF;
+END
+$$;
+COMMENT ON PROCEDURE snowflake_convert.check_unchanged(regclass[], name[], integer, boolean, text, regtype, text, jsonb, text) IS
+'for scripts: refuse to go on unless the same script would be made now';
+
 -- Writes a script: comments, and statements in one transaction.
 CREATE FUNCTION snowflake_convert.script(
     rels regclass[], cols name[], key_count integer, keep_sequence boolean,
@@ -1023,18 +1082,8 @@ DECLARE
     needed bigint;
     room bigint := current_setting('max_locks_per_transaction')::bigint
                    * (current_setting('max_connections')::integer + current_setting('max_prepared_transactions')::integer);
-    steps text[];
+    steps text[] := snowflake_convert.steps(reach, way, keep_sequence, sequence);
 BEGIN
-    SELECT array_agg(s.statement || ';' ORDER BY s.step, s.place, s.name COLLATE "C", s.statement COLLATE "C") INTO steps
-      FROM (SELECT * FROM snowflake_convert.put_back(reach)
-            UNION ALL
-            SELECT * FROM snowflake_convert.statements(reach, way, keep_sequence, sequence)
-            UNION ALL
-            SELECT 40, 0, '', format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', string_agg('ONLY ' || l.tab, ', ' ORDER BY l.ord))
-              FROM snowflake_convert.locks(reach) WITH ORDINALITY AS l(tab, entries, ord)
-            UNION ALL
-            SELECT 41, 0, '', format('CALL snowflake_convert.run_as(%L, %L)', pg_get_userbyid(owner), array_agg(l.tab)) FROM snowflake_convert.locks(reach) AS l
-           ) AS s(step, place, name, statement);
     SELECT sum(l.entries) + 5 * (SELECT count(*) FROM snowflake_convert.foreign_keys(reach))
            + 6 * (SELECT count(*) FROM snowflake_convert.views(reach)) INTO needed
       FROM snowflake_convert.locks(reach) AS l;
@@ -1051,16 +1100,25 @@ BEGIN
                                FROM snowflake_convert.integers(reach) WHERE because IS NULL GROUP BY attname) AS i(name)
                      HAVING count(*) > 0;
     END IF;
-    IF cardinality(steps) = 2 THEN    -- nothing but the locks
+    IF cardinality(steps) = 1 THEN    -- nothing but the locks
         RETURN;
     END IF;
     RETURN NEXT format('-- locks: about %s; the server has room for %s%s', needed, room,
                        CASE WHEN needed > room / 2 THEN '. Raise max_locks_per_transaction, and restart the server.' END);
     RETURN NEXT 'BEGIN;';
+    RETURN NEXT 'SET LOCAL lock_timeout = ''5s'';';
     RETURN NEXT format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner));
-    RETURN QUERY VALUES ('SET LOCAL search_path = pg_catalog, pg_temp;'), ('SET LOCAL lock_timeout = ''5s'';'),
-        ('SET LOCAL default_tablespace = '''';'), ('SET LOCAL default_table_access_method = heap;'),
-        ('SET LOCAL snowflake_convert.schemas = none;');    -- revert()'s tables are not for new_tables()
+    RETURN NEXT 'SET LOCAL search_path = pg_catalog, pg_temp;';
+    RETURN NEXT 'SET LOCAL standard_conforming_strings = on;';
+    IF way <> 'snowflake' THEN    -- max() has to see all rows
+        RETURN NEXT 'SET LOCAL row_security = off;';
+    END IF;
+    RETURN NEXT 'SET LOCAL default_tablespace = '''';';
+    RETURN NEXT 'SET LOCAL default_table_access_method = heap;';
+    RETURN NEXT 'SET LOCAL snowflake_convert.schemas = none;';    -- revert()'s tables are not for new_tables()
+    RETURN NEXT snowflake_convert.lock_statement(reach, 'SHARE UPDATE EXCLUSIVE');
+    RETURN NEXT format('CALL snowflake_convert.check_unchanged(%L, %L, %L, %L, %L, %L, %L, %L, %L);', rels, cols, key_count, keep_sequence, way, type, sequence, others,
+                       snowflake_convert.digest(steps));
     RETURN QUERY SELECT unnest(steps);
     IF way = 'snowflake' THEN
         RETURN NEXT format('CALL snowflake_convert.verify(%L, %L);', rels[:key_count], cols[:key_count]);

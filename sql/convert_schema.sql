@@ -11,7 +11,7 @@ CREATE SCHEMA "Other one";
 -- PostgreSQL's versions print queries differently, and sizes differ by machine
 CREATE FUNCTION public.short(line text) RETURNS text LANGUAGE sql AS $$
 SELECT regexp_replace(regexp_replace(regexp_replace(regexp_replace(line, '\d+ (kB|bytes)', 'N kB'), ', MAINTAIN', ''),
-                      '(AS SELECT|BEGIN ATOMIC| DO) .*$', '\1 ...'), 'about \d+; .* room for \d+', 'N')
+                      '(AS SELECT|BEGIN ATOMIC| DO) .*$', '\1 ...'), 'about \d+; .* room for \d+|[0-9a-f]{64}', 'N')
 $$;
 -- runs the script that a query returns, in one transaction
 CREATE PROCEDURE public.run(query text) LANGUAGE plpgsql AS $$

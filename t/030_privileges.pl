@@ -316,8 +316,56 @@ $runs->quit;
 is(as_role($database, 'attacker', q{DROP TABLE public.done; CREATE TABLE public.done (id integer PRIMARY KEY, CHECK (attic.evil(id))); INSERT INTO public.done VALUES (1);
 	CREATE INDEX ON public.done (id) WHERE attic.folded()}), '', q{the schema's owner puts its own table in place of the superuser's});
 ran_as();
-like(as_role($database, $superuser, $done_script), qr/ERROR:  table "public.done" belongs to another role/, 'a table that was put in its place is found');
+like(as_role($database, $superuser, $done_script), qr/ERROR:  tables, what depends on them, or names have changed/, 'a table that was put in its place is found');
 is(ran_as(), '', 'a table that was put in its place runs no code');
+
+# Between making a script and running it, the attacker adds a foreign key, or puts
+# its own schema and function in place of those that a trigger calls.
+$database = database_under_attack(q{CREATE EXTENSION snowflake_convert CASCADE});
+$node->safe_psql($database, qq{
+GRANT CREATE ON DATABASE $database TO attacker;
+CREATE SCHEMA lib AUTHORIZATION attacker;
+CREATE FUNCTION lib.touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TABLE public.referenced (id serial PRIMARY KEY);
+CREATE TABLE public.touched (id serial PRIMARY KEY);
+CREATE TRIGGER touch BEFORE UPDATE OF id ON public.touched FOR EACH ROW EXECUTE FUNCTION lib.touch();
+INSERT INTO public.referenced VALUES (1);
+GRANT REFERENCES, SELECT ON public.referenced TO attacker;
+});
+my %stale = map { $_ => $node->safe_psql($database, "SELECT snowflake_convert.key('public.$_', 'id')") } 'referenced', 'touched';
+$node->safe_psql($database, q{
+SET ROLE attacker;
+CREATE TABLE attic.b (a integer REFERENCES public.referenced);
+INSERT INTO attic.b VALUES (1);
+CREATE INDEX ON attic.b (a) WHERE attic.folded();
+ALTER SCHEMA lib RENAME TO old;
+CREATE SCHEMA lib;
+CREATE FUNCTION lib.touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); RETURN NEW; END';
+});
+ran_as();
+for my $table (sort keys %stale)
+{
+	like(as_role($database, $superuser, $stale{$table}), qr/ERROR:  tables, what depends on them, or names have changed/,
+		"a script that is not the present one is refused: $table");
+}
+is(ran_as(), '', 'a script that is refused runs no code');
+is($node->safe_psql($database, q{SELECT tgfoid::regprocedure FROM pg_trigger WHERE tgname = 'touch'}), 'old.touch()', 'the trigger calls the same function');
+
+# A script has the same constants, whatever the settings of who makes and runs it.
+$database = database_under_attack(q{CREATE EXTENSION snowflake_convert CASCADE});
+$node->safe_psql($database, q{
+CREATE TABLE t (id serial PRIMARY KEY, d date, f float8);
+CREATE VIEW v AS SELECT id, 'a\'::text AS a, ' b; --'::text AS b FROM t WHERE d < '2026-02-03' AND f < '0.30000000000000004' AND d::timestamp + '-1 day +2 hours' < now();
+});
+my $view = $node->safe_psql($database, q{SELECT pg_get_viewdef('v')});
+{
+	local $ENV{PGOPTIONS} = '-c datestyle=sql,dmy -c intervalstyle=sql_standard -c extra_float_digits=-10 -c standard_conforming_strings=off';
+	my $settings_script = $node->safe_psql($database, q{SELECT snowflake_convert.key('t', 'id')});
+
+	local $ENV{PGOPTIONS} = '-c datestyle=sql,mdy -c standard_conforming_strings=off';
+	$node->safe_psql($database, $settings_script);
+}
+is($node->safe_psql($database, q{SELECT pg_get_viewdef('v')}), $view, 'a view has the same constants');
 
 # 4. Partitions.  ATTACH, DETACH and DROP evaluate expressions of partitions and of
 # tables that foreign keys connect, as the role that calls; the functions refuse
