@@ -1008,7 +1008,7 @@ RETURNS text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('LOCK TABLE %s IN %s MODE;', string_agg('ONLY ' || l.tab, ', ' ORDER BY l.ord), lock_mode)
+    SELECT format('LOCK TABLE %s IN %s MODE', string_agg('ONLY ' || l.tab, ', ' ORDER BY l.ord), lock_mode)
       FROM snowflake_convert.locks(reach) WITH ORDINALITY AS l(tab, entries, ord);
 END;
 COMMENT ON FUNCTION snowflake_convert.lock_statement(snowflake_convert.reached[], text) IS
@@ -1028,9 +1028,9 @@ SET extra_float_digits = 3
 SET quote_all_identifiers = off
 BEGIN ATOMIC
     SELECT array_agg(s.statement ORDER BY s.step, s.place, s.name COLLATE "C", s.statement COLLATE "C")
-      FROM (SELECT step, place, name, statement || ';' AS statement FROM snowflake_convert.put_back(reach)
+      FROM (SELECT step, place, name, statement FROM snowflake_convert.put_back(reach)
             UNION ALL
-            SELECT step, place, name, statement || ';' FROM snowflake_convert.statements(reach, way, keep_sequence, sequence)
+            SELECT step, place, name, statement FROM snowflake_convert.statements(reach, way, keep_sequence, sequence)
             UNION ALL
             SELECT 40, 0, '', snowflake_convert.lock_statement(reach, 'ACCESS EXCLUSIVE')
            ) AS s;
@@ -1066,7 +1066,8 @@ $$;
 COMMENT ON PROCEDURE snowflake_convert.check_unchanged(regclass[], name[], integer, boolean, text, regtype, text, jsonb, text) IS
 'for scripts: refuse to go on unless the same script would be made now';
 
--- Writes a script: comments, and statements in one transaction.
+-- Writes a script: comments, and one statement.  EXECUTE has each change as a
+-- constant, which no setting makes PL/pgSQL read in another way.
 CREATE FUNCTION snowflake_convert.script(
     rels regclass[], cols name[], key_count integer, keep_sequence boolean,
     way text DEFAULT 'snowflake', type regtype DEFAULT 'bigint', sequence text DEFAULT '', others jsonb DEFAULT '{}')
@@ -1078,11 +1079,11 @@ AS $$
 DECLARE
     reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type, others) AS c);
     owner oid := (SELECT relowner FROM pg_class WHERE oid = rels[1]);
-    tables text;
     needed bigint;
     room bigint := current_setting('max_locks_per_transaction')::bigint
                    * (current_setting('max_connections')::integer + current_setting('max_prepared_transactions')::integer);
     steps text[] := snowflake_convert.steps(reach, way, keep_sequence, sequence);
+    digest text := snowflake_convert.digest(steps);
 BEGIN
     SELECT sum(l.entries) + 5 * (SELECT count(*) FROM snowflake_convert.foreign_keys(reach))
            + 6 * (SELECT count(*) FROM snowflake_convert.views(reach)) INTO needed
@@ -1105,25 +1106,23 @@ BEGIN
     END IF;
     RETURN NEXT format('-- locks: about %s; the server has room for %s%s', needed, room,
                        CASE WHEN needed > room / 2 THEN '. Raise max_locks_per_transaction, and restart the server.' END);
-    RETURN NEXT 'BEGIN;';
-    RETURN NEXT 'SET LOCAL lock_timeout = ''5s'';';
-    RETURN NEXT format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner));
-    RETURN NEXT 'SET LOCAL search_path = pg_catalog, pg_temp;';
-    RETURN NEXT 'SET LOCAL standard_conforming_strings = on;';
-    IF way <> 'snowflake' THEN    -- max() has to see all rows
-        RETURN NEXT 'SET LOCAL row_security = off;';
-    END IF;
-    RETURN NEXT 'SET LOCAL default_tablespace = '''';';
-    RETURN NEXT 'SET LOCAL default_table_access_method = heap;';
-    RETURN NEXT 'SET LOCAL snowflake_convert.schemas = none;';    -- revert()'s tables are not for new_tables()
-    RETURN NEXT snowflake_convert.lock_statement(reach, 'SHARE UPDATE EXCLUSIVE');
-    RETURN NEXT format('CALL snowflake_convert.check_unchanged(%L, %L, %L, %L, %L, %L, %L, %L, %L);', rels, cols, key_count, keep_sequence, way, type, sequence, others,
-                       snowflake_convert.digest(steps));
-    RETURN QUERY SELECT unnest(steps);
-    IF way = 'snowflake' THEN
-        RETURN NEXT format('CALL snowflake_convert.verify(%L, %L);', rels[:key_count], cols[:key_count]);
-    END IF;
-    RETURN NEXT 'COMMIT;';
+    -- One statement: an error that a client ignores must not let it go on.  No name
+    -- or constant can end the quote, whose tag is a hash of them.
+    RETURN NEXT concat_ws(E'\n    ', format('DO $script_%s$ BEGIN', digest),
+        'SET LOCAL lock_timeout = ''5s'';',
+        format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner)),
+        'SET LOCAL search_path = pg_catalog, pg_temp;',
+        'SET LOCAL standard_conforming_strings = on;',
+        CASE WHEN way <> 'snowflake' THEN 'SET LOCAL row_security = off;' END,    -- max() has to see all rows
+        'SET LOCAL default_tablespace = '''';',
+        'SET LOCAL default_table_access_method = heap;',
+        'SET LOCAL snowflake_convert.schemas = none;',    -- revert()'s tables are not for new_tables()
+        format('EXECUTE %L;', snowflake_convert.lock_statement(reach, 'SHARE UPDATE EXCLUSIVE')),
+        format('CALL snowflake_convert.check_unchanged(%L, %L, %L, %L, %L, %L, %L, %L, %L);',
+               rels, cols, key_count, keep_sequence, way, type, sequence, others, digest),
+        (SELECT string_agg(format('EXECUTE %L;', s.step), E'\n    ' ORDER BY s.n) FROM unnest(steps) WITH ORDINALITY AS s(step, n)),
+        CASE WHEN way = 'snowflake' THEN format('CALL snowflake_convert.verify(%L, %L);', rels[:key_count], cols[:key_count]) END)
+        || format(E'\nEND $script_%s$;', digest);
 END
 $$;
 COMMENT ON FUNCTION snowflake_convert.script(regclass[], name[], integer, boolean, text, regtype, text, jsonb) IS

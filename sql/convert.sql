@@ -36,11 +36,12 @@ BEGIN ATOMIC
   ) AS s(object, definition)
   ORDER BY object COLLATE "C";
 END;
--- sizes differ by machine, hashes by PostgreSQL's version
-CREATE FUNCTION short(line text) RETURNS text LANGUAGE sql AS
-$$SELECT regexp_replace(regexp_replace(line, '\d+ (kB|bytes)', 'N kB'), 'about \d+; .* room for \d+|[0-9a-f]{64}', 'N')$$;
+-- the lines of a script; sizes differ by machine, hashes by PostgreSQL's version
+CREATE FUNCTION short(script text) RETURNS SETOF text LANGUAGE sql AS
+$$SELECT regexp_replace(regexp_replace(line, '\d+ (kB|bytes)', 'N kB'), 'about \d+; .* room for \d+|[0-9a-f]{64}', 'N')
+    FROM string_to_table(script, E'\n') AS line$$;
 
--- runs the script that a query returns, in one transaction
+-- runs the script that a query returns
 CREATE PROCEDURE run(query text) LANGUAGE plpgsql AS $$
 DECLARE
   script text[];
@@ -48,9 +49,7 @@ DECLARE
 BEGIN
   EXECUTE 'SELECT ARRAY(SELECT ' || query || ')' INTO script;
   FOREACH statement IN ARRAY script LOOP
-    IF statement NOT IN ('BEGIN;', 'COMMIT;') THEN
-      EXECUTE statement;
-    END IF;
+    EXECUTE statement;
   END LOOP;
 END $$;
 
@@ -365,7 +364,7 @@ CREATE FUNCTION atomic() RETURNS bigint BEGIN ATOMIC SELECT n::integer FROM page
 CREATE FUNCTION harmless(n integer) RETURNS integer LANGUAGE sql AS 'SELECT $1';
 CREATE FUNCTION wide(id bigint) RETURNS bigint LANGUAGE sql AS 'SELECT id FROM shop.page';
 SELECT short(s) FROM snowflake_convert.key('page', 'id') AS s WHERE s ~ '^--';
-SELECT short(s) FROM snowflake_convert.key('page', 'id', also => '{shop.revision.rev_page,"shop.revision.\"otherId\""}') AS s WHERE s ~ '^(--|ALTER)';
+SELECT line FROM snowflake_convert.key('page', 'id', also => '{shop.revision.rev_page,"shop.revision.\"otherId\""}') AS s, short(s) AS line WHERE line ~ '^(--|    EXECUTE .ALTER)';
 SELECT snowflake_convert.key('page', 'id', also => '{shop.revision.rev}');
 SELECT snowflake_convert.key('page', 'id', also => '{revision.rev_page}');
 

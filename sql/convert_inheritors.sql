@@ -9,20 +9,15 @@ CREATE EXTENSION IF NOT EXISTS snowflake_convert;
 CREATE SCHEMA shop;
 SET search_path = shop, public;
 
--- runs the script that key() returns for a table, in one transaction; shows its
--- statements about tables
+-- runs the script that key() returns for a table; shows its statements about tables
 CREATE FUNCTION converts(rel regclass) RETURNS SETOF text LANGUAGE plpgsql AS $$
 DECLARE
   script text[] := ARRAY(SELECT snowflake_convert.key(rel, 'id'));
   statement text;
 BEGIN
   FOREACH statement IN ARRAY script LOOP
-    IF statement NOT IN ('BEGIN;', 'COMMIT;') THEN
-      EXECUTE statement;
-    END IF;
-    IF statement ~ '^(ALTER|DROP)' THEN
-      RETURN NEXT statement;
-    END IF;
+    EXECUTE statement;
+    RETURN QUERY SELECT m[1] || ';' FROM regexp_matches(statement, $m$EXECUTE '((?:ALTER|DROP)[^;]*)';$m$, 'g') AS m;
   END LOOP;
 END $$;
 

@@ -8,12 +8,14 @@ RESET client_min_messages;
 \pset format unaligned
 CREATE SCHEMA shop;
 CREATE SCHEMA "Other one";
--- PostgreSQL's versions print queries differently, and sizes differ by machine
-CREATE FUNCTION public.short(line text) RETURNS text LANGUAGE sql AS $$
+-- the lines of a script; PostgreSQL's versions print queries differently, and
+-- sizes differ by machine
+CREATE FUNCTION public.short(script text) RETURNS SETOF text LANGUAGE sql AS $$
 SELECT regexp_replace(regexp_replace(regexp_replace(regexp_replace(line, '\d+ (kB|bytes)', 'N kB'), ', MAINTAIN', ''),
                       '(AS SELECT|BEGIN ATOMIC| DO) .*$', '\1 ...'), 'about \d+; .* room for \d+|[0-9a-f]{64}', 'N')
+  FROM regexp_split_to_table(script, E'\n(?=    (?:CALL|EXECUTE|SET) |END )') AS line
 $$;
--- runs the script that a query returns, in one transaction
+-- runs the script that a query returns
 CREATE PROCEDURE public.run(query text) LANGUAGE plpgsql AS $$
 DECLARE
   script text[];
@@ -21,9 +23,7 @@ DECLARE
 BEGIN
   EXECUTE 'SELECT ARRAY(SELECT ' || query || ')' INTO script;
   FOREACH statement IN ARRAY script LOOP
-    IF statement NOT IN ('BEGIN;', 'COMMIT;') THEN
-      EXECUTE statement;
-    END IF;
+    EXECUTE statement;
   END LOOP;
 END $$;
 CREATE ROLE regress_snowflake_reader;
