@@ -400,11 +400,14 @@ BEGIN
                   HINT = 'Create it with PARTITION BY RANGE and its id as the only column of the key.';
     END IF;
 
-    -- A member of the owner, or a superuser, would run the owner's code.
-    IF pg_get_userbyid(owner) <> current_user THEN
+    -- A member of the owner, or a superuser, would run the owner's code.  After SET
+    -- ROLE, that code can take any role that the session's user can.
+    IF pg_get_userbyid(owner) <> current_user
+       OR pg_get_userbyid(owner) <> session_user
+          AND EXISTS (SELECT FROM pg_roles WHERE rolsuper AND pg_has_role(session_user, oid, 'MEMBER')) THEN
         RAISE EXCEPTION 'must be owner of table %', parent
             USING ERRCODE = 'insufficient_privilege',
-                  HINT = format('A member of that role can SET ROLE %I first.', pg_get_userbyid(owner));
+                  HINT = format('Connect as role "%s". SET ROLE is enough only for a member that cannot become a superuser.', pg_get_userbyid(owner));
     END IF;
 
     -- A schema's owner must not exchange tables that a superuser's statements

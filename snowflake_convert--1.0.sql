@@ -959,10 +959,13 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF current_user <> owner THEN
+    -- After SET ROLE, the owner's code can take any role that the session's user can.
+    IF current_user <> owner
+       OR session_user <> owner AND EXISTS (SELECT FROM pg_roles WHERE rolsuper AND pg_has_role(session_user, oid, 'MEMBER')) THEN
         RAISE insufficient_privilege USING
-            MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, current_user),
-            HINT = format('The tables'' owner runs the script: SET ROLE %I.', owner);
+            MESSAGE = format('this script has to run as role "%s", not as "%s"', owner,
+                             CASE WHEN current_user <> owner THEN current_user ELSE session_user END),
+            HINT = format('Connect as role "%s". SET ROLE is enough only for a member that cannot become a superuser.', owner);
     ELSIF (SELECT rolsuper FROM pg_roles WHERE rolname = owner) THEN
         PERFORM FROM pg_namespace FOR SHARE;
     END IF;

@@ -53,8 +53,11 @@ BEGIN
   END LOOP;
 END $$;
 
+-- The test trusts its own tables' code: SET SESSION AUTHORIZATION stands for
+-- connecting as their owner.
+
 -- every kind of key and of reference
-SET ROLE regress_snowflake_owner;
+SET SESSION AUTHORIZATION regress_snowflake_owner;
 SET search_path = "Old shop", public;
 CREATE TABLE customer (id serial PRIMARY KEY, name text, invited_by integer REFERENCES customer);
 CREATE TABLE "order" (
@@ -85,11 +88,14 @@ CREATE TABLE shop.before AS SELECT * FROM public.shape('Old shop');
 -- the script says what it does, and making it changes nothing
 SELECT public.short(s) FROM snowflake_convert.key('"Old shop".customer', 'id') AS s;
 TABLE shop.before EXCEPT SELECT * FROM public.shape('Old shop');
--- another role, a superuser too, cannot run it
-RESET ROLE;
+-- another role, a superuser too, cannot run it, nor after SET ROLE
+SET SESSION AUTHORIZATION regress_snowflake_admin;
 CALL public.run($$snowflake_convert.key('"Old shop".customer', 'id')$$);
--- its owner can, also row by row
 SET ROLE regress_snowflake_owner;
+CALL public.run($$snowflake_convert.key('"Old shop".customer', 'id')$$);
+RESET ROLE;
+-- its owner can, also row by row
+SET SESSION AUTHORIZATION regress_snowflake_owner;
 \set ECHO none
 SELECT snowflake_convert.key('"Old shop".customer', 'id') \gexec
 \set ECHO all
@@ -209,16 +215,16 @@ DROP PROCEDURE there_and_back(regclass);
 -- the event trigger does not convert an empty table again
 CREATE TABLE a (id serial PRIMARY KEY);
 CALL run($$snowflake_convert.key('a', 'id')$$);
-RESET ROLE;
+SET SESSION AUTHORIZATION regress_snowflake_admin;
 CREATE EVENT TRIGGER regress_snowflake ON ddl_command_end EXECUTE FUNCTION snowflake_convert.new_tables();
-SET ROLE regress_snowflake_owner;
+SET SESSION AUTHORIZATION regress_snowflake_owner;
 SET snowflake_convert.schemas = '*';
 CALL run($$snowflake_convert.revert('a', 'id')$$);
 SELECT * FROM shape('shop') WHERE object = 'a.id';
 RESET snowflake_convert.schemas;
-RESET ROLE;
+SET SESSION AUTHORIZATION regress_snowflake_admin;
 DROP EVENT TRIGGER regress_snowflake;
-SET ROLE regress_snowflake_owner;
+SET SESSION AUTHORIZATION regress_snowflake_owner;
 DROP TABLE a;
 
 -- partitions follow their parent, on both sides of a foreign key
@@ -298,11 +304,11 @@ DROP VIEW v;
 -- does not take bigint
 CREATE TABLE a (id serial PRIMARY KEY);
 CREATE TABLE b (a integer REFERENCES a);
-RESET ROLE;
+SET SESSION AUTHORIZATION regress_snowflake_admin;
 SET session_replication_role = replica;
 INSERT INTO b VALUES (5);
 RESET session_replication_role;
-SET ROLE regress_snowflake_owner;
+SET SESSION AUTHORIZATION regress_snowflake_owner;
 CALL run($$snowflake_convert.key('a', 'id')$$);
 SELECT * FROM shape('shop') WHERE object ~ '^[ab]\.';
 TRUNCATE b;
@@ -325,7 +331,7 @@ SELECT * FROM shape('shop') WHERE object ~ '^[abc]\.';
 DROP TABLE a, b, script;
 
 -- The script has to run as one role: all that changes belongs to the key's owner.
-RESET ROLE;
+SET SESSION AUTHORIZATION regress_snowflake_admin;
 GRANT ALL ON SCHEMA shop TO regress_snowflake_other;
 CREATE TABLE a (id serial PRIMARY KEY);
 CREATE TABLE b (id bigserial PRIMARY KEY, a integer REFERENCES a);
@@ -334,21 +340,21 @@ CREATE TABLE c (id bigserial PRIMARY KEY);
 ALTER VIEW v OWNER TO regress_snowflake_other;
 ALTER TABLE b OWNER TO regress_snowflake_other;
 ALTER TABLE a OWNER TO regress_snowflake_owner;
-SET ROLE regress_snowflake_other;
+SET SESSION AUTHORIZATION regress_snowflake_other;
 SELECT snowflake_convert.key('a', 'id');
 SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s;
 CALL run($$snowflake_convert.schema('{shop}')$$);
-RESET ROLE;
+SET SESSION AUTHORIZATION regress_snowflake_admin;
 ALTER TABLE c OWNER TO regress_snowflake_owner;
 CREATE TABLE mine (id serial PRIMARY KEY);
-SET ROLE regress_snowflake_other;
+SET SESSION AUTHORIZATION regress_snowflake_other;
 SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s;
-RESET ROLE;
+SET SESSION AUTHORIZATION regress_snowflake_admin;
 DROP VIEW v;
 DROP TABLE a, b, c, mine;
 
 -- what new ids may not fit
-SET ROLE regress_snowflake_owner;
+SET SESSION AUTHORIZATION regress_snowflake_owner;
 CREATE TABLE page (id serial PRIMARY KEY CONSTRAINT small CHECK (id < 2147483647), n integer CHECK (n < 5),
                    CONSTRAINT between_two CHECK (id BETWEEN 1 AND 1000000),
                    CONSTRAINT turned CHECK (2000000000 >= id),
@@ -389,7 +395,7 @@ SELECT p.oid::regprocedure AS function, provolatile AS v, proparallel AS p, proc
   JOIN pg_extension AS e ON e.oid = d.refobjid
  WHERE e.extname = 'snowflake_convert' AND p.proname IN ('key', 'revert', 'schema', 'run_as', 'check_unchanged', 'verify')
  ORDER BY 1;
-RESET ROLE;
+SET SESSION AUTHORIZATION regress_snowflake_admin;
 SET search_path = '';
 BEGIN READ ONLY;
 CREATE TEMP TABLE t ();
@@ -398,7 +404,7 @@ BEGIN READ ONLY;
 SELECT count(*) > 1 AS has_script FROM snowflake_convert.schema('{shop,Old shop}');
 SELECT count(*) > 1 AS has_script FROM snowflake_convert.key('"Old shop".customer', 'id', '{shop.revision.n}', true);
 SELECT count(*) > 1 AS has_script FROM snowflake_convert.revert('shop.page', 'id', 'bigint');
-SET LOCAL ROLE regress_snowflake_owner;
+SET LOCAL SESSION AUTHORIZATION regress_snowflake_owner;
 CALL snowflake_convert.run_as(current_user);
 CALL snowflake_convert.verify('{shop.page}', '{id}');
 CALL snowflake_convert.check_unchanged('{shop.page}', '{id}', 1, false, 'snowflake', 'bigint', '', '{}', '');

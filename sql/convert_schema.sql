@@ -142,17 +142,17 @@ SELECT * FROM snowflake_convert.schema('{shop,Other one}');
 -- A view that was put back has its old privileges, not the default privileges of
 -- new tables.
 GRANT ALL ON SCHEMA shop TO regress_snowflake_clerk;
-SET ROLE regress_snowflake_clerk;
+SET SESSION AUTHORIZATION regress_snowflake_clerk;
 CREATE TABLE clerks (id serial PRIMARY KEY);
 CREATE VIEW its AS SELECT id FROM clerks;
 ALTER DEFAULT PRIVILEGES IN SCHEMA shop GRANT ALL ON TABLES TO regress_snowflake_reader;
 CREATE VIEW given AS SELECT id FROM clerks;
 REVOKE UPDATE ON given FROM regress_snowflake_clerk;
-RESET ROLE;
+SET SESSION AUTHORIZATION regress_snowflake_owner;
 TRUNCATE before; INSERT INTO before TABLE state;
-SET ROLE regress_snowflake_clerk;
+SET SESSION AUTHORIZATION regress_snowflake_clerk;
 CALL public.run($$snowflake_convert.key('clerks', 'id')$$);
-RESET ROLE;
+SET SESSION AUTHORIZATION regress_snowflake_owner;
 SELECT 'before' AS at, * FROM (TABLE before EXCEPT TABLE state) AS s UNION ALL
 SELECT 'after', * FROM (TABLE state EXCEPT TABLE before) AS s ORDER BY 2, 1;
 

@@ -61,11 +61,11 @@ sub ran_as
 	return join ' ', sort(uniq($text =~ /LOG:  code of the attacker runs as role (\S+)/g));
 }
 
-# Runs SQL as a role.  Returns its errors and warnings.
+# Runs SQL in a session of a role.  Returns its errors and warnings.
 sub as_role
 {
 	my ($database, $role, $sql) = @_;
-	my (undef, undef, $stderr) = $node->psql($database, "SET ROLE $role; $sql");
+	my (undef, undef, $stderr) = $node->psql($database, "SET SESSION AUTHORIZATION $role; $sql");
 
 	return $stderr;
 }
@@ -78,7 +78,8 @@ $node->safe_psql('postgres', q{
 CREATE ROLE attacker;
 CREATE ROLE victim;
 CREATE ROLE member IN ROLE attacker;
-});
+CREATE ROLE deputy IN ROLE attacker;
+} . "GRANT $superuser TO deputy");
 
 # 1. Before CREATE EXTENSION, the attacker creates operators, functions, types
 # and casts in the extension's schema and in public, which match calls better
@@ -250,9 +251,11 @@ is(ran_as(), '', q{no code of a table runs that takes the new table's name});
 # run code of the attacker as who changes the table.
 $database = database_under_attack(q{CREATE EXTENSION snowflake_convert CASCADE});
 $node->safe_psql($database, q{
-SET ROLE attacker;
+SET SESSION AUTHORIZATION attacker;
 CREATE DOMAIN attic.dom AS integer CHECK (attic.evil(1));
-CREATE TABLE attic.a (id serial PRIMARY KEY, CHECK (attic.evil(id)), CHECK (id > 0 AND '{1}'::attic.dom[] IS NOT NULL));
+CREATE FUNCTION attic.back(anyelement) RETURNS boolean LANGUAGE plpgsql AS
+'BEGIN PERFORM set_config(''role'', ''none'', false); RETURN attic.evil(1); END';
+CREATE TABLE attic.a (id serial PRIMARY KEY, CHECK (attic.back(id)), CHECK (attic.evil(id)), CHECK (id > 0 AND '{1}'::attic.dom[] IS NOT NULL));
 CREATE INDEX ON attic.a (id) WHERE attic.folded();
 CREATE TABLE attic.b (a_id integer REFERENCES attic.a, CHECK (attic.evil(a_id)));
 INSERT INTO attic.a VALUES (1);
@@ -274,6 +277,15 @@ for my $sql ($attack_script, "$make_script \\gexec")
 	like($refused, qr/this script has to run as role "attacker", not as "$superuser"/, 'the script is refused to a superuser');
 	is(ran_as(), '', 'a script that is refused runs no code');
 }
+# After SET ROLE, the owner's code can go back to the role of the session.
+for my $session ($superuser, 'deputy')
+{
+	like(as_role($database, $session, "SET ROLE attacker;\n$attack_script"),
+		qr/this script has to run as role "attacker", not as "$session"/, "SET ROLE in a session of $session is refused");
+	is(ran_as(), '', 'a script that is refused after SET ROLE runs no code');
+}
+is(as_role($database, 'member', "SET ROLE attacker;\nBEGIN;\n$attack_script\nROLLBACK"), '', 'a member that cannot become a superuser runs the script after SET ROLE');
+is(ran_as(), 'attacker member', q{the owner's code can take a member's rights});
 is(as_role($database, 'attacker', $attack_script), '', 'the owner runs the script');
 is(ran_as(), 'attacker', 'the script runs code as its owner');
 is($node->safe_psql($database, q{SELECT relname, pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = 'attic'::regnamespace AND relkind IN ('v', 'm') ORDER BY 1}),
@@ -379,22 +391,22 @@ GRANT USAGE ON SCHEMA attic TO PUBLIC;
 my $make = q{SELECT snowflake_create_partitions('%s', '2026-02-01', '2026-03-01', '1 month')};
 my $drop = q{SELECT snowflake_drop_partitions('%s', '2026-02-01')};
 $node->safe_psql($database, q{
-SET ROLE victim;
+SET SESSION AUTHORIZATION victim;
 CREATE TABLE house.p (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
 GRANT REFERENCES (id) ON house.p TO attacker;
 SELECT snowflake_create_partitions('house.p', '2026-01-01', '2026-02-01', '1 month');
-SET ROLE attacker;
+SET SESSION AUTHORIZATION attacker;
 CREATE TABLE attic.f (p bigint REFERENCES house.p);
 CREATE INDEX trap ON attic.f (p) WHERE attic.folded();
 GRANT SELECT ON attic.f TO victim;
 CREATE TABLE attic.p (id bigint PRIMARY KEY, n integer) PARTITION BY RANGE (id);
 CREATE INDEX ON attic.p (n) WHERE attic.folded();
 SELECT snowflake_create_partitions('attic.p', '2026-01-01', '2026-02-01', '1 month');
-RESET ROLE;
+RESET SESSION AUTHORIZATION;
 CREATE TABLE attic.mixed (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
 CREATE TABLE attic.mixed_rest PARTITION OF attic.mixed DEFAULT;
 ALTER TABLE attic.mixed_rest OWNER TO attacker;
-SET ROLE attacker;
+SET SESSION AUTHORIZATION attacker;
 ALTER TABLE attic.mixed_rest ADD CHECK (attic.folded());
 });
 ran_as();
@@ -402,9 +414,12 @@ for my $call ($make, $drop)
 {
 	like(as_role($database, 'victim', sprintf($call, 'house.p')), qr/ERROR:  table attic.f belongs to another role than house.p/,
 		"refused if another role's table refers to the partitions: $call");
-	like(as_role($database, $_, sprintf($call, 'attic.p')), qr/ERROR:  must be owner of table attic.p\n.*SET ROLE attacker first/,
+	like(as_role($database, $_, sprintf($call, 'attic.p')), qr/ERROR:  must be owner of table attic.p\n.*Connect as role "attacker"/,
 		"refused to role $_ that is not the owner: $call")
 	  for $superuser, 'member';
+	like(as_role($database, $_, 'SET ROLE attacker; ' . sprintf($call, 'attic.p')), qr/ERROR:  must be owner of table attic.p\n/,
+		"refused after SET ROLE in a session of $_: $call")
+	  for $superuser, 'deputy';
 	like(as_role($database, $superuser, sprintf($call, 'attic.mixed')), qr/ERROR:  table attic.mixed_rest belongs to another role than attic.mixed/,
 		"refused if a partition is another role's: $call");
 }
