@@ -1375,7 +1375,7 @@ BEGIN
         EXIT WHEN rels IS NULL;
     END LOOP;
     IF rels IS NULL THEN
-        RETURN NEXT '-- no key to convert';
+        RETURN NEXT snowflake_convert.comment(concat('no key to convert', ', so no statement for ' || nullif(array_to_string(also, ', '), '')));
     ELSE
         RETURN QUERY SELECT snowflake_convert.script(rels || also_rels, cols || also_cols, cardinality(rels), keep_sequence);
     END IF;

@@ -388,6 +388,7 @@ SELECT bool_and(line ~ '^--') AS are_all_comments FROM script, regexp_split_to_t
 SELECT short(s) FROM script WHERE s ~ '^-- [klw]' LIMIT 5;
 CALL run($$snowflake_convert.schema('{shop}')$$);
 SELECT count(*) FROM page;
+SELECT snowflake_convert.schema('{}', also => '{shop.revision.n}');
 
 -- nothing writes: every function works in a read-only transaction
 SELECT p.oid::regprocedure AS function, provolatile AS v, proparallel AS p, proconfig[1]
