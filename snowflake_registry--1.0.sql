@@ -6,66 +6,35 @@
  * file by "psql -1 -v ON_ERROR_STOP=1 -f" as the owner of the database.
  *
  *   SELECT snowflake_registry.configure();
- *   SELECT snowflake_registry.allow('the role of the servers');
+ *   SELECT snowflake_registry.allow('the role of a server');
  *
- * Table "setting" has one row: the servers' constants and the registry's own
- * state.  Table "node" has a row for each worker id of each datacenter: its
- * holder, when the lease expires, and the fence.  The holder's ids are before
- * the fence, and the next holder's ids begin at the fence.
+ * Table "setting" has one row: the servers' constants and the quarantine.  Each
+ * call locks that row first, so calls are serial.  Table "node" has a row for
+ * each worker id that was ever leased.  The holder's ids are before the row's
+ * fence, and the next holder's ids begin at the fence.
  *
- * Words of this file:
+ * A quarantine begins whenever the registry may have forgotten leases: when it
+ * is new, after a failover, a restore or a crash, and when a holder shows a
+ * fence that the registry does not know.  A quarantine raises each fence to its
+ * own end, which is after all fences that may have been forgotten.  Until then
+ * a server that holds a lease is believed, and a server without a lease gets
+ * only worker ids that were renewed since the quarantine began.
  *
- * - a newcomer: a server that claims a worker id and, as far as the registry
- *   knows, has no lease on that worker id to continue;
- * - to come forward: a holder renews its lease, and so tells the registry which
- *   lease it holds;
- * - an era: a number that grows whenever the registry may have forgotten leases;
- * - the grace: the time after the beginning of an era in which newcomers get
- *   only worker ids that were granted in this era before;
- * - a window: the time in which the registry believes a holder whose lease it
- *   does not know;
- * - evidence: what shows that the registry has forgotten a lease.  A holder has
- *   a later fence than any that the registry has recorded for the worker id, or
- *   was told a position in the registry's WAL that the registry has not reached.
+ * doc/model/lease.pml checks these rules, and lists what they assume.
  *
- * What can go wrong, and what keeps an id from being issued twice:
+ * What a server with its password can do:
  *
- * - The registry forgets: its standby was promoted without the last
- *   transactions, or a backup was restored.  A changed history (timeline, system
- *   identifier, database or table) begins an era with a window; evidence begins
- *   an era without a window.  Until all leases that may have been forgotten are
- *   over, rows of an earlier era are granted to their holders only.  After that,
- *   a new holder of such a row begins at the floor or later.  The floor is after
- *   all fences that may have been forgotten.
- * - The registry is set back without a trace: by a file-system snapshot, or by a
- *   standby whose standby.signal was removed.  The registry's server then starts
- *   although it was not stopped cleanly.  After every such start an era begins
- *   with a window: only holders are served, so that the holders of forgotten
- *   leases come forward before a newcomer gets their worker ids.  (The registry
- *   does not detect the copy of a cleanly stopped server: call declare_restored()
- *   after restoring such a copy.)
- * - A server claims late or twice, or is a copy of another server.  After each
- *   grant the holder chooses a new incarnation for the next claim, and a claim
- *   that names an older incarnation continues no lease.
- *
- * What a server with the password can do to other servers:
- *
- * - lease all free worker ids, for as long as it renews them or keeps a
- *   transaction open;
- * - begin eras, which makes newcomers and restarting holders wait;
- * - in a window after a restart or a failover, take a worker id whose holder has
- *   not come forward yet, and move that worker id's fence ahead of the clock, by
- *   25 hours and the duration of a lease at most; free() moves the fence back.
- *
- * Such a server cannot renew, release or take a lease whose holder has come
- * forward: no function shows the holder, which a claim or a release has to give.
- * Such a server cannot move any other fence beyond what the constants allow, or
- * below the beginning of the holder's ids.  Open transactions of such a server
- * keep no other server from renewing or coming forward, because locked rows are
- * skipped.
+ * - It can lease all free worker ids, and keep all other servers from claiming
+ *   while it keeps a transaction open; terminate its session.
+ * - It can begin a quarantine, and in each quarantine take a worker id whose
+ *   holder has not renewed yet, and put that fence at most a year ahead; free()
+ *   takes the worker id back and lowers the fence.
+ * - It cannot renew, release or take a lease that was renewed since the last
+ *   quarantine began, move another fence, or read a table.
  */
 
--- In this transaction an unqualified name means an object of PostgreSQL.
+-- In this transaction an unqualified name means an object of PostgreSQL.  SQL
+-- functions are bound to the objects when they are created.
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
 -- The schema must not exist yet: another role may have put functions into it,
@@ -84,51 +53,34 @@ END
 $$;
 
 --
--- Tables: constants and state, a row for each worker id, evidence, and the view
+-- Tables
 --
 
 CREATE TABLE snowflake_registry.setting (
     is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
     lease_duration interval NOT NULL,
     largest_lead interval NOT NULL,
+    slack interval NOT NULL DEFAULT '30 s',
     layout text NOT NULL,
     epoch timestamptz NOT NULL,
-    former_lease_duration interval NOT NULL,
-    former_largest_lead interval NOT NULL,
-    former_until timestamptz NOT NULL,
-    shortest_grace interval NOT NULL,
-    era bigint NOT NULL,
-    history text NOT NULL,
-    instance timestamptz NOT NULL,
-    grants_from timestamptz NOT NULL,
-    window_era bigint NOT NULL,
-    window_until timestamptz NOT NULL,
-    floor_era bigint NOT NULL,
-    floor timestamptz NOT NULL
+    quarantined_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    reopens_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE snowflake_registry.setting IS
-'one row, made by configure(): the servers'' constants, and the registry''s own state';
+'one row, made by configure(): the servers'' constants, and the quarantine';
 COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS
 'how long a lease lasts without renewal';
 COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS
 'how far a server''s clock may be ahead of the registry''s';
-COMMENT ON COLUMN snowflake_registry.setting.former_until IS
-'until then leases under the former constants may exist: a grant uses the smaller of the former and the present value, and a wait the larger';
-COMMENT ON COLUMN snowflake_registry.setting.shortest_grace IS
-'the smallest sum of lease_duration and largest_lead so far; a dump that is restored may bring these two values back';
-COMMENT ON COLUMN snowflake_registry.setting.era IS
-'grows whenever the registry has been restarted without a clean stop, or notices that it has forgotten something';
-COMMENT ON COLUMN snowflake_registry.setting.history IS
-'system identifier, timeline, database and table: one of them differs after a failover or a restore';
-COMMENT ON COLUMN snowflake_registry.setting.instance IS
-'the start time of the registry''s server, as notice() last saw it';
-COMMENT ON COLUMN snowflake_registry.setting.grants_from IS
-'until then rows of an earlier era are granted to their holders only';
-COMMENT ON COLUMN snowflake_registry.setting.window_until IS
-'until then a server that claims to hold a row of an era before window_era is believed, even if the registry has another holder';
-COMMENT ON COLUMN snowflake_registry.setting.floor IS
-'a new holder of a row of an era before floor_era begins here or later: all ids of forgotten leases are before this instant';
+COMMENT ON COLUMN snowflake_registry.setting.slack IS
+'how far the clocks of the registry''s servers may differ: a quarantine lasts lease_duration + largest_lead + slack';
+COMMENT ON COLUMN snowflake_registry.setting.quarantined_at IS
+'when the last quarantine began';
+COMMENT ON COLUMN snowflake_registry.setting.reopens_at IS
+'when the last quarantine ends: no lease that was forgotten has a later fence';
 
+-- A renewal changes no indexed column, and a page has room for many versions of
+-- a row, so that renewals are HOT even beside a long transaction.
 CREATE TABLE snowflake_registry.node (
     datacenter_id integer,
     worker_id integer,
@@ -136,287 +88,346 @@ CREATE TABLE snowflake_registry.node (
     name text,
     address inet,
     incarnation bigint,
-    fence timestamptz NOT NULL DEFAULT '-infinity',
-    granted_fence timestamptz NOT NULL DEFAULT '-infinity',
-    began timestamptz NOT NULL DEFAULT '-infinity',
-    claimed_at timestamptz,
+    boot_clock bigint,
+    began timestamptz NOT NULL,
+    fence timestamptz NOT NULL,
     seen_at timestamptz,
-    expires_at timestamptz NOT NULL DEFAULT '-infinity',
-    era bigint NOT NULL,
-    is_released boolean NOT NULL DEFAULT false,
-    is_freed boolean NOT NULL DEFAULT false,
+    expires_at timestamptz NOT NULL,
+    is_seen boolean NOT NULL,
     CONSTRAINT node_pkey PRIMARY KEY (datacenter_id, worker_id)
-);
-CREATE INDEX node_expires_at_idx ON snowflake_registry.node (datacenter_id, expires_at, worker_id);
+) WITH (fillfactor = 10);
 CREATE INDEX node_holder_idx ON snowflake_registry.node (holder);
 CREATE INDEX node_name_idx ON snowflake_registry.node (datacenter_id, name);
 COMMENT ON TABLE snowflake_registry.node IS
-'a row for each worker id; the row stays after its lease, because the next holder begins at its fence';
+'a row for each worker id that was ever leased; the row stays, because the next holder begins at its fence';
 COMMENT ON COLUMN snowflake_registry.node.holder IS
-'the identity that the worker id is leased to: one data directory in one place on one running machine; NULL: never leased';
+'the identity that the worker id is leased to: one data directory in one place on one running machine; NULL: freed';
 COMMENT ON COLUMN snowflake_registry.node.name IS
 'the holder''s snowflake.server_name';
 COMMENT ON COLUMN snowflake_registry.node.incarnation IS
 'a random number that the holder has chosen for its newest claim';
+COMMENT ON COLUMN snowflake_registry.node.boot_clock IS
+'when the holder sent its newest claim or release, in microseconds of its boot-time clock; an earlier message is late';
+COMMENT ON COLUMN snowflake_registry.node.began IS
+'where the holder''s ids begin';
 COMMENT ON COLUMN snowflake_registry.node.fence IS
 'the holder''s ids are before this instant; the next holder''s ids begin here';
-COMMENT ON COLUMN snowflake_registry.node.granted_fence IS
-'the largest fence that was ever granted; the registry has forgotten the lease of a holder with a larger fence';
-COMMENT ON COLUMN snowflake_registry.node.began IS
-'where the present holder''s ids begin';
-COMMENT ON COLUMN snowflake_registry.node.era IS
-'the era in which the row was last granted';
+COMMENT ON COLUMN snowflake_registry.node.expires_at IS
+'when the lease ends; -infinity: it was released or freed';
+COMMENT ON COLUMN snowflake_registry.node.is_seen IS
+'the holder has claimed since the last quarantine began; else the registry may have forgotten another holder';
 
--- A clean stop keeps the rows of an unlogged table; a crash, a backup and a
--- standby do not.
+-- Every recovery empties an unlogged table: after a crash, in a backup, and at
+-- the promotion of a standby.
 CREATE UNLOGGED TABLE snowflake_registry.running (
-    instance timestamptz NOT NULL
+    instance timestamptz NOT NULL,
+    history text NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.running IS
-'the value of setting.instance; the table is empty after a stop that was not clean, until notice() runs';
-
--- A claim inserts its evidence here, because another session may have locked
--- "setting".  So a holder comes forward without waiting for that session.
-CREATE TABLE snowflake_registry.evidence (
-    fence timestamptz NOT NULL,
-    is_covered boolean NOT NULL
-);
-COMMENT ON TABLE snowflake_registry.evidence IS
-'the fence of each holder whose claim was evidence; notice() deletes the row, and begins an era or, if is_covered is true, only raises the floor';
+'the start time of the registry''s server, and history(), at the last call; empty after a stop that was not clean';
 
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
-       CASE WHEN n.is_freed THEN 'freed'
-            WHEN n.is_released THEN 'released'
-            WHEN n.expires_at > pg_catalog.clock_timestamp() THEN 'held'
+       CASE WHEN n.holder IS NULL THEN 'freed'
+            WHEN n.expires_at = '-infinity' THEN 'released'
+            WHEN NOT n.is_seen AND clock_timestamp() < s.reopens_at THEN 'unseen'
+            WHEN n.expires_at > clock_timestamp() THEN 'held'
             ELSE 'expired' END AS state,
-       n.claimed_at, n.seen_at, n.expires_at, n.fence, n.holder
-  FROM snowflake_registry.node AS n
- WHERE n.holder IS NOT NULL;
+       n.began, n.seen_at, n.expires_at, n.fence, n.holder
+  FROM snowflake_registry.node AS n CROSS JOIN snowflake_registry.setting AS s;
 COMMENT ON VIEW snowflake_registry.lease IS
 'who holds which worker id, where, until when, and where the next holder would begin';
 
+-- A claim's arguments, as claim() passes them on.
+CREATE TYPE snowflake_registry.request AS (
+    datacenter_id integer,
+    wanted_worker_id integer,
+    holder text,
+    name text,
+    clock timestamptz,
+    boot_clock bigint,
+    last_worker_id integer,
+    incarnation bigint,
+    held_fence timestamptz,
+    next_incarnation bigint
+);
+COMMENT ON TYPE snowflake_registry.request IS
+'internal: a claim';
+
 --
--- The registry's own state: constants, history, eras and windows
+-- Quarantine
 --
 
--- Returns an identity of the registry's data.  The timeline in it differs after a
--- failover, the system identifier or the timeline after a restore of the cluster,
--- the database and the table after a restore of a dump.
 CREATE FUNCTION snowflake_registry.history()
 RETURNS text
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
-                     left(pg_walfile_name(pg_current_wal_lsn()), 8),
-                     (SELECT oid FROM pg_database WHERE datname = current_database()),
-                     'snowflake_registry.node'::regclass::oid)
-$$;
+BEGIN ATOMIC
+    SELECT concat_ws('/', (SELECT c.system_identifier FROM pg_control_system() AS c),
+                     (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
+                     pg_relation_filenode('snowflake_registry.node'));
+END;
 COMMENT ON FUNCTION snowflake_registry.history() IS
-'internal: an identity of the registry''s data, which differs after a failover or a restore';
+'internal: an identity of the registry''s data, which differs after a dump is restored';
 
--- While leases of former constants may exist, grants use the smaller constants,
--- because a failover may yet forget the change, and waits use the larger ones.
-CREATE FUNCTION snowflake_registry.constants_in_force(
-    OUT duration interval, OUT lead interval,
-    OUT longest_duration interval, OUT longest_lead interval)
-LANGUAGE sql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT CASE WHEN is_changing THEN least(lease_duration, former_lease_duration) ELSE lease_duration END,
-           CASE WHEN is_changing THEN least(largest_lead, former_largest_lead) ELSE largest_lead END,
-           CASE WHEN is_changing THEN greatest(lease_duration, former_lease_duration) ELSE lease_duration END,
-           CASE WHEN is_changing THEN greatest(largest_lead, former_largest_lead) ELSE largest_lead END
-      FROM (SELECT *, clock_timestamp() < former_until AS is_changing
-              FROM snowflake_registry.setting) AS s
-$$;
-COMMENT ON FUNCTION snowflake_registry.constants_in_force() IS
-'internal: the constants of a new lease, and the constants of the longest lease that may exist';
-
--- Raises the floor above the fence of a forgotten lease, by the longest duration
--- and lead.  So no lease that was granted before the instant of that fence has a
--- fence above the floor.  The caller has locked "setting".
--- The clock of a new primary may be behind the old primary's by up to the
--- duration of a lease.  So a fence is ahead of the new clock by at most twice the
--- sum of duration and lead.
-CREATE FUNCTION snowflake_registry.raise_floor(seen_fence timestamptz)
-RETURNS void
+-- Serves only holders until all leases that may have been forgotten are over.
+CREATE FUNCTION snowflake_registry.quarantine()
+RETURNS snowflake_registry.setting
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c record := snowflake_registry.constants_in_force();
-    longest interval := c.longest_duration + c.longest_lead;
+    s snowflake_registry.setting;
 BEGIN
     UPDATE snowflake_registry.setting AS k
-       SET floor = greatest(k.floor, longest + least(seen_fence, clock_timestamp() + 2 * longest));
+       SET quarantined_at = clock_timestamp(),
+           reopens_at = clock_timestamp() + k.lease_duration + k.largest_lead + k.slack
+    RETURNING * INTO s;
+    UPDATE snowflake_registry.node AS n
+       SET fence = greatest(n.fence, s.reopens_at), is_seen = false;
+    RETURN s;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.raise_floor(timestamptz) IS
-'internal: let newcomers begin after the fence of a forgotten lease';
+COMMENT ON FUNCTION snowflake_registry.quarantine() IS
+'internal: begin a quarantine';
 
--- Begins an era, because the registry has forgotten something.  The floor is
--- above every fence that a forgotten lease can have: above the fence of a lease
--- granted just now, all fences that the registry knows of, and the fence that a
--- holder has shown.  With a window, holders are believed until all leases that
--- may have been forgotten are over.
-CREATE FUNCTION snowflake_registry.begin_era(seen_fence timestamptz, with_window boolean)
+-- Locks the registry until the end of the transaction.  Begins a quarantine if
+-- the registry is new, was restored or was not stopped cleanly.  Returns NULL
+-- before the first configure().
+CREATE FUNCTION snowflake_registry.lock_registry()
+RETURNS snowflake_registry.setting
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    s snowflake_registry.setting;
+    present_history text := snowflake_registry.history();
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE feature_not_supported USING
+            MESSAGE = 'a registry can be called only in transactions of isolation level read committed';
+    END IF;
+    -- The registry must not forget in a crash a lease that it has granted.
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    SELECT * INTO s FROM snowflake_registry.setting FOR UPDATE;
+    IF NOT FOUND OR
+       EXISTS (SELECT FROM snowflake_registry.running AS r
+                WHERE r.instance = pg_postmaster_start_time() AND r.history = present_history) THEN
+        RETURN s;
+    END IF;
+
+    DELETE FROM snowflake_registry.running AS r WHERE r.history = present_history;
+    IF NOT FOUND THEN
+        s := snowflake_registry.quarantine();
+        DELETE FROM snowflake_registry.running;
+    END IF;
+    INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time(), present_history);
+    RETURN s;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.lock_registry() IS
+'internal: lock the registry, and notice that it may have forgotten leases';
+
+--
+-- For servers: claim, release, about, and their internal functions
+--
+
+CREATE FUNCTION snowflake_registry.id_count(layout text, field integer)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN 1::bigint << split_part(layout, '/', field)::integer;
+COMMENT ON FUNCTION snowflake_registry.id_count(text, integer) IS
+'internal: how many ids a layout''s field has: 2 is datacenter_id, 3 is worker_id';
+
+-- Raises an error for arguments that no server sends.
+CREATE FUNCTION snowflake_registry.check_arguments(
+    s snowflake_registry.setting,
+    datacenter_id integer,
+    worker_ids integer[],
+    texts text[],
+    instants timestamptz[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    c record := snowflake_registry.constants_in_force();
-    now_at timestamptz := clock_timestamp();
-    ends_at timestamptz := now_at + c.longest_duration + c.longest_lead;
 BEGIN
-    UPDATE snowflake_registry.setting
-       SET era = era + 1, floor_era = era + 1,
-           history = snowflake_registry.history(),
-           grants_from = ends_at,
-           window_era = CASE WHEN with_window THEN era + 1 ELSE window_era END,
-           window_until = CASE WHEN with_window THEN ends_at ELSE window_until END;
-    PERFORM snowflake_registry.raise_floor(greatest(
-        now_at + c.longest_duration, seen_fence,
-        (SELECT max(n.granted_fence) FROM snowflake_registry.node AS n)));
+    IF datacenter_id NOT BETWEEN 0 AND snowflake_registry.id_count(s.layout, 2) - 1 THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('datacenter_id %s is not in the range 0 .. %s of layout "%s"',
+                             datacenter_id, snowflake_registry.id_count(s.layout, 2) - 1, s.layout);
+    END IF;
+    IF EXISTS (SELECT FROM unnest(worker_ids) AS id
+                WHERE id NOT BETWEEN 0 AND snowflake_registry.id_count(s.layout, 3) - 1) THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('a worker_id of %s is not in the range 0 .. %s of layout "%s"',
+                             worker_ids, snowflake_registry.id_count(s.layout, 3) - 1, s.layout);
+    END IF;
+    -- The logs of other servers show the name: it must not begin a new line there.
+    IF EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ '[\x01-\x1f\x7f]') THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'a holder or a name is longer than 80 bytes or has control characters';
+    END IF;
+    IF EXISTS (SELECT FROM unnest(instants) AS i
+                WHERE NOT isfinite(i) OR i > clock_timestamp() + interval '1 year') THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'an instant is not finite, or is more than a year ahead of the registry''s clock';
+    END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.begin_era(timestamptz, boolean) IS
-'internal: begin an era: serve only holders until all leases that may exist are over';
+COMMENT ON FUNCTION snowflake_registry.check_arguments(
+    snowflake_registry.setting, integer, integer[], text[], timestamptz[]) IS
+'internal: an error for arguments that no server sends';
 
--- Detects a changed history, a start after a stop that was not clean, and
--- evidence.  Begins an era for each, but only raises the floor for evidence that
--- the grace of the present era covers.  Returns false if another session has
--- locked "setting".
-CREATE FUNCTION snowflake_registry.notice()
-RETURNS boolean
+-- Returns the row of a worker id; if there is none, a row as before the first
+-- lease, which is not stored.
+CREATE FUNCTION snowflake_registry.row_of(
+    s snowflake_registry.setting, of_datacenter_id integer, of_worker_id integer)
+RETURNS snowflake_registry.node
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c record;
-    s snowflake_registry.setting;
-    seen_fence timestamptz;
-    covered_fence timestamptz;
+    n snowflake_registry.node;
 BEGIN
-    PERFORM FROM snowflake_registry.setting AS known
-      WHERE known.history = snowflake_registry.history()
-        AND known.instance = pg_postmaster_start_time()
-        AND NOT EXISTS (SELECT FROM snowflake_registry.evidence);
-    IF FOUND THEN
-        RETURN true;
+    SELECT * INTO n FROM snowflake_registry.node AS r
+     WHERE (r.datacenter_id, r.worker_id) = (of_datacenter_id, of_worker_id);
+    IF NOT FOUND AND of_worker_id IS NOT NULL THEN
+        n.datacenter_id := of_datacenter_id;
+        n.worker_id := of_worker_id;
+        n.began := s.reopens_at;
+        n.fence := s.reopens_at;
+        n.expires_at := '-infinity';
+        n.is_seen := false;
     END IF;
-    SELECT * INTO s FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-
-    IF s.history <> snowflake_registry.history() THEN
-        PERFORM snowflake_registry.begin_era(NULL, true);
-    END IF;
-    IF s.instance <> pg_postmaster_start_time() THEN
-        IF NOT EXISTS (SELECT FROM snowflake_registry.running AS r WHERE r.instance = s.instance) THEN
-            c := snowflake_registry.constants_in_force();
-            -- Holders renew every minute, or every third of a shorter lease.
-            UPDATE snowflake_registry.setting
-               SET era = era + 1, window_era = era + 1,
-                   window_until = greatest(window_until,
-                                           clock_timestamp() + least(interval '1 min', c.longest_duration / 3)
-                                           + greatest(interval '1 s', c.longest_duration / 12));
-            UPDATE snowflake_registry.setting SET grants_from = greatest(grants_from, window_until);
-        END IF;
-        UPDATE snowflake_registry.setting SET instance = pg_postmaster_start_time();
-        DELETE FROM snowflake_registry.running;
-        INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time());
-    END IF;
-    WITH folded AS (DELETE FROM snowflake_registry.evidence AS e RETURNING e.*)
-    SELECT max(f.fence) FILTER (WHERE NOT f.is_covered), max(f.fence) FILTER (WHERE f.is_covered)
-      INTO seen_fence, covered_fence FROM folded AS f;
-    IF seen_fence IS NOT NULL THEN
-        PERFORM snowflake_registry.begin_era(seen_fence, false);
-    END IF;
-    IF covered_fence IS NOT NULL THEN
-        PERFORM snowflake_registry.raise_floor(covered_fence);
-    END IF;
-    RETURN true;
+    RETURN n;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.notice() IS
-'internal: detect that the registry has been switched over, restored or restarted';
+COMMENT ON FUNCTION snowflake_registry.row_of(snowflake_registry.setting, integer, integer) IS
+'internal: the row of a worker id';
 
--- Does the registry know for certain who holds a row?  During the grace, only if
--- the row was granted in this era.  After the grace all forgotten leases are over.
--- But if the row was last granted before floor_era, a forgotten lease may have had
--- another holder, whose ids the row's holder must not repeat.
-CREATE FUNCTION snowflake_registry.is_known(n snowflake_registry.node, s snowflake_registry.setting)
+CREATE FUNCTION snowflake_registry.is_free(n snowflake_registry.node, s snowflake_registry.setting)
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
-AS $$
-    SELECT n.era OPERATOR(pg_catalog.>=)
-           CASE WHEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.<) s.grants_from THEN s.era ELSE s.floor_era END
-$$;
-COMMENT ON FUNCTION snowflake_registry.is_known(snowflake_registry.node, snowflake_registry.setting) IS
-'internal: does the registry know for certain who holds a row?';
+RETURN n.expires_at <= clock_timestamp() AND (n.is_seen OR clock_timestamp() >= s.reopens_at);
+COMMENT ON FUNCTION snowflake_registry.is_free(snowflake_registry.node, snowflake_registry.setting) IS
+'internal: may another server lease a worker id?';
 
--- Does the grace of the present era cover a forgotten lease on this row?  Until
--- the grace ends no newcomer gets the row, so a further forgotten lease on the row
--- needs no further era, only a higher floor.
-CREATE FUNCTION snowflake_registry.is_covered(
-    n snowflake_registry.node, s snowflake_registry.setting, instant timestamptz)
+-- Would a server be able to issue ids at once?
+CREATE FUNCTION snowflake_registry.begins_in_time(
+    n snowflake_registry.node, clock timestamptz)
 RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL UNSAFE
-AS $$
-    SELECT n.era OPERATOR(pg_catalog.<) s.floor_era AND instant OPERATOR(pg_catalog.<) s.grants_from
-$$;
-COMMENT ON FUNCTION snowflake_registry.is_covered(
-    snowflake_registry.node, snowflake_registry.setting, timestamptz) IS
-'internal: does the grace of the present era cover a forgotten lease on a row?';
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN n.fence <= clock + interval '5 s';
+COMMENT ON FUNCTION snowflake_registry.begins_in_time(snowflake_registry.node, timestamptz) IS
+'internal: would ids of a new holder begin at most 5 s ahead of its clock?';
 
--- Returns where a new holder of a row would begin.
-CREATE FUNCTION snowflake_registry.begins_at(n snowflake_registry.node, s snowflake_registry.setting)
-RETURNS timestamptz
+-- Returns the row of the lease that a server continues, or NULL.
+CREATE FUNCTION snowflake_registry.continued(
+    s snowflake_registry.setting, c snowflake_registry.request)
+RETURNS snowflake_registry.node
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    n snowflake_registry.node;
+BEGIN
+    -- No other holder has had the row since the incarnation was granted.
+    SELECT * INTO n FROM snowflake_registry.node AS r
+     WHERE r.holder = c.holder AND r.datacenter_id = c.datacenter_id
+       AND r.worker_id = coalesce(c.wanted_worker_id, r.worker_id)
+       AND r.incarnation IN (c.incarnation, c.next_incarnation)
+       AND r.is_seen AND isfinite(r.expires_at)
+       AND (c.held_fence IS NULL OR r.worker_id = c.last_worker_id)
+     LIMIT 1;
+    IF FOUND OR c.held_fence IS NULL OR clock_timestamp() >= s.reopens_at THEN
+        RETURN n;
+    END IF;
+    -- In a quarantine the server is believed.
+    n := snowflake_registry.row_of(s, c.datacenter_id, c.last_worker_id);
+    IF n.is_seen THEN
+        RETURN NULL;
+    END IF;
+    IF n.holder IS DISTINCT FROM c.holder THEN
+        n.began := n.fence;
+    END IF;
+    RETURN n;
+END
+$$;
+COMMENT ON FUNCTION snowflake_registry.continued(snowflake_registry.setting, snowflake_registry.request) IS
+'internal: the row of the lease that a server continues';
+
+-- Returns the lowest worker id beyond all that were ever leased; if there is
+-- none, the lowest that was never leased.
+CREATE FUNCTION snowflake_registry.never_leased(of_datacenter_id integer, worker_count bigint)
+RETURNS integer
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
-AS $$
-    SELECT greatest(
-        n.fence,
-        CASE WHEN n.era OPERATOR(pg_catalog.<) s.floor_era THEN s.floor END,
-        -- A forgotten lease may be in force until the window ends.
-        CASE WHEN n.era OPERATOR(pg_catalog.<) s.window_era
-             THEN s.window_until OPERATOR(pg_catalog.+) greatest(s.largest_lead, s.former_largest_lead) END)
-$$;
-COMMENT ON FUNCTION snowflake_registry.begins_at(snowflake_registry.node, snowflake_registry.setting) IS
-'internal: where a new holder of a row would begin';
+BEGIN ATOMIC
+    SELECT CASE WHEN (SELECT coalesce(max(n.worker_id), -1) FROM snowflake_registry.node AS n
+                       WHERE n.datacenter_id = of_datacenter_id) < worker_count - 1
+                THEN (SELECT coalesce(max(n.worker_id), -1) + 1 FROM snowflake_registry.node AS n
+                       WHERE n.datacenter_id = of_datacenter_id)
+                WHEN (SELECT count(*) FROM snowflake_registry.node AS n
+                       WHERE n.datacenter_id = of_datacenter_id AND n.worker_id < worker_count) < worker_count
+                THEN (SELECT min(n.worker_id) + 1
+                        FROM (SELECT -1 AS worker_id
+                               UNION ALL
+                              SELECT k.worker_id FROM snowflake_registry.node AS k
+                               WHERE k.datacenter_id = of_datacenter_id) AS n
+                       WHERE NOT EXISTS (SELECT FROM snowflake_registry.node AS k
+                                          WHERE (k.datacenter_id, k.worker_id)
+                                                = (of_datacenter_id, n.worker_id + 1))) END;
+END;
+COMMENT ON FUNCTION snowflake_registry.never_leased(integer, bigint) IS
+'internal: a worker id that was never leased';
 
-CREATE FUNCTION snowflake_registry.datacenter_count(layout text)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+-- Chooses a free worker id for a server without a lease: its last one, the last
+-- one of a server of its name, one that was never leased, and then the one that
+-- has been free longest.  Returns NULL if none is free.
+CREATE FUNCTION snowflake_registry.choose(
+    s snowflake_registry.setting, c snowflake_registry.request)
+RETURNS snowflake_registry.node
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT 1::bigint << split_part(layout, '/', 2)::integer
+DECLARE
+    n snowflake_registry.node;
+    worker_count bigint := snowflake_registry.id_count(s.layout, 3);
+    chosen integer := c.wanted_worker_id;
+BEGIN
+    IF c.wanted_worker_id IS NULL THEN
+        SELECT coalesce(
+            (SELECT r.worker_id FROM snowflake_registry.node AS r
+              WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, c.last_worker_id)
+                AND (r.incarnation = c.incarnation OR r.holder = c.holder)
+                AND snowflake_registry.is_free(r, s) AND snowflake_registry.begins_in_time(r, c.clock)),
+            (SELECT r.worker_id FROM snowflake_registry.node AS r
+              WHERE (r.datacenter_id, r.name) = (c.datacenter_id, nullif(c.name, '')) AND r.worker_id < worker_count
+                AND snowflake_registry.is_free(r, s) AND snowflake_registry.begins_in_time(r, c.clock)
+              ORDER BY r.seen_at DESC LIMIT 1),
+            CASE WHEN clock_timestamp() >= s.reopens_at THEN
+                 snowflake_registry.never_leased(c.datacenter_id, worker_count) END,
+            (SELECT r.worker_id FROM snowflake_registry.node AS r
+              WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < worker_count
+                AND snowflake_registry.is_free(r, s) AND snowflake_registry.begins_in_time(r, c.clock)
+              ORDER BY r.seen_at, r.worker_id LIMIT 1))
+          INTO chosen;
+    END IF;
+    n := snowflake_registry.row_of(s, c.datacenter_id, chosen);
+    IF snowflake_registry.is_free(n, s) AND snowflake_registry.begins_in_time(n, c.clock) THEN
+        n.began := n.fence;
+        RETURN n;
+    END IF;
+    RETURN NULL;
+END
 $$;
-COMMENT ON FUNCTION snowflake_registry.datacenter_count(text) IS
-'internal: how many datacenter ids a layout has';
+COMMENT ON FUNCTION snowflake_registry.choose(snowflake_registry.setting, snowflake_registry.request) IS
+'internal: choose the row that a server without a lease gets';
 
-CREATE FUNCTION snowflake_registry.worker_count(layout text)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT 1::bigint << split_part(layout, '/', 3)::integer
-$$;
-COMMENT ON FUNCTION snowflake_registry.worker_count(text) IS
-'internal: how many worker ids a datacenter has in a layout';
-
---
--- For servers: claim, release, constants, and their internal functions
---
-
--- Returns why a claim gets no worker id: a code, and a sentence.
+-- Returns why a claim gets no lease: a code, and a sentence.
 CREATE FUNCTION snowflake_registry.refuse(
     s snowflake_registry.setting,
-    for_datacenter_id integer,
-    wanted integer,
+    c snowflake_registry.request,
     OUT code text,
     OUT sentence text)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -424,489 +435,226 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     n snowflake_registry.node;
-    worker_count bigint := snowflake_registry.worker_count(s.layout);
-    is_waiting boolean := clock_timestamp() < s.grants_from;
+    id integer := CASE WHEN c.held_fence IS NULL THEN c.wanted_worker_id ELSE c.last_worker_id END;
 BEGIN
-    IF wanted IS NOT NULL THEN
-        SELECT * INTO n FROM snowflake_registry.node AS known
-         WHERE (known.datacenter_id, known.worker_id) = (for_datacenter_id, wanted);
-        IF n.expires_at > clock_timestamp() AND (NOT is_waiting OR snowflake_registry.is_known(n, s)) THEN
-            code := 'taken';
-            sentence := format('worker_id %s of datacenter_id %s is leased by %s until %s.',
-                               wanted, for_datacenter_id,
-                               concat_ws(' at ', coalesce(quote_ident(nullif(n.name, '')), 'another server'),
-                                         host(n.address)),
-                               n.expires_at);
-            RETURN;
-        END IF;
-    END IF;
-    IF is_waiting THEN
-        code := 'grace';
-        sentence := format('The registry has been switched over or restarted, and may not know of all leases; '
-                           'it grants worker ids to new holders from %s.',
-                           s.grants_from);
-        RETURN;
-    END IF;
-    SELECT * INTO n FROM snowflake_registry.node AS known
-     WHERE known.datacenter_id = for_datacenter_id AND known.worker_id < worker_count
-       AND known.expires_at > clock_timestamp()
-     ORDER BY known.expires_at LIMIT 1;
-    IF NOT FOUND OR wanted IS NOT NULL OR
-       EXISTS (SELECT FROM snowflake_registry.node AS known
-                WHERE known.datacenter_id = for_datacenter_id AND known.worker_id < worker_count
-                  AND known.expires_at <= clock_timestamp()) THEN
-        code := 'busy';
-        sentence := 'The worker ids that are free are being granted to other servers at this moment.';
-    ELSE
+    -- the worker id that the claim names; else the one that is free first
+    SELECT * INTO n FROM snowflake_registry.node AS r
+     WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < snowflake_registry.id_count(s.layout, 3)
+       AND r.worker_id = coalesce(id, r.worker_id)
+     ORDER BY greatest(r.expires_at, r.fence) LIMIT 1;
+    IF n.is_seen AND id IS NOT NULL AND n.expires_at > clock_timestamp() THEN
+        code := CASE WHEN c.held_fence IS NULL THEN 'taken' ELSE 'lost' END;
+        sentence := format('worker_id %s of datacenter_id %s is leased by %s until %s.',
+                           id, c.datacenter_id,
+                           concat_ws(' at ', coalesce(quote_ident(nullif(n.name, '')), 'another server'),
+                                     host(n.address)),
+                           n.expires_at);
+    ELSIF c.held_fence IS NOT NULL THEN
+        code := 'lost';
+        sentence := format('The lease on worker_id %s of datacenter_id %s is over: it has ended, or was released or freed.',
+                           id, c.datacenter_id);
+    ELSIF clock_timestamp() < s.reopens_at THEN
+        code := 'quarantine';
+        sentence := format('The registry may have forgotten leases at %s; servers without a lease get worker ids from %s.',
+                           s.quarantined_at, s.reopens_at);
+    ELSIF n.expires_at > clock_timestamp() THEN
         code := 'all_taken';
         sentence := format('All worker ids of datacenter_id %s are leased, the first of them until %s.',
-                           for_datacenter_id, n.expires_at);
+                           c.datacenter_id, n.expires_at);
+    ELSE
+        code := 'ahead';
+        sentence := format('Ids of worker_id %s of datacenter_id %s begin at %s, ahead of the server''s clock, which shows %s.',
+                           n.worker_id, c.datacenter_id, n.fence, c.clock);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.refuse(snowflake_registry.setting, integer, integer) IS
-'internal: why a claim gets no worker id';
+COMMENT ON FUNCTION snowflake_registry.refuse(snowflake_registry.setting, snowflake_registry.request) IS
+'internal: why a claim gets no lease';
 
--- Chooses and locks a row for a newcomer.  Skips rows that other sessions have
--- locked.  "says_held" is true if the server says that it holds a lease.  The row
--- of "for_holder" may then be in use, and is not chosen before it expires.  The
--- last three arguments are the server's last lease.
-CREATE FUNCTION snowflake_registry.choose(
-    s snowflake_registry.setting,
-    for_datacenter_id integer,
-    wanted integer,
-    for_holder text,
-    for_name text,
-    server_clock timestamptz,
-    says_held boolean,
-    of_holder text,
-    of_worker_id integer,
-    of_incarnation bigint)
-RETURNS snowflake_registry.node
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    n snowflake_registry.node;
-    now_at timestamptz := clock_timestamp();
-    worker_count bigint := snowflake_registry.worker_count(s.layout);
-    is_waiting boolean := now_at < s.grants_from;
-    latest timestamptz;
-BEGIN
-    IF wanted IS NOT NULL THEN
-        SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id = wanted
-           AND (r.expires_at <= now_at OR r.holder = for_holder AND NOT says_held)
-           AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
-           FOR UPDATE SKIP LOCKED;
-        RETURN n;
-    END IF;
-
-    -- First look for a row whose ids begin before the server's clock, so that
-    -- the server need not wait; then for any row.
-    FOREACH latest IN ARRAY ARRAY[server_clock, 'infinity'::timestamptz] LOOP
-        -- the row that the server had as another holder, e.g. before a reboot
-        SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id = of_worker_id
-           AND r.holder = of_holder AND r.incarnation = of_incarnation
-           AND r.expires_at <= now_at
-           AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
-           AND snowflake_registry.begins_at(r, s) <= latest
-           FOR UPDATE SKIP LOCKED;
-        IF FOUND THEN
-            RETURN n;
-        END IF;
-        -- this holder's row: expired, or granted in an answer that was lost
-        SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_count AND r.holder = for_holder
-           AND (r.expires_at <= now_at OR NOT says_held)
-           AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
-           AND snowflake_registry.begins_at(r, s) <= latest
-         LIMIT 1 FOR UPDATE SKIP LOCKED;
-        IF FOUND THEN
-            RETURN n;
-        END IF;
-        -- the last row of a server of the same name
-        SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_count AND r.name = nullif(for_name, '')
-           AND r.expires_at <= now_at
-           AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
-           AND snowflake_registry.begins_at(r, s) <= latest
-         ORDER BY r.expires_at DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
-        IF FOUND THEN
-            RETURN n;
-        END IF;
-
-        -- the lowest row that was never leased; then the row that has been free longest
-        SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = for_datacenter_id AND r.worker_id < worker_count AND r.expires_at <= now_at
-           AND (NOT is_waiting OR snowflake_registry.is_known(r, s))
-           AND snowflake_registry.begins_at(r, s) <= latest
-         ORDER BY r.expires_at, r.worker_id LIMIT 1 FOR UPDATE SKIP LOCKED;
-        IF FOUND THEN
-            RETURN n;
-        END IF;
-    END LOOP;
-    RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION snowflake_registry.choose(snowflake_registry.setting, integer, integer, text,
-    text, timestamptz, boolean, text, integer, bigint) IS
-'internal: choose and lock the row that a newcomer gets';
-
--- Writes a grant to a row.  Each grant has a larger fence than the one before,
--- so that the fence of a forgotten grant is evidence.
-CREATE FUNCTION snowflake_registry.enter(
+-- Stores a grant, which begins at n.began.
+CREATE FUNCTION snowflake_registry.grant(
     INOUT n snowflake_registry.node,
     s snowflake_registry.setting,
-    for_holder text,
-    for_name text,
-    for_incarnation bigint,
-    begins_at timestamptz,
-    known_fence timestamptz,
-    is_new boolean)
+    c snowflake_registry.request)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c record := snowflake_registry.constants_in_force();
     now_at timestamptz := clock_timestamp();
-    new_fence timestamptz := greatest(n.granted_fence + interval '1 us', begins_at, known_fence,
-                                      now_at + c.duration + c.lead);
 BEGIN
+    n.holder := c.holder;
+    n.name := c.name;
+    n.address := inet_client_addr();
+    n.incarnation := c.next_incarnation;
+    n.boot_clock := c.boot_clock;
+    n.fence := greatest(n.fence, c.held_fence, now_at + s.lease_duration + s.largest_lead);
+    n.seen_at := now_at;
+    n.expires_at := now_at + s.lease_duration;
+    n.is_seen := true;
     UPDATE snowflake_registry.node AS r
-       SET holder = for_holder, name = for_name, address = inet_client_addr(),
-           incarnation = for_incarnation,
-           fence = new_fence, granted_fence = new_fence, began = begins_at,
-           claimed_at = CASE WHEN is_new THEN now_at ELSE coalesce(r.claimed_at, now_at) END,
-           seen_at = now_at, expires_at = now_at + c.duration,
-           era = s.era, is_released = false, is_freed = false
-     WHERE (r.datacenter_id, r.worker_id) = (n.datacenter_id, n.worker_id)
-    RETURNING * INTO n;
-END
-$$;
-COMMENT ON FUNCTION snowflake_registry.enter(snowflake_registry.node, snowflake_registry.setting,
-    text, text, bigint, timestamptz, timestamptz, boolean) IS
-'internal: write a grant to a row';
-
--- Raises an error for arguments that no server sends.
-CREATE FUNCTION snowflake_registry.check_arguments(
-    s snowflake_registry.setting,
-    datacenter_id integer,
-    ids integer[],
-    texts text[],
-    instants timestamptz[])
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    datacenter_count bigint := snowflake_registry.datacenter_count(s.layout);
-    worker_count bigint := snowflake_registry.worker_count(s.layout);
-    worker_id integer;
-BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE feature_not_supported USING
-            MESSAGE = 'a registry can be called only in transactions of isolation level read committed';
-    END IF;
-    IF datacenter_id IS NULL OR datacenter_id < 0 OR datacenter_id >= datacenter_count THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = format('datacenter_id %s is not in the range 0 .. %s of layout "%s"',
-                             datacenter_id, datacenter_count - 1, s.layout);
-    END IF;
-    FOREACH worker_id IN ARRAY ids LOOP
-        IF worker_id < 0 OR worker_id >= worker_count THEN
-            RAISE invalid_parameter_value USING
-                MESSAGE = format('worker_id %s is not in the range 0 .. %s of layout "%s"',
-                                 worker_id, worker_count - 1, s.layout);
-        END IF;
-    END LOOP;
-    -- The logs of other servers show the name: it must not begin a new line there.
-    IF EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ '[\x01-\x1f\x7f]') THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = 'a holder or a name is longer than 80 bytes or has control characters';
-    END IF;
-    IF EXISTS (SELECT FROM unnest(instants) AS i WHERE NOT isfinite(i)) THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'an instant is not finite';
+       SET holder = n.holder, name = n.name, address = n.address, incarnation = n.incarnation,
+           boot_clock = n.boot_clock, began = n.began, fence = n.fence,
+           seen_at = n.seen_at, expires_at = n.expires_at, is_seen = n.is_seen
+     WHERE (r.datacenter_id, r.worker_id) = (n.datacenter_id, n.worker_id);
+    IF NOT FOUND THEN
+        INSERT INTO snowflake_registry.node SELECT n.*;
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.check_arguments(snowflake_registry.setting, integer, integer[], text[], timestamptz[]) IS
-'internal: an error for arguments that no server sends';
+COMMENT ON FUNCTION snowflake_registry.grant(
+    snowflake_registry.node, snowflake_registry.setting, snowflake_registry.request) IS
+'internal: store a grant';
 
--- Claims a worker id, or renews the lease that is held.  The result begins_at is
--- where ids under the lease begin; for a newcomer, see the function begins_at().
+-- Claims a worker id, or renews the lease that is held.  A claim with a
+-- held_fence is answered by a renewal of last_worker_id or by a refusal.
 CREATE FUNCTION snowflake_registry.claim(
     layout text,
     epoch timestamptz,
     datacenter_id integer,
+    wanted_worker_id integer,
     holder text,
     name text,
     clock timestamptz,
+    boot_clock bigint,
+    last_worker_id integer,
+    incarnation bigint,
+    held_fence timestamptz,
     next_incarnation bigint,
-    is_held boolean,
-    wanted_worker_id integer DEFAULT NULL,
-    previous_holder text DEFAULT NULL,
-    previous_worker_id integer DEFAULT NULL,
-    previous_incarnation bigint DEFAULT NULL,
-    previous_fence timestamptz DEFAULT NULL,
-    previous_position pg_lsn DEFAULT NULL,
     OUT worker_id integer,
     OUT begins_at timestamptz,
     OUT fence timestamptz,
     OUT duration_us bigint,
-    OUT continues boolean,
-    OUT registry_clock timestamptz,
-    OUT registry_position pg_lsn,
     OUT refusal text,
     OUT detail text)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '2s'
+SET lock_timeout = '8s'
 AS $$
 DECLARE
-    s snowflake_registry.setting;
-    c record;
-    own snowflake_registry.node;        -- the row of the server's previous lease
-    n snowflake_registry.node;          -- the row that the server gets
-    is_settled boolean;                 -- notice() has recorded all that it can detect
-    is_same boolean;                    -- same holder as before, and no other worker id wanted
-    is_holder boolean;                  -- the registry has the server as the holder of "own"
-    is_stale boolean;                   -- a restart or another history that notice() could not record yet
-    is_window boolean;                  -- a window is open, or has to be opened
-    is_believed boolean;                -- believe that the server holds "own", whatever the row says
-    is_evidence boolean;                -- the claim proves that a lease was forgotten
+    c snowflake_registry.request := (datacenter_id, wanted_worker_id, holder, name, clock, boot_clock,
+                                     last_worker_id, incarnation, held_fence, next_incarnation);
+    s snowflake_registry.setting := snowflake_registry.lock_registry();
+    n snowflake_registry.node;
 BEGIN
-    registry_clock := clock_timestamp();
-    continues := false;
-    SELECT * INTO s FROM snowflake_registry.setting;
-    IF NOT FOUND THEN
+    IF s.layout IS NULL THEN
         refusal := 'not_configured';
         detail := 'The registry has no constants yet: snowflake_registry.configure() has not been called.';
         RETURN;
-    END IF;
-    IF claim.layout IS DISTINCT FROM s.layout OR claim.epoch IS DISTINCT FROM s.epoch THEN
+    ELSIF (claim.layout, claim.epoch) IS DISTINCT FROM (s.layout, s.epoch) THEN
         refusal := 'layout';
         detail := format('The server''s layout "%s" and epoch %s are not the registry''s, which are "%s" and %s.',
                          left(claim.layout, 80), claim.epoch, s.layout, s.epoch);
         RETURN;
-    END IF;
-    PERFORM snowflake_registry.check_arguments(
-        s, claim.datacenter_id, ARRAY[wanted_worker_id, previous_worker_id],
-        ARRAY[claim.holder, claim.name, previous_holder], ARRAY[claim.clock, previous_fence]);
-    IF claim.holder IS NULL OR claim.name IS NULL OR claim.clock IS NULL OR
-       next_incarnation IS NULL OR is_held IS NULL OR
-       is_held AND num_nulls(previous_holder, previous_worker_id, previous_incarnation, previous_fence) > 0 THEN
+    ELSIF num_nulls(datacenter_id, holder, name, clock, boot_clock, next_incarnation) > 0 OR
+          held_fence IS NOT NULL AND num_nulls(last_worker_id, incarnation) > 0 THEN
         RAISE null_value_not_allowed USING MESSAGE = 'a required argument of snowflake_registry.claim() is null';
     END IF;
+    PERFORM snowflake_registry.check_arguments(s, datacenter_id, ARRAY[wanted_worker_id, last_worker_id],
+                                               ARRAY[holder, name], ARRAY[clock, held_fence]);
 
-    -- The registry must not forget in a crash a lease that it has granted.
-    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
-
-    is_settled := snowflake_registry.notice();
-    SELECT * INTO s FROM snowflake_registry.setting;
-    c := snowflake_registry.constants_in_force();
-
-    -- configure() makes no more than 65536 rows; add the rows of this claim.
-    INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
-    SELECT claim.datacenter_id, id, 0
-      FROM unnest(ARRAY[wanted_worker_id, CASE WHEN is_held THEN previous_worker_id END]) AS id
-     WHERE id IS NOT NULL
-       AND NOT EXISTS (SELECT FROM snowflake_registry.node AS r
-                        WHERE (r.datacenter_id, r.worker_id) = (claim.datacenter_id, id))
-    ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING;
-
-    -- The row of the previous lease.  Only the row's holder waits for the row's lock.
-    is_same := coalesce(previous_holder = claim.holder, false) AND
-               coalesce(wanted_worker_id = previous_worker_id, true);
-    IF is_same THEN
-        SELECT * INTO own FROM snowflake_registry.node AS r
-         WHERE (r.datacenter_id, r.worker_id, r.holder)
-               = (claim.datacenter_id, previous_worker_id, claim.holder)
-           FOR UPDATE;
-        is_holder := FOUND;
-        IF NOT FOUND THEN
-            SELECT * INTO own FROM snowflake_registry.node AS r
-             WHERE (r.datacenter_id, r.worker_id) = (claim.datacenter_id, previous_worker_id);
-        END IF;
-    END IF;
-
-    -- Does the claim prove that the registry has forgotten a lease?  If the row
-    -- has another holder, believe the server only in a window, when the server's
-    -- lease may have been forgotten, and only until another server has come forward
-    -- with the row.  A window that notice() could not open yet, because another
-    -- session has locked "setting", counts as open.
-    is_stale := s.history <> snowflake_registry.history() OR s.instance <> pg_postmaster_start_time();
-    is_window := is_stale OR registry_clock < s.window_until;
-    is_believed := is_same AND is_held AND
-        (is_holder OR is_window AND (is_stale OR own.era < s.window_era));
-    is_evidence := is_believed AND
-        (previous_fence > own.granted_fence OR
-         coalesce(previous_position > pg_current_wal_lsn(), false));
-    -- The registry's clock may be behind the old primary's by up to the duration
-    -- of a lease.  In a window the registry may have forgotten larger constants,
-    -- too: allow for the largest constants that configure() accepts.
-    IF is_evidence AND previous_fence > own.granted_fence AND
-       previous_fence > registry_clock + (CASE WHEN is_window THEN interval '1 day 1 hour' + c.longest_duration
-                                               ELSE 2 * (c.longest_duration + c.longest_lead) END) THEN
-        refusal := 'fence';
-        detail := format('The fence of the lease that the server holds, %s, is further ahead of the registry''s clock, %s, than any that could be granted.',
-                         previous_fence, registry_clock);
-        RETURN;
-    END IF;
-    -- Record the evidence, unless the present era covers the row already.
-    IF is_evidence AND NOT snowflake_registry.is_covered(own, s, registry_clock) THEN
-        INSERT INTO snowflake_registry.evidence VALUES (previous_fence, false);
-        is_settled := snowflake_registry.notice();
-        SELECT * INTO s FROM snowflake_registry.setting;
-    END IF;
-
-    IF is_same AND is_holder AND NOT own.is_freed AND
-       own.incarnation IN (previous_incarnation, next_incarnation) AND
-       (is_held AND NOT own.is_released OR
-        NOT is_held AND is_settled AND snowflake_registry.is_known(own, s)) THEN
-        -- The server continues its lease: no other holder has had the row since
-        -- the server's last grant.
-        continues := true;
-        n := snowflake_registry.enter(own, s, claim.holder, claim.name, next_incarnation,
-                                      own.began, CASE WHEN is_held THEN previous_fence END, own.is_released);
-    ELSIF is_same AND is_holder AND is_held AND own.is_released AND
-          own.incarnation IN (previous_incarnation, next_incarnation) THEN
-        -- A late claim: the server sent the claim before it released the row.
+    IF EXISTS (SELECT FROM snowflake_registry.node AS r
+                WHERE r.holder = claim.holder AND r.boot_clock >= claim.boot_clock) THEN
         refusal := 'late';
-        detail := format('The server has released worker_id %s of datacenter_id %s since it sent this claim.',
-                         own.worker_id, claim.datacenter_id);
+        detail := 'The server has claimed or released a worker id since it sent this claim.';
         RETURN;
-    ELSIF is_evidence AND previous_fence > own.granted_fence THEN
-        -- The server holds a lease that the registry has forgotten.
-        SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE (r.datacenter_id, r.worker_id, r.granted_fence)
-               = (own.datacenter_id, own.worker_id, own.granted_fence)
-           FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-            refusal := 'busy';
-            detail := 'Another server is now claiming the lease that this server holds.';
-            RETURN;
-        END IF;
-        -- The evidence of another holder may have begun the era, with a floor
-        -- that is not above this fence.  If another session has locked "setting",
-        -- the next claim raises the floor because of the evidence inserted here.
-        PERFORM FROM snowflake_registry.setting FOR UPDATE SKIP LOCKED;
-        IF FOUND THEN
-            PERFORM snowflake_registry.raise_floor(previous_fence);
-        ELSE
-            INSERT INTO snowflake_registry.evidence
-            VALUES (previous_fence, snowflake_registry.is_covered(own, s, registry_clock));
-        END IF;
-        continues := true;
-        n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,
-                                      CASE WHEN is_holder THEN n.began ELSE greatest(n.began, n.fence) END,
-                                      previous_fence, NOT is_holder);
-    ELSIF NOT is_settled THEN
-        refusal := 'busy';
-        detail := 'The registry has been switched over or restarted, and another session is recording that at this moment.';
-        RETURN;
-    ELSE
-        -- A claim whose answer was lost gets the same worker id again.
-        SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = claim.datacenter_id AND r.holder = claim.holder
-           AND r.incarnation = next_incarnation AND NOT r.is_freed AND NOT r.is_released
-           AND coalesce(r.worker_id = wanted_worker_id, true)
-           AND snowflake_registry.is_known(r, s)
-         LIMIT 1 FOR UPDATE;
-        IF FOUND THEN
-            n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,
-                                          n.began, NULL, false);
-        ELSE
-            n := snowflake_registry.choose(s, claim.datacenter_id, wanted_worker_id, claim.holder,
-                                           claim.name, claim.clock, is_held, previous_holder,
-                                           previous_worker_id, previous_incarnation);
-            IF n.worker_id IS NULL THEN
-                SELECT r.code, r.sentence INTO refusal, detail
-                  FROM snowflake_registry.refuse(s, claim.datacenter_id, wanted_worker_id) AS r;
-                RETURN;
-            END IF;
-            n := snowflake_registry.enter(n, s, claim.holder, claim.name, next_incarnation,
-                                          snowflake_registry.begins_at(n, s), NULL, true);
-        END IF;
     END IF;
+    -- The registry has forgotten the grant of a fence that it does not know.
+    IF clock_timestamp() >= s.reopens_at AND
+       held_fence > (snowflake_registry.row_of(s, datacenter_id, last_worker_id)).fence THEN
+        s := snowflake_registry.quarantine();
+    END IF;
+    n := snowflake_registry.continued(s, c);
+    IF n.worker_id IS NULL AND held_fence IS NULL THEN
+        n := snowflake_registry.choose(s, c);
+    END IF;
+    IF n.worker_id IS NULL THEN
+        SELECT r.code, r.sentence INTO refusal, detail FROM snowflake_registry.refuse(s, c) AS r;
+        RETURN;
+    END IF;
+    n := snowflake_registry.grant(n, s, c);
 
     worker_id := n.worker_id;
     begins_at := n.began;
     fence := n.fence;
-    duration_us := extract(epoch FROM c.duration) * 1000000;
-    registry_position := pg_current_wal_lsn();
+    duration_us := extract(epoch FROM s.lease_duration) * 1000000;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.claim(text, timestamptz, integer, text, text, timestamptz,
-    bigint, boolean, integer, text, integer, bigint, timestamptz, pg_lsn) IS
+COMMENT ON FUNCTION snowflake_registry.claim(text, timestamptz, integer, integer, text, text, timestamptz,
+    bigint, integer, bigint, timestamptz, bigint) IS
 'for servers: lease a worker id, or renew the lease that is held';
 
--- Releases a lease, so that the worker id is free at once.
+-- Releases a lease, so that the worker id is free at once.  All ids of the lease
+-- are before the mark.
 CREATE FUNCTION snowflake_registry.release(
     datacenter_id integer,
     worker_id integer,
     holder text,
     incarnation bigint,
-    mark timestamptz)
-RETURNS boolean
+    next_incarnation bigint,
+    boot_clock bigint,
+    mark timestamptz,
+    OUT released boolean)
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '2s'
 AS $$
 DECLARE
-    s snowflake_registry.setting;
+    s snowflake_registry.setting := snowflake_registry.lock_registry();
 BEGIN
-    SELECT * INTO s FROM snowflake_registry.setting;
-    IF NOT FOUND THEN
-        RETURN false;
+    IF s.layout IS NOT NULL THEN
+        PERFORM snowflake_registry.check_arguments(s, datacenter_id, ARRAY[worker_id], ARRAY[holder], ARRAY[mark]);
     END IF;
-    PERFORM snowflake_registry.check_arguments(s, release.datacenter_id, ARRAY[release.worker_id],
-                                               ARRAY[release.holder], ARRAY[mark]);
-    IF current_setting('synchronous_commit') IN ('off', 'local') THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
-    IF NOT snowflake_registry.notice() THEN
-        RETURN false;
-    END IF;
-    SELECT * INTO s FROM snowflake_registry.setting;
-
-    -- Release no row whose newest lease the registry may have forgotten.
     UPDATE snowflake_registry.node AS r
        SET fence = greatest(least(mark, r.fence), r.began),
-           expires_at = clock_timestamp(), seen_at = clock_timestamp(), is_released = true
-     WHERE (r.datacenter_id, r.worker_id, r.holder, r.incarnation)
-           = (release.datacenter_id, release.worker_id, release.holder, release.incarnation)
-       AND NOT r.is_released AND NOT r.is_freed AND snowflake_registry.is_known(r, s);
-    RETURN FOUND;
+           boot_clock = release.boot_clock, seen_at = clock_timestamp(), expires_at = '-infinity'
+     WHERE (r.datacenter_id, r.worker_id, r.holder)
+           = (release.datacenter_id, release.worker_id, release.holder)
+       AND r.incarnation IN (release.incarnation, release.next_incarnation)
+       AND r.boot_clock < release.boot_clock
+       AND r.is_seen AND isfinite(r.expires_at);
+    released := FOUND;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.release(integer, integer, text, bigint, timestamptz) IS
-'for servers: release a lease; all of its ids are before the mark';
+COMMENT ON FUNCTION snowflake_registry.release(integer, integer, text, bigint, bigint, bigint, timestamptz) IS
+'for servers: release a lease, all of whose ids are before the mark';
 
--- Returns the servers' constants, for snowflake_registry_check().
-CREATE FUNCTION snowflake_registry.constants(
-    OUT layout text,
-    OUT epoch timestamptz,
-    OUT lease_duration_us bigint,
-    OUT largest_lead_us bigint,
-    OUT clock timestamptz)
-LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+-- Tells the DBA of a server whether the server can depend on the registry.
+CREATE FUNCTION snowflake_registry.about()
+RETURNS SETOF text
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT s.layout, s.epoch,
-           (extract(epoch FROM s.lease_duration) * 1000000)::bigint,
-           (extract(epoch FROM s.largest_lead) * 1000000)::bigint,
-           clock_timestamp()
-      FROM (SELECT) AS one LEFT JOIN snowflake_registry.setting AS s ON true
+DECLARE
+    s snowflake_registry.setting;
+BEGIN
+    RETURN NEXT format('The clock of the registry shows %s.', clock_timestamp());
+    RETURN NEXT format('The role %s may claim and release worker ids.', quote_ident(session_user));
+    IF pg_is_in_recovery() THEN
+        RETURN NEXT 'This server is in recovery and grants no leases: connect with target_session_attrs=read-write.';
+    END IF;
+    SELECT * INTO s FROM snowflake_registry.setting;
+    IF NOT FOUND THEN
+        RETURN NEXT 'The registry has no constants yet: snowflake_registry.configure() has not been called.';
+        RETURN;
+    END IF;
+    RETURN NEXT format('The layout is "%s", and the epoch is %s.', s.layout, s.epoch);
+    RETURN NEXT format('A lease lasts %s without renewal; a clock may be ahead of the registry''s by %s.',
+                       s.lease_duration, s.largest_lead);
+    RETURN NEXT format('%s worker ids are leased.',
+                       (SELECT count(*) FROM snowflake_registry.node AS n WHERE n.expires_at > clock_timestamp()));
+    IF clock_timestamp() < s.reopens_at THEN
+        RETURN NEXT format('The registry may have forgotten leases at %s; servers without a lease get worker ids from %s.',
+                           s.quarantined_at, s.reopens_at);
+    ELSE
+        RETURN NEXT 'Servers without a lease get worker ids at once.';
+    END IF;
+END
 $$;
-COMMENT ON FUNCTION snowflake_registry.constants() IS
-'for servers: their constants, and the registry''s clock';
+COMMENT ON FUNCTION snowflake_registry.about() IS
+'for servers: what a DBA wants to know of the registry before a server depends on it';
 
 --
--- For the DBA: configure, allow, free, declare_restored, declare_complete
+-- For the DBA: configure, allow, free, declare_restored
 --
 
 -- Returns a layout as servers write it; raises an error for a text that is no
@@ -940,121 +688,54 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.canonical_layout(text) IS
 'internal: a layout as servers write it';
 
--- Makes rows for the worker ids of a layout, 65536 at most.  claim() makes a row
--- beyond these for a server that claims, or already holds, that worker id.
-CREATE FUNCTION snowflake_registry.make_nodes(layout text)
-RETURNS void
-LANGUAGE sql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-    -- A new row is of era 0, before the first era, as if its lease were forgotten:
-    -- the registry may have been restored from a time before the row.
-    INSERT INTO snowflake_registry.node (datacenter_id, worker_id, era)
-    SELECT d, w, 0
-      FROM (SELECT least(snowflake_registry.datacenter_count(layout), 65536) AS datacenters) AS l,
-           generate_series(0, l.datacenters - 1) AS d,
-           generate_series(0, least(snowflake_registry.worker_count(layout), 65536 / l.datacenters) - 1) AS w
-    ON CONFLICT ON CONSTRAINT node_pkey DO NOTHING
-$$;
-COMMENT ON FUNCTION snowflake_registry.make_nodes(text) IS
-'internal: make the rows that can be leased';
-
+-- The first call makes the row of "setting", and so begins a quarantine.
 CREATE FUNCTION snowflake_registry.configure(
     lease_duration interval DEFAULT NULL,
     largest_lead interval DEFAULT NULL,
     layout text DEFAULT NULL,
     epoch timestamptz DEFAULT NULL)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    old snowflake_registry.setting;
-    is_first boolean;
-    duration interval;
-    lead interval;
-    new_layout text;
-    new_epoch timestamptz;
+    old snowflake_registry.setting := snowflake_registry.lock_registry();
+    s snowflake_registry.setting := old;
     n snowflake_registry.node;
 BEGIN
-    LOCK TABLE snowflake_registry.setting IN SHARE ROW EXCLUSIVE MODE;
-    PERFORM snowflake_registry.notice();
-    SELECT * INTO old FROM snowflake_registry.setting;
-    is_first := NOT FOUND;
-    duration := coalesce(configure.lease_duration, old.lease_duration, interval '10 min');
-    lead := coalesce(configure.largest_lead, old.largest_lead, interval '10 s');
-    new_layout := snowflake_registry.canonical_layout(coalesce(configure.layout, old.layout, '41/5/5/12'));
-    new_epoch := coalesce(configure.epoch, old.epoch, '2010-11-04 01:42:54.657+00');
-    IF duration NOT BETWEEN interval '1 s' AND interval '1 day' THEN
+    s.lease_duration := coalesce(configure.lease_duration, old.lease_duration, '3 min');
+    s.largest_lead := coalesce(configure.largest_lead, old.largest_lead, '10 s');
+    s.layout := snowflake_registry.canonical_layout(coalesce(configure.layout, old.layout, '41/5/5/12'));
+    s.epoch := coalesce(configure.epoch, old.epoch, '2010-11-04 01:42:54.657+00');
+    IF s.lease_duration NOT BETWEEN interval '1 s' AND interval '1 day' THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = format('lease_duration %s is not in the range 1 s .. 1 day', duration);
-    END IF;
-    IF lead NOT BETWEEN interval '0' AND interval '1 hour' THEN
+            MESSAGE = format('lease_duration %s is not in the range 1 s .. 1 day', s.lease_duration);
+    ELSIF s.largest_lead NOT BETWEEN interval '0' AND interval '1 hour' THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = format('largest_lead %s is not in the range 0 .. 1 hour', lead);
-    END IF;
-    IF NOT isfinite(new_epoch) THEN
+            MESSAGE = format('largest_lead %s is not in the range 0 .. 1 hour', s.largest_lead);
+    ELSIF NOT isfinite(s.epoch) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the epoch must be a finite instant';
     END IF;
 
-    IF is_first THEN
-        INSERT INTO snowflake_registry.setting
-        VALUES (true, duration, lead, new_layout, new_epoch, duration, lead, '-infinity',
-                duration + lead, 1, snowflake_registry.history(), pg_postmaster_start_time(),
-                '-infinity', 0, '-infinity', 0, '-infinity');
-        DELETE FROM snowflake_registry.running;
-        INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time());
-        PERFORM snowflake_registry.make_nodes(new_layout);
+    IF old.layout IS NULL THEN
+        INSERT INTO snowflake_registry.setting (lease_duration, largest_lead, layout, epoch)
+        VALUES (s.lease_duration, s.largest_lead, s.layout, s.epoch);
+        PERFORM snowflake_registry.lock_registry();
         RETURN;
     END IF;
-
-    IF (new_layout, new_epoch) <> (old.layout, old.epoch) THEN
+    IF (s.layout, s.epoch) <> (old.layout, old.epoch) THEN
         SELECT * INTO n FROM snowflake_registry.node AS r WHERE r.expires_at > clock_timestamp()
          ORDER BY r.expires_at DESC LIMIT 1;
-        IF FOUND THEN
+        IF FOUND OR clock_timestamp() < old.reopens_at THEN
             RAISE object_in_use USING
-                MESSAGE = 'the layout and the epoch cannot be changed while a worker id is leased',
-                DETAIL = format('worker_id %s of datacenter_id %s is leased until %s.',
-                                n.worker_id, n.datacenter_id, n.expires_at),
+                MESSAGE = 'the layout and the epoch cannot be changed while a worker id may be leased',
+                DETAIL = format('All leases are over at %s.', greatest(n.expires_at, old.reopens_at)),
                 HINT = 'Stop all servers, change the layout and the epoch in the registry and in each server''s configuration, and start the servers.';
         END IF;
-        -- A server of another layout could not come forward.
-        IF clock_timestamp() < old.grants_from THEN
-            RAISE object_in_use USING
-                MESSAGE = 'the layout and the epoch cannot be changed while the registry may not know of all leases',
-                DETAIL = format('The registry knows of all leases from %s.', old.grants_from);
-        END IF;
     END IF;
-    IF (duration, lead) <> (old.lease_duration, old.largest_lead) THEN
-        IF clock_timestamp() < old.former_until THEN
-            RAISE object_in_use USING
-                MESSAGE = format('the last change of the constants takes effect only at %s', old.former_until),
-                HINT = 'Change the constants again after that.';
-        END IF;
-        -- A dump from before a change has the old constants only.  After such a
-        -- dump is restored, all holders must come forward within the grace of
-        -- the old constants.  Holders renew every minute, so a grace of 65 s is
-        -- long enough for any lease.  A shorter grace is long enough for a lease
-        -- of at most twice the grace: its holder renews every third of the
-        -- lease, which is at most 2/3 of the grace.
-        IF old.shortest_grace < interval '65 s' AND
-           duration > greatest(2 * old.shortest_grace, old.lease_duration) THEN
-            RAISE invalid_parameter_value USING
-                MESSAGE = format('lease_duration cannot be raised from %s to %s', old.lease_duration, duration),
-                DETAIL = format('A dump of the registry may have a lease_duration and a largest_lead of no more than %s together. '
-                                'After a restore the registry would wait no longer than that for servers to renew their leases.',
-                                old.shortest_grace),
-                HINT = format('Raise lease_duration to %s at most, or make a new registry.',
-                              greatest(2 * old.shortest_grace, old.lease_duration));
-        END IF;
-        UPDATE snowflake_registry.setting AS s
-           SET former_lease_duration = s.lease_duration, former_largest_lead = s.largest_lead,
-               former_until = clock_timestamp() + s.lease_duration + s.largest_lead,
-               lease_duration = duration, largest_lead = lead,
-               shortest_grace = least(s.shortest_grace, duration + lead);
-    END IF;
-    UPDATE snowflake_registry.setting AS s SET layout = new_layout, epoch = new_epoch;
-    PERFORM snowflake_registry.make_nodes(new_layout);
+    UPDATE snowflake_registry.setting AS k
+       SET lease_duration = s.lease_duration, largest_lead = s.largest_lead,
+           layout = s.layout, epoch = s.epoch;
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.configure(interval, interval, text, timestamptz) IS
@@ -1062,31 +743,30 @@ COMMENT ON FUNCTION snowflake_registry.configure(interval, interval, text, times
 
 CREATE FUNCTION snowflake_registry.allow(role name)
 RETURNS void
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA snowflake_registry TO %I', role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION snowflake_registry.claim, snowflake_registry.release, '
-                   'snowflake_registry.constants TO %I', role);
+                   'snowflake_registry.about TO %I', role);
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.allow(name) IS
-'let the servers that connect as this role claim and release worker ids';
+'let the server that connects as this role claim and release worker ids';
 
 CREATE FUNCTION snowflake_registry.free(datacenter_id integer, worker_id integer)
 RETURNS void
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c record := snowflake_registry.constants_in_force();
+    s snowflake_registry.setting := snowflake_registry.lock_registry();
 BEGIN
     UPDATE snowflake_registry.node AS r
-       SET expires_at = least(r.expires_at, clock_timestamp()), is_freed = true,
-           fence = greatest(least(r.fence, clock_timestamp() + c.longest_lead), r.began)
-     WHERE (r.datacenter_id, r.worker_id) = (free.datacenter_id, free.worker_id)
-       AND r.holder IS NOT NULL;
+       SET holder = NULL, incarnation = NULL, expires_at = '-infinity',
+           fence = greatest(least(r.fence, greatest(clock_timestamp() + s.largest_lead, s.reopens_at)), r.began)
+     WHERE (r.datacenter_id, r.worker_id) = (free.datacenter_id, free.worker_id);
     IF NOT FOUND THEN
         RAISE no_data_found USING
             MESSAGE = format('worker_id %s of datacenter_id %s has never been leased',
@@ -1099,38 +779,26 @@ COMMENT ON FUNCTION snowflake_registry.free(integer, integer) IS
 
 CREATE FUNCTION snowflake_registry.declare_restored()
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM FROM snowflake_registry.setting FOR UPDATE;
-    PERFORM snowflake_registry.begin_era(NULL, true);
+    PERFORM snowflake_registry.lock_registry();
+    PERFORM snowflake_registry.quarantine();
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.declare_restored() IS
 'declare that the registry was set back: new servers wait until all leases that it may have forgotten are over';
 
-CREATE FUNCTION snowflake_registry.declare_complete()
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM FROM snowflake_registry.setting FOR UPDATE;
-    PERFORM snowflake_registry.notice();
-    UPDATE snowflake_registry.setting
-       SET grants_from = '-infinity', window_until = '-infinity', floor_era = 0, floor = '-infinity';
-END
-$$;
-COMMENT ON FUNCTION snowflake_registry.declare_complete() IS
-'certify that the registry has forgotten nothing, as after a switchover to a standby that had everything: new servers need not wait';
-
 --
 -- Privileges and dumps
 --
 
--- PostgreSQL grants EXECUTE on new functions to PUBLIC; only allow() is to grant it.
-REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM PUBLIC;
+-- PostgreSQL grants EXECUTE on new functions to PUBLIC, and default privileges
+-- may grant more; only allow() is to grant.
+REVOKE ALL ON SCHEMA snowflake_registry FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA snowflake_registry FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM PUBLIC;
 
 -- pg_dump dumps the rows of these tables, although they belong to an extension.
 DO $$

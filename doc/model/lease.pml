@@ -1,523 +1,395 @@
 /*
  * lease.pml
- *	  A model, for Spin, of worker ids that are leased from a registry: the
- *	  registry's rows, servers that claim and release, and all events that
- *	  stop a server, delay a message, move a clock, or set the registry back.
- *	  The words are DESIGN's.  snowflake.pml models the page in WAL, and how
- *	  one server's mark keeps an id from being issued twice.  So here a change
- *	  of the page is durable at once: a real server logs the change before it
- *	  issues an id that depends on it, so data that survives has the change.
+ *	  A model, for Spin, of a worker id that is leased from a registry: the
+ *	  worker id's row, servers that claim and release, and all events that stop
+ *	  a server, delay a message, move a clock, or set the registry back.  The
+ *	  words are DESIGN's.  snowflake.pml models the page in WAL, and how one
+ *	  server's mark keeps an id from being issued twice.
  *
- * "script/model NO_FENCE" shows how ids are issued twice without the fence.
+ * Asserted: no tick is issued twice, by any server.  A client keeps any one id,
+ * and that id is never issued again.
  *
- * Asserted:
- *	 - no (worker id, tick) is issued twice, by any server: a client keeps any
- *	   one id, and that id is never issued again;
- *	 - no two servers hold leases on the same worker id at the same time, where
- *	   each server measures its lease by its own monotonic clock; and no two
- *	   servers would hold such leases if they were killed and started now.  This
- *	   needs a registry whose clock measures durations as the servers' clocks
- *	   do.  With ANY_CLOCK the registry may take any lease for expired at any
- *	   time, and the model makes only the first assertion.
+ * "script/model NO_FLOOR" shows how ids are issued twice without the floor.
  *
  * The model has
- *	 - a registry, which executes each message at once.  The holder that knows
- *	   the incarnation of a row continues its lease; any other server begins at
- *	   the row's fence.  A grant may move the fence ahead to any tick; with
- *	   FAILOVER the fence follows from the registry's clock;
+ *	 - a registry, which executes each message at once.  Its clock is ahead of
+ *	   the time by 0 to SLACK steps;
  *	 - two servers.  The second server may become a copy of the first: a
  *	   standby, or a server from a backup.  A server that was moved, or booted
  *	   anew, is like a copy whose original does not come back;
+ *	 - in each server a page with the lease, the incarnation of the next claim,
+ *	   and the mark.  Ids are issued below the mark, also after the lease is
+ *	   over.  A server's clock shows any time: ids are issued at any tick below
+ *	   the mark, and a mark may be any tick up to the fence;
+ *	 - answers that are lost, and one message at a time that arrives after its
+ *	   sender has stopped waiting.  With NONE_LATE a message is executed or lost
+ *	   at once.  A server without an answer repeats its claim's incarnation;
+ *	 - kills and clean stops of servers;
+ *	 - a quarantine at any time, as after a crash of the registry;
+ *	 - with FAILOVER, failovers of the registry, one after another, each to a
+ *	   standby that has lost any number of the last transactions, and whose
+ *	   clock is another.  The new registry begins a quarantine.  With UNNOTICED
+ *	   the registry is set back once, and does not notice;
  *	 - with SET_BACK, an event that sets the first server back, in its own
  *	   directory, to the state of the copy;
- *	 - in each server a page with the lease, the incarnation of the next claim,
- *	   and the worker id's mark, which become durable in one record; and shared
- *	   memory, which has the newest lease, and the published mark;
- *	 - in each server a session, which keeps the mark and the worker id that it
- *	   last read, a process that moves the mark, and the lease worker.  Each may
- *	   rest at any step for any time;
- *	 - answers that are lost, and one message at a time that arrives after its
- *	   sender has stopped waiting.  With NONE_LATE no message arrives late: it is
- *	   executed or lost at once.  A server without an answer uses the same
- *	   incarnation for its next claim;
- *	 - wall clocks of servers that show any time: ids are issued at any tick
- *	   below the mark, and a mark may be any tick up to the fence;
- *	 - kills and clean stops of servers;
- *	 - with FAILOVER, one failover of the registry to a standby that has lost
- *	   any number of the last transactions, and whose clock is BEHIND.  The new
- *	   registry detects the failover at once; with UNNOTICED it detects only the
- *	   evidence of a holder, in a window in which only holders are served;
- *	 - with FREE, a DBA who certifies that a holder is dead; with LONGER, a DBA
- *	   who raises the duration.
+ *	 - with FREE, a DBA who certifies that a holder is dead;
+ *	 - with ANY_CLOCK, a registry's clock that is set to any time, at any time.
  *
- * Bounds: LAST_MARK ticks of each worker id; with FAILOVER, LAST_NOW steps of
- * time, where a step is a tick.  Without FAILOVER time has no bounds.  The
- * number of claims has no bound unless LAST_GRANT sets one: an incarnation is
- * used again when it no longer occurs in the state.
+ * Bounds: the registry grants in the first LAST_NOW steps of time.  A tick is a
+ * step of time.
  *
  * Assumed:
  *	 - Clocks of servers and of the registry measure durations alike.  If they
  *	   do not, ids can be issued twice, but only if the registry is set back.
+ *	 - The clocks of the registry's servers differ by SLACK at most.  If they do
+ *	   not, or with ANY_CLOCK, ids can be issued twice, but only if the registry
+ *	   is set back.
  *	 - No two data directories that exist at the same time are the same holder,
  *	   and a directory that is set back is on another timeline.
  *	 - A server may issue the ids again that it loses when it is set back.
- *	 - Incarnations are equal only by copying, and each grant of a worker id
- *	   moves the fence.
+ *	 - Incarnations are equal only by copying.
  *	 - Servers tell the registry the truth.
- *	 - The registry loses what it has committed only when it is set back: by a
- *	   failover, a restored backup or a snapshot.  Then it is not set back again
- *	   before the grace is over.
+ *	 - The registry notices each loss of what it has committed.  If it does not
+ *	   (UNNOTICED), a holder whose newest grant was lost claims before a server
+ *	   without a lease does.
  *	 - The old registry grants nothing once the new registry answers, and a
  *	   message to the old registry does not reach the new registry.
- *	 - The new registry's clock is behind the old registry's by no more than the
- *	   registry's floor allows for.
- *	 - If a registry loses a grant because it is set back, and its history, such
- *	   as its timeline, does not change, then a holder whose newest grant was
- *	   lost claims within the window.
- *	 - A failover loses no transaction that is older than the duration of a
- *	   lease, so the standby knows a longer duration before a lease of that
- *	   duration is granted.
+ *	 - The duration of a lease is not raised, or the raise is not lost.
  *	 - A holder that is freed is dead, does not come back, and has issued no id
- *	   beyond the registry's clock and the largest lead.
+ *	   beyond the registry's clock and the largest lead (which is 0 here).
  *
- * Macros, and what each changes.  "(FREE)" means: only together with FREE.
+ * Macros, and what each changes in a server:
  *	 NO_FENCE			a server does not begin at the last holder's fence
- *	 FENCE_IN_MEMORY	a server begins at the last holder's fence, but the
- *						record of the new lease does not have the mark
- *	 HOLDER_IGNORES		a server does not begin at the last holder's fence if
- *						it still holds a lease on the same worker id
- *	 NO_OWN_MARK		a server that was started without a lease does not begin
- *						at the worker id's own mark
+ *	 FENCE_IN_MEMORY	it does, but the page does not have the mark
  *	 PAST_FENCE			the mark may move past the fence
  *	 ANSWER_TIME		a lease counts from the answer, not from the claim
  *	 ANY_HOLDER			a start resumes the lease of any holder
  *	 EXPIRED_AT_START	a start resumes a lease that has expired
  *	 ANY_TIMELINE		a start resumes a lease of another timeline (SET_BACK)
- *	 ASK_OF_ANY_TIMELINE	a claim of another timeline is repeated
- *	 NO_FREEZE			the release is sent before the mark is frozen
+ *	 NO_FREEZE			the mark may move after the release was sent
  *	 FREEZE_IN_MEMORY	the page does not have the end of a released lease
- *	 LEASE_BEFORE_LOCK	the process that moves the mark overwrites the newest
- *						lease by one that it has read before it locked the page
- *	 LEASE_FIRST		a new lease is published before the generators skip the
- *						ticks before its beginning
- *	 MOVE_MEANWHILE		the mark may move after the generators have skipped
- *						ticks and before the new lease is published
- *	 NO_GENERATION		a mark that was put on the page under one lease is
- *						published under the next lease
- *	 READ_TWICE			a session reads the worker id and then the mark
+ * and in the registry:
+ *	 LATE_CLAIM			a claim is executed although a later message of its
+ *						holder was
+ *	 LATE_RELEASE		the same for a release
  *	 ANY_INCARNATION	a holder continues its lease with any incarnation
  *	 COPY_CONTINUES		a copy of a holder continues the holder's lease
- * Macros of a registry that is set back, and what each changes:
- *	 NO_GRACE			the registry grants at once
- *	 NO_WINDOW			the registry grants at once (UNNOTICED)
- *	 HOLDS_ALWAYS		in the grace and in the window, the registry continues
- *						the lease of a server that no longer holds the lease
- *	 RETRY_IN_GRACE		for a repeated claim whose answer was lost, the registry
- *						continues a lease granted before it was set back
- *	 ADOPT_ALWAYS		the registry believes a holder, even if it has granted
- *						the worker id since it was set back
- *	 RELEASE_FIRST		a holder that has not come forward may release
- *	 NO_FLOOR			new holders begin at the fences that the registry knows
- *	 KNOWN_BEHIND=0		the floor does not allow for a clock that is behind
- *	 LOWER_FENCE		a holder that comes forward gets a fence below its own
- *	 FREE_IN_GRACE		a freed worker id is granted in the grace (FREE)
- *	 RAISE_AT_ONCE		the longer duration is granted at once
+ *	 NO_QUARANTINE		a loss begins no quarantine
+ *	 NO_FLOOR			a quarantine does not raise the fence
+ *	 NO_SLACK			a quarantine does not allow for a clock that is behind
+ *	 NEWCOMERS			in a quarantine a row that was not seen is granted
+ *	 UNSEEN_CONTINUES	in a quarantine a server that holds no lease continues
+ *						the lease of a row that was not seen
+ *	 BELIEVE_SEEN		in a quarantine a holder is believed although its row
+ *						was seen
+ *	 BELIEVE_LATER		a holder is believed after the quarantine
+ *	 LOWER_FENCE		a holder that is believed gets a fence below its own
+ *	 OLD_BEGINNING		the row of a holder that is believed keeps another
+ *						holder's beginning
+ *	 RELEASE_UNSEEN		a row that was not seen is released
+ *	 NO_TRIPWIRE		a holder's fence above its row's is no sign of a loss
+ *	 FREE_AT_ONCE		in a quarantine free() lowers a fence
  */
 
-#ifndef LAST_MARK
-#define LAST_MARK	2
-#endif
-#ifndef WORKER_IDS
-#define WORKER_IDS	1
-#endif
 #ifndef DURATION
 #define DURATION	1			/* steps of time that a lease lasts */
 #endif
-#ifndef LONGER
-#define LONGER		DURATION	/* the duration after the DBA has raised it */
-#endif
-#ifndef LEAD
-#define LEAD		0			/* the largest lead of a server's clock */
-#endif
-#ifndef BEHIND
-#define BEHIND		0			/* how far the new registry's clock is behind */
+#ifndef SLACK
+#define SLACK		0			/* the largest difference of registry's clocks */
 #endif
 #ifndef LAST_NOW
-#define LAST_NOW	1
+#define LAST_NOW	3
 #endif
-#ifndef LAST_GRANT
-#define LAST_GRANT	0			/* no bound */
+#ifndef LAST_TICK
+#define LAST_TICK	4			/* fences and marks go no further */
 #endif
-
-#define SERVERS		2
-#define NOWHERE		SERVERS		/* a holder that is neither server */
 
 #define MAX(a, b)	((a) > (b) -> (a) : (b))
 #define MIN(a, b)	((a) < (b) -> (a) : (b))
 
-mtype = { CLAIM, RELEASE, GRANTED, MOVED };
+#define NOBODY		2			/* of servers 0 and 1 */
+
+mtype = { CLAIM, RELEASE, GRANTED };
 
 /* The registry. */
 typedef Row
 {
 	byte holder;
-	byte incarnation;			/* 0: never leased, or freed */
+	byte incarnation;
 	byte began;
 	byte fence;
-	byte granted;				/* the largest fence so far; with FAILOVER */
-	byte lasts;					/* steps of time until the lease expires */
-	bool is_present				/* false after the registry was set back, until
-								 * the row is granted or the window is over */
+	byte expires;				/* 0: released, freed or never leased */
+	bool is_seen;				/* renewed since the last quarantine began */
+	byte reopens				/* setting.reopens_at */
 };
-Row row[WORKER_IDS];
-byte grants;
-Row standby[WORKER_IDS];		/* the rows that the standby has replayed */
-Row no_row;
-bool has_replayed;
-bool is_failed_over;
-byte clock_now;					/* the registry's */
-byte grace;						/* steps of time */
-byte floor;
-bool is_window;					/* UNNOTICED: only holders are served */
-bool is_forgetful;				/* in the window: the registry lost a grant */
-bool is_raised;
-bool standby_is_raised;
-byte raised_for;				/* steps of time until the raise takes effect */
+Row row, standby, no_row;
+byte now;
+byte clock;						/* the registry's */
+bool is_forgetful;				/* UNNOTICED: the loss may still do harm */
+byte losses;					/* failovers so far */
+bool has_replayed;				/* the standby has a state to fail over to */
+
+#define IN_QUARANTINE	(clock < row.reopens)
 
 /* A claim or a release, and the answer. */
 typedef Message
 {
 	mtype kind;					/* 0: none */
 	byte from;
-	byte worker_id;
-	byte incarnation;			/* of the previous lease of this worker id */
-	byte next;
+	byte incarnation;			/* of the lease held or held last */
+	byte next;					/* of this claim */
 	byte fence;					/* of the lease held; RELEASE: the mark */
 	bool is_held;
-	byte last_fence;			/* in a grant: where the ids begin */
-	byte ends					/* the end of a lease that begins with the claim */
+	byte begins;				/* in a grant: where the ids begin */
+	byte ends;					/* steps of time that are left of the lease */
+	bool is_late				/* a later message of its holder was executed */
 };
 Message late;					/* a message whose sender no longer waits */
 Message none;
 
-#define IS_IN_FLIGHT(message) \
-	(message.kind == CLAIM || message.kind == RELEASE)
-
-/* A lease, on the page or in shared memory. */
-typedef Lease
-{
-	byte holder;
-	byte worker_id;
-	byte incarnation;
-	byte next;					/* the incarnation of the next claim, or 0 */
-	byte ends;					/* steps of time; 0: over or released */
-	byte fence
-};
-
 typedef Server
 {
 	/* the page */
-	Lease logged;
-	byte entry;					/* the mark of the lease's worker id */
+	byte holder;				/* whom the lease was granted to */
+	byte incarnation;
+	byte next;
+	byte ends;					/* steps of time that are left; 0: over */
+	byte fence;
+	byte mark;
 
-	/* shared memory */
-	Lease lease;
-	byte found;					/* the page's mark, until the first lease */
-	byte mark;					/* the published mark */
+	/* memory */
+	bool is_held;				/* the lease of the page is in use */
 	byte stamp;					/* the next tick that the server may issue */
-
-	/* the session */
-	byte limit;					/* 0: none, or no tick below it is left */
-	byte worker_id;				/* read together with the limit */
-	bool is_reading;			/* READ_TWICE */
-
-	/* the process that moves the mark */
-	byte flushed;				/* the mark to publish; 0: none */
-
-	/* the lease worker */
 	Message asked				/* its claim or release, and the answer */
 };
-Server server[SERVERS];
+Server server[2];
 
 #define MY		server[me]
 #define YOUR	server[1 - me]
 
-/* The id that a client keeps: 1 + tick + LAST_MARK * worker id; 0: none yet */
-byte kept;
-#ifdef SET_BACK
-byte kept_of;					/* the server that has issued the id */
-bool copy_has_kept;				/* was the id issued before the copy was made? */
-#endif
-
-/*
- * Does a server hold a lease that is in its memory?  Would the server hold a
- * lease that is on its page, if it were started now?
- */
-#define HOLDS(s, a_lease)	(a_lease.holder == s && a_lease.ends > 0)
-#define BOTH_HOLD(a_lease, another) \
-	(HOLDS(0, a_lease) && HOLDS(1, another) && \
-	 a_lease.worker_id == another.worker_id)
-
-bool both_hold;					/* do both servers hold one worker id? */
-
-inline check_holders()
-{
-#ifndef ANY_CLOCK
-	both_hold = BOTH_HOLD(server[0].lease, server[1].lease) ||
-		BOTH_HOLD(server[0].lease, server[1].logged) ||
-		BOTH_HOLD(server[0].logged, server[1].lease) ||
-		BOTH_HOLD(server[0].logged, server[1].logged);
-	assert(!both_hold)
+byte kept;						/* 1 + the tick of the id; 0: none yet */
+#if defined(SET_BACK) || defined(FREE)
+byte kept_of = NOBODY;			/* the server that has issued it */
+bool copy_has_kept;				/* was it issued before the copy was made? */
+#define SET(variable, value)	variable = value
 #else
-	skip
+#define SET(variable, value)	skip
 #endif
-}
-
-inline copy_lease(to, from)
-{
-	to.holder = from.holder;
-	to.worker_id = from.worker_id;
-	to.incarnation = from.incarnation;
-	to.next = from.next;
-	to.ends = from.ends;
-	to.fence = from.fence
-}
 
 inline copy_message(to, from_)
 {
 	to.kind = from_.kind;
 	to.from = from_.from;
-	to.worker_id = from_.worker_id;
 	to.incarnation = from_.incarnation;
 	to.next = from_.next;
 	to.fence = from_.fence;
 	to.is_held = from_.is_held;
-	to.last_fence = from_.last_fence;
-	to.ends = from_.ends
+	to.begins = from_.begins;
+	to.ends = from_.ends;
+	to.is_late = from_.is_late
+}
+
+inline copy_row(to, from_)
+{
+	to.holder = from_.holder;
+	to.incarnation = from_.incarnation;
+	to.began = from_.began;
+	to.fence = from_.fence;
+	to.expires = from_.expires;
+	to.is_seen = from_.is_seen;
+	to.reopens = from_.reopens
+}
+
+/* Is a number of a server's or a message's anywhere in the state? */
+#define IN_SERVER(s, n) \
+	(server[s].incarnation == n || server[s].next == n || \
+	 server[s].asked.incarnation == n || server[s].asked.next == n)
+#define IS_USED(n) \
+	(IN_SERVER(0, n) || IN_SERVER(1, n) || late.incarnation == n || \
+	 late.next == n || row.incarnation == n || standby.incarnation == n)
+
+/* Chooses the incarnation of the next claim: a number that nothing has. */
+inline choose_incarnation()
+{
+	MY.next = 0;
+	i = 1;
+	do
+	:: IS_USED(i) -> i++
+	:: else -> break
+	od;
+	MY.next = i;
+	i = 0
 }
 
 /*
- * The "tidy" macros clear what has no further effect, so that there are fewer
- * states to search.
+ * Clears incarnations that no later step can find equal to another, so that
+ * there are fewer states to search.
  */
-inline tidy_message(message)
-{
-	copy_message(message, none)
-}
-
-inline tidy_limit()
-{
-	if
-	:: MY.limit <= MY.stamp && !MY.is_reading ->
-		MY.limit = 0;
-		MY.worker_id = 0
-	:: else
-	fi
-}
-
-#define IS_IN_ROWS(n) \
-	(row[0].incarnation == n || row[WORKER_IDS - 1].incarnation == n || \
-	 standby[0].incarnation == n || standby[WORKER_IDS - 1].incarnation == n)
-#define IS_ASKED(n) \
-	(server[0].lease.next == n || server[1].lease.next == n || \
-	 server[0].logged.next == n || server[1].logged.next == n)
+#define IN_ROWS(n)		(row.incarnation == n || standby.incarnation == n)
+#define FORGET(n)		n = (IN_ROWS(n) -> n : 0)
 #define IS_KNOWN(n) \
-	(server[0].lease.incarnation == n || server[0].logged.incarnation == n || \
-	 server[1].lease.incarnation == n || server[1].logged.incarnation == n || \
-	 late.incarnation == n || late.next == n || IS_ASKED(n))
-#define FORGET(n)	n = (IS_IN_ROWS(n) -> n : 0)
+	(IN_SERVER(0, n) || IN_SERVER(1, n) || late.incarnation == n || \
+	 late.next == n)
 
-/*
- * Clears each incarnation in the rows that no server and no message has, and
- * each incarnation of a server or a message that no row has: no later step can
- * find such an incarnation equal to another.  For the same reason a late claim
- * whose incarnation nothing else has gets an incarnation that nobody chooses.
- */
-inline tidy_incarnations()
+inline tidy()
 {
 	d_step {
-	for (i : 0 .. WORKER_IDS - 1) {
-		row[i].incarnation =
-			(IS_KNOWN(row[i].incarnation) -> row[i].incarnation : 0);
-		standby[i].incarnation =
-			(IS_KNOWN(standby[i].incarnation) -> standby[i].incarnation : 0)
-	}
-	for (i : 0 .. SERVERS - 1) {
-		FORGET(server[i].lease.incarnation);
-		FORGET(server[i].logged.incarnation);
+	row.incarnation = (IS_KNOWN(row.incarnation) -> row.incarnation : 0);
+	standby.incarnation =
+		(IS_KNOWN(standby.incarnation) -> standby.incarnation : 0);
+	for (i : 0 .. 1) {
+		FORGET(server[i].incarnation);
 		FORGET(server[i].asked.incarnation)
 	}
 	FORGET(late.incarnation);
-	if
-	:: late.kind == CLAIM && !IS_ASKED(late.next) && !IS_IN_ROWS(late.next) ->
-		late.next = 100 + late.from
-	:: else
-	fi;
 	i = 0
 	}
-}
-
-/* Raises a number by any amount, up to "last". */
-inline raise(number, last)
-{
-	do
-	:: number < last -> number++
-	:: break
-	od
 }
 
 /*
  * The registry.
  */
 
-#define ROW		row[message.worker_id]
-
-#ifdef RAISE_AT_ONCE
-#define PRESENT_DURATION	LONGEST_DURATION
-#else
-#define PRESENT_DURATION	(is_raised && raised_for == 0 -> LONGER : DURATION)
-#endif
-#define LONGEST_DURATION	(is_raised -> LONGER : DURATION)
-
-#define IS_ITS_NEXT	(ROW.incarnation == message.next)
-#define IS_ITS_LAST	(message.incarnation > 0 && \
-					 ROW.incarnation == message.incarnation)
-#if defined(COPY_CONTINUES)
-#define MATCHES		(IS_ITS_NEXT || IS_ITS_LAST)
-#elif defined(ANY_INCARNATION)
-#define MATCHES		(ROW.holder == message.from)
-#else
-#define MATCHES \
-	(ROW.holder == message.from && (IS_ITS_NEXT || IS_ITS_LAST))
-#endif
-
-#ifdef ANY_CLOCK
-#define IS_EXPIRED	true
-#else
-#define IS_EXPIRED	(ROW.lasts == 0)
-#endif
-#define IS_FREE \
-	(IS_EXPIRED || ROW.holder == message.from && !message.is_held)
-
-#ifdef ADOPT_ALWAYS
-#define MAY_ADOPT		(grace > 0)
-#else
-#define MAY_ADOPT		(grace > 0 && !ROW.is_present)
-#endif
-#define IS_ADOPTED \
-	(MAY_ADOPT && message.is_held && message.fence >= ROW.granted)
-
-#ifdef RELEASE_FIRST
-#define MAY_RELEASE		true
-#else
-#define MAY_RELEASE		ROW.is_present
-#endif
-#if defined(HOLDS_ALWAYS)
-#define CONTINUES		MATCHES
-#elif defined(RETRY_IN_GRACE)
-#define CONTINUES \
-	(MATCHES && (ROW.is_present || message.is_held || IS_ITS_NEXT))
-#else
-#define CONTINUES		(MATCHES && (ROW.is_present || message.is_held))
-#endif
-
-#ifndef KNOWN_BEHIND
-#define KNOWN_BEHIND	BEHIND
-#endif
-
-/* The registry has forgotten something, and begins an era. */
-inline begin_era()
+inline begin_quarantine()
 {
-	is_window = false;
+	printf("registry: quarantine\n");
 	is_forgetful = false;
-#ifndef NO_GRACE
-	grace = LONGEST_DURATION;
+#ifndef NO_QUARANTINE
+#ifdef NO_SLACK
+	row.reopens = clock + DURATION;
+#else
+	row.reopens = clock + DURATION + SLACK;
 #endif
+	row.is_seen = false;
 #ifndef NO_FLOOR
-	floor = clock_now + KNOWN_BEHIND + LONGEST_DURATION + LEAD;
+	row.fence = MIN(MAX(row.fence, row.reopens), LAST_TICK)
 #endif
-	for (i : 0 .. WORKER_IDS - 1) {
-		row[i].is_present = false
-	}
+#endif
 }
+
+#ifdef ANY_INCARNATION
+#define IS_MINE(message)	(row.holder == message.from && row.expires > 0)
+#else
+#ifdef COPY_CONTINUES
+#define IS_HOLDER(message)	true
+#else
+#define IS_HOLDER(message)	(row.holder == message.from)
+#endif
+#define IS_MINE(message) \
+	(IS_HOLDER(message) && row.expires > 0 && \
+	 (row.incarnation == message.next || \
+	  message.incarnation > 0 && row.incarnation == message.incarnation))
+#endif
+
+#ifdef UNSEEN_CONTINUES
+#define CONTINUES(message)	IS_MINE(message)
+#else
+#define CONTINUES(message)	(row.is_seen && IS_MINE(message))
+#endif
+
+#ifdef BELIEVE_SEEN
+#define IS_BELIEVED(message)	(message.is_held && IN_QUARANTINE)
+#elif defined(BELIEVE_LATER)
+#define IS_BELIEVED(message)	(message.is_held && !row.is_seen)
+#else
+#define IS_BELIEVED(message) \
+	(message.is_held && IN_QUARANTINE && !row.is_seen)
+#endif
+
+#ifdef NEWCOMERS
+#define IS_FREE		(row.expires <= clock)
+#else
+#define IS_FREE		(row.expires <= clock && (row.is_seen || !IN_QUARANTINE))
+#endif
 
 inline grant(message)
 {
-	ROW.holder = message.from;
-	ROW.incarnation = message.next;
-	ROW.lasts = PRESENT_DURATION;
-#ifdef FAILOVER
-	ROW.granted = MAX(ROW.granted, clock_now + PRESENT_DURATION + LEAD);
-	ROW.granted = MAX(ROW.granted, ROW.began);
-#ifndef LOWER_FENCE
-	ROW.granted = MAX(ROW.granted, message.fence);
-#endif
-	ROW.fence = ROW.granted;
+	row.holder = message.from;
+	row.incarnation = message.next;
+#ifdef LOWER_FENCE
+	row.fence = clock + DURATION;
 #else
-	ROW.fence = MAX(ROW.fence, ROW.began);
-	raise(ROW.fence, LAST_MARK);
+	row.fence = MAX(MAX(row.fence, message.fence), clock + DURATION);
 #endif
-	ROW.is_present = true;
-	grants = grants + (LAST_GRANT > 0);
+	row.fence = MIN(row.fence, LAST_TICK);
+	row.expires = clock + DURATION;
+	row.is_seen = true;
+	printf("registry: grants to %d, from %d to fence %d\n",
+		   message.from, row.began, row.fence);
 	message.kind = GRANTED;
-	message.incarnation = 0;
-	message.is_held = false;
-	message.fence = ROW.fence;
-	message.last_fence = ROW.began;
-	message.ends = (message.ends > LONGER - PRESENT_DURATION ->
-					message.ends - LONGER + PRESENT_DURATION : 0);
-	printf("registry: grants %d to %d, incarnation %d, from %d to fence %d\n",
-		   message.worker_id, message.from, ROW.incarnation, ROW.began,
-		   ROW.fence)
+	message.begins = row.began;
+	message.fence = row.fence;
+	message.incarnation = 0
 }
 
 inline claim(message)
 {
-#ifdef UNNOTICED
+#ifndef NO_TRIPWIRE
 	if
-	:: is_window && message.is_held &&
-		(!MATCHES || message.fence > ROW.granted) ->
-		printf("registry: %d holds a forgotten lease\n", message.from);
-		begin_era()
+	:: message.is_held && !IN_QUARANTINE && message.fence > row.fence ->
+		begin_quarantine()
 	:: else
 	fi;
 #endif
 	if
-	:: CONTINUES
-	:: !CONTINUES && IS_ADOPTED ->
-		ROW.began = (ROW.holder == message.from -> ROW.began :
-					 MAX(ROW.began, ROW.fence))
-	:: !CONTINUES && !IS_ADOPTED && IS_FREE &&
-		(grace == 0 && !is_window || ROW.is_present) ->
-		ROW.began = MAX(ROW.fence, (ROW.is_present -> 0 : floor));
-		message.fence = 0
-	:: else -> tidy_message(message)
-	fi;
-	if
-	:: message.kind == CLAIM -> grant(message)
-	:: else
+	:: CONTINUES(message) -> grant(message)
+	:: !CONTINUES(message) && IS_BELIEVED(message) ->
+#ifndef OLD_BEGINNING
+		row.began = (row.holder == message.from -> row.began : row.fence);
+#endif
+		grant(message)
+	:: !CONTINUES(message) && !IS_BELIEVED(message) && IS_FREE &&
+		!message.is_held && !is_forgetful ->
+		row.began = row.fence;
+		grant(message)
+	:: else -> copy_message(message, none)
 	fi
 }
+
+#ifdef RELEASE_UNSEEN
+#define MAY_RELEASE		true
+#else
+#define MAY_RELEASE		row.is_seen
+#endif
 
 inline release(message)
 {
 	if
-	:: ROW.holder == message.from && IS_ITS_LAST && MAY_RELEASE ->
-		printf("registry: %d is released, mark %d\n",
-			   message.worker_id, message.fence);
-		ROW.lasts = 0;
-		ROW.is_present = true;
-		ROW.fence = MAX(MIN(ROW.fence, message.fence), ROW.began)
+	:: IS_MINE(message) && MAY_RELEASE ->
+		printf("registry: released by %d, mark %d\n",
+			   message.from, message.fence);
+		row.fence = MAX(MIN(row.fence, message.fence), row.began);
+		row.expires = 0
 	:: else
 	fi;
-	tidy_message(message)
+	copy_message(message, none)
 }
 
+#ifdef LATE_CLAIM
+#define CLAIM_IS_LATE(message)		false
+#else
+#define CLAIM_IS_LATE(message)		message.is_late
+#endif
+#ifdef LATE_RELEASE
+#define RELEASE_IS_LATE(message)	false
+#else
+#define RELEASE_IS_LATE(message)	message.is_late
+#endif
+
+/*
+ * Executes a message, unless the row's boot-time clock shows that the message
+ * is late.  The row has that clock only while the holder is the row's.
+ */
 inline execute(message)
 {
 	if
-	:: message.kind == CLAIM -> claim(message)
-	:: message.kind == RELEASE -> release(message)
+	:: message.kind == CLAIM &&
+		!(CLAIM_IS_LATE(message) && row.holder == message.from) ->
+		claim(message)
+	:: message.kind == RELEASE &&
+		!(RELEASE_IS_LATE(message) && row.holder == message.from) ->
+		release(message)
+	:: else -> copy_message(message, none)
 	fi
 }
 
@@ -525,69 +397,28 @@ inline execute(message)
  * The server.
  */
 
-/* The node's generation changes: no mark of the last lease is published. */
-#ifdef NO_GENERATION
-#define CHANGE_GENERATION	skip
-#else
-#define CHANGE_GENERATION	MY.flushed = 0
-#endif
-
-/* Logs and flushes the page, with shared memory's lease and published mark. */
-inline save()
-{
-#ifndef FENCE_IN_MEMORY
-	MY.entry = (MY.logged.worker_id == MY.lease.worker_id ->
-				MAX(MY.entry, MY.mark) : MY.mark);
-#endif
-	copy_lease(MY.logged, MY.lease);
-	printf("%d: logs its lease, mark %d\n", me, MY.entry);
-	check_holders()
-}
-
-/*
- * Chooses the incarnation of the next claim and stores it on the page before
- * the claim.  The incarnation is a number that is not used anywhere: an even
- * number for one server, and an odd number for the other.
- */
-inline choose_incarnation()
-{
-	i = 2 + me;
-	do
-	:: IS_IN_ROWS(i) || IS_KNOWN(i) -> i = i + 2
-	:: else -> break
-	od;
-	MY.lease.next = i;
-	MY.logged.next = i
-}
-
 /* Starts the server with the state of its page. */
 inline start()
 {
+	MY.stamp = MY.mark;
 #ifdef ANY_HOLDER
-	MY.logged.holder = (MY.logged.ends > 0 -> me : MY.logged.holder);
+	MY.is_held = MY.ends > 0;
+#else
+	MY.is_held = MY.holder == me && MY.ends > 0;
 #endif
-	copy_lease(MY.lease, MY.logged);
-	MY.found = 0;
-	MY.mark = MY.entry;
-	MY.stamp = MY.entry;
 	if
-	:: !HOLDS(me, MY.lease) ->
-		MY.lease.ends = 0;
-		MY.lease.fence = 0;
-		MY.found = MY.entry;
-		MY.mark = 0;
-		MY.stamp = 0;
-#ifndef SET_BACK
-		copy_lease(MY.logged, MY.lease)
-#endif
+	:: !MY.is_held ->
+		MY.ends = 0;
+		MY.fence = 0
 	:: else
 	fi;
-	printf("%d: starts, holds a lease: %d\n", me, MY.lease.ends > 0);
+	printf("%d: starts at mark %d, holds a lease: %d\n",
+		   me, MY.mark, MY.is_held);
 	if
-	:: MY.lease.next == 0 -> choose_incarnation()
+	:: MY.next == 0 || MY.holder != me -> choose_incarnation()
 	:: else
 	fi;
-	check_holders()
+	MY.holder = me
 }
 
 /* The server stops waiting for an answer; its message may still arrive. */
@@ -595,196 +426,115 @@ inline give_up()
 {
 	if
 #ifndef NONE_LATE
-	:: late.kind == 0 && IS_IN_FLIGHT(MY.asked) ->
+	:: late.kind == 0 && MY.asked.kind != 0 && MY.asked.kind != GRANTED ->
 		copy_message(late, MY.asked)
 #endif
 	:: true
 	fi;
-	tidy_message(MY.asked)
+	copy_message(MY.asked, none)
 }
 
-inline stop()
+/* Copies the page of the other server. */
+inline copy_page()
 {
-	give_up();
-	MY.flushed = 0;
-	MY.limit = 0;
-	MY.worker_id = 0;
-	MY.is_reading = false
-}
-
-inline issue()
-{
-	tick = MY.stamp;
-	raise(tick, MY.limit - 1);
-	printf("%d: issues (%d, %d)\n", me, MY.worker_id, tick);
-	assert(kept != 1 + tick + LAST_MARK * MY.worker_id);
-	if
-	:: kept == 0 ->
-		kept = 1 + tick + LAST_MARK * MY.worker_id;
-#ifdef SET_BACK
-		kept_of = me
-#endif
-	:: true
-	fi;
-	MY.stamp = tick + 1;
-	tick = 0;
-	tidy_limit()
+	MY.holder = YOUR.holder;
+	MY.incarnation = YOUR.incarnation;
+	MY.next = 0;
+	MY.ends = YOUR.ends;
+	MY.fence = YOUR.fence;
+	MY.mark = YOUR.mark;
+	SET(kept_of, (kept_of == me -> NOBODY : kept_of))
 }
 
 #ifdef PAST_FENCE
-#define LAST	LAST_MARK
+#define LAST	LAST_TICK
 #else
-#define LAST	MIN(MY.lease.fence, LAST_MARK)
+#define LAST	MY.fence
 #endif
 
-/* Moves the mark on the page, under the lease; publishing is another step. */
-inline log_mark()
+inline raise_mark()
 {
-	tick = MY.mark + 1;
-	raise(tick, LAST_MARK);
-	tick = MIN(tick, LAST);
-	/* An earlier lease may have allowed a larger mark on the page. */
-	tick = (MY.logged.worker_id == MY.lease.worker_id && MY.entry >= tick ->
-			MIN(MY.entry, LAST) : tick);
-	MY.entry = (MY.logged.worker_id == MY.lease.worker_id ->
-				MAX(MY.entry, tick) : tick);
-	copy_lease(MY.logged, MY.lease);
-	printf("%d: has flushed mark %d\n", me, tick);
-	MY.flushed = tick;
-	tick = 0;
-	check_holders()
+	MY.mark++;
+	do
+	:: MY.mark < LAST -> MY.mark++
+	:: break
+	od;
+	printf("%d: logs mark %d\n", me, MY.mark)
 }
 
 /*
- * Does a grant begin a new lease?  It renews the lease that the server holds if
- * "last_fence", where the grant's ids begin, is before the fence of that lease.
+ * Issues the id that a client keeps.  When a client has its id, only the same
+ * tick matters, and an id that is left out takes no behaviour away.
  */
-#ifdef HOLDER_IGNORES
-#define BEGINS_ANEW	(MY.lease.ends == 0 || \
-					 MY.asked.worker_id != MY.lease.worker_id)
-#else
-#define BEGINS_ANEW	(MY.lease.ends == 0 || \
-					 MY.asked.worker_id != MY.lease.worker_id || \
-					 MY.asked.last_fence >= MY.lease.fence)
-#endif
-
-/* The page's mark of the granted worker id at the start, or 0. */
-#ifdef NO_OWN_MARK
-#define FOUND	0
-#else
-#define FOUND \
-	(MY.logged.worker_id == MY.asked.worker_id -> MY.found : 0)
-#endif
-
-/* The generators skip the ticks before the beginning of the new lease. */
-inline move_generators()
+inline issue()
 {
-#ifndef NO_FENCE
-	MY.stamp = MAX(MY.stamp, MY.asked.last_fence);
-#endif
-	MY.stamp = MAX(MY.stamp, MAX(MY.mark, FOUND));
-	tidy_limit()
+	tick = MY.stamp;
+	do
+	:: tick < MY.mark - 1 -> tick++
+	:: break
+	od;
+	printf("%d: issues %d\n", me, tick);
+	kept = tick + 1;
+	SET(kept_of, me);
+	MY.stamp = tick + 1;
+	tick = 0
 }
 
-/* Stores a grant in shared memory, and then on the page. */
+inline ask(a_kind)
+{
+	MY.asked.kind = a_kind;
+	MY.asked.from = me;
+	MY.asked.incarnation = MY.incarnation;
+	MY.asked.next = MY.next
+}
+
+/* Stores a grant in the page and in memory. */
 inline accept_grant()
 {
 	if
-	:: BEGINS_ANEW ->
-		CHANGE_GENERATION;
+	:: !MY.is_held || MY.ends == 0 ->
 #ifndef NO_FENCE
-		MY.mark = MAX(MY.mark, MY.asked.last_fence);
+		MY.stamp = MAX(MAX(MY.stamp, MY.mark), MY.asked.begins);
+#ifndef FENCE_IN_MEMORY
+		MY.mark = MY.stamp
 #endif
-		MY.mark = MAX(MY.mark, FOUND);
-		MY.found = 0
+#endif
 	:: else
 	fi;
-	MY.lease.holder = me;
-	MY.lease.worker_id = MY.asked.worker_id;
-	MY.lease.incarnation = MY.asked.next;
-	MY.lease.fence = MY.asked.fence;
+	MY.incarnation = MY.asked.next;
+	MY.fence = MY.asked.fence;
 #ifdef ANSWER_TIME
 	MY.asked.ends = DURATION;
 #endif
-	MY.lease.ends = MY.asked.ends;
-	printf("%d: publishes worker id %d, mark %d, fence %d\n",
-		   me, MY.lease.worker_id, MY.mark, MY.lease.fence);
+	MY.ends = MY.asked.ends;
+	MY.is_held = MY.ends > 0;
+	copy_message(MY.asked, none);
 	choose_incarnation();
-	save()
+	printf("%d: has a lease to fence %d\n", me, MY.fence)
 }
 
 /*
- * Copies the durable page of the other server.  The incarnation of the next
- * claim on that page belongs to another holder or another timeline, and is not
- * used.
- */
-inline copy_page()
-{
-	copy_lease(MY.logged, YOUR.logged);
-	MY.entry = YOUR.entry;
-#ifndef ASK_OF_ANY_TIMELINE
-	MY.logged.next = 0;
-#endif
-}
-
-#ifdef READ_TWICE
-#define MAY_READ	(MY.lease.ends > 0 && !MY.is_reading)
-#else
-#define MAY_READ \
-	(MY.lease.ends > 0 && MY.mark > MY.stamp && \
-	 (MY.limit != MY.mark || MY.worker_id != MY.lease.worker_id))
-#endif
-
-#ifdef MOVE_MEANWHILE
-#define MAY_MOVE	(MY.lease.ends > 0)
-#else
-#define MAY_MOVE	(MY.lease.ends > 0 && MY.asked.kind != MOVED)
-#endif
-
-#ifdef FREE
-/*
- * The DBA frees the worker ids of a dead server.  The server that starts next
- * has the dead server's number in the model, but is another holder.
+ * The DBA frees the row of a dead server.  The server that starts next has the
+ * dead server's number in the model, but is another holder.
  */
 inline free()
 {
-	printf("%d: is dead, and its rows are freed\n", me);
-	MY.logged.holder = NOWHERE;
-	MY.logged.incarnation = 0;
-	MY.logged.next = 0;
-	for (i : 0 .. WORKER_IDS - 1) {
-		if
-		:: row[i].holder == me ->
-			row[i].incarnation = 0;
-			row[i].fence = MIN(row[i].fence, clock_now + LEAD);
-			row[i].fence = MAX(row[i].fence, row[i].began);
-#ifdef FREE_IN_GRACE
-			row[i].is_present = true;
+	printf("%d: is dead, and its row is freed\n", me);
+	MY.holder = NOBODY;
+	MY.incarnation = 0;
+	MY.next = 0;
+	if
+	:: row.holder == me ->
+#ifdef FREE_AT_ONCE
+		row.fence = MAX(MIN(row.fence, clock), row.began);
+#else
+		row.fence = MAX(MIN(row.fence, MAX(clock, row.reopens)), row.began);
 #endif
-			row[i].lasts = 0
-		:: else
-		fi
-	}
+		row.holder = NOBODY;
+		row.expires = 0
+	:: else
+	fi
 }
-#endif
-
-/* May a server claim to be the holder of the lease in its memory? */
-#ifdef COPY_CONTINUES
-#define IS_OWN_LEASE	true
-#else
-#define IS_OWN_LEASE	(MY.lease.holder == me)
-#endif
-
-#if defined(LEASE_FIRST)
-#define BEGIN_ANEW	accept_grant(); MY.asked.kind = MOVED
-#define END_ANEW	move_generators()
-#elif defined(MOVE_MEANWHILE)
-#define BEGIN_ANEW	move_generators(); MY.asked.kind = MOVED
-#define END_ANEW	accept_grant()
-#else
-#define BEGIN_ANEW	move_generators(); accept_grant(); tidy_message(MY.asked)
-#define END_ANEW	skip
-#endif
 
 proctype one_server(byte me)
 {
@@ -797,112 +547,72 @@ end:
 		if
 
 		/* the server stops, and starts with its own page or with a copy */
-		:: stop();
+		:: give_up();
 			if
 			:: printf("%d: is killed\n", me)
 			:: me == 1 ->
 				printf("1: becomes a copy of 0\n");
-#ifdef SET_BACK
-				copy_has_kept = kept != 0;
-#endif
+				SET(copy_has_kept, kept != 0);
 				copy_page()
 #ifdef SET_BACK
-			:: me == 0 && YOUR.logged.holder == me ->
+			:: me == 0 && YOUR.holder == me ->
 				printf("0: is set back to what 1 has\n");
+				kept = (kept_of == me && !copy_has_kept -> 0 : kept);
 				copy_page();
 #ifndef ANY_TIMELINE
-				MY.logged.ends = 0;		/* the lease is not resumed */
+				MY.ends = 0		/* the lease is not resumed */
 #endif
-				kept = (kept_of == me && !copy_has_kept -> 0 : kept)
 #endif
 #ifdef FREE
-			:: kept == 0 || (kept - 1) % LAST_MARK < clock_now + LEAD ->
-				free()
+			:: kept_of != me || kept - 1 < clock -> free()
 #endif
 			fi;
 			start()
 
-		/* the session */
-		:: MAY_READ ->
-			MY.worker_id = MY.lease.worker_id;
-#ifdef READ_TWICE
-			MY.limit = 0;
-			MY.is_reading = true
-		:: MY.is_reading ->
-			MY.is_reading = false;
-#endif
-			MY.limit = MY.mark;
-			tidy_limit()
-		:: MY.limit > MY.stamp -> issue()
-
-		/* the process that moves the mark; publishing needs no lease in force */
-		:: MAY_MOVE && MY.flushed == 0 && MY.mark < LAST -> log_mark()
-		:: MY.flushed > 0 ->
-			MY.mark = MAX(MY.mark, MY.flushed);
-			MY.flushed = 0;
-			printf("%d: publishes mark %d\n", me, MY.mark)
+		:: kept == 0 && MY.stamp < MY.mark -> issue()
+		:: kept > 0 && MY.stamp < kept && kept <= MY.mark ->
+			printf("%d: issues %d\n", me, kept - 1);
+			assert(kept == 0)
+		:: MY.is_held && MY.ends > 0 && MY.mark < LAST -> raise_mark()
 
 		/* the lease worker claims or renews */
-		:: MY.asked.kind == 0 && (LAST_GRANT == 0 || grants < LAST_GRANT) ->
-			raise(MY.asked.worker_id, WORKER_IDS - 1);
-			MY.asked.kind = CLAIM;
-			MY.asked.from = me;
-			MY.asked.next = MY.lease.next;
-			MY.asked.ends = LONGER;
-			if
-			:: MY.lease.worker_id == MY.asked.worker_id && IS_OWN_LEASE ->
-				MY.asked.incarnation = MY.lease.incarnation;
-				MY.asked.is_held = MY.lease.ends > 0;
-				MY.asked.fence = MY.lease.fence
-			:: else
-			fi;
-			printf("%d: claims %d, incarnation %d, holds: %d\n", me,
-				   MY.asked.worker_id, MY.asked.next, MY.asked.is_held)
-		:: MY.asked.kind != 0 && MY.asked.kind != MOVED -> give_up()
-
-		/* the lease worker has an answer */
-		:: MY.asked.kind == GRANTED && !BEGINS_ANEW ->
-			accept_grant();
-			tidy_message(MY.asked)
-		:: MY.asked.kind == GRANTED && BEGINS_ANEW ->
-			BEGIN_ANEW
-		:: MY.asked.kind == MOVED ->
-			END_ANEW;
-			tidy_message(MY.asked)
+		:: MY.asked.kind == 0 && now < LAST_NOW ->
+			ask(CLAIM);
+			MY.asked.ends = DURATION;
+			MY.asked.is_held = MY.is_held && MY.ends > 0;
+			MY.asked.fence = (MY.asked.is_held -> MY.fence : 0);
+			printf("%d: claims, holds a lease: %d\n", me, MY.asked.is_held)
+		:: MY.asked.kind != 0 -> give_up()
+		:: MY.asked.kind == GRANTED -> accept_grant()
 
 		/* a clean stop: the mark is frozen, and the lease ends on the page */
-		:: MY.asked.kind == 0 && MY.lease.ends > 0 ->
-			printf("%d: freezes mark %d\n", me, MY.mark);
-			MY.asked.kind = RELEASE;
-			MY.asked.from = me;
-			MY.asked.worker_id = MY.lease.worker_id;
-			MY.asked.incarnation = MY.lease.incarnation;
+		:: MY.asked.kind == 0 && MY.is_held && MY.ends > 0 ->
+			printf("%d: releases, mark %d\n", me, MY.mark);
+			ask(RELEASE);
 			MY.asked.fence = MY.mark;
 #ifndef NO_FREEZE
-			CHANGE_GENERATION;
-			MY.lease.ends = 0;
-			MY.lease.fence = 0;
-			MY.stamp = MAX(MY.stamp, MY.mark);
-			tidy_limit();
-#if defined(LEASE_BEFORE_LOCK)
-			MY.entry = MAX(MY.entry, MY.mark)
-#elif !defined(FREEZE_IN_MEMORY)
-			save()
+			MY.is_held = false;
+#ifndef FREEZE_IN_MEMORY
+			MY.ends = 0;
+			MY.fence = 0
 #endif
 #endif
 
-#ifndef NONE_LATE
-		:: IS_IN_FLIGHT(MY.asked) -> execute(MY.asked)
+		:: MY.asked.kind == CLAIM || MY.asked.kind == RELEASE ->
+			late.is_late = late.from == me && late.kind != 0;
+			execute(MY.asked)
 		fi;
-#else
-		fi;
+#ifdef NONE_LATE
 		if
-		:: IS_IN_FLIGHT(MY.asked) -> execute(MY.asked)
-		:: IS_IN_FLIGHT(MY.asked) -> tidy_message(MY.asked)
+		:: MY.asked.kind == CLAIM || MY.asked.kind == RELEASE ->
+			if
+			:: execute(MY.asked)
+			:: copy_message(MY.asked, none)
+			fi
 		:: else
 		fi;
 #endif
-		tidy_incarnations() }
+		tidy() }
 	od
 }
 
@@ -912,50 +622,32 @@ end:
 
 #define PASSES(time)	time = (time > 0 -> time - 1 : 0)
 
-inline copy_row(to, from_)
-{
-	to.holder = from_.holder;
-	to.incarnation = from_.incarnation;
-	to.began = from_.began;
-	to.fence = from_.fence;
-	to.lasts = from_.lasts;
-	to.granted = from_.granted
-}
-
 /* Fails over to the standby.  No older message reaches the new registry. */
 inline fail_over()
 {
 	printf("failover\n");
-	is_failed_over = true;
+	losses++;
 	has_replayed = false;
-	clock_now = (clock_now > BEHIND -> clock_now - BEHIND : 0);
-#if defined(UNNOTICED) && !defined(NO_WINDOW)
-	is_window = true;
-#endif
-	for (i : 0 .. WORKER_IDS - 1) {
-#ifdef UNNOTICED
-		is_forgetful = is_window &&
-			(is_forgetful || row[i].granted > standby[i].granted ||
-			 row[i].fence > standby[i].fence ||
-			 row[i].holder != standby[i].holder ||
-			 row[i].incarnation != standby[i].incarnation);
-		row[i].is_present = !is_window;
-#endif
-		copy_row(row[i], standby[i]);
-		copy_row(standby[i], no_row)
-	}
-	for (i : 0 .. SERVERS - 1) {
+	is_forgetful = standby.fence != row.fence ||
+		standby.incarnation != row.incarnation;
+	copy_row(row, standby);
+	copy_row(standby, no_row);
+	for (i : 0 .. 1) {
 		if
-		:: IS_IN_FLIGHT(server[i].asked) -> tidy_message(server[i].asked)
+		:: server[i].asked.kind != GRANTED ->
+			copy_message(server[i].asked, none)
 		:: else
 		fi
 	}
-	tidy_message(late);
-	is_raised = standby_is_raised;
-	raised_for = (is_raised -> raised_for : 0);
-	standby_is_raised = false;
+	i = 0;
+	copy_message(late, none);
+	clock = now;
+	do
+	:: clock < now + SLACK -> clock++
+	:: break
+	od;
 #ifndef UNNOTICED
-	begin_era()
+	begin_quarantine()
 #endif
 }
 
@@ -964,17 +656,15 @@ init
 	byte i;
 
 	atomic {
-		for (i : 0 .. SERVERS - 1) {
-			server[i].lease.holder = NOWHERE;
-			server[i].logged.holder = NOWHERE;
-			server[i].lease.next = 2 + i;
-			server[i].logged.next = 2 + i
-		}
-		for (i : 0 .. WORKER_IDS - 1) {
-			row[i].holder = NOWHERE;
-			row[i].is_present = true
-		}
-		i = 0;
+		server[0].next = 1;
+		server[1].next = 2;
+		server[1].holder = 1;
+		row.holder = NOBODY;
+		row.is_seen = true;
+		do
+		:: clock < SLACK -> clock++
+		:: break
+		od;
 		run one_server(0);
 		run one_server(1)
 	}
@@ -983,56 +673,36 @@ end:
 	do
 	:: atomic {
 		if
-#ifndef ANY_CLOCK
-#ifdef FAILOVER
-		:: clock_now < LAST_NOW ->
-			clock_now++;
-			PASSES(grace);
-			PASSES(raised_for);
-#else
-		:: true ->
-#endif
+		:: now < LAST_NOW ->
 			printf("time passes\n");
-			for (i : 0 .. SERVERS - 1) {
-				PASSES(server[i].lease.ends);
+			now++;
+			clock++;
+			for (i : 0 .. 1) {
 #ifndef EXPIRED_AT_START
-				PASSES(server[i].logged.ends);
+				PASSES(server[i].ends);
 #endif
 				PASSES(server[i].asked.ends)
 			}
-			for (i : 0 .. WORKER_IDS - 1) {
-				PASSES(row[i].lasts);
-				PASSES(standby[i].lasts)
-			}
-#endif
-		:: late.kind != 0 && (LAST_GRANT == 0 || grants < LAST_GRANT) ->
+			PASSES(late.ends);
+			i = 0
+		:: late.kind != 0 && now < LAST_NOW ->
 			printf("late:\n");
 			execute(late);
-			tidy_message(late)
-#ifdef FAILOVER
-		:: !has_replayed && !is_failed_over ->
-			printf("the standby replays for the last time\n");
-			standby_is_raised = is_raised;
-			for (i : 0 .. WORKER_IDS - 1) {
-				copy_row(standby[i], row[i])
-			}
-			has_replayed = true
-		:: has_replayed &&
-			(!is_raised || raised_for > 0 || standby_is_raised) -> fail_over()
-		:: LONGER > DURATION && !is_raised && !is_failed_over ->
-			printf("the duration is raised\n");
-			is_raised = true;
-			raised_for = DURATION
+			copy_message(late, none)
+#ifdef ANY_CLOCK
+		:: clock > 0 -> clock = 0
+		:: clock < LAST_NOW -> clock = LAST_NOW
 #endif
-#ifdef UNNOTICED
-		:: is_window && !is_forgetful ->
-			printf("the window is over\n");
-			is_window = false;
-			for (i : 0 .. WORKER_IDS - 1) {
-				row[i].is_present = true
-			}
+#ifdef LOSSES
+		:: now < LAST_NOW && losses < LOSSES && !has_replayed ->
+			printf("the standby replays for the last time\n");
+			has_replayed = true;
+			copy_row(standby, row)
+		:: now < LAST_NOW && has_replayed -> fail_over()
+#else
+		:: now < LAST_NOW && !IN_QUARANTINE -> begin_quarantine()
 #endif
 		fi;
-		tidy_incarnations() }
+		tidy() }
 	od
 }
