@@ -93,11 +93,14 @@ CREATE TABLE snowflake_registry.node (
     fence timestamptz NOT NULL,
     seen_at timestamptz,
     expires_at timestamptz NOT NULL,
+    released_at timestamptz,
     is_seen boolean NOT NULL,
     CONSTRAINT node_pkey PRIMARY KEY (datacenter_id, worker_id)
 ) WITH (fillfactor = 10);
 CREATE INDEX node_holder_idx ON snowflake_registry.node (holder);
 CREATE INDEX node_name_idx ON snowflake_registry.node (datacenter_id, name);
+CREATE INDEX node_released_at_idx ON snowflake_registry.node (datacenter_id, released_at)
+ WHERE released_at IS NOT NULL;
 COMMENT ON TABLE snowflake_registry.node IS
 'a row for each worker id that was ever leased; the row stays, because the next holder begins at its fence';
 COMMENT ON COLUMN snowflake_registry.node.holder IS
@@ -113,7 +116,9 @@ COMMENT ON COLUMN snowflake_registry.node.began IS
 COMMENT ON COLUMN snowflake_registry.node.fence IS
 'the holder''s ids are before this instant; the next holder''s ids begin here';
 COMMENT ON COLUMN snowflake_registry.node.expires_at IS
-'when the lease ends; -infinity: it was released or freed';
+'when the lease ends';
+COMMENT ON COLUMN snowflake_registry.node.released_at IS
+'when the lease was released or freed; NULL: it was not';
 COMMENT ON COLUMN snowflake_registry.node.is_seen IS
 'the holder has claimed since the last quarantine began; else the registry may have forgotten another holder';
 
@@ -129,7 +134,7 @@ COMMENT ON TABLE snowflake_registry.running IS
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
        CASE WHEN n.holder IS NULL THEN 'freed'
-            WHEN n.expires_at = '-infinity' THEN 'released'
+            WHEN n.released_at IS NOT NULL THEN 'released'
             WHEN NOT n.is_seen AND clock_timestamp() < s.reopens_at THEN 'unseen'
             WHEN n.expires_at > clock_timestamp() THEN 'held'
             ELSE 'expired' END AS state,
@@ -306,21 +311,17 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.row_of(snowflake_registry.setting, integer, integer) IS
 'internal: the row of a worker id';
 
-CREATE FUNCTION snowflake_registry.is_free(n snowflake_registry.node, s snowflake_registry.setting)
+-- May a server with this clock lease a worker id, and issue ids at once?
+CREATE FUNCTION snowflake_registry.is_free(
+    n snowflake_registry.node, s snowflake_registry.setting, clock timestamptz)
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
-RETURN n.expires_at <= clock_timestamp() AND (n.is_seen OR clock_timestamp() >= s.reopens_at);
-COMMENT ON FUNCTION snowflake_registry.is_free(snowflake_registry.node, snowflake_registry.setting) IS
-'internal: may another server lease a worker id?';
-
--- Would a server be able to issue ids at once?
-CREATE FUNCTION snowflake_registry.begins_in_time(
-    n snowflake_registry.node, clock timestamptz)
-RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN n.fence <= clock + interval '5 s';
-COMMENT ON FUNCTION snowflake_registry.begins_in_time(snowflake_registry.node, timestamptz) IS
-'internal: would ids of a new holder begin at most 5 s ahead of its clock?';
+RETURN (n.released_at IS NOT NULL OR n.expires_at <= clock_timestamp()) AND
+       (n.is_seen OR clock_timestamp() >= s.reopens_at) AND
+       n.fence <= clock + interval '5 s';
+COMMENT ON FUNCTION snowflake_registry.is_free(
+    snowflake_registry.node, snowflake_registry.setting, timestamptz) IS
+'internal: may a server with this clock lease a worker id?';
 
 -- Returns the row of the lease that a server continues, or NULL.
 CREATE FUNCTION snowflake_registry.continued(
@@ -337,7 +338,7 @@ BEGIN
      WHERE r.holder = c.holder AND r.datacenter_id = c.datacenter_id
        AND r.worker_id = coalesce(c.wanted_worker_id, r.worker_id)
        AND r.incarnation IN (c.incarnation, c.next_incarnation)
-       AND r.is_seen AND isfinite(r.expires_at)
+       AND r.is_seen AND r.released_at IS NULL
        AND (c.held_fence IS NULL OR r.worker_id = c.last_worker_id)
      LIMIT 1;
     IF FOUND OR c.held_fence IS NULL OR clock_timestamp() >= s.reopens_at THEN
@@ -357,33 +358,10 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.continued(snowflake_registry.setting, snowflake_registry.request) IS
 'internal: the row of the lease that a server continues';
 
--- Returns the lowest worker id beyond all that were ever leased; if there is
--- none, the lowest that was never leased.
-CREATE FUNCTION snowflake_registry.never_leased(of_datacenter_id integer, worker_count bigint)
-RETURNS integer
-LANGUAGE sql VOLATILE PARALLEL UNSAFE
-BEGIN ATOMIC
-    SELECT CASE WHEN (SELECT coalesce(max(n.worker_id), -1) FROM snowflake_registry.node AS n
-                       WHERE n.datacenter_id = of_datacenter_id) < worker_count - 1
-                THEN (SELECT coalesce(max(n.worker_id), -1) + 1 FROM snowflake_registry.node AS n
-                       WHERE n.datacenter_id = of_datacenter_id)
-                WHEN (SELECT count(*) FROM snowflake_registry.node AS n
-                       WHERE n.datacenter_id = of_datacenter_id AND n.worker_id < worker_count) < worker_count
-                THEN (SELECT min(n.worker_id) + 1
-                        FROM (SELECT -1 AS worker_id
-                               UNION ALL
-                              SELECT k.worker_id FROM snowflake_registry.node AS k
-                               WHERE k.datacenter_id = of_datacenter_id) AS n
-                       WHERE NOT EXISTS (SELECT FROM snowflake_registry.node AS k
-                                          WHERE (k.datacenter_id, k.worker_id)
-                                                = (of_datacenter_id, n.worker_id + 1))) END;
-END;
-COMMENT ON FUNCTION snowflake_registry.never_leased(integer, bigint) IS
-'internal: a worker id that was never leased';
-
--- Chooses a free worker id for a server without a lease: its last one, the last
--- one of a server of its name, one that was never leased, and then the one that
--- has been free longest.  Returns NULL if none is free.
+-- Chooses a worker id for a server without a lease: its last one, the last one
+-- of a server of its name, the one above all that were ever leased, the one
+-- released first, the lowest whose lease has expired, and then the lowest that
+-- was never leased.  Returns NULL if none is free.
 CREATE FUNCTION snowflake_registry.choose(
     s snowflake_registry.setting, c snowflake_registry.request)
 RETURNS snowflake_registry.node
@@ -395,26 +373,38 @@ DECLARE
     worker_count bigint := snowflake_registry.id_count(s.layout, 3);
     chosen integer := c.wanted_worker_id;
 BEGIN
-    IF c.wanted_worker_id IS NULL THEN
+    IF chosen IS NULL THEN
         SELECT coalesce(
             (SELECT r.worker_id FROM snowflake_registry.node AS r
               WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, c.last_worker_id)
                 AND (r.incarnation = c.incarnation OR r.holder = c.holder)
-                AND snowflake_registry.is_free(r, s) AND snowflake_registry.begins_in_time(r, c.clock)),
+                AND snowflake_registry.is_free(r, s, c.clock)),
             (SELECT r.worker_id FROM snowflake_registry.node AS r
               WHERE (r.datacenter_id, r.name) = (c.datacenter_id, nullif(c.name, '')) AND r.worker_id < worker_count
-                AND snowflake_registry.is_free(r, s) AND snowflake_registry.begins_in_time(r, c.clock)
+                AND snowflake_registry.is_free(r, s, c.clock)
               ORDER BY r.seen_at DESC LIMIT 1),
-            CASE WHEN clock_timestamp() >= s.reopens_at THEN
-                 snowflake_registry.never_leased(c.datacenter_id, worker_count) END,
+            (SELECT max(r.worker_id) + 1 FROM snowflake_registry.node AS r
+              WHERE r.datacenter_id = c.datacenter_id
+             HAVING max(r.worker_id) + 1 < worker_count AND clock_timestamp() >= s.reopens_at),
             (SELECT r.worker_id FROM snowflake_registry.node AS r
               WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < worker_count
-                AND snowflake_registry.is_free(r, s) AND snowflake_registry.begins_in_time(r, c.clock)
-              ORDER BY r.seen_at, r.worker_id LIMIT 1))
+                AND r.released_at IS NOT NULL AND snowflake_registry.is_free(r, s, c.clock)
+              ORDER BY r.released_at LIMIT 1),
+            (SELECT r.worker_id FROM snowflake_registry.node AS r
+              WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < worker_count
+                AND snowflake_registry.is_free(r, s, c.clock)
+              ORDER BY r.worker_id LIMIT 1),
+            (SELECT min(g.worker_id)
+               FROM (SELECT 0 UNION ALL
+                     SELECT r.worker_id + 1 FROM snowflake_registry.node AS r
+                      WHERE r.datacenter_id = c.datacenter_id) AS g (worker_id)
+              WHERE g.worker_id < worker_count
+                AND NOT EXISTS (SELECT FROM snowflake_registry.node AS r
+                                 WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, g.worker_id))))
           INTO chosen;
     END IF;
     n := snowflake_registry.row_of(s, c.datacenter_id, chosen);
-    IF snowflake_registry.is_free(n, s) AND snowflake_registry.begins_in_time(n, c.clock) THEN
+    IF snowflake_registry.is_free(n, s, c.clock) THEN
         n.began := n.fence;
         RETURN n;
     END IF;
@@ -442,7 +432,7 @@ BEGIN
      WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < snowflake_registry.id_count(s.layout, 3)
        AND r.worker_id = coalesce(id, r.worker_id)
      ORDER BY greatest(r.expires_at, r.fence) LIMIT 1;
-    IF n.is_seen AND id IS NOT NULL AND n.expires_at > clock_timestamp() THEN
+    IF n.is_seen AND n.released_at IS NULL AND id IS NOT NULL AND n.expires_at > clock_timestamp() THEN
         code := CASE WHEN c.held_fence IS NULL THEN 'taken' ELSE 'lost' END;
         sentence := format('worker_id %s of datacenter_id %s is leased by %s until %s.',
                            id, c.datacenter_id,
@@ -455,7 +445,7 @@ BEGIN
                            id, c.datacenter_id);
     ELSIF clock_timestamp() < s.reopens_at THEN
         code := 'quarantine';
-        sentence := format('The registry may have forgotten leases at %s; servers without a lease get worker ids from %s.',
+        sentence := format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.',
                            s.quarantined_at, s.reopens_at);
     ELSIF n.expires_at > clock_timestamp() THEN
         code := 'all_taken';
@@ -490,11 +480,12 @@ BEGIN
     n.fence := greatest(n.fence, c.held_fence, now_at + s.lease_duration + s.largest_lead);
     n.seen_at := now_at;
     n.expires_at := now_at + s.lease_duration;
+    n.released_at := NULL;
     n.is_seen := true;
     UPDATE snowflake_registry.node AS r
        SET holder = n.holder, name = n.name, address = n.address, incarnation = n.incarnation,
            boot_clock = n.boot_clock, began = n.began, fence = n.fence,
-           seen_at = n.seen_at, expires_at = n.expires_at, is_seen = n.is_seen
+           seen_at = n.seen_at, expires_at = n.expires_at, released_at = n.released_at, is_seen = n.is_seen
      WHERE (r.datacenter_id, r.worker_id) = (n.datacenter_id, n.worker_id);
     IF NOT FOUND THEN
         INSERT INTO snowflake_registry.node SELECT n.*;
@@ -558,9 +549,11 @@ BEGIN
         detail := 'The server has claimed or released a worker id since it sent this claim.';
         RETURN;
     END IF;
-    -- The registry has forgotten the grant of a fence that it does not know.
-    IF clock_timestamp() >= s.reopens_at AND
-       held_fence > (snowflake_registry.row_of(s, datacenter_id, last_worker_id)).fence THEN
+    -- The registry has forgotten the grant of a fence that it does not know, unless
+    -- the worker id was freed, or released by this server.
+    n := snowflake_registry.row_of(s, datacenter_id, last_worker_id);
+    IF clock_timestamp() >= s.reopens_at AND held_fence > n.fence AND
+       (n.released_at IS NULL OR n.holder <> claim.holder) THEN
         s := snowflake_registry.quarantine();
     END IF;
     n := snowflake_registry.continued(s, c);
@@ -606,12 +599,13 @@ BEGIN
     END IF;
     UPDATE snowflake_registry.node AS r
        SET fence = greatest(least(mark, r.fence), r.began),
-           boot_clock = release.boot_clock, seen_at = clock_timestamp(), expires_at = '-infinity'
+           boot_clock = release.boot_clock, seen_at = clock_timestamp(),
+           expires_at = clock_timestamp(), released_at = clock_timestamp()
      WHERE (r.datacenter_id, r.worker_id, r.holder)
            = (release.datacenter_id, release.worker_id, release.holder)
        AND r.incarnation IN (release.incarnation, release.next_incarnation)
        AND r.boot_clock < release.boot_clock
-       AND r.is_seen AND isfinite(r.expires_at);
+       AND r.is_seen AND r.released_at IS NULL;
     released := FOUND;
 END
 $$;
@@ -643,7 +637,7 @@ BEGIN
     RETURN NEXT format('%s worker ids are leased.',
                        (SELECT count(*) FROM snowflake_registry.node AS n WHERE n.expires_at > clock_timestamp()));
     IF clock_timestamp() < s.reopens_at THEN
-        RETURN NEXT format('The registry may have forgotten leases at %s; servers without a lease get worker ids from %s.',
+        RETURN NEXT format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.',
                            s.quarantined_at, s.reopens_at);
     ELSE
         RETURN NEXT 'Servers without a lease get worker ids at once.';
@@ -764,7 +758,7 @@ DECLARE
     s snowflake_registry.setting := snowflake_registry.lock_registry();
 BEGIN
     UPDATE snowflake_registry.node AS r
-       SET holder = NULL, incarnation = NULL, expires_at = '-infinity',
+       SET holder = NULL, incarnation = NULL, expires_at = clock_timestamp(), released_at = clock_timestamp(),
            fence = greatest(least(r.fence, greatest(clock_timestamp() + s.largest_lead, s.reopens_at)), r.began)
      WHERE (r.datacenter_id, r.worker_id) = (free.datacenter_id, free.worker_id);
     IF NOT FOUND THEN

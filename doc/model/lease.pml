@@ -314,6 +314,7 @@ inline grant(message)
 	row.fence = MIN(row.fence, LAST_TICK);
 	row.expires = clock + DURATION;
 	row.is_seen = true;
+	late.is_late = late.is_late || late.from == message.from;
 	printf("registry: grants to %d, from %d to fence %d\n",
 		   message.from, row.began, row.fence);
 	message.kind = GRANTED;
@@ -359,7 +360,8 @@ inline release(message)
 		printf("registry: released by %d, mark %d\n",
 			   message.from, message.fence);
 		row.fence = MAX(MIN(row.fence, message.fence), row.began);
-		row.expires = 0
+		row.expires = 0;
+		late.is_late = late.is_late || late.from == message.from
 	:: else
 	fi;
 	copy_message(message, none)
@@ -599,7 +601,6 @@ end:
 #endif
 
 		:: MY.asked.kind == CLAIM || MY.asked.kind == RELEASE ->
-			late.is_late = late.from == me && late.kind != 0;
 			execute(MY.asked)
 		fi;
 #ifdef NONE_LATE
