@@ -68,14 +68,12 @@ CREATE TABLE snowflake_registry.setting (
 );
 COMMENT ON TABLE snowflake_registry.setting IS
 'one row, made by configure(): the servers'' constants, and the quarantine';
-COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS
-'how long a lease lasts without renewal';
+COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS 'how long a lease lasts without renewal';
 COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS
 'how far a server''s clock may be ahead of the registry''s';
 COMMENT ON COLUMN snowflake_registry.setting.slack IS
 'how far the clocks of the registry''s servers may differ: a quarantine lasts lease_duration + largest_lead + slack';
-COMMENT ON COLUMN snowflake_registry.setting.quarantined_at IS
-'when the last quarantine began';
+COMMENT ON COLUMN snowflake_registry.setting.quarantined_at IS 'when the last quarantine began';
 COMMENT ON COLUMN snowflake_registry.setting.reopens_at IS
 'when the last quarantine ends: no lease that was forgotten has a later fence';
 
@@ -105,20 +103,16 @@ COMMENT ON TABLE snowflake_registry.node IS
 'a row for each worker id that was ever leased; the row stays, because the next holder begins at its fence';
 COMMENT ON COLUMN snowflake_registry.node.holder IS
 'the identity that the worker id is leased to: one data directory in one place on one running machine; NULL: freed';
-COMMENT ON COLUMN snowflake_registry.node.name IS
-'the holder''s snowflake.server_name';
+COMMENT ON COLUMN snowflake_registry.node.name IS 'the holder''s snowflake.server_name';
 COMMENT ON COLUMN snowflake_registry.node.incarnation IS
 'a random number that the holder has chosen for its newest claim';
 COMMENT ON COLUMN snowflake_registry.node.boot_clock IS
 'when the holder sent its newest claim or release, in microseconds of its boot-time clock; an earlier message is late';
-COMMENT ON COLUMN snowflake_registry.node.began IS
-'where the holder''s ids begin';
+COMMENT ON COLUMN snowflake_registry.node.began IS 'where the holder''s ids begin';
 COMMENT ON COLUMN snowflake_registry.node.fence IS
 'the holder''s ids are before this instant; the next holder''s ids begin here';
-COMMENT ON COLUMN snowflake_registry.node.expires_at IS
-'when the lease ends';
-COMMENT ON COLUMN snowflake_registry.node.released_at IS
-'when the lease was released or freed; NULL: it was not';
+COMMENT ON COLUMN snowflake_registry.node.expires_at IS 'when the lease ends';
+COMMENT ON COLUMN snowflake_registry.node.released_at IS 'when the lease was released or freed; NULL: it was not';
 COMMENT ON COLUMN snowflake_registry.node.is_seen IS
 'the holder has claimed since the last quarantine began; else the registry may have forgotten another holder';
 
@@ -129,7 +123,7 @@ CREATE UNLOGGED TABLE snowflake_registry.running (
     history text NOT NULL
 );
 COMMENT ON TABLE snowflake_registry.running IS
-'the start time of the registry''s server, and history(), at the last call; empty after a stop that was not clean';
+'the start of the registry''s server, and the identity of its data, at the last call; empty after a stop that was not clean';
 
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
@@ -156,28 +150,15 @@ CREATE TYPE snowflake_registry.request AS (
     held_fence timestamptz,
     next_incarnation bigint
 );
-COMMENT ON TYPE snowflake_registry.request IS
-'internal: a claim';
+COMMENT ON TYPE snowflake_registry.request IS 'internal: a claim';
 
 --
 -- Quarantine
 --
 
-CREATE FUNCTION snowflake_registry.history()
-RETURNS text
-LANGUAGE sql VOLATILE PARALLEL UNSAFE
-BEGIN ATOMIC
-    SELECT concat_ws('/', (SELECT c.system_identifier FROM pg_control_system() AS c),
-                     (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
-                     pg_relation_filenode('snowflake_registry.node'));
-END;
-COMMENT ON FUNCTION snowflake_registry.history() IS
-'internal: an identity of the registry''s data, which differs after a dump is restored';
-
 -- Serves only holders until all leases that may have been forgotten are over.
 CREATE FUNCTION snowflake_registry.quarantine()
-RETURNS snowflake_registry.setting
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -192,20 +173,21 @@ BEGIN
     RETURN s;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.quarantine() IS
-'internal: begin a quarantine';
+COMMENT ON FUNCTION snowflake_registry.quarantine IS 'internal: begin a quarantine';
 
 -- Locks the registry until the end of the transaction.  Begins a quarantine if
 -- the registry is new, was restored or was not stopped cleanly.  Returns NULL
 -- before the first configure().
 CREATE FUNCTION snowflake_registry.lock_registry()
-RETURNS snowflake_registry.setting
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     s snowflake_registry.setting;
-    present_history text := snowflake_registry.history();
+    -- differs after a dump is restored, and after VACUUM FULL
+    present_history text := concat_ws('/', (SELECT c.system_identifier FROM pg_control_system() AS c),
+        (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
+        pg_relation_filenode('snowflake_registry.node'));
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE feature_not_supported USING
@@ -231,7 +213,7 @@ BEGIN
     RETURN s;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.lock_registry() IS
+COMMENT ON FUNCTION snowflake_registry.lock_registry IS
 'internal: lock the registry, and notice that it may have forgotten leases';
 
 --
@@ -239,10 +221,9 @@ COMMENT ON FUNCTION snowflake_registry.lock_registry() IS
 --
 
 CREATE FUNCTION snowflake_registry.id_count(layout text, field integer)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN 1::bigint << split_part(layout, '/', field)::integer;
-COMMENT ON FUNCTION snowflake_registry.id_count(text, integer) IS
+COMMENT ON FUNCTION snowflake_registry.id_count IS
 'internal: how many ids a layout''s field has: 2 is datacenter_id, 3 is worker_id';
 
 -- Raises an error for arguments that no server sends.
@@ -252,8 +233,7 @@ CREATE FUNCTION snowflake_registry.check_arguments(
     worker_ids integer[],
     texts text[],
     instants timestamptz[])
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -280,16 +260,13 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.check_arguments(
-    snowflake_registry.setting, integer, integer[], text[], timestamptz[]) IS
-'internal: an error for arguments that no server sends';
+COMMENT ON FUNCTION snowflake_registry.check_arguments IS 'internal: an error for arguments that no server sends';
 
 -- Returns the row of a worker id; if there is none, a row as before the first
 -- lease, which is not stored.
 CREATE FUNCTION snowflake_registry.row_of(
     s snowflake_registry.setting, of_datacenter_id integer, of_worker_id integer)
-RETURNS snowflake_registry.node
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -308,26 +285,21 @@ BEGIN
     RETURN n;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.row_of(snowflake_registry.setting, integer, integer) IS
-'internal: the row of a worker id';
+COMMENT ON FUNCTION snowflake_registry.row_of IS 'internal: the row of a worker id';
 
 -- May a server with this clock lease a worker id, and issue ids at once?
 CREATE FUNCTION snowflake_registry.is_free(
     n snowflake_registry.node, s snowflake_registry.setting, clock timestamptz)
-RETURNS boolean
-LANGUAGE sql VOLATILE PARALLEL UNSAFE
+RETURNS boolean LANGUAGE sql VOLATILE PARALLEL UNSAFE
 RETURN (n.released_at IS NOT NULL OR n.expires_at <= clock_timestamp()) AND
        (n.is_seen OR clock_timestamp() >= s.reopens_at) AND
        n.fence <= clock + interval '5 s';
-COMMENT ON FUNCTION snowflake_registry.is_free(
-    snowflake_registry.node, snowflake_registry.setting, timestamptz) IS
-'internal: may a server with this clock lease a worker id?';
+COMMENT ON FUNCTION snowflake_registry.is_free IS 'internal: may a server with this clock lease a worker id?';
 
 -- Returns the row of the lease that a server continues, or NULL.
 CREATE FUNCTION snowflake_registry.continued(
     s snowflake_registry.setting, c snowflake_registry.request)
-RETURNS snowflake_registry.node
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -355,8 +327,7 @@ BEGIN
     RETURN n;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.continued(snowflake_registry.setting, snowflake_registry.request) IS
-'internal: the row of the lease that a server continues';
+COMMENT ON FUNCTION snowflake_registry.continued IS 'internal: the row of the lease that a server continues';
 
 -- Chooses a worker id for a server without a lease: its last one, the last one
 -- of a server of its name, the one above all that were ever leased, the one
@@ -364,8 +335,7 @@ COMMENT ON FUNCTION snowflake_registry.continued(snowflake_registry.setting, sno
 -- was never leased.  Returns NULL if none is free.
 CREATE FUNCTION snowflake_registry.choose(
     s snowflake_registry.setting, c snowflake_registry.request)
-RETURNS snowflake_registry.node
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -411,8 +381,7 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.choose(snowflake_registry.setting, snowflake_registry.request) IS
-'internal: choose the row that a server without a lease gets';
+COMMENT ON FUNCTION snowflake_registry.choose IS 'internal: choose the row that a server without a lease gets';
 
 -- Returns why a claim gets no lease: a code, and a sentence.
 CREATE FUNCTION snowflake_registry.refuse(
@@ -424,14 +393,14 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    n snowflake_registry.node;
     id integer := CASE WHEN c.held_fence IS NULL THEN c.wanted_worker_id ELSE c.last_worker_id END;
+    n snowflake_registry.node := snowflake_registry.row_of(s, c.datacenter_id, id);
 BEGIN
-    -- the worker id that the claim names; else the one that is free first
-    SELECT * INTO n FROM snowflake_registry.node AS r
-     WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < snowflake_registry.id_count(s.layout, 3)
-       AND r.worker_id = coalesce(id, r.worker_id)
-     ORDER BY greatest(r.expires_at, r.fence) LIMIT 1;
+    IF id IS NULL THEN      -- the worker id that is free first
+        SELECT * INTO n FROM snowflake_registry.node AS r
+         WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < snowflake_registry.id_count(s.layout, 3)
+         ORDER BY greatest(r.expires_at, r.fence) LIMIT 1;
+    END IF;
     IF n.is_seen AND n.released_at IS NULL AND id IS NOT NULL AND n.expires_at > clock_timestamp() THEN
         code := CASE WHEN c.held_fence IS NULL THEN 'taken' ELSE 'lost' END;
         sentence := format('worker_id %s of datacenter_id %s is leased by %s until %s.',
@@ -458,8 +427,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.refuse(snowflake_registry.setting, snowflake_registry.request) IS
-'internal: why a claim gets no lease';
+COMMENT ON FUNCTION snowflake_registry.refuse IS 'internal: why a claim gets no lease';
 
 -- Stores a grant, which begins at n.began.
 CREATE FUNCTION snowflake_registry.grant(
@@ -471,30 +439,20 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     now_at timestamptz := clock_timestamp();
+    new_fence timestamptz := greatest(n.fence, c.held_fence, now_at + s.lease_duration + s.largest_lead);
 BEGIN
-    n.holder := c.holder;
-    n.name := c.name;
-    n.address := inet_client_addr();
-    n.incarnation := c.next_incarnation;
-    n.boot_clock := c.boot_clock;
-    n.fence := greatest(n.fence, c.held_fence, now_at + s.lease_duration + s.largest_lead);
-    n.seen_at := now_at;
-    n.expires_at := now_at + s.lease_duration;
-    n.released_at := NULL;
-    n.is_seen := true;
-    UPDATE snowflake_registry.node AS r
-       SET holder = n.holder, name = n.name, address = n.address, incarnation = n.incarnation,
-           boot_clock = n.boot_clock, began = n.began, fence = n.fence,
-           seen_at = n.seen_at, expires_at = n.expires_at, released_at = n.released_at, is_seen = n.is_seen
-     WHERE (r.datacenter_id, r.worker_id) = (n.datacenter_id, n.worker_id);
-    IF NOT FOUND THEN
-        INSERT INTO snowflake_registry.node SELECT n.*;
-    END IF;
+    INSERT INTO snowflake_registry.node AS r
+    VALUES (n.datacenter_id, n.worker_id, c.holder, c.name, inet_client_addr(), c.next_incarnation, c.boot_clock,
+            n.began, new_fence, now_at, now_at + s.lease_duration, NULL, true)
+    ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE
+       SET holder = excluded.holder, name = excluded.name, address = excluded.address,
+           incarnation = excluded.incarnation, boot_clock = excluded.boot_clock,
+           began = excluded.began, fence = excluded.fence, seen_at = excluded.seen_at,
+           expires_at = excluded.expires_at, released_at = NULL, is_seen = true
+    RETURNING r.* INTO n;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.grant(
-    snowflake_registry.node, snowflake_registry.setting, snowflake_registry.request) IS
-'internal: store a grant';
+COMMENT ON FUNCTION snowflake_registry.grant IS 'internal: store a grant';
 
 -- Claims a worker id, or renews the lease that is held.  A claim with a
 -- held_fence is answered by a renewal of last_worker_id or by a refusal.
@@ -572,9 +530,7 @@ BEGIN
     duration_us := extract(epoch FROM s.lease_duration) * 1000000;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.claim(text, timestamptz, integer, integer, text, text, timestamptz,
-    bigint, integer, bigint, timestamptz, bigint) IS
-'for servers: lease a worker id, or renew the lease that is held';
+COMMENT ON FUNCTION snowflake_registry.claim IS 'for servers: lease a worker id, or renew the lease that is held';
 
 -- Releases a lease, so that the worker id is free at once.  All ids of the lease
 -- are before the mark.
@@ -609,13 +565,12 @@ BEGIN
     released := FOUND;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.release(integer, integer, text, bigint, bigint, bigint, timestamptz) IS
+COMMENT ON FUNCTION snowflake_registry.release IS
 'for servers: release a lease, all of whose ids are before the mark';
 
 -- Tells the DBA of a server whether the server can depend on the registry.
 CREATE FUNCTION snowflake_registry.about()
-RETURNS SETOF text
-LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
+RETURNS SETOF text LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -644,7 +599,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.about() IS
+COMMENT ON FUNCTION snowflake_registry.about IS
 'for servers: what a DBA wants to know of the registry before a server depends on it';
 
 --
@@ -654,8 +609,7 @@ COMMENT ON FUNCTION snowflake_registry.about() IS
 -- Returns a layout as servers write it; raises an error for a text that is no
 -- layout.
 CREATE FUNCTION snowflake_registry.canonical_layout(layout text)
-RETURNS text
-LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -679,8 +633,7 @@ BEGIN
                    ELSE '@' || tick_us || 'us' END;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.canonical_layout(text) IS
-'internal: a layout as servers write it';
+COMMENT ON FUNCTION snowflake_registry.canonical_layout IS 'internal: a layout as servers write it';
 
 -- The first call makes the row of "setting", and so begins a quarantine.
 CREATE FUNCTION snowflake_registry.configure(
@@ -688,8 +641,7 @@ CREATE FUNCTION snowflake_registry.configure(
     largest_lead interval DEFAULT NULL,
     layout text DEFAULT NULL,
     epoch timestamptz DEFAULT NULL)
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -710,7 +662,6 @@ BEGIN
     ELSIF NOT isfinite(s.epoch) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the epoch must be a finite instant';
     END IF;
-
     IF old.layout IS NULL THEN
         INSERT INTO snowflake_registry.setting (lease_duration, largest_lead, layout, epoch)
         VALUES (s.lease_duration, s.largest_lead, s.layout, s.epoch);
@@ -732,12 +683,11 @@ BEGIN
            layout = s.layout, epoch = s.epoch;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.configure(interval, interval, text, timestamptz) IS
+COMMENT ON FUNCTION snowflake_registry.configure IS
 'set the servers'' constants: how long a lease lasts, how far a clock may lead, layout and epoch; a NULL changes nothing';
 
 CREATE FUNCTION snowflake_registry.allow(role name)
-RETURNS void
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
+RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -746,12 +696,11 @@ BEGIN
                    'snowflake_registry.about TO %I', role);
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.allow(name) IS
+COMMENT ON FUNCTION snowflake_registry.allow IS
 'let the server that connects as this role claim and release worker ids';
 
 CREATE FUNCTION snowflake_registry.free(datacenter_id integer, worker_id integer)
-RETURNS void
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
+RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -768,12 +717,11 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.free(integer, integer) IS
+COMMENT ON FUNCTION snowflake_registry.free IS
 'certify that the holder of a worker id is dead, and that its clock was no more than largest_lead ahead: another server may lease the worker id at once';
 
 CREATE FUNCTION snowflake_registry.declare_restored()
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -781,7 +729,7 @@ BEGIN
     PERFORM snowflake_registry.quarantine();
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.declare_restored() IS
+COMMENT ON FUNCTION snowflake_registry.declare_restored IS
 'declare that the registry was set back: new servers wait until all leases that it may have forgotten are over';
 
 --
