@@ -27,7 +27,6 @@ OBJS = \
 	src/shmem.o \
 	src/sql_copy.o \
 	src/sql_issue.o \
-	src/sql_registry_check.o \
 	src/sql_stats.o \
 	src/sql_support.o \
 	src/sql_text.o

@@ -13,7 +13,6 @@
  *   Days                         when a day of the session's time zone begins
  *   Partitions                   range partitions by the time of ids
  *   Activity                     a table's ids over time
- *   Registry                     a check before a server depends on a registry
  */
 
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
@@ -799,18 +798,6 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION @extschema@.snowflake_activity(regclass, name, interval, timestamptz, timestamptz) IS
 'how many ids of a table each node issued, by time';
-
---
--- Registry: the registry itself is the extension snowflake_registry
---
-
-CREATE FUNCTION @extschema@.snowflake_registry_check(conninfo text)
-RETURNS SETOF text
-AS 'MODULE_PATHNAME', 'snowflake_registry_check'
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_registry_check(text) IS
-'try a registry before a server depends on it: a sentence each about connection, rights, layout and clock';
-REVOKE EXECUTE ON FUNCTION @extschema@.snowflake_registry_check(text) FROM PUBLIC;
 
 -- Without preload no id is issued: tell the DBA now, not at the first INSERT.
 DO $$

@@ -60,11 +60,6 @@ SELECT column_name, data_type, column_default FROM information_schema.columns WH
 DROP EVENT TRIGGER snowflakes;
 DROP EXTENSION snowflake_convert;
 
--- a registry that cannot be reached
-SELECT snowflake_registry_check LIKE 'The registry cannot be reached: %' AS told FROM (
-SELECT snowflake_registry_check('host=/nowhere dbname=registry')
-) AS sentences;
-
 -- views
 SELECT datacenter_id, worker_id, layout, tick_interval, ids_per_second, last_instant FROM snowflake_node \gset
 SELECT :datacenter_id >= 0 AND :worker_id >= 0 AND :ids_per_second > 0
