@@ -16,7 +16,6 @@ OBJS = \
 	src/id_layout.o \
 	src/lease_connection.o \
 	src/lease_registry.o \
-	src/lease_resolve.o \
 	src/lease_rules.o \
 	src/lease_worker.o \
 	src/mark_log.o \

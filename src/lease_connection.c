@@ -1,39 +1,56 @@
 /*
  * lease_connection.c
- *	  A connection to another PostgreSQL that can be interrupted.
+ *	  A connection to the registry: libpq with one deadline over all.
  *
- * A process waits for libpq's socket and its own latch together, so that a
- * server that does not answer delays neither a shutdown nor a cancel.  libpq
- * would block while it looks a host name up.  So lease_resolve.c looks names
- * up, and libpq gets addresses, each with a share of the time.  Results come in
- * binary form, which no setting of the other server changes.
+ * A process waits for libpq's socket and its own latch together, so a registry
+ * that does not answer delays no shutdown.  libpq tries the hosts of the
+ * connection string in their order.  Arguments and results are in binary form,
+ * which no setting of the registry changes.
+ *
+ * What the registry sends is not trusted: an answer counts only if it is one
+ * row of the expected columns, and connection_limit_memory() bounds the memory
+ * that an answer can take.
  */
 #include "postgres.h"
+
+#ifdef __GLIBC__
+#include <netinet/in.h>
+#include <resolv.h>
+#endif
+#include <sys/resource.h>
 
 #include "catalog/pg_type_d.h"
 #include "id_clock.h"
 #include "lease_connection.h"
-#include "lease_resolve.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
 #include "storage/latch.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
-/* The timeout of one address if other addresses remain to be tried. */
-#define ADDRESS_TIMEOUT_US INT64CONST(3000000)
+/* How much memory this process may allocate from now on. */
+#define MEMORY_MAX_BYTES (INT64CONST(64) * 1024 * 1024)
 
-/* How often to test whether a name has been resolved. */
-#define LOOKUP_INTERVAL_MS 10L
+/* How long the C library may wait for a name server, and how often it asks. */
+#define RESOLVER_TIMEOUT_S 2
+#define RESOLVER_ATTEMPTS 1
 
-/* For wait_for(): wait until the deadline. */
-#define UNTIL_DEADLINE (-1L)
+/*
+ * After this time libpq goes on to the next host, where the kernel applies
+ * TCP_USER_TIMEOUT to a connection that has not been accepted yet.
+ */
+#define HOST_TIMEOUT_MS "1500"
 
-/* More options than a connection string and this file's defaults have. */
-#define OPTIONS_MAX 128
+static void limit_resolver(void);
+static bool wait_for_socket(Connection *connection, int events);
+static void drop_notice(void *arg, const PGresult *notice);
+static PGresult *read_answer(Connection *connection);
+static bool read_result(Connection *connection, PGresult **result);
+static bool is_copy(const PGresult *result);
+static bool is_expected(const PGresult *result, const Oid *columns,
+						int column_count);
+static int	length_of(Oid type);
+static void fail_by_result(Connection *connection, const PGresult *result);
 
 /*
  * Is a text a connection string?  If not, "detail" says why, without the part
@@ -63,606 +80,373 @@ connection_is_valid_string(const char *conninfo, char **detail)
 	return false;
 }
 
-/* Returns the length of a comma-separated list; 0 for NULL and for "". */
-static int
-count_of_list(const char *list)
-{
-	int			count = 1;
-
-	if (list == NULL || *list == '\0')
-		return 0;
-	for (; *list != '\0'; list++)
-		count += *list == ',';
-	return count;
-}
-
 /*
- * Returns the element of a list for a host.  Hosts are numbered from 0.  If the
- * list has only one element, that element is for all hosts.
+ * Limits the memory of this process.  libpq allocates room for an answer of
+ * any size that the answer's first bytes announce, and has no limit of its own.
+ * Beyond this limit the allocation fails, and libpq closes the connection.
  */
-static char *
-element_of_list(const char *list, int number)
-{
-	if (count_of_list(list) > 1)
-	{
-		for (; number > 0; number--)
-			list = strchr(list, ',') + 1;
-	}
-	return pnstrdup(list, strcspn(list, ","));
-}
-
-static bool
-is_host_option(const char *keyword)
-{
-	return strcmp(keyword, "host") == 0 || strcmp(keyword, "hostaddr") == 0 ||
-		strcmp(keyword, "port") == 0;
-}
-
-/*
- * Returns the number of hosts that a connection string names, 1 if it names
- * none, 0 if two lists of several hosts, addresses or ports differ in length.
- * A list of one element fits any other list.
- */
-static int
-count_hosts(const PQconninfoOption *options)
-{
-	int			hosts = 1;
-
-	for (; options->keyword != NULL; options++)
-	{
-		int			count = is_host_option(options->keyword) ?
-			count_of_list(options->val) : 0;
-
-		if (count <= 1)
-			continue;
-		if (hosts > 1 && count != hosts)
-			return 0;
-		hosts = count;
-	}
-	return hosts;
-}
-
-/*
- * Waits for one of the events, for timeout_ms at most or UNTIL_DEADLINE.
- * Returns false and sets the reason at the deadline, and at shutdown unless
- * the caller ignores a shutdown.
- */
-static bool
-wait_for(Remote *remote, int events, int64 deadline_us, long timeout_ms,
-		 int *happened)
-{
-	int64		left_us = deadline_us - clock_boottime_us();
-	long		left_ms = (long) (left_us / 1000 + 1);
-	bool		has_socket = (events & WL_SOCKET_MASK) != 0;
-
-	if (left_us <= 0)
-	{
-		remote->has_timed_out = true;
-		connection_set_reason(remote, "no answer in time");
-		return false;
-	}
-	*happened = WaitLatchOrSocket(MyLatch,
-								  WL_LATCH_SET | WL_TIMEOUT |
-								  WL_EXIT_ON_PM_DEATH | events,
-								  has_socket ? PQsocket(remote->connection) :
-								  PGINVALID_SOCKET,
-								  timeout_ms == UNTIL_DEADLINE ? left_ms :
-								  Min(left_ms, timeout_ms),
-								  clock_wait_event(WAIT_FOR_REGISTRY));
-	if (*happened & WL_LATCH_SET)
-	{
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
-	if (ShutdownRequestPending && !remote->ignores_shutdown)
-	{
-		connection_set_reason(remote, "this process is shutting down");
-		return false;
-	}
-	return true;
-}
-
-/* Waits until the socket is ready.  Fails as wait_for(). */
-static bool
-wait_for_socket(Remote *remote, int events, int64 deadline_us)
-{
-	int			happened;
-
-	do
-	{
-		if (!wait_for(remote, events, deadline_us, UNTIL_DEADLINE, &happened))
-			return false;
-	} while ((happened & events) == 0);
-	return true;
-}
-
-/* Waits until a name has been resolved.  Fails as wait_for(). */
-static bool
-wait_for_lookup(Remote *remote, const Lookup *lookup, int64 deadline_us)
-{
-	int			happened;
-
-	while (!resolve_is_done(lookup))
-	{
-		if (!wait_for(remote, 0, deadline_us, LOOKUP_INTERVAL_MS, &happened))
-			return false;
-	}
-	return true;
-}
-
-/* Sets the reason of a failure, without the newline of libpq's messages. */
 void
-connection_set_reason(Remote *remote, const char *message)
+connection_limit_memory(void)
 {
-	char	   *text = pchomp(message);
+	FILE	   *file = AllocateFile("/proc/self/statm", "r");
+	struct rlimit limit;
+	long		pages;
 
-	strlcpy(remote->reason, text, CONNECTION_REASON_SIZE);
-	pfree(text);
-}
-
-/* Stores the SQLSTATE and the message of the server's error or warning. */
-static void
-set_server_message(Remote *remote, const PGresult *result)
-{
-	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
-	const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
-
-	strlcpy(remote->sqlstate, sqlstate != NULL ? sqlstate : "",
-			CONNECTION_SQLSTATE_SIZE);
-	connection_set_reason(remote, message);
-}
-
-/*
- * libpq's notice receiver.  Stores a warning: it may say that the wait for a
- * synchronous standby was cancelled, and then a failover can lose what the
- * answer says.  Drops other notices, which libpq would write to this server's
- * log.
- */
-static void
-receive_notice(void *arg, const PGresult *notice)
-{
-	const char *severity = PQresultErrorField(notice,
-											  PG_DIAG_SEVERITY_NONLOCALIZED);
-
-	if (severity != NULL && strcmp(severity, "WARNING") == 0 &&
-		PQresultErrorField(notice, PG_DIAG_MESSAGE_PRIMARY) != NULL)
+	/* Only Linux has this file, and counts what malloc() maps as data. */
+	if (file == NULL)
+		return;
+	if (fscanf(file, "%*d %*d %*d %*d %*d %ld", &pages) == 1 &&
+		getrlimit(RLIMIT_DATA, &limit) == 0)
 	{
-		((Remote *) arg)->has_warning = true;
-		set_server_message((Remote *) arg, notice);
+		rlim_t		most = (rlim_t) pages * sysconf(_SC_PAGESIZE) +
+			MEMORY_MAX_BYTES;
+
+		limit.rlim_cur = Min(limit.rlim_cur, most);
+		(void) setrlimit(RLIMIT_DATA, &limit);
 	}
+	FreeFile(file);
 }
 
-/* What to connect to: one of a host's addresses, or a socket. */
-typedef struct Target
+/* Connects by a connection string.  Returns false if that fails. */
+bool
+connection_open(Connection *connection, const char *conninfo)
 {
-	char	   *host;			/* as given; NULL: libpq's default */
-	char	   *address;		/* NULL: a socket, or libpq's choice */
-	char	   *port;			/* NULL: libpq's default */
-} Target;
-
-/* Connects to a target. */
-static bool
-connect_to_target(Remote *remote, const PQconninfoOption *options,
-				  const Target *target, int64 deadline_us)
-{
-	const char *keywords[OPTIONS_MAX];
-	const char *values[OPTIONS_MAX];
-	int			count = 0;
+	/* libpq uses the last value of a keyword, so defaults come first. */
+	const char *const keywords[] = {
+		"fallback_application_name", "target_session_attrs",
+		"tcp_user_timeout", "dbname", NULL
+	};
+	const char *const values[] = {
+		"snowflake", "read-write", HOST_TIMEOUT_MS, conninfo, NULL
+	};
 	PostgresPollingStatusType status = PGRES_POLLING_WRITING;
 
-	/* libpq uses the last value of a keyword, so defaults come first. */
-	keywords[count] = "fallback_application_name";
-	values[count++] = "snowflake";
-	keywords[count] = "target_session_attrs";
-	values[count++] = "read-write";
-	for (; options->keyword != NULL && count < OPTIONS_MAX - 4; options++)
-	{
-		if (options->val == NULL || is_host_option(options->keyword))
-			continue;
-		keywords[count] = options->keyword;
-		values[count++] = options->val;
-	}
-	keywords[count] = "host";
-	values[count++] = target->host;
-	keywords[count] = "hostaddr";
-	values[count++] = target->address;
-	keywords[count] = "port";
-	values[count++] = target->port;
-	keywords[count] = NULL;
-	values[count] = NULL;
-
-	connection_close(remote);
-	remote->has_timed_out = false;
+	limit_resolver();
 	if (!AcquireExternalFD())
 	{
-		connection_set_reason(remote, "too many files are open in this process");
+		connection_fail(connection, "too many files are open in this process");
 		return false;
 	}
-	remote->connection = PQconnectStartParams(keywords, values, 0);
-	if (remote->connection == NULL)
+	connection->libpq = PQconnectStartParams(keywords, values, 1);
+	if (connection->libpq == NULL)
 	{
 		ReleaseExternalFD();
-		connection_set_reason(remote, "out of memory");
+		connection_fail(connection, "out of memory");
 		return false;
 	}
-	(void) PQsetNoticeReceiver(remote->connection, receive_notice, remote);
-	while (PQstatus(remote->connection) != CONNECTION_BAD &&
+	(void) PQsetNoticeReceiver(connection->libpq, drop_notice, NULL);
+	while (PQstatus(connection->libpq) != CONNECTION_BAD &&
 		   status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED)
 	{
-		if (!wait_for_socket(remote,
+		if (!wait_for_socket(connection,
 							 status == PGRES_POLLING_READING ?
-							 WL_SOCKET_READABLE : WL_SOCKET_WRITEABLE,
-							 deadline_us))
+							 WL_SOCKET_READABLE : WL_SOCKET_WRITEABLE))
 			return false;
-		status = PQconnectPoll(remote->connection);
+		status = PQconnectPoll(connection->libpq);
 	}
-	if (PQstatus(remote->connection) == CONNECTION_OK)
+	if (PQstatus(connection->libpq) == CONNECTION_OK)
 		return true;
-	connection_set_reason(remote, PQerrorMessage(remote->connection));
+	connection_fail(connection, PQerrorMessage(connection->libpq));
 	return false;
 }
 
 /*
- * Returns the deadline of a target; "targets_left" counts this target, too.  A
- * target that does not answer must leave time for the other targets and for
- * the statement, even where the whole time is short, as at shutdown.
+ * Limits how long a host name's look-up takes: libpq waits for it in the C
+ * library, where neither a deadline nor a shutdown ends the wait.  The C library
+ * reads its configuration here, and not again before the next call.
  */
-static int64
-deadline_of_target(const Remote *remote, int targets_left)
-{
-	int64		now_us = clock_boottime_us();
-	int64		share_us = (remote->deadline_us - now_us) / (targets_left + 1);
-
-	if (targets_left <= 1)
-		return remote->deadline_us;
-	return now_us + Min(share_us, ADDRESS_TIMEOUT_US);
-}
-
-/* Returns the value of an option that is a list; NULL if it is not set. */
-static const char *
-list_option(const PQconninfoOption *options, const char *keyword)
-{
-	for (; options->keyword != NULL; options++)
-	{
-		if (strcmp(options->keyword, keyword) == 0)
-			return options->val;
-	}
-	return NULL;
-}
-
-static char *
-element_or_null(const char *list, int number)
-{
-	return count_of_list(list) == 0 ? NULL : element_of_list(list, number);
-}
-
-/* Is a host a name to be resolved, and not the directory of a socket? */
-static bool
-is_name(const char *host)
-{
-	return host != NULL && *host != '\0' && *host != '/' && *host != '@';
-}
-
-static List *
-add_target(List *targets, char *host, char *address, char *port)
-{
-	Target	   *target = palloc(sizeof(Target));
-
-	target->host = host;
-	target->address = address;
-	target->port = port;
-	return lappend(targets, target);
-}
-
-/* Appends the reason why a host cannot be used. */
 static void
-add_reason(StringInfo reasons, const char *host, const char *address,
-		   const char *reason)
+limit_resolver(void)
 {
-	if (reasons->len > 0)
-		appendStringInfoChar(reasons, '\n');
-
-	/* Most of libpq's reasons name the host already. */
-	if (host == NULL || strstr(reason, host) != NULL ||
-		(address != NULL && strstr(reason, address) != NULL))
-		appendStringInfoString(reasons, reason);
-	else
-		appendStringInfo(reasons, "%s: %s", host, reason);
+#ifdef __GLIBC__
+	if (res_init() != 0)
+		return;
+	_res.retrans = Min(_res.retrans, RESOLVER_TIMEOUT_S);
+	_res.retry = Min(_res.retry, RESOLVER_ATTEMPTS);
+#endif
 }
 
 /*
- * Returns the targets of a connection string.  Resolves all names at once, and
- * leaves out a name that takes more than half of the time left.
- */
-static List *
-find_targets(Remote *remote, const PQconninfoOption *options, int hosts,
-			 StringInfo reasons)
-{
-	const char *names = list_option(options, "host");
-	const char *addresses = list_option(options, "hostaddr");
-	const char *ports = list_option(options, "port");
-	bool		has_addresses = count_of_list(addresses) > 0;
-	int64		now_us = clock_boottime_us();
-	int64		deadline_us = now_us + (remote->deadline_us - now_us) / 2;
-	List	   *targets = NIL;
-
-	for (int i = 0; i < hosts; i++)
-	{
-		char	   *host = element_or_null(names, i);
-
-		if (!has_addresses && is_name(host))
-			(void) resolve_begin(host);
-	}
-	for (int i = 0; i < hosts; i++)
-	{
-		char	   *host = element_or_null(names, i);
-		char	   *port = element_or_null(ports, i);
-		char	   *error = NULL;
-		Lookup	   *lookup;
-		List	   *found;
-		ListCell   *cell;
-
-		if (has_addresses || !is_name(host))
-		{
-			targets = add_target(targets, host, element_or_null(addresses, i),
-								 port);
-			continue;
-		}
-
-		/* The lookup that has begun above, unless the name came before. */
-		lookup = resolve_begin(host);
-		if (!wait_for_lookup(remote, lookup, deadline_us))
-		{
-			add_reason(reasons, host, NULL,
-					   psprintf("could not translate host name \"%s\" to address: %s",
-								host, remote->reason));
-			continue;
-		}
-		found = resolve_end(lookup, &error);
-		if (found == NIL)
-			add_reason(reasons, host, NULL,
-					   psprintf("could not translate host name \"%s\" to address: %s",
-								host, error));
-		foreach(cell, found)
-			targets = add_target(targets, host, lfirst(cell), port);
-	}
-	return targets;
-}
-
-/*
- * Connects to the first target that accepts the connection.  Each target has a
- * deadline of its own, so that a silent target does not use up the time of the
- * others.  If all fail, returns false and sets the reasons of all.
+ * Waits until the socket is ready.  Returns false at the deadline, and at
+ * shutdown unless the caller ignores a shutdown.
  */
 static bool
-connect_to_any(Remote *remote, const PQconninfoOption *options)
+wait_for_socket(Connection *connection, int events)
 {
-	StringInfoData reasons;
-	int			hosts = count_hosts(options);
-	List	   *targets;
-	bool		has_any_timed_out = false;
-
-	initStringInfo(&reasons);
-	if (hosts == 0)
+	for (;;)
 	{
-		connection_set_reason(remote, "the numbers of hosts, addresses and ports do not match");
-		return false;
-	}
-	targets = find_targets(remote, options, hosts, &reasons);
-	has_any_timed_out = remote->has_timed_out;
-	for (int i = 0; i < list_length(targets); i++)
-	{
-		const Target *target = list_nth(targets, i);
+		int64		left_us = connection->deadline_us - clock_boottime_us();
+		int			happened;
 
-		if (connect_to_target(remote, options, target,
-							  deadline_of_target(remote,
-												 list_length(targets) - i)))
+		if (ShutdownRequestPending && !connection->ignores_shutdown)
 		{
-			/* Clear the failures of the targets before this target. */
-			remote->reason[0] = '\0';
-			remote->has_timed_out = false;
-			return true;
+			connection_fail(connection, "this process is shutting down");
+			return false;
 		}
-		has_any_timed_out |= remote->has_timed_out;
-		add_reason(&reasons, target->host, target->address, remote->reason);
+		if (left_us <= 0)
+		{
+			connection_fail(connection, "no answer in time");
+			return false;
+		}
+		happened = WaitLatchOrSocket(MyLatch,
+									 WL_LATCH_SET | WL_TIMEOUT |
+									 WL_EXIT_ON_PM_DEATH | events,
+									 PQsocket(connection->libpq),
+									 (long) (left_us / 1000 + 1),
+									 clock_wait_event(WAIT_FOR_REGISTRY));
+		if (happened & WL_LATCH_SET)
+		{
+			ResetLatch(MyLatch);
+			CHECK_FOR_INTERRUPTS();
+		}
+		else if (happened & events)
+			return true;
 	}
-	remote->has_timed_out = has_any_timed_out;
-	connection_set_reason(remote, reasons.data);
-	return false;
 }
 
-/* Connects by a connection string; see connect_to_any(). */
-bool
-connection_connect(Remote *remote, const char *conninfo)
+/* libpq's notice receiver: this server's log is not for notices. */
+static void
+drop_notice(void *arg, const PGresult *notice)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "snowflake connection",
-												  ALLOCSET_SMALL_SIZES);	/* NOLINT: PostgreSQL's macro */
-	MemoryContext caller = MemoryContextSwitchTo(context);
-	PQconninfoOption *options = PQconninfoParse(conninfo, NULL);
-	bool		is_connected = false;
-
-	if (options == NULL)
-		connection_set_reason(remote, "out of memory");
-	else
-		is_connected = connect_to_any(remote, options);
-	PQconninfoFree(options);
-	MemoryContextSwitchTo(caller);
-	MemoryContextDelete(context);
-	return is_connected;
+	(void) arg;
+	(void) notice;
 }
 
 /*
- * Sends a statement and waits for its end.  Returns NULL and sets the reason
- * unless the statement returns rows, in time and without a warning.  After a
- * NULL the caller does not know whether the statement has taken effect.
+ * Sends a statement and waits for its end.  Returns one row of columns of the
+ * given types, of which any can be NULL, or NULL if the answer is anything
+ * else.  After a NULL the caller does not know whether the statement has taken
+ * effect.
  */
 PGresult *
-connection_query(Remote *remote, const char *sql,
-				 const ConnectionArguments *arguments)
+connection_query(Connection *connection, const char *sql,
+				 const ConnectionArguments *arguments,
+				 const Oid *columns, int column_count)
 {
-	PGconn	   *connection = remote->connection;
-	PGresult   *result = NULL;
-	PGresult   *next;
+	PGresult   *result;
 
-	remote->has_warning = false;
-	if (!PQsendQueryParams(connection, sql, arguments->count,
+	if (!PQsendQueryParams(connection->libpq, sql, arguments->count,
 						   arguments->types, arguments->values,
 						   arguments->lengths, arguments->formats, 1))
 	{
-		connection_set_reason(remote, PQerrorMessage(connection));
+		connection_fail(connection, PQerrorMessage(connection->libpq));
 		return NULL;
 	}
+	result = read_answer(connection);
+	if (result == NULL)
+		return NULL;
 
-	/* Read until NULL, because the commit is not certain before that. */
-	for (;;)
+	if (PQresultStatus(result) != PGRES_TUPLES_OK)
+		fail_by_result(connection, result);
+	else if (!is_expected(result, columns, column_count))
+		connection_fail(connection, "the registry's answer is not one row of the expected columns");
+
+	/* After a suspension of the machine the answer may be out of date. */
+	else if (clock_boottime_us() > connection->deadline_us)
+		connection_fail(connection, "no answer in time");
+	else
+		return result;
+	PQclear(result);
+	return NULL;
+}
+
+/*
+ * Reads the last result of a statement.  Reads until libpq says that there are
+ * no more, because the commit is not certain before that.
+ */
+static PGresult *
+read_answer(Connection *connection)
+{
+	PGresult   *result = NULL;
+	PGresult   *next;
+
+	/* libpq would return the result of a COPY again and again. */
+	while (!is_copy(result) && PQstatus(connection->libpq) != CONNECTION_BAD)
 	{
-		while (PQisBusy(connection))
+		if (!read_result(connection, &next))
 		{
-			if (!wait_for_socket(remote, WL_SOCKET_READABLE,
-								 remote->deadline_us) ||
-				!PQconsumeInput(connection))
-			{
-				if (PQstatus(connection) == CONNECTION_BAD)
-					connection_set_reason(remote, PQerrorMessage(connection));
-				PQclear(result);
-				return NULL;
-			}
+			PQclear(result);
+			return NULL;
 		}
-		next = PQgetResult(connection);
 		if (next == NULL)
 			break;
 		PQclear(result);
 		result = next;
 	}
-
-	/* After a suspension of the machine the answer may be out of date. */
-	if (clock_boottime_us() > remote->deadline_us)
+	if (PQstatus(connection->libpq) == CONNECTION_BAD)
 	{
-		remote->has_timed_out = true;
-		connection_set_reason(remote, "no answer in time");
+		connection_fail(connection, PQerrorMessage(connection->libpq));
 		PQclear(result);
 		return NULL;
 	}
-	if (PQresultStatus(result) != PGRES_TUPLES_OK)
-	{
-		remote->has_answered_error =
-			PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY) != NULL;
-		if (remote->has_answered_error)
-			set_server_message(remote, result);
-		else
-			connection_set_reason(remote, PQerrorMessage(connection));
-		PQclear(result);
-		return NULL;
-	}
-	if (remote->has_warning)
-	{
-		remote->has_answered_error = true;
-		PQclear(result);
-		return NULL;
-	}
+	if (result == NULL)
+		connection_fail(connection, "the registry's answer is empty");
 	return result;
+}
+
+/* Waits for the next result, NULL after the last.  Fails by returning false. */
+static bool
+read_result(Connection *connection, PGresult **result)
+{
+	while (PQisBusy(connection->libpq))
+	{
+		if (!wait_for_socket(connection, WL_SOCKET_READABLE))
+			return false;
+		if (!PQconsumeInput(connection->libpq))
+		{
+			connection_fail(connection, PQerrorMessage(connection->libpq));
+			return false;
+		}
+	}
+	*result = PQgetResult(connection->libpq);
+	return true;
+}
+
+static bool
+is_copy(const PGresult *result)
+{
+	ExecStatusType status = PQresultStatus(result);
+
+	return status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
+		status == PGRES_COPY_BOTH;
+}
+
+/* Is a result one row of columns of the given types? */
+static bool
+is_expected(const PGresult *result, const Oid *columns, int column_count)
+{
+	if (PQntuples(result) != 1 || PQnfields(result) != column_count)
+		return false;
+	for (int i = 0; i < column_count; i++)
+	{
+		int			length = length_of(columns[i]);
+
+		if (PQftype(result, i) != columns[i] || PQfmod(result, i) != -1 ||
+			PQfformat(result, i) != 1)
+			return false;
+		if (length > 0 && !PQgetisnull(result, 0, i) &&
+			PQgetlength(result, 0, i) != length)
+			return false;
+	}
+	return true;
+}
+
+/* Returns the length of a type's binary form, 0 for text. */
+static int
+length_of(Oid type)
+{
+	switch (type)
+	{
+		case BOOLOID:
+			return 1;
+		case INT4OID:
+			return sizeof(int32);
+		case INT8OID:
+		case TIMESTAMPTZOID:
+			return sizeof(int64);
+		default:
+			return 0;
+	}
+}
+
+/* Fails with the error of the registry, or of libpq. */
+static void
+fail_by_result(Connection *connection, const PGresult *result)
+{
+	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+	const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+
+	if (message != NULL)
+		connection_fail_by_answer(connection, sqlstate != NULL ? sqlstate : "",
+								  psprintf("The registry answers with an error: %s.",
+										   message));
+	else if (PQresultStatus(result) == PGRES_FATAL_ERROR)
+		connection_fail(connection, PQresultErrorMessage(result));
+	else
+		connection_fail(connection, "the registry's answer is not rows");
+}
+
+/* Sets the reason of a failure.  The reason must not contain times. */
+void
+connection_fail(Connection *connection, const char *reason)
+{
+	connection_fail_by_answer(connection, "", reason);
+	connection->is_answer = false;
 }
 
 /*
- * Calls a function with named arguments, and returns the given columns of the
- * function's result.  Fails as connection_query().
+ * Sets the reason of a failure that the registry's answer is or gives, without
+ * control characters, which could look like lines of this server's log.
  */
-PGresult *
-connection_call(Remote *remote, const char *columns, const char *function,
-				const ConnectionArguments *arguments)
+void
+connection_fail_by_answer(Connection *connection, const char *code,
+						  const char *reason)
 {
-	StringInfoData sql;
-	PGresult   *result;
+	char	   *text = pchomp(reason);	/* libpq's messages end a line */
 
-	initStringInfo(&sql);
-	appendStringInfo(&sql, "SELECT %s FROM %s(", columns, function);
-	for (int i = 0; i < arguments->count; i++)
-		appendStringInfo(&sql, "%s%s => $%d", i > 0 ? ", " : "",
-						 arguments->names[i], i + 1);
-	appendStringInfoChar(&sql, ')');
-	result = connection_query(remote, sql.data, arguments);
-	pfree(sql.data);
-	return result;
+	connection->is_answer = true;
+	strlcpy(connection->code, code, CONNECTION_CODE_SIZE);
+	strlcpy(connection->reason, text, CONNECTION_REASON_SIZE);
+	pfree(text);
+	for (char *c = connection->reason; *c != '\0'; c++)
+	{
+		if ((unsigned char) *c < ' ' || *c == '\x7f')
+			*c = ' ';
+	}
 }
 
 void
-connection_close(Remote *remote)
+connection_close(Connection *connection)
 {
-	if (remote->connection == NULL)
+	if (connection->libpq == NULL)
 		return;
-	PQfinish(remote->connection);
-	remote->connection = NULL;
+	PQfinish(connection->libpq);
+	connection->libpq = NULL;
 	ReleaseExternalFD();
 }
 
 /* Adds an argument that is NULL. */
 void
-connection_add_null(ConnectionArguments *arguments, const char *name, Oid type)
+connection_add_null(ConnectionArguments *arguments, Oid type)
 {
 	int			i = arguments->count++;
 
 	Assert(i < CONNECTION_ARGUMENTS_MAX);
-	arguments->names[i] = name;
 	arguments->types[i] = type;
 	arguments->values[i] = NULL;
 	arguments->lengths[i] = 0;
-	arguments->formats[i] = 0;
-}
-
-void
-connection_add_text(ConnectionArguments *arguments, const char *name, Oid type,
-					const char *text)
-{
-	int			i = arguments->count;
-
-	connection_add_null(arguments, name, type);
-	strlcpy(arguments->buffers[i], text, CONNECTION_ARGUMENT_SIZE);
-	arguments->values[i] = arguments->buffers[i];
-}
-
-void
-connection_add_number(ConnectionArguments *arguments, const char *name, Oid type,
-					  int64 number)
-{
-	char		text[32];
-
-	snprintf(text, sizeof(text), INT64_FORMAT, number);
-	connection_add_text(arguments, name, type, text);
-}
-
-/* Adds an argument of eight bytes, in binary form. */
-static void
-add_bytes(ConnectionArguments *arguments, const char *name, Oid type, uint64 value)
-{
-	int			i = arguments->count;
-	uint64		bytes = pg_hton64(value);
-
-	connection_add_null(arguments, name, type);
-	memcpy(arguments->buffers[i], &bytes, sizeof(bytes));
-	arguments->values[i] = arguments->buffers[i];
-	arguments->lengths[i] = sizeof(bytes);
 	arguments->formats[i] = 1;
 }
 
+/* Adds a text, which has to live as long as the arguments. */
 void
-connection_add_instant(ConnectionArguments *arguments, const char *name,
-					   TimestampTz instant)
+connection_add_text(ConnectionArguments *arguments, const char *text)
 {
-	add_bytes(arguments, name, TIMESTAMPTZOID, (uint64) instant);
+	int			i = arguments->count;
+
+	connection_add_null(arguments, TEXTOID);
+	arguments->values[i] = text;
+	arguments->lengths[i] = (int) strlen(text);
 }
 
-/* Adds a position in WAL. */
+/* Adds an integer, a bigint or a timestamptz. */
 void
-connection_add_position(ConnectionArguments *arguments, const char *name,
-						uint64 position)
+connection_add_number(ConnectionArguments *arguments, Oid type, int64 number)
 {
-	add_bytes(arguments, name, PG_LSNOID, position);
+	int			i = arguments->count;
+	uint64		eight = pg_hton64((uint64) number);
+	uint32		four = pg_hton32((uint32) number);
+
+	connection_add_null(arguments, type);
+	arguments->values[i] = arguments->numbers[i];
+	arguments->lengths[i] = length_of(type);
+	if (type == INT4OID)
+		memcpy(arguments->numbers[i], &four, sizeof(four));
+	else
+		memcpy(arguments->numbers[i], &eight, sizeof(eight));
 }
 
-/*
- * Returns an integer, bigint, timestamptz, pg_lsn or boolean of the first row.
- */
+/* Returns an integer, bigint, timestamptz or boolean of an expected row. */
 int64
 connection_get_number(const PGresult *result, int column)
 {
@@ -681,10 +465,4 @@ connection_get_number(const PGresult *result, int column)
 		default:
 			return bytes[0];
 	}
-}
-
-bool
-connection_is_null(const PGresult *result, int column)
-{
-	return PQntuples(result) == 0 || PQgetisnull(result, 0, column);
 }

@@ -4,7 +4,7 @@
  *
  * The registry is a database with the extension snowflake_registry, whose
  * functions decide who gets a lease, each call in one transaction.  This file
- * sends claims and releases, and reads the answers; lease_worker.c decides
+ * sends claims and releases, and checks the answers; lease_worker.c decides
  * when.
  *
  * The registry and the servers keep the ids of two holders of one worker id
@@ -21,16 +21,17 @@
  * - A server measures its lease from before it sends the claim, on a clock
  *	 that nobody can set, and ends it a tenth early, in case the registry's
  *	 clock is faster.
- * - One function both claims and renews, and its arguments tell what the
- *	 server holds.  So a registry that has failed over, or was restored, learns
- *	 of leases and fences that it has forgotten, and grants nothing to newcomers
- *	 until the forgotten leases are over.
+ * - A claim says which lease the server holds, and its fence.  So a registry
+ *	 that has failed over, or was restored, learns of leases and fences that it
+ *	 has forgotten.  The registry renews the lease that a server holds, or
+ *	 refuses.  A server that is refused keeps its lease until it ends, unless
+ *	 the registry says that the lease is lost.
  * - Each grant has an incarnation, a random number that the server has chosen
  *	 and made durable before it sent the claim.  The server repeats a claim
- *	 without an answer with the same incarnation, also after a crash, and the
- *	 registry repeats its grant.  The registry changes no lease for a message
- *	 that arrives late, nor for a copy of the data directory: the message has
- *	 an old incarnation, and the copy is another holder.
+ *	 without a grant with the same incarnation, also after a crash.  Claims and
+ *	 releases carry the holder's boot-time clock, too.  So the registry changes
+ *	 no lease for a message that arrives late, nor for a copy of the data
+ *	 directory: the message has an old time, and the copy is another holder.
  * - A server that restarts within its lease, as the same holder and on the same
  *	 timeline, resumes the lease without asking the registry.
  * - A server that stops makes its last mark durable before it releases the
@@ -52,156 +53,243 @@
 /* The longest snowflake.server_name: the longest identifier. */
 #define NAME_LENGTH_MAX (NAMEDATALEN - 1)
 
+/* The limits of a lease's duration, which configure() has, too. */
+#define DURATION_MIN_US USECS_PER_SEC
+#define DURATION_MAX_US USECS_PER_DAY
+
+/* A new lease begins no further ahead of the clock; see claim(), too. */
+#define AHEAD_MAX_US (5 * USECS_PER_SEC)
+
 /* parameter */
 char	   *registry_server_name = NULL;
+
+static const char *const claim_sql =
+"SELECT worker_id, begins_at, fence, duration_us, refusal, detail,"
+" pg_catalog.clock_timestamp() FROM snowflake_registry.claim("
+"layout => $1, epoch => $2, datacenter_id => $3, wanted_worker_id => $4,"
+" holder => $5, name => $6, clock => $7, boot_clock => $8,"
+" last_worker_id => $9, incarnation => $10, held_fence => $11,"
+" next_incarnation => $12)";
 
 /* The columns of an answer to a claim. */
 enum
 {
 	COLUMN_WORKER_ID,
-	COLUMN_BEGINS_AT,			/* the last holder's fence */
+	COLUMN_BEGINS_AT,			/* where ids under the lease begin */
 	COLUMN_FENCE,
 	COLUMN_DURATION,
-	COLUMN_CONTINUES,
-	COLUMN_POSITION,
-	COLUMN_REFUSAL,
-	COLUMN_DETAIL
+	COLUMN_REFUSAL,				/* a code */
+	COLUMN_DETAIL,				/* of a refusal, a sentence */
+	COLUMN_CLOCK				/* the registry's */
 };
 
-static const char *const claim_columns =
-"worker_id, begins_at, fence, duration_us, continues, registry_position,"
-" refusal, detail";
+static const Oid claim_columns[] = {
+	INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TEXTOID, TEXTOID,
+	TIMESTAMPTZOID
+};
 
-static void add_server(ConnectionArguments *arguments, const Lease *previous);
-static void add_previous(ConnectionArguments *arguments, const Lease *previous,
-						 bool is_held);
-static void read_grant(const PGresult *result, int64 asked_us,
-					   const Lease *previous, RegistryAnswer *answer);
+static const char *const release_sql =
+"SELECT released FROM snowflake_registry.release("
+"datacenter_id => $1, worker_id => $2, holder => $3, incarnation => $4,"
+" next_incarnation => $5, boot_clock => $6, mark => $7)";
+
+static const Oid release_columns[] = {BOOLOID};
+
+static void add_number_or_null(ConnectionArguments *arguments, Oid type,
+							   bool is_null, int64 number);
+static bool read_answer(Connection *connection, const PGresult *result,
+						int64 sent_us, const Lease *last, bool is_held,
+						RegistryGrant *grant);
+static bool read_grant(const PGresult *result, int64 sent_us,
+					   const Lease *last, RegistryGrant *grant);
+static bool is_possible(const RegistryGrant *grant, const Lease *last,
+						bool is_held, TimestampTz now);
+static void fail_by_impossible(Connection *connection,
+							   const RegistryGrant *grant);
+static void fail_by_past_fence(Connection *connection,
+							   const RegistryGrant *grant, TimestampTz now,
+							   const PGresult *result);
 
 /*
- * Claims a worker id, or renews the lease that is held.  "previous" is the
- * lease that the server holds or held last; its next_incarnation is the
- * incarnation of this claim.
+ * Claims a worker id, or renews the lease that is held.  "last" is the lease
+ * that the server holds or held last; its next_incarnation is the incarnation
+ * of this claim.  Returns false if there is no grant that can be used.
  */
-void
-registry_claim(Remote *remote, const Lease *previous, bool is_held,
-			   RegistryAnswer *answer)
+bool
+registry_claim(Connection *connection, const Lease *last, bool is_held,
+			   RegistryGrant *grant)
 {
 	ConnectionArguments arguments = {0};
-	int64		asked_us = clock_boottime_us();
-	PGresult   *result;
-
-	memset(answer, 0, sizeof(*answer));
-	add_server(&arguments, previous);
-	add_previous(&arguments, previous, is_held);
-	result = connection_call(remote, claim_columns, "snowflake_registry.claim",
-							 &arguments);
-	if (result == NULL)
-		return;
-	if (!connection_is_null(result, COLUMN_WORKER_ID))
-		read_grant(result, asked_us, previous, answer);
-	else
-	{
-		answer->outcome = REGISTRY_REFUSED;
-		strlcpy(answer->code, PQgetvalue(result, 0, COLUMN_REFUSAL),
-				REGISTRY_CODE_SIZE);
-		strlcpy(answer->reason, PQgetvalue(result, 0, COLUMN_DETAIL),
-				CONNECTION_REASON_SIZE);
-	}
-	PQclear(result);
-}
-
-/*
- * Adds the arguments of a claim that describe this server: its layout and
- * epoch, the worker id that it wants, its names and its clock.
- */
-static void
-add_server(ConnectionArguments *arguments, const Lease *previous)
-{
 	const Layout *layout = node_layout();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int			wanted = node_intended_worker_id();
+	bool		has_last = last->worker_id != WORKER_ID_UNSET;
+	int64		sent_us = clock_boottime_us();
+	PGresult   *result;
+	bool		is_granted;
 
 	layout_to_text(layout, layout_text);
-	connection_add_text(arguments, "layout", TEXTOID, layout_text);
-	connection_add_instant(arguments, "epoch", layout->epoch);
-	connection_add_number(arguments, "datacenter_id", INT4OID, node_datacenter_id);
-	if (wanted != WORKER_ID_UNSET)
-		connection_add_number(arguments, "wanted_worker_id", INT4OID, wanted);
-	else
-		connection_add_null(arguments, "wanted_worker_id", INT4OID);
-	connection_add_text(arguments, "holder", TEXTOID, host_holder);
-	connection_add_text(arguments, "name", TEXTOID, registry_server_name);
-	connection_add_instant(arguments, "clock", GetCurrentTimestamp());
-	connection_add_number(arguments, "next_incarnation", INT8OID,
-						  previous->next_incarnation);
+	connection_add_text(&arguments, layout_text);
+	connection_add_number(&arguments, TIMESTAMPTZOID, layout->epoch);
+	connection_add_number(&arguments, INT4OID, node_datacenter_id);
+	add_number_or_null(&arguments, INT4OID, wanted == WORKER_ID_UNSET, wanted);
+	connection_add_text(&arguments, host_holder);
+	connection_add_text(&arguments, registry_server_name);
+	connection_add_number(&arguments, TIMESTAMPTZOID, GetCurrentTimestamp());
+	connection_add_number(&arguments, INT8OID, sent_us);
+	add_number_or_null(&arguments, INT4OID, !has_last, last->worker_id);
+	add_number_or_null(&arguments, INT8OID, !has_last, last->incarnation);
+	add_number_or_null(&arguments, TIMESTAMPTZOID, !is_held, last->fence);
+	connection_add_number(&arguments, INT8OID, last->next_incarnation);
+
+	result = connection_query(connection, claim_sql, &arguments,
+							  claim_columns, lengthof(claim_columns));
+	if (result == NULL)
+		return false;
+	is_granted = read_answer(connection, result, sent_us, last, is_held, grant);
+	PQclear(result);
+	return is_granted;
 }
 
-/* Adds the lease that this server holds or, without one, held last. */
 static void
-add_previous(ConnectionArguments *arguments, const Lease *previous, bool is_held)
+add_number_or_null(ConnectionArguments *arguments, Oid type, bool is_null,
+				   int64 number)
 {
-	connection_add_text(arguments, "is_held", BOOLOID, is_held ? "true" : "false");
-	if (previous->worker_id == WORKER_ID_UNSET)
-		return;
-	connection_add_text(arguments, "previous_holder", TEXTOID, previous->holder);
-	connection_add_number(arguments, "previous_worker_id", INT4OID,
-						  previous->worker_id);
-	connection_add_number(arguments, "previous_incarnation", INT8OID,
-						  previous->incarnation);
-	connection_add_instant(arguments, "previous_fence", previous->fence);
-	connection_add_position(arguments, "previous_position", previous->position);
+	if (is_null)
+		connection_add_null(arguments, type);
+	else
+		connection_add_number(arguments, type, number);
+}
+
+/* Reads a grant or a refusal.  Returns false for all but a usable grant. */
+static bool
+read_answer(Connection *connection, const PGresult *result, int64 sent_us,
+			const Lease *last, bool is_held, RegistryGrant *grant)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!PQgetisnull(result, 0, COLUMN_REFUSAL))
+		connection_fail_by_answer(connection,
+								  PQgetvalue(result, 0, COLUMN_REFUSAL),
+								  PQgetvalue(result, 0, COLUMN_DETAIL));
+	else if (!read_grant(result, sent_us, last, grant))
+		connection_fail(connection, "the registry's answer has a null that it must not have");
+	else if (!is_possible(grant, last, is_held, now))
+		fail_by_impossible(connection, grant);
+	else if (grant->lease.fence <= now)
+		fail_by_past_fence(connection, grant, now, result);
+	else
+		return true;
+	return false;
 }
 
 /*
- * Reads a grant.  The server's lease ends a tenth of the duration before the
- * registry's, in case the registry's clock is faster.
+ * Reads a grant; returns false if a column is null.  The server's lease ends a
+ * tenth of the duration before the registry's, in case the registry's clock is
+ * faster.
  */
-static void
-read_grant(const PGresult *result, int64 asked_us, const Lease *previous,
-		   RegistryAnswer *answer)
+static bool
+read_grant(const PGresult *result, int64 sent_us, const Lease *last,
+		   RegistryGrant *grant)
 {
-	Lease	   *lease = &answer->lease;
+	Lease	   *lease = &grant->lease;
 
-	answer->outcome = REGISTRY_GRANTED;
-	answer->continues = connection_get_number(result, COLUMN_CONTINUES) != 0;
-	answer->last_fence = connection_get_number(result, COLUMN_BEGINS_AT);
-	answer->duration_us = connection_get_number(result, COLUMN_DURATION);
+	memset(grant, 0, sizeof(*grant));
+	for (int i = COLUMN_WORKER_ID; i <= COLUMN_CLOCK; i++)
+	{
+		if (i != COLUMN_REFUSAL && i != COLUMN_DETAIL &&
+			PQgetisnull(result, 0, i))
+			return false;
+	}
+	grant->begins_at = connection_get_number(result, COLUMN_BEGINS_AT);
+	grant->duration_us = connection_get_number(result, COLUMN_DURATION);
 	strlcpy(lease->holder, host_holder, LEASE_HOLDER_SIZE);
 	lease->datacenter_id = node_datacenter_id;
 	lease->worker_id = (int32) connection_get_number(result, COLUMN_WORKER_ID);
-	lease->incarnation = previous->next_incarnation;
+	lease->incarnation = last->next_incarnation;
 	lease->next_incarnation = LEASE_NO_INCARNATION;
-	lease->position = (uint64) connection_get_number(result, COLUMN_POSITION);
-	lease->ends_us = asked_us + answer->duration_us - answer->duration_us / 10;
+	lease->ends_us = sent_us + grant->duration_us - grant->duration_us / 10;
 	lease->fence = connection_get_number(result, COLUMN_FENCE);
 	lease->registry = node_registry_hash();
+	return true;
 }
 
 /*
- * Releases a lease, whose ids are all before "end".  Returns true if the
- * registry has released the lease; else "remote" has the reason.
+ * Can a registry have made this grant?  A server that holds a lease gets no
+ * other worker id.  A new lease begins at most AHEAD_MAX_US ahead of the clock,
+ * so that no wrong clock puts the server's mark far ahead.
+ */
+static bool
+is_possible(const RegistryGrant *grant, const Lease *last, bool is_held,
+			TimestampTz now)
+{
+	int			worker_id = grant->lease.worker_id;
+	int			wanted = node_intended_worker_id();
+
+	if (worker_id < 0 ||
+		worker_id > layout_field_max(node_layout()->worker_bits) ||
+		(wanted != WORKER_ID_UNSET && worker_id != wanted) ||
+		(is_held && worker_id != last->worker_id))
+		return false;
+	return grant->duration_us >= DURATION_MIN_US &&
+		grant->duration_us <= DURATION_MAX_US &&
+		IS_VALID_TIMESTAMP(grant->lease.fence) &&
+		(is_held || grant->begins_at <= now + AHEAD_MAX_US);
+}
+
+static void
+fail_by_impossible(Connection *connection, const RegistryGrant *grant)
+{
+	char	   *begins_at = pstrdup(timestamptz_to_str(grant->begins_at));
+
+	connection_fail_by_answer(connection, "impossible",
+							  psprintf("The registry grants what it must not: worker_id %d for " INT64_FORMAT " us, with ids from %s to %s.",
+									   grant->lease.worker_id,
+									   grant->duration_us, begins_at,
+									   timestamptz_to_str(grant->lease.fence)));
+}
+
+/* Fails because no id can be issued under a lease. */
+static void
+fail_by_past_fence(Connection *connection, const RegistryGrant *grant,
+				   TimestampTz now, const PGresult *result)
+{
+	char	   *fence = pstrdup(timestamptz_to_str(grant->lease.fence));
+	char	   *here = pstrdup(timestamptz_to_str(now));
+	TimestampTz there = connection_get_number(result, COLUMN_CLOCK);
+
+	connection_fail_by_answer(connection, "past",
+							  psprintf("The registry's clock is at %s, and its lease on worker_id %d is for ids before %s, but this server's clock is at %s.",
+									   timestamptz_to_str(there),
+									   grant->lease.worker_id, fence, here));
+}
+
+/*
+ * Releases a lease, whose ids are all before "mark".  Returns false if the
+ * registry has not released the lease.
  */
 bool
-registry_release(Remote *remote, const Lease *lease, TimestampTz end)
+registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
 {
 	ConnectionArguments arguments = {0};
 	PGresult   *result;
 	bool		is_released;
 
-	connection_add_number(&arguments, "datacenter_id", INT4OID,
-						  lease->datacenter_id);
-	connection_add_number(&arguments, "worker_id", INT4OID, lease->worker_id);
-	connection_add_text(&arguments, "holder", TEXTOID, lease->holder);
-	connection_add_number(&arguments, "incarnation", INT8OID, lease->incarnation);
-	connection_add_instant(&arguments, "mark", end);
-	result = connection_call(remote, "release", "snowflake_registry.release",
-							 &arguments);
+	connection_add_number(&arguments, INT4OID, lease->datacenter_id);
+	connection_add_number(&arguments, INT4OID, lease->worker_id);
+	connection_add_text(&arguments, lease->holder);
+	connection_add_number(&arguments, INT8OID, lease->incarnation);
+	connection_add_number(&arguments, INT8OID, lease->next_incarnation);
+	connection_add_number(&arguments, INT8OID, clock_boottime_us());
+	connection_add_number(&arguments, TIMESTAMPTZOID, mark);
+	result = connection_query(connection, release_sql, &arguments,
+							  release_columns, lengthof(release_columns));
 	if (result == NULL)
 		return false;
-	is_released = connection_get_number(result, 0) != 0;
+	is_released = !PQgetisnull(result, 0, 0) &&
+		connection_get_number(result, 0) != 0;
 	if (!is_released)
-		connection_set_reason(remote, "The registry does not know of this lease.");
+		connection_fail(connection, "the registry does not know of this lease");
 	PQclear(result);
 	return is_released;
 }

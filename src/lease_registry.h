@@ -11,32 +11,16 @@
 #include "lease_rules.h"
 #include "utils/guc.h"
 
-/* Codes of snowflake_registry.refuse() that end a lease. */
-#define REGISTRY_TAKEN "taken"
-#define REGISTRY_ALL_TAKEN "all_taken"
+/* The code of a refusal that ends a lease: another holder may have it. */
+#define REGISTRY_LOST "lost"
 
-#define REGISTRY_CODE_SIZE 32
-
-/* The outcome of a claim. */
-typedef enum RegistryOutcome
+/* A granted or renewed lease. */
+typedef struct RegistryGrant
 {
-	REGISTRY_NO_ANSWER,			/* no answer or an error: the registry may have
-								 * granted the claim nevertheless */
-	REGISTRY_REFUSED,			/* this server gets no worker id now */
-	REGISTRY_GRANTED
-} RegistryOutcome;
-
-typedef struct RegistryAnswer
-{
-	RegistryOutcome outcome;
-	Lease		lease;			/* the granted lease */
-	bool		continues;		/* has no other holder had the worker id since
-								 * the previous lease? */
-	TimestampTz last_fence;		/* ids of earlier holders are before this */
+	Lease		lease;
+	TimestampTz begins_at;		/* ids of earlier holders are before this */
 	int64		duration_us;	/* of the lease, by the registry's clock */
-	char		code[REGISTRY_CODE_SIZE];	/* of a refusal, such as "taken" */
-	char		reason[CONNECTION_REASON_SIZE]; /* of a refusal, as a sentence */
-} RegistryAnswer;
+} RegistryGrant;
 
 /* parameter, registered by module.c */
 extern char *registry_server_name;
@@ -46,9 +30,9 @@ extern bool registry_check_conninfo(char **newval, void **extra,
 extern bool registry_check_name(char **newval, void **extra,
 								GucSource source);
 
-extern void registry_claim(Remote *remote, const Lease *previous, bool is_held,
-						   RegistryAnswer *answer);
-extern bool registry_release(Remote *remote, const Lease *lease,
-							 TimestampTz end);
+extern bool registry_claim(Connection *connection, const Lease *last,
+						   bool is_held, RegistryGrant *grant);
+extern bool registry_release(Connection *connection, const Lease *lease,
+							 TimestampTz mark);
 
 #endif							/* SNOWFLAKE_LEASE_REGISTRY_H */

@@ -16,7 +16,7 @@
 /* Lease.ends_us of a lease that is over. */
 #define LEASE_OVER INT64CONST(0)
 
-/* Lease.next_incarnation while no claim waits for an answer. */
+/* Lease.next_incarnation while no claim waits for a grant. */
 #define LEASE_NO_INCARNATION INT64CONST(0)
 
 /* A lease, as shared memory and the mark's page have it. */
@@ -29,10 +29,8 @@ typedef struct Lease
 	int32		worker_id;		/* WORKER_ID_UNSET: no lease was ever granted */
 	int64		incarnation;	/* of the newest grant; chosen by the holder */
 	int64		next_incarnation;	/* of a claim that may have been granted
-									 * although no answer has arrived; else
+									 * although no grant has arrived; else
 									 * LEASE_NO_INCARNATION */
-	uint64		position;		/* the registry's WAL position at the newest
-								 * grant */
 	int64		ends_us;		/* by clock_boottime_us(), or LEASE_OVER */
 	TimestampTz fence;			/* the holder's ids are before this instant */
 	uint64		registry;		/* node_registry_hash() of the registry that

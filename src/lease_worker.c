@@ -30,7 +30,11 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* The longest time between two renewals, whatever the lease's duration. */
+/*
+ * The longest time between two renewals: a part of the lease's duration, and
+ * no more than RENEW_MAX_US.
+ */
+#define RENEW_PART 6
 #define RENEW_MAX_US INT64CONST(60000000)
 
 /* The limits of the timeout of one attempt. */
@@ -58,26 +62,21 @@ typedef struct LeaseWorkerState
 	int64		retry_us;		/* how long to wait after a failure */
 	bool		is_granted;		/* did the last attempt succeed? */
 
-	/* The code of the failure logged last; a grant empties the field. */
-	char		failure_code[CONNECTION_REASON_SIZE];
+	/* What distinguishes the failure logged last; a grant empties the field. */
+	char		logged_failure[CONNECTION_REASON_SIZE];
 } LeaseWorkerState;
+
+/* What happens to the lease in shared memory before it is logged. */
+typedef enum LeaseChange
+{
+	LEASE_CLAIM,				/* nothing: only a claim's incarnation is new */
+	LEASE_BEGIN,
+	LEASE_RENEW,
+	LEASE_END
+} LeaseChange;
 
 /* The memory context that the worker returns to after a transaction. */
 static MemoryContext worker_context = NULL;
-
-/*
- * A change of the lease.  apply_change() makes the change in shared memory
- * first, and then in WAL.
- */
-typedef struct LeaseChange
-{
-	const RegistryAnswer *grant;	/* the grant to store, or NULL */
-	bool		is_new;			/* is the grant a new lease, not a renewal? */
-	bool		is_end;			/* does the lease end? */
-	bool		is_given_up;	/* does it end because it is released? */
-	TimestampTz end;			/* result: an instant that no id under the
-								 * ended lease has reached */
-} LeaseChange;
 
 /* The SQLSTATE of the last change's error; 0: the change was made durable. */
 static int	page_sqlerrcode = 0;
@@ -88,31 +87,22 @@ static void wait_for_start(void);
 static void keep_lease(MemoryContext attempt_context);
 static int64 next_attempt_us(const LeaseWorkerState *state);
 static void wait_until(int64 wake_us);
-static void try_renew(LeaseWorkerState *state);
+static void try_to_renew(LeaseWorkerState *state);
 static int64 part_of_duration_us(const LeaseWorkerState *state, int part,
 								 int64 least_us, int64 most_us);
-static void report_grant(const Lease *held, bool was_held,
-						 const RegistryAnswer *answer, LeaseWorkerState *state);
-static void report_failure(const Remote *remote, const RegistryAnswer *answer,
+static void report_grant(const Lease *held, bool was_held, const Lease *lease,
+						 LeaseWorkerState *state);
+static void report_failure(const Connection *connection,
 						   LeaseWorkerState *state);
 static void record_failure(const char *reason);
-static const char *reason_for_users(const Remote *remote,
-									const RegistryAnswer *answer);
-static const char *failure_code(const Remote *remote,
-								const RegistryAnswer *answer);
 static void release_lease(void);
-static bool renew_and_release(Remote *remote);
-static bool prepare_incarnation(Remote *remote);
-static void claim_lease(Remote *remote, RegistryAnswer *answer);
-static void clear_incarnation(void);
-static void accept_grant(const RegistryAnswer *answer, const Lease *held,
-						 bool is_held);
-static bool is_renewal(const Lease *held, bool is_held,
-					   const RegistryAnswer *answer);
-static bool is_granted_to_other(const RegistryAnswer *answer);
-static void end_lost_lease(const Lease *held, const char *why);
-static bool make_durable(LeaseChange *change);
-static void apply_change(LeaseChange *change);
+static bool renew_and_release(Connection *connection);
+static bool claim_lease(Connection *connection, RegistryGrant *grant);
+static void end_lost_lease(const Lease *lease, const char *why);
+static bool prepare_incarnation(Connection *connection);
+static bool choose_incarnation(void);
+static bool change_lease(LeaseChange change, const RegistryGrant *grant,
+						 TimestampTz *mark);
 static void start_transaction(void);
 static void commit(void);
 static void abort_transaction(void);
@@ -168,6 +158,7 @@ initialize_worker(void)
 
 	/* Connects to no database, but makes pg_stat_activity show the worker. */
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	connection_limit_memory();
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->lease_worker_latch = MyLatch;
@@ -228,40 +219,34 @@ keep_lease(MemoryContext attempt_context)
 		.attempted_us = clock_boottime_us() - RETRY_MIN_US,
 		.retry_us = RETRY_MIN_US
 	};
-	bool		is_held = false;
 
 	while (!ShutdownRequestPending)
 	{
 		int64		wake_us = next_attempt_us(&state);
-		int64		now_us = clock_boottime_us();
 		Lease		lease;
 
-		if (now_us >= wake_us)
+		if (clock_boottime_us() >= wake_us)
 		{
-			try_renew(&state);
+			try_to_renew(&state);
 			MemoryContextReset(attempt_context);
 			wake_us = next_attempt_us(&state);
 		}
 
 		shmem_read_lease(&lease);
-		now_us = clock_boottime_us();
-		if (is_held && !lease_is_valid(&lease, now_us) &&
-			lease.ends_us != LEASE_OVER)
-			end_lost_lease(&lease,
-						   "The lease has not been renewed in time.");
-		is_held = lease_is_valid(&lease, now_us);
-		if (is_held)
+		if (lease_is_valid(&lease, clock_boottime_us()))
 			wake_us = Min(wake_us, lease.ends_us);
+		else if (lease.worker_id != WORKER_ID_UNSET &&
+				 lease.ends_us != LEASE_OVER)
+			end_lost_lease(&lease, "The lease has not been renewed in time.");
 		wait_until(wake_us);
 	}
 }
 
 /*
  * Returns when to make the next attempt, as a time of clock_boottime_us().
- * After a grant the worker waits for a third of the lease or for RENEW_MAX_US,
- * whichever is shorter.  After a failure the worker waits only for retry_us.
- * The worker does the same while the clock is past the fence, because no id is
- * issued then until a renewal moves the fence.
+ * After a failure the worker waits only for retry_us.  The worker does the
+ * same while the clock is past the fence, because no id is issued then until a
+ * renewal moves the fence.
  */
 static int64
 next_attempt_us(const LeaseWorkerState *state)
@@ -272,7 +257,7 @@ next_attempt_us(const LeaseWorkerState *state)
 	if (!state->is_granted || lease.fence <= GetCurrentTimestamp())
 		return state->attempted_us + state->retry_us;
 	return state->attempted_us +
-		Min(RENEW_MAX_US, (lease.ends_us - state->attempted_us) / 3);
+		Min(RENEW_MAX_US, state->duration_us / RENEW_PART);
 }
 
 /*
@@ -304,10 +289,10 @@ wait_until(int64 wake_us)
 
 /* Makes one attempt to get or to renew a lease. */
 static void
-try_renew(LeaseWorkerState *state)
+try_to_renew(LeaseWorkerState *state)
 {
-	Remote		remote = {0};
-	RegistryAnswer answer = {0};
+	Connection	connection = {0};
+	RegistryGrant grant;
 	Lease		held;
 	bool		was_held;
 
@@ -320,27 +305,24 @@ try_renew(LeaseWorkerState *state)
 	 * arrives.  An answer that takes longer than the lease is useless, so a
 	 * short lease shortens the timeout.
 	 */
-	remote.deadline_us = state->attempted_us +
+	connection.deadline_us = state->attempted_us +
 		Min(part_of_duration_us(state, 4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
 			state->duration_us * 3 / 4);
-	if (prepare_incarnation(&remote) &&
-		connection_connect(&remote, node_registry))
-		claim_lease(&remote, &answer);
-	connection_close(&remote);
+	state->is_granted = claim_lease(&connection, &grant);
+	connection_close(&connection);
 
-	state->is_granted = answer.outcome == REGISTRY_GRANTED;
 	if (state->is_granted)
 	{
-		state->duration_us = answer.duration_us;
+		state->duration_us = grant.duration_us;
 		state->retry_us = RETRY_MIN_US;
-		report_grant(&held, was_held, &answer, state);
+		report_grant(&held, was_held, &grant.lease, state);
 		return;
 	}
 	state->retry_us = Min(state->retry_us * 2,
 						  part_of_duration_us(state, 60, RETRY_MIN_US,
 											  RETRY_MAX_US));
 	if (!ShutdownRequestPending)
-		report_failure(&remote, &answer, state);
+		report_failure(&connection, state);
 }
 
 /* Returns the lease's duration divided by "part", within the given limits. */
@@ -353,10 +335,9 @@ part_of_duration_us(const LeaseWorkerState *state, int part, int64 least_us,
 
 /* Logs a grant that is a new lease, or that is a renewal after a failure. */
 static void
-report_grant(const Lease *held, bool was_held, const RegistryAnswer *answer,
+report_grant(const Lease *held, bool was_held, const Lease *lease,
 			 LeaseWorkerState *state)
 {
-	const Lease *lease = &answer->lease;
 	int64		left_us = lease->ends_us - clock_boottime_us();
 
 	if (!was_held || held->worker_id != lease->worker_id)
@@ -364,36 +345,41 @@ report_grant(const Lease *held, bool was_held, const RegistryAnswer *answer,
 				(errmsg("snowflake worker_id %d of datacenter_id %d is leased to this server until %s",
 						lease->worker_id, lease->datacenter_id,
 						timestamptz_to_str(GetCurrentTimestamp() + left_us))));
-	else if (state->failure_code[0] != '\0')
+	else if (state->logged_failure[0] != '\0')
 		ereport(LOG,
 				(errmsg("the lease on snowflake worker_id %d has been renewed",
 						lease->worker_id)));
-	state->failure_code[0] = '\0';
+	state->logged_failure[0] = '\0';
 }
 
 /*
- * Counts a failed attempt.  Logs the failure, unless the failure logged last
- * has the same code.
+ * Counts a failed attempt, and logs the failure unless it has the cause of the
+ * failure logged last.  Reasons of one cause can contain different times; then
+ * their codes are equal.
+ *
+ * Any user may see what the registry has answered.  What libpq says is for the
+ * log only, because it can contain hosts and roles.
  */
 static void
-report_failure(const Remote *remote, const RegistryAnswer *answer,
-			   LeaseWorkerState *state)
+report_failure(const Connection *connection, LeaseWorkerState *state)
 {
-	const char *code = failure_code(remote, answer);
+	const char *failure = connection->code[0] != '\0' ?
+		connection->code : connection->reason;
 
-	record_failure(reason_for_users(remote, answer));
-	if (strcmp(code, state->failure_code) == 0)
+	record_failure(connection->is_answer ? connection->reason :
+				   "The registry cannot be reached, does not answer in time, or does not let this server in.");
+	if (strcmp(failure, state->logged_failure) == 0)
 		return;
-	strlcpy(state->failure_code, code, CONNECTION_REASON_SIZE);
+	strlcpy(state->logged_failure, failure, CONNECTION_REASON_SIZE);
 	ereport(WARNING,
 			(errmsg("the registry has not granted a lease on a snowflake worker_id"),
-			 errdetail("%s", answer->outcome == REGISTRY_REFUSED ?
-					   answer->reason : remote->reason)));
+			 errdetail("%s", connection->reason)));
 }
 
 /*
  * Counts a failure, and stores the reason that sessions without a lease show
- * in their error.
+ * in their error.  In a session's encoding the reason's bytes could be invalid,
+ * unless they are ASCII.
  */
 static void
 record_failure(const char *reason)
@@ -401,58 +387,27 @@ record_failure(const char *reason)
 	shmem_my_slot()->counters.lease_failures++;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	strlcpy(shared->lease_reason, reason, LEASE_REASON_SIZE);
+	for (char *c = shared->lease_reason; *c != '\0'; c++)
+	{
+		if (IS_HIGHBIT_SET(*c))
+			*c = '?';
+	}
 	LWLockRelease(&shared->lock);
-}
-
-/*
- * Returns the reason of a failure without hosts and roles, so that any user
- * may see the reason.  The log has the whole reason.
- */
-static const char *
-reason_for_users(const Remote *remote, const RegistryAnswer *answer)
-{
-	if (answer->outcome == REGISTRY_REFUSED)
-		return answer->reason;
-	if (remote->has_answered_error)
-		return psprintf("The registry answers with an error: %s.",
-						remote->reason);
-	if (remote->has_timed_out)
-		return "The registry does not answer in time.";
-	return "The registry cannot be reached, or does not let this server in.";
-}
-
-/*
- * Returns a code that is the same for all failures of one cause.  Their
- * messages can differ, because messages contain times.  A refusal by the
- * registry has a code, and an error of the registry has an SQLSTATE.  For
- * other failures the code is the reason itself: an error of a pooler may have
- * no SQLSTATE, libpq has no code for a connection that fails, and this
- * server's own reasons contain no times.
- */
-static const char *
-failure_code(const Remote *remote, const RegistryAnswer *answer)
-{
-	if (answer->outcome == REGISTRY_REFUSED)
-		return answer->code;
-	if (remote->has_answered_error && remote->sqlstate[0] != '\0')
-		return remote->sqlstate;
-	return remote->reason;
 }
 
 /* Releases the lease at shutdown, so that the worker id is free at once. */
 static void
 release_lease(void)
 {
-	Remote		remote = {.ignores_shutdown = true};
+	Connection	connection = {.ignores_shutdown = true};
 	Lease		lease;
 
 	shmem_read_lease(&lease);
 	if (!lease_is_valid(&lease, clock_boottime_us()))
 		return;
 
-	remote.deadline_us = clock_boottime_us() + RELEASE_TIMEOUT_US;
-	if (prepare_incarnation(&remote) &&
-		connection_connect(&remote, node_registry) && renew_and_release(&remote))
+	connection.deadline_us = clock_boottime_us() + RELEASE_TIMEOUT_US;
+	if (renew_and_release(&connection))
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d has been given back to the registry",
 						lease.worker_id)));
@@ -460,71 +415,110 @@ release_lease(void)
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d could not be given back to the registry",
 						lease.worker_id),
-				 remote.reason[0] != '\0' ? errdetail("%s", remote.reason) : 0));
-	connection_close(&remote);
+				 errdetail("%s", connection.reason)));
+	connection_close(&connection);
 }
 
 /*
- * Renews the lease over a connection and then releases it.  The renewal comes
- * first because a registry that has failed over may not know this lease, and
- * such a registry refuses the release.  By the renewal the registry learns
- * that this server holds the worker id.  So the registry can release the
- * lease, and later grant this server the worker id again.
- *
- * If the registry does not renew the lease, the server keeps the lease, and
- * can resume it at a start before the lease ends.  But if the registry has
- * granted the worker id to another server, the lease is over.
+ * Renews the lease and then releases it.  The renewal comes first because a
+ * registry that has failed over may not know this lease, and would refuse the
+ * release.  A server whose lease is not renewed keeps the lease, and can
+ * resume it at a start before the lease ends.
  */
 static bool
-renew_and_release(Remote *remote)
+renew_and_release(Connection *connection)
 {
-	RegistryAnswer answer;
-	LeaseChange change = {.is_end = true, .is_given_up = true};
+	RegistryGrant grant;
 	Lease		lease;
-	int			worker_id;
+	TimestampTz mark;
 
-	shmem_read_lease(&lease);
-	worker_id = lease.worker_id;
-	claim_lease(remote, &answer);
-	shmem_read_lease(&lease);
-	if (answer.outcome == REGISTRY_REFUSED)
-		connection_set_reason(remote, answer.reason);
-	if (answer.outcome != REGISTRY_GRANTED || lease.worker_id != worker_id)
+	if (!claim_lease(connection, &grant))
 		return false;
-
-	if (!make_durable(&change))
+	if (!change_lease(LEASE_END, NULL, &mark))
 	{
-		connection_set_reason(remote, PAGE_FAILURE);
+		connection_fail(connection, PAGE_FAILURE);
 		return false;
 	}
-	return lease_is_valid(&lease, clock_boottime_us()) &&
-		registry_release(remote, &lease, change.end);
+	shmem_read_lease(&lease);
+	return registry_release(connection, &lease, mark);
+}
+
+/* Connects, claims or renews a lease, and stores what the registry answers. */
+static bool
+claim_lease(Connection *connection, RegistryGrant *grant)
+{
+	Lease		held;
+	bool		is_held;
+
+	if (!prepare_incarnation(connection) ||
+		!connection_open(connection, node_registry))
+		return false;
+	shmem_read_lease(&held);
+	is_held = lease_is_valid(&held, clock_boottime_us());
+	if (!registry_claim(connection, &held, is_held, grant))
+	{
+		if (is_held && strcmp(connection->code, REGISTRY_LOST) == 0)
+			end_lost_lease(&held, "The registry does not know of this lease.");
+		return false;
+	}
+
+	/* The lease may have run out meanwhile. */
+	is_held = lease_is_valid(&held, clock_boottime_us());
+	(void) change_lease(is_held ? LEASE_RENEW : LEASE_BEGIN, grant, NULL);
+	return true;
+}
+
+/* Ends a lease, so that no session issues another id under it. */
+static void
+end_lost_lease(const Lease *lease, const char *why)
+{
+	(void) change_lease(LEASE_END, NULL, NULL);
+	ereport(LOG,
+			(errmsg("snowflake worker_id %d is leased to this server no more",
+					lease->worker_id),
+			 errdetail("%s", why)));
 }
 
 /*
  * Chooses the incarnation of the next claim and makes the incarnation durable,
  * so that a server which crashes before the answer arrives can repeat the
- * claim with the same incarnation.  If an earlier claim has had no answer, the
- * function keeps that claim's incarnation.  Returns false and sets the reason
- * if there is no random number, or if the mark's page cannot be written.
+ * claim with the same incarnation.  If an earlier claim was not granted, the
+ * function keeps that claim's incarnation.  Returns false if there is no random
+ * number, or if the mark's page cannot be written.
  */
 static bool
-prepare_incarnation(Remote *remote)
+prepare_incarnation(Connection *connection)
 {
-	LeaseChange nothing = {0};
-	int64		incarnation;
 	Lease		lease;
 
 	shmem_read_lease(&lease);
 	if (lease.next_incarnation != LEASE_NO_INCARNATION)
 		return true;
+	if (!choose_incarnation())
+	{
+		connection_fail(connection, "the server has no source of random numbers");
+		return false;
+	}
+	if (change_lease(LEASE_CLAIM, NULL, NULL))
+		return true;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->lease.next_incarnation = LEASE_NO_INCARNATION;
+	LWLockRelease(&shared->lock);
+	connection_fail(connection, PAGE_FAILURE);
+	return false;
+}
+
+/* Stores a random incarnation for the next claim. */
+static bool
+choose_incarnation(void)
+{
+	int64		incarnation;
+
 	do
 	{
 		if (!pg_strong_random(&incarnation, sizeof(incarnation)))
-		{
-			connection_set_reason(remote, "the server has no source of random numbers");
 			return false;
-		}
 	} while (incarnation == LEASE_NO_INCARNATION);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -539,113 +533,39 @@ prepare_incarnation(Remote *remote)
 		shared->lease.registry = node_registry_hash();
 	}
 	LWLockRelease(&shared->lock);
-	if (make_durable(&nothing))
-		return true;
-	clear_incarnation();
-	connection_set_reason(remote, PAGE_FAILURE);
-	return false;
-}
-
-/* Claims or renews a lease over a connection, and applies the answer. */
-static void
-claim_lease(Remote *remote, RegistryAnswer *answer)
-{
-	Lease		held;
-	bool		is_held;
-
-	shmem_read_lease(&held);
-	is_held = lease_is_valid(&held, clock_boottime_us());
-	registry_claim(remote, &held, is_held, answer);
-	if (answer->outcome == REGISTRY_NO_ANSWER)
-		return;
-	clear_incarnation();
-	if (answer->outcome == REGISTRY_GRANTED)
-		accept_grant(answer, &held, is_held);
-	else if (is_held && is_granted_to_other(answer))
-		end_lost_lease(&held, "The registry has leased the worker id to another server.");
+	return true;
 }
 
 /*
- * Removes the incarnation of a claim that the registry has answered, or that
- * cannot be sent, so that the next claim gets another incarnation.
- */
-static void
-clear_incarnation(void)
-{
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease.next_incarnation = LEASE_NO_INCARNATION;
-	LWLockRelease(&shared->lock);
-}
-
-/* Stores a grant.  If the grant is no renewal, ends the held lease first. */
-static void
-accept_grant(const RegistryAnswer *answer, const Lease *held, bool is_held)
-{
-	LeaseChange change = {.grant = answer};
-
-	change.is_new = !is_renewal(held, is_held, answer);
-	if (is_held && change.is_new)
-		end_lost_lease(held, "The registry has not renewed the lease, but has granted a new lease.");
-	(void) make_durable(&change);
-}
-
-/*
- * Returns whether a grant renews the lease that is held, so that sessions go
- * on issuing.  If the lease had expired or was free in the registry, a grant
- * of the same worker id is no renewal, because another holder may have had the
- * worker id meanwhile.
+ * Changes the lease in shared memory first, and then in WAL.  LEASE_END sets
+ * *mark, unless that is NULL, to an instant that no id under the ended lease
+ * has reached.
+ *
+ * If the mark's page cannot be read or written, the function logs the error and
+ * returns false.  The change then exists in shared memory only, or not at all.
+ * That is safe, because without writing the page no process can raise the mark,
+ * and ids stay before the mark.
  */
 static bool
-is_renewal(const Lease *held, bool is_held, const RegistryAnswer *answer)
-{
-	return is_held && answer->continues &&
-		held->worker_id == answer->lease.worker_id;
-}
-
-/*
- * Returns whether a refusal says that another server now has the lease that
- * this server holds.  After any other refusal the lease stays in force, and
- * the worker repeats its claim.
- */
-static bool
-is_granted_to_other(const RegistryAnswer *answer)
-{
-	return strcmp(answer->code, REGISTRY_TAKEN) == 0 ||
-		strcmp(answer->code, REGISTRY_ALL_TAKEN) == 0;
-}
-
-/*
- * Ends a lease that has expired, or that the registry has granted to another
- * server.  From now on no session issues an id under the lease.
- */
-static void
-end_lost_lease(const Lease *held, const char *why)
-{
-	LeaseChange change = {.is_end = true};
-
-	(void) make_durable(&change);
-	ereport(LOG,
-			(errmsg("snowflake worker_id %d is leased to this server no more",
-					held->worker_id),
-			 errdetail("%s", why)));
-}
-
-/*
- * Makes a change of the lease, and makes the change durable.  If the mark's
- * page cannot be read or written, the function logs the error and returns
- * false.  The change then exists in shared memory only, or not at all.  That
- * is safe, because without writing the page no process can raise the mark, and
- * ids stay before the mark.
- */
-static bool
-make_durable(LeaseChange *change)
+change_lease(LeaseChange change, const RegistryGrant *grant, TimestampTz *mark)
 {
 	volatile bool is_durable = false;
 
 	PG_TRY();
 	{
 		start_transaction();
-		apply_change(change);
+		if (change == LEASE_BEGIN)
+			mark_begin_lease(&grant->lease, grant->begins_at);
+		else if (change == LEASE_RENEW)
+			mark_renew_lease(&grant->lease);
+		else if (change == LEASE_END)
+		{
+			TimestampTz end = mark_end_lease();
+
+			if (mark != NULL)
+				*mark = end;
+		}
+		mark_log_lease();
 		commit();
 		is_durable = true;
 		page_sqlerrcode = 0;
@@ -657,18 +577,6 @@ make_durable(LeaseChange *change)
 	}
 	PG_END_TRY();
 	return is_durable;
-}
-
-static void
-apply_change(LeaseChange *change)
-{
-	if (change->is_end)
-		change->end = mark_end_lease(change->is_given_up);
-	else if (change->grant != NULL && change->is_new)
-		mark_begin_lease(&change->grant->lease, change->grant->last_fence);
-	else if (change->grant != NULL)
-		mark_renew_lease(&change->grant->lease);
-	mark_log_lease();
 }
 
 /*

@@ -427,7 +427,7 @@ refuse_past_fence(TimestampTz fence, TimestampTz now, Latch *lease_worker)
 			 errmsg("snowflake ids cannot be issued because the clock is past the fence of the lease on the worker id"),
 			 errdetail("The fence is %s, and the clock is at %s.",
 					   fence_text, timestamptz_to_str(now)),
-			 errhint("Check the server's clock. Ids are issued as soon as the lease has been renewed.")));
+			 errhint("Check the server's clock and the registry's. Ids are issued as soon as the lease has been renewed.")));
 }
 
 /* Raises ERROR 55000, because ids lead the clock beyond the lease's end. */

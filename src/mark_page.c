@@ -5,7 +5,7 @@
  * The page is block 0 of a relation file in the global tablespace that no
  * catalog names.  The page is read and written through shared buffers, changed
  * under the buffer's exclusive lock, and logged whole with PostgreSQL's own
- * record for a full page: 353 bytes of WAL with one node, 24 more for each
+ * record for a full page: 345 bytes of WAL with one node, 24 more for each
  * other node.  So redo, base backups, standbys and pg_rewind carry the page
  * without this library.
  *
@@ -79,11 +79,10 @@ ASSERT_STORED_AT(Lease, datacenter_id, 80, 4);
 ASSERT_STORED_AT(Lease, worker_id, 84, 4);
 ASSERT_STORED_AT(Lease, incarnation, 88, 8);
 ASSERT_STORED_AT(Lease, next_incarnation, 96, 8);
-ASSERT_STORED_AT(Lease, position, 104, 8);
-ASSERT_STORED_AT(Lease, ends_us, 112, 8);
-ASSERT_STORED_AT(Lease, fence, 120, 8);
-ASSERT_STORED_AT(Lease, registry, 128, 8);
-StaticAssertDecl(sizeof(Lease) == 136, "Lease has no padding");
+ASSERT_STORED_AT(Lease, ends_us, 104, 8);
+ASSERT_STORED_AT(Lease, fence, 112, 8);
+ASSERT_STORED_AT(Lease, registry, 120, 8);
+StaticAssertDecl(sizeof(Lease) == 128, "Lease has no padding");
 
 ASSERT_STORED_AT(MarkLogger, datacenter_id, 0, 4);
 ASSERT_STORED_AT(MarkLogger, worker_id, 4, 4);
@@ -104,9 +103,9 @@ ASSERT_STORED_AT(MarkContents, entry_count, 12, 4);
 ASSERT_STORED_AT(MarkContents, layout, 16, sizeof(Layout));
 ASSERT_STORED_AT(MarkContents, floor, 48, 8);
 ASSERT_STORED_AT(MarkContents, lease, 56, sizeof(Lease));
-ASSERT_STORED_AT(MarkContents, logger, 192, sizeof(MarkLogger));
-ASSERT_STORED_AT(MarkContents, entries, 256, 16 * sizeof(MarkEntry));
-StaticAssertDecl(sizeof(MarkContents) == 640, "MarkContents has no padding");
+ASSERT_STORED_AT(MarkContents, logger, 184, sizeof(MarkLogger));
+ASSERT_STORED_AT(MarkContents, entries, 248, 16 * sizeof(MarkEntry));
+StaticAssertDecl(sizeof(MarkContents) == 632, "MarkContents has no padding");
 StaticAssertDecl(sizeof(MarkContents) + MAXALIGN(SizeOfPageHeaderData) <= 1024,
 				 "the mark's page fits the smallest block");
 

@@ -195,16 +195,19 @@ report_elsewhere(const MarkLogger *logger, int64 begin)
 
 /*
  * Stores a lease on a worker id that another holder may have had until now.
- * That holder's ids are before its fence, "last_fence".  This server's ids
- * under the new lease begin at a tick that no earlier id has reached: sessions
- * that still use the old worker id stay before that tick.
+ * That holder's ids are before its fence, "begins_at".  This server's ids under
+ * the new lease begin at a tick that no earlier id has reached: sessions that
+ * still use the old worker id stay before that tick.
+ *
+ * The page then has that tick as the node's mark, and no correction of a clock
+ * brings the mark back.  So the caller takes no lease that begins far ahead.
  */
 void
-mark_begin_lease(const Lease *lease, TimestampTz last_fence)
+mark_begin_lease(const Lease *lease, TimestampTz begins_at)
 {
 	MarkContents contents;
 	StartPoint	start;
-	int64		fence = first_tick_from(last_fence);
+	int64		fence = first_tick_from(begins_at);
 
 	(void) mark_page_read(&contents);
 	start = find_start(&contents, lease->worker_id);
@@ -238,13 +241,11 @@ mark_renew_lease(const Lease *lease)
 
 /*
  * Ends the lease, and makes the ids go on at the mark: they skip the ticks
- * before the mark, so no session issues another id under this lease.  If
- * the lease is given up, the fence comes down to the mark; the caller tells
- * the registry that fence.  Returns an instant that no id under the lease has
- * reached.
+ * before the mark, so no session issues another id under this lease.  Returns
+ * an instant that no id under the lease has reached.
  */
 TimestampTz
-mark_end_lease(bool is_given_up)
+mark_end_lease(void)
 {
 	TimestampTz end;
 
@@ -252,8 +253,6 @@ mark_end_lease(bool is_given_up)
 	shared->node_generation++;
 	end = layout_tick_start(node_layout(), shared->mark);
 	shared->lease.ends_us = LEASE_OVER;
-	if (is_given_up)
-		shared->lease.fence = Min(shared->lease.fence, end);
 	set_start(shared->mark, shared->mark_lead_us, false);
 	LWLockRelease(&shared->lock);
 	return end;

@@ -13,7 +13,7 @@
 extern void mark_start_once(void);
 
 extern void mark_renew_lease(const Lease *lease);
-extern void mark_begin_lease(const Lease *lease, TimestampTz last_fence);
-extern TimestampTz mark_end_lease(bool is_given_up);
+extern void mark_begin_lease(const Lease *lease, TimestampTz begins_at);
+extern TimestampTz mark_end_lease(void);
 
 #endif							/* SNOWFLAKE_MARK_START_H */
