@@ -52,7 +52,7 @@ subtest 'what is in the page' => sub {
 	is($page->{tick_us}, 1000, 'the page has the length of a tick');
 	is($page->{lease_worker_id}, -1, 'the page has no lease');
 	is($page->{entry_count}, 1, 'the page has one node');
-	is($lower, HEADER_SIZE + 256 + 24, 'pd_lower points to the end of the last entry');
+	is($lower, HEADER_SIZE + 248 + 24, 'pd_lower points to the end of the last entry');
 	ok(defined mark_of($page, 7, 3), 'the page has a mark of the node');
 	my $newest_tick = $batch->{newest} >> BITS_BELOW_TICK;
 	cmp_ok(mark_of($page, 7, 3), '>', $newest_tick, 'the mark is after all ids');
@@ -321,9 +321,9 @@ subtest 'a damaged page' => sub {
 	my %fields = (
 		magic => 0, version => 4, checksum => 8, entry_count => 12,
 		tick_bits => 16, sequence_bits => 28, tick_us => 32, epoch => 40,
-		floor => 48, holder => 56, lease_worker_id => 140, fence => 176,
-		registry => 184, mover_holder => 200, entry_worker_id => 260,
-		mark => 264, lead => 272);
+		floor => 48, holder => 56, lease_worker_id => 140, fence => 168,
+		registry => 176, mover_holder => 192, entry_worker_id => 252,
+		mark => 256, lead => 264);
 
 	for my $field (sort keys %fields)
 	{

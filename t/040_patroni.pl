@@ -50,6 +50,7 @@ sub start_registry
 	$node->safe_psql('postgres', q{
 CREATE EXTENSION snowflake_registry;
 SELECT snowflake_registry.configure(lease_duration => '30 s', largest_lead => '10 s');
+UPDATE snowflake_registry.setting SET reopens_at = clock_timestamp();
 });
 	return $node;
 }

@@ -58,16 +58,16 @@ sub keep_history
 
 	$node->safe_psql(
 		'postgres', q{
-		CREATE TABLE history (
+		CREATE TABLE IF NOT EXISTS history (
 			number bigint GENERATED ALWAYS AS IDENTITY,
 			at timestamptz DEFAULT clock_timestamp(),
 			lease jsonb);
-		CREATE FUNCTION keep_history() RETURNS trigger LANGUAGE plpgsql AS $$
+		CREATE OR REPLACE FUNCTION keep_history() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
 			INSERT INTO public.history (lease) VALUES (to_jsonb(NEW));
 			RETURN NULL;
 		END $$;
-		CREATE TRIGGER history AFTER UPDATE ON snowflake_registry.node
+		CREATE TRIGGER history AFTER INSERT OR UPDATE ON snowflake_registry.node
 			FOR EACH ROW EXECUTE FUNCTION keep_history();
 	});
 	return;

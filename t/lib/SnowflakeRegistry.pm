@@ -58,18 +58,23 @@ sub registry_node
 # Makes a database of a server a registry: "postgres", or the one that the
 # parameter "database" names.  By default a lease outlasts a stall of a busy
 # machine, and the lead is small, because all servers have the clock of one
-# machine.
+# machine.  The slack is small for the same reason, so that a quarantine is
+# short.  The registry serves newcomers at once, unless is_open is 0.
 sub make_registry
 {
 	my ($node, %constants) = @_;
 	my $database = delete $constants{database} // 'postgres';
+	my $is_open = delete $constants{is_open} // 1;
+	my $slack = delete $constants{slack} // '2 s';
 
 	$node->safe_psql('postgres', "CREATE DATABASE $database")
 	  if $database ne 'postgres';
 	$node->safe_psql(
 		$database,
 		'CREATE EXTENSION snowflake_registry; '
-		  . constants_sql(lease_duration => '6 s', largest_lead => '1 s', %constants));
+		  . constants_sql(lease_duration => '6 s', largest_lead => '1 s', %constants)
+		  . "; UPDATE snowflake_registry.setting SET slack = '$slack', reopens_at = "
+		  . ($is_open ? 'clock_timestamp()' : 'reopens_at'));
 	return;
 }
 
@@ -81,16 +86,12 @@ sub constants_sql
 	  . join(', ', map { "$_ => '$constants{$_}'" } sort keys %constants) . ')';
 }
 
-# Changes a registry's constants at once.  A raise by configure() would take
-# effect only when all leases of the former constants are over.
+# Changes a registry's constants.
 sub set_registry
 {
 	my ($node, %constants) = @_;
 
-	$node->safe_psql(
-		'postgres',
-		'UPDATE snowflake_registry.setting SET '
-		  . join(', ', map { "$_ = '$constants{$_}'" } sort keys %constants));
+	$node->safe_psql('postgres', constants_sql(%constants));
 	return;
 }
 

@@ -1,6 +1,6 @@
 # The registry of t/023_lease_chaos.pl and its standby, which becomes the
 # registry time and again: by a promotion, or by a start without a promotion,
-# which sets the registry back.
+# which sets the registry back.  The registry is also created anew.
 #
 # There are two ports.  The registry has one of them, its standby the other, and
 # each server of the fleet tries both.  After a while the test removes the
@@ -14,6 +14,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaosServer;
 use SnowflakeFaults;
+use SnowflakeLeaseHistory;
 use SnowflakeServer;
 use Time::HiRes qw(usleep);
 
@@ -25,7 +26,7 @@ use constant {
 };
 
 # Returns the pair.  Parameters are the fleet (a SnowflakeFleet), lease_s,
-# lead_s and layout: what the registry is configured with.
+# lead_s, slack_s and layout: what the registry is configured with.
 sub new
 {
 	my ($class, %self) = @_;
@@ -39,7 +40,6 @@ sub new
 		standby => undef,           # has the fields is_synchronous and is_ready
 		former => undef,            # the last registry, until it is removed
 		is_taking_over => 0,        # is the standby cut off or being promoted?
-		silent => 0,                # set-backs that nobody has declared
 		unnoticed => 0              # set-backs that no registry has noticed
 	}, $class;
 }
@@ -66,16 +66,11 @@ sub make_registry
 		join "\n", chaos_conf(), @conf, "include 'replication.conf'");
 	write_conf($node, 'replication.conf', '');
 	$registry->bring_back;
-	$node->safe_psql(
-		'postgres', qq{
-		CREATE EXTENSION snowflake_registry;
-		SELECT snowflake_registry.configure(
-			lease_duration => '$self->{lease_s} s',
-			largest_lead => '$self->{lead_s} s',
-			layout => '$self->{layout}');
-		CREATE ROLE fleet LOGIN;
-		SELECT snowflake_registry.allow('fleet')});
 	$self->{registry} = $registry;
+	$node->safe_psql('postgres', 'CREATE ROLE fleet LOGIN');
+	$self->create_extension;
+	$node->safe_psql('postgres',
+		'UPDATE snowflake_registry.setting SET reopens_at = clock_timestamp()');
 	return;
 }
 
@@ -327,51 +322,19 @@ sub begin_set_back
 	return $self->cut_standby_off('set_back');
 }
 
-# Returns until when, by now(), a running server holds a lease that the standby
-# does not know, so that the standby can learn of the lease by a renewal.
-# Returns 0 if no server holds such a lease for long enough.
-sub standby_can_learn_until
-{
-	my ($self) = @_;
-	my $fleet = $self->{fleet};
-	my $sql = 'SELECT worker_id, granted_fence FROM snowflake_registry.node';
-	my %known = map { split /\|/ } split /\n/,
-	  try_value_of($self->{standby}{node}, $sql) // '';
-	my %fence = map { split /\|/ } split /\n/,
-	  try_value_of($self->{registry}{node}, $sql) // '';
-
-	for my $server (grep { $_->is_up } $fleet->members)
-	{
-		my $worker_id =
-		  try_value_of($server->{node}, 'SELECT worker_id FROM snowflake_node')
-		  // '';
-		my $left_s = $fleet->lease_left_s($server);
-
-		return now() + $left_s
-		  if $worker_id ne ''
-		  && ($fence{$worker_id} // '') ne ($known{$worker_id} // '')
-		  && !@{ $server->{suspended_workers} }
-		  && $left_s > $self->{lease_s} / 2;
-	}
-	return 0;
-}
-
-# Returns the era and the floor of a registry.  One of them changes when the
-# registry notices that it has forgotten leases: it begins an era or, if the
-# grace of an earlier era covers the holder's row, it raises the floor.
-#
-# Asks again until the registry answers, and dies if there is no answer in
-# time: an empty answer would look like a change.
-sub era_and_floor_of
+# Returns when a registry's newest quarantine began.  Asks again until the
+# registry answers, and dies if there is no answer in time: an empty answer would
+# look like a change.
+sub quarantined_at
 {
 	my ($node) = @_;
-	my $sql = "SELECT floor_era || ' ' || floor FROM snowflake_registry.setting";
+	my $sql = 'SELECT quarantined_at FROM snowflake_registry.setting';
 	my $until = now() + ANSWER_S;
 	my $answer;
 
 	until (($answer = try_value_of($node, $sql) // '') ne '')
 	{
-		die $node->name . " does not answer with its era\n" if now() > $until;
+		die $node->name . " does not answer\n" if now() > $until;
 		usleep(50_000);
 	}
 	return $answer;
@@ -379,9 +342,8 @@ sub era_and_floor_of
 
 # Makes the standby the registry without a promotion, so that it stays on the
 # same timeline.  It lacks the leases that the old registry granted last, like
-# a registry whose data directory was replaced by an older copy.  Either the DBA
-# declares that the registry was set back, or the registry has to notice this by
-# the claim of a holder.
+# a registry whose data directory was replaced by an older copy.  The registry
+# has to notice this by its start, which no clean stop preceded.
 sub set_back
 {
 	my ($self) = @_;
@@ -393,9 +355,7 @@ sub set_back
 		after(0.2, sub { $self->set_back });
 		return;
 	}
-	my $can_learn_until = $self->standby_can_learn_until;
-	my $is_declared = $can_learn_until == 0 || rand() < 0.3;
-	my $before = era_and_floor_of($node);
+	my $before = quarantined_at($node);
 
 	$old->stop('immediate');
 	$new->stop((qw(fast immediate))[ rand 2 ]);
@@ -404,27 +364,12 @@ sub set_back
 	$new->adjust_clock;
 	$self->switch;
 	$new->bring_back;
-
-	# On a slow machine the holder's lease may have run out meanwhile, or leave
-	# no time for a renewal.
-	$is_declared ||= now() > $can_learn_until - $self->{lease_s} / 4;
-	if ($is_declared)
-	{
-		$node->safe_psql('postgres',
-			'SELECT snowflake_registry.declare_restored()');
-	}
-	else
-	{
-		$self->{silent}++;
-	}
-	log_event("$new->{name}: set back"
-		  . ($is_declared ? ', declared' : ', silently'));
+	log_event("$new->{name}: set back");
 	upkeep_after(rand 3, sub { $self->remove_former });
 
-	# Do nothing else until the registry has noticed, because another fault
-	# could keep the holder from renewing.
+	# The next claim shows the registry that it was started.
 	my $until = now() + $self->{lease_s};
-	until (era_and_floor_of($node) ne $before)
+	until (quarantined_at($node) ne $before)
 	{
 		next if now() < $until && usleep(50_000);
 		log_event("$new->{name}: has not noticed");
@@ -432,6 +377,41 @@ sub set_back
 		last;
 	}
 	return;
+}
+
+# ----- a registry that is created anew -----
+
+# Makes the extension in the registry's database.
+sub create_extension
+{
+	my ($self) = @_;
+
+	$self->{registry}{node}->safe_psql(
+		'postgres', qq{
+		CREATE EXTENSION snowflake_registry;
+		SELECT snowflake_registry.configure(
+			lease_duration => '$self->{lease_s} s',
+			largest_lead => '$self->{lead_s} s',
+			layout => '$self->{layout}');
+		SELECT snowflake_registry.allow('fleet');
+		UPDATE snowflake_registry.setting SET slack = '$self->{slack_s} s',
+			reopens_at = reopens_at - slack + '$self->{slack_s} s'});
+	keep_history($self->{registry}{node});
+	return;
+}
+
+# Creates the registry anew while servers hold leases.  Returns false if the
+# registry is down or about to be replaced.
+sub create_anew
+{
+	my ($self) = @_;
+
+	return 0 unless $self->may_step_clock;
+	$self->{registry}{node}->safe_psql('postgres',
+		'DROP EXTENSION snowflake_registry CASCADE');
+	$self->create_extension;
+	log_event("$self->{registry}{name}: created anew");
+	return 1;
 }
 
 1;

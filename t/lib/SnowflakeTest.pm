@@ -158,16 +158,16 @@ sub mark_file
 # bytes.
 use constant {
 	PAGE_HEADER_SIZE => 24,
-	ENTRIES_OFFSET => 256,
+	ENTRIES_OFFSET => 248,
 	ENTRY_SIZE => 24
 };
 my @mark_fields = qw(magic version checksum entry_count
   tick_bits datacenter_bits worker_bits sequence_bits
   tick_us epoch floor
   holder timeline lease_datacenter_id lease_worker_id incarnation
-  next_incarnation position ends_us fence registry
+  next_incarnation ends_us fence registry
   mover_datacenter_id mover_worker_id mover_holder mover_location);
-my $mark_template = 'L4 l4 q3 Z76 L l2 q2 Q q2 Q l2 Q Z48';
+my $mark_template = 'L4 l4 q3 Z76 L l2 q2 q2 Q l2 Q Z48';
 my $entry_template = 'l2 q2';
 
 # The contents of the page in its file.  A running server may have a newer page

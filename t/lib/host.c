@@ -1,7 +1,7 @@
 /*
  * host.c
- *	  Gives a server another host's name and interfaces, and another resolver.
- *	  The tests preload it.
+ *	  Gives a server another host's name and interfaces, and another name
+ *	  server.  The tests preload it.
  *
  * HOST_FACTS names a file with a fact in each line.  The server sees no host
  * name or interface that the file does not have:
@@ -10,13 +10,11 @@
  *	  inet INTERFACE INDEX FLAGS ADDRESS MASK	an IPv4 address; mask "none"
  *	  inet6 INTERFACE INDEX FLAGS ADDRESS
  *	  bare INTERFACE INDEX FLAGS		an interface without an address, such as a tunnel
- *	  address NAME ADDRESS				a name has this address; a name may have several
- *	  hanging NAME						the resolver does not answer for a name
+ *	  nameserver ADDRESS PORT			the name server, for the lease worker
  *
  * FLAGS are "up", "down" or "loopback".  Index 0 stands for an interface that
  * was removed after getifaddrs() had listed it.  With a fact "broken",
- * getifaddrs() fails.  The system's own resolver resolves names that the file
- * does not name.
+ * getifaddrs() fails.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,15 +22,12 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
+#include <resolv.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
-#define HANGING_S 20
 #define WORD_SIZE 256
 #define WORD_COUNT 6
 
@@ -208,100 +203,32 @@ if_nametoindex(const char *name)
 	return index;
 }
 
-/* What the facts say about a name. */
-typedef enum Answer
+/*
+ * The C library reads the configuration of its resolver.  The test's name server
+ * replaces those of the system.
+ */
+int
+res_init(void)
 {
-	ANSWER_NONE,
-	ANSWER_ADDRESSES,
-	ANSWER_HANGING
-} Answer;
-
-static int
-real_getaddrinfo(const char *name, const char *service,
-				 const struct addrinfo *hints, struct addrinfo **addresses)
-{
-	static int	(*real) (const char *, const char *, const struct addrinfo *,
-						 struct addrinfo **) = NULL;
-
-	if (real == NULL)
-		*(void **) &real = dlsym(RTLD_NEXT, "getaddrinfo");
-	return real(name, service, hints, addresses);
-}
-
-/* Looks a name up in the facts, as the resolver would. */
-static Answer
-find_addresses(const char *name, const char *service,
-			   const struct addrinfo *hints, struct addrinfo **addresses)
-{
+	static int	(*real) (void) = NULL;
 	FILE	   *file = open_facts();
 	Fact		fact;
-	Answer		answer = ANSWER_NONE;
-
-	*addresses = NULL;
-	while (next_fact(file, &fact))
-	{
-		struct addrinfo **end = addresses;
-
-		if (strcmp(fact.word[1], name) != 0)
-			continue;
-		if (strcmp(fact.word[0], "hanging") == 0)
-			answer = ANSWER_HANGING;
-		if (strcmp(fact.word[0], "address") != 0)
-			continue;
-		answer = ANSWER_ADDRESSES;
-		while (*end != NULL)
-			end = &(*end)->ai_next;
-		if (real_getaddrinfo(fact.word[2], service, hints, end) != 0)
-			abort();
-	}
-	fclose(file);
-	return answer;
-}
-
-int
-getaddrinfo(const char *restrict name, const char *restrict service,
-			const struct addrinfo *restrict hints,
-			struct addrinfo **restrict addresses)
-{
-	switch (name != NULL ? find_addresses(name, service, hints, addresses) :
-			ANSWER_NONE)
-	{
-		case ANSWER_ADDRESSES:
-			return 0;
-		case ANSWER_HANGING:
-			for (time_t until = time(NULL) + HANGING_S; time(NULL) < until;)
-				sleep(1);
-			return EAI_AGAIN;
-		default:
-			return real_getaddrinfo(name, service, hints, addresses);
-	}
-}
-
-int
-getaddrinfo_a(int mode, struct gaicb *requests[], int count,
-			  struct sigevent *event)
-{
-	static int	(*real) (int, struct gaicb *[], int, struct sigevent *) = NULL;
+	int			result;
 
 	if (real == NULL)
-		*(void **) &real = dlsym(RTLD_NEXT, "getaddrinfo_a");
-	for (int i = 0; i < count; i++)
+		*(void **) &real = dlsym(RTLD_NEXT, "__res_init");
+	result = real();
+	while (next_fact(file, &fact))
 	{
-		struct gaicb *request = requests[i];
+		struct sockaddr_in *server = &_res.nsaddr_list[0];
 
-		switch (find_addresses(request->ar_name, request->ar_service,
-							   request->ar_request, &request->ar_result))
-		{
-			case ANSWER_ADDRESSES:
-				request->__return = 0;
-				break;
-			case ANSWER_HANGING:
-				request->__return = EAI_INPROGRESS;
-				break;
-			default:
-				if (real(mode, &requests[i], 1, event) != 0)
-					return EAI_SYSTEM;
-		}
+		if (strcmp(fact.word[0], "nameserver") != 0)
+			continue;
+		_res.nscount = 1;
+		server->sin_family = AF_INET;
+		server->sin_port = htons((uint16_t) atoi(fact.word[2]));
+		inet_pton(AF_INET, fact.word[1], &server->sin_addr);
 	}
-	return 0;
+	fclose(file);
+	return result;
 }

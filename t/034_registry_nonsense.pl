@@ -1,0 +1,387 @@
+# A registry that answers nonsense: a program that speaks the beginning of
+# PostgreSQL's protocol and then sends what no registry sends.  Whatever it
+# sends, the server stays up, issues no id by it, logs the failure once, and
+# stops in time.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IO::Socket::INET;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use POSIX ();
+use SnowflakeRegistry;
+use SnowflakeServer;
+use SnowflakeServer qw(replace_file);
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+# A stop waits 2 s at most for the release; the rest is for a busy machine.
+use constant STOP_S => 5;
+
+# An answer may take 64 MB of the worker's memory.
+use constant MEMORY_KB => 128 * 1024;
+
+use constant {
+	BOOL => 16,
+	INT8 => 20,
+	INT4 => 23,
+	TEXT => 25,
+	TIMESTAMPTZ => 1184,
+	SECONDS_TO_2000 => 946_684_800,
+	WORKER_ID => 3,
+	DURATION_S => 60
+};
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $kind_file = "$directory/kind";
+
+# ----- messages of the protocol -----
+
+sub message
+{
+	my ($type, $bytes) = @_;
+	return $type . pack('N', 4 + length $bytes) . $bytes;
+}
+
+sub row_description
+{
+	my (@types) = @_;
+	return message('T',
+		pack('n', scalar @types)
+		  . join '', map { "c\0" . pack 'N n N n N n', 0, 0, $_, 0, 0xFFFFFFFF, 1 }
+		  @types);
+}
+
+sub data_row
+{
+	my (@values) = @_;
+	return message('D',
+		pack('n', scalar @values)
+		  . join '', map { defined ? pack('N/a*', $_) : pack('N', 0xFFFFFFFF) }
+		  @values);
+}
+
+# What precedes the rows of a statement, and what follows the last row.
+my $before = message('1', '') . message('2', '');
+my $after = message('C', "SELECT 1\0");
+my $ready = message('Z', 'I');
+
+sub error_message
+{
+	my (%fields) = @_;
+	return message('E', join('', map { "$_$fields{$_}\0" } sort keys %fields) . "\0");
+}
+
+sub instant
+{
+	my ($seconds_from_now) = @_;
+	return pack 'q>',
+	  int((time - SECONDS_TO_2000 + $seconds_from_now) * 1_000_000);
+}
+
+# ----- answers to a claim -----
+
+my @types = (INT4, TIMESTAMPTZ, TIMESTAMPTZ, INT8, TEXT, TEXT, TIMESTAMPTZ);
+
+# The columns of a good grant, with other values at some places.
+sub grant
+{
+	my (%other) = @_;
+	my @values = (
+		pack('N', WORKER_ID),
+		instant(-1), instant(120), pack('q>', DURATION_S * 1_000_000),
+		undef, undef, instant(0));
+
+	$values[$_] = $other{$_} for keys %other;
+	return @values;
+}
+
+# A whole answer of these rows.
+sub answer
+{
+	my ($types, @rows) = @_;
+	return
+		$before
+	  . row_description(@$types)
+	  . join('', map { data_row(@$_) } @rows)
+	  . $after
+	  . $ready;
+}
+
+sub answer_with
+{
+	my (%other) = @_;
+	return answer(\@types, [ grant(%other) ]);
+}
+
+my $shape = qr/the registry's answer is not one row of the expected columns/;
+my $null = qr/the registry's answer has a null that it must not have/;
+my $impossible = qr/The registry grants what it must not: worker_id /;
+my $late = qr/no answer in time/;
+
+# The kinds of nonsense.  A kind is what the registry sends, and the failure
+# that the server logs.  What is sent is a string, or a function that returns
+# strings until the connection is closed.
+my @kinds = (
+	[ 'nothing', '', $late ],
+	[ 'an end', sub { return undef }, qr/server closed the connection unexpectedly/ ],
+	[ 'bytes', "\x00\xff" x 1000, qr/lost synchronization|unexpected response/ ],
+	[ 'no statement', $ready, qr/the registry's answer is empty/ ],
+	[ 'an empty statement', $before . message('I', '') . $ready, qr/the registry's answer is not rows/ ],
+	[ 'a command', $before . message('n', '') . message('C', "DO\0") . $ready, qr/the registry's answer is not rows/ ],
+	[ 'no row', answer(\@types), $shape ],
+	[ 'two rows', answer(\@types, ([ grant() ]) x 2), $shape ],
+	[ 'too few columns', answer([ @types[ 0 .. 3 ] ], [ (grant())[ 0 .. 3 ] ]), $shape ],
+	[ 'too many columns', answer([ @types, TEXT ], [ grant(), 'x' ]), $shape ],
+	[ 'another type', answer([ INT8, @types[ 1 .. 6 ] ], [ grant(0 => pack 'q>', WORKER_ID) ]), $shape ],
+	[ 'a short value', answer_with(3 => 'xyz'), $shape ],
+	[ 'a null', answer_with(2 => undef), $null ],
+	[ 'nulls only', answer(\@types, [ (undef) x 7 ]), $null ],
+	[ 'worker id 1000', answer_with(0 => pack 'N', 1000), $impossible ],
+	[ 'worker id -1', answer_with(0 => pack 'N', 0xFFFFFFFF), $impossible ],
+	[ 'another worker id', answer_with(0 => pack 'N', WORKER_ID + 1), $impossible ],
+	[ 'a duration of 0', answer_with(3 => pack 'q>', 0), $impossible ],
+	[ 'a negative duration', answer_with(3 => pack 'q>', -1), $impossible ],
+	[ 'a duration of centuries', answer_with(3 => pack 'q>', 4_611_686_018_427_387_904), $impossible ],
+	[ 'a fence at infinity', answer_with(2 => pack 'q>', 9_223_372_036_854_775_807), $impossible ],
+	[ 'a fence before all time', answer_with(2 => pack 'q>', -4_611_686_018_427_387_904), $impossible ],
+	[ 'ids from tomorrow', answer_with(1 => instant(86400)), $impossible ],
+	[ 'ids from infinity', answer_with(1 => pack 'q>', 9_223_372_036_854_775_807), $impossible ],
+	[
+		'a fence that has passed',
+		answer_with(2 => instant(-3600), 6 => instant(-3720)),
+		qr/The registry's clock is at \d{4}-\S+ \S+, and its lease on worker_id 3 is for ids before \d{4}-\S+ \S+, but this server's clock is at \d{4}-/
+	],
+	[
+		'control characters',
+		answer_with(4 => 'odd', 5 => "first\nLOG:  second\e[2J\x7f"),
+		qr/DETAIL:  first LOG:  second \[2J $/m
+	],
+	[
+		'an error',
+		$before . error_message(S => 'ERROR', C => 'XX000', M => "a\n\tb") . $ready,
+		qr/DETAIL:  The registry answers with an error: a  b\.$/m
+	],
+	[
+		'an error without fields',
+		$before . message('E', "\0") . $ready,
+		qr/WARNING:  the registry has not granted/
+	],
+	[ 'COPY out', $before . message('H', pack 'C n', 0, 0), qr/the registry's answer is not rows/ ],
+	[ 'COPY in', $before . message('G', pack 'C n', 0, 0), qr/the registry's answer is not rows/ ],
+	[ 'COPY both', $before . message('W', pack 'C n', 0, 0), qr/the registry's answer is not rows/ ],
+	[
+		'notices without end',
+		sub { return error_message(S => 'NOTICE', M => 'x' x 1000) =~ s/^E/N/r x 100 },
+		$late
+	],
+	[
+		'rows without end',
+		endless($before . row_description(@types), data_row(grant()) x 1000),
+		qr/out of memory|cannot allocate memory|no answer in time/
+	],
+	[
+		'results without end',
+		sub { return answer_with() =~ s/\Q$ready\E$//r },
+		qr/no answer in time|out of memory/
+	],
+	[
+		'400 MB',
+		endless(
+			$before . row_description(@types) . 'D' . pack('N n N', 400_000_000, 7, 399_000_000),
+			'x' x 1_000_000),
+		qr/out of memory|cannot allocate memory|lost synchronization/
+	]);
+
+# A function that returns one string first, and then another one without end.
+sub endless
+{
+	my ($first, $next) = @_;
+	return sub { (my $bytes, $first) = ($first, $next); return $bytes };
+}
+
+# ----- the registry -----
+
+my $listener = IO::Socket::INET->new(
+	Listen => 20,
+	LocalAddr => '127.0.0.1',
+	Proto => 'tcp')
+  or die "cannot listen: $!\n";
+
+# The kinds that the registry is told to send: a number of @kinds, or "grant",
+# for a claim and for a release.
+sub send_kinds
+{
+	my ($claim, $release) = @_;
+
+	replace_file($kind_file, $claim, $release // $claim);
+	return;
+}
+
+sub read_bytes
+{
+	my ($socket, $length) = @_;
+	my $bytes = '';
+
+	while (length $bytes < $length)
+	{
+		sysread($socket, $bytes, $length - length $bytes, length $bytes)
+		  or POSIX::_exit(0);
+	}
+	return $bytes;
+}
+
+# Reads the messages of a statement up to Sync, and returns them.
+sub read_statement
+{
+	my ($socket) = @_;
+	my $statement = '';
+
+	for (;;)
+	{
+		my ($type, $length) = unpack 'a N', read_bytes($socket, 5);
+
+		$statement .= read_bytes($socket, $length - 4);
+		return $statement if $type eq 'S' || $type eq 'X';
+	}
+	return;
+}
+
+# Serves one connection, in a process of its own.
+sub serve
+{
+	my ($socket) = @_;
+
+	$SIG{PIPE} = 'DEFAULT';
+	read_bytes($socket, unpack('N', read_bytes($socket, 4)) - 4);
+	syswrite $socket,
+	  message('R', pack 'N', 0)
+	  . join('',
+		map { message('S', "$_\0") } "server_version\0" . '15.0',
+		"in_hot_standby\0off", "default_transaction_read_only\0off")
+	  . $ready;
+	while (my $statement = read_statement($socket))
+	{
+		my ($claim, $release) = split /\n/, slurp_file($kind_file);
+		my $is_release = $statement =~ /snowflake_registry\.release/;
+		my $kind = $is_release ? $release : $claim;
+		my $bytes = $kind ne 'grant' ? $kinds[$kind][1]
+		  : $is_release ? answer([BOOL], ["\1"])
+		  : answer_with();
+
+		if (ref $bytes)
+		{
+			while (defined(my $next = $bytes->()))
+			{
+				syswrite $socket, $next or POSIX::_exit(0);
+			}
+			POSIX::_exit(0);
+		}
+		syswrite $socket, $bytes;
+	}
+	return;
+}
+
+my $registry = fork // die "cannot fork: $!\n";
+if ($registry == 0)
+{
+	my $parent = getppid;
+
+	$SIG{CHLD} = 'IGNORE';
+	while (getppid == $parent)
+	{
+		my $socket = $listener->accept or next;
+
+		next if fork;
+		serve($socket);
+		POSIX::_exit(0);
+	}
+	POSIX::_exit(0);
+}
+
+END
+{
+	kill 'KILL', $registry if $registry;
+}
+
+# ----- the server -----
+
+my $server = leased_node(
+	'server',
+	'host=127.0.0.1 port='
+	  . $listener->sockport
+	  . ' dbname=x sslmode=disable gssencmode=disable',
+	wants(WORKER_ID),
+	'restart_after_crash = on');
+
+sub failures
+{
+	return $server->safe_psql('postgres',
+		'SELECT lease_failures FROM snowflake_stat');
+}
+
+# The largest amount of memory that the worker has had in kB.
+sub peak_memory_kb
+{
+	return slurp_file('/proc/' . worker_pid($server) . '/status') =~
+	  /^VmHWM:\s+(\d+) kB/m ? $1 : 0;
+}
+
+sub stops_in_time
+{
+	my ($what) = @_;
+	my $seconds = seconds_of(sub { $server->stop });
+
+	note sprintf '%s: a stop takes %.2f s', $what, $seconds;
+	return cmp_ok($seconds, '<', STOP_S, "$what: the server stops in time");
+}
+
+send_kinds('grant');
+$server->start;
+is(worker_id_of(first_id($server)), WORKER_ID, 'a good grant: an id is issued');
+$server->stop;
+
+for my $number (0 .. $#kinds)
+{
+	my ($kind, undef, $failure) = @{ $kinds[$number] };
+	my $offset = -s $server->logfile;
+	my ($text, $peak_kb);
+
+	# A server without a lease.
+	unlink mark_file($server);
+	send_kinds($number);
+	$server->start;
+	ok(wait_for(sub { failures() >= ($failure eq $late ? 1 : 2) }),
+		"$kind: attempts fail");
+	$text = logged($server, $offset);
+	like($text, $failure, "$kind: the log says why");
+	is(scalar(() = $text =~ /WARNING:  the registry has not granted/g),
+		1, "$kind: the log says so once");
+	is((sqlstate_of($server, 'SELECT snowflake_nextval()'))[0],
+		'55000', "$kind: no id is issued");
+	$peak_kb = peak_memory_kb();
+	note "$kind: the worker has had $peak_kb kB";
+	cmp_ok($peak_kb, '<', MEMORY_KB, "$kind: the worker's memory is bounded");
+	stops_in_time("$kind to a server without a lease");
+
+	# A holder gets this answer to its release.
+	send_kinds('grant', $number);
+	$server->start;
+	first_id($server);
+	stops_in_time("$kind to a release");
+
+	# A holder gets this answer to its last renewal.
+	send_kinds('grant');
+	$server->start;
+	first_id($server);
+	send_kinds($number);
+	stops_in_time("$kind to a holder");
+	unlike(logged($server, $offset),
+		qr/was terminated by signal|PANIC|exited with exit code [^01]/,
+		"$kind: no process of the server has crashed");
+}
+
+done_testing();
