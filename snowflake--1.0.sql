@@ -269,7 +269,8 @@ CREATE FUNCTION @extschema@.snowflake_node(
     OUT high_water_mark timestamptz,
     OUT in_recovery boolean,
     OUT lease_holder text,
-    OUT lease_expires_at timestamptz)
+    OUT lease_expires_at timestamptz,
+    OUT pending_restart text)
 RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_node'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
@@ -799,16 +800,26 @@ END;
 COMMENT ON FUNCTION @extschema@.snowflake_activity(regclass, name, interval, timestamptz, timestamptz) IS
 'how many ids of a table each node issued, by time';
 
--- Without preload no id is issued: tell the DBA now, not at the first INSERT.
+-- Tell the DBA now, not at the first INSERT, if no id can be issued yet.  The
+-- functions above have loaded the library, and so defined its parameters.
 DO $$
+DECLARE
+    needs_preload boolean := current_setting('server_version_num')::integer < 170000
+                          OR current_setting('snowflake.registry') <> '';
 BEGIN
-    IF NOT 'snowflake' = ANY (regexp_split_to_array(current_setting('shared_preload_libraries'), '[\s",]+')) THEN
-        -- CREATE EXTENSION sets client_min_messages to warning for its script.
-        PERFORM set_config('client_min_messages', 'notice', true);
+    -- CREATE EXTENSION sets client_min_messages to warning for its script.
+    PERFORM set_config('client_min_messages', 'notice', true);
+    IF 'snowflake' = ANY (regexp_split_to_array(current_setting('shared_preload_libraries'), '[\s",]+')) THEN
+        NULL;
+    ELSIF needs_preload THEN
         RAISE NOTICE 'snowflake_nextval() issues no ids until the library is preloaded'
             USING HINT = 'Add "snowflake" to shared_preload_libraries, set snowflake.worker_id, and restart the server.';
-        PERFORM set_config('client_min_messages', 'warning', true);
+    ELSIF current_setting('snowflake.worker_id_source') = 'config'
+          AND current_setting('snowflake.worker_id') = '-1' THEN
+        RAISE NOTICE 'snowflake_nextval() issues no ids until snowflake.worker_id is set'
+            USING HINT = 'ALTER SYSTEM SET snowflake.worker_id = 1; SELECT pg_reload_conf(); with a number that no other server has.';
     END IF;
+    PERFORM set_config('client_min_messages', 'warning', true);
 END
 $$;
 

@@ -107,11 +107,15 @@ CREATE ROLE regress_snowflake_nobody;
 SET ROLE regress_snowflake_nobody;
 SELECT snowflake_nextval() > :second AS larger;
 SET snowflake.clock_policy = 'error';
+\set VERBOSITY sqlstate
 SET snowflake.worker_id = 3;
+\set VERBOSITY default
 RESET ROLE;
 DROP ROLE regress_snowflake_nobody;
 -- a superuser cannot change the node of a running server either
+\set VERBOSITY sqlstate
 SET snowflake.worker_id = 3;
+\set VERBOSITY default
 SET snowflake.no_such_parameter = 3;
 ALTER SYSTEM SET snowflake.layout = '41/5/5';
 ALTER SYSTEM SET snowflake.epoch = 'yesterday';

@@ -20,6 +20,10 @@
 #include "utils/guc_tables.h"
 #include "utils/wait_event.h"
 
+#if PG_VERSION_NUM >= 170000
+#include "storage/dsm_registry.h"
+#endif
+
 /* 16 moves VARDATA_ANY and its like from postgres.h to varatt.h. */
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
@@ -119,6 +123,35 @@ WaitEventExtensionNew(const char *wait_event_name)
 	(void) wait_event_name;
 	return PG_WAIT_EXTENSION;
 }
+#endif
+
+/*
+ * 17 has shared memory for libraries that are not preloaded, and 19 adds an
+ * argument of the callback.
+ */
+#if PG_VERSION_NUM < 170000
+static inline void *
+GetNamedDSMSegment(const char *name, size_t size,
+				   void (*init_callback) (void *ptr), bool *found, void *arg)
+{
+	return NULL;
+}
+#elif PG_VERSION_NUM < 190000
+#define GetNamedDSMSegment(name, size, init_callback, found, arg) \
+	GetNamedDSMSegment(name, size, init_callback, found)
+#endif
+#if PG_VERSION_NUM < 190000
+#define COMPAT_DSM_ARGUMENT
+#else
+#define COMPAT_DSM_ARGUMENT , void *arg
+#endif
+
+/* 19 keeps the names of tranches in shared memory. */
+#if PG_VERSION_NUM < 190000
+#define LWLockNewTrancheId(name) LWLockNewTrancheId()
+#define compat_LWLockRegisterTranche(id, name) LWLockRegisterTranche(id, name)
+#else
+#define compat_LWLockRegisterTranche(id, name) ((void) 0)
 #endif
 
 /* 19 removes PageSetChecksumCopy() and renames PageSetChecksumInplace(). */

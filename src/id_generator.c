@@ -168,6 +168,7 @@ attach_session(void)
 {
 	check_may_issue();
 	mark_start_once();
+	shmem_settle_node();
 	take_slot();
 }
 
@@ -188,13 +189,16 @@ check_may_issue(void)
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("snowflake ids cannot be issued during recovery"),
 				 errhint("Connect to the primary server, or promote this one.")));
+	node_prepare();
 	if (!node_uses_registry() &&
 		node_intended_worker_id() == WORKER_ID_UNSET)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
-				 errhint("Set \"snowflake.worker_id\" to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and restart the server.",
-						 layout_field_max(node_layout()->worker_bits))));
+				 errhint("Set \"snowflake.worker_id\" to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and %s.",
+						 layout_field_max(node_layout()->worker_bits),
+						 node_is_preloaded ? "restart the server" :
+						 "reload the configuration")));
 }
 
 /* Takes the backend's slot, counts the session, and reads its first limit. */
@@ -668,7 +672,8 @@ refuse_outside_span(Outcome outcome)
 			 errmsg("the clock is at or past the last tick of snowflake ids: %s",
 					timestamptz_to_str(session.clock.now)),
 			 errdetail("Layout \"%s\" with epoch \"%s\" ends after tick " INT64_FORMAT ".",
-					   node_layout_text, node_epoch_text,
+					   node_layout_as_text(),
+					   timestamptz_to_str(session.layout->epoch),
 					   layout_max_tick(session.layout)),
 			 errhint("Check the server's clock, \"snowflake.epoch\" and \"snowflake.layout\".")));
 }

@@ -101,6 +101,7 @@ mark_start_once(void)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	if (!shared->start.is_known)
 	{
+		shmem_fix_node();
 		shared->lease = lease;
 		shared->start.floor = start.floor;
 		is_first = true;
@@ -109,6 +110,8 @@ mark_start_once(void)
 	}
 	LWLockRelease(&shared->lock);
 
+	if (is_first && !node_is_preloaded)
+		node_announce();
 	if (is_first && has_entries && is_moved_elsewhere(&contents))
 		report_elsewhere(&contents.logger, start.tick);
 	if (is_first && is_resumed)

@@ -2,14 +2,16 @@
  * module.c
  *	  _PG_init and nothing else: the parameters, the worker.
  *
- * A parameter that cannot be read stops the server's start.  PostgreSQL on its
- * own only warns of an extension's bad parameter and uses the default; a
- * server with a default identity would issue another server's ids.
+ * A parameter that cannot be read stops the server's start or, without
+ * preload, the session's first id.  PostgreSQL on its own only warns of an
+ * extension's bad parameter and uses the default; a server with a default
+ * identity would issue another server's ids.
  */
 #include "postgres.h"
 
 #include <limits.h>
 
+#include "access/parallel.h"
 #include "compat.h"
 #include "fmgr.h"
 #include "host.h"
@@ -23,19 +25,11 @@
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 
 PG_MODULE_MAGIC_EXT(.name = "snowflake", .version = SNOWFLAKE_VERSION);
 
 #define PARAMETER_PREFIX "snowflake"
-
-static const struct config_enum_entry worker_id_sources[] =
-{
-	{"config", WORKER_ID_SOURCE_CONFIG, false},
-	{"hostname", WORKER_ID_SOURCE_HOSTNAME, false},
-	{"ipv4", WORKER_ID_SOURCE_IPV4, false},
-	{"registry", WORKER_ID_SOURCE_REGISTRY, false},
-	{NULL, 0, false}
-};
 
 static const struct config_enum_entry clock_policies[] =
 {
@@ -84,10 +78,10 @@ define_node_parameters(void)
 	DefineCustomIntVariable("snowflake.datacenter_id",
 							"Sets the datacenter part of this server's node.",
 							NULL,
-							&node_datacenter_id,
+							&node_configured_datacenter_id,
 							0, 0, INT_MAX,
 							context, 0,
-							NULL, NULL, NULL);
+							NULL, node_assign_number, NULL);
 	DefineCustomIntVariable("snowflake.worker_id",
 							"Sets the worker part of this server's node.",
 							"-1 means unset: the server issues no ids unless snowflake.worker_id_source gives a worker id.",
@@ -95,14 +89,14 @@ define_node_parameters(void)
 							WORKER_ID_UNSET,
 							WORKER_ID_UNSET, INT_MAX,
 							context, 0,
-							NULL, NULL, NULL);
+							NULL, node_assign_number, NULL);
 	DefineCustomEnumVariable("snowflake.worker_id_source",
 							 "Sets where the worker part of this server's node comes from.",
 							 NULL,
 							 &node_worker_id_source,
-							 WORKER_ID_SOURCE_CONFIG, worker_id_sources,
+							 WORKER_ID_SOURCE_CONFIG, node_worker_id_sources,
 							 context, 0,
-							 NULL, NULL, NULL);
+							 NULL, node_assign_number, NULL);
 	DefineCustomStringVariable("snowflake.layout",
 							   "Sets the widths of an id's fields and the length of a tick.",
 							   NULL,
@@ -187,9 +181,14 @@ typedef struct GivenParameter
 {
 	char	   *name;
 	char	   *value;
+	GucSource	source;
 } GivenParameter;
 
-/* Finds the parameters that are set under the prefix; returns their number. */
+/*
+ * Finds the parameters that are set under the prefix; returns their number.
+ * Passes over those that the session has set: PostgreSQL warns of them, and
+ * uses the configuration's values.
+ */
 static int
 find_given_parameters(GivenParameter **given)
 {
@@ -203,17 +202,23 @@ find_given_parameters(GivenParameter **given)
 		const char *name = variables[i]->name;
 
 		if (pg_strncasecmp(name, PARAMETER_PREFIX ".",
-						   strlen(PARAMETER_PREFIX ".")) != 0)
+						   strlen(PARAMETER_PREFIX ".")) != 0 ||
+			variables[i]->reset_source == PGC_S_DEFAULT)
 			continue;
 		(*given)[given_count].name = pstrdup(name);
 		(*given)[given_count].value =
-			pstrdup(GetConfigOption(name, false, false));
+			pstrdup(GetConfigOptionResetString(name));
+		(*given)[given_count].source = variables[i]->reset_source;
 		given_count++;
 	}
 	return given_count;
 }
 
-/* Stops the start if a parameter is not the library's, or cannot be read. */
+/*
+ * Stops the start if a parameter is not the library's, or cannot be read.
+ * Without preload, raises an ERROR, also if the parameter is set for a role, a
+ * database or a client: that setting is ignored, but has hidden the server's.
+ */
 static void
 check_given_parameters(const GivenParameter *given, int given_count)
 {
@@ -222,35 +227,76 @@ check_given_parameters(const GivenParameter *given, int given_count)
 		int			flags = GetConfigOptionFlags(given[i].name, false);
 
 		if (flags & GUC_CUSTOM_PLACEHOLDER)
-			ereport(FATAL,
+			ereport(node_error_level(),
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("unrecognized configuration parameter \"%s\"",
 							given[i].name),
 					 errhint("Correct its name, or take it out of the configuration.")));
 
+		if (given[i].source > PGC_S_ARGV)
+			ereport(node_error_level(),
+					(errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM),
+					 errmsg("parameter \"%s\" cannot be set for a role, a database or a client",
+							given[i].name),
+					 errhint("Set it for the server, by ALTER SYSTEM or in postgresql.conf.")));
+
 		/* PostgreSQL reads 010 as 8, which is another server's node. */
 		node_check_number(given[i].name, given[i].value);
 
-		/* changeVal = false: parse the value only, FATAL if that fails. */
+		/* changeVal = false: parse the value only, an error if that fails. */
 		(void) set_config_option(given[i].name, given[i].value,
 								 PGC_POSTMASTER, PGC_S_FILE, GUC_ACTION_SET,
-								 false, FATAL, false);
+								 false, node_error_level(), false);
 	}
+}
+
+/*
+ * Checks the parameters without preload.  Keeps an error for the session's
+ * first id: decoding does not need the parameters that are wrong.
+ */
+static void
+check_session_parameters(const GivenParameter *given, int given_count)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		check_given_parameters(given, given_count);
+
+		/* Its leader's parameters will take the place of the server's. */
+		if (InitializingParallelWorker)
+			node_configure();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(TopMemoryContext);
+		node_fault = CopyErrorData();
+		node_fault->context =
+			pstrdup("snowflake parameters of this session; connect again after a correction");
+		FlushErrorState();
+		MemoryContextSwitchTo(context);
+	}
+	PG_END_TRY();
 }
 
 void
 _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 {
 	GivenParameter *given = NULL;
-	int			given_count = 0;
+	int			given_count;
+	bool		is_session_of_issuer;
 
 	node_is_preloaded = process_shared_preload_libraries_in_progress;
+	is_session_of_issuer = !node_is_preloaded && shmem_attach();
 
-	if (node_is_preloaded)
-		given_count = find_given_parameters(&given);
+	given_count = find_given_parameters(&given);
+	node_is_loading = true;
 	define_node_parameters();
 	define_registry_parameters();
 	define_generator_parameters();
+	node_is_loading = false;
+	if (is_session_of_issuer)
+		check_session_parameters(given, given_count);
 	if (node_is_preloaded)
 	{
 		check_given_parameters(given, given_count);

@@ -3,14 +3,19 @@
  *	  Who this server is: its datacenter, its worker id, its layout.
  *
  * Only this file checks the parameters against each other.  The postmaster
- * calls the checks before it opens its port.  On a server that does not
- * preload the library, a session reads the layout and the epoch when it first
- * decodes an id; such a server has no identity and issues no ids.
+ * calls the checks before it opens its port, and its children inherit the
+ * node.
+ *
+ * Without preload each session reads the parameters, and a reload changes
+ * them.  The first session that issues an id checks them and fixes the node in
+ * shared memory; from then on every session goes by the fixed node.  Until
+ * then a session decodes ids by its own parameters.
  */
 #include "postgres.h"
 
 #include <ctype.h>
 
+#include "access/parallel.h"
 #include "common/hashfn.h"
 #include "compat.h"
 #include "host.h"
@@ -18,8 +23,17 @@
 #include "node.h"
 #include "utils/timestamp.h"
 
+const struct config_enum_entry node_worker_id_sources[] =
+{
+	{"config", WORKER_ID_SOURCE_CONFIG, false},
+	{"hostname", WORKER_ID_SOURCE_HOSTNAME, false},
+	{"ipv4", WORKER_ID_SOURCE_IPV4, false},
+	{"registry", WORKER_ID_SOURCE_REGISTRY, false},
+	{NULL, 0, false}
+};
+
 /* parameters */
-int			node_datacenter_id = 0;
+int			node_configured_datacenter_id = 0;
 int			node_worker_id = WORKER_ID_UNSET;
 int			node_worker_id_source = WORKER_ID_SOURCE_CONFIG;
 char	   *node_layout_text = NULL;
@@ -27,13 +41,23 @@ char	   *node_epoch_text = NULL;
 char	   *node_registry = NULL;
 
 bool		node_is_preloaded = false;
+bool		node_is_loading = false;
+ErrorData  *node_fault = NULL;
 
-/* Computed in the postmaster; shmem_startup() says how its children get it. */
-int			node_derived_worker_id = WORKER_ID_UNSET;
+/* What the parameters say; set by node_configure(). */
+static FixedNode configured = {.worker_id = WORKER_ID_UNSET};
 
-/* The configured layout, valid if layout_is_read. */
-static Layout configured_layout;
-static bool layout_is_read = false;
+/* The fixed node, in shared memory; NULL if there is no shared memory. */
+static const FixedNode *fixed_node = NULL;
+
+/*
+ * The node that this process goes by; node_datacenter_id is its datacenter id.
+ * Valid if present_is_read; the parameters can change it unless it is final.
+ */
+static FixedNode present = {.worker_id = WORKER_ID_UNSET};
+int			node_datacenter_id = 0;
+static bool present_is_read = false;
+static bool present_is_final = false;
 
 static bool check_hook_result(bool valid, const char *detail);
 static bool parse_epoch(const char *text, TimestampTz *epoch,
@@ -46,13 +70,17 @@ static bool decode_date_time(const char *text, struct pg_tm *tm, fsec_t *fsec,
 							 int *tz);
 static void refuse_parameter(const char *name, const char *value,
 							 const char *detail);
-static int error_level(void);
-static void read_layout(void);
+static void set_present(const FixedNode *node);
+static void look_at_node(void);
+static bool is_derived(int worker_id_source);
+static void add_change(StringInfo changes, bool is_changed, const char *name);
+static void read_layout(Layout *layout);
 static void check_field(const char *name, int value, int lowest,
 						const char *field, int bits);
 static void check_source(void);
 static void check_registry(void);
-static void derive_worker_id(void);
+static void require_no_registry(void);
+static int derive_worker_id(void);
 static bool find_worker_id(HostFinding *finding);
 
 bool
@@ -76,13 +104,19 @@ node_check_epoch(char **newval, void **extra, GucSource source)
 }
 
 /*
- * GUC assign hook of snowflake.layout and snowflake.epoch, which may change
- * while the server runs if the library is not preloaded.
+ * GUC assign hooks of the parameters of the node, which may change while the
+ * server runs if the library is not preloaded.
  */
 void
 node_assign_text(const char *newval, void *extra)
 {
-	layout_is_read = false;
+	present_is_read = false;
+}
+
+void
+node_assign_number(int newval, void *extra)
+{
+	present_is_read = false;
 }
 
 /*
@@ -106,50 +140,233 @@ node_check_number(const char *name, const char *text)
 					 "It must be a decimal number without leading zeros.");
 }
 
+/* A bad configuration stops the server's start; later, only one statement. */
+int
+node_error_level(void)
+{
+	return process_shared_preload_libraries_in_progress ? FATAL : ERROR;
+}
+
 /*
  * Checks the parameters of this server's identity against each other.  The
  * postmaster calls this function at its start, and an error stops the start.
  * On platforms without fork() every process calls this function.
+ *
+ * Once the node is fixed, no worker id is derived: the host's address may be
+ * another one meanwhile.
  */
 void
 node_configure(void)
 {
-	read_layout();
-	check_field("snowflake.datacenter_id", node_datacenter_id, 0,
-				"datacenter id", configured_layout.datacenter_bits);
+	read_layout(&configured.layout);
+	check_field("snowflake.datacenter_id", node_configured_datacenter_id, 0,
+				"datacenter id", configured.layout.datacenter_bits);
 	check_field("snowflake.worker_id", node_worker_id, WORKER_ID_UNSET,
-				"worker id", configured_layout.worker_bits);
+				"worker id", configured.layout.worker_bits);
 	check_source();
 	check_registry();
-	if (!IsUnderPostmaster &&
-		node_worker_id_source != WORKER_ID_SOURCE_CONFIG &&
-		node_worker_id_source != WORKER_ID_SOURCE_REGISTRY)
-		derive_worker_id();
+	configured.datacenter_id = node_configured_datacenter_id;
+	configured.worker_id = node_worker_id;
+	configured.worker_id_source = node_worker_id_source;
+	if (is_derived(node_worker_id_source) && !node_is_fixed() &&
+		!(node_is_preloaded && IsUnderPostmaster))
+		configured.worker_id = derive_worker_id();
+	if (node_is_preloaded)
+	{
+		set_present(&configured);
+		present_is_final = true;
+	}
 }
 
 /*
- * Returns the configured layout.  Without preload, raises ERROR 22023 if the
- * configuration is not valid.
+ * Prepares a session's first id: without preload, checks the parameters, and
+ * lets the session go by them unless the node is fixed.
+ */
+void
+node_prepare(void)
+{
+	if (node_is_preloaded)
+		return;
+	if (node_fault != NULL)
+		ReThrowError(node_fault);
+	require_no_registry();
+
+	/*
+	 * A parallel worker has called node_configure() before it got its leader's
+	 * parameters, whose faults it does not know.
+	 */
+	if (!IsParallelWorker())
+		node_configure();
+	if (!node_is_fixed())
+	{
+		host_find_holder();
+		set_present(&configured);
+	}
+	look_at_node();
+}
+
+/*
+ * Fixes the node as it is configured.  The caller holds the lock of the shared
+ * memory.
+ */
+void
+node_fix(FixedNode *fixed)
+{
+	*fixed = configured;
+	pg_write_barrier();
+	fixed->is_fixed = true;
+}
+
+/* Lets this process go by the node in shared memory when it is fixed. */
+void
+node_share(const FixedNode *fixed)
+{
+	fixed_node = fixed;
+	present_is_final = false;
+}
+
+/*
+ * Lets a session go by the fixed node from now on, and warns if the parameters
+ * say something else.
+ */
+void
+node_settle(void)
+{
+	char	   *changes;
+
+	look_at_node();
+	changes = node_pending_restart();
+	if (changes != NULL)
+		ereport(WARNING,
+				(errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM),
+				 errmsg("the node of snowflake ids cannot be changed without restarting the server"),
+				 errdetail("The configuration has changed since the first id: %s.", changes),
+				 errhint("Restart the server, or put the former values back; the view snowflake_node shows them.")));
+}
+
+/* Is the node fixed until the server's next start? */
+bool
+node_is_fixed(void)
+{
+	return fixed_node != NULL && fixed_node->is_fixed;
+}
+
+/*
+ * Returns the parameters that differ from the fixed node, as text, or NULL if
+ * none does.
+ */
+char *
+node_pending_restart(void)
+{
+	StringInfoData changes;
+	Layout		layout;
+	TimestampTz epoch;
+	const char *detail;
+	bool		is_new_layout = true;
+
+	if (node_is_preloaded || !node_is_fixed())
+		return NULL;
+	if (layout_parse(node_layout_text, &layout, &detail))
+	{
+		layout.epoch = present.layout.epoch;
+		is_new_layout = !layout_equal(&layout, &present.layout);
+	}
+
+	initStringInfo(&changes);
+	add_change(&changes, node_configured_datacenter_id != present.datacenter_id,
+			   "snowflake.datacenter_id");
+	add_change(&changes, !is_derived(node_worker_id_source) &&
+			   node_worker_id != present.worker_id, "snowflake.worker_id");
+	add_change(&changes, node_worker_id_source != present.worker_id_source,
+			   "snowflake.worker_id_source");
+	add_change(&changes, is_new_layout, "snowflake.layout");
+	add_change(&changes, !parse_epoch(node_epoch_text, &epoch, &detail) ||
+			   epoch != present.layout.epoch, "snowflake.epoch");
+	return changes.len > 0 ? changes.data : NULL;
+}
+
+/* Adds a parameter and its value to a list, if the parameter has changed. */
+static void
+add_change(StringInfo changes, bool is_changed, const char *name)
+{
+	if (is_changed)
+		appendStringInfo(changes, "%s%s = %s", changes->len > 0 ? ", " : "",
+						 name, GetConfigOption(name, false, false));
+}
+
+/*
+ * Returns the layout of the fixed node or, before there is one, the configured
+ * layout.  Without preload, raises ERROR 22023 if the configuration is not
+ * valid.
  */
 const Layout *
 node_layout(void)
 {
-	if (unlikely(!layout_is_read))
-		read_layout();
-	return &configured_layout;
+	if (unlikely(!present_is_final))
+		look_at_node();
+	return &present.layout;
+}
+
+/* Returns the text of node_layout(), which the parameter may differ from. */
+char *
+node_layout_as_text(void)
+{
+	char	   *text = palloc(LAYOUT_TEXT_SIZE);
+
+	layout_to_text(node_layout(), text);
+	return text;
+}
+
+/* Reads the fixed node or, before there is one, the parameters. */
+static void
+look_at_node(void)
+{
+	FixedNode	node = {.worker_id = WORKER_ID_UNSET};
+
+	if (node_is_fixed())
+	{
+		pg_read_barrier();		/* pairs with the barrier in node_fix() */
+		set_present(fixed_node);
+		present_is_final = true;
+	}
+	else if (!present_is_read)
+	{
+		read_layout(&node.layout);
+		node.datacenter_id = node_configured_datacenter_id;
+		node.worker_id_source = node_worker_id_source;
+		if (!is_derived(node_worker_id_source))
+			node.worker_id = node_worker_id;
+		set_present(&node);
+	}
+}
+
+/* Lets this process go by a node. */
+static void
+set_present(const FixedNode *node)
+{
+	present = *node;
+	node_datacenter_id = node->datacenter_id;
+	present_is_read = true;
+}
+
+/* Is the worker id derived from the host? */
+static bool
+is_derived(int worker_id_source)
+{
+	return worker_id_source == WORKER_ID_SOURCE_HOSTNAME ||
+		worker_id_source == WORKER_ID_SOURCE_IPV4;
 }
 
 /*
  * Returns the worker id that the configuration gives or derives, or
  * WORKER_ID_UNSET.  With a registry the server has to lease that worker id or,
- * if unset, any worker id.  Without preload no worker id is derived.
+ * if unset, any worker id.  Without preload a worker id is derived for the
+ * first id after a start.
  */
 int
 node_intended_worker_id(void)
 {
-	return node_worker_id_source == WORKER_ID_SOURCE_CONFIG ||
-		node_worker_id_source == WORKER_ID_SOURCE_REGISTRY ?
-		node_worker_id : node_derived_worker_id;
+	return present.worker_id;
 }
 
 /*
@@ -162,13 +379,13 @@ node_announce(void)
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int			worker_id = node_intended_worker_id();
 
-	layout_to_text(&configured_layout, layout_text);
+	layout_to_text(&present.layout, layout_text);
 	if (worker_id == WORKER_ID_UNSET && !node_uses_registry())
 		ereport(WARNING,
 				(errmsg("parameter \"%s\" is not set, so this server issues no snowflake ids",
 						"snowflake.worker_id"),
 				 errhint("Set \"snowflake.worker_id\" to a number of 0 .. " INT64_FORMAT " that no other server has, and restart the server.",
-						 layout_field_max(configured_layout.worker_bits))));
+						 layout_field_max(present.layout.worker_bits))));
 	else
 		ereport(LOG,
 				(errmsg("snowflake node (%d,%s), %s \"%s\", %s \"%s\", %s \"%s\"",
@@ -180,11 +397,14 @@ node_announce(void)
 						"snowflake.epoch", node_epoch_text)));
 }
 
-/* Is the worker id leased from a registry? */
+/*
+ * Is the worker id leased from a registry?  The worker that leases needs the
+ * preload.
+ */
 bool
 node_uses_registry(void)
 {
-	return node_registry[0] != '\0';
+	return node_is_preloaded && node_registry[0] != '\0';
 }
 
 /*
@@ -202,18 +422,23 @@ node_registry_hash(void)
 const char *
 node_worker_id_source_name(void)
 {
-	return GetConfigOption("snowflake.worker_id_source", false, false);
+	const struct config_enum_entry *source = node_worker_id_sources;
+
+	while (source->val != present.worker_id_source)
+		source++;
+	return source->name;
 }
 
 /*
- * Returns the result of a check hook.  Without preload a check hook accepts a
- * bad value, and read_layout() refuses the value later: if the hook refused
- * it, PostgreSQL would use the default and decode ids with a wrong layout.
+ * Returns the result of a check hook.  While the library is loaded, and in a
+ * parallel worker that gets its leader's values, a hook accepts a bad value,
+ * and read_layout() refuses the value later: if the hook refused it,
+ * PostgreSQL would use the default and decode ids with a wrong layout.
  */
 static bool
 check_hook_result(bool valid, const char *detail)
 {
-	if (!valid && node_is_preloaded)
+	if (!valid && !node_is_loading && !InitializingParallelWorker)
 	{
 		GUC_check_errdetail("%s", detail);
 		return false;
@@ -348,43 +573,32 @@ decode_date_time(const char *text, struct pg_tm *tm, fsec_t *fsec, int *tz)
 static void
 refuse_parameter(const char *name, const char *value, const char *detail)
 {
-	ereport(error_level(),
+	ereport(node_error_level(),
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid value for parameter \"%s\": \"%s\"",
 					name, value),
 			 errdetail("%s", detail)));
 }
 
-/* A bad configuration stops the server's start; later, only one statement. */
-static int
-error_level(void)
-{
-	return process_shared_preload_libraries_in_progress ? FATAL : ERROR;
-}
-
 /* Reads the layout and the epoch, and checks that they fit each other. */
 static void
-read_layout(void)
+read_layout(Layout *layout)
 {
-	Layout		layout;
 	TimestampTz epoch = 0;
 	const char *detail = NULL;
 
-	if (!layout_parse(node_layout_text, &layout, &detail))
+	if (!layout_parse(node_layout_text, layout, &detail))
 		refuse_parameter("snowflake.layout", node_layout_text, detail);
 	if (!parse_epoch(node_epoch_text, &epoch, &detail))
 		refuse_parameter("snowflake.epoch", node_epoch_text, detail);
-	if (!layout_set_epoch(&layout, epoch, &detail))
-		ereport(error_level(),
+	if (!layout_set_epoch(layout, epoch, &detail))
+		ereport(node_error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameters \"%s\" and \"%s\" do not go together: \"%s\" and \"%s\"",
 						"snowflake.layout", "snowflake.epoch",
 						node_layout_text, node_epoch_text),
 				 errdetail("%s", detail),
 				 errhint("Give the layout fewer tick bits or a shorter tick.")));
-
-	configured_layout = layout;
-	layout_is_read = true;
 }
 
 /* Stops the start if a field of the node does not fit its width. */
@@ -395,7 +609,7 @@ check_field(const char *name, int value, int lowest, const char *field,
 	if (value >= lowest && value <= layout_field_max(bits))
 		return;
 
-	ereport(error_level(),
+	ereport(node_error_level(),
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("%d is outside the valid range for parameter \"%s\" (0 .. " INT64_FORMAT ")",
 					value, name, layout_field_max(bits)),
@@ -407,16 +621,15 @@ check_field(const char *name, int value, int lowest, const char *field,
 static void
 check_source(void)
 {
-	if (node_worker_id_source == WORKER_ID_SOURCE_CONFIG ||
-		node_worker_id_source == WORKER_ID_SOURCE_REGISTRY ||
+	if (!is_derived(node_worker_id_source) ||
 		node_worker_id == WORKER_ID_UNSET)
 		return;
 
-	ereport(error_level(),
+	ereport(node_error_level(),
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("parameters \"%s\" and \"%s\" do not go together: %d and \"%s\"",
 					"snowflake.worker_id", "snowflake.worker_id_source",
-					node_worker_id, node_worker_id_source_name()),
+					node_worker_id, GetConfigOption("snowflake.worker_id_source", false, false)),
 			 errhint("Take \"snowflake.worker_id\" out of the configuration, or set \"snowflake.worker_id_source\" to \"config\".")));
 }
 
@@ -430,7 +643,7 @@ check_registry(void)
 {
 	if (node_worker_id_source == WORKER_ID_SOURCE_REGISTRY &&
 		!node_uses_registry())
-		ereport(error_level(),
+		ereport(node_error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is \"%s\", but \"%s\" is not set",
 						"snowflake.worker_id_source", "registry",
@@ -438,7 +651,7 @@ check_registry(void)
 				 errhint("Set \"snowflake.registry\" to the connection string of the registry's database.")));
 	if (node_worker_id_source == WORKER_ID_SOURCE_CONFIG &&
 		node_worker_id == WORKER_ID_UNSET && node_uses_registry())
-		ereport(error_level(),
+		ereport(node_error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is set, but \"%s\" is \"%s\" and \"%s\" is not set",
 						"snowflake.registry", "snowflake.worker_id_source",
@@ -446,32 +659,45 @@ check_registry(void)
 				 errhint("Set \"snowflake.worker_id_source\" to \"registry\" to lease any worker id that is free, or \"snowflake.worker_id\" to lease that one.")));
 }
 
-/* Derives the worker id, or stops the start. */
+/* Without preload, raises ERROR 55000 if a registry leases the worker id. */
 static void
+require_no_registry(void)
+{
+	if (node_registry[0] != '\0' ||
+		node_worker_id_source == WORKER_ID_SOURCE_REGISTRY)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids cannot be issued because a registry needs the library to be preloaded"),
+				 errdetail("Parameter \"%s\" is set.", node_registry[0] != '\0' ? "snowflake.registry" : "snowflake.worker_id_source"),
+				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
+}
+
+/* Derives the worker id, or stops the start. */
+static int
 derive_worker_id(void)
 {
 	HostFinding finding = {0};
 
 	if (!find_worker_id(&finding))
-		ereport(error_level(),
+		ereport(node_error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("no worker id can be derived by parameter \"%s\" = \"%s\"",
 						"snowflake.worker_id_source",
-						node_worker_id_source_name()),
+						GetConfigOption("snowflake.worker_id_source", false, false)),
 				 errdetail("%s", finding.detail),
 				 errhint("%s", finding.hint)));
 
-	node_derived_worker_id = finding.worker_id;
 	ereport(LOG,
 			(errmsg("derived snowflake worker id %d from %s",
-					node_derived_worker_id, finding.origin)));
+					finding.worker_id, finding.origin)));
+	return finding.worker_id;
 }
 
 /* Derives the worker id.  Returns false and sets the reason if it fails. */
 static bool
 find_worker_id(HostFinding *finding)
 {
-	int			worker_bits = configured_layout.worker_bits;
+	int			worker_bits = configured.layout.worker_bits;
 
 	if (worker_bits == 0)
 	{
@@ -491,7 +717,7 @@ find_worker_id(HostFinding *finding)
 		case WORKER_ID_SOURCE_REGISTRY:
 			break;
 	}
-	elog(error_level(), "no worker id can be derived from source %d",
+	elog(node_error_level(), "no worker id can be derived from source %d",
 		 node_worker_id_source);
 	return false;				/* not reached */
 }

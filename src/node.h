@@ -22,8 +22,25 @@ typedef enum WorkerIdSource
 	WORKER_ID_SOURCE_REGISTRY
 } WorkerIdSource;
 
+/*
+ * The node that all processes of this server go by.  The postmaster fixes the
+ * node if it preloads the library; if not, the first session that issues an id
+ * does.
+ */
+typedef struct FixedNode
+{
+	bool		is_fixed;		/* the other fields are set before this one */
+	int			datacenter_id;
+	int			worker_id;		/* see node_intended_worker_id() */
+	int			worker_id_source;
+	Layout		layout;
+} FixedNode;
+
+/* The values of snowflake.worker_id_source. */
+extern const struct config_enum_entry node_worker_id_sources[];
+
 /* parameters, registered by module.c */
-extern int	node_datacenter_id;
+extern int	node_configured_datacenter_id;
 extern int	node_worker_id;		/* see node_intended_worker_id() */
 extern int	node_worker_id_source;
 extern char *node_layout_text;
@@ -33,20 +50,34 @@ extern char *node_registry;
 /* Was the library loaded by shared_preload_libraries?  Set by module.c. */
 extern bool node_is_preloaded;
 
+/* Are the parameters being defined?  Set by module.c. */
+extern bool node_is_loading;
+
 /*
- * The worker id that was derived from the host's name or address.
- * WORKER_ID_UNSET without preload, and if the source of worker ids is "config"
- * or "registry".
+ * What is wrong with the parameters that this process has read; NULL if
+ * nothing is.  Set by module.c.
  */
-extern int	node_derived_worker_id;
+extern ErrorData *node_fault;
+
+/* The datacenter id that goes with node_layout(). */
+extern int	node_datacenter_id;
 
 extern bool node_check_layout(char **newval, void **extra, GucSource source);
 extern bool node_check_epoch(char **newval, void **extra, GucSource source);
 extern void node_assign_text(const char *newval, void *extra);
+extern void node_assign_number(int newval, void *extra);
 
 extern void node_check_number(const char *name, const char *text);
+extern int	node_error_level(void);
 extern void node_configure(void);
+extern void node_prepare(void);
+extern void node_fix(FixedNode *fixed);
+extern void node_share(const FixedNode *fixed);
+extern void node_settle(void);
+extern bool node_is_fixed(void);
+extern char *node_pending_restart(void);
 extern const Layout *node_layout(void);
+extern char *node_layout_as_text(void);
 extern int	node_intended_worker_id(void);
 extern void node_announce(void);
 extern bool node_uses_registry(void);

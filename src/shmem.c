@@ -2,10 +2,18 @@
  * shmem.c
  *	  The shared memory: its size and its first contents.
  *
+ * If the library is preloaded, the postmaster makes the shared memory at its
+ * start, and fixes the node.  If not, the first session that loads the library
+ * makes the same struct as a named segment of dynamic shared memory, and the
+ * first session that issues an id fixes the node.  A session detaches from
+ * that segment after the before_shmem_exit callbacks.  After a crash the
+ * postmaster throws away either kind of memory.
+ *
  * Locking rules are in shmem.h.
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "host.h"
 #include "miscadmin.h"
 #include "node.h"
@@ -19,15 +27,13 @@
 SharedState *shared = NULL;
 
 static Size shared_size(void);
-static void initialize(void);
+static void initialize(SharedState *state);
+static void initialize_segment(void *segment COMPAT_DSM_ARGUMENT);
 
 void
 shmem_request(void)
 {
 	RequestAddinShmemSpace(shared_size());
-
-	/* Only names the tranche: the locks themselves are in the structs. */
-	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
 }
 
 /*
@@ -44,14 +50,62 @@ shmem_startup(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	shared = ShmemInitStruct("snowflake", shared_size(), &found);
 	if (!found)
-		initialize();
-	else
 	{
-		node_derived_worker_id = shared->derived_worker_id;
-		strlcpy(host_holder, shared->holder, LEASE_HOLDER_SIZE);
-		strlcpy(host_location, shared->location, HOST_LOCATION_SIZE);
+		initialize(shared);
+		shmem_fix_node();
 	}
 	LWLockRelease(AddinShmemInitLock);
+	compat_LWLockRegisterTranche(shared->lock.tranche, TRANCHE_NAME);
+	node_share(&shared->node);
+	shmem_settle_node();
+}
+
+/*
+ * Attaches a session of a server that does not preload the library.  Returns
+ * false on PostgreSQL 15 and 16.  ERROR 55000 if sessions use a library of
+ * another version.
+ */
+bool
+shmem_attach(void)
+{
+	bool		found;
+	SharedState *segment = GetNamedDSMSegment("snowflake", shared_size(),
+											  initialize_segment, &found, NULL);
+
+	if (segment == NULL)
+		return false;
+	if (segment->version != SHARED_STATE_VERSION)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("other sessions use another version of the library \"snowflake\""),
+				 errhint("Restart the server.")));
+	shared = segment;
+	compat_LWLockRegisterTranche(shared->lock.tranche, TRANCHE_NAME);
+	node_share(&shared->node);
+	return true;
+}
+
+/*
+ * Fixes the node unless it is fixed already.  The caller holds the lock, or is
+ * the postmaster.
+ */
+void
+shmem_fix_node(void)
+{
+	if (shared->node.is_fixed)
+		return;
+	strlcpy(shared->holder, host_holder, LEASE_HOLDER_SIZE);
+	strlcpy(shared->location, host_location, HOST_LOCATION_SIZE);
+	node_fix(&shared->node);
+}
+
+/* Lets this process go by the fixed node. */
+void
+shmem_settle_node(void)
+{
+	strlcpy(host_holder, shared->holder, LEASE_HOLDER_SIZE);
+	strlcpy(host_location, shared->location, HOST_LOCATION_SIZE);
+	node_settle();
 }
 
 /*
@@ -108,22 +162,27 @@ shared_size(void)
 					mul_size(MaxBackends, sizeof(PaddedBackendSlot)));
 }
 
+/* Sets the first contents. */
 static void
-initialize(void)
+initialize(SharedState *state)
 {
-	int			tranche_id = GetNamedLWLockTranche(TRANCHE_NAME)->lock.tranche;
+	int			tranche_id = LWLockNewTrancheId(TRANCHE_NAME);
 
-	memset(shared, 0, shared_size());
-	pg_atomic_init_u64(&shared->stamp, 0);
-	pg_atomic_init_u64(&shared->turns, 0);
-	LWLockInitialize(&shared->queue, tranche_id);
-	LWLockInitialize(&shared->lock, tranche_id);
-	shared->derived_worker_id = node_derived_worker_id;
-	strlcpy(shared->holder, host_holder, LEASE_HOLDER_SIZE);
-	strlcpy(shared->location, host_location, HOST_LOCATION_SIZE);
-	shared->lease.worker_id = WORKER_ID_UNSET;
-	strlcpy(shared->lease_reason,
+	memset(state, 0, shared_size());
+	state->version = SHARED_STATE_VERSION;
+	pg_atomic_init_u64(&state->stamp, 0);
+	pg_atomic_init_u64(&state->turns, 0);
+	LWLockInitialize(&state->queue, tranche_id);
+	LWLockInitialize(&state->lock, tranche_id);
+	state->lease.worker_id = WORKER_ID_UNSET;
+	strlcpy(state->lease_reason,
 			"The registry has not answered yet.",
 			LEASE_REASON_SIZE);
-	shared->stats_reset = GetCurrentTimestamp();
+	state->stats_reset = GetCurrentTimestamp();
+}
+
+static void
+initialize_segment(void *segment COMPAT_DSM_ARGUMENT)
+{
+	initialize(segment);
 }

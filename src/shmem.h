@@ -24,6 +24,7 @@
 #include "host.h"
 #include "id_layout.h"
 #include "lease_rules.h"
+#include "node.h"
 #include "port/atomics.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
@@ -96,8 +97,17 @@ typedef struct NodeStart
 	int64		floor;			/* the page's floor has to rise to this tick */
 } NodeStart;
 
+/*
+ * The version of SharedState.  Add 1 with each change of the struct or of what
+ * a field means: without preload, sessions that have loaded the library of an
+ * older package go on while new sessions load the newer one.
+ */
+#define SHARED_STATE_VERSION 1
+
 typedef struct SharedState
 {
+	int			version;		/* SHARED_STATE_VERSION; never changes */
+
 	/* The newest stamp taken.  Never goes back. */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint64 stamp;
 
@@ -147,8 +157,8 @@ typedef struct SharedState
 	char		lease_reason[LEASE_REASON_SIZE];	/* why there is no lease */
 	Latch	   *lease_worker_latch; /* NULL while the worker does not run */
 
-	/* Computed by the postmaster at its start; see shmem_startup(). */
-	int			derived_worker_id;
+	/* Set by shmem_fix_node(), and never changed after that. */
+	FixedNode	node;
 	char		holder[LEASE_HOLDER_SIZE];
 	char		location[HOST_LOCATION_SIZE];
 
@@ -162,7 +172,10 @@ typedef struct SharedState
 	PaddedBackendSlot slots[FLEXIBLE_ARRAY_MEMBER];
 } SharedState;
 
-/* Set in every process; NULL if the library was not preloaded. */
+/*
+ * Set in every process that has loaded the library; NULL on PostgreSQL 15 and
+ * 16 if the library was not preloaded.
+ */
 extern SharedState *shared;
 
 /* Returns the slot of this process. */
@@ -174,6 +187,9 @@ shmem_my_slot(void)
 
 extern void shmem_request(void);
 extern void shmem_startup(void);
+extern bool shmem_attach(void);
+extern void shmem_fix_node(void);
+extern void shmem_settle_node(void);
 extern int	shmem_worker_id(void);
 extern void shmem_read_lease(Lease *lease);
 extern int64 shmem_mark(void);

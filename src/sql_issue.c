@@ -207,7 +207,7 @@ snowflake_encode(PG_FUNCTION_ARGS)
 				 errmsg("issued_at %s is out of range",
 						timestamptz_to_str(instant)),
 				 errhint("The ticks of layout \"%s\" begin at %s .. %s.",
-						 node_layout_text, first, last)));
+						 node_layout_as_text(), first, last)));
 	}
 	fields.datacenter_id = field_argument(PG_GETARG_INT32(1), "datacenter_id",
 										  layout->datacenter_bits);
@@ -470,7 +470,7 @@ field_argument(int32 value, const char *name, int bits)
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("%s %d is out of range", name, value),
 				 errhint("Layout \"%s\" has %d bits for this field: 0 .. " INT64_FORMAT ".",
-						 node_layout_text, bits, layout_field_max(bits))));
+						 node_layout_as_text(), bits, layout_field_max(bits))));
 	return value;
 }
 

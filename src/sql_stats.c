@@ -53,6 +53,7 @@ enum
 	NODE_IN_RECOVERY,
 	NODE_LEASE_HOLDER,
 	NODE_LEASE_EXPIRES_AT,
+	NODE_PENDING_RESTART,
 	NODE_COLUMN_COUNT
 };
 
@@ -74,6 +75,7 @@ snowflake_node(PG_FUNCTION_ARGS)
 		(is_held ? lease.worker_id : WORKER_ID_UNSET) :
 		node_intended_worker_id();
 	char		layout_text[LAYOUT_TEXT_SIZE];
+	char	   *pending_restart = node_pending_restart();
 	int64		mark = shared == NULL ? 0 : shmem_mark();
 	Datum		values[NODE_COLUMN_COUNT];
 	bool		nulls[NODE_COLUMN_COUNT] = {false};
@@ -103,6 +105,9 @@ snowflake_node(PG_FUNCTION_ARGS)
 		!has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
 	values[NODE_LEASE_EXPIRES_AT] = TimestampTzGetDatum(lease_expires_at);
 	nulls[NODE_LEASE_EXPIRES_AT] = !is_held;
+	nulls[NODE_PENDING_RESTART] = pending_restart == NULL;
+	if (pending_restart != NULL)
+		values[NODE_PENDING_RESTART] = CStringGetTextDatum(pending_restart);
 	return record_datum(fcinfo, values, nulls);
 }
 
