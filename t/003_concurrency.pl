@@ -89,7 +89,7 @@ is_of_this_run('bulk', $begin, '16 clients in bulk');
 # that begins after another one has returned gets a larger id.  With larger
 # blocks that does not hold: ids of different blocks are in no order inside a
 # tick.
-my $block_size = value_of($node, 'SHOW snowflake.block_size');
+my $block_size = value_of($node, "LOAD 'snowflake'; SHOW snowflake.block_size");
 $node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
 $node->restart;
 value_of($node, 'CREATE TABLE calls (before timestamptz, id bigint, after timestamptz)');

@@ -165,6 +165,7 @@ sub set_policy
 	query($monitor,
 		"ALTER SYSTEM SET snowflake.clock_tolerance = $tolerance_ms");
 	query($monitor, 'SELECT pg_reload_conf()');
+	query($main, q{LOAD 'snowflake'});
 	usleep(1000)
 	  until query($main, q{
 			SELECT string_agg(setting, ' ' ORDER BY name) FROM pg_settings

@@ -14,8 +14,7 @@ use Test::More;
 my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 'logical');
 $primary->append_conf(
-	'postgresql.conf', q{
-shared_preload_libraries = 'snowflake'
+	'postgresql.conf', preload_line() . q{
 snowflake.worker_id = 7
 });
 $primary->start;

@@ -33,6 +33,7 @@ sub reload_with
 	$node->reload;
 	for my $session (@sessions)
 	{
+		$session->value(q{LOAD 'snowflake'});
 		usleep(10_000)
 		  until $session->value(
 			"SELECT current_setting('snowflake.$name')::text = '$value'") eq

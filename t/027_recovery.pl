@@ -165,8 +165,7 @@ subtest 'without the library' => sub {
 		kill_hard($node);
 		start_server($node);
 		$node->stop;
-		$node->append_conf('postgresql.conf',
-			"shared_preload_libraries = 'snowflake'");
+		$node->append_conf('postgresql.conf', preload_line());
 		start_server($node);
 		is_unique_after($node, $batch, $what);
 	}

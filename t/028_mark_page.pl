@@ -237,8 +237,7 @@ subtest 'a page of another cluster' => sub {
 	# own: all other clusters are copies of one cluster.
 	$two->init(extra => [ $two->pg_version >= 18 ? '--no-data-checksums' : () ]);
 	$two->append_conf(
-		'postgresql.conf', q{
-shared_preload_libraries = 'snowflake'
+		'postgresql.conf', preload_line() . q{
 snowflake.worker_id = 7
 snowflake.clock_tolerance = 60s
 });

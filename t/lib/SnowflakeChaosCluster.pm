@@ -26,6 +26,7 @@ use SnowflakeChaosServer;
 use SnowflakeFaults;
 use SnowflakeServer;
 use SnowflakeServer qw(settle);
+use SnowflakeTest;
 use SnowflakeWorkerIds;
 use Test::More;
 use Time::HiRes qw(time usleep);
@@ -283,13 +284,13 @@ sub write_replication
 	return;
 }
 
-# Writes which library a server preloads; '' for none.
+# Writes whether a server has the library.
 sub write_library
 {
-	my ($self, $server, $library) = @_;
+	my ($self, $server, $has_library) = @_;
 
 	write_conf($server->{node}, 'library.conf',
-		"shared_preload_libraries = '$library'");
+		$has_library ? preload_line() : "shared_preload_libraries = ''");
 	return;
 }
 
@@ -315,7 +316,7 @@ sub settle_server
 	settle($server->{node});
 	write_conf($server->{node}, 'upstream.conf', @recovery);
 	$self->write_identity($server);
-	$self->write_library($server, 'snowflake');
+	$self->write_library($server, 1);
 	$self->write_workers($server, 8);
 	$self->write_replication($server);
 	return;

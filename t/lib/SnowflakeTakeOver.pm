@@ -322,7 +322,7 @@ sub end_recovery
 	{
 		$server->end_life((qw(fast immediate))[ rand 2 ]) if $server->is_up;
 		write_recovery($server, $old, $how);
-		$cluster->write_library($server, '') if $is_without_library;
+		$cluster->write_library($server, 0) if $is_without_library;
 		$cluster->write_workers($server, 0) if $has_no_workers;
 		$server->start;
 	}
@@ -334,7 +334,7 @@ sub end_recovery
 		try_value_of($server->{node}, 'CHECKPOINT') if rand() < 0.5;
 		$server->end_life((qw(fast immediate killed))[ rand 3 ]);
 		log_event('recovered without the library');
-		$cluster->write_library($server, 'snowflake');
+		$cluster->write_library($server, 1);
 		$server->start;
 	}
 

@@ -1,5 +1,6 @@
-# What all TAP tests share: a server with the library preloaded, its ids and
-# its refusals, and the page of the high-water mark.
+# What all TAP tests share: a server with the library, its ids and its refusals,
+# and the page of the high-water mark.  With SNOWFLAKE_PRELOAD=0, which needs
+# PostgreSQL 17, servers do not preload the library.
 package SnowflakeTest;
 
 use strict;
@@ -12,6 +13,8 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
+  PRELOADS
+  preload_line
   snowflake_node
   first_id
   worker_id_of
@@ -29,8 +32,16 @@ our @EXPORT = qw(
   seal_page
 );
 
-# A server, not started yet, with the library preloaded and worker id 7.
-# Further lines of postgresql.conf follow, and override the first ones.
+use constant PRELOADS => ($ENV{SNOWFLAKE_PRELOAD} // 1) ne '0';
+
+# The line of postgresql.conf with which a server loads the library.
+sub preload_line
+{
+	return 'shared_preload_libraries = ' . (PRELOADS ? "'snowflake'" : "''");
+}
+
+# A server, not started yet, with the library and worker id 7.  Further lines of
+# postgresql.conf follow, and override the first ones.
 sub snowflake_node
 {
 	my ($name, @conf) = @_;
@@ -39,7 +50,7 @@ sub snowflake_node
 	$node->init;
 	$node->append_conf('postgresql.conf',
 		join("\n",
-			"shared_preload_libraries = 'snowflake'",
+			preload_line(),
 			"snowflake.worker_id = 7",
 			@conf)
 		  . "\n");
