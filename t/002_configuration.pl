@@ -13,9 +13,6 @@ use SnowflakeTest;
 use Test::More;
 
 my $node = snowflake_node('main');
-
-# Without preload, each session reads the parameters when it loads the library.
-my $load = PRELOADS ? '' : "LOAD 'snowflake';";
 $node->append_conf('postgresql.conf', "include 'case.conf'\n");
 
 # Replaces the settings of case.conf.  Also removes the page of the mark,
@@ -278,7 +275,7 @@ my $offset = -s $node->logfile;
 configure_afresh("snowflake.worker_id = 9\nsnowflake.clock_tolerance = '7s'");
 $node->reload;
 ok($node->poll_query_until('postgres',
-		"$load SELECT current_setting('snowflake.clock_tolerance') = '7s'"),
+		"SELECT current_setting('snowflake.clock_tolerance') = '7s'"),
 	'a reload changes clock_tolerance');
 is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
 	7, 'a reload does not change the worker id');

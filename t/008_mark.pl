@@ -344,8 +344,12 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 	{
 		configure($node, "snowflake.high_water_interval = $interval_ms");
 		$node->reload;
-		$node->poll_query_until('postgres',
-			"SELECT setting = '$interval_ms' FROM pg_settings WHERE name = 'snowflake.high_water_interval'");
+		wait_for(
+			sub {
+				value_of($node,
+					"LOAD 'snowflake'; SELECT setting = '$interval_ms' FROM pg_settings WHERE name = 'snowflake.high_water_interval'"
+				) eq 't';
+			});
 		take_ids(10, 'before');
 		my $lsn = $node->lsn('insert');
 		my $before = value_of($node, $writes);

@@ -14,7 +14,8 @@ use Test::More;
 my $plan = q{EXPLAIN (COSTS OFF) SELECT * FROM ids
   WHERE id >= snowflake_min_id('2030-01-01 00:00+00')};
 
-my $preloaded = snowflake_node('preloaded');
+my $preloaded =
+  snowflake_node('preloaded', "shared_preload_libraries = 'snowflake'");
 $preloaded->start;
 $preloaded->safe_psql('postgres',
 	'CREATE EXTENSION snowflake; CREATE TABLE ids (id bigint)');

@@ -311,7 +311,7 @@ my ($state) =
 is($state, '55P02', 'a session cannot choose the source');
 $node->stop;
 
-# Without preload no worker id is derived.
+# Without preload no worker id is derived before the first id.
 ($started) = start_on(
 	[ 'name pg-3' ],
 	derive('hostname', 5),
@@ -320,7 +320,14 @@ ok($started, 'the server starts without preload');
 is( $node->safe_psql('postgres',
 		'SELECT worker_id IS NULL, worker_id_source FROM snowflake_node'),
 	't|hostname',
-	'without preload no worker id is derived');
+	'without preload no worker id is derived before the first id');
+SKIP: {
+skip 'needs PostgreSQL 17', 2 if $node->pg_version < 17;
+my $issue = 'SELECT snowflake_worker_id(snowflake_nextval())';
+is($node->safe_psql('postgres', $issue), 3, 'the first id has the derived worker id');
+replace_file("$directory/facts", 'name pg-4');
+is($node->safe_psql('postgres', $issue), 3, 'a renamed host keeps its worker id without preload, too');
+}
 $node->stop;
 
 # ----- this machine's own host name and addresses -----
