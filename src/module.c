@@ -284,10 +284,10 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 {
 	GivenParameter *given = NULL;
 	int			given_count;
-	bool		is_session_of_issuer;
+	bool		may_issue;
 
 	node_is_preloaded = process_shared_preload_libraries_in_progress;
-	is_session_of_issuer = !node_is_preloaded && shmem_attach();
+	may_issue = !node_is_preloaded && shmem_attach();
 
 	given_count = find_given_parameters(&given);
 	node_is_loading = true;
@@ -295,7 +295,7 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 	define_registry_parameters();
 	define_generator_parameters();
 	node_is_loading = false;
-	if (is_session_of_issuer)
+	if (may_issue)
 		check_session_parameters(given, given_count);
 	if (node_is_preloaded)
 	{

@@ -69,7 +69,7 @@ for my $name (sort keys %settings)
 	{
 		is( $node->safe_psql(
 				'postgres',
-				"SELECT version LIKE default_version || '.%'
+				"LOAD 'snowflake'; SELECT version LIKE default_version || '.%'
 				   FROM pg_get_loaded_modules()
 				   JOIN pg_available_extensions ON name = module_name
 				  WHERE module_name = 'snowflake'"),
