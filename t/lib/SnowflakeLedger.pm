@@ -209,6 +209,7 @@ sub read_clients
 	my ($self, $allowed_errors, @numbers) = @_;
 	my %received;
 
+	$self->count_receipts($_) for @numbers;
 	$self->find_newest_rows($_) for @numbers;
 	@{ $self->{rows_sent_at} } = sort { $a <=> $b } @{ $self->{rows_sent_at} };
 	for my $number (@numbers)
@@ -227,12 +228,34 @@ sub read_clients
 	return %received;
 }
 
+# Counts how often one client has received the id of each of its kept rows.  By
+# the exception of promise 1 that can be twice: the row is of the last time.
+sub count_receipts
+{
+	my ($self, $number) = @_;
+	my $stage = 0;
+
+	open my $fh, '<', "$self->{directory}/client$number" or die $!;
+	while (my $line = <$fh>)
+	{
+		my $kept = $self->{kept}{$stage};
+
+		$stage = $1 if $line =~ /^= (\d+)/;
+		$kept->{receipts}{$1}++
+		  if defined $kept
+		  && $line =~ /^(\d+)$/
+		  && ($kept->{rows}{$1} // '') eq $number;
+	}
+	return;
+}
+
 # Finds out for each stage when one client sent its last batch with kept rows.
 # settle_id() needs the newest of these times of all clients.
 sub find_newest_rows
 {
 	my ($self, $number) = @_;
 	my ($stage, $has_row) = (0, 0);
+	my %received;
 
 	open my $fh, '<', "$self->{directory}/client$number" or die $!;
 	while (my $line = <$fh>)
@@ -242,7 +265,9 @@ sub find_newest_rows
 		if ($line =~ /^(\d+)$/)
 		{
 			$has_row = 1
-			  if defined $kept && ($kept->{rows}{$1} // '') eq $number;
+			  if defined $kept
+			  && ($kept->{rows}{$1} // '') eq $number
+			  && ++$received{"$stage $1"} == $kept->{receipts}{$1};
 		}
 		elsif ($line =~ /^\+ (\S+)/)
 		{
@@ -268,7 +293,7 @@ sub settle_id
 	my $kept = $self->{kept}{$stage} // return 1;
 	my $owner = $kept->{rows}{$id};
 
-	if (defined $owner && $owner eq $number)
+	if (defined $owner && $owner eq $number && --$kept->{receipts}{$id} == 0)
 	{
 		delete $kept->{rows}{$id};
 		return 2;
