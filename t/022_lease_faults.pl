@@ -23,7 +23,7 @@ use Time::HiRes qw(sleep time);
 use constant LARGEST_LEAD_S => 400;
 
 # Why a registry that may have forgotten leases grants none.
-use constant QUARANTINE => qr/^The registry may have forgotten leases at /;
+use constant QUARANTINE => qr/^The registry is new, or may have forgotten leases at /;
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 
