@@ -13,6 +13,7 @@ OBJS = \
 	src/host.o \
 	src/id_clock.o \
 	src/id_generator.o \
+	src/id_horizon.o \
 	src/id_layout.o \
 	src/lease_connection.o \
 	src/lease_registry.o \

@@ -95,6 +95,13 @@ LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION @extschema@.snowflake_currval() IS
 'the last id issued in this session';
 
+CREATE FUNCTION @extschema@.snowflake_horizon()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_horizon'
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION @extschema@.snowflake_horizon() IS
+'an id below which every transaction of this server has ended; a later statement reads the rows below it';
+
 --
 -- Decoding, by the server's layout and epoch
 --
@@ -313,7 +320,8 @@ CREATE FUNCTION @extschema@.snowflake_stat_backend(
     OUT ids_issued bigint,
     OUT sequence_waits bigint,
     OUT clock_waits bigint,
-    OUT last_id bigint)
+    OUT last_id bigint,
+    OUT horizon bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'snowflake_stat_backend'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED ROWS 100;

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "access/tableam.h"
+#include "access/twophase.h"
 #include "fmgr.h"
 #include "storage/bufpage.h"
 #include "storage/proc.h"
@@ -116,6 +117,8 @@ compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber (MyProc->pgprocno)
 #define INVALID_PROC_NUMBER InvalidBackendId
+#define GetNumberFromPGProc(proc) ((proc)->pgprocno)
+#define FIRST_PREPARED_XACT_PROC_NUMBER (MaxBackends + NUM_AUXILIARY_PROCS)
 
 static inline uint32
 WaitEventExtensionNew(const char *wait_event_name)
@@ -153,6 +156,17 @@ GetNamedDSMSegment(const char *name, size_t size,
 #else
 #define compat_LWLockRegisterTranche(id, name) ((void) 0)
 #endif
+
+/* 19 takes a full transaction id. */
+static inline PGPROC *
+compat_TwoPhaseGetDummyProc(FullTransactionId xid)
+{
+#if PG_VERSION_NUM >= 190000
+	return TwoPhaseGetDummyProc(xid, false);
+#else
+	return TwoPhaseGetDummyProc(XidFromFullTransactionId(xid), false);
+#endif
+}
 
 /* 19 removes PageSetChecksumCopy() and renames PageSetChecksumInplace(). */
 #if PG_VERSION_NUM < 190000

@@ -22,6 +22,7 @@
 #include "compat.h"
 #include "id_clock.h"
 #include "id_generator.h"
+#include "id_horizon.h"
 #include "mark_log.h"
 #include "mark_start.h"
 #include "miscadmin.h"
@@ -91,6 +92,7 @@ int			generator_block_size = 1;
 
 static Session session;
 
+static void begin_transaction(void);
 static void attach_session(void);
 static void check_may_issue(void);
 static void take_slot(void);
@@ -127,8 +129,8 @@ generator_next(void)
 {
 	int64		reserved;
 
-	if (unlikely(session.slot == NULL))
-		attach_session();
+	if (unlikely(!horizon_is_held))
+		begin_transaction();
 	if (likely(generator_block_size == 1))
 		return issue(reserve(1, &reserved));
 	return next_of_block(&session.slot->block, generator_block_size);
@@ -142,8 +144,8 @@ generator_next(void)
 int64
 generator_next_of_block(IdBlock *block, int64 wanted)
 {
-	if (unlikely(session.slot == NULL))
-		attach_session();
+	if (unlikely(!horizon_is_held))
+		begin_transaction();
 	return next_of_block(block, wanted);
 }
 
@@ -157,6 +159,32 @@ generator_last_of_session(int64 *id)
 		return false;
 	*id = slot->last_id;
 	return true;
+}
+
+/*
+ * Returns the horizon.  Raises ERROR 55000 if a transaction is left that was
+ * prepared before the server's start, and the errors of generator_next() that
+ * are raised whatever the clock and the lease.
+ */
+int64
+generator_horizon(void)
+{
+	check_may_issue();
+	mark_start_once();
+	return horizon_read();
+}
+
+/*
+ * Prepares the session for the first id of a transaction.  A block ends with
+ * its transaction: the horizon may be past the stamps that are left.
+ */
+static void
+begin_transaction(void)
+{
+	if (session.slot == NULL)
+		attach_session();
+	session.slot->block.size = 0;
+	horizon_hold();
 }
 
 /*
@@ -213,9 +241,8 @@ take_slot(void)
 
 	slot = shmem_my_slot();
 	memset(&slot->block, 0, sizeof(slot->block));
-	slot->before = slot->counters;
 
-	/* A reader that sees the new pid must see the new "before", too. */
+	/* A reader that sees the new pid must see the present "before", too. */
 	pg_write_barrier();
 	slot->pid = MyProcPid;
 	session.slot = slot;
@@ -240,6 +267,7 @@ end_session(int code, Datum arg)
 	bool		is_last;
 
 	(void) arg;
+	session.slot->before = session.slot->counters;
 	session.slot->pid = 0;
 	session.slot = NULL;
 
@@ -316,11 +344,7 @@ block_is_current(const IdBlock *block)
 static inline int64
 issue(int64 stamp)
 {
-	const Layout *layout = session.layout;
-	int64		sequence = layout_stamp_sequence(layout, stamp);
-	int64		id = ((stamp - sequence) << (layout->datacenter_bits +
-											 layout->worker_bits)) |
-		session.node_bits | sequence;
+	int64		id = layout_stamp_id(session.layout, stamp, session.node_bits);
 
 	session.slot->last_id = id;
 	session.slot->counters.ids_issued++;

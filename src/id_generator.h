@@ -26,5 +26,6 @@ extern int	generator_block_size;
 extern int64 generator_next(void);
 extern int64 generator_next_of_block(IdBlock *block, int64 wanted);
 extern bool generator_last_of_session(int64 *id);
+extern int64 generator_horizon(void);
 
 #endif							/* SNOWFLAKE_ID_GENERATOR_H */

@@ -130,6 +130,17 @@ layout_compose(const Layout *layout, const IdFields *fields)
 		fields->sequence;
 }
 
+/* Returns the id with a stamp and the bits of a node. */
+static inline int64
+layout_stamp_id(const Layout *layout, int64 stamp, int64 node_bits)
+{
+	int64		sequence = layout_stamp_sequence(layout, stamp);
+
+	return ((stamp - sequence) << (layout->datacenter_bits +
+								   layout->worker_bits)) |
+		node_bits | sequence;
+}
+
 /*
  * Takes an id apart, the reverse of layout_compose().  The id must lie within
  * 0 .. layout_max_id().

@@ -75,7 +75,8 @@ static void read_node_state(NodeState *state);
 static void prepare_contents(MarkContents *contents, const NodeState *state);
 static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
 							   const NodeState *state);
-static void publish(const NodeState *state, const MarkEntry *entry);
+static void publish(const NodeState *state, const MarkEntry *entry,
+					XLogRecPtr lsn);
 static int64 lead_us(void);
 static int64 mark_for(int64 tick);
 static void check_lease_allows(int64 tick);
@@ -189,7 +190,7 @@ log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation)
 		end = log_contents(buffer, &contents, &state);
 
 	if (state.is_logged)
-		publish(&state, entry);
+		publish(&state, entry, PageGetLSN(BufferGetPage(buffer)));
 	UnlockReleaseBuffer(buffer);
 	if (!state.is_logged)
 		*lsn = end;
@@ -336,10 +337,11 @@ log_contents(Buffer buffer, MarkContents *contents, const NodeState *state)
 /*
  * Publishes the mark of an entry, unless the node has changed meanwhile.  Cuts
  * the mark to what the present lease allows, because an earlier lease may have
- * allowed a larger mark in the entry.
+ * allowed a larger mark in the entry.  "lsn" is the end of a record that has
+ * the entry.
  */
 static void
-publish(const NodeState *state, const MarkEntry *entry)
+publish(const NodeState *state, const MarkEntry *entry, XLogRecPtr lsn)
 {
 	const Layout *layout = node_layout();
 	int64		mark = Min(entry->mark, state->reach);
@@ -349,6 +351,7 @@ publish(const NodeState *state, const MarkEntry *entry)
 	if (shared->node_generation == state->generation && mark > shared->mark)
 	{
 		shared->mark = mark;
+		shared->mark_lsn = lsn;
 		shared->mark_lead_us = entry->lead_us;
 		shared->mark_due = Max(shared->mark_due, mark - interval);
 	}

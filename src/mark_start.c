@@ -31,6 +31,7 @@
 #include "compat.h"
 #include "host.h"
 #include "id_clock.h"
+#include "id_horizon.h"
 #include "mark_page.h"
 #include "mark_start.h"
 #include "miscadmin.h"
@@ -106,6 +107,7 @@ mark_start_once(void)
 		shared->start.floor = start.floor;
 		is_first = true;
 		set_start(start.tick, start.lead_us, false);
+		horizon_begin();
 		shared->start.is_known = true;
 	}
 	LWLockRelease(&shared->lock);

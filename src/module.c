@@ -17,6 +17,7 @@
 #include "host.h"
 #include "id_clock.h"
 #include "id_generator.h"
+#include "id_horizon.h"
 #include "lease_registry.h"
 #include "lease_worker.h"
 #include "mark_log.h"
@@ -315,5 +316,7 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 		if (node_uses_registry())
 			lease_worker_register();
 	}
+	if (node_is_preloaded || may_issue)
+		horizon_install_callback();
 	MarkGUCPrefixReserved(PARAMETER_PREFIX);
 }

@@ -108,6 +108,13 @@ shmem_settle_node(void)
 	node_settle();
 }
 
+/* Returns the number of slots; those of prepared transactions are the last. */
+int
+shmem_slot_count(void)
+{
+	return FIRST_PREPARED_XACT_PROC_NUMBER + max_prepared_xacts;
+}
+
 /*
  * Returns the worker id that the server issues ids with, WORKER_ID_UNSET while
  * it has none.  The caller holds the lock, because the lease may change.
@@ -159,7 +166,7 @@ static Size
 shared_size(void)
 {
 	return add_size(offsetof(SharedState, slots),
-					mul_size(MaxBackends, sizeof(PaddedBackendSlot)));
+					mul_size(shmem_slot_count(), sizeof(PaddedBackendSlot)));
 }
 
 /* Sets the first contents. */
@@ -172,8 +179,11 @@ initialize(SharedState *state)
 	state->version = SHARED_STATE_VERSION;
 	pg_atomic_init_u64(&state->stamp, 0);
 	pg_atomic_init_u64(&state->turns, 0);
+	pg_atomic_init_u64(&state->horizon, 0);
 	LWLockInitialize(&state->queue, tranche_id);
 	LWLockInitialize(&state->lock, tranche_id);
+	for (int number = 0; number < shmem_slot_count(); number++)
+		pg_atomic_init_u64(&state->slots[number].slot.hold, 0);
 	state->lease.worker_id = WORKER_ID_UNSET;
 	strlcpy(state->lease_reason,
 			"The registry has not answered yet.",

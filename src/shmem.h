@@ -12,14 +12,16 @@
  * reservations of more than one stamp: the sessions wait for each other
  * instead of making each other's swap fail.
  *
- * Only the owner of a slot writes the slot, without a lock.  The views read
- * the slots, also without a lock.
+ * Only the owner of a slot writes the slot, without a lock; for "hold", see
+ * id_horizon.c.  The views and the horizon read the slots, also without a
+ * lock.
  */
 #ifndef SNOWFLAKE_SHMEM_H
 #define SNOWFLAKE_SHMEM_H
 
 #include "postgres.h"
 
+#include "access/xlogdefs.h"
 #include "compat.h"
 #include "host.h"
 #include "id_layout.h"
@@ -59,17 +61,21 @@ typedef struct Counters
 } Counters;
 
 /*
- * A backend's slot.  The counters are never cleared: a session that takes the
- * slot copies them to "before" instead.  So totals lose nothing when a session
- * ends.
+ * A backend's slot.  The counters are never cleared: a session that ends
+ * copies them to "before" instead.  So totals lose nothing when a session ends.
  */
 typedef struct BackendSlot
 {
+	/* Every id of the open transaction has this stamp or a later one; 0: none. */
+	pg_atomic_uint64 hold;
+	TransactionId xid;			/* of the prepared transaction that "hold" is of */
 	int64		last_id;		/* the newest id of all sessions of the slot */
 	Counters	counters;		/* of all sessions that have had the slot */
 	IdBlock		block;			/* of snowflake_nextval() */
-	Counters	before;			/* the counters when this session began */
+	Counters	before;			/* the counters when the session before ended */
 	int			pid;			/* of the session; 0: the slot is free */
+	int			callback_pid;	/* without preload: of the last session that
+								 * has loaded the library */
 } BackendSlot;
 
 /* Each slot has cache lines of its own, because its owner writes it often. */
@@ -117,6 +123,9 @@ typedef struct SharedState
 	/* The last turn that a waiter has taken; see choose_wakeup_tick(). */
 	pg_atomic_uint64 turns;
 
+	/* The largest horizon that was returned.  Never goes back. */
+	pg_atomic_uint64 horizon;
+
 	/* Protects the fields below. */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) LWLock lock;
 
@@ -133,6 +142,9 @@ typedef struct SharedState
 
 	/* How far the mark was put ahead of the id that it was logged for. */
 	int64		mark_lead_us;
+
+	/* A crash does not lose the mark when WAL is flushed up to here. */
+	XLogRecPtr	mark_lsn;
 
 	NodeStart	start;
 
@@ -168,7 +180,7 @@ typedef struct SharedState
 	int64		max_regression_us;	/* the clock's largest step back since the
 									 * last reset */
 
-	/* The sessions' slots, indexed by MyProcNumber. */
+	/* The slots of sessions and prepared transactions, by their PGPROC. */
 	PaddedBackendSlot slots[FLEXIBLE_ARRAY_MEMBER];
 } SharedState;
 
@@ -190,6 +202,7 @@ extern void shmem_startup(void);
 extern bool shmem_attach(void);
 extern void shmem_fix_node(void);
 extern void shmem_settle_node(void);
+extern int	shmem_slot_count(void);
 extern int	shmem_worker_id(void);
 extern void shmem_read_lease(Lease *lease);
 extern int64 shmem_mark(void);

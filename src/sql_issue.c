@@ -22,6 +22,7 @@
 PG_FUNCTION_INFO_V1(snowflake_nextval);
 PG_FUNCTION_INFO_V1(snowflake_nextvals);
 PG_FUNCTION_INFO_V1(snowflake_currval);
+PG_FUNCTION_INFO_V1(snowflake_horizon);
 PG_FUNCTION_INFO_V1(snowflake_decode);
 PG_FUNCTION_INFO_V1(snowflake_timestamp);
 PG_FUNCTION_INFO_V1(snowflake_datacenter_id);
@@ -125,6 +126,17 @@ snowflake_currval(PG_FUNCTION_ARGS)
 				 errmsg("no snowflake id has been issued in this session"),
 				 errhint("Call snowflake_nextval() first.")));
 	PG_RETURN_INT64(id);
+}
+
+/*
+ * snowflake_horizon() -> bigint
+ *		An id below which every transaction has ended.  Errors as
+ *		generator_horizon().
+ */
+Datum
+snowflake_horizon(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(generator_horizon());
 }
 
 /*

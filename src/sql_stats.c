@@ -15,6 +15,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "id_clock.h"
+#include "id_horizon.h"
 #include "id_layout.h"
 #include "lease_rules.h"
 #include "miscadmin.h"
@@ -193,13 +194,16 @@ enum
 	BACKEND_SEQUENCE_WAITS,
 	BACKEND_CLOCK_WAITS,
 	BACKEND_LAST_ID,
+	BACKEND_HORIZON,
 	BACKEND_COLUMN_COUNT
 };
 
 /*
  * snowflake_stat_backend() -> setof record
- *		The counters of each session that is connected and has asked for an id.
- *		A user without the rights of pg_read_all_stats sees only the row of the
+ *		The counters of each session that is connected and has asked for an id;
+ *		and where its transaction holds the horizon, NULL if that has no id.  A
+ *		session whose parallel workers have ids has a row meanwhile, too.  A
+ *		user without the rights of pg_read_all_stats sees only the row of the
  *		present session.  ERROR 55000 if the library was not preloaded.
  */
 Datum
@@ -213,8 +217,10 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	for (int number = 0; number < MaxBackends; number++)
 	{
-		const BackendSlot *slot = &shared->slots[number].slot;
-		int			pid = slot->pid;
+		BackendSlot *slot = &shared->slots[number].slot;
+		uint64		hold = pg_atomic_read_u64(&slot->hold);
+		int			pid = slot->pid == 0 && hold != 0 ?
+			ProcGlobal->allProcs[number].pid : slot->pid;
 		Counters	counters = {0};
 		Datum		values[BACKEND_COLUMN_COUNT];
 		bool		nulls[BACKEND_COLUMN_COUNT] = {false};
@@ -234,6 +240,9 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 		values[BACKEND_CLOCK_WAITS] = Int64GetDatum((int64) counters.clock_waits);
 		values[BACKEND_LAST_ID] = Int64GetDatum(slot->last_id);
 		nulls[BACKEND_LAST_ID] = counters.ids_issued == 0;
+		nulls[BACKEND_HORIZON] = hold == 0;
+		if (hold != 0)
+			values[BACKEND_HORIZON] = Int64GetDatum(horizon_of_hold(hold));
 		tuplestore_putvalues(result->setResult, result->setDesc, values,
 							 nulls);
 	}

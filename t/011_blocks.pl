@@ -1,7 +1,7 @@
 # Sessions that reserve ids in blocks (snowflake.block_size).  A session
 # reserves few more ids than it uses, no id comes twice, and no id is older
-# than its call.  A session drops its block when the clock has passed the
-# block's tick or a parameter has changed.
+# than its call.  A session drops its block when its transaction ends, when the
+# clock has passed the block's tick, or when a parameter has changed.
 #
 # Other sessions do not get the sequences that a session has reserved.  With a
 # tick of 600 s the test knows each sequence; the clock is 300 s into a tick.
@@ -119,11 +119,21 @@ sub expected_by_turns
 	return @expected[ 0 .. $count - 1 ];
 }
 
+# A session in a transaction, which ends its block when it ends.  An error does
+# not end the transaction.
+sub session_in_transaction
+{
+	my $session = SnowflakeSession->new($node);
+
+	$session->{psql}{stdin} .= "\\set ON_ERROR_ROLLBACK on\n";
+	$session->rows('BEGIN');
+	return $session;
+}
+
 my ($anna, $bert, $carl, $dora);
 sub open_sessions
 {
-	($anna, $bert, $carl, $dora) =
-	  map { SnowflakeSession->new($node) } 1 .. 4;
+	($anna, $bert, $carl, $dora) = map { session_in_transaction() } 1 .. 4;
 	return;
 }
 
@@ -137,6 +147,18 @@ start_afresh($node, LONG_TICK, 'snowflake.block_size = 64');
 open_sessions();
 is_deeply([ take($anna, 1000), map { take($anna) } 1 .. 100 ],
 	[ 0 .. 1099 ], 'a session alone gets consecutive ids');
+$anna->rows('SAVEPOINT s');
+take($anna);
+$anna->rows('ROLLBACK TO s');
+is_deeply([ take($anna) ], [1101], 'a savepoint that is rolled back does not end the block');
+$anna->rows('COMMIT AND CHAIN');
+is_deeply(
+	[ map { take($anna) } 1 .. 4 ],
+	# blocks of 1, 2, ..., 64, 64, ... begin at 0, 1, 3, ..., 63, 127, ...
+	[ 1151 .. 1154 ],
+	'a commit ends the block: the next transaction begins after it');
+$anna->rows('ROLLBACK AND CHAIN');
+is_deeply([ take($anna) ], [1158], 'so does a rollback');
 close_sessions();
 
 start_afresh($node, LONG_TICK, 'snowflake.block_size = 64');
@@ -202,7 +224,6 @@ for my $block_size (64, 3)
 {
 	start_afresh($node, LONG_TICK, "snowflake.block_size = $block_size");
 	open_sessions();
-	$_->rows('BEGIN') for $anna, $bert, $carl;
 	my (%ids, %cursors);
 	for (1 .. 300)
 	{
@@ -250,7 +271,7 @@ take($anna, 8);                 # 0, 1..2, 3..6 and one of 7..14
 $anna->terminate;
 
 # One of six new sessions gets the process slot of anna's backend.
-my @heirs = map { SnowflakeSession->new($node) } 1 .. 6;
+my @heirs = map { session_in_transaction() } 1 .. 6;
 is_deeply(
 	[ map { $_->state_of('SELECT snowflake_currval()') } @heirs ],
 	[ ('55000') x 6 ],

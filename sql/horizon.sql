@@ -1,0 +1,166 @@
+-- The horizon: every transaction that took a smaller id has ended, and no
+-- smaller id will be issued.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS snowflake;
+RESET client_min_messages;
+CREATE TABLE events (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), what text);
+-- where this session's transaction holds the horizon: at its first id, or NULL
+CREATE VIEW held AS
+SELECT horizon = snowflake_horizon() AS holds, horizon <= min(id) AS at_first_id
+  FROM snowflake_stat_backend LEFT JOIN events ON true
+ WHERE pid = pg_backend_pid() GROUP BY horizon;
+-- how many rows are below and above the horizon
+CREATE VIEW read AS
+SELECT count(*) FILTER (WHERE id < horizon) AS below, count(*) FILTER (WHERE id >= horizon) AS above
+  FROM snowflake_horizon() AS horizon, events;
+
+-- rows of transactions that have ended are below, and later ids are not
+INSERT INTO events (what) VALUES ('one'), ('two'), ('three') RETURNING what;
+SELECT * FROM read;
+SELECT * FROM held;
+SELECT snowflake_horizon() AS horizon \gset
+SELECT snowflake_horizon() = :horizon AS idle, snowflake_nextval() >= :horizon AS later;
+
+-- the present transaction's rows are not below, not even after a savepoint is
+-- rolled back
+TRUNCATE events;
+BEGIN;
+INSERT INTO events (what) VALUES ('first');
+SELECT * FROM held;
+SAVEPOINT s;
+INSERT INTO events (what) VALUES ('second');
+ROLLBACK TO s;
+SELECT * FROM held;
+SELECT * FROM read;
+COMMIT;
+SELECT * FROM held;
+SELECT * FROM read;
+
+-- a rollback and an error end the transaction, too
+BEGIN;
+INSERT INTO events (what) VALUES ('rolled back');
+ROLLBACK;
+SELECT * FROM held;
+INSERT INTO events (what) SELECT 'failed' || 1 / (2 - n) FROM generate_series(1, 2) AS n;
+SELECT * FROM held;
+
+-- a transaction whose ids only a savepoint took
+BEGIN;
+SAVEPOINT s;
+SELECT snowflake_nextval() > 0 AS issued;
+ROLLBACK TO s;
+SELECT holds FROM held;
+COMMIT;
+
+-- a procedure that commits in the middle
+TRUNCATE events;
+CREATE PROCEDURE commit_often() LANGUAGE plpgsql AS $$
+BEGIN
+  FOR i IN 1 .. 3 LOOP
+    INSERT INTO events (what) VALUES (i);
+    RAISE NOTICE '%: before the commit % below', i, (SELECT below FROM read);
+    COMMIT;
+    RAISE NOTICE '%: after the commit % below', i, (SELECT below FROM read);
+  END LOOP;
+END
+$$;
+CALL commit_often();
+-- and that commits in the middle of snowflake_nextvals()
+CREATE PROCEDURE commit_often_in_a_loop() LANGUAGE plpgsql AS $$
+DECLARE
+  issued bigint;
+  wrong int := 0;
+  horizon bigint := 0;
+BEGIN
+  FOR issued IN SELECT snowflake_nextvals(100) LOOP
+    COMMIT;
+    horizon := snowflake_horizon();
+    wrong := wrong + (issued >= horizon)::int;
+  END LOOP;
+  RAISE NOTICE '% ids are not below the horizon after their transaction', wrong;
+END
+$$;
+CALL commit_often_in_a_loop();
+
+-- snowflake_nextvals() through a cursor, slowly
+TRUNCATE events;
+BEGIN;
+DECLARE many CURSOR FOR SELECT snowflake_nextvals(3);
+MOVE 1 FROM many;
+INSERT INTO events (what) VALUES ('between');
+MOVE 1 FROM many;
+SELECT * FROM held;
+COMMIT;
+-- a cursor WITH HOLD takes its ids before the commit
+DECLARE held_ids CURSOR WITH HOLD FOR SELECT snowflake_nextval() AS id FROM generate_series(1, 3);
+SELECT snowflake_horizon() AS horizon \gset
+CREATE TABLE fetched (id bigint);
+DO $$
+DECLARE
+  ids refcursor := 'held_ids';
+  fetched bigint;
+BEGIN
+  FOR i IN 1 .. 3 LOOP
+    FETCH ids INTO fetched;
+    INSERT INTO fetched VALUES (fetched);
+  END LOOP;
+END
+$$;
+SELECT count(*), bool_and(id < :horizon) AS below FROM fetched;
+CLOSE held_ids;
+
+-- ids of COPY, and of a deferred trigger
+TRUNCATE events;
+BEGIN;
+COPY events (what) FROM stdin;
+copied
+\.
+SELECT * FROM held;
+COMMIT;
+SELECT * FROM read;
+CREATE TABLE causes (what text);
+CREATE FUNCTION take_id() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO events (what) VALUES (NEW.what);
+  RETURN NULL;
+END
+$$;
+CREATE CONSTRAINT TRIGGER take_id AFTER INSERT ON causes DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION take_id();
+TRUNCATE events;
+BEGIN;
+INSERT INTO causes VALUES ('deferred');
+SELECT * FROM held;
+SET CONSTRAINTS ALL IMMEDIATE;
+SELECT * FROM held;
+COMMIT;
+INSERT INTO causes VALUES ('at the commit');
+SELECT * FROM read;
+
+-- parallel workers take the ids, and their leader's transaction holds the
+-- horizon after the workers have ended; the session itself has taken no id
+\c
+CREATE TABLE numbers AS SELECT n FROM generate_series(1, 5000) AS n;
+ANALYZE numbers;
+SET parallel_setup_cost = 0;
+SET parallel_tuple_cost = 0;
+SET min_parallel_table_scan_size = 0;
+SET parallel_leader_participation = off;
+SET max_parallel_workers_per_gather = 2;
+BEGIN;
+CREATE TABLE made AS SELECT snowflake_nextval() AS id FROM numbers;
+SELECT horizon = snowflake_horizon() AS holds, horizon <= (SELECT min(id) FROM made) AS at_first_id, ids_issued
+  FROM snowflake_stat_backend WHERE pid = pg_backend_pid();
+COMMIT;
+SELECT snowflake_horizon() > max(id) AS below FROM made;
+
+-- other users ask for it, too
+CREATE ROLE snowflake_horizon_user;
+SET ROLE snowflake_horizon_user;
+SELECT snowflake_horizon() > 0 AS horizon;
+RESET ROLE;
+DROP ROLE snowflake_horizon_user;
+DROP VIEW held, read;
+DROP TABLE events, causes, fetched, numbers, made;
+DROP FUNCTION take_id;
+DROP PROCEDURE commit_often, commit_often_in_a_loop;

@@ -1,0 +1,294 @@
+/*
+ * id_horizon.c
+ *	  The horizon: an id below which every transaction has ended.
+ *
+ * An id is taken before its row can be seen.  So a row can appear after a
+ * larger id has been read, and a reader that goes on from the largest id
+ * misses the row.  A reader that asks for the horizon first, and then reads
+ * the ids below the horizon in a new snapshot, misses none: every transaction
+ * that took a smaller id on this server has ended, and no smaller id will be
+ * issued.
+ *
+ * Each transaction holds the horizon back while it is open.  Steps in this
+ * order, which the barriers below keep:
+ *
+ *	a transaction							a reader
+ *	1 reads the newest stamp				1 reads the newest stamp
+ *	2 writes it, plus 1, into its slot		2 reads the slots of the sessions,
+ *	3 takes its ids							  then of prepared transactions
+ *	4 ends: others can see its rows			3 takes the smallest of them all
+ *	5 clears its slot						4 takes a snapshot
+ *
+ * Proof.  Let h be the reader's smallest value, and s the stamp of an id with
+ * s < h.  Because s is at most the newest stamp that the reader has read, the
+ * id was taken before that.  So the reader looks into the slot after the
+ * transaction's step 2.  It finds no value of the transaction there, for that
+ * value would be at most s, and h at most that value.  So step 5 has been
+ * done, and step 4, before the snapshot is taken.  No stamp below h is taken
+ * later, because the newest stamp only grows.  doc/model/horizon.pml has the
+ * same steps.
+ *
+ * Three rules belong to the proof:
+ *
+ * - A block ends with its transaction, see begin_transaction() in
+ *	 id_generator.c.  A later transaction would take its stamps too late.  If
+ *	 blocks lived on, the horizon could not pass the begin of the newest tick,
+ *	 and the last rows of a server that is idle would stay above it.
+ * - A parallel worker writes into its leader's slot, because a worker ends
+ *	 before its transaction does.  Whichever process of a transaction is the
+ *	 first to write, its value is at most every later stamp.  PostgreSQL ends
+ *	 the workers before their leader's transaction.
+ * - PREPARE TRANSACTION copies the value into the slot of the prepared
+ *	 transaction before the session's slot is cleared.  A reader looks into that
+ *	 slot later than into the session's, so it finds the value in one of them.
+ *	 Nobody clears the slot: the value counts while PostgreSQL says that the
+ *	 transaction is in progress, which it says until others can see the end.
+ *
+ * PostgreSQL calls end_transaction() after others can see the end.  Every
+ * session has that callback, also one whose ids only parallel workers take:
+ * without preload a session has it once the library is loaded, so a worker
+ * takes no id before that.
+ *
+ * A horizon stays true.  So a horizon that was returned is never followed by a
+ * smaller one, whatever the clock does and whichever worker id is leased.  And
+ * the reader first waits until the mark is flushed: then ids begin after the
+ * horizon after a crash, too.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "compat.h"
+#include "id_horizon.h"
+#include "id_layout.h"
+#include "miscadmin.h"
+#include "node.h"
+#include "shmem.h"
+#include "storage/procarray.h"
+
+/*
+ * The hold of a transaction that was prepared before the server's start.  No
+ * process of this start knows which ids it has.
+ */
+#define HOLD_UNKNOWN PG_UINT64_MAX
+
+bool		horizon_is_held = false;
+
+static void end_transaction(XactEvent event, void *arg);
+static pg_noinline void release(bool is_prepared);
+static void hold_for_prepared(uint64 hold);
+static uint64 smallest_hold(uint64 hold);
+static uint64 hold_of_prepared(BackendSlot *slot);
+
+/*
+ * Makes every transaction of this process call end_transaction(): in the
+ * postmaster, whose children inherit that, or when a session loads the library.
+ */
+void
+horizon_install_callback(void)
+{
+	RegisterXactCallback(end_transaction, NULL);
+	if (!node_is_preloaded)
+		shmem_my_slot()->callback_pid = MyProcPid;
+}
+
+/*
+ * Notes the transactions that were prepared before the server's start.  The
+ * caller holds the lock; recovery has ended, and no id was issued since.  A
+ * transaction that was prepared since then counts, too: it has no id, but
+ * nothing tells the two apart.
+ */
+void
+horizon_begin(void)
+{
+	for (int i = 0; i < max_prepared_xacts; i++)
+	{
+		const PGPROC *proc = &PreparedXactProcs[i];
+		BackendSlot *slot = &shared->slots[GetNumberFromPGProc(proc)].slot;
+
+		if (!TransactionIdIsValid(proc->xid))
+			continue;
+		slot->xid = proc->xid;
+		pg_atomic_write_u64(&slot->hold, HOLD_UNKNOWN);
+	}
+}
+
+/*
+ * Holds the horizon back until this transaction ends.  The caller has not yet
+ * taken an id in this transaction.  ERROR 55000 in a parallel worker whose
+ * leader has not loaded the library: nobody would let the horizon go on.
+ */
+void
+horizon_hold(void)
+{
+	const PGPROC *leader = MyProc->lockGroupLeader != NULL ?
+		MyProc->lockGroupLeader : MyProc;
+	BackendSlot *slot = &shared->slots[GetNumberFromPGProc(leader)].slot;
+	uint64		none = 0;
+
+	if (!node_is_preloaded && slot->callback_pid != leader->pid)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot issue snowflake ids in a parallel worker because its session has not loaded the library \"snowflake\""),
+				 errhint("Execute LOAD 'snowflake' in the session, or add \"snowflake\" to shared_preload_libraries.")));
+
+	/*
+	 * The swap fails if another process of the transaction was the first.  It
+	 * is a full barrier: the value is in the slot before the first id is taken.
+	 */
+	(void) pg_atomic_compare_exchange_u64(&slot->hold, &none,
+										  pg_atomic_read_u64(&shared->stamp) + 1);
+	horizon_is_held = true;
+}
+
+/*
+ * Returns the horizon.  The server is not in recovery, and knows where ids
+ * begin.  Raises ERROR 55000 while a transaction is left that was prepared
+ * before the server's start.
+ */
+int64
+horizon_read(void)
+{
+	uint64		hold;
+	XLogRecPtr	mark_lsn;
+	uint64		horizon;
+	uint64		returned = pg_atomic_read_u64(&shared->horizon);
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	hold = pg_atomic_read_u64(&shared->stamp) + 1;
+	mark_lsn = shared->mark_lsn;
+	LWLockRelease(&shared->lock);
+
+	XLogFlush(mark_lsn);
+	horizon = (uint64) horizon_of_hold(smallest_hold(hold));
+	while (returned < horizon &&
+		   !pg_atomic_compare_exchange_u64(&shared->horizon, &returned, horizon))
+		 /* another reader has changed it meanwhile */ ;
+	return (int64) Max(returned, horizon);
+}
+
+/*
+ * Returns the id that all ids of a stamp or later are at or above, and all ids
+ * of this node before that stamp below.  The id may be smaller if the stamp is
+ * of an earlier lease: ids of that tick may have another worker id.
+ */
+int64
+horizon_of_hold(uint64 hold)
+{
+	const Layout *layout = node_layout();
+	int64		stamp = (int64) hold;
+	int64		node_bits;
+	bool		is_of_this_node;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	is_of_this_node = stamp - 1 > shared->start.stamp;
+	node_bits = layout_node_bits(layout, node_datacenter_id,
+								 Max(shmem_worker_id(), 0));
+	LWLockRelease(&shared->lock);
+
+	if (is_of_this_node)
+		return layout_stamp_id(layout, stamp - 1, node_bits) + 1;
+	return layout_stamp_id(layout,
+						   stamp - layout_stamp_sequence(layout, stamp), 0);
+}
+
+/*
+ * Transaction callback: lets the horizon go on.  PostgreSQL calls it for a
+ * commit, an abort or a PREPARE after others can see that.
+ */
+static void
+end_transaction(XactEvent event, void *arg)
+{
+	(void) arg;
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE ||
+		event == XACT_EVENT_PARALLEL_PRE_COMMIT)
+		return;
+
+	/* Parallel workers may have taken ids for a session that has not. */
+	if (horizon_is_held || MyProc->lockGroupLeader != NULL)
+		release(event == XACT_EVENT_PREPARE);
+}
+
+/* Clears this process's slot.  First copies it if the transaction prepares. */
+static pg_noinline void
+release(bool is_prepared)
+{
+	BackendSlot *slot = shmem_my_slot();
+	uint64		hold = pg_atomic_read_u64(&slot->hold);
+
+	horizon_is_held = false;
+	if (hold == 0)
+		return;
+	if (is_prepared)
+		hold_for_prepared(hold);
+
+	/* Who finds the slot cleared must see the end, or the other slot. */
+	pg_write_barrier();
+	pg_atomic_write_u64(&slot->hold, 0);
+}
+
+/*
+ * Copies this transaction's hold into the slot of the prepared transaction,
+ * which no other session can end yet.
+ */
+static void
+hold_for_prepared(uint64 hold)
+{
+	FullTransactionId xid = GetTopFullTransactionIdIfAny();
+	const PGPROC *prepared = compat_TwoPhaseGetDummyProc(xid);
+	BackendSlot *slot = &shared->slots[GetNumberFromPGProc(prepared)].slot;
+
+	/* A reader of this transaction's id must read its hold, too. */
+	pg_atomic_write_u64(&slot->hold, hold);
+	pg_write_barrier();
+	slot->xid = XidFromFullTransactionId(xid);
+}
+
+/* Returns the smallest of a value and all holds. */
+static uint64
+smallest_hold(uint64 hold)
+{
+	for (int number = 0; number < shmem_slot_count(); number++)
+	{
+		BackendSlot *slot = &shared->slots[number].slot;
+		uint64		other;
+
+		/* After the newest stamp, and after the slots before this slot. */
+		pg_read_barrier();
+		other = number < FIRST_PREPARED_XACT_PROC_NUMBER ?
+			pg_atomic_read_u64(&slot->hold) : hold_of_prepared(slot);
+		if (other != 0)
+			hold = Min(hold, other);
+	}
+
+	/* The caller's snapshot comes after all slots. */
+	pg_read_barrier();
+	return hold;
+}
+
+/* Returns the hold of a prepared transaction or, if that has ended, 0. */
+static uint64
+hold_of_prepared(BackendSlot *slot)
+{
+	TransactionId xid = slot->xid;
+	uint64		hold;
+
+	pg_read_barrier();			/* pairs with the barrier in hold_for_prepared() */
+	hold = pg_atomic_read_u64(&slot->hold);
+	if (hold == 0)
+		return 0;
+	if (!TransactionIdIsInProgress(xid))
+	{
+		/* Forget it, before its xid is another transaction's. */
+		if (hold == HOLD_UNKNOWN)
+			(void) pg_atomic_compare_exchange_u64(&slot->hold, &hold, 0);
+		return 0;
+	}
+	if (hold == HOLD_UNKNOWN)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the horizon of snowflake ids is unknown because a transaction is left that was prepared before the server's start"),
+				 errdetail("The transaction's id is %u.", xid),
+				 errhint("End it by COMMIT PREPARED or ROLLBACK PREPARED; pg_prepared_xacts has its name.")));
+	return hold;
+}
