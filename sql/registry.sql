@@ -104,7 +104,7 @@ SELECT t.layout, snowflake_registry.canonical_layout(t.layout) AS canonical
                     '39/0/16/8@7000us', '39/0/16/8@10us']) AS t (layout);
 BEGIN;
 SELECT snowflake_registry.configure();
-SELECT lease_duration, largest_lead, slack, layout, epoch, reopens_at - quarantined_at AS quarantine FROM snowflake_registry.setting;
+SELECT lease_duration, largest_lead, slack, layout, epoch, date_trunc('second', reopens_at - quarantined_at) AS quarantine FROM snowflake_registry.setting;
 ROLLBACK;
 
 -- A new registry may have forgotten everything: a holder keeps its worker id.
