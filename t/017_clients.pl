@@ -1,0 +1,201 @@
+# Clients: drivers and object-relational mappers.  Each program of t/lib/clients
+# uses one of them as doc/clients.md says, and shows what goes wrong otherwise.
+# A program connects to a database of its own, with a table "orders", and prints
+# a line for each check.  Programs whose packages are not installed are skipped.
+#
+#   CLIENTS   all: a missing package is a failure, as in script/clients, which
+#             installs them
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeTest;
+use Test::More;
+
+my $directory = "$FindBin::RealBin/lib/clients";
+my $jars = '/usr/share/java';
+my $gopath = '/usr/share/gocode';
+
+# How programs run, and how their packages are looked for.
+my %run = (
+	go => [qw(go run)],
+	java => [qw(sh java.sh)],
+	js => ['node'],
+	php => ['php'],
+	pl => ['perl'],
+	py => ['python3'],
+	rb => ['ruby'],
+	sh => ['sh']);
+my %look_for = (
+	go => sub { ('ls', '/usr/bin/go', map { "$gopath/src/github.com/$_" } @_) },
+	java => sub { ('ls', '/usr/bin/javac', map { "$jars/$_.jar" } @_) },
+	js => sub { ('node', '-e', join ';', map { "require('$_')" } @_) },
+	php => sub {
+		('php', '-r', join '', q{extension_loaded('pdo_pgsql') || exit(1);},
+			map { "require '$_';" } @_);
+	},
+	pl => sub { ('perl', (map { "-M$_" } @_), '-e1') },
+	py => sub { ('python3', '-c', 'import ' . join ',', @_) },
+	rb => sub { ('ruby', (map { "-r$_" } @_), '-e1') },
+	sh => sub { (@_, '--version') });
+
+my @programs = (
+	[ 'UseEclipseLink.java', 'eclipselink', 'postgresql' ],
+	[ 'UseHibernate.java', 'hibernate-core', 'postgresql' ],
+	[ 'UsePgjdbc.java', 'postgresql' ],
+	[ 'use_active_record.rb', 'active_record', 'pg' ],
+	[ 'use_alembic.py', 'alembic', 'psycopg2' ],
+	[ 'use_asyncpg.py', 'asyncpg' ],
+	[ 'use_dbi.pl', 'DBD::Pg' ],
+	[ 'use_django.py', 'django', 'psycopg2' ],
+	[ 'use_doctrine.php', 'Doctrine/ORM/autoload.php' ],
+	[ 'use_drizzle.js', 'drizzle-orm', 'pg' ],
+	[ 'use_illuminate.php', 'Illuminate/Database/autoload.php' ],
+	[ 'use_jq.sh', 'jq' ],
+	[ 'use_knex.js', 'knex', 'pg' ],
+	[ 'use_kysely.js', 'kysely', 'pg' ],
+	[ 'use_lib_pq.go', 'lib/pq' ],
+	[ 'use_mikro_orm.js', '@mikro-orm/postgresql', 'pg' ],
+	[ 'use_pdo.php' ],
+	[ 'use_pg.js', 'pg' ],
+	[ 'use_pg.rb', 'pg' ],
+	[ 'use_pgx.go', 'jackc/pgx' ],
+	[ 'use_postgres.js', 'postgres', 'pg' ],
+	[ 'use_prisma.js', 'prisma/package.json', '@prisma/adapter-pg', 'pg' ],
+	[ 'use_psycopg.py', 'psycopg' ],
+	[ 'use_psycopg2.py', 'psycopg2' ],
+	[ 'use_sequel.rb', 'sequel', 'pg' ],
+	[ 'use_sequelize.js', 'sequelize', 'pg' ],
+	[ 'use_sqlalchemy.py', 'sqlalchemy', 'psycopg2' ],
+	[ 'use_typeorm.js', 'typeorm', 'pg' ]);
+
+
+%ENV = (
+	%ENV,
+	LC_ALL => 'C.UTF-8',
+	PYTHONDONTWRITEBYTECODE => 1,
+	GO111MODULE => 'off',
+	GOPATH => $gopath);
+
+# Runs a command, and returns its exit status and its output.
+sub run_in_directory
+{
+	my (@command) = @_;
+	my ($stdout, $stderr) = ('', '');
+
+	my $done = eval {
+		IPC::Run::run(
+			\@command, '<', \undef, '>', \$stdout, '2>', \$stderr,
+			init => sub { chdir $directory },
+			IPC::Run::timeout(3 * $PostgreSQL::Test::Utils::timeout_default));
+	};
+	return ($done, $stdout, $stderr . $@);
+}
+
+# Runs a program in a new database, and makes each line of its output a check.
+sub test_program
+{
+	my ($node, $program, $language) = @_;
+	my $database = lc $program =~ s/\W/_/gr;
+
+	$node->safe_psql('postgres', "CREATE DATABASE $database");
+	$node->safe_psql(
+		$database, q{
+CREATE EXTENSION snowflake;
+CREATE EXTENSION snowflake_convert;
+CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), item text);
+});
+	local %ENV = (
+		%ENV,
+		PGHOST => '127.0.0.1',
+		PGSSLMODE => 'disable',
+		PGPORT => $node->port,
+		PGUSER => $node->safe_psql('postgres', 'SELECT current_user'),
+		PGDATABASE => $database);
+	my ($done, $stdout, $stderr) = run_in_directory(@{ $run{$language} }, $program);
+	my @checks = $stdout =~ /^((?:not )?ok - .*)/mg;
+
+	ok($done && @checks, "$program runs") || diag($stdout, $stderr);
+	for my $check (@checks)
+	{
+		ok($check !~ /^not/, "$program: " . $check =~ s/.*?ok - //r)
+		  || diag($stdout);
+	}
+	return;
+}
+
+# pgjdbc knows no Unix sockets.
+my $tcp = "listen_addresses = '127.0.0.1'";
+my $node = snowflake_node('node', $tcp);
+$node->start;
+
+for (@programs)
+{
+	my ($program, @packages) = @$_;
+	my ($language) = $program =~ /\.(\w+)$/;
+
+	SKIP:
+	{
+		my ($found, undef, $stderr) = run_in_directory($look_for{$language}->(@packages));
+
+		if (!$found && ($ENV{CLIENTS} // '') eq 'all')
+		{
+			fail("$program: its packages are installed");
+			diag($stderr);
+		}
+		skip "$program: its packages are not installed", 1 if !$found;
+		test_program($node, $program, $language);
+	}
+}
+
+# What sequences' functions say.
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION snowflake;
+CREATE EXTENSION snowflake_convert;
+CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval());
+CREATE TABLE kept (id serial PRIMARY KEY);
+SELECT snowflake_convert.key('kept', 'id', keep_sequence => true) \gexec
+});
+is( $node->safe_psql(
+		'postgres', q{
+INSERT INTO orders DEFAULT VALUES;
+SELECT currval(pg_get_serial_sequence('orders', 'id')) IS NULL}),
+	't', 'currval() of no sequence is NULL, without an error');
+is( $node->safe_psql(
+		'postgres', q{
+INSERT INTO orders DEFAULT VALUES;
+SELECT snowflake_currval() = max(id) FROM orders}),
+	't', 'snowflake_currval() is the id of the last insert');
+is( $node->safe_psql('postgres', q{SELECT pg_get_serial_sequence('kept', 'id')}),
+	'public.kept_id_seq',
+	'keep_sequence: pg_get_serial_sequence() finds the sequence');
+for my $call (q{currval(pg_get_serial_sequence('kept', 'id'))}, 'lastval()')
+{
+	my (undef, undef, $stderr) =
+	  $node->psql('postgres', "INSERT INTO kept DEFAULT VALUES; SELECT $call");
+	like($stderr, qr/is not yet defined in this session/,
+		"keep_sequence: $call is an error");
+}
+$node->stop;
+
+# With a layout of 53 bits, JavaScript's numbers are exact.
+SKIP:
+{
+	skip 'the packages of use_pg_numbers.js are not installed', 1
+	  if !(run_in_directory($look_for{js}->('pg', 'drizzle-orm')))[0];
+	my $short = snowflake_node(
+		'short',
+		$tcp,
+		"snowflake.layout = '41/0/4/8'",
+		"snowflake.epoch = '2026-01-01 00:00:00+00'");
+	$short->start;
+	test_program($short, 'use_pg_numbers.js', 'js');
+	$short->stop;
+}
+
+done_testing();

@@ -1,0 +1,97 @@
+// Hibernate: the pooled optimizer repeats ids; SnowflakeGenerator.java does not,
+// and inserts in batches.
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Properties;
+import java.util.TreeSet;
+import javax.persistence.Entity;
+import javax.persistence.GeneratedValue;
+import javax.persistence.GenerationType;
+import javax.persistence.Id;
+import javax.persistence.Table;
+import org.hibernate.Session;
+import org.hibernate.SessionFactory;
+import org.hibernate.annotations.GenericGenerator;
+import org.hibernate.annotations.Parameter;
+import org.hibernate.cfg.Configuration;
+import org.hibernate.dialect.PostgreSQLDialect;
+import org.hibernate.engine.SessionImplementor;
+import org.hibernate.id.IdentifierGenerator;
+
+public class UseHibernate {
+    @Entity @Table(name = "posts")
+    public static class Post {
+        @Id @GeneratedValue(generator = "snowflake")
+        @GenericGenerator(name = "snowflake", strategy = "SnowflakeGenerator")
+        public Long id;
+        public String item = "one";
+    }
+
+    @Entity @Table(name = "orders")
+    public static class Order {
+        @Id @GeneratedValue(strategy = GenerationType.IDENTITY)
+        public Long id;
+        public String item = "one";
+    }
+
+    @Entity @Table(name = "pooled")
+    public static class Pooled {
+        @Id @GeneratedValue(generator = "pooled")
+        @GenericGenerator(name = "pooled", strategy = "enhanced-sequence", parameters = {
+            @Parameter(name = "optimizer", value = "pooled"),
+            @Parameter(name = "increment_size", value = "50")})
+        public Long id;
+    }
+
+    // A dialect whose sequences are snowflake_nextval().
+    public static class Dialect extends PostgreSQLDialect {
+        @Override
+        public String getSequenceNextValString(String name) {
+            return "SELECT snowflake_nextval()";
+        }
+    }
+
+    static List<Long> save(SessionFactory factory, List<?> entities) {
+        Session session = factory.openSession();
+        session.beginTransaction();
+        List<Long> ids = new ArrayList<>();
+        entities.forEach(entity -> ids.add((Long) session.save(entity)));
+        session.getTransaction().commit();
+        session.close();
+        return ids;
+    }
+
+    public static void main(String[] args) throws Exception {
+        Properties properties = new Properties();
+        properties.put("hibernate.connection.url", Check.url());
+        properties.put("hibernate.connection.username", System.getenv("PGUSER"));
+        properties.put("hibernate.dialect", Dialect.class.getName());
+        properties.put("hibernate.jdbc.batch_size", "50");
+        properties.put("hibernate.hbm2ddl.auto", "update");
+        properties.put("hibernate.generate_statistics", "true");
+        SessionFactory factory = new Configuration().setProperties(properties)
+            .addAnnotatedClass(Post.class).addAnnotatedClass(Order.class)
+            .addAnnotatedClass(Pooled.class).buildSessionFactory();
+
+        List<Post> posts = new ArrayList<>();
+        for (int n = 0; n < 1000; n++) {
+            posts.add(new Post());
+        }
+        Check.is(save(factory, posts), Check.stored("posts"), "SnowflakeGenerator: 1000 ids");
+        Check.is(factory.getStatistics().getPrepareStatementCount(), 1L,
+            "SnowflakeGenerator: all rows by one prepared INSERT, in batches");
+        Check.is(save(factory, List.of(new Order(), new Order())), Check.stored("orders"),
+            "IDENTITY: the ids by RETURNING");
+
+        SessionImplementor session = (SessionImplementor) factory.openSession();
+        IdentifierGenerator pooled = session.getFactory()
+            .getIdentifierGenerator(Pooled.class.getName());
+        TreeSet<Long> distinct = new TreeSet<>();
+        for (int n = 0; n < 20000; n++) {
+            distinct.add((Long) pooled.generate(session, null));
+        }
+        System.out.println("# the pooled optimizer: " + distinct.size() + " of 20000 ids are distinct");
+        Check.is(distinct.size() < 20000, true, "pooled optimizer: ids repeat");
+        System.exit(0);
+    }
+}

@@ -1,0 +1,57 @@
+# ActiveRecord: a migration names the default; fixtures need an owned sequence.
+require 'active_record'
+require 'active_record/fixtures'
+require 'tmpdir'
+require_relative 'check'
+
+ActiveRecord::Base.establish_connection(
+  adapter: 'postgresql', host: ENV.fetch('PGHOST'), port: ENV.fetch('PGPORT'),
+  database: ENV.fetch('PGDATABASE'), username: ENV['PGUSER']
+)
+ActiveRecord::Schema.verbose = false
+ActiveRecord::Schema.define do
+  create_table :posts, id: :bigint, default: -> { 'snowflake_nextval()' } do |t|
+    t.text :item
+  end
+  create_table(:lines) { |t| t.text :item }
+end
+
+# a row of the table that names the default
+class Post < ActiveRecord::Base; end
+
+posts = %w[one two].map { |item| Post.create!(item: item) }
+ids = posts.map(&:id) + Post.insert_all!([{ item: 'three' }]).rows.flatten
+connection = ActiveRecord::Base.connection
+stored = connection.select_values('SELECT id::text FROM posts ORDER BY id').map(&:to_i)
+check ids, stored, 'create! and insert_all!'
+check Post.find(ids[0]).item, 'one', 'find finds the row'
+
+schema = StringIO.new
+dumped = ActiveRecord.version < Gem::Version.new('7.2') ? connection : ActiveRecord::Base.connection_pool
+ActiveRecord::SchemaDumper.dump(dumped, schema)
+check schema.string.match?(/default: -> \{ "snowflake_nextval\(\)" \}/), true,
+      'schema.rb has the default'
+
+# Loads a fixture into a table; returns the error, if there is one.
+def load_fixture(table)
+  Dir.mktmpdir do |directory|
+    File.write("#{directory}/#{table}.yml", "one:\n  item: one\n")
+    ActiveRecord::FixtureSet.reset_cache
+    ActiveRecord::FixtureSet.create_fixtures(directory, [table])
+  end
+  nil
+rescue ActiveRecord::StatementInvalid => e
+  e.message
+end
+
+check load_fixture('posts')&.match?(/relation "public" does not exist/), true,
+      'fixtures fail without an owned sequence'
+connection.execute('CREATE SEQUENCE posts_id_seq OWNED BY posts.id')
+check load_fixture('posts'), nil, 'fixtures work with an owned sequence'
+script = connection.select_values(
+  "SELECT snowflake_convert.key('lines', 'id', keep_sequence => true)"
+)
+connection.execute(script.join("\n"))
+check load_fixture('lines'), nil, 'fixtures work after a conversion with keep_sequence'
+line = Class.new(ActiveRecord::Base) { self.table_name = 'lines' }
+check line.create!(item: 'two').id > 2**53, true, 'after fixtures, new ids are snowflakes'

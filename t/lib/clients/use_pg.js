@@ -1,0 +1,49 @@
+// node-postgres: ids are strings, unless a parser makes them numbers.
+const pg = require('pg');
+const {failure, is, stored} = require('./check');
+
+const all = 'SELECT id, item FROM orders ORDER BY id';
+const insert = 'INSERT INTO orders (item) SELECT unnest($1::text[]) RETURNING id';
+const items = Array.from({length: 50}, (_, i) => `item ${i}`);
+
+// How many of the rows that have been read are found again by their ids.
+async function foundAgain(client, rows) {
+  let found = 0;
+  for (const {id, item} of rows) {
+    const again = await client.query('SELECT item FROM orders WHERE id = $1', [id]);
+    found += again.rows[0]?.item === item;
+  }
+  return found;
+}
+
+async function main() {
+  const client = new pg.Client();
+  await client.connect();
+
+  const strings = (await client.query(insert, [items])).rows.map((row) => row.id);
+  is(strings, await stored('orders'), 'ids are strings, and exact');
+  is(await foundAgain(client, (await client.query(all)).rows), 50, 'each string finds its row');
+
+  const array = await client.query('SELECT json_agg(id ORDER BY id) AS ids FROM orders');
+  is(new Set(array.rows[0].ids).size < 25, true,
+    'json_agg(id): parsed as JSON, ids are rounded to a few numbers');
+  const texts = await client.query(
+    'SELECT json_agg(id::text ORDER BY id) AS ids FROM orders');
+  is(texts.rows[0].ids, strings, 'json_agg(id::text): ids are exact');
+
+  pg.types.setTypeParser(pg.types.builtins.INT8, Number);
+  is(await foundAgain(client, (await client.query(all)).rows) < 25, true,
+    'parser Number: another row is found, or none');
+
+  pg.types.setTypeParser(pg.types.builtins.INT8, BigInt);
+  const {rows} = await client.query(all);
+  is(rows.map((row) => row.id), strings.map(BigInt), 'parser BigInt: ids are exact');
+  is(await foundAgain(client, rows), 50, 'each BigInt finds its row');
+  is(await failure('JSON.stringify', () => JSON.stringify({id: rows[0].id})),
+    'Do not know how to serialize a BigInt', 'JSON.stringify() refuses a BigInt');
+  BigInt.prototype.toJSON = function () { return this.toString(); };
+  is(JSON.stringify({id: rows[0].id}), `{"id":"${strings[0]}"}`,
+    'BigInt.prototype.toJSON: JSON.stringify() writes a string');
+  await client.end();
+}
+main();

@@ -1,0 +1,18 @@
+# Sequel: a table made by its schema methods; insert returns the primary key.
+require 'sequel'
+require_relative 'check'
+
+db = Sequel.connect(adapter: 'postgres', host: ENV.fetch('PGHOST'),
+                    port: ENV.fetch('PGPORT'), database: ENV.fetch('PGDATABASE'),
+                    user: ENV['PGUSER'])
+db.create_table(:posts) do
+  Bignum :id, primary_key: true, default: Sequel.lit('snowflake_nextval()')
+  String :item
+end
+ids = [db[:posts].insert(item: 'one')]
+ids << Class.new(Sequel::Model(db[:posts])).create(item: 'two').id
+rows = [{ item: 'three' }, { item: 'four' }]
+ids += db[:posts].multi_insert(rows, return: :primary_key)
+stored = db['SELECT id::text AS id FROM posts ORDER BY id'].map { |row| row[:id].to_i }
+check ids, stored, 'insert, create and multi_insert'
+check db[:posts][id: ids[0]][:item], 'one', 'a row is found by its id'

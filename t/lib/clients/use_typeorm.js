@@ -1,0 +1,81 @@
+// TypeORM: synchronize leaves a key alone whose entity names the default.  With
+// generated: 'increment' it drops a converted key's default, or the key itself.
+const {DataSource, EntitySchema} = require('typeorm');
+const {failure, is, stored} = require('./check');
+
+const increment = {type: 'bigint', primary: true, generated: 'increment'};
+const integer = {type: 'integer', primary: true, generated: 'increment'};
+const snowflake = {type: 'bigint', primary: true, default: () => 'snowflake_nextval()'};
+
+// Connects, and lets TypeORM change the tables as the entities say.
+const synchronize = (schema, id) => new DataSource({
+  type: 'postgres', host: process.env.PGHOST, port: process.env.PGPORT,
+  username: process.env.PGUSER, database: process.env.PGDATABASE,
+  schema, synchronize: true,
+  entities: [
+    new EntitySchema({name: 'post', columns: {id, item: {type: 'text'}}}),
+    new EntitySchema({
+      name: 'note', columns: {id},
+      relations: {post: {type: 'many-to-one', target: 'post', joinColumn: true}},
+    }),
+  ],
+}).initialize();
+
+async function insert(source) {
+  const post = await source.getRepository('post').save({item: 'one'});
+  await source.getRepository('note').save({post});
+  return post.id;
+}
+
+// Tables that TypeORM has made with sequences, converted by the script.
+async function convertedTables(schema, id) {
+  const source = await synchronize(schema, id);
+  await insert(source);
+  const script = await source.query(
+    `SELECT snowflake_convert.schema('{${schema}}') AS line`);
+  await source.query(script.map(({line}) => line).join('\n'));
+  await insert(source);
+  const ids = await stored(`${schema}.post`);
+  await source.destroy();
+  return ids;
+}
+
+const notesWithPosts = async (source, schema) => (await source.query(
+  `SELECT count("postId")::int FROM ${schema}.note`))[0].count;
+
+async function main() {
+  let source = await synchronize('public', snowflake);
+  const made = [await insert(source), await insert(source)];
+  is(made, await stored('post'), 'save() returns the ids as strings');
+  const {identifiers} = await source.getRepository('post')
+    .insert([{item: 'two'}, {item: 'three'}]);
+  is([...made, ...identifiers.map(({id}) => id)], await stored('post'),
+    'insert() of an array returns the ids');
+  await source.query('CREATE SCHEMA dropped; CREATE SCHEMA renumbered; CREATE SCHEMA kept');
+  await source.destroy();
+
+  let ids = await convertedTables('dropped', increment);
+  source = await synchronize('dropped', increment);
+  is(await stored('dropped.post'), ids, "generated: 'increment' of a bigint keeps the keys");
+  is(/null value in column "id"/.test(await failure('save()', () => insert(source))), true,
+    "generated: 'increment' of a bigint drops the default");
+  await source.destroy();
+
+  ids = await convertedTables('renumbered', integer);
+  source = await synchronize('renumbered', integer);
+  is(await stored('renumbered.post'), ['1', '2'],
+    "generated: 'increment' of an integer renumbers the keys");
+  is(await notesWithPosts(source, 'renumbered'), 0,
+    "generated: 'increment' of an integer sets foreign keys to NULL");
+  await source.destroy();
+
+  ids = await convertedTables('kept', integer);
+  source = await synchronize('kept', snowflake);
+  await insert(source);
+  is((await stored('kept.post')).slice(0, 2), ids,
+    'default: snowflake_nextval() keeps the keys of a converted table');
+  is(await notesWithPosts(source, 'kept'), 3,
+    'default: snowflake_nextval() keeps the foreign keys');
+  await source.destroy();
+}
+main();
