@@ -372,6 +372,10 @@ sub set_back
 	until (quarantined_at($node) ne $before)
 	{
 		next if now() < $until && usleep(50_000);
+
+		# All servers may be suspended: do what a claim does first.
+		try_value_of($node, 'SELECT snowflake_registry.lock_registry()');
+		last if quarantined_at($node) ne $before;
 		log_event("$new->{name}: has not noticed");
 		$self->{unnoticed}++;
 		last;
