@@ -89,6 +89,7 @@ CREATE TABLE snowflake_registry.node (
     boot_clock bigint,
     began timestamptz NOT NULL,
     fence timestamptz NOT NULL,
+    top timestamptz NOT NULL,
     seen_at timestamptz,
     expires_at timestamptz NOT NULL,
     released_at timestamptz,
@@ -111,6 +112,8 @@ COMMENT ON COLUMN snowflake_registry.node.boot_clock IS
 COMMENT ON COLUMN snowflake_registry.node.began IS 'where the holder''s ids begin';
 COMMENT ON COLUMN snowflake_registry.node.fence IS
 'the holder''s ids are before this instant; the next holder''s ids begin here';
+COMMENT ON COLUMN snowflake_registry.node.top IS
+'the fence of the last grant; the registry has forgotten the grant of a larger fence';
 COMMENT ON COLUMN snowflake_registry.node.expires_at IS 'when the lease ends';
 COMMENT ON COLUMN snowflake_registry.node.released_at IS 'when the lease was released or freed; NULL: it was not';
 COMMENT ON COLUMN snowflake_registry.node.is_seen IS
@@ -277,8 +280,9 @@ BEGIN
     IF NOT FOUND AND of_worker_id IS NOT NULL THEN
         n.datacenter_id := of_datacenter_id;
         n.worker_id := of_worker_id;
-        n.began := s.reopens_at;
+        n.began := s.epoch;
         n.fence := s.reopens_at;
+        n.top := '-infinity';
         n.expires_at := '-infinity';
         n.is_seen := false;
     END IF;
@@ -316,13 +320,11 @@ BEGIN
     IF FOUND OR c.held_fence IS NULL OR clock_timestamp() >= s.reopens_at THEN
         RETURN n;
     END IF;
-    -- In a quarantine the server is believed.
+    -- In a quarantine the server is believed, unless another server has got a
+    -- larger fence, as after a leap of the registry's clock.
     n := snowflake_registry.row_of(s, c.datacenter_id, c.last_worker_id);
-    IF n.is_seen THEN
+    IF n.is_seen OR n.top >= c.held_fence AND n.holder IS DISTINCT FROM c.holder THEN
         RETURN NULL;
-    END IF;
-    IF n.holder IS DISTINCT FROM c.holder THEN
-        n.began := n.fence;
     END IF;
     RETURN n;
 END
@@ -408,14 +410,14 @@ BEGIN
                            concat_ws(' at ', coalesce(quote_ident(nullif(n.name, '')), 'another server'),
                                      host(n.address)),
                            n.expires_at);
+    ELSIF clock_timestamp() < s.reopens_at AND (c.held_fence IS NULL OR NOT n.is_seen) THEN
+        code := 'quarantine';
+        sentence := format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.',
+                           s.quarantined_at, s.reopens_at);
     ELSIF c.held_fence IS NOT NULL THEN
         code := 'lost';
         sentence := format('The lease on worker_id %s of datacenter_id %s is over: it has ended, or was released or freed.',
                            id, c.datacenter_id);
-    ELSIF clock_timestamp() < s.reopens_at THEN
-        code := 'quarantine';
-        sentence := format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.',
-                           s.quarantined_at, s.reopens_at);
     ELSIF n.expires_at > clock_timestamp() THEN
         code := 'all_taken';
         sentence := format('All worker ids of datacenter_id %s are leased, the first of them until %s.',
@@ -443,11 +445,11 @@ DECLARE
 BEGIN
     INSERT INTO snowflake_registry.node AS r
     VALUES (n.datacenter_id, n.worker_id, c.holder, c.name, inet_client_addr(), c.next_incarnation, c.boot_clock,
-            n.began, new_fence, now_at, now_at + s.lease_duration, NULL, true)
+            n.began, new_fence, new_fence, now_at, now_at + s.lease_duration, NULL, true)
     ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE
        SET holder = excluded.holder, name = excluded.name, address = excluded.address,
            incarnation = excluded.incarnation, boot_clock = excluded.boot_clock,
-           began = excluded.began, fence = excluded.fence, seen_at = excluded.seen_at,
+           began = excluded.began, fence = excluded.fence, top = excluded.top, seen_at = excluded.seen_at,
            expires_at = excluded.expires_at, released_at = NULL, is_seen = true
     RETURNING r.* INTO n;
 END
@@ -507,11 +509,9 @@ BEGIN
         detail := 'The server has claimed or released a worker id since it sent this claim.';
         RETURN;
     END IF;
-    -- The registry has forgotten the grant of a fence that it does not know, unless
-    -- the worker id was freed, or released by this server.
-    n := snowflake_registry.row_of(s, datacenter_id, last_worker_id);
-    IF clock_timestamp() >= s.reopens_at AND held_fence > n.fence AND
-       (n.released_at IS NULL OR n.holder <> claim.holder) THEN
+    -- The registry has forgotten the grant of a fence that it does not know.
+    IF clock_timestamp() >= s.reopens_at AND
+       held_fence > (snowflake_registry.row_of(s, datacenter_id, last_worker_id)).top THEN
         s := snowflake_registry.quarantine();
     END IF;
     n := snowflake_registry.continued(s, c);

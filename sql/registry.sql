@@ -53,7 +53,7 @@ END $$;
 CREATE FUNCTION pg_temp.minute(n float8) RETURNS timestamptz
 LANGUAGE sql AS $$ SELECT clock_timestamp() + n * interval '1 min' $$;
 CREATE FUNCTION pg_temp.minutes(instant timestamptz) RETURNS text
-LANGUAGE sql AS $$ SELECT round(extract(epoch FROM instant - clock_timestamp()) / 60) || ' min' $$;
+LANGUAGE sql AS $$ SELECT CASE WHEN instant > '2021-01-01' THEN round(extract(epoch FROM instant - clock_timestamp()) / 60) || ' min' ELSE 'epoch' END $$;
 CREATE FUNCTION pg_temp.claim(holder text, next_incarnation bigint, last text DEFAULT NULL, fence float8 DEFAULT NULL,
                               wanted int DEFAULT NULL, name text DEFAULT '', datacenter int DEFAULT 1,
                               clock timestamptz DEFAULT clock_timestamp(), layout text DEFAULT '41/1/2/12',
@@ -213,7 +213,7 @@ ROLLBACK;
 DELETE FROM snowflake_registry.node WHERE datacenter_id = 0;
 UPDATE snowflake_registry.node
    SET holder = 'place' || worker_id, name = 'name ' || worker_id, incarnation = 10 * worker_id, began = now(),
-       fence = now(), seen_at = now(), expires_at = now(), released_at = CASE WHEN worker_id > 1 THEN pg_temp.minute(-worker_id) END;
+       fence = now(), top = now(), seen_at = now(), expires_at = now(), released_at = CASE WHEN worker_id > 1 THEN pg_temp.minute(-worker_id) END;
 DELETE FROM snowflake_registry.node WHERE worker_id = 0;
 BEGIN;
 SELECT pg_temp.claim('new', 1, '1 10', name => 'name 2');
@@ -269,6 +269,7 @@ SELECT * FROM leases;
 SELECT pg_temp.claim('new', 1);
 SELECT pg_temp.claim('h', 2, '2 1') AS holds_no_lease;
 SELECT pg_temp.claim('h', 2, '2 1', 30);
+SELECT pg_temp.claim('older', 8, '3 7', -1);
 SELECT pg_temp.claim('forgotten', 8, '3 7', 30);
 SELECT pg_temp.claim('late', 8, '3 7', 30);
 SELECT pg_temp.release('leaver', 1, 1, 1) AS unseen;

@@ -150,7 +150,7 @@ $owner->rows('SELECT snowflake_registry.free(0, 5)');
 is(ask($server, 'guard, moved', 1, '5 2', undef, 5), 5, 'after free() the worker id is granted at once');
 
 # The registry's clock was set back by an hour.
-$owner->rows(q{UPDATE snowflake_registry.node SET fence = fence + interval '1 h', expires_at = expires_at + interval '1 h' WHERE worker_id = 5});
+$owner->rows(q{UPDATE snowflake_registry.node SET fence = fence + interval '1 h', top = top + interval '1 h', expires_at = expires_at + interval '1 h' WHERE worker_id = 5});
 is(ask($server, 'guard, moved', 2, '5 1', '1 h', 5), 5, 'a registry whose clock is an hour behind renews a lease');
 is($owner->value(q{SELECT fence > clock_timestamp() + interval '59 min' FROM snowflake_registry.node WHERE worker_id = 5}),
 	't', 'a renewal moves no fence back');
@@ -261,7 +261,7 @@ note sprintf '40,000 renewals in %.1f s; share of HOT updates %.3f', $took, $hot
 cmp_ok($hot, '>', 0.9, 'renewals are HOT beside a long transaction');
 
 # 1,000 servers at once, where all 65,536 worker ids were leased before.
-$owner->rows(q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, 1, now(), now(), now(), now() + interval '1 h', CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(1000, 65535) AS w});
+$owner->rows(q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, 1, now(), now(), now(), now(), now() + interval '1 h', CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(1000, 65535) AS w});
 $owner->rows('VACUUM ANALYZE snowflake_registry.node');
 $took = bench(<<'SQL', 100, 10);
 \set n random(1, 9000000000000000000)

@@ -80,14 +80,14 @@
  *	 NEWCOMERS			in a quarantine a row that was not seen is granted
  *	 UNSEEN_CONTINUES	in a quarantine a server that holds no lease continues
  *						the lease of a row that was not seen
+ *	 BELIEVE_ALL		in a quarantine a holder is believed although its fence is
+ *						not above that of the row's last grant, to another holder
  *	 BELIEVE_SEEN		in a quarantine a holder is believed although its row
  *						was seen
  *	 BELIEVE_LATER		a holder is believed after the quarantine
  *	 LOWER_FENCE		a holder that is believed gets a fence below its own
- *	 OLD_BEGINNING		the row of a holder that is believed keeps another
- *						holder's beginning
  *	 RELEASE_UNSEEN		a row that was not seen is released
- *	 NO_TRIPWIRE		a holder's fence above its row's is no sign of a loss
+ *	 NO_TRIPWIRE		a holder's fence above the row's last is no sign of a loss
  *	 FREE_AT_ONCE		in a quarantine free() lowers a fence
  */
 
@@ -98,11 +98,9 @@
 #define SLACK		0			/* the largest difference of registry's clocks */
 #endif
 #ifndef LAST_NOW
-#define LAST_NOW	3
+#define LAST_NOW	2
 #endif
-#ifndef LAST_TICK
-#define LAST_TICK	4			/* fences and marks go no further */
-#endif
+#define LAST_TICK	(LAST_NOW + SLACK + DURATION)
 
 #define MAX(a, b)	((a) > (b) -> (a) : (b))
 #define MIN(a, b)	((a) < (b) -> (a) : (b))
@@ -118,6 +116,7 @@ typedef Row
 	byte incarnation;
 	byte began;
 	byte fence;
+	byte top;					/* the fence of the last grant */
 	byte expires;				/* 0: released, freed or never leased */
 	bool is_seen;				/* renewed since the last quarantine began */
 	byte reopens				/* setting.reopens_at */
@@ -167,10 +166,11 @@ Server server[2];
 #define MY		server[me]
 #define YOUR	server[1 - me]
 
-byte kept;						/* 1 + the tick of the id; 0: none yet */
+byte tick;						/* of the id that a client keeps */
+bool is_issued;					/* was it issued? */
 #if defined(SET_BACK) || defined(FREE)
-byte kept_of = NOBODY;			/* the server that has issued it */
-bool copy_has_kept;				/* was it issued before the copy was made? */
+byte issued_by = NOBODY;
+bool copy_has_issued;			/* was it issued before the copy was made? */
 #define SET(variable, value)	variable = value
 #else
 #define SET(variable, value)	skip
@@ -195,6 +195,7 @@ inline copy_row(to, from_)
 	to.incarnation = from_.incarnation;
 	to.began = from_.began;
 	to.fence = from_.fence;
+	to.top = from_.top;
 	to.expires = from_.expires;
 	to.is_seen = from_.is_seen;
 	to.reopens = from_.reopens
@@ -208,13 +209,16 @@ inline copy_row(to, from_)
 	(IN_SERVER(0, n) || IN_SERVER(1, n) || late.incarnation == n || \
 	 late.next == n || row.incarnation == n || standby.incarnation == n)
 
-/* Chooses the incarnation of the next claim: a number that nothing has. */
+/*
+ * Chooses the incarnation of the next claim: a number that nothing has, odd for
+ * one server and even for the other.
+ */
 inline choose_incarnation()
 {
 	MY.next = 0;
-	i = 1;
+	i = 1 + me;
 	do
-	:: IS_USED(i) -> i++
+	:: IS_USED(i) -> i = i + 2
 	:: else -> break
 	od;
 	MY.next = i;
@@ -222,8 +226,10 @@ inline choose_incarnation()
 }
 
 /*
- * Clears incarnations that no later step can find equal to another, so that
- * there are fewer states to search.
+ * So that there are fewer states to search: clears incarnations that no later
+ * step can find equal to another, and rounds instants, because only one tick
+ * matters and the protocol takes minima and maxima of instants.  Only the
+ * fences of holders and of last grants are compared.
  */
 #define IN_ROWS(n)		(row.incarnation == n || standby.incarnation == n)
 #define FORGET(n)		n = (IN_ROWS(n) -> n : 0)
@@ -231,9 +237,19 @@ inline choose_incarnation()
 	(IN_SERVER(0, n) || IN_SERVER(1, n) || late.incarnation == n || \
 	 late.next == n)
 
+#define ROUND(instant)	instant = (instant > tick -> LAST_TICK : 0)
+
 inline tidy()
 {
 	d_step {
+	ROUND(row.began);
+	ROUND(standby.began);
+	ROUND(late.begins);
+	for (i : 0 .. 1) {
+		ROUND(server[i].mark);
+		ROUND(server[i].stamp);
+		ROUND(server[i].asked.begins)
+	}
 	row.incarnation = (IS_KNOWN(row.incarnation) -> row.incarnation : 0);
 	standby.incarnation =
 		(IS_KNOWN(standby.incarnation) -> standby.incarnation : 0);
@@ -287,13 +303,19 @@ inline begin_quarantine()
 #define CONTINUES(message)	(row.is_seen && IS_MINE(message))
 #endif
 
+#ifdef BELIEVE_ALL
+#define IS_LAST(message)	true
+#else
+#define IS_LAST(message) \
+	(row.holder == message.from || message.fence > row.top)
+#endif
 #ifdef BELIEVE_SEEN
 #define IS_BELIEVED(message)	(message.is_held && IN_QUARANTINE)
 #elif defined(BELIEVE_LATER)
 #define IS_BELIEVED(message)	(message.is_held && !row.is_seen)
 #else
 #define IS_BELIEVED(message) \
-	(message.is_held && IN_QUARANTINE && !row.is_seen)
+	(message.is_held && IN_QUARANTINE && !row.is_seen && IS_LAST(message))
 #endif
 
 #ifdef NEWCOMERS
@@ -312,6 +334,7 @@ inline grant(message)
 	row.fence = MAX(MAX(row.fence, message.fence), clock + DURATION);
 #endif
 	row.fence = MIN(row.fence, LAST_TICK);
+	row.top = row.fence;
 	row.expires = clock + DURATION;
 	row.is_seen = true;
 	late.is_late = late.is_late || late.from == message.from;
@@ -325,25 +348,27 @@ inline grant(message)
 
 inline claim(message)
 {
-#ifndef NO_TRIPWIRE
 	if
-	:: message.is_held && !IN_QUARANTINE && message.fence > row.fence ->
+	:: message.is_held && !IN_QUARANTINE && message.fence > row.top ->
+		is_forgetful = false;
+#ifndef NO_TRIPWIRE
 		begin_quarantine()
+#endif
 	:: else
 	fi;
-#endif
+	if
+	:: is_forgetful && !message.is_held -> copy_message(message, none)
+	:: else ->
 	if
 	:: CONTINUES(message) -> grant(message)
 	:: !CONTINUES(message) && IS_BELIEVED(message) ->
-#ifndef OLD_BEGINNING
-		row.began = (row.holder == message.from -> row.began : row.fence);
-#endif
 		grant(message)
 	:: !CONTINUES(message) && !IS_BELIEVED(message) && IS_FREE &&
-		!message.is_held && !is_forgetful ->
+		!message.is_held ->
 		row.began = row.fence;
 		grant(message)
 	:: else -> copy_message(message, none)
+	fi
 	fi
 }
 
@@ -408,19 +433,12 @@ inline start()
 #else
 	MY.is_held = MY.holder == me && MY.ends > 0;
 #endif
-	if
-	:: !MY.is_held ->
-		MY.ends = 0;
-		MY.fence = 0
-	:: else
-	fi;
 	printf("%d: starts at mark %d, holds a lease: %d\n",
 		   me, MY.mark, MY.is_held);
 	if
-	:: MY.next == 0 || MY.holder != me -> choose_incarnation()
+	:: MY.next == 0 -> choose_incarnation()
 	:: else
-	fi;
-	MY.holder = me
+	fi
 }
 
 /* The server stops waiting for an answer; its message may still arrive. */
@@ -444,8 +462,7 @@ inline copy_page()
 	MY.next = 0;
 	MY.ends = YOUR.ends;
 	MY.fence = YOUR.fence;
-	MY.mark = YOUR.mark;
-	SET(kept_of, (kept_of == me -> NOBODY : kept_of))
+	MY.mark = YOUR.mark
 }
 
 #ifdef PAST_FENCE
@@ -456,30 +473,8 @@ inline copy_page()
 
 inline raise_mark()
 {
-	MY.mark++;
-	do
-	:: MY.mark < LAST -> MY.mark++
-	:: break
-	od;
+	MY.mark = LAST;
 	printf("%d: logs mark %d\n", me, MY.mark)
-}
-
-/*
- * Issues the id that a client keeps.  When a client has its id, only the same
- * tick matters, and an id that is left out takes no behaviour away.
- */
-inline issue()
-{
-	tick = MY.stamp;
-	do
-	:: tick < MY.mark - 1 -> tick++
-	:: break
-	od;
-	printf("%d: issues %d\n", me, tick);
-	kept = tick + 1;
-	SET(kept_of, me);
-	MY.stamp = tick + 1;
-	tick = 0
 }
 
 inline ask(a_kind)
@@ -503,6 +498,7 @@ inline accept_grant()
 #endif
 	:: else
 	fi;
+	MY.holder = me;
 	MY.incarnation = MY.asked.next;
 	MY.fence = MY.asked.fence;
 #ifdef ANSWER_TIME
@@ -540,7 +536,6 @@ inline free()
 
 proctype one_server(byte me)
 {
-	byte tick;
 	byte i;
 
 end:
@@ -554,27 +549,29 @@ end:
 			:: printf("%d: is killed\n", me)
 			:: me == 1 ->
 				printf("1: becomes a copy of 0\n");
-				SET(copy_has_kept, kept != 0);
+				SET(copy_has_issued, is_issued);
 				copy_page()
 #ifdef SET_BACK
 			:: me == 0 && YOUR.holder == me ->
 				printf("0: is set back to what 1 has\n");
-				kept = (kept_of == me && !copy_has_kept -> 0 : kept);
+				is_issued = is_issued && (issued_by != me || copy_has_issued);
 				copy_page();
 #ifndef ANY_TIMELINE
 				MY.ends = 0		/* the lease is not resumed */
 #endif
 #endif
 #ifdef FREE
-			:: kept_of != me || kept - 1 < clock -> free()
+			:: issued_by != me || tick < clock -> free()
 #endif
 			fi;
 			start()
 
-		:: kept == 0 && MY.stamp < MY.mark -> issue()
-		:: kept > 0 && MY.stamp < kept && kept <= MY.mark ->
-			printf("%d: issues %d\n", me, kept - 1);
-			assert(kept == 0)
+		:: MY.stamp <= tick && tick < MY.mark ->
+			printf("%d: issues %d\n", me, tick);
+			assert(!is_issued);
+			is_issued = true;
+			SET(issued_by, me);
+			MY.stamp = MY.mark
 		:: MY.is_held && MY.ends > 0 && MY.mark < LAST -> raise_mark()
 
 		/* the lease worker claims or renews */
@@ -630,7 +627,9 @@ inline fail_over()
 	losses++;
 	has_replayed = false;
 	is_forgetful = standby.fence != row.fence ||
-		standby.incarnation != row.incarnation;
+		standby.incarnation != row.incarnation ||
+		standby.holder != row.holder || standby.expires != row.expires ||
+		standby.began != row.began;
 	copy_row(row, standby);
 	copy_row(standby, no_row);
 	for (i : 0 .. 1) {
@@ -664,6 +663,10 @@ init
 		row.is_seen = true;
 		do
 		:: clock < SLACK -> clock++
+		:: break
+		od;
+		do
+		:: tick < LAST_TICK - 1 -> tick++
 		:: break
 		od;
 		run one_server(0);
