@@ -314,7 +314,9 @@ SELECT * FROM shape('shop') WHERE object ~ '^[ab]\.';
 TRUNCATE b;
 CREATE FUNCTION only_integer(integer) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT $1';
 ALTER TABLE a ADD CHECK (only_integer(id) > 0);
+\set VERBOSITY terse
 CALL run($$snowflake_convert.key('a', 'id') OFFSET 1$$);
+\set VERBOSITY default
 SELECT * FROM shape('shop') WHERE object ~ '^[ab]\.';
 ALTER TABLE a DROP CONSTRAINT a_id_check;
 
