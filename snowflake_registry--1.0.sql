@@ -317,10 +317,10 @@ BEGIN
        AND r.is_seen AND r.released_at IS NULL
        AND (c.held_fence IS NULL OR r.worker_id = c.last_worker_id)
      LIMIT 1;
-    IF FOUND OR c.held_fence IS NULL OR clock_timestamp() >= s.reopens_at THEN
+    IF FOUND OR c.held_fence IS NULL THEN
         RETURN n;
     END IF;
-    -- In a quarantine the server is believed, unless another server has got a
+    -- A holder that was not seen is believed, unless another server has got a
     -- larger fence, as after a leap of the registry's clock.
     n := snowflake_registry.row_of(s, c.datacenter_id, c.last_worker_id);
     IF n.is_seen OR n.top >= c.held_fence AND n.holder IS DISTINCT FROM c.holder THEN
@@ -561,7 +561,7 @@ BEGIN
            = (release.datacenter_id, release.worker_id, release.holder)
        AND r.incarnation IN (release.incarnation, release.next_incarnation)
        AND r.boot_clock < release.boot_clock
-       AND r.is_seen AND r.released_at IS NULL;
+       AND r.released_at IS NULL;
     released := FOUND;
 END
 $$;

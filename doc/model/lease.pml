@@ -80,13 +80,9 @@
  *	 NEWCOMERS			in a quarantine a row that was not seen is granted
  *	 UNSEEN_CONTINUES	in a quarantine a server that holds no lease continues
  *						the lease of a row that was not seen
- *	 BELIEVE_ALL		in a quarantine a holder is believed although its fence is
- *						not above that of the row's last grant, to another holder
- *	 BELIEVE_SEEN		in a quarantine a holder is believed although its row
- *						was seen
- *	 BELIEVE_LATER		a holder is believed after the quarantine
+ *	 BELIEVE_ALL		a holder is believed although its fence is not above that
+ *						of the row's last grant, which was another server's
  *	 LOWER_FENCE		a holder that is believed gets a fence below its own
- *	 RELEASE_UNSEEN		a row that was not seen is released
  *	 NO_TRIPWIRE		a holder's fence above the row's last is no sign of a loss
  *	 FREE_AT_ONCE		in a quarantine free() lowers a fence
  */
@@ -309,14 +305,7 @@ inline begin_quarantine()
 #define IS_LAST(message) \
 	(row.holder == message.from || message.fence > row.top)
 #endif
-#ifdef BELIEVE_SEEN
-#define IS_BELIEVED(message)	(message.is_held && IN_QUARANTINE)
-#elif defined(BELIEVE_LATER)
-#define IS_BELIEVED(message)	(message.is_held && !row.is_seen)
-#else
-#define IS_BELIEVED(message) \
-	(message.is_held && IN_QUARANTINE && !row.is_seen && IS_LAST(message))
-#endif
+#define IS_BELIEVED(message)	(message.is_held && !row.is_seen && IS_LAST(message))
 
 #ifdef NEWCOMERS
 #define IS_FREE		(row.expires <= clock)
@@ -372,16 +361,10 @@ inline claim(message)
 	fi
 }
 
-#ifdef RELEASE_UNSEEN
-#define MAY_RELEASE		true
-#else
-#define MAY_RELEASE		row.is_seen
-#endif
-
 inline release(message)
 {
 	if
-	:: IS_MINE(message) && MAY_RELEASE ->
+	:: IS_MINE(message) ->
 		printf("registry: released by %d, mark %d\n",
 			   message.from, message.fence);
 		row.fence = MAX(MIN(row.fence, message.fence), row.began);
