@@ -94,7 +94,7 @@ $standby->stop;
 {
 	my $node = new_server('moved');
 	my $issue = 'SELECT snowflake_nextval()';
-	my %fields = (holder => [ 200, 'Q', 1 ], location => [ 208, 'Z48', 'other:/data' ]);
+	my %fields = (holder => [ 192, 'Q', 1 ], location => [ 200, 'Z48', 'other:/data' ]);
 
 	start_server($node);
 	value_of($node, $issue);
