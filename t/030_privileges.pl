@@ -372,7 +372,7 @@ CREATE VIEW v AS SELECT id, 'a\'::text AS a, ' b; --'::text AS b FROM t WHERE d 
 });
 my $view = $node->safe_psql($database, q{SELECT pg_get_viewdef('v')});
 # From 19 on, the parameter is always on.
-my $strings = $node->pg_version < 19 ? ' -c standard_conforming_strings=off' : '';
+my $strings = $node->safe_psql('postgres', 'SHOW server_version_num') < 190000 ? ' -c standard_conforming_strings=off' : '';
 {
 	local $ENV{PGOPTIONS} = "-c datestyle=sql,dmy -c intervalstyle=sql_standard -c extra_float_digits=-10$strings";
 	my $settings_script = $node->safe_psql($database, q{SELECT snowflake_convert.key('t', 'id')});
