@@ -216,7 +216,7 @@ state_cdpath() { # with packages
 # /tmp is mounted noexec, and then every directory for temporary files.  The test
 # preloads a library from there.
 state_noexec() { # with packages
-    local test="make test PROVE_TESTS=t/005_clock.pl"
+    local test="make test PROVE_TESTS=t/ids_clock.pl"
 
     get_checkout
     mount -t tmpfs -o noexec tmpfs /tmp

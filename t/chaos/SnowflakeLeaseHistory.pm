@@ -1,4 +1,4 @@
-# The history of the leases in t/023_lease_chaos.pl: which server held which
+# The history of the leases in t/chaos/leases.pl: which server held which
 # lease when.  The history is in the ids that clients received, in the servers'
 # logs, and in a table of the registry that keeps each change of a lease.
 package SnowflakeLeaseHistory;

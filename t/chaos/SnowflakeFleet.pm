@@ -1,4 +1,4 @@
-# The servers of t/023_lease_chaos.pl that lease their worker ids, their copies,
+# The servers of t/chaos/leases.pl that lease their worker ids, their copies,
 # and the clients that draw ids from each of them.
 package SnowflakeFleet;
 

@@ -17,7 +17,7 @@
 # - The server gets another worker id.
 #
 # The standby is restarted, too.  Other servers take over in the ways that
-# lib/SnowflakeTakeOver.pm lists.
+# SnowflakeTakeOver.pm lists.
 #
 # Ids may be lost with the old primary, and only lost ids may come again.  An id
 # is kept if
@@ -31,7 +31,7 @@
 # - a client had inserted it with synchronous replication.
 #
 # An id may also come again by the exception of promise 1: see is_excused() of
-# lib/SnowflakeLedger.pm, which checks its conditions for each such id.
+# SnowflakeLedger.pm, which checks its conditions for each such id.
 #
 # At the end the test checks that
 #
@@ -52,8 +52,8 @@
 # ids from the beginning.  In half of the runs the WAL writer is so slow that
 # WAL is mostly flushed only when a process calls XLogFlush(), as for a commit.
 #
-# The servers are in lib/SnowflakeChaosCluster.pm, the ids in
-# lib/SnowflakeLedger.pm.
+# The servers are in SnowflakeChaosCluster.pm, the ids in
+# SnowflakeLedger.pm.
 #
 #   CHAOS_SECONDS             the seconds in which new faults begin (30)
 #   CHAOS_SEED                chooses the same order of faults as in an earlier
@@ -67,7 +67,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib", $FindBin::RealBin;
 use List::Util qw(sum0);
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
@@ -373,7 +373,7 @@ $ledger->test_clients;
 is($cluster->{late_ids}, 0, 'a worker id never used before gets ids at once')
   if $cluster->{prompt_ids} + $cluster->{late_ids} > 0;
 
-# A short run may damage no page; t/028_mark_page.pl always does.
+# A short run may damage no page; t/mark_page.pl always does.
 cmp_ok(marks_damaged(), '>', 0, 'the page of the mark was damaged')
   if $seconds >= 120;
 

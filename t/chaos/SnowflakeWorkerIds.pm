@@ -1,4 +1,4 @@
-# The worker ids that the primary of t/010_chaos.pl has had.  For each worker
+# The worker ids that the primary of t/chaos/primary.pl has had.  For each worker
 # id, the module knows up to which time the primary may have issued ids, so
 # that a test can choose a clock that is behind these ids.
 #

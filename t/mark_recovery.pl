@@ -1,6 +1,6 @@
 # Recovery from backups, to a point in time, by pg_rewind, without the library
 # and after crashes: no id comes again that is in the data that was recovered,
-# whatever the clocks do.  Promotions are in t/009_failover.pl.
+# whatever the clocks do.  Promotions are in t/mark_promotion.pl.
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,4 +1,4 @@
-# The servers of t/010_chaos.pl: a primary, its standby, and their clients.
+# The servers of t/chaos/primary.pl: a primary, its standby, and their clients.
 #
 # The clients draw ids from whichever server is the primary.  Another server
 # may become the primary: see SnowflakeTakeOver.  The stages of the clients

@@ -1,4 +1,4 @@
-# Clients: drivers and object-relational mappers.  Each program of t/lib/clients
+# Clients: drivers and object-relational mappers.  Each program of t/clients
 # uses one of them as doc/clients.md says, and shows what goes wrong otherwise.
 # A program connects to a database of its own, with a table "orders", and prints
 # a line for each check.  Programs whose packages are not installed are skipped.
@@ -16,7 +16,7 @@ use PostgreSQL::Test::Utils;
 use SnowflakeTest;
 use Test::More;
 
-my $directory = "$FindBin::RealBin/lib/clients";
+my $directory = "$FindBin::RealBin/clients";
 my $jars = '/usr/share/java';
 my $gopath = '/usr/share/gocode';
 

@@ -51,8 +51,8 @@
 # next holder of a worker id issues no ids before the fence.  So the test puts
 # all clocks forward to the registry's clock when such a fault ends.
 #
-# The servers are in lib/SnowflakeFleet.pm, the registry and its standby in
-# lib/SnowflakeRegistryPair.pm, the ids in lib/SnowflakeLedger.pm, and the
+# The servers are in SnowflakeFleet.pm, the registry and its standby in
+# lib/SnowflakeRegistryPair.pm, the ids in SnowflakeLedger.pm, and the
 # history of the leases in lib/SnowflakeLeaseHistory.pm.
 #
 #   CHAOS_SECONDS   the seconds in which new faults begin (15)
@@ -63,7 +63,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib", $FindBin::RealBin;
 use List::Util qw(shuffle sum0);
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;

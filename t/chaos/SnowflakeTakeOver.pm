@@ -1,4 +1,4 @@
-# How another server takes over from the primary in t/010_chaos.pl.  Each
+# How another server takes over from the primary in t/chaos/primary.pl.  Each
 # take-over is dealt one card of each of these decks at random:
 #
 #   origin  Which data go on: those of a standby, of a standby of the standby,

@@ -1,7 +1,7 @@
 # Worker ids leased from a registry: each server has a worker id of its own,
 # and keeps the worker id over restarts, over crashes, and while the registry
 # is down.  A copy of a server gets another worker id.
-# t/043_lease_conflicts.pl tests refusals.
+# t/lease_conflicts.pl tests refusals.
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,7 +1,7 @@
 # The high-water mark of a running server: when it is logged and how far ahead,
 # where ids begin after a stop and after a crash, and what happens when the clock
-# is behind or wrong for a moment.  The page itself is in t/028_mark_page.pl, and
-# slow disks are in t/012_slow_flushes.pl.
+# is behind or wrong for a moment.  The page itself is in t/mark_page.pl, and
+# slow disks are in t/mark_slow_disk.pl.
 #
 # also with: snowflake.block_size = 64
 use strict;

@@ -268,7 +268,7 @@ is( value_of($node,
 	'the largest id of the default layout');
 
 # A change of a postmaster parameter needs a restart, as the log says.  For
-# servers without preload see t/045_no_preload.pl.
+# servers without preload see t/ids_no_preload.pl.
 SKIP: {
 skip 'without preload the postmaster does not know the parameters' unless PRELOADS;
 my $offset = -s $node->logfile;

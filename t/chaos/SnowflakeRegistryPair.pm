@@ -1,4 +1,4 @@
-# The registry of t/023_lease_chaos.pl and its standby, which becomes the
+# The registry of t/chaos/leases.pl and its standby, which becomes the
 # registry time and again: by a promotion, or by a start without a promotion,
 # which sets the registry back.  The registry is also created anew.
 #
