@@ -21,8 +21,8 @@ extension_commit() {
 # The parameters that start_cluster() has set, without paths and ports.
 cluster_settings() {
     query standard -c "
-        SELECT string_agg(name || ' = ' || current_setting(name), ', '
-                          ORDER BY name)
+        SELECT replace(string_agg(name || ' = ' || current_setting(name), ', '
+                          ORDER BY name), '$work/', '')
           FROM pg_settings
          WHERE sourcefile ~ 'postgresql.conf\$'
            AND name !~ '^lc_|director|address|imezone|DateStyle|TimeZone|text_search|dynamic'"

@@ -158,7 +158,8 @@ sub peers_of_ids
 {
 	return grep { exists $samples{ids}{$_} } 'snowflake',
 	  'snowflake block_size=64', 'snowflake_nextvals', 'nextval CACHE 1',
-	  'nextval CACHE 100', 'gen_random_uuid', 'PL/pgSQL snowflake';
+	  'nextval CACHE 100', 'pgEdge', 'gen_random_uuid', 'uuidv7',
+	  'PL/pgSQL snowflake';
 }
 
 sub report_waiting
@@ -240,7 +241,7 @@ sub ratio_of_medians
 }
 
 my @keys = ('bigint supplied', 'snowflake', 'snowflake block_size=64',
-	'bigserial', 'identity', 'counter', 'uuid v4', 'uuid v7');
+	'bigserial', 'identity', 'pgEdge', 'counter', 'uuid v4', 'uuid v7');
 
 sub report_inserts
 {
@@ -328,6 +329,24 @@ sub flushes
 	  : scaled(1e-3, $us);
 }
 
+sub report_horizon
+{
+	heading('The horizon',
+		'Eight sessions insert rows one by one; one more session asks the '
+		  . 'statement all the time.',
+		'statement', 'rows a second', 'ratio to nobody\'s', 'p50 of the statement, us',
+		'p99');
+	my $of = sub { values_of('horizon', $_[0], 8, $_[1]) };
+	foreach my $reader ('nobody', 'SELECT pg_current_snapshot()',
+		'SELECT snowflake_horizon()')
+	{
+		my $rows = $of->($reader, 'rows/s');
+		row($reader eq 'nobody' ? $reader : "`$reader`",
+			cell('%.0f', $rows), cell('%.3f', ratio($rows, $of->('nobody', 'rows/s'))),
+			map { cell('%.0f', $of->($reader, "$_ us")) } 'p50', 'p99');
+	}
+}
+
 sub report_decoding
 {
 	my $of = sub { values_of('decoding', $_[0], 1, 'ns a row') };
@@ -399,6 +418,7 @@ my @parts = (
 	[ latency => \&report_latency, \&plot_latency ],
 	[ inserts => \&report_inserts, \&plot_inserts ],
 	[ flushes => \&report_flushes ],
+	[ horizon => \&report_horizon ],
 	[ decoding => \&report_decoding ]);
 foreach (@parts)
 {

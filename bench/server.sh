@@ -58,20 +58,56 @@ configure() { # cluster, parameter, value
     done
 }
 
+# PostgreSQL 18 has uuidv7().
+has_uuidv7() { # cluster
+    [ "$(query "$1" -c "SELECT to_regproc('uuidv7') IS NOT NULL")" = t ]
+}
+
 postmaster_pid() { # cluster
     head -n 1 "$(data_directory "$1")/postmaster.pid"
 }
 
+# Makes an empty table "bench_target" with a key.
+create_target() { # column, block_size
+    configure standard snowflake.block_size "$2"
+    query standard -c 'SET client_min_messages = warning' \
+        -c 'DROP TABLE IF EXISTS bench_target' \
+        -c "CREATE TABLE bench_target ($1, payload integer)" -c CHECKPOINT
+}
+
 # The server's user may not be able to read the checkout.
 compile_peers() {
+    compile_library peers "$bench/peers.c"
+    cp "$bench/peers.sql" "$work/"
+    chmod go+r "$work/peers.sql"
+}
+
+compile_library() { # name, source
     local flags
 
     flags="$("$PG_CONFIG" --cppflags) $("$PG_CONFIG" --cflags)"
     flags+=" $("$PG_CONFIG" --cflags_sl) -I$("$PG_CONFIG" --includedir-server)"
     # shellcheck disable=SC2086 # flags are a list of words
-    cc $flags -shared -o "$work/peers.so" "$bench/peers.c"
-    cp "$bench/peers.sql" "$work/"
-    chmod go+r "$work/peers.so" "$work/peers.sql"
+    cc $flags -shared -o "$work/$1.so" "$2"
+    chmod go+r "$work/$1.so"
+}
+
+# Both libraries have functions of the same names, so pgEdge's is loaded second,
+# and its function is created under another name.
+compile_pgedge() {
+    pgedge_preload=()
+    [ -n "${BENCH_PGEDGE:-}" ] || return 0
+    compile_library pgedge "$BENCH_PGEDGE/snowflake.c"
+    pgedge_preload=("shared_preload_libraries = 'snowflake, $work/pgedge'")
+}
+
+# The library defines snowflake.node too late for a value in postgresql.conf.
+create_pgedge() { # cluster
+    [ -n "${BENCH_PGEDGE:-}" ] || return 0
+    configure "$1" snowflake.node 1
+    query "$1" -c "CREATE SEQUENCE bench_pgedge_sequence" \
+        -c "CREATE FUNCTION bench_pgedge(regclass) RETURNS bigint
+            AS '$work/pgedge', 'snowflake_nextval' LANGUAGE C STRICT"
 }
 
 compile_latency() {

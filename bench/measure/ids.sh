@@ -24,6 +24,9 @@ clock_series="wide|1|20000|clock|bench_clock()"
 measure_ids() {
     local repeat sessions series peers
 
+    [ -z "${BENCH_PGEDGE:-}" ] ||
+        ids_series+=("wide|1|5000|pgEdge|bench_pgedge('bench_pgedge_sequence')")
+    ! has_uuidv7 wide || ids_series+=("wide|1|5000|uuidv7|uuidv7()")
     # One sample that is not recorded, to warm up the cluster.
     load standard 1 1 "$(calling 'snowflake_nextval()' 10000)"
     load wide 1 1 "$(calling 'snowflake_nextval()' 10000)"

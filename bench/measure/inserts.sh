@@ -18,10 +18,10 @@ insert_peers=(
 measure_inserts() {
     local repeat way peer peers
 
-    # PostgreSQL 18 has uuidv7().
-    if [ "$(query standard -c "SELECT to_regproc('uuidv7') IS NOT NULL")" = t ]; then
+    ! has_uuidv7 standard ||
         insert_peers+=("uuid v7|1|id uuid PRIMARY KEY DEFAULT uuidv7()")
-    fi
+    [ -z "${BENCH_PGEDGE:-}" ] ||
+        insert_peers+=("pgEdge|1|id bigint PRIMARY KEY DEFAULT bench_pgedge('bench_pgedge_sequence')")
     configure standard fsync off
     prepare_rows
     sample_insert 0 "INSERT ... SELECT" "${insert_peers[0]}" >/dev/null
@@ -47,13 +47,6 @@ VACUUM ANALYZE bench_source;
 SELECT format('COPY bench_source (payload) TO %L', :'work' || '/payload.copy'),
        format('COPY bench_source TO %L', :'work' || '/supplied.copy') \gexec
 SQL
-}
-
-create_target() { # column, block_size
-    configure standard snowflake.block_size "$2"
-    query standard -c 'SET client_min_messages = warning' \
-        -c 'DROP TABLE IF EXISTS bench_target' \
-        -c "CREATE TABLE bench_target ($1, payload integer)" -c CHECKPOINT
 }
 
 # Repeat 0 warms up, and is not recorded.
