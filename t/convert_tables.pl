@@ -326,7 +326,7 @@ for my $key (q{'"Of identity"', 'Its id'}, q{'was_converted', 'id'})
 	$node->safe_psql('leftovers', ($stderr =~ $in_the_way)[0]);
 }
 is(run_script('leftovers', q{snowflake_convert.key('"Of identity"', 'Its id')}, 'clerk'), '', 'after the repair the owner converts the column');
-# As doc/migration.md says.
+# The last two statements are as in doc/migration.md.
 $node->safe_psql('leftovers', q{
 INSERT INTO "Of identity" DEFAULT VALUES;
 ALTER TABLE was_converted ALTER id DROP IDENTITY;
