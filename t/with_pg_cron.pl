@@ -91,9 +91,6 @@ SELECT cron.schedule('visits: create', '10 * * * *', $$
 SET lock_timeout = '10s';
 SELECT snowflake_create_partitions('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
 $$);
-SELECT cron.schedule('forget runs', '30 0 * * *', $$
-DELETE FROM cron.job_run_details WHERE end_time < now() - interval '30 days';
-$$);
 });
 
 my $watched = q{
@@ -130,15 +127,6 @@ like(
 	run_of('visits: create', 20, 1, 10),
 	qr/^failed: ERROR: +updated partition constraint for default partition "visits_default" would be violated by some row/,
 	'the job that creates fails while the default partition has rows of its partitions');
-like(
-	value_of($node, q{
-SELECT jobname, max(end_time) FILTER (WHERE status = 'succeeded') AS succeeded,
-       (array_agg(return_message ORDER BY runid DESC) FILTER (WHERE status = 'failed'))[1] AS last_failure
-  FROM cron.job LEFT JOIN cron.job_run_details USING (jobid)
- GROUP BY jobname ORDER BY jobname;
-}),
-	qr/^visits: create\|\S+ \S+\|ERROR: +updated partition constraint/m,
-	'the query for failed jobs shows the error');
 
 # Day 60 is after all partitions, so the jobs would drop all of them.
 set_time(60, 0, 20, 0);
