@@ -41,7 +41,9 @@ TAP_TESTS = 1
 
 EXTRA_CLEAN = tmp_check output_iso results
 
-# The version of the archive and of the library.
+# The version of the archive and of the library.  A new version is written in
+# META.json (four times), the .control files, the names of the --VERSION.sql
+# files, and debian/changelog.
 SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' META.json)
 PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
 
