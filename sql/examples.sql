@@ -26,7 +26,7 @@ SELECT * FROM snowflake_activity('orders', 'id', '1 hour');
 -- short links
 SELECT snowflake_to_text(2123963931868688386, 58);   -- 5vxJ5t9SsPw
 
--- an id of an earlier time, for an old row, of a node that no server has
+-- an id for an old row: no server has the node (0, 0)
 SELECT snowflake_encode('2026-10-01 12:00+00', 0, 0, 0);
 \o
 
