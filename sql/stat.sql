@@ -32,7 +32,7 @@ SELECT ids_issued, last_id = snowflake_currval() AS last_id, clock_waits
 SELECT high_water_mark > snowflake_timestamp(snowflake_currval()) AS ahead FROM snowflake_node;
 
 -- a call waits when all ids of a tick are issued, and each wait is counted once;
--- t/ids_counters.pl tests the same with ticks that a slow machine spends, too
+-- t/ids_waits.pl tests the same with ticks that a slow machine spends, too
 SELECT snowflake_stat_reset();
 CREATE TEMP TABLE issued AS SELECT id FROM snowflake_nextvals(50000) AS id;
 SELECT ids_issued,

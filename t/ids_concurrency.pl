@@ -1,192 +1,167 @@
-# Many sessions at once: no id comes twice, the ids of each session increase,
-# and an id is larger than all ids that any session has received before.
-#
-# also with: snowflake.block_size = 64
+# Many sessions at once, by single ids and by blocks: no id comes twice, the ids
+# of each session increase, and an id is of this node and of the time of its
+# call.  With block_size = 1 an id is larger than all ids that any session has
+# received before the call; with larger blocks it is of no earlier tick.
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
+use Time::HiRes qw(usleep);
 
+my $directory = PostgreSQL::Test::Utils::tempdir();
 my $node = snowflake_node('main', 'max_connections = 100', 'fsync = off',
-	'snowflake.datacenter_id = 3');
-$node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
+	'autovacuum = off', "include 'case.conf'");
 
-# Has each of some clients run a script some number of times, and tests that no
-# transaction fails.
+# Has some clients run scripts, which number their rows by :n, and calls a
+# function all the while if one is given.  Tests that no call fails.
 sub run_clients
 {
-	my ($clients, $times, $script, $what) = @_;
-	my $file = PostgreSQL::Test::Utils::tempdir() . '/script.sql';
+	my ($clients, $times, $scripts, $meanwhile) = @_;
+	my $log = '';
+	my @files;
 
-	PostgreSQL::Test::Utils::append_to_file($file, $script);
-	my ($stdout, $stderr) = PostgreSQL::Test::Utils::run_command(
+	for my $script (@$scripts)
+	{
+		push @files, "$directory/script" . @files;
+		unlink $files[-1];
+		PostgreSQL::Test::Utils::append_to_file($files[-1], $script);
+	}
+	my $run = IPC::Run::start(
 		[
-			'pgbench', '--no-vacuum', "--client=$clients", '--jobs=2',
-			"--transactions=$times", '--define=n=0', "--file=$file",
+			$node->installed_command('pgbench'), '--no-vacuum',
+			"--client=$clients", '--jobs=2', "--transactions=$times",
+			'--define=n=0', (map { "--file=$_" } @files),
 			$node->connstr('postgres')
-		]);
-	my $all = $clients * $times;
-	like($stdout,
-		qr{transactions actually processed: $all/$all}, "$what: all transactions are done");
-	like($stdout, qr{number of failed transactions: 0 },
-		"$what: no transaction failed");
-	unlink $file;
+		],
+		'<', \undef, '>', \$log, '2>&1',
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	while ($meanwhile && $run->pumpable)
+	{
+		$meanwhile->();
+		$run->pump_nb;
+		usleep(20_000);
+	}
+	ok($run->finish, "no call of $clients clients fails") or diag($log);
 	return;
 }
 
-# Tests that the ids of a table are of this node, and were issued since an
-# instant.
-sub is_of_this_run
-{
-	my ($table, $begin, $what) = @_;
-
-	is( value_of($node,
-			"SELECT count(*) FROM $table, snowflake_decode(id) AS d
-			  WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
-				 OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()"
-		),
-		'0',
-		"$what: the ids are of this node and of the time of the run");
-	return;
-}
-
-# 32 clients insert 2 million rows, 500 in a statement.  Each client numbers
-# its rows.
-value_of($node, 'CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
-my $begin = value_of($node, 'SELECT clock_timestamp()');
-run_clients(32, 125, q{
-INSERT INTO ids (client, n) SELECT :client_id, :n * 500 + i FROM generate_series(1, 500) AS i;
+# Bulk inserts; single inserts between ids of snowflake_nextvals(); and calls of
+# snowflake_nextval() between the rows of snowflake_nextvals().
+my @writers = (
+	q{
 \set n :n + 1
-}, '32 clients');
-is(value_of($node, 'SELECT count(*), count(DISTINCT id) FROM ids'),
-	'2000000|2000000', '32 clients: 2,000,000 ids, and none comes twice');
-is( value_of($node,
-		'SELECT count(*), count(*) FILTER (WHERE id <= previous)
-		   FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n) AS previous FROM ids) AS o'
-	),
-	'2000000|0',
-	"32 clients: the ids of each session increase");
-is_of_this_run('ids', $begin, '32 clients');
+INSERT INTO ids (client, n) SELECT :client_id, :n * 1000 + i FROM generate_series(1, 700) AS i;
+},
+	q{
+\set n :n + 1
+INSERT INTO ids (client, n) VALUES (:client_id, :n * 1000);
+INSERT INTO ids (client, n) VALUES (:client_id, :n * 1000 + 1);
+INSERT INTO ids SELECT snowflake_nextvals(9), :client_id, :n * 1000 + 2 + generate_series(1, 9);
+INSERT INTO ids (client, n) VALUES (:client_id, :n * 1000 + 20);
+},
+	q{
+\set n :n + 1
+INSERT INTO pairs SELECT snowflake_nextvals(150), snowflake_nextval(), :client_id, :n * 1000 + generate_series(1, 150);
+});
 
-# 16 clients insert 800,000 rows, each client in one statement.
-value_of($node, 'CREATE TABLE bulk (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int)');
-$begin = value_of($node, 'SELECT clock_timestamp()');
-run_clients(16, 1,
-	'INSERT INTO bulk (client, n) SELECT :client_id, i FROM generate_series(1, 50000) AS i',
-	'16 clients in bulk');
-is(value_of($node, 'SELECT count(*), count(DISTINCT id) FROM bulk'),
-	'800000|800000', '16 clients in bulk: 800,000 ids, and none comes twice');
-is_of_this_run('bulk', $begin, '16 clients in bulk');
+# Clients that record the instants before and after each of their calls.
+my $recorder = 'INSERT INTO calls SELECT clock_timestamp(), snowflake_nextval(), clock_timestamp() FROM generate_series(1, 500);';
 
-# 8 clients record the instants before and after each of their calls.  A call
-# that begins after another one has returned gets a larger id.  With larger
-# blocks that does not hold: ids of different blocks are in no order inside a
-# tick.
-my $block_size = value_of($node, "LOAD 'snowflake'; SHOW snowflake.block_size");
-$node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
-$node->restart;
-value_of($node, 'CREATE TABLE calls (before timestamptz, id bigint, after timestamptz)');
-run_clients(8, 50, q{
-INSERT INTO calls SELECT clock_timestamp(), snowflake_nextval(), clock_timestamp() FROM generate_series(1, 1000);
-}, '8 clients that record the clock');
-is( value_of($node, q{
+# Each case has the low bits of ids that the order of calls leaves open, the
+# block_size that the server changes to and from while the writers run, and
+# parameters.
+my %cases = (
+	'single ids' => [ 0, 1, 'snowflake.block_size = 1' ],
+	'blocks of a changing size' => [ 22, 16, 'snowflake.block_size = 64' ],
+	'blocks that issue all ids of each tick, from random starts' => [
+		18, 1,
+		'snowflake.block_size = 64',
+		"snowflake.layout = '41/5/5/8'",
+		'snowflake.sequence_start = random'
+	]);
+
+for my $name (sort keys %cases)
+{
+	my ($open_bits, $other_size, @settings) = @{ $cases{$name} };
+
+	subtest $name => sub {
+		my $changes = 0;
+
+		# Without the page of the mark the server forgets the ids it has issued.
+		unlink mark_file($node);
+		configure($node, @settings, 'snowflake.datacenter_id = 3');
+		$node->start;
+		my $begin = value_of($node, q{
+SET client_min_messages = warning;
+DROP TABLE IF EXISTS ids, pairs, calls;
+CREATE EXTENSION IF NOT EXISTS snowflake;
+CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int);
+CREATE TABLE pairs (a bigint, b bigint, client int, n int);
+CREATE TABLE calls (before timestamptz, id bigint, after timestamptz);
+SELECT clock_timestamp();});
+
+		run_clients(32, 40, \@writers, sub {
+			configure($node, @settings, 'snowflake.datacenter_id = 3',
+				$changes++ % 2 ? () : "snowflake.block_size = $other_size");
+			$node->reload;
+		});
+		is(value_of($node, 'SELECT count(*) FROM pairs WHERE a >= b'),
+			0, 'snowflake_nextval() is larger than the id of snowflake_nextvals() in its row');
+		value_of($node, 'INSERT INTO ids SELECT unnest(ARRAY[a, b]), client, n FROM pairs');
+		like( value_of($node, q{
+SELECT count(*), count(*) - count(DISTINCT id), count(*) FILTER (WHERE id <= previous)
+  FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n, id) AS previous FROM ids) AS o}),
+			qr/^\d{6,}\|0\|0$/,
+			'32 clients: no id comes twice, and the ids of each session increase');
+		is( value_of($node, qq{
+SELECT count(*) FROM ids, snowflake_decode(id) AS d
+ WHERE (d.datacenter_id, d.worker_id) <> (3, 7)
+    OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()}),
+			0, 'the ids are of this node and of the time of the run');
+
+		configure($node, @settings, 'snowflake.datacenter_id = 3');
+		$node->reload;
+		run_clients(8, 50, [$recorder]);
+		is( value_of($node, qq{
 WITH events AS (
-  SELECT before AS at, 0 AS is_return, id FROM calls
+  SELECT before AS at, 0 AS is_return, id >> $open_bits AS rank FROM calls
    UNION ALL
-  SELECT after, 1, id FROM calls)
-SELECT count(*) FILTER (WHERE is_return = 0),
-       count(*) FILTER (WHERE is_return = 0 AND id <= largest_returned)
-  FROM (SELECT is_return, id,
-               max(id) FILTER (WHERE is_return = 1) OVER (
+  SELECT after, 1, id >> $open_bits FROM calls)
+SELECT count(*) FILTER (WHERE is_return = 0), count(*) FILTER (WHERE is_return = 0 AND rank < largest_returned)
+  FROM (SELECT is_return, rank,
+               max(rank) FILTER (WHERE is_return = 1) OVER (
                  ORDER BY at, is_return ROWS UNBOUNDED PRECEDING) AS largest_returned
           FROM events) AS o}),
-	'400000|0',
-	'an id is larger than all ids that were returned before its call began');
-is( value_of($node,
-		"SELECT count(*) FROM calls WHERE snowflake_timestamp(id) > after
-			OR snowflake_timestamp(id) < before - interval '1 ms'"),
-	'0',
-	'an id is of the time of its call');
-$node->append_conf('postgresql.conf', "snowflake.block_size = $block_size");
-
-# Starts the server with another layout, without the page of the mark: the
-# server forgets the ids that it has issued.
-sub change_layout
-{
-	my ($layout) = @_;
-	$node->stop;
-	unlink mark_file($node);
-	$node->append_conf('postgresql.conf', "snowflake.layout = '$layout'");
-	$node->start;
-	return;
-}
-
-# snowflake_nextvals() beside snowflake_nextval(), with 256 ids in a tick,
-# which are always spent.
-change_layout('41/5/5/8');
-value_of($node, 'CREATE TABLE runs (id bigint PRIMARY KEY, client int, n int)');
-run_clients(16, 10, q{
-INSERT INTO runs SELECT snowflake_nextvals(300), :client_id, :n * 1000 + generate_series(1, 300);
-INSERT INTO runs SELECT snowflake_nextval(), :client_id, :n * 1000 + 300 + generate_series(1, 200);
-\set n :n + 1
-}, '16 clients with both functions');
-is( value_of($node,
-		'SELECT count(*), count(*) FILTER (WHERE id <= previous)
-		   FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n) AS previous FROM runs) AS o'
-	),
-	'80000|0',
-	'the ids of each session by both functions increase');
-
-# A session waits for the end of a spent tick, and issues no id ahead of the
-# clock.
-is( value_of($node,
-		'SELECT count(*) FILTER (WHERE snowflake_timestamp(id) > after),
-				max(after) - min(after) > interval \'70 ms\'
-		   FROM (SELECT snowflake_nextval() AS id, clock_timestamp() AS after
-				   FROM generate_series(1, 20000)) AS calls'),
-	'0|t',
-	'20,000 ids at 256 in a millisecond take more than 70 ms, and none leads the clock');
-
-# Sessions wait in turns: with 64 sessions for 4 ids a millisecond, each
-# session sleeps about once for an id of its own.  If all of them woke up for
-# every tick, each would sleep 16 times.
-SKIP:
-{
-	skip 'there is no /proc to read the sleeps of a process from', 3
-	  unless -r '/proc/self/status';
-	change_layout('41/10/10/2');
-	value_of($node, q{
-CREATE FUNCTION sleeps() RETURNS bigint LANGUAGE sql AS $$
-  SELECT substring(pg_read_file('/proc/self/status') FROM '\nvoluntary_ctxt_switches:\s+(\d+)')::bigint $$;
-CREATE TABLE waits (sleeps bigint)});
-	run_clients(64, 1, q{
-SELECT sleeps() AS before \gset
-SELECT count(snowflake_nextval()) FROM generate_series(1, 200);
-INSERT INTO waits VALUES (sleeps() - :before);
-}, '64 clients');
-	my $sleeps = value_of($node, 'SELECT round(avg(sleeps) / 200, 1) FROM waits');
-	cmp_ok($sleeps, '<', 4, 'a waiting session wakes up for few ticks other than its own');
-	note "$sleeps sleeps an id";
+			'200000|0',
+			'a call gets no id that is before those returned before the call');
+		is( value_of($node, q{
+SELECT count(DISTINCT id), count(*) FILTER (WHERE snowflake_timestamp(id) > after),
+       count(*) FILTER (WHERE snowflake_timestamp(id) < before - interval '1 ms') FROM calls}),
+			'200000|0|0',
+			'an id is of the time of its call');
+		$node->stop;
+	};
 }
 
 # A call takes as much memory for three million ids as for the first ones, by
 # the sizes of the session's memory contexts.
-change_layout('41/2/3/17');
+unlink mark_file($node);
+configure($node);
+$node->start;
 my $grown = value_of($node, q{
 SELECT max(bytes) - min(bytes)
   FROM (SELECT (SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE id IS NOT NULL) AS bytes
           FROM (SELECT snowflake_nextvals(3000000) AS id) AS ids
-         WHERE id & 131071 = 0 OR random() < 0.00001) AS samples});
+         WHERE random() < 0.00003) AS samples});
 cmp_ok($grown, '<', 1024 * 1024,
-	'memory stays flat over 3,000,000 ids of one call');
-note "grown by $grown bytes";
-
+	"memory stays flat over 3,000,000 ids of one call: grown by $grown bytes");
 $node->stop;
+
 done_testing();

@@ -15,7 +15,6 @@ use SnowflakeTest;
 use Test::More;
 
 my $node = snowflake_node('copy', "track_functions = 'all'");
-my $version;
 
 # Returns data for COPY ... FROM stdin: the numbers from 1 to a count, as text.
 sub copy_data
@@ -24,15 +23,13 @@ sub copy_data
 	return join('', map { "$_\n" } 1 .. $count) . "\\.\n";
 }
 
-# How often SQL calls snowflake_nextval() and its twin: "nextval|twin".  Runs
-# the SQL as a role, if one is given, and rolls everything back.
+# How often SQL calls snowflake_nextval() and its twin: "nextval|twin".  Rolls
+# everything back.
 sub calls_of
 {
-	my ($sql, $role) = @_;
-	my $set_role = defined $role ? "SET LOCAL ROLE $role;" : '';
+	my ($sql) = @_;
 	my ($rc, $output, $error) = $node->psql('postgres', qq{
 BEGIN;
-$set_role
 $sql
 RESET ROLE;
 SELECT coalesce(sum(calls) FILTER (WHERE funcname = 'snowflake_nextval'), 0),
@@ -41,9 +38,7 @@ SELECT coalesce(sum(calls) FILTER (WHERE funcname = 'snowflake_nextval'), 0),
 ROLLBACK;
 }, on_error_stop => 1);
 
-	return $error if $rc != 0;
-	my ($calls) = $output =~ /([^\n]*)\z/;
-	return $calls;
+	return $rc == 0 ? ($output =~ /([^\n]*)\z/)[0] : $error;
 }
 
 # Whether COPY inserts in batches, "t" or "f".  A CHECK counts the rows of the
@@ -59,8 +54,7 @@ $sql
 SELECT max(n) = 0 FROM seen;
 ROLLBACK;
 });
-	my ($answer) = $output =~ /([^\n]*)\z/;
-	return $answer;
+	return ($output =~ /([^\n]*)\z/)[0];
 }
 
 # Returns a query that counts the ids of a table, its different ids, and the
@@ -69,14 +63,12 @@ sub order_of
 {
 	my ($table) = @_;
 	return qq{
-SELECT count(*), count(DISTINCT id),
-       count(*) FILTER (WHERE id <= previous)
+SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id <= previous)
   FROM (SELECT id, lag(id) OVER (ORDER BY n) AS previous FROM $table) AS s;
 };
 }
 
 $node->start;
-$version = $node->safe_psql('postgres', 'SHOW server_version_num');
 $node->safe_psql('postgres', q{
 CREATE EXTENSION snowflake;
 CREATE TABLE seen (n bigint);
@@ -124,39 +116,23 @@ $$;
 
 is(calls_of("COPY plain (n) FROM stdin;\n" . copy_data(50)),
 	'0|50', 'a COPY calls the twin once for each row');
-is(is_batched('serial', "COPY serial (n) FROM stdin;\n" . copy_data(50)),
-	't', 'PostgreSQL inserts in batches with its own nextval()');
-is( is_batched('plain',
-		"ALTER TABLE plain ALTER id SET DEFAULT random() * 1e18;\nCOPY plain (n) FROM stdin;\n"
-		  . copy_data(50)),
-	'f', 'PostgreSQL inserts row by row with another volatile default');
-is(is_batched('plain', "COPY plain (n) FROM stdin;\n" . copy_data(50)),
-	't', 'a COPY inserts in batches');
-is( is_batched('plain', qq{
-CREATE FUNCTION wrapped() RETURNS bigint LANGUAGE sql AS 'SELECT snowflake_nextval() + 0';
-ALTER TABLE plain ALTER id SET DEFAULT wrapped();
-COPY plain (n) FROM stdin;
-} . copy_data(50)),
-	't', 'a COPY inserts in batches if the default is a SQL function that is inlined');
+my $default = "ALTER TABLE plain ALTER id SET DEFAULT";
+my %batched = (
+	'a COPY inserts in batches' => [ 't', '' ],
+	'PostgreSQL inserts row by row with another volatile default' =>
+	  [ 'f', "$default random() * 1e18;" ],
+	'a COPY inserts in batches if the default is a SQL function that is inlined' => [
+		't', "CREATE FUNCTION wrapped() RETURNS bigint LANGUAGE sql AS 'SELECT snowflake_nextval() + 0'; $default wrapped();"
+	]);
+is(is_batched('plain', "$batched{$_}[1]\nCOPY plain (n) FROM stdin;\n" . copy_data(50)),
+	$batched{$_}[0], $_)
+  for sort keys %batched;
 is( $node->safe_psql('postgres',
 		"BEGIN; COPY plain (n) FROM PROGRAM 'seq 1 50000'; " . order_of('plain') . 'ROLLBACK;'),
 	'50000|50000|0',
 	'ids are unique and in the order of the file');
 
-# Rows in other formats, and rows that take other paths.
-my $file = $node->basedir . '/rows';
-$node->safe_psql('postgres',
-	"COPY (SELECT generate_series(1, 3000)::integer) TO '$file' (FORMAT binary)");
-is( $node->safe_psql('postgres',
-		"BEGIN; COPY plain (n) FROM '$file' (FORMAT binary);" . order_of('plain') . 'ROLLBACK;'),
-	'3000|3000|0', 'ids of a binary COPY are unique and in the order of the file');
-
-# is_batched() looks at all rows, so the file has no more rows than fit into
-# one batch: rows of a second batch would see those of the first.
-$node->safe_psql('postgres',
-	"COPY (SELECT generate_series(1, 300)::integer) TO '$file' (FORMAT binary)");
-is(is_batched('plain', "COPY plain (n) FROM '$file' (FORMAT binary);\n"),
-	't', 'a binary COPY inserts in batches');
+# Rows that take other paths.
 $node->safe_psql('postgres', q{
 CREATE TABLE parts (id bigint DEFAULT snowflake_nextval(), n integer) PARTITION BY RANGE (n);
 CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (1000);
@@ -175,125 +151,78 @@ for my $table ('parts', 'days')
 	is(is_batched($table, "COPY $table (n) FROM stdin;\n" . copy_data(500)),
 		't', "a COPY inserts in batches into partitioned table $table");
 }
-is( $node->safe_psql('postgres', q{
+
+# snowflake_currval() in triggers.
+sub currval_in
+{
+	my ($trigger, $returns, $sql, $query) = @_;
+	return $node->safe_psql('postgres', qq{
 BEGIN;
 CREATE FUNCTION with_currval() RETURNS trigger LANGUAGE plpgsql AS
-'BEGIN INSERT INTO seen VALUES (NEW.id - snowflake_currval()); RETURN NEW; END';
-CREATE TRIGGER before_row BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION with_currval();
-COPY plain (n) FROM PROGRAM 'seq 1 3000';
-} . order_of('plain') . q{
-SELECT count(*), count(*) FILTER (WHERE n <> 0) FROM seen;
+'BEGIN INSERT INTO seen VALUES (snowflake_currval() $returns; END';
+CREATE TRIGGER with_currval $trigger INSERT ON plain FOR EACH ROW EXECUTE FUNCTION with_currval();
+$sql
+$query;
 ROLLBACK;
-}),
-	"3000|3000|0\n3000|0",
-	'a BEFORE ROW trigger finds the id of its row in snowflake_currval()');
-is( $node->safe_psql('postgres', qq{
-BEGIN;
-CREATE FUNCTION with_currval() RETURNS trigger LANGUAGE plpgsql AS
-'BEGIN INSERT INTO seen VALUES (snowflake_currval()); RETURN NULL; END';
-CREATE TRIGGER after_row AFTER INSERT ON plain FOR EACH ROW EXECUTE FUNCTION with_currval();
-$_
-SELECT count(*), count(DISTINCT seen.n), bool_and(seen.n = (SELECT max(id) FROM plain)) FROM seen;
-ROLLBACK;
-}),
-	"20|1|t",
+});
+}
+is( currval_in('BEFORE', '- NEW.id); RETURN NEW',
+		"COPY plain (n) FROM PROGRAM 'seq 1 3000';",
+		'SELECT count(*), count(*) FILTER (WHERE n <> 0) FROM seen'),
+	'3000|0', 'a BEFORE ROW trigger finds the id of its row in snowflake_currval()');
+is( currval_in('AFTER', '); RETURN NULL', $_,
+		'SELECT count(*), count(DISTINCT seen.n), bool_and(seen.n = (SELECT max(id) FROM plain)) FROM seen'),
+	'20|1|t',
 	"AFTER ROW triggers find the statement's last id in snowflake_currval(): $_")
   for "COPY plain (n) FROM PROGRAM 'seq 1 20';",
   'INSERT INTO plain (n) SELECT generate_series(1, 20);';
 
 SKIP: {
-	skip 'COPY has no option DEFAULT before 16', 4 if $version < 160000;
+	skip 'COPY has no option DEFAULT before 16', 4 if $node->pg_version < 16;
+	my $file = $node->basedir . '/rows';
 	my $data = join('', map { $_ % 2 ? "\\D\t$_\n" : "$_\t$_\n" } 1 .. 40) . "\\.\n";
+	my $count = 'SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id = n) FROM';
 
 	is(calls_of("COPY plain FROM stdin (DEFAULT '\\D');\n$data"),
 		'0|20', 'option DEFAULT: a COPY calls the twin for rows that the file marks');
-	is( $node->safe_psql('postgres', "BEGIN; COPY plain FROM stdin (DEFAULT '\\D');\n$data"
-			  . 'SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id = n) FROM plain; ROLLBACK;'),
+	is( $node->safe_psql('postgres',
+			"BEGIN; COPY plain FROM stdin (DEFAULT '\\D');\n${data}$count plain; ROLLBACK;"),
 		'40|40|20', 'option DEFAULT: the marked rows get ids');
 	is( is_batched('plain', "COPY plain FROM stdin (DEFAULT '\\D');\n$data"),
 		is_batched('serial', "COPY serial FROM stdin (DEFAULT '\\D');\n$data"),
 		'option DEFAULT: a COPY inserts in batches if a COPY into a bigserial does');
 	$data =~ s/\\\.\n//;
-	append_to_file("$file.default", $data);
+	append_to_file($file, $data);
 	is( $node->safe_psql('postgres', qq{
 BEGIN;
 CREATE EXTENSION file_fdw;
 CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;
 CREATE FOREIGN TABLE foreign_file (id bigint DEFAULT snowflake_nextval(), n integer)
-  SERVER files OPTIONS (filename '$file.default', "default" '\\D');
-SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id = n) FROM foreign_file;
+  SERVER files OPTIONS (filename '$file', "default" '\\D');
+$count foreign_file;
 ROLLBACK;
 }),
 		'40|40|20', 'option DEFAULT: marked rows of a file_fdw table get ids');
 }
 
 # 2. ALTER TABLE ... ADD COLUMN evaluates a STABLE default once for all rows.
+# Each case runs add_column() while a COPY runs, or after one.
 
-# What add_column() has returned while some SQL ran, without repeats.
-sub added_by
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', qq{
-BEGIN;
-$sql
-SELECT DISTINCT added FROM verdict;
-ROLLBACK;
-});
-}
-
-is(added_by('SELECT add_column() AS unused \gset'), '10 10', 'ADD COLUMN: each row has its own id');
-for my $when ('BEFORE INSERT', 'AFTER INSERT')
-{
-	for my $level ('ROW', 'STATEMENT')
-	{
-		is( added_by(qq{
-CREATE TRIGGER adds $when ON plain FOR EACH $level EXECUTE FUNCTION add_column_by_trigger();
-COPY plain (n) FROM stdin;
-} . copy_data(3)),
-			'10 10', "ADD COLUMN in a trigger $when FOR EACH $level of a COPY");
-	}
-}
-is( added_by(qq{
-ALTER TABLE plain ADD COLUMN a text DEFAULT add_column();
-COPY plain (n) FROM stdin;
-} . copy_data(3)),
-	'10 10', "ADD COLUMN in the DEFAULT of another column of a COPY");
-is( added_by(qq{
-CREATE FUNCTION folded() RETURNS text LANGUAGE plpgsql IMMUTABLE AS
-'BEGIN RETURN add_column(); END';
+my $copy = "COPY plain (n) FROM stdin;\n" . copy_data(3);
+my %adding = (
+	'in the DEFAULT of another column' =>
+	  "ALTER TABLE plain ADD COLUMN a text DEFAULT add_column();\n$copy",
+	'in a DEFAULT that the planner evaluates, because it is marked IMMUTABLE' => qq{
+CREATE FUNCTION folded() RETURNS text LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN add_column(); END';
 ALTER TABLE plain ADD COLUMN a text;
 ALTER TABLE plain ALTER COLUMN a SET DEFAULT folded();
-COPY plain (n) FROM stdin;
-} . copy_data(3)),
-	'10 10', 'ADD COLUMN in a DEFAULT that the planner evaluates, because it is marked IMMUTABLE');
-is( added_by(qq{
-ALTER TABLE plain ADD CHECK (add_column() IS NOT NULL);
-COPY plain (n) FROM stdin;
-} . copy_data(3)),
-	'10 10', 'ADD COLUMN in a CHECK of a COPY');
-is( added_by(q{
-CREATE FUNCTION on_ddl() RETURNS event_trigger LANGUAGE plpgsql AS
-'BEGIN
-   IF to_regclass(''made'') IS NOT NULL AND to_regclass(''added'') IS NULL THEN
-     ALTER EVENT TRIGGER ddl DISABLE;
-     PERFORM add_column();
-   END IF;
- END';
-CREATE EVENT TRIGGER ddl ON ddl_command_end EXECUTE FUNCTION on_ddl();
-CREATE FUNCTION make() RETURNS trigger LANGUAGE plpgsql AS
-'BEGIN CREATE TABLE made (); RETURN NULL; END';
-CREATE TRIGGER makes BEFORE INSERT ON plain EXECUTE FUNCTION make();
-COPY plain (n) FROM stdin;
-} . copy_data(3)),
-	'10 10', 'ADD COLUMN in an event trigger during a COPY');
-is( added_by(qq{
+$copy},
+	'after a COPY inside a COPY' => qq{
 CREATE FUNCTION copies() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN COPY second (n) FROM PROGRAM ''seq 1 3''; PERFORM add_column(); RETURN NULL; END';
 CREATE TRIGGER copies BEFORE INSERT ON plain EXECUTE FUNCTION copies();
-COPY plain (n) FROM stdin;
-} . copy_data(3)),
-	'10 10', 'ADD COLUMN after a COPY inside a COPY');
-is( added_by(qq{
+$copy},
+	'after COPYs that have failed' => qq{
 \\set ON_ERROR_STOP off
 SAVEPOINT a;
 COPY plain (n) FROM stdin;
@@ -306,8 +235,13 @@ ALTER TABLE plain ALTER COLUMN a SET DEFAULT snowflake_nextval(0/0);
 COPY plain (n) FROM '/dev/null';
 ROLLBACK TO a;
 SELECT add_column() AS unused \\gset
-}),
-	'10 10', 'ADD COLUMN after COPYs that have failed');
+},
+	'in a trigger' =>
+	  "CREATE TRIGGER adds BEFORE INSERT ON plain EXECUTE FUNCTION add_column_by_trigger();\n$copy");
+is( $node->safe_psql('postgres',
+		"BEGIN;\n$adding{$_}\nSELECT DISTINCT added FROM verdict;\nROLLBACK;"),
+	'10 10', "ADD COLUMN $_: each row has its own id")
+  for sort keys %adding;
 
 # 3. Other statements that are planned while a COPY runs.
 
@@ -316,9 +250,9 @@ ALTER TABLE plain ADD CHECK (id <= snowflake_nextval());
 COPY plain (n) FROM stdin;
 } . copy_data(20)),
 	'20|20', 'a CHECK calls snowflake_nextval(), not the twin');
-is( calls_of("COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . copy_data(20)),
-	'20|20', 'a WHERE of COPY calls snowflake_nextval(), not the twin');
-is( is_batched('plain', "COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . copy_data(20)),
+my $where = "COPY plain (n) FROM stdin WHERE snowflake_nextval() > 0;\n" . copy_data(20);
+is(calls_of($where), '20|20', 'a WHERE of COPY calls snowflake_nextval(), not the twin');
+is(is_batched('plain', $where),
 	'f', 'a COPY with snowflake_nextval() in its WHERE inserts row by row');
 is( calls_of(qq{
 CREATE DOMAIN checked AS integer CHECK (snowflake_nextval() > VALUE);
@@ -358,12 +292,11 @@ INSERT INTO plain (n) SELECT n FROM other;
 	'30|0', 'COPY TO and INSERT ... SELECT call snowflake_nextval(), not the twin');
 
 # A call of the twin that a user has written is refused.
-for my $sql ('SELECT snowflake_copy_nextval()',
-	'SELECT * FROM plain WHERE id < snowflake_copy_nextval()',
+for my $sql (
+	'SELECT snowflake_copy_nextval()',
 	'ALTER TABLE other ADD COLUMN a bigint DEFAULT snowflake_copy_nextval()',
-	'ALTER TABLE plain ALTER id SET DEFAULT snowflake_copy_nextval(); INSERT INTO plain DEFAULT VALUES',
-	"ALTER TABLE plain ALTER id SET DEFAULT snowflake_copy_nextval(); COPY plain (n) FROM PROGRAM 'echo 1'",
-	"CREATE FUNCTION wraps() RETURNS bigint LANGUAGE sql AS 'SELECT snowflake_copy_nextval()'; ALTER TABLE plain ALTER id SET DEFAULT wraps(); COPY plain (n) FROM PROGRAM 'echo 1'")
+	"$default snowflake_copy_nextval(); COPY plain (n) FROM PROGRAM 'echo 1'",
+	"CREATE FUNCTION wraps() RETURNS bigint LANGUAGE sql AS 'SELECT snowflake_copy_nextval()'; $default wraps(); COPY plain (n) FROM PROGRAM 'echo 1'")
 {
 	my ($state, $message) = sqlstate_of($node, "BEGIN; $sql; ROLLBACK;");
 
@@ -371,51 +304,44 @@ for my $sql ('SELECT snowflake_copy_nextval()',
 		'0A000 function snowflake_copy_nextval() is for COPY alone', "refused: $sql");
 }
 
-# 4. EXECUTE rights are those of snowflake_nextval().
+# 4. EXECUTE rights are those of snowflake_nextval().  The extension is in
+# another schema, the twin is missing, or a function of another author has its
+# name.
 
 $node->safe_psql('postgres', q{
 CREATE ROLE app;
 GRANT INSERT, SELECT ON plain, seen TO app;
 });
-my $copies = "COPY plain (n) FROM stdin;\n" . copy_data(5);
-is(calls_of($copies, 'app'), '0|5', 'a role with EXECUTE on all functions: a COPY calls the twin');
-
-# The error that role app gets in a COPY after some SQL; '' without an error.
-sub refused
-{
-	my ($sql, $copy) = @_;
-	my ($rc, $stdout, $stderr) = $node->psql('postgres', "BEGIN; $sql; SET LOCAL ROLE app;\n$copy");
-
-	return $stderr =~ /ERROR:  (.*)/ ? $1 : '';
-}
+$copy = "COPY plain (n) FROM stdin;\n" . copy_data(5);
 my $revoke = 'REVOKE EXECUTE ON FUNCTION';
-is(refused("$revoke snowflake_nextval() FROM PUBLIC", $copies),
-	'permission denied for function snowflake_nextval', 'a COPY without EXECUTE on snowflake_nextval() is refused');
-is( refused("$revoke snowflake_nextval() FROM PUBLIC; GRANT EXECUTE ON FUNCTION snowflake_copy_nextval() TO app", $copies),
-	'permission denied for function snowflake_nextval', 'a COPY with EXECUTE on the twin alone is refused');
-is( refused("$revoke snowflake_copy_nextval() FROM PUBLIC", $copies),
-	'', 'a COPY needs no EXECUTE on the twin');
-is( calls_of("$revoke snowflake_copy_nextval() FROM PUBLIC; SET LOCAL ROLE app;\n$copies"),
-	'5|0', 'a COPY without EXECUTE on the twin calls snowflake_nextval()');
+for my $rights (
+	"$revoke snowflake_nextval() FROM PUBLIC",
+	"$revoke snowflake_nextval() FROM PUBLIC; GRANT EXECUTE ON FUNCTION snowflake_copy_nextval() TO app")
+{
+	my (undef, undef, $stderr) =
+	  $node->psql('postgres', "BEGIN; $rights; SET LOCAL ROLE app;\n$copy");
 
-# 5. The extension in another schema, a missing twin, and another function of
-# the twin's name.
-
-is( calls_of("ALTER SCHEMA public RENAME TO ids; SET LOCAL search_path = ids;\n$copies"),
-	'0|5', 'a COPY calls the twin after its schema was renamed');
-is( calls_of(qq{
+	like($stderr, qr/ERROR:  permission denied for function snowflake_nextval$/m,
+		"a COPY is refused: $rights");
+}
+my $drop = q{
 ALTER EXTENSION snowflake DROP FUNCTION snowflake_copy_nextval();
-DROP FUNCTION snowflake_copy_nextval();
-$copies}),
-	'5|0', 'a COPY calls snowflake_nextval() if the twin is missing');
-is( calls_of(qq{
-ALTER EXTENSION snowflake DROP FUNCTION snowflake_copy_nextval();
-DROP FUNCTION snowflake_copy_nextval();
-CREATE FUNCTION snowflake_copy_nextval() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
-$copies}),
-	'5|0', "a COPY does not call a function of the twin's name that is not the extension's");
+DROP FUNCTION snowflake_copy_nextval();};
+for my $case (
+	[ 'SET LOCAL ROLE app;', '0|5', 'a COPY by a role with EXECUTE on both calls the twin' ],
+	[ "$revoke snowflake_copy_nextval() FROM PUBLIC; SET LOCAL ROLE app;",
+		'5|0', 'a COPY without EXECUTE on the twin calls snowflake_nextval()' ],
+	[ 'ALTER SCHEMA public RENAME TO ids; SET LOCAL search_path = ids;',
+		'0|5', 'a COPY calls the twin after its schema was renamed' ],
+	[ $drop, '5|0', 'a COPY calls snowflake_nextval() if the twin is missing' ],
+	[ "$drop CREATE FUNCTION snowflake_copy_nextval() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';",
+		'5|0', "a COPY does not call a function of the twin's name that is not the extension's" ])
+{
+	my ($sql, $calls, $what) = @$case;
+	is(calls_of("$sql\n$copy"), $calls, $what);
+}
 
-# 6. The table synchronisation of logical replication, which runs a COPY
+# 5. The table synchronisation of logical replication, which runs a COPY
 # without an SQL statement.
 my $publisher = PostgreSQL::Test::Cluster->new('publisher');
 $publisher->init(allows_streaming => 'logical');
@@ -438,10 +364,8 @@ wait_for(sub {
 	}) or BAIL_OUT('the table is not synchronised');
 is($node->safe_psql('postgres', 'SELECT max(n) FROM seen'),
 	'0', 'table synchronisation inserts in batches');
-$publisher->safe_psql('postgres', 'INSERT INTO synced SELECT generate_series(501, 510)');
-$publisher->wait_for_catchup('s');
 is($node->safe_psql('postgres', order_of('synced')),
-	'510|510|0', 'rows of the table synchronisation and of later changes have ids');
+	'500|500|0', 'rows of the table synchronisation have ids');
 
 $node->stop;
 $publisher->stop;

@@ -57,16 +57,8 @@ sub derive
 		"snowflake.epoch = '2025-01-01 00:00+00'");
 }
 
-# The worker id that is in an id.
-sub worker_id_in
-{
-	my ($id, $worker_bits) = @_;
-	my ($sequence_bits) = $layout{$worker_bits} =~ m{(\d+)(?:@|$)};
-	return ($id >> $sequence_bits) & ((1 << $worker_bits) - 1);
-}
-
 # Tests that the server starts and derives this worker id, and that ids,
-# snowflake_node, the log and the page have this worker id.
+# snowflake_node and the log have this worker id.
 sub derives
 {
 	my ($facts, $source, $worker_bits, $expected, $origin) = @_;
@@ -74,17 +66,12 @@ sub derives
 	my ($started, $log) = start_on($facts, derive($source, $worker_bits));
 
 	ok($started, "$case: the server starts") or return diag($log);
-	my ($id, $shown) = split /\|/,
-	  $node->safe_psql('postgres',
-		'SELECT snowflake_nextval(), worker_id || \' by \' || worker_id_source FROM snowflake_node'
-	  );
-	is(worker_id_in($id, $worker_bits), $expected, "$case: the worker id is in ids");
-	is($shown, "$expected by $source", "$case: snowflake_node shows the worker id");
-	like($log,
-		qr/LOG:  derived snowflake worker id $expected from \Q$origin\E$/m,
+	is( value_of($node, "SELECT snowflake_worker_id(snowflake_nextval()), worker_id || ' by ' || worker_id_source FROM snowflake_node"),
+		"$expected|$expected by $source",
+		"$case: ids and snowflake_node have the worker id");
+	like($log, qr/LOG:  derived snowflake worker id $expected from \Q$origin\E$/m,
 		"$case: the log names the worker id and its origin");
 	$node->stop;
-	isnt(mark_of(read_page($node), $expected), undef, "$case: the page has a mark of the worker id");
 	return;
 }
 
@@ -96,38 +83,42 @@ sub refuses_to_start
 
 	ok(!$started, "$source, $worker_bits bits: no start: $detail");
 	$node->stop if $started;
-	like(
-		$log,
-		qr/FATAL:  no worker id can be derived by parameter "snowflake.worker_id_source" = "$source"$/m,
-		"$detail: the log says what is wrong");
-	like($log, qr/DETAIL:  \Q$detail\E$/m, "$detail: the log says why");
-	like($log, qr/HINT:  .*$hint/, "$detail: the log says what to do");
+	like($log,
+		qr/FATAL:  no worker id can be derived by parameter "snowflake.worker_id_source" = "$source"\n.*DETAIL:  \Q$detail\E\n.*HINT:  .*$hint/,
+		"$detail: the log says what is wrong, why, and what to do");
 	return;
 }
 
+# ----- without a source, and wrong settings -----
+
 configure($node);
 $node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
-is( $node->safe_psql('postgres',
-		'SELECT worker_id, worker_id_source FROM snowflake_node'),
-	'7|config',
-	'without a source the worker id is the configured one');
+value_of($node, 'CREATE EXTENSION snowflake');
+is(value_of($node, 'SELECT worker_id, worker_id_source FROM snowflake_node'),
+	'7|config', 'without a source the worker id is the configured one');
 $node->stop;
+for my $case (
+	[ 'hostname', qr/parameters "snowflake.worker_id" and "snowflake.worker_id_source" do not go together: 7 and "hostname"\n.*HINT:  Take "snowflake.worker_id" out of the configuration/ ],
+	[ 'dice', qr/invalid value for parameter "snowflake.worker_id_source": "dice"\n.*HINT:  Available values: config, hostname, ipv4, registry/ ])
+{
+	my ($source, $reason) = @$case;
+	my ($started, $log) =
+	  start_on([ 'name pg-3' ], "snowflake.worker_id_source = '$source'");
+
+	ok(!$started, "no start with source $source and a worker id");
+	$node->stop if $started;
+	like($log, qr/FATAL:  $reason/, "$source: the log says what is wrong, and what to do");
+}
 
 # ----- hostname -----
 
 for my $case (
 	[ 'pg-3', 3 ],
-	[ 'pg-0', 0 ],
-	[ 'pg-31', 31 ],
-	[ 'pg-3.svc.local', 3 ],
+	[ 'pg-31.svc.local', 31 ],
 	[ 'pg-4.zone-7', 4 ],
-	[ 'pg-5.', 5 ],
-	[ 'pg-03', 3 ],
 	[ 'pg-' . '0' x 40 . '9', 9 ],
-	[ 'pg7', 7 ],
 	[ '12', 12 ],
-	[ 'db2-pg10', 10 ])
+	[ 'db2-pg10.', 10 ])
 {
 	my ($name, $expected) = @$case;
 	derives([ "name $name" ], 'hostname', 5, $expected, "host name \"$name\"");
@@ -136,18 +127,13 @@ derives([ 'name pg-2147483647' ],
 	'hostname', 31, 2147483647, 'host name "pg-2147483647"');
 
 my $number = 'does not end in a number before its first dot.';
-refuses_to_start([ "name $_" ], 'hostname', 5, "Host name \"$_\" $number",
-	'as in "pg-3"')
-  for 'pg', 'pg-3a', '10.0.4.2', 'pg.3', 'pg-3-';
+refuses_to_start([ "name $_" ], 'hostname', 5, "Host name \"$_\" $number", 'as in "pg-3"')
+  for 'pg', 'pg-3a', '10.0.4.2', 'pg.3';
 refuses_to_start(
-	[ "name pg-$_" ],
-	'hostname',
-	5,
+	[ "name pg-$_" ], 'hostname', 5,
 	"The number of host name \"pg-$_\" is outside the range of the worker id (0 .. 31).",
 	'"snowflake.layout" with more bits'
-  )
-  for '32', '4294967299', '9223372036854775807', '9223372036854775808',
-  '18446744073709551619', '1' . '0' x 60;
+  ) for '32', '4294967299', '18446744073709551619';
 refuses_to_start([ 'name pg-3' ], 'hostname', 0,
 	"Layout \"$layout{0}\" has no bits for the worker id.",
 	'"snowflake.layout" that has bits for the worker id');
@@ -162,25 +148,16 @@ my $lan = 'inet eth0 2 up 10.0.4.210 255.255.0.0';
 my $docker = 'inet docker0 3 up 172.17.0.1 255.255.0.0';
 for my $case (
 	# The worker id is the low bits of the address, as many as the layout has
-	# for the worker id: two bytes, fewer bits, or more bits.
-	[ [$lan], 16, 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
+	# for the worker id.
 	[ [$lan], 20, 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
 	[ [$lan], 31, (10 << 24) + 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
-	[ ['inet eth0 2 up 192.168.7.9 255.255.255.0'],
-		8, 9, '192.168.7.9/24', 'eth0' ],
 	[ ['inet eth0 2 up 192.168.7.201 255.255.255.240'],
 		4, 9, '192.168.7.201/28', 'eth0' ],
 	[ ['inet eth0 2 up 255.255.255.254 128.0.0.0'],
 		31, 2147483646, '255.255.255.254/1', 'eth0' ],
 	# The first interface is the one with the lowest index, whatever the order
-	# of the list.
-	[ [ $loopback, $lan, $docker ], 16, 1234, '10.0.4.210/16', 'eth0' ],
-	[ [ $docker, $lan, $loopback ], 16, 1234, '10.0.4.210/16', 'eth0' ],
-	[ [ 'inet eth1 12 up 10.1.0.1 255.255.0.0',
-			'inet eth0 9 up 10.2.0.2 255.255.0.0' ],
-		16, 2, '10.2.0.2/16', 'eth0' ],
-	# The first address of an interface counts.
-	[ [ $lan, 'inet eth0 2 up 10.0.0.9 255.255.0.0' ],
+	# of the list; the first address of an interface counts.
+	[ [ $docker, $lan, 'inet eth0 2 up 10.0.0.9 255.255.0.0', $loopback ],
 		16, 1234, '10.0.4.210/16', 'eth0' ],
 	# The server passes over these entries, which come before the address that
 	# it takes.
@@ -197,17 +174,13 @@ for my $case (
 			'inet eth9 11 up 10.0.0.8 255.255.0.0' ],
 		16, 8, '10.0.0.8/16', 'eth9' ],
 	# Addresses just outside the ranges that are refused.
-	[ ['inet eth0 2 up 169.253.0.3 255.255.0.0'],
-		16, 3, '169.253.0.3/16', 'eth0' ],
-	[ ['inet eth0 2 up 169.255.0.4 255.255.0.0'],
-		16, 4, '169.255.0.4/16', 'eth0' ],
-	[ ['inet eth0 2 up 223.255.0.5 255.255.0.0'],
-		16, 5, '223.255.0.5/16', 'eth0' ],
+	[ ['inet eth0 2 up 169.253.0.3 255.255.0.0'], 16, 3, '169.253.0.3/16', 'eth0' ],
+	[ ['inet eth0 2 up 169.255.0.4 255.255.0.0'], 16, 4, '169.255.0.4/16', 'eth0' ],
+	[ ['inet eth0 2 up 223.255.0.5 255.255.0.0'], 16, 5, '223.255.0.5/16', 'eth0' ],
 	# Networks of one or two addresses, as of containers.
 	(map { [ ["inet eth0 2 up 10.244.1.17 $_->[0]"],
 				16, 273, "10.244.1.17/$_->[1]", 'eth0' ] }
-		  [ '255.255.255.255', 32 ], [ '255.255.255.254', 31 ],
-		[ 'none', 32 ]))
+		  [ '255.255.255.254', 31 ], [ 'none', 32 ]))
 {
 	my ($facts, $worker_bits, $expected, $address, $interface) = @$case;
 	derives($facts, 'ipv4', $worker_bits, $expected,
@@ -215,196 +188,93 @@ for my $case (
 }
 
 for my $case (
-	[ '10.0.4.210', '255.0.0.0', 8, 24, 16 ],
 	[ '10.0.4.210', '255.255.0.0', 16, 16, 8 ],
-	[ '192.168.7.9', '255.255.255.0', 24, 8, 5 ],
 	[ '10.0.4.210', '255.254.0.0', 15, 17, 16 ],
 	[ '10.0.4.210', '0.0.0.0', 0, 32, 31 ])
 {
 	my ($address, $mask, $prefix, $needed, $worker_bits) = @$case;
 	refuses_to_start(
 		[ $loopback, "inet eth0 2 up $address $mask", $docker ],
-		'ipv4',
-		$worker_bits,
+		'ipv4', $worker_bits,
 		"The network of address $address/$prefix of interface \"eth0\" has $needed bits for its hosts. The worker id needs at least $needed bits, and the layout has $worker_bits.",
 		"at least $needed bits");
 }
 refuses_to_start(
 	["inet eth0 2 up 10.244.1.17 $_->[0]"],
-	'ipv4',
-	8,
+	'ipv4', 8,
 	"No netmask tells how many bits of address 10.244.1.17/$_->[1] of interface \"eth0\" differ between servers. The worker id needs at least 16 bits, and the layout has 8.",
 	'at least 16 bits'
-) for [ '255.255.255.255', 32 ], [ '255.255.255.254', 31 ], [ 'none', 32 ];
+) for [ '255.255.255.254', 31 ], [ 'none', 32 ];
 refuses_to_start(
 	[ $loopback,
 		'inet eth0 2 down 10.0.4.210 255.255.0.0',
 		'inet eth1 3 up 169.254.9.9 255.255.0.0' ],
-	'ipv4',
-	16,
+	'ipv4', 16,
 	'There is no global IPv4 address among these: 127.0.0.1/8 of interface "lo" (loopback), 10.0.4.210/16 of interface "eth0" (down), 169.254.9.9/16 of interface "eth1" (link-local).',
 	'after the network is up');
-refuses_to_start(
-	[ 'inet6 eth0 2 up 2001:db8::1', 'bare tun0 3 up' ],
+refuses_to_start([ 'inet6 eth0 2 up 2001:db8::1', 'bare tun0 3 up' ],
 	'ipv4', 16,
 	'There is no global IPv4 address: no interface has any address of its kind.',
 	'after the network is up');
 refuses_to_start([ $lan, 'broken' ], 'ipv4', 16,
 	'The addresses of interfaces cannot be read: Too many open files.',
 	'Choose another "snowflake.worker_id_source"');
-refuses_to_start([$lan], 'ipv4', 0,
-	"Layout \"$layout{0}\" has no bits for the worker id.",
-	'"snowflake.layout" that has bits for the worker id');
 
-# ----- wrong settings -----
-
-for my $case (
-	[ "snowflake.worker_id_source = 'hostname'",
-		qr/parameters "snowflake.worker_id" and "snowflake.worker_id_source" do not go together: 7 and "hostname"/,
-		qr/HINT:  Take "snowflake.worker_id" out of the configuration/ ],
-	[ "snowflake.worker_id_source = 'dice'",
-		qr/invalid value for parameter "snowflake.worker_id_source": "dice"/,
-		qr/HINT:  Available values: config, hostname, ipv4, registry/ ],
-	[ "snowflake.worker_id_source = ''",
-		qr/invalid value for parameter "snowflake.worker_id_source": ""/ ])
-{
-	my ($setting, $reason, $hint) = @$case;
-	my ($started, $log) = start_on([ 'name pg-3' ], $setting);
-
-	ok(!$started, "no start with $setting");
-	$node->stop if $started;
-	like($log, qr/FATAL:  $reason/, "$setting: the log says what is wrong");
-	like($log, $hint, "$setting: the log says what to do") if defined $hint;
-}
-
-# A configured worker id goes with the source "config"; without a worker id and
-# a source there are no ids.
-my ($started) =
-  start_on([ 'name pg-3' ], "snowflake.worker_id_source = 'config'");
-ok($started, 'the server starts with the source "config" and a worker id');
-is( $node->safe_psql('postgres',
-		'SELECT snowflake_worker_id(snowflake_nextval()), worker_id_source FROM snowflake_node'
-	),
-	'7|config',
-	'with the source "config" the worker id is the configured one');
-$node->stop;
-start_on([ 'name pg-3' ], 'snowflake.worker_id = -1');
-is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
-	'F0000', 'without a worker id and a source no id is issued');
-$node->stop;
+# ----- while the server runs -----
 
 # The worker id stays while the server runs, also when the host gets another
 # name.
-start_on([ 'name pg-3' ], derive('hostname', 5));
+my @derived = derive('hostname', 5);
+start_on([ 'name pg-3' ], @derived);
 replace_file("$directory/facts", 'name pg-4');
-configure($node, derive('hostname', 5), 'snowflake.block_size = 2');
+configure($node, @derived, 'snowflake.block_size = 2');
 $node->reload;
-ok( $node->poll_query_until(
-		'postgres', "SELECT current_setting('snowflake.block_size') = '2'"),
+ok($node->poll_query_until('postgres', "SELECT current_setting('snowflake.block_size') = '2'"),
 	'a reload after the host was renamed');
-is( $node->safe_psql('postgres',
-		'SELECT snowflake_worker_id(snowflake_nextval())'),
-	3,
-	'a renamed host keeps its worker id while the server runs');
-my ($state) =
-  sqlstate_of($node, "SET snowflake.worker_id_source = 'config'");
-is($state, '55P02', 'a session cannot choose the source');
+is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
+	3, 'a renamed host keeps its worker id while the server runs');
+is((sqlstate_of($node, "SET snowflake.worker_id_source = 'config'"))[0],
+	'55P02', 'a session cannot choose the source');
 $node->stop;
 
 # Without preload no worker id is derived before the first id.
-($started) = start_on(
-	[ 'name pg-3' ],
-	derive('hostname', 5),
-	"shared_preload_libraries = ''");
-ok($started, 'the server starts without preload');
-is( $node->safe_psql('postgres',
-		'SELECT worker_id IS NULL, worker_id_source FROM snowflake_node'),
-	't|hostname',
-	'without preload no worker id is derived before the first id');
+start_on([ 'name pg-3' ], @derived, "shared_preload_libraries = ''");
+is(value_of($node, 'SELECT worker_id IS NULL, worker_id_source FROM snowflake_node'),
+	't|hostname', 'without preload no worker id is derived before the first id');
 SKIP: {
-skip 'needs PostgreSQL 17', 2 if $node->pg_version < 17;
-my $issue = 'SELECT snowflake_worker_id(snowflake_nextval())';
-is($node->safe_psql('postgres', $issue), 3, 'the first id has the derived worker id');
-replace_file("$directory/facts", 'name pg-4');
-is($node->safe_psql('postgres', $issue), 3, 'a renamed host keeps its worker id without preload, too');
+	skip 'needs PostgreSQL 17', 2 if $node->pg_version < 17;
+	my $issue = 'SELECT snowflake_worker_id(snowflake_nextval())';
+	is(value_of($node, $issue), 3, 'the first id has the derived worker id');
+	replace_file("$directory/facts", 'name pg-4');
+	is(value_of($node, $issue), 3, 'a renamed host keeps its worker id without preload, too');
 }
 $node->stop;
 
 # ----- this machine's own host name and addresses -----
 
-# The contents of a file of the kernel, or '' if there is none.
-sub contents_of
-{
-	my ($file) = @_;
-	return '' unless -r $file;
-	my $text = PostgreSQL::Test::Utils::slurp_file($file);
-	chomp $text;
-	return $text;
-}
-
-my @interfaces = sort { contents_of("$a/ifindex") <=> contents_of("$b/ifindex") }
-  grep { contents_of("$_/ifindex") ne '' } glob('/sys/class/net/*');
-
-# What an ioctl() says of an interface's first IPv4 address.
-sub ioctl_address
-{
-	my ($request, $interface) = @_;
-	my $name = $interface =~ s{.*/}{}r;
-	my $argument = pack('Z16 x16', $name);
-
-	socket(my $socket, 2, 2, 0) or die "socket: $!";
-	return ioctl($socket, $request, $argument)
-	  ? unpack('x20 N', $argument)
-	  : undef;
-}
-
 SKIP:
 {
-	my $name = contents_of('/proc/sys/kernel/hostname');
-	skip 'the host has no name in /proc', 1 if $name eq '';
-	my ($expected) = $name =~ /^[^.]*?(\d+)(?:\.|$)/;
+	my $file = '/proc/sys/kernel/hostname';
+	skip 'the host has no name in /proc', 1 unless -r $file;
+	my ($name) = slurp_file($file) =~ /(.*)/;
+	my ($started, $log) = start_on(undef, derive('hostname', 31));
 
-	if (!defined $expected)
-	{
-		refuses_to_start(undef, 'hostname', 31, "Host name \"$name\" $number",
-			'as in "pg-3"');
-	}
-	elsif ($expected < 2**31)
-	{
-		derives(undef, 'hostname', 31, 0 + $expected, "host name \"$name\"");
-	}
-	else
-	{
-		skip 'the number of this host\'s name is too large', 1;
-	}
+	$node->stop if $started;
+	like($log, qr/host name "\Q$name\E"/i, "the server reads this host's own name, $name");
 }
-
 SKIP:
 {
-	my ($interface, $address);
-	for (@interfaces)
-	{
-		my $flags = hex contents_of("$_/flags");
-		$address = ioctl_address(0x8915, $_);    # SIOCGIFADDR
-		next if !($flags & 1) || $flags & 8 || !$address;
-		next if $address >> 16 == 0xA9FE || $address >> 24 == 127;
-		$interface = $_;
-		last;
-	}
+	my ($started, $log) = start_on(undef, derive('ipv4', 31));
+
+	$node->stop if $started;
 	skip 'this machine has no global IPv4 address', 1
-	  unless defined $interface;
-	my $mask = ioctl_address(0x891b, $interface);    # SIOCGIFNETMASK
-	my $prefix = sprintf('%b', $mask) =~ tr/1//;
-	skip 'the network of this machine\'s address is too large', 1
-	  if $prefix < 16;
-
-	derives(
-		undef, 'ipv4', 16,
-		$address & 0xFFFF,
-		sprintf('address %s/%d of interface "%s"',
-			join('.', unpack 'C4', pack 'N', $address),
-			$prefix,
-			$interface =~ s{.*/}{}r));
+	  if $log =~ /There is no global IPv4 address/;
+	my ($address, $interface) = $log =~ /address ([\d.]+)\/\d+ of interface "(.*?)"/;
+	my $request = pack 'Z16 x16', $interface;
+	socket(my $socket, 2, 2, 0) or die "socket: $!";
+	ioctl($socket, 0x8915, $request) or die "SIOCGIFADDR: $!";
+	is($address, join('.', unpack 'x20 C4', $request),
+		"the server reads the address of this host's own interface $interface");
 }
 
 done_testing();

@@ -23,7 +23,6 @@ our @EXPORT = qw(
   sqlstate_of
   wait_for
   seconds_of
-  median
   mark_file
   read_page
   mark_of
@@ -65,12 +64,6 @@ sub seconds_of
 
 	$function->();
 	return time - $begin;
-}
-
-sub median
-{
-	my @sorted = sort { $a <=> $b } @_;
-	return $sorted[ $#sorted / 2 ];
 }
 
 # Calls a function until it returns something true, for 30 seconds at most or

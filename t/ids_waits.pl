@@ -1,0 +1,332 @@
+# A session that waits for the clock or for the next tick shows this as a wait
+# event, and stops waiting at once: on a cancel, on statement_timeout, on
+# termination, on a fast shutdown and when the postmaster dies.  Each wait is
+# counted.  Sessions that wait for ticks take turns, get about the same number
+# of ids, and leave nothing behind when they are cancelled.
+#
+# The test takes the time from a cause until the client sees its effect, three
+# times for each cause, and more often on a busy machine.  The second shortest
+# time has to be below AT_ONCE_MS.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeServer;
+use SnowflakeServer qw(is_alive remove_locks);
+use SnowflakeSession;
+use SnowflakeTest;
+use Test::More;
+use Time::HiRes qw(clock_gettime usleep CLOCK_MONOTONIC);
+
+use constant {
+	TIMES => 3,
+	AT_ONCE_MS => 50,
+	STATEMENT_TIMEOUT_MS => 100,
+	TIMEOUT_S => 15,
+};
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $node = snowflake_node('main', 'max_connections = 70', 'fsync = off',
+	'autovacuum = off', "include 'case.conf'");
+
+# ----- what ends a wait -----
+
+# The offset of the right clock from the real clock, in seconds, and a session
+# that watches the others.
+my $right_offset = 0;
+my $monitor;
+
+sub start_watched
+{
+	# Put the clock past the ids that the server issued before this start.
+	start_server($node, $right_offset += 10);
+	$monitor = SnowflakeSession->new($node, TIMEOUT_S);
+	return;
+}
+
+# The kinds of waits: a statement that waits, how far the clock is set back
+# before it, and the wait event.
+my %waits = (
+	'a wait for the clock' =>
+	  [ 'SELECT snowflake_nextval()', 1800, 'SnowflakeClock' ],
+	'a wait for ticks' => [
+		'SELECT count(*) FROM (SELECT snowflake_nextvals(2000000000)) AS s',
+		0, 'SnowflakeTick'
+	]);
+
+# What ends a wait: the SQLSTATE that the client receives, which is '' from a
+# backend without a postmaster, and what causes the end of a session's wait.
+my %ends = (
+	'statement_timeout' => ['57014'],
+	'pg_cancel_backend' =>
+	  [ '57014', sub { $monitor->value("SELECT pg_cancel_backend($_[0])") } ],
+	'pg_terminate_backend' =>
+	  [ '57P01', sub { $monitor->value("SELECT pg_terminate_backend($_[0])") } ],
+	'a fast shutdown' => [ '57P01', sub { kill 'INT', $node->{_pid} } ],
+	"the postmaster's death" => [ '', sub { $node->kill9 } ]);
+
+# Returns a session whose statement waits, as pg_stat_activity shows; with a
+# timeout, the statement has just begun.
+sub waiting_session
+{
+	my ($timeout_ms, $statement, $back_s, $event) = @_;
+	my $session = SnowflakeSession->new($node, TIMEOUT_S);
+
+	set_clock($node, $right_offset);
+	$session->rows('SELECT snowflake_nextval()');
+	set_clock($node, $right_offset - $back_s);
+	$session->rows("SET statement_timeout = $timeout_ms");
+	$session->ask($statement);
+	return $session if $timeout_ms;
+
+	$event = 'Extension' if $node->pg_version < 17;
+	wait_for(
+		sub {
+			$monitor->value("SELECT coalesce(wait_event_type || wait_event, 'none') FROM pg_stat_activity WHERE pid = $session->{pid}")
+			  eq "Extension$event";
+		}) or die "pg_stat_activity does not show the wait\n";
+
+	# The library sleeps for 50 ms at most.  Begin at any time within a sleep.
+	usleep(rand(60_000));
+	return $session;
+}
+
+# Waits until a session's backend has exited.  Returns the SQLSTATE of the
+# backend's last message, or ''.
+sub state_at_exit
+{
+	my ($session) = @_;
+	my $psql = $session->{psql};
+
+	$psql->{run}->pump
+	  until $psql->{stderr} =~ /connection to server was lost/;
+	$psql->{run}->finish;
+	return $psql->{stderr} =~ /FATAL:  (\w{5}): / ? $1 : '';
+}
+
+# Ends a wait.  Returns how many milliseconds the end took, and the SQLSTATE
+# that the client received.
+sub end_of_wait
+{
+	my ($wait, $end) = @_;
+	my ($sqlstate, $cause) = @{ $ends{$end} };
+	my $timeout_ms = $cause ? 0 : STATEMENT_TIMEOUT_MS;
+	my $session = waiting_session($timeout_ms, @{ $waits{$wait} });
+	my @pids;
+
+	if ($cause)
+	{
+		@pids = ($node->{_pid}, $monitor->rows('SELECT pid FROM pg_stat_activity'));
+		$session->{asked_at} = clock_gettime(CLOCK_MONOTONIC);
+		$cause->($session->{pid});
+	}
+	if ($sqlstate eq '57014')
+	{
+		my $outcome = $session->outcome;
+		$session->quit;
+		return ($outcome->{ms} - $timeout_ms, $outcome->{state});
+	}
+	my $state = state_at_exit($session);
+	my $ms = (clock_gettime(CLOCK_MONOTONIC) - $session->{asked_at}) * 1000;
+	if ($end ne 'pg_terminate_backend')
+	{
+		# A shutdown is under way, or over.
+		$node->stop('fast', fail_ok => 1);
+		wait_for(sub { !grep { is_alive($_) } @pids })
+		  or die "still there: @pids\n";
+		remove_locks($node);
+		$monitor->{psql}{run}->finish;
+		start_watched();
+	}
+	return ($ms, $state);
+}
+
+configure($node, "snowflake.clock_tolerance = '1h'");
+start_watched();
+value_of($node, 'CREATE EXTENSION snowflake');
+for my $wait (sort keys %waits)
+{
+	for my $end (sort keys %ends)
+	{
+		my $name = "$end ends $wait";
+		my $sqlstate = $ends{$end}[0];
+		my (@ms, @states);
+
+		# Measure more often while fewer than two times are below AT_ONCE_MS: a
+		# busy machine may have delayed the others.
+		while (@ms < TIMES
+			|| @ms < 5 * TIMES && 2 > grep { $_ < AT_ONCE_MS } @ms)
+		{
+			my ($ms, $state) = end_of_wait($wait, $end);
+
+			push @ms, $ms;
+			push @states, $state;
+		}
+		is_deeply(\@states, [ ($sqlstate) x @states ],
+			"$name with SQLSTATE '$sqlstate'");
+		@ms = sort { $a <=> $b } @ms;
+		note("$name after " . join(' ', map { sprintf '%.1f', $_ } @ms) . ' ms');
+		cmp_ok($ms[1], '<', AT_ONCE_MS, "$name at once");
+		cmp_ok($ms[0], '>=', 0, "$name, and not before the timeout")
+		  if $end eq 'statement_timeout';
+	}
+}
+$monitor->quit;
+
+# Starts the server with other parameters, without the page of the mark: the
+# server forgets the ids that it has issued.
+sub start_afresh
+{
+	my (@settings) = @_;
+
+	$node->stop;
+	unlink mark_file($node);
+	configure($node, @settings);
+	$node->start;
+	return;
+}
+
+# ----- how waits are counted -----
+
+# A tick has two ids and lasts a tenth of a second, so even a slow machine
+# spends it.  20 ids take 10 ticks or more.  The session waits for each of
+# these ticks, unless the clock has reached the tick meanwhile.
+start_afresh("snowflake.layout = '38/5/5/1\@100ms'");
+for my $query ('count(*) FROM snowflake_nextvals(20)',
+	'count(snowflake_nextval()) FROM generate_series(1, 20)')
+{
+	value_of($node, 'SELECT snowflake_stat_reset()');
+	value_of($node, "SELECT $query");
+	is( value_of($node, q{
+SELECT ids_issued, sequence_waits BETWEEN 2 AND 10,
+       sequence_wait_time BETWEEN sequence_waits * interval '1 us' AND sequence_waits * interval '1 min',
+       clock_wait_time FROM snowflake_stat}),
+		'20|t|t|00:00:00',
+		"each wait for the next tick is counted once by SELECT $query");
+}
+
+my $issuing = SnowflakeSession->new($node);
+$issuing->rows('SELECT snowflake_nextval()');
+my $others =
+  "SET ROLE reader; SELECT count(*) FROM snowflake_stat_backend WHERE pid = $issuing->{pid}";
+is(value_of($node, "CREATE ROLE reader; $others"),
+	0, "snowflake_stat_backend does not show a session of another user");
+is(value_of($node, "GRANT pg_read_all_stats TO reader; $others"),
+	1, 'it shows the session to members of pg_read_all_stats');
+$issuing->quit;
+
+# ----- a turn for each session -----
+
+# Runs a script by clients of pgbench.
+sub run_clients
+{
+	my ($clients, $how_long, $script) = @_;
+
+	unlink "$directory/script";
+	PostgreSQL::Test::Utils::append_to_file("$directory/script", $script);
+	$node->command_ok(
+		[
+			'pgbench', '--no-vacuum', "--client=$clients", '--jobs=2',
+			$how_long, "--file=$directory/script", $node->connstr('postgres')
+		],
+		"$clients clients wait for ticks");
+	return;
+}
+
+# Starts a number of sessions whose statements take so many ids, wait, and are
+# cancelled after so many milliseconds.
+sub start_cancelled
+{
+	my ($sessions, $ids, $timeout_ms) = @_;
+	local $ENV{PGOPTIONS} = "-c statement_timeout=$timeout_ms";
+
+	unlink "$directory/cancelled";
+	PostgreSQL::Test::Utils::append_to_file("$directory/cancelled",
+		"SELECT count(snowflake_nextval()) FROM generate_series(1, $ids);\n" x 100_000);
+	return map {
+		IPC::Run::start(
+			[ 'psql', '-XAtq', '-f', "$directory/cancelled", $node->connstr('postgres') ],
+			'<', \undef, '>', '/dev/null', '2>', "$directory/cancelled.err")
+	} 1 .. $sessions;
+}
+
+# Sessions that wait for the next tick get about as many ids each, and together
+# nearly all ids of the layout, although waits are cancelled all the time.  The
+# test takes the highest rate of several windows of time, because the machine
+# may be busy.
+use constant { WAITING => 32, IDS_PER_MS => 256, WINDOW_MS => 200 };
+for my $block_size (1, 64)
+{
+	my $what = WAITING . " sessions, block_size $block_size";
+
+	start_afresh("snowflake.layout = '41/5/5/8'",
+		"snowflake.block_size = $block_size", 'synchronous_commit = off');
+	value_of($node, 'DROP TABLE IF EXISTS shares; CREATE TABLE shares (client int, count int, at timestamptz)');
+	my ($cancelled) = start_cancelled(1, 2000, 3);
+	run_clients(WAITING, '--time=3',
+		'INSERT INTO shares SELECT :client_id, count(snowflake_nextval()), clock_timestamp() FROM generate_series(1, 256);');
+	$cancelled->kill_kill;
+	my $cancels = () = slurp_file("$directory/cancelled.err") =~ /due to statement timeout/g;
+	cmp_ok($cancels, '>', 10, "$what: $cancels waits of another session are cancelled");
+
+	my ($clients, $least, $mean) = split /\|/, value_of($node,
+		'SELECT count(*), min(ids), avg(ids) FROM (SELECT sum(count) AS ids FROM shares GROUP BY client) AS s');
+	is($clients, WAITING, "$what: all sessions get ids");
+	cmp_ok($least, '>', $mean / 2, "$what: no session gets less than half its share");
+	my $rate = value_of($node,
+		'SELECT max(ids) / ' . WINDOW_MS . ' FROM (SELECT sum(count) AS ids FROM shares '
+		  . 'GROUP BY floor(extract(epoch FROM at) * 1000 / ' . WINDOW_MS . ')) AS windows');
+	cmp_ok($rate, '>', 0.9 * IDS_PER_MS - 256 / WINDOW_MS,
+		"$what: together they get nearly all ids of the layout");
+	note("$what: at least $least each, $mean on average; $rate ids per ms");
+}
+
+# With 64 sessions for 4 ids a millisecond, each session sleeps about once for
+# an id of its own.  If all of them woke up for every tick, each would sleep 16
+# times.
+start_afresh("snowflake.layout = '42/0/10/2'", 'log_min_messages = panic',
+	'log_min_error_statement = panic');
+SKIP:
+{
+	skip 'there is no /proc to read the sleeps of a process from', 2
+	  unless -r '/proc/self/status';
+	value_of($node, q{
+CREATE FUNCTION sleeps() RETURNS bigint LANGUAGE sql AS $$
+  SELECT substring(pg_read_file('/proc/self/status') FROM '\nvoluntary_ctxt_switches:\s+(\d+)')::bigint $$;
+CREATE TABLE slept (sleeps bigint)});
+	run_clients(64, '--transactions=1', q{
+SELECT sleeps() AS before \gset
+SELECT count(snowflake_nextval()) FROM generate_series(1, 100);
+INSERT INTO slept VALUES (sleeps() - :before);
+});
+	my $sleeps = value_of($node, 'SELECT round(avg(sleeps) / 100, 1) FROM slept');
+	cmp_ok($sleeps, '<', 4,
+		"a waiting session wakes up for few ticks other than its own: $sleeps sleeps an id");
+}
+
+# Sessions are cancelled again and again.  Their turns, which go unused, do not
+# delay the session after them.
+sub rate
+{
+	my $stdout = value_of($node,
+		"\\timing on\nSELECT count(snowflake_nextval()) FROM generate_series(1, 1000)");
+	return 1000 * 1000 / ($stdout =~ /Time: ([\d.]+) ms/)[0];
+}
+my $before = rate();
+my @cancelled = start_cancelled(50, 50, 1);
+usleep(4_000_000);
+$_->kill_kill for @cancelled;
+ok( $node->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"),
+	'the cancelled sessions have ended');
+my $after = rate();
+note sprintf '%.0f ids a second, after cancelled sessions %.0f', $before, $after;
+cmp_ok($after, '>', $before / 2, 'after cancelled sessions a session gets more than half its rate at once');
+cmp_ok(rate(), '>', $before * 0.7, 'and more than 70 % from then on');
+
+$node->stop;
+done_testing();
