@@ -254,7 +254,7 @@ SELECT snowflake_create_partitions('owned.log', '2028-01-01', '2028-03-01', '1 m
 CREATE TABLE owned.by_hand PARTITION OF owned.log FOR VALUES FROM (snowflake_min_id('2028-03-01')) TO (snowflake_min_id('2028-04-01'));
 CREATE VIEW pg_temp.shapes AS
 SELECT oid AS tab, 'table' AS what, to_jsonb(c) - '{oid,relname,reltype,relfilenode,relpartbound,relfrozenxid,relminmxid,reltoastrelid}'::text[] AS shape FROM pg_class AS c
-UNION ALL SELECT attrelid, 'column', to_jsonb(a) - 'attrelid' FROM pg_attribute AS a WHERE attnum > 0
+UNION ALL SELECT attrelid, 'column', to_jsonb(a) - '{attrelid,attoptions}'::text[] FROM pg_attribute AS a WHERE attnum > 0
 UNION ALL SELECT adrelid, 'default', to_jsonb(pg_get_expr(adbin, adrelid)) FROM pg_attrdef
 UNION ALL SELECT conrelid, 'constraint', to_jsonb(c) - '{oid,conname,conrelid,conindid,conparentid}'::text[] FROM pg_constraint AS c WHERE contype <> 'n'
 UNION ALL SELECT indrelid, 'index', to_jsonb(i) - '{indexrelid,indrelid}'::text[] FROM pg_index AS i
