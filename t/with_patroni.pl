@@ -1,312 +1,479 @@
-# Clusters of three members that Patroni runs, in three variants: a worker id
-# for each member, one worker id for the cluster, or leased worker ids.
-# Writers insert by a connection that names all members, while the leader is
-# switched over, is killed, crashes while Patroni is paused, and is switched
-# over again after a reinit of a member.  At two of these steps the old
-# leader's clock is ahead and the new leader's is behind.  No id comes twice.
-# The test prints how long the writers were without ids.
+# A cluster of two members that Patroni runs, with one worker id for both.
+# Writers insert by a connection that names both members, while the leader hands
+# over by a switchover, is killed, and crashes while Patroni is paused.  At the
+# first two of these steps the old leader's clock is ahead, and the new leader's
+# is behind.  No id comes twice, and no id is lost.  The test prints how long the
+# writers were without ids.
 #
-# By default only the variant with one worker id for the cluster runs.
-# PATRONI_VARIANTS, such as "member cluster leased", names the variants that
-# run.  The clusters of all variants take each step at the same time.
+# All programs listen on the loopback interface only.  The servers ask for a
+# password there; Patroni's REST interface asks for one before it changes
+# anything; etcd does not.
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/lib", "$FindBin::RealBin/chaos";
+use lib "$FindBin::RealBin/lib";
+use HTTP::Tiny;
+use IPC::Run;
 use JSON::PP ();
+use List::Util qw(first max);
+use MIME::Base64 qw(encode_base64);
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeFaults qw(now log_event);
-use SnowflakePatroni;
-use SnowflakeServer qw(write_clock);
+use SnowflakeServer qw(clock_library is_alive suspend_postmaster write_clock);
+use SnowflakeTest qw(wait_for);
 use Test::More;
-use Time::HiRes qw(sleep);
+use Time::HiRes qw(clock_gettime sleep CLOCK_MONOTONIC);
 
-# How far the old leader's clock is ahead, and how far the new one's is behind,
-# in seconds.
+# How far the old leader's clock is ahead when it hands over and when it is
+# killed, and how far the new leader's clock is behind, in seconds.  After a kill
+# the new leader takes over no earlier than Patroni's ttl.
 use constant {
-	AHEAD_S => 8,
+	AHEAD_AT_SWITCHOVER_S => 3,
+	AHEAD_AT_KILL_S => 8,
 	BEHIND_S => -2,
 };
+
+# How long the leader keeps its role without renewing it, how often Patroni looks
+# at the cluster, and for how long Patroni retries: the shortest times that
+# Patroni 3 allows.  Patroni 4 raises ttl to 20 s.
+use constant PATRONI_TIMES =>
+  (ttl => 7, loop_wait => 1, retry_timeout => 3);
+use constant CLUSTER => 'shop';
 use constant WRITERS => 2;
+use constant TIMEOUT_S => 90;
 
-my $missing = SnowflakePatroni::missing();
-plan skip_all => $missing if $missing;
+my $main_pid = $$;
 
-# ----- set up -----
+# The interpreter for which Debian's packages, such as python3-psycopg2, are
+# installed.
+my $python = -x '/usr/bin/python3' ? '/usr/bin/python3' : 'python3';
 
-my %wanted = map { $_ => 1 } split ' ',
-  $ENV{PATRONI_VARIANTS} // 'cluster';
-my @clusters;
-my $registry;
-
-sub start_registry
+for my $program ('etcd', 'patroni', 'patronictl')
 {
-	my $node = PostgreSQL::Test::Cluster->new('registry');
+	plan skip_all => "$program is missing: install etcd-server and patroni"
+	  if system("command -v $program >/dev/null") != 0;
+}
+plan skip_all => 'python3-psycopg2 is missing'
+  if system($python, '-c', 'import psycopg2') != 0;
 
-	$node->init;
-	$node->start;
-	$node->safe_psql('postgres', q{
-CREATE EXTENSION snowflake_registry;
-SELECT snowflake_registry.configure(lease_duration => '30 s', largest_lead => '10 s');
-UPDATE snowflake_registry.setting SET reopens_at = clock_timestamp();
-});
-	return $node;
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $sockets = PostgreSQL::Test::Utils::tempdir_short();
+my $logs = $PostgreSQL::Test::Utils::log_path;
+my $password = encode_base64(join('', map { chr rand 256 } 1 .. 18), '');
+my $etcd_port = PostgreSQL::Test::Cluster::get_free_port();
+
+my @members = map { {
+	name => "member$_",
+	data => "$directory/member$_/pgdata",
+	clock => "$directory/member$_/clock",
+	port => PostgreSQL::Test::Cluster::get_free_port(),
+	api_port => PostgreSQL::Test::Cluster::get_free_port(),
+} } 1, 2;
+my $conninfo = join ' ', "host=$sockets,$sockets",
+  'port=' . join(',', map { $_->{port} } @members),
+  'user=postgres dbname=postgres connect_timeout=5 target_session_attrs=read-write';
+
+# Calls a function, which starts programs, until it returns something true.
+# Returns that, or dies.
+sub await
+{
+	my ($what, $function) = @_;
+
+	return wait_for(
+		sub {
+			my $outcome = $function->();
+			sleep 0.2 unless $outcome;
+			return $outcome;
+		},
+		TIMEOUT_S) || die "waited in vain for $what\n";
 }
 
-SnowflakePatroni::start_etcd();
-if ($wanted{member})
+# ----- processes -----
+
+my %running;                    # pid => name
+
+# Starts a program, which writes to a log of this name.
+sub start_process
 {
-	push @clusters,
-	  SnowflakePatroni->new(
-		name => 'member',
-		member_parameters => [ map { { 'snowflake.worker_id' => $_ } } 1 .. 3 ]);
+	my ($name, @command) = @_;
+	my $pid = fork // die "fork: $!";
+
+	if ($pid == 0)
+	{
+		open STDIN, '<', '/dev/null';
+		open STDOUT, '>>', "$logs/$name.log";
+		open STDERR, '>&', \*STDOUT;
+		delete $ENV{$_} for grep { /^(?:PG|PATRONI)/ } keys %ENV;
+		exec @command or POSIX::_exit(127);
+	}
+	$running{$pid} = $name;
+	return $pid;
 }
-if ($wanted{cluster})
+
+# Waits for the end of a program, which must succeed.
+sub finish_process
 {
-	# Only in this variant the new leader has the old leader's worker id, so
-	# that ids which are lost with the old leader could come again.
-	# Synchronous commits keep ids from getting lost.
-	push @clusters,
-	  SnowflakePatroni->new(
-		name => 'cluster',
-		parameters => { 'snowflake.worker_id' => 7 },
-		dcs => { synchronous_mode => JSON::PP::true });
+	my ($pid) = @_;
+	my $name = delete $running{$pid};
+
+	waitpid $pid, 0;
+	die "$name failed\n" if $? != 0;
+	return;
 }
-if ($wanted{leased})
+
+# Kills all processes of a server at once.
+sub kill_server
 {
-	$registry = start_registry();
-	push @clusters,
-	  SnowflakePatroni->new(
-		name => 'leased',
-		parameters => {
-			'snowflake.worker_id_source' => 'registry',
-			'snowflake.registry' => $registry->connstr('postgres'),
+	my ($member) = @_;
+
+	open my $file, '<', "$member->{data}/postmaster.pid" or return;
+	my ($postmaster) = (<$file> // '') =~ /^(\d+)$/ or return;
+	return unless kill 0, $postmaster;
+	my @all = ($postmaster, suspend_postmaster($postmaster));
+
+	kill 'KILL', @all;
+	wait_for(sub { !grep { is_alive($_) } @all }, TIMEOUT_S)
+	  or die "processes survive SIGKILL\n";
+	return;
+}
+
+# Ends a member's Patroni and PostgreSQL at once, as when a machine loses its
+# power.
+sub kill_member
+{
+	my ($member) = @_;
+
+	kill 'KILL', $member->{pid};
+	waitpid $member->{pid}, 0;
+	delete $running{ $member->{pid} };
+	kill_server($member);
+	unlink "$member->{data}/postmaster.pid",
+	  "$sockets/.s.PGSQL.$member->{port}.lock";
+	return;
+}
+
+# Ends all programs, however the test ends.
+END
+{
+	my $status = $?;
+	if ($$ == $main_pid)
+	{
+		kill 'KILL', keys %running;
+		waitpid $_, 0 for keys %running;
+		kill_server($_) for @members;
+	}
+	$? = $status;
+}
+
+# ----- etcd and the members -----
+
+sub start_etcd
+{
+	my $client = "http://127.0.0.1:$etcd_port";
+	my $peer = 'http://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port();
+
+	start_process(
+		'etcd', 'etcd',
+		'--data-dir' => "$directory/etcd",
+		'--unsafe-no-fsync',
+		'--listen-client-urls' => $client,
+		'--advertise-client-urls' => $client,
+		'--listen-peer-urls' => $peer,
+		'--initial-advertise-peer-urls' => $peer,
+		'--initial-cluster' => "default=$peer");
+	await('etcd', sub { HTTP::Tiny->new(timeout => 1)->get("$client/health")->{success} });
+	return;
+}
+
+# Makes a directory of programs in which "postgres" runs with a clock that can
+# be set.  The clock is right at each start, because Patroni compares the start
+# time that the server reports with that of the process.
+sub write_programs
+{
+	my ($member) = @_;
+	my $programs = "$directory/$member->{name}/bin";
+	my $clock_library = clock_library();
+	my ($real) = run_command([ 'pg_config', '--bindir' ]);
+
+	mkdir $programs or die "$programs: $!";
+	for my $name (map { m{([^/]+)$} } glob "$real/*")
+	{
+		symlink "$real/$name", "$programs/$name" or die "$name: $!"
+		  if $name ne 'postgres';
+	}
+	append_to_file("$programs/postgres", <<"END");
+#!/bin/sh
+printf '\\0\\0\\0\\0\\0\\0\\0\\0' >'$member->{clock}'
+export CLOCK_OFFSET_FILE='$member->{clock}'
+LD_PRELOAD="\${LD_PRELOAD:+\$LD_PRELOAD }$clock_library" exec '$real/postgres' "\$@"
+END
+	chmod 0755, "$programs/postgres";
+	return $programs;
+}
+
+# Starts a member's Patroni.  Its configuration is YAML, of which JSON is a part.
+sub start_member
+{
+	my ($member) = @_;
+	my $file = "$directory/$member->{name}/patroni.yml";
+	my $address = "127.0.0.1:$member->{port}";
+	my $api = "127.0.0.1:$member->{api_port}";
+	my %superuser = (username => 'postgres', password => $password);
+
+	if (!-e $file)
+	{
+		mkdir "$directory/$member->{name}" or die $!;
+		append_to_file($file, JSON::PP->new->encode({
+			scope => CLUSTER,
+			name => $member->{name},
+			etcd3 => { host => "127.0.0.1:$etcd_port" },
+			restapi => {
+				listen => $api,
+				connect_address => $api,
+				authentication => \%superuser,
+			},
+			bootstrap => {
+				dcs => {
+					PATRONI_TIMES,
+					# keeps ids from getting lost with the leader
+					synchronous_mode => JSON::PP::true,
+					postgresql => {
+						use_pg_rewind => JSON::PP::true,
+						parameters => {
+							shared_preload_libraries => 'snowflake',
+							'snowflake.worker_id' => 7,
+							shared_buffers => '16MB',
+							fsync => 'off',
+							max_wal_size => '128MB',
+							wal_retrieve_retry_interval => '200ms',
+						},
+					},
+				},
+				initdb => [ { encoding => 'UTF8' }, 'no-sync' ],
+				pg_hba => [
+					'local all,replication all trust',
+					'host all,replication all 127.0.0.1/32 scram-sha-256',
+				],
+			},
+			postgresql => {
+				listen => $address,
+				connect_address => $address,
+				data_dir => $member->{data},
+				bin_dir => write_programs($member),
+				pgpass => "$directory/$member->{name}/pgpass",
+				use_unix_socket => JSON::PP::true,
+				authentication => {
+					replication => { username => 'replicator', password => $password },
+					superuser => \%superuser,
+				},
+				basebackup => [ { checkpoint => 'fast' }, 'no-sync' ],
+				parameters => { unix_socket_directories => $sockets },
+			},
+		}));
+		chmod 0600, $file;
+	}
+	$member->{pid} = start_process("patroni_$member->{name}", 'patroni', $file);
+	return;
+}
+
+# Runs a command of patronictl, which must succeed.
+sub patronictl
+{
+	my ($command, @arguments) = @_;
+
+	finish_process(start_process('patronictl', 'patronictl',
+		'-c', "$directory/$members[0]{name}/patroni.yml", $command, CLUSTER, @arguments));
+	return;
+}
+
+# What a member's REST interface says of it; nothing if it does not answer.
+sub state_of
+{
+	my ($member) = @_;
+	my $answer = HTTP::Tiny->new(timeout => 2)
+	  ->get("http://127.0.0.1:$member->{api_port}/patroni");
+
+	return eval { JSON::PP::decode_json($answer->{content}) } // {};
+}
+
+# The leader; waits until there is one.
+sub leader
+{
+	return await('a leader', sub {
+		return first {
+			my $state = state_of($_);
+			($state->{role} // '') =~ /^(?:master|primary)$/ && $state->{state} eq 'running'
+		} @members;
+	});
+}
+
+# Returns the replica, once commits wait for it and etcd knows that: before, no
+# switchover to it is possible.
+sub replica
+{
+	return await('a synchronous replica', sub { first { state_of($_)->{sync_standby} } @members });
+}
+
+# A statement's output, by the connection that finds the leader.
+sub value
+{
+	my ($sql) = @_;
+	my ($stdout, $stderr) = ('', '');
+
+	IPC::Run::run([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $conninfo, '-c', $sql ],
+		'>', \$stdout, '2>', \$stderr)
+	  or die "$sql: $stderr\n";
+	chomp $stdout;
+	return $stdout;
+}
+
+# ----- writers -----
+
+# Inserts rows until a file exists, and connects again after each error.  Prints
+# a line for each row, with the time, the row's number and its id, and for each
+# error, with the SQLSTATE or "-".
+my $writer = <<'PYTHON';
+import os, sys, time
+import psycopg2
+
+conninfo, writer, stop = sys.argv[1:]
+n = 0
+while not os.path.exists(stop):
+    try:
+        connection = psycopg2.connect(conninfo)
+        connection.autocommit = True
+        cursor = connection.cursor()
+        while not os.path.exists(stop):
+            n += 1
+            cursor.execute("INSERT INTO item (writer, n) VALUES (%s, %s) RETURNING id", (writer, n))
+            print("+", time.monotonic(), n, cursor.fetchone()[0], flush=True)
+            time.sleep(0.01)
+    except psycopg2.Error as error:
+        print("!", error.pgcode or "-", str(error).split("\n")[0], flush=True)
+        time.sleep(0.02)
+PYTHON
+# The rows of a writer that the server has confirmed: [time, number, id].
+sub received
+{
+	my ($number) = @_;
+	return map { [split] } slurp_file("$logs/writer$number.log") =~ /^\+ (\S+ \d+ \d+)$/gm;
+}
+
+# Waits until every writer has received an id after this call.
+sub wait_for_writers
+{
+	my $since = clock_gettime(CLOCK_MONOTONIC);
+
+	for my $number (1 .. WRITERS)
+	{
+		await("writer $number", sub {
+			my @received = received($number);
+			return @received && $received[-1][0] > $since;
 		});
+	}
+	return;
 }
-
-# The first member makes the cluster, the others copy it.
-$_->start_member($_->{members}[0]) for @clusters;
-for my $cluster (@clusters)
-{
-	$cluster->leader;
-	$cluster->start_member($_) for @{ $cluster->{members} }[ 1, 2 ];
-	$cluster->value(q{
-CREATE EXTENSION snowflake;
-CREATE TABLE item (
-    id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
-    writer int NOT NULL,
-    n int NOT NULL
-);
-});
-}
-$_->wait_for_replicas for @clusters;
-$_->start_writers(WRITERS) for @clusters;
-$_->wait_for_writers for @clusters;
-sleep 1;
 
 # ----- steps -----
 
-my $clocks = sprintf
-  'the old leader\'s clock %d s ahead, the new leader\'s %d s behind',
-  AHEAD_S, -BEHIND_S;
-
-# Takes a step in all clusters, and waits until writers receive ids again.  The
-# test computes the pauses at its end.
 my @steps;
 
+# Takes a step.  Returns the leader when writers receive ids again.
 sub step
 {
-	my ($what, $do, $finish) = @_;
-	my %step = (what => $what, from => now());
+	my ($what, $do) = @_;
+	my $from = clock_gettime(CLOCK_MONOTONIC);
 
-	log_event($what);
-	$do->($_) for @clusters;
-	for my $cluster (@clusters)
-	{
-		$finish->($cluster) if $finish;
-		$cluster->leader;
-		$cluster->wait_for_writers;
-		$step{until}{ $cluster->{name} } = now();
-	}
-	push @steps, \%step;
-	pass($what);
+	note($what);
+	$do->();
+	my $leader = leader();
+	wait_for_writers();
+	push @steps, [ $what, $from, clock_gettime(CLOCK_MONOTONIC) ];
+	return $leader;
+}
+
+# Sets the leader's clock ahead and the replica's behind, and waits for ids.
+sub part_clocks
+{
+	my ($leader, $replica, $ahead_s) = @_;
+
+	write_clock($leader->{clock}, $ahead_s);
+	write_clock($replica->{clock}, BEHIND_S);
+	wait_for_writers();
+	sleep 1;
 	return;
 }
 
-# The members of a cluster that are not its leader.
-sub other_members
-{
-	my ($cluster) = @_;
-	my $leader = $cluster->leader;
+start_etcd();
+start_member($members[0]);    # makes the cluster, which the other member copies
+leader();
+start_member($members[1]);
+value(q{
+CREATE EXTENSION snowflake;
+CREATE TABLE item (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), writer int NOT NULL, n int NOT NULL);
+});
+my @writers = map {
+	start_process("writer$_", $python, '-c', $writer, $conninfo, $_, "$directory/stop")
+} 1 .. WRITERS;
 
-	return grep { $_ != $leader } @{ $cluster->{members} };
-}
+my ($old, $new) = (leader(), replica());
+part_clocks($old, $new, AHEAD_AT_SWITCHOVER_S);
+is(step('switchover, and the old leader\'s clock was ahead', sub {
+	patronictl('switchover', '--leader' => $old->{name}, '--candidate' => $new->{name}, '--force');
+}), $new, 'the replica takes over by a switchover');
+is(replica(), $old, 'the old leader is the replica');
 
-sub begin_switchover
-{
-	my ($cluster, $candidate) = @_;
+part_clocks($new, $old, AHEAD_AT_KILL_S);
+is(step('the leader is killed, and its clock was ahead', sub { kill_member($new) }),
+	$old, 'the replica takes over from the killed leader');
 
-	$cluster->{former} = $cluster->leader;
-	$cluster->begin_patronictl(
-		'switchover', $cluster->{name},
-		'--leader' => $cluster->{former}{name},
-		'--candidate' => $candidate->{name},
-		'--force');
-	return;
-}
-
-# A replica to which a switchover is possible.  If commits are synchronous,
-# only the synchronous replica is.
-sub candidate_of
-{
-	my ($cluster) = @_;
-
-	return $cluster->synchronous_replica // (other_members($cluster))[0];
-}
-
-sub end_switchover
-{
-	my ($cluster) = @_;
-
-	$cluster->end_patronictl;
-	isnt($cluster->leader, $cluster->{former},
-		"$cluster->{name}: another member is the leader");
-	return;
-}
-
-step(
-	'switchover',
-	sub { begin_switchover($_[0], candidate_of($_[0])) },
-	\&end_switchover);
-$_->wait_for_replicas for @clusters;
-
-# The new leader's clock is still behind the old one's ids when it takes over.
-for my $cluster (@clusters)
-{
-	$cluster->{former} = $cluster->leader;
-	write_clock($_->{clock}, $_ == $cluster->{former} ? AHEAD_S : BEHIND_S)
-	  for @{ $cluster->{members} };
-}
-$_->wait_for_writers for @clusters;
-sleep 1;
-step(
-	"leader killed, $clocks",
-	sub { $_[0]->kill_member($_[0]{former}) },
-	sub {
-		my ($cluster) = @_;
-		isnt($cluster->leader, $cluster->{former},
-			"$cluster->{name}: another member is the leader");
-	});
-for my $cluster (@clusters)
-{
-	write_clock($_->{clock}, 0) for @{ $cluster->{members} };
-	$cluster->start_member($cluster->{former});
-}
-$_->wait_for_replicas for @clusters;
-
-# While Patroni is paused, it starts no server: the server that is killed stays
-# down until Patroni goes on.
-$_->pause for @clusters;
-$_->wait_for_writers for @clusters;
-$_->{former} = $_->leader for @clusters;
-step(
-	'server killed while Patroni is paused, and Patroni resumed',
-	sub {
-		my ($cluster) = @_;
-		SnowflakePatroni::kill_postgres($cluster->{former}{data});
-		$cluster->begin_patronictl('resume', $cluster->{name});
-	},
-	sub { $_[0]->end_patronictl });
-$_->wait_for_replicas for @clusters;
-
-for my $cluster (@clusters)
-{
-	my $synchronous = $cluster->synchronous_replica // 0;
-
-	$cluster->{reinitialized} =
-	  (grep { $_ != $synchronous } other_members($cluster))[0];
-	$cluster->begin_patronictl('reinit', $cluster->{name},
-		$cluster->{reinitialized}{name}, '--force', '--wait');
-}
-$_->end_patronictl for @clusters;
-$_->wait_for_replicas for @clusters;
-
-for my $cluster (@clusters)
-{
-	$cluster->{candidate} =
-	  $cluster->synchronous_replica // $cluster->{reinitialized};
-	write_clock($cluster->leader->{clock}, AHEAD_S);
-	write_clock($cluster->{candidate}{clock}, BEHIND_S);
-}
-$_->wait_for_writers for @clusters;
-sleep 1;
-step(
-	"switchover, $clocks",
-	sub { begin_switchover($_[0], $_[0]{candidate}) },
-	\&end_switchover);
-sleep 1;
+# While Patroni is paused, it starts no server: the killed server stays down
+# until Patroni goes on.
+patronictl('pause');
+await('the pause', sub { state_of($old)->{pause} });
+wait_for_writers();
+is(step('the leader\'s server is killed while Patroni is paused', sub {
+	kill_server($old);
+	patronictl('resume');
+}), $old, 'the leader goes on after the pause');
 
 # ----- the ids of all writers -----
 
-sub check_history
+append_to_file("$directory/stop", '');
+finish_process($_) for @writers;
+
+my %row = map { my ($id, $content) = split /\|/, $_, 2; $id => $content }
+  split /\n/, value('SELECT id, writer, n FROM item');
+my (%seen, @times, @lost, @of_other_rows);
+for my $number (1 .. WRITERS)
 {
-	my ($cluster) = @_;
-	my $history = $cluster->history;
-	my ($duplicates, $lost, $of_other_rows) = (0, 0, 0);
-	my %received;
-
-	for my $one (@{ $history->{ids} })
+	for (received($number))
 	{
-		$duplicates++ if $received{ $one->[0] }++;
-	}
-	my %row = map { my ($id, @row) = split /\|/; $id => "@row" }
-	  split /\n/, $cluster->value('SELECT id, writer, n FROM item');
-	for my $one (@{ $history->{ids} })
-	{
-		my ($id, $writer, $n) = @$one;
+		my ($time, $n, $id) = @$_;
 
-		$lost++ if !exists $row{$id};
-		$of_other_rows++ if exists $row{$id} && $row{$id} ne "$writer $n";
+		$seen{$id}++;
+		push @times, $time;
+		push @lost, $id if !exists $row{$id};
+		push @of_other_rows, $id if ($row{$id} // "$number|$n") ne "$number|$n";
 	}
-	my $nodes = $cluster->value(
-		"SELECT string_agg(w || ' (' || ids || ')', ', ' ORDER BY w) FROM (SELECT snowflake_worker_id(id) AS w, count(*) AS ids FROM item GROUP BY 1) AS x"
-	);
-
-	diag(
-		sprintf
-		  '%s: %d ids received, %d rows, %d received ids lost with a leader, of worker ids %s',
-		$cluster->{name}, scalar @{ $history->{ids} }, scalar keys %row,
-		$lost, $nodes);
-	for my $step (@steps)
-	{
-		diag(
-			sprintf '%s: no ids for %.1f s, with a connection for %.1f s of these: %s',
-			$cluster->{name},
-			SnowflakePatroni::longest_gap(
-				$history, $step->{from}, $step->{until}{ $cluster->{name} }),
-			$step->{what});
-	}
-	note("$cluster->{name}: $_ $history->{errors}{$_}{count} times, such as "
-		  . $history->{errors}{$_}{text})
-	  for sort keys %{ $history->{errors} };
-
-	is($duplicates, 0, "$cluster->{name}: no id was received twice");
-	is($of_other_rows, 0, "$cluster->{name}: no row has an id that was received for another row");
-	ok(!exists $history->{errors}{23505},
-		"$cluster->{name}: no row was refused because of a duplicate id");
-	is($lost, 0, "$cluster->{name}: no id was lost")
-	  if $cluster->{dcs}{synchronous_mode};
-	my @surprises =
-	  grep { !/^(?:-|25006|40001|55000|57P0[1-5]|08...)$/ }
-	  keys %{ $history->{errors} };
-	is("@surprises", '', "$cluster->{name}: writers have no unexpected errors");
-	return;
 }
+my @errors = map { slurp_file("$logs/writer$_.log") =~ /^! (\S+)/gm } 1 .. WRITERS;
 
-$_->stop_writers for @clusters;
-check_history($_) for @clusters;
-SnowflakePatroni::end_all();
-$registry->stop if $registry;
+@times = sort { $a <=> $b } @times;
+for (@steps)
+{
+	my ($what, $from, $until) = @$_;
+	my @during = ($from, (grep { $_ > $from && $_ < $until } @times), $until);
+
+	diag(sprintf 'no ids for %.1f s: %s',
+		max(map { $during[$_] - $during[ $_ - 1 ] } 1 .. $#during), $what);
+}
+is_deeply([ grep { $seen{$_} > 1 } keys %seen ], [], scalar(@times) . ' ids: none was received twice');
+is_deeply(\@of_other_rows, [], 'no row has an id that was received for another row');
+is_deeply(\@lost, [], 'no id was lost');
+is_deeply([ grep { $_ eq '23505' } @errors ], [], 'no row was refused because of a duplicate id');
+is_deeply([ grep { !/^(?:-|23505|25006|40001|55000|57P0[1-5]|08...)$/ } @errors ], [],
+	'writers have no unexpected errors');
 done_testing();
