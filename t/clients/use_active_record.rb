@@ -55,3 +55,22 @@ connection.execute(script.join("\n"))
 check load_fixture('lines'), nil, 'fixtures work after a conversion with keep_sequence'
 line = Class.new(ActiveRecord::Base) { self.table_name = 'lines' }
 check line.create!(item: 'two').id > 2**53, true, 'after fixtures, new ids are snowflakes'
+
+# new tables, which the event trigger converts
+connection.execute("SET snowflake_convert.schemas = '*'")
+ActiveRecord::Schema.define do
+  create_table(:authors) { |t| t.text :name }
+  create_table(:books) { |t| t.references :author, foreign_key: true }
+  create_table(:tags, id: :serial) { |t| t.integer :book_id }
+  add_foreign_key :tags, :books
+end
+class Author < ActiveRecord::Base; end
+
+class Book < ActiveRecord::Base; belongs_to :author; end
+
+class Tag < ActiveRecord::Base; belongs_to :book; end
+
+tag = Tag.create!(book: Book.create!(author: Author.create!(name: 'Ann')))
+check [tag.id, tag.book_id, tag.book.author_id].min > 2**53, true,
+      'the event trigger converts the keys of new tables'
+check Tag.find(tag.id).book.author.name, 'Ann', 'rows of new tables find each other'

@@ -1,4 +1,4 @@
-"""Django: BigAutoField, and a default that a migration sets by RunSQL."""
+"""Django: BigAutoField on a converted table, and new tables of Django's own."""
 import os
 import tempfile
 
@@ -13,7 +13,7 @@ settings.configure(DATABASES={"default": {
     "HOST": os.environ["PGHOST"],
     "PORT": os.environ["PGPORT"],
     "USER": os.environ.get("PGUSER", ""),
-}}, INSTALLED_APPS=["shop"], DEFAULT_AUTO_FIELD="django.db.models.BigAutoField")
+}}, INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "shop"], DEFAULT_AUTO_FIELD="django.db.models.BigAutoField")
 
 
 def write(directory, name, lines):
@@ -38,13 +38,22 @@ django.setup()
 
 from django.core.management import call_command  # noqa: E402
 from django.db import connection  # noqa: E402
+from django.contrib.auth.models import Group, User  # noqa: E402
 from shop.models import Note, Post  # noqa: E402
 
 call_command("makemigrations", "shop", verbosity=0)
-call_command("migrate", verbosity=0)
+call_command("migrate", "shop", verbosity=0)
 with connection.cursor() as cursor:
     cursor.execute("SELECT snowflake_convert.schema('{public}')")
     cursor.execute("\n".join(line for (line,) in cursor.fetchall()))
+    cursor.execute("SET snowflake_convert.schemas = '*'")
+call_command("migrate", verbosity=0)
+
+user = User.objects.create_user("ann")
+user.groups.add(Group.objects.create(name="staff"))
+keys = [user.pk, user.groups.get().pk, User.groups.through.objects.get().pk]
+check(min(keys) > 2**53, True, "the event trigger converts the keys of new tables")
+check(Group.objects.get().user_set.get().pk, user.pk, "rows of new tables find each other")
 
 posts = [Post.objects.create(item="one")]
 posts += Post.objects.bulk_create([Post(item="two"), Post(item="three")])

@@ -1,5 +1,6 @@
 """SQLAlchemy: one INSERT for many objects needs the ids beforehand."""
-from sqlalchemy import BigInteger, Column, Text, create_engine, event, text
+from sqlalchemy import (BigInteger, Column, ForeignKey, Identity, Integer, Text,
+                        create_engine, event, text)
 from sqlalchemy.orm import Session, declarative_base
 
 from check import check
@@ -12,6 +13,21 @@ class Post(Base):
     id = Column(BigInteger, primary_key=True,
                 server_default=text("snowflake_nextval()"))
     item = Column(Text)
+
+
+New = declarative_base()
+
+
+class Person(New):
+    __tablename__ = "person"
+    id = Column(Integer, primary_key=True)
+    parent = Column(ForeignKey("person.id"))
+
+
+class Invoice(New):
+    __tablename__ = "invoice"
+    id = Column(Integer, Identity(), primary_key=True)
+    person = Column(ForeignKey("person.id"))
 
 
 def give_ids(session, context, instances):
@@ -52,3 +68,19 @@ with Session(engine) as session:
     session.add(post)
     session.flush()
     check(session.get(Post, post.id).item, "one", "get() finds the row")
+
+with engine.begin() as connection:
+    connection.execute(text("SET LOCAL snowflake_convert.schemas = '*'"))
+    New.metadata.create_all(connection)
+with Session(engine) as session:
+    mother = Person()
+    session.add(mother)
+    session.flush()
+    child = Person(parent=mother.id)
+    invoice = Invoice(person=mother.id)
+    session.add_all([child, invoice])
+    session.commit()
+    check(min(mother.id, invoice.id) > 2**53, True,
+          "the event trigger converts the keys of new tables")
+    check(session.get(Person, child.id).parent, mother.id,
+          "rows of new tables find each other")
