@@ -11,10 +11,9 @@
 
 #include "postgres.h"
 
-#include "access/tableam.h"
+#include "access/transam.h"
 #include "access/twophase.h"
 #include "fmgr.h"
-#include "storage/bufpage.h"
 #include "storage/proc.h"
 #include "utils/datetime.h"
 #include "utils/guc.h"
@@ -67,7 +66,7 @@ extern int no_such_variable
 
 /* 16 declares _PG_init() in fmgr.h. */
 #if PG_VERSION_NUM < 160000
-extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
+extern PGDLLEXPORT void _PG_init(void);
 #endif
 
 /* 18 shows the name and version of a library in pg_get_loaded_modules(). */
@@ -116,14 +115,12 @@ compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
  */
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber (MyProc->pgprocno)
-#define INVALID_PROC_NUMBER InvalidBackendId
 #define GetNumberFromPGProc(proc) ((proc)->pgprocno)
 #define FIRST_PREPARED_XACT_PROC_NUMBER (MaxBackends + NUM_AUXILIARY_PROCS)
 
 static inline uint32
 WaitEventExtensionNew(const char *wait_event_name)
 {
-	(void) wait_event_name;
 	return PG_WAIT_EXTENSION;
 }
 #endif

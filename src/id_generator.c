@@ -266,7 +266,6 @@ end_session(int code, Datum arg)
 {
 	bool		is_last;
 
-	(void) arg;
 	session.slot->before = session.slot->counters;
 	session.slot->pid = 0;
 	session.slot = NULL;

@@ -199,7 +199,6 @@ horizon_of_hold(uint64 hold)
 static void
 end_transaction(XactEvent event, void *arg)
 {
-	(void) arg;
 	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE ||
 		event == XACT_EVENT_PARALLEL_PRE_COMMIT)
 		return;

@@ -18,6 +18,7 @@
 #include <resolv.h>
 #endif
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "catalog/pg_type_d.h"
 #include "id_clock.h"
@@ -208,8 +209,6 @@ wait_for_socket(Connection *connection, int events)
 static void
 drop_notice(void *arg, const PGresult *notice)
 {
-	(void) arg;
-	(void) notice;
 }
 
 /*

@@ -303,8 +303,6 @@ registry_check_conninfo(char **newval, void **extra, GucSource source)
 {
 	char	   *detail = NULL;
 
-	(void) extra;
-	(void) source;
 	if (connection_is_valid_string(*newval, &detail))
 		return true;
 	GUC_check_errmsg("invalid value for parameter \"%s\"", "snowflake.registry");
@@ -317,8 +315,6 @@ registry_check_conninfo(char **newval, void **extra, GucSource source)
 bool
 registry_check_name(char **newval, void **extra, GucSource source)
 {
-	(void) extra;
-	(void) source;
 	if (strlen(*newval) <= NAME_LENGTH_MAX)
 		return true;
 	GUC_check_errdetail("A name has at most %d bytes.", NAME_LENGTH_MAX);

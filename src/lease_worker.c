@@ -134,12 +134,11 @@ lease_worker_main(Datum main_arg)
 {
 	MemoryContext attempt_context;
 
-	(void) main_arg;
 	initialize_worker();
 	wait_for_start();
 	attempt_context = AllocSetContextCreate(TopMemoryContext,
 											"snowflake registry",
-											ALLOCSET_DEFAULT_SIZES);	/* NOLINT: PostgreSQL's macro */
+											ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(attempt_context);
 	keep_lease(attempt_context);
 	release_lease();
@@ -170,8 +169,6 @@ initialize_worker(void)
 static void
 clear_latch(int code, Datum arg)
 {
-	(void) code;
-	(void) arg;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->lease_worker_latch = NULL;
 	LWLockRelease(&shared->lock);

@@ -374,7 +374,6 @@ add_hint(void *arg)
 {
 	int			code = geterrcode();
 
-	(void) arg;
 	if (code == ERRCODE_DATA_CORRUPTED)
 		hint_at_damage();
 	else if (code == ERRCODE_INSUFFICIENT_PRIVILEGE ||
