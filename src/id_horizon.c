@@ -14,45 +14,43 @@
  *
  *	a transaction							a reader
  *	1 reads the newest stamp				1 reads the newest stamp
- *	2 writes it, plus 1, into its slot		2 reads the slots of the sessions,
- *	3 takes its ids							  then of prepared transactions
- *	4 ends: others can see its rows			3 takes the smallest of them all
- *	5 clears its slot						4 takes a snapshot
+ *	2 writes that stamp plus 1 into its		2 reads the holds of sessions, then
+ *	  slot, as its hold						  of prepared transactions
+ *	3 takes its ids							3 takes the smallest of the holds
+ *	4 ends: others can see its rows			  and the newest stamp plus 1
+ *	5 clears its hold						4 takes a snapshot
  *
- * Proof.  Let h be the reader's smallest value, and s the stamp of an id with
- * s < h.  Because s is at most the newest stamp that the reader has read, the
- * id was taken before that.  So the reader looks into the slot after the
- * transaction's step 2.  It finds no value of the transaction there, for that
- * value would be at most s, and h at most that value.  So step 5 has been
- * done, and step 4, before the snapshot is taken.  No stamp below h is taken
- * later, because the newest stamp only grows.  doc/model/horizon.pml has the
- * same steps.
+ * Proof.  Let h be what the reader takes in step 3, and s the stamp of an id
+ * with s < h.  The newest stamp that the reader has read is at least s, so the
+ * transaction had taken the id, and written its hold, before the reader read
+ * the holds.  The hold is at most s, and h is at most every hold that the
+ * reader has found.  So the reader has not found this hold: steps 4 and 5 were
+ * done before the snapshot is taken.  No stamp below h is taken later, because
+ * the newest stamp only grows.  doc/model/horizon.pml has the same steps.
  *
  * Three rules belong to the proof:
  *
  * - A block ends with its transaction, see begin_transaction() in
- *	 id_generator.c.  A later transaction would take its stamps too late.  If
- *	 blocks lived on, the horizon could not pass the begin of the newest tick,
- *	 and the last rows of a server that is idle would stay above it.
- * - A parallel worker writes into its leader's slot, because a worker ends
- *	 before its transaction does.  Whichever process of a transaction is the
- *	 first to write, its value is at most every later stamp.  PostgreSQL ends
- *	 the workers before their leader's transaction.
- * - PREPARE TRANSACTION copies the value into the slot of the prepared
- *	 transaction before the session's slot is cleared.  A reader looks into that
- *	 slot later than into the session's, so it finds the value in one of them.
- *	 Nobody clears the slot: the value counts while PostgreSQL says that the
- *	 transaction is in progress, which it says until others can see the end.
+ *	 id_generator.c.  A later transaction's hold would be above the stamps that
+ *	 are left in the block.
+ * - A parallel worker writes the hold into its leader's slot, because the
+ *	 worker ends before the transaction does.  The first process of a
+ *	 transaction writes the hold, and no process of the transaction takes an
+ *	 earlier stamp.  PostgreSQL ends the workers before the leader clears the
+ *	 hold.
+ * - PREPARE TRANSACTION copies the hold into the slot of the prepared
+ *	 transaction before the session's hold is cleared.  A reader reads that
+ *	 slot after the session's, so it finds the hold in one of them.  The copy
+ *	 counts while PostgreSQL says that the transaction is in progress, which is
+ *	 until others can see its end.
  *
- * PostgreSQL calls end_transaction() after others can see the end.  Every
- * session has that callback, also one whose ids only parallel workers take:
- * without preload a session has it once the library is loaded, so a worker
- * takes no id before that.
+ * PostgreSQL calls end_transaction() after others can see the end.  Without
+ * preload, a session that has not loaded the library does not have that
+ * callback, so its parallel workers take no ids.
  *
- * A horizon stays true.  So a horizon that was returned is never followed by a
- * smaller one, whatever the clock does and whichever worker id is leased.  And
- * the reader first waits until the mark is flushed: then ids begin after the
- * horizon after a crash, too.
+ * A horizon stays true, so the horizon never goes back, whatever the clock
+ * does and whichever worker id is leased.  The reader also waits until the
+ * mark is flushed, so that ids begin after the horizon even after a crash.
  */
 #include "postgres.h"
 
@@ -81,8 +79,8 @@ static uint64 smallest_hold(uint64 hold);
 static uint64 hold_of_prepared(BackendSlot *slot);
 
 /*
- * Makes every transaction of this process call end_transaction(): in the
- * postmaster, whose children inherit that, or when a session loads the library.
+ * Registers end_transaction(): in the postmaster, whose children inherit the
+ * callback, or in a session that loads the library.
  */
 void
 horizon_install_callback(void)
@@ -93,10 +91,10 @@ horizon_install_callback(void)
 }
 
 /*
- * Notes the transactions that were prepared before the server's start.  The
- * caller holds the lock; recovery has ended, and no id was issued since.  A
- * transaction that was prepared since then counts, too: it has no id, but
- * nothing tells the two apart.
+ * Notes the transactions that were prepared before the server's start.  Notes
+ * those prepared since as well, which have no ids, because nothing
+ * distinguishes them.  The caller holds the lock; recovery has ended, and no
+ * id has been issued yet.
  */
 void
 horizon_begin(void)
@@ -116,7 +114,7 @@ horizon_begin(void)
 /*
  * Holds the horizon back until this transaction ends.  The caller has not yet
  * taken an id in this transaction.  ERROR 55000 in a parallel worker whose
- * leader has not loaded the library: nobody would let the horizon go on.
+ * leader has not loaded the library: the leader would not clear the hold.
  */
 void
 horizon_hold(void)
@@ -133,8 +131,8 @@ horizon_hold(void)
 				 errhint("Execute LOAD 'snowflake' in the session, or add \"snowflake\" to shared_preload_libraries.")));
 
 	/*
-	 * The swap fails if another process of the transaction was the first.  It
-	 * is a full barrier: the value is in the slot before the first id is taken.
+	 * The swap fails if another process of the transaction was the first.  The
+	 * swap is a full barrier: the first id is taken after it.
 	 */
 	(void) pg_atomic_compare_exchange_u64(&slot->hold, &none,
 										  pg_atomic_read_u64(&shared->stamp) + 1);
@@ -168,9 +166,10 @@ horizon_read(void)
 }
 
 /*
- * Returns the id that all ids of a stamp or later are at or above, and all ids
- * of this node before that stamp below.  The id may be smaller if the stamp is
- * of an earlier lease: ids of that tick may have another worker id.
+ * Returns an id that is above this node's ids of earlier stamps, and not above
+ * its ids of this stamp and later ones.  If the stamp is of an earlier lease,
+ * returns the smallest id of the stamp's tick, because ids of that tick may
+ * have another worker id.
  */
 int64
 horizon_of_hold(uint64 hold)
@@ -208,7 +207,7 @@ end_transaction(XactEvent event, void *arg)
 		release(event == XACT_EVENT_PREPARE);
 }
 
-/* Clears this process's slot.  First copies it if the transaction prepares. */
+/* Clears this process's hold.  First copies the hold for a PREPARE. */
 static pg_noinline void
 release(bool is_prepared)
 {
@@ -221,7 +220,7 @@ release(bool is_prepared)
 	if (is_prepared)
 		hold_for_prepared(hold);
 
-	/* Who finds the slot cleared must see the end, or the other slot. */
+	/* A reader that finds no hold must see the end, or the copy. */
 	pg_write_barrier();
 	pg_atomic_write_u64(&slot->hold, 0);
 }
@@ -237,7 +236,7 @@ hold_for_prepared(uint64 hold)
 	const PGPROC *prepared = compat_TwoPhaseGetDummyProc(xid);
 	BackendSlot *slot = &shared->slots[GetNumberFromPGProc(prepared)].slot;
 
-	/* A reader of this transaction's id must read its hold, too. */
+	/* A reader that reads this xid must read this hold, too. */
 	pg_atomic_write_u64(&slot->hold, hold);
 	pg_write_barrier();
 	slot->xid = XidFromFullTransactionId(xid);
@@ -252,7 +251,7 @@ smallest_hold(uint64 hold)
 		BackendSlot *slot = &shared->slots[number].slot;
 		uint64		other;
 
-		/* After the newest stamp, and after the slots before this slot. */
+		/* Read this slot after the newest stamp and all slots before it. */
 		pg_read_barrier();
 		other = number < FIRST_PREPARED_XACT_PROC_NUMBER ?
 			pg_atomic_read_u64(&slot->hold) : hold_of_prepared(slot);
@@ -278,7 +277,7 @@ hold_of_prepared(BackendSlot *slot)
 		return 0;
 	if (!TransactionIdIsInProgress(xid))
 	{
-		/* Forget it, before its xid is another transaction's. */
+		/* Clear it before another transaction gets this xid. */
 		if (hold == HOLD_UNKNOWN)
 			(void) pg_atomic_compare_exchange_u64(&slot->hold, &hold, 0);
 		return 0;
