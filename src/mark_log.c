@@ -20,15 +20,15 @@
  * does for the page of a sequence.
  *
  * The first mark after a start is flushed before it is published, so an id
- * that a client gets before the server's first commit cannot come again.  The
- * WAL writer flushes each later mark while ids are still before the mark
- * before it, unless a flush or wal_writer_delay takes longer than an interval.
+ * that a client gets before the server's first commit cannot come again.  Each
+ * later mark is flushed while ids are still before the previous mark, unless a
+ * flush or wal_writer_delay takes longer than an interval.
  *
- * No code here asks for the flush of a new mark: the transaction that logged
- * the mark flushes the record when it commits, or PostgreSQL asks the WAL writer
- * to.  If a session asked at once, the WAL writer's flush would often begin just
- * before the flush of the commit, which would have to wait for both.  For a
- * transaction that goes on, the next mark asks for the flush of the mark before.
+ * The end of the transaction that logged a mark flushes the mark's record, or
+ * makes the WAL writer flush it.  If a session asked the WAL writer at once,
+ * that flush would often begin just before the flush of the commit, and the
+ * commit would have to wait for both.  If the transaction goes on, the session
+ * that logs the next mark asks for the flush.
  *
  * The mark is put ahead of an id that is about to be issued, not ahead of the
  * clock: a clock that is wrong for a moment must not leave a mark on the page
@@ -77,6 +77,7 @@ static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
 							   const NodeState *state);
 static void publish(const NodeState *state, const MarkEntry *entry,
 					XLogRecPtr lsn);
+static int64 interval_us(void);
 static int64 lead_us(void);
 static int64 mark_for(int64 tick);
 static void check_lease_allows(int64 tick);
@@ -110,8 +111,8 @@ mark_log_next(int64 tick)
 
 /*
  * Returns whether this session has to log the next mark.  While the tick is
- * before the mark, only one session has to: the next one takes its turn after
- * half an interval, in case this session fails.
+ * before the mark, one session is enough; if that session fails, the next one
+ * logs the mark half an interval later.
  */
 static bool
 claim_next(int64 tick)
@@ -122,7 +123,7 @@ claim_next(int64 tick)
 	is_due = tick >= shared->mark_due || tick >= shared->mark;
 	if (is_due)
 		shared->mark_due = tick + 1 +
-			lead_us() / 4 / node_layout()->tick_us;
+			interval_us() / 2 / node_layout()->tick_us;
 	LWLockRelease(&shared->lock);
 	return is_due;
 }
@@ -152,10 +153,10 @@ log_next(int64 tick)
 }
 
 /*
- * Logs the next mark unless the page has it already, and publishes it.  But
- * the first mark after a start is not published; then *lsn is the end of its
- * record, else InvalidXLogRecPtr.  *generation is the generation of the node
- * that the mark is of.
+ * Logs the next mark unless the page has it already, and publishes it.  The
+ * first mark after a start is logged only: *lsn is the end of its record, and
+ * for other marks InvalidXLogRecPtr.  *generation is the generation of the
+ * mark's node.
  */
 static bool
 log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation)
@@ -307,9 +308,9 @@ prepare_contents(MarkContents *contents, const NodeState *state)
 }
 
 /*
- * Logs contents with the present lease.  Names this server as the one that
- * logs its node's mark.  Asks for the flush of the record before, which may be
- * of a transaction that has not ended.
+ * Logs contents, with the present lease and with this server as the logger.
+ * Asks for the flush of the previous record, because the transaction that
+ * logged it may not have ended.
  */
 static XLogRecPtr
 log_contents(Buffer buffer, MarkContents *contents, const NodeState *state)
@@ -345,7 +346,7 @@ publish(const NodeState *state, const MarkEntry *entry, XLogRecPtr lsn)
 {
 	const Layout *layout = node_layout();
 	int64		mark = Min(entry->mark, state->reach);
-	int64		interval = Max(1, lead_us() / 2 / layout->tick_us);
+	int64		interval = Max(1, interval_us() / layout->tick_us);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	if (shared->node_generation == state->generation && mark > shared->mark)
@@ -358,11 +359,17 @@ publish(const NodeState *state, const MarkEntry *entry, XLogRecPtr lsn)
 	LWLockRelease(&shared->lock);
 }
 
-/* Returns how far to put the mark ahead of an id: two intervals. */
+static int64
+interval_us(void)
+{
+	return (int64) mark_log_interval_ms * 1000;
+}
+
+/* Returns how far to put the mark ahead of an id. */
 static int64
 lead_us(void)
 {
-	return 2 * (int64) mark_log_interval_ms * 1000;
+	return 2 * interval_us();
 }
 
 /* Returns the mark to log when a session issues an id of a tick. */
