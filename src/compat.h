@@ -44,9 +44,10 @@
 #endif
 
 /*
- * 16 hides a library's symbols unless they have PGDLLEXPORT, which the
- * functions that SQL calls get.  The Makefile hides them for 15, too; so each
- * file with PG_FUNCTION_INFO_V1() includes this header.
+ * 16 hides a library's symbols, except those with PGDLLEXPORT, and gives
+ * PGDLLEXPORT to functions that SQL calls.  For 15 the Makefile hides the
+ * symbols, and this header defines PG_FUNCTION_INFO_V1() as in 16: each file
+ * with such functions includes this header.
  */
 #if PG_VERSION_NUM < 160000
 #undef PGDLLEXPORT

@@ -303,11 +303,7 @@ ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
 	origin = psprintf("address %s of interface \"%s\"", text,
 					  entry->ifa_name);
 
-	/*
-	 * An address without a netmask, or in a network of one or two addresses,
-	 * is taken for an address of a point-to-point network: the netmask does
-	 * not tell how many bits differ between servers.
-	 */
+	/* A network of one or two addresses counts as point-to-point. */
 	if (host_bits <= 1 && worker_bits < BITS_WITHOUT_NETWORK)
 		return refuse_width(finding,
 							psprintf("No netmask tells how many bits of %s differ between servers",

@@ -45,8 +45,8 @@ int			clock_tolerance_ms = 5000;
  *	the last id's lead is allowed: its tick is spent	wait for the next tick
  *	the last id's lead is excused						wait for the clock
  *	the policy is "error"								refuse
- *	the clock has stepped back by more than the policy
- *	allows and clock_tolerance together					refuse
+ *	the clock has stepped back by more than the allowed
+ *	lead plus clock_tolerance							refuse
  *	the clock has stepped back by less					wait for the clock
  *
  * A lead of up to "excused_us" is excused after a start.  The ids then begin

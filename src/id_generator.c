@@ -78,8 +78,7 @@ typedef struct Session
 	/*
 	 * The session may issue ids with these node bits in ticks before the
 	 * limit, without another look at the mark and the lease.  read_limit()
-	 * sets both fields at the same time; the limit is not beyond the mark of
-	 * that time.
+	 * sets both fields, and the limit is at most the mark at that time.
 	 */
 	int64		limit;
 	int64		node_bits;
@@ -119,10 +118,10 @@ static void refuse_behind(const Attempt *attempt);
 static void refuse_outside_span(Outcome outcome);
 
 /*
- * Returns the next id.  Raises ERROR 55000, 25006, F0000, 22023, XX001 or
- * 0A000 for the reasons of attach_session() and mark_start_once(); 54000 if
- * the clock is outside the layout's span; and 55000 if the clock is behind and
- * the policy does not wait, or if a lease is needed and does not allow the id.
+ * Returns the next id.  Raises the errors of check_may_issue(),
+ * mark_start_once(), horizon_hold() and mark_log_next(); ERROR 54000 if the
+ * clock is outside the layout's span; and ERROR 55000 if the clock is behind
+ * and the policy does not wait.
  */
 int64
 generator_next(void)
@@ -162,9 +161,8 @@ generator_last_of_session(int64 *id)
 }
 
 /*
- * Returns the horizon.  Raises ERROR 55000 if a transaction is left that was
- * prepared before the server's start, and the errors of generator_next() that
- * are raised whatever the clock and the lease.
+ * Returns the horizon.  Raises the errors of check_may_issue(),
+ * mark_start_once() and horizon_read().
  */
 int64
 generator_horizon(void)
@@ -276,7 +274,7 @@ end_session(int code, Datum arg)
 	if (!is_last || code == 0)
 		return;
 
-	/* Change the page in a transaction, but not in one that was cut off. */
+	/* The session's last transaction may have failed: begin another one. */
 	AbortOutOfAnyTransaction();
 	StartTransactionCommand();
 	mark_log_end();
@@ -479,9 +477,9 @@ first_sequence(void)
 }
 
 /*
- * Sets the outcome if the next id's tick is not the clock's tick.  The
- * compiler must not inline this function and wait_or_refuse(), so that the
- * common path needs fewer registers.
+ * Sets the outcome if the next id's tick is not the clock's tick.  Like
+ * wait_or_refuse(), this function is not inlined, so that the common path
+ * needs fewer registers.
  */
 static pg_noinline void
 judge_lead(int64 last, Attempt *attempt)
@@ -597,10 +595,9 @@ wait_for_clock_or_tick(const Attempt *attempt, Wait *wait)
  * the next tick, most would find that tick spent, too, and would have used the
  * processor in vain.
  *
- * The turn of a waiter that was cancelled goes unused.  So that unused turns
- * do not add up, no turn is more than MaxBackends turns after the first turn
- * of the next tick.  That leaves enough turns, because there are no more
- * waiters than backends.
+ * A waiter that is cancelled leaves its turn unused.  Unused turns do not add
+ * up: no turn is more than MaxBackends turns after the first turn of the next
+ * tick, and there are at most MaxBackends waiters.
  */
 static int64
 choose_wakeup_tick(int64 next_tick)

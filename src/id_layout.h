@@ -15,7 +15,7 @@
 /* Room for the longest text that layout_to_text() makes. */
 #define LAYOUT_TEXT_SIZE 64
 
-/* No worker id.  A server that wants this worker id leases any worker id. */
+/* No worker id; for a server with a registry, any worker id. */
 #define WORKER_ID_UNSET (-1)
 
 /* No tick, no stamp or no id: ticks, stamps and ids are never negative. */
@@ -87,7 +87,7 @@ layout_max_tick(const Layout *layout)
 }
 
 /*
- * A stamp is what a generator holds and increments: (tick << sequence bits) |
+ * A stamp is what the server holds and increments: (tick << sequence bits) |
  * sequence.  The last stamp of a tick plus 1 is the first stamp of the next
  * tick.
  */

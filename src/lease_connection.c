@@ -37,8 +37,8 @@
 #define RESOLVER_ATTEMPTS 1
 
 /*
- * After this time libpq goes on to the next host, where the kernel applies
- * TCP_USER_TIMEOUT to a connection that has not been accepted yet.
+ * After this time libpq goes on to the next host, if the kernel applies
+ * TCP_USER_TIMEOUT to connections that have not been accepted yet.
  */
 #define HOST_TIMEOUT_MS "1500"
 
@@ -93,7 +93,7 @@ connection_limit_memory(void)
 	struct rlimit limit;
 	long		pages;
 
-	/* Only Linux has this file, and counts what malloc() maps as data. */
+	/* Only Linux has this file, and limits what malloc() maps. */
 	if (file == NULL)
 		return;
 	if (fscanf(file, "%*d %*d %*d %*d %*d %ld", &pages) == 1 &&
@@ -213,9 +213,8 @@ drop_notice(void *arg, const PGresult *notice)
 
 /*
  * Sends a statement and waits for its end.  Returns one row of columns of the
- * given types, of which any can be NULL, or NULL if the answer is anything
- * else.  After a NULL the caller does not know whether the statement has taken
- * effect.
+ * given types, whose values can be null; or returns NULL if the answer is
+ * anything else, and then the statement may have taken effect or not.
  */
 PGresult *
 connection_query(Connection *connection, const char *sql,
@@ -374,8 +373,9 @@ connection_fail(Connection *connection, const char *reason)
 }
 
 /*
- * Sets the reason of a failure that the registry's answer is or gives, without
- * control characters, which could look like lines of this server's log.
+ * Sets the code and the reason of a failure that the registry has answered
+ * with.  Replaces control characters, which could forge lines of this server's
+ * log.
  */
 void
 connection_fail_by_answer(Connection *connection, const char *code,

@@ -37,8 +37,12 @@ typedef struct Connection
 
 	/* Why the last operation has failed. */
 	bool		is_answer;		/* did the registry answer? */
-	char		code[CONNECTION_CODE_SIZE]; /* the same for all failures of one
-											 * cause; "": the reason is */
+
+	/*
+	 * Failures of one cause have the same code, and without a code ("") the
+	 * same reason.
+	 */
+	char		code[CONNECTION_CODE_SIZE];
 	char		reason[CONNECTION_REASON_SIZE];
 } Connection;
 

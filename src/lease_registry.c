@@ -27,8 +27,8 @@
  *	 refuses.  A server that is refused keeps its lease until it ends, unless
  *	 the registry says that the lease is lost.
  * - Each grant has an incarnation, a random number that the server has chosen
- *	 and made durable before it sent the claim.  The server repeats a claim
- *	 without a grant with the same incarnation, also after a crash.  Claims and
+ *	 and made durable before it sent the claim.  If no grant arrives, the next
+ *	 claim has the same incarnation, also after a crash.  Claims and
  *	 releases carry the holder's boot-time clock, too.  So the registry changes
  *	 no lease for a message that arrives late, nor for a copy of the data
  *	 directory: the message has an old time, and the copy is another holder.
@@ -57,7 +57,7 @@
 #define DURATION_MIN_US USECS_PER_SEC
 #define DURATION_MAX_US USECS_PER_DAY
 
-/* A new lease begins no further ahead of the clock; see claim(), too. */
+/* How far ahead of the clock a new lease may begin, as in SQL's is_free(). */
 #define AHEAD_MAX_US (5 * USECS_PER_SEC)
 
 /* parameter */
@@ -249,7 +249,7 @@ fail_by_impossible(Connection *connection, const RegistryGrant *grant)
 									   timestamptz_to_str(grant->lease.fence)));
 }
 
-/* Fails because no id can be issued under a lease. */
+/* Fails because the clock is past the fence, so the lease allows no id. */
 static void
 fail_by_past_fence(Connection *connection, const RegistryGrant *grant,
 				   TimestampTz now, const PGresult *result)

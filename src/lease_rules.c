@@ -24,9 +24,9 @@ lease_is_usable(const Lease *lease, const Layout *layout, int datacenter_id)
 
 /*
  * May a server resume a usable lease of the mark's page without asking the
- * registry?  The server must be the holder.  A restart of the machine changes
- * the holder, so clock_boottime_us() has then counted the lease's time without
- * a break.  The registry and the worker id (WORKER_ID_UNSET: any) must be the
+ * registry?  The server must be the holder: a restart of the machine changes
+ * the holder, so clock_boottime_us() has counted since the grant without a
+ * break.  The registry and the worker id (WORKER_ID_UNSET: any) must be the
  * configured ones.  The timeline must be the lease's: a data directory on
  * another timeline was restored to an earlier state, and the lease may have
  * been released after that state.

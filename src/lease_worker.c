@@ -62,14 +62,14 @@ typedef struct LeaseWorkerState
 	int64		retry_us;		/* how long to wait after a failure */
 	bool		is_granted;		/* did the last attempt succeed? */
 
-	/* What distinguishes the failure logged last; a grant empties the field. */
+	/* The code or reason of the failure logged last; empty after a grant. */
 	char		logged_failure[CONNECTION_REASON_SIZE];
 } LeaseWorkerState;
 
 /* What happens to the lease in shared memory before it is logged. */
 typedef enum LeaseChange
 {
-	LEASE_CLAIM,				/* nothing: only a claim's incarnation is new */
+	LEASE_CLAIM,				/* nothing more than choose_incarnation() */
 	LEASE_BEGIN,
 	LEASE_RENEW,
 	LEASE_END
@@ -241,9 +241,8 @@ keep_lease(MemoryContext attempt_context)
 
 /*
  * Returns when to make the next attempt, as a time of clock_boottime_us().
- * After a failure the worker waits only for retry_us.  The worker does the
- * same while the clock is past the fence, because no id is issued then until a
- * renewal moves the fence.
+ * The worker waits only for retry_us after a failure, and while the clock is
+ * past the fence: no id is issued then, until a renewal moves the fence.
  */
 static int64
 next_attempt_us(const LeaseWorkerState *state)
@@ -350,9 +349,8 @@ report_grant(const Lease *held, bool was_held, const Lease *lease,
 }
 
 /*
- * Counts a failed attempt, and logs the failure unless it has the cause of the
- * failure logged last.  Reasons of one cause can contain different times; then
- * their codes are equal.
+ * Counts a failed attempt, and logs the failure unless the failure logged last
+ * had the same cause: the same code or, without a code, the same reason.
  *
  * Any user may see what the registry has answered.  What libpq says is for the
  * log only, because it can contain hosts and roles.
@@ -534,9 +532,9 @@ choose_incarnation(void)
 }
 
 /*
- * Changes the lease in shared memory first, and then in WAL.  LEASE_END sets
- * *mark, unless that is NULL, to an instant that no id under the ended lease
- * has reached.
+ * Changes the lease in shared memory first, and then in WAL.  LEASE_END also
+ * returns an instant that no id under the lease has reached, in *mark unless
+ * "mark" is NULL.
  *
  * If the mark's page cannot be read or written, the function logs the error and
  * returns false.  The change then exists in shared memory only, or not at all.

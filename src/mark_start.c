@@ -10,17 +10,17 @@
  *	the page shows						ids begin
  *	an entry of the node				at its mark
  *	entries of other nodes only			at the floor of the page
- *	another layout						at the first tick whose ids are all above
- *										the ids before the page's largest mark;
- *										not at all while the clock is before it
+ *	another layout						at the first tick with ids above all
+ *										ids that the page allows; not at all
+ *										while the clock is before that tick
  *	no page								at the clock
  *	a page that does not verify			not at all
  *	a lease that is resumed				at its worker id's mark
  *	no lease yet						not at all; the stamp is at the floor
- *	a new lease							at the latest of three ticks: where the
- *										rows above say for its worker id, the
- *										last holder's fence, and the mark that
- *										this server has published until then
+ *	a new lease							at the latest of three ticks: the one
+ *										by the rows above for its worker id,
+ *										the last holder's fence, and the mark
+ *										that this server has published
  *
  * There is no page before the first id, and after the file was deleted or not
  * copied by pg_upgrade.
@@ -167,7 +167,8 @@ inherit_lease(const Lease *logged, Lease *lease)
  * Did a server at another location log the mark of this server's node last?
  * Such a server differs from this one in both its location and its holder: a
  * reboot of this machine changes only the holder, and a new host name changes
- * only the location.  A registry keeps the servers of one worker id apart.
+ * only the location.  With a registry the answer is no: the registry keeps the
+ * servers of one worker id apart.
  */
 static bool
 is_moved_elsewhere(const MarkContents *contents)
@@ -204,8 +205,8 @@ report_elsewhere(const MarkLogger *logger, int64 begin)
  * the new lease begin at a tick that no earlier id has reached: sessions that
  * still use the old worker id stay before that tick.
  *
- * The page then has that tick as the node's mark, and no correction of a clock
- * brings the mark back.  So the caller takes no lease that begins far ahead.
+ * That tick becomes the node's mark on the page, which stays when a wrong
+ * clock is set right.  So the caller takes no lease that begins far ahead.
  */
 void
 mark_begin_lease(const Lease *lease, TimestampTz begins_at)
@@ -311,8 +312,8 @@ find_start(const MarkContents *contents, int worker_id)
 
 /*
  * Returns where ids begin in a changed layout: at the first tick whose ids are
- * all above the ids of the page's layout before the page's largest mark.
- * ERROR 22023 if the clock is before that tick.
+ * above all ids that the page allows in its own layout.  ERROR 22023 if the
+ * clock is before that tick.
  */
 static int64
 first_tick_of_changed_layout(const MarkContents *contents)
@@ -366,10 +367,10 @@ refuse_layout(const Layout *previous, int64 largest_before,
 }
 
 /*
- * Lets the node's ids begin at a tick; the caller holds the lock.  The mark
- * was not beyond that tick before, and becomes that tick.  So no session's
- * limit is beyond that tick, and every session reads the mark and the worker
- * id again before it issues an id of that tick or of a later tick.
+ * Lets the node's ids begin at a tick, which becomes the mark; the mark was at
+ * most that tick before.  So every session's limit is at most that tick, and
+ * the session reads the mark and the worker id again before it issues an id of
+ * that tick or a later one.  The caller holds the lock.
  */
 static void
 set_start(int64 tick, int64 lead_us, bool is_fence)

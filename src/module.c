@@ -186,9 +186,9 @@ typedef struct GivenParameter
 } GivenParameter;
 
 /*
- * Finds the parameters that are set under the prefix; returns their number.
- * Passes over those that the session has set: PostgreSQL warns of them, and
- * uses the configuration's values.
+ * Finds the parameters under the prefix that the configuration sets; returns
+ * their number.  PostgreSQL itself ignores what a session has set, with a
+ * warning.
  */
 static int
 find_given_parameters(GivenParameter **given)
@@ -216,9 +216,10 @@ find_given_parameters(GivenParameter **given)
 }
 
 /*
- * Stops the start if a parameter is not the library's, or cannot be read.
- * Without preload, raises an ERROR, also if the parameter is set for a role, a
- * database or a client: that setting is ignored, but has hidden the server's.
+ * Stops the start if a parameter is unknown or cannot be read.  Without
+ * preload, raises an ERROR for these, and for a parameter that is set for a
+ * role, a database or a client: PostgreSQL ignores that setting, but the
+ * session cannot see the server's any more.
  */
 static void
 check_given_parameters(const GivenParameter *given, int given_count)
@@ -241,10 +242,9 @@ check_given_parameters(const GivenParameter *given, int given_count)
 							given[i].name),
 					 errhint("Set it for the server, by ALTER SYSTEM or in postgresql.conf.")));
 
-		/* PostgreSQL reads 010 as 8, which is another server's node. */
 		node_check_number(given[i].name, given[i].value);
 
-		/* changeVal = false: parse the value only, an error if that fails. */
+		/* changeVal = false: only parse the value. */
 		(void) set_config_option(given[i].name, given[i].value,
 								 PGC_POSTMASTER, PGC_S_FILE, GUC_ACTION_SET,
 								 false, node_error_level(), false);
@@ -252,8 +252,8 @@ check_given_parameters(const GivenParameter *given, int given_count)
 }
 
 /*
- * Checks the parameters without preload.  Keeps an error for the session's
- * first id: decoding does not need the parameters that are wrong.
+ * Checks the parameters without preload.  Keeps an error until the session
+ * asks for an id, because decoding does not need all parameters.
  */
 static void
 check_session_parameters(const GivenParameter *given, int given_count)
@@ -264,7 +264,7 @@ check_session_parameters(const GivenParameter *given, int given_count)
 	{
 		check_given_parameters(given, given_count);
 
-		/* Its leader's parameters will take the place of the server's. */
+		/* Check now: the leader's parameters will replace the server's. */
 		if (InitializingParallelWorker)
 			node_configure();
 	}

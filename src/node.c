@@ -52,7 +52,7 @@ static const FixedNode *fixed_node = NULL;
 
 /*
  * The node that this process goes by; node_datacenter_id is its datacenter id.
- * Valid if present_is_read; the parameters can change it unless it is final.
+ * Valid if present_is_read; the parameters change it until present_is_final.
  */
 static FixedNode present = {.worker_id = WORKER_ID_UNSET};
 int			node_datacenter_id = 0;
@@ -192,8 +192,8 @@ node_prepare(void)
 	require_no_registry();
 
 	/*
-	 * A parallel worker has called node_configure() before it got its leader's
-	 * parameters, whose faults it does not know.
+	 * A parallel worker goes by the server's parameters: it has called
+	 * node_configure() before it got its leader's, which may have faults.
 	 */
 	if (!IsParallelWorker())
 		node_configure();
@@ -360,8 +360,8 @@ is_derived(int worker_id_source)
 /*
  * Returns the worker id that the configuration gives or derives, or
  * WORKER_ID_UNSET.  With a registry the server has to lease that worker id or,
- * if unset, any worker id.  Without preload a worker id is derived for the
- * first id after a start.
+ * if unset, any worker id.  Without preload, no worker id is derived before
+ * the first id after a start.
  */
 int
 node_intended_worker_id(void)
@@ -539,8 +539,8 @@ ends_in_absolute_zone(const char *text)
 	const char *zone = text + strspn(text, "0123456789-:.Tt ");
 
 	/*
-	 * strspn() has skipped an offset that begins with a minus, or the text has
-	 * no zone, which parse_instant() finds out and refuses.
+	 * strspn() has skipped an offset such as -05; or there is no zone, and
+	 * then parse_instant() refuses the text.
 	 */
 	if (*zone == '\0')
 		return true;

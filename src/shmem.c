@@ -126,7 +126,6 @@ shmem_worker_id(void)
 		node_intended_worker_id();
 }
 
-/* Copies the lease. */
 void
 shmem_read_lease(Lease *lease)
 {
@@ -135,7 +134,6 @@ shmem_read_lease(Lease *lease)
 	LWLockRelease(&shared->lock);
 }
 
-/* Returns the mark. */
 int64
 shmem_mark(void)
 {
@@ -169,7 +167,6 @@ shared_size(void)
 					mul_size(shmem_slot_count(), sizeof(PaddedBackendSlot)));
 }
 
-/* Sets the first contents. */
 static void
 initialize(SharedState *state)
 {

@@ -88,8 +88,8 @@ typedef struct PaddedBackendSlot
  * Where this node's ids begin, since the server's start or a new lease.
  *
  * Sessions read stamp, lead_us and fence_stamp without the lock, after they
- * have read SharedState.stamp.  A process that sets them raises that stamp
- * afterwards, so a session that sees the raised stamp sees them, too.
+ * have read SharedState.stamp.  That stamp is raised after they are set, so a
+ * session that reads the raised stamp reads the new values, too.
  */
 typedef struct NodeStart
 {
@@ -131,9 +131,9 @@ typedef struct SharedState
 
 	/*
 	 * The mark: only ids of ticks before the mark may be issued.  At first the
-	 * mark is the tick that ids begin at, so that the first id needs another.
-	 * That mark, and each later one, is logged before it is published here.  0
-	 * until a process has read the page.
+	 * mark is the tick that ids begin at, so the first id needs a larger mark.
+	 * Each larger mark is logged before it is published here.  0 until a
+	 * process has read the page.
 	 */
 	int64		mark;
 

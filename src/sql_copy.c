@@ -89,10 +89,10 @@ snowflake_copy_nextval(PG_FUNCTION_ARGS)
  * statements and cleared after an error.
  *
  * BeginCopyTo() has a context of that name, too, but plans a query there, and
- * the planner's request for a query has a "root".  In COPY's context the only
- * other requests without a root are for expressions of the catalogue, where
- * the twin does no harm: those of indexes and partitions are immutable, and
- * those of extended statistics are compared and never evaluated.
+ * a request for a query has a "root".  The only other requests without a root
+ * in COPY's context are for expressions of the catalogue.  The twin does no
+ * harm there: expressions of indexes and partitions are immutable, and
+ * expressions of extended statistics are never evaluated.
  */
 static inline bool
 is_copy_planning_a_default(const SupportRequestSimplify *request)
@@ -159,12 +159,11 @@ twin_of(Oid function)
 }
 
 /*
- * May the support function replace a call by a call of the twin?  Afterwards
- * the executor checks only the privileges of the twin, so the user must have
- * the privileges to execute both functions.  Without a replacement the
- * executor refuses a user who may not execute snowflake_nextval(), and COPY is
- * merely slower for a user who may not execute the twin.  A security module
- * with a hook sees the function that the user has named.
+ * May the support function replace a call by a call of the twin?  The executor
+ * then checks only the privilege for the twin, so the user must have the
+ * privileges for both functions here.  COPY is merely slower for a user who
+ * lacks the privilege for the twin.  The hook of a security module is called
+ * for the function that the user has named.
  */
 static bool
 may_replace(Oid function, Oid twin)

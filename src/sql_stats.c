@@ -200,11 +200,12 @@ enum
 
 /*
  * snowflake_stat_backend() -> setof record
- *		The counters of each session that is connected and has asked for an id;
- *		and where its transaction holds the horizon, NULL if that has no id.  A
- *		session whose parallel workers have ids has a row meanwhile, too.  A
- *		user without the rights of pg_read_all_stats sees only the row of the
- *		present session.  ERROR 55000 if the library was not preloaded.
+ *		The counters of each session that is connected and has asked for an id,
+ *		or whose parallel workers have ids of an open transaction.  Column
+ *		"horizon" is where the transaction holds the horizon, NULL if the
+ *		transaction has no id.  A user without the rights of pg_read_all_stats
+ *		sees only the present session.  ERROR 55000 if the library was not
+ *		preloaded.
  */
 Datum
 snowflake_stat_backend(PG_FUNCTION_ARGS)

@@ -32,7 +32,7 @@ static const Base bases[] =
 {
 	{2, "01", false, ""},
 	{16, "0123456789abcdef", true, ""},
-	/* Crockford's digits lack U, and I, L and O, which look like 1 and 0 */
+	/* Crockford's digits lack U; I, L and O count as 1, 1 and 0 */
 	{32, "0123456789ABCDEFGHJKMNPQRSTVWXYZ", true, "I1L1O0"},
 	{36, "0123456789abcdefghijklmnopqrstuvwxyz", true, ""},
 	/* Bitcoin's digits lack 0, O, I and l, which look alike */
