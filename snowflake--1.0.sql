@@ -21,12 +21,12 @@
 --
 -- The extension's schema
 --
--- Its owner may be any role, and it may hold any role's functions.  So no name
--- is looked up there unless it is written @extschema@.name, and calls of the
--- extension's functions have arguments of the exact types: a function that
--- matches better cannot exist.  The row lock keeps the schema's owner from
--- renaming it until the extension is created.  PL/pgSQL binds names when it
--- runs, and so names objects of pg_catalog only.
+-- Its owner may be any role, and it may hold any role's functions.  So a name is
+-- looked up there only if it is written @extschema@.name.  Calls of the
+-- extension's functions have arguments of the exact types, so that no other
+-- function matches better.  The row lock keeps the schema's owner from renaming
+-- it until the extension is created.  PL/pgSQL binds names when it runs, and so
+-- names objects of pg_catalog only.
 --
 SET LOCAL search_path TO pg_catalog, pg_temp;
 SELECT FROM pg_namespace
@@ -363,9 +363,10 @@ COMMENT ON FUNCTION @extschema@.snowflake_from_text(text, integer) IS
 -- Days of the session's time zone
 --
 
--- A day begins when clocks first show its midnight or later.  Where summer time
--- begins at midnight, as in Cairo, this is 01:00; where it ends at midnight, as
--- in Havana, the first of two midnights, and PostgreSQL returns the second.
+-- A day begins when clocks first show its midnight or later.  In Cairo, where
+-- summer time begins at midnight, such a day begins at 01:00.  In Havana, where
+-- summer time ends with a second midnight, such a day begins at the first, and
+-- PostgreSQL's cast returns the second.
 CREATE FUNCTION @extschema@.snowflake_day_start(day timestamp)
 RETURNS timestamptz
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -408,8 +409,8 @@ BEGIN
                   HINT = 'Create it with PARTITION BY RANGE and its id as the only column of the key.';
     END IF;
 
-    -- A member of the owner, or a superuser, would run the owner's code.  After SET
-    -- ROLE, that code can take any role that the session's user can.
+    -- The owner's code can run below with the caller's rights, so the caller must be
+    -- the owner.  After SET ROLE, that code can take any role of the session's user.
     IF pg_get_userbyid(owner) <> current_user
        OR pg_get_userbyid(owner) <> session_user
           AND EXISTS (SELECT FROM pg_roles WHERE rolsuper AND pg_has_role(session_user, oid, 'MEMBER')) THEN
@@ -495,7 +496,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Give one hour or more in whole years, months, days or hours, not mixed.';
     END IF;
-    -- Without steps, snowflake_attach_partitions() raises an error.
+    -- With -1, there are no partitions, and snowflake_attach_partitions() raises an error.
     steps := CASE WHEN isfinite(since) AND isfinite(until)
                   THEN least(extract(epoch FROM until - since) / extract(epoch FROM step), 10000) + 2
                   ELSE -1 END;
@@ -519,7 +520,7 @@ BEGIN ATOMIC
     -- Without DISTINCT, a day that the time zone leaves out would be a partition.
     WITH counted AS (
         SELECT DISTINCT ON (start) start,
-               -- "until" can be the second midnight of a day that begins at the first.
+               -- A day with two midnights begins at the first; "until" can be the second.
                start < until AND (unit = 'hour' OR day < until::timestamp) AS wanted
           FROM generate_series(0, steps) AS n,
                LATERAL (SELECT date_trunc(unit, since::timestamp) + n * step) AS d (day),
@@ -576,8 +577,8 @@ BEGIN
             USING ERRCODE = 'program_limit_exceeded', HINT = 'Give a longer step or a shorter time.';
     END IF;
 
-    -- A name of more than 63 bytes with its longest suffix is cut to whole
-    -- characters, and a hash of it appended.
+    -- If the name and the longest suffix have more than 63 bytes together, cut the name
+    -- to whole characters, and append a hash of the name.
     SELECT quote_ident(n.nspname), concat(' USING ' || quote_ident(a.amname), ' TABLESPACE ' || quote_ident(t.spcname)),
            CASE WHEN octet_length(c.relname) <= 48 THEN c.relname
                 ELSE (SELECT left(c.relname, length) || '_' || left(encode(sha256(convert_to(c.relname, 'UTF8')), 'hex'), 8)
@@ -706,9 +707,10 @@ COMMENT ON FUNCTION @extschema@.snowflake_drop_partitions(regclass, timestamptz,
 -- Activity: a table's ids over time
 --
 
--- Counts ids by node and by a time that no bucket's bound divides: the step or,
--- for days and months, a quarter of an hour, as time zones' offsets are multiples
--- of that.  Returns the smallest and the largest id of each group.
+-- Counts ids in groups of one node and one period.  A period is the step or, for
+-- days and months, a quarter of an hour: time zones' offsets are multiples of
+-- that, so no period lies in two buckets.  Returns the smallest and the largest id
+-- of each group.
 CREATE FUNCTION @extschema@.snowflake_count_ids(
     rel regclass,
     col name,
@@ -781,10 +783,10 @@ RETURNS TABLE (
     ids bigint)
 LANGUAGE sql STABLE PARALLEL RESTRICTED
 BEGIN ATOMIC
-    -- Both ends of a group are decoded: an error shows a number that is no id.
+    -- Decode both ends of a group, so that a number that is no id raises an error.
     SELECT coalesce(instant, @extschema@.snowflake_day_start(day)), datacenter, worker, sum(counted.ids)::bigint
       FROM @extschema@.snowflake_node() AS node,
-           -- OFFSET 0: once for all groups
+           -- OFFSET 0: computed once, not for each group
            (SELECT (extract(year FROM step) * 12 + extract(month FROM step))::integer, extract(day FROM step) > 0 OFFSET 0)
                AS s (months, is_days),
            @extschema@.snowflake_count_ids(rel, col, step,
@@ -831,7 +833,8 @@ BEGIN
 END
 $$;
 
--- With the row lock above, all of the above went to one schema, or none.
+-- If the schema was renamed before the row lock, all functions went to another
+-- schema of its name.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_depend AS d

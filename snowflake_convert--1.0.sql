@@ -9,8 +9,8 @@
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
 \echo Use "CREATE EXTENSION snowflake_convert" to load this file. \quit
 
--- Without "schema" in the control file, CREATE EXTENSION does not use a schema
--- of this name that somebody has made before: this statement fails then.
+-- The control file names no schema: this statement fails if somebody has made a
+-- schema of this name before.
 CREATE SCHEMA snowflake_convert;
 GRANT USAGE ON SCHEMA snowflake_convert TO PUBLIC;
 COMMENT ON SCHEMA snowflake_convert IS
@@ -68,8 +68,8 @@ CREATE TYPE snowflake_convert.reached AS (
 COMMENT ON TYPE snowflake_convert.reached IS
 'internal: a column that a script changes because of inheritance or foreign keys';
 
--- The first key_count of the given columns are keys.  All columns are to have one
--- type, but for those that others names, as schema.table.column, with their type.
+-- The first key_count of the given columns are keys.  All columns are to have the
+-- type "type", except columns that "others" names, as "schema.table.column": type.
 CREATE FUNCTION snowflake_convert.reach(
     rels regclass[], cols name[], key_count integer, type regtype DEFAULT 'bigint', others jsonb DEFAULT '{}')
 RETURNS SETOF snowflake_convert.reached
@@ -100,7 +100,7 @@ BEGIN ATOMIC
                       AND d.classid = 'pg_constraint'::regclass
                       AND k.contype = 'f' AND k.confrelid = r.tab
                    UNION ALL
-                   -- A column has the same name and type in parents and children.
+                   -- A column has the same name and type in parents and inheritors.
                    SELECT c.attrelid, c.attnum, c.attname, true
                      FROM pg_inherits,
                           LATERAL (SELECT * FROM pg_attribute
@@ -534,7 +534,7 @@ BEGIN ATOMIC
                SELECT 74, v.place, format('REFRESH MATERIALIZED VIEW %s', v.view) WHERE v.is_filled
            ) AS s(step, place, statement)
     UNION ALL
-    -- Indexes and statistics are made again without their targets.
+    -- Indexes and statistics are made again without their statistics targets.
     SELECT 75, 0, c.tab::text, t.statement
       FROM (SELECT tab FROM unnest(reach) WHERE is_changed
             UNION
@@ -652,8 +652,8 @@ BEGIN ATOMIC
                           AND d.deptype = 'i'))) AS p(problem, is_found)
          WHERE p.is_found
         UNION ALL
-        -- Since PostgreSQL 18 these constraints have names.  ALTER COLUMN TYPE adds the
-        -- parent's to the inheritor, where a column can have only one.
+        -- Since PostgreSQL 18 a column can have only one NOT NULL constraint, which has a
+        -- name.  ALTER COLUMN TYPE would add the parent's to the inheritor's column.
         SELECT n.keys, format('NOT NULL constraint %I of table %s, which has another name than that of table %s',
                               k.conname, n.tab, p.conrelid::regclass)
           FROM changed AS n
@@ -816,7 +816,7 @@ END;
 COMMENT ON FUNCTION snowflake_convert.warnings(snowflake_convert.reached[], oid, boolean) IS
 'internal: what a script does not change, and what may fail with new ids';
 
--- Without its plural and its "id", as in page_id, pageId and pages.
+-- Takes the plural and the "id" off a name: page_id, pageId and pages become page.
 CREATE FUNCTION snowflake_convert.singular(name text)
 RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -827,9 +827,9 @@ END;
 COMMENT ON FUNCTION snowflake_convert.singular(text) IS
 'internal: a name in lower case without its plural and its id';
 
--- Lists the integer columns that stay as they are in the schemas of keys.  They
--- look like references if their names end in id, or in a key's or its table's
--- name: "because" says so.
+-- Lists the integer columns that stay as they are in the schemas of keys.  A
+-- column looks like a reference if its name ends in "id", or in the name of a key
+-- or of a key's table; "because" says which, or is NULL.
 CREATE FUNCTION snowflake_convert.integers(reach snowflake_convert.reached[])
 RETURNS TABLE (tab regclass, attname name, because text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -934,8 +934,9 @@ BEGIN ATOMIC
         UNION
         SELECT u.tab, i.inhparent FROM up AS u JOIN pg_inherits AS i ON i.inhrelid = u.ancestor
     )
-    -- Counted in pg_locks: a rewritten table, its TOAST table and its indexes get new
-    -- ones beside the old, and constraints, DEFAULTs and types are locked as well.
+    -- The numbers were counted in pg_locks.  A rewritten table, its TOAST table and its
+    -- indexes need two locks each, for the old and the new files; and constraints,
+    -- DEFAULTs and types are locked, too.
     SELECT l.tab, (1 + x.indexes + CASE WHEN t.reltoastrelid <> 0 THEN 2 ELSE 0 END) * CASE WHEN l.is_rewritten THEN 2 ELSE 1 END
                   + CASE WHEN l.is_rewritten THEN x.indexes + 5 ELSE 0 END
       FROM locked AS l
@@ -950,10 +951,10 @@ COMMENT ON FUNCTION snowflake_convert.locks(snowflake_convert.reached[]) IS
 -- The script
 --
 
--- A script calls these procedures.  Others could rename schemas, put an object in
--- place of one of its name, or add a foreign key: so the rows of schemas are locked,
--- which only a superuser can do, and then the tables, and then the script is made
--- again, and must be the same.
+-- A script calls these procedures.  Before the script has locked its tables, other
+-- roles could rename schemas, exchange objects, or add a foreign key.  So the script
+-- locks the rows of schemas, if its role is a superuser, and then the tables, and
+-- then makes sure that the same script would be made now.
 CREATE PROCEDURE snowflake_convert.run_as(owner name)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -1069,8 +1070,8 @@ $$;
 COMMENT ON PROCEDURE snowflake_convert.check_unchanged(regclass[], name[], integer, boolean, text, regtype, text, jsonb, text) IS
 'for scripts: refuse to go on unless the same script would be made now';
 
--- Writes a script: comments, and one statement.  EXECUTE has each change as a
--- constant, which no setting makes PL/pgSQL read in another way.
+-- Writes a script: comments, and one DO statement.  Each change is a constant for
+-- EXECUTE, so that no setting of PL/pgSQL changes its meaning.
 CREATE FUNCTION snowflake_convert.script(
     rels regclass[], cols name[], key_count integer, keep_sequence boolean,
     way text DEFAULT 'snowflake', type regtype DEFAULT 'bigint', sequence text DEFAULT '', others jsonb DEFAULT '{}')
@@ -1109,8 +1110,8 @@ BEGIN
     END IF;
     RETURN NEXT format('-- locks: about %s; the server has room for %s%s', needed, room,
                        CASE WHEN needed > room / 2 THEN '. Raise max_locks_per_transaction, and restart the server.' END);
-    -- One statement: an error that a client ignores must not let it go on.  No name
-    -- or constant can end the quote, whose tag is a hash of them.
+    -- One statement, because a client that ignores an error goes on with the next.
+    -- The quote's tag is a hash of the statements, so no text in them ends the quote.
     RETURN NEXT concat_ws(E'\n    ', format('DO $script_%s$ BEGIN', digest),
         'SET LOCAL lock_timeout = ''5s'';',
         format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner)),
@@ -1119,7 +1120,7 @@ BEGIN
         CASE WHEN way <> 'snowflake' THEN 'SET LOCAL row_security = off;' END,    -- max() has to see all rows
         'SET LOCAL default_tablespace = '''';',
         'SET LOCAL default_table_access_method = heap;',
-        'SET LOCAL snowflake_convert.schemas = none;',    -- revert()'s tables are not for new_tables()
+        'SET LOCAL snowflake_convert.schemas = none;',    -- new_tables() has to leave the tables alone
         format('EXECUTE %L;', snowflake_convert.lock_statement(reach, 'SHARE UPDATE EXCLUSIVE')),
         format('CALL snowflake_convert.check_unchanged(%L, %L, %L, %L, %L, %L, %L, %L, %L);',
                rels, cols, key_count, keep_sequence, way, type, sequence, others, digest),
@@ -1227,8 +1228,8 @@ $$;
 COMMENT ON FUNCTION snowflake_convert.key(regclass, name, text[], boolean) IS
 'a script that makes a key column bigint DEFAULT snowflake_nextval(), and the columns that reference it bigint';
 
--- The comment of a key in the script that converts it has the arguments that lead
--- back to what was there: only then are they known.
+-- The script that converts a key has a comment with the arguments that lead back:
+-- afterwards nothing shows what the key was.
 CREATE FUNCTION snowflake_convert.revert(
     rel regclass, col name, type regtype DEFAULT 'integer', way text DEFAULT 'serial', sequence text DEFAULT '', others jsonb DEFAULT '{}')
 RETURNS SETOF text
@@ -1349,7 +1350,8 @@ BEGIN
             HINT = 'SET ROLE to one of them: the script then has the keys of this role.';
     END IF;
 
-    -- A key with an obstacle is left out, and this may be an obstacle to others.
+    -- Leave out keys with obstacles.  A key that is left out can be an obstacle to other
+    -- keys, so look again.
     LOOP
         bad := '{}';
         FOR obstacle IN
@@ -1395,8 +1397,8 @@ COMMENT ON FUNCTION snowflake_convert.schema(name[], text[], text[], boolean) IS
 -- "obstacle" says why ALTER TABLE must not change the column.  ALTER TABLE checks
 -- the foreign keys of a column by queries on both tables, and the planner
 -- evaluates expressions of their indexes, so both must have the same owner.
--- ALTER TABLE also locks both tables ACCESS EXCLUSIVE: only CREATE TABLE is
--- worth that if the other table has rows.
+-- ALTER TABLE also locks both tables ACCESS EXCLUSIVE.  If the other table has
+-- rows, only a column of a CREATE TABLE is worth that lock.
 CREATE FUNCTION snowflake_convert.new_columns(tab oid, is_created boolean)
 RETURNS TABLE (attnum smallint, attname name, is_key boolean, obstacle text, change text)
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE	-- a body in SQL is planned at each call
@@ -1463,13 +1465,13 @@ COMMENT ON FUNCTION snowflake_convert.new_columns(oid, boolean) IS
 -- the function checks by OIDs what its ALTER TABLE has done, and an error undoes
 -- all that the function has done.
 --
--- Under REPEATABLE READ, foreign keys can be missing in the snapshot.  ALTER TABLE
--- then fails before it checks them.
+-- Under REPEATABLE READ, the snapshot can lack a new foreign key.  ALTER TABLE then
+-- fails before it checks that foreign key.
 CREATE FUNCTION snowflake_convert.new_tables()
 RETURNS event_trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '100ms'	-- while it waits, others wait for it
+SET lock_timeout = '100ms'	-- other sessions wait for the locks that it has
 AS $$
 DECLARE
     setting text := current_setting('snowflake_convert.schemas', true);
@@ -1487,7 +1489,7 @@ DECLARE
     reason text;
     detail text;
 BEGIN
-    IF setting = 'none' THEN	-- the user's, or that of a call within this one
+    IF setting = 'none' THEN	-- set by the user, or below for the ALTER TABLE
         RETURN;
     END IF;
 

@@ -26,9 +26,9 @@
  *
  * - It can lease all free worker ids, and keep all other servers from claiming
  *   while it keeps a transaction open; terminate its session.
- * - It can begin a quarantine, and in each quarantine take a worker id whose
- *   holder has not renewed yet, and put that fence at most a year ahead; free()
- *   takes the worker id back and lowers the fence.
+ * - It can begin a quarantine.  In each quarantine it can take a worker id whose
+ *   holder has not renewed yet, and put the worker id's fence at most a year
+ *   ahead; free() takes the worker id back and lowers the fence.
  * - It cannot renew, release or take a lease that was renewed since the last
  *   quarantine began, move another fence, or read a table.
  */
@@ -113,7 +113,7 @@ COMMENT ON COLUMN snowflake_registry.node.began IS 'where the holder''s ids begi
 COMMENT ON COLUMN snowflake_registry.node.fence IS
 'the holder''s ids are before this instant; the next holder''s ids begin here';
 COMMENT ON COLUMN snowflake_registry.node.top IS
-'the fence of the last grant; the registry has forgotten the grant of a larger fence';
+'the fence of the last grant; a larger fence is of a grant that the registry has forgotten';
 COMMENT ON COLUMN snowflake_registry.node.expires_at IS 'when the lease ends';
 COMMENT ON COLUMN snowflake_registry.node.released_at IS 'when the lease was released or freed; NULL: it was not';
 COMMENT ON COLUMN snowflake_registry.node.is_seen IS
@@ -265,8 +265,8 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_registry.check_arguments IS 'internal: an error for arguments that no server sends';
 
--- Returns the row of a worker id; if there is none, a row as before the first
--- lease, which is not stored.
+-- Returns the row of a worker id.  For a worker id that was never leased, makes
+-- up a row, and does not store it.
 CREATE FUNCTION snowflake_registry.row_of(
     s snowflake_registry.setting, of_datacenter_id integer, of_worker_id integer)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -309,7 +309,7 @@ AS $$
 DECLARE
     n snowflake_registry.node;
 BEGIN
-    -- No other holder has had the row since the incarnation was granted.
+    -- If the row still has the incarnation, no other holder has had it since.
     SELECT * INTO n FROM snowflake_registry.node AS r
      WHERE r.holder = c.holder AND r.datacenter_id = c.datacenter_id
        AND r.worker_id = coalesce(c.wanted_worker_id, r.worker_id)
@@ -320,8 +320,8 @@ BEGIN
     IF FOUND OR c.held_fence IS NULL THEN
         RETURN n;
     END IF;
-    -- A holder that was not seen is believed, unless another server has got a
-    -- larger fence, as after a leap of the registry's clock.
+    -- Believe a holder that was not seen, unless the row has another holder with the
+    -- same fence or a larger one, as after a leap of the registry's clock.
     n := snowflake_registry.row_of(s, c.datacenter_id, c.last_worker_id);
     IF n.is_seen OR n.top >= c.held_fence AND n.holder IS DISTINCT FROM c.holder THEN
         RETURN NULL;
@@ -331,10 +331,10 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_registry.continued IS 'internal: the row of the lease that a server continues';
 
--- Chooses a worker id for a server without a lease: its last one, the last one
--- of a server of its name, the one above all that were ever leased, the one
--- released first, the lowest whose lease has expired, and then the lowest that
--- was never leased.  Returns NULL if none is free.
+-- Chooses a worker id for a server without a lease, the first of these that is
+-- free: the server's last worker id, the last of a server of its name, the next
+-- above all that were ever leased, the one released first, the lowest whose lease
+-- has expired, and the lowest that was never leased.  Returns NULL if none is free.
 CREATE FUNCTION snowflake_registry.choose(
     s snowflake_registry.setting, c snowflake_registry.request)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
