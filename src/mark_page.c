@@ -129,12 +129,11 @@ static pg_crc32c checksum_of(const MarkContents *contents);
 static Size contents_size(uint32 entry_count);
 
 /*
- * Reads the page.  Returns false if the page has no entry: the page does not
- * exist, was created but not logged before a crash, or holds only the
- * incarnation of a first claim.  Raises ERROR XX001 or 0A000 if the page
- * cannot be used, or PostgreSQL's own error.
+ * Reads the page.  Without a page all contents are 0, and there is no lease.
+ * Raises ERROR XX001 or 0A000 if the page cannot be used, or PostgreSQL's own
+ * error.
  */
-bool
+void
 mark_page_read(MarkContents *contents)
 {
 	ErrorContextCallback errcallback = {
@@ -155,7 +154,6 @@ mark_page_read(MarkContents *contents)
 		UnlockReleaseBuffer(buffer);
 	}
 	error_context_stack = errcallback.previous;
-	return contents->entry_count > 0;
 }
 
 /*

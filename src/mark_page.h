@@ -52,7 +52,7 @@ typedef struct MarkContents
 	MarkEntry	entries[MARK_ENTRIES_MAX];
 } MarkContents;
 
-extern bool mark_page_read(MarkContents *contents);
+extern void mark_page_read(MarkContents *contents);
 extern const MarkEntry *mark_page_entry(const MarkContents *contents,
 										int datacenter_id, int worker_id);
 extern MarkEntry *mark_page_add_entry(MarkContents *contents,

@@ -73,7 +73,6 @@ void
 mark_start_once(void)
 {
 	MarkContents contents;
-	bool		has_entries;
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	StartPoint	start;
 	bool		is_resumed;
@@ -82,7 +81,7 @@ mark_start_once(void)
 	if (is_start_known())
 		return;
 
-	has_entries = mark_page_read(&contents);
+	mark_page_read(&contents);
 	if (node_uses_registry())
 		inherit_lease(&contents.lease, &lease);
 	is_resumed = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
@@ -114,7 +113,7 @@ mark_start_once(void)
 
 	if (is_first && !node_is_preloaded)
 		node_announce();
-	if (is_first && has_entries && is_moved_elsewhere(&contents))
+	if (is_first && is_moved_elsewhere(&contents))
 		report_elsewhere(&contents.logger, start.tick);
 	if (is_first && is_resumed)
 		ereport(LOG,
@@ -215,7 +214,7 @@ mark_begin_lease(const Lease *lease, TimestampTz begins_at)
 	StartPoint	start;
 	int64		fence = first_tick_from(begins_at);
 
-	(void) mark_page_read(&contents);
+	mark_page_read(&contents);
 	start = find_start(&contents, lease->worker_id);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
