@@ -191,8 +191,7 @@ check_widths(const Layout *layout, const char **detail)
 			 layout->worker_bits > FIELD_BITS_MAX ||
 			 layout->sequence_bits > FIELD_BITS_MAX)
 		*detail = "A datacenter, worker or sequence width must be in the range 0 .. 31.";
-	else if (layout->tick_bits > ID_BITS_MAX ||
-			 layout_id_bits(layout) > ID_BITS_MAX)
+	else if (layout_id_bits(layout) > ID_BITS_MAX)
 		*detail = "The four widths must not add up to more than 63 bits.";
 	else if (layout_max_tick(layout) >= PG_INT64_MAX / layout->tick_us)
 		*detail = "All ticks together last longer than the range of timestamps.";

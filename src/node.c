@@ -707,17 +707,8 @@ find_worker_id(HostFinding *finding)
 		return false;
 	}
 
-	switch ((WorkerIdSource) node_worker_id_source)
-	{
-		case WORKER_ID_SOURCE_HOSTNAME:
-			return host_id_by_name(worker_bits, finding);
-		case WORKER_ID_SOURCE_IPV4:
-			return host_id_by_ipv4(worker_bits, finding);
-		case WORKER_ID_SOURCE_CONFIG:
-		case WORKER_ID_SOURCE_REGISTRY:
-			break;
-	}
-	elog(node_error_level(), "no worker id can be derived from source %d",
-		 node_worker_id_source);
-	return false;				/* not reached */
+	Assert(is_derived(node_worker_id_source));
+	return node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME ?
+		host_id_by_name(worker_bits, finding) :
+		host_id_by_ipv4(worker_bits, finding);
 }
