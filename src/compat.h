@@ -67,7 +67,7 @@ extern int no_such_variable
 
 /* 16 declares _PG_init() in fmgr.h. */
 #if PG_VERSION_NUM < 160000
-extern PGDLLEXPORT void _PG_init(void);
+extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
 #endif
 
 /* 18 shows the name and version of a library in pg_get_loaded_modules(). */

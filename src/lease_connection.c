@@ -96,6 +96,7 @@ connection_limit_memory(void)
 	/* Only Linux has this file, and limits what malloc() maps. */
 	if (file == NULL)
 		return;
+	/* NOLINTNEXTLINE: the kernel writes numbers that fit */
 	if (fscanf(file, "%*d %*d %*d %*d %*d %ld", &pages) == 1 &&
 		getrlimit(RLIMIT_DATA, &limit) == 0)
 	{

@@ -136,6 +136,7 @@ lease_worker_main(Datum main_arg)
 
 	initialize_worker();
 	wait_for_start();
+	/* NOLINTNEXTLINE: PostgreSQL's macro */
 	attempt_context = AllocSetContextCreate(TopMemoryContext,
 											"snowflake registry",
 											ALLOCSET_DEFAULT_SIZES);

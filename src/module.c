@@ -281,7 +281,7 @@ check_session_parameters(const GivenParameter *given, int given_count)
 }
 
 void
-_PG_init(void)
+_PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 {
 	GivenParameter *given = NULL;
 	int			given_count;
