@@ -1,7 +1,7 @@
 # A registry that answers nonsense: a program that speaks the beginning of
-# PostgreSQL's protocol and then sends what no registry sends.  Whatever it
-# sends, the server stays up, issues no id by it, logs the failure once, and
-# stops in time.
+# PostgreSQL's protocol and then sends what no registry sends.  Whatever the
+# program sends, the server stays up, issues no id by it, logs the failure once,
+# and stops in time.
 use strict;
 use warnings FATAL => 'all';
 
@@ -12,6 +12,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use POSIX ();
 use SnowflakeRegistry;
+use SnowflakeScenario;
 use SnowflakeServer;
 use SnowflakeServer qw(replace_file);
 use SnowflakeTest;
@@ -32,11 +33,10 @@ use constant {
 	TIMESTAMPTZ => 1184,
 	SECONDS_TO_2000 => 946_684_800,
 	WORKER_ID => 3,
-	DURATION_S => 60
+	DURATION_S => 4             # short, so that a server tries again soon
 };
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
-my $kind_file = "$directory/kind";
 
 # ----- messages of the protocol -----
 
@@ -116,6 +116,9 @@ sub answer_with
 	my (%other) = @_;
 	return answer(\@types, [ grant(%other) ]);
 }
+
+# An error that no kind of nonsense has.
+my $marker = $before . error_message(S => 'ERROR', C => 'MARKR', M => 'marker') . $ready;
 
 my $shape = qr/the registry's answer is not one row of the expected columns/;
 my $null = qr/the registry's answer has a null that it must not have/;
@@ -205,22 +208,6 @@ sub endless
 
 # ----- the registry -----
 
-my $listener = IO::Socket::INET->new(
-	Listen => 20,
-	LocalAddr => '127.0.0.1',
-	Proto => 'tcp')
-  or die "cannot listen: $!\n";
-
-# The kinds that the registry is told to send: a number of @kinds, or "grant",
-# for a claim and for a release.
-sub send_kinds
-{
-	my ($claim, $release) = @_;
-
-	replace_file($kind_file, $claim, $release // $claim);
-	return;
-}
-
 sub read_bytes
 {
 	my ($socket, $length) = @_;
@@ -253,7 +240,7 @@ sub read_statement
 # Serves one connection, in a process of its own.
 sub serve
 {
-	my ($socket) = @_;
+	my ($socket, $kind_file) = @_;
 
 	$SIG{PIPE} = 'DEFAULT';
 	read_bytes($socket, unpack('N', read_bytes($socket, 4)) - 4);
@@ -268,7 +255,8 @@ sub serve
 		my ($claim, $release) = split /\n/, slurp_file($kind_file);
 		my $is_release = $statement =~ /snowflake_registry\.release/;
 		my $kind = $is_release ? $release : $claim;
-		my $bytes = $kind ne 'grant' ? $kinds[$kind][1]
+		my $bytes = $kind =~ /^\d/ ? $kinds[$kind][1]
+		  : $kind eq 'marker' ? $marker
 		  : $is_release ? answer([BOOL], ["\1"])
 		  : answer_with();
 
@@ -285,103 +273,125 @@ sub serve
 	return;
 }
 
-my $registry = fork // die "cannot fork: $!\n";
-if ($registry == 0)
+# Starts a registry, and makes a server that leases from it.  Returns the server,
+# and a function that tells the registry what to send to a claim and to a
+# release: a number of @kinds, "grant" or "marker".
+sub registry_and_server
 {
-	my $parent = getppid;
+	my $kind_file = "$directory/kind$$";
+	my $listener = IO::Socket::INET->new(Listen => 20, LocalAddr => '127.0.0.1', Proto => 'tcp')
+	  or die "cannot listen: $!\n";
+	my $parent = $$;
+	my $pid = fork // die "cannot fork: $!\n";
 
-	$SIG{CHLD} = 'IGNORE';
-	while (getppid == $parent)
+	if ($pid == 0)
 	{
-		my $socket = $listener->accept or next;
+		$SIG{CHLD} = 'IGNORE';
+		while (getppid == $parent)
+		{
+			my $socket = $listener->accept or next;
 
-		next if fork;
-		serve($socket);
+			next if fork;
+			serve($socket, $kind_file);
+			POSIX::_exit(0);
+		}
 		POSIX::_exit(0);
 	}
-	POSIX::_exit(0);
+	at_end(sub { kill 'KILL', $pid; waitpid $pid, 0 });
+	return (
+		leasing_server('server',
+			'host=127.0.0.1 port=' . $listener->sockport . ' dbname=x sslmode=disable gssencmode=disable',
+			wants(WORKER_ID)),
+		sub { my ($claim, $release) = @_; replace_file($kind_file, $claim, $release // $claim) });
 }
 
-END
-{
-	kill 'KILL', $registry if $registry;
-}
-
-# ----- the server -----
-
-my $server = leased_node(
-	'server',
-	'host=127.0.0.1 port='
-	  . $listener->sockport
-	  . ' dbname=x sslmode=disable gssencmode=disable',
-	wants(WORKER_ID),
-	'restart_after_crash = on');
-
-sub failures
-{
-	return $server->safe_psql('postgres',
-		'SELECT lease_failures FROM snowflake_stat');
-}
+# ----- answers to a claim -----
 
 # The largest amount of memory that the worker has had in kB.
 sub peak_memory_kb
 {
-	return slurp_file('/proc/' . worker_pid($server) . '/status') =~
-	  /^VmHWM:\s+(\d+) kB/m ? $1 : 0;
+	my ($server) = @_;
+	return slurp_file('/proc/' . worker_pid($server) . '/status') =~ /^VmHWM:\s+(\d+) kB/m ? $1 : 0;
 }
+
+sub to_a_claim
+{
+	my (@numbers) = @_;
+	my ($server, $send) = registry_and_server();
+	my $failures = sub { value_of($server, 'SELECT lease_failures FROM snowflake_stat') };
+
+	$send->('grant');
+	start_server($server);
+	is(worker_id_of(scalar first_id($server)), WORKER_ID, 'a good grant: an id is issued');
+	for my $number (@numbers)
+	{
+		my ($kind, undef, $failure) = @{ $kinds[$number] };
+		my $offset = -s $server->logfile;
+
+		# A failure is logged if the former one was another one.
+		$send->('marker');
+		logs($server, $offset, qr/DETAIL:  .*marker/, "$kind: the failure before is logged");
+		refuses($server, qr/marker/, 'the lease is over') if $number == $numbers[0];
+		$offset = -s $server->logfile;
+		$send->($number);
+
+		# The first attempt may have begun before.
+		my $before = $failures->();
+		ok(wait_for(sub { $failures->() >= $before + ($failure eq $late ? 2 : 3) }),
+			"$kind: attempts fail");
+		my $text = logged($server, $offset);
+		like($text, $failure, "$kind: the log says why");
+		is(scalar(() = $text =~ /WARNING:  the registry has not granted/g), 1, "$kind: the log says so once");
+		is((sqlstate_of($server, 'SELECT snowflake_nextval()'))[0], '55000', "$kind: no id is issued");
+		cmp_ok(peak_memory_kb($server), '<', MEMORY_KB, "$kind: the worker's memory is bounded");
+	}
+	$send->('grant');
+	is(worker_id_of(scalar first_id($server)), WORKER_ID, 'a good grant after all: an id is issued');
+	$send->('marker', 0);
+	stops_in_time($server, 'a server whose last renewal is an error');
+	return;
+}
+
+# ----- answers to a release -----
 
 sub stops_in_time
 {
-	my ($what) = @_;
-	my $seconds = seconds_of(sub { $server->stop });
+	my ($server, $what) = @_;
 
-	note sprintf '%s: a stop takes %.2f s', $what, $seconds;
-	return cmp_ok($seconds, '<', STOP_S, "$what: the server stops in time");
+	cmp_ok(seconds_of(sub { $server->stop }), '<', STOP_S, "$what: the server stops in time");
+	unlike(logged($server), qr/was terminated by signal|PANIC|exited with exit code [^01]/,
+		"$what: no process of the server has crashed");
+	return;
 }
 
-send_kinds('grant');
-$server->start;
-is(worker_id_of(first_id($server)), WORKER_ID, 'a good grant: an id is issued');
-$server->stop;
-
-for my $number (0 .. $#kinds)
+sub to_a_release
 {
-	my ($kind, undef, $failure) = @{ $kinds[$number] };
-	my $offset = -s $server->logfile;
-	my ($text, $peak_kb);
+	my ($server, $send) = registry_and_server();
 
-	# A server without a lease.
-	unlink mark_file($server);
-	send_kinds($number);
-	$server->start;
-	ok(wait_for(sub { failures() >= ($failure eq $late ? 1 : 2) }),
-		"$kind: attempts fail");
-	$text = logged($server, $offset);
-	like($text, $failure, "$kind: the log says why");
-	is(scalar(() = $text =~ /WARNING:  the registry has not granted/g),
-		1, "$kind: the log says so once");
-	is((sqlstate_of($server, 'SELECT snowflake_nextval()'))[0],
-		'55000', "$kind: no id is issued");
-	$peak_kb = peak_memory_kb();
-	note "$kind: the worker has had $peak_kb kB";
-	cmp_ok($peak_kb, '<', MEMORY_KB, "$kind: the worker's memory is bounded");
-	stops_in_time("$kind to a server without a lease");
+	for my $number (0 .. $#kinds)
+	{
+		my ($kind, undef, $failure) = @{ $kinds[$number] };
 
-	# A holder gets this answer to its release.
-	send_kinds('grant', $number);
-	$server->start;
+		next unless $kind =~ /^(nothing|an end|bytes|a command|no row|a null|an error|notices without end|400 MB)$/;
+		$send->('grant', $number);
+		start_server($server);
+		first_id($server);
+		my $offset = -s $server->logfile;
+		stops_in_time($server, "$kind to a release");
+		$failure = $shape if $kind eq 'a null';
+		like(logged($server, $offset), qr/could not be given back to the registry\n.*$failure/,
+			"$kind to a release: the log says why the lease is not released");
+	}
+	$send->('grant', 0);
+	start_server($server);
 	first_id($server);
-	stops_in_time("$kind to a release");
-
-	# A holder gets this answer to its last renewal.
-	send_kinds('grant');
-	$server->start;
-	first_id($server);
-	send_kinds($number);
-	stops_in_time("$kind to a holder");
-	unlike(logged($server, $offset),
-		qr/was terminated by signal|PANIC|exited with exit code [^01]/,
-		"$kind: no process of the server has crashed");
+	$send->(0);
+	stops_in_time($server, 'nothing to the last renewal');
+	return;
 }
 
+run_scenarios(
+	'answers to a claim' => sub { to_a_claim(0 .. @kinds / 2) },
+	'more answers to a claim' => sub { to_a_claim(@kinds / 2 + 1 .. $#kinds) },
+	'answers to a release' => \&to_a_release);
 done_testing();

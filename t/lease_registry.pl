@@ -1,6 +1,6 @@
-# The registry by itself.  The test claims for servers in SQL, as a role that
-# has what allow() grants and nothing else.  sql/registry.sql has the rules;
-# here are restarts, dumps, sessions at once, installation and speed.
+# The registry by itself, asked in SQL as a role that has what allow() grants and
+# nothing else.  sql/registry.sql has the rules; here are restarts, a dump,
+# sessions at once, installation and speed.
 use strict;
 use warnings FATAL => 'all';
 
@@ -29,12 +29,11 @@ $node->safe_psql('postgres',
 # last lease, as "worker_id incarnation", and "fence" the fence of the lease that
 # is held, as an interval from now.  The answer is the worker id or the refusal.
 my $asking = <<'SQL';
-CREATE FUNCTION ask(holder text, next_incarnation bigint, last text DEFAULT NULL, fence interval DEFAULT NULL,
-                    wanted integer DEFAULT NULL)
+CREATE FUNCTION ask(holder text, next_incarnation bigint, last text DEFAULT NULL, fence interval DEFAULT NULL)
 RETURNS text
 LANGUAGE sql AS $$
     SELECT coalesce(a.worker_id::text, a.refusal) FROM snowflake_registry.claim(
-        layout => '41/0/16/6', epoch => '2020-01-01 00:00+00', datacenter_id => 0, wanted_worker_id => wanted,
+        layout => '41/0/16/6', epoch => '2020-01-01 00:00+00', datacenter_id => 0, wanted_worker_id => NULL,
         holder => holder, name => '', clock => clock_timestamp(),
         boot_clock => (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
         last_worker_id => split_part(last, ' ', 1)::integer, incarnation => split_part(last, ' ', 2)::bigint,
@@ -58,23 +57,10 @@ sub connect_all
 sub ask
 {
 	my ($session, $holder, @claim) = @_;
-	my $arguments =
-	  join(', ', map { defined $_ ? "'$_'" : 'NULL' } $holder, @claim);
-	return $session->value("SELECT ask($arguments)");
+	return $session->value('SELECT ask(' . join(', ', map { "'$_'" } $holder, @claim) . ')');
 }
 
-sub make_registry_anew
-{
-	$node->safe_psql(
-		'postgres', qq{
-		DROP EXTENSION IF EXISTS snowflake_registry;
-		CREATE EXTENSION snowflake_registry;
-		$configure});
-	return;
-}
-
-$node->safe_psql('postgres', 'CREATE EXTENSION snowflake_registry');
-$node->safe_psql('postgres', "$asking $configure; $reopen");
+$node->safe_psql('postgres', "CREATE EXTENSION snowflake_registry; $asking $configure; $reopen");
 connect_all();
 
 #
@@ -125,44 +111,23 @@ is(ask($server, 'newer', 1), 'quarantine', 'after kill -9 a newcomer waits');
 is(ask($server, 'holder', 3, '2 2', '30 s'), 2, 'after kill -9 a holder renews its lease');
 is(ask($server, 'forgotten', 8, '9 7', '30 s'), 9, 'after kill -9 a holder is believed that the registry does not know');
 
-# A registry that is made anew while servers run: they keep their worker ids,
-# and a newcomer gets none of them.
-make_registry_anew();
-is(ask($server, 'newcomer', 1, undef, undef, 2), 'quarantine', 'in a new registry a newcomer waits');
+# A registry that is made anew while servers run.
+is($owner->state_of('ALTER EXTENSION snowflake_registry SET SCHEMA attic'), '0A000', 'the registry cannot be moved to another schema');
+$node->safe_psql('postgres', "DROP EXTENSION snowflake_registry; CREATE EXTENSION snowflake_registry; $configure");
+is(ask($server, 'newcomer', 1), 'quarantine', 'in a new registry a newcomer waits');
 is(ask($server, 'holder', 4, '2 3', '60 s'), 2, 'in a new registry a holder keeps its worker id');
 is(ask($server, 'another', 4, '2 3', '60 s'), 'lost', 'in a new registry a worker id has one holder');
 $owner->rows($reopen);
-is(ask($server, 'newcomer', 1, undef, undef, 2), 'taken', 'after the wait the worker id of the holder is taken');
 is(ask($server, 'newcomer', 1), 3, 'after the wait a newcomer gets another worker id');
 is(ask($server, 'holder', 5, '2 4', '60 s'), 2, 'after the wait the holder renews its lease');
-
-# Before its first answer was lost, a server of a fixed worker id claimed twice.
-is(ask($server, 'guard', 1, undef, undef, 5), 5, 'a server gets the worker id that it wants');
-is( $server->value(
-		q{SELECT refusal FROM snowflake_registry.claim('41/0/16/6', '2020-01-01 00:00+00', 0, 5, 'guard', '', now(), 1, NULL, NULL, NULL, 1)}),
-	'late', 'a late copy of its first claim is refused');
-is(ask($server, 'guard', 2, '5 1', '60 s', 5), 5, 'the server renews its lease after the late copy');
-
-# The registry's clock was a day ahead for a moment, and its holder is dead.
-$owner->rows(q{UPDATE snowflake_registry.node SET fence = fence + interval '1 day', expires_at = now() WHERE worker_id = 5});
-is(ask($server, 'guard, moved', 1, '5 2', undef, 5), 'ahead', 'a grant that begins a day ahead is refused');
-$owner->rows('SELECT snowflake_registry.free(0, 5)');
-is(ask($server, 'guard, moved', 1, '5 2', undef, 5), 5, 'after free() the worker id is granted at once');
-
-# The registry's clock was set back by an hour.
-$owner->rows(q{UPDATE snowflake_registry.node SET fence = fence + interval '1 h', top = top + interval '1 h', expires_at = expires_at + interval '1 h' WHERE worker_id = 5});
-is(ask($server, 'guard, moved', 2, '5 1', '1 h', 5), 5, 'a registry whose clock is an hour behind renews a lease');
-is($owner->value(q{SELECT fence > clock_timestamp() + interval '59 min' FROM snowflake_registry.node WHERE worker_id = 5}),
-	't', 'a renewal moves no fence back');
 
 #
 # A dump
 #
-is(ask($server, 'newest', 1), 6, 'a newcomer gets a worker id meanwhile');
 my $dump = "$tmp/dump.sql";
 $node->command_ok([ 'pg_dump', '-f', $dump, '-d', $node->connstr('postgres') ], 'pg_dump of a registry');
 is(ask($server, 'holder', 6, '2 5', '60 s'), 2, 'a holder renews its lease after the dump');
-is(ask($server, 'forgotten', 1), 7, 'a server gets a worker id after the dump');
+is(ask($server, 'forgotten', 1), 4, 'a server gets a worker id after the dump');
 $node->safe_psql('postgres', 'CREATE DATABASE restored');
 $node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('restored'), '-f', $dump ], 'psql restores the dump');
 
@@ -172,17 +137,8 @@ sub restored
 	return $node->safe_psql('restored', "SELECT ask($arguments)", @as_server);
 }
 is(restored(q{'newcomer', 9}), 'quarantine', 'the restored registry lets a newcomer wait');
-is(restored(q{'forgotten', 2, '7 1', '30 s'}), 7, 'a holder that the dump does not have keeps its worker id');
+is(restored(q{'forgotten', 2, '4 1', '30 s'}), 4, 'a holder that the dump does not have keeps its worker id');
 is(restored(q{'holder', 7, '2 6', '60 s'}), 2, 'a holder whose last renewal the dump does not have renews its lease');
-
-#
-# Two holders at once, in a quarantine: one of them is refused
-#
-$owner->rows('SELECT snowflake_registry.declare_restored()');
-is(ask($server, 'one', 2, '20 1', '30 s'), 20, 'in a quarantine a holder is believed');
-is(ask($server, 'other', 2, '20 1', '30 s'), 'lost', 'and another holder of the same worker id is not');
-$owner->rows('SELECT snowflake_registry.declare_restored()');
-is(ask($server, 'one', 3, '20 2', '30 s'), 20, 'in a second quarantine within the first the holder renews');
 
 #
 # A role that owns only a database makes a registry there by running the script
@@ -191,17 +147,14 @@ is(ask($server, 'one', 3, '20 2', '30 s'), 20, 'in a second quarantine within th
 my $script = $node->safe_psql('postgres', q{SELECT setting || '/extension/snowflake_registry--1.0.sql' FROM pg_config WHERE name = 'SHAREDIR'});
 my $functions = q{SELECT count(*) FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace};
 $node->safe_psql('postgres', 'CREATE DATABASE managed OWNER dba');
-for my $round (1, 2)
-{
-	$node->command_ok([ 'psql', '-Xq', '-1', '-U', 'dba', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('managed'), '-f', $script ],
-		"psql runs the script of the extension, round $round");
-	$node->safe_psql('managed', "$asking $configure; $reopen", @as_dba);
-	is($node->safe_psql('managed', q{SELECT ask('a', 1)}, @as_server), 0, 'the registry of this database grants a worker id');
-	like(($node->psql('managed', 'SELECT * FROM snowflake_registry.node', @as_server))[2],
-		qr/permission denied for table node/, 'a server may not read the tables of this registry');
-	is($node->safe_psql('managed', $functions), $owner->value($functions), 'the registry has the same functions as one that CREATE EXTENSION makes');
-	$node->safe_psql('managed', 'SET client_min_messages = warning; DROP SCHEMA snowflake_registry CASCADE; DROP FUNCTION ask', @as_dba);
-}
+$node->command_ok([ 'psql', '-Xq', '-1', '-U', 'dba', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('managed'), '-f', $script ],
+	'psql runs the script of the extension');
+$node->safe_psql('managed', "$asking $configure; $reopen", @as_dba);
+is($node->safe_psql('managed', q{SELECT ask('a', 1)}, @as_server), 0, 'the registry of this database grants a worker id');
+like(($node->psql('managed', 'SELECT * FROM snowflake_registry.node', @as_server))[2],
+	qr/permission denied for table node/, 'a server may not read the tables of this registry');
+is($node->safe_psql('managed', $functions), $owner->value($functions), 'the registry has the same functions as one that CREATE EXTENSION makes');
+$node->safe_psql('managed', 'SET client_min_messages = warning; DROP SCHEMA snowflake_registry CASCADE', @as_dba);
 $node->safe_psql('managed', 'CREATE EXTENSION snowflake_registry', @as_dba);
 is( $node->safe_psql('managed', q{SELECT DISTINCT proowner::regrole FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace}),
 	'dba', q{the owner of a database may create the extension});
@@ -224,10 +177,8 @@ for my $object ('table snowflake_registry.node', 'view snowflake_registry.lease'
 }
 
 #
-# Speed: the figures are notes; the limits are ten times what was measured
+# Speed
 #
-make_registry_anew();
-$owner->rows($reopen);
 sub bench
 {
 	my ($sql, $clients, $transactions) = @_;
@@ -243,34 +194,34 @@ sub bench
 }
 
 # Renewals beside a transaction that keeps old versions of the rows.
-$server->rows(q{SELECT count(ask('h' || n, 1)) FROM generate_series(0, 999) AS n});
+$owner->rows('DELETE FROM snowflake_registry.node');
+$server->rows(q{SELECT count(ask('h' || n, 1)) FROM generate_series(0, 199) AS n});
 $other = SnowflakeSession->new($node);
 $other->rows('BEGIN ISOLATION LEVEL REPEATABLE READ');
 $other->value('SELECT count(*) FROM snowflake_registry.node');
-my $took = bench(<<'SQL', 8, 5000);
-\set n random(0, 999)
+my $took = bench(<<'SQL', 8, 1000);
+\set n random(0, 199)
 SELECT ask('h' || :n, 1, :n || ' 1', '30 s');
 SQL
 $other->rows('COMMIT');
 $owner->rows('SELECT pg_stat_force_next_flush()');
-my $hot = 0;
+my $hot;
 wait_for(sub {
-	$hot = $owner->value(q{SELECT n_tup_hot_upd / greatest(n_tup_upd, 1.0) FROM pg_stat_all_tables WHERE relid = 'snowflake_registry.node'::regclass AND n_tup_upd > 35000});
-	defined $hot });
-note sprintf '40,000 renewals in %.1f s; share of HOT updates %.3f', $took, $hot;
-cmp_ok($hot, '>', 0.9, 'renewals are HOT beside a long transaction');
+	$hot = $owner->value(q{SELECT n_tup_hot_upd / greatest(n_tup_upd, 1.0) FROM pg_stat_all_tables WHERE relid = 'snowflake_registry.node'::regclass AND n_tup_upd > 7000}) });
+note sprintf '8,000 renewals in %.1f s', $took;
+cmp_ok($hot // 0, '>', 0.9, 'renewals are HOT beside a long transaction');
 
-# 1,000 servers at once, where all 65,536 worker ids were leased before.
+# 200 servers at once, where all 65,536 worker ids were leased before.  The limit
+# is ten times what was measured.
 $owner->rows(q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, 1, now(), now(), now(), now(), now() + interval '1 h', CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(1000, 65535) AS w});
 $owner->rows('VACUUM ANALYZE snowflake_registry.node');
-$took = bench(<<'SQL', 100, 10);
+$took = bench(<<'SQL', 100, 2);
 \set n random(1, 9000000000000000000)
 SELECT ask('at once ' || :n, :n);
 SQL
-note sprintf '1,000 servers had their worker ids after %.1f s', $took;
-cmp_ok($took, '<', 60, '1,000 servers have their worker ids within 60 s');
+cmp_ok($took, '<', 15, sprintf '200 servers have their worker ids after %.1f s', $took);
 is($owner->value(q{SELECT count(*) || ' ' || count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'at once %' AND state = 'held'}),
-	'1000 1000', '1,000 servers have 1,000 different worker ids');
+	'200 200', '200 servers have 200 different worker ids');
 
 $_->{psql}->quit for $server, $owner, $other;
 $node->stop;

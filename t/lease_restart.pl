@@ -1,292 +1,232 @@
 # Worker ids leased from a registry: each server has a worker id of its own,
-# and keeps the worker id over restarts, over crashes, and while the registry
-# is down.  A copy of a server gets another worker id.
-# t/lease_conflicts.pl tests refusals.
+# keeps the worker id over restarts and crashes, and shows its lease.  A copy of
+# a server gets another worker id, and so does a standby that is promoted; the
+# mark of the old worker id does not delay its ids.
+#
+#   SNOWFLAKE_REGISTRY   a connection string of a registry on another major
+#                        version of PostgreSQL, whose lease_duration is some
+#                        seconds; one more scenario leases from it
 use strict;
 use warnings FATAL => 'all';
 
+use File::Copy qw(copy);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRegistry;
+use SnowflakeScenario;
 use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
-use Time::HiRes qw(sleep time);
 
-# Leases outlast a stall of a busy machine.
-my $registry = registry_node('registry', { lease_duration => '60 s' });
-
-# Eight servers: one, and seven copies of its data directory.
-my @server = leased_node(
-	'server_0', $registry,
-	'wal_level = replica',
-	'max_wal_senders = 4',
-	'restart_after_crash = on',
-	"include 'case.conf'");
-for my $number (1 .. 7)
-{
-	push @server, copy_of($server[0], "server_$number");
-}
-
-sub next_id
-{
-	my ($node) = @_;
-	return $node->safe_psql('postgres', 'SELECT snowflake_nextval()');
-}
-
-my $unreachable =
-  qr/^The registry cannot be reached, does not answer in time, or does not let this server in\.$/;
-
-# ----- eight servers at once -----
-
-my %worker_id;
-{
-	my %ids;
-	my $begin = time;
-
-	configure($_) for @server;
-	my @starts = map {
-		my $output = '';
-		IPC::Run::start(
-			[
-				'pg_ctl', '--pgdata', $_->data_dir, '--log', $_->logfile,
-				'--options', '--cluster-name=' . $_->name, 'start'
-			],
-			'>', \$output, '2>&1')
-	} @server;
-	$_->finish for @starts;
-	$_->_update_pid(1) for @server;
-	first_id($_) for @server;
-	note sprintf 'eight servers start at once: %.2f s to the last one\'s first id',
-	  time - $begin;
-
-	for my $node (@server)
-	{
-		my @issued = split /\n/,
-		  $node->safe_psql('postgres', 'SELECT * FROM snowflake_nextvals(1000)');
-		my $name = $node->name;
-
-		$worker_id{$name} = worker_id_at($node);
-		is(scalar(grep { worker_id_of($_) != $worker_id{$name} } @issued),
-			0, "$name issues ids of its own worker id $worker_id{$name}");
-		$ids{$_}++ for @issued;
-		is( $registry->safe_psql('postgres',
-				"SELECT worker_id FROM snowflake_registry.lease WHERE holder = '"
-				  . $node->safe_psql('postgres',
-					'SELECT lease_holder FROM snowflake_node')
-				  . "' AND expires_at > now()"),
-			$worker_id{$name},
-			"the registry shows $name as the holder of worker id $worker_id{$name}");
-	}
-	is_deeply([ sort values %worker_id ], [ 0 .. 7 ], 'eight servers have eight worker ids');
-	is(scalar(keys %ids), 8000, 'no id of eight servers comes twice');
-}
+# How far the clock of a server that is copied is ahead of all others.
+use constant AHEAD_S => 25;
 
 # ----- restarts -----
 
+sub restarts
 {
-	my ($clean, $immediate, $crash) = @server[ 0 .. 2 ];
-	my ($id, $before);
+	my $registry = new_registry({ lease_duration => '60 s' });
+	my @server =
+	  map { leasing_server("server_$_", $registry, 'restart_after_crash = on') } 0 .. 2;
+	my ($clean, $immediate, $crash) = @server;
+	my @start = ('pg_ctl', 'start', '--silent', '--options', '--cluster-name=x');
 
-	$before = next_id($clean);
+	# The servers start and claim at the same time.
+	my @starts = map {
+		IPC::Run::start([ @start, '--pgdata', $_->data_dir, '--log', $_->logfile ], '>', '/dev/null')
+	} @server;
+	$_->finish for @starts;
+	$_->_update_pid(1) for @server;
+	my %last = map { $_->name => scalar first_id($_) } @server;
+	for my $node (@server)
+	{
+		my $holder = value_of($node, 'SELECT lease_holder FROM snowflake_node');
+
+		is(lease_of($registry, worker_id_of($last{ $node->name }), 'holder'),
+			$holder, 'the registry shows ' . $node->name . ' as the holder of its worker id');
+	}
+	is_deeply([ sort map { worker_id_of($_) } values %last ],
+		[ 0 .. 2 ], 'servers that start at once have a worker id each');
+
+	# A clean stop.
+	my $worker_id = worker_id_of($last{ $clean->name });
 	$clean->stop;
-	is(lease_of($registry, $worker_id{ $clean->name }, 'state'),
-		'released', 'a clean stop gives the worker id back');
-	is( lease_row(
-			$registry,
-			$worker_id{ $clean->name },
-			"fence > clock_timestamp() - interval '10 s' AND fence < clock_timestamp() + interval '1 s'"
-		),
-		't',
-		'a clean stop lowers the fence to about the time of the last id');
-	$clean->start;
-	$id = first_id($clean);
-	is(worker_id_of($id), $worker_id{ $clean->name },
-		'after a clean stop the server gets its worker id again');
-	ok($id > $before, 'after a clean stop ids go on');
-	like(
-		logged($clean),
-		qr/LOG:  snowflake worker_id $worker_id{$clean->name} has been given back to the registry/,
+	is( lease_of($registry, $worker_id,
+			q{state, fence BETWEEN clock_timestamp() - interval '10 s' AND clock_timestamp() + interval '1 s'}),
+		'released|t', 'a clean stop releases the lease, and lowers the fence to about the time of the last id');
+	like(logged($clean), qr/LOG:  snowflake worker_id $worker_id has been given back to the registry/,
 		'the log says that the worker id was given back');
+	start_server($clean);
+	goes_on($clean, $last{ $clean->name }, 'after a clean stop');
 
 	# Change the incarnation in the registry, as another claim in the name of
 	# this holder would, so that the server does not know the newest lease.
 	$registry->safe_psql('postgres',
-		"UPDATE snowflake_registry.node SET incarnation = incarnation + 1 WHERE (datacenter_id, worker_id) = (0, $worker_id{$clean->name})"
-	);
+		"UPDATE snowflake_registry.node SET incarnation = incarnation + 1 WHERE worker_id = $worker_id");
 	$clean->stop;
-	is(lease_of($registry, $worker_id{ $clean->name }, 'state'),
+	is(lease_of($registry, $worker_id, 'state'),
 		'held', 'a stop does not release a lease that the server does not know');
-	like(
-		logged($clean),
-		qr/LOG:  snowflake worker_id $worker_id{$clean->name} could not be given back to the registry/,
+	like(logged($clean), qr/LOG:  snowflake worker_id $worker_id could not be given back to the registry/,
 		'the log says that the worker id was not given back');
-	$clean->start;
-	$id = worker_id_of(first_id($clean));
-	ok(!(grep { $_ == $id } values %worker_id), 'after a stop without a release the server gets another worker id');
-	$worker_id{ $clean->name } = $id;
+	start_server($clean);
+	is(worker_id_of(scalar first_id($clean)),
+		3, 'after a stop without a release the server gets another worker id');
 
-	$before = next_id($immediate);
+	# Crashes.
 	$immediate->stop('immediate');
-	$immediate->start;
-	$id = next_id($immediate);
-	is(worker_id_of($id), $worker_id{ $immediate->name },
-		'after an immediate stop the first statement issues an id of the same worker id');
-	ok($id > $before, 'after an immediate stop ids go on');
-	like(
-		logged($immediate),
-		qr/LOG:  snowflake worker_id $worker_id{$immediate->name} is still leased to this server/,
+	start_server($immediate);
+	goes_on($immediate, $last{ $immediate->name }, 'after an immediate stop');
+	like(logged($immediate), qr/LOG:  snowflake worker_id \d+ is still leased to this server/,
 		'the log says that the lease is still in force');
-
-	$before = next_id($crash);
 	my $victim = SnowflakeSession->new($crash);
 	my $offset = -s $crash->logfile;
 	kill 'KILL', $victim->{pid};
-	ok( wait_for(
-			sub {
-				logged($crash, $offset) =~
-				  /reinitializing.*ready to accept connections/s;
-			}),
+	logs($crash, $offset, qr/reinitializing.*ready to accept connections/s,
 		'a backend is killed, and the server starts all processes again');
-	$id = next_id($crash);
-	is(worker_id_of($id), $worker_id{ $crash->name },
-		'after a crash the first statement issues an id of the same worker id');
-	ok($id > $before, 'after a crash ids go on');
+	goes_on($crash, $last{ $crash->name }, 'after a crash');
+
+	shows_its_lease($crash, $last{ $crash->name });
+	unlink_page($immediate);
+	return;
 }
 
-# The time from the start to the first id.
+# Views and functions that show the lease.
+sub shows_its_lease
 {
-	my $node = $server[1];
-	my $begin;
+	my ($node, $last) = @_;
+	my $worker_id = worker_id_of($last);
 
-	$node->stop;
-	unlink mark_file($node);
-	$begin = time;
-	$node->start;
-	first_id($node);
-	note sprintf 'start to first id, with a lease from the registry: %.2f s',
-	  time - $begin;
-	isnt(worker_id_at($node), '', 'a server without a page leases a worker id');
-	$worker_id{ $node->name } = worker_id_at($node);
-
-	$registry->stop;
-	$node->stop('immediate');
-	$begin = time;
-	$node->start;
-	my $id = next_id($node);
-	note sprintf 'start to first id, with the registry down: %.2f s',
-	  time - $begin;
-	is(worker_id_of($id), $worker_id{ $node->name },
-		'while the registry is down a server restarts with the lease of its page');
-
-	# While the registry is down, a stop cannot release the lease, so the
-	# server keeps the lease.
-	$node->stop;
-	$node->start;
-	is(worker_id_of(next_id($node)), $worker_id{ $node->name },
-		'while the registry is down a server keeps its worker id over a clean stop');
-	$registry->start;
-}
-
-# ----- what the server shows -----
-
-{
-	my $node = $server[2];
-
-	is( $node->safe_psql('postgres', q{
-SELECT worker_id_source, worker_id = } . $worker_id{ $node->name } . q{,
-       lease_holder ~ '^[-0-9a-f]{36}/[0-9a-f]+/[0-9]+$',
+	is( value_of($node, qq{
+SELECT worker_id_source, worker_id = $worker_id, lease_holder ~ '^[-0-9a-f]{36}/[0-9a-f]+/[0-9]+\$',
        lease_expires_at BETWEEN now() AND now() + interval '60 s'
   FROM snowflake_node}),
-		'registry|t|t|t',
-		'snowflake_node shows the lease');
-	is( $node->safe_psql('postgres', q{
+		'registry|t|t|t', 'snowflake_node shows the lease');
+	is( value_of($node, q{
 CREATE ROLE watcher IN ROLE pg_monitor;
 CREATE ROLE passer_by;
 SET ROLE watcher;
 SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node;
 SET ROLE passer_by;
-SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node;
-RESET ROLE;
-DROP ROLE watcher, passer_by;}),
-		"f|f\nt|f",
-		'snowflake_node shows the holder to members of pg_monitor only');
-	is( $node->safe_psql('postgres',
-			'SELECT lease_renewals > 0 FROM snowflake_stat'),
-		't',
-		'snowflake_stat counts renewals');
+SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node}),
+		"f|f\nt|f", 'snowflake_node shows the holder to members of pg_monitor only');
+	is(value_of($node, 'SELECT lease_renewals > 0 FROM snowflake_stat'), 't', 'snowflake_stat counts renewals');
 
-	# Only the lease worker is terminated.
 	my $offset = -s $node->logfile;
-	$node->safe_psql('postgres',
-		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'snowflake registry'"
-	);
-	ok( wait_for(
-			sub { logged($node, $offset) =~ /is leased to this server until/ }),
+	value_of($node,
+		q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'snowflake registry'});
+	logs($node, $offset, qr/is leased to this server until/,
 		'the lease worker is terminated, and a new one leases a worker id');
-	is(worker_id_of(first_id($node)), $worker_id{ $node->name },
-		'the new lease worker leases the same worker id');
+	goes_on($node, $last, 'under the new lease worker');
+	is( value_of($node, 'SELECT snowflake_stat_reset(); SELECT lease_renewals, lease_failures FROM snowflake_stat'),
+		"\n0|0", 'snowflake_stat_reset() resets renewals and failures');
+	return;
+}
 
-	$node->safe_psql('postgres', 'SELECT snowflake_stat_reset()');
-	is( $node->safe_psql('postgres',
-			'SELECT lease_renewals, lease_failures FROM snowflake_stat'),
-		'0|0',
-		'snowflake_stat_reset() resets renewals and failures');
+sub unlink_page
+{
+	my ($node) = @_;
+
+	$node->stop;
+	unlink mark_file($node) or die mark_file($node) . ": $!";
+	start_server($node);
+	like(first_id($node), qr/^\d+$/, 'a server without a page leases a worker id');
+	return;
 }
 
 # ----- copies -----
 
+# Copies of a server, whose clock is ahead, start while the registry is down, and
+# get worker ids of their own when the registry is up again.
+sub copies
 {
-	my ($stopped, $running) = @server[ 3, 5 ];
+	my $registry = new_registry({ lease_duration => '60 s', largest_lead => '60 s' });
+	my $original = start_server(leasing_server('original', $registry), AHEAD_S);
+	my $last = first_id($original);
 
-	$stopped->stop('immediate');
-	my $copy = copy_of($stopped, 'copy_of_stopped');
-	$stopped->start;
-	$running->backup('base');
+	cmp_ok(timestamp_of($last), '>', time + AHEAD_S - 5, q{the original's clock is ahead});
+	$original->stop('immediate');
+	my $copy = copy_of($original, 'copy_of_stopped');
+	start_server($original);
+	$original->backup('base');
 	my $base = PostgreSQL::Test::Cluster->new('copy_of_running');
-	$base->init_from_backup($running, 'base');
-	my $standby = PostgreSQL::Test::Cluster->new('standby');
-	$standby->init_from_backup($running, 'base', has_streaming => 1);
+	$base->init_from_backup($original, 'base');
+	my $standby = new_standby($original, 'standby');
 
 	$registry->stop;
-	$_->start for $copy, $base, $standby;
-	refuses($_, $unreachable, $_->name . ' has no lease with the registry down')
-	  for $copy, $base;
-	is(worker_id_of(next_id($_)),
-		$worker_id{ $_->name }, $_->name . ' issues ids while the registry is down')
-	  for $stopped, $running;
-	$registry->start;
-
-	my %seen = map { $_ => 1 } values %worker_id;
 	for my $node ($copy, $base)
 	{
-		my $id = worker_id_of(first_id($node));
-		ok(!$seen{$id}++, $node->name . " gets worker id $id, which no server has");
+		start_server($node);
+		refuses($node, qr/^The registry cannot be reached, does not answer in time, or does not let this server in\.$/,
+			$node->name . ' has no lease with the registry down');
 	}
-	is(worker_id_of(next_id($_)),
-		$worker_id{ $_->name }, $_->name . ' keeps its worker id beside the copy')
-	  for $stopped, $running;
+	goes_on($original, $last, 'the original, beside its copies');
+	$registry->start;
+	my %seen = (worker_id_of($last) => 1);
+	for my $node ($copy, $base)
+	{
+		my ($id, $seconds) = first_id($node);
+
+		ok(!$seen{ worker_id_of($id) }++, $node->name . ' gets a worker id that no server has');
+		cmp_ok($seconds, '<', AT_ONCE_S, $node->name . ' issues ids at once');
+	}
 
 	# A standby does not ask for a worker id before it is promoted.
-	my $leases = leases($registry);
-	$running->wait_for_catchup($standby, 'replay', $running->lsn('flush'));
+	$original->wait_for_catchup($standby, 'replay', $original->lsn('flush'));
 	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
 		'25006', 'a standby of a server with a lease issues nothing');
 	is(worker_id_at($standby), '', 'a standby of a server with a lease has no worker id');
-	is(leases($registry), $leases, 'a standby of a server with a lease has no lease');
+	is(value_of($registry, 'SELECT count(*) FROM snowflake_registry.lease'), 3, 'the standby has no lease');
 	$standby->promote;
-	my $id = worker_id_of(first_id($standby));
-	ok(!$seen{$id}, "a standby promoted beside its primary gets worker id $id, which no server has");
-	is(worker_id_of(next_id($running)),
-		$worker_id{ $running->name }, 'the primary keeps its worker id');
-	$_->stop('immediate') for $copy, $base, $standby;
+	my ($id, $seconds) = first_id($standby);
+	my $worker_id = worker_id_of($id);
+	ok(!$seen{$worker_id}, 'the standby, promoted beside its primary, gets a worker id that no server has');
+	cmp_ok($seconds, '<', AT_ONCE_S, 'the promoted standby issues ids at once');
+	goes_on($original, $last, 'the original, beside the promoted standby');
+	$standby->stop;
+
+	# The page goes to a new cluster, as by pg_upgrade.
+	my $upgraded = leasing_server('upgraded', $registry, wants($worker_id));
+	copy(mark_file($standby), mark_file($upgraded)) || die "cannot copy: $!";
+	start_server($upgraded);
+	goes_on($upgraded, $id, 'a new cluster with the page');
+	return;
 }
 
-$_->stop for grep { defined $_->{_pid} } @server;
-$registry->stop;
+# ----- a registry of another major version -----
 
+sub other_version
+{
+	my $conninfo = $ENV{SNOWFLAKE_REGISTRY};
+	my $server = start_server(leasing_server('server', $conninfo));
+	my $asked = sub {
+		my ($sql) = @_;
+		my ($answer) = run_command([ 'psql', '-XAtq', '-d', $conninfo, '-c', $sql ]);
+		return $answer;
+	};
+	my $id = first_id($server);
+	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node');
+	my $state = "SELECT worker_id, state FROM snowflake_registry.lease WHERE holder = '$holder'";
+
+	isnt($asked->('SHOW server_version_num') =~ s/....$//r,
+		value_of($server, 'SHOW server_version_num') =~ s/....$//r,
+		'the registry is of another major version');
+	ok( wait_for(sub {
+			value_of($server, 'SELECT lease_renewals >= 4 AND lease_failures = 0 FROM snowflake_stat') eq 't' }),
+		'the server renews the lease without a failure');
+	is($asked->($state), worker_id_of($id) . '|held', 'the registry shows the lease');
+	$server->stop;
+	is($asked->($state), worker_id_of($id) . '|released', 'a clean stop releases the lease');
+	start_server($server);
+	goes_on($server, $id, 'after a clean stop');
+	return;
+}
+
+run_scenarios(
+	restarts => \&restarts,
+	copies => \&copies,
+	$ENV{SNOWFLAKE_REGISTRY} ? ('a registry of another version' => \&other_version) : ());
 done_testing();

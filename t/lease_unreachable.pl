@@ -1,6 +1,7 @@
-# A registry that runs and cannot be reached: it has another password, one of
-# its hosts does not answer, or the name server does not answer.  The server's
-# log says why, and neither a claim nor a stop takes long.
+# The registry is down, answers late, has another password, or is behind a host
+# or a name server that does not answer.  A server issues ids for as long as its
+# lease lasts, and no longer; its log says why it gets no lease; and neither a
+# claim nor a stop takes long.
 use strict;
 use warnings FATAL => 'all';
 
@@ -10,49 +11,165 @@ use IO::Socket::INET;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeClient;
 use SnowflakeRegistry;
 use SnowflakeScenario;
 use SnowflakeServer;
 use SnowflakeServer qw(build_library preload);
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
+use Time::HiRes qw(sleep);
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $host_library = build_library('host');
+my $unreachable = qr/^The registry (?:cannot be reached|has not answered)/;
+my $warning =
+  qr/WARNING:  the registry has not granted a lease on a snowflake worker_id\n[^\n]*DETAIL:  /;
+
+# Waits until a server has renewed its lease so many times.
+sub wait_for_renewals
+{
+	my ($node, $count) = @_;
+	my $renewals = 'SELECT lease_renewals FROM snowflake_stat';
+	my $before = value_of($node, $renewals);
+
+	wait_for(sub { value_of($node, $renewals) >= $before + $count })
+	  or die $node->name . " does not renew its lease\n";
+	return;
+}
+
+# ----- the registry is down -----
+
+sub down
+{
+	my $registry = new_registry({ lease_duration => '12 s' });
+	my $holder = start_server(leasing_server('holder', $registry));
+	my $late = leasing_server('late', $registry);
+	my $last = first_id($holder);
+
+	# Wait for a renewal, so that nearly the whole lease is still to come.
+	wait_for_renewals($holder, 1);
+	my $client = new_client($holder);
+	$registry->stop;
+	start_server($late);
+	like(refusal_of($late), $unreachable, 'a server that starts without a registry issues no ids');
+	is_undisturbed($client, 'ids go on while the registry is down');
+	for my $mode ('fast', 'immediate')
+	{
+		$last = first_id($holder);
+		$holder->stop($mode);
+		start_server($holder);
+		goes_on($holder, $last, "a holder that restarts within its lease after a stop, $mode");
+	}
+
+	# A session refuses ids after the lease even if the worker is suspended.
+	$client = new_client($holder);
+	my $ends = value_of($holder, 'SELECT lease_expires_at FROM snowflake_node');
+	my $claim_again = keep_from_claims($holder);
+	gets_errors($client, 'at the end of the lease ids are refused');
+	$claim_again->();
+	my $newest = (ids_of($client))[-1];
+	is(value_of($holder, "SELECT snowflake_timestamp($newest) <= '$ends'::timestamptz + '50 ms'"),
+		't', 'no id is more than 50 ms later than the end of the lease');
+	refuses($holder, qr/^The registry cannot be reached/, 'the refusal says that the registry cannot be reached');
+	$holder->restart;
+	like(refusal_of($holder), $unreachable, 'a holder that restarts after its lease issues no ids');
+
+	start_server($registry);
+	goes_on($holder, $last, 'the holder, when the registry is up again');
+	isnt(worker_id_of(scalar first_id($late)),
+		worker_id_of($last), 'the other server gets another worker id');
+	is_unique();
+	return;
+}
+
+# ----- the registry answers late -----
+
+# Keeps claims waiting in the registry, which executes them when the returned
+# function is called.
+sub hold_claims
+{
+	my ($registry) = @_;
+	my $session = SnowflakeSession->new($registry);
+
+	$session->rows('BEGIN');
+	$session->rows('LOCK TABLE snowflake_registry.setting');
+	return sub { $session->rows('COMMIT'); $session->quit };
+}
+
+# Waits until a claim waits in the registry, and returns its process.
+sub waiting_claim
+{
+	my ($registry) = @_;
+	my $pid;
+
+	wait_for(sub { $pid = value_of($registry,
+		q{SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%snowflake_registry.claim(%'}) })
+	  or die "no claim waits\n";
+	return $pid;
+}
+
+sub answers_late
+{
+	my $registry = new_registry({});
+	my $server = start_server(leasing_server('server', $registry, wants(5)));
+	my $client = new_client($server);
+	my $failures = 'SELECT lease_failures FROM snowflake_stat';
+
+	$registry->safe_psql('postgres', q{ALTER FUNCTION snowflake_registry.claim SET lock_timeout = '1min'});
+
+	# The registry executes claims whose server no longer waits for the answer.
+	my $let_go = hold_claims($registry);
+	ok(wait_for(sub { value_of($server, $failures) > 0 }), 'a claim fails while the registry is silent');
+	$let_go->();
+	wait_for_renewals($server, 2);
+	is_undisturbed($client, 'the lease is renewed after late answers, and ids have been issued all the time');
+
+	$let_go = hold_claims($registry);
+	gets_errors($client, 'without an answer the lease ends, and ids are refused');
+	refuses($server, $unreachable, 'the refusal says that the registry does not answer in time');
+	$let_go->();
+	gets_ids($client, 'ids are issued when the registry answers', AT_ONCE_S);
+
+	# The registry executes a server's first claim only after the server's release.
+	$server->stop;
+	$let_go = hold_claims($registry);
+	start_server($server);
+	my $claim = waiting_claim($registry);
+	kill 'STOP', $claim;
+	$let_go->();
+	is(worker_id_of(scalar first_id($server)), 5, 'a later claim is granted');
+	$server->stop;
+	is(lease_of($registry, 5, 'state'), 'released', 'the server releases its lease');
+
+	# Lower the fence, so that only its lateness keeps the claim from a grant.
+	$registry->safe_psql('postgres', 'UPDATE snowflake_registry.node SET fence = began');
+	my $row = lease_row($registry, 5);
+	kill 'CONT', $claim;
+	ok(wait_for(sub { value_of($registry, "SELECT count(*) FROM pg_stat_activity WHERE pid = $claim") eq '0' }),
+		'the first claim is executed');
+	is(lease_row($registry, 5), $row, 'the late claim changes nothing');
+	return;
+}
 
 # ----- the registry is down, and comes back with another password -----
 
 sub another_password
 {
-	my $registry = new_registry('registry', { lease_duration => '20 s' });
-	my $other = new_registry('other');
+	my $registry = new_registry({ lease_duration => '20 s' });
+	my $other = start_server(new_server('other'));
 	my $password = 'Xyzzy.37';
-	my $warning =
-	  qr/WARNING:  the registry has not granted a lease on a snowflake worker_id\n[^\n]*DETAIL:  /;
 
 	$registry->safe_psql(
 		'postgres', q{
 SET password_encryption = 'scram-sha-256';
 CREATE ROLE leaser LOGIN PASSWORD 'another one';
 SELECT snowflake_registry.allow('leaser')});
-	my %server = (
-		alone => leasing_server(
-			'alone',
-			$registry->connstr('postgres') . " user=leaser password=$password"),
-		both => leasing_server(
-			'both',
-			hosts_of($registry, $other) . " user=leaser password=$password"));
-	first_id(start_server($_)) for values %server;
-	my %offset = map { $_ => -s $server{$_}->logfile } keys %server;
-
+	my $server = start_server(leasing_server('server',
+		hosts_of($registry, $other) . " user=leaser password=$password"));
+	first_id($server);
 	$registry->stop;
-	logs(
-		$server{alone}, $offset{alone},
-		qr/$warning[^\n]*\Q${\$registry->host}\E.*(?:No such file|refused)/,
-		'the log says that the registry does not run');
-	logs(
-		$server{both}, $offset{both},
+	logs($server, 0,
 		qr/$warning[^\n]*\Q${\$registry->host}\E.*(?:No such file|refused)[^\n]*\Q${\$other->host}\E.*role "leaser" does not exist/,
 		'the log has the error of each of two hosts');
 
@@ -60,24 +177,14 @@ SELECT snowflake_registry.allow('leaser')});
 	my $rules = slurp_file($hba);
 	unlink $hba;
 	append_to_file($hba, "local all leaser scram-sha-256\n$rules");
-	%offset = map { $_ => -s $server{$_}->logfile } keys %server;
 	start_server($registry);
-	logs(
-		$server{alone}, $offset{alone},
-		qr/$warning[^\n]*password authentication failed for user "leaser"/,
+	logs($server, 0, qr/$warning[^\n]*password authentication failed for user "leaser"/,
 		'the log says that the password is wrong when the registry is back with another password');
-	logs(
-		$server{both}, $offset{both},
-		qr/$warning[^\n]*password authentication failed for user "leaser"/,
-		'the log of the server with two hosts says that the password is wrong, too');
-	unlike(logged($_), qr/\Q$password\E/, 'no log has the password')
-	  for values %server;
-
 	$registry->safe_psql('postgres',
-		"SET password_encryption = 'scram-sha-256'; ALTER ROLE leaser PASSWORD '$password'"
-	);
-	logs($server{alone}, $offset{alone}, qr/LOG:  the lease on snowflake worker_id \d+ has been renewed/,
+		"SET password_encryption = 'scram-sha-256'; ALTER ROLE leaser PASSWORD '$password'");
+	logs($server, 0, qr/LOG:  the lease on snowflake worker_id \d+ has been renewed/,
 		'with the right password the lease is renewed');
+	unlike(logged($server), qr/\Q$password\E/, 'the log does not have the password');
 	return;
 }
 
@@ -86,17 +193,11 @@ SELECT snowflake_registry.allow('leaser')});
 # A socket that accepts no connection: its queue is full.
 sub full_socket
 {
-	my $full = IO::Socket::INET->new(
-		Listen => 1,
-		LocalAddr => '127.0.0.2',
-		Proto => 'tcp')
+	my $full = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.2', Proto => 'tcp')
 	  or die "127.0.0.2: $!\n";
 
 	my @waiting = map {
-		IO::Socket::INET->new(
-			PeerAddr => '127.0.0.2',
-			PeerPort => $full->sockport,
-			Blocking => 0)
+		IO::Socket::INET->new(PeerAddr => '127.0.0.2', PeerPort => $full->sockport, Blocking => 0)
 	} 1 .. 5;
 	return ($full, @waiting);
 }
@@ -105,10 +206,9 @@ sub full_socket
 sub registry_with_port
 {
 	my ($constants) = @_;
-	my $registry = new_registry('registry', $constants);
+	my $registry = new_registry($constants);
 
-	$registry->append_conf('postgresql.conf',
-		"listen_addresses = '127.0.0.1'");
+	$registry->append_conf('postgresql.conf', "listen_addresses = '127.0.0.1'");
 	$registry->restart;
 	return $registry;
 }
@@ -118,25 +218,19 @@ sub silent_host
 {
 	my $registry = registry_with_port({ lease_duration => '12 s' });
 	my ($full, @waiting) = full_socket();
-	my $server = leasing_server('server',
+	my $server = start_server(leasing_server('server',
 		sprintf 'host=127.0.0.2,127.0.0.1 port=%d,%d dbname=postgres user=%s',
-		$full->sockport, $registry->port, scalar getpwuid($>));
-	my ($id, $seconds) = first_id(start_server($server));
+		$full->sockport, $registry->port, scalar getpwuid($>)));
+	my ($id, $seconds) = first_id($server);
 
-	note sprintf 'first id behind a silent host: %.1f s', $seconds;
 	cmp_ok($seconds, '<', 10, 'a server gets a lease although the first host is silent');
 	my $client = new_client($server);
-	wait_for_grant($registry, $server) for 1 .. 4;
+	wait_for_grant($registry, $server) for 1 .. 2;
 	is_undisturbed($client, 'a server behind a silent host issues ids while it renews its lease');
-	is( $server->safe_psql('postgres',
-			'SELECT lease_failures FROM snowflake_stat'),
-		'0',
-		'a server behind a silent host renews its lease without a failure');
-	$seconds = seconds_of(sub { $server->stop });
-	note sprintf 'stop behind a silent host: %.1f s', $seconds;
-	cmp_ok($seconds, '<', 3, 'a stop does not wait for the silent host');
-	is(lease_of($registry, worker_id_of($id), 'state'),
-		'released', 'the stop has released the lease');
+	is(value_of($server, 'SELECT lease_failures FROM snowflake_stat'),
+		'0', 'a server behind a silent host renews its lease without a failure');
+	cmp_ok(seconds_of(sub { $server->stop }), '<', 3, 'a stop does not wait for the silent host');
+	is(lease_of($registry, worker_id_of($id), 'state'), 'released', 'the stop has released the lease');
 	return;
 }
 
@@ -147,9 +241,7 @@ sub silent_host
 sub start_name_server
 {
 	my ($silence) = @_;
-	my $socket = IO::Socket::INET->new(
-		LocalAddr => '127.0.0.1',
-		Proto => 'udp')
+	my $socket = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Proto => 'udp')
 	  or die "cannot listen: $!\n";
 	my $parent = $$;
 	my $pid = fork // die "cannot fork: $!\n";
@@ -163,15 +255,11 @@ sub start_name_server
 			my $question = substr $query, 12;
 			my $length = index($question, "\0") + 5;
 			my $is_a = unpack('n', substr $question, $length - 4, 2) == 1;
+			my $answer = $is_a ? pack('n n n N n C4', 0xC00C, 1, 1, 1, 4, 127, 0, 0, 1) : '';
 
-			$socket->send(
-				substr($query, 0, 2)
+			$socket->send(substr($query, 0, 2)
 				  . pack('n5', 0x8180, 1, $is_a ? 1 : 0, 0, 0)
-				  . substr($question, 0, $length)
-				  . (
-					$is_a
-					? pack('n n n N n C4', 0xC00C, 1, 1, 1, 4, 127, 0, 0, 1)
-					: ''));
+				  . substr($question, 0, $length) . $answer);
 		}
 		POSIX::_exit(0);
 	}
@@ -184,76 +272,50 @@ sub start_name_server
 sub silent_name_server
 {
 	my $registry = registry_with_port({ lease_duration => '60 s' });
-	my $silence = "$directory/silence$$";
+	my $silence = "$directory/silence";
 	my $port = start_name_server($silence);
-	my $conninfo = sprintf
-	  'host=registry.example port=%d dbname=postgres user=%s',
+	my $conninfo = sprintf 'host=registry.example port=%d dbname=postgres user=%s',
 	  $registry->port, scalar getpwuid($>);
 	my $holder = leasing_server('holder', $conninfo);
 	my $unleased = leasing_server('unleased', $conninfo);
 
-	PostgreSQL::Test::Utils::append_to_file("$directory/facts$$",
-		"name pg-0\nnameserver 127.0.0.1 $port\n");
-	local %ENV = (%ENV, preload($host_library),
-		HOST_FACTS => "$directory/facts$$");
+	append_to_file("$directory/facts", "name pg-0\nnameserver 127.0.0.1 $port\n");
+	local %ENV = (%ENV, preload($host_library), HOST_FACTS => "$directory/facts");
 	$holder->start;
 	my $last = first_id($holder);
-	PostgreSQL::Test::Utils::append_to_file($silence, '');
+	append_to_file($silence, '');
 	my $client = new_client($holder);
 
 	$unleased->start;
 	refuses($unleased, qr/^The registry cannot be reached, /,
 		'a server that has no lease yet, and no answer of the name server, issues no id');
-	logs($unleased, 0,
-		qr/could not translate host name "registry.example" to address: Temporary failure/,
+	like(logged($unleased), qr/could not translate host name "registry.example" to address: Temporary failure/,
 		'the log says that the name was not resolved');
 
 	# Stop again and again, because only some stops come during a look-up.
-	for (1 .. 5)
+	for (1 .. 3)
 	{
-		my $seconds = seconds_of(sub { $unleased->stop });
-
-		note sprintf 'stop of a server without a lease: %.1f s', $seconds;
-		cmp_ok($seconds, '<', 8, 'a stop of a server without a lease does not wait long for the name server');
-		$unleased->start;
+		$unleased->start unless $unleased->{_pid};
 		sleep rand 2;
+		cmp_ok(seconds_of(sub { $unleased->stop }),
+			'<', 8, 'a stop of a server without a lease does not wait long for the name server');
 	}
-	$unleased->stop;
-
 	is_undisturbed($client, 'the holder issues ids meanwhile');
-	my $seconds = seconds_of(sub { $holder->stop });
-	note sprintf 'stop of a holder: %.1f s', $seconds;
-	cmp_ok($seconds, '<', 8, 'a stop of a holder does not wait long for the name server');
-	like(logged($holder),
-		qr/could not be given back to the registry\n.*DETAIL:  .*could not translate host name/,
+	cmp_ok(seconds_of(sub { $holder->stop }), '<', 8, 'a stop of a holder does not wait long for the name server');
+	like(logged($holder), qr/could not be given back to the registry\n.*DETAIL:  .*could not translate host name/,
 		'the holder logs why it has not given its worker id back');
 	$holder->start;
 	goes_on($holder, $last, 'the holder, started while the name server is silent');
 	unlink $silence;
 	logs($holder, 0, qr/LOG:  the lease on snowflake worker_id \d+ has been renewed/,
 		'the holder renews its lease when the name server answers');
-	$holder->stop;
-	is(lease_of($registry, worker_id_of($last), 'state'),
-		'released', 'the stop has released the lease');
 	return;
 }
 
-# ----- all -----
-
 run_scenarios(
-	{
-		name => 'another password',
-		nodes => [qw(registry other alone both)],
-		run => \&another_password
-	},
-	{
-		name => 'a silent host',
-		nodes => [qw(registry server)],
-		run => \&silent_host
-	},
-	{
-		name => 'a silent name server',
-		nodes => [qw(registry holder unleased)],
-		run => \&silent_name_server
-	});
+	'the registry is down' => \&down,
+	'a silent name server' => \&silent_name_server,
+	'the registry answers late' => \&answers_late,
+	'a silent host' => \&silent_host,
+	'another password' => \&another_password);
 done_testing();

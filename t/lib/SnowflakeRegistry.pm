@@ -12,86 +12,58 @@ use SnowflakeTest;
 use Test::More;
 
 our @EXPORT = qw(
+  AT_ONCE_S
   registry_node
   make_registry
-  set_registry
   hosts_of
   leased_node
+  lease_conf
   wants
   lease_of
   lease_row
-  leases
   worker_id_at
-  wait_for_fence
   refuses
   wait_for_grant
   keep_from_claims
   goes_on
   cut_off
 );
-our @EXPORT_OK = qw(AT_ONCE_S);
 
 # How long a server may take for an id "at once" on a busy machine.  On an idle
 # machine it takes some tenths of a second.
 use constant AT_ONCE_S => 5;
 
-# ----- registries -----
-
-# A registry, started.  The parameters are constants as for make_registry(),
-# which may be left out, and lines of postgresql.conf.
+# A registry, started.
 sub registry_node
 {
-	my ($name, @conf) = @_;
-	my $constants = ref $conf[0] ? shift @conf : {};
+	my ($name) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
-	$node->init(allows_streaming => 1);
-
-	# init() allows ten connections, which are too few on a slow machine.
-	$node->append_conf('postgresql.conf',
-		join("\n", 'max_connections = 50', @conf) . "\n");
+	$node->init;
 	$node->start;
-	make_registry($node, %$constants);
+	make_registry($node);
 	return $node;
 }
 
 # Makes a database of a server a registry: "postgres", or the one that the
 # parameter "database" names.  By default a lease outlasts a stall of a busy
-# machine, and the lead is small, because all servers have the clock of one
-# machine.  The slack is small for the same reason, so that a quarantine is
-# short.  The registry serves newcomers at once, unless is_open is 0.
+# machine, and lead and slack are small, because all servers have the clock of
+# one machine.  The registry serves newcomers at once.
 sub make_registry
 {
 	my ($node, %constants) = @_;
 	my $database = delete $constants{database} // 'postgres';
-	my $is_open = delete $constants{is_open} // 1;
 	my $slack = delete $constants{slack} // '2 s';
 
+	%constants = (lease_duration => '6 s', largest_lead => '1 s', %constants);
+	my $arguments = join ', ', map { "$_ => '$constants{$_}'" } sort keys %constants;
 	$node->safe_psql('postgres', "CREATE DATABASE $database")
 	  if $database ne 'postgres';
 	$node->safe_psql(
-		$database,
-		'CREATE EXTENSION snowflake_registry; '
-		  . constants_sql(lease_duration => '6 s', largest_lead => '1 s', %constants)
-		  . "; UPDATE snowflake_registry.setting SET slack = '$slack', reopens_at = "
-		  . ($is_open ? 'clock_timestamp()' : 'reopens_at'));
-	return;
-}
-
-# The statement that sets constants of a registry.
-sub constants_sql
-{
-	my (%constants) = @_;
-	return 'SELECT snowflake_registry.configure('
-	  . join(', ', map { "$_ => '$constants{$_}'" } sort keys %constants) . ')';
-}
-
-# Changes a registry's constants.
-sub set_registry
-{
-	my ($node, %constants) = @_;
-
-	$node->safe_psql('postgres', constants_sql(%constants));
+		$database, qq{
+		CREATE EXTENSION snowflake_registry;
+		SELECT snowflake_registry.configure($arguments);
+		UPDATE snowflake_registry.setting SET slack = '$slack', reopens_at = clock_timestamp()});
 	return;
 }
 
@@ -103,84 +75,54 @@ sub hosts_of
 	  join(',', map { $_->host } @nodes), join(',', map { $_->port } @nodes);
 }
 
-# ----- servers that lease -----
-
-# A server, not started yet, that leases any worker id from a registry, which
-# is given as a server or as a connection string.  Further lines of
-# postgresql.conf follow, and override the first ones.
-sub leased_node
+# The lines of postgresql.conf for a server that leases any worker id from a
+# registry, which is given as a server or as a connection string.
+sub lease_conf
 {
-	my ($name, $registry, @conf) = @_;
+	my ($registry) = @_;
 
 	$registry = $registry->connstr('postgres') if ref $registry;
 	$registry =~ s/'/''/g;
-	return snowflake_node(
-		$name,
-		'snowflake.worker_id = -1',
-		'snowflake.worker_id_source = registry',
-		"snowflake.registry = '$registry'", @conf);
+	return ('snowflake.worker_id = -1', 'snowflake.worker_id_source = registry',
+		"snowflake.registry = '$registry'");
+}
+
+# A server, not started yet, that leases any worker id from a registry.  Further
+# lines of postgresql.conf follow, and override the first ones.
+sub leased_node
+{
+	my ($name, $registry, @conf) = @_;
+	return snowflake_node($name, lease_conf($registry), @conf);
 }
 
 # The parameters of a server that wants one worker id and takes no other.
 sub wants
 {
 	my ($worker_id) = @_;
-	return ('snowflake.worker_id_source = config',
-		"snowflake.worker_id = $worker_id");
+	return ('snowflake.worker_id_source = config', "snowflake.worker_id = $worker_id");
 }
-
-# ----- leases -----
 
 # Columns of the registry's view for the lease on a worker id.
 sub lease_of
 {
 	my ($registry, $worker_id, $what) = @_;
 	return $registry->safe_psql('postgres',
-		"SELECT $what FROM snowflake_registry.lease WHERE (datacenter_id, worker_id) = (0, $worker_id)"
-	);
+		"SELECT $what FROM snowflake_registry.lease WHERE (datacenter_id, worker_id) = (0, $worker_id)");
 }
 
-# Columns of the registry's table for a worker id; all columns by default.
+# The registry's row of a worker id.
 sub lease_row
 {
-	my ($registry, $worker_id, $what) = @_;
-
-	$what //= '*';
+	my ($registry, $worker_id) = @_;
 	return $registry->safe_psql('postgres',
-		"SELECT $what FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, $worker_id)"
-	);
-}
-
-# The nodes of a registry that were leased, as datacenter_id:worker_id.
-sub leases
-{
-	my ($registry, $database) = @_;
-
-	return $registry->safe_psql($database // 'postgres',
-		q{SELECT string_agg(datacenter_id || ':' || worker_id, ' ' ORDER BY datacenter_id, worker_id) FROM snowflake_registry.lease}
-	);
+		"SELECT * FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, $worker_id)");
 }
 
 # A server's worker id by its own snowflake_node; '' if it has none.
 sub worker_id_at
 {
 	my ($node) = @_;
-	return $node->safe_psql('postgres', 'SELECT worker_id FROM snowflake_node');
-}
-
-# Waits until the lease on a worker id has expired, and the clock is past its
-# fence, so that the next holder need not wait.
-sub wait_for_fence
-{
-	my ($registry, $worker_id) = @_;
-
-	ok( wait_for(
-			sub {
-				lease_row($registry, $worker_id,
-					'greatest(expires_at, fence) < clock_timestamp()') eq 't';
-			}),
-		"the lease on worker id $worker_id has expired, and the clock is past its fence");
-	return;
+	return value_of($node, 'SELECT worker_id FROM snowflake_node');
 }
 
 # Waits until a server refuses ids with a DETAIL of SQLSTATE 55000 that matches
@@ -198,17 +140,11 @@ sub refuses
 sub wait_for_grant
 {
 	my ($registry, $server) = @_;
-	my $holder = $server->safe_psql('postgres',
-		'SELECT lease_holder FROM snowflake_node');
-	my $leased = "SELECT seen_at FROM snowflake_registry.lease WHERE holder = '$holder'";
-	my $before = $registry->safe_psql('postgres', $leased);
+	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node');
+	my $seen_at = "SELECT seen_at FROM snowflake_registry.lease WHERE holder = '$holder'";
+	my $before = value_of($registry, $seen_at);
 
-	return ok(
-		wait_for(
-			sub {
-				my $seen = $registry->safe_psql('postgres', $leased);
-				$seen ne '' && $seen ne $before;
-			}),
+	return ok(wait_for(sub { my $now = value_of($registry, $seen_at); $now ne '' && $now ne $before }),
 		$server->name . ' is granted a lease');
 }
 
@@ -219,8 +155,7 @@ sub goes_on
 	my ($server, $last, $what) = @_;
 	my ($id, $seconds) = first_id($server);
 
-	note sprintf '%s: first id after %.2f s', $what, $seconds;
-	cmp_ok($seconds, '<', AT_ONCE_S, "$what: an id is issued at once");
+	cmp_ok($seconds, '<', AT_ONCE_S, sprintf '%s: an id is issued at once, after %.2f s', $what, $seconds);
 	is(worker_id_of($id), worker_id_of($last), "$what: the id has the same worker id");
 	cmp_ok($id, '>', $last, "$what: the id is larger than the last one");
 	return;
@@ -237,8 +172,6 @@ sub keep_from_claims
 	return sub { kill 'CONT', $worker };
 }
 
-# ----- a standby of a registry -----
-
 # Cuts a standby off from its primary.  The standby has replayed all WAL that
 # the primary has flushed, and replays nothing more.
 sub cut_off
@@ -248,11 +181,7 @@ sub cut_off
 	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 	$standby->append_conf('postgresql.conf', "primary_conninfo = ''");
 	$standby->reload;
-	ok( wait_for(
-			sub {
-				$standby->safe_psql('postgres',
-					'SELECT count(*) FROM pg_stat_wal_receiver') eq '0';
-			}),
+	ok(wait_for(sub { value_of($standby, 'SELECT count(*) FROM pg_stat_wal_receiver') eq '0' }),
 		'the standby is cut off');
 	return;
 }

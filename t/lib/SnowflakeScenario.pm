@@ -1,27 +1,21 @@
 # Runs several scenarios at the same time, because a scenario mostly waits.
 # Each scenario is a process with servers of its own, whose clocks can be set,
-# and with clients in the background that keep every id that they receive.  Two
-# servers that issue ids of one worker id at the same time make duplicates at
-# once, because both begin every tick with sequence 0.
-#
-# Leases run out while the machine stands still, as a virtual machine does when
-# its host suspends it.  So a scenario runs a second time if the machine stood
-# still meanwhile, and the only checks that failed are those of clients that a
-# lease must not disturb.  Any other check that fails, such as one that finds an
-# id twice, fails the test at once.
+# and with clients that draw ids in the background and keep them.  Two servers
+# that issue ids of one worker id at the same time make duplicates at once,
+# because both begin every tick with sequence 0.
 package SnowflakeScenario;
 
 use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use IPC::Run;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeClient;
 use SnowflakeRegistry;
 use SnowflakeServer;
-use SnowflakeServer qw(clock_library replace_file);
+use SnowflakeServer qw(clock_library);
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -29,150 +23,102 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(
   run_scenarios
   at_end
-  server_named
-  leasing_server
+  new_server
   new_registry
   new_standby
+  leasing_server
   new_client
+  ids_of
+  gets_ids
+  gets_errors
+  gets_no_ids
+  is_undisturbed
   is_unique
 );
 
 use constant {
 	TIMEOUT_S => 240,           # how long a scenario may take
-	AT_A_TIME => 4,             # how many scenarios run at the same time
-	STALL_S => 1,               # the machine stood still if it is this late
-	DISTURBED => 1,             # exit status: only clients were disturbed
-	FAILED => 2                 # exit status: another check has failed
+	AT_A_TIME => 4              # how many scenarios run at the same time
 };
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $template;
-my $scenario;
-my @clients;
-my @at_end;
-my $stalled_at = 0;             # when the machine last stood still
+my $scenario;                   # the prefix of all names in this process
+my (@clients, @at_end);
 
 # ----- scenarios as processes -----
 
-# Runs scenarios, each with a name, the names of its servers, and a function.
-# If the environment variable SCENARIO is set, only scenarios run whose names
-# match that pattern.
+# Runs scenarios, each given as its name and a function.  If the environment
+# variable SCENARIO is set, only scenarios run whose names match that pattern.
 sub run_scenarios
 {
 	my (@scenarios) = @_;
 	my $only = $ENV{SCENARIO} // '';
+	my %running;
 
 	# Make what all scenarios share before any of their processes begins.
 	template();
 	clock_library();
-	@scenarios = grep { $_->{name} =~ /$only/ } @scenarios;
-
-	prepare($_, 1) for @scenarios;
-	my @waiting = @scenarios;
-	my %running;
-	while (@waiting || %running)
+	while (@scenarios || %running)
 	{
-		while (@waiting && keys %running < AT_A_TIME)
+		while (@scenarios && keys %running < AT_A_TIME)
 		{
-			my $next = shift @waiting;
+			my ($name, $function) = splice @scenarios, 0, 2;
 
-			$next->{began_at} = time;
+			next if $name !~ /$only/;
 			my $pid = fork // die "fork: $!\n";
-
-			POSIX::_exit(run_scenario($next)) if $pid == 0;
-			$running{$pid} = $next;
+			POSIX::_exit(run_scenario($name, $function)) if $pid == 0;
+			$running{$pid} = $name;
 		}
-		my ($pid, $status) = wait_for_one();
-		my $ended = delete $running{$pid} or next;
-		my $is_good = $status == 0;
-		my $output = slurp_file($ended->{file});
+		my $name = delete $running{ waitpid -1, 0 } // next;
+		my $is_good = $? == 0;
+		my $output = slurp_file(output_of($name));
 
-		if (   $status == DISTURBED << 8
-			&& $ended->{attempt} == 1
-			&& $stalled_at > $ended->{began_at})
-		{
-			diag($output . "$ended->{name} runs again: the machine stood still\n");
-			prepare($ended, 2);
-			unshift @waiting, $ended;
-			next;
-		}
 		$is_good ? note($output) : diag($output);
-		ok($is_good, $ended->{name});
+		ok($is_good, $name);
 	}
 	return;
 }
 
-# Makes the servers for an attempt to run a scenario.  The first process makes
-# them, so that no two servers have the same port.
-sub prepare
+sub output_of
 {
-	my ($each, $attempt) = @_;
-	my $prefix = $each->{name} =~ tr/a-z/_/cr;
-
-	$prefix .= "_$attempt" if $attempt > 1;
-	$each->{attempt} = $attempt;
-	$each->{file} = "$directory/$prefix";
-	$each->{servers}{$_} = PostgreSQL::Test::Cluster->new("${prefix}_$_")
-	  for @{ $each->{nodes} };
-	return;
-}
-
-# Waits until a scenario has ended.  Returns the scenario's process and its wait
-# status.  Notes when the machine stood still: this loop then
-# continues late after its sleep or its write to the disk, or the clock steps.
-sub wait_for_one
-{
-	my $at = time;
-
-	for (;;)
-	{
-		my $pid = waitpid -1, POSIX::WNOHANG();
-
-		return ($pid, $?) if $pid != 0;
-		sleep 0.1;
-		replace_file("$directory/alive", $at);
-		my $late_s = time - $at - 0.1;
-		$at = time;
-		next if abs $late_s < STALL_S;
-		diag(sprintf 'the machine stood still for %.1f s', $late_s);
-		$stalled_at = $at;
-	}
+	my ($name) = @_;
+	return "$directory/" . $name =~ tr/a-z0-9/_/cr;
 }
 
 # Runs a scenario, in a process of its own.  Returns the exit status.
 sub run_scenario
 {
-	my ($each) = @_;
+	my ($name, $function) = @_;
 	my $builder = Test::More->builder;
 	my $begin = time;
 
-	$scenario = $each;
-	open my $output, '>', $each->{file} or die "$each->{file}: $!\n";
+	$scenario = $name =~ tr/a-z0-9/_/cr;
+	open my $output, '>', output_of($name) or die output_of($name) . ": $!\n";
 	$output->autoflush(1);
 	$builder->reset;
-	$builder->output($output);
-	$builder->failure_output($output);
-	$builder->todo_output($output);
+	$builder->$_($output) for qw(output failure_output todo_output);
 
 	# A write to the client of a stopped server raises SIGPIPE.
 	local $SIG{PIPE} = 'IGNORE';
 	local $SIG{ALRM} = sub { die "the scenario takes too long\n" };
 	alarm TIMEOUT_S;
-	eval { $each->{run}->(); 1 } or fail("the scenario died: $@");
+	eval { $function->(); 1 } or fail("the scenario died: $@");
 	alarm 0;
-	$_->{run}->kill_kill for @clients;
 	eval {
-		resume($_) for values %{ $each->{servers} };
-		$_->stop('immediate', fail_ok => 1) for values %{ $each->{servers} };
+		$_->{run}->kill_kill for @clients;
+		for my $node (grep { $_ != $template } @PostgreSQL::Test::Cluster::all_nodes)
+		{
+			resume($node);
+			$node->stop('immediate', fail_ok => 1);
+			$node->clean_node if $builder->is_passing;
+		}
 		$_->() for @at_end;
 		1;
 	} or fail("the servers do not stop: $@");
 	note(sprintf '%.1f s', time - $begin);
 	done_testing();
-	return 0 if $builder->is_passing;
-	return disturbances() == grep({ !$_ } $builder->summary)
-	  ? DISTURBED
-	  : FAILED;
+	return $builder->is_passing ? 0 : 1;
 }
 
 # Has a function called at the end of the scenario, whatever its outcome.
@@ -197,6 +143,7 @@ sub template
 		'postgresql.conf', q{
 autovacuum = off
 log_statement = none
+max_connections = 30
 max_wal_size = 32MB
 min_wal_size = 2MB
 });
@@ -204,32 +151,32 @@ min_wal_size = 2MB
 	$template->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 
 	# Two thirds of the files belong to these databases.  Without them a copy
-	# takes less time.
-	$template->safe_psql('postgres', $_) for
-	  'UPDATE pg_database SET datistemplate = false',
-	  'DROP DATABASE template0', 'DROP DATABASE template1';
+	# takes less time.  template1 is empty, and stays for CREATE DATABASE.
+	$template->safe_psql('postgres', $_)
+	  for 'ALTER DATABASE template0 IS_TEMPLATE false', 'DROP DATABASE template0';
 	$template->backup('base');
 	$template->stop;
 	return $template;
 }
 
-# The server of this scenario that has a name.
-sub server_named
+# A server of this scenario, not started yet.
+sub new_server
 {
 	my ($name) = @_;
-	return $scenario->{servers}{$name} // die "no server \"$name\"\n";
-}
-
-# A registry, started, with these constants; without constants, a server that is
-# to become a registry.  Its clock is so many seconds ahead of the real one.
-sub new_registry
-{
-	my ($name, $constants, $clock_s) = @_;
-	my $node = server_named($name);
+	my $node = PostgreSQL::Test::Cluster->new("${scenario}_$name");
 
 	$node->init_from_backup(template(), 'base');
-	start_server($node, $clock_s);
-	make_registry($node, %$constants) if $constants;
+	return $node;
+}
+
+# A registry, started, with these constants.  Its clock is so many seconds ahead
+# of the real one.
+sub new_registry
+{
+	my ($constants, $clock_s) = @_;
+	my $node = start_server(new_server('registry'), $clock_s);
+
+	make_registry($node, %$constants);
 	return $node;
 }
 
@@ -238,11 +185,7 @@ sub new_registry
 sub new_standby
 {
 	my ($primary, $name, $clock_s) = @_;
-	my $node = server_named($name);
-
-	$primary->backup($name);
-	$node->init_from_backup($primary, $name, has_streaming => 1);
-	return start_server($node, $clock_s);
+	return start_server(standby_node($primary, "${scenario}_$name"), $clock_s);
 }
 
 # A server, not started yet, that leases any worker id from a registry, which
@@ -251,18 +194,14 @@ sub new_standby
 sub leasing_server
 {
 	my ($name, $registry, @conf) = @_;
-	my $node = server_named($name);
+	my $node = new_server($name);
 
-	$registry = $registry->connstr('postgres') if ref $registry;
-	$registry =~ s/'/''/g;
-	$node->init_from_backup(template(), 'base');
 	$node->append_conf(
 		'postgresql.conf',
 		join("\n",
 			"shared_preload_libraries = 'snowflake'",
-			'snowflake.worker_id_source = registry',
+			lease_conf($registry),
 			'snowflake.clock_tolerance = 1min',
-			"snowflake.registry = '$registry'",
 			"snowflake.server_name = '$name'", @conf)
 		  . "\n");
 	return $node;
@@ -270,46 +209,111 @@ sub leasing_server
 
 # ----- clients in the background -----
 
-# Starts a client that draws ids, and goes on after errors.  Tests that the
-# client gets ids, unless the second argument says that the server issues none
-# yet.  Errors before the first id do not count as disturbances: a server issues
-# no ids in the tenth of a second until its lease is granted.
+# Writes statements for a client, a hundred a second.  The client does not call
+# pg_sleep(), which lasts longer after the server's clock has stepped back.
+my $feeder = q{
+	$| = 1;
+	while (print "SELECT snowflake_nextval() FROM generate_series(1, 10);\n")
+	{
+		select undef, undef, undef, 0.01;
+	}
+};
+
+# Starts a client of a server, which goes on after errors.  Tests that the
+# client gets ids, unless the second argument says that the server issues none.
 sub new_client
 {
 	my ($node, $is_without_ids) = @_;
-	my $client = run_client($node, "$scenario->{file}." . scalar @clients);
+	my $file = "$directory/$scenario." . scalar @clients;
+	my $client = { name => $node->name, out => "$file.out", err => "$file.err", seen => [ 0, 0 ] };
 
+	$client->{run} = IPC::Run::start(
+		[ $^X, '-e', $feeder ],
+		'|',
+		[ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d', $node->connstr('postgres') ],
+		'>', $client->{out}, '2>', $client->{err});
 	push @clients, $client;
-	unless ($is_without_ids)
-	{
-		wait_for_ids($client, $node->name . ' issues ids');
-		new_errors($client);
-	}
+	gets_ids($client, $node->name . ' issues ids') unless $is_without_ids;
 	return $client;
 }
 
-# Tests that no id came twice among the ids of all clients and those of the
-# parameter others.  With the parameter at_least, also tests that there are
-# more ids than its value.
+# All ids that a client has received; the last line may not be complete.
+sub ids_of
+{
+	my ($client) = @_;
+	return slurp_file($client->{out}) =~ /^(\d+)\n/gm;
+}
+
+# How many ids a client has received since news_of() was last called, and the
+# SQLSTATEs of its errors.
+sub news_of
+{
+	my ($client) = @_;
+	my @ids = ids_of($client);
+	my @errors = slurp_file($client->{err}) =~ /ERROR:  (\w{5}):/g;
+	my ($ids_before, $errors_before) = @{ $client->{seen} };
+
+	$client->{seen} = [ scalar @ids, scalar @errors ];
+	return (@ids - $ids_before, splice @errors, $errors_before);
+}
+
+# Tests that a client receives ids from now on.
+sub gets_ids
+{
+	my ($client, $what, $seconds) = @_;
+
+	news_of($client);
+	ok(wait_for(sub { (news_of($client))[0] > 0 }, $seconds), $what);
+	news_of($client);
+	return;
+}
+
+# Tests that a client receives an error from now on.
+sub gets_errors
+{
+	my ($client, $what) = @_;
+
+	news_of($client);
+	return ok(wait_for(sub { (my ($count, @errors) = news_of($client)) > 1 }), $what);
+}
+
+# Tests that a client receives no ids for a moment.
+sub gets_no_ids
+{
+	my ($client, $what) = @_;
+
+	news_of($client);
+	sleep 0.3;
+	return is((news_of($client))[0], 0, $what);
+}
+
+# Tests that a client has received ids, and no errors, since the last of these
+# tests of the client.
+sub is_undisturbed
+{
+	my ($client, $what) = @_;
+	my ($count, @errors) = news_of($client);
+
+	return ok($count > 0 && @errors == 0, "$what ($count ids, " . @errors . ' errors)');
+}
+
+# Tests that no id came twice among the ids of all clients and some others.
 sub is_unique
 {
-	my (%of) = @_;
+	my (@others) = @_;
 	my (%seen, %twice);
-	my $count = 0;
 
-	for my $client (@clients, { name => 'others', ids => $of{others} // [] })
+	for my $client (@clients, { name => 'others' })
 	{
-		for my $id ($client->{ids} ? @{ $client->{ids} } : ids_of($client))
+		for my $id ($client->{out} ? ids_of($client) : @others)
 		{
-			$count++;
 			$twice{"$client->{name} and $seen{$id}"}++ if exists $seen{$id};
 			$seen{$id} = $client->{name};
 		}
 	}
-	cmp_ok($count, '>', $of{at_least}, 'the clients have received many ids')
-	  if defined $of{at_least};
+	cmp_ok(scalar keys %seen, '>', 100, 'the clients have received many ids');
 	return is(join(', ', map { "$twice{$_} of $_" } sort keys %twice),
-		'', "not one duplicate among $count ids");
+		'', 'no id came twice');
 }
 
 1;
