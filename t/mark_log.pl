@@ -1,9 +1,7 @@
 # The high-water mark of a running server: when it is logged and how far ahead,
-# where ids begin after a stop and after a crash, and what happens when the clock
-# is behind or wrong for a moment.  The page itself is in t/mark_page.pl, and
-# slow disks are in t/mark_slow_disk.pl.
-#
-# also with: snowflake.block_size = 64
+# where ids begin after a stop and after a crash, what a crash may lose (promise
+# 1's exception), and what happens when the clock is behind or wrong for a
+# moment.
 use strict;
 use warnings FATAL => 'all';
 
@@ -26,6 +24,8 @@ my $node = new_server(
 	'snowflake.clock_tolerance = 5s',
 	'restart_after_crash = on',
 	'log_statement = none');
+my $issue = 'SELECT snowflake_nextval()';
+my $endless = 'SELECT count(snowflake_nextval()) FROM (SELECT generate_series(1, 1000000000)) AS s';
 my $newest = 0;                 # of all ids issued in this test
 
 # Takes ids, and tests that they are larger than all that were issued before.
@@ -40,26 +40,16 @@ sub take_ids
 	return;
 }
 
-# The mark as seconds from the present, by the server's clock.
-sub lead_of_mark
-{
-	return value_of($node,
-		'SELECT extract(epoch FROM high_water_mark - clock_timestamp()) FROM snowflake_node'
-	);
-}
-
 # The mark as a tick.
 sub high_water_mark
 {
 	return value_of($node, 'SELECT snowflake_min_id(high_water_mark) FROM snowflake_node') >> 22;
 }
 
-# The seconds that a statement takes, without psql's own start.
-sub duration_of
+# The mark on the page, as a tick.
+sub mark_on_page
 {
-	my ($sql) = @_;
-	my $stdout = value_of($node, "\\timing on\n$sql");
-	return (($stdout =~ /Time: ([\d.]+) ms/)[0] // die $stdout) / 1000;
+	return mark_of(read_page($node), 7);
 }
 
 # Commits, so that all WAL is flushed.  Without that, a crash may lose the mark
@@ -70,11 +60,24 @@ sub flush_wal
 	return;
 }
 
-# The tick of an instant, which is a time() of this process.
-sub tick_at
+# The tick of the present, by this process's clock.
+sub present_tick
 {
-	my ($instant) = @_;
-	return int(1000 * ($instant - timestamp_of(0)));
+	return int(1000 * (time - timestamp_of(0)));
+}
+
+sub reload_with
+{
+	configure($node, @_);
+	$node->reload;
+	return;
+}
+
+sub crash_and_start
+{
+	kill_hard($node);
+	start_server($node);
+	return;
 }
 
 # Ends the server while sessions issue ids without a pause.  Returns a tick that
@@ -83,12 +86,10 @@ sub end_under_load
 {
 	my ($end) = @_;
 	my @sessions = map { SnowflakeSession->new($node) } 1 .. 2;
-
-	my $began = tick_at(time);
+	my $began = present_tick();
 	my $before;
 
-	$_->ask('SELECT count(snowflake_nextval()) FROM (SELECT generate_series(1, 1000000000)) AS s')
-	  for @sessions;
+	$_->ask($endless) for @sessions;
 	wait_for(
 		sub {
 			$before = value_of($node, 'SELECT coalesce(max(last_id), 0) FROM snowflake_stat_backend') >> 22;
@@ -96,72 +97,59 @@ sub end_under_load
 		}) or die "the sessions issue no ids\n";
 	$end->();
 	$_->{psql}{run}->kill_kill for @sessions;
-	return ($before, tick_at(time));
+	return ($before, present_tick());
 }
 
-# Sets a long interval, and waits until the mark is that far ahead.
-sub put_mark_far_ahead
+# Sets a longer interval, and waits until the mark is that far ahead.
+sub put_mark_ahead
 {
-	configure($node, 'snowflake.high_water_interval = 60s');
-	$node->reload;
+	reload_with('snowflake.high_water_interval = 2s');
 	wait_for(
 		sub {
-			value_of($node, 'SELECT snowflake_nextval()');
-			return high_water_mark() > tick_at(time) + 100_000;
-		}) or die "the mark is not far ahead\n";
+			value_of($node, $issue);
+			return high_water_mark() > present_tick() + 3000;
+		}) or die "the mark is not ahead\n";
 	return;
 }
 
-configure($node, '');
+configure($node);
 start_server($node);
 is(scalar(processes_of($node, qr/snowflake/)), 0, 'the server has no process for the mark');
 
 # ----- after a stop and after a crash -----
 
-for my $interval ('500ms', '60s')
+for my $settings ([ 'snowflake.high_water_interval = 10s', 'snowflake.block_size = 64' ], [])
 {
-	subtest "a clean restart under load, high_water_interval = $interval" => sub {
-		configure($node, "snowflake.high_water_interval = $interval");
-		$node->reload;
-		take_ids(10, 'before');
-		for (1 .. 3)
-		{
-			my ($before, $after) = end_under_load(sub { $node->stop });
-			my $mark = mark_of(read_page($node), 7);
+	my $what = join ', ', 'a clean restart under load', @$settings;
 
-			cmp_ok($mark, '>', $before, 'the mark on the page is after the ids');
-			cmp_ok($mark, '<=', $after + 1, 'the mark on the page is no later than the ids');
-			start_server($node);
-			my ($id, $waits) = split /\n/, value_of($node,
-				'SELECT snowflake_nextval(); SELECT clock_waits FROM snowflake_stat_backend WHERE pid = pg_backend_pid()');
-			is($waits, 0, 'the first id does not wait');
-			cmp_ok($id >> 22, '>=', $mark, 'the first id is after the mark');
-			take_ids(10, 'after');
-		}
-	};
+	reload_with(@$settings);
+	take_ids(10, "$what: before");
+	my ($before, $after) = end_under_load(sub { $node->stop });
+	my $mark = mark_on_page();
+	cmp_ok($mark, '>', $before, "$what: the mark on the page is after the ids");
+	cmp_ok($mark, '<=', $after + 1, "$what: the mark on the page is no later than the ids");
+	start_server($node);
+	my ($id, $waits) = split /\n/, value_of($node,
+		"$issue; SELECT clock_waits FROM snowflake_stat_backend WHERE pid = pg_backend_pid()");
+	is($waits, 0, "$what: the first id does not wait");
+	cmp_ok($id >> 22, '>=', $mark, "$what: the first id is after the mark");
+	take_ids(10, "$what: after");
 }
 
-subtest 'a crash under load' => sub {
-	configure($node, '');
-	end_under_load(sub { $node->stop });
+{
+	my ($before, $after) = end_under_load(sub { kill_hard($node) });
+
 	start_server($node);
-	for my $end (sub { $node->stop('immediate') }, sub { kill_hard($node) })
-	{
-		my ($before, $after) = end_under_load($end);
+	cmp_ok(mark_on_page(), '<=', $after + 1000 + 1,
+		'a crash under load: the recovered mark is two intervals after the ids at most');
+	take_ids(10, 'a crash under load');
+}
 
-		start_server($node);
-		my $mark = mark_of(read_page($node), 7);
-		cmp_ok($mark, '<=', $after + 1000 + 1, 'the recovered mark is two intervals after the ids at most');
-		take_ids(10, 'after');
-	}
-};
-
-# Sessions that are terminated one by one: only the last one has a mark to
-# lower, because the others' limits lie before the same mark.
+# Sessions that are terminated one by one: only the last one lowers the mark.
 subtest 'terminated sessions' => sub {
-	put_mark_far_ahead();
+	put_mark_ahead();
 	my @sessions = map { SnowflakeSession->new($node) } 1 .. 2;
-	$_->value('SELECT snowflake_nextval()') for @sessions;
+	$_->value($issue) for @sessions;
 	my $mark = high_water_mark();
 
 	$sessions[0]->terminate;
@@ -174,12 +162,10 @@ subtest 'terminated sessions' => sub {
 	cmp_ok(high_water_mark(), '>', $newest >> 22, 'the lowered mark is after all ids');
 	flush_wal();
 	is(scalar(grep { $_->[0] eq 'mark' } records_since($node, $lsn)), 1, 'the lowered mark is logged');
-	my ($id) = value_of($node, 'SELECT snowflake_nextval()');
-	cmp_ok(high_water_mark(), '>', $id >> 22, 'the next id has a mark again');
-	$newest = $id;
-	kill_hard($node);
-	configure($node, '');
-	start_server($node);
+	$newest = value_of($node, $issue);
+	cmp_ok(high_water_mark(), '>', $newest >> 22, 'the next id has a mark again');
+	configure($node);
+	crash_and_start();
 	take_ids(10, 'after a crash');
 };
 
@@ -187,10 +173,11 @@ subtest 'terminated sessions' => sub {
 # at the same time.
 subtest 'sessions come and go' => sub {
 	my $sql = "$ENV{TESTDATADIR}/come_and_go.sql";
-	my $until = time + 4;
-	my ($taken, $terminated) = (0, 0);
+	my $until = time + 3;
+	my $terminated = 0;
+	my $terminate = q{FROM pg_stat_activity WHERE application_name = 'come'};
 
-	put_mark_far_ahead();
+	put_mark_ahead();
 	value_of($node, 'CREATE TABLE come (id bigint PRIMARY KEY, mark timestamptz)');
 	PostgreSQL::Test::Utils::append_to_file($sql,
 		"WITH i AS MATERIALIZED (SELECT snowflake_nextval() AS id) INSERT INTO come SELECT id, (SELECT high_water_mark FROM snowflake_node WHERE id > 0) FROM i;\n");
@@ -203,51 +190,41 @@ subtest 'sessions come and go' => sub {
 	# On a busy machine sessions come slowly.
 	while (time < $until || $terminated <= 10 && time < $until + 60)
 	{
-		$terminated += value_of($node,
-			q{SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'come'});
+		$terminated += value_of($node, "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) $terminate");
 		usleep(20_000);
 	}
 	$_->kill_kill for @clients;
-	value_of($node, q{SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = 'come'});
+	value_of($node, "SELECT count(pg_terminate_backend(pid, 5000)) $terminate");
 	cmp_ok($terminated, '>', 10, 'sessions were terminated');
-	cmp_ok(value_of($node, 'SELECT count(*) FROM come'), '>', 10, 'sessions issued ids');
-	is(value_of($node, 'SELECT count(*) FROM come WHERE snowflake_timestamp(id) >= mark'),
-		0, 'each id is before the mark that is published when it was issued');
+	is(value_of($node, 'SELECT count(*) > 10, count(*) FILTER (WHERE snowflake_timestamp(id) >= mark) FROM come'),
+		't|0', 'sessions issued ids, each before the mark that was published by then');
 	$newest = value_of($node, 'SELECT max(id) FROM come');
 	$node->stop;
-	cmp_ok(mark_of(read_page($node), 7), '>', $newest >> 22, 'the mark on the page is after all ids');
-	configure($node, '');
+	cmp_ok(mark_on_page(), '>', $newest >> 22, 'the mark on the page is after all ids');
+	configure($node);
 	start_server($node);
 	take_ids(10, 'after a stop');
 };
 
 # After a crash ids begin after the mark, without an error, under every policy,
 # although the mark is ahead of the clock when the server is back.
-subtest 'crashes under every policy' => sub {
-	for my $settings (
-		[ 'snowflake.clock_policy = wait' ],
-		[ 'snowflake.clock_policy = wait', 'snowflake.clock_tolerance = 0' ],
-		[ 'snowflake.clock_policy = error' ],
-		[ 'snowflake.clock_policy = advance', 'snowflake.clock_tolerance = 100' ])
-	{
-		my $what = join ', ', @$settings;
+for my $settings (
+	[ 'snowflake.clock_policy = wait', 'snowflake.clock_tolerance = 0' ],
+	[ 'snowflake.clock_policy = error' ],
+	[ 'snowflake.clock_policy = advance', 'snowflake.clock_tolerance = 100' ])
+{
+	my $what = join ', ', 'a crash', @$settings;
 
-		configure($node, @$settings);
-		$node->reload;
-		take_ids(2000, "$what: before");
-		my $mark =
-		  value_of($node, 'SELECT snowflake_min_id(high_water_mark) FROM snowflake_node');
-		flush_wal();
-		kill_hard($node);
-		start_server($node);
-		my $begin = time;
-		take_ids(1, "$what: after the crash");
-		cmp_ok($newest, '>=', $mark, "$what: the id is after the mark");
-		cmp_ok(time - $begin, '<', 3, "$what: the id comes soon");
-	}
-	configure($node, '');
-	$node->reload;
-};
+	reload_with(@$settings);
+	take_ids(2000, "$what: before");
+	my $mark = high_water_mark();
+	flush_wal();
+	crash_and_start();
+	first_id_soon($node, $what);
+	take_ids(1, "$what: after");
+	cmp_ok($newest >> 22, '>=', $mark, "$what: the id is after the mark");
+}
+reload_with();
 
 # A clock that is behind at the start is treated as a clock that has stepped
 # back.
@@ -257,11 +234,11 @@ subtest 'the clock is behind at the start' => sub {
 		take_ids(100, "$end: before the clock steps back");
 		flush_wal();
 		$end eq 'stop' ? $node->stop : kill_hard($node);
-		set_clock($node, -3);
+		set_clock($node, -2);
 		start_server($node);
-		my $waited = duration_of('SELECT snowflake_nextval()');
-		cmp_ok($waited, '>', 0.5, "$end: a call waits for a clock that is 3 s behind");
-		cmp_ok($waited, '<', 5, "$end: a call waits for a clock that is 3 s behind for no more than 5 s");
+		my $waited = seconds_of(sub { $newest = max($newest, value_of($node, $issue)) });
+		cmp_ok($waited, '>', 0.3, "$end: a call waits for a clock that is 2 s behind");
+		cmp_ok($waited, '<', 4, "$end: a call waits for the clock no longer than necessary");
 		take_ids(10, "$end: after the wait");
 		set_clock($node, 0);
 	}
@@ -269,71 +246,62 @@ subtest 'the clock is behind at the start' => sub {
 	kill_hard($node);
 	set_clock($node, -3600);
 	start_server($node);
-	my ($state, $message) = sqlstate_of($node, 'SELECT snowflake_nextval()');
-	is($state, '55000', 'a server whose clock is an hour behind refuses ids');
-	like($message, qr/behind the last snowflake id/, 'the message says that the clock is behind');
+	is((sqlstate_of($node, $issue))[0], '55000', 'a server whose clock is an hour behind refuses ids');
 	is(value_of($node, 'SELECT snowflake_worker_id(910499571847892992)'),
 		25, 'an id is decoded while the clock is behind');
 	set_clock($node, 0);
 	take_ids(100, 'the clock is right again');
 };
 
-subtest 'a backend crashes while the clock is behind' => sub {
+{
 	my $session = SnowflakeSession->new($node);
 	my $offset = -s $node->logfile;
 
-	take_ids(100, 'before the crash');
 	flush_wal();
 	set_clock($node, -1);
 	kill 'KILL', $session->{pid};
-	$node->wait_for_log(qr/database system is ready to accept connections/,
-		$offset);
+	$node->wait_for_log(qr/database system is ready to accept connections/, $offset);
 	$session->{psql}{run}->kill_kill;
 	first_id($node);
-	take_ids(100, 'after the crash');
+	take_ids(100, 'a backend crashes while the clock is behind');
 	set_clock($node, 0);
-};
+}
 
 # Promise 1's exception: an id that a client has seen and that no committed
 # transaction holds comes again only if the server crashes before WAL is flushed
 # past the mark's record, and the clock is behind after the crash.
-subtest 'the exception of promise 1' => sub {
-	my @cases = (
-		# what, is the WAL writer suspended, is there a commit, is the clock
-		# behind, can the id come again
-		[ 'not flushed, clock behind', 1, 0, 1, 1 ],
-		[ 'not flushed, clock right', 1, 0, 0, 0 ],
-		[ 'another session has committed, clock behind', 1, 1, 1, 0 ],
-		[ 'the WAL writer runs, clock behind', 0, 0, 1, 0 ]);
+for my $case (
+	# what, is the WAL writer suspended, is there a commit, is the clock
+	# behind, can the id come again
+	[ 'not flushed, clock behind', 1, 0, 1, 1 ],
+	[ 'not flushed, clock right', 1, 0, 0, 0 ],
+	[ 'another session has committed, clock behind', 1, 1, 1, 0 ],
+	[ 'the WAL writer runs, clock behind', 0, 0, 1, 0 ])
+{
+	my ($what, $is_suspended, $has_commit, $is_behind, $can_repeat) = @$case;
+	my ($writer) = processes_of($node, qr/walwriter/);
 
-	for my $case (@cases)
-	{
-		my ($what, $is_suspended, $has_commit, $is_behind, $can_repeat) = @$case;
-		my ($writer) = processes_of($node, qr/walwriter/);
-
-		# After a pause, the next id needs a mark of its own.
-		flush_wal();
-		my $mark = high_water_mark();
-		wait_for(sub { tick_at(time) >= $mark }) or die;
-		kill 'STOP', $writer if $is_suspended;
-		my $id = value_of($node, 'SELECT snowflake_nextval()');
-		cmp_ok(high_water_mark(), '>', $id >> 22, "$what: the mark is published");
-		flush_wal() if $has_commit;
-		$node->poll_query_until('postgres', 'SELECT pg_current_wal_lsn() >= pg_current_wal_insert_lsn()')
-		  if !$is_suspended;
-		kill_hard($node);
-		set_clock($node, -3) if $is_behind;
-		start_server($node);
-		my $recovered = mark_of(read_page($node), 7);
-		is($recovered <= $id >> 22 ? 1 : 0, $is_suspended && !$has_commit ? 1 : 0,
-			"$what: the mark is " . ($recovered > $id >> 22 ? 'recovered' : 'lost'));
-		my $next = value_of($node, 'SELECT snowflake_nextval()');
-		is($next <= $id ? 1 : 0, $can_repeat, "$what: ids go on " . ($next <= $id ? 'before' : 'after') . ' the id that was lost');
-		set_clock($node, 0);
-		$newest = max($next, $newest, $id);
-		wait_for(sub { tick_at(time) > $newest >> 22 }) or die;
-	}
-};
+	# After a pause, the next id needs a mark of its own.
+	flush_wal();
+	my $mark = high_water_mark();
+	wait_for(sub { present_tick() >= $mark }) or die;
+	kill 'STOP', $writer if $is_suspended;
+	my $id = value_of($node, $issue);
+	cmp_ok(high_water_mark(), '>', $id >> 22, "$what: the mark is published");
+	flush_wal() if $has_commit;
+	$node->poll_query_until('postgres', 'SELECT pg_current_wal_lsn() >= pg_current_wal_insert_lsn()')
+	  if !$is_suspended;
+	kill_hard($node);
+	set_clock($node, -2) if $is_behind;
+	start_server($node);
+	is(mark_on_page() <= $id >> 22 ? 'lost' : 'recovered',
+		$is_suspended && !$has_commit ? 'lost' : 'recovered', "$what: the mark");
+	my $next = value_of($node, $issue);
+	is($next <= $id ? 1 : 0, $can_repeat, "$what: whether ids go on before the id that was lost");
+	set_clock($node, 0);
+	$newest = max($next, $newest, $id);
+	wait_for(sub { present_tick() > $newest >> 22 }) or die;
+}
 
 # ----- what the mark costs -----
 
@@ -342,19 +310,16 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 
 	for my $interval_ms (500, 100)
 	{
-		configure($node, "snowflake.high_water_interval = $interval_ms");
-		$node->reload;
+		reload_with("snowflake.high_water_interval = $interval_ms");
 		wait_for(
 			sub {
-				value_of($node,
-					"LOAD 'snowflake'; SELECT setting = '$interval_ms' FROM pg_settings WHERE name = 'snowflake.high_water_interval'"
-				) eq 't';
+				value_of($node, "LOAD 'snowflake'; SELECT setting = '$interval_ms' FROM pg_settings WHERE name = 'snowflake.high_water_interval'") eq 't';
 			});
 		take_ids(10, 'before');
 		my $lsn = $node->lsn('insert');
 		my $before = value_of($node, $writes);
 		my ($first, $last) = split /\|/, value_of($node,
-			'SELECT min(id), max(id) FROM (SELECT snowflake_nextval() AS id, pg_sleep(0.01) FROM generate_series(1, 200)) AS s');
+			'SELECT min(id), max(id) FROM (SELECT snowflake_nextval() AS id, pg_sleep(0.01) FROM generate_series(1, 150)) AS s');
 
 		flush_wal();
 		my @records = grep { $_->[0] eq 'mark' } records_since($node, $lsn);
@@ -364,81 +329,47 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 		cmp_ok(scalar(@records), '<=', $intervals + 1, "interval $interval_ms ms: there is one record in an interval at most");
 		cmp_ok(scalar(@records), '>=', int($intervals / 1.5), "interval $interval_ms ms: there is about one record in an interval");
 		cmp_ok(max(map { $_->[2] } @records), '<', 400, 'a record of the mark has some 300 bytes');
-		note sprintf '%d records in %.1f intervals', scalar(@records), $intervals;
 	}
 
 	# A session that waits for its next statement writes nothing either, and its
 	# end does not.
 	my $session = SnowflakeSession->new($node);
-	$session->value('SELECT snowflake_nextval()');
+	$session->value($issue);
 	flush_wal();
 	my $lsn = $node->lsn('insert');
 	my $before = value_of($node, $writes);
-	usleep(1_500_000);
+	usleep(1_000_000);
 	flush_wal();
 	is(scalar(grep { $_->[0] eq 'mark' } records_since($node, $lsn)), 0, 'an idle server writes no record');
 	$session->quit;
 	take_ids(1, 'a connection of one id');
 	is(value_of($node, $writes) - $before, 1, 'a connection that ends by itself writes no record');
-	configure($node, '');
-	$node->reload;
+	reload_with();
 };
 
 # ----- a clock that is wrong for a moment -----
 
-# Tests that the mark is no further ahead than the ids need: the mark in
-# memory, and the mark that the server recovers after a crash.
-sub is_not_ahead
+# Each third or seventh reading of the clock by the session is wrong, but never
+# two readings in succession.
+for my $every (3, 7)
 {
-	my ($what) = @_;
+	my $what = "a clock that is an hour ahead at one in $every readings of a session";
+	my $session = SnowflakeSession->new($node);
 
+	$session->value($issue);
+	glitch_clock($node, $session->{pid}, 3600, $every);
+	$session->rows('SELECT count(*) FROM snowflake_nextvals(2000000)');
+	my $id = $session->value('SELECT max(id) FROM snowflake_nextvals(1000) AS id');
+	glitch_clock($node, 0, 0);
+	$session->quit;
+	cmp_ok($id >> 22, '<', present_tick() + 1000, "$what: no id is ahead");
 	take_ids(10, $what);
+	cmp_ok(high_water_mark(), '<', present_tick() + 5000, "$what: the mark is not far ahead");
 	flush_wal();
-	cmp_ok(lead_of_mark(), '<', 5, "$what: the mark is not far ahead of the ids");
-	kill_hard($node);
-	start_server($node);
-	first_id_at_once($node, "$what, after a crash", 2);
+	crash_and_start();
+	first_id_soon($node, "$what, after a crash");
 	take_ids(10, "$what, after a crash");
-	return;
 }
-
-subtest 'a clock that is an hour ahead for a moment' => sub {
-	my $issue = 'SELECT count(*) FROM snowflake_nextvals(2000000)';
-
-	# Each third or seventh reading of the clock by the session is wrong, but
-	# never two readings in succession.
-	for my $every (3, 7)
-	{
-		my $session = SnowflakeSession->new($node);
-
-		$session->value('SELECT snowflake_nextval()');
-		glitch_clock($node, $session->{pid}, 3600, $every);
-		$session->rows($issue);
-		my $id = $session->value('SELECT max(id) FROM snowflake_nextvals(1000) AS id');
-		glitch_clock($node, 0, 0);
-		$session->quit;
-		is(value_of($node, "SELECT snowflake_timestamp($id) < clock_timestamp() + interval '1 s'"),
-			't', "a clock ahead at one in $every readings of a session: no id is ahead");
-		is_not_ahead("a clock ahead at one in $every readings of a session");
-	}
-};
-
-# ----- another worker id -----
-
-subtest 'ids an hour ahead of a right clock, and another worker id' => sub {
-	set_clock($node, 3600);
-	my $ahead = value_of($node, 'SELECT snowflake_nextval()');
-	set_clock($node, 0);
-	is((sqlstate_of($node, 'SELECT snowflake_nextval()'))[0],
-		'55000', 'a server with a right clock refuses ids after ids of an hour ahead');
-	configure($node, 'snowflake.worker_id = 9');
-	$node->stop;
-	start_server($node);
-	my $id = first_id_at_once($node, 'an unused worker_id');
-	is(value_of($node, "SELECT snowflake_worker_id($id)"), 9, 'the unused worker_id is in the id');
-	cmp_ok($id, '<', $ahead, 'the id of the unused worker_id is not an hour ahead');
-	$newest = $id;
-};
 
 $node->stop;
 

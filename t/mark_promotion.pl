@@ -1,8 +1,7 @@
-# Promotions: no id that is in the data of the new primary comes again,
-# whatever the clocks of the old and the new primary do or did.  Both servers
-# have the same worker id unless a test says otherwise.
-#
-# also with: snowflake.block_size = 64
+# What a promotion changes: a standby issues no ids; once promoted, it issues ids
+# after those of the old primary, or at once with another worker id.  The log
+# says at a start who the server is, and at its first id whether another server
+# has issued ids of its node.
 use strict;
 use warnings FATAL => 'all';
 
@@ -12,216 +11,171 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
 use SnowflakeServer;
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 
-# The old primary's clock is so many seconds ahead when the primary issues the
-# ids that must not come again.  Only WAL tells the new primary of these ids.
-use constant AHEAD_S => 100;
+my $issue = 'SELECT snowflake_nextval()';
+my $elsewhere = qr/snowflake ids of node \(0,7\) were issued elsewhere before/;
 
-# A primary and its standby, both started.
-sub make_pair
+# Tests how often a server has logged that ids of its node were issued
+# elsewhere, since an offset of its log, when it has issued two ids.
+sub logs_elsewhere
 {
-	my ($name, @conf) = @_;
-	my $primary = new_server("${name}_primary", @conf);
+	my ($node, $times, $what, $offset) = @_;
 
-	start_server($primary);
-	insert_batch($primary, 10);
-	return ($primary, standby_of($primary, "${name}_standby"));
+	value_of($node, $issue) for 1 .. 2;
+	my $log = logged($node, $offset);
+	is(scalar(() = $log =~ /$elsewhere/g), $times,
+		"$what: ids issued elsewhere are logged $times times");
+	return $log;
 }
 
-# The primary issues ids by a clock that is ahead, and commits once more after
-# the clock is right.  Returns when the standby has replayed both.
-sub insert_ahead_on_both
+# Stops and starts a server, with these parameters in case.conf.
+sub restart_with
 {
-	my ($primary, $standby) = @_;
-	my $batch = insert_ahead_and_commit($primary, AHEAD_S);
+	my ($node, @settings) = @_;
+	my $offset = -s $node->logfile;
 
-	wait_for_standby($primary, $standby);
-	return $batch;
+	configure($node, @settings);
+	$node->stop;
+	start_server($node);
+	return $offset;
 }
 
-subtest 'a running standby is promoted' => sub {
-	my ($primary, $standby) = make_pair('running');
-	my $batch = insert_ahead_on_both($primary, $standby);
-
-	$primary->stop('immediate');
-	$standby->promote;
-	is_unique_after($standby, $batch, 'promoted');
-	end_servers($primary, $standby);
-};
-
-subtest 'the clock is wrong all the time' => sub {
-	my ($primary, $standby) = make_pair('behind');
-
-	set_clock($primary, AHEAD_S);
-	my $batch = insert_batch($primary);
-	wait_for_standby($primary, $standby);
-	$primary->stop('immediate');
-	$standby->promote;
-	is_unique_after($standby, $batch, 'promoted');
-	end_servers($primary, $standby);
-};
-
-subtest 'ids lead right clocks, nothing is left to replay' => sub {
-	my ($primary, $standby) = make_pair('leading', LEADING);
-	my $batch = insert_batch($primary, 120_000);
-
-	restartpoint($primary, $standby);
-	$primary->stop('immediate');
-	$standby->stop;
-	start_server($standby);
-	is( $standby->safe_psql(
-			'postgres', 'SELECT pg_last_xact_replay_timestamp()'),
-		'', 'the standby has replayed no commit since its start');
-	$standby->promote;
-	is_unique_after($standby, $batch, 'promoted', right_clock => 1);
-	end_servers($primary, $standby);
-};
-
-for my $case ([ 'fast' ], [ 'immediate' ], [ 'fast', LEADING ])
+sub state_of
 {
-	my ($mode, @conf) = @$case;
-	my $what =
-	  "standby.signal removed, stop $mode" . (@conf ? ', ids lead' : '');
-	subtest $what => sub {
-		my ($primary, $standby) =
-		  make_pair("signal_$mode" . scalar(@conf), @conf);
-		my $batch =
-			@conf
-		  ? insert_batch($primary, 120_000)
-		  : insert_ahead_on_both($primary, $standby);
-
-		wait_for_standby($primary, $standby);
-		$primary->stop('immediate');
-		$standby->stop($mode);
-		unlink $standby->data_dir . '/standby.signal' or die $!;
-		start_server($standby);
-		is_unique_after($standby, $batch, $what, right_clock => @conf > 0);
-		end_servers($primary, $standby);
-	};
+	my ($node) = @_;
+	return (sqlstate_of($node, $issue))[0];
 }
 
-for my $how ('fast', 'killed')
-{
-	subtest "ended right after the promotion: $how" => sub {
-		my ($primary, $standby) = make_pair("ended_$how");
-		my $batch = insert_ahead_on_both($primary, $standby);
+# ----- one worker id -----
 
-		$primary->stop('immediate');
-		$standby->promote;
-		$how eq 'killed' ? kill_hard($standby) : $standby->stop($how);
-		start_server($standby);
-		is_unique_after($standby, $batch, $how);
-		end_servers($primary, $standby);
-	};
+my $primary = new_server('primary', "include 'case.conf'",
+	'snowflake.clock_tolerance = 5s', 'restart_after_crash = on');
+configure($primary);
+start_server($primary);
+my $log = logs_elsewhere($primary, 0, 'a new server');
+like($log,
+	qr{LOG:  snowflake node \(0,7\), snowflake.worker_id_source "config", snowflake.layout "41/5/5/12", snowflake.epoch "2010-11-04 01:42:54.657\+00"},
+	'the log has the node, its source, the layout and the epoch');
+logs_elsewhere($primary, 0, 'a restart', restart_with($primary));
+my $offset = -s $primary->logfile;
+kill_hard($primary);
+start_server($primary);
+logs_elsewhere($primary, 0, 'a crash', $offset);
+my $newest = insert_batch($primary, 1000)->{newest};
+
+my $standby = standby_of($primary, 'standby');
+for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
+{
+	my ($state, $message, $hint) = sqlstate_of($standby, "SELECT $call");
+
+	is($state, '25006', "$call on a standby is an error");
+	like($message, qr/during recovery/, "$call on a standby: the message names the recovery");
+	like($hint, qr/primary/, "$call on a standby: the hint names the primary");
+}
+is(value_of($standby, 'SELECT count(*), bool_and(snowflake_worker_id(id) = 7) FROM orders'),
+	'1000|t', 'a standby decodes replicated ids');
+
+my $session = SnowflakeSession->new($standby);
+is($session->state_of($issue), '25006', 'a session on the standby is refused');
+unlike(logged($standby), $elsewhere, 'a standby logs nothing before its promotion');
+wait_for_standby($primary, $standby);
+$primary->stop('immediate');
+$standby->promote;
+cmp_ok($session->value($issue), '>', $newest,
+	'the same session gets an id after the promotion, larger than the replicated ids');
+$session->quit;
+$log = logs_elsewhere($standby, 1, 'a promotion');
+my ($old_place, $new_place) = map { substr $_->data_dir, -19 } $primary, $standby;
+like($log, qr/issued by the server "[^"]*\Q$old_place\E"; this server is "[^"]*\Q$new_place\E"/,
+	'the log line has the locations of both servers');
+logs_elsewhere($standby, 0, 'a restart after the promotion', restart_with($standby));
+$standby->stop;
+my $copy = copy_of($standby, 'copy');
+$offset = -s $copy->logfile // 0;
+start_server($copy);
+logs_elsewhere($copy, 1, 'a copied data directory', $offset);
+end_servers($primary, $copy);
+
+# The page names the server that logged the mark last: its holder, which changes
+# when the machine boots, and its location, which has the host's name.
+my $page = PostgreSQL::Test::Utils::slurp_file(mark_file($standby));
+my %fields = (holder => [ 192, 'Q', 1 ], location => [ 200, 'Z48', 'other:/data' ]);
+for my $case (
+	[ 'a reboot', 0, 'holder' ],
+	[ "a new name of the host", 0, 'location' ],
+	[ 'another holder at another location', 1, 'holder', 'location' ])
+{
+	my ($what, $times, @changed) = @$case;
+
+	$offset = -s $standby->logfile;
+	write_page($standby,
+		seal_page(with_field($page, map { @{ $fields{$_} } } @changed)));
+	start_server($standby);
+	unlike(logged($standby, $offset), $elsewhere, "$what: nothing is logged before the first id");
+	logs_elsewhere($standby, $times, $what, $offset);
+	$standby->stop;
 }
 
-subtest 'the newest ids are in a prepared transaction' => sub {
-	my ($primary, $standby) =
-	  make_pair('prepared', 'max_prepared_transactions = 2');
+# ----- another worker id -----
 
-	set_clock($primary, AHEAD_S);
-	$primary->safe_psql(
-		'postgres', q{
-BEGIN;
-INSERT INTO orders (batch) SELECT -1 FROM generate_series(1, 20000);
-SELECT extract(epoch FROM snowflake_timestamp(min(id))) AS begin,
-	   extract(epoch FROM snowflake_timestamp(max(id))) AS end
-  INTO times FROM orders WHERE batch = -1;
-PREPARE TRANSACTION 'orders'});
-	set_clock($primary, 0);
-	insert_other_row($primary);
-	wait_for_standby($primary, $standby);
-	$primary->stop('immediate');
-	$standby->promote;
-	$standby->safe_psql('postgres', q{COMMIT PREPARED 'orders'});
-	my %batch = (number => -1);
-	@batch{qw(begin end)} =
-	  split /\|/, $standby->safe_psql('postgres', 'TABLE times');
-	is_unique_after($standby, \%batch, 'promoted');
-	end_servers($primary, $standby);
-};
+# The primary issues ids an hour ahead of a right clock.
+$primary = $standby;
+start_server($primary, 3600);
+my $batch = insert_batch($primary);
+set_clock($primary, 0);
+my ($state, $message, $hint) = sqlstate_of($primary, $issue);
+is($state, '55000', 'a primary with ids of an hour ahead refuses ids');
+like($message, qr/behind the last snowflake id/, 'the message says that the clock is behind');
+like($hint, qr/"snowflake.worker_id" that no server has used/, 'the hint names the way out');
+insert_other_row($primary);
+$standby = standby_of($primary, 'other');
+restart_with($standby, 'snowflake.worker_id = 8');
+wait_for_standby($primary, $standby);
+$primary->stop;
+$standby->promote;
+my $id = first_id_soon($standby, 'a standby with a worker id of its own, promoted');
+is(worker_id_of($id), 8, 'the promoted standby issues ids of its own worker id');
+cmp_ok($id, '<', $batch->{newest}, 'these ids are not an hour ahead');
+unlike(logged($standby), qr/issued elsewhere/, 'with its own worker id nothing is logged');
+restart_with($standby, 'snowflake.worker_id = 7');
+is(state_of($standby), '55000', "with the old primary's worker id ids are refused");
+restart_with($standby, 'snowflake.worker_id = 9');
+is(worker_id_of(first_id_soon($standby, 'a worker id never used before')),
+	9, 'the worker id never used before is in the id');
+restart_with($standby, 'snowflake.worker_id = 7');
+is_unique_after($standby, $batch, "an hour later, with the old primary's worker id");
+end_servers($primary, $standby);
 
-subtest 'ids an hour ahead, and then a switchover' => sub {
-	my ($primary, $standby) =
-	  make_pair('hour', 'snowflake.clock_tolerance = 5s');
+# ----- a server that issues no ids -----
 
-	set_clock($primary, 3600);
-	my $batch = insert_batch($primary);
-	set_clock($primary, 0);
-	is((sqlstate_of($primary, 'SELECT snowflake_nextval()'))[0],
-		'55000', 'the old primary refuses ids when its clock is right');
-	insert_other_row($primary);
-	wait_for_standby($primary, $standby);
-	$primary->stop;
-	$standby->promote;
-	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
-		'55000', 'the new primary refuses ids, too');
+# Without preload the postmaster does not know the parameters.
+if (PRELOADS)
+{
+	my $warning = qr/WARNING:  parameter "snowflake.worker_id" is not set, so this server issues no snowflake ids/;
 
-	# An unused worker id lets the server issue ids.  After that, the former
-	# worker id is set again.
-	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 9');
-	$standby->stop;
-	start_server($standby);
-	my $id = first_id_at_once($standby, 'an unused worker_id');
-	is($standby->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
-		9, 'the unused worker_id is in the id');
-	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 7');
-	$standby->stop;
-	start_server($standby);
-	is((sqlstate_of($standby, 'SELECT snowflake_nextval()'))[0],
-		'55000', 'with the former worker_id ids are refused again');
-	is_unique_after($standby, $batch, 'an hour later');
-	end_servers($primary, $standby);
-};
+	my $without = new_server('without_id', 'snowflake.worker_id = -1');
+	start_server($without);
+	like(logged($without), $warning, 'a server without a worker id logs a WARNING');
+	my $its_standby = standby_of($without, 'its_standby');
+	like(logged($its_standby), $warning, 'a standby without a worker id logs a WARNING');
+	end_servers($its_standby);
 
-subtest 'two worker ids, and the old primary is an hour ahead' => sub {
-	my ($primary, $standby) =
-	  make_pair('own', 'snowflake.clock_tolerance = 5s');
+	my $create = 'DROP EXTENSION snowflake CASCADE; CREATE EXTENSION snowflake';
+	my ($rc, $out, $err) = $without->psql('postgres', $create);
+	unlike($err, qr/NOTICE:  snowflake/, 'CREATE EXTENSION with preload raises no NOTICE of its own');
 
-	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 8');
-	$standby->stop;
-	start_server($standby);
-	set_clock($primary, 3600);
-	my $batch = insert_batch($primary);
-	wait_for_standby($primary, $standby);
-	$primary->stop('immediate');
-	$standby->promote;
-	my $id = first_id_at_once($standby, 'promoted');
-	is($standby->safe_psql('postgres', "SELECT snowflake_worker_id($id)"),
-		8, 'the promoted standby issues ids with its own worker id');
-
-	# The former worker id is set again.
-	$standby->append_conf('postgresql.conf', 'snowflake.worker_id = 7');
-	$standby->stop;
-	start_server($standby);
-	is_unique_after($standby, $batch, 'with the worker_id of the old primary');
-	end_servers($primary, $standby);
-};
-
-subtest 'cascading standbys' => sub {
-	my ($first, $second) = make_pair('cascade');
-	my $third = standby_of($second, 'cascade_third');
-	my $batch = insert_ahead_on_both($first, $second);
-
-	wait_for_standby($first, $third);
-	$first->stop('immediate');
-	$second->promote;
-	is_unique_after($second, $batch, 'the second server');
-
-	# Step the clock ahead by ten more seconds only, because the third server
-	# waits until its clock has passed the new ids.
-	set_clock($second, AHEAD_S + 10);
-	my $next = insert_batch($second);
-	set_clock($second, 0);
-	insert_other_row($second);
-	wait_for_standby($second, $third);
-	$second->stop('immediate');
-	$third->promote;
-	is_unique_after($third, $batch, 'the third server, ids of the first');
-	is_unique_after($third, $next, 'the third server, ids of the second');
-	end_servers($first, $second, $third);
-};
+	# Before PostgreSQL 17, or with a registry, preload is needed.
+	$without->append_conf('postgresql.conf',
+		"shared_preload_libraries = ''\nsnowflake.registry = 'host=nowhere'");
+	$without->stop;
+	start_server($without);
+	($rc, $out, $err) = $without->psql('postgres', $create);
+	like($err, qr/NOTICE:  snowflake_nextval\(\) issues no ids until the library is preloaded\nHINT: .*shared_preload_libraries/,
+		'CREATE EXTENSION without preload says that the library has to be preloaded');
+	end_servers($without);
+}
 
 done_testing();

@@ -1,305 +1,335 @@
-# Recovery from backups, to a point in time, by pg_rewind, without the library
-# and after crashes: no id comes again that is in the data that was recovered,
-# whatever the clocks do.  Promotions are in t/mark_promotion.pl.
+# Promise 1: no id that is in the data comes again after a recovery of any kind,
+# although the clock after the recovery is behind these ids.
+#
+# A primary issues ids while its clock is ahead, so that only the mark in WAL
+# tells a recovered server of these ids.  Then all servers end, and each kind of
+# recovery begins with a copy of what they leave behind.
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(rmtree);
+use IPC::Run;
 use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
 use SnowflakeServer;
-use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-# The clock is so many seconds ahead when the server issues the ids that must
-# not come again.  Only WAL tells a recovered server of these ids.
+# How many seconds the clock is ahead.
 use constant AHEAD_S => 100;
 
-sub started_server
+# With these parameters ids are ahead of a clock that is right, because a tick
+# has only eight ids.
+my @leading = (
+	"snowflake.layout = '41/5/5/3'",
+	'snowflake.clock_policy = advance',
+	'snowflake.clock_tolerance = 60s');
+
+my $incremental = "$ENV{TESTDATADIR}/incremental";
+
+# Starts a primary, a standby and its standby, has ids issued, and ends all of
+# them.  Returns the servers, their newest batches, and the WAL records from
+# which a point in time is chosen:
+#
+#   primary    crashed; its newest batch comes after a checkpoint
+#   standby    stopped fast; the batch comes before its restartpoint
+#   cascading  stopped at once; the batch comes after its restartpoint
+#
+# The backup "base" of the primary is older than the batches, and the backup
+# "of_standby" has the batch of the standby.
+sub leave_behind
 {
-	my $node = new_server(@_);
+	my ($name, @conf) = @_;
+	my $primary = new_server("${name}_primary",
+		'snowflake.high_water_interval = 100ms', @conf);
+	my %left = (primary => $primary);
 
-	start_server($node);
-	insert_batch($node, 10);
-	return $node;
-}
-
-# A base backup in the worst order: ids are issued after all files have been
-# copied, so only its WAL has them.  The backup is started without a signal
-# file.
-for my $is_leading (0, 1)
-{
-	my $what =
-	  'a base backup without a signal file' . ($is_leading ? ', ids lead' : '');
-	subtest $what => sub {
-		my $primary =
-		  started_server("base$is_leading", $is_leading ? LEADING : ());
-		my $session = SnowflakeSession->new($primary);
-		my $backup = $primary->backup_dir . '/base';
-		my $batch;
-
-		$session->value(q{SELECT pg_backup_start('base', true)});
-		$primary->backup_fs_cold('base');
-		$batch =
-			$is_leading
-		  ? insert_batch($primary, 120_000)
-		  : insert_ahead_and_commit($primary, AHEAD_S);
-		my @label = $session->rows(
-			q{SELECT labelfile FROM pg_backup_stop(false)});
-		$session->quit;
-		PostgreSQL::Test::Utils::append_to_file("$backup/backup_label",
-			join("\n", @label) . "\n");
-		rmtree("$backup/pg_wal");
-		PostgreSQL::Test::RecursiveCopy::copypath(
-			$primary->data_dir . '/pg_wal', "$backup/pg_wal");
-		$primary->stop('immediate');
-
-		my $copy = server_of_backup("base_copy$is_leading", $primary, 'base');
-		start_server($copy);
-		is_unique_after($copy, $batch, $what, right_clock => $is_leading);
-		end_servers($primary, $copy);
-	};
-}
-
-subtest 'a base backup of a standby' => sub {
-	my $primary = started_server('backup_primary');
-	my $standby = standby_of($primary, 'backup_standby');
-	my $batch = insert_ahead_and_commit($primary, AHEAD_S);
-
-	wait_for_standby($primary, $standby);
-	$standby->backup('copy');
-	$primary->stop('immediate');
-	$standby->stop('immediate');
-	for my $is_promoted (0, 1)
-	{
-		my $what = $is_promoted ? 'promoted' : 'started without a signal file';
-		my $copy =
-		  server_of_backup("backup_copy$is_promoted", $standby, 'copy');
-
-		$copy->set_standby_mode if $is_promoted;
-		$copy->adjust_conf('postgresql.conf', 'primary_conninfo', "''");
-		unlink $copy->data_dir . '/standby.signal' unless $is_promoted;
-		start_server($copy);
-		$copy->promote if $is_promoted;
-		is_unique_after($copy, $batch, $what);
-		end_servers($copy);
-	}
-	end_servers($primary, $standby);
-};
-
-subtest 'to a point in time' => sub {
-	my $primary = started_server('pitr');
-
+	start_server($primary);
+	my $has_incremental = $primary->pg_version >= 17;
+	$primary->append_conf('postgresql.conf', 'summarize_wal = on')
+	  if $has_incremental;
+	$primary->reload;
+	insert_batch($primary, 10);
 	$primary->backup('base');
+	my $standby = $left{standby} = standby_of($primary, "${name}_standby");
+	$left{cascading} = standby_of($standby, "${name}_cascading");
+
 	my $lsn = $primary->lsn('insert');
-	insert_ahead_and_commit($primary, AHEAD_S);
-	set_clock($primary, 2 * AHEAD_S);
-	for (1 .. 12)
+	set_clock($primary, AHEAD_S);
+	for (1 .. 8)
 	{
 		insert_batch($primary, 200);
 		usleep(40_000);
 	}
-	$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
+	$left{records} = [ records_since($primary, $lsn) ];
+	$left{batch}{standby} = $left{batch}{cascading} =
+	  insert_ahead($primary, 2 * AHEAD_S);
+	wait_for_standby($primary, $left{cascading});
+	$left{cascading}->stop('immediate');
 
-	my @records = records_since($primary, $lsn);
-	my @marks = grep { $_->[0] eq 'mark' } @records;
-	my @commits = grep { $_->[0] eq 'commit' } @records;
-	cmp_ok(scalar(@marks), '>=', 3, 'WAL has three advances of the mark or more');
-	my %targets = (
-		'to a commit, inclusive' => [ $commits[0][1], 'on' ],
-		'to the last commit, inclusive' => [ $commits[-1][1], 'on' ],
-		'between two advances of the mark' => [ $marks[-1][1], 'off' ],
-		'to an advance of the mark, inclusive' => [ $marks[-2][1], 'on' ]);
-	for my $what (sort keys %targets)
+	$primary->safe_psql('postgres', 'CHECKPOINT');
+	wait_for_standby($primary, $standby);
+	$standby->safe_psql('postgres', 'CHECKPOINT');
+	$standby->backup('of_standby');
+	$standby->stop;
+	$left{batch}{primary} = insert_ahead($primary, 3 * AHEAD_S);
+	$primary->backup('incremental', backup_options =>
+		  [ '--incremental', $primary->backup_dir . '/base/backup_manifest' ])
+	  if $has_incremental;
+	kill_hard($primary);
+	return \%left;
+}
+
+# ----- how a copy recovers -----
+
+sub start_without_signal
+{
+	my ($node) = @_;
+
+	unlink $node->data_dir . '/standby.signal' or die $!;
+	start_server($node);
+	return;
+}
+
+sub start_and_promote
+{
+	my ($node) = @_;
+
+	start_server($node);
+	$node->promote;
+	return;
+}
+
+# Recovers without the library: ends by two crashes and a stop.  Then starts the
+# server with the library.
+sub recover_without_library
+{
+	my ($node, $is_standby) = @_;
+
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+	start_server($node);
+	$node->promote if $is_standby;
+	insert_other_row($node);
+	$node->safe_psql('postgres', 'CHECKPOINT') if $is_standby;
+	for (1 .. 2)
 	{
-		my ($target, $is_inclusive) = @{ $targets{$what} };
-		my $copy = server_of_backup(
-			'copy' . $what =~ s/\W/_/gr,
-			$primary,
-			'base',
-			[],
-			"restore_command = 'cp \"" . $primary->data_dir . "/pg_wal/%f\" \"%p\"'",
-			"recovery_target_lsn = '$target'",
+		kill_hard($node);
+		start_server($node);
+		insert_other_row($node);
+	}
+	$node->stop;
+	$node->append_conf('postgresql.conf', preload_line());
+	start_server($node);
+	return;
+}
+
+# Starts a server from the primary's base backup and the primary's WAL.
+sub start_base_backup
+{
+	my ($name, $primary, @target) = @_;
+	my $wal = $primary->data_dir . '/pg_wal';
+	my $node = server_of_backup($name, $primary, 'base', [], @target,
+		"restore_command = 'cp \"$wal/%f\" \"%p\"'");
+
+	if (@target)
+	{
+		$node->set_recovery_mode;
+		start_server($node);
+		$node->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()');
+		return $node;
+	}
+	rmtree($node->data_dir . '/pg_wal');
+	PostgreSQL::Test::Utils::system_or_bail('cp', '-a', $wal,
+		$node->data_dir . '/pg_wal');
+	return start_server($node);
+}
+
+# What is recovered, how, and, for ids that lead the clock, 1.
+my @kinds = (
+	[ 'a crash', 'primary', \&start_server, 1 ],
+	[ 'crashes without the library', 'primary', \&recover_without_library ],
+	[   'a promotion with nothing left to replay', 'standby',
+		\&start_and_promote, 1 ],
+	[   'no standby.signal and nothing left to replay', 'standby',
+		\&start_without_signal ],
+	[ 'a promotion of a cascading standby', 'cascading', \&start_and_promote ],
+	[ 'no standby.signal', 'cascading', \&start_without_signal, 1 ],
+	[   'a promotion and then a crash', 'cascading',
+		sub { start_and_promote(@_); kill_hard(@_); start_server(@_) } ],
+	[   'a promotion and then a stop', 'cascading',
+		sub { start_and_promote(@_); $_[0]->stop; start_server(@_) } ],
+	[   'a promotion without the library', 'cascading',
+		sub { recover_without_library(@_, 1) } ]);
+
+for my $is_leading (0, 1)
+{
+	my $prefix = $is_leading ? 'leading' : 'right';
+	my $left = leave_behind($prefix, $is_leading ? @leading : ());
+	my ($primary, $standby) = @$left{qw(primary standby)};
+	my $number = 0;
+	my $check = sub {
+		my ($node, $batch, $what) = @_;
+
+		is_unique_after($node, $batch, "$prefix clock: $what");
+		end_servers($node);
+	};
+
+	for my $kind (@kinds)
+	{
+		my ($what, $origin, $recover, $is_for_both) = @$kind;
+
+		next if $is_leading && !$is_for_both;
+		my $node = copy_of($left->{$origin}, $prefix . ++$number);
+		$recover->($node);
+		$check->($node, $left->{batch}{$origin}, $what);
+	}
+
+	# A base backup whose files were copied before the ids: only WAL has them.
+	$check->(start_base_backup("${prefix}_base", $primary),
+		$left->{batch}{primary}, 'a base backup without a signal file');
+	if ($is_leading)
+	{
+		end_servers($primary, @$left{qw(standby cascading)});
+		last;
+	}
+
+	for my $is_promoted (0, 1)
+	{
+		my $node = server_of_backup("of_standby$is_promoted", $standby, 'of_standby');
+
+		$node->adjust_conf('postgresql.conf', 'primary_conninfo', "''");
+		$is_promoted ? start_and_promote($node) : start_without_signal($node);
+		$check->($node, $left->{batch}{standby}, 'a backup of a standby, '
+			  . ($is_promoted ? 'promoted' : 'without a signal file'));
+	}
+
+	# Points in time around an advance of the mark.
+	my @marks = grep { $_->[0] eq 'mark' } @{ $left->{records} };
+	my @commits = grep { $_->[0] eq 'commit' } @{ $left->{records} };
+	cmp_ok(scalar(@marks), '>=', 3, 'WAL has three advances of the mark or more');
+	for my $target (
+		[ 'a commit, inclusive', $commits[1], 'on' ],
+		[ 'an advance of the mark, inclusive', $marks[-2], 'on' ],
+		[ 'an advance of the mark, exclusive', $marks[-1], 'off' ])
+	{
+		my ($what, $record, $is_inclusive) = @$target;
+		my $node = start_base_backup(
+			'point' . ++$number, $primary,
+			"recovery_target_lsn = '$record->[1]'",
 			"recovery_target_inclusive = $is_inclusive",
 			'recovery_target_action = promote');
 
-		$copy->set_recovery_mode;
-		start_server($copy);
-		$copy->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()');
-		is_unique_after($copy, newest_batch($copy), $what);
-		end_servers($copy);
+		$check->($node, newest_batch($node), "a point in time: $what");
 	}
-	end_servers($primary);
-};
 
-# A restore may start the server without shared_preload_libraries.
-subtest 'without the library' => sub {
-	my $primary = started_server('bare_primary');
-	my $standby = standby_of($primary, 'bare_standby');
+	# A former primary has ids that the new one does not have, is rewound, and
+	# is promoted in its turn.
+	my $old = copy_of($primary, 'old');
+	my $new = copy_of($left->{cascading}, 'new');
+	my $conf = $old->data_dir . '/postgresql.conf';
+	my $saved = PostgreSQL::Test::Utils::slurp_file($conf);
 
-	$standby->append_conf('postgresql.conf', "shared_preload_libraries = ''");
-	$standby->stop;
-	start_server($standby);
-	my $batch = insert_ahead_and_commit($primary, AHEAD_S);
-	wait_for_standby($primary, $standby);
-	restartpoint($primary, $standby);
-	$standby->promote;
-	insert_other_row($standby);
-	$standby->safe_psql('postgres', 'CHECKPOINT');
+	start_server($old);
+	$old->stop;
+	start_and_promote($new);
+	insert_ahead($new, 2.1 * AHEAD_S);
+	$new->safe_psql('postgres', 'CHECKPOINT');
+	command_ok(
+		[
+			'pg_rewind', '--no-sync', '-D', $old->data_dir,
+			'--source-server', $new->connstr('postgres')
+		],
+		'pg_rewind');
+	unlink $conf;
+	PostgreSQL::Test::Utils::append_to_file($conf, $saved);
+	my $batch = insert_ahead($new, 2.2 * AHEAD_S);
+	$old->enable_streaming($new);
+	start_server($old);
+	wait_for_standby($new, $old);
+	$new->stop('immediate');
+	$old->promote;
+	$check->($old, $batch, 'a promotion after pg_rewind');
+	end_servers($new);
 
-	for my $node ($standby, $primary)
+	if ($primary->pg_version >= 17)
 	{
-		my $what = $node->name;
+		my @backups = map { $primary->backup_dir . "/$_" } qw(base incremental);
 
-		# Crash, recover without the library, and crash again.
-		kill_hard($node);
-		$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
-		start_server($node);
-		insert_other_row($node);
-		kill_hard($node);
-		start_server($node);
-		$node->stop;
-		$node->append_conf('postgresql.conf', preload_line());
-		start_server($node);
-		is_unique_after($node, $batch, $what);
-	}
-	end_servers($primary, $standby);
-};
-
-subtest 'pg_rewind, there and back' => sub {
-	my $first = started_server('rewind_first');
-	my $second = standby_of($first, 'rewind_second');
-	my @servers = ($first, $second);
-
-	for my $round (1 .. 2)
-	{
-		my ($old, $new) = @servers;
-		my $what = 'round ' . $round;
-		my $conf = $old->data_dir . '/postgresql.conf';
-		my $saved = PostgreSQL::Test::Utils::slurp_file($conf);
-
-		# Each server issues ids that the other does not have.
-		wait_for_standby($old, $new);
-		$new->promote;
-		set_clock($old, 3 * AHEAD_S);
-		insert_batch($old, 1000);
-		$old->stop;
-		insert_ahead_and_commit($new, $round * AHEAD_S);
-		$new->safe_psql('postgres', 'CHECKPOINT');
 		command_ok(
 			[
-				'pg_rewind', '--no-sync', '-D', $old->data_dir,
-				'--source-server', $new->connstr('postgres')
+				'pg_combinebackup', '--no-sync', '-o',
+				$primary->backup_dir . '/combined', @backups
 			],
-			"$what: pg_rewind");
-		unlink $conf;
-		PostgreSQL::Test::Utils::append_to_file($conf, $saved);
-
-		# The old server follows the new one, and is promoted in its turn.
-		my $more = insert_ahead_and_commit($new, ($round + 0.5) * AHEAD_S);
-		$old->enable_streaming($new);
-		set_clock($old, 0);
-		start_server($old);
-		wait_for_standby($new, $old);
-		if ($round == 2)
-		{
-			$new->stop('immediate');
-			$old->promote;
-			is_unique_after($old, $more, 'promoted after pg_rewind');
-		}
-		@servers = ($new, $old);
+			'pg_combinebackup');
+		my $node = server_of_backup('combined', $primary, 'combined');
+		start_server($node);
+		$check->($node, $left->{batch}{primary}, 'an incremental backup');
 	}
-	end_servers(@servers);
-};
-
-# Crashes, and after them a clock that is behind.
-my %settings = (
-	'wal_level = minimal, full_page_writes = off' => [
-		'wal_level = minimal',
-		'max_wal_senders = 0',
-		'full_page_writes = off'
-	],
-	'checksums' => [],
-	'checksums enabled later' => []);
-for my $what (sort keys %settings)
-{
-	subtest $what => sub {
-		my $node = new_server($what =~ s/\W/_/gr, @{ $settings{$what} });
-		my $is_checksummed = $what =~ /checksums/;
-		my $enable = sub {
-			command_ok(
-				[ 'pg_checksums', '--enable', '--no-sync', '-D', $node->data_dir ],
-				'pg_checksums --enable');
-		};
-
-		$enable->() if $what eq 'checksums';
-		start_server($node);
-		insert_batch($node);
-		if ($what eq 'checksums enabled later')
-		{
-			$node->stop;
-			$enable->();
-			start_server($node);
-		}
-		is($node->safe_psql('postgres', 'SHOW data_checksums'),
-			$is_checksummed ? 'on' : 'off',
-			'data_checksums is ' . ($is_checksummed ? 'on' : 'off'));
-		my $batch = insert_ahead_and_commit($node, AHEAD_S);
-		kill_hard($node);
-		start_server($node);
-		is_unique_after($node, $batch, 'after a crash');
-
-		# After a clean stop the page is read from its file, not from WAL.
-		$batch = insert_ahead_and_commit($node, AHEAD_S);
-		$node->stop;
-		command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ],
-			'pg_checksums --check')
-		  if $is_checksummed;
-		start_server($node);
-		is_unique_after($node, $batch, 'after a clean stop');
-		end_servers($node);
-	};
+	end_servers($primary, @$left{qw(standby cascading)});
 }
 
-subtest 'incremental backup' => sub {
-	plan skip_all => 'needs PostgreSQL 17' if server_version() < 17;
-	my $primary = new_server('incremental', 'summarize_wal = on');
+# ----- crashes under load -----
 
-	start_server($primary);
-	insert_batch($primary, 10);
-	my $batch;
-	my @backups;
-	for my $name ('full', 'second', 'third')
+# With ticks of a second, the server is back within the tick in which it
+# crashed.
+for my $settings ([ 'ticks of a second', "snowflake.layout = '31/5/5/22\@1s'" ],
+	[ 'ids that lead the clock', @leading ])
+{
+	my ($name, @conf) = @$settings;
+	my $node = new_server($name =~ s/\W/_/gr, 'restart_after_crash = on', @conf);
+	my $script = "$ENV{TESTDATADIR}/insert.sql";
+	my $round = 0;
+
+	start_server($node);
+	PostgreSQL::Test::Utils::append_to_file($script,
+		"INSERT INTO orders (batch) SELECT :round FROM generate_series(1, 10);\n")
+	  unless -e $script;
+	for my $crash ('SIGKILL to a backend', 'an immediate stop')
 	{
-		$primary->backup(
-			$name,
-			backup_options => [
-				map { ('--incremental', "$_/backup_manifest") } $backups[-1] // ()
-			]);
-		push @backups, $primary->backup_dir . "/$name";
-		$batch = insert_ahead_and_commit($primary, @backups * AHEAD_S);
+		for (1 .. 2)
+		{
+			my $what = "$name: $crash";
+			my $number = ++$round;
+			my $offset = -s $node->logfile;
+			my $clients = IPC::Run::start(
+				[
+					'pgbench', '--no-vacuum', '--client=8', '--time=60',
+					"--define=round=$number", "--file=$script",
+					$node->connstr('postgres')
+				],
+				'>', '/dev/null', '2>', '/dev/null');
+
+			ok($node->poll_query_until('postgres',
+					"SELECT count(*) > 5000 FROM orders WHERE batch = $number"),
+				"$what: clients insert rows");
+			if ($crash eq 'an immediate stop')
+			{
+				$node->stop('immediate');
+				start_server($node);
+			}
+			else
+			{
+				kill 'KILL', value_of($node,
+					q{SELECT pid FROM pg_stat_activity WHERE query LIKE 'INSERT INTO orders%' LIMIT 1});
+				$node->wait_for_log(
+					qr/database system is ready to accept connections/, $offset);
+			}
+			$clients->finish;
+			first_id($node);
+		}
 	}
-
-	# The last backup has the newest ids.
-	$primary->backup('fourth',
-		backup_options => [ '--incremental', "$backups[-1]/backup_manifest" ]);
-	push @backups, $primary->backup_dir . '/fourth';
-	$primary->stop('immediate');
-
-	my $combined = $primary->backup_dir . '/combined';
-	command_ok(
-		[ 'pg_combinebackup', '--no-sync', '-o', $combined, @backups ],
-		'pg_combinebackup');
-	my $copy = server_of_backup('incremental_copy', $primary, 'combined');
-	start_server($copy);
-	is_unique_after($copy, $batch, 'the combined backup');
-	end_servers($primary, $copy);
-};
+	is(value_of($node,
+			'SELECT count(id) - count(DISTINCT id) FROM orders WHERE id <> 0'),
+		'0', "$name: no id of a row came twice");
+	is(value_of($node, q{
+SELECT count(*) FROM (SELECT min(id) AS first, lag(max(id)) OVER (ORDER BY batch) AS last_before
+						FROM orders GROUP BY batch) AS rounds WHERE first <= last_before}),
+		'0', "$name: ids go on increasing after each crash");
+	end_servers($node);
+}
 
 done_testing();

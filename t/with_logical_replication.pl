@@ -1,5 +1,6 @@
 # Logical replication both ways between two servers that both insert: ids of
-# two worker ids never conflict, and both servers end up with all rows.
+# two worker ids never conflict, and both servers end up with all rows.  The
+# apply worker, a background worker, issues ids as any session does.
 use strict;
 use warnings FATAL => 'all';
 
@@ -159,6 +160,23 @@ SKIP:
 	wait_for_both('by_origin');
 	check_both('by_origin');
 }
+
+# The subscriber's table has one more column, with ids of the apply worker.
+$nodes[0]->safe_psql('postgres', q{
+CREATE TABLE copied (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), n int);
+CREATE PUBLICATION copied FOR TABLE copied});
+$nodes[1]->safe_psql('postgres',
+	'CREATE TABLE copied (id bigint PRIMARY KEY, n int, copy_id bigint UNIQUE DEFAULT snowflake_nextval())');
+$nodes[1]->safe_psql('postgres',
+	sprintf q{CREATE SUBSCRIPTION copied CONNECTION '%s dbname=postgres' PUBLICATION copied},
+	$nodes[0]->connstr);
+$nodes[1]->wait_for_subscription_sync($nodes[0], 'copied');
+$nodes[0]->safe_psql('postgres', 'INSERT INTO copied (n) SELECT generate_series(1, 2000)');
+$nodes[0]->wait_for_catchup('copied');
+is($nodes[1]->safe_psql('postgres', q{
+SELECT count(*), count(DISTINCT copy_id),
+	   bool_and(snowflake_worker_id(id) = 1), bool_and(snowflake_worker_id(copy_id) = 2) FROM copied}),
+	'2000|2000|t|t', 'the apply worker of a subscription issues ids of its own server');
 $_->stop for @nodes;
 
 done_testing();

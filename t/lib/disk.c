@@ -3,7 +3,7 @@
  *	  Gives a server a slow, hanging or full disk.  The tests preload it.
  *
  * The file DISK_FILE has 64-bit numbers, which a test changes while the server
- * runs; SnowflakeDisk.pm has their names.  A flush is a call of fdatasync() or
+ * runs; t/mark_disk.pl has their names.  A flush is a call of fdatasync() or
  * fsync() for a file of pg_wal.  It does not reach the real disk, so that the
  * disk under the test adds nothing to the delay.
  */

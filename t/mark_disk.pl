@@ -1,0 +1,248 @@
+# A disk that is slow, hangs or is full: ids do not wait for flushes of WAL, but
+# for the first after a start; a wait for the page's lock can be interrupted; and
+# a page that cannot be created leaves no file.  The disk is that of lib/disk.c.
+# The test counts ids, rows, flushes and records of the mark; it measures no
+# times.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeRecovery;
+use SnowflakeServer;
+use SnowflakeServer qw(build_library preload);
+use SnowflakeSession;
+use SnowflakeTest;
+use Test::More;
+
+use constant {
+	FLUSH_US => 205_000,
+	LOAD_S => 3,
+};
+
+my $issue = 'SELECT snowflake_nextval()';
+my $insert = 'INSERT INTO ours (n) VALUES (1);';
+my $directory = PostgreSQL::Test::Utils::tempdir();
+
+# ----- the disk -----
+
+# The numbers in the file that disk.c reads, in order.
+my @names = qw(delay_us is_hanging flushes hanging bytes_left is_broken);
+my %number_of = map { $names[$_] => $_ } 0 .. $#names;
+my $disk_file = "$directory/disk";
+my $library = build_library('disk');
+PostgreSQL::Test::Utils::append_to_file($disk_file, pack 'q*', (0) x @names);
+
+# Changes the disk of all servers.
+sub set_disk
+{
+	my (%values) = @_;
+
+	for my $name (sort keys %values)
+	{
+		# Write in place and at once: servers have the file mapped.
+		open my $fh, '+<:raw', $disk_file or die $!;
+		sysseek $fh, 8 * $number_of{$name}, 0;
+		defined syswrite $fh, pack 'q', $values{$name} or die $!;
+		close $fh;
+	}
+	return;
+}
+
+# Returns one of the numbers, such as how many flushes have ended.
+sub disk_value
+{
+	my ($name) = @_;
+	return (unpack 'q*', PostgreSQL::Test::Utils::slurp_file($disk_file))[ $number_of{$name} ];
+}
+
+# Starts a server on this disk, which is fast and empty except for these values.
+sub start_on_disk
+{
+	my ($node, %values) = @_;
+
+	set_disk(delay_us => 0, is_hanging => 0, bytes_left => -1, is_broken => 0, %values);
+	local %ENV = (%ENV, preload($library), DISK_FILE => $disk_file);
+	start_server($node);
+	return;
+}
+
+# ----- the page cannot be created -----
+
+# The page gets its name when it is whole and on disk.
+my $node = new_server('full', 'fsync = on');
+my $new_file = mark_file($node) =~ s/8947/pgsql_tmp_snowflake/r;
+for my $case (
+	[ 'the disk is full', '53100', bytes_left => 0 ],
+	[ 'the disk is full after half a page', '53100', bytes_left => 4096 ],
+	[ 'the flush of the page fails', '58030', is_broken => 1 ])
+{
+	my ($what, $expected, @disk) = @$case;
+
+	start_on_disk($node, @disk);
+	for my $attempt ('the first call', 'the second call', 'a call after a crash')
+	{
+		my ($state, $message, $hint) = sqlstate_of($node, $issue);
+
+		is($state, $expected, "$what: $attempt raises the error of the disk");
+		like($hint, qr/^No snowflake id is issued until file "global\/8947"/, "$what: the hint names the file");
+		ok(!-e mark_file($node) && !-e $new_file, "$what: there is no file");
+		next if $attempt ne 'the second call';
+		kill_hard($node);
+		start_on_disk($node, @disk);
+	}
+	set_disk(bytes_left => -1, is_broken => 0);
+	my $batch = insert_batch($node, 10);
+	kill_hard($node);
+	start_server($node);
+	is_unique_after($node, $batch, "$what: after the cause is gone");
+	$node->stop;
+	set_clock($node, 0);
+	unlink mark_file($node);
+}
+
+# A crash may leave the file of the first name.
+PostgreSQL::Test::Utils::append_to_file($new_file, 'x' x 10_000);
+start_server($node);
+first_id_soon($node, 'a file of the first name is left over');
+is(-s mark_file($node), 8192, 'the new file has one block');
+end_servers($node);
+
+# ----- slow flushes -----
+
+$node = new_server(
+	'slow',
+	"include 'case.conf'",
+	'fsync = on',
+	# While a flush hangs, WAL and changed pages have to stay in memory.
+	'shared_buffers = 128MB',
+	'wal_buffers = 16MB',
+	'log_statement = none');
+my $mark_writes = 'SELECT high_water_writes FROM snowflake_stat';
+configure($node);
+start_on_disk($node);
+my $flushes = disk_value('flushes');
+value_of($node, $issue);
+cmp_ok(disk_value('flushes'), '>', $flushes, 'the first id after a start comes after a flush');
+value_of($node, q{
+CREATE TABLE ours (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), n int);
+CREATE TABLE theirs (id bigserial PRIMARY KEY, n int);
+});
+set_disk(delay_us => FLUSH_US);
+
+sub reload_with
+{
+	configure($node, @_);
+	$node->reload;
+	return;
+}
+
+# Runs a statement again and again in some sessions for LOAD_S.  Returns how
+# often it was executed, how many flushes ended meanwhile, and how many records
+# of the mark were logged.
+sub load
+{
+	my ($sessions, $sql) = @_;
+	my $file = "$directory/load.sql";
+	my $writes = value_of($node, $mark_writes);
+	my $flushes = disk_value('flushes');
+
+	unlink $file;
+	PostgreSQL::Test::Utils::append_to_file($file, "$sql\n");
+
+	# A call that never returns must not hold up the test.
+	local $ENV{PGOPTIONS} = '-c statement_timeout=20s';
+	my ($stdout, $stderr) = PostgreSQL::Test::Utils::run_command(
+		[
+			'pgbench', '--no-vacuum', "--client=$sessions", '--jobs=1',
+			'--protocol=prepared', '--time=' . LOAD_S, "--file=$file",
+			$node->connstr('postgres')
+		]);
+	my ($count) = $stdout =~ /transactions actually processed: (\d+)/
+	  or die "pgbench: $stderr";
+	my %load = (
+		count => $count,
+		flushes => disk_value('flushes') - $flushes,
+		marks => value_of($node, $mark_writes) - $writes);
+
+	note "$sessions sessions, $sql: ", join ', ', map { "$_ $load{$_}" } sort keys %load;
+	return \%load;
+}
+
+for my $case ([ 500, 1 ], [ 10, 4 ])
+{
+	my ($interval_ms, $sessions) = @$case;
+	my $what = "flushes of 205 ms, high_water_interval $interval_ms ms, $sessions sessions";
+
+	reload_with("snowflake.high_water_interval = $interval_ms");
+	my $calls = load($sessions, "$issue;");
+	my $theirs = load($sessions, $insert =~ s/ours/theirs/r);
+	my $ours = load($sessions, $insert);
+
+	cmp_ok($calls->{count}, '>', 200 * ($calls->{flushes} + 1), "$what: there are hundreds of ids for each flush");
+	cmp_ok($calls->{marks}, '<=', 2 + LOAD_S * 1000 / $interval_ms, "$what: there is one record of the mark in an interval at most");
+	cmp_ok($ours->{count}, '>=', 0.8 * $theirs->{count}, "$what: there are as many inserts as into a bigserial");
+	cmp_ok($ours->{count}, '>=', LOAD_S, "$what: rows are inserted");
+}
+
+# After a pause the next id needs a mark of its own.  A flush of that mark, by
+# whatever process, would hold up the flush of the insert's commit.
+my $theirs = load(1, ($insert =~ s/ours/theirs/r) . "\n\\sleep 30 ms");
+my $ours = load(1, "$insert\n\\sleep 30 ms");
+cmp_ok($ours->{marks}, '>=', $ours->{count} - 1, 'inserts after pauses: each logs a mark');
+cmp_ok($ours->{count}, '>=', 0.8 * $theirs->{count}, 'inserts after pauses: there are as many as into a bigserial');
+
+reload_with('snowflake.high_water_interval = 10ms', 'synchronous_commit = off');
+$ours = load(1, $insert);
+cmp_ok($ours->{count}, '>', 50 * ($ours->{flushes} + 1), 'synchronous_commit = off: inserts do not wait for flushes');
+
+# ----- a flush that hangs -----
+
+reload_with('snowflake.high_water_interval = 10ms');
+my @sessions = map { SnowflakeSession->new($node, 30) } 1 .. 2;
+
+# Write all WAL and all other pages before, so that there is room for more WAL in
+# memory, and the checkpointer writes the mark's page first.
+set_disk(delay_us => 0);
+$_->value($issue) for @sessions;
+value_of($node, 'CHECKPOINT');
+set_disk(is_hanging => 1);
+value_of($node, $issue);    # logs a mark
+ok(wait_for(sub { disk_value('hanging') > 0 }), 'a flush hangs');
+$flushes = disk_value('flushes');
+my $calls = load(4, "$issue;");
+cmp_ok($calls->{count}, '>', 1000, 'sessions go on to issue ids while a flush hangs');
+cmp_ok($calls->{marks}, '>', 10, 'sessions go on to log marks while a flush hangs');
+
+# The checkpointer holds the page's lock while it flushes WAL.  A session that
+# needs another mark waits for the lock.
+my $checkpoint = SnowflakeSession->new($node);
+my ($session, $other) = @sessions;
+$checkpoint->ask('CHECKPOINT');
+$session->rows("SET statement_timeout = '300ms'");
+ok(wait_for(sub { $session->state_of($issue) eq '57014' }), 'statement_timeout ends a wait for the page');
+$session->rows('RESET statement_timeout');
+$session->ask($issue);
+$session->wait_until_it_waits;
+$other->rows("SELECT pg_cancel_backend($session->{pid})");
+is(($session->answer)[0], '57014', 'a cancel ends a wait for the page');
+$session->ask($issue);
+$session->wait_until_it_waits;
+is($other->value("SELECT pg_terminate_backend($session->{pid}, 20000)"),
+	't', 'a session that waits for the page is terminated');
+$session->{psql}{run}->kill_kill;
+is(disk_value('flushes'), $flushes, 'the flush has hung all the time');
+set_disk(is_hanging => 0);
+is(($checkpoint->answer)[0], '', 'the checkpoint ends when the flush has ended');
+$_->quit for $other, $checkpoint;
+
+# Ids and rows before a crash do not come again.
+my $batch = insert_batch($node, 1000);
+kill_hard($node);
+start_on_disk($node);
+is_unique_after($node, $batch, 'after a crash');
+end_servers($node);
+
+done_testing();
