@@ -1,316 +1,318 @@
 # Clients that keep every id that they receive, outside the servers, while
-# servers are killed, stopped and suspended.  What these ids say at the end is
-# in SnowflakeLedger.
+# servers are killed, stopped and suspended.
 #
-# Clients are processes of their own.  A control file tells each client what to
-# do.  The file has one line, which the client reads before every batch: the
-# number of the command, the stage (see SnowflakeLedger), which clients draw
-# ids, and the connection string of the server that they draw ids from.
+# Each client is a process, which drives a psql.  Before each batch of
+# statements it reads a control file, which says which server to connect to.
+# After each batch it writes a line to a file of its own: the life of the server
+# that its connection was to, when the batch was sent, when the answer was
+# received, and the ids.
+#
+# A life is the time of a server between two crashes or stops.  The test gives
+# it a number, and writes it into the server's configuration as chaos.life.
 package SnowflakeChaos;
 
 use strict;
 use warnings FATAL => 'all';
 
+use Exporter 'import';
 use IPC::Open3;
 use POSIX ();
 use PostgreSQL::Test::Utils;
 use SnowflakeFaults;
-use Time::HiRes qw(time usleep);
+use SnowflakeServer qw(replace_file);
+use Test::More;
+use Time::HiRes qw(usleep);
 
-my @chaos;
+our @EXPORT = qw(
+  start_clients
+  draw_from
+  end_clients
+  check_clients
+  get_ids
+  clients_of
+  next_batch
+  count_finding
+  has_no
+  test_errors
+);
+
+# How many seconds a client waits for an answer.
+use constant TIMEOUT_S => 120;
+
+# How many findings of one kind are described.
+use constant MOST_DESCRIBED => 10;
+
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $main_pid = $$;
+my @clients;                    # each with its pid, control file and own file
+my %findings;                   # how many, by kind
+my %errors;                     # how many, by their text
+
+# What clients see of a server that starts, ends or crashes.
+my $is_down = qr/(?:FATAL|WARNING): +(?:57P0\d: )?(?:the database system is|terminating connection)|server closed the connection|Connection refused|No such file or directory|no connection to the server|Connection reset|Broken pipe|connection to server was lost/;
 
 # Kills the clients even if the test dies.
 END
 {
 	my $status = $?;
 
-	$_->kill_clients for @chaos;
+	if ($$ == $main_pid)
+	{
+		my @pids = grep { defined } map { $_->{pid} } @clients;
+
+		kill 'KILL', @pids;
+		waitpid $_, 0 for @pids;
+	}
 	$? = $status;
 }
 
-# Returns the clients of a run, none of which is started yet.  Parameters are
-# the directory for their files, the seed of their random numbers, and "batch",
-# a function of a client's kind, the stage and the client's number that returns
-# the statements of one batch.
-sub new
-{
-	my ($class, %self) = @_;
-	my $chaos = bless {
-		%self,
-		main_pid => $$,
-		command_number => 0,
-		clients => 0,
-		kinds => {},                # by number
-		pids => {}                  # by number, of clients that still run
-	}, $class;
+# ----- a client's process -----
 
-	push @chaos, $chaos;
-	return $chaos;
+sub connect_to
+{
+	my ($connstr) = @_;
+	my $psql = { connstr => $connstr, buffer => '' };
+
+	$psql->{pid} =
+	  open3($psql->{in}, $psql->{out}, undef, 'psql', '-XAtq', '-d', $connstr);
+	my (@lines) = ask($psql,
+		"\\set VERBOSITY verbose\nSELECT 'life ' || coalesce(current_setting('chaos.life', true), '0');\n");
+	($psql->{life}) = map { /^life (\d+)$/ } @lines;
+	return ($psql, grep { !/^life/ } @lines);
 }
 
-# Writes a command for the clients that obey a control file.  Returns the
-# command's number.
-sub command
+sub disconnect
 {
-	my ($self, $control, $stage, $who, $connstr) = @_;
-	my $file = "$self->{directory}/$control";
+	my ($psql) = @_;
 
-	$self->{command_number}++;
-	open my $fh, '>', "$file.new" or die "$file.new: $!";
-	print $fh join("\t", $self->{command_number}, $stage, $who, $connstr // ''),
-	  "\n";
-	close $fh or die "$file.new: $!";
-	rename "$file.new", $file or die "$file: $!";
-	return $self->{command_number};
+	close $psql->{in};
+	close $psql->{out};
+	kill 'KILL', $psql->{pid};
+	waitpid $psql->{pid}, 0;
+	return;
 }
 
-# Returns the fields of the command in a control file.
-sub read_command
+# Sends statements, and returns the lines of the answer.  Notes if psql has
+# ended.
+sub ask
 {
-	my ($file) = @_;
+	my ($psql, $statements) = @_;
+	my $until = now() + TIMEOUT_S;
+	my @lines;
 
-	open my $fh, '<', $file or die "$file: $!";
-	my $line = <$fh>;
-	chomp $line;
-	return split /\t/, $line, -1;
-}
-
-# Returns what a line of psql's output means: an id, an error, or nothing.
-sub entry_of
-{
-	my ($line) = @_;
-
-	return $line if $line =~ /^\d+$/;
-	return "! $1 $2"
-	  if $line =~ /(?:ERROR|FATAL|PANIC):  (\w{5}): (.*)/
-	  || $line =~ /WARNING:  (57P0\d): (.*)/;
-	return "! 57P03 $1" if $line =~ /FATAL:  (the database system is .*)/;
-	return "! 57P01 $1" if $line =~ /FATAL:  (terminating connection.*)/;
-	return "! 08006 $line"
-	  if $line =~ /server closed the connection|Connection refused/
-	  || $line =~ /No such file or directory|no connection to the server/
-	  || $line =~ /Connection reset|Broken pipe/;
-	return ''
-	  if $line =~ /^(?:DETAIL|HINT|LOCATION|CONTEXT|WARNING|[A-Z]+ NAME): /
-	  || $line =~ /^\t|connection to server was lost|^$/;
-	return "! ????? $line";
-}
-
-# Runs a client: drives psql until the command is to end, and writes what psql
-# receives into the client's file.  The lines of the file are ids,
-# "! SQLSTATE message", "= stage", "@ time what", and after each batch
-# "+ sent received": when the batch was sent, and when its answer was received,
-# by now().
-sub drive_psql
-{
-	my ($self, $number, $kind, $control) = @_;
-	my $directory = $self->{directory};
-	my $main_pid = $self->{main_pid};
-	my ($pid, $in, $out);
-	my $connected_by = 0;
-	my $last_stage = -1;
-	my $buffer = '';
-
-	srand($self->{seed} + 1 + $number);
-	open my $file, '>', "$directory/client$number" or die $!;
-	$file->autoflush(0);
-
-	my $disconnect = sub {
-		return unless defined $pid;
-		close $in;
-		close $out;
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-		undef $pid;
-	};
-	my $connect = sub {
-		my ($connstr) = @_;
-		$pid = open3($in, $out, undef, 'psql', '-XAtq', '-d', $connstr);
-		$buffer = '';
-		syswrite $in, "\\set VERBOSITY verbose\n";
-		printf $file "@ %.3f connect %s\n", time(), $connstr =~ s/\s+/ /gr;
-	};
-
-	# Reads up to the end of the batch.  Returns false if psql has ended.
-	my $receive = sub {
-		my $until = now() + TIMEOUT_S;
-		for (;;)
+	syswrite $psql->{in}, "$statements\\echo (end)\n";
+	for (;;)
+	{
+		while ($psql->{buffer} =~ s/^(.*)\n//)
 		{
-			while ($buffer =~ s/^(.*)\n//)
-			{
-				my $line = $1;
-				return 1 if $line eq '(end)';
-				my $entry = entry_of($line);
-				print $file "$entry\n" if $entry ne '';
-			}
-			my $ready = '';
-			vec($ready, fileno($out), 1) = 1;
-			if (select($ready, undef, undef, 0.5) > 0)
-			{
-				# A line that was cut off is no id.
-				return 0
-				  unless sysread $out, $buffer, 65536, length $buffer;
-			}
-			elsif (now() > $until)
-			{
-				print $file "! ????? no answer\n";
-				return 0;
-			}
-			return 0 if getppid() != $main_pid;
-		}
-	};
+			my $line = $1;
 
+			return @lines if $line eq '(end)';
+			push @lines, $line;
+		}
+		my $ready = '';
+		vec($ready, fileno($psql->{out}), 1) = 1;
+		my $count = select($ready, undef, undef, 0.5);
+
+		# A line that was cut off is no id.
+		next
+		  if $count > 0
+		  && sysread $psql->{out}, $psql->{buffer}, 65536,
+			length $psql->{buffer};
+		push @lines, 'no answer' if $count <= 0 && now() > $until;
+		next if $count <= 0 && now() <= $until && getppid() == $main_pid;
+		$psql->{is_over} = 1;
+		return @lines;
+	}
+}
+
+# Draws ids until the control file says "end".  "batch" is a function of the
+# server's life and the present time, which returns the statements of a batch.
+sub run_client
+{
+	my ($name, $control, $batch) = @_;
+	my $psql;
+
+	open my $file, '>', $name or die "$name: $!";
 	while (getppid() == $main_pid)
 	{
-		my ($command, $new_stage, $who, $connstr) =
-		  read_command("$directory/$control");
+		my $connstr = PostgreSQL::Test::Utils::slurp_file($control) =~ s/\n//r;
+		my ($sent_at, @lines);
 
-		last if $who eq 'end';
-		if ($who ne 'all' && $who ne $kind)
+		last if $connstr eq 'end';
+		if (defined $psql && ($psql->{is_over} || $psql->{connstr} ne $connstr))
 		{
-			$disconnect->();
-			$file->flush;
-			PostgreSQL::Test::Utils::append_to_file(
-				"$directory/paused.$number.$command", '')
-			  unless -e "$directory/paused.$number.$command";
-			usleep(5_000);
-			next;
+			disconnect($psql);
+			undef $psql;
 		}
-
-		$disconnect->() if $connected_by ne $connstr;
-		if ($new_stage != $last_stage)
+		($psql, @lines) = connect_to($connstr) unless defined $psql;
+		if (defined $psql->{life})
 		{
-			print $file "= $new_stage\n";
-			$last_stage = $new_stage;
+			$sent_at = now();
+			push @lines, ask($psql, $batch->($psql->{life}, $sent_at));
 		}
-		if (!defined $pid)
-		{
-			$connect->($connstr);
-			$connected_by = $connstr;
-		}
-		printf $file "@ %.3f\n", time();
-		my $sent_at = now();
-		syswrite $in,
-		  $self->{batch}->($kind, $new_stage, $number) . "\\echo (end)\n";
-		my $is_alive = $receive->();
-		printf $file "+ %.6f %.6f\n", $sent_at, now();
-		$disconnect->() unless $is_alive;
+		print $file "! $_\n"
+		  for grep { !/^(?:\d*$|\t|DETAIL:|HINT:|LOCATION:|CONTEXT:|SCHEMA NAME:|TABLE NAME:|CONSTRAINT NAME:)/ } @lines;
+		printf $file "%d %.6f %.6f%s\n", $psql->{life}, $sent_at, now(),
+		  join '', map { " $_" } grep { /^\d+$/ } @lines
+		  if defined $psql->{life};
 		$file->flush;
-		usleep($is_alive ? rand 40_000 : 50_000);
+		usleep($psql->{is_over} ? 50_000 : rand 40_000);
 	}
-	$disconnect->();
+	disconnect($psql) if defined $psql;
 	close $file or die $!;
 	return;
 }
 
-# Starts a client of a kind that obeys a control file.  Returns its number.
-sub start_client
-{
-	my ($self, $kind, $control) = @_;
-	my $number = $self->{clients}++;
-	my $log = "$self->{directory}/client.log";
-	my $pid = fork // die "fork: $!";
+# ----- clients, as the test sees them -----
 
-	if ($pid == 0)
-	{
-		$SIG{PIPE} = 'IGNORE';
-		$SIG{TERM} = $SIG{INT} = 'DEFAULT';
-		open STDOUT, '>>', $log;
-		open STDERR, '>>', $log;
-		my $is_done =
-		  eval { $self->drive_psql($number, $kind, $control); 1 };
-		print STDERR "client $number: $@\n" unless $is_done;
-		STDERR->flush;
-		POSIX::_exit($is_done ? 0 : 1);
-	}
-	$self->{pids}{$number} = $pid;
-	$self->{kinds}{$number} = $kind;
-	return $number;
+# Has the clients that obey a control file draw ids from a server.
+sub draw_from
+{
+	my ($control, $node) = @_;
+
+	replace_file("$directory/$control", $node->connstr('postgres'));
+	return;
 }
 
-# Starts clients of these kinds that draw ids from one server, and obey a
-# control file of the server's name.  Returns their numbers.
-sub start_clients_of
+# Starts clients that obey a control file, one for each of these functions.
+sub start_clients
 {
-	my ($self, $node, @kinds) = @_;
+	my ($control, $node, @batches) = @_;
 
-	$self->command($node->name, 0, 'all', $node->connstr('postgres'));
-	return map { $self->start_client($_, $node->name) } @kinds;
+	draw_from($control, $node);
+	for my $batch (@batches)
+	{
+		my $name = "$directory/client" . @clients;
+		my $seed = int rand 2**31;
+		my $pid = fork // die "fork: $!";
+
+		if ($pid == 0)
+		{
+			$SIG{PIPE} = 'IGNORE';
+			$SIG{TERM} = $SIG{INT} = 'DEFAULT';
+			srand $seed;
+			my $is_done = eval { run_client($name, "$directory/$control", $batch); 1 };
+			print STDERR "client: $@\n" unless $is_done;
+			STDERR->flush;
+			POSIX::_exit($is_done ? 0 : 1);
+		}
+		push @clients, { pid => $pid, control => $control, name => $name };
+	}
+	return;
 }
 
-# Waits for clients that have been told to end.  Returns how many ended with an
-# error.
-sub wait_for_clients
+# Returns the clients that obey a control file.
+sub clients_of
 {
-	my ($self, @numbers) = @_;
-	my $errors = 0;
+	my ($control) = @_;
+	return grep { $_->{control} eq $control } @clients;
+}
 
-	for my $pid (delete @{ $self->{pids} }{@numbers})
+# Ends the clients that obey a control file.
+sub end_clients
+{
+	my ($control) = @_;
+
+	replace_file("$directory/$control", 'end');
+	for my $client (clients_of($control))
 	{
-		waitpid $pid, 0;
-		$errors++ if $? != 0;
+		waitpid delete $client->{pid}, 0;
+		count_finding('clients that failed', $client->{name}) if $? != 0;
 	}
-	return $errors;
+	return;
 }
 
 # Dies if a client has ended without being told to.
 sub check_clients
 {
-	my ($self) = @_;
-
-	for my $pid (values %{ $self->{pids} })
+	for my $client (grep { defined $_->{pid} } @clients)
 	{
-		next if waitpid($pid, POSIX::WNOHANG()) == 0;
-		die 'a client has ended: '
-		  . PostgreSQL::Test::Utils::slurp_file(
-			"$self->{directory}/client.log");
+		die "$client->{name} has ended\n"
+		  if waitpid($client->{pid}, POSIX::WNOHANG()) != 0;
 	}
 	return;
 }
 
-# Kills all clients.
-sub kill_clients
-{
-	my ($self) = @_;
-	my @pids = values %{ $self->{pids} };
-
-	return if $$ != $self->{main_pid};
-	kill 'KILL', @pids if @pids;
-	waitpid $_, 0 for @pids;
-	$self->{pids} = {};
-	return;
-}
-
-# Waits until each of these clients gets ids, for a minute at most, and calls
-# the function "tend" meanwhile.  Returns whether all of the clients get ids.
+# Waits until all clients that obey these control files get ids, and calls
+# tend() meanwhile.  Returns false if that takes more than so many seconds.
 sub get_ids
 {
-	my ($self, $tend, @numbers) = @_;
-	return $self->get_ids_until($tend, now() + 60, @numbers);
-}
-
-# Waits until each of these clients gets ids, up to an instant by now(), and
-# calls the function "tend" meanwhile.  Returns whether all of the clients get
-# ids.
-sub get_ids_until
-{
-	my ($self, $tend, $until, @numbers) = @_;
-	my @files = map { "$self->{directory}/client$_" } @numbers;
-	my %position = map { $_ => -s $_ } @files;
+	my ($seconds, @controls) = @_;
+	my $until = now() + $seconds;
+	my %position =
+	  map { $_->{name} => -s $_->{name} // 0 } map { clients_of($_) } @controls;
 
 	while (keys %position)
 	{
 		return 0 if now() > $until;
-		$tend->();
-		usleep(50_000);
-		for my $file (keys %position)
+		let_pass(0.05);
+		for my $name (keys %position)
 		{
-			my $text = PostgreSQL::Test::Utils::slurp_file($file,
-				$position{$file});
-			delete $position{$file} if $text =~ /^\d+\n/m;
+			delete $position{$name}
+			  if -e $name
+			  && PostgreSQL::Test::Utils::slurp_file($name, $position{$name}) =~
+			  /^\d+ \S+ \S+ \d/m;
 		}
 	}
 	return 1;
+}
+
+# ----- what clients have received -----
+
+# Returns the next batch of a client that has ended, or nothing after the last
+# one.
+sub next_batch
+{
+	my ($client) = @_;
+
+	open $client->{reader}, '<', $client->{name} or die "$client->{name}: $!"
+	  unless defined $client->{reader};
+	while (defined(my $line = readline $client->{reader}))
+	{
+		chomp $line;
+		if ($line =~ s/^! //)
+		{
+			$errors{$line}++;
+			next;
+		}
+		my %batch;
+
+		(@batch{qw(life sent_at received_at)}, @{ $batch{ids} }) =
+		  split / /, $line;
+		return \%batch;
+	}
+	return;
+}
+
+# Counts something that is wrong, and describes the first findings of a kind.
+sub count_finding
+{
+	my ($kind, $description) = @_;
+
+	diag("$kind: $description") if $findings{$kind}++ < MOST_DESCRIBED;
+	return;
+}
+
+# Tests that there are no findings of a kind.
+sub has_no
+{
+	my ($kind) = @_;
+	return is($findings{$kind} // 0, 0, "no $kind");
+}
+
+# Tests that clients received only errors of a server that is down, and those
+# that match a pattern.
+sub test_errors
+{
+	my ($allowed) = @_;
+
+	for my $error (sort keys %errors)
+	{
+		count_finding('errors that clients must not see', "$errors{$error} times $error")
+		  if $error !~ $is_down && $error !~ $allowed;
+	}
+	return has_no('errors that clients must not see');
 }
 
 1;

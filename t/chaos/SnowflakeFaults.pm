@@ -1,7 +1,6 @@
-# What the chaos tests do to servers.  A fault may end later: after() sets the
-# time, and tend() calls the functions whose time has come.  Other functions end
-# servers, take base backups, send statements to servers that may be down, and
-# damage the page of the mark.
+# A server under faults: its clock steps, its processes are killed or suspended,
+# and it is stopped and started.  A fault may end later: after() sets the time,
+# and tend() calls the functions whose time has come.
 package SnowflakeFaults;
 
 use strict;
@@ -11,42 +10,48 @@ use Exporter 'import';
 use List::Util qw(min shuffle);
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
+use SnowflakeServer qw(is_alive settle suspend_postmaster);
 use Test::More;
 use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
 
 our @EXPORT = qw(
-  TIMEOUT_S
   now
   log_event
-  note_counts
-  shuffled
+  draw
   after
-  upkeep_after
-  is_fault_due
-  tend_also
+  is_due
   tend
   let_pass
-  end_node
-  base_backup
+  put_forward
+  chaos_conf
   write_parameters
-  damage_mark
-  try_value_of
-  value_when_there_is_one
-  wait_until
-  wait_for_replay
-  has_replayed
+  base_backup
   write_signal
-  commit_after
+  try_value
+  value_when
 );
 
-# How many seconds a client waits for an answer.
-use constant TIMEOUT_S => 120;
+# The most seconds to wait for a server's answer.
+use constant ANSWER_S => 60;
 
-# The relation file of the high-water mark's page, and its name for pg_waldump.
-use constant {
-	MARK_FILE => 'global/8947',
-	MARK_RELATION => '1664/0/8947',
-};
+my $main_pid = $$;
+my @servers;                    # all that the test has made
+my @due;                        # [when, function], earliest first
+my $common_s = 0;               # how far all clocks have been put forward
+
+# Resumes suspended processes even if the test dies, so that they can be ended.
+END
+{
+	my $status = $?;
+
+	if ($$ == $main_pid)
+	{
+		resume($_->{node}) for @servers;
+	}
+	$? = $status;
+}
+
+# ----- time -----
 
 # Returns the time in seconds by a clock that nobody sets.
 sub now
@@ -58,72 +63,30 @@ sub now
 sub log_event
 {
 	my ($text) = @_;
+
 	note(sprintf '%8.3f %s', time(), $text);
 	return;
 }
 
-# Prints counts, a hash from a name to a number.
-sub note_counts
-{
-	my ($what, $counts) = @_;
-	note("$what: $_ $counts->{$_}") for sort keys %$counts;
-	return;
-}
-
-# Returns the cards of a deck in a random order, each as often as the deck says.
-sub shuffled
-{
-	my ($deck) = @_;
-	return shuffle map { ($_) x $deck->{$_} } sort keys %$deck;
-}
-
-# ----- what is due -----
-
-my @due;                        # [when, what, is it upkeep], earliest first
-my @tend_also;
-
-# Has a function called in so many seconds, to end a fault.
+# Has a function called in so many seconds.
 sub after
 {
-	my ($for_s, $what, $is_upkeep) = @_;
+	my ($for_s, $function) = @_;
 
-	@due = sort { $a->[0] <=> $b->[0] } @due,
-	  [ now() + $for_s, $what, $is_upkeep ];
+	@due = sort { $a->[0] <=> $b->[0] } @due, [ now() + $for_s, $function ];
 	return;
 }
 
-# Has a function called in so many seconds.  The function does not end a fault,
-# so is_fault_due() ignores it.
-sub upkeep_after
+# Returns whether a function has still to be called.
+sub is_due
 {
-	my ($for_s, $what) = @_;
-	return after($for_s, $what, 1);
+	return scalar @due;
 }
 
-# Returns whether a fault has still to end.
-sub is_fault_due
-{
-	return scalar grep { !$_->[2] } @due;
-}
-
-# Has a function called by each tend().
-sub tend_also
-{
-	my ($function) = @_;
-
-	push @tend_also, $function;
-	return;
-}
-
-# Calls the functions whose time has come, and those of tend_also().
+# Calls the functions whose time has come.
 sub tend
 {
-	while (@due && $due[0][0] <= now())
-	{
-		my $event = shift @due;
-		$event->[1]->();
-	}
-	$_->() for @tend_also;
+	(shift @due)->[1]->() while @due && $due[0][0] <= now();
 	return;
 }
 
@@ -134,38 +97,218 @@ sub let_pass
 	my $until = now() + $for_s;
 
 	tend();
-	while ((my $left = $until - now()) > 0)
+	while ((my $left_s = $until - now()) > 0)
 	{
-		usleep(min(10_000, 1_000_000 * $left));
+		usleep(1_000_000 * min(0.01, $left_s));
 		tend();
 	}
 	return;
 }
 
+# Draws a card from a hand.  An empty hand is first filled from a deck, a hash
+# from each card to how often it is in the deck.
+sub draw
+{
+	my ($hand, $deck) = @_;
+
+	@$hand = shuffle map { ($_) x $deck->{$_} } sort keys %$deck unless @$hand;
+	return pop @$hand;
+}
+
 # ----- servers -----
 
-# Ends a server: "fast" or "immediate" as by pg_ctl, "killed" if only the
-# postmaster gets SIGKILL, "cut" if all processes get it at once.
-sub end_node
+# Returns the lines of postgresql.conf for a server of a chaos test: it is
+# small, it keeps the WAL that a standby or pg_rewind needs, it waits for
+# processes that are suspended, and only checkpoints write the mark's page.
+sub chaos_conf
 {
-	my ($node, $how) = @_;
+	return split /\n/, q{restart_after_crash = on
+shared_buffers = 16MB
+max_connections = 40
+wal_keep_size = 256MB
+wal_sender_timeout = 0
+wal_receiver_timeout = 0
+wal_retrieve_retry_interval = 100ms
+autovacuum = off
+bgwriter_lru_maxpages = 0
+log_statement = none
+log_replication_commands = off
+log_checkpoints = off
+log_min_messages = log
+log_min_error_statement = panic};
+}
 
-	return kill_postmaster($node) if $how eq 'killed';
-	return kill_hard($node) if $how eq 'cut';
-	$node->stop($how);
+# Returns a server under faults for a PostgreSQL::Test::Cluster that does not
+# run.  Its clock differs from the real one by "skew_s" and, for a while, by
+# "step_s".  Its state is "up", "down" or "suspended".
+sub new
+{
+	my ($class, $node, $skew_s) = @_;
+	my $self = bless {
+		name => $node->name,
+		node => $node,
+		skew_s => $skew_s // 0,
+		step_s => 0,
+		steps => 0,
+		state => 'down'
+	}, $class;
+
+	push @servers, $self;
+	$self->adjust_clock;
+	return $self;
+}
+
+sub is_up
+{
+	my ($self) = @_;
+	return $self->{state} eq 'up';
+}
+
+sub adjust_clock
+{
+	my ($self) = @_;
+
+	set_clock($self->{node}, $common_s + $self->{skew_s} + $self->{step_s});
 	return;
 }
 
-# Takes a base backup of a server into the data directory of another one.
-# Returns whether that succeeded.
-sub base_backup
+# Returns the time by the server's clock when that has no step.
+sub right_time
 {
-	my ($source, $target) = @_;
+	my ($self) = @_;
+	return time() + $common_s + $self->{skew_s};
+}
 
-	return PostgreSQL::Test::Utils::system_log(
-		'pg_basebackup', '--pgdata', $target->data_dir,
-		'--dbname', $source->connstr('postgres'),
-		'--checkpoint', 'fast', '--no-sync') == 0;
+# Puts the clocks of all servers forward for good.
+sub put_forward
+{
+	my ($by_s) = @_;
+
+	$common_s += $by_s;
+	$_->adjust_clock for @servers;
+	log_event(sprintf 'all clocks %+.3f s', $by_s);
+	return;
+}
+
+# Steps the clock for some seconds.  Then sets the clock right, and calls a
+# function, unless another step has begun.
+sub step_clock
+{
+	my ($self, $step_s, $for_s, $at_end) = @_;
+	my $number = ++$self->{steps};
+
+	log_event(sprintf '%s: clock %+.3f s for %.3f s', $self->{name}, $step_s, $for_s);
+	$self->{step_s} = $step_s;
+	$self->adjust_clock;
+	after(
+		$for_s,
+		sub {
+			return if $self->{steps} != $number;
+			$self->{step_s} = 0;
+			$self->adjust_clock;
+			$at_end->() if defined $at_end;
+		});
+	return;
+}
+
+sub start
+{
+	my ($self) = @_;
+
+	start_server($self->{node});
+	$self->{state} = 'up';
+	log_event("$self->{name}: started");
+	return;
+}
+
+# Ends the server: "fast" or "immediate" as by pg_ctl; "killed", if only the
+# postmaster gets SIGKILL, so that the other processes end by themselves; "cut",
+# if all processes get SIGKILL at once, also those that are suspended.
+sub end
+{
+	my ($self, $how) = @_;
+	my $node = $self->{node};
+
+	log_event("$self->{name}: ends, $how");
+	resume($node) if $how ne 'cut';
+	$how eq 'killed' ? kill_postmaster($node)
+	  : $how eq 'cut' ? kill_hard($node)
+	  : $node->stop($how);
+	$self->{state} = 'down';
+	return;
+}
+
+# Starts the server in some seconds.
+sub start_after
+{
+	my ($self, $for_s) = @_;
+
+	after($for_s, sub { $self->start });
+	return;
+}
+
+# Suspends the whole server for some seconds.  Its workers resume later than its
+# sessions, by up to half a second.
+sub suspend_for
+{
+	my ($self, $for_s) = @_;
+
+	log_event(sprintf '%s: suspended for %.3f s', $self->{name}, $for_s);
+	suspend($self->{node});
+	$self->{state} = 'suspended';
+	after(
+		$for_s,
+		sub {
+			resume($self->{node}, processes_of($self->{node}, 'snowflake'));
+			$self->{state} = 'up';
+			log_event("$self->{name}: resumed");
+			after(rand 0.5, sub { resume($self->{node}) if $self->is_up });
+		});
+	return;
+}
+
+# Suspends a process for some seconds.  Returns false if there is none of this
+# title.
+sub suspend_process
+{
+	my ($self, $title, $for_s) = @_;
+	my ($pid) = processes_of($self->{node}, $title);
+
+	return 0 unless defined $pid && kill('STOP', $pid) == 1;
+	log_event(sprintf '%s: %s suspended for %.3f s', $self->{name}, $title, $for_s);
+	after($for_s, sub { resume($self->{node}) if $self->is_up });
+	return 1;
+}
+
+# Kills a process, so that the postmaster ends all others and makes its shared
+# memory anew.  Calls a function first, whose changes of the configuration are
+# read by all sessions that begin after the crash.  Returns false if there is no
+# process of this title.
+sub kill_process
+{
+	my ($self, $title, $configure) = @_;
+	my $node = $self->{node};
+	my $offset = -s $node->logfile;
+	my ($pid) = shuffle processes_of($node, $title);
+
+	return 0 unless defined $pid;
+	resume($node);
+
+	# A process that is about to exit would not die of the signal.
+	suspend_postmaster($_) for $node->{_pid}, $pid;
+	my $is_killed = is_alive($pid) && kill('KILL', $pid) == 1;
+	if ($is_killed)
+	{
+		log_event("$self->{name}: $title killed");
+		$configure->() if defined $configure;
+		kill 'HUP', $node->{_pid};
+	}
+	resume($node);
+	$node->wait_for_log(
+		qr/reinitializing.*database system is ready to accept connections/s,
+		$offset)
+	  if $is_killed;
+	return $is_killed;
 }
 
 # Writes a server's parameters, and has the server read them if it runs.
@@ -179,9 +322,35 @@ sub write_parameters
 	return;
 }
 
+# Takes a base backup of a server into a new node's data directory.  Returns
+# whether that succeeded.
+sub base_backup
+{
+	my ($source, $node) = @_;
+
+	return 0
+	  if PostgreSQL::Test::Utils::system_log(
+		'pg_basebackup', '--pgdata', $node->data_dir,
+		'--dbname', $source->connstr('postgres'),
+		'--checkpoint', 'fast', '--no-sync') != 0;
+	settle($node);
+	return 1;
+}
+
+# Writes a signal file, "standby" or "recovery", or none, for a stopped server.
+sub write_signal
+{
+	my ($node, $signal) = @_;
+	my $data = $node->data_dir;
+
+	unlink "$data/standby.signal", "$data/recovery.signal";
+	$node->append_conf("$signal.signal", '') if defined $signal;
+	return;
+}
+
 # Returns a statement's output, or nothing if the statement fails or the server
 # does not answer.
-sub try_value_of
+sub try_value
 {
 	my ($node, $sql) = @_;
 	my ($rc, $stdout);
@@ -198,151 +367,21 @@ sub try_value_of
 	return defined $rc && $rc == 0 ? $stdout : undef;
 }
 
-# Waits until a statement succeeds, and calls tend() meanwhile.  Returns the
-# output.
-sub value_when_there_is_one
+# Waits until a statement succeeds and, if a value is given, returns that value.
+# Calls tend() meanwhile.  Returns the output.
+sub value_when
 {
-	my ($node, $sql) = @_;
-	my $until = now() + TIMEOUT_S / 2;
-	my $value;
+	my ($node, $sql, $wanted) = @_;
+	my $until = now() + ANSWER_S;
 
-	until (defined($value = try_value_of($node, $sql)))
+	for (;;)
 	{
+		my $value = try_value($node, $sql);
+
+		return $value if defined $value && $value eq ($wanted // $value);
 		die "waited in vain for: $sql\n" if now() > $until;
 		let_pass(0.02);
 	}
-	return $value;
-}
-
-# Waits until a statement returns 't', and calls tend() meanwhile.
-sub wait_until
-{
-	my ($node, $sql) = @_;
-	my $until = now() + TIMEOUT_S / 2;
-
-	while ((try_value_of($node, $sql) // '') ne 't')
-	{
-		die "waited in vain for: $sql\n" if now() > $until;
-		let_pass(0.02);
-	}
-	return;
-}
-
-# Returns the statement that tells whether a standby has replayed all WAL up to
-# an LSN.
-sub replay_sql
-{
-	my ($lsn) = @_;
-	return "SELECT pg_last_wal_replay_lsn() >= '$lsn'";
-}
-
-# Waits until a standby has replayed all WAL up to an LSN.
-sub wait_for_replay
-{
-	my ($node, $lsn) = @_;
-
-	wait_until($node, replay_sql($lsn));
-	return;
-}
-
-# Returns whether a standby has replayed all WAL up to an LSN; false if the
-# standby does not answer.
-sub has_replayed
-{
-	my ($node, $lsn) = @_;
-	return (try_value_of($node, replay_sql($lsn)) // '') eq 't';
-}
-
-# ----- recovery -----
-
-# Writes a signal file, "standby" or "recovery", or none, for a stopped server.
-sub write_signal
-{
-	my ($node, $signal) = @_;
-	my $data = $node->data_dir;
-
-	unlink "$data/standby.signal", "$data/recovery.signal";
-	$node->append_conf("$signal.signal", '') if defined $signal;
-	return;
-}
-
-# Returns the LSN of any of the first 20 commits after another LSN, in the WAL
-# of a stopped server.
-sub commit_after
-{
-	my ($node, $lsn, $timeline) = @_;
-	my ($stdout) = PostgreSQL::Test::Utils::run_command(
-		[
-			'pg_waldump', '--path', $node->data_dir . '/pg_wal',
-			'--timeline', $timeline, '--start', $lsn,
-			'--rmgr', 'Transaction'
-		]);
-	my @commits = $stdout =~ /lsn: (\S+),.* desc: COMMIT/g;
-	my $chance = rand;
-
-	die "no commit after $lsn\n" unless @commits;
-	return $commits[ $chance * min(20, scalar @commits) ];
-}
-
-# ----- the page of the mark -----
-
-# Returns the output of pg_controldata as a hash from each line's label to its
-# value.
-sub control_data
-{
-	my ($directory) = @_;
-	my ($stdout) =
-	  PostgreSQL::Test::Utils::run_command([ 'pg_controldata', $directory ]);
-
-	return { map { /^([^:]+): +(.*)/ ? ($1, $2) : () } split /\n/, $stdout };
-}
-
-# Returns whether the crash recovery of a stopped server will write the page of
-# the mark anew: a record of the page comes after the redo point, on a timeline
-# that is replayed to its end.
-sub is_mark_in_wal
-{
-	my ($data) = @_;
-	my $control = control_data($data);
-	my $timeline = $control->{q(Latest checkpoint's TimeLineID)};
-	my @timelines =
-	  map { m{/0*([0-9A-F]+)\.history$} ? hex $1 : () }
-	  glob "$data/pg_wal/*.history";
-	my ($records) = PostgreSQL::Test::Utils::run_command(
-		[
-			'pg_waldump', '--path', "$data/pg_wal",
-			'--timeline', $timeline,
-			'--start', $control->{q(Latest checkpoint's REDO location)},
-			'--relation', MARK_RELATION,
-			'--limit', 1
-		]);
-
-	return !(grep { $_ > $timeline } @timelines) && $records =~ /^rmgr: /m;
-}
-
-# Damages the mark's page in the file of a server that has crashed: half of the
-# page becomes zeros, or the file is removed.  Returns what was done, or nothing
-# if the recovery would not rewrite the page from WAL.
-sub damage_mark
-{
-	my ($node) = @_;
-	my $data = $node->data_dir;
-	my $file = "$data/" . MARK_FILE;
-	my $how = int rand 3;
-
-	return unless -e $file && is_mark_in_wal($data);
-	if ($how == 2)
-	{
-		unlink $file or die "$file: $!";
-		return 'mark unlinked';
-	}
-
-	my $half = 4096;
-	open my $fh, '+<:raw', $file or die "$file: $!";
-	sysseek $fh, $how * $half, 0;
-	syswrite($fh, "\0" x $half) == $half or die "$file: $!";
-	close $fh;
-	return 'mark torn';
 }
 
 1;

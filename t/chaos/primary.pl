@@ -1,382 +1,608 @@
-# No id comes twice.  Clients keep every id that they receive, outside the
-# servers, while faults hit a primary, and other servers take over from it.
+# No id comes again, and ids increase, on one node.  Clients keep every id that
+# they receive, outside the servers, while faults hit a primary, and other
+# servers take over from it.
 #
-# The seed chooses the order of the faults.  The faults of the primary are:
+# The seed chooses the order of the faults:
 #
-# - Its clock steps back by milliseconds, by seconds (within the tolerance and
-#   beyond it) and by an hour, and ahead by up to an hour.
+# - The primary's clock steps back for a while, by milliseconds up to an hour,
+#   or forward for good.
 # - A backend gets SIGKILL, so that the postmaster makes its shared memory anew.
-# - The postmaster gets SIGKILL, or the server is stopped, immediately or fast.
-#   In half of the cases the server starts again while its clock is behind.
-#   After a crash the mark's page may also be torn in its file, or the file may
-#   be removed, but only if the recovery rewrites the page from WAL.
-# - The WAL writer is suspended, so that only commits flush WAL.
-# - All processes get SIGKILL while the WAL writer is suspended and clients
-#   commit nothing, so that the last marks are lost ("cut").
+# - The primary is stopped fast and started, or only its postmaster gets
+#   SIGKILL, or all its processes do, in some cases while the WAL writer is
+#   suspended, so that more WAL is lost.
 # - Its parameters change.
-# - The server gets another worker id.
+# - Another server takes over: a standby, a base backup, or a base backup that
+#   is restored up to a point in time.  Its recovery ends by a promotion, by a
+#   start without a signal file, or without the library.  The old primary is
+#   discarded, or becomes a standby by pg_rewind.
 #
-# The standby is restarted, too.  Other servers take over in the ways that
-# SnowflakeTakeOver.pm lists.
+# At most of these starts the clock is behind for a while.  At some of them the
+# server gets another worker id: a new one, or one that it had before.
 #
-# Ids may be lost with the old primary, and only lost ids may come again.  An id
-# is kept if
+# Each crash, stop and take-over ends a life.  Then some ids are kept, and the
+# ids of all later lives of the node have to be larger than these:
 #
-# - it is in the data of the server that goes on;
-# - a client had received it before a client sent the last batch of which these
-#   data have an id;
-# - a client had received it at any time, and either the clients were paused and
-#   the new primary had replayed everything, or a standby took over from a
-#   primary that was stopped fast;
-# - a client had inserted it with synchronous replication.
+# - the ids in the data of the server that goes on;
+# - all ids that a client had received when a client sent a batch whose rows are
+#   in these data: the record of such a row comes after the records of the marks
+#   before it;
+# - all ids of the life, after a fast stop of the primary that goes on or that a
+#   standby takes over from.
 #
-# An id may also come again by the exception of promise 1: see is_excused() of
-# SnowflakeLedger.pm, which checks its conditions for each such id.
+# All other ids were lost with WAL that was not flushed or not replayed, and may
+# come again (promise 1).  In one life no id comes twice, and a call that begins
+# after another one returned gets a larger id; with blocks, which a half of the
+# seeds use, an id of the same tick or a later one (promise 2).
 #
-# At the end the test checks that
-#
-# - no id came twice, whichever clients received it;
-# - the ids that a node issues after a stop of its server are larger than all
-#   kept ids that the node issued before the stop;
-# - each mark that was recovered after a crash is after all ids in the data;
-# - each client's ids increase.  After a take-over, an id need only be larger
-#   than the client's kept ids.  After a change of the worker id, an id may be
-#   smaller than the client's ids from before the change;
-# - clients received only the errors of %allowed_errors, and got each answer
-#   within TIMEOUT_S;
-# - a worker id never used before gets ids at once, even if the ids of all
-#   others are ahead of the clock;
-# - all clients get ids again.
-#
-# In a third of the runs the mark's page is full of the marks of other worker
-# ids from the beginning.  In half of the runs the WAL writer is so slow that
-# WAL is mostly flushed only when a process calls XLogFlush(), as for a commit.
-#
-# The servers are in SnowflakeChaosCluster.pm, the ids in
-# SnowflakeLedger.pm.
-#
-#   CHAOS_SECONDS             the seconds in which new faults begin (30)
-#   CHAOS_SEED                chooses the same order of faults as in an earlier
-#                             run with this seed; the timing still differs
-#   CHAOS_CLOCK_POLICY        the clock_policy until the last fault; if it is not
-#                             set, the clock_policy changes during the run
-#   CHAOS_SYNCHRONOUS_COMMIT  on or off; the seed chooses if it is not set
-#
-# also with: snowflake.block_size = 64
+#   CHAOS_SECONDS   the seconds in which new faults begin (30)
+#   CHAOS_SEED      chooses the same order of faults as in an earlier run with
+#                   this seed; the timing still differs
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib", $FindBin::RealBin;
-use List::Util qw(sum0);
+use List::Util qw(max min shuffle);
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeChaos;
-use SnowflakeChaosCluster;
-use SnowflakeChaosServer;
 use SnowflakeFaults;
-use SnowflakeLedger;
-use SnowflakeTakeOver;
+use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 use Time::HiRes qw(time);
 
-# How many worker ids the primary has had before a run with former workers: more
-# than the mark's page has room for.
-use constant FORMER_WORKERS => 17;
+use constant {
+	HOUR_S => 3600,
+	WORKER_IDS_PER_DATACENTER => 32,
+	NODE_SHIFT => 12,
+	NODE_MASK => 1023,
+	TICK_SHIFT => 22
+};
 
-# What clients do, and how many of each.
-my %clients = (single => 2, many => 2, insert => 2);
-
-# Faults, and how many cards of each are in the deck.
+# How often each fault is in the deck.
 my %deck = (
-	back_by_ms => 2,
-	back_by_s => 2,
-	back_beyond_tolerance => 1,
-	back_by_an_hour => 1,
-	ahead => 1,
-	forward => 1,
+	clock_back => 3,
+	clock_forward => 1,
 	backend_killed => 2,
-	wal_writer_suspended => 1,
+	fast => 2,
+	killed => 2,
 	cut => 3,
-	postmaster_killed => 3,
-	immediate_stop => 2,
-	fast_stop => 2,
-	replaced_worker_id => 1,
-	standby_restarted => 1,
-	parameters => 3,
-	take_over => 10);
+	parameters => 2,
+	take_over => 5);
 
-# The errors that a client may receive, and their messages.
-my %allowed_errors = (
-	'23505' => qr/^duplicate key value violates unique constraint/,
-	'55000' => qr/^the clock is \d+\.\d{3} ms behind the last snowflake id$/,
-	'57P01' =>
-	  qr/^terminating connection|^canceling the wait for synchronous replication/,
-	'57P02' => qr/^terminating connection because of crash/,
-	'57P03' => qr/^the database system is/,
-	'08006' => qr//,
-	'25006' => qr/during recovery|in a read-only transaction/);
+# The origin of the data that go on, and how its recovery ends.
+my %origins = (standby => 3, backup => 1, restore => 1);
+my %ways = (promotion => 2, no_signal => 2, no_library => 2);
 
 my $seconds = $ENV{CHAOS_SECONDS} || 30;
 my $seed = $ENV{CHAOS_SEED} // int(time() * 1000) % 1_000_000;
-my $synchronous_commit = $ENV{CHAOS_SYNCHRONOUS_COMMIT}
-  // (qw(on off))[ $seed % 2 ];
-my $has_checksums = $seed % 4 < 2;
-my $has_former_workers = $seed % 3 == 0;
-my $wal_writer_delay = (qw(200ms 10s))[ $seed % 8 < 4 ];
-my @policies =
-  defined $ENV{CHAOS_CLOCK_POLICY}
-  ? $ENV{CHAOS_CLOCK_POLICY}
-  : qw(wait error advance);
 srand($seed);
-note("seed $seed, $seconds s, policy @policies, "
-	  . "synchronous_commit $synchronous_commit, "
-	  . "wal_writer_delay $wal_writer_delay, "
-	  . ($has_checksums ? '' : 'no ')
-	  . 'checksums, '
-	  . ($has_former_workers ? '' : 'no ')
-	  . 'former workers');
+my $block_size = (1, 64)[ rand 2 ];
+my $synchronous_commit = (qw(on off))[ rand 2 ];
+my $wal_writer_delay = (qw(200ms 10s))[ rand 2 ];
+note("seed $seed, $seconds s, block_size $block_size, "
+	  . "synchronous_commit $synchronous_commit, wal_writer_delay $wal_writer_delay");
 
-# ----- clients and servers -----
+my ($primary, $standby);
+my $servers = 0;                # how many the test has made
+my $life = 0;
+my @kept;                       # by life: see keep_ids()
+my $worker_id = 7;              # counts on through the datacenters
+my %used_until;                 # by worker id: the clock when it was used last
+my %parameters = (
+	clock_policy => 'wait',
+	clock_tolerance => 5000,
+	block_size => $block_size);
 
-# Returns the statements of one batch.
-sub statements
+# ----- servers -----
+
+# Returns a number of seconds up to an hour, of any order of magnitude.
+sub some_seconds
 {
-	my ($kind, $stage, $number) = @_;
-
-	return "SELECT snowflake_nextval();\n" x 20 if $kind eq 'single';
-	return 'SELECT snowflake_nextvals(' . (1 + int rand 200) . ");\n"
-	  if $kind eq 'many';
-	return
-	  "INSERT INTO taken (client, stage) VALUES ($number, $stage) RETURNING id;\n"
-	  x 8
-	  . "INSERT INTO taken (client, stage) SELECT $number, $stage"
-	  . ' FROM generate_series(1, '
-	  . (1 + int rand 10)
-	  . ") RETURNING id;\n";
+	return HOUR_S**rand() - 1 + rand 0.2;
 }
 
-my $began = now();
-my %counts;                     # of faults
-my $chaos = SnowflakeChaos->new(
-	directory => PostgreSQL::Test::Utils::tempdir(),
-	seed => $seed,
-	batch => \&statements);
-my $ledger = SnowflakeLedger->new(
-	$chaos,
-	node_of => sub { $_[0] >> 12 & 1023 },
-	tick_of => sub { $_[0] >> 22 },
-	time_of => \&timestamp_of);
-my $cluster = SnowflakeChaosCluster->new(
-	clients => $chaos,
-	client_count => sum0(values %clients),
-	ledger => $ledger,
-	policies => \@policies,
-	synchronous_commit => $synchronous_commit);
+sub new_server
+{
+	return SnowflakeFaults->new(
+		PostgreSQL::Test::Cluster->new('server' . ++$servers));
+}
 
-# ----- faults -----
+# Writes a server's life, and the worker id that it has in this life.
+sub write_identity
+{
+	my ($server) = @_;
 
-my %fault;
-
-$fault{back_by_ms} = sub {
-	$cluster->step_primary(-0.001 - rand 0.2, 0.02 + rand 0.5);
-	let_pass(rand 0.3);
+	write_conf(
+		$server->{node}, 'identity.conf',
+		"chaos.life = $life",
+		'snowflake.datacenter_id = ' . int($worker_id / WORKER_IDS_PER_DATACENTER),
+		'snowflake.worker_id = ' . $worker_id % WORKER_IDS_PER_DATACENTER);
 	return;
-};
+}
 
-$fault{back_by_s} = sub {
-	$cluster->step_primary(-1 - rand 3, 0.2 + rand 2);
-	let_pass(rand 1);
+# Writes where a server recovers from, and whether it has the library.
+sub write_recovery
+{
+	my ($server, $is_without_library, @lines) = @_;
+
+	write_conf($server->{node}, 'upstream.conf', @lines,
+		$is_without_library ? "shared_preload_libraries = ''" : preload_line());
 	return;
-};
+}
 
-$fault{back_beyond_tolerance} = sub {
-	my $tolerance_s = $cluster->{parameters}{clock_tolerance} / 1000;
-
-	$cluster->step_primary(-$tolerance_s - 1 - rand 3, 0.2 + rand 1);
-	let_pass(rand 1);
+sub write_all_parameters
+{
+	write_parameters($_->{node}, %parameters)
+	  for grep { defined } $primary, $standby;
 	return;
-};
+}
 
-$fault{back_by_an_hour} = sub {
-	$cluster->step_primary(-HOUR_S, 0.2 + rand 1);
-	let_pass(rand 1);
+sub make_primary
+{
+	$primary = new_server();
+	my $node = $primary->{node};
+
+	$node->init(
+		allows_streaming => 1,
+		extra => [ '--wal-segsize=1', $seed % 2 ? '--data-checksums' : () ]);
+	$node->append_conf(
+		'postgresql.conf',
+		join "\n",
+		chaos_conf(),
+		"synchronous_commit = $synchronous_commit",
+		"wal_writer_delay = $wal_writer_delay",
+		map { "include '$_.conf'" } qw(identity parameters upstream));
+	write_identity($primary);
+	write_recovery($primary);
+	write_all_parameters();
+	$primary->start;
+	$node->safe_psql(
+		'postgres', q{
+		CREATE EXTENSION snowflake;
+		CREATE TABLE taken (
+			id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
+			life int,
+			sent_at double precision)});
 	return;
-};
+}
 
-# Puts the clock forward for good.
-$fault{forward} = sub {
-	$cluster->put_clock_in_order(0.001 + rand 2);
-	log_event('clock forward');
+# Returns a server from a base backup of the primary, not started yet.
+sub backup_of_primary
+{
+	my $server = new_server();
+
+	base_backup($primary->{node}, $server->{node})
+	  or die "no base backup can be taken\n";
+	return $server;
+}
+
+# Starts a stopped server as the standby of the primary.
+sub start_standby
+{
+	my ($server) = @_;
+
+	$standby = $server;
+	write_identity($server);
+	$server->{worker_id} = $worker_id;
+	write_recovery($server, 0,
+		"primary_conninfo = '" . $primary->{node}->connstr . "'");
+	write_signal($server->{node}, 'standby');
+	write_all_parameters();
+	$server->start;
 	return;
-};
+}
 
-# Steps the clock ahead, so that ids are issued ahead of the right time.  Then
-# either the clock stays ahead, or the clock is set right and the primary gets a
-# new worker id, because the old one could issue no ids for up to an hour.
-$fault{ahead} = sub {
-	my $ahead_s = some_seconds();
+sub discard
+{
+	my ($server) = @_;
 
-	$cluster->step_primary($ahead_s, TIMEOUT_S);
-	let_pass(0.2 + rand 0.5);
-	if (rand() < 0.5)
+	$server->end('immediate') if $server->is_up;
+	$server->{node}->clean_node;
+	return;
+}
+
+# ----- lives -----
+
+# Begins the next life, at a time when the primary is down.  In 40 % of the cases
+# the server gets another worker id.
+sub begin_life
+{
+	my ($is_same_node) = @_;
+
+	$life++;
+	$used_until{$worker_id} = $primary->right_time;
+	return if $is_same_node || rand() < 0.6;
+	my @former =
+	  shuffle grep { $_ != $worker_id } sort { $a <=> $b } keys %used_until;
+
+	push @former, 1 + max keys %used_until;
+	$worker_id = $former[ rand() < 0.5 ? 0 : -1 ];
+	log_event("worker id $worker_id");
+	return;
+}
+
+# In most cases sets the primary's clock behind, until it has recovered and a
+# while longer: to about the time when its worker id was used last, or by up to
+# an hour.
+sub set_clock_behind
+{
+	my $since_s = $primary->right_time - ($used_until{$worker_id} // 0);
+
+	$primary->step_clock(
+		-(rand() < 0.8 ? min(HOUR_S, $since_s) + rand 3 : some_seconds()),
+		HOUR_S)
+	  if rand() < 0.8;
+	return;
+}
+
+# Notes which ids of the last life are kept, when the primary has recovered.
+sub keep_ids
+{
+	my ($is_all) = @_;
+	my $row = value_when($primary->{node},
+		'SELECT coalesce(max(id), 0), coalesce(max(sent_at), 0) FROM taken'
+		  . ' WHERE life = ' . ($life - 1));
+
+	@{ $kept[ $life - 1 ] }{qw(newest before)} = split /\|/, $row;
+	$kept[ $life - 1 ]{before} = 'inf' if $is_all;
+	$primary->step_clock($primary->{step_s}, 0.3 + rand 1)
+	  if $primary->{step_s} != 0;
+	return;
+}
+
+# Ends the primary, and starts it.
+sub restart
+{
+	my ($how) = @_;
+
+	if ($how eq 'cut' && rand() < 0.5)
 	{
-		$cluster->put_clock_in_order($ahead_s);
-		return;
+		$primary->suspend_process('walwriter', HOUR_S);
+		let_pass(rand 1.5);
 	}
-	$cluster->put_clock_in_order;
-	$cluster->change_worker_id($cluster->{worker_ids}->new_worker_id);
+	$primary->end($how);
+	begin_life();
+	write_identity($primary);
+	set_clock_behind();
+	$primary->start;
+	keep_ids($how eq 'fast');
 	return;
-};
+}
 
-$fault{backend_killed} = sub { $cluster->kill_backend };
+# ----- another server takes over -----
 
-$fault{wal_writer_suspended} = sub {
-	$cluster->suspend_wal_writer(0.2 + rand 1.5);
+# Commits a transaction on the primary, and returns an LSN up to which WAL is
+# flushed then.
+sub flush_wal
+{
+	return value_when(
+		$primary->{node}, q{
+		SET synchronous_commit = local;
+		SELECT pg_logical_emit_message(true, 'chaos', '') IS NULL;
+		SELECT pg_current_wal_flush_lsn()}) =~ s/.*\n//sr;
+}
+
+# Returns the server that is to take over, and for a restore the name of the
+# point in time.
+sub find_successor
+{
+	my ($origin) = @_;
+
+	if ($origin eq 'standby')
+	{
+		start_standby(backup_of_primary()) unless defined $standby;
+		value_when($standby->{node},
+			"SELECT pg_last_wal_replay_lsn() >= '" . flush_wal() . "'", 't');
+		return $standby;
+	}
+	my $server = backup_of_primary();
+
+	return $server if $origin eq 'backup';
+	let_pass(rand 0.5);
+	my $target = "before_life_$life";
+	value_when($primary->{node}, "SELECT pg_create_restore_point('$target')");
+	return ($server, $target);
+}
+
+# Recovers the new primary from a stop.  Returns whether it has a new timeline.
+sub recover
+{
+	my ($way, $old, $target) = @_;
+	my $node = $primary->{node};
+	my $has_signal = $way eq 'promotion' || $way eq 'no_library' && rand() < 0.5;
+	my $is_without_library = $way eq 'no_library';
+
+	# Then the recovery may find no record of the mark.
+	try_value($node, 'CHECKPOINT') if $primary->is_up && rand() < 0.3;
+	$primary->end((qw(fast cut))[ rand 2 ]) if $primary->is_up;
+	write_recovery(
+		$primary,
+		$is_without_library,
+		defined $target
+		? ( "restore_command = 'cp \"" . $old->{node}->data_dir . '/pg_wal/%f" "%p"\'',
+			"recovery_target_name = '$target'",
+			'recovery_target_timeline = current',
+			'recovery_target_action = promote')
+		: ());
+	write_signal($node,
+		  defined $target ? 'recovery'
+		: $has_signal ? 'standby'
+		: undef);
+	$primary->start;
+	$node->promote if $has_signal && !defined $target;
+	value_when($node, 'SELECT pg_is_in_recovery()', 'f');
+	write_recovery($primary);
+	if ($is_without_library)
+	{
+		try_value($node, 'CHECKPOINT') if rand() < 0.5;
+		$primary->end((qw(fast killed cut))[ rand 3 ]);
+		$primary->start;
+	}
+	return $has_signal || defined $target;
+}
+
+# Makes the old primary a standby of the new one.
+sub rewind
+{
+	my ($old) = @_;
+
+	# pg_rewind recognises a promotion only by the checkpoint after it.
+	value_when($primary->{node}, "CHECKPOINT;\nSELECT 1");
+	PostgreSQL::Test::Utils::system_or_bail(
+		'pg_rewind', '--no-sync',
+		'--target-pgdata', $old->{node}->data_dir,
+		'--source-server', $primary->{node}->connstr('postgres'));
+	SnowflakeServer::settle($old->{node});
+	start_standby($old);
+	log_event("$old->{name}: rewound");
+	return;
+}
+
+my (@origin_hand, @way_hand);
+
+sub take_over
+{
+	my $old = $primary;
+	my $how = (qw(fast killed cut))[ rand 3 ];
+	my $origin = draw(\@origin_hand, \%origins);
+	my $way = draw(\@way_hand, \%ways);
+	$way = 'promotion' if $origin eq 'restore' && $way eq 'no_signal';
+	my ($new, $target) = find_successor($origin);
+
+	log_event("$new->{name}: takes over, $origin, $way");
+	let_pass(rand 0.5);
+	flush_wal();
+	$old->end($how);
+	begin_life();
+	discard($standby) if defined $standby && $standby != $new;
+	undef $standby;
+	$primary = $new;
+	write_identity($primary);
+	write_all_parameters();
+	set_clock_behind();
+
+	# Clients may ask for ids before the recovery has ended.
+	my $is_early = $way ne 'no_library' && rand() < 0.5;
+	draw_from('clients', $primary->{node}) if $is_early;
+	my $has_new_timeline = 1;
+	if ($way eq 'promotion' && $primary->is_up && $primary->{worker_id} == $worker_id)
+	{
+		$primary->{node}->promote;
+		value_when($primary->{node}, 'SELECT pg_is_in_recovery()', 'f');
+		write_recovery($primary);
+	}
+	else
+	{
+		$has_new_timeline = recover($way, $old, $target);
+	}
+	keep_ids($how eq 'fast' && $origin eq 'standby');
+	draw_from('clients', $primary->{node});
+	let_pass(rand 0.5);
+	restart((qw(killed cut))[ rand 2 ]) if rand() < 0.4;
+	$has_new_timeline && rand() < 0.5 ? rewind($old) : discard($old);
+	return;
+}
+
+# ----- other faults -----
+
+my %fault = (
+	fast => sub { restart('fast') },
+	killed => sub { restart('killed') },
+	cut => sub { restart('cut') },
+	take_over => \&take_over);
+
+$fault{clock_back} = sub {
+	$primary->step_clock(-some_seconds(), 0.02 + rand 1.5);
 	let_pass(rand 1);
 	return;
 };
 
-$fault{cut} = sub { $cluster->end_and_start('cut') };
-
-$fault{postmaster_killed} = sub { $cluster->end_and_start('killed') };
-
-$fault{immediate_stop} = sub { $cluster->end_and_start('immediate') };
-
-$fault{fast_stop} = sub { $cluster->end_and_start('fast') };
-
-$fault{replaced_worker_id} = sub {
-	my $worker_ids = $cluster->{worker_ids};
-
-	$cluster->put_clock_in_order;
-	$cluster->change_worker_id(
-		rand() < 0.5
-		? $worker_ids->new_worker_id
-		: $worker_ids->former_worker_id($cluster->primary_time));
+$fault{clock_forward} = sub {
+	put_forward(some_seconds());
 	return;
 };
 
-$fault{standby_restarted} = sub {
-	$cluster->make_standby unless defined $cluster->{standby};
-	$cluster->{standby}->end_life((qw(fast immediate))[ rand 2 ]);
-	$cluster->{standby}->start;
-	log_event('standby restarted');
+$fault{backend_killed} = sub {
+	set_clock_behind();
+	keep_ids(0)
+	  if $primary->kill_process(
+		'postgres \[local\]',
+		sub {
+			begin_life('same node');
+			write_identity($primary);
+		});
 	return;
 };
 
 $fault{parameters} = sub {
-	my $policy = $policies[ rand @policies ];
-
-	# A session may wait for as long as the tolerance, but under "advance" it
-	# seldom waits.
-	my $most_ms = $policy eq 'advance' ? 60_000 : 5000;
-	my %parameters = (
-		clock_policy => $policy,
-		clock_tolerance => 1000 + int rand($most_ms - 1000),
+	%parameters = (
+		%parameters,
+		clock_policy => (qw(wait error advance))[ rand 3 ],
+		clock_tolerance => 1000 + int rand 4000,
 		sequence_start => (qw(zero random))[ rand 2 ],
 		high_water_interval => int 10 * 100**rand);
-
-	log_event(
-		join ' ', 'parameters', map { $parameters{$_} } sort keys %parameters);
-	$cluster->change_parameters(%parameters);
+	write_all_parameters();
 	return;
 };
 
-$fault{take_over} = sub { take_over($cluster) };
-
 # ----- the run -----
 
-$SIG{TERM} = $SIG{INT} = sub { die "interrupted\n" };
-
-$cluster->make_primary(
-	has_checksums => $has_checksums,
-	wal_writer_delay => $wal_writer_delay);
-$cluster->use_worker_ids(FORMER_WORKERS) if $has_former_workers;
-$cluster->{first_id_at} = time();
-$cluster->command_clients('all', $cluster->{primary});
-for my $kind (sort keys %clients)
+# Returns a function that returns the statements of a batch.
+sub calls
 {
-	$chaos->start_client($kind, 'control') for 1 .. $clients{$kind};
+	my ($sql) = @_;
+	return sub { "$sql;\n" x 20 };
 }
-let_pass(1);
-$cluster->make_standby;
 
-# Deal faults until the time is over and every kind of fault has been dealt,
-# however slow the machine is.
-my @hand;
-my $until = now() + $seconds;
-my $kinds = keys(%deck) + take_over_kinds();
-while (now() < $until || keys(%counts) + keys(%{ take_over_counts() }) < $kinds)
+sub inserts
 {
-	@hand = shuffled(\%deck) unless @hand;
-	my $name = pop @hand;
+	my ($of_life, $sent_at) = @_;
+
+	return "INSERT INTO taken (life, sent_at) SELECT $of_life, $sent_at"
+	  . ' FROM generate_series(1, ' . (1 + int rand 10) . ") RETURNING id;\n"
+	  . "INSERT INTO taken (life, sent_at) VALUES ($of_life, $sent_at) RETURNING id;\n" x 4;
+}
+
+$SIG{TERM} = $SIG{INT} = sub { die "interrupted\n" };
+my $began = now();
+make_primary();
+start_clients(
+	'clients', $primary->{node},
+	(calls('SELECT snowflake_nextval()')) x 2,
+	(sub { 'SELECT snowflake_nextvals(' . (1 + int rand 200) . ");\n" }) x 2,
+	(\&inserts) x 2);
+let_pass(0.5);
+
+# Deal faults until the time is over and every kind of fault has been dealt.
+my @hand = shuffle sort keys %deck;
+my %counts;
+my $until = now() + $seconds;
+while (now() < $until || keys %counts < keys %deck)
+{
+	my $name = draw(\@hand, \%deck);
 
 	$fault{$name}->();
 	$counts{$name}++;
-	let_pass(rand 0.5);
-	$chaos->check_clients;
+	let_pass(0.3 + rand 0.7);
+	check_clients();
 }
-
-# Put everything in order again.
-$cluster->{primary}->resume_workers;
-$cluster->put_clock_in_order;
-$cluster->pass_all_ids;
-$cluster->change_parameters(clock_policy => 'wait', clock_tolerance => 60_000);
-wait_until($cluster->{primary}{node}, 'SELECT snowflake_nextval() > 0');
-my @clients = 0 .. sum0(values %clients) - 1;
-ok($chaos->get_ids(\&tend, @clients),
-	'all clients get ids after the last fault has ended');
-$cluster->command_clients('end');
-is($chaos->wait_for_clients(@clients), 0, 'clients end without an error');
+let_pass(0.1) while $primary->{step_s} != 0;
+%parameters = (%parameters, clock_policy => 'wait', clock_tolerance => 60_000);
+write_all_parameters();
+ok(get_ids(60, 'clients'), 'all clients get ids after the last fault has ended');
+end_clients('clients');
+$life++;
+keep_ids('all');
 
 # ----- what the ids say -----
 
-$cluster->next_stage($cluster->{primary}, is_all => 1);
-$ledger->note_crashes([ crashes() ]);
-$ledger->read_clients(\%allowed_errors, @clients);
-my $duplicates = $ledger->count_duplicates(
-	sub {
-		diag("id $_[0] came to clients $_[1] and $_[2], "
-			  . "in stages $_[3] and $_[4]");
-	});
-my $overlaps = $ledger->count_overlaps(
-	sub {
-		diag("id $_[0] of stage $_[1] is larger than id $_[2] of stage $_[3], "
-			  . 'which was issued later, after a stop');
-	});
+# Reads the batches of a life, which clients have received in the order of
+# lives.
+my (%next, $id_count);
 
-note("seed $seed, synchronous_commit $synchronous_commit: "
-	  . "$ledger->{ids} ids in " . int(now() - $began) . ' s, '
-	  . sum0(@counts{ keys %deck })
-	  . " faults, $cluster->{stage} stages, $ledger->{lost} ids lost, "
-	  . $ledger->errors_of('55000')
-	  . ' refusals, '
-	  . marks_damaged()
-	  . " marks damaged, $overlaps overlaps, $duplicates duplicates");
-note(scalar(crashes()) . " crashes; by the exception of promise 1, "
-	  . "$ledger->{excused}{duplicate} ids came again, and "
-	  . "$ledger->{excused}{order} ids are not larger than an earlier one");
-note_counts(faults => { %counts, %{ take_over_counts() } });
-note_counts(errors => $ledger->{errors});
+sub batches_of_life
+{
+	my ($number) = @_;
+	my @batches;
 
-cmp_ok($ledger->{ids}, '>', 100 * $seconds, 'clients got ids');
-is($duplicates, 0, 'no id came twice');
-is($overlaps, 0,
-	'ids issued after a stop are larger than all kept ids issued before the stop'
-);
-is($ledger->{beyond_mark}, 0,
-	'each mark that was recovered after a crash is after all ids in the data');
-is($ledger->errors_of('23505'), 0, 'no id was in the table already');
-$ledger->test_clients;
+	for my $client (clients_of('clients'))
+	{
+		my $batch = $next{ $client->{name} } // next_batch($client);
 
-# With former workers the mark's page has no room, so a new worker id may wait.
-is($cluster->{late_ids}, 0, 'a worker id never used before gets ids at once')
-  if $cluster->{prompt_ids} + $cluster->{late_ids} > 0;
+		while (defined $batch && $batch->{life} == $number)
+		{
+			push @batches, $batch if @{ $batch->{ids} };
+			$id_count += @{ $batch->{ids} };
+			$batch = next_batch($client);
+		}
+		$next{ $client->{name} } = $batch;
+	}
+	return @batches;
+}
 
-# A short run may damage no page; t/mark_page.pl always does.
-cmp_ok(marks_damaged(), '>', 0, 'the page of the mark was damaged')
-  if $seconds >= 120;
+# Checks that no id of a life comes twice, and that each batch's ids increase.
+sub check_batches
+{
+	my ($number, @batches) = @_;
+	my %is_taken;
 
-$_->{node}->stop for grep { defined } @$cluster{qw(standby primary)};
+	for my $batch (@batches)
+	{
+		my $last = 0;
+
+		for my $id (@{ $batch->{ids} })
+		{
+			count_finding('id comes twice in a life', "$id in life $number")
+			  if $is_taken{$id}++;
+			count_finding('id in the wrong order in its batch', "$id after $last in life $number")
+			  if $id <= $last;
+			$last = $id;
+		}
+	}
+	return;
+}
+
+# Checks that each batch's ids are larger than those that had been received
+# before it was sent.
+sub check_order
+{
+	my ($number, @batches) = @_;
+	my @received = sort { $a->{received_at} <=> $b->{received_at} } @batches;
+	my $newest = 0;
+
+	for my $batch (sort { $a->{sent_at} <=> $b->{sent_at} } @batches)
+	{
+		while ($received[0]{received_at} < $batch->{sent_at})
+		{
+			$newest = max($newest, (shift @received)->{ids}[-1]);
+		}
+		my $first = $batch->{ids}[0];
+
+		count_finding('id that is not after those received before', "$first after $newest in life $number")
+		  if $block_size == 1
+		  ? $first <= $newest
+		  : $first >> TICK_SHIFT < $newest >> TICK_SHIFT;
+	}
+	return;
+}
+
+my %floor;                      # by node: the largest id that is kept
+for my $number (0 .. $life - 1)
+{
+	my @batches = batches_of_life($number);
+	my $kept = $kept[$number];
+	my $newest = $kept->{newest};
+
+	check_batches($number, @batches);
+	check_order($number, @batches);
+	for my $batch (@batches)
+	{
+		my $first = $batch->{ids}[0];
+		my $floor = $floor{ $first >> NODE_SHIFT & NODE_MASK } // 0;
+
+		count_finding('id that is not after those kept before', "$first of life $number after $floor")
+		  if $first <= $floor;
+		$newest = max($newest, $batch->{ids}[-1])
+		  if $batch->{received_at} < $kept->{before};
+	}
+	my $node = $newest >> NODE_SHIFT & NODE_MASK;
+	$floor{$node} = max($floor{$node} // 0, $newest);
+}
+note("faults: $_ $counts{$_}") for sort keys %counts;
+note(sprintf 'seed %d: %d ids in %d lives, %d worker ids, %d s',
+	$seed, $id_count, $life, scalar keys %used_until, now() - $began);
+
+cmp_ok($id_count, '>', 100 * $seconds, 'clients got ids');
+has_no($_)
+  for 'id comes twice in a life',
+  'id that is not after those kept before',
+  'id in the wrong order in its batch',
+  'id that is not after those received before',
+  'clients that failed';
+test_errors(
+	qr/ERROR:  55000: the clock is \d+\.\d{3} ms behind the last snowflake id|25006: .*(?:during recovery|in a read-only transaction)/);
+$_->{node}->stop for grep { defined } $standby, $primary;
 
 done_testing();
