@@ -2,10 +2,10 @@
 # trigger, the scripts of conversion and the functions for partitions, by a role
 # that has no more rights than each test grants.
 #
-# The attacker's code is a function that writes the role it runs as to the
-# server's log, which keeps what a rolled back transaction has done.  Another
-# function that calls it is marked IMMUTABLE, so that the planner evaluates it
-# in index predicates.
+# The attacker's code is the function attic.evil(), which writes the role that it
+# runs as to the server's log, because the log outlives a rollback.  The function
+# attic.folded() calls attic.evil() and is marked IMMUTABLE, so that the planner
+# evaluates attic.folded() in predicates of indexes.
 use strict;
 use warnings FATAL => 'all';
 
@@ -29,9 +29,8 @@ CREATE EVENT TRIGGER snowflakes ON ddl_command_end
 my $database;
 my $database_count = 0;
 
-# Makes a database, which the functions below use, in which the attacker may
-# create objects in a schema of its own, with functions that log their
-# current_user.
+# Makes the database that the functions below use.  The attacker owns its schema
+# attic, and the two functions of the head.
 sub new_database
 {
 	my ($sql) = @_;
@@ -44,7 +43,6 @@ GRANT USAGE ON SCHEMA attic TO PUBLIC;
 CREATE FUNCTION attic.evil(anyelement) RETURNS boolean LANGUAGE plpgsql VOLATILE AS
 'BEGIN RAISE LOG ''code of the attacker runs as role %'', current_user; RETURN true; END';
 ALTER FUNCTION attic.evil OWNER TO attacker;
--- marked IMMUTABLE, so that the planner calls the function
 CREATE FUNCTION attic.folded() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
 'BEGIN PERFORM attic.evil(1); RETURN true; END';
 ALTER FUNCTION attic.folded OWNER TO attacker;
@@ -80,7 +78,8 @@ sub ran_as
 	return join ' ', sort(uniq($text =~ /LOG:  code of the attacker runs as role (\S+)/g));
 }
 
-# Begins a transaction of the superuser in another session, and runs SQL there.
+# Begins a transaction of the superuser in a session of its own.  The SQL follows
+# the word BEGIN.
 sub begin
 {
 	my ($sql) = @_;
@@ -102,9 +101,9 @@ GRANT $superuser TO deputy;
 
 # ----- CREATE EXTENSION -----
 
-# Before CREATE EXTENSION, the attacker creates operators, functions, types and
-# casts in public and in the extension's schema, which match calls better than
-# those of pg_catalog.
+# Before CREATE EXTENSION, the attacker plants operators, functions, types and
+# casts in public and in the extension's schema.  They match calls better than
+# pg_catalog's.
 new_database('CREATE SCHEMA ids; GRANT ALL ON SCHEMA ids, public TO attacker');
 for my $where ('public', 'ids')
 {
@@ -137,7 +136,7 @@ SET search_path = pg_catalog;
 SELECT count(DISTINCT m.refobjid), string_agg(DISTINCT pg_describe_object(d.refclassid, d.refobjid, 0), ', ') FILTER (
          WHERE d.refobjid >= 16384 AND d.refclassid <> 'pg_namespace'::pg_catalog.regclass
            AND NOT EXISTS (SELECT FROM pg_depend AS own WHERE (own.classid, own.objid, own.deptype) = (d.refclassid, d.refobjid, 'e'))
-           AND pg_describe_object(d.refclassid, d.refobjid, 0) !~ '(type|table) snowflake_(convert|registry)\.')   -- a member's parts
+           AND pg_describe_object(d.refclassid, d.refobjid, 0) !~ '(type|table) snowflake_(convert|registry)\.')   -- such as row types
   FROM pg_depend AS m
   JOIN pg_depend AS d ON (d.classid, d.objid) = (m.classid, m.objid) AND d.deptype = 'n'
   JOIN pg_extension AS e ON e.oid = m.refobjid AND e.extname ~ '^snowflake'
@@ -171,9 +170,10 @@ ALTER TABLE theirs OWNER TO attacker;
 });
 ran_as();
 
-# PostgreSQL checks a foreign key by queries on both tables, and the planner
-# evaluates predicates of their indexes.  The owner of a schema, also by owning the
-# database that has public, can exchange what its names stand for meanwhile.
+# PostgreSQL checks a foreign key by queries on both tables, and for these the
+# planner evaluates predicates of both tables' indexes.  The owner of a schema can
+# put other objects in place of those that the event trigger names; the owner of a
+# database owns schema public.
 for (
 	[ 'ALTER TABLE own ADD PRIMARY KEY (id)', 'own stay as they are: id', 'a table of another role that references the key' ],
 	[ 'CREATE TABLE a (id integer REFERENCES attic.key)', 'a stay as they are: id', 'a referenced table of another role' ],
@@ -206,9 +206,9 @@ is(ran_as(), '', 'the event trigger runs no code of a table that its snapshot do
 
 # ----- scripts of conversion -----
 
-# Making a script runs no code of a table's owner, and no superuser runs a script
-# of somebody else's tables: each part of these tables would run code of the
-# attacker as who changes the table.
+# Making a script runs no code of a table's owner, and a superuser cannot run a
+# script for another role's tables.  Here each part of the tables runs code of the
+# attacker as the role that changes the table.
 new_database('CREATE EXTENSION snowflake_convert CASCADE');
 superuser(q{
 SET SESSION AUTHORIZATION attacker;
@@ -227,7 +227,8 @@ CREATE TABLE attic."a\r\n;SELECT attic.evil(1); --" (id serial PRIMARY KEY, g bi
 } =~ s/\\r\\n/\r\n/gr);
 ran_as();
 
-# Checks who can run a script, which each statement makes as well.
+# Checks who can run a script, as text and by \gexec of the statement that makes
+# the script.
 sub check_script
 {
 	my ($what, $make, $script) = @_;
@@ -235,7 +236,7 @@ sub check_script
 	is(ran_as(), '', "$what: making the script runs no code of the tables' owner");
 	for my $sql ($script, "$make \\gexec\n")
 	{
-		# psql then rolls back the statement that fails, and goes on.
+		# With these settings psql goes on after an error, also in a transaction.
 		my (undef, undef, $refused) = $node->psql($database, "\\set ON_ERROR_ROLLBACK on\n$sql\n", on_error_stop => 0);
 		like($refused, qr/this script has to run as role "attacker", not as "$superuser"/, "$what: the script is refused to a superuser");
 	}
@@ -262,8 +263,8 @@ is(superuser(q{SELECT relname, pg_get_userbyid(relowner) FROM pg_class WHERE rel
 check_script('revert()', $_, superuser($_)) for q{SELECT snowflake_convert.revert('attic.a', 'id')};
 check_script('key()', $_, superuser($_)) for q{SELECT snowflake_convert.key('attic.a', 'id')};
 
-# What a superuser's script would do with objects of another role is in the way.
-# The extension's schema belongs to the database's owner, the attacker.
+# A superuser's script leaves out a key that objects of another role depend on.
+# The attacker owns the database, and so the extension's schema, public.
 new_database('CREATE EXTENSION snowflake_convert CASCADE');
 superuser(qq{
 CREATE TABLE mine (id serial PRIMARY KEY);
@@ -324,7 +325,8 @@ for my $table (sort keys %script_of)
 }
 is(ran_as(), '', 'a script that is not the present one runs no code');
 
-# A script has the same constants, whatever the settings of who makes and runs it.
+# A view's constants stay the same, whatever settings the session that makes the
+# script and the session that runs it have.
 new_database('CREATE EXTENSION snowflake_convert CASCADE');
 superuser(q{
 CREATE TABLE t (id serial PRIMARY KEY, d date, f float8);
@@ -340,7 +342,7 @@ my $view = superuser(q{SELECT pg_get_viewdef('v')});
 	local $ENV{PGOPTIONS} = "-c datestyle=sql,mdy$strings";
 	superuser($script);
 }
-is(superuser(q{SELECT pg_get_viewdef('v')}), $view, 'a view has the same constants');
+is(superuser(q{SELECT pg_get_viewdef('v')}), $view, 'a view has the same constants when scripts are made and run with other settings');
 
 # ----- partitions -----
 
@@ -390,11 +392,11 @@ for my $call ($create, $drop)
 }
 is(ran_as(), '', 'a refused call runs no code of another role');
 
-# The same statements by hand run that code, so the check above can fail.
+# ATTACH by hand runs such code, so the check above can fail.
 as_role($superuser, q{CREATE TABLE attic.x (id bigint PRIMARY KEY); ALTER TABLE attic.mixed ATTACH PARTITION attic.x FOR VALUES FROM (1) TO (2)});
 is(ran_as(), $superuser, q{ATTACH by hand runs code of the default partition's owner});
 superuser('DROP INDEX attic.trap; DROP TABLE attic.f');
-is(as_role('victim', sprintf($create, 'house.p') . ';' . sprintf($drop, 'house.p')), '', 'without them both succeed');
+is(as_role('victim', sprintf($create, 'house.p') . ';' . sprintf($drop, 'house.p')), '', 'without the foreign key of another role, partitions are created and dropped');
 
 # A schema's owner cannot put another table in place of a superuser's.
 superuser("CREATE TABLE attic.mine (id bigint) PARTITION BY RANGE (id); GRANT CREATE ON DATABASE $database TO attacker");

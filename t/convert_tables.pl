@@ -56,9 +56,9 @@ sub dump_of
 	return join "\n", grep { !/^(--|\\(un)?restrict|$)/ } split /\n/, $dump;
 }
 
-# Runs a text by psql, which goes on after errors; returns the errors.  The test
-# trusts the code of its own tables: it may become their owner by
-# SET SESSION AUTHORIZATION, where others connect as the owner.
+# Runs a text by psql, which goes on after errors; returns the errors.  The texts
+# become the tables' owner by SET SESSION AUTHORIZATION.  Users connect as the
+# owner, because code of the tables can reset the authorization.
 sub run_text
 {
 	my ($node, $database, $text, @options) = @_;
@@ -138,6 +138,8 @@ is($session->value('EXECUTE add'), 'f', 'before the conversion a prepared INSERT
 like(run_text($node, 'depot', $as_keeper . $script =~ s/lock_timeout = '\K5s'/300ms'/r),
 	qr/ERROR:  canceling statement due to lock timeout/, 'a script waits for a table in use until lock_timeout');
 $session->rows('ROLLBACK');
+
+# The prepared INSERT has used up a value of a sequence.
 is(dump_of($node, 'depot'), $before =~ s/(place_id_seq', )2/${1}3/r, 'a script that has timed out changes nothing');
 is(run_text($node, 'depot', $as_keeper . $script), '', 'the owner runs the script');
 $session->rows('BEGIN');
@@ -193,7 +195,7 @@ my $taken = $node->safe_psql('depot', "BEGIN; $many" .
 	'; SELECT count(DISTINCT (locktype, relation, classid, objid)) FROM pg_locks WHERE pid = pg_backend_pid() AND NOT fastpath; ROLLBACK');
 ok(0.8 * $taken < $foretold && $foretold < 1.5 * $taken, "a script foretells its locks ($foretold, and takes $taken)");
 
-# The way back has to see all rows for the largest key.
+# The way back reads the largest key, so the role that runs it has to see all rows.
 $node->safe_psql('depot', q{
 SET ROLE keeper;
 CREATE TABLE depot.hidden (id serial PRIMARY KEY, n integer);
@@ -203,7 +205,7 @@ ALTER TABLE depot.hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 });
 my $hidden = q{snowflake_convert.key('depot.hidden', 'id')};
 is(run_text($node, 'depot', "$as_keeper SELECT $hidden \\gexec\n"), '', 'a table whose rows are hidden from its owner is converted');
-is($node->safe_psql('depot', 'SELECT sum(id), count(*) FROM depot.hidden'), '15|5', 'all rows are there');
+is($node->safe_psql('depot', 'SELECT sum(id), count(*) FROM depot.hidden'), '15|5', 'the converted table has the rows that are hidden from its owner');
 $after = dump_of($node, 'depot');
 my $back = $node->safe_psql('depot', q{SELECT snowflake_convert.revert('depot.hidden', 'id')});
 like(run_text($node, 'depot', $as_keeper . $back), qr/ERROR:  query would be affected by row-level security policy for table "hidden"/,
@@ -292,7 +294,7 @@ ALTER TABLE converted ALTER id SET DEFAULT snowflake_nextval();
 });
 for my $key (q{'"Of identity"', 'Its id'}, q{'converted', 'id'})
 {
-	my (undef, $message) = $peer->psql('postgres', "SELECT snowflake_convert.key($key)", stderr => \my $stderr);
+	$peer->psql('postgres', "SELECT snowflake_convert.key($key)", stderr => \my $stderr);
 	my ($repair) = $stderr =~ /In the way:\nsequence .* of an identity that column .* no longer has: a superuser has to execute (UPDATE .*)\n/;
 
 	ok($repair, "what only a superuser can repair is in the way: $key") or diag($stderr);

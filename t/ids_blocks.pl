@@ -1,11 +1,12 @@
 # Sessions that reserve ids in blocks (snowflake.block_size).  A session
 # reserves few more ids than it uses, and no id comes twice or out of order.  A
-# session drops its block when its transaction ends, when the clock has passed
-# the block's tick or leads the clock too far, and when the session has ended.
-# A tick's sequence starts at zero, or at random in the lower quarter.
+# block ends with its transaction and with its session, when the clock has passed
+# the block's tick, and when the block leads the clock too far.  A tick's sequence
+# starts at zero, or at random in the lower quarter.
 #
-# Other sessions do not get the sequences that a session has reserved.  With a
-# tick of 600 s the test knows each sequence; the clock is 300 s into a tick.
+# A tick lasts 600 s, and the test steps the clock from the middle of one tick to
+# that of another.  So the test knows the sequence of each id: it tells which
+# sequences other sessions have reserved.
 use strict;
 use warnings FATAL => 'all';
 
@@ -55,8 +56,8 @@ sub start_in
 	return;
 }
 
-# A session in a transaction, at whose end it would drop its block.  An error
-# does not end the transaction.
+# A session in a transaction, so that its block does not end with each call.  An
+# error does not end the transaction.
 sub session_in_transaction
 {
 	my $session = SnowflakeSession->new($node);
@@ -151,9 +152,9 @@ for my $block_size (1, 4, 5, 64)
 }
 
 # A session that takes one id leaves no gap.
-my ($top) = max(take($anna, 64), take($bert, 64), take($anna, 64));
-($top) = take($carl);
-is_deeply([ take($dora) ], [ $top + 1 ], 'for the first call of a session one id is reserved');
+take($_, 64) for $anna, $bert, $anna;
+my ($only) = take($carl);
+is_deeply([ take($dora) ], [ $only + 1 ], 'for the first call of a session one id is reserved');
 end_tick();
 
 # ----- the end of a transaction and of a session -----
@@ -172,7 +173,7 @@ is_deeply(
 	[ 1151 .. 1154 ],
 	'a commit ends the block: the next transaction begins after it');
 $anna->rows('ROLLBACK AND CHAIN');
-is_deeply([ take($anna) ], [1158], 'so does a rollback');
+is_deeply([ take($anna) ], [1158], 'a rollback ends the block');
 end_tick();
 
 begin_tick(block_size => 64);
@@ -248,14 +249,14 @@ sub newest
 {
 	return [ ($ids[-1] >> 30) - $tick, $ids[-1] & (1 << 20) - 1 ];
 }
-is_deeply(newest(), [ 0, 9 ], 'in the middle of a block');
+is_deeply(newest(), [ 0, 9 ], 'before the clock steps: ten consecutive ids of one tick');
 step_clock(1);
 push @ids, issue($anna);
 is_deeply(newest(), [ 1, 0 ], 'a step forward ends the block');
 push @ids, issue($bert);
 is_deeply(newest(), [ 1, 1 ], 'after the step forward the next block has one id');
 push @ids, issue($anna) for 1 .. 3;    # 2..3, and one of 4..7
-is_deeply(newest(), [ 1, 4 ], 'in the middle of the next block');
+is_deeply(newest(), [ 1, 4 ], 'in the next tick a session takes its second block, and the third in part');
 
 step_clock(-1);
 push @ids, issue($anna) for 1 .. 3;
@@ -311,7 +312,7 @@ step_clock(1);
 my @woken = map { [ $_->answer ] } $anna, $dora;
 is_deeply([ sort { $a->[1] <=> $b->[1] } @woken ],
 	[ [ '', 0 ], [ '', 1 ] ], 'the other sessions get one id each in the next tick');
-is_deeply([ map { $_ & 15 } issue($bert) ], [2], 'the cancelled session gets the id after theirs');
+is_deeply([ map { $_ & 15 } issue($bert) ], [2], 'the cancelled session gets the next id when it asks again');
 $_->quit for $anna, $bert, $dora;
 
 $node->stop;

@@ -40,10 +40,9 @@ CREATE FUNCTION lead(id bigint) RETURNS bigint LANGUAGE sql AS
 'SELECT (extract(epoch FROM snowflake_timestamp(id) - clock_timestamp()) * 1000000)::bigint'});
 my $main = SnowflakeSession->new($node, 30);
 
-# Offsets from the real clock, in seconds.  The server's clock is right at
-# $right_offset, from which step_clock() steps the clock.  This offset grows by
-# an hour when ids have followed the clock an hour ahead, and never shrinks.
-# $offset is the offset that is set now.
+# Offsets from the real clock, in seconds: that of the server's clock now, and
+# that of a right clock, from which step_clock() steps.  When ids have followed a
+# step of an hour forward, the right clock is an hour later from then on.
 my $right_offset = 0;
 my $offset = 0;
 
@@ -103,8 +102,8 @@ sub take_newest
 }
 
 # Takes an id when the clock has stepped back, and sets the clock right again.
-# Also returns how many milliseconds ago the clock had reached the time from
-# which the policy allows an id after the newest one.
+# late_ms of the outcome is how long the policy had allowed an id again when the
+# call returned.
 my ($policy, $tolerance_ms);
 sub take_after_step_back
 {
@@ -178,7 +177,7 @@ sub is_refused
 		  && $behind_ms > $seconds * 1000 - 1000,
 		"$name: the message names how far the clock is behind: $message");
 	like($hint, qr/Check the server's clock/, "$name: the hint says what to do");
-	is_issued("$name, and an id when the clock is right again", take());
+	is_issued("$name: an id when the clock is right again", take());
 	return;
 }
 
@@ -252,7 +251,7 @@ for my $setting ('wait 0', 'error 5000', 'advance 0', 'advance 200')
 # no more ticks than they need.
 my $outcome = take(8000);
 cmp_ok($outcome->{lead_us}, '>', 150_000, 'advance: ids run ahead of the clock when ticks are spent');
-cmp_ok($outcome->{lead_us}, '<=', 200_000, 'advance: and by no more than the tolerance');
+cmp_ok($outcome->{lead_us}, '<=', 200_000, 'advance: ids run ahead of the clock by the tolerance at most');
 set_policy('advance', 5000);
 take_newest();
 step_clock(-2);
@@ -287,7 +286,7 @@ for my $case (
 	like($outcome->{hint}, qr/Check the server's clock/,
 		"a clock $when: the hint says what to do");
 	step_clock(0);
-	is_issued("a clock $when, and an id when the clock is right", take());
+	is_issued("a clock $when: an id when the clock is right again", take());
 }
 
 # ----- while a statement runs, or waits -----

@@ -19,8 +19,8 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 my $node = snowflake_node('main', 'max_connections = 100', 'fsync = off',
 	'autovacuum = off', "include 'case.conf'");
 
-# Has some clients run scripts, which number their rows by :n, and calls a
-# function all the while if one is given.  Tests that no call fails.
+# Tests that no call fails while clients run scripts, which number their rows by
+# :n.  Calls a function, if one is given, again and again meanwhile.
 sub run_clients
 {
 	my ($clients, $times, $scripts, $meanwhile) = @_;
@@ -74,9 +74,9 @@ INSERT INTO pairs SELECT snowflake_nextvals(150), snowflake_nextval(), :client_i
 # Clients that record the instants before and after each of their calls.
 my $recorder = 'INSERT INTO calls SELECT clock_timestamp(), snowflake_nextval(), clock_timestamp() FROM generate_series(1, 500);';
 
-# Each case has the low bits of ids that the order of calls leaves open, the
-# block_size that the server changes to and from while the writers run, and
-# parameters.
+# Each case: the number of low bits of an id that do not follow the order of
+# calls, the block_size that reloads switch to and from while the writers run, and
+# the parameters.
 my %cases = (
 	'single ids' => [ 0, 1, 'snowflake.block_size = 1' ],
 	'blocks of a changing size' => [ 22, 16, 'snowflake.block_size = 64' ],
@@ -140,7 +140,7 @@ SELECT count(*) FILTER (WHERE is_return = 0), count(*) FILTER (WHERE is_return =
                  ORDER BY at, is_return ROWS UNBOUNDED PRECEDING) AS largest_returned
           FROM events) AS o}),
 			'200000|0',
-			'a call gets no id that is before those returned before the call');
+			'no call gets an id below one that was returned before the call began');
 		is( value_of($node, q{
 SELECT count(DISTINCT id), count(*) FILTER (WHERE snowflake_timestamp(id) > after),
        count(*) FILTER (WHERE snowflake_timestamp(id) < before - interval '1 ms') FROM calls}),

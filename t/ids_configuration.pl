@@ -286,8 +286,7 @@ for my $bad ([ 'layout', '41/5/5', '2016-01-01 00:00+00' ],
 		't', "bad $name: decoding with an explicit epoch works");
 }
 
-# A reload can change the layout.  One session, one prepared statement, two
-# layouts.
+# A reload can change the layout between two executions of a prepared statement.
 reload_with('41/5/5/12', '2016-01-01 00:00+00');
 value_of($node, 'CREATE TABLE ids (id bigint)');
 like(value_of($node, q{EXPLAIN (COSTS OFF) SELECT * FROM ids WHERE id >= snowflake_min_id('2030-01-01 00:00+00')}),

@@ -1,7 +1,7 @@
-# snowflake_horizon(): a reader by id that misses no row.  First prepared
-# transactions, sessions that end, blocks, restarts, crashes and leases; then
-# writers of all kinds, and two readers that poll: by the horizon, and by the
-# largest id, who misses rows; then a promotion.  sql/horizon.sql shows the
+# A reader that goes by snowflake_horizon() misses no row.  First the horizon
+# over prepared transactions, sessions that end, blocks, restarts, crashes and
+# leases; then writers of all kinds with two readers, of which the one that goes
+# by the largest id misses rows; then a promotion.  sql/horizon.sql shows the
 # horizon of one session, and specs/horizon_readers.spec the order of steps.
 #
 # HORIZON_SECONDS is how long 64 writers write, 10 by default; a few more write
@@ -75,7 +75,7 @@ for my $end (qw(COMMIT ROLLBACK))
 	cmp_ok(horizon(), '>', $later, "$end PREPARED lets the horizon go on");
 }
 
-# The place of the last one among the prepared transactions was another's.
+# Prepared transactions with and without ids take one another's slots.
 $anna->rows('BEGIN');
 my $oldest = insert($anna);
 $anna->rows("PREPARE TRANSACTION 'oldest'");
@@ -108,7 +108,7 @@ value_of($node, "COMMIT PREPARED 'oldest'");
 cmp_ok(horizon(), '>', $oldest, 'COMMIT PREPARED ends the error');
 cmp_ok(horizon(), '<=', $id, 'a transaction prepared since then holds the horizon');
 value_of($node, "COMMIT PREPARED 'new'");
-cmp_ok(horizon(), '>', $id, 'the horizon goes on');
+cmp_ok(horizon(), '>', $id, 'COMMIT PREPARED of a transaction prepared since then lets the horizon go on');
 
 # ----- sessions that end, and blocks -----
 
@@ -135,12 +135,13 @@ for my $n (1 .. 200)
 	my $horizon = $bert->value('SELECT snowflake_horizon()');
 	$below++ if $anna->value('SELECT snowflake_nextval()') < $horizon;
 }
-is($below, 0, 'a block ends with its transaction: no id of a later one is below the horizon');
+is($below, 0, 'no id of a later transaction is below the horizon, because a block ends with its transaction');
 $_->quit for $anna, $bert;
 
 # ----- restarts, crashes and a clock that steps back -----
 
-# After the server was stopped, the horizon and the next id are not smaller.
+# Tests that neither the horizon nor the next id is smaller after a stop and a
+# start than the horizon was before.
 sub restart_keeps_horizon
 {
 	my ($what, $how, $clock_s) = @_;
@@ -155,7 +156,7 @@ sub restart_keeps_horizon
 
 restart_keeps_horizon('restart', 'fast', 0);
 
-# Nothing flushes WAL here but the horizon.
+# With these parameters only snowflake_horizon() flushes WAL before the crash.
 restart_with(0, 'synchronous_commit = off', 'wal_writer_delay = 10s', 'snowflake.high_water_interval = 10ms');
 for my $n (1 .. 2)
 {

@@ -18,15 +18,12 @@ use SnowflakeTest;
 use Test::More;
 
 my $node = PostgreSQL::Test::Cluster->new('main');
+plan skip_all => 'needs PostgreSQL 17' if $node->pg_version < 17;
 $node->init;
 $node->append_conf('postgresql.conf',
 	"restart_after_crash = on\nfsync = off\ninclude 'case.conf'");
 configure($node);
 $node->start;
-if ($node->pg_version < 17)
-{
-	plan skip_all => 'needs PostgreSQL 17';
-}
 
 use constant NODE_OF_ID =>
   'SELECT datacenter_id, worker_id FROM snowflake_decode(snowflake_nextval())';
@@ -90,9 +87,9 @@ reload_with('snowflake.worker_id = 2', 'snowflake.datacenter_id = 3');
 is(value_of($node, NODE_OF_ID), '3|2', 'a refused id has fixed no node');
 like(value_of($node, $plan), qr/Output: '\d+'::bigint/,
 	'after the first id, the planner computes bounds');
-is(value_of($node, PENDING), '', 'nothing is pending');
+is(value_of($node, PENDING), '', 'snowflake_node shows no pending change while sessions read what is fixed');
 my $session = SnowflakeSession->new($node);
-is($session->value(NODE_OF_ID), '3|2', 'a session of the first configuration');
+is($session->value(NODE_OF_ID), '3|2', 'another session issues ids of the fixed node');
 reload_with(
 	'snowflake.worker_id = 4',
 	'snowflake.datacenter_id = 5',
@@ -104,18 +101,18 @@ is( $out,
 	"3|2\n3|2\nsnowflake.datacenter_id = 5, snowflake.worker_id = 4, snowflake.layout = 42/5/5/11, snowflake.epoch = 2012-01-01 00:00+00",
 	'a session with other parameters goes by the fixed node, and snowflake_node shows both');
 is(scalar(() = $err =~ /WARNING:  the node of snowflake ids cannot be changed without restarting/g),
-	1, 'it is warned once');
+	1, 'a session with other parameters is warned once');
 is( value_of($node,
 		'SELECT snowflake_worker_id(snowflake_currval()), snowflake_format(0) FROM snowflake_nextval()'),
 	'2|2010-11-04 01:42:54.657, #0, @(0,0)',
-	'it decodes by the fixed layout and epoch');
+	'a session with other parameters decodes by the fixed layout and epoch');
 is( value_of($node, "SET timezone = 'UTC'; SELECT snowflake_format(0)"),
 	'2010-11-04 01:42:54.657, #0, @(0,0)',
-	'so does a session that only decodes');
+	'a session that issues no id decodes by the fixed layout and epoch');
 is($session->value(NODE_OF_ID), '3|2', 'a reload does not change the node of a session');
 $session->quit;
 ($state, $message) = sqlstate_of($node, 'SELECT snowflake_encode(now(), 0, 99, 0)');
-is($state, '22003', 'a value that does not fit the fixed layout');
+is($state, '22003', 'a value that does not fit the fixed layout is refused');
 reload_with('snowflake.worker_id = 2', 'snowflake.datacenter_id = 3');
 ($rc, $out, $err) = $node->psql('postgres', NODE_OF_ID . '; ' . PENDING);
 is("$out$err", "3|2\n", 'with the former values there is no warning');
@@ -128,10 +125,10 @@ restart_unfixed();
 reload_with('snowflake.worker_id = 6', "snowflake.layout = '42/5/5/11'",
 	"snowflake.epoch = '2026-01-01 00:00+00'");
 is((sqlstate_of($node, NODE_OF_ID))[0],
-	'22023', 'a layout by which ids could come again');
+	'22023', 'a layout by which ids could come again is refused');
 reload_with('snowflake.worker_id = 6');
 is(value_of($node, NODE_OF_ID), '0|6',
-	'the former layout, without a restart');
+	'after a refused layout, ids of the former layout need no restart');
 
 # ----- values in the wrong place -----
 
@@ -163,7 +160,7 @@ for my $case (
 	$client->rows('SET snowflake.datacenter_id = 9');
 	$client->rows('SET snowflake.nonsense = 9');
 	is($client->value(NODE_OF_ID), '1|7', "a session's SET before its first id has no effect");
-	is($client->state_of('SET snowflake.datacenter_id = 9'), '55P02', 'nor can it SET later');
+	is($client->state_of('SET snowflake.datacenter_id = 9'), '55P02', 'a session cannot SET the datacenter after its first id');
 	$client->quit;
 }
 
@@ -238,11 +235,11 @@ like($err,
 	qr/ERROR:  55000: cannot issue .* because its session has not loaded .*\n.*HINT:  Execute LOAD 'snowflake'/,
 	'workers of a leader that has not loaded the library issue no ids');
 is(value_of($node, "LOAD 'snowflake'; $parallel; $by_wrapper"),
-	20000, 'they issue ids when the leader has loaded the library');
+	20000, 'workers of a leader that has loaded the library issue ids');
 
-# The leader has read a bad value, for which PostgreSQL has put the default.  It
-# hands the default to its workers if its statement has begun before the
-# correction.
+# PostgreSQL puts the default in place of a bad value.  If a reload corrects the
+# value while the leader's statement runs, the leader still has the default, and
+# hands it to its workers.
 value_of($node, q{
 CREATE FUNCTION of_workers(sql text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE result record;
@@ -284,7 +281,7 @@ my $next = first_id($node);
 cmp_ok($next, '>', $last, 'ids go on after a crash');
 is(worker_id_of($next), 13, 'the first id after a crash fixes the node anew');
 is(value_of($node, 'SELECT ids_issued < 100 FROM snowflake_stat'),
-	't', 'the shared memory is a new one');
+	't', 'a crash resets the counters');
 $node->stop;
 
 done_testing();

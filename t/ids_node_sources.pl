@@ -244,7 +244,7 @@ is(value_of($node, 'SELECT worker_id IS NULL, worker_id_source FROM snowflake_no
 SKIP: {
 	skip 'needs PostgreSQL 17', 2 if $node->pg_version < 17;
 	my $issue = 'SELECT snowflake_worker_id(snowflake_nextval())';
-	is(value_of($node, $issue), 3, 'the first id has the derived worker id');
+	is(value_of($node, $issue), 3, 'without preload the first id has the derived worker id');
 	replace_file("$directory/facts", 'name pg-4');
 	is(value_of($node, $issue), 3, 'a renamed host keeps its worker id without preload, too');
 }

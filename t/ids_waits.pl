@@ -58,8 +58,8 @@ my %waits = (
 		0, 'SnowflakeTick'
 	]);
 
-# What ends a wait: the SQLSTATE that the client receives, which is '' from a
-# backend without a postmaster, and what causes the end of a session's wait.
+# What ends a wait: the SQLSTATE that the client receives ('' if the backend
+# sends none), and the cause, a function of the backend's pid.
 my %ends = (
 	'statement_timeout' => ['57014'],
 	'pg_cancel_backend' =>
@@ -69,8 +69,8 @@ my %ends = (
 	'a fast shutdown' => [ '57P01', sub { kill 'INT', $node->{_pid} } ],
 	"the postmaster's death" => [ '', sub { $node->kill9 } ]);
 
-# Returns a session whose statement waits, as pg_stat_activity shows; with a
-# timeout, the statement has just begun.
+# Returns a session whose statement waits.  Without a timeout pg_stat_activity
+# shows the wait already; with a timeout the statement has just begun.
 sub waiting_session
 {
 	my ($timeout_ms, $statement, $back_s, $event) = @_;
@@ -216,7 +216,7 @@ my $others =
 is(value_of($node, "CREATE ROLE reader; $others"),
 	0, "snowflake_stat_backend does not show a session of another user");
 is(value_of($node, "GRANT pg_read_all_stats TO reader; $others"),
-	1, 'it shows the session to members of pg_read_all_stats');
+	1, 'snowflake_stat_backend shows a session of another user to members of pg_read_all_stats');
 $issuing->quit;
 
 # ----- a turn for each session -----
@@ -326,7 +326,7 @@ ok( $node->poll_query_until('postgres',
 my $after = rate();
 note sprintf '%.0f ids a second, after cancelled sessions %.0f', $before, $after;
 cmp_ok($after, '>', $before / 2, 'after cancelled sessions a session gets more than half its rate at once');
-cmp_ok(rate(), '>', $before * 0.7, 'and more than 70 % from then on');
+cmp_ok(rate(), '>', $before * 0.7, 'after cancelled sessions a session gets more than 70 % of its rate from then on');
 
 $node->stop;
 done_testing();

@@ -1,8 +1,8 @@
 # Runs the regress and the isolation tests on two servers: one with the default
 # layout, and one with another layout, epoch, worker id and sequence start, whose
-# sessions reserve ids in blocks.  Conversion and the registry, which none of
-# these change, are tested on the first server only.  The superusers have
-# different names, on which no output may depend.
+# sessions reserve ids in blocks.  The tests of conversion and of the registry do
+# not depend on these parameters, and run on the first server only.  On each
+# server the superuser has another name, because no output may depend on it.
 use strict;
 use warnings FATAL => 'all';
 
@@ -63,8 +63,8 @@ for my $name (sort keys %settings)
 	$node->start;
 	$node->safe_psql('postgres', "CREATE ROLE $user SUPERUSER LOGIN");
 
-	# Without preload, the first id fixes the layout, by which the planner then
-	# prunes partitions.
+	# Without preload the planner prunes no partitions before the first id has
+	# fixed the layout.
 	$node->safe_psql('postgres',
 		'CREATE EXTENSION snowflake; SELECT snowflake_nextval(); DROP EXTENSION snowflake')
 	  unless PRELOADS;
@@ -76,7 +76,7 @@ for my $name (sort keys %settings)
 				   FROM pg_get_loaded_modules()
 				   JOIN pg_available_extensions ON name = module_name
 				  WHERE module_name = 'snowflake'"),
-			't', "$name: the library says its name and version");
+			't', "$name: the library's version is that of the extension");
 	}
 	run_tests($node, $user, $ENV{PG_REGRESS}, 'sql/*.sql',
 		$name eq 'default_layout' ? qr/^$/ : qr/^(convert|registry)/);

@@ -112,8 +112,8 @@ sub issuers
 		$table, $condition // 'true');
 }
 
-# The number of snowflakes in tables, and the number of snowflakes that come more
-# than once.  Smaller ids come from sequences.
+# The number of different snowflakes in tables, and how many of them come more
+# than once.  Ids up to a million are not counted: they come from sequences.
 sub count_ids
 {
 	my (@tables) = @_;

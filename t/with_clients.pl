@@ -1,7 +1,7 @@
-# Clients: drivers and object-relational mappers.  Each program of t/clients
-# uses one of them as doc/clients.md says, and shows what goes wrong otherwise.
-# Django, SQLAlchemy and ActiveRecord also create tables that the event trigger
-# converts.  A program connects to a database of its own, with a table "orders", and prints
+# Drivers and object-relational mappers.  Each program of t/clients uses one of
+# them as doc/clients.md says, and shows what goes wrong otherwise.  Django,
+# SQLAlchemy and ActiveRecord also create tables that the event trigger converts.
+# A program connects to a database of its own, with a table "orders", and prints
 # a line for each check.  Programs whose packages are not installed are skipped.
 #
 #   CLIENTS   all: a missing package is a failure, as in script/clients, which
@@ -130,8 +130,8 @@ CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), item tex
 	return;
 }
 
-# pgjdbc knows no Unix sockets.  A program that wants new tables to be converted
-# sets the second parameter.
+# pgjdbc knows no Unix sockets.  The programs that test the event trigger set
+# snowflake_convert.schemas themselves.
 my @conf = ("listen_addresses = '127.0.0.1'", "snowflake_convert.schemas = 'none'");
 my $node = snowflake_node('node', @conf);
 $node->start;
@@ -155,7 +155,7 @@ for (@programs)
 	}
 }
 
-# What sequences' functions say.
+# PostgreSQL's functions for the sequence of a column, which some ORMs call.
 is($node->safe_psql('postgres', q{
 CREATE EXTENSION snowflake_convert CASCADE;
 CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval());
@@ -163,7 +163,7 @@ CREATE TABLE kept (id serial PRIMARY KEY);
 SELECT snowflake_convert.key('kept', 'id', keep_sequence => true) \gexec
 INSERT INTO orders DEFAULT VALUES;
 SELECT currval(pg_get_serial_sequence('orders', 'id')) IS NULL, snowflake_currval() = max(id), pg_get_serial_sequence('kept', 'id') FROM orders;
-}), 't|t|public.kept_id_seq', 'currval() of no sequence is NULL, snowflake_currval() is the id of the last insert, and with keep_sequence pg_get_serial_sequence() finds the sequence');
+}), 't|t|public.kept_id_seq', 'a column of snowflakes has no sequence, snowflake_currval() is its last id, and with keep_sequence pg_get_serial_sequence() finds the sequence');
 for my $call (q{currval(pg_get_serial_sequence('kept', 'id'))}, 'lastval()')
 {
 	like((sqlstate_of($node, "INSERT INTO kept DEFAULT VALUES; SELECT $call"))[1], qr/is not yet defined in this session/,

@@ -1,7 +1,7 @@
 # Jobs of pg_cron create partitions ahead of the clock and drop partitions
-# behind it.  If the jobs have not run for long, rows are in the default
-# partition, and a transaction moves these rows to their partitions.  The
-# statements are those of doc/partitions.md; script/check-docs compares them.
+# behind it.  After a time without these jobs, rows are in the default partition,
+# and a transaction moves them to their partitions.  The statements are those of
+# doc/partitions.md; script/check-docs compares them.
 use strict;
 use warnings FATAL => 'all';
 

@@ -125,7 +125,7 @@ my $other = snowflake_node('other', 'snowflake.worker_id = 8');
 $other->start;
 create_application($node, 'of_schema', 'ids');
 my $of_schema = fingerprint($node, 'of_schema');
-$node->command_ok([ 'pg_dumpall', '-f', "$directory/all.sql" ], 'pg_dumpall');
+$node->command_ok([ 'pg_dumpall', '-f', "$directory/all.sql" ], 'pg_dumpall succeeds');
 $other->psql('postgres', "\\i $directory/all.sql", on_error_stop => 0);
 check_copy($app, $other, 'app', 8);
 check_copy($of_schema, $other, 'of_schema', 8);
@@ -257,7 +257,7 @@ PostgreSQL::Test::Utils::command_ok(
 		'-b', $old->config_data('--bindir'), '-B', $new->config_data('--bindir'),
 		'-s', $new->host, '-p', $old->port, '-P', $new->port
 	],
-	'pg_upgrade');
+	'pg_upgrade succeeds');
 ok(!-e mark_file($new), 'pg_upgrade does not copy the page of the mark');
 $new->start;
 is($new->safe_psql('upgraded', "SELECT snowflake_nextval() > $largest"), 'f',
@@ -267,7 +267,7 @@ PostgreSQL::Test::Utils::system_or_bail('cp', '-p', mark_file($old), mark_file($
 start_server($new, 0);
 my ($state, $message) = sqlstate_of($new, "\\c upgraded\nSELECT snowflake_nextval()");
 is($state, '55000', 'pg_upgrade: with the page, a clock that is behind is refused');
-like($message, qr/ms behind the last snowflake id/, 'the message says how far the clock is behind');
+like($message, qr/ms behind the last snowflake id/, 'pg_upgrade: the message says how far the clock is behind');
 set_clock($new, 60);
 check_copy($rows, $new, 'upgraded', 7);
 $new->stop;
