@@ -58,8 +58,8 @@ sub one_worker_id
 		append_to_file("$directory/facts", "name pg-17\n");
 		local %ENV = (%ENV, preload($host_library), HOST_FACTS => "$directory/facts");
 		$derived->start;
-		refuses($derived, $held, 'a server that derived the worker id is refused, too');
-		is_undisturbed($client, 'the holder issues ids meanwhile');
+		refuses($derived, $held, 'a server that derived the same worker id from its host name is refused');
+		is_undisturbed($client, 'the holder issues ids while others are refused');
 		$_->stop for $other, $one;
 		is(worker_id_of(scalar first_id($derived)),
 			17, 'the server that derived the worker id leases it when the others have stopped');
@@ -69,7 +69,8 @@ sub one_worker_id
 
 # ----- servers without a configured worker id -----
 
-# A datacenter of two worker ids, and a name.
+# A datacenter of two worker ids is full.  Later a new server with the name of an
+# old one gets the old one's worker id.
 sub full_datacenter
 {
 	my $layout = '41/5/1/12';
@@ -90,7 +91,7 @@ sub full_datacenter
 	my $free = worker_id_at($one);
 	$one->stop;
 	first_id($three);
-	is(worker_id_at($three), $free, 'the server gets the worker id that is given back, without a restart');
+	is(worker_id_at($three), $free, 'the third server gets the worker id that is given back, without a restart');
 	$three->stop;
 
 	my $last = first_id($two);
@@ -125,7 +126,7 @@ sub clone
 	my $old = worker_id_of(scalar first_id($server));
 	my @ids = $session->rows('SELECT * FROM snowflake_nextvals(1000)');
 
-	# The clone's claim has the incarnation of a renewal, and not of the first claim.
+	# The clone's claim is to have the incarnation of a renewal.
 	wait_for_grant($registry, $server);
 	is( value_of($registry, q{
 		SELECT c.worker_id FROM snowflake_registry.node AS n, snowflake_registry.setting AS s,
@@ -258,8 +259,8 @@ sub refused_parameters
 		configure($server, $setting);
 		ok(!$server->start(fail_ok => 1), "$setting: the server does not start");
 		like(logged($server, $offset), $complaint, "$setting: the log says why");
-		unlike(logged($server, $offset), qr/Xyzzy/, "$setting: the log has no password");
 	}
+	unlike(logged($server), qr/Xyzzy/, 'a connection string that is refused leaves no password in the log');
 	return;
 }
 

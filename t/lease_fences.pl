@@ -59,7 +59,7 @@ sub suspended
 		'the second server is refused the worker id that the first one has');
 	my $second_client = new_client($second, 'without ids');
 	my $worker = worker_pid($first);
-	gets_ids($first_client, 'the first server issues ids');
+	gets_ids($first_client, 'the first server issues ids before it is suspended');
 	suspend($first);
 	gets_ids($second_client, 'while the first server is suspended, the second gets its worker id');
 	stays_silent($first, $first_client, $worker);
@@ -77,8 +77,8 @@ sub suspended
 	gets_ids($first_client, q{the registry's clock is set forward: the first server gets the lease});
 	$claim_again->();
 	refuses($second, qr/^worker_id 5 of datacenter_id 0 is leased by first/,
-		'the second server is refused the worker id');
-	gets_ids($first_client, 'the first server issues ids');
+		q{the registry's clock is set forward: the second server is refused the worker id});
+	gets_ids($first_client, q{the registry's clock is set forward: the first server goes on});
 	set_clock($registry, 0);
 	wait_for_grant($registry, $first) for 1 .. 2;
 	is_undisturbed($first_client,
@@ -152,21 +152,21 @@ sub server_ahead
 
 	set_clock($server, 100 * 86400);
 	refuses($server, $past_fence, 'a server whose clock is a hundred days ahead issues no id');
-	logs($server, 0, $logs_clocks, 'its log names both clocks');
-	cmp_ok(failures_of($server), '>', 0, 'the renewals are failures');
+	logs($server, 0, $logs_clocks, 'the log of a server whose clock is ahead names both clocks');
+	cmp_ok(failures_of($server), '>', 0, 'renewals by a server whose clock is ahead count as failures');
 	sleep 4;
 	is(lease_of($registry, 5, q{fence < clock_timestamp() + interval '7 s'}),
 		't', 'the fence does not follow the clock of that server');
 	set_clock($server, 0);
 	goes_on($server, $last, 'the server whose clock is right again');
-	cmp_ok(timestamp_of(scalar first_id($server)), '<', time + 1, 'its ids do not lead the clock');
+	cmp_ok(timestamp_of(scalar first_id($server)), '<', time + 1, 'ids do not lead the clock that is right again');
 	return;
 }
 
 # ----- the registry's clock is wrong for a while -----
 
 # The registry's clock is an hour behind for a while, and then a day ahead for a
-# moment.  A server that crashes then and is moved is refused, and free() helps.
+# moment.  A server that crashes and is moved after that gets its lease by free().
 sub registrys_clock
 {
 	my $registry = new_registry({ lease_duration => '6 s' });
@@ -175,7 +175,7 @@ sub registrys_clock
 
 	set_clock($registry, -3600);
 	logs($server, 0, $logs_clocks, 'the registry is behind: the log names both clocks');
-	refuses($server, $past_fence, 'no id is issued past the fence');
+	refuses($server, $past_fence, 'the registry is behind: no id is issued past the fence');
 	my $failures = failures_of($server);
 	sleep 3;
 	my $more = failures_of($server) - $failures;
@@ -196,7 +196,7 @@ sub registrys_clock
 	$registry->safe_psql('postgres', 'SELECT snowflake_registry.free(0, 5)');
 	goes_on($moved, $last, 'the moved server, after free()');
 	my $id = first_id($moved);
-	cmp_ok(timestamp_of($id), '<', time + 1, 'its ids do not lead the clock');
+	cmp_ok(timestamp_of($id), '<', time + 1, 'ids after free() do not lead the clock');
 	is_unique($id);
 	return;
 }

@@ -47,7 +47,7 @@ sub old_dump
 	my $rival = start_server(leasing_server('rival', $either, wants(5)));
 	my $newcomer = start_server(leasing_server('newcomer', $either));
 	my $rival_client = new_client($rival, 'without ids');
-	refuses($newcomer, $quarantine, 'a newcomer waits');
+	refuses($newcomer, $quarantine, 'a newcomer waits for the end of the quarantine');
 	wait_for_grant($restored, $lost);
 	refuses($rival, $leased_by_lost,
 		'the rival of the holder that the dump does not have is refused');
@@ -63,11 +63,10 @@ sub old_dump
 
 # ----- the registry fails over to a standby that lags -----
 
-# The standby knows one holder, "known".  Of two more holders one lives on and
-# comes forward, "lost", and one is dead and had a clock that was ahead, "dead".
-# The clocks of the next holders of their worker ids are behind, and so is the
-# standby's clock.  When the quarantine is over, the clock of the next holder
-# after "dead" has not yet reached its ids.
+# The standby knows only the holder "known".  The holder "lost" comes forward in
+# the quarantine; the holder "dead", whose clock was ahead, does not.  The clocks
+# of the standby and of the next holders are behind, so that at the end of the
+# quarantine the clock of the server "next" has not reached the ids of "dead".
 sub fails_over
 {
 	my ($start_standby) = @_;
@@ -164,7 +163,7 @@ sub fails_over_together
 	my ($id, $seconds) = first_id($heir, 90);
 	cmp_ok($seconds, '<', LEASE_S + 30, sprintf 'the promoted database issues ids after %.1f s', $seconds);
 	is(worker_id_of($id), 5, 'the promoted database has its configured worker id');
-	cmp_ok($id, '>', $last, 'its ids are larger than those before');
+	cmp_ok($id, '>', $last, q{the promoted database's ids are larger than its primary's});
 	return;
 }
 

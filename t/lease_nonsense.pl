@@ -328,14 +328,14 @@ sub to_a_claim
 		my ($kind, undef, $failure) = @{ $kinds[$number] };
 		my $offset = -s $server->logfile;
 
-		# A failure is logged if the former one was another one.
+		# A server logs only a failure that differs from the one before.
 		$send->('marker');
 		logs($server, $offset, qr/DETAIL:  .*marker/, "$kind: the failure before is logged");
-		refuses($server, qr/marker/, 'the lease is over') if $number == $numbers[0];
+		refuses($server, qr/marker/, 'the lease ends while the registry answers with errors') if $number == $numbers[0];
 		$offset = -s $server->logfile;
 		$send->($number);
 
-		# The first attempt may have begun before.
+		# The first of these attempts may still get the marker.
 		my $before = $failures->();
 		ok(wait_for(sub { $failures->() >= $before + ($failure eq $late ? 2 : 3) }),
 			"$kind: attempts fail");
@@ -346,7 +346,7 @@ sub to_a_claim
 		cmp_ok(peak_memory_kb($server), '<', MEMORY_KB, "$kind: the worker's memory is bounded");
 	}
 	$send->('grant');
-	is(worker_id_of(scalar first_id($server)), WORKER_ID, 'a good grant after all: an id is issued');
+	is(worker_id_of(scalar first_id($server)), WORKER_ID, 'a good grant after all kinds of nonsense: an id is issued');
 	$send->('marker', 0);
 	stops_in_time($server, 'a server whose last renewal is an error');
 	return;

@@ -192,7 +192,7 @@ sub copies
 	my $upgraded = leasing_server('upgraded', $registry, wants($worker_id));
 	copy(mark_file($standby), mark_file($upgraded)) || die "cannot copy: $!";
 	start_server($upgraded);
-	goes_on($upgraded, $id, 'a new cluster with the page');
+	goes_on($upgraded, $id, 'a new cluster with the page of the promoted standby');
 	return;
 }
 

@@ -138,7 +138,7 @@ sub answers_late
 	my $claim = waiting_claim($registry);
 	kill 'STOP', $claim;
 	$let_go->();
-	is(worker_id_of(scalar first_id($server)), 5, 'a later claim is granted');
+	is(worker_id_of(scalar first_id($server)), 5, 'a claim after the one that is held is granted');
 	$server->stop;
 	is(lease_of($registry, 5, 'state'), 'released', 'the server releases its lease');
 
@@ -230,7 +230,7 @@ sub silent_host
 	is(value_of($server, 'SELECT lease_failures FROM snowflake_stat'),
 		'0', 'a server behind a silent host renews its lease without a failure');
 	cmp_ok(seconds_of(sub { $server->stop }), '<', 3, 'a stop does not wait for the silent host');
-	is(lease_of($registry, worker_id_of($id), 'state'), 'released', 'the stop has released the lease');
+	is(lease_of($registry, worker_id_of($id), 'state'), 'released', 'a stop behind a silent host releases the lease');
 	return;
 }
 
@@ -267,8 +267,8 @@ sub start_name_server
 	return $socket->sockport;
 }
 
-# A stop waits for a look-up that has begun, and for the one of the release: 2 s
-# each, and the search domains of this machine may double the first.
+# A stop waits for a look-up that has begun, and then for the look-up of the
+# release: for 2 s each.  Search domains of this machine may double the first.
 sub silent_name_server
 {
 	my $registry = registry_with_port({ lease_duration => '60 s' });
@@ -300,7 +300,7 @@ sub silent_name_server
 		cmp_ok(seconds_of(sub { $unleased->stop }),
 			'<', 8, 'a stop of a server without a lease does not wait long for the name server');
 	}
-	is_undisturbed($client, 'the holder issues ids meanwhile');
+	is_undisturbed($client, 'the holder issues ids while the name server is silent');
 	cmp_ok(seconds_of(sub { $holder->stop }), '<', 8, 'a stop of a holder does not wait long for the name server');
 	like(logged($holder), qr/could not be given back to the registry\n.*DETAIL:  .*could not translate host name/,
 		'the holder logs why it has not given its worker id back');
