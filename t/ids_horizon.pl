@@ -175,7 +175,10 @@ restart_with(12);
 # ----- a lease -----
 
 # A lease ends and another begins while a transaction is open.
-my $registry = registry_node('registry');
+my $registry = PostgreSQL::Test::Cluster->new('registry');
+$registry->init;
+$registry->start;
+make_registry($registry);
 my $leased = leased_node('leased', $registry);
 $leased->start;
 first_id($leased);

@@ -156,6 +156,14 @@ sub clone
 
 # ----- who may claim -----
 
+sub start_with_case
+{
+	my ($node, @settings) = @_;
+
+	configure($node, @settings);
+	return start_server($node);
+}
+
 # Two registries may grant one worker id to two servers, so a server must not go
 # on with the lease of another registry.
 sub who_may_claim

@@ -63,6 +63,20 @@ sub old_dump
 
 # ----- the registry fails over to a standby that lags -----
 
+# Cuts a standby off from its primary.  The standby has replayed all WAL that
+# the primary has flushed, and replays nothing more.
+sub cut_off
+{
+	my ($primary, $standby) = @_;
+
+	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
+	$standby->append_conf('postgresql.conf', "primary_conninfo = ''");
+	$standby->reload;
+	ok(wait_for(sub { value_of($standby, 'SELECT count(*) FROM pg_stat_wal_receiver') eq '0' }),
+		'the standby is cut off');
+	return;
+}
+
 # The standby knows only the holder "known".  The holder "lost" comes forward in
 # the quarantine; the holder "dead", whose clock was ahead, does not.  The clocks
 # of the standby and of the next holders are behind, so that at the end of the

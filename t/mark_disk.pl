@@ -1,6 +1,6 @@
-# A disk that is slow, hangs or is full: ids do not wait for flushes of WAL, but
-# for the first after a start; a wait for the page's lock can be interrupted; and
-# a page that cannot be created leaves no file.  The disk is that of lib/disk.c.
+# A disk that is slow, hangs or is full: only the first id after a start waits for
+# a flush of WAL; a wait for the page's lock can be interrupted; and a page that
+# cannot be created leaves no file.  The disk is that of lib/disk.c.
 # The test counts ids, rows, flushes and records of the mark; it measures no
 # times.
 use strict;
@@ -71,7 +71,7 @@ sub start_on_disk
 
 # ----- the page cannot be created -----
 
-# The page gets its name when it is whole and on disk.
+# The page has a temporary name until it is whole and on disk.
 my $node = new_server('full', 'fsync = on');
 my $new_file = mark_file($node) =~ s/8947/pgsql_tmp_snowflake/r;
 for my $case (
@@ -103,10 +103,10 @@ for my $case (
 	unlink mark_file($node);
 }
 
-# A crash may leave the file of the first name.
+# A crash may leave the file of the temporary name.
 PostgreSQL::Test::Utils::append_to_file($new_file, 'x' x 10_000);
 start_server($node);
-first_id_soon($node, 'a file of the first name is left over');
+first_id_soon($node, 'a file of the temporary name is left over');
 is(-s mark_file($node), 8192, 'the new file has one block');
 end_servers($node);
 
@@ -242,7 +242,7 @@ $_->quit for $other, $checkpoint;
 my $batch = insert_batch($node, 1000);
 kill_hard($node);
 start_on_disk($node);
-is_unique_after($node, $batch, 'after a crash');
+is_unique_after($node, $batch, 'a crash after a flush has hung');
 end_servers($node);
 
 done_testing();

@@ -195,7 +195,7 @@ subtest 'sessions come and go' => sub {
 	}
 	$_->kill_kill for @clients;
 	value_of($node, "SELECT count(pg_terminate_backend(pid, 5000)) $terminate");
-	cmp_ok($terminated, '>', 10, 'sessions were terminated');
+	cmp_ok($terminated, '>', 10, 'more than ten sessions are terminated');
 	is(value_of($node, 'SELECT count(*) > 10, count(*) FILTER (WHERE snowflake_timestamp(id) >= mark) FROM come'),
 		't|0', 'sessions issued ids, each before the mark that was published by then');
 	$newest = value_of($node, 'SELECT max(id) FROM come');
@@ -226,8 +226,7 @@ for my $settings (
 }
 reload_with();
 
-# A clock that is behind at the start is treated as a clock that has stepped
-# back.
+# A clock that is behind at the start counts as one that has stepped back.
 subtest 'the clock is behind at the start' => sub {
 	for my $end ('stop', 'crash')
 	{
@@ -331,8 +330,8 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 		cmp_ok(max(map { $_->[2] } @records), '<', 400, 'a record of the mark has some 300 bytes');
 	}
 
-	# A session that waits for its next statement writes nothing either, and its
-	# end does not.
+	# A session that waits for its next statement logs no mark, and neither does
+	# its end.
 	my $session = SnowflakeSession->new($node);
 	$session->value($issue);
 	flush_wal();

@@ -115,7 +115,7 @@ is_refused('a newer version', seal_page(with_field($sound, 4, 'L', 2)),
 	'0A000', qr/of a newer version/, qr/Install the version/);
 
 # A layout is accepted only if every id that can be made now is above every id
-# that the page allows to exist.
+# that the page allows to exist.  Here only the layout of @accepted is accepted.
 my $early = "snowflake.epoch = '2000-01-01 00:00:00+00'";
 my @accepted = ($early, "snowflake.layout = '40/5/5/13'");
 write_page($node, $sound);
@@ -129,7 +129,7 @@ for my $case (
 {
 	my ($what, @settings) = @$case;
 
-	if ($settings[1])
+	if (@settings == @accepted)
 	{
 		configure($node, @settings);
 		start_server($node);
@@ -173,8 +173,8 @@ end_servers($node);
 
 # ----- a page that counts as it is -----
 
-# A page that pg_upgrade or a DBA has copied from another cluster may have an LSN
-# that this cluster's WAL has not reached yet.
+# A page that a DBA has copied from another cluster, as after pg_upgrade, may have
+# an LSN that this cluster's WAL has not reached yet.
 $node = new_server('copied', 'snowflake.datacenter_id = 3');
 start_server($node);
 my $ahead = present_tick($node) + 2000;
@@ -224,7 +224,7 @@ $page = read_page($node);
 is($page->{entry_count}, NODES, 'a full page has sixteen entries');
 is($page->{floor}, $mark, 'the smallest mark is the floor');
 ok(!defined mark_of($page, 7), 'the node of the smallest mark has no entry');
-is(mark_of($page, 7 + $_), $mark + $_, "node $_ has its entry") for 1, NODES - 1;
+is(mark_of($page, 7 + $_), $mark + $_, 'worker id ' . (7 + $_) . ' has its entry') for 1, NODES - 1;
 configure($node, 'snowflake.worker_id = 1');
 start_server($node, $batch->{begin} - time);
 cmp_ok(value_of($node, $issue) >> BITS_BELOW_TICK, '>=', $mark, 'a node never used before begins at the floor');

@@ -1,7 +1,7 @@
-# What a promotion changes: a standby issues no ids; once promoted, it issues ids
-# after those of the old primary, or at once with another worker id.  The log
-# says at a start who the server is, and at its first id whether another server
-# has issued ids of its node.
+# What a promotion changes: a standby issues no ids.  After its promotion it issues
+# ids that are larger than those of the old primary; with another worker id it
+# does not wait for that.  The log says at a start who the server is, and at its
+# first id whether another server has issued ids of its node.
 use strict;
 use warnings FATAL => 'all';
 
@@ -18,8 +18,9 @@ use Test::More;
 my $issue = 'SELECT snowflake_nextval()';
 my $elsewhere = qr/snowflake ids of node \(0,7\) were issued elsewhere before/;
 
-# Tests how often a server has logged that ids of its node were issued
-# elsewhere, since an offset of its log, when it has issued two ids.
+# Has a server issue two ids.  Tests how often the server has then logged, since
+# an offset of its log, that ids of its node were issued elsewhere.  Returns the
+# log.
 sub logs_elsewhere
 {
 	my ($node, $times, $what, $offset) = @_;
@@ -85,7 +86,7 @@ wait_for_standby($primary, $standby);
 $primary->stop('immediate');
 $standby->promote;
 cmp_ok($session->value($issue), '>', $newest,
-	'the same session gets an id after the promotion, larger than the replicated ids');
+	'a session that the standby has refused gets an id after the promotion, larger than the replicated ids');
 $session->quit;
 $log = logs_elsewhere($standby, 1, 'a promotion');
 my ($old_place, $new_place) = map { substr $_->data_dir, -19 } $primary, $standby;
@@ -128,8 +129,9 @@ my $batch = insert_batch($primary);
 set_clock($primary, 0);
 my ($state, $message, $hint) = sqlstate_of($primary, $issue);
 is($state, '55000', 'a primary with ids of an hour ahead refuses ids');
-like($message, qr/behind the last snowflake id/, 'the message says that the clock is behind');
-like($hint, qr/"snowflake.worker_id" that no server has used/, 'the hint names the way out');
+like($message, qr/behind the last snowflake id/, 'a primary with ids of an hour ahead: the message says that the clock is behind');
+like($hint, qr/"snowflake.worker_id" that no server has used/,
+	'a primary with ids of an hour ahead: the hint names another worker id');
 insert_other_row($primary);
 $standby = standby_of($primary, 'other');
 restart_with($standby, 'snowflake.worker_id = 8');
@@ -138,8 +140,8 @@ $primary->stop;
 $standby->promote;
 my $id = first_id_soon($standby, 'a standby with a worker id of its own, promoted');
 is(worker_id_of($id), 8, 'the promoted standby issues ids of its own worker id');
-cmp_ok($id, '<', $batch->{newest}, 'these ids are not an hour ahead');
-unlike(logged($standby), qr/issued elsewhere/, 'with its own worker id nothing is logged');
+cmp_ok($id, '<', $batch->{newest}, 'ids of the new worker id are not an hour ahead');
+unlike(logged($standby), qr/issued elsewhere/, 'a promoted standby with a worker id of its own does not log ids issued elsewhere');
 restart_with($standby, 'snowflake.worker_id = 7');
 is(state_of($standby), '55000', "with the old primary's worker id ids are refused");
 restart_with($standby, 'snowflake.worker_id = 9');

@@ -104,8 +104,8 @@ sub start_and_promote
 	return;
 }
 
-# Recovers without the library: ends by two crashes and a stop.  Then starts the
-# server with the library.
+# Starts and, if it is a standby, promotes a server without the library, which
+# then crashes twice and is stopped.  Starts the server with the library.
 sub recover_without_library
 {
 	my ($node, $is_standby) = @_;
@@ -148,7 +148,8 @@ sub start_base_backup
 	return start_server($node);
 }
 
-# What is recovered, how, and, for ids that lead the clock, 1.
+# The kinds of recovery: a name, the server whose data is recovered, a function
+# that recovers, and 1 if the kind is also tested with ids that lead the clock.
 my @kinds = (
 	[ 'a crash', 'primary', \&start_server, 1 ],
 	[ 'crashes without the library', 'primary', \&recover_without_library ],
@@ -167,14 +168,14 @@ my @kinds = (
 
 for my $is_leading (0, 1)
 {
-	my $prefix = $is_leading ? 'leading' : 'right';
+	my $prefix = $is_leading ? 'leading' : 'ordinary';
 	my $left = leave_behind($prefix, $is_leading ? @leading : ());
 	my ($primary, $standby) = @$left{qw(primary standby)};
 	my $number = 0;
 	my $check = sub {
 		my ($node, $batch, $what) = @_;
 
-		is_unique_after($node, $batch, "$prefix clock: $what");
+		is_unique_after($node, $batch, "$prefix ids, $what");
 		end_servers($node);
 	};
 
@@ -243,7 +244,7 @@ for my $is_leading (0, 1)
 			'pg_rewind', '--no-sync', '-D', $old->data_dir,
 			'--source-server', $new->connstr('postgres')
 		],
-		'pg_rewind');
+		'pg_rewind succeeds');
 	unlink $conf;
 	PostgreSQL::Test::Utils::append_to_file($conf, $saved);
 	my $batch = insert_ahead($new, 2.2 * AHEAD_S);
@@ -264,7 +265,7 @@ for my $is_leading (0, 1)
 				'pg_combinebackup', '--no-sync', '-o',
 				$primary->backup_dir . '/combined', @backups
 			],
-			'pg_combinebackup');
+			'pg_combinebackup succeeds');
 		my $node = server_of_backup('combined', $primary, 'combined');
 		start_server($node);
 		$check->($node, $left->{batch}{primary}, 'an incremental backup');

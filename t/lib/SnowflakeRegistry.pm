@@ -13,7 +13,6 @@ use Test::More;
 
 our @EXPORT = qw(
   AT_ONCE_S
-  registry_node
   make_registry
   hosts_of
   leased_node
@@ -26,24 +25,11 @@ our @EXPORT = qw(
   wait_for_grant
   keep_from_claims
   goes_on
-  cut_off
 );
 
 # How long a server may take for an id "at once" on a busy machine.  On an idle
 # machine it takes some tenths of a second.
 use constant AT_ONCE_S => 5;
-
-# A registry, started.
-sub registry_node
-{
-	my ($name) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
-
-	$node->init;
-	$node->start;
-	make_registry($node);
-	return $node;
-}
 
 # Makes a database of a server a registry: "postgres", or the one that the
 # parameter "database" names.  By default a lease outlasts a stall of a busy
@@ -170,20 +156,6 @@ sub keep_from_claims
 
 	kill 'STOP', $worker;
 	return sub { kill 'CONT', $worker };
-}
-
-# Cuts a standby off from its primary.  The standby has replayed all WAL that
-# the primary has flushed, and replays nothing more.
-sub cut_off
-{
-	my ($primary, $standby) = @_;
-
-	$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
-	$standby->append_conf('postgresql.conf', "primary_conninfo = ''");
-	$standby->reload;
-	ok(wait_for(sub { value_of($standby, 'SELECT count(*) FROM pg_stat_wal_receiver') eq '0' }),
-		'the standby is cut off');
-	return;
 }
 
 1;

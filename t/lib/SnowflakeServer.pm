@@ -26,7 +26,6 @@ our @EXPORT = qw(
   copy_of
   standby_node
   configure
-  start_with_case
   write_conf
   value_of
   logged
@@ -62,8 +61,8 @@ sub build_library
 	return $library;
 }
 
-# The environment variable that preloads a library in addition to those that
-# are preloaded already.
+# The environment variable that preloads a library and all that are preloaded
+# already.
 sub preload
 {
 	my ($library) = @_;
@@ -126,7 +125,7 @@ sub set_clock
 	return;
 }
 
-# Sets the clock of all servers that have been started with this file.
+# Sets the clock of all servers that run with this file.
 sub write_clock
 {
 	my ($file, $offset_s) = @_;
@@ -362,16 +361,6 @@ sub configure
 	my ($node, @settings) = @_;
 
 	write_conf($node, 'case.conf', @settings);
-	return;
-}
-
-# Replaces the parameters in case.conf, and starts the server.
-sub start_with_case
-{
-	my ($node, @settings) = @_;
-
-	configure($node, @settings);
-	start_server($node);
 	return;
 }
 
