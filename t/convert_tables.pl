@@ -41,7 +41,7 @@ sub copy_installation
 	}
 	symlink($libraries, "$root$libraries") or die $!;
 	-e "$root$_" or symlink($_, "$root$_") or die $! for glob("$shared/* $shared/extension/*");
-	PostgreSQL::Test::Utils::append_to_file("$root$shared/extension/$_", $files{$_}) for keys %files;
+	append_to_file("$root$shared/extension/$_", $files{$_}) for keys %files;
 	return "$root$programs";
 }
 

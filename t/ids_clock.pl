@@ -337,7 +337,7 @@ for my $setting ('wait 5000 1', 'advance 1000 64')
 	my $log = '';
 
 	set_policy(split / /, $setting);
-	PostgreSQL::Test::Utils::append_to_file($script,
+	append_to_file($script,
 		"INSERT INTO taken (session, id) SELECT :client_id, snowflake_nextvals(40);\n"
 		  . "INSERT INTO taken (session, id) SELECT :client_id, snowflake_nextval() FROM generate_series(1, 10);\n");
 	value_of($node, 'TRUNCATE taken');

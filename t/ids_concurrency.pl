@@ -31,7 +31,7 @@ sub run_clients
 	{
 		push @files, "$directory/script" . @files;
 		unlink $files[-1];
-		PostgreSQL::Test::Utils::append_to_file($files[-1], $script);
+		append_to_file($files[-1], $script);
 	}
 	my $run = IPC::Run::start(
 		[

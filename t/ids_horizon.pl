@@ -284,7 +284,7 @@ sub start_writers
 	{
 		push @files, "--file=$directory/$kind";
 		next if -e "$directory/$kind";
-		PostgreSQL::Test::Utils::append_to_file("$directory/$kind",
+		append_to_file("$directory/$kind",
 			"\\set ms random_exponential(1, :longest, 5)\n$writers{$kind}");
 	}
 	local $ENV{PGOPTIONS} = '-c parallel_setup_cost=0 -c parallel_tuple_cost=0'

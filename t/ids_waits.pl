@@ -227,7 +227,7 @@ sub run_clients
 	my ($clients, $how_long, $script) = @_;
 
 	unlink "$directory/script";
-	PostgreSQL::Test::Utils::append_to_file("$directory/script", $script);
+	append_to_file("$directory/script", $script);
 	$node->command_ok(
 		[
 			'pgbench', '--no-vacuum', "--client=$clients", '--jobs=2',
@@ -245,7 +245,7 @@ sub start_cancelled
 	local $ENV{PGOPTIONS} = "-c statement_timeout=$timeout_ms";
 
 	unlink "$directory/cancelled";
-	PostgreSQL::Test::Utils::append_to_file("$directory/cancelled",
+	append_to_file("$directory/cancelled",
 		"SELECT count(snowflake_nextval()) FROM generate_series(1, $ids);\n" x 100_000);
 	return map {
 		IPC::Run::start(

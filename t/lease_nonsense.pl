@@ -311,7 +311,9 @@ sub registry_and_server
 sub peak_memory_kb
 {
 	my ($server) = @_;
-	return slurp_file('/proc/' . worker_pid($server) . '/status') =~ /^VmHWM:\s+(\d+) kB/m ? $1 : 0;
+	my ($kb) = slurp_file('/proc/' . worker_pid($server) . '/status') =~ /^VmHWM:\s+(\d+) kB/m;
+
+	return $kb // die "no VmHWM of the worker\n";
 }
 
 sub to_a_claim

@@ -1,6 +1,7 @@
-# The registry by itself, asked in SQL as a role that has what allow() grants and
-# nothing else.  sql/registry.sql has the rules; here are restarts, a dump,
-# sessions at once, installation and speed.
+# The registry by itself, asked in SQL by a role that has only what allow() grants.
+# No object of the role changes a claim; over restarts and from a dump a worker id
+# has one holder; the owner of a database can make a registry; and the registry
+# serves 200 servers at once.  sql/registry.sql has the rules of claims.
 use strict;
 use warnings FATAL => 'all';
 

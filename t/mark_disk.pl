@@ -33,7 +33,7 @@ my @names = qw(delay_us is_hanging flushes hanging bytes_left is_broken);
 my %number_of = map { $names[$_] => $_ } 0 .. $#names;
 my $disk_file = "$directory/disk";
 my $library = build_library('disk');
-PostgreSQL::Test::Utils::append_to_file($disk_file, pack 'q*', (0) x @names);
+append_to_file($disk_file, pack 'q*', (0) x @names);
 
 # Changes the disk of all servers.
 sub set_disk
@@ -55,7 +55,7 @@ sub set_disk
 sub disk_value
 {
 	my ($name) = @_;
-	return (unpack 'q*', PostgreSQL::Test::Utils::slurp_file($disk_file))[ $number_of{$name} ];
+	return (unpack 'q*', slurp_file($disk_file))[ $number_of{$name} ];
 }
 
 # Starts a server on this disk, which is fast and empty except for these values.
@@ -104,7 +104,7 @@ for my $case (
 }
 
 # A crash may leave the file of the temporary name.
-PostgreSQL::Test::Utils::append_to_file($new_file, 'x' x 10_000);
+append_to_file($new_file, 'x' x 10_000);
 start_server($node);
 first_id_soon($node, 'a file of the temporary name is left over');
 is(-s mark_file($node), 8192, 'the new file has one block');
@@ -150,11 +150,11 @@ sub load
 	my $flushes = disk_value('flushes');
 
 	unlink $file;
-	PostgreSQL::Test::Utils::append_to_file($file, "$sql\n");
+	append_to_file($file, "$sql\n");
 
 	# A call that never returns must not hold up the test.
 	local $ENV{PGOPTIONS} = '-c statement_timeout=20s';
-	my ($stdout, $stderr) = PostgreSQL::Test::Utils::run_command(
+	my ($stdout, $stderr) = run_command(
 		[
 			'pgbench', '--no-vacuum', "--client=$sessions", '--jobs=1',
 			'--protocol=prepared', '--time=' . LOAD_S, "--file=$file",

@@ -179,7 +179,7 @@ subtest 'sessions come and go' => sub {
 
 	put_mark_ahead();
 	value_of($node, 'CREATE TABLE come (id bigint PRIMARY KEY, mark timestamptz)');
-	PostgreSQL::Test::Utils::append_to_file($sql,
+	append_to_file($sql,
 		"WITH i AS MATERIALIZED (SELECT snowflake_nextval() AS id) INSERT INTO come SELECT id, (SELECT high_water_mark FROM snowflake_node WHERE id > 0) FROM i;\n");
 	my @clients = map {
 		IPC::Run::start(

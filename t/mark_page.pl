@@ -26,7 +26,7 @@ my $issue = 'SELECT snowflake_nextval()';
 sub page_bytes
 {
 	my ($node) = @_;
-	return PostgreSQL::Test::Utils::slurp_file(mark_file($node));
+	return slurp_file(mark_file($node));
 }
 
 sub enable_checksums

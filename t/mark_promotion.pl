@@ -1,7 +1,7 @@
-# What a promotion changes: a standby issues no ids.  After its promotion it issues
-# ids that are larger than those of the old primary; with another worker id it
-# does not wait for that.  The log says at a start who the server is, and at its
-# first id whether another server has issued ids of its node.
+# What a promotion changes: a standby issues no ids.  After its promotion its ids
+# are larger than those of the old primary; with another worker id it issues ids
+# at once, whatever those are.  The log says at a start who the server is, and at
+# its first id whether another server has issued ids of its node.
 use strict;
 use warnings FATAL => 'all';
 
@@ -102,7 +102,7 @@ end_servers($primary, $copy);
 
 # The page names the server that logged the mark last: its holder, which changes
 # when the machine boots, and its location, which has the host's name.
-my $page = PostgreSQL::Test::Utils::slurp_file(mark_file($standby));
+my $page = slurp_file(mark_file($standby));
 my %fields = (holder => [ 192, 'Q', 1 ], location => [ 200, 'Z48', 'other:/data' ]);
 for my $case (
 	[ 'a reboot', 0, 'holder' ],

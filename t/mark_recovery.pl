@@ -143,7 +143,7 @@ sub start_base_backup
 		return $node;
 	}
 	rmtree($node->data_dir . '/pg_wal');
-	PostgreSQL::Test::Utils::system_or_bail('cp', '-a', $wal,
+	system_or_bail('cp', '-a', $wal,
 		$node->data_dir . '/pg_wal');
 	return start_server($node);
 }
@@ -232,7 +232,7 @@ for my $is_leading (0, 1)
 	my $old = copy_of($primary, 'old');
 	my $new = copy_of($left->{cascading}, 'new');
 	my $conf = $old->data_dir . '/postgresql.conf';
-	my $saved = PostgreSQL::Test::Utils::slurp_file($conf);
+	my $saved = slurp_file($conf);
 
 	start_server($old);
 	$old->stop;
@@ -246,7 +246,7 @@ for my $is_leading (0, 1)
 		],
 		'pg_rewind succeeds');
 	unlink $conf;
-	PostgreSQL::Test::Utils::append_to_file($conf, $saved);
+	append_to_file($conf, $saved);
 	my $batch = insert_ahead($new, 2.2 * AHEAD_S);
 	$old->enable_streaming($new);
 	start_server($old);
@@ -286,7 +286,7 @@ for my $settings ([ 'ticks of a second', "snowflake.layout = '31/5/5/22\@1s'" ],
 	my $round = 0;
 
 	start_server($node);
-	PostgreSQL::Test::Utils::append_to_file($script,
+	append_to_file($script,
 		"INSERT INTO orders (batch) SELECT :round FROM generate_series(1, 10);\n")
 	  unless -e $script;
 	for my $crash ('SIGKILL to a backend', 'an immediate stop')

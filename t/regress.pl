@@ -26,7 +26,7 @@ sub run_tests
 	my $output = PostgreSQL::Test::Utils::tempdir();
 
 	ok(@tests > 0, "$pattern matches test files");
-	my $passed = PostgreSQL::Test::Utils::run_log(
+	my $passed = run_log(
 		[
 			$tool, "--inputdir=$tree", "--outputdir=$output",
 			'--bindir=', '--dbname=contrib_regression',
@@ -36,7 +36,7 @@ sub run_tests
 	ok($passed, $node->name . ": $pattern");
 	if (!$passed && -f "$output/regression.diffs")
 	{
-		diag(PostgreSQL::Test::Utils::slurp_file(
+		diag(slurp_file(
 				"$output/regression.diffs"));
 	}
 	return;

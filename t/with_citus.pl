@@ -19,7 +19,7 @@ use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
 
-my ($library_directory) = PostgreSQL::Test::Utils::run_command([ 'pg_config', '--pkglibdir' ]);
+my ($library_directory) = run_command([ 'pg_config', '--pkglibdir' ]);
 plan skip_all => "Citus is not installed: there is no citus.so in $library_directory"
   unless -e "$library_directory/citus.so";
 
@@ -28,7 +28,7 @@ use constant LOAD_S => 3;
 # All servers and their clients read the password from this file.
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $password = join '', map { sprintf '%x', rand 16 } 1 .. 32;
-PostgreSQL::Test::Utils::append_to_file("$directory/password", "127.0.0.1:*:*:*:$password\n");
+append_to_file("$directory/password", "127.0.0.1:*:*:*:$password\n");
 chmod 0600, "$directory/password" or die $!;
 $ENV{PGPASSFILE} = "$directory/password";
 
@@ -368,13 +368,13 @@ is(sql(q{SELECT count(*) FROM author JOIN book ON author_id = author.id}), 3, 'r
 
 # ----- load -----
 
-PostgreSQL::Test::Utils::append_to_file("$directory/load.sql", q{
+append_to_file("$directory/load.sql", q{
 \set customer random(1, 100000)
 INSERT INTO orders (node, item) VALUES (:node, 'load');
 INSERT INTO visit (customer, node, note) VALUES (:customer, :node, 'load'), (:customer + 1, :node, 'load');
 INSERT INTO orders (node, item) SELECT :node, 'load' FROM generate_series(1, 10);
 });
-PostgreSQL::Test::Utils::append_to_file("$directory/reference.sql", q{
+append_to_file("$directory/reference.sql", q{
 INSERT INTO country (node, name) VALUES (:node, 'load');
 INSERT INTO visit (customer, note) SELECT customer, 'moved' FROM stock WHERE customer % 50 = 0;
 });

@@ -15,7 +15,7 @@ use Test::More;
 my $clients = 2;
 my $transactions = 500;
 my $script = PostgreSQL::Test::Utils::tempdir() . '/insert.sql';
-PostgreSQL::Test::Utils::append_to_file($script,
+append_to_file($script,
 	"INSERT INTO :table (node) VALUES (:node);\n");
 
 my @nodes;

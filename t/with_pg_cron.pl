@@ -16,7 +16,7 @@ use Time::HiRes qw(time);
 
 use constant DAY_S => 86_400;
 
-my ($libraries) = PostgreSQL::Test::Utils::run_command(
+my ($libraries) = run_command(
 	[ 'pg_config', '--pkglibdir' ]);
 plan skip_all => 'pg_cron is missing: install postgresql-NN-cron'
   unless -e "$libraries/pg_cron.so";

@@ -93,7 +93,7 @@ sub restore
 	my $file = "$directory/$database";
 	my $stderr = '';
 
-	PostgreSQL::Test::Utils::system_or_bail('pg_dump', '-d', $node->connstr('app'), '-f', $file, @options);
+	system_or_bail('pg_dump', '-d', $node->connstr('app'), '-f', $file, @options);
 	IPC::Run::run [
 		"@options" eq '-Fc' ? ('pg_restore', '-j', '4', '-e') : ('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-f'),
 		$file, '-d', $node->connstr($database)
@@ -143,7 +143,7 @@ SELECT count(*), count(DISTINCT id) FROM copied WHERE id > $largest;
 
 # Two databases of one server, at once, and every protocol of pgbench
 my $script = "$directory/insert.sql";
-PostgreSQL::Test::Utils::append_to_file($script,
+append_to_file($script,
 	"INSERT INTO bench (client) VALUES (:client_id) RETURNING id;\n");
 $node->safe_psql($_, 'CREATE TABLE bench (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int)') for 'app', 'plain';
 for my $protocol (qw(simple extended prepared))
@@ -188,8 +188,8 @@ SKIP:
 	my $host = $node->host;
 	my $user = $node->safe_psql('postgres', 'SELECT current_user');
 
-	PostgreSQL::Test::Utils::append_to_file("$directory/users", qq{"$user" ""\n});
-	PostgreSQL::Test::Utils::append_to_file("$directory/pgbouncer.ini", qq{
+	append_to_file("$directory/users", qq{"$user" ""\n});
+	append_to_file("$directory/pgbouncer.ini", qq{
 [databases]
 app = host=$host port=@{[ $node->port ]} dbname=app
 [pgbouncer]
@@ -250,7 +250,7 @@ my $rows = fingerprint($old, 'upgraded');
 $largest = largest_id($old, 'upgraded');
 $old->stop;
 chdir $directory or die "$directory: $!";
-PostgreSQL::Test::Utils::command_ok(
+command_ok(
 	[
 		'pg_upgrade', '--no-sync',
 		'-d', $old->data_dir, '-D', $new->data_dir,
@@ -263,7 +263,7 @@ $new->start;
 is($new->safe_psql('upgraded', "SELECT snowflake_nextval() > $largest"), 'f',
 	'pg_upgrade: without the page, ids begin at the clock');
 $new->stop;
-PostgreSQL::Test::Utils::system_or_bail('cp', '-p', mark_file($old), mark_file($new));
+system_or_bail('cp', '-p', mark_file($old), mark_file($new));
 start_server($new, 0);
 my ($state, $message) = sqlstate_of($new, "\\c upgraded\nSELECT snowflake_nextval()");
 is($state, '55000', 'pg_upgrade: with the page, a clock that is behind is refused');

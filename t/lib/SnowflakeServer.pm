@@ -48,16 +48,14 @@ use constant END_S => 120;
 
 # ----- libraries of the tests -----
 
-# Builds a library from its source beside this file, with further flags of the
-# compiler.  Returns its path.
+# Builds a library from its source beside this file.  Returns its path.
 sub build_library
 {
-	my ($name, @flags) = @_;
+	my ($name) = @_;
 	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
 	my $source = __FILE__ =~ s/SnowflakeServer.pm$/$name.c/r;
 
-	PostgreSQL::Test::Utils::system_or_bail('cc', '-shared', '-fPIC', '-O1',
-		@flags, '-o', $library, $source, '-ldl');
+	system_or_bail('cc', '-shared', '-fPIC', '-O1', '-o', $library, $source, '-ldl');
 	return $library;
 }
 
@@ -92,8 +90,8 @@ sub clock_file
 # Starts a server with a clock that set_clock() sets, and returns the server.
 # The clock is so many seconds ahead of the real one.  Without that number the
 # clock keeps its offset, or is right if it was never set.  If the server does
-# not start, the result is undefined with fail_ok; without fail_ok the test file
-# dies, and unlike a bail-out this lets prove run the other files.
+# not start, dies, which unlike a bail-out lets prove run the other files; with
+# fail_ok returns undef.
 sub start_server
 {
 	my ($node, $clock_s, %parameters) = @_;
@@ -131,7 +129,7 @@ sub write_clock
 	my ($file, $offset_s) = @_;
 	my $bytes = pack 'q', int(1_000_000 * $offset_s);
 
-	PostgreSQL::Test::Utils::append_to_file($file, $bytes) unless -e $file;
+	append_to_file($file, $bytes) unless -e $file;
 
 	# Write in place and at once: servers have the file mapped.
 	open my $fh, '+<:raw', $file or die "$file: $!";
@@ -325,7 +323,7 @@ sub copy_of
 	my $copy = PostgreSQL::Test::Cluster->new($name);
 
 	mkdir $copy->basedir unless -d $copy->basedir;
-	PostgreSQL::Test::Utils::system_or_bail('cp', '-a', $node->data_dir,
+	system_or_bail('cp', '-a', $node->data_dir,
 		$copy->data_dir);
 	unlink $copy->data_dir . '/postmaster.pid';
 	settle($copy);
@@ -398,7 +396,7 @@ sub value_of
 sub logged
 {
 	my ($node, $offset) = @_;
-	return PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset // 0);
+	return slurp_file($node->logfile, $offset // 0);
 }
 
 # Tests that a server logs a line that matches a pattern: waits until the line

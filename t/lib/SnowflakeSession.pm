@@ -97,8 +97,8 @@ sub state_of
 	return ($self->answer)[0];
 }
 
-# Waits until the session waits for a tick or for the clock, as
-# pg_stat_activity shows.
+# Waits until the session waits for a tick, for the clock or for the page of the
+# mark, as pg_stat_activity shows.
 sub wait_until_it_waits
 {
 	my ($self) = @_;

@@ -179,7 +179,7 @@ my $entry_template = 'l2 q2';
 sub read_page
 {
 	my ($node) = @_;
-	my $page = PostgreSQL::Test::Utils::slurp_file(mark_file($node));
+	my $page = slurp_file(mark_file($node));
 	my $contents = substr($page, PAGE_HEADER_SIZE);
 	my %mark;
 
