@@ -1,9 +1,7 @@
-# COPY FROM inserts in batches, as with PostgreSQL's nextval(), because its
-# default is planned as snowflake_copy_nextval(), the STABLE twin of
-# snowflake_nextval().  The tests show the ids of the rows, and that nothing
-# else uses the twin.
-#
-# The test reads PostgreSQL's counts of the calls of both functions.
+# COPY FROM inserts in batches, as with PostgreSQL's nextval(), because COPY's
+# defaults are planned with snowflake_copy_nextval(), the STABLE twin of
+# snowflake_nextval().  Each row has its own id, in the order of the file, and
+# PostgreSQL's counts of function calls show that nothing else calls the twin.
 use strict;
 use warnings FATAL => 'all';
 
@@ -304,9 +302,9 @@ for my $sql (
 		'0A000 function snowflake_copy_nextval() is for COPY alone', "refused: $sql");
 }
 
-# 4. EXECUTE rights are those of snowflake_nextval().  The extension is in
-# another schema, the twin is missing, or a function of another author has its
-# name.
+# 4. A COPY needs the right to EXECUTE snowflake_nextval(), and no other right.  It
+# works where the extension's schema was renamed, the twin is missing, or another
+# author's function has the twin's name.
 
 $node->safe_psql('postgres', q{
 CREATE ROLE app;
