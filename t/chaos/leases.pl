@@ -340,9 +340,9 @@ sub make_standby
 	return;
 }
 
-# May the registry's clock be stepped, and its extension be created anew?  Not
-# while its standby misses leases: the standby could learn of fences that are
-# far ahead neither from its data nor from its own clock.
+# Returns whether the registry's clock may be stepped, and its extension be
+# created anew.  Either may not happen while the standby misses leases: neither
+# the standby's data nor its clock would tell of fences that are far ahead.
 sub is_registry_settled
 {
 	return $registry->is_up && $registry->{step_s} == 0 && !$is_cut_off;
@@ -503,7 +503,7 @@ $fault{registry_replaced} = sub {
 	$standby->{node}->reload;
 	log_event("$standby->{name}: cut off");
 
-	# The standby misses that a worker id changes hands.
+	# The standby does not learn that a worker id changes hands.
 	after(rand 0.5, $fault{worker_ended});
 	after(0.2 + rand 3, \&replace_registry);
 	return 1;
@@ -655,7 +655,7 @@ my @hand_overs = count_hand_overs($file);
 note("faults: $_ $counts{$_}") for sort keys %counts;
 note(sprintf 'seed %d: %d ids of %d servers, %d hand-overs, %d s',
 	$seed, $id_count, scalar @servers, sum0(@hand_overs), now() - $began);
-cmp_ok($id_count, '>', 100 * $seconds, 'clients got ids');
+cmp_ok($id_count, '>', 100 * $seconds, 'clients have received more than a hundred ids a second');
 has_no('id that came twice');
 for my $worker_id (0, 1)
 {

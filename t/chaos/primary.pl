@@ -23,9 +23,8 @@
 # ids of all later lives of the node have to be larger than these:
 #
 # - the ids in the data of the server that goes on;
-# - all ids that a client had received when a client sent a batch whose rows are
-#   in these data: the record of such a row comes after the records of the marks
-#   before it;
+# - all ids that clients had received before a client sent a batch whose rows are
+#   in these data: in WAL the marks of these ids come before the rows;
 # - all ids of the life, after a fast stop of the primary that goes on or that a
 #   standby takes over from.
 #
@@ -71,7 +70,8 @@ my %deck = (
 	parameters => 2,
 	take_over => 5);
 
-# The origin of the data that go on, and how its recovery ends.
+# How often the data that go on come from each origin, and how often their
+# recovery ends in each way.
 my %origins = (standby => 3, backup => 1, restore => 1);
 my %ways = (promotion => 2, no_signal => 2, no_library => 2);
 
@@ -306,7 +306,8 @@ sub find_successor
 	return ($server, $target);
 }
 
-# Recovers the new primary from a stop.  Returns whether it has a new timeline.
+# Stops the new primary and has it recover.  Returns whether the new primary has a
+# new timeline.
 sub recover
 {
 	my ($way, $old, $target) = @_;
@@ -314,7 +315,7 @@ sub recover
 	my $has_signal = $way eq 'promotion' || $way eq 'no_library' && rand() < 0.5;
 	my $is_without_library = $way eq 'no_library';
 
-	# Then the recovery may find no record of the mark.
+	# After a checkpoint the recovery may find no record of the mark.
 	try_value($node, 'CHECKPOINT') if $primary->is_up && rand() < 0.3;
 	$primary->end((qw(fast cut))[ rand 2 ]) if $primary->is_up;
 	write_recovery(
@@ -594,7 +595,7 @@ note("faults: $_ $counts{$_}") for sort keys %counts;
 note(sprintf 'seed %d: %d ids in %d lives, %d worker ids, %d s',
 	$seed, $id_count, $life, scalar keys %used_until, now() - $began);
 
-cmp_ok($id_count, '>', 100 * $seconds, 'clients got ids');
+cmp_ok($id_count, '>', 100 * $seconds, 'clients have received more than a hundred ids a second');
 has_no($_)
   for 'id comes twice in a life',
   'id that is not after those kept before',
