@@ -242,8 +242,8 @@ sub is_unique_after
 	return;
 }
 
-# Tests that a server issues an id soon, and returns the id.  Where these tests
-# expect that, a wrong mark makes the server refuse ids or wait for minutes.
+# Tests that a server issues an id within 5 s, and returns the id.  In the tests
+# that call this, a server with a wrong mark refuses ids, or waits for minutes.
 sub first_id_soon
 {
 	my ($node, $what) = @_;

@@ -287,8 +287,8 @@ sub gets_no_ids
 	return is((news_of($client))[0], 0, $what);
 }
 
-# Tests that a client has received ids, and no errors, since the last of these
-# tests of the client.
+# Tests that a client has received ids, and no errors, since the last call of this
+# function or of a gets_...() for this client.
 sub is_undisturbed
 {
 	my ($client, $what) = @_;
