@@ -60,7 +60,7 @@ configure() { # cluster, parameter, value
 
 # PostgreSQL 18 has uuidv7().
 has_uuidv7() { # cluster
-    [ "$(query "$1" -c "SELECT to_regproc('uuidv7') IS NOT NULL")" = t ]
+    [ "$(query "$1" -c "SELECT to_regprocedure('uuidv7()') IS NOT NULL")" = t ]
 }
 
 postmaster_pid() { # cluster
