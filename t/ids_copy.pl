@@ -80,7 +80,7 @@ BEGIN
 END
 $$;
 CREATE TABLE plain (id bigint DEFAULT snowflake_nextval() PRIMARY KEY, n integer);
-CREATE TABLE serial (id bigserial PRIMARY KEY, n integer);
+CREATE TABLE serial (id bigserial, n integer);
 CREATE TABLE second (id bigint DEFAULT snowflake_nextval() PRIMARY KEY, n integer);
 CREATE TABLE other (n integer);
 INSERT INTO other SELECT generate_series(1, 10);
