@@ -938,7 +938,7 @@ BEGIN ATOMIC
     -- indexes need two locks each, for the old and the new files; and constraints,
     -- DEFAULTs and types are locked, too.
     SELECT l.tab, (1 + x.indexes + CASE WHEN t.reltoastrelid <> 0 THEN 2 ELSE 0 END) * CASE WHEN l.is_rewritten THEN 2 ELSE 1 END
-                  + CASE WHEN l.is_rewritten THEN x.indexes + 5 ELSE 0 END
+                  + CASE WHEN l.is_rewritten THEN x.indexes + 10 ELSE 0 END
       FROM locked AS l
       JOIN pg_class AS t ON t.oid = l.tab,
            LATERAL (SELECT count(*) FROM pg_index WHERE indrelid = l.tab) AS x(indexes)
