@@ -8,6 +8,16 @@ record() { # measurement, peer, sessions, repeat, unit, value
         "$1" "$4" "$repeats" "$2" "$3" "$6" "$5"
 }
 
+# Records what latency.c has printed to $work/statistics: the lines that match a
+# pattern.  Each unit begins with "prefix".
+record_statistics() { # pattern, measurement, peer, sessions, repeat, prefix
+    local statistic value
+
+    while read -r statistic value; do
+        record "${@:2:4}" "${6:-}$statistic us" "$value"
+    done < <(grep -E "$1" "$work/statistics")
+}
+
 # Prints a list that begins with another item in each repeat, so that a drift of
 # the machine's speed affects all items alike.
 rotated() { # repeat, items...

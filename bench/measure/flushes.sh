@@ -46,7 +46,7 @@ SQL
 }
 
 sample_flushes() { # repeat, load, peer
-    local flush commit sessions pause factor statistic value
+    local flush commit sessions pause factor
 
     IFS='|' read -r flush commit sessions pause factor <<<"$2"
     configure slow synchronous_commit "$commit"
@@ -55,8 +55,5 @@ sample_flushes() { # repeat, load, peer
         "$((factor * seconds))" "$pause" \
         "INSERT INTO bench_$3 (n) VALUES (1) RETURNING id" >"$work/statistics"
     rm "$work/flush"
-    while read -r statistic value; do
-        record flushes "$3" "$sessions" "$1" "$flush $commit $statistic us" \
-            "$value"
-    done < <(grep -E '^(p50|p99|mean) ' "$work/statistics")
+    record_statistics '^(p50|p99|mean) ' flushes "$3" "$sessions" "$1" "$flush $commit "
 }

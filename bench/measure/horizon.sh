@@ -18,7 +18,7 @@ measure_horizon() {
 }
 
 sample_horizon() { # repeat, reader
-    local pid='' statistic value
+    local pid=''
 
     if [ "$2" != nobody ]; then
         "$work/latency" "host=$work/tmp_check/standard dbname=postgres" 1 \
@@ -29,7 +29,5 @@ sample_horizon() { # repeat, reader
     record_rate horizon "$2" 8 "$1" rows/s 1
     [ -n "$pid" ] || return 0
     wait "$pid"
-    while read -r statistic value; do
-        record horizon "$2" 8 "$1" "$statistic us" "$value"
-    done < <(grep '^p' "$work/statistics")
+    record_statistics '^p' horizon "$2" 8 "$1"
 }

@@ -22,11 +22,7 @@ measure_latency() {
 }
 
 sample_latency() { # repeat, statement
-    local statistic value
-
     "$work/latency" "host=$work/tmp_check/standard dbname=postgres" 8 \
         "$(((seconds + 1) / 2))" 0 "$2" >"$work/statistics"
-    while read -r statistic value; do
-        record latency "$2" 8 "$1" "$statistic us" "$value"
-    done < <(grep '^p' "$work/statistics")
+    record_statistics '^p' latency "$2" 8 "$1"
 }
