@@ -10,11 +10,11 @@
 
 MODULE_big = snowflake
 OBJS = \
+	src/clock.o \
 	src/host.o \
-	src/id_clock.o \
 	src/id_generator.o \
 	src/id_horizon.o \
-	src/id_layout.o \
+	src/layout.o \
 	src/lease_connection.o \
 	src/lease_registry.o \
 	src/lease_rules.o \

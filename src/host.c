@@ -23,7 +23,7 @@
 
 #include "common/hashfn.h"
 #include "host.h"
-#include "id_layout.h"
+#include "layout.h"
 #include "lease_rules.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"

@@ -18,9 +18,9 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "clock.h"
 #include "common/pg_prng.h"
 #include "compat.h"
-#include "id_clock.h"
 #include "id_generator.h"
 #include "id_horizon.h"
 #include "mark_log.h"

@@ -58,7 +58,7 @@
 #include "access/xlog.h"
 #include "compat.h"
 #include "id_horizon.h"
-#include "id_layout.h"
+#include "layout.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "catalog/pg_type_d.h"
-#include "id_clock.h"
+#include "clock.h"
 #include "lease_connection.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"

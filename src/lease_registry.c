@@ -42,8 +42,8 @@
 #include "postgres.h"
 
 #include "catalog/pg_type_d.h"
+#include "clock.h"
 #include "host.h"
-#include "id_clock.h"
 #include "lease_registry.h"
 #include "miscadmin.h"
 #include "node.h"

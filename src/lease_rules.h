@@ -8,7 +8,7 @@
 #include "postgres.h"
 
 #include "datatype/timestamp.h"
-#include "id_layout.h"
+#include "layout.h"
 
 /* Room for a holder, as text. */
 #define LEASE_HOLDER_SIZE 76

@@ -10,9 +10,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "clock.h"
 #include "compat.h"
 #include "host.h"
-#include "id_clock.h"
 #include "lease_connection.h"
 #include "lease_registry.h"
 #include "lease_worker.h"

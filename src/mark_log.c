@@ -40,8 +40,8 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "clock.h"
 #include "host.h"
-#include "id_clock.h"
 #include "mark_log.h"
 #include "mark_page.h"
 #include "miscadmin.h"

@@ -9,7 +9,7 @@
 
 #include "access/xlogdefs.h"
 #include "host.h"
-#include "id_layout.h"
+#include "layout.h"
 #include "lease_rules.h"
 #include "port/pg_crc32c.h"
 #include "storage/buf.h"

@@ -28,9 +28,9 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "clock.h"
 #include "compat.h"
 #include "host.h"
-#include "id_clock.h"
 #include "id_horizon.h"
 #include "mark_page.h"
 #include "mark_start.h"

@@ -12,10 +12,10 @@
 #include <limits.h>
 
 #include "access/parallel.h"
+#include "clock.h"
 #include "compat.h"
 #include "fmgr.h"
 #include "host.h"
-#include "id_clock.h"
 #include "id_generator.h"
 #include "id_horizon.h"
 #include "lease_registry.h"

@@ -7,7 +7,7 @@
 
 #include "postgres.h"
 
-#include "id_layout.h"
+#include "layout.h"
 #include "utils/guc.h"
 
 /* Twitter's epoch.  With the default layout the last tick is of 2080-07-10. */

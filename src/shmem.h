@@ -24,7 +24,7 @@
 #include "access/xlogdefs.h"
 #include "compat.h"
 #include "host.h"
-#include "id_layout.h"
+#include "layout.h"
 #include "lease_rules.h"
 #include "node.h"
 #include "port/atomics.h"

@@ -4,7 +4,7 @@
  *
  * The functions convert arguments and results, and raise errors for invalid
  * arguments.  The rules of issuing are in id_generator.c, and the rules of an
- * id's fields in id_layout.h.
+ * id's fields in layout.h.
  */
 #include "postgres.h"
 
@@ -13,7 +13,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "id_generator.h"
-#include "id_layout.h"
+#include "layout.h"
 #include "node.h"
 #include "utils/builtins.h"
 #include "utils/regproc.h"

@@ -1,14 +1,14 @@
 /*
- * id_clock.h
+ * clock.h
  *	  The wall clock as ticks; the policy for a clock that is behind;
  *	  interruptible sleep.
  */
-#ifndef SNOWFLAKE_ID_CLOCK_H
-#define SNOWFLAKE_ID_CLOCK_H
+#ifndef SNOWFLAKE_CLOCK_H
+#define SNOWFLAKE_CLOCK_H
 
 #include "postgres.h"
 
-#include "id_layout.h"
+#include "layout.h"
 #include "utils/timestamp.h"
 
 /* snowflake.clock_policy: what to do when the clock is behind the last id */
@@ -98,4 +98,4 @@ extern int64 clock_boottime_us(void);
 extern uint32 clock_wait_event(WaitReason reason);
 extern void clock_sleep(int64 duration_us, WaitReason reason);
 
-#endif							/* SNOWFLAKE_ID_CLOCK_H */
+#endif							/* SNOWFLAKE_CLOCK_H */

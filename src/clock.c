@@ -1,5 +1,5 @@
 /*
- * id_clock.c
+ * clock.c
  *	  The wall clock as ticks; the policy for a clock that is behind;
  *	  interruptible sleep.
  *
@@ -9,8 +9,8 @@
 
 #include <time.h>
 
+#include "clock.h"
 #include "compat.h"
-#include "id_clock.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/ipc.h"

@@ -1,9 +1,9 @@
 /*
- * id_layout.h
+ * layout.h
  *	  The layout of an id: fields <-> bits, spans and limits.
  */
-#ifndef SNOWFLAKE_ID_LAYOUT_H
-#define SNOWFLAKE_ID_LAYOUT_H
+#ifndef SNOWFLAKE_LAYOUT_H
+#define SNOWFLAKE_LAYOUT_H
 
 #include "postgres.h"
 
@@ -211,4 +211,4 @@ layout_last_id_before(const Layout *layout, TimestampTz instant)
 	return layout_compose(layout, &first) - 1;
 }
 
-#endif							/* SNOWFLAKE_ID_LAYOUT_H */
+#endif							/* SNOWFLAKE_LAYOUT_H */

@@ -1,5 +1,5 @@
 /*
- * id_layout.c
+ * layout.c
  *	  The layout of an id: reading it from text, and back.
  *
  * The functions here are pure: they use no globals, do no I/O and raise no
@@ -12,7 +12,7 @@
 #include <ctype.h>
 
 #include "common/int.h"
-#include "id_layout.h"
+#include "layout.h"
 #include "utils/timestamp.h"
 
 #define ID_BITS_MAX 63			/* the sign bit stays clear */
