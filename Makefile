@@ -11,6 +11,7 @@
 MODULE_big = snowflake
 OBJS = \
 	src/clock.o \
+	src/config.o \
 	src/host.o \
 	src/id_generator.o \
 	src/id_horizon.o \

@@ -65,7 +65,7 @@ COMMENT ON FUNCTION @extschema@.snowflake_copy_support(internal) IS
 CREATE FUNCTION @extschema@.snowflake_nextval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_nextval'
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
 SUPPORT @extschema@.snowflake_copy_support;
 COMMENT ON FUNCTION @extschema@.snowflake_nextval() IS
 'issue the next id';
@@ -75,14 +75,14 @@ COMMENT ON FUNCTION @extschema@.snowflake_nextval() IS
 CREATE FUNCTION @extschema@.snowflake_copy_nextval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_copy_nextval'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION @extschema@.snowflake_copy_nextval() IS
 'internal: COPY calls it in place of snowflake_nextval()';
 
 CREATE FUNCTION @extschema@.snowflake_nextvals(count integer)
 RETURNS SETOF bigint
 AS 'MODULE_PATHNAME', 'snowflake_nextvals'
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
 SUPPORT @extschema@.snowflake_nextvals_support;
 COMMENT ON FUNCTION @extschema@.snowflake_nextvals(integer) IS
 'issue "count" ids, in increasing order';

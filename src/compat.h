@@ -75,6 +75,11 @@ extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
 #define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC
 #endif
 
+/* Minor versions of 2024 let a library define parameters in parallel mode. */
+#ifndef GUC_ALLOW_IN_PARALLEL
+#define GUC_ALLOW_IN_PARALLEL 0
+#endif
+
 /* 16 returns a copy of the list of parameters; 15 returns the list itself. */
 static inline struct config_generic **
 compat_guc_variables(int *count)

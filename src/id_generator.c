@@ -7,16 +7,21 @@
  * clock that steps back can delay or refuse the next id, but it never makes
  * the server use an earlier tick again.
  *
- * A session reads the stamp before it reads the clock.  A clock behind the
- * stamp then shows that the clock has stepped back, and not that another
- * session has issued an id between the two readings.  The session chooses the
- * next stamp from both readings, and stores the stamp by compare-and-swap,
- * which fails if another session has changed the stamp meanwhile.  The locking
+ * A session chooses the next stamp from the newest stamp and the clock, and
+ * stores it by compare-and-swap, which fails if another session has changed
+ * the stamp meanwhile.  The session reads the clock first, and guesses that the
+ * newest stamp is the session's own last one.  So it needs the stamp's cache
+ * line once, and not for long: a swap that fails brings the newest stamp, and
+ * the session chooses again with the same reading of the clock.
+ *
+ * Before a session waits or refuses, it reads the stamp and then the clock.  A
+ * clock behind the stamp then shows that the clock has stepped back, and not
+ * that another session has issued an id between the two readings.  The locking
  * rules are in shmem.h.
  */
 #include "postgres.h"
 
-#include "access/xact.h"
+#include "access/parallel.h"
 #include "access/xlog.h"
 #include "clock.h"
 #include "common/pg_prng.h"
@@ -28,6 +33,7 @@
 #include "miscadmin.h"
 #include "node.h"
 #include "portability/instr_time.h"
+#include "shmem.h"
 #include "storage/ipc.h"
 
 /* The number of waiting sessions that wake up for a tick of 1 ms. */
@@ -83,11 +89,11 @@ typedef struct Session
 	int64		limit;
 	int64		node_bits;
 	ClockReading clock;			/* the newest reading */
+	int64		last_stamp;		/* the newest stamp that the session has taken */
 } Session;
 
 /* parameters */
 int			generator_sequence_start = SEQUENCE_START_ZERO;
-int			generator_block_size = 1;
 
 static Session session;
 
@@ -96,12 +102,8 @@ static void attach_session(void);
 static void check_may_issue(void);
 static void take_slot(void);
 static void end_session(int code, Datum arg);
-static inline int64 next_of_block(IdBlock *block, int64 max_size);
-static inline bool block_is_current(const IdBlock *block);
-static inline int64 issue(int64 stamp);
-static inline int64 reserve(int64 wanted, int64 *reserved);
-static inline int64 try_to_reserve(int64 wanted, int64 *reserved,
-								   Attempt *attempt);
+static inline int64 issue(int64 wanted, int64 *count);
+static inline int64 try_to_take(int64 wanted, int64 *count, Attempt *attempt);
 static inline int64 choose_next(int64 last, Attempt *attempt);
 static inline int64 first_sequence(void);
 static pg_noinline void judge_lead(int64 last, Attempt *attempt);
@@ -118,34 +120,28 @@ static void refuse_behind(const Attempt *attempt);
 static void refuse_outside_span(Outcome outcome);
 
 /*
- * Returns the next id.  Raises the errors of check_may_issue(),
- * mark_start_once(), horizon_hold() and mark_log_next(); ERROR 54000 if the
+ * Returns the next id.  Raises the errors of attach_session() and
+ * mark_log_next(); ERROR 54000 if the
  * clock is outside the layout's span; and ERROR 55000 if the clock is behind
  * and the policy does not wait.
  */
 int64
 generator_next(void)
 {
-	int64		reserved;
+	int64		count;
 
-	if (unlikely(!horizon_is_held))
-		begin_transaction();
-	if (likely(generator_block_size == 1))
-		return issue(reserve(1, &reserved));
-	return next_of_block(&session.slot->block, generator_block_size);
+	return issue(1, &count);
 }
 
 /*
- * Returns the next id from a block that the caller keeps.  "wanted" is how
- * many ids the caller still wants.  The queue's lock is taken once for each
- * block, not for each id.  Raises the errors of generator_next().
+ * Returns the first of *count ids, each larger by 1 than the one before it:
+ * what is left of a tick, "wanted" ids at most.  Raises the errors of
+ * generator_next().
  */
 int64
-generator_next_of_block(IdBlock *block, int64 wanted)
+generator_next_run(int64 wanted, int64 *count)
 {
-	if (unlikely(!horizon_is_held))
-		begin_transaction();
-	return next_of_block(block, wanted);
+	return issue(wanted, count);
 }
 
 /* Gets the last id of this session.  Returns false if there is none yet. */
@@ -172,26 +168,28 @@ generator_horizon(void)
 	return horizon_read();
 }
 
-/*
- * Prepares the session for the first id of a transaction.  A block ends with
- * its transaction: the horizon may be past the stamps that are left.
- */
+/* Prepares the session for the first id of a transaction. */
 static void
 begin_transaction(void)
 {
 	if (session.slot == NULL)
 		attach_session();
-	session.slot->block.size = 0;
 	horizon_hold();
 }
 
 /*
  * Attaches the session before its first id.  The checks come first, so that a
- * session that may not issue ids takes no slot.
+ * session that may not issue ids takes no slot.  A parallel worker could not
+ * hold the horizon until the end of its transaction, which is the leader's.
  */
 static void
 attach_session(void)
 {
+	if (IsParallelWorker())
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+				 errmsg("snowflake ids cannot be issued in a parallel worker"),
+				 errhint("Label the function that asks for an id PARALLEL RESTRICTED or PARALLEL UNSAFE.")));
 	check_may_issue();
 	mark_start_once();
 	shmem_settle_node();
@@ -205,11 +203,7 @@ attach_session(void)
 static void
 check_may_issue(void)
 {
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("snowflake ids cannot be issued because the library was not preloaded"),
-				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
+	shmem_attach();
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
@@ -227,7 +221,7 @@ check_may_issue(void)
 						 "reload the configuration")));
 }
 
-/* Takes the backend's slot, counts the session, and reads its first limit. */
+/* Takes the backend's slot, and reads the session's first limit. */
 static void
 take_slot(void)
 {
@@ -235,148 +229,57 @@ take_slot(void)
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	before_shmem_exit(end_session, (Datum) 0);
+	horizon_install_callback();
 	session.layout = node_layout();
 
 	slot = shmem_my_slot();
-	memset(&slot->block, 0, sizeof(slot->block));
 
 	/* A reader that sees the new pid must see the present "before", too. */
 	pg_write_barrier();
 	slot->pid = MyProcPid;
 	session.slot = slot;
-
-	/* Count the session before it has a limit, so that no one lowers the mark. */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->session_count++;
-	LWLockRelease(&shared->lock);
 	read_limit();
 }
 
-/*
- * before_shmem_exit callback: frees the slot.
- *
- * If the last session is terminated, as at a fast shutdown, it lowers the mark
- * to the end of the ids, so that ids can begin at once after the next start.
- * The exit code is then 1.  A session that ends by itself writes nothing.
- */
+/* before_shmem_exit callback: frees the slot. */
 static void
 end_session(int code, Datum arg)
 {
-	bool		is_last;
-
 	session.slot->before = session.slot->counters;
 	session.slot->pid = 0;
 	session.slot = NULL;
-
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	is_last = --shared->session_count == 0;
-	LWLockRelease(&shared->lock);
-	if (!is_last || code == 0)
-		return;
-
-	/* The session's last transaction may have failed: begin another one. */
-	AbortOutOfAnyTransaction();
-	StartTransactionCommand();
-	mark_log_end();
-	CommitTransactionCommand();
 }
 
 /*
- * Returns the next id of a block.  Reserves a new block if the old block is
- * used up, is no longer current, or belongs to another node; and also if this
- * session's last id is not from the block, because that id may be larger than
- * the ids left in the block.  After a block that was used up within its tick,
- * the next block is twice as large, up to "max_size".  Otherwise the next block
- * has one stamp, so that a slow caller wastes no stamps.
+ * Takes "wanted" stamps of one tick, or as many as the tick has left, and
+ * returns the id of the first one.
  */
 static inline int64
-next_of_block(IdBlock *block, int64 max_size)
+issue(int64 wanted, int64 *count)
 {
-	bool		is_current = block->size > 0 &&
-		block->node_bits == session.node_bits && block_is_current(block);
-
-	if (!(is_current && block->left > 0 &&
-		  block->last_id == session.slot->last_id))
-	{
-		int64		wanted = is_current && block->left == 0 ?
-			Min(block->size * 2, max_size) : 1;
-		int64		reserved;
-		int64		next = reserve(wanted, &reserved);
-
-		/* Fill in the block only now: reserve() may raise an error. */
-		block->next = next;
-		block->left = block->size = reserved;
-		block->node_bits = session.node_bits;
-	}
-	block->left--;
-	block->last_id = issue(block->next++);
-	return block->last_id;
-}
-
-/*
- * Returns whether the session may still issue the stamps of a block.  It may
- * not if the block's tick has passed, if the tick leads the clock by more than
- * the policy allows, or if another session has an id of a later tick.  The
- * test for a later tick is needed after the clock has stepped back, when the
- * clock does not show that the block's tick has passed.
- */
-static inline bool
-block_is_current(const IdBlock *block)
-{
-	const Layout *layout = session.layout;
-	int64		tick = layout_stamp_tick(layout, block->next - 1);
-	int64		last = (int64) pg_atomic_read_u64(&shared->stamp);
-
-	if (layout_stamp_tick(layout, last) > tick)
-		return false;
-	pg_read_barrier();
-	clock_read(layout, &session.clock);
-	return session.clock.position == SPAN_WITHIN &&
-		session.clock.tick <= tick &&
-		(likely(session.clock.tick == tick) ||
-		 lead_of(tick) <= clock_allowed_lead_us());
-}
-
-/* Turns a reserved stamp into an id, and records the id in the slot. */
-static inline int64
-issue(int64 stamp)
-{
-	int64		id = layout_stamp_id(session.layout, stamp, session.node_bits);
-
-	session.slot->last_id = id;
-	session.slot->counters.ids_issued++;
-	return id;
-}
-
-/*
- * Reserves "wanted" stamps of one tick, or as many as the tick has left, and
- * returns the first of them.  After an attempt that failed the function
- * reserves one stamp only, because the caller may not need a block in the new
- * tick.
- */
-static inline int64
-reserve(int64 wanted, int64 *reserved)
-{
+	BackendSlot *slot;
 	Wait		wait = {.wakeup_tick = LAYOUT_NONE};
+	int64		first;
 
 	Assert(wanted >= 1);
 
+	if (unlikely(!horizon_is_held))
+		begin_transaction();
 	for (;;)
 	{
 		Attempt		attempt;
-		int64		next;
 
-		if (wanted > 1)
-			LWLockAcquire(&shared->queue, LW_EXCLUSIVE);
-		next = try_to_reserve(wanted, reserved, &attempt);
-		if (wanted > 1)
-			LWLockRelease(&shared->queue);
-
+		first = try_to_take(wanted, count, &attempt);
 		if (likely(attempt.outcome == OUTCOME_ISSUE))
-			return next;
+			break;
 		wait_or_refuse(&attempt, &wait);
-		wanted = 1;
 	}
+
+	slot = session.slot;
+	first = layout_stamp_id(session.layout, first, session.node_bits);
+	slot->last_id = first + *count - 1;
+	slot->counters.ids_issued += (uint64) *count;
+	return first;
 }
 
 /*
@@ -386,41 +289,55 @@ reserve(int64 wanted, int64 *reserved)
  * which is valid if the outcome is OUTCOME_ISSUE.
  */
 static inline int64
-try_to_reserve(int64 wanted, int64 *reserved, Attempt *attempt)
+try_to_take(int64 wanted, int64 *count, Attempt *attempt)
 {
-	uint64		last = pg_atomic_read_u64(&shared->stamp);
+	uint64		last = (uint64) session.last_stamp;
+	bool		is_clock_newer = false; /* was the clock read after "last"? */
 
+	clock_read(session.layout, &session.clock);
 	for (;;)
 	{
-		int64		next;
+		int64		next = choose_next((int64) last, attempt);
 
-		/*
-		 * Without a barrier some processors read the clock before the stamp.
-		 * On arm64 the barrier orders the load of the stamp before the vDSO's
-		 * loads, and the vDSO's own instruction barrier orders these before
-		 * the counter.  x86 and s390x keep the order of loads.  Ids would be
-		 * unique and increasing without the barrier, too, because the swap
-		 * fails unless "last" is the newest stamp; but the clock would seem to
-		 * step back.
-		 */
-		pg_read_barrier();
-		clock_read(session.layout, &session.clock);
-		next = choose_next((int64) last, attempt);
-		if (unlikely(attempt->outcome != OUTCOME_ISSUE))
-			return next;
+		if (likely(attempt->outcome == OUTCOME_ISSUE))
+		{
+			int64		newest = next;
 
-		*reserved = wanted == 1 ? 1 :
-			Min(wanted, layout_last_stamp(session.layout, attempt->tick) -
-				next + 1);
-		if (likely(pg_atomic_compare_exchange_u64(&shared->stamp, &last,
-												  (uint64) (next + *reserved - 1))))
+			if (wanted > 1)
+				newest = Min(next + wanted - 1,
+							 layout_last_stamp(session.layout, attempt->tick));
+
+			/* A swap that fails sets "last" to the newest stamp. */
+			if (likely(pg_atomic_compare_exchange_u64(&shared->stamp, &last,
+													  (uint64) newest)))
+			{
+				session.last_stamp = newest;
+				*count = newest - next + 1;
+				return next;
+			}
+			is_clock_newer = false;
+		}
+		else if (is_clock_newer)
 			return next;
+		else
+		{
+			/*
+			 * On arm64 the barrier orders the load of the stamp before the
+			 * vDSO's loads, and the vDSO's own instruction barrier orders
+			 * these before the counter.  x86 and s390x keep the order of
+			 * loads.  Without the barrier the clock would seem to step back.
+			 */
+			last = pg_atomic_read_u64(&shared->stamp);
+			pg_read_barrier();
+			clock_read(session.layout, &session.clock);
+			is_clock_newer = true;
+		}
 	}
 }
 
 /*
- * Chooses the stamp that follows "last", by the rules of issuing.  The caller
- * has read "last" before the clock.
+ * Chooses the stamp that follows "last", by the rules of issuing.  An outcome
+ * other than OUTCOME_ISSUE counts only if "last" was read before the clock.
  *
  *	clock against the last tick		next stamp
  *	ahead							the clock's tick, from its first sequence

@@ -28,25 +28,11 @@
  * done before the snapshot is taken.  No stamp below h is taken later, because
  * the newest stamp only grows.  doc/model/horizon.pml has the same steps.
  *
- * Three rules belong to the proof:
- *
- * - A block ends with its transaction, see begin_transaction() in
- *	 id_generator.c.  A later transaction's hold would be above the stamps that
- *	 are left in the block.
- * - A parallel worker writes the hold into its leader's slot, because the
- *	 worker ends before the transaction does.  The first process of a
- *	 transaction writes the hold, and no process of the transaction takes an
- *	 earlier stamp.  PostgreSQL ends the workers before the leader clears the
- *	 hold.
- * - PREPARE TRANSACTION copies the hold into the slot of the prepared
- *	 transaction before the session's hold is cleared.  A reader reads that
- *	 slot after the session's, so it finds the hold in one of them.  The copy
- *	 counts while PostgreSQL says that the transaction is in progress, which is
- *	 until others can see its end.
- *
- * PostgreSQL calls end_transaction() after others can see the end.  Without
- * preload, a session that has not loaded the library does not have that
- * callback, so its parallel workers take no ids.
+ * PREPARE TRANSACTION copies the hold into the slot of the prepared transaction
+ * before the session's hold is cleared.  A reader reads that slot after the
+ * session's, so it finds the hold in one of them.  The copy counts while
+ * PostgreSQL says that the transaction is in progress, which is until others
+ * can see its end.  A transaction's parallel workers take no ids.
  *
  * A horizon stays true, so the horizon never goes back, whatever the clock
  * does and whichever worker id is leased.  The reader also waits until the
@@ -78,16 +64,11 @@ static void hold_for_prepared(uint64 hold);
 static uint64 smallest_hold(uint64 hold);
 static uint64 hold_of_prepared(BackendSlot *slot);
 
-/*
- * Registers end_transaction(): in the postmaster, whose children inherit the
- * callback, or in a session that loads the library.
- */
+/* Registers end_transaction() in a session, before its first id. */
 void
 horizon_install_callback(void)
 {
 	RegisterXactCallback(end_transaction, NULL);
-	if (!node_is_preloaded)
-		shmem_my_slot()->callback_pid = MyProcPid;
 }
 
 /*
@@ -99,6 +80,8 @@ horizon_install_callback(void)
 void
 horizon_begin(void)
 {
+	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
+
 	for (int i = 0; i < max_prepared_xacts; i++)
 	{
 		const PGPROC *proc = &PreparedXactProcs[i];
@@ -113,29 +96,14 @@ horizon_begin(void)
 
 /*
  * Holds the horizon back until this transaction ends.  The caller has not yet
- * taken an id in this transaction.  ERROR 55000 in a parallel worker whose
- * leader has not loaded the library: the leader would not clear the hold.
+ * taken an id in this transaction.
  */
 void
 horizon_hold(void)
 {
-	const PGPROC *leader = MyProc->lockGroupLeader != NULL ?
-		MyProc->lockGroupLeader : MyProc;
-	BackendSlot *slot = &shared->slots[GetNumberFromPGProc(leader)].slot;
-	uint64		none = 0;
-
-	if (!node_is_preloaded && slot->callback_pid != leader->pid)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("cannot issue snowflake ids in a parallel worker because its session has not loaded the library \"snowflake\""),
-				 errhint("Execute LOAD 'snowflake' in the session, or add \"snowflake\" to shared_preload_libraries.")));
-
-	/*
-	 * The swap fails if another process of the transaction was the first.  The
-	 * swap is a full barrier: the first id is taken after it.
-	 */
-	(void) pg_atomic_compare_exchange_u64(&slot->hold, &none,
-										  pg_atomic_read_u64(&shared->stamp) + 1);
+	/* The swap that takes the transaction's first id is a full barrier. */
+	pg_atomic_write_u64(&shmem_my_slot()->hold,
+						pg_atomic_read_u64(&shared->stamp) + 1);
 	horizon_is_held = true;
 }
 
@@ -198,12 +166,8 @@ horizon_of_hold(uint64 hold)
 static void
 end_transaction(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE ||
-		event == XACT_EVENT_PARALLEL_PRE_COMMIT)
-		return;
-
-	/* Parallel workers may have taken ids for a session that has not. */
-	if (horizon_is_held || MyProc->lockGroupLeader != NULL)
+	if (horizon_is_held && event != XACT_EVENT_PRE_COMMIT &&
+		event != XACT_EVENT_PRE_PREPARE)
 		release(event == XACT_EVENT_PREPARE);
 }
 
@@ -215,8 +179,6 @@ release(bool is_prepared)
 	uint64		hold = pg_atomic_read_u64(&slot->hold);
 
 	horizon_is_held = false;
-	if (hold == 0)
-		return;
 	if (is_prepared)
 		hold_for_prepared(hold);
 

@@ -30,12 +30,8 @@
  * commit would have to wait for both.  If the transaction goes on, the session
  * that logs the next mark asks for the flush.
  *
- * The mark is put ahead of an id that is about to be issued, not ahead of the
- * clock: a clock that is wrong for a moment must not leave a mark on the page
- * that keeps the node from issuing ids after its next start.
- *
- * A mark is published under the lock of the page, so no id is ever at or past
- * the mark on the page.
+ * A mark is published after the page has it, and only grows.  So no id is ever
+ * at or past the mark on the page.
  */
 #include "postgres.h"
 
@@ -66,17 +62,16 @@ typedef struct NodeState
 } NodeState;
 
 /* parameter */
-int			mark_log_interval_ms = 500;
+int			mark_log_interval_ms = 250;
 
 static bool claim_next(int64 tick);
 static bool log_next(int64 tick);
-static bool log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation);
 static void read_node_state(NodeState *state);
 static void prepare_contents(MarkContents *contents, const NodeState *state);
 static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
 							   const NodeState *state);
 static void publish(const NodeState *state, const MarkEntry *entry,
-					XLogRecPtr lsn);
+					int64 tick, XLogRecPtr lsn);
 static int64 interval_us(void);
 static int64 lead_us(void);
 static int64 mark_for(int64 tick);
@@ -90,19 +85,13 @@ static void refuse_past_lease(int64 tick, TimestampTz ends_at);
  * Makes sure that an id of a tick can be issued: logs the next mark if one is
  * due.  The caller reads the mark afterwards, because the node may change.
  *
- * Does nothing if the clock has stepped back meanwhile, so that the policy
- * does not allow the tick's lead any more; the caller reads the clock again.
  * Raises ERROR 55000 if the lease does not allow a mark past the tick, and the
  * errors of mark_page_read().
  */
 void
 mark_log_next(int64 tick)
 {
-	TimestampTz tick_start = layout_tick_start(node_layout(), tick);
-
 	CHECK_FOR_INTERRUPTS();
-	if (tick_start - GetCurrentTimestamp() > clock_allowed_lead_us())
-		return;
 	if (!claim_next(tick))
 		return;
 	while (!log_next(tick) && shmem_mark() <= tick)
@@ -129,48 +118,21 @@ claim_next(int64 tick)
 }
 
 /*
- * Logs and publishes the next mark, past a tick.  Returns false if the lease
- * does not allow a mark past the tick.
+ * Logs the next mark, past a tick, unless the page has it already, and
+ * publishes it.  The first mark after a start is flushed before it is
+ * published.  Returns false if the lease does not allow a mark past the tick.
  */
 static bool
 log_next(int64 tick)
-{
-	XLogRecPtr	lsn;
-	uint64		generation;
-
-	if (!log_and_publish(tick, &lsn, &generation))
-		return false;
-	if (lsn == InvalidXLogRecPtr)
-		return true;
-
-	/* The first mark after a start: publish it when it is flushed. */
-	XLogFlush(lsn);
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (shared->node_generation == generation)
-		shared->start.is_logged = true;
-	LWLockRelease(&shared->lock);
-	return log_and_publish(tick, &lsn, &generation);
-}
-
-/*
- * Logs the next mark unless the page has it already, and publishes it.  The
- * first mark after a start is logged only: *lsn is the end of its record, and
- * for other marks InvalidXLogRecPtr.  *generation is the generation of the
- * mark's node.
- */
-static bool
-log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation)
 {
 	MarkContents contents;
 	NodeState	state;
 	MarkEntry  *entry;
 	int64		mark;
-	XLogRecPtr	end = InvalidXLogRecPtr;
+	XLogRecPtr	lsn;
 	Buffer		buffer = mark_page_lock(&contents);
 
-	*lsn = InvalidXLogRecPtr;
 	read_node_state(&state);
-	*generation = state.generation;
 	if (state.worker_id == WORKER_ID_UNSET || state.reach <= tick)
 	{
 		UnlockReleaseBuffer(buffer);
@@ -181,20 +143,22 @@ log_and_publish(int64 tick, XLogRecPtr *lsn, uint64 *generation)
 	entry = mark_page_add_entry(&contents, state.datacenter_id,
 								state.worker_id);
 	mark = Max(Min(mark_for(tick), state.reach), state.mark);
-	if (mark > entry->mark)
+	if (mark > entry->mark || !state.is_logged)
 	{
-		entry->mark = mark;
-		entry->lead_us = mark > state.mark ? lead_us() : state.mark_lead_us;
-		end = log_contents(buffer, &contents, &state);
+		if (mark > entry->mark)
+		{
+			entry->mark = mark;
+			entry->lead_us = mark > state.mark ? lead_us() :
+				state.mark_lead_us;
+		}
+		(void) log_contents(buffer, &contents, &state);
 	}
-	else if (!state.is_logged)
-		end = log_contents(buffer, &contents, &state);
-
-	if (state.is_logged)
-		publish(&state, entry, PageGetLSN(BufferGetPage(buffer)));
+	lsn = PageGetLSN(BufferGetPage(buffer));
 	UnlockReleaseBuffer(buffer);
+
 	if (!state.is_logged)
-		*lsn = end;
+		XLogFlush(lsn);
+	publish(&state, entry, tick, lsn);
 	return true;
 }
 
@@ -228,48 +192,6 @@ mark_log_lease(void)
 	lsn = log_contents(buffer, &contents, &state);
 	UnlockReleaseBuffer(buffer);
 	XLogFlush(lsn);
-}
-
-/*
- * Lowers the node's mark to the end of the ids, unless a session may issue
- * ids.  A session that begins meanwhile reads the lowered mark, and needs the
- * page's lock to log another one.
- */
-void
-mark_log_end(void)
-{
-	const Layout *layout = node_layout();
-	MarkContents contents;
-	NodeState	state;
-	MarkEntry  *entry;
-	int64		end;
-	bool		is_lowered;
-	Buffer		buffer = mark_page_lock(&contents);
-
-	read_node_state(&state);
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	end = layout_stamp_tick(layout, (int64)
-							pg_atomic_read_u64(&shared->stamp)) + 1;
-	is_lowered = shared->session_count == 0 && end < shared->mark &&
-		shared->node_generation == state.generation;
-	if (is_lowered)
-	{
-		shared->mark = end;
-		shared->mark_lead_us = 0;
-	}
-	LWLockRelease(&shared->lock);
-
-	entry = unconstify(MarkEntry *,
-					   mark_page_entry(&contents, state.datacenter_id,
-									   state.worker_id));
-	if (is_lowered && entry != NULL && entry->mark > end &&
-		layout_equal(layout, &contents.layout))
-	{
-		entry->mark = end;
-		entry->lead_us = 0;
-		(void) log_contents(buffer, &contents, &state);
-	}
-	UnlockReleaseBuffer(buffer);
 }
 
 static void
@@ -339,22 +261,33 @@ log_contents(Buffer buffer, MarkContents *contents, const NodeState *state)
  * Publishes the mark of an entry, unless the node has changed meanwhile.  Cuts
  * the mark to what the present lease allows, because an earlier lease may have
  * allowed a larger mark in the entry.  "lsn" is the end of a record that has
- * the entry.
+ * the entry; the first record of a start has been flushed.
+ *
+ * The ids of a start begin after the tick that its first mark was logged in.  A
+ * crash can lose a mark together with ids of the present tick, and then the
+ * mark on the page can be in that tick.
  */
 static void
-publish(const NodeState *state, const MarkEntry *entry, XLogRecPtr lsn)
+publish(const NodeState *state, const MarkEntry *entry, int64 tick,
+		XLogRecPtr lsn)
 {
 	const Layout *layout = node_layout();
 	int64		mark = Min(entry->mark, state->reach);
 	int64		interval = Max(1, interval_us() / layout->tick_us);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (shared->node_generation == state->generation && mark > shared->mark)
+	if (shared->node_generation == state->generation)
 	{
-		shared->mark = mark;
-		shared->mark_lsn = lsn;
-		shared->mark_lead_us = entry->lead_us;
-		shared->mark_due = Max(shared->mark_due, mark - interval);
+		if (!shared->start.is_logged)
+			shmem_raise_stamp(layout_last_stamp(layout, tick));
+		shared->start.is_logged = true;
+		if (mark > shared->mark)
+		{
+			shared->mark = mark;
+			shared->mark_lsn = lsn;
+			shared->mark_lead_us = entry->lead_us;
+			shared->mark_due = Max(shared->mark_due, mark - interval);
+		}
 	}
 	LWLockRelease(&shared->lock);
 }

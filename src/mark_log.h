@@ -12,6 +12,5 @@ extern int	mark_log_interval_ms;
 
 extern void mark_log_next(int64 tick);
 extern void mark_log_lease(void);
-extern void mark_log_end(void);
 
 #endif							/* SNOWFLAKE_MARK_LOG_H */

@@ -22,6 +22,9 @@
  *										the last holder's fence, and the mark
  *										that this server has published
  *
+ * The first mark that is logged after a start moves the beginning to the tick
+ * after the present one; see publish() in mark_log.c.
+ *
  * There is no page before the first id, and after the file was deleted or not
  * copied by pg_upgrade.
  */
@@ -270,6 +273,8 @@ mark_end_lease(void)
 static void
 set_lease(const Lease *lease)
 {
+	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
+
 	shared->lease = *lease;
 	shmem_my_slot()->counters.lease_renewals++;
 	strlcpy(shared->lease_reason,
@@ -377,6 +382,8 @@ set_start(int64 tick, int64 lead_us, bool is_fence)
 	NodeStart  *start = &shared->start;
 	int64		stamp = tick > 0 ?
 		layout_last_stamp(node_layout(), tick - 1) : 0;
+
+	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
 
 	shared->mark = tick;
 	shared->mark_due = tick;

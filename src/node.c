@@ -6,18 +6,20 @@
  * calls the checks before it opens its port, and its children inherit the
  * node.
  *
- * Without preload each session reads the parameters, and a reload changes
- * them.  The first session that issues an id checks them and fixes the node in
- * shared memory; from then on every session goes by the fixed node.  Until
- * then a session decodes ids by its own parameters.
+ * Without preload, the first session that issues an id fixes the node in shared
+ * memory.  Two rules hold:
+ *
+ * - The node is fixed: no session looks at a parameter of the node any more.
+ * - The node is not fixed: a session goes by its parameters, and raises an
+ *	 error if it could not read the configuration faithfully.
  */
 #include "postgres.h"
 
 #include <ctype.h>
 
-#include "access/parallel.h"
 #include "common/hashfn.h"
 #include "compat.h"
+#include "config.h"
 #include "host.h"
 #include "miscadmin.h"
 #include "node.h"
@@ -41,35 +43,31 @@ char	   *node_epoch_text = NULL;
 char	   *node_registry = NULL;
 
 bool		node_is_preloaded = false;
-bool		node_is_loading = false;
-ErrorData  *node_fault = NULL;
+const FixedNode *(*node_find_fixed) (void) = NULL;
 
 /* What the parameters say; set by node_configure(). */
 static FixedNode configured = {.worker_id = WORKER_ID_UNSET};
 
-/* The fixed node, in shared memory; NULL if there is no shared memory. */
+/* The fixed node, in shared memory; NULL before shared memory is attached. */
 static const FixedNode *fixed_node = NULL;
 
 /*
  * The node that this process goes by; node_datacenter_id is its datacenter id.
- * Valid if present_is_read; the parameters change it until present_is_final.
+ * Final when the node is fixed.  Before, the session has read the parameters
+ * after the reload at present_reload_time.
  */
 static FixedNode present = {.worker_id = WORKER_ID_UNSET};
 int			node_datacenter_id = 0;
-static bool present_is_read = false;
 static bool present_is_final = false;
+static TimestampTz present_reload_time = 0;
 
-static bool check_hook_result(bool valid, const char *detail);
-static bool parse_epoch(const char *text, TimestampTz *epoch,
-						const char **detail);
+static bool parse_epoch(const char *text, TimestampTz *epoch);
 static bool parse_unix_ms(const char *text, TimestampTz *epoch);
 static bool parse_instant(const char *text, TimestampTz *epoch);
 static bool begins_with_iso_date(const char *text);
 static bool ends_in_absolute_zone(const char *text);
 static bool decode_date_time(const char *text, struct pg_tm *tm, fsec_t *fsec,
 							 int *tz);
-static void refuse_parameter(const char *name, const char *value,
-							 const char *detail);
 static void set_present(const FixedNode *node);
 static void look_at_node(void);
 static bool is_derived(int worker_id_source);
@@ -88,76 +86,34 @@ node_check_layout(char **newval, void **extra, GucSource source)
 {
 	Layout		layout;
 	const char *detail;
-	bool		valid = layout_parse(*newval, &layout, &detail);
 
-	return check_hook_result(valid, detail);
+	if (layout_parse(*newval, &layout, &detail))
+		return true;
+	GUC_check_errdetail("%s", detail);
+	return false;
 }
 
 bool
 node_check_epoch(char **newval, void **extra, GucSource source)
 {
 	TimestampTz epoch;
-	const char *detail = NULL;
-	bool		valid = parse_epoch(*newval, &epoch, &detail);
 
-	return check_hook_result(valid, detail);
-}
-
-/*
- * GUC assign hooks of the parameters of the node, which may change while the
- * server runs if the library is not preloaded.
- */
-void
-node_assign_text(const char *newval, void *extra)
-{
-	present_is_read = false;
-}
-
-void
-node_assign_number(int newval, void *extra)
-{
-	present_is_read = false;
-}
-
-/*
- * Stops the start unless datacenter_id and worker_id are plain decimal
- * numbers: PostgreSQL also accepts octal and hexadecimal numbers, and rounds
- * fractions.
- */
-void
-node_check_number(const char *name, const char *text)
-{
-	const char *digits = *text == '-' ? text + 1 : text;
-
-	if (pg_strcasecmp(name, "snowflake.datacenter_id") != 0 &&
-		pg_strcasecmp(name, "snowflake.worker_id") != 0)
-		return;
-	if (strcmp(text, "0") == 0 ||
-		(*digits >= '1' && *digits <= '9' &&
-		 digits[strspn(digits, "0123456789")] == '\0'))
-		return;
-	refuse_parameter(name, text,
-					 "It must be a decimal number without leading zeros.");
-}
-
-/* A bad configuration stops the server's start; later, only one statement. */
-int
-node_error_level(void)
-{
-	return process_shared_preload_libraries_in_progress ? FATAL : ERROR;
+	if (parse_epoch(*newval, &epoch))
+		return true;
+	GUC_check_errdetail("An epoch is a date and time with its time zone, as in \"2010-11-04 01:42:54.657+00\", or milliseconds since 1970.");
+	return false;
 }
 
 /*
  * Checks the parameters of this server's identity against each other.  The
  * postmaster calls this function at its start, and an error stops the start.
- * On platforms without fork() every process calls this function.
- *
- * Once the node is fixed, no worker id is derived: the host's address may be
- * another one meanwhile.
+ * On platforms without fork() every process calls this function, but only the
+ * postmaster derives a worker id.
  */
 void
 node_configure(void)
 {
+	config_check();
 	read_layout(&configured.layout);
 	check_field("snowflake.datacenter_id", node_configured_datacenter_id, 0,
 				"datacenter id", configured.layout.datacenter_bits);
@@ -168,47 +124,25 @@ node_configure(void)
 	configured.datacenter_id = node_configured_datacenter_id;
 	configured.worker_id = node_worker_id;
 	configured.worker_id_source = node_worker_id_source;
-	if (is_derived(node_worker_id_source) && !node_is_fixed() &&
+	if (is_derived(node_worker_id_source) &&
 		!(node_is_preloaded && IsUnderPostmaster))
 		configured.worker_id = derive_worker_id();
-	if (node_is_preloaded)
-	{
-		set_present(&configured);
-		present_is_final = true;
-	}
+	set_present(&configured);
+	present_is_final = node_is_preloaded;
 }
 
-/*
- * Prepares a session's first id: without preload, checks the parameters, and
- * lets the session go by them unless the node is fixed.
- */
+/* Prepares a session's first id, unless the node is fixed. */
 void
 node_prepare(void)
 {
-	if (node_is_preloaded)
+	if (node_is_preloaded || node_is_fixed())
 		return;
-	if (node_fault != NULL)
-		ReThrowError(node_fault);
 	require_no_registry();
-
-	/*
-	 * A parallel worker goes by the server's parameters: it has called
-	 * node_configure() before it got its leader's, which may have faults.
-	 */
-	if (!IsParallelWorker())
-		node_configure();
-	if (!node_is_fixed())
-	{
-		host_find_holder();
-		set_present(&configured);
-	}
-	look_at_node();
+	node_configure();
+	host_find_holder();
 }
 
-/*
- * Fixes the node as it is configured.  The caller holds the lock of the shared
- * memory.
- */
+/* Fixes the node as it is configured.  The caller is shmem_fix_node(). */
 void
 node_fix(FixedNode *fixed)
 {
@@ -217,37 +151,21 @@ node_fix(FixedNode *fixed)
 	fixed->is_fixed = true;
 }
 
-/* Lets this process go by the node in shared memory when it is fixed. */
+/* Lets this process go by the node in shared memory. */
 void
 node_share(const FixedNode *fixed)
 {
 	fixed_node = fixed;
 	present_is_final = false;
-}
-
-/*
- * Lets a session go by the fixed node from now on, and warns if the parameters
- * say something else.
- */
-void
-node_settle(void)
-{
-	char	   *changes;
-
 	look_at_node();
-	changes = node_pending_restart();
-	if (changes != NULL)
-		ereport(WARNING,
-				(errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM),
-				 errmsg("the node of snowflake ids cannot be changed without restarting the server"),
-				 errdetail("The configuration has changed since the first id: %s.", changes),
-				 errhint("Restart the server, or put the former values back; the view snowflake_node shows them.")));
 }
 
 /* Is the node fixed until the server's next start? */
 bool
 node_is_fixed(void)
 {
+	if (fixed_node == NULL && node_find_fixed != NULL)
+		fixed_node = node_find_fixed();
 	return fixed_node != NULL && fixed_node->is_fixed;
 }
 
@@ -266,6 +184,7 @@ node_pending_restart(void)
 
 	if (node_is_preloaded || !node_is_fixed())
 		return NULL;
+	look_at_node();
 	if (layout_parse(node_layout_text, &layout, &detail))
 	{
 		layout.epoch = present.layout.epoch;
@@ -280,7 +199,7 @@ node_pending_restart(void)
 	add_change(&changes, node_worker_id_source != present.worker_id_source,
 			   "snowflake.worker_id_source");
 	add_change(&changes, is_new_layout, "snowflake.layout");
-	add_change(&changes, !parse_epoch(node_epoch_text, &epoch, &detail) ||
+	add_change(&changes, !parse_epoch(node_epoch_text, &epoch) ||
 			   epoch != present.layout.epoch, "snowflake.epoch");
 	return changes.len > 0 ? changes.data : NULL;
 }
@@ -296,8 +215,8 @@ add_change(StringInfo changes, bool is_changed, const char *name)
 
 /*
  * Returns the layout of the fixed node or, before there is one, the configured
- * layout.  Without preload, raises ERROR 22023 if the configuration is not
- * valid.
+ * layout.  Without preload and a fixed node, raises the errors of
+ * config_check() and read_layout().
  */
 const Layout *
 node_layout(void)
@@ -329,8 +248,9 @@ look_at_node(void)
 		set_present(fixed_node);
 		present_is_final = true;
 	}
-	else if (!present_is_read)
+	else if (present_reload_time != PgReloadTime)
 	{
+		config_check();
 		read_layout(&node.layout);
 		node.datacenter_id = node_configured_datacenter_id;
 		node.worker_id_source = node_worker_id_source;
@@ -346,7 +266,7 @@ set_present(const FixedNode *node)
 {
 	present = *node;
 	node_datacenter_id = node->datacenter_id;
-	present_is_read = true;
+	present_reload_time = PgReloadTime;
 }
 
 /* Is the worker id derived from the host? */
@@ -429,32 +349,11 @@ node_worker_id_source_name(void)
 	return source->name;
 }
 
-/*
- * Returns the result of a check hook.  While the library is loaded, and in a
- * parallel worker that gets its leader's values, a hook accepts a bad value,
- * and read_layout() refuses the value later: if the hook refused it,
- * PostgreSQL would use the default and decode ids with a wrong layout.
- */
-static bool
-check_hook_result(bool valid, const char *detail)
-{
-	if (!valid && !node_is_loading && !InitializingParallelWorker)
-	{
-		GUC_check_errdetail("%s", detail);
-		return false;
-	}
-	return true;
-}
-
 /* Reads snowflake.epoch. */
 static bool
-parse_epoch(const char *text, TimestampTz *epoch, const char **detail)
+parse_epoch(const char *text, TimestampTz *epoch)
 {
-	if (parse_unix_ms(text, epoch) || parse_instant(text, epoch))
-		return true;
-
-	*detail = "An epoch is a date and time with its time zone, as in \"2010-11-04 01:42:54.657+00\", or milliseconds since 1970.";
-	return false;
+	return parse_unix_ms(text, epoch) || parse_instant(text, epoch);
 }
 
 /*
@@ -570,29 +469,20 @@ decode_date_time(const char *text, struct pg_tm *tm, fsec_t *fsec, int *tz)
 		dtype == DTK_DATE;
 }
 
-static void
-refuse_parameter(const char *name, const char *value, const char *detail)
-{
-	ereport(node_error_level(),
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid value for parameter \"%s\": \"%s\"",
-					name, value),
-			 errdetail("%s", detail)));
-}
-
-/* Reads the layout and the epoch, and checks that they fit each other. */
+/*
+ * Reads the layout and the epoch, whose check hooks have passed, and checks that
+ * they fit each other.
+ */
 static void
 read_layout(Layout *layout)
 {
 	TimestampTz epoch = 0;
 	const char *detail = NULL;
 
-	if (!layout_parse(node_layout_text, layout, &detail))
-		refuse_parameter("snowflake.layout", node_layout_text, detail);
-	if (!parse_epoch(node_epoch_text, &epoch, &detail))
-		refuse_parameter("snowflake.epoch", node_epoch_text, detail);
+	(void) layout_parse(node_layout_text, layout, &detail);
+	(void) parse_epoch(node_epoch_text, &epoch);
 	if (!layout_set_epoch(layout, epoch, &detail))
-		ereport(node_error_level(),
+		ereport(config_error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameters \"%s\" and \"%s\" do not go together: \"%s\" and \"%s\"",
 						"snowflake.layout", "snowflake.epoch",
@@ -609,7 +499,7 @@ check_field(const char *name, int value, int lowest, const char *field,
 	if (value >= lowest && value <= layout_field_max(bits))
 		return;
 
-	ereport(node_error_level(),
+	ereport(config_error_level(),
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("%d is outside the valid range for parameter \"%s\" (0 .. " INT64_FORMAT ")",
 					value, name, layout_field_max(bits)),
@@ -625,7 +515,7 @@ check_source(void)
 		node_worker_id == WORKER_ID_UNSET)
 		return;
 
-	ereport(node_error_level(),
+	ereport(config_error_level(),
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("parameters \"%s\" and \"%s\" do not go together: %d and \"%s\"",
 					"snowflake.worker_id", "snowflake.worker_id_source",
@@ -643,7 +533,7 @@ check_registry(void)
 {
 	if (node_worker_id_source == WORKER_ID_SOURCE_REGISTRY &&
 		!node_uses_registry())
-		ereport(node_error_level(),
+		ereport(config_error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is \"%s\", but \"%s\" is not set",
 						"snowflake.worker_id_source", "registry",
@@ -651,7 +541,7 @@ check_registry(void)
 				 errhint("Set \"snowflake.registry\" to the connection string of the registry's database.")));
 	if (node_worker_id_source == WORKER_ID_SOURCE_CONFIG &&
 		node_worker_id == WORKER_ID_UNSET && node_uses_registry())
-		ereport(node_error_level(),
+		ereport(config_error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is set, but \"%s\" is \"%s\" and \"%s\" is not set",
 						"snowflake.registry", "snowflake.worker_id_source",
@@ -679,7 +569,7 @@ derive_worker_id(void)
 	HostFinding finding = {0};
 
 	if (!find_worker_id(&finding))
-		ereport(node_error_level(),
+		ereport(config_error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("no worker id can be derived by parameter \"%s\" = \"%s\"",
 						"snowflake.worker_id_source",

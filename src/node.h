@@ -50,30 +50,22 @@ extern char *node_registry;
 /* Was the library loaded by shared_preload_libraries?  Set by module.c. */
 extern bool node_is_preloaded;
 
-/* Are the parameters being defined?  Set by module.c. */
-extern bool node_is_loading;
-
 /*
- * What is wrong with the parameters that this process has read; NULL if
- * nothing is.  Set by module.c.
+ * Without preload, finds the fixed node in shared memory; NULL if there is no
+ * shared memory.  Set by module.c.
  */
-extern ErrorData *node_fault;
+extern const FixedNode *(*node_find_fixed) (void);
 
 /* The datacenter id that goes with node_layout(). */
 extern int	node_datacenter_id;
 
 extern bool node_check_layout(char **newval, void **extra, GucSource source);
 extern bool node_check_epoch(char **newval, void **extra, GucSource source);
-extern void node_assign_text(const char *newval, void *extra);
-extern void node_assign_number(int newval, void *extra);
 
-extern void node_check_number(const char *name, const char *text);
-extern int	node_error_level(void);
 extern void node_configure(void);
 extern void node_prepare(void);
 extern void node_fix(FixedNode *fixed);
 extern void node_share(const FixedNode *fixed);
-extern void node_settle(void);
 extern bool node_is_fixed(void);
 extern char *node_pending_restart(void);
 extern const Layout *node_layout(void);

@@ -3,9 +3,9 @@
  *	  The shared memory: its size and its first contents.
  *
  * If the library is preloaded, the postmaster makes the shared memory at its
- * start, and fixes the node.  If not, the first session that loads the library
- * makes the same struct as a named segment of dynamic shared memory, and the
- * first session that issues an id fixes the node.  A session detaches from
+ * start, and fixes the node.  If not, the first session that needs the shared
+ * memory makes the same struct as a named segment of dynamic shared memory, and
+ * the first session that issues an id fixes the node.  A session detaches from
  * that segment after the before_shmem_exit callbacks.  After a crash the
  * postmaster throws away either kind of memory.
  *
@@ -24,10 +24,28 @@
 
 #define TRANCHE_NAME "snowflake"
 
+/* The size for all versions of the library: room for a header and slots. */
+#define HEADER_SIZE 4096
+#define SLOT_SIZE 512
+
+StaticAssertDecl(offsetof(SharedState, version) == 0 &&
+				 offsetof(SharedState, node) == 8,
+				 "version and node have fixed places in the shared memory");
+StaticAssertDecl(offsetof(FixedNode, is_fixed) == 0 &&
+				 offsetof(FixedNode, datacenter_id) == 4 &&
+				 offsetof(FixedNode, worker_id) == 8 &&
+				 offsetof(FixedNode, worker_id_source) == 12 &&
+				 offsetof(FixedNode, layout) == 16,
+				 "the fields of FixedNode have fixed places");
+StaticAssertDecl(offsetof(SharedState, slots) <= HEADER_SIZE &&
+				 sizeof(PaddedBackendSlot) <= SLOT_SIZE,
+				 "the shared memory has room for SharedState");
+
 SharedState *shared = NULL;
 
 static Size shared_size(void);
 static void initialize(SharedState *state);
+static SharedState *find_segment(void);
 static void initialize_segment(void *segment COMPAT_DSM_ARGUMENT);
 
 void
@@ -52,46 +70,71 @@ shmem_startup(void)
 	if (!found)
 	{
 		initialize(shared);
+		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 		shmem_fix_node();
+		LWLockRelease(&shared->lock);
 	}
 	LWLockRelease(AddinShmemInitLock);
 	compat_LWLockRegisterTranche(shared->lock.tranche, TRANCHE_NAME);
-	node_share(&shared->node);
 	shmem_settle_node();
 }
 
 /*
- * Attaches a session of a server that does not preload the library.  Returns
- * false on PostgreSQL 15 and 16.  ERROR 55000 if sessions use a library of
- * another version.
+ * Returns the fixed node of a server that does not preload the library, NULL on
+ * PostgreSQL 15 and 16.  Works with the shared memory of any version.
  */
-bool
-shmem_attach(void)
+const FixedNode *
+shmem_find_node(void)
 {
-	bool		found;
-	SharedState *segment = GetNamedDSMSegment("snowflake", shared_size(),
-											  initialize_segment, &found, NULL);
+	SharedState *segment = find_segment();
 
-	if (segment == NULL)
-		return false;
-	if (segment->version != SHARED_STATE_VERSION)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("other sessions use another version of the library \"snowflake\""),
-				 errhint("Restart the server.")));
-	shared = segment;
-	compat_LWLockRegisterTranche(shared->lock.tranche, TRANCHE_NAME);
-	node_share(&shared->node);
-	return true;
+	return segment == NULL ? NULL : &segment->node;
 }
 
 /*
- * Fixes the node unless it is fixed already.  The caller holds the lock, or is
- * the postmaster.
+ * Attaches a session to the shared memory.  Returns false without preload on
+ * PostgreSQL 15 and 16, and if sessions use a library of another version.
  */
+bool
+shmem_try_attach(void)
+{
+	SharedState *segment;
+
+	if (likely(shared != NULL))
+		return true;
+	segment = find_segment();
+	if (segment == NULL || segment->version != SHARED_STATE_VERSION)
+		return false;
+	shared = segment;
+	compat_LWLockRegisterTranche(shared->lock.tranche, TRANCHE_NAME);
+	return true;
+}
+
+/* As shmem_try_attach(), but ERROR 55000 in place of false. */
+void
+shmem_attach(void)
+{
+	if (shmem_try_attach())
+		return;
+	if (find_segment() == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids are neither issued nor counted because the library was not preloaded"),
+				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("other sessions use another version of the library \"snowflake\""),
+			 errdetail("The library was replaced while the server was running: this session has version %d of its shared memory, and the server has version %d.",
+					   SHARED_STATE_VERSION, find_segment()->version),
+			 errhint("Restart the server. Sessions that have issued ids before go on until then.")));
+}
+
+/* Fixes the node unless it is fixed already.  The caller holds the lock. */
 void
 shmem_fix_node(void)
 {
+	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
+
 	if (shared->node.is_fixed)
 		return;
 	strlcpy(shared->holder, host_holder, LEASE_HOLDER_SIZE);
@@ -105,7 +148,7 @@ shmem_settle_node(void)
 {
 	strlcpy(host_holder, shared->holder, LEASE_HOLDER_SIZE);
 	strlcpy(host_location, shared->location, HOST_LOCATION_SIZE);
-	node_settle();
+	node_share(&shared->node);
 }
 
 /* Returns the number of slots; those of prepared transactions are the last. */
@@ -122,6 +165,8 @@ shmem_slot_count(void)
 int
 shmem_worker_id(void)
 {
+	Assert(LWLockHeldByMe(&shared->lock));
+
 	return node_uses_registry() ? shared->lease.worker_id :
 		node_intended_worker_id();
 }
@@ -163,8 +208,20 @@ shmem_raise_stamp(int64 stamp)
 static Size
 shared_size(void)
 {
-	return add_size(offsetof(SharedState, slots),
-					mul_size(shmem_slot_count(), sizeof(PaddedBackendSlot)));
+	return add_size(HEADER_SIZE, mul_size(shmem_slot_count(), SLOT_SIZE));
+}
+
+/* Returns the named segment; NULL on PostgreSQL 15 and 16. */
+static SharedState *
+find_segment(void)
+{
+	static SharedState *segment = NULL;
+	bool		found;
+
+	if (segment == NULL)
+		segment = GetNamedDSMSegment("snowflake", shared_size(),
+									 initialize_segment, &found, NULL);
+	return segment;
 }
 
 static void
@@ -177,7 +234,6 @@ initialize(SharedState *state)
 	pg_atomic_init_u64(&state->stamp, 0);
 	pg_atomic_init_u64(&state->turns, 0);
 	pg_atomic_init_u64(&state->horizon, 0);
-	LWLockInitialize(&state->queue, tranche_id);
 	LWLockInitialize(&state->lock, tranche_id);
 	for (int number = 0; number < shmem_slot_count(); number++)
 		pg_atomic_init_u64(&state->slots[number].slot.hold, 0);

@@ -8,9 +8,7 @@
  * the lock of the mark's page, but never the other way round.  A process that
  * holds SharedState.lock does not sleep, do I/O, allocate or raise an error.
  *
- * The stamp is changed only by compare-and-swap.  SharedState.queue is for
- * reservations of more than one stamp: the sessions wait for each other
- * instead of making each other's swap fail.
+ * The stamp is changed only by compare-and-swap.
  *
  * Only the owner of a slot writes the slot, without a lock; for "hold", see
  * id_horizon.c.  The views and the horizon read the slots, also without a
@@ -33,16 +31,6 @@
 
 /* Room for the sentence that says why this server holds no lease. */
 #define LEASE_REASON_SIZE 256
-
-/* A block: stamps of one tick that a session has reserved and not issued. */
-typedef struct IdBlock
-{
-	int64		next;			/* the first stamp left */
-	int64		left;			/* how many stamps are left */
-	int64		size;			/* how many were reserved; 0: no block yet */
-	int64		last_id;		/* the last id issued from the block */
-	int64		node_bits;		/* of the node that the ids are for */
-} IdBlock;
 
 /* The counters of one process, or a sum over several processes. */
 typedef struct Counters
@@ -71,11 +59,8 @@ typedef struct BackendSlot
 	TransactionId xid;			/* of the prepared transaction that "hold" is of */
 	int64		last_id;		/* the newest id of all sessions of the slot */
 	Counters	counters;		/* of all sessions that have had the slot */
-	IdBlock		block;			/* of snowflake_nextval() */
 	Counters	before;			/* the counters when the session before ended */
 	int			pid;			/* of the session; 0: the slot is free */
-	int			callback_pid;	/* without preload: of the last session that
-								 * has loaded the library */
 } BackendSlot;
 
 /* Each slot has cache lines of its own, because its owner writes it often. */
@@ -107,21 +92,23 @@ typedef struct NodeStart
  * The version of SharedState.  Add 1 with each change of the struct or of what
  * a field means: without preload, sessions that have loaded the library of an
  * older package go on while new sessions load the newer one.
+ *
+ * "version" and "node" never change their places, and neither does a field of
+ * FixedNode: a session of any version decodes ids by them.  shared_size() never
+ * changes, either, so that sessions of all versions can attach.
  */
 #define SHARED_STATE_VERSION 1
 
 typedef struct SharedState
 {
-	int			version;		/* SHARED_STATE_VERSION; never changes */
+	int			version;		/* SHARED_STATE_VERSION */
+	FixedNode	node;			/* set by shmem_fix_node(), then constant */
 
 	/* The newest stamp taken.  Never goes back. */
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint64 stamp;
 
-	/* The queue of sessions that reserve a block. */
-	pg_attribute_aligned(PG_CACHE_LINE_SIZE) LWLock queue;
-
 	/* The last turn that a waiter has taken; see choose_wakeup_tick(). */
-	pg_atomic_uint64 turns;
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint64 turns;
 
 	/* The largest horizon that was returned.  Never goes back. */
 	pg_atomic_uint64 horizon;
@@ -149,12 +136,6 @@ typedef struct SharedState
 	NodeStart	start;
 
 	/*
-	 * How many sessions have read the mark and may issue ids before it.  While
-	 * there are none, the mark may be lowered to the end of the ids.
-	 */
-	int			session_count;
-
-	/*
 	 * Counts the changes of the node and the ends of its lease.  A process
 	 * that logged a mark before such a change does not publish the mark after
 	 * the change.
@@ -169,8 +150,7 @@ typedef struct SharedState
 	char		lease_reason[LEASE_REASON_SIZE];	/* why there is no lease */
 	Latch	   *lease_worker_latch; /* NULL while the worker does not run */
 
-	/* Set by shmem_fix_node(), and never changed after that. */
-	FixedNode	node;
+	/* Set by shmem_fix_node(), then constant. */
 	char		holder[LEASE_HOLDER_SIZE];
 	char		location[HOST_LOCATION_SIZE];
 
@@ -184,10 +164,7 @@ typedef struct SharedState
 	PaddedBackendSlot slots[FLEXIBLE_ARRAY_MEMBER];
 } SharedState;
 
-/*
- * Set in every process that has loaded the library; NULL on PostgreSQL 15 and
- * 16 if the library was not preloaded.
- */
+/* The shared memory; NULL before shmem_attach(). */
 extern SharedState *shared;
 
 /* Returns the slot of this process. */
@@ -199,7 +176,9 @@ shmem_my_slot(void)
 
 extern void shmem_request(void);
 extern void shmem_startup(void);
-extern bool shmem_attach(void);
+extern const FixedNode *shmem_find_node(void);
+extern bool shmem_try_attach(void);
+extern void shmem_attach(void);
 extern void shmem_fix_node(void);
 extern void shmem_settle_node(void);
 extern int	shmem_slot_count(void);

@@ -14,10 +14,12 @@
 #include "funcapi.h"
 #include "id_generator.h"
 #include "layout.h"
+#include "miscadmin.h"
 #include "node.h"
 #include "utils/builtins.h"
 #include "utils/regproc.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 PG_FUNCTION_INFO_V1(snowflake_nextval);
 PG_FUNCTION_INFO_V1(snowflake_nextvals);
@@ -71,42 +73,41 @@ snowflake_nextval(PG_FUNCTION_ARGS)
 
 /*
  * snowflake_nextvals(count integer) -> setof bigint
- *		"count" ids, in increasing order.  ERROR 22023 for a negative count;
- *		other errors as snowflake_nextval().
+ *		"count" ids, in increasing order, all issued before the first is
+ *		returned.  ERROR 22023 for a negative count; other errors as
+ *		snowflake_nextval().
  */
 Datum
 snowflake_nextvals(PG_FUNCTION_ARGS)
 {
-	FuncCallContext *context;
-	int64		wanted;
-	int64		id;
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	int32		wanted = PG_GETARG_INT32(0);
 
-	if (SRF_IS_FIRSTCALL())
+	if (wanted < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("cannot issue %d ids", wanted),
+				 errhint("Ask for a count in the range 0 .. %d.",
+						 PG_INT32_MAX)));
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	while (wanted > 0)
 	{
-		int32		count = PG_GETARG_INT32(0);
+		int64		count;
+		int64		id = generator_next_run(wanted, &count);
 
-		if (count < 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("cannot issue %d ids", count),
-					 errhint("Ask for a count in the range 0 .. %d.",
-							 PG_INT32_MAX)));
+		CHECK_FOR_INTERRUPTS();
+		wanted -= (int32) count;
+		for (; count > 0; count--, id++)
+		{
+			Datum		value = Int64GetDatum(id);
+			bool		is_null = false;
 
-		context = SRF_FIRSTCALL_INIT();
-		context->max_calls = count;
-		context->user_fctx =
-			MemoryContextAllocZero(context->multi_call_memory_ctx,
-								   sizeof(IdBlock));
+			tuplestore_putvalues(result->setResult, result->setDesc, &value,
+								 &is_null);
+		}
 	}
-
-	context = SRF_PERCALL_SETUP();
-	wanted = (int64) (context->max_calls - context->call_cntr);
-	if (wanted == 0)
-		SRF_RETURN_DONE(context);
-
-	/* SRF_RETURN_NEXT() counts the call before it evaluates its argument. */
-	id = generator_next_of_block((IdBlock *) context->user_fctx, wanted);
-	SRF_RETURN_NEXT(context, Int64GetDatum(id));
+	return (Datum) 0;
 }
 
 /*

@@ -34,7 +34,6 @@ PG_FUNCTION_INFO_V1(snowflake_stat_reset);
 static bool read_held_lease(Lease *lease, TimestampTz *expires_at);
 static Datum interval_datum(int64 duration_us);
 static Datum record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls);
-static void require_counters(void);
 static void sum_slots(Counters *sum, int64 *last_id);
 static void add_counters(Counters *sum, const Counters *counters, int sign);
 
@@ -77,7 +76,7 @@ snowflake_node(PG_FUNCTION_ARGS)
 		node_intended_worker_id();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	char	   *pending_restart = node_pending_restart();
-	int64		mark = shared == NULL ? 0 : shmem_mark();
+	int64		mark = shmem_try_attach() ? shmem_mark() : 0;
 	Datum		values[NODE_COLUMN_COUNT];
 	bool		nulls[NODE_COLUMN_COUNT] = {false};
 
@@ -151,7 +150,7 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	Datum		values[STAT_COLUMN_COUNT];
 	bool		nulls[STAT_COLUMN_COUNT] = {false};
 
-	require_counters();
+	shmem_attach();
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	sum_slots(&totals, &last_id);
 	add_counters(&totals, &shared->counters_at_reset, -1);
@@ -200,12 +199,11 @@ enum
 
 /*
  * snowflake_stat_backend() -> setof record
- *		The counters of each session that is connected and has asked for an id,
- *		or whose parallel workers have ids of an open transaction.  Column
- *		"horizon" is where the transaction holds the horizon, NULL if the
- *		transaction has no id.  A user without the rights of pg_read_all_stats
- *		sees only the present session.  ERROR 55000 if the library was not
- *		preloaded.
+ *		The counters of each session that is connected and has asked for an id.
+ *		Column "horizon" is where the transaction holds the horizon, NULL if
+ *		the transaction has no id.  A user without the rights of
+ *		pg_read_all_stats sees only the present session.  Errors as
+ *		shmem_attach().
  */
 Datum
 snowflake_stat_backend(PG_FUNCTION_ARGS)
@@ -214,14 +212,13 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 	bool		sees_all = has_privs_of_role(GetUserId(),
 											 ROLE_PG_READ_ALL_STATS);
 
-	require_counters();
+	shmem_attach();
 	InitMaterializedSRF(fcinfo, 0);
 	for (int number = 0; number < MaxBackends; number++)
 	{
 		BackendSlot *slot = &shared->slots[number].slot;
 		uint64		hold = pg_atomic_read_u64(&slot->hold);
-		int			pid = slot->pid == 0 && hold != 0 ?
-			ProcGlobal->allProcs[number].pid : slot->pid;
+		int			pid = slot->pid;
 		Counters	counters = {0};
 		Datum		values[BACKEND_COLUMN_COUNT];
 		bool		nulls[BACKEND_COLUMN_COUNT] = {false};
@@ -261,7 +258,7 @@ snowflake_stat_reset(PG_FUNCTION_ARGS)
 	TimestampTz now = GetCurrentTimestamp();
 	int64		last_id;
 
-	require_counters();
+	shmem_attach();
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	sum_slots(&shared->counters_at_reset, &last_id);
 	shared->max_regression_us = 0;
@@ -279,7 +276,7 @@ read_held_lease(Lease *lease, TimestampTz *expires_at)
 {
 	int64		now_us = clock_boottime_us();
 
-	if (shared == NULL || !node_uses_registry())
+	if (!node_uses_registry())
 		return false;
 	shmem_read_lease(lease);
 	*expires_at = GetCurrentTimestamp() + (lease->ends_us - now_us);
@@ -305,17 +302,6 @@ record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 		elog(ERROR, "return type must be a row type");
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
 											 values, nulls));
-}
-
-/* Raises ERROR 55000 unless the library was preloaded. */
-static void
-require_counters(void)
-{
-	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("snowflake ids are not counted because the library was not preloaded"),
-				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
 }
 
 /* Adds up the counters since the server's start, and finds the largest id. */

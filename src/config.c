@@ -1,0 +1,201 @@
+/*
+ * config.c
+ *	  Whether this process has read the configuration faithfully.
+ *
+ * PostgreSQL on its own only warns of an extension's bad parameter, and uses
+ * the default; a server with a default identity would issue another server's
+ * ids.  So the library notes what the configuration sets before it defines its
+ * parameters, and compares before the parameters count: at the server's start
+ * or, without preload, while the node is not fixed.
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "compat.h"
+#include "config.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+/* A parameter that is set before the library defines it. */
+typedef struct NotedParameter
+{
+	char	   *name;
+	char	   *value;
+	GucSource	source;
+} NotedParameter;
+
+static NotedParameter *noted = NULL;
+static int	noted_count = 0;
+static bool noted_in_parallel = false;
+
+static bool is_given(const struct config_generic *variable);
+static void refuse_unknown(const struct config_generic *variable);
+static void check_noted(const NotedParameter *parameter,
+						const struct config_generic *variable);
+static void refuse_source(const NotedParameter *parameter, bool is_secret);
+static void refuse_bad_value(const NotedParameter *parameter, bool is_secret);
+static void add_context(void *arg);
+
+/*
+ * Notes what the configuration sets, before the parameters are defined.  What
+ * a session has set by SET is not noted: PostgreSQL ignores that, with a
+ * warning.
+ */
+void
+config_note(void)
+{
+	int			count;
+	struct config_generic **variables = compat_guc_variables(&count);
+	MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
+
+	noted_in_parallel = IsInParallelMode() || InitializingParallelWorker;
+	noted = palloc(count * sizeof(NotedParameter));
+	for (int i = 0; i < count; i++)
+	{
+		const char *name = variables[i]->name;
+
+		if (!is_given(variables[i]))
+			continue;
+		noted[noted_count].name = pstrdup(name);
+		noted[noted_count].value = pstrdup(GetConfigOptionResetString(name));
+		noted[noted_count].source = variables[i]->reset_source;
+		noted_count++;
+	}
+	MemoryContextSwitchTo(caller);
+}
+
+/*
+ * Raises an error unless this process has read the configuration faithfully: if
+ * a parameter is unknown, has a bad value, is set for a role, a database or a
+ * client, or could not be read in a parallel operation.
+ */
+void
+config_check(void)
+{
+	int			count;
+	struct config_generic **variables = compat_guc_variables(&count);
+
+	for (int i = 0; i < count; i++)
+	{
+		if (is_given(variables[i]) &&
+			(variables[i]->flags & GUC_CUSTOM_PLACEHOLDER))
+			refuse_unknown(variables[i]);
+		for (int j = 0; j < noted_count; j++)
+		{
+			if (strcmp(noted[j].name, variables[i]->name) == 0)
+				check_noted(&noted[j], variables[i]);
+		}
+	}
+}
+
+/* A bad configuration stops the server's start; later, only one statement. */
+int
+config_error_level(void)
+{
+	return process_shared_preload_libraries_in_progress ? FATAL : ERROR;
+}
+
+/* Is this one of the library's parameters, and is it set outside a session? */
+static bool
+is_given(const struct config_generic *variable)
+{
+	return variable->reset_source != PGC_S_DEFAULT &&
+		pg_strncasecmp(variable->name, CONFIG_PREFIX ".",
+					   strlen(CONFIG_PREFIX ".")) == 0;
+}
+
+static void
+refuse_unknown(const struct config_generic *variable)
+{
+	ereport(config_error_level(),
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("unrecognized configuration parameter \"%s\"",
+					variable->name),
+			 errdetail("It is set to \"%s\"; source: %s.",
+					   GetConfigOptionResetString(variable->name),
+					   GucSource_Names[variable->reset_source]),
+			 errhint("Correct its name, or take it out of the configuration.")));
+}
+
+/*
+ * Raises an error unless a noted parameter has the value that was noted, or one
+ * that was read since.
+ */
+static void
+check_noted(const NotedParameter *parameter,
+			const struct config_generic *variable)
+{
+	bool		is_secret = variable->flags & GUC_SUPERUSER_ONLY;
+
+	if (parameter->source > PGC_S_ARGV)
+		refuse_source(parameter, is_secret);
+	if (variable->source != PGC_S_DEFAULT)
+		return;
+	refuse_bad_value(parameter, is_secret);
+
+	/* The value is good, and a reload can have removed it since. */
+	if (noted_in_parallel)
+		ereport(ERROR,
+				(errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM),
+				 errmsg("parameter \"%s\" could not be read in a parallel operation",
+						parameter->name),
+				 errdetail("Its value is \"%s\"; source: %s.",
+						   is_secret ? "..." : parameter->value,
+						   GucSource_Names[parameter->source]),
+				 errhint("Connect again, and call snowflake_node() before the parallel operation.")));
+}
+
+/*
+ * Raises an error if a parameter is not set for the whole server: PostgreSQL
+ * ignores such a value, but the session cannot see the server's any more.
+ */
+static void
+refuse_source(const NotedParameter *parameter, bool is_secret)
+{
+	ereport(config_error_level(),
+			(errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM),
+			 errmsg("parameter \"%s\" cannot be set for a role, a database or a client",
+					parameter->name),
+			 errdetail("It is set to \"%s\"; source: %s.",
+					   is_secret ? "..." : parameter->value,
+					   GucSource_Names[parameter->source]),
+			 errhint("Set it for the server, in postgresql.conf or a file in conf.d, and connect again.")));
+}
+
+/* Raises PostgreSQL's own error if a value is bad. */
+static void
+refuse_bad_value(const NotedParameter *parameter, bool is_secret)
+{
+	ErrorContextCallback errcallback = {
+		.callback = add_context,
+		.arg = unconstify(NotedParameter *, parameter),
+		.previous = error_context_stack
+	};
+
+	error_context_stack = &errcallback;
+	if (!is_secret || config_error_level() == FATAL)
+	{
+		/* changeVal = false: only parse the value. */
+		(void) set_config_option(parameter->name, parameter->value,
+								 PGC_POSTMASTER, PGC_S_FILE, GUC_ACTION_SET,
+								 false, config_error_level(), false);
+	}
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for parameter \"%s\"",
+						parameter->name)));
+	error_context_stack = errcallback.previous;
+}
+
+/* Error callback: says where a bad value is set, and what to do. */
+static void
+add_context(void *arg)
+{
+	const NotedParameter *parameter = arg;
+
+	errcontext("reading parameter \"%s\" of the server; source: %s; connect again after a correction",
+			   parameter->name, GucSource_Names[parameter->source]);
+}
