@@ -15,7 +15,6 @@
 #include "access/twophase.h"
 #include "fmgr.h"
 #include "storage/proc.h"
-#include "utils/datetime.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
 #include "utils/wait_event.h"
@@ -89,20 +88,6 @@ compat_guc_variables(int *count)
 #else
 	*count = GetNumConfigOptions();
 	return get_guc_variables();
-#endif
-}
-
-/* 16 adds an argument, which receives details of an error. */
-static inline int
-compat_DecodeDateTime(char **field, int *ftype, int nf, int *dtype,
-					  struct pg_tm *tm, fsec_t *fsec, int *tzp)
-{
-#if PG_VERSION_NUM >= 160000
-	DateTimeErrorExtra extra;
-
-	return DecodeDateTime(field, ftype, nf, dtype, tm, fsec, tzp, &extra);
-#else
-	return DecodeDateTime(field, ftype, nf, dtype, tm, fsec, tzp);
 #endif
 }
 

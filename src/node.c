@@ -15,14 +15,13 @@
  */
 #include "postgres.h"
 
-#include <ctype.h>
-
 #include "common/hashfn.h"
 #include "compat.h"
 #include "config.h"
 #include "host.h"
 #include "miscadmin.h"
 #include "node.h"
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 const struct config_enum_entry node_worker_id_sources[] =
@@ -64,10 +63,7 @@ static TimestampTz present_reload_time = 0;
 static bool parse_epoch(const char *text, TimestampTz *epoch);
 static bool parse_unix_ms(const char *text, TimestampTz *epoch);
 static bool parse_instant(const char *text, TimestampTz *epoch);
-static bool begins_with_iso_date(const char *text);
-static bool ends_in_absolute_zone(const char *text);
-static bool decode_date_time(const char *text, struct pg_tm *tm, fsec_t *fsec,
-							 int *tz);
+static bool is_absolute(const char *text);
 static void set_present(const FixedNode *node);
 static void look_at_node(void);
 static bool is_derived(int worker_id_source);
@@ -387,86 +383,48 @@ static bool
 parse_instant(const char *text, TimestampTz *epoch)
 {
 	MemoryContext context = CurrentMemoryContext;
-	struct pg_tm tm;
-	fsec_t		fsec;
-	int			tz;
-	volatile bool valid = false;
+	volatile bool valid = is_absolute(text);
 
-	if (!begins_with_iso_date(text) || !ends_in_absolute_zone(text))
-		return false;
-
-	/* An unknown zone raises an error, which must not end the postmaster. */
+	/* An error must not end the postmaster. */
 	PG_TRY();
 	{
-		valid = !decode_date_time(text, &tm, &fsec, NULL) &&
-			decode_date_time(text, &tm, &fsec, &tz) &&
-			tm2timestamp(&tm, fsec, &tz, epoch) == 0;
+		if (valid)
+			*epoch = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
+															 CStringGetDatum(text),
+															 ObjectIdGetDatum(InvalidOid),
+															 Int32GetDatum(-1)));
 	}
 	PG_CATCH();
 	{
 		MemoryContextSwitchTo(context);
 		FlushErrorState();
+		valid = false;
 	}
 	PG_END_TRY();
 
 	return valid;
 }
 
-/* Does a text begin with an ISO 8601 date, such as 2010-11-04? */
-static bool
-begins_with_iso_date(const char *text)
-{
-	const char *pattern = "dddd-dd-dd";
-
-	for (; *pattern != '\0'; pattern++, text++)
-	{
-		if (*pattern == 'd' ? !isdigit((unsigned char) *text) :
-			*text != *pattern)
-			return false;
-	}
-	return true;
-}
-
 /*
- * Does a date and time end in a zone that means the same everywhere: an
- * offset, UTC, or a region such as Europe/Berlin?  The meaning of any other
- * abbreviation depends on timezone_abbreviations.
+ * Does a text begin with an ISO 8601 date, and end in a zone that means the same
+ * everywhere: an offset, UTC, or a region such as Europe/Berlin?  The meaning of
+ * any other abbreviation depends on timezone_abbreviations.
  */
 static bool
-ends_in_absolute_zone(const char *text)
+is_absolute(const char *text)
 {
-	const char *zone = text + strspn(text, "0123456789-:.Tt ");
+	const char *digits = "0123456789";
+	const char *zone;
 
-	/*
-	 * strspn() has skipped an offset such as -05; or there is no zone, and
-	 * then parse_instant() refuses the text.
-	 */
-	if (*zone == '\0')
-		return true;
-	if (*zone == '+')
+	if (strspn(text, digits) != 4 || text[4] != '-' ||
+		strspn(text + 5, digits) != 2 || text[7] != '-' ||
+		strspn(text + 8, digits) != 2)
+		return false;
+	zone = text + 10 + strspn(text + 10, "0123456789:.Tt ");
+	if (*zone == '+' || *zone == '-')
 		return zone[1 + strspn(zone + 1, "0123456789:")] == '\0';
 	return pg_strcasecmp(zone, "Z") == 0 || pg_strcasecmp(zone, "UTC") == 0 ||
 		strchr(zone, '/') != NULL;
-}
-
-/*
- * Decodes a date and time, and sets *tz to its zone.  If "tz" is NULL, only a
- * text without a zone can be decoded.  Returns false if the text cannot be
- * decoded, or is not a finite instant.
- */
-static bool
-decode_date_time(const char *text, struct pg_tm *tm, fsec_t *fsec, int *tz)
-{
-	char		buffer[MAXDATELEN + MAXDATEFIELDS];
-	char	   *field[MAXDATEFIELDS];
-	int			ftype[MAXDATEFIELDS];
-	int			nf;
-	int			dtype;
-
-	return ParseDateTime(text, buffer, sizeof(buffer), field, ftype,
-						 MAXDATEFIELDS, &nf) == 0 &&
-		compat_DecodeDateTime(field, ftype, nf, &dtype, tm, fsec, tz) == 0 &&
-		dtype == DTK_DATE;
 }
 
 /*

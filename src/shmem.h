@@ -32,7 +32,10 @@
 /* Room for the sentence that says why this server holds no lease. */
 #define LEASE_REASON_SIZE 256
 
-/* The counters of one process, or a sum over several processes. */
+/*
+ * The counters of one process, or a sum over several processes: only fields of
+ * uint64, because sql_stats.c adds them as an array.
+ */
 typedef struct Counters
 {
 	uint64		ids_issued;

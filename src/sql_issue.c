@@ -37,21 +37,9 @@ PG_FUNCTION_INFO_V1(snowflake_first_id_since);
 PG_FUNCTION_INFO_V1(snowflake_last_id_before);
 PG_FUNCTION_INFO_V1(snowflake_format);
 
-/* What a call in a query caches in fn_extra. */
-typedef struct CallCache
-{
-	TupleDesc	tupdesc;		/* of snowflake_decode's result */
-	text	   *layout_text;	/* the text of "layout" */
-	Layout		layout;
-} CallCache;
-
 static void refuse_foreign_function(FunctionCallInfo fcinfo);
-static inline const Layout *layout_of_call(FunctionCallInfo fcinfo);
-static const Layout *explicit_layout(FunctionCallInfo fcinfo);
-static CallCache *call_cache(FunctionCallInfo fcinfo);
-static bool text_equal(const text *a, const text *b);
-static void read_explicit_layout(const text *layout_text, TimestampTz epoch,
-								 Layout *layout);
+static inline Layout layout_of_call(FunctionCallInfo fcinfo);
+static Layout explicit_layout(text *layout_text, TimestampTz epoch);
 static Datum decode(FunctionCallInfo fcinfo, const Layout *layout);
 static inline void split_id(const Layout *layout, int64 id, IdFields *fields);
 static inline TimestampTz issued_at(const Layout *layout, int64 id);
@@ -148,7 +136,9 @@ snowflake_horizon(PG_FUNCTION_ARGS)
 Datum
 snowflake_decode(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_DATUM(decode(fcinfo, layout_of_call(fcinfo)));
+	Layout		layout = layout_of_call(fcinfo);
+
+	PG_RETURN_DATUM(decode(fcinfo, &layout));
 }
 
 /*
@@ -160,8 +150,9 @@ snowflake_decode(PG_FUNCTION_ARGS)
 Datum
 snowflake_timestamp(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_TIMESTAMPTZ(issued_at(layout_of_call(fcinfo),
-									PG_GETARG_INT64(0)));
+	Layout		layout = layout_of_call(fcinfo);
+
+	PG_RETURN_TIMESTAMPTZ(issued_at(&layout, PG_GETARG_INT64(0)));
 }
 
 /*
@@ -241,15 +232,17 @@ snowflake_encode(PG_FUNCTION_ARGS)
 Datum
 snowflake_min_id(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(min_id(layout_of_call(fcinfo),
-						   PG_GETARG_TIMESTAMPTZ(0)));
+	Layout		layout = layout_of_call(fcinfo);
+
+	PG_RETURN_INT64(min_id(&layout, PG_GETARG_TIMESTAMPTZ(0)));
 }
 
 Datum
 snowflake_max_id(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(max_id(layout_of_call(fcinfo),
-						   PG_GETARG_TIMESTAMPTZ(0)));
+	Layout		layout = layout_of_call(fcinfo);
+
+	PG_RETURN_INT64(max_id(&layout, PG_GETARG_TIMESTAMPTZ(0)));
 }
 
 /*
@@ -331,119 +324,68 @@ refuse_foreign_function(FunctionCallInfo fcinfo)
 			 errhint("See \"From another snowflake scheme\" in the documentation, doc/migration.md.")));
 }
 
-/* Returns the layout of the arguments or, without them, the configured one. */
-static inline const Layout *
+/*
+ * Returns the layout of the arguments (id or instant, epoch timestamptz, layout
+ * text) or, without them, the configured one.
+ */
+static inline Layout
 layout_of_call(FunctionCallInfo fcinfo)
 {
-	return PG_NARGS() > 1 ? explicit_layout(fcinfo) : node_layout();
-}
-
-/*
- * Returns the layout of the arguments (id or instant, epoch timestamptz,
- * layout text).  Reads the arguments again only if they differ from the last
- * call's.
- */
-static const Layout *
-explicit_layout(FunctionCallInfo fcinfo)
-{
-	CallCache  *cache = call_cache(fcinfo);
-	TimestampTz epoch = PG_GETARG_TIMESTAMPTZ(1);
-	text	   *layout_text = PG_GETARG_TEXT_PP(2);
-
-	if (cache->layout_text == NULL || cache->layout.epoch != epoch ||
-		!text_equal(cache->layout_text, layout_text))
-	{
-		Layout		layout;
-		text	   *copy;
-
-		read_explicit_layout(layout_text, epoch, &layout);
-		copy = MemoryContextAlloc(fcinfo->flinfo->fn_mcxt,
-								  VARSIZE_ANY(layout_text));
-		memcpy(copy, layout_text, VARSIZE_ANY(layout_text));
-		if (cache->layout_text != NULL)
-			pfree(cache->layout_text);
-		cache->layout_text = copy;
-		cache->layout = layout;
-	}
-	return &cache->layout;
-}
-
-static CallCache *
-call_cache(FunctionCallInfo fcinfo)
-{
-	if (fcinfo->flinfo->fn_extra == NULL)
-		fcinfo->flinfo->fn_extra =
-			MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(CallCache));
-	return (CallCache *) fcinfo->flinfo->fn_extra;
-}
-
-static bool
-text_equal(const text *a, const text *b)
-{
-	return VARSIZE_ANY_EXHDR(a) == VARSIZE_ANY_EXHDR(b) &&
-		memcmp(VARDATA_ANY(a), VARDATA_ANY(b), VARSIZE_ANY_EXHDR(a)) == 0;
+	return PG_NARGS() == 1 ? *node_layout() :
+		explicit_layout(PG_GETARG_TEXT_PP(2), PG_GETARG_TIMESTAMPTZ(1));
 }
 
 /* Reads a layout and an epoch given as arguments; ERROR 22023. */
-static void
-read_explicit_layout(const text *layout_text, TimestampTz epoch,
-					 Layout *layout)
+static Layout
+explicit_layout(text *layout_text, TimestampTz epoch)
 {
 	char	   *text = text_to_cstring(layout_text);
 	const char *detail;
+	Layout		layout;
 
-	if (!layout_parse(text, layout, &detail))
+	if (!layout_parse(text, &layout, &detail))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid snowflake layout: \"%s\"", text),
 				 errdetail("%s", detail)));
-	if (!layout_set_epoch(layout, epoch, &detail))
+	if (!layout_set_epoch(&layout, epoch, &detail))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid snowflake epoch: \"%s\"",
 						timestamptz_to_str(epoch)),
 				 errdetail("%s", detail)));
 	pfree(text);
+	return layout;
 }
 
-/* The columns of snowflake_decode(). */
-enum
-{
-	DECODE_ISSUED_AT,
-	DECODE_DATACENTER_ID,
-	DECODE_WORKER_ID,
-	DECODE_SEQUENCE,
-	DECODE_COLUMN_COUNT
-};
-
-/* Makes the record of an id. */
+/* Makes the record of an id, whose description fn_extra keeps. */
 static Datum
 decode(FunctionCallInfo fcinfo, const Layout *layout)
 {
-	CallCache  *cache = call_cache(fcinfo);
+	FmgrInfo   *function = fcinfo->flinfo;
 	IdFields	fields;
-	Datum		values[DECODE_COLUMN_COUNT];
-	bool		nulls[DECODE_COLUMN_COUNT] = {false};
+	Datum		values[4];
+	bool		nulls[4] = {false};
 
 	split_id(layout, PG_GETARG_INT64(0), &fields);
 
-	if (cache->tupdesc == NULL)
+	if (function->fn_extra == NULL)
 	{
-		MemoryContext caller = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+		MemoryContext caller = MemoryContextSwitchTo(function->fn_mcxt);
 		TupleDesc	tupdesc;
 
 		if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 			elog(ERROR, "return type must be a row type");
-		cache->tupdesc = BlessTupleDesc(tupdesc);
+		function->fn_extra = BlessTupleDesc(tupdesc);
 		MemoryContextSwitchTo(caller);
 	}
 
-	values[DECODE_ISSUED_AT] =
-		TimestampTzGetDatum(layout_tick_start(layout, fields.tick));
-	values[DECODE_DATACENTER_ID] = Int32GetDatum((int32) fields.datacenter_id);
-	values[DECODE_WORKER_ID] = Int32GetDatum((int32) fields.worker_id);
-	values[DECODE_SEQUENCE] = Int32GetDatum((int32) fields.sequence);
-	return HeapTupleGetDatum(heap_form_tuple(cache->tupdesc, values, nulls));
+	values[0] = TimestampTzGetDatum(layout_tick_start(layout, fields.tick));
+	values[1] = Int32GetDatum((int32) fields.datacenter_id);
+	values[2] = Int32GetDatum((int32) fields.worker_id);
+	values[3] = Int32GetDatum((int32) fields.sequence);
+	return HeapTupleGetDatum(heap_form_tuple(function->fn_extra, values,
+											 nulls));
 }
 
 /* Takes an id apart.  ERROR 22003 for a number outside the layout's range. */

@@ -31,31 +31,24 @@ PG_FUNCTION_INFO_V1(snowflake_stat);
 PG_FUNCTION_INFO_V1(snowflake_stat_backend);
 PG_FUNCTION_INFO_V1(snowflake_stat_reset);
 
+/* The most columns of a function here. */
+#define COLUMNS_MAX 14
+
+/* A row of a function's result. */
+typedef struct Row
+{
+	int			count;
+	Datum		values[COLUMNS_MAX];
+	bool		nulls[COLUMNS_MAX];
+} Row;
+
 static bool read_held_lease(Lease *lease, TimestampTz *expires_at);
-static Datum interval_datum(int64 duration_us);
-static Datum record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls);
+static void add(Row *row, Datum value, bool is_null);
+static void add_number(Row *row, uint64 number);
+static void add_interval(Row *row, int64 duration_us, bool is_null);
+static Datum row_datum(FunctionCallInfo fcinfo, Row *row);
 static void sum_slots(Counters *sum, int64 *last_id);
 static void add_counters(Counters *sum, const Counters *counters, int sign);
-
-/* The columns of snowflake_node(). */
-enum
-{
-	NODE_DATACENTER_ID,
-	NODE_WORKER_ID,
-	NODE_WORKER_ID_SOURCE,
-	NODE_LAYOUT,
-	NODE_EPOCH,
-	NODE_TICK_INTERVAL,
-	NODE_IDS_PER_SECOND,
-	NODE_FIRST_INSTANT,
-	NODE_LAST_INSTANT,
-	NODE_HIGH_WATER_MARK,
-	NODE_IN_RECOVERY,
-	NODE_LEASE_HOLDER,
-	NODE_LEASE_EXPIRES_AT,
-	NODE_PENDING_RESTART,
-	NODE_COLUMN_COUNT
-};
 
 /*
  * snowflake_node() -> record
@@ -74,67 +67,35 @@ snowflake_node(PG_FUNCTION_ARGS)
 	int			worker_id = node_uses_registry() ?
 		(is_held ? lease.worker_id : WORKER_ID_UNSET) :
 		node_intended_worker_id();
-	char		layout_text[LAYOUT_TEXT_SIZE];
 	char	   *pending_restart = node_pending_restart();
 	int64		mark = shmem_try_attach() ? shmem_mark() : 0;
-	Datum		values[NODE_COLUMN_COUNT];
-	bool		nulls[NODE_COLUMN_COUNT] = {false};
+	Row			row = {0};
 
-	layout_to_text(layout, layout_text);
-	values[NODE_DATACENTER_ID] = Int32GetDatum(node_datacenter_id);
-	values[NODE_WORKER_ID] = Int32GetDatum(worker_id);
-	nulls[NODE_WORKER_ID] = worker_id == WORKER_ID_UNSET;
-	values[NODE_WORKER_ID_SOURCE] =
-		CStringGetTextDatum(node_worker_id_source_name());
-	values[NODE_LAYOUT] = CStringGetTextDatum(layout_text);
-	values[NODE_EPOCH] = TimestampTzGetDatum(layout->epoch);
-	values[NODE_TICK_INTERVAL] = interval_datum(layout->tick_us);
-	values[NODE_IDS_PER_SECOND] =
-		Int64GetDatum((layout_field_max(layout->sequence_bits) + 1) *
-					  USECS_PER_SEC / layout->tick_us);
-	values[NODE_FIRST_INSTANT] =
-		TimestampTzGetDatum(layout_tick_start(layout, 0));
-	values[NODE_LAST_INSTANT] =
-		TimestampTzGetDatum(layout_tick_start(layout, layout_max_tick(layout)));
-	values[NODE_HIGH_WATER_MARK] =
-		TimestampTzGetDatum(layout_tick_start(layout, mark));
-	nulls[NODE_HIGH_WATER_MARK] = mark == 0;
-	values[NODE_IN_RECOVERY] = BoolGetDatum(RecoveryInProgress());
-	values[NODE_LEASE_HOLDER] = CStringGetTextDatum(lease.holder);
-	nulls[NODE_LEASE_HOLDER] = !is_held ||
-		!has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
-	values[NODE_LEASE_EXPIRES_AT] = TimestampTzGetDatum(lease_expires_at);
-	nulls[NODE_LEASE_EXPIRES_AT] = !is_held;
-	nulls[NODE_PENDING_RESTART] = pending_restart == NULL;
-	if (pending_restart != NULL)
-		values[NODE_PENDING_RESTART] = CStringGetTextDatum(pending_restart);
-	return record_datum(fcinfo, values, nulls);
+	add(&row, Int32GetDatum(node_datacenter_id), false);
+	add(&row, Int32GetDatum(worker_id), worker_id == WORKER_ID_UNSET);
+	add(&row, CStringGetTextDatum(node_worker_id_source_name()), false);
+	add(&row, CStringGetTextDatum(node_layout_as_text()), false);
+	add(&row, TimestampTzGetDatum(layout->epoch), false);
+	add_interval(&row, layout->tick_us, false);
+	add_number(&row, (uint64) (layout_field_max(layout->sequence_bits) + 1) *
+			   USECS_PER_SEC / layout->tick_us);
+	add(&row, TimestampTzGetDatum(layout_tick_start(layout, 0)), false);
+	add(&row, TimestampTzGetDatum(layout_tick_start(layout,
+													layout_max_tick(layout))), false);
+	add(&row, TimestampTzGetDatum(layout_tick_start(layout, mark)), mark == 0);
+	add(&row, BoolGetDatum(RecoveryInProgress()), false);
+	add(&row, CStringGetTextDatum(lease.holder),
+		!is_held || !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR));
+	add(&row, TimestampTzGetDatum(lease_expires_at), !is_held);
+	add(&row, pending_restart == NULL ? (Datum) 0 :
+		CStringGetTextDatum(pending_restart), pending_restart == NULL);
+	return row_datum(fcinfo, &row);
 }
-
-/* The columns of snowflake_stat(). */
-enum
-{
-	STAT_IDS_ISSUED,
-	STAT_LAST_ID,
-	STAT_LAST_ISSUED_AT,
-	STAT_SEQUENCE_WAITS,
-	STAT_SEQUENCE_WAIT_TIME,
-	STAT_CLOCK_REGRESSIONS,
-	STAT_MAX_REGRESSION,
-	STAT_CLOCK_WAIT_TIME,
-	STAT_CLOCK_REFUSALS,
-	STAT_LEAD,
-	STAT_HIGH_WATER_WRITES,
-	STAT_LEASE_RENEWALS,
-	STAT_LEASE_FAILURES,
-	STAT_STATS_RESET,
-	STAT_COLUMN_COUNT
-};
 
 /*
  * snowflake_stat() -> record
  *		The counters of all sessions since the last reset, or since the
- *		server's start.  ERROR 55000 if the library was not preloaded.
+ *		server's start.  Errors as shmem_attach().
  */
 Datum
 snowflake_stat(PG_FUNCTION_ARGS)
@@ -147,8 +108,7 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	IdFields	last = {0};
 	TimestampTz last_issued_at;
 	bool		is_unused;
-	Datum		values[STAT_COLUMN_COUNT];
-	bool		nulls[STAT_COLUMN_COUNT] = {false};
+	Row			row = {0};
 
 	shmem_attach();
 	LWLockAcquire(&shared->lock, LW_SHARED);
@@ -162,40 +122,22 @@ snowflake_stat(PG_FUNCTION_ARGS)
 		layout_split(layout, last_id, &last);
 	last_issued_at = layout_tick_start(layout, last.tick);
 
-	values[STAT_IDS_ISSUED] = Int64GetDatum((int64) totals.ids_issued);
-	values[STAT_LAST_ID] = Int64GetDatum(last_id);
-	nulls[STAT_LAST_ID] = is_unused;
-	values[STAT_LAST_ISSUED_AT] = TimestampTzGetDatum(last_issued_at);
-	nulls[STAT_LAST_ISSUED_AT] = is_unused;
-	values[STAT_SEQUENCE_WAITS] = Int64GetDatum((int64) totals.sequence_waits);
-	values[STAT_SEQUENCE_WAIT_TIME] =
-		interval_datum((int64) totals.sequence_wait_us);
-	values[STAT_CLOCK_REGRESSIONS] =
-		Int64GetDatum((int64) totals.clock_regressions);
-	values[STAT_MAX_REGRESSION] = interval_datum(max_regression_us);
-	values[STAT_CLOCK_WAIT_TIME] = interval_datum((int64) totals.clock_wait_us);
-	values[STAT_CLOCK_REFUSALS] = Int64GetDatum((int64) totals.clock_refusals);
-	values[STAT_LEAD] =
-		interval_datum(Max(last_issued_at - GetCurrentTimestamp(), 0));
-	nulls[STAT_LEAD] = is_unused;
-	values[STAT_HIGH_WATER_WRITES] = Int64GetDatum((int64) totals.mark_writes);
-	values[STAT_LEASE_RENEWALS] = Int64GetDatum((int64) totals.lease_renewals);
-	values[STAT_LEASE_FAILURES] = Int64GetDatum((int64) totals.lease_failures);
-	values[STAT_STATS_RESET] = TimestampTzGetDatum(stats_reset);
-	return record_datum(fcinfo, values, nulls);
+	add_number(&row, totals.ids_issued);
+	add(&row, Int64GetDatum(last_id), is_unused);
+	add(&row, TimestampTzGetDatum(last_issued_at), is_unused);
+	add_number(&row, totals.sequence_waits);
+	add_interval(&row, (int64) totals.sequence_wait_us, false);
+	add_number(&row, totals.clock_regressions);
+	add_interval(&row, max_regression_us, false);
+	add_interval(&row, (int64) totals.clock_wait_us, false);
+	add_number(&row, totals.clock_refusals);
+	add_interval(&row, Max(last_issued_at - GetCurrentTimestamp(), 0), is_unused);
+	add_number(&row, totals.mark_writes);
+	add_number(&row, totals.lease_renewals);
+	add_number(&row, totals.lease_failures);
+	add(&row, TimestampTzGetDatum(stats_reset), false);
+	return row_datum(fcinfo, &row);
 }
-
-/* The columns of snowflake_stat_backend(). */
-enum
-{
-	BACKEND_PID,
-	BACKEND_IDS_ISSUED,
-	BACKEND_SEQUENCE_WAITS,
-	BACKEND_CLOCK_WAITS,
-	BACKEND_LAST_ID,
-	BACKEND_HORIZON,
-	BACKEND_COLUMN_COUNT
-};
 
 /*
  * snowflake_stat_backend() -> setof record
@@ -220,8 +162,7 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 		uint64		hold = pg_atomic_read_u64(&slot->hold);
 		int			pid = slot->pid;
 		Counters	counters = {0};
-		Datum		values[BACKEND_COLUMN_COUNT];
-		bool		nulls[BACKEND_COLUMN_COUNT] = {false};
+		Row			row = {0};
 
 		if (pid == 0 || !(sees_all || pid == MyProcPid))
 			continue;
@@ -231,26 +172,22 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 		add_counters(&counters, &slot->before, -1);
 		pg_read_barrier();
 		add_counters(&counters, &slot->counters, 1);
-		values[BACKEND_PID] = Int32GetDatum(pid);
-		values[BACKEND_IDS_ISSUED] = Int64GetDatum((int64) counters.ids_issued);
-		values[BACKEND_SEQUENCE_WAITS] =
-			Int64GetDatum((int64) counters.sequence_waits);
-		values[BACKEND_CLOCK_WAITS] = Int64GetDatum((int64) counters.clock_waits);
-		values[BACKEND_LAST_ID] = Int64GetDatum(slot->last_id);
-		nulls[BACKEND_LAST_ID] = counters.ids_issued == 0;
-		nulls[BACKEND_HORIZON] = hold == 0;
-		if (hold != 0)
-			values[BACKEND_HORIZON] = Int64GetDatum(horizon_of_hold(hold));
-		tuplestore_putvalues(result->setResult, result->setDesc, values,
-							 nulls);
+		add(&row, Int32GetDatum(pid), false);
+		add_number(&row, counters.ids_issued);
+		add_number(&row, counters.sequence_waits);
+		add_number(&row, counters.clock_waits);
+		add(&row, Int64GetDatum(slot->last_id), counters.ids_issued == 0);
+		add(&row, Int64GetDatum(hold == 0 ? 0 : horizon_of_hold(hold)),
+			hold == 0);
+		tuplestore_putvalues(result->setResult, result->setDesc, row.values,
+							 row.nulls);
 	}
 	return (Datum) 0;
 }
 
 /*
  * snowflake_stat_reset() -> void
- *		Makes snowflake_stat count from zero again.  ERROR 55000 if the library
- *		was not preloaded.
+ *		Makes snowflake_stat count from zero again.  Errors as shmem_attach().
  */
 Datum
 snowflake_stat_reset(PG_FUNCTION_ARGS)
@@ -283,25 +220,40 @@ read_held_lease(Lease *lease, TimestampTz *expires_at)
 	return lease_is_valid(lease, now_us);
 }
 
-static Datum
-interval_datum(int64 duration_us)
+/* Adds a column. */
+static void
+add(Row *row, Datum value, bool is_null)
+{
+	Assert(row->count < COLUMNS_MAX);
+	row->values[row->count] = value;
+	row->nulls[row->count++] = is_null;
+}
+
+static void
+add_number(Row *row, uint64 number)
+{
+	add(row, Int64GetDatum((int64) number), false);
+}
+
+static void
+add_interval(Row *row, int64 duration_us, bool is_null)
 {
 	Interval   *interval = (Interval *) palloc0(sizeof(Interval));
 
 	interval->time = duration_us;
-	return IntervalPGetDatum(interval);
+	add(row, IntervalPGetDatum(interval), is_null);
 }
 
 /* Makes the record that a function with OUT parameters returns. */
 static Datum
-record_datum(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+row_datum(FunctionCallInfo fcinfo, Row *row)
 {
 	TupleDesc	tupdesc;
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
-											 values, nulls));
+											 row->values, row->nulls));
 }
 
 /* Adds up the counters since the server's start, and finds the largest id. */
@@ -328,17 +280,10 @@ sum_slots(Counters *sum, int64 *last_id)
 static void
 add_counters(Counters *sum, const Counters *counters, int sign)
 {
-	/* In unsigned arithmetic, adding a number times -1 subtracts it. */
-	uint64		factor = (uint64) (int64) sign;
+	uint64	   *sums = (uint64 *) sum;
+	const uint64 *numbers = (const uint64 *) counters;
 
-	sum->ids_issued += factor * counters->ids_issued;
-	sum->sequence_waits += factor * counters->sequence_waits;
-	sum->sequence_wait_us += factor * counters->sequence_wait_us;
-	sum->clock_waits += factor * counters->clock_waits;
-	sum->clock_wait_us += factor * counters->clock_wait_us;
-	sum->clock_regressions += factor * counters->clock_regressions;
-	sum->clock_refusals += factor * counters->clock_refusals;
-	sum->mark_writes += factor * counters->mark_writes;
-	sum->lease_renewals += factor * counters->lease_renewals;
-	sum->lease_failures += factor * counters->lease_failures;
+	/* In unsigned arithmetic, adding a number times -1 subtracts it. */
+	for (int i = 0; i < sizeof(Counters) / sizeof(uint64); i++)
+		sums[i] += (uint64) (int64) sign * numbers[i];
 }
