@@ -3,8 +3,8 @@
  *	  This host's name and addresses, from which worker ids are derived, and
  *	  this server's identity as the holder of a lease.
  *
- * The postmaster derives a worker id once, at its start.  The host_id_by_*()
- * functions raise no error if they fail: node.c decides what a failure means.
+ * The worker id is derived once a start.  A failure stops the start or, without
+ * preload, the statement.
  *
  * A worker id that two servers derive alike is worse than no worker id.  So
  * the functions fail where the layout has too few bits to distinguish the
@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "common/hashfn.h"
+#include "config.h"
 #include "host.h"
 #include "layout.h"
 #include "lease_rules.h"
@@ -29,12 +30,10 @@
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/fd.h"
+#include "utils/guc.h"
 
 /* Longer than any host name. */
 #define HOST_NAME_SIZE 1024
-
-/* Room for any address as text. */
-#define ADDRESS_TEXT_SIZE 64
 
 /* The kernel's id of its present run, which changes with every boot. */
 #define BOOT_ID_FILE "/proc/sys/kernel/random/boot_id"
@@ -52,78 +51,97 @@ char		host_holder[LEASE_HOLDER_SIZE] = "";
 /* This server's location, for people: host name and data directory. */
 char		host_location[HOST_LOCATION_SIZE] = "";
 
-static bool refuse(HostFinding *finding, const char *detail, const char *hint);
+static void refuse(const char *detail, const char *hint);
 static bool name_number(const char *name, int64 *number);
 static const struct ifaddrs *first_ipv4(const struct ifaddrs *list,
 										StringInfo seen);
 static const char *ipv4_why_not(const struct ifaddrs *entry);
 static uint32 ipv4_of(const struct sockaddr *address);
-static void ipv4_to_text(const struct ifaddrs *entry, char *text);
+static char *ipv4_to_text(const struct ifaddrs *entry);
 static int ipv4_host_bits(const struct ifaddrs *entry);
-static bool ipv4_to_id(const struct ifaddrs *entry, int worker_bits,
-					   HostFinding *finding);
-static bool refuse_width(HostFinding *finding, const char *why, int needed,
-						 int worker_bits);
 static void find_location(void);
 static void read_boot_id(char *boot_id);
 
 /* Derives the worker id from the number in the host's name. */
-bool
-host_id_by_name(int worker_bits, HostFinding *finding)
+int
+host_id_by_name(int worker_bits)
 {
 	char		name[HOST_NAME_SIZE] = "";
-	int64		number;
+	int64		number = 0;
 
 	/* Leave room for a zero, which gethostname() may omit from a cut name. */
 	if (gethostname(name, sizeof(name) - 1) != 0)
-		return refuse(finding,
-					  psprintf("The host name cannot be read: %s.",
-							   strerror(errno)),
-					  "Choose another \"snowflake.worker_id_source\".");
+		refuse(psprintf("The host name cannot be read: %s.", strerror(errno)),
+			   "Choose another \"snowflake.worker_id_source\".");
 	if (!name_number(name, &number))
-		return refuse(finding,
-					  psprintf("Host name \"%s\" does not end in a number before its first dot.",
-							   name),
-					  "Give the host a name with a number that no other server has, as in \"pg-3\", or choose another \"snowflake.worker_id_source\".");
+		refuse(psprintf("Host name \"%s\" does not end in a number before its first dot.",
+						name),
+			   "Give the host a name with a number that no other server has, as in \"pg-3\", or choose another \"snowflake.worker_id_source\".");
 	if (number > layout_field_max(worker_bits))
-		return refuse(finding,
-					  psprintf("The number of host name \"%s\" is outside the range of the worker id (0 .. " INT64_FORMAT ").",
-							   name, layout_field_max(worker_bits)),
-					  "Choose a \"snowflake.layout\" with more bits for the worker id, or another \"snowflake.worker_id_source\".");
-
-	finding->worker_id = (int) number;
-	finding->origin = psprintf("host name \"%s\"", name);
-	return true;
+		refuse(psprintf("The number of host name \"%s\" is outside the range of the worker id (0 .. " INT64_FORMAT ").",
+						name, layout_field_max(worker_bits)),
+			   "Choose a \"snowflake.layout\" with more bits for the worker id, or another \"snowflake.worker_id_source\".");
+	ereport(LOG,
+			(errmsg("derived snowflake worker id %d from host name \"%s\"",
+					(int) number, name)));
+	return (int) number;
 }
 
 /* Derives the worker id from the low bits of the first global IPv4 address. */
-bool
-host_id_by_ipv4(int worker_bits, HostFinding *finding)
+int
+host_id_by_ipv4(int worker_bits)
 {
 	struct ifaddrs *list;
 	const struct ifaddrs *first;
 	StringInfoData seen;
-	bool		found;
+	char	   *origin = NULL;
+	char	   *why;
+	uint32		address = 0;
+	int			needed_bits = 0;
+	int			worker_id;
 
 	if (getifaddrs(&list) != 0)
-		return refuse(finding,
-					  psprintf("The addresses of interfaces cannot be read: %s.",
-							   strerror(errno)),
-					  "Choose another \"snowflake.worker_id_source\".");
-
+		refuse(psprintf("The addresses of interfaces cannot be read: %s.",
+						strerror(errno)),
+			   "Choose another \"snowflake.worker_id_source\".");
 	initStringInfo(&seen);
 	first = first_ipv4(list, &seen);
 	if (first != NULL)
-		found = ipv4_to_id(first, worker_bits, finding);
-	else
-		found = refuse(finding,
-					   seen.len > 0 ?
-					   psprintf("There is no global IPv4 address among these: %s.",
-								seen.data) :
-					   "There is no global IPv4 address: no interface has any address of its kind.",
-					   "Let the server start after the network is up, or choose another \"snowflake.worker_id_source\".");
+	{
+		origin = psprintf("address %s of interface \"%s\"",
+						  ipv4_to_text(first), first->ifa_name);
+		address = ipv4_of(first->ifa_addr);
+		needed_bits = ipv4_host_bits(first);
+	}
 	freeifaddrs(list);
-	return found;
+
+	if (origin == NULL)
+		refuse(seen.len > 0 ?
+			   psprintf("There is no global IPv4 address among these: %s.",
+						seen.data) :
+			   "There is no global IPv4 address: no interface has any address of its kind.",
+			   "Let the server start after the network is up, or choose another \"snowflake.worker_id_source\".");
+
+	why = psprintf("The network of %s has %d bits for its hosts",
+				   origin, needed_bits);
+
+	/* A network of one or two addresses counts as point-to-point. */
+	if (needed_bits <= 1)
+	{
+		why = psprintf("No netmask tells how many bits of %s differ between servers",
+					   origin);
+		needed_bits = BITS_WITHOUT_NETWORK;
+	}
+	if (needed_bits > worker_bits)
+		refuse(psprintf("%s. The worker id needs at least %d bits, and the layout has %d.",
+						why, needed_bits, worker_bits),
+			   psprintf("Choose a \"snowflake.layout\" with at least %d bits for the worker id, or another \"snowflake.worker_id_source\".",
+						needed_bits));
+	worker_id = (int) (address & layout_field_max(worker_bits));
+	ereport(LOG,
+			(errmsg("derived snowflake worker id %d from %s",
+					worker_id, origin)));
+	return worker_id;
 }
 
 /*
@@ -164,13 +182,16 @@ host_holder_hash(void)
 							   (int) strlen(host_holder), 0);
 }
 
-/* Sets the reason why there is no worker id; returns false. */
-static bool
-refuse(HostFinding *finding, const char *detail, const char *hint)
+static void
+refuse(const char *detail, const char *hint)
 {
-	finding->detail = detail;
-	finding->hint = hint;
-	return false;
+	ereport(config_error_level(),
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("no worker id can be derived by parameter \"%s\" = \"%s\"",
+					"snowflake.worker_id_source",
+					GetConfigOption("snowflake.worker_id_source", false, false)),
+			 errdetail("%s", detail),
+			 errhint("%s", hint)));
 }
 
 /*
@@ -221,7 +242,6 @@ first_ipv4(const struct ifaddrs *list, StringInfo seen)
 	for (const struct ifaddrs *entry = list; entry != NULL;
 		 entry = entry->ifa_next)
 	{
-		char		text[ADDRESS_TEXT_SIZE];
 		unsigned int index;
 		const char *reason;
 
@@ -238,10 +258,9 @@ first_ipv4(const struct ifaddrs *list, StringInfo seen)
 			}
 			continue;
 		}
-		ipv4_to_text(entry, text);
 		appendStringInfo(seen, "%s%s of interface \"%s\" (%s)",
-						 seen->len > 0 ? ", " : "", text, entry->ifa_name,
-						 reason);
+						 seen->len > 0 ? ", " : "", ipv4_to_text(entry),
+						 entry->ifa_name, reason);
 	}
 	return first;
 }
@@ -270,14 +289,14 @@ ipv4_of(const struct sockaddr *address)
 	return ntohl(((const struct sockaddr_in *) address)->sin_addr.s_addr);
 }
 
-static void
-ipv4_to_text(const struct ifaddrs *entry, char *text)
+static char *
+ipv4_to_text(const struct ifaddrs *entry)
 {
 	uint32		address = ipv4_of(entry->ifa_addr);
 
-	snprintf(text, ADDRESS_TEXT_SIZE, "%u.%u.%u.%u/%d",
-			 address >> 24, address >> 16 & 255, address >> 8 & 255,
-			 address & 255, 32 - ipv4_host_bits(entry));
+	return psprintf("%u.%u.%u.%u/%d",
+					address >> 24, address >> 16 & 255, address >> 8 & 255,
+					address & 255, 32 - ipv4_host_bits(entry));
 }
 
 /* Returns how many bits differ between the hosts of an address's network. */
@@ -290,47 +309,6 @@ ipv4_host_bits(const struct ifaddrs *entry)
 		return 0;
 	host_mask = ~ipv4_of(entry->ifa_netmask);
 	return host_mask == 0 ? 0 : pg_leftmost_one_pos32(host_mask) + 1;
-}
-
-static bool
-ipv4_to_id(const struct ifaddrs *entry, int worker_bits, HostFinding *finding)
-{
-	char		text[ADDRESS_TEXT_SIZE];
-	const char *origin;
-	int			host_bits = ipv4_host_bits(entry);
-
-	ipv4_to_text(entry, text);
-	origin = psprintf("address %s of interface \"%s\"", text,
-					  entry->ifa_name);
-
-	/* A network of one or two addresses counts as point-to-point. */
-	if (host_bits <= 1 && worker_bits < BITS_WITHOUT_NETWORK)
-		return refuse_width(finding,
-							psprintf("No netmask tells how many bits of %s differ between servers",
-									 origin),
-							BITS_WITHOUT_NETWORK, worker_bits);
-	if (host_bits > worker_bits)
-		return refuse_width(finding,
-							psprintf("The network of %s has %d bits for its hosts",
-									 origin, host_bits),
-							host_bits, worker_bits);
-
-	finding->worker_id =
-		(int) (ipv4_of(entry->ifa_addr) & layout_field_max(worker_bits));
-	finding->origin = origin;
-	return true;
-}
-
-/* Refuses an address because the layout has too few worker bits. */
-static bool
-refuse_width(HostFinding *finding, const char *why, int needed,
-			 int worker_bits)
-{
-	return refuse(finding,
-				  psprintf("%s. The worker id needs at least %d bits, and the layout has %d.",
-						   why, needed, worker_bits),
-				  psprintf("Choose a \"snowflake.layout\" with at least %d bits for the worker id, or another \"snowflake.worker_id_source\".",
-						   needed));
 }
 
 /* Finds the location.  A path that is too long loses its beginning. */

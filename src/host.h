@@ -10,20 +10,8 @@
 
 #include "lease_rules.h"
 
-/*
- * The worker id that a source gives, or the reason why it gives none.  Texts
- * are palloc'd or constant.
- */
-typedef struct HostFinding
-{
-	int			worker_id;
-	const char *origin;			/* what the worker id was derived from */
-	const char *detail;			/* for the error if there is no worker id */
-	const char *hint;			/* for the error if there is no worker id */
-} HostFinding;
-
-extern bool host_id_by_name(int worker_bits, HostFinding *finding);
-extern bool host_id_by_ipv4(int worker_bits, HostFinding *finding);
+extern int	host_id_by_name(int worker_bits);
+extern int	host_id_by_ipv4(int worker_bits);
 
 /* Room for a location: the host's name and the data directory. */
 #define HOST_LOCATION_SIZE 48

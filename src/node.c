@@ -75,7 +75,6 @@ static void check_source(void);
 static void check_registry(void);
 static void require_no_registry(void);
 static int derive_worker_id(void);
-static bool find_worker_id(HostFinding *finding);
 
 bool
 node_check_layout(char **newval, void **extra, GucSource source)
@@ -524,39 +523,17 @@ require_no_registry(void)
 static int
 derive_worker_id(void)
 {
-	HostFinding finding = {0};
+	int			worker_bits = configured.layout.worker_bits;
 
-	if (!find_worker_id(&finding))
+	if (worker_bits == 0)
 		ereport(config_error_level(),
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("no worker id can be derived by parameter \"%s\" = \"%s\"",
 						"snowflake.worker_id_source",
 						GetConfigOption("snowflake.worker_id_source", false, false)),
-				 errdetail("%s", finding.detail),
-				 errhint("%s", finding.hint)));
-
-	ereport(LOG,
-			(errmsg("derived snowflake worker id %d from %s",
-					finding.worker_id, finding.origin)));
-	return finding.worker_id;
-}
-
-/* Derives the worker id.  Returns false and sets the reason if it fails. */
-static bool
-find_worker_id(HostFinding *finding)
-{
-	int			worker_bits = configured.layout.worker_bits;
-
-	if (worker_bits == 0)
-	{
-		finding->detail = psprintf("Layout \"%s\" has no bits for the worker id.",
-								   node_layout_text);
-		finding->hint = "Choose a \"snowflake.layout\" that has bits for the worker id, or set \"snowflake.worker_id_source\" to \"config\".";
-		return false;
-	}
-
-	Assert(is_derived(node_worker_id_source));
+				 errdetail("Layout \"%s\" has no bits for the worker id.",
+						   node_layout_text),
+				 errhint("Choose a \"snowflake.layout\" that has bits for the worker id, or set \"snowflake.worker_id_source\" to \"config\".")));
 	return node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME ?
-		host_id_by_name(worker_bits, finding) :
-		host_id_by_ipv4(worker_bits, finding);
+		host_id_by_name(worker_bits) : host_id_by_ipv4(worker_bits);
 }
