@@ -403,11 +403,12 @@ judge_lead(int64 last, Attempt *attempt)
 {
 	const NodeStart *start = &shared->start;
 
+	attempt->is_at_fence = last == start->fence_stamp;
 	attempt->verdict =
 		clock_judge(lead_of(attempt->tick),
 					lead_of(layout_stamp_tick(session.layout, last)),
-					last == start->stamp ? start->lead_us : 0);
-	attempt->is_at_fence = last == start->fence_stamp;
+					last == start->stamp && !attempt->is_at_fence ?
+					mark_log_lead_us() : 0);
 	switch (attempt->verdict.action)
 	{
 		case CLOCK_GO_ON:

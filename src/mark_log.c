@@ -56,7 +56,6 @@ typedef struct NodeState
 	Lease		lease;
 	int64		reach;			/* the largest mark that the lease allows */
 	int64		mark;			/* the published mark */
-	int64		mark_lead_us;
 	int64		floor;
 	bool		is_logged;		/* see NodeStart */
 } NodeState;
@@ -73,7 +72,6 @@ static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
 static void publish(const NodeState *state, const MarkEntry *entry,
 					int64 tick, XLogRecPtr lsn);
 static int64 interval_us(void);
-static int64 lead_us(void);
 static int64 mark_for(int64 tick);
 static void check_lease_allows(int64 tick);
 static void refuse_without_lease(const char *reason);
@@ -145,12 +143,7 @@ log_next(int64 tick)
 	mark = Max(Min(mark_for(tick), state.reach), state.mark);
 	if (mark > entry->mark || !state.is_logged)
 	{
-		if (mark > entry->mark)
-		{
-			entry->mark = mark;
-			entry->lead_us = mark > state.mark ? lead_us() :
-				state.mark_lead_us;
-		}
+		entry->mark = Max(entry->mark, mark);
 		(void) log_contents(buffer, &contents, &state);
 	}
 	lsn = PageGetLSN(BufferGetPage(buffer));
@@ -183,11 +176,7 @@ mark_log_lease(void)
 												state.worker_id);
 
 		/* The entry must not be behind the mark that is published. */
-		if (state.mark > entry->mark)
-		{
-			entry->mark = state.mark;
-			entry->lead_us = state.mark_lead_us;
-		}
+		entry->mark = Max(entry->mark, state.mark);
 	}
 	lsn = log_contents(buffer, &contents, &state);
 	UnlockReleaseBuffer(buffer);
@@ -206,7 +195,6 @@ read_node_state(NodeState *state)
 	state->worker_id = shmem_worker_id();
 	state->lease = shared->lease;
 	state->mark = shared->mark;
-	state->mark_lead_us = shared->mark_lead_us;
 	state->floor = shared->start.floor;
 	state->is_logged = shared->start.is_logged;
 	LWLockRelease(&shared->lock);
@@ -285,7 +273,6 @@ publish(const NodeState *state, const MarkEntry *entry, int64 tick,
 		{
 			shared->mark = mark;
 			shared->mark_lsn = lsn;
-			shared->mark_lead_us = entry->lead_us;
 			shared->mark_due = Max(shared->mark_due, mark - interval);
 		}
 	}
@@ -298,9 +285,9 @@ interval_us(void)
 	return (int64) mark_log_interval_ms * 1000;
 }
 
-/* Returns how far to put the mark ahead of an id. */
-static int64
-lead_us(void)
+/* Returns how far the mark is put ahead of an id. */
+int64
+mark_log_lead_us(void)
 {
 	return 2 * interval_us();
 }
@@ -312,7 +299,7 @@ mark_for(int64 tick)
 	const Layout *layout = node_layout();
 
 	return 1 +
-		Min(tick + lead_us() / layout->tick_us, layout_max_tick(layout));
+		Min(tick + mark_log_lead_us() / layout->tick_us, layout_max_tick(layout));
 }
 
 /*

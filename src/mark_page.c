@@ -5,7 +5,7 @@
  * The page is block 0 of a relation file in the global tablespace that no
  * catalog names.  The page is read and written through shared buffers, changed
  * under the buffer's exclusive lock, and logged whole with PostgreSQL's own
- * record for a full page: 345 bytes of WAL with one node, 24 more for each
+ * record for a full page: 337 bytes of WAL with one node, 16 more for each
  * other node.  So redo, base backups, standbys and pg_rewind carry the page
  * without this library.
  *
@@ -93,8 +93,7 @@ StaticAssertDecl(sizeof(MarkLogger) == 64, "MarkLogger has no padding");
 ASSERT_STORED_AT(MarkEntry, datacenter_id, 0, 4);
 ASSERT_STORED_AT(MarkEntry, worker_id, 4, 4);
 ASSERT_STORED_AT(MarkEntry, mark, 8, 8);
-ASSERT_STORED_AT(MarkEntry, lead_us, 16, 8);
-StaticAssertDecl(sizeof(MarkEntry) == 24, "MarkEntry has no padding");
+StaticAssertDecl(sizeof(MarkEntry) == 16, "MarkEntry has no padding");
 
 ASSERT_STORED_AT(MarkContents, magic, 0, 4);
 ASSERT_STORED_AT(MarkContents, version, 4, 4);
@@ -105,7 +104,7 @@ ASSERT_STORED_AT(MarkContents, floor, 48, 8);
 ASSERT_STORED_AT(MarkContents, lease, 56, sizeof(Lease));
 ASSERT_STORED_AT(MarkContents, logger, 184, sizeof(MarkLogger));
 ASSERT_STORED_AT(MarkContents, entries, 248, 16 * sizeof(MarkEntry));
-StaticAssertDecl(sizeof(MarkContents) == 632, "MarkContents has no padding");
+StaticAssertDecl(sizeof(MarkContents) == 504, "MarkContents has no padding");
 StaticAssertDecl(sizeof(MarkContents) + MAXALIGN(SizeOfPageHeaderData) <= 1024,
 				 "the mark's page fits the smallest block");
 
@@ -421,7 +420,6 @@ mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
 	entry->datacenter_id = datacenter_id;
 	entry->worker_id = worker_id;
 	entry->mark = 0;
-	entry->lead_us = 0;
 	return entry;
 }
 

@@ -47,8 +47,6 @@
 typedef struct StartPoint
 {
 	int64		tick;			/* the first tick that may be used */
-	int64		lead_us;		/* how far the tick may lead a clock that is
-								 * right */
 	int64		floor;			/* the first tick of nodes without an entry */
 } StartPoint;
 
@@ -62,7 +60,7 @@ static StartPoint find_start(const MarkContents *contents, int worker_id);
 static int64 first_tick_of_changed_layout(const MarkContents *contents);
 static void refuse_layout(const Layout *previous, int64 largest_before,
 						  int64 smallest_now);
-static void set_start(int64 tick, int64 lead_us, bool is_fence);
+static void set_start(int64 tick, bool is_fence);
 
 /*
  * Reads the page and lets the node's ids begin, unless another process has
@@ -108,7 +106,7 @@ mark_start_once(void)
 		shared->lease = lease;
 		shared->start.floor = start.floor;
 		is_first = true;
-		set_start(start.tick, start.lead_us, false);
+		set_start(start.tick, false);
 		horizon_begin();
 		shared->start.is_known = true;
 	}
@@ -221,17 +219,10 @@ mark_begin_lease(const Lease *lease, TimestampTz begins_at)
 	start = find_start(&contents, lease->worker_id);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (shared->mark >= start.tick)
-	{
-		start.tick = shared->mark;
-		start.lead_us = shared->mark_lead_us;
-	}
+	start.tick = Max(start.tick, shared->mark);
 	shared->node_generation++;
 	set_lease(lease);
-	if (fence > start.tick)
-		set_start(fence, 0, true);
-	else
-		set_start(start.tick, start.lead_us, false);
+	set_start(Max(start.tick, fence), fence > start.tick);
 	LWLockRelease(&shared->lock);
 }
 
@@ -261,7 +252,7 @@ mark_end_lease(void)
 	shared->node_generation++;
 	end = layout_tick_start(node_layout(), shared->mark);
 	shared->lease.ends_us = LEASE_OVER;
-	set_start(shared->mark, shared->mark_lead_us, false);
+	set_start(shared->mark, false);
 	LWLockRelease(&shared->lock);
 	return end;
 }
@@ -310,7 +301,6 @@ find_start(const MarkContents *contents, int worker_id)
 		entry = NULL;
 	}
 	start.tick = entry != NULL ? entry->mark : start.floor;
-	start.lead_us = entry != NULL ? entry->lead_us : 0;
 	return start;
 }
 
@@ -377,7 +367,7 @@ refuse_layout(const Layout *previous, int64 largest_before,
  * that tick or a later one.  The caller holds the lock.
  */
 static void
-set_start(int64 tick, int64 lead_us, bool is_fence)
+set_start(int64 tick, bool is_fence)
 {
 	NodeStart  *start = &shared->start;
 	int64		stamp = tick > 0 ?
@@ -387,10 +377,8 @@ set_start(int64 tick, int64 lead_us, bool is_fence)
 
 	shared->mark = tick;
 	shared->mark_due = tick;
-	shared->mark_lead_us = lead_us;
 	start->is_logged = false;
 	start->stamp = stamp;
-	start->lead_us = lead_us;
 	start->fence_stamp = is_fence ? stamp : 0;
 	shmem_raise_stamp(stamp);
 }

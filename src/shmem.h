@@ -75,7 +75,7 @@ typedef struct PaddedBackendSlot
 /*
  * Where this node's ids begin, since the server's start or a new lease.
  *
- * Sessions read stamp, lead_us and fence_stamp without the lock, after they
+ * Sessions read stamp and fence_stamp without the lock, after they
  * have read SharedState.stamp.  That stamp is raised after they are set, so a
  * session that reads the raised stamp reads the new values, too.
  */
@@ -84,8 +84,6 @@ typedef struct NodeStart
 	bool		is_known;		/* has a process read the mark's page? */
 	bool		is_logged;		/* is a mark of this start in flushed WAL? */
 	int64		stamp;			/* ids begin after this stamp */
-	int64		lead_us;		/* how far the stamp may lead a clock that is
-								 * right */
 	int64		fence_stamp;	/* equal to "stamp" if ids begin at the last
 								 * holder's fence; else 0 */
 	int64		floor;			/* the page's floor has to rise to this tick */
@@ -129,9 +127,6 @@ typedef struct SharedState
 
 	/* The first session to issue an id of this tick logs the next mark. */
 	int64		mark_due;
-
-	/* How far the mark was put ahead of the id that it was logged for. */
-	int64		mark_lead_us;
 
 	/* A crash does not lose the mark when WAL is flushed up to here. */
 	XLogRecPtr	mark_lsn;

@@ -66,7 +66,7 @@ is(join('/', @$page{qw(tick_bits datacenter_bits worker_bits sequence_bits tick_
 	'41/5/5/12/1000', 'the page has the layout');
 is($page->{lease_worker_id}, -1, 'the page has no lease');
 is($page->{entry_count}, 1, 'the page has one node');
-is(unpack('S', substr($sound, 12, 2)), HEADER_SIZE + 248 + 24, 'pd_lower points to the end of the last entry');
+is(unpack('S', substr($sound, 12, 2)), HEADER_SIZE + 248 + 16, 'pd_lower points to the end of the last entry');
 cmp_ok(mark_of($page, 7, 3), '>', $newest >> BITS_BELOW_TICK, 'the mark is after all ids');
 cmp_ok(mark_of($page, 7, 3), '<=', ($newest >> BITS_BELOW_TICK) + 1000 + 1,
 	'the mark is two intervals after the ids at most');
