@@ -212,9 +212,9 @@ $batch = insert_ahead($node, 20);
 $node->stop;
 $page = page_bytes($node);
 my $mark = mark_of(read_page($node), 7);
-my @others = map { pack 'l2 q2', 0, 7 + $_, $mark + $_, 0 } 1 .. NODES - 1;
+my @others = map { pack 'l2 q', 0, 7 + $_, $mark + $_ } 1 .. NODES - 1;
 write_page($node,
-	seal_page(with_field($page, 12, 'L', NODES, 272, 'a*', join '', @others)));
+	seal_page(with_field($page, 12, 'L', NODES, 264, 'a*', join '', @others)));
 configure($node, 'snowflake.worker_id = 0');
 set_clock($node, 20);
 start_server($node);
