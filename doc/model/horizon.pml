@@ -6,10 +6,10 @@
  * Asserted: when the reader takes its snapshot, no stamp below its horizon is of
  * an open transaction, and no such stamp is taken later.
  *
- * The session has two transactions, each of which takes a stamp or reserves a
- * block of two, lets a parallel worker take one, and commits, aborts or prepares.
- * Prepared transactions end at any time.  A step that a missing barrier would let
- * another processor see in another order is a defect here.
+ * The session has two transactions, each of which takes one stamp or two, and
+ * commits, aborts or prepares.  Prepared transactions end at any time.  A step
+ * that a missing barrier would let another processor see in another order is a
+ * defect here.
  */
 mtype = {
 	NONE,
@@ -18,26 +18,21 @@ mtype = {
 	SLOTS_FIRST,		/* the reader reads slots, and then the newest stamp */
 	NO_COPY,			/* a prepared transaction has no slot */
 	COPY_LATE,			/* ... or has it after the session's slot is cleared */
-	PREPARED_FIRST,		/* the reader reads the prepared one's slot first */
-	WORKER_SLOT,		/* a parallel worker writes into a slot of its own */
-	NO_SWAP,			/* the slot is set, even if the worker has set it */
-	KEEP_BLOCK			/* a block outlives its transaction */
+	PREPARED_FIRST		/* the reader reads the prepared one's slot first */
 };
 #ifndef DEFECT
 #define DEFECT		NONE
 #endif
 #define IS(defect)	(DEFECT == defect)
-#define LAST		5			/* the largest stamp */
+#define LAST		6			/* the largest stamp */
 #define SESSION		1			/* owners of stamps and slots */
-#define WORKER		2
-#define PREPARED	3
+#define PREPARED	2
 
 byte newest;					/* the newest stamp */
 byte owner[LAST + 1];			/* a stamp's open transaction, or 0 */
-byte slot[4];					/* 0: clear */
+byte slot[3];					/* 0: clear */
 byte xid;						/* of the prepared one's slot */
 byte prepared;					/* the prepared transaction's xid, 0: ended */
-byte worker;					/* 1: runs; 2: has ended */
 byte passed;					/* the reader has read the stamps below */
 
 /* Gives the stamps of one owner to another. */
@@ -49,54 +44,41 @@ inline pass_on(from, to)
 	i = 0
 }
 
-inline take(stamp)
-{
-	assert(stamp >= passed);
-	owner[stamp] = SESSION
-}
-
-inline take_next()
+/* Takes the next stamps, all by one swap. */
+inline take(number)
 {
 	atomic {
-		if
-		:: newest < LAST -> newest++; take(newest)
-		:: else
-		fi
+		for (i : newest + 1 .. newest + number) {
+			assert(i >= passed);
+			owner[i] = SESSION
+		}
+		newest = newest + number;
+		i = 0
 	}
 }
 
-/* Reads the newest stamp, and writes it into the slot. */
-inline hold(number)
+/* Reads the newest stamp, and writes its successor into the slot. */
+inline hold()
 {
 	seen = newest + 1;
-	atomic {
-		slot[number] = (slot[number] == 0 || IS(NO_SWAP) -> seen : slot[number]);
-		seen = 0
-	}
+	slot[SESSION] = seen;
+	seen = 0
 }
 
 active proctype Session()
 {
-	byte seen, block, count, i;
+	byte seen, count, i;
 
 	do
 	:: count < 2 ->
 		count++;
 		if
-		:: IS(TAKE_FIRST) -> take_next(); hold(SESSION)
-		:: !IS(TAKE_FIRST) -> hold(SESSION)
-		:: worker = 1; (worker == 2) -> worker = 0
-		:: worker = 1; hold(SESSION); take_next(); (worker == 2) -> worker = 0
+		:: IS(TAKE_FIRST) -> take(1); hold()
+		:: else -> hold(); take(1)
 		fi;
 		if
-		:: block != 0 -> atomic { take(block); block = 0 }
-		:: block == 0 && newest + 2 <= LAST && slot[SESSION] != 0 ->
-			atomic { take(newest + 1); newest = newest + 2; block = newest };
-			if
-			:: IS(KEEP_BLOCK)
-			:: atomic { take(block); block = 0 }
-			:: !IS(KEEP_BLOCK) -> block = 0
-			fi
+		:: take(1)
+		:: take(2)
 		:: true
 		fi;
 		if
@@ -115,21 +97,6 @@ active proctype Session()
 		fi;
 		slot[SESSION] = 0
 	:: else -> break
-	od
-}
-
-active proctype Worker()
-{
-	byte seen;
-
-end:
-	do
-	:: worker == 1 ->
-		if
-		:: IS(WORKER_SLOT) -> hold(WORKER); take_next(); slot[WORKER] = 0
-		:: else -> hold(SESSION); take_next()
-		fi;
-		worker = 2
 	od
 }
 
@@ -167,7 +134,7 @@ active proctype Reader()
 	fi;
 	if
 	:: IS(PREPARED_FIRST) -> read_prepared(); lower_to(slot[SESSION])
-	:: else -> lower_to(slot[SESSION]); lower_to(slot[WORKER]); read_prepared()
+	:: else -> lower_to(slot[SESSION]); read_prepared()
 	fi;
 	if
 	:: IS(SLOTS_FIRST) -> lower_to(newest + 1)

@@ -14,15 +14,15 @@
  * every later id of the same node is larger.  A client keeps an id for a row,
  * and gives it up if a recovery loses the row.  Or a client keeps an id that it
  * has seen, and gives it up if the recovered WAL ends before the record of the
- * id's mark.  With CLOCK_IN_ORDER no id is ever given up: the clock advances,
- * and a recovery takes a tick or longer.  So an id that is not in the data
- * comes again only if the record of its mark is lost, and the clock is not past
- * the id after the recovery.
+ * id's mark.  With CLOCK_IN_ORDER the clock never steps back, and no id is ever
+ * given up, even if a recovery takes less than a tick.  So an id that is not in
+ * the data comes again only if the record of its mark is lost, and the clock is
+ * behind the id after the recovery.
  *
  * The model has
  *	 - sessions, which begin, issue ids under clock_policy = wait, log marks and
  *	   end.  Each may rest at any step for any time, be cancelled, end by itself
- *	   or be terminated.  A fast shutdown terminates all of them, one by one;
+ *	   or be terminated;
  *	 - a page with an entry for each node, and a floor.  The model folds any
  *	   other node's entry into the floor; the code folds the smallest mark;
  *	 - WAL, which becomes durable in order, at any time: images of the page, and
@@ -58,25 +58,19 @@ mtype = {
 	PUBLISH_FIRST,		/* a mark is published before it is logged */
 	NO_PAGE_LOCK,		/* the page is changed and logged without a lock */
 	NO_MAX,				/* a mark replaces a larger mark on the page */
-	LOWER_ATTACHED,		/* the mark is lowered while others are attached */
-	COUNT_LATE,			/* a session reads the limit before it is attached */
-	LOWER_UNCHECKED,	/* ... while others have attached since the last one
-						 * ended */
-	LOWER_PAGE_FIRST,	/* ... on the page first, and then in memory */
 	CLOCK_RESETS,		/* an id begins the clock's tick anew, even if that
 						 * tick is spent or earlier than the last id's */
 	NO_COMPARE,			/* the stamp is set, even if it has changed since */
-	CLOCK_FIRST,		/* the clock is read before the stamp: with
-						 * CLOCK_IN_ORDER it then seems to step back */
+	CLOCK_FIRST,		/* with CLOCK_IN_ORDER: a session also waits and
+						 * refuses by a clock that it has read before the
+						 * stamp, and that then seems to step back */
+	SAME_TICK,			/* with CLOCK_IN_ORDER: ids begin in the tick that
+						 * the first mark of a start is logged in */
 
-	/* Events that the protocol cannot survive. */
+	/* An event that the protocol cannot survive. */
 	LATE_ROW,			/* the row is inserted after the mark was lost */
-	SAME_TICK,			/* with CLOCK_IN_ORDER: a recovery within a tick, say
-						 * of 1 s, or within the lead of clock_policy =
-						 * advance */
 
-	/* Defects with which no assertion fails. */
-	PUBLISH_UNLOCKED,	/* the page is unlocked before a mark is published */
+	/* A defect with which no assertion fails. */
 	NO_FIRST_FLUSH		/* the first mark of a start is not flushed; but an
 						 * assertion fails with FIRST_LASTS, where no client
 						 * gives up an id before that mark in a crash */
@@ -92,7 +86,7 @@ mtype = {
 #define FIRST_LASTS	0
 #endif
 #ifndef LAST_TICK
-#define LAST_TICK	1			/* at most 6, for the bits of a mark */
+#define LAST_TICK	2			/* at most 6, for the bits of a mark */
 #endif
 #ifndef NODES
 #define NODES		2			/* at most 3 */
@@ -126,17 +120,19 @@ mtype = {
 	(HAS(page, which) || IS(NO_FLOOR) -> FIELD(page, which) : \
 	 FIELD(page, FLOOR))
 
-/* What a session does next; from CALL to FLUSH it is attached. */
-mtype = { AWAY, BEGIN, COUNT, CALL, READ, LOOK, CHANGE, LOG, PUBLISH, FLUSH,
-		  LOWER, LOG_END };
+/* What a session does next. */
+mtype = { AWAY, BEGIN, CALL, SWAP, READ, LOOK, CHANGE, LOG, LOG_FIRST, FLUSH,
+		  PUBLISH };
 
 typedef Session
 {
 	mtype at;
-	byte seen;					/* the stamp as the session has read it */
+	byte seen;					/* the stamp as the session has read it; from
+								 * CHANGE on, the last stamp of the tick that
+								 * the session wants a mark for */
 	byte limit;
-	byte mark;					/* to begin at, publish or lower to; with
-								 * CLOCK_FIRST, the clock */
+	byte mark;					/* to begin at or to publish; at SWAP, the
+								 * clock */
 	byte behind					/* how many records have to become durable */
 };
 
@@ -145,7 +141,6 @@ byte stamp;						/* of the newest id: 2 * tick + sequence */
 byte mark;						/* the published mark */
 byte begin;						/* with CLOCK_IN_ORDER: ids begin after it */
 byte first;						/* with FIRST_LASTS: the first mark logged */
-byte attached;					/* how many sessions are */
 bool has_begun;					/* has a session read the page? */
 bool is_logged;					/* is a mark of this start durable? */
 bool is_locked;					/* is the page? */
@@ -218,9 +213,46 @@ inline issue(next)
 inline want_mark(tick)
 {
 	go_to(CHANGE);
+	MY.seen = (is_logged -> 0 : tick * 2 + 1);
 	select(other : tick + 1 .. LAST_MARK);
 	MY.mark = other;
 	other = 0
+}
+
+/* Chooses the stamp that follows MY.seen, by the clock "now". */
+inline choose_next()
+{
+	fresh = now > TICK(MY.seen) || MY.seen % 2 == 1 ||
+		IS(CLOCK_RESETS) && now != TICK(MY.seen);
+	tick = (IS(CLOCK_RESETS) -> now : MAX(now, TICK(MY.seen) + fresh));
+	next = (fresh -> tick * 2 : MY.seen + 1)
+}
+
+inline forget_choice()
+{
+	now = 0; tick = 0; next = 0; fresh = false
+}
+
+#define IS_RIGHT	(now >= TICK(MY.seen) || MY.seen == begin)
+
+/*
+ * Swaps, by a clock that was read earlier: a swap that succeeds has the newest
+ * stamp, which the session has guessed, or got from a swap that failed.  Issues
+ * the next id if that clock has reached the id's tick, and the limit is past
+ * that tick.  Otherwise the session reads the stamp and then the clock.
+ */
+inline try_to_swap()
+{
+	now = MY.mark;
+	MY.seen = stamp;
+	choose_next();
+	if
+	:: tick <= now && tick < MY.limit -> issue(next); go_to(CALL)
+	:: else ->
+		assert(IS_RIGHT || !IS(CLOCK_FIRST));
+		go_to(READ)
+	fi;
+	forget_choice()
 }
 
 /*
@@ -232,15 +264,9 @@ inline try_to_issue()
 {
 	if
 	:: !CLOCK_IN_ORDER -> select(now : 0 .. LAST_TICK)
-	:: CLOCK_IN_ORDER ->
-		now = (IS(CLOCK_FIRST) -> MY.mark : clock);
-		assert(now >= TICK(MY.seen) || MY.seen == begin)
+	:: CLOCK_IN_ORDER -> now = clock; assert(IS_RIGHT)
 	fi;
-	fresh = now > TICK(MY.seen) || MY.seen % 2 == 1 ||
-		IS(CLOCK_RESETS) && now != TICK(MY.seen);
-	tick = (IS(CLOCK_RESETS) -> now : MAX(now, TICK(MY.seen) + fresh));
-	next = (fresh -> tick * 2 : MY.seen + 1);
-
+	choose_next();
 	if
 	:: tick > now || stamp != MY.seen && !IS(NO_COMPARE) -> go_to(CALL)
 	:: else ->
@@ -253,13 +279,16 @@ inline try_to_issue()
 		:: else -> go_to(CALL)
 		fi
 	fi;
-	now = 0; tick = 0; next = 0; fresh = false
+	forget_choice()
 }
 
 #define LOCK_PAGE	is_locked = !IS(NO_PAGE_LOCK)
 
+/* The first mark of a start moves the beginning past the present tick. */
 inline publish()
 {
+	stamp = (is_logged || IS(SAME_TICK) -> stamp : MAX(stamp, MY.seen));
+	is_logged = true;
 	mark = MAX(mark, MY.mark);
 	printf("%d: publishes mark %d\n", me, mark)
 }
@@ -296,11 +325,12 @@ inline change()
 	if
 	:: FIELD(page, node) >= MY.mark && !IS(NO_MAX) ->
 		MY.mark = FIELD(page, node);
-		MY.at = (is_logged -> PUBLISH : LOG)
+		is_locked = is_locked && !is_logged;
+		MY.at = (is_logged -> PUBLISH : LOG_FIRST)
 	:: else ->
 		put_entry();
 		mark = (IS(PUBLISH_FIRST) -> MAX(mark, MY.mark) : mark);
-		MY.at = LOG
+		MY.at = (is_logged -> LOG : LOG_FIRST)
 	fi
 }
 
@@ -308,41 +338,8 @@ inline log_page()
 {
 	printf("%d: logs the page\n", me);
 	tail[length] = page;
-	length++
-}
-
-/* The last session, if it is terminated, lowers the mark. */
-inline end_session()
-{
-	attached--;
-	go_to(AWAY);
-	MY.limit = 0;
-	if
-	:: attached == 0 || IS(LOWER_ATTACHED) ->
-		MY.at = LOWER;
-		printf("%d: is terminated\n", me)
-	:: printf("%d: ends\n", me)
-	fi
-}
-
-#define IS_UNUSED \
-	(attached == 0 || IS(LOWER_ATTACHED) || IS(LOWER_UNCHECKED))
-
-/* It does so in memory and on the page, while it has the page's lock. */
-inline lower()
-{
-	if
-	:: IS_UNUSED && TICK(stamp) + 1 < mark ->
-		LOCK_PAGE;
-		MY.mark = TICK(stamp) + 1;
-		mark = (IS(LOWER_PAGE_FIRST) -> mark : MY.mark);
-		page = (FIELD(page, node) > MY.mark ->
-				WITH(page, node, MY.mark) : page);
-		first = (first > MY.mark -> MY.mark : first);
-		printf("%d: ids have ended before %d\n", me, MY.mark);
-		MY.at = LOG_END
-	:: else -> go_to(AWAY)
-	fi
+	length++;
+	is_locked = false
 }
 
 /* Before the first id, the first session reads the page. */
@@ -381,43 +378,35 @@ end:
 	:: atomic { MY.at == BEGIN -> let_begin() }
 	:: atomic { MY.at == AWAY && has_begun ->
 		printf("%d: begins\n", me);
-		MY.limit = (IS(COUNT_LATE) -> mark : 0);
-		attached = attached + !IS(COUNT_LATE);
-		MY.at = (IS(COUNT_LATE) -> COUNT : CALL) }
-	:: atomic { MY.at == COUNT -> attached++; MY.at = CALL }
+		MY.at = CALL }
 
-	:: atomic { MY.at == CALL && IS(CLOCK_FIRST) ->
-		MY.mark = clock; MY.at = READ }
-	:: atomic { MY.at == (IS(CLOCK_FIRST) -> READ : CALL) ->
+	/* Only with CLOCK_IN_ORDER does it matter when the clock is read. */
+	:: atomic { MY.at == CALL && CLOCK_IN_ORDER ->
+		MY.mark = clock; MY.at = SWAP }
+	:: atomic { MY.at == SWAP -> try_to_swap() }
+	:: atomic { MY.at == (CLOCK_IN_ORDER -> READ : CALL) ->
 		MY.seen = stamp; MY.at = LOOK }
 	:: atomic { MY.at == LOOK -> try_to_issue() }
 
 	/* A lead may have any size, so any larger mark may be due at any time. */
-	:: atomic { MY.at == CALL && mark < LAST_MARK -> want_mark(mark) }
+	:: atomic { MY.at == CALL && is_logged && mark < LAST_MARK ->
+		want_mark(mark) }
 	:: atomic { MY.at == CHANGE && !is_locked -> change() }
-	:: atomic { MY.at == LOG && length < TAIL ->
+	:: atomic { MY.at == LOG && length < TAIL -> log_page(); MY.at = PUBLISH }
+	:: atomic { MY.at == LOG_FIRST && length < TAIL ->
 		log_page();
 		first = (FIRST_LASTS && first == 0 -> FIELD(page, node) : first);
-		is_locked = is_locked && is_logged && !IS(PUBLISH_UNLOCKED);
-		MY.behind = (is_logged || IS(NO_FIRST_FLUSH) -> 0 : length);
-		MY.at = (is_logged -> PUBLISH : FLUSH) }
-	:: atomic { MY.at == FLUSH && MY.behind == 0 ->
-		is_logged = true; MY.at = CHANGE }
-	:: atomic { MY.at == PUBLISH ->
-		publish();
-		is_locked = is_locked && IS(PUBLISH_UNLOCKED);
-		go_to(CALL) }
+		MY.behind = (IS(NO_FIRST_FLUSH) -> 0 : length);
+		MY.at = FLUSH }
+	:: atomic { MY.at == FLUSH && MY.behind == 0 -> MY.at = PUBLISH }
+	:: atomic { MY.at == PUBLISH -> publish(); go_to(CALL) }
 
 	/* A session is cancelled or ends where it does not hold the lock. */
-	:: atomic { MY.at == READ || MY.at == LOOK || MY.at == CHANGE ||
-		MY.at == FLUSH -> go_to(CALL) }
-	:: atomic { MY.at == CALL -> end_session() }
-	:: atomic { MY.at == LOWER && !is_locked -> lower() }
-	:: atomic { MY.at == LOG_END && length < TAIL ->
-		log_page();
-		mark = (IS(LOWER_PAGE_FIRST) -> MY.mark : mark);
-		is_locked = false;
-		go_to(AWAY) }
+	:: atomic { MY.at == SWAP || MY.at == READ || MY.at == LOOK ||
+		MY.at == CHANGE || MY.at == FLUSH -> go_to(CALL) }
+	:: atomic { MY.at == CALL ->
+		printf("%d: ends\n", me);
+		go_to(AWAY); MY.limit = 0 }
 	od
 }
 
@@ -443,12 +432,11 @@ inline restart(image, id_is_held)
 		go_to(AWAY); MY.limit = 0
 	}
 	me = 0;
-	stamp = 0; mark = 0; begin = 0; first = 0; attached = 0;
+	stamp = 0; mark = 0; begin = 0; first = 0;
 	has_begun = false; is_logged = false; is_locked = false;
 	tail[0] = 0; tail[1] = 0; length = 0;
 	durable = image; page = image;
 	select(node : 0 .. NODES - 1);
-	clock = clock + (CLOCK_IN_ORDER && !IS(SAME_TICK));
 	printf("the server starts as node %d\n", node);
 	standby_holds = standby_holds && id_is_held;
 	if
@@ -457,8 +445,6 @@ inline restart(image, id_is_held)
 	:: else -> held = NOT_YET; kept = 0; kept_node = 0
 	fi
 }
-
-#define CAN_RESTART	(!CLOCK_IN_ORDER || clock < LAST_TICK)
 
 init
 {
@@ -483,10 +469,10 @@ end:
 		printf("the standby replays all that is durable\n");
 		standby = durable; standby_holds = (held == HELD) }
 	:: IS(READ_IN_RECOVERY) -> early = standby
-	:: atomic { CAN_RESTART ->
+	:: atomic {
 		printf("the server crashes\n");
 		restart(durable, held == HELD) }
-	:: atomic { CAN_RESTART ->
+	:: atomic {
 		printf("the standby is promoted\n");
 		restart(standby, standby_holds) }
 	od
