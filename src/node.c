@@ -126,12 +126,15 @@ node_configure(void)
 	present_is_final = node_is_preloaded;
 }
 
-/* Prepares a session's first id, unless the node is fixed. */
+/* Prepares a session's first id: by the fixed node, or by the parameters. */
 void
 node_prepare(void)
 {
-	if (node_is_preloaded || node_is_fixed())
+	if (node_is_fixed())
+	{
+		look_at_node();
 		return;
+	}
 	require_no_registry();
 	node_configure();
 	host_find_holder();
