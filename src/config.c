@@ -30,7 +30,8 @@ static NotedParameter *noted = NULL;
 static int	noted_count = 0;
 static bool noted_in_parallel = false;
 
-static bool is_given(const struct config_generic *variable);
+static bool is_ours(const struct config_generic *variable);
+static void check_default(const struct config_generic *variable);
 static void refuse_unknown(const struct config_generic *variable);
 static void check_noted(const NotedParameter *parameter,
 						const struct config_generic *variable);
@@ -41,7 +42,7 @@ static void add_context(void *arg);
 /*
  * Notes what the configuration sets, before the parameters are defined.  What
  * a session has set by SET is not noted: PostgreSQL ignores that, with a
- * warning.
+ * warning.  But a parallel worker gets such a value in place of the server's.
  */
 void
 config_note(void)
@@ -55,12 +56,16 @@ config_note(void)
 	for (int i = 0; i < count; i++)
 	{
 		const char *name = variables[i]->name;
+		GucSource	source = IsParallelWorker() ? variables[i]->source :
+			variables[i]->reset_source;
 
-		if (!is_given(variables[i]))
+		if (!is_ours(variables[i]) || source == PGC_S_DEFAULT)
 			continue;
 		noted[noted_count].name = pstrdup(name);
-		noted[noted_count].value = pstrdup(GetConfigOptionResetString(name));
-		noted[noted_count].source = variables[i]->reset_source;
+		noted[noted_count].value = pstrdup(IsParallelWorker() ?
+										   GetConfigOption(name, false, false) :
+										   GetConfigOptionResetString(name));
+		noted[noted_count].source = source;
 		noted_count++;
 	}
 	MemoryContextSwitchTo(caller);
@@ -79,8 +84,11 @@ config_check(void)
 
 	for (int i = 0; i < count; i++)
 	{
-		if (is_given(variables[i]) &&
-			(variables[i]->flags & GUC_CUSTOM_PLACEHOLDER))
+		if (!is_ours(variables[i]))
+			continue;
+		if (variables[i]->reset_source == PGC_S_DEFAULT)
+			check_default(variables[i]);
+		else if (variables[i]->flags & GUC_CUSTOM_PLACEHOLDER)
 			refuse_unknown(variables[i]);
 		for (int j = 0; j < noted_count; j++)
 		{
@@ -97,13 +105,26 @@ config_error_level(void)
 	return process_shared_preload_libraries_in_progress ? FATAL : ERROR;
 }
 
-/* Is this one of the library's parameters, and is it set outside a session? */
 static bool
-is_given(const struct config_generic *variable)
+is_ours(const struct config_generic *variable)
 {
-	return variable->reset_source != PGC_S_DEFAULT &&
-		pg_strncasecmp(variable->name, CONFIG_PREFIX ".",
-					   strlen(CONFIG_PREFIX ".")) == 0;
+	return pg_strncasecmp(variable->name, CONFIG_PREFIX ".",
+						  strlen(CONFIG_PREFIX ".")) == 0;
+}
+
+/*
+ * Raises an error if a reload has found a value of this parameter, and the
+ * value was so bad that the default stays in force.
+ */
+static void
+check_default(const struct config_generic *variable)
+{
+	if (variable->status & GUC_IS_IN_FILE)
+		ereport(config_error_level(),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for parameter \"%s\" in the configuration files",
+						variable->name),
+				 errhint("Connect again to see the value in the error, correct it, and reload the configuration.")));
 }
 
 static void
@@ -156,12 +177,12 @@ refuse_source(const NotedParameter *parameter, bool is_secret)
 {
 	ereport(config_error_level(),
 			(errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM),
-			 errmsg("parameter \"%s\" cannot be set for a role, a database or a client",
+			 errmsg("parameter \"%s\" can be set for the whole server only",
 					parameter->name),
 			 errdetail("It is set to \"%s\"; source: %s.",
 					   is_secret ? "..." : parameter->value,
 					   GucSource_Names[parameter->source]),
-			 errhint("Set it for the server, in postgresql.conf or a file in conf.d, and connect again.")));
+			 errhint("Remove it there, set it in postgresql.conf or by ALTER SYSTEM, and connect again.")));
 }
 
 /* Raises PostgreSQL's own error if a value is bad. */
