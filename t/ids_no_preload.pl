@@ -1,7 +1,9 @@
 # PostgreSQL 17 and later without preload: three statements, and a running server
 # issues ids.  The first session that issues an id fixes the node, and every
-# session goes by that node until the next start, whatever it has read.  No value
-# that is wrong or in the wrong place counts, and no default takes its place.
+# session goes by that node until the next start, whatever the parameters say.
+# While no node is fixed, a session that could not read the configuration
+# faithfully neither issues nor decodes: no default takes the place of a value.
+# Sessions go on when the library is replaced under them.
 #
 # SNOWFLAKE_PRELOAD=0 runs other files on servers without preload: see t/README.
 use strict;
@@ -19,15 +21,25 @@ use Test::More;
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 plan skip_all => 'needs PostgreSQL 17' if $node->pg_version < 17;
-$node->init;
+$node->init(allows_streaming => 1);
 $node->append_conf('postgresql.conf',
-	"restart_after_crash = on\nfsync = off\ninclude 'case.conf'");
+	"max_connections = 30\nrestart_after_crash = on\nfsync = off\ninclude 'case.conf'");
 configure($node);
 $node->start;
 
 use constant NODE_OF_ID =>
   'SELECT datacenter_id, worker_id FROM snowflake_decode(snowflake_nextval())';
 use constant PENDING => 'SELECT pending_restart FROM snowflake_node';
+
+# Statements that depend on the node.
+my @dependents = (
+	NODE_OF_ID,
+	'SELECT snowflake_timestamp(1)',
+	"SELECT snowflake_min_id('2030-01-01 00:00+00')",
+	"SELECT snowflake_drop_partitions('log', now(), dry_run => true)");
+my $parallel = q{
+SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+SET min_parallel_table_scan_size = 0};
 
 # Replaces the server's parameters, and waits until new sessions have them.
 sub reload_with
@@ -38,6 +50,9 @@ sub reload_with
 	configure($node, @settings);
 	$node->reload;
 	logs($node, $offset, qr/received SIGHUP/, "reload with: @settings");
+
+	# The postmaster signals its children before it starts a new one.
+	value_of($node, 'SELECT');
 	return;
 }
 
@@ -46,6 +61,54 @@ sub restart_unfixed
 {
 	configure($node);
 	$node->restart;
+	return;
+}
+
+# Executes statements in a new session of a user.  Returns the output, the whole
+# text of errors and warnings, and of these the warnings of the library:
+# PostgreSQL itself warns of values that a library's parameter cannot have.
+sub run_as
+{
+	my ($user, @statements) = @_;
+	my ($rc, $out, $err) = $node->psql(
+		'postgres',
+		join('; ', "\\set VERBOSITY verbose\nSELECT", @statements),
+		on_error_stop => 0,
+		extra_params => [ '-U', $user ]);
+	my $warnings = join "\n", grep { !/cannot be changed now|invalid value/ }
+	  $err =~ /^.*?(WARNING: .*)/mg;
+	$out =~ s/^\n//;
+	return ($out, $err, $warnings);
+}
+
+# A session of a user without any rights but on the tables of the test.
+sub plain_session
+{
+	my $session = SnowflakeSession->new($node);
+	$session->rows('SET SESSION AUTHORIZATION plain');
+	return $session;
+}
+
+# Tests that a session refuses each statement that depends on the node, with
+# this SQLSTATE and message.
+sub refuses
+{
+	my ($session, $state, $message, $what) = @_;
+	for my $sql (@dependents)
+	{
+		$session->ask($sql);
+		my $outcome = $session->outcome;
+		is($outcome->{state}, $state, "$what: $sql is refused");
+		like($outcome->{message}, $message, "$what: the message has the parameter");
+	}
+	return;
+}
+
+# Tests that a session executes each statement that depends on the node.
+sub goes_on
+{
+	my ($session, $what) = @_;
+	is(join(' ', map { $session->state_of($_) } @dependents), '   ', "$what: everything goes on");
 	return;
 }
 
@@ -65,6 +128,16 @@ is($early->value(NODE_OF_ID), '0|1',
 is($err, '', 'CREATE EXTENSION raises no NOTICE if the worker id is set');
 $early->quit;
 value_of($node, 'ALTER SYSTEM RESET ALL');
+value_of($node, q{
+CREATE ROLE plain LOGIN;
+CREATE TABLE log (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE log_first PARTITION OF log FOR VALUES FROM (0) TO (4194304);
+ALTER TABLE log OWNER TO plain; ALTER TABLE log_first OWNER TO plain;
+CREATE TABLE many AS SELECT generate_series(1, 20000) AS n; ANALYZE many;
+GRANT SELECT ON many TO plain;
+CREATE FUNCTION wrapped() RETURNS bigint LANGUAGE plpgsql PARALLEL SAFE AS 'BEGIN RETURN snowflake_nextval(); END';
+CREATE FUNCTION seconds(id bigint) RETURNS numeric LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+ AS 'BEGIN RETURN extract(epoch FROM public.snowflake_timestamp(id)); END'});
 
 # ----- before the first id -----
 
@@ -100,8 +173,7 @@ reload_with(
 is( $out,
 	"3|2\n3|2\nsnowflake.datacenter_id = 5, snowflake.worker_id = 4, snowflake.layout = 42/5/5/11, snowflake.epoch = 2012-01-01 00:00+00",
 	'a session with other parameters goes by the fixed node, and snowflake_node shows both');
-is(scalar(() = $err =~ /WARNING:  the node of snowflake ids cannot be changed without restarting/g),
-	1, 'a session with other parameters is warned once');
+is($err, '', 'a session with other parameters is not warned');
 is( value_of($node,
 		'SELECT snowflake_worker_id(snowflake_currval()), snowflake_format(0) FROM snowflake_nextval()'),
 	'2|2010-11-04 01:42:54.657, #0, @(0,0)',
@@ -132,28 +204,47 @@ is(value_of($node, NODE_OF_ID), '0|6',
 
 # ----- values in the wrong place -----
 
+# The first one is the server's own value.
+my @server = ('snowflake.worker_id = 7', "snowflake.epoch = '2010-11-04 01:42:54.657+00'");
+for my $case (
+	[ 'database', 'ALTER DATABASE postgres', 'snowflake.epoch', '2010-11-04 01:42:54.657+00' ],
+	[ 'global', 'ALTER ROLE ALL', 'snowflake.worker_id', 9 ],
+	[ 'user', 'ALTER ROLE plain', 'snowflake.clock_policy', 'advance' ],
+	[ 'client', 'PGOPTIONS', 'snowflake.layout', '41/5/5/12' ])
+{
+	my ($source, $where, $name, $value) = @$case;
+	my $put = sub {
+		return $ENV{PGOPTIONS} = "-c $name=$value" if $source eq 'client';
+		return value_of($node, "$where SET $name = '$value'");
+	};
+	local $ENV{PGOPTIONS} = '';
+
+	restart_unfixed();
+	reload_with(@server);
+	$put->();
+	for my $sql (@dependents)
+	{
+		my (undef, $err) = run_as('plain', $sql);
+		like($err,
+			qr/ERROR:  55P02: parameter "$name" can be set for the whole server only\nDETAIL:  It is set to "\Q$value\E"; source: $source\.\nHINT:  Remove it there/,
+			"$where $name, no fixed node: $sql");
+	}
+	like((run_as('plain', "SELECT snowflake_timestamp(0, '2015-01-01 00:00+00')"))[0],
+		qr/^201[45]/, "$where $name: decoding by an explicit epoch goes on");
+	$ENV{PGOPTIONS} = '';
+	value_of($node, "$where RESET $name") unless $source eq 'client';
+
+	is((run_as('plain', NODE_OF_ID))[0], '0|7', "$where $name: without the value ids are issued");
+	$put->();
+	my ($out, $err, $warnings) = run_as('plain', @dependents);
+	unlike($err, qr/ERROR/, "$where $name, fixed node: everything goes on");
+	is($warnings, '', "$where $name, fixed node: no warning");
+	like($out, qr/^0\|7$/m, "$where $name, fixed node: the node is the fixed one");
+	$ENV{PGOPTIONS} = '';
+	value_of($node, "$where RESET $name") unless $source eq 'client';
+}
 restart_unfixed();
 reload_with('snowflake.worker_id = 7', 'snowflake.datacenter_id = 1');
-for my $case (
-	[ 'ALTER DATABASE postgres', 'snowflake.datacenter_id = 9' ],
-	[ 'ALTER ROLE ALL', 'snowflake.worker_id = 9' ],
-	[ 'ALTER DATABASE postgres', 'snowflake.clock_policy = advance' ])
-{
-	my ($where, $setting) = @$case;
-	my ($name) = split / /, $setting;
-
-	value_of($node, "$where SET $setting");
-	($state, $message) = sqlstate_of($node, NODE_OF_ID);
-	is($state, '55P02', "$where SET $setting: no id");
-	like($message, qr/"$name"/, "$where SET $setting: the message has the parameter's name");
-	is(value_of($node, 'SELECT snowflake_worker_id(910499571847892992)'),
-		25, "$where SET $setting: ids are decoded");
-	value_of($node, "$where RESET $name");
-}
-{
-	local $ENV{PGOPTIONS} = '-c snowflake.datacenter_id=9';
-	is((sqlstate_of($node, NODE_OF_ID))[0], '55P02', 'a value of a client: no id');
-}
 {
 	my $client = SnowflakeSession->new($node);
 
@@ -164,8 +255,73 @@ for my $case (
 	$client->quit;
 }
 
+# No user but a superuser is shown the registry's connection string.
+restart_unfixed();
+reload_with(@server);
+value_of($node, "ALTER ROLE plain SET snowflake.registry = 'password=secret'");
+($out, $err) = run_as('plain', 'SET client_min_messages = error', NODE_OF_ID);
+like($err, qr/55P02: parameter "snowflake.registry"/, 'a registry that is set for a role is refused');
+unlike($err, qr/secret/, 'a registry that is set for a role is not shown');
+value_of($node, "ALTER ROLE plain RESET snowflake.registry");
+reload_with(@server, "snowflake.registry = 'secret'");
+($out, $err) = run_as('plain', 'SET client_min_messages = error', 'SELECT snowflake_timestamp(1)');
+like($err, qr/22023: invalid value for parameter "snowflake.registry"\n/, 'a bad registry is refused');
+unlike($err, qr/secret/, 'a bad registry is not shown');
+
+# ----- typos -----
+
+# One session has loaded the library before the reload, one has not, and one
+# begins after the reload.
+for my $case (
+	[ 'snowflake.datacenter_id', 'two', '22023' ],
+	[ 'snowflake.layout', '41/5', '22023' ],
+	[ 'snowflake.epoch', '2010-11-04', '22023' ],
+	[ 'snowflake.clock_policy', 'maybe', '22023' ],
+	[ 'snowflake.datacentre_id', '2', '42704' ])
+{
+	my ($name, $value, $expected) = @$case;
+	my $message = qr/parameter "$name"/;
+
+	restart_unfixed();
+	reload_with('snowflake.worker_id = 7');
+	my %session = map { $_ => plain_session() } qw(loaded present);
+	is($session{loaded}->state_of('SELECT snowflake_timestamp(1)'), '', 'a session decodes before the typo');
+	reload_with('snowflake.worker_id = 7', "$name = '$value'");
+	$session{new} = plain_session();
+	refuses($session{$_}, $expected, $message, "$name = $value, no fixed node, $_ session")
+	  for sort keys %session;
+	($out, $err) = run_as('plain', $dependents[1]);
+	like($err, qr/ERROR: .*"\Q$value\E"/s, "$name = $value: the error has the value");
+	like($err, qr/source: configuration file/, "$name = $value: the error says where the value is set");
+
+	reload_with('snowflake.worker_id = 7');
+	is(value_of($node, NODE_OF_ID), '0|7', "$name = $value: ids after a correction");
+	reload_with('snowflake.worker_id = 7', "$name = '$value'");
+	$session{late} = plain_session();
+	goes_on($session{$_}, "$name = $value, fixed node, $_ session") for sort keys %session;
+	is((run_as('plain', @dependents))[2], '', "$name = $value, fixed node: no warning");
+	$_->quit for values %session;
+}
+
+# PostgreSQL's syntax of integers counts in each session.
+restart_unfixed();
+$session = SnowflakeSession->new($node);
+$session->rows("LOAD 'snowflake'");
+reload_with("snowflake.worker_id = '010'", 'snowflake.datacenter_id = 1.6');
+is(value_of($node, 'SELECT datacenter_id, worker_id FROM snowflake_node'), '2|8',
+	'a new session reads 010 as 8, and 1.6 as 2');
+is($session->value(NODE_OF_ID), '2|8', 'a session that has loaded the library does, too');
+$session->quit;
+
+# A transaction that loads the library and aborts.
+restart_unfixed();
+reload_with('snowflake.worker_id = 7', 'snowflake.datacenter_id = 3');
+is(value_of($node, "BEGIN; LOAD 'snowflake'; ROLLBACK; " . NODE_OF_ID), '3|7',
+	'parameters stay as they are when the transaction that loads the library aborts');
+
 # ----- a registry -----
 
+restart_unfixed();
 for my $settings (
 	[ 'snowflake.worker_id_source = registry', "snowflake.registry = 'host=nowhere'" ],
 	[ 'snowflake.worker_id_source = registry' ],
@@ -208,64 +364,19 @@ for my $round (1 .. 3)
 
 # ----- parallel workers -----
 
-value_of($node,
-	'CREATE TABLE many AS SELECT generate_series(1, 20000) AS n; ANALYZE many');
-my $parallel = q{
-SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
-SET min_parallel_table_scan_size = 0; SET parallel_leader_participation = off};
-my $ids_of_workers = q{
+my $ids_of_leader = q{
 SELECT count(DISTINCT id), min(snowflake_datacenter_id(id)), max(snowflake_datacenter_id(id)), min(snowflake_worker_id(id))
   FROM (SELECT snowflake_nextval() AS id FROM many) AS i};
 restart_unfixed();
 reload_with('snowflake.worker_id = 12', 'snowflake.datacenter_id = 2');
-like(value_of($node, "$parallel; EXPLAIN $ids_of_workers"),
-	qr/Parallel Seq Scan/, 'the ids are issued by parallel workers');
-is(value_of($node, "$parallel; $ids_of_workers"),
-	'20000|2|2|12', 'the first ids after a start are those of parallel workers');
-
-# A leader that has not loaded the library cannot end the hold of its workers on
-# the horizon.  The planner does not look into a function in PL/pgSQL, so only
-# the workers load the library.
-value_of($node,
-	q{CREATE FUNCTION wrapped() RETURNS bigint LANGUAGE plpgsql PARALLEL SAFE AS 'BEGIN RETURN snowflake_nextval(); END'});
-my $by_wrapper = 'SELECT count(wrapped()) FROM many';
-($rc, $out, $err) =
-  $node->psql('postgres', "\\set VERBOSITY verbose\n$parallel; $by_wrapper");
-like($err,
-	qr/ERROR:  55000: cannot issue .* because its session has not loaded .*\n.*HINT:  Execute LOAD 'snowflake'/,
-	'workers of a leader that has not loaded the library issue no ids');
-is(value_of($node, "LOAD 'snowflake'; $parallel; $by_wrapper"),
-	20000, 'workers of a leader that has loaded the library issue ids');
-
-# PostgreSQL puts the default in place of a bad value.  If a reload corrects the
-# value while the leader's statement runs, the leader still has the default, and
-# hands it to its workers.
-value_of($node, q{
-CREATE FUNCTION of_workers(sql text) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE result record;
-BEGIN
-    PERFORM pg_advisory_lock_shared(2);
-    EXECUTE sql INTO result;
-    RETURN result::text;
-END $$});
-restart_unfixed();
-reload_with('snowflake.worker_id = 12', 'snowflake.datacenter_id = two');
-my $gate = SnowflakeSession->new($node);
-$session = SnowflakeSession->new($node);
-$session->rows("LOAD 'snowflake'");
-$session->rows($_) for split /;/, $parallel;
-is($session->state_of($ids_of_workers), '22023', 'workers refuse a bad value as a leader does');
-$gate->rows('SELECT pg_advisory_lock(2)');
-$session->ask("SELECT of_workers(\$\$$ids_of_workers\$\$)");
-$node->poll_query_until('postgres',
-	"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'advisory'");
-reload_with('snowflake.worker_id = 12', 'snowflake.datacenter_id = 2');
-$gate->quit;
-is(join(' ', $session->answer), ' (20000,2,2,12)',
-	'workers of a leader that has read a bad value go by the corrected value');
-is($session->state_of(NODE_OF_ID), '22023',
-	'the leader refuses ids until its session ends');
-$session->quit;
+is(value_of($node, "$parallel; $ids_of_leader"),
+	'20000|2|2|12', 'the first ids after a start are those of a query that could be parallel');
+for my $load ('SELECT', "LOAD 'snowflake'")
+{
+	my ($out, $err) = run_as('plain', $load, $parallel, 'SET parallel_leader_participation = off', 'SELECT count(wrapped()) FROM many');
+	like($err, qr/ERROR:  25000: snowflake ids cannot be issued in a parallel worker\nHINT:  Label the function .* PARALLEL RESTRICTED/,
+		"$load: a parallel worker issues no id");
+}
 
 # ----- a crash, after which the node is fixed anew -----
 
@@ -282,6 +393,141 @@ cmp_ok($next, '>', $last, 'ids go on after a crash');
 is(worker_id_of($next), 13, 'the first id after a crash fixes the node anew');
 is(value_of($node, 'SELECT ids_issued < 100 FROM snowflake_stat'),
 	't', 'a crash resets the counters');
+
+# ----- a library that is replaced -----
+
+# A session of a newer library finds the older one's shared memory, which has
+# another version: the test puts the version there.  At its promised place is the
+# fixed node, by which both libraries decode.
+$node->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
+restart_unfixed();
+reload_with('snowflake.worker_id = 14', 'snowflake.datacenter_id = 2');
+my $decode = 'SELECT count(seconds(n)), min(seconds(n)) FROM many';
+my $decoded = '20000|1288834974.657000';
+my $older = SnowflakeSession->new($node);
+is($older->value(NODE_OF_ID), '2|14', 'a session of the older library issues an id');
+reload_with('snowflake.worker_id = 15', "snowflake.epoch = '2020-01-01 00:00+00'");
+my @segments = grep { substr(slurp_file($_), 0, 20) eq pack 'l x4 C x3 l2', 1, 1, 2, 14 }
+  glob $node->data_dir . '/pg_dynshmem/mmap.*';
+is(scalar(@segments), 1, 'the version and the fixed node are at their promised places');
+open my $segment, '+<:raw', $segments[0] or die "$segments[0]: $!";
+print $segment pack 'l', 2;
+close $segment or die "$segments[0]: $!";
+my $newer = SnowflakeSession->new($node);
+for my $case ([ 'older', $older ], [ 'newer', $newer ])
+{
+	my ($which, $session) = @$case;
+	$session->rows($_) for split /;/, "$parallel; SET parallel_leader_participation = off";
+	is($session->value('SELECT count(*) FROM many'), 20000, "$which library: a parallel query");
+	is($session->value($decode), $decoded, "$which library: parallel workers decode by the fixed node");
+	is($session->value('SELECT datacenter_id, worker_id FROM snowflake_node'), '2|14',
+		"$which library: snowflake_node shows the fixed node");
+}
+is($older->value(NODE_OF_ID), '2|14', 'older library: ids go on');
+is($older->value('SELECT ids_issued FROM snowflake_stat'), 2, 'older library: counters go on');
+for my $sql (NODE_OF_ID, 'SELECT snowflake_horizon()', 'SELECT * FROM snowflake_stat',
+	'SELECT * FROM snowflake_stat_backend', 'SELECT snowflake_stat_reset()')
+{
+	$newer->ask($sql);
+	my $outcome = $newer->outcome;
+	is($outcome->{state}, '55000', "newer library: $sql is refused");
+	like($outcome->{hint}, qr/^Restart the server/, "newer library: the hint says what to do");
+}
+$_->quit for $older, $newer;
+configure($node, 'snowflake.worker_id = 14');
+$node->restart;
+is(value_of($node, NODE_OF_ID), '0|14', 'a restart ends it');
+
+# ----- another layout, whose first use is in a parallel operation -----
+
 $node->stop;
+unlink mark_file($node);
+my @other = ('snowflake.worker_id = 16', "snowflake.layout = '30/10/10/13\@1s'", "snowflake.epoch = '2020-01-01 00:00+00'");
+configure($node, @other);
+$node->start;
+value_of($node, q{
+GRANT CREATE ON SCHEMA public TO plain;
+SET SESSION AUTHORIZATION plain;
+DROP TABLE log_first;
+SELECT snowflake_create_partitions('log', date_trunc('day', now()) - interval '90 days', now() + interval '60 days', '30 days');
+CREATE TABLE ids AS SELECT snowflake_min_id('2021-01-01 00:00+00') + n AS id FROM many;
+ANALYZE ids});
+my $partition_count = q{SELECT count(*) FROM pg_inherits WHERE inhparent = 'log'::regclass};
+my $count = value_of($node, $partition_count);
+my $drop = q{FROM snowflake_drop_partitions('log', now() - interval '50 days'};
+for my $participation ('off', 'on')
+{
+	for my $first ('SELECT count(*) FROM ids WHERE seconds(id) = 1609459200',
+		'CREATE INDEX ON ids (seconds(id)); SET enable_seqscan = off; SELECT count(*) FROM ids WHERE seconds(id) = 1609459200')
+	{
+		my $case = 'first use in parallel, leader participates ' . "$participation, " . substr $first, 0, 6;
+		my $session = plain_session();
+
+		$session->rows($_) for split /;/, "$parallel; SET parallel_leader_participation = $participation";
+		my @counts = map { $session->rows($_) } split /;/, $first;
+		is($counts[-1], 20000, "$case: workers decode by the server's layout and epoch");
+		is($session->value('SELECT snowflake_timestamp(min(id)) = \'2021-01-01 00:00+00\' FROM ids'),
+			't', "$case: the leader does, too");
+		is($session->value("SELECT count(*) FILTER (WHERE statement LIKE 'DROP%') $drop, dry_run => true) AS statement"), 1, "$case: one partition is old");
+		$session->quit;
+	}
+}
+my $dropper = plain_session();
+$dropper->rows($_) for split /;/, $parallel;
+$dropper->rows('SELECT max(seconds(id)) FROM ids');
+$dropper->rows("SELECT * $drop)");
+is(value_of($node, $partition_count), $count - 1, 'one partition is dropped');
+$dropper->quit;
+
+# PostgreSQL hands a leader's values to its workers: the default in place of a bad
+# value, though a reload has corrected the value since; and what the leader has
+# SET, though the library is not loaded yet.
+$node->restart;
+value_of($node, q{
+CREATE FUNCTION run(sql text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE result record;
+BEGIN
+    PERFORM pg_advisory_lock_shared(2);
+    EXECUTE sql INTO result;
+    RETURN result::text;
+END $$});
+my $by_workers = 'SELECT count(*) FROM ids WHERE seconds(id) + 0 = 1609459200';
+reload_with(@other, 'snowflake.epoch = nonsense');
+$session = SnowflakeSession->new($node);
+$session->rows($_) for split /;/, "LOAD 'snowflake'; $parallel; SET parallel_leader_participation = off";
+is($session->state_of($by_workers), '22023', 'workers refuse a bad value');
+my $gate = SnowflakeSession->new($node);
+$gate->rows('SELECT pg_advisory_lock(2)');
+$session->ask("SELECT run(\$\$$by_workers\$\$)");
+$node->poll_query_until('postgres',
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'advisory'");
+reload_with(@other);
+$gate->quit;
+my $outcome = $session->outcome;
+is($outcome->{state}, '55P02', 'workers of a leader that has read a bad value do not decode by the default');
+like($outcome->{message}, qr/"snowflake.epoch" could not be read in a parallel operation/, 'the message has the parameter');
+like($outcome->{hint}, qr/^Connect again/, 'the hint says what to do');
+is($session->state_of('SELECT snowflake_timestamp(1)'), '', 'the leader decodes after the reload');
+$session->quit;
+$session = SnowflakeSession->new($node);
+$session->rows($_) for split /;/, "SET snowflake.layout = '41/5/5/12'; SET snowflake.datacenter_id = 9; $parallel";
+is($session->state_of($by_workers), '55P02', "a leader's SET is no worker's configuration");
+$session->quit;
+value_of($node, NODE_OF_ID);
+($out, $err) = run_as('plain', "SET snowflake.layout = '41/5/5/12'", $parallel, $by_workers);
+is($out, 20000, 'with a fixed node, workers decode whatever the leader has SET');
+
+# ----- a standby -----
+
+my $standby = standby_node($node, 'standby');
+$standby->start;
+$node->wait_for_replay_catchup($standby);
+is(value_of($standby, $by_workers), 20000, 'a standby decodes');
+is((sqlstate_of($standby, NODE_OF_ID))[0], '25006', 'a standby issues no id');
+is(value_of($standby, 'SELECT worker_id, in_recovery, high_water_mark, pending_restart FROM snowflake_node'),
+	'16|t||', 'snowflake_node on a standby');
+$standby->promote;
+is(value_of($standby, 'SELECT snowflake_worker_id(snowflake_nextval())'), 16, 'a promoted standby issues ids');
+$_->stop for $standby, $node;
 
 done_testing();
