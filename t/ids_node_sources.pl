@@ -227,9 +227,9 @@ refuses_to_start([ $lan, 'broken' ], 'ipv4', 16,
 my @derived = derive('hostname', 5);
 start_on([ 'name pg-3' ], @derived);
 replace_file("$directory/facts", 'name pg-4');
-configure($node, @derived, 'snowflake.block_size = 2');
+configure($node, @derived, 'snowflake.clock_tolerance = 2s');
 $node->reload;
-ok($node->poll_query_until('postgres', "SELECT current_setting('snowflake.block_size') = '2'"),
+ok($node->poll_query_until('postgres', "SELECT current_setting('snowflake.clock_tolerance') = '2s'"),
 	'a reload after the host was renamed');
 is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
 	3, 'a renamed host keeps its worker id while the server runs');
