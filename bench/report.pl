@@ -107,7 +107,7 @@ sub over_sessions
 sub report_ids
 {
 	heading('Ids per second at the ceiling',
-		'Layout `41/5/5/12`, block_size = 1: 4096 ids a millisecond. In millions.',
+		'Layout `41/5/5/12`: 4096 ids a millisecond. In millions.',
 		'sessions', @sessions, 'aim');
 	my $default = sub { ids('default layout', $_[0]) };
 	over_sessions('snowflake_nextval()', '%.3f',
@@ -146,7 +146,7 @@ sub report_ids
 			$peer eq 'nextval CACHE 1' ? '>= 3, 2, 2, 2' : '');
 	}
 	# The no-op shows the speed of the machine itself.
-	foreach my $peer ('no-op', 'snowflake', 'snowflake block_size=64')
+	foreach my $peer ('no-op', 'snowflake')
 	{
 		over_sessions("$peer to the same in 1 session", '%.2f',
 			sub { ratio(ids($peer, @_), ids($peer, 1)) },
@@ -157,8 +157,7 @@ sub report_ids
 sub peers_of_ids
 {
 	return grep { exists $samples{ids}{$_} } 'snowflake',
-	  'snowflake block_size=64', 'snowflake_nextvals', 'nextval CACHE 1',
-	  'nextval CACHE 100', 'pgEdge', 'gen_random_uuid', 'uuidv7',
+	  'snowflake_nextvals', 'nextval CACHE 1', 'nextval CACHE 100', 'pgEdge', 'gen_random_uuid', 'uuidv7',
 	  'PL/pgSQL snowflake';
 }
 
@@ -240,8 +239,7 @@ sub ratio_of_medians
 	return sprintf '**%.3f**', median(@$x) / median(@$y);
 }
 
-my @keys = ('bigint supplied', 'snowflake', 'snowflake block_size=64',
-	'bigserial', 'identity', 'pgEdge', 'counter', 'uuid v4', 'uuid v7');
+my @keys = ('bigint supplied', 'snowflake', 'bigserial', 'identity', 'pgEdge', 'counter', 'uuid v4', 'uuid v7');
 
 sub report_inserts
 {

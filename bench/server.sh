@@ -68,8 +68,7 @@ postmaster_pid() { # cluster
 }
 
 # Makes an empty table "bench_target" with a key.
-create_target() { # column, block_size
-    configure standard snowflake.block_size "$2"
+create_target() { # column
     query standard -c 'SET client_min_messages = warning' \
         -c 'DROP TABLE IF EXISTS bench_target' \
         -c "CREATE TABLE bench_target ($1, payload integer)" -c CHECKPOINT

@@ -4,24 +4,23 @@
 #
 # fsync is off: the noise of a shared disk would be larger than the differences.
 #
-# name | block_size | column
+# name | column
 insert_peers=(
-    "bigint supplied|1|id bigint PRIMARY KEY"
-    "snowflake|1|id bigint PRIMARY KEY DEFAULT snowflake_nextval()"
-    "snowflake block_size=64|64|id bigint PRIMARY KEY DEFAULT snowflake_nextval()"
-    "bigserial|1|id bigserial PRIMARY KEY"
-    "identity|1|id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
-    "counter|1|id bigint PRIMARY KEY DEFAULT bench_counter()"
-    "uuid v4|1|id uuid PRIMARY KEY DEFAULT gen_random_uuid()"
+    "bigint supplied|id bigint PRIMARY KEY"
+    "snowflake|id bigint PRIMARY KEY DEFAULT snowflake_nextval()"
+    "bigserial|id bigserial PRIMARY KEY"
+    "identity|id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+    "counter|id bigint PRIMARY KEY DEFAULT bench_counter()"
+    "uuid v4|id uuid PRIMARY KEY DEFAULT gen_random_uuid()"
 )
 
 measure_inserts() {
     local repeat way peer peers
 
     ! has_uuidv7 standard ||
-        insert_peers+=("uuid v7|1|id uuid PRIMARY KEY DEFAULT uuidv7()")
+        insert_peers+=("uuid v7|id uuid PRIMARY KEY DEFAULT uuidv7()")
     [ -z "${BENCH_PGEDGE:-}" ] ||
-        insert_peers+=("pgEdge|1|id bigint PRIMARY KEY DEFAULT bench_pgedge('bench_pgedge_sequence')")
+        insert_peers+=("pgEdge|id bigint PRIMARY KEY DEFAULT bench_pgedge('bench_pgedge_sequence')")
     configure standard fsync off
     prepare_rows
     sample_insert 0 "INSERT ... SELECT" "${insert_peers[0]}" >/dev/null
@@ -51,10 +50,10 @@ SQL
 
 # Repeat 0 warms up, and is not recorded.
 sample_insert() { # repeat, way, peer
-    local name block_size column taken processor bytes statement
+    local name column taken processor bytes statement
     local columns=payload file=payload
 
-    IFS='|' read -r name block_size column <<<"$3"
+    IFS='|' read -r name column <<<"$3"
     if [ "$name" = "bigint supplied" ]; then
         columns="id, payload" file=supplied
     fi
@@ -63,7 +62,7 @@ sample_insert() { # repeat, way, peer
     *) statement="INSERT INTO bench_target ($columns)
                   SELECT $columns FROM bench_source" ;;
     esac
-    create_target "$column" "$block_size"
+    create_target "$column"
     # The first number of schedstat is the process's time on a processor.
     read -r taken processor bytes < <(query standard <<SQL
 SELECT pg_read_file('/proc/self/schedstat') AS used, clock_timestamp() AS begun \gset
@@ -82,13 +81,13 @@ SQL
 
 # Inserts single rows, each in its own transaction.
 sample_single_rows() { # repeat
-    local sessions peer peers name block_size column
+    local sessions peer peers name column
 
-    mapfile -t peers < <(rotated "$1" "${insert_peers[1]}" "${insert_peers[3]}")
+    mapfile -t peers < <(rotated "$1" "${insert_peers[1]}" "${insert_peers[2]}")
     for sessions in 1 8; do
         for peer in "${peers[@]}"; do
-            IFS='|' read -r name block_size column <<<"$peer"
-            create_target "$column" "$block_size"
+            IFS='|' read -r name column <<<"$peer"
+            create_target "$column"
             load standard "$sessions" "$seconds" \
                 "INSERT INTO bench_target (payload) VALUES (1);"
             record_rate inserts "$name" "$sessions" "$1" "single rows/s" 1

@@ -8,8 +8,6 @@
 measure_waiting() {
     local repeat series sessions peers batch=5000
 
-    configure standard snowflake.block_size 1
-    configure wide snowflake.block_size 1
     for ((repeat = 1; repeat <= repeats; repeat++)); do
         mapfile -t peers < <(rotated "$repeat" "standard|1" "standard|8" \
             "standard|64" "wide|1")

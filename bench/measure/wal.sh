@@ -7,7 +7,6 @@
 measure_wal() {
     local repeat state states
 
-    configure standard snowflake.block_size 1
     for ((repeat = 1; repeat <= repeats; repeat++)); do
         mapfile -t states < <(rotated "$repeat" issuing idle)
         for state in "${states[@]}"; do
