@@ -172,13 +172,8 @@ SET parallel_setup_cost = 0;
 SET parallel_tuple_cost = 0;
 SET min_parallel_table_scan_size = 0;
 SET parallel_leader_participation = off;
--- (ids that workers issue do not count for this session's snowflake_currval())
-SELECT snowflake_nextval() AS before \gset
-SELECT count(*) AS ids, count(DISTINCT id) AS distinct_ids
-  FROM (SELECT snowflake_nextval() AS id FROM wide OFFSET 0) AS w;
-SELECT snowflake_currval() = :before AS by_workers;
-CREATE TABLE by_workers AS SELECT snowflake_nextval() AS id, n FROM wide;
-SELECT * FROM check_ids('by_workers');
+CREATE TABLE by_leader AS SELECT snowflake_nextval() AS id, n FROM wide;
+SELECT * FROM check_ids('by_leader');
 -- the settings also force plans that need no worker into one
 SELECT set_config(name, 'on', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
 SELECT snowflake_nextval() < snowflake_nextval() AS increasing;

@@ -137,23 +137,6 @@ COMMIT;
 INSERT INTO causes VALUES ('at the commit');
 SELECT * FROM read;
 
--- parallel workers take the ids, and their leader's transaction holds the
--- horizon after the workers have ended; the session itself has taken no id
-\c
-CREATE TABLE numbers AS SELECT n FROM generate_series(1, 5000) AS n;
-ANALYZE numbers;
-SET parallel_setup_cost = 0;
-SET parallel_tuple_cost = 0;
-SET min_parallel_table_scan_size = 0;
-SET parallel_leader_participation = off;
-SET max_parallel_workers_per_gather = 2;
-BEGIN;
-CREATE TABLE made AS SELECT snowflake_nextval() AS id FROM numbers;
-SELECT horizon = snowflake_horizon() AS holds, horizon <= (SELECT min(id) FROM made) AS at_first_id, ids_issued
-  FROM snowflake_stat_backend WHERE pid = pg_backend_pid();
-COMMIT;
-SELECT snowflake_horizon() > max(id) AS below FROM made;
-
 -- other users ask for it, too
 CREATE ROLE snowflake_horizon_user;
 SET ROLE snowflake_horizon_user;
@@ -161,6 +144,6 @@ SELECT snowflake_horizon() > 0 AS horizon;
 RESET ROLE;
 DROP ROLE snowflake_horizon_user;
 DROP VIEW held, read;
-DROP TABLE events, causes, fetched, numbers, made;
+DROP TABLE events, causes, fetched;
 DROP FUNCTION take_id;
 DROP PROCEDURE commit_often, commit_often_in_a_loop;

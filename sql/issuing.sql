@@ -42,34 +42,19 @@ SELECT count(*) FROM snowflake_nextvals(NULL);
 SELECT snowflake_nextvals(-1);
 SELECT max(id) = snowflake_currval() AS is_currval FROM snowflake_nextvals(1000) AS id;
 
--- with calls in turn, each id is larger than the id before, and no id is wasted
-SELECT count(*) AS rows, count(*) FILTER (WHERE a >= b OR a <= previous) AS out_of_order,
-       avg(b - a) FILTER (WHERE snowflake_timestamp(a) = snowflake_timestamp(b)) < 2 AS close_together
-  FROM (SELECT a, b, lag(b) OVER (ORDER BY n) AS previous
+-- a call issues all its ids at once, whenever its rows are fetched, and a later
+-- call gets a larger id
+SELECT count(*) AS rows, max(a) < min(b) AS in_order,
+       count(*) FILTER (WHERE a <= previous_a OR b <= previous_b) AS out_of_order
+  FROM (SELECT a, b, lag(a) OVER (ORDER BY n) AS previous_a, lag(b) OVER (ORDER BY n) AS previous_b
           FROM (SELECT snowflake_nextvals(10000) AS a, snowflake_nextval() AS b,
                        generate_series(1, 10000) AS n) AS v) AS o;
--- the ids increase also if the rows of one call are fetched one by one
 BEGIN;
-DECLARE many CURSOR FOR SELECT snowflake_nextvals(1000) AS id;
-CREATE TEMP TABLE fetched (n serial, id bigint);
-DO $$
-DECLARE
-  many refcursor := 'many';
-  id bigint;
-BEGIN
-  FOR i IN 1 .. 500 LOOP
-    FETCH many INTO id;
-    INSERT INTO fetched (id) VALUES (id), (snowflake_nextval());
-  END LOOP;
-END $$;
-SELECT count(*), count(*) FILTER (WHERE id <= previous) AS out_of_order
-  FROM (SELECT id, lag(id) OVER (ORDER BY n) AS previous FROM fetched) AS o;
--- a row that is fetched later has a later id, although the call has reserved
--- more ids before
-MOVE 100 IN many;
-SELECT clock_timestamp() AS before_sleep, pg_sleep(0.02) \gset
-FETCH 1 FROM many \gset
-SELECT snowflake_timestamp(:id) > timestamptz :'before_sleep' + interval '15 ms' AS of_its_own_time;
+DECLARE many CURSOR FOR SELECT snowflake_nextvals(3) AS id;
+FETCH 1 FROM many \gset first_
+SELECT snowflake_nextval() AS later \gset
+FETCH 1 FROM many \gset second_
+SELECT :first_id < :second_id AND :second_id < :later AS in_order, snowflake_currval() = :later AS is_currval;
 COMMIT;
 
 -- read-only transactions may take ids
@@ -84,19 +69,28 @@ SELECT snowflake_nextval() AS second \gset
 ROLLBACK;
 SELECT :first < :second AND :second < snowflake_nextval() AS increasing;
 
--- parallel workers
+-- in a parallel plan the leader issues the ids, and a worker issues none
 CREATE TABLE many_rows AS SELECT n FROM generate_series(1, 50000) AS n;
 ALTER TABLE many_rows SET (parallel_workers = 2);
 ANALYZE many_rows;
+CREATE FUNCTION mislabelled() RETURNS bigint LANGUAGE plpgsql PARALLEL SAFE AS
+  'BEGIN RETURN snowflake_nextval(); END';
 SET parallel_setup_cost = 0;
 SET parallel_tuple_cost = 0;
 SET min_parallel_table_scan_size = 0;
+SET parallel_leader_participation = off;
 EXPLAIN (COSTS OFF) SELECT snowflake_nextval() AS id FROM many_rows;
-SELECT count(*), count(DISTINCT id), min(id) > :second AS all_later
+SELECT count(DISTINCT id), max(id) = snowflake_currval() AS is_currval
   FROM (SELECT snowflake_nextval() AS id FROM many_rows) AS ids;
+\set SHOW_CONTEXT never
+SELECT count(mislabelled()) FROM many_rows;
+\echo :LAST_ERROR_SQLSTATE
+\set SHOW_CONTEXT errors
 RESET parallel_setup_cost;
 RESET parallel_tuple_cost;
 RESET min_parallel_table_scan_size;
+RESET parallel_leader_participation;
+DROP FUNCTION mislabelled;
 
 -- a new column gives each row an id of its own
 ALTER TABLE many_rows ADD COLUMN id bigint DEFAULT snowflake_nextval();

@@ -1,8 +1,8 @@
 # Runs the regress and the isolation tests on two servers: one with the default
-# layout, and one with another layout, epoch, worker id and sequence start, whose
-# sessions reserve ids in blocks.  The tests of conversion and of the registry do
-# not depend on these parameters, and run on the first server only.  On each
-# server the superuser has another name, because no output may depend on it.
+# layout, and one with another layout, epoch, worker id and sequence start.  The
+# tests of conversion and of the registry do not depend on these parameters, and
+# run on the first server only.  On each server the superuser has another name,
+# because no output may depend on it.
 use strict;
 use warnings FATAL => 'all';
 
@@ -52,8 +52,7 @@ my %settings = (
 		"snowflake.layout = '39/0/4/8'",
 		"snowflake.epoch = '2024-01-01T00:00:00Z'",
 		"snowflake.worker_id = 15",
-		"snowflake.sequence_start = random",
-		"snowflake.block_size = 64"
+		"snowflake.sequence_start = random"
 	]);
 for my $name (sort keys %settings)
 {
@@ -80,11 +79,6 @@ for my $name (sort keys %settings)
 	}
 	run_tests($node, $user, $ENV{PG_REGRESS}, 'sql/*.sql',
 		$name eq 'default_layout' ? qr/^$/ : qr/^(convert|registry)/);
-
-	# The isolation tests compare ids of several sessions inside a tick, where
-	# ids of larger blocks are in no order.
-	$node->append_conf('postgresql.conf', 'snowflake.block_size = 1');
-	$node->restart;
 	run_tests($node, $user, $isolation, 'specs/*.spec', qr/^$/);
 	$node->stop;
 }
