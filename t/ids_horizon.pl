@@ -1,6 +1,5 @@
 # A reader that goes by snowflake_horizon() misses no row.  First the horizon
-# over prepared transactions, sessions that end, blocks, restarts, crashes and
-# leases; then writers of all kinds with two readers, of which the one that goes
+# over prepared transactions, sessions that end, restarts, crashes and leases; then writers of all kinds with two readers, of which the one that goes
 # by the largest id misses rows; then a promotion.  sql/horizon.sql shows the
 # horizon of one session, and specs/horizon_readers.spec the order of steps.
 #
@@ -27,8 +26,6 @@ my $node = snowflake_node(
 	'main',
 	'max_connections = 150',
 	'max_prepared_transactions = 80',
-	'max_worker_processes = 40',
-	'max_parallel_workers = 32',
 	'wal_level = replica',
 	'max_wal_senders = 5',
 	"include 'case.conf'");
@@ -110,7 +107,7 @@ cmp_ok(horizon(), '<=', $id, 'a transaction prepared since then holds the horizo
 value_of($node, "COMMIT PREPARED 'new'");
 cmp_ok(horizon(), '>', $id, 'COMMIT PREPARED of a transaction prepared since then lets the horizon go on');
 
-# ----- sessions that end, and blocks -----
+# ----- sessions that end -----
 
 $anna->rows('BEGIN');
 $id = insert($anna);
@@ -124,19 +121,6 @@ $bert->rows('BEGIN');
 $id = insert($bert);
 $bert->{psql}{run}->kill_kill;
 ok(wait_for(sub { horizon() > $id }), 'a session whose client has gone lets the horizon go on');
-
-restart_with(0, 'snowflake.block_size = 64');
-($anna, $bert) = map { SnowflakeSession->new($node) } 1 .. 2;
-my $below = 0;
-for my $n (1 .. 200)
-{
-	$anna->rows('SELECT snowflake_nextval() FROM generate_series(1, 5)');
-	$bert->rows('SELECT snowflake_nextval()');
-	my $horizon = $bert->value('SELECT snowflake_horizon()');
-	$below++ if $anna->value('SELECT snowflake_nextval()') < $horizon;
-}
-is($below, 0, 'no id of a later transaction is below the horizon, because a block ends with its transaction');
-$_->quit for $anna, $bert;
 
 # ----- restarts, crashes and a clock that steps back -----
 
@@ -228,14 +212,6 @@ INSERT INTO outbox (what) VALUES ('rolled back');
 PREPARE TRANSACTION 'p:client_id';
 \sleep :ms ms
 ROLLBACK PREPARED 'p:client_id';
-},
-	parallel => q{
-BEGIN;
-CREATE TABLE made:client_id AS SELECT snowflake_nextval() AS id FROM numbers;
-\sleep :ms ms
-INSERT INTO outbox SELECT id, 'parallel' FROM made:client_id;
-DROP TABLE made:client_id;
-COMMIT;
 });
 
 # A reader goes on where it was, up to an id.
@@ -269,9 +245,6 @@ END
 value_of($node, qq{
 TRUNCATE outbox;
 CREATE TABLE stop ();
-CREATE TABLE numbers AS SELECT generate_series(1, 300) AS n;
-ALTER TABLE numbers SET (parallel_workers = 2);
-ANALYZE numbers;
 @reader_sql});
 
 # Starts pgbench's clients with some kinds of writers.
@@ -287,8 +260,7 @@ sub start_writers
 		append_to_file("$directory/$kind",
 			"\\set ms random_exponential(1, :longest, 5)\n$writers{$kind}");
 	}
-	local $ENV{PGOPTIONS} = '-c parallel_setup_cost=0 -c parallel_tuple_cost=0'
-	  . ' -c parallel_leader_participation=off -c synchronous_commit=off';
+	local $ENV{PGOPTIONS} = '-c synchronous_commit=off';
 	return IPC::Run::start(
 		[
 			$node->installed_command('pgbench'), '--no-vacuum',
@@ -316,13 +288,8 @@ my %readers = map {
 	($_ => $run);
 } sort keys %bounds;
 
-# First with single ids, then with blocks.
 my @all_kinds = sort keys %writers;
-my $writers = start_writers('writers', 64, $seconds, 400, @all_kinds);
-sleep $seconds / 2;
-configure($node, 'snowflake.block_size = 64');
-$node->reload;
-succeeds($writers, 'writers');
+succeeds(start_writers('writers', 64, $seconds, 400, @all_kinds), 'writers');
 
 # With few writers and short sleeps, every transaction is the oldest for a while.
 succeeds(start_writers('few', 3, 1 + int($seconds / 4), 10, @$_), 'few')

@@ -142,7 +142,7 @@ sub make_server
 	# The first server's clock is slow, and the third server's is fast.
 	my $server = SnowflakeFaults->new($node, @servers - 1);
 
-	write_parameters($node, block_size => (1, 64)[ rand 2 ]);
+	write_parameters($node);
 	$server->start;
 	$node->safe_psql('postgres', 'CREATE EXTENSION snowflake');
 	push @servers, $server;
@@ -453,7 +453,6 @@ set_fault(
 			$server->{node},
 			clock_policy => (qw(wait error advance))[ rand 3 ],
 			clock_tolerance => 1000 + int rand 4000,
-			block_size => (1, 64, 1000)[ rand 3 ],
 			sequence_start => (qw(zero random))[ rand 2 ],
 			high_water_interval => 50 + int rand 950);
 		return 1;

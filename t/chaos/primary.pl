@@ -30,8 +30,7 @@
 #
 # All other ids were lost with WAL that was not flushed or not replayed, and may
 # come again (promise 1).  In one life no id comes twice, and a call that begins
-# after another one returned gets a larger id; with blocks, which a half of the
-# seeds use, an id of the same tick or a later one (promise 2).
+# after another one returned gets a larger id (promise 2).
 #
 #   CHAOS_SECONDS   the seconds in which new faults begin (30)
 #   CHAOS_SEED      chooses the same order of faults as in an earlier run with
@@ -55,8 +54,7 @@ use constant {
 	HOUR_S => 3600,
 	WORKER_IDS_PER_DATACENTER => 32,
 	NODE_SHIFT => 12,
-	NODE_MASK => 1023,
-	TICK_SHIFT => 22
+	NODE_MASK => 1023
 };
 
 # How often each fault is in the deck.
@@ -78,10 +76,9 @@ my %ways = (promotion => 2, no_signal => 2, no_library => 2);
 my $seconds = $ENV{CHAOS_SECONDS} || 30;
 my $seed = $ENV{CHAOS_SEED} // int(time() * 1000) % 1_000_000;
 srand($seed);
-my $block_size = (1, 64)[ rand 2 ];
 my $synchronous_commit = (qw(on off))[ rand 2 ];
 my $wal_writer_delay = (qw(200ms 10s))[ rand 2 ];
-note("seed $seed, $seconds s, block_size $block_size, "
+note("seed $seed, $seconds s, "
 	  . "synchronous_commit $synchronous_commit, wal_writer_delay $wal_writer_delay");
 
 my ($primary, $standby);
@@ -92,8 +89,7 @@ my $worker_id = 7;              # counts on through the datacenters
 my %used_until;                 # by worker id: the clock when it was used last
 my %parameters = (
 	clock_policy => 'wait',
-	clock_tolerance => 5000,
-	block_size => $block_size);
+	clock_tolerance => 5000);
 
 # ----- servers -----
 
@@ -562,9 +558,7 @@ sub check_order
 		my $first = $batch->{ids}[0];
 
 		count_finding('id that goes back behind ids received before', "$first after $newest in life $number")
-		  if $block_size == 1
-		  ? $first <= $newest
-		  : $first >> TICK_SHIFT < $newest >> TICK_SHIFT;
+		  if $first <= $newest;
 	}
 	return;
 }

@@ -16,7 +16,6 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(
   start_server
   set_clock
-  glitch_clock
   processes_of
   worker_pid
   suspend
@@ -135,25 +134,6 @@ sub write_clock
 	open my $fh, '+<:raw', $file or die "$file: $!";
 	defined syswrite $fh, $bytes or die "$file: $!";
 	close $fh;
-	return;
-}
-
-# Makes the clock of one process of a server wrong by so many seconds, at every
-# reading or at each n-th one.  Process 0 ends the glitch.
-sub glitch_clock
-{
-	my ($node, $pid, $offset_s, $every) = @_;
-	my $file = clock_file($node);
-
-	# Write the process last: it begins the glitch.
-	for my $field ([ 3, $every // 1 ], [ 2, 1_000_000 * $offset_s ], [ 1, $pid ])
-	{
-		my ($number, $value) = @$field;
-		open my $fh, '+<:raw', $file or die "$file: $!";
-		seek $fh, 8 * $number, 0;
-		print $fh pack 'q', $value;
-		close $fh or die "$file: $!";
-	}
 	return;
 }
 

@@ -2,10 +2,8 @@
  * clock.c
  *	  Sets a server's wall clock at any time.  The tests preload it.
  *
- * The file CLOCK_OFFSET_FILE has up to four 64-bit numbers; missing ones are
- * 0.  The first is the offset of the clock from the real one, in microseconds.
- * The others describe a glitch, a wrong reading of one process: the process,
- * the microseconds that are added, and n, if each n-th reading is wrong.
+ * The file CLOCK_OFFSET_FILE has a 64-bit number: the offset of the clock from
+ * the real one, in microseconds.
  *
  * libfaketime cannot replace this library, for two reasons.  It shows the real
  * clock while the postmaster waits in pselect(); before PostgreSQL 16 the
@@ -29,16 +27,8 @@
 
 static int	(*real_clock_gettime) (clockid_t, struct timespec *) = NULL;
 
-/* The contents of CLOCK_OFFSET_FILE; see above. */
-typedef struct ClockFile
-{
-	int64_t		offset_us;
-	int64_t		glitch_pid;
-	int64_t		glitch_us;
-	int64_t		glitch_every;
-} ClockFile;
-
-static const volatile ClockFile *clock_file = NULL;
+/* The contents of CLOCK_OFFSET_FILE. */
+static const volatile int64_t *offset_us = NULL;
 
 __attribute__((constructor))
 static void
@@ -51,20 +41,10 @@ find_clock(void)
 	*(void **) &real_clock_gettime = dlsym(RTLD_NEXT, "clock_gettime");
 	if (fd < 0)
 		return;
-	map = mmap(NULL, sizeof(*clock_file), PROT_READ, MAP_SHARED, fd, 0);
+	map = mmap(NULL, sizeof(*offset_us), PROT_READ, MAP_SHARED, fd, 0);
 	if (map != MAP_FAILED)
-		clock_file = map;
+		offset_us = map;
 	close(fd);
-}
-
-static int64_t
-glitch_us(void)
-{
-	static int64_t readings = 0;
-
-	if (clock_file->glitch_pid == 0 || clock_file->glitch_pid != getpid())
-		return 0;
-	return ++readings % clock_file->glitch_every == 0 ? clock_file->glitch_us : 0;
 }
 
 int
@@ -76,12 +56,11 @@ clock_gettime(clockid_t id, struct timespec *now)
 		find_clock();
 	if (real_clock_gettime(id, now) != 0)
 		return -1;
-	if (clock_file == NULL ||
+	if (offset_us == NULL ||
 		(id != CLOCK_REALTIME && id != CLOCK_REALTIME_COARSE))
 		return 0;
 
-	ns = now->tv_sec * NS_PER_S + now->tv_nsec +
-		(clock_file->offset_us + glitch_us()) * 1000;
+	ns = now->tv_sec * NS_PER_S + now->tv_nsec + *offset_us * 1000;
 	now->tv_sec = ns / NS_PER_S;
 	now->tv_nsec = ns % NS_PER_S;
 	return 0;
