@@ -1,30 +1,28 @@
-# Many sessions at once, by single ids and by blocks: no id comes twice, the ids
-# of each session increase, and an id is of this node and of the time of its
-# call.  With block_size = 1 an id is larger than all ids that any session has
-# received before the call; with larger blocks it is of no earlier tick.
+# Many sessions at once, by snowflake_nextval() and snowflake_nextvals(): no id
+# comes twice, a call that begins after another one returned gets a larger id, a
+# call takes what is left of a tick at once, and an id is of this node and of the
+# time of its call.
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $node = snowflake_node('main', 'max_connections = 100', 'fsync = off',
 	'autovacuum = off', "include 'case.conf'");
 
 # Tests that no call fails while clients run scripts, which number their rows by
-# :n.  Calls a function, if one is given, again and again meanwhile.
+# :n.
 sub run_clients
 {
-	my ($clients, $times, $scripts, $meanwhile) = @_;
-	my $log = '';
+	my ($clients, $times, $scripts) = @_;
 	my @files;
 
 	for my $script (@$scripts)
@@ -33,27 +31,19 @@ sub run_clients
 		unlink $files[-1];
 		append_to_file($files[-1], $script);
 	}
-	my $run = IPC::Run::start(
+	$node->command_ok(
 		[
-			$node->installed_command('pgbench'), '--no-vacuum',
-			"--client=$clients", '--jobs=2', "--transactions=$times",
-			'--define=n=0', (map { "--file=$_" } @files),
-			$node->connstr('postgres')
+			'pgbench', '--no-vacuum', "--client=$clients", '--jobs=2',
+			"--transactions=$times", '--define=n=0',
+			(map { "--file=$_" } @files), $node->connstr('postgres')
 		],
-		'<', \undef, '>', \$log, '2>&1',
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	while ($meanwhile && $run->pumpable)
-	{
-		$meanwhile->();
-		$run->pump_nb;
-		usleep(20_000);
-	}
-	ok($run->finish, "no call of $clients clients fails") or diag($log);
+		"no call of $clients clients fails");
 	return;
 }
 
 # Bulk inserts; single inserts between ids of snowflake_nextvals(); and calls of
-# snowflake_nextval() between the rows of snowflake_nextvals().
+# snowflake_nextval() between the rows of a call of snowflake_nextvals(), whose
+# ids are all smaller.
 my @writers = (
 	q{
 \set n :n + 1
@@ -71,29 +61,26 @@ INSERT INTO ids (client, n) VALUES (:client_id, :n * 1000 + 20);
 INSERT INTO pairs SELECT snowflake_nextvals(150), snowflake_nextval(), :client_id, :n * 1000 + generate_series(1, 150);
 });
 
-# Clients that record the instants before and after each of their calls.
-my $recorder = 'INSERT INTO calls SELECT clock_timestamp(), snowflake_nextval(), clock_timestamp() FROM generate_series(1, 500);';
+# Clients that record the ids of each of their calls, and the instants before and
+# after.
+my $recorder = q{
+INSERT INTO calls SELECT clock_timestamp(),
+  CASE n % 3 WHEN 0 THEN ARRAY(SELECT snowflake_nextvals(1 + n % 40)) ELSE ARRAY[snowflake_nextval()] END,
+  clock_timestamp() FROM generate_series(1, 500) AS n;
+};
 
-# Each case: the number of low bits of an id that do not follow the order of
-# calls, the block_size that reloads switch to and from while the writers run, and
-# the parameters.
+# In the second case all ids of each tick are issued.
 my %cases = (
-	'single ids' => [ 0, 1, 'snowflake.block_size = 1' ],
-	'blocks of a changing size' => [ 22, 16, 'snowflake.block_size = 64' ],
-	'blocks that issue all ids of each tick, from random starts' => [
-		18, 1,
-		'snowflake.block_size = 64',
-		"snowflake.layout = '41/5/5/8'",
-		'snowflake.sequence_start = random'
+	'the default layout' => [],
+	'spent ticks, from random starts' => [
+		"snowflake.layout = '41/5/5/8'", 'snowflake.sequence_start = random'
 	]);
 
 for my $name (sort keys %cases)
 {
-	my ($open_bits, $other_size, @settings) = @{ $cases{$name} };
+	my @settings = @{ $cases{$name} };
 
 	subtest $name => sub {
-		my $changes = 0;
-
 		# Without the page of the mark the server forgets the ids it has issued.
 		unlink mark_file($node);
 		configure($node, @settings, 'snowflake.datacenter_id = 3');
@@ -104,17 +91,13 @@ DROP TABLE IF EXISTS ids, pairs, calls;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 CREATE TABLE ids (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), client int, n int);
 CREATE TABLE pairs (a bigint, b bigint, client int, n int);
-CREATE TABLE calls (before timestamptz, id bigint, after timestamptz);
+CREATE TABLE calls (before timestamptz, ids bigint[], after timestamptz);
 SELECT clock_timestamp();});
 
-		run_clients(32, 40, \@writers, sub {
-			configure($node, @settings, 'snowflake.datacenter_id = 3',
-				$changes++ % 2 ? () : "snowflake.block_size = $other_size");
-			$node->reload;
-		});
+		run_clients(32, 40, \@writers);
 		is(value_of($node, 'SELECT count(*) FROM pairs WHERE a >= b'),
 			0, 'snowflake_nextval() is larger than the id of snowflake_nextvals() in its row');
-		value_of($node, 'INSERT INTO ids SELECT unnest(ARRAY[a, b]), client, n FROM pairs');
+		value_of($node, 'INSERT INTO ids SELECT unnest(ARRAY[a, b]), client, unnest(ARRAY[n - n % 1000, n]) FROM pairs');
 		like( value_of($node, q{
 SELECT count(*), count(*) - count(DISTINCT id), count(*) FILTER (WHERE id <= previous)
   FROM (SELECT id, lag(id) OVER (PARTITION BY client ORDER BY n, id) AS previous FROM ids) AS o}),
@@ -126,42 +109,78 @@ SELECT count(*) FROM ids, snowflake_decode(id) AS d
     OR d.issued_at NOT BETWEEN timestamptz '$begin' - interval '1 ms' AND clock_timestamp()}),
 			0, 'the ids are of this node and of the time of the run');
 
-		configure($node, @settings, 'snowflake.datacenter_id = 3');
-		$node->reload;
 		run_clients(8, 50, [$recorder]);
-		is( value_of($node, qq{
+		is( value_of($node, q{
 WITH events AS (
-  SELECT before AS at, 0 AS is_return, id >> $open_bits AS rank FROM calls
+  SELECT before AS at, 0 AS is_return, ids[1] AS id FROM calls
    UNION ALL
-  SELECT after, 1, id >> $open_bits FROM calls)
-SELECT count(*) FILTER (WHERE is_return = 0), count(*) FILTER (WHERE is_return = 0 AND rank < largest_returned)
-  FROM (SELECT is_return, rank,
-               max(rank) FILTER (WHERE is_return = 1) OVER (
+  SELECT after, 1, ids[cardinality(ids)] FROM calls)
+SELECT count(*) FILTER (WHERE is_return = 0), count(*) FILTER (WHERE is_return = 0 AND id <= largest_returned)
+  FROM (SELECT is_return, id,
+               max(id) FILTER (WHERE is_return = 1) OVER (
                  ORDER BY at, is_return ROWS UNBOUNDED PRECEDING) AS largest_returned
           FROM events) AS o}),
 			'200000|0',
-			'no call gets an id below one that was returned before the call began');
+			'a call that begins after another one returned gets larger ids');
 		is( value_of($node, q{
-SELECT count(DISTINCT id), count(*) FILTER (WHERE snowflake_timestamp(id) > after),
-       count(*) FILTER (WHERE snowflake_timestamp(id) < before - interval '1 ms') FROM calls}),
+SELECT count(*) > 1000000, count(*) FILTER (WHERE id <> previous + 1 AND snowflake_timestamp(id) <= snowflake_timestamp(previous))
+  FROM (SELECT id, lag(id) OVER (PARTITION BY before, ids ORDER BY n) AS previous
+          FROM calls, unnest(ids) WITH ORDINALITY AS u(id, n)) AS o}),
+			't|0',
+			'the ids of a call are consecutive, but where a tick ends');
+		is( value_of($node, q{
+SELECT count(*), count(*) FILTER (WHERE snowflake_timestamp(ids[cardinality(ids)]) > after),
+       count(*) FILTER (WHERE snowflake_timestamp(ids[1]) < before - interval '1 ms') FROM calls}),
 			'200000|0|0',
 			'an id is of the time of its call');
+
+		value_of($node, "INSERT INTO ids SELECT unnest(ids), -1, 0 FROM calls");
+		my ($ticks, $starts, $gaps, $late) = split /\|/, value_of($node, q{
+SELECT count(*), count(DISTINCT first), count(*) FILTER (WHERE last - first >= ids), count(*) FILTER (WHERE first >= 64)
+  FROM (SELECT count(*) AS ids, min(snowflake_sequence(id)) AS first, max(snowflake_sequence(id)) AS last
+          FROM ids GROUP BY snowflake_timestamp(id)) AS ticks});
+		is("$gaps of $ticks", "0 of $ticks", 'no sequence of a tick is left out');
+		if (@settings)
+		{
+			is($late, 0, 'a random start is in the lower quarter of a tick');
+			is($starts, 64, 'ticks start at each sequence there');
+		}
+		else
+		{
+			is($starts, 1, 'each tick starts at sequence 0');
+		}
 		$node->stop;
 	};
 }
 
-# A call takes as much memory for three million ids as for the first ones, by
-# the sizes of the session's memory contexts.
+# ----- one session -----
+
 unlink mark_file($node);
 configure($node);
 $node->start;
+
+# The rows of a call that do not fit into work_mem go to a file.
 my $grown = value_of($node, q{
-SELECT max(bytes) - min(bytes)
+SET work_mem = '1MB';
+SELECT max(bytes) - (SELECT sum(total_bytes) FROM pg_backend_memory_contexts)
   FROM (SELECT (SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE id IS NOT NULL) AS bytes
           FROM (SELECT snowflake_nextvals(3000000) AS id) AS ids
-         WHERE random() < 0.00003) AS samples});
-cmp_ok($grown, '<', 1024 * 1024,
-	"memory stays flat over 3,000,000 ids of one call: grown by $grown bytes");
+         WHERE id % 1000000 = 0) AS samples});
+cmp_ok($grown, '<', 4 * 1024 * 1024,
+	"a call of 3,000,000 ids takes little memory: $grown bytes");
+
+# One of six new sessions gets the process slot of the backend that has ended.
+my $ended = SnowflakeSession->new($node);
+$ended->rows('SELECT snowflake_nextval()');
+$ended->terminate;
+my @heirs = map { SnowflakeSession->new($node) } 1 .. 6;
+is_deeply([ map { $_->state_of('SELECT snowflake_currval()') } @heirs ],
+	[ ('55000') x 6 ], 'a new session has no snowflake_currval() of an ended backend');
+is_deeply(
+	[ map { $_->value('SELECT snowflake_nextval() = snowflake_currval()') } @heirs ],
+	[ ('t') x 6 ],
+	'after its first id each session has a snowflake_currval()');
+$_->quit for @heirs;
 $node->stop;
 
 done_testing();

@@ -20,7 +20,7 @@ use SnowflakeServer qw(is_alive remove_locks);
 use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
-use Time::HiRes qw(clock_gettime usleep CLOCK_MONOTONIC);
+use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
 
 use constant {
 	TIMES => 3,
@@ -186,7 +186,7 @@ sub start_afresh
 	$node->stop;
 	unlink mark_file($node);
 	configure($node, @settings);
-	$node->start;
+	start_server($node);
 	return;
 }
 
@@ -219,7 +219,39 @@ is(value_of($node, "GRANT pg_read_all_stats TO reader; $others"),
 	1, 'snowflake_stat_backend shows a session of another user to members of pg_read_all_stats');
 $issuing->quit;
 
+# ----- a call of many ids that does not wait -----
+
+# Without its timeout the call would fail when its rows fill this space.
+start_afresh("snowflake.layout = '41/2/3/17'", 'snowflake.high_water_interval = 60s');
+is( (sqlstate_of($node, q{
+SET temp_file_limit = '1GB';
+SET statement_timeout = '50ms';
+SELECT snowflake_nextvals(2000000000)}))[0],
+	'57014', 'a call of snowflake_nextvals() that does not wait is interrupted');
+
 # ----- a turn for each session -----
+
+# Four sessions wait for a tick of 16 ids, which lasts 600 s.  One is cancelled,
+# one is terminated, and the others go on.
+start_afresh("snowflake.layout = '30/5/5/4\@600s'", 'snowflake.epoch = ' . int(1000 * (time() - 900)));
+my @waiting = map { SnowflakeSession->new($node) } 1 .. 4;
+$_->ask('SELECT snowflake_nextval() & 15') for @waiting;
+$_->wait_until_it_waits for @waiting;
+value_of($node, "SELECT pg_cancel_backend($waiting[0]{pid})");
+is(($waiting[0]->answer)[0], '57014', 'a session that waits for a tick is cancelled');
+$waiting[1]->terminate;
+set_clock($node, $right_offset += 600);
+is_deeply([ sort { $a <=> $b } map { ($_->answer)[1] } @waiting[ 2, 3 ] ],
+	[ 0, 1 ], 'the other sessions get one id each in the next tick');
+is($waiting[0]->value('SELECT snowflake_nextval() & 15'),
+	2, 'the cancelled session gets the next id when it asks again');
+
+# A call takes what is left of a tick, and goes on in the next one.
+$waiting[0]->ask('SELECT string_agg((id & 15)::text, \' \') FROM snowflake_nextvals(16) AS id');
+$waiting[0]->wait_until_it_waits;
+set_clock($node, $right_offset += 600);
+is(($waiting[0]->answer)[1], join(' ', 3 .. 15, 0 .. 2), 'a call of snowflake_nextvals() waits for a tick, and goes on');
+$_->quit for @waiting[ 0, 2, 3 ];
 
 # Runs a script by clients of pgbench.
 sub run_clients
@@ -259,31 +291,27 @@ sub start_cancelled
 # test takes the highest rate of several windows of time, because the machine
 # may be busy.
 use constant { WAITING => 32, IDS_PER_MS => 256, WINDOW_MS => 200 };
-for my $block_size (1, 64)
-{
-	my $what = WAITING . " sessions, block_size $block_size";
+my $what = WAITING . ' sessions';
 
-	start_afresh("snowflake.layout = '41/5/5/8'",
-		"snowflake.block_size = $block_size", 'synchronous_commit = off');
-	value_of($node, 'DROP TABLE IF EXISTS shares; CREATE TABLE shares (client int, count int, at timestamptz)');
-	my ($cancelled) = start_cancelled(1, 2000, 3);
-	run_clients(WAITING, '--time=3',
-		'INSERT INTO shares SELECT :client_id, count(snowflake_nextval()), clock_timestamp() FROM generate_series(1, 256);');
-	$cancelled->kill_kill;
-	my $cancels = () = slurp_file("$directory/cancelled.err") =~ /due to statement timeout/g;
-	cmp_ok($cancels, '>', 10, "$what: $cancels waits of another session are cancelled");
+start_afresh("snowflake.layout = '41/5/5/8'", 'synchronous_commit = off');
+value_of($node, 'CREATE TABLE shares (client int, count int, at timestamptz)');
+my ($cancelled) = start_cancelled(1, 2000, 3);
+run_clients(WAITING, '--time=3',
+	'INSERT INTO shares SELECT :client_id, count(snowflake_nextval()), clock_timestamp() FROM generate_series(1, 256);');
+$cancelled->kill_kill;
+my $cancels = () = slurp_file("$directory/cancelled.err") =~ /due to statement timeout/g;
+cmp_ok($cancels, '>', 10, "$what: $cancels waits of another session are cancelled");
 
-	my ($clients, $least, $mean) = split /\|/, value_of($node,
-		'SELECT count(*), min(ids), avg(ids) FROM (SELECT sum(count) AS ids FROM shares GROUP BY client) AS s');
-	is($clients, WAITING, "$what: all sessions get ids");
-	cmp_ok($least, '>', $mean / 2, "$what: no session gets less than half its share");
-	my $rate = value_of($node,
-		'SELECT max(ids) / ' . WINDOW_MS . ' FROM (SELECT sum(count) AS ids FROM shares '
-		  . 'GROUP BY floor(extract(epoch FROM at) * 1000 / ' . WINDOW_MS . ')) AS windows');
-	cmp_ok($rate, '>', 0.9 * IDS_PER_MS - 256 / WINDOW_MS,
-		"$what: together they get nearly all ids of the layout");
-	note("$what: at least $least each, $mean on average; $rate ids per ms");
-}
+my ($clients, $least, $mean) = split /\|/, value_of($node,
+	'SELECT count(*), min(ids), avg(ids) FROM (SELECT sum(count) AS ids FROM shares GROUP BY client) AS s');
+is($clients, WAITING, "$what: all sessions get ids");
+cmp_ok($least, '>', $mean / 2, "$what: no session gets less than half its share");
+my $rate = value_of($node,
+	'SELECT max(ids) / ' . WINDOW_MS . ' FROM (SELECT sum(count) AS ids FROM shares '
+	  . 'GROUP BY floor(extract(epoch FROM at) * 1000 / ' . WINDOW_MS . ')) AS windows');
+cmp_ok($rate, '>', 0.9 * IDS_PER_MS - 256 / WINDOW_MS,
+	"$what: together they get nearly all ids of the layout");
+note("$what: at least $least each, $mean on average; $rate ids per ms");
 
 # With 64 sessions for 4 ids a millisecond, each session sleeps about once for
 # an id of its own.  If all of them woke up for every tick, each would sleep 16
