@@ -1,8 +1,8 @@
 # A disk that is slow, hangs or is full: only the first id after a start waits for
-# a flush of WAL; a wait for the page's lock can be interrupted; and a page that
-# cannot be created leaves no file.  The disk is that of lib/disk.c.
-# The test counts ids, rows, flushes and records of the mark; it measures no
-# times.
+# a flush of WAL; a session ends while a flush hangs; a wait for the page's lock
+# can be interrupted; and a page that cannot be created leaves no file.  The disk
+# is that of lib/disk.c.  The test counts ids, rows, flushes and records of the
+# mark; it measures no times.
 use strict;
 use warnings FATAL => 'all';
 
@@ -201,7 +201,7 @@ cmp_ok($ours->{count}, '>', 50 * ($ours->{flushes} + 1), 'synchronous_commit = o
 # ----- a flush that hangs -----
 
 reload_with('snowflake.high_water_interval = 10ms');
-my @sessions = map { SnowflakeSession->new($node, 30) } 1 .. 2;
+my @sessions = map { SnowflakeSession->new($node, 30) } 1 .. 5;
 
 # Write all WAL and all other pages before, so that there is room for more WAL in
 # memory, and the checkpointer writes the mark's page first.
@@ -219,7 +219,7 @@ cmp_ok($calls->{marks}, '>', 10, 'sessions go on to log marks while a flush hang
 # The checkpointer holds the page's lock while it flushes WAL.  A session that
 # needs another mark waits for the lock.
 my $checkpoint = SnowflakeSession->new($node);
-my ($session, $other) = @sessions;
+my ($session, $other, @ended) = @sessions;
 $checkpoint->ask('CHECKPOINT');
 $session->rows("SET statement_timeout = '300ms'");
 ok(wait_for(sub { $session->state_of($issue) eq '57014' }), 'statement_timeout ends a wait for the page');
@@ -233,6 +233,9 @@ $session->wait_until_it_waits;
 is($other->value("SELECT pg_terminate_backend($session->{pid}, 20000)"),
 	't', 'a session that waits for the page is terminated');
 $session->{psql}{run}->kill_kill;
+is_deeply([ map { $other->value("SELECT pg_terminate_backend($_->{pid}, 20000)") } @ended ],
+	[ ('t') x @ended ], 'sessions that have issued ids are terminated');
+$_->{psql}{run}->kill_kill for @ended;
 is(disk_value('flushes'), $flushes, 'the flush has hung all the time');
 set_disk(is_hanging => 0);
 is(($checkpoint->answer)[0], '', 'the checkpoint ends when the flush has ended');
