@@ -57,54 +57,21 @@
 
 /*
  * The contents lie on disk and in WAL, so no field may move or change its
- * width.  The structs have no padding: an assignment may leave the bytes of
- * padding unset, and the checksum would cover them.
+ * width; t/mark_page.pl reads every field by its offset.  The structs have no
+ * padding: an assignment may leave the bytes of padding unset, and the checksum
+ * would cover them.
  */
-#define ASSERT_STORED_AT(type, field, offset, width) \
-	StaticAssertDecl(offsetof(type, field) == (offset) && \
-					 sizeof(((type *) NULL)->field) == (width), \
-					 #type "." #field " has a fixed place in the mark's page")
-
-ASSERT_STORED_AT(Layout, tick_bits, 0, 4);
-ASSERT_STORED_AT(Layout, datacenter_bits, 4, 4);
-ASSERT_STORED_AT(Layout, worker_bits, 8, 4);
-ASSERT_STORED_AT(Layout, sequence_bits, 12, 4);
-ASSERT_STORED_AT(Layout, tick_us, 16, 8);
-ASSERT_STORED_AT(Layout, epoch, 24, 8);
-StaticAssertDecl(sizeof(Layout) == 32, "Layout has no padding");
-
-ASSERT_STORED_AT(Lease, holder, 0, 76);
-ASSERT_STORED_AT(Lease, timeline, 76, 4);
-ASSERT_STORED_AT(Lease, datacenter_id, 80, 4);
-ASSERT_STORED_AT(Lease, worker_id, 84, 4);
-ASSERT_STORED_AT(Lease, incarnation, 88, 8);
-ASSERT_STORED_AT(Lease, next_incarnation, 96, 8);
-ASSERT_STORED_AT(Lease, ends_us, 104, 8);
-ASSERT_STORED_AT(Lease, fence, 112, 8);
-ASSERT_STORED_AT(Lease, registry, 120, 8);
-StaticAssertDecl(sizeof(Lease) == 128, "Lease has no padding");
-
-ASSERT_STORED_AT(MarkLogger, datacenter_id, 0, 4);
-ASSERT_STORED_AT(MarkLogger, worker_id, 4, 4);
-ASSERT_STORED_AT(MarkLogger, holder, 8, 8);
-ASSERT_STORED_AT(MarkLogger, location, 16, 48);
-StaticAssertDecl(sizeof(MarkLogger) == 64, "MarkLogger has no padding");
-
-ASSERT_STORED_AT(MarkEntry, datacenter_id, 0, 4);
-ASSERT_STORED_AT(MarkEntry, worker_id, 4, 4);
-ASSERT_STORED_AT(MarkEntry, mark, 8, 8);
-StaticAssertDecl(sizeof(MarkEntry) == 16, "MarkEntry has no padding");
-
-ASSERT_STORED_AT(MarkContents, magic, 0, 4);
-ASSERT_STORED_AT(MarkContents, version, 4, 4);
-ASSERT_STORED_AT(MarkContents, checksum, 8, 4);
-ASSERT_STORED_AT(MarkContents, entry_count, 12, 4);
-ASSERT_STORED_AT(MarkContents, layout, 16, sizeof(Layout));
-ASSERT_STORED_AT(MarkContents, floor, 48, 8);
-ASSERT_STORED_AT(MarkContents, lease, 56, sizeof(Lease));
-ASSERT_STORED_AT(MarkContents, logger, 184, sizeof(MarkLogger));
-ASSERT_STORED_AT(MarkContents, entries, 248, 16 * sizeof(MarkEntry));
-StaticAssertDecl(sizeof(MarkContents) == 504, "MarkContents has no padding");
+StaticAssertDecl(sizeof(Layout) == 32 && sizeof(Lease) == 128 &&
+				 sizeof(MarkLogger) == 64 && sizeof(MarkEntry) == 16,
+				 "the structs on the mark's page have fixed sizes");
+StaticAssertDecl(offsetof(MarkContents, checksum) == 8 &&
+				 offsetof(MarkContents, layout) == 16 &&
+				 offsetof(MarkContents, floor) == 48 &&
+				 offsetof(MarkContents, lease) == 56 &&
+				 offsetof(MarkContents, logger) == 184 &&
+				 offsetof(MarkContents, entries) == 248 &&
+				 sizeof(MarkContents) == 504,
+				 "fields have fixed places on the mark's page");
 StaticAssertDecl(sizeof(MarkContents) + MAXALIGN(SizeOfPageHeaderData) <= 1024,
 				 "the mark's page fits the smallest block");
 
@@ -117,13 +84,11 @@ static const RelFileLocator mark_locator = {
 static void ensure_page(void);
 static bool has_page(void);
 static void create_file(void);
-static void refuse_new_file(int fd);
 static Buffer read_buffer(int lock_mode);
 static void get_contents(Page page, MarkContents *contents);
 static void put_contents(Page page, const MarkContents *contents);
 static void refuse_damaged(const char *detail);
 static void add_hint(void *arg);
-static int hint_at_damage(void);
 static pg_crc32c checksum_of(const MarkContents *contents);
 static Size contents_size(uint32 entry_count);
 
@@ -157,7 +122,7 @@ mark_page_read(MarkContents *contents)
 
 /*
  * Reads the page for a change, and creates it if there is none.  The page
- * remains locked until the caller releases the buffer.  Raises the errors of
+ * remains locked until the caller releases the buffer.  Errors as
  * mark_page_read().
  */
 Buffer
@@ -220,7 +185,7 @@ ensure_page(void)
 	LockRelease(&tag, ExclusiveLock, false);
 }
 
-/* Does the file exist?  Raises ERROR XX001 if it is shorter than the page. */
+/* A file that is shorter than the page is damage. */
 static bool
 has_page(void)
 {
@@ -259,35 +224,20 @@ create_file(void)
 
 	fd = OpenTransientFile(MARK_NEW_FILE,
 						   O_CREAT | O_TRUNC | O_WRONLY | PG_BINARY);
-	if (fd < 0)
-		refuse_new_file(fd);
-	errno = 0;
-	if (write(fd, block.data, BLCKSZ) != BLCKSZ)
-		refuse_new_file(fd);
-	if (CloseTransientFile(fd) != 0)
-		refuse_new_file(-1);
-	if (durable_rename(MARK_NEW_FILE, MARK_FILE, LOG) != 0)
-		refuse_new_file(-1);
-}
-
-/*
- * Raises PostgreSQL's error for a file that could not be created or written,
- * and removes what there is of it.
- */
-static void
-refuse_new_file(int fd)
-{
-	int			save_errno = errno;
-
 	if (fd >= 0)
-		(void) CloseTransientFile(fd);
-	(void) unlink(MARK_NEW_FILE);
+		errno = ENOSPC;			/* a write that is cut short sets no errno */
+	if (fd < 0 || write(fd, block.data, BLCKSZ) != BLCKSZ ||
+		CloseTransientFile(fd) != 0 ||
+		durable_rename(MARK_NEW_FILE, MARK_FILE, LOG) != 0)
+	{
+		int			save_errno = errno;
 
-	/* A write that is cut short sets no errno. */
-	errno = save_errno != 0 ? save_errno : ENOSPC;
-	ereport(ERROR,
-			(errcode_for_file_access(),
-			 errmsg("could not write file \"%s\": %m", MARK_NEW_FILE)));
+		(void) unlink(MARK_NEW_FILE);
+		errno = save_errno;
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m", MARK_NEW_FILE)));
+	}
 }
 
 /*
@@ -317,8 +267,7 @@ read_buffer(int lock_mode)
  * zero_damaged_pages on, PostgreSQL returns zeros for a damaged page, and a
  * server that took the zeros for a fresh page would forget its marks.
  *
- * Raises ERROR XX001 if the page does not verify, 0A000 if the page is of a
- * newer version.  The transaction's abort releases the page's lock and pin.
+ * After an error the transaction's abort releases the page's lock and pin.
  */
 static void
 get_contents(Page page, MarkContents *contents)
@@ -340,7 +289,6 @@ get_contents(Page page, MarkContents *contents)
 		refuse_damaged("Its checksum does not match its contents.");
 }
 
-/* Copies contents to a page whose header is initialized. */
 static void
 put_contents(Page page, const MarkContents *contents)
 {
@@ -353,7 +301,7 @@ put_contents(Page page, const MarkContents *contents)
 		(LocationIndex) (PageGetContents(page) + size - (char *) page);
 }
 
-/* Raises ERROR XX001: the page does not verify. */
+/* The page does not verify.  add_hint() adds what to do about that. */
 static void
 refuse_damaged(const char *detail)
 {
@@ -361,18 +309,18 @@ refuse_damaged(const char *detail)
 			(errcode(ERRCODE_DATA_CORRUPTED),
 			 errmsg("snowflake ids cannot be issued because the page of the high-water mark is damaged"),
 			 errdetail("File \"%s\" in the data directory: %s",
-					   MARK_FILE, detail),
-			 hint_at_damage()));
+					   MARK_FILE, detail)));
 }
 
-/* Error callback: adds a context and a hint to PostgreSQL's own errors. */
+/* Error callback: adds a context and a hint, to PostgreSQL's own errors, too. */
 static void
 add_hint(void *arg)
 {
 	int			code = geterrcode();
 
 	if (code == ERRCODE_DATA_CORRUPTED)
-		hint_at_damage();
+		errhint("Make sure that the clock is past the newest id in the data, or choose a \"snowflake.worker_id\" that no server has used. Then stop the server, move file \"%s\" in the data directory away and start the server.",
+				MARK_FILE);
 	else if (code == ERRCODE_INSUFFICIENT_PRIVILEGE ||
 			 ERRCODE_TO_CATEGORY(code) == ERRCODE_SYSTEM_ERROR ||
 			 ERRCODE_TO_CATEGORY(code) == ERRCODE_INSUFFICIENT_RESOURCES)
@@ -383,14 +331,6 @@ add_hint(void *arg)
 	errcontext("accessing the high-water mark of snowflake ids");
 }
 
-/* For ereport(): what to do about a damaged page. */
-static int
-hint_at_damage(void)
-{
-	return errhint("Make sure that the clock is past the newest id in the data, or choose a \"snowflake.worker_id\" that no server has used. Then stop the server, move file \"%s\" in the data directory away and start the server.",
-				   MARK_FILE);
-}
-
 /*
  * Finds or adds a node's entry.  If the page is full, the new entry replaces
  * the entry with the smallest mark, and the floor rises to that mark.
@@ -398,9 +338,7 @@ hint_at_damage(void)
 MarkEntry *
 mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
 {
-	MarkEntry  *entry =
-		unconstify(MarkEntry *,
-				   mark_page_entry(contents, datacenter_id, worker_id));
+	MarkEntry  *entry = mark_page_entry(contents, datacenter_id, worker_id);
 
 	if (entry != NULL)
 		return entry;
@@ -424,13 +362,12 @@ mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
 }
 
 /* Returns the entry of a node; NULL if there is none. */
-const MarkEntry *
-mark_page_entry(const MarkContents *contents, int datacenter_id,
-				int worker_id)
+MarkEntry *
+mark_page_entry(MarkContents *contents, int datacenter_id, int worker_id)
 {
 	for (uint32 i = 0; i < contents->entry_count; i++)
 	{
-		const MarkEntry *entry = &contents->entries[i];
+		MarkEntry  *entry = &contents->entries[i];
 
 		if (entry->datacenter_id == datacenter_id &&
 			entry->worker_id == worker_id)
@@ -462,10 +399,7 @@ mark_page_set_empty(MarkContents *contents)
 	contents->checksum = checksum_of(contents);
 }
 
-/*
- * Computes the checksum of contents.  The caller has checked that entry_count
- * is in range.
- */
+/* The caller has checked that entry_count is in range. */
 static pg_crc32c
 checksum_of(const MarkContents *contents)
 {

@@ -52,8 +52,8 @@ typedef struct MarkContents
 } MarkContents;
 
 extern void mark_page_read(MarkContents *contents);
-extern const MarkEntry *mark_page_entry(const MarkContents *contents,
-										int datacenter_id, int worker_id);
+extern MarkEntry *mark_page_entry(MarkContents *contents, int datacenter_id,
+								  int worker_id);
 extern MarkEntry *mark_page_add_entry(MarkContents *contents,
 									  int datacenter_id, int worker_id);
 extern int64 mark_page_largest(const MarkContents *contents);

@@ -4,8 +4,7 @@
  *
  * After a start, a crash or a promotion, when recovery has ended, a process
  * reads the mark's page before its first id, unless another process has done
- * so.  If several processes read the page at once, the first result counts.
- * No mark is kept in memory across recovery.
+ * so.  No mark is kept in memory across recovery.
  *
  *	the page shows						ids begin
  *	an entry of the node				at its mark
@@ -17,10 +16,9 @@
  *	a page that does not verify			not at all
  *	a lease that is resumed				at its worker id's mark
  *	no lease yet						not at all; the stamp is at the floor
- *	a new lease							at the latest of three ticks: the one
- *										by the rows above for its worker id,
- *										the last holder's fence, and the mark
- *										that this server has published
+ *	a new lease							at its worker id's tick by the rows
+ *										above, at the last holder's fence, or
+ *										at the published mark: the latest
  *
  * The first mark that is logged after a start moves the beginning to the tick
  * after the present one; see publish() in mark_log.c.
@@ -50,13 +48,11 @@ typedef struct StartPoint
 	int64		floor;			/* the first tick of nodes without an entry */
 } StartPoint;
 
-static bool is_start_known(void);
 static void inherit_lease(const Lease *logged, Lease *lease);
-static bool is_moved_elsewhere(const MarkContents *contents);
 static void report_elsewhere(const MarkLogger *logger, int64 begin);
 static void set_lease(const Lease *lease);
 static int64 first_tick_from(TimestampTz instant);
-static StartPoint find_start(const MarkContents *contents, int worker_id);
+static StartPoint find_start(MarkContents *contents, int worker_id);
 static int64 first_tick_of_changed_layout(const MarkContents *contents);
 static void refuse_layout(const Layout *previous, int64 largest_before,
 						  int64 smallest_now);
@@ -64,11 +60,11 @@ static void set_start(int64 tick, bool is_fence);
 
 /*
  * Reads the page and lets the node's ids begin, unless another process has
- * done so since the server's start.  Every session calls this function after
- * recovery and before its first id, and so does the lease worker.
+ * done so.  Sessions call this function before their first id, and so does the
+ * lease worker.
  *
- * ERROR XX001 or 0A000 if the page cannot be used, 22023 if ids of the present
- * layout may repeat, or PostgreSQL's own error if the file cannot be read.
+ * Errors as mark_page_read(), and ERROR 22023 if ids of the present layout may
+ * repeat.
  */
 void
 mark_start_once(void)
@@ -77,9 +73,12 @@ mark_start_once(void)
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	StartPoint	start;
 	bool		is_resumed;
-	bool		is_first = false;
+	bool		is_first;
 
-	if (is_start_known())
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	is_first = !shared->start.is_known;
+	LWLockRelease(&shared->lock);
+	if (!is_first)
 		return;
 
 	mark_page_read(&contents);
@@ -100,38 +99,27 @@ mark_start_once(void)
 
 	/* Several processes may have read the page; the first result counts. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (!shared->start.is_known)
+	is_first = !shared->start.is_known;
+	if (is_first)
 	{
 		shmem_fix_node();
 		shared->lease = lease;
 		shared->start.floor = start.floor;
-		is_first = true;
 		set_start(start.tick, false);
 		horizon_begin();
 		shared->start.is_known = true;
 	}
 	LWLockRelease(&shared->lock);
+	if (!is_first)
+		return;
 
-	if (is_first && !node_is_preloaded)
+	if (!node_is_preloaded)
 		node_announce();
-	if (is_first && is_moved_elsewhere(&contents))
-		report_elsewhere(&contents.logger, start.tick);
-	if (is_first && is_resumed)
+	report_elsewhere(&contents.logger, start.tick);
+	if (is_resumed)
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d is still leased to this server",
 						lease.worker_id)));
-}
-
-/* Has a process read the page since the server's start? */
-static bool
-is_start_known(void)
-{
-	bool		result;
-
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	result = shared->start.is_known;
-	LWLockRelease(&shared->lock);
-	return result;
 }
 
 /*
@@ -164,32 +152,23 @@ inherit_lease(const Lease *logged, Lease *lease)
 }
 
 /*
- * Did a server at another location log the mark of this server's node last?
- * Such a server differs from this one in both its location and its holder: a
- * reboot of this machine changes only the holder, and a new host name changes
- * only the location.  With a registry the answer is no: the registry keeps the
- * servers of one worker id apart.
- */
-static bool
-is_moved_elsewhere(const MarkContents *contents)
-{
-	const MarkLogger *logger = &contents->logger;
-
-	return !node_uses_registry() && logger->location[0] != '\0' &&
-		logger->datacenter_id == node_datacenter_id &&
-		logger->worker_id == node_intended_worker_id() &&
-		strcmp(logger->location, host_location) != 0 &&
-		logger->holder != host_holder_hash();
-}
-
-/*
- * Logs that another location has issued ids of this node.  A promotion, a move
- * and a restored backup look like this, but so does a copy whose original
- * goes on: then two servers issue the same ids.
+ * Logs if a server at another location has logged the mark of this node last.
+ * A promotion, a move and a restored backup look like this, but so does a copy
+ * whose original goes on: then two servers issue the same ids.  A registry
+ * keeps the servers of one worker id apart.
+ *
+ * A reboot of this machine changes only the holder, and a new host name only
+ * the location, so another server differs in both.
  */
 static void
 report_elsewhere(const MarkLogger *logger, int64 begin)
 {
+	if (node_uses_registry() || logger->location[0] == '\0' ||
+		logger->datacenter_id != node_datacenter_id ||
+		logger->worker_id != node_intended_worker_id() ||
+		strcmp(logger->location, host_location) == 0 ||
+		logger->holder == host_holder_hash())
+		return;
 	ereport(LOG,
 			(errmsg("snowflake ids of node (%d,%d) were issued elsewhere before, up to %s",
 					logger->datacenter_id, logger->worker_id,
@@ -226,10 +205,7 @@ mark_begin_lease(const Lease *lease, TimestampTz begins_at)
 	LWLockRelease(&shared->lock);
 }
 
-/*
- * Stores a renewed lease in shared memory.  The caller then makes the change
- * durable, as the callers of mark_begin_lease() and mark_end_lease() do.
- */
+/* The caller makes the change durable, as with the functions above and below. */
 void
 mark_renew_lease(const Lease *lease)
 {
@@ -285,13 +261,13 @@ first_tick_from(TimestampTz instant)
 	return instant > layout_tick_start(layout, tick) ? tick + 1 : tick;
 }
 
-/* Applies the table at the head of this file to a page and a node. */
+/* Applies the table at the head of this file. */
 static StartPoint
-find_start(const MarkContents *contents, int worker_id)
+find_start(MarkContents *contents, int worker_id)
 {
 	StartPoint	start = {.floor = contents->floor};
-	const MarkEntry *entry = mark_page_entry(contents, node_datacenter_id,
-											 worker_id);
+	MarkEntry  *entry = mark_page_entry(contents, node_datacenter_id,
+										worker_id);
 
 	/* Test the magic, because a page without entries may have a floor. */
 	if (contents->magic != 0 &&
@@ -305,9 +281,8 @@ find_start(const MarkContents *contents, int worker_id)
 }
 
 /*
- * Returns where ids begin in a changed layout: at the first tick whose ids are
- * above all ids that the page allows in its own layout.  ERROR 22023 if the
- * clock is before that tick.
+ * Returns the first tick whose ids are above all ids that the page allows in
+ * its own layout.  ERROR 22023 if the clock is before that tick.
  */
 static int64
 first_tick_of_changed_layout(const MarkContents *contents)
@@ -341,7 +316,6 @@ first_tick_of_changed_layout(const MarkContents *contents)
 	return newest_now.tick + 1;
 }
 
-/* Raises ERROR 22023: the new layout may repeat ids of the page's layout. */
 static void
 refuse_layout(const Layout *previous, int64 largest_before,
 			  int64 smallest_now)
