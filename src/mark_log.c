@@ -13,11 +13,9 @@
  * The mark is two intervals ahead of an id, and the first session that comes
  * within one interval of the mark logs the next one.  The other sessions go
  * on meanwhile, since their ids are still before the mark.  After a pause the
- * newest mark has passed, and every session that needs an id logs the next
- * one or waits for a session that is logging it.  That wait is for the page's
- * lock, which no session holds during a flush.  Only a process that writes the
- * page to disk, such as the checkpointer, flushes WAL under that lock, as it
- * does for the page of a sequence.
+ * mark has passed, and every session that needs an id logs the next one or
+ * waits for the page's lock.  No session holds that lock during a flush; only a
+ * process that writes the page to disk, such as the checkpointer, does.
  *
  * The first mark after a start is flushed before it is published, so an id
  * that a client gets before the server's first commit cannot come again.  Each
@@ -72,7 +70,6 @@ static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
 static void publish(const NodeState *state, const MarkEntry *entry,
 					int64 tick, XLogRecPtr lsn);
 static int64 interval_us(void);
-static int64 mark_for(int64 tick);
 static void check_lease_allows(int64 tick);
 static void refuse_without_lease(const char *reason);
 static void refuse_past_fence(TimestampTz fence, TimestampTz now,
@@ -82,9 +79,7 @@ static void refuse_past_lease(int64 tick, TimestampTz ends_at);
 /*
  * Makes sure that an id of a tick can be issued: logs the next mark if one is
  * due.  The caller reads the mark afterwards, because the node may change.
- *
- * Raises ERROR 55000 if the lease does not allow a mark past the tick, and the
- * errors of mark_page_read().
+ * Errors as check_lease_allows() and mark_page_read().
  */
 void
 mark_log_next(int64 tick)
@@ -117,16 +112,18 @@ claim_next(int64 tick)
 
 /*
  * Logs the next mark, past a tick, unless the page has it already, and
- * publishes it.  The first mark after a start is flushed before it is
- * published.  Returns false if the lease does not allow a mark past the tick.
+ * publishes it.  Returns false if the lease does not allow a mark past the
+ * tick.
  */
 static bool
 log_next(int64 tick)
 {
+	const Layout *layout = node_layout();
+	int64		mark = 1 + Min(tick + mark_log_lead_us() / layout->tick_us,
+							   layout_max_tick(layout));
 	MarkContents contents;
 	NodeState	state;
 	MarkEntry  *entry;
-	int64		mark;
 	XLogRecPtr	lsn;
 	Buffer		buffer = mark_page_lock(&contents);
 
@@ -140,7 +137,7 @@ log_next(int64 tick)
 	prepare_contents(&contents, &state);
 	entry = mark_page_add_entry(&contents, state.datacenter_id,
 								state.worker_id);
-	mark = Max(Min(mark_for(tick), state.reach), state.mark);
+	mark = Max(Min(mark, state.reach), state.mark);
 	if (mark > entry->mark || !state.is_logged)
 	{
 		entry->mark = Max(entry->mark, mark);
@@ -204,11 +201,7 @@ read_node_state(NodeState *state)
 		PG_INT64_MAX;
 }
 
-/*
- * Prepares contents to be logged in the configured layout.  The page's floor,
- * which is the mark of nodes without an entry, rises to the floor that
- * mark_start.c has found.
- */
+/* The page gets the configured layout, and the floor that mark_start.c found. */
 static void
 prepare_contents(MarkContents *contents, const NodeState *state)
 {
@@ -219,8 +212,7 @@ prepare_contents(MarkContents *contents, const NodeState *state)
 
 /*
  * Logs contents, with the present lease and with this server as the logger.
- * Asks for the flush of the previous record, because the transaction that
- * logged it may not have ended.
+ * Asks for the flush of the previous record; see the head of this file.
  */
 static XLogRecPtr
 log_contents(Buffer buffer, MarkContents *contents, const NodeState *state)
@@ -249,7 +241,7 @@ log_contents(Buffer buffer, MarkContents *contents, const NodeState *state)
  * Publishes the mark of an entry, unless the node has changed meanwhile.  Cuts
  * the mark to what the present lease allows, because an earlier lease may have
  * allowed a larger mark in the entry.  "lsn" is the end of a record that has
- * the entry; the first record of a start has been flushed.
+ * the entry.
  *
  * The ids of a start begin after the tick that its first mark was logged in.  A
  * crash can lose a mark together with ids of the present tick, and then the
@@ -292,19 +284,9 @@ mark_log_lead_us(void)
 	return 2 * interval_us();
 }
 
-/* Returns the mark to log when a session issues an id of a tick. */
-static int64
-mark_for(int64 tick)
-{
-	const Layout *layout = node_layout();
-
-	return 1 +
-		Min(tick + mark_log_lead_us() / layout->tick_us, layout_max_tick(layout));
-}
-
 /*
- * Raises ERROR 55000 if the lease does not allow a mark past a tick.  Returns
- * if the lease has changed meanwhile and allows that mark now.
+ * Raises ERROR 55000, unless the lease has changed meanwhile and allows a mark
+ * past a tick now.
  */
 static void
 check_lease_allows(int64 tick)
@@ -330,7 +312,6 @@ check_lease_allows(int64 tick)
 	refuse_past_lease(tick, now + (lease.ends_us - boottime_us));
 }
 
-/* Raises ERROR 55000, because there is no lease. */
 static void
 refuse_without_lease(const char *reason)
 {
@@ -341,10 +322,7 @@ refuse_without_lease(const char *reason)
 			 errhint("Ids are issued as soon as the registry grants a lease; the server's log says more.")));
 }
 
-/*
- * Raises ERROR 55000, because the clock has jumped past the fence.  Wakes the
- * lease worker, because a renewal brings a later fence.
- */
+/* Wakes the lease worker, too, because a renewal brings a later fence. */
 static void
 refuse_past_fence(TimestampTz fence, TimestampTz now, Latch *lease_worker)
 {
@@ -360,7 +338,6 @@ refuse_past_fence(TimestampTz fence, TimestampTz now, Latch *lease_worker)
 			 errhint("Check the server's clock and the registry's. Ids are issued as soon as the lease has been renewed.")));
 }
 
-/* Raises ERROR 55000, because ids lead the clock beyond the lease's end. */
 static void
 refuse_past_lease(int64 tick, TimestampTz ends_at)
 {
