@@ -46,12 +46,12 @@ static void limit_resolver(void);
 static bool wait_for_socket(Connection *connection, int events);
 static void drop_notice(void *arg, const PGresult *notice);
 static PGresult *read_answer(Connection *connection);
-static bool read_result(Connection *connection, PGresult **result);
-static bool is_copy(const PGresult *result);
 static bool is_expected(const PGresult *result, const Oid *columns,
 						int column_count);
 static int	length_of(Oid type);
 static void fail_by_result(Connection *connection, const PGresult *result);
+static void add_argument(ConnectionArguments *arguments, Oid type,
+						 const char *value, size_t length);
 
 /*
  * Is a text a connection string?  If not, "detail" says why, without the part
@@ -109,7 +109,6 @@ connection_limit_memory(void)
 	FreeFile(file);
 }
 
-/* Connects by a connection string.  Returns false if that fails. */
 bool
 connection_open(Connection *connection, const char *conninfo)
 {
@@ -154,8 +153,8 @@ connection_open(Connection *connection, const char *conninfo)
 
 /*
  * Limits how long a host name's look-up takes: libpq waits for it in the C
- * library, where neither a deadline nor a shutdown ends the wait.  The C library
- * reads its configuration here, and not again before the next call.
+ * library, where neither a deadline nor a shutdown ends the wait.  res_init()
+ * reads the C library's configuration.
  */
 static void
 limit_resolver(void)
@@ -256,58 +255,44 @@ connection_query(Connection *connection, const char *sql,
 static PGresult *
 read_answer(Connection *connection)
 {
+	PGconn	   *libpq = connection->libpq;
 	PGresult   *result = NULL;
-	PGresult   *next;
 
-	/* libpq would return the result of a COPY again and again. */
-	while (!is_copy(result) && PQstatus(connection->libpq) != CONNECTION_BAD)
+	while (PQstatus(libpq) != CONNECTION_BAD)
 	{
-		if (!read_result(connection, &next))
+		PGresult   *next;
+		ExecStatusType status;
+
+		if (PQisBusy(libpq))
 		{
-			PQclear(result);
-			return NULL;
+			if (!wait_for_socket(connection, WL_SOCKET_READABLE))
+			{
+				PQclear(result);
+				return NULL;
+			}
+			if (!PQconsumeInput(libpq))
+				break;
+			continue;
 		}
+		next = PQgetResult(libpq);
 		if (next == NULL)
-			break;
+		{
+			if (result == NULL)
+				connection_fail(connection, "the registry's answer is empty");
+			return result;
+		}
 		PQclear(result);
 		result = next;
-	}
-	if (PQstatus(connection->libpq) == CONNECTION_BAD)
-	{
-		connection_fail(connection, PQerrorMessage(connection->libpq));
-		PQclear(result);
-		return NULL;
-	}
-	if (result == NULL)
-		connection_fail(connection, "the registry's answer is empty");
-	return result;
-}
 
-/* Waits for the next result, NULL after the last.  Fails by returning false. */
-static bool
-read_result(Connection *connection, PGresult **result)
-{
-	while (PQisBusy(connection->libpq))
-	{
-		if (!wait_for_socket(connection, WL_SOCKET_READABLE))
-			return false;
-		if (!PQconsumeInput(connection->libpq))
-		{
-			connection_fail(connection, PQerrorMessage(connection->libpq));
-			return false;
-		}
+		/* libpq would return the result of a COPY again and again. */
+		status = PQresultStatus(result);
+		if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
+			status == PGRES_COPY_BOTH)
+			return result;
 	}
-	*result = PQgetResult(connection->libpq);
-	return true;
-}
-
-static bool
-is_copy(const PGresult *result)
-{
-	ExecStatusType status = PQresultStatus(result);
-
-	return status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
-		status == PGRES_COPY_BOTH;
+	connection_fail(connection, PQerrorMessage(libpq));
+	PQclear(result);
+	return NULL;
 }
 
 /* Is a result one row of columns of the given types? */
@@ -348,7 +333,6 @@ length_of(Oid type)
 	}
 }
 
-/* Fails with the error of the registry, or of libpq. */
 static void
 fail_by_result(Connection *connection, const PGresult *result)
 {
@@ -405,45 +389,39 @@ connection_close(Connection *connection)
 	ReleaseExternalFD();
 }
 
-/* Adds an argument that is NULL. */
+/* Adds a text, which has to live as long as the arguments. */
 void
-connection_add_null(ConnectionArguments *arguments, Oid type)
+connection_add_text(ConnectionArguments *arguments, const char *text)
+{
+	add_argument(arguments, TEXTOID, text, strlen(text));
+}
+
+/* Adds an integer, a bigint or a timestamptz, or a null of that type. */
+void
+connection_add_number(ConnectionArguments *arguments, Oid type, int64 number,
+					  bool is_null)
+{
+	uint64	   *bytes = &arguments->numbers[arguments->count];
+	int			length = length_of(type);
+
+	/* The low bytes come last. */
+	*bytes = pg_hton64((uint64) number);
+	add_argument(arguments, type,
+				 is_null ? NULL : (char *) (bytes + 1) - length, length);
+}
+
+/* Adds an argument in binary form; NULL for a null. */
+static void
+add_argument(ConnectionArguments *arguments, Oid type, const char *value,
+			 size_t length)
 {
 	int			i = arguments->count++;
 
 	Assert(i < CONNECTION_ARGUMENTS_MAX);
 	arguments->types[i] = type;
-	arguments->values[i] = NULL;
-	arguments->lengths[i] = 0;
+	arguments->values[i] = value;
+	arguments->lengths[i] = (int) length;
 	arguments->formats[i] = 1;
-}
-
-/* Adds a text, which has to live as long as the arguments. */
-void
-connection_add_text(ConnectionArguments *arguments, const char *text)
-{
-	int			i = arguments->count;
-
-	connection_add_null(arguments, TEXTOID);
-	arguments->values[i] = text;
-	arguments->lengths[i] = (int) strlen(text);
-}
-
-/* Adds an integer, a bigint or a timestamptz. */
-void
-connection_add_number(ConnectionArguments *arguments, Oid type, int64 number)
-{
-	int			i = arguments->count;
-	uint64		eight = pg_hton64((uint64) number);
-	uint32		four = pg_hton32((uint32) number);
-
-	connection_add_null(arguments, type);
-	arguments->values[i] = arguments->numbers[i];
-	arguments->lengths[i] = length_of(type);
-	if (type == INT4OID)
-		memcpy(arguments->numbers[i], &four, sizeof(four));
-	else
-		memcpy(arguments->numbers[i], &eight, sizeof(eight));
 }
 
 /* Returns an integer, bigint, timestamptz or boolean of an expected row. */
@@ -451,18 +429,9 @@ int64
 connection_get_number(const PGresult *result, int column)
 {
 	const char *bytes = PQgetvalue(result, 0, column);
-	uint32		four;
-	uint64		eight;
+	uint64		number = (uint64) (int64) (signed char) bytes[0];
 
-	switch (PQgetlength(result, 0, column))
-	{
-		case sizeof(eight):
-			memcpy(&eight, bytes, sizeof(eight));
-			return (int64) pg_ntoh64(eight);
-		case sizeof(four):
-			memcpy(&four, bytes, sizeof(four));
-			return (int32) pg_ntoh32(four);
-		default:
-			return bytes[0];
-	}
+	for (int i = 1; i < PQgetlength(result, 0, column); i++)
+		number = number << 8 | (unsigned char) bytes[i];
+	return (int64) number;
 }

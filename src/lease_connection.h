@@ -20,8 +20,8 @@ typedef struct ConnectionArguments
 	Oid			types[CONNECTION_ARGUMENTS_MAX];
 	const char *values[CONNECTION_ARGUMENTS_MAX];
 	int			lengths[CONNECTION_ARGUMENTS_MAX];
-	int			formats[CONNECTION_ARGUMENTS_MAX];
-	char		numbers[CONNECTION_ARGUMENTS_MAX][sizeof(int64)];
+	int			formats[CONNECTION_ARGUMENTS_MAX];	/* all binary */
+	uint64		numbers[CONNECTION_ARGUMENTS_MAX];	/* in network order */
 } ConnectionArguments;
 
 /*
@@ -58,11 +58,10 @@ extern void connection_fail_by_answer(Connection *connection, const char *code,
 									  const char *reason);
 extern void connection_close(Connection *connection);
 
-extern void connection_add_null(ConnectionArguments *arguments, Oid type);
 extern void connection_add_text(ConnectionArguments *arguments,
 								const char *text);
 extern void connection_add_number(ConnectionArguments *arguments, Oid type,
-								  int64 number);
+								  int64 number, bool is_null);
 extern int64 connection_get_number(const PGresult *result, int column);
 
 #endif							/* SNOWFLAKE_LEASE_CONNECTION_H */

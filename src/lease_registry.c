@@ -7,37 +7,31 @@
  * sends claims and releases, and checks the answers; lease_worker.c decides
  * when.
  *
- * The registry and the servers keep the ids of two holders of one worker id
- * apart by these rules:
+ * The head of snowflake_registry--1.0.sql has the registry's rules, and
+ * doc/model/lease.pml checks them with the server's in every order of events.
+ * The server's rules:
  *
- * - The registry grants each lease with a fence: an instant that the holder's
- *	 ids stay before.  The high-water mark goes no further than the end of the
- *	 lease and the fence, and ids stay before the mark.  So issuing an id needs
- *	 no look at the lease, and the mark stops a server that goes on after a
- *	 suspension.
- * - The next holder of a worker id begins at the fence of the last holder.  So
- *	 no id is issued twice even if clocks are wrong, or if a server holds the
- *	 lease for longer than the registry thinks; clocks only decide who waits.
+ * - The high-water mark goes no further than the fence and the end of the
+ *	 lease, and ids stay before the mark.  So issuing an id needs no look at the
+ *	 lease, and the mark stops a server that goes on after a suspension.  The
+ *	 next holder begins at the fence, so no id is issued twice even if clocks
+ *	 are wrong, or if a server holds the lease for longer than the registry
+ *	 thinks; clocks only decide who waits.
  * - A server measures its lease from before it sends the claim, on a clock
  *	 that nobody can set, and ends it a tenth early, in case the registry's
  *	 clock is faster.
- * - A claim says which lease the server holds, and its fence.  So a registry
- *	 that has failed over, or was restored, learns of leases and fences that it
- *	 has forgotten.  The registry renews the lease that a server holds, or
- *	 refuses.  A server that is refused keeps its lease until it ends, unless
- *	 the registry says that the lease is lost.
- * - Each grant has an incarnation, a random number that the server has chosen
- *	 and made durable before it sent the claim.  If no grant arrives, the next
- *	 claim has the same incarnation, also after a crash.  Claims and
- *	 releases carry the holder's boot-time clock, too.  So the registry changes
- *	 no lease for a message that arrives late, nor for a copy of the data
- *	 directory: the message has an old time, and the copy is another holder.
+ * - A claim says which lease the server holds, and its fence, for a registry
+ *	 that has forgotten them.  A server that is refused keeps its lease until it
+ *	 ends, unless the registry says that the lease is lost.
+ * - The incarnation of a claim is durable before the claim is sent.  If no
+ *	 grant arrives, the next claim has the same one, also after a crash.  Claims
+ *	 and releases carry the holder and its boot-time clock, so that the registry
+ *	 changes nothing for a message that arrives late, nor for a copy of the data
+ *	 directory.
  * - A server that restarts within its lease, as the same holder and on the same
  *	 timeline, resumes the lease without asking the registry.
  * - A server that stops makes its last mark durable before it releases the
  *	 worker id, and does not raise the mark after that.
- *
- * doc/model/lease.pml checks these rules in every order of events.
  */
 #include "postgres.h"
 
@@ -95,8 +89,6 @@ static const char *const release_sql =
 
 static const Oid release_columns[] = {BOOLOID};
 
-static void add_number_or_null(ConnectionArguments *arguments, Oid type,
-							   bool is_null, int64 number);
 static bool read_answer(Connection *connection, const PGresult *result,
 						int64 sent_us, const Lease *last, bool is_held,
 						RegistryGrant *grant);
@@ -123,24 +115,26 @@ registry_claim(Connection *connection, const Lease *last, bool is_held,
 	const Layout *layout = node_layout();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int			wanted = node_intended_worker_id();
-	bool		has_last = last->worker_id != WORKER_ID_UNSET;
+	bool		is_new = last->worker_id == WORKER_ID_UNSET;
 	int64		sent_us = clock_boottime_us();
 	PGresult   *result;
 	bool		is_granted;
 
 	layout_to_text(layout, layout_text);
 	connection_add_text(&arguments, layout_text);
-	connection_add_number(&arguments, TIMESTAMPTZOID, layout->epoch);
-	connection_add_number(&arguments, INT4OID, node_datacenter_id);
-	add_number_or_null(&arguments, INT4OID, wanted == WORKER_ID_UNSET, wanted);
+	connection_add_number(&arguments, TIMESTAMPTZOID, layout->epoch, false);
+	connection_add_number(&arguments, INT4OID, node_datacenter_id, false);
+	connection_add_number(&arguments, INT4OID, wanted,
+						  wanted == WORKER_ID_UNSET);
 	connection_add_text(&arguments, host_holder);
 	connection_add_text(&arguments, registry_server_name);
-	connection_add_number(&arguments, TIMESTAMPTZOID, GetCurrentTimestamp());
-	connection_add_number(&arguments, INT8OID, sent_us);
-	add_number_or_null(&arguments, INT4OID, !has_last, last->worker_id);
-	add_number_or_null(&arguments, INT8OID, !has_last, last->incarnation);
-	add_number_or_null(&arguments, TIMESTAMPTZOID, !is_held, last->fence);
-	connection_add_number(&arguments, INT8OID, last->next_incarnation);
+	connection_add_number(&arguments, TIMESTAMPTZOID, GetCurrentTimestamp(),
+						  false);
+	connection_add_number(&arguments, INT8OID, sent_us, false);
+	connection_add_number(&arguments, INT4OID, last->worker_id, is_new);
+	connection_add_number(&arguments, INT8OID, last->incarnation, is_new);
+	connection_add_number(&arguments, TIMESTAMPTZOID, last->fence, !is_held);
+	connection_add_number(&arguments, INT8OID, last->next_incarnation, false);
 
 	result = connection_query(connection, claim_sql, &arguments,
 							  claim_columns, lengthof(claim_columns));
@@ -149,16 +143,6 @@ registry_claim(Connection *connection, const Lease *last, bool is_held,
 	is_granted = read_answer(connection, result, sent_us, last, is_held, grant);
 	PQclear(result);
 	return is_granted;
-}
-
-static void
-add_number_or_null(ConnectionArguments *arguments, Oid type, bool is_null,
-				   int64 number)
-{
-	if (is_null)
-		connection_add_null(arguments, type);
-	else
-		connection_add_number(arguments, type, number);
 }
 
 /* Reads a grant or a refusal.  Returns false for all but a usable grant. */
@@ -183,11 +167,7 @@ read_answer(Connection *connection, const PGresult *result, int64 sent_us,
 	return false;
 }
 
-/*
- * Reads a grant; returns false if a column is null.  The server's lease ends a
- * tenth of the duration before the registry's, in case the registry's clock is
- * faster.
- */
+/* Returns false if a column of a grant is null. */
 static bool
 read_grant(const PGresult *result, int64 sent_us, const Lease *last,
 		   RegistryGrant *grant)
@@ -264,10 +244,7 @@ fail_by_past_fence(Connection *connection, const RegistryGrant *grant,
 									   grant->lease.worker_id, fence, here));
 }
 
-/*
- * Releases a lease, whose ids are all before "mark".  Returns false if the
- * registry has not released the lease.
- */
+/* Releases a lease, whose ids are all before "mark". */
 bool
 registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
 {
@@ -275,13 +252,13 @@ registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
 	PGresult   *result;
 	bool		is_released;
 
-	connection_add_number(&arguments, INT4OID, lease->datacenter_id);
-	connection_add_number(&arguments, INT4OID, lease->worker_id);
+	connection_add_number(&arguments, INT4OID, lease->datacenter_id, false);
+	connection_add_number(&arguments, INT4OID, lease->worker_id, false);
 	connection_add_text(&arguments, lease->holder);
-	connection_add_number(&arguments, INT8OID, lease->incarnation);
-	connection_add_number(&arguments, INT8OID, lease->next_incarnation);
-	connection_add_number(&arguments, INT8OID, clock_boottime_us());
-	connection_add_number(&arguments, TIMESTAMPTZOID, mark);
+	connection_add_number(&arguments, INT8OID, lease->incarnation, false);
+	connection_add_number(&arguments, INT8OID, lease->next_incarnation, false);
+	connection_add_number(&arguments, INT8OID, clock_boottime_us(), false);
+	connection_add_number(&arguments, TIMESTAMPTZOID, mark, false);
 	result = connection_query(connection, release_sql, &arguments,
 							  release_columns, lengthof(release_columns));
 	if (result == NULL)
@@ -294,10 +271,7 @@ registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
 	return is_released;
 }
 
-/*
- * GUC check hook of snowflake.registry: the value has to be a connection
- * string.  The error does not show the value, which may have a password.
- */
+/* The error does not show the value, which may have a password. */
 bool
 registry_check_conninfo(char **newval, void **extra, GucSource source)
 {
@@ -311,7 +285,6 @@ registry_check_conninfo(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* GUC check hook of snowflake.server_name. */
 bool
 registry_check_name(char **newval, void **extra, GucSource source)
 {
