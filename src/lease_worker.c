@@ -66,19 +66,17 @@ typedef struct LeaseWorkerState
 	char		logged_failure[CONNECTION_REASON_SIZE];
 } LeaseWorkerState;
 
-/* What happens to the lease in shared memory before it is logged. */
+/* What one transaction does. */
 typedef enum LeaseChange
 {
-	LEASE_CLAIM,				/* nothing more than choose_incarnation() */
+	LEASE_READ,					/* reads the page, and changes nothing */
+	LEASE_CLAIM,				/* logs what choose_incarnation() has set */
 	LEASE_BEGIN,
 	LEASE_RENEW,
 	LEASE_END
 } LeaseChange;
 
-/* The memory context that the worker returns to after a transaction. */
-static MemoryContext worker_context = NULL;
-
-/* The SQLSTATE of the last change's error; 0: the change was made durable. */
+/* The SQLSTATE of the last transaction's error; 0: it was committed. */
 static int	page_sqlerrcode = 0;
 
 static void initialize_worker(void);
@@ -94,7 +92,6 @@ static void report_grant(const Lease *held, bool was_held, const Lease *lease,
 						 LeaseWorkerState *state);
 static void report_failure(const Connection *connection,
 						   LeaseWorkerState *state);
-static void record_failure(const char *reason);
 static void release_lease(void);
 static bool renew_and_release(Connection *connection);
 static bool claim_lease(Connection *connection, RegistryGrant *grant);
@@ -103,10 +100,6 @@ static bool prepare_incarnation(Connection *connection);
 static bool choose_incarnation(void);
 static bool change_lease(LeaseChange change, const RegistryGrant *grant,
 						 TimestampTz *mark);
-static void start_transaction(void);
-static void commit(void);
-static void abort_transaction(void);
-static void report_page_error(void);
 
 /*
  * Registers the worker.  The postmaster starts the worker when recovery has
@@ -128,7 +121,6 @@ lease_worker_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* The worker's main function: keeps the lease, and releases it at shutdown. */
 void
 lease_worker_main(Datum main_arg)
 {
@@ -148,7 +140,6 @@ lease_worker_main(Datum main_arg)
 	proc_exit(1);
 }
 
-/* Initializes the worker's process, and shares its latch. */
 static void
 initialize_worker(void)
 {
@@ -166,7 +157,7 @@ initialize_worker(void)
 	before_shmem_exit(clear_latch, (Datum) 0);
 }
 
-/* before_shmem_exit callback: clears the shared pointer to the latch. */
+/* before_shmem_exit callback */
 static void
 clear_latch(int code, Datum arg)
 {
@@ -177,38 +168,16 @@ clear_latch(int code, Datum arg)
 
 /*
  * Waits until this server has read the mark's page, because a claim names the
- * lease that is stored in the page.  If the page cannot be used, logs the
- * reason and tries again.
+ * lease that is stored in the page.
  */
 static void
 wait_for_start(void)
 {
-	volatile bool is_started = false;
-
-	while (!is_started && !ShutdownRequestPending)
-	{
-		PG_TRY();
-		{
-			start_transaction();
-			mark_start_once();
-			commit();
-			is_started = true;
-		}
-		PG_CATCH();
-		{
-			report_page_error();
-			abort_transaction();
-		}
-		PG_END_TRY();
-		if (!is_started)
-			wait_until(clock_boottime_us() + RETRY_MAX_US);
-	}
+	while (!ShutdownRequestPending && !change_lease(LEASE_READ, NULL, NULL))
+		wait_until(clock_boottime_us() + RETRY_MAX_US);
 }
 
-/*
- * Claims a lease and renews it until the server stops.  Ends a lease that was
- * not renewed in time.
- */
+/* Claims a lease and renews it until the server stops. */
 static void
 keep_lease(MemoryContext attempt_context)
 {
@@ -284,7 +253,6 @@ wait_until(int64 wake_us)
 	}
 }
 
-/* Makes one attempt to get or to renew a lease. */
 static void
 try_to_renew(LeaseWorkerState *state)
 {
@@ -322,7 +290,6 @@ try_to_renew(LeaseWorkerState *state)
 		report_failure(&connection, state);
 }
 
-/* Returns the lease's duration divided by "part", within the given limits. */
 static int64
 part_of_duration_us(const LeaseWorkerState *state, int part, int64 least_us,
 					int64 most_us)
@@ -350,20 +317,32 @@ report_grant(const Lease *held, bool was_held, const Lease *lease,
 }
 
 /*
- * Counts a failed attempt, and logs the failure unless the failure logged last
- * had the same cause: the same code or, without a code, the same reason.
+ * Counts a failed attempt, and stores the reason that sessions without a lease
+ * show in their error.  Any user may see what the registry has answered.  What
+ * libpq says is for the log only, because it can contain hosts and roles.
  *
- * Any user may see what the registry has answered.  What libpq says is for the
- * log only, because it can contain hosts and roles.
+ * Logs the failure unless the failure logged last had the same cause: the same
+ * code or, without a code, the same reason.
  */
 static void
 report_failure(const Connection *connection, LeaseWorkerState *state)
 {
+	const char *reason = connection->is_answer ? connection->reason :
+		"The registry cannot be reached, does not answer in time, or does not let this server in.";
 	const char *failure = connection->code[0] != '\0' ?
 		connection->code : connection->reason;
 
-	record_failure(connection->is_answer ? connection->reason :
-				   "The registry cannot be reached, does not answer in time, or does not let this server in.");
+	shmem_my_slot()->counters.lease_failures++;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	strlcpy(shared->lease_reason, reason, LEASE_REASON_SIZE);
+	for (char *c = shared->lease_reason; *c != '\0'; c++)
+	{
+		/* In a session's encoding, only ASCII is sure to be valid. */
+		if (IS_HIGHBIT_SET(*c))
+			*c = '?';
+	}
+	LWLockRelease(&shared->lock);
+
 	if (strcmp(failure, state->logged_failure) == 0)
 		return;
 	strlcpy(state->logged_failure, failure, CONNECTION_REASON_SIZE);
@@ -372,26 +351,6 @@ report_failure(const Connection *connection, LeaseWorkerState *state)
 			 errdetail("%s", connection->reason)));
 }
 
-/*
- * Counts a failure, and stores the reason that sessions without a lease show
- * in their error.  In a session's encoding the reason's bytes could be invalid,
- * unless they are ASCII.
- */
-static void
-record_failure(const char *reason)
-{
-	shmem_my_slot()->counters.lease_failures++;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	strlcpy(shared->lease_reason, reason, LEASE_REASON_SIZE);
-	for (char *c = shared->lease_reason; *c != '\0'; c++)
-	{
-		if (IS_HIGHBIT_SET(*c))
-			*c = '?';
-	}
-	LWLockRelease(&shared->lock);
-}
-
-/* Releases the lease at shutdown, so that the worker id is free at once. */
 static void
 release_lease(void)
 {
@@ -439,7 +398,6 @@ renew_and_release(Connection *connection)
 	return registry_release(connection, &lease, mark);
 }
 
-/* Connects, claims or renews a lease, and stores what the registry answers. */
 static bool
 claim_lease(Connection *connection, RegistryGrant *grant)
 {
@@ -464,7 +422,6 @@ claim_lease(Connection *connection, RegistryGrant *grant)
 	return true;
 }
 
-/* Ends a lease, so that no session issues another id under it. */
 static void
 end_lost_lease(const Lease *lease, const char *why)
 {
@@ -478,9 +435,8 @@ end_lost_lease(const Lease *lease, const char *why)
 /*
  * Chooses the incarnation of the next claim and makes the incarnation durable,
  * so that a server which crashes before the answer arrives can repeat the
- * claim with the same incarnation.  If an earlier claim was not granted, the
- * function keeps that claim's incarnation.  Returns false if there is no random
- * number, or if the mark's page cannot be written.
+ * claim with the same incarnation.  Keeps the incarnation of a claim that was
+ * not granted.
  */
 static bool
 prepare_incarnation(Connection *connection)
@@ -505,7 +461,6 @@ prepare_incarnation(Connection *connection)
 	return false;
 }
 
-/* Stores a random incarnation for the next claim. */
 static bool
 choose_incarnation(void)
 {
@@ -533,89 +488,51 @@ choose_incarnation(void)
 }
 
 /*
- * Changes the lease in shared memory first, and then in WAL.  LEASE_END also
- * returns an instant that no id under the lease has reached, in *mark unless
- * "mark" is NULL.
+ * Changes the lease in shared memory first, and then in WAL, in a transaction:
+ * its abort after an error releases locks, pins and pending I/O.  LEASE_END
+ * also returns an instant that no id under the lease has reached, in *mark
+ * unless "mark" is NULL.
  *
- * If the mark's page cannot be read or written, the function logs the error and
- * returns false.  The change then exists in shared memory only, or not at all.
- * That is safe, because without writing the page no process can raise the mark,
- * and ids stay before the mark.
+ * If the mark's page cannot be read or written, the function logs the error,
+ * unless the error before had the same SQLSTATE, and returns false.  The change
+ * then exists in shared memory only, or not at all.  That is safe, because
+ * without writing the page no process can raise the mark, and ids stay before
+ * the mark.
  */
 static bool
 change_lease(LeaseChange change, const RegistryGrant *grant, TimestampTz *mark)
 {
-	volatile bool is_durable = false;
+	MemoryContext caller = CurrentMemoryContext;
+	TimestampTz end = 0;
 
 	PG_TRY();
 	{
-		start_transaction();
-		if (change == LEASE_BEGIN)
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+		if (change == LEASE_READ)
+			mark_start_once();
+		else if (change == LEASE_BEGIN)
 			mark_begin_lease(&grant->lease, grant->begins_at);
 		else if (change == LEASE_RENEW)
 			mark_renew_lease(&grant->lease);
 		else if (change == LEASE_END)
-		{
-			TimestampTz end = mark_end_lease();
-
-			if (mark != NULL)
-				*mark = end;
-		}
-		mark_log_lease();
-		commit();
-		is_durable = true;
+			end = mark_end_lease();
+		if (mark != NULL)
+			*mark = end;
+		if (change != LEASE_READ)
+			mark_log_lease();
+		CommitTransactionCommand();
 		page_sqlerrcode = 0;
 	}
 	PG_CATCH();
 	{
-		report_page_error();
-		abort_transaction();
+		if (geterrcode() != page_sqlerrcode)
+			EmitErrorReport();
+		page_sqlerrcode = geterrcode();
+		AbortCurrentTransaction();
+		FlushErrorState();
 	}
 	PG_END_TRY();
-	return is_durable;
-}
-
-/*
- * Starts a transaction.  The worker reads and changes the mark's page in a
- * transaction, whose abort after an error releases locks, pins and pending
- * I/O.
- */
-static void
-start_transaction(void)
-{
-	worker_context = CurrentMemoryContext;
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-}
-
-static void
-commit(void)
-{
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(worker_context);
-}
-
-/* Aborts the transaction, in a PG_CATCH() block. */
-static void
-abort_transaction(void)
-{
-	AbortCurrentTransaction();
-	MemoryContextSwitchTo(worker_context);
-	FlushErrorState();
-}
-
-/*
- * Logs an error that prevented writing the mark's page, unless the error
- * logged before has the same SQLSTATE.
- */
-static void
-report_page_error(void)
-{
-	int			sqlerrcode = geterrcode();
-
-	if (sqlerrcode != page_sqlerrcode)
-	{
-		page_sqlerrcode = sqlerrcode;
-		EmitErrorReport();
-	}
+	MemoryContextSwitchTo(caller);
+	return page_sqlerrcode == 0;
 }
