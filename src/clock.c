@@ -41,7 +41,7 @@ int			clock_tolerance_ms = 5000;
  * microseconds.  Policy "advance" allows a lead of clock_tolerance; the other
  * policies allow no lead.  The first row that applies counts:
  *
- *	the next id's lead is allowed						go on
+ *	the next id's lead is allowed						issue the id
  *	the last id's lead is allowed: its tick is spent	wait for the next tick
  *	the last id's lead is excused						wait for the clock
  *	the policy is "error"								refuse
@@ -53,29 +53,24 @@ int			clock_tolerance_ms = 5000;
  * at the mark, which the server had put ahead of its ids, so their first
  * tick can lead a clock that has never stepped back.
  */
-ClockVerdict
-clock_judge(int64 next_lead_us, int64 last_lead_us, int64 excused_us)
+void
+clock_judge(Attempt *attempt, int64 next_lead_us, int64 last_lead_us,
+			int64 excused_us)
 {
 	int64		allowed_us = clock_allowed_lead_us();
-	ClockVerdict verdict = {.action = CLOCK_GO_ON};
+	bool		is_behind = last_lead_us > allowed_us;
 
+	attempt->wait_us = next_lead_us - allowed_us;
+	attempt->behind_us = is_behind ? last_lead_us : 0;
+	attempt->regression_us = is_behind ? last_lead_us - excused_us : 0;
 	if (next_lead_us <= allowed_us)
-		return verdict;
-
-	verdict.action = CLOCK_WAIT;
-	verdict.wait_us = next_lead_us - allowed_us;
-
-	/* The last id's lead is allowed, so its tick is merely spent. */
-	if (last_lead_us <= allowed_us)
-		return verdict;
-
-	verdict.behind_us = last_lead_us;
-	verdict.regression_us = last_lead_us - excused_us;
-	if (verdict.regression_us > 0 &&
-		(clock_policy == CLOCK_POLICY_ERROR ||
-		 verdict.regression_us - allowed_us > clock_tolerance_us()))
-		verdict.action = CLOCK_REFUSE;
-	return verdict;
+		attempt->outcome = OUTCOME_ISSUE;
+	else if (attempt->regression_us > 0 &&
+			 (clock_policy == CLOCK_POLICY_ERROR ||
+			  attempt->regression_us - allowed_us > clock_tolerance_us()))
+		attempt->outcome = OUTCOME_BEHIND;
+	else
+		attempt->outcome = OUTCOME_WAIT;
 }
 
 /*
@@ -96,7 +91,6 @@ clock_boottime_us(void)
 	return (int64) now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* Returns the wait event of a reason, as pg_stat_activity shows it. */
 uint32
 clock_wait_event(WaitReason reason)
 {

@@ -39,40 +39,16 @@
 /* The number of waiting sessions that wake up for a tick of 1 ms. */
 #define WAKEUPS_PER_MS 4
 
-/* What a session does after one reading of the stamp and the clock. */
-typedef enum Outcome
-{
-	OUTCOME_ISSUE,
-	OUTCOME_WAIT,
-	OUTCOME_AT_LIMIT,			/* look at the mark first */
-	OUTCOME_BEHIND,				/* refuse: the clock is behind */
-	OUTCOME_BEFORE_SPAN,		/* refuse: the clock is before the epoch */
-	OUTCOME_AFTER_SPAN			/* refuse: the layout has no tick left */
-} Outcome;
-
-/* An attempt to choose the next stamp. */
-typedef struct Attempt
-{
-	Outcome		outcome;
-	int64		tick;			/* of the next id */
-
-	/* Set by judge_lead(), for OUTCOME_WAIT and OUTCOME_BEHIND. */
-	ClockVerdict verdict;
-	bool		is_at_fence;	/* is the newest stamp the fence of the worker
-								 * id's last holder? */
-} Attempt;
-
 /*
  * The waits of one call.  The call may wait several times, but each counter
  * counts the call once.
  */
 typedef struct Wait
 {
-	bool		is_counted_as_sequence_wait;
-	bool		is_counted_as_clock_wait;
-	bool		is_counted_as_regression;
+	bool		has_counted_clock;
+	bool		has_counted_regression;
 	int64		wakeup_tick;	/* the tick that the session wakes up for;
-								 * LAYOUT_NONE before it has chosen one */
+								 * LAYOUT_NONE before its first wait for one */
 } Wait;
 
 /* The state of this session; take_slot() fills it in. */
@@ -115,15 +91,13 @@ static int64 choose_wakeup_tick(int64 next_tick);
 static void sleep_and_count(int64 duration_us, WaitReason reason,
 							uint64 *counter_us);
 static void count_regression(int64 regression_us, Wait *wait);
-static inline void count_once(bool *is_counted, uint64 *counter);
 static void refuse_behind(const Attempt *attempt);
-static void refuse_outside_span(Outcome outcome);
+static void refuse_outside_span(void);
 
 /*
- * Returns the next id.  Raises the errors of attach_session() and
- * mark_log_next(); ERROR 54000 if the
- * clock is outside the layout's span; and ERROR 55000 if the clock is behind
- * and the policy does not wait.
+ * Returns the next id.  Errors as attach_session() and mark_log_next(), ERROR
+ * 54000 if the clock is outside the layout's span, and 55000 if the clock is
+ * behind and the policy does not wait.
  */
 int64
 generator_next(void)
@@ -135,8 +109,7 @@ generator_next(void)
 
 /*
  * Returns the first of *count ids, each larger by 1 than the one before it:
- * what is left of a tick, "wanted" ids at most.  Raises the errors of
- * generator_next().
+ * what is left of a tick, "wanted" ids at most.  Errors as generator_next().
  */
 int64
 generator_next_run(int64 wanted, int64 *count)
@@ -144,7 +117,7 @@ generator_next_run(int64 wanted, int64 *count)
 	return issue(wanted, count);
 }
 
-/* Gets the last id of this session.  Returns false if there is none yet. */
+/* Returns false if the session has no last id yet. */
 bool
 generator_last_of_session(int64 *id)
 {
@@ -156,10 +129,6 @@ generator_last_of_session(int64 *id)
 	return true;
 }
 
-/*
- * Returns the horizon.  Raises the errors of check_may_issue(),
- * mark_start_once() and horizon_read().
- */
 int64
 generator_horizon(void)
 {
@@ -168,7 +137,6 @@ generator_horizon(void)
 	return horizon_read();
 }
 
-/* Prepares the session for the first id of a transaction. */
 static void
 begin_transaction(void)
 {
@@ -178,9 +146,9 @@ begin_transaction(void)
 }
 
 /*
- * Attaches the session before its first id.  The checks come first, so that a
- * session that may not issue ids takes no slot.  A parallel worker could not
- * hold the horizon until the end of its transaction, which is the leader's.
+ * The checks come first, so that a session that may not issue ids takes no
+ * slot.  A parallel worker could not hold the horizon until the end of its
+ * transaction, which is the leader's.
  */
 static void
 attach_session(void)
@@ -196,10 +164,6 @@ attach_session(void)
 	take_slot();
 }
 
-/*
- * Checks that this server may issue ids.  Raises a different error for each
- * reason why it may not.
- */
 static void
 check_may_issue(void)
 {
@@ -364,8 +328,7 @@ choose_next(int64 last, Attempt *attempt)
 						is_fresh ? last_tick + 1 : last_tick);
 
 	if (unlikely(session.clock.position != SPAN_WITHIN))
-		attempt->outcome = session.clock.position == SPAN_BEFORE ?
-			OUTCOME_BEFORE_SPAN : OUTCOME_AFTER_SPAN;
+		attempt->outcome = OUTCOME_OUTSIDE_SPAN;
 	else if (likely(attempt->tick == session.clock.tick))
 		attempt->outcome = OUTCOME_ISSUE;
 	else
@@ -404,35 +367,22 @@ judge_lead(int64 last, Attempt *attempt)
 	const NodeStart *start = &shared->start;
 
 	attempt->is_at_fence = last == start->fence_stamp;
-	attempt->verdict =
-		clock_judge(lead_of(attempt->tick),
-					lead_of(layout_stamp_tick(session.layout, last)),
-					last == start->stamp && !attempt->is_at_fence ?
-					mark_log_lead_us() : 0);
-	switch (attempt->verdict.action)
-	{
-		case CLOCK_GO_ON:
-			attempt->outcome =
-				attempt->tick > layout_max_tick(session.layout) ?
-				OUTCOME_AFTER_SPAN : OUTCOME_ISSUE;
-			break;
-		case CLOCK_WAIT:
-			attempt->outcome = OUTCOME_WAIT;
-			break;
-		case CLOCK_REFUSE:
-			attempt->outcome = OUTCOME_BEHIND;
-			break;
-	}
+	clock_judge(attempt, lead_of(attempt->tick),
+				lead_of(layout_stamp_tick(session.layout, last)),
+				last == start->stamp && !attempt->is_at_fence ?
+				mark_log_lead_us() : 0);
+	if (attempt->outcome == OUTCOME_ISSUE &&
+		attempt->tick > layout_max_tick(session.layout))
+		attempt->outcome = OUTCOME_OUTSIDE_SPAN;
 }
 
-/* Returns a tick's lead on the clock in microseconds; negative if behind. */
+/* In microseconds; negative if the tick is behind the clock. */
 static inline int64
 lead_of(int64 tick)
 {
 	return layout_tick_start(session.layout, tick) - session.clock.now;
 }
 
-/* Waits, looks at the mark or raises an error, by an attempt's outcome. */
 static pg_noinline void
 wait_or_refuse(const Attempt *attempt, Wait *wait)
 {
@@ -449,20 +399,19 @@ wait_or_refuse(const Attempt *attempt, Wait *wait)
 			}
 			break;
 		case OUTCOME_WAIT:
-			if (attempt->verdict.regression_us > 0)
-				count_regression(attempt->verdict.regression_us, wait);
+			if (attempt->regression_us > 0)
+				count_regression(attempt->regression_us, wait);
 			wait_for_clock_or_tick(attempt, wait);
 			break;
 		case OUTCOME_BEHIND:
-			count_regression(attempt->verdict.regression_us, wait);
+			count_regression(attempt->regression_us, wait);
 			session.slot->counters.clock_refusals++;
 			refuse_behind(attempt);
 			break;
-		case OUTCOME_BEFORE_SPAN:
-		case OUTCOME_AFTER_SPAN:
+		case OUTCOME_OUTSIDE_SPAN:
 			count_regression(0, wait);
 			session.slot->counters.clock_refusals++;
-			refuse_outside_span(attempt->outcome);
+			refuse_outside_span();
 			break;
 	}
 }
@@ -484,24 +433,26 @@ read_limit(void)
 										 Max(worker_id, 0));
 }
 
-/* Waits for the clock to catch up or, after a spent tick, for a later tick. */
 static void
 wait_for_clock_or_tick(const Attempt *attempt, Wait *wait)
 {
 	Counters   *counters = &session.slot->counters;
-	int64		wait_us = attempt->verdict.wait_us;
 
-	if (attempt->verdict.behind_us > 0)
+	if (attempt->behind_us > 0)
 	{
-		count_once(&wait->is_counted_as_clock_wait, &counters->clock_waits);
-		sleep_and_count(wait_us, WAIT_FOR_CLOCK, &counters->clock_wait_us);
+		if (!wait->has_counted_clock)
+			counters->clock_waits++;
+		wait->has_counted_clock = true;
+		sleep_and_count(attempt->wait_us, WAIT_FOR_CLOCK,
+						&counters->clock_wait_us);
 		return;
 	}
 
-	count_once(&wait->is_counted_as_sequence_wait, &counters->sequence_waits);
+	if (wait->wakeup_tick == LAYOUT_NONE)
+		counters->sequence_waits++;
 	if (wait->wakeup_tick < attempt->tick)
 		wait->wakeup_tick = choose_wakeup_tick(attempt->tick);
-	sleep_and_count(wait_us + session.layout->tick_us *
+	sleep_and_count(attempt->wait_us + session.layout->tick_us *
 					(wait->wakeup_tick - attempt->tick),
 					WAIT_FOR_TICK, &counters->sequence_wait_us);
 }
@@ -532,7 +483,6 @@ choose_wakeup_tick(int64 next_tick)
 	return (int64) (mine / per_tick);
 }
 
-/* Sleeps, and adds the time slept to a counter. */
 static void
 sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
 {
@@ -553,39 +503,23 @@ sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
 static void
 count_regression(int64 regression_us, Wait *wait)
 {
-	if (!wait->is_counted_as_regression)
-	{
-		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-		shared->max_regression_us = Max(shared->max_regression_us,
-										regression_us);
-		LWLockRelease(&shared->lock);
-	}
-	count_once(&wait->is_counted_as_regression,
-			   &session.slot->counters.clock_regressions);
+	if (wait->has_counted_regression)
+		return;
+	wait->has_counted_regression = true;
+	session.slot->counters.clock_regressions++;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->max_regression_us = Max(shared->max_regression_us, regression_us);
+	LWLockRelease(&shared->lock);
 }
 
-/* Counts a call once, even if the call tries several times. */
-static inline void
-count_once(bool *is_counted, uint64 *counter)
-{
-	if (!*is_counted)
-		(*counter)++;
-	*is_counted = true;
-}
-
-/*
- * Raises ERROR 55000, because the policy or the tolerance forbids waiting for
- * the clock.
- */
 static void
 refuse_behind(const Attempt *attempt)
 {
-	int64		behind_us = attempt->verdict.behind_us;
-
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("the clock is " INT64_FORMAT ".%03d ms behind %s",
-					behind_us / 1000, (int) (behind_us % 1000),
+					attempt->behind_us / 1000,
+					(int) (attempt->behind_us % 1000),
 					attempt->is_at_fence ?
 					"the fence of the worker id's last holder" :
 					"the last snowflake id"),
@@ -598,13 +532,12 @@ refuse_behind(const Attempt *attempt)
 			 errhint("Check the server's clock and its synchronization. Ids are issued again when the clock has caught up, or at once with a \"snowflake.worker_id\" that no server has used.")));
 }
 
-/* Raises ERROR 54000, because the clock is outside the layout's span. */
 static void
-refuse_outside_span(Outcome outcome)
+refuse_outside_span(void)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-			 outcome == OUTCOME_BEFORE_SPAN ?
+			 session.clock.position == SPAN_BEFORE ?
 			 errmsg("the clock is before the epoch of snowflake ids: %s",
 					timestamptz_to_str(session.clock.now)) :
 			 errmsg("the clock is at or past the last tick of snowflake ids: %s",

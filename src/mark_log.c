@@ -201,7 +201,7 @@ read_node_state(NodeState *state)
 		PG_INT64_MAX;
 }
 
-/* The page gets the configured layout, and the floor that mark_start.c found. */
+/* Sets the configured layout, and the floor that mark_start.c has found. */
 static void
 prepare_contents(MarkContents *contents, const NodeState *state)
 {

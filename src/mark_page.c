@@ -312,7 +312,7 @@ refuse_damaged(const char *detail)
 					   MARK_FILE, detail)));
 }
 
-/* Error callback: adds a context and a hint, to PostgreSQL's own errors, too. */
+/* Error callback: adds a context and a hint, also to PostgreSQL's errors. */
 static void
 add_hint(void *arg)
 {

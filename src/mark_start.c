@@ -205,7 +205,7 @@ mark_begin_lease(const Lease *lease, TimestampTz begins_at)
 	LWLockRelease(&shared->lock);
 }
 
-/* The caller makes the change durable, as with the functions above and below. */
+/* The caller makes the change durable, as with mark_begin_lease(). */
 void
 mark_renew_lease(const Lease *lease)
 {
