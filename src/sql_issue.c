@@ -3,8 +3,9 @@
  *	  The SQL functions that issue, decode and encode ids.
  *
  * The functions convert arguments and results, and raise errors for invalid
- * arguments.  The rules of issuing are in id_generator.c, and the rules of an
- * id's fields in layout.h.
+ * arguments: 22003 for a number that is no id of the layout, 22023 for a bad
+ * epoch or layout.  The rules of issuing are in id_generator.c, and the rules
+ * of an id's fields in layout.h.
  */
 #include "postgres.h"
 
@@ -38,19 +39,11 @@ PG_FUNCTION_INFO_V1(snowflake_last_id_before);
 PG_FUNCTION_INFO_V1(snowflake_format);
 
 static void refuse_foreign_function(FunctionCallInfo fcinfo);
-static inline Layout layout_of_call(FunctionCallInfo fcinfo);
-static Layout explicit_layout(text *layout_text, TimestampTz epoch);
-static Datum decode(FunctionCallInfo fcinfo, const Layout *layout);
+static Layout layout_of_call(FunctionCallInfo fcinfo);
 static inline void split_id(const Layout *layout, int64 id, IdFields *fields);
-static inline TimestampTz issued_at(const Layout *layout, int64 id);
 static int64 field_argument(int32 value, const char *name, int bits);
-static int64 min_id(const Layout *layout, TimestampTz instant);
-static int64 max_id(const Layout *layout, TimestampTz instant);
 
-/*
- * snowflake_nextval() -> bigint
- *		The next id.  Errors as generator_next().
- */
+/* snowflake_nextval() -> bigint */
 Datum
 snowflake_nextval(PG_FUNCTION_ARGS)
 {
@@ -62,8 +55,7 @@ snowflake_nextval(PG_FUNCTION_ARGS)
 /*
  * snowflake_nextvals(count integer) -> setof bigint
  *		"count" ids, in increasing order, all issued before the first is
- *		returned.  ERROR 22023 for a negative count; other errors as
- *		snowflake_nextval().
+ *		returned.
  */
 Datum
 snowflake_nextvals(PG_FUNCTION_ARGS)
@@ -98,10 +90,7 @@ snowflake_nextvals(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/*
- * snowflake_currval() -> bigint
- *		The last id issued in this session.  ERROR 55000 before the first.
- */
+/* snowflake_currval() -> bigint */
 Datum
 snowflake_currval(PG_FUNCTION_ARGS)
 {
@@ -117,48 +106,63 @@ snowflake_currval(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(id);
 }
 
-/*
- * snowflake_horizon() -> bigint
- *		An id below which every transaction has ended.  Errors as
- *		generator_horizon().
- */
+/* snowflake_horizon() -> bigint */
 Datum
 snowflake_horizon(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64(generator_horizon());
 }
 
-/*
- * snowflake_decode(id bigint [, epoch timestamptz, layout text]) -> record
- *		The fields of an id.  ERROR 22003 if the number is no id of the layout,
- *		22023 for a bad epoch or layout.
- */
+/* snowflake_decode(id bigint [, epoch timestamptz, layout text]) -> record */
 Datum
 snowflake_decode(PG_FUNCTION_ARGS)
 {
+	FmgrInfo   *function = fcinfo->flinfo;
 	Layout		layout = layout_of_call(fcinfo);
+	IdFields	fields;
+	Datum		values[4];
+	bool		nulls[4] = {false};
 
-	PG_RETURN_DATUM(decode(fcinfo, &layout));
+	split_id(&layout, PG_GETARG_INT64(0), &fields);
+
+	/* Keep the record's description for the next call. */
+	if (function->fn_extra == NULL)
+	{
+		MemoryContext caller = MemoryContextSwitchTo(function->fn_mcxt);
+		TupleDesc	tupdesc;
+
+		if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+			elog(ERROR, "return type must be a row type");
+		function->fn_extra = BlessTupleDesc(tupdesc);
+		MemoryContextSwitchTo(caller);
+	}
+
+	values[0] = TimestampTzGetDatum(layout_tick_start(&layout, fields.tick));
+	values[1] = Int32GetDatum((int32) fields.datacenter_id);
+	values[2] = Int32GetDatum((int32) fields.worker_id);
+	values[3] = Int32GetDatum((int32) fields.sequence);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(function->fn_extra,
+													  values, nulls)));
 }
 
 /*
  * snowflake_timestamp(id bigint [, epoch timestamptz, layout text])
  *		-> timestamptz
- *		The beginning of the id's tick.  ERROR 22003 if the number is no id of
- *		the layout, 22023 for a bad epoch or layout.
+ *		The beginning of the id's tick.
  */
 Datum
 snowflake_timestamp(PG_FUNCTION_ARGS)
 {
 	Layout		layout = layout_of_call(fcinfo);
+	IdFields	fields;
 
-	PG_RETURN_TIMESTAMPTZ(issued_at(&layout, PG_GETARG_INT64(0)));
+	split_id(&layout, PG_GETARG_INT64(0), &fields);
+	PG_RETURN_TIMESTAMPTZ(layout_tick_start(&layout, fields.tick));
 }
 
 /*
  * snowflake_datacenter_id(id bigint), snowflake_worker_id(id bigint),
  * snowflake_sequence(id bigint) -> integer
- *		One field of an id.  ERROR 22003 if the number is no id of the layout.
  */
 Datum
 snowflake_datacenter_id(PG_FUNCTION_ARGS)
@@ -190,7 +194,6 @@ snowflake_sequence(PG_FUNCTION_ARGS)
 /*
  * snowflake_encode(issued_at timestamptz, datacenter_id integer,
  *					worker_id integer, sequence integer) -> bigint
- *		The id with these fields.  ERROR 22003 for a field out of its width.
  */
 Datum
 snowflake_encode(PG_FUNCTION_ARGS)
@@ -227,22 +230,29 @@ snowflake_encode(PG_FUNCTION_ARGS)
  * snowflake_max_id(the same) -> bigint
  *		The smallest and the largest id of the instant's tick.  Instants
  *		outside the layout's span, infinite ones too, count as its nearer end.
- *		ERROR 22023 for a bad epoch or layout.
  */
 Datum
 snowflake_min_id(PG_FUNCTION_ARGS)
 {
 	Layout		layout = layout_of_call(fcinfo);
+	IdFields	fields = {0};
 
-	PG_RETURN_INT64(min_id(&layout, PG_GETARG_TIMESTAMPTZ(0)));
+	(void) layout_locate(&layout, PG_GETARG_TIMESTAMPTZ(0), &fields.tick);
+	PG_RETURN_INT64(layout_compose(&layout, &fields));
 }
 
 Datum
 snowflake_max_id(PG_FUNCTION_ARGS)
 {
 	Layout		layout = layout_of_call(fcinfo);
+	IdFields	fields = {
+		.datacenter_id = layout_field_max(layout.datacenter_bits),
+		.worker_id = layout_field_max(layout.worker_bits),
+		.sequence = layout_field_max(layout.sequence_bits)
+	};
 
-	PG_RETURN_INT64(max_id(&layout, PG_GETARG_TIMESTAMPTZ(0)));
+	(void) layout_locate(&layout, PG_GETARG_TIMESTAMPTZ(0), &fields.tick);
+	PG_RETURN_INT64(layout_compose(&layout, &fields));
 }
 
 /*
@@ -274,8 +284,7 @@ snowflake_last_id_before(PG_FUNCTION_ARGS)
 /*
  * snowflake_format(id bigint) -> text
  *		"2017-09-15 17:35:04.848, #0, @(2,5)": the time in the session's time
- *		zone, the sequence, the node.  ERROR 22003 if the number is no id of the
- *		layout.
+ *		zone, the sequence, the node.
  */
 Datum
 snowflake_format(PG_FUNCTION_ARGS)
@@ -328,25 +337,23 @@ refuse_foreign_function(FunctionCallInfo fcinfo)
  * Returns the layout of the arguments (id or instant, epoch timestamptz, layout
  * text) or, without them, the configured one.
  */
-static inline Layout
+static Layout
 layout_of_call(FunctionCallInfo fcinfo)
 {
-	return PG_NARGS() == 1 ? *node_layout() :
-		explicit_layout(PG_GETARG_TEXT_PP(2), PG_GETARG_TIMESTAMPTZ(1));
-}
-
-/* Reads a layout and an epoch given as arguments; ERROR 22023. */
-static Layout
-explicit_layout(text *layout_text, TimestampTz epoch)
-{
-	char	   *text = text_to_cstring(layout_text);
-	const char *detail;
 	Layout		layout;
+	TimestampTz epoch;
+	char	   *layout_text;
+	const char *detail;
 
-	if (!layout_parse(text, &layout, &detail))
+	if (PG_NARGS() == 1)
+		return *node_layout();
+
+	epoch = PG_GETARG_TIMESTAMPTZ(1);
+	layout_text = text_to_cstring(PG_GETARG_TEXT_PP(2));
+	if (!layout_parse(layout_text, &layout, &detail))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid snowflake layout: \"%s\"", text),
+				 errmsg("invalid snowflake layout: \"%s\"", layout_text),
 				 errdetail("%s", detail)));
 	if (!layout_set_epoch(&layout, epoch, &detail))
 		ereport(ERROR,
@@ -354,38 +361,8 @@ explicit_layout(text *layout_text, TimestampTz epoch)
 				 errmsg("invalid snowflake epoch: \"%s\"",
 						timestamptz_to_str(epoch)),
 				 errdetail("%s", detail)));
-	pfree(text);
+	pfree(layout_text);
 	return layout;
-}
-
-/* Makes the record of an id, whose description fn_extra keeps. */
-static Datum
-decode(FunctionCallInfo fcinfo, const Layout *layout)
-{
-	FmgrInfo   *function = fcinfo->flinfo;
-	IdFields	fields;
-	Datum		values[4];
-	bool		nulls[4] = {false};
-
-	split_id(layout, PG_GETARG_INT64(0), &fields);
-
-	if (function->fn_extra == NULL)
-	{
-		MemoryContext caller = MemoryContextSwitchTo(function->fn_mcxt);
-		TupleDesc	tupdesc;
-
-		if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-			elog(ERROR, "return type must be a row type");
-		function->fn_extra = BlessTupleDesc(tupdesc);
-		MemoryContextSwitchTo(caller);
-	}
-
-	values[0] = TimestampTzGetDatum(layout_tick_start(layout, fields.tick));
-	values[1] = Int32GetDatum((int32) fields.datacenter_id);
-	values[2] = Int32GetDatum((int32) fields.worker_id);
-	values[3] = Int32GetDatum((int32) fields.sequence);
-	return HeapTupleGetDatum(heap_form_tuple(function->fn_extra, values,
-											 nulls));
 }
 
 /* Takes an id apart.  ERROR 22003 for a number outside the layout's range. */
@@ -407,15 +384,6 @@ split_id(const Layout *layout, int64 id, IdFields *fields)
 	layout_split(layout, id, fields);
 }
 
-static inline TimestampTz
-issued_at(const Layout *layout, int64 id)
-{
-	IdFields	fields;
-
-	split_id(layout, id, &fields);
-	return layout_tick_start(layout, fields.tick);
-}
-
 /* Returns an argument.  ERROR 22003 if the value does not fit the field. */
 static int64
 field_argument(int32 value, const char *name, int bits)
@@ -427,27 +395,4 @@ field_argument(int32 value, const char *name, int bits)
 				 errhint("Layout \"%s\" has %d bits for this field: 0 .. " INT64_FORMAT ".",
 						 node_layout_as_text(), bits, layout_field_max(bits))));
 	return value;
-}
-
-/* Returns the smallest id of an instant's tick, or of the span's nearer end. */
-static int64
-min_id(const Layout *layout, TimestampTz instant)
-{
-	IdFields	fields = {0};
-
-	(void) layout_locate(layout, instant, &fields.tick);
-	return layout_compose(layout, &fields);
-}
-
-/* Returns the largest id of an instant's tick, or of the span's nearer end. */
-static int64
-max_id(const Layout *layout, TimestampTz instant)
-{
-	IdFields	fields;
-
-	(void) layout_locate(layout, instant, &fields.tick);
-	fields.datacenter_id = layout_field_max(layout->datacenter_bits);
-	fields.worker_id = layout_field_max(layout->worker_bits);
-	fields.sequence = layout_field_max(layout->sequence_bits);
-	return layout_compose(layout, &fields);
 }
