@@ -45,10 +45,8 @@
  */
 #define BITS_WITHOUT_NETWORK 16
 
-/* This server's holder for a registry; see host_find_holder(). */
+/* See host_find_holder(); the location is for people. */
 char		host_holder[LEASE_HOLDER_SIZE] = "";
-
-/* This server's location, for people: host name and data directory. */
 char		host_location[HOST_LOCATION_SIZE] = "";
 
 static void refuse(const char *detail, const char *hint);
@@ -62,7 +60,6 @@ static int ipv4_host_bits(const struct ifaddrs *entry);
 static void find_location(void);
 static void read_boot_id(char *boot_id);
 
-/* Derives the worker id from the number in the host's name. */
 int
 host_id_by_name(int worker_bits)
 {
@@ -87,7 +84,7 @@ host_id_by_name(int worker_bits)
 	return (int) number;
 }
 
-/* Derives the worker id from the low bits of the first global IPv4 address. */
+/* Takes the low bits of the first global address. */
 int
 host_id_by_ipv4(int worker_bits)
 {
@@ -171,10 +168,6 @@ host_find_holder(void)
 			 (unsigned long long) directory.st_ino);
 }
 
-/*
- * Returns a hash of this server's holder.  The page of the marks has this hash
- * of the server that logged a mark last; see MarkLogger.
- */
 uint64
 host_holder_hash(void)
 {

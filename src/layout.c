@@ -93,10 +93,7 @@ layout_set_epoch(Layout *layout, TimestampTz epoch, const char **detail)
 	return true;
 }
 
-/*
- * Writes a layout as text that layout_parse() reads.  Leaves out a tick of
- * 1 ms.
- */
+/* Writes text that layout_parse() reads, without a tick of 1 ms. */
 void
 layout_to_text(const Layout *layout, char *text)
 {

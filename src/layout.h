@@ -59,7 +59,6 @@ extern bool layout_set_epoch(Layout *layout, TimestampTz epoch,
 extern void layout_to_text(const Layout *layout, char *text);
 extern bool layout_equal(const Layout *a, const Layout *b);
 
-/* Returns the largest value of a field of the given width. */
 static inline int64
 layout_field_max(int bits)
 {
@@ -103,7 +102,6 @@ layout_stamp_sequence(const Layout *layout, int64 stamp)
 	return stamp & layout_field_max(layout->sequence_bits);
 }
 
-/* Returns the last stamp of a tick. */
 static inline int64
 layout_last_stamp(const Layout *layout, int64 tick)
 {
@@ -130,7 +128,6 @@ layout_compose(const Layout *layout, const IdFields *fields)
 		fields->sequence;
 }
 
-/* Returns the id with a stamp and the bits of a node. */
 static inline int64
 layout_stamp_id(const Layout *layout, int64 stamp, int64 node_bits)
 {

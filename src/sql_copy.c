@@ -66,11 +66,7 @@ snowflake_copy_support(PG_FUNCTION_ARGS)
 	PG_RETURN_POINTER(NULL);
 }
 
-/*
- * snowflake_copy_nextval() -> bigint
- *		The twin of snowflake_nextval().  ERROR 0A000 outside COPY; other
- *		errors as snowflake_nextval().
- */
+/* snowflake_copy_nextval() -> bigint: the twin */
 Datum
 snowflake_copy_nextval(PG_FUNCTION_ARGS)
 {

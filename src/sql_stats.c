@@ -95,7 +95,7 @@ snowflake_node(PG_FUNCTION_ARGS)
 /*
  * snowflake_stat() -> record
  *		The counters of all sessions since the last reset, or since the
- *		server's start.  Errors as shmem_attach().
+ *		server's start.
  */
 Datum
 snowflake_stat(PG_FUNCTION_ARGS)
@@ -144,8 +144,7 @@ snowflake_stat(PG_FUNCTION_ARGS)
  *		The counters of each session that is connected and has asked for an id.
  *		Column "horizon" is where the transaction holds the horizon, NULL if
  *		the transaction has no id.  A user without the rights of
- *		pg_read_all_stats sees only the present session.  Errors as
- *		shmem_attach().
+ *		pg_read_all_stats sees only the present session.
  */
 Datum
 snowflake_stat_backend(PG_FUNCTION_ARGS)
@@ -185,10 +184,7 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/*
- * snowflake_stat_reset() -> void
- *		Makes snowflake_stat count from zero again.  Errors as shmem_attach().
- */
+/* snowflake_stat_reset() -> void */
 Datum
 snowflake_stat_reset(PG_FUNCTION_ARGS)
 {
@@ -220,7 +216,6 @@ read_held_lease(Lease *lease, TimestampTz *expires_at)
 	return lease_is_valid(lease, now_us);
 }
 
-/* Adds a column. */
 static void
 add(Row *row, Datum value, bool is_null)
 {
@@ -244,7 +239,6 @@ add_interval(Row *row, int64 duration_us, bool is_null)
 	add(row, IntervalPGetDatum(interval), is_null);
 }
 
-/* Makes the record that a function with OUT parameters returns. */
 static Datum
 row_datum(FunctionCallInfo fcinfo, Row *row)
 {

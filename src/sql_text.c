@@ -46,11 +46,7 @@ static bool same_digit(const Base *base, char a, char b);
 static void refuse_character(const Base *base, const char *text, int length,
 							 int at);
 
-/*
- * snowflake_to_text(id bigint, base integer) -> text
- *		The digits of an id.  ERROR 22003 for a negative id, 22023 for an
- *		unknown base.
- */
+/* snowflake_to_text(id bigint, base integer) -> text */
 Datum
 snowflake_to_text(PG_FUNCTION_ARGS)
 {
@@ -78,9 +74,7 @@ snowflake_to_text(PG_FUNCTION_ARGS)
 
 /*
  * snowflake_from_text(text, base integer) -> bigint
- *		The id of a text; leading zeros are allowed.  ERROR 22P02 for an empty
- *		text and for a character that is no digit, 22003 for a value past 63
- *		bits, 22023 for an unknown base.
+ *		The id of a text; leading zeros are allowed.
  */
 Datum
 snowflake_from_text(PG_FUNCTION_ARGS)
@@ -122,7 +116,6 @@ snowflake_from_text(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(id);
 }
 
-/* Finds a base; ERROR 22023 for an unknown base. */
 static const Base *
 find_base(int number)
 {
@@ -165,7 +158,7 @@ same_digit(const Base *base, char a, char b)
 	return a == b;
 }
 
-/* ERROR 22P02 for the character that begins at byte "at" of the text. */
+/* The character begins at byte "at" of the text. */
 static void
 refuse_character(const Base *base, const char *text, int length, int at)
 {
