@@ -36,7 +36,7 @@ static void refuse_unknown(const struct config_generic *variable);
 static void check_noted(const NotedParameter *parameter,
 						const struct config_generic *variable);
 static void refuse_source(const NotedParameter *parameter, bool is_secret);
-static void refuse_bad_value(const NotedParameter *parameter, bool is_secret);
+static void refuse_bad_value(const NotedParameter *parameter);
 static void add_context(void *arg);
 
 /*
@@ -154,7 +154,7 @@ check_noted(const NotedParameter *parameter,
 		refuse_source(parameter, is_secret);
 	if (variable->source != PGC_S_DEFAULT)
 		return;
-	refuse_bad_value(parameter, is_secret);
+	refuse_bad_value(parameter);
 
 	/* The value is good, and a reload can have removed it since. */
 	if (noted_in_parallel)
@@ -185,9 +185,12 @@ refuse_source(const NotedParameter *parameter, bool is_secret)
 			 errhint("Remove it there, set it in postgresql.conf or by ALTER SYSTEM, and connect again.")));
 }
 
-/* Raises PostgreSQL's own error if a value is bad. */
+/*
+ * Raises PostgreSQL's own error if a value is bad.  That error does not show
+ * the value of snowflake.registry; see registry_check_conninfo().
+ */
 static void
-refuse_bad_value(const NotedParameter *parameter, bool is_secret)
+refuse_bad_value(const NotedParameter *parameter)
 {
 	ErrorContextCallback errcallback = {
 		.callback = add_context,
@@ -195,19 +198,11 @@ refuse_bad_value(const NotedParameter *parameter, bool is_secret)
 		.previous = error_context_stack
 	};
 
+	/* changeVal = false: only parse the value. */
 	error_context_stack = &errcallback;
-	if (!is_secret || config_error_level() == FATAL)
-	{
-		/* changeVal = false: only parse the value. */
-		(void) set_config_option(parameter->name, parameter->value,
-								 PGC_POSTMASTER, PGC_S_FILE, GUC_ACTION_SET,
-								 false, config_error_level(), false);
-	}
-	else
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid value for parameter \"%s\"",
-						parameter->name)));
+	(void) set_config_option(parameter->name, parameter->value,
+							 PGC_POSTMASTER, PGC_S_FILE, GUC_ACTION_SET,
+							 false, config_error_level(), false);
 	error_context_stack = errcallback.previous;
 }
 

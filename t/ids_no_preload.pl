@@ -265,7 +265,7 @@ unlike($err, qr/secret/, 'a registry that is set for a role is not shown');
 value_of($node, "ALTER ROLE plain RESET snowflake.registry");
 reload_with(@server, "snowflake.registry = 'secret'");
 ($out, $err) = run_as('plain', 'SET client_min_messages = error', 'SELECT snowflake_timestamp(1)');
-like($err, qr/22023: invalid value for parameter "snowflake.registry"\n/, 'a bad registry is refused');
+like($err, qr/22023: invalid value for parameter "snowflake.registry"\n.*HINT:  It is a connection string/s, 'a bad registry is refused');
 unlike($err, qr/secret/, 'a bad registry is not shown');
 
 # ----- typos -----
