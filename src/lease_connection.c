@@ -153,8 +153,8 @@ connection_open(Connection *connection, const char *conninfo)
 
 /*
  * Limits how long a host name's look-up takes: libpq waits for it in the C
- * library, where neither a deadline nor a shutdown ends the wait.  res_init()
- * reads the C library's configuration.
+ * library, where neither a deadline nor a shutdown ends the wait.  The C library
+ * reads its configuration here, and not again before the next call.
  */
 static void
 limit_resolver(void)

@@ -493,11 +493,10 @@ choose_incarnation(void)
  * also returns an instant that no id under the lease has reached, in *mark
  * unless "mark" is NULL.
  *
- * If the mark's page cannot be read or written, the function logs the error,
- * unless the error before had the same SQLSTATE, and returns false.  The change
- * then exists in shared memory only, or not at all.  That is safe, because
- * without writing the page no process can raise the mark, and ids stay before
- * the mark.
+ * If the mark's page cannot be read or written, logs the error, unless the
+ * error before had the same SQLSTATE, and returns false.  The change then
+ * exists in shared memory only, or not at all.  That is safe, because without
+ * writing the page no process can raise the mark, and ids stay before the mark.
  */
 static bool
 change_lease(LeaseChange change, const RegistryGrant *grant, TimestampTz *mark)

@@ -14,8 +14,8 @@
  * within one interval of the mark logs the next one.  The other sessions go
  * on meanwhile, since their ids are still before the mark.  After a pause the
  * mark has passed, and every session that needs an id logs the next one or
- * waits for the page's lock.  No session holds that lock during a flush; only a
- * process that writes the page to disk, such as the checkpointer, does.
+ * waits for the page's lock.  No session holds that lock during a flush; only
+ * a process that writes the page to disk, such as the checkpointer, does.
  *
  * The first mark after a start is flushed before it is published, so an id
  * that a client gets before the server's first commit cannot come again.  Each

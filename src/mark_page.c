@@ -58,8 +58,8 @@
 /*
  * The contents lie on disk and in WAL, so no field may move or change its
  * width; t/mark_page.pl reads every field by its offset.  The structs have no
- * padding: an assignment may leave the bytes of padding unset, and the checksum
- * would cover them.
+ * padding: an assignment may leave the bytes of padding unset, and the
+ * checksum would cover them.
  */
 StaticAssertDecl(sizeof(Layout) == 32 && sizeof(Lease) == 128 &&
 				 sizeof(MarkLogger) == 64 && sizeof(MarkEntry) == 16,
