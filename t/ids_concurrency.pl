@@ -157,29 +157,29 @@ SELECT count(*), count(DISTINCT first), count(*) FILTER (WHERE last - first >= i
 
 unlink mark_file($node);
 configure($node);
-$node->start;
+start_server($node, 0);
 
 # The rows of a call that do not fit into work_mem go to a file.
 my $grown = value_of($node, q{
 SET work_mem = '1MB';
-SELECT max(bytes) - (SELECT sum(total_bytes) FROM pg_backend_memory_contexts)
-  FROM (SELECT (SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE id IS NOT NULL) AS bytes
-          FROM (SELECT snowflake_nextvals(3000000) AS id) AS ids
-         WHERE id % 1000000 = 0) AS samples});
+SELECT sum(total_bytes) AS before FROM pg_backend_memory_contexts \gset
+SELECT (SELECT sum(total_bytes) - :before FROM pg_backend_memory_contexts WHERE id IS NOT NULL)
+  FROM (SELECT snowflake_nextvals(3000000) AS id) AS ids LIMIT 1});
 cmp_ok($grown, '<', 4 * 1024 * 1024,
 	"a call of 3,000,000 ids takes little memory: $grown bytes");
 
 # One of six new sessions gets the process slot of the backend that has ended.
+# Their first calls are refused, because the clock is behind.
 my $ended = SnowflakeSession->new($node);
 $ended->rows('SELECT snowflake_nextval()');
 $ended->terminate;
 my @heirs = map { SnowflakeSession->new($node) } 1 .. 6;
-is_deeply([ map { $_->state_of('SELECT snowflake_currval()') } @heirs ],
-	[ ('55000') x 6 ], 'a new session has no snowflake_currval() of an ended backend');
-is_deeply(
-	[ map { $_->value('SELECT snowflake_nextval() = snowflake_currval()') } @heirs ],
-	[ ('t') x 6 ],
-	'after its first id each session has a snowflake_currval()');
+set_clock($node, -3600);
+my @states = map {
+	my $heir = $_;
+	map { $heir->state_of("SELECT $_()") } 'snowflake_nextval', 'snowflake_currval'
+} @heirs;
+is_deeply(\@states, [ ('55000') x 12 ], 'a new session has no snowflake_currval() of an ended backend');
 $_->quit for @heirs;
 $node->stop;
 
