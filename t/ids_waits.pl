@@ -224,6 +224,7 @@ $issuing->quit;
 # Without its timeout the call would fail when its rows fill this space.
 start_afresh("snowflake.layout = '41/2/3/17'", 'snowflake.high_water_interval = 60s');
 is( (sqlstate_of($node, q{
+SELECT snowflake_nextval();
 SET temp_file_limit = '1GB';
 SET statement_timeout = '50ms';
 SELECT snowflake_nextvals(2000000000)}))[0],
