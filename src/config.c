@@ -182,7 +182,7 @@ refuse_source(const NotedParameter *parameter, bool is_secret)
 			 errdetail("It is set to \"%s\"; source: %s.",
 					   is_secret ? "..." : parameter->value,
 					   GucSource_Names[parameter->source]),
-			 errhint("Remove it there, set it in postgresql.conf or by ALTER SYSTEM, and connect again.")));
+			 errhint("Remove it there, set it in postgresql.conf or a file in conf.d, and connect again.")));
 }
 
 /*

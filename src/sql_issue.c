@@ -3,8 +3,8 @@
  *	  The SQL functions that issue, decode and encode ids.
  *
  * The functions convert arguments and results, and raise errors for invalid
- * arguments: 22003 for a number that is no id of the layout, 22023 for a bad
- * epoch or layout.  The rules of issuing are in id_generator.c, and the rules
+ * arguments: 22003 for a number that is no id of the layout or does not fit its
+ * field, 22023 for a bad epoch, layout or count.  The rules of issuing are in id_generator.c, and the rules
  * of an id's fields in layout.h.
  */
 #include "postgres.h"
