@@ -110,7 +110,6 @@ DROP ROLE regress_snowflake_nobody;
 \set VERBOSITY sqlstate
 SET snowflake.worker_id = 3;
 \set VERBOSITY default
-SET snowflake.no_such_parameter = 3;
 ALTER SYSTEM SET snowflake.layout = '41/5/5';
 ALTER SYSTEM SET snowflake.epoch = 'yesterday';
 

@@ -171,6 +171,8 @@ for my $arguments (
 # For servers without preload see t/ids_no_preload.pl.
 SKIP: {
 	skip 'without preload the postmaster does not know the parameters' unless PRELOADS;
+	is((sqlstate_of($node, 'SET snowflake.no_such_parameter = 3'))[0],
+		'42602', 'no session can make up a parameter');
 
 	configure($node, 'snowflake.worker_id = 9', "snowflake.clock_tolerance = '7s'");
 	$node->reload;
