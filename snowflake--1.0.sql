@@ -98,7 +98,7 @@ COMMENT ON FUNCTION @extschema@.snowflake_currval() IS
 CREATE FUNCTION @extschema@.snowflake_horizon()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_horizon'
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION @extschema@.snowflake_horizon() IS
 'an id below which every transaction of this server has ended; a later statement reads the rows below it';
 

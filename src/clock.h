@@ -38,7 +38,7 @@ typedef struct ClockReading
 	TimestampTz tick_start;		/* the beginning of that tick */
 } ClockReading;
 
-/* What a session does after one reading of the newest stamp and the clock. */
+/* What a session does after a look at the newest stamp and the clock. */
 typedef enum Outcome
 {
 	OUTCOME_ISSUE,

@@ -32,7 +32,6 @@ static bool noted_in_parallel = false;
 
 static bool is_ours(const struct config_generic *variable);
 static void check_default(const struct config_generic *variable);
-static void refuse_unknown(const struct config_generic *variable);
 static void check_noted(const NotedParameter *parameter,
 						const struct config_generic *variable);
 static void refuse_source(const NotedParameter *parameter, bool is_secret);
@@ -74,7 +73,8 @@ config_note(void)
 /*
  * Raises an error unless this process has read the configuration faithfully: if
  * a parameter is unknown, has a bad value, is set for a role, a database or a
- * client, or could not be read in a parallel operation.
+ * client, or could not be read in a parallel operation.  Without preload the
+ * prefix is not reserved, so that a session sees an unknown parameter here.
  */
 void
 config_check(void)
@@ -89,7 +89,14 @@ config_check(void)
 		if (variables[i]->reset_source == PGC_S_DEFAULT)
 			check_default(variables[i]);
 		else if (variables[i]->flags & GUC_CUSTOM_PLACEHOLDER)
-			refuse_unknown(variables[i]);
+			ereport(config_error_level(),
+					(errcode(ERRCODE_UNDEFINED_OBJECT),
+					 errmsg("unrecognized configuration parameter \"%s\"",
+							variables[i]->name),
+					 errdetail("It is set to \"%s\"; source: %s.",
+							   GetConfigOptionResetString(variables[i]->name),
+							   GucSource_Names[variables[i]->reset_source]),
+					 errhint("Correct its name, or take it out of the configuration.")));
 		for (int j = 0; j < noted_count; j++)
 		{
 			if (strcmp(noted[j].name, variables[i]->name) == 0)
@@ -114,7 +121,8 @@ is_ours(const struct config_generic *variable)
 
 /*
  * Raises an error if a reload has found a value of this parameter, and the
- * value was so bad that the default stays in force.
+ * value was so bad that the default stays in force.  The flag is PostgreSQL's
+ * own and transient: after a look at pg_file_settings it can refuse too much.
  */
 static void
 check_default(const struct config_generic *variable)
@@ -125,19 +133,6 @@ check_default(const struct config_generic *variable)
 				 errmsg("invalid value for parameter \"%s\" in the configuration files",
 						variable->name),
 				 errhint("Connect again to see the value in the error, correct it, and reload the configuration.")));
-}
-
-static void
-refuse_unknown(const struct config_generic *variable)
-{
-	ereport(config_error_level(),
-			(errcode(ERRCODE_UNDEFINED_OBJECT),
-			 errmsg("unrecognized configuration parameter \"%s\"",
-					variable->name),
-			 errdetail("It is set to \"%s\"; source: %s.",
-					   GetConfigOptionResetString(variable->name),
-					   GucSource_Names[variable->reset_source]),
-			 errhint("Correct its name, or take it out of the configuration.")));
 }
 
 /*
@@ -212,6 +207,9 @@ add_context(void *arg)
 {
 	const NotedParameter *parameter = arg;
 
-	errcontext("reading parameter \"%s\" of the server; source: %s; connect again after a correction",
-			   parameter->name, GucSource_Names[parameter->source]);
+	/* No hint, because PostgreSQL's own error may have one. */
+	errcontext("reading parameter \"%s\" of the server; source: %s%s",
+			   parameter->name, GucSource_Names[parameter->source],
+			   config_error_level() == ERROR ?
+			   "; connect again after a correction" : "");
 }

@@ -192,8 +192,8 @@ take_slot(void)
 	BackendSlot *slot;
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
-	before_shmem_exit(end_session, (Datum) 0);
 	horizon_install_callback();
+	before_shmem_exit(end_session, (Datum) 0);
 	session.layout = node_layout();
 
 	slot = shmem_my_slot();
@@ -370,7 +370,7 @@ judge_lead(int64 last, Attempt *attempt)
 	clock_judge(attempt, lead_of(attempt->tick),
 				lead_of(layout_stamp_tick(session.layout, last)),
 				last == start->stamp && !attempt->is_at_fence ?
-				mark_log_lead_us() : 0);
+				Max(start->lead_us, mark_log_lead_us()) : 0);
 	if (attempt->outcome == OUTCOME_ISSUE &&
 		attempt->tick > layout_max_tick(session.layout))
 		attempt->outcome = OUTCOME_OUTSIDE_SPAN;

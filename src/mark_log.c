@@ -119,11 +119,10 @@ static bool
 log_next(int64 tick)
 {
 	const Layout *layout = node_layout();
-	int64		mark = 1 + Min(tick + mark_log_lead_us() / layout->tick_us,
-							   layout_max_tick(layout));
 	MarkContents contents;
 	NodeState	state;
 	MarkEntry  *entry;
+	int64		mark;
 	XLogRecPtr	lsn;
 	Buffer		buffer = mark_page_lock(&contents);
 
@@ -137,12 +136,20 @@ log_next(int64 tick)
 	prepare_contents(&contents, &state);
 	entry = mark_page_add_entry(&contents, state.datacenter_id,
 								state.worker_id);
+
+	/* The first ids of a start are of the next tick; see publish(). */
+	mark = tick + (state.is_logged ? 1 : 2) +
+		mark_log_lead_us() / layout->tick_us;
+	mark = Min(mark, layout_max_tick(layout) + 1);
 	mark = Max(Min(mark, state.reach), state.mark);
-	if (mark > entry->mark || !state.is_logged)
+	if (mark > entry->mark)
 	{
-		entry->mark = Max(entry->mark, mark);
+		entry->mark = mark;
+		entry->lead_us = mark_log_lead_us();
 		(void) log_contents(buffer, &contents, &state);
 	}
+	else if (!state.is_logged)
+		(void) log_contents(buffer, &contents, &state);
 	lsn = PageGetLSN(BufferGetPage(buffer));
 	UnlockReleaseBuffer(buffer);
 

@@ -5,7 +5,7 @@
  * The page is block 0 of a relation file in the global tablespace that no
  * catalog names.  The page is read and written through shared buffers, changed
  * under the buffer's exclusive lock, and logged whole with PostgreSQL's own
- * record for a full page: 337 bytes of WAL with one node, 16 more for each
+ * record for a full page: 345 bytes of WAL with one node, 24 more for each
  * other node.  So redo, base backups, standbys and pg_rewind carry the page
  * without this library.
  *
@@ -62,7 +62,7 @@
  * checksum would cover them.
  */
 StaticAssertDecl(sizeof(Layout) == 32 && sizeof(Lease) == 128 &&
-				 sizeof(MarkLogger) == 64 && sizeof(MarkEntry) == 16,
+				 sizeof(MarkLogger) == 64 && sizeof(MarkEntry) == 24,
 				 "the structs on the mark's page have fixed sizes");
 StaticAssertDecl(offsetof(MarkContents, checksum) == 8 &&
 				 offsetof(MarkContents, layout) == 16 &&
@@ -70,7 +70,7 @@ StaticAssertDecl(offsetof(MarkContents, checksum) == 8 &&
 				 offsetof(MarkContents, lease) == 56 &&
 				 offsetof(MarkContents, logger) == 184 &&
 				 offsetof(MarkContents, entries) == 248 &&
-				 sizeof(MarkContents) == 504,
+				 sizeof(MarkContents) == 632,
 				 "fields have fixed places on the mark's page");
 StaticAssertDecl(sizeof(MarkContents) + MAXALIGN(SizeOfPageHeaderData) <= 1024,
 				 "the mark's page fits the smallest block");
@@ -358,6 +358,7 @@ mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
 	entry->datacenter_id = datacenter_id;
 	entry->worker_id = worker_id;
 	entry->mark = 0;
+	entry->lead_us = 0;
 	return entry;
 }
 

@@ -23,6 +23,7 @@ typedef struct MarkEntry
 	int32		datacenter_id;
 	int32		worker_id;
 	int64		mark;			/* a tick that no id of the node has reached */
+	int64		lead_us;		/* how far the mark was put ahead of an id */
 } MarkEntry;
 
 /* The server that logged a mark last. */

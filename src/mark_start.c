@@ -46,6 +46,7 @@ typedef struct StartPoint
 {
 	int64		tick;			/* the first tick that may be used */
 	int64		floor;			/* the first tick of nodes without an entry */
+	int64		lead_us;		/* of the entry that has the tick */
 } StartPoint;
 
 static void inherit_lease(const Lease *logged, Lease *lease);
@@ -106,6 +107,7 @@ mark_start_once(void)
 		shared->lease = lease;
 		shared->start.floor = start.floor;
 		set_start(start.tick, false);
+		shared->start.lead_us = start.lead_us;
 		horizon_begin();
 		shared->start.is_known = true;
 	}
@@ -277,6 +279,7 @@ find_start(MarkContents *contents, int worker_id)
 		entry = NULL;
 	}
 	start.tick = entry != NULL ? entry->mark : start.floor;
+	start.lead_us = entry != NULL ? entry->lead_us : 0;
 	return start;
 }
 

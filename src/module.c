@@ -197,11 +197,5 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 		MarkGUCPrefixReserved(CONFIG_PREFIX);
 	}
 	else
-	{
-		/*
-		 * The prefix is not reserved: a session that knows an unknown
-		 * parameter can refuse to go by the configuration.
-		 */
 		node_find_fixed = shmem_find_node;
-	}
 }

@@ -130,14 +130,13 @@ node_configure(void)
 void
 node_prepare(void)
 {
-	if (node_is_fixed())
+	if (!node_is_fixed())
 	{
-		look_at_node();
-		return;
+		require_no_registry();
+		node_configure();
+		host_find_holder();
 	}
-	require_no_registry();
-	node_configure();
-	host_find_holder();
+	look_at_node();
 }
 
 /* Fixes the node as it is configured.  The caller is shmem_fix_node(). */
@@ -199,6 +198,9 @@ node_pending_restart(void)
 	add_change(&changes, is_new_layout, "snowflake.layout");
 	add_change(&changes, !parse_epoch(node_epoch_text, &epoch) ||
 			   epoch != present.layout.epoch, "snowflake.epoch");
+	if (node_registry[0] != '\0')
+		appendStringInfo(&changes, "%ssnowflake.registry",
+						 changes.len > 0 ? ", " : "");
 	return changes.len > 0 ? changes.data : NULL;
 }
 
@@ -451,7 +453,7 @@ read_layout(Layout *layout)
 				 errhint("Give the layout fewer tick bits or a shorter tick.")));
 }
 
-/* Stops the start if a field of the node does not fit its width. */
+/* Raises an error if a field of the node does not fit its width. */
 static void
 check_field(const char *name, int value, int lowest, const char *field,
 			int bits)
@@ -467,7 +469,7 @@ check_field(const char *name, int value, int lowest, const char *field,
 					 node_layout_text, bits, field)));
 }
 
-/* Stops the start if the worker id is both configured and derived. */
+/* Raises an error if the worker id is both configured and derived. */
 static void
 check_source(void)
 {
@@ -484,7 +486,7 @@ check_source(void)
 }
 
 /*
- * Stops the start if worker_id_source is "registry" without
+ * Raises an error if worker_id_source is "registry" without
  * snowflake.registry, or if snowflake.registry is set and no parameter says
  * which worker id to lease.
  */
@@ -522,7 +524,7 @@ require_no_registry(void)
 				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
 }
 
-/* Derives the worker id, or stops the start. */
+/* Derives the worker id, or raises an error. */
 static int
 derive_worker_id(void)
 {

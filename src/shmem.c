@@ -35,7 +35,13 @@ StaticAssertDecl(offsetof(FixedNode, is_fixed) == 0 &&
 				 offsetof(FixedNode, datacenter_id) == 4 &&
 				 offsetof(FixedNode, worker_id) == 8 &&
 				 offsetof(FixedNode, worker_id_source) == 12 &&
-				 offsetof(FixedNode, layout) == 16,
+				 offsetof(FixedNode, layout) == 16 &&
+				 offsetof(Layout, tick_bits) == 0 &&
+				 offsetof(Layout, datacenter_bits) == 4 &&
+				 offsetof(Layout, worker_bits) == 8 &&
+				 offsetof(Layout, sequence_bits) == 12 &&
+				 offsetof(Layout, tick_us) == 16 &&
+				 offsetof(Layout, epoch) == 24,
 				 "the fields of FixedNode have fixed places");
 StaticAssertDecl(offsetof(SharedState, slots) <= HEADER_SIZE &&
 				 sizeof(PaddedBackendSlot) <= SLOT_SIZE,
@@ -114,9 +120,12 @@ shmem_try_attach(void)
 void
 shmem_attach(void)
 {
+	const SharedState *segment;
+
 	if (shmem_try_attach())
 		return;
-	if (find_segment() == NULL)
+	segment = find_segment();
+	if (segment == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("snowflake ids are neither issued nor counted because the library was not preloaded"),
@@ -125,7 +134,7 @@ shmem_attach(void)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("other sessions use another version of the library \"snowflake\""),
 			 errdetail("The library was replaced while the server was running: this session has version %d of its shared memory, and the server has version %d.",
-					   SHARED_STATE_VERSION, find_segment()->version),
+					   SHARED_STATE_VERSION, segment->version),
 			 errhint("Restart the server. Sessions that have issued ids before go on until then.")));
 }
 

@@ -52,10 +52,10 @@ static void add_counters(Counters *sum, const Counters *counters, int sign);
 
 /*
  * snowflake_node() -> record
- *		This server's node and layout.  The mark is NULL if the library is not
- *		preloaded or no process has read the page yet.  The worker id is NULL if
- *		the server has none, or holds no lease on one.  Only pg_monitor sees the
- *		lease's holder, which shows the machine and the data directory.
+ *		The mark is NULL if the session has no shared memory, or no process has
+ *		read the page yet.  The worker id is NULL if the server has none, or
+ *		holds no lease on one.  Only pg_monitor sees the lease's holder, which
+ *		shows the machine and the data directory.
  */
 Datum
 snowflake_node(PG_FUNCTION_ARGS)

@@ -66,9 +66,9 @@ is(join('/', @$page{qw(tick_bits datacenter_bits worker_bits sequence_bits tick_
 	'41/5/5/12/1000', 'the page has the layout');
 is($page->{lease_worker_id}, -1, 'the page has no lease');
 is($page->{entry_count}, 1, 'the page has one node');
-is(unpack('S', substr($sound, 12, 2)), HEADER_SIZE + 248 + 16, 'pd_lower points to the end of the last entry');
+is(unpack('S', substr($sound, 12, 2)), HEADER_SIZE + 248 + 24, 'pd_lower points to the end of the last entry');
 cmp_ok(mark_of($page, 7, 3), '>', $newest >> BITS_BELOW_TICK, 'the mark is after all ids');
-cmp_ok(mark_of($page, 7, 3), '<=', ($newest >> BITS_BELOW_TICK) + 1000 + 1,
+cmp_ok(mark_of($page, 7, 3), '<=', ($newest >> BITS_BELOW_TICK) + 500 + 2,
 	'the mark is two intervals after the ids at most');
 start_server($node);
 value_of($node, 'SELECT 1');
@@ -212,9 +212,9 @@ $batch = insert_ahead($node, 20);
 $node->stop;
 $page = page_bytes($node);
 my $mark = mark_of(read_page($node), 7);
-my @others = map { pack 'l2 q', 0, 7 + $_, $mark + $_ } 1 .. NODES - 1;
+my @others = map { pack 'l2 q2', 0, 7 + $_, $mark + $_, 0 } 1 .. NODES - 1;
 write_page($node,
-	seal_page(with_field($page, 12, 'L', NODES, 264, 'a*', join '', @others)));
+	seal_page(with_field($page, 12, 'L', NODES, 272, 'a*', join '', @others)));
 configure($node, 'snowflake.worker_id = 0');
 set_clock($node, 20);
 start_server($node);

@@ -3,8 +3,8 @@
 # bigserial.  Sourced by bench/run, not executed.
 #
 # The server's flushes are sleeps (slow_flush.c), so that a disk's noise is not
-# measured, too.  The pause is as long as the default high_water_interval: after
-# it each id needs a new mark.
+# measured, too.  The pause is two of the default high_water_interval: after it
+# each id needs a new mark.
 #
 # shortest and longest flush, ms | synchronous_commit | sessions | pause, ms |
 # duration of a sample, as a multiple of BENCH_SECONDS

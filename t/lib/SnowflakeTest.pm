@@ -163,16 +163,16 @@ sub mark_file
 use constant {
 	PAGE_HEADER_SIZE => 24,
 	ENTRIES_OFFSET => 248,
-	ENTRY_SIZE => 16
+	ENTRY_SIZE => 24
 };
 my @mark_fields = qw(magic version checksum entry_count
   tick_bits datacenter_bits worker_bits sequence_bits
   tick_us epoch floor
   holder timeline lease_datacenter_id lease_worker_id incarnation
   next_incarnation ends_us fence registry
-  mover_datacenter_id mover_worker_id mover_holder mover_location);
+  logger_datacenter_id logger_worker_id logger_holder logger_location);
 my $mark_template = 'L4 l4 q3 Z76 L l2 q2 q2 Q l2 Q Z48';
-my $entry_template = 'l2 q';
+my $entry_template = 'l2 q2';
 
 # The contents of the page in its file.  A running server may have a newer page
 # in its memory, up to the next checkpoint.
@@ -187,7 +187,7 @@ sub read_page
 	for my $i (1 .. $mark{entry_count})
 	{
 		my %entry;
-		@entry{qw(datacenter_id worker_id mark)} =
+		@entry{qw(datacenter_id worker_id mark lead_us)} =
 		  unpack $entry_template,
 		  substr($contents, ENTRIES_OFFSET + ENTRY_SIZE * ($i - 1), ENTRY_SIZE);
 		push @{ $mark{entries} }, \%entry;
