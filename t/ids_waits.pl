@@ -252,6 +252,8 @@ $waiting[0]->ask('SELECT string_agg((id & 15)::text, \' \') FROM snowflake_nextv
 $waiting[0]->wait_until_it_waits;
 set_clock($node, $right_offset += 600);
 is(($waiting[0]->answer)[1], join(' ', 3 .. 15, 0 .. 2), 'a call of snowflake_nextvals() waits for a tick, and goes on');
+is($waiting[0]->value('SELECT snowflake_nextval() & 15'),
+	3, 'a call of snowflake_nextvals() takes no more than it wants');
 $_->quit for @waiting[ 0, 2, 3 ];
 
 # Runs a script by clients of pgbench.
