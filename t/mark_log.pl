@@ -156,6 +156,18 @@ for my $settings (
 	take_ids(1, "$what: after");
 	cmp_ok($newest >> 22, '>=', $mark, "$what: the id is after the mark");
 }
+
+# The mark is as far ahead as the interval was that it was logged with.
+reload_with('snowflake.high_water_interval = 2s');
+wait_for(
+	sub {
+		$newest = value_of($node, $issue);
+		return high_water_mark() > present_tick() + 2000;
+	}) or die "the mark is not ahead\n";
+flush_wal();
+configure($node, 'snowflake.high_water_interval = 10ms', 'snowflake.clock_policy = error');
+crash_and_start();
+is((sqlstate_of($node, $issue))[0], '', 'a start with a shorter interval waits for the mark');
 reload_with();
 
 # A clock that is behind at the start counts as one that has stepped back.
@@ -293,6 +305,8 @@ for my $tick_ms (1000, 100)
 	configure($node, "snowflake.layout = '30/10/10/13\@${tick_ms}ms'", "snowflake.epoch = $epoch_ms");
 	start_server($node, 0);
 	value_of($node, $issue);
+	is(value_of($node, 'SELECT high_water_writes FROM snowflake_stat'),
+		1, "$what: the first mark of a start, which is flushed, is after the first id");
 	flush_wal();
 	my $mark = value_of($node, 'SELECT snowflake_min_id(high_water_mark) FROM snowflake_node') >> 33;
 	my $instant = ($epoch_ms + $mark * $tick_ms) / 1000;
