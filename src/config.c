@@ -120,9 +120,8 @@ is_ours(const struct config_generic *variable)
 }
 
 /*
- * Raises an error if a reload has found a value of this parameter, and the
- * value was so bad that the default stays in force.  The flag is PostgreSQL's
- * own and transient: after a look at pg_file_settings it can refuse too much.
+ * Raises an error if a reload has found a bad value and left the default.  The
+ * flag is transient: after a look at pg_file_settings it can refuse too much.
  */
 static void
 check_default(const struct config_generic *variable)

@@ -22,6 +22,9 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+/* The most ids that one swap takes: other sessions want some of the tick, too. */
+#define RUN_MAX 256
+
 PG_FUNCTION_INFO_V1(snowflake_nextval);
 PG_FUNCTION_INFO_V1(snowflake_nextvals);
 PG_FUNCTION_INFO_V1(snowflake_currval);
@@ -74,7 +77,7 @@ snowflake_nextvals(PG_FUNCTION_ARGS)
 	while (wanted > 0)
 	{
 		int64		count;
-		int64		id = generator_next_run(wanted, &count);
+		int64		id = generator_next_run(Min(wanted, RUN_MAX), &count);
 
 		CHECK_FOR_INTERRUPTS();
 		wanted -= (int32) count;

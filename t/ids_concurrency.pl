@@ -123,11 +123,15 @@ SELECT count(*) FILTER (WHERE is_return = 0), count(*) FILTER (WHERE is_return =
 			'200000|0',
 			'a call that begins after another one returned gets larger ids');
 		is( value_of($node, q{
-SELECT count(*) > 1000000, count(*) FILTER (WHERE id <> previous + 1 AND snowflake_timestamp(id) <= snowflake_timestamp(previous))
-  FROM (SELECT id, lag(id) OVER (PARTITION BY before, ids ORDER BY n) AS previous
-          FROM calls, unnest(ids) WITH ORDINALITY AS u(id, n)) AS o}),
+WITH runs AS (
+  SELECT call, min(id) AS first, max(id) AS last, count(*) AS length
+    FROM (SELECT row_number() OVER () AS call, ids FROM calls) AS c, unnest(ids) WITH ORDINALITY AS u(id, n)
+   GROUP BY call, id - n)
+SELECT sum(length) > 1000000,
+       count(*) FILTER (WHERE length % 256 > 0 AND snowflake_timestamp(next) = snowflake_timestamp(last))
+  FROM (SELECT *, lead(first) OVER (PARTITION BY call ORDER BY first) AS next FROM runs) AS o}),
 			't|0',
-			'the ids of a call are consecutive, but where a tick ends');
+			'the ids of a call come in consecutive runs of 256, but where a tick ends');
 		is( value_of($node, q{
 SELECT count(*), count(*) FILTER (WHERE snowflake_timestamp(ids[cardinality(ids)]) > after),
        count(*) FILTER (WHERE snowflake_timestamp(ids[1]) < before - interval '1 ms') FROM calls}),
