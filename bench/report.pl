@@ -201,7 +201,7 @@ sub report_wal
 		my $bytes = values_of('wal', $state, 1, 'bytes/s');
 		row($state, cell('%.1f', $marks), cell('%.0f', $bytes),
 			$state eq 'idle' ? '' : cell('%.0f', ratio($bytes, $marks)),
-			$state eq 'idle' ? '0' : '<= 2');
+			$state eq 'idle' ? '0' : '<= 5');
 	}
 }
 
