@@ -79,6 +79,20 @@ extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
 #define GUC_ALLOW_IN_PARALLEL 0
 #endif
 
+/*
+ * 16 exports the function behind pg_file_settings, but installs no header that
+ * declares it.
+ */
+#if PG_VERSION_NUM >= 160000
+extern ConfigVariable *ProcessConfigFileInternal(GucContext context,
+												 bool applySettings,
+												 int elevel);
+#define compat_read_config_files() \
+	ProcessConfigFileInternal(PGC_SIGHUP, false, DEBUG3)
+#else
+#define compat_read_config_files() NULL
+#endif
+
 /* 16 returns a copy of the list of parameters; 15 returns the list itself. */
 static inline struct config_generic **
 compat_guc_variables(int *count)

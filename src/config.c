@@ -30,8 +30,8 @@ static NotedParameter *noted = NULL;
 static int	noted_count = 0;
 static bool noted_in_parallel = false;
 
-static bool is_ours(const struct config_generic *variable);
-static void check_default(const struct config_generic *variable);
+static bool is_ours(const char *name);
+static void check_files(void);
 static void check_noted(const NotedParameter *parameter,
 						const struct config_generic *variable);
 static void refuse_source(const NotedParameter *parameter, bool is_secret);
@@ -58,7 +58,7 @@ config_note(void)
 		GucSource	source = IsParallelWorker() ? variables[i]->source :
 			variables[i]->reset_source;
 
-		if (!is_ours(variables[i]) || source == PGC_S_DEFAULT)
+		if (!is_ours(name) || source == PGC_S_DEFAULT)
 			continue;
 		noted[noted_count].name = pstrdup(name);
 		noted[noted_count].value = pstrdup(IsParallelWorker() ?
@@ -84,11 +84,10 @@ config_check(void)
 
 	for (int i = 0; i < count; i++)
 	{
-		if (!is_ours(variables[i]))
+		if (!is_ours(variables[i]->name))
 			continue;
-		if (variables[i]->reset_source == PGC_S_DEFAULT)
-			check_default(variables[i]);
-		else if (variables[i]->flags & GUC_CUSTOM_PLACEHOLDER)
+		if (variables[i]->reset_source != PGC_S_DEFAULT &&
+			(variables[i]->flags & GUC_CUSTOM_PLACEHOLDER))
 			ereport(config_error_level(),
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("unrecognized configuration parameter \"%s\"",
@@ -99,10 +98,33 @@ config_check(void)
 					 errhint("Correct its name, or take it out of the configuration.")));
 		for (int j = 0; j < noted_count; j++)
 		{
-			if (strcmp(noted[j].name, variables[i]->name) == 0)
+			if (pg_strcasecmp(noted[j].name, variables[i]->name) == 0)
 				check_noted(&noted[j], variables[i]);
 		}
 	}
+	if (!process_shared_preload_libraries_in_progress)
+		check_files();
+}
+
+/* Returns the message of config_check()'s error, NULL if there is none. */
+char *
+config_fault(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	char	   *volatile message = NULL;
+
+	PG_TRY();
+	{
+		config_check();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(caller);
+		message = CopyErrorData()->message;
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return message;
 }
 
 /* A bad configuration stops the server's start; later, only one statement. */
@@ -113,25 +135,30 @@ config_error_level(void)
 }
 
 static bool
-is_ours(const struct config_generic *variable)
+is_ours(const char *name)
 {
-	return pg_strncasecmp(variable->name, CONFIG_PREFIX ".",
+	return pg_strncasecmp(name, CONFIG_PREFIX ".",
 						  strlen(CONFIG_PREFIX ".")) == 0;
 }
 
 /*
- * Raises an error if a reload has found a bad value and left the default.  The
- * flag is transient: after a look at pg_file_settings it can refuse too much.
+ * Raises an error if the configuration files have a bad value: a reload keeps
+ * the former value, but takes the other parameters' new ones.
  */
 static void
-check_default(const struct config_generic *variable)
+check_files(void)
 {
-	if (variable->status & GUC_IS_IN_FILE)
-		ereport(config_error_level(),
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid value for parameter \"%s\" in the configuration files",
-						variable->name),
-				 errhint("Connect again to see the value in the error, correct it, and reload the configuration.")));
+	for (const ConfigVariable *item = compat_read_config_files();
+		 item != NULL; item = item->next)
+	{
+		if (item->name != NULL && is_ours(item->name) && !item->ignore &&
+			item->errmsg != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid value for parameter \"%s\" in the configuration files",
+							item->name),
+					 errhint("Connect again to see the value in the error, correct it, and reload the configuration.")));
+	}
 }
 
 /*

@@ -11,6 +11,7 @@
 
 extern void config_note(void);
 extern void config_check(void);
+extern char *config_fault(void);
 extern int	config_error_level(void);
 
 #endif							/* SNOWFLAKE_CONFIG_H */

@@ -167,8 +167,8 @@ node_is_fixed(void)
 }
 
 /*
- * Returns the parameters that differ from the fixed node, as text, or NULL if
- * none does.
+ * Returns the parameters that differ from the fixed node, or why this session
+ * could not read them, as text; NULL if none differs.
  */
 char *
 node_pending_restart(void)
@@ -177,17 +177,18 @@ node_pending_restart(void)
 	Layout		layout;
 	TimestampTz epoch;
 	const char *detail;
-	bool		is_new_layout = true;
+	char	   *fault;
 
 	if (node_is_preloaded || !node_is_fixed())
 		return NULL;
 	look_at_node();
-	if (layout_parse(node_layout_text, &layout, &detail))
-	{
-		layout.epoch = present.layout.epoch;
-		is_new_layout = !layout_equal(&layout, &present.layout);
-	}
+	fault = config_fault();
+	if (fault != NULL)
+		return fault;
 
+	(void) layout_parse(node_layout_text, &layout, &detail);
+	(void) parse_epoch(node_epoch_text, &epoch);
+	layout.epoch = present.layout.epoch;
 	initStringInfo(&changes);
 	add_change(&changes, node_configured_datacenter_id != present.datacenter_id,
 			   "snowflake.datacenter_id");
@@ -195,9 +196,9 @@ node_pending_restart(void)
 			   node_worker_id != present.worker_id, "snowflake.worker_id");
 	add_change(&changes, node_worker_id_source != present.worker_id_source,
 			   "snowflake.worker_id_source");
-	add_change(&changes, is_new_layout, "snowflake.layout");
-	add_change(&changes, !parse_epoch(node_epoch_text, &epoch) ||
-			   epoch != present.layout.epoch, "snowflake.epoch");
+	add_change(&changes, !layout_equal(&layout, &present.layout),
+			   "snowflake.layout");
+	add_change(&changes, epoch != present.layout.epoch, "snowflake.epoch");
 	if (node_registry[0] != '\0')
 		appendStringInfo(&changes, "%ssnowflake.registry",
 						 changes.len > 0 ? ", " : "");

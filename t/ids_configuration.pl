@@ -83,6 +83,8 @@ my @refused = (
 		  9, 60001),
 
 	# A misspelt name, which would leave the default in force.
+	# Names have no case.
+	[ "Snowflake.Datacenter_ID = '3x'", qr/invalid value for parameter "Snowflake.Datacenter_ID": "3x"/i ],
 	[ 'Snowflake.Worker = 3', qr/unrecognized configuration parameter "Snowflake.Worker"/i ],
 	[ 'snowflake.block_size = 1', qr/unrecognized configuration parameter "snowflake.block_size"/ ]);
 

@@ -303,6 +303,29 @@ for my $case (
 	$_->quit for values %session;
 }
 
+# A reload takes the new values beside a bad one, and keeps the former one of that.
+restart_unfixed();
+reload_with('snowflake.worker_id = 1', 'snowflake.datacenter_id = 2');
+$session = plain_session();
+is($session->value('SELECT datacenter_id, worker_id FROM snowflake_node'), '2|1', 'a session reads the configuration');
+reload_with('snowflake.worker_id = 7', 'snowflake.datacenter_id = 3x');
+refuses($session, '22023', qr/parameter "snowflake.datacenter_id"/, 'a reload that is taken by half');
+reload_with('snowflake.worker_id = 7', 'snowflake.datacenter_id = 3');
+is($session->value(NODE_OF_ID), '3|7', 'after a correction the session issues ids');
+reload_with('snowflake.worker_id = 7', 'snowflake.datacenter_id = 3x');
+like($session->value(PENDING), qr/invalid value for parameter "snowflake.datacenter_id"/,
+	'pending_restart says what a session cannot read');
+$session->quit;
+
+# Names have no case.
+restart_unfixed();
+reload_with('snowflake.worker_id = 7', 'Snowflake.Datacenter_ID = 3');
+{
+	local $ENV{PGOPTIONS} = '-c snowflake.datacenter_id=9';
+	is((sqlstate_of($node, NODE_OF_ID))[0], '55P02', "another spelling of the name hides no client's value");
+}
+is(value_of($node, NODE_OF_ID), '3|7', 'a name in another spelling counts');
+
 # PostgreSQL's syntax of integers counts in each session.
 restart_unfixed();
 $session = SnowflakeSession->new($node);
