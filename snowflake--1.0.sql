@@ -102,6 +102,13 @@ LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION @extschema@.snowflake_horizon() IS
 'an id below which every transaction of this server has ended; a later statement reads the rows below it';
 
+CREATE FUNCTION @extschema@.snowflake_horizon(rel regclass)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_horizon'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION @extschema@.snowflake_horizon(regclass) IS
+'the same for the transactions that write to a table, if the statement that inserts a row takes its id';
+
 --
 -- Decoding, by the server's layout and epoch
 --
@@ -316,17 +323,20 @@ COMMENT ON VIEW @extschema@.snowflake_stat IS
 GRANT SELECT ON @extschema@.snowflake_stat TO PUBLIC;
 
 CREATE FUNCTION @extschema@.snowflake_stat_backend(
+    rel regclass DEFAULT NULL,
     OUT pid integer,
+    OUT prepared_xid xid,
     OUT ids_issued bigint,
     OUT sequence_waits bigint,
     OUT clock_waits bigint,
     OUT last_id bigint,
+    OUT xact_start timestamptz,
     OUT horizon bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'snowflake_stat_backend'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED ROWS 100;
-COMMENT ON FUNCTION @extschema@.snowflake_stat_backend() IS
-'for the view snowflake_stat_backend';
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100;
+COMMENT ON FUNCTION @extschema@.snowflake_stat_backend(regclass) IS
+'the counters of each session, and who holds back the horizon of the server or of a table';
 
 CREATE VIEW @extschema@.snowflake_stat_backend AS SELECT * FROM @extschema@.snowflake_stat_backend();
 COMMENT ON VIEW @extschema@.snowflake_stat_backend IS

@@ -121,6 +121,7 @@ compat_guc_variables(int *count)
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber (MyProc->pgprocno)
 #define GetNumberFromPGProc(proc) ((proc)->pgprocno)
+#define procNumber backendId	/* of a VirtualTransactionId */
 #define FIRST_PREPARED_XACT_PROC_NUMBER (MaxBackends + NUM_AUXILIARY_PROCS)
 
 static inline uint32

@@ -129,12 +129,13 @@ generator_last_of_session(int64 *id)
 	return true;
 }
 
+/* The horizon of the server or, unless "table" is InvalidOid, of a table. */
 int64
-generator_horizon(void)
+generator_horizon(Oid table)
 {
 	check_may_issue();
 	mark_start_once();
-	return horizon_read();
+	return horizon_read(table);
 }
 
 static void

@@ -28,41 +28,55 @@
  * done before the snapshot is taken.  No stamp below h is taken later, because
  * the newest stamp only grows.  doc/model/horizon.pml has the same steps.
  *
- * PREPARE TRANSACTION copies the hold into the slot of the prepared transaction
- * before the session's hold is cleared.  A reader reads that slot after the
- * session's, so it finds the hold in one of them.  The copy counts while
- * PostgreSQL says that the transaction is in progress, which is until others
- * can see its end.  A transaction's parallel workers take no ids.
+ * PREPARE TRANSACTION moves the hold to the slot of the prepared transaction.  A
+ * reader reads that slot after the session's, so it finds the hold in one of
+ * them.  The hold counts while PostgreSQL says that the transaction is in
+ * progress, which is until others can see its end.  A transaction's parallel
+ * workers take no ids.
  *
- * A horizon stays true, so the horizon never goes back, whatever the clock
- * does and whichever worker id is leased.  The reader also waits until the
- * mark is flushed, so that ids begin after the horizon even after a crash.
+ * The horizon of a table needs the holds of those transactions only that write
+ * to the table.  An INSERT locks its table before a DEFAULT takes an id, and the
+ * lock is released after others can see the end.  So between its steps 2 and 3
+ * the reader lists who has a lock of a writer on the table, and passes over the
+ * holds of all others: either they had ended, or they have taken no id for a row
+ * of this table.  An INSERT into a partitioned table locks that table, and the
+ * partition only when it has computed the row; so locks on partitions and on
+ * ancestors count, too.
+ *
+ * A horizon stays true, so the server's horizon never goes back, whatever the
+ * clock does and whichever worker id is leased.  The reader also waits until
+ * the mark is flushed, so that ids begin after the horizon even after a crash.
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/partition.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
 #include "compat.h"
 #include "id_horizon.h"
 #include "layout.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "storage/procarray.h"
-
-/*
- * The hold of a transaction that was prepared before the server's start.  No
- * process of this start knows which ids it has.
- */
-#define HOLD_UNKNOWN PG_UINT64_MAX
+#include "utils/lsyscache.h"
 
 bool		horizon_is_held = false;
 
 static void end_transaction(XactEvent event, void *arg);
 static pg_noinline void release(bool is_prepared);
-static void hold_for_prepared(uint64 hold);
-static uint64 smallest_hold(uint64 hold);
-static uint64 hold_of_prepared(BackendSlot *slot);
+static void copy_to_prepared(uint64 hold);
+static void clear_prepared(const HorizonHold *hold);
+static bool is_in_progress(uint64 xid);
+static List *tree_of(Oid table);
+static List *writers_of(const List *tables);
+static bool is_writer(const List *writers, const PGPROC *proc,
+					  bool is_session);
 
 /* Registers end_transaction() in a session, before its first id. */
 void
@@ -72,14 +86,14 @@ horizon_install_callback(void)
 }
 
 /*
- * Notes the transactions that were prepared before the server's start.  Notes
- * those prepared since as well, which have no ids, because nothing
- * distinguishes them.  The caller holds the lock; recovery has ended, and no
- * id has been issued yet.
+ * Notes the transactions that were prepared before the first id since the
+ * server's start.  The caller holds the lock; recovery has ended.
  */
 void
 horizon_begin(void)
 {
+	FullTransactionId next = ReadNextFullTransactionId();
+
 	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
 
 	for (int i = 0; i < max_prepared_xacts; i++)
@@ -89,8 +103,9 @@ horizon_begin(void)
 
 		if (!TransactionIdIsValid(proc->xid))
 			continue;
-		slot->xid = proc->xid;
-		pg_atomic_write_u64(&slot->hold, HOLD_UNKNOWN);
+		slot->xid = U64FromFullTransactionId(next) -
+			(XidFromFullTransactionId(next) - proc->xid);
+		pg_atomic_write_u64(&slot->hold, HORIZON_UNKNOWN);
 	}
 }
 
@@ -101,20 +116,26 @@ horizon_begin(void)
 void
 horizon_hold(void)
 {
-	/* The swap that takes the transaction's first id is a full barrier. */
-	pg_atomic_write_u64(&shmem_my_slot()->hold,
-						pg_atomic_read_u64(&shared->stamp) + 1);
+	BackendSlot *slot = shmem_my_slot();
+
+	slot->xact_start = GetCurrentTransactionStartTimestamp();
+	pg_atomic_write_u64(&slot->hold, pg_atomic_read_u64(&shared->stamp) + 1);
 	horizon_is_held = true;
+
+	/* The swap that takes the transaction's first id is a full barrier. */
 }
 
 /*
- * Returns the horizon.  The server is not in recovery, and knows where ids
- * begin.  Raises ERROR 55000 while a transaction is left that was prepared
- * before the server's start.
+ * Returns the horizon of the server or, unless "table" is InvalidOid, of a
+ * table.  The server is not in recovery, and knows where ids begin.  Raises the
+ * errors of horizon_find_holds(), and ERROR 55000 while a transaction that holds
+ * the horizon was prepared before the first id since the server's start.
  */
 int64
-horizon_read(void)
+horizon_read(Oid table)
 {
+	HorizonHold *holds;
+	int			count;
 	uint64		hold;
 	XLogRecPtr	mark_lsn;
 	uint64		horizon;
@@ -126,11 +147,78 @@ horizon_read(void)
 	LWLockRelease(&shared->lock);
 
 	XLogFlush(mark_lsn);
-	horizon = (uint64) horizon_of_hold(smallest_hold(hold));
+	holds = horizon_find_holds(table, &count);
+	for (int i = 0; i < count; i++)
+	{
+		if (holds[i].hold == HORIZON_UNKNOWN)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("the horizon of snowflake ids is unknown because a transaction is left that was prepared before the first id since the server's start"),
+					 errdetail("The transaction's id is %u.", (TransactionId) holds[i].xid),
+					 errhint("End it by COMMIT PREPARED or ROLLBACK PREPARED; pg_prepared_xacts has its name.")));
+		hold = Min(hold, holds[i].hold);
+	}
+	pfree(holds);
+
+	horizon = (uint64) horizon_of_hold(hold);
+	if (OidIsValid(table))
+		return (int64) Max(returned, horizon);
 	while (returned < horizon &&
 		   !pg_atomic_compare_exchange_u64(&shared->horizon, &returned, horizon))
 		 /* another reader has changed it meanwhile */ ;
 	return (int64) Max(returned, horizon);
+}
+
+/*
+ * Returns the holds of the transactions that are open, those of the writers of a
+ * table only unless "table" is InvalidOid.  Raises ERROR 42P01 or 42809 if
+ * there is no such table.
+ */
+HorizonHold *
+horizon_find_holds(Oid table, int *count)
+{
+	int			sessions = FIRST_PREPARED_XACT_PROC_NUMBER;
+	HorizonHold *holds = palloc(shmem_slot_count() * sizeof(HorizonHold));
+	List	   *tables = OidIsValid(table) ? tree_of(table) : NIL;
+	List	   *writers = NIL;
+	int			found = 0;
+
+	for (int number = 0; number < shmem_slot_count(); number++)
+	{
+		BackendSlot *slot = &shared->slots[number].slot;
+
+		/* Read this slot after the newest stamp and all slots before it. */
+		pg_read_barrier();
+		if (number == sessions)
+			LWLockAcquire(&shared->lock, LW_SHARED);
+		holds[found].number = number;
+		holds[found].hold = pg_atomic_read_u64(&slot->hold);
+		holds[found].xid = number < sessions ? 0 : slot->xid;
+		holds[found].xact_start = slot->xact_start;
+		if (holds[found].hold != 0)
+			found++;
+	}
+	if (shmem_slot_count() > sessions)
+		LWLockRelease(&shared->lock);
+
+	if (found > 0 && tables != NIL)
+		writers = writers_of(tables);
+	*count = 0;
+	for (int i = 0; i < found; i++)
+	{
+		const PGPROC *proc = GetPGProcByNumber(holds[i].number);
+		bool		is_session = holds[i].number < sessions;
+
+		if (!is_session && !is_in_progress(holds[i].xid))
+			clear_prepared(&holds[i]);
+		else if (tables == NIL || proc == MyProc ||
+				 is_writer(writers, proc, is_session))
+			holds[(*count)++] = holds[i];
+	}
+
+	/* The caller's snapshot comes after all slots. */
+	pg_read_barrier();
+	return holds;
 }
 
 /*
@@ -180,7 +268,7 @@ release(bool is_prepared)
 
 	horizon_is_held = false;
 	if (is_prepared)
-		hold_for_prepared(hold);
+		copy_to_prepared(hold);
 
 	/* A reader that finds no hold must see the end, or the copy. */
 	pg_write_barrier();
@@ -192,63 +280,107 @@ release(bool is_prepared)
  * which no other session can end yet.
  */
 static void
-hold_for_prepared(uint64 hold)
+copy_to_prepared(uint64 hold)
 {
 	FullTransactionId xid = GetTopFullTransactionIdIfAny();
 	const PGPROC *prepared = compat_TwoPhaseGetDummyProc(xid);
 	BackendSlot *slot = &shared->slots[GetNumberFromPGProc(prepared)].slot;
 
-	/* A reader that reads this xid must read this hold, too. */
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	slot->xid = U64FromFullTransactionId(xid);
+	slot->xact_start = shmem_my_slot()->xact_start;
 	pg_atomic_write_u64(&slot->hold, hold);
-	pg_write_barrier();
-	slot->xid = XidFromFullTransactionId(xid);
+	LWLockRelease(&shared->lock);
 }
 
-/* Returns the smallest of a value and all holds. */
-static uint64
-smallest_hold(uint64 hold)
+/* Clears the hold of a prepared transaction that has ended. */
+static void
+clear_prepared(const HorizonHold *hold)
 {
-	for (int number = 0; number < shmem_slot_count(); number++)
-	{
-		BackendSlot *slot = &shared->slots[number].slot;
-		uint64		other;
+	BackendSlot *slot = &shared->slots[hold->number].slot;
 
-		/* Read this slot after the newest stamp and all slots before it. */
-		pg_read_barrier();
-		other = number < FIRST_PREPARED_XACT_PROC_NUMBER ?
-			pg_atomic_read_u64(&slot->hold) : hold_of_prepared(slot);
-		if (other != 0)
-			hold = Min(hold, other);
-	}
-
-	/* The caller's snapshot comes after all slots. */
-	pg_read_barrier();
-	return hold;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	if (slot->xid == hold->xid)
+		pg_atomic_write_u64(&slot->hold, 0);
+	LWLockRelease(&shared->lock);
 }
 
-/* Returns the hold of a prepared transaction or, if that has ended, 0. */
-static uint64
-hold_of_prepared(BackendSlot *slot)
+/*
+ * Is a prepared transaction in progress?  PostgreSQL knows the low half of its
+ * id only, which another transaction can get when this one has ended.  No
+ * transaction stays open for 2^31 others.
+ */
+static bool
+is_in_progress(uint64 xid)
 {
-	TransactionId xid = slot->xid;
-	uint64		hold;
+	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
 
-	pg_read_barrier();			/* pairs with the barrier in hold_for_prepared() */
-	hold = pg_atomic_read_u64(&slot->hold);
-	if (hold == 0)
-		return 0;
-	if (!TransactionIdIsInProgress(xid))
-	{
-		/* Clear it before another transaction gets this xid. */
-		if (hold == HOLD_UNKNOWN)
-			(void) pg_atomic_compare_exchange_u64(&slot->hold, &hold, 0);
-		return 0;
-	}
-	if (hold == HOLD_UNKNOWN)
+	return next - xid <= PG_INT32_MAX &&
+		TransactionIdIsInProgress((TransactionId) xid);
+}
+
+/* Returns a table, its partitions and inheritors, and those it is part of. */
+static List *
+tree_of(Oid table)
+{
+	char		kind = get_rel_relkind(table);
+	List	   *tables;
+
+	if (kind == '\0')
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the horizon of snowflake ids is unknown because a transaction is left that was prepared before the server's start"),
-				 errdetail("The transaction's id is %u.", xid),
-				 errhint("End it by COMMIT PREPARED or ROLLBACK PREPARED; pg_prepared_xacts has its name.")));
-	return hold;
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", table)));
+	if (kind != RELKIND_RELATION && kind != RELKIND_PARTITIONED_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a table", get_rel_name(table)),
+				 errhint("Name the table that holds the rows. Only a table of this server has a horizon.")));
+	tables = find_all_inheritors(table, NoLock, NULL);
+	return get_rel_relispartition(table) ?
+		list_concat(tables, get_partition_ancestors(table)) : tables;
+}
+
+/* Lists the transactions that have a lock of a writer on one of the tables. */
+static List *
+writers_of(const List *tables)
+{
+	List	   *writers = NIL;
+	const ListCell *cell;
+
+	foreach(cell, tables)
+	{
+		LOCKTAG		tag;
+		int			count;
+		VirtualTransactionId *found;
+
+		CHECK_FOR_INTERRUPTS();
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(cell));
+		found = GetLockConflicts(&tag, ShareLock, &count);
+		for (int i = 0; i < count; i++)
+			writers = lappend(writers, &found[i]);
+	}
+	return writers;
+}
+
+/*
+ * Is the transaction of a session or of a prepared transaction's PGPROC among
+ * the writers?  A session can prepare its transaction meanwhile, so all of a
+ * session's transactions count.
+ */
+static bool
+is_writer(const List *writers, const PGPROC *proc, bool is_session)
+{
+	VirtualTransactionId own;
+	const ListCell *cell;
+
+	GET_VXID_FROM_PGPROC(own, *proc);
+	foreach(cell, writers)
+	{
+		const VirtualTransactionId *writer = lfirst(cell);
+
+		if (is_session ? writer->procNumber == own.procNumber :
+			VirtualTransactionIdEquals(*writer, own))
+			return true;
+	}
+	return false;
 }

@@ -7,8 +7,10 @@
  * so.  No mark is kept in memory across recovery.
  *
  *	the page shows						ids begin
- *	an entry of the node				at its mark
- *	entries of other nodes only			at the floor of the page
+ *	a largest mark that is at most
+ *	clock_tolerance ahead of the clock	at that mark, whatever its node
+ *	else, an entry of the node			at its mark
+ *	else, entries of other nodes only	at the floor of the page
  *	another layout						at the first tick with ids above all
  *										ids that the page allows; not at all
  *										while the clock is before that tick
@@ -46,7 +48,7 @@ typedef struct StartPoint
 {
 	int64		tick;			/* the first tick that may be used */
 	int64		floor;			/* the first tick of nodes without an entry */
-	int64		lead_us;		/* of the entry that has the tick */
+	int64		lead_us;		/* how far marks were put ahead of ids */
 } StartPoint;
 
 static void inherit_lease(const Lease *logged, Lease *lease);
@@ -73,6 +75,7 @@ mark_start_once(void)
 	MarkContents contents;
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	StartPoint	start;
+	int64		now;
 	bool		is_resumed;
 	bool		is_first;
 
@@ -97,6 +100,11 @@ mark_start_once(void)
 					   is_resumed ? lease.worker_id :
 					   node_uses_registry() ? WORKER_ID_UNSET :
 					   node_intended_worker_id());
+
+	/* Without a page the horizon is at the clock before the first id. */
+	if (contents.magic == 0 && !node_uses_registry() &&
+		layout_locate(node_layout(), GetCurrentTimestamp(), &now) == SPAN_WITHIN)
+		start.tick = now;
 
 	/* Several processes may have read the page; the first result counts. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -267,19 +275,22 @@ first_tick_from(TimestampTz instant)
 static StartPoint
 find_start(MarkContents *contents, int worker_id)
 {
-	StartPoint	start = {.floor = contents->floor};
+	StartPoint	start = {.tick = contents->floor, .floor = contents->floor};
 	MarkEntry  *entry = mark_page_entry(contents, node_datacenter_id,
 										worker_id);
+	int64		largest = mark_page_largest(contents);
 
 	/* Test the magic, because a page without entries may have a floor. */
 	if (contents->magic != 0 &&
 		!layout_equal(node_layout(), &contents->layout))
-	{
-		start.floor = first_tick_of_changed_layout(contents);
-		entry = NULL;
-	}
-	start.tick = entry != NULL ? entry->mark : start.floor;
-	start.lead_us = entry != NULL ? entry->lead_us : 0;
+		start.tick = start.floor = first_tick_of_changed_layout(contents);
+	else if (layout_tick_start(node_layout(), largest) -
+			 GetCurrentTimestamp() <= clock_tolerance_us())
+		start.tick = largest;
+	else if (entry != NULL)
+		start.tick = entry->mark;
+	for (uint32 i = 0; i < contents->entry_count; i++)
+		start.lead_us = Max(start.lead_us, contents->entries[i].lead_us);
 	return start;
 }
 

@@ -59,7 +59,9 @@ typedef struct BackendSlot
 {
 	/* Every id of the open transaction has this stamp or a later one; 0: none. */
 	pg_atomic_uint64 hold;
-	TransactionId xid;			/* of the prepared transaction that "hold" is of */
+	uint64		xid;			/* the full id of the prepared transaction that
+								 * "hold" is of */
+	TimestampTz xact_start;		/* of the transaction that "hold" is of */
 	int64		last_id;		/* the newest id of all sessions of the slot */
 	Counters	counters;		/* of all sessions that have had the slot */
 	Counters	before;			/* the counters when the session before ended */

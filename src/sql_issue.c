@@ -109,11 +109,16 @@ snowflake_currval(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(id);
 }
 
-/* snowflake_horizon() -> bigint */
+/*
+ * snowflake_horizon([rel regclass]) -> bigint
+ *		An id below which every transaction, or every transaction that writes
+ *		to a table, has ended.  Errors as generator_horizon().
+ */
 Datum
 snowflake_horizon(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(generator_horizon());
+	PG_RETURN_INT64(generator_horizon(PG_NARGS() == 0 ? InvalidOid :
+									  PG_GETARG_OID(0)));
 }
 
 /* snowflake_decode(id bigint [, epoch timestamptz, layout text]) -> record */

@@ -140,30 +140,41 @@ snowflake_stat(PG_FUNCTION_ARGS)
 }
 
 /*
- * snowflake_stat_backend() -> setof record
- *		The counters of each session that is connected and has asked for an id.
- *		Column "horizon" is where the transaction holds the horizon, NULL if
- *		the transaction has no id.  A user without the rights of
- *		pg_read_all_stats sees only the present session.
+ * snowflake_stat_backend(rel regclass DEFAULT NULL) -> setof record
+ *		The counters of each session that is connected and has asked for an id,
+ *		and the prepared transactions that hold the horizon back.  Column
+ *		"horizon" is where a transaction holds the horizon, NULL if it has no
+ *		id.  With a table: only who holds back the horizon of the table.  A
+ *		user without the rights of pg_read_all_stats sees only the present
+ *		session.
  */
 Datum
 snowflake_stat_backend(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	Oid			table = PG_ARGISNULL(0) ? InvalidOid : PG_GETARG_OID(0);
 	bool		sees_all = has_privs_of_role(GetUserId(),
 											 ROLE_PG_READ_ALL_STATS);
+	HorizonHold *holds;
+	int			count;
+	int			next = 0;
 
 	shmem_attach();
 	InitMaterializedSRF(fcinfo, 0);
-	for (int number = 0; number < MaxBackends; number++)
+	holds = horizon_find_holds(table, &count);
+	for (int number = 0; number < shmem_slot_count(); number++)
 	{
-		BackendSlot *slot = &shared->slots[number].slot;
-		uint64		hold = pg_atomic_read_u64(&slot->hold);
+		const BackendSlot *slot = &shared->slots[number].slot;
 		int			pid = slot->pid;
+		HorizonHold hold = {0};
 		Counters	counters = {0};
 		Row			row = {0};
 
-		if (pid == 0 || !(sees_all || pid == MyProcPid))
+		if (next < count && holds[next].number == number)
+			hold = holds[next++];
+		else if (pid == 0 || OidIsValid(table))
+			continue;
+		if (!(sees_all || pid == MyProcPid))
 			continue;
 		pg_read_barrier();		/* pairs with the barrier in take_slot() */
 
@@ -171,13 +182,17 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 		add_counters(&counters, &slot->before, -1);
 		pg_read_barrier();
 		add_counters(&counters, &slot->counters, 1);
-		add(&row, Int32GetDatum(pid), false);
-		add_number(&row, counters.ids_issued);
-		add_number(&row, counters.sequence_waits);
-		add_number(&row, counters.clock_waits);
+		add(&row, Int32GetDatum(pid), pid == 0);
+		add(&row, TransactionIdGetDatum((TransactionId) hold.xid),
+			hold.xid == 0);
+		add(&row, Int64GetDatum((int64) counters.ids_issued), pid == 0);
+		add(&row, Int64GetDatum((int64) counters.sequence_waits), pid == 0);
+		add(&row, Int64GetDatum((int64) counters.clock_waits), pid == 0);
 		add(&row, Int64GetDatum(slot->last_id), counters.ids_issued == 0);
-		add(&row, Int64GetDatum(hold == 0 ? 0 : horizon_of_hold(hold)),
-			hold == 0);
+		add(&row, TimestampTzGetDatum(hold.xact_start), hold.xact_start == 0);
+		add(&row, Int64GetDatum(hold.hold == 0 || hold.hold == HORIZON_UNKNOWN ? 0 :
+								horizon_of_hold(hold.hold)),
+			hold.hold == 0 || hold.hold == HORIZON_UNKNOWN);
 		tuplestore_putvalues(result->setResult, result->setDesc, row.values,
 							 row.nulls);
 	}
