@@ -172,7 +172,11 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 
 		if (next < count && holds[next].number == number)
 			hold = holds[next++];
-		else if (pid == 0 || OidIsValid(table))
+		else if (OidIsValid(table))
+			continue;
+
+		/* A session can have ended since its hold was read. */
+		if (pid == 0 && hold.xid == 0)
 			continue;
 		if (!(sees_all || pid == MyProcPid))
 			continue;
