@@ -43,9 +43,10 @@
  * partition only when it has computed the row; so locks on partitions and on
  * ancestors count, too.
  *
- * A horizon stays true, so the server's horizon never goes back, whatever the
- * clock does and whichever worker id is leased.  The reader also waits until
- * the mark is flushed, so that ids begin after the horizon even after a crash.
+ * A horizon stays true, so the horizon never goes back, whatever the clock does
+ * and whichever worker id is leased; of a table, while at most
+ * TABLE_HORIZONS_MAX tables are asked for.  The reader also waits until the mark
+ * is flushed, so that ids begin after the horizon even after a crash.
  */
 #include "postgres.h"
 
@@ -75,8 +76,8 @@ static void clear_prepared(const HorizonHold *hold);
 static bool is_in_progress(uint64 xid);
 static List *tree_of(Oid table);
 static List *writers_of(const List *tables);
-static bool is_writer(const List *writers, const PGPROC *proc,
-					  bool is_session);
+static bool is_writer(const List *writers, const HorizonHold *hold);
+static uint64 raise_horizon_of_table(Oid table, uint64 horizon);
 
 /* Registers end_transaction() in a session, before its first id. */
 void
@@ -87,13 +88,12 @@ horizon_install_callback(void)
 
 /*
  * Notes the transactions that were prepared before the first id since the
- * server's start.  The caller holds the lock; recovery has ended.
+ * server's start.  The caller has read the next transaction id after recovery
+ * had ended, and then taken the lock.
  */
 void
-horizon_begin(void)
+horizon_begin(FullTransactionId next)
 {
-	FullTransactionId next = ReadNextFullTransactionId();
-
 	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
 
 	for (int i = 0; i < max_prepared_xacts; i++)
@@ -103,8 +103,8 @@ horizon_begin(void)
 
 		if (!TransactionIdIsValid(proc->xid))
 			continue;
-		slot->xid = U64FromFullTransactionId(next) -
-			(XidFromFullTransactionId(next) - proc->xid);
+		slot->xid = U64FromFullTransactionId(next) +
+			(int32) (proc->xid - XidFromFullTransactionId(next));
 		pg_atomic_write_u64(&slot->hold, HORIZON_UNKNOWN);
 	}
 }
@@ -162,11 +162,42 @@ horizon_read(Oid table)
 
 	horizon = (uint64) horizon_of_hold(hold);
 	if (OidIsValid(table))
-		return (int64) Max(returned, horizon);
+		return (int64) raise_horizon_of_table(table, Max(returned, horizon));
 	while (returned < horizon &&
 		   !pg_atomic_compare_exchange_u64(&shared->horizon, &returned, horizon))
 		 /* another reader has changed it meanwhile */ ;
 	return (int64) Max(returned, horizon);
+}
+
+/*
+ * Raises the horizon of a table to the largest one that was returned for it, and
+ * remembers the result.  Without this the horizon would go back when an open
+ * transaction that has ids of other tables begins to write to this table.
+ */
+static uint64
+raise_horizon_of_table(Oid table, uint64 horizon)
+{
+	TableHorizon *entry = &shared->table_horizons[0];
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < TABLE_HORIZONS_MAX; i++)
+	{
+		TableHorizon *other = &shared->table_horizons[i];
+
+		if (other->database == MyDatabaseId && other->table == table)
+		{
+			entry = other;
+			horizon = Max(horizon, entry->horizon);
+			break;
+		}
+		if (other->horizon < entry->horizon)
+			entry = other;
+	}
+	entry->database = MyDatabaseId;
+	entry->table = table;
+	entry->horizon = horizon;
+	LWLockRelease(&shared->lock);
+	return horizon;
 }
 
 /*
@@ -195,8 +226,16 @@ horizon_find_holds(Oid table, int *count)
 		holds[found].hold = pg_atomic_read_u64(&slot->hold);
 		holds[found].xid = number < sessions ? 0 : slot->xid;
 		holds[found].xact_start = slot->xact_start;
-		if (holds[found].hold != 0)
-			found++;
+		if (holds[found].hold == 0)
+			continue;
+
+		/*
+		 * If the session has ended since, then its transaction has ended, or
+		 * the slot of a prepared transaction has this hold by now.
+		 */
+		pg_read_barrier();
+		GET_VXID_FROM_PGPROC(holds[found].vxid, *GetPGProcByNumber(number));
+		found++;
 	}
 	if (shmem_slot_count() > sessions)
 		LWLockRelease(&shared->lock);
@@ -206,13 +245,10 @@ horizon_find_holds(Oid table, int *count)
 	*count = 0;
 	for (int i = 0; i < found; i++)
 	{
-		const PGPROC *proc = GetPGProcByNumber(holds[i].number);
-		bool		is_session = holds[i].number < sessions;
-
-		if (!is_session && !is_in_progress(holds[i].xid))
+		if (holds[i].xid != 0 && !is_in_progress(holds[i].xid))
 			clear_prepared(&holds[i]);
-		else if (tables == NIL || proc == MyProc ||
-				 is_writer(writers, proc, is_session))
+		else if (tables == NIL || holds[i].number == MyProcNumber ||
+				 is_writer(writers, &holds[i]))
 			holds[(*count)++] = holds[i];
 	}
 
@@ -357,29 +393,33 @@ writers_of(const List *tables)
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(cell));
 		found = GetLockConflicts(&tag, ShareLock, &count);
 		for (int i = 0; i < count; i++)
-			writers = lappend(writers, &found[i]);
+		{
+			VirtualTransactionId *writer = palloc(sizeof(*writer));
+
+			*writer = found[i];
+			writers = lappend(writers, writer);
+		}
+		pfree(found);			/* has room for all transactions */
 	}
 	return writers;
 }
 
 /*
- * Is the transaction of a session or of a prepared transaction's PGPROC among
- * the writers?  A session can prepare its transaction meanwhile, so all of a
- * session's transactions count.
+ * Is a hold of one of the writers?  A session can prepare its transaction after
+ * its slot was read.  The prepared transaction keeps the session's number, so
+ * all transactions with that number count.
  */
 static bool
-is_writer(const List *writers, const PGPROC *proc, bool is_session)
+is_writer(const List *writers, const HorizonHold *hold)
 {
-	VirtualTransactionId own;
 	const ListCell *cell;
 
-	GET_VXID_FROM_PGPROC(own, *proc);
 	foreach(cell, writers)
 	{
 		const VirtualTransactionId *writer = lfirst(cell);
 
-		if (is_session ? writer->procNumber == own.procNumber :
-			VirtualTransactionIdEquals(*writer, own))
+		if (hold->xid == 0 ? writer->procNumber == hold->vxid.procNumber :
+			VirtualTransactionIdEquals(*writer, hold->vxid))
 			return true;
 	}
 	return false;

@@ -7,7 +7,10 @@
 
 #include "postgres.h"
 
+#include "access/transam.h"
+#include "compat.h"
 #include "datatype/timestamp.h"
+#include "storage/lock.h"
 
 /*
  * The hold of a transaction that was prepared before the first id since the
@@ -19,6 +22,7 @@
 typedef struct HorizonHold
 {
 	int			number;			/* of its slot */
+	VirtualTransactionId vxid;	/* of the slot's PGPROC */
 	uint64		hold;
 	uint64		xid;			/* of a prepared transaction; else 0 */
 	TimestampTz xact_start;		/* 0: unknown */
@@ -28,7 +32,7 @@ typedef struct HorizonHold
 extern bool horizon_is_held;
 
 extern void horizon_install_callback(void);
-extern void horizon_begin(void);
+extern void horizon_begin(FullTransactionId next);
 extern void horizon_hold(void);
 extern int64 horizon_read(Oid table);
 extern HorizonHold *horizon_find_holds(Oid table, int *count);

@@ -30,6 +30,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xlog.h"
 #include "clock.h"
 #include "compat.h"
@@ -74,6 +75,7 @@ mark_start_once(void)
 {
 	MarkContents contents;
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
+	FullTransactionId next_xid;
 	StartPoint	start;
 	int64		now;
 	bool		is_resumed;
@@ -106,6 +108,8 @@ mark_start_once(void)
 		layout_locate(node_layout(), GetCurrentTimestamp(), &now) == SPAN_WITHIN)
 		start.tick = now;
 
+	next_xid = ReadNextFullTransactionId();
+
 	/* Several processes may have read the page; the first result counts. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	is_first = !shared->start.is_known;
@@ -116,7 +120,7 @@ mark_start_once(void)
 		shared->start.floor = start.floor;
 		set_start(start.tick, false);
 		shared->start.lead_us = start.lead_us;
-		horizon_begin();
+		horizon_begin(next_xid);
 		shared->start.is_known = true;
 	}
 	LWLockRelease(&shared->lock);

@@ -74,6 +74,17 @@ typedef struct PaddedBackendSlot
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE) BackendSlot slot;
 } PaddedBackendSlot;
 
+/* How many tables' horizons are remembered. */
+#define TABLE_HORIZONS_MAX 64
+
+/* The largest horizon of a table that was returned. */
+typedef struct TableHorizon
+{
+	Oid			database;
+	Oid			table;
+	uint64		horizon;
+} TableHorizon;
+
 /*
  * Where this node's ids begin, since the server's start or a new lease.
  *
@@ -160,6 +171,9 @@ typedef struct SharedState
 	TimestampTz stats_reset;	/* the last reset, or the server's start */
 	int64		max_regression_us;	/* the clock's largest step back since the
 									 * last reset */
+
+	/* The smallest horizon gives way to another table's. */
+	TableHorizon table_horizons[TABLE_HORIZONS_MAX];
 
 	/* The slots of sessions and prepared transactions, by their PGPROC. */
 	PaddedBackendSlot slots[FLEXIBLE_ARRAY_MEMBER];
