@@ -7,14 +7,15 @@
  * so.  No mark is kept in memory across recovery.
  *
  *	the page shows						ids begin
- *	a largest mark that is at most
- *	clock_tolerance ahead of the clock	at that mark, whatever its node
+ *	a largest mark whose ids were at
+ *	most clock_tolerance ahead of the
+ *	clock								at that mark, whatever its node
  *	else, an entry of the node			at its mark
  *	else, entries of other nodes only	at the floor of the page
  *	another layout						at the first tick with ids above all
  *										ids that the page allows; not at all
  *										while the clock is before that tick
- *	no page								at the clock
+ *	no page, or a floor of 0			at the clock
  *	a page that does not verify			not at all
  *	a lease that is resumed				at its worker id's mark
  *	no lease yet						not at all; the stamp is at the floor
@@ -103,8 +104,8 @@ mark_start_once(void)
 					   node_uses_registry() ? WORKER_ID_UNSET :
 					   node_intended_worker_id());
 
-	/* Without a page the horizon is at the clock before the first id. */
-	if (contents.magic == 0 && !node_uses_registry() &&
+	/* Before the first id the horizon is where ids begin. */
+	if (start.tick == 0 && !node_uses_registry() &&
 		layout_locate(node_layout(), GetCurrentTimestamp(), &now) == SPAN_WITHIN)
 		start.tick = now;
 
@@ -283,18 +284,29 @@ find_start(MarkContents *contents, int worker_id)
 	MarkEntry  *entry = mark_page_entry(contents, node_datacenter_id,
 										worker_id);
 	int64		largest = mark_page_largest(contents);
+	int64		lead_us = 0;	/* of the largest mark */
+
+	for (uint32 i = 0; i < contents->entry_count; i++)
+	{
+		if (contents->entries[i].mark == largest)
+			lead_us = Max(lead_us, contents->entries[i].lead_us);
+	}
 
 	/* Test the magic, because a page without entries may have a floor. */
 	if (contents->magic != 0 &&
 		!layout_equal(node_layout(), &contents->layout))
 		start.tick = start.floor = first_tick_of_changed_layout(contents);
-	else if (layout_tick_start(node_layout(), largest) -
+	else if (layout_tick_start(node_layout(), largest) - lead_us -
 			 GetCurrentTimestamp() <= clock_tolerance_us())
+	{
 		start.tick = largest;
+		start.lead_us = lead_us;
+	}
 	else if (entry != NULL)
+	{
 		start.tick = entry->mark;
-	for (uint32 i = 0; i < contents->entry_count; i++)
-		start.lead_us = Max(start.lead_us, contents->entries[i].lead_us);
+		start.lead_us = entry->lead_us;
+	}
 	return start;
 }
 
