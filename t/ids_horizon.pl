@@ -1,10 +1,12 @@
-# A reader that goes by snowflake_horizon() misses no row.  First the horizon
-# over prepared transactions, sessions that end, restarts, crashes and leases; then writers of all kinds with two readers, of which the one that goes
-# by the largest id misses rows; then a promotion.  sql/horizon.sql shows the
-# horizon of one session, and specs/horizon_readers.spec the order of steps.
+# A reader that goes by snowflake_horizon() misses no row.  First the horizon of
+# the server and of a table over prepared transactions, sessions that end,
+# restarts, crashes, other worker ids and leases; then writers of all kinds and
+# crashes with four readers, of which the one that goes by the largest id misses
+# rows; then a promotion.  sql/horizon.sql shows the horizon of one session, and
+# specs/horizon_*.spec the order of steps.
 #
-# HORIZON_SECONDS is how long 64 writers write, 10 by default; a few more write
-# for half as long.
+# HORIZON_SECONDS is how long 16 and 64 writers write, 10 by default; a few more
+# write for half as long.
 use strict;
 use warnings FATAL => 'all';
 
@@ -28,6 +30,7 @@ my $node = snowflake_node(
 	'max_prepared_transactions = 80',
 	'wal_level = replica',
 	'max_wal_senders = 5',
+	'restart_after_crash = on',
 	"include 'case.conf'");
 configure($node);
 start_server($node, 0);
@@ -93,7 +96,7 @@ for my $how (qw(fast immediate))
 	start_server($node);
 	my ($state, $message, $hint) = sqlstate_of($node, 'SELECT snowflake_horizon()');
 	is($state, '55000', "$how stop: no horizon while a prepared transaction is left");
-	like($message, qr/prepared before the server's start/, "$how stop: the error says why");
+	like($message, qr/prepared before the first id since the server's start/, "$how stop: the error says why");
 	like($hint, qr/COMMIT PREPARED.*pg_prepared_xacts/, "$how stop: the hint says what to do");
 	cmp_ok(value_of($node, 'SELECT snowflake_nextval()'), '>', $oldest, "$how stop: ids are issued");
 }
@@ -159,31 +162,37 @@ restart_with(12);
 # ----- a lease -----
 
 # A lease ends and another begins while a transaction is open.
-my $registry = PostgreSQL::Test::Cluster->new('registry');
-$registry->init;
-$registry->start;
-make_registry($registry);
-my $leased = leased_node('leased', $registry);
-$leased->start;
-first_id($leased);
-my $session = SnowflakeSession->new($leased);
-$session->rows('BEGIN');
-$id = $session->value('SELECT snowflake_nextval()');
-my @horizons = horizon($leased);
-$registry->stop;
-ok(wait_for(sub { (sqlstate_of($leased, 'SELECT snowflake_nextval()'))[0] eq '55000' }),
-	'the lease ends');
-push @horizons, horizon($leased);
-$registry->start;
-my $of_new_lease = first_id($leased);
-push @horizons, horizon($leased);
-cmp_ok($horizons[-1], '<=', $id, 'the transaction holds the horizon over the change of the lease');
-$session->rows('COMMIT');
-push @horizons, horizon($leased);
-cmp_ok($horizons[-1], '>', $of_new_lease, 'the horizon goes on under the new lease');
-is_deeply(\@horizons, [ sort { $a <=> $b } @horizons ], 'the horizon never goes back');
-$leased->stop;
-$registry->stop;
+sub lease_changes
+{
+	my $registry = PostgreSQL::Test::Cluster->new('registry');
+	$registry->init;
+	$registry->start;
+	make_registry($registry);
+	my $leased = leased_node('leased', $registry);
+	$leased->start;
+	first_id($leased);
+	my $session = SnowflakeSession->new($leased);
+	$session->rows('BEGIN');
+	my $id = $session->value('SELECT snowflake_nextval()');
+	my @horizons = horizon($leased);
+	$registry->stop;
+	ok(wait_for(sub { (sqlstate_of($leased, 'SELECT snowflake_nextval()'))[0] eq '55000' }),
+		'the lease ends');
+	push @horizons, horizon($leased);
+	$registry->start;
+	my $of_new_lease = first_id($leased);
+	push @horizons, horizon($leased);
+	cmp_ok($horizons[-1], '<=', $id, 'the transaction holds the horizon over the change of the lease');
+	$session->rows('COMMIT');
+	push @horizons, horizon($leased);
+	cmp_ok($horizons[-1], '>', $of_new_lease, 'the horizon goes on under the new lease');
+	is_deeply(\@horizons, [ sort { $a <=> $b } @horizons ], 'the horizon never goes back');
+	$leased->stop;
+	$registry->stop;
+	return;
+}
+
+lease_changes() if PRELOADS;
 
 # ----- writers and readers -----
 
@@ -197,8 +206,40 @@ INSERT INTO outbox (what) VALUES ('one');
 COMMIT;
 },
 	many => q{
-INSERT INTO outbox (what) SELECT 'many' FROM generate_series(1, 30);
+INSERT INTO outbox (what, lane) SELECT 'many', n % 3 FROM generate_series(1, 30) AS n;
 \sleep :ms ms
+},
+	straight => q{
+BEGIN;
+INSERT INTO outbox_1 (what) VALUES ('straight');
+\sleep :ms ms
+COMMIT;
+},
+	# has an id of another table first
+	late => q{
+BEGIN;
+INSERT INTO orders DEFAULT VALUES;
+\sleep :ms ms
+INSERT INTO outbox (what, lane) VALUES ('late', 1);
+\sleep :ms ms
+COMMIT;
+},
+	savepoint => q{
+BEGIN;
+SAVEPOINT s;
+INSERT INTO outbox (what) VALUES ('rolled back');
+ROLLBACK TO s;
+\sleep :ms ms
+INSERT INTO outbox (what) VALUES ('savepoint');
+COMMIT;
+},
+	other => q{
+BEGIN;
+INSERT INTO orders DEFAULT VALUES;
+\sleep :ms ms
+PREPARE TRANSACTION 'o:client_id';
+\sleep :ms ms
+COMMIT PREPARED 'o:client_id';
 },
 	prepared => q{
 BEGIN;
@@ -214,37 +255,50 @@ PREPARE TRANSACTION 'p:client_id';
 ROLLBACK PREPARED 'p:client_id';
 });
 
-# A reader goes on where it was, up to an id.
+# A reader goes on where it was, up to an id.  Its position survives a crash.
 my %bounds = (
 	horizon => 'snowflake_horizon()',
-	largest_id => '(SELECT max(id) + 1 FROM outbox)');
+	horizon_of_table => q{snowflake_horizon('outbox')},
+	horizon_of_partition => q{snowflake_horizon('outbox_1')},
+	largest_id => '(SELECT coalesce(max(id) + 1, 0) FROM outbox)');
+my %sources = map { ($_ => /partition/ ? 'outbox_1' : 'outbox') } keys %bounds;
 
 my @reader_sql = map { qq{
-CREATE UNLOGGED TABLE read_by_$_ (id bigint PRIMARY KEY);
+CREATE TABLE read_by_$_ (id bigint PRIMARY KEY);
+INSERT INTO readers VALUES ('$_');
 CREATE PROCEDURE read_by_$_() LANGUAGE plpgsql AS \$\$
 DECLARE
-  position bigint := 0;
+  since bigint;
   bound bigint;
   is_last boolean := false;
 BEGIN
   LOOP
     is_last := is_last OR EXISTS (SELECT FROM stop);
+    SELECT position INTO STRICT since FROM readers WHERE reader = '$_';
     bound := $bounds{$_};
-    IF bound < position THEN
-      RAISE 'the bound goes back from % to %', position, bound;
+    IF bound < since THEN
+      RAISE 'the bound goes back from % to %', since, bound USING ERRCODE = 'XX000';
     END IF;
-    INSERT INTO read_by_$_ SELECT id FROM outbox WHERE id >= position AND id < bound;
+    INSERT INTO read_by_$_ SELECT id FROM $sources{$_} WHERE id >= since AND id < bound;
+    UPDATE readers SET position = bound WHERE reader = '$_';
     COMMIT;
     EXIT WHEN is_last;
-    position := bound;
     PERFORM pg_sleep(0.002);
   END LOOP;
 END
 \$\$;
 } } sort keys %bounds;
 value_of($node, qq{
-TRUNCATE outbox;
+DROP TABLE outbox;
+CREATE TABLE outbox (id bigint DEFAULT snowflake_nextval(), what text, lane int DEFAULT 1) PARTITION BY LIST (lane);
+CREATE TABLE outbox_0 PARTITION OF outbox FOR VALUES IN (0);
+CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES IN (1);
+CREATE TABLE outbox_2 PARTITION OF outbox FOR VALUES IN (2);
+CREATE INDEX ON outbox (id);
+CREATE TABLE orders (id bigint DEFAULT snowflake_nextval());
+CREATE TABLE no_more_victims ();
 CREATE TABLE stop ();
+CREATE TABLE readers (reader text PRIMARY KEY, position bigint DEFAULT 0);
 @reader_sql});
 
 # Starts pgbench's clients with some kinds of writers.
@@ -271,6 +325,19 @@ sub start_writers
 		'<', \undef, '>', "$directory/$name.log", '2>&1');
 }
 
+# Runs psql again and again, until the statement succeeds.
+sub start_loop
+{
+	my ($name, $sql) = @_;
+
+	return IPC::Run::start(
+		[
+			'sh', '-c', 'until psql -XAtq -v ON_ERROR_STOP=1 -c "$1" "$2"; do sleep 0.01; done',
+			'sh', $sql, $node->connstr('postgres') . " application_name=$name"
+		],
+		'<', \undef, '>', "$directory/$name.log", '2>&1');
+}
+
 # Tests that writers or a reader succeed.
 sub succeeds
 {
@@ -281,29 +348,82 @@ sub succeeds
 	return;
 }
 
-my %readers = map {
-	my $run = IPC::Run::start(
-		[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-c', "CALL read_by_$_()", $node->connstr('postgres') ],
-		'<', \undef, '>', "$directory/$_.log", '2>&1');
-	($_ => $run);
-} sort keys %bounds;
+# Ends the prepared transactions that pgbench has left.
+sub end_prepared
+{
+	value_of($node, "COMMIT PREPARED '$_'")
+	  for split /\n/, value_of($node, 'SELECT gid FROM pg_prepared_xacts');
+	return;
+}
+
+my %readers = map { ($_ => start_loop("read_by_$_", "CALL read_by_$_()")) } sort keys %bounds;
+
+# Writers whose sessions are terminated.
+my @victims = map {
+	start_loop("victim_$_", q{
+DO $$ BEGIN
+  LOOP
+    EXIT WHEN EXISTS (SELECT FROM no_more_victims);
+    INSERT INTO outbox (what) VALUES ('victim');
+    PERFORM pg_sleep(random() / 20);
+    COMMIT;
+  END LOOP;
+END $$})
+} 1 .. 3;
+my $terminator = start_loop('terminator', q{
+DO $$ BEGIN
+  LOOP
+    EXIT WHEN EXISTS (SELECT FROM no_more_victims);
+    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+      WHERE application_name = 'victim_' || 1 + floor(random() * 3);
+    PERFORM pg_sleep(0.1);
+    COMMIT;
+  END LOOP;
+END $$});
 
 my @all_kinds = sort keys %writers;
-succeeds(start_writers('writers', 64, $seconds, 400, @all_kinds), 'writers');
+succeeds(start_writers("writers_$_", $_, 1 + int($seconds / 2), 400, @all_kinds), "writers_$_")
+  for 16, 64;
 
 # With few writers and short sleeps, every transaction is the oldest for a while.
 succeeds(start_writers('few', 3, 1 + int($seconds / 4), 10, @$_), 'few')
   for [@all_kinds], ['prepared'];
+
+# A crash ends all sessions, but no prepared transaction and no position.
+for my $n (1 .. 2 + int($seconds / 30))
+{
+	my $writers = start_writers("crash_$n", 16, 60, 100, @all_kinds);
+	my $victim = SnowflakeSession->new($node);
+
+	sleep 1 + rand;
+	kill 'KILL', $victim->{pid};
+	$writers->finish;
+	ok(wait_for(sub { eval { ($node->psql('postgres', 'SELECT'))[0] == 0 } }), "crash $n: the server comes back");
+	end_prepared();
+}
+
+value_of($node, 'INSERT INTO no_more_victims DEFAULT VALUES');
+$_->finish for @victims, $terminator;
 value_of($node, 'INSERT INTO stop DEFAULT VALUES');
-succeeds($readers{$_}, $_) for sort keys %readers;
-is( value_of($node, 'SELECT count(DISTINCT what) FROM outbox'),
-	scalar(@all_kinds), 'all kinds of writers have written');
-my %missed = map {
-	($_ => value_of($node, "SELECT count(*) FROM outbox WHERE NOT EXISTS (SELECT FROM read_by_$_ AS r WHERE r.id = outbox.id)"))
-} keys %bounds;
-my $count = value_of($node, 'SELECT count(*) FROM outbox');
-is($missed{horizon}, 0, "a reader by the horizon misses none of $count rows");
-cmp_ok($missed{largest_id}, '>', 0, "a reader by the largest id misses $missed{largest_id}");
+succeeds($readers{$_}, "read_by_$_") for sort keys %readers;
+is( value_of($node, q{SELECT count(DISTINCT what) FROM outbox WHERE what <> 'rolled back'}),
+	7, 'all kinds of writers have written');
+for my $reader (sort keys %bounds)
+{
+	my $count = value_of($node, "SELECT count(*) FROM $sources{$reader}");
+	my $missed = value_of($node, "SELECT count(*) FROM $sources{$reader} AS o WHERE NOT EXISTS (SELECT FROM read_by_$reader AS r WHERE r.id = o.id)");
+	my $log = slurp_file("$directory/read_by_$reader.log");
+
+	if ($reader eq 'largest_id')
+	{
+		cmp_ok($missed, '>', 0, "a reader by the largest id misses $missed of $count");
+		next;
+	}
+	is($missed, 0, "a reader by $bounds{$reader} misses none of $count rows");
+	unlike($log, qr/duplicate key|goes back/, "a reader by $bounds{$reader} reads no row twice, and its bound never goes back");
+	is(value_of($node, "SELECT count(*) FROM read_by_$reader AS r WHERE NOT EXISTS (SELECT FROM $sources{$reader} AS o WHERE r.id = o.id)"),
+		0, "a reader by $bounds{$reader} reads no row that a crash takes back");
+}
 is(value_of($node, 'SELECT count(*) FROM snowflake_stat_backend WHERE horizon IS NOT NULL'),
 	0, 'afterwards nothing holds the horizon');
 
