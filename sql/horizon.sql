@@ -137,13 +137,71 @@ COMMIT;
 INSERT INTO causes VALUES ('at the commit');
 SELECT * FROM read;
 
+-- the horizon of a table is for who cannot read the table, and for the present
+-- transaction as well
+CREATE TABLE others (id bigint DEFAULT snowflake_nextval());
+INSERT INTO events (what) VALUES ('of a table');
+SELECT snowflake_horizon('events') = snowflake_horizon() AS same, snowflake_horizon('events') > max(id) AS above FROM events;
+BEGIN;
+INSERT INTO events (what) VALUES ('of a table');
+INSERT INTO others DEFAULT VALUES;
+SELECT snowflake_horizon('events') <= max(id) AS waits FROM events;
+SELECT pid = pg_backend_pid() AS own, prepared_xid, xact_start = now() AS since_now, horizon IS NOT NULL AS holds FROM snowflake_stat_backend('events');
+COMMIT;
+SELECT snowflake_horizon('events') > max(id) AS above FROM events;
+SELECT count(*) FROM snowflake_stat_backend('events');
+SELECT snowflake_horizon(NULL) IS NULL AS strict;
+
+-- never back, not even for more tables than are remembered
+SELECT max(snowflake_horizon(oid::regclass)) > 0 AS asked FROM pg_class WHERE relkind = 'r' AND NOT relisshared;
+SELECT snowflake_horizon('events') > max(id) AS above FROM events;
+
+-- only a table has a horizon
+CREATE VIEW events_view AS SELECT * FROM events;
+CREATE MATERIALIZED VIEW events_copy AS SELECT * FROM events;
+CREATE SEQUENCE events_numbers;
+CREATE FOREIGN DATA WRAPPER nothing;
+CREATE SERVER nowhere FOREIGN DATA WRAPPER nothing;
+CREATE FOREIGN TABLE events_elsewhere (id bigint) SERVER nowhere;
+DO $$
+DECLARE
+  name text;
+  state text;
+  message text;
+BEGIN
+  FOREACH name IN ARRAY '{events_view, events_copy, events_numbers, events_elsewhere, events_pkey, 4294967295}'::text[] LOOP
+    BEGIN
+      PERFORM snowflake_horizon(name::regclass);
+      RAISE NOTICE '%: no error', name;
+    EXCEPTION WHEN OTHERS THEN
+      GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT;
+      RAISE NOTICE '%: % %', name, state, message;
+    END;
+    BEGIN
+      PERFORM snowflake_stat_backend(name::regclass);
+      RAISE NOTICE '%: no error', name;
+    EXCEPTION WHEN OTHERS THEN
+      GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE;
+      RAISE NOTICE '%: %', name, state;
+    END;
+  END LOOP;
+END
+$$;
+DROP FOREIGN DATA WRAPPER nothing CASCADE;
+DROP SEQUENCE events_numbers;
+DROP MATERIALIZED VIEW events_copy;
+DROP VIEW events_view;
+
 -- other users ask for it, too
 CREATE ROLE snowflake_horizon_user;
 SET ROLE snowflake_horizon_user;
 SELECT snowflake_horizon() > 0 AS horizon;
+SELECT snowflake_horizon('events') > 0 AS horizon;
+SELECT count(*) AS others FROM snowflake_stat_backend('events') WHERE pid <> pg_backend_pid();
+SELECT * FROM events;
 RESET ROLE;
 DROP ROLE snowflake_horizon_user;
 DROP VIEW held, read;
-DROP TABLE events, causes, fetched;
+DROP TABLE events, causes, fetched, others;
 DROP FUNCTION take_id;
 DROP PROCEDURE commit_often, commit_often_in_a_loop;

@@ -55,8 +55,8 @@ SELECT ids_issued, last_id = snowflake_currval() AS last_id
 -- a function's columns are those of its view, in the same order
 SELECT view, (SELECT array_agg(attname ORDER BY attnum) FROM pg_attribute WHERE attrelid = view AND attnum > 0)
          = (SELECT array_agg(name ORDER BY number)
-              FROM pg_proc, unnest(proargnames::name[]) WITH ORDINALITY AS a(name, number)
-             WHERE proname = view::text) AS same
+              FROM pg_proc, unnest(proargnames::name[], proargmodes) WITH ORDINALITY AS a(name, mode, number)
+             WHERE proname = view::text AND mode = 'o') AS same
   FROM unnest(ARRAY['snowflake_node', 'snowflake_stat', 'snowflake_stat_backend']::regclass[]) AS view;
 
 -- other users see the views, but not each other's sessions, and cannot reset
