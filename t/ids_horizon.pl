@@ -35,12 +35,21 @@ my $node = snowflake_node(
 configure($node);
 start_server($node, 0);
 value_of($node, 'CREATE EXTENSION snowflake');
+cmp_ok(horizon(), '>', 0, 'a new cluster has a horizon before its first id');
+cmp_ok(horizon(), '<=', first_id($node), 'the first id is not below that horizon');
 value_of($node, 'CREATE TABLE outbox (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), what text)');
+value_of($node, 'CREATE TABLE orders (id bigint DEFAULT snowflake_nextval())');
 
 sub horizon
 {
 	my ($of) = @_;
 	return value_of($of // $node, 'SELECT snowflake_horizon()');
+}
+
+sub horizon_of
+{
+	my ($table, $of) = @_;
+	return value_of($of // $node, "SELECT snowflake_horizon('$table')");
 }
 
 # Inserts a row.  Returns its id.
@@ -71,8 +80,14 @@ for my $end (qw(COMMIT ROLLBACK))
 	$anna->rows("PREPARE TRANSACTION 'a'");
 	my $later = insert($anna);
 	cmp_ok(horizon(), '<=', $id, "a prepared transaction holds the horizon until $end");
+	cmp_ok(horizon_of('outbox'), '<=', $id, "a prepared transaction holds its table's horizon until $end");
+	cmp_ok(horizon_of('orders'), '>', $later, 'a prepared transaction does not hold the horizon of another table');
+	is( value_of($node, q{SELECT pid IS NULL, gid, xact_start < now() FROM snowflake_stat_backend('outbox') AS b JOIN pg_prepared_xacts ON transaction = prepared_xid}),
+		't|a|t',
+		'snowflake_stat_backend() shows which prepared transaction holds the horizon of a table');
 	$bert->rows("$end PREPARED 'a'");
 	cmp_ok(horizon(), '>', $later, "$end PREPARED lets the horizon go on");
+	cmp_ok(horizon_of('outbox'), '>', $later, "$end PREPARED lets the table's horizon go on");
 }
 
 # Prepared transactions with and without ids take one another's slots.
@@ -98,6 +113,12 @@ for my $how (qw(fast immediate))
 	is($state, '55000', "$how stop: no horizon while a prepared transaction is left");
 	like($message, qr/prepared before the first id since the server's start/, "$how stop: the error says why");
 	like($hint, qr/COMMIT PREPARED.*pg_prepared_xacts/, "$how stop: the hint says what to do");
+	is((sqlstate_of($node, q{SELECT snowflake_horizon('outbox')}))[0],
+		'55000', "$how stop: a table that the prepared transaction has locked has no horizon");
+	cmp_ok(horizon_of('orders'), '>', $oldest, "$how stop: a table that it has not locked has one");
+	is( value_of($node, q{SELECT string_agg(gid, ' '), count(b.horizon) FROM snowflake_stat_backend() AS b JOIN pg_prepared_xacts ON transaction = prepared_xid}),
+		'oldest|0',
+		"$how stop: snowflake_stat_backend shows the prepared transaction");
 	cmp_ok(value_of($node, 'SELECT snowflake_nextval()'), '>', $oldest, "$how stop: ids are issued");
 }
 ($anna, $bert) = map { SnowflakeSession->new($node) } 1 .. 2;
@@ -158,6 +179,53 @@ my $ahead = horizon();
 set_clock($node, 7);
 cmp_ok(horizon(), '>=', $ahead, 'a clock that steps back does not move the horizon');
 restart_with(12);
+
+# ----- other worker ids -----
+
+# A reader that has read all rows, by both horizons, goes on after a start with
+# another worker id.  The clock is behind by up to clock_tolerance.
+sub position
+{
+	return (sort { $b <=> $a } horizon(), horizon_of('outbox'))[0];
+}
+
+my $offset_s = 12;
+my $worker_id = 7;
+for my $case ([ 'fast', 0 ], [ 'immediate', 3 ], [ 'fast', 5 ], [ 'immediate', 5 ])
+{
+	my ($how, $behind_s) = @$case;
+	my $what = "$how stop, another worker id, clock $behind_s s behind";
+
+	value_of($node, 'INSERT INTO outbox DEFAULT VALUES') for 1 .. 2;
+	my $position = position();
+	$offset_s -= $behind_s;
+	configure($node, 'snowflake.worker_id = ' . ++$worker_id);
+	$node->stop($how);
+	start_server($node, $offset_s);
+	cmp_ok(horizon_of('outbox'), '>=', $position, "$what: the horizon of a table does not go back before the first id");
+	cmp_ok(horizon(), '>=', $position, "$what: the horizon does not go back before the first id");
+	value_of($node, 'INSERT INTO outbox DEFAULT VALUES');
+	is(value_of($node, "SELECT count(*), snowflake_worker_id(max(id)) FROM outbox WHERE id >= $position"),
+		"1|$worker_id", "$what: no row is below the position");
+	cmp_ok(position(), '>', value_of($node, 'SELECT max(id) FROM outbox'), "$what: the row is below the horizon");
+}
+
+# With a clock that is farther behind, the reader can see that the horizon is
+# below its position.
+my $position = position();
+configure($node, 'snowflake.worker_id = 20');
+$node->stop;
+start_server($node, $offset_s - 600);
+for my $when ('before', 'after')
+{
+	for my $horizon (horizon(), horizon_of('outbox'))
+	{
+		cmp_ok($horizon, '<', $position, "clock 10 min behind, $when the first id: the horizon is below the position");
+		cmp_ok($horizon, '>', 0, "clock 10 min behind, $when the first id: the horizon is not 0");
+	}
+	first_id($node);
+}
+restart_with($offset_s + 1);
 
 # ----- a lease -----
 
@@ -295,7 +363,6 @@ CREATE TABLE outbox_0 PARTITION OF outbox FOR VALUES IN (0);
 CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES IN (1);
 CREATE TABLE outbox_2 PARTITION OF outbox FOR VALUES IN (2);
 CREATE INDEX ON outbox (id);
-CREATE TABLE orders (id bigint DEFAULT snowflake_nextval());
 CREATE TABLE no_more_victims ();
 CREATE TABLE stop ();
 CREATE TABLE readers (reader text PRIMARY KEY, position bigint DEFAULT 0);
@@ -429,8 +496,10 @@ is(value_of($node, 'SELECT count(*) FROM snowflake_stat_backend WHERE horizon IS
 
 # ----- a promotion -----
 
+# The standby has another worker id, and its clock is behind.
 my $standby = standby_node($node, 'standby');
-start_server($standby, 12);
+configure($standby, 'snowflake.worker_id = 21');
+start_server($standby, $offset_s - 3.8);
 value_of($node, "TRUNCATE outbox; BEGIN; INSERT INTO outbox DEFAULT VALUES; PREPARE TRANSACTION 'a'");
 value_of($node, 'INSERT INTO outbox DEFAULT VALUES');
 my $on_primary = horizon();
@@ -447,6 +516,10 @@ cmp_ok(horizon($standby), '>=', $on_primary,
 	"after a promotion the horizon is not behind the old primary's");
 is(value_of($standby, 'SELECT count(*) FROM outbox WHERE id < snowflake_horizon()'),
 	2, 'after a promotion all rows are below the horizon');
+is( value_of($standby, 'INSERT INTO outbox DEFAULT VALUES RETURNING snowflake_worker_id(id)'),
+	21, 'after a promotion ids have the new worker id');
+is( value_of($standby, "SELECT count(*) FROM outbox WHERE id >= $on_primary AND id < snowflake_horizon('outbox')"),
+	3, 'after a promotion no row that is left to read is below the position');
 $standby->stop;
 
 done_testing();
