@@ -1,81 +1,123 @@
 -- The statements of doc/outbox.md; script/check-docs checks that each is here.
+-- Positions are not shown, because each run has others.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;
+
+-- workers that share
+CREATE TABLE job (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), event text NOT NULL);
+INSERT INTO job (event) VALUES ('one');
+\o /dev/null
+DELETE FROM job WHERE id IN (
+    SELECT id FROM job ORDER BY id LIMIT 100 FOR UPDATE SKIP LOCKED)
+RETURNING id, event;
+\o
+SELECT count(*) AS left FROM job;
+
 CREATE TABLE outbox (
-    id    bigint PRIMARY KEY DEFAULT snowflake_nextval(),
-    event text NOT NULL
-);
+    id       bigint NOT NULL DEFAULT snowflake_nextval(),         -- the application's key
+    position bigint NOT NULL UNIQUE DEFAULT snowflake_nextval(),  -- no application sets it
+    event    text NOT NULL
+) PARTITION BY RANGE (position);
+CREATE TABLE outbox_default PARTITION OF outbox DEFAULT;
 CREATE TABLE consumer (
     name     text PRIMARY KEY,
     position bigint NOT NULL DEFAULT 0   -- rows below are read
 );
-INSERT INTO consumer (name) VALUES ('mail');
+INSERT INTO consumer (name) VALUES ('mail'), ('search');
 
--- two statements; ids are not shown, because each run has others
-INSERT INTO outbox (event) VALUES ('one'), ('two');
-\pset tuples_only on
-\o /dev/null
-SELECT snowflake_horizon() AS horizon, position FROM consumer WHERE name = 'mail' \gset
-SELECT id, event FROM outbox WHERE id >= :position AND id < :horizon ORDER BY id;
-UPDATE consumer SET position = :horizon WHERE name = 'mail';
-\o
-\pset tuples_only off
-SELECT count(*) AS read FROM outbox, consumer WHERE id < position;
-
--- a function
-INSERT INTO outbox (event) VALUES ('three');
-\o /dev/null
-CREATE FUNCTION read_outbox(consumer_name text) RETURNS SETOF outbox LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION read_outbox(consumer_name text, batch bigint DEFAULT 1000)
+RETURNS SETOF outbox LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     since   bigint;
+    until   bigint;
     horizon bigint;
 BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE 'read_outbox() needs isolation level read committed';
+    END IF;
     -- one session at a time for each consumer
     SELECT position INTO STRICT since FROM consumer WHERE name = consumer_name FOR UPDATE;
-    horizon := snowflake_horizon();
-    RETURN QUERY SELECT * FROM outbox WHERE id >= since AND id < horizon ORDER BY id;
-    UPDATE consumer SET position = horizon WHERE name = consumer_name;
+    -- first the horizon, then the rows
+    horizon := snowflake_horizon('outbox');
+    IF horizon < since THEN
+        RAISE 'the horizon % is below position %', horizon, since
+            USING HINT = 'Stop all readers, and set the positions back.';
+    END IF;
+    -- a full batch ends after its last row
+    SELECT position + 1 INTO until FROM outbox
+     WHERE position >= since AND position < horizon ORDER BY position OFFSET batch - 1 LIMIT 1;
+    until := coalesce(until, horizon);
+    RETURN QUERY SELECT * FROM outbox WHERE position >= since AND position < until ORDER BY position;
+    UPDATE consumer SET position = until WHERE name = consumer_name;
 END
 $$;
-SELECT * FROM read_outbox('mail');
-\o
-SELECT count(*) AS read FROM outbox, consumer WHERE id < position;
-INSERT INTO outbox (event) VALUES ('four');
-SELECT event FROM read_outbox('mail');
-SELECT event FROM read_outbox('mail');
-SELECT event FROM read_outbox('nobody');
 
--- workers that share
+-- three batches, of two, one and no rows
+INSERT INTO outbox (event) VALUES ('one'), ('two'), ('three');
+SELECT event FROM read_outbox('mail', 2);
+SELECT event FROM read_outbox('mail', 2);
+SELECT event FROM read_outbox('mail', 2);
 \o /dev/null
-DELETE FROM outbox WHERE id IN (
-    SELECT id FROM outbox ORDER BY id LIMIT 100 FOR UPDATE SKIP LOCKED)
-RETURNING id, event;
+SELECT * FROM read_outbox('search');
 \o
-SELECT count(*) AS left FROM outbox;
+SELECT name, count(*) AS read FROM outbox JOIN consumer ON outbox.position < consumer.position
+ GROUP BY name ORDER BY name;
+
+-- errors
+SELECT event FROM read_outbox('nobody');
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT event FROM read_outbox('mail');
+ROLLBACK;
+\set VERBOSITY sqlstate
+BEGIN;
+UPDATE consumer SET position = position + 1000000000000;
+SELECT event FROM read_outbox('mail');
+ROLLBACK;
+\set VERBOSITY terse
+INSERT INTO outbox (position, event) VALUES (NULL, 'an ORM that fills the column');
+\set VERBOSITY default
+
+-- the slowest consumer has the rows of all partitions that are dropped
+BEGIN;
+SELECT snowflake_create_partitions('outbox', '2025-01-01', '2025-01-31', '1 month');
+SELECT snowflake_drop_partitions('outbox', (SELECT snowflake_timestamp(min(position)) FROM consumer));
+ROLLBACK;
 
 -- nothing holds the horizon
-SELECT b.pid, a.usename, a.datname, a.state, now() - a.xact_start AS open_for, left(a.query, 40) AS query
-  FROM snowflake_stat_backend AS b JOIN pg_stat_activity AS a USING (pid)
- WHERE b.horizon IS NOT NULL
- ORDER BY b.horizon LIMIT 5;
-SELECT gid, database, owner, now() - prepared AS open_for FROM pg_prepared_xacts ORDER BY prepared;
+SELECT coalesce(a.pid::text, p.gid) AS who, coalesce(a.usename, p.owner) AS role, a.state,
+       now() - coalesce(b.xact_start, p.prepared) AS open_for, left(a.query, 40) AS query
+  FROM snowflake_stat_backend('outbox') AS b
+  LEFT JOIN pg_stat_activity AS a USING (pid)
+  LEFT JOIN pg_prepared_xacts AS p ON p.transaction = b.prepared_xid
+ ORDER BY b.horizon NULLS FIRST;
 
 -- the present transaction holds it
 BEGIN;
-INSERT INTO outbox (event) VALUES ('five');
+INSERT INTO outbox (event) VALUES ('four');
 SELECT event FROM read_outbox('mail');
-SELECT pid = pg_backend_pid() AS this_session FROM (
-SELECT b.pid, a.usename, a.datname, a.state, now() - a.xact_start AS open_for, left(a.query, 40) AS query
-  FROM snowflake_stat_backend AS b JOIN pg_stat_activity AS a USING (pid)
- WHERE b.horizon IS NOT NULL
- ORDER BY b.horizon LIMIT 5
-) AS b;
+SELECT who = pg_backend_pid()::text AS this_session FROM (
+SELECT coalesce(a.pid::text, p.gid) AS who, coalesce(a.usename, p.owner) AS role, a.state,
+       now() - coalesce(b.xact_start, p.prepared) AS open_for, left(a.query, 40) AS query
+  FROM snowflake_stat_backend('outbox') AS b
+  LEFT JOIN pg_stat_activity AS a USING (pid)
+  LEFT JOIN pg_prepared_xacts AS p ON p.transaction = b.prepared_xid
+ ORDER BY b.horizon NULLS FIRST
+) AS holders;
 COMMIT;
 
--- for a standby
-SELECT snowflake_horizon() AS horizon \gset
-SELECT pg_current_wal_insert_lsn() AS lsn \gset
-SELECT count(*) AS below FROM outbox WHERE id < :horizon;
+-- for a standby, and for rows of several servers
+SELECT worker_id AS node FROM snowflake_node \gset
+SELECT position AS since FROM consumer WHERE name = 'mail' \gset
+\o /dev/null
+SELECT snowflake_horizon('outbox') AS horizon \gset
+SELECT pg_logical_emit_message(false, '', '') AS lsn \gset
+SELECT * FROM outbox
+ WHERE position >= :since AND position < :horizon AND snowflake_worker_id(position) = :node
+ ORDER BY position;
+\o
+SELECT count(*) AS rows FROM outbox
+ WHERE position >= :since AND position < :horizon AND snowflake_worker_id(position) = :node;
 
-DROP TABLE outbox, consumer CASCADE;
+DROP FUNCTION read_outbox;
+DROP TABLE job, outbox, consumer;
