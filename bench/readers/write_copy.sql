@@ -1,0 +1,1 @@
+COPY outbox (event) FROM ':work/rows.copy';

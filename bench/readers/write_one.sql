@@ -1,0 +1,1 @@
+INSERT INTO outbox (event) VALUES ('one');

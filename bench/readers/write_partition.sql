@@ -1,0 +1,1 @@
+SELECT bench_write_partition();

@@ -1,0 +1,3 @@
+BEGIN;
+INSERT INTO outbox (event) VALUES ('one'), ('two');
+ROLLBACK;
