@@ -130,12 +130,13 @@ shmem_attach(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("snowflake ids are neither issued nor counted because the library was not preloaded"),
 				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("other sessions use another version of the library \"snowflake\""),
-			 errdetail("The library was replaced while the server was running: this session has version %d of its shared memory, and the server has version %d.",
-					   SHARED_STATE_VERSION, segment->version),
-			 errhint("Restart the server. Sessions that have issued ids before go on until then.")));
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("other sessions use another version of the library \"snowflake\""),
+				 errdetail("The library was replaced while the server was running: this session has version %d of its shared memory, and the server has version %d.",
+						   SHARED_STATE_VERSION, segment->version),
+				 errhint("Restart the server. Sessions that have issued ids before go on until then.")));
 }
 
 /* Fixes the node unless it is fixed already.  The caller holds the lock. */
