@@ -85,24 +85,22 @@ SELECT snowflake_drop_partitions('outbox', (SELECT snowflake_timestamp(min(posit
 ROLLBACK;
 
 -- nothing holds the horizon
-SELECT coalesce(a.pid::text, p.gid) AS who, coalesce(a.usename, p.owner) AS role, a.state,
-       now() - coalesce(b.xact_start, p.prepared) AS open_for, left(a.query, 40) AS query
+SELECT pid, usename, state, left(query, 40) AS query, gid, owner, now() - b.xact_start AS open_for
   FROM snowflake_stat_backend('outbox') AS b
-  LEFT JOIN pg_stat_activity AS a USING (pid)
-  LEFT JOIN pg_prepared_xacts AS p ON p.transaction = b.prepared_xid
- ORDER BY b.horizon NULLS FIRST;
+  LEFT JOIN pg_stat_activity USING (pid)
+  LEFT JOIN pg_prepared_xacts ON transaction = prepared_xid
+ ORDER BY horizon NULLS FIRST;
 
 -- the present transaction holds it
 BEGIN;
 INSERT INTO outbox (event) VALUES ('four');
 SELECT event FROM read_outbox('mail');
-SELECT who = pg_backend_pid()::text AS this_session FROM (
-SELECT coalesce(a.pid::text, p.gid) AS who, coalesce(a.usename, p.owner) AS role, a.state,
-       now() - coalesce(b.xact_start, p.prepared) AS open_for, left(a.query, 40) AS query
+SELECT pid = pg_backend_pid() AS this_session FROM (
+SELECT pid, usename, state, left(query, 40) AS query, gid, owner, now() - b.xact_start AS open_for
   FROM snowflake_stat_backend('outbox') AS b
-  LEFT JOIN pg_stat_activity AS a USING (pid)
-  LEFT JOIN pg_prepared_xacts AS p ON p.transaction = b.prepared_xid
- ORDER BY b.horizon NULLS FIRST
+  LEFT JOIN pg_stat_activity USING (pid)
+  LEFT JOIN pg_prepared_xacts ON transaction = prepared_xid
+ ORDER BY horizon NULLS FIRST
 ) AS holders;
 COMMIT;
 
