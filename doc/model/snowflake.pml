@@ -11,10 +11,11 @@
  * "script/model NO_FLOOR" shows how an id comes again with the defect NO_FLOOR.
  *
  * Asserted, over any number of recoveries, for any one id that a client keeps:
- * every later id of the same node is larger.  A client keeps an id for a row,
- * and gives it up if a recovery loses the row.  Or a client keeps an id that it
- * has seen, and gives it up if the recovered WAL ends before the record of the
- * id's mark.  With CLOCK_IN_ORDER the clock never steps back, and no id is ever
+ * every later id of the same node is larger; with WITHIN, where no clock is
+ * behind by more than clock_tolerance, every later id of any node.  A client keeps
+ * an id for a row, and gives it up if a recovery loses the row.  Or a client
+ * keeps an id that it has seen, and gives it up if the recovered WAL ends before
+ * the record of the id's mark.  With CLOCK_IN_ORDER the clock never steps back, and no id is ever
  * given up, even if a recovery takes less than a tick.  So an id that is not in
  * the data comes again only if the record of its mark is lost, and the clock is
  * behind the id after the recovery.
@@ -50,6 +51,7 @@ mtype = {
 	READ_IN_RECOVERY,	/* the page is read before recovery has ended */
 	BEGIN_TWICE,		/* ids begin at a page read before they had begun */
 	OTHER_ENTRY,		/* a server begins at another node's entry */
+	OWN_ENTRY,			/* with WITHIN: a server begins at its own entry */
 	NO_FLOOR,			/* a node without an entry begins at 0 */
 	NO_FOLD,			/* an entry is dropped, and the floor stays */
 	FLOOR_STEPS_BACK,	/* a smaller mark replaces a larger floor */
@@ -85,6 +87,9 @@ mtype = {
 #ifndef FIRST_LASTS
 #define FIRST_LASTS	0
 #endif
+#ifndef WITHIN
+#define WITHIN		0
+#endif
 #ifndef LAST_TICK
 #define LAST_TICK	2			/* at most 6, for the bits of a mark */
 #endif
@@ -119,6 +124,11 @@ mtype = {
 #define BEGIN_ON(page, which) \
 	(HAS(page, which) || IS(NO_FLOOR) -> FIELD(page, which) : \
 	 FIELD(page, FLOOR))
+
+/* The largest mark on a page, the floor included. */
+#define LARGEST_ON(page) \
+	MAX(MAX(FIELD(page, 0), FIELD(page, 1)), \
+		MAX(FIELD(page, 2), FIELD(page, 3)))
 
 /* What a session does next. */
 mtype = { AWAY, BEGIN, CALL, SWAP, READ, LOOK, CHANGE, LOG, LOG_FIRST, FLUSH,
@@ -188,6 +198,7 @@ inline issue(next)
 #else
 	assert(stamp + 1 > kept || node != kept_node);
 #endif
+	assert(!WITHIN || stamp + 1 > kept);
 	if
 	:: true
 	:: kept == 0 ->
@@ -346,7 +357,10 @@ inline log_page()
 inline read_page()
 {
 	if
-	:: MY.mark = BEGIN_ON((IS(READ_IN_RECOVERY) -> early : page), node)
+	:: !WITHIN || IS(OWN_ENTRY) ->
+		MY.mark = BEGIN_ON((IS(READ_IN_RECOVERY) -> early : page), node)
+	:: NODES > 1 ->				/* which clock_tolerance allows, or not */
+		MY.mark = LARGEST_ON((IS(READ_IN_RECOVERY) -> early : page))
 	:: IS(OTHER_ENTRY) && HAS(page, 1 - node) -> MY.mark = FIELD(page, 1 - node)
 	fi;
 	MY.at = BEGIN
