@@ -193,7 +193,7 @@ sub copies
 	$standby->stop;
 
 	# The page goes to a new cluster, as by pg_upgrade.
-	my $upgraded = leasing_server('upgraded', $registry, wants($worker_id));
+	my $upgraded = leasing_server('upgraded', $registry, wants($worker_id), 'snowflake.clock_tolerance = 5s');
 	copy(mark_file($standby), mark_file($upgraded)) || die "cannot copy: $!";
 	start_server($upgraded);
 	goes_on($upgraded, $id, 'a new cluster with the page of the promoted standby');
