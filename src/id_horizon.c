@@ -372,8 +372,14 @@ tree_of(Oid table)
 				 errmsg("\"%s\" is not a table", get_rel_name(table)),
 				 errhint("Name the table that holds the rows. Only a table of this server has a horizon.")));
 	tables = find_all_inheritors(table, NoLock, NULL);
-	return get_rel_relispartition(table) ?
-		list_concat(tables, get_partition_ancestors(table)) : tables;
+
+	/* A partition that is being detached still gets rows by its parent. */
+	while (get_rel_relispartition(table))
+	{
+		table = get_partition_parent(table, true);
+		tables = lappend_oid(tables, table);
+	}
+	return tables;
 }
 
 /* Lists the transactions that have a lock of a writer on one of the tables. */
