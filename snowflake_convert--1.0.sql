@@ -245,7 +245,12 @@ BEGIN ATOMIC
           FROM serials
          WHERE way <> 'serial'
         UNION ALL
-        -- The first new value is above those in the table.
+        -- The first new value is above those in the table, of all rows.
+        SELECT f.step, 0, s.tab, format('ALTER TABLE %s %s ROW LEVEL SECURITY', s.tab, f.action)
+          FROM serials AS s
+          JOIN pg_class AS t ON t.oid = s.tab AND t.relforcerowsecurity,
+               LATERAL (VALUES (54, 'NO FORCE'), (58, 'FORCE')) AS f(step, action)
+        UNION ALL
         SELECT 57, 0, tab, format('SELECT pg_catalog.setval(%1$L, max(%2$I)) FROM %3$s HAVING max(%2$I) >= (SELECT last_value FROM %1$s)',
                                   sequence, attname, tab)
           FROM serials
@@ -257,6 +262,59 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION snowflake_convert.statements(snowflake_convert.reached[], text, boolean, text) IS
 'internal: the statements that change columns';
+
+--
+-- Expressions that are parsed anew
+--
+
+-- Finds the types that a type is made of: a domain's base, the elements of arrays
+-- and ranges.
+CREATE FUNCTION snowflake_convert.types_in(types oid[])
+RETURNS SETOF oid
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE parts(type) AS (
+        SELECT unnest(types)
+        UNION
+        SELECT p.part
+          FROM parts
+          JOIN pg_type AS t ON t.oid = parts.type
+          LEFT JOIN pg_range AS r ON t.oid IN (r.rngtypid, r.rngmultitypid),
+               LATERAL (VALUES (t.typbasetype), (t.typelem), (r.rngsubtype)) AS p(part)
+         WHERE p.part <> 0
+    )
+    SELECT type FROM parts;
+END;
+COMMENT ON FUNCTION snowflake_convert.types_in(oid[]) IS 'internal: types, and the types that they are made of';
+
+-- PostgreSQL parses an expression anew when the type of a column in it changes.  A
+-- function or operator outside pg_catalog may then be another one of the same name,
+-- which takes a bigint, and whose author is not the caller.  Only objects that are
+-- not PostgreSQL's own have entries in pg_depend.
+--
+-- Names the first such function or operator, of an object in the catalogue, that
+-- takes an integer, something that an integer is cast to, or a polymorphic type.
+CREATE FUNCTION snowflake_convert.foreign_code(classid oid, objid oid)
+RETURNS text
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT min(pg_describe_object(d.refclassid, d.refobjid, 0))
+      FROM pg_depend AS d
+      LEFT JOIN pg_proc AS f ON d.refclassid = 'pg_proc'::regclass AND f.oid = d.refobjid
+      LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+     WHERE (d.classid, d.objid) = (foreign_code.classid, foreign_code.objid) AND d.deptype = 'n'
+       AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)
+       AND EXISTS (SELECT FROM snowflake_convert.types_in(coalesce(f.proargtypes::oid[], ARRAY[o.oprleft, o.oprright])) AS i(type)
+                     JOIN pg_type AS t ON t.oid = i.type
+                    WHERE t.typtype = 'p'
+                       OR EXISTS (SELECT FROM unnest('{smallint,integer,bigint}'::regtype[]) AS n(type)
+                                    LEFT JOIN pg_cast AS c ON c.castsource = n.type AND c.castcontext = 'i'
+                                   WHERE t.oid IN (n.type, c.casttarget)));
+END;
+COMMENT ON FUNCTION snowflake_convert.foreign_code(oid, oid) IS
+'internal: a function or operator that an expression uses, and that takes an integer and is not PostgreSQL''s';
 
 --
 -- What is put back: views, rules, triggers, policies, publications
@@ -390,24 +448,15 @@ BEGIN ATOMIC
          WHERE f.adrelid = view
         UNION ALL
         SELECT 3, a.attnum, format('ALTER MATERIALIZED VIEW %s ALTER COLUMN %I %s', view, a.attname, s.action)
-          FROM v
-          JOIN pg_attribute AS a ON a.attrelid = v.oid AND a.attnum > 0 AND NOT a.attisdropped
-          JOIN pg_type AS t ON t.oid = a.atttypid,
+          FROM pg_attribute AS a,
                LATERAL (
                    SELECT format('SET STATISTICS %s', a.attstattarget) WHERE a.attstattarget >= 0
-                   UNION ALL
-                   SELECT format('SET STORAGE %s', CASE a.attstorage WHEN 'p' THEN 'PLAIN' WHEN 'e' THEN 'EXTERNAL'
-                                                   WHEN 'm' THEN 'MAIN' ELSE 'EXTENDED' END)
-                    WHERE a.attstorage <> t.typstorage
-                   UNION ALL
-                   SELECT format('SET COMPRESSION %s', CASE a.attcompression WHEN 'p' THEN 'pglz' ELSE 'lz4' END)
-                    WHERE a.attcompression <> ''
                    UNION ALL
                    -- Some servers, such as PostgreSQL 15.20, store an option pg_attver, which pg_dump skips, too.
                    SELECT format('SET (%s)', string_agg(o, ', ')) FROM unnest(a.attoptions) AS o
                     WHERE o NOT LIKE 'pg\_attver=%' HAVING count(*) > 0
                ) AS s(action)
-         WHERE v.relkind = 'm'
+         WHERE a.attrelid = view AND a.attnum > 0 AND NOT a.attisdropped
         UNION ALL
         SELECT 4, 0, pg_get_indexdef(i.index) FROM indexes AS i
         UNION ALL
@@ -534,6 +583,14 @@ BEGIN ATOMIC
                SELECT 74, v.place, format('REFRESH MATERIALIZED VIEW %s', v.view) WHERE v.is_filled
            ) AS s(step, place, statement)
     UNION ALL
+    -- PostgreSQL drops the statistics of a column whose type changes, and of an index's expressions.
+    SELECT 77, 0, t.oid::regclass::text, format('ANALYZE %s%s', t.oid::regclass, CASE WHEN NOT x.has_expressions THEN c.columns END)
+      FROM (SELECT tab, format(' (%s)', string_agg(quote_ident(attname), ', ' ORDER BY attnum)) FROM unnest(reach) WHERE is_changed GROUP BY tab
+            UNION ALL
+            SELECT view, NULL FROM views WHERE is_filled) AS c(tab, columns)
+      JOIN pg_class AS t ON t.oid = c.tab AND NOT t.relispartition,    -- ANALYZE of the parent analyzes partitions
+           LATERAL (SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = t.oid AND indexprs IS NOT NULL)) AS x(has_expressions)
+    UNION ALL
     -- Indexes and statistics are made again without their statistics targets.
     SELECT 75, 0, c.tab::text, t.statement
       FROM (SELECT tab FROM unnest(reach) WHERE is_changed
@@ -586,6 +643,25 @@ $$;
 COMMENT ON FUNCTION snowflake_convert.is_distributed(regclass) IS
 'internal: whether Citus has distributed a table';
 
+-- Writes the statement that drops what is in the way.
+CREATE FUNCTION snowflake_convert.drop_statement(classid oid, objid oid)
+RETURNS text
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE o.type
+           WHEN 'table constraint' THEN (SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname) FROM pg_constraint WHERE oid = objid)
+           WHEN 'default value' THEN (SELECT format('ALTER TABLE %s ALTER COLUMN %I DROP DEFAULT', a.attrelid::regclass, a.attname)
+                                        FROM pg_attrdef AS f JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (f.adrelid, f.adnum) WHERE f.oid = objid)
+           -- The query of a view is its rule _RETURN.
+           WHEN 'rule' THEN (SELECT CASE WHEN r.ev_type <> '1' THEN format('DROP RULE %s', o.identity)
+                                         ELSE format('DROP %s %s', CASE c.relkind WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'VIEW' END, c.oid::regclass) END
+                               FROM pg_rewrite AS r JOIN pg_class AS c ON c.oid = r.ev_class WHERE r.oid = objid)
+           ELSE format('DROP %s %s', CASE o.type WHEN 'statistics object' THEN 'STATISTICS' ELSE upper(o.type) END, o.identity) END
+      FROM pg_identify_object(classid, objid, 0) AS o;
+END;
+COMMENT ON FUNCTION snowflake_convert.drop_statement(oid, oid) IS 'internal: the statement that drops an object';
+
 -- Lists what keeps columns from being changed, or cannot be put back.
 CREATE FUNCTION snowflake_convert.obstacles(reach snowflake_convert.reached[], owner oid)
 RETURNS TABLE (keys integer[], description text)
@@ -632,6 +708,9 @@ BEGIN ATOMIC
             OR d.classid = 'pg_class'::regclass AND d.objsubid > 0
             OR d.classid = 'pg_attrdef'::regclass AND NOT EXISTS (
                 SELECT FROM pg_attrdef AS f WHERE f.oid = d.objid AND (f.adrelid, f.adnum) = (n.tab, n.attnum))
+        UNION ALL
+        SELECT c.keys, format('foreign table %s', c.tab)
+          FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab AND t.relkind = 'f'
         UNION ALL
         SELECT n.keys, n.description || p.problem
           FROM changed AS n,
@@ -701,22 +780,34 @@ BEGIN ATOMIC
           FROM views AS v
           JOIN pg_seclabel AS l ON (l.classoid, l.objoid) = ('pg_class'::regclass, v.view)
         UNION ALL
+        SELECT v.keys, format('column %I of %s has another storage or compression than its type', a.attname, v.description)
+          FROM views AS v
+          JOIN pg_attribute AS a ON a.attrelid = v.view AND a.attnum > 0 AND NOT a.attisdropped
+          JOIN pg_type AS t ON t.oid = a.atttypid
+         WHERE a.attstorage <> t.typstorage OR a.attcompression <> ''
+        UNION ALL
         SELECT o.keys, format('%s is enabled or disabled differently on partition %s', o.description, g.tgrelid::regclass)
           FROM others AS o
           JOIN pg_trigger AS p ON o.kind = 'TRIGGER' AND p.oid = o.objid
           JOIN pg_trigger AS g ON g.tgparentid = p.oid
          WHERE g.tgenabled <> p.tgenabled
         UNION ALL
-        -- For another type PostgreSQL may choose another function of the same name.
-        SELECT p.keys, format('%s calls function %s, which is not the only one of this name', pg_describe_object(p.classid, p.objid, 0),
-                              f.oid::regprocedure)
-          FROM parts AS p
-          JOIN pg_depend AS d ON (d.classid, d.objid) = (p.classid, p.objid) AND d.refclassid = 'pg_proc'::regclass
-          JOIN pg_proc AS f ON f.oid = d.refobjid AND f.proargtypes::oid[] && ARRAY['smallint', 'integer', 'bigint']::regtype[]::oid[]
-         WHERE EXISTS (SELECT FROM pg_proc AS o
-                        WHERE (o.proname, o.pronamespace) = (f.proname, f.pronamespace) AND o.oid <> f.oid)
-           AND NOT EXISTS (SELECT FROM pg_depend AS e
-                            WHERE (e.classid, e.objid, e.deptype) = ('pg_proc'::regclass, f.oid, 'e'))
+        SELECT v.keys, format('%s has privileges that role %I has granted', v.description, pg_get_userbyid(a.grantor))
+          FROM views AS v
+          JOIN pg_class AS c ON c.oid = v.view,
+               LATERAL (SELECT DISTINCT e.grantor FROM aclexplode(c.relacl) AS e WHERE e.grantor <> c.relowner) AS a
+        UNION ALL
+        SELECT e.keys, format('%s depends on %s, which takes an integer, and could be another one for a bigint. %s;',
+                              pg_describe_object(e.classid, e.objid, 0), f.code, snowflake_convert.drop_statement(e.classid, e.objid))
+          FROM (SELECT n.keys, d.classid, d.objid
+                  FROM changed AS n
+                  JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, n.tab, n.attnum)
+                 WHERE d.classid IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_attrdef'::regclass, 'pg_statistic_ext'::regclass)
+                   AND d.objsubid = 0
+                UNION
+                SELECT keys, classid, objid FROM parts) AS e(keys, classid, objid),
+               LATERAL snowflake_convert.foreign_code(e.classid, e.objid) AS f(code)
+         WHERE f.code IS NOT NULL
     )
     SELECT f.keys, f.description FROM found AS f;
 END;
@@ -724,7 +815,7 @@ COMMENT ON FUNCTION snowflake_convert.obstacles(snowflake_convert.reached[], oid
 'internal: what keeps columns from being changed, or cannot be put back';
 
 -- Lists what a script does not change, and what may fail with new ids.  Reads
--- CHECKs and functions by regular expressions on their text.
+-- expressions by regular expressions on their text, and functions word by word.
 CREATE FUNCTION snowflake_convert.warnings(reach snowflake_convert.reached[], owner oid, keep_sequence boolean)
 RETURNS TABLE (description text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
@@ -734,47 +825,45 @@ BEGIN ATOMIC
         SELECT c.*, t.relname, t.relnamespace FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab
     ), own_sequences AS MATERIALIZED (
         SELECT s.*, q.relname FROM snowflake_convert.sequences(reach) AS s JOIN pg_class AS q ON q.oid = s.sequence
-    ), names(pattern) AS MATERIALIZED (
-        SELECT '\m(' || string_agg(DISTINCT regexp_replace(n, '(\W)', '\\\1', 'g'), '|') || ')\M'
-          FROM (SELECT relname FROM columns WHERE NOT is_inherited UNION SELECT relname FROM own_sequences) AS s(n)
     ), routines AS MATERIALIZED (
-        SELECT p.oid::regprocedure AS routine, p.proname AS name, body,
-               p.proargtypes::oid[] && ARRAY['smallint', 'integer']::regtype[]::oid[] AS takes_integers,
-               body ~* n.pattern AS is_about,
-               EXISTS (SELECT FROM pg_trigger AS g JOIN columns AS c ON c.tab = g.tgrelid WHERE g.tgfoid = p.oid) AS is_trigger
-          FROM names AS n, pg_proc AS p
-          JOIN pg_language AS l ON l.oid = p.prolang AND l.lanname NOT IN ('internal', 'c'),
-               concat_ws('; ', pg_get_function_arguments(p.oid), 'returns ' || pg_get_function_result(p.oid),
-                         coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)) AS body
-         WHERE p.oid >= 16384 AND p.prokind <> 'a'
+        SELECT p.oid, coalesce(pg_get_function_sqlbody(p.oid), p.prosrc) AS body
+          FROM pg_proc AS p
+          JOIN pg_language AS l ON l.oid = p.prolang AND l.lanname NOT IN ('internal', 'c')
+         WHERE p.oid >= 16384
            AND NOT EXISTS (SELECT FROM pg_depend WHERE (classid, objid, deptype) = ('pg_proc'::regclass, p.oid, 'e'))
-    ), callers AS MATERIALIZED (
-        SELECT * FROM routines WHERE is_about OR is_trigger
-    ), warnings(description) AS (
-        SELECT format('new ids may not pass %s: %s', pg_describe_object('pg_constraint'::regclass, k.oid, 0), pg_get_constraintdef(k.oid))
+    ), words(oid, word) AS MATERIALIZED (
+        SELECT DISTINCT r.oid, lower(w) FROM routines AS r, regexp_split_to_table(r.body, '\W+') AS w
+        UNION
+        SELECT r.oid, lower(w[1]) FROM routines AS r, regexp_matches(r.body, '"([^"]*\W[^"]*)"', 'g') AS w
+        UNION
+        SELECT g.tgfoid, lower(c.relname) FROM pg_trigger AS g JOIN columns AS c ON c.tab = g.tgrelid
+         WHERE g.tgfoid IN (SELECT r.oid FROM routines AS r)
+    ), expressions AS MATERIALIZED (
+        SELECT d.classid, d.objid, quote_ident(c.attname) AS name,
+               CASE d.classid WHEN 'pg_class'::regclass THEN CASE WHEN i.indexrelid IS NOT NULL THEN pg_get_indexdef(d.objid) END
+                              WHEN 'pg_constraint'::regclass THEN pg_get_constraintdef(d.objid)
+                              WHEN 'pg_trigger'::regclass THEN pg_get_triggerdef(d.objid)
+                              WHEN 'pg_rewrite'::regclass THEN pg_get_ruledef(d.objid)
+                              ELSE pg_get_expr(f.adbin, f.adrelid) END AS definition
           FROM columns AS c
-          JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'c' AND c.attnum = ANY (k.conkey),
-               LATERAL regexp_replace(quote_ident(c.attname), '(\W)', '\\\1', 'g') AS name
-         WHERE pg_get_expr(k.conbin, k.conrelid) ~ format('(?:^|[^[:alnum:]_."])%s\)*(?:::bigint)? (?:<=?|=) \(*''?\d', name)
-            OR pg_get_expr(k.conbin, k.conrelid) ~ format('\d''?(?:::\w+)?\)* (?:>=?|=) \(*%s(?![[:alnum:]_"])', name)
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, c.tab, c.attnum) AND d.objsubid = 0
+          LEFT JOIN pg_index AS i ON d.classid = 'pg_class'::regclass AND i.indexrelid = d.objid
+          LEFT JOIN pg_attrdef AS f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid
+         WHERE d.classid IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_trigger'::regclass, 'pg_rewrite'::regclass, 'pg_attrdef'::regclass)
+    ), warnings(description) AS (
+        SELECT format('new ids may not pass %s: %s', pg_describe_object(e.classid, e.objid, 0), e.definition)
+          FROM expressions AS e, regexp_replace(e.name, '(\W)', '\\\1', 'g') AS n(name)
+         WHERE e.definition ~ format('(?:^|[^[:alnum:]_"])%s\)*::(?:smallint|integer)', n.name)    -- a cast of the key
+            OR e.classid = 'pg_constraint'::regclass AND e.definition ~ '^CHECK'    -- or its bound
+               AND (e.definition ~ format('(?:^|[^[:alnum:]_."])%s\)*(?:::bigint)? (?:<=?|=) \(*''?\d', n.name)
+                    OR e.definition ~ format('\d''?(?:::\w+)?\)* (?:>=?|=) \(*%s(?![[:alnum:]_"])', n.name))
         UNION
-        SELECT format('function %s %s: %s', r.routine,
-                      CASE WHEN r.takes_integers THEN 'takes integers: calls with a new id find no function'
-                           ELSE 'has integers, which may have to hold new ids' END,
-                      string_agg(DISTINCT found[1], ', '))
-          FROM (SELECT * FROM callers
+        SELECT format('function %s mentions %s', w.oid::regprocedure, string_agg(DISTINCT n.name, ', '))
+          FROM (SELECT relname, tab::text FROM columns WHERE NOT is_inherited
                 UNION
-                SELECT r.* FROM routines AS r JOIN callers AS c ON strpos(c.body, r.name) > 0 AND c.body ~ ('\m' || r.name || '\M')
-                 WHERE r.takes_integers) AS r,
-               regexp_matches(r.body, '(\w+\s+(?:constant\s+)?(?:smallint|integer|int[24]?)\M|::\s*(?:smallint|integer|int[24]?)\M)', 'gi') AS found
-         GROUP BY r.routine, r.takes_integers
-        UNION
-        SELECT format('function %s calls %s(), which does not know new ids: use RETURNING or snowflake_currval()', r.routine, lower(found[1]))
-          FROM callers AS r, regexp_matches(r.body, '\m(currval|lastval)\s*\(', 'gi') AS found
-        UNION
-        SELECT format('function %s names sequence %s', r.routine, s.sequence)
-          FROM routines AS r
-          JOIN own_sequences AS s ON r.body ~* ('\m' || regexp_replace(s.relname, '(\W)', '\\\1', 'g') || '\M')
+                SELECT relname, 'sequence ' || sequence FROM own_sequences) AS n(word, name)
+          JOIN words AS w ON w.word = lower(n.word)
+         GROUP BY w.oid
         UNION
         SELECT format('sequence %s is used by %s%s', s.sequence, pg_describe_object(d.classid, d.objid, d.objsubid),
                       ': ' || pg_get_expr(f.adbin, f.adrelid))
@@ -827,39 +916,49 @@ END;
 COMMENT ON FUNCTION snowflake_convert.singular(text) IS
 'internal: a name in lower case without its plural and its id';
 
--- Lists the integer columns that stay as they are in the schemas of keys.  A
--- column looks like a reference if its name ends in "id", or in the name of a key
--- or of a key's table; "because" says which, or is NULL.
+-- Lists the columns of integers that stay as they are, of all schemas, arrays,
+-- domains and ranges too.  A column looks like a reference if its name ends in
+-- "id", or in the name of a key or of a key's table; "because" says which, or is NULL.
 CREATE FUNCTION snowflake_convert.integers(reach snowflake_convert.reached[])
-RETURNS TABLE (tab regclass, attname name, because text)
+RETURNS TABLE (tab regclass, attname name, type regtype, because text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH keys AS MATERIALIZED (
-        SELECT format('%s (%I)', c.tab, c.attname) AS key, t.relnamespace, name
+        SELECT min(format('%s (%I)', c.tab, c.attname)) AS key, name
           FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab,
                LATERAL (VALUES (snowflake_convert.singular(c.attname)), (snowflake_convert.singular(t.relname))) AS s(name)
-         WHERE c.is_key AND NOT c.is_inherited
+         WHERE c.is_key AND NOT c.is_inherited AND length(name) > 2
+         GROUP BY name
+    ), types AS MATERIALIZED (
+        SELECT t.oid FROM pg_type AS t
+         WHERE EXISTS (SELECT FROM snowflake_convert.types_in(ARRAY[t.oid]) AS i(type) WHERE i.type IN ('smallint'::regtype, 'integer'::regtype))
+           AND t.oid NOT IN ('int2vector'::regtype, 'int2vector[]'::regtype)
+    ), columns AS MATERIALIZED (
+        SELECT a.*, snowflake_convert.singular(a.attname) AS singular
+          FROM pg_class AS t
+          JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attinhcount = 0
+                                AND a.attidentity = '' AND a.attgenerated = '' AND a.atttypid IN (SELECT oid FROM types)
+         WHERE t.relkind IN ('r', 'p', 'f') AND t.relpersistence <> 't' AND t.oid >= 16384
+           AND NOT EXISTS (SELECT FROM pg_depend WHERE (classid, objid, deptype) = ('pg_class'::regclass, t.oid, 'e'))
+    ), names AS MATERIALIZED (
+        SELECT s.singular, min(k.key) AS key
+          FROM (SELECT DISTINCT singular FROM columns) AS s
+          JOIN keys AS k ON right(s.singular, length(k.name)) = k.name
+         GROUP BY s.singular
     )
-    SELECT t.oid::regclass, a.attname,
-           coalesce('a reference to ' || (SELECT min(k.key) FROM keys AS k WHERE length(k.name) > 2 AND right(singular, length(k.name)) = k.name),
-                    CASE WHEN a.attname ~* 'id$' THEN 'an id' END)
-      FROM pg_class AS t
-      JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attinhcount = 0
-                            AND a.attidentity = '' AND a.attgenerated = ''
-                            AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype),
-           LATERAL snowflake_convert.singular(a.attname) AS singular
-     WHERE t.relkind IN ('r', 'p') AND t.relpersistence <> 't'
-       AND t.relnamespace IN (SELECT relnamespace FROM keys)
-       AND NOT EXISTS (SELECT FROM unnest(reach) AS r WHERE (r.tab, r.attnum) = (t.oid, a.attnum))
+    SELECT a.attrelid::regclass, a.attname, a.atttypid::regtype,
+           coalesce('a reference to ' || n.key, CASE WHEN a.attname ~* 'ids?$' THEN 'an id' END)
+      FROM columns AS a
+      LEFT JOIN names AS n USING (singular)
+     WHERE (a.attrelid::regclass, a.attnum) NOT IN (SELECT tab, attnum FROM unnest(reach))
        AND NOT EXISTS (SELECT FROM pg_constraint AS f
-                        WHERE f.conrelid = t.oid AND f.contype = 'f' AND a.attnum = ANY (f.conkey))
+                        WHERE f.conrelid = a.attrelid AND f.contype = 'f' AND a.attnum = ANY (f.conkey))
        AND NOT EXISTS (SELECT FROM pg_attrdef AS f
-                        WHERE (f.adrelid, f.adnum) = (t.oid, a.attnum) AND pg_get_expr(f.adbin, f.adrelid) ~ '\mnextval\(')
-     ORDER BY t.oid::regclass::text COLLATE "C", a.attnum;
+                        WHERE (f.adrelid, f.adnum) = (a.attrelid, a.attnum) AND pg_get_expr(f.adbin, f.adrelid) ~ '\mnextval\(');
 END;
 COMMENT ON FUNCTION snowflake_convert.integers(snowflake_convert.reached[]) IS
-'internal: integer columns that no foreign key leads from, and which look like references';
+'internal: columns of integers that no foreign key leads from, and which look like references';
 
 -- Describes keys: type, size of the tables that are rewritten, references.
 CREATE FUNCTION snowflake_convert.describe(reach snowflake_convert.reached[], rels regclass[], cols name[], way text)
@@ -915,37 +1014,26 @@ COMMENT ON FUNCTION snowflake_convert.describe(snowflake_convert.reached[], regc
 'internal: keys in words';
 
 -- Lists the tables that change, in the order in which PostgreSQL's own statements
--- lock tables: parents before inheritors and partitions, then by OID.  Each lock
--- on a table, index or view needs an entry of the server's lock table.
+-- lock tables: parents before inheritors and partitions, then by OID.
 CREATE FUNCTION snowflake_convert.locks(reach snowflake_convert.reached[])
-RETURNS TABLE (tab regclass, entries bigint)
+RETURNS regclass[]
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE locked(tab, is_rewritten) AS (
-        SELECT l.tab, bool_or(l.is_changed)
-          FROM (SELECT c.tab, c.is_changed FROM unnest(reach) AS c WHERE c.is_key OR c.is_changed
-                UNION ALL
-                SELECT t, false FROM snowflake_convert.foreign_keys(reach) AS f, unnest(ARRAY[f.tab, f.references_tab]) AS t
-               ) AS l
-         GROUP BY l.tab
+    WITH RECURSIVE locked(tab) AS (
+        SELECT c.tab FROM unnest(reach) AS c WHERE c.is_key OR c.is_changed
+        UNION
+        SELECT t FROM snowflake_convert.foreign_keys(reach) AS f, unnest(ARRAY[f.tab, f.references_tab]) AS t
     ), up(tab, ancestor) AS (
         SELECT l.tab, l.tab::oid FROM locked AS l
         UNION
         SELECT u.tab, i.inhparent FROM up AS u JOIN pg_inherits AS i ON i.inhrelid = u.ancestor
     )
-    -- The numbers were counted in pg_locks.  A rewritten table, its TOAST table and its
-    -- indexes need two locks each, for the old and the new files; and constraints,
-    -- DEFAULTs and types are locked, too.
-    SELECT l.tab, (1 + x.indexes + CASE WHEN t.reltoastrelid <> 0 THEN 2 ELSE 0 END) * CASE WHEN l.is_rewritten THEN 2 ELSE 1 END
-                  + CASE WHEN l.is_rewritten THEN x.indexes + 10 ELSE 0 END
+    SELECT array_agg(l.tab ORDER BY u.ancestors, l.tab::oid)
       FROM locked AS l
-      JOIN pg_class AS t ON t.oid = l.tab,
-           LATERAL (SELECT count(*) FROM pg_index WHERE indrelid = l.tab) AS x(indexes)
-     ORDER BY (SELECT count(*) FROM up AS u WHERE u.tab = l.tab), l.tab::oid;
+      JOIN (SELECT tab, count(*) AS ancestors FROM up GROUP BY tab) AS u USING (tab);
 END;
-COMMENT ON FUNCTION snowflake_convert.locks(snowflake_convert.reached[]) IS
-'internal: the tables that a script locks, in order, and the entries of the lock table that each needs';
+COMMENT ON FUNCTION snowflake_convert.locks(snowflake_convert.reached[]) IS 'internal: the tables that a script locks, in order';
 
 --
 -- The script
@@ -959,13 +1047,16 @@ CREATE PROCEDURE snowflake_convert.run_as(owner name)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    -- The role that has connected, which neither SET ROLE nor SET SESSION AUTHORIZATION changes.
+    connected oid := (SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid()));
 BEGIN
-    -- After SET ROLE, the owner's code can take any role that the session's user can.
+    -- The owner's code can take any role back that the connected role can.
     IF current_user <> owner
-       OR session_user <> owner AND EXISTS (SELECT FROM pg_roles WHERE rolsuper AND pg_has_role(session_user, oid, 'MEMBER')) THEN
+       OR pg_get_userbyid(connected) <> owner AND EXISTS (SELECT FROM pg_roles WHERE rolsuper AND pg_has_role(connected, oid, 'MEMBER')) THEN
         RAISE insufficient_privilege USING
             MESSAGE = format('this script has to run as role "%s", not as "%s"', owner,
-                             CASE WHEN current_user <> owner THEN current_user ELSE session_user END),
+                             CASE WHEN current_user <> owner THEN current_user ELSE pg_get_userbyid(connected) END),
             HINT = format('Connect as role "%s". SET ROLE is enough only for a member that cannot become a superuser.', owner);
     ELSIF (SELECT rolsuper FROM pg_roles WHERE rolname = owner) THEN
         PERFORM FROM pg_namespace FOR SHARE;
@@ -1007,16 +1098,25 @@ END;
 COMMENT ON FUNCTION snowflake_convert.comment(text) IS
 'internal: a text as a comment of SQL';
 
-CREATE FUNCTION snowflake_convert.lock_statement(reach snowflake_convert.reached[], lock_mode text)
-RETURNS text
-LANGUAGE sql STABLE STRICT PARALLEL SAFE
+-- Locks tables one by one.  All locks together may take the time of lock_timeout,
+-- so that a reader of the first table waits no longer; a later call has the rest.
+CREATE PROCEDURE snowflake_convert.lock_tables(tables regclass[], lock_mode text)
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT format('LOCK TABLE %s IN %s MODE', string_agg('ONLY ' || l.tab, ', ' ORDER BY l.ord), lock_mode)
-      FROM snowflake_convert.locks(reach) WITH ORDINALITY AS l(tab, entries, ord);
-END;
-COMMENT ON FUNCTION snowflake_convert.lock_statement(snowflake_convert.reached[], text) IS
-'internal: the statement that locks the tables that a script changes';
+AS $$
+DECLARE
+    timeout interval := nullif(current_setting('lock_timeout')::interval, interval '0');    -- NULL: no limit
+    began timestamptz := clock_timestamp();
+    tab regclass;
+BEGIN
+    FOREACH tab IN ARRAY tables LOOP
+        EXECUTE format('LOCK TABLE ONLY %s IN %s MODE', tab, lock_mode);
+        PERFORM set_config('lock_timeout', greatest(1, extract(epoch FROM began + timeout - clock_timestamp()) * 1000)::integer::text, true)
+          WHERE timeout IS NOT NULL;
+    END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE snowflake_convert.lock_tables(regclass[], text) IS 'for scripts: lock tables, before one deadline';
 
 -- Lists the statements that change something, in order.  Names and constants in
 -- them must not depend on the settings of the session that asks.
@@ -1030,13 +1130,14 @@ SET intervalstyle = postgres
 SET timezone = utc
 SET extra_float_digits = 3
 SET quote_all_identifiers = off
+SET bytea_output = hex
 BEGIN ATOMIC
     SELECT array_agg(s.statement ORDER BY s.step, s.place, s.name COLLATE "C", s.statement COLLATE "C")
       FROM (SELECT step, place, name, statement FROM snowflake_convert.put_back(reach)
             UNION ALL
             SELECT step, place, name, statement FROM snowflake_convert.statements(reach, way, keep_sequence, sequence)
             UNION ALL
-            SELECT 40, 0, '', snowflake_convert.lock_statement(reach, 'ACCESS EXCLUSIVE')
+            SELECT 40, 0, '', format('CALL snowflake_convert.lock_tables(%L, ''ACCESS EXCLUSIVE'')', snowflake_convert.locks(reach))
            ) AS s;
 END;
 COMMENT ON FUNCTION snowflake_convert.steps(snowflake_convert.reached[], text, boolean, text) IS
@@ -1046,7 +1147,7 @@ CREATE FUNCTION snowflake_convert.digest(steps text[])
 RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
-RETURN encode(sha256(convert_to(array_to_string(steps, E'\n'), 'UTF8')), 'hex');
+RETURN encode(sha256(convert_to(array_to_string(steps, E'\n'), getdatabaseencoding())), 'hex');
 COMMENT ON FUNCTION snowflake_convert.digest(text[]) IS
 'internal: a hash of statements';
 
@@ -1083,33 +1184,38 @@ AS $$
 DECLARE
     reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type, others) AS c);
     owner oid := (SELECT relowner FROM pg_class WHERE oid = rels[1]);
-    needed bigint;
-    room bigint := current_setting('max_locks_per_transaction')::bigint
-                   * (current_setting('max_connections')::integer + current_setting('max_prepared_transactions')::integer);
     steps text[] := snowflake_convert.steps(reach, way, keep_sequence, sequence);
     digest text := snowflake_convert.digest(steps);
 BEGIN
-    SELECT sum(l.entries) + 5 * (SELECT count(*) FROM snowflake_convert.foreign_keys(reach))
-           + 6 * (SELECT count(*) FROM snowflake_convert.views(reach)) INTO needed
-      FROM snowflake_convert.locks(reach) AS l;
-
     RETURN QUERY SELECT snowflake_convert.comment(d) FROM snowflake_convert.describe(reach, rels, cols, way) AS d;
     IF way = 'snowflake' THEN
         RETURN QUERY SELECT snowflake_convert.comment('warning: ' || w)
                        FROM snowflake_convert.warnings(reach, owner, keep_sequence) AS w;
-        RETURN QUERY SELECT snowflake_convert.comment(format('stays integer, and looks like %s: ALTER TABLE %s ALTER COLUMN %I TYPE bigint;',
-                                                             i.because, i.tab, i.attname))
-                       FROM snowflake_convert.integers(reach) AS i WHERE i.because IS NOT NULL;
-        RETURN QUERY SELECT snowflake_convert.comment('stay integer, too: ' || string_agg(i.name, ', ' ORDER BY i.name COLLATE "C"))
-                       FROM (SELECT concat(quote_ident(attname), ' (' || nullif(count(*), 1) || ')')
-                               FROM snowflake_convert.integers(reach) WHERE because IS NULL GROUP BY attname) AS i(name)
-                     HAVING count(*) > 0;
+        RETURN QUERY
+            WITH stay AS MATERIALIZED (
+                SELECT i.tab, i.attname, i.type, i.because, i.because IS NOT NULL AND i.type IN ('smallint'::regtype, 'integer'::regtype) AS is_reference
+                  FROM snowflake_convert.integers(reach) AS i
+            )
+            SELECT snowflake_convert.comment(l.line)
+              FROM (SELECT 1, format('stays %s, and looks like %s: %s (%I)', stay.type, because, tab, attname), tab::text
+                      FROM stay WHERE because IS NOT NULL
+                    UNION ALL
+                    SELECT 2, format('to widen these, too: also => %L',
+                                     array_agg(format('%s.%I', tab, attname) ORDER BY tab::text COLLATE "C", attname)), NULL
+                      FROM stay WHERE is_reference HAVING count(*) > 0
+                    UNION ALL
+                    SELECT 3, 'stay integers, too: ' || string_agg(n.name, ', ' ORDER BY n.name COLLATE "C"), NULL
+                      FROM (SELECT concat(quote_ident(attname), ' ' || nullif(stay.type, 'integer'::regtype), ' (' || nullif(count(*), 1) || ')')
+                              FROM stay WHERE because IS NULL GROUP BY attname, stay.type) AS n(name)
+                    HAVING count(*) > 0) AS l(place, line, tab)
+             ORDER BY l.place, l.tab COLLATE "C", l.line COLLATE "C";
     END IF;
     IF cardinality(steps) = 1 THEN    -- nothing but the locks
         RETURN;
     END IF;
-    RETURN NEXT format('-- locks: about %s; the server has room for %s%s', needed, room,
-                       CASE WHEN needed > room / 2 THEN '. Raise max_locks_per_transaction, and restart the server.' END);
+    IF cardinality(snowflake_convert.locks(reach)) > 100 THEN
+        RETURN NEXT '-- PostgreSQL may need some locks for each table: "out of shared memory" asks for a larger max_locks_per_transaction';
+    END IF;
     -- One statement, because a client that ignores an error goes on with the next.
     -- The quote's tag is a hash of the statements, so no text in them ends the quote.
     RETURN NEXT concat_ws(E'\n    ', format('DO $script_%s$ BEGIN', digest),
@@ -1121,7 +1227,7 @@ BEGIN
         'SET LOCAL default_tablespace = '''';',
         'SET LOCAL default_table_access_method = heap;',
         'SET LOCAL snowflake_convert.schemas = none;',    -- new_tables() has to leave the tables alone
-        format('EXECUTE %L;', snowflake_convert.lock_statement(reach, 'SHARE UPDATE EXCLUSIVE')),
+        format('CALL snowflake_convert.lock_tables(%L, ''SHARE UPDATE EXCLUSIVE'');', snowflake_convert.locks(reach)),
         format('CALL snowflake_convert.check_unchanged(%L, %L, %L, %L, %L, %L, %L, %L, %L);',
                rels, cols, key_count, keep_sequence, way, type, sequence, others, digest),
         (SELECT string_agg(format('EXECUTE %L;', s.step), E'\n    ' ORDER BY s.n) FROM unnest(steps) WITH ORDINALITY AS s(step, n)),

@@ -6,13 +6,14 @@ CREATE EXTENSION IF NOT EXISTS snowflake_convert;
 RESET client_min_messages;
 \set SHOW_CONTEXT never
 \pset format unaligned
+SELECT current_user AS superuser \gset
 CREATE SCHEMA shop;
 CREATE SCHEMA "Other one";
 -- the lines of a script; PostgreSQL's versions print queries differently, and
 -- sizes differ by machine
 CREATE FUNCTION public.short(script text) RETURNS SETOF text LANGUAGE sql AS $$
 SELECT regexp_replace(regexp_replace(regexp_replace(regexp_replace(line, '\d+ (kB|bytes)', 'N kB'), ', MAINTAIN', ''),
-                      '(AS SELECT|BEGIN ATOMIC| DO) .*$', '\1 ...'), 'about \d+; .* room for \d+|[0-9a-f]{64}', 'N')
+                      '(AS SELECT|BEGIN ATOMIC| DO) .*$', '\1 ...'), '[0-9a-f]{64}', 'N')
   FROM regexp_split_to_table(script, E'\n(?=    (?:CALL|EXECUTE|SET) |END )') AS line
 $$;
 -- runs the script that a query returns
@@ -26,11 +27,11 @@ BEGIN
     EXECUTE statement;
   END LOOP;
 END $$;
-CREATE ROLE regress_snowflake_reader;
-CREATE ROLE regress_snowflake_clerk;
+CREATE ROLE regress_snowflake_reader LOGIN;
+CREATE ROLE regress_snowflake_clerk LOGIN;
 -- the output names the owner of the tables
-CREATE ROLE regress_snowflake_owner SUPERUSER;
-SET SESSION AUTHORIZATION regress_snowflake_owner;
+CREATE ROLE regress_snowflake_owner SUPERUSER LOGIN;
+\c - regress_snowflake_owner
 SET search_path = shop, public;
 
 -- keys that reference each other, a composite key, and a table with several
@@ -142,17 +143,21 @@ SELECT * FROM snowflake_convert.schema('{shop,Other one}');
 -- A view that was put back has its old privileges, not the default privileges of
 -- new tables.
 GRANT ALL ON SCHEMA shop TO regress_snowflake_clerk;
-SET SESSION AUTHORIZATION regress_snowflake_clerk;
+\c - regress_snowflake_clerk
+SET search_path = shop, public;
 CREATE TABLE clerks (id serial PRIMARY KEY);
 CREATE VIEW its AS SELECT id FROM clerks;
 ALTER DEFAULT PRIVILEGES IN SCHEMA shop GRANT ALL ON TABLES TO regress_snowflake_reader;
 CREATE VIEW given AS SELECT id FROM clerks;
 REVOKE UPDATE ON given FROM regress_snowflake_clerk;
-SET SESSION AUTHORIZATION regress_snowflake_owner;
+\c - regress_snowflake_owner
+SET search_path = shop, public;
 TRUNCATE before; INSERT INTO before TABLE state;
-SET SESSION AUTHORIZATION regress_snowflake_clerk;
+\c - regress_snowflake_clerk
+SET search_path = shop, public;
 CALL public.run($$snowflake_convert.key('clerks', 'id')$$);
-SET SESSION AUTHORIZATION regress_snowflake_owner;
+\c - regress_snowflake_owner
+SET search_path = shop, public;
 SELECT 'before' AS at, * FROM (TABLE before EXCEPT TABLE state) AS s UNION ALL
 SELECT 'after', * FROM (TABLE state EXCEPT TABLE before) AS s ORDER BY 2, 1;
 
@@ -173,21 +178,23 @@ CREATE TABLE of_type (u used);
 CREATE VIEW homeless AS SELECT id FROM a;
 ALTER VIEW homeless OWNER TO regress_snowflake_reader;
 CREATE FUNCTION of_a() RETURNS bigint BEGIN ATOMIC SELECT id FROM a; END;
+-- what a view that is made again would lose: a grant by another role, storage
+CREATE VIEW granted AS SELECT id FROM a;
+GRANT SELECT ON granted TO regress_snowflake_reader WITH GRANT OPTION;
+SET ROLE regress_snowflake_reader;
+GRANT SELECT ON granted TO regress_snowflake_clerk;
+RESET ROLE;
+CREATE MATERIALIZED VIEW stored AS SELECT id, 'x'::text AS t FROM a;
+ALTER MATERIALIZED VIEW stored ALTER t SET STORAGE external;
 SELECT public.short(s) FROM snowflake_convert.schema('{shop}') AS s;
-DROP VIEW used, homeless CASCADE;
+DROP VIEW used, homeless, granted CASCADE;
+DROP MATERIALIZED VIEW stored;
 DROP FUNCTION of_a();
 
--- For a bigint, a view could use another function of the same name afterwards.  A
--- view that can only use a function of integers makes the script fail.
+-- For a bigint, a view could use another function of the same name afterwards.
 CREATE FUNCTION twice(integer) RETURNS integer LANGUAGE sql AS 'SELECT $1';
-CREATE FUNCTION twice(bigint) RETURNS bigint LANGUAGE sql AS 'SELECT -$1';
 CREATE VIEW of_function AS SELECT twice(id) FROM a;
 SELECT public.short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'in the way';
-DROP FUNCTION twice(bigint);
-\set VERBOSITY terse
-CALL public.run($$snowflake_convert.schema('{shop}')$$);
-SELECT atttypid::regtype FROM pg_attribute WHERE attrelid = 'a'::regclass AND attname = 'id';
-\set VERBOSITY default
 DROP VIEW of_function;
 
 -- errors
@@ -217,7 +224,7 @@ SET client_min_messages = warning;
 DROP SCHEMA shop, "Other one" CASCADE;
 DROP PUBLICATION regress_snowflake_some;
 DROP OWNED BY regress_snowflake_reader, regress_snowflake_clerk;
-RESET SESSION AUTHORIZATION;
+\c - :superuser
 DROP ROLE regress_snowflake_reader, regress_snowflake_clerk, regress_snowflake_owner;
 DROP FUNCTION short(text);
 DROP PROCEDURE run(text);
