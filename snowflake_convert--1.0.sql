@@ -64,14 +64,17 @@ CREATE TYPE snowflake_convert.reached AS (
     is_key boolean,         -- a given key, or the same column of an inheritor
     is_inherited boolean,   -- ALTER TABLE on the parent changes this column, too
     type regtype,           -- what it is to have
-    is_changed boolean);    -- has another type now
+    is_changed boolean,     -- has another type now
+    way text,               -- what a key is to become: snowflake, serial, always or by default
+    sequence text);         -- name and options of the sequence of a key that is to become no snowflake
 COMMENT ON TYPE snowflake_convert.reached IS
 'internal: a column that a script changes because of inheritance or foreign keys';
 
--- The first key_count of the given columns are keys.  All columns are to have the
--- type "type", except columns that "others" names, as "schema.table.column": type.
-CREATE FUNCTION snowflake_convert.reach(
-    rels regclass[], cols name[], key_count integer, type regtype DEFAULT 'bigint', others jsonb DEFAULT '{}')
+-- The first key_count of the given columns are keys.  All columns are to become
+-- bigint, and keys snowflakes, unless "back" says what they are to become again, as
+-- in snowflake_convert.revert().  A column that "back" does not name gets the type
+-- of the key that it references.
+CREATE FUNCTION snowflake_convert.reach(rels regclass[], cols name[], key_count integer, back jsonb DEFAULT '{}')
 RETURNS SETOF snowflake_convert.reached
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -114,14 +117,16 @@ BEGIN ATOMIC
                     WHERE inhrelid = r.tab
                ) AS next(tab, attnum, attname, is_inheritor)
     )
-    SELECT r.tab::regclass, r.attnum, a.attname, array_agg(DISTINCT r.key), bool_or(r.is_key),
-           a.attinhcount > 0, t.type, a.atttypid <> t.type
-      FROM reached AS r
-      JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum),
-           LATERAL coalesce((others ->> format('%s.%I', r.tab::regclass, a.attname))::regtype, reach.type) AS t(type)
-     GROUP BY r.tab, r.attnum, a.attname, a.attinhcount, a.atttypid, t.type;
+    SELECT c.tab::regclass, c.attnum, c.attname, c.keys, c.is_key, a.attinhcount > 0, t.type, a.atttypid <> t.type,
+           coalesce(b.key ->> 'way', 'snowflake'), b.key ->> 'sequence'
+      FROM (SELECT tab, attnum, attname, array_agg(DISTINCT key), bool_or(is_key)
+              FROM reached GROUP BY tab, attnum, attname) AS c(tab, attnum, attname, keys, is_key)
+      JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum),
+           LATERAL (VALUES (back -> format('%s.%I', c.tab::regclass, c.attname),
+                            back -> format('%s.%I', rels[c.keys[1]], cols[c.keys[1]]))) AS b(own, key),
+           LATERAL (SELECT coalesce(b.own ->> 'type', b.key ->> 'type', 'bigint')::regtype) AS t(type);
 END;
-COMMENT ON FUNCTION snowflake_convert.reach(regclass[], name[], integer, regtype, jsonb) IS
+COMMENT ON FUNCTION snowflake_convert.reach(regclass[], name[], integer, jsonb) IS
 'internal: columns, and all columns that must have the same type because of inheritance or foreign keys';
 
 CREATE FUNCTION snowflake_convert.sequences(reach snowflake_convert.reached[])
@@ -175,11 +180,8 @@ END;
 COMMENT ON FUNCTION snowflake_convert.foreign_keys(snowflake_convert.reached[]) IS
 'internal: the foreign keys that are dropped and added again';
 
--- Lists the statements that change the columns.  "way" is what keys become:
--- snowflake, serial, always or by default (the kinds of identity).  "sequence" is
--- the name and the options of the sequence of a key that is no snowflake.
-CREATE FUNCTION snowflake_convert.statements(
-    reach snowflake_convert.reached[], way text, keep_sequence boolean, sequence text)
+-- Lists the statements that change the columns.
+CREATE FUNCTION snowflake_convert.statements(reach snowflake_convert.reached[], keep_sequence boolean)
 RETURNS TABLE (step integer, place integer, name text, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -195,21 +197,22 @@ BEGIN ATOMIC
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
     ), own_sequences AS MATERIALIZED (
-        SELECT s.* FROM snowflake_convert.sequences(reach) AS s JOIN columns AS c USING (tab, attname) WHERE c.wants_default AND s.is_owned
+        SELECT s.*, c.way FROM snowflake_convert.sequences(reach) AS s JOIN columns AS c USING (tab, attname) WHERE c.wants_default AND s.is_owned
     ), serials AS MATERIALIZED (
-        SELECT c.tab, c.attname, (SELECT string_agg(quote_ident(part), '.') FROM unnest(parse_ident(nullif(statements.sequence, ''), false)) AS part) AS sequence
+        SELECT c.tab, c.attname, c.way, c.sequence AS definition,
+               (SELECT string_agg(quote_ident(part), '.') FROM unnest(parse_ident(c.sequence, false)) AS part) AS sequence
           FROM columns AS c
-         WHERE c.wants_default AND NOT c.is_inherited AND way <> 'snowflake'
+         WHERE c.wants_default AND NOT c.is_inherited AND c.way <> 'snowflake'
     ), actions AS (
         SELECT c.tab, c.attnum, v.place, format('ALTER COLUMN %I %s', c.attname, v.action) AS action
           FROM columns AS c
           LEFT JOIN serials AS s USING (tab, attname),
-               LATERAL (VALUES (1, 'DROP IDENTITY', way = 'snowflake' AND c.wants_default AND c.attidentity <> ''),
-                               (1, 'DROP DEFAULT', way IN ('always', 'by default') AND c.is_key),
+               LATERAL (VALUES (1, 'DROP IDENTITY', c.way = 'snowflake' AND c.wants_default AND c.attidentity <> ''),
+                               (1, 'DROP DEFAULT', c.way IN ('always', 'by default') AND c.is_key),
                                (2, format('TYPE %s', c.type), c.is_changed),
                                (3, format('SET DEFAULT %s', snowflake_convert.nextval_function()),
-                                way = 'snowflake' AND c.wants_default),
-                               (3, format('SET DEFAULT pg_catalog.nextval(%L)', s.sequence), way = 'serial' AND s.sequence IS NOT NULL)
+                                c.way = 'snowflake' AND c.wants_default),
+                               (3, format('SET DEFAULT pg_catalog.nextval(%L)', s.sequence), c.way = 'serial' AND s.sequence IS NOT NULL)
                        ) AS v(place, action, is_wanted)
          WHERE v.is_wanted AND NOT c.is_inherited
     ), constraints AS MATERIALIZED (
@@ -223,10 +226,10 @@ BEGIN ATOMIC
          WHERE wants_default AND is_inherited AND NOT relispartition AND attidentity <> ''
         UNION ALL
         SELECT 51, 1, s.tab, CASE WHEN to_regclass(s.sequence) IS NULL
-                                  THEN format('CREATE SEQUENCE %s OWNED BY %s.%I', statements.sequence, s.tab, s.attname)
-                                  ELSE format('ALTER SEQUENCE %s RESTART', statements.sequence) END
+                                  THEN format('CREATE SEQUENCE %s OWNED BY %s.%I', s.definition, s.tab, s.attname)
+                                  ELSE format('ALTER SEQUENCE %s RESTART', s.definition) END
           FROM serials AS s
-         WHERE way = 'serial' AND (to_regclass(s.sequence) IS NULL OR to_regclass(s.sequence) IN (SELECT o.sequence FROM own_sequences AS o))
+         WHERE s.way = 'serial' AND (to_regclass(s.sequence) IS NULL OR to_regclass(s.sequence) IN (SELECT o.sequence FROM own_sequences AS o))
         UNION ALL
         SELECT 53, 0, tab, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
           FROM actions
@@ -241,7 +244,7 @@ BEGIN ATOMIC
                     ELSE way <> 'serial' AND NOT is_identity AND NOT is_shared END
         UNION ALL
         SELECT 56, 0, tab, format('ALTER TABLE %s ALTER COLUMN %I ADD GENERATED %s AS IDENTITY (SEQUENCE NAME %s)',
-                                  tab, attname, upper(way), statements.sequence)
+                                  tab, attname, upper(way), definition)
           FROM serials
          WHERE way <> 'serial'
         UNION ALL
@@ -260,7 +263,7 @@ BEGIN ATOMIC
     )
     SELECT step, place, tab::text, statement FROM steps;
 END;
-COMMENT ON FUNCTION snowflake_convert.statements(snowflake_convert.reached[], text, boolean, text) IS
+COMMENT ON FUNCTION snowflake_convert.statements(snowflake_convert.reached[], boolean) IS
 'internal: the statements that change columns';
 
 --
@@ -961,7 +964,7 @@ COMMENT ON FUNCTION snowflake_convert.integers(snowflake_convert.reached[]) IS
 'internal: columns of integers that no foreign key leads from, and which look like references';
 
 -- Describes keys: type, size of the tables that are rewritten, references.
-CREATE FUNCTION snowflake_convert.describe(reach snowflake_convert.reached[], rels regclass[], cols name[], way text)
+CREATE FUNCTION snowflake_convert.describe(reach snowflake_convert.reached[], rels regclass[], cols name[])
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -972,14 +975,9 @@ BEGIN ATOMIC
           JOIN pg_class AS t ON t.oid = k.tab AND t.relkind = 'r'
          GROUP BY k.key
     ), refs AS (
-        SELECT key, string_agg(format('%s (%I)', c.tab, c.attname), ', ' ORDER BY c.tab::text COLLATE "C", c.attnum)
-                    FILTER (WHERE NOT c.is_inherited) AS list,
-               jsonb_object_agg(format('%s.%I', c.tab, c.attname), format_type(a.atttypid, NULL)) FILTER (WHERE a.atttypid <> f.atttypid) AS others
-          FROM unnest(reach) AS c
-          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum),
-               unnest(c.keys) AS key
-          JOIN pg_attribute AS f ON (f.attrelid, f.attname) = (rels[key], cols[key])
-         WHERE (c.tab, c.attname) <> (rels[key], cols[key])
+        SELECT key, string_agg(format('%s (%I)', c.tab, c.attname), ', ' ORDER BY c.tab::text COLLATE "C", c.attnum) AS list
+          FROM unnest(reach) AS c, unnest(c.keys) AS key
+         WHERE (c.tab, c.attname) <> (rels[key], cols[key]) AND NOT c.is_inherited
          GROUP BY key
     )
     SELECT format('%s %s (%I): %s, %s%s%s', CASE WHEN a.is_key THEN 'key' ELSE 'also' END, k.tab, k.col, format_type(f.atttypid, NULL),
@@ -987,18 +985,7 @@ BEGIN ATOMIC
                        ELSE format('rewrites %s table%s of %s', t.count, CASE WHEN t.count > 1 THEN 's' END,
                                    pg_size_pretty(t.size)) END,
                   '; referenced by ' || r.list,
-                  CASE WHEN a.is_key AND way = 'snowflake' AND s.sequence IS NOT NULL
-                       THEN format('; back by snowflake_convert.revert(%L, %L, %L, %L, %L%s)', k.tab, k.col, format_type(f.atttypid, NULL),
-                                   CASE f.attidentity WHEN 'a' THEN 'always' WHEN 'd' THEN 'by default' ELSE 'serial' END,
-                                   concat(s.sequence, CASE WHEN NOT s.is_identity THEN ' AS ' || format_type(q.seqtypid, NULL) END,
-                                          ' INCREMENT BY ' || nullif(q.seqincrement, 1), ' MINVALUE ' || nullif(q.seqmin, 1),
-                                          ' MAXVALUE ' || nullif(q.seqmax, CASE q.seqtypid WHEN 'smallint'::regtype THEN 32767
-                                                                           WHEN 'integer'::regtype THEN 2147483647
-                                                                           ELSE 9223372036854775807 END),
-                                          ' START WITH ' || nullif(q.seqstart, 1), ' CACHE ' || nullif(q.seqcache, 1),
-                                          CASE WHEN q.seqcycle THEN ' CYCLE' END),
-                                   ', ' || quote_literal(r.others))
-                       WHEN a.is_key AND NOT snowflake_convert.is_snowflake(a.tab, a.attnum)
+                  CASE WHEN a.is_key AND s.sequence IS NULL AND NOT snowflake_convert.is_snowflake(a.tab, a.attnum)
                        THEN '; has had the DEFAULT ' || pg_get_expr(d.adbin, d.adrelid) END)
       FROM ROWS FROM (unnest(rels), unnest(cols)) WITH ORDINALITY AS k(tab, col, key)
       JOIN unnest(reach) AS a ON (a.tab, a.attname) = (k.tab, k.col)
@@ -1006,12 +993,49 @@ BEGIN ATOMIC
       LEFT JOIN tables AS t ON t.key = k.key
       LEFT JOIN refs AS r ON r.key = k.key
       LEFT JOIN snowflake_convert.sequences(reach) AS s ON (s.tab, s.attname) = (k.tab, k.col) AND (s.is_default OR s.is_identity)
-      LEFT JOIN pg_sequence AS q ON q.seqrelid = s.sequence
       LEFT JOIN pg_attrdef AS d ON (d.adrelid, d.adnum) = (a.tab, a.attnum)
      ORDER BY k.key;
 END;
-COMMENT ON FUNCTION snowflake_convert.describe(snowflake_convert.reached[], regclass[], name[], text) IS
-'internal: keys in words';
+COMMENT ON FUNCTION snowflake_convert.describe(snowflake_convert.reached[], regclass[], name[]) IS 'internal: keys in words';
+
+-- Lists what the columns are now, for snowflake_convert.revert(): keys with their
+-- sequences, and columns whose type is not that of the key that they reference.
+CREATE FUNCTION snowflake_convert.way_back(reach snowflake_convert.reached[], rels regclass[], cols name[], key_count integer)
+RETURNS jsonb
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH columns AS MATERIALIZED (
+        SELECT format('%s.%I', c.tab, c.attname) AS path, format_type(a.atttypid, NULL) AS type, a.atttypid, a.attidentity,
+               c.tab, c.attname, c.keys[1] AS key, (c.tab, c.attname) = (rels[c.keys[1]], cols[c.keys[1]]) AS is_given
+          FROM unnest(reach) AS c
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
+    ), keys AS MATERIALIZED (
+        SELECT c.*, concat(s.sequence, CASE WHEN NOT s.is_identity THEN ' AS ' || format_type(q.seqtypid, NULL) END,
+                           ' INCREMENT BY ' || nullif(q.seqincrement, 1), ' MINVALUE ' || nullif(q.seqmin, 1),
+                           ' MAXVALUE ' || nullif(q.seqmax, CASE q.seqtypid WHEN 'smallint'::regtype THEN 32767
+                                                            WHEN 'integer'::regtype THEN 2147483647
+                                                            ELSE 9223372036854775807 END),
+                           ' START WITH ' || nullif(q.seqstart, 1), ' CACHE ' || nullif(q.seqcache, 1),
+                           CASE WHEN q.seqcycle THEN ' CYCLE' END) AS sequence
+          FROM columns AS c
+          JOIN snowflake_convert.sequences(reach) AS s ON (s.tab, s.attname) = (c.tab, c.attname) AND (s.is_default OR s.is_identity)
+          JOIN pg_sequence AS q ON q.seqrelid = s.sequence
+         WHERE c.is_given AND c.key <= key_count
+    )
+    SELECT jsonb_object_agg(path, value)
+      FROM (SELECT path, jsonb_build_object('type', type, 'sequence', sequence,
+                                            'way', CASE attidentity WHEN 'a' THEN 'always' WHEN 'd' THEN 'by default' ELSE 'serial' END)
+              FROM keys
+            UNION ALL
+            SELECT c.path, jsonb_build_object('type', c.type)
+              FROM columns AS c
+              LEFT JOIN columns AS k ON k.is_given AND k.key = c.key
+             WHERE CASE WHEN c.is_given THEN c.key > key_count ELSE c.atttypid <> k.atttypid END) AS v(path, value)
+     WHERE EXISTS (SELECT FROM keys);
+END;
+COMMENT ON FUNCTION snowflake_convert.way_back(snowflake_convert.reached[], regclass[], name[], integer) IS
+'internal: the argument of snowflake_convert.revert() that leads back';
 
 -- Lists the tables that change, in the order in which PostgreSQL's own statements
 -- lock tables: parents before inheritors and partitions, then by OID.
@@ -1120,7 +1144,7 @@ COMMENT ON PROCEDURE snowflake_convert.lock_tables(regclass[], text) IS 'for scr
 
 -- Lists the statements that change something, in order.  Names and constants in
 -- them must not depend on the settings of the session that asks.
-CREATE FUNCTION snowflake_convert.steps(reach snowflake_convert.reached[], way text, keep_sequence boolean, sequence text)
+CREATE FUNCTION snowflake_convert.steps(reach snowflake_convert.reached[], keep_sequence boolean)
 RETURNS text[]
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -1135,12 +1159,12 @@ BEGIN ATOMIC
     SELECT array_agg(s.statement ORDER BY s.step, s.place, s.name COLLATE "C", s.statement COLLATE "C")
       FROM (SELECT step, place, name, statement FROM snowflake_convert.put_back(reach)
             UNION ALL
-            SELECT step, place, name, statement FROM snowflake_convert.statements(reach, way, keep_sequence, sequence)
+            SELECT step, place, name, statement FROM snowflake_convert.statements(reach, keep_sequence)
             UNION ALL
             SELECT 40, 0, '', format('CALL snowflake_convert.lock_tables(%L, ''ACCESS EXCLUSIVE'')', snowflake_convert.locks(reach))
            ) AS s;
 END;
-COMMENT ON FUNCTION snowflake_convert.steps(snowflake_convert.reached[], text, boolean, text) IS
+COMMENT ON FUNCTION snowflake_convert.steps(snowflake_convert.reached[], boolean) IS
 'internal: the statements that change something';
 
 CREATE FUNCTION snowflake_convert.digest(steps text[])
@@ -1152,15 +1176,15 @@ COMMENT ON FUNCTION snowflake_convert.digest(text[]) IS
 'internal: a hash of statements';
 
 CREATE PROCEDURE snowflake_convert.check_unchanged(
-    rels regclass[], cols name[], key_count integer, keep_sequence boolean, way text, type regtype, sequence text, others jsonb, digest text)
+    rels regclass[], cols name[], key_count integer, keep_sequence boolean, back jsonb, digest text)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
-    reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type, others) AS c);
+    reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, back) AS c);
 BEGIN
-    IF digest <> snowflake_convert.digest(snowflake_convert.steps(reach, way, keep_sequence, sequence))
+    IF digest <> snowflake_convert.digest(snowflake_convert.steps(reach, keep_sequence))
        OR EXISTS (SELECT FROM snowflake_convert.obstacles(reach, (SELECT oid FROM pg_roles WHERE rolname = current_user))) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'tables, what depends on them, or names have changed since the script was made',
@@ -1168,27 +1192,26 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON PROCEDURE snowflake_convert.check_unchanged(regclass[], name[], integer, boolean, text, regtype, text, jsonb, text) IS
+COMMENT ON PROCEDURE snowflake_convert.check_unchanged(regclass[], name[], integer, boolean, jsonb, text) IS
 'for scripts: refuse to go on unless the same script would be made now';
 
 -- Writes a script: comments, and one DO statement.  Each change is a constant for
 -- EXECUTE, so that no setting of PL/pgSQL changes its meaning.
 CREATE FUNCTION snowflake_convert.script(
-    rels regclass[], cols name[], key_count integer, keep_sequence boolean,
-    way text DEFAULT 'snowflake', type regtype DEFAULT 'bigint', sequence text DEFAULT '', others jsonb DEFAULT '{}')
+    rels regclass[], cols name[], key_count integer, keep_sequence boolean, back jsonb DEFAULT '{}')
 RETURNS SETOF text
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
-    reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type, others) AS c);
+    reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, back) AS c);
     owner oid := (SELECT relowner FROM pg_class WHERE oid = rels[1]);
-    steps text[] := snowflake_convert.steps(reach, way, keep_sequence, sequence);
+    steps text[] := snowflake_convert.steps(reach, keep_sequence);
     digest text := snowflake_convert.digest(steps);
 BEGIN
-    RETURN QUERY SELECT snowflake_convert.comment(d) FROM snowflake_convert.describe(reach, rels, cols, way) AS d;
-    IF way = 'snowflake' THEN
+    RETURN QUERY SELECT snowflake_convert.comment(d) FROM snowflake_convert.describe(reach, rels, cols) AS d;
+    IF back = '{}' THEN
         RETURN QUERY SELECT snowflake_convert.comment('warning: ' || w)
                        FROM snowflake_convert.warnings(reach, owner, keep_sequence) AS w;
         RETURN QUERY
@@ -1216,6 +1239,8 @@ BEGIN
     IF cardinality(snowflake_convert.locks(reach)) > 100 THEN
         RETURN NEXT '-- PostgreSQL may need some locks for each table: "out of shared memory" asks for a larger max_locks_per_transaction';
     END IF;
+    RETURN QUERY SELECT snowflake_convert.comment(format('back: SELECT snowflake_convert.revert(%L);', w))
+                   FROM snowflake_convert.way_back(reach, rels, cols, key_count) AS w WHERE back = '{}' AND w IS NOT NULL;
     -- One statement, because a client that ignores an error goes on with the next.
     -- The quote's tag is a hash of the statements, so no text in them ends the quote.
     RETURN NEXT concat_ws(E'\n    ', format('DO $script_%s$ BEGIN', digest),
@@ -1223,19 +1248,18 @@ BEGIN
         format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner)),
         'SET LOCAL search_path = pg_catalog, pg_temp;',
         'SET LOCAL standard_conforming_strings = on;',
-        CASE WHEN way <> 'snowflake' THEN 'SET LOCAL row_security = off;' END,    -- max() has to see all rows
+        CASE WHEN back <> '{}' THEN 'SET LOCAL row_security = off;' END,    -- max() has to see all rows
         'SET LOCAL default_tablespace = '''';',
         'SET LOCAL default_table_access_method = heap;',
         'SET LOCAL snowflake_convert.schemas = none;',    -- new_tables() has to leave the tables alone
         format('CALL snowflake_convert.lock_tables(%L, ''SHARE UPDATE EXCLUSIVE'');', snowflake_convert.locks(reach)),
-        format('CALL snowflake_convert.check_unchanged(%L, %L, %L, %L, %L, %L, %L, %L, %L);',
-               rels, cols, key_count, keep_sequence, way, type, sequence, others, digest),
+        format('CALL snowflake_convert.check_unchanged(%L, %L, %L, %L, %L, %L);', rels, cols, key_count, keep_sequence, back, digest),
         (SELECT string_agg(format('EXECUTE %L;', s.step), E'\n    ' ORDER BY s.n) FROM unnest(steps) WITH ORDINALITY AS s(step, n)),
-        CASE WHEN way = 'snowflake' THEN format('CALL snowflake_convert.verify(%L, %L);', rels[:key_count], cols[:key_count]) END)
+        CASE WHEN back = '{}' THEN format('CALL snowflake_convert.verify(%L, %L);', rels[:key_count], cols[:key_count]) END)
         || format(E'\nEND $script_%s$;', digest);
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.script(regclass[], name[], integer, boolean, text, regtype, text, jsonb) IS
+COMMENT ON FUNCTION snowflake_convert.script(regclass[], name[], integer, boolean, jsonb) IS
 'internal: the script for columns without obstacles';
 
 -- Finds the columns that arguments name as schema.table.column.
@@ -1269,7 +1293,7 @@ COMMENT ON FUNCTION snowflake_convert.named(text[]) IS
 -- Raises an error if the first column is no key, or if something keeps the columns
 -- from being changed.
 CREATE FUNCTION snowflake_convert.check_key(
-    rels regclass[], cols name[], key_count integer, type regtype DEFAULT 'bigint', others jsonb DEFAULT '{}')
+    rels regclass[], cols name[], key_count integer, back jsonb DEFAULT '{}')
 RETURNS void
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -1303,7 +1327,7 @@ BEGIN
     END IF;
 
     SELECT string_agg(DISTINCT E'\n' || o.description, '') INTO problem
-      FROM snowflake_convert.obstacles(ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, type, others) AS c), owner) AS o;
+      FROM snowflake_convert.obstacles(ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, back) AS c), owner) AS o;
     IF problem IS NOT NULL THEN
         RAISE dependent_objects_still_exist USING
             MESSAGE = format('cannot change the type of column "%s" of table "%s" and of the columns that reference it', cols[1], rels[1]),
@@ -1313,7 +1337,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.check_key(regclass[], name[], integer, regtype, jsonb) IS
+COMMENT ON FUNCTION snowflake_convert.check_key(regclass[], name[], integer, jsonb) IS
 'internal: raises an error unless columns can be changed';
 
 CREATE FUNCTION snowflake_convert.key(
@@ -1334,10 +1358,10 @@ $$;
 COMMENT ON FUNCTION snowflake_convert.key(regclass, name, text[], boolean) IS
 'a script that makes a key column bigint DEFAULT snowflake_nextval(), and the columns that reference it bigint';
 
--- The script that converts a key has a comment with the arguments that lead back:
--- afterwards nothing shows what the key was.
-CREATE FUNCTION snowflake_convert.revert(
-    rel regclass, col name, type regtype DEFAULT 'integer', way text DEFAULT 'serial', sequence text DEFAULT '', others jsonb DEFAULT '{}')
+-- Afterwards nothing shows what a key was, so the script that converts keys has a
+-- comment with the argument that leads back: an object of "schema.table.column",
+-- {"type", "way", "sequence"} for keys, and {"type"} for other columns.
+CREATE FUNCTION snowflake_convert.revert(columns jsonb)
 RETURNS SETOF text
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -1345,33 +1369,53 @@ SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
-    also text[] := ARRAY(SELECT jsonb_object_keys(others));
-    rels regclass[] := rel || ARRAY(SELECT n.tab FROM snowflake_convert.named(also) AS n);
-    cols name[] := col || ARRAY(SELECT n.attname FROM snowflake_convert.named(also) AS n);
+    rels regclass[];
+    cols name[];
+    key_count integer;
+    back jsonb;
+    wrong record;
 BEGIN
-    IF NOT snowflake_convert.is_snowflake(rel, (SELECT attnum FROM pg_attribute WHERE attrelid = rel AND attname = col)) THEN
-        RAISE object_not_in_prerequisite_state USING
-            MESSAGE = format('column "%s" of table "%s" does not take its DEFAULT from snowflake_nextval()', col, rel);
-    ELSIF type NOT IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) OR way NOT IN ('serial', 'always', 'by default') THEN
+    SELECT e.path, e.type, e.way INTO wrong
+      FROM (SELECT j.key, j.value ->> 'type', j.value ->> 'way' FROM jsonb_each(columns) AS j) AS e(path, type, way)
+     WHERE e.type IS NULL OR e.type NOT IN ('smallint', 'integer', 'bigint') OR e.way NOT IN ('serial', 'always', 'by default');
+    IF FOUND THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = format('a key cannot become "%s" and "%s" again', type, way),
-            HINT = 'type is smallint, integer or bigint; way is serial, always or by default.';
+            MESSAGE = format('column "%s" cannot become "%s"%s again', wrong.path, wrong.type, ' and "' || wrong.way || '"'),
+            HINT = 'type is smallint, integer or bigint; way is serial, always or by default, for a key.';
     END IF;
-    PERFORM snowflake_convert.check_key(rels, cols, 1, type, others);
-    IF sequence = '' THEN
-        SELECT coalesce(pg_get_serial_sequence(rel::text, col), format('%I.%I', n.nspname, left(t.relname || '_' || col, 59) || '_seq'))
-               || CASE way WHEN 'serial' THEN ' AS ' || type ELSE '' END INTO sequence
-          FROM pg_class AS t JOIN pg_namespace AS n ON n.oid = t.relnamespace
-         WHERE t.oid = rel;
+    WITH given AS (
+        SELECT n.tab, n.attname, j.value, j.value ? 'way' AS is_key
+          FROM jsonb_each(columns) AS j, LATERAL snowflake_convert.named(ARRAY[j.key]) AS n
+    )
+    SELECT array_agg(g.tab ORDER BY g.is_key DESC, g.tab, g.attname), array_agg(g.attname ORDER BY g.is_key DESC, g.tab, g.attname),
+           count(*) FILTER (WHERE g.is_key),
+           jsonb_object_agg(format('%s.%I', g.tab, g.attname), jsonb_build_object('sequence',
+               coalesce(pg_get_serial_sequence(g.tab::text, g.attname),
+                        format('%I.%I', n.nspname, left(t.relname || '_' || g.attname, 59) || '_seq'))
+               || CASE g.value ->> 'way' WHEN 'serial' THEN ' AS ' || (g.value ->> 'type') ELSE '' END) || g.value)
+      INTO rels, cols, key_count, back
+      FROM given AS g
+      JOIN pg_class AS t ON t.oid = g.tab
+      JOIN pg_namespace AS n ON n.oid = t.relnamespace;
+    SELECT k.tab, k.attname INTO wrong
+      FROM unnest(rels[:key_count], cols[:key_count]) AS k(tab, attname)
+      JOIN pg_attribute AS a ON (a.attrelid, a.attname) = (k.tab, k.attname)
+     WHERE NOT snowflake_convert.is_snowflake(a.attrelid, a.attnum);
+    IF FOUND THEN
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = format('column "%s" of table "%s" does not take its DEFAULT from snowflake_nextval()', wrong.attname, wrong.tab);
+    ELSIF coalesce(key_count, 0) = 0 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'no column has a "way", so there is no key to revert';
     END IF;
-    IF type <> 'bigint'::regtype THEN
-        RETURN NEXT format('-- if a row has a new id, this fails with "%s out of range": give revert() the type bigint', type);
+    PERFORM snowflake_convert.check_key(rels, cols, key_count, back);
+    IF columns @? '$.*.type ? (@ != "bigint")' THEN
+        RETURN NEXT '-- If a row has a new id, this fails with "out of range": give its key and its references the type bigint.';
     END IF;
-    RETURN QUERY SELECT snowflake_convert.script(rels, cols, 1, false, way, type, sequence, others);
+    RETURN QUERY SELECT snowflake_convert.script(rels, cols, key_count, false, back);
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.revert(regclass, name, regtype, text, text, jsonb) IS
-'a script that makes a snowflake serial or an identity column again';
+COMMENT ON FUNCTION snowflake_convert.revert(jsonb) IS
+'a script that makes snowflakes serial or identity columns again';
 
 -- Lists the keys of schemas.  A key whose values neither a sequence nor
 -- snowflake_nextval() makes may be a natural key, and is left alone.  Such a key

@@ -117,9 +117,10 @@ SELECT name, CASE WHEN id < 10 THEN id END AS old_id, invited_by,
   FROM customer ORDER BY id;
 ROLLBACK;
 CALL run($$snowflake_convert.key('"order"', 'id')$$);
-SELECT public.short(s) FROM snowflake_convert.revert('customer', 'id') AS s;
-CALL run($$snowflake_convert.revert('"order"', 'id', 'integer', 'always')$$);
-CALL run($$snowflake_convert.revert('customer', 'id', others => '{"\"Old shop\".refund.also": "bigint"}')$$);
+SELECT public.short(s) FROM snowflake_convert.revert('{"\"Old shop\".customer.id": {"way": "serial", "type": "integer"}}') AS s;
+CALL run($$snowflake_convert.revert('{"\"Old shop\".order.id": {"way": "always", "type": "integer"},
+                                       "\"Old shop\".customer.id": {"way": "serial", "type": "integer"},
+                                       "\"Old shop\".refund.also": {"type": "bigint"}}')$$);
 RESET search_path;
 TABLE shop.before EXCEPT SELECT * FROM public.shape('Old shop');
 INSERT INTO "Old shop".customer DEFAULT VALUES RETURNING id;
@@ -138,21 +139,27 @@ CALL run($$snowflake_convert.key(t, 'id') FROM unnest('{a,b,c,d,e,f}'::regclass[
 SELECT * FROM shape('shop') WHERE object NOT LIKE 'before%';
 CREATE TABLE reverts AS VALUES ('a'::regclass, 'smallint'::regtype, 'serial'), ('b', 'bigint', 'serial'),
                                ('c', 'integer', 'by default'), ('d', 'bigint', 'always');
-CALL run($$snowflake_convert.revert(column1, 'id', column2, column3) FROM reverts$$);
+CALL run($$snowflake_convert.revert(jsonb_object_agg(format('shop.%s.id', column1), jsonb_build_object('type', column2, 'way', column3))) FROM reverts$$);
 CALL run($$snowflake_convert.key(column1, 'id', keep_sequence => true) FROM reverts$$);
 SELECT public.short(s) FROM snowflake_convert.key('e', 'id', keep_sequence => true) AS s;
 SELECT * FROM shape('shop') WHERE object ~ '^sequence';
 SELECT column1, pg_get_serial_sequence(column1::text, 'id') FROM reverts;
 INSERT INTO d DEFAULT VALUES RETURNING id = snowflake_currval() AS is_currval;
-CALL run($$snowflake_convert.revert('d', 'id')$$);
-CALL run($$snowflake_convert.revert(column1, 'id', column2, column3) FROM reverts$$);
+CALL run($$snowflake_convert.revert('{"shop.d.id": {"way": "always", "type": "integer"}}')$$);
+CALL run($$snowflake_convert.revert(jsonb_object_agg(format('shop.%s.id', column1), jsonb_build_object('type', column2, 'way', column3))) FROM reverts$$);
 DROP TABLE reverts;
 TABLE before EXCEPT SELECT * FROM shape('shop');
 INSERT INTO d DEFAULT VALUES RETURNING id > 1000000 AS follows_the_new_id;
-SELECT snowflake_convert.revert('a', 'id');
+SELECT snowflake_convert.revert('{"shop.a.id": {"way": "serial", "type": "integer"}}');
 CALL run($$snowflake_convert.key('a', 'id')$$);
-SELECT snowflake_convert.revert('a', 'id', 'text');
-SELECT snowflake_convert.revert('a', 'id', way => 'uuid');
+SELECT snowflake_convert.revert('{"shop.a.id": {"way": "serial", "type": "text"}}');
+SELECT snowflake_convert.revert('{"shop.a.id": {"way": "uuid", "type": "integer"}}');
+SELECT snowflake_convert.revert('{"shop.a.id": {"way": "serial"}}');
+SELECT snowflake_convert.revert('{"shop.a.id": "integer"}');
+SELECT snowflake_convert.revert('{"shop.a.id": {"type": "integer"}}');
+SELECT snowflake_convert.revert('{"shop.a.none": {"way": "serial", "type": "integer"}}');
+SELECT snowflake_convert.revert('{}');
+SELECT snowflake_convert.revert('[]');
 DROP TABLE a, b, c, d, e, f;
 
 -- tables whose keys and references are bigint already are not rewritten
@@ -190,7 +197,7 @@ DROP SEQUENCE nobodys;
 -- owns, names that PostgreSQL has shortened, and options.
 CREATE PROCEDURE there_and_back(rel regclass) LANGUAGE plpgsql AS $$
 DECLARE
-  back text := (SELECT substring(s FROM 'back by (.*)') FROM snowflake_convert.key(rel, 'id') AS s WHERE s ~ '^-- key');
+  back text := (SELECT substring(s FROM 'back: SELECT (.*);') FROM snowflake_convert.key(rel, 'id') AS s WHERE s ~ '^-- back');
 BEGIN
   RAISE NOTICE '%', back;
   CALL public.run(format('snowflake_convert.key(%L, ''id'')', rel));
@@ -221,8 +228,8 @@ SET search_path = shop, public;
 CREATE EVENT TRIGGER regress_snowflake ON ddl_command_end EXECUTE FUNCTION snowflake_convert.new_tables();
 \c - regress_snowflake_owner
 SET search_path = shop, public;
-SET snowflake_convert.schemas = '*';
-CALL run($$snowflake_convert.revert('a', 'id')$$);
+SET snowflake_convert.schemas = 'shop';
+CALL run($$snowflake_convert.revert('{"shop.a.id": {"way": "serial", "type": "integer"}}')$$);
 SELECT * FROM shape('shop') WHERE object = 'a.id';
 RESET snowflake_convert.schemas;
 \c - regress_snowflake_admin
@@ -251,7 +258,7 @@ SELECT a = snowflake_currval() AS is_currval FROM b;
 ROLLBACK;
 SELECT * FROM shape('shop') WHERE object NOT LIKE 'before%';
 SELECT snowflake_convert.key('a1', 'id');
-CALL run($$snowflake_convert.revert('a', 'id')$$);
+CALL run($$snowflake_convert.revert('{"shop.a.id": {"way": "serial", "type": "integer"}}')$$);
 TABLE before EXCEPT SELECT * FROM shape('shop');
 DROP TABLE a, b;
 
@@ -366,7 +373,7 @@ CALL run($$snowflake_convert.key('f', 'id')$$);
 SELECT tablename, attname FROM pg_stats WHERE schemaname = 'shop' AND tablename ~ '^f' ORDER BY 1, 2;
 CALL run($$snowflake_convert.key('a', 'id')$$);
 SELECT tablename, attname FROM pg_stats WHERE schemaname = 'shop' AND tablename ~ '^f' ORDER BY 1, 2;
-CALL run($$snowflake_convert.revert('a', 'id')$$);
+CALL run($$snowflake_convert.revert('{"shop.a.id": {"way": "serial", "type": "integer"}}')$$);
 DROP TABLE f;
 
 -- a reference that is added after the script was made is found before the commit
@@ -471,10 +478,10 @@ ROLLBACK;
 BEGIN READ ONLY;
 SELECT count(*) > 1 AS has_script FROM snowflake_convert.schema('{shop,Old shop}');
 SELECT count(*) > 1 AS has_script FROM snowflake_convert.key('"Old shop".customer', 'id', '{shop.revision.n}', true);
-SELECT count(*) > 1 AS has_script FROM snowflake_convert.revert('shop.page', 'id', 'bigint');
+SELECT count(*) > 1 AS has_script FROM snowflake_convert.revert('{"shop.page.id": {"way": "serial", "type": "bigint"}}');
 CALL snowflake_convert.run_as(current_user);
 CALL snowflake_convert.verify('{shop.page}', '{id}');
-CALL snowflake_convert.check_unchanged('{shop.page}', '{id}', 1, false, 'snowflake', 'bigint', '', '{}', '');
+CALL snowflake_convert.check_unchanged('{shop.page}', '{id}', 1, false, '{}', '');
 ROLLBACK;
 
 \c - regress_snowflake_admin
