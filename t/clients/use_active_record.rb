@@ -57,7 +57,7 @@ line = Class.new(ActiveRecord::Base) { self.table_name = 'lines' }
 check line.create!(item: 'two').id > 2**53, true, 'after fixtures, new ids are snowflakes'
 
 # new tables, which the event trigger converts
-connection.execute("SET snowflake_convert.schemas = '*'")
+connection.execute("SET snowflake_convert.schemas = 'public'")
 ActiveRecord::Schema.define do
   create_table(:authors) { |t| t.text :name }
   create_table(:books) { |t| t.references :author, foreign_key: true }

@@ -46,7 +46,7 @@ call_command("migrate", "shop", verbosity=0)
 with connection.cursor() as cursor:
     cursor.execute("SELECT snowflake_convert.schema('{public}')")
     cursor.execute("\n".join(line for (line,) in cursor.fetchall()))
-    cursor.execute("SET snowflake_convert.schemas = '*'")
+    cursor.execute("SET snowflake_convert.schemas = 'public'")
 call_command("migrate", verbosity=0)
 
 user = User.objects.create_user("ann")

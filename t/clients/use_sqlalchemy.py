@@ -70,7 +70,7 @@ with Session(engine) as session:
     check(session.get(Post, post.id).item, "one", "get() finds the row")
 
 with engine.begin() as connection:
-    connection.execute(text("SET LOCAL snowflake_convert.schemas = '*'"))
+    connection.execute(text("SET LOCAL snowflake_convert.schemas = 'public'"))
     New.metadata.create_all(connection)
 with Session(engine) as session:
     mother = Person()
