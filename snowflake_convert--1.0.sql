@@ -665,6 +665,63 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION snowflake_convert.drop_statement(oid, oid) IS 'internal: the statement that drops an object';
 
+-- Lists what cannot be dropped and put back as it is, and what must not be parsed anew.
+CREATE FUNCTION snowflake_convert.put_back_obstacles(reach snowflake_convert.reached[])
+RETURNS TABLE (keys integer[], description text)
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH views AS MATERIALIZED (
+        SELECT v.*, c.relowner, c.relacl, t.oid AS type, t.typarray,
+               pg_describe_object('pg_class'::regclass, c.oid, 0) AS description
+          FROM snowflake_convert.views(reach) AS v
+          JOIN pg_class AS c ON c.oid = v.view
+          JOIN pg_type AS t ON t.oid = c.reltype
+    ), parts AS MATERIALIZED (
+        SELECT * FROM snowflake_convert.parts(reach)
+    ), found(keys, description) AS (
+        SELECT v.keys, format('%s depends on %s', pg_describe_object(d.classid, d.objid, d.objsubid), v.description)
+          FROM views AS v
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid) IN (('pg_class'::regclass, v.view), ('pg_type'::regclass, v.type),
+                                                                ('pg_type'::regclass, v.typarray))
+         WHERE d.deptype <> 'i' AND (d.classid, d.objid) NOT IN (SELECT classid, objid FROM parts)
+        UNION ALL
+        SELECT v.keys, format('%s has a security label of provider %s', v.description, l.provider)
+          FROM views AS v
+          JOIN pg_seclabel AS l ON (l.classoid, l.objoid) = ('pg_class'::regclass, v.view)
+        UNION ALL
+        SELECT v.keys, format('column %I of %s has another storage or compression than its type', a.attname, v.description)
+          FROM views AS v
+          JOIN pg_attribute AS a ON a.attrelid = v.view AND a.attnum > 0 AND NOT a.attisdropped
+          JOIN pg_type AS t ON t.oid = a.atttypid
+         WHERE a.attstorage <> t.typstorage OR a.attcompression <> ''
+        UNION ALL
+        SELECT o.keys, format('%s is enabled or disabled differently on partition %s', o.description, g.tgrelid::regclass)
+          FROM (SELECT *, pg_describe_object(classid, objid, 0) AS description FROM snowflake_convert.dependents(reach)) AS o
+          JOIN pg_trigger AS p ON o.kind = 'TRIGGER' AND p.oid = o.objid
+          JOIN pg_trigger AS g ON g.tgparentid = p.oid
+         WHERE g.tgenabled <> p.tgenabled
+        UNION ALL
+        SELECT v.keys, format('%s has privileges that role %I has granted', v.description, pg_get_userbyid(a.grantor))
+          FROM views AS v, LATERAL (SELECT DISTINCT e.grantor FROM aclexplode(v.relacl) AS e WHERE e.grantor <> v.relowner) AS a
+        UNION ALL
+        SELECT e.keys, format('%s depends on %s, which takes an integer, and could be another one for a bigint. %s;',
+                              pg_describe_object(e.classid, e.objid, 0), f.code, snowflake_convert.drop_statement(e.classid, e.objid))
+          FROM (SELECT n.keys, d.classid, d.objid
+                  FROM unnest(reach) AS n
+                  JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, n.tab, n.attnum)
+                 WHERE n.is_changed AND d.classid IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_attrdef'::regclass, 'pg_statistic_ext'::regclass)
+                   AND d.objsubid = 0
+                UNION
+                SELECT keys, classid, objid FROM parts) AS e(keys, classid, objid),
+               LATERAL snowflake_convert.foreign_code(e.classid, e.objid) AS f(code)
+         WHERE f.code IS NOT NULL
+    )
+    SELECT f.keys, f.description FROM found AS f;
+END;
+COMMENT ON FUNCTION snowflake_convert.put_back_obstacles(snowflake_convert.reached[]) IS
+'internal: what a script cannot drop and put back, and expressions that must not be parsed anew';
+
 -- Lists what keeps columns from being changed, or cannot be put back.
 CREATE FUNCTION snowflake_convert.obstacles(reach snowflake_convert.reached[], owner oid)
 RETURNS TABLE (keys integer[], description text)
@@ -678,16 +735,6 @@ BEGIN ATOMIC
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
          WHERE c.is_changed
-    ), views AS MATERIALIZED (
-        SELECT v.*, c.relowner, t.oid AS type, t.typarray,
-               pg_describe_object('pg_class'::regclass, c.oid, 0) AS description
-          FROM snowflake_convert.views(reach) AS v
-          JOIN pg_class AS c ON c.oid = v.view
-          JOIN pg_type AS t ON t.oid = c.reltype
-    ), others AS MATERIALIZED (
-        SELECT *, pg_describe_object(classid, objid, 0) AS description FROM snowflake_convert.dependents(reach)
-    ), parts AS MATERIALIZED (
-        SELECT * FROM snowflake_convert.parts(reach)
     ), owned(keys, owner, description) AS (
         SELECT c.keys, t.relowner, 'table ' || c.tab
           FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab
@@ -696,12 +743,13 @@ BEGIN ATOMIC
         SELECT f.keys, t.relowner, 'table ' || t.oid::regclass
           FROM snowflake_convert.foreign_keys(reach) AS f JOIN pg_class AS t ON t.oid IN (f.tab, f.references_tab)
         UNION ALL
-        SELECT v.keys, v.relowner, v.description FROM views AS v
+        SELECT v.keys, c.relowner, pg_describe_object('pg_class'::regclass, c.oid, 0)
+          FROM snowflake_convert.views(reach) AS v JOIN pg_class AS c ON c.oid = v.view
         UNION ALL
-        SELECT o.keys, o.owner, o.description FROM others AS o
+        SELECT o.keys, o.owner, pg_describe_object(o.classid, o.objid, 0) FROM snowflake_convert.dependents(reach) AS o
         UNION ALL
         SELECT v.keys, x.stxowner, pg_describe_object('pg_statistic_ext'::regclass, x.oid, 0)
-          FROM views AS v JOIN pg_statistic_ext AS x ON x.stxrelid = v.view
+          FROM snowflake_convert.views(reach) AS v JOIN pg_statistic_ext AS x ON x.stxrelid = v.view
     ), found(keys, description) AS (
         SELECT n.keys, pg_describe_object(d.classid, d.objid, d.objsubid)
           FROM changed AS n
@@ -773,44 +821,7 @@ BEGIN ATOMIC
           FROM owned AS o
          WHERE o.owner <> obstacles.owner
         UNION ALL
-        SELECT v.keys, format('%s depends on %s', pg_describe_object(d.classid, d.objid, d.objsubid), v.description)
-          FROM views AS v
-          JOIN pg_depend AS d ON (d.refclassid, d.refobjid) IN (('pg_class'::regclass, v.view), ('pg_type'::regclass, v.type),
-                                                                ('pg_type'::regclass, v.typarray))
-         WHERE d.deptype <> 'i' AND (d.classid, d.objid) NOT IN (SELECT classid, objid FROM parts)
-        UNION ALL
-        SELECT v.keys, format('%s has a security label of provider %s', v.description, l.provider)
-          FROM views AS v
-          JOIN pg_seclabel AS l ON (l.classoid, l.objoid) = ('pg_class'::regclass, v.view)
-        UNION ALL
-        SELECT v.keys, format('column %I of %s has another storage or compression than its type', a.attname, v.description)
-          FROM views AS v
-          JOIN pg_attribute AS a ON a.attrelid = v.view AND a.attnum > 0 AND NOT a.attisdropped
-          JOIN pg_type AS t ON t.oid = a.atttypid
-         WHERE a.attstorage <> t.typstorage OR a.attcompression <> ''
-        UNION ALL
-        SELECT o.keys, format('%s is enabled or disabled differently on partition %s', o.description, g.tgrelid::regclass)
-          FROM others AS o
-          JOIN pg_trigger AS p ON o.kind = 'TRIGGER' AND p.oid = o.objid
-          JOIN pg_trigger AS g ON g.tgparentid = p.oid
-         WHERE g.tgenabled <> p.tgenabled
-        UNION ALL
-        SELECT v.keys, format('%s has privileges that role %I has granted', v.description, pg_get_userbyid(a.grantor))
-          FROM views AS v
-          JOIN pg_class AS c ON c.oid = v.view,
-               LATERAL (SELECT DISTINCT e.grantor FROM aclexplode(c.relacl) AS e WHERE e.grantor <> c.relowner) AS a
-        UNION ALL
-        SELECT e.keys, format('%s depends on %s, which takes an integer, and could be another one for a bigint. %s;',
-                              pg_describe_object(e.classid, e.objid, 0), f.code, snowflake_convert.drop_statement(e.classid, e.objid))
-          FROM (SELECT n.keys, d.classid, d.objid
-                  FROM changed AS n
-                  JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, n.tab, n.attnum)
-                 WHERE d.classid IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_attrdef'::regclass, 'pg_statistic_ext'::regclass)
-                   AND d.objsubid = 0
-                UNION
-                SELECT keys, classid, objid FROM parts) AS e(keys, classid, objid),
-               LATERAL snowflake_convert.foreign_code(e.classid, e.objid) AS f(code)
-         WHERE f.code IS NOT NULL
+        SELECT p.keys, p.description FROM snowflake_convert.put_back_obstacles(reach) AS p
     )
     SELECT f.keys, f.description FROM found AS f;
 END;
