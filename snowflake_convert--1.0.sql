@@ -270,26 +270,24 @@ COMMENT ON FUNCTION snowflake_convert.statements(snowflake_convert.reached[], bo
 -- Expressions that are parsed anew
 --
 
--- Finds the types that a type is made of: a domain's base, the elements of arrays
--- and ranges.
-CREATE FUNCTION snowflake_convert.types_in(types oid[])
+-- Finds the domains, arrays and ranges that are made of some types, and these types.
+CREATE FUNCTION snowflake_convert.types_of(types oid[])
 RETURNS SETOF oid
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE parts(type) AS (
+    WITH RECURSIVE parts(type, part) AS MATERIALIZED (
+        SELECT oid, unnest(ARRAY[typbasetype, typelem]) FROM pg_type
+        UNION ALL
+        SELECT unnest(ARRAY[rngtypid, rngmultitypid]), rngsubtype FROM pg_range
+    ), made(type) AS (
         SELECT unnest(types)
         UNION
-        SELECT p.part
-          FROM parts
-          JOIN pg_type AS t ON t.oid = parts.type
-          LEFT JOIN pg_range AS r ON t.oid IN (r.rngtypid, r.rngmultitypid),
-               LATERAL (VALUES (t.typbasetype), (t.typelem), (r.rngsubtype)) AS p(part)
-         WHERE p.part <> 0
+        SELECT p.type FROM made AS m JOIN parts AS p ON p.part = m.type
     )
-    SELECT type FROM parts;
+    SELECT type FROM made;
 END;
-COMMENT ON FUNCTION snowflake_convert.types_in(oid[]) IS 'internal: types, and the types that they are made of';
+COMMENT ON FUNCTION snowflake_convert.types_of(oid[]) IS 'internal: types, and the types that are made of them';
 
 -- PostgreSQL parses an expression anew when the type of a column in it changes.  A
 -- function or operator outside pg_catalog may then be another one of the same name,
@@ -309,12 +307,14 @@ BEGIN ATOMIC
       LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
      WHERE (d.classid, d.objid) = (foreign_code.classid, foreign_code.objid) AND d.deptype = 'n'
        AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)
-       AND EXISTS (SELECT FROM snowflake_convert.types_in(coalesce(f.proargtypes::oid[], ARRAY[o.oprleft, o.oprright])) AS i(type)
-                     JOIN pg_type AS t ON t.oid = i.type
+       AND EXISTS (SELECT FROM unnest(coalesce(f.proargtypes::oid[], ARRAY[o.oprleft, o.oprright])) AS a(type)
+                     JOIN pg_type AS t ON t.oid = a.type
                     WHERE t.typtype = 'p'
-                       OR EXISTS (SELECT FROM unnest('{smallint,integer,bigint}'::regtype[]) AS n(type)
-                                    LEFT JOIN pg_cast AS c ON c.castsource = n.type AND c.castcontext = 'i'
-                                   WHERE t.oid IN (n.type, c.casttarget)));
+                       OR t.oid IN (SELECT snowflake_convert.types_of(ARRAY(
+                              SELECT unnest('{smallint,integer,bigint}'::regtype[])
+                              UNION
+                              SELECT casttarget FROM pg_cast
+                               WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) AND castcontext = 'i'))));
 END;
 COMMENT ON FUNCTION snowflake_convert.foreign_code(oid, oid) IS
 'internal: a function or operator that an expression uses, and that takes an integer and is not PostgreSQL''s';
@@ -944,10 +944,8 @@ BEGIN ATOMIC
                LATERAL (VALUES (snowflake_convert.singular(c.attname)), (snowflake_convert.singular(t.relname))) AS s(name)
          WHERE c.is_key AND NOT c.is_inherited AND length(name) > 2
          GROUP BY name
-    ), types AS MATERIALIZED (
-        SELECT t.oid FROM pg_type AS t
-         WHERE EXISTS (SELECT FROM snowflake_convert.types_in(ARRAY[t.oid]) AS i(type) WHERE i.type IN ('smallint'::regtype, 'integer'::regtype))
-           AND t.oid NOT IN ('int2vector'::regtype, 'int2vector[]'::regtype)
+    ), types(oid) AS MATERIALIZED (
+        SELECT type FROM snowflake_convert.types_of('{smallint,integer}'::regtype[]::oid[]) AS m(type)
     ), columns AS MATERIALIZED (
         SELECT a.*, snowflake_convert.singular(a.attname) AS singular
           FROM pg_class AS t
