@@ -7,11 +7,14 @@ RESET client_min_messages;
 \set SHOW_CONTEXT never
 \pset format unaligned
 SELECT current_user AS superuser \gset
+-- The roles connect, by password where the server asks for one.
+\set password none
+\getenv password PGPASSWORD
 -- the output names the roles
-CREATE ROLE regress_snowflake_admin SUPERUSER LOGIN;
+CREATE ROLE regress_snowflake_admin SUPERUSER LOGIN PASSWORD :'password';
 \c - regress_snowflake_admin
-CREATE ROLE regress_snowflake_owner LOGIN;
-CREATE ROLE regress_snowflake_other LOGIN;
+CREATE ROLE regress_snowflake_owner LOGIN PASSWORD :'password';
+CREATE ROLE regress_snowflake_other LOGIN PASSWORD :'password';
 CREATE SCHEMA "Old shop" AUTHORIZATION regress_snowflake_owner;
 CREATE SCHEMA shop AUTHORIZATION regress_snowflake_owner;
 

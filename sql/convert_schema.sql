@@ -7,6 +7,9 @@ RESET client_min_messages;
 \set SHOW_CONTEXT never
 \pset format unaligned
 SELECT current_user AS superuser \gset
+-- The roles connect, by password where the server asks for one.
+\set password none
+\getenv password PGPASSWORD
 CREATE SCHEMA shop;
 CREATE SCHEMA "Other one";
 -- the lines of a script; PostgreSQL's versions print queries differently, and
@@ -27,10 +30,10 @@ BEGIN
     EXECUTE statement;
   END LOOP;
 END $$;
-CREATE ROLE regress_snowflake_reader LOGIN;
-CREATE ROLE regress_snowflake_clerk LOGIN;
+CREATE ROLE regress_snowflake_reader LOGIN PASSWORD :'password';
+CREATE ROLE regress_snowflake_clerk LOGIN PASSWORD :'password';
 -- the output names the owner of the tables
-CREATE ROLE regress_snowflake_owner SUPERUSER LOGIN;
+CREATE ROLE regress_snowflake_owner SUPERUSER LOGIN PASSWORD :'password';
 \c - regress_snowflake_owner
 SET search_path = shop, public;
 
