@@ -319,6 +319,51 @@ END;
 COMMENT ON FUNCTION snowflake_convert.foreign_code(oid, oid) IS
 'internal: a function or operator that an expression uses, and that takes an integer and is not PostgreSQL''s';
 
+-- Names the first of PostgreSQL's own functions and operators that an expression
+-- calls on an integer column, and that takes no bigint, such as date + integer.
+-- pg_depend has no entries for them, so this reads the tree of the expression.
+CREATE FUNCTION snowflake_convert.integer_code(classid oid, objid oid, attnum smallint)
+RETURNS text
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH trees(classid, objid, tree) AS (
+        SELECT 'pg_rewrite'::regclass, oid, concat(ev_action, ev_qual) FROM pg_rewrite WHERE oid = integer_code.objid
+        UNION ALL
+        SELECT 'pg_class'::regclass, indexrelid, concat(indexprs, indpred) FROM pg_index WHERE indexrelid = integer_code.objid
+        UNION ALL
+        SELECT 'pg_constraint'::regclass, oid, conbin::text FROM pg_constraint WHERE oid = integer_code.objid
+        UNION ALL
+        SELECT 'pg_trigger'::regclass, oid, tgqual::text FROM pg_trigger WHERE oid = integer_code.objid
+        UNION ALL
+        SELECT 'pg_policy'::regclass, oid, concat(polqual, polwithcheck) FROM pg_policy WHERE oid = integer_code.objid
+    ), calls(kind, oid, place) AS (
+        SELECT c[1], c[2]::oid, a.place::integer
+          FROM trees AS t,
+               regexp_matches(t.tree, '\{(OPEXPR :opno|FUNCEXPR :funcid) (\d+)[^{}]*:args \(((?:\{[^{}]*\} ?)+)\)', 'g') AS c,
+               regexp_matches(c[3], '\{([^{}]*)\}', 'g') WITH ORDINALITY AS a(arg, place)
+         WHERE t.classid = integer_code.classid
+           AND a.arg[1] ~ format('^VAR :varno \d+ :varattno %s :vartype (21|23) ', integer_code.attnum)
+    ), functions(kind, oid, name, schema, types) AS MATERIALIZED (
+        SELECT 'FUNCEXPR :funcid', oid, proname, pronamespace, ARRAY(SELECT unnest(proargtypes)) FROM pg_proc
+         WHERE EXISTS (SELECT FROM calls) AND proname IN (SELECT p.proname FROM calls AS c JOIN pg_proc AS p ON p.oid = c.oid AND c.kind ~ 'FUNC')
+        UNION ALL
+        SELECT 'OPEXPR :opno', oid, oprname, oprnamespace, ARRAY[oprleft, oprright] FROM pg_operator WHERE EXISTS (SELECT FROM calls)
+    )
+    SELECT min(pg_describe_object(CASE WHEN f.kind ~ 'FUNC' THEN 'pg_proc'::regclass ELSE 'pg_operator'::regclass END, f.oid, 0))
+      FROM calls AS c
+      JOIN functions AS f USING (kind, oid)
+     WHERE f.oid < 16384 AND f.types[c.place] IN ('smallint'::regtype, 'integer'::regtype)
+       AND NOT EXISTS (SELECT FROM functions AS o
+                        WHERE (o.kind, o.name, o.schema, o.types[c.place]) = (f.kind, f.name, f.schema, 'bigint'::regtype)
+                          AND cardinality(o.types) = cardinality(f.types)
+                          AND NOT EXISTS (SELECT FROM unnest(f.types, o.types) AS t(old, new)
+                                           WHERE t.old <> t.new
+                                             AND NOT ('{smallint,integer,bigint}'::regtype[]::oid[] @> ARRAY[t.old, t.new])));
+END;
+COMMENT ON FUNCTION snowflake_convert.integer_code(oid, oid, smallint) IS
+'internal: a function or operator that an expression calls on a column, and that takes no bigint';
+
 --
 -- What is put back: views, rules, triggers, policies, publications
 --
@@ -654,6 +699,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE o.type
            WHEN 'table constraint' THEN (SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname) FROM pg_constraint WHERE oid = objid)
+           WHEN 'index' THEN coalesce((SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname) FROM pg_constraint WHERE conindid = objid AND contype = 'x'),
+                                      'DROP INDEX ' || o.identity)
            WHEN 'default value' THEN (SELECT format('ALTER TABLE %s ALTER COLUMN %I DROP DEFAULT', a.attrelid::regclass, a.attname)
                                         FROM pg_attrdef AS f JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (f.adrelid, f.adnum) WHERE f.oid = objid)
            -- The query of a view is its rule _RETURN.
@@ -716,6 +763,13 @@ BEGIN ATOMIC
                 SELECT keys, classid, objid FROM parts) AS e(keys, classid, objid),
                LATERAL snowflake_convert.foreign_code(e.classid, e.objid) AS f(code)
          WHERE f.code IS NOT NULL
+        UNION ALL
+        SELECT n.keys, format('%s calls %s, which takes no bigint. %s;',
+                              pg_describe_object(d.classid, d.objid, 0), i.code, snowflake_convert.drop_statement(d.classid, d.objid))
+          FROM unnest(reach) AS n
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, n.tab, n.attnum) AND d.objsubid = 0,
+               LATERAL snowflake_convert.integer_code(d.classid, d.objid, n.attnum) AS i(code)
+         WHERE n.is_changed AND i.code IS NOT NULL
     )
     SELECT f.keys, f.description FROM found AS f;
 END;
