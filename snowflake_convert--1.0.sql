@@ -1603,6 +1603,66 @@ COMMENT ON FUNCTION snowflake_convert.schema(name[], text[], text[], boolean) IS
 -- New tables
 --
 
+-- ALTER COLUMN TYPE parses expressions with the column anew, and can then choose
+-- another function or operator: one that anybody has planted.  PostgreSQL prints
+-- the arguments with their implicit casts, so only arguments whose type follows the
+-- column's are in danger, and those that match loosely: pseudo-types and rows.
+-- pg_depend has no entries for pg_catalog's objects; an expression with these is
+-- safe while the search_path begins with pg_catalog.
+CREATE FUNCTION snowflake_convert.foreign_code(tab oid, attnum smallint)
+RETURNS text
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE users(classid, objid) AS (
+        SELECT d.classid, d.objid
+          FROM pg_depend AS d
+         WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, foreign_code.tab, foreign_code.attnum)
+        UNION
+        -- the views of a rule, and the rules that read these views
+        SELECT d.classid, d.objid
+          FROM users AS u
+          JOIN pg_rewrite AS r ON u.classid = 'pg_rewrite'::regclass AND r.oid = u.objid
+          JOIN pg_class AS v ON v.oid = r.ev_class AND v.relkind IN ('v', 'm')
+          JOIN pg_depend AS d ON (d.refclassid, d.refobjid) = ('pg_class'::regclass, v.oid)
+    ), code(classid, objid, arguments) AS (
+        SELECT 'pg_proc'::regclass, p.oid, p.proargtypes::oid[] FROM pg_proc AS p
+        UNION ALL
+        SELECT 'pg_operator'::regclass, o.oid, ARRAY[o.oprleft, o.oprright] FROM pg_operator AS o
+    )
+    SELECT min(pg_describe_object(c.classid, c.objid, 0))
+      FROM users AS u
+      JOIN pg_depend AS d ON (d.classid, d.objid) = (u.classid, u.objid)
+      JOIN code AS c ON (c.classid, c.objid) = (d.refclassid, d.refobjid)
+     WHERE EXISTS (
+        WITH RECURSIVE types(type) AS (
+            SELECT unnest(c.arguments)
+            UNION
+            SELECT part
+              FROM types AS a
+              JOIN pg_type AS t ON t.oid = a.type
+              LEFT JOIN pg_range AS r ON t.oid IN (r.rngtypid, r.rngmultitypid),
+                   unnest(ARRAY[t.typbasetype, t.typelem, r.rngsubtype]) AS part
+        )
+        SELECT FROM types AS a JOIN pg_type AS t ON t.oid = a.type
+         WHERE t.typtype IN ('c', 'p') OR t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype));
+END;
+COMMENT ON FUNCTION snowflake_convert.foreign_code(oid, smallint) IS
+'internal: a function or operator outside pg_catalog that a change of the column''s type could exchange for another';
+
+-- age() alone takes a frozen row of 2^31 transactions ago for one of the future.
+-- A transaction locks its own number and those of its subtransactions.
+CREATE FUNCTION snowflake_convert.is_own(transaction xid)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+RETURN age(transaction) = 0
+    OR age(transaction) < 0 AND EXISTS (
+        SELECT FROM pg_locks AS l
+         WHERE (l.locktype, l.mode, l.pid) = ('transactionid', 'ExclusiveLock', pg_backend_pid()) AND l.transactionid = transaction);
+COMMENT ON FUNCTION snowflake_convert.is_own(xid) IS
+'internal: whether a row with this xmin, which the transaction sees, is made by the transaction or its subtransactions';
+
 -- Finds the serial and identity columns of a new primary key, and the integer
 -- columns from which foreign keys lead to a snowflake; "change" is the action of
 -- ALTER TABLE.
@@ -1614,7 +1674,7 @@ COMMENT ON FUNCTION snowflake_convert.schema(name[], text[], text[], boolean) IS
 -- rows, only a column of a CREATE TABLE is worth that lock.
 CREATE FUNCTION snowflake_convert.new_columns(tab oid, is_created boolean)
 RETURNS TABLE (attnum smallint, attname name, is_key boolean, obstacle text, change text)
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE	-- a body in SQL is planned at each call
+LANGUAGE plpgsql STABLE STRICT	-- a body in SQL is planned at each call
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -1635,6 +1695,7 @@ BEGIN
                CASE WHEN a.attinhcount > 0 THEN 'The table inherits them.'
                     WHEN o.of_others THEN 'Foreign keys connect them with tables of other roles.'
                     WHEN o.has_rows AND NOT new_columns.is_created THEN 'Foreign keys connect them with tables that have rows.'
+                    WHEN a.atttypid <> 'bigint'::regtype THEN 'Expressions use ' || snowflake_convert.foreign_code(t.oid, a.attnum) || '.'
                     END AS obstacle
           FROM pg_class AS t
           JOIN pg_attribute AS a ON a.attrelid = t.oid
@@ -1654,7 +1715,7 @@ BEGIN
       FROM integers AS i
       JOIN pg_constraint AS k ON k.conrelid = i.attrelid AND k.contype = 'p' AND i.attnum = ANY (k.conkey)
      WHERE i.attinhcount = 0
-       AND age(k.xmin) <= 0	-- this transaction has made the primary key
+       AND snowflake_convert.is_own(k.xmin)
        AND i.attnum NOT IN (SELECT origin FROM referenced)
        AND (i.attidentity <> '' OR
             EXISTS (SELECT FROM pg_depend AS s
@@ -1687,7 +1748,8 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'	-- other sessions wait for the locks that it has
 AS $$
 DECLARE
-    setting text := current_setting('snowflake_convert.schemas', true);
+    -- Once set for a transaction, it is '' and not NULL later.
+    setting text := coalesce(nullif(current_setting('snowflake_convert.schemas', true), ''), 'public');
     schemas text[] := regexp_split_to_array(btrim(setting), '\s*,\s*');
     me oid := (SELECT oid FROM pg_roles WHERE rolname = current_user);
     home oid := (SELECT pronamespace FROM pg_proc WHERE oid = snowflake_convert.nextval_function());
@@ -1713,19 +1775,13 @@ BEGIN
      WHERE d.command_tag IN ('CREATE TABLE', 'ALTER TABLE') AND NOT d.in_extension
        AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
        AND EXISTS (SELECT FROM pg_constraint AS k
-                    WHERE k.conrelid = c.oid AND k.contype IN ('p', 'f') AND age(k.xmin) <= 0);
+                    WHERE k.conrelid = c.oid AND k.contype IN ('p', 'f') AND snowflake_convert.is_own(k.xmin));
     IF tables IS NULL THEN
         RETURN;
     END IF;
 
-    SELECT format('The setting snowflake_convert.schemas is "%s", but there is no schema "%s". Set it to *, none, or a list of schemas.', setting, s) INTO reason
-      FROM unnest(coalesce(schemas, '{""}')) AS s
-     WHERE s <> '*' AND NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = s);
-    IF reason IS NOT NULL THEN
-        RAISE '%', reason;
-    END IF;
     tables := ARRAY(SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-                     WHERE c.oid = ANY (tables) AND ('*' = ANY (schemas) OR n.nspname = ANY (schemas)));
+                     WHERE c.oid = ANY (tables) AND n.nspname = ANY (schemas));
 
     WHILE cardinality(tables) > 0 LOOP
         tab := tables[1];
@@ -1786,4 +1842,4 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 COMMENT ON FUNCTION snowflake_convert.new_tables() IS
-'for CREATE EVENT TRIGGER ... ON ddl_command_end: serial and identity primary keys of new tables become snowflakes, in the schemas that the setting snowflake_convert.schemas names (* for all, none for none)';
+'for CREATE EVENT TRIGGER ... ON ddl_command_end: serial and identity primary keys of new tables become snowflakes, in the schemas that the setting snowflake_convert.schemas names (unset: public; none: in no schema)';

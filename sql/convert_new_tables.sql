@@ -19,26 +19,28 @@ BEGIN ATOMIC
    ORDER BY attrelid::regclass::text COLLATE "C", attnum;
 END;
 
--- snowflake_convert.schemas names the schemas; a name that is wrong serves none,
--- with a WARNING
+-- snowflake_convert.schemas names the schemas, others are skipped; unset, it is public
 CREATE TABLE of_unset (id serial PRIMARY KEY);
-SET snowflake_convert.schemas = 'shop, Menu';
-CREATE TABLE of_typo (id serial PRIMARY KEY);
+CREATE TABLE public.regress_of_public (id serial PRIMARY KEY);
 SET snowflake_convert.schemas = '';
 CREATE TABLE of_empty (id serial PRIMARY KEY);
+CREATE TABLE public.regress_of_empty (id serial PRIMARY KEY);
 SET snowflake_convert.schemas = 'none';
 CREATE TABLE of_none (id serial PRIMARY KEY);
 SET snowflake_convert.schemas = 'menu';
 CREATE TABLE of_other (id serial PRIMARY KEY);
 SET snowflake_convert.schemas = '*';
-CREATE TABLE of_all (id serial PRIMARY KEY);
+CREATE TABLE of_star (id serial PRIMARY KEY);
+SET snowflake_convert.schemas = 'shop, missing, other';
 BEGIN;
-SET LOCAL snowflake_convert.schemas = ' menu ,shop ';
+SET LOCAL snowflake_convert.schemas = ' missing ,shop ';
 CREATE TABLE of_list (id serial PRIMARY KEY);
 SHOW snowflake_convert.schemas;
 COMMIT;
 SHOW snowflake_convert.schemas;
-SELECT tab FROM columns_of('of_unset', 'of_typo', 'of_empty', 'of_none', 'of_other', 'of_all', 'of_list') WHERE "default" = 'snowflake_nextval()';
+SELECT tab FROM columns_of('of_unset', 'public.regress_of_public', 'of_empty', 'public.regress_of_empty', 'of_none', 'of_other', 'of_star', 'of_list')
+ WHERE "default" = 'snowflake_nextval()';
+DROP TABLE public.regress_of_public, public.regress_of_empty;
 
 -- the forms that ORMs write; references in later tables become bigint
 CREATE TABLE django ("id" serial NOT NULL PRIMARY KEY, "name" varchar(30) NOT NULL);
@@ -66,6 +68,15 @@ ALTER TABLE ONLY shop.line ADD CONSTRAINT line_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY shop.orders ADD CONSTRAINT orders_pkey PRIMARY KEY (id);
 ALTER TABLE ONLY shop.line ADD CONSTRAINT line_orders_fkey FOREIGN KEY (orders) REFERENCES shop.orders(id);
 SELECT * FROM columns_of('line', 'orders');
+-- a key of a subtransaction
+BEGIN;
+SAVEPOINT a;
+CREATE TABLE of_savepoint (id serial);
+SAVEPOINT b;
+ALTER TABLE of_savepoint ADD PRIMARY KEY (id);
+RELEASE a;
+COMMIT;
+SELECT * FROM columns_of('of_savepoint');
 -- another ALTER TABLE leaves a key alone, also one that has been set back
 ALTER TABLE line ALTER id SET DEFAULT nextval('shop.line_id_seq');
 ALTER TABLE line ADD m integer;
@@ -133,6 +144,22 @@ ALTER TABLE guest ADD FOREIGN KEY (d) REFERENCES django;
 CREATE TABLE heir () INHERITS (guest);
 ALTER TABLE heir ADD FOREIGN KEY (d) REFERENCES rails;
 SELECT * FROM columns_of('by_key', 'filled', 'partitioned', 'guest', 'heir');
+-- and what ALTER TABLE would parse anew, with functions or operators of integers
+-- that are not pg_catalog's
+CREATE FUNCTION menu.half(numeric, bigint[]) RETURNS integer IMMUTABLE LANGUAGE sql RETURN 1;
+CREATE FUNCTION menu.whole(text) RETURNS boolean IMMUTABLE LANGUAGE sql RETURN true;
+CREATE FUNCTION menu.any(anyelement) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true';
+CREATE FUNCTION menu.distance(integer, integer) RETURNS integer IMMUTABLE LANGUAGE sql RETURN 1;
+CREATE OPERATOR menu.<-> (LEFTARG = integer, RIGHTARG = integer, FUNCTION = menu.distance);
+CREATE TABLE checks (id serial PRIMARY KEY CHECK (menu.half(id, ARRAY[id]) > 0));
+CREATE TABLE operators (id serial, n text, EXCLUDE USING btree (n WITH =) WHERE (id OPERATOR(menu.<->) 1 > 0));
+ALTER TABLE operators ADD PRIMARY KEY (id);
+CREATE TABLE indexes (a serial, b serial);
+CREATE INDEX ON indexes ((menu.any(a)));
+ALTER TABLE indexes ADD PRIMARY KEY (a, b);
+CREATE TABLE refers (id bigserial PRIMARY KEY CHECK (menu.any(id)), d integer REFERENCES django CHECK (d = 1 OR menu.any(d)));
+CREATE TABLE is_safe (id serial PRIMARY KEY CHECK (menu.whole(id::text) AND id % 2 >= 0));
+SELECT * FROM columns_of('checks', 'operators', 'indexes', 'refers', 'is_safe');
 -- a row that row security hides counts as a row
 CREATE TABLE hidden (id serial);
 INSERT INTO hidden DEFAULT VALUES;
