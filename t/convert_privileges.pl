@@ -19,7 +19,7 @@ use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 
-my $node = snowflake_node('privileges', "snowflake_convert.schemas = '*'");
+my $node = snowflake_node('privileges', "snowflake_convert.schemas = 'public, attic, d'");
 my $event_trigger = q{
 CREATE EXTENSION IF NOT EXISTS snowflake_convert;
 CREATE EVENT TRIGGER snowflakes ON ddl_command_end
@@ -205,6 +205,35 @@ $repeats->rows('ALTER TABLE later ADD PRIMARY KEY (id)');
 $repeats->rows('COMMIT');
 $repeats->quit;
 is(ran_as(), '', 'the event trigger runs no code of a table that its snapshot does not show');
+
+# ALTER TYPE parses expressions anew.  With CREATE on the schema of a library, the
+# attacker plants overloads for bigint of the functions and operators in them.
+new_database("CREATE EXTENSION snowflake; $event_trigger");
+superuser(q{
+CREATE TABLE key (id bigint PRIMARY KEY DEFAULT snowflake_nextval());
+INSERT INTO key VALUES (1);
+CREATE SCHEMA lib;
+GRANT USAGE, CREATE ON SCHEMA lib TO attacker;
+CREATE FUNCTION lib.distance(integer, integer) RETURNS integer IMMUTABLE LANGUAGE sql AS 'SELECT abs($1 - $2)';
+CREATE OPERATOR lib.<-> (LEFTARG = integer, RIGHTARG = integer, FUNCTION = lib.distance);
+CREATE FUNCTION lib.idx(integer[], integer) RETURNS integer IMMUTABLE LANGUAGE sql AS 'SELECT array_position($1, $2)';
+SET ROLE attacker;
+CREATE FUNCTION lib.evil(bigint, integer) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
+CREATE OPERATOR lib.<-> (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = lib.evil);
+CREATE FUNCTION lib.idx(bigint[], bigint) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
+});
+my $expressions = 0;
+for my $expression ('id OPERATOR(lib.<->) 1 >= 0', 'lib.idx(ARRAY[id], id) > 0')
+{
+	for my $column ('id serial PRIMARY KEY', 'id integer REFERENCES key')
+	{
+		my $table = 'expression_' . ++$expressions;
+
+		like(as_role($superuser, "CREATE TABLE $table ($column, CHECK ($expression)); INSERT INTO $table VALUES (1)"),
+			qr/WARNING:  columns of table public.$table stay as they are: id\n.*(operator|function) lib\./, "$column, CHECK ($expression): the column stays as it is");
+	}
+}
+is(ran_as(), '', 'the event trigger binds no planted function or operator');
 
 # ----- scripts of conversion -----
 
