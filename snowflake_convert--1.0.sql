@@ -1603,53 +1603,6 @@ COMMENT ON FUNCTION snowflake_convert.schema(name[], text[], text[], boolean) IS
 -- New tables
 --
 
--- ALTER COLUMN TYPE parses expressions with the column anew, and can then choose
--- another function or operator: one that anybody has planted.  PostgreSQL prints
--- the arguments with their implicit casts, so only arguments whose type follows the
--- column's are in danger, and those that match loosely: pseudo-types and rows.
--- pg_depend has no entries for pg_catalog's objects; an expression with these is
--- safe while the search_path begins with pg_catalog.
-CREATE FUNCTION snowflake_convert.foreign_code(tab oid, attnum smallint)
-RETURNS text
-LANGUAGE sql STABLE STRICT
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH RECURSIVE users(classid, objid) AS (
-        SELECT d.classid, d.objid
-          FROM pg_depend AS d
-         WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, foreign_code.tab, foreign_code.attnum)
-        UNION
-        -- the views of a rule, and the rules that read these views
-        SELECT d.classid, d.objid
-          FROM users AS u
-          JOIN pg_rewrite AS r ON u.classid = 'pg_rewrite'::regclass AND r.oid = u.objid
-          JOIN pg_class AS v ON v.oid = r.ev_class AND v.relkind IN ('v', 'm')
-          JOIN pg_depend AS d ON (d.refclassid, d.refobjid) = ('pg_class'::regclass, v.oid)
-    ), code(classid, objid, arguments) AS (
-        SELECT 'pg_proc'::regclass, p.oid, p.proargtypes::oid[] FROM pg_proc AS p
-        UNION ALL
-        SELECT 'pg_operator'::regclass, o.oid, ARRAY[o.oprleft, o.oprright] FROM pg_operator AS o
-    )
-    SELECT min(pg_describe_object(c.classid, c.objid, 0))
-      FROM users AS u
-      JOIN pg_depend AS d ON (d.classid, d.objid) = (u.classid, u.objid)
-      JOIN code AS c ON (c.classid, c.objid) = (d.refclassid, d.refobjid)
-     WHERE EXISTS (
-        WITH RECURSIVE types(type) AS (
-            SELECT unnest(c.arguments)
-            UNION
-            SELECT part
-              FROM types AS a
-              JOIN pg_type AS t ON t.oid = a.type
-              LEFT JOIN pg_range AS r ON t.oid IN (r.rngtypid, r.rngmultitypid),
-                   unnest(ARRAY[t.typbasetype, t.typelem, r.rngsubtype]) AS part
-        )
-        SELECT FROM types AS a JOIN pg_type AS t ON t.oid = a.type
-         WHERE t.typtype IN ('c', 'p') OR t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype));
-END;
-COMMENT ON FUNCTION snowflake_convert.foreign_code(oid, smallint) IS
-'internal: a function or operator outside pg_catalog that a change of the column''s type could exchange for another';
-
 -- age() alone takes a frozen row of 2^31 transactions ago for one of the future.
 -- A transaction locks its own number and those of its subtransactions.
 CREATE FUNCTION snowflake_convert.is_own(transaction xid)
@@ -1695,7 +1648,7 @@ BEGIN
                CASE WHEN a.attinhcount > 0 THEN 'The table inherits them.'
                     WHEN o.of_others THEN 'Foreign keys connect them with tables of other roles.'
                     WHEN o.has_rows AND NOT new_columns.is_created THEN 'Foreign keys connect them with tables that have rows.'
-                    WHEN a.atttypid <> 'bigint'::regtype THEN 'Expressions use ' || snowflake_convert.foreign_code(t.oid, a.attnum) || '.'
+                    WHEN a.atttypid <> 'bigint'::regtype THEN 'Expressions use ' || x.code || '.'
                     END AS obstacle
           FROM pg_class AS t
           JOIN pg_attribute AS a ON a.attrelid = t.oid
@@ -1704,7 +1657,9 @@ BEGIN
                           FROM pg_depend AS e
                           JOIN pg_constraint AS k ON e.classid = 'pg_constraint'::regclass AND k.oid = e.objid AND k.contype = 'f'
                           JOIN pg_class AS o ON o.oid IN (k.conrelid, k.confrelid) AND o.oid <> t.oid
-                         WHERE (e.refclassid, e.refobjid, e.refobjsubid) = ('pg_class'::regclass, t.oid, a.attnum)) AS o
+                         WHERE (e.refclassid, e.refobjid, e.refobjsubid) = ('pg_class'::regclass, t.oid, a.attnum)) AS o,
+               LATERAL (SELECT min(snowflake_convert.foreign_code(e.classid, e.objid)) AS code FROM pg_depend AS e
+                         WHERE (e.refclassid, e.refobjid, e.refobjsubid) = ('pg_class'::regclass, t.oid, a.attnum)) AS x
          WHERE t.oid = new_columns.tab AND a.attnum > 0
            AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
     )
