@@ -338,7 +338,7 @@ SELECT snowflake_convert.key('legacy', 'id') \gexec
 SELECT snowflake_convert.key('legacy_line', 'id') \gexec
 SELECT create_reference_table('legacy');
 SELECT create_distributed_table('legacy_line', 'id');
-SET snowflake_convert.schemas = 'public';
+SET snowflake_convert.schemas = 'public, tenant';
 CREATE EVENT TRIGGER snowflakes ON ddl_command_end
   WHEN TAG IN ('CREATE TABLE', 'CREATE SCHEMA', 'ALTER TABLE')
   EXECUTE FUNCTION snowflake_convert.new_tables();
