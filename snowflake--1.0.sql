@@ -399,12 +399,14 @@ COMMENT ON FUNCTION @extschema@.snowflake_day_start(timestamp) IS
 -- role.
 --
 
-CREATE FUNCTION @extschema@.snowflake_lock_partitions(parent regclass, lock_mode text)
+CREATE FUNCTION @extschema@.snowflake_check_partitions(parent regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    -- SET SESSION AUTHORIZATION changes session_user, but not this role.
+    login oid := coalesce((SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid())), 10);
     owner oid;
     found_table regclass;
 BEGIN
@@ -420,10 +422,9 @@ BEGIN
     END IF;
 
     -- The owner's code can run below with the caller's rights, so the caller must be
-    -- the owner.  After SET ROLE, that code can take any role of the session's user.
+    -- the owner.  After SET ROLE, that code can take any role of who has connected.
     IF pg_get_userbyid(owner) <> current_user
-       OR pg_get_userbyid(owner) <> session_user
-          AND EXISTS (SELECT FROM pg_roles WHERE rolsuper AND pg_has_role(session_user, oid, 'MEMBER')) THEN
+       OR owner <> login AND EXISTS (SELECT FROM pg_roles WHERE rolsuper AND pg_has_role(login, oid, 'MEMBER')) THEN
         RAISE EXCEPTION 'must be owner of table %', parent
             USING ERRCODE = 'insufficient_privilege',
                   HINT = format('Connect as role "%s". SET ROLE is enough only for a member that cannot become a superuser.', pg_get_userbyid(owner));
@@ -431,10 +432,9 @@ BEGIN
 
     -- A schema's owner must not exchange tables that a superuser's statements
     -- name.  Row locks keep schemas from being renamed.
-    IF lock_mode <> 'ACCESS SHARE' AND (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+    IF current_setting('transaction_read_only') = 'off' AND (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
         PERFORM FROM pg_namespace FOR SHARE;
     END IF;
-    EXECUTE format('LOCK TABLE ONLY %s IN %s MODE', parent, lock_mode);
 
     SELECT inhrelid INTO found_table FROM pg_inherits WHERE inhparent = parent AND inhdetachpending;
     IF FOUND THEN
@@ -463,8 +463,86 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_lock_partitions(regclass, text) IS
-'internal: lock a partitioned table, if all tables concerned belong to the caller';
+COMMENT ON FUNCTION @extschema@.snowflake_check_partitions(regclass) IS
+'internal: raise an error unless all tables concerned belong to the caller';
+
+-- Returns the tables, with the lock modes, that PostgreSQL locks against writers
+-- while it drops a partition or, if "part" is NULL, while it attaches one.
+CREATE FUNCTION @extschema@.snowflake_partition_locks(parent regclass, part regclass)
+RETURNS text[]
+LANGUAGE sql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE tree (relid) AS (
+        SELECT part::oid
+        UNION ALL
+        SELECT partdefid FROM pg_partitioned_table WHERE partrelid = parent
+        UNION ALL
+        SELECT i.inhrelid FROM tree JOIN pg_inherits AS i ON i.inhparent = tree.relid),
+    modes (relid, mode) AS (
+        SELECT parent::oid, CASE WHEN part IS NULL THEN 'SHARE UPDATE EXCLUSIVE' ELSE 'ACCESS EXCLUSIVE' END
+        UNION
+        SELECT relid, 'ACCESS EXCLUSIVE' FROM tree
+        UNION
+        SELECT CASE parent WHEN confrelid THEN conrelid ELSE confrelid END,
+               CASE WHEN part IS NULL THEN 'SHARE ROW EXCLUSIVE' ELSE 'ACCESS EXCLUSIVE' END
+          FROM pg_constraint
+         WHERE contype = 'f'
+           AND (parent = confrelid
+                OR parent = conrelid AND (part IS NULL OR EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = part))))
+    SELECT array_agg(format('%I.%I IN %s MODE', n.nspname, c.relname, m.mode) ORDER BY c.oid <> parent, c.oid, m.mode)
+      FROM modes AS m
+      JOIN pg_class AS c ON c.oid = m.relid AND c.relkind IN ('r', 'p')
+      JOIN pg_namespace AS n ON n.oid = c.relnamespace;
+END;
+COMMENT ON FUNCTION @extschema@.snowflake_partition_locks(regclass, regclass) IS
+'internal: the locks that a partition needs';
+
+-- Waits for a lock only while the transaction holds none of the others, so no
+-- writer can be in a deadlock with this function: the next attempt begins with
+-- the lock that was not free.
+CREATE FUNCTION @extschema@.snowflake_lock_partitions(parent regclass, part regclass, deadline timestamptz)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = 0
+AS $$
+DECLARE
+    locks text[];
+    awaited text;
+    wanted text;
+BEGIN
+    LOOP
+        PERFORM set_config('lock_timeout',
+            least(2147483647, greatest(1, ceil(extract(epoch FROM deadline - clock_timestamp()) * 1000)))::text, true);
+        BEGIN
+            PERFORM @extschema@.snowflake_check_partitions(parent);
+            locks := @extschema@.snowflake_partition_locks(parent, part);
+            wanted := CASE WHEN awaited = ANY (locks) THEN awaited ELSE locks[1] END;
+            EXECUTE 'LOCK TABLE ONLY ' || wanted;
+            FOREACH wanted IN ARRAY locks LOOP
+                EXECUTE concat('LOCK TABLE ONLY ', wanted, ' NOWAIT');
+            END LOOP;
+            -- The names and the owners may have changed during the wait.
+            PERFORM @extschema@.snowflake_check_partitions(parent);
+            EXIT WHEN locks = @extschema@.snowflake_partition_locks(parent, part);
+            RAISE lock_not_available;
+        EXCEPTION WHEN lock_not_available OR undefined_table THEN
+            IF clock_timestamp() >= deadline THEN
+                RAISE EXCEPTION 'could not lock table % in time', split_part(wanted, ' IN ', 1)
+                    USING ERRCODE = 'lock_not_available',
+                          DETAIL = CASE WHEN part IS NULL THEN format('A new partition of %s needs the lock.', parent)
+                                        ELSE format('Dropping partition %s needs the lock.', part) END,
+                          HINT = 'Earlier partitions are done. Call again, or give a longer lock_timeout.';
+            END IF;
+            awaited := wanted;
+        END;
+        PERFORM pg_sleep(0.005);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.snowflake_lock_partitions(regclass, regclass, timestamptz) IS
+'internal: lock what one partition needs, without a deadlock';
 
 CREATE FUNCTION @extschema@.snowflake_partition_bounds(parent regclass)
 RETURNS TABLE (part regclass, lower bigint, upper bigint)
@@ -506,7 +584,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Give one hour or more in whole years, months, days or hours, not mixed.';
     END IF;
-    -- With -1, there are no partitions, and snowflake_attach_partitions() raises an error.
+    -- With -1, there are no partitions, and snowflake_attach_partition() raises an error.
     steps := CASE WHEN isfinite(since) AND isfinite(until)
                   THEN least(extract(epoch FROM until - since) / extract(epoch FROM step), 10000) + 2
                   ELSE -1 END;
@@ -545,7 +623,7 @@ END;
 COMMENT ON FUNCTION @extschema@.snowflake_partition_starts(timestamptz, timestamptz, interval, text, integer) IS
 'internal: the instants at which partitions begin';
 
-CREATE FUNCTION @extschema@.snowflake_attach_partitions(
+CREATE FUNCTION @extschema@.snowflake_attach_partition(
     parent regclass,
     since timestamptz,
     until timestamptz,
@@ -554,8 +632,10 @@ CREATE FUNCTION @extschema@.snowflake_attach_partitions(
     bounds bigint[],
     parts regclass[],
     lowers bigint[],
-    uppers bigint[])
-RETURNS SETOF regclass
+    uppers bigint[],
+    step interval,
+    lock_timeout interval)
+RETURNS regclass
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -631,26 +711,33 @@ BEGIN
     -- the parent go on.  ATTACH makes indexes, foreign keys and triggers.
     FOR i IN 1 .. wanted LOOP
         CONTINUE WHEN EXISTS (SELECT FROM unnest(lowers) AS lower WHERE lower = bounds[i]);
+        PERFORM @extschema@.snowflake_lock_partitions(parent, NULL, clock_timestamp() + lock_timeout);
+        -- Another session may have created partitions during the wait.
+        IF parts IS DISTINCT FROM (SELECT array_agg(part ORDER BY part) FROM @extschema@.snowflake_partition_bounds(parent)) THEN
+            RETURN @extschema@.snowflake_create_partition(parent, since, until, step, lock_timeout);
+        END IF;
         EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING STORAGE INCLUDING COMPRESSION)%s',
                        home, names[i], parent, options);
         EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s) TO (%s)',
                        parent, home, names[i], bounds[i], bounds[i + 1]);
-        RETURN NEXT concat(home, '.', names[i])::regclass;
+        RETURN concat(home, '.', names[i])::regclass;
     END LOOP;
+    RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_attach_partitions(regclass, timestamptz, timestamptz, text, timestamptz[], bigint[], regclass[], bigint[], bigint[]) IS
-'internal: create partitions with these bounds, unless they exist';
+COMMENT ON FUNCTION @extschema@.snowflake_attach_partition(regclass, timestamptz, timestamptz, text, timestamptz[], bigint[], regclass[], bigint[], bigint[], interval, interval) IS
+'internal: create the first partition of these bounds that does not exist';
 
-CREATE FUNCTION @extschema@.snowflake_create_partitions(
+CREATE FUNCTION @extschema@.snowflake_create_partition(
     parent regclass,
     since timestamptz,
     until timestamptz,
-    step interval)
-RETURNS SETOF regclass
+    step interval,
+    lock_timeout interval DEFAULT '10 s')
+RETURNS regclass
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 BEGIN ATOMIC
-    SELECT @extschema@.snowflake_lock_partitions(parent, 'SHARE UPDATE EXCLUSIVE'::text);
+    SELECT @extschema@.snowflake_check_partitions(parent);
     SELECT made
       FROM @extschema@.snowflake_partition_steps(since, until, step) AS steps,
            -- An end outside the layout's span is an error of snowflake_encode().
@@ -659,59 +746,102 @@ BEGIN ATOMIC
                                             ELSE @extschema@.snowflake_encode(start, 0, 0, 0) END ORDER BY n)
                       FROM @extschema@.snowflake_partition_starts(since, until, step, steps.unit, steps.steps)
                            WITH ORDINALITY AS s (start, n)) AS wanted (starts, bounds),
-           (SELECT array_agg(part), array_agg(lower), array_agg(upper)
+           (SELECT array_agg(part ORDER BY part), array_agg(lower ORDER BY part), array_agg(upper ORDER BY part)
               FROM @extschema@.snowflake_partition_bounds(parent)) AS present (parts, lowers, uppers),
-           @extschema@.snowflake_attach_partitions(parent, since, until, steps.unit, starts, bounds, parts, lowers, uppers) AS made;
+           @extschema@.snowflake_attach_partition(parent, since, until, steps.unit, starts, bounds, parts, lowers, uppers, step, lock_timeout) AS made;
 END;
-COMMENT ON FUNCTION @extschema@.snowflake_create_partitions(regclass, timestamptz, timestamptz, interval) IS
-'create the range partitions of a table partitioned by its snowflake ids';
+COMMENT ON FUNCTION @extschema@.snowflake_create_partition(regclass, timestamptz, timestamptz, interval, interval) IS
+'create the first of the range partitions that does not exist yet';
 
-CREATE FUNCTION @extschema@.snowflake_detach_partitions(parent regclass, parts regclass[], before timestamptz, dry_run boolean)
-RETURNS SETOF text
+-- A procedure with a SET clause cannot COMMIT: the bodies of the procedures must
+-- not depend on search_path, and each transaction is one call of a function.
+CREATE PROCEDURE @extschema@.snowflake_create_partitions(
+    parent regclass,
+    since timestamptz,
+    until timestamptz,
+    step interval,
+    lock_timeout interval DEFAULT '10 s')
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    made regclass;
+BEGIN
+    LOOP
+        made := @extschema@.snowflake_create_partition(parent, since, until, step, lock_timeout);
+        EXIT WHEN made IS NULL;
+        RAISE NOTICE 'created partition %', made;
+        COMMIT;
+    END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE @extschema@.snowflake_create_partitions(regclass, timestamptz, timestamptz, interval, interval) IS
+'create the range partitions of a table partitioned by its snowflake ids, each in a transaction';
+
+CREATE FUNCTION @extschema@.snowflake_drop_partition(parent regclass, before timestamptz, lock_timeout interval, dry_run boolean)
+RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    part regclass;
-    statement text;
+    deadline timestamptz := clock_timestamp() + lock_timeout;
+    parts regclass[];
+    locked regclass;
+    name text;
 BEGIN
-    IF NOT isfinite(before) THEN
+    IF isfinite(before) IS NOT TRUE THEN
         RAISE EXCEPTION 'cannot drop partitions before %', before
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a finite instant.';
     END IF;
-    FOREACH part IN ARRAY coalesce(parts, '{}') LOOP
-        FOREACH statement IN ARRAY ARRAY[
-            format('ALTER TABLE %s DETACH PARTITION %s;', parent, part),
-            format('DROP %s %s;', (SELECT CASE relkind WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END FROM pg_class WHERE oid = part), part)]
-        LOOP
-            IF NOT dry_run THEN
-                EXECUTE statement;
-            END IF;
-            RETURN NEXT statement;
-        END LOOP;
+    PERFORM @extschema@.snowflake_check_partitions(parent);
+    LOOP
+        SELECT array_agg(part ORDER BY lower) INTO parts
+          FROM @extschema@.snowflake_partition_bounds(parent)
+         WHERE upper < '9223372036854775807'
+           AND upper - 1 <= @extschema@.snowflake_last_id_before(before);
+        IF dry_run OR parts IS NULL THEN
+            FOREACH name IN ARRAY coalesce(parts, '{}') LOOP
+                RAISE NOTICE 'would drop partition %', name;
+            END LOOP;
+            RETURN NULL;
+        END IF;
+        EXIT WHEN parts[1] = locked;
+        locked := parts[1];
+        PERFORM @extschema@.snowflake_lock_partitions(parent, locked, deadline);
+    END LOOP;
+
+    name := locked;
+    -- PostgreSQL does not drop a partition that a foreign key references.  Of others,
+    -- a DETACH would lock the tables that the parent references.
+    IF EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = locked) THEN
+        EXECUTE format('ALTER TABLE %s DETACH PARTITION %s', parent, name);
+    END IF;
+    EXECUTE format('DROP %s %s', (SELECT CASE relkind WHEN 'f' THEN 'FOREIGN TABLE' ELSE 'TABLE' END FROM pg_class WHERE oid = locked), name);
+    RETURN name;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.snowflake_drop_partition(regclass, timestamptz, interval, boolean) IS
+'internal: drop the oldest of the partitions';
+
+CREATE PROCEDURE @extschema@.snowflake_drop_partitions(
+    parent regclass,
+    before timestamptz,
+    lock_timeout interval DEFAULT '10 s',
+    dry_run boolean DEFAULT false)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    dropped text;
+BEGIN
+    LOOP
+        dropped := @extschema@.snowflake_drop_partition(parent, before, lock_timeout, dry_run);
+        EXIT WHEN dropped IS NULL;
+        RAISE NOTICE 'dropped partition %', dropped;
+        COMMIT;
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_detach_partitions(regclass, regclass[], timestamptz, boolean) IS
-'internal: detach and drop partitions';
-
-CREATE FUNCTION @extschema@.snowflake_drop_partitions(
-    parent regclass,
-    before timestamptz,
-    dry_run boolean DEFAULT false)
-RETURNS SETOF text
-LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
-BEGIN ATOMIC
-    SELECT @extschema@.snowflake_lock_partitions(parent, CASE WHEN dry_run THEN 'ACCESS SHARE' ELSE 'SHARE UPDATE EXCLUSIVE' END::text);
-    SELECT statement
-      FROM (SELECT array_agg(part ORDER BY lower)
-              FROM @extschema@.snowflake_partition_bounds(parent)
-             WHERE upper < '9223372036854775807'
-               AND upper - 1 <= @extschema@.snowflake_last_id_before(before)) AS old (parts),
-           @extschema@.snowflake_detach_partitions(parent, parts, before, dry_run) AS statement;
-END;
-COMMENT ON FUNCTION @extschema@.snowflake_drop_partitions(regclass, timestamptz, boolean) IS
-'detach and drop the range partitions whose ids were all issued before an instant';
+COMMENT ON PROCEDURE @extschema@.snowflake_drop_partitions(regclass, timestamptz, interval, boolean) IS
+'drop the range partitions whose ids were all issued before an instant, each in a transaction';
 
 --
 -- Activity: a table's ids over time

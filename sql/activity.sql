@@ -26,7 +26,7 @@ SELECT sum(ids) FROM snowflake_activity('"Odd Schema"."Vis""its"', 'The id', '1 
 
 -- the query uses the index, and only one partition
 CREATE TABLE pages (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
-SELECT snowflake_create_partitions('pages', '2028-01-01', '2028-04-01', '1 month');
+CALL snowflake_create_partitions('pages', '2028-01-01', '2028-04-01', '1 month');
 INSERT INTO pages SELECT snowflake_encode('2028-01-01 00:00+00'::timestamptz + n * interval '1 hour', 0, 0, 0)
   FROM generate_series(0, 24 * 91 - 1) AS n;
 ANALYZE pages;

@@ -17,8 +17,8 @@ SELECT * FROM orders WHERE snowflake_issued_between(id, now() - interval '1 day'
 
 -- partitions by time without a time column; begin with the present month
 CREATE TABLE visits (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), page text) PARTITION BY RANGE (id);
-SELECT snowflake_create_partitions('visits', '2026-11-01', '2027-02-01', '1 month');
-SELECT snowflake_drop_partitions('visits', now() - interval '1 year');
+CALL snowflake_create_partitions('visits', '2026-11-01', '2027-02-01', '1 month');
+CALL snowflake_drop_partitions('visits', now() - interval '1 year');
 
 -- how many rows each server inserted in each hour
 SELECT * FROM snowflake_activity('orders', 'id', '1 hour');

@@ -80,8 +80,8 @@ INSERT INTO outbox (position, event) VALUES (NULL, 'an ORM that fills the column
 
 -- the slowest consumer has the rows of all partitions that are dropped
 BEGIN;
-SELECT snowflake_create_partitions('outbox', '2025-01-01', '2025-01-31', '1 month');
-SELECT snowflake_drop_partitions('outbox', (SELECT snowflake_timestamp(min(position)) FROM consumer));
+CALL snowflake_create_partitions('outbox', '2025-01-01', '2025-01-31', '1 month');
+CALL snowflake_drop_partitions('outbox', (SELECT snowflake_timestamp(min(position)) FROM consumer));
 ROLLBACK;
 
 -- nothing holds the horizon

@@ -416,14 +416,14 @@ superuser(q{
 SET SESSION AUTHORIZATION victim;
 CREATE TABLE house.p (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
 GRANT REFERENCES (id) ON house.p TO attacker;
-SELECT snowflake_create_partitions('house.p', '2026-01-01', '2026-02-01', '1 month');
+CALL snowflake_create_partitions('house.p', '2026-01-01', '2026-02-01', '1 month');
 SET SESSION AUTHORIZATION attacker;
 CREATE TABLE attic.f (p bigint REFERENCES house.p);
 CREATE INDEX trap ON attic.f (p) WHERE attic.folded();
 GRANT SELECT ON attic.f TO victim;
 CREATE TABLE attic.p (id bigint PRIMARY KEY, n integer) PARTITION BY RANGE (id);
 CREATE INDEX ON attic.p (n) WHERE attic.folded();
-SELECT snowflake_create_partitions('attic.p', '2026-01-01', '2026-02-01', '1 month');
+CALL snowflake_create_partitions('attic.p', '2026-01-01', '2026-02-01', '1 month');
 RESET SESSION AUTHORIZATION;
 CREATE TABLE attic.mixed (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
 CREATE TABLE attic.mixed_rest PARTITION OF attic.mixed DEFAULT;
@@ -432,8 +432,8 @@ SET SESSION AUTHORIZATION attacker;
 ALTER TABLE attic.mixed_rest ADD CHECK (attic.folded());
 });
 ran_as();
-my $create = q{SELECT snowflake_create_partitions('%s', '2026-02-01', '2026-03-01', '1 month')};
-my $drop = q{SELECT snowflake_drop_partitions('%s', '2026-02-01')};
+my $create = q{CALL snowflake_create_partitions('%s', '2026-02-01', '2026-03-01', '1 month')};
+my $drop = q{CALL snowflake_drop_partitions('%s', '2026-02-01')};
 for my $call ($create, $drop)
 {
 	for (

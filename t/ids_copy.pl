@@ -137,7 +137,7 @@ CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (1000);
 CREATE TABLE parts_2 PARTITION OF parts DEFAULT;
 CREATE TABLE days (id bigint DEFAULT snowflake_nextval(), n integer) PARTITION BY RANGE (id);
 CREATE TABLE days_default PARTITION OF days DEFAULT;
-SELECT snowflake_create_partitions('days', current_date - 1, current_date + 2, '1 day');
+CALL snowflake_create_partitions('days', current_date - 1, current_date + 2, '1 day');
 });
 for my $table ('parts', 'days')
 {

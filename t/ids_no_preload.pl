@@ -36,7 +36,7 @@ my @dependents = (
 	NODE_OF_ID,
 	'SELECT snowflake_timestamp(1)',
 	"SELECT snowflake_min_id('2030-01-01 00:00+00')",
-	"SELECT snowflake_drop_partitions('log', now(), dry_run => true)");
+	"CALL snowflake_drop_partitions('log', now(), dry_run => true)");
 my $parallel = q{
 SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
 SET min_parallel_table_scan_size = 0};
@@ -472,7 +472,7 @@ value_of($node, q{
 GRANT CREATE ON SCHEMA public TO plain;
 SET SESSION AUTHORIZATION plain;
 DROP TABLE log_first;
-SELECT snowflake_create_partitions('log', date_trunc('day', now()) - interval '90 days', now() + interval '60 days', '30 days');
+CALL snowflake_create_partitions('log', date_trunc('day', now()) - interval '90 days', now() + interval '60 days', '30 days');
 CREATE TABLE ids AS SELECT snowflake_min_id('2021-01-01 00:00+00') + n AS id FROM many;
 ANALYZE ids});
 my $partition_count = q{SELECT count(*) FROM pg_inherits WHERE inhparent = 'log'::regclass};

@@ -79,17 +79,15 @@ CREATE TABLE visits (
     page text
 ) PARTITION BY RANGE (id);
 CREATE TABLE visits_default PARTITION OF visits DEFAULT;
-SELECT snowflake_create_partitions('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
+CALL snowflake_create_partitions('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
 });
 is(partitions(), '-30|7|38', 'there are partitions of 30 past days, of today, and of 7 days ahead');
 value_of($node, q{
 SELECT cron.schedule('visits: drop', '5 * * * *', $$
-SET lock_timeout = '10s';
-SELECT snowflake_drop_partitions('visits', now() - interval '30 days');
+CALL snowflake_drop_partitions('visits', now() - interval '30 days');
 $$);
 SELECT cron.schedule('visits: create', '10 * * * *', $$
-SET lock_timeout = '10s';
-SELECT snowflake_create_partitions('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
+CALL snowflake_create_partitions('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
 $$);
 });
 
@@ -123,12 +121,13 @@ value_of($node, "INSERT INTO visits (page) VALUES ('day 60')");
 my $rows = q{SELECT page || ' ' || id FROM visits ORDER BY id};
 my @before = split /\n/, value_of($node, $rows);
 my $mend = q{
+CALL snowflake_drop_partitions('visits', now() - interval '30 days');
 BEGIN;
 SET LOCAL lock_timeout = '10s';
 LOCK TABLE visits;
-SELECT snowflake_drop_partitions('visits', now() - interval '30 days');
 ALTER TABLE visits DETACH PARTITION visits_default;
-SELECT snowflake_create_partitions('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
+SELECT snowflake_create_partition('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day')
+  FROM generate_series(1, 38);
 WITH moved AS (
     DELETE FROM visits_default
      WHERE id >= snowflake_min_id(date_trunc('day', now()) - interval '30 days')
