@@ -30,7 +30,7 @@ CALL snowflake_create_partitions('"Odd Schema"."Even""ts"', '2027-12-01', '2028-
 SELECT * FROM partitions_of('"Odd Schema"."Even""ts"');
 -- existing partitions are skipped, and the following ones are created
 BEGIN;
-SELECT snowflake_create_partition('"Odd Schema"."Even""ts"', '2027-12-01', '2028-05-01', '1 month');
+SELECT snowflake_create_partition('"Odd Schema"."Even""ts"', '2027-12-01', '2028-06-01', '1 month');
 -- the locks allow reads and writes
 SELECT mode FROM pg_locks WHERE relation = '"Odd Schema"."Even""ts"'::regclass AND pid = pg_backend_pid();
 COMMIT;
@@ -71,11 +71,11 @@ CREATE TABLE events_after PARTITION OF events FOR VALUES FROM (snowflake_min_id(
 CALL snowflake_create_partitions('events', '2032-01-01', '2033-01-01', '1 year');
 CALL snowflake_create_partitions('events', '2030-01-01', '2031-01-01', '1 year');
 -- a table has the name of a new partition already
-CREATE TABLE events_2027_11 ();
+CREATE TABLE events_2027_10 ();
 \set VERBOSITY terse
 CALL snowflake_create_partitions('events', '2027-10-01', '2027-12-01', '1 month');
 \set VERBOSITY default
-DROP TABLE events_2027_11;
+DROP TABLE events_2027_10;
 -- a default partition is no obstacle unless it has rows of the new partition
 CREATE TABLE events_default PARTITION OF events DEFAULT;
 INSERT INTO events SELECT snowflake_min_id('2027-10-10');
@@ -225,16 +225,18 @@ DROP TABLE t, plain, by_list, by_two, by_expression, by_int;
 
 -- A partition is what CREATE TABLE ... PARTITION OF makes.
 SET allow_in_place_tablespaces = on;
-CREATE ROLE regress_snowflake_owner;
-CREATE ROLE regress_snowflake_member IN ROLE regress_snowflake_owner;
-CREATE ROLE regress_snowflake_reader;
+SELECT current_user AS super \gset
+CREATE ROLE regress_snowflake_owner LOGIN;
+CREATE ROLE regress_snowflake_member LOGIN IN ROLE regress_snowflake_owner;
+CREATE ROLE regress_snowflake_reader LOGIN;
 CREATE TABLESPACE regress_snowflake_space LOCATION '';
 GRANT CREATE ON TABLESPACE regress_snowflake_space TO regress_snowflake_owner;
 CREATE SCHEMA owned AUTHORIZATION regress_snowflake_owner;
 CREATE SCHEMA lent;
 GRANT CREATE, USAGE ON SCHEMA lent TO regress_snowflake_owner;
 GRANT USAGE ON SCHEMA owned TO regress_snowflake_reader;
-SET SESSION AUTHORIZATION regress_snowflake_owner;
+\c - regress_snowflake_owner
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 ALTER DEFAULT PRIVILEGES IN SCHEMA owned GRANT SELECT ON TABLES TO regress_snowflake_reader;
 CREATE TABLE owned.log (
   dropped int,
@@ -277,38 +279,51 @@ SELECT relname, spcname, has_table_privilege('regress_snowflake_reader', c.oid, 
 -- owner's code.  After SET ROLE, that code can go back to the session's role.  (The
 -- tests connect for that: SET SESSION AUTHORIZATION is refused like SET ROLE.)
 \set VERBOSITY terse
-SET SESSION AUTHORIZATION regress_snowflake_member;
+\c - regress_snowflake_member
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
 CALL snowflake_drop_partitions('owned.log', '2028-02-01');
-SET SESSION AUTHORIZATION regress_snowflake_reader;
+\c - regress_snowflake_reader
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 CALL snowflake_drop_partitions('owned.log', '2028-02-01', dry_run => true);
-RESET SESSION AUTHORIZATION;
+\c - :super
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 \set VERBOSITY default
 CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
 \set VERBOSITY terse
 SET ROLE regress_snowflake_owner;
 CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
 RESET ROLE;
-SET SESSION AUTHORIZATION regress_snowflake_member;
-SET ROLE regress_snowflake_owner;
-CALL snowflake_drop_partitions('owned.log', '2000-01-01');
-RESET SESSION AUTHORIZATION;
--- all partitions, and all tables that foreign keys connect, are of one owner
-ALTER TABLE owned.by_hand OWNER TO regress_snowflake_reader;
 SET SESSION AUTHORIZATION regress_snowflake_owner;
 CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
-CALL snowflake_drop_partitions('owned.log', '2028-02-01', dry_run => true);
 RESET SESSION AUTHORIZATION;
+\c - regress_snowflake_member
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
+SET ROLE regress_snowflake_owner;
+CALL snowflake_drop_partitions('owned.log', '2000-01-01');
+\c - :super
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
+-- all partitions, and all tables that foreign keys connect, are of one owner
+ALTER TABLE owned.by_hand OWNER TO regress_snowflake_reader;
+\c - regress_snowflake_owner
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
+CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
+CALL snowflake_drop_partitions('owned.log', '2028-02-01', dry_run => true);
+\c - :super
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 ALTER TABLE owned.by_hand OWNER TO regress_snowflake_owner;
 CREATE TABLE refers (id bigint REFERENCES owned.log);
 CREATE TABLE refs (id int PRIMARY KEY);
 ALTER TABLE owned.log ADD ref int REFERENCES refs;
-SET SESSION AUTHORIZATION regress_snowflake_owner;
+\c - regress_snowflake_owner
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 \set VERBOSITY default
 CALL snowflake_drop_partitions('owned.log', '2028-02-01');
-RESET SESSION AUTHORIZATION;
+\c - :super
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 DROP TABLE refers;
-SET SESSION AUTHORIZATION regress_snowflake_owner;
+\c - regress_snowflake_owner
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
 \set VERBOSITY terse
 ALTER TABLE owned.log DROP ref;
@@ -329,7 +344,8 @@ BEGIN READ ONLY;
 CALL snowflake_drop_partitions('owned.log', '2028-01-01', dry_run => true);
 SELECT mode FROM pg_locks WHERE relation = 'owned.log'::regclass AND pid = pg_backend_pid();
 COMMIT;
-RESET SESSION AUTHORIZATION;
+\c - :super
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 -- a partition with partitions of its own, in another schema, with a name that
 -- needs quotes; PostgreSQL's refusal to drop a partition is passed on
 CREATE TABLE "Old ones" (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
@@ -369,7 +385,7 @@ DROP TABLE edges, days_plain;
 -- Each day the owner creates the partitions of the next three days and drops
 -- those older than two days, over the beginning and the end of summer time.
 CREATE TABLE days_seen (zone text, day date, partitions int, first timestamptz, last timestamptz, rows bigint);
-CREATE FUNCTION roll(zone text, first_day date) RETURNS void LANGUAGE plpgsql AS $$
+CREATE PROCEDURE roll(zone text, first_day date) LANGUAGE plpgsql AS $$
 DECLARE
   day date;
 BEGIN
@@ -377,8 +393,8 @@ BEGIN
   EXECUTE 'CREATE TABLE owned.roll (id bigint PRIMARY KEY) PARTITION BY RANGE (id)';
   FOR n IN 0 .. 6 LOOP
     day := first_day + n;
-    PERFORM snowflake_create_partitions('owned.roll', date_trunc('day', day + interval '9 hours')::timestamptz, day + interval '3 days', '1 day');
-    PERFORM snowflake_drop_partitions('owned.roll', (day - 2)::timestamptz);
+    CALL snowflake_create_partitions('owned.roll', date_trunc('day', day + interval '9 hours')::timestamptz, day + interval '3 days', '1 day');
+    CALL snowflake_drop_partitions('owned.roll', (day - 2)::timestamptz);
     -- an id each half hour that is of this day
     INSERT INTO owned.roll SELECT snowflake_encode(t, 0, 0, 0)
       FROM generate_series(day::timestamptz - interval '2 hours', day::timestamptz + interval '27 hours', '30 minutes') AS t
@@ -388,13 +404,15 @@ BEGIN
   DROP TABLE owned.roll;
 END $$;
 GRANT ALL ON days_seen TO regress_snowflake_owner;
-SET SESSION AUTHORIZATION regress_snowflake_owner;
-SELECT roll('Africa/Cairo', '2026-04-20');
+\c - regress_snowflake_owner
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
+CALL roll('Africa/Cairo', '2026-04-20');
 SELECT day, partitions, first, last, rows FROM days_seen WHERE zone = 'Africa/Cairo' ORDER BY day;
-SELECT roll('HAV5HDT4,M3.2.0/0,M11.1.0/1', '2026-10-29');
+CALL roll('HAV5HDT4,M3.2.0/0,M11.1.0/1', '2026-10-29');
 SELECT day, partitions, first, last, rows FROM days_seen WHERE zone = 'HAV5HDT4,M3.2.0/0,M11.1.0/1' ORDER BY day;
-RESET SESSION AUTHORIZATION;
-DROP FUNCTION roll;
+\c - :super
+SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
+DROP PROCEDURE roll;
 DROP TABLE days_seen;
 
 -- In zones whose days have begun at other times than midnight, the clock shows

@@ -416,14 +416,14 @@ superuser(q{
 SET SESSION AUTHORIZATION victim;
 CREATE TABLE house.p (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
 GRANT REFERENCES (id) ON house.p TO attacker;
-CALL snowflake_create_partitions('house.p', '2026-01-01', '2026-02-01', '1 month');
+CREATE TABLE house.p_2026_01 PARTITION OF house.p FOR VALUES FROM (snowflake_min_id('2026-01-01')) TO (snowflake_min_id('2026-02-01'));
 SET SESSION AUTHORIZATION attacker;
 CREATE TABLE attic.f (p bigint REFERENCES house.p);
 CREATE INDEX trap ON attic.f (p) WHERE attic.folded();
 GRANT SELECT ON attic.f TO victim;
 CREATE TABLE attic.p (id bigint PRIMARY KEY, n integer) PARTITION BY RANGE (id);
 CREATE INDEX ON attic.p (n) WHERE attic.folded();
-CALL snowflake_create_partitions('attic.p', '2026-01-01', '2026-02-01', '1 month');
+CREATE TABLE attic.p_2026_01 PARTITION OF attic.p FOR VALUES FROM (snowflake_min_id('2026-01-01')) TO (snowflake_min_id('2026-02-01'));
 RESET SESSION AUTHORIZATION;
 CREATE TABLE attic.mixed (id bigint PRIMARY KEY) PARTITION BY RANGE (id);
 CREATE TABLE attic.mixed_rest PARTITION OF attic.mixed DEFAULT;
