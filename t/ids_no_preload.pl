@@ -472,12 +472,13 @@ value_of($node, q{
 GRANT CREATE ON SCHEMA public TO plain;
 SET SESSION AUTHORIZATION plain;
 DROP TABLE log_first;
-CALL snowflake_create_partitions('log', date_trunc('day', now()) - interval '90 days', now() + interval '60 days', '30 days');
 CREATE TABLE ids AS SELECT snowflake_min_id('2021-01-01 00:00+00') + n AS id FROM many;
 ANALYZE ids});
+my $maker = plain_session();
+$maker->rows(q{CALL snowflake_create_partitions('log', date_trunc('day', now()) - interval '90 days', now() + interval '60 days', '30 days')});
+$maker->quit;
 my $partition_count = q{SELECT count(*) FROM pg_inherits WHERE inhparent = 'log'::regclass};
 my $count = value_of($node, $partition_count);
-my $drop = q{FROM snowflake_drop_partitions('log', now() - interval '50 days'};
 for my $participation ('off', 'on')
 {
 	for my $first ('SELECT count(*) FROM ids WHERE seconds(id) = 1609459200',
@@ -491,14 +492,13 @@ for my $participation ('off', 'on')
 		is($counts[-1], 20000, "$case: workers decode by the server's layout and epoch");
 		is($session->value('SELECT snowflake_timestamp(min(id)) = \'2021-01-01 00:00+00\' FROM ids'),
 			't', "$case: the leader does, too");
-		is($session->value("SELECT count(*) FILTER (WHERE statement LIKE 'DROP%') $drop, dry_run => true) AS statement"), 1, "$case: one partition is old");
 		$session->quit;
 	}
 }
 my $dropper = plain_session();
 $dropper->rows($_) for split /;/, $parallel;
 $dropper->rows('SELECT max(seconds(id)) FROM ids');
-$dropper->rows("SELECT * $drop)");
+$dropper->rows(q{CALL snowflake_drop_partitions('log', now() - interval '50 days')});
 is(value_of($node, $partition_count), $count - 1, 'one partition is dropped');
 $dropper->quit;
 
