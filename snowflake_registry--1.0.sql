@@ -14,11 +14,12 @@
  * fence, and the next holder's ids begin at the fence.
  *
  * A quarantine begins whenever the registry may have forgotten leases: when it
- * is new, after a failover, a restore or a crash, and when a holder shows a
- * fence that the registry does not know.  A quarantine raises each fence to its
- * own end, which is after all fences that may have been forgotten.  Until then
- * a server that holds a lease is believed, and a server without a lease gets
- * only worker ids that were renewed since the quarantine began.
+ * is new, after every start of its server, a failover or a restore, after a
+ * change of the layout or the epoch, and when a holder shows a fence that the
+ * registry does not know.  A quarantine raises each fence to its own end, which
+ * is after all fences that may have been forgotten.  Until then a server that
+ * holds a lease is believed, and a server without a lease gets only worker ids
+ * whose holders were seen since the quarantine began.
  *
  * doc/model/lease.pml checks these rules, and lists what they assume.
  *
@@ -63,6 +64,8 @@ CREATE TABLE snowflake_registry.setting (
     slack interval NOT NULL DEFAULT '30 s',
     layout text NOT NULL,
     epoch timestamptz NOT NULL,
+    history text,
+    server_start timestamptz,
     quarantined_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     reopens_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -73,12 +76,14 @@ COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS
 'how far a server''s clock may be ahead of the registry''s';
 COMMENT ON COLUMN snowflake_registry.setting.slack IS
 'how far the clocks of the registry''s servers may differ: a quarantine lasts lease_duration + largest_lead + slack';
+COMMENT ON COLUMN snowflake_registry.setting.history IS
+'the identity of the registry''s data when the last quarantine began';
+COMMENT ON COLUMN snowflake_registry.setting.server_start IS
+'the start of the registry''s server before the last quarantine began';
 COMMENT ON COLUMN snowflake_registry.setting.quarantined_at IS 'when the last quarantine began';
 COMMENT ON COLUMN snowflake_registry.setting.reopens_at IS
 'when the last quarantine ends: no lease that was forgotten has a later fence';
 
--- A renewal changes no indexed column, and a page has room for many versions of
--- a row, so that renewals are HOT even beside a long transaction.
 CREATE TABLE snowflake_registry.node (
     datacenter_id integer,
     worker_id integer,
@@ -95,11 +100,9 @@ CREATE TABLE snowflake_registry.node (
     released_at timestamptz,
     is_seen boolean NOT NULL,
     CONSTRAINT node_pkey PRIMARY KEY (datacenter_id, worker_id)
-) WITH (fillfactor = 10);
+);
 CREATE INDEX node_holder_idx ON snowflake_registry.node (holder);
-CREATE INDEX node_name_idx ON snowflake_registry.node (datacenter_id, name);
-CREATE INDEX node_released_at_idx ON snowflake_registry.node (datacenter_id, released_at)
- WHERE released_at IS NOT NULL;
+CREATE INDEX node_expires_at_idx ON snowflake_registry.node (datacenter_id, expires_at);
 COMMENT ON TABLE snowflake_registry.node IS
 'a row for each worker id that was ever leased; the row stays, because the next holder begins at its fence';
 COMMENT ON COLUMN snowflake_registry.node.holder IS
@@ -113,20 +116,11 @@ COMMENT ON COLUMN snowflake_registry.node.began IS 'where the holder''s ids begi
 COMMENT ON COLUMN snowflake_registry.node.fence IS
 'the holder''s ids are before this instant; the next holder''s ids begin here';
 COMMENT ON COLUMN snowflake_registry.node.top IS
-'the fence of the last grant; a larger fence is of a grant that the registry has forgotten';
-COMMENT ON COLUMN snowflake_registry.node.expires_at IS 'when the lease ends';
+'the largest fence ever granted; a larger one is of a grant that the registry has forgotten';
+COMMENT ON COLUMN snowflake_registry.node.expires_at IS 'when the lease ends, or has ended';
 COMMENT ON COLUMN snowflake_registry.node.released_at IS 'when the lease was released or freed; NULL: it was not';
 COMMENT ON COLUMN snowflake_registry.node.is_seen IS
 'the holder has claimed since the last quarantine began; else the registry may have forgotten another holder';
-
--- Every recovery empties an unlogged table: after a crash, in a backup, and at
--- the promotion of a standby.
-CREATE UNLOGGED TABLE snowflake_registry.running (
-    instance timestamptz NOT NULL,
-    history text NOT NULL
-);
-COMMENT ON TABLE snowflake_registry.running IS
-'the start of the registry''s server, and the identity of its data, at the last call; empty after a stop that was not clean';
 
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
@@ -159,6 +153,15 @@ COMMENT ON TYPE snowflake_registry.request IS 'internal: a claim';
 -- Quarantine
 --
 
+-- Another history shows that the data was restored: system identifier, database,
+-- and the table's file, which differs after a dump is restored.
+CREATE FUNCTION snowflake_registry.history()
+RETURNS text LANGUAGE sql VOLATILE PARALLEL UNSAFE
+RETURN concat_ws('/', (SELECT c.system_identifier FROM pg_control_system() AS c),
+                 (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
+                 pg_relation_filenode('snowflake_registry.node'));
+COMMENT ON FUNCTION snowflake_registry.history IS 'internal: the identity of the registry''s data';
+
 -- Serves only holders until all leases that may have been forgotten are over.
 CREATE FUNCTION snowflake_registry.quarantine()
 RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -168,7 +171,8 @@ DECLARE
     s snowflake_registry.setting;
 BEGIN
     UPDATE snowflake_registry.setting AS k
-       SET quarantined_at = clock_timestamp(),
+       SET history = snowflake_registry.history(), server_start = pg_postmaster_start_time(),
+           quarantined_at = clock_timestamp(),
            reopens_at = clock_timestamp() + k.lease_duration + k.largest_lead + k.slack
     RETURNING * INTO s;
     UPDATE snowflake_registry.node AS n
@@ -179,7 +183,7 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.quarantine IS 'internal: begin a quarantine';
 
 -- Locks the registry until the end of the transaction.  Begins a quarantine if
--- the registry is new, was restored or was not stopped cleanly.  Returns NULL
+-- the registry is new or was restored, or its server was started.  Returns NULL
 -- before the first configure().
 CREATE FUNCTION snowflake_registry.lock_registry()
 RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -187,10 +191,6 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     s snowflake_registry.setting;
-    -- differs after a dump is restored, and after VACUUM FULL
-    present_history text := concat_ws('/', (SELECT c.system_identifier FROM pg_control_system() AS c),
-        (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
-        pg_relation_filenode('snowflake_registry.node'));
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE feature_not_supported USING
@@ -201,18 +201,10 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     SELECT * INTO s FROM snowflake_registry.setting FOR UPDATE;
-    IF NOT FOUND OR
-       EXISTS (SELECT FROM snowflake_registry.running AS r
-                WHERE r.instance = pg_postmaster_start_time() AND r.history = present_history) THEN
-        RETURN s;
-    END IF;
-
-    DELETE FROM snowflake_registry.running AS r WHERE r.history = present_history;
-    IF NOT FOUND THEN
+    IF FOUND AND (s.history, s.server_start)
+                 IS DISTINCT FROM (snowflake_registry.history(), pg_postmaster_start_time()) THEN
         s := snowflake_registry.quarantine();
-        DELETE FROM snowflake_registry.running;
     END IF;
-    INSERT INTO snowflake_registry.running VALUES (pg_postmaster_start_time(), present_history);
     RETURN s;
 END
 $$;
@@ -320,10 +312,11 @@ BEGIN
     IF FOUND OR c.held_fence IS NULL THEN
         RETURN n;
     END IF;
-    -- Believe a holder that was not seen, unless the row has another holder with the
-    -- same fence or a larger one, as after a leap of the registry's clock.
+    -- In a quarantine believe a holder that was not seen, unless its fence has passed
+    -- or another holder was granted a later one: then the lease may be another's.
     n := snowflake_registry.row_of(s, c.datacenter_id, c.last_worker_id);
-    IF n.is_seen OR n.top >= c.held_fence AND n.holder IS DISTINCT FROM c.holder THEN
+    IF clock_timestamp() >= s.reopens_at OR c.held_fence < clock_timestamp() - interval '5 s' OR
+       n.is_seen OR n.top >= c.held_fence AND n.holder IS DISTINCT FROM c.holder THEN
         RETURN NULL;
     END IF;
     RETURN n;
@@ -331,10 +324,9 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_registry.continued IS 'internal: the row of the lease that a server continues';
 
--- Chooses a worker id for a server without a lease, the first of these that is
--- free: the server's last worker id, the last of a server of its name, the next
--- above all that were ever leased, the one released first, the lowest whose lease
--- has expired, and the lowest that was never leased.  Returns NULL if none is free.
+-- Chooses a worker id for a server without a lease: the one that the server wants
+-- or had last, or else one that was never leased or has been free longest.
+-- Returns NULL if none is free.
 CREATE FUNCTION snowflake_registry.choose(
     s snowflake_registry.setting, c snowflake_registry.request)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
@@ -351,26 +343,20 @@ BEGIN
               WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, c.last_worker_id)
                 AND (r.incarnation = c.incarnation OR r.holder = c.holder)
                 AND snowflake_registry.is_free(r, s, c.clock)),
-            (SELECT r.worker_id FROM snowflake_registry.node AS r
-              WHERE (r.datacenter_id, r.name) = (c.datacenter_id, nullif(c.name, '')) AND r.worker_id < worker_count
-                AND snowflake_registry.is_free(r, s, c.clock)
-              ORDER BY r.seen_at DESC LIMIT 1),
             (SELECT max(r.worker_id) + 1 FROM snowflake_registry.node AS r
               WHERE r.datacenter_id = c.datacenter_id
              HAVING max(r.worker_id) + 1 < worker_count AND clock_timestamp() >= s.reopens_at),
             (SELECT r.worker_id FROM snowflake_registry.node AS r
-              WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < worker_count
-                AND r.released_at IS NOT NULL AND snowflake_registry.is_free(r, s, c.clock)
-              ORDER BY r.released_at LIMIT 1),
-            (SELECT r.worker_id FROM snowflake_registry.node AS r
-              WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < worker_count
-                AND snowflake_registry.is_free(r, s, c.clock)
-              ORDER BY r.worker_id LIMIT 1),
+              WHERE r.datacenter_id = c.datacenter_id AND r.expires_at <= statement_timestamp()
+                AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c.clock)
+              ORDER BY r.expires_at LIMIT 1),
             (SELECT min(g.worker_id)
                FROM (SELECT 0 UNION ALL
                      SELECT r.worker_id + 1 FROM snowflake_registry.node AS r
                       WHERE r.datacenter_id = c.datacenter_id) AS g (worker_id)
               WHERE g.worker_id < worker_count
+                AND worker_count > (SELECT count(*) FROM snowflake_registry.node AS r
+                                     WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < worker_count)
                 AND NOT EXISTS (SELECT FROM snowflake_registry.node AS r
                                  WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, g.worker_id))))
           INTO chosen;
@@ -401,7 +387,7 @@ BEGIN
     IF id IS NULL THEN      -- the worker id that is free first
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < snowflake_registry.id_count(s.layout, 3)
-         ORDER BY greatest(r.expires_at, r.fence) LIMIT 1;
+         ORDER BY r.expires_at LIMIT 1;
     END IF;
     IF n.is_seen AND n.released_at IS NULL AND id IS NOT NULL AND n.expires_at > clock_timestamp() THEN
         code := CASE WHEN c.held_fence IS NULL THEN 'taken' ELSE 'lost' END;
@@ -441,7 +427,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     now_at timestamptz := clock_timestamp();
-    new_fence timestamptz := greatest(n.fence, c.held_fence, now_at + s.lease_duration + s.largest_lead);
+    new_fence timestamptz := greatest(n.began, n.top + interval '1 us', c.held_fence,
+                                      now_at + s.lease_duration + s.largest_lead);
 BEGIN
     INSERT INTO snowflake_registry.node AS r
     VALUES (n.datacenter_id, n.worker_id, c.holder, c.name, inet_client_addr(), c.next_incarnation, c.boot_clock,
@@ -503,12 +490,6 @@ BEGIN
     PERFORM snowflake_registry.check_arguments(s, datacenter_id, ARRAY[wanted_worker_id, last_worker_id],
                                                ARRAY[holder, name], ARRAY[clock, held_fence]);
 
-    IF EXISTS (SELECT FROM snowflake_registry.node AS r
-                WHERE r.holder = claim.holder AND r.boot_clock >= claim.boot_clock) THEN
-        refusal := 'late';
-        detail := 'The server has claimed or released a worker id since it sent this claim.';
-        RETURN;
-    END IF;
     -- The registry has forgotten the grant of a fence that it does not know.
     IF clock_timestamp() >= s.reopens_at AND
        held_fence > (snowflake_registry.row_of(s, datacenter_id, last_worker_id)).top THEN
@@ -520,6 +501,11 @@ BEGIN
     END IF;
     IF n.worker_id IS NULL THEN
         SELECT r.code, r.sentence INTO refusal, detail FROM snowflake_registry.refuse(s, c) AS r;
+        RETURN;
+    END IF;
+    IF n.holder = claim.holder AND n.boot_clock >= claim.boot_clock THEN
+        refusal := 'late';
+        detail := 'The server has claimed or released this worker id since it sent this claim.';
         RETURN;
     END IF;
     n := snowflake_registry.grant(n, s, c);
@@ -647,7 +633,6 @@ AS $$
 DECLARE
     old snowflake_registry.setting := snowflake_registry.lock_registry();
     s snowflake_registry.setting := old;
-    n snowflake_registry.node;
 BEGIN
     s.lease_duration := coalesce(configure.lease_duration, old.lease_duration, '3 min');
     s.largest_lead := coalesce(configure.largest_lead, old.largest_lead, '10 s');
@@ -668,19 +653,13 @@ BEGIN
         PERFORM snowflake_registry.lock_registry();
         RETURN;
     END IF;
-    IF (s.layout, s.epoch) <> (old.layout, old.epoch) THEN
-        SELECT * INTO n FROM snowflake_registry.node AS r WHERE r.expires_at > clock_timestamp()
-         ORDER BY r.expires_at DESC LIMIT 1;
-        IF FOUND OR clock_timestamp() < old.reopens_at THEN
-            RAISE object_in_use USING
-                MESSAGE = 'the layout and the epoch cannot be changed while a worker id may be leased',
-                DETAIL = format('All leases are over at %s.', greatest(n.expires_at, old.reopens_at)),
-                HINT = 'Stop all servers, change the layout and the epoch in the registry and in each server''s configuration, and start the servers.';
-        END IF;
-    END IF;
     UPDATE snowflake_registry.setting AS k
        SET lease_duration = s.lease_duration, largest_lead = s.largest_lead,
            layout = s.layout, epoch = s.epoch;
+    -- An id of the old layout can be equal to one of any node of the new layout.
+    IF (s.layout, s.epoch) <> (old.layout, old.epoch) THEN
+        PERFORM snowflake_registry.quarantine();
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.configure IS
@@ -708,7 +687,9 @@ DECLARE
 BEGIN
     UPDATE snowflake_registry.node AS r
        SET holder = NULL, incarnation = NULL, expires_at = clock_timestamp(), released_at = clock_timestamp(),
-           fence = greatest(least(r.fence, greatest(clock_timestamp() + s.largest_lead, s.reopens_at)), r.began)
+           fence = CASE WHEN r.released_at IS NOT NULL THEN r.fence    -- the released mark
+                        ELSE greatest(least(r.fence, greatest(clock_timestamp() + s.largest_lead, s.reopens_at)), r.began)
+                   END
      WHERE (r.datacenter_id, r.worker_id) = (free.datacenter_id, free.worker_id);
     IF NOT FOUND THEN
         RAISE no_data_found USING
@@ -736,11 +717,28 @@ COMMENT ON FUNCTION snowflake_registry.declare_restored IS
 -- Privileges and dumps
 --
 
--- PostgreSQL grants EXECUTE on new functions to PUBLIC, and default privileges
--- may grant more; only allow() is to grant.
-REVOKE ALL ON SCHEMA snowflake_registry FROM PUBLIC;
-REVOKE ALL ON ALL TABLES IN SCHEMA snowflake_registry FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM PUBLIC;
+-- PostgreSQL grants EXECUTE on new functions to PUBLIC, and ALTER DEFAULT
+-- PRIVILEGES may have granted more, to any role; only allow() is to grant.
+DO $$
+DECLARE
+    grantee text;
+BEGIN
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    FOR grantee IN
+        SELECT 'PUBLIC' UNION
+        SELECT quote_ident(pg_get_userbyid(a.grantee))
+          FROM (SELECT s.nspacl FROM pg_namespace AS s WHERE s.nspname = 'snowflake_registry' UNION ALL
+                SELECT c.relacl FROM pg_class AS c WHERE c.relnamespace = 'snowflake_registry'::regnamespace UNION ALL
+                SELECT p.proacl FROM pg_proc AS p WHERE p.pronamespace = 'snowflake_registry'::regnamespace) AS o (acl),
+               aclexplode(o.acl) AS a
+         WHERE pg_get_userbyid(a.grantee) <> current_user AND a.grantee <> 0
+    LOOP
+        EXECUTE format('REVOKE ALL ON SCHEMA snowflake_registry FROM %s', grantee);
+        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA snowflake_registry FROM %s', grantee);
+        EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM %s', grantee);
+    END LOOP;
+END
+$$;
 
 -- pg_dump dumps the rows of these tables, although they belong to an extension.
 DO $$

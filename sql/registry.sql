@@ -1,15 +1,23 @@
 -- The registry's SQL without a server: privileges, which worker id a claim gets,
 -- and where its ids begin.
+CREATE ROLE regress_snowflake_server;
+CREATE ROLE regress_snowflake_outsider;
 SET client_min_messages = warning;
+-- Whatever default privileges say, nothing is granted.
+ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO regress_snowflake_outsider;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO regress_snowflake_outsider, PUBLIC;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO regress_snowflake_outsider;
 CREATE EXTENSION snowflake_registry;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON FUNCTIONS FROM regress_snowflake_outsider;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM regress_snowflake_outsider, PUBLIC;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON SCHEMAS FROM regress_snowflake_outsider;
+SELECT has_schema_privilege('regress_snowflake_outsider', 'snowflake_registry', 'USAGE') AS outsider_sees_the_schema;
 RESET client_min_messages;
 SET DateStyle = ISO;
 SET TimeZone = 'UTC';
 SET IntervalStyle = postgres;
 \set SHOW_CONTEXT never
 \set VERBOSITY terse
-CREATE ROLE regress_snowflake_server;
-CREATE ROLE regress_snowflake_outsider;
 
 -- Every object has a comment, only the owner may use the objects, and the
 -- functions that people and servers call are SECURITY DEFINER.  A function's
@@ -133,7 +141,6 @@ SELECT count(*) FROM snowflake_registry.about();
 SELECT * FROM snowflake_registry.lease;
 SELECT * FROM snowflake_registry.node;
 SELECT * FROM snowflake_registry.setting;
-SELECT * FROM snowflake_registry.running;
 UPDATE snowflake_registry.node SET fence = '-infinity';
 SELECT string_agg(p.proname, ' ' ORDER BY p.proname COLLATE "C") FROM pg_proc AS p
  WHERE p.pronamespace = 'snowflake_registry'::regnamespace AND has_function_privilege(p.oid, 'EXECUTE');
@@ -186,8 +193,14 @@ SELECT pg_temp.claim('a', 3, '0 1', 30) AS clone;
 SELECT pg_temp.expire(0);
 SELECT pg_temp.claim('a', 3, '0 2');
 SELECT * FROM leases;
--- A claim or a release that was sent before another one is late.
-SELECT pg_temp.claim('a', 1, boot_clock => 1) AS first_claim;
+-- A claim or a release that was sent before another one for the same worker id
+-- is late, and for no other worker id.
+SELECT pg_temp.claim('a', 3, wanted => 0, boot_clock => 1) AS first_claim;
+BEGIN;
+SELECT pg_temp.release('b', 1, 1, 0);
+UPDATE snowflake_registry.node SET fence = now() WHERE worker_id = 1 AND datacenter_id = 1;
+SELECT pg_temp.claim('a', 5, wanted => 1, boot_clock => 1) AS of_another_row;
+ROLLBACK;
 SELECT pg_temp.claim('a', 4, '0 3', 30, boot_clock => 1);
 SELECT pg_temp.release('a', 0, 3, 3, boot_clock => 1);
 
@@ -222,18 +235,15 @@ ROLLBACK;
 BEGIN;
 SELECT pg_temp.claim('place3', 1, '3 11', name => 'name 2');
 ROLLBACK;
--- ... the last one of a server of its name, ...
-BEGIN;
-SELECT pg_temp.claim('new', 1, '1 11', name => 'name 2');
-ROLLBACK;
 -- ... one above all that were leased, ...
 BEGIN;
 DELETE FROM snowflake_registry.node WHERE worker_id = 3;
-SELECT pg_temp.claim('new', 1);
+SELECT pg_temp.claim('new', 1, name => 'name 2');
 ROLLBACK;
--- ... the one that was released first, one whose lease has expired, and one that
--- was never leased.
+-- ... the one that has been free longest, released or expired, and one that was
+-- never leased.
 BEGIN;
+UPDATE snowflake_registry.node SET expires_at = pg_temp.minute(-CASE worker_id WHEN 1 THEN 2 WHEN 2 THEN 1 ELSE 3 END);
 SELECT n, pg_temp.claim('new ' || n, 1) FROM generate_series(1, 5) AS n;
 ROLLBACK;
 -- A worker id whose ids would begin after the server's clock is not granted.
@@ -242,11 +252,19 @@ UPDATE snowflake_registry.node SET fence = pg_temp.minute(60 * 24) WHERE worker_
 SELECT pg_temp.claim('place2', 1, '2 20', name => 'name 3', wanted => 2);
 SELECT pg_temp.claim('new', 1, wanted => 0, clock => pg_temp.minute(-1));
 SELECT pg_temp.claim('place2', 1, '2 20', name => 'name 3');
+UPDATE snowflake_registry.node SET released_at = NULL WHERE worker_id = 2;
 SELECT snowflake_registry.free(1, 2);
 SELECT * FROM leases WHERE id = 2;
 SELECT pg_temp.claim('place2', 1, '2 20', wanted => 2, clock => pg_temp.minute(1));
 ROLLBACK;
 
+-- free() lowers no fence of a released worker id, which is its holder's mark.
+BEGIN;
+SELECT pg_temp.claim('ahead', 1, wanted => 2);
+SELECT pg_temp.release('ahead', 2, 1, 20);
+SELECT snowflake_registry.free(1, 2);
+SELECT * FROM leases WHERE id = 2;
+ROLLBACK;
 -- free() certifies that the holder is dead: the next holder need not wait.
 SELECT pg_temp.claim('g', 1, wanted => 2, name => 'one of g');
 UPDATE snowflake_registry.node SET address = '192.0.2.7' WHERE worker_id = 2;
@@ -269,7 +287,8 @@ SELECT * FROM leases;
 SELECT pg_temp.claim('new', 1);
 SELECT pg_temp.claim('h', 2, '2 1') AS holds_no_lease;
 SELECT pg_temp.claim('h', 2, '2 1', 30);
-SELECT pg_temp.claim('older', 8, '3 7', -1);
+UPDATE snowflake_registry.node SET top = pg_temp.minute(-1) WHERE worker_id = 3;
+SELECT pg_temp.claim('passed', 8, '3 7', -0.1);
 SELECT pg_temp.claim('forgotten', 8, '3 7', 30);
 SELECT pg_temp.claim('late', 8, '3 7', 30);
 SELECT pg_temp.claim('leaver', 2, '1 1', 30);
@@ -299,22 +318,28 @@ SELECT pg_temp.claim('forgotten', 8, '3 7', 30);
 SELECT pg_temp.claim('new', 1);
 ROLLBACK;
 
--- A start after a clean stop begins no quarantine; any other start does, and so
--- does a restored dump.
+-- A renewal in a quarantine has a fence as outside of one, so that the next
+-- quarantine outlasts the fence.  Each fence of a worker id is above all before.
 BEGIN;
-UPDATE snowflake_registry.running SET instance = '2020-01-01 00:00+00';
+UPDATE snowflake_registry.setting SET slack = '10 min';
+SELECT snowflake_registry.declare_restored();
+SELECT pg_temp.claim('h', 2, '2 1', 30);
+SELECT * FROM leases WHERE id = 2;
+UPDATE snowflake_registry.node SET top = pg_temp.minute(90) WHERE worker_id = 2;
+SELECT pg_temp.claim('h', 3, '2 2', 30);
+SELECT top > now() + interval '90 min' AS above_top FROM snowflake_registry.node WHERE worker_id = 2;
+ROLLBACK;
+
+-- Each start of the server begins a quarantine, and so does a restored dump.
+BEGIN;
+UPDATE snowflake_registry.setting SET server_start = server_start - interval '1 s';
 SELECT pg_temp.claim('new', 1);
-SELECT r.instance = pg_postmaster_start_time() AS is_noticed FROM snowflake_registry.running AS r;
+SELECT server_start = pg_postmaster_start_time() AS is_noticed FROM snowflake_registry.setting;
 ROLLBACK;
 BEGIN;
-DELETE FROM snowflake_registry.running;
+UPDATE snowflake_registry.setting SET history = 'another';
 SELECT pg_temp.claim('new', 1);
-SELECT r.instance = pg_postmaster_start_time() AS is_noticed FROM snowflake_registry.running AS r;
-ROLLBACK;
-BEGIN;
-UPDATE snowflake_registry.running SET history = 'another';
-SELECT pg_temp.claim('new', 1);
-SELECT count(*), min(r.history) <> 'another' AS is_noticed FROM snowflake_registry.running AS r;
+SELECT history <> 'another' AS is_noticed FROM snowflake_registry.setting;
 ROLLBACK;
 BEGIN;
 TRUNCATE snowflake_registry.node;
@@ -330,13 +355,18 @@ SELECT pg_temp.claim('h', 3, '2 2', 30);
 SELECT pg_temp.claim('i', 1, wanted => 3);
 SELECT * FROM leases WHERE id > 1;
 ROLLBACK;
--- The layout and the epoch cannot change while a worker id may be leased.
-SELECT pg_temp.error($$SELECT snowflake_registry.configure(layout => '41/1/1/13')$$);
+-- A change of the layout or the epoch begins a quarantine.
 SELECT snowflake_registry.configure(layout => '41/1/2/12', epoch => '2020-01-01 00:00+00');
+SELECT reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
 BEGIN;
-DELETE FROM snowflake_registry.node;
 SELECT snowflake_registry.configure(layout => '41/1/1/13');
 SELECT p.place, pg_temp.claim(p.place, 1, layout => '41/1/1/13', clock => pg_temp.minute(5)) FROM unnest(ARRAY['a', 'b', 'c']) AS p (place);
+SELECT pg_temp.reopen();
+SELECT * FROM leases;
+ROLLBACK;
+BEGIN;
+SELECT snowflake_registry.configure(epoch => '2020-01-02 00:00+00');
+SELECT reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
 ROLLBACK;
 
 -- A granted lease is on disk.

@@ -102,8 +102,8 @@ is(ask($server, 'holder', 1), 2, 'a server gets a worker id');
 $_->{psql}->quit for $server, $owner;
 $node->restart;
 connect_all();
-is(ask($server, 'newcomer', 1), 3, 'after a clean restart a newcomer gets a worker id at once');
-is(ask($server, 'holder', 2, '2 1', '30 s'), 2, 'after a clean restart a holder renews its lease');
+is(ask($server, 'newcomer', 1), 'quarantine', 'after a restart a newcomer waits');
+is(ask($server, 'holder', 2, '2 1', '30 s'), 2, 'after a restart a holder renews its lease');
 $_->{psql}->quit for $server, $owner;
 kill_hard($node);
 $node->start;
@@ -167,16 +167,6 @@ like($error, qr/schema "snowflake_registry" already exists/, q{the script fails 
 is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = 'snowflake_registry'::regnamespace}),
 	0, 'the script makes nothing in the schema of another role');
 
-# Default privileges of the owner's role grant nothing on the registry to PUBLIC.
-$node->safe_psql('postgres', 'CREATE DATABASE generous');
-$node->safe_psql('generous', 'ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC; ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO PUBLIC; CREATE EXTENSION snowflake_registry');
-for my $object ('table snowflake_registry.node', 'view snowflake_registry.lease')
-{
-	my ($name) = $object =~ / (.*)/;
-	is($node->safe_psql('generous', "SELECT has_table_privilege('outsider', '$name', 'SELECT') OR has_table_privilege('outsider', '$name', 'UPDATE')"),
-		'f', "default privileges give no right on $object");
-}
-
 #
 # Speed
 #
@@ -194,29 +184,13 @@ sub bench
 	return time - $start;
 }
 
-# Renewals beside a transaction that keeps old versions of the rows.
 $owner->rows('DELETE FROM snowflake_registry.node');
-$server->rows(q{SELECT count(ask('h' || n, 1)) FROM generate_series(0, 199) AS n});
-$other = SnowflakeSession->new($node);
-$other->rows('BEGIN ISOLATION LEVEL REPEATABLE READ');
-$other->value('SELECT count(*) FROM snowflake_registry.node');
-my $took = bench(<<'SQL', 8, 1000);
-\set n random(0, 199)
-SELECT ask('h' || :n, 1, :n || ' 1', '30 s');
-SQL
-$other->rows('COMMIT');
-$owner->rows('SELECT pg_stat_force_next_flush()');
-my $hot;
-wait_for(sub {
-	$hot = $owner->value(q{SELECT n_tup_hot_upd / greatest(n_tup_upd, 1.0) FROM pg_stat_all_tables WHERE relid = 'snowflake_registry.node'::regclass AND n_tup_upd > 7000}) });
-note sprintf '8,000 renewals in %.1f s', $took;
-cmp_ok($hot // 0, '>', 0.9, 'renewals are HOT beside a long transaction');
 
 # 200 servers at once, where all 65,536 worker ids were leased before.  The limit
 # is ten times what was measured.
-$owner->rows(q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, 1, now(), now(), now(), now(), now() + interval '1 h', CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(1000, 65535) AS w});
+$owner->rows(q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, 1, now(), now(), now(), now(), CASE WHEN w % 50 = 0 THEN now() ELSE now() + interval '1 h' END, CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(0, 65535) AS w});
 $owner->rows('VACUUM ANALYZE snowflake_registry.node');
-$took = bench(<<'SQL', 100, 2);
+my $took = bench(<<'SQL', 100, 2);
 \set n random(1, 9000000000000000000)
 SELECT ask('at once ' || :n, :n);
 SQL
@@ -224,6 +198,6 @@ cmp_ok($took, '<', 15, sprintf '200 servers have their worker ids after %.1f s',
 is($owner->value(q{SELECT count(*) || ' ' || count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'at once %' AND state = 'held'}),
 	'200 200', '200 servers have 200 different worker ids');
 
-$_->{psql}->quit for $server, $owner, $other;
+$_->{psql}->quit for $server, $owner;
 $node->stop;
 done_testing();

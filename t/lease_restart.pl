@@ -139,8 +139,8 @@ sub unlink_page
 
 # ----- copies -----
 
-# Copies of a server, whose clock is ahead, start while the registry is down, and
-# get worker ids of their own when the registry is up again.
+# Copies of a server, whose clock is ahead, start while the registry is suspended,
+# and get worker ids of their own when the registry is resumed.
 sub copies
 {
 	my $registry = new_registry({ lease_duration => '60 s', largest_lead => '60 s' });
@@ -156,15 +156,15 @@ sub copies
 	$base->init_from_backup($original, 'base');
 	my $standby = new_standby($original, 'standby');
 
-	$registry->stop;
+	suspend($registry);
 	for my $node ($copy, $base)
 	{
 		start_server($node);
 		refuses($node, qr/^The registry cannot be reached, does not answer in time, or does not let this server in\.$/,
-			$node->name . ' has no lease with the registry down');
+			$node->name . ' has no lease while the registry is suspended');
 	}
 	goes_on($original, $last, 'the original, beside its copies');
-	$registry->start;
+	resume($registry);
 	my %seen = (worker_id_of($last) => 1);
 	for my $node ($copy, $base)
 	{

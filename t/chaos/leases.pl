@@ -70,7 +70,7 @@ use constant {
 };
 
 # The most seconds until a server has ids again on a machine with few
-# processors: after a failover of the registry, and without one.
+# processors: after a start or a failover of the registry, and without one.
 use constant {
 	FAILOVER_S => LEASE_S + LEAD_S + SLACK_S + 5,
 	USUAL_S => 8

@@ -14,6 +14,7 @@ use Test::More;
 our @EXPORT = qw(
   AT_ONCE_S
   make_registry
+  serve_newcomers
   hosts_of
   leased_node
   lease_conf
@@ -53,7 +54,17 @@ sub make_registry
 	return;
 }
 
-# A connection string of several servers, which libpq tries in this order.
+# Makes a registry that was restarted serve newcomers at once, as if its server
+# had not been restarted.
+sub serve_newcomers
+{
+	my ($node) = @_;
+
+	$node->safe_psql('postgres', 'UPDATE snowflake_registry.setting SET server_start = pg_postmaster_start_time()');
+	return;
+}
+
+# A connection string of several servers, which a server tries in this order.
 sub hosts_of
 {
 	my (@nodes) = @_;
