@@ -3,8 +3,9 @@
  *	  A connection to the registry: libpq with one deadline over all.
  *
  * A process waits for libpq's socket and its own latch together, so a registry
- * that does not answer delays no shutdown.  libpq tries the hosts of the
- * connection string in their order.  Arguments and results are in binary form,
+ * that does not answer delays no shutdown.  One attempt asks one host of the
+ * connection string, because libpq stops at the first host that answers with an
+ * error or not at all; after a failure it is the next host's turn.  Arguments and results are in binary form,
  * which no setting of the registry changes.
  *
  * What the registry sends is not trusted: an answer counts only if it is one
@@ -37,11 +38,23 @@
 #define RESOLVER_ATTEMPTS 1
 
 /*
- * After this time libpq goes on to the next host, if the kernel applies
- * TCP_USER_TIMEOUT to connections that have not been accepted yet.
+ * After this time libpq goes on to the next address of a host, if the kernel
+ * applies TCP_USER_TIMEOUT to connections that have not been accepted yet.
  */
-#define HOST_TIMEOUT_MS "1500"
+#define ADDRESS_TIMEOUT_MS "1500"
 
+/* The least time for a connection to one of several hosts. */
+#define CONNECT_MIN_US INT64CONST(500000)
+
+/* More keywords than libpq has. */
+#define KEYWORDS_MAX 100
+
+/* Which host of the connection string the next attempt asks. */
+static int	next_host = 0;
+
+static PGconn *start_connection(Connection *connection, const char *conninfo);
+static int	count_hosts(const char *list);
+static const char *choose_host(const char *list, int host);
 static void limit_resolver(void);
 static bool wait_for_socket(Connection *connection, int events);
 static void drop_notice(void *arg, const PGresult *notice);
@@ -112,15 +125,9 @@ connection_limit_memory(void)
 bool
 connection_open(Connection *connection, const char *conninfo)
 {
-	/* libpq uses the last value of a keyword, so defaults come first. */
-	const char *const keywords[] = {
-		"fallback_application_name", "target_session_attrs",
-		"tcp_user_timeout", "dbname", NULL
-	};
-	const char *const values[] = {
-		"snowflake", "read-write", HOST_TIMEOUT_MS, conninfo, NULL
-	};
 	PostgresPollingStatusType status = PGRES_POLLING_WRITING;
+	int64		deadline_us = connection->deadline_us;
+	int64		now_us = clock_boottime_us();
 
 	limit_resolver();
 	if (!AcquireExternalFD())
@@ -128,7 +135,7 @@ connection_open(Connection *connection, const char *conninfo)
 		connection_fail(connection, "too many files are open in this process");
 		return false;
 	}
-	connection->libpq = PQconnectStartParams(keywords, values, 1);
+	connection->libpq = start_connection(connection, conninfo);
 	if (connection->libpq == NULL)
 	{
 		ReleaseExternalFD();
@@ -136,6 +143,12 @@ connection_open(Connection *connection, const char *conninfo)
 		return false;
 	}
 	(void) PQsetNoticeReceiver(connection->libpq, drop_notice, NULL);
+
+	/* Half of the time is the hosts', in equal parts; the rest is the claim's. */
+	if (connection->host_count > 1)
+		connection->deadline_us =
+			Min(deadline_us, now_us + Max(CONNECT_MIN_US, (deadline_us - now_us) /
+										  (2 * connection->host_count)));
 	while (PQstatus(connection->libpq) != CONNECTION_BAD &&
 		   status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED)
 	{
@@ -145,10 +158,74 @@ connection_open(Connection *connection, const char *conninfo)
 			return false;
 		status = PQconnectPoll(connection->libpq);
 	}
+	connection->deadline_us = deadline_us;
 	if (PQstatus(connection->libpq) == CONNECTION_OK)
 		return true;
 	connection_fail(connection, PQerrorMessage(connection->libpq));
 	return false;
+}
+
+/* Starts to connect to the host whose turn it is. */
+static PGconn *
+start_connection(Connection *connection, const char *conninfo)
+{
+	/* libpq uses the last value of a keyword, so defaults come first. */
+	const char *keywords[KEYWORDS_MAX + 1] = {
+		"fallback_application_name", "target_session_attrs", "tcp_user_timeout"
+	};
+	const char *values[KEYWORDS_MAX + 1] = {
+		"snowflake", "read-write", ADDRESS_TIMEOUT_MS
+	};
+	PQconninfoOption *options = PQconninfoParse(conninfo, NULL);
+	PGconn	   *libpq;
+	int			count = 3;
+	int			host = connection->host = next_host++;
+
+	if (options == NULL)
+		return NULL;
+	connection->host_count = 1;
+	for (PQconninfoOption *o = options; o->keyword != NULL; o++)
+	{
+		if (o->val != NULL && strncmp(o->keyword, "host", 4) == 0)
+			connection->host_count = Max(connection->host_count,
+										 count_hosts(o->val));
+	}
+	for (PQconninfoOption *o = options; o->keyword != NULL; o++)
+	{
+		bool		is_list = strcmp(o->keyword, "host") == 0 ||
+			strcmp(o->keyword, "hostaddr") == 0 ||
+			strcmp(o->keyword, "port") == 0;
+
+		if (o->val == NULL || count == KEYWORDS_MAX)
+			continue;
+		keywords[count] = o->keyword;
+
+		/* libpq reports lists of different lengths, and ignores "". */
+		values[count++] = is_list && count_hosts(o->val) == connection->host_count ?
+			choose_host(o->val, host % connection->host_count) : o->val;
+	}
+	libpq = PQconnectStartParams(keywords, values, 0);
+	PQconninfoFree(options);
+	return libpq;
+}
+
+static int
+count_hosts(const char *list)
+{
+	int			count = 1;
+
+	for (; *list != '\0'; list++)
+		count += *list == ',';
+	return count;
+}
+
+/* Returns a part of a list. */
+static const char *
+choose_host(const char *list, int host)
+{
+	for (; host > 0; host--)
+		list = strchr(list, ',') + 1;
+	return pnstrdup(list, strcspn(list, ","));
 }
 
 /*
@@ -243,7 +320,11 @@ connection_query(Connection *connection, const char *sql,
 	else if (clock_boottime_us() > connection->deadline_us)
 		connection_fail(connection, "no answer in time");
 	else
+	{
+		/* Stay with a host that answers as a registry does. */
+		next_host = connection->host;
 		return result;
+	}
 	PQclear(result);
 	return NULL;
 }
@@ -341,8 +422,8 @@ fail_by_result(Connection *connection, const PGresult *result)
 
 	if (message != NULL)
 		connection_fail_by_answer(connection, sqlstate != NULL ? sqlstate : "",
-								  psprintf("The registry answers with an error: %s.",
-										   message));
+								  psprintf("The registry answers with an error: %.*s.",
+										   CONNECTION_REASON_SIZE, message));
 	else if (PQresultStatus(result) == PGRES_FATAL_ERROR)
 		connection_fail(connection, PQresultErrorMessage(result));
 	else
@@ -366,12 +447,14 @@ void
 connection_fail_by_answer(Connection *connection, const char *code,
 						  const char *reason)
 {
-	char	   *text = pchomp(reason);	/* libpq's messages end a line */
-
 	connection->is_answer = true;
 	strlcpy(connection->code, code, CONNECTION_CODE_SIZE);
-	strlcpy(connection->reason, text, CONNECTION_REASON_SIZE);
-	pfree(text);
+	strlcpy(connection->reason, reason, CONNECTION_REASON_SIZE);
+
+	/* libpq's messages end a line. */
+	for (size_t n = strlen(connection->reason);
+		 n > 0 && connection->reason[n - 1] == '\n'; n--)
+		connection->reason[n - 1] = '\0';
 	for (char *c = connection->reason; *c != '\0'; c++)
 	{
 		if ((unsigned char) *c < ' ' || *c == '\x7f')

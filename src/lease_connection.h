@@ -34,6 +34,8 @@ typedef struct Connection
 	int64		deadline_us;	/* by clock_boottime_us() */
 	bool		ignores_shutdown;
 	PGconn	   *libpq;
+	int			host;			/* that this attempt asks */
+	int			host_count;		/* of the connection string */
 
 	/* Why the last operation has failed. */
 	bool		is_answer;		/* did the registry answer? */

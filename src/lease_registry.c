@@ -108,8 +108,8 @@ static void fail_by_past_fence(Connection *connection,
  * of this claim.  Returns false if there is no grant that can be used.
  */
 bool
-registry_claim(Connection *connection, const Lease *last, bool is_held,
-			   RegistryGrant *grant)
+registry_claim(Connection *connection, const char *holder, const Lease *last,
+			   bool is_held, RegistryGrant *grant)
 {
 	ConnectionArguments arguments = {0};
 	const Layout *layout = node_layout();
@@ -126,7 +126,7 @@ registry_claim(Connection *connection, const Lease *last, bool is_held,
 	connection_add_number(&arguments, INT4OID, node_datacenter_id, false);
 	connection_add_number(&arguments, INT4OID, wanted,
 						  wanted == WORKER_ID_UNSET);
-	connection_add_text(&arguments, host_holder);
+	connection_add_text(&arguments, holder);
 	connection_add_text(&arguments, registry_server_name);
 	connection_add_number(&arguments, TIMESTAMPTZOID, GetCurrentTimestamp(),
 						  false);
@@ -141,6 +141,7 @@ registry_claim(Connection *connection, const Lease *last, bool is_held,
 	if (result == NULL)
 		return false;
 	is_granted = read_answer(connection, result, sent_us, last, is_held, grant);
+	strlcpy(grant->lease.holder, holder, LEASE_HOLDER_SIZE);
 	PQclear(result);
 	return is_granted;
 }
@@ -183,7 +184,6 @@ read_grant(const PGresult *result, int64 sent_us, const Lease *last,
 	}
 	grant->begins_at = connection_get_number(result, COLUMN_BEGINS_AT);
 	grant->duration_us = connection_get_number(result, COLUMN_DURATION);
-	strlcpy(lease->holder, host_holder, LEASE_HOLDER_SIZE);
 	lease->datacenter_id = node_datacenter_id;
 	lease->worker_id = (int32) connection_get_number(result, COLUMN_WORKER_ID);
 	lease->incarnation = last->next_incarnation;
@@ -195,9 +195,10 @@ read_grant(const PGresult *result, int64 sent_us, const Lease *last,
 }
 
 /*
- * Can a registry have made this grant?  A server that holds a lease gets no
- * other worker id.  A new lease begins at most AHEAD_MAX_US ahead of the clock,
- * so that no wrong clock puts the server's mark far ahead.
+ * Can a registry have made this grant or renewal?  A server that holds a lease
+ * gets no other worker id, and its ids have begun before its fence.  Ids of a
+ * new lease begin at most AHEAD_MAX_US ahead of the clock, so that no wrong clock
+ * puts the server's mark far ahead.
  */
 static bool
 is_possible(const RegistryGrant *grant, const Lease *last, bool is_held,
@@ -214,7 +215,8 @@ is_possible(const RegistryGrant *grant, const Lease *last, bool is_held,
 	return grant->duration_us >= DURATION_MIN_US &&
 		grant->duration_us <= DURATION_MAX_US &&
 		IS_VALID_TIMESTAMP(grant->lease.fence) &&
-		(is_held || grant->begins_at <= now + AHEAD_MAX_US);
+		grant->begins_at <= AHEAD_MAX_US +
+		(is_held ? Max(now, last->fence) : now);
 }
 
 static void

@@ -9,6 +9,16 @@
 
 #include "lease_rules.h"
 
+/* Was a lease granted to a holder, with or without a nonce? */
+bool
+lease_is_of(const Lease *lease, const char *holder)
+{
+	size_t		length = strlen(holder);
+
+	return strncmp(lease->holder, holder, length) == 0 &&
+		(lease->holder[length] == '\0' || lease->holder[length] == LEASE_NONCE);
+}
+
 /*
  * Does a lease of the mark's page fit the present configuration?  Only then
  * can this server resume the lease, or name it to the registry as its last
@@ -35,7 +45,7 @@ bool
 lease_can_resume(const Lease *lease, const char *holder, uint32 timeline,
 				 int worker_id, uint64 registry, int64 boottime_us)
 {
-	return strcmp(lease->holder, holder) == 0 &&
+	return lease_is_of(lease, holder) &&
 		lease->timeline == timeline &&
 		(worker_id == WORKER_ID_UNSET || worker_id == lease->worker_id) &&
 		lease->registry == registry && lease_is_valid(lease, boottime_us);

@@ -37,6 +37,10 @@ typedef struct Lease
 								 * granted the lease */
 } Lease;
 
+/* Holders of one server differ in what follows this character. */
+#define LEASE_NONCE '+'
+#define LEASE_NONCE_SIZE 10
+
 /* Is a lease in force at a time of clock_boottime_us()? */
 static inline bool
 lease_is_valid(const Lease *lease, int64 boottime_us)
@@ -44,6 +48,7 @@ lease_is_valid(const Lease *lease, int64 boottime_us)
 	return lease->worker_id != WORKER_ID_UNSET && boottime_us < lease->ends_us;
 }
 
+extern bool lease_is_of(const Lease *lease, const char *holder);
 extern bool lease_is_usable(const Lease *lease, const Layout *layout,
 							int datacenter_id);
 extern bool lease_can_resume(const Lease *lease, const char *holder,

@@ -11,6 +11,7 @@
 
 #include "access/xact.h"
 #include "clock.h"
+#include "common/hashfn.h"
 #include "compat.h"
 #include "host.h"
 #include "lease_connection.h"
@@ -51,6 +52,9 @@
 /* The lease's duration to assume until the registry has sent it. */
 #define DURATION_UNKNOWN_US INT64CONST(120000000)
 
+/* How many hosts have failures that are logged once. */
+#define LOGGED_MAX 8
+
 /* Why a claim or a release is not sent. */
 #define PAGE_FAILURE "the high-water mark's page cannot be written"
 
@@ -62,8 +66,8 @@ typedef struct LeaseWorkerState
 	int64		retry_us;		/* how long to wait after a failure */
 	bool		is_granted;		/* did the last attempt succeed? */
 
-	/* The code or reason of the failure logged last; empty after a grant. */
-	char		logged_failure[CONNECTION_REASON_SIZE];
+	/* Hashes of the failures logged last, one a host; 0 after a grant. */
+	uint64		logged_failures[LOGGED_MAX];
 } LeaseWorkerState;
 
 /* What one transaction does. */
@@ -78,6 +82,9 @@ typedef enum LeaseChange
 
 /* The SQLSTATE of the last transaction's error; 0: it was committed. */
 static int	page_sqlerrcode = 0;
+
+/* Follows the holder in claims of a new lease, after the answer "late". */
+static char holder_nonce[LEASE_NONCE_SIZE] = "";
 
 static void initialize_worker(void);
 static void clear_latch(int code, Datum arg);
@@ -309,11 +316,11 @@ report_grant(const Lease *held, bool was_held, const Lease *lease,
 				(errmsg("snowflake worker_id %d of datacenter_id %d is leased to this server until %s",
 						lease->worker_id, lease->datacenter_id,
 						timestamptz_to_str(GetCurrentTimestamp() + left_us))));
-	else if (state->logged_failure[0] != '\0')
+	else if (state->logged_failures[0] != 0)
 		ereport(LOG,
 				(errmsg("the lease on snowflake worker_id %d has been renewed",
 						lease->worker_id)));
-	state->logged_failure[0] = '\0';
+	memset(state->logged_failures, 0, sizeof(state->logged_failures));
 }
 
 /*
@@ -321,8 +328,8 @@ report_grant(const Lease *held, bool was_held, const Lease *lease,
  * show in their error.  Any user may see what the registry has answered.  What
  * libpq says is for the log only, because it can contain hosts and roles.
  *
- * Logs the failure unless the failure logged last had the same cause: the same
- * code or, without a code, the same reason.
+ * Logs the failure unless one of the failures logged last, as many as hosts, had
+ * the same cause: the same code or, without a code, the same reason.
  */
 static void
 report_failure(const Connection *connection, LeaseWorkerState *state)
@@ -331,6 +338,9 @@ report_failure(const Connection *connection, LeaseWorkerState *state)
 		"The registry cannot be reached, does not answer in time, or does not let this server in.";
 	const char *failure = connection->code[0] != '\0' ?
 		connection->code : connection->reason;
+	uint64		hash = hash_bytes_extended((const unsigned char *) failure,
+										   (int) strlen(failure), 0) | 1;
+	int			host_count = Max(connection->host_count, 1);
 
 	shmem_my_slot()->counters.lease_failures++;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -343,9 +353,14 @@ report_failure(const Connection *connection, LeaseWorkerState *state)
 	}
 	LWLockRelease(&shared->lock);
 
-	if (strcmp(failure, state->logged_failure) == 0)
-		return;
-	strlcpy(state->logged_failure, failure, CONNECTION_REASON_SIZE);
+	for (int i = 0; i < Min(host_count, LOGGED_MAX); i++)
+	{
+		if (state->logged_failures[i] == hash)
+			return;
+	}
+	memmove(&state->logged_failures[1], &state->logged_failures[0],
+			sizeof(uint64) * (LOGGED_MAX - 1));
+	state->logged_failures[0] = hash;
 	ereport(WARNING,
 			(errmsg("the registry has not granted a lease on a snowflake worker_id"),
 			 errdetail("%s", connection->reason)));
@@ -403,14 +418,27 @@ claim_lease(Connection *connection, RegistryGrant *grant)
 {
 	Lease		held;
 	bool		is_held;
+	char		holder[LEASE_HOLDER_SIZE];
 
 	if (!prepare_incarnation(connection) ||
 		!connection_open(connection, node_registry))
 		return false;
 	shmem_read_lease(&held);
 	is_held = lease_is_valid(&held, clock_boottime_us());
-	if (!registry_claim(connection, &held, is_held, grant))
+	snprintf(holder, sizeof(holder), "%s%s",
+			 is_held ? held.holder : host_holder, is_held ? "" : holder_nonce);
+	if (!registry_claim(connection, holder, &held, is_held, grant))
 	{
+		uint32		nonce;
+
+		/*
+		 * The registry has newer claims of this holder, as after a resumed
+		 * snapshot of the machine's memory.
+		 */
+		if (strcmp(connection->code, REGISTRY_LATE) == 0 &&
+			pg_strong_random(&nonce, sizeof(nonce)))
+			snprintf(holder_nonce, sizeof(holder_nonce), "%c%08x",
+					 LEASE_NONCE, nonce);
 		if (is_held && strcmp(connection->code, REGISTRY_LOST) == 0)
 			end_lost_lease(&held, "The registry does not know of this lease.");
 		return false;

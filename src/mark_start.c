@@ -150,7 +150,7 @@ mark_start_once(void)
 static void
 inherit_lease(const Lease *logged, Lease *lease)
 {
-	bool		is_own = strcmp(logged->holder, host_holder) == 0 &&
+	bool		is_own = lease_is_of(logged, host_holder) &&
 		logged->timeline == GetWALInsertionTimeLine() &&
 		logged->registry == node_registry_hash();
 

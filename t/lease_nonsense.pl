@@ -152,6 +152,7 @@ my @kinds = (
 	[ 'a fence at infinity', answer_with(2 => pack 'q>', 9_223_372_036_854_775_807), $impossible ],
 	[ 'a fence before all time', answer_with(2 => pack 'q>', -4_611_686_018_427_387_904), $impossible ],
 	[ 'ids from tomorrow', answer_with(1 => instant(86400)), $impossible ],
+	[ 'ids from 2070', answer_with(1 => pack 'q>', 2_209_032_000_000_000), $impossible ],
 	[ 'ids from infinity', answer_with(1 => pack 'q>', 9_223_372_036_854_775_807), $impossible ],
 	[
 		'a fence that has passed',
@@ -172,6 +173,16 @@ my @kinds = (
 		'an error without fields',
 		$before . message('E', "\0") . $ready,
 		qr/WARNING:  the registry has not granted/
+	],
+	[
+		'an error of 10 MB',
+		$before . error_message(S => 'ERROR', C => 'XX000', M => 'y' x 10_000_000) . $ready,
+		qr/DETAIL:  The registry answers with an error: y{900}/
+	],
+	[
+		'a DETAIL of 20 MB',
+		answer_with(4 => 'odd', 5 => 'z' x 20_000_000),
+		qr/DETAIL:  z{1000}/
 	],
 	[ 'COPY out', $before . message('H', pack 'C n', 0, 0), qr/the registry's answer is not rows/ ],
 	[ 'COPY in', $before . message('G', pack 'C n', 0, 0), qr/the registry's answer is not rows/ ],

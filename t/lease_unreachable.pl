@@ -171,9 +171,8 @@ SELECT snowflake_registry.allow('leaser')});
 		hosts_of($registry, $other) . " user=leaser password=$password"));
 	first_id($server);
 	$registry->stop;
-	logs($server, 0,
-		qr/$warning[^\n]*\Q${\$registry->host}\E.*(?:No such file|refused)[^\n]*\Q${\$other->host}\E.*role "leaser" does not exist/,
-		'the log has the error of each of two hosts');
+	logs($server, 0, qr/$warning[^\n]*\Q$_\E/, "the log has the error of each of two hosts: $_")
+	  for '.s.PGSQL.' . $registry->port, 'role "leaser" does not exist';
 
 	my $hba = $registry->data_dir . '/pg_hba.conf';
 	my $rules = slurp_file($hba);
@@ -216,24 +215,60 @@ sub registry_with_port
 	return $registry;
 }
 
-# The first of two hosts does not answer.
-sub silent_host
+# The first of two hosts drops connections, accepts them and says nothing, lacks
+# the role, or is a standby: that costs one attempt.  A stop does not wait.
+sub first_host
 {
-	my $registry = registry_with_port({ lease_duration => '12 s' });
+	my $registry = registry_with_port({ lease_duration => '20 s' });
+	my $other = start_server(new_server('other'));
+	my $standby = new_standby($registry, 'standby');
 	my ($full, @waiting) = full_socket();
-	my $server = start_server(leasing_server('server',
-		sprintf 'host=127.0.0.2,127.0.0.1 port=%d,%d dbname=postgres user=%s',
-		$full->sockport, $registry->port, scalar getpwuid($>)));
-	my ($id, $seconds) = first_id($server);
+	my $mute = IO::Socket::INET->new(Listen => 100, LocalAddr => '127.0.0.1', Proto => 'tcp')
+	  or die "127.0.0.1: $!\n";
+	my %first = (
+		dropping => [ '127.0.0.2', $full->sockport ],
+		mute => [ '127.0.0.1', $mute->sockport ],
+		erring => [ $other->host, $other->port ],
+		standby => [ $standby->host, $standby->port ]);
 
-	cmp_ok($seconds, '<', 10, 'a server gets a lease although the first host is silent');
+	$registry->safe_psql('postgres', q{CREATE ROLE leaser LOGIN; SELECT snowflake_registry.allow('leaser')});
+	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('flush'));
+	my %server = map {
+		$_ => start_server(leasing_server("behind_$_",
+				sprintf 'host=%s,127.0.0.1 port=%d,%d dbname=postgres user=leaser', @{ $first{$_} }, $registry->port))
+	} sort keys %first;
+	for my $name (sort keys %server)
+	{
+		my $server = $server{$name};
+		my ($id, $seconds) = first_id($server);
+
+		note(sprintf 'first host %s: an id %.1f s after the start', $name, $seconds);
+		my $client = new_client($server);
+		wait_for_grant($registry, $server) for 1 .. 2;
+		is_undisturbed($client, "first host $name: ids are issued while the lease is renewed");
+		is(value_of($server, 'SELECT lease_failures FROM snowflake_stat'),
+			'1', "first host $name: it has cost one attempt");
+		cmp_ok(seconds_of(sub { $server->stop }), '<', 3, "first host $name: a stop does not wait for it");
+		is(lease_of($registry, worker_id_of($id), 'state'), 'released', "first host $name: a stop releases the lease");
+	}
+	return;
+}
+
+# The first host hangs, and the second one is promoted.
+sub hanging_host
+{
+	my $registry = new_registry({ lease_duration => '20 s' });
+	my $standby = new_standby($registry, 'standby');
+	my $server = start_server(leasing_server('server', hosts_of($registry, $standby)));
+
+	first_id($server);
 	my $client = new_client($server);
-	wait_for_grant($registry, $server) for 1 .. 2;
-	is_undisturbed($client, 'a server behind a silent host issues ids while it renews its lease');
-	is(value_of($server, 'SELECT lease_failures FROM snowflake_stat'),
-		'0', 'a server behind a silent host renews its lease without a failure');
-	cmp_ok(seconds_of(sub { $server->stop }), '<', 3, 'a stop does not wait for the silent host');
-	is(lease_of($registry, worker_id_of($id), 'state'), 'released', 'a stop behind a silent host releases the lease');
+	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('flush'));
+	suspend($registry);
+	$standby->promote;
+	wait_for_grant($standby, $server) for 1 .. 2;
+	is_undisturbed($client, 'ids are issued while the first host hangs and the second one is promoted');
+	resume($registry);
 	return;
 }
 
@@ -319,6 +354,7 @@ run_scenarios(
 	'the registry is down' => \&down,
 	'a silent name server' => \&silent_name_server,
 	'the registry answers late' => \&answers_late,
-	'a silent host' => \&silent_host,
+	'the first host' => \&first_host,
+	'a hanging host' => \&hanging_host,
 	'another password' => \&another_password);
 done_testing();
