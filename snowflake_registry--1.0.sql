@@ -69,11 +69,9 @@ CREATE TABLE snowflake_registry.setting (
     quarantined_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     reopens_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-COMMENT ON TABLE snowflake_registry.setting IS
-'one row, made by configure(): the servers'' constants, and the quarantine';
+COMMENT ON TABLE snowflake_registry.setting IS 'one row, made by configure(): the servers'' constants, and the quarantine';
 COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS 'how long a lease lasts without renewal';
-COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS
-'how far a server''s clock may be ahead of the registry''s';
+COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS 'how far a server''s clock may be ahead of the registry''s';
 COMMENT ON COLUMN snowflake_registry.setting.slack IS
 'how far the clocks of the registry''s servers may differ: a quarantine lasts lease_duration + largest_lead + slack';
 COMMENT ON COLUMN snowflake_registry.setting.history IS
@@ -102,14 +100,13 @@ CREATE TABLE snowflake_registry.node (
     CONSTRAINT node_pkey PRIMARY KEY (datacenter_id, worker_id)
 );
 CREATE INDEX node_holder_idx ON snowflake_registry.node (holder);
-CREATE INDEX node_expires_at_idx ON snowflake_registry.node (datacenter_id, expires_at);
+CREATE INDEX node_expires_at_idx ON snowflake_registry.node (datacenter_id, is_seen, expires_at);
 COMMENT ON TABLE snowflake_registry.node IS
 'a row for each worker id that was ever leased; the row stays, because the next holder begins at its fence';
 COMMENT ON COLUMN snowflake_registry.node.holder IS
 'the identity that the worker id is leased to: one data directory in one place on one running machine; NULL: freed';
 COMMENT ON COLUMN snowflake_registry.node.name IS 'the holder''s snowflake.server_name';
-COMMENT ON COLUMN snowflake_registry.node.incarnation IS
-'a random number that the holder has chosen for its newest claim';
+COMMENT ON COLUMN snowflake_registry.node.incarnation IS 'a random number that the holder has chosen for its newest claim';
 COMMENT ON COLUMN snowflake_registry.node.boot_clock IS
 'when the holder sent its newest claim or release, in microseconds of its boot-time clock; an earlier message is late';
 COMMENT ON COLUMN snowflake_registry.node.began IS 'where the holder''s ids begin';
@@ -165,8 +162,7 @@ COMMENT ON FUNCTION snowflake_registry.history IS 'internal: the identity of the
 -- Serves only holders until all leases that may have been forgotten are over.
 CREATE FUNCTION snowflake_registry.quarantine()
 RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s snowflake_registry.setting;
 BEGIN
@@ -187,8 +183,7 @@ COMMENT ON FUNCTION snowflake_registry.quarantine IS 'internal: begin a quaranti
 -- before the first configure().
 CREATE FUNCTION snowflake_registry.lock_registry()
 RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s snowflake_registry.setting;
 BEGIN
@@ -229,8 +224,7 @@ CREATE FUNCTION snowflake_registry.check_arguments(
     texts text[],
     instants timestamptz[])
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF datacenter_id NOT BETWEEN 0 AND snowflake_registry.id_count(s.layout, 2) - 1 THEN
         RAISE invalid_parameter_value USING
@@ -262,8 +256,7 @@ COMMENT ON FUNCTION snowflake_registry.check_arguments IS 'internal: an error fo
 CREATE FUNCTION snowflake_registry.row_of(
     s snowflake_registry.setting, of_datacenter_id integer, of_worker_id integer)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n snowflake_registry.node;
 BEGIN
@@ -296,8 +289,7 @@ COMMENT ON FUNCTION snowflake_registry.is_free IS 'internal: may a server with t
 CREATE FUNCTION snowflake_registry.continued(
     s snowflake_registry.setting, c snowflake_registry.request)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n snowflake_registry.node;
 BEGIN
@@ -330,12 +322,13 @@ COMMENT ON FUNCTION snowflake_registry.continued IS 'internal: the row of the le
 CREATE FUNCTION snowflake_registry.choose(
     s snowflake_registry.setting, c snowflake_registry.request)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n snowflake_registry.node;
     worker_count bigint := snowflake_registry.id_count(s.layout, 3);
     chosen integer := c.wanted_worker_id;
+    now_at timestamptz := clock_timestamp();
+    is_open boolean := now_at >= s.reopens_at;
 BEGIN
     IF chosen IS NULL THEN
         SELECT coalesce(
@@ -345,16 +338,20 @@ BEGIN
                 AND snowflake_registry.is_free(r, s, c.clock)),
             (SELECT max(r.worker_id) + 1 FROM snowflake_registry.node AS r
               WHERE r.datacenter_id = c.datacenter_id
-             HAVING max(r.worker_id) + 1 < worker_count AND clock_timestamp() >= s.reopens_at),
+             HAVING max(r.worker_id) + 1 < worker_count AND is_open),
             (SELECT r.worker_id FROM snowflake_registry.node AS r
-              WHERE r.datacenter_id = c.datacenter_id AND r.expires_at <= statement_timestamp()
+              WHERE r.datacenter_id = c.datacenter_id AND NOT r.is_seen AND r.expires_at <= now_at
+                AND is_open AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c.clock)
+              ORDER BY r.expires_at LIMIT 1),
+            (SELECT r.worker_id FROM snowflake_registry.node AS r
+              WHERE r.datacenter_id = c.datacenter_id AND r.is_seen AND r.expires_at <= now_at
                 AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c.clock)
               ORDER BY r.expires_at LIMIT 1),
             (SELECT min(g.worker_id)
                FROM (SELECT 0 UNION ALL
                      SELECT r.worker_id + 1 FROM snowflake_registry.node AS r
                       WHERE r.datacenter_id = c.datacenter_id) AS g (worker_id)
-              WHERE g.worker_id < worker_count
+              WHERE g.worker_id < worker_count AND is_open
                 AND worker_count > (SELECT count(*) FROM snowflake_registry.node AS r
                                      WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < worker_count)
                 AND NOT EXISTS (SELECT FROM snowflake_registry.node AS r
@@ -378,8 +375,7 @@ CREATE FUNCTION snowflake_registry.refuse(
     OUT code text,
     OUT sentence text)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     id integer := CASE WHEN c.held_fence IS NULL THEN c.wanted_worker_id ELSE c.last_worker_id END;
     n snowflake_registry.node := snowflake_registry.row_of(s, c.datacenter_id, id);
@@ -387,7 +383,7 @@ BEGIN
     IF id IS NULL THEN      -- the worker id that is free first
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < snowflake_registry.id_count(s.layout, 3)
-         ORDER BY r.expires_at LIMIT 1;
+         ORDER BY r.is_seen, r.expires_at LIMIT 1;
     END IF;
     IF n.is_seen AND n.released_at IS NULL AND id IS NOT NULL AND n.expires_at > clock_timestamp() THEN
         code := CASE WHEN c.held_fence IS NULL THEN 'taken' ELSE 'lost' END;
@@ -423,8 +419,7 @@ CREATE FUNCTION snowflake_registry.grant(
     s snowflake_registry.setting,
     c snowflake_registry.request)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_at timestamptz := clock_timestamp();
     new_fence timestamptz := greatest(n.began, n.top + interval '1 us', c.held_fence,
@@ -551,14 +546,12 @@ BEGIN
     released := FOUND;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.release IS
-'for servers: release a lease, all of whose ids are before the mark';
+COMMENT ON FUNCTION snowflake_registry.release IS 'for servers: release a lease, all of whose ids are before the mark';
 
 -- Tells the DBA of a server whether the server can depend on the registry.
 CREATE FUNCTION snowflake_registry.about()
 RETURNS SETOF text LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s snowflake_registry.setting;
 BEGIN
@@ -596,8 +589,7 @@ COMMENT ON FUNCTION snowflake_registry.about IS
 -- layout.
 CREATE FUNCTION snowflake_registry.canonical_layout(layout text)
 RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     parts text[] := regexp_match(layout, '^(\d{1,2})/(\d{1,2})/(\d{1,2})/(\d{1,2})(?:@(\d{1,12})(us|ms|s))?$');
     tick_us bigint;
@@ -628,8 +620,7 @@ CREATE FUNCTION snowflake_registry.configure(
     layout text DEFAULT NULL,
     epoch timestamptz DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     old snowflake_registry.setting := snowflake_registry.lock_registry();
     s snowflake_registry.setting := old;
@@ -667,21 +658,18 @@ COMMENT ON FUNCTION snowflake_registry.configure IS
 
 CREATE FUNCTION snowflake_registry.allow(role name)
 RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA snowflake_registry TO %I', role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION snowflake_registry.claim, snowflake_registry.release, '
                    'snowflake_registry.about TO %I', role);
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.allow IS
-'let the server that connects as this role claim and release worker ids';
+COMMENT ON FUNCTION snowflake_registry.allow IS 'let the server that connects as this role claim and release worker ids';
 
 CREATE FUNCTION snowflake_registry.free(datacenter_id integer, worker_id integer)
 RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s snowflake_registry.setting := snowflake_registry.lock_registry();
 BEGIN
@@ -703,8 +691,7 @@ COMMENT ON FUNCTION snowflake_registry.free IS
 
 CREATE FUNCTION snowflake_registry.declare_restored()
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM snowflake_registry.lock_registry();
     PERFORM snowflake_registry.quarantine();
@@ -733,9 +720,9 @@ BEGIN
                aclexplode(o.acl) AS a
          WHERE pg_get_userbyid(a.grantee) <> current_user AND a.grantee <> 0
     LOOP
-        EXECUTE format('REVOKE ALL ON SCHEMA snowflake_registry FROM %s', grantee);
-        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA snowflake_registry FROM %s', grantee);
-        EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM %s', grantee);
+        EXECUTE format('REVOKE ALL ON SCHEMA snowflake_registry FROM %1$s; '
+                       'REVOKE ALL ON ALL TABLES IN SCHEMA snowflake_registry FROM %1$s; '
+                       'REVOKE ALL ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM %1$s', grantee);
     END LOOP;
 END
 $$;
