@@ -242,7 +242,7 @@ sub first_host
 		my $server = $server{$name};
 		my ($id, $seconds) = first_id($server);
 
-		diag(sprintf q{first host %s: an id %.1f s after the start}, $name, $seconds);
+		note(sprintf q{first host %s: an id %.1f s after the start}, $name, $seconds);
 		my $client = new_client($server);
 		wait_for_grant($registry, $server) for 1 .. 2;
 		is_undisturbed($client, "first host $name: ids are issued while the lease is renewed");
