@@ -25,38 +25,47 @@
  *	   sender has stopped waiting.  With NONE_LATE a message is executed or lost
  *	   at once.  A server without an answer repeats its claim's incarnation;
  *	 - kills and clean stops of servers;
- *	 - a quarantine at any time, as after a crash of the registry;
- *	 - with FAILOVER, failovers of the registry, one after another, each to a
+ *	 - a quarantine at any time, as after a restart of the registry's server;
+ *	 - with LOSSES, failovers of the registry, one after another, each to a
  *	   standby that has lost any number of the last transactions, and whose
- *	   clock is another.  The new registry begins a quarantine.  With UNNOTICED
- *	   the registry is set back once, and does not notice;
+ *	   clock is another.  The new registry begins a quarantine, which the next
+ *	   standby may have lost.  With UNNOTICED the registry is set back once, and
+ *	   does not notice;
+ *	 - with PAUSE, a server that time passes by, as in a virtual machine that is
+ *	   paused: the server takes its lease for longer than the lease is;
  *	 - with SET_BACK, an event that sets the first server back, in its own
  *	   directory, to the state of the copy;
- *	 - with FREE, a DBA who certifies that a holder is dead;
+ *	 - with FREE, a DBA who frees a row that was released, or certifies that a
+ *	   holder is dead;
+ *	 - with CHANGE, one change of the layout.  The servers are stopped.  The row
+ *	   of the new layout has no fence of the old one, but makes the same ids;
  *	 - with ANY_CLOCK, a registry's clock that is set to any time, at any time.
  *
  * Bounds: the registry grants in the first LAST_NOW steps of time.  A tick is a
- * step of time.
+ * step of time.  With NO_STOPS servers are neither stopped nor copied.  The
+ * largest lead is 0, and a holder is believed until its fence, not for 5 s more.
+ * A microsecond is no time.  The steps inside a server are not here.
  *
- * Assumed:
- *	 - Clocks of servers and of the registry measure durations alike.  If they
- *	   do not, ids can be issued twice, but only if the registry is set back.
- *	 - The clocks of the registry's servers differ by SLACK at most.  If they do
- *	   not, or with ANY_CLOCK, ids can be issued twice, but only if the registry
- *	   is set back.
- *	 - No two data directories that exist at the same time are the same holder,
- *	   and a directory that is set back is on another timeline.
- *	 - A server may issue the ids again that it loses when it is set back.
- *	 - Incarnations are equal only by copying.
- *	 - Servers tell the registry the truth.
- *	 - The registry notices each loss of what it has committed.  If it does not
- *	   (UNNOTICED), a holder whose newest grant was lost claims before a server
- *	   without a lease does.
- *	 - The old registry grants nothing once the new registry answers, and a
- *	   message to the old registry does not reach the new registry.
- *	 - The duration of a lease is not raised, or the raise is not lost.
- *	 - A holder that is freed is dead, does not come back, and has issued no id
- *	   beyond the registry's clock and the largest lead (which is 0 here).
+ * Assumed.  doc/registry.md says in the same names what a DBA does about each:
+ *	 - durations: clocks of servers and of the registry measure durations alike.
+ *	   With PAUSE they need not, if the registries' clocks are equal.
+ *	 - registry clocks: the clocks of the registry's servers differ by SLACK at
+ *	   most, and are not set.  With ANY_CLOCK they are, if nothing is lost.
+ *	 - one copy: no two data directories that exist at the same time are the
+ *	   same holder.  Incarnations are equal only by copying.
+ *	 - rollback: a directory that is set back is on another timeline.  The
+ *	   server may issue the ids again that it loses.
+ *	 - truth: servers tell the registry the truth.
+ *	 - noticed losses: the registry notices each loss of what it has committed.
+ *	   If it does not (UNNOTICED), a holder whose newest grant was lost claims
+ *	   before a server without a lease does.
+ *	 - one registry: the old registry grants nothing once the new one answers,
+ *	   and a message to the old registry does not reach the new one.
+ *	 - raised duration: the duration of a lease is not raised, or the raise is
+ *	   not lost.
+ *	 - dead holder: a holder that is freed before it has released is dead, does
+ *	   not come back, and has issued no id beyond the registry's clock.
+ *	 - stopped servers: in a change of the layout no server has a lease.
  *
  * Macros, and what each changes in a server:
  *	 NO_FENCE			a server does not begin at the last holder's fence
@@ -82,9 +91,14 @@
  *						the lease of a row that was not seen
  *	 BELIEVE_ALL		a holder is believed although its fence is not above that
  *						of the row's last grant, which was another server's
+ *	 BELIEVE_PASSED		a holder is believed although its fence has passed
  *	 LOWER_FENCE		a holder that is believed gets a fence below its own
+ *	 KEEP_FLOOR			a grant's fence is not below the fence of the row, which
+ *						a quarantine has raised
  *	 NO_TRIPWIRE		a holder's fence above the row's last is no sign of a loss
- *	 FREE_AT_ONCE		in a quarantine free() lowers a fence
+ *	 FREE_AT_ONCE		in a quarantine free() lowers a fence below its end
+ *	 FREE_RELEASED		free() lowers the fence of a row that was released
+ *	 CHANGE_AT_ONCE		a change of the layout begins no quarantine
  */
 
 #ifndef DURATION
@@ -120,8 +134,14 @@ typedef Row
 Row row, standby, no_row;
 byte now;
 byte clock;						/* the registry's */
+#ifdef KEEP_FLOOR
+byte floor;						/* the fence before a grant */
+#endif
 bool is_forgetful;				/* UNNOTICED: the loss may still do harm */
 byte losses;					/* failovers so far */
+#ifdef CHANGE
+bool has_changed;				/* the layout */
+#endif
 bool has_replayed;				/* the standby has a state to fail over to */
 
 #define IN_QUARANTINE	(clock < row.reopens)
@@ -305,7 +325,14 @@ inline begin_quarantine()
 #define IS_LAST(message) \
 	(row.holder == message.from || message.fence > row.top)
 #endif
-#define IS_BELIEVED(message)	(message.is_held && !row.is_seen && IS_LAST(message))
+#ifdef BELIEVE_PASSED
+#define HAS_PASSED(message)	false
+#else
+#define HAS_PASSED(message)	(message.fence <= clock)
+#endif
+#define IS_BELIEVED(message) \
+	(message.is_held && IN_QUARANTINE && !row.is_seen && \
+	 !HAS_PASSED(message) && IS_LAST(message))
 
 #ifdef NEWCOMERS
 #define IS_FREE		(row.expires <= clock)
@@ -317,10 +344,17 @@ inline grant(message)
 {
 	row.holder = message.from;
 	row.incarnation = message.next;
+#ifdef KEEP_FLOOR
+	floor = row.fence;
+#endif
 #ifdef LOWER_FENCE
 	row.fence = clock + DURATION;
 #else
-	row.fence = MAX(MAX(row.fence, message.fence), clock + DURATION);
+	row.fence =
+		MAX(MAX(row.began, row.top), MAX(message.fence, clock + DURATION));
+#endif
+#ifdef KEEP_FLOOR
+	row.fence = MAX(row.fence, floor);
 #endif
 	row.fence = MIN(row.fence, LAST_TICK);
 	row.top = row.fence;
@@ -505,7 +539,7 @@ inline free()
 	MY.incarnation = 0;
 	MY.next = 0;
 	if
-	:: row.holder == me ->
+	:: row.holder == me && row.expires > 0 ->
 #ifdef FREE_AT_ONCE
 		row.fence = MAX(MIN(row.fence, clock), row.began);
 #else
@@ -517,6 +551,16 @@ inline free()
 	fi
 }
 
+/* The DBA frees a row that its holder has released: the fence is exact. */
+inline free_released()
+{
+	printf("the released row is freed\n");
+#ifdef FREE_RELEASED
+	row.fence = MAX(MIN(row.fence, MAX(clock, row.reopens)), row.began);
+#endif
+	row.holder = NOBODY
+}
+
 proctype one_server(byte me)
 {
 	byte i;
@@ -526,6 +570,7 @@ end:
 	:: atomic {
 		if
 
+#ifndef NO_STOPS
 		/* the server stops, and starts with its own page or with a copy */
 		:: give_up();
 			if
@@ -548,6 +593,7 @@ end:
 #endif
 			fi;
 			start()
+#endif
 
 		:: MY.stamp <= tick && tick < MY.mark ->
 			printf("%d: issues %d\n", me, tick);
@@ -567,6 +613,7 @@ end:
 		:: MY.asked.kind != 0 -> give_up()
 		:: MY.asked.kind == GRANTED -> accept_grant()
 
+#ifndef NO_STOPS
 		/* a clean stop: the mark is frozen, and the lease ends on the page */
 		:: MY.asked.kind == 0 && MY.is_held && MY.ends > 0 ->
 			printf("%d: releases, mark %d\n", me, MY.mark);
@@ -577,6 +624,7 @@ end:
 #ifndef FREEZE_IN_MEMORY
 			MY.ends = 0;
 			MY.fence = 0
+#endif
 #endif
 #endif
 
@@ -603,6 +651,45 @@ end:
 
 #define PASSES(time)	time = (time > 0 -> time - 1 : 0)
 
+/* One step of time passes, but not for the server PAUSED. */
+inline pass_time(paused)
+{
+	now++;
+	clock++;
+	for (i : 0 .. 1) {
+		if
+		:: i == paused
+		:: else ->
+#ifndef EXPIRED_AT_START
+			PASSES(server[i].ends);
+#endif
+			PASSES(server[i].asked.ends)
+		fi
+	}
+	PASSES(late.ends);
+	i = 0
+}
+
+/* Changes the layout: the servers stop, and another row makes their ids. */
+inline change_layout()
+{
+	printf("the layout is changed\n");
+	has_changed = true;
+	for (i : 0 .. 1) {
+		server[i].is_held = false;
+		server[i].ends = 0;
+		copy_message(server[i].asked, none)
+	}
+	i = 0;
+	copy_message(late, none);
+	copy_row(row, no_row);
+	row.holder = NOBODY;
+	row.is_seen = true;
+#ifndef CHANGE_AT_ONCE
+	begin_quarantine()
+#endif
+}
+
 /* Fails over to the standby.  No older message reaches the new registry. */
 inline fail_over()
 {
@@ -614,7 +701,10 @@ inline fail_over()
 		standby.holder != row.holder || standby.expires != row.expires ||
 		standby.began != row.began;
 	copy_row(row, standby);
-	copy_row(standby, no_row);
+	if
+	:: losses < LOSSES -> has_replayed = true	/* the next has replayed no more */
+	:: copy_row(standby, no_row)
+	fi;
 	for (i : 0 .. 1) {
 		if
 		:: server[i].asked.kind != GRANTED ->
@@ -662,16 +752,17 @@ end:
 		if
 		:: now < LAST_NOW ->
 			printf("time passes\n");
-			now++;
-			clock++;
-			for (i : 0 .. 1) {
-#ifndef EXPIRED_AT_START
-				PASSES(server[i].ends);
+			pass_time(NOBODY)
+#ifdef PAUSE
+		:: now < LAST_NOW -> printf("0 is paused\n"); pass_time(0)
+		:: now < LAST_NOW -> printf("1 is paused\n"); pass_time(1)
 #endif
-				PASSES(server[i].asked.ends)
-			}
-			PASSES(late.ends);
-			i = 0
+#ifdef FREE
+		:: row.holder != NOBODY && row.expires == 0 -> free_released()
+#endif
+#ifdef CHANGE
+		:: now < LAST_NOW && !has_changed -> change_layout()
+#endif
 		:: late.kind != 0 && now < LAST_NOW ->
 			printf("late:\n");
 			execute(late);
