@@ -5,8 +5,8 @@
  * A process waits for libpq's socket and its own latch together, so a registry
  * that does not answer delays no shutdown.  One attempt asks one host of the
  * connection string, because libpq stops at the first host that answers with an
- * error or not at all; after a failure it is the next host's turn.  Arguments and results are in binary form,
- * which no setting of the registry changes.
+ * error or not at all; after a failure it is the next host's turn.  Arguments
+ * and results are in binary form, which no setting of the registry changes.
  *
  * What the registry sends is not trusted: an answer counts only if it is one
  * row of the expected columns, and connection_limit_memory() bounds the memory
