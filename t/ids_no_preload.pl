@@ -36,7 +36,7 @@ my @dependents = (
 	NODE_OF_ID,
 	'SELECT snowflake_timestamp(1)',
 	"SELECT snowflake_min_id('2030-01-01 00:00+00')",
-	"CALL snowflake_drop_partitions('log', now(), dry_run => true)");
+	"SELECT count(*) FROM snowflake_activity('log', 'id', '1 day', now())");
 my $parallel = q{
 SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
 SET min_parallel_table_scan_size = 0};
@@ -474,7 +474,7 @@ SET SESSION AUTHORIZATION plain;
 DROP TABLE log_first;
 CREATE TABLE ids AS SELECT snowflake_min_id('2021-01-01 00:00+00') + n AS id FROM many;
 ANALYZE ids});
-my $maker = plain_session();
+my $maker = SnowflakeSession->new($node, undef, 'plain');
 $maker->rows(q{CALL snowflake_create_partitions('log', date_trunc('day', now()) - interval '90 days', now() + interval '60 days', '30 days')});
 $maker->quit;
 my $partition_count = q{SELECT count(*) FROM pg_inherits WHERE inhparent = 'log'::regclass};
@@ -495,7 +495,7 @@ for my $participation ('off', 'on')
 		$session->quit;
 	}
 }
-my $dropper = plain_session();
+my $dropper = SnowflakeSession->new($node, undef, 'plain');
 $dropper->rows($_) for split /;/, $parallel;
 $dropper->rows('SELECT max(seconds(id)) FROM ids');
 $dropper->rows(q{CALL snowflake_drop_partitions('log', now() - interval '50 days')});

@@ -10,10 +10,11 @@ use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
 sub new
 {
-	my ($class, $node, $timeout_s) = @_;
+	my ($class, $node, $timeout_s, $user) = @_;
 	my $session = $node->background_psql(
 		'postgres',
 		on_error_stop => 0,
+		extra_params => defined $user ? [ '-U', $user ] : [],
 		timeout => $timeout_s
 		  // $PostgreSQL::Test::Utils::timeout_default,
 		wait => 0);
