@@ -170,11 +170,11 @@ LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT k.oid, array_agg(DISTINCT key), k.conname, k.conrelid::regclass, k.confrelid::regclass
-      FROM unnest(reach) AS c
-      JOIN pg_constraint AS k ON k.conrelid = c.tab AND c.attnum = ANY (k.conkey)
-                              OR k.confrelid = c.tab AND c.attnum = ANY (k.confkey),
+      FROM pg_constraint AS k,
+           LATERAL (VALUES (k.conrelid, k.conkey), (k.confrelid, k.confkey)) AS side(tab, attnums)
+      JOIN unnest(reach) AS c ON c.is_changed AND c.tab = side.tab::regclass AND c.attnum = ANY (side.attnums),
            unnest(c.keys) AS key
-     WHERE c.is_changed AND k.contype = 'f' AND k.conparentid = 0
+     WHERE k.contype = 'f' AND k.conparentid = 0
      GROUP BY k.oid;
 END;
 COMMENT ON FUNCTION snowflake_convert.foreign_keys(snowflake_convert.reached[]) IS
@@ -192,7 +192,8 @@ BEGIN ATOMIC
          WHERE is_key AND (way <> 'snowflake' OR NOT snowflake_convert.is_snowflake(tab, attnum))
     ), columns AS MATERIALIZED (
         SELECT c.*, a.attidentity, t.relispartition,
-               c.is_key AND EXISTS (SELECT FROM undone AS u WHERE u.key = ANY (c.keys)) AS wants_default
+               c.is_key AND (c.tab, c.attnum) IN (SELECT r.tab, r.attnum FROM unnest(reach) AS r, unnest(r.keys) AS k(key) JOIN undone USING (key))
+               AS wants_default
           FROM unnest(reach) AS c
           JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
           JOIN pg_class AS t ON t.oid = c.tab
