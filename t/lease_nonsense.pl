@@ -365,6 +365,28 @@ sub to_a_claim
 	return;
 }
 
+# ----- answers to a renewal -----
+
+# A renewal that the server took would move its mark to 2070, for good.
+sub to_a_renewal
+{
+	my ($server, $send) = registry_and_server();
+	my ($number) = grep { $kinds[$_][0] eq 'ids from 2070' } 0 .. $#kinds;
+
+	$send->('grant');
+	start_server($server);
+	first_id($server);
+	my $offset = -s $server->logfile;
+	$send->($number);
+	logs($server, $offset, $impossible, 'a renewal with ids from 2070 is refused');
+	$send->('grant');
+	is(worker_id_of(scalar first_id($server)), WORKER_ID, 'a good renewal follows: an id is issued');
+	is(value_of($server, q{SELECT high_water_mark < now() + interval '1 hour' FROM snowflake_node}), 't',
+		'the mark has not moved to 2070');
+	stops_in_time($server, 'after a renewal with ids from 2070');
+	return;
+}
+
 # ----- answers to a release -----
 
 sub stops_in_time
@@ -406,5 +428,6 @@ sub to_a_release
 run_scenarios(
 	'answers to a claim' => sub { to_a_claim(0 .. @kinds / 2) },
 	'more answers to a claim' => sub { to_a_claim(@kinds / 2 + 1 .. $#kinds) },
+	'answers to a renewal' => \&to_a_renewal,
 	'answers to a release' => \&to_a_release);
 done_testing();
