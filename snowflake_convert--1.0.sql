@@ -200,7 +200,7 @@ BEGIN ATOMIC
     ), own_sequences AS MATERIALIZED (
         SELECT s.*, c.way FROM snowflake_convert.sequences(reach) AS s JOIN columns AS c USING (tab, attname) WHERE c.wants_default AND s.is_owned
     ), serials AS MATERIALIZED (
-        SELECT c.tab, c.attname, c.way, c.sequence AS definition,
+        SELECT c.tab, c.attname, c.way, row_number() OVER (PARTITION BY c.sequence ORDER BY c.tab::text COLLATE "C", c.attnum) AS nth, c.sequence AS definition,
                (SELECT string_agg(quote_ident(part), '.') FROM unnest(parse_ident(c.sequence, false)) AS part) AS sequence
           FROM columns AS c
          WHERE c.wants_default AND NOT c.is_inherited AND c.way <> 'snowflake'
@@ -230,7 +230,7 @@ BEGIN ATOMIC
                                   THEN format('CREATE SEQUENCE %s OWNED BY %s.%I', s.definition, s.tab, s.attname)
                                   ELSE format('ALTER SEQUENCE %s RESTART', s.definition) END
           FROM serials AS s
-         WHERE s.way = 'serial' AND (to_regclass(s.sequence) IS NULL OR to_regclass(s.sequence) IN (SELECT o.sequence FROM own_sequences AS o))
+         WHERE s.way = 'serial' AND s.nth = 1 AND (to_regclass(s.sequence) IS NULL OR to_regclass(s.sequence) IN (SELECT o.sequence FROM own_sequences AS o))
         UNION ALL
         SELECT 53, 0, tab, format('ALTER TABLE %s %s', tab, string_agg(action, ', ' ORDER BY attnum, place))
           FROM actions
@@ -296,29 +296,41 @@ COMMENT ON FUNCTION snowflake_convert.types_of(oid[]) IS 'internal: types, and t
 -- not PostgreSQL's own have entries in pg_depend.
 --
 -- Names the first such function or operator, of an object in the catalogue, that
--- takes an integer, something that an integer is cast to, or a polymorphic type.
+-- takes an integer, something that an integer is cast to, or a polymorphic type; or
+-- a type that integers are cast to, because the cast itself is chosen anew, too.
 CREATE FUNCTION snowflake_convert.foreign_code(classid oid, objid oid)
 RETURNS text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT min(pg_describe_object(d.refclassid, d.refobjid, 0))
-      FROM pg_depend AS d
-      LEFT JOIN pg_proc AS f ON d.refclassid = 'pg_proc'::regclass AND f.oid = d.refobjid
-      LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-     WHERE (d.classid, d.objid) = (foreign_code.classid, foreign_code.objid) AND d.deptype = 'n'
-       AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)
-       AND EXISTS (SELECT FROM unnest(coalesce(f.proargtypes::oid[], ARRAY[o.oprleft, o.oprright])) AS a(type)
-                     JOIN pg_type AS t ON t.oid = a.type
-                    WHERE t.typtype = 'p'
-                       OR t.oid IN (SELECT snowflake_convert.types_of(ARRAY(
-                              SELECT unnest('{smallint,integer,bigint}'::regtype[])
-                              UNION
-                              SELECT casttarget FROM pg_cast
-                               WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) AND castcontext = 'i'))));
+    WITH casts(type, is_implicit) AS (
+        SELECT unnest('{smallint,integer,bigint}'::regtype[]::oid[]), true
+        UNION
+        SELECT casttarget, castcontext = 'i' FROM pg_cast
+         WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
+    ), targets(type) AS (
+        SELECT snowflake_convert.types_of(ARRAY(SELECT type FROM casts WHERE type >= 16384))
+    ), uses AS MATERIALIZED (
+        SELECT d.refclassid, d.refobjid, f.proargtypes, o.oprleft, o.oprright
+          FROM pg_depend AS d
+          LEFT JOIN pg_proc AS f ON d.refclassid = 'pg_proc'::regclass AND f.oid = d.refobjid
+          LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+         WHERE (d.classid, d.objid) = (foreign_code.classid, foreign_code.objid) AND d.deptype = 'n'
+           AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass)
+    )
+    SELECT min(pg_describe_object(u.refclassid, u.refobjid, 0))
+      FROM uses AS u
+     WHERE CASE WHEN u.refclassid <> 'pg_type'::regclass
+                THEN EXISTS (SELECT FROM unnest(coalesce(u.proargtypes::oid[], ARRAY[u.oprleft, u.oprright])) AS a(type)
+                               JOIN pg_type AS t ON t.oid = a.type
+                              WHERE t.typtype = 'p'
+                                 OR t.oid IN (SELECT snowflake_convert.types_of(ARRAY(SELECT type FROM casts WHERE is_implicit))))
+                ELSE u.refobjid IN (SELECT type FROM targets)
+                     OR EXISTS (SELECT FROM pg_type AS t JOIN pg_attribute AS a ON a.attrelid = t.typrelid
+                                 WHERE t.oid = u.refobjid AND a.atttypid IN (SELECT type FROM targets)) END;
 END;
 COMMENT ON FUNCTION snowflake_convert.foreign_code(oid, oid) IS
-'internal: a function or operator that an expression uses, and that takes an integer and is not PostgreSQL''s';
+'internal: a function, operator or type that an expression uses, and that takes an integer and is not PostgreSQL''s';
 
 -- Names the first of PostgreSQL's own functions and operators that an expression
 -- calls on an integer column, and that takes no bigint, such as date + integer.
@@ -355,6 +367,8 @@ BEGIN ATOMIC
       FROM calls AS c
       JOIN functions AS f USING (kind, oid)
      WHERE f.oid < 16384 AND f.types[c.place] IN ('smallint'::regtype, 'integer'::regtype)
+       -- a cast to bigint is no longer needed
+       AND NOT EXISTS (SELECT FROM pg_cast AS t WHERE f.kind ~ 'FUNC' AND t.castfunc = f.oid AND t.casttarget = 'bigint'::regtype)
        AND NOT EXISTS (SELECT FROM functions AS o
                         WHERE (o.kind, o.name, o.schema, o.types[c.place]) = (f.kind, f.name, f.schema, 'bigint'::regtype)
                           AND cardinality(o.types) = cardinality(f.types)
@@ -761,7 +775,7 @@ BEGIN ATOMIC
                  WHERE n.is_changed AND d.classid IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_attrdef'::regclass, 'pg_statistic_ext'::regclass)
                    AND d.objsubid = 0
                 UNION
-                SELECT keys, classid, objid FROM parts) AS e(keys, classid, objid),
+                SELECT keys, classid, objid FROM parts WHERE objid NOT IN (SELECT view FROM views)) AS e(keys, classid, objid),
                LATERAL snowflake_convert.foreign_code(e.classid, e.objid) AS f(code)
          WHERE f.code IS NOT NULL
         UNION ALL

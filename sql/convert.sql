@@ -206,6 +206,16 @@ BEGIN
   CALL public.run(format('snowflake_convert.key(%L, ''id'')', rel));
   CALL public.run(back);
 END $$;
+CREATE TABLE a (id serial PRIMARY KEY);
+CREATE TABLE b (id integer PRIMARY KEY DEFAULT nextval('a_id_seq'));
+TRUNCATE before; INSERT INTO before SELECT * FROM shape('shop');
+CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.schema('{shop}', except_keys => '{}') AS s;
+CALL run($$s FROM script ORDER BY n$$);
+CREATE TABLE back AS SELECT substring(s FROM 'back: SELECT (.*);') AS call FROM script WHERE s ~ '^-- back';
+DO $$DECLARE call text := (SELECT b.call FROM shop.back AS b); BEGIN CALL public.run(call); END$$;
+DROP TABLE script, back;
+TABLE before EXCEPT SELECT * FROM shape('shop');
+DROP TABLE b, a;
 CREATE SEQUENCE nobodys START 500 INCREMENT 10 CACHE 5;
 CREATE TABLE a (id integer PRIMARY KEY DEFAULT nextval('nobodys'));
 CREATE TABLE b (id integer PRIMARY KEY DEFAULT nextval('nobodys'), a smallint REFERENCES a);
@@ -358,7 +368,16 @@ CREATE VIEW near_view AS SELECT id FROM f WHERE id <-> 1 < 100;
 CREATE RULE near_rule AS ON DELETE TO f WHERE OLD.id <-> 1 > 100 DO INSTEAD NOTHING;
 CREATE VIEW ranges AS SELECT of_range(small_range(id, NULL)) FROM f;
 CREATE VIEW domains AS SELECT of_domain(id::small) FROM f;
-CREATE VIEW fine AS SELECT id + 1 AS next, of_text(id::text, 'now') FROM f;
+CREATE TYPE grade AS ENUM ('1', '2');
+CREATE TYPE graded AS (g grade);
+\c - regress_snowflake_admin
+SET search_path = shop, public;
+CREATE CAST (integer AS grade) WITH INOUT;
+\c - regress_snowflake_owner
+SET search_path = shop, public;
+CREATE VIEW cast_view AS SELECT id::grade FROM f;
+CREATE VIEW row_view AS SELECT ROW(id)::graded FROM f;
+CREATE VIEW fine AS SELECT id + 1 AS next, of_text(id::text, 'now'), id::bigint AS wide, coalesce(a, 5::bigint) AS wider FROM f;
 SELECT snowflake_convert.key('f', 'id');
 -- the statements that it says drop what is in the way
 CREATE TABLE drops AS SELECT substring(s FROM 'bigint\. (.*;)$') AS drop FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ '^-- left out: shop.f';
@@ -367,7 +386,8 @@ CALL run($$snowflake_convert.key('f', 'id')$$);
 SELECT * FROM shape('shop') WHERE object = 'f.id';
 DROP TABLE f, drops CASCADE;
 DROP FUNCTION near(integer, integer), of_range(small_range), any_of(anyarray, numeric), of_text(text, timestamptz), of_domain(small) CASCADE;
-DROP TYPE small_range, small CASCADE;
+DROP TYPE small_range, small, grade CASCADE;
+DROP TYPE graded;
 -- so are expressions of PostgreSQL's own functions that take no bigint
 CREATE TABLE g (id serial PRIMARY KEY, day date, n integer, EXCLUDE USING gist (int4range(id, n) WITH &&),
                 CHECK (id % 2 >= 0 AND id + n::smallint > 0 AND id * 1.5 > 0 AND abs(id) > 0 AND (id << 1) > 0 AND id IN (id, 5)));
