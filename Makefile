@@ -33,7 +33,7 @@ OBJS = \
 	src/sql_text.o
 
 EXTENSION = snowflake snowflake_convert snowflake_registry
-DATA = snowflake--1.0.sql snowflake_convert--1.0.sql snowflake_registry--1.0.sql
+DATA = $(sort $(wildcard snowflake*--*.sql))
 PGFILEDESC = "snowflake - 64-bit, time-ordered, cluster-unique ids"
 
 REGRESS = $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
