@@ -56,7 +56,7 @@ RETURNS internal
 AS 'MODULE_PATHNAME', 'snowflake_copy_support'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION @extschema@.snowflake_copy_support(internal) IS
-'planner support for snowflake_nextval';
+'planner support for snowflake_nextval and snowflake_id';
 
 --
 -- Issuing
@@ -70,14 +70,22 @@ SUPPORT @extschema@.snowflake_copy_support;
 COMMENT ON FUNCTION @extschema@.snowflake_nextval() IS
 'issue the next id';
 
--- COPY FROM calls this function in place of snowflake_nextval().  It issues ids,
--- too, but is labelled STABLE, so that COPY inserts rows in batches.
+CREATE FUNCTION @extschema@.snowflake_id()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'snowflake_nextval'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+SUPPORT @extschema@.snowflake_copy_support;
+COMMENT ON FUNCTION @extschema@.snowflake_id() IS
+'snowflake_nextval() for tools that take a default with "nextval" in its text for a sequence''s';
+
+-- COPY FROM calls this function in place of the two above.  It issues ids, too,
+-- but is labelled STABLE, so that COPY inserts rows in batches.
 CREATE FUNCTION @extschema@.snowflake_copy_nextval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_copy_nextval'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION @extschema@.snowflake_copy_nextval() IS
-'internal: COPY calls it in place of snowflake_nextval()';
+'internal: COPY calls it in place of snowflake_nextval() and snowflake_id()';
 
 CREATE FUNCTION @extschema@.snowflake_nextvals(count integer)
 RETURNS SETOF bigint

@@ -31,6 +31,9 @@ SELECT count(*) AS out_of_order
 SELECT count(*) AS ahead FROM generate_series(1, 10000)
  WHERE snowflake_timestamp(snowflake_nextval()) > clock_timestamp();
 
+-- the second name is the same function
+SELECT snowflake_nextval() < snowflake_id() AS is_increasing, snowflake_currval() < snowflake_id() AS is_next;
+
 -- many ids at once
 SELECT count(*), count(DISTINCT id) FROM snowflake_nextvals(100000) AS id;
 SELECT count(*) AS out_of_order

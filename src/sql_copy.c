@@ -5,10 +5,11 @@
  * COPY FROM inserts rows in batches unless a column's default is volatile: a
  * volatile function may read the table, and would miss the rows of the batch.
  * PostgreSQL makes an exception only for its own nextval().
- * snowflake_nextval() reads no table either.  So while COPY FROM plans its
- * defaults, and only then, the support function below replaces
- * snowflake_nextval() by a twin: a function that does the same but is labelled
- * STABLE.  COPY evaluates a default once a row, whatever its label.
+ * snowflake_nextval(), whose other name is snowflake_id(), reads no table
+ * either.  So while COPY FROM plans its defaults, and only then, the support
+ * function below replaces their calls by a twin: a function that does the same
+ * but is labelled STABLE.  COPY evaluates a default once a row, whatever its
+ * label.
  *
  * No other statement may call the twin.  ALTER TABLE ... ADD COLUMN, for
  * example, evaluates a default that is not volatile once for all rows.
@@ -54,7 +55,7 @@ static Oid twin_of(Oid function);
 static bool may_replace(Oid function, Oid twin);
 static inline void refuse_call_outside_copy(FunctionCallInfo fcinfo);
 
-/* Support function of snowflake_nextval(). */
+/* Support function of snowflake_nextval() and snowflake_id(). */
 Datum
 snowflake_copy_support(PG_FUNCTION_ARGS)
 {

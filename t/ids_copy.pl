@@ -21,8 +21,8 @@ sub copy_data
 	return join('', map { "$_\n" } 1 .. $count) . "\\.\n";
 }
 
-# How often SQL calls snowflake_nextval() and its twin: "nextval|twin".  Rolls
-# everything back.
+# How often SQL calls snowflake_nextval() or snowflake_id(), and their twin:
+# "nextval|twin".  Rolls everything back.
 sub calls_of
 {
 	my ($sql) = @_;
@@ -30,7 +30,7 @@ sub calls_of
 BEGIN;
 $sql
 RESET ROLE;
-SELECT coalesce(sum(calls) FILTER (WHERE funcname = 'snowflake_nextval'), 0),
+SELECT coalesce(sum(calls) FILTER (WHERE funcname IN ('snowflake_nextval', 'snowflake_id')), 0),
        coalesce(sum(calls) FILTER (WHERE funcname = 'snowflake_copy_nextval'), 0)
   FROM pg_stat_xact_user_functions;
 ROLLBACK;
@@ -115,10 +115,13 @@ $$;
 is(calls_of("COPY plain (n) FROM stdin;\n" . copy_data(50)),
 	'0|50', 'a COPY calls the twin once for each row');
 my $default = "ALTER TABLE plain ALTER id SET DEFAULT";
+is(calls_of("$default snowflake_id(); COPY plain (n) FROM stdin;\n" . copy_data(50)),
+	'0|50', 'a COPY with snowflake_id() calls the twin once for each row');
 my %batched = (
 	'a COPY inserts in batches' => [ 't', '' ],
 	'PostgreSQL inserts row by row with another volatile default' =>
 	  [ 'f', "$default random() * 1e18;" ],
+	'a COPY inserts in batches with snowflake_id()' => [ 't', "$default snowflake_id();" ],
 	'a COPY inserts in batches if the default is a SQL function that is inlined' => [
 		't', "CREATE FUNCTION wrapped() RETURNS bigint LANGUAGE sql AS 'SELECT snowflake_nextval() + 0'; $default wrapped();"
 	]);
