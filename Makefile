@@ -2,7 +2,7 @@
 #
 #   make && sudo make install     builds and installs, by PG_CONFIG's PostgreSQL
 #   make installcheck             tests against a running server
-#   make demo, make test          install what they need; see README.md
+#   make demo, make test          on a copy of PostgreSQL; see README.md
 #   make test SANITIZE=1          tests under AddressSanitizer and UBSan
 #   make dist                     packs the sources as PGXN takes them
 #   make model                    checks the models of doc/model by Spin
@@ -93,7 +93,7 @@ model:
 # count, because a build of Debian's packages writes that file.
 dist: archive = snowflake-$(SNOWFLAKE_VERSION)
 dist:
-	@git rev-parse --git-dir >/dev/null 2>&1 || \
+	@git rev-parse --git-dir >/dev/null || \
 		{ echo "make dist packs a commit: it needs git and a clone." >&2; exit 1; }
 	@git diff --quiet HEAD -- . ':!debian/control' || \
 		{ echo "There are changes not committed." >&2; exit 1; }

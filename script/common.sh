@@ -251,41 +251,12 @@ ensure_packages() {
             die "PostgreSQL $major is installed but $PG_CONFIG does not work."
         fi
     fi
-    pg_bin=$("$PG_CONFIG" --bindir)
-}
-
-# Builds from scratch: make does not detect objects of another PostgreSQL.
-build() {
-    make -s -C "$tree" PG_CONFIG="$PG_CONFIG" clean
-    make -s -C "$tree" PG_CONFIG="$PG_CONFIG" -j2 "$@"
-}
-
-build_and_install() {
-    say "Building and installing the extension for $("$PG_CONFIG" --version)"
-    build all
-    install_extension
-}
-
-install_extension() {
-    local install=(make -s -C "$tree" PG_CONFIG="$PG_CONFIG" install)
-
-    if [ -w "$("$PG_CONFIG" --pkglibdir)" ] && [ -w "$("$PG_CONFIG" --sharedir)" ]; then
-        "${install[@]}"
-    else
-        as_root "${install[@]}"
-    fi
 }
 
 # PostgreSQL's server does not run as root.
-if [ "$(id -u)" -eq 0 ]; then
-    server_user=postgres
-else
-    server_user=$(id -un)
-fi
-
 as_server_user() {
     if [ "$(id -u)" -eq 0 ]; then
-        setpriv --reuid="$server_user" --regid="$server_user" --init-groups \
+        setpriv --reuid="$server_user" --regid="$(id -g "$server_user")" --init-groups \
             env HOME="$work" TMPDIR="$work" "$@"
     else
         env TMPDIR="$work" "$@"
@@ -310,10 +281,62 @@ make_work_directory() {
     clean_up_at_end
     [ -n "$work" ] || die "/tmp and /var/tmp are mounted noexec; remount one: mount -o remount,exec /tmp"
     rm "$work/x"
+    server_user=$(id -un)
     if [ "$(id -u)" -eq 0 ]; then
+        server_user=postgres
+        id postgres >/dev/null 2>&1 || server_user=nobody
         chown "$server_user:" "$work"
     fi
     cd "$work"
+}
+
+# Builds from scratch: make does not detect objects of another PostgreSQL.
+build() { # directory, arguments of make
+    make -s -C "$1" PG_CONFIG="$PG_CONFIG" clean
+    make -s -C "$1" PG_CONFIG="$PG_CONFIG" -j2 "${@:2}" all
+}
+
+# Makes $work, and in it a PostgreSQL that has the extension, so that nothing
+# outside of $work changes.  Sets $pg_bin, where its programs are.
+make_work_with_extension() { # arguments of make
+    say "Building the extension for $("$PG_CONFIG" --version)"
+    make_work_directory
+    mkdir "$work/build"
+    cp -r "$tree"/{Makefile,META.json,src,*.control,*--*.sql} "$work/build/"
+    build "$work/build" "$@"
+    copy_postgresql "$work/postgresql"
+    make -s -C "$work/build" PG_CONFIG="$PG_CONFIG" DESTDIR="$work/postgresql" install
+    if [ "$(id -u)" -eq 0 ]; then
+        chown -hR "$server_user:" "$work/postgresql"
+    fi
+    chmod -R u+rwX,go+rX "$work/postgresql"
+}
+
+# Copies PG_CONFIG's PostgreSQL to the same paths below another root directory.
+# PostgreSQL finds its files relative to its programs, so these are copied, and
+# the other files are links.
+copy_postgresql() { # root directory
+    local bin library directory
+    local programs=(postgres initdb psql pgbench createdb createuser dropdb dropuser
+        clusterdb reindexdb vacuumdb)
+
+    bin=$("$PG_CONFIG" --bindir)
+    library=$("$PG_CONFIG" --pkglibdir)
+    mkdir -p "$1$bin"
+    (cd "$bin" && cp -L "${programs[@]}" pg_* "$1$bin/")
+    for directory in "$library" "$("$PG_CONFIG" --sharedir)"; do
+        mkdir -p "$1$directory"
+        cp -rs "$directory/." "$1$directory/"
+        find "$1$directory" -name 'snowflake*' -prune -exec rm -r {} +
+    done
+    pg_bin=$1$bin
+    [ "$("$pg_bin/pg_config" --pkglibdir)" = "$1$library" ] ||
+        die "The PostgreSQL of $PG_CONFIG does not find its files relative to its programs."
+}
+
+# A directory that root has made in the checkout belongs to the checkout's owner.
+give_to_owner() { # directory
+    [ "$(id -u)" -ne 0 ] || chown -R --reference="$tree" "$1"
 }
 
 # Prints the processes that have a path in $work among their arguments.

@@ -64,6 +64,20 @@ install_all_packages() {
         perl libipc-run-perl
 }
 
+# Fails unless the PostgreSQL of the machine has the files of its packages, with
+# their checksums, and no other files.
+is_as_packaged() {
+    local packages
+
+    [ -e /usr/lib/postgresql ] || return 0
+    packages=$(find /usr/lib/postgresql /usr/share/postgresql ! -type d \
+        -exec dpkg-query -S {} + | cut -d : -f 1 | sort -u) ||
+        fail "files of no package"
+    # shellcheck disable=SC2086 # a list of words
+    dpkg --verify $packages || fail "changed files"
+    echo "as packaged: "$packages
+}
+
 # The picture of the demo has bars, drawn by paths of whole numbers.
 has_bars() {
     local picture=$checkout/demo_results/activity.svg bars
@@ -246,8 +260,8 @@ state_misspelt_pg_config() { # with packages
         fail "built or installed for another PostgreSQL"
 }
 
-# The user has a PostgreSQL below the home directory, and no sudo.  (PostgreSQL
-# finds its files from where its programs are.)
+# The user has a PostgreSQL below the home directory, and no sudo.  Its files stay
+# as they are.
 state_own_postgres() { # with packages
     local part own=$home/postgres
 
@@ -258,8 +272,10 @@ state_own_postgres() { # with packages
     done
     chown -R newcomer: "$own"
     rm /usr/bin/sudo /usr/bin/pg_config
+    find "$own" -type f -exec md5sum {} + >/before
     newcomer "make demo PG_CONFIG=$own/lib/postgresql/$(major)/bin/pg_config"
     has_bars
+    find "$own" -type f -exec md5sum {} + | diff /before - || fail "changed files"
 }
 
 # ----- Ctrl-C -----
@@ -327,6 +343,17 @@ state_locked() {
     has_bars
 }
 
+# A user without sudo where the packages are.  After root's demo the user's works,
+# too.
+state_packages_are_there() { # with packages
+    rm /usr/bin/sudo
+    get_checkout
+    make -s -C "$checkout" demo DEMO_SECONDS=1 >/dev/null
+    newcomer "make demo"
+    has_bars
+    newcomer "make test PROVE_TESTS=t/mark_log.pl"
+}
+
 # A user without sudo, on a bare machine.
 state_no_sudo() {
     rm /usr/bin/sudo
@@ -346,10 +373,10 @@ state_no_network() {
 # The sources are no checkout; there is no git, and then there is one.
 state_dist_without_git() {
     get_checkout
-    refuses "make dist" git
+    refuses "make dist" "git: "
     apt-get -qq update
     apt_install git
-    refuses "make dist" git
+    refuses "make dist" "not a git repository"
 }
 
 # Every target that needs PostgreSQL says so.
@@ -379,4 +406,8 @@ state_package_build() { # with packages
     newcomer "make installcheck TAP_TESTS="
 }
 
+# Set by states that install the extension.
+is_installed=
+
 "$@"
+[ -n "$is_installed" ] || is_as_packaged
