@@ -297,12 +297,7 @@ RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_node'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION @extschema@.snowflake_node() IS
-'for the view snowflake_node';
-
-CREATE VIEW @extschema@.snowflake_node AS SELECT * FROM @extschema@.snowflake_node();
-COMMENT ON VIEW @extschema@.snowflake_node IS
 'this server''s node and layout';
-GRANT SELECT ON @extschema@.snowflake_node TO PUBLIC;
 
 CREATE FUNCTION @extschema@.snowflake_stat(
     OUT ids_issued bigint,
@@ -323,12 +318,7 @@ RETURNS record
 AS 'MODULE_PATHNAME', 'snowflake_stat'
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION @extschema@.snowflake_stat() IS
-'for the view snowflake_stat';
-
-CREATE VIEW @extschema@.snowflake_stat AS SELECT * FROM @extschema@.snowflake_stat();
-COMMENT ON VIEW @extschema@.snowflake_stat IS
 'the counters of all sessions since the last reset';
-GRANT SELECT ON @extschema@.snowflake_stat TO PUBLIC;
 
 CREATE FUNCTION @extschema@.snowflake_stat_backend(
     rel regclass DEFAULT NULL,
@@ -344,19 +334,14 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'snowflake_stat_backend'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100;
 COMMENT ON FUNCTION @extschema@.snowflake_stat_backend(regclass) IS
-'the counters of each session, and who holds back the horizon of the server or of a table';
-
-CREATE VIEW @extschema@.snowflake_stat_backend AS SELECT * FROM @extschema@.snowflake_stat_backend();
-COMMENT ON VIEW @extschema@.snowflake_stat_backend IS
-'the counters of each session; a user without the rights of pg_read_all_stats sees only the present session''s';
-GRANT SELECT ON @extschema@.snowflake_stat_backend TO PUBLIC;
+'the counters of each session, and who holds the horizon of the server or of a table; only the own session without pg_read_all_stats';
 
 CREATE FUNCTION @extschema@.snowflake_stat_reset()
 RETURNS void
 AS 'MODULE_PATHNAME', 'snowflake_stat_reset'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION @extschema@.snowflake_stat_reset() IS
-'make snowflake_stat count from zero again';
+'make snowflake_stat() count from zero again';
 REVOKE EXECUTE ON FUNCTION @extschema@.snowflake_stat_reset() FROM PUBLIC;
 
 --

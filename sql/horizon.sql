@@ -7,7 +7,7 @@ CREATE TABLE events (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), what tex
 -- where this session's transaction holds the horizon: at its first id, or NULL
 CREATE VIEW held AS
 SELECT horizon = snowflake_horizon() AS holds, horizon <= min(id) AS at_first_id
-  FROM snowflake_stat_backend LEFT JOIN events ON true
+  FROM snowflake_stat_backend() LEFT JOIN events ON true
  WHERE pid = pg_backend_pid() GROUP BY horizon;
 -- how many rows are below and above the horizon
 CREATE VIEW read AS

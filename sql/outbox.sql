@@ -104,7 +104,7 @@ SELECT pid, usename, state, left(query, 40) AS query, gid, owner, now() - b.xact
 COMMIT;
 
 -- for a standby, and for rows of several servers
-SELECT worker_id AS node FROM snowflake_node \gset
+SELECT worker_id AS node FROM snowflake_node() \gset
 SELECT position AS since FROM consumer WHERE name = 'mail' \gset
 \o /dev/null
 SELECT snowflake_horizon('outbox') AS horizon \gset

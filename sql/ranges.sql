@@ -65,7 +65,7 @@ SELECT of, snowflake_issued_between(id, first_instant, last_instant) AS span,
        snowflake_issued_between(id, last_instant, '3000-01-01') AS last_tick,
        snowflake_issued_between(id, '-infinity', 'infinity') AS always,
        snowflake_issued_between(id, 'infinity', '-infinity') AS never
-  FROM snowflake_node, LATERAL (VALUES ('none', -1), ('first', 0), ('last', snowflake_max_id('infinity') - 1)) AS v(of, id);
+  FROM snowflake_node(), LATERAL (VALUES ('none', -1), ('first', 0), ('last', snowflake_max_id('infinity') - 1)) AS v(of, id);
 -- a NULL argument has the effect that it has on BETWEEN
 SELECT snowflake_issued_between(NULL, '-infinity', 'infinity') IS NULL AS id,
        snowflake_issued_between(0, NULL, 'infinity') IS NULL AS since,

@@ -11,7 +11,7 @@
  * The stamp is changed only by compare-and-swap.
  *
  * Only the owner of a slot writes the slot, without a lock; for "hold", see
- * id_horizon.c.  The views and the horizon read the slots, also without a
+ * id_horizon.c.  Counters and the horizon are read off the slots, also without a
  * lock.
  */
 #ifndef SNOWFLAKE_SHMEM_H
@@ -166,7 +166,7 @@ typedef struct SharedState
 	char		holder[LEASE_HOLDER_SIZE];
 	char		location[HOST_LOCATION_SIZE];
 
-	/* The counters at the last reset, which snowflake_stat subtracts. */
+	/* The counters at the last reset, which snowflake_stat() subtracts. */
 	Counters	counters_at_reset;
 	TimestampTz stats_reset;	/* the last reset, or the server's start */
 	int64		max_regression_us;	/* the clock's largest step back since the

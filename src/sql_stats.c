@@ -1,7 +1,6 @@
 /*
  * sql_stats.c
- *	  Counters, and the functions behind the views snowflake_node,
- *	  snowflake_stat and snowflake_stat_backend.
+ *	  This server's node, and counters.
  *
  * Sessions count in their own slots, and this file adds the slots up.  No
  * function of this file is called to issue an id.

@@ -334,16 +334,16 @@ is($bounds[1], $bounds[0] / 2, 'after the reload the bound is that of the new la
 # layout's span.
 value_of($node, q{
 CREATE VIEW ticks AS
-SELECT tick FROM snowflake_node, LATERAL (SELECT extract(epoch FROM last_instant - first_instant) / extract(epoch FROM tick_interval)) AS l(last),
+SELECT tick FROM snowflake_node(), LATERAL (SELECT extract(epoch FROM last_instant - first_instant) / extract(epoch FROM tick_interval)) AS l(last),
   LATERAL (VALUES (0), (1), (trunc(last / 2)), (last - 1), (last)) AS t(tick);
 CREATE VIEW edges AS
-SELECT first_instant + tick * tick_interval AS instant FROM snowflake_node, ticks;
+SELECT first_instant + tick * tick_interval AS instant FROM snowflake_node(), ticks;
 CREATE VIEW of_edges AS
 SELECT id FROM edges, LATERAL (VALUES (snowflake_min_id(instant)), (snowflake_max_id(instant))) AS i(id)
  WHERE id < 9223372036854775807;
 CREATE VIEW bounds AS
 SELECT instant + n * tick_interval + us * interval '1 us' AS bound
-  FROM edges, snowflake_node, generate_series(-1, 1) AS n, unnest(ARRAY[-1, 0, 1]) AS us
+  FROM edges, snowflake_node(), generate_series(-1, 1) AS n, unnest(ARRAY[-1, 0, 1]) AS us
 UNION SELECT unnest(ARRAY['-infinity', 'infinity', '1800-01-01', '9000-01-01']::timestamptz[]);
 });
 for my $layout (

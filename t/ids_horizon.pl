@@ -118,7 +118,7 @@ for my $how (qw(fast immediate))
 	cmp_ok(horizon_of('orders'), '>', $oldest, "$how stop: a table that it has not locked has one");
 	is( value_of($node, q{SELECT string_agg(gid, ' '), count(b.horizon) FROM snowflake_stat_backend() AS b JOIN pg_prepared_xacts ON transaction = prepared_xid}),
 		'oldest|0',
-		"$how stop: snowflake_stat_backend shows the prepared transaction");
+		"$how stop: snowflake_stat_backend() shows the prepared transaction");
 	cmp_ok(value_of($node, 'SELECT snowflake_nextval()'), '>', $oldest, "$how stop: ids are issued");
 }
 ($anna, $bert) = map { SnowflakeSession->new($node) } 1 .. 2;
@@ -136,9 +136,9 @@ cmp_ok(horizon(), '>', $id, 'COMMIT PREPARED of a transaction prepared since the
 $anna->rows('BEGIN');
 $id = insert($anna);
 cmp_ok(horizon(), '<=', $id, 'an open transaction holds the horizon');
-is( value_of($node, 'SELECT pid FROM snowflake_stat_backend WHERE horizon = snowflake_horizon()'),
+is( value_of($node, 'SELECT pid FROM snowflake_stat_backend() WHERE horizon = snowflake_horizon()'),
 	$anna->{pid},
-	'snowflake_stat_backend shows which session holds the horizon');
+	'snowflake_stat_backend() shows which session holds the horizon');
 $anna->terminate;
 cmp_ok(horizon(), '>', $id, 'a terminated session lets the horizon go on');
 $bert->rows('BEGIN');
@@ -491,7 +491,7 @@ for my $reader (sort keys %bounds)
 	is(value_of($node, "SELECT count(*) FROM read_by_$reader AS r WHERE NOT EXISTS (SELECT FROM $sources{$reader} AS o WHERE r.id = o.id)"),
 		0, "a reader by $bounds{$reader} reads no row that a crash takes back");
 }
-is(value_of($node, 'SELECT count(*) FROM snowflake_stat_backend WHERE horizon IS NOT NULL'),
+is(value_of($node, 'SELECT count(*) FROM snowflake_stat_backend() WHERE horizon IS NOT NULL'),
 	0, 'afterwards nothing holds the horizon');
 
 # ----- a promotion -----

@@ -29,7 +29,7 @@ $node->start;
 
 use constant NODE_OF_ID =>
   'SELECT datacenter_id, worker_id FROM snowflake_decode(snowflake_nextval())';
-use constant PENDING => 'SELECT pending_restart FROM snowflake_node';
+use constant PENDING => 'SELECT pending_restart FROM snowflake_node()';
 
 # Statements that depend on the node.
 my @dependents = (
@@ -143,11 +143,11 @@ CREATE FUNCTION seconds(id bigint) RETURNS numeric LANGUAGE plpgsql IMMUTABLE PA
 
 restart_unfixed();
 is( value_of($node,
-		'SELECT datacenter_id, worker_id, high_water_mark, pending_restart FROM snowflake_node'),
+		'SELECT datacenter_id, worker_id, high_water_mark, pending_restart FROM snowflake_node()'),
 	'0|||',
-	'before the first id, snowflake_node shows the configuration');
-is(value_of($node, 'SELECT ids_issued, last_id FROM snowflake_stat'),
-	'0|', 'before the first id, snowflake_stat has counted none');
+	'before the first id, snowflake_node() shows the configuration');
+is(value_of($node, 'SELECT ids_issued, last_id FROM snowflake_stat()'),
+	'0|', 'before the first id, snowflake_stat() has counted none');
 my ($state, $message, $hint) = sqlstate_of($node, NODE_OF_ID);
 is($state, 'F0000', 'without a worker id there is no id');
 like($hint, qr/reload the configuration/, 'the hint says that a reload is enough');
@@ -160,7 +160,7 @@ reload_with('snowflake.worker_id = 2', 'snowflake.datacenter_id = 3');
 is(value_of($node, NODE_OF_ID), '3|2', 'a refused id has fixed no node');
 like(value_of($node, $plan), qr/Output: '\d+'::bigint/,
 	'after the first id, the planner computes bounds');
-is(value_of($node, PENDING), '', 'snowflake_node shows no pending change while sessions read what is fixed');
+is(value_of($node, PENDING), '', 'snowflake_node() shows no pending change while sessions read what is fixed');
 my $session = SnowflakeSession->new($node);
 is($session->value(NODE_OF_ID), '3|2', 'another session issues ids of the fixed node');
 reload_with(
@@ -172,7 +172,7 @@ reload_with(
   $node->psql('postgres', NODE_OF_ID . '; ' . NODE_OF_ID . '; ' . PENDING);
 is( $out,
 	"3|2\n3|2\nsnowflake.datacenter_id = 5, snowflake.worker_id = 4, snowflake.layout = 42/5/5/11, snowflake.epoch = 2012-01-01 00:00+00",
-	'a session with other parameters goes by the fixed node, and snowflake_node shows both');
+	'a session with other parameters goes by the fixed node, and snowflake_node() shows both');
 is($err, '', 'a session with other parameters is not warned');
 is( value_of($node,
 		'SELECT snowflake_worker_id(snowflake_currval()), snowflake_format(0) FROM snowflake_nextval()'),
@@ -307,7 +307,7 @@ for my $case (
 restart_unfixed();
 reload_with('snowflake.worker_id = 1', 'snowflake.datacenter_id = 2');
 $session = plain_session();
-is($session->value('SELECT datacenter_id, worker_id FROM snowflake_node'), '2|1', 'a session reads the configuration');
+is($session->value('SELECT datacenter_id, worker_id FROM snowflake_node()'), '2|1', 'a session reads the configuration');
 reload_with('snowflake.worker_id = 7', 'snowflake.datacenter_id = 3x');
 refuses($session, '22023', qr/parameter "snowflake.datacenter_id"/, 'a reload that is taken by half');
 reload_with('snowflake.worker_id = 7', 'snowflake.datacenter_id = 3');
@@ -331,7 +331,7 @@ restart_unfixed();
 $session = SnowflakeSession->new($node);
 $session->rows("LOAD 'snowflake'");
 reload_with("snowflake.worker_id = '010'", 'snowflake.datacenter_id = 1.6');
-is(value_of($node, 'SELECT datacenter_id, worker_id FROM snowflake_node'), '2|8',
+is(value_of($node, 'SELECT datacenter_id, worker_id FROM snowflake_node()'), '2|8',
 	'a new session reads 010 as 8, and 1.6 as 2');
 is($session->value(NODE_OF_ID), '2|8', 'a session that has loaded the library does, too');
 $session->quit;
@@ -414,7 +414,7 @@ ok($node->poll_query_until('postgres', "SELECT pg_postmaster_start_time() IS NOT
 my $next = first_id($node);
 cmp_ok($next, '>', $last, 'ids go on after a crash');
 is(worker_id_of($next), 13, 'the first id after a crash fixes the node anew');
-is(value_of($node, 'SELECT ids_issued < 100 FROM snowflake_stat'),
+is(value_of($node, 'SELECT ids_issued < 100 FROM snowflake_stat()'),
 	't', 'a crash resets the counters');
 
 # ----- a library that is replaced -----
@@ -443,13 +443,13 @@ for my $case ([ 'older', $older ], [ 'newer', $newer ])
 	$session->rows($_) for split /;/, "$parallel; SET parallel_leader_participation = off";
 	is($session->value('SELECT count(*) FROM many'), 20000, "$which library: a parallel query");
 	is($session->value($decode), $decoded, "$which library: parallel workers decode by the fixed node");
-	is($session->value('SELECT datacenter_id, worker_id FROM snowflake_node'), '2|14',
-		"$which library: snowflake_node shows the fixed node");
+	is($session->value('SELECT datacenter_id, worker_id FROM snowflake_node()'), '2|14',
+		"$which library: snowflake_node() shows the fixed node");
 }
 is($older->value(NODE_OF_ID), '2|14', 'older library: ids go on');
-is($older->value('SELECT ids_issued FROM snowflake_stat'), 2, 'older library: counters go on');
-for my $sql (NODE_OF_ID, 'SELECT snowflake_horizon()', 'SELECT * FROM snowflake_stat',
-	'SELECT * FROM snowflake_stat_backend', 'SELECT snowflake_stat_reset()')
+is($older->value('SELECT ids_issued FROM snowflake_stat()'), 2, 'older library: counters go on');
+for my $sql (NODE_OF_ID, 'SELECT snowflake_horizon()', 'SELECT * FROM snowflake_stat()',
+	'SELECT * FROM snowflake_stat_backend()', 'SELECT snowflake_stat_reset()')
 {
 	$newer->ask($sql);
 	my $outcome = $newer->outcome;
@@ -547,8 +547,8 @@ $standby->start;
 $node->wait_for_replay_catchup($standby);
 is(value_of($standby, $by_workers), 20000, 'a standby decodes');
 is((sqlstate_of($standby, NODE_OF_ID))[0], '25006', 'a standby issues no id');
-is(value_of($standby, 'SELECT worker_id, in_recovery, high_water_mark, pending_restart FROM snowflake_node'),
-	'16|t||', 'snowflake_node on a standby');
+is(value_of($standby, 'SELECT worker_id, in_recovery, high_water_mark, pending_restart FROM snowflake_node()'),
+	'16|t||', 'snowflake_node() on a standby');
 $standby->promote;
 is(value_of($standby, 'SELECT snowflake_worker_id(snowflake_nextval())'), 16, 'a promoted standby issues ids');
 $_->stop for $standby, $node;

@@ -58,7 +58,7 @@ sub derive
 }
 
 # Tests that the server starts and derives this worker id, and that ids,
-# snowflake_node and the log have this worker id.
+# snowflake_node() and the log have this worker id.
 sub derives
 {
 	my ($facts, $source, $worker_bits, $expected, $origin) = @_;
@@ -66,9 +66,9 @@ sub derives
 	my ($started, $log) = start_on($facts, derive($source, $worker_bits));
 
 	ok($started, "$case: the server starts") or return diag($log);
-	is( value_of($node, "SELECT snowflake_worker_id(snowflake_nextval()), worker_id || ' by ' || worker_id_source FROM snowflake_node"),
+	is( value_of($node, "SELECT snowflake_worker_id(snowflake_nextval()), worker_id || ' by ' || worker_id_source FROM snowflake_node()"),
 		"$expected|$expected by $source",
-		"$case: ids and snowflake_node have the worker id");
+		"$case: ids and snowflake_node() have the worker id");
 	like($log, qr/LOG:  derived snowflake worker id $expected from \Q$origin\E$/m,
 		"$case: the log names the worker id and its origin");
 	$node->stop;
@@ -94,7 +94,7 @@ sub refuses_to_start
 configure($node);
 $node->start;
 value_of($node, 'CREATE EXTENSION snowflake');
-is(value_of($node, 'SELECT worker_id, worker_id_source FROM snowflake_node'),
+is(value_of($node, 'SELECT worker_id, worker_id_source FROM snowflake_node()'),
 	'7|config', 'without a source the worker id is the configured one');
 $node->stop;
 for my $case (
@@ -239,7 +239,7 @@ $node->stop;
 
 # Without preload no worker id is derived before the first id.
 start_on([ 'name pg-3' ], @derived, "shared_preload_libraries = ''");
-is(value_of($node, 'SELECT worker_id IS NULL, worker_id_source FROM snowflake_node'),
+is(value_of($node, 'SELECT worker_id IS NULL, worker_id_source FROM snowflake_node()'),
 	't|hostname', 'without preload no worker id is derived before the first id');
 SKIP: {
 	skip 'needs PostgreSQL 17', 2 if $node->pg_version < 17;

@@ -204,7 +204,7 @@ for my $query ('count(*) FROM snowflake_nextvals(20)',
 	is( value_of($node, q{
 SELECT ids_issued, sequence_waits BETWEEN 2 AND 10,
        sequence_wait_time BETWEEN sequence_waits * interval '1 us' AND sequence_waits * interval '1 min',
-       clock_wait_time FROM snowflake_stat}),
+       clock_wait_time FROM snowflake_stat()}),
 		'20|t|t|00:00:00',
 		"each wait for the next tick is counted once by SELECT $query");
 }
@@ -212,11 +212,11 @@ SELECT ids_issued, sequence_waits BETWEEN 2 AND 10,
 my $issuing = SnowflakeSession->new($node);
 $issuing->rows('SELECT snowflake_nextval()');
 my $others =
-  "SET ROLE reader; SELECT count(*) FROM snowflake_stat_backend WHERE pid = $issuing->{pid}";
+  "SET ROLE reader; SELECT count(*) FROM snowflake_stat_backend() WHERE pid = $issuing->{pid}";
 is(value_of($node, "CREATE ROLE reader; $others"),
-	0, "snowflake_stat_backend does not show a session of another user");
+	0, "snowflake_stat_backend() does not show a session of another user");
 is(value_of($node, "GRANT pg_read_all_stats TO reader; $others"),
-	1, 'snowflake_stat_backend shows a session of another user to members of pg_read_all_stats');
+	1, 'snowflake_stat_backend() shows a session of another user to members of pg_read_all_stats');
 $issuing->quit;
 
 # ----- a call of many ids that does not wait -----

@@ -40,13 +40,13 @@ sub one_worker_id
 			q{Ids are issued as soon as the registry grants a lease; the server's log says more.}
 		],
 		'the refused call has a SQLSTATE, a message and a hint');
-	is( value_of($other, 'SELECT worker_id IS NULL, lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node'),
-		't|t|t', 'snowflake_node shows no worker id and no lease');
+	is( value_of($other, 'SELECT worker_id IS NULL, lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node()'),
+		't|t|t', 'snowflake_node() shows no worker id and no lease');
 	my $refusal = refusal_of($other);
 	ok(wait_for(sub { refusal_of($other) ne $refusal }),
 		'the reason of the refusal changes when the holder renews its lease');
-	is(value_of($other, 'SELECT lease_failures > 1 AND lease_renewals = 0 FROM snowflake_stat'),
-		't', 'snowflake_stat counts failures');
+	is(value_of($other, 'SELECT lease_failures > 1 AND lease_renewals = 0 FROM snowflake_stat()'),
+		't', 'snowflake_stat() counts failures');
 	is(scalar(() = logged($other) =~ /WARNING:  the registry has not granted a lease/g),
 		1, 'the log has the first refusal only');
 

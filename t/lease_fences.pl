@@ -29,7 +29,7 @@ my $ahead = qr/^Ids of worker_id 5 of datacenter_id 0 begin at .*, ahead of the 
 sub failures_of
 {
 	my ($server) = @_;
-	return value_of($server, 'SELECT lease_failures FROM snowflake_stat');
+	return value_of($server, 'SELECT lease_failures FROM snowflake_stat()');
 }
 
 # Tests that a suspended holder issues no id when it is resumed after another

@@ -331,7 +331,7 @@ sub to_a_claim
 {
 	my (@numbers) = @_;
 	my ($server, $send) = registry_and_server();
-	my $failures = sub { value_of($server, 'SELECT lease_failures FROM snowflake_stat') };
+	my $failures = sub { value_of($server, 'SELECT lease_failures FROM snowflake_stat()') };
 
 	$send->('grant');
 	start_server($server);
@@ -381,7 +381,7 @@ sub to_a_renewal
 	logs($server, $offset, $impossible, 'a renewal with ids from 2070 is refused');
 	$send->('grant');
 	is(worker_id_of(scalar first_id($server)), WORKER_ID, 'a good renewal follows: an id is issued');
-	is(value_of($server, q{SELECT high_water_mark < now() + interval '1 hour' FROM snowflake_node}), 't',
+	is(value_of($server, q{SELECT high_water_mark < now() + interval '1 hour' FROM snowflake_node()}), 't',
 		'the mark has not moved to 2070');
 	stops_in_time($server, 'after a renewal with ids from 2070');
 	return;

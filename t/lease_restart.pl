@@ -44,7 +44,7 @@ sub restarts
 	my %last = map { $_->name => scalar first_id($_) } @server;
 	for my $node (@server)
 	{
-		my $holder = value_of($node, 'SELECT lease_holder FROM snowflake_node');
+		my $holder = value_of($node, 'SELECT lease_holder FROM snowflake_node()');
 
 		is(lease_of($registry, worker_id_of($last{ $node->name }), 'holder'),
 			$holder, 'the registry shows ' . $node->name . ' as the holder of its worker id');
@@ -103,17 +103,17 @@ sub shows_its_lease
 	is( value_of($node, qq{
 SELECT worker_id_source, worker_id = $worker_id, lease_holder ~ '^[-0-9a-f]{36}/[0-9a-f]+/[0-9]+\$',
        lease_expires_at BETWEEN now() AND now() + interval '60 s'
-  FROM snowflake_node}),
-		'registry|t|t|t', 'snowflake_node shows the lease');
+  FROM snowflake_node()}),
+		'registry|t|t|t', 'snowflake_node() shows the lease');
 	is( value_of($node, q{
 CREATE ROLE watcher IN ROLE pg_monitor;
 CREATE ROLE passer_by;
 SET ROLE watcher;
-SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node;
+SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node();
 SET ROLE passer_by;
-SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node}),
-		"f|f\nt|f", 'snowflake_node shows the holder to members of pg_monitor only');
-	is(value_of($node, 'SELECT lease_renewals > 0 FROM snowflake_stat'), 't', 'snowflake_stat counts renewals');
+SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node()}),
+		"f|f\nt|f", 'snowflake_node() shows the holder to members of pg_monitor only');
+	is(value_of($node, 'SELECT lease_renewals > 0 FROM snowflake_stat()'), 't', 'snowflake_stat() counts renewals');
 
 	my $offset = -s $node->logfile;
 	value_of($node,
@@ -121,7 +121,7 @@ SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node}),
 	logs($node, $offset, qr/is leased to this server until/,
 		'the lease worker is terminated, and a new one leases a worker id');
 	goes_on($node, $last, 'under the new lease worker');
-	is( value_of($node, 'SELECT snowflake_stat_reset(); SELECT lease_renewals, lease_failures FROM snowflake_stat'),
+	is( value_of($node, 'SELECT snowflake_stat_reset(); SELECT lease_renewals, lease_failures FROM snowflake_stat()'),
 		"\n0|0", 'snowflake_stat_reset() resets renewals and failures');
 	return;
 }
@@ -212,14 +212,14 @@ sub other_version
 		return $answer;
 	};
 	my $id = first_id($server);
-	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node');
+	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node()');
 	my $state = "SELECT worker_id, state FROM snowflake_registry.lease WHERE holder = '$holder'";
 
 	isnt($asked->('SHOW server_version_num') =~ s/....$//r,
 		value_of($server, 'SHOW server_version_num') =~ s/....$//r,
 		'the registry is of another major version');
 	ok( wait_for(sub {
-			value_of($server, 'SELECT lease_renewals >= 4 AND lease_failures = 0 FROM snowflake_stat') eq 't' }),
+			value_of($server, 'SELECT lease_renewals >= 4 AND lease_failures = 0 FROM snowflake_stat()') eq 't' }),
 		'the server renews the lease without a failure');
 	is($asked->($state), worker_id_of($id) . '|held', 'the registry shows the lease');
 	$server->stop;

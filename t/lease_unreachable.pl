@@ -30,7 +30,7 @@ my $warning =
 sub wait_for_renewals
 {
 	my ($node, $count) = @_;
-	my $renewals = 'SELECT lease_renewals FROM snowflake_stat';
+	my $renewals = 'SELECT lease_renewals FROM snowflake_stat()';
 	my $before = value_of($node, $renewals);
 
 	wait_for(sub { value_of($node, $renewals) >= $before + $count })
@@ -64,7 +64,7 @@ sub down
 
 	# A session refuses ids after the lease even if the worker is suspended.
 	$client = new_client($holder);
-	my $ends = value_of($holder, 'SELECT lease_expires_at FROM snowflake_node');
+	my $ends = value_of($holder, 'SELECT lease_expires_at FROM snowflake_node()');
 	my $claim_again = keep_from_claims($holder);
 	gets_errors($client, 'at the end of the lease ids are refused');
 	$claim_again->();
@@ -116,7 +116,7 @@ sub answers_late
 	my $registry = new_registry({});
 	my $server = start_server(leasing_server('server', $registry, wants(5)));
 	my $client = new_client($server);
-	my $failures = 'SELECT lease_failures FROM snowflake_stat';
+	my $failures = 'SELECT lease_failures FROM snowflake_stat()';
 
 	$registry->safe_psql('postgres', q{ALTER FUNCTION snowflake_registry.claim SET lock_timeout = '1min'});
 
@@ -246,7 +246,7 @@ sub first_host
 		my $client = new_client($server);
 		wait_for_grant($registry, $server) for 1 .. 2;
 		is_undisturbed($client, "first host $name: ids are issued while the lease is renewed");
-		is(value_of($server, 'SELECT lease_failures FROM snowflake_stat'),
+		is(value_of($server, 'SELECT lease_failures FROM snowflake_stat()'),
 			'1', "first host $name: it has cost one attempt");
 		cmp_ok(seconds_of(sub { $server->stop }), '<', 3, "first host $name: a stop does not wait for it");
 		is(lease_of($registry, worker_id_of($id), 'state'), 'released', "first host $name: a stop releases the lease");

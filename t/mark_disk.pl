@@ -120,7 +120,7 @@ $node = new_server(
 	'shared_buffers = 128MB',
 	'wal_buffers = 16MB',
 	'log_statement = none');
-my $mark_writes = 'SELECT high_water_writes FROM snowflake_stat';
+my $mark_writes = 'SELECT high_water_writes FROM snowflake_stat()';
 configure($node);
 start_on_disk($node);
 my $flushes = disk_value('flushes');

@@ -42,7 +42,7 @@ sub take_ids
 # The mark as a tick.
 sub high_water_mark
 {
-	return value_of($node, 'SELECT snowflake_min_id(high_water_mark) FROM snowflake_node') >> 22;
+	return value_of($node, 'SELECT snowflake_min_id(high_water_mark) FROM snowflake_node()') >> 22;
 }
 
 # The mark on the page, as a tick.
@@ -91,7 +91,7 @@ sub end_under_load
 	$_->ask($endless) for @sessions;
 	wait_for(
 		sub {
-			$before = value_of($node, 'SELECT coalesce(max(last_id), 0) FROM snowflake_stat_backend') >> 22;
+			$before = value_of($node, 'SELECT coalesce(max(last_id), 0) FROM snowflake_stat_backend()') >> 22;
 			return $before > $began + 100;
 		}) or die "the sessions issue no ids\n";
 	$end->();
@@ -249,7 +249,7 @@ for my $case (
 # ----- what the mark costs -----
 
 subtest 'WAL while ids are issued, and while they are not' => sub {
-	my $writes = 'SELECT high_water_writes FROM snowflake_stat';
+	my $writes = 'SELECT high_water_writes FROM snowflake_stat()';
 
 	for my $interval_ms (500, 100)
 	{
@@ -268,7 +268,7 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 		my @records = grep { $_->[0] eq 'mark' } records_since($node, $lsn);
 		my $intervals = (($last >> 22) - ($first >> 22)) / $interval_ms;
 		is(value_of($node, $writes) - $before, scalar(@records),
-			'snowflake_stat counts the records');
+			'snowflake_stat() counts the records');
 		cmp_ok(scalar(@records), '<=', $intervals + 1, "interval $interval_ms ms: there is one record in an interval at most");
 		cmp_ok(scalar(@records), '>=', int($intervals / 3), "interval $interval_ms ms: there is about one record in an interval");
 		cmp_ok(max(map { $_->[2] } @records), '<', 400, 'a record of the mark has some 300 bytes');
@@ -305,10 +305,10 @@ for my $tick_ms (1000, 100)
 	configure($node, "snowflake.layout = '30/10/10/13\@${tick_ms}ms'", "snowflake.epoch = $epoch_ms");
 	start_server($node, 0);
 	value_of($node, $issue);
-	is(value_of($node, 'SELECT high_water_writes FROM snowflake_stat'),
+	is(value_of($node, 'SELECT high_water_writes FROM snowflake_stat()'),
 		1, "$what: the first mark of a start, which is flushed, is after the first id");
 	flush_wal();
-	my $mark = value_of($node, 'SELECT snowflake_min_id(high_water_mark) FROM snowflake_node') >> 33;
+	my $mark = value_of($node, 'SELECT snowflake_min_id(high_water_mark) FROM snowflake_node()') >> 33;
 	my $instant = ($epoch_ms + $mark * $tick_ms) / 1000;
 	my ($session, $victim) = map { SnowflakeSession->new($node) } 1 .. 2;
 	my ($writer) = processes_of($node, qr/walwriter/);

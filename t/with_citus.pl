@@ -432,7 +432,7 @@ for my $case (
 	# Each node decodes by its own epoch; a wrong epoch raises no error.
 	my $is_future = sql(q{SELECT count(*) > 0 FROM orders WHERE snowflake_timestamp(id) > now() + interval '1 year'});
 	is($is_future, $setting =~ /epoch/ ? 't' : 'f', "worker 2 with $setting: only another epoch decodes ids wrongly");
-	my %epochs = map { $_ => 1 } on_all_nodes(q{SELECT format('%s %s', layout, epoch) FROM snowflake_node});
+	my %epochs = map { $_ => 1 } on_all_nodes(q{SELECT format('%s %s', layout, epoch) FROM snowflake_node()});
 	is(scalar(keys %epochs), 2, 'a query for all nodes finds the worker with another epoch') if $setting =~ /epoch/;
 }
 
@@ -450,7 +450,7 @@ cmp_ok(wait_for(sub { sql($equal); return equal_duplicates() }), '>', 0,
 	'two workers with one worker id issue the same ids, which a key of (customer, id) accepts');
 is(sql(q{SELECT string_agg(result, ' ') FROM (SELECT result FROM run_command_on_all_nodes($$
        SELECT format('%s/%s, %s, %s', datacenter_id, snowflake_worker_id(snowflake_nextval()), layout, extract(epoch FROM epoch))
-         FROM snowflake_node$$) GROUP BY result HAVING count(*) > 1) AS s}),
+         FROM snowflake_node()$$) GROUP BY result HAVING count(*) > 1) AS s}),
 	'0/2, 41/5/5/12, 1288834974.657000', 'a query for all nodes finds two workers with one worker id');
 sql(q{DELETE FROM visit WHERE note = 'equal'});
 restart_with($worker2);
@@ -480,8 +480,8 @@ SKIP:
 	is(worker_ids(), '1 2 3 2', 'a clone has the worker id of its original');
 	like(logged($clone), qr/LOG:  snowflake ids of node \(0,2\) were issued elsewhere before/,
 		'the clone logs that ids of its node were issued elsewhere');
-	is(join(' ', map { $_ ? 1 : 0 } on_all_nodes(q{SELECT coalesce(last_issued_elsewhere::text, '') FROM snowflake_node})),
-		'0 0 0 1', 'snowflake_node of the clone shows that ids were issued elsewhere');
+	is(join(' ', map { $_ ? 1 : 0 } on_all_nodes(q{SELECT coalesce(last_issued_elsewhere::text, '') FROM snowflake_node()})),
+		'0 0 0 1', 'snowflake_node() of the clone shows that ids were issued elsewhere');
 	restart_with($clone, 'snowflake.worker_id = 4');
 	is(worker_ids(), '1 2 3 4', 'the clone issues ids with a worker id of its own');
 	$worker_id{clone} = 4;

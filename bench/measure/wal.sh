@@ -18,7 +18,7 @@ measure_wal() {
 }
 
 wal_position() {
-    query standard -c "SELECT high_water_writes, pg_current_wal_insert_lsn() - '0/0', extract(epoch FROM clock_timestamp()) FROM snowflake_stat"
+    query standard -c "SELECT high_water_writes, pg_current_wal_insert_lsn() - '0/0', extract(epoch FROM clock_timestamp()) FROM snowflake_stat()"
 }
 
 # Sets "sample" to the marks and the bytes per second between two positions.

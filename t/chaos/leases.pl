@@ -161,7 +161,7 @@ sub has_lease
 {
 	my ($server) = @_;
 	return (try_value($server->{node},
-			'SELECT lease_expires_at > clock_timestamp() FROM snowflake_node') // '') eq 't';
+			'SELECT lease_expires_at > clock_timestamp() FROM snowflake_node()') // '') eq 't';
 }
 
 # Returns a server that is up: one with a lease, if there is any, so that another

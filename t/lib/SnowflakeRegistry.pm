@@ -115,11 +115,11 @@ sub lease_row
 		"SELECT * FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, $worker_id)");
 }
 
-# A server's worker id by its own snowflake_node; '' if it has none.
+# A server's worker id by its own snowflake_node(); '' if it has none.
 sub worker_id_at
 {
 	my ($node) = @_;
-	return value_of($node, 'SELECT worker_id FROM snowflake_node');
+	return value_of($node, 'SELECT worker_id FROM snowflake_node()');
 }
 
 # Waits until a server refuses ids with a DETAIL of SQLSTATE 55000 that matches
@@ -137,7 +137,7 @@ sub refuses
 sub wait_for_grant
 {
 	my ($registry, $server) = @_;
-	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node');
+	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node()');
 	my $seen_at = "SELECT seen_at FROM snowflake_registry.lease WHERE holder = '$holder'";
 	my $before = value_of($registry, $seen_at);
 
