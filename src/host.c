@@ -50,6 +50,7 @@ char		host_holder[LEASE_HOLDER_SIZE] = "";
 char		host_location[HOST_LOCATION_SIZE] = "";
 
 static void refuse(const char *detail, const char *hint);
+static bool is_random_name(const char *name);
 static bool name_number(const char *name, int64 *number);
 static const struct ifaddrs *first_ipv4(const struct ifaddrs *list,
 										StringInfo seen);
@@ -70,6 +71,10 @@ host_id_by_name(int worker_bits)
 	if (gethostname(name, sizeof(name) - 1) != 0)
 		refuse(psprintf("The host name cannot be read: %s.", strerror(errno)),
 			   "Choose another \"snowflake.worker_id_source\".");
+	if (is_random_name(name))
+		refuse(psprintf("Host name \"%s\" has the form of a container's random name.",
+						name),
+			   "Give the container a host name with a number that no other server has, as in \"pg-3\", or choose another \"snowflake.worker_id_source\".");
 	if (!name_number(name, &number))
 		refuse(psprintf("Host name \"%s\" does not end in a number before its first dot.",
 						name),
@@ -185,6 +190,18 @@ refuse(const char *detail, const char *hint)
 					GetConfigOption("snowflake.worker_id_source", false, false)),
 			 errdetail("%s", detail),
 			 errhint("%s", hint)));
+}
+
+/*
+ * Has a host name the form of those that Docker and Podman draw, twelve
+ * hexadecimal digits?  Such a name may end in a number, which says nothing.
+ */
+static bool
+is_random_name(const char *name)
+{
+	size_t		length = strspn(name, "0123456789abcdefABCDEF");
+
+	return length == 12 && (name[length] == '\0' || name[length] == '.');
 }
 
 /*

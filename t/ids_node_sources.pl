@@ -118,6 +118,8 @@ for my $case (
 	[ 'pg-4.zone-7', 4 ],
 	[ 'pg-' . '0' x 40 . '9', 9 ],
 	[ '12', 12 ],
+	[ 'f0e608f61c2', 2 ],
+	[ '3f0e608f61c-2', 2 ],
 	[ 'db2-pg10.', 10 ])
 {
 	my ($name, $expected) = @$case;
@@ -129,6 +131,8 @@ derives([ 'name pg-2147483647' ],
 my $number = 'does not end in a number before its first dot.';
 refuses_to_start([ "name $_" ], 'hostname', 5, "Host name \"$_\" $number", 'as in "pg-3"')
   for 'pg', 'pg-3a', '10.0.4.2', 'pg.3';
+refuses_to_start([ "name $_" ], 'hostname', 5, "Host name \"$_\" has the form of a container's random name.", 'as in "pg-3"')
+  for '3f0e608f61c2', '000000000003', 'abcdefabcdef.local';
 refuses_to_start(
 	[ "name pg-$_" ], 'hostname', 5,
 	"The number of host name \"pg-$_\" is outside the range of the worker id (0 .. 31).",
