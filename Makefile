@@ -40,7 +40,7 @@ REGRESS = $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
 ISOLATION = $(sort $(patsubst specs/%.spec,%,$(wildcard specs/*.spec)))
 TAP_TESTS = 1
 
-EXTRA_CLEAN = tmp_check output_iso results
+EXTRA_CLEAN = tmp_check output_iso results built-for
 
 # The version of the archive and of the library.  A new version is written in
 # META.json (four times), the .control files, the names of the --VERSION.sql
@@ -69,6 +69,12 @@ endif
 # Without PostgreSQL, demo and test still work: they install it.
 ifneq (,$(and $(PGXS),$(POSTGRES_H)))
 include $(PGXS)
+
+# Objects for another PostgreSQL are made anew.
+$(OBJS) $(OBJS:.o=.bc): built-for
+built-for: FORCE
+	@echo '$(pkglibdir) $(VERSION)' | cmp -s - $@ || echo '$(pkglibdir) $(VERSION)' >$@
+FORCE:
 else
 all install uninstall installcheck clean:
 	@echo "PG_CONFIG=$(PG_CONFIG) leads to no PostgreSQL with its server's headers." >&2
@@ -100,4 +106,4 @@ dist:
 	@git archive --format=zip --prefix=$(archive)/ -o $(archive).zip HEAD
 	@echo $(archive).zip
 
-.PHONY: bench demo dist model test
+.PHONY: bench demo dist FORCE model test

@@ -960,7 +960,7 @@ BEGIN
     ELSIF current_setting('snowflake.worker_id_source') = 'config'
           AND current_setting('snowflake.worker_id') = '-1' THEN
         RAISE NOTICE 'snowflake_nextval() issues no ids until snowflake.worker_id is set'
-            USING HINT = 'ALTER SYSTEM SET snowflake.worker_id = 1; SELECT pg_reload_conf(); with a number that no other server has.';
+            USING HINT = 'Set snowflake.worker_id in postgresql.conf or a file in conf.d to a number that no other server has, and reload the configuration.';
     END IF;
     PERFORM set_config('client_min_messages', 'warning', true);
 END

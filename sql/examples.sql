@@ -26,8 +26,8 @@ SELECT * FROM snowflake_activity('orders', 'id', '1 hour');
 -- short links
 SELECT snowflake_to_text(2123963931868688386, 58);   -- 5vxJ5t9SsPw
 
--- an id for an old row: no server has the node (0, 0)
-SELECT snowflake_encode('2026-10-01 12:00+00', 0, 0, 0);
+-- an id for an old row: give the node (0, 15) to no server
+SELECT snowflake_encode('2026-10-01 12:00+00', 0, 15, 0);
 \o
 
 -- what the README shows

@@ -180,7 +180,7 @@ check_may_issue(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
-				 errhint("Set \"snowflake.worker_id\" to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and %s.",
+				 errhint("Set \"snowflake.worker_id\" in postgresql.conf or a file in conf.d to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and %s.",
 						 layout_field_max(node_layout()->worker_bits),
 						 node_is_preloaded ? "restart the server" :
 						 "reload the configuration")));

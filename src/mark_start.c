@@ -360,7 +360,7 @@ refuse_layout(const Layout *previous, int64 largest_before,
 			 errdetail("The smallest id that \"%s\" and \"%s\" make now is " INT64_FORMAT ", and ids up to " INT64_FORMAT " may have been issued with \"%s\" and \"%s\".",
 					   node_layout_text, node_epoch_text, smallest_now,
 					   largest_before, previous_text, previous_epoch),
-			 errhint("Put \"snowflake.layout\" = '%s' and \"snowflake.epoch\" = '%s' back, or choose values whose ids are larger, such as an earlier epoch or more tick bits.",
+			 errhint("Put \"snowflake.layout\" = '%s' and \"snowflake.epoch\" = '%s' back, or choose values whose ids are larger, such as an earlier epoch or more tick bits.  If no row holds an id yet, see \"A mistake before the first row\" in doc/operations.md.",
 					 previous_text, previous_epoch)));
 }
 

@@ -33,6 +33,9 @@ const struct config_enum_entry node_worker_id_sources[] =
 	{NULL, 0, false}
 };
 
+/* A smaller number for an epoch is more likely a year, or seconds. */
+#define SMALLEST_UNIX_MS INT64CONST(100000000000)
+
 /* parameters */
 int			node_configured_datacenter_id = 0;
 int			node_worker_id = WORKER_ID_UNSET;
@@ -60,6 +63,7 @@ int			node_datacenter_id = 0;
 static bool present_is_final = false;
 static TimestampTz present_reload_time = 0;
 
+static void hint_at_unit(const char *text);
 static bool parse_epoch(const char *text, TimestampTz *epoch);
 static bool parse_unix_ms(const char *text, TimestampTz *epoch);
 static bool parse_instant(const char *text, TimestampTz *epoch);
@@ -95,8 +99,25 @@ node_check_epoch(char **newval, void **extra, GucSource source)
 
 	if (parse_epoch(*newval, &epoch))
 		return true;
-	GUC_check_errdetail("An epoch is a date and time with its time zone, as in \"2010-11-04 01:42:54.657+00\", or milliseconds since 1970.");
+	GUC_check_errdetail("An epoch is a date and time with its time zone, as in \"2010-11-04 01:42:54.657+00\", or milliseconds since 1970, at least " INT64_FORMAT ".",
+						SMALLEST_UNIX_MS);
+	hint_at_unit(*newval);
 	return false;
+}
+
+/* Says how to write a number that looks like a year or like seconds. */
+static void
+hint_at_unit(const char *text)
+{
+	char	   *end;
+	int64		number = strtoi64(text, &end, 10);
+
+	if (*end != '\0')
+		return;
+	if (number >= 1970 && number <= 9999)
+		GUC_check_errhint("If this is a year, write \"%s-01-01 00:00+00\".", text);
+	else if (number >= SMALLEST_UNIX_MS / 1000 && number < SMALLEST_UNIX_MS)
+		GUC_check_errhint("If these are seconds since 1970, write \"%s000\".", text);
 }
 
 /*
@@ -359,7 +380,7 @@ parse_epoch(const char *text, TimestampTz *epoch)
 
 /*
  * Reads a whole number of milliseconds since 1970.  Returns false if the text
- * is not a number, or if the instant is outside the range of timestamps.
+ * is not a number, or if the number is too small or too large.
  */
 static bool
 parse_unix_ms(const char *text, TimestampTz *epoch)
@@ -372,7 +393,7 @@ parse_unix_ms(const char *text, TimestampTz *epoch)
 	errno = 0;
 	ms = strtoi64(text, &end, 10);
 	if (errno != 0 || end == text || *end != '\0' ||
-		ms > END_TIMESTAMP / 1000 || ms < MIN_TIMESTAMP / 1000)
+		ms > END_TIMESTAMP / 1000 || ms < SMALLEST_UNIX_MS)
 		return false;
 
 	*epoch = ms * 1000 + unix_epoch_us;

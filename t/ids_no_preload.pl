@@ -116,9 +116,9 @@ sub goes_on
 
 my $early = SnowflakeSession->new($node);
 my ($rc, $out, $err) = $node->psql('postgres', 'CREATE EXTENSION snowflake');
-like($err, qr/NOTICE:  .* until snowflake.worker_id is set\nHINT:  ALTER SYSTEM/,
-	'CREATE EXTENSION says which statement comes next');
-value_of($node, "ALTER SYSTEM SET snowflake.worker_id = 1");
+like($err, qr/NOTICE:  .* until snowflake.worker_id is set\nHINT:  .*a file in conf\.d/,
+	'CREATE EXTENSION says which setting is missing');
+configure($node, 'snowflake.worker_id = 1');
 value_of($node, 'SELECT pg_reload_conf()');
 is(value_of($node, NODE_OF_ID), '0|1', 'the first id after a reload');
 is($early->value(NODE_OF_ID), '0|1',
@@ -127,7 +127,6 @@ is($early->value(NODE_OF_ID), '0|1',
 	'DROP EXTENSION snowflake; CREATE EXTENSION snowflake');
 is($err, '', 'CREATE EXTENSION raises no NOTICE if the worker id is set');
 $early->quit;
-value_of($node, 'ALTER SYSTEM RESET ALL');
 value_of($node, q{
 CREATE ROLE plain LOGIN;
 CREATE TABLE log (id bigint PRIMARY KEY) PARTITION BY RANGE (id);

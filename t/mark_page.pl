@@ -141,8 +141,17 @@ for my $case (
 	}
 	is_refused($what, page_bytes($node), '22023',
 		qr/with the present "snowflake.layout" and "snowflake.epoch"/,
-		qr/4[01]\/5\/5\/1[23]/, @settings);
+		qr/4[01]\/5\/5\/1[23].*"A mistake before the first row"/, @settings);
 }
+
+# A mistake that is corrected before the first row.
+my $kept = page_bytes($node);
+unlink mark_file($node) or die $!;
+configure($node, "snowflake.epoch = '2015-01-01 00:00:00+00'");
+start_server($node);
+is(value_of($node, "SELECT snowflake_nextval() < $newest"), 't', 'without the page a later epoch is accepted');
+$node->stop;
+write_page($node, $kept);
 
 SKIP:
 {
