@@ -134,6 +134,117 @@ state_older_minor() {
     is_well
 }
 
+# Two versions run side by side.  The README's block, with each version in turn,
+# installs into this one, and leads to its cluster.
+state_two_versions() {
+    local version other before
+
+    apt-get -qq update
+    other=$(offer_other_version)
+    apt_install "postgresql-$other" "postgresql-$(major)"
+    get_checkout
+    for version in "$other" "$(major)"; do
+        pg_ctlcluster "$version" main start
+    done
+    for version in "$other" "$(major)"; do
+        [ "$version" -ge 15 ] || continue
+        before=$(other_versions "$version")
+        readme_block "$version"
+        diff <(echo "$before") <(other_versions "$version") ||
+            fail "changed another version than $version"
+    done
+}
+
+# ----- the README's block -----
+
+# Adds the packages of another Debian release, and prints its version of
+# PostgreSQL.
+offer_other_version() {
+    local other=bookworm major=15 file=/etc/apt/sources.list.d/other.list
+
+    ! grep -q bookworm /etc/os-release || { other=bullseye; major=13; }
+    sed -n "s/ [a-z]* main$/ $other main/p" /etc/apt/sources.list | head -n 1 >"$file"
+    apt-get -qq update
+    echo "$major"
+}
+
+# Prints the files and the postmasters of all versions but one.
+other_versions() { # version
+    find /usr/lib/postgresql /usr/share/postgresql -type f ! -path "*/postgresql/$1/*" \
+        -exec md5sum {} + | sort
+    head -n 1 /var/lib/postgresql/*/main/postmaster.pid | grep -v "/$1/" -A 1
+}
+
+# Runs the README's block as the newcomer, and its SQL in the psql that it opens.
+# Before 17 the block's settings and reload are those of the bullet below it.
+readme_block() { # major version
+    local block sql output conf=/etc/postgresql/\$NN/main/conf.d/snowflake.conf
+
+    echo 'APT::Get::Assume-Yes "true";' >/etc/apt/apt.conf.d/90yes
+    block=$(sed -n '/^NN=/,/^```/{s/^NN=17/NN='"$1"'/; /^```/!p}' "$checkout/README.md")
+    sql=$(sed -n '/^CREATE EXTENSION snowflake;/,/^```/{/^```/!p}' "$checkout/README.md")
+    if [ "$1" -lt 17 ]; then
+        block=${block/main reload/main restart}
+        block=${block/sudo pg_ctlcluster/"echo \"shared_preload_libraries = 'snowflake'\" | sudo tee -a $conf
+sudo pg_ctlcluster"}
+    fi
+    output=$(newcomer "set -e
+$block <<'SQL'
+$sql
+SQL")
+    is_installed=1
+    printf '%s\n' "$output"
+    grep -qE '^ +[0-9]{19} \| pear  \| .* \| +0 \| +1 \| +[01]$' <<<"$output" ||
+        fail "no ids of worker id 1"
+    [ "$(runuser -u postgres -- psql -XAt --cluster "$1/main" -c 'SELECT count(*) FROM orders')" = 2 ] ||
+        fail "the rows are in another cluster"
+}
+
+# A machine with a server only, which the README's block changes in minutes.
+state_readme() {
+    apt-get -qq update
+    apt_install "postgresql-$(major)"
+    pg_ctlcluster "$(major)" main start
+    get_checkout
+    readme_block "$(major)"
+}
+
+# PostgreSQL is built from source in /usr/local/pgsql, and there is no other.  The
+# demo needs no root, and leaves it as it is; then it gets the extension.
+state_from_source() {
+    local pgsql=/usr/local/pgsql sql
+
+    sed -n 's/^deb /deb-src /p' /etc/apt/sources.list >/etc/apt/sources.list.d/source.list
+    apt-get -qq update
+    apt_install gcc libc6-dev bzip2 xz-utils bison flex perl
+    mkdir /srv/source
+    cd /srv/source
+    apt-get -qq source --download-only "postgresql-$(major)"
+    tar -xf ./*.orig.tar.* --strip-components=1
+    (./configure --prefix="$pgsql" --without-icu --without-readline --without-zlib &&
+        make -s -j2 && make -s install) >/build.log 2>&1 || { tail /build.log; fail "no build"; }
+    get_checkout
+    find "$pgsql" -type f -exec md5sum {} + >/before
+    mv /usr/bin/sudo /
+    newcomer "make demo PG_CONFIG=$pgsql/bin/pg_config"
+    has_bars
+    mv /sudo /usr/bin/
+    find "$pgsql" -type f -exec md5sum {} + | diff /before - || fail "changed files"
+
+    sql=$(sed -n '/^CREATE EXTENSION snowflake;/,/^```/{/^```/!p}' "$checkout/README.md")
+    newcomer "set -e
+PG_CONFIG=$pgsql/bin/pg_config
+make PG_CONFIG=\$PG_CONFIG && sudo make install PG_CONFIG=\$PG_CONFIG
+printf '%s\n' 'snowflake.worker_id = 1' \"shared_preload_libraries = 'snowflake'\" | sudo tee /etc/snowflake.conf
+$pgsql/bin/initdb -A trust -D $home/data >/dev/null
+echo \"include = '/etc/snowflake.conf'\" >>$home/data/postgresql.conf
+$pgsql/bin/pg_ctl -w -D $home/data -l $home/log start
+$pgsql/bin/psql -X -v ON_ERROR_STOP=1 postgres <<'SQL'
+$sql
+SQL
+$pgsql/bin/pg_ctl -D $home/data stop"
+}
+
 # ----- running servers -----
 
 # Lists the archive's versions of PostgreSQL, the oldest first.
