@@ -172,7 +172,7 @@ offer_other_version() {
 other_versions() { # version
     find /usr/lib/postgresql /usr/share/postgresql -type f ! -path "*/postgresql/$1/*" \
         -exec md5sum {} + | sort
-    head -n 1 /var/lib/postgresql/*/main/postmaster.pid | grep -v "/$1/" -A 1
+    find /var/lib/postgresql -name postmaster.pid ! -path "*/$1/main/*" -exec head -n 1 {} +
 }
 
 # Runs the README's block as the newcomer, and its SQL in the psql that it opens.
