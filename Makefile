@@ -44,7 +44,7 @@ EXTRA_CLEAN = tmp_check output_iso results built-for
 
 # The version of the archive and of the library.  A new version is written in
 # META.json (four times), the .control files, the names of the --VERSION.sql
-# files, and debian/changelog.
+# files, debian/changelog, and packaging/snowflake.spec.
 SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' META.json)
 PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
 
