@@ -28,8 +28,8 @@
  *	 and releases carry the holder and its boot-time clock, so that the registry
  *	 changes nothing for a message that arrives late, nor for a copy of the data
  *	 directory.
- * - A server that restarts within its lease, as the same holder and on the same
- *	 timeline, resumes the lease without asking the registry.
+ * - A server that restarts within its lease, as the same holder, on the same
+ *	 timeline and in the same layout, resumes the lease without asking.
  * - A server that stops makes its last mark durable before it releases the
  *	 worker id, and does not raise the mark after that.
  */

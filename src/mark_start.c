@@ -89,7 +89,10 @@ mark_start_once(void)
 		return;
 
 	mark_page_read(&contents);
-	if (node_uses_registry())
+
+	/* In another layout another worker id may have made the lease's ids. */
+	if (node_uses_registry() &&
+		layout_equal(node_layout(), &contents.layout))
 		inherit_lease(&contents.lease, &lease);
 	is_resumed = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
 

@@ -106,6 +106,26 @@ sub large_layout
 	return;
 }
 
+# In the second layout the ids of one server's worker id were another server's in
+# the first layout, whose clock was ahead.  Both crash, so their leases go on.
+sub changed_layout
+{
+	my $registry = new_registry({ layout => '41/1/1/12', lease_duration => '60 s', largest_lead => '60 s' });
+	my ($one, $two) = map { leasing_server($_, $registry, "snowflake.layout = '41/1/1/12'") } 'one', 'two';
+
+	$one->append_conf('postgresql.conf', 'snowflake.datacenter_id = 1');
+	$two->append_conf('postgresql.conf', $_) for wants(1);
+	first_id(start_server($one));
+	first_id(start_server($two, 25));
+	$_->stop('immediate') for $one, $two;
+	$one->append_conf('postgresql.conf', "snowflake.layout = '41/2/0/12'");
+	value_of($registry, q{SELECT snowflake_registry.configure(layout => '41/2/0/12')});
+	start_server($one);
+	refuses($one, qr/^The registry is new, or may have forgotten leases/,
+		'a lease of another layout is not resumed after a crash');
+	return;
+}
+
 # ----- a server loses its lease -----
 
 # If a machine is cloned with its memory, two servers have one identity.  The
@@ -270,5 +290,6 @@ run_scenarios(
 	'a full datacenter' => \&full_datacenter,
 	'a clone' => \&clone,
 	'parameters' => \&refused_parameters,
-	'a layout of 31 bits' => \&large_layout);
+	'a layout of 31 bits' => \&large_layout,
+	'a layout that is changed' => \&changed_layout);
 done_testing();
