@@ -212,14 +212,17 @@ state_readme() {
 # PostgreSQL is built from source in /usr/local/pgsql, and there is no other.  The
 # demo needs no root, and leaves it as it is; then it gets the extension.
 state_from_source() {
-    local pgsql=/usr/local/pgsql sql
+    local pgsql=/usr/local/pgsql sql version
 
     sed -n 's/^deb /deb-src /p' /etc/apt/sources.list >/etc/apt/sources.list.d/source.list
     apt-get -qq update
     apt_install gcc libc6-dev bzip2 xz-utils bison flex perl
     mkdir /srv/source
     cd /srv/source
-    apt-get -qq source --download-only "postgresql-$(major)"
+    # A mirror may not have the newest.
+    for version in $(apt-cache showsrc "postgresql-$(major)" | sed -n 's/^Version: //p' | sort -Vru); do
+        ! apt-get -qq source --download-only "postgresql-$(major)=$version" || break
+    done
     tar -xf ./*.orig.tar.* --strip-components=1
     (./configure --prefix="$pgsql" --without-icu --without-readline --without-zlib &&
         make -s -j2 && make -s install) >/build.log 2>&1 || { tail /build.log; fail "no build"; }
