@@ -3,7 +3,8 @@
  *	  Sets a server's wall clock at any time.  The tests preload it.
  *
  * The file CLOCK_OFFSET_FILE has a 64-bit number: the offset of the clock from
- * the real one, in microseconds.
+ * the real one, in microseconds.  With CLOCK_SLOWNESS=1000 the clock runs 1,000
+ * times slower: a thousandth of the real one, plus the offset.
  *
  * libfaketime cannot replace this library, for two reasons.  It shows the real
  * clock while the postmaster waits in pselect(); before PostgreSQL 16 the
@@ -29,14 +30,19 @@ static int	(*real_clock_gettime) (clockid_t, struct timespec *) = NULL;
 
 /* The contents of CLOCK_OFFSET_FILE. */
 static const volatile int64_t *offset_us = NULL;
+static int64_t slowness = 1;
 
 __attribute__((constructor))
 static void
 find_clock(void)
 {
 	const char *name = getenv("CLOCK_OFFSET_FILE");
+	const char *slow = getenv("CLOCK_SLOWNESS");
 	int			fd = name != NULL ? open(name, O_RDONLY | O_CLOEXEC) : -1;
 	void	   *map;
+
+	if (slow != NULL)
+		slowness = atoi(slow);
 
 	*(void **) &real_clock_gettime = dlsym(RTLD_NEXT, "clock_gettime");
 	if (fd < 0)
@@ -60,7 +66,10 @@ clock_gettime(clockid_t id, struct timespec *now)
 		(id != CLOCK_REALTIME && id != CLOCK_REALTIME_COARSE))
 		return 0;
 
-	ns = now->tv_sec * NS_PER_S + now->tv_nsec + *offset_us * 1000;
+	ns = now->tv_sec * NS_PER_S + now->tv_nsec;
+	if (slowness > 1)
+		ns /= slowness;
+	ns += *offset_us * 1000;
 	now->tv_sec = ns / NS_PER_S;
 	now->tv_nsec = ns % NS_PER_S;
 	return 0;
