@@ -54,8 +54,22 @@ END
 $$;
 
 --
--- Tables
+-- Tables, and the layout of ids
 --
+
+CREATE FUNCTION snowflake_registry.bits(layout text, field integer)
+RETURNS integer LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN split_part(split_part(layout, '@', 1), '/', field)::integer;
+COMMENT ON FUNCTION snowflake_registry.bits IS
+'internal: the width of a layout''s field: 1 is ticks, 2 datacenter_id, 3 worker_id, 4 sequence';
+
+CREATE FUNCTION snowflake_registry.first_id(layout text, epoch timestamptz, instant timestamptz)
+RETURNS numeric LANGUAGE sql STABLE STRICT PARALLEL SAFE
+RETURN floor(extract(epoch FROM instant - epoch) /
+             extract(epoch FROM coalesce(substring(layout, '@(.*)'), '1 ms')::interval)) *
+       (1::bigint << snowflake_registry.bits(layout, 2) + snowflake_registry.bits(layout, 3) +
+                     snowflake_registry.bits(layout, 4));
+COMMENT ON FUNCTION snowflake_registry.first_id IS 'internal: the smallest id of an instant''s tick';
 
 CREATE TABLE snowflake_registry.setting (
     is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
@@ -67,7 +81,14 @@ CREATE TABLE snowflake_registry.setting (
     history text,
     server_start timestamptz,
     quarantined_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    reopens_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    reopens_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT lease_duration_is_1_s_to_1_day CHECK (lease_duration BETWEEN '1 s' AND '1 day'),
+    CONSTRAINT largest_lead_is_0_to_1_hour CHECK (largest_lead BETWEEN '0' AND '1 hour'),
+    CONSTRAINT epoch_is_finite CHECK (isfinite(epoch)),
+    CONSTRAINT layout_is_as_servers_write_it CHECK (
+        layout ~ '^[1-9]\d?(/(0|[1-9]\d?)){3}(@(?!1ms)[1-9]\d{0,11}(s|(?<!000)[mu]s))?$' AND
+        snowflake_registry.bits(layout, 1) + snowflake_registry.bits(layout, 2) +
+        snowflake_registry.bits(layout, 3) + snowflake_registry.bits(layout, 4) <= 63)
 );
 COMMENT ON TABLE snowflake_registry.setting IS 'one row, made by configure(): the servers'' constants, and the quarantine';
 COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS 'how long a lease lasts without renewal';
@@ -100,7 +121,7 @@ CREATE TABLE snowflake_registry.node (
     CONSTRAINT node_pkey PRIMARY KEY (datacenter_id, worker_id)
 );
 CREATE INDEX node_holder_idx ON snowflake_registry.node (holder);
-CREATE INDEX node_expires_at_idx ON snowflake_registry.node (datacenter_id, is_seen, expires_at);
+CREATE INDEX node_expires_at_idx ON snowflake_registry.node (datacenter_id, expires_at);
 COMMENT ON TABLE snowflake_registry.node IS
 'a row for each worker id that was ever leased; the row stays, because the next holder begins at its fence';
 COMMENT ON COLUMN snowflake_registry.node.holder IS
@@ -210,12 +231,6 @@ COMMENT ON FUNCTION snowflake_registry.lock_registry IS
 -- For servers: claim, release, about, and their internal functions
 --
 
-CREATE FUNCTION snowflake_registry.id_count(layout text, field integer)
-RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN 1::bigint << split_part(layout, '/', field)::integer;
-COMMENT ON FUNCTION snowflake_registry.id_count IS
-'internal: how many ids a layout''s field has: 2 is datacenter_id, 3 is worker_id';
-
 -- Raises an error for arguments that no server sends.
 CREATE FUNCTION snowflake_registry.check_arguments(
     s snowflake_registry.setting,
@@ -226,26 +241,15 @@ CREATE FUNCTION snowflake_registry.check_arguments(
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF datacenter_id NOT BETWEEN 0 AND snowflake_registry.id_count(s.layout, 2) - 1 THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = format('datacenter_id %s is not in the range 0 .. %s of layout "%s"',
-                             datacenter_id, snowflake_registry.id_count(s.layout, 2) - 1, s.layout);
-    END IF;
-    IF EXISTS (SELECT FROM unnest(worker_ids) AS id
-                WHERE id NOT BETWEEN 0 AND snowflake_registry.id_count(s.layout, 3) - 1) THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = format('a worker_id of %s is not in the range 0 .. %s of layout "%s"',
-                             worker_ids, snowflake_registry.id_count(s.layout, 3) - 1, s.layout);
-    END IF;
-    -- The logs of other servers show the name: it must not begin a new line there.
-    IF EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ '[\x01-\x1f\x7f]') THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = 'a holder or a name is longer than 80 bytes or has control characters';
-    END IF;
-    IF EXISTS (SELECT FROM unnest(instants) AS i
+    IF datacenter_id::bigint >> snowflake_registry.bits(s.layout, 2) <> 0 OR
+       EXISTS (SELECT FROM unnest(worker_ids) AS id
+                WHERE id::bigint >> snowflake_registry.bits(s.layout, 3) <> 0) OR
+       -- The logs of other servers show the name: it must not begin a new line there.
+       EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ '[\x01-\x1f\x7f]') OR
+       EXISTS (SELECT FROM unnest(instants) AS i
                 WHERE NOT isfinite(i) OR i > clock_timestamp() + interval '1 year') THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = 'an instant is not finite, or is more than a year ahead of the registry''s clock';
+            MESSAGE = 'an argument of snowflake_registry.claim() or release() is out of range';
     END IF;
 END
 $$;
@@ -304,10 +308,10 @@ BEGIN
     IF FOUND OR c.held_fence IS NULL THEN
         RETURN n;
     END IF;
-    -- In a quarantine believe a holder that was not seen, unless its fence has passed
-    -- or another holder was granted a later one: then the lease may be another's.
+    -- In a quarantine believe a holder that was not seen, unless its lease is over or
+    -- another holder was granted a later fence: then the lease may be another's.
     n := snowflake_registry.row_of(s, c.datacenter_id, c.last_worker_id);
-    IF clock_timestamp() >= s.reopens_at OR c.held_fence < clock_timestamp() - interval '5 s' OR
+    IF clock_timestamp() >= s.reopens_at OR c.held_fence <= clock_timestamp() + s.largest_lead OR
        n.is_seen OR n.top >= c.held_fence AND n.holder IS DISTINCT FROM c.holder THEN
         RETURN NULL;
     END IF;
@@ -316,49 +320,36 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_registry.continued IS 'internal: the row of the lease that a server continues';
 
--- Chooses a worker id for a server without a lease: the one that the server wants
--- or had last, or else one that was never leased or has been free longest.
+-- Chooses a row for a server without a lease: of the worker id that the server
+-- wants or had last, or else of one that was never leased or has been free longest.
 -- Returns NULL if none is free.
 CREATE FUNCTION snowflake_registry.choose(
     s snowflake_registry.setting, c snowflake_registry.request)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    n snowflake_registry.node;
-    worker_count bigint := snowflake_registry.id_count(s.layout, 3);
-    chosen integer := c.wanted_worker_id;
+    n snowflake_registry.node := snowflake_registry.row_of(s, c.datacenter_id,
+                                                           coalesce(c.wanted_worker_id, c.last_worker_id));
+    worker_count bigint := 1::bigint << snowflake_registry.bits(s.layout, 3);
     now_at timestamptz := clock_timestamp();
-    is_open boolean := now_at >= s.reopens_at;
 BEGIN
-    IF chosen IS NULL THEN
-        SELECT coalesce(
-            (SELECT r.worker_id FROM snowflake_registry.node AS r
-              WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, c.last_worker_id)
-                AND (r.incarnation = c.incarnation OR r.holder = c.holder)
-                AND snowflake_registry.is_free(r, s, c.clock)),
+    IF snowflake_registry.is_free(n, s, c.clock) IS NOT TRUE AND
+       c.wanted_worker_id IS NULL AND now_at >= s.reopens_at THEN
+        n := snowflake_registry.row_of(s, c.datacenter_id, coalesce(
             (SELECT max(r.worker_id) + 1 FROM snowflake_registry.node AS r
               WHERE r.datacenter_id = c.datacenter_id
-             HAVING max(r.worker_id) + 1 < worker_count AND is_open),
+             HAVING max(r.worker_id) + 1 < worker_count),
             (SELECT r.worker_id FROM snowflake_registry.node AS r
-              WHERE r.datacenter_id = c.datacenter_id AND NOT r.is_seen AND r.expires_at <= now_at
-                AND is_open AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c.clock)
-              ORDER BY r.expires_at LIMIT 1),
-            (SELECT r.worker_id FROM snowflake_registry.node AS r
-              WHERE r.datacenter_id = c.datacenter_id AND r.is_seen AND r.expires_at <= now_at
+              WHERE r.datacenter_id = c.datacenter_id AND r.expires_at <= now_at
                 AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c.clock)
               ORDER BY r.expires_at LIMIT 1),
-            (SELECT min(g.worker_id)
-               FROM (SELECT 0 UNION ALL
-                     SELECT r.worker_id + 1 FROM snowflake_registry.node AS r
-                      WHERE r.datacenter_id = c.datacenter_id) AS g (worker_id)
-              WHERE g.worker_id < worker_count AND is_open
-                AND worker_count > (SELECT count(*) FROM snowflake_registry.node AS r
-                                     WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < worker_count)
-                AND NOT EXISTS (SELECT FROM snowflake_registry.node AS r
-                                 WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, g.worker_id))))
-          INTO chosen;
+            (SELECT min(g)::integer
+               FROM generate_series(0, nullif((SELECT count(*) FROM snowflake_registry.node AS r
+                                                WHERE r.datacenter_id = c.datacenter_id
+                                                  AND r.worker_id < worker_count), worker_count)) AS g
+              WHERE NOT EXISTS (SELECT FROM snowflake_registry.node AS r
+                                 WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, g)))));
     END IF;
-    n := snowflake_registry.row_of(s, c.datacenter_id, chosen);
     IF snowflake_registry.is_free(n, s, c.clock) THEN
         n.began := n.fence;
         RETURN n;
@@ -382,8 +373,8 @@ DECLARE
 BEGIN
     IF id IS NULL THEN      -- the worker id that is free first
         SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < snowflake_registry.id_count(s.layout, 3)
-         ORDER BY r.is_seen, r.expires_at LIMIT 1;
+         WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < 1::bigint << snowflake_registry.bits(s.layout, 3)
+         ORDER BY r.expires_at LIMIT 1;
     END IF;
     IF n.is_seen AND n.released_at IS NULL AND id IS NOT NULL AND n.expires_at > clock_timestamp() THEN
         code := CASE WHEN c.held_fence IS NULL THEN 'taken' ELSE 'lost' END;
@@ -412,31 +403,6 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.refuse IS 'internal: why a claim gets no lease';
-
--- Stores a grant, which begins at n.began.
-CREATE FUNCTION snowflake_registry.grant(
-    INOUT n snowflake_registry.node,
-    s snowflake_registry.setting,
-    c snowflake_registry.request)
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    now_at timestamptz := clock_timestamp();
-    new_fence timestamptz := greatest(n.began, n.top + interval '1 us', c.held_fence,
-                                      now_at + s.lease_duration + s.largest_lead);
-BEGIN
-    INSERT INTO snowflake_registry.node AS r
-    VALUES (n.datacenter_id, n.worker_id, c.holder, c.name, inet_client_addr(), c.next_incarnation, c.boot_clock,
-            n.began, new_fence, new_fence, now_at, now_at + s.lease_duration, NULL, true)
-    ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE
-       SET holder = excluded.holder, name = excluded.name, address = excluded.address,
-           incarnation = excluded.incarnation, boot_clock = excluded.boot_clock,
-           began = excluded.began, fence = excluded.fence, top = excluded.top, seen_at = excluded.seen_at,
-           expires_at = excluded.expires_at, released_at = NULL, is_seen = true
-    RETURNING r.* INTO n;
-END
-$$;
-COMMENT ON FUNCTION snowflake_registry.grant IS 'internal: store a grant';
 
 -- Claims a worker id, or renews the lease that is held.  A claim with a
 -- held_fence is answered by a renewal of last_worker_id or by a refusal.
@@ -503,11 +469,19 @@ BEGIN
         detail := 'The server has claimed or released this worker id since it sent this claim.';
         RETURN;
     END IF;
-    n := snowflake_registry.grant(n, s, c);
-
+    -- Each fence is above all that were granted before.
+    fence := greatest(n.began, n.top + interval '1 us', held_fence,
+                      clock_timestamp() + s.lease_duration + s.largest_lead);
+    INSERT INTO snowflake_registry.node AS r
+    VALUES (n.datacenter_id, n.worker_id, c.holder, c.name, inet_client_addr(), c.next_incarnation, c.boot_clock, n.began,
+            claim.fence, claim.fence, clock_timestamp(), clock_timestamp() + s.lease_duration, NULL, true)
+    ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE
+       SET holder = excluded.holder, name = excluded.name, address = excluded.address,
+           incarnation = excluded.incarnation, boot_clock = excluded.boot_clock,
+           began = excluded.began, fence = excluded.fence, top = excluded.top, seen_at = excluded.seen_at,
+           expires_at = excluded.expires_at, released_at = NULL, is_seen = true;
     worker_id := n.worker_id;
     begins_at := n.began;
-    fence := n.fence;
     duration_us := extract(epoch FROM s.lease_duration) * 1000000;
 END
 $$;
@@ -556,7 +530,6 @@ DECLARE
     s snowflake_registry.setting;
 BEGIN
     RETURN NEXT format('The clock of the registry shows %s.', clock_timestamp());
-    RETURN NEXT format('The role %s may claim and release worker ids.', quote_ident(session_user));
     IF pg_is_in_recovery() THEN
         RETURN NEXT 'This server is in recovery and grants no leases: connect with target_session_attrs=read-write.';
     END IF;
@@ -568,8 +541,6 @@ BEGIN
     RETURN NEXT format('The layout is "%s", and the epoch is %s.', s.layout, s.epoch);
     RETURN NEXT format('A lease lasts %s without renewal; a clock may be ahead of the registry''s by %s.',
                        s.lease_duration, s.largest_lead);
-    RETURN NEXT format('%s worker ids are leased.',
-                       (SELECT count(*) FROM snowflake_registry.node AS n WHERE n.expires_at > clock_timestamp()));
     IF clock_timestamp() < s.reopens_at THEN
         RETURN NEXT format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.',
                            s.quarantined_at, s.reopens_at);
@@ -585,34 +556,6 @@ COMMENT ON FUNCTION snowflake_registry.about IS
 -- For the DBA: configure, allow, free, declare_restored
 --
 
--- Returns a layout as servers write it; raises an error for a text that is no
--- layout.
-CREATE FUNCTION snowflake_registry.canonical_layout(layout text)
-RETURNS text LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    parts text[] := regexp_match(layout, '^(\d{1,2})/(\d{1,2})/(\d{1,2})/(\d{1,2})(?:@(\d{1,12})(us|ms|s))?$');
-    tick_us bigint;
-BEGIN
-    IF parts IS NULL OR parts[1]::integer < 1 OR
-       greatest(parts[2]::integer, parts[3]::integer, parts[4]::integer) > 31 OR
-       parts[1]::integer + parts[2]::integer + parts[3]::integer + parts[4]::integer > 63 OR
-       parts[5]::bigint = 0 THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = format('"%s" is not a layout', layout),
-            HINT = 'A layout is what snowflake.layout is on the servers, such as ''41/5/5/12'' or ''39/0/16/8@10ms''.';
-    END IF;
-    tick_us := coalesce(parts[5]::bigint, 1)
-               * CASE parts[6] WHEN 'us' THEN 1 WHEN 's' THEN 1000000 ELSE 1000 END;
-    RETURN concat_ws('/', parts[1]::integer, parts[2]::integer, parts[3]::integer, parts[4]::integer)
-           || CASE WHEN tick_us = 1000 THEN ''
-                   WHEN tick_us % 1000000 = 0 THEN '@' || tick_us / 1000000 || 's'
-                   WHEN tick_us % 1000 = 0 THEN '@' || tick_us / 1000 || 'ms'
-                   ELSE '@' || tick_us || 'us' END;
-END
-$$;
-COMMENT ON FUNCTION snowflake_registry.canonical_layout IS 'internal: a layout as servers write it';
-
 -- The first call makes the row of "setting", and so begins a quarantine.
 CREATE FUNCTION snowflake_registry.configure(
     lease_duration interval DEFAULT NULL,
@@ -623,33 +566,27 @@ RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     old snowflake_registry.setting := snowflake_registry.lock_registry();
-    s snowflake_registry.setting := old;
+    s snowflake_registry.setting;
 BEGIN
-    s.lease_duration := coalesce(configure.lease_duration, old.lease_duration, '3 min');
-    s.largest_lead := coalesce(configure.largest_lead, old.largest_lead, '10 s');
-    s.layout := snowflake_registry.canonical_layout(coalesce(configure.layout, old.layout, '41/5/5/12'));
-    s.epoch := coalesce(configure.epoch, old.epoch, '2010-11-04 01:42:54.657+00');
-    IF s.lease_duration NOT BETWEEN interval '1 s' AND interval '1 day' THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = format('lease_duration %s is not in the range 1 s .. 1 day', s.lease_duration);
-    ELSIF s.largest_lead NOT BETWEEN interval '0' AND interval '1 hour' THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = format('largest_lead %s is not in the range 0 .. 1 hour', s.largest_lead);
-    ELSIF NOT isfinite(s.epoch) THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'the epoch must be a finite instant';
+    INSERT INTO snowflake_registry.setting AS k (lease_duration, largest_lead, layout, epoch)
+    VALUES (coalesce(configure.lease_duration, old.lease_duration, '3 min'),
+            coalesce(configure.largest_lead, old.largest_lead, '10 s'),
+            coalesce(configure.layout, old.layout, '41/5/5/12'),
+            coalesce(configure.epoch, old.epoch, '2010-11-04 01:42:54.657+00'))
+    ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE
+       SET (lease_duration, largest_lead, layout, epoch)
+           = (excluded.lease_duration, excluded.largest_lead, excluded.layout, excluded.epoch)
+    RETURNING * INTO s;
+    -- An id of the old layout can be equal to one of any node of the new layout,
+    -- so no id is issued by the new layout before the last fence of the old one.
+    IF (s.layout, s.epoch) IS DISTINCT FROM (old.layout, old.epoch) THEN
+        s := snowflake_registry.quarantine();
     END IF;
-    IF old.layout IS NULL THEN
-        INSERT INTO snowflake_registry.setting (lease_duration, largest_lead, layout, epoch)
-        VALUES (s.lease_duration, s.largest_lead, s.layout, s.epoch);
-        PERFORM snowflake_registry.lock_registry();
-        RETURN;
-    END IF;
-    UPDATE snowflake_registry.setting AS k
-       SET lease_duration = s.lease_duration, largest_lead = s.largest_lead,
-           layout = s.layout, epoch = s.epoch;
-    -- An id of the old layout can be equal to one of any node of the new layout.
-    IF (s.layout, s.epoch) <> (old.layout, old.epoch) THEN
-        PERFORM snowflake_registry.quarantine();
+    IF snowflake_registry.first_id(s.layout, s.epoch, s.reopens_at)
+       < snowflake_registry.first_id(old.layout, old.epoch, s.reopens_at) AND
+       EXISTS (SELECT FROM snowflake_registry.node) THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'the new layout and epoch would make ids again that servers have issued';
     END IF;
 END
 $$;
@@ -714,11 +651,8 @@ BEGIN
     FOR grantee IN
         SELECT 'PUBLIC' UNION
         SELECT quote_ident(pg_get_userbyid(a.grantee))
-          FROM (SELECT s.nspacl FROM pg_namespace AS s WHERE s.nspname = 'snowflake_registry' UNION ALL
-                SELECT c.relacl FROM pg_class AS c WHERE c.relnamespace = 'snowflake_registry'::regnamespace UNION ALL
-                SELECT p.proacl FROM pg_proc AS p WHERE p.pronamespace = 'snowflake_registry'::regnamespace) AS o (acl),
-               aclexplode(o.acl) AS a
-         WHERE pg_get_userbyid(a.grantee) <> current_user AND a.grantee <> 0
+          FROM pg_default_acl AS d, aclexplode(d.defaclacl) AS a
+         WHERE a.grantee <> 0 AND pg_get_userbyid(a.grantee) <> current_user
     LOOP
         EXECUTE format('REVOKE ALL ON SCHEMA snowflake_registry FROM %1$s; '
                        'REVOKE ALL ON ALL TABLES IN SCHEMA snowflake_registry FROM %1$s; '

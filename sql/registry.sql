@@ -45,23 +45,21 @@ LANGUAGE sql AS $$
 SELECT regexp_replace(regexp_replace(sentence, '\d{4}-\d\d-\d\d [\d:.]+\+00', '(instant)', 'g'), ' at (127.0.0.1|::1) until', ' until') $$;
 CREATE FUNCTION pg_temp.error(statement text) RETURNS text
 LANGUAGE plpgsql AS $$
-DECLARE
-  sentence text;
 BEGIN
   EXECUTE statement;
   RETURN 'no error';
 EXCEPTION WHEN OTHERS THEN
-  GET STACKED DIAGNOSTICS sentence = PG_EXCEPTION_DETAIL;
-  RETURN pg_temp.told(concat_ws(' ', SQLSTATE, SQLERRM, nullif(sentence, '')));
+  RETURN pg_temp.told(concat_ws(' ', SQLSTATE, SQLERRM));
 END $$;
 
 -- Claims for a server.  The last lease is "worker_id incarnation"; a server that
--- still holds it gives its fence, in minutes from now.  The boot-time clock goes
--- on by itself.  Shows instants as minutes from now.
-CREATE FUNCTION pg_temp.minute(n float8) RETURNS timestamptz
-LANGUAGE sql AS $$ SELECT clock_timestamp() + n * interval '1 min' $$;
-CREATE FUNCTION pg_temp.minutes(instant timestamptz) RETURNS text
-LANGUAGE sql AS $$ SELECT CASE WHEN instant > '2021-01-01' THEN round(extract(epoch FROM instant - clock_timestamp()) / 60) || ' min' ELSE 'epoch' END $$;
+-- still holds it gives its fence, in units from now.  The boot-time clock goes
+-- on by itself.  Shows instants as units from now.  A unit is 10 minutes, so that
+-- a busy machine rounds as an idle one does.
+CREATE FUNCTION pg_temp.unit(n float8) RETURNS timestamptz
+LANGUAGE sql AS $$ SELECT clock_timestamp() + n * interval '10 min' $$;
+CREATE FUNCTION pg_temp.units(instant timestamptz) RETURNS text
+LANGUAGE sql AS $$ SELECT CASE WHEN instant > '2021-01-01' THEN round(extract(epoch FROM instant - clock_timestamp()) / 600)::text ELSE 'epoch' END $$;
 CREATE FUNCTION pg_temp.claim(holder text, next_incarnation bigint, last text DEFAULT NULL, fence float8 DEFAULT NULL,
                               wanted int DEFAULT NULL, name text DEFAULT '', datacenter int DEFAULT 1,
                               clock timestamptz DEFAULT clock_timestamp(), layout text DEFAULT '41/1/2/12',
@@ -76,16 +74,16 @@ BEGIN
            layout => layout, epoch => '2020-01-01 00:00+00', datacenter_id => datacenter, wanted_worker_id => wanted,
            holder => holder, name => name, clock => clock, boot_clock => boot_clock,
            last_worker_id => split_part(last, ' ', 1)::int, incarnation => split_part(last, ' ', 2)::bigint,
-           held_fence => pg_temp.minute(fence), next_incarnation => next_incarnation);
+           held_fence => pg_temp.unit(fence), next_incarnation => next_incarnation);
   RETURN coalesce(answer.refusal || ': ' || pg_temp.told(answer.detail),
                   format('%s begins at %s, fence %s', answer.worker_id,
-                         pg_temp.minutes(answer.begins_at), pg_temp.minutes(answer.fence)));
+                         pg_temp.units(answer.begins_at), pg_temp.units(answer.fence)));
 END $$;
 CREATE FUNCTION pg_temp.release(holder text, id int, incarnation bigint, mark float8, next_incarnation bigint DEFAULT 0,
                                 boot_clock bigint DEFAULT extract(epoch FROM clock_timestamp()) * 1000000)
 RETURNS boolean
 LANGUAGE sql AS $$
-SELECT snowflake_registry.release(1, id, holder, incarnation, next_incarnation, boot_clock, pg_temp.minute(mark)) $$;
+SELECT snowflake_registry.release(1, id, holder, incarnation, next_incarnation, boot_clock, pg_temp.unit(mark)) $$;
 CREATE FUNCTION pg_temp.expire(id int) RETURNS void
 LANGUAGE sql AS $$
 UPDATE snowflake_registry.node SET expires_at = now(), fence = now() WHERE (datacenter_id, worker_id) = (1, id) $$;
@@ -93,8 +91,8 @@ UPDATE snowflake_registry.node SET expires_at = now(), fence = now() WHERE (data
 CREATE FUNCTION pg_temp.reopen() RETURNS void
 LANGUAGE sql AS $$ UPDATE snowflake_registry.setting SET reopens_at = clock_timestamp() $$;
 CREATE TEMPORARY VIEW leases AS
-SELECT l.datacenter_id AS dc, l.worker_id AS id, l.holder, l.name, l.state, pg_temp.minutes(l.began) AS began,
-       pg_temp.minutes(l.expires_at) AS expires, pg_temp.minutes(l.fence) AS fence
+SELECT l.datacenter_id AS dc, l.worker_id AS id, l.holder, l.name, l.state, pg_temp.units(l.began) AS began,
+       pg_temp.units(l.expires_at) AS expires, pg_temp.units(l.fence) AS fence
   FROM snowflake_registry.lease AS l ORDER BY 1, 2;
 
 -- A registry has no constants before configure() is called.
@@ -106,17 +104,18 @@ SELECT pg_temp.error($$SELECT snowflake_registry.configure(lease_duration => '25
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(largest_lead => '-1 s')$$);
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(largest_lead => '61 min')$$);
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(epoch => '-infinity')$$);
-SELECT pg_temp.error($$SELECT snowflake_registry.configure(layout => '41/5/5/13')$$);
-SELECT t.layout, snowflake_registry.canonical_layout(t.layout) AS canonical
-  FROM unnest(ARRAY['41/5/5/12', '41/05/5/12', '39/0/16/8@10ms', '39/0/16/8@1ms', '39/0/16/8@2000ms',
-                    '39/0/16/8@7000us', '39/0/16/8@10us']) AS t (layout);
+BEGIN;
+SELECT t.layout, pg_temp.error(format('SELECT snowflake_registry.configure(layout => %L)', t.layout))
+  FROM unnest(ARRAY['41/5/5/12', '41/5/5/13', '41/05/5/12', '41/5/5', '39/0/16/8@10ms', '39/0/16/8@1ms', '39/0/16/8@2000ms',
+                    '39/0/16/8@7000us', '39/0/16/8@10us', '39/0/16/8@0us', '30/10/10/13@1000s']) AS t (layout);
+ROLLBACK;
 BEGIN;
 SELECT snowflake_registry.configure();
 SELECT lease_duration, largest_lead, slack, layout, epoch, date_trunc('second', reopens_at - quarantined_at) AS quarantine FROM snowflake_registry.setting;
 ROLLBACK;
 
 -- A new registry may have forgotten everything: a holder keeps its worker id.
-SELECT snowflake_registry.configure('1 h', '1 min', '41/1/2/12', '2020-01-01 00:00+00');
+SELECT snowflake_registry.configure('10 h', '10 min', '41/1/2/12', '2020-01-01 00:00+00');
 SELECT pg_temp.told(replace(about, quote_ident(session_user), '(role)')) FROM snowflake_registry.about() AS about;
 BEGIN;
 SELECT pg_temp.claim('new', 1);
@@ -186,6 +185,7 @@ SELECT pg_temp.claim('d', 1);
 SELECT pg_temp.claim('d', 1);
 SELECT pg_temp.claim('e', 1);
 SELECT pg_temp.claim('e', 1, wanted => 2);
+SELECT pg_temp.claim('e', 1, wanted => 2, clock => pg_temp.unit(70)) AS clock_ahead;
 SELECT pg_temp.claim('e', 1, wanted => 2, datacenter => 0);
 -- A clone with memory, whose original has renewed, loses its lease.  A holder
 -- whose lease has ended goes on if no other server has had its worker id.
@@ -202,6 +202,9 @@ UPDATE snowflake_registry.node SET fence = now() WHERE worker_id = 1 AND datacen
 SELECT pg_temp.claim('a', 5, wanted => 1, boot_clock => 1) AS of_another_row;
 ROLLBACK;
 SELECT pg_temp.claim('a', 4, '0 3', 30, boot_clock => 1);
+SELECT pg_temp.claim('a', 4, '0 3', 30, boot_clock => n.boot_clock) AS at_the_same_time,
+       pg_temp.release('a', 0, 3, 3, boot_clock => n.boot_clock) AS released_at_the_same_time
+  FROM snowflake_registry.node AS n WHERE n.holder = 'a';
 SELECT pg_temp.release('a', 0, 3, 3, boot_clock => 1);
 
 -- A release needs the incarnation, too.  The next holder begins at the released
@@ -211,22 +214,21 @@ SELECT pg_temp.release('a', 0, 3, 3) AS released;
 SELECT pg_temp.release('a', 0, 3, 2) AS again;
 SELECT pg_temp.claim('a', 4, '0 3', 30) AS released;
 SELECT pg_temp.claim('e', 1);
-SELECT pg_temp.claim('e', 1, clock => pg_temp.minute(3));
+SELECT pg_temp.claim('e', 1, clock => pg_temp.unit(3));
 BEGIN;
 SELECT pg_temp.release('e', 0, 1, -900) AS below;
 SELECT * FROM leases WHERE id = 0 AND dc = 1;
 ROLLBACK;
 BEGIN;
-SELECT pg_temp.release('e', 0, 1, 99999) AS above;
+SELECT pg_temp.release('e', 0, 1, 9999) AS above;
 SELECT * FROM leases WHERE id = 0 AND dc = 1;
 ROLLBACK;
 
--- Which worker id a claim gets: the server's last one, also of another holder
--- with its incarnation, as before a reboot, ...
+-- Which worker id a claim gets: the server's last one, if it is free, ...
 DELETE FROM snowflake_registry.node WHERE datacenter_id = 0;
 UPDATE snowflake_registry.node
    SET holder = 'place' || worker_id, name = 'name ' || worker_id, incarnation = 10 * worker_id, began = now(),
-       fence = now(), top = now(), seen_at = now(), expires_at = now(), released_at = CASE WHEN worker_id > 1 THEN pg_temp.minute(-worker_id) END;
+       fence = now(), top = now(), seen_at = now(), expires_at = now(), released_at = CASE WHEN worker_id > 1 THEN pg_temp.unit(-worker_id) END;
 DELETE FROM snowflake_registry.node WHERE worker_id = 0;
 BEGIN;
 SELECT pg_temp.claim('new', 1, '1 10', name => 'name 2');
@@ -243,19 +245,20 @@ ROLLBACK;
 -- ... the one that has been free longest, released or expired, and one that was
 -- never leased.
 BEGIN;
-UPDATE snowflake_registry.node SET expires_at = pg_temp.minute(-CASE worker_id WHEN 1 THEN 2 WHEN 2 THEN 1 ELSE 3 END);
+UPDATE snowflake_registry.node SET expires_at = pg_temp.unit(-CASE worker_id WHEN 1 THEN 2 WHEN 2 THEN 1 ELSE 3 END);
 SELECT n, pg_temp.claim('new ' || n, 1) FROM generate_series(1, 5) AS n;
 ROLLBACK;
 -- A worker id whose ids would begin after the server's clock is not granted.
 BEGIN;
-UPDATE snowflake_registry.node SET fence = pg_temp.minute(60 * 24) WHERE worker_id > 1;
+UPDATE snowflake_registry.node SET fence = pg_temp.unit(60 * 24) WHERE worker_id > 1;
 SELECT pg_temp.claim('place2', 1, '2 20', name => 'name 3', wanted => 2);
-SELECT pg_temp.claim('new', 1, wanted => 0, clock => pg_temp.minute(-1));
+SELECT pg_temp.claim('new', 1, wanted => 0, clock => pg_temp.unit(-1));
 SELECT pg_temp.claim('place2', 1, '2 20', name => 'name 3');
+SELECT pg_temp.claim('ahead', 1, wanted => 3, clock => pg_temp.unit(60 * 24));
 UPDATE snowflake_registry.node SET released_at = NULL WHERE worker_id = 2;
 SELECT snowflake_registry.free(1, 2);
 SELECT * FROM leases WHERE id = 2;
-SELECT pg_temp.claim('place2', 1, '2 20', wanted => 2, clock => pg_temp.minute(1));
+SELECT pg_temp.claim('place2', 1, '2 20', wanted => 2, clock => pg_temp.unit(1));
 ROLLBACK;
 
 -- free() lowers no fence of a released worker id, which is its holder's mark.
@@ -274,7 +277,7 @@ SELECT pg_temp.claim('h', 1, wanted => 2);
 SELECT snowflake_registry.free(1, 2);
 SELECT pg_temp.release('g', 2, 1, 0) AS alive;
 SELECT pg_temp.claim('g', 2, '2 1', 60) AS alive;
-SELECT pg_temp.claim('h', 1, wanted => 2, clock => pg_temp.minute(1));
+SELECT pg_temp.claim('h', 1, wanted => 2, clock => pg_temp.unit(1));
 SELECT pg_temp.error('SELECT snowflake_registry.free(0, 3)');
 SELECT pg_temp.error('SELECT snowflake_registry.free(NULL, 3)');
 
@@ -285,21 +288,32 @@ SELECT pg_temp.claim('leaver', 1, wanted => 1);
 SELECT snowflake_registry.declare_restored();
 SELECT * FROM leases;
 SELECT pg_temp.claim('new', 1);
+SELECT pg_temp.claim('new', 1, wanted => 0, clock => pg_temp.unit(70)) AS free_but_not_seen;
 SELECT pg_temp.claim('h', 2, '2 1') AS holds_no_lease;
+SELECT pg_temp.claim('another', 8, '2 7', 30) AS earlier_fence_than_of_h;
 SELECT pg_temp.claim('h', 2, '2 1', 30);
-UPDATE snowflake_registry.node SET top = pg_temp.minute(-1) WHERE worker_id = 3;
+UPDATE snowflake_registry.node SET top = pg_temp.unit(-1) WHERE worker_id = 3;
 SELECT pg_temp.claim('passed', 8, '3 7', -0.1);
+SELECT pg_temp.claim('passed', 8, '3 7', 0.9) AS less_than_largest_lead;
 SELECT pg_temp.claim('forgotten', 8, '3 7', 30);
 SELECT pg_temp.claim('late', 8, '3 7', 30);
+SELECT pg_temp.claim('late', 8, '3 7', 65) AS later_fence;
 SELECT pg_temp.claim('leaver', 2, '1 1', 30);
 SELECT pg_temp.release('leaver', 1, 2, 1);
-SELECT pg_temp.claim('leaver', 3, '1 2', clock => pg_temp.minute(1));
+SELECT pg_temp.claim('leaver', 3, '1 2', clock => pg_temp.unit(1));
 SELECT snowflake_registry.free(1, 3);
 SELECT pg_temp.claim('new', 1, wanted => 3);
+SELECT pg_temp.claim('new', 1, clock => pg_temp.unit(70)) AS wants_any;
 SELECT * FROM leases;
 -- After it no lease is left that may have been forgotten.
 SELECT pg_temp.reopen();
-SELECT pg_temp.claim('new', 1, wanted => 3, clock => pg_temp.minute(61));
+SELECT pg_temp.claim('new', 1, wanted => 3, clock => pg_temp.unit(61));
+ROLLBACK;
+
+BEGIN;
+SELECT snowflake_registry.declare_restored();
+SELECT pg_temp.reopen();
+SELECT pg_temp.claim('h', 9, '2 99', 30) AS of_another_incarnation;
 ROLLBACK;
 
 -- A holder's fence above its row's shows that the registry has forgotten a
@@ -309,7 +323,7 @@ SELECT pg_temp.claim('h', 3, '2 1', 70);
 SELECT pg_temp.claim('new', 1);
 SELECT reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
 SELECT pg_temp.claim('h', 4, '2 3', 80) AS in_a_quarantine;
-SELECT pg_temp.minutes(reopens_at) FROM snowflake_registry.setting;
+SELECT pg_temp.units(reopens_at) FROM snowflake_registry.setting;
 ROLLBACK;
 -- So does the lease on a worker id that was never leased.
 BEGIN;
@@ -321,13 +335,13 @@ ROLLBACK;
 -- A renewal in a quarantine has a fence as outside of one, so that the next
 -- quarantine outlasts the fence.  Each fence of a worker id is above all before.
 BEGIN;
-UPDATE snowflake_registry.setting SET slack = '10 min';
+UPDATE snowflake_registry.setting SET slack = '100 min';
 SELECT snowflake_registry.declare_restored();
 SELECT pg_temp.claim('h', 2, '2 1', 30);
 SELECT * FROM leases WHERE id = 2;
-UPDATE snowflake_registry.node SET top = pg_temp.minute(90) WHERE worker_id = 2;
+UPDATE snowflake_registry.node SET top = pg_temp.unit(90) WHERE worker_id = 2;
 SELECT pg_temp.claim('h', 3, '2 2', 30);
-SELECT top > now() + interval '90 min' AS above_top FROM snowflake_registry.node WHERE worker_id = 2;
+SELECT top > now() + interval '900 min' AS above_top FROM snowflake_registry.node WHERE worker_id = 2;
 ROLLBACK;
 
 -- Each start of the server begins a quarantine, and so does a restored dump.
@@ -348,9 +362,9 @@ ROLLBACK;
 
 -- New constants apply to the next grants.  A shorter duration shortens no lease.
 BEGIN;
-SELECT snowflake_registry.configure(lease_duration => '2 h');
+SELECT snowflake_registry.configure(lease_duration => '20 h');
 SELECT pg_temp.claim('h', 2, '2 1', 30);
-SELECT snowflake_registry.configure(lease_duration => '2 min', largest_lead => '0');
+SELECT snowflake_registry.configure(lease_duration => '20 min', largest_lead => '0');
 SELECT pg_temp.claim('h', 3, '2 2', 30);
 SELECT pg_temp.claim('i', 1, wanted => 3);
 SELECT * FROM leases WHERE id > 1;
@@ -360,13 +374,22 @@ SELECT snowflake_registry.configure(layout => '41/1/2/12', epoch => '2020-01-01 
 SELECT reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
 BEGIN;
 SELECT snowflake_registry.configure(layout => '41/1/1/13');
-SELECT p.place, pg_temp.claim(p.place, 1, layout => '41/1/1/13', clock => pg_temp.minute(5)) FROM unnest(ARRAY['a', 'b', 'c']) AS p (place);
+SELECT p.place, pg_temp.claim(p.place, 1, layout => '41/1/1/13', clock => pg_temp.unit(5)) FROM unnest(ARRAY['a', 'b', 'c']) AS p (place);
 SELECT pg_temp.reopen();
 SELECT * FROM leases;
 ROLLBACK;
 BEGIN;
-SELECT snowflake_registry.configure(epoch => '2020-01-02 00:00+00');
+SELECT snowflake_registry.configure(epoch => '2019-12-31 00:00+00');
 SELECT reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
+ROLLBACK;
+-- Smaller ids than before may have been issued.
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(epoch => '2020-01-02 00:00+00')$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(layout => '41/1/2/11')$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(layout => '40/1/2/12@2ms')$$);
+SELECT layout, epoch, reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
+BEGIN;
+DELETE FROM snowflake_registry.node;
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(epoch => '2020-01-02 00:00+00')$$) AS no_id_was_issued;
 ROLLBACK;
 
 -- A granted lease is on disk.
