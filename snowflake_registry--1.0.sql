@@ -516,7 +516,7 @@ BEGIN
            = (release.datacenter_id, release.worker_id, release.holder)
        AND r.incarnation IN (release.incarnation, release.next_incarnation)
        AND r.boot_clock < release.boot_clock
-       AND r.released_at IS NULL;
+       AND r.is_seen AND r.released_at IS NULL;
     released := FOUND;
 END
 $$;

@@ -287,6 +287,7 @@ BEGIN;
 SELECT pg_temp.claim('leaver', 1, wanted => 1);
 SELECT snowflake_registry.declare_restored();
 SELECT * FROM leases;
+SELECT pg_temp.release('h', 2, 1, 0) AS not_seen;
 SELECT pg_temp.claim('new', 1);
 SELECT pg_temp.claim('new', 1, wanted => 0, clock => pg_temp.unit(70)) AS free_but_not_seen;
 SELECT pg_temp.claim('h', 2, '2 1') AS holds_no_lease;

@@ -5,8 +5,8 @@
  * A process waits for libpq's socket and its own latch together, so a registry
  * that does not answer delays no shutdown.  One attempt asks one host of the
  * connection string, because libpq stops at the first host that answers with an
- * error or not at all; after a failure it is the next host's turn.  Arguments
- * and results are in binary form, which no setting of the registry changes.
+ * error or not at all; after a failure it is the next host's turn.  Results are
+ * in binary form, which no setting of the registry changes.
  *
  * What the registry sends is not trusted: an answer counts only if it is one
  * row of the expected columns, and connection_limit_memory() bounds the memory
@@ -21,11 +21,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "catalog/pg_type_d.h"
 #include "clock.h"
 #include "lease_connection.h"
 #include "miscadmin.h"
-#include "port/pg_bswap.h"
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
 #include "storage/latch.h"
@@ -59,12 +57,9 @@ static void limit_resolver(void);
 static bool wait_for_socket(Connection *connection, int events);
 static void drop_notice(void *arg, const PGresult *notice);
 static PGresult *read_answer(Connection *connection);
-static bool is_expected(const PGresult *result, const Oid *columns,
-						int column_count);
-static int	length_of(Oid type);
+static bool is_expected(const PGresult *result,
+						const ConnectionColumn *columns, int column_count);
 static void fail_by_result(Connection *connection, const PGresult *result);
-static void add_argument(ConnectionArguments *arguments, Oid type,
-						 const char *value, size_t length);
 
 /*
  * Is a text a connection string?  If not, "detail" says why, without the part
@@ -179,7 +174,6 @@ start_connection(Connection *connection, const char *conninfo)
 	PQconninfoOption *options = PQconninfoParse(conninfo, NULL);
 	PGconn	   *libpq;
 	int			count = 3;
-	int			host = connection->host = next_host++;
 
 	if (options == NULL)
 		return NULL;
@@ -190,19 +184,20 @@ start_connection(Connection *connection, const char *conninfo)
 			connection->host_count = Max(connection->host_count,
 										 count_hosts(o->val));
 	}
+	connection->host = next_host++ % connection->host_count;
 	for (PQconninfoOption *o = options; o->keyword != NULL; o++)
 	{
-		bool		is_list = strcmp(o->keyword, "host") == 0 ||
-			strcmp(o->keyword, "hostaddr") == 0 ||
-			strcmp(o->keyword, "port") == 0;
-
 		if (o->val == NULL || count == KEYWORDS_MAX)
 			continue;
 		keywords[count] = o->keyword;
+		values[count] = o->val;
 
 		/* libpq reports lists of different lengths, and ignores "". */
-		values[count++] = is_list && count_hosts(o->val) == connection->host_count ?
-			choose_host(o->val, host % connection->host_count) : o->val;
+		if ((strncmp(o->keyword, "host", 4) == 0 ||
+			 strcmp(o->keyword, "port") == 0) &&
+			count_hosts(o->val) == connection->host_count)
+			values[count] = choose_host(o->val, connection->host);
+		count++;
 	}
 	libpq = PQconnectStartParams(keywords, values, 0);
 	PQconninfoFree(options);
@@ -289,20 +284,19 @@ drop_notice(void *arg, const PGresult *notice)
 }
 
 /*
- * Sends a statement and waits for its end.  Returns one row of columns of the
- * given types, whose values can be null; or returns NULL if the answer is
- * anything else, and then the statement may have taken effect or not.
+ * Sends a statement and waits for its end.  Returns one row of the given
+ * columns, whose values can be null; or returns NULL if the answer is anything
+ * else, and then the statement may have taken effect or not.
  */
 PGresult *
 connection_query(Connection *connection, const char *sql,
-				 const ConnectionArguments *arguments,
-				 const Oid *columns, int column_count)
+				 const char *const *arguments, int argument_count,
+				 const ConnectionColumn *columns, int column_count)
 {
 	PGresult   *result;
 
-	if (!PQsendQueryParams(connection->libpq, sql, arguments->count,
-						   arguments->types, arguments->values,
-						   arguments->lengths, arguments->formats, 1))
+	if (!PQsendQueryParams(connection->libpq, sql, argument_count, NULL,
+						   arguments, NULL, NULL, 1))
 	{
 		connection_fail(connection, PQerrorMessage(connection->libpq));
 		return NULL;
@@ -376,42 +370,23 @@ read_answer(Connection *connection)
 	return NULL;
 }
 
-/* Is a result one row of columns of the given types? */
+/* Is a result one row of the given columns? */
 static bool
-is_expected(const PGresult *result, const Oid *columns, int column_count)
+is_expected(const PGresult *result, const ConnectionColumn *columns,
+			int column_count)
 {
 	if (PQntuples(result) != 1 || PQnfields(result) != column_count)
 		return false;
 	for (int i = 0; i < column_count; i++)
 	{
-		int			length = length_of(columns[i]);
-
-		if (PQftype(result, i) != columns[i] || PQfmod(result, i) != -1 ||
-			PQfformat(result, i) != 1)
+		if (PQftype(result, i) != columns[i].type ||
+			PQfmod(result, i) != -1 || PQfformat(result, i) != 1)
 			return false;
-		if (length > 0 && !PQgetisnull(result, 0, i) &&
-			PQgetlength(result, 0, i) != length)
+		if (columns[i].length != -1 && !PQgetisnull(result, 0, i) &&
+			PQgetlength(result, 0, i) != columns[i].length)
 			return false;
 	}
 	return true;
-}
-
-/* Returns the length of a type's binary form, 0 for text. */
-static int
-length_of(Oid type)
-{
-	switch (type)
-	{
-		case BOOLOID:
-			return 1;
-		case INT4OID:
-			return sizeof(int32);
-		case INT8OID:
-		case TIMESTAMPTZOID:
-			return sizeof(int64);
-		default:
-			return 0;
-	}
 }
 
 static void
@@ -470,41 +445,6 @@ connection_close(Connection *connection)
 	PQfinish(connection->libpq);
 	connection->libpq = NULL;
 	ReleaseExternalFD();
-}
-
-/* Adds a text, which has to live as long as the arguments. */
-void
-connection_add_text(ConnectionArguments *arguments, const char *text)
-{
-	add_argument(arguments, TEXTOID, text, strlen(text));
-}
-
-/* Adds an integer, a bigint or a timestamptz, or a null of that type. */
-void
-connection_add_number(ConnectionArguments *arguments, Oid type, int64 number,
-					  bool is_null)
-{
-	uint64	   *bytes = &arguments->numbers[arguments->count];
-	int			length = length_of(type);
-
-	/* The low bytes come last. */
-	*bytes = pg_hton64((uint64) number);
-	add_argument(arguments, type,
-				 is_null ? NULL : (char *) (bytes + 1) - length, length);
-}
-
-/* Adds an argument in binary form; NULL for a null. */
-static void
-add_argument(ConnectionArguments *arguments, Oid type, const char *value,
-			 size_t length)
-{
-	int			i = arguments->count++;
-
-	Assert(i < CONNECTION_ARGUMENTS_MAX);
-	arguments->types[i] = type;
-	arguments->values[i] = value;
-	arguments->lengths[i] = (int) length;
-	arguments->formats[i] = 1;
 }
 
 /* Returns an integer, bigint, timestamptz or boolean of an expected row. */

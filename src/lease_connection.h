@@ -9,20 +9,15 @@
 
 #include <libpq-fe.h>
 
-#define CONNECTION_ARGUMENTS_MAX 12
 #define CONNECTION_CODE_SIZE 32
 #define CONNECTION_REASON_SIZE 1024
 
-/* The arguments of a statement, in binary form. */
-typedef struct ConnectionArguments
+/* A column of an answer. */
+typedef struct ConnectionColumn
 {
-	int			count;
-	Oid			types[CONNECTION_ARGUMENTS_MAX];
-	const char *values[CONNECTION_ARGUMENTS_MAX];
-	int			lengths[CONNECTION_ARGUMENTS_MAX];
-	int			formats[CONNECTION_ARGUMENTS_MAX];	/* all binary */
-	uint64		numbers[CONNECTION_ARGUMENTS_MAX];	/* in network order */
-} ConnectionArguments;
+	Oid			type;
+	int			length;			/* of its values in binary form; -1: any */
+} ConnectionColumn;
 
 /*
  * A connection and its state.  Every wait fails at the deadline and, unless
@@ -53,17 +48,15 @@ extern void connection_limit_memory(void);
 
 extern bool connection_open(Connection *connection, const char *conninfo);
 extern PGresult *connection_query(Connection *connection, const char *sql,
-								  const ConnectionArguments *arguments,
-								  const Oid *columns, int column_count);
+								  const char *const *arguments,
+								  int argument_count,
+								  const ConnectionColumn *columns,
+								  int column_count);
 extern void connection_fail(Connection *connection, const char *reason);
 extern void connection_fail_by_answer(Connection *connection, const char *code,
 									  const char *reason);
 extern void connection_close(Connection *connection);
 
-extern void connection_add_text(ConnectionArguments *arguments,
-								const char *text);
-extern void connection_add_number(ConnectionArguments *arguments, Oid type,
-								  int64 number, bool is_null);
 extern int64 connection_get_number(const PGresult *result, int column);
 
 #endif							/* SNOWFLAKE_LEASE_CONNECTION_H */

@@ -77,9 +77,9 @@ enum
 	COLUMN_CLOCK				/* the registry's */
 };
 
-static const Oid claim_columns[] = {
-	INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TEXTOID, TEXTOID,
-	TIMESTAMPTZOID
+static const ConnectionColumn claim_columns[] = {
+	{INT4OID, 4}, {TIMESTAMPTZOID, 8}, {TIMESTAMPTZOID, 8}, {INT8OID, 8},
+	{TEXTOID, -1}, {TEXTOID, -1}, {TIMESTAMPTZOID, 8}
 };
 
 static const char *const release_sql =
@@ -87,20 +87,15 @@ static const char *const release_sql =
 "datacenter_id => $1, worker_id => $2, holder => $3, incarnation => $4,"
 " next_incarnation => $5, boot_clock => $6, mark => $7)";
 
-static const Oid release_columns[] = {BOOLOID};
+static const ConnectionColumn release_columns[] = {{BOOLOID, 1}};
 
 static bool read_answer(Connection *connection, const PGresult *result,
 						int64 sent_us, const Lease *last, bool is_held,
 						RegistryGrant *grant);
-static bool read_grant(const PGresult *result, int64 sent_us,
-					   const Lease *last, RegistryGrant *grant);
-static bool is_possible(const RegistryGrant *grant, const Lease *last,
-						bool is_held, TimestampTz now);
-static void fail_by_impossible(Connection *connection,
-							   const RegistryGrant *grant);
-static void fail_by_past_fence(Connection *connection,
-							   const RegistryGrant *grant, TimestampTz now,
-							   const PGresult *result);
+static bool is_possible(const PGresult *result, const RegistryGrant *grant,
+						const Lease *last, bool is_held, TimestampTz now);
+static const char *number_text(int64 number);
+static const char *instant_text(TimestampTz instant);
 
 /*
  * Claims a worker id, or renews the lease that is held.  "last" is the lease
@@ -111,33 +106,32 @@ bool
 registry_claim(Connection *connection, const char *holder, const Lease *last,
 			   bool is_held, RegistryGrant *grant)
 {
-	ConnectionArguments arguments = {0};
 	const Layout *layout = node_layout();
 	char		layout_text[LAYOUT_TEXT_SIZE];
 	int			wanted = node_intended_worker_id();
 	bool		is_new = last->worker_id == WORKER_ID_UNSET;
 	int64		sent_us = clock_boottime_us();
+	const char *arguments[] = {
+		layout_text,
+		instant_text(layout->epoch),
+		number_text(node_datacenter_id),
+		wanted == WORKER_ID_UNSET ? NULL : number_text(wanted),
+		holder,
+		registry_server_name,
+		instant_text(GetCurrentTimestamp()),
+		number_text(sent_us),
+		is_new ? NULL : number_text(last->worker_id),
+		is_new ? NULL : number_text(last->incarnation),
+		is_held ? instant_text(last->fence) : NULL,
+		number_text(last->next_incarnation)
+	};
 	PGresult   *result;
 	bool		is_granted;
 
 	layout_to_text(layout, layout_text);
-	connection_add_text(&arguments, layout_text);
-	connection_add_number(&arguments, TIMESTAMPTZOID, layout->epoch, false);
-	connection_add_number(&arguments, INT4OID, node_datacenter_id, false);
-	connection_add_number(&arguments, INT4OID, wanted,
-						  wanted == WORKER_ID_UNSET);
-	connection_add_text(&arguments, holder);
-	connection_add_text(&arguments, registry_server_name);
-	connection_add_number(&arguments, TIMESTAMPTZOID, GetCurrentTimestamp(),
-						  false);
-	connection_add_number(&arguments, INT8OID, sent_us, false);
-	connection_add_number(&arguments, INT4OID, last->worker_id, is_new);
-	connection_add_number(&arguments, INT8OID, last->incarnation, is_new);
-	connection_add_number(&arguments, TIMESTAMPTZOID, last->fence, !is_held);
-	connection_add_number(&arguments, INT8OID, last->next_incarnation, false);
-
-	result = connection_query(connection, claim_sql, &arguments,
-							  claim_columns, lengthof(claim_columns));
+	result = connection_query(connection, claim_sql, arguments,
+							  lengthof(arguments), claim_columns,
+							  lengthof(claim_columns));
 	if (result == NULL)
 		return false;
 	is_granted = read_answer(connection, result, sent_us, last, is_held, grant);
@@ -151,36 +145,16 @@ static bool
 read_answer(Connection *connection, const PGresult *result, int64 sent_us,
 			const Lease *last, bool is_held, RegistryGrant *grant)
 {
+	Lease	   *lease = &grant->lease;
 	TimestampTz now = GetCurrentTimestamp();
 
+	memset(grant, 0, sizeof(*grant));
 	if (!PQgetisnull(result, 0, COLUMN_REFUSAL))
+	{
 		connection_fail_by_answer(connection,
 								  PQgetvalue(result, 0, COLUMN_REFUSAL),
 								  PQgetvalue(result, 0, COLUMN_DETAIL));
-	else if (!read_grant(result, sent_us, last, grant))
-		connection_fail(connection, "the registry's answer has a null that it must not have");
-	else if (!is_possible(grant, last, is_held, now))
-		fail_by_impossible(connection, grant);
-	else if (grant->lease.fence <= now)
-		fail_by_past_fence(connection, grant, now, result);
-	else
-		return true;
-	return false;
-}
-
-/* Returns false if a column of a grant is null. */
-static bool
-read_grant(const PGresult *result, int64 sent_us, const Lease *last,
-		   RegistryGrant *grant)
-{
-	Lease	   *lease = &grant->lease;
-
-	memset(grant, 0, sizeof(*grant));
-	for (int i = COLUMN_WORKER_ID; i <= COLUMN_CLOCK; i++)
-	{
-		if (i != COLUMN_REFUSAL && i != COLUMN_DETAIL &&
-			PQgetisnull(result, 0, i))
-			return false;
+		return false;
 	}
 	grant->begins_at = connection_get_number(result, COLUMN_BEGINS_AT);
 	grant->duration_us = connection_get_number(result, COLUMN_DURATION);
@@ -191,7 +165,23 @@ read_grant(const PGresult *result, int64 sent_us, const Lease *last,
 	lease->ends_us = sent_us + grant->duration_us - grant->duration_us / 10;
 	lease->fence = connection_get_number(result, COLUMN_FENCE);
 	lease->registry = node_registry_hash();
-	return true;
+
+	if (!is_possible(result, grant, last, is_held, now))
+		connection_fail_by_answer(connection, "impossible",
+								  psprintf("The registry grants what it must not: worker_id %d for " INT64_FORMAT " us, with ids from %s to %s.",
+										   lease->worker_id, grant->duration_us,
+										   instant_text(grant->begins_at),
+										   instant_text(lease->fence)));
+	else if (lease->fence <= now)
+		connection_fail_by_answer(connection, "past",
+								  psprintf("The registry's clock is at %s, and its lease on worker_id %d is for ids before %s, but this server's clock is at %s.",
+										   instant_text(connection_get_number(result, COLUMN_CLOCK)),
+										   lease->worker_id,
+										   instant_text(lease->fence),
+										   instant_text(now)));
+	else
+		return true;
+	return false;
 }
 
 /*
@@ -201,12 +191,17 @@ read_grant(const PGresult *result, int64 sent_us, const Lease *last,
  * puts the server's mark far ahead.
  */
 static bool
-is_possible(const RegistryGrant *grant, const Lease *last, bool is_held,
-			TimestampTz now)
+is_possible(const PGresult *result, const RegistryGrant *grant,
+			const Lease *last, bool is_held, TimestampTz now)
 {
 	int			worker_id = grant->lease.worker_id;
 	int			wanted = node_intended_worker_id();
 
+	for (int i = 0; i < lengthof(claim_columns); i++)
+	{
+		if (claim_columns[i].type != TEXTOID && PQgetisnull(result, 0, i))
+			return false;
+	}
 	if (worker_id < 0 ||
 		worker_id > layout_field_max(node_layout()->worker_bits) ||
 		(wanted != WORKER_ID_UNSET && worker_id != wanted) ||
@@ -219,50 +214,24 @@ is_possible(const RegistryGrant *grant, const Lease *last, bool is_held,
 		(is_held ? Max(now, last->fence) : now);
 }
 
-static void
-fail_by_impossible(Connection *connection, const RegistryGrant *grant)
-{
-	char	   *begins_at = pstrdup(timestamptz_to_str(grant->begins_at));
-
-	connection_fail_by_answer(connection, "impossible",
-							  psprintf("The registry grants what it must not: worker_id %d for " INT64_FORMAT " us, with ids from %s to %s.",
-									   grant->lease.worker_id,
-									   grant->duration_us, begins_at,
-									   timestamptz_to_str(grant->lease.fence)));
-}
-
-/* Fails because the clock is past the fence, so the lease allows no id. */
-static void
-fail_by_past_fence(Connection *connection, const RegistryGrant *grant,
-				   TimestampTz now, const PGresult *result)
-{
-	char	   *fence = pstrdup(timestamptz_to_str(grant->lease.fence));
-	char	   *here = pstrdup(timestamptz_to_str(now));
-	TimestampTz there = connection_get_number(result, COLUMN_CLOCK);
-
-	connection_fail_by_answer(connection, "past",
-							  psprintf("The registry's clock is at %s, and its lease on worker_id %d is for ids before %s, but this server's clock is at %s.",
-									   timestamptz_to_str(there),
-									   grant->lease.worker_id, fence, here));
-}
-
 /* Releases a lease, whose ids are all before "mark". */
 bool
 registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
 {
-	ConnectionArguments arguments = {0};
-	PGresult   *result;
+	const char *arguments[] = {
+		number_text(lease->datacenter_id),
+		number_text(lease->worker_id),
+		lease->holder,
+		number_text(lease->incarnation),
+		number_text(lease->next_incarnation),
+		number_text(clock_boottime_us()),
+		instant_text(mark)
+	};
+	PGresult   *result = connection_query(connection, release_sql, arguments,
+										  lengthof(arguments), release_columns,
+										  lengthof(release_columns));
 	bool		is_released;
 
-	connection_add_number(&arguments, INT4OID, lease->datacenter_id, false);
-	connection_add_number(&arguments, INT4OID, lease->worker_id, false);
-	connection_add_text(&arguments, lease->holder);
-	connection_add_number(&arguments, INT8OID, lease->incarnation, false);
-	connection_add_number(&arguments, INT8OID, lease->next_incarnation, false);
-	connection_add_number(&arguments, INT8OID, clock_boottime_us(), false);
-	connection_add_number(&arguments, TIMESTAMPTZOID, mark, false);
-	result = connection_query(connection, release_sql, &arguments,
-							  release_columns, lengthof(release_columns));
 	if (result == NULL)
 		return false;
 	is_released = !PQgetisnull(result, 0, 0) &&
@@ -271,6 +240,18 @@ registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
 		connection_fail(connection, "the registry does not know of this lease");
 	PQclear(result);
 	return is_released;
+}
+
+static const char *
+number_text(int64 number)
+{
+	return psprintf(INT64_FORMAT, number);
+}
+
+static const char *
+instant_text(TimestampTz instant)
+{
+	return pstrdup(timestamptz_to_str(instant));
 }
 
 /* The error does not show the value, which may have a password. */

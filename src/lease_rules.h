@@ -49,11 +49,6 @@ lease_is_valid(const Lease *lease, int64 boottime_us)
 }
 
 extern bool lease_is_of(const Lease *lease, const char *holder);
-extern bool lease_is_usable(const Lease *lease, const Layout *layout,
-							int datacenter_id);
-extern bool lease_can_resume(const Lease *lease, const char *holder,
-							 uint32 timeline, int worker_id,
-							 uint64 registry, int64 boottime_us);
 extern int64 lease_reach(const Lease *lease, const Layout *layout,
 						 TimestampTz now, int64 boottime_us);
 

@@ -53,7 +53,7 @@
 #define DURATION_UNKNOWN_US INT64CONST(120000000)
 
 /* How many hosts have failures that are logged once. */
-#define LOGGED_MAX 8
+#define HOSTS_MAX 8
 
 /* Why a claim or a release is not sent. */
 #define PAGE_FAILURE "the high-water mark's page cannot be written"
@@ -63,18 +63,16 @@ typedef struct LeaseWorkerState
 {
 	int64		duration_us;	/* of the newest grant */
 	int64		attempted_us;	/* when the last attempt began */
-	int64		retry_us;		/* how long to wait after a failure */
-	bool		is_granted;		/* did the last attempt succeed? */
-
-	/* Hashes of the failures logged last, one a host; 0 after a grant. */
-	uint64		logged_failures[LOGGED_MAX];
+	int64		retry_us;		/* how long to wait after a failure; 0: granted */
+	uint64		failures[HOSTS_MAX];	/* hashes of each host's last failure; 0
+										 * after a grant */
 } LeaseWorkerState;
 
 /* What one transaction does. */
 typedef enum LeaseChange
 {
 	LEASE_READ,					/* reads the page, and changes nothing */
-	LEASE_CLAIM,				/* logs what choose_incarnation() has set */
+	LEASE_CLAIM,				/* logs what prepare_incarnation() has set */
 	LEASE_BEGIN,
 	LEASE_RENEW,
 	LEASE_END
@@ -93,10 +91,8 @@ static void keep_lease(MemoryContext attempt_context);
 static int64 next_attempt_us(const LeaseWorkerState *state);
 static void wait_until(int64 wake_us);
 static void try_to_renew(LeaseWorkerState *state);
-static int64 part_of_duration_us(const LeaseWorkerState *state, int part,
-								 int64 least_us, int64 most_us);
 static void report_grant(const Lease *held, bool was_held, const Lease *lease,
-						 LeaseWorkerState *state);
+						 const LeaseWorkerState *state);
 static void report_failure(const Connection *connection,
 						   LeaseWorkerState *state);
 static void release_lease(void);
@@ -104,7 +100,6 @@ static bool renew_and_release(Connection *connection);
 static bool claim_lease(Connection *connection, RegistryGrant *grant);
 static void end_lost_lease(const Lease *lease, const char *why);
 static bool prepare_incarnation(Connection *connection);
-static bool choose_incarnation(void);
 static bool change_lease(LeaseChange change, const RegistryGrant *grant,
 						 TimestampTz *mark);
 
@@ -190,8 +185,7 @@ keep_lease(MemoryContext attempt_context)
 {
 	LeaseWorkerState state = {
 		.duration_us = DURATION_UNKNOWN_US,
-		.attempted_us = clock_boottime_us() - RETRY_MIN_US,
-		.retry_us = RETRY_MIN_US
+		.attempted_us = clock_boottime_us() - RENEW_MAX_US
 	};
 
 	while (!ShutdownRequestPending)
@@ -227,8 +221,8 @@ next_attempt_us(const LeaseWorkerState *state)
 	Lease		lease;
 
 	shmem_read_lease(&lease);
-	if (!state->is_granted || lease.fence <= GetCurrentTimestamp())
-		return state->attempted_us + state->retry_us;
+	if (state->retry_us != 0 || lease.fence <= GetCurrentTimestamp())
+		return state->attempted_us + Max(RETRY_MIN_US, state->retry_us);
 	return state->attempted_us +
 		Min(RENEW_MAX_US, state->duration_us / RENEW_PART);
 }
@@ -278,36 +272,30 @@ try_to_renew(LeaseWorkerState *state)
 	 * short lease shortens the timeout.
 	 */
 	connection.deadline_us = state->attempted_us +
-		Min(part_of_duration_us(state, 4, ATTEMPT_MIN_US, ATTEMPT_MAX_US),
-			state->duration_us * 3 / 4);
-	state->is_granted = claim_lease(&connection, &grant);
-	connection_close(&connection);
-
-	if (state->is_granted)
+		Min(Min(ATTEMPT_MAX_US, state->duration_us * 3 / 4),
+			Max(ATTEMPT_MIN_US, state->duration_us / 4));
+	if (claim_lease(&connection, &grant))
 	{
-		state->duration_us = grant.duration_us;
-		state->retry_us = RETRY_MIN_US;
 		report_grant(&held, was_held, &grant.lease, state);
-		return;
+		state->duration_us = grant.duration_us;
+		state->retry_us = 0;
+		memset(state->failures, 0, sizeof(state->failures));
 	}
-	state->retry_us = Min(state->retry_us * 2,
-						  part_of_duration_us(state, 60, RETRY_MIN_US,
-											  RETRY_MAX_US));
-	if (!ShutdownRequestPending)
-		report_failure(&connection, state);
-}
-
-static int64
-part_of_duration_us(const LeaseWorkerState *state, int part, int64 least_us,
-					int64 most_us)
-{
-	return Max(least_us, Min(most_us, state->duration_us / part));
+	else
+	{
+		state->retry_us = Min(Min(RETRY_MAX_US, state->duration_us / 60),
+							  state->retry_us * 2);
+		state->retry_us = Max(RETRY_MIN_US, state->retry_us);
+		if (!ShutdownRequestPending)
+			report_failure(&connection, state);
+	}
+	connection_close(&connection);
 }
 
 /* Logs a grant that is a new lease, or that is a renewal after a failure. */
 static void
 report_grant(const Lease *held, bool was_held, const Lease *lease,
-			 LeaseWorkerState *state)
+			 const LeaseWorkerState *state)
 {
 	int64		left_us = lease->ends_us - clock_boottime_us();
 
@@ -316,11 +304,10 @@ report_grant(const Lease *held, bool was_held, const Lease *lease,
 				(errmsg("snowflake worker_id %d of datacenter_id %d is leased to this server until %s",
 						lease->worker_id, lease->datacenter_id,
 						timestamptz_to_str(GetCurrentTimestamp() + left_us))));
-	else if (state->logged_failures[0] != 0)
+	else if (state->retry_us != 0)
 		ereport(LOG,
 				(errmsg("the lease on snowflake worker_id %d has been renewed",
 						lease->worker_id)));
-	memset(state->logged_failures, 0, sizeof(state->logged_failures));
 }
 
 /*
@@ -328,8 +315,8 @@ report_grant(const Lease *held, bool was_held, const Lease *lease,
  * show in their error.  Any user may see what the registry has answered.  What
  * libpq says is for the log only, because it can contain hosts and roles.
  *
- * Logs the failure unless one of the failures logged last, as many as hosts, had
- * the same cause: the same code or, without a code, the same reason.
+ * Logs the failure unless the host's last failure had the same cause: the same
+ * code or, without a code, the same reason.
  */
 static void
 report_failure(const Connection *connection, LeaseWorkerState *state)
@@ -340,7 +327,7 @@ report_failure(const Connection *connection, LeaseWorkerState *state)
 		connection->code : connection->reason;
 	uint64		hash = hash_bytes_extended((const unsigned char *) failure,
 										   (int) strlen(failure), 0) | 1;
-	int			host_count = Max(connection->host_count, 1);
+	uint64	   *last = &state->failures[connection->host % HOSTS_MAX];
 
 	shmem_my_slot()->counters.lease_failures++;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -353,14 +340,9 @@ report_failure(const Connection *connection, LeaseWorkerState *state)
 	}
 	LWLockRelease(&shared->lock);
 
-	for (int i = 0; i < Min(host_count, LOGGED_MAX); i++)
-	{
-		if (state->logged_failures[i] == hash)
-			return;
-	}
-	memmove(&state->logged_failures[1], &state->logged_failures[0],
-			sizeof(uint64) * (LOGGED_MAX - 1));
-	state->logged_failures[0] = hash;
+	if (*last == hash)
+		return;
+	*last = hash;
 	ereport(WARNING,
 			(errmsg("the registry has not granted a lease on a snowflake worker_id"),
 			 errdetail("%s", connection->reason)));
@@ -469,39 +451,18 @@ end_lost_lease(const Lease *lease, const char *why)
 static bool
 prepare_incarnation(Connection *connection)
 {
-	Lease		lease;
+	int64		incarnation;
+	bool		is_waiting;
 
-	shmem_read_lease(&lease);
-	if (lease.next_incarnation != LEASE_NO_INCARNATION)
-		return true;
-	if (!choose_incarnation())
+	if (!pg_strong_random(&incarnation, sizeof(incarnation)))
 	{
 		connection_fail(connection, "the server has no source of random numbers");
 		return false;
 	}
-	if (change_lease(LEASE_CLAIM, NULL, NULL))
-		return true;
-
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease.next_incarnation = LEASE_NO_INCARNATION;
-	LWLockRelease(&shared->lock);
-	connection_fail(connection, PAGE_FAILURE);
-	return false;
-}
-
-static bool
-choose_incarnation(void)
-{
-	int64		incarnation;
-
-	do
-	{
-		if (!pg_strong_random(&incarnation, sizeof(incarnation)))
-			return false;
-	} while (incarnation == LEASE_NO_INCARNATION);
-
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease.next_incarnation = incarnation;
+	is_waiting = shared->lease.next_incarnation != LEASE_NO_INCARNATION;
+	if (!is_waiting)
+		shared->lease.next_incarnation = incarnation | 1;	/* never 0 */
 	if (shared->lease.worker_id == WORKER_ID_UNSET)
 	{
 		/*
@@ -512,7 +473,14 @@ choose_incarnation(void)
 		shared->lease.registry = node_registry_hash();
 	}
 	LWLockRelease(&shared->lock);
-	return true;
+	if (is_waiting || change_lease(LEASE_CLAIM, NULL, NULL))
+		return true;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->lease.next_incarnation = LEASE_NO_INCARNATION;
+	LWLockRelease(&shared->lock);
+	connection_fail(connection, PAGE_FAILURE);
+	return false;
 }
 
 /*

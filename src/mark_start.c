@@ -141,31 +141,38 @@ mark_start_once(void)
 }
 
 /*
- * Takes over the page's lease, if lease_is_usable() allows it.  The server
- * resumes that lease if lease_can_resume() allows it.  Otherwise the lease is
- * over, and the next claim names it as the previous lease.
+ * Takes over the page's lease if the lease fits the present configuration.  Only
+ * then can this server resume the lease, or name it to the registry as its last
+ * lease.
  *
- * The page may have the incarnation of a claim whose answer never arrived.
- * The server repeats that claim only if the claim was its own, to the same
- * registry, and on the same timeline.  On another timeline the data directory
- * has been restored to an earlier state since.
+ * The server resumes the lease without asking the registry if the registry and
+ * the worker id are the configured ones, and if both of this holds:
+ *
+ * - The server is the holder.  A restart of the machine changes the holder, so
+ *	 clock_boottime_us() has counted since the grant without a break.
+ * - The timeline is the lease's.  A data directory on another timeline was
+ *	 restored to an earlier state, and the lease may have been released after
+ *	 that state.
+ *
+ * Otherwise the lease is over.  The page may also have the incarnation of a claim
+ * whose answer never arrived, which is repeated on the same conditions.
  */
 static void
 inherit_lease(const Lease *logged, Lease *lease)
 {
+	int			wanted = node_intended_worker_id();
 	bool		is_own = lease_is_of(logged, host_holder) &&
 		logged->timeline == GetWALInsertionTimeLine() &&
 		logged->registry == node_registry_hash();
 
-	if (lease_is_usable(logged, node_layout(), node_datacenter_id))
+	if (logged->worker_id != WORKER_ID_UNSET &&
+		logged->datacenter_id == node_datacenter_id &&
+		logged->worker_id <= layout_field_max(node_layout()->worker_bits))
 		*lease = *logged;
 	lease->next_incarnation = is_own ? logged->next_incarnation :
 		LEASE_NO_INCARNATION;
-	if (lease->worker_id == WORKER_ID_UNSET)
-		return;
-	if (!lease_can_resume(lease, host_holder, GetWALInsertionTimeLine(),
-						  node_intended_worker_id(), node_registry_hash(),
-						  clock_boottime_us()))
+	if (!is_own || (wanted != WORKER_ID_UNSET && wanted != lease->worker_id) ||
+		!lease_is_valid(lease, clock_boottime_us()))
 		lease->ends_us = LEASE_OVER;
 }
 

@@ -1,7 +1,8 @@
 # Which server gets a worker id from a registry, which server is refused, and
 # what both say: two servers want one worker id, a datacenter is full,
-# another server takes a lease over, the registry is another one, a
-# role has no rights, and parameters keep the server from starting.
+# another server takes a lease over, the machine's memory or the layout is
+# another one, the registry is another one, a role has no rights, and parameters
+# keep the server from starting.
 use strict;
 use warnings FATAL => 'all';
 
@@ -106,26 +107,6 @@ sub large_layout
 	return;
 }
 
-# In the second layout the ids of one server's worker id were another server's in
-# the first layout, whose clock was ahead.  Both crash, so their leases go on.
-sub changed_layout
-{
-	my $registry = new_registry({ layout => '41/1/1/12', lease_duration => '60 s', largest_lead => '60 s' });
-	my ($one, $two) = map { leasing_server($_, $registry, "snowflake.layout = '41/1/1/12'") } 'one', 'two';
-
-	$one->append_conf('postgresql.conf', 'snowflake.datacenter_id = 1');
-	$two->append_conf('postgresql.conf', $_) for wants(1);
-	first_id(start_server($one));
-	first_id(start_server($two, 25));
-	$_->stop('immediate') for $one, $two;
-	$one->append_conf('postgresql.conf', "snowflake.layout = '41/2/0/12'");
-	value_of($registry, q{SELECT snowflake_registry.configure(layout => '41/2/0/12')});
-	start_server($one);
-	refuses($one, qr/^The registry is new, or may have forgotten leases/,
-		'a lease of another layout is not resumed after a crash');
-	return;
-}
-
 # ----- a server loses its lease -----
 
 # If a machine is cloned with its memory, two servers have one identity.  The
@@ -163,6 +144,70 @@ sub clone
 	logs($server, 0, qr/LOG:  snowflake worker_id $old is leased to this server no more\n.*DETAIL:  The registry does not know of this lease/,
 		'the log says that the lease was lost');
 	like(lease_row($registry, $old), qr/\|7\|/, 'the clone keeps the lease');
+	return;
+}
+
+# After a memory snapshot is resumed the registry has later claims of the holder.
+# The test moves the boot-time clock of the registry's row instead.
+sub resumed_memory
+{
+	my $registry = new_registry({});
+	my $server = start_server(leasing_server('server', $registry));
+	my $last = first_id($server);
+	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node');
+
+	$registry->safe_psql('postgres', 'UPDATE snowflake_registry.node SET boot_clock = boot_clock + 3600000000');
+	logs($server, 0, qr/DETAIL:  The server has claimed or released this worker id since it sent this claim/,
+		'a renewal is late');
+	ok(wait_for(sub { value_of($server, q{SELECT coalesce(lease_holder, '') FROM snowflake_node}) =~ /^\Q$holder\E\+[0-9a-f]{8}$/ }),
+		'when its lease ends, the server gets a lease as another holder');
+	cmp_ok(scalar first_id($server), '>', $last, 'ids increase');
+	return;
+}
+
+# A horizon before the first id of a new lease is above the ids of the lease
+# before, although these have the same tick and a larger worker id.
+sub next_horizon
+{
+	my %layout = (layout => '31/5/5/12@1s', epoch => '2020-01-01 00:00+00');
+	my $registry = new_registry({%layout});
+	my $server = leasing_server('server', $registry, map { "snowflake.$_ = '$layout{$_}'" } sort keys %layout);
+	my $row = q{INSERT INTO snowflake_registry.node SELECT 0, %d, 'other', '', NULL, 1, 1, now(), now(), now(), now(), now() + '%s', NULL, true};
+
+	$registry->safe_psql('postgres', sprintf $row, 4, '1 h');
+	start_server($server);
+	first_id($server);
+	is(worker_id_at($server), 5, 'the server leases worker id 5');
+	$registry->safe_psql('postgres', sprintf($row, 3, '-1 s') . '; ' . sprintf($row, 31, '1 h'));
+
+	# Early in a tick an id raises no mark beyond the tick.
+	my $last = value_of($server, q{SELECT pg_sleep(1.05 - mod(extract(epoch FROM clock_timestamp()), 1)); SELECT snowflake_nextval()}) =~ s/.*\n//sr;
+	$registry->safe_psql('postgres', q{UPDATE snowflake_registry.node SET holder = 'clone' WHERE worker_id = 5});
+	ok(wait_for(sub { worker_id_at($server) eq '3' }), 'the server loses its lease, and leases worker id 3');
+	cmp_ok(value_of($server, 'SELECT snowflake_horizon()'), '>', $last, 'the horizon is above the ids of worker id 5');
+	return;
+}
+
+# A lease of the layout before is not resumed: other servers may go on by that
+# layout, until their leases end.
+sub another_layout
+{
+	my $registry = new_registry({ lease_duration => '12 s' });
+	my $server = leasing_server('server', $registry, "include 'case.conf'");
+	my $other = leasing_server('other', $registry);
+
+	start_with_case($server);
+	my $client = new_client(start_server($other));
+	first_id($server);
+	$server->stop('immediate');
+	$registry->safe_psql('postgres', q{SELECT snowflake_registry.configure(layout => '41/4/6/12')});
+	start_with_case($server, q{snowflake.layout = '41/4/6/12'});
+	refuses($server, qr/^The registry is new, or may have forgotten leases/, 'a server with another layout waits');
+	unlike(logged($server), qr/still leased/, 'the server does not resume its lease');
+	logs($other, 0, qr/DETAIL:  The server's layout "41\/5\/5\/12" and epoch .* are not the registry's/,
+		'a server with the layout before is not renewed');
+	gets_errors($client, 'the ids of the layout before end');
+	cmp_ok(scalar first_id($server, 90), '>', (ids_of($client))[-1], 'ids of the new layout are larger');
 	return;
 }
 
@@ -289,7 +334,9 @@ run_scenarios(
 	'one worker id' => \&one_worker_id,
 	'a full datacenter' => \&full_datacenter,
 	'a clone' => \&clone,
+	'resumed memory' => \&resumed_memory,
+	'another layout' => \&another_layout,
+	'the next horizon' => \&next_horizon,
 	'parameters' => \&refused_parameters,
-	'a layout of 31 bits' => \&large_layout,
-	'a layout that is changed' => \&changed_layout);
+	'a layout of 31 bits' => \&large_layout);
 done_testing();
