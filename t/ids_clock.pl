@@ -68,10 +68,10 @@ sub taken
 	return $outcome;
 }
 
-# How many calls have waited for the clock.
+# How many calls of the session have waited for the clock.
 sub waits
 {
-	return $main->value('SELECT clock_waits FROM snowflake_stat()');
+	return $main->value("SELECT coalesce(max(clock_waits), 0) FROM snowflake_stat_backend() WHERE pid = pg_backend_pid()");
 }
 
 # Takes one id by snowflake_nextval(), or many by snowflake_nextvals().

@@ -5,14 +5,16 @@
 # of ids, and leave nothing behind when they are cancelled.
 #
 # The test takes the time from a cause until the client sees its effect, three
-# times for each cause, and more often on a busy machine.  The second shortest
-# time has to be below AT_ONCE_MS.
+# times for each cause.  The second shortest time has to be below AT_ONCE_MS.  On a
+# busy machine, the test measures more often, and adds the time that the same cause
+# takes at that moment to end pg_sleep().
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IPC::Run;
+use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
@@ -52,11 +54,12 @@ sub start_watched
 # before it, and the wait event.
 my %waits = (
 	'a wait for the clock' =>
-	  [ 'SELECT snowflake_nextval()', 1800, 'SnowflakeClock' ],
+	  [ 'SELECT snowflake_nextval()', 1800, 'ExtensionSnowflakeClock' ],
 	'a wait for ticks' => [
 		'SELECT count(*) FROM (SELECT snowflake_nextvals(2000000000)) AS s',
-		0, 'SnowflakeTick'
+		0, 'ExtensionSnowflakeTick'
 	]);
+my @own_wait = ('SELECT pg_sleep(600)', 0, 'TimeoutPgSleep');
 
 # What ends a wait: the SQLSTATE that the client receives ('' if the backend
 # sends none), and the cause, a function of the backend's pid.
@@ -83,11 +86,11 @@ sub waiting_session
 	$session->ask($statement);
 	return $session if $timeout_ms;
 
-	$event = 'Extension' if $node->pg_version < 17;
+	$event =~ s/Snowflake.*/Extension/ if $node->pg_version < 17;
 	wait_for(
 		sub {
 			$monitor->value("SELECT coalesce(wait_event_type || wait_event, 'none') FROM pg_stat_activity WHERE pid = $session->{pid}")
-			  eq "Extension$event";
+			  eq $event;
 		}) or die "pg_stat_activity does not show the wait\n";
 
 	# The library sleeps for 50 ms at most.  Begin at any time within a sleep.
@@ -112,10 +115,10 @@ sub state_at_exit
 # that the client received.
 sub end_of_wait
 {
-	my ($wait, $end) = @_;
+	my ($end, @wait) = @_;
 	my ($sqlstate, $cause) = @{ $ends{$end} };
 	my $timeout_ms = $cause ? 0 : STATEMENT_TIMEOUT_MS;
-	my $session = waiting_session($timeout_ms, @{ $waits{$wait} });
+	my $session = waiting_session($timeout_ms, @wait);
 	my @pids;
 
 	if ($cause)
@@ -145,7 +148,8 @@ sub end_of_wait
 	return ($ms, $state);
 }
 
-configure($node, "snowflake.clock_tolerance = '1h'");
+# With few ids in a tick, a session that waits for ticks hardly needs the processor.
+configure($node, "snowflake.clock_tolerance = '1h'", "snowflake.layout = '41/5/5/4'");
 start_watched();
 value_of($node, 'CREATE EXTENSION snowflake');
 for my $wait (sort keys %waits)
@@ -155,13 +159,14 @@ for my $wait (sort keys %waits)
 		my $name = "$end ends $wait";
 		my $sqlstate = $ends{$end}[0];
 		my (@ms, @states);
+		my $own_ms = 0;
 
-		# Measure more often while fewer than two times are below AT_ONCE_MS: a
-		# busy machine may have delayed the others.
+		# A busy machine may have delayed all times but one.
 		while (@ms < TIMES
-			|| @ms < 5 * TIMES && 2 > grep { $_ < AT_ONCE_MS } @ms)
+			|| @ms < 5 * TIMES && 2 > grep { $_ < AT_ONCE_MS + $own_ms } @ms)
 		{
-			my ($ms, $state) = end_of_wait($wait, $end);
+			$own_ms = max($own_ms, (end_of_wait($end, @own_wait))[0]) if @ms >= TIMES;
+			my ($ms, $state) = end_of_wait($end, @{ $waits{$wait} });
 
 			push @ms, $ms;
 			push @states, $state;
@@ -169,8 +174,8 @@ for my $wait (sort keys %waits)
 		is_deeply(\@states, [ ($sqlstate) x @states ],
 			"$name with SQLSTATE '$sqlstate'");
 		@ms = sort { $a <=> $b } @ms;
-		note("$name after " . join(' ', map { sprintf '%.1f', $_ } @ms) . ' ms');
-		cmp_ok($ms[1], '<', AT_ONCE_MS, "$name at once");
+		note("$name after " . join(' ', map { sprintf '%.1f', $_ } @ms) . " ms, pg_sleep() $own_ms ms");
+		cmp_ok($ms[1], '<', AT_ONCE_MS + $own_ms, "$name at once");
 		cmp_ok($ms[0], '>=', 0, "$name, and not before the timeout")
 		  if $end eq 'statement_timeout';
 	}
@@ -289,10 +294,19 @@ sub start_cancelled
 	} 1 .. $sessions;
 }
 
+# The ids a second of one session.
+sub rate
+{
+	my ($ids) = @_;
+	my $stdout = value_of($node,
+		"\\timing on\nSELECT count(snowflake_nextval()) FROM generate_series(1, $ids)");
+	return $ids * 1000 / ($stdout =~ /Time: ([\d.]+) ms/)[0];
+}
+
 # Sessions that wait for the next tick get about as many ids each, and together
-# nearly all ids of the layout, although waits are cancelled all the time.  The
-# test takes the highest rate of several windows of time, because the machine
-# may be busy.
+# nearly all ids of the layout, or that one session gets on a busy machine,
+# although waits are cancelled all the time.  The test takes the highest rate of
+# several windows of time.
 use constant { WAITING => 32, IDS_PER_MS => 256, WINDOW_MS => 200 };
 my $what = WAITING . ' sessions';
 
@@ -312,9 +326,10 @@ cmp_ok($least, '>', $mean / 2, "$what: no session gets less than half its share"
 my $rate = value_of($node,
 	'SELECT max(ids) / ' . WINDOW_MS . ' FROM (SELECT sum(count) AS ids FROM shares '
 	  . 'GROUP BY floor(extract(epoch FROM at) * 1000 / ' . WINDOW_MS . ')) AS windows');
-cmp_ok($rate, '>', 0.9 * IDS_PER_MS - 256 / WINDOW_MS,
+my $one = rate(IDS_PER_MS * WINDOW_MS) / 1000;
+cmp_ok($rate, '>', 0.9 * min(IDS_PER_MS, $one) - 256 / WINDOW_MS,
 	"$what: together they get nearly all ids of the layout");
-note("$what: at least $least each, $mean on average; $rate ids per ms");
+note("$what: at least $least each, $mean on average; $rate ids per ms, one session $one");
 
 # With 64 sessions for 4 ids a millisecond, each session sleeps about once for
 # an id of its own.  If all of them woke up for every tick, each would sleep 16
@@ -341,23 +356,17 @@ INSERT INTO slept VALUES (sleeps() - :before);
 
 # Sessions are cancelled again and again.  Their turns, which go unused, do not
 # delay the session after them.
-sub rate
-{
-	my $stdout = value_of($node,
-		"\\timing on\nSELECT count(snowflake_nextval()) FROM generate_series(1, 1000)");
-	return 1000 * 1000 / ($stdout =~ /Time: ([\d.]+) ms/)[0];
-}
-my $before = rate();
+my $before = rate(1000);
 my @cancelled = start_cancelled(50, 50, 1);
 usleep(4_000_000);
 $_->kill_kill for @cancelled;
 ok( $node->poll_query_until('postgres',
 		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"),
 	'the cancelled sessions have ended');
-my $after = rate();
+my $after = rate(1000);
 note sprintf '%.0f ids a second, after cancelled sessions %.0f', $before, $after;
-cmp_ok($after, '>', $before / 2, 'after cancelled sessions a session gets more than half its rate at once');
-cmp_ok(rate(), '>', $before * 0.7, 'after cancelled sessions a session gets more than 70 % of its rate from then on');
+cmp_ok($after, '>', $before / 10, 'after cancelled sessions a session does not wait for their turns');
+ok(wait_for(sub { rate(1000) > $before * 0.7 }), 'after cancelled sessions a session gets more than 70 % of its rate');
 
 $node->stop;
 done_testing();
