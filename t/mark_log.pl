@@ -246,6 +246,32 @@ for my $case (
 	wait_for(sub { present_tick() > $newest >> 22 }) or die;
 }
 
+# While ids are issued, each mark but the newest is flushed, although no
+# transaction ends.
+{
+	my $session = SnowflakeSession->new($node);
+	my $insert_lsn = 'SELECT pg_current_wal_insert_lsn()';
+	my $lsn;
+
+	# A page of WAL that is full is flushed by itself.
+	do
+	{
+		$session->rows('ROLLBACK');
+		flush_wal();
+		$session->rows('BEGIN');
+		my $mark = high_water_mark();
+		wait_for(sub { $session->value($issue); return high_water_mark() > $mark });
+		$lsn = $session->value($insert_lsn);
+	} until hex($lsn =~ s{.*/}{}r) % 8192 < 4096;
+	ok( wait_for(
+			sub {
+				$session->value($issue);
+				return $session->value("SELECT pg_current_wal_flush_lsn() >= '$lsn'") eq 't';
+			}, 10), 'the flush of a mark is asked for before its transaction ends');
+	cmp_ok($session->value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '$lsn')"), '<', 4096, 'the mark lies on a page of WAL that is not full');
+	$session->quit;
+}
+
 # ----- what the mark costs -----
 
 subtest 'WAL while ids are issued, and while they are not' => sub {
