@@ -4,10 +4,14 @@ set title "Ids per second"
 set xlabel "sessions"
 set logscale x 2
 set xtics (1, 2, 8, 64)
-set xrange [0.9:72]
+set xrange [0.9:66]
 set ylabel "millions"
 set logscale y 10
 set format y "%g"
-stats data skip 1 nooutput
-plot for [i = 2:STATS_columns] data using 1:(column(i) / 1e6) \
-	with linespoints lw 2 pt 7 ps 0.6 title columnheader(i)
+to_axis(y) = log10(y / 1e6)
+from_axis(p) = 10 ** p
+gap = 0.13
+end = 70
+load plots."/labels.gp"
+plot for [i = 2:curves + 1] data using 1:(column(i) / 1e6) \
+	with linespoints lt i - 1 lw 2 pt 7 ps 0.6
