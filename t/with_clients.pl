@@ -1,8 +1,7 @@
 # Drivers and object-relational mappers.  Each program of t/clients uses one of
-# them as doc/clients.md says, and shows what goes wrong otherwise.  Django,
-# SQLAlchemy and ActiveRecord also create tables that the event trigger converts.
-# A program connects to a database of its own, with a table "orders", and prints
-# a line for each check.  Programs whose packages are not installed are skipped.
+# them as doc/clients.md says, and shows what goes wrong otherwise.  A program
+# connects to a database of its own, with a table "orders", and prints a line for
+# each check.  It is skipped if a package that it "needs" is not installed.
 #
 #   CLIENTS   all: a missing package is a failure, as in script/clients, which
 #             installs them
@@ -29,6 +28,7 @@ my %run = (
 	php => ['php'],
 	pl => ['perl'],
 	py => ['python3'],
+	R => ['Rscript'],
 	rb => ['ruby'],
 	sh => ['sh']);
 my %look_for = (
@@ -41,38 +41,9 @@ my %look_for = (
 	},
 	pl => sub { ('perl', (map { "-M$_" } @_), '-e1') },
 	py => sub { ('python3', '-c', 'import ' . join ',', @_) },
+	R => sub { ('Rscript', '-e', join ';', map { "library($_)" } @_) },
 	rb => sub { ('ruby', (map { "-r$_" } @_), '-e1') },
 	sh => sub { (@_, '--version') });
-
-my @programs = (
-	[ 'UseEclipseLink.java', 'eclipselink', 'postgresql' ],
-	[ 'UseHibernate.java', 'hibernate-core', 'postgresql' ],
-	[ 'UsePgjdbc.java', 'postgresql' ],
-	[ 'use_active_record.rb', 'active_record', 'pg' ],
-	[ 'use_alembic.py', 'alembic', 'psycopg2' ],
-	[ 'use_asyncpg.py', 'asyncpg' ],
-	[ 'use_dbi.pl', 'DBD::Pg' ],
-	[ 'use_django.py', 'django', 'psycopg2' ],
-	[ 'use_doctrine.php', 'Doctrine/ORM/autoload.php' ],
-	[ 'use_drizzle.js', 'drizzle-orm', 'pg' ],
-	[ 'use_illuminate.php', 'Illuminate/Database/autoload.php' ],
-	[ 'use_jq.sh', 'jq' ],
-	[ 'use_knex.js', 'knex', 'pg' ],
-	[ 'use_kysely.js', 'kysely', 'pg' ],
-	[ 'use_lib_pq.go', 'lib/pq' ],
-	[ 'use_mikro_orm.js', '@mikro-orm/postgresql', 'pg' ],
-	[ 'use_pdo.php' ],
-	[ 'use_pg.js', 'pg' ],
-	[ 'use_pg.rb', 'pg' ],
-	[ 'use_pgx.go', 'jackc/pgx' ],
-	[ 'use_postgres.js', 'postgres', 'pg' ],
-	[ 'use_prisma.js', 'prisma/package.json', '@prisma/adapter-pg', 'pg' ],
-	[ 'use_psycopg.py', 'psycopg' ],
-	[ 'use_psycopg2.py', 'psycopg2' ],
-	[ 'use_sequel.rb', 'sequel', 'pg' ],
-	[ 'use_sequelize.js', 'sequelize', 'pg' ],
-	[ 'use_sqlalchemy.py', 'sqlalchemy', 'psycopg2' ],
-	[ 'use_typeorm.js', 'typeorm', 'pg' ]);
 
 %ENV = (
 	%ENV,
@@ -136,10 +107,10 @@ my @conf = ("listen_addresses = '127.0.0.1'", "snowflake_convert.schemas = 'none
 my $node = snowflake_node('node', @conf);
 $node->start;
 
-for (@programs)
+for my $file (sort grep { !/numbers/ } glob "$directory/[uU]se*")
 {
-	my ($program, @packages) = @$_;
-	my ($language) = $program =~ /\.(\w+)$/;
+	my ($program, $language) = $file =~ /(\w+\.(\w+))$/;
+	my @packages = split ' ', (slurp_file($file) =~ /^\W+needs: (.*)/m)[0] // '';
 
 	SKIP:
 	{

@@ -1,4 +1,11 @@
-// Gives Hibernate the ids of new entities, a block of them by one query.
+// Gives Hibernate 3.6 the ids of new entities, a block of them by one query:
+//
+//     @Id @GeneratedValue(generator = "snowflake")
+//     @GenericGenerator(name = "snowflake", strategy = "SnowflakeGenerator")
+//     Long id;
+//
+// By their sources, versions 5 and 6 call generate(SharedSessionContractImplementor,
+// Object); session.doReturningWork(connection -> ...) has the connection.
 import java.io.Serializable;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;

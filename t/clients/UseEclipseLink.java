@@ -1,3 +1,4 @@
+// needs: eclipselink postgresql
 // EclipseLink: IDENTITY asks for lastval(), which may be another table's id.  A
 // QuerySequence asks for the ids before the inserts.
 import java.util.List;

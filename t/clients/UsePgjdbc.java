@@ -1,3 +1,4 @@
+// needs: postgresql
 // pgjdbc: ids are longs.  Generated keys come back from batches, too.
 import java.sql.Connection;
 import java.sql.PreparedStatement;

@@ -1,3 +1,4 @@
+# needs: alembic psycopg2
 """Alembic: autogenerate has nothing to change if the model names the default, and
 narrows a converted key if the model has the integer that there was."""
 from alembic.autogenerate import compare_metadata

@@ -1,3 +1,4 @@
+# needs: asyncpg
 """asyncpg: ids are ints."""
 import asyncio
 

@@ -1,3 +1,4 @@
+# needs: DBD::Pg
 # DBD::Pg: ids are Perl's integers.
 use strict;
 use warnings FATAL => 'all';

@@ -1,4 +1,5 @@
 <?php
+// needs: Doctrine/ORM/autoload.php
 // Doctrine: a generator of its own that asks for the id before the insert.  The
 // reader of doc/outbox.md misses no row, because its entity does
 // not have the column "position".

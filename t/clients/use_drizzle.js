@@ -1,3 +1,4 @@
+// needs: drizzle-orm pg
 // Drizzle: mode 'bigint' is exact; mode 'number' rounds.
 const {drizzle} = require('drizzle-orm/node-postgres');
 const {bigint, pgTable, text} = require('drizzle-orm/pg-core');

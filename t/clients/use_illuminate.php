@@ -1,5 +1,7 @@
 <?php
-// Laravel's query builder and Eloquent: insertGetId() uses RETURNING.
+// needs: Illuminate/Database/autoload.php
+// Laravel's query builder and Eloquent: insertGetId() uses RETURNING.  The extension
+// has no view that dropAllViews() would drop.
 require 'check.php';
 require 'Illuminate/Database/autoload.php';
 
@@ -27,3 +29,12 @@ $ids = [Manager::table('posts')->insertGetId(['item' => 'one']),
     Post::create(['item' => 'two'])->id];
 check($ids, stored(connect(), 'posts'), 'insertGetId() and create()');
 check(Post::find($ids[0])->item, 'one', 'find() finds the row');
+
+Manager::schema()->dropAllViews();
+Manager::schema()->dropAllTables();
+Manager::schema()->create('posts', function ($table) {
+    $table->bigInteger('id')->primary()->default(Manager::raw('snowflake_nextval()'));
+    $table->text('item');
+});
+check(Post::create(['item' => 'one'])->id, stored(connect(), 'posts')[0],
+    'dropAllViews() and dropAllTables() leave the extension');

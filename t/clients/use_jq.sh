@@ -1,12 +1,6 @@
+# needs: jq
 # jq computes with numbers as JavaScript does: ids of 63 bits as text only.
-set -e
-psql() { command psql -XAtq "$@"; }
-check() { # got, wanted, what
-    if [ "$1" = "$2" ]; then echo "ok - $3"; else
-        echo "not ok - $3"
-        echo "# got $1, wanted $2"
-    fi
-}
+. ./check.sh
 
 id=$(psql -c "SELECT snowflake_nextvals(2) OFFSET 1")
 number=$(psql -c "SELECT json_build_object('id', $id)" | jq '.id + 0')

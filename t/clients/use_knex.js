@@ -1,3 +1,4 @@
+// needs: knex pg
 // Knex: a table made by its schema builder; ids come back as pg reads them.
 const {is, stored} = require('./check');
 

@@ -1,3 +1,4 @@
+// needs: kysely pg
 // Kysely: a table made by its schema builder; ids come back as pg reads them.
 const {Kysely, PostgresDialect, sql} = require('kysely');
 const {Pool} = require('pg');

@@ -1,3 +1,4 @@
+// needs: lib/pq
 // lib/pq: ids are int64.
 package main
 

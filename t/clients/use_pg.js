@@ -1,3 +1,4 @@
+// needs: pg
 // node-postgres: ids are strings, unless a parser makes them numbers.
 const pg = require('pg');
 const {failure, is, stored} = require('./check');
@@ -16,9 +17,32 @@ async function foundAgain(client, rows) {
   return found;
 }
 
+// How many ids of 20 inserts, each in a tick of its own, a number does not hold.
+async function rounded(client) {
+  let count = 0;
+  for (let i = 0; i < 20; i++) {
+    const {rows: [{id}]} = await client.query('SELECT snowflake_nextval() AS id FROM pg_sleep(0.003)');
+    count += String(BigInt(Number(id))) !== id;
+  }
+  return count;
+}
+
 async function main() {
   const client = new pg.Client();
   await client.connect();
+
+  is(await rounded(client), 0, 'ids of a quiet server look exact as numbers');
+  const start = async (value) => {
+    await client.query(`ALTER SYSTEM SET snowflake.sequence_start = ${value}`);
+    await client.query('SELECT pg_reload_conf()');
+    while ((await client.query('SHOW snowflake.sequence_start')).rows[0]['snowflake.sequence_start'] !== value) {
+      await client.query('SELECT pg_sleep(0.01)');
+    }
+  };
+  await start('random');
+  is(await rounded(client) > 10, true, 'with sequence_start = random they show that they are rounded');
+  await start('zero');
+  await client.query('ALTER SYSTEM RESET snowflake.sequence_start');
 
   const strings = (await client.query(insert, [items])).rows.map((row) => row.id);
   is(strings, await stored('orders'), 'ids are strings, and exact');

@@ -1,3 +1,4 @@
+# needs: pg
 # pg: ids are Integers, in text and binary format, and prepared.
 require 'pg'
 require_relative 'check'

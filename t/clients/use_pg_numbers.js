@@ -1,3 +1,4 @@
+// needs: pg drizzle-orm
 // With a layout of 53 bits, ids are exact as JavaScript's numbers.
 const pg = require('pg');
 const {drizzle} = require('drizzle-orm/node-postgres');

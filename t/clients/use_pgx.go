@@ -1,3 +1,4 @@
+// needs: jackc/pgx
 // pgx: ids are int64, in batches and by CopyFrom too.
 package main
 

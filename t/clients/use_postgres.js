@@ -1,3 +1,4 @@
+// needs: postgres pg
 // Postgres.js: ids are strings; with its type bigint they are BigInts.
 const postgres = require('postgres');
 const {is, stored} = require('./check');

@@ -1,3 +1,4 @@
+// needs: prisma/package.json @prisma/adapter-pg pg
 // Prisma: the schema names the default; ids are BigInts.  Generates the client
 // into a directory of its own.
 const {execFileSync} = require('node:child_process');

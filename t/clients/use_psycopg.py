@@ -1,3 +1,4 @@
+# needs: psycopg
 """psycopg 3: ids are ints, in text and binary format, prepared and in batches."""
 import psycopg
 

@@ -1,3 +1,4 @@
+# needs: psycopg2
 """psycopg2: ids are ints."""
 import psycopg2
 import psycopg2.extras

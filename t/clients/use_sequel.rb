@@ -1,3 +1,4 @@
+# needs: sequel pg
 # Sequel: a table made by its schema methods; insert returns the primary key.
 require 'sequel'
 require_relative 'check'

@@ -1,3 +1,4 @@
+// needs: sequelize pg
 // Sequelize: the model names the default; ids are strings.
 const {DataTypes, Sequelize, literal} = require('sequelize');
 const {is, stored} = require('./check');

@@ -1,6 +1,7 @@
-"""SQLAlchemy: one INSERT for many objects needs the ids beforehand."""
+# needs: sqlalchemy.dialects.postgresql.psycopg psycopg2
+"""SQLAlchemy: one INSERT for many objects needs a sentinel, or a converted key."""
 from sqlalchemy import (BigInteger, Column, ForeignKey, Identity, Integer, Text,
-                        create_engine, event, text)
+                        create_engine, event, insert, insert_sentinel, text)
 from sqlalchemy.orm import Session, declarative_base
 
 from check import check
@@ -15,7 +16,21 @@ class Post(Base):
     item = Column(Text)
 
 
+class Line(Base):
+    __tablename__ = "lines"
+    id = Column(BigInteger, primary_key=True,
+                server_default=text("snowflake_nextval()"))
+    item = Column(Text)
+    sentinel = insert_sentinel()
+
+
 New = declarative_base()
+
+
+class Note(New):
+    __tablename__ = "notes"
+    id = Column(BigInteger, primary_key=True)
+    item = Column(Text)
 
 
 class Person(New):
@@ -30,15 +45,6 @@ class Invoice(New):
     person = Column(ForeignKey("person.id"))
 
 
-def give_ids(session, context, instances):
-    """Draws the ids of all new posts by one query."""
-    posts = [p for p in session.new if isinstance(p, Post) and p.id is None]
-    if posts:
-        query = text("SELECT snowflake_nextvals(:count)")
-        for post, post_id in zip(posts, session.scalars(query, {"count": len(posts)})):
-            post.id = post_id
-
-
 engine = create_engine("postgresql+psycopg2://")
 Base.metadata.create_all(engine)
 statements = []
@@ -46,32 +52,35 @@ event.listen(engine, "before_cursor_execute",
              lambda *arguments: statements.append(arguments[2]))
 
 
-def add_all(session):
-    """Returns how many statements insert 1000 posts, and whether the ids match."""
-    posts = [Post(item=str(n)) for n in range(1000)]
+def add_all(session, model):
+    """Returns how many statements insert 1000 rows, and whether the ids match."""
+    objects = [model(item=str(n)) for n in range(1000)]
     statements.clear()
-    session.add_all(posts)
+    session.add_all(objects)
     session.flush()
     count = len(statements)
-    ids = {post.item: post.id for post in posts}
-    rows = session.execute(text("SELECT id::text, item FROM posts"))
+    ids = {each.item: each.id for each in objects}
+    rows = session.execute(text(f"SELECT id::text, item FROM {model.__tablename__}"))
     return count, {item: int(row_id) for row_id, item in rows} == ids
 
 
+with engine.begin() as connection:
+    connection.execute(text("SET LOCAL snowflake_convert.schemas = 'public'"))
+    New.metadata.create_all(connection)
 with Session(engine) as session:
-    check(add_all(session), (1000, True), "by the default alone: one INSERT a row")
+    check(add_all(session, Post), (1000, True), "add_all() by the default alone: one INSERT a row")
     session.rollback()
-    event.listen(session, "before_flush", give_ids)
-    check(add_all(session), (2, True), "give_ids(): one query and one INSERT")
+    check(add_all(session, Line), (1, True), "add_all() with insert_sentinel(): one INSERT")
+    check(add_all(session, Note), (1, True), "add_all() with a converted key: one INSERT")
     session.rollback()
+    statements.clear()
+    rows = session.execute(insert(Post).returning(Post.id), [{"item": str(n)} for n in range(200)])
+    check((len(set(rows)), len(statements)), (200, 1), "insert().returning(): one INSERT")
     post = Post(item="one")
     session.add(post)
     session.flush()
     check(session.get(Post, post.id).item, "one", "get() finds the row")
 
-with engine.begin() as connection:
-    connection.execute(text("SET LOCAL snowflake_convert.schemas = 'public'"))
-    New.metadata.create_all(connection)
 with Session(engine) as session:
     mother = Person()
     session.add(mother)

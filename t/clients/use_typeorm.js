@@ -1,17 +1,20 @@
+// needs: typeorm pg
 // TypeORM: synchronize leaves a key alone whose entity names the default.  With
-// generated: 'increment' it drops a converted key's default, or the key itself.
+// generated: 'increment' or 'identity' it drops a converted key's default, or the key
+// itself.
 const {DataSource, EntitySchema} = require('typeorm');
 const {failure, is, stored} = require('./check');
 
 const increment = {type: 'bigint', primary: true, generated: 'increment'};
+const identity = {type: 'bigint', primary: true, generated: 'identity'};
 const integer = {type: 'integer', primary: true, generated: 'increment'};
 const snowflake = {type: 'bigint', primary: true, default: () => 'snowflake_nextval()'};
 
 // Connects, and lets TypeORM change the tables as the entities say.
-const synchronize = (schema, id) => new DataSource({
+const synchronize = (schema, id, dropSchema = false) => new DataSource({
   type: 'postgres', host: process.env.PGHOST, port: process.env.PGPORT,
   username: process.env.PGUSER, database: process.env.PGDATABASE,
-  schema, synchronize: true,
+  schema, synchronize: true, dropSchema,
   entities: [
     new EntitySchema({name: 'post', columns: {id, item: {type: 'text'}}}),
     new EntitySchema({
@@ -51,15 +54,18 @@ async function main() {
     .insert([{item: 'two'}, {item: 'three'}]);
   is([...made, ...identifiers.map(({id}) => id)], await stored('post'),
     'insert() of an array returns the ids');
-  await source.query('CREATE SCHEMA dropped; CREATE SCHEMA renumbered; CREATE SCHEMA kept');
+  await source.query('CREATE SCHEMA dropped; CREATE SCHEMA dropped_identity; CREATE SCHEMA renumbered; CREATE SCHEMA kept');
   await source.destroy();
 
-  let ids = await convertedTables('dropped', increment);
-  source = await synchronize('dropped', increment);
-  is(await stored('dropped.post'), ids, "generated: 'increment' of a bigint keeps the keys");
-  is(/null value in column "id"/.test(await failure('save()', () => insert(source))), true,
-    "generated: 'increment' of a bigint drops the default");
-  await source.destroy();
+  let ids;
+  for (const [schema, id] of [['dropped', increment], ['dropped_identity', identity]]) {
+    ids = await convertedTables(schema, id);
+    source = await synchronize(schema, id);
+    is(await stored(`${schema}.post`), ids, `generated: '${id.generated}' of a bigint keeps the keys`);
+    is(/null value in column "id"/.test(await failure('save()', () => insert(source))), true,
+      `generated: '${id.generated}' of a bigint drops the default`);
+    await source.destroy();
+  }
 
   ids = await convertedTables('renumbered', integer);
   source = await synchronize('renumbered', integer);
@@ -76,6 +82,10 @@ async function main() {
     'default: snowflake_nextval() keeps the keys of a converted table');
   is(await notesWithPosts(source, 'kept'), 3,
     'default: snowflake_nextval() keeps the foreign keys');
+  await source.destroy();
+
+  source = await synchronize('public', snowflake, true);
+  is([await insert(source)], await stored('post'), 'dropSchema leaves the extension');
   await source.destroy();
 }
 main();
