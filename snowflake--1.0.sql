@@ -44,13 +44,6 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION @extschema@.snowflake_bound_support(internal) IS
 'planner support for functions that return the first or the last id of an instant';
 
-CREATE FUNCTION @extschema@.snowflake_nextvals_support(internal)
-RETURNS internal
-AS 'MODULE_PATHNAME', 'snowflake_nextvals_support'
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_nextvals_support(internal) IS
-'planner support for snowflake_nextvals';
-
 CREATE FUNCTION @extschema@.snowflake_copy_support(internal)
 RETURNS internal
 AS 'MODULE_PATHNAME', 'snowflake_copy_support'
@@ -90,8 +83,7 @@ COMMENT ON FUNCTION @extschema@.snowflake_copy_nextval() IS
 CREATE FUNCTION @extschema@.snowflake_nextvals(count integer)
 RETURNS SETOF bigint
 AS 'MODULE_PATHNAME', 'snowflake_nextvals'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
-SUPPORT @extschema@.snowflake_nextvals_support;
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION @extschema@.snowflake_nextvals(integer) IS
 'issue "count" ids, in increasing order';
 

@@ -109,10 +109,6 @@ SELECT actual, estimated BETWEEN actual / 2 AND actual * 2 AS close
   FROM rows_of($$ EXECUTE span(date_trunc('minute', now()) - interval '1 day', date_trunc('minute', now())) $$);
 RESET plan_cache_mode;
 
--- the row estimate of snowflake_nextvals()
-SELECT count, (rows_of(format('SELECT * FROM snowflake_nextvals(%s)', count))).*
-  FROM unnest(ARRAY['1', '250', '40 + 2', '0', 'NULL::int', 'length(''abc'')', 'current_setting(''port'')::int * 0 + 5']) AS count;
-
 -- partitions are pruned at plan time by constants, and at run time by now()
 CREATE TABLE events (id bigint, n int) PARTITION BY RANGE (id);
 CREATE TABLE events_old PARTITION OF events

@@ -1,6 +1,6 @@
 /*
  * sql_support.c
- *	  Planner support functions: constant bounds of time ranges, row estimates.
+ *	  Planner support function: constant bounds of time ranges.
  *
  * snowflake_min_id() and its like are STABLE because they depend on the
  * parameters snowflake.layout and snowflake.epoch.  But a server whose node is
@@ -10,19 +10,15 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "compat.h"
 #include "fmgr.h"
 #include "node.h"
-#include "nodes/nodeFuncs.h"
 #include "nodes/supportnodes.h"
 #include "optimizer/optimizer.h"
 
 PG_FUNCTION_INFO_V1(snowflake_bound_support);
-PG_FUNCTION_INFO_V1(snowflake_nextvals_support);
 
 static Node *fold_bound(const SupportRequestSimplify *request);
-static bool estimate_rows(SupportRequestRows *request);
 
 /*
  * Support function of snowflake_min_id(timestamptz),
@@ -36,18 +32,6 @@ snowflake_bound_support(PG_FUNCTION_ARGS)
 
 	if (IsA(request, SupportRequestSimplify))
 		PG_RETURN_POINTER(fold_bound((SupportRequestSimplify *) request));
-	PG_RETURN_POINTER(NULL);
-}
-
-/* Support function of snowflake_nextvals(integer). */
-Datum
-snowflake_nextvals_support(PG_FUNCTION_ARGS)
-{
-	Node	   *request = (Node *) PG_GETARG_POINTER(0);
-
-	if (IsA(request, SupportRequestRows) &&
-		estimate_rows((SupportRequestRows *) request))
-		PG_RETURN_POINTER(request);
 	PG_RETURN_POINTER(NULL);
 }
 
@@ -73,23 +57,4 @@ fold_bound(const SupportRequestSimplify *request)
 	/* The executor evaluates the call, and checks the privilege for it. */
 	return (Node *) evaluate_expr((Expr *) call, call->funcresulttype, -1,
 								  call->funccollid);
-}
-
-/* Estimates the rows of a call; false if its count is not a constant. */
-static bool
-estimate_rows(SupportRequestRows *request)
-{
-	Node	   *count;
-
-	if (!is_funcclause(request->node))
-		return false;
-	count = estimate_expression_value(request->root, (Node *)
-									  linitial(((FuncExpr *) request->node)->args));
-	if (!IsA(count, Const))
-		return false;
-
-	/* A NULL count returns no rows, and a negative count raises an error. */
-	request->rows = ((Const *) count)->constisnull ? 0 :
-		Max(0, DatumGetInt32(((Const *) count)->constvalue));
-	return true;
 }
