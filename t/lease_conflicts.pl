@@ -154,12 +154,12 @@ sub resumed_memory
 	my $registry = new_registry({});
 	my $server = start_server(leasing_server('server', $registry));
 	my $last = first_id($server);
-	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node');
+	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node()');
 
 	$registry->safe_psql('postgres', 'UPDATE snowflake_registry.node SET boot_clock = boot_clock + 3600000000');
 	logs($server, 0, qr/DETAIL:  The server has claimed or released this worker id since it sent this claim/,
 		'a renewal is late');
-	ok(wait_for(sub { value_of($server, q{SELECT coalesce(lease_holder, '') FROM snowflake_node}) =~ /^\Q$holder\E\+[0-9a-f]{8}$/ }),
+	ok(wait_for(sub { value_of($server, q{SELECT coalesce(lease_holder, '') FROM snowflake_node()}) =~ /^\Q$holder\E\+[0-9a-f]{8}$/ }),
 		'when its lease ends, the server gets a lease as another holder');
 	cmp_ok(scalar first_id($server), '>', $last, 'ids increase');
 	return;

@@ -199,7 +199,7 @@ sub many_attempts
 
 	wait_for_renewals($server, 40);
 	$registry->stop;
-	ok(wait_for(sub { value_of($server, 'SELECT lease_failures FROM snowflake_stat') >= 40 }), 'many attempts fail');
+	ok(wait_for(sub { value_of($server, 'SELECT lease_failures FROM snowflake_stat()') >= 40 }), 'many attempts fail');
 	unlike(logged($server), qr/too many files/, 'no connection stays open');
 	return;
 }
