@@ -24,7 +24,7 @@ class SnowflakeGenerator extends AbstractIdGenerator
 #[ORM\Entity, ORM\Table(name: 'posts')]
 class Post
 {
-    #[ORM\Id, ORM\Column(type: 'bigint', options: ['default' => 'snowflake_nextval()']),
+    #[ORM\Id, ORM\Column(type: 'bigint', options: ['default' => 'snowflake_id()']),
       ORM\GeneratedValue('CUSTOM'), ORM\CustomIdGenerator(SnowflakeGenerator::class)]
     public int|null $id = null;
     #[ORM\Column]
@@ -43,7 +43,7 @@ class Line
 #[ORM\Entity, ORM\Table(name: 'outbox')]
 class Event
 {
-    #[ORM\Id, ORM\Column(type: 'bigint', options: ['default' => 'snowflake_nextval()']),
+    #[ORM\Id, ORM\Column(type: 'bigint', options: ['default' => 'snowflake_id()']),
       ORM\GeneratedValue('CUSTOM'), ORM\CustomIdGenerator(SnowflakeGenerator::class)]
     public int|null $id = null;
     #[ORM\Column(type: 'text')]
@@ -82,7 +82,7 @@ $connection->executeStatement('DROP TABLE orders');
 $tool->createSchema($classes);
 $script = $pdo->query("SELECT snowflake_convert.key('lines', 'id')");
 $pdo->exec(implode("\n", $script->fetchAll(PDO::FETCH_COLUMN)));
-$pdo->exec('ALTER TABLE posts ALTER id SET DEFAULT snowflake_nextval()');
+$pdo->exec('ALTER TABLE posts ALTER id SET DEFAULT snowflake_id()');
 check($tool->getUpdateSchemaSql($classes), [
     'ALTER TABLE lines ALTER id TYPE BIGINT',
     'ALTER TABLE lines ALTER id DROP DEFAULT',

@@ -7,7 +7,7 @@ const {Pool} = require('pg');
 const {is, stored} = require('./check');
 
 const table = (mode) => pgTable('orders', {
-  id: bigint('id', {mode}).primaryKey().default(sql`snowflake_nextval()`),
+  id: bigint('id', {mode}).primaryKey().default(sql`snowflake_id()`),
   item: text('item'),
 });
 

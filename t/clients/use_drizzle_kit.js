@@ -16,7 +16,7 @@ fs.writeFileSync(path.join(directory, 'drizzle.config.js'), `module.exports = {
 fs.writeFileSync(path.join(directory, 'schema.js'), `
 const {bigint, pgTable, text} = require('drizzle-orm/pg-core');
 const {sql} = require('drizzle-orm');
-const id = bigint('id', {mode: 'bigint'}).primaryKey().default(sql\`snowflake_nextval()\`);
+const id = bigint('id', {mode: 'bigint'}).primaryKey().default(sql\`snowflake_id()\`);
 exports.orders = pgTable('orders', {id, item: text('item')});
 exports.notes = pgTable('notes', {id, item: text('item')});
 `);
@@ -28,5 +28,5 @@ is(kit('push').includes('No changes detected'), true, 'a second push has no chan
 kit('pull');
 const pulled = fs.readFileSync(path.join(directory, 'pulled/schema.ts'), 'utf8');
 is(pulled.match(/mode: "number"/g)?.length, 2, "pull writes mode 'number' for each id");
-is(pulled.match(/default\(sql`snowflake_nextval\(\)`\)/g)?.length, 2, 'pull writes the defaults');
+is(pulled.match(/default\(sql`snowflake_id\(\)`\)/g)?.length, 2, 'pull writes the defaults');
 fs.rmSync(directory, {recursive: true});

@@ -22,7 +22,7 @@ $manager->addConnection([
 $manager->setAsGlobal();
 $manager->bootEloquent();
 Manager::schema()->create('posts', function ($table) {
-    $table->bigInteger('id')->primary()->default(Manager::raw('snowflake_nextval()'));
+    $table->bigInteger('id')->primary()->default(Manager::raw('snowflake_id()'));
     $table->text('item');
 });
 $ids = [Manager::table('posts')->insertGetId(['item' => 'one']),
@@ -33,7 +33,7 @@ check(Post::find($ids[0])->item, 'one', 'find() finds the row');
 Manager::schema()->dropAllViews();
 Manager::schema()->dropAllTables();
 Manager::schema()->create('posts', function ($table) {
-    $table->bigInteger('id')->primary()->default(Manager::raw('snowflake_nextval()'));
+    $table->bigInteger('id')->primary()->default(Manager::raw('snowflake_id()'));
     $table->text('item');
 });
 check(Post::create(['item' => 'one'])->id, stored(connect(), 'posts')[0],

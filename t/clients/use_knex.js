@@ -5,7 +5,7 @@ const {is, stored} = require('./check');
 async function main() {
   const knex = require('knex')({client: 'pg', connection: {}});
   await knex.schema.createTable('posts', (table) => {
-    table.bigInteger('id').primary().defaultTo(knex.raw('snowflake_nextval()'));
+    table.bigInteger('id').primary().defaultTo(knex.raw('snowflake_id()'));
     table.text('item');
   });
   const one = await knex('posts').insert({item: 'one'}).returning('id');

@@ -8,7 +8,7 @@ async function main() {
   const db = new Kysely({dialect: new PostgresDialect({pool: new Pool()})});
   await db.schema.createTable('posts')
     .addColumn('id', 'bigint', (column) =>
-      column.primaryKey().defaultTo(sql`snowflake_nextval()`))
+      column.primaryKey().defaultTo(sql`snowflake_id()`))
     .addColumn('item', 'text').execute();
   const rows = await db.insertInto('posts')
     .values([{item: 'one'}, {item: 'two'}, {item: 'three'}])

@@ -18,7 +18,7 @@ async function main() {
   Model.knex(knex);
   for (const name of ['posts', 'notes']) {
     await knex.schema.createTable(name, (table) => {
-      table.bigInteger('id').primary().defaultTo(knex.raw('snowflake_nextval()'));
+      table.bigInteger('id').primary().defaultTo(knex.raw('snowflake_id()'));
       table.bigInteger('post_id');
       table.text('item');
     });

@@ -17,7 +17,7 @@ datasource db {
   provider = "postgresql"
 }
 model Order {
-  id   BigInt @id @default(dbgenerated("snowflake_nextval()"))
+  id   BigInt @id @default(dbgenerated("snowflake_id()"))
   item String?
   @@map("orders")
 }

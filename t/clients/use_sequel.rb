@@ -7,7 +7,7 @@ db = Sequel.connect(adapter: 'postgres', host: ENV.fetch('PGHOST'),
                     port: ENV.fetch('PGPORT'), database: ENV.fetch('PGDATABASE'),
                     user: ENV['PGUSER'])
 db.create_table(:posts) do
-  Bignum :id, primary_key: true, default: Sequel.lit('snowflake_nextval()')
+  Bignum :id, primary_key: true, default: Sequel.lit('snowflake_id()')
   String :item
 end
 ids = [db[:posts].insert(item: 'one')]

@@ -10,7 +10,7 @@ async function main() {
   });
   const Post = sequelize.define('post', {
     id: {type: DataTypes.BIGINT, primaryKey: true,
-      defaultValue: literal('snowflake_nextval()')},
+      defaultValue: literal('snowflake_id()')},
     item: DataTypes.TEXT,
   }, {timestamps: false});
   await sequelize.sync();
@@ -22,7 +22,7 @@ async function main() {
   await sequelize.sync({alter: true});
   const [[column]] = await sequelize.query(
     "SELECT column_default FROM information_schema.columns WHERE table_name = 'posts' AND column_name = 'id'");
-  is(column.column_default, 'snowflake_nextval()', 'sync({alter: true}) keeps the default');
+  is(column.column_default, 'snowflake_id()', 'sync({alter: true}) keeps the default');
 
   const Line = sequelize.define('line', {
     id: {type: DataTypes.BIGINT, primaryKey: true, autoIncrement: true},

@@ -12,14 +12,14 @@ Base = declarative_base()
 class Post(Base):
     __tablename__ = "posts"
     id = Column(BigInteger, primary_key=True,
-                server_default=text("snowflake_nextval()"))
+                server_default=text("snowflake_id()"))
     item = Column(Text)
 
 
 class Line(Base):
     __tablename__ = "lines"
     id = Column(BigInteger, primary_key=True,
-                server_default=text("snowflake_nextval()"))
+                server_default=text("snowflake_id()"))
     item = Column(Text)
     sentinel = insert_sentinel()
 

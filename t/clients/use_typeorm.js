@@ -8,7 +8,7 @@ const {failure, is, stored} = require('./check');
 const increment = {type: 'bigint', primary: true, generated: 'increment'};
 const identity = {type: 'bigint', primary: true, generated: 'identity'};
 const integer = {type: 'integer', primary: true, generated: 'increment'};
-const snowflake = {type: 'bigint', primary: true, default: () => 'snowflake_nextval()'};
+const snowflake = {type: 'bigint', primary: true, default: () => 'snowflake_id()'};
 
 // Connects, and lets TypeORM change the tables as the entities say.
 const synchronize = (schema, id, dropSchema = false) => new DataSource({
@@ -79,9 +79,9 @@ async function main() {
   source = await synchronize('kept', snowflake);
   await insert(source);
   is((await stored('kept.post')).slice(0, 2), ids,
-    'default: snowflake_nextval() keeps the keys of a converted table');
+    'default: snowflake_id() keeps the keys of a converted table');
   is(await notesWithPosts(source, 'kept'), 3,
-    'default: snowflake_nextval() keeps the foreign keys');
+    'default: snowflake_id() keeps the foreign keys');
   await source.destroy();
 
   source = await synchronize('public', snowflake, true);
