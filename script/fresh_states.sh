@@ -212,20 +212,11 @@ state_readme() {
 # PostgreSQL is built from source in /usr/local/pgsql, and there is no other.  The
 # demo needs no root, and leaves it as it is; then it gets the extension.
 state_from_source() {
-    local pgsql=/usr/local/pgsql sql version
+    local pgsql=/usr/local/pgsql sql
 
-    sed -n 's/^deb /deb-src /p' /etc/apt/sources.list >/etc/apt/sources.list.d/source.list
     apt-get -qq update
     apt_install gcc libc6-dev bzip2 xz-utils bison flex perl
-    mkdir /srv/source
-    cd /srv/source
-    # A mirror may not have the newest.
-    for version in $(apt-cache showsrc "postgresql-$(major)" | sed -n 's/^Version: //p' | sort -Vru); do
-        ! apt-get -qq source --download-only "postgresql-$(major)=$version" || break
-    done
-    tar -xf ./*.orig.tar.* --strip-components=1
-    (./configure --prefix="$pgsql" --without-icu --without-readline --without-zlib \
-        CFLAGS=-O0 && make -s -j2 && make -s install) >/build.log 2>&1 || { tail /build.log; fail "no build"; }
+    build_postgresql "/var/cache/apt/archives/pgsql-$(major).tar"
     get_checkout
     find "$pgsql" -type f -exec md5sum {} + >/before
     mv /usr/bin/sudo /
@@ -246,6 +237,29 @@ $pgsql/bin/psql -X -v ON_ERROR_STOP=1 postgres <<'SQL'
 $sql
 SQL
 $pgsql/bin/pg_ctl -D $home/data stop"
+}
+
+# Builds PostgreSQL from Debian's source package in /usr/local/pgsql, and keeps it
+# in a file for the next run.
+build_postgresql() { # file
+    local version
+
+    [ ! -e "$1" ] || { tar -C / -xf "$1"; return; }
+    sed -n 's/^deb /deb-src /p' /etc/apt/sources.list >/etc/apt/sources.list.d/source.list
+    apt-get -qq update
+    mkdir /srv/source
+    cd /srv/source
+    # A mirror may not have the newest.
+    for version in $(apt-cache showsrc "postgresql-$(major)" |
+        sed -n 's/^Version: //p' | sort -Vru); do
+        ! apt-get -qq source --download-only "postgresql-$(major)=$version" || break
+    done
+    tar -xf ./*.orig.tar.* --strip-components=1
+    (./configure --prefix=/usr/local/pgsql --without-icu --without-readline \
+        --without-zlib CFLAGS=-O0 && make -s -j2 && make -s install) >/build.log 2>&1 ||
+        { tail /build.log; fail "no build"; }
+    tar -C / -cf "$1.new" usr/local/pgsql
+    mv "$1.new" "$1"
 }
 
 # ----- running servers -----
