@@ -226,9 +226,12 @@ DROP TABLE t, plain, by_list, by_two, by_expression, by_int;
 -- A partition is what CREATE TABLE ... PARTITION OF makes.
 SET allow_in_place_tablespaces = on;
 SELECT current_user AS super \gset
-CREATE ROLE regress_snowflake_owner LOGIN;
-CREATE ROLE regress_snowflake_member LOGIN IN ROLE regress_snowflake_owner;
-CREATE ROLE regress_snowflake_reader LOGIN;
+-- The roles connect, by password where the server asks for one.
+\set password none
+\getenv password PGPASSWORD
+CREATE ROLE regress_snowflake_owner LOGIN PASSWORD :'password';
+CREATE ROLE regress_snowflake_member LOGIN IN ROLE regress_snowflake_owner PASSWORD :'password';
+CREATE ROLE regress_snowflake_reader LOGIN PASSWORD :'password';
 CREATE TABLESPACE regress_snowflake_space LOCATION '';
 GRANT CREATE ON TABLESPACE regress_snowflake_space TO regress_snowflake_owner;
 CREATE SCHEMA owned AUTHORIZATION regress_snowflake_owner;
