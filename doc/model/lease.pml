@@ -37,14 +37,14 @@
  *	   directory, to the state of the copy;
  *	 - with FREE, a DBA who frees a row that was released, or certifies that a
  *	   holder is dead;
- *	 - with CHANGE, one change of the layout.  The servers are stopped.  The row
- *	   of the new layout has no fence of the old one, but makes the same ids;
+ *	 - with CHANGE, one change of the layout while servers run.  The row of the
+ *	   new layout has no fence of the old one, but makes the same ids;
  *	 - with ANY_CLOCK, a registry's clock that is set to any time, at any time.
  *
  * Bounds: the registry grants in the first LAST_NOW steps of time.  A tick is a
  * step of time.  With NO_STOPS servers are neither stopped nor copied.  The
- * largest lead is 0, and a holder is believed until its fence, not for 5 s more.
- * A microsecond is no time.  The steps inside a server are not here.
+ * largest lead is 0.  A microsecond is no time.  The steps inside a server are
+ * not here.
  *
  * Assumed.  doc/registry.md says in the same names what a DBA does about each:
  *	 - durations: clocks of servers and of the registry measure durations alike.
@@ -65,7 +65,7 @@
  *	   not lost.
  *	 - dead holder: a holder that is freed before it has released is dead, does
  *	   not come back, and has issued no id beyond the registry's clock.
- *	 - stopped servers: in a change of the layout no server has a lease.
+ *	 - larger ids: a new layout makes no id of an earlier tick again.
  *
  * Macros, and what each changes in a server:
  *	 NO_FENCE			a server does not begin at the last holder's fence
@@ -171,6 +171,9 @@ typedef Server
 	byte ends;					/* steps of time that are left; 0: over */
 	byte fence;
 	byte mark;
+#ifdef CHANGE
+	bool is_old;				/* its layout is the one before the change */
+#endif
 
 	/* memory */
 	bool is_held;				/* the lease of the page is in use */
@@ -441,10 +444,26 @@ inline execute(message)
  * The server.
  */
 
+#ifdef CHANGE
+#define IS_OLD	MY.is_old
+#else
+#define IS_OLD	false
+#endif
+
 /* Starts the server with the state of its page. */
 inline start()
 {
 	MY.stamp = MY.mark;
+#ifdef CHANGE
+	if
+	:: MY.is_old ->
+		printf("%d: gets the new layout\n", me);
+		MY.is_old = false;
+		MY.next = 0;
+		MY.ends = 0				/* the lease is not resumed */
+	:: true
+	fi;
+#endif
 #ifdef ANY_HOLDER
 	MY.is_held = MY.ends > 0;
 #else
@@ -479,6 +498,9 @@ inline copy_page()
 	MY.next = 0;
 	MY.ends = YOUR.ends;
 	MY.fence = YOUR.fence;
+#ifdef CHANGE
+	MY.is_old = YOUR.is_old;
+#endif
 	MY.mark = YOUR.mark
 }
 
@@ -603,8 +625,8 @@ end:
 			MY.stamp = MY.mark
 		:: MY.is_held && MY.ends > 0 && MY.mark < LAST -> raise_mark()
 
-		/* the lease worker claims or renews */
-		:: MY.asked.kind == 0 && now < LAST_NOW ->
+		/* the lease worker claims or renews; another layout is refused */
+		:: MY.asked.kind == 0 && now < LAST_NOW && !IS_OLD ->
 			ask(CLAIM);
 			MY.asked.ends = DURATION;
 			MY.asked.is_held = MY.is_held && MY.ends > 0;
@@ -670,15 +692,21 @@ inline pass_time(paused)
 	i = 0
 }
 
-/* Changes the layout: the servers stop, and another row makes their ids. */
+/*
+ * Changes the layout: another row makes the servers' ids.  Messages by the layout
+ * before are refused from now on.
+ */
 inline change_layout()
 {
 	printf("the layout is changed\n");
 	has_changed = true;
 	for (i : 0 .. 1) {
-		server[i].is_held = false;
-		server[i].ends = 0;
-		copy_message(server[i].asked, none)
+		server[i].is_old = true;
+		if
+		:: server[i].asked.kind != GRANTED ->
+			copy_message(server[i].asked, none)
+		:: else
+		fi
 	}
 	i = 0;
 	copy_message(late, none);
