@@ -9,17 +9,19 @@
  *   SELECT snowflake_registry.allow('the role of a server');
  *
  * Table "setting" has one row: the servers' constants and the quarantine.  Each
- * call locks that row first, so calls are serial.  Table "node" has a row for
- * each worker id that was ever leased.  The holder's ids are before the row's
- * fence, and the next holder's ids begin at the fence.
+ * call locks that row first, so calls are serial.  A call waits for less than
+ * deadlock_timeout, because with many waiters the search for deadlocks takes
+ * longer than their claims.  Table "node" has a row for each worker id that was
+ * ever leased.  The holder's ids are before the row's fence, and the next
+ * holder's ids begin at the fence.
  *
  * A quarantine begins whenever the registry may have forgotten leases: when it
  * is new, after every start of its server, a failover or a restore, after a
  * change of the layout or the epoch, and when a holder shows a fence that the
  * registry does not know.  A quarantine raises each fence to its own end, which
  * is after all fences that may have been forgotten.  Until then a server that
- * holds a lease is believed, and a server without a lease gets only worker ids
- * whose holders were seen since the quarantine began.
+ * holds a lease is believed, and a server without a lease gets only the worker id
+ * that it wants or had last, if a holder was seen there since the quarantine began.
  *
  * doc/model/lease.pml checks these rules, and lists what they assume.
  *
@@ -427,7 +429,7 @@ CREATE FUNCTION snowflake_registry.claim(
     OUT detail text)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '8s'
+SET lock_timeout = '900ms'
 AS $$
 DECLARE
     c snowflake_registry.request := (datacenter_id, wanted_worker_id, holder, name, clock, boot_clock,
@@ -500,7 +502,7 @@ CREATE FUNCTION snowflake_registry.release(
     OUT released boolean)
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '2s'
+SET lock_timeout = '900ms'
 AS $$
 DECLARE
     s snowflake_registry.setting := snowflake_registry.lock_registry();
