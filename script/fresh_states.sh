@@ -482,10 +482,12 @@ state_packages_are_there() { # with packages
     newcomer "make test PROVE_TESTS=t/mark_log.pl"
 }
 
-# A user without sudo, on a bare machine.
+# A user whom sudo refuses, then a machine without sudo; it is bare.
 state_no_sudo() {
-    rm /usr/bin/sudo
+    rm /etc/sudoers.d/newcomer
     get_checkout
+    refuses "make demo" gcc postgresql root
+    rm /usr/bin/sudo
     refuses "make demo" gcc postgresql root
     refuses "make test" gcc postgresql root
 }
