@@ -143,9 +143,8 @@ state_two_versions() {
     other=$(offer_other_version)
     apt_install "postgresql-$other" "postgresql-$(major)"
     get_checkout
-    for version in "$other" "$(major)"; do
-        pg_ctlcluster "$version" main start
-    done
+    start_cluster "$other"
+    start_cluster "$(major)"
     for version in "$other" "$(major)"; do
         [ "$version" -ge 15 ] || continue
         before=$(other_versions "$version")
@@ -156,6 +155,12 @@ state_two_versions() {
 }
 
 # ----- the README's block -----
+
+# Starts a Debian cluster, which this machine's own servers leave no TCP port to.
+start_cluster() { # major version
+    echo "listen_addresses = ''" >"/etc/postgresql/$1/main/conf.d/local.conf"
+    pg_ctlcluster "$1" main start
+}
 
 # Adds the packages of another Debian release, and prints its version of
 # PostgreSQL.
@@ -204,7 +209,7 @@ SQL")
 state_readme() {
     apt-get -qq update
     apt_install "postgresql-$(major)"
-    pg_ctlcluster "$(major)" main start
+    start_cluster "$(major)"
     get_checkout
     readme_block "$(major)"
 }
@@ -297,7 +302,7 @@ offer_older_version() {
 # Installs a server, which Debian starts, and gives it data.
 run_server() { # version
     apt_install "postgresql-$(major)=$1" "postgresql-client-$(major)=$1" "libpq5=$1"
-    pg_ctlcluster "$(major)" main start
+    start_cluster "$(major)"
     query "CREATE TABLE numbers AS SELECT generate_series(1, 1000) AS n" >/dev/null
 }
 
@@ -531,7 +536,7 @@ state_package_build() { # with packages
     pg_createcluster "$(major)" main
     printf '%s\n' "shared_preload_libraries = 'snowflake'" "snowflake.worker_id = 7" \
         >"/etc/postgresql/$(major)/main/conf.d/snowflake.conf"
-    pg_ctlcluster "$(major)" main start
+    start_cluster "$(major)"
     runuser -u postgres -- createuser -s newcomer
     newcomer "make installcheck TAP_TESTS="
 }

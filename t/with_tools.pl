@@ -244,7 +244,7 @@ for my $server ($old, $new)
 	$server->init(extra => [ '--locale=C', '--encoding=UTF8' ]);
 	$server->append_conf('postgresql.conf', "shared_preload_libraries = 'snowflake'\nsnowflake.worker_id = 7\n");
 }
-start_server($old, 60);
+start_server($old, 3600);
 create_application($old, 'upgraded', 'public');
 my $rows = fingerprint($old, 'upgraded');
 $largest = largest_id($old, 'upgraded');
@@ -268,7 +268,7 @@ start_server($new, 0);
 my ($state, $message) = sqlstate_of($new, "\\c upgraded\nSELECT snowflake_nextval()");
 is($state, '55000', 'pg_upgrade: with the page, a clock that is behind is refused');
 like($message, qr/ms behind the last snowflake id/, 'pg_upgrade: the message says how far the clock is behind');
-set_clock($new, 60);
+set_clock($new, 3600);
 check_copy($rows, $new, 'upgraded', 7);
 $new->stop;
 
