@@ -272,11 +272,12 @@ sub report_inserts
 		}
 	}
 
-	heading('Inserts one by one', 'Rows per second, a transaction each.',
+	heading('Inserts one by one',
+		'Microseconds a row in a session, a transaction each; every session takes turns between the keys.',
 		'sessions', 'snowflake', 'bigserial', 'snowflake to bigserial', 'aim');
 	foreach my $n (1, 8)
 	{
-		my @both = map { values_of('inserts', $_, $n, 'single rows/s') }
+		my @both = map { values_of('inserts', $_, $n, 'single row us') }
 		  'snowflake', 'bigserial';
 		row($n, (map { cell('%.0f', $_) } @both), cell('%.3f', ratio(@both)),
 			'1, within the spread');

@@ -29,7 +29,7 @@ rotated() { # repeat, items...
 
 # Runs a pgbench script in several sessions at the same time, and logs each
 # transaction to $work/pgbench_log*.
-load() { # cluster, sessions, seconds, script
+load() { # cluster, sessions, seconds, script, options of pgbench
     local cluster=$1 sessions=$2 duration=$3
 
     rm -f "$work"/pgbench_log*
@@ -37,7 +37,7 @@ load() { # cluster, sessions, seconds, script
     as_server_user "$pg_bin/pgbench" -h "$work/tmp_check/$cluster" -n \
         -M prepared -c "$sessions" -j "$((sessions < 2 ? 1 : 2))" \
         -T "$duration" -f "$work/script.sql" \
-        -l --log-prefix="$work/pgbench_log" postgres \
+        "${@:5}" -l --log-prefix="$work/pgbench_log" postgres \
         >"$work/pgbench.out" 2>&1 || { cat "$work/pgbench.out" >&2; exit 1; }
 }
 

@@ -79,18 +79,27 @@ SQL
     record inserts "$name" 1 "$1" "$2 index bytes" "$bytes"
 }
 
-# Inserts single rows, each in its own transaction.
+# Inserts single rows, each in its own transaction, in sessions that take turns
+# between the keys: a noisy machine disturbs both alike.  Each key comes as often
+# after the other one as after itself, because the second of two is slower.
 sample_single_rows() { # repeat
-    local sessions peer peers name column
+    local sessions peer
+    local snowflake='INSERT INTO bench_snowflake (payload) VALUES (1);'
+    local bigserial='INSERT INTO bench_bigserial (payload) VALUES (1);'
 
-    mapfile -t peers < <(rotated "$1" "${insert_peers[1]}" "${insert_peers[2]}")
     for sessions in 1 8; do
-        for peer in "${peers[@]}"; do
-            IFS='|' read -r name column <<<"$peer"
-            create_target "$column"
-            load standard "$sessions" "$seconds" \
-                "INSERT INTO bench_target (payload) VALUES (1);"
-            record_rate inserts "$name" "$sessions" "$1" "single rows/s" 1
+        query standard -c 'SET client_min_messages = warning' \
+            -c 'DROP TABLE IF EXISTS bench_snowflake, bench_bigserial' \
+            -c "CREATE TABLE bench_snowflake (${insert_peers[1]#*|}, payload integer)" \
+            -c "CREATE TABLE bench_bigserial (${insert_peers[2]#*|}, payload integer)" \
+            -c CHECKPOINT
+        load standard "$sessions" "$seconds" "$snowflake
+$bigserial
+$bigserial
+$snowflake" -r
+        for peer in snowflake bigserial; do
+            record inserts "$peer" "$sessions" "$1" "single row us" \
+                "$(awk "/INSERT INTO bench_$peer/ { ms += \$1 } END { print ms * 500 }" "$work/pgbench.out")"
         done
     done
 }
