@@ -248,13 +248,10 @@ sub first_host
 
 	$registry->safe_psql('postgres', q{CREATE ROLE leaser LOGIN; SELECT snowflake_registry.allow('leaser')});
 	$registry->wait_for_catchup($standby, 'replay', $registry->lsn('flush'));
-	my %server = map {
-		$_ => start_server(leasing_server("behind_$_",
-				sprintf 'host=%s,127.0.0.1 port=%d,%d dbname=postgres user=leaser', @{ $first{$_} }, $registry->port))
-	} sort keys %first;
-	for my $name (sort keys %server)
+	for my $name (sort keys %first)
 	{
-		my $server = $server{$name};
+		my $server = start_server(leasing_server("behind_$name",
+				sprintf 'host=%s,127.0.0.1 port=%d,%d dbname=postgres user=leaser', @{ $first{$name} }, $registry->port));
 		my ($id, $seconds) = first_id($server);
 
 		note(sprintf q{first host %s: an id %.1f s after the start}, $name, $seconds);
