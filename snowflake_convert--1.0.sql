@@ -25,8 +25,7 @@ SET LOCAL search_path TO pg_catalog, pg_temp;
 -- Finds the functions by their OIDs: the schema of the extension snowflake may
 -- belong to a role that makes functions and operators of the same names.
 CREATE FUNCTION snowflake_convert.id_functions()
-RETURNS regprocedure[]
-LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS regprocedure[] LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT array_agg(p.oid::regprocedure ORDER BY p.proname)    -- snowflake_id() first
       FROM pg_extension AS e
@@ -35,11 +34,10 @@ BEGIN ATOMIC
       JOIN pg_proc AS p ON p.oid = d.objid
      WHERE e.extname = 'snowflake' AND p.proname IN ('snowflake_id', 'snowflake_nextval') AND p.pronargs = 0;
 END;
-COMMENT ON FUNCTION snowflake_convert.id_functions() IS 'internal: snowflake_id() and snowflake_nextval() of the extension snowflake';
 
+-- A snowflake is a column whose DEFAULT calls one of them.
 CREATE FUNCTION snowflake_convert.is_snowflake(tab regclass, attnum smallint)
-RETURNS boolean
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS boolean LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = on    -- for one column, whoever calls
 BEGIN ATOMIC
     SELECT EXISTS (
@@ -47,11 +45,11 @@ BEGIN ATOMIC
           JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_attrdef'::regclass, f.oid) AND d.refclassid = 'pg_proc'::regclass
          WHERE (f.adrelid, f.adnum) = (tab, attnum) AND d.refobjid = ANY (snowflake_convert.id_functions()));
 END;
-COMMENT ON FUNCTION snowflake_convert.is_snowflake(regclass, smallint) IS 'internal: whether the DEFAULT of a column calls one of these functions';
 
+-- Finds the sequence that makes a column's values, by an identity or a DEFAULT that is
+-- nextval() and no more.
 CREATE FUNCTION snowflake_convert.sequence_of(tab regclass, attnum smallint)
-RETURNS regclass
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS regclass LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = on    -- for one column, whoever calls
 BEGIN ATOMIC
     SELECT s.oid
@@ -66,8 +64,6 @@ BEGIN ATOMIC
       JOIN pg_class AS s ON s.oid = u.sequence AND s.relkind = 'S'
      LIMIT 1;
 END;
-COMMENT ON FUNCTION snowflake_convert.sequence_of(regclass, smallint) IS
-'internal: the sequence that makes a column''s values, by an identity or a DEFAULT that is nextval() and no more';
 
 --
 -- What changes: columns, sequences, foreign keys
@@ -90,8 +86,7 @@ COMMENT ON TYPE snowflake_convert.reached IS 'internal: a column that a script c
 -- snowflake_convert.revert(), with normal names; a column that it does not name
 -- becomes what its key becomes.
 CREATE FUNCTION snowflake_convert.reach(rels regclass[], cols name[], key_count integer, back jsonb DEFAULT '{}')
-RETURNS SETOF snowflake_convert.reached
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS SETOF snowflake_convert.reached LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off    -- use indexes only; see below
 SET enable_hashjoin = off
 SET enable_mergejoin = off
@@ -139,8 +134,6 @@ BEGIN ATOMIC
                                                                 back -> format('%s.%I', rels[c.keys[1]], cols[c.keys[1]])) END) AS b(back),
            LATERAL (SELECT coalesce(b.back ->> 'type', 'bigint')::regtype) AS t(type);
 END;
-COMMENT ON FUNCTION snowflake_convert.reach(regclass[], name[], integer, jsonb) IS
-'internal: columns, and all columns that must have the same type because of inheritance or foreign keys';
 
 -- Finds the foreign keys that contain or reference a column whose type changes.
 -- The script drops them first and adds them last, so that PostgreSQL checks each
@@ -157,15 +150,13 @@ BEGIN ATOMIC
            unnest(c.keys) AS key
      GROUP BY k.oid, k.conname, k.conrelid, k.confrelid;
 END;
-COMMENT ON FUNCTION snowflake_convert.foreign_keys(snowflake_convert.reached[]) IS
-'internal: the foreign keys that are dropped and added again';
 
 -- Lists the statements that change the columns.  A serial's sequence stays, for
 -- the way back; it is bigint, because clients set it to the largest key.
 CREATE FUNCTION snowflake_convert.statements(reach snowflake_convert.reached[])
 RETURNS TABLE (step integer, place integer, name text, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET enable_nestloop = off
+SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH keys AS MATERIALIZED (
         SELECT c.*, a.attidentity, t.relispartition, t.relforcerowsecurity, coalesce(s.name, s.sequence::text) AS sequence,
@@ -229,15 +220,13 @@ BEGIN ATOMIC
     )
     SELECT step, place, tab::text, statement FROM steps;
 END;
-COMMENT ON FUNCTION snowflake_convert.statements(snowflake_convert.reached[]) IS 'internal: the statements that change columns';
 
 --
 -- Expressions that are parsed anew
 --
 -- Finds the domains, arrays and ranges that are made of some types, and these types.
 CREATE FUNCTION snowflake_convert.types_of(types oid[])
-RETURNS SETOF oid
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS SETOF oid LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH RECURSIVE parts(type, part) AS MATERIALIZED (
         SELECT oid, unnest(ARRAY[typbasetype, typelem]) FROM pg_type
@@ -250,7 +239,6 @@ BEGIN ATOMIC
     )
     SELECT type FROM made;
 END;
-COMMENT ON FUNCTION snowflake_convert.types_of(oid[]) IS 'internal: types, and the types that are made of them';
 
 -- PostgreSQL parses an expression anew when the type of a column in it changes.  A
 -- function or operator outside pg_catalog may then be another one of the same name,
@@ -261,8 +249,7 @@ COMMENT ON FUNCTION snowflake_convert.types_of(oid[]) IS 'internal: types, and t
 -- takes an integer, something that an integer is cast to, or a polymorphic type; or
 -- a type that integers are cast to, because the cast itself is chosen anew, too.
 CREATE FUNCTION snowflake_convert.foreign_code(classid oid, objid oid)
-RETURNS text
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH casts(type, is_implicit) AS (
         SELECT unnest('{smallint,integer,bigint}'::regtype[]::oid[]), true
@@ -290,8 +277,6 @@ BEGIN ATOMIC
                      OR EXISTS (SELECT FROM pg_type AS t JOIN pg_attribute AS a ON a.attrelid = t.typrelid
                                  WHERE t.oid = u.refobjid AND a.atttypid IN (SELECT type FROM targets)) END;
 END;
-COMMENT ON FUNCTION snowflake_convert.foreign_code(oid, oid) IS
-'internal: a function, operator or type that an expression uses, and that takes an integer and is not PostgreSQL''s';
 
 -- Of PostgreSQL's own functions and operators, comparisons and the four basic
 -- operations mean the same for a bigint, and come back as they were.  Others may
@@ -303,8 +288,7 @@ COMMENT ON FUNCTION snowflake_convert.foreign_code(oid, oid) IS
 -- rather a key too many is left out.  Of a bigint, only casts to smaller integers
 -- are named, because new ids do not pass them.
 CREATE FUNCTION snowflake_convert.integer_code(classid oid, objid oid, is_bigint boolean)
-RETURNS text
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH trees(tree) AS MATERIALIZED (
         SELECT CASE classid
@@ -317,7 +301,7 @@ BEGIN ATOMIC
     ), calls(kind, oid) AS (
         SELECT DISTINCT c[1], c[2]::oid
           FROM trees AS t, regexp_matches(t.tree, '\{\w+ :(opno|funcid|winfnoid) (\d+) ', 'g') AS c
-         WHERE t.tree ~ ':vartype (20|21|23) '
+         WHERE t.tree ~ ':vartype (20|21|23) ' AND c[2]::oid < 16384
     ), code(description, arguments, is_cast) AS (
         SELECT pg_describe_object('pg_proc'::regclass, p.oid, 0), p.proargtypes::oid[],
                p.proargtypes = '20' AND p.prorettype IN ('smallint'::regtype, 'integer'::regtype)
@@ -339,8 +323,6 @@ BEGIN ATOMIC
                SELECT FROM unnest(c.arguments) AS a(type) JOIN pg_type AS t ON t.oid = a.type
                 WHERE t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) OR t.typtype = 'p' AND t.typname <> 'any');
 END;
-COMMENT ON FUNCTION snowflake_convert.integer_code(oid, oid, boolean) IS
-'internal: a function or operator of PostgreSQL in an expression, which means something else for a bigint';
 
 --
 -- What is put back: views, triggers, policies
@@ -373,14 +355,13 @@ BEGIN ATOMIC
       JOIN pg_type AS t ON t.typrelid = v.oid
      GROUP BY v.oid, v.rule, t.oid, t.typarray;
 END;
-COMMENT ON FUNCTION snowflake_convert.views(snowflake_convert.reached[]) IS 'internal: the views that are dropped and put back when types change';
 
 -- Lists the triggers and policies that depend on a column whose type changes, and
 -- the triggers of the views.
 CREATE FUNCTION snowflake_convert.dependents(reach snowflake_convert.reached[])
 RETURNS TABLE (kind text, classid oid, objid oid, keys integer[], tab regclass, name name, is_of_view boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET enable_nestloop = off
+SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH depending AS MATERIALIZED (
         SELECT d.classid, d.objid, array_agg(DISTINCT key) AS keys
@@ -400,22 +381,18 @@ BEGIN ATOMIC
       FROM snowflake_convert.views(reach) AS v
       JOIN pg_trigger AS g ON g.tgrelid = v.view;
 END;
-COMMENT ON FUNCTION snowflake_convert.dependents(snowflake_convert.reached[]) IS
-'internal: the triggers and policies that are dropped and put back when types change';
 
 -- A view's text gets casts of constants beside a wider column, as in COALESCE(id, 0),
 -- and these would stay.  So a statement that differs from one of those that were
 -- kept by such casts only is replaced by that one.
 CREATE FUNCTION snowflake_convert.original(statement text, kept jsonb)
-RETURNS text
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT coalesce(min(o), statement)
       FROM jsonb_array_elements_text(kept) AS o
      WHERE regexp_replace(o, '\s|[()]|::(smallint|integer|bigint|numeric)\M(\[\])?', '', 'g') =
            regexp_replace(statement, '\s|[()]|::(smallint|integer|bigint|numeric)\M(\[\])?', '', 'g');
 END;
-COMMENT ON FUNCTION snowflake_convert.original(text, jsonb) IS 'internal: the statement that made a view before its columns were widened';
 
 -- Lists the statements that create a view as it is now, without its triggers and
 -- comments.
@@ -453,14 +430,12 @@ BEGIN ATOMIC
            LATERAL aclexplode(g.acl) WITH ORDINALITY AS e(grantor, grantee, privilege_type, is_grantable, ord)
      GROUP BY g.attnum, g.attname, e.grantee, e.is_grantable;
 END;
-COMMENT ON FUNCTION snowflake_convert.view_statements(regclass, jsonb) IS
-'internal: the statements that create a view as it is now, without its triggers and comments';
 
 -- Lists the statements that drop what is in the way, and put it back.
 CREATE FUNCTION snowflake_convert.put_back(reach snowflake_convert.reached[], definitions jsonb)
 RETURNS TABLE (step integer, place integer, name text, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET enable_nestloop = off
+SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH views AS MATERIALIZED (
         SELECT * FROM snowflake_convert.views(reach)
@@ -530,8 +505,6 @@ BEGIN ATOMIC
       JOIN pg_description AS d ON (d.classoid, d.objoid) = (p.classid, p.objid),
            LATERAL pg_identify_object(d.classoid, d.objoid, d.objsubid) AS o;
 END;
-COMMENT ON FUNCTION snowflake_convert.put_back(snowflake_convert.reached[], jsonb) IS
-'internal: the statements that drop views, triggers and policies, and put them back';
 
 --
 -- What a script says: obstacles and warnings
@@ -539,8 +512,7 @@ COMMENT ON FUNCTION snowflake_convert.put_back(snowflake_convert.reached[], json
 
 -- Writes the statement that drops what is in the way.
 CREATE FUNCTION snowflake_convert.drop_statement(classid oid, objid oid)
-RETURNS text
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT coalesce(
                (SELECT format('ALTER TABLE %s DROP CONSTRAINT %I;', conrelid::regclass, conname) FROM pg_constraint
@@ -556,14 +528,13 @@ BEGIN ATOMIC
                     THEN format('DROP %s %s;', upper(split_part(o.type, ' ', 1)), o.identity) END, '')
       FROM pg_identify_object(classid, objid, 0) AS o;
 END;
-COMMENT ON FUNCTION snowflake_convert.drop_statement(oid, oid) IS 'internal: the statement that drops an object';
 
 -- Lists objects with expressions that PostgreSQL parses anew, or that the script
 -- does not know how to put back.
 CREATE FUNCTION snowflake_convert.object_obstacles(reach snowflake_convert.reached[])
 RETURNS TABLE (keys integer[], description text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET enable_nestloop = off
+SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH views AS MATERIALIZED (
         SELECT * FROM snowflake_convert.views(reach)
@@ -606,7 +577,7 @@ BEGIN ATOMIC
         UNION ALL
         SELECT e.keys, e.classid, e.objid, 0, format(' uses %s, which is another one for a bigint, or fails', f.code)
           FROM depending AS e, LATERAL snowflake_convert.integer_code(e.classid, e.objid, NOT e.is_changed) AS f(code)
-         WHERE e.has_expression AND NOT e.is_own_default AND f.code IS NOT NULL
+         WHERE e.has_expression AND NOT (e.is_changed AND e.classid = 'pg_attrdef'::regclass) AND f.code IS NOT NULL
     )
     SELECT f.keys, concat(pg_describe_object(f.classid, f.objid, f.objsubid), f.reason, '. ' || nullif(snowflake_convert.drop_statement(f.classid, f.objid), ''))
       FROM found AS f
@@ -625,14 +596,12 @@ BEGIN ATOMIC
       JOIN pg_class AS c ON c.oid = v.view,
            LATERAL (SELECT DISTINCT e.grantor FROM aclexplode(c.relacl) AS e WHERE e.grantor <> c.relowner) AS a;
 END;
-COMMENT ON FUNCTION snowflake_convert.object_obstacles(snowflake_convert.reached[]) IS
-'internal: objects that depend on columns, and that a script cannot change or put back as they were';
 
 -- Lists what keeps columns from being changed, or cannot be put back.
 CREATE FUNCTION snowflake_convert.obstacles(reach snowflake_convert.reached[], owner oid)
 RETURNS TABLE (keys integer[], description text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET enable_nestloop = off
+SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH columns AS MATERIALIZED (
         SELECT c.*, a.atttypid, a.attinhcount, a.attgenerated, t.reltype, t.reloftype, t.relkind, f.oid AS default, f.adbin,
@@ -694,7 +663,6 @@ BEGIN ATOMIC
     )
     SELECT f.keys, f.description FROM found AS f;
 END;
-COMMENT ON FUNCTION snowflake_convert.obstacles(snowflake_convert.reached[], oid) IS 'internal: what keeps columns from being changed, or cannot be put back';
 
 -- Lists what a script does not see.
 CREATE FUNCTION snowflake_convert.warnings(reach snowflake_convert.reached[], owner oid)
@@ -730,14 +698,11 @@ BEGIN ATOMIC
       JOIN pg_roles AS o ON o.oid = CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END
      WHERE o.oid <> warnings.owner AND NOT o.rolsuper AND NOT (SELECT rolsuper FROM pg_roles WHERE oid = warnings.owner);
 END;
-COMMENT ON FUNCTION snowflake_convert.warnings(snowflake_convert.reached[], oid) IS 'internal: what a script does not see';
 
 -- Takes the plural and the "id" off a name: page_id, pageId and pages become page.
 CREATE FUNCTION snowflake_convert.singular(name text)
-RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 RETURN regexp_replace(regexp_replace(lower(name), '_?id$|([^s])s$', '\1'), 'ie$', 'y');
-COMMENT ON FUNCTION snowflake_convert.singular(text) IS 'internal: a name in lower case without its plural and its id';
 
 -- Writes what is said about columns of integers that stay as they are, of all
 -- schemas, arrays, domains and ranges too.  A column looks like a reference if its
@@ -745,7 +710,7 @@ COMMENT ON FUNCTION snowflake_convert.singular(text) IS 'internal: a name in low
 CREATE FUNCTION snowflake_convert.integers(reach snowflake_convert.reached[])
 RETURNS TABLE (line text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET enable_nestloop = off
+SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH keys AS MATERIALIZED (
         SELECT DISTINCT name
@@ -780,13 +745,11 @@ BEGIN ATOMIC
               FROM stay WHERE NOT is_like HAVING count(*) > 0) AS l(place, line)
      ORDER BY l.place, l.line COLLATE "C";
 END;
-COMMENT ON FUNCTION snowflake_convert.integers(snowflake_convert.reached[]) IS 'internal: columns of integers that no foreign key leads from';
 
 -- Describes keys: type, size of the tables that are rewritten, references.
 CREATE FUNCTION snowflake_convert.describe(reach snowflake_convert.reached[], rels regclass[], cols name[], key_count integer)
-RETURNS SETOF text
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET enable_nestloop = off
+RETURNS SETOF text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH columns AS MATERIALIZED (
         SELECT c.*, key, t.relkind, row_number() OVER (PARTITION BY key, c.tab ORDER BY NOT is_changed) AS nth
@@ -806,7 +769,6 @@ BEGIN ATOMIC
       JOIN pg_attribute AS a ON (a.attrelid, a.attname) = (rels[d.key], cols[d.key])
      ORDER BY d.key;
 END;
-COMMENT ON FUNCTION snowflake_convert.describe(snowflake_convert.reached[], regclass[], name[], integer) IS 'internal: keys in words';
 
 --
 -- The way back
@@ -817,9 +779,8 @@ COMMENT ON FUNCTION snowflake_convert.describe(snowflake_convert.reached[], regc
 -- column that is not what its key is, its type; for keys also the sequence, or '',
 -- and of identities what makes the sequence again; and the definitions of views.
 CREATE FUNCTION snowflake_convert.way_back(reach snowflake_convert.reached[], rels regclass[], cols name[], key_count integer)
-RETURNS jsonb
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET enable_nestloop = off
+RETURNS jsonb LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH columns AS MATERIALIZED (
         SELECT c.*, (c.tab, c.attname) = (rels[c.keys[1]], cols[c.keys[1]]) AS is_given,
@@ -853,8 +814,6 @@ BEGIN ATOMIC
      WHERE c.is_given OR c.entry <> CASE WHEN c.is_key THEN k.entry ELSE jsonb_build_object('type', k.entry -> 'type') END
                          AND NOT (c.is_bare_partition AND k.entry ? 'identity');
 END;
-COMMENT ON FUNCTION snowflake_convert.way_back(snowflake_convert.reached[], regclass[], name[], integer) IS
-'internal: the argument of snowflake_convert.revert() that leads back';
 
 --
 -- The script
@@ -863,8 +822,7 @@ COMMENT ON FUNCTION snowflake_convert.way_back(snowflake_convert.reached[], regc
 -- Lists the tables that change, in the order in which PostgreSQL's own statements
 -- lock tables: parents before inheritors and partitions, then by OID.
 CREATE FUNCTION snowflake_convert.locks(reach snowflake_convert.reached[])
-RETURNS regclass[]
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS regclass[] LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH RECURSIVE locked(tab) AS (
         SELECT c.tab FROM unnest(reach) AS c WHERE c.is_key OR c.is_changed
@@ -879,14 +837,12 @@ BEGIN ATOMIC
       FROM locked AS l
       JOIN (SELECT tab, count(*) AS ancestors FROM up GROUP BY tab) AS u USING (tab);
 END;
-COMMENT ON FUNCTION snowflake_convert.locks(snowflake_convert.reached[]) IS 'internal: the tables that a script locks, in order';
 
 -- A script calls these procedures.  Before the script has locked its tables, other
 -- roles could rename schemas, exchange objects, or add a foreign key.  So the script
 -- locks the rows of schemas, if its role is a superuser, and then the tables, and
 -- then makes sure that the same script would be made now.
-CREATE PROCEDURE snowflake_convert.run_as(owner name)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+CREATE PROCEDURE snowflake_convert.run_as(owner name) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- The role that has connected, which neither SET ROLE nor SET SESSION AUTHORIZATION changes.
@@ -908,8 +864,7 @@ COMMENT ON PROCEDURE snowflake_convert.run_as(name) IS 'for scripts: refuse to g
 
 -- Locks tables one by one.  All locks together may take the time of lock_timeout,
 -- so that a reader of the first table waits no longer; a later call has the rest.
-CREATE PROCEDURE snowflake_convert.lock_tables(tables regclass[], lock_mode text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+CREATE PROCEDURE snowflake_convert.lock_tables(tables regclass[], lock_mode text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     timeout interval := nullif(current_setting('lock_timeout')::interval, interval '0');    -- NULL: no limit
@@ -926,8 +881,7 @@ $$;
 COMMENT ON PROCEDURE snowflake_convert.lock_tables(regclass[], text) IS 'for scripts: lock tables, before one deadline';
 
 -- Puts an empty table in a table's place; the script rolls that back.
-CREATE PROCEDURE snowflake_convert.replace_for_trial(tab regclass, actions text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+CREATE PROCEDURE snowflake_convert.replace_for_trial(tab regclass, actions text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     name text := tab;
@@ -947,8 +901,7 @@ COMMENT ON PROCEDURE snowflake_convert.replace_for_trial(regclass, text) IS
 -- Views are made twice: first on empty tables, in a subtransaction that is rolled
 -- back, so that a view that fails does so before the long rewrite.
 CREATE FUNCTION snowflake_convert.steps(reach snowflake_convert.reached[], definitions jsonb)
-RETURNS text[]
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS text[] LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET standard_conforming_strings = on
 SET datestyle = iso
 SET intervalstyle = postgres
@@ -972,16 +925,12 @@ BEGIN ATOMIC
                            (74, 'IF pass = 1 THEN RAISE SQLSTATE ''TRIAL''; END IF; EXCEPTION WHEN SQLSTATE ''TRIAL'' THEN NULL; END; END LOOP;')) AS t(step, line)
              WHERE EXISTS (SELECT FROM changes WHERE step = 43)) AS s(step, place, name, line);
 END;
-COMMENT ON FUNCTION snowflake_convert.steps(snowflake_convert.reached[], jsonb) IS 'internal: the lines of a script that change something';
 
 CREATE FUNCTION snowflake_convert.digest(steps text[])
-RETURNS text
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 RETURN encode(sha256(convert_to(array_to_string(steps, E'\n'), getdatabaseencoding())), 'hex');
-COMMENT ON FUNCTION snowflake_convert.digest(text[]) IS 'internal: a hash of lines';
 
-CREATE PROCEDURE snowflake_convert.check_unchanged(rels regclass[], cols name[], key_count integer, back jsonb, digest text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+CREATE PROCEDURE snowflake_convert.check_unchanged(rels regclass[], cols name[], key_count integer, back jsonb, digest text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -1000,16 +949,13 @@ COMMENT ON PROCEDURE snowflake_convert.check_unchanged(regclass[], name[], integ
 
 -- Each line of the text becomes a comment, whatever names are in it.
 CREATE FUNCTION snowflake_convert.comment(text text)
-RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 RETURN '-- ' || regexp_replace(text, '[\n\r]', E'\n--     ', 'g');
-COMMENT ON FUNCTION snowflake_convert.comment(text) IS 'internal: a text as a comment of SQL';
 
 -- Writes a script: comments, and one DO statement, because a client that ignores an
 -- error goes on with the next statement.
 CREATE FUNCTION snowflake_convert.script(rels regclass[], cols name[], key_count integer, back jsonb DEFAULT '{}')
-RETURNS SETOF text
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -1048,7 +994,6 @@ BEGIN
         array_to_string(steps, E'\n    ')) || format(E'\nEND $script_%s$;', digest);
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.script(regclass[], name[], integer, jsonb) IS 'internal: the script for columns without obstacles';
 
 -- Finds the columns that arguments name as schema.table.column.
 CREATE FUNCTION snowflake_convert.named(paths text[])
@@ -1074,31 +1019,31 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.named(text[]) IS 'internal: the columns that arguments name';
 
 -- Writes the script for keys and other columns.  Keys with obstacles are left out; a
 -- key that is left out can be an obstacle to other keys, so look again.  It is an
 -- error if that is not wanted, or if one of the other columns has an obstacle.
 CREATE FUNCTION snowflake_convert.convert(
     rels regclass[], cols name[], also_rels regclass[], also_cols name[], owner oid, leaves_out boolean, back jsonb DEFAULT '{}')
-RETURNS SETOF text
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
     count integer := cardinality(rels);
     bad integer[];
+    wrong integer;
     problems text;
 BEGIN
     LOOP
-        SELECT array_agg(DISTINCT k), string_agg(DISTINCT E'\n' || o.description, '') FILTER (WHERE NOT leaves_out OR k > count) INTO bad, problems
+        SELECT array_agg(DISTINCT k), min(k) FILTER (WHERE NOT leaves_out OR k > count),
+               string_agg(DISTINCT E'\n' || o.description, '') FILTER (WHERE NOT leaves_out OR k > count) INTO bad, wrong, problems
           FROM snowflake_convert.obstacles(ARRAY(SELECT c FROM snowflake_convert.reach(rels || also_rels, cols || also_cols, count, back) AS c), owner) AS o,
                unnest(o.keys) AS k;
         EXIT WHEN bad IS NULL;
-        IF problems IS NOT NULL THEN
+        IF wrong IS NOT NULL THEN
             RAISE dependent_objects_still_exist USING
                 MESSAGE = format('cannot change column "%s" of table "%s" and the columns that reference it',
-                                 (cols || also_cols)[bad[1]], (rels || also_rels)[bad[1]]),
+                                 (cols || also_cols)[wrong], (rels || also_rels)[wrong]),
                 DETAIL = 'In the way:' || problems,
                 HINT = 'Drop what is in the way, run the script, and create it again. '
                        'A partition key, a domain and a row type cannot be changed in this way.';
@@ -1123,12 +1068,9 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.convert(regclass[], name[], regclass[], name[], oid, boolean, jsonb) IS
-'internal: the script for keys and other columns';
 
 CREATE FUNCTION snowflake_convert.key(rel regclass, col name, also text[] DEFAULT '{}')
-RETURNS SETOF text
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 BEGIN
@@ -1144,8 +1086,7 @@ COMMENT ON FUNCTION snowflake_convert.key(regclass, name, text[]) IS
 'a script that makes a key column bigint DEFAULT snowflake_id(), and the columns that reference it bigint';
 
 CREATE FUNCTION snowflake_convert.revert(columns jsonb)
-RETURNS SETOF text
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 #variable_conflict use_variable
@@ -1224,12 +1165,9 @@ BEGIN ATOMIC
                                  WHERE k.contype = 'p' AND k.conrelid = tab AND k.conkey = ARRAY[attnum]) END
      ORDER BY tab::text COLLATE "C", attnum;
 END;
-COMMENT ON FUNCTION snowflake_convert.keys(name[]) IS
-'internal: the keys of schemas, and which of them are left alone because no sequence makes them';
 
 CREATE FUNCTION snowflake_convert.schema(schemas name[], except_keys text[] DEFAULT '{}', also text[] DEFAULT '{}')
-RETURNS SETOF text
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
 DECLARE
@@ -1272,14 +1210,11 @@ COMMENT ON FUNCTION snowflake_convert.schema(name[], text[], text[]) IS
 -- age() alone takes a frozen row of 2^31 transactions ago for one of the future.
 -- A transaction locks its own number and those of its subtransactions.
 CREATE FUNCTION snowflake_convert.is_own(transaction xid)
-RETURNS boolean
-LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
+RETURNS boolean LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
 RETURN age(transaction) = 0
     OR age(transaction) < 0 AND EXISTS (
         SELECT FROM pg_locks AS l
          WHERE (l.locktype, l.mode, l.pid) = ('transactionid', 'ExclusiveLock', pg_backend_pid()) AND l.transactionid = transaction);
-COMMENT ON FUNCTION snowflake_convert.is_own(xid) IS
-'internal: whether a row with this xmin, which the transaction sees, is made by the transaction or its subtransactions';
 
 -- Finds the serial and identity columns of a new primary key, and the integer
 -- columns from which foreign keys lead to a snowflake.
@@ -1311,8 +1246,6 @@ BEGIN ATOMIC
      WHERE a.attrelid = new_columns.tab AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)
        AND snowflake_convert.is_snowflake(r.tab, r.attnum);
 END;
-COMMENT ON FUNCTION snowflake_convert.new_columns(regclass) IS
-'internal: the columns of a new table that become snowflakes, or bigint because they reference snowflakes';
 
 -- The event trigger runs as who runs the DDL, and executes the statements of a
 -- script if all that they change is of that very role, so that nobody's code runs as
@@ -1323,8 +1256,7 @@ COMMENT ON FUNCTION snowflake_convert.new_columns(regclass) IS
 -- Under REPEATABLE READ, the snapshot can lack a new foreign key.  ALTER TABLE then
 -- fails before it checks that foreign key.
 CREATE FUNCTION snowflake_convert.new_tables()
-RETURNS event_trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+RETURNS event_trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'	-- other sessions wait for the locks that it has
 AS $$
 DECLARE
@@ -1392,3 +1324,14 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_convert.new_tables() IS
 'for CREATE EVENT TRIGGER ... ON ddl_command_end: serial and identity primary keys of new tables become snowflakes, in the schemas that the setting snowflake_convert.schemas names (unset: public; none: in no schema)';
+
+-- The other functions are no interface.
+DO $$
+DECLARE
+    routine regprocedure;
+BEGIN
+    FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'snowflake_convert'::regnamespace AND obj_description(oid, 'pg_proc') IS NULL LOOP
+        EXECUTE format('COMMENT ON FUNCTION %s IS ''internal''', routine);
+    END LOOP;
+END
+$$;
