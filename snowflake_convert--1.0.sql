@@ -625,7 +625,11 @@ BEGIN ATOMIC
         SELECT c.keys, t.relowner, 'table ' || c.tab FROM columns AS c JOIN pg_class AS t ON t.oid = c.tab
         UNION ALL
         SELECT f.keys, t.relowner, 'table ' || t.oid::regclass
-          FROM snowflake_convert.foreign_keys(reach) AS f, LATERAL (VALUES (f.tab), (f.references_tab)) AS r(tab) JOIN pg_class AS t ON t.oid = r.tab
+          FROM snowflake_convert.foreign_keys(reach) AS f,
+               LATERAL (SELECT r FROM unnest(ARRAY[f.tab, f.references_tab]) AS r
+                        UNION ALL
+                        SELECT p.relid FROM unnest(ARRAY[f.tab, f.references_tab]) AS r, pg_partition_tree(r) AS p) AS r(tab)
+          JOIN pg_class AS t ON t.oid = r.tab
         UNION ALL
         SELECT v.keys, c.relowner, 'view ' || v.view FROM snowflake_convert.views(reach) AS v JOIN pg_class AS c ON c.oid = v.view
     ), found(keys, description) AS (

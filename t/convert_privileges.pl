@@ -186,12 +186,12 @@ ran_as();
 # put other objects in place of those that the event trigger names; the owner of a
 # database owns schema public.
 for (
-	[ 'ALTER TABLE own ADD PRIMARY KEY (id)', 'own stay as they are: id', 'a table of another role that references the key' ],
-	[ 'CREATE TABLE a (id integer REFERENCES attic.key)', 'a stay as they are: id', 'a referenced table of another role' ],
-	[ 'CREATE TABLE b (id integer REFERENCES parent)', 'b stay as they are: id', 'a partition of another role' ],
-	[ 'ALTER TABLE theirs ADD PRIMARY KEY (id)', 'theirs stays as written', 'a table of another role' ],
-	[ 'CREATE TABLE attic.c (id serial PRIMARY KEY)', 'c stays as written\n.*The schema attic belongs', 'a schema of another role' ],
-	[ "ALTER DATABASE $database OWNER TO attacker; CREATE SCHEMA d CREATE TABLE d (id serial PRIMARY KEY)", 'd stays as written\n.*The schema public belongs',
+	[ 'ALTER TABLE own ADD PRIMARY KEY (id)', 'own stays as it is\n.*schema attic belongs', 'a table of another role that references the key' ],
+	[ 'CREATE TABLE a (id integer REFERENCES attic.key)', 'a stays as it is\n.*table attic.key belongs', 'a referenced table of another role' ],
+	[ 'CREATE TABLE b (id integer REFERENCES parent)', 'b stays as it is\n.*table attic.part belongs', 'a partition of another role' ],
+	[ 'ALTER TABLE theirs ADD PRIMARY KEY (id)', 'theirs stays as it is\n.*table public.theirs belongs', 'a table of another role' ],
+	[ 'CREATE TABLE attic.c (id serial PRIMARY KEY)', 'c stays as it is\n.*schema attic belongs', 'a schema of another role' ],
+	[ "ALTER DATABASE $database OWNER TO attacker; CREATE SCHEMA d CREATE TABLE d (id serial PRIMARY KEY)", 'd stays as it is\n.*schema public belongs',
 		q{the extension in public, which is the database owner's} ])
 {
 	my ($sql, $warning, $name) = @$_;
@@ -239,7 +239,7 @@ for my $expression ('id OPERATOR(lib.<->) 1 >= 0', 'lib.idx(ARRAY[id], id) > 0')
 		my $table = 'expression_' . ++$expressions;
 
 		like(as_role($superuser, "CREATE TABLE $table ($column, CHECK ($expression)); INSERT INTO $table VALUES (1)"),
-			qr/WARNING:  columns of table public.$table stay as they are: id\n.*(operator|function) lib\./, "$column, CHECK ($expression): the column stays as it is");
+			qr/WARNING:  column id of table public.$table stays as it is\n.*(operator|function) lib\./, "$column, CHECK ($expression): the column stays as it is");
 	}
 }
 is(ran_as(), '', 'the event trigger binds no planted function or operator');

@@ -136,7 +136,8 @@ like(as_keeper($script =~ s/lock_timeout = '\K5s'/300ms'/r),
 $session->rows('ROLLBACK');
 
 # The prepared INSERT has used up a value of a sequence.
-is(dump_of($node, 'depot'), $before =~ s/(place_id_seq', )2/${1}3/r, 'a script that has timed out changes nothing');
+$before =~ s/(place_id_seq', )2/${1}3/;
+is(dump_of($node, 'depot'), $before, 'a script that has timed out changes nothing');
 is(as_keeper($script), '', 'the owner runs the script');
 $session->rows('BEGIN');
 is($session->value('EXECUTE add'), 't', 'after the conversion the same prepared INSERT gets a snowflake');
@@ -170,7 +171,7 @@ is(dump_of($node, 'depot'), $before, 'the way back leads to the schema before');
 is($session->value('EXECUTE add'), 'f', 'after the way back the same prepared INSERT gets a small key');
 $session->quit;
 is($node->safe_psql('depot', q{INSERT INTO depot.item DEFAULT VALUES RETURNING id; INSERT INTO depot.place DEFAULT VALUES RETURNING id}),
-	"1001\n4", 'the sequences go on after the largest keys');
+	"1001\n5", 'the sequences go on after the largest keys');
 
 # All locks of a script have one deadline: what it has waited for one table is
 # taken off the time for the next.
