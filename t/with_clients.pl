@@ -131,14 +131,14 @@ is($node->safe_psql('postgres', q{
 CREATE EXTENSION snowflake_convert CASCADE;
 CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval());
 CREATE TABLE kept (id serial PRIMARY KEY);
-SELECT snowflake_convert.key('kept', 'id', keep_sequence => true) \gexec
+SELECT snowflake_convert.key('kept', 'id') \gexec
 INSERT INTO orders DEFAULT VALUES;
 SELECT currval(pg_get_serial_sequence('orders', 'id')) IS NULL, snowflake_currval() = max(id), pg_get_serial_sequence('kept', 'id') FROM orders;
-}), 't|t|public.kept_id_seq', 'a column of snowflakes has no sequence, snowflake_currval() is its last id, and with keep_sequence pg_get_serial_sequence() finds the sequence');
+}), 't|t|public.kept_id_seq', 'a column of snowflakes has no sequence, snowflake_currval() is its last id, and a converted serial keeps its sequence');
 for my $call (q{currval(pg_get_serial_sequence('kept', 'id'))}, 'lastval()')
 {
 	like((sqlstate_of($node, "INSERT INTO kept DEFAULT VALUES; SELECT $call"))[1], qr/is not yet defined in this session/,
-		"keep_sequence: $call is an error");
+		"$call of a converted serial is an error");
 }
 $node->stop;
 
