@@ -173,7 +173,9 @@ CREATE ROLE regress_snowflake_owner;
 GRANT ALL ON SCHEMA shop TO regress_snowflake_user;
 GRANT REFERENCES ON django TO regress_snowflake_user;
 SET ROLE regress_snowflake_user;
+\set VERBOSITY terse
 CREATE TABLE users_own (id serial PRIMARY KEY, d integer REFERENCES django, u integer REFERENCES users_own);
+\set VERBOSITY default
 CREATE TABLE users_later (id serial);
 RESET ROLE;
 ALTER TABLE users_later ADD PRIMARY KEY (id);
