@@ -156,8 +156,10 @@ state_two_versions() {
 
 # ----- the README's block -----
 
-# Starts a Debian cluster, which this machine's own servers leave no TCP port to.
+# Starts a Debian cluster, which Debian 13 makes for the newest version only.  This
+# machine's own servers may leave no TCP port to it.
 start_cluster() { # major version
+    [ -d "/etc/postgresql/$1/main" ] || pg_createcluster "$1" main
     echo "listen_addresses = ''" >"/etc/postgresql/$1/main/conf.d/local.conf"
     pg_ctlcluster "$1" main start
 }
