@@ -385,9 +385,7 @@ COMMENT ON FUNCTION @extschema@.snowflake_day_start(timestamp) IS
 --
 
 CREATE FUNCTION @extschema@.snowflake_check_partitions(parent regclass)
-RETURNS void
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
+RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- SET SESSION AUTHORIZATION changes session_user, but not this role.
@@ -448,15 +446,12 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_check_partitions(regclass) IS
-'internal: raise an error unless all tables concerned belong to the caller';
+COMMENT ON FUNCTION @extschema@.snowflake_check_partitions(regclass) IS 'internal: raise an error unless all tables concerned belong to the caller';
 
 -- Returns the tables, with the lock modes, that PostgreSQL locks against writers
 -- while it drops a partition or, if "part" is NULL, while it attaches one.
 CREATE FUNCTION @extschema@.snowflake_partition_locks(parent regclass, part regclass)
-RETURNS text[]
-LANGUAGE sql STABLE PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp
+RETURNS text[] LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH RECURSIVE tree (relid) AS (
         SELECT part::oid
@@ -480,16 +475,13 @@ BEGIN ATOMIC
       JOIN pg_class AS c ON c.oid = m.relid AND c.relkind IN ('r', 'p')
       JOIN pg_namespace AS n ON n.oid = c.relnamespace;
 END;
-COMMENT ON FUNCTION @extschema@.snowflake_partition_locks(regclass, regclass) IS
-'internal: the locks that a partition needs';
+COMMENT ON FUNCTION @extschema@.snowflake_partition_locks(regclass, regclass) IS 'internal: the locks that a partition needs';
 
 -- Waits for a lock only while the transaction holds none of the others, so no
 -- writer can be in a deadlock with this function: the next attempt begins with
 -- the lock that was not free.
 CREATE FUNCTION @extschema@.snowflake_lock_partitions(parent regclass, part regclass, deadline timestamptz)
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
 SET lock_timeout = 0
 AS $$
 DECLARE
@@ -542,18 +534,10 @@ BEGIN ATOMIC
                         '^FOR VALUES FROM \((?:''(.*)''|MINVALUE)\) TO \((?:''(.*)''|MAXVALUE)\)$') AS bound
      WHERE i.inhparent = parent AND bound IS NOT NULL;
 END;
-COMMENT ON FUNCTION @extschema@.snowflake_partition_bounds(regclass) IS
-'internal: the partitions of a table, without the default partition';
+COMMENT ON FUNCTION @extschema@.snowflake_partition_bounds(regclass) IS 'internal: the partitions of a table, without the default partition';
 
-CREATE FUNCTION @extschema@.snowflake_partition_steps(
-    since timestamptz,
-    until timestamptz,
-    step interval,
-    OUT unit text,
-    OUT steps integer)
-RETURNS record
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp
+CREATE FUNCTION @extschema@.snowflake_partition_steps(since timestamptz, until timestamptz, step interval, OUT unit text, OUT steps integer)
+RETURNS record LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     months integer := extract(year FROM step) * 12 + extract(month FROM step);
@@ -581,14 +565,8 @@ COMMENT ON FUNCTION @extschema@.snowflake_partition_steps(timestamptz, timestamp
 -- Returns the instants at which the wanted partitions begin, and the last one's
 -- end.  Steps count from the first: a short month must not shorten later steps.
 -- Steps of hours are elapsed time, others follow the calendar.
-CREATE FUNCTION @extschema@.snowflake_partition_starts(
-    since timestamptz,
-    until timestamptz,
-    step interval,
-    unit text,
-    steps integer)
-RETURNS SETOF timestamptz
-LANGUAGE sql STABLE STRICT PARALLEL SAFE
+CREATE FUNCTION @extschema@.snowflake_partition_starts(since timestamptz, until timestamptz, step interval, unit text, steps integer)
+RETURNS SETOF timestamptz LANGUAGE sql STABLE STRICT PARALLEL SAFE
 BEGIN ATOMIC
     -- Without DISTINCT, a day that the time zone leaves out would be a partition.
     WITH counted AS (
@@ -609,20 +587,9 @@ COMMENT ON FUNCTION @extschema@.snowflake_partition_starts(timestamptz, timestam
 'internal: the instants at which partitions begin';
 
 CREATE FUNCTION @extschema@.snowflake_attach_partition(
-    parent regclass,
-    since timestamptz,
-    until timestamptz,
-    unit text,
-    starts timestamptz[],
-    bounds bigint[],
-    parts regclass[],
-    lowers bigint[],
-    uppers bigint[],
-    step interval,
-    lock_timeout interval)
-RETURNS regclass
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
+    parent regclass, since timestamptz, until timestamptz, unit text, starts timestamptz[],
+    bounds bigint[], parts regclass[], lowers bigint[], uppers bigint[], step interval, lock_timeout interval)
+RETURNS regclass LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     wanted integer := cardinality(bounds) - 1;
@@ -714,13 +681,9 @@ COMMENT ON FUNCTION @extschema@.snowflake_attach_partition(regclass, timestamptz
 'internal: create the first partition of these bounds that does not exist';
 
 CREATE FUNCTION @extschema@.snowflake_create_partition(
-    parent regclass,
-    since timestamptz,
-    until timestamptz,
-    step interval,
-    lock_timeout interval DEFAULT '10 s')
-RETURNS regclass
-LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+    parent regclass, since timestamptz,
+    until timestamptz, step interval, lock_timeout interval DEFAULT '10 s')
+RETURNS regclass LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
 BEGIN ATOMIC
     SELECT @extschema@.snowflake_check_partitions(parent);
     SELECT made
@@ -741,12 +704,8 @@ COMMENT ON FUNCTION @extschema@.snowflake_create_partition(regclass, timestamptz
 -- A procedure with a SET clause cannot COMMIT: the bodies of the procedures must
 -- not depend on search_path, and each transaction is one call of a function.
 CREATE PROCEDURE @extschema@.snowflake_create_partitions(
-    parent regclass,
-    since timestamptz,
-    until timestamptz,
-    step interval,
-    lock_timeout interval DEFAULT '10 s')
-LANGUAGE plpgsql
+    parent regclass, since timestamptz,
+    until timestamptz, step interval, lock_timeout interval DEFAULT '10 s') LANGUAGE plpgsql
 AS $$
 DECLARE
     made regclass;
@@ -763,9 +722,7 @@ COMMENT ON PROCEDURE @extschema@.snowflake_create_partitions(regclass, timestamp
 'create the range partitions of a table partitioned by its snowflake ids, each in a transaction';
 
 CREATE FUNCTION @extschema@.snowflake_drop_partition(parent regclass, before timestamptz, lock_timeout interval, dry_run boolean)
-RETURNS text
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
+RETURNS text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     deadline timestamptz := clock_timestamp() + lock_timeout;
@@ -804,15 +761,11 @@ BEGIN
     RETURN name;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_drop_partition(regclass, timestamptz, interval, boolean) IS
-'internal: drop the oldest of the partitions';
+COMMENT ON FUNCTION @extschema@.snowflake_drop_partition(regclass, timestamptz, interval, boolean) IS 'internal: drop the oldest of the partitions';
 
 CREATE PROCEDURE @extschema@.snowflake_drop_partitions(
-    parent regclass,
-    before timestamptz,
-    lock_timeout interval DEFAULT '10 s',
-    dry_run boolean DEFAULT false)
-LANGUAGE plpgsql
+    parent regclass, before timestamptz,
+    lock_timeout interval DEFAULT '10 s', dry_run boolean DEFAULT false) LANGUAGE plpgsql
 AS $$
 DECLARE
     dropped text;
