@@ -34,9 +34,9 @@ check schema.string.match?(/default: -> \{ "snowflake_id\(\)" \}/), true,
       'schema.rb has the default'
 
 # Loads a fixture into a table; returns the error, if there is one.
-def load_fixture(table)
+def load_fixture(table, column = 'item')
   Dir.mktmpdir do |directory|
-    File.write("#{directory}/#{table}.yml", "one:\n  item: one\n")
+    File.write("#{directory}/#{table}.yml", "one:\n  #{column}: one\n")
     ActiveRecord::FixtureSet.reset_cache
     ActiveRecord::FixtureSet.create_fixtures(directory, [table])
   end
@@ -68,3 +68,4 @@ tag = Tag.create!(book: Book.create!(author: Author.create!(name: 'Ann')))
 check [tag.id, tag.book_id, tag.book.author_id].min > 2**53, true,
       'the event trigger converts the keys of new tables'
 check Tag.find(tag.id).book.author.name, 'Ann', 'rows of new tables find each other'
+check load_fixture('authors', 'name'), nil, 'fixtures work in a converted table'

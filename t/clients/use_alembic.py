@@ -28,7 +28,7 @@ def differences(connection, metadata):
 
 
 before = model(Integer)
-after = model(BigInteger, server_default=text("snowflake_nextval()"))
+after = model(BigInteger, server_default=text("snowflake_id()"))
 engine = create_engine("postgresql+psycopg2://")
 with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
     after.create_all(connection)
