@@ -184,7 +184,7 @@ sub is_refused
 
 # The steps back in seconds, and what happens.
 my %expected = (
-	'wait 1000' => { 0.2 => 'waits', 0.8 => 'waits', 1.9 => 'refuses' },
+	'wait 1000' => { 0.25 => 'waits', 0.75 => 'waits', 1.9 => 'refuses' },
 	'wait 0' => { 1.5 => 'refuses' },
 	'error 5000' => { 1.5 => 'refuses' },
 	'advance 1000' => { 0.3 => 'leads', 0.8 => 'leads', 1.4 => 'waits', 2.9 => 'refuses' },
