@@ -200,6 +200,12 @@ BEGIN ATOMIC
           FROM keys
          WHERE identity IS NOT NULL
         UNION ALL
+        SELECT 56, 1, k.tab, format('GRANT %s ON SEQUENCE %s TO %s%s', e.privilege_type, k.sequence,
+                                    CASE e.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(e.grantee)) END,
+                                    CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
+          FROM keys AS k, aclexplode((k.back ->> 'acl')::aclitem[]) AS e
+         WHERE k.identity IS NOT NULL
+        UNION ALL
         SELECT 57, 0, tab, format('SELECT pg_catalog.setval(%L, %s)', sequence, (back ->> 'last')::bigint)
           FROM keys
          WHERE identity IS NOT NULL AND back ? 'last'
@@ -797,6 +803,7 @@ BEGIN ATOMIC
                        'MAXVALUE ' || nullif(q.seqmax, CASE q.seqtypid WHEN 'smallint'::regtype THEN 32767
                                                                        WHEN 'integer'::regtype THEN 2147483647 ELSE 9223372036854775807 END),
                        'START WITH ' || nullif(q.seqstart, 1), 'CACHE ' || nullif(q.seqcache, 1), CASE WHEN q.seqcycle THEN 'CYCLE' END), '') END,
+                   'acl', (SELECT l.relacl::text FROM pg_class AS l WHERE a.attidentity <> '' AND l.oid = s.sequence),
                    'last', CASE WHEN a.attidentity <> '' AND has_sequence_privilege(s.sequence, 'SELECT') THEN pg_sequence_last_value(s.sequence) END,
                    'as', CASE WHEN o.objid IS NOT NULL THEN format_type(nullif(q.seqtypid, 'bigint'::regtype), NULL) END) END) AS entry
           FROM unnest(reach) AS c

@@ -227,7 +227,7 @@ CREATE VIEW texts AS SELECT coalesce(up.id, 0) AS id, CASE WHEN up.n > 1 THEN up
                        FROM up, divided AS d UNION ALL SELECT 0, 1, 2, 3;
 SELECT setval('up_id_seq', 77), setval('down_id_seq', 170), setval('other_id_seq', 42), setval('divided_id_seq', 5, false);
 COMMENT ON SEQUENCE other_id_seq IS 'a sequence';
-GRANT USAGE ON SEQUENCE other_id_seq TO regress_snowflake_reader;
+GRANT USAGE ON SEQUENCE other_id_seq, divided_id_seq TO regress_snowflake_reader;
 CREATE VIEW columns AS
 SELECT attrelid::regclass, attname, atttypid::regtype, attidentity, pg_get_expr(adbin, adrelid) FROM pg_attribute LEFT JOIN pg_attrdef ON (adrelid, adnum) = (attrelid, attnum)
  WHERE attrelid = ANY ('{up,down,bare,other,divided,of_divided}'::regclass[]) AND attnum > 0
