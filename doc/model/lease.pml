@@ -81,6 +81,7 @@
  *	 LATE_CLAIM			a claim is executed although a later message of its
  *						holder was
  *	 LATE_RELEASE		the same for a release
+ *	 UNSEEN_RELEASE		a release is executed in a quarantine, before a renewal
  *	 ANY_INCARNATION	a holder continues its lease with any incarnation
  *	 COPY_CONTINUES		a copy of a holder continues the holder's lease
  *	 NO_QUARANTINE		a loss begins no quarantine
@@ -116,6 +117,7 @@
 #define MIN(a, b)	((a) < (b) -> (a) : (b))
 
 #define NOBODY		2			/* of servers 0 and 1 */
+#define EARLIER		99			/* an incarnation of the layout before */
 
 mtype = { CLAIM, RELEASE, GRANTED };
 
@@ -398,10 +400,16 @@ inline claim(message)
 	fi
 }
 
+#ifdef UNSEEN_RELEASE
+#define CAN_RELEASE		true
+#else
+#define CAN_RELEASE		row.is_seen
+#endif
+
 inline release(message)
 {
 	if
-	:: IS_MINE(message) ->
+	:: CAN_RELEASE && IS_MINE(message) ->
 		printf("registry: released by %d, mark %d\n",
 			   message.from, message.fence);
 		row.fence = MAX(MIN(row.fence, message.fence), row.began);
@@ -693,8 +701,9 @@ inline pass_time(paused)
 }
 
 /*
- * Changes the layout: another row makes the servers' ids.  Messages by the layout
- * before are refused from now on.
+ * Changes the layout: another row makes the servers' ids.  Claims by the layout
+ * before are refused from now on.  A release is not: it may still arrive, of the
+ * holder that the row had in the layout before, whose ids were others.
  */
 inline change_layout()
 {
@@ -714,8 +723,17 @@ inline change_layout()
 	row.holder = NOBODY;
 	row.is_seen = true;
 #ifndef CHANGE_AT_ONCE
-	begin_quarantine()
+	begin_quarantine();
 #endif
+	if
+	:: row.holder = 0;
+		row.incarnation = EARLIER;
+		row.expires = LAST_TICK;
+		late.kind = RELEASE;
+		late.from = row.holder;
+		late.incarnation = row.incarnation
+	:: true
+	fi
 }
 
 /* Fails over to the standby.  No older message reaches the new registry. */
