@@ -67,14 +67,15 @@ install_all_packages() {
 # Fails unless the PostgreSQL of the machine has the files of its packages, with
 # their checksums, and no other files.
 is_as_packaged() {
-    local packages
+    local packages changes
 
     [ -e /usr/lib/postgresql ] || return 0
     packages=$(find /usr/lib/postgresql /usr/share/postgresql ! -type d \
         -exec dpkg-query -S {} + | cut -d : -f 1 | sort -u) ||
         fail "files of no package"
     # shellcheck disable=SC2086 # a list of words
-    dpkg --verify $packages || fail "changed files"
+    changes=$(dpkg --verify $packages)
+    [ -z "$changes" ] || fail "changed files: $changes"
     echo "as packaged: "$packages
 }
 
