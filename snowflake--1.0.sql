@@ -663,7 +663,7 @@ BEGIN
     -- the parent go on.  ATTACH makes indexes, foreign keys and triggers.
     FOR i IN 1 .. wanted LOOP
         CONTINUE WHEN EXISTS (SELECT FROM unnest(lowers) AS lower WHERE lower = bounds[i]);
-        PERFORM @extschema@.snowflake_lock_partitions(parent, NULL, clock_timestamp() + lock_timeout);
+        PERFORM @extschema@.snowflake_lock_partitions(parent, NULL::regclass, clock_timestamp() + lock_timeout);
         -- Another session may have created partitions during the wait.
         IF parts IS DISTINCT FROM (SELECT array_agg(part ORDER BY part) FROM @extschema@.snowflake_partition_bounds(parent)) THEN
             RETURN @extschema@.snowflake_create_partition(parent, since, until, step, lock_timeout);

@@ -215,8 +215,9 @@ BEGIN ATOMIC
           FROM keys, LATERAL (VALUES (56, 'NO FORCE'), (58, 'FORCE')) AS f(step, action)
          WHERE back IS NOT NULL AND sequence IS NOT NULL AND relforcerowsecurity
         UNION ALL
-        SELECT 57, 1, tab, format('SELECT pg_catalog.setval(%1$L, max(%2$I)) FROM %3$s HAVING max(%2$I) >= (SELECT last_value FROM %1$s) '
-                                  'AND (SELECT seqincrement FROM pg_catalog.pg_sequence WHERE seqrelid = %1$L::pg_catalog.regclass) > 0',
+        -- Somebody may have put a view in place of the sequence: nothing reads from that name.
+        SELECT 57, 1, tab, format('SELECT pg_catalog.setval(%1$L, max(%2$I)) FROM %3$s HAVING max(%2$I) >= (SELECT coalesce(pg_catalog.pg_sequence_last_value(seqrelid), seqstart)'
+                                  ' FROM pg_catalog.pg_sequence WHERE seqrelid = %1$L::pg_catalog.regclass AND seqincrement > 0)',
                                   sequence, attname, tab)
           FROM keys
          WHERE back IS NOT NULL AND sequence IS NOT NULL AND NOT relispartition

@@ -329,6 +329,16 @@ is(superuser($make . ' AS s') =~ s/ depends on.*//gr,
 	  . "-- left out: public.seen (id): in the way: rule _RETURN on view public.m\n-- no key to convert",
 	'keys with such expressions are left out');
 
+# A serial's sequence, which nothing uses after the conversion, may be gone, and a
+# view of the attacker's have its name.
+superuser('CREATE TABLE big (id bigserial PRIMARY KEY)');
+superuser(q{SELECT snowflake_convert.key('big', 'id') \gexec});
+superuser('DROP SEQUENCE big_id_seq; INSERT INTO big DEFAULT VALUES');
+is(as_role('attacker', 'CREATE VIEW public.big_id_seq AS SELECT 1 AS last_value WHERE attic.evil(1)'), '', 'the attacker makes a view');
+like(as_role($superuser, q{SELECT snowflake_convert.revert('{"public.big.id": {"type": "bigint", "sequence": "public.big_id_seq"}}') \gexec}),
+	qr/ERROR/, 'the way back fails without the sequence');
+is(ran_as(), '', q{the way back does not read from a sequence's name});
+
 # A superuser's script leaves out a key that objects of another role depend on.
 # The attacker owns the database, and so the extension's schema, public.
 new_database('CREATE EXTENSION snowflake_convert CASCADE');
@@ -464,6 +474,19 @@ as_role($superuser, q{CREATE TABLE attic.x (id bigint PRIMARY KEY); ALTER TABLE 
 is(ran_as(), $superuser, q{ATTACH by hand runs code of the default partition's owner});
 superuser('DROP INDEX attic.trap; DROP TABLE attic.f');
 unlike(connected_as('victim', sprintf($create, 'house.p') . ';' . sprintf($drop, 'house.p')), qr/ERROR/, 'without the foreign key of another role, partitions are created and dropped');
+
+# The attacker plants functions of the same names, which match arguments of the
+# type unknown better.
+superuser(q{
+GRANT CREATE ON SCHEMA public TO attacker;
+CREATE SCHEMA safe;
+CREATE TABLE safe.p (id bigint) PARTITION BY RANGE (id);
+});
+is(as_role('attacker', q{
+CREATE FUNCTION public.snowflake_lock_partitions(regclass, text, timestamptz) RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); END';
+}), '', 'the attacker plants a function');
+unlike(as_role($superuser, sprintf($create, 'safe.p') . ';' . sprintf($drop, 'safe.p')), qr/ERROR/, 'partitions are created and dropped beside a planted function');
+is(ran_as(), '', 'the functions for partitions call no planted function');
 
 # A schema's owner cannot put another table in place of a superuser's.
 superuser("CREATE TABLE attic.mine (id bigint) PARTITION BY RANGE (id); GRANT CREATE ON DATABASE $database TO attacker");
