@@ -162,6 +162,8 @@ sub is_not_waited_for
 	return;
 }
 
+my $refusals = 0;
+
 # Tests that calls are refused at once, and what the ERROR says.
 sub is_refused
 {
@@ -178,6 +180,8 @@ sub is_refused
 		  && $behind_ms > $seconds * 1000 - 1000,
 		"$name: the message names how far the clock is behind: $message");
 	like($hint, qr/Check the server's clock/, "$name: the hint says what to do");
+	is($main->value('SELECT clock_refusals FROM snowflake_stat()'),
+		$refusals += @outcomes, "$name is counted");
 	is_issued("$name: an id when the clock is right again", take());
 	return;
 }
