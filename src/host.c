@@ -57,7 +57,7 @@ static const struct ifaddrs *first_ipv4(const struct ifaddrs *list,
 static const char *ipv4_why_not(const struct ifaddrs *entry);
 static uint32 ipv4_of(const struct sockaddr *address);
 static char *ipv4_to_text(const struct ifaddrs *entry);
-static int ipv4_host_bits(const struct ifaddrs *entry);
+static int	ipv4_host_bits(const struct ifaddrs *entry);
 static void find_location(void);
 static void read_boot_id(char *boot_id);
 

@@ -19,12 +19,13 @@
 #define FIELD_BITS_MAX 31		/* what SQL's integer can show */
 
 /* The units in which text gives the length of a tick, from the smallest. */
-static const struct
+typedef struct TickUnit
 {
 	const char *name;
 	int64		us;
-}			tick_units[] =
-{
+} TickUnit;
+
+static const TickUnit tick_units[] = {
 	{"us", 1},
 	{"ms", 1000},
 	{"s", USECS_PER_SEC}
@@ -32,7 +33,7 @@ static const struct
 
 #define DEFAULT_TICK_US 1000
 
-static int parse_number(const char **text);
+static int	parse_number(const char **text);
 static bool parse_tick(const char *text, int64 *tick_us);
 static bool check_widths(const Layout *layout, const char **detail);
 

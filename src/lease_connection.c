@@ -139,7 +139,10 @@ connection_open(Connection *connection, const char *conninfo)
 	}
 	(void) PQsetNoticeReceiver(connection->libpq, drop_notice, NULL);
 
-	/* Half of the time is the hosts', in equal parts; the rest is the claim's. */
+	/*
+	 * Half of the time is the hosts', in equal parts; the rest is the
+	 * claim's.
+	 */
 	if (connection->host_count > 1)
 		connection->deadline_us =
 			Min(deadline_us, now_us + Max(CONNECT_MIN_US, (deadline_us - now_us) /

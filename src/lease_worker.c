@@ -63,9 +63,10 @@ typedef struct LeaseWorkerState
 {
 	int64		duration_us;	/* of the newest grant */
 	int64		attempted_us;	/* when the last attempt began */
-	int64		retry_us;		/* how long to wait after a failure; 0: granted */
-	uint64		failures[HOSTS_MAX];	/* hashes of each host's last failure; 0
-										 * after a grant */
+	int64		retry_us;		/* how long to wait after a failure; 0:
+								 * granted */
+	uint64		failures[HOSTS_MAX];	/* hashes of each host's last failure;
+										 * 0 after a grant */
 } LeaseWorkerState;
 
 /* What one transaction does. */
@@ -267,9 +268,9 @@ try_to_renew(LeaseWorkerState *state)
 	was_held = lease_is_valid(&held, state->attempted_us);
 
 	/*
-	 * The time of a lease begins before the claim is sent, not when the answer
-	 * arrives.  An answer that takes longer than the lease is useless, so a
-	 * short lease shortens the timeout.
+	 * The time of a lease begins before the claim is sent, not when the
+	 * answer arrives.  An answer that takes longer than the lease is useless,
+	 * so a short lease shortens the timeout.
 	 */
 	connection.deadline_us = state->attempted_us +
 		Min(Min(ATTEMPT_MAX_US, state->duration_us * 3 / 4),

@@ -98,9 +98,9 @@ mark_start_once(void)
 
 	/*
 	 * Without a lease no id is issued before mark_begin_lease() finds where
-	 * ids begin.  Until then the stamp is at the floor, and not at the mark of
-	 * the worker id that was leased last: that mark must not hold up the ids
-	 * of another worker id.
+	 * ids begin.  Until then the stamp is at the floor, and not at the mark
+	 * of the worker id that was leased last: that mark must not hold up the
+	 * ids of another worker id.
 	 */
 	start = find_start(&contents,
 					   is_resumed ? lease.worker_id :
@@ -290,7 +290,10 @@ first_tick_from(TimestampTz instant)
 static StartPoint
 find_start(MarkContents *contents, int worker_id)
 {
-	StartPoint	start = {.tick = contents->floor, .floor = contents->floor};
+	StartPoint	start = {
+		.tick = contents->floor,
+		.floor = contents->floor
+	};
 	MarkEntry  *entry = mark_page_entry(contents, node_datacenter_id,
 										worker_id);
 	int64		largest = mark_page_largest(contents);

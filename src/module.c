@@ -23,7 +23,10 @@
 #include "storage/ipc.h"
 #include "utils/guc.h"
 
-PG_MODULE_MAGIC_EXT(.name = "snowflake", .version = SNOWFLAKE_VERSION);
+PG_MODULE_MAGIC_EXT(
+					.name = "snowflake",
+					.version = SNOWFLAKE_VERSION
+);
 
 static const struct config_enum_entry clock_policies[] =
 {

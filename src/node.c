@@ -78,7 +78,7 @@ static void check_field(const char *name, int value, int lowest,
 static void check_source(void);
 static void check_registry(void);
 static void require_no_registry(void);
-static int derive_worker_id(void);
+static int	derive_worker_id(void);
 
 bool
 node_check_layout(char **newval, void **extra, GucSource source)

@@ -57,10 +57,13 @@ typedef struct Counters
  */
 typedef struct BackendSlot
 {
-	/* Every id of the open transaction has this stamp or a later one; 0: none. */
+	/*
+	 * Every id of the open transaction has this stamp or a later one; 0:
+	 * none.
+	 */
 	pg_atomic_uint64 hold;
-	uint64		xid;			/* the full id of the prepared transaction that
-								 * "hold" is of */
+	uint64		xid;			/* the full id of the prepared transaction
+								 * that "hold" is of */
 	TimestampTz xact_start;		/* of the transaction that "hold" is of */
 	int64		last_id;		/* the newest id of all sessions of the slot */
 	Counters	counters;		/* of all sessions that have had the slot */
@@ -97,7 +100,8 @@ typedef struct NodeStart
 	bool		is_known;		/* has a process read the mark's page? */
 	bool		is_logged;		/* is a mark of this start in flushed WAL? */
 	int64		stamp;			/* ids begin after this stamp */
-	int64		lead_us;		/* how far the page's mark was put ahead of an id */
+	int64		lead_us;		/* how far the page's mark was put ahead of an
+								 * id */
 	int64		fence_stamp;	/* equal to "stamp" if ids begin at the last
 								 * holder's fence; else 0 */
 	int64		floor;			/* the page's floor has to rise to this tick */
@@ -120,22 +124,22 @@ typedef struct SharedState
 	FixedNode	node;			/* set by shmem_fix_node(), then constant */
 
 	/* The newest stamp taken.  Never goes back. */
-	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint64 stamp;
+	pg_atomic_uint64 stamp pg_attribute_aligned(PG_CACHE_LINE_SIZE);
 
 	/* The last turn that a waiter has taken; see choose_wakeup_tick(). */
-	pg_attribute_aligned(PG_CACHE_LINE_SIZE) pg_atomic_uint64 turns;
+	pg_atomic_uint64 turns pg_attribute_aligned(PG_CACHE_LINE_SIZE);
 
 	/* The largest horizon that was returned.  Never goes back. */
 	pg_atomic_uint64 horizon;
 
 	/* Protects the fields below. */
-	pg_attribute_aligned(PG_CACHE_LINE_SIZE) LWLock lock;
+	LWLock		lock pg_attribute_aligned(PG_CACHE_LINE_SIZE);
 
 	/*
-	 * The mark: only ids of ticks before the mark may be issued.  At first the
-	 * mark is the tick that ids begin at, so the first id needs a larger mark.
-	 * Each larger mark is logged before it is published here.  0 until a
-	 * process has read the page.
+	 * The mark: only ids of ticks before the mark may be issued.  At first
+	 * the mark is the tick that ids begin at, so the first id needs a larger
+	 * mark.  Each larger mark is logged before it is published here.  0 until
+	 * a process has read the page.
 	 */
 	int64		mark;
 
@@ -155,8 +159,8 @@ typedef struct SharedState
 	uint64		node_generation;
 
 	/*
-	 * The lease, if worker ids are leased.  mark_start_once() reads it off the
-	 * page; from then on only the lease worker writes it.
+	 * The lease, if worker ids are leased.  mark_start_once() reads it off
+	 * the page; from then on only the lease worker writes it.
 	 */
 	Lease		lease;
 	char		lease_reason[LEASE_REASON_SIZE];	/* why there is no lease */

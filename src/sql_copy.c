@@ -51,7 +51,7 @@ PG_FUNCTION_INFO_V1(snowflake_copy_nextval);
 static inline bool is_copy_planning_a_default(const SupportRequestSimplify *request);
 static inline bool is_loading_domain(void);
 static Node *replace_by_twin(const FuncExpr *call);
-static Oid twin_of(Oid function);
+static Oid	twin_of(Oid function);
 static bool may_replace(Oid function, Oid twin);
 static inline void refuse_call_outside_copy(FunctionCallInfo fcinfo);
 

@@ -304,6 +304,7 @@ snowflake_format(PG_FUNCTION_ARGS)
 	fsec_t		fsec;
 	int			tz;
 	bool		whole_ms;
+	char	   *formatted;
 
 	split_id(layout, PG_GETARG_INT64(0), &fields);
 	instant = layout_tick_start(layout, fields.tick);
@@ -314,14 +315,14 @@ snowflake_format(PG_FUNCTION_ARGS)
 
 	/* Show microseconds only if ticks do not begin at whole milliseconds. */
 	whole_ms = layout->tick_us % 1000 == 0 && layout->epoch % 1000 == 0;
-	PG_RETURN_TEXT_P(cstring_to_text(
-		psprintf("%04d-%02d-%02d %02d:%02d:%02d.%0*d%s, #%d, @(%d,%d)",
-				 tm.tm_year > 0 ? tm.tm_year : 1 - tm.tm_year,
-				 tm.tm_mon, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
-				 whole_ms ? 3 : 6, whole_ms ? fsec / 1000 : fsec,
-				 tm.tm_year > 0 ? "" : " BC",
-				 (int) fields.sequence,
-				 (int) fields.datacenter_id, (int) fields.worker_id)));
+	formatted = psprintf("%04d-%02d-%02d %02d:%02d:%02d.%0*d%s, #%d, @(%d,%d)",
+						 tm.tm_year > 0 ? tm.tm_year : 1 - tm.tm_year,
+						 tm.tm_mon, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
+						 whole_ms ? 3 : 6, whole_ms ? fsec / 1000 : fsec,
+						 tm.tm_year > 0 ? "" : " BC",
+						 (int) fields.sequence,
+						 (int) fields.datacenter_id, (int) fields.worker_id);
+	PG_RETURN_TEXT_P(cstring_to_text(formatted));
 }
 
 /*

@@ -43,7 +43,7 @@ static const Base bases[] =
 };
 
 static const Base *find_base(int number);
-static int digit_value(const Base *base, char c);
+static int	digit_value(const Base *base, char c);
 static bool same_digit(const Base *base, char a, char b);
 static void refuse_character(const Base *base, const char *text, int length,
 							 int at);
