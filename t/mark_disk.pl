@@ -123,13 +123,24 @@ $node = new_server(
 my $mark_writes = 'SELECT high_water_writes FROM snowflake_stat()';
 configure($node);
 start_on_disk($node);
-my $flushes = disk_value('flushes');
 value_of($node, $issue);
-cmp_ok(disk_value('flushes'), '>', $flushes, 'the first id after a start comes after a flush');
 value_of($node, q{
 CREATE TABLE ours (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), n int);
 CREATE TABLE theirs (id bigserial PRIMARY KEY, n int);
 });
+
+# The next first id waits for that flush.
+$node->stop;
+start_on_disk($node);
+my ($first, $watcher) = map { SnowflakeSession->new($node, 60) } 1, 2;
+set_disk(is_hanging => 1);
+$first->ask($issue);
+ok( wait_for(
+		sub { $watcher->value("SELECT coalesce(wait_event, '') FROM pg_stat_activity WHERE pid = $first->{pid}") =~ /^WAL/ }),
+	'the first id after a start waits for a flush of WAL');
+set_disk(is_hanging => 0);
+is(($first->answer)[0], '', 'the first id is issued after the flush');
+$_->quit for $first, $watcher;
 set_disk(delay_us => FLUSH_US);
 
 sub reload_with
@@ -211,7 +222,7 @@ value_of($node, 'CHECKPOINT');
 set_disk(is_hanging => 1);
 value_of($node, $issue);    # logs a mark
 ok(wait_for(sub { disk_value('hanging') > 0 }), 'a flush hangs');
-$flushes = disk_value('flushes');
+my $flushes = disk_value('flushes');
 my $calls = load(4, "$issue;");
 cmp_ok($calls->{count}, '>', 1000, 'sessions go on to issue ids while a flush hangs');
 cmp_ok($calls->{marks}, '>', 10, 'sessions go on to log marks while a flush hangs');
