@@ -1112,7 +1112,8 @@ BEGIN
     SELECT format('column "%s" cannot become %s again', c.key, c.value) INTO wrong
       FROM jsonb_each(columns - 'views') AS c
      WHERE NOT coalesce(c.value ->> 'type' IN ('smallint', 'integer', 'bigint') AND c.value ->> 'identity' IN ('ALWAYS', 'BY DEFAULT') IS NOT FALSE
-                        AND c.value ->> 'as' IN ('smallint', 'integer') IS NOT FALSE AND c.value ->> 'options' ~ '^[A-Z0-9 -]*$' IS NOT FALSE, false);
+                        AND c.value ->> 'as' IN ('smallint', 'integer') IS NOT FALSE AND c.value ->> 'options' ~ '^[A-Z0-9 -]*$' IS NOT FALSE, false)
+        OR NOT c.value ? 'identity' AND c.value ->> 'sequence' <> '' AND to_regclass(c.value ->> 'sequence')::oid IN (SELECT seqrelid FROM pg_sequence) IS NOT TRUE;
     IF FOUND THEN
         RAISE invalid_parameter_value USING MESSAGE = wrong, HINT = 'The last comment of the script that has converted the keys has the argument.';
     END IF;
