@@ -404,13 +404,12 @@ BEGIN
                   HINT = 'Create it with PARTITION BY RANGE and its id as the only column of the key.';
     END IF;
 
-    -- The owner's code can run below with the caller's rights, so the caller must be
-    -- the owner.  After SET ROLE, that code can take any role of who has connected.
-    IF pg_get_userbyid(owner) <> current_user
-       OR owner <> login AND EXISTS (SELECT FROM pg_roles WHERE rolsuper AND pg_has_role(login, oid, 'MEMBER')) THEN
+    -- The owner's code can run below with the rights of the caller and, after SET ROLE,
+    -- of who has connected, so both must be the owner.
+    IF pg_get_userbyid(owner) <> current_user OR owner <> login THEN
         RAISE EXCEPTION 'must be owner of table %', parent
             USING ERRCODE = 'insufficient_privilege',
-                  HINT = format('Connect as role "%s". SET ROLE is enough only for a member that cannot become a superuser.', pg_get_userbyid(owner));
+                  HINT = format('Connect as role "%s".', pg_get_userbyid(owner));
     END IF;
 
     -- A schema's owner must not exchange tables that a superuser's statements
@@ -427,8 +426,8 @@ BEGIN
     END IF;
 
     WITH RECURSIVE tree (relid) AS (
-        SELECT parent::oid
-        UNION ALL
+        SELECT relid::oid FROM pg_partition_ancestors(parent)
+        UNION
         SELECT i.inhrelid FROM tree JOIN pg_inherits AS i ON i.inhparent = tree.relid)
     SELECT c.oid INTO found_table
       FROM pg_class AS c
@@ -441,7 +440,7 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'table % belongs to another role than %', found_table, parent
             USING ERRCODE = 'insufficient_privilege',
-                  DETAIL = 'It is a partition, or a foreign key connects both, so code of its owner could run.',
+                  DETAIL = 'Partitioning or a foreign key connects both, so code of its owner could run.',
                   HINT = 'Give both tables to one role, or drop the foreign key.';
     END IF;
 END
@@ -702,13 +701,13 @@ COMMENT ON FUNCTION @extschema@.snowflake_create_partition(regclass, timestamptz
 'create the first of the range partitions that does not exist yet';
 
 -- A procedure with a SET clause cannot COMMIT: the bodies of the procedures must
--- not depend on search_path, and each transaction is one call of a function.
+-- not depend on search_path, types neither, and each transaction is one call of a function.
 CREATE PROCEDURE @extschema@.snowflake_create_partitions(
     parent regclass, since timestamptz,
     until timestamptz, step interval, lock_timeout interval DEFAULT '10 s') LANGUAGE plpgsql
 AS $$
 DECLARE
-    made regclass;
+    made pg_catalog.regclass;
 BEGIN
     LOOP
         made := @extschema@.snowflake_create_partition(parent, since, until, step, lock_timeout);
@@ -768,7 +767,7 @@ CREATE PROCEDURE @extschema@.snowflake_drop_partitions(
     lock_timeout interval DEFAULT '10 s', dry_run boolean DEFAULT false) LANGUAGE plpgsql
 AS $$
 DECLARE
-    dropped text;
+    dropped pg_catalog.text;
 BEGIN
     LOOP
         dropped := @extschema@.snowflake_drop_partition(parent, before, lock_timeout, dry_run);

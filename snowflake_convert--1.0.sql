@@ -135,6 +135,13 @@ BEGIN ATOMIC
            LATERAL (SELECT coalesce(b.back ->> 'type', 'bigint')::regtype) AS t(type);
 END;
 
+CREATE FUNCTION snowflake_convert.is_converted(rels regclass[], cols name[], key_count integer)
+RETURNS boolean LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT NOT EXISTS (SELECT FROM snowflake_convert.reach(rels, cols, key_count) AS c
+                        WHERE c.is_changed OR c.is_key AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum));
+END;
+
 -- Finds the foreign keys that contain or reference a column whose type changes.
 -- The script drops them first and adds them last, so that PostgreSQL checks each
 -- foreign key only once.
@@ -149,6 +156,25 @@ BEGIN ATOMIC
       JOIN unnest(reach) AS c ON c.is_changed AND (c.tab::oid, c.attnum) = (k.tab, k.attnum),
            unnest(c.keys) AS key
      GROUP BY k.oid, k.conname, k.conrelid, k.confrelid;
+END;
+
+-- Lists the tables that change, in the order in which PostgreSQL's own statements
+-- lock tables: parents before inheritors and partitions, then by OID.
+CREATE FUNCTION snowflake_convert.locks(reach snowflake_convert.reached[])
+RETURNS regclass[] LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE locked(tab) AS (
+        SELECT c.tab FROM unnest(reach) AS c WHERE c.is_key OR c.is_changed
+        UNION
+        SELECT t FROM snowflake_convert.foreign_keys(reach) AS f, unnest(ARRAY[f.tab, f.references_tab]) AS t
+    ), up(tab, ancestor) AS (
+        SELECT l.tab, l.tab::oid FROM locked AS l
+        UNION
+        SELECT u.tab, i.inhparent FROM up AS u JOIN pg_inherits AS i ON i.inhrelid = u.ancestor
+    )
+    SELECT array_agg(l.tab ORDER BY u.ancestors, l.tab::oid)
+      FROM locked AS l
+      JOIN (SELECT tab, count(*) AS ancestors FROM up GROUP BY tab) AS u USING (tab);
 END;
 
 -- Lists the statements that change the columns.  A serial's sequence stays, for
@@ -247,6 +273,18 @@ BEGIN ATOMIC
     SELECT type FROM made;
 END;
 
+-- Reads the trees of an object's expressions.
+CREATE FUNCTION snowflake_convert.tree(classid oid, objid oid)
+RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURN CASE classid
+       WHEN 'pg_class'::regclass THEN (SELECT concat(indexprs, indpred) FROM pg_index WHERE indexrelid = objid)
+       WHEN 'pg_constraint'::regclass THEN (SELECT conbin::text FROM pg_constraint WHERE oid = objid)
+       WHEN 'pg_trigger'::regclass THEN (SELECT tgqual::text FROM pg_trigger WHERE oid = objid)
+       WHEN 'pg_policy'::regclass THEN (SELECT concat(polqual, polwithcheck) FROM pg_policy WHERE oid = objid)
+       WHEN 'pg_statistic_ext'::regclass THEN (SELECT stxexprs::text FROM pg_statistic_ext WHERE oid = objid)
+       WHEN 'pg_attrdef'::regclass THEN (SELECT adbin::text FROM pg_attrdef WHERE oid = objid)
+       WHEN 'pg_rewrite'::regclass THEN (SELECT ev_action::text FROM pg_rewrite WHERE oid = objid) END;
+
 -- PostgreSQL parses an expression anew when the type of a column in it changes.  A
 -- function or operator outside pg_catalog may then be another one of the same name,
 -- which takes a bigint, and whose author is not the caller.  Only objects that are
@@ -266,7 +304,7 @@ BEGIN ATOMIC
     ), targets(type) AS (
         SELECT snowflake_convert.types_of(ARRAY(SELECT type FROM casts WHERE type >= 16384))
     ), uses AS MATERIALIZED (
-        SELECT d.refclassid, d.refobjid, f.proargtypes, o.oprleft, o.oprright
+        SELECT d.refclassid, d.refobjid, f.proargtypes, o.oprleft, o.oprright, o.oprname ~ '[<=>]' AS is_equality
           FROM pg_depend AS d
           LEFT JOIN pg_proc AS f ON d.refclassid = 'pg_proc'::regclass AND f.oid = d.refobjid
           LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
@@ -279,10 +317,13 @@ BEGIN ATOMIC
                 THEN EXISTS (SELECT FROM unnest(coalesce(u.proargtypes::oid[], ARRAY[u.oprleft, u.oprright])) AS a(type)
                                JOIN pg_type AS t ON t.oid = a.type
                               WHERE t.typtype = 'p'
+                                 OR t.oid >= 16384 AND snowflake_convert.tree(classid, objid) ~ '\{ROW'    -- ROW() is written without its type
                                  OR t.oid IN (SELECT snowflake_convert.types_of(ARRAY(SELECT type FROM casts WHERE is_implicit))))
                 ELSE u.refobjid IN (SELECT type FROM targets)
                      OR EXISTS (SELECT FROM pg_type AS t JOIN pg_attribute AS a ON a.attrelid = t.typrelid
-                                 WHERE t.oid = u.refobjid AND a.atttypid IN (SELECT type FROM targets)) END;
+                                 WHERE t.oid = u.refobjid AND a.atttypid IN (SELECT type FROM targets)) END
+        -- IS DISTINCT FROM, NULLIF, CASE a WHEN b, rows and JOIN USING are written without their operator.
+        OR u.is_equality AND snowflake_convert.tree(classid, objid) ~ '\{(DISTINCTEXPR|NULLIFEXPR|ROWCOMPARE|CASETESTEXPR)|:usingClause \(';
 END;
 
 -- Of PostgreSQL's own functions and operators, comparisons and the four basic
@@ -298,13 +339,7 @@ CREATE FUNCTION snowflake_convert.integer_code(classid oid, objid oid, is_bigint
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH trees(tree) AS MATERIALIZED (
-        SELECT CASE classid
-               WHEN 'pg_class'::regclass THEN (SELECT concat(indexprs, indpred) FROM pg_index WHERE indexrelid = objid)
-               WHEN 'pg_constraint'::regclass THEN (SELECT conbin::text FROM pg_constraint WHERE oid = objid)
-               WHEN 'pg_trigger'::regclass THEN (SELECT tgqual::text FROM pg_trigger WHERE oid = objid)
-               WHEN 'pg_policy'::regclass THEN (SELECT concat(polqual, polwithcheck) FROM pg_policy WHERE oid = objid)
-               WHEN 'pg_statistic_ext'::regclass THEN (SELECT stxexprs::text FROM pg_statistic_ext WHERE oid = objid)
-               WHEN 'pg_attrdef'::regclass THEN (SELECT adbin::text FROM pg_attrdef WHERE oid = objid) END
+        SELECT snowflake_convert.tree(classid, objid)
     ), calls(kind, oid) AS (
         SELECT DISTINCT c[1], c[2]::oid
           FROM trees AS t, regexp_matches(t.tree, '\{\w+ :(opno|funcid|winfnoid) (\d+) ', 'g') AS c
@@ -328,7 +363,7 @@ BEGIN ATOMIC
       FROM code AS c
      WHERE c.is_cast OR NOT is_bigint AND EXISTS (
                SELECT FROM unnest(c.arguments) AS a(type) JOIN pg_type AS t ON t.oid = a.type
-                WHERE t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) OR t.typtype = 'p' AND t.typname <> 'any');
+                WHERE t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) OR t.typtype = 'p' AND t.typname NOT IN ('any', 'anyenum'));
 END;
 
 --
@@ -336,28 +371,29 @@ END;
 --
 
 -- Lists the views on columns whose type changes, and the views on these views;
--- "depth" orders them.  A materialised view is in the way.
+-- "depth" orders them.  A function of a table's row does not take that of the empty
+-- table that views are tried with: "reads_row".  A materialised view is in the way.
 CREATE FUNCTION snowflake_convert.views(reach snowflake_convert.reached[])
-RETURNS TABLE (view regclass, rule oid, type oid, typarray oid, keys integer[], depth integer)
+RETURNS TABLE (view regclass, rule oid, type oid, typarray oid, keys integer[], depth integer, reads_row boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE reads(oid, rule, used, subid) AS MATERIALIZED (
-        SELECT DISTINCT v.oid, r.oid, d.refobjid, d.refobjsubid
+    WITH RECURSIVE reads(oid, rule, used, subid, reads_row) AS MATERIALIZED (
+        SELECT DISTINCT v.oid, r.oid, d.refobjid, d.refobjsubid, r.ev_action ~ ':varattno 0 '
           FROM pg_rewrite AS r
           JOIN pg_class AS v ON v.oid = r.ev_class AND v.relkind = 'v' AND v.oid >= 16384
           JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_rewrite'::regclass, r.oid)
                              AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
          WHERE r.ev_type = '1' AND d.refobjid <> r.ev_class   -- OLD and NEW are the view itself
-    ), views(oid, rule, key, depth) AS (
-        SELECT r.oid, r.rule, key, 1
+    ), views(oid, rule, key, depth, reads_row) AS (
+        SELECT r.oid, r.rule, key, 1, r.reads_row
           FROM unnest(reach) AS c
           JOIN reads AS r ON (r.used, r.subid) = (c.tab, c.attnum),
                unnest(c.keys) AS key
          WHERE c.is_changed
         UNION
-        SELECT r.oid, r.rule, v.key, v.depth + 1 FROM views AS v JOIN reads AS r ON r.used = v.oid
+        SELECT r.oid, r.rule, v.key, v.depth + 1, v.reads_row OR r.reads_row FROM views AS v JOIN reads AS r ON r.used = v.oid
     )
-    SELECT v.oid::regclass, v.rule, t.oid, t.typarray, array_agg(DISTINCT v.key), max(v.depth)
+    SELECT v.oid::regclass, v.rule, t.oid, t.typarray, array_agg(DISTINCT v.key), max(v.depth), bool_or(v.reads_row)
       FROM views AS v
       JOIN pg_type AS t ON t.typrelid = v.oid
      GROUP BY v.oid, v.rule, t.oid, t.typarray;
@@ -389,16 +425,18 @@ BEGIN ATOMIC
       JOIN pg_trigger AS g ON g.tgrelid = v.view;
 END;
 
--- A view's text gets casts of constants beside a wider column, as in COALESCE(id, 0),
--- and these would stay.  So a statement that differs from one of those that were
--- kept by such casts only is replaced by that one.
+-- A view's text gets casts of constants and columns beside a wider column, as in
+-- COALESCE(id, 0), and these would stay.  So a statement that differs from one of those
+-- that were kept by such casts only is replaced by that one.
 CREATE FUNCTION snowflake_convert.original(statement text, kept jsonb)
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT coalesce(min(o), statement)
-      FROM jsonb_array_elements_text(kept) AS o
-     WHERE regexp_replace(o, '\s|[()]|::(smallint|integer|bigint|numeric)\M(\[\])?', '', 'g') =
-           regexp_replace(statement, '\s|[()]|::(smallint|integer|bigint|numeric)\M(\[\])?', '', 'g');
+    WITH texts(text, bare) AS (
+        SELECT t, regexp_replace(regexp_replace(t, '(?:\(([\w."]+)\)|\(''(-?\d+)''::\w+\)|''(-?\d+)'')::(?:smallint|integer|bigint|numeric)\M', '\1\2\3', 'g'),
+                                 '("[^"]+"|\m\w+) AS \1(?!\w)', '\1', 'g')    -- id::bigint AS id
+          FROM (SELECT jsonb_array_elements_text(kept) UNION ALL SELECT statement) AS u(t)
+    )
+    SELECT coalesce(min(t.text) FILTER (WHERE t.text <> statement), statement) FROM texts AS t WHERE t.bare IN (SELECT bare FROM texts WHERE text = statement);
 END;
 
 -- Lists the statements that create a view as it is now, without its triggers and
@@ -462,7 +500,7 @@ BEGIN ATOMIC
       FROM changed AS c
      WHERE c.tab IN (SELECT d.refobjid FROM pg_depend AS d JOIN views AS v ON (d.classid, d.objid) = ('pg_rewrite'::regclass, v.rule))
     UNION ALL
-    SELECT 70, v.depth * 1000000 + s.place, v.view::text, s.statement
+    SELECT CASE WHEN v.reads_row THEN 72 ELSE 70 END, v.depth * 1000000 + s.place, v.view::text, s.statement
       FROM views AS v, LATERAL snowflake_convert.view_statements(v.view, definitions) AS s
     UNION ALL
     SELECT s.step, 0, o.named, s.statement
@@ -472,13 +510,13 @@ BEGIN ATOMIC
            LATERAL (
                SELECT 41, format('DROP %s %s', o.kind, o.named) WHERE NOT o.is_of_view
                UNION ALL
-               SELECT 71, pg_get_triggerdef(g.oid) WHERE g.oid IS NOT NULL
+               SELECT 73, pg_get_triggerdef(g.oid) WHERE g.oid IS NOT NULL
                UNION ALL
-               SELECT 72, format('ALTER TABLE %s %s TRIGGER %I', o.tab, CASE g.tgenabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA'
+               SELECT 74, format('ALTER TABLE %s %s TRIGGER %I', o.tab, CASE g.tgenabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA'
                                                                                          ELSE 'ENABLE ALWAYS' END, o.name)
                 WHERE g.tgenabled <> 'O'
                UNION ALL
-               SELECT 71, format('CREATE POLICY %s AS %s FOR %s TO %s%s%s', o.named,
+               SELECT 73, format('CREATE POLICY %s AS %s FOR %s TO %s%s%s', o.named,
                                  CASE WHEN p.polpermissive THEN 'PERMISSIVE' ELSE 'RESTRICTIVE' END,
                                  CASE p.polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE' WHEN 'd' THEN 'DELETE' ELSE 'ALL' END,
                                  (SELECT string_agg(CASE r WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(r)) END, ', ') FROM unnest(p.polroles) AS r),
@@ -681,7 +719,7 @@ RETURNS TABLE (description text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH tables AS MATERIALIZED (
-        SELECT DISTINCT c.tab::text AS name, lower(t.relname) AS word, t.relnamespace FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab WHERE NOT c.is_inherited
+        SELECT DISTINCT c.tab::text AS name, lower(t.relname) AS word FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab WHERE NOT c.is_inherited
     ), words(oid, word) AS MATERIALIZED (
         SELECT DISTINCT p.oid, lower(w)
           FROM pg_proc AS p
@@ -703,7 +741,9 @@ BEGIN ATOMIC
        AND snowflake_convert.sequence_of(c.tab, c.attnum) IS NULL
     UNION ALL
     SELECT format('role %I, the owner of schema %I, can exchange names while the script runs', o.rolname, n.nspname)
-      FROM (SELECT DISTINCT relnamespace FROM tables) AS c
+      FROM (SELECT relnamespace FROM pg_class WHERE oid = ANY (snowflake_convert.locks(reach))
+            UNION
+            SELECT pronamespace FROM pg_proc WHERE oid = (snowflake_convert.id_functions())[1]) AS c
       JOIN pg_namespace AS n ON n.oid = c.relnamespace
       JOIN pg_database AS d ON d.datname = current_database()
       JOIN pg_roles AS o ON o.oid = CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END
@@ -729,7 +769,8 @@ BEGIN ATOMIC
                LATERAL (VALUES (snowflake_convert.singular(c.attname)), (snowflake_convert.singular(t.relname))) AS s(name)
          WHERE c.is_key AND NOT c.is_inherited AND length(name) > 2
     ), columns AS MATERIALIZED (
-        SELECT a.attrelid::regclass AS tab, a.attname, a.atttypid::regtype AS type, snowflake_convert.singular(a.attname) AS singular
+        SELECT a.attrelid::regclass AS tab, a.attname, a.atttypid::regtype AS type, snowflake_convert.singular(a.attname) AS singular,
+               t.relowner IN (SELECT relowner FROM pg_class WHERE oid = (reach[1]).tab) AS is_own
           FROM pg_class AS t
           JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attinhcount = 0 AND a.attidentity = '' AND a.attgenerated = ''
          WHERE t.relkind IN ('r', 'p', 'f') AND t.relpersistence <> 't' AND t.oid >= 16384
@@ -750,9 +791,9 @@ BEGIN ATOMIC
       FROM (SELECT 1, format('stays %s, and looks like a reference: %s (%I)', type, tab, attname) FROM stay WHERE is_like
             UNION ALL
             SELECT 2, format('to widen these, too: also => %L', array_agg(format('%s.%I', tab, attname) ORDER BY tab::text COLLATE "C", attname))
-              FROM stay WHERE is_like AND type IN ('smallint'::regtype, 'integer'::regtype) HAVING count(*) > 0
+              FROM stay WHERE is_like AND is_own AND type IN ('smallint'::regtype, 'integer'::regtype) HAVING count(*) > 0
             UNION ALL
-            SELECT 3, 'stay integers, too: ' || string_agg(DISTINCT concat(quote_ident(attname), ' ' || nullif(type, 'integer'::regtype)), ', ')
+            SELECT 3, 'stay integers, too: ' || string_agg(DISTINCT concat(quote_ident(attname), ' ' || nullif(type::text, 'integer')), ', ')
               FROM stay WHERE NOT is_like HAVING count(*) > 0) AS l(place, line)
      ORDER BY l.place, l.line COLLATE "C";
 END;
@@ -831,25 +872,6 @@ END;
 -- The script
 --
 
--- Lists the tables that change, in the order in which PostgreSQL's own statements
--- lock tables: parents before inheritors and partitions, then by OID.
-CREATE FUNCTION snowflake_convert.locks(reach snowflake_convert.reached[])
-RETURNS regclass[] LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH RECURSIVE locked(tab) AS (
-        SELECT c.tab FROM unnest(reach) AS c WHERE c.is_key OR c.is_changed
-        UNION
-        SELECT t FROM snowflake_convert.foreign_keys(reach) AS f, unnest(ARRAY[f.tab, f.references_tab]) AS t
-    ), up(tab, ancestor) AS (
-        SELECT l.tab, l.tab::oid FROM locked AS l
-        UNION
-        SELECT u.tab, i.inhparent FROM up AS u JOIN pg_inherits AS i ON i.inhrelid = u.ancestor
-    )
-    SELECT array_agg(l.tab ORDER BY u.ancestors, l.tab::oid)
-      FROM locked AS l
-      JOIN (SELECT tab, count(*) AS ancestors FROM up GROUP BY tab) AS u USING (tab);
-END;
-
 -- A script calls these procedures.  Before the script has locked its tables, other
 -- roles could rename schemas, exchange objects, or add a foreign key.  So the script
 -- locks the rows of schemas, if its role is a superuser, and then the tables, and
@@ -857,16 +879,14 @@ END;
 CREATE PROCEDURE snowflake_convert.run_as(owner name) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- The role that has connected, which neither SET ROLE nor SET SESSION AUTHORIZATION changes.
-    connected oid := (SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid()));
+    -- Neither SET ROLE nor SET SESSION AUTHORIZATION changes this role, whose rights
+    -- the owner's code could take.
+    connected name := pg_get_userbyid((SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid())));
 BEGIN
-    -- The owner's code can take any role back that the connected role can.
-    IF current_user <> owner
-       OR pg_get_userbyid(connected) <> owner AND EXISTS (SELECT FROM pg_roles WHERE rolsuper AND pg_has_role(connected, oid, 'MEMBER')) THEN
+    IF owner <> current_user OR owner IS DISTINCT FROM connected THEN
         RAISE insufficient_privilege USING
-            MESSAGE = format('this script has to run as role "%s", not as "%s"', owner,
-                             CASE WHEN current_user <> owner THEN current_user ELSE pg_get_userbyid(connected) END),
-            HINT = format('Connect as role "%s". SET ROLE is enough only for a member that cannot become a superuser.', owner);
+            MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, CASE WHEN current_user <> owner THEN current_user ELSE connected END),
+            HINT = format('Connect as role "%s".', owner);
     ELSIF (SELECT rolsuper FROM pg_roles WHERE rolname = owner) THEN
         PERFORM FROM pg_namespace FOR SHARE;
     END IF;
@@ -934,7 +954,7 @@ BEGIN ATOMIC
             UNION ALL
             SELECT t.step, 0, '', t.line
               FROM (VALUES (42, 'FOR pass IN 1 .. 2 LOOP BEGIN IF pass = 1 THEN'), (44, 'ELSE'), (69, 'END IF;'),
-                           (74, 'IF pass = 1 THEN RAISE SQLSTATE ''TRIAL''; END IF; EXCEPTION WHEN SQLSTATE ''TRIAL'' THEN NULL; END; END LOOP;')) AS t(step, line)
+                           (71, 'IF pass = 1 THEN RAISE SQLSTATE ''TRIAL''; END IF; EXCEPTION WHEN SQLSTATE ''TRIAL'' THEN NULL; END; END LOOP;')) AS t(step, line)
              WHERE EXISTS (SELECT FROM changes WHERE step = 43)) AS s(step, place, name, line);
 END;
 
@@ -948,7 +968,7 @@ AS $$
 DECLARE
     reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, back) AS c);
 BEGIN
-    IF digest <> snowflake_convert.digest(snowflake_convert.steps(reach, coalesce(back -> 'views', '[]')))
+    IF digest <> snowflake_convert.digest(snowflake_convert.steps(reach, coalesce(back -> 'views', '[]')) || back::text)
        OR EXISTS (SELECT FROM snowflake_convert.obstacles(reach, (SELECT oid FROM pg_roles WHERE rolname = current_user))) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'tables, what depends on them, or names have changed since the script was made',
@@ -958,6 +978,17 @@ END
 $$;
 COMMENT ON PROCEDURE snowflake_convert.check_unchanged(regclass[], name[], integer, jsonb, text) IS
 'for scripts: refuse to go on unless the same script would be made now';
+
+-- The statements name the function of a DEFAULT, and its schema may be renamed.
+CREATE PROCEDURE snowflake_convert.check_converted(rels regclass[], cols name[], key_count integer) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT snowflake_convert.is_converted(rels, cols, key_count) THEN
+        RAISE object_not_in_prerequisite_state USING MESSAGE = 'a schema was renamed at the same time';
+    END IF;
+END
+$$;
+COMMENT ON PROCEDURE snowflake_convert.check_converted(regclass[], name[], integer) IS 'for scripts: refuse what was converted by other objects of the same names';
 
 -- Each line of the text becomes a comment, whatever names are in it.
 CREATE FUNCTION snowflake_convert.comment(text text)
@@ -974,7 +1005,7 @@ DECLARE
     reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, back) AS c);
     owner oid := (SELECT relowner FROM pg_class WHERE oid = rels[1]);
     steps text[] := snowflake_convert.steps(reach, coalesce(back -> 'views', '[]'));
-    digest text := snowflake_convert.digest(steps);
+    digest text := snowflake_convert.digest(steps || back::text);
     locks regclass[] := snowflake_convert.locks(reach);
 BEGIN
     RETURN QUERY SELECT snowflake_convert.comment(d) FROM snowflake_convert.describe(reach, rels, cols, key_count) AS d;
@@ -991,11 +1022,12 @@ BEGIN
     IF back = '{}' THEN
         RETURN NEXT snowflake_convert.comment(format('back: SELECT snowflake_convert.revert(%L);', snowflake_convert.way_back(reach, rels, cols, key_count)));
     END IF;
-    -- The quote's tag is a hash of the statements, so no text in them ends the quote.
+    -- The quote's tag is a hash of all texts but names, so none of them ends the quote.
     RETURN NEXT concat_ws(E'\n    ', format('DO $script_%s$ BEGIN', digest),
         'SET LOCAL lock_timeout = ''5s'';',
         format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner)),
         'SET LOCAL search_path = pg_catalog, pg_temp;',
+        format('PERFORM %L::regprocedure;', (snowflake_convert.id_functions())[1]),    -- an error if the owner lacks USAGE of the schema
         'SET LOCAL standard_conforming_strings = on;',
         CASE WHEN back <> '{}' THEN 'SET LOCAL row_security = off;' END,    -- max() has to see all rows
         'SET LOCAL default_tablespace = '''';',
@@ -1003,7 +1035,8 @@ BEGIN
         'SET LOCAL snowflake_convert.schemas = none;',    -- new_tables() has to leave the tables alone
         format('CALL snowflake_convert.lock_tables(%L, ''SHARE UPDATE EXCLUSIVE'');', locks),
         format('CALL snowflake_convert.check_unchanged(%L, %L, %L, %L, %L);', rels, cols, key_count, back, digest),
-        array_to_string(steps, E'\n    ')) || format(E'\nEND $script_%s$;', digest);
+        array_to_string(steps, E'\n    '),
+        CASE WHEN back = '{}' THEN format('CALL snowflake_convert.check_converted(%L, %L, %L);', rels, cols, key_count) END) || format(E'\nEND $script_%s$;', digest);
 END
 $$;
 
@@ -1171,8 +1204,7 @@ BEGIN ATOMIC
     SELECT tab, attname, relowner, NOT is_done AND NOT is_generated
       FROM keys
      WHERE CASE WHEN is_done
-                THEN EXISTS (SELECT FROM snowflake_convert.reach(ARRAY[tab], ARRAY[attname], 1) AS c
-                              WHERE c.is_changed OR c.is_key AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum))
+                THEN NOT snowflake_convert.is_converted(ARRAY[tab], ARRAY[attname], 1)
                 ELSE is_generated
                      OR EXISTS (SELECT FROM pg_constraint AS k
                                  WHERE k.contype = 'p' AND k.conrelid = tab AND k.conkey = ARRAY[attnum]) END
@@ -1304,6 +1336,9 @@ BEGIN
             SELECT min(o.description) INTO reason
               FROM (SELECT b.description FROM snowflake_convert.obstacles(reach, me) AS b
                     UNION ALL
+                    SELECT format('another role has connected, whose rights the code of role %I could take', current_user)
+                      FROM pg_stat_get_activity(pg_backend_pid()) WHERE usesysid <> me
+                    UNION ALL
                     SELECT format('table %s has rows', c.tab) FROM unnest(reach) AS c WHERE pg_relation_size(c.tab) > 0
                     UNION ALL
                     SELECT format('schema %I belongs to another role, which is no superuser', n.nspname)
@@ -1311,7 +1346,7 @@ BEGIN
                       JOIN pg_database AS b ON b.datname = current_database()
                       JOIN pg_roles AS o ON o.oid = CASE n.nspowner WHEN 'pg_database_owner'::regrole THEN b.datdba ELSE n.nspowner END
                      WHERE o.oid <> me AND NOT o.rolsuper
-                       AND n.oid IN (SELECT relnamespace FROM pg_class WHERE oid IN (SELECT c.tab FROM unnest(reach) AS c)
+                       AND n.oid IN (SELECT relnamespace FROM pg_class WHERE oid = ANY (snowflake_convert.locks(reach))
                                      UNION ALL
                                      SELECT pronamespace FROM pg_proc WHERE oid = (snowflake_convert.id_functions())[1])) AS o;
             IF reason IS NOT NULL THEN
@@ -1323,10 +1358,7 @@ BEGIN
                 EXECUTE change;
             END LOOP;
             PERFORM set_config('snowflake_convert.schemas', setting, true);
-            IF EXISTS (SELECT FROM snowflake_convert.reach(ARRAY[tab], ARRAY[col.attname], col.is_key::integer) AS c
-                        WHERE c.is_changed OR c.is_key AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum)) THEN
-                RAISE 'A schema was renamed at the same time.';
-            END IF;
+            CALL snowflake_convert.check_converted(ARRAY[tab], ARRAY[col.attname], col.is_key::integer);
         END LOOP;
     END LOOP;
 EXCEPTION WHEN OTHERS THEN

@@ -168,33 +168,40 @@ ALTER TABLE hidden ADD PRIMARY KEY (id);
 
 -- Who runs the DDL changes only tables of its own, and keeps away from those of
 -- others.  It needs USAGE on the schema of the extension, which no stranger owns.
-CREATE ROLE regress_snowflake_user;
-CREATE ROLE regress_snowflake_owner;
+SELECT current_user AS super \gset
+CREATE ROLE regress_snowflake_user LOGIN;
+CREATE ROLE regress_snowflake_owner LOGIN;
 GRANT ALL ON SCHEMA shop TO regress_snowflake_user;
 GRANT REFERENCES ON django TO regress_snowflake_user;
 SET ROLE regress_snowflake_user;
+CREATE TABLE of_set_role (id serial PRIMARY KEY);
+\c - regress_snowflake_user
+SET search_path = shop, public; SET snowflake_convert.schemas = 'shop';
 \set VERBOSITY terse
 CREATE TABLE users_own (id serial PRIMARY KEY, d integer REFERENCES django, u integer REFERENCES users_own);
 \set VERBOSITY default
 CREATE TABLE users_later (id serial);
-RESET ROLE;
+\c - :super
+SET search_path = shop, public; SET snowflake_convert.schemas = 'shop';
 ALTER TABLE users_later ADD PRIMARY KEY (id);
-SELECT * FROM columns_of('users_own', 'users_later');
+SELECT * FROM columns_of('users_own', 'users_later', 'of_set_role');
 SELECT extnamespace::regnamespace AS home, nspowner::regrole AS home_owner FROM pg_extension JOIN pg_namespace AS n ON n.oid = extnamespace WHERE extname = 'snowflake' \gset
-BEGIN;
 ALTER SCHEMA :home OWNER TO regress_snowflake_owner;
 CREATE TABLE of_stranger (id serial PRIMARY KEY);
 GRANT ALL ON SCHEMA shop TO regress_snowflake_owner;
-SET LOCAL ROLE regress_snowflake_owner;
+\c - regress_snowflake_owner
+SET search_path = shop, public; SET snowflake_convert.schemas = 'shop';
 CREATE TABLE of_homes_owner (id serial PRIMARY KEY);
-RESET ROLE;
+\c - :super
 ALTER SCHEMA :home OWNER TO :home_owner;
 REVOKE ALL ON SCHEMA :home FROM PUBLIC;
-SET LOCAL ROLE regress_snowflake_user;
+\c - regress_snowflake_user
+SET search_path = shop, public; SET snowflake_convert.schemas = 'shop';
 CREATE TABLE of_no_usage (id serial PRIMARY KEY);
-RESET ROLE;
+\c - :super
+GRANT USAGE ON SCHEMA :home TO PUBLIC;
+SET search_path = shop, public; SET snowflake_convert.schemas = 'shop';
 SELECT * FROM columns_of('of_stranger', 'of_homes_owner', 'of_no_usage');
-ROLLBACK;
 
 -- a function that is not the extension's is found by its OID, here after another
 -- event trigger has put it into the DEFAULT

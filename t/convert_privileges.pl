@@ -106,8 +106,6 @@ $node->safe_psql('postgres', qq{
 CREATE ROLE attacker LOGIN;
 CREATE ROLE victim LOGIN;
 CREATE ROLE member LOGIN IN ROLE attacker;
-CREATE ROLE deputy LOGIN IN ROLE attacker;
-GRANT $superuser TO deputy;
 });
 
 # ----- CREATE EXTENSION -----
@@ -170,7 +168,7 @@ ALTER TABLE attic.part OWNER TO attacker;
 GRANT REFERENCES (id) ON own TO attacker;
 GRANT REFERENCES ON later TO attacker;
 SET ROLE attacker;
-CREATE TABLE attic.key (id serial PRIMARY KEY);
+CREATE TABLE attic.key (id bigint PRIMARY KEY DEFAULT public.snowflake_id());
 CREATE INDEX ON attic.key (id) WHERE attic.folded();
 CREATE INDEX ON attic.part (id) WHERE attic.folded();
 CREATE TABLE attic.t (own integer REFERENCES public.own (id));
@@ -178,6 +176,7 @@ CREATE INDEX ON attic.t (own) WHERE attic.folded();
 RESET ROLE;
 CREATE TABLE theirs (id serial);
 ALTER TABLE theirs OWNER TO attacker;
+CREATE TABLE attic.ours (id bigint PRIMARY KEY DEFAULT snowflake_id());
 });
 ran_as();
 
@@ -187,9 +186,11 @@ ran_as();
 # database owns schema public.
 for (
 	[ 'ALTER TABLE own ADD PRIMARY KEY (id)', 'own stays as it is\n.*schema attic belongs', 'a table of another role that references the key' ],
-	[ 'CREATE TABLE a (id integer REFERENCES attic.key)', 'a stays as it is\n.*table attic.key belongs', 'a referenced table of another role' ],
+	[ 'CREATE TABLE a (id integer REFERENCES attic.key)', 'a stays as it is\n.*schema attic belongs', 'a referenced table of another role' ],
 	[ 'CREATE TABLE b (id integer REFERENCES parent)', 'b stays as it is\n.*table attic.part belongs', 'a partition of another role' ],
 	[ 'ALTER TABLE theirs ADD PRIMARY KEY (id)', 'theirs stays as it is\n.*table public.theirs belongs', 'a table of another role' ],
+	[ 'CREATE TABLE e (id integer REFERENCES attic.ours)', 'e stays as it is\n.*schema attic belongs', 'the schema of a referenced table' ],
+	[ 'SET ROLE attacker; CREATE TABLE attic.f (id serial PRIMARY KEY)', 'f stays as it is\n.*another role has connected', 'SET ROLE' ],
 	[ 'CREATE TABLE attic.c (id serial PRIMARY KEY)', 'c stays as it is\n.*schema attic belongs', 'a schema of another role' ],
 	[ "ALTER DATABASE $database OWNER TO attacker; CREATE SCHEMA d CREATE TABLE d (id serial PRIMARY KEY)", 'd stays as it is\n.*schema public belongs',
 		q{the extension in public, which is the database owner's} ])
@@ -280,15 +281,13 @@ sub check_script
 	}
 
 	# The owner's code can go back to the role that has connected.
-	for my $session ([ $superuser, 'ROLE' ], [ 'deputy', 'ROLE' ], [ $superuser, 'SESSION AUTHORIZATION' ])
+	for my $session ([ $superuser, 'ROLE' ], [ 'member', 'ROLE' ], [ $superuser, 'SESSION AUTHORIZATION' ])
 	{
 		my ($role, $set) = @$session;
 		like(as_role($role, "SET $set attacker;\n$script"),
 			qr/this script has to run as role "attacker", not as "$role"/, "$what: SET $set in a session of $role is refused");
 	}
 	is(ran_as(), '', "$what: a script that is refused runs no code");
-	is(as_role('member', "SET ROLE attacker;\nBEGIN;\n$script\nROLLBACK"), '', "$what: a member that cannot become a superuser runs the script after SET ROLE");
-	is(ran_as(), 'attacker member', "$what: the owner's code can take a member's rights");
 	is(as_role('attacker', $script), '', "$what: the owner runs the script");
 	is(ran_as(), 'attacker', "$what: the script runs code as its owner");
 	return;
@@ -311,6 +310,13 @@ CREATE FUNCTION near(integer, integer) RETURNS integer LANGUAGE sql IMMUTABLE AS
 CREATE OPERATOR <-> (FUNCTION = near, LEFTARG = integer, RIGHTARG = integer);
 CREATE FUNCTION place(integer[], numeric) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 1';
 CREATE TABLE checked (id serial PRIMARY KEY, CHECK (id <-> 1 < 100));
+CREATE TYPE span AS (a text, b text);
+CREATE FUNCTION valid(span) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
+CREATE FUNCTION same(span, span) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
+CREATE OPERATOR = (FUNCTION = same, LEFTARG = span, RIGHTARG = span);
+CREATE TABLE of_row (id serial PRIMARY KEY, f text, CHECK (id > 0 AND valid(ROW(f, f))));
+CREATE TABLE of_distinct (id serial PRIMARY KEY, s span, CHECK (id > 0 AND s IS NOT DISTINCT FROM '(a,b)'::span));
+INSERT INTO of_row VALUES (1);
 CREATE TABLE seen (id serial PRIMARY KEY);
 CREATE VIEW m AS SELECT place('{1}', id) FROM seen;
 INSERT INTO checked VALUES (1);
@@ -318,6 +324,7 @@ INSERT INTO seen VALUES (1);
 });
 is(as_role('attacker', q{
 CREATE FUNCTION public.planted(bigint, integer) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
+CREATE FUNCTION public.valid(record) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN attic.evil(1); END';
 CREATE OPERATOR public.<-> (FUNCTION = public.planted, LEFTARG = bigint, RIGHTARG = integer);
 CREATE FUNCTION public.place(integer[], bigint) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
 }), '', 'the attacker plants an operator and a function');
@@ -326,6 +333,8 @@ superuser("$make \\gexec");
 is(ran_as(), '', 'no expression is parsed anew with a planted operator or function');
 is(superuser($make . ' AS s') =~ s/ depends on.*//gr,
 	"-- left out: public.checked (id): in the way: constraint checked_id_check on table public.checked\n"
+	  . "-- left out: public.of_distinct (id): in the way: constraint of_distinct_check on table public.of_distinct\n"
+	  . "-- left out: public.of_row (id): in the way: constraint of_row_check on table public.of_row\n"
 	  . "-- left out: public.seen (id): in the way: rule _RETURN on view public.m\n-- no key to convert",
 	'keys with such expressions are left out');
 
@@ -337,6 +346,12 @@ superuser('DROP SEQUENCE big_id_seq; INSERT INTO big DEFAULT VALUES');
 is(as_role('attacker', 'CREATE VIEW public.big_id_seq AS SELECT 1 AS last_value WHERE attic.evil(1)'), '', 'the attacker makes a view');
 like(as_role($superuser, q{SELECT snowflake_convert.revert('{"public.big.id": {"type": "bigint", "sequence": "public.big_id_seq"}}') \gexec}),
 	qr/ERROR/, 'the way back fails without the sequence');
+is(superuser(q{SELECT count(DISTINCT substring(s FROM 'script_[0-9a-f]+')) FROM unnest('{1,2}'::text[]) AS x,
+  snowflake_convert.revert(jsonb_build_object('public.big.id', jsonb_build_object('type', 'bigint', 'sequence', '', 'x', x))) AS s WHERE s ~ 'DO'}),
+	'2', "who writes the argument of revert() does not know the script's quotes");
+superuser('CREATE TABLE plain (id bigint PRIMARY KEY)');
+like(as_role($superuser, superuser(q{SELECT snowflake_convert.key('plain', 'id')}) =~ s/DEFAULT public.snowflake_id\(\)/DEFAULT 7/r),
+	qr/ERROR:  a schema was renamed at the same time/, 'a script fails if a key gets another DEFAULT');
 is(ran_as(), '', q{the way back does not read from a sequence's name});
 
 # A superuser's script leaves out a key that objects of another role depend on.
@@ -447,6 +462,10 @@ CREATE TABLE attic.mixed_rest PARTITION OF attic.mixed DEFAULT;
 ALTER TABLE attic.mixed_rest OWNER TO attacker;
 SET SESSION AUTHORIZATION attacker;
 ALTER TABLE attic.mixed_rest ADD CHECK (attic.folded());
+CREATE TABLE attic.whole (id bigint) PARTITION BY LIST ((id * 0 + attic.folded()::integer));
+RESET SESSION AUTHORIZATION;
+CREATE TABLE house.part PARTITION OF attic.whole FOR VALUES IN (1) PARTITION BY RANGE (id);
+ALTER TABLE house.part OWNER TO victim;
 });
 ran_as();
 my $create = q{CALL snowflake_create_partitions('%s', '2026-02-01', '2026-03-01', '1 month')};
@@ -460,7 +479,8 @@ for my $call ($create, $drop)
 		[ 'member', '', 'attic.p', 'must be owner of table attic.p\n.*Connect as role "attacker"' ],
 		[ $superuser, 'SET ROLE attacker;', 'attic.p', 'must be owner of table attic.p\n' ],
 		[ $superuser, 'SET SESSION AUTHORIZATION attacker;', 'attic.p', 'must be owner of table attic.p\n' ],
-		[ 'deputy', 'SET ROLE attacker;', 'attic.p', 'must be owner of table attic.p\n' ])
+		[ 'member', 'SET ROLE attacker;', 'attic.p', 'must be owner of table attic.p\n' ],
+		[ 'victim', '', 'house.part', 'table attic.whole belongs to another role than house.part' ])
 	{
 		my ($role, $set_role, $table, $error) = @$_;
 
@@ -485,7 +505,8 @@ CREATE TABLE safe.p (id bigint) PARTITION BY RANGE (id);
 is(as_role('attacker', q{
 CREATE FUNCTION public.snowflake_lock_partitions(regclass, text, timestamptz) RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); END';
 }), '', 'the attacker plants a function');
-unlike(as_role($superuser, sprintf($create, 'safe.p') . ';' . sprintf($drop, 'safe.p')), qr/ERROR/, 'partitions are created and dropped beside a planted function');
+superuser(q{CREATE DOMAIN attic.regclass AS pg_catalog.regclass CHECK (attic.evil(1)); CREATE DOMAIN attic.text AS pg_catalog.text CHECK (attic.evil(1))});
+unlike(as_role($superuser, 'SET search_path = attic, pg_catalog, public;' . sprintf($create, 'safe.p') . ';' . sprintf($drop, 'safe.p')), qr/ERROR/, 'partitions are created and dropped beside a planted function');
 is(ran_as(), '', 'the functions for partitions call no planted function');
 
 # A schema's owner cannot put another table in place of a superuser's.
