@@ -346,7 +346,7 @@ BEGIN ATOMIC
          WHERE t.tree ~ ':vartype (20|21|23) ' AND c[2]::oid < 16384
     ), code(description, arguments, is_cast) AS (
         SELECT pg_describe_object('pg_proc'::regclass, p.oid, 0), p.proargtypes::oid[],
-               p.proargtypes = '20' AND p.prorettype IN ('smallint'::regtype, 'integer'::regtype)
+               (p.proargtypes::text, p.prorettype::integer) IN (('20', 21), ('20', 23), ('23', 21))
           FROM calls AS c JOIN pg_proc AS p ON p.oid = c.oid AND c.kind <> 'opno'
         UNION ALL
         SELECT pg_describe_object('pg_operator'::regclass, o.oid, 0), ARRAY[o.oprleft, o.oprright], false
@@ -677,6 +677,9 @@ BEGIN ATOMIC
           JOIN pg_class AS t ON t.oid = r.tab
         UNION ALL
         SELECT v.keys, c.relowner, 'view ' || v.view FROM snowflake_convert.views(reach) AS v JOIN pg_class AS c ON c.oid = v.view
+        UNION ALL
+        -- such as one with a policy that reads a key
+        SELECT d.keys, c.relowner, 'table ' || d.tab FROM snowflake_convert.dependents(reach) AS d JOIN pg_class AS c ON c.oid = d.tab WHERE NOT d.is_of_view
     ), found(keys, description) AS (
         SELECT n.keys, n.description || p.problem
           FROM columns AS n,
@@ -732,6 +735,12 @@ BEGIN ATOMIC
     SELECT format('function %s mentions %s', w.oid::regprocedure, string_agg(n.name, ', ' ORDER BY n.name COLLATE "C"))
       FROM tables AS n JOIN words AS w USING (word)
      GROUP BY w.oid
+    UNION ALL
+    SELECT DISTINCT format('view %s has a cast to a smaller integer, which new keys may not pass', r.ev_class::regclass)
+      FROM unnest(reach) AS c
+      JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid, d.classid) = ('pg_class'::regclass, c.tab, c.attnum, 'pg_rewrite'::regclass)
+      JOIN pg_rewrite AS r ON r.oid = d.objid
+     WHERE snowflake_convert.integer_code(d.classid, d.objid, true) IS NOT NULL
     UNION ALL
     -- The keys of another scheme may be larger than new ids, or equal to one.
     SELECT format('new ids have to be larger than the keys, so this has to be true: SELECT max(%I) < %s FROM %s', c.attname,

@@ -471,6 +471,11 @@ CREATE FUNCTION wide(id bigint) RETURNS bigint LANGUAGE sql AS 'SELECT id FROM s
 SELECT short(s) FROM snowflake_convert.key('page', 'id') AS s WHERE s ~ '^--';
 SELECT s FROM snowflake_convert.key('cast_key', 'id') AS s WHERE s ~ 'may not pass';
 DROP TABLE cast_key;
+CREATE TABLE cast_key (id bigserial PRIMARY KEY);
+CREATE VIEW of_cast AS SELECT id::integer FROM cast_key;
+SELECT s FROM snowflake_convert.key('cast_key', 'id') AS s WHERE s ~ 'may not pass';
+DROP VIEW of_cast;
+DROP TABLE cast_key;
 -- arrays, domains, ranges and other schemas, and foreign tables, which are in the way
 CREATE DOMAIN page_number AS integer;
 CREATE TABLE "Old shop".notes (page_ids integer[], page page_number, of_page int4range, old_page integer);

@@ -361,11 +361,12 @@ superuser(qq{
 CREATE TABLE mine (id serial PRIMARY KEY);
 CREATE TABLE seen (id serial PRIMARY KEY);
 CREATE TABLE parent (id serial PRIMARY KEY);
+CREATE TABLE read (id serial PRIMARY KEY);
 CREATE TABLE done (id serial PRIMARY KEY);
 CREATE TABLE referenced (id serial PRIMARY KEY);
 CREATE TABLE touched (id serial PRIMARY KEY);
 INSERT INTO referenced VALUES (1);
-GRANT REFERENCES, SELECT ON mine, seen, referenced TO attacker;
+GRANT REFERENCES, SELECT ON mine, seen, referenced, read TO attacker;
 CREATE SCHEMA lib AUTHORIZATION attacker;
 CREATE FUNCTION lib.touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 CREATE TRIGGER touch BEFORE UPDATE OF id ON touched FOR EACH ROW EXECUTE FUNCTION lib.touch();
@@ -374,12 +375,14 @@ SET ROLE attacker;
 CREATE TABLE attic.b (a integer REFERENCES public.mine);
 CREATE VIEW attic.v AS SELECT id FROM public.seen;
 CREATE TABLE attic.child (id integer NOT NULL);
+CREATE TABLE attic.guarded (id integer);
+CREATE POLICY reads ON attic.guarded USING (EXISTS (SELECT FROM public.read WHERE read.id > 0));
 RESET ROLE;
 ALTER TABLE attic.child INHERIT public.parent;
 });
 is(superuser(q{SELECT s FROM snowflake_convert.schema('{public}') AS s WHERE s LIKE '-- left out%belongs to role%'}),
 	join("\n", map { my ($key, $other) = @$_; "-- left out: public.$key (id): in the way: $other belongs to role attacker" }
-	  [ 'mine', 'table attic.b' ], [ 'parent', 'table attic.child' ], [ 'seen', 'view attic.v' ]),
+	  [ 'mine', 'table attic.b' ], [ 'parent', 'table attic.child' ], [ 'read', 'table attic.guarded' ], [ 'seen', 'view attic.v' ]),
 	'tables and views of another role are in the way');
 
 # While a superuser's script runs, the schema's rows are locked, so that the
