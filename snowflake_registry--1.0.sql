@@ -31,7 +31,8 @@
  *   while it keeps a transaction open; terminate its session.
  * - It can begin a quarantine.  In each quarantine it can take a worker id whose
  *   holder has not renewed yet, and put the worker id's fence at most a year
- *   ahead; free() takes the worker id back and lowers the fence.
+ *   ahead; free() takes the worker id back and lowers the fence, but a later
+ *   holder's first fence is still above it.
  * - It cannot renew, release or take a lease that was renewed since the last
  *   quarantine began, move another fence, or read a table.
  */
@@ -84,6 +85,7 @@ CREATE TABLE snowflake_registry.setting (
     server_start timestamptz,
     quarantined_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     reopens_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    earlier_fence timestamptz NOT NULL DEFAULT '-infinity',
     CONSTRAINT lease_duration_is_1_s_to_1_day CHECK (lease_duration BETWEEN '1 s' AND '1 day'),
     CONSTRAINT largest_lead_is_0_to_1_hour CHECK (largest_lead BETWEEN '0' AND '1 hour'),
     CONSTRAINT epoch_is_finite CHECK (isfinite(epoch)),
@@ -97,13 +99,12 @@ COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS 'how long a lease
 COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS 'how far a server''s clock may be ahead of the registry''s';
 COMMENT ON COLUMN snowflake_registry.setting.slack IS
 'how far the clocks of the registry''s servers may differ: a quarantine lasts lease_duration + largest_lead + slack';
-COMMENT ON COLUMN snowflake_registry.setting.history IS
-'the identity of the registry''s data when the last quarantine began';
-COMMENT ON COLUMN snowflake_registry.setting.server_start IS
-'the start of the registry''s server before the last quarantine began';
+COMMENT ON COLUMN snowflake_registry.setting.history IS 'the identity of the registry''s data when the last quarantine began';
+COMMENT ON COLUMN snowflake_registry.setting.server_start IS 'the start of the registry''s server before the last quarantine began';
 COMMENT ON COLUMN snowflake_registry.setting.quarantined_at IS 'when the last quarantine began';
-COMMENT ON COLUMN snowflake_registry.setting.reopens_at IS
-'when the last quarantine ends: no lease that was forgotten has a later fence';
+COMMENT ON COLUMN snowflake_registry.setting.earlier_fence IS
+'no fence that was granted by earlier constants is later; a quarantine outlasts it';
+COMMENT ON COLUMN snowflake_registry.setting.reopens_at IS 'when the last quarantine ends: no lease that was forgotten has a later fence';
 
 CREATE TABLE snowflake_registry.node (
     datacenter_id integer,
@@ -192,7 +193,7 @@ BEGIN
     UPDATE snowflake_registry.setting AS k
        SET history = snowflake_registry.history(), server_start = pg_postmaster_start_time(),
            quarantined_at = clock_timestamp(),
-           reopens_at = clock_timestamp() + k.lease_duration + k.largest_lead + k.slack
+           reopens_at = greatest(clock_timestamp() + k.lease_duration + k.largest_lead, k.earlier_fence) + k.slack
     RETURNING * INTO s;
     UPDATE snowflake_registry.node AS n
        SET fence = greatest(n.fence, s.reopens_at), is_seen = false;
@@ -317,6 +318,10 @@ BEGIN
        n.is_seen OR n.top >= c.held_fence AND n.holder IS DISTINCT FROM c.holder THEN
         RETURN NULL;
     END IF;
+    -- A liar must not lower another holder's fence by a release.
+    IF n.holder IS DISTINCT FROM c.holder THEN
+        n.began := greatest(n.began, least(c.held_fence, s.reopens_at));
+    END IF;
     RETURN n;
 END
 $$;
@@ -338,9 +343,9 @@ BEGIN
     IF snowflake_registry.is_free(n, s, c.clock) IS NOT TRUE AND
        c.wanted_worker_id IS NULL AND now_at >= s.reopens_at THEN
         n := snowflake_registry.row_of(s, c.datacenter_id, coalesce(
-            (SELECT max(r.worker_id) + 1 FROM snowflake_registry.node AS r
+            (SELECT (max(r.worker_id)::bigint + 1)::integer FROM snowflake_registry.node AS r
               WHERE r.datacenter_id = c.datacenter_id
-             HAVING max(r.worker_id) + 1 < worker_count),
+             HAVING max(r.worker_id)::bigint + 1 < worker_count),
             (SELECT r.worker_id FROM snowflake_registry.node AS r
               WHERE r.datacenter_id = c.datacenter_id AND r.expires_at <= now_at
                 AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c.clock)
@@ -576,8 +581,9 @@ BEGIN
             coalesce(configure.layout, old.layout, '41/5/5/12'),
             coalesce(configure.epoch, old.epoch, '2010-11-04 01:42:54.657+00'))
     ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE
-       SET (lease_duration, largest_lead, layout, epoch)
-           = (excluded.lease_duration, excluded.largest_lead, excluded.layout, excluded.epoch)
+       SET (lease_duration, largest_lead, layout, epoch, earlier_fence)
+           = (excluded.lease_duration, excluded.largest_lead, excluded.layout, excluded.epoch,
+              greatest(k.earlier_fence, clock_timestamp() + k.lease_duration + k.largest_lead))
     RETURNING * INTO s;
     -- An id of the old layout can be equal to one of any node of the new layout,
     -- so no id is issued by the new layout before the last fence of the old one.

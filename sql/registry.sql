@@ -370,6 +370,15 @@ SELECT pg_temp.claim('h', 3, '2 2', 30);
 SELECT pg_temp.claim('i', 1, wanted => 3);
 SELECT * FROM leases WHERE id > 1;
 ROLLBACK;
+-- A quarantine outlasts the fences that were granted by earlier constants.
+BEGIN;
+SELECT snowflake_registry.configure('20 min', '0');
+SELECT snowflake_registry.declare_restored();
+SELECT pg_temp.units(reopens_at) AS of_the_former_duration_and_lead FROM snowflake_registry.setting;
+SELECT snowflake_registry.configure('10 min');
+SELECT snowflake_registry.declare_restored();
+SELECT pg_temp.units(reopens_at) AS again FROM snowflake_registry.setting;
+ROLLBACK;
 -- A change of the layout or the epoch begins a quarantine.
 SELECT snowflake_registry.configure(layout => '41/1/2/12', epoch => '2020-01-01 00:00+00');
 SELECT reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
