@@ -1,20 +1,3 @@
-/*
- * snowflake--1.0.sql
- *
- * The sections of this script:
- *
- *   The extension's schema       where names are looked up while the script runs
- *   Planner support              what the planner calls for the functions below
- *   Issuing                      new ids
- *   Decoding                     an id's fields, by the server's layout
- *   Decoding ids made elsewhere  an id's fields, by a layout and epoch of the caller's
- *   Monitoring                   this server's node, and counters
- *   Ids as text                  other bases than 10
- *   Days                         when a day of the session's time zone begins
- *   Partitions                   range partitions by the time of ids
- *   Activity                     a table's ids over time
- */
-
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
 \echo Use "CREATE EXTENSION snowflake" to load this file. \quit
 
@@ -373,8 +356,6 @@ RETURN CASE
             FROM generate_series(day::timestamptz - interval '26 hours', day::timestamptz, interval '1 minute') AS instant
            WHERE instant::timestamp >= day)
 END;
-COMMENT ON FUNCTION @extschema@.snowflake_day_start(timestamp) IS
-'internal: the instant at which a day of the session''s time zone begins';
 
 --
 -- Partitions, by the time of ids
@@ -445,7 +426,6 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_check_partitions(regclass) IS 'internal: raise an error unless all tables concerned belong to the caller';
 
 -- Returns the tables, with the lock modes, that PostgreSQL locks against writers
 -- while it drops a partition or, if "part" is NULL, while it attaches one.
@@ -474,7 +454,6 @@ BEGIN ATOMIC
       JOIN pg_class AS c ON c.oid = m.relid AND c.relkind IN ('r', 'p')
       JOIN pg_namespace AS n ON n.oid = c.relnamespace;
 END;
-COMMENT ON FUNCTION @extschema@.snowflake_partition_locks(regclass, regclass) IS 'internal: the locks that a partition needs';
 
 -- Waits for a lock only while the transaction holds none of the others, so no
 -- writer can be in a deadlock with this function: the next attempt begins with
@@ -517,8 +496,6 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_lock_partitions(regclass, regclass, timestamptz) IS
-'internal: lock what one partition needs, without a deadlock';
 
 CREATE FUNCTION @extschema@.snowflake_partition_bounds(parent regclass)
 RETURNS TABLE (part regclass, lower bigint, upper bigint)
@@ -533,7 +510,6 @@ BEGIN ATOMIC
                         '^FOR VALUES FROM \((?:''(.*)''|MINVALUE)\) TO \((?:''(.*)''|MAXVALUE)\)$') AS bound
      WHERE i.inhparent = parent AND bound IS NOT NULL;
 END;
-COMMENT ON FUNCTION @extschema@.snowflake_partition_bounds(regclass) IS 'internal: the partitions of a table, without the default partition';
 
 CREATE FUNCTION @extschema@.snowflake_partition_steps(since timestamptz, until timestamptz, step interval, OUT unit text, OUT steps integer)
 RETURNS record LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
@@ -558,8 +534,6 @@ BEGIN
                   ELSE -1 END;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_partition_steps(timestamptz, timestamptz, interval) IS
-'internal: the unit of a step, and how many steps there are at most';
 
 -- Returns the instants at which the wanted partitions begin, and the last one's
 -- end.  Steps count from the first: a short month must not shorten later steps.
@@ -582,8 +556,6 @@ BEGIN ATOMIC
      WHERE wanted OR follows
      ORDER BY start;
 END;
-COMMENT ON FUNCTION @extschema@.snowflake_partition_starts(timestamptz, timestamptz, interval, text, integer) IS
-'internal: the instants at which partitions begin';
 
 CREATE FUNCTION @extschema@.snowflake_attach_partition(
     parent regclass, since timestamptz, until timestamptz, unit text, starts timestamptz[],
@@ -676,8 +648,6 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_attach_partition(regclass, timestamptz, timestamptz, text, timestamptz[], bigint[], regclass[], bigint[], bigint[], interval, interval) IS
-'internal: create the first partition of these bounds that does not exist';
 
 CREATE FUNCTION @extschema@.snowflake_create_partition(
     parent regclass, since timestamptz,
@@ -760,7 +730,6 @@ BEGIN
     RETURN name;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_drop_partition(regclass, timestamptz, interval, boolean) IS 'internal: drop the oldest of the partitions';
 
 CREATE PROCEDURE @extschema@.snowflake_drop_partitions(
     parent regclass, before timestamptz,
@@ -843,8 +812,6 @@ BEGIN
               bits[3], (1::bigint << (bits[1] + bits[2])) - 1;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.snowflake_count_ids(regclass, name, interval, bigint, bigint, timestamptz, text, interval) IS
-'internal: count a table''s ids by node and time';
 
 -- PARALLEL RESTRICTED: the table may be temporary.
 CREATE FUNCTION @extschema@.snowflake_activity(
@@ -886,6 +853,19 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION @extschema@.snowflake_activity(regclass, name, interval, timestamptz, timestamptz) IS
 'how many ids of a table each node issued, by time';
+
+-- The other functions are no interface.
+DO $$
+DECLARE
+    routine regprocedure;
+BEGIN
+    FOR routine IN SELECT objid FROM pg_depend
+                    WHERE (refclassid, classid, deptype) = ('pg_extension'::regclass, 'pg_proc'::regclass, 'e')
+                      AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'snowflake') AND obj_description(objid, 'pg_proc') IS NULL LOOP
+        EXECUTE format('COMMENT ON FUNCTION %s IS ''internal''', routine);
+    END LOOP;
+END
+$$;
 
 -- Tell the DBA now, not at the first INSERT, if no id can be issued yet.  The
 -- functions above have loaded the library, and so defined its parameters.
