@@ -1,6 +1,7 @@
 // needs: kysely pg
 // Kysely: a table made by its schema builder; ids come back as pg reads them.
 const {Kysely, PostgresDialect, sql} = require('kysely');
+const {jsonArrayFrom} = require('kysely/helpers/postgres');
 const {Pool} = require('pg');
 const {is, stored} = require('./check');
 
@@ -15,6 +16,11 @@ async function main() {
     .returning('id').execute();
   is(rows.map((row) => row.id), await stored('posts'),
     'returning(): the ids are strings, and exact');
+  const {nested} = await db.selectNoFrom((select) =>
+    jsonArrayFrom(select.selectFrom('posts').select('id')).as('nested'))
+    .executeTakeFirst();
+  is(nested.filter((row) => Number.isSafeInteger(row.id)).length, 0,
+    'jsonArrayFrom(): ids are rounded numbers');
   await db.destroy();
 }
 main();
