@@ -1292,7 +1292,7 @@ BEGIN ATOMIC
       JOIN pg_constraint AS k ON k.conrelid = a.attrelid AND k.contype = 'p' AND a.attnum = ANY (k.conkey)
      WHERE a.attrelid = new_columns.tab AND a.attinhcount = 0 AND snowflake_convert.is_own(k.xmin)
        AND a.attnum NOT IN (SELECT origin FROM referenced)
-       AND snowflake_convert.sequence_of(a.attrelid, a.attnum) = pg_get_serial_sequence(new_columns.tab::text, a.attname)::regclass
+       AND snowflake_convert.sequence_of(a.attrelid, a.attnum) = CASE WHEN NOT a.attisdropped THEN pg_get_serial_sequence(new_columns.tab::text, a.attname)::regclass END
     UNION ALL
     SELECT DISTINCT a.attname, false
       FROM pg_attribute AS a

@@ -218,6 +218,11 @@ CREATE TABLE exchanged (id serial PRIMARY KEY);
 DROP EVENT TRIGGER regress_snowflake_exchange;
 SELECT * FROM columns_of('exchanged');
 
+-- a table with a dropped column
+CREATE TABLE of_dropped (gone integer, id serial);
+ALTER TABLE of_dropped DROP gone, ADD PRIMARY KEY (id);
+SELECT * FROM columns_of('of_dropped') WHERE attname = 'id';
+
 -- a direct call is an error
 SELECT snowflake_convert.new_tables();
 
