@@ -137,7 +137,7 @@ sub refuses
 sub wait_for_grant
 {
 	my ($registry, $server) = @_;
-	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node()');
+	my $holder = wait_for(sub { value_of($server, 'SELECT lease_holder FROM snowflake_node()') }) // '';
 	my $seen_at = "SELECT seen_at FROM snowflake_registry.lease WHERE holder = '$holder'";
 	my $before = value_of($registry, $seen_at);
 
