@@ -102,8 +102,7 @@ COMMENT ON COLUMN snowflake_registry.setting.slack IS
 COMMENT ON COLUMN snowflake_registry.setting.history IS 'the identity of the registry''s data when the last quarantine began';
 COMMENT ON COLUMN snowflake_registry.setting.server_start IS 'the start of the registry''s server before the last quarantine began';
 COMMENT ON COLUMN snowflake_registry.setting.quarantined_at IS 'when the last quarantine began';
-COMMENT ON COLUMN snowflake_registry.setting.earlier_fence IS
-'no fence that was granted by earlier constants is later; a quarantine outlasts it';
+COMMENT ON COLUMN snowflake_registry.setting.earlier_fence IS 'no fence granted by earlier constants is later';
 COMMENT ON COLUMN snowflake_registry.setting.reopens_at IS 'when the last quarantine ends: no lease that was forgotten has a later fence';
 
 CREATE TABLE snowflake_registry.node (
@@ -583,7 +582,8 @@ BEGIN
     ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE
        SET (lease_duration, largest_lead, layout, epoch, earlier_fence)
            = (excluded.lease_duration, excluded.largest_lead, excluded.layout, excluded.epoch,
-              greatest(k.earlier_fence, clock_timestamp() + k.lease_duration + k.largest_lead))
+              greatest(k.earlier_fence, clock_timestamp() + k.lease_duration + k.largest_lead,
+                       (SELECT max(n.fence) FROM snowflake_registry.node AS n)))
     RETURNING * INTO s;
     -- An id of the old layout can be equal to one of any node of the new layout,
     -- so no id is issued by the new layout before the last fence of the old one.

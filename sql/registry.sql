@@ -392,6 +392,12 @@ BEGIN;
 SELECT snowflake_registry.configure(epoch => '2019-12-31 00:00+00');
 SELECT reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
 ROLLBACK;
+-- That quarantine outlasts all fences, whatever the registry's clock shows.
+BEGIN;
+UPDATE snowflake_registry.node SET fence = pg_temp.unit(99) WHERE worker_id = 3;
+SELECT snowflake_registry.configure(epoch => '2019-12-31 00:00+00');
+SELECT pg_temp.units(reopens_at) FROM snowflake_registry.setting;
+ROLLBACK;
 -- Smaller ids than before may have been issued.
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(epoch => '2020-01-02 00:00+00')$$);
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(layout => '41/1/2/11')$$);
