@@ -17,7 +17,7 @@ use Test::More;
 
 # Long enough that holders still have their leases when the next registry runs,
 # on a busy machine.
-use constant { LEASE_S => 12, LEAD_S => 3 };
+use constant { LEASE_S => 20, LEAD_S => 3 };
 
 my %constants = (lease_duration => LEASE_S . ' s', largest_lead => LEAD_S . ' s');
 my $directory = PostgreSQL::Test::Utils::tempdir();
