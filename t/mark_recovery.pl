@@ -10,7 +10,6 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Path qw(rmtree);
-use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
@@ -271,66 +270,6 @@ for my $is_leading (0, 1)
 		$check->($node, $left->{batch}{primary}, 'an incremental backup');
 	}
 	end_servers($primary, @$left{qw(standby cascading)});
-}
-
-# ----- crashes under load -----
-
-# With ticks of a second, the server is back within the tick in which it
-# crashed.
-for my $settings ([ 'ticks of a second', "snowflake.layout = '31/5/5/22\@1s'" ],
-	[ 'ids that lead the clock', @leading ])
-{
-	my ($name, @conf) = @$settings;
-	my $node = new_server($name =~ s/\W/_/gr, 'restart_after_crash = on', @conf);
-	my $script = "$ENV{TESTDATADIR}/insert.sql";
-	my $round = 0;
-
-	start_server($node);
-	append_to_file($script,
-		"INSERT INTO orders (batch) SELECT :round FROM generate_series(1, 10);\n")
-	  unless -e $script;
-	for my $crash ('SIGKILL to a backend', 'an immediate stop')
-	{
-		for (1 .. 2)
-		{
-			my $what = "$name: $crash";
-			my $number = ++$round;
-			my $offset = -s $node->logfile;
-			my $clients = IPC::Run::start(
-				[
-					'pgbench', '--no-vacuum', '--client=8', '--time=60',
-					"--define=round=$number", "--file=$script",
-					$node->connstr('postgres')
-				],
-				'>', '/dev/null', '2>', '/dev/null');
-
-			ok($node->poll_query_until('postgres',
-					"SELECT count(*) > 5000 FROM orders WHERE batch = $number"),
-				"$what: clients insert rows");
-			if ($crash eq 'an immediate stop')
-			{
-				$node->stop('immediate');
-				start_server($node);
-			}
-			else
-			{
-				kill 'KILL', value_of($node,
-					q{SELECT pid FROM pg_stat_activity WHERE query LIKE 'INSERT INTO orders%' LIMIT 1});
-				$node->wait_for_log(
-					qr/database system is ready to accept connections/, $offset);
-			}
-			$clients->finish;
-			first_id($node);
-		}
-	}
-	is(value_of($node,
-			'SELECT count(id) - count(DISTINCT id) FROM orders WHERE id <> 0'),
-		'0', "$name: no id of a row came twice");
-	is(value_of($node, q{
-SELECT count(*) FROM (SELECT min(id) AS first, lag(max(id)) OVER (ORDER BY batch) AS last_before
-						FROM orders GROUP BY batch) AS rounds WHERE first <= last_before}),
-		'0', "$name: ids go on increasing after each crash");
-	end_servers($node);
 }
 
 done_testing();
