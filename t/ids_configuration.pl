@@ -84,6 +84,19 @@ my @refused = (
 				qr/$_ ms is outside the valid range for parameter "snowflake.high_water_interval"/ ] }
 		  9, 60001),
 
+	# A registry, which needs the preload.
+	PRELOADS
+	? ( [ "snowflake.registry = 'nonsense'",
+			qr/invalid value for parameter "snowflake.registry"/, qr/DETAIL:  missing "="$/m ],
+		[ "snowflake.registry = 'postgresql://user:Xyzzy.37@[::1/db'",
+			qr/invalid value for parameter "snowflake.registry"/, qr/DETAIL:  .*in URI$/m ],
+		[ "snowflake.worker_id = -1\nsnowflake.worker_id_source = registry",
+			qr/parameter "snowflake.worker_id_source" is "registry", but "snowflake.registry" is not set/ ],
+		[ "snowflake.worker_id = -1\nsnowflake.registry = 'dbname=x'",
+			qr/parameter "snowflake.registry" is set, but "snowflake.worker_id_source" is "config" and "snowflake.worker_id" is not set/ ],
+		[ 'snowflake.server_name = ' . 'n' x 64, qr/invalid value for parameter "snowflake.server_name": "n{64}"/ ])
+	: (),
+
 	# A misspelt name, which would leave the default in force.
 	# Names have no case.
 	[ "Snowflake.Datacenter_ID = '3x'", qr/invalid value for parameter "Snowflake.Datacenter_ID": "3x"/i ],
@@ -112,6 +125,7 @@ for my $case (@refused)
 	like($log, qr/$level:  $what/, "$settings: the log says what is wrong");
 	like($log, $why, "$settings: the log says why") if defined $why;
 }
+unlike(logged($node), qr/Xyzzy/, 'a connection string that is refused leaves no password in the log');
 
 # ----- values that are accepted -----
 
@@ -330,34 +344,23 @@ is(scalar(@bounds), 2, 'the prepared statement returns a bound before and after 
 is($bounds[1], $bounds[0] / 2, 'after the reload the bound is that of the new layout');
 
 # Compares snowflake_issued_between() with its definition, in layouts with ticks
-# of different lengths.  The ids are the smallest and the largest of some ticks.
-# The bounds are the beginnings of these ticks and of the ticks beside them,
-# instants 1 us before and after these beginnings, and instants outside the
-# layout's span.
-value_of($node, q{
-CREATE VIEW ticks AS
-SELECT tick FROM snowflake_node(), LATERAL (SELECT extract(epoch FROM last_instant - first_instant) / extract(epoch FROM tick_interval)) AS l(last),
-  LATERAL (VALUES (0), (1), (trunc(last / 2)), (last - 1), (last)) AS t(tick);
-CREATE VIEW edges AS
-SELECT first_instant + tick * tick_interval AS instant FROM snowflake_node(), ticks;
-CREATE VIEW of_edges AS
-SELECT id FROM edges, LATERAL (VALUES (snowflake_min_id(instant)), (snowflake_max_id(instant))) AS i(id)
- WHERE id < 9223372036854775807;
-CREATE VIEW bounds AS
-SELECT instant + n * tick_interval + us * interval '1 us' AS bound
-  FROM edges, snowflake_node(), generate_series(-1, 1) AS n, unnest(ARRAY[-1, 0, 1]) AS us
-UNION SELECT unnest(ARRAY['-infinity', 'infinity', '1800-01-01', '9000-01-01']::timestamptz[]);
-});
+# of different lengths: for the smallest and the largest id of some ticks, and for
+# instants at the beginnings of these ticks, 1 us before, and 1 us after.
 for my $layout (
 	[ '30/10/10/13@1s', '2020-01-01 00:00+00' ],
 	[ '45/3/3/4@7us', '2024-02-29 12:00:00.000001+00' ])
 {
 	reload_with(@$layout);
 	is( value_of($node, q{
+WITH bounds AS MATERIALIZED (
+  SELECT first_instant + (1000000 + n) * tick_interval + us * interval '1 us' AS bound
+    FROM snowflake_node(), generate_series(-2, 2) AS n, generate_series(-1, 1) AS us),
+ids AS MATERIALIZED (
+  SELECT unnest(ARRAY[snowflake_min_id(bound), snowflake_max_id(bound)]) AS id FROM bounds)
 SELECT count(*) > 4000, count(*) FILTER (WHERE snowflake_issued_between(id, since.bound, until.bound)) > 200,
        count(*) FILTER (WHERE snowflake_issued_between(id, since.bound, until.bound)
 		 IS DISTINCT FROM (snowflake_timestamp(id) >= since.bound AND snowflake_timestamp(id) < until.bound))
-  FROM of_edges, bounds AS since, bounds AS until}),
+  FROM ids, bounds AS since, bounds AS until}),
 		't|t|0',
 		"$layout->[0]: snowflake_issued_between() is as defined");
 }

@@ -1,6 +1,6 @@
 # A reader that goes by snowflake_horizon() misses no row.  First the horizon of
 # the server and of a table over prepared transactions, sessions that end,
-# restarts, crashes, other worker ids and leases; then writers of all kinds and
+# restarts, crashes and other worker ids; then writers of all kinds and
 # crashes with four readers, of which the one that goes by the largest id misses
 # rows; then a promotion.  sql/horizon.sql shows the horizon of one session, and
 # specs/horizon_*.spec the order of steps.
@@ -15,7 +15,6 @@ use lib "$FindBin::RealBin/lib";
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use SnowflakeRegistry;
 use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
@@ -227,41 +226,6 @@ for my $when ('before', 'after')
 }
 restart_with($offset_s + 1);
 
-# ----- a lease -----
-
-# A lease ends and another begins while a transaction is open.
-sub lease_changes
-{
-	my $registry = PostgreSQL::Test::Cluster->new('registry');
-	$registry->init;
-	$registry->start;
-	make_registry($registry);
-	my $leased = leased_node('leased', $registry);
-	$leased->start;
-	first_id($leased);
-	my $session = SnowflakeSession->new($leased);
-	$session->rows('BEGIN');
-	my $id = $session->value('SELECT snowflake_nextval()');
-	my @horizons = horizon($leased);
-	$registry->stop;
-	ok(wait_for(sub { (sqlstate_of($leased, 'SELECT snowflake_nextval()'))[0] eq '55000' }),
-		'the lease ends');
-	push @horizons, horizon($leased);
-	$registry->start;
-	my $of_new_lease = first_id($leased);
-	push @horizons, horizon($leased);
-	cmp_ok($horizons[-1], '<=', $id, 'the transaction holds the horizon over the change of the lease');
-	$session->rows('COMMIT');
-	push @horizons, horizon($leased);
-	cmp_ok($horizons[-1], '>', $of_new_lease, 'the horizon goes on under the new lease');
-	is_deeply(\@horizons, [ sort { $a <=> $b } @horizons ], 'the horizon never goes back');
-	$leased->stop;
-	$registry->stop;
-	return;
-}
-
-lease_changes() if PRELOADS;
-
 # ----- writers and readers -----
 
 # Each kind of writer takes ids, sleeps, and ends its transaction.
@@ -363,7 +327,6 @@ CREATE TABLE outbox_0 PARTITION OF outbox FOR VALUES IN (0);
 CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES IN (1);
 CREATE TABLE outbox_2 PARTITION OF outbox FOR VALUES IN (2);
 CREATE INDEX ON outbox (id);
-CREATE TABLE no_more_victims ();
 CREATE TABLE stop ();
 CREATE TABLE readers (reader text PRIMARY KEY, position bigint DEFAULT 0);
 @reader_sql});
@@ -387,20 +350,20 @@ sub start_writers
 			$node->installed_command('pgbench'), '--no-vacuum',
 			"--client=$clients", '--jobs=2', "--time=$duration_s",
 			"--define=longest=$longest_ms", @files,
-			$node->connstr('postgres') . " application_name=$name"
+			$node->connstr('postgres')
 		],
 		'<', \undef, '>', "$directory/$name.log", '2>&1');
 }
 
-# Runs psql again and again, until the statement succeeds.
-sub start_loop
+# Starts a reader, which connects again after each crash.
+sub start_reader
 {
-	my ($name, $sql) = @_;
+	my ($name) = @_;
 
 	return IPC::Run::start(
 		[
-			'sh', '-c', 'until psql -XAtq -v ON_ERROR_STOP=1 -c "$1" "$2"; do sleep 0.01; done',
-			'sh', $sql, $node->connstr('postgres') . " application_name=$name"
+			'sh', '-c', 'until psql -XAtq -v ON_ERROR_STOP=1 -c "CALL $1()" "$2"; do sleep 0.01; done',
+			'sh', $name, $node->connstr('postgres')
 		],
 		'<', \undef, '>', "$directory/$name.log", '2>&1');
 }
@@ -423,30 +386,7 @@ sub end_prepared
 	return;
 }
 
-my %readers = map { ($_ => start_loop("read_by_$_", "CALL read_by_$_()")) } sort keys %bounds;
-
-# Writers whose sessions are terminated.
-my @victims = map {
-	start_loop("victim_$_", q{
-DO $$ BEGIN
-  LOOP
-    EXIT WHEN EXISTS (SELECT FROM no_more_victims);
-    INSERT INTO outbox (what) VALUES ('victim');
-    PERFORM pg_sleep(random() / 20);
-    COMMIT;
-  END LOOP;
-END $$})
-} 1 .. 3;
-my $terminator = start_loop('terminator', q{
-DO $$ BEGIN
-  LOOP
-    EXIT WHEN EXISTS (SELECT FROM no_more_victims);
-    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
-      WHERE application_name = 'victim_' || 1 + floor(random() * 3);
-    PERFORM pg_sleep(0.1);
-    COMMIT;
-  END LOOP;
-END $$});
+my %readers = map { ($_ => start_reader("read_by_$_")) } sort keys %bounds;
 
 my @all_kinds = sort keys %writers;
 succeeds(start_writers("writers_$_", $_, 1 + int($seconds / 2), 400, @all_kinds), "writers_$_")
@@ -469,12 +409,10 @@ for my $n (1 .. 2 + int($seconds / 30))
 	end_prepared();
 }
 
-value_of($node, 'INSERT INTO no_more_victims DEFAULT VALUES');
-$_->finish for @victims, $terminator;
 value_of($node, 'INSERT INTO stop DEFAULT VALUES');
 succeeds($readers{$_}, "read_by_$_") for sort keys %readers;
 is( value_of($node, q{SELECT count(DISTINCT what) FROM outbox WHERE what <> 'rolled back'}),
-	7, 'all kinds of writers have written');
+	6, 'all kinds of writers have written');
 for my $reader (sort keys %bounds)
 {
 	my $count = value_of($node, "SELECT count(*) FROM $sources{$reader}");
