@@ -254,7 +254,7 @@ SKIP: {
 }
 $node->stop;
 
-# ----- this machine's own host name and addresses -----
+# ----- this machine's own host name -----
 
 SKIP:
 {
@@ -265,20 +265,6 @@ SKIP:
 
 	$node->stop if $started;
 	like($log, qr/host name "\Q$name\E"/i, "the server reads this host's own name, $name");
-}
-SKIP:
-{
-	my ($started, $log) = start_on(undef, derive('ipv4', 31));
-
-	$node->stop if $started;
-	skip 'this machine has no global IPv4 address', 1
-	  if $log =~ /There is no global IPv4 address/;
-	my ($address, $interface) = $log =~ /address ([\d.]+)\/\d+ of interface "(.*?)"/;
-	my $request = pack 'Z16 x16', $interface;
-	socket(my $socket, 2, 2, 0) or die "socket: $!";
-	ioctl($socket, 0x8915, $request) or die "SIOCGIFADDR: $!";
-	is($address, join('.', unpack 'x20 C4', $request),
-		"the server reads the address of this host's own interface $interface");
 }
 
 done_testing();
