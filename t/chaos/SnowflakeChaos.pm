@@ -15,7 +15,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
-use IPC::Open3;
+use IPC::Run;
 use POSIX ();
 use PostgreSQL::Test::Utils;
 use SnowflakeFaults;
@@ -70,10 +70,10 @@ END
 sub connect_to
 {
 	my ($connstr) = @_;
-	my $psql = { connstr => $connstr, buffer => '' };
+	my $psql = { connstr => $connstr, in => '', out => '', timeout => IPC::Run::timeout(TIMEOUT_S) };
 
-	$psql->{pid} =
-	  open3($psql->{in}, $psql->{out}, undef, 'psql', '-XAtq', '-d', $connstr);
+	$psql->{run} = IPC::Run::start([ 'psql', '-XAtq', '-d', $connstr ],
+		'<', \$psql->{in}, '>', \$psql->{out}, '2>&1', $psql->{timeout});
 	my (@lines) = ask($psql,
 		"\\set VERBOSITY verbose\nSELECT 'life ' || coalesce(current_setting('chaos.life', true), '0');\n");
 	($psql->{life}) = map { /^life (\d+)$/ } @lines;
@@ -84,10 +84,8 @@ sub disconnect
 {
 	my ($psql) = @_;
 
-	close $psql->{in};
-	close $psql->{out};
-	kill 'KILL', $psql->{pid};
-	waitpid $psql->{pid}, 0;
+	$psql->{run}->signal('KILL');
+	eval { $psql->{run}->finish };
 	return;
 }
 
@@ -96,33 +94,15 @@ sub disconnect
 sub ask
 {
 	my ($psql, $statements) = @_;
-	my $until = now() + TIMEOUT_S;
-	my @lines;
 
-	syswrite $psql->{in}, "$statements\\echo (end)\n";
-	for (;;)
-	{
-		while ($psql->{buffer} =~ s/^(.*)\n//)
-		{
-			my $line = $1;
+	$psql->{out} = '';
+	$psql->{in} .= "$statements\\echo (end)\n";
+	$psql->{timeout}->start;
+	$psql->{is_over} = !eval { $psql->{run}->pump until $psql->{out} =~ /^\(end\)\n/m; 1 };
+	my @no_answer = $psql->{is_over} && $@ =~ /timeout/ ? 'no answer' : ();
 
-			return @lines if $line eq '(end)';
-			push @lines, $line;
-		}
-		my $ready = '';
-		vec($ready, fileno($psql->{out}), 1) = 1;
-		my $count = select($ready, undef, undef, 0.5);
-
-		# A line that was cut off is no id.
-		next
-		  if $count > 0
-		  && sysread $psql->{out}, $psql->{buffer}, 65536,
-			length $psql->{buffer};
-		push @lines, 'no answer' if $count <= 0 && now() > $until;
-		next if $count <= 0 && now() <= $until && getppid() == $main_pid;
-		$psql->{is_over} = 1;
-		return @lines;
-	}
+	# A line that was cut off is no id.
+	return (@no_answer, grep { $_ ne '(end)' } $psql->{out} =~ /^(.*)\n/mg);
 }
 
 # Draws ids until the control file says "end".  "batch" is a function of the

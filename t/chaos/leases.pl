@@ -2,42 +2,21 @@
 # and their copies contend for two worker ids, while faults hit the servers and
 # the registry.  Clients keep every id that they receive from any server.
 #
-# The seed chooses the order of the faults.  Several faults can be in progress
-# at a time.  The faults of a server are:
-#
-# - Its clock steps back or ahead, by milliseconds up to minutes.
-# - A backend or the worker "snowflake registry" gets SIGKILL.
-# - This worker is terminated, or is suspended while the server runs.
-# - The server is stopped, fast or immediately, or its postmaster gets SIGKILL;
-#   or the whole server is suspended.  It comes back before or after the end of
-#   its lease.
-# - Its parameters change.
-# - A copy of its data directory, a base backup or a promoted standby starts
-#   beside it, or while it is stopped or suspended, and in some cases while the
-#   registry is suspended.  Later one of the two ends for good.
-#
-# The faults of the registry are:
-#
-# - It is stopped, cleanly or not, or suspended.
-# - Its clock steps back or ahead.
-# - Its standby, which misses the last leases, takes its place: by a promotion,
-#   or started without its signal file, so that the registry is set back.
-# - The extension is created anew.
+# Faults of servers: clocks that step, processes that are killed or suspended,
+# servers that stop and come back, other parameters, and copies of a server that
+# start beside it.  Faults of the registry: it is stopped or suspended, its clock
+# steps, a standby that misses the last leases takes its place, and its extension
+# is created anew.
 #
 # A registry whose clock is ahead grants fences that are ahead, too, and the
 # next holder of a worker id issues no ids before the fence.  So the test puts
 # all clocks forward to the registry's clock when such a fault ends.
 #
 # Each call commits, so the mark of each id that a client has received is in
-# flushed WAL, and a crash loses no id (promise 1).  At the end the test checks
-# that
-#
-# - no id came twice, whichever clients received it;
-# - no two servers had one worker id at the same time: see count_hand_overs();
-# - the ids that a client received of one worker id increase;
-# - clients received only the errors of $allowed_errors;
-# - every server gets ids again within the time that a failover may cost, and
-#   within seconds where there is no failover.
+# flushed WAL, and a crash loses no id (promise 1).  At the end no id came twice,
+# no two servers had one worker id at the same time, the ids that a client
+# received of one worker id increase, clients received allowed errors only, and
+# every server gets ids again in time.
 #
 #   CHAOS_SECONDS   the seconds in which new faults begin (15)
 #   CHAOS_SEED      chooses the same order of faults as in an earlier run with

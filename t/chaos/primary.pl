@@ -2,22 +2,12 @@
 # they receive, outside the servers, while faults hit a primary, and other
 # servers take over from it.
 #
-# The seed chooses the order of the faults:
-#
-# - The primary's clock steps back for a while, by milliseconds up to an hour,
-#   or forward for good.
-# - A backend gets SIGKILL, so that the postmaster makes its shared memory anew.
-# - The primary is stopped fast and started, or only its postmaster gets
-#   SIGKILL, or all its processes do, in some cases while the WAL writer is
-#   suspended, so that more WAL is lost.
-# - Its parameters change.
-# - Another server takes over: a standby, a base backup, or a base backup that
-#   is restored up to a point in time.  Its recovery ends by a promotion, by a
-#   start without a signal file, or without the library.  The old primary is
-#   discarded, or becomes a standby by pg_rewind.
-#
-# At most of these starts the clock is behind for a while.  At some of them the
-# server gets another worker id: a new one, or one that it had before.
+# The clock steps, a backend or the server is killed or stopped, parameters
+# change, or another server takes over: a standby, a base backup, or a base backup
+# that is restored up to a point in time.  The old primary is discarded, or
+# becomes a standby by pg_rewind.  At most of these starts the clock is behind for
+# a while, and at some the server gets another worker id: a new one, or one that it
+# had before.
 #
 # Each crash, stop and take-over ends a life.  Then some ids are kept, and the
 # ids of all later lives of the node have to be larger than these:
