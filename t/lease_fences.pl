@@ -49,7 +49,7 @@ sub stays_silent
 
 sub suspended
 {
-	my $registry = new_registry({ lease_duration => '4s' });
+	my $registry = new_registry({ lease_duration => '10 s' });
 	my ($first, $second) =
 	  map { leasing_server($_, $registry, wants(5)) } 'first', 'second';
 	my $first_client = new_client(start_server($first));
@@ -92,7 +92,7 @@ sub suspended
 sub servers_clocks
 {
 	my $registry = new_registry(
-		{ lease_duration => '4s', largest_lead => LARGEST_LEAD_S . 's' });
+		{ lease_duration => '4 s', largest_lead => LARGEST_LEAD_S . ' s' });
 	my ($fast, $slow) = map {
 		leasing_server($_, $registry, wants(5), 'snowflake.clock_tolerance = 5s')
 	} 'fast', 'slow';
@@ -109,9 +109,12 @@ sub servers_clocks
 	refuses($slow, $ahead,
 		'the server whose clock is slow does not get the worker id of the suspended one');
 
-	# Set the slow server's clock to 1 s before the last ids of the fast one.
-	set_clock($slow, LARGEST_LEAD_S - (time - $suspended_at) - 1);
-	ok(wait_for(sub { lease_of($registry, 5, 'name') eq 'slow' }), 'the slow server gets the lease');
+	# Keep the slow server's clock at 1 s before the last ids of the fast one.
+	my $is_leased = sub {
+		set_clock($slow, LARGEST_LEAD_S - (time - $suspended_at) - 1);
+		return lease_of($registry, 5, 'name') eq 'slow';
+	};
+	ok(wait_for($is_leased), 'the slow server gets the lease');
 	gets_no_ids($slow_client,
 		'the slow server issues no ids for the time in which the fast one has issued ids');
 	set_clock($slow, LARGEST_LEAD_S);
@@ -169,7 +172,7 @@ sub server_ahead
 # moment.  A server that crashes and is moved after that gets its lease by free().
 sub registrys_clock
 {
-	my $registry = new_registry({ lease_duration => '6 s' });
+	my $registry = new_registry({ lease_duration => '10 s' });
 	my $server = start_server(leasing_server('server', $registry, wants(5)));
 	my $last = first_id($server);
 

@@ -174,8 +174,7 @@ sub fails_over_together
 	$primary->wait_for_catchup($heir, 'replay', $primary->lsn('flush'));
 	$_->stop('immediate') for $registry, $primary;
 	$_->promote for $standby, $heir;
-	my ($id, $seconds) = first_id($heir, 90);
-	cmp_ok($seconds, '<', LEASE_S + 30, sprintf 'the promoted database issues ids after %.1f s', $seconds);
+	my $id = first_id($heir, 90);
 	is(worker_id_of($id), 5, 'the promoted database has its configured worker id');
 	cmp_ok($id, '>', $last, q{the promoted database's ids are larger than its primary's});
 	return;

@@ -30,7 +30,7 @@ our @EXPORT = qw(
 
 # How long a server may take for an id "at once" on a busy machine.  On an idle
 # machine it takes some tenths of a second.
-use constant AT_ONCE_S => 5;
+use constant AT_ONCE_S => 10;
 
 # Makes a database of a server a registry: "postgres", or the one that the
 # parameter "database" names.  By default a lease outlasts a stall of a busy
