@@ -14,16 +14,15 @@ use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 
-my $directory = PostgreSQL::Test::Utils::tempdir();
 my $node = snowflake_node('main', 'max_connections = 100', 'fsync = off',
 	'autovacuum = off', "include 'case.conf'");
 
 # Clients record the ids of each of their calls, and the instants before and after.
-append_to_file("$directory/script", q{
+my $recorder = q{
 INSERT INTO calls SELECT clock_timestamp(),
   CASE n % 3 WHEN 0 THEN ARRAY(SELECT snowflake_nextvals(1 + n % 40)) ELSE ARRAY[snowflake_nextval()] END,
   clock_timestamp() FROM generate_series(1, 500) AS n;
-});
+};
 
 # In the second case all ids of each tick are issued.
 my %cases = (
@@ -47,12 +46,11 @@ DROP TABLE IF EXISTS ids, calls;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 CREATE TABLE calls (before timestamptz, ids bigint[], after timestamptz)});
 
-		$node->command_ok(
-			[
-				'pgbench', '--no-vacuum', '--client=32', '--jobs=2',
-				'--transactions=13', "--file=$directory/script", $node->connstr('postgres')
-			],
-			'no call of 32 clients fails');
+		$node->pgbench(
+			'--no-vacuum --client=32 --jobs=2 --transactions=13',
+			0, [], [],
+			'no call of 32 clients fails',
+			{ 'record' . @settings => $recorder });
 		value_of($node, 'CREATE TABLE ids AS SELECT unnest(ids) AS id FROM calls');
 		is(value_of($node, 'SELECT count(*) - count(DISTINCT id) FROM ids'), 0, 'no id comes twice');
 		is(value_of($node, 'SELECT DISTINCT snowflake_datacenter_id(id), snowflake_worker_id(id) FROM ids'), '3|7', 'the ids are of this node');

@@ -261,22 +261,6 @@ is($waiting[0]->value('SELECT snowflake_nextval() & 15'),
 	3, 'a call of snowflake_nextvals() takes no more than it wants');
 $_->quit for @waiting[ 0, 2, 3 ];
 
-# Runs a script by clients of pgbench.
-sub run_clients
-{
-	my ($clients, $how_long, $script) = @_;
-
-	unlink "$directory/script";
-	append_to_file("$directory/script", $script);
-	$node->command_ok(
-		[
-			'pgbench', '--no-vacuum', "--client=$clients", '--jobs=2',
-			$how_long, "--file=$directory/script", $node->connstr('postgres')
-		],
-		"$clients clients wait for ticks");
-	return;
-}
-
 # Starts a number of sessions whose statements take so many ids, wait, and are
 # cancelled after so many milliseconds.
 sub start_cancelled
@@ -313,8 +297,11 @@ my $what = WAITING . ' sessions';
 start_afresh("snowflake.layout = '41/5/5/8'", 'synchronous_commit = off');
 value_of($node, 'CREATE TABLE shares (client int, count int, at timestamptz)');
 my ($cancelled) = start_cancelled(1, 2000, 3);
-run_clients(WAITING, '--time=3',
-	'INSERT INTO shares SELECT :client_id, count(snowflake_nextval()), clock_timestamp() FROM generate_series(1, 256);');
+$node->pgbench(
+	'--no-vacuum --jobs=2 --time=3 --client=' . WAITING,
+	0, [], [],
+	"$what wait for ticks",
+	{ shares => 'INSERT INTO shares SELECT :client_id, count(snowflake_nextval()), clock_timestamp() FROM generate_series(1, 256)' });
 $cancelled->kill_kill;
 my $cancels = () = slurp_file("$directory/cancelled.err") =~ /due to statement timeout/g;
 cmp_ok($cancels, '>', 10, "$what: $cancels waits of another session are cancelled");
@@ -344,11 +331,15 @@ SKIP:
 CREATE FUNCTION sleeps() RETURNS bigint LANGUAGE sql AS $$
   SELECT substring(pg_read_file('/proc/self/status') FROM '\nvoluntary_ctxt_switches:\s+(\d+)')::bigint $$;
 CREATE TABLE slept (sleeps bigint)});
-	run_clients(64, '--transactions=1', q{
+	$node->pgbench(
+		'--no-vacuum --jobs=2 --client=64 --transactions=1',
+		0, [], [],
+		'64 clients wait for ticks', {
+			sleeps => q{
 SELECT sleeps() AS before \gset
 SELECT count(snowflake_nextval()) FROM generate_series(1, 100);
 INSERT INTO slept VALUES (sleeps() - :before);
-});
+} });
 	my $sleeps = value_of($node, 'SELECT round(avg(sleeps) / 100, 1) FROM slept');
 	cmp_ok($sleeps, '<', 4,
 		"a waiting session wakes up for few ticks other than its own: $sleeps sleeps an id");

@@ -163,10 +163,6 @@ is( $node->safe_psql('managed', q{SELECT count(*) FROM pg_depend WHERE refclassi
 #
 my $read = q{SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables WHERE relid = 'snowflake_registry.node'::regclass};
 
-append_to_file("$tmp/bench.sql", <<'SQL');
-\set n random(1, 9000000000000000000)
-SELECT ask('at once ' || :n, :n);
-SQL
 $owner->rows(q{ALTER FUNCTION snowflake_registry.claim SET lock_timeout = '3min'});
 $owner->rows('DELETE FROM snowflake_registry.node');
 $owner->rows(q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, 1, now(), now(), now(), now(), CASE WHEN w % 50 = 0 THEN now() ELSE now() + interval '1 h' END, CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(0, 65535) AS w});
@@ -174,9 +170,14 @@ $owner->rows('VACUUM ANALYZE snowflake_registry.node');
 $_->{psql}->quit for $server, $owner;
 connect_all();
 my $before = $owner->value($read);
-$node->command_ok(
-	[ 'pgbench', '-n', '-c', 100, '-j', 2, '-t', 2, '-U', 'server', '-f', "$tmp/bench.sql", $node->connstr('postgres') ],
-	'100 sessions claim twice each');
+$node->pgbench(
+	'--no-vacuum --client=100 --jobs=2 --transactions=2 --username=server',
+	0, [], [],
+	'100 sessions claim twice each',
+	{ claim => q{
+\set n random(1, 9000000000000000000)
+SELECT ask('at once ' || :n, :n);
+} });
 cmp_ok($owner->value($read) - $before, '<', 200 * 100, '200 claims read few rows each');
 is($owner->value(q{SELECT count(*) || ' ' || count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'at once %' AND state = 'held'}),
 	'200 200', '200 servers have 200 different worker ids');
