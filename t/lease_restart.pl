@@ -12,7 +12,6 @@ use warnings FATAL => 'all';
 use File::Copy qw(copy);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRegistry;
@@ -33,15 +32,8 @@ sub restarts
 	my @server =
 	  map { leasing_server("server_$_", $registry, 'restart_after_crash = on') } 0 .. 2;
 	my ($clean, $immediate, $crash) = @server;
-	my @start = ('pg_ctl', 'start', '--silent', '--options', '--cluster-name=x');
+	my %last = map { $_->name => scalar first_id(start_server($_)) } @server;
 
-	# The servers start and claim at the same time.
-	my @starts = map {
-		IPC::Run::start([ @start, '--pgdata', $_->data_dir, '--log', $_->logfile ], '>', '/dev/null')
-	} @server;
-	$_->finish for @starts;
-	$_->_update_pid(1) for @server;
-	my %last = map { $_->name => scalar first_id($_) } @server;
 	for my $node (@server)
 	{
 		my $holder = value_of($node, 'SELECT lease_holder FROM snowflake_node()');
@@ -50,7 +42,7 @@ sub restarts
 			$holder, 'the registry shows ' . $node->name . ' as the holder of its worker id');
 	}
 	is_deeply([ sort map { worker_id_of($_) } values %last ],
-		[ 0 .. 2 ], 'servers that start at once have a worker id each');
+		[ 0 .. 2 ], 'the servers have a worker id each');
 
 	# A clean stop.
 	my $worker_id = worker_id_of($last{ $clean->name });
@@ -206,26 +198,17 @@ sub other_version
 {
 	my $conninfo = $ENV{SNOWFLAKE_REGISTRY};
 	my $server = start_server(leasing_server('server', $conninfo));
-	my $asked = sub {
-		my ($sql) = @_;
-		my ($answer) = run_command([ 'psql', '-XAtq', '-d', $conninfo, '-c', $sql ]);
-		return $answer;
-	};
 	my $id = first_id($server);
-	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node()');
-	my $state = "SELECT worker_id, state FROM snowflake_registry.lease WHERE holder = '$holder'";
+	my $of_registry = sub { (run_command([ 'psql', '-XAtq', '-d', $conninfo, '-c', $_[0] ]))[0] };
 
-	isnt($asked->('SHOW server_version_num') =~ s/....$//r,
-		value_of($server, 'SHOW server_version_num') =~ s/....$//r,
+	isnt(int($of_registry->('SHOW server_version_num') / 10000), int($server->pg_version),
 		'the registry is of another major version');
 	ok( wait_for(sub {
 			value_of($server, 'SELECT lease_renewals >= 4 AND lease_failures = 0 FROM snowflake_stat()') eq 't' }),
 		'the server renews the lease without a failure');
-	is($asked->($state), worker_id_of($id) . '|held', 'the registry shows the lease');
 	$server->stop;
-	is($asked->($state), worker_id_of($id) . '|released', 'a clean stop releases the lease');
-	start_server($server);
-	goes_on($server, $id, 'after a clean stop');
+	is($of_registry->('SELECT state FROM snowflake_registry.lease WHERE worker_id = ' . worker_id_of($id)),
+		'released', 'a clean stop releases the lease');
 	return;
 }
 
