@@ -36,41 +36,19 @@ int			clock_policy = CLOCK_POLICY_WAIT;
 int			clock_tolerance_ms = 5000;
 
 /*
- * Decides what to do where the next id's tick is ahead of the clock.  The
- * arguments are the leads of the next and of the last id's tick, in
- * microseconds.  Policy "advance" allows a lead of clock_tolerance; the other
- * policies allow no lead.  The first row that applies counts:
- *
- *	the next id's lead is allowed						issue the id
- *	the last id's lead is allowed: its tick is spent	wait for the next tick
- *	the last id's lead is excused						wait for the clock
- *	the policy is "error"								refuse
- *	the clock has stepped back by more than the allowed
- *	lead plus clock_tolerance							refuse
- *	the clock has stepped back by less					wait for the clock
- *
- * A lead of up to "excused_us" is excused after a start.  The ids then begin
- * at the mark, which the server had put ahead of its ids, so their first
- * tick can lead a clock that has never stepped back.
+ * The rule for a clock that has stepped back, and so is behind the last id by
+ * more than the lead that clock_allowed_lead_us() allows.  "regression_us" is
+ * the last id's lead without what is excused after a start.  Returns true if
+ * an id is refused at once: under policy "error", and if the clock has stepped
+ * back by more than the allowed lead plus clock_tolerance.  If not, the session
+ * waits for the clock.
  */
-void
-clock_judge(Attempt *attempt, int64 next_lead_us, int64 last_lead_us,
-			int64 excused_us)
+bool
+clock_must_refuse(int64 regression_us)
 {
-	int64		allowed_us = clock_allowed_lead_us();
-	bool		is_behind = last_lead_us > allowed_us;
-
-	attempt->wait_us = next_lead_us - allowed_us;
-	attempt->behind_us = is_behind ? last_lead_us : 0;
-	attempt->regression_us = is_behind ? last_lead_us - excused_us : 0;
-	if (next_lead_us <= allowed_us)
-		attempt->outcome = OUTCOME_ISSUE;
-	else if (attempt->regression_us > 0 &&
-			 (clock_policy == CLOCK_POLICY_ERROR ||
-			  attempt->regression_us - allowed_us > clock_tolerance_us()))
-		attempt->outcome = OUTCOME_BEHIND;
-	else
-		attempt->outcome = OUTCOME_WAIT;
+	return regression_us > 0 &&
+		(clock_policy == CLOCK_POLICY_ERROR ||
+		 regression_us - clock_allowed_lead_us() > clock_tolerance_us());
 }
 
 /*

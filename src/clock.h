@@ -38,32 +38,6 @@ typedef struct ClockReading
 	TimestampTz tick_start;		/* the beginning of that tick */
 } ClockReading;
 
-/* What a session does after a look at the newest stamp and the clock. */
-typedef enum Outcome
-{
-	OUTCOME_ISSUE,
-	OUTCOME_WAIT,
-	OUTCOME_BEHIND,				/* refuse: the clock is behind */
-	OUTCOME_AT_LIMIT,			/* look at the mark first */
-	OUTCOME_OUTSIDE_SPAN		/* refuse: the clock or the tick is outside */
-} Outcome;
-
-/* An attempt to choose the next stamp. */
-typedef struct Attempt
-{
-	Outcome		outcome;
-	int64		tick;			/* of the next id */
-
-	/* Set if that tick is not the clock's. */
-	bool		is_at_fence;	/* is the newest stamp the fence of the worker
-								 * id's last holder? */
-	int64		wait_us;		/* the time until the lead is allowed */
-	int64		behind_us;		/* the last id's lead if the clock is behind,
-								 * else 0 */
-	int64		regression_us;	/* the clock's step back: behind_us less the
-								 * lead that is excused after a start */
-} Attempt;
-
 /* parameters, registered by module.c */
 extern int	clock_policy;
 extern int	clock_tolerance_ms;
@@ -101,8 +75,7 @@ clock_allowed_lead_us(void)
 	return clock_policy == CLOCK_POLICY_ADVANCE ? clock_tolerance_us() : 0;
 }
 
-extern void clock_judge(Attempt *attempt, int64 next_lead_us,
-						int64 last_lead_us, int64 excused_us);
+extern bool clock_must_refuse(int64 regression_us);
 extern int64 clock_boottime_us(void);
 extern uint32 clock_wait_event(WaitReason reason);
 extern void clock_sleep(int64 duration_us, WaitReason reason);

@@ -65,7 +65,7 @@ typedef struct Session
 	int64		limit;
 	int64		node_bits;
 	ClockReading clock;			/* the newest reading */
-	int64		last_stamp;		/* the newest stamp that the session has taken */
+	uint64		last_stamp;		/* the newest stamp that the session knows of */
 } Session;
 
 /* parameters */
@@ -73,25 +73,23 @@ int			generator_sequence_start = SEQUENCE_START_ZERO;
 
 static Session session;
 
-static void begin_transaction(void);
 static void attach_session(void);
 static void check_may_issue(void);
 static void take_slot(void);
 static void end_session(int code, Datum arg);
 static inline int64 issue(int64 wanted, int64 *count);
-static inline int64 try_to_take(int64 wanted, int64 *count, Attempt *attempt);
-static inline int64 choose_next(int64 last, Attempt *attempt);
+static inline bool may_issue(int64 tick);
 static inline int64 first_sequence(void);
-static pg_noinline void judge_lead(int64 last, Attempt *attempt);
 static inline int64 lead_of(int64 tick);
-static pg_noinline void wait_or_refuse(const Attempt *attempt, Wait *wait);
+static pg_noinline void wait_or_refuse(int64 tick, Wait *wait);
 static void read_limit(void);
-static void wait_for_clock_or_tick(const Attempt *attempt, Wait *wait);
+static void wait_for_tick(int64 tick, int64 wait_us, Wait *wait);
+static void wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait);
 static int64 choose_wakeup_tick(int64 next_tick);
 static void sleep_and_count(int64 duration_us, WaitReason reason,
 							uint64 *counter_us);
 static void count_regression(int64 regression_us, Wait *wait);
-static void refuse_behind(const Attempt *attempt);
+static void refuse_behind(int64 behind_us, bool is_at_fence);
 static void refuse_outside_span(void);
 
 /*
@@ -136,14 +134,6 @@ generator_horizon(Oid table)
 	check_may_issue();
 	mark_start_once();
 	return horizon_read(table);
-}
-
-static void
-begin_transaction(void)
-{
-	if (session.slot == NULL)
-		attach_session();
-	horizon_hold();
 }
 
 /*
@@ -218,130 +208,100 @@ end_session(int code, Datum arg)
 /*
  * Takes "wanted" stamps of one tick, or as many as the tick has left, and
  * returns the id of the first one.
- */
-static inline int64
-issue(int64 wanted, int64 *count)
-{
-	BackendSlot *slot;
-	Wait		wait = {.wakeup_tick = LAYOUT_NONE};
-	int64		first;
-
-	Assert(wanted >= 1);
-
-	if (unlikely(!horizon_is_held))
-		begin_transaction();
-	for (;;)
-	{
-		Attempt		attempt;
-
-		first = try_to_take(wanted, count, &attempt);
-		if (likely(attempt.outcome == OUTCOME_ISSUE))
-			break;
-		wait_or_refuse(&attempt, &wait);
-	}
-
-	slot = session.slot;
-	first = layout_stamp_id(session.layout, first, session.node_bits);
-	slot->last_id = first + *count - 1;
-	slot->counters.ids_issued += (uint64) *count;
-	return first;
-}
-
-/*
- * Chooses and stores the next stamp, together with as many more stamps of its
- * tick as are wanted and left.  Chooses again if another session has changed
- * the stamp meanwhile; some session always succeeds.  Returns the first stamp,
- * which is valid if the outcome is OUTCOME_ISSUE.
- */
-static inline int64
-try_to_take(int64 wanted, int64 *count, Attempt *attempt)
-{
-	uint64		last = (uint64) session.last_stamp;
-	bool		is_clock_newer = false; /* was the clock read after "last"? */
-
-	clock_read(session.layout, &session.clock);
-	for (;;)
-	{
-		int64		next = choose_next((int64) last, attempt);
-
-		if (likely(attempt->outcome == OUTCOME_ISSUE))
-		{
-			int64		newest = next;
-
-			if (wanted > 1)
-				newest = Min(next + wanted - 1,
-							 layout_last_stamp(session.layout, attempt->tick));
-
-			/* A swap that fails sets "last" to the newest stamp. */
-			if (likely(pg_atomic_compare_exchange_u64(&shared->stamp, &last,
-													  (uint64) newest)))
-			{
-				session.last_stamp = newest;
-				*count = newest - next + 1;
-				return next;
-			}
-			is_clock_newer = false;
-		}
-		else if (is_clock_newer)
-			return next;
-		else
-		{
-			/*
-			 * On arm64 the barrier orders the load of the stamp before the
-			 * vDSO's loads, and the vDSO's own instruction barrier orders
-			 * these before the counter.  x86 and s390x keep the order of
-			 * loads.  Without the barrier the clock would seem to step back.
-			 */
-			last = pg_atomic_read_u64(&shared->stamp);
-			pg_read_barrier();
-			clock_read(session.layout, &session.clock);
-			is_clock_newer = true;
-		}
-	}
-}
-
-/*
- * Chooses the stamp that follows "last", by the rules of issuing.  An outcome
- * other than OUTCOME_ISSUE counts only if "last" was read before the clock.
  *
  *	clock against the last tick		next stamp
  *	ahead							the clock's tick, from its first sequence
  *	equal, sequence left			the next sequence
- *	equal, sequence spent			the next tick, if clock_judge() allows its
+ *	equal, sequence spent			the next tick, if the policy allows its
  *									lead; else wait for that tick
- *	behind							the last stamp's successor, if clock_judge()
+ *	behind							the last stamp's successor, if the policy
  *									allows its lead; else wait or refuse
  *
- * A stamp that could be issued, but whose tick is not before the limit, has
- * the outcome OUTCOME_AT_LIMIT.
+ * Chooses again if another session has changed the stamp meanwhile; some
+ * session always succeeds.
  */
 static inline int64
-choose_next(int64 last, Attempt *attempt)
+issue(int64 wanted, int64 *count)
 {
-	const Layout *layout = session.layout;
-	int64		last_tick = layout_stamp_tick(layout, last);
-	bool		is_fresh;		/* does the next stamp begin its tick? */
+	Wait		wait = {.wakeup_tick = LAYOUT_NONE};
+	bool		is_clock_newer = false; /* was the clock read after the stamp? */
+	const Layout *layout;
+	int64		next;
 
-	is_fresh = session.clock.tick > last_tick ||
-		layout_stamp_sequence(layout, last) ==
-		layout_field_max(layout->sequence_bits);
-	attempt->tick = Max(session.clock.tick,
-						is_fresh ? last_tick + 1 : last_tick);
+	Assert(wanted >= 1);
 
-	if (unlikely(session.clock.position != SPAN_WITHIN))
-		attempt->outcome = OUTCOME_OUTSIDE_SPAN;
-	else if (likely(attempt->tick == session.clock.tick))
-		attempt->outcome = OUTCOME_ISSUE;
-	else
-		judge_lead(last, attempt);
+	if (unlikely(!horizon_is_held))
+	{
+		if (session.slot == NULL)
+			attach_session();
+		horizon_hold();
+	}
+	layout = session.layout;
+	clock_read(layout, &session.clock);
+	for (;;)
+	{
+		/* The stamp after a tick's last one is the first of the next tick. */
+		int64		tick = Max(session.clock.tick,
+							   (int64) ((session.last_stamp + 1) >>
+										layout->sequence_bits));
 
-	if (likely(attempt->outcome == OUTCOME_ISSUE) &&
-		unlikely(attempt->tick >= session.limit))
-		attempt->outcome = OUTCOME_AT_LIMIT;
+		if (likely(may_issue(tick)))
+		{
+			int64		last = (int64) session.last_stamp;
+			int64		newest;
 
-	return is_fresh ?
-		(attempt->tick << layout->sequence_bits) | first_sequence() :
-		last + 1;
+			next = tick > layout_stamp_tick(layout, last) ?
+				(tick << layout->sequence_bits) | first_sequence() : last + 1;
+			newest = next;
+			if (wanted > 1)
+				newest = Min(next + wanted - 1,
+							 layout_last_stamp(layout, tick));
+
+			/* A swap that fails sets last_stamp to the newest stamp. */
+			if (likely(pg_atomic_compare_exchange_u64(&shared->stamp,
+													  &session.last_stamp,
+													  (uint64) newest)))
+			{
+				session.last_stamp = (uint64) newest;
+				*count = newest - next + 1;
+				break;
+			}
+			is_clock_newer = false;
+			continue;
+		}
+
+		if (is_clock_newer)
+			wait_or_refuse(tick, &wait);
+
+		/*
+		 * On arm64 the barrier orders the load of the stamp before the vDSO's
+		 * loads, and the vDSO's own instruction barrier orders these before
+		 * the counter.  x86 and s390x keep the order of loads.  Without the
+		 * barrier the clock would seem to step back.
+		 */
+		session.last_stamp = pg_atomic_read_u64(&shared->stamp);
+		pg_read_barrier();
+		clock_read(layout, &session.clock);
+		is_clock_newer = true;
+	}
+
+	next = layout_stamp_id(layout, next, session.node_bits);
+	session.slot->last_id = next + *count - 1;
+	session.slot->counters.ids_issued += (uint64) *count;
+	return next;
+}
+
+/*
+ * May the session issue an id of a tick?  The tick is the clock's or later.
+ * The limit is within the layout's span.
+ */
+static inline bool
+may_issue(int64 tick)
+{
+	return likely(tick < session.limit) &&
+		likely(session.clock.position == SPAN_WITHIN) &&
+		(likely(tick == session.clock.tick) ||
+		 lead_of(tick) <= clock_allowed_lead_us());
 }
 
 /* Returns the sequence of the first id of a fresh tick. */
@@ -357,26 +317,6 @@ first_sequence(void)
 	return 0;
 }
 
-/*
- * Sets the outcome if the next id's tick is not the clock's tick.  Like
- * wait_or_refuse(), this function is not inlined, so that the common path
- * needs fewer registers.
- */
-static pg_noinline void
-judge_lead(int64 last, Attempt *attempt)
-{
-	const NodeStart *start = &shared->start;
-
-	attempt->is_at_fence = last == start->fence_stamp;
-	clock_judge(attempt, lead_of(attempt->tick),
-				lead_of(layout_stamp_tick(session.layout, last)),
-				last == start->stamp && !attempt->is_at_fence ?
-				Max(start->lead_us, mark_log_lead_us()) : 0);
-	if (attempt->outcome == OUTCOME_ISSUE &&
-		attempt->tick > layout_max_tick(session.layout))
-		attempt->outcome = OUTCOME_OUTSIDE_SPAN;
-}
-
 /* In microseconds; negative if the tick is behind the clock. */
 static inline int64
 lead_of(int64 tick)
@@ -384,37 +324,38 @@ lead_of(int64 tick)
 	return layout_tick_start(session.layout, tick) - session.clock.now;
 }
 
+/*
+ * Does what lets the session issue an id of a tick, or raises an error.  The
+ * clock was read after the stamp.  This function is not inlined, so that the
+ * common path needs fewer registers.
+ */
 static pg_noinline void
-wait_or_refuse(const Attempt *attempt, Wait *wait)
+wait_or_refuse(int64 tick, Wait *wait)
 {
-	switch (attempt->outcome)
+	const Layout *layout = session.layout;
+	int64		allowed_us = clock_allowed_lead_us();
+	int64		wait_us = lead_of(tick) - allowed_us;
+	int64		behind_us = lead_of(layout_stamp_tick(layout, (int64) session.last_stamp));
+
+	if (session.clock.position != SPAN_WITHIN ||
+		(wait_us <= 0 && tick > layout_max_tick(layout)))
 	{
-		case OUTCOME_ISSUE:
-			break;
-		case OUTCOME_AT_LIMIT:
-			read_limit();
-			if (session.limit <= attempt->tick)
-			{
-				mark_log_next(attempt->tick);
-				read_limit();
-			}
-			break;
-		case OUTCOME_WAIT:
-			if (attempt->regression_us > 0)
-				count_regression(attempt->regression_us, wait);
-			wait_for_clock_or_tick(attempt, wait);
-			break;
-		case OUTCOME_BEHIND:
-			count_regression(attempt->regression_us, wait);
-			session.slot->counters.clock_refusals++;
-			refuse_behind(attempt);
-			break;
-		case OUTCOME_OUTSIDE_SPAN:
-			count_regression(0, wait);
-			session.slot->counters.clock_refusals++;
-			refuse_outside_span();
-			break;
+		count_regression(0, wait);
+		refuse_outside_span();
 	}
+	else if (wait_us <= 0)
+	{
+		read_limit();
+		if (session.limit <= tick)
+		{
+			mark_log_next(tick);
+			read_limit();
+		}
+	}
+	else if (behind_us <= allowed_us)
+		wait_for_tick(tick, wait_us, wait);
+	else
+		wait_for_clock(behind_us, wait_us, wait);
 }
 
 /*
@@ -434,28 +375,46 @@ read_limit(void)
 										 Max(worker_id, 0));
 }
 
+/* The last tick is spent. */
 static void
-wait_for_clock_or_tick(const Attempt *attempt, Wait *wait)
+wait_for_tick(int64 tick, int64 wait_us, Wait *wait)
 {
 	Counters   *counters = &session.slot->counters;
 
-	if (attempt->behind_us > 0)
-	{
-		if (!wait->has_counted_clock)
-			counters->clock_waits++;
-		wait->has_counted_clock = true;
-		sleep_and_count(attempt->wait_us, WAIT_FOR_CLOCK,
-						&counters->clock_wait_us);
-		return;
-	}
-
 	if (wait->wakeup_tick == LAYOUT_NONE)
 		counters->sequence_waits++;
-	if (wait->wakeup_tick < attempt->tick)
-		wait->wakeup_tick = choose_wakeup_tick(attempt->tick);
-	sleep_and_count(attempt->wait_us + session.layout->tick_us *
-					(wait->wakeup_tick - attempt->tick),
+	if (wait->wakeup_tick < tick)
+		wait->wakeup_tick = choose_wakeup_tick(tick);
+	sleep_and_count(wait_us + session.layout->tick_us *
+					(wait->wakeup_tick - tick),
 					WAIT_FOR_TICK, &counters->sequence_wait_us);
+}
+
+/*
+ * The last id is ahead of the clock by behind_us.  After a start, a lead may be
+ * excused: the ids begin at the mark, which the server had put ahead of its
+ * ids, so their first tick can lead a clock that has never stepped back.
+ */
+static void
+wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait)
+{
+	const NodeStart *start = &shared->start;
+	Counters   *counters = &session.slot->counters;
+	int64		last = (int64) session.last_stamp;
+	bool		is_at_fence = last == start->fence_stamp;
+	int64		regression_us = behind_us;
+
+	if (last == start->stamp && !is_at_fence)
+		regression_us -= Max(start->lead_us, mark_log_lead_us());
+	if (regression_us > 0)
+		count_regression(regression_us, wait);
+	if (clock_must_refuse(regression_us))
+		refuse_behind(behind_us, is_at_fence);
+
+	if (!wait->has_counted_clock)
+		counters->clock_waits++;
+	wait->has_counted_clock = true;
+	sleep_and_count(wait_us, WAIT_FOR_CLOCK, &counters->clock_wait_us);
 }
 
 /*
@@ -466,8 +425,8 @@ wait_for_clock_or_tick(const Attempt *attempt, Wait *wait)
  * processor in vain.
  *
  * A waiter that is cancelled leaves its turn unused.  Unused turns do not add
- * up: no turn is more than MaxBackends turns after the first turn of the next
- * tick, and there are at most MaxBackends waiters.
+ * up: there are at most MaxBackends waiters, so the turn after that many is
+ * the first turn of the next tick again.
  */
 static int64
 choose_wakeup_tick(int64 next_tick)
@@ -479,7 +438,7 @@ choose_wakeup_tick(int64 next_tick)
 	uint64		mine;
 
 	do
-		mine = Min(Max(last + 1, first), first + (uint64) MaxBackends);
+		mine = last - first < (uint64) MaxBackends ? last + 1 : first;
 	while (!pg_atomic_compare_exchange_u64(&shared->turns, &last, mine));
 	return (int64) (mine / per_tick);
 }
@@ -514,21 +473,21 @@ count_regression(int64 regression_us, Wait *wait)
 }
 
 static void
-refuse_behind(const Attempt *attempt)
+refuse_behind(int64 behind_us, bool is_at_fence)
 {
+	session.slot->counters.clock_refusals++;
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("the clock is " INT64_FORMAT ".%03d ms behind %s",
-					attempt->behind_us / 1000,
-					(int) (attempt->behind_us % 1000),
-					attempt->is_at_fence ?
+					behind_us / 1000, (int) (behind_us % 1000),
+					is_at_fence ?
 					"the fence of the worker id's last holder" :
 					"the last snowflake id"),
 			 clock_policy == CLOCK_POLICY_ERROR ?
 			 errdetail("\"snowflake.clock_policy\" is \"error\".") :
 			 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
 					   clock_tolerance_ms),
-			 attempt->is_at_fence ?
+			 is_at_fence ?
 			 errhint("The last holder may have issued ids up to its fence. Ids are issued when the clock has reached the fence.") :
 			 errhint("Check the server's clock and its synchronization. Ids are issued again when the clock has caught up, or at once with a \"snowflake.worker_id\" that no server has used.")));
 }
@@ -536,6 +495,7 @@ refuse_behind(const Attempt *attempt)
 static void
 refuse_outside_span(void)
 {
+	session.slot->counters.clock_refusals++;
 	ereport(ERROR,
 			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 			 session.clock.position == SPAN_BEFORE ?
