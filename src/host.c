@@ -153,7 +153,7 @@ host_id_by_ipv4(int worker_bits)
  * with the same text as a lease's holder is the server that the lease was
  * granted to, started again; a server with another text may be a copy.
  *
- * The postmaster calls this function once; shmem_startup() says how the
+ * The postmaster calls this function once; shmem.c says how the
  * postmaster's children get the results.
  */
 void
@@ -223,18 +223,7 @@ name_number(const char *name, int64 *number)
 	if (digits == end || inet_pton(AF_INET, name, &address) == 1)
 		return false;
 
-	*number = 0;
-	for (; digits < end; digits++)
-	{
-		int			digit = *digits - '0';
-
-		if (*number > (PG_INT64_MAX - digit) / 10)
-		{
-			*number = PG_INT64_MAX;
-			break;
-		}
-		*number = *number * 10 + digit;
-	}
+	*number = strtoi64(digits, NULL, 10);
 	return true;
 }
 

@@ -504,7 +504,7 @@ refuse_outside_span(void)
 			 errmsg("the clock is at or past the last tick of snowflake ids: %s",
 					timestamptz_to_str(session.clock.now)),
 			 errdetail("Layout \"%s\" with epoch \"%s\" ends after tick " INT64_FORMAT ".",
-					   node_layout_as_text(),
+					   layout_to_text(session.layout),
 					   timestamptz_to_str(session.layout->epoch),
 					   layout_max_tick(session.layout)),
 			 errhint("Check the server's clock, \"snowflake.epoch\" and \"snowflake.layout\".")));

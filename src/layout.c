@@ -3,7 +3,7 @@
  *	  The layout of an id: reading it from text, and back.
  *
  * The functions here are pure: they use no globals, do no I/O and raise no
- * errors.  For an invalid layout or epoch a function returns false and a
+ * errors of their own.  For an invalid layout or epoch a function returns false and a
  * detail.  The caller raises the error, because only the caller knows whether
  * the error stops the server's start or one statement.
  */
@@ -94,30 +94,24 @@ layout_set_epoch(Layout *layout, TimestampTz epoch, const char **detail)
 	return true;
 }
 
-/* Writes text that layout_parse() reads, without a tick of 1 ms. */
-void
-layout_to_text(const Layout *layout, char *text)
+/* Returns text that layout_parse() reads, without a tick of 1 ms. */
+char *
+layout_to_text(const Layout *layout)
 {
-	int			length;
-
-	length = snprintf(text, LAYOUT_TEXT_SIZE, "%d/%d/%d/%d",
-					  layout->tick_bits, layout->datacenter_bits,
-					  layout->worker_bits, layout->sequence_bits);
+	char	   *widths = psprintf("%d/%d/%d/%d",
+								  layout->tick_bits, layout->datacenter_bits,
+								  layout->worker_bits, layout->sequence_bits);
+	int			unit = lengthof(tick_units) - 1;
 
 	if (layout->tick_us == DEFAULT_TICK_US)
-		return;
+		return widths;
 
 	/* Use the largest unit that divides the tick's length. */
-	for (int i = lengthof(tick_units) - 1; i >= 0; i--)
-	{
-		if (layout->tick_us % tick_units[i].us == 0)
-		{
-			snprintf(text + length, LAYOUT_TEXT_SIZE - length,
-					 "@" INT64_FORMAT "%s",
-					 layout->tick_us / tick_units[i].us, tick_units[i].name);
-			return;
-		}
-	}
+	while (layout->tick_us % tick_units[unit].us != 0)
+		unit--;
+	return psprintf("%s@" INT64_FORMAT "%s", widths,
+					layout->tick_us / tick_units[unit].us,
+					tick_units[unit].name);
 }
 
 /* Do two layouts give every id the same meaning? */

@@ -12,9 +12,6 @@
 /* Twitter's layout, the default of snowflake.layout and of SQL functions. */
 #define LAYOUT_DEFAULT "41/5/5/12"
 
-/* Room for the longest text that layout_to_text() makes. */
-#define LAYOUT_TEXT_SIZE 64
-
 /* No worker id; for a server with a registry, any worker id. */
 #define WORKER_ID_UNSET (-1)
 
@@ -56,7 +53,7 @@ extern bool layout_parse(const char *text, Layout *layout,
 						 const char **detail);
 extern bool layout_set_epoch(Layout *layout, TimestampTz epoch,
 							 const char **detail);
-extern void layout_to_text(const Layout *layout, char *text);
+extern char *layout_to_text(const Layout *layout);
 extern bool layout_equal(const Layout *a, const Layout *b);
 
 static inline int64
@@ -189,21 +186,29 @@ layout_locate(const Layout *layout, TimestampTz instant, int64 *tick)
 }
 
 /*
+ * Returns the first tick that begins at or after an instant or an infinity, in
+ * the range 0 .. layout_max_tick() + 1.
+ */
+static inline int64
+layout_first_tick_from(const Layout *layout, TimestampTz instant)
+{
+	int64		tick;
+
+	if (layout_locate(layout, instant, &tick) == SPAN_BEFORE)
+		return 0;
+	return layout_tick_start(layout, tick) < instant ? tick + 1 : tick;
+}
+
+/*
  * Returns the largest id whose time is before an instant or an infinity,
  * LAYOUT_NONE if there is none.  An id's time is the beginning of its tick.
  */
 static inline int64
 layout_last_id_before(const Layout *layout, TimestampTz instant)
 {
-	IdFields	first = {0};
-	SpanPosition position = layout_locate(layout, instant, &first.tick);
+	IdFields	first = {.tick = layout_first_tick_from(layout, instant)};
 
-	if (position == SPAN_BEFORE)
-		return LAYOUT_NONE;
-	if (position == SPAN_WITHIN &&
-		layout_tick_start(layout, first.tick) < instant)
-		first.tick++;
-	if (position == SPAN_AFTER || first.tick > layout_max_tick(layout))
+	if (first.tick > layout_max_tick(layout))
 		return layout_max_id(layout);
 	return layout_compose(layout, &first) - 1;
 }

@@ -107,12 +107,11 @@ registry_claim(Connection *connection, const char *holder, const Lease *last,
 			   bool is_held, RegistryGrant *grant)
 {
 	const Layout *layout = node_layout();
-	char		layout_text[LAYOUT_TEXT_SIZE];
 	int			wanted = node_intended_worker_id();
 	bool		is_new = last->worker_id == WORKER_ID_UNSET;
 	int64		sent_us = clock_boottime_us();
 	const char *arguments[] = {
-		layout_text,
+		layout_to_text(layout),
 		instant_text(layout->epoch),
 		number_text(node_datacenter_id),
 		wanted == WORKER_ID_UNSET ? NULL : number_text(wanted),
@@ -128,7 +127,6 @@ registry_claim(Connection *connection, const char *holder, const Lease *last,
 	PGresult   *result;
 	bool		is_granted;
 
-	layout_to_text(layout, layout_text);
 	result = connection_query(connection, claim_sql, arguments,
 							  lengthof(arguments), claim_columns,
 							  lengthof(claim_columns));

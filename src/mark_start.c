@@ -56,7 +56,6 @@ typedef struct StartPoint
 static void inherit_lease(const Lease *logged, Lease *lease);
 static void report_elsewhere(const MarkLogger *logger, int64 begin);
 static void set_lease(const Lease *lease);
-static int64 first_tick_from(TimestampTz instant);
 static StartPoint find_start(MarkContents *contents, int worker_id);
 static int64 first_tick_of_changed_layout(const MarkContents *contents);
 static void refuse_layout(const Layout *previous, int64 largest_before,
@@ -217,7 +216,7 @@ mark_begin_lease(const Lease *lease, TimestampTz begins_at)
 {
 	MarkContents contents;
 	StartPoint	start;
-	int64		fence = first_tick_from(begins_at);
+	int64		fence = layout_first_tick_from(node_layout(), begins_at);
 
 	mark_page_read(&contents);
 	start = find_start(&contents, lease->worker_id);
@@ -272,18 +271,6 @@ set_lease(const Lease *lease)
 	strlcpy(shared->lease_reason,
 			"The lease has run out, and the registry has not answered since.",
 			LEASE_REASON_SIZE);
-}
-
-/* Returns the first tick at or after an instant, or 0 before the span. */
-static int64
-first_tick_from(TimestampTz instant)
-{
-	const Layout *layout = node_layout();
-	int64		tick;
-
-	if (layout_locate(layout, instant, &tick) == SPAN_BEFORE)
-		return 0;
-	return instant > layout_tick_start(layout, tick) ? tick + 1 : tick;
 }
 
 /* Applies the table at the head of this file. */
@@ -363,10 +350,9 @@ static void
 refuse_layout(const Layout *previous, int64 largest_before,
 			  int64 smallest_now)
 {
-	char		previous_text[LAYOUT_TEXT_SIZE];
+	char	   *previous_text = layout_to_text(previous);
 	char	   *previous_epoch = pstrdup(timestamptz_to_str(previous->epoch));
 
-	layout_to_text(previous, previous_text);
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("snowflake ids cannot be issued with the present \"snowflake.layout\" and \"snowflake.epoch\""),

@@ -20,7 +20,6 @@
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
-#include "storage/ipc.h"
 #include "utils/guc.h"
 
 PG_MODULE_MAGIC_EXT(
@@ -43,41 +42,15 @@ static const struct config_enum_entry sequence_starts[] =
 	{NULL, 0, false}
 };
 
-static shmem_request_hook_type previous_shmem_request_hook = NULL;
-static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
-
-static void
-request_shared_memory(void)
-{
-	if (previous_shmem_request_hook)
-		previous_shmem_request_hook();
-	shmem_request();
-}
-
-static void
-start_shared_memory(void)
-{
-	if (previous_shmem_startup_hook)
-		previous_shmem_startup_hook();
-	shmem_startup();
-}
-
 /*
- * Returns the context of the parameters of the node.  After the server's start
- * a library cannot define a PGC_POSTMASTER parameter.  PGC_SIGHUP also keeps
- * users from setting the parameter.
+ * Defines the parameters of the node, which are fixed while a server runs.
+ * After the server's start a library cannot define a PGC_POSTMASTER parameter.
+ * PGC_SIGHUP also keeps users from setting the parameter.
  */
-static GucContext
-node_context(void)
-{
-	return node_is_preloaded ? PGC_POSTMASTER : PGC_SIGHUP;
-}
-
-/* Defines the parameters of the node, which are fixed while a server runs. */
 static void
 define_node_parameters(void)
 {
-	GucContext	context = node_context();
+	GucContext	context = node_is_preloaded ? PGC_POSTMASTER : PGC_SIGHUP;
 
 	DefineCustomIntVariable("snowflake.datacenter_id",
 							"Sets the datacenter part of this server's node.",
@@ -115,14 +88,6 @@ define_node_parameters(void)
 							   NODE_DEFAULT_EPOCH,
 							   context, GUC_ALLOW_IN_PARALLEL,
 							   node_check_epoch, NULL, NULL);
-}
-
-/* Defines the parameters of the registry. */
-static void
-define_registry_parameters(void)
-{
-	GucContext	context = node_context();
-
 	DefineCustomStringVariable("snowflake.registry",
 							   "Sets the connection string of the database that leases worker ids.",
 							   NULL,
@@ -130,18 +95,11 @@ define_registry_parameters(void)
 							   "",
 							   context, GUC_SUPERUSER_ONLY | GUC_ALLOW_IN_PARALLEL,
 							   registry_check_conninfo, NULL, NULL);
-	DefineCustomStringVariable("snowflake.server_name",
-							   "Sets a name of this server for the registry.",
-							   "A server gets the worker id of the last server of the same name, if that worker id is free.",
-							   &registry_server_name,
-							   "",
-							   PGC_SIGHUP, GUC_ALLOW_IN_PARALLEL,
-							   registry_check_name, NULL, NULL);
 }
 
-/* Defines the parameters of issuing. */
+/* Defines the parameters that a reload changes. */
 static void
-define_generator_parameters(void)
+define_other_parameters(void)
 {
 	DefineCustomEnumVariable("snowflake.clock_policy",
 							 "Sets what to do when the clock is behind the last id.",
@@ -171,6 +129,13 @@ define_generator_parameters(void)
 							250, 10, 60000,
 							PGC_SIGHUP, GUC_UNIT_MS | GUC_ALLOW_IN_PARALLEL,
 							NULL, NULL, NULL);
+	DefineCustomStringVariable("snowflake.server_name",
+							   "Sets a name of this server for the registry.",
+							   "A server gets the worker id of the last server of the same name, if that worker id is free.",
+							   &registry_server_name,
+							   "",
+							   PGC_SIGHUP, GUC_ALLOW_IN_PARALLEL,
+							   registry_check_name, NULL, NULL);
 }
 
 void
@@ -179,8 +144,8 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 	node_is_preloaded = process_shared_preload_libraries_in_progress;
 	config_note();
 	define_node_parameters();
-	define_registry_parameters();
-	define_generator_parameters();
+	define_other_parameters();
+	shmem_register();
 	if (node_is_preloaded)
 	{
 		node_configure();
@@ -190,15 +155,8 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 			node_announce();
 		}
 
-		previous_shmem_request_hook = shmem_request_hook;
-		shmem_request_hook = request_shared_memory;
-		previous_shmem_startup_hook = shmem_startup_hook;
-		shmem_startup_hook = start_shared_memory;
-
 		if (node_uses_registry())
 			lease_worker_register();
 		MarkGUCPrefixReserved(CONFIG_PREFIX);
 	}
-	else
-		node_find_fixed = shmem_find_node;
 }

@@ -47,9 +47,6 @@ char	   *node_registry = NULL;
 bool		node_is_preloaded = false;
 const FixedNode *(*node_find_fixed) (void) = NULL;
 
-/* What the parameters say; set by node_configure(). */
-static FixedNode configured = {.worker_id = WORKER_ID_UNSET};
-
 /* The fixed node, in shared memory; NULL before shared memory is attached. */
 static const FixedNode *fixed_node = NULL;
 
@@ -63,13 +60,13 @@ int			node_datacenter_id = 0;
 static bool present_is_final = false;
 static TimestampTz present_reload_time = 0;
 
-static void hint_at_unit(const char *text);
 static bool parse_epoch(const char *text, TimestampTz *epoch);
 static bool parse_unix_ms(const char *text, TimestampTz *epoch);
 static bool parse_instant(const char *text, TimestampTz *epoch);
 static bool is_absolute(const char *text);
 static void set_present(const FixedNode *node);
 static void look_at_node(void);
+static FixedNode read_parameters(void);
 static bool is_derived(int worker_id_source);
 static void add_change(StringInfo changes, bool is_changed, const char *name);
 static void read_layout(Layout *layout);
@@ -78,7 +75,6 @@ static void check_field(const char *name, int value, int lowest,
 static void check_source(void);
 static void check_registry(void);
 static void require_no_registry(void);
-static int	derive_worker_id(void);
 
 bool
 node_check_layout(char **newval, void **extra, GucSource source)
@@ -101,23 +97,7 @@ node_check_epoch(char **newval, void **extra, GucSource source)
 		return true;
 	GUC_check_errdetail("An epoch is a date and time with its time zone, as in \"2010-11-04 01:42:54.657+00\", or milliseconds since 1970, at least " INT64_FORMAT ".",
 						SMALLEST_UNIX_MS);
-	hint_at_unit(*newval);
 	return false;
-}
-
-/* Says how to write a number that looks like a year or like seconds. */
-static void
-hint_at_unit(const char *text)
-{
-	char	   *end;
-	int64		number = strtoi64(text, &end, 10);
-
-	if (*end != '\0')
-		return;
-	if (number >= 1970 && number <= 9999)
-		GUC_check_errhint("If this is a year, write \"%s-01-01 00:00+00\".", text);
-	else if (number >= SMALLEST_UNIX_MS / 1000 && number < SMALLEST_UNIX_MS)
-		GUC_check_errhint("If these are seconds since 1970, write \"%s000\".", text);
 }
 
 /*
@@ -129,21 +109,22 @@ hint_at_unit(const char *text)
 void
 node_configure(void)
 {
-	config_check();
-	read_layout(&configured.layout);
+	FixedNode	node = read_parameters();
+
 	check_field("snowflake.datacenter_id", node_configured_datacenter_id, 0,
-				"datacenter id", configured.layout.datacenter_bits);
+				"datacenter id", node.layout.datacenter_bits);
 	check_field("snowflake.worker_id", node_worker_id, WORKER_ID_UNSET,
-				"worker id", configured.layout.worker_bits);
+				"worker id", node.layout.worker_bits);
 	check_source();
 	check_registry();
-	configured.datacenter_id = node_configured_datacenter_id;
-	configured.worker_id = node_worker_id;
-	configured.worker_id_source = node_worker_id_source;
-	if (is_derived(node_worker_id_source) &&
-		!(node_is_preloaded && IsUnderPostmaster))
-		configured.worker_id = derive_worker_id();
-	set_present(&configured);
+	if (!node_is_preloaded || !IsUnderPostmaster)
+	{
+		if (node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME)
+			node.worker_id = host_id_by_name(node.layout.worker_bits);
+		else if (node_worker_id_source == WORKER_ID_SOURCE_IPV4)
+			node.worker_id = host_id_by_ipv4(node.layout.worker_bits);
+	}
+	set_present(&node);
 	present_is_final = node_is_preloaded;
 }
 
@@ -160,11 +141,14 @@ node_prepare(void)
 	look_at_node();
 }
 
-/* Fixes the node as it is configured.  The caller is shmem_fix_node(). */
+/*
+ * Fixes the node as this process has configured it.  The caller is
+ * shmem_fix_node().
+ */
 void
 node_fix(FixedNode *fixed)
 {
-	*fixed = configured;
+	*fixed = present;
 	pg_write_barrier();
 	fixed->is_fixed = true;
 }
@@ -248,22 +232,10 @@ node_layout(void)
 	return &present.layout;
 }
 
-/* Returns the text of node_layout(), which the parameter may differ from. */
-char *
-node_layout_as_text(void)
-{
-	char	   *text = palloc(LAYOUT_TEXT_SIZE);
-
-	layout_to_text(node_layout(), text);
-	return text;
-}
-
 /* Reads the fixed node or, before there is one, the parameters. */
 static void
 look_at_node(void)
 {
-	FixedNode	node = {.worker_id = WORKER_ID_UNSET};
-
 	if (node_is_fixed())
 	{
 		pg_read_barrier();		/* pairs with the barrier in node_fix() */
@@ -272,14 +244,26 @@ look_at_node(void)
 	}
 	else if (present_reload_time != PgReloadTime)
 	{
-		config_check();
-		read_layout(&node.layout);
-		node.datacenter_id = node_configured_datacenter_id;
-		node.worker_id_source = node_worker_id_source;
-		if (!is_derived(node_worker_id_source))
-			node.worker_id = node_worker_id;
+		FixedNode	node = read_parameters();
+
 		set_present(&node);
 	}
+}
+
+/* Returns what the parameters say.  Does not derive a worker id. */
+static FixedNode
+read_parameters(void)
+{
+	FixedNode	node = {
+		.datacenter_id = node_configured_datacenter_id,
+		.worker_id = is_derived(node_worker_id_source) ? WORKER_ID_UNSET :
+		node_worker_id,
+		.worker_id_source = node_worker_id_source
+	};
+
+	config_check();
+	read_layout(&node.layout);
+	return node;
 }
 
 /* Lets this process go by a node. */
@@ -318,10 +302,8 @@ node_intended_worker_id(void)
 void
 node_announce(void)
 {
-	char		layout_text[LAYOUT_TEXT_SIZE];
 	int			worker_id = node_intended_worker_id();
 
-	layout_to_text(&present.layout, layout_text);
 	if (worker_id == WORKER_ID_UNSET && !node_uses_registry())
 		ereport(WARNING,
 				(errmsg("parameter \"%s\" is not set, so this server issues no snowflake ids",
@@ -335,7 +317,7 @@ node_announce(void)
 						worker_id == WORKER_ID_UNSET ? "leased" : psprintf("%d", worker_id),
 						"snowflake.worker_id_source",
 						node_worker_id_source_name(),
-						"snowflake.layout", layout_text,
+						"snowflake.layout", layout_to_text(&present.layout),
 						"snowflake.epoch", node_epoch_text)));
 }
 
@@ -544,23 +526,4 @@ require_no_registry(void)
 				 errmsg("snowflake ids cannot be issued because a registry needs the library to be preloaded"),
 				 errdetail("Parameter \"%s\" is set.", node_registry[0] != '\0' ? "snowflake.registry" : "snowflake.worker_id_source"),
 				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
-}
-
-/* Derives the worker id, or raises an error. */
-static int
-derive_worker_id(void)
-{
-	int			worker_bits = configured.layout.worker_bits;
-
-	if (worker_bits == 0)
-		ereport(config_error_level(),
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("no worker id can be derived by parameter \"%s\" = \"%s\"",
-						"snowflake.worker_id_source",
-						GetConfigOption("snowflake.worker_id_source", false, false)),
-				 errdetail("Layout \"%s\" has no bits for the worker id.",
-						   node_layout_text),
-				 errhint("Choose a \"snowflake.layout\" that has bits for the worker id, or set \"snowflake.worker_id_source\" to \"config\".")));
-	return node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME ?
-		host_id_by_name(worker_bits) : host_id_by_ipv4(worker_bits);
 }

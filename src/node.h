@@ -52,7 +52,7 @@ extern bool node_is_preloaded;
 
 /*
  * Without preload, finds the fixed node in shared memory; NULL if there is no
- * shared memory.  Set by module.c.
+ * shared memory.  Set by shmem.c.
  */
 extern const FixedNode *(*node_find_fixed) (void);
 
@@ -69,7 +69,6 @@ extern void node_share(const FixedNode *fixed);
 extern bool node_is_fixed(void);
 extern char *node_pending_restart(void);
 extern const Layout *node_layout(void);
-extern char *node_layout_as_text(void);
 extern int	node_intended_worker_id(void);
 extern void node_announce(void);
 extern bool node_uses_registry(void);

@@ -49,14 +49,37 @@ StaticAssertDecl(offsetof(SharedState, slots) <= HEADER_SIZE &&
 
 SharedState *shared = NULL;
 
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static void request(void);
+static void startup(void);
+static const FixedNode *find_node(void);
 static Size shared_size(void);
 static void initialize(SharedState *state);
 static SharedState *find_segment(void);
 static void initialize_segment(void *segment COMPAT_DSM_ARGUMENT);
 
+/* Lets this process, or the postmaster for all, make the shared memory. */
 void
-shmem_request(void)
+shmem_register(void)
 {
+	if (!node_is_preloaded)
+	{
+		node_find_fixed = find_node;
+		return;
+	}
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup;
+}
+
+static void
+request(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
 	RequestAddinShmemSpace(shared_size());
 }
 
@@ -66,11 +89,13 @@ shmem_request(void)
  * fork() every process calls the function, and copies the values that a forked
  * process inherits from the postmaster.
  */
-void
-shmem_startup(void)
+static void
+startup(void)
 {
 	bool		found;
 
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	shared = ShmemInitStruct("snowflake", shared_size(), &found);
 	if (!found)
@@ -89,8 +114,8 @@ shmem_startup(void)
  * Returns the fixed node of a server that does not preload the library, NULL on
  * PostgreSQL 15 and 16.  Works with the shared memory of any version.
  */
-const FixedNode *
-shmem_find_node(void)
+static const FixedNode *
+find_node(void)
 {
 	SharedState *segment = find_segment();
 

@@ -193,9 +193,7 @@ shmem_my_slot(void)
 	return &shared->slots[MyProcNumber].slot;
 }
 
-extern void shmem_request(void);
-extern void shmem_startup(void);
-extern const FixedNode *shmem_find_node(void);
+extern void shmem_register(void);
 extern bool shmem_try_attach(void);
 extern void shmem_attach(void);
 extern void shmem_fix_node(void);

@@ -4,8 +4,8 @@
  *
  * The functions convert arguments and results, and raise errors for invalid
  * arguments: 22003 for a number that is no id of the layout or does not fit its
- * field, 22023 for a bad epoch, layout or count.  The rules of issuing are in id_generator.c, and the rules
- * of an id's fields in layout.h.
+ * field, 22023 for a bad epoch, layout or count.  The rules of issuing are in
+ * id_generator.c, and the rules of an id's fields in layout.h.
  */
 #include "postgres.h"
 
@@ -222,7 +222,7 @@ snowflake_encode(PG_FUNCTION_ARGS)
 				 errmsg("issued_at %s is out of range",
 						timestamptz_to_str(instant)),
 				 errhint("The ticks of layout \"%s\" begin at %s .. %s.",
-						 node_layout_as_text(), first, last)));
+						 layout_to_text(layout), first, last)));
 	}
 	fields.datacenter_id = field_argument(PG_GETARG_INT32(1), "datacenter_id",
 										  layout->datacenter_bits);
@@ -379,17 +379,12 @@ static inline void
 split_id(const Layout *layout, int64 id, IdFields *fields)
 {
 	if (unlikely(id < 0 || id > layout_max_id(layout)))
-	{
-		char		layout_text[LAYOUT_TEXT_SIZE];
-
-		layout_to_text(layout, layout_text);
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg(INT64_FORMAT " is not a snowflake id", id),
 				 errdetail("Ids of layout \"%s\" are in the range 0 .. " INT64_FORMAT ".",
-						   layout_text, layout_max_id(layout)),
+						   layout_to_text(layout), layout_max_id(layout)),
 				 errhint("Check that the column holds ids of this layout.")));
-	}
 	layout_split(layout, id, fields);
 }
 
@@ -402,6 +397,6 @@ field_argument(int32 value, const char *name, int bits)
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("%s %d is out of range", name, value),
 				 errhint("Layout \"%s\" has %d bits for this field: 0 .. " INT64_FORMAT ".",
-						 node_layout_as_text(), bits, layout_field_max(bits))));
+						 layout_to_text(node_layout()), bits, layout_field_max(bits))));
 	return value;
 }

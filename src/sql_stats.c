@@ -73,7 +73,7 @@ snowflake_node(PG_FUNCTION_ARGS)
 	add(&row, Int32GetDatum(node_datacenter_id), false);
 	add(&row, Int32GetDatum(worker_id), worker_id == WORKER_ID_UNSET);
 	add(&row, CStringGetTextDatum(node_worker_id_source_name()), false);
-	add(&row, CStringGetTextDatum(node_layout_as_text()), false);
+	add(&row, CStringGetTextDatum(layout_to_text(layout)), false);
 	add(&row, TimestampTzGetDatum(layout->epoch), false);
 	add_interval(&row, layout->tick_us, false);
 	add_number(&row, (uint64) (layout_field_max(layout->sequence_bits) + 1) *

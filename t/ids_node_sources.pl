@@ -139,8 +139,8 @@ refuses_to_start(
 	'"snowflake.layout" with more bits'
   ) for '32', '4294967299', '18446744073709551619';
 refuses_to_start([ 'name pg-3' ], 'hostname', 0,
-	"Layout \"$layout{0}\" has no bits for the worker id.",
-	'"snowflake.layout" that has bits for the worker id');
+	'The number of host name "pg-3" is outside the range of the worker id (0 .. 0).',
+	'"snowflake.layout" with more bits');
 refuses_to_start([], 'hostname', 5,
 	'The host name cannot be read: File name too long.',
 	'Choose another "snowflake.worker_id_source"');
