@@ -34,7 +34,6 @@ static bool is_ours(const char *name);
 static void check_files(void);
 static void check_noted(const NotedParameter *parameter,
 						const struct config_generic *variable);
-static void refuse_source(const NotedParameter *parameter, bool is_secret);
 static void refuse_bad_value(const NotedParameter *parameter);
 static void add_context(void *arg);
 
@@ -163,16 +162,24 @@ check_files(void)
 
 /*
  * Raises an error unless a noted parameter has the value that was noted, or one
- * that was read since.
+ * that was read since, and is set for the whole server: PostgreSQL ignores
+ * another value, but the session cannot see the server's any more.
  */
 static void
 check_noted(const NotedParameter *parameter,
 			const struct config_generic *variable)
 {
-	bool		is_secret = variable->flags & GUC_SUPERUSER_ONLY;
+	const char *value = variable->flags & GUC_SUPERUSER_ONLY ? "..." :
+		parameter->value;
 
 	if (parameter->source > PGC_S_ARGV)
-		refuse_source(parameter, is_secret);
+		ereport(config_error_level(),
+				(errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM),
+				 errmsg("parameter \"%s\" can be set for the whole server only",
+						parameter->name),
+				 errdetail("It is set to \"%s\"; source: %s.",
+						   value, GucSource_Names[parameter->source]),
+				 errhint("Remove it there, set it in postgresql.conf or a file in conf.d, and connect again.")));
 	if (variable->source != PGC_S_DEFAULT)
 		return;
 	refuse_bad_value(parameter);
@@ -184,26 +191,8 @@ check_noted(const NotedParameter *parameter,
 				 errmsg("parameter \"%s\" could not be read in a parallel operation",
 						parameter->name),
 				 errdetail("Its value is \"%s\"; source: %s.",
-						   is_secret ? "..." : parameter->value,
-						   GucSource_Names[parameter->source]),
+						   value, GucSource_Names[parameter->source]),
 				 errhint("Connect again, and call snowflake_node() before the parallel operation.")));
-}
-
-/*
- * Raises an error if a parameter is not set for the whole server: PostgreSQL
- * ignores such a value, but the session cannot see the server's any more.
- */
-static void
-refuse_source(const NotedParameter *parameter, bool is_secret)
-{
-	ereport(config_error_level(),
-			(errcode(ERRCODE_CANT_CHANGE_RUNTIME_PARAM),
-			 errmsg("parameter \"%s\" can be set for the whole server only",
-					parameter->name),
-			 errdetail("It is set to \"%s\"; source: %s.",
-					   is_secret ? "..." : parameter->value,
-					   GucSource_Names[parameter->source]),
-			 errhint("Remove it there, set it in postgresql.conf or a file in conf.d, and connect again.")));
 }
 
 /*
