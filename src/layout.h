@@ -139,15 +139,18 @@ layout_stamp_id(const Layout *layout, int64 stamp, int64 node_bits)
  * Takes an id apart, the reverse of layout_compose().  The id must lie within
  * 0 .. layout_max_id().
  */
-static inline void
-layout_split(const Layout *layout, int64 id, IdFields *fields)
+static inline IdFields
+layout_split(const Layout *layout, int64 id)
 {
-	fields->sequence = id & layout_field_max(layout->sequence_bits);
+	IdFields	fields;
+
+	fields.sequence = id & layout_field_max(layout->sequence_bits);
 	id >>= layout->sequence_bits;
-	fields->worker_id = id & layout_field_max(layout->worker_bits);
+	fields.worker_id = id & layout_field_max(layout->worker_bits);
 	id >>= layout->worker_bits;
-	fields->datacenter_id = id & layout_field_max(layout->datacenter_bits);
-	fields->tick = id >> layout->datacenter_bits;
+	fields.datacenter_id = id & layout_field_max(layout->datacenter_bits);
+	fields.tick = id >> layout->datacenter_bits;
+	return fields;
 }
 
 /*

@@ -337,7 +337,7 @@ first_tick_of_changed_layout(const MarkContents *contents)
 	clock_read(layout, &clock);
 	now.tick = clock.tick;
 	if (largest_before < layout_max_id(layout))
-		layout_split(layout, largest_before, &newest_now);
+		newest_now = layout_split(layout, largest_before);
 	if (clock.position != SPAN_WITHIN ||
 		largest_before >= layout_max_id(layout) ||
 		clock.tick <= newest_now.tick)

@@ -43,7 +43,7 @@ PG_FUNCTION_INFO_V1(snowflake_format);
 
 static void refuse_foreign_function(FunctionCallInfo fcinfo);
 static Layout layout_of_call(FunctionCallInfo fcinfo);
-static inline void split_id(const Layout *layout, int64 id, IdFields *fields);
+static inline IdFields split_id(const Layout *layout, int64 id);
 static int64 field_argument(int32 value, const char *name, int bits);
 
 /* snowflake_nextval() -> bigint */
@@ -127,11 +127,9 @@ snowflake_decode(PG_FUNCTION_ARGS)
 {
 	FmgrInfo   *function = fcinfo->flinfo;
 	Layout		layout = layout_of_call(fcinfo);
-	IdFields	fields;
+	IdFields	fields = split_id(&layout, PG_GETARG_INT64(0));
 	Datum		values[4];
 	bool		nulls[4] = {false};
-
-	split_id(&layout, PG_GETARG_INT64(0), &fields);
 
 	/* Keep the record's description for the next call. */
 	if (function->fn_extra == NULL)
@@ -162,9 +160,8 @@ Datum
 snowflake_timestamp(PG_FUNCTION_ARGS)
 {
 	Layout		layout = layout_of_call(fcinfo);
-	IdFields	fields;
+	IdFields	fields = split_id(&layout, PG_GETARG_INT64(0));
 
-	split_id(&layout, PG_GETARG_INT64(0), &fields);
 	PG_RETURN_TIMESTAMPTZ(layout_tick_start(&layout, fields.tick));
 }
 
@@ -175,27 +172,24 @@ snowflake_timestamp(PG_FUNCTION_ARGS)
 Datum
 snowflake_datacenter_id(PG_FUNCTION_ARGS)
 {
-	IdFields	fields;
+	IdFields	fields = split_id(node_layout(), PG_GETARG_INT64(0));
 
-	split_id(node_layout(), PG_GETARG_INT64(0), &fields);
 	PG_RETURN_INT32((int32) fields.datacenter_id);
 }
 
 Datum
 snowflake_worker_id(PG_FUNCTION_ARGS)
 {
-	IdFields	fields;
+	IdFields	fields = split_id(node_layout(), PG_GETARG_INT64(0));
 
-	split_id(node_layout(), PG_GETARG_INT64(0), &fields);
 	PG_RETURN_INT32((int32) fields.worker_id);
 }
 
 Datum
 snowflake_sequence(PG_FUNCTION_ARGS)
 {
-	IdFields	fields;
+	IdFields	fields = split_id(node_layout(), PG_GETARG_INT64(0));
 
-	split_id(node_layout(), PG_GETARG_INT64(0), &fields);
 	PG_RETURN_INT32((int32) fields.sequence);
 }
 
@@ -298,16 +292,14 @@ Datum
 snowflake_format(PG_FUNCTION_ARGS)
 {
 	const Layout *layout = node_layout();
-	IdFields	fields;
-	TimestampTz instant;
+	IdFields	fields = split_id(layout, PG_GETARG_INT64(0));
+	TimestampTz instant = layout_tick_start(layout, fields.tick);
 	struct pg_tm tm;
 	fsec_t		fsec;
 	int			tz;
 	bool		whole_ms;
 	char	   *formatted;
 
-	split_id(layout, PG_GETARG_INT64(0), &fields);
-	instant = layout_tick_start(layout, fields.tick);
 	if (timestamp2tm(instant, &tz, &tm, &fsec, NULL, NULL) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
@@ -375,8 +367,8 @@ layout_of_call(FunctionCallInfo fcinfo)
 }
 
 /* Takes an id apart.  ERROR 22003 for a number outside the layout's range. */
-static inline void
-split_id(const Layout *layout, int64 id, IdFields *fields)
+static inline IdFields
+split_id(const Layout *layout, int64 id)
 {
 	if (unlikely(id < 0 || id > layout_max_id(layout)))
 		ereport(ERROR,
@@ -385,7 +377,7 @@ split_id(const Layout *layout, int64 id, IdFields *fields)
 				 errdetail("Ids of layout \"%s\" are in the range 0 .. " INT64_FORMAT ".",
 						   layout_to_text(layout), layout_max_id(layout)),
 				 errhint("Check that the column holds ids of this layout.")));
-	layout_split(layout, id, fields);
+	return layout_split(layout, id);
 }
 
 /* Returns an argument.  ERROR 22003 if the value does not fit the field. */

@@ -118,7 +118,7 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	LWLockRelease(&shared->lock);
 	is_unused = last_id == LAYOUT_NONE;
 	if (!is_unused)
-		layout_split(layout, last_id, &last);
+		last = layout_split(layout, last_id);
 	last_issued_at = layout_tick_start(layout, last.tick);
 
 	add_number(&row, totals.ids_issued);
@@ -179,7 +179,7 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 			continue;
 		if (!(sees_all || pid == MyProcPid))
 			continue;
-		pg_read_barrier();		/* pairs with the barrier in take_slot() */
+		pg_read_barrier();		/* pairs with the barrier in attach_session() */
 
 		/* Counters only grow, so reading "before" first gives no negatives. */
 		add_counters(&counters, &slot->before, -1);
