@@ -51,7 +51,7 @@ typedef struct Wait
 								 * LAYOUT_NONE before its first wait for one */
 } Wait;
 
-/* The state of this session; take_slot() fills it in. */
+/* The state of this session; attach_session() fills it in. */
 typedef struct Session
 {
 	BackendSlot *slot;			/* NULL until the session is attached */
@@ -75,7 +75,6 @@ static Session session;
 
 static void attach_session(void);
 static void check_may_issue(void);
-static void take_slot(void);
 static void end_session(int code, Datum arg);
 static inline int64 issue(int64 wanted, int64 *count);
 static inline bool may_issue(int64 tick);
@@ -137,6 +136,8 @@ generator_horizon(Oid table)
 }
 
 /*
+ * Takes the backend's slot, and reads the session's first limit.
+ *
  * The checks come first, so that a session that may not issue ids takes no
  * slot.  A parallel worker could not hold the horizon until the end of its
  * transaction, which is the leader's.
@@ -144,6 +145,8 @@ generator_horizon(Oid table)
 static void
 attach_session(void)
 {
+	BackendSlot *slot;
+
 	if (IsParallelWorker())
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
@@ -152,7 +155,18 @@ attach_session(void)
 	check_may_issue();
 	mark_start_once();
 	shmem_settle_node();
-	take_slot();
+
+	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
+	horizon_install_callback();
+	before_shmem_exit(end_session, (Datum) 0);
+	session.layout = node_layout();
+	slot = shmem_my_slot();
+
+	/* A reader that sees the new pid must see the present "before", too. */
+	pg_write_barrier();
+	slot->pid = MyProcPid;
+	session.slot = slot;
+	read_limit();
 }
 
 static void
@@ -174,26 +188,6 @@ check_may_issue(void)
 						 layout_field_max(node_layout()->worker_bits),
 						 node_is_preloaded ? "restart the server" :
 						 "reload the configuration")));
-}
-
-/* Takes the backend's slot, and reads the session's first limit. */
-static void
-take_slot(void)
-{
-	BackendSlot *slot;
-
-	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
-	horizon_install_callback();
-	before_shmem_exit(end_session, (Datum) 0);
-	session.layout = node_layout();
-
-	slot = shmem_my_slot();
-
-	/* A reader that sees the new pid must see the present "before", too. */
-	pg_write_barrier();
-	slot->pid = MyProcPid;
-	session.slot = slot;
-	read_limit();
 }
 
 /* before_shmem_exit callback: frees the slot. */
