@@ -101,8 +101,7 @@ static bool renew_and_release(Connection *connection);
 static bool claim_lease(Connection *connection, RegistryGrant *grant);
 static void end_lost_lease(const Lease *lease, const char *why);
 static bool prepare_incarnation(Connection *connection);
-static bool change_lease(LeaseChange change, const RegistryGrant *grant,
-						 TimestampTz *mark);
+static bool change_lease(LeaseChange change, const RegistryGrant *grant);
 
 /*
  * Registers the worker.  The postmaster starts the worker when recovery has
@@ -176,7 +175,7 @@ clear_latch(int code, Datum arg)
 static void
 wait_for_start(void)
 {
-	while (!ShutdownRequestPending && !change_lease(LEASE_READ, NULL, NULL))
+	while (!ShutdownRequestPending && !change_lease(LEASE_READ, NULL))
 		wait_until(clock_boottime_us() + RETRY_MAX_US);
 }
 
@@ -383,17 +382,19 @@ renew_and_release(Connection *connection)
 {
 	RegistryGrant grant;
 	Lease		lease;
-	TimestampTz mark;
 
 	if (!claim_lease(connection, &grant))
 		return false;
-	if (!change_lease(LEASE_END, NULL, &mark))
+	if (!change_lease(LEASE_END, NULL))
 	{
 		connection_fail(connection, PAGE_FAILURE);
 		return false;
 	}
 	shmem_read_lease(&lease);
-	return registry_release(connection, &lease, mark);
+
+	/* Without a lease nobody raises the mark. */
+	return registry_release(connection, &lease,
+							layout_tick_start(node_layout(), shmem_mark()));
 }
 
 static bool
@@ -429,14 +430,14 @@ claim_lease(Connection *connection, RegistryGrant *grant)
 
 	/* The lease may have run out meanwhile. */
 	is_held = lease_is_valid(&held, clock_boottime_us());
-	(void) change_lease(is_held ? LEASE_RENEW : LEASE_BEGIN, grant, NULL);
+	(void) change_lease(is_held ? LEASE_RENEW : LEASE_BEGIN, grant);
 	return true;
 }
 
 static void
 end_lost_lease(const Lease *lease, const char *why)
 {
-	(void) change_lease(LEASE_END, NULL, NULL);
+	(void) change_lease(LEASE_END, NULL);
 	ereport(LOG,
 			(errmsg("snowflake worker_id %d is leased to this server no more",
 					lease->worker_id),
@@ -474,7 +475,7 @@ prepare_incarnation(Connection *connection)
 		shared->lease.registry = node_registry_hash();
 	}
 	LWLockRelease(&shared->lock);
-	if (is_waiting || change_lease(LEASE_CLAIM, NULL, NULL))
+	if (is_waiting || change_lease(LEASE_CLAIM, NULL))
 		return true;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -486,9 +487,7 @@ prepare_incarnation(Connection *connection)
 
 /*
  * Changes the lease in shared memory first, and then in WAL, in a transaction:
- * its abort after an error releases locks, pins and pending I/O.  LEASE_END
- * also returns an instant that no id under the lease has reached, in *mark
- * unless "mark" is NULL.
+ * its abort after an error releases locks, pins and pending I/O.
  *
  * If the mark's page cannot be read or written, logs the error, unless the
  * error before had the same SQLSTATE, and returns false.  The change then
@@ -496,10 +495,9 @@ prepare_incarnation(Connection *connection)
  * writing the page no process can raise the mark, and ids stay before the mark.
  */
 static bool
-change_lease(LeaseChange change, const RegistryGrant *grant, TimestampTz *mark)
+change_lease(LeaseChange change, const RegistryGrant *grant)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	TimestampTz end = 0;
 
 	PG_TRY();
 	{
@@ -512,9 +510,7 @@ change_lease(LeaseChange change, const RegistryGrant *grant, TimestampTz *mark)
 		else if (change == LEASE_RENEW)
 			mark_renew_lease(&grant->lease);
 		else if (change == LEASE_END)
-			end = mark_end_lease();
-		if (mark != NULL)
-			*mark = end;
+			mark_end_lease();
 		if (change != LEASE_READ)
 			mark_log_lease();
 		CommitTransactionCommand();

@@ -45,30 +45,25 @@
 #include "storage/latch.h"
 #include "utils/timestamp.h"
 
-/* What a change of the page depends on, read under one lock. */
-typedef struct NodeState
+/* The page, locked, and what a change of the page depends on. */
+typedef struct LockedPage
 {
+	Buffer		buffer;
+	MarkContents contents;
+	MarkEntry  *entry;			/* of this node; NULL: it has no worker id yet */
 	uint64		generation;
-	int			datacenter_id;
-	int			worker_id;		/* WORKER_ID_UNSET: there is no node yet */
-	Lease		lease;
 	int64		reach;			/* the largest mark that the lease allows */
-	int64		mark;			/* the published mark */
-	int64		floor;
 	bool		is_logged;		/* see NodeStart */
-} NodeState;
+} LockedPage;
 
 /* parameter */
 int			mark_log_interval_ms = 250;
 
 static bool claim_next(int64 tick);
 static bool log_next(int64 tick);
-static void read_node_state(NodeState *state);
-static void prepare_contents(MarkContents *contents, const NodeState *state);
-static XLogRecPtr log_contents(Buffer buffer, MarkContents *contents,
-							   const NodeState *state);
-static void publish(const NodeState *state, const MarkEntry *entry,
-					int64 tick, XLogRecPtr lsn);
+static void lock_page(LockedPage *page);
+static void log_page(LockedPage *page);
+static void publish(const LockedPage *page, int64 tick, XLogRecPtr lsn);
 static int64 interval_us(void);
 static void check_lease_allows(int64 tick);
 static void refuse_without_lease(const char *reason);
@@ -119,43 +114,35 @@ static bool
 log_next(int64 tick)
 {
 	const Layout *layout = node_layout();
-	MarkContents contents;
-	NodeState	state;
-	MarkEntry  *entry;
+	LockedPage	page;
 	int64		mark;
 	XLogRecPtr	lsn;
-	Buffer		buffer = mark_page_lock(&contents);
 
-	read_node_state(&state);
-	if (state.worker_id == WORKER_ID_UNSET || state.reach <= tick)
+	lock_page(&page);
+	if (page.entry == NULL || page.reach <= tick)
 	{
-		UnlockReleaseBuffer(buffer);
+		UnlockReleaseBuffer(page.buffer);
 		return false;
 	}
 
-	prepare_contents(&contents, &state);
-	entry = mark_page_add_entry(&contents, state.datacenter_id,
-								state.worker_id);
-
 	/* The first ids of a start are of the next tick; see publish(). */
-	mark = tick + (state.is_logged ? 1 : 2) +
+	mark = tick + (page.is_logged ? 1 : 2) +
 		mark_log_lead_us() / layout->tick_us;
-	mark = Min(mark, layout_max_tick(layout) + 1);
-	mark = Max(Min(mark, state.reach), state.mark);
-	if (mark > entry->mark)
+	mark = Min(Min(mark, layout_max_tick(layout) + 1), page.reach);
+	if (mark > page.entry->mark)
 	{
-		entry->mark = mark;
-		entry->lead_us = mark_log_lead_us();
-		(void) log_contents(buffer, &contents, &state);
+		page.entry->mark = mark;
+		page.entry->lead_us = mark_log_lead_us();
+		log_page(&page);
 	}
-	else if (!state.is_logged)
-		(void) log_contents(buffer, &contents, &state);
-	lsn = PageGetLSN(BufferGetPage(buffer));
-	UnlockReleaseBuffer(buffer);
+	else if (!page.is_logged)
+		log_page(&page);
+	lsn = PageGetLSN(BufferGetPage(page.buffer));
+	UnlockReleaseBuffer(page.buffer);
 
-	if (!state.is_logged)
+	if (!page.is_logged)
 		XLogFlush(lsn);
-	publish(&state, entry, tick, lsn);
+	publish(&page, tick, lsn);
 	return true;
 }
 
@@ -163,117 +150,110 @@ log_next(int64 tick)
 void
 mark_log_lease(void)
 {
-	MarkContents contents;
-	NodeState	state;
+	LockedPage	page;
 	XLogRecPtr	lsn;
-	Buffer		buffer = mark_page_lock(&contents);
 
-	/*
-	 * Read the lease under the page's lock, so that an older lease never
-	 * overwrites a newer lease.
-	 */
-	read_node_state(&state);
-	prepare_contents(&contents, &state);
-	if (state.worker_id != WORKER_ID_UNSET)
-	{
-		MarkEntry  *entry = mark_page_add_entry(&contents, state.datacenter_id,
-												state.worker_id);
-
-		/* The entry must not be behind the mark that is published. */
-		entry->mark = Max(entry->mark, state.mark);
-	}
-	lsn = log_contents(buffer, &contents, &state);
-	UnlockReleaseBuffer(buffer);
+	lock_page(&page);
+	log_page(&page);
+	lsn = PageGetLSN(BufferGetPage(page.buffer));
+	UnlockReleaseBuffer(page.buffer);
 	XLogFlush(lsn);
 }
 
+/*
+ * Locks the page, and brings its contents up to date: the configured layout,
+ * the floor that mark_start.c has found, the present lease, and an entry of
+ * this node that is not behind the published mark.  The lease is read under
+ * the page's lock, so that an older lease never overwrites a newer one.
+ */
 static void
-read_node_state(NodeState *state)
+lock_page(LockedPage *page)
 {
-	int64		boottime_us = clock_boottime_us();
-	TimestampTz now = GetCurrentTimestamp();
+	MarkContents *contents = &page->contents;
+	int64		boottime_us;
+	TimestampTz now;
+	int			worker_id;
+	int64		mark;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	state->generation = shared->node_generation;
-	state->datacenter_id = node_datacenter_id;
-	state->worker_id = shmem_worker_id();
-	state->lease = shared->lease;
-	state->mark = shared->mark;
-	state->floor = shared->start.floor;
-	state->is_logged = shared->start.is_logged;
-	LWLockRelease(&shared->lock);
-
-	state->reach = node_uses_registry() ?
-		lease_reach(&state->lease, node_layout(), now, boottime_us) :
-		PG_INT64_MAX;
-}
-
-/* Sets the configured layout, and the floor that mark_start.c has found. */
-static void
-prepare_contents(MarkContents *contents, const NodeState *state)
-{
+	page->buffer = mark_page_lock(contents);
 	if (!layout_equal(node_layout(), &contents->layout))
 		mark_page_set_empty(contents);
-	contents->floor = Max(contents->floor, state->floor);
+	boottime_us = clock_boottime_us();
+	now = GetCurrentTimestamp();
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	page->generation = shared->node_generation;
+	page->is_logged = shared->start.is_logged;
+	worker_id = shmem_worker_id();
+	mark = shared->mark;
+	contents->lease = shared->lease;
+	contents->floor = Max(contents->floor, shared->start.floor);
+	LWLockRelease(&shared->lock);
+
+	page->reach = node_uses_registry() ?
+		lease_reach(&contents->lease, node_layout(), now, boottime_us) :
+		PG_INT64_MAX;
+	page->entry = NULL;
+	if (worker_id != WORKER_ID_UNSET)
+	{
+		page->entry = mark_page_add_entry(contents, node_datacenter_id,
+										  worker_id);
+		page->entry->mark = Max(page->entry->mark, mark);
+	}
 }
 
 /*
- * Logs contents, with the present lease and with this server as the logger.
- * Asks for the flush of the previous record; see the head of this file.
+ * Logs the page, with this server as the logger.  Asks for the flush of the
+ * previous record; see the head of this file.
  */
-static XLogRecPtr
-log_contents(Buffer buffer, MarkContents *contents, const NodeState *state)
+static void
+log_page(LockedPage *page)
 {
-	XLogRecPtr	previous = PageGetLSN(BufferGetPage(buffer));
+	XLogRecPtr	previous = PageGetLSN(BufferGetPage(page->buffer));
 
 	/* The LSN of a page of another cluster may be beyond the end of WAL. */
-	if (state->is_logged && GetFlushRecPtr(NULL) < previous)
+	if (page->is_logged && GetFlushRecPtr(NULL) < previous)
 		XLogSetAsyncXactLSN(previous);
-	if (state->worker_id != WORKER_ID_UNSET)
+	if (page->entry != NULL)
 	{
-		MarkLogger *logger = &contents->logger;
+		MarkLogger *logger = &page->contents.logger;
 
 		memset(logger, 0, sizeof(*logger));
-		logger->datacenter_id = state->datacenter_id;
-		logger->worker_id = state->worker_id;
+		logger->datacenter_id = page->entry->datacenter_id;
+		logger->worker_id = page->entry->worker_id;
 		logger->holder = host_holder_hash();
 		strlcpy(logger->location, host_location, HOST_LOCATION_SIZE);
 	}
-	contents->lease = state->lease;
-	contents->lease.timeline = GetWALInsertionTimeLine();
-	return mark_page_log(buffer, contents);
+	page->contents.lease.timeline = GetWALInsertionTimeLine();
+	mark_page_log(page->buffer, &page->contents);
 }
 
 /*
- * Publishes the mark of an entry, unless the node has changed meanwhile.  Cuts
+ * Publishes the mark of the page, unless the node has changed meanwhile.  Cuts
  * the mark to what the present lease allows, because an earlier lease may have
- * allowed a larger mark in the entry.  "lsn" is the end of a record that has
- * the entry.
+ * allowed a larger mark in the entry.  Another session may have published a
+ * later mark already.  "lsn" is the end of a record that has the entry.
  *
  * The ids of a start begin after the tick that its first mark was logged in.  A
  * crash can lose a mark together with ids of the present tick, and then the
  * mark on the page can be in that tick.
  */
 static void
-publish(const NodeState *state, const MarkEntry *entry, int64 tick,
-		XLogRecPtr lsn)
+publish(const LockedPage *page, int64 tick, XLogRecPtr lsn)
 {
 	const Layout *layout = node_layout();
-	int64		mark = Min(entry->mark, state->reach);
+	int64		mark = Min(page->entry->mark, page->reach);
 	int64		interval = Max(1, interval_us() / layout->tick_us);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (shared->node_generation == state->generation)
+	if (shared->node_generation == page->generation)
 	{
 		if (!shared->start.is_logged)
 			shmem_raise_stamp(layout_last_stamp(layout, tick));
 		shared->start.is_logged = true;
-		if (mark > shared->mark)
-		{
-			shared->mark = mark;
-			shared->mark_lsn = lsn;
-			shared->mark_due = Max(shared->mark_due, mark - interval);
-		}
+		shared->mark = Max(shared->mark, mark);
+		shared->mark_lsn = Max(shared->mark_lsn, lsn);
+		shared->mark_due = Max(shared->mark_due, mark - interval);
 	}
 	LWLockRelease(&shared->lock);
 }

@@ -146,23 +146,20 @@ mark_page_lock(MarkContents *contents)
 
 /*
  * Writes new contents to the page and logs the page.  The caller has locked
- * the page, and releases it.  Returns the end of the WAL record.
+ * the page, and releases it.
  */
-XLogRecPtr
+void
 mark_page_log(Buffer buffer, MarkContents *contents)
 {
-	XLogRecPtr	lsn;
-
 	contents->checksum = checksum_of(contents);
 
 	START_CRIT_SECTION();
 	put_contents(BufferGetPage(buffer), contents);
 	MarkBufferDirty(buffer);
-	lsn = log_newpage_buffer(buffer, true);
+	log_newpage_buffer(buffer, true);
 	END_CRIT_SECTION();
 
 	shmem_my_slot()->counters.mark_writes++;
-	return lsn;
 }
 
 /*

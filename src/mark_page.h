@@ -7,7 +7,6 @@
 
 #include "postgres.h"
 
-#include "access/xlogdefs.h"
 #include "host.h"
 #include "layout.h"
 #include "lease_rules.h"
@@ -61,6 +60,6 @@ extern int64 mark_page_largest(const MarkContents *contents);
 extern void mark_page_set_empty(MarkContents *contents);
 
 extern Buffer mark_page_lock(MarkContents *contents);
-extern XLogRecPtr mark_page_log(Buffer buffer, MarkContents *contents);
+extern void mark_page_log(Buffer buffer, MarkContents *contents);
 
 #endif							/* SNOWFLAKE_MARK_PAGE_H */

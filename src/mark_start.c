@@ -240,21 +240,16 @@ mark_renew_lease(const Lease *lease)
 
 /*
  * Ends the lease, and makes the ids go on at the mark: they skip the ticks
- * before the mark, so no session issues another id under this lease.  Returns
- * an instant that no id under the lease has reached.
+ * before the mark, so no session issues another id under this lease.
  */
-TimestampTz
+void
 mark_end_lease(void)
 {
-	TimestampTz end;
-
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->node_generation++;
-	end = layout_tick_start(node_layout(), shared->mark);
 	shared->lease.ends_us = LEASE_OVER;
 	set_start(shared->mark, false);
 	LWLockRelease(&shared->lock);
-	return end;
 }
 
 /*
@@ -377,6 +372,7 @@ set_start(int64 tick, bool is_fence)
 		layout_last_stamp(node_layout(), tick - 1) : 0;
 
 	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
+	Assert(shared->mark <= tick);
 
 	shared->mark = tick;
 	shared->mark_due = tick;

@@ -14,6 +14,6 @@ extern void mark_start_once(void);
 
 extern void mark_renew_lease(const Lease *lease);
 extern void mark_begin_lease(const Lease *lease, TimestampTz begins_at);
-extern TimestampTz mark_end_lease(void);
+extern void mark_end_lease(void);
 
 #endif							/* SNOWFLAKE_MARK_START_H */
