@@ -51,6 +51,13 @@ clock_must_refuse(int64 regression_us)
 		 regression_us - clock_allowed_lead_us() > clock_tolerance_us());
 }
 
+/* Returns an instant as text, in memory of its own. */
+char *
+clock_text(TimestampTz instant)
+{
+	return pstrdup(timestamptz_to_str(instant));
+}
+
 /*
  * Returns the microseconds since the machine was started, on a clock that
  * nobody can set.  CLOCK_BOOTTIME, where the kernel has it, also counts while

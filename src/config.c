@@ -197,7 +197,7 @@ check_noted(const NotedParameter *parameter,
 
 /*
  * Raises PostgreSQL's own error if a value is bad.  That error does not show
- * the value of snowflake.registry; see registry_check_conninfo().
+ * the value of snowflake.registry; see connection_check_string().
  */
 static void
 refuse_bad_value(const NotedParameter *parameter)

@@ -62,30 +62,34 @@ static bool is_expected(const PGresult *result,
 static void fail_by_result(Connection *connection, const PGresult *result);
 
 /*
- * Is a text a connection string?  If not, "detail" says why, without the part
- * that libpq quotes, which may belong to a password.
+ * Check hook of snowflake.registry.  The error shows neither the value, which
+ * may have a password, nor the part of the value that libpq quotes.
  */
 bool
-connection_is_valid_string(const char *conninfo, char **detail)
+connection_check_string(char **newval, void **extra, GucSource source)
 {
 	static const char *const before_secrets[] = {": \"", " after \""};
 	char	   *error = NULL;
-	PQconninfoOption *options = PQconninfoParse(conninfo, &error);
+	PQconninfoOption *options = PQconninfoParse(*newval, &error);
+	char	   *detail;
 
 	if (options != NULL)
 	{
 		PQconninfoFree(options);
 		return true;
 	}
-	*detail = error != NULL ? pchomp(error) : pstrdup("out of memory");
+	detail = error != NULL ? pchomp(error) : pstrdup("out of memory");
+	PQfreemem(error);
 	for (int i = 0; i < lengthof(before_secrets); i++)
 	{
-		char	   *found = strstr(*detail, before_secrets[i]);
+		char	   *found = strstr(detail, before_secrets[i]);
 
 		if (found != NULL)
 			*found = '\0';
 	}
-	PQfreemem(error);
+	GUC_check_errmsg("invalid value for parameter \"%s\"", "snowflake.registry");
+	GUC_check_errdetail("%s", detail);
+	GUC_check_errhint("It is a connection string, such as \"host=registry1,registry2 dbname=registry user=snowflake\".");
 	return false;
 }
 

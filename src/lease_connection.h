@@ -9,6 +9,8 @@
 
 #include <libpq-fe.h>
 
+#include "utils/guc.h"
+
 #define CONNECTION_CODE_SIZE 32
 #define CONNECTION_REASON_SIZE 1024
 
@@ -43,7 +45,8 @@ typedef struct Connection
 	char		reason[CONNECTION_REASON_SIZE];
 } Connection;
 
-extern bool connection_is_valid_string(const char *conninfo, char **detail);
+extern bool connection_check_string(char **newval, void **extra,
+									GucSource source);
 extern void connection_limit_memory(void);
 
 extern bool connection_open(Connection *connection, const char *conninfo);

@@ -95,7 +95,6 @@ static bool read_answer(Connection *connection, const PGresult *result,
 static bool is_possible(const PGresult *result, const RegistryGrant *grant,
 						const Lease *last, bool is_held, TimestampTz now);
 static const char *number_text(int64 number);
-static const char *instant_text(TimestampTz instant);
 
 /*
  * Claims a worker id, or renews the lease that is held.  "last" is the lease
@@ -112,16 +111,16 @@ registry_claim(Connection *connection, const char *holder, const Lease *last,
 	int64		sent_us = clock_boottime_us();
 	const char *arguments[] = {
 		layout_to_text(layout),
-		instant_text(layout->epoch),
+		clock_text(layout->epoch),
 		number_text(node_datacenter_id),
 		wanted == WORKER_ID_UNSET ? NULL : number_text(wanted),
 		holder,
 		registry_server_name,
-		instant_text(GetCurrentTimestamp()),
+		clock_text(GetCurrentTimestamp()),
 		number_text(sent_us),
 		is_new ? NULL : number_text(last->worker_id),
 		is_new ? NULL : number_text(last->incarnation),
-		is_held ? instant_text(last->fence) : NULL,
+		is_held ? clock_text(last->fence) : NULL,
 		number_text(last->next_incarnation)
 	};
 	PGresult   *result;
@@ -168,15 +167,15 @@ read_answer(Connection *connection, const PGresult *result, int64 sent_us,
 		connection_fail_by_answer(connection, "impossible",
 								  psprintf("The registry grants what it must not: worker_id %d for " INT64_FORMAT " us, with ids from %s to %s.",
 										   lease->worker_id, grant->duration_us,
-										   instant_text(grant->begins_at),
-										   instant_text(lease->fence)));
+										   clock_text(grant->begins_at),
+										   clock_text(lease->fence)));
 	else if (lease->fence <= now)
 		connection_fail_by_answer(connection, "past",
 								  psprintf("The registry's clock is at %s, and its lease on worker_id %d is for ids before %s, but this server's clock is at %s.",
-										   instant_text(connection_get_number(result, COLUMN_CLOCK)),
+										   clock_text(connection_get_number(result, COLUMN_CLOCK)),
 										   lease->worker_id,
-										   instant_text(lease->fence),
-										   instant_text(now)));
+										   clock_text(lease->fence),
+										   clock_text(now)));
 	else
 		return true;
 	return false;
@@ -223,7 +222,7 @@ registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
 		number_text(lease->incarnation),
 		number_text(lease->next_incarnation),
 		number_text(clock_boottime_us()),
-		instant_text(mark)
+		clock_text(mark)
 	};
 	PGresult   *result = connection_query(connection, release_sql, arguments,
 										  lengthof(arguments), release_columns,
@@ -244,26 +243,6 @@ static const char *
 number_text(int64 number)
 {
 	return psprintf(INT64_FORMAT, number);
-}
-
-static const char *
-instant_text(TimestampTz instant)
-{
-	return pstrdup(timestamptz_to_str(instant));
-}
-
-/* The error does not show the value, which may have a password. */
-bool
-registry_check_conninfo(char **newval, void **extra, GucSource source)
-{
-	char	   *detail = NULL;
-
-	if (connection_is_valid_string(*newval, &detail))
-		return true;
-	GUC_check_errmsg("invalid value for parameter \"%s\"", "snowflake.registry");
-	GUC_check_errdetail("%s", detail);
-	GUC_check_errhint("It is a connection string, such as \"host=registry1,registry2 dbname=registry user=snowflake\".");
-	return false;
 }
 
 bool

@@ -28,8 +28,6 @@ typedef struct RegistryGrant
 /* parameter, registered by module.c */
 extern char *registry_server_name;
 
-extern bool registry_check_conninfo(char **newval, void **extra,
-									GucSource source);
 extern bool registry_check_name(char **newval, void **extra,
 								GucSource source);
 

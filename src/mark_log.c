@@ -66,10 +66,6 @@ static void log_page(LockedPage *page);
 static void publish(const LockedPage *page, int64 tick, XLogRecPtr lsn);
 static int64 interval_us(void);
 static void check_lease_allows(int64 tick);
-static void refuse_without_lease(const char *reason);
-static void refuse_past_fence(TimestampTz fence, TimestampTz now,
-							  Latch *lease_worker);
-static void refuse_past_lease(int64 tick, TimestampTz ends_at);
 
 /*
  * Makes sure that an id of a tick can be issued: logs the next mark if one is
@@ -293,48 +289,27 @@ check_lease_allows(int64 tick)
 	if (tick < lease_reach(&lease, node_layout(), now, boottime_us))
 		return;
 	if (!lease_is_valid(&lease, boottime_us))
-		refuse_without_lease(reason);
-	if (lease.fence <= now)
-		refuse_past_fence(lease.fence, now, lease_worker);
-	refuse_past_lease(tick, now + (lease.ends_us - boottime_us));
-}
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids cannot be issued because this server holds no lease on a worker id"),
+				 reason[0] == '\0' ? 0 : errdetail("%s", reason),
+				 errhint("Ids are issued as soon as the registry grants a lease; the server's log says more.")));
+	if (lease.fence > now)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids cannot be issued because they are further ahead of the clock than the lease on the worker id lasts"),
+				 errdetail("The next id is of %s, and the lease lasts until %s.",
+						   clock_text(layout_tick_start(node_layout(), tick)),
+						   clock_text(now + (lease.ends_us - boottime_us))),
+				 errhint("Ids are issued again when the clock has come nearer to them. A longer lease_duration of the registry lets ids be further ahead of the clock.")));
 
-static void
-refuse_without_lease(const char *reason)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("snowflake ids cannot be issued because this server holds no lease on a worker id"),
-			 reason[0] == '\0' ? 0 : errdetail("%s", reason),
-			 errhint("Ids are issued as soon as the registry grants a lease; the server's log says more.")));
-}
-
-/* Wakes the lease worker, too, because a renewal brings a later fence. */
-static void
-refuse_past_fence(TimestampTz fence, TimestampTz now, Latch *lease_worker)
-{
-	char	   *fence_text = pstrdup(timestamptz_to_str(fence));
-
+	/* A renewal brings a later fence. */
 	if (lease_worker != NULL)
 		SetLatch(lease_worker);
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("snowflake ids cannot be issued because the clock is past the fence of the lease on the worker id"),
 			 errdetail("The fence is %s, and the clock is at %s.",
-					   fence_text, timestamptz_to_str(now)),
+					   clock_text(lease.fence), clock_text(now)),
 			 errhint("Check the server's clock and the registry's. Ids are issued as soon as the lease has been renewed.")));
-}
-
-static void
-refuse_past_lease(int64 tick, TimestampTz ends_at)
-{
-	char	   *tick_text =
-		pstrdup(timestamptz_to_str(layout_tick_start(node_layout(), tick)));
-
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("snowflake ids cannot be issued because they are further ahead of the clock than the lease on the worker id lasts"),
-			 errdetail("The next id is of %s, and the lease lasts until %s.",
-					   tick_text, timestamptz_to_str(ends_at)),
-			 errhint("Ids are issued again when the clock has come nearer to them. A longer lease_duration of the registry lets ids be further ahead of the clock.")));
 }

@@ -322,20 +322,19 @@ first_tick_of_changed_layout(const MarkContents *contents)
 	};
 	IdFields	newest_now = {0};	/* the same id, split by the new layout */
 	IdFields	now = {0};
-	ClockReading clock = {0};
+	SpanPosition position;
 	int64		largest_before;
 
 	if (newest_before.tick < 0)
 		return 0;
 
 	largest_before = layout_compose(previous, &newest_before);
-	clock_read(layout, &clock);
-	now.tick = clock.tick;
+	position = layout_locate(layout, GetCurrentTimestamp(), &now.tick);
 	if (largest_before < layout_max_id(layout))
 		newest_now = layout_split(layout, largest_before);
-	if (clock.position != SPAN_WITHIN ||
+	if (position != SPAN_WITHIN ||
 		largest_before >= layout_max_id(layout) ||
-		clock.tick <= newest_now.tick)
+		now.tick <= newest_now.tick)
 		refuse_layout(previous, largest_before,
 					  layout_compose(layout, &now));
 	return newest_now.tick + 1;
@@ -346,16 +345,15 @@ refuse_layout(const Layout *previous, int64 largest_before,
 			  int64 smallest_now)
 {
 	char	   *previous_text = layout_to_text(previous);
-	char	   *previous_epoch = pstrdup(timestamptz_to_str(previous->epoch));
 
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("snowflake ids cannot be issued with the present \"snowflake.layout\" and \"snowflake.epoch\""),
 			 errdetail("The smallest id that \"%s\" and \"%s\" make now is " INT64_FORMAT ", and ids up to " INT64_FORMAT " may have been issued with \"%s\" and \"%s\".",
 					   node_layout_text, node_epoch_text, smallest_now,
-					   largest_before, previous_text, previous_epoch),
+					   largest_before, previous_text, clock_text(previous->epoch)),
 			 errhint("Put \"snowflake.layout\" = '%s' and \"snowflake.epoch\" = '%s' back, or choose values whose ids are larger, such as an earlier epoch or more tick bits.  If no row holds an id yet, see \"A mistake before the first row\" in doc/operations.md.",
-					 previous_text, previous_epoch)));
+					 previous_text, clock_text(previous->epoch))));
 }
 
 /*

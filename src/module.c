@@ -14,6 +14,7 @@
 #include "fmgr.h"
 #include "host.h"
 #include "id_generator.h"
+#include "lease_connection.h"
 #include "lease_registry.h"
 #include "lease_worker.h"
 #include "mark_log.h"
@@ -94,7 +95,7 @@ define_node_parameters(void)
 							   &node_registry,
 							   "",
 							   context, GUC_SUPERUSER_ONLY | GUC_ALLOW_IN_PARALLEL,
-							   registry_check_conninfo, NULL, NULL);
+							   connection_check_string, NULL, NULL);
 }
 
 /* Defines the parameters that a reload changes. */

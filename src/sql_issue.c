@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "clock.h"
 #include "compat.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -205,19 +206,13 @@ snowflake_encode(PG_FUNCTION_ARGS)
 	IdFields	fields;
 
 	if (layout_locate(layout, instant, &fields.tick) != SPAN_WITHIN)
-	{
-		char	   *first = pstrdup(timestamptz_to_str(layout->epoch));
-		TimestampTz last_tick = layout_tick_start(layout,
-												  layout_max_tick(layout));
-		char	   *last = pstrdup(timestamptz_to_str(last_tick));
-
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-				 errmsg("issued_at %s is out of range",
-						timestamptz_to_str(instant)),
+				 errmsg("issued_at %s is out of range", clock_text(instant)),
 				 errhint("The ticks of layout \"%s\" begin at %s .. %s.",
-						 layout_to_text(layout), first, last)));
-	}
+						 layout_to_text(layout), clock_text(layout->epoch),
+						 clock_text(layout_tick_start(layout,
+													  layout_max_tick(layout))))));
 	fields.datacenter_id = field_argument(PG_GETARG_INT32(1), "datacenter_id",
 										  layout->datacenter_bits);
 	fields.worker_id = field_argument(PG_GETARG_INT32(2), "worker_id",
@@ -362,7 +357,6 @@ layout_of_call(FunctionCallInfo fcinfo)
 				 errmsg("invalid snowflake epoch: \"%s\"",
 						timestamptz_to_str(epoch)),
 				 errdetail("%s", detail)));
-	pfree(layout_text);
 	return layout;
 }
 

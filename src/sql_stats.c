@@ -41,7 +41,6 @@ typedef struct Row
 	bool		nulls[COLUMNS_MAX];
 } Row;
 
-static bool read_held_lease(Lease *lease, TimestampTz *expires_at);
 static void add(Row *row, Datum value, bool is_null);
 static void add_number(Row *row, uint64 number);
 static void add_interval(Row *row, int64 duration_us, bool is_null);
@@ -61,14 +60,19 @@ snowflake_node(PG_FUNCTION_ARGS)
 {
 	const Layout *layout = node_layout();
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
-	TimestampTz lease_expires_at = 0;
-	bool		is_held = read_held_lease(&lease, &lease_expires_at);
-	int			worker_id = node_uses_registry() ?
-		(is_held ? lease.worker_id : WORKER_ID_UNSET) :
-		node_intended_worker_id();
+	int64		now_us = clock_boottime_us();
+	bool		is_held = false;
 	char	   *pending_restart = node_pending_restart();
 	int64		mark = shmem_try_attach() ? shmem_mark() : 0;
+	int			worker_id = node_intended_worker_id();
 	Row			row = {0};
+
+	if (node_uses_registry())
+	{
+		shmem_read_lease(&lease);
+		is_held = lease_is_valid(&lease, now_us);
+		worker_id = is_held ? lease.worker_id : WORKER_ID_UNSET;
+	}
 
 	add(&row, Int32GetDatum(node_datacenter_id), false);
 	add(&row, Int32GetDatum(worker_id), worker_id == WORKER_ID_UNSET);
@@ -85,7 +89,8 @@ snowflake_node(PG_FUNCTION_ARGS)
 	add(&row, BoolGetDatum(RecoveryInProgress()), false);
 	add(&row, CStringGetTextDatum(lease.holder),
 		!is_held || !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR));
-	add(&row, TimestampTzGetDatum(lease_expires_at), !is_held);
+	add(&row, TimestampTzGetDatum(GetCurrentTimestamp() +
+								  (lease.ends_us - now_us)), !is_held);
 	add(&row, pending_restart == NULL ? (Datum) 0 :
 		CStringGetTextDatum(pending_restart), pending_restart == NULL);
 	return row_datum(fcinfo, &row);
@@ -193,9 +198,10 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 		add(&row, Int64GetDatum((int64) counters.clock_waits), pid == 0);
 		add(&row, Int64GetDatum(slot->last_id), counters.ids_issued == 0);
 		add(&row, TimestampTzGetDatum(hold.xact_start), hold.xact_start == 0);
-		add(&row, Int64GetDatum(hold.hold == 0 || hold.hold == HORIZON_UNKNOWN ? 0 :
-								horizon_of_hold(hold.hold)),
-			hold.hold == 0 || hold.hold == HORIZON_UNKNOWN);
+		if (hold.hold == 0 || hold.hold == HORIZON_UNKNOWN)
+			add(&row, (Datum) 0, true);
+		else
+			add(&row, Int64GetDatum(horizon_of_hold(hold.hold)), false);
 		tuplestore_putvalues(result->setResult, result->setDesc, row.values,
 							 row.nulls);
 	}
@@ -216,22 +222,6 @@ snowflake_stat_reset(PG_FUNCTION_ARGS)
 	shared->stats_reset = now;
 	LWLockRelease(&shared->lock);
 	PG_RETURN_VOID();
-}
-
-/*
- * Finds the lease that this server holds, and when it ends by the wall clock.
- * Returns false if the server holds no lease.
- */
-static bool
-read_held_lease(Lease *lease, TimestampTz *expires_at)
-{
-	int64		now_us = clock_boottime_us();
-
-	if (!node_uses_registry())
-		return false;
-	shmem_read_lease(lease);
-	*expires_at = GetCurrentTimestamp() + (lease->ends_us - now_us);
-	return lease_is_valid(lease, now_us);
 }
 
 static void
