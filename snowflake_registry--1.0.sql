@@ -28,11 +28,15 @@
  * What a server with its password can do:
  *
  * - It can lease all free worker ids, and keep all other servers from claiming
- *   while it keeps a transaction open; terminate its session.
+ *   while it keeps a transaction open, or has prepared one, also over restarts;
+ *   terminate its session, or roll the transaction back.
  * - It can begin a quarantine.  In each quarantine it can take a worker id whose
  *   holder has not renewed yet, and put the worker id's fence at most a year
  *   ahead; free() takes the worker id back and lowers the fence, but a later
  *   holder's first fence is still above it.
+ * - So servers that tell the truth can issue equal ids: if the registry had
+ *   forgotten the holder's grant, the next holder begins before the holder's fence.
+ *   The same if a holder's fence was put far ahead before, and its clock is there.
  * - It cannot renew, release or take a lease that was renewed since the last
  *   quarantine began, move another fence, or read a table.
  */
@@ -174,7 +178,7 @@ COMMENT ON TYPE snowflake_registry.request IS 'internal: a claim';
 --
 
 -- Another history shows that the data was restored: system identifier, database,
--- and the table's file, which differs after a dump is restored.
+-- and the table's file, which differs after a dump is restored (or VACUUM FULL).
 CREATE FUNCTION snowflake_registry.history()
 RETURNS text LANGUAGE sql VOLATILE PARALLEL UNSAFE
 RETURN concat_ws('/', (SELECT c.system_identifier FROM pg_control_system() AS c),

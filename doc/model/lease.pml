@@ -39,6 +39,10 @@
  *	   holder is dead;
  *	 - with CHANGE, one change of the layout while servers run.  The row of the
  *	   new layout has no fence of the old one, but makes the same ids;
+ *	 - with LOWERED, a DBA who lowers the duration of leases, as just before a
+ *	   restart of the registry's server or at another time;
+ *	 - with LIAR, a third server, which releases with any mark, and claims, once
+ *	   with any fence as if it held a lease.  Its own ids do not count;
  *	 - with ANY_CLOCK, a registry's clock that is set to any time, at any time.
  *
  * Bounds: the registry grants in the first LAST_NOW steps of time.  A tick is a
@@ -55,8 +59,10 @@
  *	   same holder.  Incarnations are equal only by copying.
  *	 - rollback: a directory that is set back is on another timeline.  The
  *	   server may issue the ids again that it loses.
- *	 - truth: servers tell the registry the truth.
+ *	 - truth: servers tell the registry the truth.  With LIAR one does not, if
+ *	   nothing is lost.
  *	 - noticed losses: the registry notices each loss of what it has committed.
+ *	   It commits a claim before it answers: no claim is prepared.
  *	   If it does not (UNNOTICED), a holder whose newest grant was lost claims
  *	   before a server without a lease does.
  *	 - one registry: the old registry grants nothing once the new one answers,
@@ -96,10 +102,15 @@
  *	 LOWER_FENCE		a holder that is believed gets a fence below its own
  *	 KEEP_FLOOR			a grant's fence is not below the fence of the row, which
  *						a quarantine has raised
+ *	 KEEP_BEGAN			another server that is believed does not begin at its
+ *						fence, so its release can lower the row's fence further
  *	 NO_TRIPWIRE		a holder's fence above the row's last is no sign of a loss
  *	 FREE_AT_ONCE		in a quarantine free() lowers a fence below its end
  *	 FREE_RELEASED		free() lowers the fence of a row that was released
  *	 CHANGE_AT_ONCE		a change of the layout begins no quarantine
+ *	 FORGET_FENCES		a quarantine may end before fences that rows had when
+ *						constants were changed
+ *	 FORGET_DURATION	it may end before fences that could be granted then
  */
 
 #ifndef DURATION
@@ -117,6 +128,7 @@
 #define MIN(a, b)	((a) < (b) -> (a) : (b))
 
 #define NOBODY		2			/* of servers 0 and 1 */
+#define THIRD		3			/* a server that lies */
 #define EARLIER		99			/* an incarnation of the layout before */
 
 mtype = { CLAIM, RELEASE, GRANTED };
@@ -131,7 +143,9 @@ typedef Row
 	byte top;					/* the fence of the last grant */
 	byte expires;				/* 0: released, freed or never leased */
 	bool is_seen;				/* renewed since the last quarantine began */
-	byte reopens				/* setting.reopens_at */
+	byte reopens;				/* the columns of "setting" */
+	byte duration;
+	byte earlier				/* earlier_fence */
 };
 Row row, standby, no_row;
 byte now;
@@ -163,6 +177,10 @@ typedef Message
 };
 Message late;					/* a message whose sender no longer waits */
 Message none;
+#ifdef LIAR
+Message lies;
+bool has_lied;					/* about a fence */
+#endif
 
 typedef Server
 {
@@ -219,7 +237,9 @@ inline copy_row(to, from_)
 	to.top = from_.top;
 	to.expires = from_.expires;
 	to.is_seen = from_.is_seen;
-	to.reopens = from_.reopens
+	to.reopens = from_.reopens;
+	to.duration = from_.duration;
+	to.earlier = from_.earlier
 }
 
 /* Is a number of a server's or a message's anywhere in the state? */
@@ -287,20 +307,34 @@ inline tidy()
  * The registry.
  */
 
+/* Is there a row?  If not, claim() makes up one with this fence. */
+#define IS_STORED	(row.top > 0)
+
 inline begin_quarantine()
 {
 	printf("registry: quarantine\n");
 	is_forgetful = false;
 #ifndef NO_QUARANTINE
-#ifdef NO_SLACK
-	row.reopens = clock + DURATION;
-#else
-	row.reopens = clock + DURATION + SLACK;
+	row.reopens = MAX(clock + row.duration, row.earlier);
+#ifndef NO_SLACK
+	row.reopens = row.reopens + SLACK;
 #endif
 	row.is_seen = false;
 #ifndef NO_FLOOR
-	row.fence = MIN(MAX(row.fence, row.reopens), LAST_TICK)
+	row.fence = (IS_STORED -> MAX(row.fence, row.reopens) : row.reopens);
+	row.fence = MIN(row.fence, LAST_TICK)
 #endif
+#endif
+}
+
+/* Before constants change: no fence that was granted by them is later. */
+inline keep_earlier_fence()
+{
+#ifndef FORGET_DURATION
+	row.earlier = MAX(row.earlier, clock + row.duration);
+#endif
+#ifndef FORGET_FENCES
+	row.earlier = (IS_STORED -> MAX(row.earlier, row.fence) : row.earlier)
 #endif
 }
 
@@ -353,17 +387,17 @@ inline grant(message)
 	floor = row.fence;
 #endif
 #ifdef LOWER_FENCE
-	row.fence = clock + DURATION;
+	row.fence = clock + row.duration;
 #else
 	row.fence =
-		MAX(MAX(row.began, row.top), MAX(message.fence, clock + DURATION));
+		MAX(MAX(row.began, row.top), MAX(message.fence, clock + row.duration));
 #endif
 #ifdef KEEP_FLOOR
 	row.fence = MAX(row.fence, floor);
 #endif
 	row.fence = MIN(row.fence, LAST_TICK);
 	row.top = row.fence;
-	row.expires = clock + DURATION;
+	row.expires = clock + row.duration;
 	row.is_seen = true;
 	late.is_late = late.is_late || late.from == message.from;
 	printf("registry: grants to %d, from %d to fence %d\n",
@@ -371,6 +405,7 @@ inline grant(message)
 	message.kind = GRANTED;
 	message.begins = row.began;
 	message.fence = row.fence;
+	message.ends = MAX(message.ends + row.duration, DURATION) - DURATION;
 	message.incarnation = 0
 }
 
@@ -390,6 +425,10 @@ inline claim(message)
 	if
 	:: CONTINUES(message) -> grant(message)
 	:: !CONTINUES(message) && IS_BELIEVED(message) ->
+#ifndef KEEP_BEGAN
+		row.began = (row.holder == message.from -> row.began :
+					 MAX(row.began, MIN(message.fence, row.reopens)));
+#endif
 		grant(message)
 	:: !CONTINUES(message) && !IS_BELIEVED(message) && IS_FREE &&
 		!message.is_held ->
@@ -719,8 +758,13 @@ inline change_layout()
 	}
 	i = 0;
 	copy_message(late, none);
-	copy_row(row, no_row);
+	keep_earlier_fence();
 	row.holder = NOBODY;
+	row.incarnation = 0;
+	row.began = 0;
+	row.fence = 0;
+	row.top = 0;
+	row.expires = 0;
 	row.is_seen = true;
 #ifndef CHANGE_AT_ONCE
 	begin_quarantine();
@@ -734,6 +778,44 @@ inline change_layout()
 		late.incarnation = row.incarnation
 	:: true
 	fi
+}
+
+/* Lowers the duration of a lease.  The registry may begin a quarantine then. */
+inline lower_duration()
+{
+	printf("the duration is lowered\n");
+	keep_earlier_fence();
+	row.duration--;
+	if
+	:: begin_quarantine()
+	:: true
+	fi
+}
+
+/*
+ * A third server claims with any fence, or releases with
+ * any mark.  Its own ids do not count.
+ */
+inline lie()
+{
+	lies.from = THIRD;
+	do
+	:: lies.fence < LAST_TICK -> lies.fence++
+	:: break
+	od;
+	if
+	:: !has_lied ->
+		has_lied = true;
+		lies.is_held = true;
+		printf("a liar holds fence %d\n", lies.fence);
+		claim(lies)
+	:: printf("a liar claims\n");
+		lies.fence = 0;
+		claim(lies)
+	:: printf("a liar releases, mark %d\n", lies.fence);
+		release(lies)
+	fi;
+	copy_message(lies, none)
 }
 
 /* Fails over to the standby.  No older message reaches the new registry. */
@@ -780,6 +862,7 @@ init
 		server[1].holder = 1;
 		row.holder = NOBODY;
 		row.is_seen = true;
+		row.duration = DURATION;
 		do
 		:: clock < SLACK -> clock++
 		:: break
@@ -808,6 +891,12 @@ end:
 #endif
 #ifdef CHANGE
 		:: now < LAST_NOW && !has_changed -> change_layout()
+#endif
+#ifdef LOWERED
+		:: now < LAST_NOW && row.duration > 1 -> lower_duration()
+#endif
+#ifdef LIAR
+		:: now < LAST_NOW -> lie()
 #endif
 		:: late.kind != 0 && now < LAST_NOW ->
 			printf("late:\n");
