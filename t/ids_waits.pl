@@ -323,27 +323,22 @@ note("$what: at least $least each, $mean on average; $rate ids per ms, one sessi
 # times.
 start_afresh("snowflake.layout = '42/0/10/2'", 'log_min_messages = panic',
 	'log_min_error_statement = panic');
-SKIP:
-{
-	skip 'there is no /proc to read the sleeps of a process from', 2
-	  unless -r '/proc/self/status';
-	value_of($node, q{
+value_of($node, q{
 CREATE FUNCTION sleeps() RETURNS bigint LANGUAGE sql AS $$
   SELECT substring(pg_read_file('/proc/self/status') FROM '\nvoluntary_ctxt_switches:\s+(\d+)')::bigint $$;
 CREATE TABLE slept (sleeps bigint)});
-	$node->pgbench(
-		'--no-vacuum --jobs=2 --client=64 --transactions=1',
-		0, [], [],
-		'64 clients wait for ticks', {
-			sleeps => q{
+$node->pgbench(
+	'--no-vacuum --jobs=2 --client=64 --transactions=1',
+	0, [], [],
+	'64 clients wait for ticks', {
+		sleeps => q{
 SELECT sleeps() AS before \gset
 SELECT count(snowflake_nextval()) FROM generate_series(1, 100);
 INSERT INTO slept VALUES (sleeps() - :before);
 } });
-	my $sleeps = value_of($node, 'SELECT round(avg(sleeps) / 100, 1) FROM slept');
-	cmp_ok($sleeps, '<', 4,
-		"a waiting session wakes up for few ticks other than its own: $sleeps sleeps an id");
-}
+my $sleeps = value_of($node, 'SELECT round(avg(sleeps) / 100, 1) FROM slept');
+cmp_ok($sleeps, '<', 4,
+	"a waiting session wakes up for few ticks other than its own: $sleeps sleeps an id");
 
 # Sessions are cancelled again and again.  Their turns, which go unused, do not
 # delay the session after them.
