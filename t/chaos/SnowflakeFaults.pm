@@ -231,8 +231,8 @@ sub end
 
 	log_event("$self->{name}: ends, $how");
 	resume($node) if $how ne 'cut';
-	$how eq 'killed' ? kill_postmaster($node)
-	  : $how eq 'cut' ? kill_hard($node)
+	$how =~ /^(?:killed|cut)$/
+	  ? kill_hard($node, only_postmaster => $how eq 'killed')
 	  : $node->stop($how);
 	$self->{state} = 'down';
 	return;

@@ -21,7 +21,6 @@ our @EXPORT = qw(
   suspend
   resume
   kill_hard
-  kill_postmaster
   copy_of
   standby_node
   configure
@@ -238,44 +237,19 @@ sub resume
 	return;
 }
 
-sub wait_for_end
-{
-	my (@pids) = @_;
-	my $until = time + END_S;
-
-	while (grep { is_alive($_) } @pids)
-	{
-		die "processes survive SIGKILL: @pids\n" if time > $until;
-		sleep 0.002;
-	}
-	return;
-}
-
-# Kills all processes of a server at once.
+# Kills all processes of a server at once.  With "only_postmaster", waits until
+# the other processes have detected the postmaster's death and ended: before that,
+# a new postmaster would refuse to start.
 sub kill_hard
 {
-	my ($node) = @_;
+	my ($node, %how) = @_;
 	my $postmaster = $node->{_pid};
 	my @children = suspend_postmaster($postmaster);
 
 	$node->kill9;
-	kill 'KILL', @children;
-	wait_for_end($postmaster, @children);
-	remove_locks($node);
-	return;
-}
-
-# Kills the postmaster only, and waits until the other processes have detected
-# the postmaster's death and ended: before that, a new postmaster would refuse
-# to start.
-sub kill_postmaster
-{
-	my ($node) = @_;
-	my $postmaster = $node->{_pid};
-	my @children = suspend_postmaster($postmaster);
-
-	$node->kill9;
-	wait_for_end($postmaster, @children);
+	kill 'KILL', @children unless $how{only_postmaster};
+	wait_for(sub { !grep { is_alive($_) } $postmaster, @children }, END_S)
+	  or die "processes survive SIGKILL: $postmaster @children\n";
 	remove_locks($node);
 	return;
 }
