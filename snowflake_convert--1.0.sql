@@ -291,39 +291,28 @@ RETURN CASE classid
 -- not PostgreSQL's own have entries in pg_depend.
 --
 -- Names the first such function or operator, of an object in the catalogue, that
--- takes an integer, something that an integer is cast to, or a polymorphic type; or
--- a type that integers are cast to, because the cast itself is chosen anew, too.
+-- takes what an integer can become, a polymorphic type, or ROW(), which is written
+-- without its type; or a type that integers are cast to, because the cast itself is
+-- chosen anew, too.
 CREATE FUNCTION snowflake_convert.foreign_code(classid oid, objid oid)
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH casts(type, is_implicit) AS (
-        SELECT unnest('{smallint,integer,bigint}'::regtype[]::oid[]), true
-        UNION
-        SELECT casttarget, castcontext = 'i' FROM pg_cast
-         WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
-    ), targets(type) AS (
-        SELECT snowflake_convert.types_of(ARRAY(SELECT type FROM casts WHERE type >= 16384))
-    ), uses AS MATERIALIZED (
-        SELECT d.refclassid, d.refobjid, f.proargtypes, o.oprleft, o.oprright, o.oprname ~ '[<=>]' AS is_equality
-          FROM pg_depend AS d
-          LEFT JOIN pg_proc AS f ON d.refclassid = 'pg_proc'::regclass AND f.oid = d.refobjid
-          LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-         WHERE (d.classid, d.objid) = (foreign_code.classid, foreign_code.objid) AND d.deptype = 'n'
-           AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass)
+    WITH taken(types) AS MATERIALIZED (
+        SELECT ARRAY(SELECT oid FROM pg_type WHERE typtype = 'p' OR typtype = 'c' AND snowflake_convert.tree(classid, objid) ~ '\{ROW'
+                     UNION ALL
+                     SELECT snowflake_convert.types_of(ARRAY(SELECT casttarget FROM pg_cast
+                                                              WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
+                                                                AND (castcontext = 'i' OR casttarget IN ('smallint'::regtype, 'integer'::regtype) OR casttarget >= 16384))))
     )
-    SELECT min(pg_describe_object(u.refclassid, u.refobjid, 0))
-      FROM uses AS u
-     WHERE CASE WHEN u.refclassid <> 'pg_type'::regclass
-                THEN EXISTS (SELECT FROM unnest(coalesce(u.proargtypes::oid[], ARRAY[u.oprleft, u.oprright])) AS a(type)
-                               JOIN pg_type AS t ON t.oid = a.type
-                              WHERE t.typtype = 'p'
-                                 OR t.oid >= 16384 AND snowflake_convert.tree(classid, objid) ~ '\{ROW'    -- ROW() is written without its type
-                                 OR t.oid IN (SELECT snowflake_convert.types_of(ARRAY(SELECT type FROM casts WHERE is_implicit))))
-                ELSE u.refobjid IN (SELECT type FROM targets)
-                     OR EXISTS (SELECT FROM pg_type AS t JOIN pg_attribute AS a ON a.attrelid = t.typrelid
-                                 WHERE t.oid = u.refobjid AND a.atttypid IN (SELECT type FROM targets)) END
-        -- IS DISTINCT FROM, NULLIF, CASE a WHEN b, rows and JOIN USING are written without their operator.
-        OR u.is_equality AND snowflake_convert.tree(classid, objid) ~ '\{(DISTINCTEXPR|NULLIFEXPR|ROWCOMPARE|CASETESTEXPR)|:usingClause \(';
+    SELECT min(pg_describe_object(d.refclassid, d.refobjid, 0))
+      FROM pg_depend AS d
+      LEFT JOIN pg_proc AS f ON d.refclassid = 'pg_proc'::regclass AND f.oid = d.refobjid
+      LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+      LEFT JOIN pg_type AS t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid
+     WHERE (d.classid, d.objid) = (foreign_code.classid, foreign_code.objid) AND d.deptype = 'n'
+       AND (f.proargtypes::oid[] || o.oprleft || o.oprright || t.oid && (SELECT types FROM taken)
+            -- IS DISTINCT FROM, NULLIF, CASE a WHEN b, rows and JOIN USING are written without their operator.
+            OR o.oprname ~ '[<=>]' AND snowflake_convert.tree(d.classid, d.objid) ~ '\{(DISTINCTEXPR|NULLIFEXPR|ROWCOMPARE|CASETESTEXPR)|:usingClause \(');
 END;
 
 -- Of PostgreSQL's own functions and operators, comparisons and the four basic
@@ -334,34 +323,46 @@ END;
 -- Names the first other one that an expression has.  pg_depend has no entries for
 -- these, so this reads the tree of the expression.  It does not look at arguments:
 -- rather a key too many is left out.  Of a bigint, only casts to smaller integers
--- are named, because new ids do not pass them.
+-- are named, because new ids do not pass them.  The way back knows the text of a
+-- view, so of a view this names what takes an integer column, or an operation on
+-- integers, and does not exist for bigint.
 CREATE FUNCTION snowflake_convert.integer_code(classid oid, objid oid, is_bigint boolean)
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH trees(tree) AS MATERIALIZED (
-        SELECT snowflake_convert.tree(classid, objid)
+    WITH trees(tree, is_view) AS MATERIALIZED (
+        SELECT snowflake_convert.tree(classid, objid), classid = 'pg_rewrite'::regclass AND NOT is_bigint
     ), calls(kind, oid) AS (
         SELECT DISTINCT c[1], c[2]::oid
-          FROM trees AS t, regexp_matches(t.tree, '\{\w+ :(opno|funcid|winfnoid) (\d+) ', 'g') AS c
+          FROM trees AS t,
+               regexp_matches(t.tree, '\{\w+ :(opno|funcid|winfnoid) (\d+) ' || CASE WHEN t.is_view THEN
+                   '[^{}]*:args \((?:\{\w+ [^{}]*\} )*\{(?:VAR [^{}]*:vartype|OPEXPR [^{}]*:opresulttype) (?:21|23) ' ELSE '' END, 'g') AS c
          WHERE t.tree ~ ':vartype (20|21|23) ' AND c[2]::oid < 16384
-    ), code(description, arguments, is_cast) AS (
+    ), code(description, arguments, is_cast, has_bigint) AS (
         SELECT pg_describe_object('pg_proc'::regclass, p.oid, 0), p.proargtypes::oid[],
-               (p.proargtypes::text, p.prorettype::integer) IN (('20', 21), ('20', 23), ('23', 21))
+               (p.proargtypes::text, p.prorettype::integer) IN (('20', 21), ('20', 23), ('23', 21)),
+               p.oid IN (SELECT castfunc FROM pg_cast)
+               OR EXISTS (SELECT FROM pg_proc AS b
+                           WHERE (b.proname, b.pronamespace, b.proargtypes::text) = (p.proname, p.pronamespace, regexp_replace(p.proargtypes::text, '\m(21|23)\M', '20', 'g')))
           FROM calls AS c JOIN pg_proc AS p ON p.oid = c.oid AND c.kind <> 'opno'
         UNION ALL
-        SELECT pg_describe_object('pg_operator'::regclass, o.oid, 0), ARRAY[o.oprleft, o.oprright], false
+        SELECT pg_describe_object('pg_operator'::regclass, o.oid, 0), ARRAY[o.oprleft, o.oprright], false,
+               EXISTS (SELECT FROM pg_operator AS b
+                        WHERE b.oprname = o.oprname AND 'bigint'::regtype IN (b.oprleft, b.oprright)
+                          AND (b.oprleft = o.oprleft OR o.oprleft IN ('smallint'::regtype, 'integer'::regtype))
+                          AND (b.oprright = o.oprright OR o.oprright IN ('smallint'::regtype, 'integer'::regtype)))
           FROM calls AS c JOIN pg_operator AS o ON o.oid = c.oid AND c.kind = 'opno'
          WHERE NOT (o.oprname IN ('=', '<>', '<', '<=', '>', '>=', '+', '-', '*', '/')
                     AND ARRAY[o.oprleft, o.oprright] <@ '{0,20,21,23}')
         UNION ALL
-        SELECT 'COALESCE, CASE, GREATEST, LEAST or ARRAY', '{20}', false
+        SELECT 'COALESCE, CASE, GREATEST, LEAST or ARRAY', '{20}', false, true
           FROM trees
          WHERE tree ~ (':(coalescetype|minmaxtype) (21|23) |:(result|defresult) \{VAR [^{}]*:vartype (21|23) '
                        '|\{ARRAYEXPR [^{}]*:elements \((\{CONST [^{}]*\} )*\{VAR [^{}]*:vartype (21|23) ')
     )
     SELECT min(c.description)
-      FROM code AS c
-     WHERE c.is_cast OR NOT is_bigint AND EXISTS (
+      FROM code AS c, trees AS t
+     WHERE NOT t.is_view AND c.is_cast
+        OR NOT is_bigint AND NOT (t.is_view AND c.has_bigint) AND EXISTS (
                SELECT FROM unnest(c.arguments) AS a(type) JOIN pg_type AS t ON t.oid = a.type
                 WHERE t.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) OR t.typtype = 'p' AND t.typname NOT IN ('any', 'anyenum'));
 END;
@@ -371,29 +372,28 @@ END;
 --
 
 -- Lists the views on columns whose type changes, and the views on these views;
--- "depth" orders them.  A function of a table's row does not take that of the empty
--- table that views are tried with: "reads_row".  A materialised view is in the way.
+-- "depth" orders them.  A materialised view is in the way.
 CREATE FUNCTION snowflake_convert.views(reach snowflake_convert.reached[])
-RETURNS TABLE (view regclass, rule oid, type oid, typarray oid, keys integer[], depth integer, reads_row boolean)
+RETURNS TABLE (view regclass, rule oid, type oid, typarray oid, keys integer[], depth integer)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE reads(oid, rule, used, subid, reads_row) AS MATERIALIZED (
-        SELECT DISTINCT v.oid, r.oid, d.refobjid, d.refobjsubid, r.ev_action ~ ':varattno 0 '
+    WITH RECURSIVE reads(oid, rule, used, subid) AS MATERIALIZED (
+        SELECT DISTINCT v.oid, r.oid, d.refobjid, d.refobjsubid
           FROM pg_rewrite AS r
           JOIN pg_class AS v ON v.oid = r.ev_class AND v.relkind = 'v' AND v.oid >= 16384
           JOIN pg_depend AS d ON (d.classid, d.objid) = ('pg_rewrite'::regclass, r.oid)
                              AND d.refclassid = 'pg_class'::regclass AND d.deptype = 'n'
          WHERE r.ev_type = '1' AND d.refobjid <> r.ev_class   -- OLD and NEW are the view itself
-    ), views(oid, rule, key, depth, reads_row) AS (
-        SELECT r.oid, r.rule, key, 1, r.reads_row
+    ), views(oid, rule, key, depth) AS (
+        SELECT r.oid, r.rule, key, 1
           FROM unnest(reach) AS c
           JOIN reads AS r ON (r.used, r.subid) = (c.tab, c.attnum),
                unnest(c.keys) AS key
          WHERE c.is_changed
         UNION
-        SELECT r.oid, r.rule, v.key, v.depth + 1, v.reads_row OR r.reads_row FROM views AS v JOIN reads AS r ON r.used = v.oid
+        SELECT r.oid, r.rule, v.key, v.depth + 1 FROM views AS v JOIN reads AS r ON r.used = v.oid
     )
-    SELECT v.oid::regclass, v.rule, t.oid, t.typarray, array_agg(DISTINCT v.key), max(v.depth), bool_or(v.reads_row)
+    SELECT v.oid::regclass, v.rule, t.oid, t.typarray, array_agg(DISTINCT v.key), max(v.depth)
       FROM views AS v
       JOIN pg_type AS t ON t.typrelid = v.oid
      GROUP BY v.oid, v.rule, t.oid, t.typarray;
@@ -495,12 +495,7 @@ BEGIN ATOMIC
     )
     SELECT 30, -v.depth, v.view::text, format('DROP VIEW %s', v.view) FROM views AS v
     UNION ALL
-    -- A view is tried with empty tables before the long rewrite.
-    SELECT 43, 0, c.tab::text, format('CALL snowflake_convert.replace_for_trial(%L, %L)', c.tab, c.actions)
-      FROM changed AS c
-     WHERE c.tab IN (SELECT d.refobjid FROM pg_depend AS d JOIN views AS v ON (d.classid, d.objid) = ('pg_rewrite'::regclass, v.rule))
-    UNION ALL
-    SELECT CASE WHEN v.reads_row THEN 72 ELSE 70 END, v.depth * 1000000 + s.place, v.view::text, s.statement
+    SELECT 70, v.depth * 1000000 + s.place, v.view::text, s.statement
       FROM views AS v, LATERAL snowflake_convert.view_statements(v.view, definitions) AS s
     UNION ALL
     SELECT s.step, 0, o.named, s.statement
@@ -621,8 +616,11 @@ BEGIN ATOMIC
          WHERE f.code IS NOT NULL
         UNION ALL
         SELECT e.keys, e.classid, e.objid, 0, format(' uses %s, which is another one for a bigint, or fails', f.code)
-          FROM depending AS e, LATERAL snowflake_convert.integer_code(e.classid, e.objid, NOT e.is_changed) AS f(code)
-         WHERE e.has_expression AND NOT (e.is_changed AND e.classid = 'pg_attrdef'::regclass) AND f.code IS NOT NULL
+          FROM (SELECT keys, classid, objid, is_changed FROM depending WHERE has_expression AND NOT (is_changed AND classid = 'pg_attrdef'::regclass)
+                UNION ALL
+                SELECT keys, 'pg_rewrite'::regclass, rule, true FROM views) AS e,
+               LATERAL snowflake_convert.integer_code(e.classid, e.objid, NOT e.is_changed) AS f(code)
+         WHERE f.code IS NOT NULL
     )
     SELECT f.keys, concat(pg_describe_object(f.classid, f.objid, f.objsubid), f.reason, '. ' || nullif(snowflake_convert.drop_statement(f.classid, f.objid), ''))
       FROM found AS f
@@ -666,20 +664,20 @@ BEGIN ATOMIC
           JOIN pg_class AS t ON t.oid = c.tab
           LEFT JOIN pg_attrdef AS f ON (f.adrelid, f.adnum) = (c.tab, c.attnum)
          WHERE c.is_key OR c.is_changed
-    ), owned(keys, owner, description) AS (
-        SELECT c.keys, t.relowner, 'table ' || c.tab FROM columns AS c JOIN pg_class AS t ON t.oid = c.tab
+    ), owned(keys, owner, schema, description) AS (
+        SELECT c.keys, t.relowner, t.relnamespace, 'table ' || c.tab FROM columns AS c JOIN pg_class AS t ON t.oid = c.tab
         UNION ALL
-        SELECT f.keys, t.relowner, 'table ' || t.oid::regclass
+        SELECT f.keys, t.relowner, t.relnamespace, 'table ' || t.oid::regclass
           FROM snowflake_convert.foreign_keys(reach) AS f,
                LATERAL (SELECT r FROM unnest(ARRAY[f.tab, f.references_tab]) AS r
                         UNION ALL
                         SELECT p.relid FROM unnest(ARRAY[f.tab, f.references_tab]) AS r, pg_partition_tree(r) AS p) AS r(tab)
           JOIN pg_class AS t ON t.oid = r.tab
         UNION ALL
-        SELECT v.keys, c.relowner, 'view ' || v.view FROM snowflake_convert.views(reach) AS v JOIN pg_class AS c ON c.oid = v.view
+        SELECT v.keys, c.relowner, c.relnamespace, 'view ' || v.view FROM snowflake_convert.views(reach) AS v JOIN pg_class AS c ON c.oid = v.view
         UNION ALL
         -- such as one with a policy that reads a key
-        SELECT d.keys, c.relowner, 'table ' || d.tab FROM snowflake_convert.dependents(reach) AS d JOIN pg_class AS c ON c.oid = d.tab WHERE NOT d.is_of_view
+        SELECT d.keys, c.relowner, c.relnamespace, 'table ' || d.tab FROM snowflake_convert.dependents(reach) AS d JOIN pg_class AS c ON c.oid = d.tab WHERE NOT d.is_of_view
     ), found(keys, description) AS (
         SELECT n.keys, n.description || p.problem
           FROM columns AS n,
@@ -711,13 +709,24 @@ BEGIN ATOMIC
         -- A script runs as one role.
         SELECT o.keys, format('%s belongs to role %I', o.description, pg_get_userbyid(o.owner)) FROM owned AS o WHERE o.owner <> obstacles.owner
         UNION ALL
+        -- The owner of a schema can rename it, and put other objects in place of those
+        -- that a script names, unless the tables' owner has the same rights.
+        SELECT s.keys, format('schema %I belongs to role %I. ALTER SCHEMA %1$I OWNER TO %3$I;', n.nspname, pg_get_userbyid(r.oid), pg_get_userbyid(obstacles.owner))
+          FROM (SELECT keys, schema FROM owned
+                UNION
+                SELECT c.keys, p.pronamespace FROM columns AS c JOIN pg_proc AS p ON p.oid = (snowflake_convert.id_functions())[1] WHERE c.is_key) AS s(keys, oid)
+          JOIN pg_namespace AS n ON n.oid = s.oid
+          JOIN pg_database AS d ON d.datname = current_database(),
+               LATERAL (SELECT CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END) AS r(oid)
+         WHERE NOT pg_has_role(r.oid, obstacles.owner, 'MEMBER')
+        UNION ALL
         SELECT p.keys, p.description FROM snowflake_convert.object_obstacles(reach) AS p
     )
     SELECT f.keys, f.description FROM found AS f;
 END;
 
 -- Lists what a script does not see.
-CREATE FUNCTION snowflake_convert.warnings(reach snowflake_convert.reached[], owner oid)
+CREATE FUNCTION snowflake_convert.warnings(reach snowflake_convert.reached[])
 RETURNS TABLE (description text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -747,38 +756,20 @@ BEGIN ATOMIC
                   regexp_replace((snowflake_convert.id_functions())[1]::text, '[^.]*$', 'snowflake_min_id(now())'), c.tab)
       FROM unnest(reach) AS c
      WHERE c.is_key AND NOT c.is_inherited AND NOT c.is_changed AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum)
-       AND snowflake_convert.sequence_of(c.tab, c.attnum) IS NULL
-    UNION ALL
-    SELECT format('role %I, the owner of schema %I, can exchange names while the script runs', o.rolname, n.nspname)
-      FROM (SELECT relnamespace FROM pg_class WHERE oid = ANY (snowflake_convert.locks(reach))
-            UNION
-            SELECT pronamespace FROM pg_proc WHERE oid = (snowflake_convert.id_functions())[1]) AS c
-      JOIN pg_namespace AS n ON n.oid = c.relnamespace
-      JOIN pg_database AS d ON d.datname = current_database()
-      JOIN pg_roles AS o ON o.oid = CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END
-     WHERE o.oid <> warnings.owner AND NOT o.rolsuper AND NOT (SELECT rolsuper FROM pg_roles WHERE oid = warnings.owner);
+       AND snowflake_convert.sequence_of(c.tab, c.attnum) IS NULL;
 END;
-
--- Takes the plural and the "id" off a name: page_id, pageId and pages become page.
-CREATE FUNCTION snowflake_convert.singular(name text)
-RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-RETURN regexp_replace(regexp_replace(lower(name), '_?id$|([^s])s$', '\1'), 'ie$', 'y');
 
 -- Writes what is said about columns of integers that stay as they are, of all
 -- schemas, arrays, domains and ranges too.  A column looks like a reference if its
--- name ends in "id", or in the name of a key or of a key's table.
+-- name ends in "id", or is the name of a key's table.
 CREATE FUNCTION snowflake_convert.integers(reach snowflake_convert.reached[])
 RETURNS TABLE (line text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
-    WITH keys AS MATERIALIZED (
-        SELECT DISTINCT name
-          FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab,
-               LATERAL (VALUES (snowflake_convert.singular(c.attname)), (snowflake_convert.singular(t.relname))) AS s(name)
-         WHERE c.is_key AND NOT c.is_inherited AND length(name) > 2
-    ), columns AS MATERIALIZED (
-        SELECT a.attrelid::regclass AS tab, a.attname, a.atttypid::regtype AS type, snowflake_convert.singular(a.attname) AS singular,
+    WITH stay AS MATERIALIZED (
+        SELECT a.attrelid::regclass AS tab, a.attname, a.atttypid::regtype AS type,
+               a.attname ~* 'ids?$' OR a.attname IN (SELECT k.relname FROM unnest(reach) AS c JOIN pg_class AS k ON k.oid = c.tab WHERE c.is_key) AS is_like,
                t.relowner IN (SELECT relowner FROM pg_class WHERE oid = (reach[1]).tab) AS is_own
           FROM pg_class AS t
           JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attinhcount = 0 AND a.attidentity = '' AND a.attgenerated = ''
@@ -788,13 +779,6 @@ BEGIN ATOMIC
            AND (a.attrelid, a.attnum) NOT IN (SELECT tab, attnum FROM unnest(reach))
            AND (a.attrelid, a.attnum) NOT IN (SELECT conrelid, unnest(conkey) FROM pg_constraint WHERE contype = 'f')
            AND (a.attrelid, a.attnum) NOT IN (SELECT adrelid, adnum FROM pg_attrdef WHERE pg_get_expr(adbin, adrelid) ~ '\mnextval\(')
-    ), names AS MATERIALIZED (
-        SELECT DISTINCT s.singular
-          FROM (SELECT DISTINCT singular FROM columns) AS s, generate_series(3, length(s.singular)) AS n, keys AS k
-         WHERE k.name = right(s.singular, n)
-    ), stay AS MATERIALIZED (
-        SELECT c.*, c.attname ~* 'ids?$' OR n.singular IS NOT NULL AS is_like
-          FROM columns AS c LEFT JOIN names AS n USING (singular)
     )
     SELECT l.line
       FROM (SELECT 1, format('stays %s, and looks like a reference: %s (%I)', type, tab, attname) FROM stay WHERE is_like
@@ -882,9 +866,8 @@ END;
 --
 
 -- A script calls these procedures.  Before the script has locked its tables, other
--- roles could rename schemas, exchange objects, or add a foreign key.  So the script
--- locks the rows of schemas, if its role is a superuser, and then the tables, and
--- then makes sure that the same script would be made now.
+-- roles could exchange objects, or add a foreign key.  So the script locks the tables,
+-- and then makes sure that the same script would be made now.
 CREATE PROCEDURE snowflake_convert.run_as(owner name) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -896,8 +879,6 @@ BEGIN
         RAISE insufficient_privilege USING
             MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, CASE WHEN current_user <> owner THEN current_user ELSE connected END),
             HINT = format('Connect as role "%s".', owner);
-    ELSIF (SELECT rolsuper FROM pg_roles WHERE rolname = owner) THEN
-        PERFORM FROM pg_namespace FOR SHARE;
     END IF;
 END
 $$;
@@ -921,26 +902,9 @@ END
 $$;
 COMMENT ON PROCEDURE snowflake_convert.lock_tables(regclass[], text) IS 'for scripts: lock tables, before one deadline';
 
--- Puts an empty table in a table's place; the script rolls that back.
-CREATE PROCEDURE snowflake_convert.replace_for_trial(tab regclass, actions text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    name text := tab;
-BEGIN
-    EXECUTE format('ALTER TABLE %s RENAME TO %I', name, 'snowflake_convert_' || tab::oid);
-    EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING INDEXES)', name, tab);
-    EXECUTE format('ALTER TABLE %s %s', name, actions);
-END
-$$;
-COMMENT ON PROCEDURE snowflake_convert.replace_for_trial(regclass, text) IS
-'for scripts: put an empty table in a table''s place, with columns changed by the actions of ALTER TABLE';
-
 -- Lists the lines of a script that change something.  Each change is a constant for
 -- EXECUTE, so that no setting of PL/pgSQL changes its meaning.  Names and constants
 -- in them must not depend on the settings of the session that asks.
---
--- Views are made twice: first on empty tables, in a subtransaction that is rolled
--- back, so that a view that fails does so before the long rewrite.
 CREATE FUNCTION snowflake_convert.steps(reach snowflake_convert.reached[], definitions jsonb)
 RETURNS text[] LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET standard_conforming_strings = on
@@ -959,12 +923,7 @@ BEGIN ATOMIC
     SELECT array_agg(s.line ORDER BY s.step, s.place, s.name COLLATE "C", s.line COLLATE "C")
       FROM (SELECT step, place, name, format('EXECUTE %L;', statement) FROM changes
             UNION ALL
-            SELECT 40, 0, '', format('CALL snowflake_convert.lock_tables(%L, ''ACCESS EXCLUSIVE'');', snowflake_convert.locks(reach))
-            UNION ALL
-            SELECT t.step, 0, '', t.line
-              FROM (VALUES (42, 'FOR pass IN 1 .. 2 LOOP BEGIN IF pass = 1 THEN'), (44, 'ELSE'), (69, 'END IF;'),
-                           (71, 'IF pass = 1 THEN RAISE SQLSTATE ''TRIAL''; END IF; EXCEPTION WHEN SQLSTATE ''TRIAL'' THEN NULL; END; END LOOP;')) AS t(step, line)
-             WHERE EXISTS (SELECT FROM changes WHERE step = 43)) AS s(step, place, name, line);
+            SELECT 40, 0, '', format('CALL snowflake_convert.lock_tables(%L, ''ACCESS EXCLUSIVE'');', snowflake_convert.locks(reach))) AS s(step, place, name, line);
 END;
 
 CREATE FUNCTION snowflake_convert.digest(steps text[])
@@ -988,17 +947,6 @@ $$;
 COMMENT ON PROCEDURE snowflake_convert.check_unchanged(regclass[], name[], integer, jsonb, text) IS
 'for scripts: refuse to go on unless the same script would be made now';
 
--- The statements name the function of a DEFAULT, and its schema may be renamed.
-CREATE PROCEDURE snowflake_convert.check_converted(rels regclass[], cols name[], key_count integer) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF NOT snowflake_convert.is_converted(rels, cols, key_count) THEN
-        RAISE object_not_in_prerequisite_state USING MESSAGE = 'a schema was renamed at the same time';
-    END IF;
-END
-$$;
-COMMENT ON PROCEDURE snowflake_convert.check_converted(regclass[], name[], integer) IS 'for scripts: refuse what was converted by other objects of the same names';
-
 -- Each line of the text becomes a comment, whatever names are in it.
 CREATE FUNCTION snowflake_convert.comment(text text)
 RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
@@ -1019,7 +967,7 @@ DECLARE
 BEGIN
     RETURN QUERY SELECT snowflake_convert.comment(d) FROM snowflake_convert.describe(reach, rels, cols, key_count) AS d;
     IF back = '{}' THEN
-        RETURN QUERY SELECT snowflake_convert.comment('warning: ' || w.description) FROM snowflake_convert.warnings(reach, owner) AS w ORDER BY w.description COLLATE "C";
+        RETURN QUERY SELECT snowflake_convert.comment('warning: ' || w.description) FROM snowflake_convert.warnings(reach) AS w ORDER BY w.description COLLATE "C";
         RETURN QUERY SELECT snowflake_convert.comment(i.line) FROM snowflake_convert.integers(reach) AS i;
     END IF;
     IF cardinality(steps) = 1 THEN    -- nothing but the locks
@@ -1044,8 +992,7 @@ BEGIN
         'SET LOCAL snowflake_convert.schemas = none;',    -- new_tables() has to leave the tables alone
         format('CALL snowflake_convert.lock_tables(%L, ''SHARE UPDATE EXCLUSIVE'');', locks),
         format('CALL snowflake_convert.check_unchanged(%L, %L, %L, %L, %L);', rels, cols, key_count, back, digest),
-        array_to_string(steps, E'\n    '),
-        CASE WHEN back = '{}' THEN format('CALL snowflake_convert.check_converted(%L, %L, %L);', rels, cols, key_count) END) || format(E'\nEND $script_%s$;', digest);
+        array_to_string(steps, E'\n    ')) || format(E'\nEND $script_%s$;', digest);
 END
 $$;
 
@@ -1302,10 +1249,8 @@ BEGIN ATOMIC
 END;
 
 -- The event trigger runs as who runs the DDL, and executes the statements of a
--- script if all that they change is of that very role, so that nobody's code runs as
--- somebody else.  The owner of a schema could rename it while the function runs: the
--- owner must be that role, too, or a superuser.  Besides, the function checks by
--- OIDs what it has done, and an error undoes all that.
+-- script if nothing is in the way of that very role, so that nobody's code runs as
+-- somebody else.
 --
 -- Under REPEATABLE READ, the snapshot can lack a new foreign key.  ALTER TABLE then
 -- fails before it checks that foreign key.
@@ -1348,16 +1293,7 @@ BEGIN
                     SELECT format('another role has connected, whose rights the code of role %I could take', current_user)
                       FROM pg_stat_get_activity(pg_backend_pid()) WHERE usesysid <> me
                     UNION ALL
-                    SELECT format('table %s has rows', c.tab) FROM unnest(reach) AS c WHERE pg_relation_size(c.tab) > 0
-                    UNION ALL
-                    SELECT format('schema %I belongs to another role, which is no superuser', n.nspname)
-                      FROM pg_namespace AS n
-                      JOIN pg_database AS b ON b.datname = current_database()
-                      JOIN pg_roles AS o ON o.oid = CASE n.nspowner WHEN 'pg_database_owner'::regrole THEN b.datdba ELSE n.nspowner END
-                     WHERE o.oid <> me AND NOT o.rolsuper
-                       AND n.oid IN (SELECT relnamespace FROM pg_class WHERE oid = ANY (snowflake_convert.locks(reach))
-                                     UNION ALL
-                                     SELECT pronamespace FROM pg_proc WHERE oid = (snowflake_convert.id_functions())[1])) AS o;
+                    SELECT format('table %s has rows', c.tab) FROM unnest(reach) AS c WHERE pg_relation_size(c.tab) > 0) AS o;
             IF reason IS NOT NULL THEN
                 RAISE WARNING 'column % of table % stays as it is', quote_ident(col.attname), tab USING DETAIL = format('In the way: %s', reason);
                 CONTINUE;
@@ -1367,7 +1303,6 @@ BEGIN
                 EXECUTE change;
             END LOOP;
             PERFORM set_config('snowflake_convert.schemas', setting, true);
-            CALL snowflake_convert.check_converted(ARRAY[tab], ARRAY[col.attname], col.is_key::integer);
         END LOOP;
     END LOOP;
 EXCEPTION WHEN OTHERS THEN

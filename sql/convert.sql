@@ -434,6 +434,13 @@ ALTER TABLE a OWNER TO regress_snowflake_owner;
 \c - regress_snowflake_other
 SET search_path = shop, public;
 SELECT snowflake_convert.key('a', 'id');
+-- the owner of the schema could exchange names, unless it has the rights of the tables' owner
+SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s;
+\c - regress_snowflake_admin
+SET search_path = shop, public;
+GRANT regress_snowflake_other TO regress_snowflake_owner;
+\c - regress_snowflake_other
+SET search_path = shop, public;
 SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s;
 CALL run($$snowflake_convert.schema('{shop}')$$);
 \c - regress_snowflake_admin
@@ -447,6 +454,7 @@ SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s;
 SET search_path = shop, public;
 DROP VIEW v;
 DROP TABLE a, b, c, mine;
+REVOKE regress_snowflake_other FROM regress_snowflake_owner;
 
 -- what new ids may not fit
 \c - regress_snowflake_owner

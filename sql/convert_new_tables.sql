@@ -203,21 +203,6 @@ GRANT USAGE ON SCHEMA :home TO PUBLIC;
 SET search_path = shop, public; SET snowflake_convert.schemas = 'shop';
 SELECT * FROM columns_of('of_stranger', 'of_homes_owner', 'of_no_usage');
 
--- a function that is not the extension's is found by its OID, here after another
--- event trigger has put it into the DEFAULT
-CREATE FUNCTION shop.snowflake_nextval() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint';
-CREATE FUNCTION exchange() RETURNS event_trigger LANGUAGE plpgsql AS $$
-BEGIN
-  IF EXISTS (SELECT FROM shop.columns_of('shop.exchanged') WHERE "default" ~ 'snowflake_id') AND current_setting('regress.done', true) IS NULL THEN
-    SET LOCAL regress.done = 'yes';
-    ALTER TABLE shop.exchanged ALTER id SET DEFAULT shop.snowflake_nextval();
-  END IF;
-END $$;
-CREATE EVENT TRIGGER regress_snowflake_exchange ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION exchange();
-CREATE TABLE exchanged (id serial PRIMARY KEY);
-DROP EVENT TRIGGER regress_snowflake_exchange;
-SELECT * FROM columns_of('exchanged');
-
 -- a table with a dropped column
 CREATE TABLE of_dropped (gone integer, id serial);
 ALTER TABLE of_dropped DROP gone, ADD PRIMARY KEY (id);

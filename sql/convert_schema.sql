@@ -183,34 +183,16 @@ SELECT public.short(s) FROM snowflake_convert.schema('{shop}') AS s;
 DROP VIEW used, homeless, granted CASCADE;
 DROP FUNCTION of_a();
 
--- A view that fails does so before the long rewrite, which the error's context names.
+-- A view that a bigint would break keeps its key from being converted.
 CREATE VIEW of_date AS SELECT CURRENT_DATE + (id + 1) AS day FROM a;
 CREATE VIEW of_view AS SELECT id + 1 AS id FROM a;
 CREATE VIEW of_of_view AS SELECT substr('snowflake', id) FROM of_view;
-INSERT INTO a DEFAULT VALUES;
-CREATE SEQUENCE rewrites;   -- which no rollback sets back
-CREATE FUNCTION of_rows() RETURNS event_trigger LANGUAGE plpgsql AS
-$$BEGIN IF pg_relation_size(pg_event_trigger_table_rewrite_oid()) > 0 THEN PERFORM nextval('shop.rewrites'); END IF; END$$;
-CREATE EVENT TRIGGER regress_snowflake_rewrite ON table_rewrite EXECUTE FUNCTION of_rows();
-DO $$
-DECLARE
-  script text := (SELECT s FROM snowflake_convert.key('shop.a', 'id') AS s WHERE s ~ '^DO');
-  context text;
-BEGIN
-  FOR i IN 1..2 LOOP
-    BEGIN
-      EXECUTE script;
-    EXCEPTION WHEN OTHERS THEN
-      GET STACKED DIAGNOSTICS context := PG_EXCEPTION_CONTEXT;
-      RAISE NOTICE '%: %', SQLERRM, substring(context FROM 'CREATE VIEW \S+');
-    END;
-    DROP VIEW IF EXISTS shop.of_date;
-    script := (SELECT s FROM snowflake_convert.key('shop.a', 'id') AS s WHERE s ~ '^DO');
-  END LOOP;
-END $$;
-DROP EVENT TRIGGER regress_snowflake_rewrite;
-SELECT is_called AS rewrites_rows FROM rewrites;
-DROP VIEW of_view CASCADE;
+CREATE VIEW of_both AS SELECT abs(id), id % 5 AS a, id << 1 AS b, mod(id, 5), to_char(id, '9'), id = ANY ('{1}') AS c, id::float8 AS d, substr('snowflake', 3), sum(id) OVER () FROM a;
+SELECT snowflake_convert.key('shop.a', 'id');
+DROP VIEW of_date, of_view CASCADE;
+CALL public.run($$snowflake_convert.key('a', 'id')$$);
+DROP VIEW of_both;
+CALL public.run($$snowflake_convert.revert('{"shop.a.id": {"type": "integer", "sequence": "shop.a_id_seq", "as": "integer"}}')$$);
 
 -- The way back restores the text of a view, and sequences, defaults and identities of
 -- inheritors and partitions.
