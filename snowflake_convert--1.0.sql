@@ -297,20 +297,25 @@ RETURN CASE classid
 CREATE FUNCTION snowflake_convert.foreign_code(classid oid, objid oid)
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH taken(types) AS MATERIALIZED (
-        SELECT ARRAY(SELECT oid FROM pg_type WHERE typtype = 'p' OR typtype = 'c' AND snowflake_convert.tree(classid, objid) ~ '\{ROW'
-                     UNION ALL
-                     SELECT snowflake_convert.types_of(ARRAY(SELECT casttarget FROM pg_cast
-                                                              WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
-                                                                AND (castcontext = 'i' OR casttarget IN ('smallint'::regtype, 'integer'::regtype) OR casttarget >= 16384))))
+    WITH casts(target) AS MATERIALIZED (
+        SELECT casttarget FROM pg_cast
+         WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
+           AND (castcontext = 'i' OR casttarget IN ('smallint'::regtype, 'integer'::regtype) OR casttarget >= 16384)
+    ), rows(type) AS MATERIALIZED (
+        SELECT oid FROM pg_type WHERE typtype = 'c' AND snowflake_convert.tree(classid, objid) ~ '\{ROW'
+    ), taken(by_code, by_cast) AS MATERIALIZED (
+        SELECT ARRAY(SELECT oid FROM pg_type WHERE typtype = 'p'
+                     UNION ALL TABLE rows
+                     UNION ALL SELECT snowflake_convert.types_of(ARRAY(TABLE casts))),
+               ARRAY(TABLE rows UNION ALL SELECT snowflake_convert.types_of(ARRAY(SELECT target FROM casts WHERE target >= 16384)))
     )
     SELECT min(pg_describe_object(d.refclassid, d.refobjid, 0))
       FROM pg_depend AS d
       LEFT JOIN pg_proc AS f ON d.refclassid = 'pg_proc'::regclass AND f.oid = d.refobjid
       LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-      LEFT JOIN pg_type AS t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid
+      LEFT JOIN taken AS t ON d.refclassid = 'pg_type'::regclass
      WHERE (d.classid, d.objid) = (foreign_code.classid, foreign_code.objid) AND d.deptype = 'n'
-       AND (f.proargtypes::oid[] || o.oprleft || o.oprright || t.oid && (SELECT types FROM taken)
+       AND (f.proargtypes::oid[] || o.oprleft || o.oprright && (SELECT by_code FROM taken) OR d.refobjid = ANY (t.by_cast)
             -- IS DISTINCT FROM, NULLIF, CASE a WHEN b, rows and JOIN USING are written without their operator.
             OR o.oprname ~ '[<=>]' AND snowflake_convert.tree(d.classid, d.objid) ~ '\{(DISTINCTEXPR|NULLIFEXPR|ROWCOMPARE|CASETESTEXPR)|:usingClause \(');
 END;
@@ -368,7 +373,7 @@ BEGIN ATOMIC
 END;
 
 --
--- What is put back: views, triggers, policies
+-- What is put back: views
 --
 
 -- Lists the views on columns whose type changes, and the views on these views;
@@ -397,32 +402,6 @@ BEGIN ATOMIC
       FROM views AS v
       JOIN pg_type AS t ON t.typrelid = v.oid
      GROUP BY v.oid, v.rule, t.oid, t.typarray;
-END;
-
--- Lists the triggers and policies that depend on a column whose type changes, and
--- the triggers of the views.
-CREATE FUNCTION snowflake_convert.dependents(reach snowflake_convert.reached[])
-RETURNS TABLE (kind text, classid oid, objid oid, keys integer[], tab regclass, name name, is_of_view boolean)
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET enable_nestloop = off SET jit = off
-BEGIN ATOMIC
-    WITH depending AS MATERIALIZED (
-        SELECT d.classid, d.objid, array_agg(DISTINCT key) AS keys
-          FROM unnest(reach) AS c
-          JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass AND (d.refobjid, d.refobjsubid) = (c.tab, c.attnum),
-               unnest(c.keys) AS key
-         WHERE c.is_changed AND d.classid IN ('pg_trigger'::regclass, 'pg_policy'::regclass)
-         GROUP BY d.classid, d.objid
-    )
-    SELECT CASE WHEN g.oid IS NOT NULL THEN 'TRIGGER' ELSE 'POLICY' END, d.classid, d.objid, d.keys, t.oid::regclass, coalesce(g.tgname, p.polname), false
-      FROM depending AS d
-      LEFT JOIN pg_trigger AS g ON d.classid = 'pg_trigger'::regclass AND g.oid = d.objid AND NOT g.tgisinternal AND g.tgparentid = 0
-      LEFT JOIN pg_policy AS p ON d.classid = 'pg_policy'::regclass AND p.oid = d.objid
-      JOIN pg_class AS t ON t.oid = coalesce(g.tgrelid, p.polrelid)
-    UNION ALL
-    SELECT 'TRIGGER', 'pg_trigger'::regclass, g.oid, v.keys, v.view, g.tgname, true
-      FROM snowflake_convert.views(reach) AS v
-      JOIN pg_trigger AS g ON g.tgrelid = v.view;
 END;
 
 -- A view's text gets casts of constants and columns beside a wider column, as in
@@ -484,11 +463,8 @@ SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH views AS MATERIALIZED (
         SELECT * FROM snowflake_convert.views(reach)
-    ), others AS MATERIALIZED (
-        SELECT d.*, format('%I ON %s', d.name, d.tab) AS named FROM snowflake_convert.dependents(reach) AS d
     ), changed AS MATERIALIZED (
-        SELECT c.tab, string_agg(quote_ident(c.attname), ', ' ORDER BY c.attnum) AS columns,
-               string_agg(format('ALTER COLUMN %I TYPE %s', c.attname, c.type), ', ' ORDER BY c.attnum) AS actions
+        SELECT c.tab, string_agg(quote_ident(c.attname), ', ' ORDER BY c.attnum) AS columns
           FROM unnest(reach) AS c
          WHERE c.is_changed
          GROUP BY c.tab
@@ -497,27 +473,6 @@ BEGIN ATOMIC
     UNION ALL
     SELECT 70, v.depth * 1000000 + s.place, v.view::text, s.statement
       FROM views AS v, LATERAL snowflake_convert.view_statements(v.view, definitions) AS s
-    UNION ALL
-    SELECT s.step, 0, o.named, s.statement
-      FROM others AS o
-      LEFT JOIN pg_trigger AS g ON o.kind = 'TRIGGER' AND g.oid = o.objid
-      LEFT JOIN pg_policy AS p ON o.kind = 'POLICY' AND p.oid = o.objid,
-           LATERAL (
-               SELECT 41, format('DROP %s %s', o.kind, o.named) WHERE NOT o.is_of_view
-               UNION ALL
-               SELECT 73, pg_get_triggerdef(g.oid) WHERE g.oid IS NOT NULL
-               UNION ALL
-               SELECT 74, format('ALTER TABLE %s %s TRIGGER %I', o.tab, CASE g.tgenabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA'
-                                                                                         ELSE 'ENABLE ALWAYS' END, o.name)
-                WHERE g.tgenabled <> 'O'
-               UNION ALL
-               SELECT 73, format('CREATE POLICY %s AS %s FOR %s TO %s%s%s', o.named,
-                                 CASE WHEN p.polpermissive THEN 'PERMISSIVE' ELSE 'RESTRICTIVE' END,
-                                 CASE p.polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE' WHEN 'd' THEN 'DELETE' ELSE 'ALL' END,
-                                 (SELECT string_agg(CASE r WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(r)) END, ', ') FROM unnest(p.polroles) AS r),
-                                 ' USING (' || pg_get_expr(p.polqual, p.polrelid) || ')', ' WITH CHECK (' || pg_get_expr(p.polwithcheck, p.polrelid) || ')')
-                WHERE p.oid IS NOT NULL
-           ) AS s(step, statement)
     UNION ALL
     -- PostgreSQL drops the statistics of a column whose type changes, and of an index's expressions.
     SELECT 77, 0, c.tab::text, format('ANALYZE %s%s', c.tab, CASE WHEN c.tab NOT IN (SELECT indrelid FROM pg_index WHERE indexprs IS NOT NULL)
@@ -537,11 +492,9 @@ BEGIN ATOMIC
     UNION ALL
     SELECT 76, 0, o.identity, format('COMMENT ON %s %s IS %L', CASE o.type WHEN 'table constraint' THEN 'CONSTRAINT'
                                                                            ELSE regexp_replace(upper(o.type), '.* COLUMN', 'COLUMN') END, o.identity, d.description)
-      FROM (SELECT classid, objid FROM others
+      FROM (SELECT 'pg_class'::regclass, view FROM views
             UNION ALL
-            SELECT 'pg_class'::regclass, view FROM views
-            UNION ALL
-            SELECT 'pg_constraint'::regclass, oid FROM snowflake_convert.foreign_keys(reach)) AS p
+            SELECT 'pg_constraint'::regclass, oid FROM snowflake_convert.foreign_keys(reach)) AS p(classid, objid)
       JOIN pg_description AS d ON (d.classoid, d.objoid) = (p.classid, p.objid),
            LATERAL pg_identify_object(d.classoid, d.objoid, d.objsubid) AS o;
 END;
@@ -578,45 +531,42 @@ SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH views AS MATERIALIZED (
         SELECT * FROM snowflake_convert.views(reach)
-    ), others AS MATERIALIZED (
-        SELECT * FROM snowflake_convert.dependents(reach)
     ), depending AS MATERIALIZED (
-        SELECT c.keys, c.is_changed, d.classid, d.objid, d.objsubid, k.contype, i.relkind,
-               f.oid IS NOT NULL AS is_own_default, x.stxexprs IS NOT NULL OR n.indexrelid IS NOT NULL OR k.contype IN ('c', 'x')
-               OR d.classid IN ('pg_trigger'::regclass, 'pg_policy'::regclass, 'pg_attrdef'::regclass) AS has_expression
+        SELECT c.keys, c.is_changed, d.classid, d.objid, d.objsubid,
+               -- ALTER TYPE makes constraints, indexes and statistics anew; a DEFAULT of the column itself is replaced.
+               c.is_changed AND v.rule IS NULL AND k.oid IS NULL AND x.oid IS NULL AND f.adnum IS DISTINCT FROM c.attnum
+               AND coalesce(i.relkind, 't') NOT IN ('i', 'I', 'S') AS is_in_the_way,
+               k.contype IN ('c', 'x') OR n.indexrelid IS NOT NULL OR x.stxexprs IS NOT NULL
+               OR d.classid IN ('pg_trigger'::regclass, 'pg_policy'::regclass) OR f.oid IS NOT NULL AND NOT c.is_changed AS has_expression
           FROM unnest(reach) AS c
           JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass AND (d.refobjid, d.refobjsubid) = (c.tab, c.attnum)
           LEFT JOIN pg_constraint AS k ON d.classid = 'pg_constraint'::regclass AND k.oid = d.objid
           LEFT JOIN pg_class AS i ON d.classid = 'pg_class'::regclass AND d.objsubid = 0 AND i.oid = d.objid
           LEFT JOIN pg_index AS n ON n.indexrelid = i.oid AND (n.indexprs IS NOT NULL OR n.indpred IS NOT NULL)
           LEFT JOIN pg_statistic_ext AS x ON d.classid = 'pg_statistic_ext'::regclass AND x.oid = d.objid
-          LEFT JOIN pg_attrdef AS f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid AND (f.adrelid, f.adnum) = (c.tab, c.attnum)
-         WHERE c.is_changed OR c.is_key
-    ), found(keys, classid, objid, objsubid, reason) AS (
-        SELECT d.keys, d.classid, d.objid, d.objsubid, ''
-          FROM depending AS d
+          LEFT JOIN pg_attrdef AS f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid AND f.adrelid = c.tab
           LEFT JOIN views AS v ON (d.classid, d.objid) = ('pg_rewrite'::regclass, v.rule)
-          LEFT JOIN pg_trigger AS g ON (d.classid, d.objid) = ('pg_trigger'::regclass, g.oid)
-         WHERE d.is_changed AND NOT d.is_own_default AND v.rule IS NULL AND d.contype IS NULL AND coalesce(d.relkind, 't') NOT IN ('i', 'I', 'S')
-           AND d.classid NOT IN ('pg_statistic_ext'::regclass, 'pg_policy'::regclass, 'pg_trigger'::regclass)
+         WHERE (c.is_changed OR c.is_key)
+           AND (d.classid <> 'pg_trigger'::regclass OR EXISTS (SELECT FROM pg_trigger AS g WHERE g.oid = d.objid AND g.tgparentid = 0))
+    ), found(keys, classid, objid, objsubid, reason) AS (
+        SELECT keys, classid, objid, objsubid, '' FROM depending WHERE is_in_the_way
         UNION ALL
         SELECT v.keys, d.classid, d.objid, d.objsubid, format(' depends on view %s', v.view)
           FROM views AS v,
                LATERAL (VALUES ('pg_class'::regclass, v.view::oid), ('pg_type'::regclass, v.type), ('pg_type'::regclass, v.typarray)) AS o(classid, objid)
           JOIN pg_depend AS d ON (d.refclassid, d.refobjid) = (o.classid, o.objid) AND d.deptype <> 'i'
           LEFT JOIN views AS w ON (d.classid, d.objid) = ('pg_rewrite'::regclass, w.rule)
-          LEFT JOIN others AS g ON (d.classid, d.objid) = (g.classid, g.objid)
-         WHERE w.rule IS NULL AND g.objid IS NULL
+         WHERE w.rule IS NULL
         UNION ALL
         SELECT e.keys, e.classid, e.objid, 0, format(' depends on %s, which takes an integer, and could be another one for a bigint', f.code)
-          FROM (SELECT keys, classid, objid FROM depending WHERE is_changed AND has_expression
+          FROM (SELECT keys, classid, objid FROM depending WHERE is_changed AND has_expression AND NOT is_in_the_way
                 UNION ALL
                 SELECT keys, 'pg_rewrite'::regclass, rule FROM views) AS e(keys, classid, objid),
                LATERAL snowflake_convert.foreign_code(e.classid, e.objid) AS f(code)
          WHERE f.code IS NOT NULL
         UNION ALL
         SELECT e.keys, e.classid, e.objid, 0, format(' uses %s, which is another one for a bigint, or fails', f.code)
-          FROM (SELECT keys, classid, objid, is_changed FROM depending WHERE has_expression AND NOT (is_changed AND classid = 'pg_attrdef'::regclass)
+          FROM (SELECT keys, classid, objid, is_changed FROM depending WHERE has_expression AND NOT is_in_the_way
                 UNION ALL
                 SELECT keys, 'pg_rewrite'::regclass, rule, true FROM views) AS e,
                LATERAL snowflake_convert.integer_code(e.classid, e.objid, NOT e.is_changed) AS f(code)
@@ -625,12 +575,7 @@ BEGIN ATOMIC
     SELECT f.keys, concat(pg_describe_object(f.classid, f.objid, f.objsubid), f.reason, '. ' || nullif(snowflake_convert.drop_statement(f.classid, f.objid), ''))
       FROM found AS f
     UNION ALL
-    -- What a trigger or view that is made again would lose.
-    SELECT o.keys, format('%s is enabled or disabled differently on partition %s', pg_describe_object(o.classid, o.objid, 0), g.tgrelid::regclass)
-      FROM others AS o
-      JOIN pg_trigger AS p ON o.kind = 'TRIGGER' AND p.oid = o.objid
-      JOIN pg_trigger AS g ON g.tgparentid = p.oid AND g.tgenabled <> p.tgenabled
-    UNION ALL
+    -- What a view that is made again would lose.
     SELECT v.keys, format('view %s has a security label', v.view)
       FROM views AS v JOIN pg_seclabel AS l ON (l.classoid, l.objoid) = ('pg_class'::regclass, v.view)
     UNION ALL
@@ -675,9 +620,6 @@ BEGIN ATOMIC
           JOIN pg_class AS t ON t.oid = r.tab
         UNION ALL
         SELECT v.keys, c.relowner, c.relnamespace, 'view ' || v.view FROM snowflake_convert.views(reach) AS v JOIN pg_class AS c ON c.oid = v.view
-        UNION ALL
-        -- such as one with a policy that reads a key
-        SELECT d.keys, c.relowner, c.relnamespace, 'table ' || d.tab FROM snowflake_convert.dependents(reach) AS d JOIN pg_class AS c ON c.oid = d.tab WHERE NOT d.is_of_view
     ), found(keys, description) AS (
         SELECT n.keys, n.description || p.problem
           FROM columns AS n,
@@ -712,7 +654,7 @@ BEGIN ATOMIC
         -- The owner of a schema can rename it, and put other objects in place of those
         -- that a script names, unless the tables' owner has the same rights.
         SELECT s.keys, format('schema %I belongs to role %I. ALTER SCHEMA %1$I OWNER TO %3$I;', n.nspname, pg_get_userbyid(r.oid), pg_get_userbyid(obstacles.owner))
-          FROM (SELECT keys, schema FROM owned
+          FROM (SELECT keys, schema FROM owned AS o WHERE o.owner = obstacles.owner
                 UNION
                 SELECT c.keys, p.pronamespace FROM columns AS c JOIN pg_proc AS p ON p.oid = (snowflake_convert.id_functions())[1] WHERE c.is_key) AS s(keys, oid)
           JOIN pg_namespace AS n ON n.oid = s.oid

@@ -1,5 +1,4 @@
--- snowflake_convert.schema(): rewrites each table once, and puts views, triggers
--- and policies back.
+-- snowflake_convert.schema(): rewrites each table once, and puts views back.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 CREATE EXTENSION IF NOT EXISTS snowflake_convert;
@@ -56,7 +55,7 @@ INSERT INTO product (best_customer) VALUES (1), (2);
 INSERT INTO orders (customer, product) VALUES (1, 1), (2, 2);
 INSERT INTO line SELECT id, customer, 1 FROM orders;
 
--- views, rules and triggers that name the keys
+-- views, rules, triggers and policies that name the keys
 CREATE VIEW customers WITH (security_barrier, security_invoker) AS SELECT id, name FROM customer;
 CREATE VIEW anns WITH (check_option = local) AS SELECT * FROM customers WHERE name = 'Ann';
 CREATE MATERIALIZED VIEW totals AS SELECT c.id, count(o.id) FROM customers AS c LEFT JOIN orders AS o ON o.customer = c.id GROUP BY c.id;
@@ -106,6 +105,11 @@ SELECT pubname || ' of ' || tablename, 'p', attnames::text, NULL, NULL, NULL, NU
 -- what a script does not put back is in the way
 SELECT public.short(s) FROM snowflake_convert.schema('{shop,Other one}') AS s WHERE s ~ '^-- left';
 DROP MATERIALIZED VIEW totals;
+DROP TRIGGER on_view ON customers;
+DROP TRIGGER of_columns ON customer;
+DROP TRIGGER late ON orders;
+DROP POLICY own ON orders;
+DROP POLICY all_rows ON product;
 DROP RULE on_anns ON anns;
 DROP RULE on_product ON product;
 ALTER VIEW customers ALTER name DROP DEFAULT;
@@ -259,7 +263,7 @@ CREATE TABLE parted (id serial, k integer, PRIMARY KEY (id, k)) PARTITION BY LIS
 CREATE TABLE part_1 PARTITION OF parted FOR VALUES IN (1);
 CREATE TABLE part_2 PARTITION OF parted DEFAULT;
 CREATE VIEW of_part AS SELECT id FROM part_1;
-CREATE TRIGGER of_id AFTER UPDATE OF id ON parted FOR EACH ROW EXECUTE FUNCTION noted();
+CREATE TRIGGER any_column AFTER UPDATE ON parted FOR EACH ROW EXECUTE FUNCTION noted();
 CREATE TABLE by_key (id serial PRIMARY KEY) PARTITION BY RANGE (id);
 SELECT public.short(s) FROM snowflake_convert.schema('{shop}') AS s;
 CALL public.run($$snowflake_convert.schema('{shop}')$$);
