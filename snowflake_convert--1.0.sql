@@ -135,13 +135,6 @@ BEGIN ATOMIC
            LATERAL (SELECT coalesce(b.back ->> 'type', 'bigint')::regtype) AS t(type);
 END;
 
-CREATE FUNCTION snowflake_convert.is_converted(rels regclass[], cols name[], key_count integer)
-RETURNS boolean LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT NOT EXISTS (SELECT FROM snowflake_convert.reach(rels, cols, key_count) AS c
-                        WHERE c.is_changed OR c.is_key AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum));
-END;
-
 -- Finds the foreign keys that contain or reference a column whose type changes.
 -- The script drops them first and adds them last, so that PostgreSQL checks each
 -- foreign key only once.
@@ -1102,7 +1095,8 @@ BEGIN ATOMIC
     SELECT tab, attname, relowner, NOT is_done AND NOT is_generated
       FROM keys
      WHERE CASE WHEN is_done
-                THEN NOT snowflake_convert.is_converted(ARRAY[tab], ARRAY[attname], 1)
+                THEN EXISTS (SELECT FROM snowflake_convert.reach(ARRAY[tab], ARRAY[attname], 1) AS c
+                              WHERE c.is_changed OR c.is_key AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum))
                 ELSE is_generated
                      OR EXISTS (SELECT FROM pg_constraint AS k
                                  WHERE k.contype = 'p' AND k.conrelid = tab AND k.conkey = ARRAY[attnum]) END
@@ -1160,34 +1154,30 @@ RETURN age(transaction) = 0
          WHERE (l.locktype, l.mode, l.pid) = ('transactionid', 'ExclusiveLock', pg_backend_pid()) AND l.transactionid = transaction);
 
 -- Finds the serial and identity columns of a new primary key, and the integer
--- columns from which foreign keys lead to a snowflake.
+-- columns that reference a snowflake, or a bigint column that is a reference itself.
 CREATE FUNCTION snowflake_convert.new_columns(tab regclass)
 RETURNS TABLE (attname name, is_key boolean)
 LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH RECURSIVE referenced(origin, tab, attnum) AS (
+    WITH referencing(attnum, tab, key) AS MATERIALIZED (
         SELECT f.attnum, k.confrelid, f.key
           FROM pg_constraint AS k, unnest(k.conkey, k.confkey) AS f(attnum, key)
          WHERE k.conrelid = new_columns.tab AND k.contype = 'f'
-        UNION
-        SELECT r.origin, k.confrelid, f.key
-          FROM referenced AS r
-          JOIN pg_constraint AS k ON k.conrelid = r.tab AND k.contype = 'f',
-               unnest(k.conkey, k.confkey) AS f(attnum, key)
-         WHERE f.attnum = r.attnum
     )
     SELECT a.attname, true
       FROM pg_attribute AS a
       JOIN pg_constraint AS k ON k.conrelid = a.attrelid AND k.contype = 'p' AND a.attnum = ANY (k.conkey)
      WHERE a.attrelid = new_columns.tab AND a.attinhcount = 0 AND snowflake_convert.is_own(k.xmin)
-       AND a.attnum NOT IN (SELECT origin FROM referenced)
+       AND a.attnum NOT IN (SELECT attnum FROM referencing)
        AND snowflake_convert.sequence_of(a.attrelid, a.attnum) = CASE WHEN NOT a.attisdropped THEN pg_get_serial_sequence(new_columns.tab::text, a.attname)::regclass END
     UNION ALL
     SELECT DISTINCT a.attname, false
       FROM pg_attribute AS a
-      JOIN referenced AS r ON r.origin = a.attnum
+      JOIN referencing AS r ON r.attnum = a.attnum
+      JOIN pg_attribute AS k ON (k.attrelid, k.attnum) = (r.tab, r.key) AND k.atttypid = 'bigint'::regtype
      WHERE a.attrelid = new_columns.tab AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)
-       AND snowflake_convert.is_snowflake(r.tab, r.attnum);
+       AND (snowflake_convert.is_snowflake(r.tab, r.key)
+            OR EXISTS (SELECT FROM pg_constraint AS c WHERE c.conrelid = r.tab AND c.contype = 'f' AND r.key = ANY (c.conkey)));
 END;
 
 -- The event trigger runs as who runs the DDL, and executes the statements of a
