@@ -17,22 +17,19 @@ SELECT FROM pg_namespace
    FOR SHARE;
 
 --
--- Planner support
+-- Planner support: for functions that return the first or the last id of an
+-- instant, and for snowflake_nextval() and snowflake_id()
 --
 
 CREATE FUNCTION @extschema@.snowflake_bound_support(internal)
 RETURNS internal
 AS 'MODULE_PATHNAME', 'snowflake_bound_support'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_bound_support(internal) IS
-'planner support for functions that return the first or the last id of an instant';
 
 CREATE FUNCTION @extschema@.snowflake_copy_support(internal)
 RETURNS internal
 AS 'MODULE_PATHNAME', 'snowflake_copy_support'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_copy_support(internal) IS
-'planner support for snowflake_nextval and snowflake_id';
 
 --
 -- Issuing
@@ -60,8 +57,6 @@ CREATE FUNCTION @extschema@.snowflake_copy_nextval()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_copy_nextval'
 LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION @extschema@.snowflake_copy_nextval() IS
-'internal: COPY calls it in place of snowflake_nextval() and snowflake_id()';
 
 CREATE FUNCTION @extschema@.snowflake_nextvals(count integer)
 RETURNS SETOF bigint
@@ -167,21 +162,19 @@ COMMENT ON FUNCTION @extschema@.snowflake_max_id(timestamptz) IS
 -- and prune partitions.  If a bound is a subquery, PostgreSQL inlines the
 -- function only if the body uses that bound once; so each bound has a function of
 -- its own.
+-- The smallest id issued at an instant or later.
 CREATE FUNCTION @extschema@.snowflake_first_id_since(instant timestamptz)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_first_id_since'
 LANGUAGE C STABLE STRICT PARALLEL SAFE
 SUPPORT @extschema@.snowflake_bound_support;
-COMMENT ON FUNCTION @extschema@.snowflake_first_id_since(timestamptz) IS
-'for snowflake_issued_between: the smallest id issued at an instant or later';
 
+-- The largest id issued before an instant.
 CREATE FUNCTION @extschema@.snowflake_last_id_before(instant timestamptz)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'snowflake_last_id_before'
 LANGUAGE C STABLE STRICT PARALLEL SAFE
 SUPPORT @extschema@.snowflake_bound_support;
-COMMENT ON FUNCTION @extschema@.snowflake_last_id_before(timestamptz) IS
-'for snowflake_issued_between: the largest id issued before an instant';
 
 CREATE FUNCTION @extschema@.snowflake_issued_between(
     id bigint,
@@ -366,7 +359,7 @@ END;
 --
 
 CREATE FUNCTION @extschema@.snowflake_check_partitions(parent regclass)
-RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- SET SESSION AUTHORIZATION changes session_user, but not this role.
@@ -393,12 +386,6 @@ BEGIN
                   HINT = format('Connect as role "%s".', pg_get_userbyid(owner));
     END IF;
 
-    -- A schema's owner must not exchange tables that a superuser's statements
-    -- name.  Row locks keep schemas from being renamed.
-    IF current_setting('transaction_read_only') = 'off' AND (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
-        PERFORM FROM pg_namespace FOR SHARE;
-    END IF;
-
     SELECT inhrelid INTO found_table FROM pg_inherits WHERE inhparent = parent AND inhdetachpending;
     IF FOUND THEN
         RAISE EXCEPTION 'partition % of % is being detached', found_table, parent
@@ -412,17 +399,21 @@ BEGIN
         SELECT i.inhrelid FROM tree JOIN pg_inherits AS i ON i.inhparent = tree.relid)
     SELECT c.oid INTO found_table
       FROM pg_class AS c
-     WHERE c.relowner <> owner
+      JOIN pg_namespace AS n ON n.oid = c.relnamespace
+      JOIN pg_database AS d ON d.datname = current_database()
+     WHERE (c.relowner <> owner
+            -- A schema's owner could exchange names, unless it has the rights of the tables' owner.
+            OR NOT pg_has_role(CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END, owner, 'MEMBER'))
        AND (c.oid IN (SELECT relid FROM tree)
             OR c.oid IN (SELECT conrelid FROM pg_constraint JOIN tree ON relid = confrelid WHERE contype = 'f')
             OR c.oid IN (SELECT confrelid FROM pg_constraint JOIN tree ON relid = conrelid WHERE contype = 'f'))
      ORDER BY c.relname
      LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'table % belongs to another role than %', found_table, parent
+        RAISE EXCEPTION 'table % or its schema belongs to another role than %', found_table, parent
             USING ERRCODE = 'insufficient_privilege',
-                  DETAIL = 'Partitioning or a foreign key connects both, so code of its owner could run.',
-                  HINT = 'Give both tables to one role, or drop the foreign key.';
+                  DETAIL = 'Partitioning or a foreign key connects both, so code of that role could run.',
+                  HINT = format('Give the table and its schema to role "%s" or, if that role is no superuser, GRANT it to the schema''s owner.', pg_get_userbyid(owner));
     END IF;
 END
 $$;
@@ -573,10 +564,10 @@ DECLARE
     below regclass;
     above regclass;
 BEGIN
-    IF bounds IS NULL THEN
-        RAISE EXCEPTION 'cannot create partitions since % until %', since, until
+    IF bounds IS NULL OR lock_timeout IS NULL THEN
+        RAISE EXCEPTION 'cannot create partitions since % until % by a step of % with a lock_timeout of %', since, until, step, lock_timeout
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Give two finite instants, the earlier first.';
+                  HINT = 'Give two finite instants, the earlier first, a step and a lock_timeout.';
     END IF;
     -- A partition's name has to tell when the partition begins.
     IF since <> starts[1] AND (unit = 'hour' OR date_trunc(unit, since::timestamp) <> since::timestamp) THEN
@@ -649,10 +640,11 @@ BEGIN
 END
 $$;
 
+-- Creates the first of the range partitions that does not exist yet.
 CREATE FUNCTION @extschema@.snowflake_create_partition(
     parent regclass, since timestamptz,
     until timestamptz, step interval, lock_timeout interval DEFAULT '10 s')
-RETURNS regclass LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE
+RETURNS regclass LANGUAGE sql VOLATILE PARALLEL UNSAFE
 BEGIN ATOMIC
     SELECT @extschema@.snowflake_check_partitions(parent);
     SELECT made
@@ -667,8 +659,6 @@ BEGIN ATOMIC
               FROM @extschema@.snowflake_partition_bounds(parent)) AS present (parts, lowers, uppers),
            @extschema@.snowflake_attach_partition(parent, since, until, steps.unit, starts, bounds, parts, lowers, uppers, step, lock_timeout) AS made;
 END;
-COMMENT ON FUNCTION @extschema@.snowflake_create_partition(regclass, timestamptz, timestamptz, interval, interval) IS
-'create the first of the range partitions that does not exist yet';
 
 -- A procedure with a SET clause cannot COMMIT: the bodies of the procedures must
 -- not depend on search_path, types neither, and each transaction is one call of a function.
@@ -699,9 +689,9 @@ DECLARE
     locked regclass;
     name text;
 BEGIN
-    IF isfinite(before) IS NOT TRUE THEN
-        RAISE EXCEPTION 'cannot drop partitions before %', before
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a finite instant.';
+    IF isfinite(before + lock_timeout) IS NOT TRUE THEN
+        RAISE EXCEPTION 'cannot drop partitions before % with a lock_timeout of %', before, lock_timeout
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a finite instant and a lock_timeout.';
     END IF;
     PERFORM @extschema@.snowflake_check_partitions(parent);
     LOOP

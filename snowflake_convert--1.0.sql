@@ -366,7 +366,7 @@ BEGIN ATOMIC
 END;
 
 --
--- What is put back: views
+-- What is put back: views, with their triggers
 --
 
 -- Lists the views on columns whose type changes, and the views on these views;
@@ -411,8 +411,7 @@ BEGIN ATOMIC
     SELECT coalesce(min(t.text) FILTER (WHERE t.text <> statement), statement) FROM texts AS t WHERE t.bare IN (SELECT bare FROM texts WHERE text = statement);
 END;
 
--- Lists the statements that create a view as it is now, without its triggers and
--- comments.
+-- Lists the statements that create a view as it is now, without its comments.
 CREATE FUNCTION snowflake_convert.view_statements(view regclass, definitions jsonb)
 RETURNS TABLE (place integer, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
@@ -445,7 +444,9 @@ BEGIN ATOMIC
                   CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
       FROM grants AS g,
            LATERAL aclexplode(g.acl) WITH ORDINALITY AS e(grantor, grantee, privilege_type, is_grantable, ord)
-     GROUP BY g.attnum, g.attname, e.grantee, e.is_grantable;
+     GROUP BY g.attnum, g.attname, e.grantee, e.is_grantable
+    UNION ALL
+    SELECT 2, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = view;
 END;
 
 -- Lists the statements that drop what is in the way, and put it back.
@@ -486,6 +487,8 @@ BEGIN ATOMIC
     SELECT 76, 0, o.identity, format('COMMENT ON %s %s IS %L', CASE o.type WHEN 'table constraint' THEN 'CONSTRAINT'
                                                                            ELSE regexp_replace(upper(o.type), '.* COLUMN', 'COLUMN') END, o.identity, d.description)
       FROM (SELECT 'pg_class'::regclass, view FROM views
+            UNION ALL
+            SELECT 'pg_trigger'::regclass, g.oid FROM views JOIN pg_trigger AS g ON g.tgrelid = view
             UNION ALL
             SELECT 'pg_constraint'::regclass, oid FROM snowflake_convert.foreign_keys(reach)) AS p(classid, objid)
       JOIN pg_description AS d ON (d.classoid, d.objoid) = (p.classid, p.objid),
@@ -549,7 +552,7 @@ BEGIN ATOMIC
                LATERAL (VALUES ('pg_class'::regclass, v.view::oid), ('pg_type'::regclass, v.type), ('pg_type'::regclass, v.typarray)) AS o(classid, objid)
           JOIN pg_depend AS d ON (d.refclassid, d.refobjid) = (o.classid, o.objid) AND d.deptype <> 'i'
           LEFT JOIN views AS w ON (d.classid, d.objid) = ('pg_rewrite'::regclass, w.rule)
-         WHERE w.rule IS NULL
+         WHERE w.rule IS NULL AND NOT (d.classid = 'pg_trigger'::regclass AND d.objid IN (SELECT oid FROM pg_trigger WHERE tgrelid = v.view))
         UNION ALL
         SELECT e.keys, e.classid, e.objid, 0, format(' depends on %s, which takes an integer, and could be another one for a bigint', f.code)
           FROM (SELECT keys, classid, objid FROM depending WHERE is_changed AND has_expression AND NOT is_in_the_way

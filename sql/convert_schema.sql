@@ -105,7 +105,6 @@ SELECT pubname || ' of ' || tablename, 'p', attnames::text, NULL, NULL, NULL, NU
 -- what a script does not put back is in the way
 SELECT public.short(s) FROM snowflake_convert.schema('{shop,Other one}') AS s WHERE s ~ '^-- left';
 DROP MATERIALIZED VIEW totals;
-DROP TRIGGER on_view ON customers;
 DROP TRIGGER of_columns ON customer;
 DROP TRIGGER late ON orders;
 DROP POLICY own ON orders;
