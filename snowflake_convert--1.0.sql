@@ -5,9 +5,9 @@
  * The functions read the catalogue and return the text of a script.  They
  * execute nothing: the tables' owner looks at the script, and runs it.
  *
- * What a script cannot put back exactly as it was, and what PostgreSQL might
- * parse anew as something else, is not changed: the key is left out, and the
- * script names what is in the way.
+ * What a script cannot put back as it was, and what PostgreSQL might parse anew
+ * as something else, is not changed: the key is left out, and the script names
+ * what is in the way.  So is what another role could exchange meanwhile.
  */
 
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
@@ -321,9 +321,9 @@ END;
 -- Names the first other one that an expression has.  pg_depend has no entries for
 -- these, so this reads the tree of the expression.  It does not look at arguments:
 -- rather a key too many is left out.  Of a bigint, only casts to smaller integers
--- are named, because new ids do not pass them.  The way back knows the text of a
--- view, so of a view this names what takes an integer column, or an operation on
--- integers, and does not exist for bigint.
+-- are named, because new ids do not pass them.  A view may get casts that stay: of
+-- a view this names only what takes an integer column, or an operation on integers,
+-- and does not exist for bigint.
 CREATE FUNCTION snowflake_convert.integer_code(classid oid, objid oid, is_bigint boolean)
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -397,22 +397,8 @@ BEGIN ATOMIC
      GROUP BY v.oid, v.rule, t.oid, t.typarray;
 END;
 
--- A view's text gets casts of constants and columns beside a wider column, as in
--- COALESCE(id, 0), and these would stay.  So a statement that differs from one of those
--- that were kept by such casts only is replaced by that one.
-CREATE FUNCTION snowflake_convert.original(statement text, kept jsonb)
-RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH texts(text, bare) AS (
-        SELECT t, regexp_replace(regexp_replace(t, '(?:\(([\w."]+)\)|\(''(-?\d+)''::\w+\)|''(-?\d+)'')::(?:smallint|integer|bigint|numeric)\M', '\1\2\3', 'g'),
-                                 '("[^"]+"|\m\w+) AS \1(?!\w)', '\1', 'g')    -- id::bigint AS id
-          FROM (SELECT jsonb_array_elements_text(kept) UNION ALL SELECT statement) AS u(t)
-    )
-    SELECT coalesce(min(t.text) FILTER (WHERE t.text <> statement), statement) FROM texts AS t WHERE t.bare IN (SELECT bare FROM texts WHERE text = statement);
-END;
-
 -- Lists the statements that create a view as it is now, without its comments.
-CREATE FUNCTION snowflake_convert.view_statements(view regclass, definitions jsonb)
+CREATE FUNCTION snowflake_convert.view_statements(view regclass)
 RETURNS TABLE (place integer, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -427,9 +413,7 @@ BEGIN ATOMIC
         UNION ALL
         SELECT attnum, attname, attacl FROM pg_attribute WHERE attrelid = view AND attacl IS NOT NULL AND NOT attisdropped
     )
-    SELECT 0, snowflake_convert.original(
-               format('CREATE VIEW %s%s AS %s', view, ' WITH (' || array_to_string(v.reloptions, ', ') || ')',
-                      rtrim(ltrim(pg_get_viewdef(view)), ';')), definitions)
+    SELECT 0, format('CREATE VIEW %s%s AS %s', view, ' WITH (' || array_to_string(v.reloptions, ', ') || ')', rtrim(ltrim(pg_get_viewdef(view)), ';'))
       FROM v
     UNION ALL
     -- The new view has default privileges: revoke them before the grants.
@@ -450,7 +434,7 @@ BEGIN ATOMIC
 END;
 
 -- Lists the statements that drop what is in the way, and put it back.
-CREATE FUNCTION snowflake_convert.put_back(reach snowflake_convert.reached[], definitions jsonb)
+CREATE FUNCTION snowflake_convert.put_back(reach snowflake_convert.reached[])
 RETURNS TABLE (step integer, place integer, name text, statement text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = off SET jit = off
@@ -466,7 +450,7 @@ BEGIN ATOMIC
     SELECT 30, -v.depth, v.view::text, format('DROP VIEW %s', v.view) FROM views AS v
     UNION ALL
     SELECT 70, v.depth * 1000000 + s.place, v.view::text, s.statement
-      FROM views AS v, LATERAL snowflake_convert.view_statements(v.view, definitions) AS s
+      FROM views AS v, LATERAL snowflake_convert.view_statements(v.view) AS s
     UNION ALL
     -- PostgreSQL drops the statistics of a column whose type changes, and of an index's expressions.
     SELECT 77, 0, c.tab::text, format('ANALYZE %s%s', c.tab, CASE WHEN c.tab NOT IN (SELECT indrelid FROM pg_index WHERE indexprs IS NOT NULL)
@@ -760,7 +744,7 @@ END;
 -- Afterwards nothing shows what a column was, so the script that converts has a
 -- comment with the argument of snowflake_convert.revert(): for each key, and each
 -- column that is not what its key is, its type; for keys also the sequence, or '',
--- and of identities what makes the sequence again; and the definitions of views.
+-- and of identities what makes the sequence again.
 CREATE FUNCTION snowflake_convert.way_back(reach snowflake_convert.reached[], rels regclass[], cols name[], key_count integer)
 RETURNS jsonb LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = off SET jit = off
@@ -789,10 +773,6 @@ BEGIN ATOMIC
                                   AND (o.refclassid, o.refobjid, o.refobjsubid) = ('pg_class'::regclass, c.tab, c.attnum)
     )
     SELECT jsonb_object_agg(format('%s.%I', c.tab, c.attname), c.entry ORDER BY c.tab::text COLLATE "C", c.attnum)
-           || CASE WHEN EXISTS (SELECT FROM snowflake_convert.views(reach)) THEN jsonb_build_object('views', (
-                  SELECT jsonb_agg(s.statement ORDER BY v.view::text COLLATE "C")
-                    FROM snowflake_convert.views(reach) AS v, LATERAL snowflake_convert.view_statements(v.view, '[]') AS s
-                   WHERE s.place = 0)) ELSE '{}' END
       FROM columns AS c
       LEFT JOIN columns AS k ON k.is_given AND k.keys[1] = c.keys[1]
      WHERE c.is_given OR c.entry <> CASE WHEN c.is_key THEN k.entry ELSE jsonb_build_object('type', k.entry -> 'type') END
@@ -843,7 +823,7 @@ COMMENT ON PROCEDURE snowflake_convert.lock_tables(regclass[], text) IS 'for scr
 -- Lists the lines of a script that change something.  Each change is a constant for
 -- EXECUTE, so that no setting of PL/pgSQL changes its meaning.  Names and constants
 -- in them must not depend on the settings of the session that asks.
-CREATE FUNCTION snowflake_convert.steps(reach snowflake_convert.reached[], definitions jsonb)
+CREATE FUNCTION snowflake_convert.steps(reach snowflake_convert.reached[])
 RETURNS text[] LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET standard_conforming_strings = on
 SET datestyle = iso
@@ -854,7 +834,7 @@ SET quote_all_identifiers = off
 SET bytea_output = hex
 BEGIN ATOMIC
     WITH changes AS MATERIALIZED (
-        SELECT * FROM snowflake_convert.put_back(reach, definitions)
+        SELECT * FROM snowflake_convert.put_back(reach)
         UNION ALL
         SELECT * FROM snowflake_convert.statements(reach)
     )
@@ -874,7 +854,7 @@ AS $$
 DECLARE
     reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, back) AS c);
 BEGIN
-    IF digest <> snowflake_convert.digest(snowflake_convert.steps(reach, coalesce(back -> 'views', '[]')) || back::text)
+    IF digest <> snowflake_convert.digest(snowflake_convert.steps(reach) || back::text)
        OR EXISTS (SELECT FROM snowflake_convert.obstacles(reach, (SELECT oid FROM pg_roles WHERE rolname = current_user))) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'tables, what depends on them, or names have changed since the script was made',
@@ -899,7 +879,7 @@ AS $$
 DECLARE
     reach snowflake_convert.reached[] := ARRAY(SELECT c FROM snowflake_convert.reach(rels, cols, key_count, back) AS c);
     owner oid := (SELECT relowner FROM pg_class WHERE oid = rels[1]);
-    steps text[] := snowflake_convert.steps(reach, coalesce(back -> 'views', '[]'));
+    steps text[] := snowflake_convert.steps(reach);
     digest text := snowflake_convert.digest(steps || back::text);
     locks regclass[] := snowflake_convert.locks(reach);
 BEGIN
@@ -1037,7 +1017,7 @@ DECLARE
     back jsonb;
 BEGIN
     SELECT format('column "%s" cannot become %s again', c.key, c.value) INTO wrong
-      FROM jsonb_each(columns - 'views') AS c
+      FROM jsonb_each(columns) AS c
      WHERE NOT coalesce(c.value ->> 'type' IN ('smallint', 'integer', 'bigint') AND c.value ->> 'identity' IN ('ALWAYS', 'BY DEFAULT') IS NOT FALSE
                         AND c.value ->> 'as' IN ('smallint', 'integer') IS NOT FALSE AND c.value ->> 'options' ~ '^[A-Z0-9 -]*$' IS NOT FALSE, false)
         OR NOT c.value ? 'identity' AND c.value ->> 'sequence' <> '' AND to_regclass(c.value ->> 'sequence')::oid IN (SELECT seqrelid FROM pg_sequence) IS NOT TRUE;
@@ -1048,7 +1028,7 @@ BEGIN
     WITH given AS (
         SELECT n.tab, n.attname, j.value, j.value ? 'sequence' AND a.attinhcount = 0 AS is_key, a.attinhcount > 0 AS is_inherited,
                snowflake_convert.is_snowflake(n.tab, a.attnum) AS is_snowflake
-          FROM jsonb_each(columns - 'views') AS j, LATERAL snowflake_convert.named(ARRAY[j.key]) AS n
+          FROM jsonb_each(columns) AS j, LATERAL snowflake_convert.named(ARRAY[j.key]) AS n
           JOIN pg_attribute AS a ON (a.attrelid, a.attname) = (n.tab, n.attname)
     )
     SELECT array_agg(g.tab ORDER BY g.is_key DESC, g.tab, g.attname) FILTER (WHERE NOT g.is_inherited),
@@ -1064,8 +1044,7 @@ BEGIN
         RETURN NEXT '-- If a row has a new id, this fails with "out of range": give all columns the type bigint.';
     END IF;
     RETURN QUERY SELECT snowflake_convert.convert(
-        rels[:key_count], cols[:key_count], rels[key_count + 1:], cols[key_count + 1:], (SELECT relowner FROM pg_class WHERE oid = rels[1]), false,
-        back || jsonb_build_object('views', coalesce(columns -> 'views', '[]')));
+        rels[:key_count], cols[:key_count], rels[key_count + 1:], cols[key_count + 1:], (SELECT relowner FROM pg_class WHERE oid = rels[1]), false, back);
 END
 $$;
 COMMENT ON FUNCTION snowflake_convert.revert(jsonb) IS 'a script that makes snowflakes serial or identity columns again';
