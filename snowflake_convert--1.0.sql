@@ -417,11 +417,11 @@ BEGIN ATOMIC
       FROM v
     UNION ALL
     -- The new view has default privileges: revoke them before the grants.
-    SELECT 1, format('REVOKE ALL ON TABLE %s FROM PUBLIC, %s', view,
+    SELECT 2, format('REVOKE ALL ON TABLE %s FROM PUBLIC, %s', view,
                      (SELECT string_agg(DISTINCT quote_ident(pg_get_userbyid(r)), ', ') FROM unnest(v.defaults || v.relowner) AS r WHERE r <> 0))
       FROM v JOIN grants AS g ON g.attnum = 0
     UNION ALL
-    SELECT (g.attnum * 10000 + 1 + min(e.ord))::integer,
+    SELECT (g.attnum * 10000 + 2 + min(e.ord))::integer,
            format('GRANT %s ON TABLE %s TO %s%s',
                   string_agg(e.privilege_type || coalesce(' (' || quote_ident(g.attname) || ')', ''), ', ' ORDER BY e.ord), view,
                   CASE e.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(e.grantee)) END,
@@ -430,7 +430,7 @@ BEGIN ATOMIC
            LATERAL aclexplode(g.acl) WITH ORDINALITY AS e(grantor, grantee, privilege_type, is_grantable, ord)
      GROUP BY g.attnum, g.attname, e.grantee, e.is_grantable
     UNION ALL
-    SELECT 2, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = view;
+    SELECT 1, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = view;
 END;
 
 -- Lists the statements that drop what is in the way, and put it back.

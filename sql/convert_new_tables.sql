@@ -187,7 +187,9 @@ ALTER TABLE users_later ADD PRIMARY KEY (id);
 SELECT * FROM columns_of('users_own', 'users_later', 'of_set_role');
 SELECT extnamespace::regnamespace AS home, nspowner::regrole AS home_owner FROM pg_extension JOIN pg_namespace AS n ON n.oid = extnamespace WHERE extname = 'snowflake' \gset
 ALTER SCHEMA :home OWNER TO regress_snowflake_owner;
+\set VERBOSITY terse
 CREATE TABLE of_stranger (id serial PRIMARY KEY);
+\set VERBOSITY default
 GRANT ALL ON SCHEMA shop TO regress_snowflake_owner;
 \c - regress_snowflake_owner
 SET search_path = shop, public; SET snowflake_convert.schemas = 'shop';
