@@ -45,7 +45,10 @@ static bool check_widths(const Layout *layout, const char **detail);
 bool
 layout_parse(const char *text, Layout *layout, const char **detail)
 {
-	int			widths[4];
+	int		   *const widths[] = {
+		&layout->tick_bits, &layout->datacenter_bits,
+		&layout->worker_bits, &layout->sequence_bits
+	};
 
 	*detail = "A layout is the widths of ticks, datacenter, worker and sequence, as in \"41/5/5/12\", with an optional tick in us, ms or s, as in \"39/0/16/8@10ms\".";
 
@@ -53,20 +56,11 @@ layout_parse(const char *text, Layout *layout, const char **detail)
 	{
 		if (i > 0 && *text++ != '/')
 			return false;
-		widths[i] = parse_number(&text);
-		if (widths[i] < 0)
+		*widths[i] = parse_number(&text);
+		if (*widths[i] < 0)
 			return false;
 	}
-	if (!parse_tick(text, &layout->tick_us))
-		return false;
-
-	/* Cut widths that are too large, so that their sum cannot overflow. */
-	layout->tick_bits = Min(widths[0], ID_BITS_MAX + 1);
-	layout->datacenter_bits = Min(widths[1], ID_BITS_MAX + 1);
-	layout->worker_bits = Min(widths[2], ID_BITS_MAX + 1);
-	layout->sequence_bits = Min(widths[3], ID_BITS_MAX + 1);
-
-	return check_widths(layout, detail);
+	return parse_tick(text, &layout->tick_us) && check_widths(layout, detail);
 }
 
 /*
@@ -118,12 +112,7 @@ layout_to_text(const Layout *layout)
 bool
 layout_equal(const Layout *a, const Layout *b)
 {
-	return a->tick_bits == b->tick_bits &&
-		a->datacenter_bits == b->datacenter_bits &&
-		a->worker_bits == b->worker_bits &&
-		a->sequence_bits == b->sequence_bits &&
-		a->tick_us == b->tick_us &&
-		a->epoch == b->epoch;
+	return memcmp(a, b, sizeof(Layout)) == 0;	/* has no padding */
 }
 
 /*
