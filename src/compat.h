@@ -26,11 +26,8 @@
 /* 16 moves VARDATA_ANY and its like from postgres.h to varatt.h. */
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
-#endif
-
-/* For object_aclcheck() below. */
-#if PG_VERSION_NUM < 160000
-#include "utils/acl.h"
+#else
+#include "utils/acl.h"			/* for object_aclcheck() below */
 #endif
 
 /* 16 renames RelFileNode and its fields, and adds PGIOAlignedBlock. */
@@ -46,7 +43,7 @@
  * 16 hides a library's symbols, except those with PGDLLEXPORT, and gives
  * PGDLLEXPORT to functions that SQL calls.  For 15 the Makefile hides the
  * symbols, and this header defines PG_FUNCTION_INFO_V1() as in 16: each file
- * with such functions includes this header.
+ * with such functions includes this header.  16 also declares _PG_init().
  */
 #if PG_VERSION_NUM < 160000
 #undef PGDLLEXPORT
@@ -62,10 +59,6 @@ CppConcat(pg_finfo_,funcname)(void) \
 	return &my_finfo; \
 } \
 extern int no_such_variable
-#endif
-
-/* 16 declares _PG_init() in fmgr.h. */
-#if PG_VERSION_NUM < 160000
 extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
 #endif
 

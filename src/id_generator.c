@@ -157,7 +157,7 @@ attach_session(void)
 	shmem_settle_node();
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
-	horizon_install_callback();
+	RegisterXactCallback(horizon_end_transaction, NULL);
 	before_shmem_exit(end_session, (Datum) 0);
 	session.layout = node_layout();
 	slot = shmem_my_slot();

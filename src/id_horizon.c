@@ -51,7 +51,6 @@
 #include "postgres.h"
 
 #include "access/transam.h"
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
@@ -69,7 +68,6 @@
 
 bool		horizon_is_held = false;
 
-static void end_transaction(XactEvent event, void *arg);
 static pg_noinline void release(bool is_prepared);
 static void copy_to_prepared(uint64 hold);
 static void clear_prepared(const HorizonHold *hold);
@@ -78,13 +76,6 @@ static List *tree_of(Oid table);
 static List *writers_of(const List *tables);
 static bool is_writer(const List *writers, const HorizonHold *hold);
 static uint64 raise_horizon_of_table(Oid table, uint64 horizon);
-
-/* Registers end_transaction() in a session, before its first id. */
-void
-horizon_install_callback(void)
-{
-	RegisterXactCallback(end_transaction, NULL);
-}
 
 /*
  * Notes the transactions that were prepared before the first id since the
@@ -287,8 +278,8 @@ horizon_of_hold(uint64 hold)
  * Transaction callback: lets the horizon go on.  PostgreSQL calls it for a
  * commit, an abort or a PREPARE after others can see that.
  */
-static void
-end_transaction(XactEvent event, void *arg)
+void
+horizon_end_transaction(XactEvent event, void *arg)
 {
 	if (horizon_is_held && event != XACT_EVENT_PRE_COMMIT &&
 		event != XACT_EVENT_PRE_PREPARE)

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "access/transam.h"
+#include "access/xact.h"
 #include "compat.h"
 #include "datatype/timestamp.h"
 #include "storage/lock.h"
@@ -31,9 +32,9 @@ typedef struct HorizonHold
 /* Does a slot hold the horizon back for this process's transaction? */
 extern bool horizon_is_held;
 
-extern void horizon_install_callback(void);
 extern void horizon_begin(FullTransactionId next);
 extern void horizon_hold(void);
+extern void horizon_end_transaction(XactEvent event, void *arg);
 extern int64 horizon_read(Oid table);
 extern HorizonHold *horizon_find_holds(Oid table, int *count);
 extern int64 horizon_of_hold(uint64 hold);

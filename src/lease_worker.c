@@ -87,7 +87,6 @@ static char holder_nonce[LEASE_NONCE_SIZE] = "";
 
 static void initialize_worker(void);
 static void clear_latch(int code, Datum arg);
-static void wait_for_start(void);
 static void keep_lease(MemoryContext attempt_context);
 static int64 next_attempt_us(const LeaseWorkerState *state);
 static void wait_until(int64 wake_us);
@@ -129,7 +128,11 @@ lease_worker_main(Datum main_arg)
 	MemoryContext attempt_context;
 
 	initialize_worker();
-	wait_for_start();
+
+	/* A claim names the lease that is stored in the mark's page. */
+	while (!ShutdownRequestPending && !change_lease(LEASE_READ, NULL))
+		wait_until(clock_boottime_us() + RETRY_MAX_US);
+
 	/* NOLINTNEXTLINE: PostgreSQL's macro */
 	attempt_context = AllocSetContextCreate(TopMemoryContext,
 											"snowflake registry",
@@ -166,17 +169,6 @@ clear_latch(int code, Datum arg)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->lease_worker_latch = NULL;
 	LWLockRelease(&shared->lock);
-}
-
-/*
- * Waits until this server has read the mark's page, because a claim names the
- * lease that is stored in the page.
- */
-static void
-wait_for_start(void)
-{
-	while (!ShutdownRequestPending && !change_lease(LEASE_READ, NULL))
-		wait_until(clock_boottime_us() + RETRY_MAX_US);
 }
 
 /* Claims a lease and renews it until the server stops. */

@@ -74,7 +74,6 @@ static void check_field(const char *name, int value, int lowest,
 						const char *field, int bits);
 static void check_source(void);
 static void check_registry(void);
-static void require_no_registry(void);
 
 bool
 node_check_layout(char **newval, void **extra, GucSource source)
@@ -128,13 +127,22 @@ node_configure(void)
 	present_is_final = node_is_preloaded;
 }
 
-/* Prepares a session's first id: by the fixed node, or by the parameters. */
+/*
+ * Prepares a session's first id: by the fixed node, or by the parameters.
+ * ERROR 55000 without preload if a registry leases the worker id.
+ */
 void
 node_prepare(void)
 {
 	if (!node_is_fixed())
 	{
-		require_no_registry();
+		if (node_registry[0] != '\0' ||
+			node_worker_id_source == WORKER_ID_SOURCE_REGISTRY)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("snowflake ids cannot be issued because a registry needs the library to be preloaded"),
+					 errdetail("Parameter \"%s\" is set.", node_registry[0] != '\0' ? "snowflake.registry" : "snowflake.worker_id_source"),
+					 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
 		node_configure();
 		host_find_holder();
 	}
@@ -513,17 +521,4 @@ check_registry(void)
 						"snowflake.registry", "snowflake.worker_id_source",
 						"config", "snowflake.worker_id"),
 				 errhint("Set \"snowflake.worker_id_source\" to \"registry\" to lease any worker id that is free, or \"snowflake.worker_id\" to lease that one.")));
-}
-
-/* Without preload, raises ERROR 55000 if a registry leases the worker id. */
-static void
-require_no_registry(void)
-{
-	if (node_registry[0] != '\0' ||
-		node_worker_id_source == WORKER_ID_SOURCE_REGISTRY)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("snowflake ids cannot be issued because a registry needs the library to be preloaded"),
-				 errdetail("Parameter \"%s\" is set.", node_registry[0] != '\0' ? "snowflake.registry" : "snowflake.worker_id_source"),
-				 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
 }
