@@ -118,8 +118,8 @@ sub draw
 # ----- servers -----
 
 # Returns the lines of postgresql.conf for a server of a chaos test: it is
-# small, it keeps the WAL that a standby or pg_rewind needs, it waits for
-# processes that are suspended, and only checkpoints write the mark's page.
+# small, it keeps the WAL that a standby needs, it waits for processes that are
+# suspended, and only checkpoints write the mark's page.
 sub chaos_conf
 {
 	return split /\n/, q{restart_after_crash = on
@@ -238,12 +238,15 @@ sub end
 	return;
 }
 
-# Starts the server in some seconds.
-sub start_after
+# Starts a stopped server as the standby of another one.
+sub follow
 {
-	my ($self, $for_s) = @_;
+	my ($self, $upstream) = @_;
 
-	after($for_s, sub { $self->start });
+	$self->{node}->append_conf('postgresql.conf',
+		"primary_conninfo = '" . $upstream->{node}->connstr . "'");
+	write_signal($self->{node}, 'standby');
+	$self->start;
 	return;
 }
 

@@ -5,8 +5,7 @@
 # Faults of servers: clocks that step, processes that are killed or suspended,
 # servers that stop and come back, other parameters, and copies of a server that
 # start beside it.  Faults of the registry: it is stopped or suspended, its clock
-# steps, a standby that misses the last leases takes its place, and its extension
-# is created anew.
+# steps, and a standby that misses the last leases takes its place.
 #
 # A registry whose clock is ahead grants fences that are ahead, too, and the
 # next holder of a worker id issues no ids before the fence.  So the test puts
@@ -68,8 +67,7 @@ my %deck = (
 	registry_ended => 2,
 	registry_suspended => 2,
 	registry_clock => 1,
-	registry_replaced => 3,
-	registry_anew => 1);
+	registry_replaced => 3);
 
 my $allowed_errors =
   qr/ERROR:  55000: (?:the clock is \d+\.\d{3} ms behind (?:the last snowflake id|the fence of the worker id's last holder)|snowflake ids cannot be issued because (?:this server holds no lease on a worker id|the clock is past the fence of the lease on the worker id|they are further ahead of the clock than the lease on the worker id lasts))|sorry, too many clients|remaining connection slots/;
@@ -199,18 +197,6 @@ sub catches_up
 	return 1;
 }
 
-# Starts a stopped server as the standby of another one.
-sub follow
-{
-	my ($server, $upstream) = @_;
-
-	$server->{node}->append_conf('postgresql.conf',
-		"primary_conninfo = '" . $upstream->{node}->connstr . "'");
-	write_signal($server->{node}, 'standby');
-	$server->start;
-	return;
-}
-
 # Starts a copy of a server.  The fate says what happens to the original: "up"
 # if it goes on, "suspended", or how it ends for a while.
 sub start_copy
@@ -228,11 +214,11 @@ sub start_copy
 	push @servers, $copy;
 	if ($kind eq 'standby')
 	{
-		follow($copy, $original);
+		$copy->follow($original);
 		note('the standby is late') unless catches_up($copy, $original);
 	}
 	$original->end($fate) if $original->is_up && $is_ended;
-	$original->start_after(around_lease_s()) if $is_ended;
+	after(around_lease_s(), sub { $original->start }) if $is_ended;
 	$original->suspend_for(around_lease_s()) if $fate eq 'suspended';
 	$registry->suspend_for(1 + rand 2) if $registry->is_up && rand() < 0.6;
 	log_event("$copy->{name}: copy of $original->{name}, $kind, $fate");
@@ -263,27 +249,6 @@ sub end_one_of
 
 # ----- the registry -----
 
-sub create_extension
-{
-	my $node = $registry->{node};
-
-	$node->safe_psql('postgres', 'DROP EXTENSION IF EXISTS snowflake_registry CASCADE');
-	make_registry(
-		$node,
-		lease_duration => LEASE_S . ' s',
-		largest_lead => LEAD_S . ' s',
-		slack => SLACK_S . ' s',
-		layout => LAYOUT);
-
-	# Put the quarantine back before servers may claim.
-	$node->safe_psql(
-		'postgres', q{
-		UPDATE snowflake_registry.setting
-		   SET reopens_at = quarantined_at + lease_duration + largest_lead + slack;
-		SELECT snowflake_registry.allow('fleet')});
-	return;
-}
-
 sub new_registry
 {
 	my ($port) = @_;
@@ -297,10 +262,14 @@ sub make_first_registry
 	$registry->{node}->init(allows_streaming => 1);
 	$registry->{node}->append_conf('postgresql.conf', join "\n", chaos_conf());
 	$registry->start;
-	$registry->{node}->safe_psql('postgres', 'CREATE ROLE fleet LOGIN');
-	create_extension();
+	make_registry(
+		$registry->{node},
+		lease_duration => LEASE_S . ' s',
+		largest_lead => LEAD_S . ' s',
+		slack => SLACK_S . ' s',
+		layout => LAYOUT);
 	$registry->{node}->safe_psql('postgres',
-		'UPDATE snowflake_registry.setting SET reopens_at = clock_timestamp()');
+		q{CREATE ROLE fleet LOGIN; SELECT snowflake_registry.allow('fleet')});
 	return;
 }
 
@@ -314,14 +283,14 @@ sub make_standby
 
 	base_backup($registry->{node}, $server->{node})
 	  or die "no base backup of the registry can be taken\n";
-	follow($server, $registry);
+	$server->follow($registry);
 	$standby = $server;
 	return;
 }
 
-# Returns whether the registry's clock may be stepped, and its extension be
-# created anew.  Either may not happen while the standby misses leases: neither
-# the standby's data nor its clock would tell of fences that are far ahead.
+# Returns whether the registry's clock may be stepped.  It may not while the
+# standby misses leases: neither the standby's data nor its clock would tell of
+# fences that are far ahead.
 sub is_registry_settled
 {
 	return $registry->is_up && $registry->{step_s} == 0 && !$is_cut_off;
@@ -412,7 +381,7 @@ set_fault(
 		my ($server) = @_;
 
 		$server->end((qw(fast immediate killed))[ rand 3 ]);
-		$server->start_after(around_lease_s());
+		after(around_lease_s(), sub { $server->start });
 		return 1;
 	});
 
@@ -450,8 +419,10 @@ set_fault(
 
 $fault{registry_ended} = sub {
 	return 0 unless $registry->is_up;
-	$registry->end((qw(fast fast immediate killed))[ rand 4 ]);
-	$registry->start_after(rand LEASE_S);
+	my $ended = $registry;
+
+	$ended->end((qw(fast fast immediate killed))[ rand 4 ]);
+	after(rand LEASE_S, sub { $ended->start });
 	return 1;
 };
 
@@ -487,17 +458,9 @@ $fault{registry_replaced} = sub {
 	return 1;
 };
 
-$fault{registry_anew} = sub {
-	return 0 unless is_registry_settled();
-	create_extension();
-	log_event('registry: created anew');
-	return 1;
-};
-
 # ----- the run -----
 
 $SIG{TERM} = $SIG{INT} = sub { die "interrupted\n" };
-my $began = now();
 make_first_registry();
 make_server() for 1 .. SERVERS;
 make_standby();
@@ -631,8 +594,8 @@ my $id_count = write_ids($file);
 my @hand_overs = count_hand_overs($file);
 
 note("faults: $_ $counts{$_}") for sort keys %counts;
-note(sprintf 'seed %d: %d ids of %d servers, %d hand-overs, %d s',
-	$seed, $id_count, scalar @servers, sum0(@hand_overs), now() - $began);
+note(sprintf 'seed %d: %d ids of %d servers, %d hand-overs',
+	$seed, $id_count, scalar @servers, sum0(@hand_overs));
 cmp_ok($id_count, '>', 100 * $seconds, 'clients have received more than a hundred ids a second');
 for my $worker_id (0, 1)
 {

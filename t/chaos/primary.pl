@@ -3,11 +3,10 @@
 # servers take over from it.
 #
 # The clock steps, a backend or the server is killed or stopped, parameters
-# change, or another server takes over: a standby, a base backup, or a base backup
-# that is restored up to a point in time.  The old primary is discarded, or
-# becomes a standby by pg_rewind.  At most of these starts the clock is behind for
-# a while, and at some the server gets another worker id: a new one, or one that it
-# had before.
+# change, or a standby or a base backup takes over, promoted or by a start without
+# a signal file; mark_recovery has further kinds of recovery.  At most of these
+# starts the clock is behind for a while, and at some the server gets another
+# worker id: a new one, or one that it had before.
 #
 # Each crash, stop and take-over ends a life.  Then some ids are kept, and the
 # ids of all later lives of the node have to be larger than these:
@@ -58,10 +57,12 @@ my %deck = (
 	parameters => 2,
 	take_over => 5);
 
-# How often the data that go on come from each origin, and how often their
-# recovery ends in each way.
-my %origins = (standby => 3, backup => 1, restore => 1);
-my %ways = (promotion => 2, no_signal => 2, no_library => 2);
+# How often a server of each origin takes over, and how.
+my %take_overs = (
+	'standby promotion' => 2,
+	'standby start' => 2,
+	'backup promotion' => 1,
+	'backup start' => 1);
 
 my $seconds = $ENV{CHAOS_SECONDS} || 30;
 my $seed = $ENV{CHAOS_SEED} // int(time() * 1000) % 1_000_000;
@@ -108,16 +109,6 @@ sub write_identity
 	return;
 }
 
-# Writes where a server recovers from, and whether it has the library.
-sub write_recovery
-{
-	my ($server, $is_without_library, @lines) = @_;
-
-	write_conf($server->{node}, 'upstream.conf', @lines,
-		$is_without_library ? "shared_preload_libraries = ''" : preload_line());
-	return;
-}
-
 sub write_all_parameters
 {
 	write_parameters($_->{node}, %parameters)
@@ -137,11 +128,11 @@ sub make_primary
 		'postgresql.conf',
 		join "\n",
 		chaos_conf(),
+		preload_line(),
 		"synchronous_commit = $synchronous_commit",
 		"wal_writer_delay = $wal_writer_delay",
-		map { "include '$_.conf'" } qw(identity parameters upstream));
+		map { "include '$_.conf'" } qw(identity parameters));
 	write_identity($primary);
-	write_recovery($primary);
 	write_all_parameters();
 	$primary->start;
 	$node->safe_psql(
@@ -164,19 +155,13 @@ sub backup_of_primary
 	return $server;
 }
 
-# Starts a stopped server as the standby of the primary.
-sub start_standby
+sub make_standby
 {
-	my ($server) = @_;
-
-	$standby = $server;
-	write_identity($server);
-	$server->{worker_id} = $worker_id;
-	write_recovery($server, 0,
-		"primary_conninfo = '" . $primary->{node}->connstr . "'");
-	write_signal($server->{node}, 'standby');
+	$standby = backup_of_primary();
+	write_identity($standby);
+	$standby->{worker_id} = $worker_id;
 	write_all_parameters();
-	$server->start;
+	$standby->follow($primary);
 	return;
 }
 
@@ -270,93 +255,46 @@ sub flush_wal
 		SELECT pg_current_wal_flush_lsn()}) =~ s/.*\n//sr;
 }
 
-# Returns the server that is to take over, and for a restore the name of the
-# point in time.
+# Returns the server that is to take over.
 sub find_successor
 {
 	my ($origin) = @_;
 
-	if ($origin eq 'standby')
-	{
-		start_standby(backup_of_primary()) unless defined $standby;
-		value_when($standby->{node},
-			"SELECT pg_last_wal_replay_lsn() >= '" . flush_wal() . "'", 't');
-		return $standby;
-	}
-	my $server = backup_of_primary();
-
-	return $server if $origin eq 'backup';
-	let_pass(rand 0.5);
-	my $target = "before_life_$life";
-	value_when($primary->{node}, "SELECT pg_create_restore_point('$target')");
-	return ($server, $target);
+	return backup_of_primary() if $origin eq 'backup';
+	make_standby() unless defined $standby;
+	value_when($standby->{node},
+		"SELECT pg_last_wal_replay_lsn() >= '" . flush_wal() . "'", 't');
+	return $standby;
 }
 
-# Stops the new primary and has it recover.  Returns whether the new primary has a
-# new timeline.
+# Promotes the new primary, or starts it without a signal file.  A standby that
+# runs with another worker id is stopped before.
 sub recover
 {
-	my ($way, $old, $target) = @_;
+	my ($way) = @_;
 	my $node = $primary->{node};
-	my $has_signal = $way eq 'promotion' || $way eq 'no_library' && rand() < 0.5;
-	my $is_without_library = $way eq 'no_library';
 
-	# After a checkpoint the recovery may find no record of the mark.
-	try_value($node, 'CHECKPOINT') if $primary->is_up && rand() < 0.3;
-	$primary->end((qw(fast cut))[ rand 2 ]) if $primary->is_up;
-	write_recovery(
-		$primary,
-		$is_without_library,
-		defined $target
-		? ( "restore_command = 'cp \"" . $old->{node}->data_dir . '/pg_wal/%f" "%p"\'',
-			"recovery_target_name = '$target'",
-			'recovery_target_timeline = current',
-			'recovery_target_action = promote')
-		: ());
-	write_signal($node,
-		  defined $target ? 'recovery'
-		: $has_signal ? 'standby'
-		: undef);
-	$primary->start;
-	$node->promote if $has_signal && !defined $target;
-	value_when($node, 'SELECT pg_is_in_recovery()', 'f');
-	write_recovery($primary);
-	if ($is_without_library)
+	if ($way eq 'start' || !$primary->is_up || $primary->{worker_id} != $worker_id)
 	{
-		try_value($node, 'CHECKPOINT') if rand() < 0.5;
-		$primary->end((qw(fast killed cut))[ rand 3 ]);
+		# After a checkpoint the recovery may find no record of the mark.
+		try_value($node, 'CHECKPOINT') if $primary->is_up && rand() < 0.3;
+		$primary->end((qw(fast cut))[ rand 2 ]) if $primary->is_up;
+		write_signal($node, $way eq 'promotion' ? 'standby' : undef);
 		$primary->start;
 	}
-	return $has_signal || defined $target;
-}
-
-# Makes the old primary a standby of the new one.
-sub rewind
-{
-	my ($old) = @_;
-
-	# pg_rewind recognises a promotion only by the checkpoint after it.
-	value_when($primary->{node}, "CHECKPOINT;\nSELECT 1");
-	PostgreSQL::Test::Utils::system_or_bail(
-		'pg_rewind', '--no-sync',
-		'--target-pgdata', $old->{node}->data_dir,
-		'--source-server', $primary->{node}->connstr('postgres'));
-	SnowflakeServer::settle($old->{node});
-	start_standby($old);
-	log_event("$old->{name}: rewound");
+	$node->promote if $way eq 'promotion';
+	value_when($node, 'SELECT pg_is_in_recovery()', 'f');
 	return;
 }
 
-my (@origin_hand, @way_hand);
+my @take_over_hand;
 
 sub take_over
 {
 	my $old = $primary;
 	my $how = (qw(fast killed cut))[ rand 3 ];
-	my $origin = draw(\@origin_hand, \%origins);
-	my $way = draw(\@way_hand, \%ways);
-	$way = 'promotion' if $origin eq 'restore' && $way eq 'no_signal';
-	my ($new, $target) = find_successor($origin);
+	my ($origin, $way) = split / /, draw(\@take_over_hand, \%take_overs);
+	my $new = find_successor($origin);
 
 	log_event("$new->{name}: takes over, $origin, $way");
 	let_pass(rand 0.5);
@@ -371,24 +309,14 @@ sub take_over
 	set_clock_behind();
 
 	# Clients may ask for ids before the recovery has ended.
-	my $is_early = $way ne 'no_library' && rand() < 0.5;
-	draw_from('clients', $primary->{node}) if $is_early;
-	my $has_new_timeline = 1;
-	if ($way eq 'promotion' && $primary->is_up && $primary->{worker_id} == $worker_id)
-	{
-		$primary->{node}->promote;
-		value_when($primary->{node}, 'SELECT pg_is_in_recovery()', 'f');
-		write_recovery($primary);
-	}
-	else
-	{
-		$has_new_timeline = recover($way, $old, $target);
-	}
+	draw_from('clients', $primary->{node}) if rand() < 0.5;
+	recover($way);
 	keep_ids($how eq 'fast' && $origin eq 'standby');
 	draw_from('clients', $primary->{node});
 	let_pass(rand 0.5);
 	restart((qw(killed cut))[ rand 2 ]) if rand() < 0.4;
-	$has_new_timeline && rand() < 0.5 ? rewind($old) : discard($old);
+	discard($old);
+	make_standby() if rand() < 0.5;
 	return;
 }
 
@@ -453,7 +381,6 @@ sub inserts
 }
 
 $SIG{TERM} = $SIG{INT} = sub { die "interrupted\n" };
-my $began = now();
 make_primary();
 start_clients(
 	'clients', $primary->{node},
@@ -577,8 +504,8 @@ for my $number (0 .. $life - 1)
 }
 count_finding('batch that was not checked', "of life $_->{life}") for grep { defined } values %next;
 note("faults: $_ $counts{$_}") for sort keys %counts;
-note(sprintf 'seed %d: %d ids in %d lives, %d worker ids, %d s',
-	$seed, $id_count, $life, scalar keys %used_until, now() - $began);
+note(sprintf 'seed %d: %d ids in %d lives, %d worker ids',
+	$seed, $id_count, $life, scalar keys %used_until);
 
 cmp_ok($id_count, '>', 100 * $seconds, 'clients have received more than a hundred ids a second');
 has_no_findings(
