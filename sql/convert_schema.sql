@@ -237,6 +237,25 @@ CREATE VIEW of_function AS SELECT twice(id) FROM a;
 SELECT public.short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'in the way';
 DROP VIEW of_function;
 
+-- A view's constants stay the same, whatever settings the session that makes the
+-- script and the session that runs it have.
+CREATE TABLE dated (id serial PRIMARY KEY, d date, f float8);
+CREATE VIEW constants AS
+SELECT id, 'a\'::text AS a, ' b; --'::text AS b FROM dated WHERE d < '2026-02-03' AND f < '0.30000000000000004' AND d::timestamp + '-1 day +2 hours' < now();
+CREATE TABLE definition AS SELECT pg_get_viewdef('constants') AS d;
+SET datestyle = sql, dmy; SET intervalstyle = sql_standard; SET extra_float_digits = -10;
+-- from 19 on, always on
+SELECT current_setting('server_version_num')::integer < 190000 AS has_switch \gset
+\if :has_switch
+SET standard_conforming_strings = off;
+\endif
+CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.key('dated', 'id') AS s;
+SET datestyle = sql, mdy;
+CALL public.run('s FROM shop.script ORDER BY n');
+RESET standard_conforming_strings; RESET datestyle; RESET intervalstyle; RESET extra_float_digits;
+SELECT pg_get_viewdef('constants') = d AS is_same FROM definition;
+DROP TABLE dated, definition, script CASCADE;
+
 -- errors
 SELECT snowflake_convert.schema('{nowhere}');
 SELECT snowflake_convert.schema('{NULL}');
