@@ -197,35 +197,6 @@ $repeats->rows('COMMIT');
 $repeats->quit;
 is(ran_as(), '', 'the event trigger runs no code of a table that its snapshot does not show');
 
-# ALTER TYPE parses expressions anew.  With CREATE on the schema of a library, the
-# attacker plants overloads for bigint of the functions and operators in them.
-new_database("CREATE EXTENSION snowflake; $event_trigger");
-superuser(q{
-CREATE TABLE key (id bigint PRIMARY KEY DEFAULT snowflake_nextval());
-INSERT INTO key VALUES (1);
-CREATE SCHEMA lib;
-GRANT USAGE, CREATE ON SCHEMA lib TO attacker;
-CREATE FUNCTION lib.distance(integer, integer) RETURNS integer IMMUTABLE LANGUAGE sql AS 'SELECT abs($1 - $2)';
-CREATE OPERATOR lib.<-> (LEFTARG = integer, RIGHTARG = integer, FUNCTION = lib.distance);
-CREATE FUNCTION lib.idx(integer[], integer) RETURNS integer IMMUTABLE LANGUAGE sql AS 'SELECT array_position($1, $2)';
-SET ROLE attacker;
-CREATE FUNCTION lib.evil(bigint, integer) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
-CREATE OPERATOR lib.<-> (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = lib.evil);
-CREATE FUNCTION lib.idx(bigint[], bigint) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
-});
-my $expressions = 0;
-for my $expression ('id OPERATOR(lib.<->) 1 >= 0', 'lib.idx(ARRAY[id], id) > 0')
-{
-	for my $column ('id serial PRIMARY KEY', 'id integer REFERENCES key')
-	{
-		my $table = 'expression_' . ++$expressions;
-
-		like(as_role($superuser, "CREATE TABLE $table ($column, CHECK ($expression)); INSERT INTO $table VALUES (1)"),
-			qr/WARNING:  column id of table public.$table stays as it is\n.*(operator|function) lib\./, "$column, CHECK ($expression): the column stays as it is");
-	}
-}
-is(ran_as(), '', 'the event trigger binds no planted function or operator');
-
 # ----- scripts of conversion -----
 
 # Making a script runs no code of a table's owner, and a superuser cannot run a
@@ -285,11 +256,12 @@ check_script('key()', $_, superuser($_)) for q{SELECT snowflake_convert.key('att
 # ALTER TYPE parses expressions anew.  The attacker, who may create objects in
 # public, plants an operator and functions that match a bigint better than those
 # that the superuser's tables use.
-new_database('CREATE EXTENSION snowflake_convert CASCADE; GRANT CREATE ON SCHEMA public TO attacker');
+new_database("CREATE EXTENSION snowflake_convert CASCADE; GRANT CREATE ON SCHEMA public TO attacker; $event_trigger");
 superuser(q{
 CREATE FUNCTION near(integer, integer) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT $1 - $2';
 CREATE OPERATOR <-> (FUNCTION = near, LEFTARG = integer, RIGHTARG = integer);
 CREATE FUNCTION place(integer[], numeric) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+SET snowflake_convert.schemas = 'none';
 CREATE TABLE checked (id serial PRIMARY KEY, CHECK (id <-> 1 < 100));
 CREATE TYPE span AS (a text, b text);
 CREATE FUNCTION valid(span) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
@@ -298,31 +270,36 @@ CREATE OPERATOR = (FUNCTION = same, LEFTARG = span, RIGHTARG = span);
 CREATE TABLE of_row (id serial PRIMARY KEY, f text, CHECK (id > 0 AND valid(ROW(f, f))));
 CREATE TABLE of_distinct (id serial PRIMARY KEY, s span, CHECK (id > 0 AND s IS NOT DISTINCT FROM '(a,b)'::span));
 INSERT INTO of_row VALUES (1);
+CREATE FUNCTION idx(integer[], integer) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT array_position($1, $2)';
+CREATE TABLE of_array (id serial PRIMARY KEY, CHECK (idx(ARRAY[id], id) > 0));
+INSERT INTO of_array VALUES (1);
 CREATE TABLE seen (id serial PRIMARY KEY);
 CREATE VIEW m AS SELECT place('{1}', id) FROM seen;
 INSERT INTO checked VALUES (1);
 INSERT INTO seen VALUES (1);
+CREATE TABLE big (id bigserial PRIMARY KEY);
 });
+superuser(q{SELECT snowflake_convert.key('big', 'id') \gexec});
 is(as_role('attacker', q{
 CREATE FUNCTION public.planted(bigint, integer) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
+CREATE FUNCTION public.idx(bigint[], bigint) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
 CREATE FUNCTION public.valid(record) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN attic.evil(1); END';
 CREATE OPERATOR public.<-> (FUNCTION = public.planted, LEFTARG = bigint, RIGHTARG = integer);
 CREATE FUNCTION public.place(integer[], bigint) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
 }), '', 'the attacker plants an operator and a function');
 $make = q{SELECT snowflake_convert.schema('{public}')};
 superuser("$make \\gexec");
+superuser(q{
+CREATE TABLE new_key (id serial PRIMARY KEY, CHECK (id <-> 1 < 100), CHECK (idx(ARRAY[id], id) > 0));
+CREATE TABLE new_reference (id integer REFERENCES big CHECK (id <-> 1 < 100));
+INSERT INTO new_key VALUES (1); INSERT INTO new_reference VALUES (NULL);
+DROP TABLE new_reference});
 is(ran_as(), '', 'no expression is parsed anew with a planted operator or function');
-is(superuser($make . ' AS s') =~ s/ depends on.*//gr,
-	"-- left out: public.checked (id): in the way: constraint checked_id_check on table public.checked\n"
-	  . "-- left out: public.of_distinct (id): in the way: constraint of_distinct_check on table public.of_distinct\n"
-	  . "-- left out: public.of_row (id): in the way: constraint of_row_check on table public.of_row\n"
-	  . "-- left out: public.seen (id): in the way: rule _RETURN on view public.m\n-- no key to convert",
+is(join(' ', uniq(superuser($make) =~ /^-- left out: public\.(\w+) \(id\): in the way/gm)), 'checked new_key of_array of_distinct of_row seen',
 	'keys with such expressions are left out');
 
 # A serial's sequence, which nothing uses after the conversion, may be gone, and a
 # view of the attacker's have its name.
-superuser('CREATE TABLE big (id bigserial PRIMARY KEY)');
-superuser(q{SELECT snowflake_convert.key('big', 'id') \gexec});
 superuser('DROP SEQUENCE big_id_seq; INSERT INTO big DEFAULT VALUES');
 is(as_role('attacker', 'CREATE VIEW public.big_id_seq AS SELECT 1 AS last_value WHERE attic.evil(1)'), '', 'the attacker makes a view');
 like(as_role($superuser, q{SELECT snowflake_convert.revert('{"public.big.id": {"type": "bigint", "sequence": "public.big_id_seq"}}') \gexec}),

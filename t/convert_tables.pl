@@ -204,28 +204,6 @@ is(as_keeper($back), '', 'the way back reads all rows');
 is($node->safe_psql('depot', q{SELECT relforcerowsecurity FROM pg_class WHERE relname = 'hidden'}), 't', 'and hides them from the owner again');
 is($node->safe_psql('depot', 'INSERT INTO depot.hidden VALUES (DEFAULT) RETURNING id'), '6', 'the sequence goes on after the largest key');
 
-# A script locks a partition that is older than its parent after the parent,
-# as other statements do.
-$node->safe_psql('depot', q{
-SET ROLE keeper;
-CREATE TABLE older (k integer, id integer NOT NULL);
-CREATE TABLE parent (k integer, id serial) PARTITION BY LIST (k);
-CREATE TABLE younger PARTITION OF parent FOR VALUES IN (2);
-ALTER TABLE parent ATTACH PARTITION older FOR VALUES IN (1);
-});
-my ($lock) = $node->safe_psql('depot', q{SELECT snowflake_convert.key('parent', 'id')}) =~ /(CALL .*lock_tables.* 'ACCESS EXCLUSIVE'\))/;
-my ($inserts, $converts) = map { SnowflakeSession->new($node) } 1 .. 2;
-$_->rows("\\c depot\nBEGIN") for $inserts, $converts;
-$inserts->rows('INSERT INTO parent VALUES (2)');
-my $pid = $converts->value('SELECT pg_backend_pid()');
-$converts->ask($lock);
-$node->poll_query_until('postgres', "SELECT count(*) > 0 FROM pg_locks WHERE pid = $pid AND NOT granted")
-  or die 'the script does not wait';
-is($inserts->state_of('INSERT INTO parent VALUES (1)'), '', 'an INSERT into partitions does not deadlock with a script');
-$inserts->rows('COMMIT');
-is(($converts->answer)[0], '', 'a script does not deadlock with an INSERT into partitions');
-$_->quit for $inserts, $converts;
-
 # ----- tables of an extension's script -----
 
 $node->safe_psql('postgres', "$event_trigger

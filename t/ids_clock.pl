@@ -10,7 +10,6 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
-use IPC::Run;
 use List::Util qw(max min sum uniq);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -325,30 +324,25 @@ for my $case ([ 0, '', 'when the clock is set forward' ],
 for my $setting ('wait 5000', 'advance 1000')
 {
 	my $name = "$setting: three sessions while the clock steps back and forth";
-	my $script = PostgreSQL::Test::Utils::tempdir() . '/take.sql';
-	my $log = '';
-
 	set_policy(split / /, $setting);
-	append_to_file($script,
-		"INSERT INTO taken (session, id) SELECT :client_id, snowflake_nextvals(40);\n"
-		  . "INSERT INTO taken (session, id) SELECT :client_id, snowflake_nextval() FROM generate_series(1, 10);\n");
 	value_of($node, 'TRUNCATE taken');
 	take_newest();
-	my $takers = IPC::Run::start(
-		[
-			$node->installed_command('pgbench'), '--no-vacuum',
-			'--client=3', '--jobs=3', '--time=2', "--file=$script",
-			$node->connstr('postgres')
-		],
-		'<', \undef, '>', \$log, '2>&1', IPC::Run::timeout(60));
-	wait_for(sub { value_of($node, 'SELECT count(*) > 0 FROM taken') eq 't' });
+	my @takers = map { SnowflakeSession->new($node, 60) } 0 .. 2;
+	$takers[$_]->ask("DO 'BEGIN
+  FOR i IN 1 .. 200 LOOP
+    INSERT INTO taken (session, id) SELECT $_, snowflake_nextvals(40);
+    INSERT INTO taken (session, id) SELECT $_, snowflake_nextval() FROM generate_series(1, 10);
+    COMMIT;
+  END LOOP;
+END'") for 0 .. 2;
 	for (1 .. 150)
 	{
 		step_clock(rand(0.04) - 0.02);
 		usleep(rand(20_000));
 	}
 	step_clock(0);
-	ok($takers->finish, "$name: no call fails") or diag($log);
+	is(join('', map { ($_->answer)[0] } @takers), '', "$name: no call fails");
+	$_->quit for @takers;
 
 	my @taken = split /\n/, value_of($node, 'SELECT id FROM taken ORDER BY id');
 	is(scalar(uniq @taken), scalar @taken, "$name: no id of " . @taken . ' comes twice');

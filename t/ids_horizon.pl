@@ -256,15 +256,6 @@ INSERT INTO outbox (what, lane) VALUES ('late', 1);
 \sleep :ms ms
 COMMIT;
 },
-	savepoint => q{
-BEGIN;
-SAVEPOINT s;
-INSERT INTO outbox (what) VALUES ('rolled back');
-ROLLBACK TO s;
-\sleep :ms ms
-INSERT INTO outbox (what) VALUES ('savepoint');
-COMMIT;
-},
 	other => q{
 BEGIN;
 INSERT INTO orders DEFAULT VALUES;
@@ -412,7 +403,7 @@ for my $n (1 .. 2 + int($seconds / 30))
 value_of($node, 'INSERT INTO stop DEFAULT VALUES');
 succeeds($readers{$_}, "read_by_$_") for sort keys %readers;
 is( value_of($node, q{SELECT count(DISTINCT what) FROM outbox WHERE what <> 'rolled back'}),
-	6, 'all kinds of writers have written');
+	5, 'all kinds of writers have written');
 for my $reader (sort keys %bounds)
 {
 	my $count = value_of($node, "SELECT count(*) FROM $sources{$reader}");

@@ -158,27 +158,6 @@ sub around_lease_s
 
 # ----- copies -----
 
-# Copies a server's data directory while all its processes are suspended, or
-# while it is down.  Returns the node.
-sub directory_of
-{
-	my ($original, $name) = @_;
-
-	suspend($original->{node}) if $original->is_up;
-	my $node = copy_of($original->{node}, $name);
-	resume($original->{node}) if $original->is_up;
-	return $node;
-}
-
-# Returns the node of a base backup, or nothing if there is none.
-sub backup_of
-{
-	my ($original, $name) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
-
-	return base_backup($original->{node}, $node) ? $node : undef;
-}
-
 # Waits until a standby has replayed all that its primary has flushed.  Returns
 # false if that takes too long.
 sub catches_up
@@ -197,7 +176,8 @@ sub catches_up
 	return 1;
 }
 
-# Starts a copy of a server.  The fate says what happens to the original: "up"
+# Starts a copy of a server: of its data directory while all its processes are
+# suspended or ended, a base backup, or a standby, which is promoted.  The fate says what happens to the original: "up"
 # if it goes on, "suspended", or how it ends for a while.
 sub start_copy
 {
@@ -206,10 +186,18 @@ sub start_copy
 	my $is_ended = $fate =~ /^(?:fast|immediate|killed)$/;
 
 	$original->end($fate) if $kind eq 'directory' && $is_ended;
-	my $node =
-	  $kind eq 'directory'
-	  ? directory_of($original, $name)
-	  : backup_of($original, $name) // return 0;
+	my $node;
+	if ($kind eq 'directory')
+	{
+		suspend($original->{node}) if $original->is_up;
+		$node = copy_of($original->{node}, $name);
+		resume($original->{node}) if $original->is_up;
+	}
+	else
+	{
+		$node = PostgreSQL::Test::Cluster->new($name);
+		base_backup($original->{node}, $node) or return 0;
+	}
 	$copy = SnowflakeFaults->new($node, $original->{skew_s});
 	push @servers, $copy;
 	if ($kind eq 'standby')

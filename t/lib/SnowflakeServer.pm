@@ -100,16 +100,7 @@ sub start_server
 	  (%ENV, preload(clock_library()), CLOCK_OFFSET_FILE => $file);
 	return $node if $node->start(%parameters, fail_ok => 1);
 	return undef if $parameters{fail_ok};
-	die $node->name . ' does not start: ' . last_lines(logged($node), 5);
-}
-
-# Returns the last lines of a text.
-sub last_lines
-{
-	my ($text, $number) = @_;
-	my @lines = split /^/, $text;
-
-	return join '', @lines > $number ? @lines[ -$number .. -1 ] : @lines;
+	die $node->name . " does not start; its log:\n" . logged($node);
 }
 
 # Sets a server's clock to so many seconds ahead of the real one.
@@ -187,13 +178,11 @@ sub processes_of
 sub worker_pid
 {
 	my ($node) = @_;
-	my $type = "backend_type = 'snowflake registry'";
+	my $pid;
 
-	$node->poll_query_until('postgres',
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE $type")
+	wait_for(sub { ($pid) = processes_of($node, 'snowflake registry') })
 	  or die $node->name . ": no worker \"snowflake registry\" runs\n";
-	return $node->safe_psql('postgres',
-		"SELECT pid FROM pg_stat_activity WHERE $type");
+	return $pid;
 }
 
 # Suspends a postmaster, and returns its children.
