@@ -420,6 +420,21 @@ SELECT * FROM shape('shop') WHERE object ~ '^[abc]\.';
 DROP TABLE c;
 DROP TABLE a, b, script;
 
+-- The way back reads the largest key of all rows, and hides rows from the owner
+-- again.
+CREATE TABLE hidden (id serial PRIMARY KEY, n integer);
+CREATE POLICY first ON hidden USING (n = 1);
+INSERT INTO hidden (n) SELECT generate_series(1, 5);
+ALTER TABLE hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CALL public.run($$snowflake_convert.key('shop.hidden', 'id')$$);
+ALTER TABLE hidden NO FORCE ROW LEVEL SECURITY;
+SELECT sum(id), count(*) FROM hidden;
+ALTER TABLE hidden FORCE ROW LEVEL SECURITY;
+CALL public.run($$snowflake_convert.revert('{"shop.hidden.id": {"type": "integer", "sequence": "shop.hidden_id_seq"}}')$$);
+SELECT relforcerowsecurity FROM pg_class WHERE oid = 'hidden'::regclass;
+INSERT INTO hidden (n) VALUES (1) RETURNING id;
+DROP TABLE hidden;
+
 -- The script has to run as one role: all that changes belongs to the key's owner.
 \c - regress_snowflake_admin
 SET search_path = shop, public;

@@ -124,6 +124,13 @@ SELECT snowflake_encode('2024-01-01 00:00+00', 0, -1, 0);
 SELECT snowflake_encode('2024-01-01 00:00+00', 0, 0, -1);
 SELECT snowflake_encode('-infinity', 0, 0, 0);
 SELECT snowflake_encode('infinity', 0, 0, 0);
+-- fields that are too large, and a tick too early and too late, by either layout
+\set VERBOSITY sqlstate
+SELECT snowflake_encode('2024-01-01 00:00+00', 32, 0, 0);
+SELECT snowflake_encode('2024-01-01 00:00+00', 0, 32, 0);
+SELECT snowflake_encode('2024-01-01 00:00+00', 0, 0, 4096);
+SELECT snowflake_encode('2010-11-04 01:42:54.656999+00', 0, 0, 0);
+SELECT snowflake_encode('2080-07-10 17:30:30.209+00', 0, 0, 0);
 \set VERBOSITY default
 
 -- functions with an epoch argument are allowed in a generated column and an index

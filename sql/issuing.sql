@@ -116,6 +116,16 @@ SET snowflake.worker_id = 3;
 ALTER SYSTEM SET snowflake.layout = '41/5/5';
 ALTER SYSTEM SET snowflake.epoch = 'yesterday';
 
+-- the library refuses calls by functions of pgEdge's extension, which has the same name
+\set VERBOSITY terse
+CREATE FUNCTION of_other(regclass) RETURNS bigint AS '$libdir/snowflake', 'snowflake_nextval' LANGUAGE C;
+SELECT of_other('pg_class');
+DROP FUNCTION of_other;
+CREATE FUNCTION of_other(regclass) RETURNS bigint AS '$libdir/snowflake', 'snowflake_currval' LANGUAGE C;
+SELECT of_other('pg_class');
+DROP FUNCTION of_other;
+\set VERBOSITY default
+
 -- every object has a comment, and every function the right volatility
 \pset format unaligned
 SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS arguments,

@@ -171,39 +171,6 @@ $session->quit;
 is($node->safe_psql('depot', q{INSERT INTO depot.item DEFAULT VALUES RETURNING id; INSERT INTO depot.place DEFAULT VALUES RETURNING id}),
 	"1001\n5", 'the sequences go on after the largest keys');
 
-# All locks of a script have one deadline: what it has waited for one table is
-# taken off the time for the next.
-$node->safe_psql('depot', 'CREATE TABLE first (); CREATE TABLE second ()');
-my ($reader, $locker) = map { SnowflakeSession->new($node) } 1 .. 2;
-$_->rows("\\c depot\nBEGIN") for $reader, $locker;
-$reader->rows('TABLE first');
-my $locker_pid = $locker->value("SET LOCAL lock_timeout = '1min'; SELECT pg_backend_pid()");
-$locker->ask("CALL snowflake_convert.lock_tables('{first,second}', 'ACCESS EXCLUSIVE')");
-$node->poll_query_until('postgres', "SELECT count(*) > 0 FROM pg_locks WHERE pid = $locker_pid AND NOT granted")
-  or die 'nobody waits';
-$reader->rows('SELECT pg_sleep(0.5)');
-$reader->rows('COMMIT');
-is(($locker->answer)[0], '', 'a script waits for the first table');
-cmp_ok($locker->value("SELECT setting FROM pg_settings WHERE name = 'lock_timeout'"), '<=', 59_500,
-	'its wait for the second table is shorter by that');
-$_->quit for $reader, $locker;
-
-# The way back reads the largest key of all rows.
-$node->safe_psql('depot', q{
-SET ROLE keeper;
-CREATE TABLE depot.hidden (id serial PRIMARY KEY, n integer);
-CREATE POLICY first ON depot.hidden USING (n = 1);
-INSERT INTO depot.hidden (n) SELECT generate_series(1, 5);
-ALTER TABLE depot.hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
-});
-my $hidden = q{snowflake_convert.key('depot.hidden', 'id')};
-is(as_keeper("SELECT $hidden \\gexec\n"), '', 'a table whose rows are hidden from its owner is converted');
-is($node->safe_psql('depot', 'SELECT sum(id), count(*) FROM depot.hidden'), '15|5', 'the converted table has the rows that are hidden from its owner');
-$back = $node->safe_psql('depot', q{SELECT snowflake_convert.revert('{"depot.hidden.id": {"type": "integer", "sequence": "depot.hidden_id_seq"}}')});
-is(as_keeper($back), '', 'the way back reads all rows');
-is($node->safe_psql('depot', q{SELECT relforcerowsecurity FROM pg_class WHERE relname = 'hidden'}), 't', 'and hides them from the owner again');
-is($node->safe_psql('depot', 'INSERT INTO depot.hidden VALUES (DEFAULT) RETURNING id'), '6', 'the sequence goes on after the largest key');
-
 # ----- tables of an extension's script -----
 
 $node->safe_psql('postgres', "$event_trigger
@@ -253,13 +220,6 @@ SELECT count(*), bool_and(abs(extract(epoch FROM snowflake_timestamp(id) - made_
        array_agg(snowflake_sequence(id) ORDER BY id)
   FROM event;
 }), "f\nt\n4|t|t|t|{3,2,1,0}", 'new ids follow the ids of other software with the same layout and epoch');
-# The library refuses calls by functions of that extension.
-for my $function ('nextval', 'currval')
-{
-	like((sqlstate_of($peer, qq{CREATE FUNCTION of_other(regclass) RETURNS bigint AS '\$libdir/snowflake', 'snowflake_$function' LANGUAGE C;
-SELECT of_other('pg_class')}))[1], qr/function of_other\(regclass\) is of another extension named "snowflake"/, "a $function of another extension is refused");
-	$peer->safe_psql('postgres', 'DROP FUNCTION IF EXISTS of_other');
-}
 $peer->stop;
 
 # ----- a key of 2^31 transactions ago -----

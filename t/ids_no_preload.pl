@@ -173,10 +173,6 @@ is( $out,
 	"3|2\n3|2\nsnowflake.datacenter_id = 5, snowflake.worker_id = 4, snowflake.layout = 42/5/5/11, snowflake.epoch = 2012-01-01 00:00+00",
 	'a session with other parameters goes by the fixed node, and snowflake_node() shows both');
 is($err, '', 'a session with other parameters is not warned');
-is( value_of($node,
-		'SELECT snowflake_worker_id(snowflake_currval()), snowflake_format(0) FROM snowflake_nextval()'),
-	'2|2010-11-04 01:42:54.657, #0, @(0,0)',
-	'a session with other parameters decodes by the fixed layout and epoch');
 is( value_of($node, "SET timezone = 'UTC'; SELECT snowflake_format(0)"),
 	'2010-11-04 01:42:54.657, #0, @(0,0)',
 	'a session that issues no id decodes by the fixed layout and epoch');
@@ -184,9 +180,6 @@ is($session->value(NODE_OF_ID), '3|2', 'a reload does not change the node of a s
 $session->quit;
 ($state, $message) = sqlstate_of($node, 'SELECT snowflake_encode(now(), 0, 99, 0)');
 is($state, '22003', 'a value that does not fit the fixed layout is refused');
-reload_with('snowflake.worker_id = 2', 'snowflake.datacenter_id = 3');
-($rc, $out, $err) = $node->psql('postgres', NODE_OF_ID . '; ' . PENDING);
-is("$out$err", "3|2\n", 'with the former values there is no warning');
 reload_with('snowflake.worker_id = 6');
 $node->restart;
 is(value_of($node, NODE_OF_ID), '0|6', 'a restart changes the node');
@@ -324,16 +317,6 @@ reload_with('snowflake.worker_id = 7', 'Snowflake.Datacenter_ID = 3');
 	is((sqlstate_of($node, NODE_OF_ID))[0], '55P02', "another spelling of the name hides no client's value");
 }
 is(value_of($node, NODE_OF_ID), '3|7', 'a name in another spelling counts');
-
-# PostgreSQL's syntax of integers counts in each session.
-restart_unfixed();
-$session = SnowflakeSession->new($node);
-$session->rows("LOAD 'snowflake'");
-reload_with("snowflake.worker_id = '010'", 'snowflake.datacenter_id = 1.6');
-is(value_of($node, 'SELECT datacenter_id, worker_id FROM snowflake_node()'), '2|8',
-	'a new session reads 010 as 8, and 1.6 as 2');
-is($session->value(NODE_OF_ID), '2|8', 'a session that has loaded the library does, too');
-$session->quit;
 
 # A transaction that loads the library and aborts.
 restart_unfixed();

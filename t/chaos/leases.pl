@@ -34,7 +34,7 @@ use SnowflakeRegistry;
 use SnowflakeServer;
 use SnowflakeTest;
 use Test::More;
-use Time::HiRes qw(time usleep);
+use Time::HiRes qw(time);
 
 use constant {
 	SERVERS => 3,
@@ -163,17 +163,11 @@ sub around_lease_s
 sub catches_up
 {
 	my ($follower, $leader) = @_;
-	my $until = now() + REPLAY_S;
 	my $lsn = try_value($leader->{node}, 'SELECT pg_current_wal_flush_lsn()')
 	  // return 0;
+	my $replayed = "SELECT pg_last_wal_replay_lsn() >= '$lsn'";
 
-	while ((try_value($follower->{node},
-				"SELECT pg_last_wal_replay_lsn() >= '$lsn'") // '') ne 't')
-	{
-		return 0 if now() > $until;
-		usleep(20_000);
-	}
-	return 1;
+	return wait_for(sub { (try_value($follower->{node}, $replayed) // '') eq 't' }, REPLAY_S);
 }
 
 # Starts a copy of a server: of its data directory while all its processes are
