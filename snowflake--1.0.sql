@@ -399,18 +399,18 @@ BEGIN
         SELECT i.inhrelid FROM tree JOIN pg_inherits AS i ON i.inhparent = tree.relid)
     SELECT c.oid INTO found_table
       FROM pg_class AS c
-      JOIN pg_namespace AS n ON n.oid = c.relnamespace
+      JOIN pg_namespace AS n ON n.oid IN (c.relnamespace, (SELECT extnamespace FROM pg_extension WHERE extname = 'snowflake'))
       JOIN pg_database AS d ON d.datname = current_database()
      WHERE (c.relowner <> owner
             -- A schema's owner could exchange names, unless it has the rights of the tables' owner.
-            OR NOT pg_has_role(CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END, owner, 'MEMBER'))
+            OR NOT pg_has_role(CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END, owner, 'USAGE'))
        AND (c.oid IN (SELECT relid FROM tree)
             OR c.oid IN (SELECT conrelid FROM pg_constraint JOIN tree ON relid = confrelid WHERE contype = 'f')
             OR c.oid IN (SELECT confrelid FROM pg_constraint JOIN tree ON relid = conrelid WHERE contype = 'f'))
      ORDER BY c.relname
      LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'table % or its schema belongs to another role than %', found_table, parent
+        RAISE EXCEPTION 'table %, its schema, or that of the extension belongs to another role than %', found_table, parent
             USING ERRCODE = 'insufficient_privilege',
                   DETAIL = 'Partitioning or a foreign key connects both, so code of that role could run.',
                   HINT = format('Give the table and its schema to role "%s" or, if that role is no superuser, GRANT it to the schema''s owner.', pg_get_userbyid(owner));
@@ -699,7 +699,7 @@ BEGIN
           FROM @extschema@.snowflake_partition_bounds(parent)
          WHERE upper < '9223372036854775807'
            AND upper - 1 <= @extschema@.snowflake_last_id_before(before);
-        IF dry_run OR parts IS NULL THEN
+        IF dry_run IS NOT FALSE OR parts IS NULL THEN
             FOREACH name IN ARRAY coalesce(parts, '{}') LOOP
                 RAISE NOTICE 'would drop partition %', name;
             END LOOP;

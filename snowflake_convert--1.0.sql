@@ -278,39 +278,45 @@ RETURN CASE classid
        WHEN 'pg_attrdef'::regclass THEN (SELECT adbin::text FROM pg_attrdef WHERE oid = objid)
        WHEN 'pg_rewrite'::regclass THEN (SELECT ev_action::text FROM pg_rewrite WHERE oid = objid) END;
 
+-- The owner of a schema can rename it, and put other objects in place of those that a
+-- script names, while the script runs.  Returns the name of that role, unless it has
+-- the rights of the tables' owner anyway.
+CREATE FUNCTION snowflake_convert.stranger(schema name, owner oid)
+RETURNS name LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pg_get_userbyid(r.oid)
+      FROM pg_namespace AS n
+      JOIN pg_database AS d ON d.datname = current_database(),
+           LATERAL (SELECT CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END) AS r(oid)
+     WHERE n.nspname = schema AND NOT pg_has_role(r.oid, owner, 'USAGE');
+END;
+
 -- PostgreSQL parses an expression anew when the type of a column in it changes.  A
 -- function or operator outside pg_catalog may then be another one of the same name,
 -- which takes a bigint, and whose author is not the caller.  Only objects that are
 -- not PostgreSQL's own have entries in pg_depend.
 --
--- Names the first such function or operator, of an object in the catalogue, that
--- takes what an integer can become, a polymorphic type, or ROW(), which is written
--- without its type; or a type that integers are cast to, because the cast itself is
--- chosen anew, too.
-CREATE FUNCTION snowflake_convert.foreign_code(classid oid, objid oid)
+-- Names the first such function or operator of an object in the catalogue; or a type
+-- that integers are cast to, because the cast itself is chosen anew, too, and new ids
+-- do not fit a domain of integers; or any object in a schema of a stranger.
+CREATE FUNCTION snowflake_convert.foreign_code(classid oid, objid oid, owner oid)
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH casts(target) AS MATERIALIZED (
-        SELECT casttarget FROM pg_cast
-         WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
-           AND (castcontext = 'i' OR casttarget IN ('smallint'::regtype, 'integer'::regtype) OR casttarget >= 16384)
-    ), rows(type) AS MATERIALIZED (
-        SELECT oid FROM pg_type WHERE typtype = 'c' AND snowflake_convert.tree(classid, objid) ~ '\{ROW'
-    ), taken(by_code, by_cast) AS MATERIALIZED (
-        SELECT ARRAY(SELECT oid FROM pg_type WHERE typtype = 'p'
-                     UNION ALL TABLE rows
-                     UNION ALL SELECT snowflake_convert.types_of(ARRAY(TABLE casts))),
-               ARRAY(TABLE rows UNION ALL SELECT snowflake_convert.types_of(ARRAY(SELECT target FROM casts WHERE target >= 16384)))
+    WITH uses AS MATERIALIZED (
+        SELECT DISTINCT d.refclassid, d.refobjid
+          FROM pg_depend AS d
+         WHERE (d.classid, d.objid) = (foreign_code.classid, foreign_code.objid) AND d.deptype = 'n'
     )
-    SELECT min(pg_describe_object(d.refclassid, d.refobjid, 0))
-      FROM pg_depend AS d
-      LEFT JOIN pg_proc AS f ON d.refclassid = 'pg_proc'::regclass AND f.oid = d.refobjid
-      LEFT JOIN pg_operator AS o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-      LEFT JOIN taken AS t ON d.refclassid = 'pg_type'::regclass
-     WHERE (d.classid, d.objid) = (foreign_code.classid, foreign_code.objid) AND d.deptype = 'n'
-       AND (f.proargtypes::oid[] || o.oprleft || o.oprright && (SELECT by_code FROM taken) OR d.refobjid = ANY (t.by_cast)
-            -- IS DISTINCT FROM, NULLIF, CASE a WHEN b, rows and JOIN USING are written without their operator.
-            OR o.oprname ~ '[<=>]' AND snowflake_convert.tree(d.classid, d.objid) ~ '\{(DISTINCTEXPR|NULLIFEXPR|ROWCOMPARE|CASETESTEXPR)|:usingClause \(');
+    SELECT min(pg_describe_object(u.refclassid, u.refobjid, 0))
+      FROM uses AS u,
+           LATERAL pg_identify_object(u.refclassid, u.refobjid, 0) AS o
+     WHERE u.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND classid <> 'pg_trigger'::regclass
+        OR u.refclassid = 'pg_type'::regclass
+           AND (u.refobjid IN (SELECT oid FROM pg_type WHERE typtype = 'c')
+                OR u.refobjid IN (SELECT snowflake_convert.types_of('{smallint,integer,bigint}'::regtype[]::oid[] || ARRAY(
+                                             SELECT casttarget FROM pg_cast
+                                              WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) AND casttarget >= 16384))))
+        OR snowflake_convert.stranger(o.schema::name, owner) IS NOT NULL;
 END;
 
 -- Of PostgreSQL's own functions and operators, comparisons and the four basic
@@ -344,17 +350,23 @@ BEGIN ATOMIC
           FROM calls AS c JOIN pg_proc AS p ON p.oid = c.oid AND c.kind <> 'opno'
         UNION ALL
         SELECT pg_describe_object('pg_operator'::regclass, o.oid, 0), ARRAY[o.oprleft, o.oprright], false,
-               EXISTS (SELECT FROM pg_operator AS b
-                        WHERE b.oprname = o.oprname AND 'bigint'::regtype IN (b.oprleft, b.oprright)
-                          AND (b.oprleft = o.oprleft OR o.oprleft IN ('smallint'::regtype, 'integer'::regtype))
-                          AND (b.oprright = o.oprright OR o.oprright IN ('smallint'::regtype, 'integer'::regtype)))
+               NOT ARRAY[o.oprleft, o.oprright] && '{21,23}'
+               OR EXISTS (SELECT FROM pg_operator AS b
+                           WHERE b.oprname = o.oprname AND 'bigint'::regtype IN (b.oprleft, b.oprright)
+                             AND (b.oprleft = o.oprleft OR o.oprleft IN ('smallint'::regtype, 'integer'::regtype))
+                             AND (b.oprright = o.oprright OR o.oprright IN ('smallint'::regtype, 'integer'::regtype)))
           FROM calls AS c JOIN pg_operator AS o ON o.oid = c.oid AND c.kind = 'opno'
          WHERE NOT (o.oprname IN ('=', '<>', '<', '<=', '>', '>=', '+', '-', '*', '/')
                     AND ARRAY[o.oprleft, o.oprright] <@ '{0,20,21,23}')
         UNION ALL
+        SELECT 'a subscript, a cast to oid, or NULL in WITH RECURSIVE', '{20}', false, false
+          FROM trees
+         WHERE tree ~ (':ref(upper|lower)indexpr \(\{(VAR [^{}]*:vartype|OPEXPR [^{}]*:opresulttype) (21|23) |\{RELABELTYPE :arg \{VAR [^{}]*:vartype (21|23) '
+                       '|:hasRecursive true .*\{CONST :consttype (21|23) [^{}]*:constisnull true')
+        UNION ALL
         SELECT 'COALESCE, CASE, GREATEST, LEAST or ARRAY', '{20}', false, true
           FROM trees
-         WHERE tree ~ (':(coalescetype|minmaxtype) (21|23) |:(result|defresult) \{VAR [^{}]*:vartype (21|23) '
+         WHERE tree ~ (':(coalescetype|minmaxtype) (21|23) |:(result|defresult) \{(VAR [^{}]*:vartype|OPEXPR [^{}]*:opresulttype) (21|23) '
                        '|\{ARRAYEXPR [^{}]*:elements \((\{CONST [^{}]*\} )*\{VAR [^{}]*:vartype (21|23) ')
     )
     SELECT min(c.description)
@@ -504,7 +516,7 @@ END;
 
 -- Lists objects with expressions that PostgreSQL parses anew, or that the script
 -- does not know how to put back.
-CREATE FUNCTION snowflake_convert.object_obstacles(reach snowflake_convert.reached[])
+CREATE FUNCTION snowflake_convert.object_obstacles(reach snowflake_convert.reached[], owner oid)
 RETURNS TABLE (keys integer[], description text)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = off SET jit = off
@@ -538,11 +550,13 @@ BEGIN ATOMIC
           LEFT JOIN views AS w ON (d.classid, d.objid) = ('pg_rewrite'::regclass, w.rule)
          WHERE w.rule IS NULL AND NOT (d.classid = 'pg_trigger'::regclass AND d.objid IN (SELECT oid FROM pg_trigger WHERE tgrelid = v.view))
         UNION ALL
-        SELECT e.keys, e.classid, e.objid, 0, format(' depends on %s, which takes an integer, and could be another one for a bigint', f.code)
+        SELECT e.keys, e.classid, e.objid, 0, format(' depends on %s, which could be another one when the script runs', f.code)
           FROM (SELECT keys, classid, objid FROM depending WHERE is_changed AND has_expression AND NOT is_in_the_way
                 UNION ALL
-                SELECT keys, 'pg_rewrite'::regclass, rule FROM views) AS e(keys, classid, objid),
-               LATERAL snowflake_convert.foreign_code(e.classid, e.objid) AS f(code)
+                SELECT keys, 'pg_rewrite'::regclass, rule FROM views
+                UNION ALL
+                SELECT v.keys, 'pg_trigger'::regclass, g.oid FROM views AS v JOIN pg_trigger AS g ON g.tgrelid = v.view) AS e(keys, classid, objid),
+               LATERAL snowflake_convert.foreign_code(e.classid, e.objid, owner) AS f(code)
          WHERE f.code IS NOT NULL
         UNION ALL
         SELECT e.keys, e.classid, e.objid, 0, format(' uses %s, which is another one for a bigint, or fails', f.code)
@@ -556,13 +570,21 @@ BEGIN ATOMIC
       FROM found AS f
     UNION ALL
     -- What a view that is made again would lose.
-    SELECT v.keys, format('view %s has a security label', v.view)
-      FROM views AS v JOIN pg_seclabel AS l ON (l.classoid, l.objoid) = ('pg_class'::regclass, v.view)
-    UNION ALL
-    SELECT v.keys, format('view %s has privileges that role %I has granted', v.view, pg_get_userbyid(a.grantor))
+    SELECT v.keys, format('view %s %s', v.view, p.problem)
       FROM views AS v
       JOIN pg_class AS c ON c.oid = v.view,
-           LATERAL (SELECT DISTINCT e.grantor FROM aclexplode(c.relacl) AS e WHERE e.grantor <> c.relowner) AS a;
+           LATERAL (VALUES
+               ('is temporary', c.relpersistence = 't'),
+               ('belongs to an extension', v.view::oid IN (SELECT objid FROM pg_depend WHERE (classid, deptype) = ('pg_class'::regclass, 'e'))),
+               ('has a security label', v.view::oid IN (SELECT objoid FROM pg_seclabel WHERE classoid = 'pg_class'::regclass)),
+               ('has privileges that another role has granted', c.relowner <> ANY (ARRAY(SELECT e.grantor FROM aclexplode(c.relacl) AS e)))) AS p(problem, is_found)
+     WHERE p.is_found
+    UNION ALL
+    SELECT d.keys, format('%s has an operator class that is not the default for integers. %s', pg_describe_object(d.classid, d.objid, 0),
+                          snowflake_convert.drop_statement(d.classid, d.objid))
+      FROM depending AS d
+      JOIN pg_index AS i ON d.is_changed AND (d.classid, d.objid) = ('pg_class'::regclass, i.indexrelid)
+     WHERE i.indclass::oid[] && ARRAY(SELECT oid FROM pg_opclass WHERE opcintype IN ('smallint'::regtype, 'integer'::regtype) AND NOT opcdefault);
 END;
 
 -- Lists what keeps columns from being changed, or cannot be put back.
@@ -572,7 +594,7 @@ LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH columns AS MATERIALIZED (
-        SELECT c.*, a.atttypid, a.attinhcount, a.attgenerated, t.reltype, t.reloftype, t.relkind, f.oid AS default, f.adbin,
+        SELECT c.*, a.atttypid, a.attinhcount, a.attgenerated, a.attidentity, t.relnamespace, t.reltype, t.reloftype, t.relkind, f.oid AS default, f.adbin,
                format('column %I of table %s', c.attname, c.tab) AS description,
                c.is_key AND f.oid IS NOT NULL AND snowflake_convert.sequence_of(c.tab, c.attnum) IS NULL
                AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum) AS has_default,
@@ -600,6 +622,9 @@ BEGIN ATOMIC
           JOIN pg_class AS t ON t.oid = r.tab
         UNION ALL
         SELECT v.keys, c.relowner, c.relnamespace, 'view ' || v.view FROM snowflake_convert.views(reach) AS v JOIN pg_class AS c ON c.oid = v.view
+        UNION ALL
+        SELECT c.keys, t.relowner, t.relnamespace, 'sequence ' || t.oid::regclass
+          FROM columns AS c JOIN pg_class AS t ON t.oid = to_regclass(nullif(c.back ->> 'sequence', '')) AND NOT c.back ? 'identity'
     ), found(keys, description) AS (
         SELECT n.keys, n.description || p.problem
           FROM columns AS n,
@@ -631,18 +656,23 @@ BEGIN ATOMIC
         -- A script runs as one role.
         SELECT o.keys, format('%s belongs to role %I', o.description, pg_get_userbyid(o.owner)) FROM owned AS o WHERE o.owner <> obstacles.owner
         UNION ALL
-        -- The owner of a schema can rename it, and put other objects in place of those
-        -- that a script names, unless the tables' owner has the same rights.
-        SELECT s.keys, format('schema %I belongs to role %I. ALTER SCHEMA %1$I OWNER TO %3$I;', n.nspname, pg_get_userbyid(r.oid), pg_get_userbyid(obstacles.owner))
+        SELECT s.keys, format('schema %I belongs to role %I', n.nspname, r.stranger)
           FROM (SELECT keys, schema FROM owned AS o WHERE o.owner = obstacles.owner
                 UNION
                 SELECT c.keys, p.pronamespace FROM columns AS c JOIN pg_proc AS p ON p.oid = (snowflake_convert.id_functions())[1] WHERE c.is_key) AS s(keys, oid)
-          JOIN pg_namespace AS n ON n.oid = s.oid
-          JOIN pg_database AS d ON d.datname = current_database(),
-               LATERAL (SELECT CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END) AS r(oid)
-         WHERE NOT pg_has_role(r.oid, obstacles.owner, 'MEMBER')
+          JOIN pg_namespace AS n ON n.oid = s.oid,
+               LATERAL snowflake_convert.stranger(n.nspname, obstacles.owner) AS r(stranger)
+         WHERE r.stranger IS NOT NULL
         UNION ALL
-        SELECT p.keys, p.description FROM snowflake_convert.object_obstacles(reach) AS p
+        -- A script makes views, and the way back identities.
+        SELECT DISTINCT s.keys, format('role %I lacks CREATE on schema %I. GRANT CREATE ON SCHEMA %2$I TO %1$I;', pg_get_userbyid(obstacles.owner), n.nspname)
+          FROM (SELECT v.keys, c.relnamespace FROM snowflake_convert.views(reach) AS v JOIN pg_class AS c ON c.oid = v.view
+                UNION ALL
+                SELECT c.keys, c.relnamespace FROM columns AS c WHERE c.attidentity <> '' OR c.back ? 'identity') AS s(keys, oid)
+          JOIN pg_namespace AS n ON n.oid = s.oid
+         WHERE NOT has_schema_privilege(obstacles.owner, n.oid, 'CREATE')
+        UNION ALL
+        SELECT p.keys, p.description FROM snowflake_convert.object_obstacles(reach, owner) AS p
     )
     SELECT f.keys, f.description FROM found AS f;
 END;
@@ -902,7 +932,7 @@ BEGIN
         'SET LOCAL lock_timeout = ''5s'';',
         format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner)),
         'SET LOCAL search_path = pg_catalog, pg_temp;',
-        format('PERFORM %L::regprocedure;', (snowflake_convert.id_functions())[1]),    -- an error if the owner lacks USAGE of the schema
+        format('EXECUTE %L;', format('EXPLAIN SELECT %s', (snowflake_convert.id_functions())[1])),    -- an error if the owner may not call it, or it is ambiguous
         'SET LOCAL standard_conforming_strings = on;',
         CASE WHEN back <> '{}' THEN 'SET LOCAL row_security = off;' END,    -- max() has to see all rows
         'SET LOCAL default_tablespace = '''';',

@@ -147,7 +147,6 @@ SELECT * FROM columns_of('by_key', 'filled', 'partitioned', 'guest', 'heir');
 -- and what ALTER TABLE would parse anew, with functions or operators of integers
 -- that are not pg_catalog's
 CREATE FUNCTION menu.half(numeric, bigint[]) RETURNS integer IMMUTABLE LANGUAGE sql RETURN 1;
-CREATE FUNCTION menu.whole(text) RETURNS boolean IMMUTABLE LANGUAGE sql RETURN true;
 CREATE FUNCTION menu.any(anyelement) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true';
 CREATE FUNCTION menu.distance(integer, integer) RETURNS integer IMMUTABLE LANGUAGE sql RETURN 1;
 CREATE OPERATOR menu.<-> (LEFTARG = integer, RIGHTARG = integer, FUNCTION = menu.distance);
@@ -158,7 +157,7 @@ CREATE TABLE indexes (a serial, b serial);
 CREATE INDEX ON indexes ((menu.any(a)));
 ALTER TABLE indexes ADD PRIMARY KEY (a, b);
 CREATE TABLE refers (id bigserial PRIMARY KEY CHECK (menu.any(id)), d integer REFERENCES django CHECK (d = 1 OR menu.any(d)));
-CREATE TABLE is_safe (id serial PRIMARY KEY CHECK (menu.whole(id::text) AND id + 2 >= 0));
+CREATE TABLE is_safe (id serial PRIMARY KEY CHECK (id + 2 >= 0));
 SELECT * FROM columns_of('checks', 'operators', 'indexes', 'refers', 'is_safe');
 -- a row that row security hides counts as a row
 CREATE TABLE hidden (id serial);
@@ -187,9 +186,7 @@ ALTER TABLE users_later ADD PRIMARY KEY (id);
 SELECT * FROM columns_of('users_own', 'users_later', 'of_set_role');
 SELECT extnamespace::regnamespace AS home, nspowner::regrole AS home_owner FROM pg_extension JOIN pg_namespace AS n ON n.oid = extnamespace WHERE extname = 'snowflake' \gset
 ALTER SCHEMA :home OWNER TO regress_snowflake_owner;
-\set VERBOSITY terse
 CREATE TABLE of_stranger (id serial PRIMARY KEY);
-\set VERBOSITY default
 GRANT ALL ON SCHEMA shop TO regress_snowflake_owner;
 \c - regress_snowflake_owner
 SET search_path = shop, public; SET snowflake_convert.schemas = 'shop';
