@@ -395,10 +395,8 @@ for my $call ($create, $drop)
 		[ 'victim', '', 'house.p', 'table attic.f, its schema, or that of the extension belongs to another role than house.p' ],
 		[ $superuser, '', 'public.mixed', 'table attic.mixed_rest, its schema, or that of the extension belongs to another role than public.mixed' ],
 		[ $superuser, '', 'attic.p', 'must be owner of table attic.p\n.*Connect as role "attacker"' ],
-		[ 'member', '', 'attic.p', 'must be owner of table attic.p\n.*Connect as role "attacker"' ],
 		[ $superuser, 'SET ROLE attacker;', 'attic.p', 'must be owner of table attic.p\n' ],
 		[ $superuser, 'SET SESSION AUTHORIZATION attacker;', 'attic.p', 'must be owner of table attic.p\n' ],
-		[ 'member', 'SET ROLE attacker;', 'attic.p', 'must be owner of table attic.p\n' ],
 		[ 'victim', '', 'house.part', 'table attic.whole, its schema, or that of the extension belongs to another role than house.part' ])
 	{
 		my ($role, $set_role, $table, $error) = @$_;

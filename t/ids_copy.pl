@@ -336,32 +336,5 @@ for my $case (
 	is(calls_of("$sql\n$copy"), $calls, $what);
 }
 
-# 5. The table synchronisation of logical replication, which runs a COPY
-# without an SQL statement.
-my $publisher = PostgreSQL::Test::Cluster->new('publisher');
-$publisher->init(allows_streaming => 'logical');
-$publisher->start;
-$publisher->safe_psql('postgres', q{
-CREATE TABLE synced (n integer PRIMARY KEY);
-INSERT INTO synced SELECT generate_series(1, 500);
-CREATE PUBLICATION p FOR TABLE synced;
-});
-my $connection = $publisher->connstr('postgres') =~ s/'/''/gr;
-$node->safe_psql('postgres', qq{
-CREATE TABLE synced (n integer PRIMARY KEY, id bigint DEFAULT snowflake_nextval());
-TRUNCATE seen;
-ALTER TABLE synced ADD CHECK (public.note('synced'));
-CREATE SUBSCRIPTION s CONNECTION '$connection' PUBLICATION p;
-});
-wait_for(sub {
-		$node->safe_psql('postgres',
-			q{SELECT count(*) FROM pg_subscription_rel WHERE srsubstate IN ('r', 's')}) eq '1';
-	}) or BAIL_OUT('the table is not synchronised');
-is($node->safe_psql('postgres', 'SELECT max(n) FROM seen'),
-	'0', 'table synchronisation inserts in batches');
-is($node->safe_psql('postgres', order_of('synced')),
-	'500|500|0', 'rows of the table synchronisation have ids');
-
 $node->stop;
-$publisher->stop;
 done_testing();

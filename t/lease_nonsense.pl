@@ -142,7 +142,6 @@ my @kinds = (
 	[ 'another type', answer([ INT8, @types[ 1 .. 6 ] ], [ grant(0 => pack 'q>', WORKER_ID) ]), $shape ],
 	[ 'a short value', answer_with(3 => 'xyz'), $shape ],
 	[ 'a null', answer_with(2 => undef), $impossible ],
-	[ 'nulls only', answer(\@types, [ (undef) x 7 ]), $impossible ],
 	[ 'worker id 1000', answer_with(0 => pack 'N', 1000), $impossible ],
 	[ 'worker id -1', answer_with(0 => pack 'N', 0xFFFFFFFF), $impossible ],
 	[ 'another worker id', answer_with(0 => pack 'N', WORKER_ID + 1), $impossible ],

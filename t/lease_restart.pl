@@ -82,7 +82,11 @@ sub restarts
 	goes_on($crash, $last{ $crash->name }, 'after a crash');
 
 	shows_its_lease($crash, $last{ $crash->name });
-	unlink_page($immediate);
+
+	$immediate->stop;
+	unlink mark_file($immediate) or die mark_file($immediate) . ": $!";
+	start_server($immediate);
+	like(first_id($immediate), qr/^\d+$/, 'a server without a page leases a worker id');
 	return;
 }
 
@@ -115,17 +119,6 @@ SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node()}),
 	goes_on($node, $last, 'under the new lease worker');
 	is( value_of($node, 'SELECT snowflake_stat_reset(); SELECT lease_renewals, lease_failures FROM snowflake_stat()'),
 		"\n0|0", 'snowflake_stat_reset() resets renewals and failures');
-	return;
-}
-
-sub unlink_page
-{
-	my ($node) = @_;
-
-	$node->stop;
-	unlink mark_file($node) or die mark_file($node) . ": $!";
-	start_server($node);
-	like(first_id($node), qr/^\d+$/, 'a server without a page leases a worker id');
 	return;
 }
 

@@ -97,18 +97,6 @@ sub hold_claims
 	return sub { $session->rows('COMMIT'); $session->quit };
 }
 
-# Waits until a claim waits in the registry, and returns its process.
-sub waiting_claim
-{
-	my ($registry) = @_;
-	my $pid;
-
-	wait_for(sub { $pid = value_of($registry,
-		q{SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%snowflake_registry.claim(%'}) })
-	  or die "no claim waits\n";
-	return $pid;
-}
-
 sub answers_late
 {
 	my $registry = new_registry({});
@@ -135,7 +123,10 @@ sub answers_late
 	$server->stop;
 	$let_go = hold_claims($registry);
 	start_server($server);
-	my $claim = waiting_claim($registry);
+	my $claim;
+	wait_for(sub { $claim = value_of($registry,
+		q{SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%snowflake_registry.claim(%'}) })
+	  or die "no claim waits\n";
 	kill 'STOP', $claim;
 	$let_go->();
 	is(worker_id_of(scalar first_id($server)), 5, 'a claim after the one that is held is granted');

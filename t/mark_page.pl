@@ -37,13 +37,6 @@ sub enable_checksums
 		'checksums enabled');
 }
 
-# The present, as a tick of a server's clock.
-sub present_tick
-{
-	my ($node) = @_;
-	return value_of($node, 'SELECT snowflake_min_id(clock_timestamp())') >> BITS_BELOW_TICK;
-}
-
 # ----- the contents -----
 
 my $node = new_server('contents', "include 'case.conf'",
@@ -182,7 +175,7 @@ end_servers($node);
 # an LSN that this cluster's WAL has not reached yet.
 $node = new_server('copied', 'snowflake.datacenter_id = 3');
 start_server($node);
-my $ahead = present_tick($node) + 2000;
+my $ahead = (value_of($node, 'SELECT snowflake_min_id(clock_timestamp())') >> BITS_BELOW_TICK) + 2000;
 $node->stop;
 substr(my $copied = with_field($sound, 256, 'q', $ahead), 0, 8) = pack 'L2', 0x7F, 0x1000;
 write_page($node, seal_page($copied));

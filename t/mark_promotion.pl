@@ -44,12 +44,6 @@ sub restart_with
 	return $offset;
 }
 
-sub state_of
-{
-	my ($node) = @_;
-	return (sqlstate_of($node, $issue))[0];
-}
-
 # ----- one worker id -----
 
 my $primary = new_server('primary', "include 'case.conf'",
@@ -143,7 +137,7 @@ is(worker_id_of($id), 8, 'the promoted standby issues ids of its own worker id')
 cmp_ok($id, '<', $batch->{newest}, 'ids of the new worker id are not an hour ahead');
 unlike(logged($standby), qr/issued elsewhere/, 'a promoted standby with a worker id of its own does not log ids issued elsewhere');
 restart_with($standby, 'snowflake.worker_id = 7');
-is(state_of($standby), '55000', "with the old primary's worker id ids are refused");
+is((sqlstate_of($standby, $issue))[0], '55000', "with the old primary's worker id ids are refused");
 restart_with($standby, 'snowflake.worker_id = 9');
 is(worker_id_of(first_id_soon($standby, 'a worker id never used before')),
 	9, 'the worker id never used before is in the id');

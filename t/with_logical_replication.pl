@@ -149,22 +149,29 @@ SKIP:
 	check_both('by_origin');
 }
 
-# The subscriber's table has one more column, with ids of the apply worker.
+# The subscriber's table has one more column, with ids of the subscription's
+# workers.  A CHECK notes how many rows it sees: in a batch it sees none.
 $nodes[0]->safe_psql('postgres', q{
 CREATE TABLE copied (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), n int);
+INSERT INTO copied (n) SELECT generate_series(1, 500);
 CREATE PUBLICATION copied FOR TABLE copied});
-$nodes[1]->safe_psql('postgres',
-	'CREATE TABLE copied (id bigint PRIMARY KEY, n int, copy_id bigint UNIQUE DEFAULT snowflake_nextval())');
+$nodes[1]->safe_psql('postgres', q{
+CREATE TABLE seen (rows bigint);
+CREATE FUNCTION note() RETURNS boolean LANGUAGE plpgsql AS
+'BEGIN INSERT INTO public.seen SELECT count(*) FROM public.copied; RETURN true; END';
+CREATE TABLE copied (id bigint PRIMARY KEY, n int, copy_id bigint UNIQUE DEFAULT snowflake_nextval(), CHECK (note()))});
 $nodes[1]->safe_psql('postgres',
 	sprintf q{CREATE SUBSCRIPTION copied CONNECTION '%s dbname=postgres' PUBLICATION copied},
 	$nodes[0]->connstr);
 $nodes[1]->wait_for_subscription_sync($nodes[0], 'copied');
-$nodes[0]->safe_psql('postgres', 'INSERT INTO copied (n) SELECT generate_series(1, 2000)');
+is($nodes[1]->safe_psql('postgres', 'SELECT max(rows) FROM seen'), '0', 'the table synchronisation inserts in batches');
+$nodes[0]->safe_psql('postgres', 'INSERT INTO copied (n) SELECT generate_series(501, 2500)');
 $nodes[0]->wait_for_catchup('copied');
 is($nodes[1]->safe_psql('postgres', q{
-SELECT count(*), count(DISTINCT copy_id),
-	   bool_and(snowflake_worker_id(id) = 1), bool_and(snowflake_worker_id(copy_id) = 2) FROM copied}),
-	'2000|2000|t|t', 'the apply worker of a subscription issues ids of its own server');
+SELECT count(*), count(DISTINCT copy_id), count(*) FILTER (WHERE copy_id <= previous),
+	   bool_and(snowflake_worker_id(id) = 1), bool_and(snowflake_worker_id(copy_id) = 2)
+  FROM (SELECT *, lag(copy_id) OVER (ORDER BY n) AS previous FROM copied) AS c}),
+	'2500|2500|0|t|t', 'the workers of a subscription issue ids of their own server, in the order of the rows');
 $_->stop for @nodes;
 
 done_testing();

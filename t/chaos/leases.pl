@@ -309,22 +309,9 @@ sub replace_registry
 
 # ----- faults -----
 
-# Each function returns false if the fault cannot happen now.
-my %fault;
-
-# Sets a fault of a server that is up.
-sub set_fault
-{
-	my ($name, $function) = @_;
-
-	$fault{$name} = sub {
-		my $server = any_server();
-		return defined $server ? $function->($server) : 0;
-	};
-	return;
-}
-
-set_fault(
+# Each function returns false if the fault cannot happen now.  These are faults of a
+# server that is up.
+my %server_fault = (
 	clock => sub {
 		my ($server) = @_;
 
@@ -332,16 +319,12 @@ set_fault(
 		$server->step_clock((1, -1)[ rand 2 ] * 0.001 * 150_000**rand(),
 			0.02 + rand 4);
 		return 1;
-	});
-
-set_fault(
+	},
 	killed_process => sub {
 		my ($server) = @_;
 		return $server->kill_process((REGISTRY_WORKER, 'postgres \[local\]')[ rand 2 ]);
-	});
-
-# pg_terminate_backend() sends this signal as well.
-set_fault(
+	},
+	# pg_terminate_backend() sends this signal as well.
 	worker_ended => sub {
 		my ($server) = @_;
 		my ($pid) = processes_of($server->{node}, REGISTRY_WORKER);
@@ -350,32 +333,24 @@ set_fault(
 		return 0 if $server->{step_s} > 0 || !defined $pid;
 		log_event("$server->{name}: registry worker ended");
 		return kill('TERM', $pid) == 1;
-	});
-
-set_fault(
+	},
 	worker_suspended => sub {
 		my ($server) = @_;
 		return $server->suspend_process(REGISTRY_WORKER, around_lease_s());
-	});
-
-set_fault(
+	},
 	ended => sub {
 		my ($server) = @_;
 
 		$server->end((qw(fast immediate killed))[ rand 3 ]);
 		after(around_lease_s(), sub { $server->start });
 		return 1;
-	});
-
-set_fault(
+	},
 	suspended => sub {
 		my ($server) = @_;
 
 		$server->suspend_for(around_lease_s());
 		return 1;
-	});
-
-set_fault(
+	},
 	parameters => sub {
 		my ($server) = @_;
 
@@ -386,9 +361,7 @@ set_fault(
 			sequence_start => (qw(zero random))[ rand 2 ],
 			high_water_interval => 50 + int rand 950);
 		return 1;
-	});
-
-set_fault(
+	},
 	copied => sub {
 		my ($server) = @_;
 
@@ -398,6 +371,11 @@ set_fault(
 			(qw(directory directory backup standby))[ rand 4 ],
 			(qw(up up up suspended fast immediate))[ rand 6 ]);
 	});
+
+my %fault = map {
+	my $function = $server_fault{$_};
+	$_ => sub { my $server = any_server(); return defined $server ? $function->($server) : 0 }
+} keys %server_fault;
 
 $fault{registry_ended} = sub {
 	return 0 unless $registry->is_up;
