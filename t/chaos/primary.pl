@@ -364,13 +364,6 @@ $fault{parameters} = sub {
 
 # ----- the run -----
 
-# Returns a function that returns the statements of a batch.
-sub calls
-{
-	my ($sql) = @_;
-	return sub { "$sql;\n" x 20 };
-}
-
 sub inserts
 {
 	my ($of_life, $sent_at) = @_;
@@ -384,7 +377,7 @@ $SIG{TERM} = $SIG{INT} = sub { die "interrupted\n" };
 make_primary();
 start_clients(
 	'clients', $primary->{node},
-	(calls('SELECT snowflake_nextval()')) x 2,
+	(sub { "SELECT snowflake_nextval();\n" x 20 }) x 2,
 	(sub { 'SELECT snowflake_nextvals(' . (1 + int rand 200) . ");\n" }) x 2,
 	(\&inserts) x 2);
 let_pass(0.5);
