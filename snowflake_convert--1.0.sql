@@ -298,14 +298,19 @@ END;
 --
 -- Names the first such function or operator of an object in the catalogue; or a type
 -- that integers are cast to, because the cast itself is chosen anew, too, and new ids
--- do not fit a domain of integers; or any object in a schema of a stranger.
+-- do not fit a domain of integers; or any object in a schema of a stranger, or a
+-- type of a stranger, who can make casts that were not there before.
 CREATE FUNCTION snowflake_convert.foreign_code(classid oid, objid oid, owner oid)
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH uses AS MATERIALIZED (
-        SELECT DISTINCT d.refclassid, d.refobjid
+        SELECT d.refclassid, d.refobjid
           FROM pg_depend AS d
          WHERE (d.classid, d.objid) = (foreign_code.classid, foreign_code.objid) AND d.deptype = 'n'
+        UNION
+        -- PostgreSQL's own casts of a column have no entries for the column's type.
+        SELECT 'pg_type'::regclass, t[1]::oid
+          FROM regexp_matches(snowflake_convert.tree(classid, objid), ':\w*type(?:id)? (\d{5,}) ', 'g') AS t
     )
     SELECT min(pg_describe_object(u.refclassid, u.refobjid, 0))
       FROM uses AS u,
@@ -316,7 +321,8 @@ BEGIN ATOMIC
                 OR u.refobjid IN (SELECT snowflake_convert.types_of('{smallint,integer,bigint}'::regtype[]::oid[] || ARRAY(
                                              SELECT casttarget FROM pg_cast
                                               WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) AND casttarget >= 16384))))
-        OR snowflake_convert.stranger(o.schema::name, owner) IS NOT NULL;
+        OR u.refobjid IN (SELECT oid FROM pg_type WHERE NOT pg_has_role(typowner, owner, 'USAGE')) AND u.refclassid = 'pg_type'::regclass
+        OR snowflake_convert.stranger((parse_ident(o.schema))[1]::name, owner) IS NOT NULL;
 END;
 
 -- Of PostgreSQL's own functions and operators, comparisons and the four basic

@@ -168,8 +168,11 @@ ALTER TABLE hidden ADD PRIMARY KEY (id);
 -- Who runs the DDL changes only tables of its own, and keeps away from those of
 -- others.  It needs USAGE on the schema of the extension, which no stranger owns.
 SELECT current_user AS super \gset
-CREATE ROLE regress_snowflake_user LOGIN;
-CREATE ROLE regress_snowflake_owner LOGIN;
+-- The roles connect, by password where the server asks for one.
+\set password none
+\getenv password PGPASSWORD
+CREATE ROLE regress_snowflake_user LOGIN PASSWORD :'password';
+CREATE ROLE regress_snowflake_owner LOGIN PASSWORD :'password';
 GRANT ALL ON SCHEMA shop TO regress_snowflake_user;
 GRANT REFERENCES ON django TO regress_snowflake_user;
 SET ROLE regress_snowflake_user;

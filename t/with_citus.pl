@@ -328,6 +328,8 @@ SELECT create_distributed_table('legacy_line', 'id');
 });
 sql(q{
 SELECT undistribute_table('legacy_line', cascade_via_foreign_keys => true);
+CREATE SEQUENCE legacy_ids OWNED BY legacy.id;
+ALTER TABLE legacy ALTER id SET DEFAULT nextval('legacy_ids');
 SELECT snowflake_convert.key('legacy', 'id') \gexec
 SELECT snowflake_convert.key('legacy_line', 'id') \gexec
 SELECT create_reference_table('legacy');
