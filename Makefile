@@ -1,7 +1,8 @@
 # Snowflake for PostgreSQL
 #
 #   make && sudo make install     builds and installs, by PG_CONFIG's PostgreSQL
-#   make installcheck             tests against a running server
+#   make installcheck             tests against a running server, by PGPASSWORD if
+#                                 it asks roles of the tests for one
 #   make demo, make test          on a copy of PostgreSQL; see README.md
 #   make test SANITIZE=1          tests under AddressSanitizer and UBSan
 #   make dist                     packs the sources as PGXN takes them

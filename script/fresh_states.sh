@@ -530,7 +530,8 @@ state_uninstall_without_postgres() {
 # ----- packages -----
 
 # An ordinary user builds Debian's packages, and runs "make installcheck" as a
-# superuser of another name than postgres.
+# superuser of another name than postgres, by password: the tests connect as roles of
+# their own, which peer authentication refuses.
 state_package_build() { # with packages
     apt_install build-essential debhelper postgresql-all
     get_checkout
@@ -540,8 +541,8 @@ state_package_build() { # with packages
     printf '%s\n' "shared_preload_libraries = 'snowflake'" "snowflake.worker_id = 7" \
         >"/etc/postgresql/$(major)/main/conf.d/snowflake.conf"
     start_cluster "$(major)"
-    runuser -u postgres -- createuser -s newcomer
-    newcomer "make installcheck TAP_TESTS="
+    runuser -u postgres -- psql -qc "CREATE ROLE newcomer SUPERUSER LOGIN PASSWORD 'secret'"
+    newcomer "PGHOST=localhost PGPASSWORD=secret make installcheck TAP_TESTS="
 }
 
 # Set by states that install the extension.

@@ -169,7 +169,7 @@ static void
 check_noted(const NotedParameter *parameter,
 			const struct config_generic *variable)
 {
-	const char *value = variable->flags & GUC_SUPERUSER_ONLY ? "..." :
+	const char *value = (variable->flags & GUC_SUPERUSER_ONLY) ? "..." :
 		parameter->value;
 
 	if (parameter->source > PGC_S_ARGV)
