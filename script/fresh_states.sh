@@ -540,9 +540,10 @@ state_package_build() { # with packages
     pg_createcluster "$(major)" main
     printf '%s\n' "shared_preload_libraries = 'snowflake'" "snowflake.worker_id = 7" \
         >"/etc/postgresql/$(major)/main/conf.d/snowflake.conf"
+    sed -i 's/^\(local  *all  *all  *\)peer/\1scram-sha-256/' "/etc/postgresql/$(major)/main/pg_hba.conf"
     start_cluster "$(major)"
     runuser -u postgres -- psql -qc "CREATE ROLE newcomer SUPERUSER LOGIN PASSWORD 'secret'"
-    newcomer "PGHOST=localhost PGPASSWORD=secret make installcheck TAP_TESTS="
+    newcomer "PGPASSWORD=secret make installcheck TAP_TESTS="
 }
 
 # Set by states that install the extension.
