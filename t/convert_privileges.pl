@@ -61,9 +61,7 @@ sub superuser
 sub as_role
 {
 	my ($role, $sql) = @_;
-	my (undef, undef, $stderr) = $node->psql($database, $sql, extra_params => [ '-U', $role ]);
-
-	return $stderr;
+	return ($node->psql($database, $sql, extra_params => [ '-U', $role ]))[2];
 }
 
 my $log_position = 0;
@@ -279,11 +277,7 @@ CREATE OPERATOR === (FUNCTION = alike, LEFTARG = text, RIGHTARG = text);
 CREATE TABLE of_sublink (id serial PRIMARY KEY, name varchar(20));
 CREATE VIEW sublink AS SELECT id FROM of_sublink WHERE name OPERATOR(public.===) ANY (SELECT o.name FROM of_sublink AS o);
 -- what a view names in a schema of the attacker
-CREATE TABLE attic.list (id bigint, name text COLLATE "C");
-CREATE TYPE attic.kind AS ENUM ('a');
 CREATE FUNCTION attic.fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
-CREATE TABLE of_list (id serial PRIMARY KEY);
-CREATE VIEW lists AS SELECT o.id FROM of_list AS o JOIN attic.list AS l ON l.id = o.id;
 CREATE SCHEMA "My attic" AUTHORIZATION attacker;
 CREATE TABLE "My attic".list (id bigint);
 CREATE TABLE of_quoted (id serial PRIMARY KEY);
@@ -293,8 +287,6 @@ ALTER TYPE shade OWNER TO attacker;
 CREATE TABLE of_cast (id serial PRIMARY KEY, shade shade, CHECK (id > 0 AND shade::text <> 'b'));
 CREATE TABLE of_shade (id serial PRIMARY KEY, shade shade);
 CREATE VIEW shades AS SELECT id, shade::text FROM of_shade;
-CREATE TABLE of_type (id serial PRIMARY KEY);
-CREATE VIEW types AS SELECT id, 'a'::attic.kind FROM of_type;
 CREATE TABLE of_trigger (id serial PRIMARY KEY);
 CREATE VIEW triggers AS SELECT id FROM of_trigger;
 CREATE TRIGGER fire INSTEAD OF INSERT ON triggers FOR EACH ROW EXECUTE FUNCTION attic.fire();
@@ -315,7 +307,7 @@ CREATE TABLE new_reference (id integer REFERENCES big CHECK (id <-> 1 < 100));
 INSERT INTO new_key VALUES (1); INSERT INTO new_reference VALUES (NULL);
 DROP TABLE new_reference});
 is(ran_as(), '', 'no expression is parsed anew with a planted operator or function');
-is(join(' ', uniq(superuser($make) =~ /^-- left out: public\.(\w+) \(id\): in the way/gm)), 'checked new_key of_array of_cast of_distinct of_list of_quoted of_row of_shade of_sublink of_trigger of_type seen',
+is(join(' ', uniq(superuser($make) =~ /^-- left out: public\.(\w+) \(id\): in the way/gm)), 'checked new_key of_array of_cast of_distinct of_quoted of_row of_shade of_sublink of_trigger seen',
 	'keys with such expressions are left out');
 
 # A serial's sequence, which nothing uses after the conversion, may be gone, and a
