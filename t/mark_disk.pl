@@ -136,7 +136,7 @@ my ($first, $watcher) = map { SnowflakeSession->new($node, 60) } 1, 2;
 set_disk(is_hanging => 1);
 $first->ask($issue);
 ok( wait_for(
-		sub { $watcher->value("SELECT coalesce(wait_event, '') FROM pg_stat_activity WHERE pid = $first->{pid}") =~ /^WAL/ }),
+		sub { $watcher->value("SELECT coalesce(wait_event, '') FROM pg_stat_activity WHERE pid = $first->{pid}") =~ /^wal/i }),
 	'the first id after a start waits for a flush of WAL');
 set_disk(is_hanging => 0);
 is(($first->answer)[0], '', 'the first id is issued after the flush');
