@@ -22,31 +22,22 @@ SELECT FROM pg_namespace
 --
 
 CREATE FUNCTION @extschema@.snowflake_bound_support(internal)
-RETURNS internal
-AS 'MODULE_PATHNAME', 'snowflake_bound_support'
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+RETURNS internal LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_bound_support';
 
 CREATE FUNCTION @extschema@.snowflake_copy_support(internal)
-RETURNS internal
-AS 'MODULE_PATHNAME', 'snowflake_copy_support'
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+RETURNS internal LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_copy_support';
 
 --
 -- Issuing
 --
 
 CREATE FUNCTION @extschema@.snowflake_nextval()
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_nextval'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+RETURNS bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_nextval'
 SUPPORT @extschema@.snowflake_copy_support;
-COMMENT ON FUNCTION @extschema@.snowflake_nextval() IS
-'issue the next id';
+COMMENT ON FUNCTION @extschema@.snowflake_nextval() IS 'issue the next id';
 
 CREATE FUNCTION @extschema@.snowflake_id()
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_nextval'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+RETURNS bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_nextval'
 SUPPORT @extschema@.snowflake_copy_support;
 COMMENT ON FUNCTION @extschema@.snowflake_id() IS
 'snowflake_nextval() for tools that take a default with "nextval" in its text for a sequence''s';
@@ -54,36 +45,24 @@ COMMENT ON FUNCTION @extschema@.snowflake_id() IS
 -- COPY FROM calls this function in place of the two above.  It issues ids, too,
 -- but is labelled STABLE, so that COPY inserts rows in batches.
 CREATE FUNCTION @extschema@.snowflake_copy_nextval()
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_copy_nextval'
-LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+RETURNS bigint LANGUAGE C STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_copy_nextval';
 
 CREATE FUNCTION @extschema@.snowflake_nextvals(count integer)
-RETURNS SETOF bigint
-AS 'MODULE_PATHNAME', 'snowflake_nextvals'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION @extschema@.snowflake_nextvals(integer) IS
-'issue "count" ids, in increasing order';
+RETURNS SETOF bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_nextvals';
+COMMENT ON FUNCTION @extschema@.snowflake_nextvals(integer) IS 'issue "count" ids, in increasing order';
 
 -- PARALLEL RESTRICTED: a parallel worker does not know the leader's last id.
 CREATE FUNCTION @extschema@.snowflake_currval()
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_currval'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION @extschema@.snowflake_currval() IS
-'the last id issued in this session';
+RETURNS bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_currval';
+COMMENT ON FUNCTION @extschema@.snowflake_currval() IS 'the last id issued in this session';
 
 CREATE FUNCTION @extschema@.snowflake_horizon()
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_horizon'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+RETURNS bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_horizon';
 COMMENT ON FUNCTION @extschema@.snowflake_horizon() IS
 'an id below which every transaction of this server has ended; a later statement reads the rows below it';
 
 CREATE FUNCTION @extschema@.snowflake_horizon(rel regclass)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_horizon'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+RETURNS bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_horizon';
 COMMENT ON FUNCTION @extschema@.snowflake_horizon(regclass) IS
 'the same for the transactions that write to a table, if the statement that inserts a row takes its id';
 
@@ -97,66 +76,42 @@ CREATE FUNCTION @extschema@.snowflake_decode(
     OUT datacenter_id integer,
     OUT worker_id integer,
     OUT sequence integer)
-RETURNS record
-AS 'MODULE_PATHNAME', 'snowflake_decode'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_decode(bigint) IS
-'the fields of an id';
+RETURNS record LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_decode';
+COMMENT ON FUNCTION @extschema@.snowflake_decode(bigint) IS 'the fields of an id';
 
 CREATE FUNCTION @extschema@.snowflake_timestamp(id bigint)
-RETURNS timestamptz
-AS 'MODULE_PATHNAME', 'snowflake_timestamp'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_timestamp(bigint) IS
-'when an id was issued';
+RETURNS timestamptz LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_timestamp';
+COMMENT ON FUNCTION @extschema@.snowflake_timestamp(bigint) IS 'when an id was issued';
 
 CREATE FUNCTION @extschema@.snowflake_datacenter_id(id bigint)
-RETURNS integer
-AS 'MODULE_PATHNAME', 'snowflake_datacenter_id'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_datacenter_id(bigint) IS
-'the datacenter id of the server that issued an id';
+RETURNS integer LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_datacenter_id';
+COMMENT ON FUNCTION @extschema@.snowflake_datacenter_id(bigint) IS 'the datacenter id of the server that issued an id';
 
 CREATE FUNCTION @extschema@.snowflake_worker_id(id bigint)
-RETURNS integer
-AS 'MODULE_PATHNAME', 'snowflake_worker_id'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_worker_id(bigint) IS
-'the worker id of the server that issued an id';
+RETURNS integer LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_worker_id';
+COMMENT ON FUNCTION @extschema@.snowflake_worker_id(bigint) IS 'the worker id of the server that issued an id';
 
 CREATE FUNCTION @extschema@.snowflake_sequence(id bigint)
-RETURNS integer
-AS 'MODULE_PATHNAME', 'snowflake_sequence'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_sequence(bigint) IS
-'the sequence of an id within its tick';
+RETURNS integer LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_sequence';
+COMMENT ON FUNCTION @extschema@.snowflake_sequence(bigint) IS 'the sequence of an id within its tick';
 
 CREATE FUNCTION @extschema@.snowflake_encode(
     issued_at timestamptz,
     datacenter_id integer,
     worker_id integer,
     sequence integer)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_encode'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_encode(timestamptz, integer, integer, integer) IS
-'the id with these fields';
+RETURNS bigint LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_encode';
+COMMENT ON FUNCTION @extschema@.snowflake_encode(timestamptz, integer, integer, integer) IS 'the id with these fields';
 
 CREATE FUNCTION @extschema@.snowflake_min_id(instant timestamptz)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_min_id'
-LANGUAGE C STABLE STRICT PARALLEL SAFE
+RETURNS bigint LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_min_id'
 SUPPORT @extschema@.snowflake_bound_support;
-COMMENT ON FUNCTION @extschema@.snowflake_min_id(timestamptz) IS
-'the smallest id of an instant''s tick';
+COMMENT ON FUNCTION @extschema@.snowflake_min_id(timestamptz) IS 'the smallest id of an instant''s tick';
 
 CREATE FUNCTION @extschema@.snowflake_max_id(instant timestamptz)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_max_id'
-LANGUAGE C STABLE STRICT PARALLEL SAFE
+RETURNS bigint LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_max_id'
 SUPPORT @extschema@.snowflake_bound_support;
-COMMENT ON FUNCTION @extschema@.snowflake_max_id(timestamptz) IS
-'the largest id of an instant''s tick';
+COMMENT ON FUNCTION @extschema@.snowflake_max_id(timestamptz) IS 'the largest id of an instant''s tick';
 
 -- snowflake_issued_between() is inlined, so that a query can use the key's index
 -- and prune partitions.  If a bound is a subquery, PostgreSQL inlines the
@@ -164,33 +119,23 @@ COMMENT ON FUNCTION @extschema@.snowflake_max_id(timestamptz) IS
 -- its own.
 -- The smallest id issued at an instant or later.
 CREATE FUNCTION @extschema@.snowflake_first_id_since(instant timestamptz)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_first_id_since'
-LANGUAGE C STABLE STRICT PARALLEL SAFE
+RETURNS bigint LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_first_id_since'
 SUPPORT @extschema@.snowflake_bound_support;
 
 -- The largest id issued before an instant.
 CREATE FUNCTION @extschema@.snowflake_last_id_before(instant timestamptz)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_last_id_before'
-LANGUAGE C STABLE STRICT PARALLEL SAFE
+RETURNS bigint LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_last_id_before'
 SUPPORT @extschema@.snowflake_bound_support;
 
-CREATE FUNCTION @extschema@.snowflake_issued_between(
-    id bigint,
-    since timestamptz,
-    until timestamptz)
-RETURNS boolean
-LANGUAGE sql STABLE PARALLEL SAFE
+CREATE FUNCTION @extschema@.snowflake_issued_between(id bigint, since timestamptz, until timestamptz)
+RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
 RETURN id OPERATOR(pg_catalog.>=) @extschema@.snowflake_first_id_since(since)
    AND id OPERATOR(pg_catalog.<=) @extschema@.snowflake_last_id_before(until);
 COMMENT ON FUNCTION @extschema@.snowflake_issued_between(bigint, timestamptz, timestamptz) IS
 'was an id issued at since or later, and before until?';
 
 CREATE FUNCTION @extschema@.snowflake_format(id bigint)
-RETURNS text
-AS 'MODULE_PATHNAME', 'snowflake_format'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
+RETURNS text LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_format';
 COMMENT ON FUNCTION @extschema@.snowflake_format(bigint) IS
 'an id as people read it: time in the session''s zone, #sequence, @(datacenter,worker)';
 
@@ -206,39 +151,21 @@ CREATE FUNCTION @extschema@.snowflake_decode(
     OUT datacenter_id integer,
     OUT worker_id integer,
     OUT sequence integer)
-RETURNS record
-AS 'MODULE_PATHNAME', 'snowflake_decode'
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_decode(bigint, timestamptz, text) IS
-'the fields of an id of this epoch and layout';
+RETURNS record LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_decode';
+COMMENT ON FUNCTION @extschema@.snowflake_decode(bigint, timestamptz, text) IS 'the fields of an id of this epoch and layout';
 
-CREATE FUNCTION @extschema@.snowflake_timestamp(
-    id bigint,
-    epoch timestamptz,
-    layout text DEFAULT '41/5/5/12')
-RETURNS timestamptz
-AS 'MODULE_PATHNAME', 'snowflake_timestamp'
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION @extschema@.snowflake_timestamp(id bigint, epoch timestamptz, layout text DEFAULT '41/5/5/12')
+RETURNS timestamptz LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_timestamp';
 COMMENT ON FUNCTION @extschema@.snowflake_timestamp(bigint, timestamptz, text) IS
 'when an id of this epoch and layout was issued';
 
-CREATE FUNCTION @extschema@.snowflake_min_id(
-    instant timestamptz,
-    epoch timestamptz,
-    layout text DEFAULT '41/5/5/12')
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_min_id'
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION @extschema@.snowflake_min_id(instant timestamptz, epoch timestamptz, layout text DEFAULT '41/5/5/12')
+RETURNS bigint LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_min_id';
 COMMENT ON FUNCTION @extschema@.snowflake_min_id(timestamptz, timestamptz, text) IS
 'the smallest id of an instant''s tick, by this epoch and layout';
 
-CREATE FUNCTION @extschema@.snowflake_max_id(
-    instant timestamptz,
-    epoch timestamptz,
-    layout text DEFAULT '41/5/5/12')
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_max_id'
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION @extschema@.snowflake_max_id(instant timestamptz, epoch timestamptz, layout text DEFAULT '41/5/5/12')
+RETURNS bigint LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_max_id';
 COMMENT ON FUNCTION @extschema@.snowflake_max_id(timestamptz, timestamptz, text) IS
 'the largest id of an instant''s tick, by this epoch and layout';
 
@@ -261,11 +188,8 @@ CREATE FUNCTION @extschema@.snowflake_node(
     OUT lease_holder text,
     OUT lease_expires_at timestamptz,
     OUT pending_restart text)
-RETURNS record
-AS 'MODULE_PATHNAME', 'snowflake_node'
-LANGUAGE C STABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_node() IS
-'this server''s node and layout';
+RETURNS record LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_node';
+COMMENT ON FUNCTION @extschema@.snowflake_node() IS 'this server''s node and layout';
 
 CREATE FUNCTION @extschema@.snowflake_stat(
     OUT ids_issued bigint,
@@ -282,11 +206,8 @@ CREATE FUNCTION @extschema@.snowflake_stat(
     OUT lease_renewals bigint,
     OUT lease_failures bigint,
     OUT stats_reset timestamptz)
-RETURNS record
-AS 'MODULE_PATHNAME', 'snowflake_stat'
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_stat() IS
-'the counters of all sessions since the last reset';
+RETURNS record LANGUAGE C VOLATILE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_stat';
+COMMENT ON FUNCTION @extschema@.snowflake_stat() IS 'the counters of all sessions since the last reset';
 
 CREATE FUNCTION @extschema@.snowflake_stat_backend(
     rel regclass DEFAULT NULL,
@@ -298,18 +219,13 @@ CREATE FUNCTION @extschema@.snowflake_stat_backend(
     OUT last_id bigint,
     OUT xact_start timestamptz,
     OUT horizon bigint)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'snowflake_stat_backend'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100;
+RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100 AS 'MODULE_PATHNAME', 'snowflake_stat_backend';
 COMMENT ON FUNCTION @extschema@.snowflake_stat_backend(regclass) IS
 'the counters of each session, and who holds the horizon of the server or of a table; only the own session without pg_read_all_stats';
 
 CREATE FUNCTION @extschema@.snowflake_stat_reset()
-RETURNS void
-AS 'MODULE_PATHNAME', 'snowflake_stat_reset'
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-COMMENT ON FUNCTION @extschema@.snowflake_stat_reset() IS
-'make snowflake_stat() count from zero again';
+RETURNS void LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_stat_reset';
+COMMENT ON FUNCTION @extschema@.snowflake_stat_reset() IS 'make snowflake_stat() count from zero again';
 REVOKE EXECUTE ON FUNCTION @extschema@.snowflake_stat_reset() FROM PUBLIC;
 
 --
@@ -317,16 +233,11 @@ REVOKE EXECUTE ON FUNCTION @extschema@.snowflake_stat_reset() FROM PUBLIC;
 --
 
 CREATE FUNCTION @extschema@.snowflake_to_text(id bigint, base integer)
-RETURNS text
-AS 'MODULE_PATHNAME', 'snowflake_to_text'
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION @extschema@.snowflake_to_text(bigint, integer) IS
-'an id as text in base 2, 16, 32, 36, 58 or 62';
+RETURNS text LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_to_text';
+COMMENT ON FUNCTION @extschema@.snowflake_to_text(bigint, integer) IS 'an id as text in base 2, 16, 32, 36, 58 or 62';
 
 CREATE FUNCTION @extschema@.snowflake_from_text(text text, base integer)
-RETURNS bigint
-AS 'MODULE_PATHNAME', 'snowflake_from_text'
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+RETURNS bigint LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_from_text';
 COMMENT ON FUNCTION @extschema@.snowflake_from_text(text, integer) IS
 'the id that a text in base 2, 16, 32, 36, 58 or 62 stands for';
 
@@ -339,8 +250,7 @@ COMMENT ON FUNCTION @extschema@.snowflake_from_text(text, integer) IS
 -- summer time ends with a second midnight, such a day begins at the first, and
 -- PostgreSQL's cast returns the second.
 CREATE FUNCTION @extschema@.snowflake_day_start(day timestamp)
-RETURNS timestamptz
-LANGUAGE sql STABLE STRICT PARALLEL SAFE
+RETURNS timestamptz LANGUAGE sql STABLE STRICT PARALLEL SAFE
 RETURN CASE
     WHEN day::timestamptz::timestamp = day
      AND (day::timestamptz - interval '3 hours')::timestamp = day - interval '3 hours'
@@ -489,8 +399,7 @@ END
 $$;
 
 CREATE FUNCTION @extschema@.snowflake_partition_bounds(parent regclass)
-RETURNS TABLE (part regclass, lower bigint, upper bigint)
-LANGUAGE sql STABLE STRICT PARALLEL SAFE
+RETURNS TABLE (part regclass, lower bigint, upper bigint) LANGUAGE sql STABLE STRICT PARALLEL SAFE
 BEGIN ATOMIC
     SELECT c.oid::regclass,
            coalesce(bound[1]::bigint, '-9223372036854775808'),
@@ -756,9 +665,7 @@ CREATE FUNCTION @extschema@.snowflake_count_ids(
     epoch timestamptz,
     layout text,
     tick_interval interval)
-RETURNS TABLE (first bigint, last bigint, ids bigint)
-LANGUAGE plpgsql STABLE PARALLEL RESTRICTED
-SET search_path = pg_catalog, pg_temp
+RETURNS TABLE (first bigint, last bigint, ids bigint) LANGUAGE plpgsql STABLE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     bits integer[] := regexp_match(layout, '^\d+/(\d+)/(\d+)/(\d+)');

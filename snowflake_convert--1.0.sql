@@ -87,10 +87,7 @@ COMMENT ON TYPE snowflake_convert.reached IS 'internal: a column that a script c
 -- becomes what its key becomes.
 CREATE FUNCTION snowflake_convert.reach(rels regclass[], cols name[], key_count integer, back jsonb DEFAULT '{}')
 RETURNS SETOF snowflake_convert.reached LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off    -- use indexes only; see below
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off    -- use indexes only; see below
 BEGIN ATOMIC
     -- The catalogue may have thousands of partitions, and the planner expects a
     -- recursion to reach most rows.  So each step has to use an index.
@@ -317,11 +314,10 @@ BEGIN ATOMIC
            LATERAL pg_identify_object(u.refclassid, u.refobjid, 0) AS o
      WHERE u.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND classid <> 'pg_trigger'::regclass
         OR u.refclassid = 'pg_type'::regclass
-           AND (u.refobjid IN (SELECT oid FROM pg_type WHERE typtype = 'c')
+           AND (u.refobjid IN (SELECT oid FROM pg_type WHERE typtype = 'c' OR NOT pg_has_role(typowner, owner, 'USAGE'))
                 OR u.refobjid IN (SELECT snowflake_convert.types_of('{smallint,integer,bigint}'::regtype[]::oid[] || ARRAY(
                                              SELECT casttarget FROM pg_cast
                                               WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) AND casttarget >= 16384))))
-        OR u.refobjid IN (SELECT oid FROM pg_type WHERE NOT pg_has_role(typowner, owner, 'USAGE')) AND u.refclassid = 'pg_type'::regclass
         OR snowflake_convert.stranger((parse_ident(o.schema))[1]::name, owner) IS NOT NULL;
 END;
 
@@ -417,8 +413,7 @@ END;
 
 -- Lists the statements that create a view as it is now, without its comments.
 CREATE FUNCTION snowflake_convert.view_statements(view regclass)
-RETURNS TABLE (place integer, statement text)
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS TABLE (place integer, statement text) LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH v AS MATERIALIZED (
         SELECT c.*, ARRAY(SELECT e.grantee FROM pg_default_acl AS f, aclexplode(f.defaclacl) AS e
@@ -523,8 +518,7 @@ END;
 -- Lists objects with expressions that PostgreSQL parses anew, or that the script
 -- does not know how to put back.
 CREATE FUNCTION snowflake_convert.object_obstacles(reach snowflake_convert.reached[], owner oid)
-RETURNS TABLE (keys integer[], description text)
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS TABLE (keys integer[], description text) LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH views AS MATERIALIZED (
@@ -595,8 +589,7 @@ END;
 
 -- Lists what keeps columns from being changed, or cannot be put back.
 CREATE FUNCTION snowflake_convert.obstacles(reach snowflake_convert.reached[], owner oid)
-RETURNS TABLE (keys integer[], description text)
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS TABLE (keys integer[], description text) LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH columns AS MATERIALIZED (
@@ -685,8 +678,7 @@ END;
 
 -- Lists what a script does not see.
 CREATE FUNCTION snowflake_convert.warnings(reach snowflake_convert.reached[])
-RETURNS TABLE (description text)
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS TABLE (description text) LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH tables AS MATERIALIZED (
         SELECT DISTINCT c.tab::text AS name, lower(t.relname) AS word FROM unnest(reach) AS c JOIN pg_class AS t ON t.oid = c.tab WHERE NOT c.is_inherited
@@ -721,8 +713,7 @@ END;
 -- schemas, arrays, domains and ranges too.  A column looks like a reference if its
 -- name ends in "id", or is the name of a key's table.
 CREATE FUNCTION snowflake_convert.integers(reach snowflake_convert.reached[])
-RETURNS TABLE (line text)
-LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS TABLE (line text) LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH stay AS MATERIALIZED (
@@ -861,13 +852,8 @@ COMMENT ON PROCEDURE snowflake_convert.lock_tables(regclass[], text) IS 'for scr
 -- in them must not depend on the settings of the session that asks.
 CREATE FUNCTION snowflake_convert.steps(reach snowflake_convert.reached[])
 RETURNS text[] LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-SET standard_conforming_strings = on
-SET datestyle = iso
-SET intervalstyle = postgres
-SET timezone = utc
-SET extra_float_digits = 3
-SET quote_all_identifiers = off
-SET bytea_output = hex
+SET standard_conforming_strings = on SET quote_all_identifiers = off SET bytea_output = hex
+SET datestyle = iso SET intervalstyle = postgres SET timezone = utc SET extra_float_digits = 3
 BEGIN ATOMIC
     WITH changes AS MATERIALIZED (
         SELECT * FROM snowflake_convert.put_back(reach)
@@ -952,8 +938,7 @@ $$;
 
 -- Finds the columns that arguments name as schema.table.column.
 CREATE FUNCTION snowflake_convert.named(paths text[])
-RETURNS TABLE (tab regclass, attname name)
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS TABLE (tab regclass, attname name) LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     path text;
@@ -1174,8 +1159,7 @@ RETURN age(transaction) = 0
 -- Finds the serial and identity columns of a new primary key, and the integer
 -- columns that reference a snowflake, or a bigint column that is a reference itself.
 CREATE FUNCTION snowflake_convert.new_columns(tab regclass)
-RETURNS TABLE (attname name, is_key boolean)
-LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
+RETURNS TABLE (attname name, is_key boolean) LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH referencing(attnum, tab, key) AS MATERIALIZED (
         SELECT f.attnum, k.confrelid, f.key

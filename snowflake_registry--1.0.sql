@@ -64,19 +64,18 @@ $$;
 -- Tables, and the layout of ids
 --
 
+-- The width of a layout's field: 1 is ticks, 2 datacenter_id, 3 worker_id, 4 sequence.
 CREATE FUNCTION snowflake_registry.bits(layout text, field integer)
 RETURNS integer LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN split_part(split_part(layout, '@', 1), '/', field)::integer;
-COMMENT ON FUNCTION snowflake_registry.bits IS
-'internal: the width of a layout''s field: 1 is ticks, 2 datacenter_id, 3 worker_id, 4 sequence';
 
+-- The smallest id of an instant's tick.
 CREATE FUNCTION snowflake_registry.first_id(layout text, epoch timestamptz, instant timestamptz)
 RETURNS numeric LANGUAGE sql STABLE STRICT PARALLEL SAFE
 RETURN floor(extract(epoch FROM instant - epoch) /
              extract(epoch FROM coalesce(substring(layout, '@(.*)'), '1 ms')::interval)) *
        (1::bigint << snowflake_registry.bits(layout, 2) + snowflake_registry.bits(layout, 3) +
                      snowflake_registry.bits(layout, 4));
-COMMENT ON FUNCTION snowflake_registry.first_id IS 'internal: the smallest id of an instant''s tick';
 
 CREATE TABLE snowflake_registry.setting (
     is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
@@ -137,8 +136,7 @@ COMMENT ON COLUMN snowflake_registry.node.incarnation IS 'a random number that t
 COMMENT ON COLUMN snowflake_registry.node.boot_clock IS
 'when the holder sent its newest claim or release, in microseconds of its boot-time clock; an earlier message is late';
 COMMENT ON COLUMN snowflake_registry.node.began IS 'where the holder''s ids begin';
-COMMENT ON COLUMN snowflake_registry.node.fence IS
-'the holder''s ids are before this instant; the next holder''s ids begin here';
+COMMENT ON COLUMN snowflake_registry.node.fence IS 'the holder''s ids are before this instant; the next holder''s ids begin here';
 COMMENT ON COLUMN snowflake_registry.node.top IS
 'the largest fence ever granted; a larger one is of a grant that the registry has forgotten';
 COMMENT ON COLUMN snowflake_registry.node.expires_at IS 'when the lease ends, or has ended';
@@ -155,20 +153,12 @@ SELECT n.datacenter_id, n.worker_id, n.name, n.address,
             ELSE 'expired' END AS state,
        n.began, n.seen_at, n.expires_at, n.fence, n.holder
   FROM snowflake_registry.node AS n CROSS JOIN snowflake_registry.setting AS s;
-COMMENT ON VIEW snowflake_registry.lease IS
-'who holds which worker id, where, until when, and where the next holder would begin';
+COMMENT ON VIEW snowflake_registry.lease IS 'who holds which worker id, where, until when, and where the next holder would begin';
 
 -- A claim's arguments, as claim() passes them on.
 CREATE TYPE snowflake_registry.request AS (
-    datacenter_id integer,
-    wanted_worker_id integer,
-    holder text,
-    name text,
-    clock timestamptz,
-    boot_clock bigint,
-    last_worker_id integer,
-    incarnation bigint,
-    held_fence timestamptz,
+    datacenter_id integer, wanted_worker_id integer, holder text, name text, clock timestamptz,
+    boot_clock bigint, last_worker_id integer, incarnation bigint, held_fence timestamptz,
     next_incarnation bigint
 );
 COMMENT ON TYPE snowflake_registry.request IS 'internal: a claim';
@@ -184,12 +174,10 @@ RETURNS text LANGUAGE sql VOLATILE PARALLEL UNSAFE
 RETURN concat_ws('/', (SELECT c.system_identifier FROM pg_control_system() AS c),
                  (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
                  pg_relation_filenode('snowflake_registry.node'));
-COMMENT ON FUNCTION snowflake_registry.history IS 'internal: the identity of the registry''s data';
 
 -- Serves only holders until all leases that may have been forgotten are over.
 CREATE FUNCTION snowflake_registry.quarantine()
-RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp AS $$
+RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s snowflake_registry.setting;
 BEGIN
@@ -203,14 +191,12 @@ BEGIN
     RETURN s;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.quarantine IS 'internal: begin a quarantine';
 
 -- Locks the registry until the end of the transaction.  Begins a quarantine if
 -- the registry is new or was restored, or its server was started.  Returns NULL
 -- before the first configure().
 CREATE FUNCTION snowflake_registry.lock_registry()
-RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp AS $$
+RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s snowflake_registry.setting;
 BEGIN
@@ -230,8 +216,6 @@ BEGIN
     RETURN s;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.lock_registry IS
-'internal: lock the registry, and notice that it may have forgotten leases';
 
 --
 -- For servers: claim, release, about, and their internal functions
@@ -239,13 +223,9 @@ COMMENT ON FUNCTION snowflake_registry.lock_registry IS
 
 -- Raises an error for arguments that no server sends.
 CREATE FUNCTION snowflake_registry.check_arguments(
-    s snowflake_registry.setting,
-    datacenter_id integer,
-    worker_ids integer[],
-    texts text[],
+    s snowflake_registry.setting, datacenter_id integer, worker_ids integer[], texts text[],
     instants timestamptz[])
-RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp AS $$
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF datacenter_id::bigint >> snowflake_registry.bits(s.layout, 2) <> 0 OR
        EXISTS (SELECT FROM unnest(worker_ids) AS id
@@ -259,14 +239,12 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.check_arguments IS 'internal: an error for arguments that no server sends';
 
 -- Returns the row of a worker id.  For a worker id that was never leased, makes
 -- up a row, and does not store it.
 CREATE FUNCTION snowflake_registry.row_of(
     s snowflake_registry.setting, of_datacenter_id integer, of_worker_id integer)
-RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp AS $$
+RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n snowflake_registry.node;
 BEGIN
@@ -284,22 +262,17 @@ BEGIN
     RETURN n;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.row_of IS 'internal: the row of a worker id';
 
 -- May a server with this clock lease a worker id, and issue ids at once?
-CREATE FUNCTION snowflake_registry.is_free(
-    n snowflake_registry.node, s snowflake_registry.setting, clock timestamptz)
+CREATE FUNCTION snowflake_registry.is_free(n snowflake_registry.node, s snowflake_registry.setting, clock timestamptz)
 RETURNS boolean LANGUAGE sql VOLATILE PARALLEL UNSAFE
 RETURN (n.released_at IS NOT NULL OR n.expires_at <= clock_timestamp()) AND
        (n.is_seen OR clock_timestamp() >= s.reopens_at) AND
        n.fence <= clock + interval '5 s';
-COMMENT ON FUNCTION snowflake_registry.is_free IS 'internal: may a server with this clock lease a worker id?';
 
 -- Returns the row of the lease that a server continues, or NULL.
-CREATE FUNCTION snowflake_registry.continued(
-    s snowflake_registry.setting, c snowflake_registry.request)
-RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION snowflake_registry.continued(s snowflake_registry.setting, c snowflake_registry.request)
+RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n snowflake_registry.node;
 BEGIN
@@ -328,15 +301,12 @@ BEGIN
     RETURN n;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.continued IS 'internal: the row of the lease that a server continues';
 
 -- Chooses a row for a server without a lease: of the worker id that the server
 -- wants or had last, or else of one that was never leased or has been free longest.
 -- Returns NULL if none is free.
-CREATE FUNCTION snowflake_registry.choose(
-    s snowflake_registry.setting, c snowflake_registry.request)
-RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION snowflake_registry.choose(s snowflake_registry.setting, c snowflake_registry.request)
+RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n snowflake_registry.node := snowflake_registry.row_of(s, c.datacenter_id,
                                                            coalesce(c.wanted_worker_id, c.last_worker_id));
@@ -367,16 +337,12 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.choose IS 'internal: choose the row that a server without a lease gets';
 
 -- Returns why a claim gets no lease: a code, and a sentence.
 CREATE FUNCTION snowflake_registry.refuse(
-    s snowflake_registry.setting,
-    c snowflake_registry.request,
-    OUT code text,
-    OUT sentence text)
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp AS $$
+    s snowflake_registry.setting, c snowflake_registry.request,
+    OUT code text, OUT sentence text)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     id integer := CASE WHEN c.held_fence IS NULL THEN c.wanted_worker_id ELSE c.last_worker_id END;
     n snowflake_registry.node := snowflake_registry.row_of(s, c.datacenter_id, id);
@@ -412,31 +378,16 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION snowflake_registry.refuse IS 'internal: why a claim gets no lease';
 
 -- Claims a worker id, or renews the lease that is held.  A claim with a
 -- held_fence is answered by a renewal of last_worker_id or by a refusal.
 CREATE FUNCTION snowflake_registry.claim(
-    layout text,
-    epoch timestamptz,
-    datacenter_id integer,
-    wanted_worker_id integer,
-    holder text,
-    name text,
-    clock timestamptz,
-    boot_clock bigint,
-    last_worker_id integer,
-    incarnation bigint,
-    held_fence timestamptz,
+    layout text, epoch timestamptz, datacenter_id integer, wanted_worker_id integer, holder text, name text,
+    clock timestamptz, boot_clock bigint, last_worker_id integer, incarnation bigint, held_fence timestamptz,
     next_incarnation bigint,
-    OUT worker_id integer,
-    OUT begins_at timestamptz,
-    OUT fence timestamptz,
-    OUT duration_us bigint,
-    OUT refusal text,
-    OUT detail text)
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
+    OUT worker_id integer, OUT begins_at timestamptz, OUT fence timestamptz, OUT duration_us bigint,
+    OUT refusal text, OUT detail text)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '900ms'
 AS $$
 DECLARE
@@ -500,16 +451,10 @@ COMMENT ON FUNCTION snowflake_registry.claim IS 'for servers: lease a worker id,
 -- Releases a lease, so that the worker id is free at once.  All ids of the lease
 -- are before the mark.
 CREATE FUNCTION snowflake_registry.release(
-    datacenter_id integer,
-    worker_id integer,
-    holder text,
-    incarnation bigint,
-    next_incarnation bigint,
-    boot_clock bigint,
-    mark timestamptz,
+    datacenter_id integer, worker_id integer, holder text, incarnation bigint, next_incarnation bigint,
+    boot_clock bigint, mark timestamptz,
     OUT released boolean)
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '900ms'
 AS $$
 DECLARE
@@ -534,8 +479,7 @@ COMMENT ON FUNCTION snowflake_registry.release IS 'for servers: release a lease,
 
 -- Tells the DBA of a server whether the server can depend on the registry.
 CREATE FUNCTION snowflake_registry.about()
-RETURNS SETOF text LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+RETURNS SETOF text LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s snowflake_registry.setting;
 BEGIN
@@ -568,12 +512,9 @@ COMMENT ON FUNCTION snowflake_registry.about IS
 
 -- The first call makes the row of "setting", and so begins a quarantine.
 CREATE FUNCTION snowflake_registry.configure(
-    lease_duration interval DEFAULT NULL,
-    largest_lead interval DEFAULT NULL,
-    layout text DEFAULT NULL,
+    lease_duration interval DEFAULT NULL, largest_lead interval DEFAULT NULL, layout text DEFAULT NULL,
     epoch timestamptz DEFAULT NULL)
-RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     old snowflake_registry.setting := snowflake_registry.lock_registry();
     s snowflake_registry.setting;
@@ -606,8 +547,7 @@ COMMENT ON FUNCTION snowflake_registry.configure IS
 'set the servers'' constants: how long a lease lasts, how far a clock may lead, layout and epoch; a NULL changes nothing';
 
 CREATE FUNCTION snowflake_registry.allow(role name)
-RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA snowflake_registry TO %I', role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION snowflake_registry.claim, snowflake_registry.release, '
@@ -617,8 +557,7 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.allow IS 'let the server that connects as this role claim and release worker ids';
 
 CREATE FUNCTION snowflake_registry.free(datacenter_id integer, worker_id integer)
-RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s snowflake_registry.setting := snowflake_registry.lock_registry();
 BEGIN
@@ -639,8 +578,7 @@ COMMENT ON FUNCTION snowflake_registry.free IS
 'certify that the holder of a worker id is dead, and that its clock was no more than largest_lead ahead: another server may lease the worker id at once';
 
 CREATE FUNCTION snowflake_registry.declare_restored()
-RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM snowflake_registry.lock_registry();
     PERFORM snowflake_registry.quarantine();
@@ -658,6 +596,7 @@ COMMENT ON FUNCTION snowflake_registry.declare_restored IS
 DO $$
 DECLARE
     grantee text;
+    routine regprocedure;
 BEGIN
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     FOR grantee IN
@@ -669,6 +608,10 @@ BEGIN
         EXECUTE format('REVOKE ALL ON SCHEMA snowflake_registry FROM %1$s; '
                        'REVOKE ALL ON ALL TABLES IN SCHEMA snowflake_registry FROM %1$s; '
                        'REVOKE ALL ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM %1$s', grantee);
+    END LOOP;
+    -- The other functions are no interface.
+    FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace AND obj_description(oid, 'pg_proc') IS NULL LOOP
+        EXECUTE format('COMMENT ON FUNCTION %s IS ''internal''', routine);
     END LOOP;
 END
 $$;
