@@ -701,6 +701,12 @@ BEGIN ATOMIC
       JOIN pg_rewrite AS r ON r.oid = d.objid
      WHERE snowflake_convert.integer_code(d.classid, d.objid, true) IS NOT NULL
     UNION ALL
+    SELECT DISTINCT format('new ids may not pass constraint %I of table %s: %s', k.conname, c.tab, d.text)
+      FROM unnest(reach) AS c
+      JOIN pg_constraint AS k ON k.conrelid = c.tab AND k.contype = 'c' AND c.attnum = ANY (k.conkey),
+           LATERAL (SELECT pg_get_constraintdef(k.oid, true)) AS d(text)
+     WHERE k.conislocal AND replace(d.text, '<>', '') ~ '<|\d\D? >|= ANY'
+    UNION ALL
     -- The keys of another scheme may be larger than new ids, or equal to one.
     SELECT format('new ids have to be larger than the keys, so this has to be true: SELECT max(%I) < %s FROM %s', c.attname,
                   regexp_replace((snowflake_convert.id_functions())[1]::text, '[^.]*$', 'snowflake_min_id(now())'), c.tab)
