@@ -72,10 +72,7 @@ COMMENT ON FUNCTION @extschema@.snowflake_horizon(regclass) IS
 
 CREATE FUNCTION @extschema@.snowflake_decode(
     id bigint,
-    OUT issued_at timestamptz,
-    OUT datacenter_id integer,
-    OUT worker_id integer,
-    OUT sequence integer)
+    OUT issued_at timestamptz, OUT datacenter_id integer, OUT worker_id integer, OUT sequence integer)
 RETURNS record LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_decode';
 COMMENT ON FUNCTION @extschema@.snowflake_decode(bigint) IS 'the fields of an id';
 
@@ -96,10 +93,7 @@ RETURNS integer LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'sn
 COMMENT ON FUNCTION @extschema@.snowflake_sequence(bigint) IS 'the sequence of an id within its tick';
 
 CREATE FUNCTION @extschema@.snowflake_encode(
-    issued_at timestamptz,
-    datacenter_id integer,
-    worker_id integer,
-    sequence integer)
+    issued_at timestamptz, datacenter_id integer, worker_id integer, sequence integer)
 RETURNS bigint LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_encode';
 COMMENT ON FUNCTION @extschema@.snowflake_encode(timestamptz, integer, integer, integer) IS 'the id with these fields';
 
@@ -144,13 +138,8 @@ COMMENT ON FUNCTION @extschema@.snowflake_format(bigint) IS
 --
 
 CREATE FUNCTION @extschema@.snowflake_decode(
-    id bigint,
-    epoch timestamptz,
-    layout text DEFAULT '41/5/5/12',
-    OUT issued_at timestamptz,
-    OUT datacenter_id integer,
-    OUT worker_id integer,
-    OUT sequence integer)
+    id bigint, epoch timestamptz, layout text DEFAULT '41/5/5/12',
+    OUT issued_at timestamptz, OUT datacenter_id integer, OUT worker_id integer, OUT sequence integer)
 RETURNS record LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_decode';
 COMMENT ON FUNCTION @extschema@.snowflake_decode(bigint, timestamptz, text) IS 'the fields of an id of this epoch and layout';
 
@@ -473,10 +462,10 @@ DECLARE
     below regclass;
     above regclass;
 BEGIN
-    IF bounds IS NULL OR lock_timeout IS NULL THEN
+    IF bounds IS NULL OR lock_timeout > interval '0' IS NOT TRUE THEN
         RAISE EXCEPTION 'cannot create partitions since % until % by a step of % with a lock_timeout of %', since, until, step, lock_timeout
             USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Give two finite instants, the earlier first, a step and a lock_timeout.';
+                  HINT = 'Give two finite instants, the earlier first, a step, and a lock_timeout above 0.';
     END IF;
     -- A partition's name has to tell when the partition begins.
     IF since <> starts[1] AND (unit = 'hour' OR date_trunc(unit, since::timestamp) <> since::timestamp) THEN
@@ -581,8 +570,8 @@ BEGIN
     LOOP
         made := @extschema@.snowflake_create_partition(parent, since, until, step, lock_timeout);
         EXIT WHEN made IS NULL;
-        RAISE NOTICE 'created partition %', made;
         COMMIT;
+        RAISE NOTICE 'created partition %', made;
     END LOOP;
 END
 $$;
@@ -598,9 +587,9 @@ DECLARE
     locked regclass;
     name text;
 BEGIN
-    IF isfinite(before + lock_timeout) IS NOT TRUE THEN
+    IF (isfinite(before + lock_timeout) AND lock_timeout > interval '0') IS NOT TRUE THEN
         RAISE EXCEPTION 'cannot drop partitions before % with a lock_timeout of %', before, lock_timeout
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a finite instant and a lock_timeout.';
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a finite instant, and a lock_timeout above 0.';
     END IF;
     PERFORM @extschema@.snowflake_check_partitions(parent);
     LOOP
@@ -640,8 +629,8 @@ BEGIN
     LOOP
         dropped := @extschema@.snowflake_drop_partition(parent, before, lock_timeout, dry_run);
         EXIT WHEN dropped IS NULL;
-        RAISE NOTICE 'dropped partition %', dropped;
         COMMIT;
+        RAISE NOTICE 'dropped partition %', dropped;
     END LOOP;
 END
 $$;
@@ -657,13 +646,7 @@ COMMENT ON PROCEDURE @extschema@.snowflake_drop_partitions(regclass, timestamptz
 -- that, so no period lies in two buckets.  Returns the smallest and the largest id
 -- of each group.
 CREATE FUNCTION @extschema@.snowflake_count_ids(
-    rel regclass,
-    col name,
-    step interval,
-    since bigint,
-    until bigint,
-    epoch timestamptz,
-    layout text,
+    rel regclass, col name, step interval, since bigint, until bigint, epoch timestamptz, layout text,
     tick_interval interval)
 RETURNS TABLE (first bigint, last bigint, ids bigint) LANGUAGE plpgsql STABLE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
 AS $$
@@ -712,17 +695,8 @@ $$;
 
 -- PARALLEL RESTRICTED: the table may be temporary.
 CREATE FUNCTION @extschema@.snowflake_activity(
-    rel regclass,
-    col name,
-    step interval,
-    since timestamptz DEFAULT NULL,
-    until timestamptz DEFAULT NULL)
-RETURNS TABLE (
-    bucket timestamptz,
-    datacenter_id integer,
-    worker_id integer,
-    ids bigint)
-LANGUAGE sql STABLE PARALLEL RESTRICTED
+    rel regclass, col name, step interval, since timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL)
+RETURNS TABLE (bucket timestamptz, datacenter_id integer, worker_id integer, ids bigint) LANGUAGE sql STABLE PARALLEL RESTRICTED
 BEGIN ATOMIC
     -- Decode both ends of a group, so that a number that is no id raises an error.
     SELECT coalesce(instant, @extschema@.snowflake_day_start(day)), datacenter, worker, sum(counted.ids)::bigint

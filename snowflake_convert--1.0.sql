@@ -112,7 +112,7 @@ BEGIN ATOMIC
                    -- A column has the same name and type in parents and inheritors.
                    SELECT c.attrelid, c.attnum, c.attname, true
                      FROM pg_inherits,
-                          LATERAL (SELECT * FROM pg_attribute
+                          LATERAL (SELECT attrelid, attnum, attname FROM pg_attribute
                                     WHERE attrelid = inhrelid AND attname = r.attname
                                    OFFSET 0) AS c   -- keeps the planner from looking up attname in all tables first
                     WHERE inhparent = r.tab
@@ -140,9 +140,9 @@ RETURNS TABLE (oid oid, keys integer[], conname name, tab regclass, references_t
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT k.oid, array_agg(DISTINCT key), k.conname, k.conrelid::regclass, k.confrelid::regclass
-      FROM (SELECT *, conrelid AS tab, unnest(conkey) AS attnum FROM pg_constraint WHERE contype = 'f' AND conparentid = 0
+      FROM (SELECT oid, conname, conrelid, confrelid, conrelid AS tab, unnest(conkey) AS attnum FROM pg_constraint WHERE contype = 'f' AND conparentid = 0
             UNION ALL
-            SELECT *, confrelid, unnest(confkey) FROM pg_constraint WHERE contype = 'f' AND conparentid = 0) AS k
+            SELECT oid, conname, conrelid, confrelid, confrelid, unnest(confkey) FROM pg_constraint WHERE contype = 'f' AND conparentid = 0) AS k
       JOIN unnest(reach) AS c ON c.is_changed AND (c.tab::oid, c.attnum) = (k.tab, k.attnum),
            unnest(c.keys) AS key
      GROUP BY k.oid, k.conname, k.conrelid, k.confrelid;
@@ -175,7 +175,7 @@ LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH keys AS MATERIALIZED (
-        SELECT c.*, a.attidentity, t.relispartition, t.relforcerowsecurity, coalesce(s.name, s.sequence::text) AS sequence,
+        SELECT c.*, a.attidentity, t.relispartition, t.relowner, coalesce(s.name, s.sequence::text) AS sequence,
                CASE WHEN NOT t.relispartition THEN c.back ->> 'identity' END AS identity,
                CASE WHEN c.back IS NOT NULL THEN c.back ->> 'as' WHEN o.objid IS NOT NULL AND q.seqtypid <> 'bigint'::regtype THEN 'bigint' END AS sequence_type
           FROM unnest(reach) AS c
@@ -216,6 +216,16 @@ BEGIN ATOMIC
           FROM keys
          WHERE identity IS NOT NULL
         UNION ALL
+        -- The new sequence has default privileges: revoke them before the grants.
+        SELECT 56, 0, k.tab, format('REVOKE ALL ON SEQUENCE %s FROM %s', k.sequence,
+                                    string_agg(DISTINCT CASE r.oid WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(r.oid)) END, ', '))
+          FROM keys AS k, LATERAL (SELECT k.relowner WHERE k.back ? 'acl'
+                                   UNION ALL
+                                   SELECT e.grantee FROM pg_default_acl AS f, aclexplode(f.defaclacl) AS e
+                                    WHERE f.defaclrole = k.relowner AND f.defaclobjtype = 'S' AND e.grantee <> k.relowner) AS r(oid)
+         WHERE k.identity IS NOT NULL
+         GROUP BY k.tab, k.sequence
+        UNION ALL
         SELECT 56, 1, k.tab, format('GRANT %s ON SEQUENCE %s TO %s%s', e.privilege_type, k.sequence,
                                     CASE e.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(e.grantee)) END,
                                     CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
@@ -226,16 +236,17 @@ BEGIN ATOMIC
           FROM keys
          WHERE identity IS NOT NULL AND back ? 'last'
         UNION ALL
-        -- The first new value is above those in the table, of all rows.
-        SELECT f.step, 0, tab, format('ALTER TABLE %s %s ROW LEVEL SECURITY', tab, f.action)
-          FROM keys, LATERAL (VALUES (56, 'NO FORCE'), (58, 'FORCE')) AS f(step, action)
-         WHERE back IS NOT NULL AND sequence IS NOT NULL AND relforcerowsecurity
+        -- Foreign keys and sequences have to fit all rows.
+        SELECT f.step, 0, t.oid, format('ALTER TABLE %s %s ROW LEVEL SECURITY', t.oid::regclass, f.action)
+          FROM pg_class AS t, (VALUES (49, 'NO FORCE'), (60, 'FORCE')) AS f(step, action)
+         WHERE t.relforcerowsecurity AND t.oid::regclass = ANY (snowflake_convert.locks(reach))
         UNION ALL
         -- Somebody may have put a view in place of the sequence: nothing reads from that name.
-        SELECT 57, 1, tab, format('SELECT pg_catalog.setval(%1$L, max(%2$I)) FROM %3$s HAVING max(%2$I) >= (SELECT coalesce(pg_catalog.pg_sequence_last_value(seqrelid), seqstart)'
-                                  ' FROM pg_catalog.pg_sequence WHERE seqrelid = %1$L::pg_catalog.regclass AND seqincrement > 0)',
-                                  sequence, attname, tab)
-          FROM keys
+        SELECT 57, 1, tab, format('SELECT pg_catalog.setval(%1$L, %4$s(%2$I)) FROM %3$s HAVING %4$s(%2$I) %5$s= (SELECT coalesce(pg_catalog.pg_sequence_last_value(seqrelid), seqstart)'
+                                  ' FROM pg_catalog.pg_sequence WHERE seqrelid = %1$L::pg_catalog.regclass AND seqincrement %5$s 0)',
+                                  sequence, attname, tab, d.extreme, d.beyond)
+          FROM keys JOIN (VALUES ('max', '>', false), ('min', '<', true)) AS d(extreme, beyond, is_descending)
+                      ON d.is_descending = coalesce(back ->> 'options', '') ~ 'INCREMENT BY -'
          WHERE back IS NOT NULL AND sequence IS NOT NULL AND NOT relispartition
         UNION ALL
         SELECT 59, 0, tab, format('ALTER TABLE %s ADD CONSTRAINT %I %s', tab, conname, pg_get_constraintdef(oid))
@@ -295,8 +306,8 @@ END;
 --
 -- Names the first such function or operator of an object in the catalogue; or a type
 -- that integers are cast to, because the cast itself is chosen anew, too, and new ids
--- do not fit a domain of integers; or any object in a schema of a stranger, or a
--- type of a stranger, who can make casts that were not there before.
+-- do not fit a domain of integers; or any object in a schema of a stranger, or a type
+-- that is made of a type of a stranger, who can make casts that were not there before.
 CREATE FUNCTION snowflake_convert.foreign_code(classid oid, objid oid, owner oid)
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -307,17 +318,20 @@ BEGIN ATOMIC
         UNION
         -- PostgreSQL's own casts of a column have no entries for the column's type.
         SELECT 'pg_type'::regclass, t[1]::oid
-          FROM regexp_matches(snowflake_convert.tree(classid, objid), ':\w*type(?:id)? (\d{5,}) ', 'g') AS t
+          FROM regexp_matches(snowflake_convert.tree(classid, objid), ':\w*typ\w* (\d{5,}) ', 'g') AS t
     )
     SELECT min(pg_describe_object(u.refclassid, u.refobjid, 0))
       FROM uses AS u,
            LATERAL pg_identify_object(u.refclassid, u.refobjid, 0) AS o
-     WHERE u.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND classid <> 'pg_trigger'::regclass
+     WHERE u.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)
+           AND NOT (classid = 'pg_trigger'::regclass AND u.refobjid IN (SELECT tgfoid FROM pg_trigger WHERE oid = objid))
         OR u.refclassid = 'pg_type'::regclass
-           AND (u.refobjid IN (SELECT oid FROM pg_type WHERE typtype = 'c' OR NOT pg_has_role(typowner, owner, 'USAGE'))
+           AND (u.refobjid IN (SELECT oid FROM pg_type WHERE typtype = 'c')
                 OR u.refobjid IN (SELECT snowflake_convert.types_of('{smallint,integer,bigint}'::regtype[]::oid[] || ARRAY(
                                              SELECT casttarget FROM pg_cast
-                                              WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) AND casttarget >= 16384))))
+                                              WHERE castsource IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) AND casttarget >= 16384
+                                             UNION ALL
+                                             SELECT oid FROM pg_type WHERE NOT pg_has_role(typowner, owner, 'USAGE')))))
         OR snowflake_convert.stranger((parse_ident(o.schema))[1]::name, owner) IS NOT NULL;
 END;
 
@@ -416,7 +430,7 @@ CREATE FUNCTION snowflake_convert.view_statements(view regclass)
 RETURNS TABLE (place integer, statement text) LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH v AS MATERIALIZED (
-        SELECT c.*, ARRAY(SELECT e.grantee FROM pg_default_acl AS f, aclexplode(f.defaclacl) AS e
+        SELECT c.relowner, c.relacl, c.reloptions, ARRAY(SELECT e.grantee FROM pg_default_acl AS f, aclexplode(f.defaclacl) AS e
                            WHERE f.defaclrole = c.relowner AND f.defaclobjtype = 'r' AND f.defaclnamespace IN (0, c.relnamespace)) AS defaults
           FROM pg_class AS c
          WHERE c.oid = view
@@ -577,7 +591,8 @@ BEGIN ATOMIC
                ('is temporary', c.relpersistence = 't'),
                ('belongs to an extension', v.view::oid IN (SELECT objid FROM pg_depend WHERE (classid, deptype) = ('pg_class'::regclass, 'e'))),
                ('has a security label', v.view::oid IN (SELECT objoid FROM pg_seclabel WHERE classoid = 'pg_class'::regclass)),
-               ('has privileges that another role has granted', c.relowner <> ANY (ARRAY(SELECT e.grantor FROM aclexplode(c.relacl) AS e)))) AS p(problem, is_found)
+               ('has privileges that another role has granted', c.relowner <> ANY (ARRAY(
+                   SELECT e.grantor FROM (SELECT c.relacl UNION ALL SELECT attacl FROM pg_attribute WHERE attrelid = c.oid) AS l(acl), aclexplode(l.acl) AS e)))) AS p(problem, is_found)
      WHERE p.is_found
     UNION ALL
     SELECT d.keys, format('%s has an operator class that is not the default for integers. %s', pg_describe_object(d.classid, d.objid, 0),
@@ -623,7 +638,8 @@ BEGIN ATOMIC
         SELECT v.keys, c.relowner, c.relnamespace, 'view ' || v.view FROM snowflake_convert.views(reach) AS v JOIN pg_class AS c ON c.oid = v.view
         UNION ALL
         SELECT c.keys, t.relowner, t.relnamespace, 'sequence ' || t.oid::regclass
-          FROM columns AS c JOIN pg_class AS t ON t.oid = to_regclass(nullif(c.back ->> 'sequence', '')) AND NOT c.back ? 'identity'
+          FROM columns AS c JOIN pg_class AS t ON t.oid = CASE WHEN c.back IS NULL AND c.is_key THEN snowflake_convert.sequence_of(c.tab, c.attnum)
+                                                               WHEN NOT c.back ? 'identity' THEN to_regclass(nullif(c.back ->> 'sequence', '')) END
     ), found(keys, description) AS (
         SELECT n.keys, n.description || p.problem
           FROM columns AS n,
@@ -928,9 +944,10 @@ BEGIN
     -- The quote's tag is a hash of all texts but names, so none of them ends the quote.
     RETURN NEXT concat_ws(E'\n    ', format('DO $script_%s$ BEGIN', digest),
         'SET LOCAL lock_timeout = ''5s'';',
-        format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner)),
         'SET LOCAL search_path = pg_catalog, pg_temp;',
-        format('EXECUTE %L;', format('EXPLAIN SELECT %s', (snowflake_convert.id_functions())[1])),    -- an error if the owner may not call it, or it is ambiguous
+        -- Without the extension, the schema could be a stranger's.
+        'IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = ''snowflake_convert'') THEN RAISE ''extension "snowflake_convert" is not installed''; END IF;',
+        format('CALL snowflake_convert.run_as(%L);', pg_get_userbyid(owner)),
         'SET LOCAL standard_conforming_strings = on;',
         CASE WHEN back <> '{}' THEN 'SET LOCAL row_security = off;' END,    -- max() has to see all rows
         'SET LOCAL default_tablespace = '''';',
@@ -938,6 +955,7 @@ BEGIN
         'SET LOCAL snowflake_convert.schemas = none;',    -- new_tables() has to leave the tables alone
         format('CALL snowflake_convert.lock_tables(%L, ''SHARE UPDATE EXCLUSIVE'');', locks),
         format('CALL snowflake_convert.check_unchanged(%L, %L, %L, %L, %L);', rels, cols, key_count, back, digest),
+        format('EXECUTE %L;', format('EXPLAIN SELECT %s', (snowflake_convert.id_functions())[1])),    -- an error if the owner may not call it, or it is ambiguous
         array_to_string(steps, E'\n    ')) || format(E'\nEND $script_%s$;', digest);
 END
 $$;
@@ -991,8 +1009,8 @@ BEGIN
                 MESSAGE = format('cannot change column "%s" of table "%s" and the columns that reference it',
                                  (cols || also_cols)[wrong], (rels || also_rels)[wrong]),
                 DETAIL = 'In the way:' || problems,
-                HINT = 'Drop what is in the way, run the script, and create it again. '
-                       'A partition key, a domain and a row type cannot be changed in this way.';
+                HINT = 'Drop the object that is in the way, run the script, and create it again. '
+                       'A column itself, a partition key, a domain and a row type cannot be changed in this way.';
         END IF;
         RETURN QUERY
             SELECT snowflake_convert.comment(format('left out: %s: in the way: %s', string_agg(format('%s (%I)', rels[k], cols[k]), ', ' ORDER BY k), o.description))
@@ -1046,7 +1064,7 @@ BEGIN
     SELECT format('column "%s" cannot become %s again', c.key, c.value) INTO wrong
       FROM jsonb_each(columns) AS c
      WHERE NOT coalesce(c.value ->> 'type' IN ('smallint', 'integer', 'bigint') AND c.value ->> 'identity' IN ('ALWAYS', 'BY DEFAULT') IS NOT FALSE
-                        AND c.value ->> 'as' IN ('smallint', 'integer') IS NOT FALSE AND c.value ->> 'options' ~ '^[A-Z0-9 -]*$' IS NOT FALSE, false)
+                        AND c.value ->> 'as' IN ('smallint', 'integer', 'bigint') IS NOT FALSE AND c.value ->> 'options' ~ '^[A-Z0-9 -]*$' IS NOT FALSE, false)
         OR NOT c.value ? 'identity' AND c.value ->> 'sequence' <> '' AND to_regclass(c.value ->> 'sequence')::oid IN (SELECT seqrelid FROM pg_sequence) IS NOT TRUE;
     IF FOUND THEN
         RAISE invalid_parameter_value USING MESSAGE = wrong, HINT = 'The last comment of the script that has converted the keys has the argument.';

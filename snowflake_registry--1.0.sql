@@ -477,18 +477,22 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_registry.release IS 'for servers: release a lease, all of whose ids are before the mark';
 
--- Tells the DBA of a server whether the server can depend on the registry.
+-- Tells the DBA of a server whether the server can depend on the registry.  The first
+-- call after a start of the registry's server begins the quarantine, as a claim would.
 CREATE FUNCTION snowflake_registry.about()
-RETURNS SETOF text LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+RETURNS SETOF text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '900ms'
+AS $$
 DECLARE
     s snowflake_registry.setting;
 BEGIN
     RETURN NEXT format('The clock of the registry shows %s.', clock_timestamp());
     IF pg_is_in_recovery() THEN
         RETURN NEXT 'This server is in recovery and grants no leases: connect with target_session_attrs=read-write.';
+        RETURN;
     END IF;
-    SELECT * INTO s FROM snowflake_registry.setting;
-    IF NOT FOUND THEN
+    s := snowflake_registry.lock_registry();
+    IF s.layout IS NULL THEN
         RETURN NEXT 'The registry has no constants yet: snowflake_registry.configure() has not been called.';
         RETURN;
     END IF;

@@ -427,8 +427,10 @@ DROP TABLE a, b, script;
 -- The way back reads the largest key of all rows, and hides rows from the owner
 -- again.
 CREATE TABLE hidden (id serial PRIMARY KEY, n integer);
+CREATE TABLE of_hidden (hidden integer REFERENCES hidden);
 CREATE POLICY first ON hidden USING (n = 1);
 INSERT INTO hidden (n) SELECT generate_series(1, 5);
+INSERT INTO of_hidden SELECT id FROM hidden;
 ALTER TABLE hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CALL public.run($$snowflake_convert.key('shop.hidden', 'id')$$);
 ALTER TABLE hidden NO FORCE ROW LEVEL SECURITY;
@@ -437,7 +439,7 @@ ALTER TABLE hidden FORCE ROW LEVEL SECURITY;
 CALL public.run($$snowflake_convert.revert('{"shop.hidden.id": {"type": "integer", "sequence": "shop.hidden_id_seq"}}')$$);
 SELECT relforcerowsecurity FROM pg_class WHERE oid = 'hidden'::regclass;
 INSERT INTO hidden (n) VALUES (1) RETURNING id;
-DROP TABLE hidden;
+DROP TABLE hidden, of_hidden;
 
 -- The script has to run as one role: all that changes belongs to the key's owner.
 \c - regress_snowflake_admin
@@ -473,6 +475,77 @@ SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s;
 SET search_path = shop, public;
 DROP VIEW v;
 DROP TABLE a, b, c, mine;
+
+-- Who owns a type can make a cast of it, and of what is made of it; and a trigger of a
+-- view is parsed anew, too.
+\c - regress_snowflake_other
+SET search_path = shop, public;
+CREATE TYPE mood AS ENUM ('ok');
+\c - regress_snowflake_owner
+SET search_path = shop, public;
+CREATE DOMAIN state AS mood;
+CREATE DOMAIN states AS mood[];
+CREATE FUNCTION is_on(anyelement) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TABLE moods (id serial PRIMARY KEY, s state, ss states, j jsonb, CONSTRAINT of_state CHECK (id > 0 AND s::text <> 'x'));
+CREATE VIEW of_states AS SELECT id, ss::text[] FROM moods;
+CREATE VIEW triggered AS SELECT id FROM moods;
+CREATE TRIGGER when_on BEFORE INSERT ON triggered FOR EACH STATEMENT WHEN (is_on(current_user)) EXECUTE FUNCTION nothing();
+SELECT snowflake_convert.key('moods', 'id');
+-- 17 has JSON_VALUE
+DROP VIEW triggered, of_states;
+ALTER TABLE moods DROP CONSTRAINT of_state;
+SELECT current_setting('server_version_num')::integer >= 170000 AS has_json \gset
+\if :has_json
+CREATE VIEW of_json AS SELECT id, json_value(j, '$.a' RETURNING mood)::text FROM moods;
+\else
+CREATE VIEW of_json AS SELECT id, s::mood::text FROM moods;
+\endif
+SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'of_json';
+DROP TABLE moods CASCADE;
+-- a column's privileges that another role has granted
+CREATE TABLE granted (id serial PRIMARY KEY);
+CREATE VIEW of_granted AS SELECT id FROM granted;
+GRANT SELECT (id) ON of_granted TO regress_snowflake_other WITH GRANT OPTION;
+\c - regress_snowflake_other
+SET search_path = shop, public;
+GRANT SELECT (id) ON of_granted TO PUBLIC;
+\c - regress_snowflake_owner
+SET search_path = shop, public;
+SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'of_granted';
+DROP TABLE granted CASCADE;
+-- another role's sequence, which the way back could not use
+\c - regress_snowflake_other
+SET search_path = shop, public;
+CREATE SEQUENCE theirs AS integer;
+GRANT USAGE ON SEQUENCE theirs TO regress_snowflake_owner;
+\c - regress_snowflake_owner
+SET search_path = shop, public;
+CREATE TABLE of_theirs (id integer PRIMARY KEY DEFAULT nextval('theirs'));
+SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'of_theirs';
+DROP TABLE of_theirs;
+-- with new ids the way back leads to bigint
+CREATE TABLE wide (id serial PRIMARY KEY);
+CALL run($$snowflake_convert.key('wide', 'id')$$);
+INSERT INTO wide DEFAULT VALUES;
+CALL run($$snowflake_convert.revert('{"shop.wide.id": {"type": "bigint", "sequence": "shop.wide_id_seq", "as": "bigint"}}')$$);
+SELECT max(id) > 1000000 AS is_new, max(id) + 1 = nextval('wide_id_seq') AS is_next FROM wide;
+DROP TABLE wide;
+-- without the extension, its schema could be a stranger's
+CREATE TABLE page (id serial PRIMARY KEY);
+CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.key('page', 'id') AS s;
+\c - regress_snowflake_admin
+BEGIN;
+DROP EXTENSION snowflake_convert;
+SET SESSION AUTHORIZATION regress_snowflake_owner;
+CALL run('s FROM shop.script ORDER BY n');
+ROLLBACK;
+SET search_path = shop, public;
+DROP TABLE page, script;
+\c - regress_snowflake_admin
+SET search_path = shop, public;
+DROP TYPE mood CASCADE;
+DROP SEQUENCE theirs;
 REVOKE regress_snowflake_other FROM regress_snowflake_owner;
 
 -- what new ids may not fit

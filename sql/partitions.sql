@@ -382,6 +382,8 @@ CALL snowflake_drop_partitions('days_plain', '2028-01-01');
 CALL snowflake_drop_partitions('pg_class', '2028-01-01');
 CALL snowflake_drop_partitions(0, '2028-01-01');
 CALL snowflake_drop_partitions('edges', NULL);
+CALL snowflake_drop_partitions('edges', '2028-01-01 00:00+00', lock_timeout => '0');
+CALL snowflake_create_partitions('edges', '2028-01-01', '2028-02-01', '1 day', lock_timeout => '-1 s');
 DROP TABLE edges, days_plain;
 \set VERBOSITY default
 

@@ -126,6 +126,11 @@ SELECT pg_temp.claim('another', 8, '3 7', 30);
 SELECT * FROM leases;
 ROLLBACK;
 SELECT pg_temp.reopen();
+-- about() notices a start, as the first claim would.
+BEGIN;
+UPDATE snowflake_registry.setting SET server_start = server_start - interval '1 s';
+SELECT pg_temp.told(replace(about, quote_ident(session_user), '(role)')) FROM snowflake_registry.about() AS about;
+ROLLBACK;
 
 -- After allow() a server may call three functions, and use nothing else.
 SET ROLE regress_snowflake_server;

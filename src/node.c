@@ -73,7 +73,6 @@ static void read_layout(Layout *layout);
 static void check_field(const char *name, int value, int lowest,
 						const char *field, int bits);
 static void check_source(void);
-static void check_registry(void);
 
 bool
 node_check_layout(char **newval, void **extra, GucSource source)
@@ -115,7 +114,6 @@ node_configure(void)
 	check_field("snowflake.worker_id", node_worker_id, WORKER_ID_UNSET,
 				"worker id", node.layout.worker_bits);
 	check_source();
-	check_registry();
 	if (!node_is_preloaded || !IsUnderPostmaster)
 	{
 		if (node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME)
@@ -258,7 +256,10 @@ look_at_node(void)
 	}
 }
 
-/* Returns what the parameters say.  Does not derive a worker id. */
+/*
+ * Returns what the parameters say.  Does not derive a worker id.  A worker id
+ * with which no id can be issued is none.
+ */
 static FixedNode
 read_parameters(void)
 {
@@ -271,6 +272,12 @@ read_parameters(void)
 
 	config_check();
 	read_layout(&node.layout);
+	if (node.worker_id > layout_field_max(node.layout.worker_bits) ||
+		node.datacenter_id > layout_field_max(node.layout.datacenter_bits) ||
+		(!node_is_preloaded &&
+		 (node_registry[0] != '\0' ||
+		  node_worker_id_source == WORKER_ID_SOURCE_REGISTRY)))
+		node.worker_id = WORKER_ID_UNSET;
 	return node;
 }
 
@@ -481,30 +488,22 @@ check_field(const char *name, int value, int lowest, const char *field,
 					 node_layout_text, bits, field)));
 }
 
-/* Raises an error if the worker id is both configured and derived. */
+/*
+ * Raises an error if the worker id is both configured and derived, if
+ * worker_id_source is "registry" without snowflake.registry, or if
+ * snowflake.registry is set and no parameter says which worker id to lease.
+ */
 static void
 check_source(void)
 {
-	if (!is_derived(node_worker_id_source) ||
-		node_worker_id == WORKER_ID_UNSET)
-		return;
-
-	ereport(config_error_level(),
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("parameters \"%s\" and \"%s\" do not go together: %d and \"%s\"",
-					"snowflake.worker_id", "snowflake.worker_id_source",
-					node_worker_id, GetConfigOption("snowflake.worker_id_source", false, false)),
-			 errhint("Take \"snowflake.worker_id\" out of the configuration, or set \"snowflake.worker_id_source\" to \"config\".")));
-}
-
-/*
- * Raises an error if worker_id_source is "registry" without
- * snowflake.registry, or if snowflake.registry is set and no parameter says
- * which worker id to lease.
- */
-static void
-check_registry(void)
-{
+	if (is_derived(node_worker_id_source) &&
+		node_worker_id != WORKER_ID_UNSET)
+		ereport(config_error_level(),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameters \"%s\" and \"%s\" do not go together: %d and \"%s\"",
+						"snowflake.worker_id", "snowflake.worker_id_source",
+						node_worker_id, GetConfigOption("snowflake.worker_id_source", false, false)),
+				 errhint("Take \"snowflake.worker_id\" out of the configuration, or set \"snowflake.worker_id_source\" to \"config\".")));
 	if (node_worker_id_source == WORKER_ID_SOURCE_REGISTRY &&
 		!node_uses_registry())
 		ereport(config_error_level(),
