@@ -74,7 +74,7 @@ int			generator_sequence_start = SEQUENCE_START_ZERO;
 static Session session;
 
 static void attach_session(void);
-static void check_may_issue(void);
+static void prepare_to_issue(void);
 static void end_session(int code, Datum arg);
 static inline int64 issue(int64 wanted, int64 *count);
 static inline bool may_issue(int64 tick);
@@ -126,12 +126,18 @@ generator_last_of_session(int64 *id)
 	return true;
 }
 
-/* The horizon of the server or, unless "table" is InvalidOid, of a table. */
+/*
+ * Returns the horizon of the server or, unless "table" is InvalidOid, of a
+ * table.  Logs the start's first mark, or the next start could issue ids below
+ * the horizon; a lease has a fence.  Errors as generator_next(), but no clock's.
+ */
 int64
 generator_horizon(Oid table)
 {
-	check_may_issue();
-	mark_start_once();
+	prepare_to_issue();
+	if (!shared->start.is_logged && !node_uses_registry())
+		mark_log_next(layout_stamp_tick(node_layout(),
+										(int64) pg_atomic_read_u64(&shared->stamp) + 1));
 	return horizon_read(table);
 }
 
@@ -152,9 +158,7 @@ attach_session(void)
 				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
 				 errmsg("snowflake ids cannot be issued in a parallel worker"),
 				 errhint("Label the function that asks for an id PARALLEL RESTRICTED or PARALLEL UNSAFE.")));
-	check_may_issue();
-	mark_start_once();
-	shmem_settle_node();
+	prepare_to_issue();
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	RegisterXactCallback(horizon_end_transaction, NULL);
@@ -170,7 +174,7 @@ attach_session(void)
 }
 
 static void
-check_may_issue(void)
+prepare_to_issue(void)
 {
 	shmem_attach();
 	if (RecoveryInProgress())
@@ -188,6 +192,8 @@ check_may_issue(void)
 						 layout_field_max(node_layout()->worker_bits),
 						 node_is_preloaded ? "restart the server" :
 						 "reload the configuration")));
+	mark_start_once();
+	shmem_settle_node();
 }
 
 /* before_shmem_exit callback: frees the slot. */
@@ -341,10 +347,7 @@ wait_or_refuse(int64 tick, Wait *wait)
 	{
 		read_limit();
 		if (session.limit <= tick)
-		{
 			mark_log_next(tick);
-			read_limit();
-		}
 	}
 	else if (behind_us <= allowed_us)
 		wait_for_tick(tick, wait_us, wait);
@@ -457,10 +460,9 @@ sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
 static void
 count_regression(int64 regression_us, Wait *wait)
 {
-	if (wait->has_counted_regression)
-		return;
+	if (!wait->has_counted_regression)
+		session.slot->counters.clock_regressions++;
 	wait->has_counted_regression = true;
-	session.slot->counters.clock_regressions++;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->max_regression_us = Max(shared->max_regression_us, regression_us);
 	LWLockRelease(&shared->lock);

@@ -239,17 +239,18 @@ publish(const LockedPage *page, int64 tick, XLogRecPtr lsn)
 {
 	const Layout *layout = node_layout();
 	int64		mark = Min(page->entry->mark, page->reach);
-	int64		interval = Max(1, interval_us() / layout->tick_us);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	if (shared->node_generation == page->generation)
 	{
 		if (!shared->start.is_logged)
-			shmem_raise_stamp(layout_last_stamp(layout, tick));
+			shared->start.stamp = layout_last_stamp(layout, tick);
+		shmem_raise_stamp(shared->start.stamp);
 		shared->start.is_logged = true;
 		shared->mark = Max(shared->mark, mark);
 		shared->mark_lsn = Max(shared->mark_lsn, lsn);
-		shared->mark_due = Max(shared->mark_due, mark - interval);
+		shared->mark_due = Max(shared->mark_due,
+							   mark - Max(1, interval_us() / layout->tick_us));
 	}
 	LWLockRelease(&shared->lock);
 }

@@ -256,10 +256,7 @@ look_at_node(void)
 	}
 }
 
-/*
- * Returns what the parameters say.  Does not derive a worker id.  A worker id
- * with which no id can be issued is none.
- */
+/* Returns the parameters, but no worker id that is derived or unusable. */
 static FixedNode
 read_parameters(void)
 {

@@ -367,7 +367,7 @@ $node->stop;
 # Sessions that race for the processor see each other's progress between two
 # readings of the clock.  That is no step back.
 unlink mark_file($node);
-configure($node, "snowflake.layout = '41/2/3/17'", 'snowflake.clock_policy = error');
+configure($node, "snowflake.layout = '48/0/5/4\@10us'", 'snowflake.clock_policy = error');
 $node->start;
 $node->pgbench(
 	'--no-vacuum --client=8 --jobs=2 --time=2',
