@@ -608,7 +608,7 @@ RETURNS TABLE (keys integer[], description text) LANGUAGE sql STABLE STRICT PARA
 SET enable_nestloop = off SET jit = off
 BEGIN ATOMIC
     WITH columns AS MATERIALIZED (
-        SELECT c.*, a.atttypid, a.attinhcount, a.attgenerated, a.attidentity, t.relnamespace, t.reltype, t.reloftype, t.relkind, f.oid AS default, f.adbin,
+        SELECT c.*, a.atttypid, a.attinhcount, a.attgenerated, a.attidentity, t.relnamespace, t.relowner, t.reltype, t.reloftype, t.relkind, f.oid AS default, f.adbin,
                format('column %I of table %s', c.attname, c.tab) AS description,
                c.is_key AND f.oid IS NOT NULL AND snowflake_convert.sequence_of(c.tab, c.attnum) IS NULL
                AND NOT snowflake_convert.is_snowflake(c.tab, c.attnum) AS has_default,
@@ -637,7 +637,7 @@ BEGIN ATOMIC
         UNION ALL
         SELECT v.keys, c.relowner, c.relnamespace, 'view ' || v.view FROM snowflake_convert.views(reach) AS v JOIN pg_class AS c ON c.oid = v.view
         UNION ALL
-        SELECT c.keys, t.relowner, t.relnamespace, 'sequence ' || t.oid::regclass
+        SELECT c.keys, CASE t.relowner WHEN c.relowner THEN obstacles.owner ELSE t.relowner END, t.relnamespace, 'sequence ' || t.oid::regclass
           FROM columns AS c JOIN pg_class AS t ON t.oid = CASE WHEN c.back IS NULL AND c.is_key THEN snowflake_convert.sequence_of(c.tab, c.attnum)
                                                                WHEN NOT c.back ? 'identity' THEN to_regclass(nullif(c.back ->> 'sequence', '')) END
     ), found(keys, description) AS (
