@@ -318,7 +318,7 @@ BEGIN ATOMIC
         UNION
         -- PostgreSQL's own casts of a column have no entries for the column's type.
         SELECT 'pg_type'::regclass, t[1]::oid
-          FROM regexp_matches(snowflake_convert.tree(classid, objid), ':\w*typ\w* (\d{5,}) ', 'g') AS t
+          FROM regexp_matches(snowflake_convert.tree(classid, objid), ':\w*typ(?!e?[mM]od)\w* (\d{5,}) ', 'g') AS t
     )
     SELECT min(pg_describe_object(u.refclassid, u.refobjid, 0))
       FROM uses AS u,

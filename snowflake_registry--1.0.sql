@@ -491,7 +491,11 @@ BEGIN
         RETURN NEXT 'This server is in recovery and grants no leases: connect with target_session_attrs=read-write.';
         RETURN;
     END IF;
-    s := snowflake_registry.lock_registry();
+    SELECT * INTO s FROM snowflake_registry.setting;
+    IF FOUND AND (s.history, s.server_start)
+                 IS DISTINCT FROM (snowflake_registry.history(), pg_postmaster_start_time()) THEN
+        s := snowflake_registry.lock_registry();
+    END IF;
     IF s.layout IS NULL THEN
         RETURN NEXT 'The registry has no constants yet: snowflake_registry.configure() has not been called.';
         RETURN;

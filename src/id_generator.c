@@ -128,16 +128,15 @@ generator_last_of_session(int64 *id)
 
 /*
  * Returns the horizon of the server or, unless "table" is InvalidOid, of a
- * table.  Logs the start's first mark, or the next start could issue ids below
- * the horizon; a lease has a fence.  Errors as generator_next(), but no clock's.
+ * table.  Logs where ids begin, or the next start could issue ids below the
+ * horizon; a lease has a fence.  Errors as generator_next(), but no clock's.
  */
 int64
 generator_horizon(Oid table)
 {
 	prepare_to_issue();
-	if (!shared->start.is_logged && !node_uses_registry())
-		mark_log_next(layout_stamp_tick(node_layout(),
-										(int64) pg_atomic_read_u64(&shared->stamp) + 1));
+	if (shared->mark_lsn == 0 && !node_uses_registry())
+		mark_log_present();
 	return horizon_read(table);
 }
 

@@ -504,7 +504,7 @@ change_lease(LeaseChange change, const RegistryGrant *grant)
 		else if (change == LEASE_END)
 			mark_end_lease();
 		if (change != LEASE_READ)
-			mark_log_lease();
+			mark_log_present();
 		CommitTransactionCommand();
 		page_sqlerrcode = 0;
 	}

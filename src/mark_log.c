@@ -142,9 +142,9 @@ log_next(int64 tick)
 	return true;
 }
 
-/* Makes the lease durable; the server need not have a worker id yet. */
+/* Makes the lease, if any, durable, and where the ids of this start begin. */
 void
-mark_log_lease(void)
+mark_log_present(void)
 {
 	LockedPage	page;
 	XLogRecPtr	lsn;
@@ -154,6 +154,10 @@ mark_log_lease(void)
 	lsn = PageGetLSN(BufferGetPage(page.buffer));
 	UnlockReleaseBuffer(page.buffer);
 	XLogFlush(lsn);
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->mark_lsn = Max(shared->mark_lsn, lsn);
+	LWLockRelease(&shared->lock);
 }
 
 /*
@@ -244,8 +248,7 @@ publish(const LockedPage *page, int64 tick, XLogRecPtr lsn)
 	if (shared->node_generation == page->generation)
 	{
 		if (!shared->start.is_logged)
-			shared->start.stamp = layout_last_stamp(layout, tick);
-		shmem_raise_stamp(shared->start.stamp);
+			shmem_raise_stamp(layout_last_stamp(layout, tick));
 		shared->start.is_logged = true;
 		shared->mark = Max(shared->mark, mark);
 		shared->mark_lsn = Max(shared->mark_lsn, lsn);
