@@ -237,7 +237,7 @@ BEGIN ATOMIC
          WHERE identity IS NOT NULL AND back ? 'last'
         UNION ALL
         -- Foreign keys and sequences have to fit all rows.
-        SELECT f.step, 0, t.oid, format('ALTER TABLE %s %s ROW LEVEL SECURITY', t.oid::regclass, f.action)
+        SELECT f.step, 0, t.oid::regclass, format('ALTER TABLE %s %s ROW LEVEL SECURITY', t.oid::regclass, f.action)
           FROM pg_class AS t, (VALUES (49, 'NO FORCE'), (60, 'FORCE')) AS f(step, action)
          WHERE t.relforcerowsecurity AND t.oid::regclass = ANY (snowflake_convert.locks(reach))
         UNION ALL
