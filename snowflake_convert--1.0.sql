@@ -218,7 +218,7 @@ BEGIN ATOMIC
         UNION ALL
         -- The new sequence has default privileges: revoke them before the grants.
         SELECT 56, 0, k.tab, format('REVOKE ALL ON SEQUENCE %s FROM %s', k.sequence,
-                                    string_agg(DISTINCT CASE r.oid WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(r.oid)) END, ', '))
+                                    string_agg(DISTINCT coalesce(nullif(r.oid, 0)::regrole::text, 'PUBLIC'), ', '))
           FROM keys AS k, LATERAL (SELECT k.relowner WHERE k.back ? 'acl'
                                    UNION ALL
                                    SELECT e.grantee FROM pg_default_acl AS f, aclexplode(f.defaclacl) AS e
@@ -227,7 +227,7 @@ BEGIN ATOMIC
          GROUP BY k.tab, k.sequence
         UNION ALL
         SELECT 56, 1, k.tab, format('GRANT %s ON SEQUENCE %s TO %s%s', e.privilege_type, k.sequence,
-                                    CASE e.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(e.grantee)) END,
+                                    coalesce(nullif(e.grantee, 0)::regrole::text, 'PUBLIC'),
                                     CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
           FROM keys AS k, aclexplode((k.back ->> 'acl')::aclitem[]) AS e
          WHERE k.identity IS NOT NULL
@@ -451,7 +451,7 @@ BEGIN ATOMIC
     SELECT (g.attnum * 10000 + 2 + min(e.ord))::integer,
            format('GRANT %s ON TABLE %s TO %s%s',
                   string_agg(e.privilege_type || coalesce(' (' || quote_ident(g.attname) || ')', ''), ', ' ORDER BY e.ord), view,
-                  CASE e.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(e.grantee)) END,
+                  coalesce(nullif(e.grantee, 0)::regrole::text, 'PUBLIC'),
                   CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
       FROM grants AS g,
            LATERAL aclexplode(g.acl) WITH ORDINALITY AS e(grantor, grantee, privilege_type, is_grantable, ord)

@@ -477,12 +477,9 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_registry.release IS 'for servers: release a lease, all of whose ids are before the mark';
 
--- Tells the DBA of a server whether the server can depend on the registry.  The first
--- call after a start of the registry's server begins the quarantine, as a claim would.
+-- Tells the DBA of a server whether the server can depend on the registry.
 CREATE FUNCTION snowflake_registry.about()
-RETURNS SETOF text LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '900ms'
-AS $$
+RETURNS SETOF text LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s snowflake_registry.setting;
 BEGIN
@@ -492,18 +489,17 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO s FROM snowflake_registry.setting;
-    IF FOUND AND (s.history, s.server_start)
-                 IS DISTINCT FROM (snowflake_registry.history(), pg_postmaster_start_time()) THEN
-        s := snowflake_registry.lock_registry();
-    END IF;
-    IF s.layout IS NULL THEN
+    IF NOT FOUND THEN
         RETURN NEXT 'The registry has no constants yet: snowflake_registry.configure() has not been called.';
         RETURN;
     END IF;
     RETURN NEXT format('The layout is "%s", and the epoch is %s.', s.layout, s.epoch);
     RETURN NEXT format('A lease lasts %s without renewal; a clock may be ahead of the registry''s by %s.',
                        s.lease_duration, s.largest_lead);
-    IF clock_timestamp() < s.reopens_at THEN
+    IF (s.history, s.server_start) IS DISTINCT FROM (snowflake_registry.history(), pg_postmaster_start_time()) THEN
+        RETURN NEXT format('The registry was restored, or its server was started: the next claim begins a quarantine of at least %s.',
+                           s.lease_duration + s.largest_lead + s.slack);
+    ELSIF clock_timestamp() < s.reopens_at THEN
         RETURN NEXT format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.',
                            s.quarantined_at, s.reopens_at);
     ELSE

@@ -126,7 +126,7 @@ SELECT pg_temp.claim('another', 8, '3 7', 30);
 SELECT * FROM leases;
 ROLLBACK;
 SELECT pg_temp.reopen();
--- about() notices a start, as the first claim would.
+-- about() notices a start, and changes nothing.
 BEGIN;
 UPDATE snowflake_registry.setting SET server_start = server_start - interval '1 s';
 SELECT pg_temp.told(replace(about, quote_ident(session_user), '(role)')) FROM snowflake_registry.about() AS about;
