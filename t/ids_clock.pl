@@ -148,8 +148,7 @@ sub is_issued
 
 	is_deeply([ map { $_->{state} } @outcomes ], [ ('') x @outcomes ], "$name is no error")
 	  or return;
-	cmp_ok(max(map { $_->{lead_us} } @outcomes),
-		'<=', allowed_lead_us(), "$name: no id leads the clock too far");
+	cmp_ok(max(map { $_->{lead_us} } @outcomes), '<=', allowed_lead_us(), "$name: no id leads the clock too far");
 	return;
 }
 
@@ -169,18 +168,15 @@ sub is_refused
 	my ($name, $seconds, @outcomes) = @_;
 	my ($message, $hint) = @{ $outcomes[0] }{qw(message hint)};
 
-	is_deeply([ map { $_->{state} } @outcomes ],
-		[ ('55000') x @outcomes ], "$name is refused");
+	is_deeply([ map { $_->{state} } @outcomes ], [ ('55000') x @outcomes ], "$name is refused");
 	is_not_waited_for($name, @outcomes);
-	my ($behind_ms) =
-	  $message =~ /^the clock is (\d+\.\d{3}) ms behind the last snowflake id$/;
+	my ($behind_ms) = $message =~ /^the clock is (\d+\.\d{3}) ms behind the last snowflake id$/;
 	ok( defined $behind_ms
 		  && $behind_ms <= $seconds * 1000
 		  && $behind_ms > $seconds * 1000 - 1000,
 		"$name: the message names how far the clock is behind: $message");
 	like($hint, qr/Check the server's clock/, "$name: the hint says what to do");
-	is($main->value('SELECT clock_refusals FROM snowflake_stat()'),
-		$refusals += @outcomes, "$name is counted");
+	is($main->value('SELECT clock_refusals FROM snowflake_stat()'), $refusals += @outcomes, "$name is counted");
 	is_issued("$name: an id when the clock is right again", take());
 	return;
 }
@@ -216,8 +212,7 @@ for my $setting (sort keys %expected)
 			push @outcomes, take_after_step_back($seconds)
 			  while $soon->() < 3 && @outcomes < 15;
 			cmp_ok($soon->(), '>=', 3, "$name: the wait ends as soon as an id is allowed");
-			cmp_ok(min(map { $_->{late_ms} } @outcomes),
-				'>=', 0, "$name: no wait ends earlier");
+			cmp_ok(min(map { $_->{late_ms} } @outcomes), '>=', 0, "$name: no wait ends earlier");
 		}
 		else
 		{
@@ -273,8 +268,7 @@ cmp_ok(($ids[-1] >> BITS_BELOW_TICK) - ($ids[ -10 * IDS_PER_TICK ] >> BITS_BELOW
 # passed the ids that "advance" has issued ahead.
 take(8000);
 set_policy('wait', 5000);
-$outcome = take();
-is_issued('wait: after ids that "advance" has issued ahead, a call', $outcome);
+is_issued('wait: after ids that "advance" has issued ahead, a call', take());
 
 # ----- outside the layout's span -----
 
@@ -359,6 +353,12 @@ set_policy('wait', 5000);
 take_newest();
 is(scalar(grep { $ids[$_] <= $ids[ $_ - 1 ] } 1 .. $#ids),
 	0, 'each of ' . @ids . ' ids is larger than the one before it');
+
+# Ids that lead the clock end at the last tick.
+set_policy('advance', 60_000);
+step_clock($end - 40 - time() - $right_offset);
+$main->ask('SELECT count(*) FROM snowflake_nextvals(700000)');
+is($main->outcome->{state}, '54000', 'advance: no id after the last tick');
 $main->quit;
 $node->stop;
 
