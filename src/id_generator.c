@@ -10,9 +10,8 @@
  * A session chooses the next stamp from the newest stamp and the clock, and
  * stores it by compare-and-swap, which fails if another session has changed
  * the stamp meanwhile.  The session reads the clock first, and guesses that the
- * newest stamp is the session's own last one.  So it needs the stamp's cache
- * line once, and not for long: a swap that fails brings the newest stamp, and
- * the session chooses again with the same reading of the clock.
+ * newest stamp is the session's own last one.  A swap that fails brings the
+ * newest stamp, and the session chooses again with the same reading.
  *
  * Before a session waits or refuses, it reads the stamp and then the clock.  A
  * clock behind the stamp then shows that the clock has stepped back, and not
@@ -129,34 +128,29 @@ generator_last_of_session(int64 *id)
 /*
  * Returns the horizon of the server or, unless "table" is InvalidOid, of a
  * table.  Logs where ids begin, or the next start could issue ids below the
- * horizon; a lease has a fence.  Errors as generator_next(), but no clock's.
+ * horizon.  Errors as generator_next(), but no clock's.
  */
 int64
 generator_horizon(Oid table)
 {
+	int64		horizon;
+
 	prepare_to_issue();
-	if (shared->mark_lsn == 0 && !node_uses_registry())
+	horizon = horizon_read(table);
+	if (shared->mark_lsn == 0)
 		mark_log_present();
-	return horizon_read(table);
+	return horizon;
 }
 
 /*
- * Takes the backend's slot, and reads the session's first limit.
- *
- * The checks come first, so that a session that may not issue ids takes no
- * slot.  A parallel worker could not hold the horizon until the end of its
- * transaction, which is the leader's.
+ * Takes the backend's slot, and reads the session's first limit.  The checks
+ * come first, so that a session that may not issue ids takes no slot.
  */
 static void
 attach_session(void)
 {
 	BackendSlot *slot;
 
-	if (IsParallelWorker())
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
-				 errmsg("snowflake ids cannot be issued in a parallel worker"),
-				 errhint("Label the function that asks for an id PARALLEL RESTRICTED or PARALLEL UNSAFE.")));
 	prepare_to_issue();
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
@@ -175,6 +169,12 @@ attach_session(void)
 static void
 prepare_to_issue(void)
 {
+	/* A worker cannot hold the horizon until its leader's transaction ends. */
+	if (IsParallelWorker())
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+				 errmsg("snowflake ids cannot be issued in a parallel worker"),
+				 errhint("Label the function that asks for an id PARALLEL RESTRICTED or PARALLEL UNSAFE.")));
 	shmem_attach();
 	if (RecoveryInProgress())
 		ereport(ERROR,

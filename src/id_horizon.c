@@ -118,9 +118,9 @@ horizon_hold(void)
 
 /*
  * Returns the horizon of the server or, unless "table" is InvalidOid, of a
- * table.  The server is not in recovery, and knows where ids begin.  Raises the
- * errors of horizon_find_holds(), and ERROR 55000 while a transaction that holds
- * the horizon was prepared before the first id since the server's start.
+ * table.  The caller knows where ids begin.  Errors as horizon_find_holds(), and
+ * ERROR 55000 while a transaction that holds the horizon was prepared before the
+ * first id since the server's start.
  */
 int64
 horizon_read(Oid table)
@@ -258,7 +258,8 @@ int64
 horizon_of_hold(uint64 hold)
 {
 	const Layout *layout = node_layout();
-	int64		stamp = (int64) hold;
+	int64		stamp = Min((int64) hold,
+							layout_last_stamp(layout, layout_max_tick(layout)));
 	int64		node_bits;
 	bool		is_of_this_node;
 

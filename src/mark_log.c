@@ -156,7 +156,8 @@ mark_log_present(void)
 	XLogFlush(lsn);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->mark_lsn = Max(shared->mark_lsn, lsn);
+	if (shared->node_generation == page.generation)
+		shared->mark_lsn = Max(shared->mark_lsn, lsn);
 	LWLockRelease(&shared->lock);
 }
 

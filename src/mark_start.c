@@ -282,10 +282,8 @@ find_start(MarkContents *contents, int worker_id)
 	int64		lead_us = 0;	/* of the largest mark */
 
 	for (uint32 i = 0; i < contents->entry_count; i++)
-	{
 		if (contents->entries[i].mark == largest)
 			lead_us = Max(lead_us, contents->entries[i].lead_us);
-	}
 
 	/* Test the magic, because a page without entries may have a floor. */
 	if (contents->magic != 0 &&
@@ -374,6 +372,7 @@ set_start(int64 tick, bool is_fence)
 
 	shared->mark = tick;
 	shared->mark_due = tick;
+	shared->mark_lsn = 0;
 	start->is_logged = false;
 	start->stamp = stamp;
 	start->fence_stamp = is_fence ? stamp : 0;

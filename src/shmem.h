@@ -146,7 +146,7 @@ typedef struct SharedState
 	/* The first session to issue an id of this tick logs the next mark. */
 	int64		mark_due;
 
-	/* A crash does not lose the mark when WAL is flushed up to here. */
+	/* No crash loses the mark when WAL is flushed to here; 0: not logged. */
 	XLogRecPtr	mark_lsn;
 
 	NodeStart	start;
