@@ -323,7 +323,7 @@ BEGIN ATOMIC
     SELECT min(pg_describe_object(u.refclassid, u.refobjid, 0))
       FROM uses AS u,
            LATERAL pg_identify_object(u.refclassid, u.refobjid, 0) AS o
-     WHERE u.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass)
+     WHERE u.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass) AND classid <> 'pg_attrdef'::regclass
            AND NOT (classid = 'pg_trigger'::regclass AND u.refobjid IN (SELECT tgfoid FROM pg_trigger WHERE oid = objid))
         OR u.refclassid = 'pg_type'::regclass
            AND (u.refobjid IN (SELECT oid FROM pg_type WHERE typtype = 'c')
@@ -543,7 +543,9 @@ BEGIN ATOMIC
                c.is_changed AND v.rule IS NULL AND k.oid IS NULL AND x.oid IS NULL AND f.adnum IS DISTINCT FROM c.attnum
                AND coalesce(i.relkind, 't') NOT IN ('i', 'I', 'S') AS is_in_the_way,
                k.contype IN ('c', 'x') OR n.indexrelid IS NOT NULL OR x.stxexprs IS NOT NULL
-               OR d.classid IN ('pg_trigger'::regclass, 'pg_policy'::regclass) OR f.oid IS NOT NULL AND NOT c.is_changed AS has_expression
+               OR d.classid IN ('pg_trigger'::regclass, 'pg_policy'::regclass) OR f.oid IS NOT NULL AND NOT c.is_changed AS has_expression,
+               -- A reference's DEFAULT is not parsed anew, but cast anew to the column's type.
+               f.oid IS NOT NULL AND NOT c.is_key AS is_default
           FROM unnest(reach) AS c
           JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass AND (d.refobjid, d.refobjsubid) = (c.tab, c.attnum)
           LEFT JOIN pg_constraint AS k ON d.classid = 'pg_constraint'::regclass AND k.oid = d.objid
@@ -565,7 +567,7 @@ BEGIN ATOMIC
          WHERE w.rule IS NULL AND NOT (d.classid = 'pg_trigger'::regclass AND d.objid IN (SELECT oid FROM pg_trigger WHERE tgrelid = v.view))
         UNION ALL
         SELECT e.keys, e.classid, e.objid, 0, format(' depends on %s, which could be another one when the script runs', f.code)
-          FROM (SELECT keys, classid, objid FROM depending WHERE is_changed AND has_expression AND NOT is_in_the_way
+          FROM (SELECT keys, classid, objid FROM depending WHERE is_changed AND (has_expression OR is_default) AND NOT is_in_the_way
                 UNION ALL
                 SELECT keys, 'pg_rewrite'::regclass, rule FROM views
                 UNION ALL
@@ -590,6 +592,8 @@ BEGIN ATOMIC
            LATERAL (VALUES
                ('is temporary', c.relpersistence = 't'),
                ('belongs to an extension', v.view::oid IN (SELECT objid FROM pg_depend WHERE (classid, deptype) = ('pg_class'::regclass, 'e'))),
+               ('has privileges on its type, or a comment on its type or rule', v.type IN (SELECT oid FROM pg_type WHERE typacl IS NOT NULL)
+                OR EXISTS (SELECT FROM pg_description WHERE (classoid, objoid) IN (('pg_type'::regclass, v.type), ('pg_rewrite'::regclass, v.rule)))),
                ('has a security label', v.view::oid IN (SELECT objoid FROM pg_seclabel WHERE classoid = 'pg_class'::regclass)),
                ('has privileges that another role has granted', c.relowner <> ANY (ARRAY(
                    SELECT e.grantor FROM (SELECT c.relacl UNION ALL SELECT attacl FROM pg_attribute WHERE attrelid = c.oid) AS l(acl), aclexplode(l.acl) AS e)))) AS p(problem, is_found)
@@ -599,7 +603,15 @@ BEGIN ATOMIC
                           snowflake_convert.drop_statement(d.classid, d.objid))
       FROM depending AS d
       JOIN pg_index AS i ON d.is_changed AND (d.classid, d.objid) = ('pg_class'::regclass, i.indexrelid)
-     WHERE i.indclass::oid[] && ARRAY(SELECT oid FROM pg_opclass WHERE opcintype IN ('smallint'::regtype, 'integer'::regtype) AND NOT opcdefault);
+     WHERE i.indclass::oid[] && ARRAY(SELECT oid FROM pg_opclass WHERE opcintype IN ('smallint'::regtype, 'integer'::regtype) AND NOT opcdefault)
+    UNION ALL
+    -- ALTER TYPE makes a partition's index anew, as its parent's is.
+    SELECT c.keys, format('index %s of a partition has a comment, settings or a use that its parent lacks', i.indexrelid::regclass)
+      FROM unnest(reach) AS c
+      JOIN pg_index AS i ON c.is_changed AND i.indrelid = c.tab AND c.attnum = ANY (i.indkey)
+      JOIN pg_class AS x ON x.oid = i.indexrelid AND x.relispartition
+     WHERE i.indisreplident OR i.indisclustered OR obj_description(x.oid, 'pg_class') IS NOT NULL
+        OR x.reloptions IS DISTINCT FROM (SELECT u.reloptions FROM pg_inherits JOIN pg_class AS u ON u.oid = inhparent WHERE inhrelid = x.oid);
 END;
 
 -- Lists what keeps columns from being changed, or cannot be put back.
@@ -615,7 +627,9 @@ BEGIN ATOMIC
                c.is_key AND c.is_inherited AND (c.tab, c.attname) NOT IN (
                    SELECT i.inhrelid, p.attname FROM unnest(reach) AS p JOIN pg_inherits AS i ON i.inhparent = p.tab WHERE p.is_key) AS is_childs,
                c.is_key AND (c.tab, c.attnum) IN (SELECT conrelid, unnest(conkey) FROM pg_constraint WHERE contype = 'f' AND conparentid = 0) AS is_reference,
-               t.reltype IN (SELECT refobjid FROM pg_depend WHERE (refclassid, classid) = ('pg_type'::regclass, 'pg_class'::regclass) AND objsubid > 0) AS is_row_type,
+               t.reltype IN (SELECT unnest(ARRAY[y.oid, y.typelem, y.typbasetype]) FROM pg_depend AS d JOIN pg_type AS y ON y.oid = d.refobjid
+                              WHERE d.refclassid = 'pg_type'::regclass AND (d.classid = 'pg_class'::regclass AND d.objsubid > 0
+                                    OR d.classid IN ('pg_rewrite'::regclass, 'pg_constraint'::regclass, 'pg_attrdef'::regclass))) AS is_row_type,
                -- The columns of a partition key depend on their own table.
                (c.tab, c.attnum) IN (SELECT objid, objsubid FROM pg_depend
                                       WHERE (classid, refclassid, refobjsubid, deptype) = ('pg_class'::regclass, 'pg_class'::regclass, 0, 'i')
@@ -805,10 +819,10 @@ BEGIN ATOMIC
                    'sequence', coalesce(s.sequence::text, ''),
                    'identity', CASE a.attidentity WHEN 'a' THEN 'ALWAYS' WHEN 'd' THEN 'BY DEFAULT' END,
                    'options', CASE WHEN a.attidentity <> '' THEN nullif(concat_ws(' ',
-                       'INCREMENT BY ' || nullif(q.seqincrement, 1), 'MINVALUE ' || nullif(q.seqmin, 1),
-                       'MAXVALUE ' || nullif(q.seqmax, CASE q.seqtypid WHEN 'smallint'::regtype THEN 32767
-                                                                       WHEN 'integer'::regtype THEN 2147483647 ELSE 9223372036854775807 END),
-                       'START WITH ' || nullif(q.seqstart, 1), 'CACHE ' || nullif(q.seqcache, 1), CASE WHEN q.seqcycle THEN 'CYCLE' END), '') END,
+                       'INCREMENT BY ' || nullif(q.seqincrement, 1), 'MINVALUE ' || nullif(q.seqmin, CASE WHEN q.seqincrement > 0 THEN 1 END),
+                       'MAXVALUE ' || nullif(q.seqmax, CASE WHEN q.seqincrement < 0 THEN -1 WHEN q.seqtypid = 'smallint'::regtype THEN 32767
+                                                            WHEN q.seqtypid = 'integer'::regtype THEN 2147483647 ELSE 9223372036854775807 END),
+                       'START WITH ' || nullif(q.seqstart, CASE WHEN q.seqincrement > 0 THEN q.seqmin ELSE q.seqmax END), 'CACHE ' || nullif(q.seqcache, 1), CASE WHEN q.seqcycle THEN 'CYCLE' END), '') END,
                    'acl', (SELECT l.relacl::text FROM pg_class AS l WHERE a.attidentity <> '' AND l.oid = s.sequence),
                    'last', CASE WHEN a.attidentity <> '' AND has_sequence_privilege(s.sequence, 'SELECT') THEN pg_sequence_last_value(s.sequence) END,
                    'as', CASE WHEN o.objid IS NOT NULL THEN format_type(nullif(q.seqtypid, 'bigint'::regtype), NULL) END) END) AS entry

@@ -209,8 +209,7 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     SELECT * INTO s FROM snowflake_registry.setting FOR UPDATE;
-    IF FOUND AND (s.history, s.server_start)
-                 IS DISTINCT FROM (snowflake_registry.history(), pg_postmaster_start_time()) THEN
+    IF FOUND AND (s.history, s.server_start) IS DISTINCT FROM (snowflake_registry.history(), pg_postmaster_start_time()) THEN
         s := snowflake_registry.quarantine();
     END IF;
     RETURN s;
@@ -361,8 +360,7 @@ BEGIN
                            n.expires_at);
     ELSIF clock_timestamp() < s.reopens_at AND (c.held_fence IS NULL OR NOT n.is_seen) THEN
         code := 'quarantine';
-        sentence := format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.',
-                           s.quarantined_at, s.reopens_at);
+        sentence := format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.', s.quarantined_at, s.reopens_at);
     ELSIF c.held_fence IS NOT NULL THEN
         code := 'lost';
         sentence := format('The lease on worker_id %s of datacenter_id %s is over: it has ended, or was released or freed.',
@@ -494,14 +492,11 @@ BEGIN
         RETURN;
     END IF;
     RETURN NEXT format('The layout is "%s", and the epoch is %s.', s.layout, s.epoch);
-    RETURN NEXT format('A lease lasts %s without renewal; a clock may be ahead of the registry''s by %s.',
-                       s.lease_duration, s.largest_lead);
+    RETURN NEXT format('A lease lasts %s without renewal; a clock may be ahead of the registry''s by %s.', s.lease_duration, s.largest_lead);
     IF (s.history, s.server_start) IS DISTINCT FROM (snowflake_registry.history(), pg_postmaster_start_time()) THEN
-        RETURN NEXT format('The registry was restored, or its server was started: the next claim begins a quarantine of at least %s.',
-                           s.lease_duration + s.largest_lead + s.slack);
+        RETURN NEXT format('The registry was restored, or its server was started: the next claim begins a quarantine of at least %s.', s.lease_duration + s.largest_lead + s.slack);
     ELSIF clock_timestamp() < s.reopens_at THEN
-        RETURN NEXT format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.',
-                           s.quarantined_at, s.reopens_at);
+        RETURN NEXT format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.', s.quarantined_at, s.reopens_at);
     ELSE
         RETURN NEXT 'Servers without a lease get worker ids at once.';
     END IF;
@@ -524,8 +519,9 @@ DECLARE
     s snowflake_registry.setting;
 BEGIN
     INSERT INTO snowflake_registry.setting AS k (lease_duration, largest_lead, layout, epoch)
-    VALUES (coalesce(configure.lease_duration, old.lease_duration, '3 min'),
-            coalesce(configure.largest_lead, old.largest_lead, '10 s'),
+    -- In seconds: how long a day is depends on the time zone of a server that claims.
+    VALUES (make_interval(secs => extract(epoch FROM coalesce(configure.lease_duration, old.lease_duration, '3 min'))),
+            make_interval(secs => extract(epoch FROM coalesce(configure.largest_lead, old.largest_lead, '10 s'))),
             coalesce(configure.layout, old.layout, '41/5/5/12'),
             coalesce(configure.epoch, old.epoch, '2010-11-04 01:42:54.657+00'))
     ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE

@@ -476,11 +476,13 @@ SET search_path = shop, public;
 DROP VIEW v;
 DROP TABLE a, b, c, mine;
 
--- Who owns a type can make a cast of it, and of what is made of it; and a trigger of a
--- view is parsed anew, too.
+-- Who owns a type can make a cast of it, and of what is made of it; a trigger of a
+-- view is parsed anew, too, and a reference's DEFAULT cast anew.
 \c - regress_snowflake_other
 SET search_path = shop, public;
 CREATE TYPE mood AS ENUM ('ok');
+CREATE FUNCTION number(mood) RETURNS integer LANGUAGE sql AS 'SELECT 1';
+CREATE CAST (mood AS integer) WITH FUNCTION number(mood) AS ASSIGNMENT;
 \c - regress_snowflake_owner
 SET search_path = shop, public;
 CREATE DOMAIN state AS mood;
@@ -488,6 +490,7 @@ CREATE DOMAIN states AS mood[];
 CREATE FUNCTION is_on(anyelement) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE TABLE moods (id serial PRIMARY KEY, s state, ss states, j jsonb, CONSTRAINT of_state CHECK (id > 0 AND s::text <> 'x'));
+CREATE TABLE of_mood (m integer DEFAULT 'ok'::mood REFERENCES moods);
 CREATE VIEW of_states AS SELECT id, ss::text[] FROM moods;
 CREATE VIEW triggered AS SELECT id FROM moods;
 CREATE TRIGGER when_on BEFORE INSERT ON triggered FOR EACH STATEMENT WHEN (is_on(current_user)) EXECUTE FUNCTION nothing();
@@ -503,6 +506,26 @@ CREATE VIEW of_json AS SELECT id, s::mood::text FROM moods;
 \endif
 SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'of_json';
 DROP TABLE moods CASCADE;
+-- expressions and arrays of a row type; what belongs to a view's type and rule
+CREATE TABLE rowed (id serial PRIMARY KEY);
+CREATE VIEW of_row AS SELECT (row(1)::rowed)::text;
+CREATE TABLE arrayed (id serial PRIMARY KEY);
+CREATE TABLE of_array (a arrayed[]);
+CREATE TABLE plain (id serial PRIMARY KEY);
+CREATE VIEW of_plain AS SELECT id FROM plain;
+COMMENT ON RULE "_RETURN" ON of_plain IS 'a rule';
+SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'rowed|arrayed|plain';
+-- what only a partition's index has, and ALTER TYPE would lose
+CREATE TABLE whole (id serial, n integer, PRIMARY KEY (n, id)) PARTITION BY LIST (n);
+CREATE TABLE part PARTITION OF whole DEFAULT;
+ALTER TABLE part REPLICA IDENTITY USING INDEX part_pkey;
+SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'whole';
+ALTER TABLE part REPLICA IDENTITY DEFAULT;
+ALTER INDEX part_pkey SET (fillfactor = 50);
+SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'whole';
+ALTER INDEX part_pkey RESET (fillfactor);
+SELECT count(*) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ 'left out.*whole';
+DROP TABLE whole, of_mood, rowed, arrayed, of_array, plain CASCADE;
 -- a column's privileges that another role has granted
 CREATE TABLE granted (id serial PRIMARY KEY);
 CREATE VIEW of_granted AS SELECT id FROM granted;
