@@ -118,9 +118,8 @@ horizon_hold(void)
 
 /*
  * Returns the horizon of the server or, unless "table" is InvalidOid, of a
- * table.  The caller knows where ids begin.  Errors as horizon_find_holds(), and
- * ERROR 55000 while a transaction that holds the horizon was prepared before the
- * first id since the server's start.
+ * table.  Errors as horizon_find_holds(), and ERROR 55000 while a transaction
+ * that holds the horizon was prepared before the first id since the start.
  */
 int64
 horizon_read(Oid table)

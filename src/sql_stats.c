@@ -50,10 +50,9 @@ static void add_counters(Counters *sum, const Counters *counters, int sign);
 
 /*
  * snowflake_node() -> record
- *		The mark is NULL if the session has no shared memory, or no process has
- *		read the page yet.  The worker id is NULL if the server has none, or
- *		holds no lease on one.  Only pg_monitor sees the lease's holder, which
- *		shows the machine and the data directory.
+ *		The mark is NULL without shared memory, or before a process has read the
+ *		page; the worker id, if the server has none, or none at this time.  Only
+ *		pg_monitor sees the lease's holder, which shows host and data directory.
  */
 Datum
 snowflake_node(PG_FUNCTION_ARGS)
@@ -71,7 +70,8 @@ snowflake_node(PG_FUNCTION_ARGS)
 	{
 		shmem_read_lease(&lease);
 		is_held = lease_is_valid(&lease, now_us);
-		worker_id = is_held ? lease.worker_id : WORKER_ID_UNSET;
+		worker_id = is_held && lease.fence > GetCurrentTimestamp() ?
+			lease.worker_id : WORKER_ID_UNSET;
 	}
 
 	add(&row, Int32GetDatum(node_datacenter_id), false);

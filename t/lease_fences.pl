@@ -158,8 +158,7 @@ sub server_ahead
 	logs($server, 0, $logs_clocks, 'the log of a server whose clock is ahead names both clocks');
 	cmp_ok(failures_of($server), '>', 0, 'renewals by a server whose clock is ahead count as failures');
 	sleep 4;
-	is(lease_of($registry, 5, q{fence < clock_timestamp() + interval '7 s'}),
-		't', 'the fence does not follow the clock of that server');
+	is(lease_of($registry, 5, q{fence < clock_timestamp() + interval '7 s'}), 't', 'the fence does not follow the clock of that server');
 	set_clock($server, 0);
 	goes_on($server, $last, 'the server whose clock is right again');
 	cmp_ok(timestamp_of(scalar first_id($server)), '<', time + 1, 'ids do not lead the clock that is right again');
@@ -179,6 +178,7 @@ sub registrys_clock
 	set_clock($registry, -3600);
 	logs($server, 0, $logs_clocks, 'the registry is behind: the log names both clocks');
 	refuses($server, $past_fence, 'the registry is behind: no id is issued past the fence');
+	is(worker_id_at($server), '', 'the registry is behind: the server shows no worker id');
 	my $failures = failures_of($server);
 	sleep 3;
 	my $more = failures_of($server) - $failures;
