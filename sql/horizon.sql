@@ -201,6 +201,15 @@ SELECT count(*) AS others FROM snowflake_stat_backend('events') WHERE pid <> pg_
 SELECT * FROM events;
 RESET ROLE;
 DROP ROLE snowflake_horizon_user;
+
+-- a parallel worker has no horizon
+CREATE FUNCTION horizon_of_worker() RETURNS bigint LANGUAGE plpgsql PARALLEL SAFE AS 'BEGIN RETURN snowflake_horizon(); END';
+SELECT set_config(name, 'on', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
+\set VERBOSITY sqlstate
+SELECT horizon_of_worker();
+\set VERBOSITY default
+RESET ALL;
+DROP FUNCTION horizon_of_worker;
 DROP VIEW held, read;
 DROP TABLE events, causes, fetched, others;
 DROP FUNCTION take_id;
