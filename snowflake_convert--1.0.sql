@@ -445,7 +445,7 @@ BEGIN ATOMIC
     UNION ALL
     -- The new view has default privileges: revoke them before the grants.
     SELECT 2, format('REVOKE ALL ON TABLE %s FROM PUBLIC, %s', view,
-                     (SELECT string_agg(DISTINCT quote_ident(pg_get_userbyid(r)), ', ') FROM unnest(v.defaults || v.relowner) AS r WHERE r <> 0))
+                     (SELECT string_agg(DISTINCT r::regrole::text, ', ') FROM unnest(v.defaults || v.relowner) AS r WHERE r <> 0))
       FROM v JOIN grants AS g ON g.attnum = 0
     UNION ALL
     SELECT (g.attnum * 10000 + 2 + min(e.ord))::integer,
@@ -1170,7 +1170,7 @@ BEGIN
     ELSIF NOT owner = ANY (owners) THEN
         RAISE insufficient_privilege USING
             MESSAGE = format('the keys belong to several roles: %s',
-                             (SELECT string_agg(quote_ident(pg_get_userbyid(o)), ', ' ORDER BY o) FROM unnest(owners) AS o)),
+                             (SELECT string_agg(o::regrole::text, ', ' ORDER BY o) FROM unnest(owners) AS o)),
             HINT = 'SET ROLE to one of them: the script then has the keys of this role.';
     END IF;
     RETURN QUERY SELECT snowflake_convert.convert(

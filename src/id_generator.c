@@ -127,8 +127,8 @@ generator_last_of_session(int64 *id)
 
 /*
  * Returns the horizon of the server or, unless "table" is InvalidOid, of a
- * table.  Logs where ids begin, or the next start could issue ids below the
- * horizon.  Errors as generator_next(), but no clock's.
+ * table.  Logs afterwards where ids begin, which a lease may just have set:
+ * no start may go below.  Errors as generator_next(), but no clock's.
  */
 int64
 generator_horizon(Oid table)
