@@ -16,6 +16,7 @@ use PostgreSQL::Test::Utils;
 use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 use Time::HiRes qw(time usleep);
 

@@ -18,6 +18,7 @@ use PostgreSQL::Test::Utils;
 use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 use Time::HiRes qw(sleep);
 

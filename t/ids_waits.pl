@@ -21,6 +21,7 @@ use SnowflakeServer;
 use SnowflakeServer qw(is_alive remove_locks);
 use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
 

@@ -15,6 +15,7 @@ use SnowflakeServer;
 use SnowflakeServer qw(build_library preload);
 use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
@@ -54,7 +55,7 @@ sub one_worker_id
 		'snowflake.worker_id_source = hostname');
 	append_to_file("$directory/facts", "name pg-17\n");
 	local %ENV = (%ENV, preload($host_library), HOST_FACTS => "$directory/facts");
-	$derived->start;
+	start_server($derived);
 	refuses($derived, $held, 'a server that derived the same worker id from its host name is refused');
 	is_undisturbed($client, 'the holder issues ids while others are refused');
 	$_->stop for $other, $one;

@@ -13,8 +13,8 @@ use SnowflakeRegistry;
 use SnowflakeScenario;
 use SnowflakeServer;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
-use Time::HiRes qw(sleep time);
 
 # How far a server's clock may lead the registry's in "servers' clocks".
 use constant LARGEST_LEAD_S => 400;
@@ -105,13 +105,13 @@ sub servers_clocks
 	my $worker = worker_pid($fast);
 	gets_ids($fast_client, 'a server whose clock is fast issues ids');
 	suspend($fast);
-	my $suspended_at = time;
+	my $suspended_at = test_time();
 	refuses($slow, $ahead,
 		'the server whose clock is slow does not get the worker id of the suspended one');
 
 	# Keep the slow server's clock at 1 s before the last ids of the fast one.
 	my $is_leased = sub {
-		set_clock($slow, LARGEST_LEAD_S - (time - $suspended_at) - 1);
+		set_clock($slow, LARGEST_LEAD_S - (test_time() - $suspended_at) - 1);
 		return lease_of($registry, 5, 'name') eq 'slow';
 	};
 	ok(wait_for($is_leased), 'the slow server gets the lease');
@@ -124,7 +124,7 @@ sub servers_clocks
 	# Resume the fast server with its clock set back.  If it issues ids, nobody
 	# else may have them: is_unique() tests that at the end.
 	set_clock($fast, LARGEST_LEAD_S - 15);
-	sleep 0.5;
+	let_pass(0.5);
 	resume($fast);
 	$fast->stop;
 
@@ -157,11 +157,11 @@ sub server_ahead
 	refuses($server, $past_fence, 'a server whose clock is a hundred days ahead issues no id');
 	logs($server, 0, $logs_clocks, 'the log of a server whose clock is ahead names both clocks');
 	cmp_ok(failures_of($server), '>', 0, 'renewals by a server whose clock is ahead count as failures');
-	sleep 4;
+	let_pass(4);
 	is(lease_of($registry, 5, q{fence < clock_timestamp() + interval '7 s'}), 't', 'the fence does not follow the clock of that server');
 	set_clock($server, 0);
 	goes_on($server, $last, 'the server whose clock is right again');
-	cmp_ok(timestamp_of(scalar first_id($server)), '<', time + 1, 'ids do not lead the clock that is right again');
+	cmp_ok(timestamp_of(scalar first_id($server)), '<', test_time() + 1, 'ids do not lead the clock that is right again');
 	return;
 }
 
@@ -180,7 +180,7 @@ sub registrys_clock
 	refuses($server, $past_fence, 'the registry is behind: no id is issued past the fence');
 	is(worker_id_at($server), '', 'the registry is behind: the server shows no worker id');
 	my $failures = failures_of($server);
-	sleep 3;
+	let_pass(3);
 	my $more = failures_of($server) - $failures;
 	ok($more > 0 && $more < 36, "the server claims with pauses ($more failures in 3 s)");
 	set_clock($registry, 0);
@@ -199,7 +199,7 @@ sub registrys_clock
 	$registry->safe_psql('postgres', 'SELECT snowflake_registry.free(0, 5)');
 	goes_on($moved, $last, 'the moved server, after free()');
 	my $id = first_id($moved);
-	cmp_ok(timestamp_of($id), '<', time + 1, 'ids after free() do not lead the clock');
+	cmp_ok(timestamp_of($id), '<', test_time() + 1, 'ids after free() do not lead the clock');
 	is_unique($id);
 	return;
 }

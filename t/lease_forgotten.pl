@@ -13,6 +13,7 @@ use SnowflakeRegistry;
 use SnowflakeScenario;
 use SnowflakeServer;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 
 # Long enough that holders still have their leases when the next registry runs,

@@ -16,8 +16,8 @@ use SnowflakeScenario;
 use SnowflakeServer;
 use SnowflakeServer qw(replace_file);
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
-use Time::HiRes qw(time);
 
 # A stop waits 2 s at most for the release; the rest is for a busy machine.  A
 # stop without that limit would fail after PGCTLTIMEOUT.
@@ -80,7 +80,7 @@ sub instant
 {
 	my ($seconds_from_now) = @_;
 	return pack 'q>',
-	  int((time - SECONDS_TO_2000 + $seconds_from_now) * 1_000_000);
+	  int((test_time() - SECONDS_TO_2000 + $seconds_from_now) * 1_000_000);
 }
 
 # ----- answers to a claim -----

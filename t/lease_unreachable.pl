@@ -17,8 +17,8 @@ use SnowflakeServer;
 use SnowflakeServer qw(build_library preload);
 use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
-use Time::HiRes qw(sleep);
 
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $host_library = build_library('host');
@@ -70,7 +70,8 @@ sub down
 	is(value_of($holder, "SELECT snowflake_timestamp($newest) <= '$ends'::timestamptz + '50 ms'"),
 		't', 'no id is more than 50 ms later than the end of the lease');
 	refuses($holder, qr/^The registry cannot be reached/, 'the refusal says that the registry cannot be reached');
-	$holder->restart;
+	$holder->stop;
+	start_server($holder);
 	like(refusal_of($holder), $unreachable, 'a holder that restarts after its lease issues no ids');
 
 	start_server($registry);
@@ -179,7 +180,8 @@ sub registry_with_port
 	my $registry = new_registry($constants);
 
 	$registry->append_conf('postgresql.conf', "listen_addresses = '127.0.0.1'");
-	$registry->restart;
+	$registry->stop;
+	start_server($registry);
 	serve_newcomers($registry);
 	return $registry;
 }
@@ -271,12 +273,12 @@ sub silent_name_server
 
 	append_to_file("$directory/facts", "name pg-0\nnameserver 127.0.0.1 $port\n");
 	local %ENV = (%ENV, preload($host_library), HOST_FACTS => "$directory/facts");
-	$holder->start;
+	start_server($holder);
 	my $last = first_id($holder);
 	append_to_file($silence, '');
 	my $client = new_client($holder);
 
-	$unleased->start;
+	start_server($unleased);
 	refuses($unleased, qr/^The registry cannot be reached, /,
 		'a server that has no lease yet, and no answer of the name server, issues no id');
 	like(logged($unleased), qr/could not translate host name "registry.example" to address: Temporary failure/,
@@ -285,8 +287,8 @@ sub silent_name_server
 	# Stop again and again, because only some stops come during a look-up.
 	for (1 .. 3)
 	{
-		$unleased->start unless $unleased->{_pid};
-		sleep rand 2;
+		start_server($unleased) unless $unleased->{_pid};
+		let_pass(rand 2);
 		cmp_ok(seconds_of(sub { $unleased->stop }),
 			'<', 8, 'a stop of a server without a lease does not wait long for the name server');
 	}
@@ -294,7 +296,7 @@ sub silent_name_server
 	cmp_ok(seconds_of(sub { $holder->stop }), '<', 8, 'a stop of a holder does not wait long for the name server');
 	like(logged($holder), qr/could not be given back to the registry\n.*DETAIL:  .*could not translate host name/,
 		'the holder logs why it has not given its worker id back');
-	$holder->start;
+	start_server($holder);
 	goes_on($holder, $last, 'the holder, started while the name server is silent');
 	unlink $silence;
 	logs($holder, 0, qr/LOG:  the lease on snowflake worker_id \d+ has been renewed/,

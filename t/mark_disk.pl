@@ -15,6 +15,7 @@ use SnowflakeServer;
 use SnowflakeServer qw(build_library preload);
 use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 
 use constant {

@@ -14,6 +14,7 @@ use SnowflakeRecovery;
 use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 use Time::HiRes qw(time usleep);
 

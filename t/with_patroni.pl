@@ -19,7 +19,7 @@ use MIME::Base64 qw(encode_base64);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer qw(clock_library is_alive suspend_postmaster write_clock);
-use SnowflakeTest qw(wait_for);
+use SnowflakeTime qw(wait_for);
 use Test::More;
 use Time::HiRes qw(sleep);
 

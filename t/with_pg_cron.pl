@@ -11,6 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 use Time::HiRes qw(time);
 

@@ -14,6 +14,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 
 my $directory = PostgreSQL::Test::Utils::tempdir();

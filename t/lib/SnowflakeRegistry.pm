@@ -9,6 +9,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 
 our @EXPORT = qw(

@@ -1,6 +1,6 @@
 # Runs several scenarios at the same time, because a scenario mostly waits.
-# Each scenario is a process with servers of its own, whose clocks can be set,
-# and with clients that draw ids in the background and keep them.  Two servers
+# Each scenario is a process with servers of its own, whose clocks are slow and
+# can be set, and with clients that draw ids in the background and keep them.  Two servers
 # that issue ids of one worker id at the same time make duplicates at once,
 # because both begin every tick with sequence 0.
 package SnowflakeScenario;
@@ -17,8 +17,9 @@ use SnowflakeRegistry;
 use SnowflakeServer;
 use SnowflakeServer qw(clock_library);
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(sleep);
 
 our @EXPORT = qw(
   run_scenarios
@@ -37,7 +38,7 @@ our @EXPORT = qw(
 );
 
 use constant {
-	TIMEOUT_S => 240,           # how long a scenario may take
+	TIMEOUT_S => 1200,          # how long a scenario may take
 	AT_A_TIME => 4              # how many scenarios run at the same time
 };
 
@@ -91,7 +92,7 @@ sub run_scenario
 {
 	my ($name, $function) = @_;
 	my $builder = Test::More->builder;
-	my $begin = time;
+	my $begin = test_time();
 
 	$scenario = $name =~ tr/a-z0-9/_/cr;
 	open my $output, '>', output_of($name) or die output_of($name) . ": $!\n";
@@ -103,7 +104,7 @@ sub run_scenario
 	local $SIG{PIPE} = 'IGNORE';
 	local $SIG{ALRM} = sub { die "the scenario takes too long\n" };
 	alarm TIMEOUT_S;
-	eval { $function->(); 1 } or fail("the scenario died: $@");
+	eval { slow_down(); $function->(); 1 } or fail("the scenario died: $@");
 	alarm 0;
 	eval {
 		$_->{run}->kill_kill for @clients;
@@ -116,7 +117,7 @@ sub run_scenario
 		$_->() for @at_end;
 		1;
 	} or fail("the servers do not stop: $@");
-	note(sprintf '%.1f s', time - $begin);
+	note(sprintf '%.1f s of the servers\' time', test_time() - $begin);
 	done_testing();
 	return $builder->is_passing ? 0 : 1;
 }
@@ -170,7 +171,7 @@ sub new_server
 }
 
 # A registry, started, with these constants.  Its clock is so many seconds ahead
-# of the real one.
+# of test_time().
 sub new_registry
 {
 	my ($constants, $clock_s) = @_;
@@ -180,8 +181,8 @@ sub new_registry
 	return $node;
 }
 
-# A standby of a server, started.  Its clock is so many seconds ahead of the
-# real one.
+# A standby of a server, started.  Its clock is so many seconds ahead of
+# test_time().
 sub new_standby
 {
 	my ($primary, $name, $clock_s) = @_;

@@ -9,7 +9,9 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -43,6 +45,10 @@ our @EXPORT_OK = qw(
 
 # How long the processes of a server may take to end after SIGKILL.
 use constant END_S => 120;
+
+# A start takes so long for servers whose clocks are slow: the first id waits for
+# the end of two intervals of the mark after the last one.
+use constant START_S => 0.6;
 
 # ----- libraries of the tests -----
 
@@ -86,7 +92,7 @@ sub clock_file
 }
 
 # Starts a server with a clock that set_clock() sets, and returns the server.
-# The clock is so many seconds ahead of the real one.  Without that number the
+# The clock is so many seconds ahead of test_time().  Without that number the
 # clock keeps its offset, or is right if it was never set.  If the server does
 # not start, dies, which unlike a bail-out lets prove run the other files; with
 # fail_ok returns undef.
@@ -97,13 +103,17 @@ sub start_server
 
 	set_clock($node, $clock_s // 0) if defined $clock_s || !-e $file;
 	local %ENV =
-	  (%ENV, preload(clock_library()), CLOCK_OFFSET_FILE => $file);
-	return $node if $node->start(%parameters, fail_ok => 1);
+	  (%ENV, preload(clock_library()), CLOCK_OFFSET_FILE => $file, pace_environment());
+	if ($node->start(%parameters, fail_ok => 1))
+	{
+		skip_time(START_S);
+		return $node;
+	}
 	return undef if $parameters{fail_ok};
 	die $node->name . " does not start; its log:\n" . logged($node);
 }
 
-# Sets a server's clock to so many seconds ahead of the real one.
+# Sets a server's clock to so many seconds ahead of test_time().
 sub set_clock
 {
 	my ($node, $offset_s) = @_;
@@ -327,11 +337,15 @@ sub replace_file
 	return;
 }
 
-# The output of a statement that must succeed.
+# The output of statements that must succeed.
 sub value_of
 {
 	my ($node, $sql) = @_;
-	return $node->safe_psql('postgres', $sql);
+
+	return $node->safe_psql('postgres', $sql) unless is_query($sql);
+	my $outcome = outcome_of($node, $sql) // die $node->name . " does not answer: $sql\n";
+	die "\"$sql\" failed: $outcome->{text}\n" if $outcome->{state} ne '';
+	return join "\n", @{ $outcome->{rows} };
 }
 
 # What a server has logged since an offset of its log; without an offset, the

@@ -1,12 +1,23 @@
 # A psql session in the background.  Unlike query() of BackgroundPsql, the test
 # can go on while a statement waits, and the statement may fail.
+#
+# outcome_of() asks the session that each server has for single queries: a test
+# that polls needs no process for each.
 package SnowflakeSession;
 
 use strict;
 use warnings FATAL => 'all';
 
+use Exporter 'import';
 use PostgreSQL::Test::Utils;
+use SnowflakeTime;
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
+
+our @EXPORT = qw(is_query outcome_of);
+
+# The sessions of outcome_of(), by this process and the server's name: a process
+# that a test forks has its own.
+my %session_of;
 
 sub new
 {
@@ -25,6 +36,37 @@ sub new
 	return $self;
 }
 
+# Is this a single query, which leaves nothing behind in its session?
+sub is_query
+{
+	my ($sql) = @_;
+	return $sql =~ /^\s*SELECT\b[^;]*\z/ && $sql !~ /\bset_config\b/;
+}
+
+# The outcome of a query, by the session that a server has for it.  Returns undef
+# if the server is not there, or ends while the query runs.
+sub outcome_of
+{
+	my ($node, $sql) = @_;
+	my $name = "$$ " . $node->name;
+
+	# A session that was there before may be one of a server that has ended.
+	for my $is_new (exists $session_of{$name} ? 0 : (), 1)
+	{
+		my $outcome = eval {
+			my $session = $session_of{$name} //= __PACKAGE__->new($node);
+
+			$session->ask($sql);
+			$session->outcome;
+		};
+		return $outcome if defined $outcome && $outcome->{text} !~ /server closed the connection/;
+		die $@ if $@ =~ /timeout/;
+		my $ended = delete $session_of{$name};
+		$ended->{psql}{run}->kill_kill if defined $ended;
+	}
+	return;
+}
+
 # Starts a statement; answer() waits for its end.
 sub ask
 {
@@ -34,7 +76,7 @@ sub ask
 	$psql->{timeout}->start;
 	$psql->{stderr} = '';
 	$self->{asked_at} = clock_gettime(CLOCK_MONOTONIC);
-	$psql->{stdin} .= "$sql;\n\\echo (end)\n";
+	$psql->{stdin} .= "$sql;\n\\echo (end)\n\\warn (end)\n";
 	$psql->{run}->pump_nb;
 	return;
 }
@@ -47,11 +89,17 @@ sub outcome
 	my ($self) = @_;
 	my $psql = $self->{psql};
 
-	$psql->{run}->pump until $psql->{stdout} =~ s/^\(end\)\n\z//m;
+	wait_for_answer(
+		sub {
+			$psql->{run}->pump_nb;
+			return $psql->{stdout} =~ /^\(end\)\n\z/m && $psql->{stderr} =~ /\(end\)\n\z/;
+		});
+	s/\(end\)\n\z// for $psql->{stdout}, $psql->{stderr};
 	my $ms = (clock_gettime(CLOCK_MONOTONIC) - $self->{asked_at}) * 1000;
 	my @rows = split /\n/, $psql->{stdout};
 	my ($state, $message) =
 	  $psql->{stderr} =~ /(?:ERROR|FATAL):  (\w{5}): (.*)/;
+	my ($detail) = $psql->{stderr} =~ /^DETAIL:  (.*)/m;
 	my ($hint) = $psql->{stderr} =~ /^HINT:  (.*)/m;
 
 	$psql->{stdout} = '';
@@ -60,6 +108,8 @@ sub outcome
 		ms => $ms,
 		state => $state // '',
 		message => $message // '',
+		detail => $detail // '',
+		text => $psql->{stderr},
 		hint => $hint // ''
 	};
 }

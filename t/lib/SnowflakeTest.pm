@@ -9,8 +9,9 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakeSession;
+use SnowflakeTime;
 use Test::More;
-use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(
   PRELOADS
@@ -21,8 +22,6 @@ our @EXPORT = qw(
   timestamp_of
   refusal_of
   sqlstate_of
-  wait_for
-  seconds_of
   mark_file
   read_page
   mark_of
@@ -56,56 +55,26 @@ sub snowflake_node
 	return $node;
 }
 
-# The seconds that something takes.
-sub seconds_of
-{
-	my ($function) = @_;
-	my $begin = time;
-
-	$function->();
-	return time - $begin;
-}
-
-# Calls a function until it returns something true, for 30 seconds at most or
-# as many as are given.  Returns what the function returned last.
-sub wait_for
-{
-	my ($function, $seconds) = @_;
-	my $deadline = time + ($seconds // 30);
-	my $outcome;
-
-	until ($outcome = $function->())
-	{
-		last if time >= $deadline;
-		sleep 0.02;
-	}
-	return $outcome;
-}
-
 # Waits until a server issues an id.  Returns the id, and in list context the
 # seconds that this took.  Creates the extension if the server does not have
 # it.  Dies if there is no id in time.
 sub first_id
 {
 	my ($node, $seconds) = @_;
-	my $begin = time;
+	my $begin = test_time();
 	my ($id, $error);
 
 	wait_for(
 		sub {
-			my $rc = -1;
-			eval {
-				($rc, $id, $error) = $node->psql('postgres',
-					'SET client_min_messages = warning; CREATE EXTENSION IF NOT EXISTS snowflake; SELECT snowflake_nextval()');
-			};
+			my $outcome = outcome_of($node, 'SELECT snowflake_nextval()');
 
-			# While a server recovers, psql may end before it has read the
-			# statement: a broken pipe.
-			die $@ if $@ && $@ !~ /Broken pipe/;
-			return $rc == 0;
+			$error = defined $outcome ? $outcome->{text} : 'it is not there';
+			outcome_of($node, 'CREATE EXTENSION snowflake')
+			  if $error =~ /function snowflake_nextval\(\) does not exist/;
+			return defined $outcome && $outcome->{state} eq '' && defined($id = $outcome->{rows}[0]);
 		},
 		$seconds) or die $node->name . ' issues no id: ' . ($error // '') . "\n";
-	return wantarray ? ($id, time - $begin) : $id;
+	return wantarray ? ($id, test_time() - $begin) : $id;
 }
 
 # The worker id of an id, by the default layout.
@@ -128,12 +97,10 @@ sub timestamp_of
 sub refusal_of
 {
 	my ($node) = @_;
-	my ($rc, $stdout, $stderr) = $node->psql('postgres',
-		"\\set VERBOSITY verbose\nSELECT snowflake_nextval()");
+	my $outcome = outcome_of($node, 'SELECT snowflake_nextval()') // return '';
 
-	return $stdout if $rc == 0;
-	return $1 if $stderr =~ /ERROR:  55000: .*DETAIL:  ([^\n]*)/s;
-	return $stderr;
+	return $outcome->{rows}[0] if $outcome->{state} eq '';
+	return $outcome->{state} eq '55000' ? $outcome->{detail} : $outcome->{text};
 }
 
 # The SQLSTATE, the message and the hint of the error that a statement raises;
@@ -141,6 +108,14 @@ sub refusal_of
 sub sqlstate_of
 {
 	my ($node, $sql) = @_;
+
+	if (is_query($sql))
+	{
+		my $outcome = outcome_of($node, $sql) // die $node->name . " does not answer: $sql\n";
+
+		return ('', join "\n", @{ $outcome->{rows} }) if $outcome->{state} eq '';
+		return @$outcome{qw(state message hint)};
+	}
 	my ($rc, $stdout, $stderr) =
 	  $node->psql('postgres', "\\set VERBOSITY verbose\n$sql");
 

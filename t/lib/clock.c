@@ -1,10 +1,14 @@
 /*
  * clock.c
- *	  Sets a server's wall clock at any time.  The tests preload it.
+ *	  Sets a server's wall clock at any time, and slows all its clocks down.  The
+ *	  tests preload it; SnowflakeTime.pm writes the two files that it reads.
  *
- * The file CLOCK_OFFSET_FILE has a 64-bit number: the offset of the clock from
- * the real one, in microseconds.  With CLOCK_SLOWNESS=1000 the clock runs 1,000
- * times slower: a thousandth of the real one, plus the offset.
+ * The file CLOCK_OFFSET_FILE has a 64-bit number: how far the wall clock is set
+ * ahead, in microseconds.
+ *
+ * The file CLOCK_PACE_FILE has a Pace: the wall clock, the monotonic clock and
+ * the boot-time clock run so many times slower than the real ones, and go on
+ * when a test lets time pass.  All servers with this file have the same time.
  *
  * libfaketime cannot replace this library, for two reasons.  It shows the real
  * clock while the postmaster waits in pselect(); before PostgreSQL 16 the
@@ -26,50 +30,92 @@
 
 #define NS_PER_S INT64_C(1000000000)
 
-static int	(*real_clock_gettime) (clockid_t, struct timespec *) = NULL;
+/* Where the clocks began to be slow, by the real clocks. */
+enum
+{
+	BEGAN_REALTIME,
+	BEGAN_MONOTONIC,
+	BEGAN_BOOTTIME,
+	CLOCKS
+};
 
-/* The contents of CLOCK_OFFSET_FILE. */
+typedef struct Pace
+{
+	int64_t		slowness;
+	int64_t		passed_ns;		/* what the test has let pass besides */
+	int64_t		began_ns[CLOCKS];
+} Pace;
+
+static int	(*real_clock_gettime) (clockid_t, struct timespec *) = NULL;
 static const volatile int64_t *offset_us = NULL;
-static int64_t slowness = 1;
+static const volatile Pace *pace = NULL;
+
+/* Returns the contents of the file that an environment variable names. */
+static const void *
+map_file(const char *variable, size_t size)
+{
+	const char *name = getenv(variable);
+	int			fd = name != NULL ? open(name, O_RDONLY | O_CLOEXEC) : -1;
+	void	   *map;
+
+	if (fd < 0)
+		return NULL;
+	map = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+	close(fd);
+	return map == MAP_FAILED ? NULL : map;
+}
 
 __attribute__((constructor))
 static void
 find_clock(void)
 {
-	const char *name = getenv("CLOCK_OFFSET_FILE");
-	const char *slow = getenv("CLOCK_SLOWNESS");
-	int			fd = name != NULL ? open(name, O_RDONLY | O_CLOEXEC) : -1;
-	void	   *map;
-
-	if (slow != NULL)
-		slowness = atoi(slow);
-
 	*(void **) &real_clock_gettime = dlsym(RTLD_NEXT, "clock_gettime");
-	if (fd < 0)
-		return;
-	map = mmap(NULL, sizeof(*offset_us), PROT_READ, MAP_SHARED, fd, 0);
-	if (map != MAP_FAILED)
-		offset_us = map;
-	close(fd);
+	offset_us = map_file("CLOCK_OFFSET_FILE", sizeof(*offset_us));
+	pace = map_file("CLOCK_PACE_FILE", sizeof(*pace));
+}
+
+/* Returns the number of a clock in Pace, -1 for one that is left alone. */
+static int
+clock_number(clockid_t id)
+{
+	switch (id)
+	{
+		case CLOCK_REALTIME:
+		case CLOCK_REALTIME_COARSE:
+			return BEGAN_REALTIME;
+		case CLOCK_MONOTONIC:
+		case CLOCK_MONOTONIC_COARSE:
+		case CLOCK_MONOTONIC_RAW:
+			return BEGAN_MONOTONIC;
+		case CLOCK_BOOTTIME:
+			return BEGAN_BOOTTIME;
+		default:
+			return -1;
+	}
 }
 
 int
 clock_gettime(clockid_t id, struct timespec *now)
 {
+	int			number = clock_number(id);
 	int64_t		ns;
 
 	if (real_clock_gettime == NULL)
 		find_clock();
 	if (real_clock_gettime(id, now) != 0)
 		return -1;
-	if (offset_us == NULL ||
-		(id != CLOCK_REALTIME && id != CLOCK_REALTIME_COARSE))
+	if (number < 0 || (offset_us == NULL && pace == NULL))
 		return 0;
 
 	ns = now->tv_sec * NS_PER_S + now->tv_nsec;
-	if (slowness > 1)
-		ns /= slowness;
-	ns += *offset_us * 1000;
+	if (pace != NULL)
+	{
+		int64_t		began_ns = pace->began_ns[number];
+
+		ns = began_ns + (ns - began_ns) / pace->slowness + pace->passed_ns;
+	}
+	if (offset_us != NULL && number == BEGAN_REALTIME)
+		ns += *offset_us * 1000;
 	now->tv_sec = ns / NS_PER_S;
 	now->tv_nsec = ns % NS_PER_S;
 	return 0;
