@@ -20,6 +20,7 @@ use POSIX ();
 use PostgreSQL::Test::Utils;
 use SnowflakeFaults;
 use SnowflakeServer qw(replace_file);
+use SnowflakeTime qw(wait_for);
 use Test::More;
 use Time::HiRes qw(usleep);
 
@@ -214,27 +215,27 @@ sub check_clients
 }
 
 # Waits until all clients that obey these control files get ids, and calls
-# tend() meanwhile.  Returns false if that takes more than so many seconds.
+# tend() meanwhile.  Returns false if that takes more than so many seconds, as
+# wait_for() counts them.
 sub get_ids
 {
 	my ($seconds, @controls) = @_;
-	my $until = now() + $seconds;
 	my %position =
 	  map { $_->{name} => -s $_->{name} // 0 } map { clients_of($_) } @controls;
 
-	while (keys %position)
-	{
-		return 0 if now() > $until;
-		let_pass(0.05);
-		for my $name (keys %position)
-		{
-			delete $position{$name}
-			  if -e $name
-			  && PostgreSQL::Test::Utils::slurp_file($name, $position{$name}) =~
-			  /^\d+ \S+ \S+ \d/m;
-		}
-	}
-	return 1;
+	return wait_for(
+		sub {
+			tend();
+			for my $name (keys %position)
+			{
+				delete $position{$name}
+				  if -e $name
+				  && PostgreSQL::Test::Utils::slurp_file($name, $position{$name}) =~
+				  /^\d+ \S+ \S+ \d/m;
+			}
+			return !keys %position;
+		},
+		$seconds);
 }
 
 # ----- what clients have received -----

@@ -33,6 +33,7 @@ use SnowflakeFaults;
 use SnowflakeRegistry;
 use SnowflakeServer;
 use SnowflakeTest;
+use SnowflakeTime qw(wait_for);
 use Test::More;
 use Time::HiRes qw(time);
 
