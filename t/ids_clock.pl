@@ -2,8 +2,7 @@
 # snowflake.clock_policy does what the documentation says, no id leads the
 # clock by more than the policy allows, and no id comes twice or out of order.
 #
-# The server's clock is the real clock plus an offset (lib/clock.c), so a step
-# of an hour takes no time.  The layout has 16 ids in a tick, which even a slow
+# The server's clock is set (lib/clock.c), so a step of an hour takes no time.  The layout has 16 ids in a tick, which even a slow
 # machine spends.
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +17,7 @@ use SnowflakeSession;
 use SnowflakeTest;
 use SnowflakeTime;
 use Test::More;
-use Time::HiRes qw(time usleep);
+use Time::HiRes qw(usleep);
 
 use constant {
 	HOUR => 3600,
@@ -29,6 +28,7 @@ use constant {
 
 my @layout = ("snowflake.layout = '41/5/5/4'");
 my $node = snowflake_node('main', 'autovacuum = off', "include 'case.conf'");
+slow_down();
 configure($node, @layout);
 start_server($node, 0);
 value_of($node, q{
@@ -110,7 +110,7 @@ sub take_after_step_back
 	my $newest_ms = 1_288_834_974_657 + ($ids[-1] >> BITS_BELOW_TICK);
 	step_clock(-$seconds);
 	my $outcome = take();
-	$outcome->{late_ms} = (time() + $offset) * 1000 - $newest_ms
+	$outcome->{late_ms} = (test_time() + $offset) * 1000 - $newest_ms
 	  + ($policy eq 'advance' ? $tolerance_ms : 0);
 	step_clock(0);
 	return $outcome;
@@ -282,7 +282,7 @@ for my $case (
 {
 	my ($when, $instant, $where) = @$case;
 
-	step_clock($instant - time() - $right_offset);
+	step_clock($instant - test_time() - $right_offset);
 	$outcome = take();
 	is($outcome->{state}, '54000', "a clock $when is refused");
 	like($outcome->{message}, qr/^the clock is $where of snowflake ids: /,
@@ -305,10 +305,10 @@ for my $case ([ 0, '', 'when the clock is set forward' ],
 	step_clock(-20);
 	$main->ask('SELECT id, lead(id) FROM snowflake_nextval() AS id');
 	$main->wait_until_it_waits;
-	my $begin = time;
+	my $begin = test_time();
 	step_clock($step);
 	is(taken()->{state}, $state, "a wait ends $when");
-	cmp_ok(time - $begin, '<', 5, "a wait ends soon $when");
+	cmp_ok(test_time() - $begin, '<', 5, "a wait ends soon $when");
 	step_clock(0);
 }
 
@@ -357,7 +357,7 @@ is(scalar(grep { $ids[$_] <= $ids[ $_ - 1 ] } 1 .. $#ids),
 
 # Ids that lead the clock end at the last tick.
 set_policy('advance', 60_000);
-step_clock($end - 40 - time() - $right_offset);
+step_clock($end - 40 - test_time() - $right_offset);
 $main->ask('SELECT count(*) FROM snowflake_nextvals(700000)');
 is($main->outcome->{state}, '54000', 'advance: no id after the last tick');
 $main->quit;

@@ -16,7 +16,6 @@ use SnowflakeSession;
 use SnowflakeTest;
 use SnowflakeTime;
 use Test::More;
-use Time::HiRes qw(time usleep);
 
 my $node = new_server(
 	'main',
@@ -60,10 +59,10 @@ sub flush_wal
 	return;
 }
 
-# The tick of the present, by this process's clock.
+# The tick of the present, by test_time().
 sub present_tick
 {
-	return int(1000 * (time - timestamp_of(0)));
+	return int(1000 * (test_time() - timestamp_of(0)));
 }
 
 sub reload_with
@@ -100,6 +99,7 @@ sub end_under_load
 	return ($before, present_tick());
 }
 
+slow_down();
 configure($node);
 start_server($node);
 is(scalar(processes_of($node, qr/snowflake/)), 0, 'the server has no process for the mark');
@@ -196,10 +196,11 @@ for my $case (
 	my ($what, $is_suspended, $has_commit, $is_behind, $can_repeat) = @$case;
 	my ($writer) = processes_of($node, qr/walwriter/);
 
-	# After a pause, the next id needs a mark of its own.
+	# After a pause, the next id needs a mark of its own.  The pause is longer
+	# than a wait for the mark can last beyond it.
 	flush_wal();
 	my $mark = high_water_mark();
-	wait_for(sub { present_tick() >= $mark }) or die;
+	wait_for(sub { present_tick() >= $mark + 500 }) or die;
 	kill 'STOP', $writer if $is_suspended;
 	my $id = value_of($node, $issue);
 	cmp_ok(high_water_mark(), '>', $id >> 22, "$what: the mark is published");
@@ -278,7 +279,7 @@ subtest 'WAL while ids are issued, and while they are not' => sub {
 	my $mark = high_water_mark();
 	flush_wal();
 	my $lsn = $node->lsn('insert');
-	usleep(1_000_000);
+	let_pass(1);
 	$sessions[0]->quit;
 	$sessions[1]->terminate;
 	flush_wal();
@@ -307,7 +308,7 @@ cmp_ok(high_water_mark(), '>', $mark_before, 'the next mark is logged an interva
 for my $tick_ms (1000, 100)
 {
 	my $what = "a backend is killed, ticks of $tick_ms ms";
-	my $epoch_ms = int(1000 * time) - 86_400_000;
+	my $epoch_ms = int(1000 * test_time()) - 86_400_000;
 
 	$node->stop;
 	unlink mark_file($node);
@@ -324,7 +325,7 @@ for my $tick_ms (1000, 100)
 	my $offset = -s $node->logfile;
 
 	kill 'STOP', $writer;
-	set_clock($node, $instant - time);
+	set_clock($node, $instant - test_time());
 	my @ids = $session->rows('SELECT snowflake_nextvals(50)');
 	kill 'KILL', $victim->{pid}, $writer;
 	$node->wait_for_log(qr/database system is ready to accept connections/, $offset);
@@ -332,7 +333,7 @@ for my $tick_ms (1000, 100)
 	is(mark_on_page(), $mark, "$what: the mark of the ids is lost");
 
 	$session = SnowflakeSession->new($node);
-	set_clock($node, $instant - time);
+	set_clock($node, $instant - test_time());
 	my ($next) = $session->rows($issue);
 	cmp_ok($next, '>', $ids[-1], "$what: none of 50 ids comes again");
 	$session->quit;

@@ -12,8 +12,9 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
-use Time::HiRes qw(time usleep);
+use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(
   new_server
@@ -219,11 +220,11 @@ sub is_unique_after
 {
 	my ($node, $batch, $what, %how) = @_;
 	my $number = ++$batches;
-	my $until = time + 60;
+	my $until = test_time() + 60;
 
 	is(value_of($node, "SELECT count(*) > 0 FROM orders WHERE batch = $batch->{number}"),
 		't', "$what: the batch is in the data");
-	set_clock($node, $batch->{begin} - 0.1 - time) unless $how{right_clock};
+	set_clock($node, $batch->{begin} - 0.1 - test_time()) unless $how{right_clock};
 
 	# The server refuses a clock that is behind by more than clock_tolerance,
 	# until the clock has come far enough.
@@ -233,7 +234,7 @@ sub is_unique_after
 			"\\set VERBOSITY verbose\nCALL insert_until($number, $batch->{end})");
 		last if $rc == 0;
 		die "$what: no ids: $stderr\n"
-		  if $stderr !~ /ERROR:  55000:/ || time > $until;
+		  if $stderr !~ /ERROR:  55000:/ || test_time() > $until;
 		usleep(20_000);
 	}
 	is(value_of($node,
