@@ -175,8 +175,7 @@ CREATE FUNCTION @extschema@.snowflake_node(
     OUT high_water_mark timestamptz,
     OUT in_recovery boolean,
     OUT lease_holder text,
-    OUT lease_expires_at timestamptz,
-    OUT pending_restart text)
+    OUT lease_expires_at timestamptz)
 RETURNS record LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_node';
 COMMENT ON FUNCTION @extschema@.snowflake_node() IS 'this server''s node and layout';
 
@@ -738,26 +737,19 @@ BEGIN
 END
 $$;
 
--- Tell the DBA now, not at the first INSERT, if no id can be issued yet.  The
--- functions above have loaded the library, and so defined its parameters.
+-- Tell the DBA now, not at the first INSERT, if the library was not preloaded: only
+-- then does the server know the library's parameters.
 DO $$
-DECLARE
-    needs_preload boolean := current_setting('server_version_num')::integer < 170000
-                          OR current_setting('snowflake.registry') <> '';
 BEGIN
-    -- CREATE EXTENSION sets client_min_messages to warning for its script.
-    PERFORM set_config('client_min_messages', 'notice', true);
-    IF 'snowflake' = ANY (regexp_split_to_array(current_setting('shared_preload_libraries'), '[\s",]+')) THEN
-        NULL;
-    ELSIF needs_preload THEN
-        RAISE NOTICE 'snowflake_nextval() issues no ids until the library is preloaded'
-            USING HINT = 'Add "snowflake" to shared_preload_libraries, set snowflake.worker_id, and restart the server.';
-    ELSIF current_setting('snowflake.worker_id_source') = 'config'
-          AND current_setting('snowflake.worker_id') = '-1' THEN
-        RAISE NOTICE 'snowflake_nextval() issues no ids until snowflake.worker_id is set'
-            USING HINT = 'Set snowflake.worker_id in postgresql.conf or a file in conf.d to a number that no other server has, and reload the configuration.';
+    IF NOT EXISTS (SELECT FROM pg_settings WHERE name = 'snowflake.worker_id') THEN
+        -- CREATE EXTENSION sets client_min_messages to warning for its script.
+        PERFORM set_config('client_min_messages', 'notice', true);
+        RAISE NOTICE 'snowflake_nextval() issues no ids until the library "snowflake" is loaded at the server''s start'
+            USING HINT = E'Add these lines to postgresql.conf or a file in conf.d, and restart the server:\n'
+                          'shared_preload_libraries = ''snowflake''   # with what is there already\n'
+                          'snowflake.worker_id = 1                  # a number that no other server has';
+        PERFORM set_config('client_min_messages', 'warning', true);
     END IF;
-    PERFORM set_config('client_min_messages', 'warning', true);
 END
 $$;
 

@@ -184,18 +184,12 @@ other_versions() { # version
 }
 
 # Runs the README's block as the newcomer, and its SQL in the psql that it opens.
-# Before 17 the block's settings and reload are those of the bullet below it.
 readme_block() { # major version
-    local block sql output conf=/etc/postgresql/\$NN/main/conf.d/snowflake.conf
+    local block sql output
 
     echo 'APT::Get::Assume-Yes "true";' >/etc/apt/apt.conf.d/90yes
     block=$(sed -n '/^NN=/,/^```/{s/^NN=17/NN='"$1"'/; /^```/!p}' "$checkout/README.md")
     sql=$(sed -n '/^CREATE EXTENSION snowflake;/,/^```/{/^```/!p}' "$checkout/README.md")
-    if [ "$1" -lt 17 ]; then
-        block=${block/main reload/main restart}
-        block=${block/sudo pg_ctlcluster/"echo \"shared_preload_libraries = 'snowflake'\" | sudo tee -a $conf
-sudo pg_ctlcluster"}
-    fi
     output=$(newcomer "set -e
 $block <<'SQL'
 $sql

@@ -1,4 +1,4 @@
--- Issuing, on a preloaded server with a worker id: ids as a column DEFAULT.
+-- Issuing, on a server with a worker id: ids as a column DEFAULT.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;

@@ -1,5 +1,5 @@
--- A range of time is a range of the primary key: plans of such queries, on a
--- server that preloads the library.  The test works with any snowflake.layout.
+-- A range of time is a range of the primary key: plans of such queries.
+-- The test works with any snowflake.layout.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 RESET client_min_messages;

@@ -19,10 +19,6 @@
 #include "utils/guc_tables.h"
 #include "utils/wait_event.h"
 
-#if PG_VERSION_NUM >= 170000
-#include "storage/dsm_registry.h"
-#endif
-
 /* 16 moves VARDATA_ANY and its like from postgres.h to varatt.h. */
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
@@ -67,25 +63,6 @@ extern PGDLLEXPORT void _PG_init(void); /* NOLINT: PostgreSQL's name for it */
 #define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC
 #endif
 
-/* Minor versions of 2024 let a library define parameters in parallel mode. */
-#ifndef GUC_ALLOW_IN_PARALLEL
-#define GUC_ALLOW_IN_PARALLEL 0
-#endif
-
-/*
- * 16 exports the function behind pg_file_settings, but installs no header that
- * declares it.
- */
-#if PG_VERSION_NUM >= 160000
-extern ConfigVariable *ProcessConfigFileInternal(GucContext context,
-												 bool applySettings,
-												 int elevel);
-#define compat_read_config_files() \
-	ProcessConfigFileInternal(PGC_SIGHUP, false, DEBUG3)
-#else
-#define compat_read_config_files() NULL
-#endif
-
 /* 16 returns a copy of the list of parameters; 15 returns the list itself. */
 static inline struct config_generic **
 compat_guc_variables(int *count)
@@ -122,27 +99,6 @@ WaitEventExtensionNew(const char *wait_event_name)
 {
 	return PG_WAIT_EXTENSION;
 }
-#endif
-
-/*
- * 17 has shared memory for libraries that are not preloaded, and 19 adds an
- * argument of the callback.
- */
-#if PG_VERSION_NUM < 170000
-static inline void *
-GetNamedDSMSegment(const char *name, size_t size,
-				   void (*init_callback) (void *ptr), bool *found, void *arg)
-{
-	return NULL;
-}
-#elif PG_VERSION_NUM < 190000
-#define GetNamedDSMSegment(name, size, init_callback, found, arg) \
-	GetNamedDSMSegment(name, size, init_callback, found)
-#endif
-#if PG_VERSION_NUM < 190000
-#define COMPAT_DSM_ARGUMENT
-#else
-#define COMPAT_DSM_ARGUMENT , void *arg
 #endif
 
 /* 19 keeps the names of tranches in shared memory. */

@@ -1,17 +1,17 @@
 /*
  * config.h
- *	  Whether this process has read the configuration faithfully.
+ *	  Refuses a configuration that PostgreSQL would only warn of.
  */
 #ifndef SNOWFLAKE_CONFIG_H
 #define SNOWFLAKE_CONFIG_H
 
 #include "postgres.h"
 
+#include "nodes/pg_list.h"
+
 #define CONFIG_PREFIX "snowflake"
 
-extern void config_note(void);
-extern void config_check(void);
-extern char *config_fault(void);
-extern int	config_error_level(void);
+extern List *config_note(void);
+extern void config_check(const List *noted);
 
 #endif							/* SNOWFLAKE_CONFIG_H */

@@ -3,8 +3,7 @@
  *	  This host's name and addresses, from which worker ids are derived, and
  *	  this server's identity as the holder of a lease.
  *
- * The worker id is derived once a start.  A failure stops the start or, without
- * preload, the statement.
+ * The worker id is derived once a start, and a failure stops the start.
  *
  * A worker id that two servers derive alike is worse than no worker id.  So
  * the functions fail where the layout has too few bits to distinguish the
@@ -22,7 +21,6 @@
 #include <unistd.h>
 
 #include "common/hashfn.h"
-#include "config.h"
 #include "host.h"
 #include "layout.h"
 #include "lease_rules.h"
@@ -153,8 +151,8 @@ host_id_by_ipv4(int worker_bits)
  * with the same text as a lease's holder is the server that the lease was
  * granted to, started again; a server with another text may be a copy.
  *
- * The postmaster calls this function once; shmem.c says how the
- * postmaster's children get the results.
+ * The postmaster calls this function once, and its children inherit the
+ * results.
  */
 void
 host_find_holder(void)
@@ -183,7 +181,7 @@ host_holder_hash(void)
 static void
 refuse(const char *detail, const char *hint)
 {
-	ereport(config_error_level(),
+	ereport(FATAL,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("no worker id can be derived by parameter \"%s\" = \"%s\"",
 					"snowflake.worker_id_source",

@@ -175,24 +175,20 @@ prepare_to_issue(void)
 				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
 				 errmsg("snowflake ids cannot be issued in a parallel worker"),
 				 errhint("Label the function that asks for an id PARALLEL RESTRICTED or PARALLEL UNSAFE.")));
-	shmem_attach();
+	node_require_preload();
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("snowflake ids cannot be issued during recovery"),
 				 errhint("Connect to the primary server, or promote this one.")));
-	node_prepare();
 	if (!node_uses_registry() &&
-		node_intended_worker_id() == WORKER_ID_UNSET)
+		node_worker_id == WORKER_ID_UNSET)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
-				 errhint("Set \"snowflake.worker_id\" in postgresql.conf or a file in conf.d to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and %s.",
-						 layout_field_max(node_layout()->worker_bits),
-						 node_is_preloaded ? "restart the server" :
-						 "reload the configuration")));
+				 errhint("Set \"snowflake.worker_id\" in postgresql.conf or a file in conf.d to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and restart the server.",
+						 layout_field_max(node_layout()->worker_bits))));
 	mark_start_once();
-	shmem_settle_node();
 }
 
 /* before_shmem_exit callback: frees the slot. */

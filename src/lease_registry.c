@@ -106,7 +106,7 @@ registry_claim(Connection *connection, const char *holder, const Lease *last,
 			   bool is_held, RegistryGrant *grant)
 {
 	const Layout *layout = node_layout();
-	int			wanted = node_intended_worker_id();
+	int			wanted = node_worker_id;
 	bool		is_new = last->worker_id == WORKER_ID_UNSET;
 	int64		sent_us = clock_boottime_us();
 	const char *arguments[] = {
@@ -192,7 +192,7 @@ is_possible(const PGresult *result, const RegistryGrant *grant,
 			const Lease *last, bool is_held, TimestampTz now)
 {
 	int			worker_id = grant->lease.worker_id;
-	int			wanted = node_intended_worker_id();
+	int			wanted = node_worker_id;
 
 	for (int i = 0; i < lengthof(claim_columns); i++)
 	{

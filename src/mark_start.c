@@ -104,7 +104,7 @@ mark_start_once(void)
 	start = find_start(&contents,
 					   is_resumed ? lease.worker_id :
 					   node_uses_registry() ? WORKER_ID_UNSET :
-					   node_intended_worker_id());
+					   node_worker_id);
 
 	/* Before the first id the horizon is where ids begin. */
 	if (start.tick == 0 && !node_uses_registry() &&
@@ -118,7 +118,6 @@ mark_start_once(void)
 	is_first = !shared->start.is_known;
 	if (is_first)
 	{
-		shmem_fix_node();
 		shared->lease = lease;
 		shared->start.floor = start.floor;
 		set_start(start.tick, false);
@@ -130,8 +129,6 @@ mark_start_once(void)
 	if (!is_first)
 		return;
 
-	if (!node_is_preloaded)
-		node_announce();
 	report_elsewhere(&contents.logger, start.tick);
 	if (is_resumed)
 		ereport(LOG,
@@ -159,7 +156,7 @@ mark_start_once(void)
 static void
 inherit_lease(const Lease *logged, Lease *lease)
 {
-	int			wanted = node_intended_worker_id();
+	int			wanted = node_worker_id;
 	bool		is_own = lease_is_of(logged, host_holder) &&
 		logged->timeline == GetWALInsertionTimeLine() &&
 		logged->registry == node_registry_hash();
@@ -189,7 +186,7 @@ report_elsewhere(const MarkLogger *logger, int64 begin)
 {
 	if (node_uses_registry() || logger->location[0] == '\0' ||
 		logger->datacenter_id != node_datacenter_id ||
-		logger->worker_id != node_intended_worker_id() ||
+		logger->worker_id != node_worker_id ||
 		strcmp(logger->location, host_location) == 0 ||
 		logger->holder == host_holder_hash())
 		return;
@@ -348,7 +345,7 @@ refuse_layout(const Layout *previous, int64 largest_before,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("snowflake ids cannot be issued with the present \"snowflake.layout\" and \"snowflake.epoch\""),
 			 errdetail("The smallest id that \"%s\" and \"%s\" make now is " INT64_FORMAT ", and ids up to " INT64_FORMAT " may have been issued with \"%s\" and \"%s\".",
-					   node_layout_text, node_epoch_text, smallest_now,
+					   node_configured_layout, node_configured_epoch, smallest_now,
 					   largest_before, previous_text, clock_text(previous->epoch)),
 			 errhint("Put \"snowflake.layout\" = '%s' and \"snowflake.epoch\" = '%s' back, or choose values whose ids are larger, such as an earlier epoch or more tick bits.  If no row holds an id yet, see \"A mistake before the first row\" in doc/operations.md.",
 					 previous_text, clock_text(previous->epoch))));

@@ -2,7 +2,9 @@
  * module.c
  *	  _PG_init and nothing else: the parameters, the worker.
  *
- * A parameter that cannot be read stops the server's start; see config.c.
+ * shared_preload_libraries is the one way to load the library: the postmaster
+ * runs _PG_init() once, and its children inherit the result.  A parameter that
+ * cannot be read stops the server's start; see config.c.
  */
 #include "postgres.h"
 
@@ -43,58 +45,52 @@ static const struct config_enum_entry sequence_starts[] =
 	{NULL, 0, false}
 };
 
-/*
- * Defines the parameters of the node, which are fixed while a server runs.
- * After the server's start a library cannot define a PGC_POSTMASTER parameter.
- * PGC_SIGHUP also keeps users from setting the parameter.
- */
+/* Defines the parameters of the node, which are fixed while a server runs. */
 static void
 define_node_parameters(void)
 {
-	GucContext	context = node_is_preloaded ? PGC_POSTMASTER : PGC_SIGHUP;
-
 	DefineCustomIntVariable("snowflake.datacenter_id",
 							"Sets the datacenter part of this server's node.",
 							NULL,
-							&node_configured_datacenter_id,
+							&node_datacenter_id,
 							0, 0, INT_MAX,
-							context, GUC_ALLOW_IN_PARALLEL,
+							PGC_POSTMASTER, 0,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("snowflake.worker_id",
 							"Sets the worker part of this server's node.",
 							"-1 means unset: the server issues no ids unless snowflake.worker_id_source gives a worker id.",
-							&node_worker_id,
+							&node_configured_worker_id,
 							WORKER_ID_UNSET,
 							WORKER_ID_UNSET, INT_MAX,
-							context, GUC_ALLOW_IN_PARALLEL,
+							PGC_POSTMASTER, 0,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("snowflake.worker_id_source",
 							 "Sets where the worker part of this server's node comes from.",
 							 NULL,
 							 &node_worker_id_source,
 							 WORKER_ID_SOURCE_CONFIG, node_worker_id_sources,
-							 context, GUC_ALLOW_IN_PARALLEL,
+							 PGC_POSTMASTER, 0,
 							 NULL, NULL, NULL);
 	DefineCustomStringVariable("snowflake.layout",
 							   "Sets the widths of an id's fields and the length of a tick.",
 							   NULL,
-							   &node_layout_text,
+							   &node_configured_layout,
 							   LAYOUT_DEFAULT,
-							   context, GUC_ALLOW_IN_PARALLEL,
+							   PGC_POSTMASTER, 0,
 							   node_check_layout, NULL, NULL);
 	DefineCustomStringVariable("snowflake.epoch",
 							   "Sets the instant that an id's ticks count from.",
 							   NULL,
-							   &node_epoch_text,
+							   &node_configured_epoch,
 							   NODE_DEFAULT_EPOCH,
-							   context, GUC_ALLOW_IN_PARALLEL,
+							   PGC_POSTMASTER, 0,
 							   node_check_epoch, NULL, NULL);
 	DefineCustomStringVariable("snowflake.registry",
 							   "Sets the connection string of the database that leases worker ids.",
 							   NULL,
 							   &node_registry,
 							   "",
-							   context, GUC_SUPERUSER_ONLY | GUC_ALLOW_IN_PARALLEL,
+							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY,
 							   connection_check_string, NULL, NULL);
 }
 
@@ -107,57 +103,59 @@ define_other_parameters(void)
 							 NULL,
 							 &clock_policy,
 							 CLOCK_POLICY_WAIT, clock_policies,
-							 PGC_SIGHUP, GUC_ALLOW_IN_PARALLEL,
+							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
 	DefineCustomIntVariable("snowflake.clock_tolerance",
 							"Sets how far the clock may be behind the last id before ids are refused.",
 							"With clock_policy = advance, ids also lead the clock by this much at most.",
 							&clock_tolerance_ms,
 							5000, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS | GUC_ALLOW_IN_PARALLEL,
+							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("snowflake.sequence_start",
 							 "Sets where the sequence of a fresh tick starts.",
 							 NULL,
 							 &generator_sequence_start,
 							 SEQUENCE_START_ZERO, sequence_starts,
-							 PGC_SIGHUP, GUC_ALLOW_IN_PARALLEL,
+							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
 	DefineCustomIntVariable("snowflake.high_water_interval",
 							"Sets how often the high-water mark is logged while ids are issued.",
 							NULL,
 							&mark_log_interval_ms,
 							250, 10, 60000,
-							PGC_SIGHUP, GUC_UNIT_MS | GUC_ALLOW_IN_PARALLEL,
+							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 	DefineCustomStringVariable("snowflake.server_name",
 							   "Sets a name of this server for the registry.",
 							   "A server gets the worker id of the last server of the same name, if that worker id is free.",
 							   &registry_server_name,
 							   "",
-							   PGC_SIGHUP, GUC_ALLOW_IN_PARALLEL,
+							   PGC_SIGHUP, 0,
 							   registry_check_name, NULL, NULL);
 }
 
+/*
+ * Without the preload a session loads the library for functions that need no
+ * node; see node_require_preload().
+ */
 void
 _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 {
-	node_is_preloaded = process_shared_preload_libraries_in_progress;
-	config_note();
+	List	   *noted;
+
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+
+	noted = config_note();
 	define_node_parameters();
 	define_other_parameters();
+	config_check(noted);
+	node_configure();
+	host_find_holder();
+	node_announce();
 	shmem_register();
-	if (node_is_preloaded)
-	{
-		node_configure();
-		if (!IsUnderPostmaster)
-		{
-			host_find_holder();
-			node_announce();
-		}
-
-		if (node_uses_registry())
-			lease_worker_register();
-		MarkGUCPrefixReserved(CONFIG_PREFIX);
-	}
+	if (node_uses_registry())
+		lease_worker_register();
+	MarkGUCPrefixReserved(CONFIG_PREFIX);
 }

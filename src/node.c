@@ -4,22 +4,14 @@
  *
  * Only this file checks the parameters against each other.  The postmaster
  * calls the checks before it opens its port, and its children inherit the
+ * node.  A session that has loaded the library without the postmaster has no
  * node.
- *
- * Without preload, the first session that issues an id fixes the node in shared
- * memory.  Two rules hold:
- *
- * - The node is fixed: no session looks at a parameter of the node any more.
- * - The node is not fixed: a session goes by its parameters, and raises an
- *	 error if it could not read the configuration faithfully.
  */
 #include "postgres.h"
 
 #include "common/hashfn.h"
 #include "compat.h"
-#include "config.h"
 #include "host.h"
-#include "miscadmin.h"
 #include "node.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -37,38 +29,23 @@ const struct config_enum_entry node_worker_id_sources[] =
 #define SMALLEST_UNIX_MS INT64CONST(100000000000)
 
 /* parameters */
-int			node_configured_datacenter_id = 0;
-int			node_worker_id = WORKER_ID_UNSET;
+int			node_datacenter_id = 0;
+int			node_configured_worker_id = WORKER_ID_UNSET;
 int			node_worker_id_source = WORKER_ID_SOURCE_CONFIG;
-char	   *node_layout_text = NULL;
-char	   *node_epoch_text = NULL;
+char	   *node_configured_layout = NULL;
+char	   *node_configured_epoch = NULL;
 char	   *node_registry = NULL;
 
-bool		node_is_preloaded = false;
-const FixedNode *(*node_find_fixed) (void) = NULL;
+int			node_worker_id = WORKER_ID_UNSET;
 
-/* The fixed node, in shared memory; NULL before shared memory is attached. */
-static const FixedNode *fixed_node = NULL;
-
-/*
- * The node that this process goes by; node_datacenter_id is its datacenter id.
- * Final when the node is fixed.  Before, the session has read the parameters
- * after the reload at present_reload_time.
- */
-static FixedNode present = {.worker_id = WORKER_ID_UNSET};
-int			node_datacenter_id = 0;
-static bool present_is_final = false;
-static TimestampTz present_reload_time = 0;
+/* The layout of the node; without a layout the library was not preloaded. */
+static Layout node_present_layout = {0};
 
 static bool parse_epoch(const char *text, TimestampTz *epoch);
 static bool parse_unix_ms(const char *text, TimestampTz *epoch);
 static bool parse_instant(const char *text, TimestampTz *epoch);
 static bool is_absolute(const char *text);
-static void set_present(const FixedNode *node);
-static void look_at_node(void);
-static FixedNode read_parameters(void);
 static bool is_derived(int worker_id_source);
-static void add_change(StringInfo changes, bool is_changed, const char *name);
 static void read_layout(Layout *layout);
 static void check_field(const char *name, int value, int lowest,
 						const char *field, int bits);
@@ -99,192 +76,59 @@ node_check_epoch(char **newval, void **extra, GucSource source)
 }
 
 /*
- * Checks the parameters of this server's identity against each other.  The
- * postmaster calls this function at its start, and an error stops the start.
- * On platforms without fork() every process calls this function, but only the
- * postmaster derives a worker id.
+ * Checks the parameters of this server's identity against each other, and
+ * derives the worker id.  The postmaster calls this function at its start, and
+ * an error stops the start.
  */
 void
 node_configure(void)
 {
-	FixedNode	node = read_parameters();
+	Layout	   *layout = &node_present_layout;
 
-	check_field("snowflake.datacenter_id", node_configured_datacenter_id, 0,
-				"datacenter id", node.layout.datacenter_bits);
-	check_field("snowflake.worker_id", node_worker_id, WORKER_ID_UNSET,
-				"worker id", node.layout.worker_bits);
+	read_layout(layout);
+	check_field("snowflake.datacenter_id", node_datacenter_id, 0,
+				"datacenter id", layout->datacenter_bits);
+	check_field("snowflake.worker_id", node_configured_worker_id,
+				WORKER_ID_UNSET, "worker id", layout->worker_bits);
 	check_source();
-	if (!node_is_preloaded || !IsUnderPostmaster)
-	{
-		if (node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME)
-			node.worker_id = host_id_by_name(node.layout.worker_bits);
-		else if (node_worker_id_source == WORKER_ID_SOURCE_IPV4)
-			node.worker_id = host_id_by_ipv4(node.layout.worker_bits);
-	}
-	set_present(&node);
-	present_is_final = node_is_preloaded;
+	if (node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME)
+		node_worker_id = host_id_by_name(layout->worker_bits);
+	else if (node_worker_id_source == WORKER_ID_SOURCE_IPV4)
+		node_worker_id = host_id_by_ipv4(layout->worker_bits);
+	else
+		node_worker_id = node_configured_worker_id;
 }
 
-/*
- * Prepares a session's first id: by the fixed node, or by the parameters.
- * ERROR 55000 without preload if a registry leases the worker id.
- */
-void
-node_prepare(void)
-{
-	if (!node_is_fixed())
-	{
-		if (node_registry[0] != '\0' ||
-			node_worker_id_source == WORKER_ID_SOURCE_REGISTRY)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("snowflake ids cannot be issued because a registry needs the library to be preloaded"),
-					 errdetail("Parameter \"%s\" is set.", node_registry[0] != '\0' ? "snowflake.registry" : "snowflake.worker_id_source"),
-					 errhint("Add \"snowflake\" to \"shared_preload_libraries\" and restart the server.")));
-		node_configure();
-		host_find_holder();
-	}
-	look_at_node();
-}
-
-/*
- * Fixes the node as this process has configured it.  The caller is
- * shmem_fix_node().
- */
-void
-node_fix(FixedNode *fixed)
-{
-	*fixed = present;
-	pg_write_barrier();
-	fixed->is_fixed = true;
-}
-
-/* Lets this process go by the node in shared memory. */
-void
-node_share(const FixedNode *fixed)
-{
-	fixed_node = fixed;
-	present_is_final = false;
-	look_at_node();
-}
-
-/* Is the node fixed until the server's next start? */
+/* Has the postmaster loaded the library at the server's start? */
 bool
-node_is_fixed(void)
+node_is_preloaded(void)
 {
-	if (fixed_node == NULL && node_find_fixed != NULL)
-		fixed_node = node_find_fixed();
-	return fixed_node != NULL && fixed_node->is_fixed;
+	return node_present_layout.tick_bits > 0;
 }
 
 /*
- * Returns the parameters that differ from the fixed node, or why this session
- * could not read them, as text; NULL if none differs.
+ * Raises ERROR 55000 unless the library was preloaded: without that no process
+ * knows the node, and none shares memory with others.
  */
-char *
-node_pending_restart(void)
+void
+node_require_preload(void)
 {
-	StringInfoData changes;
-	Layout		layout;
-	TimestampTz epoch;
-	const char *detail;
-	char	   *fault;
-
-	if (node_is_preloaded || !node_is_fixed())
-		return NULL;
-	look_at_node();
-	fault = config_fault();
-	if (fault != NULL)
-		return fault;
-
-	(void) layout_parse(node_layout_text, &layout, &detail);
-	(void) parse_epoch(node_epoch_text, &epoch);
-	layout.epoch = present.layout.epoch;
-	initStringInfo(&changes);
-	add_change(&changes, node_configured_datacenter_id != present.datacenter_id,
-			   "snowflake.datacenter_id");
-	add_change(&changes, !is_derived(node_worker_id_source) &&
-			   node_worker_id != present.worker_id, "snowflake.worker_id");
-	add_change(&changes, node_worker_id_source != present.worker_id_source,
-			   "snowflake.worker_id_source");
-	add_change(&changes, !layout_equal(&layout, &present.layout),
-			   "snowflake.layout");
-	add_change(&changes, epoch != present.layout.epoch, "snowflake.epoch");
-	if (node_registry[0] != '\0')
-		appendStringInfo(&changes, "%ssnowflake.registry",
-						 changes.len > 0 ? ", " : "");
-	return changes.len > 0 ? changes.data : NULL;
+	if (unlikely(!node_is_preloaded()))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the library \"snowflake\" was not loaded at the server's start"),
+				 errdetail("Without that, the server has no snowflake node: it issues no ids, and decodes ids only by an explicit epoch and layout."),
+				 errhint("Add these lines to postgresql.conf or a file in conf.d, and restart the server:\n"
+						 "shared_preload_libraries = 'snowflake'   # with what is there already\n"
+						 "snowflake.worker_id = 1                  # a number that no other server has")));
 }
 
-/* Adds a parameter and its value to a list, if the parameter has changed. */
-static void
-add_change(StringInfo changes, bool is_changed, const char *name)
-{
-	if (is_changed)
-		appendStringInfo(changes, "%s%s = %s", changes->len > 0 ? ", " : "",
-						 name, GetConfigOption(name, false, false));
-}
-
-/*
- * Returns the layout of the fixed node or, before there is one, the configured
- * layout.  Without preload and a fixed node, raises the errors of
- * config_check() and read_layout().
- */
+/* Returns the layout of this server's ids.  ERROR 55000 without preload. */
 const Layout *
 node_layout(void)
 {
-	if (unlikely(!present_is_final))
-		look_at_node();
-	return &present.layout;
-}
-
-/* Reads the fixed node or, before there is one, the parameters. */
-static void
-look_at_node(void)
-{
-	if (node_is_fixed())
-	{
-		pg_read_barrier();		/* pairs with the barrier in node_fix() */
-		set_present(fixed_node);
-		present_is_final = true;
-	}
-	else if (present_reload_time != PgReloadTime)
-	{
-		FixedNode	node = read_parameters();
-
-		set_present(&node);
-	}
-}
-
-/* Returns the parameters, but no worker id that is derived or unusable. */
-static FixedNode
-read_parameters(void)
-{
-	FixedNode	node = {
-		.datacenter_id = node_configured_datacenter_id,
-		.worker_id = is_derived(node_worker_id_source) ? WORKER_ID_UNSET :
-		node_worker_id,
-		.worker_id_source = node_worker_id_source
-	};
-
-	config_check();
-	read_layout(&node.layout);
-	if (node.worker_id > layout_field_max(node.layout.worker_bits) ||
-		node.datacenter_id > layout_field_max(node.layout.datacenter_bits) ||
-		(!node_is_preloaded &&
-		 (node_registry[0] != '\0' ||
-		  node_worker_id_source == WORKER_ID_SOURCE_REGISTRY)))
-		node.worker_id = WORKER_ID_UNSET;
-	return node;
-}
-
-/* Lets this process go by a node. */
-static void
-set_present(const FixedNode *node)
-{
-	present = *node;
-	node_datacenter_id = node->datacenter_id;
-	present_reload_time = PgReloadTime;
+	node_require_preload();
+	return &node_present_layout;
 }
 
 /* Is the worker id derived from the host? */
@@ -296,51 +140,36 @@ is_derived(int worker_id_source)
 }
 
 /*
- * Returns the worker id that the configuration gives or derives, or
- * WORKER_ID_UNSET.  With a registry the server has to lease that worker id or,
- * if unset, any worker id.  Without preload, no worker id is derived before
- * the first id after a start.
- */
-int
-node_intended_worker_id(void)
-{
-	return present.worker_id;
-}
-
-/*
  * Logs this server's node, and warns if the server has no worker id.  Warns on
  * a standby, too: after a promotion the warning would be too late.
  */
 void
 node_announce(void)
 {
-	int			worker_id = node_intended_worker_id();
+	const Layout *layout = &node_present_layout;
 
-	if (worker_id == WORKER_ID_UNSET && !node_uses_registry())
+	if (node_worker_id == WORKER_ID_UNSET && !node_uses_registry())
 		ereport(WARNING,
 				(errmsg("parameter \"%s\" is not set, so this server issues no snowflake ids",
 						"snowflake.worker_id"),
 				 errhint("Set \"snowflake.worker_id\" to a number of 0 .. " INT64_FORMAT " that no other server has, and restart the server.",
-						 layout_field_max(present.layout.worker_bits))));
+						 layout_field_max(layout->worker_bits))));
 	else
 		ereport(LOG,
 				(errmsg("snowflake node (%d,%s), %s \"%s\", %s \"%s\", %s \"%s\"",
 						node_datacenter_id,
-						worker_id == WORKER_ID_UNSET ? "leased" : psprintf("%d", worker_id),
+						node_worker_id == WORKER_ID_UNSET ? "leased" : psprintf("%d", node_worker_id),
 						"snowflake.worker_id_source",
 						node_worker_id_source_name(),
-						"snowflake.layout", layout_to_text(&present.layout),
-						"snowflake.epoch", node_epoch_text)));
+						"snowflake.layout", layout_to_text(layout),
+						"snowflake.epoch", node_configured_epoch)));
 }
 
-/*
- * Is the worker id leased from a registry?  The worker that leases needs the
- * preload.
- */
+/* Is the worker id leased from a registry? */
 bool
 node_uses_registry(void)
 {
-	return node_is_preloaded && node_registry[0] != '\0';
+	return node_registry[0] != '\0';
 }
 
 /*
@@ -360,7 +189,7 @@ node_worker_id_source_name(void)
 {
 	const struct config_enum_entry *source = node_worker_id_sources;
 
-	while (source->val != present.worker_id_source)
+	while (source->val != node_worker_id_source)
 		source++;
 	return source->name;
 }
@@ -457,14 +286,14 @@ read_layout(Layout *layout)
 	TimestampTz epoch = 0;
 	const char *detail = NULL;
 
-	(void) layout_parse(node_layout_text, layout, &detail);
-	(void) parse_epoch(node_epoch_text, &epoch);
+	(void) layout_parse(node_configured_layout, layout, &detail);
+	(void) parse_epoch(node_configured_epoch, &epoch);
 	if (!layout_set_epoch(layout, epoch, &detail))
-		ereport(config_error_level(),
+		ereport(FATAL,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameters \"%s\" and \"%s\" do not go together: \"%s\" and \"%s\"",
 						"snowflake.layout", "snowflake.epoch",
-						node_layout_text, node_epoch_text),
+						node_configured_layout, node_configured_epoch),
 				 errdetail("%s", detail),
 				 errhint("Give the layout fewer tick bits or a shorter tick.")));
 }
@@ -477,12 +306,12 @@ check_field(const char *name, int value, int lowest, const char *field,
 	if (value >= lowest && value <= layout_field_max(bits))
 		return;
 
-	ereport(config_error_level(),
+	ereport(FATAL,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("%d is outside the valid range for parameter \"%s\" (0 .. " INT64_FORMAT ")",
 					value, name, layout_field_max(bits)),
 			 errhint("Layout \"%s\" has %d bits for the %s. Choose a value that fits, or another \"snowflake.layout\".",
-					 node_layout_text, bits, field)));
+					 node_configured_layout, bits, field)));
 }
 
 /*
@@ -494,24 +323,24 @@ static void
 check_source(void)
 {
 	if (is_derived(node_worker_id_source) &&
-		node_worker_id != WORKER_ID_UNSET)
-		ereport(config_error_level(),
+		node_configured_worker_id != WORKER_ID_UNSET)
+		ereport(FATAL,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameters \"%s\" and \"%s\" do not go together: %d and \"%s\"",
 						"snowflake.worker_id", "snowflake.worker_id_source",
-						node_worker_id, GetConfigOption("snowflake.worker_id_source", false, false)),
+						node_configured_worker_id, GetConfigOption("snowflake.worker_id_source", false, false)),
 				 errhint("Take \"snowflake.worker_id\" out of the configuration, or set \"snowflake.worker_id_source\" to \"config\".")));
 	if (node_worker_id_source == WORKER_ID_SOURCE_REGISTRY &&
 		!node_uses_registry())
-		ereport(config_error_level(),
+		ereport(FATAL,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is \"%s\", but \"%s\" is not set",
 						"snowflake.worker_id_source", "registry",
 						"snowflake.registry"),
 				 errhint("Set \"snowflake.registry\" to the connection string of the registry's database.")));
 	if (node_worker_id_source == WORKER_ID_SOURCE_CONFIG &&
-		node_worker_id == WORKER_ID_UNSET && node_uses_registry())
-		ereport(config_error_level(),
+		node_configured_worker_id == WORKER_ID_UNSET && node_uses_registry())
+		ereport(FATAL,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is set, but \"%s\" is \"%s\" and \"%s\" is not set",
 						"snowflake.registry", "snowflake.worker_id_source",

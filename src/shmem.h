@@ -21,7 +21,6 @@
 
 #include "access/xlogdefs.h"
 #include "compat.h"
-#include "host.h"
 #include "layout.h"
 #include "lease_rules.h"
 #include "node.h"
@@ -107,22 +106,8 @@ typedef struct NodeStart
 	int64		floor;			/* the page's floor has to rise to this tick */
 } NodeStart;
 
-/*
- * The version of SharedState.  Add 1 with each change of the struct or of what
- * a field means: without preload, sessions that have loaded the library of an
- * older package go on while new sessions load the newer one.
- *
- * "version" and "node" never change their places, and neither does a field of
- * FixedNode: a session of any version decodes ids by them.  shared_size() never
- * changes, either, so that sessions of all versions can attach.
- */
-#define SHARED_STATE_VERSION 1
-
 typedef struct SharedState
 {
-	int			version;		/* SHARED_STATE_VERSION */
-	FixedNode	node;			/* set by shmem_fix_node(), then constant */
-
 	/* The newest stamp taken.  Never goes back. */
 	pg_atomic_uint64 stamp pg_attribute_aligned(PG_CACHE_LINE_SIZE);
 
@@ -166,10 +151,6 @@ typedef struct SharedState
 	char		lease_reason[LEASE_REASON_SIZE];	/* why there is no lease */
 	Latch	   *lease_worker_latch; /* NULL while the worker does not run */
 
-	/* Set by shmem_fix_node(), then constant. */
-	char		holder[LEASE_HOLDER_SIZE];
-	char		location[HOST_LOCATION_SIZE];
-
 	/* The counters at the last reset, which snowflake_stat() subtracts. */
 	Counters	counters_at_reset;
 	TimestampTz stats_reset;	/* the last reset, or the server's start */
@@ -183,7 +164,7 @@ typedef struct SharedState
 	PaddedBackendSlot slots[FLEXIBLE_ARRAY_MEMBER];
 } SharedState;
 
-/* The shared memory; NULL before shmem_attach(). */
+/* The shared memory; NULL in a process without the preloaded library. */
 extern SharedState *shared;
 
 /* Returns the slot of this process. */
@@ -194,10 +175,6 @@ shmem_my_slot(void)
 }
 
 extern void shmem_register(void);
-extern bool shmem_try_attach(void);
-extern void shmem_attach(void);
-extern void shmem_fix_node(void);
-extern void shmem_settle_node(void);
 extern int	shmem_slot_count(void);
 extern int	shmem_worker_id(void);
 extern void shmem_read_lease(Lease *lease);

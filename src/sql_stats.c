@@ -50,9 +50,9 @@ static void add_counters(Counters *sum, const Counters *counters, int sign);
 
 /*
  * snowflake_node() -> record
- *		The mark is NULL without shared memory, or before a process has read the
- *		page; the worker id, if the server has none, or none at this time.  Only
- *		pg_monitor sees the lease's holder, which shows host and data directory.
+ *		The mark is NULL before a process has read the page; the worker id, if
+ *		the server has none, or none at this time.  Only pg_monitor sees the
+ *		lease's holder, which shows host and data directory.
  */
 Datum
 snowflake_node(PG_FUNCTION_ARGS)
@@ -61,9 +61,8 @@ snowflake_node(PG_FUNCTION_ARGS)
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	int64		now_us = clock_boottime_us();
 	bool		is_held = false;
-	char	   *pending_restart = node_pending_restart();
-	int64		mark = shmem_try_attach() ? shmem_mark() : 0;
-	int			worker_id = node_intended_worker_id();
+	int64		mark = shmem_mark();
+	int			worker_id = node_worker_id;
 	Row			row = {0};
 
 	if (node_uses_registry())
@@ -91,8 +90,6 @@ snowflake_node(PG_FUNCTION_ARGS)
 		!is_held || !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR));
 	add(&row, TimestampTzGetDatum(GetCurrentTimestamp() +
 								  (lease.ends_us - now_us)), !is_held);
-	add(&row, pending_restart == NULL ? (Datum) 0 :
-		CStringGetTextDatum(pending_restart), pending_restart == NULL);
 	return row_datum(fcinfo, &row);
 }
 
@@ -114,7 +111,6 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	bool		is_unused;
 	Row			row = {0};
 
-	shmem_attach();
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	sum_slots(&totals, &last_id);
 	add_counters(&totals, &shared->counters_at_reset, -1);
@@ -163,7 +159,7 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 	int			count;
 	int			next = 0;
 
-	shmem_attach();
+	node_require_preload();
 	InitMaterializedSRF(fcinfo, 0);
 	holds = horizon_find_holds(table, &count);
 	for (int number = 0; number < shmem_slot_count(); number++)
@@ -215,7 +211,7 @@ snowflake_stat_reset(PG_FUNCTION_ARGS)
 	TimestampTz now = GetCurrentTimestamp();
 	int64		last_id;
 
-	shmem_attach();
+	node_require_preload();
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	sum_slots(&shared->counters_at_reset, &last_id);
 	shared->max_regression_us = 0;

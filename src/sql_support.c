@@ -3,10 +3,9 @@
  *	  Planner support function: constant bounds of time ranges.
  *
  * snowflake_min_id() and its like are STABLE because they depend on the
- * parameters snowflake.layout and snowflake.epoch.  But a server whose node is
- * fixed cannot change its layout while it runs, and no plan outlives the
- * server.  So the planner of such a server may compute the bound of a constant
- * instant, and prune partitions at plan time.
+ * parameters snowflake.layout and snowflake.epoch.  But a server cannot change
+ * its layout while it runs, and no plan outlives the server.  So the planner may
+ * compute the bound of a constant instant, and prune partitions at plan time.
  */
 #include "postgres.h"
 
@@ -50,7 +49,7 @@ fold_bound(const SupportRequestSimplify *request)
 	FuncExpr   *call = request->fcall;
 	Node	   *instant = (Node *) linitial(call->args);
 
-	if (!node_is_fixed() || request->root == NULL ||
+	if (!node_is_preloaded() || request->root == NULL ||
 		!IsA(instant, Const) || ((Const *) instant)->constisnull)
 		return NULL;
 

@@ -1,8 +1,7 @@
 # The server's configuration: the server does not start with a value that could
-# make wrong ids (or, without preload, issues no id), and issues no id without a
-# worker id.  A reload changes only what may change.  Without preload ids are
-# decoded by the configured layout and epoch, and no plan keeps a bound of a
-# former layout.
+# make wrong ids, and issues no id without a worker id.  A reload changes only
+# what may change.  Without preload only what needs no node works, and the errors
+# say what to do.
 use strict;
 use warnings FATAL => 'all';
 
@@ -82,18 +81,16 @@ my @refused = (
 				qr/$_ ms is outside the valid range for parameter "snowflake.high_water_interval"/ ] }
 		  9, 60001),
 
-	# A registry, which needs the preload.
-	PRELOADS
-	? ( [ "snowflake.registry = 'nonsense'",
-			qr/invalid value for parameter "snowflake.registry"/, qr/DETAIL:  missing "="$/m ],
-		[ "snowflake.registry = 'postgresql://user:Xyzzy.37@[::1/db'",
-			qr/invalid value for parameter "snowflake.registry"/, qr/DETAIL:  .*in URI$/m ],
-		[ "snowflake.worker_id = -1\nsnowflake.worker_id_source = registry",
-			qr/parameter "snowflake.worker_id_source" is "registry", but "snowflake.registry" is not set/ ],
-		[ "snowflake.worker_id = -1\nsnowflake.registry = 'dbname=x'",
-			qr/parameter "snowflake.registry" is set, but "snowflake.worker_id_source" is "config" and "snowflake.worker_id" is not set/ ],
-		[ 'snowflake.server_name = ' . 'n' x 64, qr/invalid value for parameter "snowflake.server_name": "n{64}"/ ])
-	: (),
+	# A registry.
+	[ "snowflake.registry = 'nonsense'",
+		qr/invalid value for parameter "snowflake.registry"/, qr/DETAIL:  missing "="$/m ],
+	[ "snowflake.registry = 'postgresql://user:Xyzzy.37@[::1/db'",
+		qr/invalid value for parameter "snowflake.registry"/, qr/DETAIL:  .*in URI$/m ],
+	[ "snowflake.worker_id = -1\nsnowflake.worker_id_source = registry",
+		qr/parameter "snowflake.worker_id_source" is "registry", but "snowflake.registry" is not set/ ],
+	[ "snowflake.worker_id = -1\nsnowflake.registry = 'dbname=x'",
+		qr/parameter "snowflake.registry" is set, but "snowflake.worker_id_source" is "config" and "snowflake.worker_id" is not set/ ],
+	[ 'snowflake.server_name = ' . 'n' x 64, qr/invalid value for parameter "snowflake.server_name": "n{64}"/ ],
 
 	# A misspelt name, which would leave the default in force.
 	# Names have no case.
@@ -105,22 +102,14 @@ for my $case (@refused)
 {
 	my ($settings, $what, $why) = @$case;
 	my $offset = -s $node->logfile;
-	my $level = PRELOADS ? 'FATAL' : 'ERROR';
 
 	configure_afresh($settings);
 	$settings =~ s/\n/, /g;
 	my $started = $node->start(fail_ok => 1);
-	if (PRELOADS)
-	{
-		ok(!$started, "no start with $settings");
-	}
-	else
-	{
-		is(($node->psql('postgres', 'SELECT snowflake_nextval()'))[0], 3, "no id with $settings");
-	}
+	ok(!$started, "no start with $settings");
 	$node->stop if $started;
 	my $log = logged($node, $offset);
-	like($log, qr/$level:  $what/, "$settings: the log says what is wrong");
+	like($log, qr/FATAL:  $what/, "$settings: the log says what is wrong");
 	like($log, $why, "$settings: the log says why") if defined $why;
 }
 unlike(logged($node), qr/Xyzzy/, 'a connection string that is refused leaves no password in the log');
@@ -173,21 +162,17 @@ for my $case (@accepted)
 
 configure_afresh();
 $node->start;
-# For servers without preload see t/ids_no_preload.pl.
-SKIP: {
-	skip 'without preload the postmaster does not know the parameters' unless PRELOADS;
-	is((sqlstate_of($node, 'SET snowflake.no_such_parameter = 3'))[0],
-		'42602', 'no session can make up a parameter');
+is((sqlstate_of($node, 'SET snowflake.no_such_parameter = 3'))[0],
+	'42602', 'no session can make up a parameter');
 
-	configure($node, 'snowflake.worker_id = 9', "snowflake.clock_tolerance = '7s'");
-	$node->reload;
-	ok($node->poll_query_until('postgres', "SELECT current_setting('snowflake.clock_tolerance') = '7s'"),
-		'a reload changes clock_tolerance');
-	is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
-		7, 'a reload does not change the worker id');
-	is(value_of($node, "SELECT pending_restart FROM pg_settings WHERE name = 'snowflake.worker_id'"),
-		't', 'after the reload pg_settings shows a pending restart of the worker id');
-}
+configure($node, 'snowflake.worker_id = 9', "snowflake.clock_tolerance = '7s'");
+$node->reload;
+ok($node->poll_query_until('postgres', "SELECT current_setting('snowflake.clock_tolerance') = '7s'"),
+	'a reload changes clock_tolerance');
+is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
+	7, 'a reload does not change the worker id');
+is(value_of($node, "SELECT pending_restart FROM pg_settings WHERE name = 'snowflake.worker_id'"),
+	't', 'after the reload pg_settings shows a pending restart of the worker id');
 configure_afresh('snowflake.worker_id = 9');
 $node->restart;
 is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
@@ -221,98 +206,6 @@ for my $libraries ('pg_stat_statements, snowflake', 'snowflake, pg_stat_statemen
 	$node->stop;
 }
 
-# ----- without preload -----
-
-# Ids are decoded by the configured layout and epoch, and before PostgreSQL 17
-# no ids are issued.
-my @elsewhere = (
-	"shared_preload_libraries = ''",
-	"snowflake.epoch = '2016-01-01 00:00:00+00'",
-	"snowflake.layout = '41/0/10/12'");
-configure_afresh(@elsewhere);
-$node->start;
-for my $call ('snowflake_nextval()', 'snowflake_nextvals(1)')
-{
-	last if $node->pg_version >= 17;
-	my ($state, undef, $hint) = sqlstate_of($node, "SELECT $call");
-	is($state, '55000', "$call without preload");
-	like($hint, qr/shared_preload_libraries/, "$call: the hint names shared_preload_libraries");
-}
-is(value_of($node, 'SELECT snowflake_format(225912364091068416)'),
-	'2017-09-15 09:35:04.848, #0, @(0,69)',
-	'ids are decoded without preload');
-is(value_of($node, "SELECT snowflake_encode('2017-09-15 09:35:04.848+00', 0, 69, 0)"),
-	'225912364091068416', 'fields are encoded without preload');
-is((sqlstate_of($node, "LOAD 'snowflake'; SET snowflake.layout = '41/5/5/12'; SELECT 1"))[0],
-	'55P02', 'a session cannot change the layout');
-is((sqlstate_of($node, "SET snowflake.nonsense = 1; SELECT snowflake_worker_id(1)"))[0],
-	'', 'a stray parameter does not stop decoding');
-
-# Replaces the layout and the epoch, and waits until new sessions have them.
-sub reload_with
-{
-	my ($layout, $epoch) = @_;
-
-	configure($node, "timezone = 'UTC'", "shared_preload_libraries = ''",
-		"snowflake.layout = '$layout'", "snowflake.epoch = '$epoch'");
-	$node->reload;
-	$node->poll_query_until('postgres',
-		"SELECT current_setting('snowflake.layout') || current_setting('snowflake.epoch') = '$layout$epoch'")
-	  or die "no layout $layout\n";
-	return;
-}
-
-for my $bad ([ 'layout', '41/5/5', '2016-01-01 00:00+00' ],
-	[ 'epoch', '41/5/5/12', '2016-01-01' ])
-{
-	my ($name, @values) = @$bad;
-	reload_with(@values);
-	my ($state, $message) = sqlstate_of($node, 'SELECT snowflake_timestamp(1)');
-	is($state, '22023', "without preload a bad $name is an error, and no default takes its place");
-	like($message, qr/"snowflake.$name": "(41\/5\/5|2016-01-01)"/,
-		"bad $name: the message has the parameter and the value");
-	is(value_of($node, "SELECT snowflake_timestamp(0, '2015-01-01 00:00+00') = '2015-01-01 00:00+00'"),
-		't', "bad $name: decoding with an explicit epoch works");
-}
-
-# A value in another place, a misspelt name, and a first use in a parallel
-# operation; t/ids_no_preload.pl has more for servers that issue ids.
-reload_with('41/0/10/12', '2016-01-01 00:00+00');
-value_of($node, "ALTER DATABASE postgres SET snowflake.epoch = '2016-01-01 00:00+00'");
-is((sqlstate_of($node, 'SELECT snowflake_timestamp(1)'))[0],
-	'55P02', 'an epoch that is set for a database is an error');
-value_of($node, 'ALTER DATABASE postgres RESET snowflake.epoch');
-value_of($node, "ALTER DATABASE postgres SET snowflake.epoche = '2016-01-01 00:00+00'");
-is((sqlstate_of($node, 'SELECT snowflake_timestamp(1)'))[0],
-	'42704', 'a misspelt name is an error');
-value_of($node, 'ALTER DATABASE postgres RESET snowflake.epoche');
-value_of($node, q{
-CREATE FUNCTION wrapped(id bigint) RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS 'BEGIN RETURN snowflake_format(id); END';
-CREATE TABLE many AS SELECT 225912364091068416 AS id FROM generate_series(1, 10000); ANALYZE many});
-is( value_of($node, q{
-SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
-SELECT DISTINCT wrapped(id) FROM many}),
-	'2017-09-15 09:35:04.848, #0, @(0,69)',
-	'a parallel query whose session has not loaded the library decodes by the configured layout');
-
-# A reload can change the layout between two executions of a prepared statement.
-reload_with('41/5/5/12', '2016-01-01 00:00+00');
-value_of($node, 'CREATE TABLE ids (id bigint)');
-like(value_of($node, q{EXPLAIN (COSTS OFF) SELECT * FROM ids WHERE id >= snowflake_min_id('2030-01-01 00:00+00')}),
-	qr/snowflake_min_id/, 'not preloaded: a bound is a function call in the plan');
-my $conf = $node->data_dir . '/case.conf';
-my @bounds = value_of($node, qq{
-SET plan_cache_mode = force_generic_plan;
-PREPARE bound AS SELECT snowflake_min_id('2030-01-01 00:00+00');
-EXECUTE bound;
-COPY (SELECT 'snowflake.layout = ''41/5/5/11''') TO PROGRAM 'cat >> "$conf"';
-SELECT pg_reload_conf();
-SELECT pg_sleep(0.1) FROM generate_series(1, 20)
- WHERE current_setting('snowflake.layout') <> '41/5/5/11';
-EXECUTE bound;}) =~ /^(\d+)$/mg;
-is(scalar(@bounds), 2, 'the prepared statement returns a bound before and after the reload');
-is($bounds[1], $bounds[0] / 2, 'after the reload the bound is that of the new layout');
-
 # Compares snowflake_issued_between() with its definition, in layouts with ticks
 # of different lengths: for the smallest and the largest id of some ticks, and for
 # instants at the beginnings of these ticks, 1 us before, and 1 us after.
@@ -320,7 +213,8 @@ for my $layout (
 	[ '30/10/10/13@1s', '2020-01-01 00:00+00' ],
 	[ '45/3/3/4@7us', '2024-02-29 12:00:00.000001+00' ])
 {
-	reload_with(@$layout);
+	configure_afresh("snowflake.layout = '$layout->[0]'", "snowflake.epoch = '$layout->[1]'");
+	$node->start;
 	is( value_of($node, q{
 WITH bounds AS MATERIALIZED (
   SELECT first_instant + (1000000 + n) * tick_interval + us * interval '1 us' AS bound
@@ -333,7 +227,62 @@ SELECT count(*) > 4000, count(*) FILTER (WHERE snowflake_issued_between(id, sinc
   FROM ids, bounds AS since, bounds AS until}),
 		't|t|0',
 		"$layout->[0]: snowflake_issued_between() is as defined");
+	$node->stop;
 }
+
+# ----- without preload -----
+
+# Tables, views and indexes that use each kind of function; a dump restores them.
+configure_afresh();
+$node->start;
+value_of($node, q{
+CREATE TABLE restored (id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
+	issued_at timestamptz GENERATED ALWAYS AS (snowflake_timestamp(id, '2010-11-04 01:42:54.657+00')) STORED);
+CREATE INDEX ON restored (snowflake_to_text(id, 58));
+CREATE VIEW decoded AS SELECT id, snowflake_worker_id(id) FROM restored;
+INSERT INTO restored DEFAULT VALUES});
+my $kept = 'SELECT id, issued_at FROM restored';
+my $row = value_of($node, $kept);
+my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
+$node->command_ok([ 'pg_dump', '--file', $dump, $node->connstr('postgres') ], 'pg_dump');
+$node->stop;
+
+# A session's own values of the parameters count for nothing.
+configure_afresh("shared_preload_libraries = ''", 'snowflake.worker_id = 7x', 'snowflake.nonsense = 1');
+$node->start;
+for my $sql (
+	'SELECT snowflake_nextval()', 'SELECT snowflake_id()', 'SELECT * FROM snowflake_nextvals(1)',
+	'SELECT snowflake_horizon()', "SELECT snowflake_horizon('restored')",
+	'INSERT INTO restored DEFAULT VALUES', 'SELECT * FROM decoded',
+	'SELECT snowflake_decode(1)', 'SELECT snowflake_timestamp(1)', 'SELECT snowflake_datacenter_id(1)',
+	'SELECT snowflake_worker_id(1)', 'SELECT snowflake_sequence(1)', 'SELECT snowflake_format(1)',
+	'SELECT snowflake_encode(now(), 0, 0, 0)', 'SELECT snowflake_min_id(now())', 'SELECT snowflake_max_id(now())',
+	"SELECT snowflake_min_id('2030-01-01 00:00+00')",
+	"SELECT count(*) FROM restored WHERE snowflake_issued_between(id, now(), 'infinity')",
+	'SELECT * FROM snowflake_node()', 'SELECT * FROM snowflake_stat()',
+	'SELECT * FROM snowflake_stat_backend()', 'SELECT snowflake_stat_reset()',
+	'SET snowflake.worker_id = 3; SELECT snowflake_nextval()')
+{
+	my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$sql");
+	like($err,
+		qr/ERROR:  55000: the library "snowflake" was not loaded at the server's start\n.*\nHINT:  Add these lines .*\nshared_preload_libraries = 'snowflake' .*\nsnowflake.worker_id = 1 /,
+		"$sql without preload: the error has the lines to add");
+}
+is(value_of($node, "SELECT snowflake_decode(id, '2010-11-04 01:42:54.657+00') IS NOT NULL, snowflake_min_id('-infinity', '2020-01-01 00:00+00'), snowflake_from_text(snowflake_to_text(id, 58), 58) = id FROM restored"),
+	't|0|t', 'explicit epochs and layouts, and ids as text, need no preload');
+value_of($node, 'CREATE DATABASE other');
+my ($rc, $out, $err) = $node->psql('other', 'CREATE EXTENSION snowflake');
+like($err, qr/NOTICE:  snowflake_nextval\(\) issues no ids until the library "snowflake" is loaded at the server's start\nHINT:  Add these lines .*\nshared_preload_libraries = 'snowflake' /,
+	'CREATE EXTENSION without preload raises a NOTICE');
+$node->safe_psql('other', 'DROP EXTENSION snowflake');
+$node->command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '--file', $dump, $node->connstr('other') ],
+	'a dump is restored without preload');
+is($node->safe_psql('other', $kept), $row, 'the restored row is the dumped one');
+$node->stop;
+configure_afresh();
+$node->start;
+($rc, $out, $err) = $node->psql('postgres', 'DROP EXTENSION snowflake CASCADE; CREATE EXTENSION snowflake');
+unlike($err, qr/NOTICE:  snowflake/, 'CREATE EXTENSION with preload raises no NOTICE of its own');
 $node->stop;
 
 done_testing();

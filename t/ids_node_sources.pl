@@ -238,19 +238,6 @@ is((sqlstate_of($node, "SET snowflake.worker_id_source = 'config'"))[0],
 	'55P02', 'a session cannot choose the source');
 $node->stop;
 
-# Without preload no worker id is derived before the first id.
-start_on([ 'name pg-3' ], @derived, "shared_preload_libraries = ''");
-is(value_of($node, 'SELECT worker_id IS NULL, worker_id_source FROM snowflake_node()'),
-	't|hostname', 'without preload no worker id is derived before the first id');
-SKIP: {
-	skip 'needs PostgreSQL 17', 2 if $node->pg_version < 17;
-	my $issue = 'SELECT snowflake_worker_id(snowflake_nextval())';
-	is(value_of($node, $issue), 3, 'without preload the first id has the derived worker id');
-	replace_file("$directory/facts", 'name pg-4');
-	is(value_of($node, $issue), 3, 'a renamed host keeps its worker id without preload, too');
-}
-$node->stop;
-
 # ----- this machine's own host name -----
 
 my ($name) = slurp_file('/proc/sys/kernel/hostname') =~ /(.*)/;

@@ -147,31 +147,13 @@ end_servers($primary, $standby);
 
 # ----- a server that issues no ids -----
 
-# Without preload the postmaster does not know the parameters.
-if (PRELOADS)
-{
-	my $warning = qr/WARNING:  parameter "snowflake.worker_id" is not set, so this server issues no snowflake ids/;
+my $warning = qr/WARNING:  parameter "snowflake.worker_id" is not set, so this server issues no snowflake ids/;
 
-	my $without = new_server('without_id', 'snowflake.worker_id = -1');
-	start_server($without);
-	like(logged($without), $warning, 'a server without a worker id logs a WARNING');
-	my $its_standby = standby_of($without, 'its_standby');
-	like(logged($its_standby), $warning, 'a standby without a worker id logs a WARNING');
-	end_servers($its_standby);
-
-	my $create = 'DROP EXTENSION snowflake CASCADE; CREATE EXTENSION snowflake';
-	my ($rc, $out, $err) = $without->psql('postgres', $create);
-	unlike($err, qr/NOTICE:  snowflake/, 'CREATE EXTENSION with preload raises no NOTICE of its own');
-
-	# Before PostgreSQL 17, or with a registry, preload is needed.
-	$without->append_conf('postgresql.conf',
-		"shared_preload_libraries = ''\nsnowflake.registry = 'host=nowhere'");
-	$without->stop;
-	start_server($without);
-	($rc, $out, $err) = $without->psql('postgres', $create);
-	like($err, qr/NOTICE:  snowflake_nextval\(\) issues no ids until the library is preloaded\nHINT: .*shared_preload_libraries/,
-		'CREATE EXTENSION without preload says that the library has to be preloaded');
-	end_servers($without);
-}
+my $without = new_server('without_id', 'snowflake.worker_id = -1');
+start_server($without);
+like(logged($without), $warning, 'a server without a worker id logs a WARNING');
+my $its_standby = standby_of($without, 'its_standby');
+like(logged($its_standby), $warning, 'a standby without a worker id logs a WARNING');
+end_servers($its_standby, $without);
 
 done_testing();

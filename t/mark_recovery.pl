@@ -121,7 +121,7 @@ sub recover_without_library
 		insert_other_row($node);
 	}
 	$node->stop;
-	$node->append_conf('postgresql.conf', preload_line());
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'snowflake'");
 	start_server($node);
 	return;
 }

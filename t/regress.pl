@@ -62,11 +62,6 @@ for my $name (sort keys %settings)
 	$node->start;
 	$node->safe_psql('postgres', "CREATE ROLE $user SUPERUSER LOGIN");
 
-	# Without preload the planner prunes no partitions before the first id has
-	# fixed the layout.
-	$node->safe_psql('postgres',
-		'CREATE EXTENSION snowflake; SELECT snowflake_nextval(); DROP EXTENSION snowflake')
-	  unless PRELOADS;
 	if ($node->pg_version >= 18)
 	{
 		is( $node->safe_psql(

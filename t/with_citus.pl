@@ -410,9 +410,7 @@ my $by_workers = q{INSERT INTO visit (customer, note) SELECT customer, 'lacking'
 my $by_coordinator = q{INSERT INTO orders (item) SELECT 'lacking' FROM generate_series(1, 20)};
 
 for my $case (
-	$coordinator->pg_version < 17
-	? [ q{shared_preload_libraries = 'citus'}, '55000', 'the library was not preloaded' ]
-	: (),
+	[ q{shared_preload_libraries = 'citus'}, '55000', q{the library "snowflake" was not loaded at the server's start} ],
 	[ 'snowflake.worker_id = -1', 'F0000', '"snowflake.worker_id" is not set' ],
 	# A worker with this epoch decodes the times of ids nine years too late.
 	[ q{snowflake.epoch = '2020-01-01 00:00:00+00'}, '22023', 'with the present "snowflake.layout" and "snowflake.epoch"' ])

@@ -19,7 +19,8 @@ for my $worker_id (1, 2)
 	my $node = PostgreSQL::Test::Cluster->new("node$worker_id");
 	$node->init(allows_streaming => 'logical');
 	$node->append_conf(
-		'postgresql.conf', preload_line() . qq{
+		'postgresql.conf', qq{
+shared_preload_libraries = 'snowflake'
 snowflake.worker_id = $worker_id
 max_logical_replication_workers = 8
 });

@@ -128,7 +128,7 @@ sub make_primary
 		'postgresql.conf',
 		join "\n",
 		chaos_conf(),
-		preload_line(),
+		"shared_preload_libraries = 'snowflake'",
 		"synchronous_commit = $synchronous_commit",
 		"wal_writer_delay = $wal_writer_delay",
 		map { "include '$_.conf'" } qw(identity parameters));

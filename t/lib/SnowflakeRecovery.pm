@@ -50,7 +50,8 @@ sub template
 			$node->pg_version >= 18 ? '--no-data-checksums' : ()
 		]);
 	$node->append_conf(
-		'postgresql.conf', preload_line() . q{
+		'postgresql.conf', q{
+shared_preload_libraries = 'snowflake'
 snowflake.worker_id = 7
 snowflake.clock_tolerance = 60s
 wal_sender_timeout = 0

@@ -1,6 +1,5 @@
 # What all TAP tests share: a server with the library, its ids and its refusals,
-# and the page of the high-water mark.  With SNOWFLAKE_PRELOAD=0, which needs
-# PostgreSQL 17, servers do not preload the library.
+# and the page of the high-water mark.
 package SnowflakeTest;
 
 use strict;
@@ -14,8 +13,6 @@ use SnowflakeTime;
 use Test::More;
 
 our @EXPORT = qw(
-  PRELOADS
-  preload_line
   snowflake_node
   first_id
   worker_id_of
@@ -30,14 +27,6 @@ our @EXPORT = qw(
   seal_page
 );
 
-use constant PRELOADS => ($ENV{SNOWFLAKE_PRELOAD} // 1) ne '0';
-
-# The line of postgresql.conf with which a server loads the library.
-sub preload_line
-{
-	return 'shared_preload_libraries = ' . (PRELOADS ? "'snowflake'" : "''");
-}
-
 # A server, not started yet, with the library and worker id 7.  Further lines of
 # postgresql.conf follow, and override the first ones.
 sub snowflake_node
@@ -48,7 +37,7 @@ sub snowflake_node
 	$node->init;
 	$node->append_conf('postgresql.conf',
 		join("\n",
-			preload_line(),
+			"shared_preload_libraries = 'snowflake'",
 			"snowflake.worker_id = 7",
 			@conf)
 		  . "\n");
