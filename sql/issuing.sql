@@ -103,7 +103,7 @@ SELECT count(DISTINCT id) FROM many_rows;
 CREATE ROLE regress_snowflake_nobody;
 SET ROLE regress_snowflake_nobody;
 SELECT snowflake_nextval() > :second AS larger;
-SET snowflake.clock_policy = 'error';
+SET snowflake.clock_policy = 'advance';
 \set VERBOSITY sqlstate
 SET snowflake.worker_id = 3;
 \set VERBOSITY default

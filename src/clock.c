@@ -39,16 +39,14 @@ int			clock_tolerance_ms = 5000;
  * The rule for a clock that has stepped back, and so is behind the last id by
  * more than the lead that clock_allowed_lead_us() allows.  "regression_us" is
  * the last id's lead without what is excused after a start.  Returns true if
- * an id is refused at once: under policy "error", and if the clock has stepped
- * back by more than the allowed lead plus clock_tolerance.  If not, the session
- * waits for the clock.
+ * an id is refused at once: if the clock has stepped back by more than the
+ * allowed lead plus clock_tolerance.  If not, the session waits for the clock.
  */
 bool
 clock_must_refuse(int64 regression_us)
 {
 	return regression_us > 0 &&
-		(clock_policy == CLOCK_POLICY_ERROR ||
-		 regression_us - clock_allowed_lead_us() > clock_tolerance_us());
+		regression_us - clock_allowed_lead_us() > clock_tolerance_us();
 }
 
 /* Returns an instant as text, in memory of its own. */

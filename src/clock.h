@@ -15,7 +15,6 @@
 typedef enum ClockPolicy
 {
 	CLOCK_POLICY_WAIT,
-	CLOCK_POLICY_ERROR,
 	CLOCK_POLICY_ADVANCE
 } ClockPolicy;
 

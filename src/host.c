@@ -1,22 +1,17 @@
 /*
  * host.c
- *	  This host's name and addresses, from which worker ids are derived, and
- *	  this server's identity as the holder of a lease.
+ *	  This host's name, from which a worker id is derived, and this server's
+ *	  identity as the holder of a lease.
  *
  * The worker id is derived once a start, and a failure stops the start.
  *
- * A worker id that two servers derive alike is worse than no worker id.  So
- * the functions fail where the layout has too few bits to distinguish the
- * hosts of one network.
+ * A worker id that two servers derive alike is worse than no worker id.  So a
+ * name whose number is not its own is refused.
  */
 #include "postgres.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,9 +19,7 @@
 #include "host.h"
 #include "layout.h"
 #include "lease_rules.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "port/pg_bitutils.h"
 #include "storage/fd.h"
 #include "utils/guc.h"
 
@@ -37,12 +30,6 @@
 #define BOOT_ID_FILE "/proc/sys/kernel/random/boot_id"
 #define BOOT_ID_LENGTH 36
 
-/*
- * The least worker bits for an address of a point-to-point network, whose
- * netmask does not tell how many bits differ between servers.
- */
-#define BITS_WITHOUT_NETWORK 16
-
 /* See host_find_holder(); the location is for people. */
 char		host_holder[LEASE_HOLDER_SIZE] = "";
 char		host_location[HOST_LOCATION_SIZE] = "";
@@ -50,12 +37,6 @@ char		host_location[HOST_LOCATION_SIZE] = "";
 static void refuse(const char *detail, const char *hint);
 static bool is_random_name(const char *name);
 static bool name_number(const char *name, int64 *number);
-static const struct ifaddrs *first_ipv4(const struct ifaddrs *list,
-										StringInfo seen);
-static const char *ipv4_why_not(const struct ifaddrs *entry);
-static uint32 ipv4_of(const struct sockaddr *address);
-static char *ipv4_to_text(const struct ifaddrs *entry);
-static int	ipv4_host_bits(const struct ifaddrs *entry);
 static void find_location(void);
 static void read_boot_id(char *boot_id);
 
@@ -85,63 +66,6 @@ host_id_by_name(int worker_bits)
 			(errmsg("derived snowflake worker id %d from host name \"%s\"",
 					(int) number, name)));
 	return (int) number;
-}
-
-/* Takes the low bits of the first global address. */
-int
-host_id_by_ipv4(int worker_bits)
-{
-	struct ifaddrs *list;
-	const struct ifaddrs *first;
-	StringInfoData seen;
-	char	   *origin = NULL;
-	char	   *why;
-	uint32		address = 0;
-	int			needed_bits = 0;
-	int			worker_id;
-
-	if (getifaddrs(&list) != 0)
-		refuse(psprintf("The addresses of interfaces cannot be read: %s.",
-						strerror(errno)),
-			   "Choose another \"snowflake.worker_id_source\".");
-	initStringInfo(&seen);
-	first = first_ipv4(list, &seen);
-	if (first != NULL)
-	{
-		origin = psprintf("address %s of interface \"%s\"",
-						  ipv4_to_text(first), first->ifa_name);
-		address = ipv4_of(first->ifa_addr);
-		needed_bits = ipv4_host_bits(first);
-	}
-	freeifaddrs(list);
-
-	if (origin == NULL)
-		refuse(seen.len > 0 ?
-			   psprintf("There is no global IPv4 address among these: %s.",
-						seen.data) :
-			   "There is no global IPv4 address: no interface has any address of its kind.",
-			   "Let the server start after the network is up, or choose another \"snowflake.worker_id_source\".");
-
-	why = psprintf("The network of %s has %d bits for its hosts",
-				   origin, needed_bits);
-
-	/* A network of one or two addresses counts as point-to-point. */
-	if (needed_bits <= 1)
-	{
-		why = psprintf("No netmask tells how many bits of %s differ between servers",
-					   origin);
-		needed_bits = BITS_WITHOUT_NETWORK;
-	}
-	if (needed_bits > worker_bits)
-		refuse(psprintf("%s. The worker id needs at least %d bits, and the layout has %d.",
-						why, needed_bits, worker_bits),
-			   psprintf("Choose a \"snowflake.layout\" with at least %d bits for the worker id, or another \"snowflake.worker_id_source\".",
-						needed_bits));
-	worker_id = (int) (address & layout_field_max(worker_bits));
-	ereport(LOG,
-			(errmsg("derived snowflake worker id %d from %s",
-					worker_id, origin)));
-	return worker_id;
 }
 
 /*
@@ -223,89 +147,6 @@ name_number(const char *name, int64 *number)
 
 	*number = strtoi64(digits, NULL, 10);
 	return true;
-}
-
-/*
- * Returns the first suitable address, in the order of the interfaces' numbers
- * and, for one interface, in the order of the list; NULL if there is none.
- * Appends the addresses that are not suitable to "seen", each with the reason.
- */
-static const struct ifaddrs *
-first_ipv4(const struct ifaddrs *list, StringInfo seen)
-{
-	const struct ifaddrs *first = NULL;
-	unsigned int first_index = 0;
-
-	for (const struct ifaddrs *entry = list; entry != NULL;
-		 entry = entry->ifa_next)
-	{
-		unsigned int index;
-		const char *reason;
-
-		if (entry->ifa_addr == NULL || entry->ifa_addr->sa_family != AF_INET)
-			continue;
-		index = if_nametoindex(entry->ifa_name);
-		reason = index == 0 ? "gone" : ipv4_why_not(entry);
-		if (reason == NULL)
-		{
-			if (first == NULL || index < first_index)
-			{
-				first = entry;
-				first_index = index;
-			}
-			continue;
-		}
-		appendStringInfo(seen, "%s%s of interface \"%s\" (%s)",
-						 seen->len > 0 ? ", " : "", ipv4_to_text(entry),
-						 entry->ifa_name, reason);
-	}
-	return first;
-}
-
-static const char *
-ipv4_why_not(const struct ifaddrs *entry)
-{
-	uint32		address = ipv4_of(entry->ifa_addr);
-
-	if (!(entry->ifa_flags & IFF_UP))
-		return "down";
-	if ((entry->ifa_flags & IFF_LOOPBACK) || address >> 24 == 127)
-		return "loopback";
-	if (address >> 16 == ((169 << 8) | 254))
-		return "link-local";
-	if (address == 0)
-		return "no address";
-	if (address >> 28 == 14)
-		return "multicast";
-	return NULL;
-}
-
-static uint32
-ipv4_of(const struct sockaddr *address)
-{
-	return ntohl(((const struct sockaddr_in *) address)->sin_addr.s_addr);
-}
-
-static char *
-ipv4_to_text(const struct ifaddrs *entry)
-{
-	uint32		address = ipv4_of(entry->ifa_addr);
-
-	return psprintf("%u.%u.%u.%u/%d",
-					address >> 24, address >> 16 & 255, address >> 8 & 255,
-					address & 255, 32 - ipv4_host_bits(entry));
-}
-
-/* Returns how many bits differ between the hosts of an address's network. */
-static int
-ipv4_host_bits(const struct ifaddrs *entry)
-{
-	uint32		host_mask;
-
-	if (entry->ifa_netmask == NULL)
-		return 0;
-	host_mask = ~ipv4_of(entry->ifa_netmask);
-	return host_mask == 0 ? 0 : pg_leftmost_one_pos32(host_mask) + 1;
 }
 
 /* Finds the location.  A path that is too long loses its beginning. */

@@ -1,7 +1,7 @@
 /*
  * host.h
- *	  This host's name and addresses, from which worker ids are derived, and
- *	  this server's identity as the holder of a lease.
+ *	  This host's name, from which a worker id is derived, and this server's
+ *	  identity as the holder of a lease.
  */
 #ifndef SNOWFLAKE_HOST_H
 #define SNOWFLAKE_HOST_H
@@ -11,7 +11,6 @@
 #include "lease_rules.h"
 
 extern int	host_id_by_name(int worker_bits);
-extern int	host_id_by_ipv4(int worker_bits);
 
 /* Room for a location: the host's name and the data directory. */
 #define HOST_LOCATION_SIZE 48

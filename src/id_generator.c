@@ -23,11 +23,11 @@
 #include "access/parallel.h"
 #include "access/xlog.h"
 #include "clock.h"
-#include "common/pg_prng.h"
 #include "compat.h"
 #include "id_generator.h"
 #include "id_horizon.h"
 #include "mark_log.h"
+#include "mark_page.h"
 #include "mark_start.h"
 #include "miscadmin.h"
 #include "node.h"
@@ -67,9 +67,6 @@ typedef struct Session
 	uint64		last_stamp;		/* the newest stamp that the session knows of */
 } Session;
 
-/* parameters */
-int			generator_sequence_start = SEQUENCE_START_ZERO;
-
 static Session session;
 
 static void attach_session(void);
@@ -77,7 +74,6 @@ static void prepare_to_issue(void);
 static void end_session(int code, Datum arg);
 static inline int64 issue(int64 wanted, int64 *count);
 static inline bool may_issue(int64 tick);
-static inline int64 first_sequence(void);
 static inline int64 lead_of(int64 tick);
 static pg_noinline void wait_or_refuse(int64 tick, Wait *wait);
 static void read_limit(void);
@@ -246,7 +242,7 @@ issue(int64 wanted, int64 *count)
 			int64		newest;
 
 			next = tick > layout_stamp_tick(layout, last) ?
-				(tick << layout->sequence_bits) | first_sequence() : last + 1;
+				tick << layout->sequence_bits : last + 1;
 			newest = next;
 			if (wanted > 1)
 				newest = Min(next + wanted - 1,
@@ -297,19 +293,6 @@ may_issue(int64 tick)
 		likely(session.clock.position == SPAN_WITHIN) &&
 		(likely(tick == session.clock.tick) ||
 		 lead_of(tick) <= clock_allowed_lead_us());
-}
-
-/* Returns the sequence of the first id of a fresh tick. */
-static inline int64
-first_sequence(void)
-{
-	int			bits = session.layout->sequence_bits;
-
-	/* A start in the lowest quarter leaves most of the tick's sequence. */
-	if (generator_sequence_start == SEQUENCE_START_RANDOM && bits > 2)
-		return (int64) (pg_prng_uint64(&pg_global_prng_state) >>
-						(64 - (bits - 2)));
-	return 0;
 }
 
 /* In microseconds; negative if the tick is behind the clock. */
@@ -397,7 +380,7 @@ wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait)
 	int64		regression_us = behind_us;
 
 	if (last == start->stamp && !is_at_fence)
-		regression_us -= Max(start->lead_us, mark_log_lead_us());
+		regression_us -= MARK_HEADROOM_US;
 	if (regression_us > 0)
 		count_regression(regression_us, wait);
 	if (clock_must_refuse(regression_us))
@@ -474,8 +457,6 @@ refuse_behind(int64 behind_us, bool is_at_fence)
 					is_at_fence ?
 					"the fence of the worker id's last holder" :
 					"the last snowflake id"),
-			 clock_policy == CLOCK_POLICY_ERROR ?
-			 errdetail("\"snowflake.clock_policy\" is \"error\".") :
 			 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
 					   clock_tolerance_ms),
 			 is_at_fence ?

@@ -56,15 +56,11 @@ typedef struct LockedPage
 	bool		is_logged;		/* see NodeStart */
 } LockedPage;
 
-/* parameter */
-int			mark_log_interval_ms = 250;
-
 static bool claim_next(int64 tick);
 static bool log_next(int64 tick);
 static void lock_page(LockedPage *page);
 static void log_page(LockedPage *page);
 static void publish(const LockedPage *page, int64 tick, XLogRecPtr lsn);
-static int64 interval_us(void);
 static void check_lease_allows(int64 tick);
 
 /*
@@ -96,7 +92,7 @@ claim_next(int64 tick)
 	is_due = tick >= shared->mark_due || tick >= shared->mark;
 	if (is_due)
 		shared->mark_due = tick + 1 +
-			interval_us() / 2 / node_layout()->tick_us;
+			MARK_INTERVAL_US / 2 / node_layout()->tick_us;
 	LWLockRelease(&shared->lock);
 	return is_due;
 }
@@ -123,12 +119,12 @@ log_next(int64 tick)
 
 	/* The first ids of a start are of the next tick; see publish(). */
 	mark = tick + (page.is_logged ? 1 : 2) +
-		mark_log_lead_us() / layout->tick_us;
+		MARK_HEADROOM_US / layout->tick_us;
 	mark = Min(Min(mark, layout_max_tick(layout) + 1), page.reach);
 	if (mark > page.entry->mark)
 	{
 		page.entry->mark = mark;
-		page.entry->lead_us = mark_log_lead_us();
+		page.entry->headroom_us = MARK_HEADROOM_US;
 		log_page(&page);
 	}
 	else if (!page.is_logged)
@@ -254,22 +250,9 @@ publish(const LockedPage *page, int64 tick, XLogRecPtr lsn)
 		shared->mark = Max(shared->mark, mark);
 		shared->mark_lsn = Max(shared->mark_lsn, lsn);
 		shared->mark_due = Max(shared->mark_due,
-							   mark - Max(1, interval_us() / layout->tick_us));
+							   mark - Max(1, MARK_INTERVAL_US / layout->tick_us));
 	}
 	LWLockRelease(&shared->lock);
-}
-
-static int64
-interval_us(void)
-{
-	return (int64) mark_log_interval_ms * 1000;
-}
-
-/* Returns how far the mark is put ahead of an id. */
-int64
-mark_log_lead_us(void)
-{
-	return 2 * interval_us();
 }
 
 /*

@@ -355,7 +355,7 @@ mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
 	entry->datacenter_id = datacenter_id;
 	entry->worker_id = worker_id;
 	entry->mark = 0;
-	entry->lead_us = 0;
+	entry->headroom_us = 0;
 	return entry;
 }
 

@@ -13,6 +13,13 @@
 #include "port/pg_crc32c.h"
 #include "storage/buf.h"
 
+/*
+ * How often the mark is logged while ids are issued, and how far a mark is put
+ * ahead of an id.
+ */
+#define MARK_INTERVAL_US INT64CONST(250000)
+#define MARK_HEADROOM_US (2 * MARK_INTERVAL_US)
+
 /* How many nodes have a mark of their own on the page. */
 #define MARK_ENTRIES_MAX 16
 
@@ -22,7 +29,8 @@ typedef struct MarkEntry
 	int32		datacenter_id;
 	int32		worker_id;
 	int64		mark;			/* a tick that no id of the node has reached */
-	int64		lead_us;		/* how far the mark was put ahead of an id */
+	int64		headroom_us;	/* how far the mark was put ahead of an id;
+								 * written, for people, and not read */
 } MarkEntry;
 
 /* The server that logged a mark last. */

@@ -50,7 +50,6 @@ typedef struct StartPoint
 {
 	int64		tick;			/* the first tick that may be used */
 	int64		floor;			/* the first tick of nodes without an entry */
-	int64		lead_us;		/* how far marks were put ahead of ids */
 } StartPoint;
 
 static void inherit_lease(const Lease *logged, Lease *lease);
@@ -121,7 +120,6 @@ mark_start_once(void)
 		shared->lease = lease;
 		shared->start.floor = start.floor;
 		set_start(start.tick, false);
-		shared->start.lead_us = start.lead_us;
 		horizon_begin(next_xid);
 		shared->start.is_known = true;
 	}
@@ -276,27 +274,16 @@ find_start(MarkContents *contents, int worker_id)
 	MarkEntry  *entry = mark_page_entry(contents, node_datacenter_id,
 										worker_id);
 	int64		largest = mark_page_largest(contents);
-	int64		lead_us = 0;	/* of the largest mark */
-
-	for (uint32 i = 0; i < contents->entry_count; i++)
-		if (contents->entries[i].mark == largest)
-			lead_us = Max(lead_us, contents->entries[i].lead_us);
 
 	/* Test the magic, because a page without entries may have a floor. */
 	if (contents->magic != 0 &&
 		!layout_equal(node_layout(), &contents->layout))
 		start.tick = start.floor = first_tick_of_changed_layout(contents);
-	else if (layout_tick_start(node_layout(), largest) - lead_us -
+	else if (layout_tick_start(node_layout(), largest) - MARK_HEADROOM_US -
 			 GetCurrentTimestamp() <= clock_tolerance_us())
-	{
 		start.tick = largest;
-		start.lead_us = lead_us;
-	}
 	else if (entry != NULL)
-	{
 		start.tick = entry->mark;
-		start.lead_us = entry->lead_us;
-	}
 	return start;
 }
 

@@ -15,11 +15,9 @@
 #include "config.h"
 #include "fmgr.h"
 #include "host.h"
-#include "id_generator.h"
 #include "lease_connection.h"
 #include "lease_registry.h"
 #include "lease_worker.h"
-#include "mark_log.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
@@ -33,15 +31,7 @@ PG_MODULE_MAGIC_EXT(
 static const struct config_enum_entry clock_policies[] =
 {
 	{"wait", CLOCK_POLICY_WAIT, false},
-	{"error", CLOCK_POLICY_ERROR, false},
 	{"advance", CLOCK_POLICY_ADVANCE, false},
-	{NULL, 0, false}
-};
-
-static const struct config_enum_entry sequence_starts[] =
-{
-	{"zero", SEQUENCE_START_ZERO, false},
-	{"random", SEQUENCE_START_RANDOM, false},
 	{NULL, 0, false}
 };
 
@@ -110,20 +100,6 @@ define_other_parameters(void)
 							"With clock_policy = advance, ids also lead the clock by this much at most.",
 							&clock_tolerance_ms,
 							5000, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_MS,
-							NULL, NULL, NULL);
-	DefineCustomEnumVariable("snowflake.sequence_start",
-							 "Sets where the sequence of a fresh tick starts.",
-							 NULL,
-							 &generator_sequence_start,
-							 SEQUENCE_START_ZERO, sequence_starts,
-							 PGC_SIGHUP, 0,
-							 NULL, NULL, NULL);
-	DefineCustomIntVariable("snowflake.high_water_interval",
-							"Sets how often the high-water mark is logged while ids are issued.",
-							NULL,
-							&mark_log_interval_ms,
-							250, 10, 60000,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 	DefineCustomStringVariable("snowflake.server_name",

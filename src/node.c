@@ -20,7 +20,6 @@ const struct config_enum_entry node_worker_id_sources[] =
 {
 	{"config", WORKER_ID_SOURCE_CONFIG, false},
 	{"hostname", WORKER_ID_SOURCE_HOSTNAME, false},
-	{"ipv4", WORKER_ID_SOURCE_IPV4, false},
 	{"registry", WORKER_ID_SOURCE_REGISTRY, false},
 	{NULL, 0, false}
 };
@@ -45,7 +44,6 @@ static bool parse_epoch(const char *text, TimestampTz *epoch);
 static bool parse_unix_ms(const char *text, TimestampTz *epoch);
 static bool parse_instant(const char *text, TimestampTz *epoch);
 static bool is_absolute(const char *text);
-static bool is_derived(int worker_id_source);
 static void read_layout(Layout *layout);
 static void check_field(const char *name, int value, int lowest,
 						const char *field, int bits);
@@ -93,8 +91,6 @@ node_configure(void)
 	check_source();
 	if (node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME)
 		node_worker_id = host_id_by_name(layout->worker_bits);
-	else if (node_worker_id_source == WORKER_ID_SOURCE_IPV4)
-		node_worker_id = host_id_by_ipv4(layout->worker_bits);
 	else
 		node_worker_id = node_configured_worker_id;
 }
@@ -129,14 +125,6 @@ node_layout(void)
 {
 	node_require_preload();
 	return &node_present_layout;
-}
-
-/* Is the worker id derived from the host? */
-static bool
-is_derived(int worker_id_source)
-{
-	return worker_id_source == WORKER_ID_SOURCE_HOSTNAME ||
-		worker_id_source == WORKER_ID_SOURCE_IPV4;
 }
 
 /*
@@ -322,7 +310,7 @@ check_field(const char *name, int value, int lowest, const char *field,
 static void
 check_source(void)
 {
-	if (is_derived(node_worker_id_source) &&
+	if (node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME &&
 		node_configured_worker_id != WORKER_ID_UNSET)
 		ereport(FATAL,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

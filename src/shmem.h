@@ -99,8 +99,6 @@ typedef struct NodeStart
 	bool		is_known;		/* has a process read the mark's page? */
 	bool		is_logged;		/* is a mark of this start in flushed WAL? */
 	int64		stamp;			/* ids begin after this stamp */
-	int64		lead_us;		/* how far the page's mark was put ahead of an
-								 * id */
 	int64		fence_stamp;	/* equal to "stamp" if ids begin at the last
 								 * holder's fence; else 0 */
 	int64		floor;			/* the page's floor has to rise to this tick */

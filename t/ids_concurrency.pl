@@ -27,9 +27,7 @@ INSERT INTO calls SELECT clock_timestamp(),
 # In the second case all ids of each tick are issued.
 my %cases = (
 	'the default layout' => [],
-	'spent ticks, from random starts' => [
-		"snowflake.layout = '41/5/5/8'", 'snowflake.sequence_start = random'
-	]);
+	'spent ticks' => [ "snowflake.layout = '41/5/5/8'" ]);
 
 for my $name (sort keys %cases)
 {
@@ -82,20 +80,12 @@ SELECT count(*), count(*) FILTER (WHERE snowflake_timestamp(ids[cardinality(ids)
 			'208000|0|0',
 			'an id is of the time of its call');
 
-		my ($ticks, $starts, $gaps, $late) = split /\|/, value_of($node, q{
-SELECT count(*), count(DISTINCT first), count(*) FILTER (WHERE last - first >= ids), count(*) FILTER (WHERE first >= 64)
+		my ($ticks, $starts, $gaps) = split /\|/, value_of($node, q{
+SELECT count(*), count(DISTINCT first), count(*) FILTER (WHERE last - first >= ids)
   FROM (SELECT count(*) AS ids, min(snowflake_sequence(id)) AS first, max(snowflake_sequence(id)) AS last
           FROM ids GROUP BY snowflake_timestamp(id)) AS ticks});
 		is("$gaps of $ticks", "0 of $ticks", 'no sequence of a tick is left out');
-		if (@settings)
-		{
-			is($late, 0, 'a random start is in the lower quarter of a tick');
-			is($starts, 64, 'ticks start at each sequence there');
-		}
-		else
-		{
-			is($starts, 1, 'each tick starts at sequence 0');
-		}
+		is($starts, 1, 'each tick starts at sequence 0');
 		$node->stop;
 	};
 }

@@ -1,5 +1,5 @@
-# Worker ids that a server derives from its host: the worker id by each source,
-# which name or address the server takes, and what stops the start.
+# Worker ids that a server derives from its host's name: which number it takes,
+# and what stops the start.
 use strict;
 use warnings FATAL => 'all';
 
@@ -17,8 +17,7 @@ my $library = build_library('host');
 my $node = snowflake_node('main', "include 'case.conf'");
 
 # A layout for each number of worker id bits.
-my %layout = (0 => '41/10/0/12', 4 => '41/6/4/12', 5 => '41/5/5/12',
-	map { $_ => '32/0/' . "$_/" . (31 - $_) . '@100ms' } 8, 16, 20, 24, 31);
+my %layout = (0 => '41/10/0/12', 5 => '41/5/5/12', 31 => '32/0/31/0@100ms');
 
 # Starts the server with these settings, on the host that facts describe (see
 # lib/host.c); without facts, on this machine's own host.  Returns whether the
@@ -96,7 +95,7 @@ is(value_of($node, 'SELECT worker_id, worker_id_source FROM snowflake_node()'),
 $node->stop;
 for my $case (
 	[ 'hostname', qr/parameters "snowflake.worker_id" and "snowflake.worker_id_source" do not go together: 7 and "hostname"\n.*HINT:  Take "snowflake.worker_id" out of the configuration/ ],
-	[ 'dice', qr/invalid value for parameter "snowflake.worker_id_source": "dice"\n.*HINT:  Available values: config, hostname, ipv4, registry/ ])
+	[ 'dice', qr/invalid value for parameter "snowflake.worker_id_source": "dice"\n.*HINT:  Available values: config, hostname, registry/ ])
 {
 	my ($source, $reason) = @$case;
 	my ($started, $log) =
@@ -140,85 +139,6 @@ refuses_to_start([ 'name pg-3' ], 'hostname', 0,
 	'"snowflake.layout" with more bits');
 refuses_to_start([], 'hostname', 5,
 	'The host name cannot be read: File name too long.',
-	'Choose another "snowflake.worker_id_source"');
-
-# ----- ipv4 -----
-
-my $loopback = 'inet lo 1 loopback 127.0.0.1 255.0.0.0';
-my $lan = 'inet eth0 2 up 10.0.4.210 255.255.0.0';
-my $docker = 'inet docker0 3 up 172.17.0.1 255.255.0.0';
-for my $case (
-	# The worker id is the low bits of the address, as many as the layout has
-	# for the worker id.
-	[ [$lan], 20, 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
-	[ [$lan], 31, (10 << 24) + 4 * 256 + 210, '10.0.4.210/16', 'eth0' ],
-	[ ['inet eth0 2 up 192.168.7.201 255.255.255.240'],
-		4, 9, '192.168.7.201/28', 'eth0' ],
-	[ ['inet eth0 2 up 255.255.255.254 128.0.0.0'],
-		31, 2147483646, '255.255.255.254/1', 'eth0' ],
-	# The first interface is the one with the lowest index, whatever the order
-	# of the list; the first address of an interface counts.
-	[ [ $docker, $lan, 'inet eth0 2 up 10.0.0.9 255.255.0.0', $loopback ],
-		16, 1234, '10.0.4.210/16', 'eth0' ],
-	# The server passes over these entries, which come before the address that
-	# it takes.
-	[ [ $loopback,
-			'bare tun0 3 up',
-			'inet6 eth0 4 up 2001:db8::1',
-			'inet eth1 5 down 10.0.0.5 255.255.0.0',
-			'inet eth2 6 up 169.254.3.4 255.255.0.0',
-			'inet eth3 7 up 0.0.0.0 255.255.0.0',
-			'inet eth4 8 up 239.1.2.3 255.255.0.0',
-			'inet eth5 9 up 127.0.0.5 255.255.0.0',
-			'inet eth6 0 up 10.0.0.6 255.255.0.0',
-			'inet lo 10 loopback 10.0.0.7 255.255.255.255',
-			'inet eth9 11 up 10.0.0.8 255.255.0.0' ],
-		16, 8, '10.0.0.8/16', 'eth9' ],
-	# Addresses just outside the ranges that are refused.
-	[ ['inet eth0 2 up 169.253.0.3 255.255.0.0'], 16, 3, '169.253.0.3/16', 'eth0' ],
-	[ ['inet eth0 2 up 169.255.0.4 255.255.0.0'], 16, 4, '169.255.0.4/16', 'eth0' ],
-	[ ['inet eth0 2 up 223.255.0.5 255.255.0.0'], 16, 5, '223.255.0.5/16', 'eth0' ],
-	# Networks of one or two addresses, as of containers.
-	(map { [ ["inet eth0 2 up 10.244.1.17 $_->[0]"],
-				16, 273, "10.244.1.17/$_->[1]", 'eth0' ] }
-		  [ '255.255.255.254', 31 ], [ 'none', 32 ]))
-{
-	my ($facts, $worker_bits, $expected, $address, $interface) = @$case;
-	derives($facts, 'ipv4', $worker_bits, $expected,
-		"address $address of interface \"$interface\"");
-}
-
-for my $case (
-	[ '10.0.4.210', '255.255.0.0', 16, 16, 8 ],
-	[ '10.0.4.210', '255.254.0.0', 15, 17, 16 ],
-	[ '10.0.4.210', '0.0.0.0', 0, 32, 31 ])
-{
-	my ($address, $mask, $prefix, $needed, $worker_bits) = @$case;
-	refuses_to_start(
-		[ $loopback, "inet eth0 2 up $address $mask", $docker ],
-		'ipv4', $worker_bits,
-		"The network of address $address/$prefix of interface \"eth0\" has $needed bits for its hosts. The worker id needs at least $needed bits, and the layout has $worker_bits.",
-		"at least $needed bits");
-}
-refuses_to_start(
-	["inet eth0 2 up 10.244.1.17 $_->[0]"],
-	'ipv4', 8,
-	"No netmask tells how many bits of address 10.244.1.17/$_->[1] of interface \"eth0\" differ between servers. The worker id needs at least 16 bits, and the layout has 8.",
-	'at least 16 bits'
-) for [ '255.255.255.254', 31 ], [ 'none', 32 ];
-refuses_to_start(
-	[ $loopback,
-		'inet eth0 2 down 10.0.4.210 255.255.0.0',
-		'inet eth1 3 up 169.254.9.9 255.255.0.0' ],
-	'ipv4', 16,
-	'There is no global IPv4 address among these: 127.0.0.1/8 of interface "lo" (loopback), 10.0.4.210/16 of interface "eth0" (down), 169.254.9.9/16 of interface "eth1" (link-local).',
-	'after the network is up');
-refuses_to_start([ 'inet6 eth0 2 up 2001:db8::1', 'bare tun0 3 up' ],
-	'ipv4', 16,
-	'There is no global IPv4 address: no interface has any address of its kind.',
-	'after the network is up');
-refuses_to_start([ $lan, 'broken' ], 'ipv4', 16,
-	'The addresses of interfaces cannot be read: Too many open files.',
 	'Choose another "snowflake.worker_id_source"');
 
 # ----- while the server runs -----

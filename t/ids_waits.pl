@@ -228,7 +228,7 @@ $issuing->quit;
 # ----- a call of many ids that does not wait -----
 
 # Without its timeout the call would fail when its rows fill this space.
-start_afresh("snowflake.layout = '41/2/3/17'", 'snowflake.high_water_interval = 60s');
+start_afresh("snowflake.layout = '41/2/3/17'");
 is( (sqlstate_of($node, q{
 SELECT snowflake_nextval();
 SET temp_file_limit = '1GB';

@@ -59,6 +59,7 @@ is(join('/', @$page{qw(tick_bits datacenter_bits worker_bits sequence_bits tick_
 	'41/5/5/12/1000', 'the page has the layout');
 is($page->{lease_worker_id}, -1, 'the page has no lease');
 is($page->{entry_count}, 1, 'the page has one node');
+is($page->{entries}[0]{headroom_us}, 500_000, 'the entry says how far its mark is ahead of an id');
 is(unpack('S', substr($sound, 12, 2)), HEADER_SIZE + 248 + 24, 'pd_lower points to the end of the last entry');
 cmp_ok(mark_of($page, 7, 3), '>', $newest >> BITS_BELOW_TICK, 'the mark is after all ids');
 cmp_ok(mark_of($page, 7, 3), '<=', ($newest >> BITS_BELOW_TICK) + 500 + 2,
@@ -246,7 +247,7 @@ for my $is_checksummed (0, 1)
 	my $kind = $is_checksummed ? ', with checksums' : '';
 	my $ahead_s = 0;
 
-	$node = new_server("torn$is_checksummed", 'snowflake.high_water_interval = 100ms',
+	$node = new_server("torn$is_checksummed",
 		$is_checksummed ? ()
 		: ('full_page_writes = off', 'wal_level = minimal', 'max_wal_senders = 0'));
 	enable_checksums($node) if $is_checksummed;

@@ -43,8 +43,7 @@ my $incremental = "$ENV{TESTDATADIR}/incremental";
 sub leave_behind
 {
 	my ($name, @conf) = @_;
-	my $primary = new_server("${name}_primary",
-		'snowflake.high_water_interval = 100ms', @conf);
+	my $primary = new_server("${name}_primary", @conf);
 	my %left = (primary => $primary);
 
 	start_server($primary);

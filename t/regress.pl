@@ -1,7 +1,7 @@
 # Runs the regress and the isolation tests on two servers: one with the default
-# layout, and one with another layout, epoch, worker id and sequence start.  The
-# tests of conversion and of the registry do not depend on these parameters, and
-# run on the first server only.  On each server the superuser has another name,
+# layout, and one with another layout, epoch and worker id.  The tests of
+# conversion and of the registry do not depend on these parameters, and run on the
+# first server only.  On each server the superuser has another name,
 # because no output may depend on it.
 use strict;
 use warnings FATAL => 'all';
@@ -51,8 +51,7 @@ my %settings = (
 	other_layout => [
 		"snowflake.layout = '39/0/4/8'",
 		"snowflake.epoch = '2024-01-01T00:00:00Z'",
-		"snowflake.worker_id = 15",
-		"snowflake.sequence_start = random"
+		"snowflake.worker_id = 15"
 	]);
 for my $name (sort keys %settings)
 {

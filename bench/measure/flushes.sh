@@ -3,7 +3,7 @@
 # bigserial.  Sourced by bench/run, not executed.
 #
 # The server's flushes are sleeps (slow_flush.c), so that a disk's noise is not
-# measured, too.  The pause is two of the default high_water_interval: after it
+# measured, too.  The pause is two intervals of the mark: after it
 # each id needs a new mark.
 #
 # shortest and longest flush, ms | synchronous_commit | sessions | pause, ms |

@@ -357,10 +357,8 @@ my %server_fault = (
 
 		write_parameters(
 			$server->{node},
-			clock_policy => (qw(wait error advance))[ rand 3 ],
-			clock_tolerance => 1000 + int rand 4000,
-			sequence_start => (qw(zero random))[ rand 2 ],
-			high_water_interval => 50 + int rand 950);
+			clock_policy => (qw(wait advance))[ rand 2 ],
+			clock_tolerance => 1000 + int rand 4000);
 		return 1;
 	},
 	copied => sub {

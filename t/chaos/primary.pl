@@ -354,10 +354,8 @@ $fault{backend_killed} = sub {
 $fault{parameters} = sub {
 	%parameters = (
 		%parameters,
-		clock_policy => (qw(wait error advance))[ rand 3 ],
-		clock_tolerance => 1000 + int rand 4000,
-		sequence_start => (qw(zero random))[ rand 2 ],
-		high_water_interval => int 10 * 100**rand);
+		clock_policy => (qw(wait advance))[ rand 2 ],
+		clock_tolerance => 1000 + int rand 4000);
 	write_all_parameters();
 	return;
 };

@@ -151,7 +151,7 @@ sub read_page
 	for my $i (1 .. $mark{entry_count})
 	{
 		my %entry;
-		@entry{qw(datacenter_id worker_id mark lead_us)} =
+		@entry{qw(datacenter_id worker_id mark headroom_us)} =
 		  unpack $entry_template,
 		  substr($contents, ENTRIES_OFFSET + ENTRY_SIZE * ($i - 1), ENTRY_SIZE);
 		push @{ $mark{entries} }, \%entry;
