@@ -21,6 +21,7 @@ OBJS = \
 	src/lease_registry.o \
 	src/lease_rules.o \
 	src/lease_worker.o \
+	src/mark_layout.o \
 	src/mark_log.o \
 	src/mark_page.o \
 	src/mark_start.o \

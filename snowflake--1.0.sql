@@ -179,6 +179,12 @@ CREATE FUNCTION @extschema@.snowflake_node(
 RETURNS record LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_node';
 COMMENT ON FUNCTION @extschema@.snowflake_node() IS 'this server''s node and layout';
 
+-- Only a superuser may call it.
+CREATE FUNCTION @extschema@.snowflake_change_layout()
+RETURNS void LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'snowflake_change_layout';
+COMMENT ON FUNCTION @extschema@.snowflake_change_layout() IS
+'make the configured layout and epoch those of the data''s new ids';
+
 CREATE FUNCTION @extschema@.snowflake_stat(
     OUT ids_issued bigint,
     OUT last_id bigint,

@@ -26,6 +26,7 @@
 #include "compat.h"
 #include "id_generator.h"
 #include "id_horizon.h"
+#include "mark_layout.h"
 #include "mark_log.h"
 #include "mark_page.h"
 #include "mark_start.h"
@@ -183,7 +184,7 @@ prepare_to_issue(void)
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),
 				 errhint("Set \"snowflake.worker_id\" in postgresql.conf or a file in conf.d to a number that no other server uses, in the range 0 .. " INT64_FORMAT ", and restart the server.",
-						 layout_field_max(node_layout()->worker_bits))));
+						 layout_field_max(mark_layout()->worker_bits))));
 	mark_start_once();
 }
 

@@ -16,7 +16,6 @@
 #include "utils/timestamp.h"
 
 #define ID_BITS_MAX 63			/* the sign bit stays clear */
-#define FIELD_BITS_MAX 31		/* what SQL's integer can show */
 
 /* The units in which text gives the length of a tick, from the smallest. */
 typedef struct TickUnit
@@ -168,9 +167,9 @@ check_widths(const Layout *layout, const char **detail)
 {
 	if (layout->tick_bits < 1)
 		*detail = "The ticks need at least 1 bit.";
-	else if (layout->datacenter_bits > FIELD_BITS_MAX ||
-			 layout->worker_bits > FIELD_BITS_MAX ||
-			 layout->sequence_bits > FIELD_BITS_MAX)
+	else if (layout->datacenter_bits > LAYOUT_FIELD_BITS_MAX ||
+			 layout->worker_bits > LAYOUT_FIELD_BITS_MAX ||
+			 layout->sequence_bits > LAYOUT_FIELD_BITS_MAX)
 		*detail = "A datacenter, worker or sequence width must be in the range 0 .. 31.";
 	else if (layout_id_bits(layout) > ID_BITS_MAX)
 		*detail = "The four widths must not add up to more than 63 bits.";

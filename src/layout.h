@@ -12,6 +12,9 @@
 /* Twitter's layout, the default of snowflake.layout and of SQL functions. */
 #define LAYOUT_DEFAULT "41/5/5/12"
 
+/* The widest field of a node, and a sequence: what SQL's integer can show. */
+#define LAYOUT_FIELD_BITS_MAX 31
+
 /* No worker id; for a server with a registry, any worker id. */
 #define WORKER_ID_UNSET (-1)
 

@@ -158,8 +158,7 @@ mark_log_present(void)
 }
 
 /*
- * Locks the page, and brings its contents up to date: the configured layout,
- * the floor that mark_start.c has found, the present lease, and an entry of
+ * Locks the page, and brings its contents up to date: the floor that mark_start.c has found, the present lease, and an entry of
  * this node that is not behind the published mark.  The lease is read under
  * the page's lock, so that an older lease never overwrites a newer one.
  */
@@ -173,8 +172,7 @@ lock_page(LockedPage *page)
 	int64		mark;
 
 	page->buffer = mark_page_lock(contents);
-	if (!layout_equal(node_layout(), &contents->layout))
-		mark_page_set_empty(contents);
+	Assert(layout_equal(node_layout(), &contents->layout));
 	boottime_us = clock_boottime_us();
 	now = GetCurrentTimestamp();
 

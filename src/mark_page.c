@@ -11,8 +11,8 @@
  *
  * A page that does not verify is never overwritten.
  *
- * Callers call the functions here only after recovery has ended, in a
- * transaction, and outside of critical sections.
+ * Callers call the functions here in a transaction and outside of critical
+ * sections.  During recovery they only read.
  */
 #include "postgres.h"
 
@@ -89,8 +89,33 @@ static void get_contents(Page page, MarkContents *contents);
 static void put_contents(Page page, const MarkContents *contents);
 static void refuse_damaged(const char *detail);
 static void add_hint(void *arg);
+static bool is_verified(const MarkContents *contents);
 static pg_crc32c checksum_of(const MarkContents *contents);
 static Size contents_size(uint32 entry_count);
+
+/*
+ * Reads the page from its file, in the postmaster, before recovery.  Returns
+ * false, and all contents are 0, if there is no sound page.
+ */
+bool
+mark_page_peek(MarkContents *contents)
+{
+	PGIOAlignedBlock block;
+	int			fd = OpenTransientFile(MARK_FILE, O_RDONLY | PG_BINARY);
+	bool		is_sound = fd >= 0 && read(fd, block.data, BLCKSZ) == BLCKSZ;
+
+	if (fd >= 0)
+		(void) CloseTransientFile(fd);
+	if (is_sound)
+	{
+		memcpy(contents, PageGetContents((Page) block.data), sizeof(*contents));
+		is_sound = contents->magic == MARK_MAGIC &&
+			contents->version <= MARK_VERSION && is_verified(contents);
+	}
+	if (!is_sound)
+		memset(contents, 0, sizeof(*contents));
+	return is_sound;
+}
 
 /*
  * Reads the page.  Without a page all contents are 0, and there is no lease.
@@ -104,8 +129,6 @@ mark_page_read(MarkContents *contents)
 		.callback = add_hint,
 		.previous = error_context_stack
 	};
-
-	Assert(!RecoveryInProgress());
 
 	memset(contents, 0, sizeof(*contents));
 	contents->lease.worker_id = WORKER_ID_UNSET;
@@ -182,7 +205,10 @@ ensure_page(void)
 	LockRelease(&tag, ExclusiveLock, false);
 }
 
-/* A file that is shorter than the page is damage. */
+/*
+ * A file that is shorter than the page is damage, unless recovery is about to
+ * write the page.
+ */
 static bool
 has_page(void)
 {
@@ -196,6 +222,8 @@ has_page(void)
 					 errmsg("could not stat file \"%s\": %m", MARK_FILE)));
 		return false;
 	}
+	if (file.st_size < BLCKSZ && RecoveryInProgress())
+		return false;
 	if (file.st_size < BLCKSZ)
 		refuse_damaged(file.st_size == 0 ? "The file is empty." :
 					   "The file is shorter than a page.");
@@ -214,7 +242,7 @@ create_file(void)
 	MarkContents contents;
 	int			fd;
 
-	mark_page_set_empty(&contents);
+	mark_page_set_empty(&contents, node_layout());
 	PageInit((Page) block.data, BLCKSZ, 0);
 	put_contents((Page) block.data, &contents);
 	PageSetChecksum((Page) block.data, 0);
@@ -277,12 +305,11 @@ get_contents(Page page, MarkContents *contents)
 	if (contents->version > MARK_VERSION)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("snowflake ids cannot be issued because the page of the high-water mark is of a newer version"),
+				 errmsg("the page of the high-water mark of snowflake ids is of a newer version"),
 				 errdetail("File \"%s\" in the data directory is of version %u, and this library knows version %d.",
 						   MARK_FILE, contents->version, MARK_VERSION),
 				 errhint("Install the version of the extension that wrote the file, and restart the server.")));
-	if (contents->entry_count > MARK_ENTRIES_MAX ||
-		contents->checksum != checksum_of(contents))
+	if (!is_verified(contents))
 		refuse_damaged("Its checksum does not match its contents.");
 }
 
@@ -304,7 +331,7 @@ refuse_damaged(const char *detail)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("snowflake ids cannot be issued because the page of the high-water mark is damaged"),
+			 errmsg("the page of the high-water mark of snowflake ids is damaged"),
 			 errdetail("File \"%s\" in the data directory: %s",
 					   MARK_FILE, detail)));
 }
@@ -316,7 +343,7 @@ add_hint(void *arg)
 	int			code = geterrcode();
 
 	if (code == ERRCODE_DATA_CORRUPTED)
-		errhint("Make sure that the clock is past the newest id in the data, or choose a \"snowflake.worker_id\" that no server has used. Then stop the server, move file \"%s\" in the data directory away and start the server.",
+		errhint("Make sure that the clock is past the newest id in the data, or choose a \"snowflake.worker_id\" that no server has used. If the ids are not of the default layout and epoch, set \"snowflake.layout\" and \"snowflake.epoch\" to theirs. Then stop the server, move file \"%s\" in the data directory away and start the server.",
 				MARK_FILE);
 	else if (code == ERRCODE_INSUFFICIENT_PRIVILEGE ||
 			 ERRCODE_TO_CATEGORY(code) == ERRCODE_SYSTEM_ERROR ||
@@ -385,16 +412,24 @@ mark_page_largest(const MarkContents *contents)
 	return largest;
 }
 
-/* Makes contents without an entry, in the configured layout. */
+/* Makes contents without an entry. */
 void
-mark_page_set_empty(MarkContents *contents)
+mark_page_set_empty(MarkContents *contents, const Layout *layout)
 {
 	memset(contents, 0, sizeof(*contents));
 	contents->magic = MARK_MAGIC;
 	contents->version = MARK_VERSION;
-	contents->layout = *node_layout();
+	contents->layout = *layout;
 	contents->lease.worker_id = WORKER_ID_UNSET;
 	contents->checksum = checksum_of(contents);
+}
+
+/* Does the checksum match the contents? */
+static bool
+is_verified(const MarkContents *contents)
+{
+	return contents->entry_count <= MARK_ENTRIES_MAX &&
+		contents->checksum == checksum_of(contents);
 }
 
 /* The caller has checked that entry_count is in range. */

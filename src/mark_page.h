@@ -59,13 +59,14 @@ typedef struct MarkContents
 	MarkEntry	entries[MARK_ENTRIES_MAX];
 } MarkContents;
 
+extern bool mark_page_peek(MarkContents *contents);
 extern void mark_page_read(MarkContents *contents);
 extern MarkEntry *mark_page_entry(MarkContents *contents, int datacenter_id,
 								  int worker_id);
 extern MarkEntry *mark_page_add_entry(MarkContents *contents,
 									  int datacenter_id, int worker_id);
 extern int64 mark_page_largest(const MarkContents *contents);
-extern void mark_page_set_empty(MarkContents *contents);
+extern void mark_page_set_empty(MarkContents *contents, const Layout *layout);
 
 extern Buffer mark_page_lock(MarkContents *contents);
 extern void mark_page_log(Buffer buffer, MarkContents *contents);

@@ -12,9 +12,7 @@
  *	clock								at that mark, whatever its node
  *	else, an entry of the node			at its mark
  *	else, entries of other nodes only	at the floor of the page
- *	another layout						at the first tick with ids above all
- *										ids that the page allows; not at all
- *										while the clock is before that tick
+ *	another layout than the parameters	not at all
  *	no page, or a floor of 0			at the clock
  *	a page that does not verify			not at all
  *	a lease that is resumed				at its worker id's mark
@@ -37,6 +35,7 @@
 #include "compat.h"
 #include "host.h"
 #include "id_horizon.h"
+#include "mark_layout.h"
 #include "mark_page.h"
 #include "mark_start.h"
 #include "miscadmin.h"
@@ -56,9 +55,6 @@ static void inherit_lease(const Lease *logged, Lease *lease);
 static void report_elsewhere(const MarkLogger *logger, int64 begin);
 static void set_lease(const Lease *lease);
 static StartPoint find_start(MarkContents *contents, int worker_id);
-static int64 first_tick_of_changed_layout(const MarkContents *contents);
-static void refuse_layout(const Layout *previous, int64 largest_before,
-						  int64 smallest_now);
 static void set_start(int64 tick, bool is_fence);
 
 /*
@@ -66,8 +62,7 @@ static void set_start(int64 tick, bool is_fence);
  * done so.  Sessions call this function before their first id, and so does the
  * lease worker.
  *
- * Errors as mark_page_read(), and ERROR 22023 if ids of the present layout may
- * repeat.
+ * Errors as mark_page_read() and mark_layout_require().
  */
 void
 mark_start_once(void)
@@ -84,13 +79,14 @@ mark_start_once(void)
 	is_first = !shared->start.is_known;
 	LWLockRelease(&shared->lock);
 	if (!is_first)
+	{
+		(void) mark_layout();
 		return;
+	}
 
 	mark_page_read(&contents);
-
-	/* In another layout another worker id may have made the lease's ids. */
-	if (node_uses_registry() &&
-		layout_equal(node_layout(), &contents.layout))
+	mark_layout_require(&contents);
+	if (node_uses_registry())
 		inherit_lease(&contents.lease, &lease);
 	is_resumed = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
 
@@ -275,67 +271,12 @@ find_start(MarkContents *contents, int worker_id)
 										worker_id);
 	int64		largest = mark_page_largest(contents);
 
-	/* Test the magic, because a page without entries may have a floor. */
-	if (contents->magic != 0 &&
-		!layout_equal(node_layout(), &contents->layout))
-		start.tick = start.floor = first_tick_of_changed_layout(contents);
-	else if (layout_tick_start(node_layout(), largest) - MARK_HEADROOM_US -
+	if (layout_tick_start(node_layout(), largest) - MARK_HEADROOM_US -
 			 GetCurrentTimestamp() <= clock_tolerance_us())
 		start.tick = largest;
 	else if (entry != NULL)
 		start.tick = entry->mark;
 	return start;
-}
-
-/*
- * Returns the first tick whose ids are above all ids that the page allows in
- * its own layout.  ERROR 22023 if the clock is before that tick.
- */
-static int64
-first_tick_of_changed_layout(const MarkContents *contents)
-{
-	const Layout *layout = node_layout();
-	const Layout *previous = &contents->layout;
-	IdFields	newest_before = {
-		.tick = mark_page_largest(contents) - 1,
-		.datacenter_id = layout_field_max(previous->datacenter_bits),
-		.worker_id = layout_field_max(previous->worker_bits),
-		.sequence = layout_field_max(previous->sequence_bits)
-	};
-	IdFields	newest_now = {0};	/* the same id, split by the new layout */
-	IdFields	now = {0};
-	SpanPosition position;
-	int64		largest_before;
-
-	if (newest_before.tick < 0)
-		return 0;
-
-	largest_before = layout_compose(previous, &newest_before);
-	position = layout_locate(layout, GetCurrentTimestamp(), &now.tick);
-	if (largest_before < layout_max_id(layout))
-		newest_now = layout_split(layout, largest_before);
-	if (position != SPAN_WITHIN ||
-		largest_before >= layout_max_id(layout) ||
-		now.tick <= newest_now.tick)
-		refuse_layout(previous, largest_before,
-					  layout_compose(layout, &now));
-	return newest_now.tick + 1;
-}
-
-static void
-refuse_layout(const Layout *previous, int64 largest_before,
-			  int64 smallest_now)
-{
-	char	   *previous_text = layout_to_text(previous);
-
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("snowflake ids cannot be issued with the present \"snowflake.layout\" and \"snowflake.epoch\""),
-			 errdetail("The smallest id that \"%s\" and \"%s\" make now is " INT64_FORMAT ", and ids up to " INT64_FORMAT " may have been issued with \"%s\" and \"%s\".",
-					   node_configured_layout, node_configured_epoch, smallest_now,
-					   largest_before, previous_text, clock_text(previous->epoch)),
-			 errhint("Put \"snowflake.layout\" = '%s' and \"snowflake.epoch\" = '%s' back, or choose values whose ids are larger, such as an earlier epoch or more tick bits.  If no row holds an id yet, see \"A mistake before the first row\" in doc/operations.md.",
-					 previous_text, clock_text(previous->epoch))));
 }
 
 /*

@@ -18,6 +18,7 @@
 #include "lease_connection.h"
 #include "lease_registry.h"
 #include "lease_worker.h"
+#include "mark_layout.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
@@ -63,16 +64,16 @@ define_node_parameters(void)
 							 NULL, NULL, NULL);
 	DefineCustomStringVariable("snowflake.layout",
 							   "Sets the widths of an id's fields and the length of a tick.",
-							   NULL,
+							   "Unset, those of the data's ids count.",
 							   &node_configured_layout,
-							   LAYOUT_DEFAULT,
+							   "",
 							   PGC_POSTMASTER, 0,
 							   node_check_layout, NULL, NULL);
 	DefineCustomStringVariable("snowflake.epoch",
 							   "Sets the instant that an id's ticks count from.",
-							   NULL,
+							   "Unset, that of the data's ids counts.",
 							   &node_configured_epoch,
-							   NODE_DEFAULT_EPOCH,
+							   "",
 							   PGC_POSTMASTER, 0,
 							   node_check_epoch, NULL, NULL);
 	DefineCustomStringVariable("snowflake.registry",
@@ -127,7 +128,7 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 	define_node_parameters();
 	define_other_parameters();
 	config_check(noted);
-	node_configure();
+	node_configure(mark_layout_begin());
 	host_find_holder();
 	node_announce();
 	shmem_register();

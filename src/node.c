@@ -3,8 +3,8 @@
  *	  Who this server is: its datacenter, its worker id, its layout.
  *
  * Only this file checks the parameters against each other.  The postmaster
- * calls the checks before it opens its port, and its children inherit the
- * node.  A session that has loaded the library without the postmaster has no
+ * calls the checks before it opens its port, where PostgreSQL makes every ERROR
+ * a FATAL, and its children inherit the node.  A session that has loaded the library without the postmaster has no
  * node.
  */
 #include "postgres.h"
@@ -37,16 +37,15 @@ char	   *node_registry = NULL;
 
 int			node_worker_id = WORKER_ID_UNSET;
 
-/* The layout of the node; without a layout the library was not preloaded. */
+/* Without a layout the library was not preloaded. */
 static Layout node_present_layout = {0};
 
 static bool parse_epoch(const char *text, TimestampTz *epoch);
 static bool parse_unix_ms(const char *text, TimestampTz *epoch);
 static bool parse_instant(const char *text, TimestampTz *epoch);
 static bool is_absolute(const char *text);
-static void read_layout(Layout *layout);
 static void check_field(const char *name, int value, int lowest,
-						const char *field, int bits);
+						const char *field, int bits, const Layout *layout);
 static void check_source(void);
 
 bool
@@ -55,7 +54,7 @@ node_check_layout(char **newval, void **extra, GucSource source)
 	Layout		layout;
 	const char *detail;
 
-	if (layout_parse(*newval, &layout, &detail))
+	if (**newval == '\0' || layout_parse(*newval, &layout, &detail))
 		return true;
 	GUC_check_errdetail("%s", detail);
 	return false;
@@ -66,33 +65,91 @@ node_check_epoch(char **newval, void **extra, GucSource source)
 {
 	TimestampTz epoch;
 
-	if (parse_epoch(*newval, &epoch))
+	if (**newval == '\0' || parse_epoch(*newval, &epoch))
 		return true;
 	GUC_check_errdetail("An epoch is a date and time with its time zone, as in \"2010-11-04 01:42:54.657+00\", or milliseconds since 1970, at least " INT64_FORMAT ".",
 						SMALLEST_UNIX_MS);
 	return false;
 }
 
+/* Returns the layout and the epoch of a server that nobody has told others. */
+void
+node_default_layout(Layout *layout)
+{
+	const char *detail = NULL;
+
+	(void) layout_parse(LAYOUT_DEFAULT, layout, &detail);
+	(void) parse_epoch(NODE_DEFAULT_EPOCH, &layout->epoch);
+}
+
+/* Is snowflake.layout set? */
+bool
+node_sets_layout(void)
+{
+	return node_configured_layout[0] != '\0';
+}
+
 /*
- * Checks the parameters of this server's identity against each other, and
- * derives the worker id.  The postmaster calls this function at its start, and
- * an error stops the start.
+ * Puts what snowflake.layout and snowflake.epoch set in the place of a layout's
+ * values.  Their check hooks have passed.  Raises an error if the result lasts
+ * beyond the range of timestamps.
  */
 void
-node_configure(void)
+node_apply_parameters(Layout *layout)
 {
-	Layout	   *layout = &node_present_layout;
+	TimestampTz epoch = layout->epoch;
+	const char *detail = NULL;
 
-	read_layout(layout);
+	if (node_sets_layout())
+		(void) layout_parse(node_configured_layout, layout, &detail);
+	if (node_configured_epoch[0] != '\0')
+		(void) parse_epoch(node_configured_epoch, &epoch);
+	if (!layout_set_epoch(layout, epoch, &detail))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameters \"%s\" and \"%s\" do not go together: \"%s\" and \"%s\"",
+						"snowflake.layout", "snowflake.epoch",
+						layout_to_text(layout), timestamptz_to_str(epoch)),
+				 errdetail("%s", detail),
+				 errhint("Give the layout fewer tick bits or a shorter tick.")));
+}
+
+/* Lets this process go by a layout; see mark_layout.c. */
+void
+node_set_layout(const Layout *layout)
+{
+	node_present_layout = *layout;
+}
+
+/* Raises an error if the node does not fit a layout. */
+void
+node_check_fields(const Layout *layout)
+{
 	check_field("snowflake.datacenter_id", node_datacenter_id, 0,
-				"datacenter id", layout->datacenter_bits);
-	check_field("snowflake.worker_id", node_configured_worker_id,
-				WORKER_ID_UNSET, "worker id", layout->worker_bits);
+				"datacenter id", layout->datacenter_bits, layout);
+	check_field("snowflake.worker_id", node_worker_id, WORKER_ID_UNSET,
+				"worker id", layout->worker_bits, layout);
+}
+
+/*
+ * Checks the parameters of this server's identity against each other and, if the
+ * layout is known, against node_layout(), and derives the worker id.  The
+ * postmaster calls this function at its start, and an error stops the start.
+ */
+void
+node_configure(bool is_layout_known)
+{
+	const Layout *layout = &node_present_layout;
+
 	check_source();
 	if (node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME)
-		node_worker_id = host_id_by_name(layout->worker_bits);
+		node_worker_id = host_id_by_name(is_layout_known ?
+										 layout->worker_bits :
+										 LAYOUT_FIELD_BITS_MAX);
 	else
 		node_worker_id = node_configured_worker_id;
+	if (is_layout_known)
+		node_check_fields(layout);
 }
 
 /* Has the postmaster loaded the library at the server's start? */
@@ -119,7 +176,11 @@ node_require_preload(void)
 						 "snowflake.worker_id = 1                  # a number that no other server has")));
 }
 
-/* Returns the layout of this server's ids.  ERROR 55000 without preload. */
+/*
+ * Returns the layout that this process goes by: the data's if the process has
+ * called mark_layout() or mark_start_once() before.  ERROR 55000 without
+ * preload.
+ */
 const Layout *
 node_layout(void)
 {
@@ -150,7 +211,7 @@ node_announce(void)
 						"snowflake.worker_id_source",
 						node_worker_id_source_name(),
 						"snowflake.layout", layout_to_text(layout),
-						"snowflake.epoch", node_configured_epoch)));
+						"snowflake.epoch", timestamptz_to_str(layout->epoch))));
 }
 
 /* Is the worker id leased from a registry? */
@@ -182,7 +243,7 @@ node_worker_id_source_name(void)
 	return source->name;
 }
 
-/* Reads snowflake.epoch. */
+/* Reads an epoch. */
 static bool
 parse_epoch(const char *text, TimestampTz *epoch)
 {
@@ -264,42 +325,20 @@ is_absolute(const char *text)
 		strchr(zone, '/') != NULL;
 }
 
-/*
- * Reads the layout and the epoch, whose check hooks have passed, and checks that
- * they fit each other.
- */
-static void
-read_layout(Layout *layout)
-{
-	TimestampTz epoch = 0;
-	const char *detail = NULL;
-
-	(void) layout_parse(node_configured_layout, layout, &detail);
-	(void) parse_epoch(node_configured_epoch, &epoch);
-	if (!layout_set_epoch(layout, epoch, &detail))
-		ereport(FATAL,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameters \"%s\" and \"%s\" do not go together: \"%s\" and \"%s\"",
-						"snowflake.layout", "snowflake.epoch",
-						node_configured_layout, node_configured_epoch),
-				 errdetail("%s", detail),
-				 errhint("Give the layout fewer tick bits or a shorter tick.")));
-}
-
 /* Raises an error if a field of the node does not fit its width. */
 static void
 check_field(const char *name, int value, int lowest, const char *field,
-			int bits)
+			int bits, const Layout *layout)
 {
 	if (value >= lowest && value <= layout_field_max(bits))
 		return;
 
-	ereport(FATAL,
+	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("%d is outside the valid range for parameter \"%s\" (0 .. " INT64_FORMAT ")",
 					value, name, layout_field_max(bits)),
 			 errhint("Layout \"%s\" has %d bits for the %s. Choose a value that fits, or another \"snowflake.layout\".",
-					 node_configured_layout, bits, field)));
+					 layout_to_text(layout), bits, field)));
 }
 
 /*

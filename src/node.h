@@ -42,7 +42,12 @@ extern int	node_worker_id;
 extern bool node_check_layout(char **newval, void **extra, GucSource source);
 extern bool node_check_epoch(char **newval, void **extra, GucSource source);
 
-extern void node_configure(void);
+extern void node_default_layout(Layout *layout);
+extern bool node_sets_layout(void);
+extern void node_apply_parameters(Layout *layout);
+extern void node_set_layout(const Layout *layout);
+extern void node_check_fields(const Layout *layout);
+extern void node_configure(bool is_layout_known);
 extern void node_announce(void);
 extern bool node_is_preloaded(void);
 extern void node_require_preload(void);

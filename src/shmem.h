@@ -134,6 +134,11 @@ typedef struct SharedState
 
 	NodeStart	start;
 
+	/* The layout of the data's ids, when it is final; see mark_layout.c. */
+	Layout		layout;
+	bool		layout_is_final;
+	bool		layout_is_reported; /* is a WARNING of other parameters logged? */
+
 	/*
 	 * Counts the changes of the node and the ends of its lease.  A process
 	 * that logged a mark before such a change does not publish the mark after

@@ -16,8 +16,8 @@
 #include "funcapi.h"
 #include "id_generator.h"
 #include "layout.h"
+#include "mark_layout.h"
 #include "miscadmin.h"
-#include "node.h"
 #include "utils/builtins.h"
 #include "utils/regproc.h"
 #include "utils/timestamp.h"
@@ -173,7 +173,7 @@ snowflake_timestamp(PG_FUNCTION_ARGS)
 Datum
 snowflake_datacenter_id(PG_FUNCTION_ARGS)
 {
-	IdFields	fields = split_id(node_layout(), PG_GETARG_INT64(0));
+	IdFields	fields = split_id(mark_layout(), PG_GETARG_INT64(0));
 
 	PG_RETURN_INT32((int32) fields.datacenter_id);
 }
@@ -181,7 +181,7 @@ snowflake_datacenter_id(PG_FUNCTION_ARGS)
 Datum
 snowflake_worker_id(PG_FUNCTION_ARGS)
 {
-	IdFields	fields = split_id(node_layout(), PG_GETARG_INT64(0));
+	IdFields	fields = split_id(mark_layout(), PG_GETARG_INT64(0));
 
 	PG_RETURN_INT32((int32) fields.worker_id);
 }
@@ -189,7 +189,7 @@ snowflake_worker_id(PG_FUNCTION_ARGS)
 Datum
 snowflake_sequence(PG_FUNCTION_ARGS)
 {
-	IdFields	fields = split_id(node_layout(), PG_GETARG_INT64(0));
+	IdFields	fields = split_id(mark_layout(), PG_GETARG_INT64(0));
 
 	PG_RETURN_INT32((int32) fields.sequence);
 }
@@ -201,7 +201,7 @@ snowflake_sequence(PG_FUNCTION_ARGS)
 Datum
 snowflake_encode(PG_FUNCTION_ARGS)
 {
-	const Layout *layout = node_layout();
+	const Layout *layout = mark_layout();
 	TimestampTz instant = PG_GETARG_TIMESTAMPTZ(0);
 	IdFields	fields;
 
@@ -265,7 +265,7 @@ snowflake_max_id(PG_FUNCTION_ARGS)
 Datum
 snowflake_first_id_since(PG_FUNCTION_ARGS)
 {
-	int64		last_id = layout_last_id_before(node_layout(),
+	int64		last_id = layout_last_id_before(mark_layout(),
 												PG_GETARG_TIMESTAMPTZ(0));
 
 	PG_RETURN_INT64(last_id == PG_INT64_MAX ? last_id : last_id + 1);
@@ -274,7 +274,7 @@ snowflake_first_id_since(PG_FUNCTION_ARGS)
 Datum
 snowflake_last_id_before(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(layout_last_id_before(node_layout(),
+	PG_RETURN_INT64(layout_last_id_before(mark_layout(),
 										  PG_GETARG_TIMESTAMPTZ(0)));
 }
 
@@ -286,7 +286,7 @@ snowflake_last_id_before(PG_FUNCTION_ARGS)
 Datum
 snowflake_format(PG_FUNCTION_ARGS)
 {
-	const Layout *layout = node_layout();
+	const Layout *layout = mark_layout();
 	IdFields	fields = split_id(layout, PG_GETARG_INT64(0));
 	TimestampTz instant = layout_tick_start(layout, fields.tick);
 	struct pg_tm tm;
@@ -331,7 +331,7 @@ refuse_foreign_function(FunctionCallInfo fcinfo)
 
 /*
  * Returns the layout of the arguments (id or instant, epoch timestamptz, layout
- * text) or, without them, the configured one.
+ * text) or, without them, the data's.
  */
 static Layout
 layout_of_call(FunctionCallInfo fcinfo)
@@ -342,7 +342,7 @@ layout_of_call(FunctionCallInfo fcinfo)
 	const char *detail;
 
 	if (PG_NARGS() == 1)
-		return *node_layout();
+		return *mark_layout();
 
 	epoch = PG_GETARG_TIMESTAMPTZ(1);
 	layout_text = text_to_cstring(PG_GETARG_TEXT_PP(2));
@@ -383,6 +383,6 @@ field_argument(int32 value, const char *name, int bits)
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("%s %d is out of range", name, value),
 				 errhint("Layout \"%s\" has %d bits for this field: 0 .. " INT64_FORMAT ".",
-						 layout_to_text(node_layout()), bits, layout_field_max(bits))));
+						 layout_to_text(mark_layout()), bits, layout_field_max(bits))));
 	return value;
 }

@@ -1,6 +1,6 @@
 /*
  * sql_stats.c
- *	  This server's node, and counters.
+ *	  This server's node, the layout of its data, and counters.
  *
  * Sessions count in their own slots, and this file adds the slots up.  No
  * function of this file is called to issue an id.
@@ -17,6 +17,7 @@
 #include "id_horizon.h"
 #include "layout.h"
 #include "lease_rules.h"
+#include "mark_layout.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
@@ -29,6 +30,7 @@ PG_FUNCTION_INFO_V1(snowflake_node);
 PG_FUNCTION_INFO_V1(snowflake_stat);
 PG_FUNCTION_INFO_V1(snowflake_stat_backend);
 PG_FUNCTION_INFO_V1(snowflake_stat_reset);
+PG_FUNCTION_INFO_V1(snowflake_change_layout);
 
 /* The most columns of a function here. */
 #define COLUMNS_MAX 14
@@ -57,7 +59,7 @@ static void add_counters(Counters *sum, const Counters *counters, int sign);
 Datum
 snowflake_node(PG_FUNCTION_ARGS)
 {
-	const Layout *layout = node_layout();
+	const Layout *layout = mark_layout();
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	int64		now_us = clock_boottime_us();
 	bool		is_held = false;
@@ -101,7 +103,7 @@ snowflake_node(PG_FUNCTION_ARGS)
 Datum
 snowflake_stat(PG_FUNCTION_ARGS)
 {
-	const Layout *layout = node_layout();
+	const Layout *layout = mark_layout();
 	Counters	totals;
 	int64		last_id;
 	int64		max_regression_us;
@@ -159,7 +161,7 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 	int			count;
 	int			next = 0;
 
-	node_require_preload();
+	(void) mark_layout();		/* for horizon_of_hold() */
 	InitMaterializedSRF(fcinfo, 0);
 	holds = horizon_find_holds(table, &count);
 	for (int number = 0; number < shmem_slot_count(); number++)
@@ -217,6 +219,28 @@ snowflake_stat_reset(PG_FUNCTION_ARGS)
 	shared->max_regression_us = 0;
 	shared->stats_reset = now;
 	LWLockRelease(&shared->lock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * snowflake_change_layout() -> void
+ *		Makes the configured layout and epoch the data's.  Errors as
+ *		mark_layout_change().
+ */
+Datum
+snowflake_change_layout(PG_FUNCTION_ARGS)
+{
+	node_require_preload();
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser to change the layout of snowflake ids")));
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("the layout of snowflake ids cannot be changed during recovery"),
+				 errhint("Connect to the primary server.")));
+	mark_layout_change();
 	PG_RETURN_VOID();
 }
 

@@ -2,15 +2,17 @@
  * sql_support.c
  *	  Planner support function: constant bounds of time ranges.
  *
- * snowflake_min_id() and its like are STABLE because they depend on the
- * parameters snowflake.layout and snowflake.epoch.  But a server cannot change
- * its layout while it runs, and no plan outlives the server.  So the planner may
- * compute the bound of a constant instant, and prune partitions at plan time.
+ * snowflake_min_id() and its like are STABLE because they depend on the layout
+ * of the data's ids.  But a layout that is final does not change while the
+ * server runs, and no plan outlives the server.  So the planner may compute the
+ * bound of a constant instant, and prune partitions at plan time.  On a standby
+ * no layout is final, and the executor prunes.
  */
 #include "postgres.h"
 
 #include "compat.h"
 #include "fmgr.h"
+#include "mark_layout.h"
 #include "node.h"
 #include "nodes/supportnodes.h"
 #include "optimizer/optimizer.h"
@@ -49,8 +51,9 @@ fold_bound(const SupportRequestSimplify *request)
 	FuncExpr   *call = request->fcall;
 	Node	   *instant = (Node *) linitial(call->args);
 
-	if (!node_is_preloaded() || request->root == NULL ||
-		!IsA(instant, Const) || ((Const *) instant)->constisnull)
+	if (request->root == NULL || !IsA(instant, Const) ||
+		((Const *) instant)->constisnull ||
+		!node_is_preloaded() || !mark_layout_is_final())
 		return NULL;
 
 	/* The executor evaluates the call, and checks the privilege for it. */

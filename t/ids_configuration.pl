@@ -57,7 +57,7 @@ my @refused = (
 
 	# Layouts; sql/decoding.sql has more texts that are no layout.
 	invalid('snowflake.layout', qr/A layout is the widths of ticks/,
-		'', '41/5/5', '41/5/5/12@1min', 'default'),
+		'41/5/5', '41/5/5/12@1min', 'default'),
 	invalid('snowflake.layout', qr/must not add up to more than 63 bits/, '41/5/5/13'),
 	invalid('snowflake.layout', qr/last longer than the range of timestamps/, '55/0/0/8@1s'),
 	[ "snowflake.layout = '53/0/5/5'\nsnowflake.epoch = '9000-01-01 00:00+00'",
@@ -67,7 +67,7 @@ my @refused = (
 	# Texts that are no epoch, or that mean another epoch on another server or
 	# day.
 	invalid('snowflake.epoch', qr/An epoch is a date and time with its time zone/,
-		'', 'yesterday', 'now', 'today UTC', 'infinity', 'epoch',
+		'yesterday', 'now', 'today UTC', 'infinity', 'epoch',
 		'2016-01-01', '2016-01-01 00:00:00', '2016-13-01 00:00:00+00',
 		'01/02/2016 00:00:00 UTC', '2016-01-01 00:00:00 Nowhere/Land',
 		'2016-01-01 00:00:00 IST', '2016-01-01 00:00:00 NYC0', '12e9',

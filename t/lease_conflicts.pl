@@ -207,6 +207,8 @@ sub another_layout
 	$server->stop('immediate');
 	$registry->safe_psql('postgres', q{SELECT snowflake_registry.configure(layout => '41/4/6/12')});
 	start_with_case($server, q{snowflake.layout = '41/4/6/12'});
+	is((sqlstate_of($server, 'SELECT snowflake_nextval()'))[0], '22023', 'a server with another layout than its data claims no lease');
+	wait_for(sub { (sqlstate_of($server, 'SELECT snowflake_change_layout()'))[0] eq '' });
 	refuses($server, qr/^The registry is new, or may have forgotten leases/, 'a server with another layout waits');
 	unlike(logged($server), qr/still leased/, 'the server does not resume its lease');
 	logs($other, 0, qr/DETAIL:  The server's layout "41\/5\/5\/12" and epoch .* are not the registry's/,

@@ -1,0 +1,350 @@
+/*
+ * mark_layout.c
+ *	  The layout and the epoch of the data's ids.
+ *
+ * The mark's page has the layout and the epoch of all ids in the data, from the
+ * first id on, and comes with the data to every copy.  So the page's layout
+ * counts, on standbys too, and the parameters count only while there is no page:
+ *
+ *	the page has			the parameters				ids are
+ *	no layout yet			are set, or the defaults	issued and decoded by them
+ *	a layout				are unset, or the same		issued and decoded by it
+ *	a layout				are others					decoded by it, and not issued
+ *
+ * A server that issues ids by other parameters than the data's makes ids that
+ * all other servers decode wrongly, and that can come again.
+ *
+ * When recovery has ended and the parameters do not differ, the layout cannot
+ * change any more: it is final until the server's next start.  Before, recovery
+ * may bring a page, or snowflake_change_layout() write one, so a session reads
+ * the page again in each statement that depends on the layout.
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "clock.h"
+#include "mark_layout.h"
+#include "mark_page.h"
+#include "node.h"
+#include "shmem.h"
+#include "storage/bufmgr.h"
+#include "utils/timestamp.h"
+
+/* No statement begins at this instant. */
+#define NEVER DT_NOBEGIN
+
+/* Is node_layout() of this process final? */
+static bool layout_is_final = false;
+
+/* The statement that has read the page for node_layout(). */
+static TimestampTz layout_read_in = NEVER;
+
+/* Has this process, or the postmaster, warned of other parameters? */
+static bool layout_is_reported = false;
+
+static void layout_look(void);
+static bool layout_may_be_recovered(void);
+static Layout layout_of_data(const MarkContents *contents);
+static bool layout_is_wanted(const Layout *data);
+static void layout_settle(const Layout *layout);
+static void layout_warn(const Layout *data);
+static void layout_report_same(const Layout *layout);
+static void layout_report_other(int elevel, const Layout *data);
+static int64 layout_first_tick(const MarkContents *contents,
+							   const Layout *layout);
+static void layout_refuse_change(const MarkContents *contents,
+								 const Layout *layout, int64 largest_before,
+								 int64 smallest_now);
+
+/*
+ * Finds the layout in the postmaster, before recovery, for the checks and the
+ * log of the server's start.  Sets node_layout() to what the configuration asks
+ * for.  Returns false if recovery may bring a page with another layout.
+ *
+ * The page is read from its file, which shared buffers may be ahead of after a
+ * crash.  The layout of the file is the data's unless the crash came right after
+ * snowflake_change_layout(): the file is written with the first page's layout
+ * before the first id.  So nothing but checks and the log depends on this; ids
+ * do not.
+ */
+bool
+mark_layout_begin(void)
+{
+	MarkContents contents;
+	bool		has_page = mark_page_peek(&contents);
+	Layout		data = layout_of_data(&contents);
+	Layout		wanted = data;
+
+	node_apply_parameters(&wanted);
+	node_set_layout(&wanted);
+	if (!layout_equal(&wanted, &data) && has_page)
+	{
+		layout_report_other(WARNING, &data);
+		layout_is_reported = true;
+	}
+	return has_page || node_sets_layout() || !layout_may_be_recovered();
+}
+
+/*
+ * Returns the layout that ids are decoded by.  Errors as node_require_preload()
+ * and mark_page_read().
+ */
+const Layout *
+mark_layout(void)
+{
+	if (unlikely(!layout_is_final))
+		layout_look();
+	return node_layout();
+}
+
+/* Is mark_layout() the same until the server's next start? */
+bool
+mark_layout_is_final(void)
+{
+	(void) mark_layout();
+	return layout_is_final;
+}
+
+/*
+ * Makes the layout final before the first id.  ERROR 22023 if the parameters ask
+ * for another layout than the page's, or if the node does not fit the layout.
+ * The caller has read the page after recovery had ended.
+ */
+void
+mark_layout_require(const MarkContents *contents)
+{
+	Layout		data = layout_of_data(contents);
+
+	if (!layout_is_wanted(&data))
+		layout_report_other(ERROR, &data);
+	node_check_fields(&data);
+	layout_settle(&data);
+}
+
+/*
+ * Makes the configured layout and epoch the data's: replaces the page by one
+ * whose floor is the first tick with ids above all ids that the page allows.
+ * ERROR 22023 while the clock is before that tick.
+ *
+ * No process issues ids meanwhile, because the parameters differ from the page.
+ */
+void
+mark_layout_change(void)
+{
+	MarkContents contents;
+	Layout		layout;
+	Buffer		buffer;
+	XLogRecPtr	lsn;
+	int64		floor;
+
+	if (mark_layout_is_final())
+	{
+		layout_report_same(node_layout());
+		return;
+	}
+
+	buffer = mark_page_lock(&contents);
+	if (layout_is_wanted(&contents.layout))
+	{
+		/* Another session has just changed the layout, and may issue ids. */
+		UnlockReleaseBuffer(buffer);
+		layout_report_same(&contents.layout);
+		return;
+	}
+	layout = contents.layout;
+	node_apply_parameters(&layout);
+	node_check_fields(&layout);
+	floor = layout_first_tick(&contents, &layout);
+	mark_page_set_empty(&contents, &layout);
+	contents.floor = floor;
+	mark_page_log(buffer, &contents);
+	lsn = PageGetLSN(BufferGetPage(buffer));
+	UnlockReleaseBuffer(buffer);
+	XLogFlush(lsn);
+	layout_read_in = NEVER;
+	ereport(LOG,
+			(errmsg("the layout of snowflake ids is \"%s\" with epoch \"%s\" from now on",
+					layout_to_text(&layout), clock_text(layout.epoch))));
+}
+
+/* Sets node_layout() unless this statement has done so. */
+static void
+layout_look(void)
+{
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
+	MarkContents contents;
+	Layout		layout;
+	bool		is_recovering;
+	bool		is_final;
+
+	node_require_preload();
+	if (layout_read_in == statement)
+		return;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	is_final = shared->layout_is_final;
+	layout = shared->layout;
+	LWLockRelease(&shared->lock);
+	if (is_final)
+	{
+		node_set_layout(&layout);
+		layout_is_final = true;
+		return;
+	}
+
+	/* A page that is read during recovery is not the last one. */
+	is_recovering = RecoveryInProgress();
+	mark_page_read(&contents);
+	layout = layout_of_data(&contents);
+	if (!layout_is_wanted(&layout))
+		layout_warn(&layout);
+	else if (!is_recovering)
+	{
+		layout_settle(&layout);
+		return;
+	}
+	node_set_layout(&layout);
+	layout_read_in = statement;
+}
+
+/*
+ * May recovery bring a page?  Recovery after a crash brings none: the file
+ * exists before the first record of the page.
+ */
+static bool
+layout_may_be_recovered(void)
+{
+	return access("standby.signal", F_OK) == 0 ||
+		access("recovery.signal", F_OK) == 0 ||
+		access("backup_label", F_OK) == 0;
+}
+
+/* Returns a page's layout or, without a page, what the parameters ask for. */
+static Layout
+layout_of_data(const MarkContents *contents)
+{
+	Layout		layout;
+
+	if (contents->magic != 0)
+		return contents->layout;
+	node_default_layout(&layout);
+	node_apply_parameters(&layout);
+	return layout;
+}
+
+/* Do the parameters ask for the data's layout, or for none? */
+static bool
+layout_is_wanted(const Layout *data)
+{
+	Layout		wanted = *data;
+
+	node_apply_parameters(&wanted);
+	return layout_equal(&wanted, data);
+}
+
+/* Lets all processes go by a layout until the server's next start. */
+static void
+layout_settle(const Layout *layout)
+{
+	Assert(!RecoveryInProgress());
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	Assert(!shared->layout_is_final || layout_equal(&shared->layout, layout));
+	shared->layout = *layout;
+	shared->layout_is_final = true;
+	LWLockRelease(&shared->lock);
+	node_set_layout(layout);
+	layout_is_final = true;
+}
+
+/* Warns of other parameters, unless a process has done so since the start. */
+static void
+layout_warn(const Layout *data)
+{
+	bool		is_first;
+
+	if (layout_is_reported)
+		return;
+	layout_is_reported = true;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	is_first = !shared->layout_is_reported;
+	shared->layout_is_reported = true;
+	LWLockRelease(&shared->lock);
+	if (is_first)
+		layout_report_other(WARNING, data);
+}
+
+static void
+layout_report_same(const Layout *layout)
+{
+	ereport(NOTICE,
+			(errmsg("the layout of snowflake ids is \"%s\" with epoch \"%s\" already",
+					layout_to_text(layout), clock_text(layout->epoch))));
+}
+
+static void
+layout_report_other(int elevel, const Layout *data)
+{
+	Layout		wanted = *data;
+
+	node_apply_parameters(&wanted);
+	ereport(elevel,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("this server issues no snowflake ids because \"snowflake.layout\" and \"snowflake.epoch\" are not the data's"),
+			 errdetail("The data's ids are of \"%s\" and \"%s\", and the parameters ask for \"%s\" and \"%s\".",
+					   layout_to_text(data), clock_text(data->epoch),
+					   layout_to_text(&wanted), clock_text(wanted.epoch)),
+			 errhint("Take both parameters out of the configuration, or set them to the data's values, and restart the server. If new ids shall be of the other layout, call snowflake_change_layout() as superuser on the primary server. If no row holds an id yet, see \"A mistake before the first row\" in doc/operations.md.")));
+}
+
+/*
+ * Returns the first tick of a layout whose ids are above all ids that the page
+ * allows.  ERROR 22023 if the clock is before that tick.
+ */
+static int64
+layout_first_tick(const MarkContents *contents, const Layout *layout)
+{
+	const Layout *previous = &contents->layout;
+	IdFields	newest_before = {
+		.tick = mark_page_largest(contents) - 1,
+		.datacenter_id = layout_field_max(previous->datacenter_bits),
+		.worker_id = layout_field_max(previous->worker_bits),
+		.sequence = layout_field_max(previous->sequence_bits)
+	};
+	IdFields	newest_now = {0};	/* the same id, split by the new layout */
+	IdFields	now = {0};
+	SpanPosition position;
+	int64		largest_before;
+
+	if (newest_before.tick < 0)
+		return 0;
+
+	largest_before = layout_compose(previous, &newest_before);
+	position = layout_locate(layout, GetCurrentTimestamp(), &now.tick);
+	if (largest_before < layout_max_id(layout))
+		newest_now = layout_split(layout, largest_before);
+	if (position != SPAN_WITHIN ||
+		largest_before >= layout_max_id(layout) ||
+		now.tick <= newest_now.tick)
+		layout_refuse_change(contents, layout, largest_before,
+							 layout_compose(layout, &now));
+	return newest_now.tick + 1;
+}
+
+static void
+layout_refuse_change(const MarkContents *contents, const Layout *layout,
+					 int64 largest_before, int64 smallest_now)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("the layout of snowflake ids cannot be changed to \"%s\" with epoch \"%s\"",
+					layout_to_text(layout), clock_text(layout->epoch)),
+			 errdetail("The smallest id that it makes now is " INT64_FORMAT ", and ids up to " INT64_FORMAT " may have been issued with \"%s\" and epoch \"%s\".",
+					   smallest_now, largest_before,
+					   layout_to_text(&contents->layout),
+					   clock_text(contents->layout.epoch)),
+			 errhint("Choose values whose ids are larger, such as an earlier epoch or more tick bits. If no row holds an id yet, see \"A mistake before the first row\" in doc/operations.md.")));
+}

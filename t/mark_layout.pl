@@ -1,0 +1,293 @@
+# The layout and the epoch of ids are those of the data: every copy of the data
+# decodes by them and, once it is a primary, issues ids of them, without a line of
+# configuration.  A server whose lines say something else says so as early as it
+# can, and issues no id; snowflake_change_layout() is the way to another layout.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use SnowflakeRecovery;
+use SnowflakeServer;
+use SnowflakeServer qw(settle);
+use SnowflakeSession;
+use SnowflakeTest;
+use Test::More;
+
+my $issue = 'SELECT snowflake_nextval()';
+my $horizon = 'SELECT snowflake_horizon()';
+my @layout = ("snowflake.layout = '41/0/4/8'", "snowflake.epoch = '2020-01-01 00:00+00'");
+my $shown = '41/0/4/8|2020-01-01 00:00:00+00';
+my $not_the_data = qr/this server issues no snowflake ids because "snowflake.layout" and "snowflake.epoch" are not the data's/;
+
+# What a server says of its layout.
+sub layout_of
+{
+	my ($node) = @_;
+	return value_of($node, "SET timezone = 'UTC'; SELECT layout, epoch FROM snowflake_node()");
+}
+
+# Tests that a server goes by the layout of the data.
+sub decodes
+{
+	my ($node, $what) = @_;
+
+	is(layout_of($node), $shown, "$what: snowflake_node() shows the data's layout");
+	is( value_of($node, q{
+SELECT count(*) > 0, count(*) FILTER (WHERE snowflake_timestamp(id) <> snowflake_timestamp(id, '2020-01-01 00:00+00', '41/0/4/8')
+   OR snowflake_datacenter_id(id) <> 0) FROM orders WHERE id > 0}),
+		't|0', "$what: ids are decoded by the data's layout");
+	return;
+}
+
+# Tests that a primary issues ids of the data's layout.
+sub issues
+{
+	my ($node, $worker_id, $what) = @_;
+
+	decodes($node, $what);
+	my $id = first_id_soon($node, $what);
+	is(($id >> 8) & 15, $worker_id, "$what: the id has the worker id in its place");
+	cmp_ok($id, '<', 2**53, "$what: the id is of the data's layout");
+	cmp_ok($id, '>', value_of($node, 'SELECT max(id) FROM orders'), "$what: the id is larger than those of the data");
+	return;
+}
+
+# Tests that a server refuses ids, and says which values the data has.
+sub refuses_other
+{
+	my ($node, $what, $asked) = @_;
+
+	for my $sql ($issue, $horizon, 'SELECT snowflake_nextvals(2)')
+	{
+		my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSET timezone = 'UTC'; $sql");
+		like($err,
+			qr/ERROR:  22023: $not_the_data\nDETAIL:  The data's ids are of "41\/0\/4\/8" and "2020-01-01 00:00:00\+00", and the parameters ask for $asked\.\nHINT: .*snowflake_change_layout\(\)/,
+			"$what: $sql: the error has the data's values and the parameters'");
+	}
+	return;
+}
+
+# ----- copies without the lines -----
+
+my $primary = new_server('primary', "include 'case.conf'", 'wal_log_hints = on', 'snowflake.clock_tolerance = 5s');
+configure($primary, @layout);
+start_server($primary);
+insert_batch($primary, 100);
+$primary->backup('base');
+
+# Starts a copy from the backup, with these settings in place of the lines.
+sub copy_from_base
+{
+	my ($name, $parameters, @settings) = @_;
+	my $copy = server_of_backup($name, $primary, 'base', $parameters);
+
+	configure($copy, @settings);
+	return $copy;
+}
+
+my $standby = start_server(copy_from_base('standby', [ has_streaming => 1 ], 'snowflake.worker_id = 8'));
+insert_batch($primary, 100);
+wait_for_standby($primary, $standby);
+decodes($standby, 'a standby');
+
+my $wrong = start_server(copy_from_base('wrong', [ has_streaming => 1 ], "snowflake.layout = '41/5/5/12'"));
+like(logged($wrong), qr/WARNING:  $not_the_data\n.*DETAIL:  The data's ids are of "41\/0\/4\/8"/,
+	'a standby with another layout in its configuration logs a WARNING at its start');
+decodes($wrong, 'a standby with another layout in its configuration');
+
+my $point = value_of($primary, 'SELECT pg_current_wal_flush_lsn()');
+insert_batch($primary, 100);
+value_of($primary, 'SELECT pg_switch_wal()');
+
+my $restored = copy_from_base('restored', [], 'snowflake.worker_id = 9');
+start_server($restored);
+issues($restored, 9, 'a base backup');
+end_servers($restored);
+
+my $in_time = copy_from_base('in_time', [], 'snowflake.worker_id = 9',
+	"restore_command = 'cp \"" . $primary->data_dir . "/pg_wal/%f\" \"%p\"'",
+	"recovery_target_lsn = '$point'", 'recovery_target_action = promote');
+append_to_file($in_time->data_dir . '/recovery.signal', '');
+start_server($in_time);
+$in_time->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()');
+issues($in_time, 9, 'a point in time');
+end_servers($in_time);
+
+my $reader = SnowflakeSession->new($standby);
+is($reader->value('SELECT snowflake_worker_id(256)'), 1, 'a session of the standby decodes');
+$standby->promote;
+issues($standby, 8, 'a promoted standby');
+is($reader->value('SELECT snowflake_worker_id(snowflake_nextval())'), 8, 'a session from before the promotion issues ids of the layout');
+$reader->quit;
+
+# The former primary goes on for a while, and then follows the new one.
+insert_batch($primary, 100);
+$primary->stop;
+insert_batch($standby, 100);
+$standby->safe_psql('postgres', 'CHECKPOINT');
+command_ok(
+	[
+		'pg_rewind', '--no-sync', '--source-server', $standby->connstr('postgres'),
+		'--target-pgdata', $primary->data_dir
+	],
+	'pg_rewind');
+configure($primary, 'snowflake.worker_id = 10');
+settle($primary);
+$primary->enable_streaming($standby);
+$primary->set_standby_mode;
+start_server($primary);
+wait_for_standby($standby, $primary);
+decodes($primary, 'a rewound server');
+$standby->stop;
+$primary->promote;
+issues($primary, 10, 'a rewound server, promoted');
+end_servers($primary, $standby);
+
+# The file of the mark is copied by hand after pg_upgrade.
+$wrong->promote;
+refuses_other($wrong, 'a promoted standby with another layout in its configuration', '"41\/5\/5\/12" and "2020-01-01 00:00:00\+00"');
+decodes($wrong, 'a promoted standby with another layout in its configuration');
+configure($wrong);
+$wrong->stop;
+start_server($wrong);
+issues($wrong, 7, 'the standby after a correction');
+configure($wrong, @layout);
+$wrong->stop;
+start_server($wrong);
+issues($wrong, 7, "lines with the data's values");
+$wrong->stop;
+my $upgraded = new_server('upgraded');
+system_or_bail('cp', '-p', mark_file($wrong), mark_file($upgraded));
+start_server($upgraded);
+like(logged($upgraded), qr/LOG:  snowflake node \(0,7\), .*snowflake.layout "41\/0\/4\/8"/, "the log of a start has the data's layout");
+value_of($upgraded, 'INSERT INTO orders SELECT 256, 0');
+issues($upgraded, 7, 'a file that was copied to another cluster');
+$upgraded->stop;
+$upgraded->append_conf('postgresql.conf', 'snowflake.worker_id = 16');
+my $offset = -s $upgraded->logfile;
+ok(!start_server($upgraded, undef, fail_ok => 1), "no start with a worker id that does not fit the data's layout");
+like(logged($upgraded, $offset), qr/FATAL:  16 is outside the valid range for parameter "snowflake.worker_id" \(0 \.\. 15\)/,
+	"the log has the worker id and the limit");
+end_servers($upgraded);
+
+# ----- a standby that is older than the first id -----
+
+$primary = new_server('young', "include 'case.conf'");
+configure($primary, "snowflake.layout = '41/0/10/12'", 'snowflake.worker_id = 5');
+start_server($primary);
+$primary->backup('base');
+my @young = map {
+	start_server(copy_from_base("young_$_->[0]", [ has_streaming => 1 ], $_->[1]))
+  } [ 'right', 'snowflake.worker_id = 1000' ],
+  [ 'beyond', 'snowflake.worker_id = 2000' ],
+  [ 'wrong', "snowflake.layout = '41/5/5/12'" ];
+my ($right, $beyond, $other) = @young;
+$reader = SnowflakeSession->new($right);
+$reader->rows('SET plan_cache_mode = force_generic_plan');
+$reader->rows("PREPARE bound AS SELECT snowflake_max_id('2030-01-01 00:00+00') & 4194303");
+is($reader->value('EXECUTE bound'), 4194303, 'a standby without a page computes a bound');
+my $datacenter = 'SELECT snowflake_datacenter_id(131072), snowflake_worker_id(131072)';
+is($reader->value($datacenter), '1|0', 'a standby without a page decodes by the default layout');
+my $newest = insert_batch($primary, 10)->{newest};
+wait_for_standby($primary, $_) for @young;
+is($reader->value($datacenter), '0|32', "when the page has come, the session decodes by the data's layout");
+is($reader->value("SELECT snowflake_worker_id($newest)"), 5, 'an id of the primary has its worker id on the standby');
+$reader->quit;
+$offset = -s $other->logfile;
+my ($rc, $out, $err) = $other->psql('postgres', $datacenter);
+is($out, '0|32', "a standby with another layout decodes by the data's");
+like($err, qr/WARNING:  $not_the_data/, 'the first session to see the page is warned');
+like(logged($other, $offset), qr/WARNING:  $not_the_data/, 'the log has the WARNING');
+($rc, $out, $err) = $other->psql('postgres', $datacenter);
+is($err, '', 'the WARNING comes once');
+$primary->stop;
+$_->promote for @young;
+is((first_id_soon($right, 'a standby with a worker id beyond the default layout') >> 12) & 1023, 1000, 'it issues ids of its worker id');
+my ($state, $message) = sqlstate_of($beyond, $issue);
+is($state, '22023', "a worker id beyond the data's layout: no id");
+like($message, qr/2000 is outside the valid range for parameter "snowflake.worker_id" \(0 \.\. 1023\)/, "a worker id beyond the data's layout: the message");
+end_servers($primary, @young);
+
+# ----- snowflake_change_layout() -----
+
+my $change = 'SELECT snowflake_change_layout()';
+$primary = $wrong;
+
+# Starts the server with these settings, and waits until the ids of before are
+# behind its clock.
+sub start_with
+{
+	my (@settings) = @_;
+
+	configure($primary, @settings);
+	$primary->restart if defined $primary->{_pid};
+	start_server($primary) unless defined $primary->{_pid};
+	value_of($primary, 'SELECT pg_sleep(1)');
+	return;
+}
+
+$primary->append_conf('postgresql.conf', "max_wal_senders = 5");
+start_with(@layout);
+($rc, $out, $err) = $primary->psql('postgres', $change);
+is("$rc $err", qq{0 psql:<stdin>:1: NOTICE:  the layout of snowflake ids is "41/0/4/8" with epoch "2020-01-01 00:00:00+00" already},
+	'there is nothing to change');
+$standby = standby_of($primary, 'follower');
+configure($standby, 'snowflake.worker_id = 3');
+$standby->restart;
+is((sqlstate_of($standby, $change))[0], '25006', 'a standby changes nothing');
+is((sqlstate_of($primary, "CREATE ROLE plain; GRANT pg_write_all_data TO plain; SET ROLE plain; $change"))[0], '42501', 'only a superuser changes the layout');
+
+# Layouts whose smallest id now is not above every id that the page allows.
+for my $case (
+	[ 'half the ids', "snowflake.layout = '42/0/4/7'" ],
+	[ 'a longer tick', "snowflake.layout = '41/0/4/8\@10ms'" ],
+	[ 'a later epoch', "snowflake.epoch = '2021-01-01 00:00:00+00'" ])
+{
+	my ($what, @settings) = @$case;
+	my ($asked) = map { s/.*'(.*)'/$1/r } @settings;
+
+	start_with(@settings);
+	refuses_other($primary, $what, '.*');
+	my ($state, $message, $hint) = sqlstate_of($primary, $change);
+	is($state, '22023', "$what: the change is refused");
+	like($message, qr/the layout of snowflake ids cannot be changed to .*\Q$asked\E/, "$what: the message has the layout");
+	like($hint, qr/larger.*"A mistake before the first row"/, "$what: the hint");
+	is(layout_of($primary), $shown, "$what: the layout stays");
+}
+start_with('snowflake.worker_id = 16', "snowflake.layout = '41/0/5/12'");
+value_of($primary, "SET timezone = 'UTC'; $change");
+is((first_id_soon($primary, 'a wider layout') >> 12) & 31, 16, 'a wider layout has room for another worker id');
+$newest = value_of($primary, $issue);
+
+# The same node, with a session that was refused before.
+start_with("snowflake.layout = '41/5/5/12'");
+my $session = SnowflakeSession->new($primary);
+$reader = SnowflakeSession->new($standby);
+wait_for_standby($primary, $standby);
+$reader->rows('SET plan_cache_mode = force_generic_plan');
+$reader->rows("PREPARE bound AS SELECT snowflake_min_id('2030-01-01 00:00+00')");
+is($reader->value($datacenter), '0|0', 'the standby decodes by the layout before the change');
+my $before = $reader->value('EXECUTE bound');
+is($session->state_of($issue), '22023', 'a session gets no id before the change');
+is($session->value($datacenter), '0|0', 'the session decodes by the layout before the change');
+$session->rows($change);
+is($session->value($datacenter), '1|0', 'the session decodes by the new layout');
+cmp_ok($session->value($issue), '>', $newest, 'the session gets an id above all before');
+$newest = $session->value('SELECT max(id) FROM snowflake_nextvals(100) AS id');
+insert_other_row($primary);
+wait_for_standby($primary, $standby);
+is($reader->value($datacenter), '1|0', 'a session of the standby decodes by the new layout');
+is($reader->value('EXECUTE bound'), $before * 32, 'no plan of the standby keeps a bound of the layout before');
+$_->quit for $session, $reader;
+kill_hard($primary);
+start_server($primary);
+is(layout_of($primary), '41/5/5/12|2020-01-01 00:00:00+00', 'the change outlives a crash');
+cmp_ok(first_id_soon($primary, 'after a crash'), '>', $newest, 'ids go on above those before');
+start_with();
+is(layout_of($primary), '41/5/5/12|2020-01-01 00:00:00+00', 'the new layout needs no line');
+end_servers($primary, $standby);
+
+done_testing();
