@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "compat.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/ipc.h"
@@ -54,6 +55,41 @@ char *
 clock_text(TimestampTz instant)
 {
 	return pstrdup(timestamptz_to_str(instant));
+}
+
+/*
+ * Returns a duration as text, in memory of its own: in milliseconds or, from a
+ * minute on, in days, hours, minutes and whole seconds.
+ */
+char *
+clock_duration_text(int64 duration_us)
+{
+	static const struct
+	{
+		const char *name;
+		int64		us;
+	}			units[] = {
+		{"d", USECS_PER_DAY},
+		{"h", USECS_PER_HOUR},
+		{"min", USECS_PER_MINUTE},
+		{"s", USECS_PER_SEC}
+	};
+	StringInfoData text;
+
+	if (duration_us < USECS_PER_MINUTE)
+		return psprintf(INT64_FORMAT ".%03d ms", duration_us / 1000,
+						(int) (duration_us % 1000));
+
+	initStringInfo(&text);
+	for (int i = 0; i < lengthof(units); i++)
+	{
+		if (duration_us >= units[i].us)
+			appendStringInfo(&text, "%s" INT64_FORMAT " %s",
+							 text.len > 0 ? " " : "",
+							 duration_us / units[i].us, units[i].name);
+		duration_us %= units[i].us;
+	}
+	return text.data;
 }
 
 /*

@@ -76,6 +76,7 @@ clock_allowed_lead_us(void)
 
 extern bool clock_must_refuse(int64 regression_us);
 extern char *clock_text(TimestampTz instant);
+extern char *clock_duration_text(int64 duration_us);
 extern int64 clock_boottime_us(void);
 extern uint32 clock_wait_event(WaitReason reason);
 extern void clock_sleep(int64 duration_us, WaitReason reason);

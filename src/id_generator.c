@@ -447,21 +447,30 @@ count_regression(int64 regression_us, Wait *wait)
 	LWLockRelease(&shared->lock);
 }
 
+/*
+ * A lease bounds how far ids may be ahead of the clock, so a server with a lease
+ * cannot advance from the last id.
+ */
 static void
 refuse_behind(int64 behind_us, bool is_at_fence)
 {
+	bool		can_advance = !node_uses_registry() &&
+		behind_us / 1000 < PG_INT32_MAX;
+
 	session.slot->counters.clock_refusals++;
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the clock is " INT64_FORMAT ".%03d ms behind %s",
-					behind_us / 1000, (int) (behind_us % 1000),
+			 errmsg("the clock is %s behind %s", clock_duration_text(behind_us),
 					is_at_fence ?
 					"the fence of the worker id's last holder" :
 					"the last snowflake id"),
-			 errdetail("\"snowflake.clock_tolerance\" is %d ms.",
-					   clock_tolerance_ms),
+			 errdetail("\"snowflake.clock_tolerance\" is %s.",
+					   clock_duration_text(clock_tolerance_us())),
 			 is_at_fence ?
 			 errhint("The last holder may have issued ids up to its fence. Ids are issued when the clock has reached the fence.") :
+			 can_advance ?
+			 errhint("Check the server's clock and its synchronization. If the clock was ahead and is right now, set \"snowflake.clock_policy\" to \"advance\" and \"snowflake.clock_tolerance\" to more than %s, and reload: ids go on from the last one. Set both back when the clock has caught up. Or wait until then, or take a \"snowflake.worker_id\" that no server has used.",
+					 clock_duration_text(behind_us)) :
 			 errhint("Check the server's clock and its synchronization. Ids are issued again when the clock has caught up, or at once with a \"snowflake.worker_id\" that no server has used.")));
 }
 

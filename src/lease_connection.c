@@ -14,10 +14,6 @@
  */
 #include "postgres.h"
 
-#ifdef __GLIBC__
-#include <netinet/in.h>
-#include <resolv.h>
-#endif
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -27,6 +23,12 @@
 #include "postmaster/interrupt.h"
 #include "storage/fd.h"
 #include "storage/latch.h"
+
+/* After PostgreSQL's headers, because resolv.h makes "_res" a macro. */
+#ifdef __GLIBC__
+#include <netinet/in.h>
+#include <resolv.h>
+#endif
 
 /* How much memory this process may allocate from now on. */
 #define MEMORY_MAX_BYTES (INT64CONST(64) * 1024 * 1024)

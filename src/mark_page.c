@@ -146,7 +146,8 @@ mark_page_read(MarkContents *contents)
 /*
  * Reads the page for a change, and creates it if there is none.  The page
  * remains locked until the caller releases the buffer.  Errors as
- * mark_page_read().
+ * mark_page_read(), and ERROR 55000 while pg_upgrade makes a new cluster, into
+ * which the DBA copies the old cluster's page.
  */
 Buffer
 mark_page_lock(MarkContents *contents)
@@ -159,6 +160,11 @@ mark_page_lock(MarkContents *contents)
 
 	Assert(!RecoveryInProgress());
 
+	if (IsBinaryUpgrade)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids cannot be issued in binary upgrade mode"),
+				 errhint("Start the server without the option \"-b\".")));
 	error_context_stack = &errcallback;
 	ensure_page();
 	buffer = read_buffer(BUFFER_LOCK_EXCLUSIVE);

@@ -132,7 +132,9 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 	host_find_holder();
 	node_announce();
 	shmem_register();
-	if (node_uses_registry())
+
+	/* pg_upgrade's new cluster must not lease, nor write the mark's page. */
+	if (node_uses_registry() && !IsBinaryUpgrade)
 		lease_worker_register();
 	MarkGUCPrefixReserved(CONFIG_PREFIX);
 }

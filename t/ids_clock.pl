@@ -161,6 +161,15 @@ sub is_not_waited_for
 	return;
 }
 
+# The seconds of a duration in a message, such as "1 h 59 min" or "1500.250 ms".
+sub seconds_of_text
+{
+	my ($text) = @_;
+	my %unit_s = (ms => 0.001, s => 1, min => 60, h => 3600, d => 86_400);
+
+	return sum(map { /^([\d.]+) (\w+)$/ ? $1 * $unit_s{$2} : die "no duration: $text\n" } $text =~ /\S+ \S+/g);
+}
+
 my $refusals = 0;
 
 # Tests that calls are refused at once, and what the ERROR says.
@@ -171,12 +180,12 @@ sub is_refused
 
 	is_deeply([ map { $_->{state} } @outcomes ], [ ('55000') x @outcomes ], "$name is refused");
 	is_not_waited_for($name, @outcomes);
-	my ($behind_ms) = $message =~ /^the clock is (\d+\.\d{3}) ms behind the last snowflake id$/;
-	ok( defined $behind_ms
-		  && $behind_ms <= $seconds * 1000
-		  && $behind_ms > $seconds * 1000 - 1000,
+	my ($duration) = $message =~ /^the clock is (.+) behind the last snowflake id$/;
+	my $behind_s = defined $duration ? seconds_of_text($duration) : -1;
+	ok($behind_s <= $seconds && $behind_s >= $seconds - 2,
 		"$name: the message names how far the clock is behind: $message");
-	like($hint, qr/Check the server's clock/, "$name: the hint says what to do");
+	like($hint, qr/Check the server's clock.* "snowflake.clock_policy" to "advance" and "snowflake.clock_tolerance" to more than \Q$duration\E, and reload.*Or wait.*"snowflake.worker_id" that no server has used/,
+		"$name: the hint says what to do");
 	is($main->value('SELECT clock_refusals FROM snowflake_stat()'), $refusals += @outcomes, "$name is counted");
 	is_issued("$name: an id when the clock is right again", take());
 	return;
@@ -233,6 +242,27 @@ for my $setting (sort keys %expected)
 	cmp_ok(max(map { $_->{lead_us} } @outcomes), '<=', 0, "$name: no id leads the clock");
 	$right_offset += HOUR;
 	is_refused("$name and back", HOUR, map { take_after_step_back(HOUR) } 1 .. 5);
+}
+
+# A clock that was days ahead: what the hint says first lets ids go on at once.
+{
+	my $days = 3 * 86_400;
+
+	set_policy('wait', 5000);
+	step_clock($days);
+	is_issued('three days ahead', take());
+	step_clock(0);
+	my $refused = take();
+	like($refused->{message}, qr/^the clock is (2 d 23 h 59 min \d+ s|3 d( \d s)?) behind the last snowflake id$/, 'a message in days');
+	$refusals++;
+	set_policy('advance', 1000 * ($days + 60));
+	is_issued('ids go on from the last one', take(), take(100));
+	set_policy('wait', 5000);
+	is(take()->{state}, '55000', 'with the former values ids are refused until the clock has caught up');
+	$refusals++;
+	$right_offset += $days;
+	step_clock(1);
+	is_issued('the clock has caught up', take());
 }
 
 # A spent tick is not taken for a step back of the clock.

@@ -226,6 +226,19 @@ SELECT count(*) > 4000, count(*) FILTER (WHERE snowflake_issued_between(id, sinc
 	$node->stop;
 }
 
+# ----- binary upgrade -----
+
+# pg_upgrade starts the new cluster with -b.
+configure_afresh("snowflake.worker_id = -1", 'snowflake.worker_id_source = registry', "snowflake.registry = 'host=nowhere'");
+my @pg_ctl = ('pg_ctl', '--pgdata', $node->data_dir, '--log', $node->logfile, '-w');
+$node->command_ok([ @pg_ctl, '-o', '-b', 'start' ], 'a server starts in binary upgrade mode');
+is(value_of($node, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'snowflake registry'"),
+	0, 'in binary upgrade mode no worker leases');
+is((sqlstate_of($node, "SELECT $_"))[0], '55000', "in binary upgrade mode, $_ is refused")
+  for 'snowflake_nextval()', 'snowflake_horizon()';
+ok(!-e mark_file($node), 'in binary upgrade mode the page of the mark is not written');
+$node->command_ok([ @pg_ctl, '-m', 'fast', 'stop' ], 'the server in binary upgrade mode stops');
+
 # ----- without preload -----
 
 # Tables, views and indexes that use each kind of function; a dump restores them.
