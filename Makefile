@@ -18,6 +18,7 @@ OBJS = \
 	src/id_horizon.o \
 	src/layout.o \
 	src/lease_connection.o \
+	src/lease_holder.o \
 	src/lease_registry.o \
 	src/lease_rules.o \
 	src/lease_worker.o \

@@ -15,12 +15,15 @@
 #include "access/twophase.h"
 #include "fmgr.h"
 #include "storage/proc.h"
+#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 /* 16 moves VARDATA_ANY and its like from postgres.h to varatt.h. */
 #if PG_VERSION_NUM >= 160000
+#include "nodes/miscnodes.h"
 #include "varatt.h"
 #else
 #include "utils/acl.h"			/* for object_aclcheck() below */
@@ -73,6 +76,49 @@ compat_guc_variables(int *count)
 	*count = GetNumConfigOptions();
 	return get_guc_variables();
 #endif
+}
+
+/*
+ * Reads a timestamp from text.  Returns false for a text that is none.  16 has
+ * soft errors; before, such a text is an error of class 22, and every other
+ * error goes on.
+ */
+static inline bool
+compat_timestamptz_in(const char *text, TimestampTz *timestamp)
+{
+	Datum		result;
+
+#if PG_VERSION_NUM >= 160000
+	ErrorSaveContext context = {T_ErrorSaveContext};
+
+	if (!DirectInputFunctionCallSafe(timestamptz_in, unconstify(char *, text),
+									 InvalidOid, -1, (fmNodePtr) &context,
+									 &result))
+		return false;
+#else
+	MemoryContext caller = CurrentMemoryContext;
+	bool		is_read = true;
+
+	PG_TRY();
+	{
+		result = DirectFunctionCall3(timestamptz_in, CStringGetDatum(text),
+									 ObjectIdGetDatum(InvalidOid),
+									 Int32GetDatum(-1));
+	}
+	PG_CATCH();
+	{
+		if (ERRCODE_TO_CATEGORY(geterrcode()) != ERRCODE_DATA_EXCEPTION)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(caller);
+		FlushErrorState();
+		is_read = false;
+	}
+	PG_END_TRY();
+	if (!is_read)
+		return false;
+#endif
+	*timestamp = DatumGetTimestampTz(result);
+	return true;
 }
 
 /*

@@ -242,8 +242,8 @@ issue(int64 wanted, int64 *count)
 			int64		last = (int64) session.last_stamp;
 			int64		newest;
 
-			next = tick > layout_stamp_tick(layout, last) ?
-				tick << layout->sequence_bits : last + 1;
+			/* In a later tick than the last stamp's, the second is larger. */
+			next = Max(last + 1, tick << layout->sequence_bits);
 			newest = next;
 			if (wanted > 1)
 				newest = Min(next + wanted - 1,

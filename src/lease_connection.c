@@ -58,7 +58,7 @@ static const char *choose_host(const char *list, int host);
 static void limit_resolver(void);
 static bool wait_for_socket(Connection *connection, int events);
 static void drop_notice(void *arg, const PGresult *notice);
-static PGresult *read_answer(Connection *connection);
+static PGresult *connection_read_answer(Connection *connection);
 static bool is_expected(const PGresult *result,
 						const ConnectionColumn *columns, int column_count);
 static void fail_by_result(Connection *connection, const PGresult *result);
@@ -310,7 +310,7 @@ connection_query(Connection *connection, const char *sql,
 		connection_fail(connection, PQerrorMessage(connection->libpq));
 		return NULL;
 	}
-	result = read_answer(connection);
+	result = connection_read_answer(connection);
 	if (result == NULL)
 		return NULL;
 
@@ -337,7 +337,7 @@ connection_query(Connection *connection, const char *sql,
  * no more, because the commit is not certain before that.
  */
 static PGresult *
-read_answer(Connection *connection)
+connection_read_answer(Connection *connection)
 {
 	PGconn	   *libpq = connection->libpq;
 	PGresult   *result = NULL;

@@ -37,7 +37,6 @@
 
 #include "catalog/pg_type_d.h"
 #include "clock.h"
-#include "host.h"
 #include "lease_registry.h"
 #include "miscadmin.h"
 #include "node.h"
@@ -89,9 +88,10 @@ static const char *const release_sql =
 
 static const ConnectionColumn release_columns[] = {{BOOLOID, 1}};
 
-static bool read_answer(Connection *connection, const PGresult *result,
-						int64 sent_us, const Lease *last, bool is_held,
-						RegistryGrant *grant);
+static bool registry_read_answer(Connection *connection,
+								 const PGresult *result, int64 sent_us,
+								 const Lease *last, bool is_held,
+								 RegistryGrant *grant);
 static bool is_possible(const PGresult *result, const RegistryGrant *grant,
 						const Lease *last, bool is_held, TimestampTz now);
 static const char *number_text(int64 number);
@@ -131,7 +131,8 @@ registry_claim(Connection *connection, const char *holder, const Lease *last,
 							  lengthof(claim_columns));
 	if (result == NULL)
 		return false;
-	is_granted = read_answer(connection, result, sent_us, last, is_held, grant);
+	is_granted = registry_read_answer(connection, result, sent_us, last,
+									  is_held, grant);
 	strlcpy(grant->lease.holder, holder, LEASE_HOLDER_SIZE);
 	PQclear(result);
 	return is_granted;
@@ -139,8 +140,9 @@ registry_claim(Connection *connection, const char *holder, const Lease *last,
 
 /* Reads a grant or a refusal.  Returns false for all but a usable grant. */
 static bool
-read_answer(Connection *connection, const PGresult *result, int64 sent_us,
-			const Lease *last, bool is_held, RegistryGrant *grant)
+registry_read_answer(Connection *connection, const PGresult *result,
+					 int64 sent_us, const Lease *last, bool is_held,
+					 RegistryGrant *grant)
 {
 	Lease	   *lease = &grant->lease;
 	TimestampTz now = GetCurrentTimestamp();

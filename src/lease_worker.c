@@ -13,8 +13,8 @@
 #include "clock.h"
 #include "common/hashfn.h"
 #include "compat.h"
-#include "host.h"
 #include "lease_connection.h"
+#include "lease_holder.h"
 #include "lease_registry.h"
 #include "lease_worker.h"
 #include "mark_log.h"
@@ -402,7 +402,7 @@ claim_lease(Connection *connection, RegistryGrant *grant)
 	shmem_read_lease(&held);
 	is_held = lease_is_valid(&held, clock_boottime_us());
 	snprintf(holder, sizeof(holder), "%s%s",
-			 is_held ? held.holder : host_holder, is_held ? "" : holder_nonce);
+			 is_held ? held.holder : holder_text, is_held ? "" : holder_nonce);
 	if (!registry_claim(connection, holder, &held, is_held, grant))
 	{
 		uint32		nonce;
@@ -463,7 +463,7 @@ prepare_incarnation(Connection *connection)
 		 * After a restart these fields show which holder has sent the claim,
 		 * and to which registry.
 		 */
-		strlcpy(shared->lease.holder, host_holder, LEASE_HOLDER_SIZE);
+		strlcpy(shared->lease.holder, holder_text, LEASE_HOLDER_SIZE);
 		shared->lease.registry = node_registry_hash();
 	}
 	LWLockRelease(&shared->lock);

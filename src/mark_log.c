@@ -35,7 +35,7 @@
 
 #include "access/xlog.h"
 #include "clock.h"
-#include "host.h"
+#include "lease_holder.h"
 #include "mark_log.h"
 #include "mark_page.h"
 #include "miscadmin.h"
@@ -56,7 +56,7 @@ typedef struct LockedPage
 	bool		is_logged;		/* see NodeStart */
 } LockedPage;
 
-static bool claim_next(int64 tick);
+static bool mark_begin_next(int64 tick);
 static bool log_next(int64 tick);
 static void lock_page(LockedPage *page);
 static void log_page(LockedPage *page);
@@ -72,7 +72,7 @@ void
 mark_log_next(int64 tick)
 {
 	CHECK_FOR_INTERRUPTS();
-	if (!claim_next(tick))
+	if (!mark_begin_next(tick))
 		return;
 	while (!log_next(tick) && shmem_mark() <= tick)
 		check_lease_allows(tick);
@@ -84,7 +84,7 @@ mark_log_next(int64 tick)
  * logs the mark half an interval later.
  */
 static bool
-claim_next(int64 tick)
+mark_begin_next(int64 tick)
 {
 	bool		is_due;
 
@@ -158,9 +158,10 @@ mark_log_present(void)
 }
 
 /*
- * Locks the page, and brings its contents up to date: the floor that mark_start.c has found, the present lease, and an entry of
- * this node that is not behind the published mark.  The lease is read under
- * the page's lock, so that an older lease never overwrites a newer one.
+ * Locks the page, and brings its contents up to date: the floor that
+ * mark_start.c has found, the present lease, and an entry of this node that is
+ * not behind the published mark.  The lease is read under the page's lock, so
+ * that an older lease never overwrites a newer one.
  */
 static void
 lock_page(LockedPage *page)
@@ -216,8 +217,8 @@ log_page(LockedPage *page)
 		memset(logger, 0, sizeof(*logger));
 		logger->datacenter_id = page->entry->datacenter_id;
 		logger->worker_id = page->entry->worker_id;
-		logger->holder = host_holder_hash();
-		strlcpy(logger->location, host_location, HOST_LOCATION_SIZE);
+		logger->holder = holder_hash();
+		strlcpy(logger->location, holder_location, HOLDER_LOCATION_SIZE);
 	}
 	page->contents.lease.timeline = GetWALInsertionTimeLine();
 	mark_page_log(page->buffer, &page->contents);

@@ -7,8 +7,8 @@
 
 #include "postgres.h"
 
-#include "host.h"
 #include "layout.h"
+#include "lease_holder.h"
 #include "lease_rules.h"
 #include "port/pg_crc32c.h"
 #include "storage/buf.h"
@@ -39,7 +39,7 @@ typedef struct MarkLogger
 	int32		datacenter_id;	/* of the node whose mark was logged */
 	int32		worker_id;
 	uint64		holder;			/* a hash of the server's holder */
-	char		location[HOST_LOCATION_SIZE];	/* host and data directory */
+	char		location[HOLDER_LOCATION_SIZE];	/* host and data directory */
 } MarkLogger;
 
 /*

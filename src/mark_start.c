@@ -33,8 +33,8 @@
 #include "access/xlog.h"
 #include "clock.h"
 #include "compat.h"
-#include "host.h"
 #include "id_horizon.h"
+#include "lease_holder.h"
 #include "mark_layout.h"
 #include "mark_page.h"
 #include "mark_start.h"
@@ -151,7 +151,7 @@ static void
 inherit_lease(const Lease *logged, Lease *lease)
 {
 	int			wanted = node_worker_id;
-	bool		is_own = lease_is_of(logged, host_holder) &&
+	bool		is_own = lease_is_of(logged, holder_text) &&
 		logged->timeline == GetWALInsertionTimeLine() &&
 		logged->registry == node_registry_hash();
 
@@ -181,15 +181,15 @@ report_elsewhere(const MarkLogger *logger, int64 begin)
 	if (node_uses_registry() || logger->location[0] == '\0' ||
 		logger->datacenter_id != node_datacenter_id ||
 		logger->worker_id != node_worker_id ||
-		strcmp(logger->location, host_location) == 0 ||
-		logger->holder == host_holder_hash())
+		strcmp(logger->location, holder_location) == 0 ||
+		logger->holder == holder_hash())
 		return;
 	ereport(LOG,
 			(errmsg("snowflake ids of node (%d,%d) were issued elsewhere before, up to %s",
 					logger->datacenter_id, logger->worker_id,
 					timestamptz_to_str(layout_tick_start(node_layout(), begin))),
 			 errdetail("The ids were issued by the server \"%s\"; this server is \"%s\".",
-					   logger->location, host_location),
+					   logger->location, holder_location),
 			 errhint("This is normal after a promotion, a move or a restore. If the other server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
 }
 

@@ -14,8 +14,8 @@
 #include "compat.h"
 #include "config.h"
 #include "fmgr.h"
-#include "host.h"
 #include "lease_connection.h"
+#include "lease_holder.h"
 #include "lease_registry.h"
 #include "lease_worker.h"
 #include "mark_layout.h"
@@ -129,7 +129,7 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 	define_other_parameters();
 	config_check(noted);
 	node_configure(mark_layout_begin());
-	host_find_holder();
+	holder_find();
 	node_announce();
 	shmem_register();
 

@@ -4,8 +4,8 @@
  *
  * Only this file checks the parameters against each other.  The postmaster
  * calls the checks before it opens its port, where PostgreSQL makes every ERROR
- * a FATAL, and its children inherit the node.  A session that has loaded the library without the postmaster has no
- * node.
+ * a FATAL, and its children inherit the node.  A session that has loaded the
+ * library without the postmaster has no node.
  */
 #include "postgres.h"
 
@@ -280,27 +280,7 @@ parse_unix_ms(const char *text, TimestampTz *epoch)
 static bool
 parse_instant(const char *text, TimestampTz *epoch)
 {
-	MemoryContext context = CurrentMemoryContext;
-	volatile bool valid = is_absolute(text);
-
-	/* An error must not end the postmaster. */
-	PG_TRY();
-	{
-		if (valid)
-			*epoch = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
-															 CStringGetDatum(text),
-															 ObjectIdGetDatum(InvalidOid),
-															 Int32GetDatum(-1)));
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-		valid = false;
-	}
-	PG_END_TRY();
-
-	return valid;
+	return is_absolute(text) && compat_timestamptz_in(text, epoch);
 }
 
 /*

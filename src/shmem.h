@@ -8,7 +8,9 @@
  * the lock of the mark's page, but never the other way round.  A process that
  * holds SharedState.lock does not sleep, do I/O, allocate or raise an error.
  *
- * The stamp is changed only by compare-and-swap.
+ * Read without the lock: "stamp", "turns" and "horizon", which are changed by
+ * compare-and-swap only; "start.stamp" and "start.fence_stamp", see NodeStart;
+ * "mark_lsn", of which generator_horizon() needs to know only whether it is 0.
  *
  * Only the owner of a slot writes the slot, without a lock; for "hold", see
  * id_horizon.c.  Counters and the horizon are read off the slots, also without a
@@ -90,8 +92,8 @@ typedef struct TableHorizon
 /*
  * Where this node's ids begin, since the server's start or a new lease.
  *
- * Sessions read stamp and fence_stamp without the lock, after they
- * have read SharedState.stamp.  That stamp is raised after they are set, so a
+ * Sessions read stamp and fence_stamp without the lock, after they have read
+ * SharedState.stamp.  That stamp is raised after they are set, so a
  * session that reads the raised stamp reads the new values, too.
  */
 typedef struct NodeStart

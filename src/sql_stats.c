@@ -43,9 +43,9 @@ typedef struct Row
 	bool		nulls[COLUMNS_MAX];
 } Row;
 
-static void add(Row *row, Datum value, bool is_null);
-static void add_number(Row *row, uint64 number);
-static void add_interval(Row *row, int64 duration_us, bool is_null);
+static void row_add(Row *row, Datum value, bool is_null);
+static void row_add_number(Row *row, uint64 number);
+static void row_add_interval(Row *row, int64 duration_us, bool is_null);
 static Datum row_datum(FunctionCallInfo fcinfo, Row *row);
 static void sum_slots(Counters *sum, int64 *last_id);
 static void add_counters(Counters *sum, const Counters *counters, int sign);
@@ -75,23 +75,23 @@ snowflake_node(PG_FUNCTION_ARGS)
 			lease.worker_id : WORKER_ID_UNSET;
 	}
 
-	add(&row, Int32GetDatum(node_datacenter_id), false);
-	add(&row, Int32GetDatum(worker_id), worker_id == WORKER_ID_UNSET);
-	add(&row, CStringGetTextDatum(node_worker_id_source_name()), false);
-	add(&row, CStringGetTextDatum(layout_to_text(layout)), false);
-	add(&row, TimestampTzGetDatum(layout->epoch), false);
-	add_interval(&row, layout->tick_us, false);
-	add_number(&row, (uint64) (layout_field_max(layout->sequence_bits) + 1) *
-			   USECS_PER_SEC / layout->tick_us);
-	add(&row, TimestampTzGetDatum(layout_tick_start(layout, 0)), false);
-	add(&row, TimestampTzGetDatum(layout_tick_start(layout,
-													layout_max_tick(layout))), false);
-	add(&row, TimestampTzGetDatum(layout_tick_start(layout, mark)), mark == 0);
-	add(&row, BoolGetDatum(RecoveryInProgress()), false);
-	add(&row, CStringGetTextDatum(lease.holder),
-		!is_held || !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR));
-	add(&row, TimestampTzGetDatum(GetCurrentTimestamp() +
-								  (lease.ends_us - now_us)), !is_held);
+	row_add(&row, Int32GetDatum(node_datacenter_id), false);
+	row_add(&row, Int32GetDatum(worker_id), worker_id == WORKER_ID_UNSET);
+	row_add(&row, CStringGetTextDatum(node_worker_id_source_name()), false);
+	row_add(&row, CStringGetTextDatum(layout_to_text(layout)), false);
+	row_add(&row, TimestampTzGetDatum(layout->epoch), false);
+	row_add_interval(&row, layout->tick_us, false);
+	row_add_number(&row, (uint64) (layout_field_max(layout->sequence_bits) + 1) *
+				   USECS_PER_SEC / layout->tick_us);
+	row_add(&row, TimestampTzGetDatum(layout_tick_start(layout, 0)), false);
+	row_add(&row, TimestampTzGetDatum(layout_tick_start(layout,
+														layout_max_tick(layout))), false);
+	row_add(&row, TimestampTzGetDatum(layout_tick_start(layout, mark)), mark == 0);
+	row_add(&row, BoolGetDatum(RecoveryInProgress()), false);
+	row_add(&row, CStringGetTextDatum(lease.holder),
+			!is_held || !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR));
+	row_add(&row, TimestampTzGetDatum(GetCurrentTimestamp() +
+									  (lease.ends_us - now_us)), !is_held);
 	return row_datum(fcinfo, &row);
 }
 
@@ -124,20 +124,20 @@ snowflake_stat(PG_FUNCTION_ARGS)
 		last = layout_split(layout, last_id);
 	last_issued_at = layout_tick_start(layout, last.tick);
 
-	add_number(&row, totals.ids_issued);
-	add(&row, Int64GetDatum(last_id), is_unused);
-	add(&row, TimestampTzGetDatum(last_issued_at), is_unused);
-	add_number(&row, totals.sequence_waits);
-	add_interval(&row, (int64) totals.sequence_wait_us, false);
-	add_number(&row, totals.clock_regressions);
-	add_interval(&row, max_regression_us, false);
-	add_interval(&row, (int64) totals.clock_wait_us, false);
-	add_number(&row, totals.clock_refusals);
-	add_interval(&row, Max(last_issued_at - GetCurrentTimestamp(), 0), is_unused);
-	add_number(&row, totals.mark_writes);
-	add_number(&row, totals.lease_renewals);
-	add_number(&row, totals.lease_failures);
-	add(&row, TimestampTzGetDatum(stats_reset), false);
+	row_add_number(&row, totals.ids_issued);
+	row_add(&row, Int64GetDatum(last_id), is_unused);
+	row_add(&row, TimestampTzGetDatum(last_issued_at), is_unused);
+	row_add_number(&row, totals.sequence_waits);
+	row_add_interval(&row, (int64) totals.sequence_wait_us, false);
+	row_add_number(&row, totals.clock_regressions);
+	row_add_interval(&row, max_regression_us, false);
+	row_add_interval(&row, (int64) totals.clock_wait_us, false);
+	row_add_number(&row, totals.clock_refusals);
+	row_add_interval(&row, Max(last_issued_at - GetCurrentTimestamp(), 0), is_unused);
+	row_add_number(&row, totals.mark_writes);
+	row_add_number(&row, totals.lease_renewals);
+	row_add_number(&row, totals.lease_failures);
+	row_add(&row, TimestampTzGetDatum(stats_reset), false);
 	return row_datum(fcinfo, &row);
 }
 
@@ -188,18 +188,18 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 		add_counters(&counters, &slot->before, -1);
 		pg_read_barrier();
 		add_counters(&counters, &slot->counters, 1);
-		add(&row, Int32GetDatum(pid), pid == 0);
-		add(&row, TransactionIdGetDatum((TransactionId) hold.xid),
-			hold.xid == 0);
-		add(&row, Int64GetDatum((int64) counters.ids_issued), pid == 0);
-		add(&row, Int64GetDatum((int64) counters.sequence_waits), pid == 0);
-		add(&row, Int64GetDatum((int64) counters.clock_waits), pid == 0);
-		add(&row, Int64GetDatum(slot->last_id), counters.ids_issued == 0);
-		add(&row, TimestampTzGetDatum(hold.xact_start), hold.xact_start == 0);
+		row_add(&row, Int32GetDatum(pid), pid == 0);
+		row_add(&row, TransactionIdGetDatum((TransactionId) hold.xid),
+				hold.xid == 0);
+		row_add(&row, Int64GetDatum((int64) counters.ids_issued), pid == 0);
+		row_add(&row, Int64GetDatum((int64) counters.sequence_waits), pid == 0);
+		row_add(&row, Int64GetDatum((int64) counters.clock_waits), pid == 0);
+		row_add(&row, Int64GetDatum(slot->last_id), counters.ids_issued == 0);
+		row_add(&row, TimestampTzGetDatum(hold.xact_start), hold.xact_start == 0);
 		if (hold.hold == 0 || hold.hold == HORIZON_UNKNOWN)
-			add(&row, (Datum) 0, true);
+			row_add(&row, (Datum) 0, true);
 		else
-			add(&row, Int64GetDatum(horizon_of_hold(hold.hold)), false);
+			row_add(&row, Int64GetDatum(horizon_of_hold(hold.hold)), false);
 		tuplestore_putvalues(result->setResult, result->setDesc, row.values,
 							 row.nulls);
 	}
@@ -245,7 +245,7 @@ snowflake_change_layout(PG_FUNCTION_ARGS)
 }
 
 static void
-add(Row *row, Datum value, bool is_null)
+row_add(Row *row, Datum value, bool is_null)
 {
 	Assert(row->count < COLUMNS_MAX);
 	row->values[row->count] = value;
@@ -253,18 +253,18 @@ add(Row *row, Datum value, bool is_null)
 }
 
 static void
-add_number(Row *row, uint64 number)
+row_add_number(Row *row, uint64 number)
 {
-	add(row, Int64GetDatum((int64) number), false);
+	row_add(row, Int64GetDatum((int64) number), false);
 }
 
 static void
-add_interval(Row *row, int64 duration_us, bool is_null)
+row_add_interval(Row *row, int64 duration_us, bool is_null)
 {
 	Interval   *interval = (Interval *) palloc0(sizeof(Interval));
 
 	interval->time = duration_us;
-	add(row, IntervalPGetDatum(interval), is_null);
+	row_add(row, IntervalPGetDatum(interval), is_null);
 }
 
 static Datum
