@@ -211,13 +211,15 @@ layout_look(void)
 }
 
 /*
- * May recovery bring a page?  Recovery after a crash brings none: the file
- * exists before the first record of the page.
+ * There is no sound page: may recovery bring one?  Recovery after a crash can
+ * make a file whole, but brings no first page: the file exists before the first
+ * record of the page.
  */
 static bool
 layout_may_be_recovered(void)
 {
-	return access("standby.signal", F_OK) == 0 ||
+	return access(MARK_FILE, F_OK) == 0 ||
+		access("standby.signal", F_OK) == 0 ||
 		access("recovery.signal", F_OK) == 0 ||
 		access("backup_label", F_OK) == 0;
 }

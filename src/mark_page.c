@@ -36,12 +36,11 @@
 #include "storage/lock.h"
 
 /*
- * The relation file's number, global/8947.  PostgreSQL keeps 8000 .. 9999 for
+ * The relation file's number, as in MARK_FILE.  PostgreSQL keeps 8000 .. 9999 for
  * patches in development: no released catalog has such an OID, and new
  * relation files get only larger numbers.
  */
 #define MARK_RELFILENUMBER 8947
-#define MARK_FILE "global/8947"
 
 /*
  * The file while it is written for the first time.  PostgreSQL's tools pass

@@ -20,6 +20,9 @@
 #define MARK_INTERVAL_US INT64CONST(250000)
 #define MARK_HEADROOM_US (2 * MARK_INTERVAL_US)
 
+/* The page's file, in the data directory. */
+#define MARK_FILE "global/8947"
+
 /* How many nodes have a mark of their own on the page. */
 #define MARK_ENTRIES_MAX 16
 
