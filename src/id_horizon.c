@@ -37,11 +37,19 @@
  * The horizon of a table needs the holds of those transactions only that write
  * to the table.  An INSERT locks its table before a DEFAULT takes an id, and the
  * lock is released after others can see the end.  So between its steps 2 and 3
- * the reader lists who has a lock of a writer on the table, and passes over the
- * holds of all others: either they had ended, or they have taken no id for a row
- * of this table.  An INSERT into a partitioned table locks that table, and the
- * partition only when it has computed the row; so locks on partitions and on
- * ancestors count, too.
+ * the reader lists the table with all that are above or below it, because an
+ * INSERT into a partitioned table locks that table, and the partition only when
+ * it has computed the row.  Then the reader finds who has a lock of a writer on
+ * one of them, and passes over the holds of all others: either they had ended,
+ * or they have taken no id for a row of this table.
+ *
+ * The list is current: one state of pg_inherits, read after step 1.  So the list
+ * has every parent and child that were parent and child when an id below h was
+ * taken, unless they were parted since.  Then either the row was parted from the
+ * table, too, or no row comes to the table by this parent any more: DETACH
+ * PARTITION waits for the parent's writers to end, and CONCURRENTLY keeps the
+ * entry in pg_inherits until they have.  A row does not count if its table
+ * became part of the tree after the row's id was taken; doc/outbox.md says so.
  *
  * A horizon stays true, so the horizon never goes back, whatever the clock does
  * and whichever worker id is leased; of a table, while at most
@@ -50,9 +58,11 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/skey.h"
+#include "access/table.h"
 #include "access/transam.h"
 #include "access/xlog.h"
-#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "compat.h"
@@ -61,10 +71,13 @@
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
-#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/procarray.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 bool		horizon_is_held = false;
 
@@ -72,8 +85,16 @@ static pg_noinline void release(bool is_prepared);
 static void copy_to_prepared(uint64 hold);
 static void clear_prepared(const HorizonHold *hold);
 static bool is_in_progress(uint64 xid);
-static List *tree_of(Oid table);
-static List *writers_of(const List *tables);
+static void horizon_check_table(Oid table);
+static List *horizon_list_tree(Oid table);
+static List *horizon_list_inheritors(Relation inherits, Snapshot snapshot,
+									 Oid table);
+static List *horizon_list_ancestors(Relation inherits, Snapshot snapshot,
+									Oid table);
+static bool horizon_is_partitioned(Oid table);
+static List *horizon_scan_inherits(Relation inherits, Snapshot snapshot,
+								   AttrNumber key, Oid table);
+static List *horizon_list_writers(const List *tables);
 static bool is_writer(const List *writers, const HorizonHold *hold);
 static uint64 raise_horizon_of_table(Oid table, uint64 horizon);
 
@@ -200,10 +221,11 @@ horizon_find_holds(Oid table, int *count)
 {
 	int			sessions = FIRST_PREPARED_XACT_PROC_NUMBER;
 	HorizonHold *holds = palloc(shmem_slot_count() * sizeof(HorizonHold));
-	List	   *tables = OidIsValid(table) ? tree_of(table) : NIL;
 	List	   *writers = NIL;
 	int			found = 0;
 
+	if (OidIsValid(table))
+		horizon_check_table(table);
 	for (int number = 0; number < shmem_slot_count(); number++)
 	{
 		BackendSlot *slot = &shared->slots[number].slot;
@@ -230,14 +252,14 @@ horizon_find_holds(Oid table, int *count)
 	if (shmem_slot_count() > sessions)
 		LWLockRelease(&shared->lock);
 
-	if (found > 0 && tables != NIL)
-		writers = writers_of(tables);
+	if (found > 0 && OidIsValid(table))
+		writers = horizon_list_writers(horizon_list_tree(table));
 	*count = 0;
 	for (int i = 0; i < found; i++)
 	{
 		if (holds[i].xid != 0 && !is_in_progress(holds[i].xid))
 			clear_prepared(&holds[i]);
-		else if (tables == NIL || holds[i].number == MyProcNumber ||
+		else if (!OidIsValid(table) || holds[i].number == MyProcNumber ||
 				 is_writer(writers, &holds[i]))
 			holds[(*count)++] = holds[i];
 	}
@@ -346,12 +368,11 @@ is_in_progress(uint64 xid)
 		TransactionIdIsInProgress((TransactionId) xid);
 }
 
-/* Returns a table, its partitions and inheritors, and those it is part of. */
-static List *
-tree_of(Oid table)
+/* Raises ERROR 42P01 or 42809 unless there is such a table. */
+static void
+horizon_check_table(Oid table)
 {
 	char		kind = get_rel_relkind(table);
-	List	   *tables;
 
 	if (kind == '\0')
 		ereport(ERROR,
@@ -362,20 +383,138 @@ tree_of(Oid table)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not a table", get_rel_name(table)),
 				 errhint("Name the table that holds the rows. Only a table of this server has a horizon.")));
-	tables = find_all_inheritors(table, NoLock, NULL);
+}
 
-	/* A partition that is being detached still gets rows by its parent. */
-	while (get_rel_relispartition(table))
+/*
+ * Returns a table, its partitions and inheritors, and the tables that it is a
+ * partition of, as they are in one snapshot that is taken now.  PostgreSQL's own
+ * functions take a snapshot for each table, believe a cached relhassubclass, and
+ * raise errors if a table is dropped or detached meanwhile.
+ */
+static List *
+horizon_list_tree(Oid table)
+{
+	Relation	inherits;
+	Snapshot	snapshot;
+	List	   *tables;
+
+	/* Else GetCatalogSnapshot() might take an earlier snapshot for current. */
+	AcceptInvalidationMessages();
+	inherits = table_open(InheritsRelationId, AccessShareLock);
+	snapshot = RegisterSnapshot(GetCatalogSnapshot(InheritsRelationId));
+	tables = list_concat(horizon_list_inheritors(inherits, snapshot, table),
+						 horizon_list_ancestors(inherits, snapshot, table));
+	UnregisterSnapshot(snapshot);
+	table_close(inherits, AccessShareLock);
+	return tables;
+}
+
+/* Lists a table and its partitions and inheritors of all generations. */
+static List *
+horizon_list_inheritors(Relation inherits, Snapshot snapshot, Oid table)
+{
+	List	   *tables = NIL;
+	List	   *generation = list_make1_oid(table);
+
+	while (generation != NIL)
 	{
-		table = get_partition_parent(table, true);
-		tables = lappend_oid(tables, table);
+		List	   *next = NIL;
+		const ListCell *cell;
+
+		tables = list_concat(tables, generation);
+		foreach(cell, generation)
+		{
+			Oid			parent = lfirst_oid(cell);
+			bool		is_partitioned = horizon_is_partitioned(parent);
+			List	   *children = horizon_scan_inherits(inherits, snapshot,
+														 Anum_pg_inherits_inhparent,
+														 parent);
+			const ListCell *child;
+
+			CHECK_FOR_INTERRUPTS();
+
+			/* No table inherits from a partition. */
+			foreach(child, children)
+			{
+				if (is_partitioned &&
+					!horizon_is_partitioned(lfirst_oid(child)))
+					tables = lappend_oid(tables, lfirst_oid(child));
+				else
+					next = lappend_oid(next, lfirst_oid(child));
+			}
+		}
+
+		/* A table can inherit from several. */
+		list_sort(next, list_oid_cmp);
+		list_deduplicate_oid(next);
+		generation = next;
 	}
+	return tables;
+}
+
+/* Lists the tables whose rows can go to a table because it is a partition. */
+static List *
+horizon_list_ancestors(Relation inherits, Snapshot snapshot, Oid table)
+{
+	List	   *ancestors = NIL;
+
+	for (;;)
+	{
+		List	   *parents = horizon_scan_inherits(inherits, snapshot,
+													Anum_pg_inherits_inhrelid,
+													table);
+
+		/* A partition has one parent. */
+		if (list_length(parents) != 1 ||
+			!horizon_is_partitioned(linitial_oid(parents)))
+			return ancestors;
+		table = linitial_oid(parents);
+		ancestors = lappend_oid(ancestors, table);
+	}
+}
+
+/* A table that was dropped meanwhile is not. */
+static bool
+horizon_is_partitioned(Oid table)
+{
+	return get_rel_relkind(table) == RELKIND_PARTITIONED_TABLE;
+}
+
+/*
+ * Lists the parents of a table if the key is inhrelid, its partitions and
+ * inheritors if the key is inhparent.  A partition that is being detached still
+ * gets rows by its parent, and counts.
+ */
+static List *
+horizon_scan_inherits(Relation inherits, Snapshot snapshot, AttrNumber key,
+					  Oid table)
+{
+	bool		finds_parents = key == Anum_pg_inherits_inhrelid;
+	ScanKeyData scan_key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	List	   *tables = NIL;
+
+	ScanKeyInit(&scan_key, key, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(table));
+	scan = systable_beginscan(inherits,
+							  finds_parents ? InheritsRelidSeqnoIndexId :
+							  InheritsParentIndexId,
+							  true, snapshot, 1, &scan_key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_inherits form = (Form_pg_inherits) GETSTRUCT(tuple);
+
+		tables = lappend_oid(tables, finds_parents ? form->inhparent :
+							 form->inhrelid);
+	}
+	systable_endscan(scan);
 	return tables;
 }
 
 /* Lists the transactions that have a lock of a writer on one of the tables. */
 static List *
-writers_of(const List *tables)
+horizon_list_writers(const List *tables)
 {
 	List	   *writers = NIL;
 	const ListCell *cell;

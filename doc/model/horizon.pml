@@ -13,10 +13,11 @@
  * at any time.  A step that a missing barrier would let another processor see in
  * another order is a defect here.
  *
- * With TABLE all rows are in one partition.  A transaction first takes a stamp
- * for a row of another table, or none.  Then it writes to the partition, straight
- * or through the parent, in any case after it has locked the table that it names.
- * It can roll back to a savepoint, which releases the locks, and write again.
+ * With TABLE all rows are in one partition, which is attached at any time.  A
+ * transaction first takes a stamp for a row of another table, or none.  Then, if
+ * the partition is attached, it writes to the partition, straight or through the
+ * parent, in any case after it has locked the table that it names.  It can roll
+ * back to a savepoint, which releases the locks, and write again.
  */
 mtype = {
 	NONE,
@@ -40,6 +41,7 @@ mtype = {
 						 * when the session may have ended */
 	NO_ANCESTORS,		/* only the partition's locks count */
 	NO_PARTITIONS,		/* only the parent's locks count */
+	STALE_TREE,			/* the reader lists the tables before the newest stamp */
 	NO_MEMORY,			/* the last horizon is forgotten */
 
 	/* A defect with which no assertion fails. */
@@ -67,6 +69,7 @@ byte xid;						/* of the prepared one's slot */
 byte prepared;					/* the prepared transaction's xid, 0: ended */
 byte locks[3];					/* of the session's first and second transaction */
 bool has_ended;					/* has the session? */
+bool attached;					/* is the partition? */
 byte passed;					/* the reader has read the stamps below */
 
 /* Gives the stamps of one owner to another. */
@@ -113,7 +116,10 @@ inline hold_and_take(is_row)
 inline write_row()
 {
 	if
-	:: IS(LOCK_LATE) -> hold_and_take(true); locks[count] = PARTITION
+	:: !attached
+	:: attached && IS(LOCK_LATE) ->
+		hold_and_take(true);
+		locks[count] = PARTITION
 	:: else ->
 		if
 		:: locks[count] = locks[count] | PARTITION
@@ -187,6 +193,11 @@ active proctype Session()
 	has_ended = true
 }
 
+active proctype Owner()
+{
+	attached = TABLE
+}
+
 /* A reader clears the slot: it counts while the transaction is in progress. */
 active proctype Prepared()
 {
@@ -220,8 +231,12 @@ inline list_one(table)
 inline list()
 {
 	if
+	:: IS(STALE_TREE)
+	:: else -> knows = attached
+	fi;
+	if
 	:: IS(NO_ANCESTORS) -> list_one(PARTITION)
-	:: IS(NO_PARTITIONS) -> list_one(PARENT)
+	:: IS(NO_PARTITIONS) || !knows -> list_one(PARENT)
 	:: else ->
 		if
 		:: list_one(PARTITION); list_one(PARENT)
@@ -260,13 +275,14 @@ inline lower_to(bound)
 active proctype Reader()
 {
 	byte horizon, of_session, of_prepared, whose, listed, rounds, i;
-	bool is_listed, is_known;
+	bool is_listed, is_known, knows;
 
 	do
 	:: rounds < 2 ->
 		rounds++;
 		horizon = LAST + 1;
 		if
+		:: TABLE && IS(STALE_TREE) -> knows = attached
 		:: TABLE && IS(LIST_FIRST) -> list()
 		:: else
 		fi;
@@ -313,6 +329,7 @@ active proctype Reader()
 			listed = 0;
 			is_listed = false;
 			is_known = false;
+			knows = false;
 			i = 0
 		}
 	:: else -> break
