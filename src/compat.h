@@ -14,6 +14,7 @@
 #include "access/transam.h"
 #include "access/twophase.h"
 #include "fmgr.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
@@ -146,6 +147,19 @@ WaitEventExtensionNew(const char *wait_event_name)
 	return PG_WAIT_EXTENSION;
 }
 #endif
+
+/* 17 has one field in place of two. */
+static inline VirtualTransactionId
+compat_lock_vxid(const LockInstanceData *lock)
+{
+#if PG_VERSION_NUM >= 170000
+	return lock->vxid;
+#else
+	return (VirtualTransactionId) {
+		lock->backend, lock->lxid
+	};
+#endif
+}
 
 /* 19 keeps the names of tranches in shared memory. */
 #if PG_VERSION_NUM < 190000

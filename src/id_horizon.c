@@ -51,6 +51,13 @@
  * entry in pg_inherits until they have.  A row does not count if its table
  * became part of the tree after the row's id was taken; doc/outbox.md says so.
  *
+ * The locks are read in one pass, which finds every lock that is held from
+ * step 1 to the end of the pass.  PostgreSQL reads the fast-path locks of
+ * sessions before the lock table, and such a lock can move to the lock table, but
+ * never back.  It reads the lock table as of one moment, so a lock that a PREPARE
+ * hands on has either owner.  A parallel worker writes nothing, so its locks find
+ * no one else.
+ *
  * A horizon stays true, so the horizon never goes back, whatever the clock does
  * and whichever worker id is leased; of a table, while at most
  * TABLE_HORIZONS_MAX tables are asked for.  The reader also waits until the mark
@@ -73,6 +80,7 @@
 #include "shmem.h"
 #include "storage/lock.h"
 #include "storage/procarray.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -94,8 +102,12 @@ static List *horizon_list_ancestors(Relation inherits, Snapshot snapshot,
 static bool horizon_is_partitioned(Oid table);
 static List *horizon_scan_inherits(Relation inherits, Snapshot snapshot,
 								   AttrNumber key, Oid table);
-static List *horizon_list_writers(const List *tables);
-static bool is_writer(const List *writers, const HorizonHold *hold);
+static VirtualTransactionId *horizon_list_writers(const List *tables,
+												  int *count);
+static bool is_writer(const VirtualTransactionId *writers, int count,
+					  const HorizonHold *hold);
+static int	horizon_compare_numbers(const void *a, const void *b);
+static int	horizon_compare_vxids(const void *a, const void *b);
 static uint64 raise_horizon_of_table(Oid table, uint64 horizon);
 
 /*
@@ -221,7 +233,8 @@ horizon_find_holds(Oid table, int *count)
 {
 	int			sessions = FIRST_PREPARED_XACT_PROC_NUMBER;
 	HorizonHold *holds = palloc(shmem_slot_count() * sizeof(HorizonHold));
-	List	   *writers = NIL;
+	VirtualTransactionId *writers = NULL;
+	int			writer_count = 0;
 	int			found = 0;
 
 	if (OidIsValid(table))
@@ -253,14 +266,14 @@ horizon_find_holds(Oid table, int *count)
 		LWLockRelease(&shared->lock);
 
 	if (found > 0 && OidIsValid(table))
-		writers = horizon_list_writers(horizon_list_tree(table));
+		writers = horizon_list_writers(horizon_list_tree(table), &writer_count);
 	*count = 0;
 	for (int i = 0; i < found; i++)
 	{
 		if (holds[i].xid != 0 && !is_in_progress(holds[i].xid))
 			clear_prepared(&holds[i]);
 		else if (!OidIsValid(table) || holds[i].number == MyProcNumber ||
-				 is_writer(writers, &holds[i]))
+				 is_writer(writers, writer_count, &holds[i]))
 			holds[(*count)++] = holds[i];
 	}
 
@@ -512,31 +525,41 @@ horizon_scan_inherits(Relation inherits, Snapshot snapshot, AttrNumber key,
 	return tables;
 }
 
-/* Lists the transactions that have a lock of a writer on one of the tables. */
-static List *
-horizon_list_writers(const List *tables)
+/*
+ * Lists the transactions that have a lock of a writer on one of the tables, in
+ * the order of horizon_compare_vxids().  Only granted locks count: who waits for
+ * a lock has not yet taken the id that comes after the lock.
+ */
+static VirtualTransactionId *
+horizon_list_writers(const List *tables, int *count)
 {
-	List	   *writers = NIL;
-	const ListCell *cell;
+	int			table_count = list_length(tables);
+	Oid		   *sorted = palloc(table_count * sizeof(Oid));
+	LockData   *data;
+	VirtualTransactionId *writers;
+	int			found = 0;
 
-	foreach(cell, tables)
+	for (int i = 0; i < table_count; i++)
+		sorted[i] = list_nth_oid(tables, i);
+	qsort(sorted, table_count, sizeof(Oid), oid_cmp);
+
+	data = GetLockStatusData();
+	writers = palloc(data->nelements * sizeof(VirtualTransactionId));
+	for (int i = 0; i < data->nelements; i++)
 	{
-		LOCKTAG		tag;
-		int			count;
-		VirtualTransactionId *found;
+		const LockInstanceData *lock = &data->locks[i];
+		const LOCKTAG *tag = &lock->locktag;
 
-		CHECK_FOR_INTERRUPTS();
-		SET_LOCKTAG_RELATION(tag, MyDatabaseId, lfirst_oid(cell));
-		found = GetLockConflicts(&tag, ShareLock, &count);
-		for (int i = 0; i < count; i++)
-		{
-			VirtualTransactionId *writer = palloc(sizeof(*writer));
-
-			*writer = found[i];
-			writers = lappend(writers, writer);
-		}
-		pfree(found);			/* has room for all transactions */
+		if (tag->locktag_type == LOCKTAG_RELATION &&
+			tag->locktag_field1 == MyDatabaseId &&
+			(lock->holdMask &
+			 GetLockTagsMethodTable(tag)->conflictTab[ShareLock]) != 0 &&
+			bsearch(&tag->locktag_field2, sorted, table_count, sizeof(Oid),
+					oid_cmp) != NULL)
+			writers[found++] = compat_lock_vxid(lock);
 	}
+	qsort(writers, found, sizeof(VirtualTransactionId), horizon_compare_vxids);
+	*count = found;
 	return writers;
 }
 
@@ -546,17 +569,35 @@ horizon_list_writers(const List *tables)
  * all transactions with that number count.
  */
 static bool
-is_writer(const List *writers, const HorizonHold *hold)
+is_writer(const VirtualTransactionId *writers, int count,
+		  const HorizonHold *hold)
 {
-	const ListCell *cell;
+	return count > 0 &&
+		bsearch(&hold->vxid, writers, count, sizeof(VirtualTransactionId),
+				hold->xid == 0 ? horizon_compare_numbers :
+				horizon_compare_vxids) != NULL;
+}
 
-	foreach(cell, writers)
-	{
-		const VirtualTransactionId *writer = lfirst(cell);
+static int
+horizon_compare_numbers(const void *a, const void *b)
+{
+	const VirtualTransactionId *left = a;
+	const VirtualTransactionId *right = b;
 
-		if (hold->xid == 0 ? writer->procNumber == hold->vxid.procNumber :
-			VirtualTransactionIdEquals(*writer, hold->vxid))
-			return true;
-	}
-	return false;
+	return (left->procNumber > right->procNumber) -
+		(left->procNumber < right->procNumber);
+}
+
+/* Compares numbers, then the numbers' transactions. */
+static int
+horizon_compare_vxids(const void *a, const void *b)
+{
+	const VirtualTransactionId *left = a;
+	const VirtualTransactionId *right = b;
+	int			numbers = horizon_compare_numbers(a, b);
+
+	if (numbers != 0)
+		return numbers;
+	return (left->localTransactionId > right->localTransactionId) -
+		(left->localTransactionId < right->localTransactionId);
 }
