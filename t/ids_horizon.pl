@@ -1,9 +1,10 @@
 # A reader that goes by snowflake_horizon() misses no row.  First the horizon of
 # the server and of a table over prepared transactions, sessions that end,
-# restarts, crashes and other worker ids; then writers of all kinds and
-# crashes with four readers, of which the one that goes by the largest id misses
-# rows; then a promotion.  sql/horizon.sql shows the horizon of one session, and
-# specs/horizon_*.spec the order of steps.
+# restarts, crashes and other worker ids, and when a session is slow between two
+# steps; then writers of all kinds and crashes with four readers, of which the
+# one that goes by the largest id misses rows; then a promotion.
+# sql/horizon.sql shows the horizon of one session, and specs/horizon_*.spec the
+# order of statements.
 #
 # HORIZON_SECONDS is how long 16 and 64 writers write, 10 by default; a few more
 # write for half as long.
@@ -130,6 +131,121 @@ cmp_ok(horizon(), '>', $oldest, 'COMMIT PREPARED ends the error');
 cmp_ok(horizon(), '<=', $id, 'a transaction prepared since then holds the horizon');
 value_of($node, "COMMIT PREPARED 'new'");
 cmp_ok(horizon(), '>', $id, 'COMMIT PREPARED of a transaction prepared since then lets the horizon go on');
+
+# ----- sessions that stop between two steps -----
+
+my $slow = "$directory/slow";
+my $size = value_of($node, q{SELECT size FROM pg_shmem_allocations WHERE name = 'snowflake'});
+my $library = build_with_headers('horizon');
+value_of($node, "CREATE FUNCTION $_ AS '$library' LANGUAGE C STRICT")
+  for 'stop_before_end(text) RETURNS void',
+  'stop_with_lock(text, bigint) RETURNS void',
+  'read_stamp(bigint) RETURNS bigint', 'write_hold(bigint, bigint) RETURNS void';
+
+# Builds a library from its source in lib/ with the headers of the server and of
+# the library under test.  Returns its path.
+sub build_with_headers
+{
+	my ($name) = @_;
+	my $headers = $node->config_data('--includedir-server');
+
+	# script/test copies the server without its headers, and the sources to build/.
+	$headers =~ s{^\Q$ENV{TESTDIR}\E/postgresql}{} unless -d $headers;
+	my ($sources) = grep { -d } map { "$FindBin::RealBin/../$_" } 'build/src', 'src';
+	system_or_bail('cc', '-shared', '-fPIC', '-O1', '-fvisibility=hidden',
+		"-I$sources", "-I$headers", '-o', "$directory/$name.so",
+		"$FindBin::RealBin/lib/$name.c");
+	return "$directory/$name.so";
+}
+
+# Starts a statement in which a session stops, and waits until it has.
+sub stop_in
+{
+	my ($session, $sql) = @_;
+
+	$session->ask($sql);
+	wait_for(sub { -e "$slow.stopped" }) or die "\"$sql\" does not stop\n";
+	return;
+}
+
+# Lets a session go on that has stopped.
+sub go_on
+{
+	my ($session) = @_;
+
+	unlink "$slow.stopped";
+	is(($session->answer)[0], '', 'the session that stopped goes on');
+	return;
+}
+
+# Waits until a session waits for the lock of the library's shared memory.
+sub wait_for_lock
+{
+	my ($session) = @_;
+
+	wait_for(
+		sub {
+			value_of($node,
+				"SELECT wait_event_type = 'LWLock' AND wait_event = 'snowflake' FROM pg_stat_activity WHERE pid = $session->{pid}"
+			) eq 't';
+		}) or die "session $session->{pid} does not wait for the lock\n";
+	return;
+}
+
+for my $end ('COMMIT', q{PREPARE TRANSACTION 'slow'})
+{
+	my $session = SnowflakeSession->new($node);
+
+	$session->rows('BEGIN');
+	$session->rows("SELECT stop_before_end('$slow')");
+	my $id = insert($session);
+	stop_in($session, $end);
+	cmp_ok(horizon(), '<=', $id, "$end: the horizon waits until others can see the end");
+	cmp_ok(horizon_of('outbox'), '<=', $id, "$end: the table's horizon waits until others can see the end");
+	go_on($session);
+	$session->rows(q{COMMIT PREPARED 'slow'}) if $end =~ /PREPARE/;
+	cmp_ok(horizon(), '>', $id, "$end: the horizon goes on");
+	$session->quit;
+}
+
+# While the lock is taken, a PREPARE cannot give its hold to the prepared
+# transaction, which has the locks already.
+{
+	my ($locker, $preparer, $reader) = map { SnowflakeSession->new($node) } 1 .. 3;
+
+	$preparer->rows('BEGIN');
+	my $id = insert($preparer);
+	stop_in($locker, "SELECT stop_with_lock('$slow', $size)");
+	$preparer->ask(q{PREPARE TRANSACTION 'slow'});
+	wait_for_lock($preparer);
+	cmp_ok(horizon(), '<=', $id, 'the session holds the horizon until the prepared transaction does');
+	$reader->ask(q{SELECT snowflake_horizon('outbox')});
+	wait_for_lock($reader);
+	go_on($locker);
+	is(($preparer->answer)[0], '', 'the PREPARE succeeds');
+	cmp_ok(($reader->answer)[1], '<=', $id, "the session holds the table's horizon until the prepared transaction does");
+	cmp_ok(horizon(), '<=', $id, 'then the prepared transaction holds the horizon');
+	cmp_ok(horizon_of('outbox'), '<=', $id, "then the prepared transaction holds the table's horizon");
+	$reader->rows(q{COMMIT PREPARED 'slow'});
+	cmp_ok(horizon(), '>', $id, 'and lets it go on');
+	$_->quit for $locker, $preparer, $reader;
+}
+
+# A session writes its hold after a reader has read larger ids.
+{
+	my $session = SnowflakeSession->new($node);
+
+	$session->rows('SELECT snowflake_nextval()');
+	my $stamp = value_of($node, "SELECT read_stamp($size)");
+	value_of($node, 'SELECT snowflake_nextval()');
+	my $before = horizon();
+	$session->rows("SELECT write_hold($size, $stamp + 1)");
+	is( value_of($node, "SELECT horizon < $before FROM snowflake_stat_backend() WHERE pid = $session->{pid}"),
+		't', 'a late hold is below the horizon that was returned');
+	is(horizon(), $before, 'and does not move the horizon back');
+	$session->rows("SELECT write_hold($size, 0)");
+	$session->quit;
+}
 
 # ----- sessions that end -----
 
