@@ -89,7 +89,7 @@
 
 bool		horizon_is_held = false;
 
-static pg_noinline void release(bool is_prepared);
+static pg_noinline void horizon_release(bool is_prepared);
 static void copy_to_prepared(uint64 hold);
 static void clear_prepared(const HorizonHold *hold);
 static bool is_in_progress(uint64 xid);
@@ -318,12 +318,12 @@ horizon_end_transaction(XactEvent event, void *arg)
 {
 	if (horizon_is_held && event != XACT_EVENT_PRE_COMMIT &&
 		event != XACT_EVENT_PRE_PREPARE)
-		release(event == XACT_EVENT_PREPARE);
+		horizon_release(event == XACT_EVENT_PREPARE);
 }
 
 /* Clears this process's hold.  First copies the hold for a PREPARE. */
 static pg_noinline void
-release(bool is_prepared)
+horizon_release(bool is_prepared)
 {
 	BackendSlot *slot = shmem_my_slot();
 	uint64		hold = pg_atomic_read_u64(&slot->hold);
