@@ -130,6 +130,7 @@ mark_layout_require(const MarkContents *contents)
  * ERROR 22023 while the clock is before that tick.
  *
  * No process issues ids meanwhile, because the parameters differ from the page.
+ * So the page's marks do not change between its reading and its locking.
  */
 void
 mark_layout_change(void)
@@ -146,18 +147,21 @@ mark_layout_change(void)
 		return;
 	}
 
-	buffer = mark_page_lock(&contents);
-	if (layout_is_wanted(&contents.layout))
-	{
-		/* Another session has just changed the layout, and may issue ids. */
-		UnlockReleaseBuffer(buffer);
-		layout_report_same(&contents.layout);
-		return;
-	}
+	/* Raise errors before the page is locked. */
+	mark_page_read(&contents);
 	layout = contents.layout;
 	node_apply_parameters(&layout);
 	node_check_fields(&layout);
 	floor = layout_first_tick(&contents, &layout);
+
+	buffer = mark_page_lock(&contents);
+	if (layout_equal(&layout, &contents.layout))
+	{
+		/* Another session has just changed the layout, and may issue ids. */
+		UnlockReleaseBuffer(buffer);
+		layout_report_same(&layout);
+		return;
+	}
 	mark_page_set_empty(&contents, &layout);
 	contents.floor = floor;
 	mark_page_log(buffer, &contents);
