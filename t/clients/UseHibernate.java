@@ -1,4 +1,5 @@
 // needs: hibernate-core postgresql
+// with: SnowflakeGenerator.java
 // Hibernate: the pooled optimizer repeats ids; SnowflakeGenerator.java does not,
 // and inserts in batches.  The reader of doc/outbox.md misses no row that Hibernate
 // has inserted, because Hibernate does not know the column "position".

@@ -1,4 +1,5 @@
-# Compiles and runs a program in Java with Debian's libraries.
+# Compiles and runs a program in Java with Debian's libraries.  Programs of other
+# libraries, which may not be installed, are not compiled.
 set -e
 libraries=.
 for name in antlr commons-collections3 dom4j eclipselink eclipselink-jpa-2.1-spec \
@@ -9,6 +10,7 @@ do
 done
 classes=$(mktemp -d)
 trap 'rm -r "$classes"' EXIT
-javac -nowarn -proc:none -cp "$libraries" -d "$classes" *.java
+javac -nowarn -proc:none -cp "$libraries" -sourcepath . -d "$classes" "$1" \
+    $(sed -n 's/^\/\/ with: //p' "$1")
 java -Xshare:auto -XX:TieredStopAtLevel=1 --add-opens java.base/java.lang=ALL-UNNAMED \
     -cp "$classes:$libraries" "${1%.java}"
