@@ -19,7 +19,6 @@ use SnowflakeServer qw(clock_library);
 use SnowflakeTest;
 use SnowflakeTime;
 use Test::More;
-use Time::HiRes qw(sleep);
 
 our @EXPORT = qw(
   run_scenarios
@@ -284,7 +283,7 @@ sub gets_no_ids
 	my ($client, $what) = @_;
 
 	news_of($client);
-	sleep 0.3;
+	let_pass(0.3);
 	return is((news_of($client))[0], 0, $what);
 }
 
