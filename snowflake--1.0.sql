@@ -747,15 +747,20 @@ $$;
 -- then does the server know the library's parameters.
 DO $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_settings WHERE name = 'snowflake.worker_id') THEN
-        -- CREATE EXTENSION sets client_min_messages to warning for its script.
+    -- CREATE EXTENSION sets client_min_messages to warning for its script, or leaves it
+    -- at error.
+    IF current_setting('client_min_messages') = 'warning'
+       AND NOT EXISTS (SELECT FROM pg_settings WHERE name = 'snowflake.worker_id') THEN
         PERFORM set_config('client_min_messages', 'notice', true);
         RAISE NOTICE 'snowflake_nextval() issues no ids until the library "snowflake" is loaded at the server''s start'
             USING HINT = E'Add these lines to postgresql.conf or a file in conf.d, and restart the server:\n'
                           'shared_preload_libraries = ''snowflake''   # with what is there already\n'
                           'snowflake.worker_id = 1                  # a number that no other server has';
-        PERFORM set_config('client_min_messages', 'warning', true);
+        -- Only a subtransaction that is rolled back sets the parameter back.
+        RAISE SQLSTATE 'SNOWF';
     END IF;
+EXCEPTION WHEN SQLSTATE 'SNOWF' THEN
+    NULL;
 END
 $$;
 

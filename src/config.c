@@ -71,8 +71,8 @@ config_check(const List *noted)
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("unrecognized configuration parameter \"%s\"",
 							parameter->name),
-					 errdetail("It is set to \"%s\"; source: %s.",
-							   parameter->value,
+			/* The value may be a connection string with a password. */
+					 errdetail("It is set by: %s.",
 							   GucSource_Names[parameter->source]),
 					 errhint("Correct its name, or take it out of the configuration.")));
 		if (variable->source == PGC_S_DEFAULT)

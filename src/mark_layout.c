@@ -25,9 +25,12 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_control.h"
 #include "clock.h"
+#include "common/controldata_utils.h"
 #include "mark_layout.h"
 #include "mark_page.h"
+#include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
 #include "storage/bufmgr.h"
@@ -39,14 +42,20 @@
 /* Is node_layout() of this process final? */
 static bool layout_is_final = false;
 
-/* The statement that has read the page for node_layout(). */
+/*
+ * The statement that has read the page for node_layout().  In a procedure each
+ * transaction counts.
+ */
 static TimestampTz layout_read_in = NEVER;
+
+/* Is the layout known at the server's start, so that the log names it? */
+static bool layout_is_announced = false;
 
 /* Has this process, or the postmaster, warned of other parameters? */
 static bool layout_is_reported = false;
 
 static void layout_look(void);
-static bool layout_may_be_recovered(void);
+static bool layout_may_be_recovered(bool has_page);
 static Layout layout_of_data(const MarkContents *contents);
 static bool layout_is_wanted(const Layout *data);
 static void layout_settle(const Layout *layout);
@@ -62,13 +71,12 @@ static void layout_refuse_change(const MarkContents *contents,
 /*
  * Finds the layout in the postmaster, before recovery, for the checks and the
  * log of the server's start.  Sets node_layout() to what the configuration asks
- * for.  Returns false if recovery may bring a page with another layout.
+ * for.  Returns false if the layout is not known: if recovery may bring a page
+ * with another one.
  *
- * The page is read from its file, which shared buffers may be ahead of after a
- * crash.  The layout of the file is the data's unless the crash came right after
- * snowflake_change_layout(): the file is written with the first page's layout
- * before the first id.  So nothing but checks and the log depends on this; ids
- * do not.
+ * The page is read from its file, and WAL may be ahead of the file, as after a
+ * snowflake_change_layout().  So what differs from the file of a standby is told
+ * as early as this, but stops no start: ids are refused later.
  */
 bool
 mark_layout_begin(void)
@@ -77,15 +85,26 @@ mark_layout_begin(void)
 	bool		has_page = mark_page_peek(&contents);
 	Layout		data = layout_of_data(&contents);
 	Layout		wanted = data;
+	bool		is_known;
 
 	node_apply_parameters(&wanted);
 	node_set_layout(&wanted);
-	if (!layout_equal(&wanted, &data) && has_page)
+	is_known = !layout_may_be_recovered(has_page);
+	layout_is_announced = is_known && layout_equal(&wanted, &data);
+	if (!layout_equal(&wanted, &data) && has_page &&
+		(is_known || access("standby.signal", F_OK) == 0))
 	{
 		layout_report_other(WARNING, &data);
 		layout_is_reported = true;
 	}
-	return has_page || node_sets_layout() || !layout_may_be_recovered();
+	return is_known || node_sets_layout();
+}
+
+/* Returns the layout for the log of the server's start, NULL if not known. */
+const Layout *
+mark_layout_to_announce(void)
+{
+	return layout_is_announced ? node_layout() : NULL;
 }
 
 /*
@@ -122,6 +141,14 @@ mark_layout_require(const MarkContents *contents)
 		layout_report_other(ERROR, &data);
 	node_check_fields(&data);
 	layout_settle(&data);
+	if (!layout_equal(node_layout(), &data))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the page of the high-water mark of snowflake ids has been replaced while the server was running"),
+				 errdetail("This server goes by \"%s\" and epoch \"%s\", and the page has \"%s\" and epoch \"%s\".",
+						   layout_to_text(node_layout()), clock_text(node_layout()->epoch),
+						   layout_to_text(&data), clock_text(data.epoch)),
+				 errhint("Restart the server.")));
 }
 
 /*
@@ -178,14 +205,17 @@ mark_layout_change(void)
 static void
 layout_look(void)
 {
-	TimestampTz statement = GetCurrentStatementStartTimestamp();
+	TimestampTz statement = Max(GetCurrentStatementStartTimestamp(),
+								GetCurrentTransactionStartTimestamp());
 	MarkContents contents;
 	Layout		layout;
 	bool		is_recovering;
 	bool		is_final;
 
 	node_require_preload();
-	if (layout_read_in == statement)
+
+	/* Another session may have taken the first id within this statement. */
+	if (layout_read_in == statement && !shared->layout_is_final)
 		return;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
@@ -203,9 +233,10 @@ layout_look(void)
 	is_recovering = RecoveryInProgress();
 	mark_page_read(&contents);
 	layout = layout_of_data(&contents);
-	if (!layout_is_wanted(&layout))
+	if (contents.magic != 0 &&
+		(!layout_is_wanted(&layout) || !node_fits(&layout)))
 		layout_warn(&layout);
-	else if (!is_recovering)
+	if (!is_recovering && layout_is_wanted(&layout))
 	{
 		layout_settle(&layout);
 		return;
@@ -215,14 +246,19 @@ layout_look(void)
 }
 
 /*
- * There is no sound page: may recovery bring one?  Recovery after a crash can
- * make a file whole, but brings no first page: the file exists before the first
- * record of the page.
+ * May recovery bring another page than that of the file, sound or not?  It does
+ * not after a clean stop of a primary.  Recovery after a crash brings no first
+ * page: the file exists before the first record of the page.
  */
 static bool
-layout_may_be_recovered(void)
+layout_may_be_recovered(bool has_page)
 {
-	return access(MARK_FILE, F_OK) == 0 ||
+	bool		is_sound;
+	ControlFileData *control = get_controlfile(DataDir, &is_sound);
+	bool		is_clean = is_sound && control->state == DB_SHUTDOWNED;
+
+	pfree(control);
+	return (access(MARK_FILE, F_OK) == 0 && (!has_page || !is_clean)) ||
 		access("standby.signal", F_OK) == 0 ||
 		access("recovery.signal", F_OK) == 0 ||
 		access("backup_label", F_OK) == 0;
@@ -251,22 +287,39 @@ layout_is_wanted(const Layout *data)
 	return layout_equal(&wanted, data);
 }
 
-/* Lets all processes go by a layout until the server's next start. */
+/*
+ * Lets all processes go by a layout until the server's next start, unless they go
+ * by one already.
+ */
 static void
 layout_settle(const Layout *layout)
 {
+	Layout		settled;
+	bool		is_first;
+
 	Assert(!RecoveryInProgress());
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	Assert(!shared->layout_is_final || layout_equal(&shared->layout, layout));
-	shared->layout = *layout;
-	shared->layout_is_final = true;
+	is_first = !shared->layout_is_final;
+	if (is_first)
+	{
+		shared->layout = *layout;
+		shared->layout_is_final = true;
+	}
+	settled = shared->layout;
 	LWLockRelease(&shared->lock);
-	node_set_layout(layout);
+	node_set_layout(&settled);
 	layout_is_final = true;
+	if (is_first && !layout_is_announced)
+		ereport(LOG,
+				(errmsg("snowflake ids are of layout \"%s\" with epoch \"%s\"",
+						layout_to_text(&settled), timestamptz_to_str(settled.epoch))));
 }
 
-/* Warns of other parameters, unless a process has done so since the start. */
+/*
+ * Warns of parameters that are not the data's, or of a node that does not fit,
+ * unless a process has done so since the start.
+ */
 static void
 layout_warn(const Layout *data)
 {
@@ -279,8 +332,15 @@ layout_warn(const Layout *data)
 	is_first = !shared->layout_is_reported;
 	shared->layout_is_reported = true;
 	LWLockRelease(&shared->lock);
-	if (is_first)
+	if (is_first && !layout_is_wanted(data))
 		layout_report_other(WARNING, data);
+	else if (is_first)
+		ereport(WARNING,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("this server will issue no snowflake ids because its node (%d,%d) does not fit the data's layout",
+						node_datacenter_id, node_worker_id),
+				 errdetail("The data's ids are of \"%s\".", layout_to_text(data)),
+				 errhint("Choose a \"snowflake.datacenter_id\" and a worker id that fit, and restart the server.")));
 }
 
 static void
@@ -352,5 +412,5 @@ layout_refuse_change(const MarkContents *contents, const Layout *layout,
 					   smallest_now, largest_before,
 					   layout_to_text(&contents->layout),
 					   clock_text(contents->layout.epoch)),
-			 errhint("Choose values whose ids are larger, such as an earlier epoch or more tick bits. If no row holds an id yet, see \"A mistake before the first row\" in doc/operations.md.")));
+			 errhint("Choose values whose ids are larger, such as an earlier epoch or more tick bits, and make sure that the clock is right. If no row holds an id yet, see \"A mistake before the first row\" in doc/operations.md.")));
 }

@@ -11,6 +11,7 @@
 #include "mark_page.h"
 
 extern bool mark_layout_begin(void);
+extern const Layout *mark_layout_to_announce(void);
 extern const Layout *mark_layout(void);
 extern bool mark_layout_is_final(void);
 extern void mark_layout_require(const MarkContents *contents);

@@ -130,7 +130,7 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 	config_check(noted);
 	node_configure(mark_layout_begin());
 	holder_find();
-	node_announce();
+	node_announce(mark_layout_to_announce());
 	shmem_register();
 
 	/* pg_upgrade's new cluster must not lease, nor write the mark's page. */

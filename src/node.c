@@ -121,6 +121,14 @@ node_set_layout(const Layout *layout)
 	node_present_layout = *layout;
 }
 
+/* Does the node fit a layout? */
+bool
+node_fits(const Layout *layout)
+{
+	return node_datacenter_id <= layout_field_max(layout->datacenter_bits) &&
+		node_worker_id <= layout_field_max(layout->worker_bits);
+}
+
 /* Raises an error if the node does not fit a layout. */
 void
 node_check_fields(const Layout *layout)
@@ -189,29 +197,32 @@ node_layout(void)
 }
 
 /*
- * Logs this server's node, and warns if the server has no worker id.  Warns on
- * a standby, too: after a promotion the warning would be too late.
+ * Logs this server's node, and its layout unless that is NULL, and warns if the
+ * server has no worker id.  Warns on a standby, too: after a promotion the
+ * warning would be too late.
  */
 void
-node_announce(void)
+node_announce(const Layout *layout)
 {
-	const Layout *layout = &node_present_layout;
-
 	if (node_worker_id == WORKER_ID_UNSET && !node_uses_registry())
 		ereport(WARNING,
 				(errmsg("parameter \"%s\" is not set, so this server issues no snowflake ids",
 						"snowflake.worker_id"),
+				 layout == NULL ?
+				 errhint("Set \"snowflake.worker_id\" to a number that no other server has, and restart the server.") :
 				 errhint("Set \"snowflake.worker_id\" to a number of 0 .. " INT64_FORMAT " that no other server has, and restart the server.",
 						 layout_field_max(layout->worker_bits))));
 	else
 		ereport(LOG,
-				(errmsg("snowflake node (%d,%s), %s \"%s\", %s \"%s\", %s \"%s\"",
+				(errmsg("snowflake node (%d,%s), %s \"%s\"%s",
 						node_datacenter_id,
 						node_worker_id == WORKER_ID_UNSET ? "leased" : psprintf("%d", node_worker_id),
 						"snowflake.worker_id_source",
 						node_worker_id_source_name(),
-						"snowflake.layout", layout_to_text(layout),
-						"snowflake.epoch", timestamptz_to_str(layout->epoch))));
+						layout == NULL ? "" :
+						psprintf(", snowflake.layout \"%s\", snowflake.epoch \"%s\"",
+								 layout_to_text(layout),
+								 timestamptz_to_str(layout->epoch)))));
 }
 
 /* Is the worker id leased from a registry? */
@@ -317,7 +328,7 @@ check_field(const char *name, int value, int lowest, const char *field,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("%d is outside the valid range for parameter \"%s\" (0 .. " INT64_FORMAT ")",
 					value, name, layout_field_max(bits)),
-			 errhint("Layout \"%s\" has %d bits for the %s. Choose a value that fits, or another \"snowflake.layout\".",
+			 errhint("Layout \"%s\" has %d bits for the %s. Choose a value that fits; another \"snowflake.layout\" is for servers that have issued no id.",
 					 layout_to_text(layout), bits, field)));
 }
 

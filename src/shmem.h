@@ -10,7 +10,8 @@
  *
  * Read without the lock: "stamp", "turns" and "horizon", which are changed by
  * compare-and-swap only; "start.stamp" and "start.fence_stamp", see NodeStart;
- * "mark_lsn", of which generator_horizon() needs to know only whether it is 0.
+ * "mark_lsn", of which generator_horizon() needs to know only whether it is 0;
+ * "layout_is_final", after which a session reads the layout under the lock.
  *
  * Only the owner of a slot writes the slot, without a lock; for "hold", see
  * id_horizon.c.  Counters and the horizon are read off the slots, also without a

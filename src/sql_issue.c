@@ -18,6 +18,7 @@
 #include "layout.h"
 #include "mark_layout.h"
 #include "miscadmin.h"
+#include "node.h"
 #include "utils/builtins.h"
 #include "utils/regproc.h"
 #include "utils/timestamp.h"
@@ -102,6 +103,7 @@ snowflake_currval(PG_FUNCTION_ARGS)
 
 	if (PG_NARGS() != 0)
 		refuse_foreign_function(fcinfo);
+	node_require_preload();
 	if (!generator_last_of_session(&id))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -118,6 +120,10 @@ snowflake_currval(PG_FUNCTION_ARGS)
 Datum
 snowflake_horizon(PG_FUNCTION_ARGS)
 {
+	if (PG_NARGS() != 0 && !OidIsValid(PG_GETARG_OID(0)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID 0 does not exist")));
 	PG_RETURN_INT64(generator_horizon(PG_NARGS() == 0 ? InvalidOid :
 									  PG_GETARG_OID(0)));
 }
