@@ -109,8 +109,12 @@ sub answers_late
 
 	# The registry executes claims whose server no longer waits for the answer.
 	my $let_go = hold_claims($registry);
+	my $row = lease_row($registry, 5);
 	ok(wait_for(sub { value_of($server, $failures) > 0 }), 'a claim fails while the registry is silent');
+	my $claim_again = keep_from_claims($server);
 	$let_go->();
+	ok(wait_for(sub { lease_row($registry, 5) ne $row }), 'the registry executes the late claim');
+	$claim_again->();
 	wait_for_renewals($server, 2);
 	is_undisturbed($client, 'the lease is renewed after late answers, and ids have been issued all the time');
 
@@ -136,7 +140,7 @@ sub answers_late
 
 	# Lower the fence, so that only its lateness keeps the claim from a grant.
 	$registry->safe_psql('postgres', 'UPDATE snowflake_registry.node SET fence = began');
-	my $row = lease_row($registry, 5);
+	$row = lease_row($registry, 5);
 	kill 'CONT', $claim;
 	ok(wait_for(sub { value_of($registry, "SELECT count(*) FROM pg_stat_activity WHERE pid = $claim") eq '0' }),
 		'the first claim is executed');

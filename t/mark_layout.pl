@@ -14,6 +14,7 @@ use SnowflakeServer;
 use SnowflakeServer qw(settle);
 use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 
 my $issue = 'SELECT snowflake_nextval()';
@@ -160,7 +161,13 @@ start_server($wrong);
 issues($wrong, 7, "lines with the data's values");
 $wrong->stop;
 my $upgraded = new_server('upgraded');
+start_server($upgraded);
+is(value_of($upgraded, 'SELECT snowflake_worker_id(131072)'), 0, 'a new cluster decodes by the default layout');
 system_or_bail('cp', '-p', mark_file($wrong), mark_file($upgraded));
+my ($late_state, $late_message) = sqlstate_of($upgraded, $issue);
+is("$late_state $late_message", '22023 the page of the high-water mark of snowflake ids has been replaced while the server was running',
+	'a file that is copied under a running server: no id');
+$upgraded->stop;
 start_server($upgraded);
 like(logged($upgraded), qr/LOG:  snowflake node \(0,7\), .*snowflake.layout "41\/0\/4\/8"/, "the log of a start has the data's layout");
 value_of($upgraded, 'INSERT INTO orders SELECT 256, 0');
@@ -193,6 +200,7 @@ my $datacenter = 'SELECT snowflake_datacenter_id(131072), snowflake_worker_id(13
 is($reader->value($datacenter), '1|0', 'a standby without a page decodes by the default layout');
 my $newest = insert_batch($primary, 10)->{newest};
 wait_for_standby($primary, $_) for @young;
+value_of($beyond, 'SELECT snowflake_worker_id(1)');
 is($reader->value($datacenter), '0|32', "when the page has come, the session decodes by the data's layout");
 is($reader->value("SELECT snowflake_worker_id($newest)"), 5, 'an id of the primary has its worker id on the standby');
 $reader->quit;
@@ -210,6 +218,8 @@ $right->stop;
 write_page($right, 'x' x 8192);
 ok(start_server($right, undef, fail_ok => 1), 'a damaged page, which recovery might mend, says nothing of worker ids');
 is((sqlstate_of($right, $issue))[0], 'XX001', 'a damaged page: no id');
+like(logged($beyond), qr/WARNING:  this server will issue no snowflake ids because its node \(0,2000\) does not fit the data's layout\n.*DETAIL:  The data's ids are of "41\/0\/10\/12"/,
+	"a standby with a worker id beyond the data's layout has logged a WARNING");
 my ($state, $message) = sqlstate_of($beyond, $issue);
 is($state, '22023', "a worker id beyond the data's layout: no id");
 like($message, qr/2000 is outside the valid range for parameter "snowflake.worker_id" \(0 \.\. 1023\)/, "a worker id beyond the data's layout: the message");
@@ -264,7 +274,11 @@ for my $case (
 start_with('snowflake.worker_id = 16', "snowflake.layout = '41/0/5/12'");
 value_of($primary, "SET timezone = 'UTC'; $change");
 kill_hard($primary);
+
+# The page's file has the layout before: WAL has the other one.
+configure($primary, 'snowflake.worker_id = 16');
 start_server($primary);
+unlike(logged($primary) =~ s/.*database system was interrupted//sr, qr/$not_the_data/, 'a start after a crash does not judge by the file');
 is((first_id_soon($primary, 'a wider layout, after a crash') >> 12) & 31, 16, 'a wider layout has room for another worker id');
 $newest = value_of($primary, $issue);
 
@@ -279,6 +293,18 @@ is($reader->value($datacenter), '0|0', 'the standby decodes by the layout before
 my $before = $reader->value('EXECUTE bound');
 is($session->state_of($issue), '22023', 'a session gets no id before the change');
 is($session->value($datacenter), '0|0', 'the session decodes by the layout before the change');
+
+# Statements that have decoded an id before the change, and go on after the first
+# id of the new layout.  Locks hold them up.
+my %halfway = map { $_->name => SnowflakeSession->new($_) } $primary, $standby;
+my %hold = map { $_->name => SnowflakeSession->new($_) } $primary, $standby;
+$_->rows('SELECT pg_advisory_lock(1)') for values %hold;
+$halfway{ $primary->name }->ask("DO \$\$ BEGIN PERFORM snowflake_worker_id(1), pg_advisory_lock(1); RAISE EXCEPTION '% %', snowflake_nextval(), snowflake_horizon(); END \$\$");
+$halfway{ $standby->name }->ask("DO \$\$ BEGIN PERFORM snowflake_worker_id(1), pg_advisory_lock(1); COMMIT; RAISE EXCEPTION '%', snowflake_datacenter_id(131072); END \$\$");
+for my $node ($primary, $standby)
+{
+	wait_for(sub { value_of($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'") eq '1' }) or die;
+}
 $session->rows($change);
 is($session->value($datacenter), '1|0', 'the session decodes by the new layout');
 cmp_ok($session->value($issue), '>', $newest, 'the session gets an id above all before');
@@ -286,6 +312,13 @@ $newest = $session->value('SELECT max(id) FROM snowflake_nextvals(100) AS id');
 insert_other_row($primary);
 wait_for_standby($primary, $standby);
 is($reader->value($datacenter), '1|0', 'a session of the standby decodes by the new layout');
+$_->quit for values %hold;
+my ($halfway_id, $halfway_horizon) = split / /, $halfway{ $primary->name }->outcome->{message};
+cmp_ok($halfway_id, '>', $newest, 'a statement from before the change issues ids of the new layout');
+ok($halfway_horizon <= $halfway_id && $halfway_horizon > $halfway_id / 2,
+	"a statement from before the change gets a horizon of the new layout: $halfway_horizon, id $halfway_id");
+is($halfway{ $standby->name }->outcome->{message}, 1, 'a procedure of the standby decodes by the new layout after its COMMIT');
+$_->quit for values %halfway;
 is($reader->value('EXECUTE bound'), $before * 32, 'no plan of the standby keeps a bound of the layout before');
 $_->quit for $session, $reader;
 kill_hard($primary);
