@@ -17,6 +17,113 @@ SELECT FROM pg_namespace
    FOR SHARE;
 
 --
+-- The type: a bigint that JSON has as a string
+--
+-- PostgreSQL writes a value of a type that it does not know as a JSON string,
+-- which programs read exactly.  In all else a snowflake is a bigint: the casts in
+-- both directions change no bit and are implicit, so the operators, the functions
+-- and the operator classes of bigint serve a snowflake, and ALTER TABLE ... TYPE
+-- rewrites neither the table nor its indexes.
+--
+-- The other casts are bigint's, but those to numeric and to floating-point types
+-- are not implicit: "id = id" could then mean numbers of either type.
+--
+
+CREATE TYPE @extschema@.snowflake;
+
+CREATE FUNCTION @extschema@.snowflake_in(cstring)
+RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int8in';
+
+CREATE FUNCTION @extschema@.snowflake_out(@extschema@.snowflake)
+RETURNS cstring LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int8out';
+
+CREATE FUNCTION @extschema@.snowflake_recv(internal)
+RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int8recv';
+
+CREATE FUNCTION @extschema@.snowflake_send(@extschema@.snowflake)
+RETURNS bytea LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int8send';
+
+CREATE TYPE @extschema@.snowflake (
+    INPUT = @extschema@.snowflake_in,
+    OUTPUT = @extschema@.snowflake_out,
+    RECEIVE = @extschema@.snowflake_recv,
+    SEND = @extschema@.snowflake_send,
+    LIKE = pg_catalog.int8,
+    CATEGORY = 'N');
+COMMENT ON TYPE @extschema@.snowflake IS 'an id: a bigint that JSON has as a string';
+
+CREATE FUNCTION @extschema@.snowflake(integer)
+RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int48';
+
+CREATE FUNCTION @extschema@.snowflake(smallint)
+RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int28';
+
+CREATE FUNCTION @extschema@.snowflake(numeric)
+RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'numeric_int8';
+
+CREATE FUNCTION @extschema@.snowflake(double precision)
+RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'dtoi8';
+
+CREATE FUNCTION @extschema@.snowflake(real)
+RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'ftoi8';
+
+-- The function of a cast has the cast's types exactly.  With bigint's functions,
+-- pg_upgrade would have to create the first two casts before the others.
+CREATE CAST (@extschema@.snowflake AS bigint) WITHOUT FUNCTION AS IMPLICIT;
+CREATE CAST (bigint AS @extschema@.snowflake) WITHOUT FUNCTION AS IMPLICIT;
+CREATE CAST (integer AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake(integer) AS IMPLICIT;
+CREATE CAST (smallint AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake(smallint) AS IMPLICIT;
+CREATE CAST (numeric AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake(numeric) AS ASSIGNMENT;
+CREATE CAST (double precision AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake(double precision) AS ASSIGNMENT;
+CREATE CAST (real AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake(real) AS ASSIGNMENT;
+CREATE CAST (@extschema@.snowflake AS integer) WITH INOUT AS ASSIGNMENT;
+CREATE CAST (@extschema@.snowflake AS smallint) WITH INOUT AS ASSIGNMENT;
+CREATE CAST (@extschema@.snowflake AS numeric) WITH INOUT AS ASSIGNMENT;
+CREATE CAST (@extschema@.snowflake AS double precision) WITH INOUT AS ASSIGNMENT;
+CREATE CAST (@extschema@.snowflake AS real) WITH INOUT AS ASSIGNMENT;
+
+-- Comparisons with numeric.  If an operator had an argument of type snowflake,
+-- "id = 5" would be ambiguous: that operator would match the id's type, and
+-- bigint's the other one.  So its argument is of a type of its own, to which a
+-- snowflake is cast only if no operator of bigint serves.
+CREATE TYPE @extschema@.snowflake_operand;
+
+CREATE FUNCTION @extschema@.snowflake_operand_in(cstring)
+RETURNS @extschema@.snowflake_operand LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int8in';
+
+CREATE FUNCTION @extschema@.snowflake_operand_out(@extschema@.snowflake_operand)
+RETURNS cstring LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int8out';
+
+CREATE TYPE @extschema@.snowflake_operand (
+    INPUT = @extschema@.snowflake_operand_in,
+    OUTPUT = @extschema@.snowflake_operand_out,
+    LIKE = pg_catalog.int8);
+
+CREATE CAST (@extschema@.snowflake AS @extschema@.snowflake_operand) WITHOUT FUNCTION AS IMPLICIT;
+CREATE CAST (@extschema@.snowflake_operand AS bigint) WITHOUT FUNCTION;
+
+-- The bodies are inlined: a comparison is as fast as bigint's with a numeric.  They
+-- are strings, because pg_upgrade creates functions before casts.
+DO $$
+DECLARE
+    operand text := '@extschema@.snowflake_operand';
+    name text;
+    operator text;
+    side text[];
+BEGIN
+    FOR name, operator IN VALUES ('eq', '='), ('ne', '<>'), ('lt', '<'), ('le', '<='), ('gt', '>'), ('ge', '>=') LOOP
+        FOREACH side SLICE 1 IN ARRAY ARRAY[[operand, 'numeric', '$1::pg_catalog.int8::pg_catalog.numeric', '$2'],
+                                            ['numeric', operand, '$1', '$2::pg_catalog.int8::pg_catalog.numeric']] LOOP
+            EXECUTE format('CREATE FUNCTION %s.snowflake_%s(%s, %s) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS %L',
+                           '@extschema@', name, side[1], side[2], format('SELECT %s OPERATOR(pg_catalog.%s) %s', side[3], operator, side[4]));
+            EXECUTE format('CREATE OPERATOR %1$s.%3$s (LEFTARG = %4$s, RIGHTARG = %5$s, FUNCTION = %1$s.snowflake_%2$s)',
+                           '@extschema@', name, operator, side[1], side[2]);
+        END LOOP;
+    END LOOP;
+END
+$$;
+
+--
 -- Planner support: for functions that return the first or the last id of an
 -- instant, and for snowflake_nextval() and snowflake_id()
 --
@@ -275,9 +382,10 @@ BEGIN
       FROM pg_class AS c
       JOIN pg_partitioned_table AS p ON p.partrelid = c.oid
       JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = p.partattrs[0]
-     WHERE c.oid = parent AND p.partstrat = 'r' AND p.partnatts = 1 AND a.atttypid = 'bigint'::regtype;
+     WHERE c.oid = parent AND p.partstrat = 'r' AND p.partnatts = 1
+       AND a.atttypid IN ('bigint'::regtype, '@extschema@.snowflake'::regtype);
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'table % is not partitioned by the range of a bigint column', parent
+        RAISE EXCEPTION 'table % is not partitioned by the range of a bigint or snowflake column', parent
             USING ERRCODE = 'wrong_object_type',
                   HINT = 'Create it with PARTITION BY RANGE and its id as the only column of the key.';
     END IF;
@@ -679,7 +787,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'column "%" of relation % does not exist', col, rel
             USING ERRCODE = 'undefined_column';
-    ELSIF col_type NOT IN ('bigint'::regtype, 'integer'::regtype, 'smallint'::regtype) THEN
+    ELSIF col_type NOT IN ('bigint'::regtype, '@extschema@.snowflake'::regtype, 'integer'::regtype, 'smallint'::regtype) THEN
         RAISE EXCEPTION 'column "%" of relation % has type %', col, rel, col_type::regtype
             USING ERRCODE = 'datatype_mismatch', HINT = 'Give a column that holds ids: its type is bigint.';
     END IF;
@@ -733,12 +841,15 @@ COMMENT ON FUNCTION @extschema@.snowflake_activity(regclass, name, interval, tim
 -- The other functions are no interface.
 DO $$
 DECLARE
-    routine regprocedure;
+    object record;
 BEGIN
-    FOR routine IN SELECT objid FROM pg_depend
-                    WHERE (refclassid, classid, deptype) = ('pg_extension'::regclass, 'pg_proc'::regclass, 'e')
-                      AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'snowflake') AND obj_description(objid, 'pg_proc') IS NULL LOOP
-        EXECUTE format('COMMENT ON FUNCTION %s IS ''internal''', routine);
+    FOR object IN SELECT identified.type, identified.identity
+                    FROM pg_depend, pg_identify_object(classid, objid, 0) AS identified
+                   WHERE (refclassid, deptype) = ('pg_extension'::regclass, 'e')
+                     AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'snowflake')
+                     AND obj_description(objid, classid::regclass::name) IS NULL LOOP
+        EXECUTE format('COMMENT ON %s %s IS %L', object.type, object.identity,
+                       CASE object.type WHEN 'cast' THEN 'of the type snowflake' ELSE 'internal' END);
     END LOOP;
 END
 $$;

@@ -52,10 +52,10 @@ SELECT snowflake_nextval() > 0 AS issued;
 SELECT ids_issued, last_id = snowflake_currval() AS last_id
   FROM snowflake_stat_backend() WHERE pid = pg_backend_pid();
 
--- the extension has functions only: tools that own a schema drop views that they
--- do not know
-SELECT DISTINCT classid::regclass FROM pg_depend
- WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
+-- the extension has no views: tools that own a schema drop those that they do
+-- not know
+SELECT count(*) AS views FROM pg_depend
+ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e' AND classid = 'pg_class'::regclass
    AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'snowflake');
 
 -- other users see the counters, but not each other's sessions, and cannot reset
