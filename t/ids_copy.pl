@@ -122,6 +122,8 @@ my %batched = (
 	'PostgreSQL inserts row by row with another volatile default' =>
 	  [ 'f', "$default random() * 1e18;" ],
 	'a COPY inserts in batches with snowflake_id()' => [ 't', "$default snowflake_id();" ],
+	'a COPY inserts in batches into a column of type snowflake' =>
+	  [ 't', 'ALTER TABLE plain ALTER id TYPE snowflake;' ],
 	'a COPY inserts in batches if the default is a SQL function that is inlined' => [
 		't', "CREATE FUNCTION wrapped() RETURNS bigint LANGUAGE sql AS 'SELECT snowflake_nextval() + 0'; $default wrapped();"
 	]);
