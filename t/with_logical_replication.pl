@@ -173,6 +173,31 @@ SELECT count(*), count(DISTINCT copy_id), count(*) FILTER (WHERE copy_id <= prev
 	   bool_and(snowflake_worker_id(id) = 1), bool_and(snowflake_worker_id(copy_id) = 2)
   FROM (SELECT *, lag(copy_id) OVER (ORDER BY n) AS previous FROM copied) AS c}),
 	'2500|2500|0|t|t', 'the workers of a subscription issue ids of their own server, in the order of the rows');
+# A column may be a bigint on one node and a snowflake on the other, in the text and
+# in the binary format.
+for my $binary ('false', 'true')
+{
+	my $table = "typed_$binary";
+	$nodes[0]->safe_psql('postgres', qq{
+CREATE TABLE $table (id snowflake PRIMARY KEY DEFAULT snowflake_nextval(), parent bigint);
+INSERT INTO $table (parent) SELECT snowflake_nextvals(100);
+CREATE PUBLICATION $table FOR TABLE $table});
+	$nodes[1]->safe_psql('postgres', "CREATE TABLE $table (id bigint PRIMARY KEY, parent snowflake)");
+	$nodes[1]->safe_psql('postgres',
+		sprintf q{CREATE SUBSCRIPTION %s CONNECTION '%s dbname=postgres' PUBLICATION %s WITH (binary = %s)},
+		$table, $nodes[0]->connstr, $table, $binary);
+	$nodes[1]->wait_for_subscription_sync($nodes[0], $table);
+	$nodes[0]->safe_psql('postgres', qq{
+INSERT INTO $table (parent) SELECT snowflake_nextvals(100);
+UPDATE $table SET parent = id WHERE id % 3 = 0;
+DELETE FROM $table WHERE id % 3 = 1});
+	$nodes[0]->wait_for_catchup($table);
+	my @rows = map {
+		$_->safe_psql('postgres', "SELECT id, parent FROM $table ORDER BY id")
+	} @nodes;
+	is($rows[1], $rows[0], "$table: both types have the same ids");
+	like($rows[0], qr/^\d{19}\|\d{19}\n/, "$table: there are rows");
+}
 $_->stop for @nodes;
 
 done_testing();
