@@ -5,12 +5,28 @@ CREATE SCHEMA type;
 SET search_path = type, public;
 SET TimeZone = 'UTC';
 
+-- The statements of doc/json.md, word for word, which script/check-docs checks
+\o /dev/null
+SELECT json_agg(id) FROM snowflake_nextvals(100) AS id;
+CREATE TABLE orders (id snowflake PRIMARY KEY DEFAULT snowflake_nextval(), item text);
+INSERT INTO orders (item) VALUES ('apple') RETURNING to_json(orders);   -- {"id":"2124881502633201664","item":"apple"}
+\o
+ALTER TABLE orders ALTER id TYPE bigint;
+SET lock_timeout = '1 s';
+ALTER TABLE orders ALTER id TYPE snowflake;
+RESET lock_timeout;
+SELECT item FROM orders WHERE to_json(id)::text ~ '^"\d+"$';
+ALTER TABLE orders ALTER id TYPE bigint;
+CREATE VIEW api_orders AS SELECT id::snowflake AS id, item FROM orders;
+INSERT INTO api_orders (item) VALUES ('pear');
+SELECT item FROM api_orders WHERE to_json(id)::text ~ '^"\d+"$' AND id = snowflake_currval()::text::snowflake;
+
 CREATE TABLE posts (id snowflake PRIMARY KEY DEFAULT snowflake_nextval(), n integer);
 INSERT INTO posts VALUES (2126648077073780737, 1), ('9007199254740993', 2), (-1, 3), (4, 4);
 
 -- JSON has strings, in rows, arrays and objects, and reads strings and numbers
 SELECT row_to_json(p) FROM posts AS p;
-SELECT json_agg(id), jsonb_agg(DISTINCT id), to_jsonb(array_agg(id)), json_build_object('id', max(id)::snowflake) FROM posts;
+SELECT json_agg(id ORDER BY n), jsonb_agg(DISTINCT id), to_jsonb(array_agg(id ORDER BY n)), json_build_object('id', max(id)::snowflake) FROM posts;
 SELECT json_object_agg(n, id), (SELECT to_json(id) FROM posts WHERE n = 1) FROM posts;
 SELECT jsonb_populate_record(NULL::posts, to_jsonb(p)) = p AS same FROM posts AS p;
 SELECT id, id + 1 AS next FROM json_to_recordset('[{"id": "2126648077073780737"}, {"id": 2126648077073780737}]') AS r(id snowflake);
@@ -105,6 +121,7 @@ END $$;
 SELECT condition, plan_has('SELECT FROM visits WHERE ' || condition, 'Index Cond') AS uses_index
   FROM unnest(ARRAY['id = 5', 'id = ''5''', 'id = 5::smallint', 'id = 5::bigint', '5 = id', 'id IN (1, 2)', 'id = ANY (''{1,2}'')', 'id = ANY (ARRAY[1, 2]::snowflake[])',
     'id BETWEEN 5 AND 9', 'id IN (SELECT 1::bigint)', '(id, post) > (9990, 1)', 'post = 5', 'snowflake_issued_between(id, now(), ''infinity'')']) AS condition;
+SELECT plan_has('SELECT FROM (SELECT id::snowflake AS id FROM old) AS view WHERE id = ''5''', 'Index Cond') AS by_view;
 SELECT plan_has('SELECT max(id), min(id) FROM visits', 'Index Cond') AS max, plan_has('SELECT id FROM visits ORDER BY id DESC LIMIT 1', 'Index') AS order_by,
        plan_has('SELECT FROM visits AS v JOIN generate_series(1::bigint, 5) AS n ON n = v.id', 'Index Cond') AS nested_loop;
 SET enable_nestloop = off;
