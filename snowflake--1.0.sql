@@ -366,7 +366,7 @@ END;
 --
 -- The functions run with the caller's rights.  The caller is the owner of all
 -- tables that a statement reads or locks, so no statement runs code of another
--- role.
+-- role.  Who has connected may be a member of the owner, which is a group then.
 --
 
 CREATE FUNCTION @extschema@.snowflake_check_partitions(parent regclass)
@@ -391,11 +391,13 @@ BEGIN
     END IF;
 
     -- The owner's code can run below with the rights of the caller and, after SET ROLE,
-    -- of who has connected, so both must be the owner.
-    IF pg_get_userbyid(owner) <> current_user OR owner <> login THEN
+    -- of who has connected: the owner, or a member of it, which has the owner's rights
+    -- already, but no superuser.
+    IF pg_get_userbyid(owner) <> current_user
+       OR owner <> login AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = login AND NOT r.rolsuper AND pg_has_role(r.oid, owner, 'MEMBER')) THEN
         RAISE EXCEPTION 'must be owner of table %', parent
             USING ERRCODE = 'insufficient_privilege',
-                  HINT = format('Connect as role "%s".', pg_get_userbyid(owner));
+                  HINT = format('Connect as role "%s" or, if you are no superuser, as a member of it, and SET ROLE to it.', pg_get_userbyid(owner));
     END IF;
 
     SELECT inhrelid INTO found_table FROM pg_inherits WHERE inhparent = parent AND inhdetachpending;

@@ -278,9 +278,10 @@ SELECT relname, spcname, has_table_privilege('regress_snowflake_reader', c.oid, 
   FROM pg_class AS c LEFT JOIN pg_tablespace AS t ON t.oid = reltablespace
  WHERE relnamespace = 'owned'::regnamespace AND relkind = 'r' ORDER BY relname;
 
--- Only the owner may call the functions: a member or a superuser would run the
--- owner's code.  After SET ROLE, that code can go back to the session's role.  (The
--- tests connect for that: SET SESSION AUTHORIZATION is refused like SET ROLE.)
+-- Only the owner may call the functions: others would run the owner's code.  After
+-- SET ROLE, that code can go back to the session's role, so a superuser is refused,
+-- and a member of the owner is not.  (The tests connect for that: SET SESSION
+-- AUTHORIZATION is refused like SET ROLE.)
 \set VERBOSITY terse
 \c - regress_snowflake_member
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
