@@ -55,7 +55,7 @@ connection.execute("SET snowflake_convert.schemas = 'public'")
 ActiveRecord::Schema.define do
   create_table(:authors) { |t| t.text :name }
   create_table(:books) { |t| t.references :author, foreign_key: true }
-  create_table(:tags, id: :serial) { |t| t.integer :book_id }
+  create_table(:tags, id: :bigserial) { |t| t.bigint :book_id }
   add_foreign_key :tags, :books
 end
 class Author < ActiveRecord::Base; end

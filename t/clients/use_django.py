@@ -54,7 +54,7 @@ if django.VERSION >= (5, 0):
 django.setup()
 
 from django.core.management import call_command  # noqa: E402
-from django.db import DataError, connection  # noqa: E402
+from django.db import connection  # noqa: E402
 from shop import models  # noqa: E402
 from shop.models import Line, Note, Post  # noqa: E402
 
@@ -109,15 +109,8 @@ if django.VERSION >= (5, 0):
           "db_default: bulk_create() returns no ids")
     check(models.Visit(item="one") == models.Visit(item="two"), True,
           "db_default: two new objects are equal")
-if django.VERSION >= (5, 2):
-    with connection.cursor() as cursor:
-        cursor.execute("\n".join(query("SELECT snowflake_convert.key('django_content_type', 'id')")))
-    try:
-        call_command("flush", interactive=False, verbosity=0)
-        message = ""
-    except DataError as error:
-        message = str(error)
-    check("integer out of range" in message, True, "Django's own tables, converted: bulk_create() fails")
+check(query("SELECT snowflake_convert.key('django_content_type', 'id')")[0],
+      "-- stays integer: public.django_content_type (id)", "Django's own tables stay integer")
 
 connection.creation.create_test_db(verbosity=0, autoclobber=True)
 check(Post.objects.create(item="one").id > 2**53, True, "a test database has snowflakes")

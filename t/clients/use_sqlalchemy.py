@@ -1,6 +1,6 @@
 # needs: sqlalchemy.dialects.postgresql.psycopg psycopg2
 """SQLAlchemy: one INSERT for many objects needs a sentinel, or a converted key."""
-from sqlalchemy import (BigInteger, Column, ForeignKey, Identity, Integer, Text,
+from sqlalchemy import (BigInteger, Column, ForeignKey, Identity, Text,
                         create_engine, event, insert, insert_sentinel, text)
 from sqlalchemy.orm import Session, declarative_base
 
@@ -35,13 +35,13 @@ class Note(New):
 
 class Person(New):
     __tablename__ = "person"
-    id = Column(Integer, primary_key=True)
+    id = Column(BigInteger, primary_key=True)
     parent = Column(ForeignKey("person.id"))
 
 
 class Invoice(New):
     __tablename__ = "invoice"
-    id = Column(Integer, Identity(), primary_key=True)
+    id = Column(BigInteger, Identity(), primary_key=True)
     person = Column(ForeignKey("person.id"))
 
 

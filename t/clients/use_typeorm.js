@@ -30,13 +30,16 @@ async function insert(source) {
   return post.id;
 }
 
-// Tables that TypeORM has made with sequences, converted by the script.
+// Tables that TypeORM has made with sequences, widened by the statements of the
+// script's comments, and converted by the script.
 async function convertedTables(schema, id) {
   const source = await synchronize(schema, id);
   await insert(source);
-  const script = await source.query(
-    `SELECT snowflake_convert.schema('{${schema}}') AS line`);
-  await source.query(script.map(({line}) => line).join('\n'));
+  const script = async () => (await source.query(
+    `SELECT snowflake_convert.schema('{${schema}}') AS line`)).map(({line}) => line);
+  await source.query((await script()).filter((line) => line.startsWith('-- widen: '))
+    .map((line) => line.replace('-- widen: ', '')).join('\n'));
+  await source.query((await script()).join('\n'));
   await insert(source);
   const ids = await stored(`${schema}.post`);
   await source.destroy();
