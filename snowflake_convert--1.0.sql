@@ -131,19 +131,6 @@ BEGIN
 END
 $$;
 
--- Writes the statement that mends a DEFAULT of a sequence that no column owns.
-CREATE FUNCTION snowflake_convert.owned_by(rel regclass, num smallint)
-RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT format(': ALTER SEQUENCE %s OWNED BY %s.%I', s.oid::regclass, rel, a.attname)
-      FROM pg_attrdef AS f
-      JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (f.adrelid, f.adnum)
-      JOIN pg_depend AS d ON (d.classid, d.objid, d.refclassid) = ('pg_attrdef'::regclass, f.oid, 'pg_class'::regclass)
-      JOIN pg_class AS s ON s.oid = d.refobjid AND s.relkind = 'S'
-     WHERE (f.adrelid, f.adnum) = (rel, num) AND pg_get_expr(f.adbin, f.adrelid) = format('nextval(%L::regclass)', s.oid::regclass)
-       AND NOT EXISTS (SELECT FROM pg_depend AS o WHERE (o.classid, o.objid, o.deptype) = ('pg_class'::regclass, s.oid, 'a'));
-END;
-
 -- Lists what keeps a column from becoming a snowflake.
 CREATE FUNCTION snowflake_convert.obstacles(rel regclass, col name, owner oid)
 RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE ROWS 1 SET search_path = pg_catalog, pg_temp
@@ -165,7 +152,7 @@ BEGIN
                        ('it is generated', key.attgenerated <> ''),
                        ('it is no column of a table', key.relkind NOT IN ('r', 'p')),
                        ('it is inherited, and changes with its parent''s', key.attinhcount > 0),
-                       (concat('its DEFAULT is ', expression, ', and not nextval() of a sequence that it owns', snowflake_convert.owned_by(rel, key.attnum)),
+                       (format('its DEFAULT is %s, and not nextval() of a sequence that it owns', expression),
                         expression IS NOT NULL AND sequence IS NULL AND NOT snowflake_convert.is_snowflake(rel, key.attnum))) AS o(text, is_found)
          WHERE o.is_found
         UNION ALL
@@ -297,17 +284,19 @@ RETURN snowflake_convert.comment(concat(keyword, CASE WHEN by_role IS NOT NULL T
                                                       WHEN statement ~ '[\n\r]' THEN ' by hand' END, ': ', statement, ';'));
 
 -- Lists integer columns of all schemas that no foreign key connects with a key, and
--- whose name is that of a key's table: order_id, orderId and rev_order for orders.
+-- whose name is that of a key's table: for shop_orders shop_order_id and orderIds, for
+-- page rev_page.
 CREATE FUNCTION snowflake_convert.named_columns(tabs regclass[])
 RETURNS TABLE (line text) LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH words(word) AS (
-        SELECT DISTINCT w
+    WITH words(word, is_whole) AS (
+        SELECT w, bool_or(n.name = t.relname)
           FROM pg_class AS t,
                LATERAL unnest(ARRAY[t.relname, regexp_replace(t.relname, '^.*_', '')]) AS n(name),
                LATERAL unnest(ARRAY[lower(n.name), regexp_replace(lower(n.name), 's$', ''), regexp_replace(lower(n.name), 'es$', ''),
                                     regexp_replace(lower(n.name), 'ies$', 'y')]) AS w
          WHERE t.oid = ANY (tabs::oid[])
+         GROUP BY w
     )
     SELECT format('integers without a foreign key, named after a key''s table: %s (%s)', a.attrelid::regclass,
                   string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum))
@@ -316,7 +305,7 @@ BEGIN ATOMIC
       JOIN pg_type AS y ON y.oid = a.atttypid AND ARRAY['smallint'::regtype, 'integer'::regtype]::oid[] && ARRAY[y.oid, y.typelem, y.typbasetype],
            LATERAL regexp_replace(lower(a.attname), '_?ids?$', '') AS n(name)
      WHERE t.relkind IN ('r', 'p', 'f') AND t.relpersistence <> 't' AND t.oid >= 16384
-       AND (n.name IN (SELECT word FROM words) OR regexp_replace(n.name, '^.*_', '') IN (SELECT word FROM words))
+       AND EXISTS (SELECT FROM words AS w WHERE w.word IN (n.name, regexp_replace(n.name, '^.*_', '')) AND (w.is_whole OR n.name <> lower(a.attname)))
        AND NOT EXISTS (SELECT FROM pg_constraint AS k WHERE k.conrelid = t.oid AND k.contype = 'f' AND a.attnum = ANY (k.conkey))
        AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE (d.classid, d.objid, d.deptype) = ('pg_class'::regclass, t.oid, 'e'))
        AND snowflake_convert.sequence_of(t.oid, a.attnum) IS NULL
@@ -342,22 +331,6 @@ END;
 -- What a script calls
 --
 
--- Says why statements on a role's tables must not run in this session: PostgreSQL may
--- run code of their owner, which could take the rights of who has connected.
-CREATE FUNCTION snowflake_convert.stranger(owner oid)
-RETURNS text LANGUAGE plpgsql STABLE STRICT PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    -- Neither SET ROLE nor SET SESSION AUTHORIZATION changes this role.
-    connected oid := coalesce((SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid())), 10);
-BEGIN
-    RETURN CASE WHEN pg_get_userbyid(owner) <> current_user THEN format('the present role is %I', current_user)
-                WHEN connected = owner THEN NULL
-                WHEN NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = connected AND NOT r.rolsuper AND pg_has_role(r.oid, owner, 'MEMBER'))
-                THEN format('role %I has connected', pg_get_userbyid(connected)) END;
-END
-$$;
-
 CREATE FUNCTION snowflake_convert.digest(tabs regclass[], cols name[])
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -374,13 +347,17 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     role oid := (SELECT oid FROM pg_roles WHERE rolname = owner);
+    -- Neither SET ROLE nor SET SESSION AUTHORIZATION changes this role, whose rights the
+    -- owner's code could take.
+    connected oid := coalesce((SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid())), 10);
     deadline timestamptz := clock_timestamp() + nullif(current_setting('lock_timeout')::interval, interval '0');    -- NULL: no limit
     tab regclass;
 BEGIN
-    IF role IS NULL OR snowflake_convert.stranger(role) IS NOT NULL THEN
+    IF owner <> current_user
+       OR role <> connected AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = connected AND NOT r.rolsuper AND pg_has_role(r.oid, role, 'MEMBER')) THEN
         RAISE insufficient_privilege USING
-            MESSAGE = format('this script has to run as role "%s", but %s', owner, coalesce(snowflake_convert.stranger(role), 'there is no such role')),
-            HINT = format('Connect as role "%s" or as a member of it that is no superuser, and SET ROLE to it.', owner);
+            MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, CASE WHEN owner <> current_user THEN current_user ELSE pg_get_userbyid(connected) END),
+            HINT = format('Connect as role "%s" or, if you are no superuser, as a member of it, and SET ROLE to it.', owner);
     END IF;
     -- Parents before inheritors, then by OID, as PostgreSQL's own statements do.
     FOR tab IN SELECT t FROM unnest(tabs) AS t ORDER BY EXISTS (SELECT FROM pg_inherits WHERE inhrelid = t), t::oid LOOP
@@ -388,7 +365,7 @@ BEGIN
         PERFORM set_config('lock_timeout', greatest(1, extract(epoch FROM deadline - clock_timestamp()) * 1000)::integer::text, true)
           WHERE deadline IS NOT NULL;
     END LOOP;
-    IF digest <> snowflake_convert.digest(tabs, cols)
+    IF digest IS DISTINCT FROM snowflake_convert.digest(tabs, cols)
        OR EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col), snowflake_convert.obstacles(k.tab, k.col, role)) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'tables, what depends on them, or names have changed since the script was made',
@@ -509,8 +486,8 @@ $$;
 COMMENT ON FUNCTION snowflake_convert.key(regclass, name) IS 'a script that makes a bigint key DEFAULT snowflake_id(), and drops its sequence';
 
 -- Lists the keys of schemas.  A column that references another key has its values from
--- there.  A key whose values neither a sequence nor another DEFAULT makes may be a natural
--- key, and is left alone; an integer one is not worth a word.
+-- there.  A key whose values neither a sequence nor a function makes may be a natural key,
+-- and is left alone; an integer one is not worth a word.
 CREATE FUNCTION snowflake_convert.keys(schemas name[])
 RETURNS TABLE (tab regclass, attname name, owner oid, is_left_alone boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
@@ -519,7 +496,12 @@ BEGIN ATOMIC
       FROM pg_namespace AS s
       JOIN pg_class AS t ON t.relnamespace = s.oid AND t.relkind IN ('r', 'p') AND t.relpersistence <> 't'
       JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attinhcount = 0 AND a.attgenerated = ''
-           CROSS JOIN LATERAL (SELECT a.attidentity <> '' OR a.atthasdef, a.atttypid IN ('smallint'::regtype, 'integer'::regtype)) AS d(is_made, is_integer)
+           CROSS JOIN LATERAL (
+               SELECT a.attidentity <> ''
+                      OR EXISTS (SELECT FROM pg_attrdef AS f
+                                   JOIN pg_depend AS p ON (p.classid, p.objid, p.deptype) = ('pg_attrdef'::regclass, f.oid, 'n')
+                                  WHERE (f.adrelid, f.adnum) = (a.attrelid, a.attnum) AND p.refclassid IN ('pg_class'::regclass, 'pg_proc'::regclass)),
+                      a.atttypid IN ('smallint'::regtype, 'integer'::regtype)) AS d(is_made, is_integer)
      WHERE s.nspname = ANY (schemas)
        AND CASE WHEN is_integer THEN d.is_made ELSE a.atttypid = ANY (snowflake_convert.key_types()) END
        AND EXISTS (SELECT FROM pg_constraint AS k
@@ -551,7 +533,7 @@ BEGIN
     END IF;
     RETURN QUERY
         SELECT snowflake_convert.comment(format('left alone: %s (%I): %s', k.tab, k.attname,
-                   CASE WHEN k.is_left_alone THEN 'no sequence makes its values; snowflake_convert.key() makes a script for it' ELSE 'it is in except_keys' END))
+                   CASE WHEN k.is_left_alone THEN 'perhaps a natural key; snowflake_convert.key() makes a script for it' ELSE 'it is in except_keys' END))
           FROM snowflake_convert.keys(schemas) AS k
          WHERE k.is_left_alone OR format('%s.%I', k.tab, k.attname) = ANY (excepted);
     SELECT array_agg(k.tab ORDER BY k.n), array_agg(k.attname ORDER BY k.n), array_agg(DISTINCT k.owner) INTO tabs, cols, owners
