@@ -26,17 +26,21 @@ SET LOCAL search_path TO pg_catalog, pg_temp;
 -- the event trigger asks for each new table.
 --
 
--- Finds the functions by their extension: its schema may belong to a role that
--- makes functions of the same names.
-CREATE FUNCTION snowflake_convert.id_functions()
-RETURNS regprocedure[] LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-AS $$
+-- The extension's functions, snowflake_id() first, bound by their OIDs: their schema may
+-- belong to a role that makes functions of the same names.
+DO $$
+DECLARE
+    ids regprocedure[] := (SELECT array_agg(p.oid::regprocedure ORDER BY p.proname)
+                             FROM pg_proc AS p
+                             JOIN pg_depend AS d ON (d.classid, d.objid, d.deptype) = ('pg_proc'::regclass, p.oid, 'e')
+                             JOIN pg_extension AS e ON e.oid = d.refobjid AND e.extname = 'snowflake'
+                            WHERE p.proname IN ('snowflake_id', 'snowflake_nextval') AND p.pronargs = 0);
 BEGIN
-    RETURN (SELECT array_agg(p.oid::regprocedure ORDER BY p.proname)    -- snowflake_id() first
-              FROM pg_proc AS p
-              JOIN pg_depend AS d ON (d.classid, d.objid, d.deptype) = ('pg_proc'::regclass, p.oid, 'e')
-              JOIN pg_extension AS e ON e.oid = d.refobjid AND e.extname = 'snowflake'
-             WHERE p.proname IN ('snowflake_id', 'snowflake_nextval') AND p.pronargs = 0);
+    EXECUTE format('CREATE FUNCTION snowflake_convert.id_functions() RETURNS regprocedure[] LANGUAGE sql IMMUTABLE PARALLEL SAFE '
+                   'RETURN ARRAY[%L::regprocedure, %L::regprocedure]', ids[1], ids[2]);
+    IF snowflake_convert.id_functions() <> ids THEN
+        RAISE EXCEPTION 'the schema of extension "snowflake" was renamed meanwhile';
+    END IF;
 END
 $$;
 
@@ -60,11 +64,9 @@ CREATE FUNCTION snowflake_convert.is_snowflake(rel regclass, num smallint)
 RETURNS boolean LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
-DECLARE
-    ids oid[] := snowflake_convert.id_functions();
 BEGIN
     RETURN coalesce((
-        SELECT bool_and(d.refclassid = 'pg_proc'::regclass AND d.refobjid = ANY (ids))
+        SELECT bool_and(d.refclassid = 'pg_proc'::regclass AND d.refobjid = ANY (snowflake_convert.id_functions()))
           FROM pg_attrdef AS f
           JOIN pg_depend AS d ON (d.classid, d.objid, d.deptype) = ('pg_attrdef'::regclass, f.oid, 'n')
                              AND d.refclassid <> 'pg_type'::regclass
@@ -342,7 +344,8 @@ END;
 -- together may take the time of lock_timeout, so that a reader of the first table waits no
 -- longer; a later call has the rest.
 CREATE PROCEDURE snowflake_convert.begin_script(owner name, tabs regclass[], cols name[], digest text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small queries for each key
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -422,7 +425,8 @@ END;
 -- Writes the script for those of the keys that can become snowflakes, and what is to say
 -- of the others.
 CREATE FUNCTION snowflake_convert.script(tabs regclass[], cols name[], owner oid)
-RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp SET jit = off
+RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small queries for each key
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -513,7 +517,8 @@ BEGIN ATOMIC
 END;
 
 CREATE FUNCTION snowflake_convert.schema(schemas name[], except_keys text[] DEFAULT '{}')
-RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp SET jit = off
+RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small queries for each key
 AS $$
 DECLARE
     tabs regclass[];
