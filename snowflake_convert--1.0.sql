@@ -22,8 +22,8 @@ COMMENT ON SCHEMA snowflake_convert IS 'scripts that make bigint keys snowflakes
 SET LOCAL search_path TO pg_catalog, pg_temp;
 
 --
--- What the catalogue knows of a key.  In PL/pgSQL, whose plans last for a session:
--- the event trigger asks for each new table.
+-- What the catalogue knows of a key.  Most functions are PL/pgSQL, whose plans last for
+-- a session, because the event trigger calls them for each new table.
 --
 
 -- The extension's functions, snowflake_id() first, bound by their OIDs: their schema may
