@@ -62,6 +62,8 @@ CREATE UNLOGGED TABLE "Old shop".fallen (id bigserial PRIMARY KEY);
 ALTER SEQUENCE "Old shop".fallen_id_seq INCREMENT -1 MINVALUE -1000 MAXVALUE -1 START -1 RESTART;
 CREATE TABLE "Old shop".parted (id bigserial, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
 CREATE TABLE "Old shop".part PARTITION OF "Old shop".parted DEFAULT;
+CREATE TABLE "Old shop".parted_2 (id bigint GENERATED ALWAYS AS IDENTITY, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+CREATE TABLE "Old shop".part_2 PARTITION OF "Old shop".parted_2 DEFAULT;
 CREATE TABLE "Old shop".up (id bigserial PRIMARY KEY);
 CREATE TABLE "Old shop".down () INHERITS ("Old shop".up);
 CREATE VIEW "Old shop".ids AS SELECT id FROM "Old shop"."customer's";

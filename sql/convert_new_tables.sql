@@ -114,9 +114,17 @@ ALTER TABLE hidden ADD PRIMARY KEY (id);
 SELECT * FROM columns_of('whole', 'narrow', 'filled', 'emptied', 'parted', 'hidden') WHERE attname = 'id';
 
 -- no lock on a referenced table, but what the foreign key takes
+CREATE VIEW locks AS
+SELECT string_agg(concat_ws(' ', relation::regclass, mode), ', ' ORDER BY relation, mode) AS locks
+  FROM pg_locks WHERE pid = pg_backend_pid() AND relation IN ('rails'::regclass, 'rails_pkey'::regclass);
+BEGIN;
+SET LOCAL snowflake_convert.schemas = 'none';
+CREATE TABLE refers (id bigserial PRIMARY KEY, r bigint REFERENCES rails);
+SELECT locks FROM locks \gset
+ROLLBACK;
 BEGIN;
 CREATE TABLE refers (id bigserial PRIMARY KEY, r bigint REFERENCES rails);
-SELECT relation::regclass, mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IN ('rails'::regclass, 'rails_pkey'::regclass) ORDER BY 1, 2;
+SELECT locks = :'locks' AS same, locks ~ 'ShareRowExclusiveLock' AS some FROM locks;
 ROLLBACK;
 
 -- what a script of the way back does, stays

@@ -15,11 +15,10 @@ use List::Util qw(uniq);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
-use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 
-my $node = snowflake_node('privileges', "snowflake_convert.schemas = 'public, attic, d'");
+my $node = snowflake_node('privileges', "snowflake_convert.schemas = 'public, attic'");
 my $event_trigger = q{
 CREATE EXTENSION IF NOT EXISTS snowflake_convert;
 CREATE EVENT TRIGGER snowflakes ON ddl_command_end
