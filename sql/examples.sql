@@ -20,8 +20,9 @@ CREATE TABLE visits (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), page tex
 CALL snowflake_create_partitions('visits', '2026-11-01', '2027-02-01', '1 month');
 CALL snowflake_drop_partitions('visits', now() - interval '1 year');
 
--- how many rows each server inserted in each hour
-SELECT * FROM snowflake_activity('orders', 'id', '1 hour');
+-- how many rows each worker id inserted in each hour
+SELECT date_trunc('hour', snowflake_timestamp(id)) AS hour, snowflake_worker_id(id) AS worker_id, count(*)
+  FROM orders GROUP BY 1, 2 ORDER BY 1, 2;
 
 -- short links
 SELECT snowflake_to_text(2123963931868688386, 58);   -- 5vxJ5t9SsPw
@@ -35,7 +36,6 @@ SELECT item, issued_at BETWEEN now() - interval '1 min' AND now() AS is_recent
   FROM orders, snowflake_decode(id) ORDER BY id;
 SELECT count(*) FROM orders
  WHERE snowflake_issued_between(id, now() - interval '1 day', clock_timestamp() + interval '1 s');
-SELECT sum(ids) FROM snowflake_activity('orders', 'id', '1 hour');
 SELECT snowflake_to_text(2123963931868688386, 58), snowflake_from_text('5vxJ5t9SsPw', 58);
 
 CREATE TABLE messages (

@@ -201,6 +201,5 @@ CALL snowflake_drop_partitions('clicks', '2027-01-01');
 SET client_min_messages = warning;
 INSERT INTO posts DEFAULT VALUES;
 SELECT count(*) FROM posts WHERE n IS NULL AND id < snowflake_horizon('posts');
-SELECT datacenter_id, ids FROM snowflake_activity('clicks', 'id', '1 year');
 
 DROP SCHEMA type CASCADE;
