@@ -6,7 +6,7 @@
 # sql/horizon.sql shows the horizon of one session, and specs/horizon_*.spec the
 # order of statements.
 #
-# HORIZON_SECONDS is how long 16 and 64 writers write, 10 by default; a few more
+# HORIZON_SECONDS is how long 16 and 64 writers write, 6 by default; a few more
 # write for half as long.
 use strict;
 use warnings FATAL => 'all';
@@ -23,7 +23,7 @@ use SnowflakeTime;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-my $seconds = $ENV{HORIZON_SECONDS} // 10;
+my $seconds = $ENV{HORIZON_SECONDS} // 6;
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $node = snowflake_node(
 	'main',

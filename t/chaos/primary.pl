@@ -21,7 +21,7 @@
 # come again (promise 1).  In one life no id comes twice, and a call that begins
 # after another one returned gets a larger id (promise 2).
 #
-#   CHAOS_SECONDS   the seconds in which new faults begin (30)
+#   CHAOS_SECONDS   the seconds in which new faults begin (15)
 #   CHAOS_SEED      chooses the same order of faults as in an earlier run with
 #                   this seed; the timing still differs
 use strict;
@@ -64,7 +64,7 @@ my %take_overs = (
 	'backup promotion' => 1,
 	'backup start' => 1);
 
-my $seconds = $ENV{CHAOS_SECONDS} || 30;
+my $seconds = $ENV{CHAOS_SECONDS} || 15;
 my $seed = $ENV{CHAOS_SEED} // int(time() * 1000) % 1_000_000;
 srand($seed);
 my $synchronous_commit = (qw(on off))[ rand 2 ];
