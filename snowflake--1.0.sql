@@ -394,7 +394,8 @@ BEGIN
     -- of who has connected: the owner, or a member of it, which has the owner's rights
     -- already, but no superuser.
     IF pg_get_userbyid(owner) <> current_user
-       OR owner <> login AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = login AND NOT r.rolsuper AND pg_has_role(r.oid, owner, 'MEMBER')) THEN
+       OR owner <> login AND (NOT pg_has_role(login, owner, 'MEMBER')
+                               OR EXISTS (SELECT FROM pg_roles AS s WHERE s.rolsuper AND pg_has_role(login, s.oid, 'MEMBER'))) THEN
         RAISE EXCEPTION 'must be owner of table %', parent
             USING ERRCODE = 'insufficient_privilege',
                   HINT = format('Connect as role "%s" or, if you are no superuser, as a member of it, and SET ROLE to it.', pg_get_userbyid(owner));

@@ -152,6 +152,7 @@ BEGIN
         SELECT o.text
           FROM (VALUES (format('its type is %s', format_type(key.atttypid, key.atttypmod)), key.atttypid <> ALL (snowflake_convert.key_types())),
                        ('it is generated', key.attgenerated <> ''),
+                       ('a name has a line break', concat(rel, col, sequence, owner::regrole, (snowflake_convert.id_functions())[1]) ~ '[\n\r]'),
                        ('it is no column of a table', key.relkind NOT IN ('r', 'p')),
                        ('it is inherited, and changes with its parent''s', key.attinhcount > 0),
                        (format('its DEFAULT is %s, and not nextval() of a sequence that it owns', expression),
@@ -166,7 +167,7 @@ BEGIN
         SELECT format('table %s, which inherits it, has another DEFAULT or sequence for it', a.attrelid::regclass)
           FROM pg_attribute AS a LEFT JOIN pg_attrdef AS f ON (f.adrelid, f.adnum) = (a.attrelid, a.attnum)
          WHERE a.attrelid = ANY (family) AND a.attrelid <> rel AND a.attname = col
-           AND (pg_get_expr(f.adbin, f.adrelid) <> coalesce(expression, '') OR snowflake_convert.sequence_of(a.attrelid, a.attnum) IS NOT NULL)
+           AND (coalesce(pg_get_expr(f.adbin, f.adrelid), '') <> coalesce(expression, '') OR snowflake_convert.sequence_of(a.attrelid, a.attnum) IS NOT NULL)
         UNION ALL
         SELECT format('%s uses sequence %s', pg_describe_object(d.classid, d.objid, d.objsubid), sequence)
           FROM pg_depend AS d LEFT JOIN pg_attrdef AS f ON d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid
@@ -175,8 +176,10 @@ BEGIN
         UNION ALL
         SELECT format('column %I of table %s references it, and is %s', a.attname, r.tab, format_type(a.atttypid, a.atttypmod))
           FROM snowflake_convert.references_to(rel, col) AS r
-          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum) AND a.attinhcount = 0
-          JOIN pg_type AS y ON y.oid = a.atttypid AND ARRAY['smallint'::regtype, 'integer'::regtype]::oid[] && ARRAY[y.oid, y.typbasetype];
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum)
+          JOIN pg_type AS y ON y.oid = a.atttypid AND ARRAY['smallint'::regtype, 'integer'::regtype]::oid[] && ARRAY[y.oid, y.typbasetype]
+         WHERE NOT EXISTS (SELECT FROM pg_inherits AS i JOIN snowflake_convert.references_to(rel, col) AS p ON p.tab = i.inhparent
+                            WHERE i.inhrelid = r.tab AND a.attinhcount > 0);
 END
 $$;
 
@@ -199,8 +202,8 @@ BEGIN
 END
 $$;
 
--- Lists the statements that give a key its sequence again, as it is now.  The sequence
--- is bigint, because the largest key may be a snowflake.
+-- Lists the statements, of PL/pgSQL, that give a key its sequence again, as it is now.  The
+-- sequence is bigint, and ends there, because the largest key may be a snowflake.
 CREATE FUNCTION snowflake_convert.way_back(rel regclass, col name)
 RETURNS text[] LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 AS $$
@@ -219,7 +222,7 @@ BEGIN
         RETURN ARRAY[column_text || 'DROP DEFAULT'];
     END IF;
     options := concat_ws(' ', 'INCREMENT BY ' || nullif(key.seqincrement, 1), 'MINVALUE ' || nullif(key.seqmin, 1),
-                         'MAXVALUE ' || CASE WHEN key.seqmax NOT IN (32767, 2147483647, 9223372036854775807) THEN key.seqmax END,
+                         'MAXVALUE ' || CASE WHEN key.seqincrement < 0 THEN nullif(key.seqmax, -1) END,
                          'START WITH ' || nullif(key.seqstart, 1), 'CACHE ' || nullif(key.seqcache, 1), CASE WHEN key.seqcycle THEN 'CYCLE' END);
     RETURN CASE WHEN key.attidentity <> ''
                 THEN ARRAY[format('%sDROP DEFAULT, ALTER COLUMN %I ADD GENERATED %s AS IDENTITY (%s)', column_text, col,
@@ -228,7 +231,9 @@ BEGIN
                 ELSE ARRAY[concat_ws(' ', CASE key.relpersistence WHEN 'u' THEN 'CREATE UNLOGGED SEQUENCE' ELSE 'CREATE SEQUENCE' END,
                                      key.sequence, nullif(options, ''), format('OWNED BY %s.%I', rel, col)),
                            format('%sSET DEFAULT nextval(%L)', column_text, key.sequence)] END
-        || format('SELECT setval(%L, %s(%I)) FROM %s', key.sequence, CASE WHEN key.seqincrement > 0 THEN 'max' ELSE 'min' END, col, rel)
+        || CASE WHEN key.seqincrement > 0
+                THEN format('PERFORM setval(%L, CASE WHEN max(%I) >= %s THEN max(%2$I) END) FROM %4$s', key.sequence, col, key.seqmin, rel)
+                ELSE format('PERFORM setval(%L, CASE WHEN min(%I) <= %s THEN min(%2$I) END) FROM %4$s', key.sequence, col, key.seqmax, rel) END
         || ARRAY(SELECT format('GRANT %s ON SEQUENCE %s TO %s%s', e.privilege_type, key.sequence,
                                coalesce(nullif(e.grantee, 0)::regrole::text, 'PUBLIC'), CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
                    FROM aclexplode(key.relacl) AS e
@@ -340,7 +345,9 @@ BEGIN ATOMIC
       FROM ROWS FROM (unnest(tabs), unnest(cols)) WITH ORDINALITY AS k(tab, col, n);
 END;
 
--- Locks the tables, and makes sure that the same script would be made now.  All locks
+-- Locks the tables, and makes sure that the same script would be made now or, without a
+-- digest, that the keys are snowflakes, as the way back needs.  That reads the tables by
+-- their names, which nobody may exchange who has not the owner's rights.  All locks
 -- together may take the time of lock_timeout, so that a reader of the first table waits no
 -- longer; a later call has the rest.
 CREATE PROCEDURE snowflake_convert.begin_script(owner name, tabs regclass[], cols name[], digest text)
@@ -357,7 +364,8 @@ DECLARE
     tab regclass;
 BEGIN
     IF owner <> current_user
-       OR role <> connected AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = connected AND NOT r.rolsuper AND pg_has_role(r.oid, role, 'MEMBER')) THEN
+       OR role <> connected AND (NOT pg_has_role(connected, role, 'MEMBER')
+                                 OR EXISTS (SELECT FROM pg_roles AS s WHERE s.rolsuper AND pg_has_role(connected, s.oid, 'MEMBER'))) THEN
         RAISE insufficient_privilege USING
             MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, CASE WHEN owner <> current_user THEN current_user ELSE pg_get_userbyid(connected) END),
             HINT = format('Connect as role "%s" or, if you are no superuser, as a member of it, and SET ROLE to it.', owner);
@@ -368,7 +376,23 @@ BEGIN
         PERFORM set_config('lock_timeout', greatest(1, extract(epoch FROM deadline - clock_timestamp()) * 1000)::integer::text, true)
           WHERE deadline IS NOT NULL;
     END LOOP;
-    IF digest IS DISTINCT FROM snowflake_convert.digest(tabs, cols)
+    IF digest IS NULL THEN
+        IF EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col)
+                     JOIN pg_class AS c ON c.oid = k.tab
+                     LEFT JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col
+                    WHERE c.relowner <> role OR snowflake_convert.is_snowflake(k.tab, a.attnum) IS NOT TRUE) THEN
+            RAISE object_not_in_prerequisite_state USING MESSAGE = 'a key is no snowflake of this owner, so the way back does not fit it';
+        END IF;
+        IF EXISTS (SELECT FROM pg_class AS c
+                     JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                     JOIN pg_database AS d ON d.datname = current_database()
+                    WHERE c.oid = ANY (tabs::oid[])
+                      AND NOT pg_has_role(CASE n.nspowner WHEN 'pg_database_owner'::regrole THEN d.datdba ELSE n.nspowner END, role, 'USAGE')) THEN
+            RAISE insufficient_privilege USING
+                MESSAGE = format('the schema of a key belongs to a role that has not the rights of "%s"', owner),
+                HINT = 'The way back reads the tables. Give the schema another owner meanwhile.';
+        END IF;
+    ELSIF digest IS DISTINCT FROM snowflake_convert.digest(tabs, cols)
        OR EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col), snowflake_convert.obstacles(k.tab, k.col, role)) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'tables, what depends on them, or names have changed since the script was made',
@@ -403,7 +427,7 @@ COMMENT ON PROCEDURE snowflake_convert.end_script(regclass[], name[]) IS 'for sc
 
 -- Writes one DO statement, because a client that ignores an error goes on with the next
 -- statement.  The tag of its quote is a hash of all texts, so that no name ends the quote.
-CREATE FUNCTION snowflake_convert.do_statement(tabs regclass[], cols name[], owner oid)
+CREATE FUNCTION snowflake_convert.do_statement(tabs regclass[], cols name[], owner oid, is_back boolean)
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 BEGIN ATOMIC
     SELECT concat_ws(E'\n    ', format(E'DO $script_%s$\nDECLARE', d.digest),
@@ -414,11 +438,13 @@ BEGIN ATOMIC
                -- Without the extension, the schema could be a stranger's.
                'IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = ''snowflake_convert'') THEN RAISE ''extension "snowflake_convert" is not installed''; END IF;',
                format('keys := %L;', tabs), format('columns := %L;', cols),
-               format('CALL snowflake_convert.begin_script(%L, keys, columns, %L);', pg_get_userbyid(owner), d.digest),
+               CASE WHEN is_back THEN 'SET LOCAL row_security = off;' END,
+               format('CALL snowflake_convert.begin_script(%L, keys, columns, %L);', pg_get_userbyid(owner), CASE WHEN NOT is_back THEN d.digest END),
                (SELECT string_agg(s.statement || ';', E'\n    ' ORDER BY k.n, s.n)
                   FROM ROWS FROM (unnest(tabs), unnest(cols)) WITH ORDINALITY AS k(tab, col, n),
-                       unnest(snowflake_convert.statements(k.tab, k.col)) WITH ORDINALITY AS s(statement, n)),
-               'CALL snowflake_convert.end_script(keys, columns);') || format(E'\nEND $script_%s$;', d.digest)
+                       unnest(CASE WHEN is_back THEN snowflake_convert.way_back(k.tab, k.col)
+                                   ELSE snowflake_convert.statements(k.tab, k.col) END) WITH ORDINALITY AS s(statement, n)),
+               CASE WHEN NOT is_back THEN 'CALL snowflake_convert.end_script(keys, columns);' END) || format(E'\nEND $script_%s$;', d.digest)
       FROM snowflake_convert.digest(tabs, cols) AS d(digest);
 END;
 
@@ -464,16 +490,13 @@ BEGIN
                                                 regexp_replace((snowflake_convert.id_functions())[1]::text, '[^.]*$', 'snowflake_min_id(now())'), k.tab))
           FROM unnest(keys, columns) AS k(tab, col) JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col
          WHERE snowflake_convert.sequence_of(k.tab, a.attnum) IS NULL;
-    RETURN NEXT '-- back: SET search_path = pg_catalog, pg_temp; SET row_security = off; SET snowflake_convert.schemas = none;';
     RETURN QUERY
-        SELECT snowflake_convert.statement_comment('back', s.statement)
-          FROM ROWS FROM (unnest(keys), unnest(columns)) WITH ORDINALITY AS k(tab, col, n),
-               unnest(snowflake_convert.way_back(k.tab, k.col)) WITH ORDINALITY AS s(statement, n)
-         ORDER BY k.n, s.n;
+        SELECT '-- back: ' || l.line
+          FROM string_to_table(snowflake_convert.do_statement(keys, columns, owner, true), E'\n') WITH ORDINALITY AS l(line, n) ORDER BY l.n;
     IF cardinality(keys) > 100 THEN
         RETURN NEXT '-- PostgreSQL may need some locks for each table: "out of shared memory" asks for a larger max_locks_per_transaction';
     END IF;
-    RETURN NEXT snowflake_convert.do_statement(keys, columns, owner);
+    RETURN NEXT snowflake_convert.do_statement(keys, columns, owner, false);
 END
 $$;
 

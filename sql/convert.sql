@@ -29,10 +29,13 @@ DECLARE
   statement text;
 BEGIN
   EXECUTE 'SELECT ARRAY(SELECT ' || query || ')' INTO script;
+  IF keyword <> '' THEN
+    EXECUTE (SELECT string_agg(substr(l, length(keyword) + 6), E'\n' ORDER BY n)
+               FROM unnest(script) WITH ORDINALITY AS s(l, n) WHERE starts_with(l, format('-- %s: ', keyword)));
+    RETURN;
+  END IF;
   FOREACH statement IN ARRAY script LOOP
-    IF keyword = '' OR starts_with(statement, format('-- %s: ', keyword)) THEN
-      EXECUTE regexp_replace(statement, '^-- ' || keyword || ': ', '');
-    END IF;
+    EXECUTE statement;
   END LOOP;
 END $$;
 -- columns of the tables of a schema, and its sequences

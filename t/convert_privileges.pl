@@ -249,7 +249,7 @@ for my $schema ('ids', 'attic')
 {
 	my $exchange = superuser(q{SELECT snowflake_convert.key('attic.mine', 'id')});
 
-	$exchange =~ s/(CALL snowflake_convert.begin_script.*\n)/$1 ALTER SCHEMA $schema RENAME TO true_$schema; ALTER SCHEMA false_$schema RENAME TO $schema;\n/ or die;
+	$exchange =~ s/^(    CALL snowflake_convert.begin_script.*\n)/$1 ALTER SCHEMA $schema RENAME TO true_$schema; ALTER SCHEMA false_$schema RENAME TO $schema;\n/m or die;
 	like(as_role($superuser, $exchange), qr/ERROR:  the DEFAULT of column id of \S+ is not snowflake_id\(\) of the extension/,
 		"a script that sees another schema $schema is undone");
 }
