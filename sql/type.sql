@@ -39,7 +39,7 @@ INSERT INTO posts VALUES ('9223372036854775808');
 
 -- ALTER TABLE ... TYPE, and back, rewrites neither the table nor an index, but one
 -- with an expression or a WHERE: PostgreSQL does not compare these
-CREATE TABLE old (id bigint PRIMARY KEY, parent bigint REFERENCES old);
+CREATE TABLE old (id bigint PRIMARY KEY CHECK (id > 0.5), parent bigint REFERENCES old);
 CREATE INDEX old_hash ON old USING hash (id);
 CREATE INDEX old_brin ON old USING brin (id);
 CREATE INDEX old_by_time ON old (snowflake_timestamp(id, '2010-11-04 01:42:54.657+00'), parent) WHERE id > 0;
@@ -48,9 +48,11 @@ CREATE TABLE files AS SELECT relname, relfilenode FROM pg_class WHERE relnamespa
 ALTER TABLE old ALTER id TYPE snowflake, ALTER parent TYPE snowflake;
 SELECT row_to_json(o) FROM old AS o WHERE id = 2;
 SELECT relname, c.relfilenode = f.relfilenode AS same_file FROM files AS f JOIN pg_class AS c USING (relname) ORDER BY 1;
+ALTER TABLE old ADD CHECK (id::bigint > 0.5);
 ALTER TABLE old ALTER parent TYPE bigint;
 SELECT row_to_json(o) FROM old AS o WHERE id = 2;
 ALTER TABLE old ALTER id TYPE bigint;
+SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'old'::regclass AND contype = 'c' ORDER BY conname;
 SELECT row_to_json(o) FROM old AS o WHERE id = 2;
 SELECT relname, c.relfilenode = f.relfilenode AS same_file FROM files AS f JOIN pg_class AS c USING (relname) ORDER BY 1;
 
@@ -82,12 +84,9 @@ SELECT count(*) FILTER (WHERE type_of(of_bigint) ~ '[a-z]') > 200 AS are_many,
 SELECT expression, type_of(regexp_replace(expression, '\mid\M', 'NULL::bigint')) AS of_bigint, type_of(regexp_replace(expression, '\mid\M', 'NULL::snowflake')) AS of_snowflake
   FROM unnest(ARRAY[
     'id = 5', 'id = 5::smallint', 'id = ''5''', 'id = NULL', 'id + 1', '1::smallint + id', 'id + id', 'max(id)', 'sum(id)',
-    'id > 1.5', '1.5 >= id', 'id IN (1, 2.5)', 'id = ANY (ARRAY[1.5])', 'id NOT BETWEEN 1.5 AND 2',
     'id::float8', 'id::float4', 'id::numeric', 'id::integer', 'id::smallint', 'id::text', 'float8(id)',
     'coalesce(id, 0)', 'coalesce(0, id)', 'greatest(id, 5::smallint)', 'CASE WHEN true THEN 1 ELSE id END', 'ARRAY[1, id]', 'lag(id) OVER ()',
-    'id + 1.5', 'id = 1.5::float8', 'sqrt(id)', 'coalesce(id, 1.5)', 'id::oid']) AS expression;
-SELECT 5::snowflake > 4.5 AS gt, 5::snowflake >= 5.0 AS ge, 5::snowflake < 4.5 AS lt, 5::snowflake <= 4.9 AS le, 5::snowflake = 5.0 AS eq, 5::snowflake <> 5.1 AS ne,
-       4.5 > 5::snowflake AS gt, 5.0 >= 5::snowflake AS ge, 4.5 < 5::snowflake AS lt, 4.9 <= 5::snowflake AS le, 5.0 = 5::snowflake AS eq, 5.1 <> 5::snowflake AS ne;
+    'id > 1.5', 'id IN (1, 2.5)', 'nullif(id, 1.5)', 'id IS DISTINCT FROM 1.5', 'id + 1.5', 'id = 1.5::float8', 'sqrt(id)', 'coalesce(id, 1.5)', 'id::oid']) AS expression;
 SELECT 5::smallint::snowflake, 5.4::snowflake, 5.6::float8::snowflake, 5::float4::snowflake, '5'::text::snowflake, pg_typeof(s) FROM (SELECT 1::snowflake UNION SELECT 1) AS t(s);
 CREATE FUNCTION plus(a snowflake, b bigint) RETURNS snowflake LANGUAGE plpgsql AS $$
 DECLARE
