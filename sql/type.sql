@@ -14,6 +14,7 @@ INSERT INTO orders (item) VALUES ('apple') RETURNING to_json(orders);   -- {"id"
 ALTER TABLE orders ALTER id TYPE bigint;
 SET lock_timeout = '1 s';
 ALTER TABLE orders ALTER id TYPE snowflake;
+ANALYZE orders;
 RESET lock_timeout;
 SELECT item FROM orders WHERE to_json(id)::text ~ '^"\d+"$';
 ALTER TABLE orders ALTER id TYPE bigint;
