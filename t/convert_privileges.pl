@@ -81,6 +81,8 @@ $node->safe_psql('postgres', qq{
 CREATE ROLE attacker LOGIN;
 CREATE ROLE victim LOGIN;
 CREATE ROLE member LOGIN IN ROLE attacker;
+CREATE ROLE operators SUPERUSER;
+CREATE ROLE operator LOGIN IN ROLE attacker, operators;
 });
 
 # ----- CREATE EXTENSION -----
@@ -255,6 +257,40 @@ for my $schema ('ids', 'attic')
 }
 is(ran_as(), '', 'such a script runs no code of the attacker');
 
+# ----- the way back, which reads tables -----
+
+# Returns the statement that doc/migration.md takes out of a script's comments.
+sub way_back
+{
+	my ($script) = @_;
+	return join '', $script =~ /^-- back: (.*\n)/mg;
+}
+
+# A superuser, a member that can become one, and an owner whose table lies in a
+# schema of somebody else: each could run code of another role.
+superuser('CREATE TABLE attic.theirs (id bigserial PRIMARY KEY); CREATE INDEX ON attic.theirs (id) WHERE attic.folded(); ALTER TABLE attic.theirs OWNER TO attacker');
+my $theirs = superuser(q{SELECT snowflake_convert.key('attic.theirs', 'id')});
+my $refused = qr/ERROR:  this script has to run as role "attacker"/;
+like(as_role('operator', "SET ROLE attacker;\n$theirs"), $refused, 'a member that can become a superuser does not run the script');
+is(as_role('attacker', $theirs), '', 'the owner runs the script');
+ran_as();
+like(as_role($superuser, way_back($theirs)), $refused, 'a superuser does not run the way back');
+like(as_role('operator', "SET ROLE attacker;\n" . way_back($theirs)), $refused, 'neither does a member that can become a superuser');
+is(ran_as(), '', 'no code of the owner runs as somebody else');
+is(as_role('attacker', way_back($theirs)), '', 'the owner runs the way back');
+like(as_role('attacker', way_back($theirs)), qr/ERROR:  a key is no snowflake of this owner/, 'the way back runs once');
+superuser('GRANT USAGE ON SCHEMA ids TO victim; CREATE TABLE attic.ours (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY); ALTER TABLE attic.ours OWNER TO victim');
+my $ours = superuser(q{SELECT snowflake_convert.key('attic.ours', 'id')});
+is(as_role('victim', $ours), '', 'a table in a schema of another role is converted');
+like(as_role('victim', way_back($ours)), qr/ERROR:  the schema of a key belongs to a role that has not the rights of "victim"/,
+	'the way back reads no table in a schema of another role');
+
+# Each line of a name would be a statement for sed and psql.
+superuser(qq{CREATE TABLE attic."x\n-- back: SELECT attic.evil(1); --\n" (id bigserial PRIMARY KEY)});
+my $lines = superuser(q{SELECT snowflake_convert.schema('{attic}')});
+like($lines, qr/^-- in the way of .*\n(?:--     .*\n)*.*: a name has a line break$/m, 'a name with a line break is in the way');
+unlike($lines, qr/^-- back: SELECT attic/m, 'no line of a name is a statement of the comments');
+
 # ----- partitions -----
 
 # ATTACH, DETACH and DROP evaluate expressions of partitions and of tables that
@@ -307,6 +343,7 @@ for my $call ($create, $drop)
 }
 is(ran_as(), '', 'a refused call runs no code of another role');
 unlike(as_role('member', 'SET ROLE attacker;' . sprintf($create, 'attic.p')), qr/ERROR/, 'a member of the owner creates partitions');
+like(as_role('operator', 'SET ROLE attacker;' . sprintf($create, 'attic.p')), qr/ERROR/, 'a member that can become a superuser does not');
 is(ran_as(), 'attacker', q{and the owner's code runs as the owner});
 
 # ATTACH by hand runs such code, so the check above can fail.
