@@ -36,7 +36,7 @@ CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), n int,
 CREATE INDEX ON orders (snowflake_timestamp(id, '2010-11-04 01:42:54.657+00'));
 CREATE VIEW recent AS SELECT id, n FROM orders WHERE id >= snowflake_min_id(now() - interval '1 day');
 CREATE TABLE visits (n int);
-ALTER TABLE visits ADD id snowflake PRIMARY KEY DEFAULT snowflake_nextval(), ADD CHECK (id > 1.5);
+ALTER TABLE visits ADD id snowflake PRIMARY KEY DEFAULT snowflake_nextval(), ADD CHECK (id > 1);
 CREATE TABLE parted (n int, id bigint DEFAULT snowflake_nextval() PRIMARY KEY) PARTITION BY RANGE (id);
 CREATE TABLE part PARTITION OF parted FOR VALUES FROM (0) TO (MAXVALUE);
 CREATE TABLE child (more text) INHERITS (visits);
