@@ -152,7 +152,9 @@ BEGIN
         SELECT o.text
           FROM (VALUES (format('its type is %s', format_type(key.atttypid, key.atttypmod)), key.atttypid <> ALL (snowflake_convert.key_types())),
                        ('it is generated', key.attgenerated <> ''),
-                       ('a name has a line break', concat(rel, col, sequence, owner::regrole, (snowflake_convert.id_functions())[1]) ~ '[\n\r]'),
+                       ('a name has a line break', concat(rel, col, sequence, owner::regrole, (snowflake_convert.id_functions())[1],
+                                                             (SELECT string_agg(e.grantee::regrole::text, '') FROM pg_class AS s, aclexplode(s.relacl) AS e
+                                                               WHERE s.oid = sequence)) ~ '[\n\r]'),
                        ('it is no column of a table', key.relkind NOT IN ('r', 'p')),
                        ('it is inherited, and changes with its parent''s', key.attinhcount > 0),
                        (format('its DEFAULT is %s, and not nextval() of a sequence that it owns', expression),
@@ -376,11 +378,20 @@ BEGIN
         PERFORM set_config('lock_timeout', greatest(1, extract(epoch FROM deadline - clock_timestamp()) * 1000)::integer::text, true)
           WHERE deadline IS NOT NULL;
     END LOOP;
+    -- Names may have led to other tables while this session waited.
+    IF EXISTS (SELECT FROM unnest(tabs) AS t
+                WHERE NOT EXISTS (SELECT FROM pg_locks AS l
+                                   WHERE l.pid = pg_backend_pid() AND l.granted AND l.mode = 'AccessExclusiveLock' AND l.relation = t
+                                     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))) THEN
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = 'tables or names have changed while this script waited for locks',
+            HINT = 'Make the script again.';
+    END IF;
     IF digest IS NULL THEN
         IF EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col)
-                     JOIN pg_class AS c ON c.oid = k.tab
+                     LEFT JOIN pg_class AS c ON c.oid = k.tab
                      LEFT JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col
-                    WHERE c.relowner <> role OR snowflake_convert.is_snowflake(k.tab, a.attnum) IS NOT TRUE) THEN
+                    WHERE c.relowner IS DISTINCT FROM role OR snowflake_convert.is_snowflake(k.tab, a.attnum) IS NOT TRUE) THEN
             RAISE object_not_in_prerequisite_state USING MESSAGE = 'a key is no snowflake of this owner, so the way back does not fit it';
         END IF;
         IF EXISTS (SELECT FROM pg_class AS c
@@ -408,9 +419,9 @@ CREATE PROCEDURE snowflake_convert.end_script(tabs regclass[], cols name[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    wrong text := (SELECT min(format('%I of %s', k.col, f.tab))
-                     FROM unnest(tabs, cols) AS k(tab, col), snowflake_convert.family(k.tab, k.col) AS f
-                    WHERE NOT snowflake_convert.is_snowflake(f.tab, f.attnum));
+    wrong text := (SELECT min(format('%I of %s', k.col, coalesce(f.tab, k.tab)))
+                     FROM unnest(tabs, cols) AS k(tab, col) LEFT JOIN LATERAL snowflake_convert.family(k.tab, k.col) AS f ON true
+                    WHERE snowflake_convert.is_snowflake(f.tab, f.attnum) IS NOT TRUE);
 BEGIN
     IF wrong IS NOT NULL THEN
         RAISE object_not_in_prerequisite_state USING

@@ -15,7 +15,9 @@ use List::Util qw(uniq);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
+use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 
 my $node = snowflake_node('privileges', "snowflake_convert.schemas = 'public, attic'");
@@ -290,6 +292,22 @@ superuser(qq{CREATE TABLE attic."x\n-- back: SELECT attic.evil(1); --\n" (id big
 my $lines = superuser(q{SELECT snowflake_convert.schema('{attic}')});
 like($lines, qr/^-- in the way of .*\n(?:--     .*\n)*.*: a name has a line break$/m, 'a name with a line break is in the way');
 unlike($lines, qr/^-- back: SELECT attic/m, 'no line of a name is a statement of the comments');
+superuser(qq{CREATE ROLE "app\r--"; CREATE TABLE attic.granted (id bigserial PRIMARY KEY); GRANT USAGE ON attic.granted_id_seq TO "app\r--"});
+like(superuser(q{SELECT snowflake_convert.key('attic.granted', 'id')}), qr/: a name has a line break$/m, 'so is that of a role that has a privilege');
+
+# A name leads to another table after the wait for the lock.
+superuser('CREATE SCHEMA other; CREATE TABLE attic.moved (id bigserial PRIMARY KEY); CREATE TABLE other.moved (id bigserial PRIMARY KEY)');
+my $moved = superuser(q{SELECT snowflake_convert.key('attic.moved', 'id')});
+my ($holder, $runner) = map { SnowflakeSession->new($node) } 1 .. 2;
+$_->rows("\\c $database") for $holder, $runner;
+$holder->rows('BEGIN');
+$holder->rows('DROP TABLE attic.moved');
+$holder->rows('ALTER TABLE other.moved SET SCHEMA attic');
+$runner->ask($moved =~ s/;\z//r);
+ok(wait_for(sub { superuser(q{SELECT count(*) FROM pg_locks WHERE NOT granted}) eq '1' }), 'a script waits for its table');
+$holder->rows('COMMIT');
+like($runner->outcome->{text}, qr/tables or names have changed while this script waited for locks/, 'a script whose table was dropped meanwhile is refused');
+$_->quit for $holder, $runner;
 
 # ----- partitions -----
 
