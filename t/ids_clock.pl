@@ -216,10 +216,10 @@ for my $setting (sort keys %expected)
 		{
 			is(sum(map { $_->{waits} } @outcomes), scalar @outcomes, "$name: each call waits");
 
-			# A busy machine delays single calls.
+			# A busy machine delays most calls, and no machine delays each of a hundred.
 			my $soon = sub { scalar grep { $_->{late_ms} < LATE_MS } @outcomes };
 			push @outcomes, take_after_step_back($seconds)
-			  while $soon->() < 3 && @outcomes < 15;
+			  while $soon->() < 3 && @outcomes < 100;
 			cmp_ok($soon->(), '>=', 3, "$name: the wait ends as soon as an id is allowed");
 			cmp_ok(min(map { $_->{late_ms} } @outcomes), '>=', 0, "$name: no wait ends earlier");
 		}
