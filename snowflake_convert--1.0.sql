@@ -404,6 +404,10 @@ BEGIN
                 HINT = 'The way back reads the tables. Give the schema another owner meanwhile.';
         END IF;
     ELSIF digest IS DISTINCT FROM snowflake_convert.digest(tabs, cols)
+          -- Each key needs its one ALTER TABLE, so that none is left for another table.
+       OR EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col) JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col
+                   WHERE snowflake_convert.is_snowflake(k.tab, a.attnum))
+       OR EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col) GROUP BY k.tab::oid, k.col HAVING count(*) > 1)
        OR EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col), snowflake_convert.obstacles(k.tab, k.col, role)) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'tables, what depends on them, or names have changed since the script was made',
