@@ -6,8 +6,9 @@
 # lease of seconds outlasts any number of steps, however slow the machine is.
 # Time passes as it does in reality only while the test waits for something, in
 # wait_for(), let_pass() or while_time_passes(); and a turn of such a wait lets
-# TURN_S pass at most, so that a machine which takes longer for a turn gets more
-# turns.  test_time() is the time of the servers, in which a test measures.
+# $longest_turn_s pass at most, so that a machine which takes longer for a turn
+# gets more turns.  test_time() is the time of the servers, in which a test
+# measures.
 #
 # Without slow_down() the servers' clocks are the real ones.
 package SnowflakeTime;
@@ -35,11 +36,13 @@ our @EXPORT = qw(
 
 use constant {
 	SLOWNESS => 10,
-	TURN_S => 0.1,
 	BY_ITSELF_S => 0.3,
 	CLOCK_BOOTTIME => 7,        # Linux
 	NS_PER_S => 1_000_000_000
 };
+
+# A test that measures a shorter time makes the turns shorter.
+our $longest_turn_s = 0.1;
 
 my $pace_file;
 my ($began, $began_passing);
@@ -105,14 +108,14 @@ sub skip_time
 }
 
 # Ends a turn of a wait, which began at a time of the real clock: lets the time
-# pass that the turn has taken, but TURN_S at most.
+# pass that the turn has taken, but $longest_turn_s at most.
 sub end_turn
 {
 	my ($turn_began) = @_;
 	my $took = clock_gettime(CLOCK_MONOTONIC) - $turn_began;
 
-	skip_time(min($took, TURN_S) * (1 - 1 / SLOWNESS));
-	return min($took, TURN_S);
+	skip_time(min($took, $longest_turn_s) * (1 - 1 / SLOWNESS));
+	return min($took, $longest_turn_s);
 }
 
 # Calls a function until it returns something true, for 30 seconds at most or
@@ -166,7 +169,7 @@ sub wait_for_answer
 		my $turn_began = clock_gettime(CLOCK_MONOTONIC);
 		my $waited_s = $turn_began - $began_waiting;
 
-		sleep min(0.02, $waited_s / 10);
+		sleep min(0.02, $longest_turn_s / 2, $waited_s / 10);
 		end_turn($turn_began) if $waited_s > BY_ITSELF_S;
 	}
 	return;
@@ -185,7 +188,7 @@ sub while_time_passes
 	if ($pid == 0)
 	{
 		sleep BY_ITSELF_S;
-		let_pass(TURN_S) while getppid == $parent;
+		let_pass($longest_turn_s) while getppid == $parent;
 		POSIX::_exit(0);
 	}
 	$passer = $pid;
