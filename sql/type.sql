@@ -82,7 +82,7 @@ SELECT count(*) FILTER (WHERE type_of(of_bigint) ~ '[a-z]') > 200 AS are_many,
   FROM expressions, replace(of_bigint, '::bigint', '::snowflake') AS of_snowflake;
 
 -- What both types are with others.  SQLSTATE 42883, 42804 and 42846: write id::bigint.
-SELECT expression, type_of(regexp_replace(expression, '\mid\M', 'NULL::bigint')) AS of_bigint, type_of(regexp_replace(expression, '\mid\M', 'NULL::snowflake')) AS of_snowflake
+SELECT expression, type_of(regexp_replace(expression, '\mid\M', 'NULL::bigint', 'g')) AS of_bigint, type_of(regexp_replace(expression, '\mid\M', 'NULL::snowflake', 'g')) AS of_snowflake
   FROM unnest(ARRAY[
     'id = 5', 'id = 5::smallint', 'id = ''5''', 'id = NULL', 'id + 1', '1::smallint + id', 'id + id', 'max(id)', 'sum(id)',
     'id::float8', 'id::float4', 'id::numeric', 'id::integer', 'id::smallint', 'id::text', 'float8(id)',
