@@ -111,6 +111,15 @@ SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s;
 SELECT s FROM snowflake_convert.key('legacy', 'id') AS s WHERE s ~ '^--';
 CALL run($$snowflake_convert.key('legacy', 'id')$$);
 INSERT INTO legacy DEFAULT VALUES RETURNING id = snowflake_currval();
+-- the script's statements would be the same again, and one too many
+CREATE TABLE once (id bigint PRIMARY KEY);
+CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.key('once', 'id') AS s;
+CALL run('s FROM shop.script ORDER BY n');
+CALL run('s FROM shop.script ORDER BY n');
+ALTER TABLE once ALTER id DROP DEFAULT;
+CALL snowflake_convert.begin_script(current_user, '{once,once}', '{id,id}', snowflake_convert.digest('{once,once}', '{id,id}'), NULL);
+CALL run('s FROM shop.script ORDER BY n');
+DROP TABLE once, script;
 DROP TABLE legacy;
 CREATE TABLE a (id bigserial PRIMARY KEY);
 CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.key('a', 'id') AS s;
