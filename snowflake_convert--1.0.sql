@@ -624,7 +624,7 @@ BEGIN
           JOIN pg_class AS c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
           JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = ANY (regexp_split_to_array(btrim(setting), '\s*,\s*'))
           JOIN pg_constraint AS k ON k.conrelid = c.oid AND k.contype = 'p'
-          JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (k.conkey) AND a.attinhcount = 0 AND (a.attidentity <> '' OR a.atthasdef),
+          JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (k.conkey) AND (a.attidentity <> '' OR a.atthasdef),
                LATERAL snowflake_convert.sequence_of(c.oid, a.attnum) AS s(sequence)
          WHERE d.command_tag IN ('CREATE TABLE', 'ALTER TABLE') AND NOT d.in_extension AND s.sequence IS NOT NULL
          GROUP BY c.oid, a.attnum, a.attname, a.atttypid, s.sequence
