@@ -75,7 +75,8 @@ END
 $$;
 
 -- Finds the sequence that a column owns and takes its values from: that of an
--- identity, or of a DEFAULT that is nextval() and no more.
+-- identity, or of a DEFAULT that is nextval() and no more.  The catalogue knows which
+-- sequence a DEFAULT uses, and not what else it does.
 CREATE FUNCTION snowflake_convert.sequence_of(rel regclass, num smallint)
 RETURNS regclass LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -178,8 +179,7 @@ BEGIN
         UNION ALL
         SELECT format('column %I of table %s references it, and is %s', a.attname, r.tab, format_type(a.atttypid, a.atttypmod))
           FROM snowflake_convert.references_to(rel, col) AS r
-          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum)
-          JOIN pg_type AS y ON y.oid = a.atttypid AND ARRAY['smallint'::regtype, 'integer'::regtype]::oid[] && ARRAY[y.oid, y.typbasetype]
+          JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (r.tab, r.attnum) AND a.attlen IN (2, 4)    -- domains have the length of their type
          WHERE NOT EXISTS (SELECT FROM pg_inherits AS i JOIN snowflake_convert.references_to(rel, col) AS p ON p.tab = i.inhparent
                             WHERE i.inhrelid = r.tab AND a.attinhcount > 0);
 END
@@ -311,7 +311,8 @@ BEGIN ATOMIC
                   string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum))
       FROM pg_class AS t
       JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attinhcount = 0 AND a.attidentity = ''
-      JOIN pg_type AS y ON y.oid = a.atttypid AND ARRAY['smallint'::regtype, 'integer'::regtype]::oid[] && ARRAY[y.oid, y.typelem, y.typbasetype],
+      JOIN pg_type AS y ON y.oid = a.atttypid
+      JOIN pg_type AS e ON e.oid IN (y.oid, y.typelem) AND e.typoutput IN ('int2out'::regproc, 'int4out'::regproc),    -- as domains of them
            LATERAL regexp_replace(lower(a.attname), '_?ids?$', '') AS n(name)
      WHERE t.relkind IN ('r', 'p', 'f') AND t.relpersistence <> 't' AND t.oid >= 16384
        AND EXISTS (SELECT FROM words AS w WHERE w.word IN (n.name, regexp_replace(n.name, '^.*_', '')) AND (w.is_whole OR n.name <> lower(a.attname)))

@@ -144,7 +144,8 @@ INSERT INTO customer (name) VALUES ('Ann');
 INSERT INTO product (best_customer) VALUES (1);
 -- integers without a foreign key, in all schemas
 CREATE DOMAIN whole AS integer;
-CREATE TABLE "Old shop".notes (customer_ids integer[], "placeId" whole, of_product smallint, product bigint, n integer, dishes integer, old_place integer, old_seat integer, seat_id integer);
+CREATE DOMAIN more AS whole;
+CREATE TABLE "Old shop".notes (customer_ids integer[], "placeId" whole, of_product smallint, customer more, product bigint, n integer, dishes integer, old_place integer, old_seat integer, seat_id integer);
 CREATE TABLE in_seat (id bigserial PRIMARY KEY);
 CREATE FUNCTION next() RETURNS bigint LANGUAGE plpgsql AS $$BEGIN RETURN NextVal ('shop.' || 'dish_id_' || 'seq'); END$$;
 CREATE FUNCTION last() RETURNS bigint LANGUAGE sql AS $$SELECT last_value FROM shop.dish_id_seq$$;
@@ -178,7 +179,7 @@ CREATE TABLE user_of_used (n bigint DEFAULT nextval('used_id_seq'));
 CREATE VIEW sight_of_used AS SELECT last_value FROM used_id_seq;
 CREATE TABLE referenced (id bigserial PRIMARY KEY);
 CREATE TABLE reference (id bigint PRIMARY KEY REFERENCES referenced);
-CREATE TABLE reference_of_reference (n whole REFERENCES reference);
+CREATE TABLE reference_of_reference (n more REFERENCES reference);
 CREATE TABLE parent (id bigserial PRIMARY KEY);
 CREATE TABLE child () INHERITS (parent);
 ALTER TABLE child ALTER id SET DEFAULT 5;
