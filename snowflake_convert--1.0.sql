@@ -244,34 +244,45 @@ END
 $$;
 
 -- Lists the statements that widen columns of integers: those that reference, then keys.
--- ALTER TABLE rewrites a table once for all its columns.
-CREATE FUNCTION snowflake_convert.widening(tabs regclass[], cols name[])
-RETURNS TABLE (owner oid, statement text, size bigint) LANGUAGE sql STABLE STRICT PARALLEL SAFE
+-- ALTER TABLE rewrites a table once for all its columns.  A statement has a keyword in
+-- front, by which sed takes the statements out of a script's comments: a name with a line
+-- break, and another role's table, are no case for sed.
+CREATE FUNCTION snowflake_convert.widening(tabs regclass[], cols name[], owner oid)
+RETURNS TABLE (line text) LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 BEGIN ATOMIC
-    WITH columns(tab, attnum, is_key) AS (
-        SELECT c.tab, c.attnum, bool_or(c.is_key)
+    WITH columns(tab, attnum, is_key, is_partitioning) AS (
+        SELECT c.tab, c.attnum, bool_or(c.is_key),
+               -- columns of a partition key, and of its expressions, depend on their table
+               EXISTS (SELECT FROM pg_attribute AS a, snowflake_convert.family(a.attrelid, a.attname) AS f
+                         JOIN pg_depend AS d ON (d.classid, d.objid, d.objsubid) = ('pg_class'::regclass, f.tab, f.attnum)
+                                            AND (d.refclassid, d.refobjid, d.refobjsubid, d.deptype) = ('pg_class'::regclass, f.tab, 0, 'i')
+                        WHERE (a.attrelid, a.attnum) = (c.tab, c.attnum))
           FROM unnest(tabs, cols) AS k(tab, col),
                LATERAL (SELECT k.tab, (SELECT attnum FROM pg_attribute WHERE attrelid = k.tab AND attname = k.col), true
                         UNION ALL
                         SELECT r.tab, r.attnum, false FROM snowflake_convert.references_to(k.tab, k.col) AS r) AS c(tab, attnum, is_key)
          GROUP BY c.tab, c.attnum
     )
-    SELECT t.relowner, s.statement, s.size
-      FROM (SELECT c.tab, bool_or(c.is_key),
-                   format('ALTER TABLE %s %s', c.tab, string_agg(format('ALTER COLUMN %I TYPE bigint', a.attname), ', ' ORDER BY c.attnum)),
+    SELECT CASE WHEN s.is_partitioning THEN 'no ALTER TABLE widens a partition key: ' || s.statement
+                ELSE concat('widen', CASE WHEN t.relowner <> owner THEN format(' as role %I', pg_get_userbyid(t.relowner))
+                                          WHEN s.statement ~ '[\n\r]' THEN ' by hand' END,
+                            ': ', s.statement, ';', ' -- ' || pg_size_pretty(s.size)) END
+      FROM (SELECT c.tab, bool_or(c.is_key), c.is_partitioning,
+                   format(CASE WHEN c.is_partitioning THEN '%s (%s)' ELSE 'ALTER TABLE %s %s' END, c.tab,
+                          string_agg(format(CASE WHEN c.is_partitioning THEN '%I' ELSE 'ALTER COLUMN %I TYPE bigint' END, a.attname), ', ' ORDER BY c.attnum)),
                    (SELECT sum(pg_total_relation_size(f.tab))::bigint FROM snowflake_convert.family(c.tab, min(a.attname)::name) AS f)
               FROM columns AS c
               JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
              WHERE a.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND a.attinhcount = 0
-             GROUP BY c.tab
+             GROUP BY c.tab, c.is_partitioning
             UNION ALL
             -- A serial's sequence would end at the largest integer; that of an identity is widened with it.
-            SELECT c.tab, c.is_key, format('ALTER SEQUENCE %s AS bigint', q.seqrelid::regclass), NULL
+            SELECT c.tab, c.is_key, false, format('ALTER SEQUENCE %s AS bigint', q.seqrelid::regclass), NULL
               FROM columns AS c
               JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum) AND a.attidentity = ''
               JOIN pg_sequence AS q ON q.seqrelid = snowflake_convert.sequence_of(c.tab, c.attnum) AND q.seqtypid <> 'bigint'::regtype
-             WHERE c.is_key AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)) AS s(tab, is_key, statement, size)
+             WHERE c.is_key AND NOT c.is_partitioning AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)) AS s(tab, is_key, is_partitioning, statement, size)
       JOIN pg_class AS t ON t.oid = s.tab
      ORDER BY s.is_key, s.tab::text COLLATE "C", s.statement COLLATE "C";
 END;
@@ -284,13 +295,6 @@ END;
 CREATE FUNCTION snowflake_convert.comment(text text)
 RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 RETURN '-- ' || regexp_replace(text, '[\n\r]', E'\n--     ', 'g');
-
--- A statement in a comment has a keyword in front, by which sed takes the statements out.  A
--- name with a line break, and another role's table, are no case for sed.
-CREATE FUNCTION snowflake_convert.statement_comment(keyword text, statement text, by_role name DEFAULT NULL)
-RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-RETURN snowflake_convert.comment(concat(keyword, CASE WHEN by_role IS NOT NULL THEN format(' as role %I', by_role)
-                                                      WHEN statement ~ '[\n\r]' THEN ' by hand' END, ': ', statement, ';'));
 
 -- Lists integer columns of all schemas that no foreign key connects with a key, and
 -- whose name is that of a key's table: for shop_orders shop_order_id and orderIds, for
@@ -486,9 +490,7 @@ BEGIN
                         UNION ALL
                         SELECT NULL WHERE a.atttypid IN ('smallint'::regtype, 'integer'::regtype)) AS o(obstacle)
          ORDER BY k.n, o.obstacle COLLATE "C";
-    RETURN QUERY
-        SELECT concat(snowflake_convert.statement_comment('widen', w.statement, nullif(pg_get_userbyid(w.owner), pg_get_userbyid(owner))), ' -- ' || pg_size_pretty(w.size))
-          FROM snowflake_convert.widening(tabs, cols) AS w;
+    RETURN QUERY SELECT snowflake_convert.comment(w.line) FROM snowflake_convert.widening(tabs, cols, owner) AS w;
     RETURN QUERY SELECT snowflake_convert.comment(n.line) FROM snowflake_convert.named_columns(tabs) AS n;
 
     SELECT array_agg(k.tab ORDER BY k.n), array_agg(k.col ORDER BY k.n), array_agg(snowflake_convert.sequence_of(k.tab, a.attnum)) INTO keys, columns, sequences

@@ -162,6 +162,14 @@ CREATE TABLE late (customer integer REFERENCES customer);
 SELECT s FROM snowflake_convert.schema('{shop}') AS s WHERE s !~ 'Old shop';
 DROP TABLE late, customer, product, place, restaurant, dish, in_seat CASCADE;
 DROP TABLE "Old shop".notes;
+-- ALTER TABLE widens no column of a partition key
+CREATE TABLE meal (id serial PRIMARY KEY);
+CREATE TABLE served (m integer REFERENCES meal, of_part integer REFERENCES meal, n integer REFERENCES meal) PARTITION BY RANGE ((m + 1));
+CREATE TABLE part PARTITION OF served DEFAULT PARTITION BY LIST (of_part);
+SELECT short(s) FROM snowflake_convert.key('meal', 'id') AS s;
+CALL run($$snowflake_convert.key('meal', 'id')$$, 'widen');
+SELECT short(s) FROM snowflake_convert.key('meal', 'id') AS s;
+DROP TABLE meal, served;
 DROP FUNCTION next, last;
 
 -- what is in the way of a key keeps no other key from being converted
