@@ -89,7 +89,10 @@ BEGIN
              WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, rel, num)
                AND d.classid = 'pg_class'::regclass
                AND (d.deptype = 'i'
-                    OR d.deptype = 'a' AND pg_get_expr(f.adbin, f.adrelid) = format('nextval(%L::regclass)', s.oid::regclass)));
+                    OR d.deptype = 'a' AND pg_get_expr(f.adbin, f.adrelid) ~ '^"?nextval"?\(''([^'']|'''')*''::"?regclass"?\)$'
+                       AND EXISTS (SELECT FROM pg_depend AS u
+                                    WHERE (u.classid, u.objid, u.deptype) = ('pg_attrdef'::regclass, f.oid, 'n')
+                                      AND (u.refclassid, u.refobjid) = ('pg_class'::regclass, s.oid))));
 END
 $$;
 
