@@ -360,7 +360,7 @@ END;
 -- their names, which nobody may exchange who has not the owner's rights.  All locks
 -- together may take the time of lock_timeout, so that a reader of the first table waits no
 -- longer; a later call has the rest.
-CREATE PROCEDURE snowflake_convert.begin_script(owner name, tabs regclass[], cols name[], digest text)
+CREATE PROCEDURE snowflake_convert.begin_script(owner name, tabs regclass[], cols name[], digest text, OUT sequences regclass[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small queries for each key
 AS $$
@@ -421,28 +421,33 @@ BEGIN
             MESSAGE = 'tables, what depends on them, or names have changed since the script was made',
             HINT = 'Make the script again.';
     END IF;
+    sequences := ARRAY(SELECT snowflake_convert.sequence_of(k.tab, a.attnum)
+                         FROM unnest(tabs, cols) AS k(tab, col) JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col);
 END
 $$;
 COMMENT ON PROCEDURE snowflake_convert.begin_script(name, regclass[], name[], text) IS
 'for scripts: refuse to go on as another role than the tables'' owner, or unless the same script would be made now; lock the tables';
 
 -- Who owns a schema can exchange names while a script runs; this finds it out.
-CREATE PROCEDURE snowflake_convert.end_script(tabs regclass[], cols name[])
+CREATE PROCEDURE snowflake_convert.end_script(tabs regclass[], cols name[], sequences regclass[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     wrong text := (SELECT min(format('%I of %s', k.col, coalesce(f.tab, k.tab)))
                      FROM unnest(tabs, cols) AS k(tab, col) LEFT JOIN LATERAL snowflake_convert.family(k.tab, k.col) AS f ON true
                     WHERE snowflake_convert.is_snowflake(f.tab, f.attnum) IS NOT TRUE);
+    kept text := (SELECT min(oid::regclass::text) FROM pg_class WHERE oid = ANY (sequences::oid[]));
 BEGIN
-    IF wrong IS NOT NULL THEN
+    IF wrong IS NOT NULL OR kept IS NOT NULL THEN
         RAISE object_not_in_prerequisite_state USING
-            MESSAGE = format('the DEFAULT of column %s is not snowflake_id() of the extension snowflake', wrong),
-            HINT = 'Did somebody exchange names of schemas? Make the script again.';
+            MESSAGE = CASE WHEN wrong IS NOT NULL THEN format('the DEFAULT of column %s is not snowflake_id() of the extension snowflake', wrong)
+                           ELSE format('the script has dropped another sequence than %s', kept) END,
+            HINT = 'Did somebody exchange names? Make the script again.';
     END IF;
 END
 $$;
-COMMENT ON PROCEDURE snowflake_convert.end_script(regclass[], name[]) IS 'for scripts: make sure of the extension''s function';
+COMMENT ON PROCEDURE snowflake_convert.end_script(regclass[], name[], regclass[]) IS
+'for scripts: make sure that the keys have the extension''s function, and that their sequences are gone';
 
 --
 -- The script
@@ -454,7 +459,7 @@ CREATE FUNCTION snowflake_convert.do_statement(tabs regclass[], cols name[], own
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 BEGIN ATOMIC
     SELECT concat_ws(E'\n    ', format(E'DO $script_%s$\nDECLARE', d.digest),
-               'keys pg_catalog.regclass[];', E'columns pg_catalog.name[];\nBEGIN',
+               'keys pg_catalog.regclass[];', 'columns pg_catalog.name[];', E'sequences pg_catalog.regclass[];\nBEGIN',
                'SET LOCAL search_path = pg_catalog, pg_temp;',
                'SET LOCAL lock_timeout = ''5s'';',
                'SET LOCAL snowflake_convert.schemas = none;    -- new_tables() has to leave the tables alone',
@@ -462,12 +467,12 @@ BEGIN ATOMIC
                'IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = ''snowflake_convert'') THEN RAISE ''extension "snowflake_convert" is not installed''; END IF;',
                format('keys := %L;', tabs), format('columns := %L;', cols),
                CASE WHEN is_back THEN 'SET LOCAL row_security = off;' END,
-               format('CALL snowflake_convert.begin_script(%L, keys, columns, %L);', pg_get_userbyid(owner), CASE WHEN NOT is_back THEN d.digest END),
+               format('CALL snowflake_convert.begin_script(%L, keys, columns, %L, sequences);', pg_get_userbyid(owner), CASE WHEN NOT is_back THEN d.digest END),
                (SELECT string_agg(s.statement || ';', E'\n    ' ORDER BY k.n, s.n)
                   FROM ROWS FROM (unnest(tabs), unnest(cols)) WITH ORDINALITY AS k(tab, col, n),
                        unnest(CASE WHEN is_back THEN snowflake_convert.way_back(k.tab, k.col)
                                    ELSE snowflake_convert.statements(k.tab, k.col) END) WITH ORDINALITY AS s(statement, n)),
-               CASE WHEN NOT is_back THEN 'CALL snowflake_convert.end_script(keys, columns);' END) || format(E'\nEND $script_%s$;', d.digest)
+               CASE WHEN NOT is_back THEN 'CALL snowflake_convert.end_script(keys, columns, sequences);' END) || format(E'\nEND $script_%s$;', d.digest)
       FROM snowflake_convert.digest(tabs, cols) AS d(digest);
 END;
 

@@ -226,6 +226,16 @@ RESET standard_conforming_strings;
 SELECT * FROM shape('shop') AS s WHERE s ~ 'slash';
 DROP TABLE "back\slash's";
 
+-- names of sequences are exchanged while a script runs
+CREATE TABLE a (id bigserial PRIMARY KEY);
+CREATE SEQUENCE kept;
+CREATE TABLE script AS SELECT row_number() OVER () AS n, replace(s, 'DROP SEQUENCE', 'ALTER SEQUENCE shop.a_id_seq RENAME TO a_seq; ALTER SEQUENCE shop.kept RENAME TO a_id_seq; DROP SEQUENCE') AS s
+  FROM snowflake_convert.key('a', 'id') AS s;
+CALL run('s FROM shop.script ORDER BY n');
+SELECT * FROM shape('shop') AS s WHERE s ~ '^shop.a|shop.kept';
+DROP TABLE script, a;
+DROP SEQUENCE kept;
+
 -- errors
 SELECT snowflake_convert.key('free', 'none');
 SELECT snowflake_convert.schema('{nowhere}');
