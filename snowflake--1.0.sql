@@ -337,6 +337,11 @@ DECLARE
     owner oid;
     found_table regclass;
 BEGIN
+    -- One snapshot would hide what has changed during a wait for a lock.
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'partitions cannot be created or dropped at isolation level "%"', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state', HINT = 'SET default_transaction_isolation = ''read committed'' before.';
+    END IF;
     SELECT c.relowner INTO owner
       FROM pg_class AS c
       JOIN pg_partitioned_table AS p ON p.partrelid = c.oid

@@ -51,6 +51,13 @@ CALL snowflake_create_partitions('events', '2027-12-01', '2028-02-01', '1 day');
 SET TimeZone = 'Europe/Berlin';
 CALL snowflake_create_partitions('events', '2028-02-01', '2028-03-01', '1 month');
 SET TimeZone = 'UTC';
+-- one snapshot would hide what has changed during a wait for a lock
+SET default_transaction_isolation = 'repeatable read';
+\set VERBOSITY terse
+CALL snowflake_create_partitions('events', '2028-02-01', '2028-03-01', '1 month');
+CALL snowflake_drop_partitions('events', '2028-02-01');
+\set VERBOSITY default
+RESET default_transaction_isolation;
 -- a gap may remain after the existing partitions, or before them
 CALL snowflake_create_partitions('events', '2028-03-01', '2028-04-01', '1 month');
 CALL snowflake_create_partitions('events', '2027-11-01', '2027-12-01', '1 month');
