@@ -380,6 +380,12 @@ BEGIN
             MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, CASE WHEN owner <> current_user THEN current_user ELSE pg_get_userbyid(connected) END),
             HINT = format('Connect as role "%s" or, if you are no superuser, as a member of it, and SET ROLE to it.', owner);
     END IF;
+    -- One snapshot would hide what has changed during a wait for a lock.
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE invalid_transaction_state USING
+            MESSAGE = format('this script does not run at isolation level "%s"', current_setting('transaction_isolation')),
+            HINT = 'SET default_transaction_isolation = ''read committed'' before.';
+    END IF;
     -- Parents before inheritors, then by OID, as PostgreSQL's own statements do.
     FOR tab IN SELECT t FROM unnest(tabs) AS t ORDER BY EXISTS (SELECT FROM pg_inherits WHERE inhrelid = t), t::oid LOOP
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', tab);

@@ -226,6 +226,13 @@ RESET standard_conforming_strings;
 SELECT * FROM shape('shop') AS s WHERE s ~ 'slash';
 DROP TABLE "back\slash's";
 
+-- one snapshot would hide what has changed during a wait for a lock
+CREATE TABLE a (id bigserial PRIMARY KEY);
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+CALL run($$snowflake_convert.key('a', 'id')$$);
+ROLLBACK;
+DROP TABLE a;
+
 -- names of sequences are exchanged while a script runs
 CREATE TABLE a (id bigserial PRIMARY KEY);
 CREATE SEQUENCE kept;
