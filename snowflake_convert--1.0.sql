@@ -113,6 +113,20 @@ BEGIN
 END
 $$;
 
+-- Says whether a column is in a partition key, or in an expression of one: PostgreSQL
+-- notes that such a column depends on its table.
+CREATE FUNCTION snowflake_convert.is_partitioning(rel regclass, num smallint)
+RETURNS boolean LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_attribute AS a, snowflake_convert.family(a.attrelid, a.attname) AS f
+                     JOIN pg_depend AS d ON (d.classid, d.objid, d.objsubid) = ('pg_class'::regclass, f.tab, f.attnum)
+                                        AND (d.refclassid, d.refobjid, d.refobjsubid, d.deptype) = ('pg_class'::regclass, f.tab, 0, 'i')
+                    WHERE (a.attrelid, a.attnum) = (rel, num));
+END
+$$;
+
 -- Lists the columns that reference a key by foreign keys, to any depth.
 CREATE FUNCTION snowflake_convert.references_to(rel regclass, col name)
 RETURNS TABLE (tab regclass, attnum smallint) LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE ROWS 1 SET search_path = pg_catalog, pg_temp
@@ -255,12 +269,7 @@ RETURNS TABLE (line text) LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 BEGIN ATOMIC
     WITH columns(tab, attnum, is_key, is_partitioning) AS (
-        SELECT c.tab, c.attnum, bool_or(c.is_key),
-               -- columns of a partition key, and of its expressions, depend on their table
-               EXISTS (SELECT FROM pg_attribute AS a, snowflake_convert.family(a.attrelid, a.attname) AS f
-                         JOIN pg_depend AS d ON (d.classid, d.objid, d.objsubid) = ('pg_class'::regclass, f.tab, f.attnum)
-                                            AND (d.refclassid, d.refobjid, d.refobjsubid, d.deptype) = ('pg_class'::regclass, f.tab, 0, 'i')
-                        WHERE (a.attrelid, a.attnum) = (c.tab, c.attnum))
+        SELECT c.tab, c.attnum, bool_or(c.is_key), snowflake_convert.is_partitioning(c.tab, c.attnum)
           FROM unnest(tabs, cols) AS k(tab, col),
                LATERAL (SELECT k.tab, (SELECT attnum FROM pg_attribute WHERE attrelid = k.tab AND attname = k.col), true
                         UNION ALL
@@ -516,6 +525,10 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY SELECT snowflake_convert.comment(c.line) FROM snowflake_convert.callers(sequences) AS c;
+    RETURN QUERY
+        SELECT snowflake_convert.comment(format('new ids need partitions that take them: %s (%I)', k.tab, k.col))
+          FROM unnest(keys, columns) AS k(tab, col) JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col
+         WHERE snowflake_convert.is_partitioning(k.tab, a.attnum);
     -- The keys of another scheme may be larger than new ids, or equal to one.
     RETURN QUERY
         SELECT snowflake_convert.comment(format('new ids have to be larger than the keys, so this has to be true: SELECT max(%I) < %s FROM %s', k.col,
