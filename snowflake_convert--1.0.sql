@@ -89,7 +89,7 @@ BEGIN
              WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, rel, num)
                AND d.classid = 'pg_class'::regclass
                AND (d.deptype = 'i'
-                    OR d.deptype = 'a' AND pg_get_expr(f.adbin, f.adrelid) ~ '^"?nextval"?\(''([^'']|'''')*''::"?regclass"?\)$'
+                    OR d.deptype = 'a' AND pg_get_expr(f.adbin, f.adrelid) ~ '^"?nextval"?[(]''([^'']|'''')*''::"?regclass"?[)]$'
                        AND EXISTS (SELECT FROM pg_depend AS u
                                     WHERE (u.classid, u.objid, u.deptype) = ('pg_attrdef'::regclass, f.oid, 'n')
                                       AND (u.refclassid, u.refobjid) = ('pg_class'::regclass, s.oid))));
@@ -172,7 +172,7 @@ BEGIN
                        ('it is generated', key.attgenerated <> ''),
                        ('a name has a line break', concat(rel, col, sequence, owner::regrole, (snowflake_convert.id_functions())[1],
                                                              (SELECT string_agg(e.grantee::regrole::text, '') FROM pg_class AS s, aclexplode(s.relacl) AS e
-                                                               WHERE s.oid = sequence)) ~ '[\n\r]'),
+                                                               WHERE s.oid = sequence)) ~ E'[\n\r]'),
                        ('it is no column of a table', key.relkind NOT IN ('r', 'p')),
                        ('it is inherited, and changes with its parent''s', key.attinhcount > 0),
                        (format('its DEFAULT is %s, and not nextval() of a sequence that it owns', expression),
@@ -652,7 +652,7 @@ BEGIN
                bool_or(d.command_tag = 'CREATE TABLE' OR age(k.xmin) <= 0) AS is_new    -- only for messages: an old xmin may have wrapped around
           FROM pg_event_trigger_ddl_commands() AS d
           JOIN pg_class AS c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-          JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = ANY (regexp_split_to_array(btrim(setting), '\s*,\s*'))
+          JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = ANY (regexp_split_to_array(btrim(setting), '[[:space:]]*,[[:space:]]*'))
           JOIN pg_constraint AS k ON k.conrelid = c.oid AND k.contype = 'p'
           JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (k.conkey) AND (a.attidentity <> '' OR a.atthasdef),
                LATERAL snowflake_convert.sequence_of(c.oid, a.attnum) AS s(sequence)

@@ -220,13 +220,11 @@ ALTER SEQUENCE free_seq RENAME TO free_id_seq;
 CALL run('s FROM shop.script ORDER BY n');
 DROP TABLE script;
 
--- names with a backslash, and settings of quotes
+-- a name with a backslash, and a setting of quotes
 SET quote_all_identifiers = on;
-SET standard_conforming_strings = off;
 CREATE TABLE "back\slash's" (id bigserial PRIMARY KEY);
 CALL run($$snowflake_convert.key(E'"back\\slash''s"', 'id')$$);
 RESET quote_all_identifiers;
-RESET standard_conforming_strings;
 SELECT * FROM shape('shop') AS s WHERE s ~ 'slash';
 DROP TABLE "back\slash's";
 
