@@ -86,13 +86,12 @@ BEGIN
               FROM pg_depend AS d
               JOIN pg_class AS s ON s.oid = d.objid AND s.relkind = 'S'
               LEFT JOIN pg_attrdef AS f ON (f.adrelid, f.adnum) = (rel, num)
+              LEFT JOIN pg_depend AS u ON (u.classid, u.objid, u.deptype) = ('pg_attrdef'::regclass, f.oid, 'n')
+                                      AND (u.refclassid, u.refobjid) = ('pg_class'::regclass, s.oid)
              WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, rel, num)
                AND d.classid = 'pg_class'::regclass
                AND (d.deptype = 'i'
-                    OR d.deptype = 'a' AND pg_get_expr(f.adbin, f.adrelid) ~ '^"?nextval"?[(]''([^'']|'''')*''::"?regclass"?[)]$'
-                       AND EXISTS (SELECT FROM pg_depend AS u
-                                    WHERE (u.classid, u.objid, u.deptype) = ('pg_attrdef'::regclass, f.oid, 'n')
-                                      AND (u.refclassid, u.refobjid) = ('pg_class'::regclass, s.oid))));
+                    OR d.deptype = 'a' AND u.objid IS NOT NULL AND pg_get_expr(f.adbin, f.adrelid) ~ '^"?nextval"?[(]''([^'']|'''')*''::"?regclass"?[)]$'));
 END
 $$;
 
