@@ -558,7 +558,7 @@ COMMENT ON FUNCTION snowflake_convert.key(regclass, name) IS 'a script that make
 
 -- Lists the keys of schemas.  A column that references another key has its values from
 -- there.  A key whose values neither a sequence nor a function makes may be a natural key,
--- and is left alone; an integer one is not worth a word.
+-- and is left alone; an integer one without a DEFAULT is not worth a word.
 CREATE FUNCTION snowflake_convert.keys(schemas name[])
 RETURNS TABLE (tab regclass, attname name, owner oid, is_left_alone boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
@@ -574,7 +574,7 @@ BEGIN ATOMIC
                                   WHERE (f.adrelid, f.adnum) = (a.attrelid, a.attnum) AND p.refclassid IN ('pg_class'::regclass, 'pg_proc'::regclass)),
                       a.atttypid IN ('smallint'::regtype, 'integer'::regtype)) AS d(is_made, is_integer)
      WHERE s.nspname = ANY (schemas)
-       AND CASE WHEN is_integer THEN d.is_made ELSE a.atttypid = ANY (snowflake_convert.key_types()) END
+       AND CASE WHEN is_integer THEN d.is_made OR a.atthasdef ELSE a.atttypid = ANY (snowflake_convert.key_types()) END
        AND EXISTS (SELECT FROM pg_constraint AS k
                     WHERE k.conrelid = t.oid AND k.contype = 'p' AND a.attnum = ANY (k.conkey) AND (d.is_made OR cardinality(k.conkey) = 1)
                        OR k.confrelid = t.oid AND k.contype = 'f' AND a.attnum = ANY (k.confkey) AND d.is_made)

@@ -186,6 +186,7 @@ CREATE TABLE of_function (id bigint PRIMARY KEY DEFAULT snowflake_min_id(now()))
 CREATE TABLE of_sum (id bigserial PRIMARY KEY);
 ALTER TABLE of_sum ALTER id SET DEFAULT nextval('of_sum_id_seq') + 1;
 CREATE TABLE of_name (id bigint PRIMARY KEY DEFAULT nextval('nobodys'::text));
+CREATE TABLE of_name_2 (id integer PRIMARY KEY DEFAULT nextval('nobodys'::text));
 CREATE TABLE used (id bigserial PRIMARY KEY);
 CREATE TABLE user_of_used (n bigint DEFAULT nextval('used_id_seq'));
 CREATE VIEW sight_of_used AS SELECT last_value FROM used_id_seq;
@@ -258,7 +259,7 @@ SELECT snowflake_convert.schema(NULL);
 SET search_path = shop, public;
 \pset format unaligned
 \pset tuples_only on
-DROP TABLE of_nobody, of_shared, of_constant, of_function, of_sum, of_name, used, user_of_used, referenced, reference, reference_of_reference, parent, parent_2, free CASCADE;
+DROP TABLE of_nobody, of_shared, of_constant, of_function, of_sum, of_name, of_name_2, used, user_of_used, referenced, reference, reference_of_reference, parent, parent_2, free CASCADE;
 GRANT ALL ON SCHEMA shop TO regress_snowflake_group;
 CREATE TABLE of_group (id bigserial PRIMARY KEY);
 ALTER TABLE of_group OWNER TO regress_snowflake_group;
