@@ -17,11 +17,11 @@
  *
  * A quarantine begins whenever the registry may have forgotten leases: when it
  * is new, after every start of its server, a failover or a restore, after a
- * change of the layout or the epoch, and when a holder shows a fence that the
- * registry does not know.  A quarantine raises each fence to its own end, which
- * is after all fences that may have been forgotten.  Until then a server that
- * holds a lease is believed, and a server without a lease gets only the worker id
- * that it wants or had last, if a holder was seen there since the quarantine began.
+ * change of a constant, and when a holder shows a fence that the registry does
+ * not know.  A quarantine raises each fence to its own end, which is after all
+ * fences that may have been forgotten.  Until then a server that holds a lease
+ * is believed, and a server without a lease gets only the worker id that it
+ * wants or had last, if a holder was seen there since the quarantine began.
  *
  * doc/model/lease.pml checks these rules, and lists what they assume.
  *
@@ -31,12 +31,9 @@
  *   while it keeps a transaction open, or has prepared one, also over restarts;
  *   terminate its session, or roll the transaction back.
  * - It can begin a quarantine.  In each quarantine it can take a worker id whose
- *   holder has not renewed yet, and put the worker id's fence at most a year
- *   ahead; free() takes the worker id back and lowers the fence, but a later
- *   holder's first fence is still above it.
+ *   holder has not renewed yet, until the lease ends.
  * - So servers that tell the truth can issue equal ids: if the registry had
  *   forgotten the holder's grant, the next holder begins before the holder's fence.
- *   The same if a holder's fence was put far ahead before, and its clock is there.
  * - It cannot renew, release or take a lease that was renewed since the last
  *   quarantine began, move another fence, or read a table.
  */
@@ -80,17 +77,15 @@ RETURN floor(extract(epoch FROM instant - epoch) /
 CREATE TABLE snowflake_registry.setting (
     is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
     lease_duration interval NOT NULL,
-    largest_lead interval NOT NULL,
-    slack interval NOT NULL DEFAULT '30 s',
+    slack interval NOT NULL,
     layout text NOT NULL,
     epoch timestamptz NOT NULL,
     history text,
     server_start timestamptz,
     quarantined_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     reopens_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    earlier_fence timestamptz NOT NULL DEFAULT '-infinity',
     CONSTRAINT lease_duration_is_1_s_to_1_day CHECK (lease_duration BETWEEN '1 s' AND '1 day'),
-    CONSTRAINT largest_lead_is_0_to_1_hour CHECK (largest_lead BETWEEN '0' AND '1 hour'),
+    CONSTRAINT slack_is_0_to_1_hour CHECK (slack BETWEEN '0' AND '1 hour'),
     CONSTRAINT epoch_is_finite CHECK (isfinite(epoch)),
     CONSTRAINT layout_is_as_servers_write_it CHECK (
         layout ~ '^[1-9]\d?(/(0|[1-9]\d?)){3}(@(?!1ms)[1-9]\d{0,11}(s|(?<!000)[mu]s))?$' AND
@@ -99,27 +94,24 @@ CREATE TABLE snowflake_registry.setting (
 );
 COMMENT ON TABLE snowflake_registry.setting IS 'one row, made by configure(): the servers'' constants, and the quarantine';
 COMMENT ON COLUMN snowflake_registry.setting.lease_duration IS 'how long a lease lasts without renewal';
-COMMENT ON COLUMN snowflake_registry.setting.largest_lead IS 'how far a server''s clock may be ahead of the registry''s';
 COMMENT ON COLUMN snowflake_registry.setting.slack IS
-'how far the clocks of the registry''s servers may differ: a quarantine lasts lease_duration + largest_lead + slack';
+'how far a server''s clock may be ahead of the registry''s, and how far the clocks of the registry''s hosts may differ: a quarantine lasts lease_duration + 2 * slack';
 COMMENT ON COLUMN snowflake_registry.setting.history IS 'the identity of the registry''s data when the last quarantine began';
 COMMENT ON COLUMN snowflake_registry.setting.server_start IS 'the start of the registry''s server before the last quarantine began';
 COMMENT ON COLUMN snowflake_registry.setting.quarantined_at IS 'when the last quarantine began';
-COMMENT ON COLUMN snowflake_registry.setting.earlier_fence IS 'no fence granted by earlier constants is later';
 COMMENT ON COLUMN snowflake_registry.setting.reopens_at IS 'when the last quarantine ends: no lease that was forgotten has a later fence';
 
 CREATE TABLE snowflake_registry.node (
     datacenter_id integer,
     worker_id integer,
-    holder text,
-    name text,
+    holder text NOT NULL,
+    name text NOT NULL,
     address inet,
-    incarnation bigint,
-    boot_clock bigint,
+    incarnation bigint NOT NULL,
     began timestamptz NOT NULL,
     fence timestamptz NOT NULL,
     top timestamptz NOT NULL,
-    seen_at timestamptz,
+    seen_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
     released_at timestamptz,
     is_seen boolean NOT NULL,
@@ -130,24 +122,21 @@ CREATE INDEX node_expires_at_idx ON snowflake_registry.node (datacenter_id, expi
 COMMENT ON TABLE snowflake_registry.node IS
 'a row for each worker id that was ever leased; the row stays, because the next holder begins at its fence';
 COMMENT ON COLUMN snowflake_registry.node.holder IS
-'the identity that the worker id is leased to: one data directory in one place on one running machine; NULL: freed';
+'the identity that the worker id is leased to: one data directory in one place on one running machine';
 COMMENT ON COLUMN snowflake_registry.node.name IS 'the holder''s snowflake.server_name';
 COMMENT ON COLUMN snowflake_registry.node.incarnation IS 'a random number that the holder has chosen for its newest claim';
-COMMENT ON COLUMN snowflake_registry.node.boot_clock IS
-'when the holder sent its newest claim or release, in microseconds of its boot-time clock; an earlier message is late';
 COMMENT ON COLUMN snowflake_registry.node.began IS 'where the holder''s ids begin';
 COMMENT ON COLUMN snowflake_registry.node.fence IS 'the holder''s ids are before this instant; the next holder''s ids begin here';
 COMMENT ON COLUMN snowflake_registry.node.top IS
 'the largest fence ever granted; a larger one is of a grant that the registry has forgotten';
 COMMENT ON COLUMN snowflake_registry.node.expires_at IS 'when the lease ends, or has ended';
-COMMENT ON COLUMN snowflake_registry.node.released_at IS 'when the lease was released or freed; NULL: it was not';
+COMMENT ON COLUMN snowflake_registry.node.released_at IS 'when the lease was released; NULL: it was not';
 COMMENT ON COLUMN snowflake_registry.node.is_seen IS
 'the holder has claimed since the last quarantine began; else the registry may have forgotten another holder';
 
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
-       CASE WHEN n.holder IS NULL THEN 'freed'
-            WHEN n.released_at IS NOT NULL THEN 'released'
+       CASE WHEN n.released_at IS NOT NULL THEN 'released'
             WHEN NOT n.is_seen AND clock_timestamp() < s.reopens_at THEN 'unseen'
             WHEN n.expires_at > clock_timestamp() THEN 'held'
             ELSE 'expired' END AS state,
@@ -157,9 +146,8 @@ COMMENT ON VIEW snowflake_registry.lease IS 'who holds which worker id, where, u
 
 -- A claim's arguments, as claim() passes them on.
 CREATE TYPE snowflake_registry.request AS (
-    datacenter_id integer, wanted_worker_id integer, holder text, name text, clock timestamptz,
-    boot_clock bigint, last_worker_id integer, incarnation bigint, held_fence timestamptz,
-    next_incarnation bigint
+    datacenter_id integer, wanted_worker_id integer, holder text, name text, begins_by timestamptz,
+    last_worker_id integer, incarnation bigint, held_fence timestamptz, next_incarnation bigint
 );
 COMMENT ON TYPE snowflake_registry.request IS 'internal: a claim';
 
@@ -175,7 +163,8 @@ RETURN concat_ws('/', (SELECT c.system_identifier FROM pg_control_system() AS c)
                  (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
                  pg_relation_filenode('snowflake_registry.node'));
 
--- Serves only holders until all leases that may have been forgotten are over.
+-- Serves only holders until all leases that may have been forgotten are over.  A
+-- quarantine that is pending never becomes shorter.
 CREATE FUNCTION snowflake_registry.quarantine()
 RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -184,7 +173,7 @@ BEGIN
     UPDATE snowflake_registry.setting AS k
        SET history = snowflake_registry.history(), server_start = pg_postmaster_start_time(),
            quarantined_at = clock_timestamp(),
-           reopens_at = greatest(clock_timestamp() + k.lease_duration + k.largest_lead, k.earlier_fence) + k.slack
+           reopens_at = greatest(k.reopens_at, clock_timestamp() + k.lease_duration + 2 * k.slack)
     RETURNING * INTO s;
     UPDATE snowflake_registry.node AS n
        SET fence = greatest(n.fence, s.reopens_at), is_seen = false;
@@ -202,7 +191,9 @@ DECLARE
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE feature_not_supported USING
-            MESSAGE = 'a registry can be called only in transactions of isolation level read committed';
+            MESSAGE = 'a registry can be called only in transactions of isolation level read committed',
+            HINT = format('ALTER ROLE %I IN DATABASE %I SET default_transaction_isolation = ''read committed''',
+                          session_user, current_database());
     END IF;
     -- The registry must not forget in a crash a lease that it has granted.
     IF current_setting('synchronous_commit') IN ('off', 'local') THEN
@@ -222,17 +213,14 @@ $$;
 
 -- Raises an error for arguments that no server sends.
 CREATE FUNCTION snowflake_registry.check_arguments(
-    s snowflake_registry.setting, datacenter_id integer, worker_ids integer[], texts text[],
-    instants timestamptz[])
+    s snowflake_registry.setting, datacenter_id integer, worker_ids integer[], texts text[])
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF datacenter_id::bigint >> snowflake_registry.bits(s.layout, 2) <> 0 OR
        EXISTS (SELECT FROM unnest(worker_ids) AS id
                 WHERE id::bigint >> snowflake_registry.bits(s.layout, 3) <> 0) OR
        -- The logs of other servers show the name: it must not begin a new line there.
-       EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ '[\x01-\x1f\x7f]') OR
-       EXISTS (SELECT FROM unnest(instants) AS i
-                WHERE NOT isfinite(i) OR i > clock_timestamp() + interval '1 year') THEN
+       EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ '[\x01-\x1f\x7f]') THEN
         RAISE invalid_parameter_value USING
             MESSAGE = 'an argument of snowflake_registry.claim() or release() is out of range';
     END IF;
@@ -262,12 +250,12 @@ BEGIN
 END
 $$;
 
--- May a server with this clock lease a worker id, and issue ids at once?
-CREATE FUNCTION snowflake_registry.is_free(n snowflake_registry.node, s snowflake_registry.setting, clock timestamptz)
+-- May a server lease a worker id whose ids have to begin by an instant?
+CREATE FUNCTION snowflake_registry.is_free(n snowflake_registry.node, s snowflake_registry.setting, begins_by timestamptz)
 RETURNS boolean LANGUAGE sql VOLATILE PARALLEL UNSAFE
 RETURN (n.released_at IS NOT NULL OR n.expires_at <= clock_timestamp()) AND
        (n.is_seen OR clock_timestamp() >= s.reopens_at) AND
-       n.fence <= clock + interval '5 s';
+       n.fence <= begins_by;
 
 -- Returns the row of the lease that a server continues, or NULL.
 CREATE FUNCTION snowflake_registry.continued(s snowflake_registry.setting, c snowflake_registry.request)
@@ -287,15 +275,17 @@ BEGIN
         RETURN n;
     END IF;
     -- In a quarantine believe a holder that was not seen, unless its lease is over or
-    -- another holder was granted a later fence: then the lease may be another's.
+    -- another holder was granted a later fence: then the lease may be another's.  No
+    -- grant that was forgotten has a fence after the quarantine.
     n := snowflake_registry.row_of(s, c.datacenter_id, c.last_worker_id);
-    IF clock_timestamp() >= s.reopens_at OR c.held_fence <= clock_timestamp() + s.largest_lead OR
-       n.is_seen OR n.top >= c.held_fence AND n.holder IS DISTINCT FROM c.holder THEN
+    IF clock_timestamp() >= s.reopens_at OR c.held_fence <= clock_timestamp() OR n.is_seen OR
+       c.held_fence > greatest(n.top, s.reopens_at) OR
+       n.top >= c.held_fence AND n.holder IS DISTINCT FROM c.holder THEN
         RETURN NULL;
     END IF;
     -- A liar must not lower another holder's fence by a release.
     IF n.holder IS DISTINCT FROM c.holder THEN
-        n.began := greatest(n.began, least(c.held_fence, s.reopens_at));
+        n.began := greatest(n.began, c.held_fence);
     END IF;
     RETURN n;
 END
@@ -312,7 +302,7 @@ DECLARE
     worker_count bigint := 1::bigint << snowflake_registry.bits(s.layout, 3);
     now_at timestamptz := clock_timestamp();
 BEGIN
-    IF snowflake_registry.is_free(n, s, c.clock) IS NOT TRUE AND
+    IF snowflake_registry.is_free(n, s, c.begins_by) IS NOT TRUE AND
        c.wanted_worker_id IS NULL AND now_at >= s.reopens_at THEN
         n := snowflake_registry.row_of(s, c.datacenter_id, coalesce(
             (SELECT (max(r.worker_id)::bigint + 1)::integer FROM snowflake_registry.node AS r
@@ -320,7 +310,7 @@ BEGIN
              HAVING max(r.worker_id)::bigint + 1 < worker_count),
             (SELECT r.worker_id FROM snowflake_registry.node AS r
               WHERE r.datacenter_id = c.datacenter_id AND r.expires_at <= now_at
-                AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c.clock)
+                AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c.begins_by)
               ORDER BY r.expires_at LIMIT 1),
             (SELECT min(g)::integer
                FROM generate_series(0, nullif((SELECT count(*) FROM snowflake_registry.node AS r
@@ -329,7 +319,7 @@ BEGIN
               WHERE NOT EXISTS (SELECT FROM snowflake_registry.node AS r
                                  WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, g)))));
     END IF;
-    IF snowflake_registry.is_free(n, s, c.clock) THEN
+    IF snowflake_registry.is_free(n, s, c.begins_by) THEN
         n.began := n.fence;
         RETURN n;
     END IF;
@@ -363,7 +353,7 @@ BEGIN
         sentence := format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.', s.quarantined_at, s.reopens_at);
     ELSIF c.held_fence IS NOT NULL THEN
         code := 'lost';
-        sentence := format('The lease on worker_id %s of datacenter_id %s is over: it has ended, or was released or freed.',
+        sentence := format('The lease on worker_id %s of datacenter_id %s is over: it has ended, or was released.',
                            id, c.datacenter_id);
     ELSIF n.expires_at > clock_timestamp() THEN
         code := 'all_taken';
@@ -371,8 +361,8 @@ BEGIN
                            c.datacenter_id, n.expires_at);
     ELSE
         code := 'ahead';
-        sentence := format('Ids of worker_id %s of datacenter_id %s begin at %s, ahead of the server''s clock, which shows %s.',
-                           n.worker_id, c.datacenter_id, n.fence, c.clock);
+        sentence := format('Ids of worker_id %s of datacenter_id %s begin at %s, ahead of the server''s clock: the server takes none that begin after %s.',
+                           n.worker_id, c.datacenter_id, n.fence, c.begins_by);
     END IF;
 END
 $$;
@@ -381,7 +371,7 @@ $$;
 -- held_fence is answered by a renewal of last_worker_id or by a refusal.
 CREATE FUNCTION snowflake_registry.claim(
     layout text, epoch timestamptz, datacenter_id integer, wanted_worker_id integer, holder text, name text,
-    clock timestamptz, boot_clock bigint, last_worker_id integer, incarnation bigint, held_fence timestamptz,
+    begins_by timestamptz, last_worker_id integer, incarnation bigint, held_fence timestamptz,
     next_incarnation bigint,
     OUT worker_id integer, OUT begins_at timestamptz, OUT fence timestamptz, OUT duration_us bigint,
     OUT refusal text, OUT detail text)
@@ -389,7 +379,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_
 SET lock_timeout = '900ms'
 AS $$
 DECLARE
-    c snowflake_registry.request := (datacenter_id, wanted_worker_id, holder, name, clock, boot_clock,
+    c snowflake_registry.request := (datacenter_id, wanted_worker_id, holder, name, begins_by,
                                      last_worker_id, incarnation, held_fence, next_incarnation);
     s snowflake_registry.setting := snowflake_registry.lock_registry();
     n snowflake_registry.node;
@@ -403,12 +393,12 @@ BEGIN
         detail := format('The server''s layout "%s" and epoch %s are not the registry''s, which are "%s" and %s.',
                          left(claim.layout, 80), claim.epoch, s.layout, s.epoch);
         RETURN;
-    ELSIF num_nulls(datacenter_id, holder, name, clock, boot_clock, next_incarnation) > 0 OR
+    ELSIF num_nulls(datacenter_id, holder, name, begins_by, next_incarnation) > 0 OR
           held_fence IS NOT NULL AND num_nulls(last_worker_id, incarnation) > 0 THEN
         RAISE null_value_not_allowed USING MESSAGE = 'a required argument of snowflake_registry.claim() is null';
     END IF;
     PERFORM snowflake_registry.check_arguments(s, datacenter_id, ARRAY[wanted_worker_id, last_worker_id],
-                                               ARRAY[holder, name], ARRAY[clock, held_fence]);
+                                               ARRAY[holder, name]);
 
     -- The registry has forgotten the grant of a fence that it does not know.
     IF clock_timestamp() >= s.reopens_at AND
@@ -423,20 +413,15 @@ BEGIN
         SELECT r.code, r.sentence INTO refusal, detail FROM snowflake_registry.refuse(s, c) AS r;
         RETURN;
     END IF;
-    IF n.holder = claim.holder AND n.boot_clock >= claim.boot_clock THEN
-        refusal := 'late';
-        detail := 'The server has claimed or released this worker id since it sent this claim.';
-        RETURN;
-    END IF;
     -- Each fence is above all that were granted before.
     fence := greatest(n.began, n.top + interval '1 us', held_fence,
-                      clock_timestamp() + s.lease_duration + s.largest_lead);
+                      clock_timestamp() + s.lease_duration + s.slack);
     INSERT INTO snowflake_registry.node AS r
-    VALUES (n.datacenter_id, n.worker_id, c.holder, c.name, inet_client_addr(), c.next_incarnation, c.boot_clock, n.began,
+    VALUES (n.datacenter_id, n.worker_id, c.holder, c.name, inet_client_addr(), c.next_incarnation, n.began,
             claim.fence, claim.fence, clock_timestamp(), clock_timestamp() + s.lease_duration, NULL, true)
     ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE
        SET holder = excluded.holder, name = excluded.name, address = excluded.address,
-           incarnation = excluded.incarnation, boot_clock = excluded.boot_clock,
+           incarnation = excluded.incarnation,
            began = excluded.began, fence = excluded.fence, top = excluded.top, seen_at = excluded.seen_at,
            expires_at = excluded.expires_at, released_at = NULL, is_seen = true;
     worker_id := n.worker_id;
@@ -447,10 +432,10 @@ $$;
 COMMENT ON FUNCTION snowflake_registry.claim IS 'for servers: lease a worker id, or renew the lease that is held';
 
 -- Releases a lease, so that the worker id is free at once.  All ids of the lease
--- are before the mark.
+-- are before the mark.  The incarnation is that of the newest grant: a release that
+-- arrives after a later claim changes nothing.
 CREATE FUNCTION snowflake_registry.release(
-    datacenter_id integer, worker_id integer, holder text, incarnation bigint, next_incarnation bigint,
-    boot_clock bigint, mark timestamptz,
+    datacenter_id integer, worker_id integer, holder text, incarnation bigint, mark timestamptz,
     OUT released boolean)
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '900ms'
@@ -459,16 +444,13 @@ DECLARE
     s snowflake_registry.setting := snowflake_registry.lock_registry();
 BEGIN
     IF s.layout IS NOT NULL THEN
-        PERFORM snowflake_registry.check_arguments(s, datacenter_id, ARRAY[worker_id], ARRAY[holder], ARRAY[mark]);
+        PERFORM snowflake_registry.check_arguments(s, datacenter_id, ARRAY[worker_id], ARRAY[holder]);
     END IF;
     UPDATE snowflake_registry.node AS r
        SET fence = greatest(least(mark, r.fence), r.began),
-           boot_clock = release.boot_clock, seen_at = clock_timestamp(),
-           expires_at = clock_timestamp(), released_at = clock_timestamp()
-     WHERE (r.datacenter_id, r.worker_id, r.holder)
-           = (release.datacenter_id, release.worker_id, release.holder)
-       AND r.incarnation IN (release.incarnation, release.next_incarnation)
-       AND r.boot_clock < release.boot_clock
+           seen_at = clock_timestamp(), expires_at = clock_timestamp(), released_at = clock_timestamp()
+     WHERE (r.datacenter_id, r.worker_id, r.holder, r.incarnation)
+           = (release.datacenter_id, release.worker_id, release.holder, release.incarnation)
        AND r.is_seen AND r.released_at IS NULL;
     released := FOUND;
 END
@@ -492,9 +474,9 @@ BEGIN
         RETURN;
     END IF;
     RETURN NEXT format('The layout is "%s", and the epoch is %s.', s.layout, s.epoch);
-    RETURN NEXT format('A lease lasts %s without renewal; a clock may be ahead of the registry''s by %s.', s.lease_duration, s.largest_lead);
+    RETURN NEXT format('A lease lasts %s without renewal; a clock may be ahead of the registry''s by %s.', s.lease_duration, s.slack);
     IF (s.history, s.server_start) IS DISTINCT FROM (snowflake_registry.history(), pg_postmaster_start_time()) THEN
-        RETURN NEXT format('The registry was restored, or its server was started: the next claim begins a quarantine of at least %s.', s.lease_duration + s.largest_lead + s.slack);
+        RETURN NEXT format('The registry was restored, or its server was started: the next claim begins a quarantine of at least %s.', s.lease_duration + 2 * s.slack);
     ELSIF clock_timestamp() < s.reopens_at THEN
         RETURN NEXT format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.', s.quarantined_at, s.reopens_at);
     ELSE
@@ -506,35 +488,38 @@ COMMENT ON FUNCTION snowflake_registry.about IS
 'for servers: what a DBA wants to know of the registry before a server depends on it';
 
 --
--- For the DBA: configure, allow, free, declare_restored
+-- For the DBA: configure, allow, declare_restored
 --
 
--- The first call makes the row of "setting", and so begins a quarantine.
+-- The first call makes the row of "setting".  Each call that changes the row begins
+-- a quarantine, which is over when leases by the old constants are, too.
 CREATE FUNCTION snowflake_registry.configure(
-    lease_duration interval DEFAULT NULL, largest_lead interval DEFAULT NULL, layout text DEFAULT NULL,
+    lease_duration interval DEFAULT NULL, slack interval DEFAULT NULL, layout text DEFAULT NULL,
     epoch timestamptz DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     old snowflake_registry.setting := snowflake_registry.lock_registry();
-    s snowflake_registry.setting;
+    s snowflake_registry.setting := old;
 BEGIN
-    INSERT INTO snowflake_registry.setting AS k (lease_duration, largest_lead, layout, epoch)
     -- In seconds: how long a day is depends on the time zone of a server that claims.
-    VALUES (make_interval(secs => extract(epoch FROM coalesce(configure.lease_duration, old.lease_duration, '3 min'))),
-            make_interval(secs => extract(epoch FROM coalesce(configure.largest_lead, old.largest_lead, '10 s'))),
-            coalesce(configure.layout, old.layout, '41/5/5/12'),
-            coalesce(configure.epoch, old.epoch, '2010-11-04 01:42:54.657+00'))
-    ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE
-       SET (lease_duration, largest_lead, layout, epoch, earlier_fence)
-           = (excluded.lease_duration, excluded.largest_lead, excluded.layout, excluded.epoch,
-              greatest(k.earlier_fence, clock_timestamp() + k.lease_duration + k.largest_lead,
-                       (SELECT max(n.fence) FROM snowflake_registry.node AS n)))
-    RETURNING * INTO s;
-    -- An id of the old layout can be equal to one of any node of the new layout,
-    -- so no id is issued by the new layout before the last fence of the old one.
-    IF (s.layout, s.epoch) IS DISTINCT FROM (old.layout, old.epoch) THEN
-        s := snowflake_registry.quarantine();
+    s.lease_duration := make_interval(secs => extract(epoch FROM coalesce(configure.lease_duration, old.lease_duration, '100 s')));
+    s.slack := make_interval(secs => extract(epoch FROM coalesce(configure.slack, old.slack, '10 s')));
+    s.layout := coalesce(configure.layout, old.layout, '41/5/5/12');
+    s.epoch := coalesce(configure.epoch, old.epoch, '2010-11-04 01:42:54.657+00');
+    IF s = old THEN
+        RETURN;
     END IF;
+    PERFORM snowflake_registry.quarantine();
+    INSERT INTO snowflake_registry.setting AS k (lease_duration, slack, layout, epoch)
+    VALUES (s.lease_duration, s.slack, s.layout, s.epoch)
+    ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE
+       SET lease_duration = excluded.lease_duration, slack = excluded.slack,
+           layout = excluded.layout, epoch = excluded.epoch,
+           -- An id of the old layout can be equal to one of any node of the new layout, so
+           -- no id is issued by the new layout before the last fence of the old one.
+           reopens_at = CASE WHEN (s.layout, s.epoch) = (k.layout, k.epoch) THEN k.reopens_at
+                             ELSE greatest(k.reopens_at, (SELECT max(n.fence) FROM snowflake_registry.node AS n)) END;
+    s := snowflake_registry.quarantine();
     IF snowflake_registry.first_id(s.layout, s.epoch, s.reopens_at)
        < snowflake_registry.first_id(old.layout, old.epoch, s.reopens_at) AND
        EXISTS (SELECT FROM snowflake_registry.node) THEN
@@ -544,7 +529,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.configure IS
-'set the servers'' constants: how long a lease lasts, how far a clock may lead, layout and epoch; a NULL changes nothing';
+'set the servers'' constants: how long a lease lasts, how far clocks may differ, layout and epoch; a NULL changes nothing';
 
 CREATE FUNCTION snowflake_registry.allow(role name)
 RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -555,27 +540,6 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_registry.allow IS 'let the server that connects as this role claim and release worker ids';
-
-CREATE FUNCTION snowflake_registry.free(datacenter_id integer, worker_id integer)
-RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    s snowflake_registry.setting := snowflake_registry.lock_registry();
-BEGIN
-    UPDATE snowflake_registry.node AS r
-       SET holder = NULL, incarnation = NULL, expires_at = clock_timestamp(), released_at = clock_timestamp(),
-           fence = CASE WHEN r.released_at IS NOT NULL THEN r.fence    -- the released mark
-                        ELSE greatest(least(r.fence, greatest(clock_timestamp() + s.largest_lead, s.reopens_at)), r.began)
-                   END
-     WHERE (r.datacenter_id, r.worker_id) = (free.datacenter_id, free.worker_id);
-    IF NOT FOUND THEN
-        RAISE no_data_found USING
-            MESSAGE = format('worker_id %s of datacenter_id %s has never been leased',
-                             free.worker_id, free.datacenter_id);
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION snowflake_registry.free IS
-'certify that the holder of a worker id is dead, and that its clock was no more than largest_lead ahead: another server may lease the worker id at once';
 
 CREATE FUNCTION snowflake_registry.declare_restored()
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -53,17 +53,15 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 
 -- Claims for a server.  The last lease is "worker_id incarnation"; a server that
--- still holds it gives its fence, in units from now.  The boot-time clock goes
--- on by itself.  Shows instants as units from now.  A unit is 10 minutes, so that
--- a busy machine rounds as an idle one does.
+-- still holds it gives its fence, in units from now.  Shows instants as units from
+-- now.  A unit is 10 minutes, so that a busy machine rounds as an idle one does.
 CREATE FUNCTION pg_temp.unit(n float8) RETURNS timestamptz
 LANGUAGE sql AS $$ SELECT clock_timestamp() + n * interval '10 min' $$;
 CREATE FUNCTION pg_temp.units(instant timestamptz) RETURNS text
 LANGUAGE sql AS $$ SELECT CASE WHEN instant > '2021-01-01' THEN round(extract(epoch FROM instant - clock_timestamp()) / 600)::text ELSE 'epoch' END $$;
 CREATE FUNCTION pg_temp.claim(holder text, next_incarnation bigint, last text DEFAULT NULL, fence float8 DEFAULT NULL,
                               wanted int DEFAULT NULL, name text DEFAULT '', datacenter int DEFAULT 1,
-                              clock timestamptz DEFAULT clock_timestamp(), layout text DEFAULT '41/1/2/12',
-                              boot_clock bigint DEFAULT extract(epoch FROM clock_timestamp()) * 1000000)
+                              begins_by timestamptz DEFAULT clock_timestamp(), layout text DEFAULT '41/1/2/12')
 RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -72,18 +70,16 @@ BEGIN
   SELECT * INTO answer
     FROM snowflake_registry.claim(
            layout => layout, epoch => '2020-01-01 00:00+00', datacenter_id => datacenter, wanted_worker_id => wanted,
-           holder => holder, name => name, clock => clock, boot_clock => boot_clock,
+           holder => holder, name => name, begins_by => begins_by,
            last_worker_id => split_part(last, ' ', 1)::int, incarnation => split_part(last, ' ', 2)::bigint,
            held_fence => pg_temp.unit(fence), next_incarnation => next_incarnation);
   RETURN coalesce(answer.refusal || ': ' || pg_temp.told(answer.detail),
                   format('%s begins at %s, fence %s', answer.worker_id,
                          pg_temp.units(answer.begins_at), pg_temp.units(answer.fence)));
 END $$;
-CREATE FUNCTION pg_temp.release(holder text, id int, incarnation bigint, mark float8, next_incarnation bigint DEFAULT 0,
-                                boot_clock bigint DEFAULT extract(epoch FROM clock_timestamp()) * 1000000)
-RETURNS boolean
+CREATE FUNCTION pg_temp.release(holder text, id int, incarnation bigint, mark float8) RETURNS boolean
 LANGUAGE sql AS $$
-SELECT snowflake_registry.release(1, id, holder, incarnation, next_incarnation, boot_clock, pg_temp.unit(mark)) $$;
+SELECT snowflake_registry.release(1, id, holder, incarnation, pg_temp.unit(mark)) $$;
 CREATE FUNCTION pg_temp.expire(id int) RETURNS void
 LANGUAGE sql AS $$
 UPDATE snowflake_registry.node SET expires_at = now(), fence = now() WHERE (datacenter_id, worker_id) = (1, id) $$;
@@ -102,11 +98,11 @@ SELECT pg_temp.told(replace(about, quote_ident(session_user), '(role)')) FROM sn
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(lease_duration => '0.9 s')$$);
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(lease_duration => '25 h')$$);
 BEGIN;
-SELECT snowflake_registry.configure(lease_duration => '1 day', largest_lead => '1 min');
-SELECT lease_duration, largest_lead FROM snowflake_registry.setting;
+SELECT snowflake_registry.configure(lease_duration => '1 day', slack => '1 min');
+SELECT lease_duration, slack FROM snowflake_registry.setting;
 ROLLBACK;
-SELECT pg_temp.error($$SELECT snowflake_registry.configure(largest_lead => '-1 s')$$);
-SELECT pg_temp.error($$SELECT snowflake_registry.configure(largest_lead => '61 min')$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(slack => '-1 s')$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.configure(slack => '61 min')$$);
 SELECT pg_temp.error($$SELECT snowflake_registry.configure(epoch => '-infinity')$$);
 BEGIN;
 SELECT t.layout, pg_temp.error(format('SELECT snowflake_registry.configure(layout => %L)', t.layout))
@@ -115,7 +111,7 @@ SELECT t.layout, pg_temp.error(format('SELECT snowflake_registry.configure(layou
 ROLLBACK;
 BEGIN;
 SELECT snowflake_registry.configure();
-SELECT lease_duration, largest_lead, slack, layout, epoch, date_trunc('second', reopens_at - quarantined_at) AS quarantine FROM snowflake_registry.setting;
+SELECT lease_duration, slack, layout, epoch, date_trunc('second', reopens_at - quarantined_at) AS quarantine FROM snowflake_registry.setting;
 ROLLBACK;
 
 -- A new registry may have forgotten everything: a holder keeps its worker id.
@@ -152,7 +148,6 @@ SELECT * FROM snowflake_registry.setting;
 UPDATE snowflake_registry.node SET fence = '-infinity';
 SELECT string_agg(p.proname, ' ' ORDER BY p.proname COLLATE "C") FROM pg_proc AS p
  WHERE p.pronamespace = 'snowflake_registry'::regnamespace AND has_function_privilege(p.oid, 'EXECUTE');
-SELECT snowflake_registry.free(1, 0);
 SET ROLE regress_snowflake_outsider;
 SELECT pg_temp.claim('a', 1);
 RESET ROLE;
@@ -170,16 +165,12 @@ SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, '2147483647 1')$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim(repeat('b', 81), 1)$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, name => repeat('b', 200000000))$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, name => E'b\n')$$);
-SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, clock => 'infinity')$$);
-SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, '1 1', 60 * 24 * 366)$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, fence => 1)$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim(NULL, 1)$$);
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', NULL)$$);
-SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, clock => NULL)$$);
-SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, boot_clock => NULL)$$);
-SELECT pg_temp.error($$SELECT snowflake_registry.release(1, 0, 'a', 1, 1, 1, 'infinity')$$);
-SELECT pg_temp.error($$SELECT snowflake_registry.release(1, 4, 'a', 1, 1, 1, now())$$);
-SELECT snowflake_registry.release(1, 0, 'a', 1, 1, 1, NULL);
+SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1, begins_by => NULL)$$);
+SELECT pg_temp.error($$SELECT snowflake_registry.release(1, 4, 'a', 1, now())$$);
+SELECT snowflake_registry.release(1, 0, 'a', 1, NULL);
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT pg_temp.error($$SELECT pg_temp.claim('b', 1)$$);
 ROLLBACK;
@@ -194,7 +185,7 @@ SELECT pg_temp.claim('d', 1);
 SELECT pg_temp.claim('d', 1);
 SELECT pg_temp.claim('e', 1);
 SELECT pg_temp.claim('e', 1, wanted => 2);
-SELECT pg_temp.claim('e', 1, wanted => 2, clock => pg_temp.unit(70)) AS clock_ahead;
+SELECT pg_temp.claim('e', 1, wanted => 2, begins_by => pg_temp.unit(70)) AS clock_ahead;
 SELECT pg_temp.claim('e', 1, wanted => 2, datacenter => 0);
 -- A clone with memory, whose original has renewed, loses its lease.  A holder
 -- whose lease has ended goes on if no other server has had its worker id.
@@ -202,20 +193,6 @@ SELECT pg_temp.claim('a', 3, '0 1', 30) AS clone;
 SELECT pg_temp.expire(0);
 SELECT pg_temp.claim('a', 3, '0 2');
 SELECT * FROM leases;
--- A claim or a release that was sent before another one for the same worker id
--- is late, and for no other worker id.
-SELECT pg_temp.claim('a', 3, wanted => 0, boot_clock => 1) AS first_claim;
-BEGIN;
-SELECT pg_temp.release('b', 1, 1, 0);
-UPDATE snowflake_registry.node SET fence = now() WHERE worker_id = 1 AND datacenter_id = 1;
-SELECT pg_temp.claim('a', 5, wanted => 1, boot_clock => 1) AS of_another_row;
-ROLLBACK;
-SELECT pg_temp.claim('a', 4, '0 3', 30, boot_clock => 1);
-SELECT pg_temp.claim('a', 4, '0 3', 30, boot_clock => n.boot_clock) AS at_the_same_time,
-       pg_temp.release('a', 0, 3, 3, boot_clock => n.boot_clock) AS released_at_the_same_time
-  FROM snowflake_registry.node AS n WHERE n.holder = 'a';
-SELECT pg_temp.release('a', 0, 3, 3, boot_clock => 1);
-
 -- A release needs the incarnation, too.  The next holder begins at the released
 -- mark, but not before the released lease began.
 SELECT pg_temp.release('a', 0, 2, 3) AS stale, pg_temp.release('b', 0, 3, 3) AS another_holder;
@@ -223,7 +200,7 @@ SELECT pg_temp.release('a', 0, 3, 3) AS released;
 SELECT pg_temp.release('a', 0, 3, 2) AS again;
 SELECT pg_temp.claim('a', 4, '0 3', 30) AS released;
 SELECT pg_temp.claim('e', 1);
-SELECT pg_temp.claim('e', 1, clock => pg_temp.unit(3));
+SELECT pg_temp.claim('e', 1, begins_by => pg_temp.unit(3));
 BEGIN;
 SELECT pg_temp.release('e', 0, 1, -900) AS below;
 SELECT * FROM leases WHERE id = 0 AND dc = 1;
@@ -261,34 +238,17 @@ ROLLBACK;
 BEGIN;
 UPDATE snowflake_registry.node SET fence = pg_temp.unit(60 * 24) WHERE worker_id > 1;
 SELECT pg_temp.claim('place2', 1, '2 20', name => 'name 3', wanted => 2);
-SELECT pg_temp.claim('new', 1, wanted => 0, clock => pg_temp.unit(-1));
+SELECT pg_temp.claim('new', 1, wanted => 0, begins_by => pg_temp.unit(-1));
 SELECT pg_temp.claim('place2', 1, '2 20', name => 'name 3');
-SELECT pg_temp.claim('ahead', 1, wanted => 3, clock => pg_temp.unit(60 * 24));
-UPDATE snowflake_registry.node SET released_at = NULL WHERE worker_id = 2;
-SELECT snowflake_registry.free(1, 2);
-SELECT * FROM leases WHERE id = 2;
-SELECT pg_temp.claim('place2', 1, '2 20', wanted => 2, clock => pg_temp.unit(1));
+SELECT pg_temp.claim('ahead', 1, wanted => 3, begins_by => pg_temp.unit(60 * 24));
 ROLLBACK;
 
--- free() lowers no fence of a released worker id, which is its holder's mark.
-BEGIN;
-SELECT pg_temp.claim('ahead', 1, wanted => 2);
-SELECT pg_temp.release('ahead', 2, 1, 20);
-SELECT snowflake_registry.free(1, 2);
-SELECT * FROM leases WHERE id = 2;
-ROLLBACK;
--- free() certifies that the holder is dead: the next holder need not wait.
-SELECT pg_temp.claim('g', 1, wanted => 2, name => 'one of g');
+-- A refusal names the holder, and where it is.
+SELECT pg_temp.claim('h', 1, wanted => 2, name => 'one of h');
 UPDATE snowflake_registry.node SET address = '192.0.2.7' WHERE worker_id = 2;
-SELECT pg_temp.claim('h', 1, wanted => 2);
+SELECT pg_temp.claim('g', 1, wanted => 2);
 UPDATE snowflake_registry.node SET name = '', address = '::2' WHERE worker_id = 2;
-SELECT pg_temp.claim('h', 1, wanted => 2);
-SELECT snowflake_registry.free(1, 2);
-SELECT pg_temp.release('g', 2, 1, 0) AS alive;
-SELECT pg_temp.claim('g', 2, '2 1', 60) AS alive;
-SELECT pg_temp.claim('h', 1, wanted => 2, clock => pg_temp.unit(1));
-SELECT pg_temp.error('SELECT snowflake_registry.free(0, 3)');
-SELECT pg_temp.error('SELECT snowflake_registry.free(NULL, 3)');
+SELECT pg_temp.claim('g', 1, wanted => 2);
 
 -- In a quarantine only holders are served, whether or not the registry knows
 -- them, and each worker id has one holder.
@@ -298,26 +258,26 @@ SELECT snowflake_registry.declare_restored();
 SELECT * FROM leases;
 SELECT pg_temp.release('h', 2, 1, 0) AS not_seen;
 SELECT pg_temp.claim('new', 1);
-SELECT pg_temp.claim('new', 1, wanted => 0, clock => pg_temp.unit(70)) AS free_but_not_seen;
+SELECT pg_temp.claim('new', 1, wanted => 0, begins_by => pg_temp.unit(70)) AS free_but_not_seen;
 SELECT pg_temp.claim('h', 2, '2 1') AS holds_no_lease;
 SELECT pg_temp.claim('another', 8, '2 7', 30) AS earlier_fence_than_of_h;
 SELECT pg_temp.claim('h', 2, '2 1', 30);
 UPDATE snowflake_registry.node SET top = pg_temp.unit(-1) WHERE worker_id = 3;
 SELECT pg_temp.claim('passed', 8, '3 7', -0.1);
-SELECT pg_temp.claim('passed', 8, '3 7', 0.9) AS less_than_largest_lead;
+SELECT pg_temp.claim('never granted', 8, '3 7', 63) AS after_the_quarantine;
 SELECT pg_temp.claim('forgotten', 8, '3 7', 30);
 SELECT pg_temp.claim('late', 8, '3 7', 30);
 SELECT pg_temp.claim('late', 8, '3 7', 65) AS later_fence;
 SELECT pg_temp.claim('leaver', 2, '1 1', 30);
 SELECT pg_temp.release('leaver', 1, 2, 1);
-SELECT pg_temp.claim('leaver', 3, '1 2', clock => pg_temp.unit(1));
-SELECT snowflake_registry.free(1, 3);
-SELECT pg_temp.claim('new', 1, wanted => 3);
-SELECT pg_temp.claim('new', 1, clock => pg_temp.unit(70)) AS wants_any;
+SELECT pg_temp.claim('leaver', 3, '1 2', begins_by => pg_temp.unit(1));
+SELECT pg_temp.release('forgotten', 3, 8, 25);
+SELECT pg_temp.claim('new', 1, wanted => 3, begins_by => pg_temp.unit(31));
+SELECT pg_temp.claim('new', 1, begins_by => pg_temp.unit(70)) AS wants_any;
 SELECT * FROM leases;
 -- After it no lease is left that may have been forgotten.
 SELECT pg_temp.reopen();
-SELECT pg_temp.claim('new', 1, wanted => 3, clock => pg_temp.unit(61));
+SELECT pg_temp.claim('new', 1, wanted => 3, begins_by => pg_temp.unit(61));
 ROLLBACK;
 
 BEGIN;
@@ -329,10 +289,10 @@ ROLLBACK;
 -- A holder's fence above its row's shows that the registry has forgotten a
 -- grant.  The holder goes on.
 BEGIN;
-SELECT pg_temp.claim('h', 3, '2 1', 70);
+SELECT pg_temp.claim('h', 3, '2 1', 61.5);
 SELECT pg_temp.claim('new', 1);
 SELECT reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
-SELECT pg_temp.claim('h', 4, '2 3', 80) AS in_a_quarantine;
+SELECT pg_temp.claim('h', 4, '2 3', 61.9) AS in_a_quarantine;
 SELECT pg_temp.units(reopens_at) FROM snowflake_registry.setting;
 ROLLBACK;
 -- So does the lease on a worker id that was never leased.
@@ -342,10 +302,16 @@ SELECT pg_temp.claim('forgotten', 8, '3 7', 30);
 SELECT pg_temp.claim('new', 1);
 ROLLBACK;
 
+-- A fence after the quarantine is believed if the registry has granted it.
+BEGIN;
+UPDATE snowflake_registry.node SET fence = pg_temp.unit(1000), top = pg_temp.unit(1000) WHERE worker_id = 2;
+SELECT snowflake_registry.declare_restored();
+SELECT pg_temp.claim('h', 2, '2 1', 1001) AS not_granted;
+SELECT pg_temp.claim('h', 2, '2 1', 999) AS granted;
+ROLLBACK;
 -- A renewal in a quarantine has a fence as outside of one, so that the next
 -- quarantine outlasts the fence.  Each fence of a worker id is above all before.
 BEGIN;
-UPDATE snowflake_registry.setting SET slack = '100 min';
 SELECT snowflake_registry.declare_restored();
 SELECT pg_temp.claim('h', 2, '2 1', 30);
 SELECT * FROM leases WHERE id = 2;
@@ -370,30 +336,27 @@ TRUNCATE snowflake_registry.node;
 SELECT pg_temp.claim('new', 1);
 ROLLBACK;
 
--- New constants apply to the next grants.  A shorter duration shortens no lease.
-BEGIN;
-SELECT snowflake_registry.configure(lease_duration => '20 h');
-SELECT pg_temp.claim('h', 2, '2 1', 30);
-SELECT snowflake_registry.configure(lease_duration => '20 min', largest_lead => '0');
-SELECT pg_temp.claim('h', 3, '2 2', 30);
-SELECT pg_temp.claim('i', 1, wanted => 3);
-SELECT * FROM leases WHERE id > 1;
-ROLLBACK;
--- A quarantine outlasts the fences that were granted by earlier constants.
-BEGIN;
-SELECT snowflake_registry.configure('20 min', '0');
-SELECT snowflake_registry.declare_restored();
-SELECT pg_temp.units(reopens_at) AS of_the_former_duration_and_lead FROM snowflake_registry.setting;
-SELECT snowflake_registry.configure('10 min');
-SELECT snowflake_registry.declare_restored();
-SELECT pg_temp.units(reopens_at) AS again FROM snowflake_registry.setting;
-ROLLBACK;
--- A change of the layout or the epoch begins a quarantine.
-SELECT snowflake_registry.configure(layout => '41/1/2/12', epoch => '2020-01-01 00:00+00');
+-- configure() begins a quarantine if it changes anything.  The quarantine outlasts
+-- leases by the old constants, and no later one is shorter.
+SELECT snowflake_registry.configure();
+SELECT snowflake_registry.configure('10 h', '10 min', '41/1/2/12', '2020-01-01 00:00+00');
 SELECT reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
 BEGIN;
+SELECT snowflake_registry.configure(lease_duration => '20 min', slack => '0');
+SELECT pg_temp.units(reopens_at) AS by_the_old_constants FROM snowflake_registry.setting;
+SELECT pg_temp.claim('h', 2, '2 1', 30);
+SELECT * FROM leases WHERE id = 2;
+SELECT snowflake_registry.declare_restored();
+SELECT pg_temp.units(reopens_at) AS not_shorter FROM snowflake_registry.setting;
+SELECT snowflake_registry.configure(slack => '20 min');
+SELECT pg_temp.units(reopens_at) AS not_shorter FROM snowflake_registry.setting;
+SELECT snowflake_registry.configure(lease_duration => '20 h');
+SELECT pg_temp.units(reopens_at) AS longer FROM snowflake_registry.setting;
+ROLLBACK;
+-- In a new layout no worker id was leased before.
+BEGIN;
 SELECT snowflake_registry.configure(layout => '41/1/1/13');
-SELECT p.place, pg_temp.claim(p.place, 1, layout => '41/1/1/13', clock => pg_temp.unit(5)) FROM unnest(ARRAY['a', 'b', 'c']) AS p (place);
+SELECT p.place, pg_temp.claim(p.place, 1, layout => '41/1/1/13', begins_by => pg_temp.unit(5)) FROM unnest(ARRAY['a', 'b', 'c']) AS p (place);
 SELECT pg_temp.reopen();
 SELECT * FROM leases;
 -- doc/monitoring.md's query, word for word

@@ -24,12 +24,14 @@
  *	 that has forgotten them.  A server that is refused keeps its lease until it
  *	 ends, unless the registry says that the lease is lost.
  * - The incarnation of a claim is durable before the claim is sent.  If no
- *	 grant arrives, the next claim has the same one, also after a crash.  Claims
- *	 and releases carry the holder and its boot-time clock, so that the registry
- *	 changes nothing for a message that arrives late, nor for a copy of the data
- *	 directory.
+ *	 grant arrives, the next claim has the same one, also after a crash.  A claim
+ *	 names the incarnation of the lease that it continues, and a release that of
+ *	 the newest grant, so a message that arrives late changes nothing that
+ *	 matters, and a copy of the data directory continues no lease.
  * - A server that restarts within its lease, as the same holder, on the same
- *	 timeline and in the same layout, resumes the lease without asking.
+ *	 timeline and in the same layout, claims the lease again before it issues
+ *	 ids.  It resumes the lease by itself only if no host of the registry
+ *	 answers.
  * - A server that stops makes its last mark durable before it releases the
  *	 worker id, and does not raise the mark after that.
  */
@@ -37,6 +39,7 @@
 
 #include "catalog/pg_type_d.h"
 #include "clock.h"
+#include "lease_holder.h"
 #include "lease_registry.h"
 #include "miscadmin.h"
 #include "node.h"
@@ -50,7 +53,7 @@
 #define DURATION_MIN_US USECS_PER_SEC
 #define DURATION_MAX_US USECS_PER_DAY
 
-/* How far ahead of the clock a new lease may begin, as in SQL's is_free(). */
+/* How far ahead of this server's clock a new lease may begin. */
 #define AHEAD_MAX_US (5 * USECS_PER_SEC)
 
 /* parameter */
@@ -60,9 +63,8 @@ static const char *const claim_sql =
 "SELECT worker_id, begins_at, fence, duration_us, refusal, detail,"
 " pg_catalog.clock_timestamp() FROM snowflake_registry.claim("
 "layout => $1, epoch => $2, datacenter_id => $3, wanted_worker_id => $4,"
-" holder => $5, name => $6, clock => $7, boot_clock => $8,"
-" last_worker_id => $9, incarnation => $10, held_fence => $11,"
-" next_incarnation => $12)";
+" holder => $5, name => $6, begins_by => $7, last_worker_id => $8,"
+" incarnation => $9, held_fence => $10, next_incarnation => $11)";
 
 /* The columns of an answer to a claim. */
 enum
@@ -84,7 +86,7 @@ static const ConnectionColumn claim_columns[] = {
 static const char *const release_sql =
 "SELECT released FROM snowflake_registry.release("
 "datacenter_id => $1, worker_id => $2, holder => $3, incarnation => $4,"
-" next_incarnation => $5, boot_clock => $6, mark => $7)";
+" mark => $5)";
 
 static const ConnectionColumn release_columns[] = {{BOOLOID, 1}};
 
@@ -102,8 +104,8 @@ static const char *number_text(int64 number);
  * of this claim.  Returns false if there is no grant that can be used.
  */
 bool
-registry_claim(Connection *connection, const char *holder, const Lease *last,
-			   bool is_held, RegistryGrant *grant)
+registry_claim(Connection *connection, const Lease *last, bool is_held,
+			   RegistryGrant *grant)
 {
 	const Layout *layout = node_layout();
 	int			wanted = node_worker_id;
@@ -114,10 +116,9 @@ registry_claim(Connection *connection, const char *holder, const Lease *last,
 		clock_text(layout->epoch),
 		number_text(node_datacenter_id),
 		wanted == WORKER_ID_UNSET ? NULL : number_text(wanted),
-		holder,
+		holder_text,
 		registry_server_name,
-		clock_text(GetCurrentTimestamp()),
-		number_text(sent_us),
+		clock_text(GetCurrentTimestamp() + AHEAD_MAX_US),
 		is_new ? NULL : number_text(last->worker_id),
 		is_new ? NULL : number_text(last->incarnation),
 		is_held ? clock_text(last->fence) : NULL,
@@ -133,7 +134,7 @@ registry_claim(Connection *connection, const char *holder, const Lease *last,
 		return false;
 	is_granted = registry_read_answer(connection, result, sent_us, last,
 									  is_held, grant);
-	strlcpy(grant->lease.holder, holder, LEASE_HOLDER_SIZE);
+	strlcpy(grant->lease.holder, holder_text, LEASE_HOLDER_SIZE);
 	PQclear(result);
 	return is_granted;
 }
@@ -150,6 +151,7 @@ registry_read_answer(Connection *connection, const PGresult *result,
 	memset(grant, 0, sizeof(*grant));
 	if (!PQgetisnull(result, 0, COLUMN_REFUSAL))
 	{
+		connection->is_refusal = true;
 		connection_fail_by_answer(connection,
 								  PQgetvalue(result, 0, COLUMN_REFUSAL),
 								  PQgetvalue(result, 0, COLUMN_DETAIL));
@@ -222,8 +224,6 @@ registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
 		number_text(lease->worker_id),
 		lease->holder,
 		number_text(lease->incarnation),
-		number_text(lease->next_incarnation),
-		number_text(clock_boottime_us()),
 		clock_text(mark)
 	};
 	PGresult   *result = connection_query(connection, release_sql, arguments,

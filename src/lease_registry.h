@@ -14,9 +14,6 @@
 /* The code of a refusal that ends a lease: another holder may have it. */
 #define REGISTRY_LOST "lost"
 
-/* The code of a refusal of a holder whose boot-time clock was set back. */
-#define REGISTRY_LATE "late"
-
 /* A granted or renewed lease. */
 typedef struct RegistryGrant
 {
@@ -31,9 +28,8 @@ extern char *registry_server_name;
 extern bool registry_check_name(char **newval, void **extra,
 								GucSource source);
 
-extern bool registry_claim(Connection *connection, const char *holder,
-						   const Lease *last, bool is_held,
-						   RegistryGrant *grant);
+extern bool registry_claim(Connection *connection, const Lease *last,
+						   bool is_held, RegistryGrant *grant);
 extern bool registry_release(Connection *connection, const Lease *lease,
 							 TimestampTz mark);
 

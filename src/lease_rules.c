@@ -9,16 +9,6 @@
 
 #include "lease_rules.h"
 
-/* Was a lease granted to a holder, with or without a nonce? */
-bool
-lease_is_of(const Lease *lease, const char *holder)
-{
-	size_t		length = strlen(holder);
-
-	return strncmp(lease->holder, holder, length) == 0 &&
-		(lease->holder[length] == '\0' || lease->holder[length] == LEASE_NONCE);
-}
-
 /*
  * Returns the largest mark that a lease allows: the tick in which the lease
  * ends, or the tick of the fence if that is earlier.  Returns 0 if the lease

@@ -37,10 +37,6 @@ typedef struct Lease
 								 * granted the lease */
 } Lease;
 
-/* Holders of one server differ in what follows this character. */
-#define LEASE_NONCE '+'
-#define LEASE_NONCE_SIZE 10
-
 /* Is a lease in force at a time of clock_boottime_us()? */
 static inline bool
 lease_is_valid(const Lease *lease, int64 boottime_us)
@@ -48,7 +44,6 @@ lease_is_valid(const Lease *lease, int64 boottime_us)
 	return lease->worker_id != WORKER_ID_UNSET && boottime_us < lease->ends_us;
 }
 
-extern bool lease_is_of(const Lease *lease, const char *holder);
 extern int64 lease_reach(const Lease *lease, const Layout *layout,
 						 TimestampTz now, int64 boottime_us);
 

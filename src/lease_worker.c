@@ -46,8 +46,11 @@
 #define RETRY_MAX_US INT64CONST(5000000)
 #define RETRY_MIN_US INT64CONST(200000)
 
-/* The timeout of the release, for which the server's shutdown waits. */
-#define RELEASE_TIMEOUT_US INT64CONST(2000000)
+/*
+ * The timeout of the release, for which the server's shutdown waits, and of the
+ * claim at a start, before which no id is issued.
+ */
+#define SHORT_TIMEOUT_US INT64CONST(2000000)
 
 /* The lease's duration to assume until the registry has sent it. */
 #define DURATION_UNKNOWN_US INT64CONST(120000000)
@@ -65,6 +68,7 @@ typedef struct LeaseWorkerState
 	int64		attempted_us;	/* when the last attempt began */
 	int64		retry_us;		/* how long to wait after a failure; 0:
 								 * granted */
+	int			silent_hosts;	/* attempts without an answer since the start */
 	uint64		failures[HOSTS_MAX];	/* hashes of each host's last failure;
 										 * 0 after a grant */
 } LeaseWorkerState;
@@ -82,9 +86,6 @@ typedef enum LeaseChange
 /* The SQLSTATE of the last transaction's error; 0: it was committed. */
 static int	page_sqlerrcode = 0;
 
-/* Follows the holder in claims of a new lease, after the answer "late". */
-static char holder_nonce[LEASE_NONCE_SIZE] = "";
-
 static void initialize_worker(void);
 static void clear_latch(int code, Datum arg);
 static void keep_lease(MemoryContext attempt_context);
@@ -95,6 +96,8 @@ static void report_grant(const Lease *held, bool was_held, const Lease *lease,
 						 const LeaseWorkerState *state);
 static void report_failure(const Connection *connection,
 						   LeaseWorkerState *state);
+static void resume_without_answer(const Connection *connection,
+								  LeaseWorkerState *state);
 static void release_lease(void);
 static bool renew_and_release(Connection *connection);
 static bool claim_lease(Connection *connection, RegistryGrant *grant);
@@ -252,11 +255,13 @@ try_to_renew(LeaseWorkerState *state)
 	Connection	connection = {0};
 	RegistryGrant grant;
 	Lease		held;
+	bool		is_pending;
 	bool		was_held;
 
 	state->attempted_us = clock_boottime_us();
 	shmem_read_lease(&held);
-	was_held = lease_is_valid(&held, state->attempted_us);
+	is_pending = mark_lease_is_pending();
+	was_held = !is_pending && lease_is_valid(&held, state->attempted_us);
 
 	/*
 	 * The time of a lease begins before the claim is sent, not when the
@@ -264,8 +269,9 @@ try_to_renew(LeaseWorkerState *state)
 	 * so a short lease shortens the timeout.
 	 */
 	connection.deadline_us = state->attempted_us +
-		Min(Min(ATTEMPT_MAX_US, state->duration_us * 3 / 4),
-			Max(ATTEMPT_MIN_US, state->duration_us / 4));
+		(is_pending ? SHORT_TIMEOUT_US :
+		 Min(Min(ATTEMPT_MAX_US, state->duration_us * 3 / 4),
+			 Max(ATTEMPT_MIN_US, state->duration_us / 4)));
 	if (claim_lease(&connection, &grant))
 	{
 		report_grant(&held, was_held, &grant.lease, state);
@@ -280,6 +286,8 @@ try_to_renew(LeaseWorkerState *state)
 		state->retry_us = Max(RETRY_MIN_US, state->retry_us);
 		if (!ShutdownRequestPending)
 			report_failure(&connection, state);
+		if (is_pending && !connection.is_refusal)
+			resume_without_answer(&connection, state);
 	}
 	connection_close(&connection);
 }
@@ -340,6 +348,27 @@ report_failure(const Connection *connection, LeaseWorkerState *state)
 			 errdetail("%s", connection->reason)));
 }
 
+/*
+ * Resumes the lease of the server's last start when each host of the registry
+ * has been asked once, and none has answered.
+ */
+static void
+resume_without_answer(const Connection *connection, LeaseWorkerState *state)
+{
+	Lease		lease;
+
+	state->silent_hosts++;
+	shmem_read_lease(&lease);
+	if (state->silent_hosts < connection->host_count ||
+		!lease_is_valid(&lease, clock_boottime_us()))
+		return;
+	mark_resume_lease();
+	ereport(LOG,
+			(errmsg("snowflake worker_id %d is still leased to this server",
+					lease.worker_id),
+			 errdetail("The registry has not answered since the server's start.")));
+}
+
 static void
 release_lease(void)
 {
@@ -350,7 +379,7 @@ release_lease(void)
 	if (!lease_is_valid(&lease, clock_boottime_us()))
 		return;
 
-	connection.deadline_us = clock_boottime_us() + RELEASE_TIMEOUT_US;
+	connection.deadline_us = clock_boottime_us() + SHORT_TIMEOUT_US;
 	if (renew_and_release(&connection))
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d has been given back to the registry",
@@ -394,27 +423,14 @@ claim_lease(Connection *connection, RegistryGrant *grant)
 {
 	Lease		held;
 	bool		is_held;
-	char		holder[LEASE_HOLDER_SIZE];
 
 	if (!prepare_incarnation(connection) ||
 		!connection_open(connection, node_registry))
 		return false;
 	shmem_read_lease(&held);
 	is_held = lease_is_valid(&held, clock_boottime_us());
-	snprintf(holder, sizeof(holder), "%s%s",
-			 is_held ? held.holder : holder_text, is_held ? "" : holder_nonce);
-	if (!registry_claim(connection, holder, &held, is_held, grant))
+	if (!registry_claim(connection, &held, is_held, grant))
 	{
-		uint32		nonce;
-
-		/*
-		 * The registry has newer claims of this holder, as after a resumed
-		 * snapshot of the machine's memory.
-		 */
-		if (strcmp(connection->code, REGISTRY_LATE) == 0 &&
-			pg_strong_random(&nonce, sizeof(nonce)))
-			snprintf(holder_nonce, sizeof(holder_nonce), "%c%08x",
-					 LEASE_NONCE, nonce);
 		if (is_held && strcmp(connection->code, REGISTRY_LOST) == 0)
 			end_lost_lease(&held, "The registry does not know of this lease.");
 		return false;

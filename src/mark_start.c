@@ -15,7 +15,8 @@
  *	another layout than the parameters	not at all
  *	no page, or a floor of 0			at the clock
  *	a page that does not verify			not at all
- *	a lease that is resumed				at its worker id's mark
+ *	a lease of the last start			not before the registry has answered,
+ *										and then at its worker id's mark
  *	no lease yet						not at all; the stamp is at the floor
  *	a new lease							at its worker id's tick by the rows
  *										above, at the last holder's fence, or
@@ -72,7 +73,7 @@ mark_start_once(void)
 	FullTransactionId next_xid;
 	StartPoint	start;
 	int64		now;
-	bool		is_resumed;
+	bool		is_pending;
 	bool		is_first;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
@@ -88,7 +89,7 @@ mark_start_once(void)
 	mark_layout_require(&contents);
 	if (node_uses_registry())
 		inherit_lease(&contents.lease, &lease);
-	is_resumed = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
+	is_pending = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
 
 	/*
 	 * Without a lease no id is issued before mark_begin_lease() finds where
@@ -97,7 +98,7 @@ mark_start_once(void)
 	 * ids of another worker id.
 	 */
 	start = find_start(&contents,
-					   is_resumed ? lease.worker_id :
+					   is_pending ? lease.worker_id :
 					   node_uses_registry() ? WORKER_ID_UNSET :
 					   node_worker_id);
 
@@ -114,6 +115,7 @@ mark_start_once(void)
 	if (is_first)
 	{
 		shared->lease = lease;
+		shared->lease_is_pending = is_pending;
 		shared->start.floor = start.floor;
 		set_start(start.tick, false);
 		horizon_begin(next_xid);
@@ -124,19 +126,14 @@ mark_start_once(void)
 		return;
 
 	report_elsewhere(&contents.logger, start.tick);
-	if (is_resumed)
-		ereport(LOG,
-				(errmsg("snowflake worker_id %d is still leased to this server",
-						lease.worker_id)));
 }
 
 /*
  * Takes over the page's lease if the lease fits the present configuration.  Only
- * then can this server resume the lease, or name it to the registry as its last
- * lease.
+ * then can this server name the lease to the registry as its last one.
  *
- * The server resumes the lease without asking the registry if the registry and
- * the worker id are the configured ones, and if both of this holds:
+ * The lease goes on, when the registry has answered or does not answer, if the
+ * registry and the worker id are the configured ones, and if both of this holds:
  *
  * - The server is the holder.  A restart of the machine changes the holder, so
  *	 clock_boottime_us() has counted since the grant without a break.
@@ -151,7 +148,7 @@ static void
 inherit_lease(const Lease *logged, Lease *lease)
 {
 	int			wanted = node_worker_id;
-	bool		is_own = lease_is_of(logged, holder_text) &&
+	bool		is_own = strcmp(logged->holder, holder_text) == 0 &&
 		logged->timeline == GetWALInsertionTimeLine() &&
 		logged->registry == node_registry_hash();
 
@@ -220,6 +217,27 @@ mark_begin_lease(const Lease *lease, TimestampTz begins_at)
 	LWLockRelease(&shared->lock);
 }
 
+/* Has the lease of the last start neither gone on nor ended yet? */
+bool
+mark_lease_is_pending(void)
+{
+	bool		is_pending;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	is_pending = shared->lease_is_pending;
+	LWLockRelease(&shared->lock);
+	return is_pending;
+}
+
+/* Lets the lease of the last start go on without an answer of the registry. */
+void
+mark_resume_lease(void)
+{
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->lease_is_pending = false;
+	LWLockRelease(&shared->lock);
+}
+
 /* The caller makes the change durable, as with mark_begin_lease(). */
 void
 mark_renew_lease(const Lease *lease)
@@ -239,6 +257,7 @@ mark_end_lease(void)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->node_generation++;
 	shared->lease.ends_us = LEASE_OVER;
+	shared->lease_is_pending = false;
 	set_start(shared->mark, false);
 	LWLockRelease(&shared->lock);
 }
@@ -253,6 +272,7 @@ set_lease(const Lease *lease)
 	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
 
 	shared->lease = *lease;
+	shared->lease_is_pending = false;
 	shmem_my_slot()->counters.lease_renewals++;
 	strlcpy(shared->lease_reason,
 			"The lease has run out, and the registry has not answered since.",

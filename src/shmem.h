@@ -154,6 +154,8 @@ typedef struct SharedState
 	 * the page; from then on only the lease worker writes it.
 	 */
 	Lease		lease;
+	bool		lease_is_pending;	/* from the page, and no id may be issued
+									 * before the registry has been asked */
 	char		lease_reason[LEASE_REASON_SIZE];	/* why there is no lease */
 	Latch	   *lease_worker_latch; /* NULL while the worker does not run */
 

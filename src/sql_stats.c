@@ -18,6 +18,7 @@
 #include "layout.h"
 #include "lease_rules.h"
 #include "mark_layout.h"
+#include "mark_start.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
@@ -70,7 +71,7 @@ snowflake_node(PG_FUNCTION_ARGS)
 	if (node_uses_registry())
 	{
 		shmem_read_lease(&lease);
-		is_held = lease_is_valid(&lease, now_us);
+		is_held = lease_is_valid(&lease, now_us) && !mark_lease_is_pending();
 		worker_id = is_held && lease.fence > GetCurrentTimestamp() ?
 			lease.worker_id : WORKER_ID_UNSET;
 	}

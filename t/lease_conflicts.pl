@@ -1,7 +1,7 @@
 # Which server gets a worker id from a registry, which server is refused, and
 # what both say: two servers want one worker id, a datacenter is full,
-# another server takes a lease over, the machine's memory or the layout is
-# another one, the registry is another one, and a role has no rights.
+# another server takes a lease over, the layout or the registry is another one,
+# and a role has no rights.
 use strict;
 use warnings FATAL => 'all';
 
@@ -122,7 +122,7 @@ sub clone
 			snowflake_registry.claim(
 				datacenter_id => n.datacenter_id, wanted_worker_id => NULL,
 				holder => n.holder, name => n.name, next_incarnation => 7,
-				clock => clock_timestamp(), boot_clock => n.boot_clock + 1,
+				begins_by => clock_timestamp(),
 				layout => s.layout, epoch => s.epoch,
 				last_worker_id => n.worker_id, incarnation => n.incarnation,
 				held_fence => n.fence) AS c}),
@@ -143,24 +143,6 @@ sub clone
 	return;
 }
 
-# After a memory snapshot is resumed the registry has later claims of the holder.
-# The test moves the boot-time clock of the registry's row instead.
-sub resumed_memory
-{
-	my $registry = new_registry({});
-	my $server = start_server(leasing_server('server', $registry));
-	my $last = first_id($server);
-	my $holder = value_of($server, 'SELECT lease_holder FROM snowflake_node()');
-
-	$registry->safe_psql('postgres', 'UPDATE snowflake_registry.node SET boot_clock = boot_clock + 3600000000');
-	logs($server, 0, qr/DETAIL:  The server has claimed or released this worker id since it sent this claim/,
-		'a renewal is late');
-	ok(wait_for(sub { value_of($server, q{SELECT coalesce(lease_holder, '') FROM snowflake_node()}) =~ /^\Q$holder\E\+[0-9a-f]{8}$/ }),
-		'when its lease ends, the server gets a lease as another holder');
-	cmp_ok(scalar first_id($server), '>', $last, 'ids increase');
-	return;
-}
-
 # A transaction holds the horizon while its server changes its lease.  The horizon
 # before the first id of a new lease is above the ids of the lease before,
 # although these have the same tick and a larger worker id.
@@ -169,7 +151,7 @@ sub next_horizon
 	my %layout = (layout => '31/5/5/12@1s', epoch => '2020-01-01 00:00+00');
 	my $registry = new_registry({%layout});
 	my $server = leasing_server('server', $registry, map { "snowflake.$_ = '$layout{$_}'" } sort keys %layout);
-	my $row = q{INSERT INTO snowflake_registry.node SELECT 0, %d, 'other', '', NULL, 1, 1, now(), now(), now(), now(), now() + '%s', NULL, true};
+	my $row = q{INSERT INTO snowflake_registry.node SELECT 0, %d, 'other', '', NULL, 1, now(), now(), now(), now(), now() + '%s', NULL, true};
 
 	$registry->safe_psql('postgres', sprintf $row, 4, '1 h');
 	start_server($server);
@@ -307,7 +289,6 @@ run_scenarios(
 	'one worker id' => \&one_worker_id,
 	'a full datacenter' => \&full_datacenter,
 	'a clone' => \&clone,
-	'resumed memory' => \&resumed_memory,
 	'another layout' => \&another_layout,
 	'the next horizon' => \&next_horizon,
 	'a layout of 31 bits' => \&large_layout);

@@ -17,7 +17,7 @@ use SnowflakeTime;
 use Test::More;
 
 # How far a server's clock may lead the registry's in "servers' clocks".
-use constant LARGEST_LEAD_S => 400;
+use constant SLACK_S => 400;
 
 my $past_fence =
   qr/^The fence is \S+ \S+, and the clock is at |^The registry's clock is at \d{4}-[^,]*, and its lease on worker_id 5 is for ids before \d{4}-[^,]*, but this server's clock is at \d{4}-/;
@@ -92,13 +92,13 @@ sub suspended
 sub servers_clocks
 {
 	my $registry = new_registry(
-		{ lease_duration => '4 s', largest_lead => LARGEST_LEAD_S . ' s' });
+		{ lease_duration => '4 s', slack => SLACK_S . ' s' });
 	my ($fast, $slow) = map {
 		leasing_server($_, $registry, wants(5), 'snowflake.clock_tolerance = 5s')
 	} 'fast', 'slow';
 
 	# The next holder's clock is behind the last one's.
-	start_server($fast, LARGEST_LEAD_S);
+	start_server($fast, SLACK_S);
 	my $fast_client = new_client($fast);
 	start_server($slow, -300);
 	my $slow_client = new_client($slow, 'without ids');
@@ -112,19 +112,19 @@ sub servers_clocks
 	# Keep the slow server's clock half a second before the last ids of the fast
 	# one.  The fence is 4 s after them, and a claim may be 5 s before it.
 	my $is_leased = sub {
-		set_clock($slow, LARGEST_LEAD_S - (test_time() - $suspended_at) - 0.5);
+		set_clock($slow, SLACK_S - (test_time() - $suspended_at) - 0.5);
 		return lease_of($registry, 5, 'name') eq 'slow';
 	};
 	ok(wait_for($is_leased), 'the slow server gets the lease');
 	gets_no_ids($slow_client,
 		'the slow server issues no ids for the time in which the fast one has issued ids');
-	set_clock($slow, LARGEST_LEAD_S);
+	set_clock($slow, SLACK_S);
 	gets_ids($slow_client, 'the slow server issues ids when its clock is past the fence');
 	stays_silent($fast, $fast_client, $worker);
 
 	# Resume the fast server with its clock set back.  If it issues ids, nobody
 	# else may have them: is_unique() tests that at the end.
-	set_clock($fast, LARGEST_LEAD_S - 15);
+	set_clock($fast, SLACK_S - 15);
 	let_pass(0.5);
 	resume($fast);
 	$fast->stop;
@@ -134,14 +134,14 @@ sub servers_clocks
 	$slow->append_conf('postgresql.conf',
 		"snowflake.clock_policy = advance\nsnowflake.clock_tolerance = 300s");
 	$slow->stop('immediate');
-	start_server($slow, LARGEST_LEAD_S - 100);
+	start_server($slow, SLACK_S - 100);
 	my $message = '';
 	ok( wait_for(sub {
 			$message = (sqlstate_of($slow, 'SELECT snowflake_nextval()'))[1];
 			$message =~ /further ahead of the clock than the lease/ }),
 		'under "advance" a server issues no id further ahead than its lease lasts')
 	  or diag($message);
-	set_clock($slow, LARGEST_LEAD_S);
+	set_clock($slow, SLACK_S);
 	new_client($slow);
 	is_unique();
 	return;
@@ -150,7 +150,7 @@ sub servers_clocks
 # A server's clock is a hundred days ahead for a while.
 sub server_ahead
 {
-	my $registry = new_registry({ lease_duration => '4 s', largest_lead => '2 s' });
+	my $registry = new_registry({ lease_duration => '4 s', slack => '2 s' });
 	my $server = start_server(leasing_server('server', $registry, wants(5)));
 	my $last = first_id($server);
 
@@ -169,7 +169,8 @@ sub server_ahead
 # ----- the registry's clock is wrong for a while -----
 
 # The registry's clock is an hour behind for a while, and then a day ahead for a
-# moment.  A server that crashes and is moved after that gets its lease by free().
+# moment.  A server that crashes and is moved after that gets its lease from a
+# registry that is made anew.
 sub registrys_clock
 {
 	my $registry = new_registry({ lease_duration => '10 s' });
@@ -197,10 +198,14 @@ sub registrys_clock
 	kill_hard($server);
 	my $moved = start_server(copy_of($server, 'moved'));
 	refuses($moved, $ahead, 'the moved server is refused until the far fence');
-	$registry->safe_psql('postgres', 'SELECT snowflake_registry.free(0, 5)');
-	goes_on($moved, $last, 'the moved server, after free()');
-	my $id = first_id($moved);
-	cmp_ok(timestamp_of($id), '<', test_time() + 1, 'ids after free() do not lead the clock');
+	$registry->safe_psql('postgres', q{
+DROP EXTENSION snowflake_registry;
+CREATE EXTENSION snowflake_registry;
+SELECT snowflake_registry.configure('10 s', '1 s')});
+	refuses($moved, qr/^The registry is new, /, 'the moved server waits for a registry that was made anew');
+	my $id = first_id($moved, 90);
+	cmp_ok($id, '>', $last, 'ids go on under a registry that was made anew');
+	cmp_ok(timestamp_of($id), '<', test_time() + 1, 'ids after a far fence do not lead the clock');
 	is_unique($id);
 	return;
 }

@@ -18,9 +18,9 @@ use Test::More;
 
 # Long enough that holders still have their leases when the next registry runs,
 # on a busy machine.
-use constant { LEASE_S => 20, LEAD_S => 3 };
+use constant { LEASE_S => 20, SLACK_S => 3 };
 
-my %constants = (lease_duration => LEASE_S . ' s', largest_lead => LEAD_S . ' s');
+my %constants = (lease_duration => LEASE_S . ' s', slack => SLACK_S . ' s');
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $quarantine =
   qr/^The registry is new, or may have forgotten leases at \d{4}-[^;]*; servers without a lease get worker ids from \d{4}-/;
@@ -93,7 +93,7 @@ sub fails_over
 
 	cut_off($registry, $standby);
 	my $lost = start_server(leasing_server('lost', $either, wants(5)));
-	my $dead = start_server(leasing_server('dead', $either, wants(3)), LEAD_S - 0.5);
+	my $dead = start_server(leasing_server('dead', $either, wants(3)), SLACK_S - 0.5);
 	$client{lost} = new_client($lost);
 	first_id($dead);
 	my $go_on = keep_from_claims($lost);

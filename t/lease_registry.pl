@@ -34,8 +34,7 @@ RETURNS text
 LANGUAGE sql AS $$
     SELECT coalesce(a.worker_id::text, a.refusal) FROM snowflake_registry.claim(
         layout => '41/0/16/6', epoch => '2020-01-01 00:00+00', datacenter_id => 0, wanted_worker_id => NULL,
-        holder => holder, name => '', clock => clock_timestamp(),
-        boot_clock => (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+        holder => holder, name => '', begins_by => clock_timestamp(),
         last_worker_id => split_part(last, ' ', 1)::integer, incarnation => split_part(last, ' ', 2)::bigint,
         held_fence => clock_timestamp() + fence, next_incarnation => next_incarnation) AS a $$;
 GRANT EXECUTE ON FUNCTION ask TO PUBLIC;
@@ -78,7 +77,7 @@ $server->rows($_)
 	q{SELECT set_config('search_path', 'attic, pg_temp, pg_catalog, public', false)},
 	'SET synchronous_commit = off');
 is( $server->value(
-		q{SELECT worker_id || ' ' || (fence < pg_catalog.now() + interval '75 s') FROM snowflake_registry.claim('41/0/16/6', '2020-01-01 00:00+00', 0, NULL, 'trapper', '', pg_catalog.now(), 1, NULL, NULL, NULL, 1)}),
+		q{SELECT worker_id || ' ' || (fence < pg_catalog.now() + interval '75 s') FROM snowflake_registry.claim('41/0/16/6', '2020-01-01 00:00+00', 0, NULL, 'trapper', '', pg_catalog.now(), NULL, NULL, NULL, 1)}),
 	'0 true', q{a claim uses no table, function or operator of the caller's search_path});
 is($server->value('SELECT count(*) FROM pg_temp.ran'), 0, q{a claim runs no function of the caller's schemas});
 $server->rows(q{SELECT set_config('search_path', 'public', false)});
@@ -165,7 +164,7 @@ my $read = q{SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_
 
 $owner->rows(q{ALTER FUNCTION snowflake_registry.claim SET lock_timeout = '3min'});
 $owner->rows('DELETE FROM snowflake_registry.node');
-$owner->rows(q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, 1, now(), now(), now(), now(), CASE WHEN w % 50 = 0 THEN now() ELSE now() + interval '1 h' END, CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(0, 65535) AS w});
+$owner->rows(q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, now(), now(), now(), now(), CASE WHEN w % 50 = 0 THEN now() ELSE now() + interval '1 h' END, CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(0, 65535) AS w});
 $owner->rows('VACUUM ANALYZE snowflake_registry.node');
 $_->{psql}->quit for $server, $owner;
 connect_all();

@@ -134,17 +134,20 @@ sub answers_late
 	  or die "no claim waits\n";
 	kill 'STOP', $claim;
 	$let_go->();
-	is(worker_id_of(scalar first_id($server)), 5, 'a claim after the one that is held is granted');
+	my $last = first_id($server);
+	is(worker_id_of($last), 5, 'a claim after the one that is held is granted');
 	$server->stop;
 	is(lease_of($registry, 5, 'state'), 'released', 'the server releases its lease');
 
-	# Lower the fence, so that only its lateness keeps the claim from a grant.
+	# Lower the fence, so that the claim takes the worker id in spite of its age.
 	$registry->safe_psql('postgres', 'UPDATE snowflake_registry.node SET fence = began');
-	$row = lease_row($registry, 5);
 	kill 'CONT', $claim;
 	ok(wait_for(sub { value_of($registry, "SELECT count(*) FROM pg_stat_activity WHERE pid = $claim") eq '0' }),
 		'the first claim is executed');
-	is(lease_row($registry, 5), $row, 'the late claim changes nothing');
+	is(lease_of($registry, 5, 'state'), 'held', 'the late claim is granted, and nobody knows');
+	start_server($server);
+	refuses($server, qr/^worker_id 5 of datacenter_id 0 is leased by server until/, 'the server waits for the end of that lease');
+	cmp_ok(scalar first_id($server, 90), '>', $last, 'and then ids go on');
 	return;
 }
 
@@ -230,6 +233,57 @@ sub first_host
 	return;
 }
 
+# ----- a start within a lease -----
+
+# The registry is asked before the first id of a start.  Only without an answer of
+# any host the server resumes its lease.
+sub starts
+{
+	my $registry = registry_with_port({ lease_duration => '60 s' });
+	my $mute = IO::Socket::INET->new(Listen => 100, LocalAddr => '127.0.0.1', Proto => 'tcp')
+	  or die "127.0.0.1: $!\n";
+	my $server = start_server(leasing_server('server',
+			sprintf 'host=127.0.0.1,127.0.0.1 port=%d,%d dbname=postgres user=%s',
+			$mute->sockport, $registry->port, scalar getpwuid $>));
+	my $last = first_id($server);
+	my $let_go;
+	my $resumes = qr/LOG:  snowflake worker_id \d+ is still leased to this server\n.*DETAIL:  The registry has not answered/;
+	my $is_granted = qr/LOG:  snowflake worker_id \d+ of datacenter_id 0 is leased to this server until/;
+
+	# How to make the registry like that, and back; and what the log says.
+	for my $case (
+		[ 'healthy', sub { }, sub { }, $is_granted ],
+		[ 'mute', sub { suspend($registry) }, sub { resume($registry) }, $resumes ],
+		[ 'erring', sub { $let_go = hold_claims($registry) }, sub { $let_go->() }, $resumes ],
+		[ 'stopped', sub { $registry->stop }, sub { start_server($registry); serve_newcomers($registry) }, $resumes ])
+	{
+		my ($kind, $break, $mend, $logged) = @$case;
+
+		wait_for_renewals($server, 1);
+		$last = first_id($server);
+		$server->stop('immediate');
+		my $offset = -s $server->logfile;
+		$break->();
+		start_server($server);
+		goes_on($server, $last, "a start within a lease, the first host mute, the registry $kind");
+		like(logged($server, $offset), $logged, "the registry $kind: the log says why ids are issued");
+		$mend->();
+	}
+
+	# The registry has another holder, as after the data directory was set back.
+	wait_for_renewals($server, 1);
+	my $worker_id = worker_id_of($last);
+	$server->stop('immediate');
+	$registry->safe_psql('postgres',
+		"UPDATE snowflake_registry.node SET incarnation = incarnation + 1 WHERE worker_id = $worker_id");
+	my $offset = -s $server->logfile;
+	my $client = new_client(start_server($server));
+	unlike(logged($server, $offset), $resumes, 'a lease that the registry does not know is not resumed');
+	is(scalar(grep { worker_id_of($_) == $worker_id } ids_of($client)),
+		0, 'no id comes of its worker id, although the first host is mute');
+	return;
+}
+
 # ----- a name server that does not answer -----
 
 # Starts a name server, by which each name has the address 127.0.0.1.  The name
@@ -312,6 +366,7 @@ run_scenarios(
 	'the registry is down' => \&down,
 	'a silent name server' => \&silent_name_server,
 	'the registry answers late' => \&answers_late,
+	'a start' => \&starts,
 	'the first host' => \&first_host,
 	'many attempts' => \&many_attempts);
 done_testing();

@@ -42,7 +42,6 @@ use constant {
 	LAYOUT => '41/5/1/12',
 	WORKER_SHIFT => 12,
 	LEASE_S => 3,
-	LEAD_S => 2,
 	SLACK_S => 2,
 	REPLAY_S => 3,              # how long a standby may take to replay
 	REGISTRY_WORKER => 'snowflake registry'
@@ -51,7 +50,7 @@ use constant {
 # The most seconds until a server has ids again on a machine with few
 # processors: after a start or a failover of the registry, and without one.
 use constant {
-	FAILOVER_S => LEASE_S + LEAD_S + SLACK_S + 5,
+	FAILOVER_S => LEASE_S + 2 * SLACK_S + 5,
 	USUAL_S => 8
 };
 
@@ -154,7 +153,7 @@ sub any_server
 # after the fence of a lease.
 sub around_lease_s
 {
-	return (rand 1.5, 1 + rand LEASE_S, LEASE_S + LEAD_S + rand 3)[ rand 3 ];
+	return (rand 1.5, 1 + rand LEASE_S, LEASE_S + SLACK_S + rand 3)[ rand 3 ];
 }
 
 # ----- copies -----
@@ -248,7 +247,6 @@ sub make_first_registry
 	make_registry(
 		$registry->{node},
 		lease_duration => LEASE_S . ' s',
-		largest_lead => LEAD_S . ' s',
 		slack => SLACK_S . ' s',
 		layout => LAYOUT);
 	$registry->{node}->safe_psql('postgres',

@@ -34,16 +34,14 @@ our @EXPORT = qw(
 use constant AT_ONCE_S => 10;
 
 # Makes a database of a server a registry: "postgres", or the one that the
-# parameter "database" names.  By default a lease outlasts a stall of a busy
-# machine, and lead and slack are small, because all servers have the clock of
-# one machine.  The registry serves newcomers at once.
+# parameter "database" names.  The slack is small, because all servers have the
+# clock of one machine.  The registry serves newcomers at once.
 sub make_registry
 {
 	my ($node, %constants) = @_;
 	my $database = delete $constants{database} // 'postgres';
-	my $slack = delete $constants{slack} // '2 s';
 
-	%constants = (lease_duration => '6 s', largest_lead => '1 s', %constants);
+	%constants = (lease_duration => '6 s', slack => '1 s', %constants);
 	my $arguments = join ', ', map { "$_ => '$constants{$_}'" } sort keys %constants;
 	$node->safe_psql('postgres', "CREATE DATABASE $database")
 	  if $database ne 'postgres';
@@ -51,7 +49,7 @@ sub make_registry
 		$database, qq{
 		CREATE EXTENSION snowflake_registry;
 		SELECT snowflake_registry.configure($arguments);
-		UPDATE snowflake_registry.setting SET slack = '$slack', reopens_at = clock_timestamp()});
+		UPDATE snowflake_registry.setting SET reopens_at = clock_timestamp()});
 	return;
 }
 
