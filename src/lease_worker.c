@@ -68,7 +68,8 @@ typedef struct LeaseWorkerState
 	int64		attempted_us;	/* when the last attempt began */
 	int64		retry_us;		/* how long to wait after a failure; 0:
 								 * granted */
-	int			silent_hosts;	/* attempts without an answer since the start */
+	int			silent_attempts;	/* of a lease that is pending */
+	bool		is_refused;		/* a lease that is pending */
 	uint64		failures[HOSTS_MAX];	/* hashes of each host's last failure;
 										 * 0 after a grant */
 } LeaseWorkerState;
@@ -286,7 +287,7 @@ try_to_renew(LeaseWorkerState *state)
 		state->retry_us = Max(RETRY_MIN_US, state->retry_us);
 		if (!ShutdownRequestPending)
 			report_failure(&connection, state);
-		if (is_pending && !connection.is_refusal)
+		if (is_pending)
 			resume_without_answer(&connection, state);
 	}
 	connection_close(&connection);
@@ -350,16 +351,22 @@ report_failure(const Connection *connection, LeaseWorkerState *state)
 
 /*
  * Resumes the lease of the server's last start when each host of the registry
- * has been asked once, and none has answered.
+ * has been asked once, and none has answered.  After a refusal only a grant
+ * lets the lease go on.
  */
 static void
 resume_without_answer(const Connection *connection, LeaseWorkerState *state)
 {
 	Lease		lease;
 
-	state->silent_hosts++;
+	/* An attempt that asked no host counts neither way. */
+	if (connection->host_count == 0)
+		return;
+	state->silent_attempts++;
+	state->is_refused = state->is_refused || connection->is_refusal;
 	shmem_read_lease(&lease);
-	if (state->silent_hosts < connection->host_count ||
+	if (state->is_refused ||
+		state->silent_attempts < connection->host_count ||
 		!lease_is_valid(&lease, clock_boottime_us()))
 		return;
 	mark_resume_lease();

@@ -270,6 +270,21 @@ sub starts
 		$mend->();
 	}
 
+	# A refusal is an answer, also if the registry is silent after it.
+	wait_for_renewals($server, 1);
+	$last = first_id($server);
+	$server->stop('immediate');
+	$registry->safe_psql('postgres', 'CREATE TABLE kept AS TABLE snowflake_registry.setting; DELETE FROM snowflake_registry.setting');
+	start_server($server);
+	refuses($server, qr/^The registry has no constants yet/, 'the registry refuses the lease of a start');
+	suspend($registry);
+	refuses($server, $unreachable, 'then the registry is silent');
+	let_pass(5);
+	is((sqlstate_of($server, 'SELECT snowflake_nextval()'))[0], '55000', 'a lease that was refused is not resumed');
+	resume($registry);
+	$registry->safe_psql('postgres', 'INSERT INTO snowflake_registry.setting TABLE kept');
+	goes_on($server, $last, 'the lease, when the registry grants it again');
+
 	# The registry has another holder, as after the data directory was set back.
 	wait_for_renewals($server, 1);
 	my $worker_id = worker_id_of($last);
