@@ -269,24 +269,24 @@ BEGIN
        AND r.worker_id = coalesce(c.wanted_worker_id, r.worker_id)
        AND r.incarnation IN (c.incarnation, c.next_incarnation)
        AND r.is_seen AND r.released_at IS NULL
-       AND (c.held_fence IS NULL OR r.worker_id = c.last_worker_id)
+       AND (c.held_fence IS NULL OR r.worker_id = c.last_worker_id AND c.held_fence <= r.top)
      LIMIT 1;
     IF FOUND OR c.held_fence IS NULL THEN
         RETURN n;
     END IF;
-    -- In a quarantine believe a holder that was not seen, unless its lease is over or
-    -- another holder was granted a later fence: then the lease may be another's.  No
-    -- grant that was forgotten has a fence after the quarantine.
+    -- In a quarantine believe a holder that was not seen if its lease is not over, and
+    -- if its fence is one that a forgotten grant can have, or the row's grant is its own.
     n := snowflake_registry.row_of(s, c.datacenter_id, c.last_worker_id);
-    IF clock_timestamp() >= s.reopens_at OR c.held_fence <= clock_timestamp() OR n.is_seen OR
-       c.held_fence > greatest(n.top, s.reopens_at) OR
-       n.top >= c.held_fence AND n.holder IS DISTINCT FROM c.holder THEN
+    IF clock_timestamp() >= s.reopens_at OR n.is_seen OR c.held_fence <= clock_timestamp() + s.slack THEN
+        RETURN NULL;
+    ELSIF n.holder = c.holder AND n.incarnation IN (c.incarnation, c.next_incarnation) AND c.held_fence <= n.top THEN
+        RETURN n;
+    ELSIF c.held_fence <= n.top OR c.held_fence > s.reopens_at THEN
         RETURN NULL;
     END IF;
     -- A liar must not lower another holder's fence by a release.
-    IF n.holder IS DISTINCT FROM c.holder THEN
-        n.began := greatest(n.began, c.held_fence);
-    END IF;
+    n.began := greatest(n.began, c.held_fence);
+    n.top := c.held_fence;
     RETURN n;
 END
 $$;
@@ -414,8 +414,7 @@ BEGIN
         RETURN;
     END IF;
     -- Each fence is above all that were granted before.
-    fence := greatest(n.began, n.top + interval '1 us', held_fence,
-                      clock_timestamp() + s.lease_duration + s.slack);
+    fence := greatest(n.began, n.top + interval '1 us', clock_timestamp() + s.lease_duration + s.slack);
     INSERT INTO snowflake_registry.node AS r
     VALUES (n.datacenter_id, n.worker_id, c.holder, c.name, inet_client_addr(), c.next_incarnation, n.began,
             claim.fence, claim.fence, clock_timestamp(), clock_timestamp() + s.lease_duration, NULL, true)

@@ -292,7 +292,7 @@ BEGIN;
 SELECT pg_temp.claim('h', 3, '2 1', 61.5);
 SELECT pg_temp.claim('new', 1);
 SELECT reopens_at > now() AS is_quarantine FROM snowflake_registry.setting;
-SELECT pg_temp.claim('h', 4, '2 3', 61.9) AS in_a_quarantine;
+SELECT pg_temp.claim('h', 4, '2 3', 61.9) AS never_granted;
 SELECT pg_temp.units(reopens_at) FROM snowflake_registry.setting;
 ROLLBACK;
 -- So does the lease on a worker id that was never leased.
@@ -302,6 +302,24 @@ SELECT pg_temp.claim('forgotten', 8, '3 7', 30);
 SELECT pg_temp.claim('new', 1);
 ROLLBACK;
 
+-- A liar, also one that knows a holder's text, neither puts a fence beyond the
+-- quarantine nor lets the next holder begin before the present one's fence.
+BEGIN;
+SELECT snowflake_registry.declare_restored();
+SELECT pg_temp.claim('liar', 8, '3 7', 30);
+SELECT pg_temp.claim('liar', 9, '3 8', 100000);
+SELECT pg_temp.claim('h', 99, '2 77', 30);
+SELECT pg_temp.claim('h', 99, '2 77', 61.5);
+SELECT pg_temp.release('h', 2, 99, 0);
+SELECT * FROM leases WHERE id IN (2, 3);
+ROLLBACK;
+-- A holder that was set back is not believed when the row is its own anew, nor when
+-- the lease is over but for the slack.
+BEGIN;
+SELECT snowflake_registry.declare_restored();
+SELECT pg_temp.claim('h', 9, '2 77', 60) AS earlier_lease;
+SELECT pg_temp.claim('h', 2, '2 1', 0.9) AS over;
+ROLLBACK;
 -- A fence after the quarantine is believed if the registry has granted it.
 BEGIN;
 UPDATE snowflake_registry.node SET fence = pg_temp.unit(1000), top = pg_temp.unit(1000) WHERE worker_id = 2;
