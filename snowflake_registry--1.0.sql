@@ -291,6 +291,13 @@ BEGIN
 END
 $$;
 
+-- Returns a worker id above all that were leased, or NULL.
+CREATE FUNCTION snowflake_registry.next_worker_id(s snowflake_registry.setting, of_datacenter_id integer)
+RETURNS integer LANGUAGE sql VOLATILE PARALLEL UNSAFE
+RETURN (SELECT (max(r.worker_id)::bigint + 1)::integer FROM snowflake_registry.node AS r
+         WHERE r.datacenter_id = of_datacenter_id
+        HAVING max(r.worker_id)::bigint + 1 < 1::bigint << snowflake_registry.bits(s.layout, 3));
+
 -- Chooses a row for a server without a lease: of the worker id that the server
 -- wants or had last, or else of one that was never leased or has been free longest.
 -- Returns NULL if none is free.
@@ -305,9 +312,7 @@ BEGIN
     IF snowflake_registry.is_free(n, s, c.begins_by) IS NOT TRUE AND
        c.wanted_worker_id IS NULL AND now_at >= s.reopens_at THEN
         n := snowflake_registry.row_of(s, c.datacenter_id, coalesce(
-            (SELECT (max(r.worker_id)::bigint + 1)::integer FROM snowflake_registry.node AS r
-              WHERE r.datacenter_id = c.datacenter_id
-             HAVING max(r.worker_id)::bigint + 1 < worker_count),
+            snowflake_registry.next_worker_id(s, c.datacenter_id),
             (SELECT r.worker_id FROM snowflake_registry.node AS r
               WHERE r.datacenter_id = c.datacenter_id AND r.expires_at <= now_at
                 AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c.begins_by)
@@ -336,7 +341,10 @@ DECLARE
     id integer := CASE WHEN c.held_fence IS NULL THEN c.wanted_worker_id ELSE c.last_worker_id END;
     n snowflake_registry.node := snowflake_registry.row_of(s, c.datacenter_id, id);
 BEGIN
-    IF id IS NULL THEN      -- the worker id that is free first
+    IF id IS NULL THEN      -- one above all that were leased, or the worker id that is free first
+        n := snowflake_registry.row_of(s, c.datacenter_id, snowflake_registry.next_worker_id(s, c.datacenter_id));
+    END IF;
+    IF n.worker_id IS NULL THEN
         SELECT * INTO n FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < 1::bigint << snowflake_registry.bits(s.layout, 3)
          ORDER BY r.expires_at LIMIT 1;

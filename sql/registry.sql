@@ -243,6 +243,12 @@ SELECT pg_temp.claim('place2', 1, '2 20', name => 'name 3');
 SELECT pg_temp.claim('ahead', 1, wanted => 3, begins_by => pg_temp.unit(60 * 24));
 ROLLBACK;
 
+-- So is one that was never leased, after a quarantine.
+BEGIN;
+DELETE FROM snowflake_registry.node WHERE worker_id = 3;
+UPDATE snowflake_registry.node SET fence = pg_temp.unit(1), expires_at = pg_temp.unit(1), released_at = NULL;
+SELECT pg_temp.claim('behind', 1, begins_by => pg_temp.unit(-60));
+ROLLBACK;
 -- A refusal names the holder, and where it is.
 SELECT pg_temp.claim('h', 1, wanted => 2, name => 'one of h');
 UPDATE snowflake_registry.node SET address = '192.0.2.7' WHERE worker_id = 2;

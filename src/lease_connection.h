@@ -36,7 +36,7 @@ typedef struct Connection
 
 	/* Why the last operation has failed. */
 	bool		is_answer;		/* did the registry answer? */
-	bool		is_refusal;		/* did the registry refuse a claim? */
+	bool		is_refusal;		/* and was it a refusal of a claim? */
 
 	/*
 	 * Failures of one cause have the same code, and without a code ("") the

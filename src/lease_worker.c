@@ -68,8 +68,8 @@ typedef struct LeaseWorkerState
 	int64		attempted_us;	/* when the last attempt began */
 	int64		retry_us;		/* how long to wait after a failure; 0:
 								 * granted */
-	int			silent_attempts;	/* of a lease that is pending */
-	bool		is_refused;		/* a lease that is pending */
+	int			silent_attempts;	/* in a row, while a lease is pending */
+	bool		is_refused;		/* the lease that is pending */
 	uint64		failures[HOSTS_MAX];	/* hashes of each host's last failure;
 										 * 0 after a grant */
 } LeaseWorkerState;
@@ -351,8 +351,9 @@ report_failure(const Connection *connection, LeaseWorkerState *state)
 
 /*
  * Resumes the lease of the server's last start when each host of the registry
- * has been asked once, and none has answered.  After a refusal only a grant
- * lets the lease go on.
+ * has been asked in turn, and none has answered.  An error is an answer, because
+ * the registry may refuse the lease next.  After a refusal only a grant lets the
+ * lease go on.
  */
 static void
 resume_without_answer(const Connection *connection, LeaseWorkerState *state)
@@ -362,7 +363,8 @@ resume_without_answer(const Connection *connection, LeaseWorkerState *state)
 	/* An attempt that asked no host counts neither way. */
 	if (connection->host_count == 0)
 		return;
-	state->silent_attempts++;
+	state->silent_attempts = connection->is_answer ?
+		0 : state->silent_attempts + 1;
 	state->is_refused = state->is_refused || connection->is_refusal;
 	shmem_read_lease(&lease);
 	if (state->is_refused ||
