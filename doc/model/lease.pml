@@ -23,7 +23,8 @@
  *	   the mark, and a mark may be any tick up to the fence;
  *	 - answers that are lost, and one message at a time that arrives after its
  *	   sender has stopped waiting.  With NONE_LATE a message is executed or lost
- *	   at once.  A server without an answer repeats its claim's incarnation;
+ *	   at once.  A server without an answer repeats its claim's incarnation.
+ *	   Nothing shows the registry that a message is late;
  *	 - kills and clean stops of servers;
  *	 - a quarantine at any time, as after a restart of the registry's server;
  *	 - with LOSSES, failovers of the registry, one after another, each to a
@@ -34,31 +35,34 @@
  *	 - with PAUSE, a server that time passes by, as in a virtual machine that is
  *	   paused: the server takes its lease for longer than the lease is;
  *	 - with SET_BACK, an event that sets the first server back, in its own
- *	   directory, to the state of the copy;
- *	 - with FREE, a DBA who frees a row that was released, or certifies that a
- *	   holder is dead;
+ *	   directory, to the state of the copy, on another timeline or on its own;
  *	 - with CHANGE, one change of the layout while servers run.  The row of the
  *	   new layout has no fence of the old one, but makes the same ids;
- *	 - with LOWERED, a DBA who lowers the duration of leases, as just before a
- *	   restart of the registry's server or at another time;
+ *	 - with LOWERED, a DBA who lowers the duration of leases;
  *	 - with LIAR, a third server, which releases with any mark, and claims, once
  *	   with any fence as if it held a lease.  Its own ids do not count;
  *	 - with ANY_CLOCK, a registry's clock that is set to any time, at any time.
  *
  * Bounds: the registry grants in the first LAST_NOW steps of time.  A tick is a
- * step of time.  With NO_STOPS servers are neither stopped nor copied.  The
- * largest lead is 0.  A microsecond is no time.  The steps inside a server are
- * not here.
+ * step of time.  With NO_STOPS servers are neither stopped nor copied.  A
+ * microsecond is no time.  The steps inside a server are not here.
+ *
+ * The registry's slack S is two numbers here.  LEAD is the S of a fence, which
+ * allows for a server's clock that leads; SLACK is the S by which registries'
+ * clocks differ.  LEAD can be 0, because S moves fences and a quarantine's end
+ * alike.
  *
  * Assumed.  doc/registry.md says in the same names what a DBA does about each:
  *	 - durations: clocks of servers and of the registry measure durations alike.
  *	   With PAUSE they need not, if the registries' clocks are equal.
  *	 - registry clocks: the clocks of the registry's servers differ by SLACK at
- *	   most, and are not set.  With ANY_CLOCK they are, if nothing is lost.
+ *	   most, and are not set.  With ANY_CLOCK they are, if nothing is lost and
+ *	   the layout is not changed.
  *	 - one copy: no two data directories that exist at the same time are the
  *	   same holder.  Incarnations are equal only by copying.
- *	 - rollback: a directory that is set back is on another timeline.  The
- *	   server may issue the ids again that it loses.
+ *	 - rollback: a directory that is set back is on another timeline, or the
+ *	   registry answers the first claim.  The server may issue the ids again that
+ *	   it loses.
  *	 - truth: servers tell the registry the truth.  With LIAR one does not, if
  *	   nothing is lost.
  *	 - noticed losses: the registry notices each loss of what it has committed.
@@ -69,8 +73,6 @@
  *	   and a message to the old registry does not reach the new one.
  *	 - raised duration: the duration of a lease is not raised, or the raise is
  *	   not lost.
- *	 - dead holder: a holder that is freed before it has released is dead, does
- *	   not come back, and has issued no id beyond the registry's clock.
  *	 - larger ids: a new layout makes no id of an earlier tick again.
  *
  * Macros, and what each changes in a server:
@@ -81,36 +83,45 @@
  *	 ANY_HOLDER			a start resumes the lease of any holder
  *	 EXPIRED_AT_START	a start resumes a lease that has expired
  *	 ANY_TIMELINE		a start resumes a lease of another timeline (SET_BACK)
+ *	 RESUME_AT_ONCE		a start resumes a lease before the first claim is answered
  *	 NO_FREEZE			the mark may move after the release was sent
  *	 FREEZE_IN_MEMORY	the page does not have the end of a released lease
  * and in the registry:
- *	 LATE_CLAIM			a claim is executed although a later message of its
- *						holder was
- *	 LATE_RELEASE		the same for a release
+ *	 RELEASE_BOTH		a release also names the incarnation of the next claim
  *	 UNSEEN_RELEASE		a release is executed in a quarantine, before a renewal
+ *	 LOWER_BEGAN		a release may lower the fence below where ids began
  *	 ANY_INCARNATION	a holder continues its lease with any incarnation
  *	 COPY_CONTINUES		a copy of a holder continues the holder's lease
  *	 NO_QUARANTINE		a loss begins no quarantine
  *	 NO_FLOOR			a quarantine does not raise the fence
  *	 NO_SLACK			a quarantine does not allow for a clock that is behind
+ *	 SHORTEN			a quarantine may end before an earlier one would have
+ *	 SEEN_BY_CLOCK		a row was seen if the registry's clock then showed a later
+ *						time than when the quarantine began
  *	 NEWCOMERS			in a quarantine a row that was not seen is granted
  *	 UNSEEN_CONTINUES	in a quarantine a server that holds no lease continues
  *						the lease of a row that was not seen
- *	 BELIEVE_ALL		a holder is believed although its fence is not above that
- *						of the row's last grant, which was another server's
+ *	 BELIEVE_ALL		a holder is believed although the row names none of its
+ *						incarnations, and its fence is not above that of the row's
+ *						last grant
+ *	 BELIEVE_HOLDER		the same, if the row is the holder's
+ *	 BELIEVE_SEEN		a holder is believed although its row was seen
  *	 BELIEVE_PASSED		a holder is believed although its fence has passed
+ *	 PASSED_BY_CLOCK	a fence has passed when the clock is there, although the
+ *						lease ended LEAD before
+ *	 BELIEVE_LATER		a holder is believed although its fence is after the
+ *						quarantine
+ *	 ANY_FENCE			a holder that continues its lease may raise the fence
  *	 LOWER_FENCE		a holder that is believed gets a fence below its own
+ *	 NO_TOP				a grant's fence may be below the fence of an earlier grant
  *	 KEEP_FLOOR			a grant's fence is not below the fence of the row, which
  *						a quarantine has raised
  *	 KEEP_BEGAN			another server that is believed does not begin at its
  *						fence, so its release can lower the row's fence further
  *	 NO_TRIPWIRE		a holder's fence above the row's last is no sign of a loss
- *	 FREE_AT_ONCE		in a quarantine free() lowers a fence below its end
- *	 FREE_RELEASED		free() lowers the fence of a row that was released
  *	 CHANGE_AT_ONCE		a change of the layout begins no quarantine
- *	 FORGET_FENCES		a quarantine may end before fences that rows had when
- *						constants were changed
- *	 FORGET_DURATION	it may end before fences that could be granted then
+ *	 FORGET_DURATION	a change of the duration begins a quarantine that may end
+ *						before fences of the longer leases
  */
 
 #ifndef DURATION
@@ -119,10 +130,13 @@
 #ifndef SLACK
 #define SLACK		0			/* the largest difference of registry's clocks */
 #endif
+#ifndef LEAD
+#define LEAD		0			/* what a fence allows for a clock that leads */
+#endif
 #ifndef LAST_NOW
 #define LAST_NOW	2
 #endif
-#define LAST_TICK	(LAST_NOW + SLACK + DURATION)
+#define LAST_TICK	(LAST_NOW + SLACK + DURATION + LEAD)
 
 #define MAX(a, b)	((a) > (b) -> (a) : (b))
 #define MIN(a, b)	((a) < (b) -> (a) : (b))
@@ -130,8 +144,9 @@
 #define NOBODY		2			/* of servers 0 and 1 */
 #define THIRD		3			/* a server that lies */
 #define EARLIER		99			/* an incarnation of the layout before */
+#define LIARS		98			/* the incarnation of the server that lies */
 
-mtype = { CLAIM, RELEASE, GRANTED };
+mtype = { CLAIM, RELEASE, GRANTED, REFUSED };
 
 /* The registry. */
 typedef Row
@@ -141,11 +156,13 @@ typedef Row
 	byte began;
 	byte fence;
 	byte top;					/* the fence of the last grant */
-	byte expires;				/* 0: released, freed or never leased */
-	bool is_seen;				/* renewed since the last quarantine began */
+	byte expires;				/* 0: released or never leased */
+	bool is_seen;				/* granted since the last quarantine began */
+#ifdef SEEN_BY_CLOCK
+	byte seen_at;
+#endif
 	byte reopens;				/* the columns of "setting" */
-	byte duration;
-	byte earlier				/* earlier_fence */
+	byte duration
 };
 Row row, standby, no_row;
 byte now;
@@ -172,8 +189,7 @@ typedef Message
 	byte fence;					/* of the lease held; RELEASE: the mark */
 	bool is_held;
 	byte begins;				/* in a grant: where the ids begin */
-	byte ends;					/* steps of time that are left of the lease */
-	bool is_late				/* a later message of its holder was executed */
+	byte ends					/* steps of time that are left of the lease */
 };
 Message late;					/* a message whose sender no longer waits */
 Message none;
@@ -197,6 +213,10 @@ typedef Server
 
 	/* memory */
 	bool is_held;				/* the lease of the page is in use */
+	bool is_pending;			/* it may be in use after the first claim */
+#ifdef SET_BACK
+	bool is_set_back;			/* the first claim will be answered */
+#endif
 	byte stamp;					/* the next tick that the server may issue */
 	Message asked				/* its claim or release, and the answer */
 };
@@ -207,7 +227,7 @@ Server server[2];
 
 byte tick;						/* of the id that a client keeps */
 bool is_issued;					/* was it issued? */
-#if defined(SET_BACK) || defined(FREE)
+#ifdef SET_BACK
 byte issued_by = NOBODY;
 bool copy_has_issued;			/* was it issued before the copy was made? */
 #define SET(variable, value)	variable = value
@@ -224,8 +244,7 @@ inline copy_message(to, from_)
 	to.fence = from_.fence;
 	to.is_held = from_.is_held;
 	to.begins = from_.begins;
-	to.ends = from_.ends;
-	to.is_late = from_.is_late
+	to.ends = from_.ends
 }
 
 inline copy_row(to, from_)
@@ -237,9 +256,11 @@ inline copy_row(to, from_)
 	to.top = from_.top;
 	to.expires = from_.expires;
 	to.is_seen = from_.is_seen;
+#ifdef SEEN_BY_CLOCK
+	to.seen_at = from_.seen_at;
+#endif
 	to.reopens = from_.reopens;
-	to.duration = from_.duration;
-	to.earlier = from_.earlier
+	to.duration = from_.duration
 }
 
 /* Is a number of a server's or a message's anywhere in the state? */
@@ -276,7 +297,7 @@ inline choose_incarnation()
 #define FORGET(n)		n = (IN_ROWS(n) -> n : 0)
 #define IS_KNOWN(n) \
 	(IN_SERVER(0, n) || IN_SERVER(1, n) || late.incarnation == n || \
-	 late.next == n)
+	 late.next == n || n == LIARS)
 
 #define ROUND(instant)	instant = (instant > tick -> LAST_TICK : 0)
 
@@ -285,7 +306,7 @@ inline tidy()
 	d_step {
 	ROUND(row.began);
 	ROUND(standby.began);
-	ROUND(late.begins);
+	late.ends = 0;				/* nobody waits for the answer */
 	for (i : 0 .. 1) {
 		ROUND(server[i].mark);
 		ROUND(server[i].stamp);
@@ -307,76 +328,92 @@ inline tidy()
  * The registry.
  */
 
-/* Is there a row?  If not, claim() makes up one with this fence. */
-#define IS_STORED	(row.top > 0)
-
 inline begin_quarantine()
 {
 	printf("registry: quarantine\n");
 	is_forgetful = false;
 #ifndef NO_QUARANTINE
-	row.reopens = MAX(clock + row.duration, row.earlier);
-#ifndef NO_SLACK
-	row.reopens = row.reopens + SLACK;
+#ifdef SHORTEN
+	row.reopens = 0;
 #endif
-	row.is_seen = false;
-#ifndef NO_FLOOR
-	row.fence = (IS_STORED -> MAX(row.fence, row.reopens) : row.reopens);
-	row.fence = MIN(row.fence, LAST_TICK)
-#endif
-#endif
-}
-
-/* Before constants change: no fence that was granted by them is later. */
-inline keep_earlier_fence()
-{
-#ifndef FORGET_DURATION
-	row.earlier = MAX(row.earlier, clock + row.duration);
-#endif
-#ifndef FORGET_FENCES
-	row.earlier = (IS_STORED -> MAX(row.earlier, row.fence) : row.earlier)
-#endif
-}
-
-#ifdef ANY_INCARNATION
-#define IS_MINE(message)	(row.holder == message.from && row.expires > 0)
+#ifdef NO_SLACK
+	row.reopens = MAX(row.reopens, clock + row.duration + LEAD);
 #else
+	row.reopens = MAX(row.reopens, clock + row.duration + LEAD + SLACK);
+#endif
+#ifdef SEEN_BY_CLOCK
+	row.is_seen = row.seen_at > clock;
+#else
+	row.is_seen = false;
+#endif
+#ifndef NO_FLOOR
+	row.fence = MIN(MAX(row.fence, row.reopens), LAST_TICK)
+#endif
+#endif
+}
+
 #ifdef COPY_CONTINUES
 #define IS_HOLDER(message)	true
 #else
 #define IS_HOLDER(message)	(row.holder == message.from)
 #endif
-#define IS_MINE(message) \
-	(IS_HOLDER(message) && row.expires > 0 && \
-	 (row.incarnation == message.next || \
-	  message.incarnation > 0 && row.incarnation == message.incarnation))
+#ifdef ANY_INCARNATION
+#define IS_PREVIOUS(message)	true
+#else
+#define IS_PREVIOUS(message) \
+	(message.incarnation > 0 && row.incarnation == message.incarnation)
 #endif
+#define IS_NEXT(message)	(row.incarnation == message.next)
+
+#define IS_MINE(message) \
+	(IS_HOLDER(message) && (IS_PREVIOUS(message) || IS_NEXT(message)))
 
 #ifdef UNSEEN_CONTINUES
-#define CONTINUES(message)	IS_MINE(message)
+#define CONTINUES(message)	(IS_MINE(message) && row.expires > 0)
 #else
-#define CONTINUES(message)	(row.is_seen && IS_MINE(message))
+#define CONTINUES(message) \
+	(IS_MINE(message) && row.expires > 0 && row.is_seen)
 #endif
 
-#ifdef BELIEVE_ALL
+#if defined(BELIEVE_ALL)
 #define IS_LAST(message)	true
-#else
+#elif defined(BELIEVE_HOLDER)
 #define IS_LAST(message) \
 	(row.holder == message.from || message.fence > row.top)
-#endif
-#ifdef BELIEVE_PASSED
-#define HAS_PASSED(message)	false
 #else
+#define IS_LAST(message)	(IS_MINE(message) || message.fence > row.top)
+#endif
+#if defined(BELIEVE_PASSED)
+#define HAS_PASSED(message)	false
+#elif defined(PASSED_BY_CLOCK)
 #define HAS_PASSED(message)	(message.fence <= clock)
+#else
+#define HAS_PASSED(message)	(message.fence <= clock + LEAD)
+#endif
+#ifdef BELIEVE_LATER
+#define IS_TOO_LATE(message)	false
+#else
+#define IS_TOO_LATE(message)	(message.fence > row.reopens)
+#endif
+#ifdef BELIEVE_SEEN
+#define WAS_SEEN	false
+#else
+#define WAS_SEEN	row.is_seen
 #endif
 #define IS_BELIEVED(message) \
-	(message.is_held && IN_QUARANTINE && !row.is_seen && \
-	 !HAS_PASSED(message) && IS_LAST(message))
+	(message.is_held && IN_QUARANTINE && !WAS_SEEN && \
+	 !HAS_PASSED(message) && !IS_TOO_LATE(message) && IS_LAST(message))
 
 #ifdef NEWCOMERS
 #define IS_FREE		(row.expires <= clock)
 #else
 #define IS_FREE		(row.expires <= clock && (row.is_seen || !IN_QUARANTINE))
+#endif
+
+#ifdef NO_TOP
+#define TOP		0
+#else
+#define TOP		row.top
 #endif
 
 inline grant(message)
@@ -387,10 +424,11 @@ inline grant(message)
 	floor = row.fence;
 #endif
 #ifdef LOWER_FENCE
-	row.fence = clock + row.duration;
+	row.fence = clock + row.duration + LEAD;
 #else
 	row.fence =
-		MAX(MAX(row.began, row.top), MAX(message.fence, clock + row.duration));
+		MAX(MAX(row.began, TOP),
+			MAX(message.fence, clock + row.duration + LEAD));
 #endif
 #ifdef KEEP_FLOOR
 	row.fence = MAX(row.fence, floor);
@@ -399,7 +437,9 @@ inline grant(message)
 	row.top = row.fence;
 	row.expires = clock + row.duration;
 	row.is_seen = true;
-	late.is_late = late.is_late || late.from == message.from;
+#ifdef SEEN_BY_CLOCK
+	row.seen_at = clock;
+#endif
 	printf("registry: grants to %d, from %d to fence %d\n",
 		   message.from, row.began, row.fence);
 	message.kind = GRANTED;
@@ -407,6 +447,17 @@ inline grant(message)
 	message.fence = row.fence;
 	message.ends = MAX(message.ends + row.duration, DURATION) - DURATION;
 	message.incarnation = 0
+}
+
+/* Only a server that holds a lease does anything about a refusal. */
+inline refuse(message)
+{
+	if
+	:: message.is_held ->
+		copy_message(message, none);
+		message.kind = REFUSED
+	:: else -> copy_message(message, none)
+	fi
 }
 
 inline claim(message)
@@ -423,18 +474,22 @@ inline claim(message)
 	:: is_forgetful && !message.is_held -> copy_message(message, none)
 	:: else ->
 	if
-	:: CONTINUES(message) -> grant(message)
+	:: CONTINUES(message) ->
+#ifndef ANY_FENCE
+		message.fence = MIN(message.fence, row.top);
+#endif
+		grant(message)
 	:: !CONTINUES(message) && IS_BELIEVED(message) ->
 #ifndef KEEP_BEGAN
 		row.began = (row.holder == message.from -> row.began :
-					 MAX(row.began, MIN(message.fence, row.reopens)));
+					 MAX(row.began, message.fence));
 #endif
 		grant(message)
 	:: !CONTINUES(message) && !IS_BELIEVED(message) && IS_FREE &&
 		!message.is_held ->
 		row.began = row.fence;
 		grant(message)
-	:: else -> copy_message(message, none)
+	:: else -> refuse(message)
 	fi
 	fi
 }
@@ -444,45 +499,36 @@ inline claim(message)
 #else
 #define CAN_RELEASE		row.is_seen
 #endif
+#ifdef RELEASE_BOTH
+#define IS_RELEASED_BY(message)	(IS_PREVIOUS(message) || IS_NEXT(message))
+#else
+#define IS_RELEASED_BY(message)	IS_PREVIOUS(message)
+#endif
+#ifdef LOWER_BEGAN
+#define BEGAN	0
+#else
+#define BEGAN	row.began
+#endif
 
 inline release(message)
 {
 	if
-	:: CAN_RELEASE && IS_MINE(message) ->
+	:: CAN_RELEASE && IS_HOLDER(message) && IS_RELEASED_BY(message) &&
+		row.expires > 0 ->
 		printf("registry: released by %d, mark %d\n",
 			   message.from, message.fence);
-		row.fence = MAX(MIN(row.fence, message.fence), row.began);
-		row.expires = 0;
-		late.is_late = late.is_late || late.from == message.from
+		row.fence = MAX(message.fence, BEGAN);
+		row.expires = 0
 	:: else
 	fi;
 	copy_message(message, none)
 }
 
-#ifdef LATE_CLAIM
-#define CLAIM_IS_LATE(message)		false
-#else
-#define CLAIM_IS_LATE(message)		message.is_late
-#endif
-#ifdef LATE_RELEASE
-#define RELEASE_IS_LATE(message)	false
-#else
-#define RELEASE_IS_LATE(message)	message.is_late
-#endif
-
-/*
- * Executes a message, unless the row's boot-time clock shows that the message
- * is late.  The row has that clock only while the holder is the row's.
- */
 inline execute(message)
 {
 	if
-	:: message.kind == CLAIM &&
-		!(CLAIM_IS_LATE(message) && row.holder == message.from) ->
-		claim(message)
-	:: message.kind == RELEASE &&
-		!(RELEASE_IS_LATE(message) && row.holder == message.from) ->
-		release(message)
+	:: message.kind == CLAIM -> claim(message)
+	:: message.kind == RELEASE -> release(message)
 	:: else -> copy_message(message, none)
 	fi
 }
@@ -496,6 +542,13 @@ inline execute(message)
 #else
 #define IS_OLD	false
 #endif
+
+/* Takes the lease on the page. */
+inline resume()
+{
+	MY.is_held = MY.is_held || MY.is_pending && MY.ends > 0;
+	MY.is_pending = false
+}
 
 /* Starts the server with the state of its page. */
 inline start()
@@ -512,12 +565,16 @@ inline start()
 	fi;
 #endif
 #ifdef ANY_HOLDER
-	MY.is_held = MY.ends > 0;
+	MY.is_pending = MY.ends > 0;
 #else
-	MY.is_held = MY.holder == me && MY.ends > 0;
+	MY.is_pending = MY.holder == me && MY.ends > 0;
 #endif
-	printf("%d: starts at mark %d, holds a lease: %d\n",
-		   me, MY.mark, MY.is_held);
+	MY.is_held = false;
+#ifdef RESUME_AT_ONCE
+	resume();
+#endif
+	printf("%d: starts at mark %d, has a lease: %d\n",
+		   me, MY.mark, MY.is_held || MY.is_pending);
 	if
 	:: MY.next == 0 -> choose_incarnation()
 	:: else
@@ -535,6 +592,19 @@ inline give_up()
 	:: true
 	fi;
 	copy_message(MY.asked, none)
+}
+
+/* The first claim after a start gets no answer. */
+inline resume_unanswered()
+{
+	if
+#ifdef SET_BACK
+	:: MY.is_set_back
+	:: !MY.is_set_back -> resume()
+#else
+	:: resume()
+#endif
+	fi
 }
 
 /* Copies the page of the other server. */
@@ -568,14 +638,31 @@ inline ask(a_kind)
 	MY.asked.kind = a_kind;
 	MY.asked.from = me;
 	MY.asked.incarnation = MY.incarnation;
+#ifndef RELEASE_BOTH
+	MY.asked.next = (a_kind == CLAIM -> MY.next : 0)
+#else
 	MY.asked.next = MY.next
+#endif
+}
+
+/* The registry's answer is that the lease is over, or another's. */
+inline accept_refusal()
+{
+	printf("%d: is refused, the lease is over\n", me);
+	MY.ends = 0;
+	MY.is_held = false;
+	MY.is_pending = false;
+#ifdef SET_BACK
+	MY.is_set_back = false;
+#endif
+	copy_message(MY.asked, none)
 }
 
 /* Stores a grant in the page and in memory. */
 inline accept_grant()
 {
 	if
-	:: !MY.is_held || MY.ends == 0 ->
+	:: !(MY.is_held || MY.is_pending) || MY.ends == 0 ->
 #ifndef NO_FENCE
 		MY.stamp = MAX(MAX(MY.stamp, MY.mark), MY.asked.begins);
 #ifndef FENCE_IN_MEMORY
@@ -592,42 +679,13 @@ inline accept_grant()
 #endif
 	MY.ends = MY.asked.ends;
 	MY.is_held = MY.ends > 0;
+	MY.is_pending = false;
+#ifdef SET_BACK
+	MY.is_set_back = false;
+#endif
 	copy_message(MY.asked, none);
 	choose_incarnation();
 	printf("%d: has a lease to fence %d\n", me, MY.fence)
-}
-
-/*
- * The DBA frees the row of a dead server.  The server that starts next has the
- * dead server's number in the model, but is another holder.
- */
-inline free()
-{
-	printf("%d: is dead, and its row is freed\n", me);
-	MY.holder = NOBODY;
-	MY.incarnation = 0;
-	MY.next = 0;
-	if
-	:: row.holder == me && row.expires > 0 ->
-#ifdef FREE_AT_ONCE
-		row.fence = MAX(MIN(row.fence, clock), row.began);
-#else
-		row.fence = MAX(MIN(row.fence, MAX(clock, row.reopens)), row.began);
-#endif
-		row.holder = NOBODY;
-		row.expires = 0
-	:: else
-	fi
-}
-
-/* The DBA frees a row that its holder has released: the fence is exact. */
-inline free_released()
-{
-	printf("the released row is freed\n");
-#ifdef FREE_RELEASED
-	row.fence = MAX(MIN(row.fence, MAX(clock, row.reopens)), row.began);
-#endif
-	row.holder = NOBODY
 }
 
 proctype one_server(byte me)
@@ -653,12 +711,14 @@ end:
 				printf("0: is set back to what 1 has\n");
 				is_issued = is_issued && (issued_by != me || copy_has_issued);
 				copy_page();
-#ifndef ANY_TIMELINE
-				MY.ends = 0		/* the lease is not resumed */
+				if
+#ifdef ANY_TIMELINE
+				:: true
+#else
+				:: MY.ends = 0	/* another timeline */
 #endif
-#endif
-#ifdef FREE
-			:: issued_by != me || tick < clock -> free()
+				:: MY.is_set_back = true
+				fi
 #endif
 			fi;
 			start()
@@ -676,11 +736,12 @@ end:
 		:: MY.asked.kind == 0 && now < LAST_NOW && !IS_OLD ->
 			ask(CLAIM);
 			MY.asked.ends = DURATION;
-			MY.asked.is_held = MY.is_held && MY.ends > 0;
+			MY.asked.is_held = (MY.is_held || MY.is_pending) && MY.ends > 0;
 			MY.asked.fence = (MY.asked.is_held -> MY.fence : 0);
 			printf("%d: claims, holds a lease: %d\n", me, MY.asked.is_held)
-		:: MY.asked.kind != 0 -> give_up()
+		:: MY.asked.kind != 0 -> resume_unanswered(); give_up()
 		:: MY.asked.kind == GRANTED -> accept_grant()
+		:: MY.asked.kind == REFUSED -> accept_refusal()
 
 #ifndef NO_STOPS
 		/* a clean stop: the mark is frozen, and the lease ends on the page */
@@ -705,7 +766,7 @@ end:
 		:: MY.asked.kind == CLAIM || MY.asked.kind == RELEASE ->
 			if
 			:: execute(MY.asked)
-			:: copy_message(MY.asked, none)
+			:: resume_unanswered(); copy_message(MY.asked, none)
 			fi
 		:: else
 		fi;
@@ -735,7 +796,6 @@ inline pass_time(paused)
 			PASSES(server[i].asked.ends)
 		fi
 	}
-	PASSES(late.ends);
 	i = 0
 }
 
@@ -758,7 +818,6 @@ inline change_layout()
 	}
 	i = 0;
 	copy_message(late, none);
-	keep_earlier_fence();
 	row.holder = NOBODY;
 	row.incarnation = 0;
 	row.began = 0;
@@ -780,16 +839,17 @@ inline change_layout()
 	fi
 }
 
-/* Lowers the duration of a lease.  The registry may begin a quarantine then. */
+/* Lowers the duration of a lease. */
 inline lower_duration()
 {
 	printf("the duration is lowered\n");
-	keep_earlier_fence();
+#ifdef FORGET_DURATION
 	row.duration--;
-	if
-	:: begin_quarantine()
-	:: true
-	fi
+	begin_quarantine()
+#else
+	begin_quarantine();
+	row.duration--
+#endif
 }
 
 /*
@@ -799,6 +859,8 @@ inline lower_duration()
 inline lie()
 {
 	lies.from = THIRD;
+	lies.incarnation = LIARS;
+	lies.next = LIARS;
 	do
 	:: lies.fence < LAST_TICK -> lies.fence++
 	:: break
@@ -885,9 +947,6 @@ end:
 #ifdef PAUSE
 		:: now < LAST_NOW -> printf("0 is paused\n"); pass_time(0)
 		:: now < LAST_NOW -> printf("1 is paused\n"); pass_time(1)
-#endif
-#ifdef FREE
-		:: row.holder != NOBODY && row.expires == 0 -> free_released()
 #endif
 #ifdef CHANGE
 		:: now < LAST_NOW && !has_changed -> change_layout()
