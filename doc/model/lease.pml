@@ -9,6 +9,9 @@
  * Asserted: no tick is issued twice, by any server.  A client keeps any one id,
  * and that id is never issued again.
  *
+ * With LIAR: no server can put a fence further ahead than a quarantine's end or
+ * a new lease's fence.
+ *
  * "script/model NO_FLOOR" shows how ids are issued twice without the floor.
  *
  * The model has
@@ -61,8 +64,8 @@
  *	 - one copy: no two data directories that exist at the same time are the
  *	   same holder.  Incarnations are equal only by copying.
  *	 - rollback: a directory that is set back is on another timeline, or the
- *	   registry answers the first claim.  The server may issue the ids again that
- *	   it loses.
+ *	   registry answers the first claim.  The server may issue the ids again
+ *	   that it loses.
  *	 - truth: servers tell the registry the truth.  With LIAR one does not, if
  *	   nothing is lost.
  *	 - noticed losses: the registry notices each loss of what it has committed.
@@ -83,7 +86,7 @@
  *	 ANY_HOLDER			a start resumes the lease of any holder
  *	 EXPIRED_AT_START	a start resumes a lease that has expired
  *	 ANY_TIMELINE		a start resumes a lease of another timeline (SET_BACK)
- *	 RESUME_AT_ONCE		a start resumes a lease before the first claim is answered
+ *	 RESUME_AT_ONCE		a start resumes a lease before its first claim (SET_BACK)
  *	 NO_FREEZE			the mark may move after the release was sent
  *	 FREEZE_IN_MEMORY	the page does not have the end of a released lease
  * and in the registry:
@@ -96,42 +99,43 @@
  *	 NO_FLOOR			a quarantine does not raise the fence
  *	 NO_SLACK			a quarantine does not allow for a clock that is behind
  *	 SHORTEN			a quarantine may end before an earlier one would have
- *	 SEEN_BY_CLOCK		a row was seen if the registry's clock then showed a later
- *						time than when the quarantine began
+ *	 SEEN_BY_CLOCK		a row was seen if the registry's clock then showed a
+ *						later time than when the quarantine began
  *	 NEWCOMERS			in a quarantine a row that was not seen is granted
  *	 UNSEEN_CONTINUES	in a quarantine a server that holds no lease continues
  *						the lease of a row that was not seen
  *	 BELIEVE_ALL		a holder is believed although the row names none of its
- *						incarnations, and its fence is not above that of the row's
- *						last grant
+ *						incarnations, and its fence is not above that of the
+ *						row's last grant
  *	 BELIEVE_HOLDER		the same, if the row is the holder's
  *	 BELIEVE_SEEN		a holder is believed although its row was seen
  *	 BELIEVE_PASSED		a holder is believed although its fence has passed
- *	 PASSED_BY_CLOCK	a fence has passed when the clock is there, although the
- *						lease ended LEAD before
+ *	 PASSED_BY_CLOCK	a fence has passed only when the clock is there, LEAD
+ *						after the lease ended
  *	 BELIEVE_LATER		a holder is believed although its fence is after the
  *						quarantine
  *	 ANY_FENCE			a holder that continues its lease may raise the fence
+ *	 ANY_MARK			a holder that releases its lease may raise the fence
  *	 LOWER_FENCE		a holder that is believed gets a fence below its own
- *	 NO_TOP				a grant's fence may be below the fence of an earlier grant
+ *	 NO_TOP				a grant's fence may be below that of an earlier grant
  *	 KEEP_FLOOR			a grant's fence is not below the fence of the row, which
  *						a quarantine has raised
  *	 KEEP_BEGAN			another server that is believed does not begin at its
  *						fence, so its release can lower the row's fence further
- *	 NO_TRIPWIRE		a holder's fence above the row's last is no sign of a loss
+ *	 NO_TRIPWIRE		a holder's fence above the row's is no sign of a loss
  *	 CHANGE_AT_ONCE		a change of the layout begins no quarantine
- *	 FORGET_DURATION	a change of the duration begins a quarantine that may end
- *						before fences of the longer leases
+ *	 FORGET_DURATION	a change of the duration begins a quarantine that may
+ *						end before fences of the longer leases
  */
 
 #ifndef DURATION
 #define DURATION	1			/* steps of time that a lease lasts */
 #endif
 #ifndef SLACK
-#define SLACK		0			/* the largest difference of registry's clocks */
+#define SLACK		0			/* how far the registry's clocks may differ */
 #endif
 #ifndef LEAD
-#define LEAD		0			/* what a fence allows for a clock that leads */
+#define LEAD		0			/* how far a server's clock may lead */
 #endif
 #ifndef LAST_NOW
 #define LAST_NOW	2
@@ -304,7 +308,9 @@ inline choose_incarnation()
 inline tidy()
 {
 	d_step {
-	ROUND(row.began);
+#ifndef LIAR
+	ROUND(row.began);			/* check_fence() needs fences as they are */
+#endif
 	ROUND(standby.began);
 	late.ends = 0;				/* nobody waits for the answer */
 	for (i : 0 .. 1) {
@@ -416,6 +422,16 @@ inline begin_quarantine()
 #define TOP		row.top
 #endif
 
+/* Nobody can keep a worker id from others for longer than a quarantine. */
+inline check_fence()
+{
+#ifdef LIAR
+	assert(row.fence <= MAX(row.reopens, clock + row.duration + LEAD))
+#else
+	skip
+#endif
+}
+
 inline grant(message)
 {
 	row.holder = message.from;
@@ -435,6 +451,7 @@ inline grant(message)
 #endif
 	row.fence = MIN(row.fence, LAST_TICK);
 	row.top = row.fence;
+	check_fence();
 	row.expires = clock + row.duration;
 	row.is_seen = true;
 #ifdef SEEN_BY_CLOCK
@@ -510,6 +527,12 @@ inline claim(message)
 #define BEGAN	row.began
 #endif
 
+#ifdef ANY_MARK
+#define MARK(message)	message.fence
+#else
+#define MARK(message)	MIN(row.fence, message.fence)
+#endif
+
 inline release(message)
 {
 	if
@@ -517,7 +540,8 @@ inline release(message)
 		row.expires > 0 ->
 		printf("registry: released by %d, mark %d\n",
 			   message.from, message.fence);
-		row.fence = MAX(message.fence, BEGAN);
+		row.fence = MAX(MARK(message), BEGAN);
+		check_fence();
 		row.expires = 0
 	:: else
 	fi;
