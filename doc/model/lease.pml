@@ -374,11 +374,19 @@ inline begin_quarantine()
 #define IS_MINE(message) \
 	(IS_HOLDER(message) && (IS_PREVIOUS(message) || IS_NEXT(message)))
 
+/* No claim of the row's grant shows a later fence than the last one granted. */
+#ifdef ANY_FENCE
+#define IS_GRANTED(message)	true
+#else
+#define IS_GRANTED(message)	(!message.is_held || message.fence <= row.top)
+#endif
+
 #ifdef UNSEEN_CONTINUES
 #define CONTINUES(message)	(IS_MINE(message) && row.expires > 0)
 #else
 #define CONTINUES(message) \
-	(IS_MINE(message) && row.expires > 0 && row.is_seen)
+	(IS_MINE(message) && IS_GRANTED(message) && row.expires > 0 && \
+	 row.is_seen)
 #endif
 
 #if defined(BELIEVE_ALL)
@@ -399,7 +407,9 @@ inline begin_quarantine()
 #ifdef BELIEVE_LATER
 #define IS_TOO_LATE(message)	false
 #else
-#define IS_TOO_LATE(message)	(message.fence > row.reopens)
+#define IS_TOO_LATE(message) \
+	(message.fence > row.reopens && \
+	 !(IS_MINE(message) && message.fence <= row.top))
 #endif
 #ifdef BELIEVE_SEEN
 #define WAS_SEEN	false
@@ -491,15 +501,11 @@ inline claim(message)
 	:: is_forgetful && !message.is_held -> copy_message(message, none)
 	:: else ->
 	if
-	:: CONTINUES(message) ->
-#ifndef ANY_FENCE
-		message.fence = MIN(message.fence, row.top);
-#endif
-		grant(message)
+	:: CONTINUES(message) -> grant(message)
 	:: !CONTINUES(message) && IS_BELIEVED(message) ->
 #ifndef KEEP_BEGAN
-		row.began = (row.holder == message.from -> row.began :
-					 MAX(row.began, message.fence));
+		row.began = (IS_MINE(message) && message.fence <= row.top ->
+					 row.began : MAX(row.began, message.fence));
 #endif
 		grant(message)
 	:: !CONTINUES(message) && !IS_BELIEVED(message) && IS_FREE &&
@@ -877,12 +883,15 @@ inline lower_duration()
 }
 
 /*
- * A third server claims with any fence, or releases with
- * any mark.  Its own ids do not count.
+ * A third server claims with any fence, or releases with any mark, as itself or
+ * as the first server.  Its own ids do not count.
  */
 inline lie()
 {
-	lies.from = THIRD;
+	if
+	:: lies.from = THIRD
+	:: lies.from = 0
+	fi;
 	lies.incarnation = LIARS;
 	lies.next = LIARS;
 	do
