@@ -35,7 +35,7 @@
  * - So servers that tell the truth can issue equal ids: if the registry had
  *   forgotten the holder's grant, the next holder begins before the holder's fence.
  * - It cannot renew, release or take a lease that was renewed since the last
- *   quarantine began, move another fence, or read a table.
+ *   quarantine began, move another fence but by a quarantine, or read a table.
  */
 
 -- In this transaction an unqualified name means an object of PostgreSQL.  SQL
@@ -299,7 +299,8 @@ RETURN (SELECT (max(r.worker_id)::bigint + 1)::integer FROM snowflake_registry.n
         HAVING max(r.worker_id)::bigint + 1 < 1::bigint << snowflake_registry.bits(s.layout, 3));
 
 -- Chooses a row for a server without a lease: of the worker id that the server
--- wants or had last, or else of one that was never leased or has been free longest.
+-- wants or had last, or else of one above all that were leased, of the one that has
+-- been free longest, or of one that was left out.
 -- Returns NULL if none is free.
 CREATE FUNCTION snowflake_registry.choose(s snowflake_registry.setting, c snowflake_registry.request)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
@@ -349,7 +350,8 @@ BEGIN
          WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < 1::bigint << snowflake_registry.bits(s.layout, 3)
          ORDER BY r.expires_at LIMIT 1;
     END IF;
-    IF n.is_seen AND n.released_at IS NULL AND id IS NOT NULL AND n.expires_at > clock_timestamp() THEN
+    IF (n.is_seen OR clock_timestamp() >= s.reopens_at) AND n.released_at IS NULL AND id IS NOT NULL AND
+       n.expires_at > clock_timestamp() THEN
         code := CASE WHEN c.held_fence IS NULL THEN 'taken' ELSE 'lost' END;
         sentence := format('worker_id %s of datacenter_id %s is leased by %s until %s.',
                            id, c.datacenter_id,

@@ -26,12 +26,13 @@
  * - The incarnation of a claim is durable before the claim is sent.  If no
  *	 grant arrives, the next claim has the same one, also after a crash.  A claim
  *	 names the incarnation of the lease that it continues, and a release that of
- *	 the newest grant, so a message that arrives late changes nothing that
- *	 matters, and a copy of the data directory continues no lease.
+ *	 the newest grant.  So a copy of the data directory continues no lease, and
+ *	 a message that arrives late lets nobody issue an id: at most it leases a
+ *	 free worker id until that lease ends.
  * - A server that restarts within its lease, as the same holder, on the same
  *	 timeline and in the same layout, claims the lease again before it issues
- *	 ids.  It resumes the lease by itself only if no host of the registry
- *	 answers.
+ *	 ids, and does not issue them after a refusal.  It resumes the lease by
+ *	 itself only if no host of the registry answers the claim.
  * - A server that stops makes its last mark durable before it releases the
  *	 worker id, and does not raise the mark after that.
  */

@@ -48,11 +48,12 @@
 
 /*
  * The timeout of the release, for which the server's shutdown waits, and of the
- * claim at a start, before which no id is issued.
+ * claim at a start, before which no id is issued.  Where it is too short for a
+ * slow network, a start goes on as if the registry were silent.
  */
 #define SHORT_TIMEOUT_US INT64CONST(2000000)
 
-/* The lease's duration to assume until the registry has sent it. */
+/* Any usual duration of a lease, until the registry has sent the real one. */
 #define DURATION_UNKNOWN_US INT64CONST(120000000)
 
 /* How many hosts have failures that are logged once. */
@@ -69,7 +70,6 @@ typedef struct LeaseWorkerState
 	int64		retry_us;		/* how long to wait after a failure; 0:
 								 * granted */
 	int			silent_attempts;	/* in a row, while a lease is pending */
-	bool		is_refused;		/* the lease that is pending */
 	uint64		failures[HOSTS_MAX];	/* hashes of each host's last failure;
 										 * 0 after a grant */
 } LeaseWorkerState;
@@ -287,7 +287,7 @@ try_to_renew(LeaseWorkerState *state)
 		state->retry_us = Max(RETRY_MIN_US, state->retry_us);
 		if (!ShutdownRequestPending)
 			report_failure(&connection, state);
-		if (is_pending)
+		if (is_pending && !ShutdownRequestPending)
 			resume_without_answer(&connection, state);
 	}
 	connection_close(&connection);
@@ -351,9 +351,9 @@ report_failure(const Connection *connection, LeaseWorkerState *state)
 
 /*
  * Resumes the lease of the server's last start when each host of the registry
- * has been asked in turn, and none has answered.  An error is an answer, because
- * the registry may refuse the lease next.  After a refusal only a grant lets the
- * lease go on.
+ * has been asked in turn, and none has answered the claim.  An error of the
+ * claim is an answer, because the registry may refuse the lease next.  A host
+ * that lets nobody in is silent: it may be no registry.
  */
 static void
 resume_without_answer(const Connection *connection, LeaseWorkerState *state)
@@ -363,15 +363,14 @@ resume_without_answer(const Connection *connection, LeaseWorkerState *state)
 	/* An attempt that asked no host counts neither way. */
 	if (connection->host_count == 0)
 		return;
+	if (connection->is_refusal)
+		mark_refuse_lease();
 	state->silent_attempts = connection->is_answer ?
 		0 : state->silent_attempts + 1;
-	state->is_refused = state->is_refused || connection->is_refusal;
 	shmem_read_lease(&lease);
-	if (state->is_refused ||
-		state->silent_attempts < connection->host_count ||
-		!lease_is_valid(&lease, clock_boottime_us()))
+	if (state->silent_attempts < connection->host_count ||
+		!mark_resume_lease())
 		return;
-	mark_resume_lease();
 	ereport(LOG,
 			(errmsg("snowflake worker_id %d is still leased to this server",
 					lease.worker_id),
@@ -404,8 +403,10 @@ release_lease(void)
 /*
  * Renews the lease and then releases it.  The renewal comes first because a
  * registry that has failed over may not know this lease, and would refuse the
- * release.  A server whose lease is not renewed keeps the lease, and can
- * resume it at a start before the lease ends.
+ * release.  A server whose lease is not renewed keeps the lease, and can claim
+ * it again at a start before the lease ends.  So does a server that the registry
+ * had forgotten: the registry would not give the worker id to anybody before
+ * the forgotten fence, and not to this server either.
  */
 static bool
 renew_and_release(Connection *connection)
@@ -415,6 +416,11 @@ renew_and_release(Connection *connection)
 
 	if (!claim_lease(connection, &grant))
 		return false;
+	if (grant.begins_at > layout_tick_start(node_layout(), shmem_mark()))
+	{
+		connection_fail(connection, "the registry has forgotten a grant of this lease");
+		return false;
+	}
 	if (!change_lease(LEASE_END, NULL))
 	{
 		connection_fail(connection, PAGE_FAILURE);

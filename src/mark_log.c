@@ -171,7 +171,7 @@ lock_page(LockedPage *page)
 	TimestampTz now;
 	int			worker_id;
 	int64		mark;
-	bool		is_pending;
+	Lease		in_force;
 
 	page->buffer = mark_page_lock(contents);
 	Assert(layout_equal(node_layout(), &contents->layout));
@@ -184,13 +184,13 @@ lock_page(LockedPage *page)
 	worker_id = shmem_worker_id();
 	mark = shared->mark;
 	contents->lease = shared->lease;
-	is_pending = shared->lease_is_pending;
+	in_force = shmem_lease_in_force();
 	contents->floor = Max(contents->floor, shared->start.floor);
 	LWLockRelease(&shared->lock);
 
-	page->reach = !node_uses_registry() ? PG_INT64_MAX :
-		is_pending ? 0 :
-		lease_reach(&contents->lease, node_layout(), now, boottime_us);
+	page->reach = node_uses_registry() ?
+		lease_reach(&in_force, node_layout(), now, boottime_us) :
+		PG_INT64_MAX;
 	page->entry = NULL;
 	if (worker_id != WORKER_ID_UNSET)
 	{
@@ -270,9 +270,7 @@ check_lease_allows(int64 tick)
 	Latch	   *lease_worker;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	lease = shared->lease;
-	if (shared->lease_is_pending)
-		lease.ends_us = LEASE_OVER;
+	lease = shmem_lease_in_force();
 	memcpy(reason, shared->lease_reason, sizeof(reason));
 	lease_worker = shared->lease_worker_latch;
 	LWLockRelease(&shared->lock);

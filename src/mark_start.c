@@ -16,7 +16,8 @@
  *	no page, or a floor of 0			at the clock
  *	a page that does not verify			not at all
  *	a lease of the last start			not before the registry has answered,
- *										and then at its worker id's mark
+ *										or no host has, and then at its
+ *										worker id's mark
  *	no lease yet						not at all; the stamp is at the floor
  *	a new lease							at its worker id's tick by the rows
  *										above, at the last holder's fence, or
@@ -95,7 +96,8 @@ mark_start_once(void)
 	 * Without a lease no id is issued before mark_begin_lease() finds where
 	 * ids begin.  Until then the stamp is at the floor, and not at the mark
 	 * of the worker id that was leased last: that mark must not hold up the
-	 * ids of another worker id.
+	 * ids of another worker id.  The mark of a lease that is pending does, if
+	 * the registry refuses the lease; the lease's fence bounds that mark.
 	 */
 	start = find_start(&contents,
 					   is_pending ? lease.worker_id :
@@ -132,8 +134,8 @@ mark_start_once(void)
  * Takes over the page's lease if the lease fits the present configuration.  Only
  * then can this server name the lease to the registry as its last one.
  *
- * The lease goes on, when the registry has answered or does not answer, if the
- * registry and the worker id are the configured ones, and if both of this holds:
+ * The lease is pending, and not over, if the registry and the worker id are the
+ * configured ones, and if both of this holds:
  *
  * - The server is the holder.  A restart of the machine changes the holder, so
  *	 clock_boottime_us() has counted since the grant without a break.
@@ -229,12 +231,33 @@ mark_lease_is_pending(void)
 	return is_pending;
 }
 
-/* Lets the lease of the last start go on without an answer of the registry. */
-void
+/*
+ * Lets the lease of the last start go on without an answer of the registry.
+ * Returns false if the registry has refused the lease, or the lease is over.
+ */
+bool
 mark_resume_lease(void)
 {
+	bool		is_resumed;
+
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease_is_pending = false;
+	is_resumed = shared->lease_is_pending && !shared->lease_is_refused &&
+		lease_is_valid(&shared->lease, clock_boottime_us());
+	if (is_resumed)
+		shared->lease_is_pending = false;
+	LWLockRelease(&shared->lock);
+	return is_resumed;
+}
+
+/*
+ * Notes that the registry has refused the lease of the last start.  Only a grant
+ * lets the lease go on, also under the next lease worker.
+ */
+void
+mark_refuse_lease(void)
+{
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shared->lease_is_refused = true;
 	LWLockRelease(&shared->lock);
 }
 
@@ -257,7 +280,7 @@ mark_end_lease(void)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->node_generation++;
 	shared->lease.ends_us = LEASE_OVER;
-	shared->lease_is_pending = false;
+	shared->lease_is_pending = shared->lease_is_refused = false;
 	set_start(shared->mark, false);
 	LWLockRelease(&shared->lock);
 }
@@ -272,7 +295,7 @@ set_lease(const Lease *lease)
 	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
 
 	shared->lease = *lease;
-	shared->lease_is_pending = false;
+	shared->lease_is_pending = shared->lease_is_refused = false;
 	shmem_my_slot()->counters.lease_renewals++;
 	strlcpy(shared->lease_reason,
 			"The lease has run out, and the registry has not answered since.",

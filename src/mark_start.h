@@ -13,7 +13,8 @@
 extern void mark_start_once(void);
 
 extern bool mark_lease_is_pending(void);
-extern void mark_resume_lease(void);
+extern bool mark_resume_lease(void);
+extern void mark_refuse_lease(void);
 extern void mark_renew_lease(const Lease *lease);
 extern void mark_begin_lease(const Lease *lease, TimestampTz begins_at);
 extern void mark_end_lease(void);

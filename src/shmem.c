@@ -94,6 +94,30 @@ shmem_read_lease(Lease *lease)
 	LWLockRelease(&shared->lock);
 }
 
+/*
+ * Returns the lease as sessions may use it: over while it is pending.  The
+ * caller holds the lock.
+ */
+Lease
+shmem_lease_in_force(void)
+{
+	Lease		lease = shared->lease;
+
+	Assert(LWLockHeldByMe(&shared->lock));
+
+	if (shared->lease_is_pending)
+		lease.ends_us = LEASE_OVER;
+	return lease;
+}
+
+void
+shmem_read_lease_in_force(Lease *lease)
+{
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	*lease = shmem_lease_in_force();
+	LWLockRelease(&shared->lock);
+}
+
 int64
 shmem_mark(void)
 {

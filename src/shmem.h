@@ -154,8 +154,10 @@ typedef struct SharedState
 	 * the page; from then on only the lease worker writes it.
 	 */
 	Lease		lease;
-	bool		lease_is_pending;	/* from the page, and no id may be issued
-									 * before the registry has been asked */
+	bool		lease_is_pending;	/* from the page: no id is issued before
+									 * the registry has answered, or no host
+									 * has */
+	bool		lease_is_refused;	/* pending, and only a grant lets it go on */
 	char		lease_reason[LEASE_REASON_SIZE];	/* why there is no lease */
 	Latch	   *lease_worker_latch; /* NULL while the worker does not run */
 
@@ -186,6 +188,8 @@ extern void shmem_register(void);
 extern int	shmem_slot_count(void);
 extern int	shmem_worker_id(void);
 extern void shmem_read_lease(Lease *lease);
+extern Lease shmem_lease_in_force(void);
+extern void shmem_read_lease_in_force(Lease *lease);
 extern int64 shmem_mark(void);
 extern void shmem_raise_stamp(int64 stamp);
 

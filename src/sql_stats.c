@@ -18,7 +18,6 @@
 #include "layout.h"
 #include "lease_rules.h"
 #include "mark_layout.h"
-#include "mark_start.h"
 #include "miscadmin.h"
 #include "node.h"
 #include "shmem.h"
@@ -70,8 +69,8 @@ snowflake_node(PG_FUNCTION_ARGS)
 
 	if (node_uses_registry())
 	{
-		shmem_read_lease(&lease);
-		is_held = lease_is_valid(&lease, now_us) && !mark_lease_is_pending();
+		shmem_read_lease_in_force(&lease);
+		is_held = lease_is_valid(&lease, now_us);
 		worker_id = is_held && lease.fence > GetCurrentTimestamp() ?
 			lease.worker_id : WORKER_ID_UNSET;
 	}

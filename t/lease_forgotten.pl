@@ -127,6 +127,12 @@ sub fails_over
 	goes_on($known, $last{known}, 'a holder after a clean stop in the quarantine');
 	$client{known} = new_client($known);
 	$last{lost} = first_id($lost);
+	$lost->stop;
+	like(logged($lost), qr/could not be given back to the registry\n.*DETAIL:  the registry has forgotten a grant of this lease/,
+		'a clean stop of a holder that the registry had forgotten keeps the lease');
+	start_server($lost);
+	goes_on($lost, $last{lost}, 'a holder that the registry had forgotten, after a clean stop');
+	$last{lost} = first_id($lost);
 	$lost->stop('immediate');
 	start_server($lost);
 	goes_on($lost, $last{lost}, 'a holder after an immediate stop in the quarantine');

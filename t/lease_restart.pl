@@ -174,13 +174,13 @@ sub copies
 	start_server($upgraded);
 	goes_on($upgraded, $id, 'a new cluster with the page of the promoted standby');
 
-	# The second horizon is the original's mark; the resumed lease's mark keeps it.
+	# The second horizon is the original's mark; the pending lease's mark keeps it.
 	suspend($registry);
 	my @horizons = map {
 		$upgraded->append_conf('postgresql.conf', "snowflake.clock_tolerance = $_");
 		$upgraded->stop('immediate');
 		value_of(start_server($upgraded), 'SELECT snowflake_horizon()') } '5s', '60s', '5s';
-	cmp_ok($horizons[2], '>=', $horizons[1], 'a crash does not set back a horizon under a resumed lease');
+	cmp_ok($horizons[2], '>=', $horizons[1], 'a crash does not set back a horizon under a pending lease');
 	return;
 }
 

@@ -287,20 +287,37 @@ sub starts
 	start_server($server);
 	refuses($server, qr/^The registry has no constants yet/, 'the registry refuses the lease of a start');
 	suspend($registry);
-	refuses($server, $unreachable, 'then the registry is silent');
+	is(value_of($server, 'SELECT num_nulls(worker_id, lease_holder, lease_expires_at) FROM snowflake_node()'),
+		3, 'snowflake_node() shows no lease');
+	kill 'TERM', worker_pid($server);
+	refuses($server, $unreachable, 'then the registry is silent, for the next lease worker');
 	let_pass(5);
 	is((sqlstate_of($server, 'SELECT snowflake_nextval()'))[0], '55000', 'a lease that was refused is not resumed');
 	resume($registry);
 	$registry->safe_psql('postgres', 'INSERT INTO snowflake_registry.setting TABLE kept');
 	goes_on($server, $last, 'the lease, when the registry grants it again');
 
+	# A worker that is told to exit has not waited for an answer.
+	my $single = start_server(leasing_server('single', $registry));
+	$last = first_id($single);
+	$single->stop('immediate');
+	suspend($registry);
+	my $offset = -s $single->logfile;
+	start_server($single);
+	kill 'TERM', worker_pid($single);
+	logs($single, $offset, qr/snowflake registry.*exited with exit code 1/, 'a worker ends while it waits for an answer');
+	unlike(logged($single, $offset), $resumes, 'the worker that has ended does not resume the lease');
+	resume($registry);
+	goes_on($single, $last, 'the lease, under the next worker');
+
 	# The registry has another holder, as after the data directory was set back.
 	wait_for_renewals($server, 1);
+	$last = first_id($server);
 	my $worker_id = worker_id_of($last);
 	$server->stop('immediate');
 	$registry->safe_psql('postgres',
 		"UPDATE snowflake_registry.node SET incarnation = incarnation + 1 WHERE worker_id = $worker_id");
-	my $offset = -s $server->logfile;
+	$offset = -s $server->logfile;
 	my $client = new_client(start_server($server));
 	unlike(logged($server, $offset), $resumes, 'a lease that the registry does not know is not resumed');
 	is(scalar(grep { worker_id_of($_) == $worker_id } ids_of($client)),
