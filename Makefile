@@ -6,6 +6,8 @@
 #   make demo, make test          on a copy of PostgreSQL; see README.md
 #   make test SANITIZE=1          tests under AddressSanitizer and UBSan
 #   make dist                     packs the sources as PGXN takes them
+#   make -f DIRECTORY/Makefile VPATH=DIRECTORY
+#                                 builds outside of the sources
 #   make model                    checks the models of doc/model by Spin
 #   make bench                    compares speed with sequences and UUIDs
 
@@ -35,12 +37,15 @@ OBJS = \
 	src/sql_support.o \
 	src/sql_text.o
 
+# As in PGXS, VPATH is where the sources are if that is not here.
+sources := $(or $(VPATH),.)
+
 EXTENSION = snowflake snowflake_convert snowflake_registry
-DATA = $(sort $(wildcard snowflake*--*.sql))
+DATA = $(sort $(notdir $(wildcard $(sources)/snowflake*--*.sql)))
 PGFILEDESC = "snowflake - 64-bit, time-ordered, cluster-unique ids"
 
-REGRESS = $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
-ISOLATION = $(sort $(patsubst specs/%.spec,%,$(wildcard specs/*.spec)))
+REGRESS = $(sort $(basename $(notdir $(wildcard $(sources)/sql/*.sql))))
+ISOLATION = $(sort $(basename $(notdir $(wildcard $(sources)/specs/*.spec))))
 TAP_TESTS = 1
 
 EXTRA_CLEAN = tmp_check output_iso results built-for
@@ -48,7 +53,7 @@ EXTRA_CLEAN = tmp_check output_iso results built-for
 # The version of the archive and of the library.  A new version is written in
 # META.json (four times), the .control files, the names of the --VERSION.sql
 # files, debian/changelog, and packaging/snowflake.spec.
-SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' META.json)
+SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' $(sources)/META.json)
 PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
 
 # The library exports only what PostgreSQL calls, as 16 and later have it.
@@ -73,40 +78,59 @@ endif
 ifneq (,$(and $(PGXS),$(POSTGRES_H)))
 include $(PGXS)
 
+# PGXS makes no directories for objects.
+$(if $(VPATH),$(shell mkdir -p src))
+
 # Objects for another PostgreSQL are made anew.
 $(OBJS) $(OBJS:.o=.bc): built-for
 built-for: FORCE
 	@echo '$(pkglibdir) $(VERSION)' | cmp -s - $@ || echo '$(pkglibdir) $(VERSION)' >$@
 FORCE:
+
+# The default PostgreSQL need not be the one that has the extension.
+ifeq (file,$(origin PG_CONFIG))
+uninstall: is-built-for-default
+is-built-for-default:
+	@test ! -e built-for || echo '$(pkglibdir) $(VERSION)' | cmp -s - built-for || \
+		{ read -r built <built-for; \
+		echo "The extension was built for $$built, not for $(pkglibdir)." >&2; \
+		echo "Set PG_CONFIG= to the pg_config that \"make install\" had." >&2; exit 1; }
+endif
 else
 all install uninstall installcheck clean:
+ifneq (1,$(words $(PG_CONFIG)))
+	@echo "PGXS takes no PG_CONFIG with a space: $(PG_CONFIG)" >&2
+	@echo "Make a symbolic link to its PostgreSQL, and set PG_CONFIG= to the path by the link." >&2
+else
 	@echo "PG_CONFIG=$(PG_CONFIG) leads to no PostgreSQL with its server's headers." >&2
 	@echo "Install postgresql-server-dev-NN, or set PG_CONFIG=." >&2
+endif
 	@exit 1
 endif
 
 bench:
-	@PG_CONFIG='$(PG_CONFIG)' bench/run
+	@PG_CONFIG='$(PG_CONFIG)' $(sources)/bench/run
 
 demo:
-	@PG_CONFIG='$(PG_CONFIG)' script/demo
+	@PG_CONFIG='$(PG_CONFIG)' $(sources)/script/demo
 
 test:
-	@PG_CONFIG='$(PG_CONFIG)' SANITIZE='$(SANITIZE)' script/test
+	@PG_CONFIG='$(PG_CONFIG)' SANITIZE='$(SANITIZE)' $(sources)/script/test
 
 model:
-	@script/model
+	@$(sources)/script/model
 
-# The archive for PGXN has the files of the last commit.  "make dist" fails if
-# there are changes that are not committed.  Changes of debian/control do not
-# count, because a build of Debian's packages writes that file.
+# The archive for PGXN has the files of the last commit, with their times in UTC, so
+# that it is the same wherever it is made.  "make dist" fails if there are changes
+# that are not committed.  Changes of debian/control do not count, because a build
+# of Debian's packages writes that file.
 dist: archive = snowflake-$(SNOWFLAKE_VERSION)
 dist:
 	@git rev-parse --git-dir >/dev/null || \
 		{ echo "make dist packs a commit: it needs git and a clone." >&2; exit 1; }
 	@git diff --quiet HEAD -- . ':!debian/control' || \
 		{ echo "There are changes not committed." >&2; exit 1; }
-	@git archive --format=zip --prefix=$(archive)/ -o $(archive).zip HEAD
+	@TZ=UTC git archive --format=zip --prefix=$(archive)/ -o $(archive).zip HEAD
 	@echo $(archive).zip
 
-.PHONY: bench demo dist FORCE model test
+.PHONY: bench demo dist FORCE is-built-for-default model test

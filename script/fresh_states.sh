@@ -373,8 +373,9 @@ state_noexec() { # with packages
 
 # ----- PG_CONFIG -----
 
-# PG_CONFIG is not the path of a pg_config.  Nothing is built for another
-# PostgreSQL.
+# PG_CONFIG is not the path of a pg_config, or has a space, or is missing where
+# another PostgreSQL has the extension.  Nothing is built for, installed into or
+# removed from another PostgreSQL.
 state_misspelt_pg_config() { # with packages
     local value target
 
@@ -385,6 +386,9 @@ state_misspelt_pg_config() { # with packages
         done
         refuses "PG_CONFIG=$value make demo" "$value"
     done
+    refuses "make all PG_CONFIG='/no such/pg_config'" "/no such/pg_config" "with a space"
+    newcomer "echo '/opt/pgsql/lib PostgreSQL 18' >built-for"
+    refuses "make uninstall" "/opt/pgsql/lib" "PG_CONFIG="
     ! find /usr/lib/postgresql /usr/share/postgresql "$checkout" \
         -name 'snowflake.so' -o -path '*/extension/snowflake*' | grep . ||
         fail "built or installed for another PostgreSQL"
@@ -406,6 +410,18 @@ state_own_postgres() { # with packages
     newcomer "make demo PG_CONFIG=$own/lib/postgresql/$(major)/bin/pg_config"
     has_bars
     find "$own" -type f -exec md5sum {} + | diff /before - || fail "changed files"
+}
+
+# ----- make elsewhere -----
+
+# A build outside of the sources, in which nothing is written.
+state_vpath() { # with packages
+    get_checkout
+    newcomer "chmod -R a-w . && mkdir ../build && cd ../build &&
+        make -f ../snowflake/Makefile VPATH=../snowflake && make -f ../snowflake/Makefile VPATH=../snowflake install DESTDIR=\$PWD/files &&
+        chmod -R u+w ../snowflake"
+    [ "$(find "$home/build/files" -name 'snowflake*.sql' -o -name snowflake.so | wc -l)" = 4 ] ||
+        fail "installed: $(find "$home/build/files" -type f)"
 }
 
 # ----- Ctrl-C -----
