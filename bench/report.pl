@@ -367,6 +367,18 @@ sub report_decoding
 
 # The plots' data: a line for each x, a column for each curve, names in line 1.
 
+# What the plots call peers whose names only the report explains.
+my %label = (
+	ids => {
+		'default layout' => 'snowflake_nextval, 41/5/5/12',
+		snowflake => 'snowflake_nextval, 41/2/2/18',
+		snowflake_nextvals => 'snowflake_nextvals, 41/2/2/18'
+	},
+	inserts => { 'bigint supplied' => 'ids made before', counter => 'counter in C' },
+	latency => { 'SELECT 1' => 'SELECT 1, no id' });
+
+sub labels { my ($plot, @names) = @_; return map { $label{$plot}{$_} // $_ } @names }
+
 sub write_plot
 {
 	my ($name, @lines) = @_;
@@ -380,7 +392,7 @@ sub median_or_gap { return @{ $_[0] } ? median(@{ $_[0] }) : 'NaN' }
 sub plot_ids
 {
 	my @peers = ('default layout', peers_of_ids());
-	write_plot('ids', [ 'sessions', @peers ],
+	write_plot('ids', [ 'sessions', labels('ids', @peers) ],
 		map { my $n = $_; [ $n, map { median_or_gap(ids($_, $n)) } @peers ] }
 		  @sessions);
 }
@@ -391,7 +403,7 @@ sub plot_inserts
 	my @ways = ('INSERT ... SELECT', 'COPY');
 	write_plot('inserts', [ 'key', @ways ],
 		map { my $key = $_;
-			[ $key, map { median_or_gap(
+			[ labels('inserts', $key), map { median_or_gap(
 					values_of('inserts', $key, 1, "$_ s")) } @ways ] }
 		  @measured);
 }
@@ -399,7 +411,7 @@ sub plot_inserts
 sub plot_latency
 {
 	my @statements = sort keys %{ $samples{latency} };
-	write_plot('latency', [ 'percentile', @statements ],
+	write_plot('latency', [ 'percentile', labels('latency', @statements) ],
 		map { my $percent = $_;
 			[ $percent, map { median_or_gap(
 					values_of('latency', $_, 8, "p$percent us")) } @statements ] }

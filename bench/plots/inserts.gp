@@ -1,6 +1,7 @@
-# Time to insert by type of key, one bar per way of inserting.
+# Time to insert by type of key, one bar per way of inserting.  The caller sets
+# rows.
 load plots."/common.gp"
-set title "Inserting rows, by type of key"
+set title sprintf("Inserting %s rows, by type of key", rows)
 set ylabel "seconds"
 set yrange [0:*]
 set style data histograms

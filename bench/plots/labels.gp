@@ -2,7 +2,7 @@
 # to_axis(y) and from_axis(position), which turn a value into its position on the axis
 # and back, gap, the least distance of two names, and end, where they begin.
 unset key
-set rmargin 26
+set rmargin 31
 stats data skip 1 nooutput
 curves = STATS_columns - 1
 array position[curves]
@@ -23,6 +23,6 @@ do for [round = 1:100] {
 	}
 }
 do for [i = 1:curves] {
-	name = system(sprintf("head -n 1 '%s' | cut -f %d | sed 's,^SELECT ,,'", data, i + 1))
+	name = system(sprintf("head -n 1 '%s' | cut -f %d", data, i + 1))
 	set label i name at end, from_axis(position[i]) left textcolor linetype i noenhanced
 }
