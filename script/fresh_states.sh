@@ -547,6 +547,7 @@ state_package_build() { # with packages
     get_checkout
     newcomer "dpkg-buildpackage -us -uc -b"
     apt_install "$home/postgresql-$(major)-snowflake_"*.deb
+    newcomer "script/check-docs /usr/share/doc/postgresql-$(major)-snowflake"
     pg_createcluster "$(major)" main
     printf '%s\n' "shared_preload_libraries = 'snowflake'" "snowflake.worker_id = 7" \
         >"/etc/postgresql/$(major)/main/conf.d/snowflake.conf"
