@@ -1,5 +1,5 @@
--- The statements of doc/operations.md and doc/restore.md, word for word, which
--- script/check-docs checks.
+-- The statements of doc/operations.md, doc/patroni.md and doc/restore.md, word for
+-- word, which script/check-docs checks.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
 CREATE SCHEMA operations;
@@ -11,6 +11,7 @@ INSERT INTO orders VALUES (1), (2);
 \o /dev/null
 SELECT datacenter_id, worker_id, layout, epoch, in_recovery FROM snowflake_node();
 SELECT snowflake_nextval() > max(id) AS is_larger FROM orders;   -- on a primary
+SELECT setting, applied, sourcefile FROM pg_file_settings WHERE name = 'snowflake.worker_id';
 \o
 SELECT in_recovery, snowflake_nextval() > max(id) AS is_larger FROM snowflake_node(), orders GROUP BY 1;
 

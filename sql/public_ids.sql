@@ -29,6 +29,7 @@ EXECUTE find_order(:'public_id', :key);
 -- a stranger's UUID, and one by another key
 EXECUTE find_order('5eaba5de-0000-4000-8000-000000000000', :key);
 EXECUTE find_order(:'public_id', '\x00');
+SELECT private_id('5eaba5de-0000-4000-8000-000000000000', :key), private_id(:'public_id', '\x00');
 
 -- AES-128 of FIPS 197 is what pgcrypto computes, so another program can, too
 SELECT public_id(2124881502633201664, :key);

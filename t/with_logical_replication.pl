@@ -198,6 +198,36 @@ DELETE FROM $table WHERE id % 3 = 1});
 	is($rows[1], $rows[0], "$table: both types have the same ids");
 	like($rows[0], qr/^\d{19}\|\d{19}\n/, "$table: there are rows");
 }
+
+# The statements of doc/two-servers.md, as they stand there.  On PostgreSQL 15, which
+# has no origin, the page says what to use instead.
+my ($create, $subscribe, $publish_own) =
+  slurp_file("$FindBin::RealBin/../doc/two-servers.md") =~ /^```sql\n(.*?)^```$/gms;
+if (!$has_origin)
+{
+	$create =~ s/^.*-- not on PostgreSQL 15$//m or die $create;
+	$subscribe =~ s/origin = none, // or die $subscribe;
+}
+for my $i (0, 1)
+{
+	my $own = $publish_own =~ s/1023 = 1/'1023 = ' . ($i + 1)/er;
+
+	$nodes[$i]->safe_psql('postgres', 'CREATE DATABASE shop');
+	$nodes[$i]->safe_psql('shop', $create . ($has_origin ? '' : $own));
+}
+for my $i (0, 1)
+{
+	my $other = $nodes[ 1 - $i ];
+	my $connection = sprintf 'host=%s port=%s ', $other->host, $other->port;
+
+	$nodes[$i]->safe_psql('shop',
+		$subscribe =~ s/orders_from_db2/'orders_from_db' . (2 - $i)/er =~ s/host=db2 /$connection/r);
+}
+$nodes[$_]->safe_psql('shop', "INSERT INTO orders (item) SELECT $_ FROM generate_series(1, 100)") for 0, 1;
+$nodes[$_]->wait_for_catchup('orders_from_db' . ($_ + 1)) for 0, 1;
+my @orders = map { $_->safe_psql('shop', 'SELECT id, item FROM orders ORDER BY id') } @nodes;
+is(() = $orders[0] =~ /^\d+\|/gm, 200, 'doc/two-servers.md: a server has the rows of both');
+is($orders[1], $orders[0], 'doc/two-servers.md: both servers have the same rows');
 $_->stop for @nodes;
 
 done_testing();
