@@ -1,4 +1,5 @@
--- The statements of doc/outbox.md; script/check-docs checks that each is here.
+-- The statements of doc/outbox.md and examples/outbox.sql; script/check-docs checks
+-- that each is here.
 -- Positions are not shown, because each run has others.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
