@@ -24,6 +24,11 @@ newcomer() { # command line
         bash -c "cd $checkout && $1"
 }
 
+as_root_in_checkout() { # command line
+    echo "root# $1"
+    bash -c "cd $checkout && $1"
+}
+
 get_checkout() {
     cp -r /srv/snowflake "$checkout"
     chown -R newcomer: "$checkout"
@@ -183,14 +188,19 @@ other_versions() { # version
     find /var/lib/postgresql -name postmaster.pid ! -path "*/$1/main/*" -exec head -n 1 {} +
 }
 
-# Runs the README's block as the newcomer, and its SQL in the psql that it opens.
-readme_block() { # major version
-    local block sql output
+# Runs the README's block as the newcomer, or as root without sudo, and its SQL in
+# the psql that it opens.
+readme_block() { # major version, user
+    local block sql output run=newcomer
 
     echo 'APT::Get::Assume-Yes "true";' >/etc/apt/apt.conf.d/90yes
     block=$(sed -n '/^NN=/,/^```/{s/^NN=17/NN='"$1"'/; /^```/!p}' "$checkout/README.md")
     sql=$(sed -n '/^CREATE EXTENSION snowflake;/,/^```/{/^```/!p}' "$checkout/README.md")
-    output=$(newcomer "set -e
+    if [ "${2:-}" = root ]; then
+        block=$(sed 's/sudo -u postgres/runuser -u postgres --/; s/sudo //' <<<"$block")
+        run=as_root_in_checkout
+    fi
+    output=$("$run" "set -e
 $block <<'SQL'
 $sql
 SQL")
@@ -209,6 +219,16 @@ state_readme() {
     start_cluster "$(major)"
     get_checkout
     readme_block "$(major)"
+}
+
+# The same, as root, on a machine without sudo.
+state_readme_as_root() {
+    apt-get -qq update
+    apt_install "postgresql-$(major)"
+    start_cluster "$(major)"
+    get_checkout
+    rm /usr/bin/sudo
+    readme_block "$(major)" root
 }
 
 # PostgreSQL is built from source in /usr/local/pgsql, and there is no other.  The
