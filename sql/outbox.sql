@@ -1,4 +1,4 @@
--- examples/outbox.sql, and the statements of doc/outbox.md; script/check-docs checks
+-- doc/examples/outbox.sql, and the statements of doc/outbox.md; script/check-docs checks
 -- that each is here.
 -- Positions are not shown, because each run has others.
 SET client_min_messages = warning;
@@ -16,7 +16,7 @@ RETURNING id, event;
 SELECT count(*) AS left FROM job;
 
 \getenv sources PG_ABS_SRCDIR
-\set example :sources '/examples/outbox.sql'
+\set example :sources '/doc/examples/outbox.sql'
 \i :example
 
 -- three batches, of two, one and no rows

@@ -1,4 +1,4 @@
-# The queries of examples/, of which doc/monitoring.md tells, on a server without a worker
+# The queries of doc/examples/, of which doc/monitoring.md tells, on a server without a worker
 # id, with one, with a lease, and on a standby, for a role that has pg_monitor.
 use strict;
 use warnings FATAL => 'all';
@@ -13,9 +13,9 @@ use SnowflakeTest;
 use Test::More;
 
 my $page = slurp_file("$FindBin::RealBin/../doc/monitoring.md");
-my ($query, $metrics) = slurp_file("$FindBin::RealBin/../examples/postgres_exporter.yml")
+my ($query, $metrics) = slurp_file("$FindBin::RealBin/../doc/examples/postgres_exporter.yml")
   =~ /^  query: \|\n(.*?)^  metrics:\n(.*)/ms or die 'no query';
-my ($check) = slurp_file("$FindBin::RealBin/../examples/check_postgres.sh")
+my ($check) = slurp_file("$FindBin::RealBin/../doc/examples/check_postgres.sh")
   =~ /^check_postgres .*--query="(.*)" "\$@"$/m or die 'no check';
 
 # ----- the page -----
