@@ -64,8 +64,8 @@
  *	 - one copy: no two data directories that exist at the same time are the
  *	   same holder.  Incarnations are equal only by copying.
  *	 - rollback: a directory that is set back is on another timeline, or the
- *	   registry answers the first claim.  The server may issue the ids again
- *	   that it loses.
+ *	   registry has lost nothing and answers the first claim.  The server may
+ *	   issue the ids again that it loses.
  *	 - truth: servers tell the registry the truth.  With LIAR one does not, if
  *	   nothing is lost.
  *	 - noticed losses: the registry notices each loss of what it has committed.
