@@ -128,7 +128,7 @@ sub restored
 }
 is(restored(q{'newcomer', 9}), 'quarantine', 'the restored registry lets a newcomer wait');
 is(restored(q{'forgotten again', 2, '10 1', '30 s'}), 10, 'a holder that the dump does not have keeps its worker id');
-is(restored(q{'holder', 5, '2 4', '60 s'}), 2, 'a holder whose last renewal the dump does not have renews its lease');
+is(restored(q{'holder', 5, '2 4', '67 s'}), 2, 'a holder whose last renewal the dump does not have renews its lease');
 
 #
 # A role that owns only a database makes a registry there by running the script
