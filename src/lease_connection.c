@@ -152,7 +152,7 @@ connection_open(Connection *connection, const char *conninfo)
 	if (connection->host_count > 1)
 		connection->deadline_us =
 			Min(deadline_us, now_us + Max(CONNECT_MIN_US, (deadline_us - now_us) /
-										  (2 * connection->host_count)));
+										  (INT64CONST(2) * connection->host_count)));
 	while (PQstatus(connection->libpq) != CONNECTION_BAD &&
 		   status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED)
 	{
