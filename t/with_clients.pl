@@ -19,6 +19,7 @@ use Test::More;
 my $directory = "$FindBin::RealBin/clients";
 my $jars = '/usr/share/java';
 my $gopath = '/usr/share/gocode';
+my $crates = '/usr/share/cargo/registry';
 
 # How programs run, and how their packages are looked for.
 my %run = (
@@ -30,6 +31,7 @@ my %run = (
 	py => ['python3'],
 	R => ['Rscript'],
 	rb => ['ruby'],
+	rs => [qw(sh rust.sh)],
 	sh => ['sh']);
 my %look_for = (
 	go => sub { ('ls', '/usr/bin/go', map { "$gopath/src/github.com/$_" } @_) },
@@ -43,6 +45,10 @@ my %look_for = (
 	py => sub { ('python3', '-c', 'import ' . join ',', @_) },
 	R => sub { ('Rscript', '-e', join ';', map { "library($_)" } @_) },
 	rb => sub { ('ruby', (map { "-r$_" } @_), '-e1') },
+	# A crate's directory has its version in its name.
+	rs => sub {
+		('ls', '/usr/bin/cargo', map { (glob "$crates/$_-[0-9]*")[0] // "$crates/$_" } @_);
+	},
 	sh => sub { (@_, '--version') });
 
 %ENV = (

@@ -1,6 +1,7 @@
 # needs: django psycopg2
 """Django: BigAutoField, and a migration that sets the default; Django's own tables
 stay as they are."""
+import io
 import os
 import tempfile
 
@@ -54,7 +55,8 @@ if django.VERSION >= (5, 0):
 django.setup()
 
 from django.core.management import call_command  # noqa: E402
-from django.db import connection  # noqa: E402
+from django.db import DataError, connection  # noqa: E402
+from django.db.models import AutoField  # noqa: E402
 from shop import models  # noqa: E402
 from shop.models import Line, Note, Post  # noqa: E402
 
@@ -102,6 +104,23 @@ with connection.cursor() as cursor:
     cursor.execute("\n".join(query("SELECT snowflake_convert.key('shop_line', 'id')")))
 lines = Line.objects.bulk_create([Line(item="one"), Line(item="two")])
 check(min(line.id for line in lines) > 2**53, True, "a converted key: bulk_create()")
+
+described = io.StringIO()
+call_command("inspectdb", "shop_line", stdout=described)
+check("id = models.BigIntegerField(primary_key=True)" in described.getvalue(), True,
+      "inspectdb writes BigIntegerField")
+Line.objects.all().delete()
+narrow = AutoField(primary_key=True)
+narrow.set_attributes_from_name("id")
+narrow.model = Line
+with connection.schema_editor() as editor:
+    editor.alter_field(Line, Line._meta.get_field("id"), narrow)
+try:
+    Line.objects.create(item="three")
+    error = None
+except DataError as raised:
+    error = str(raised).strip()
+check(error, "integer out of range", "AlterField to AutoField keeps the default, and rows fail")
 
 if django.VERSION >= (5, 0):
     visits = models.Visit.objects.bulk_create([models.Visit(item="one"), models.Visit(item="two")])

@@ -2,6 +2,7 @@
 """SQLAlchemy: one INSERT for many objects needs a sentinel, or a converted key."""
 from sqlalchemy import (BigInteger, Column, ForeignKey, Identity, Text,
                         create_engine, event, insert, insert_sentinel, text)
+from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import Session, declarative_base
 
 from check import check
@@ -31,6 +32,12 @@ class Note(New):
     __tablename__ = "notes"
     id = Column(BigInteger, primary_key=True)
     item = Column(Text)
+
+
+class Mark(New):
+    __tablename__ = "marks"
+    __table_args__ = {"implicit_returning": False}
+    id = Column(BigInteger, primary_key=True)
 
 
 class Person(New):
@@ -93,3 +100,13 @@ with Session(engine) as session:
           "the event trigger converts the keys of new tables")
     check(session.get(Person, child.id).parent, mother.id,
           "rows of new tables find each other")
+
+with Session(engine) as session:
+    session.add(Mark())
+    try:
+        session.flush()
+        error = ""
+    except StatementError as raised:
+        error = str(raised)
+    check('relation "marks_id_seq" does not exist' in error, True,
+          "implicit_returning=False asks for the sequence, which is gone")
