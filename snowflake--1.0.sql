@@ -745,7 +745,7 @@ BEGIN
         RAISE NOTICE 'snowflake_nextval() issues no ids until the library "snowflake" is loaded at the server''s start'
             USING HINT = E'Add these lines to postgresql.conf or a file in conf.d, and restart the server:\n'
                           'shared_preload_libraries = ''snowflake''   # with what is there already\n'
-                          'snowflake.worker_id = 1                  # a number that no other server has';
+                          'snowflake.worker_id = N                  # a number that no other server has';
         -- Only a subtransaction that is rolled back sets the parameter back.
         RAISE SQLSTATE 'SNOWF';
     END IF;

@@ -181,7 +181,7 @@ node_require_preload(void)
 				 errdetail("Without that, the server has no snowflake node: it issues no ids, and decodes ids only by an explicit epoch and layout."),
 				 errhint("Add these lines to postgresql.conf or a file in conf.d, and restart the server:\n"
 						 "shared_preload_libraries = 'snowflake'   # with what is there already\n"
-						 "snowflake.worker_id = 1                  # a number that no other server has")));
+						 "snowflake.worker_id = N                  # a number that no other server has")));
 }
 
 /*
