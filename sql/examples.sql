@@ -17,6 +17,7 @@ SELECT id, item, d.* FROM orders, snowflake_decode(id) AS d;
 SELECT * FROM orders WHERE snowflake_issued_between(id, now() - interval '1 day', now());
 
 -- partitions by time without a time column; begin with the present month
+-- id snowflake if browsers read it: later it cannot change
 CREATE TABLE visits (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), page text) PARTITION BY RANGE (id);
 CALL snowflake_create_partitions('visits', '2026-11-01', '2027-02-01', '1 month');
 CALL snowflake_drop_partitions('visits', now() - interval '1 year');
