@@ -18,7 +18,9 @@ SELECT count(*) AS left FROM job;
 \getenv sources PG_ABS_SRCDIR
 \set example :sources '/doc/examples/outbox.sql'
 \i :example
-
+SET client_min_messages = warning;
+CALL snowflake_create_partitions('outbox', date_trunc('month', now()), now() + interval '1 month', '1 month');
+RESET client_min_messages;
 -- three batches, of two, one and no rows
 INSERT INTO outbox (event) VALUES ('one'), ('two'), ('three');
 SELECT event FROM read_outbox('mail', 2);
@@ -29,6 +31,14 @@ SELECT * FROM read_outbox('search');
 \o
 SELECT name, count(*) AS read FROM outbox JOIN consumer ON outbox.position < consumer.position
  GROUP BY name ORDER BY name;
+
+-- a new consumer begins with the oldest row, or with the next one
+INSERT INTO consumer VALUES ('export');                                -- begins with the oldest row
+INSERT INTO consumer VALUES ('report', snowflake_horizon('outbox'));   -- begins now
+INSERT INTO outbox (event) VALUES ('new');
+SELECT event FROM read_outbox('export');
+SELECT event FROM read_outbox('report');
+SELECT tableoid::regclass = 'outbox_default'::regclass AS in_default, count(*) FROM outbox GROUP BY 1;
 
 -- errors
 SELECT event FROM read_outbox('nobody');
@@ -45,7 +55,8 @@ INSERT INTO outbox (position, event) VALUES (NULL, 'an ORM that fills the column
 \set VERBOSITY default
 
 -- the slowest consumer has the rows of all partitions that are dropped
-CALL snowflake_create_partitions('outbox', '2025-01-01', '2025-01-31', '1 month');
+CREATE TABLE outbox_2025_01 PARTITION OF outbox
+    FOR VALUES FROM (snowflake_min_id('2025-01-01')) TO (snowflake_min_id('2025-02-01'));
 SELECT snowflake_timestamp(min(position)) AS slowest FROM consumer \gset
 CALL snowflake_drop_partitions('outbox', :'slowest');
 

@@ -1,5 +1,4 @@
 -- The tables and the function of doc/outbox.md: readers of new rows that miss none.
--- Run by sql/outbox.sql.
 
 CREATE TABLE outbox (
     id       bigint NOT NULL DEFAULT snowflake_nextval(),         -- the application's key
