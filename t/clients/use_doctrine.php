@@ -104,7 +104,7 @@ $em->flush();
 check($line->id, 42, "IDENTITY: another table's id, and no error");
 
 // The transaction that has drawn the first ids commits last.
-preg_match('/^CREATE TABLE outbox.*?^\$\$;/ms', file_get_contents('../../sql/outbox.sql'), $page);
+preg_match('/^CREATE TABLE outbox.*?^\$\$;/ms', file_get_contents('../../doc/examples/outbox.sql'), $page);
 $pdo->exec($page[0]);
 $read = fn () => $pdo->query("SELECT FROM read_outbox('mail')")->rowCount();
 $late = insert_events();
