@@ -410,11 +410,13 @@ BEGIN
             HINT = 'Make the script again.';
     END IF;
     IF digest IS NULL THEN
+        -- A DEFAULT goes on to inheritors.
         IF EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col)
-                     LEFT JOIN pg_class AS c ON c.oid = k.tab
-                     LEFT JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col
-                    WHERE c.relowner IS DISTINCT FROM role OR snowflake_convert.is_snowflake(k.tab, a.attnum) IS NOT TRUE) THEN
-            RAISE object_not_in_prerequisite_state USING MESSAGE = 'a key is no snowflake of this owner, so the way back does not fit it';
+                     LEFT JOIN LATERAL snowflake_convert.family(k.tab, k.col) AS f ON true
+                     LEFT JOIN pg_class AS c ON c.oid = f.tab
+                    WHERE c.relowner IS DISTINCT FROM role OR snowflake_convert.is_snowflake(f.tab, f.attnum) IS NOT TRUE) THEN
+            RAISE object_not_in_prerequisite_state USING
+                MESSAGE = 'a key, or an inheritor''s column, is no snowflake of this owner, so the way back does not fit it';
         END IF;
         IF EXISTS (SELECT FROM pg_class AS c
                      JOIN pg_namespace AS n ON n.oid = c.relnamespace

@@ -280,7 +280,7 @@ like(as_role($superuser, way_back($theirs)), $refused, 'a superuser does not run
 like(as_role('operator', "SET ROLE attacker;\n" . way_back($theirs)), $refused, 'neither does a member that can become a superuser');
 is(ran_as(), '', 'no code of the owner runs as somebody else');
 is(as_role('attacker', way_back($theirs)), '', 'the owner runs the way back');
-like(as_role('attacker', way_back($theirs)), qr/ERROR:  a key is no snowflake of this owner/, 'the way back runs once');
+like(as_role('attacker', way_back($theirs)), qr/ERROR:  a key, .* is no snowflake of this owner/, 'the way back runs once');
 superuser('GRANT USAGE ON SCHEMA ids TO victim; CREATE TABLE attic.ours (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY); ALTER TABLE attic.ours OWNER TO victim');
 my $ours = superuser(q{SELECT snowflake_convert.key('attic.ours', 'id')});
 is(as_role('victim', $ours), '', 'a table in a schema of another role is converted');
