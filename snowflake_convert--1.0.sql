@@ -173,6 +173,7 @@ BEGIN
                                                              (SELECT string_agg(e.grantee::regrole::text, '') FROM pg_class AS s, aclexplode(s.relacl) AS e
                                                                WHERE s.oid = sequence)) ~ E'[\n\r]'),
                        ('it is no column of a table', key.relkind NOT IN ('r', 'p')),
+                       ('its sequence descends', (SELECT q.seqincrement < 0 FROM pg_sequence AS q WHERE q.seqrelid = sequence)),
                        ('it is inherited, and changes with its parent''s', key.attinhcount > 0),
                        (format('its DEFAULT is %s, and not nextval() of a sequence that it owns', expression),
                         expression IS NOT NULL AND sequence IS NULL AND NOT snowflake_convert.is_snowflake(rel, key.attnum))) AS o(text, is_found)
@@ -240,7 +241,6 @@ BEGIN
         RETURN ARRAY[column_text || 'DROP DEFAULT'];
     END IF;
     options := concat_ws(' ', 'INCREMENT BY ' || nullif(key.seqincrement, 1), 'MINVALUE ' || nullif(key.seqmin, 1),
-                         'MAXVALUE ' || CASE WHEN key.seqincrement < 0 THEN nullif(key.seqmax, -1) END,
                          'START WITH ' || nullif(key.seqstart, 1), 'CACHE ' || nullif(key.seqcache, 1), CASE WHEN key.seqcycle THEN 'CYCLE' END);
     RETURN CASE WHEN key.attidentity <> ''
                 THEN ARRAY[format('%sDROP DEFAULT, ALTER COLUMN %I ADD GENERATED %s AS IDENTITY (%s)', column_text, col,
@@ -249,9 +249,7 @@ BEGIN
                 ELSE ARRAY[concat_ws(' ', CASE key.relpersistence WHEN 'u' THEN 'CREATE UNLOGGED SEQUENCE' ELSE 'CREATE SEQUENCE' END,
                                      key.sequence, nullif(options, ''), format('OWNED BY %s.%I', rel, col)),
                            format('%sSET DEFAULT nextval(%L)', column_text, key.sequence)] END
-        || CASE WHEN key.seqincrement > 0
-                THEN format('PERFORM setval(%L, CASE WHEN max(%I) >= %s THEN max(%2$I) END) FROM %4$s', key.sequence, col, key.seqmin, rel)
-                ELSE format('PERFORM setval(%L, CASE WHEN min(%I) <= %s THEN min(%2$I) END) FROM %4$s', key.sequence, col, key.seqmax, rel) END
+        || format('PERFORM setval(%L, CASE WHEN max(%I) >= %s THEN max(%2$I) END) FROM %4$s', key.sequence, col, key.seqmin, rel)
         || ARRAY(SELECT format('GRANT %s ON SEQUENCE %s TO %s%s', e.privilege_type, key.sequence,
                                coalesce(nullif(e.grantee, 0)::regrole::text, 'PUBLIC'), CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
                    FROM aclexplode(key.relacl) AS e
