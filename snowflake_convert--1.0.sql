@@ -26,8 +26,8 @@ SET LOCAL search_path TO pg_catalog, pg_temp;
 -- a session, because the event trigger calls them for each new table.
 --
 
--- The extension's functions, snowflake_id() first, bound by their OIDs: their schema may
--- belong to a role that makes functions of the same names.
+-- The extension's functions, snowflake_id() first, and a call of it, bound by their OIDs:
+-- their schema may belong to a role that makes functions of the same names.
 DO $$
 DECLARE
     ids regprocedure[] := (SELECT array_agg(p.oid::regprocedure ORDER BY p.proname)
@@ -38,7 +38,11 @@ DECLARE
 BEGIN
     EXECUTE format('CREATE FUNCTION snowflake_convert.id_functions() RETURNS regprocedure[] LANGUAGE sql IMMUTABLE PARALLEL SAFE '
                    'RETURN ARRAY[%L::regprocedure, %L::regprocedure]', ids[1], ids[2]);
-    IF snowflake_convert.id_functions() <> ids THEN
+    EXECUTE format('CREATE FUNCTION snowflake_convert.new_id() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL RESTRICTED RETURN %s', ids[1]);
+    IF snowflake_convert.id_functions() <> ids
+       OR NOT EXISTS (SELECT FROM pg_depend
+                       WHERE (classid, objid) = ('pg_proc'::regclass, 'snowflake_convert.new_id()'::regprocedure)
+                         AND (refclassid, refobjid) = ('pg_proc'::regclass, ids[1])) THEN
         RAISE EXCEPTION 'the schema of extension "snowflake" was renamed meanwhile';
     END IF;
 END
@@ -222,7 +226,8 @@ END
 $$;
 
 -- Lists the statements, of PL/pgSQL, that give a key its sequence again, as it is now.  The
--- sequence is bigint, and ends there, because the largest key may be a snowflake.
+-- sequence goes on after a new id, which is larger than what the key had from its sequence
+-- and as a snowflake, also in rows that are deleted; so it is bigint, and ends there.
 CREATE FUNCTION snowflake_convert.way_back(rel regclass, col name)
 RETURNS text[] LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 AS $$
@@ -249,7 +254,7 @@ BEGIN
                 ELSE ARRAY[concat_ws(' ', CASE key.relpersistence WHEN 'u' THEN 'CREATE UNLOGGED SEQUENCE' ELSE 'CREATE SEQUENCE' END,
                                      key.sequence, nullif(options, ''), format('OWNED BY %s.%I', rel, col)),
                            format('%sSET DEFAULT nextval(%L)', column_text, key.sequence)] END
-        || format('PERFORM setval(%L, CASE WHEN max(%I) >= %s THEN max(%2$I) END) FROM %4$s', key.sequence, col, key.seqmin, rel)
+        || format('PERFORM setval(%L, snowflake_convert.new_id())', key.sequence)
         || ARRAY(SELECT format('GRANT %s ON SEQUENCE %s TO %s%s', e.privilege_type, key.sequence,
                                coalesce(nullif(e.grantee, 0)::regrole::text, 'PUBLIC'), CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
                    FROM aclexplode(key.relacl) AS e
@@ -362,10 +367,9 @@ BEGIN ATOMIC
 END;
 
 -- Locks the tables, and makes sure that the same script would be made now or, without a
--- digest, that the keys are snowflakes, as the way back needs.  That reads the tables by
--- their names, which nobody may exchange who has not the owner's rights.  All locks
--- together may take the time of lock_timeout, so that a reader of the first table waits no
--- longer; a later call has the rest.
+-- digest, that the keys are snowflakes, as the way back needs.  All locks together may
+-- take the time of lock_timeout, so that a reader of the first table waits no longer; a
+-- later call has the rest.
 CREATE PROCEDURE snowflake_convert.begin_script(owner name, tabs regclass[], cols name[], digest text, OUT sequences regclass[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small queries for each key
@@ -415,15 +419,6 @@ BEGIN
                     WHERE c.relowner IS DISTINCT FROM role OR snowflake_convert.is_snowflake(f.tab, f.attnum) IS NOT TRUE) THEN
             RAISE object_not_in_prerequisite_state USING
                 MESSAGE = 'a key, or an inheritor''s column, is no snowflake of this owner, so the way back does not fit it';
-        END IF;
-        IF EXISTS (SELECT FROM pg_class AS c
-                     JOIN pg_namespace AS n ON n.oid = c.relnamespace
-                     JOIN pg_database AS d ON d.datname = current_database()
-                    WHERE c.oid = ANY (tabs::oid[])
-                      AND NOT pg_has_role(CASE n.nspowner WHEN 'pg_database_owner'::regrole THEN d.datdba ELSE n.nspowner END, role, 'USAGE')) THEN
-            RAISE insufficient_privilege USING
-                MESSAGE = format('the schema of a key belongs to a role that has not the rights of "%s"', owner),
-                HINT = 'The way back reads the tables. Give the schema another owner meanwhile.';
         END IF;
     ELSIF digest IS DISTINCT FROM snowflake_convert.digest(tabs, cols)
           -- Each key needs its one ALTER TABLE, so that none is left for another table.
@@ -480,7 +475,6 @@ BEGIN ATOMIC
                -- Without the extension, the schema could be a stranger's.
                'IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = ''snowflake_convert'') THEN RAISE ''extension "snowflake_convert" is not installed''; END IF;',
                format('keys := %L;', tabs), format('columns := %L;', cols),
-               CASE WHEN is_back THEN 'SET LOCAL row_security = off;' END,
                format('CALL snowflake_convert.begin_script(%L, keys, columns, %L, sequences);', pg_get_userbyid(owner), CASE WHEN NOT is_back THEN d.digest END),
                (SELECT string_agg(s.statement || ';', E'\n    ' ORDER BY k.n, s.n)
                   FROM ROWS FROM (unnest(tabs), unnest(cols)) WITH ORDINALITY AS k(tab, col, n),

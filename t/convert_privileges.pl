@@ -259,7 +259,7 @@ for my $schema ('ids', 'attic')
 }
 is(ran_as(), '', 'such a script runs no code of the attacker');
 
-# ----- the way back, which reads tables -----
+# ----- the way back -----
 
 # Returns the statement that doc/migration.md takes out of a script's comments.
 sub way_back
@@ -268,8 +268,6 @@ sub way_back
 	return join '', $script =~ /^-- back: (.*\n)/mg;
 }
 
-# A superuser, a member that can become one, and an owner whose table lies in a
-# schema of somebody else: each could run code of another role.
 superuser('CREATE TABLE attic.theirs (id bigserial PRIMARY KEY); CREATE INDEX ON attic.theirs (id) WHERE attic.folded(); ALTER TABLE attic.theirs OWNER TO attacker');
 my $theirs = superuser(q{SELECT snowflake_convert.key('attic.theirs', 'id')});
 my $refused = qr/ERROR:  this script has to run as role "attacker"/;
@@ -280,12 +278,12 @@ like(as_role($superuser, way_back($theirs)), $refused, 'a superuser does not run
 like(as_role('operator', "SET ROLE attacker;\n" . way_back($theirs)), $refused, 'neither does a member that can become a superuser');
 is(ran_as(), '', 'no code of the owner runs as somebody else');
 is(as_role('attacker', way_back($theirs)), '', 'the owner runs the way back');
+is(ran_as(), '', 'which runs no code of the owner, as nobody');
 like(as_role('attacker', way_back($theirs)), qr/ERROR:  a key, .* is no snowflake of this owner/, 'the way back runs once');
-superuser('GRANT USAGE ON SCHEMA ids TO victim; CREATE TABLE attic.ours (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY); ALTER TABLE attic.ours OWNER TO victim');
+superuser('GRANT USAGE ON SCHEMA ids TO victim; GRANT CREATE ON SCHEMA attic TO victim; CREATE TABLE attic.ours (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY); ALTER TABLE attic.ours OWNER TO victim');
 my $ours = superuser(q{SELECT snowflake_convert.key('attic.ours', 'id')});
 is(as_role('victim', $ours), '', 'a table in a schema of another role is converted');
-like(as_role('victim', way_back($ours)), qr/ERROR:  the schema of a key belongs to a role that has not the rights of "victim"/,
-	'the way back reads no table in a schema of another role');
+is(as_role('victim', way_back($ours)), '', 'and the way back leads there');
 
 # Each line of a name would be a statement for sed and psql.
 superuser(qq{CREATE TABLE attic."x\n-- back: SELECT attic.evil(1); --\n" (id bigserial PRIMARY KEY)});

@@ -172,13 +172,15 @@ $node->safe_psql('restored', $event_trigger);
 is(run_text($node, 'restored', "SET snowflake_convert.schemas = 'none';\n$after"), '', 'a dump is restored while the event trigger is enabled');
 is(dump_of($node, 'restored') =~ s/\n(?:CREATE|ALTER) EVENT TRIGGER [^;]*;//gr, $after, 'the restored database is as it was dumped');
 
+my $last = $node->safe_psql('depot', 'SELECT snowflake_nextval()');
 is(as_keeper(statements_of('back', $script)), '', 'the owner runs the statements that lead back');
-$before =~ s/place_id_seq', \K3/2/;    # after the largest key
-is(dump_of($node, 'depot') =~ s/sold_id_seq', \K1, false/1, false/r, $before, 'they lead to the schema before');
-is($session->value('EXECUTE add'), 'f', 'after them the same prepared INSERT gets a small key');
+my @dumps = map { s/^SELECT pg_catalog.setval\('depot\.(?!kept)\w+', \K\d+, \w+//gmr } $before, dump_of($node, 'depot');
+is($dumps[1], $dumps[0], 'they lead to the schema before');
+$session->rows('EXECUTE add');
+is($session->value(q{SELECT max(id) = currval('depot.place_id_seq') FROM depot.place}), 't', 'after them the same prepared INSERT gets a key of the sequence');
 $session->quit;
-is($node->safe_psql('depot', q{INSERT INTO depot.item DEFAULT VALUES RETURNING id; INSERT INTO depot.place DEFAULT VALUES RETURNING id}),
-	"1001\n4", 'the sequences go on after the largest keys');
+is($node->safe_psql('depot', "INSERT INTO depot.item DEFAULT VALUES RETURNING id > $last; INSERT INTO depot.place DEFAULT VALUES RETURNING id > $last"),
+	"t\nt", 'the sequences go on after new ids');
 
 # ----- tables of an extension's script -----
 
