@@ -254,7 +254,9 @@ BEGIN
                 ELSE ARRAY[concat_ws(' ', CASE key.relpersistence WHEN 'u' THEN 'CREATE UNLOGGED SEQUENCE' ELSE 'CREATE SEQUENCE' END,
                                      key.sequence, nullif(options, ''), format('OWNED BY %s.%I', rel, col)),
                            format('%sSET DEFAULT nextval(%L)', column_text, key.sequence)] END
-        || format('PERFORM setval(%L, snowflake_convert.new_id())', key.sequence)
+        -- Servers that share the keys by START and INCREMENT BY go on so.
+        || CASE WHEN key.seqincrement = 1 THEN format('PERFORM setval(%L, snowflake_convert.new_id())', key.sequence)
+                ELSE format('PERFORM setval(%L, id - mod(id - %s, %s)) FROM snowflake_convert.new_id() AS id', key.sequence, key.seqstart, key.seqincrement) END
         || ARRAY(SELECT format('GRANT %s ON SEQUENCE %s TO %s%s', e.privilege_type, key.sequence,
                                coalesce(nullif(e.grantee, 0)::regrole::text, 'PUBLIC'), CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
                    FROM aclexplode(key.relacl) AS e
