@@ -246,7 +246,7 @@ BEGIN
         RETURN ARRAY[column_text || 'DROP DEFAULT'];
     END IF;
     options := concat_ws(' ', 'INCREMENT BY ' || nullif(key.seqincrement, 1), 'MINVALUE ' || nullif(key.seqmin, 1),
-                         'START WITH ' || nullif(key.seqstart, 1), 'CACHE ' || nullif(key.seqcache, 1), CASE WHEN key.seqcycle THEN 'CYCLE' END);
+                         'START WITH ' || nullif(key.seqstart, key.seqmin), 'CACHE ' || nullif(key.seqcache, 1), CASE WHEN key.seqcycle THEN 'CYCLE' END);
     RETURN CASE WHEN key.attidentity <> ''
                 THEN ARRAY[format('%sDROP DEFAULT, ALTER COLUMN %I ADD GENERATED %s AS IDENTITY (%s)', column_text, col,
                                   CASE key.attidentity WHEN 'a' THEN 'ALWAYS' ELSE 'BY DEFAULT' END,
