@@ -361,10 +361,12 @@ END;
 -- What a script calls
 --
 
+-- The way back counts, too: a script whose way back does not fit any more is not run.
 CREATE FUNCTION snowflake_convert.digest(tabs regclass[], cols name[])
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT encode(sha256(convert_to(string_agg(snowflake_convert.statements(k.tab, k.col)::text, ';' ORDER BY k.n), getdatabaseencoding())), 'hex')
+    SELECT encode(sha256(convert_to(string_agg(concat(snowflake_convert.statements(k.tab, k.col), snowflake_convert.way_back(k.tab, k.col)), ';' ORDER BY k.n),
+                                    getdatabaseencoding())), 'hex')
       FROM ROWS FROM (unnest(tabs), unnest(cols)) WITH ORDINALITY AS k(tab, col, n);
 END;
 

@@ -217,7 +217,7 @@ SELECT snowflake_convert.key('odd', 'g');
 SELECT snowflake_convert.key('odd', 't');
 SELECT snowflake_convert.key('child', 'id');
 SELECT snowflake_convert.key('sight', 'id');
--- a script is refused when an obstacle or a name is new
+-- a script is refused when an obstacle or a name is new, or the way back another
 CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.key('free', 'id') AS s;
 CREATE TABLE new_reference (f integer REFERENCES free);
 CALL run('s FROM shop.script ORDER BY n');
@@ -225,6 +225,9 @@ DROP TABLE new_reference;
 ALTER SEQUENCE free_id_seq RENAME TO free_seq;
 CALL run('s FROM shop.script ORDER BY n');
 ALTER SEQUENCE free_seq RENAME TO free_id_seq;
+ALTER SEQUENCE free_id_seq INCREMENT 10;
+CALL run('s FROM shop.script ORDER BY n');
+ALTER SEQUENCE free_id_seq INCREMENT 1;
 CALL run('s FROM shop.script ORDER BY n');
 DROP TABLE script;
 
