@@ -646,17 +646,23 @@ BEGIN
     END IF;
     FOR key IN
         SELECT c.oid::regclass AS tab, c.relowner, c.relhassubclass, a.attnum, a.attname, a.atttypid, s.sequence,
+               -- A column of the system has the xmin of its CREATE TABLE for good.
+               bool_or(d.command_tag = 'CREATE TABLE' OR m.xmin = pg_current_xact_id()::xid) AS is_made_here,
                bool_or(d.command_tag = 'CREATE TABLE' OR age(k.xmin) <= 0) AS is_new    -- only for messages: an old xmin may have wrapped around
           FROM pg_event_trigger_ddl_commands() AS d
           JOIN pg_class AS c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
           JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = ANY (regexp_split_to_array(btrim(setting), '[[:space:]]*,[[:space:]]*'))
+          JOIN pg_attribute AS m ON m.attrelid = c.oid AND m.attname = 'xmin'
           JOIN pg_constraint AS k ON k.conrelid = c.oid AND k.contype = 'p'
           JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (k.conkey) AND (a.attidentity <> '' OR a.atthasdef),
                LATERAL snowflake_convert.sequence_of(c.oid, a.attnum) AS s(sequence)
          WHERE d.command_tag IN ('CREATE TABLE', 'ALTER TABLE') AND NOT d.in_extension AND s.sequence IS NOT NULL
          GROUP BY c.oid, a.attnum, a.attname, a.atttypid, s.sequence
     LOOP
-        reason := CASE WHEN key.relhassubclass THEN 'the table has partitions or inheritors'
+        -- One snapshot would hide who uses a table that is older than this transaction.
+        reason := CASE WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND NOT key.is_made_here
+                            THEN format('the isolation level is %s', current_setting('transaction_isolation'))
+                       WHEN key.relhassubclass THEN 'the table has partitions or inheritors'
                        WHEN pg_relation_size(key.tab) > 0 THEN 'the table has rows'
                        WHEN NOT has_sequence_privilege(key.sequence, 'USAGE') THEN format('no privilege to read sequence %s', key.sequence)
                        WHEN pg_sequence_last_value(key.sequence) IS NOT NULL THEN format('sequence %s has given values', key.sequence)

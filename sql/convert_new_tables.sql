@@ -70,7 +70,9 @@ SELECT * FROM columns_of('line', 'orders', 'small');
 ROLLBACK;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 CREATE TABLE serializable (id bigserial PRIMARY KEY);
-SELECT * FROM columns_of('serializable');
+CREATE TABLE serializable_2 (id bigserial);
+ALTER TABLE serializable_2 ADD PRIMARY KEY (id);
+SELECT * FROM columns_of('serializable', 'serializable_2');
 COMMIT;
 
 -- left alone: all but serial and identity primary keys, and temporary tables
@@ -88,7 +90,8 @@ CREATE TABLE IF NOT EXISTS unique_only (id bigserial PRIMARY KEY);
 SELECT * FROM columns_of('unique_only', 'no_default', 'as_query', 'of_text', 'of_shared', 'passing', 'inheritor', 'copy_of_serial') WHERE attname = 'id';
 
 -- A table that stays as it is written says so once: an integer key, a reference that
--- is an integer, rows, values of its sequence, partitions, an extension's schema.
+-- is an integer, rows, values of its sequence, partitions, an extension's schema, one
+-- snapshot.
 BEGIN;
 CREATE TABLE whole (id serial PRIMARY KEY, small smallint GENERATED ALWAYS AS IDENTITY);
 ALTER TABLE whole ADD up integer REFERENCES whole;
@@ -106,12 +109,17 @@ ALTER TABLE emptied ADD PRIMARY KEY (id);
 CREATE TABLE parted (id bigserial, day date) PARTITION BY RANGE (day);
 CREATE TABLE part PARTITION OF parted DEFAULT;
 ALTER TABLE parted ADD PRIMARY KEY (id, day);
+-- a table of an earlier transaction, which others may have begun to use
+CREATE TABLE earlier (id bigserial);
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+ALTER TABLE earlier ADD PRIMARY KEY (id);
+COMMIT;
 -- a row that row security hides counts as a row
 CREATE TABLE hidden (id bigserial);
 INSERT INTO hidden DEFAULT VALUES;
 ALTER TABLE hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 ALTER TABLE hidden ADD PRIMARY KEY (id);
-SELECT * FROM columns_of('whole', 'narrow', 'filled', 'emptied', 'parted', 'hidden') WHERE attname = 'id';
+SELECT * FROM columns_of('whole', 'narrow', 'filled', 'emptied', 'parted', 'earlier', 'hidden') WHERE attname = 'id';
 
 -- no lock on a referenced table, but what the foreign key takes
 CREATE VIEW locks AS
