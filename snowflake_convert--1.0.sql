@@ -675,7 +675,7 @@ BEGIN
                 END LOOP;
                 PERFORM set_config('snowflake_convert.schemas', setting, true);
                 -- Who owns a schema can exchange names meanwhile.
-                IF NOT snowflake_convert.is_snowflake(key.tab, key.attnum) THEN
+                IF NOT snowflake_convert.is_snowflake(key.tab, key.attnum) OR EXISTS (SELECT FROM pg_class WHERE oid = key.sequence) THEN
                     RAISE 'names were exchanged';
                 END IF;
             EXCEPTION WHEN OTHERS THEN

@@ -121,6 +121,20 @@ ALTER TABLE hidden ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 ALTER TABLE hidden ADD PRIMARY KEY (id);
 SELECT * FROM columns_of('whole', 'narrow', 'filled', 'emptied', 'parted', 'earlier', 'hidden') WHERE attname = 'id';
 
+-- names of sequences are exchanged before one is dropped: the table stays as it is written
+BEGIN;
+CREATE SEQUENCE kept;
+CREATE FUNCTION exchange() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+  ALTER SEQUENCE shop.exchanged_id_seq RENAME TO exchanged_seq;
+  ALTER SEQUENCE shop.kept RENAME TO exchanged_id_seq;
+END $$;
+CREATE EVENT TRIGGER regress_exchange ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION exchange();
+CREATE TABLE exchanged (id bigserial PRIMARY KEY);
+SELECT * FROM columns_of('exchanged');
+SELECT to_regclass('kept');
+ROLLBACK;
+
 -- no lock on a referenced table, but what the foreign key takes
 CREATE VIEW locks AS
 SELECT string_agg(concat_ws(' ', relation::regclass, mode), ', ' ORDER BY relation, mode) AS locks
