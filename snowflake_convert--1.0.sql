@@ -693,6 +693,9 @@ $$;
 COMMENT ON FUNCTION snowflake_convert.new_tables() IS
 'for CREATE EVENT TRIGGER ... ON ddl_command_end: bigserial and bigint identity primary keys of new tables become snowflakes, in the schemas that the setting snowflake_convert.schemas names (unset: public; none: in no schema)';
 
+-- The event trigger needs them whoever runs the DDL, whatever privileges are the default.
+GRANT EXECUTE ON ALL ROUTINES IN SCHEMA snowflake_convert TO PUBLIC;
+
 -- The other functions are no interface.
 DO $$
 DECLARE

@@ -176,6 +176,18 @@ SELECT tab, identity FROM shop.columns_of('shop.of_no_usage');
 ROLLBACK;
 SELECT * FROM columns_of('users_own', 'users_later');
 
+-- so it is where the default gives PUBLIC no function
+BEGIN;
+DROP EVENT TRIGGER regress_snowflake;
+DROP EXTENSION snowflake_convert;
+ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON ROUTINES FROM PUBLIC;
+CREATE EXTENSION snowflake_convert;
+CREATE EVENT TRIGGER regress_snowflake ON ddl_command_end EXECUTE FUNCTION snowflake_convert.new_tables();
+SET LOCAL ROLE regress_snowflake_user;
+CREATE TABLE of_no_execute (id bigserial PRIMARY KEY);
+SELECT tab, "default" FROM columns_of('of_no_execute');
+ROLLBACK;
+
 -- a direct call is an error
 SELECT snowflake_convert.new_tables();
 
