@@ -382,17 +382,19 @@ AS $$
 DECLARE
     role oid := (SELECT oid FROM pg_roles WHERE rolname = owner);
     -- Neither SET ROLE nor SET SESSION AUTHORIZATION changes this role, whose rights the
-    -- owner's code could take.
+    -- owner's code could take.  Those of pg_execute_server_program, pg_read_server_files
+    -- and pg_write_server_files are as good as a superuser's.
     connected oid := coalesce((SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid())), 10);
     deadline timestamptz := clock_timestamp() + nullif(current_setting('lock_timeout')::interval, interval '0');    -- NULL: no limit
     tab regclass;
 BEGIN
     IF owner <> current_user
        OR role <> connected AND (NOT pg_has_role(connected, role, 'MEMBER')
-                                 OR EXISTS (SELECT FROM pg_roles AS s WHERE s.rolsuper AND pg_has_role(connected, s.oid, 'MEMBER'))) THEN
+                                 OR EXISTS (SELECT FROM pg_roles AS s
+                                            WHERE (s.rolsuper OR s.rolname ~ '^pg_.*_server_') AND pg_has_role(connected, s.oid, 'MEMBER'))) THEN
         RAISE insufficient_privilege USING
             MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, CASE WHEN owner <> current_user THEN current_user ELSE pg_get_userbyid(connected) END),
-            HINT = format('Connect as role "%s" or, if you are no superuser, as a member of it, and SET ROLE to it.', owner);
+            HINT = format('Connect as role "%s" or as a member of it without the rights of a superuser or of a role pg_*_server_*, and SET ROLE to it.', owner);
     END IF;
     -- One snapshot would hide what has changed during a wait for a lock.
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
