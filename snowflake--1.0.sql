@@ -536,7 +536,7 @@ AS $$
 DECLARE
     wanted integer := cardinality(bounds) - 1;
     patterns jsonb := '{"year": "_YYYY", "month": "_YYYY_MM", "day": "_YYYY_MM_DD", "hour": "_YYYY_MM_DD_HH24"}';
-    home text;
+    home regnamespace;
     options text;
     base text;
     names text[];
@@ -563,14 +563,13 @@ BEGIN
 
     -- If the name and the longest suffix have more than 63 bytes together, cut the name
     -- to whole characters, and append a hash of the name.
-    SELECT quote_ident(n.nspname), concat(' USING ' || quote_ident(a.amname), ' TABLESPACE ' || quote_ident(t.spcname)),
+    SELECT concat(' USING ' || quote_ident(a.amname), ' TABLESPACE ' || quote_ident(t.spcname)),
            CASE WHEN octet_length(c.relname) <= 48 THEN c.relname
                 ELSE (SELECT left(c.relname, length) || '_' || left(encode(sha256(convert_to(c.relname, 'UTF8')), 'hex'), 8)
                         FROM generate_series(39, 1, -1) AS length
                        WHERE octet_length(left(c.relname, length)) <= 39 LIMIT 1) END
-      INTO home, options, base
+      INTO options, base
       FROM pg_class AS c
-      JOIN pg_namespace AS n ON n.oid = c.relnamespace
       LEFT JOIN pg_am AS a ON a.oid = c.relam
       LEFT JOIN pg_tablespace AS t ON t.oid = c.reltablespace
      WHERE c.oid = parent;
@@ -610,6 +609,8 @@ BEGIN
         IF parts IS DISTINCT FROM (SELECT array_agg(part ORDER BY part) FROM @extschema@.snowflake_partition_bounds(parent)) THEN
             RETURN @extschema@.snowflake_create_partition(parent, since, until, step, lock_timeout);
         END IF;
+        -- The schema may have got another name during the wait.
+        home := (SELECT relnamespace FROM pg_class WHERE oid = parent);
         EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING STORAGE INCLUDING COMPRESSION)%s',
                        home, names[i], parent, options);
         EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s) TO (%s)',

@@ -392,6 +392,23 @@ is(ran_as(), '', 'the functions for partitions call no planted function');
 superuser('CREATE TABLE attic.mine (id bigint) PARTITION BY RANGE (id)');
 like(as_role($superuser, sprintf($create, 'attic.mine')), qr/ERROR:  table attic.mine, its schema, or that of the extension belongs to another role/,
 	q{partitions of a superuser's table in a schema of another role are refused});
+
+# While a call waits for the lock, the schema gets another name, and the attacker
+# makes one of the old name.
+superuser("GRANT CREATE ON DATABASE $database TO attacker");
+my ($writer, $caller) = map { SnowflakeSession->new($node) } 1 .. 2;
+$_->rows("\\c $database") for $writer, $caller;
+$writer->rows('BEGIN');
+$writer->rows('LOCK TABLE safe.p IN SHARE MODE');
+$caller->ask(q{CALL snowflake_create_partitions('safe.p', '2026-03-01', '2026-04-01', '1 month')});
+ok(wait_for(sub { superuser(q{SELECT count(*) FROM pg_locks WHERE NOT granted}) eq '1' }), 'a call waits for its table');
+superuser('ALTER SCHEMA safe RENAME TO still_safe');
+is(as_role('attacker', 'CREATE SCHEMA safe; GRANT ALL ON SCHEMA safe TO PUBLIC'), '', 'the attacker makes a schema of the old name');
+$writer->rows('COMMIT');
+$caller->outcome;
+is(superuser(q{SELECT max(inhrelid)::regclass FROM pg_inherits WHERE inhparent = 'still_safe.p'::regclass}), 'still_safe.p_2026_03',
+	'the partition is made in the schema of its table');
+$_->quit for $writer, $caller;
 $node->stop;
 
 done_testing();
