@@ -93,7 +93,7 @@ compat_timestamptz_in(const char *text, TimestampTz *timestamp)
 	ErrorSaveContext context = {T_ErrorSaveContext};
 
 	if (!DirectInputFunctionCallSafe(timestamptz_in, unconstify(char *, text),
-									 InvalidOid, -1, (fmNodePtr) &context,
+									 InvalidOid, -1, (Node *) &context,
 									 &result))
 		return false;
 #else
