@@ -6,7 +6,7 @@ const os = require('node:os');
 const path = require('node:path');
 const {is} = require('./check');
 
-const modules = process.env.NODE_PATH;
+const modules = process.env.NODE_PATH.split(path.delimiter)[0];
 const directory = fs.mkdtempSync(path.join(os.tmpdir(), 'drizzle'));
 fs.symlinkSync(modules, path.join(directory, 'node_modules'));
 fs.writeFileSync(path.join(directory, 'drizzle.config.js'), `module.exports = {
