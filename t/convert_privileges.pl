@@ -296,8 +296,11 @@ superuser(qq{CREATE TABLE attic."x\n-- back: SELECT attic.evil(1); --\n" (id big
 my $lines = superuser(q{SELECT snowflake_convert.schema('{attic}')});
 like($lines, qr/^-- in the way of .*\n(?:--     .*\n)*.*: a name has a line break$/m, 'a name with a line break is in the way');
 unlike($lines, qr/^-- back: SELECT attic/m, 'no line of a name is a statement of the comments');
-superuser(qq{CREATE ROLE "app\r--"; CREATE TABLE attic.granted (id bigserial PRIMARY KEY); GRANT USAGE ON attic.granted_id_seq TO "app\r--"});
-like(superuser(q{SELECT snowflake_convert.key('attic.granted', 'id')}), qr/: a name has a line break$/m, 'so is that of a role that has a privilege');
+if ($node->pg_version < 19)    # 19 lets no role have such a name
+{
+	superuser(qq{CREATE ROLE "app\r--"; CREATE TABLE attic.granted (id bigserial PRIMARY KEY); GRANT USAGE ON attic.granted_id_seq TO "app\r--"});
+	like(superuser(q{SELECT snowflake_convert.key('attic.granted', 'id')}), qr/: a name has a line break$/m, 'so is that of a role that has a privilege');
+}
 
 # A name leads to another table after the wait for the lock.
 superuser('CREATE SCHEMA other; CREATE TABLE attic.moved (id bigserial PRIMARY KEY); CREATE TABLE other.moved (id bigserial PRIMARY KEY)');
