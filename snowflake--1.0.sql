@@ -357,14 +357,15 @@ BEGIN
     -- The owner's code can run below with the rights of the caller and, after SET ROLE,
     -- of who has connected: the owner, or a member of it, which has the owner's rights
     -- already, but no superuser, and not a member of pg_execute_server_program,
-    -- pg_read_server_files or pg_write_server_files, which are as good as one.
+    -- pg_read_server_files or pg_write_server_files, which are as good as one; before
+    -- 16, CREATEROLE grants them to anybody.
     IF pg_get_userbyid(owner) <> current_user
        OR owner <> login AND (NOT pg_has_role(login, owner, 'MEMBER')
                                OR EXISTS (SELECT FROM pg_roles AS s
-                                          WHERE (s.rolsuper OR s.rolname ~ '^pg_.*_server_') AND pg_has_role(login, s.oid, 'MEMBER'))) THEN
+                                          WHERE (s.rolsuper OR s.rolcreaterole OR s.rolname ~ '^pg_.*_server_') AND pg_has_role(login, s.oid, 'MEMBER'))) THEN
         RAISE EXCEPTION 'must be owner of table %', parent
             USING ERRCODE = 'insufficient_privilege',
-                  HINT = format('Connect as role "%s" or as a member of it without the rights of a superuser or of a role pg_*_server_*, and SET ROLE to it.', pg_get_userbyid(owner));
+                  HINT = format('Connect as role "%s" or as a member of it without the rights of a superuser, CREATEROLE or a role pg_*_server_*, and SET ROLE to it.', pg_get_userbyid(owner));
     END IF;
 
     SELECT inhrelid INTO found_table FROM pg_inherits WHERE inhparent = parent AND inhdetachpending;

@@ -179,6 +179,8 @@ BEGIN
                        ('it is no column of a table', key.relkind NOT IN ('r', 'p')),
                        ('its sequence descends', (SELECT q.seqincrement < 0 FROM pg_sequence AS q WHERE q.seqrelid = sequence)),
                        ('it is inherited, and changes with its parent''s', key.attinhcount > 0),
+                       ('its owner may not execute the function of new ids',
+                        NOT has_function_privilege(owner, (snowflake_convert.id_functions())[1], 'EXECUTE')),
                        (format('its DEFAULT is %s, and not nextval() of a sequence that it owns', expression),
                         expression IS NOT NULL AND sequence IS NULL AND NOT snowflake_convert.is_snowflake(rel, key.attnum))) AS o(text, is_found)
          WHERE o.is_found
@@ -383,7 +385,8 @@ DECLARE
     role oid := (SELECT oid FROM pg_roles WHERE rolname = owner);
     -- Neither SET ROLE nor SET SESSION AUTHORIZATION changes this role, whose rights the
     -- owner's code could take.  Those of pg_execute_server_program, pg_read_server_files
-    -- and pg_write_server_files are as good as a superuser's.
+    -- and pg_write_server_files are as good as a superuser's; before 16, CREATEROLE
+    -- grants them to anybody.
     connected oid := coalesce((SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid())), 10);
     deadline timestamptz := clock_timestamp() + nullif(current_setting('lock_timeout')::interval, interval '0');    -- NULL: no limit
     tab regclass;
@@ -391,10 +394,10 @@ BEGIN
     IF owner <> current_user
        OR role <> connected AND (NOT pg_has_role(connected, role, 'MEMBER')
                                  OR EXISTS (SELECT FROM pg_roles AS s
-                                            WHERE (s.rolsuper OR s.rolname ~ '^pg_.*_server_') AND pg_has_role(connected, s.oid, 'MEMBER'))) THEN
+                                            WHERE (s.rolsuper OR s.rolcreaterole OR s.rolname ~ '^pg_.*_server_') AND pg_has_role(connected, s.oid, 'MEMBER'))) THEN
         RAISE insufficient_privilege USING
             MESSAGE = format('this script has to run as role "%s", not as "%s"', owner, CASE WHEN owner <> current_user THEN current_user ELSE pg_get_userbyid(connected) END),
-            HINT = format('Connect as role "%s" or as a member of it without the rights of a superuser or of a role pg_*_server_*, and SET ROLE to it.', owner);
+            HINT = format('Connect as role "%s" or as a member of it without the rights of a superuser, CREATEROLE or a role pg_*_server_*, and SET ROLE to it.', owner);
     END IF;
     -- One snapshot would hide what has changed during a wait for a lock.
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
@@ -418,11 +421,14 @@ BEGIN
             HINT = 'Make the script again.';
     END IF;
     IF digest IS NULL THEN
-        -- A DEFAULT goes on to inheritors.
+        -- A DEFAULT goes on to inheritors, and an inheritor without one has none to lose.
         IF EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col)
                      LEFT JOIN LATERAL snowflake_convert.family(k.tab, k.col) AS f ON true
                      LEFT JOIN pg_class AS c ON c.oid = f.tab
-                    WHERE c.relowner IS DISTINCT FROM role OR snowflake_convert.is_snowflake(f.tab, f.attnum) IS NOT TRUE) THEN
+                    WHERE c.relowner IS DISTINCT FROM role
+                       OR snowflake_convert.is_snowflake(f.tab, f.attnum) IS NOT TRUE AND
+                          (f.tab = k.tab OR EXISTS (SELECT FROM pg_attribute AS a WHERE (a.attrelid, a.attnum) = (f.tab, f.attnum)
+                                                       AND (a.atthasdef OR a.attidentity <> '')))) THEN
             RAISE object_not_in_prerequisite_state USING
                 MESSAGE = 'a key, or an inheritor''s column, is no snowflake of this owner, so the way back does not fit it';
         END IF;

@@ -135,6 +135,12 @@ CALL run('s FROM shop.script ORDER BY n');
 CREATE TABLE inheritor (id bigserial) INHERITS (a);
 CALL run('s FROM shop.script ORDER BY n', 'back');
 SELECT * FROM shape('shop') AS s WHERE s ~ '^shop.(a|inheritor)';
+-- an inheritor without a DEFAULT has none to lose
+DROP TABLE inheritor;
+CREATE TABLE inheritor (LIKE a);
+ALTER TABLE inheritor INHERIT a;
+CALL run('s FROM shop.script ORDER BY n', 'back');
+SELECT * FROM shape('shop') AS s WHERE s ~ '^shop.(a|inheritor)';
 DROP TABLE a, inheritor, script;
 
 -- integer keys stay; the statements that widen them, references first, work, also

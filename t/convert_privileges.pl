@@ -66,7 +66,7 @@ sub as_role
 }
 
 # Members of the attacker whose rights its code must not get.
-my @mighty = qw(operator programmer writer reader);
+my @mighty = qw(operator programmer writer reader grantor);
 
 my $log_position = 0;
 
@@ -91,6 +91,7 @@ CREATE ROLE operator LOGIN IN ROLE attacker, operators;
 CREATE ROLE programmer LOGIN IN ROLE attacker, pg_execute_server_program;
 CREATE ROLE writer LOGIN IN ROLE attacker, pg_write_server_files;
 CREATE ROLE reader LOGIN IN ROLE attacker, pg_read_server_files;
+CREATE ROLE grantor LOGIN CREATEROLE IN ROLE attacker;
 });
 
 # ----- CREATE EXTENSION -----
@@ -290,6 +291,12 @@ superuser('GRANT USAGE ON SCHEMA ids TO victim; GRANT CREATE ON SCHEMA attic TO 
 my $ours = superuser(q{SELECT snowflake_convert.key('attic.ours', 'id')});
 is(as_role('victim', $ours), '', 'a table in a schema of another role is converted');
 is(as_role('victim', way_back($ours)), '', 'and the way back leads there');
+
+# A key whose owner could not issue an id keeps its sequence.
+superuser('REVOKE EXECUTE ON FUNCTION ids.snowflake_id() FROM PUBLIC; CREATE TABLE attic.mute (id bigserial PRIMARY KEY); ALTER TABLE attic.mute OWNER TO victim');
+like(superuser(q{SELECT snowflake_convert.key('attic.mute', 'id')}), qr/^-- in the way .*: its owner may not execute the function of new ids$/m,
+	'a key whose owner may not issue ids is in the way');
+superuser('GRANT EXECUTE ON FUNCTION ids.snowflake_id() TO PUBLIC');
 
 # Each line of a name would be a statement for sed and psql.
 superuser(qq{CREATE TABLE attic."x\n-- back: SELECT attic.evil(1); --\n" (id bigserial PRIMARY KEY)});
