@@ -286,9 +286,11 @@ try_to_renew(LeaseWorkerState *state)
 							  state->retry_us * 2);
 		state->retry_us = Max(RETRY_MIN_US, state->retry_us);
 		if (!ShutdownRequestPending)
+		{
 			report_failure(&connection, state);
-		if (is_pending && !ShutdownRequestPending)
-			resume_without_answer(&connection, state);
+			if (is_pending)
+				resume_without_answer(&connection, state);
+		}
 	}
 	connection_close(&connection);
 }
