@@ -291,12 +291,16 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION snowflake_registry.worker_id_count(s snowflake_registry.setting)
+RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN 1::bigint << snowflake_registry.bits(s.layout, 3);
+
 -- Returns a worker id above all that were leased, or NULL.
 CREATE FUNCTION snowflake_registry.next_worker_id(s snowflake_registry.setting, of_datacenter_id integer)
 RETURNS integer LANGUAGE sql VOLATILE PARALLEL UNSAFE
 RETURN (SELECT (max(r.worker_id)::bigint + 1)::integer FROM snowflake_registry.node AS r
          WHERE r.datacenter_id = of_datacenter_id
-        HAVING max(r.worker_id)::bigint + 1 < 1::bigint << snowflake_registry.bits(s.layout, 3));
+        HAVING max(r.worker_id)::bigint + 1 < snowflake_registry.worker_id_count(s));
 
 -- Chooses a row for a server without a lease: of the worker id that the server
 -- wants or had last, or else of one above all that were leased, of the one that has
@@ -307,7 +311,7 @@ RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET se
 DECLARE
     n snowflake_registry.node := snowflake_registry.row_of(s, c.datacenter_id,
                                                            coalesce(c.wanted_worker_id, c.last_worker_id));
-    worker_count bigint := 1::bigint << snowflake_registry.bits(s.layout, 3);
+    worker_count bigint := snowflake_registry.worker_id_count(s);
     now_at timestamptz := clock_timestamp();
 BEGIN
     IF snowflake_registry.is_free(n, s, c.begins_by) IS NOT TRUE AND
@@ -347,7 +351,7 @@ BEGIN
     END IF;
     IF n.worker_id IS NULL THEN
         SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < 1::bigint << snowflake_registry.bits(s.layout, 3)
+         WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < snowflake_registry.worker_id_count(s)
          ORDER BY r.expires_at LIMIT 1;
     END IF;
     IF (n.is_seen OR clock_timestamp() >= s.reopens_at) AND n.released_at IS NULL AND id IS NOT NULL AND
