@@ -266,12 +266,14 @@ as_server_user() {
 # Makes $work, a directory of the server's user, which clean_up removes.  The
 # directory is not below TMPDIR, which the server's user may not be able to read,
 # and whose path may be too long for the name of a socket.  Tests load libraries
-# from there, so the file system must not be mounted noexec.
+# from there, so the file system must not be mounted noexec.  $memory is empty or a
+# file system to prefer.
+memory=
 make_work_directory() {
     local base
 
     trap '' INT TERM HUP
-    for base in /tmp /var/tmp; do
+    for base in $memory /tmp /var/tmp; do
         work=$(mktemp -d "$base/snowflake.XXXXXX")
         install -m 755 /dev/null "$work/x"
         [ ! -x "$work/x" ] || break

@@ -153,6 +153,27 @@ SELECT pg_temp.claim('a', 1);
 RESET ROLE;
 DELETE FROM snowflake_registry.node;
 
+-- A claim uses no table, function or operator of the caller's search_path.
+BEGIN;
+CREATE SCHEMA regress_snowflake_attic AUTHORIZATION regress_snowflake_server;
+SET ROLE regress_snowflake_server;
+CREATE TEMPORARY TABLE setting (trap int);
+CREATE TEMPORARY TABLE node (trap int);
+CREATE TEMPORARY TABLE pg_database (oid oid, datname name);
+CREATE TABLE regress_snowflake_attic.ran (n int);
+CREATE FUNCTION regress_snowflake_attic.clock_timestamp() RETURNS timestamptz
+LANGUAGE plpgsql AS $$ BEGIN INSERT INTO regress_snowflake_attic.ran VALUES (1); RETURN 'infinity'; END $$;
+CREATE FUNCTION regress_snowflake_attic.later(timestamptz, timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$ BEGIN INSERT INTO regress_snowflake_attic.ran VALUES (1); RETURN true; END $$;
+CREATE OPERATOR regress_snowflake_attic.> (LEFTARG = timestamptz, RIGHTARG = timestamptz, FUNCTION = regress_snowflake_attic.later);
+CREATE OPERATOR regress_snowflake_attic.>= (LEFTARG = timestamptz, RIGHTARG = timestamptz, FUNCTION = regress_snowflake_attic.later);
+SET search_path = regress_snowflake_attic, pg_temp, pg_catalog, public;
+SELECT 'infinity' = clock_timestamp() AS is_a_trap;
+SELECT worker_id, refusal, fence < now() + interval '11 h' AS fence_is_right
+  FROM snowflake_registry.claim('41/1/2/12', '2020-01-01 00:00+00', 1, NULL, 'trapper', '', now(), NULL, NULL, NULL, 1);
+SELECT count(*) AS only_the_call_above FROM regress_snowflake_attic.ran;
+ROLLBACK;
+
 -- Arguments that no server sends are errors, and change nothing.
 SELECT pg_temp.claim('b', 1, layout => '41/5/5/12');
 SELECT pg_temp.claim('b', 1, layout => NULL);
@@ -417,6 +438,9 @@ COMMIT;
 SHOW synchronous_commit;
 RESET synchronous_commit;
 
+CREATE SCHEMA regress_snowflake_attic;
+SELECT pg_temp.error('ALTER EXTENSION snowflake_registry SET SCHEMA regress_snowflake_attic');
+DROP SCHEMA regress_snowflake_attic;
 DROP VIEW pg_temp.leases;
 DROP EXTENSION snowflake_registry;
 SELECT count(*) FROM pg_namespace WHERE nspname = 'snowflake_registry';

@@ -1,11 +1,13 @@
 # Which server gets a worker id from a registry, which server is refused, and
 # what both say: two servers want one worker id, a datacenter is full,
 # another server takes a lease over, the layout or the registry is another one,
-# and a role has no rights.
+# a role has no rights, a claim waits for another one, and many servers claim at
+# once.  sql/registry.sql has the rules of claims.
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
+use IPC::Run;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -284,8 +286,98 @@ sub who_may_claim
 	return;
 }
 
+# ----- claims in SQL -----
+
+# A claim for a holder, as a server makes it.
+sub claim
+{
+	my ($holder, $layout) = @_;
+	return "SELECT worker_id FROM snowflake_registry.claim('$layout', '2020-01-01 00:00+00', 0, NULL, "
+	  . "$holder, '', clock_timestamp(), NULL, NULL, NULL, 1)";
+}
+
+# A role that owns only a database makes a registry there, by CREATE EXTENSION or by
+# running the script of the extension in psql.
+sub registry_without_superuser
+{
+	my $registry = start_server(new_server('registry'));
+	my @as = map { [ extra_params => [ '-U', $_ ] ] } 'dba', 'member';
+	my ($as_dba, $as_member) = @as;
+	my $script = value_of($registry, q{SELECT setting || '/extension/snowflake_registry--1.0.sql' FROM pg_config WHERE name = 'SHAREDIR'});
+	my $functions = q{SELECT count(*), string_agg(DISTINCT proowner::regrole::text, ' ') FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace};
+	my $run = sub {
+		my $errors;
+		IPC::Run::run([ 'psql', '-Xq', '-U', 'dba', @_, '-d', $registry->connstr('managed'), '-f', $script ],
+			'>', \my $ignored, '2>', \$errors);
+		return $errors;
+	};
+
+	$registry->safe_psql('postgres', 'CREATE ROLE dba LOGIN; CREATE ROLE member LOGIN');
+	$registry->safe_psql('postgres', 'CREATE DATABASE managed OWNER dba');
+	$registry->safe_psql('managed', 'CREATE EXTENSION snowflake_registry', @$as_dba);
+	my $made = $registry->safe_psql('managed', $functions);
+	like($made, qr/^\d+\|dba$/, 'the owner of a database may create the extension');
+	$registry->safe_psql('managed', 'DROP EXTENSION snowflake_registry', @$as_dba);
+
+	is($run->('-1', '-v', 'ON_ERROR_STOP=1'), '', 'the owner of a database may run the script of the extension');
+	is($registry->safe_psql('managed', $functions), $made, 'the script makes the same functions as CREATE EXTENSION');
+	$registry->safe_psql('managed', q{
+SELECT snowflake_registry.configure('60 s', '5 s', '41/0/16/6', '2020-01-01 00:00+00'), snowflake_registry.allow('member');
+UPDATE snowflake_registry.setting SET reopens_at = clock_timestamp()}, @$as_dba);
+	is($registry->safe_psql('managed', claim(q{'a'}, '41/0/16/6'), @$as_member), 0, 'the registry of this database grants a worker id');
+	like(($registry->psql('managed', 'SELECT * FROM snowflake_registry.node', @$as_member))[2],
+		qr/permission denied for table node/, 'a server may not read the tables of this registry');
+
+	$registry->safe_psql('managed', 'SET client_min_messages = warning; DROP SCHEMA snowflake_registry CASCADE', @$as_dba);
+	$registry->safe_psql('managed', 'GRANT CREATE ON DATABASE managed TO member; SET ROLE member; CREATE SCHEMA snowflake_registry; GRANT ALL ON SCHEMA snowflake_registry TO PUBLIC');
+	like($run->(), qr/schema "snowflake_registry" already exists/, q{the script fails if another role has made the schema already});
+	is( $registry->safe_psql('managed', q{SELECT count(*) FROM pg_depend WHERE refclassid = 'pg_namespace'::regclass AND refobjid = 'snowflake_registry'::regnamespace}),
+		0, 'the script makes nothing in the schema of another role');
+	return;
+}
+
+# An open transaction keeps other servers waiting, for as long as lock_timeout.  100
+# sessions then claim at once, where all 65,536 worker ids were leased before.
+# There a server would claim again after lock_timeout, but pgbench does not.
+sub many_claims
+{
+	my $layout = '41/0/16/6';
+	my $registry = new_server('registry');
+	my $read = q{SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables WHERE relid = 'snowflake_registry.node'::regclass};
+
+	$registry->append_conf('postgresql.conf', 'max_connections = 130');
+	start_server($registry);
+	make_registry($registry, layout => $layout, epoch => '2020-01-01 00:00+00');
+	my ($one, $other) = map { SnowflakeSession->new($registry) } 1, 2;
+	$one->rows('BEGIN');
+	is($one->value(claim(q{'one'}, $layout)), 0, 'a claim in an open transaction gets a worker id');
+	is($other->state_of(claim(q{'other'}, $layout)), '55P03', 'another claim waits, and fails');
+	$one->rows('ROLLBACK');
+	is($other->value(claim(q{'other'}, $layout)), 0, 'after the ROLLBACK the worker id is free');
+	$_->quit for $one, $other;
+
+	$registry->safe_psql('postgres', $_)
+	  for (
+		q{ALTER FUNCTION snowflake_registry.claim SET lock_timeout = '3min'},
+		'DELETE FROM snowflake_registry.node',
+		q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, now(), now(), now(), now(), CASE WHEN w % 50 = 0 THEN now() ELSE now() + interval '1 h' END, CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(0, 65535) AS w},
+		'VACUUM ANALYZE snowflake_registry.node');
+	my $before = $registry->safe_psql('postgres', $read);
+	$registry->pgbench(
+		'--no-vacuum --client=100 --jobs=2 --transactions=2',
+		0, [], [],
+		'100 sessions claim twice each',
+		{ claim => "\\set n random(1, 9000000000000000000)\n" . claim(q{'at once ' || :n}, $layout) . ';' });
+	cmp_ok($registry->safe_psql('postgres', $read) - $before, '<', 200 * 100, '200 claims read few rows each');
+	is($registry->safe_psql('postgres', q{SELECT count(*) || ' ' || count(DISTINCT worker_id) FROM snowflake_registry.lease WHERE holder LIKE 'at once %' AND state = 'held'}),
+		'200 200', '200 servers have 200 different worker ids');
+	return;
+}
+
 run_scenarios(
 	'who may claim' => \&who_may_claim,
+	'a registry without a superuser' => \&registry_without_superuser,
+	'many claims' => \&many_claims,
 	'one worker id' => \&one_worker_id,
 	'a full datacenter' => \&full_datacenter,
 	'a clone' => \&clone,

@@ -21,8 +21,8 @@ use Time::HiRes qw(sleep);
 
 use constant {
 	FLUSH_US => 205_000,
-	LOAD_S => 3,
-	PAUSES_S => 12,
+	LOAD_S => 2,
+	PAUSES_S => 9,
 };
 
 my $issue = 'SELECT snowflake_nextval()';

@@ -37,6 +37,7 @@ our @EXPORT = qw(
 use constant {
 	SLOWNESS => 10,
 	BY_ITSELF_S => 0.3,
+	POLL_S => 0.05,             # between two looks of a wait
 	CLOCK_BOOTTIME => 7,        # Linux
 	NS_PER_S => 1_000_000_000
 };
@@ -133,7 +134,7 @@ sub wait_for
 
 		$outcome = $function->();
 		return $outcome if $outcome || $left_s <= 0;
-		sleep 0.02;
+		sleep min(POLL_S, $longest_turn_s);
 		my $turn_s = end_turn($turn_began);
 
 		# The function may have let time pass itself.
@@ -151,7 +152,7 @@ sub let_pass
 	{
 		my $turn_began = clock_gettime(CLOCK_MONOTONIC);
 
-		sleep min(0.02, $seconds);
+		sleep min(POLL_S, $longest_turn_s, $seconds);
 		$seconds -= end_turn($turn_began);
 	}
 	return;
@@ -169,7 +170,7 @@ sub wait_for_answer
 		my $turn_began = clock_gettime(CLOCK_MONOTONIC);
 		my $waited_s = $turn_began - $began_waiting;
 
-		sleep min(0.02, $longest_turn_s / 2, $waited_s / 10);
+		sleep min(POLL_S, $longest_turn_s / 2, $waited_s / 5);
 		end_turn($turn_began) if $waited_s > BY_ITSELF_S;
 	}
 	return;
