@@ -136,7 +136,7 @@ ROLLBACK;
 SET ROLE regress_snowflake_server;
 SELECT pg_temp.error($$SELECT pg_temp.claim('a', 1)$$);
 RESET ROLE;
-SELECT snowflake_registry.allow('nobody');
+SELECT snowflake_registry.allow('regress_snowflake_nobody');
 SELECT snowflake_registry.allow('regress_snowflake_server');
 SET ROLE regress_snowflake_server;
 SELECT pg_temp.claim('a', 1);
