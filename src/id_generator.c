@@ -51,7 +51,7 @@ typedef struct Wait
 								 * LAYOUT_NONE before its first wait for one */
 } Wait;
 
-/* The state of this session; attach_session() fills it in. */
+/* The state of this session; generator_attach_session() fills it in. */
 typedef struct Session
 {
 	BackendSlot *slot;			/* NULL until the session is attached */
@@ -59,8 +59,9 @@ typedef struct Session
 
 	/*
 	 * The session may issue ids with these node bits in ticks before the
-	 * limit, without another look at the mark and the lease.  read_limit()
-	 * sets both fields, and the limit is at most the mark at that time.
+	 * limit, without another look at the mark and the lease.
+	 * generator_read_limit() sets both fields, and the limit is at most the
+	 * mark at that time.
 	 */
 	int64		limit;
 	int64		node_bits;
@@ -70,34 +71,35 @@ typedef struct Session
 
 static Session session;
 
-static void attach_session(void);
-static void prepare_to_issue(void);
-static void end_session(int code, Datum arg);
-static inline int64 issue(int64 wanted, int64 *count);
-static inline bool may_issue(int64 tick);
-static inline int64 lead_of(int64 tick);
-static pg_noinline void wait_or_refuse(int64 tick, Wait *wait);
-static void read_limit(void);
-static void wait_for_tick(int64 tick, int64 wait_us, Wait *wait);
-static void wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait);
-static int64 choose_wakeup_tick(int64 next_tick);
-static void sleep_and_count(int64 duration_us, WaitReason reason,
-							uint64 *counter_us);
-static void count_regression(int64 regression_us, Wait *wait);
-static void refuse_behind(int64 behind_us, bool is_at_fence);
-static void refuse_outside_span(void);
+static void generator_attach_session(void);
+static void generator_prepare(void);
+static void generator_end_session(int code, Datum arg);
+static inline int64 generator_issue(int64 wanted, int64 *count);
+static inline bool generator_may_issue(int64 tick);
+static inline int64 generator_lead_us(int64 tick);
+static pg_noinline void generator_wait_or_refuse(int64 tick, Wait *wait);
+static void generator_read_limit(void);
+static void generator_wait_for_tick(int64 tick, int64 wait_us, Wait *wait);
+static void generator_wait_for_clock(int64 behind_us, int64 wait_us,
+									 Wait *wait);
+static int64 generator_choose_wakeup_tick(int64 next_tick);
+static void generator_sleep_and_count(int64 duration_us, WaitReason reason,
+									  uint64 *counter_us);
+static void generator_count_regression(int64 regression_us, Wait *wait);
+static void generator_refuse_behind(int64 behind_us, bool is_at_fence);
+static void generator_refuse_outside_span(void);
 
 /*
- * Returns the next id.  Errors as attach_session() and mark_log_next(), ERROR
- * 54000 if the clock is outside the layout's span, and 55000 if the clock is
- * behind and the policy does not wait.
+ * Returns the next id.  Errors as generator_attach_session() and
+ * mark_log_next(), ERROR 54000 if the clock is outside the layout's span, and
+ * 55000 if the clock is behind and the policy does not wait.
  */
 int64
 generator_next(void)
 {
 	int64		count;
 
-	return issue(1, &count);
+	return generator_issue(1, &count);
 }
 
 /*
@@ -107,7 +109,7 @@ generator_next(void)
 int64
 generator_next_run(int64 wanted, int64 *count)
 {
-	return issue(wanted, count);
+	return generator_issue(wanted, count);
 }
 
 /* Returns false if the session has no last id yet. */
@@ -132,7 +134,7 @@ generator_horizon(Oid table)
 {
 	int64		horizon;
 
-	prepare_to_issue();
+	generator_prepare();
 	horizon = horizon_read(table);
 	if (shared->mark_lsn == 0)
 		mark_log_present();
@@ -144,15 +146,15 @@ generator_horizon(Oid table)
  * come first, so that a session that may not issue ids takes no slot.
  */
 static void
-attach_session(void)
+generator_attach_session(void)
 {
 	BackendSlot *slot;
 
-	prepare_to_issue();
+	generator_prepare();
 
 	Assert(MyProcNumber >= 0 && MyProcNumber < MaxBackends);
 	RegisterXactCallback(horizon_end_transaction, NULL);
-	before_shmem_exit(end_session, (Datum) 0);
+	before_shmem_exit(generator_end_session, (Datum) 0);
 	session.layout = node_layout();
 	slot = shmem_my_slot();
 
@@ -160,11 +162,11 @@ attach_session(void)
 	pg_write_barrier();
 	slot->pid = MyProcPid;
 	session.slot = slot;
-	read_limit();
+	generator_read_limit();
 }
 
 static void
-prepare_to_issue(void)
+generator_prepare(void)
 {
 	/* A worker cannot hold the horizon until its leader's transaction ends. */
 	if (IsParallelWorker())
@@ -190,7 +192,7 @@ prepare_to_issue(void)
 
 /* before_shmem_exit callback: frees the slot. */
 static void
-end_session(int code, Datum arg)
+generator_end_session(int code, Datum arg)
 {
 	session.slot->before = session.slot->counters;
 	session.slot->pid = 0;
@@ -213,7 +215,7 @@ end_session(int code, Datum arg)
  * session always succeeds.
  */
 static inline int64
-issue(int64 wanted, int64 *count)
+generator_issue(int64 wanted, int64 *count)
 {
 	Wait		wait = {.wakeup_tick = LAYOUT_NONE};
 	bool		is_clock_newer = false; /* was the clock read after the stamp? */
@@ -225,7 +227,7 @@ issue(int64 wanted, int64 *count)
 	if (unlikely(!horizon_is_held))
 	{
 		if (session.slot == NULL)
-			attach_session();
+			generator_attach_session();
 		horizon_hold();
 	}
 	layout = session.layout;
@@ -237,7 +239,7 @@ issue(int64 wanted, int64 *count)
 							   (int64) ((session.last_stamp + 1) >>
 										layout->sequence_bits));
 
-		if (likely(may_issue(tick)))
+		if (likely(generator_may_issue(tick)))
 		{
 			int64		last = (int64) session.last_stamp;
 			int64		newest;
@@ -263,7 +265,7 @@ issue(int64 wanted, int64 *count)
 		}
 
 		if (is_clock_newer)
-			wait_or_refuse(tick, &wait);
+			generator_wait_or_refuse(tick, &wait);
 
 		/*
 		 * On arm64 the barrier orders the load of the stamp before the vDSO's
@@ -288,17 +290,17 @@ issue(int64 wanted, int64 *count)
  * The limit is within the layout's span.
  */
 static inline bool
-may_issue(int64 tick)
+generator_may_issue(int64 tick)
 {
 	return likely(tick < session.limit) &&
 		likely(session.clock.position == SPAN_WITHIN) &&
 		(likely(tick == session.clock.tick) ||
-		 lead_of(tick) <= clock_allowed_lead_us());
+		 generator_lead_us(tick) <= clock_allowed_lead_us());
 }
 
 /* In microseconds; negative if the tick is behind the clock. */
 static inline int64
-lead_of(int64 tick)
+generator_lead_us(int64 tick)
 {
 	return layout_tick_start(session.layout, tick) - session.clock.now;
 }
@@ -309,29 +311,30 @@ lead_of(int64 tick)
  * common path needs fewer registers.
  */
 static pg_noinline void
-wait_or_refuse(int64 tick, Wait *wait)
+generator_wait_or_refuse(int64 tick, Wait *wait)
 {
 	const Layout *layout = session.layout;
 	int64		allowed_us = clock_allowed_lead_us();
-	int64		wait_us = lead_of(tick) - allowed_us;
-	int64		behind_us = lead_of(layout_stamp_tick(layout, (int64) session.last_stamp));
+	int64		wait_us = generator_lead_us(tick) - allowed_us;
+	int64		last = (int64) session.last_stamp;
+	int64		behind_us = generator_lead_us(layout_stamp_tick(layout, last));
 
 	if (session.clock.position != SPAN_WITHIN ||
 		(wait_us <= 0 && tick > layout_max_tick(layout)))
 	{
-		count_regression(0, wait);
-		refuse_outside_span();
+		generator_count_regression(0, wait);
+		generator_refuse_outside_span();
 	}
 	else if (wait_us <= 0)
 	{
-		read_limit();
+		generator_read_limit();
 		if (session.limit <= tick)
 			mark_log_next(tick);
 	}
 	else if (behind_us <= allowed_us)
-		wait_for_tick(tick, wait_us, wait);
+		generator_wait_for_tick(tick, wait_us, wait);
 	else
-		wait_for_clock(behind_us, wait_us, wait);
+		generator_wait_for_clock(behind_us, wait_us, wait);
 }
 
 /*
@@ -339,7 +342,7 @@ wait_or_refuse(int64 tick, Wait *wait)
  * only for the worker id that the mark belongs to.
  */
 static void
-read_limit(void)
+generator_read_limit(void)
 {
 	int			worker_id;
 
@@ -353,17 +356,17 @@ read_limit(void)
 
 /* The last tick is spent. */
 static void
-wait_for_tick(int64 tick, int64 wait_us, Wait *wait)
+generator_wait_for_tick(int64 tick, int64 wait_us, Wait *wait)
 {
 	Counters   *counters = &session.slot->counters;
 
 	if (wait->wakeup_tick == LAYOUT_NONE)
 		counters->sequence_waits++;
 	if (wait->wakeup_tick < tick)
-		wait->wakeup_tick = choose_wakeup_tick(tick);
-	sleep_and_count(wait_us + session.layout->tick_us *
-					(wait->wakeup_tick - tick),
-					WAIT_FOR_TICK, &counters->sequence_wait_us);
+		wait->wakeup_tick = generator_choose_wakeup_tick(tick);
+	generator_sleep_and_count(wait_us + session.layout->tick_us *
+							  (wait->wakeup_tick - tick),
+							  WAIT_FOR_TICK, &counters->sequence_wait_us);
 }
 
 /*
@@ -372,7 +375,7 @@ wait_for_tick(int64 tick, int64 wait_us, Wait *wait)
  * ids, so their first tick can lead a clock that has never stepped back.
  */
 static void
-wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait)
+generator_wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait)
 {
 	const NodeStart *start = &shared->start;
 	Counters   *counters = &session.slot->counters;
@@ -383,14 +386,15 @@ wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait)
 	if (last == start->stamp && !is_at_fence)
 		regression_us -= MARK_HEADROOM_US;
 	if (regression_us > 0)
-		count_regression(regression_us, wait);
+		generator_count_regression(regression_us, wait);
 	if (clock_must_refuse(regression_us))
-		refuse_behind(behind_us, is_at_fence);
+		generator_refuse_behind(behind_us, is_at_fence);
 
 	if (!wait->has_counted_clock)
 		counters->clock_waits++;
 	wait->has_counted_clock = true;
-	sleep_and_count(wait_us, WAIT_FOR_CLOCK, &counters->clock_wait_us);
+	generator_sleep_and_count(wait_us, WAIT_FOR_CLOCK,
+							  &counters->clock_wait_us);
 }
 
 /*
@@ -405,7 +409,7 @@ wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait)
  * the first turn of the next tick again.
  */
 static int64
-choose_wakeup_tick(int64 next_tick)
+generator_choose_wakeup_tick(int64 next_tick)
 {
 	uint64		per_tick =
 		(uint64) Max(1, WAKEUPS_PER_MS * session.layout->tick_us / 1000);
@@ -420,7 +424,8 @@ choose_wakeup_tick(int64 next_tick)
 }
 
 static void
-sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
+generator_sleep_and_count(int64 duration_us, WaitReason reason,
+						  uint64 *counter_us)
 {
 	instr_time	begin;
 	instr_time	end;
@@ -437,7 +442,7 @@ sleep_and_count(int64 duration_us, WaitReason reason, uint64 *counter_us)
  * outside the layout's span.
  */
 static void
-count_regression(int64 regression_us, Wait *wait)
+generator_count_regression(int64 regression_us, Wait *wait)
 {
 	if (!wait->has_counted_regression)
 		session.slot->counters.clock_regressions++;
@@ -452,7 +457,7 @@ count_regression(int64 regression_us, Wait *wait)
  * cannot advance from the last id.
  */
 static void
-refuse_behind(int64 behind_us, bool is_at_fence)
+generator_refuse_behind(int64 behind_us, bool is_at_fence)
 {
 	bool		can_advance = !node_uses_registry() &&
 		behind_us / 1000 < PG_INT32_MAX;
@@ -475,7 +480,7 @@ refuse_behind(int64 behind_us, bool is_at_fence)
 }
 
 static void
-refuse_outside_span(void)
+generator_refuse_outside_span(void)
 {
 	session.slot->counters.clock_refusals++;
 	ereport(ERROR,

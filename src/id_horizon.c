@@ -99,9 +99,9 @@
 bool		horizon_is_held = false;
 
 static pg_noinline void horizon_release(bool is_prepared);
-static void copy_to_prepared(uint64 hold);
-static void clear_prepared(const HorizonHold *hold);
-static bool is_in_progress(uint64 xid);
+static void horizon_copy_to_prepared(uint64 hold);
+static void horizon_clear_prepared(const HorizonHold *hold);
+static bool horizon_is_in_progress(uint64 xid);
 static void horizon_check_table(Oid table);
 static List *horizon_list_tree(Oid table);
 static List *horizon_list_inheritors(Relation inherits, Snapshot snapshot,
@@ -117,11 +117,11 @@ static VirtualTransactionId *horizon_list_conflicts(const List *tables,
 													int *count);
 static VirtualTransactionId *horizon_scan_locks(const List *tables,
 												int *count);
-static bool is_writer(const VirtualTransactionId *writers, int count,
-					  const HorizonHold *hold);
+static bool horizon_is_writer(const VirtualTransactionId *writers, int count,
+							  const HorizonHold *hold);
 static int	horizon_compare_numbers(const void *a, const void *b);
 static int	horizon_compare_vxids(const void *a, const void *b);
-static uint64 raise_horizon_of_table(Oid table, uint64 horizon);
+static uint64 horizon_raise_of_table(Oid table, uint64 horizon);
 
 /*
  * Notes the transactions that were prepared before the first id since the
@@ -198,7 +198,7 @@ horizon_read(Oid table)
 
 	horizon = (uint64) horizon_of_hold(hold);
 	if (OidIsValid(table))
-		return (int64) raise_horizon_of_table(table, Max(returned, horizon));
+		return (int64) horizon_raise_of_table(table, Max(returned, horizon));
 	while (returned < horizon &&
 		   !pg_atomic_compare_exchange_u64(&shared->horizon, &returned, horizon))
 		 /* another reader has changed it meanwhile */ ;
@@ -211,7 +211,7 @@ horizon_read(Oid table)
  * transaction that has ids of other tables begins to write to this table.
  */
 static uint64
-raise_horizon_of_table(Oid table, uint64 horizon)
+horizon_raise_of_table(Oid table, uint64 horizon)
 {
 	TableHorizon *entry = &shared->table_horizons[0];
 
@@ -283,10 +283,10 @@ horizon_find_holds(Oid table, int *count)
 	*count = 0;
 	for (int i = 0; i < found; i++)
 	{
-		if (holds[i].xid != 0 && !is_in_progress(holds[i].xid))
-			clear_prepared(&holds[i]);
+		if (holds[i].xid != 0 && !horizon_is_in_progress(holds[i].xid))
+			horizon_clear_prepared(&holds[i]);
 		else if (!OidIsValid(table) || holds[i].number == MyProcNumber ||
-				 is_writer(writers, writer_count, &holds[i]))
+				 horizon_is_writer(writers, writer_count, &holds[i]))
 			holds[(*count)++] = holds[i];
 	}
 
@@ -343,7 +343,7 @@ horizon_release(bool is_prepared)
 
 	horizon_is_held = false;
 	if (is_prepared)
-		copy_to_prepared(hold);
+		horizon_copy_to_prepared(hold);
 
 	/* A reader that finds no hold must see the end, or the copy. */
 	pg_write_barrier();
@@ -355,7 +355,7 @@ horizon_release(bool is_prepared)
  * which no other session can end yet.
  */
 static void
-copy_to_prepared(uint64 hold)
+horizon_copy_to_prepared(uint64 hold)
 {
 	FullTransactionId xid = GetTopFullTransactionIdIfAny();
 	const PGPROC *prepared = compat_TwoPhaseGetDummyProc(xid);
@@ -370,7 +370,7 @@ copy_to_prepared(uint64 hold)
 
 /* Clears the hold of a prepared transaction that has ended. */
 static void
-clear_prepared(const HorizonHold *hold)
+horizon_clear_prepared(const HorizonHold *hold)
 {
 	BackendSlot *slot = &shared->slots[hold->number].slot;
 
@@ -386,7 +386,7 @@ clear_prepared(const HorizonHold *hold)
  * transaction stays open for 2^31 others.
  */
 static bool
-is_in_progress(uint64 xid)
+horizon_is_in_progress(uint64 xid)
 {
 	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
 
@@ -618,8 +618,8 @@ horizon_scan_locks(const List *tables, int *count)
  * all transactions with that number count.
  */
 static bool
-is_writer(const VirtualTransactionId *writers, int count,
-		  const HorizonHold *hold)
+horizon_is_writer(const VirtualTransactionId *writers, int count,
+				  const HorizonHold *hold)
 {
 	return count > 0 &&
 		bsearch(&hold->vxid, writers, count, sizeof(VirtualTransactionId),

@@ -112,7 +112,7 @@ typedef struct SharedState
 	/* The newest stamp taken.  Never goes back. */
 	pg_atomic_uint64 stamp pg_attribute_aligned(PG_CACHE_LINE_SIZE);
 
-	/* The last turn that a waiter has taken; see choose_wakeup_tick(). */
+	/* The last waiter's turn; see generator_choose_wakeup_tick(). */
 	pg_atomic_uint64 turns pg_attribute_aligned(PG_CACHE_LINE_SIZE);
 
 	/* The largest horizon that was returned.  Never goes back. */
