@@ -54,19 +54,20 @@ static bool layout_is_announced = false;
 /* Has this process, or the postmaster, warned of other parameters? */
 static bool layout_is_reported = false;
 
-static void layout_look(void);
-static bool layout_may_be_recovered(bool has_page);
-static Layout layout_of_data(const MarkContents *contents);
-static bool layout_is_wanted(const Layout *data);
-static void layout_settle(const Layout *layout);
-static void layout_warn(const Layout *data);
-static void layout_report_same(const Layout *layout);
-static void layout_report_other(int elevel, const Layout *data);
-static int64 layout_first_tick(const MarkContents *contents,
-							   const Layout *layout);
-static void layout_refuse_change(const MarkContents *contents,
-								 const Layout *layout, int64 largest_before,
-								 int64 smallest_now);
+static void mark_layout_look(void);
+static bool mark_layout_may_be_recovered(bool has_page);
+static Layout mark_layout_of_data(const MarkContents *contents);
+static bool mark_layout_is_wanted(const Layout *data);
+static void mark_layout_settle(const Layout *layout);
+static void mark_layout_warn(const Layout *data);
+static void mark_layout_report_same(const Layout *layout);
+static void mark_layout_report_other(int elevel, const Layout *data);
+static int64 mark_layout_first_tick(const MarkContents *contents,
+									const Layout *layout);
+static void mark_layout_refuse_change(const MarkContents *contents,
+									  const Layout *layout,
+									  int64 largest_before,
+									  int64 smallest_now);
 
 /*
  * Finds the layout in the postmaster, before recovery, for the checks and the
@@ -83,18 +84,18 @@ mark_layout_begin(void)
 {
 	MarkContents contents;
 	bool		has_page = mark_page_peek(&contents);
-	Layout		data = layout_of_data(&contents);
+	Layout		data = mark_layout_of_data(&contents);
 	Layout		wanted = data;
 	bool		is_known;
 
 	node_apply_parameters(&wanted);
 	node_set_layout(&wanted);
-	is_known = !layout_may_be_recovered(has_page);
+	is_known = !mark_layout_may_be_recovered(has_page);
 	layout_is_announced = is_known && layout_equal(&wanted, &data);
 	if (!layout_equal(&wanted, &data) && has_page &&
 		(is_known || access("standby.signal", F_OK) == 0))
 	{
-		layout_report_other(WARNING, &data);
+		mark_layout_report_other(WARNING, &data);
 		layout_is_reported = true;
 	}
 	return is_known || node_sets_layout();
@@ -115,7 +116,7 @@ const Layout *
 mark_layout(void)
 {
 	if (unlikely(!layout_is_final))
-		layout_look();
+		mark_layout_look();
 	return node_layout();
 }
 
@@ -135,12 +136,12 @@ mark_layout_is_final(void)
 void
 mark_layout_require(const MarkContents *contents)
 {
-	Layout		data = layout_of_data(contents);
+	Layout		data = mark_layout_of_data(contents);
 
-	if (!layout_is_wanted(&data))
-		layout_report_other(ERROR, &data);
+	if (!mark_layout_is_wanted(&data))
+		mark_layout_report_other(ERROR, &data);
 	node_check_fields(&data);
-	layout_settle(&data);
+	mark_layout_settle(&data);
 	if (!layout_equal(node_layout(), &data))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -170,7 +171,7 @@ mark_layout_change(void)
 
 	if (mark_layout_is_final())
 	{
-		layout_report_same(node_layout());
+		mark_layout_report_same(node_layout());
 		return;
 	}
 
@@ -179,14 +180,14 @@ mark_layout_change(void)
 	layout = contents.layout;
 	node_apply_parameters(&layout);
 	node_check_fields(&layout);
-	floor = layout_first_tick(&contents, &layout);
+	floor = mark_layout_first_tick(&contents, &layout);
 
 	buffer = mark_page_lock(&contents);
 	if (layout_equal(&layout, &contents.layout))
 	{
 		/* Another session has just changed the layout, and may issue ids. */
 		UnlockReleaseBuffer(buffer);
-		layout_report_same(&layout);
+		mark_layout_report_same(&layout);
 		return;
 	}
 	mark_page_set_empty(&contents, &layout);
@@ -203,7 +204,7 @@ mark_layout_change(void)
 
 /* Sets node_layout() unless this statement has done so. */
 static void
-layout_look(void)
+mark_layout_look(void)
 {
 	TimestampTz statement = Max(GetCurrentStatementStartTimestamp(),
 								GetCurrentTransactionStartTimestamp());
@@ -232,13 +233,13 @@ layout_look(void)
 	/* A page that is read during recovery is not the last one. */
 	is_recovering = RecoveryInProgress();
 	mark_page_read(&contents);
-	layout = layout_of_data(&contents);
+	layout = mark_layout_of_data(&contents);
 	if (contents.magic != 0 &&
-		(!layout_is_wanted(&layout) || !node_fits(&layout)))
-		layout_warn(&layout);
-	if (!is_recovering && layout_is_wanted(&layout))
+		(!mark_layout_is_wanted(&layout) || !node_fits(&layout)))
+		mark_layout_warn(&layout);
+	if (!is_recovering && mark_layout_is_wanted(&layout))
 	{
-		layout_settle(&layout);
+		mark_layout_settle(&layout);
 		return;
 	}
 	node_set_layout(&layout);
@@ -251,7 +252,7 @@ layout_look(void)
  * page: the file exists before the first record of the page.
  */
 static bool
-layout_may_be_recovered(bool has_page)
+mark_layout_may_be_recovered(bool has_page)
 {
 	bool		is_sound;
 	ControlFileData *control = get_controlfile(DataDir, &is_sound);
@@ -266,7 +267,7 @@ layout_may_be_recovered(bool has_page)
 
 /* Returns a page's layout or, without a page, what the parameters ask for. */
 static Layout
-layout_of_data(const MarkContents *contents)
+mark_layout_of_data(const MarkContents *contents)
 {
 	Layout		layout;
 
@@ -279,7 +280,7 @@ layout_of_data(const MarkContents *contents)
 
 /* Do the parameters ask for the data's layout, or for none? */
 static bool
-layout_is_wanted(const Layout *data)
+mark_layout_is_wanted(const Layout *data)
 {
 	Layout		wanted = *data;
 
@@ -292,7 +293,7 @@ layout_is_wanted(const Layout *data)
  * by one already.
  */
 static void
-layout_settle(const Layout *layout)
+mark_layout_settle(const Layout *layout)
 {
 	Layout		settled;
 	bool		is_first;
@@ -321,7 +322,7 @@ layout_settle(const Layout *layout)
  * unless a process has done so since the start.
  */
 static void
-layout_warn(const Layout *data)
+mark_layout_warn(const Layout *data)
 {
 	bool		is_first;
 
@@ -332,8 +333,8 @@ layout_warn(const Layout *data)
 	is_first = !shared->layout_is_reported;
 	shared->layout_is_reported = true;
 	LWLockRelease(&shared->lock);
-	if (is_first && !layout_is_wanted(data))
-		layout_report_other(WARNING, data);
+	if (is_first && !mark_layout_is_wanted(data))
+		mark_layout_report_other(WARNING, data);
 	else if (is_first)
 		ereport(WARNING,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -344,7 +345,7 @@ layout_warn(const Layout *data)
 }
 
 static void
-layout_report_same(const Layout *layout)
+mark_layout_report_same(const Layout *layout)
 {
 	ereport(NOTICE,
 			(errmsg("the layout of snowflake ids is \"%s\" with epoch \"%s\" already",
@@ -352,7 +353,7 @@ layout_report_same(const Layout *layout)
 }
 
 static void
-layout_report_other(int elevel, const Layout *data)
+mark_layout_report_other(int elevel, const Layout *data)
 {
 	Layout		wanted = *data;
 
@@ -371,7 +372,7 @@ layout_report_other(int elevel, const Layout *data)
  * allows.  ERROR 22023 if the clock is before that tick.
  */
 static int64
-layout_first_tick(const MarkContents *contents, const Layout *layout)
+mark_layout_first_tick(const MarkContents *contents, const Layout *layout)
 {
 	const Layout *previous = &contents->layout;
 	IdFields	newest_before = {
@@ -395,14 +396,14 @@ layout_first_tick(const MarkContents *contents, const Layout *layout)
 	if (position != SPAN_WITHIN ||
 		largest_before >= layout_max_id(layout) ||
 		now.tick <= newest_now.tick)
-		layout_refuse_change(contents, layout, largest_before,
-							 layout_compose(layout, &now));
+		mark_layout_refuse_change(contents, layout, largest_before,
+								  layout_compose(layout, &now));
 	return newest_now.tick + 1;
 }
 
 static void
-layout_refuse_change(const MarkContents *contents, const Layout *layout,
-					 int64 largest_before, int64 smallest_now)
+mark_layout_refuse_change(const MarkContents *contents, const Layout *layout,
+						  int64 largest_before, int64 smallest_now)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

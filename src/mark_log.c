@@ -56,26 +56,27 @@ typedef struct LockedPage
 	bool		is_logged;		/* see NodeStart */
 } LockedPage;
 
-static bool mark_begin_next(int64 tick);
-static bool log_next(int64 tick);
-static void lock_page(LockedPage *page);
-static void log_page(LockedPage *page);
-static void publish(const LockedPage *page, int64 tick, XLogRecPtr lsn);
-static void check_lease_allows(int64 tick);
+static bool mark_log_begin_next(int64 tick);
+static bool mark_log_try_next(int64 tick);
+static void mark_log_lock_page(LockedPage *page);
+static void mark_log_write_page(LockedPage *page);
+static void mark_log_publish(const LockedPage *page, int64 tick,
+							 XLogRecPtr lsn);
+static void mark_log_check_lease(int64 tick);
 
 /*
  * Makes sure that an id of a tick can be issued: logs the next mark if one is
  * due.  The caller reads the mark afterwards, because the node may change.
- * Errors as check_lease_allows() and mark_page_read().
+ * Errors as mark_log_check_lease() and mark_page_read().
  */
 void
 mark_log_next(int64 tick)
 {
 	CHECK_FOR_INTERRUPTS();
-	if (!mark_begin_next(tick))
+	if (!mark_log_begin_next(tick))
 		return;
-	while (!log_next(tick) && shmem_mark() <= tick)
-		check_lease_allows(tick);
+	while (!mark_log_try_next(tick) && shmem_mark() <= tick)
+		mark_log_check_lease(tick);
 }
 
 /*
@@ -84,7 +85,7 @@ mark_log_next(int64 tick)
  * logs the mark half an interval later.
  */
 static bool
-mark_begin_next(int64 tick)
+mark_log_begin_next(int64 tick)
 {
 	bool		is_due;
 
@@ -103,21 +104,21 @@ mark_begin_next(int64 tick)
  * tick.
  */
 static bool
-log_next(int64 tick)
+mark_log_try_next(int64 tick)
 {
 	const Layout *layout = node_layout();
 	LockedPage	page;
 	int64		mark;
 	XLogRecPtr	lsn;
 
-	lock_page(&page);
+	mark_log_lock_page(&page);
 	if (page.entry == NULL || page.reach <= tick)
 	{
 		UnlockReleaseBuffer(page.buffer);
 		return false;
 	}
 
-	/* The first ids of a start are of the next tick; see publish(). */
+	/* A start's first ids are of the next tick; see mark_log_publish(). */
 	mark = tick + (page.is_logged ? 1 : 2) +
 		MARK_HEADROOM_US / layout->tick_us;
 	mark = Min(Min(mark, layout_max_tick(layout) + 1), page.reach);
@@ -125,16 +126,16 @@ log_next(int64 tick)
 	{
 		page.entry->mark = mark;
 		page.entry->headroom_us = MARK_HEADROOM_US;
-		log_page(&page);
+		mark_log_write_page(&page);
 	}
 	else if (!page.is_logged)
-		log_page(&page);
+		mark_log_write_page(&page);
 	lsn = PageGetLSN(BufferGetPage(page.buffer));
 	UnlockReleaseBuffer(page.buffer);
 
 	if (!page.is_logged)
 		XLogFlush(lsn);
-	publish(&page, tick, lsn);
+	mark_log_publish(&page, tick, lsn);
 	return true;
 }
 
@@ -145,8 +146,8 @@ mark_log_present(void)
 	LockedPage	page;
 	XLogRecPtr	lsn;
 
-	lock_page(&page);
-	log_page(&page);
+	mark_log_lock_page(&page);
+	mark_log_write_page(&page);
 	lsn = PageGetLSN(BufferGetPage(page.buffer));
 	UnlockReleaseBuffer(page.buffer);
 	XLogFlush(lsn);
@@ -164,7 +165,7 @@ mark_log_present(void)
  * that an older lease never overwrites a newer one.
  */
 static void
-lock_page(LockedPage *page)
+mark_log_lock_page(LockedPage *page)
 {
 	MarkContents *contents = &page->contents;
 	int64		boottime_us;
@@ -205,7 +206,7 @@ lock_page(LockedPage *page)
  * previous record; see the head of this file.
  */
 static void
-log_page(LockedPage *page)
+mark_log_write_page(LockedPage *page)
 {
 	XLogRecPtr	previous = PageGetLSN(BufferGetPage(page->buffer));
 
@@ -237,7 +238,7 @@ log_page(LockedPage *page)
  * mark on the page can be in that tick.
  */
 static void
-publish(const LockedPage *page, int64 tick, XLogRecPtr lsn)
+mark_log_publish(const LockedPage *page, int64 tick, XLogRecPtr lsn)
 {
 	const Layout *layout = node_layout();
 	int64		mark = Min(page->entry->mark, page->reach);
@@ -261,7 +262,7 @@ publish(const LockedPage *page, int64 tick, XLogRecPtr lsn)
  * past a tick now.
  */
 static void
-check_lease_allows(int64 tick)
+mark_log_check_lease(int64 tick)
 {
 	char		reason[LEASE_REASON_SIZE];
 	int64		boottime_us = clock_boottime_us();

@@ -80,17 +80,17 @@ static const RelFileLocator mark_locator = {
 	.relNumber = MARK_RELFILENUMBER
 };
 
-static void ensure_page(void);
-static bool has_page(void);
-static void create_file(void);
-static Buffer read_buffer(int lock_mode);
-static void get_contents(Page page, MarkContents *contents);
-static void put_contents(Page page, const MarkContents *contents);
-static void refuse_damaged(const char *detail);
-static void add_hint(void *arg);
-static bool is_verified(const MarkContents *contents);
-static pg_crc32c checksum_of(const MarkContents *contents);
-static Size contents_size(uint32 entry_count);
+static void mark_page_ensure(void);
+static bool mark_page_exists(void);
+static void mark_page_create_file(void);
+static Buffer mark_page_read_buffer(int lock_mode);
+static void mark_page_get_contents(Page page, MarkContents *contents);
+static void mark_page_put_contents(Page page, const MarkContents *contents);
+static void mark_page_refuse_damaged(const char *detail);
+static void mark_page_add_hint(void *arg);
+static bool mark_page_is_verified(const MarkContents *contents);
+static pg_crc32c mark_page_checksum(const MarkContents *contents);
+static Size mark_page_contents_size(uint32 entry_count);
 
 /*
  * Reads the page from its file, in the postmaster, before recovery.  Returns
@@ -109,7 +109,8 @@ mark_page_peek(MarkContents *contents)
 	{
 		memcpy(contents, PageGetContents((Page) block.data), sizeof(*contents));
 		is_sound = contents->magic == MARK_MAGIC &&
-			contents->version <= MARK_VERSION && is_verified(contents);
+			contents->version <= MARK_VERSION &&
+			mark_page_is_verified(contents);
 	}
 	if (!is_sound)
 		memset(contents, 0, sizeof(*contents));
@@ -125,18 +126,18 @@ void
 mark_page_read(MarkContents *contents)
 {
 	ErrorContextCallback errcallback = {
-		.callback = add_hint,
+		.callback = mark_page_add_hint,
 		.previous = error_context_stack
 	};
 
 	memset(contents, 0, sizeof(*contents));
 	contents->lease.worker_id = WORKER_ID_UNSET;
 	error_context_stack = &errcallback;
-	if (has_page())
+	if (mark_page_exists())
 	{
-		Buffer		buffer = read_buffer(BUFFER_LOCK_SHARE);
+		Buffer		buffer = mark_page_read_buffer(BUFFER_LOCK_SHARE);
 
-		get_contents(BufferGetPage(buffer), contents);
+		mark_page_get_contents(BufferGetPage(buffer), contents);
 		UnlockReleaseBuffer(buffer);
 	}
 	error_context_stack = errcallback.previous;
@@ -152,7 +153,7 @@ Buffer
 mark_page_lock(MarkContents *contents)
 {
 	ErrorContextCallback errcallback = {
-		.callback = add_hint,
+		.callback = mark_page_add_hint,
 		.previous = error_context_stack
 	};
 	Buffer		buffer;
@@ -165,9 +166,9 @@ mark_page_lock(MarkContents *contents)
 				 errmsg("snowflake ids cannot be issued in binary upgrade mode"),
 				 errhint("Start the server without the option \"-b\".")));
 	error_context_stack = &errcallback;
-	ensure_page();
-	buffer = read_buffer(BUFFER_LOCK_EXCLUSIVE);
-	get_contents(BufferGetPage(buffer), contents);
+	mark_page_ensure();
+	buffer = mark_page_read_buffer(BUFFER_LOCK_EXCLUSIVE);
+	mark_page_get_contents(BufferGetPage(buffer), contents);
 	error_context_stack = errcallback.previous;
 	return buffer;
 }
@@ -179,10 +180,10 @@ mark_page_lock(MarkContents *contents)
 void
 mark_page_log(Buffer buffer, MarkContents *contents)
 {
-	contents->checksum = checksum_of(contents);
+	contents->checksum = mark_page_checksum(contents);
 
 	START_CRIT_SECTION();
-	put_contents(BufferGetPage(buffer), contents);
+	mark_page_put_contents(BufferGetPage(buffer), contents);
 	MarkBufferDirty(buffer);
 	log_newpage_buffer(buffer, true);
 	END_CRIT_SECTION();
@@ -196,17 +197,17 @@ mark_page_log(Buffer buffer, MarkContents *contents)
  * would overwrite on disk what the first has in its buffer.
  */
 static void
-ensure_page(void)
+mark_page_ensure(void)
 {
 	LOCKTAG		tag;
 
-	if (has_page())
+	if (mark_page_exists())
 		return;
 
 	SET_LOCKTAG_RELATION_EXTEND(tag, InvalidOid, MARK_RELFILENUMBER);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	if (!has_page())
-		create_file();
+	if (!mark_page_exists())
+		mark_page_create_file();
 	LockRelease(&tag, ExclusiveLock, false);
 }
 
@@ -215,7 +216,7 @@ ensure_page(void)
  * write the page.
  */
 static bool
-has_page(void)
+mark_page_exists(void)
 {
 	struct stat file;
 
@@ -230,8 +231,8 @@ has_page(void)
 	if (file.st_size < BLCKSZ && RecoveryInProgress())
 		return false;
 	if (file.st_size < BLCKSZ)
-		refuse_damaged(file.st_size == 0 ? "The file is empty." :
-					   "The file is shorter than a page.");
+		mark_page_refuse_damaged(file.st_size == 0 ? "The file is empty." :
+								 "The file is shorter than a page.");
 	return true;
 }
 
@@ -241,7 +242,7 @@ has_page(void)
  * a file that is damaged.
  */
 static void
-create_file(void)
+mark_page_create_file(void)
 {
 	PGIOAlignedBlock block;
 	MarkContents contents;
@@ -249,7 +250,7 @@ create_file(void)
 
 	mark_page_set_empty(&contents, node_layout());
 	PageInit((Page) block.data, BLCKSZ, 0);
-	put_contents((Page) block.data, &contents);
+	mark_page_put_contents((Page) block.data, &contents);
 	PageSetChecksum((Page) block.data, 0);
 
 	fd = OpenTransientFile(MARK_NEW_FILE,
@@ -277,7 +278,7 @@ create_file(void)
  * could not be interrupted while it waits in the lock's queue.
  */
 static Buffer
-read_buffer(int lock_mode)
+mark_page_read_buffer(int lock_mode)
 {
 	Buffer		buffer = ReadBufferWithoutRelcache(mark_locator, MAIN_FORKNUM,
 												   0, RBM_NORMAL, NULL, true);
@@ -300,13 +301,13 @@ read_buffer(int lock_mode)
  * After an error the transaction's abort releases the page's lock and pin.
  */
 static void
-get_contents(Page page, MarkContents *contents)
+mark_page_get_contents(Page page, MarkContents *contents)
 {
 	if (PageIsNew(page))
-		refuse_damaged("The page is empty.");
+		mark_page_refuse_damaged("The page is empty.");
 	memcpy(contents, PageGetContents(page), sizeof(*contents));
 	if (contents->magic != MARK_MAGIC)
-		refuse_damaged("It does not begin with the magic number of a mark's page.");
+		mark_page_refuse_damaged("It does not begin with the magic number of a mark's page.");
 	if (contents->version > MARK_VERSION)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -314,14 +315,14 @@ get_contents(Page page, MarkContents *contents)
 				 errdetail("File \"%s\" in the data directory is of version %u, and this library knows version %d.",
 						   MARK_FILE, contents->version, MARK_VERSION),
 				 errhint("Install the version of the extension that wrote the file, and restart the server.")));
-	if (!is_verified(contents))
-		refuse_damaged("Its checksum does not match its contents.");
+	if (!mark_page_is_verified(contents))
+		mark_page_refuse_damaged("Its checksum does not match its contents.");
 }
 
 static void
-put_contents(Page page, const MarkContents *contents)
+mark_page_put_contents(Page page, const MarkContents *contents)
 {
-	Size		size = contents_size(contents->entry_count);
+	Size		size = mark_page_contents_size(contents->entry_count);
 
 	memcpy(PageGetContents(page), contents, size);
 
@@ -330,9 +331,9 @@ put_contents(Page page, const MarkContents *contents)
 		(LocationIndex) (PageGetContents(page) + size - (char *) page);
 }
 
-/* The page does not verify.  add_hint() adds what to do about that. */
+/* The page does not verify.  mark_page_add_hint() adds what to do. */
 static void
-refuse_damaged(const char *detail)
+mark_page_refuse_damaged(const char *detail)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
@@ -343,7 +344,7 @@ refuse_damaged(const char *detail)
 
 /* Error callback: adds a context and a hint, also to PostgreSQL's errors. */
 static void
-add_hint(void *arg)
+mark_page_add_hint(void *arg)
 {
 	int			code = geterrcode();
 
@@ -426,20 +427,20 @@ mark_page_set_empty(MarkContents *contents, const Layout *layout)
 	contents->version = MARK_VERSION;
 	contents->layout = *layout;
 	contents->lease.worker_id = WORKER_ID_UNSET;
-	contents->checksum = checksum_of(contents);
+	contents->checksum = mark_page_checksum(contents);
 }
 
 /* Does the checksum match the contents? */
 static bool
-is_verified(const MarkContents *contents)
+mark_page_is_verified(const MarkContents *contents)
 {
 	return contents->entry_count <= MARK_ENTRIES_MAX &&
-		contents->checksum == checksum_of(contents);
+		contents->checksum == mark_page_checksum(contents);
 }
 
 /* The caller has checked that entry_count is in range. */
 static pg_crc32c
-checksum_of(const MarkContents *contents)
+mark_page_checksum(const MarkContents *contents)
 {
 	const char *bytes = (const char *) contents;
 	const pg_crc32c none = 0;
@@ -450,13 +451,13 @@ checksum_of(const MarkContents *contents)
 	COMP_CRC32C(crc, bytes, offsetof(MarkContents, checksum));
 	COMP_CRC32C(crc, &none, sizeof(none));
 	COMP_CRC32C(crc, bytes + after,
-				contents_size(contents->entry_count) - after);
+				mark_page_contents_size(contents->entry_count) - after);
 	FIN_CRC32C(crc);
 	return crc;
 }
 
 static Size
-contents_size(uint32 entry_count)
+mark_page_contents_size(uint32 entry_count)
 {
 	return offsetof(MarkContents, entries) + entry_count * sizeof(MarkEntry);
 }

@@ -24,7 +24,7 @@
  *										at the published mark: the latest
  *
  * The first mark that is logged after a start moves the beginning to the tick
- * after the present one; see publish() in mark_log.c.
+ * after the present one; see mark_log_publish() in mark_log.c.
  *
  * There is no page before the first id, and after the file was deleted or not
  * copied by pg_upgrade.
@@ -53,11 +53,11 @@ typedef struct StartPoint
 	int64		floor;			/* the first tick of nodes without an entry */
 } StartPoint;
 
-static void inherit_lease(const Lease *logged, Lease *lease);
-static void report_elsewhere(const MarkLogger *logger, int64 begin);
-static void set_lease(const Lease *lease);
-static StartPoint find_start(MarkContents *contents, int worker_id);
-static void set_start(int64 tick, bool is_fence);
+static void mark_inherit_lease(const Lease *logged, Lease *lease);
+static void mark_report_elsewhere(const MarkLogger *logger, int64 begin);
+static void mark_set_lease(const Lease *lease);
+static StartPoint mark_find_start(MarkContents *contents, int worker_id);
+static void mark_set_start(int64 tick, bool is_fence);
 
 /*
  * Reads the page and lets the node's ids begin, unless another process has
@@ -89,7 +89,7 @@ mark_start_once(void)
 	mark_page_read(&contents);
 	mark_layout_require(&contents);
 	if (node_uses_registry())
-		inherit_lease(&contents.lease, &lease);
+		mark_inherit_lease(&contents.lease, &lease);
 	is_pending = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
 
 	/*
@@ -99,10 +99,10 @@ mark_start_once(void)
 	 * ids of another worker id.  The mark of a lease that is pending does, if
 	 * the registry refuses the lease; the lease's fence bounds that mark.
 	 */
-	start = find_start(&contents,
-					   is_pending ? lease.worker_id :
-					   node_uses_registry() ? WORKER_ID_UNSET :
-					   node_worker_id);
+	start = mark_find_start(&contents,
+							is_pending ? lease.worker_id :
+							node_uses_registry() ? WORKER_ID_UNSET :
+							node_worker_id);
 
 	/* Before the first id the horizon is where ids begin. */
 	if (start.tick == 0 && !node_uses_registry() &&
@@ -119,7 +119,7 @@ mark_start_once(void)
 		shared->lease = lease;
 		shared->lease_is_pending = is_pending;
 		shared->start.floor = start.floor;
-		set_start(start.tick, false);
+		mark_set_start(start.tick, false);
 		horizon_begin(next_xid);
 		shared->start.is_known = true;
 	}
@@ -127,7 +127,7 @@ mark_start_once(void)
 	if (!is_first)
 		return;
 
-	report_elsewhere(&contents.logger, start.tick);
+	mark_report_elsewhere(&contents.logger, start.tick);
 }
 
 /*
@@ -147,7 +147,7 @@ mark_start_once(void)
  * whose answer never arrived, which is repeated on the same conditions.
  */
 static void
-inherit_lease(const Lease *logged, Lease *lease)
+mark_inherit_lease(const Lease *logged, Lease *lease)
 {
 	int			wanted = node_worker_id;
 	bool		is_own = strcmp(logged->holder, holder_text) == 0 &&
@@ -175,7 +175,7 @@ inherit_lease(const Lease *logged, Lease *lease)
  * the location, so another server differs in both.
  */
 static void
-report_elsewhere(const MarkLogger *logger, int64 begin)
+mark_report_elsewhere(const MarkLogger *logger, int64 begin)
 {
 	if (node_uses_registry() || logger->location[0] == '\0' ||
 		logger->datacenter_id != node_datacenter_id ||
@@ -209,13 +209,13 @@ mark_begin_lease(const Lease *lease, TimestampTz begins_at)
 	int64		fence = layout_first_tick_from(node_layout(), begins_at);
 
 	mark_page_read(&contents);
-	start = find_start(&contents, lease->worker_id);
+	start = mark_find_start(&contents, lease->worker_id);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	start.tick = Max(start.tick, shared->mark);
 	shared->node_generation++;
-	set_lease(lease);
-	set_start(Max(start.tick, fence), fence > start.tick);
+	mark_set_lease(lease);
+	mark_set_start(Max(start.tick, fence), fence > start.tick);
 	LWLockRelease(&shared->lock);
 }
 
@@ -266,7 +266,7 @@ void
 mark_renew_lease(const Lease *lease)
 {
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	set_lease(lease);
+	mark_set_lease(lease);
 	LWLockRelease(&shared->lock);
 }
 
@@ -281,7 +281,7 @@ mark_end_lease(void)
 	shared->node_generation++;
 	shared->lease.ends_us = LEASE_OVER;
 	shared->lease_is_pending = shared->lease_is_refused = false;
-	set_start(shared->mark, false);
+	mark_set_start(shared->mark, false);
 	LWLockRelease(&shared->lock);
 }
 
@@ -290,7 +290,7 @@ mark_end_lease(void)
  * out.  The caller holds the lock.
  */
 static void
-set_lease(const Lease *lease)
+mark_set_lease(const Lease *lease)
 {
 	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
 
@@ -304,7 +304,7 @@ set_lease(const Lease *lease)
 
 /* Applies the table at the head of this file. */
 static StartPoint
-find_start(MarkContents *contents, int worker_id)
+mark_find_start(MarkContents *contents, int worker_id)
 {
 	StartPoint	start = {
 		.tick = contents->floor,
@@ -329,7 +329,7 @@ find_start(MarkContents *contents, int worker_id)
  * that tick or a later one.  The caller holds the lock.
  */
 static void
-set_start(int64 tick, bool is_fence)
+mark_set_start(int64 tick, bool is_fence)
 {
 	NodeStart  *start = &shared->start;
 	int64		stamp = tick > 0 ?
