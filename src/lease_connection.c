@@ -52,16 +52,18 @@
 /* Which host of the connection string the next attempt asks. */
 static int	next_host = 0;
 
-static PGconn *start_connection(Connection *connection, const char *conninfo);
-static int	count_hosts(const char *list);
-static const char *choose_host(const char *list, int host);
-static void limit_resolver(void);
-static bool wait_for_socket(Connection *connection, int events);
-static void drop_notice(void *arg, const PGresult *notice);
+static PGconn *connection_start(Connection *connection, const char *conninfo);
+static int	connection_count_hosts(const char *list);
+static const char *connection_choose_host(const char *list, int host);
+static void connection_limit_resolver(void);
+static bool connection_wait_for_socket(Connection *connection, int events);
+static void connection_drop_notice(void *arg, const PGresult *notice);
 static PGresult *connection_read_answer(Connection *connection);
-static bool is_expected(const PGresult *result,
-						const ConnectionColumn *columns, int column_count);
-static void fail_by_result(Connection *connection, const PGresult *result);
+static bool connection_is_expected(const PGresult *result,
+								   const ConnectionColumn *columns,
+								   int column_count);
+static void connection_fail_by_result(Connection *connection,
+									  const PGresult *result);
 
 /*
  * Check hook of snowflake.registry.  The error shows neither the value, which
@@ -130,20 +132,21 @@ connection_open(Connection *connection, const char *conninfo)
 	int64		deadline_us = connection->deadline_us;
 	int64		now_us = clock_boottime_us();
 
-	limit_resolver();
+	connection_limit_resolver();
 	if (!AcquireExternalFD())
 	{
 		connection_fail(connection, "too many files are open in this process");
 		return false;
 	}
-	connection->libpq = start_connection(connection, conninfo);
+	connection->libpq = connection_start(connection, conninfo);
 	if (connection->libpq == NULL)
 	{
 		ReleaseExternalFD();
 		connection_fail(connection, "out of memory");
 		return false;
 	}
-	(void) PQsetNoticeReceiver(connection->libpq, drop_notice, NULL);
+	(void) PQsetNoticeReceiver(connection->libpq, connection_drop_notice,
+							   NULL);
 
 	/*
 	 * Half of the time is the hosts', in equal parts; the rest is the
@@ -156,9 +159,9 @@ connection_open(Connection *connection, const char *conninfo)
 	while (PQstatus(connection->libpq) != CONNECTION_BAD &&
 		   status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED)
 	{
-		if (!wait_for_socket(connection,
-							 status == PGRES_POLLING_READING ?
-							 WL_SOCKET_READABLE : WL_SOCKET_WRITEABLE))
+		if (!connection_wait_for_socket(connection,
+										status == PGRES_POLLING_READING ?
+										WL_SOCKET_READABLE : WL_SOCKET_WRITEABLE))
 			return false;
 		status = PQconnectPoll(connection->libpq);
 	}
@@ -171,7 +174,7 @@ connection_open(Connection *connection, const char *conninfo)
 
 /* Starts to connect to the host whose turn it is. */
 static PGconn *
-start_connection(Connection *connection, const char *conninfo)
+connection_start(Connection *connection, const char *conninfo)
 {
 	/* libpq uses the last value of a keyword, so defaults come first. */
 	const char *keywords[KEYWORDS_MAX + 1] = {
@@ -191,7 +194,7 @@ start_connection(Connection *connection, const char *conninfo)
 	{
 		if (o->val != NULL && strncmp(o->keyword, "host", 4) == 0)
 			connection->host_count = Max(connection->host_count,
-										 count_hosts(o->val));
+										 connection_count_hosts(o->val));
 	}
 	connection->host = next_host++ % connection->host_count;
 	for (PQconninfoOption *o = options; o->keyword != NULL; o++)
@@ -204,8 +207,8 @@ start_connection(Connection *connection, const char *conninfo)
 		/* libpq reports lists of different lengths, and ignores "". */
 		if ((strncmp(o->keyword, "host", 4) == 0 ||
 			 strcmp(o->keyword, "port") == 0) &&
-			count_hosts(o->val) == connection->host_count)
-			values[count] = choose_host(o->val, connection->host);
+			connection_count_hosts(o->val) == connection->host_count)
+			values[count] = connection_choose_host(o->val, connection->host);
 		count++;
 	}
 	libpq = PQconnectStartParams(keywords, values, 0);
@@ -214,7 +217,7 @@ start_connection(Connection *connection, const char *conninfo)
 }
 
 static int
-count_hosts(const char *list)
+connection_count_hosts(const char *list)
 {
 	int			count = 1;
 
@@ -225,7 +228,7 @@ count_hosts(const char *list)
 
 /* Returns a part of a list. */
 static const char *
-choose_host(const char *list, int host)
+connection_choose_host(const char *list, int host)
 {
 	for (; host > 0; host--)
 		list = strchr(list, ',') + 1;
@@ -238,7 +241,7 @@ choose_host(const char *list, int host)
  * reads its configuration here, and not again before the next call.
  */
 static void
-limit_resolver(void)
+connection_limit_resolver(void)
 {
 #ifdef __GLIBC__
 	if (res_init() != 0)
@@ -253,7 +256,7 @@ limit_resolver(void)
  * shutdown unless the caller ignores a shutdown.
  */
 static bool
-wait_for_socket(Connection *connection, int events)
+connection_wait_for_socket(Connection *connection, int events)
 {
 	for (;;)
 	{
@@ -288,7 +291,7 @@ wait_for_socket(Connection *connection, int events)
 
 /* libpq's notice receiver: this server's log is not for notices. */
 static void
-drop_notice(void *arg, const PGresult *notice)
+connection_drop_notice(void *arg, const PGresult *notice)
 {
 }
 
@@ -315,8 +318,8 @@ connection_query(Connection *connection, const char *sql,
 		return NULL;
 
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
-		fail_by_result(connection, result);
-	else if (!is_expected(result, columns, column_count))
+		connection_fail_by_result(connection, result);
+	else if (!connection_is_expected(result, columns, column_count))
 		connection_fail(connection, "the registry's answer is not one row of the expected columns");
 
 	/* After a suspension of the machine the answer may be out of date. */
@@ -349,7 +352,7 @@ connection_read_answer(Connection *connection)
 
 		if (PQisBusy(libpq))
 		{
-			if (!wait_for_socket(connection, WL_SOCKET_READABLE))
+			if (!connection_wait_for_socket(connection, WL_SOCKET_READABLE))
 			{
 				PQclear(result);
 				return NULL;
@@ -381,8 +384,8 @@ connection_read_answer(Connection *connection)
 
 /* Is a result one row of the given columns? */
 static bool
-is_expected(const PGresult *result, const ConnectionColumn *columns,
-			int column_count)
+connection_is_expected(const PGresult *result, const ConnectionColumn *columns,
+					   int column_count)
 {
 	if (PQntuples(result) != 1 || PQnfields(result) != column_count)
 		return false;
@@ -399,7 +402,7 @@ is_expected(const PGresult *result, const ConnectionColumn *columns,
 }
 
 static void
-fail_by_result(Connection *connection, const PGresult *result)
+connection_fail_by_result(Connection *connection, const PGresult *result)
 {
 	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
 	const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);

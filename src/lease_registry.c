@@ -95,9 +95,11 @@ static bool registry_read_answer(Connection *connection,
 								 const PGresult *result, int64 sent_us,
 								 const Lease *last, bool is_held,
 								 RegistryGrant *grant);
-static bool is_possible(const PGresult *result, const RegistryGrant *grant,
-						const Lease *last, bool is_held, TimestampTz now);
-static const char *number_text(int64 number);
+static bool registry_is_possible(const PGresult *result,
+								 const RegistryGrant *grant,
+								 const Lease *last, bool is_held,
+								 TimestampTz now);
+static const char *registry_number_text(int64 number);
 
 /*
  * Claims a worker id, or renews the lease that is held.  "last" is the lease
@@ -115,15 +117,15 @@ registry_claim(Connection *connection, const Lease *last, bool is_held,
 	const char *arguments[] = {
 		layout_to_text(layout),
 		clock_text(layout->epoch),
-		number_text(node_datacenter_id),
-		wanted == WORKER_ID_UNSET ? NULL : number_text(wanted),
+		registry_number_text(node_datacenter_id),
+		wanted == WORKER_ID_UNSET ? NULL : registry_number_text(wanted),
 		holder_text,
 		registry_server_name,
 		clock_text(GetCurrentTimestamp() + AHEAD_MAX_US),
-		is_new ? NULL : number_text(last->worker_id),
-		is_new ? NULL : number_text(last->incarnation),
+		is_new ? NULL : registry_number_text(last->worker_id),
+		is_new ? NULL : registry_number_text(last->incarnation),
 		is_held ? clock_text(last->fence) : NULL,
-		number_text(last->next_incarnation)
+		registry_number_text(last->next_incarnation)
 	};
 	PGresult   *result;
 	bool		is_granted;
@@ -168,7 +170,7 @@ registry_read_answer(Connection *connection, const PGresult *result,
 	lease->fence = connection_get_number(result, COLUMN_FENCE);
 	lease->registry = node_registry_hash();
 
-	if (!is_possible(result, grant, last, is_held, now))
+	if (!registry_is_possible(result, grant, last, is_held, now))
 		connection_fail_by_answer(connection, "impossible",
 								  psprintf("The registry grants what it must not: worker_id %d for " INT64_FORMAT " us, with ids from %s to %s.",
 										   lease->worker_id, grant->duration_us,
@@ -193,8 +195,8 @@ registry_read_answer(Connection *connection, const PGresult *result,
  * puts the server's mark far ahead.
  */
 static bool
-is_possible(const PGresult *result, const RegistryGrant *grant,
-			const Lease *last, bool is_held, TimestampTz now)
+registry_is_possible(const PGresult *result, const RegistryGrant *grant,
+					 const Lease *last, bool is_held, TimestampTz now)
 {
 	int			worker_id = grant->lease.worker_id;
 	int			wanted = node_worker_id;
@@ -221,10 +223,10 @@ bool
 registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
 {
 	const char *arguments[] = {
-		number_text(lease->datacenter_id),
-		number_text(lease->worker_id),
+		registry_number_text(lease->datacenter_id),
+		registry_number_text(lease->worker_id),
 		lease->holder,
-		number_text(lease->incarnation),
+		registry_number_text(lease->incarnation),
 		clock_text(mark)
 	};
 	PGresult   *result = connection_query(connection, release_sql, arguments,
@@ -243,7 +245,7 @@ registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
 }
 
 static const char *
-number_text(int64 number)
+registry_number_text(int64 number)
 {
 	return psprintf(INT64_FORMAT, number);
 }

@@ -78,7 +78,7 @@ typedef struct LeaseWorkerState
 typedef enum LeaseChange
 {
 	LEASE_READ,					/* reads the page, and changes nothing */
-	LEASE_CLAIM,				/* logs what prepare_incarnation() has set */
+	LEASE_CLAIM,				/* logs the incarnation of the next claim */
 	LEASE_BEGIN,
 	LEASE_RENEW,
 	LEASE_END
@@ -87,24 +87,26 @@ typedef enum LeaseChange
 /* The SQLSTATE of the last transaction's error; 0: it was committed. */
 static int	page_sqlerrcode = 0;
 
-static void initialize_worker(void);
-static void clear_latch(int code, Datum arg);
-static void keep_lease(MemoryContext attempt_context);
-static int64 next_attempt_us(const LeaseWorkerState *state);
-static void wait_until(int64 wake_us);
-static void try_to_renew(LeaseWorkerState *state);
-static void report_grant(const Lease *held, bool was_held, const Lease *lease,
-						 const LeaseWorkerState *state);
-static void report_failure(const Connection *connection,
-						   LeaseWorkerState *state);
-static void resume_without_answer(const Connection *connection,
+static void worker_initialize(void);
+static void worker_clear_latch(int code, Datum arg);
+static void worker_keep_lease(MemoryContext attempt_context);
+static int64 worker_next_attempt_us(const LeaseWorkerState *state);
+static void worker_wait_until(int64 wake_us);
+static void worker_try_to_renew(LeaseWorkerState *state);
+static void worker_report_grant(const Lease *held, bool was_held,
+								const Lease *lease,
+								const LeaseWorkerState *state);
+static void worker_report_failure(const Connection *connection,
 								  LeaseWorkerState *state);
-static void release_lease(void);
-static bool renew_and_release(Connection *connection);
-static bool claim_lease(Connection *connection, RegistryGrant *grant);
-static void end_lost_lease(const Lease *lease, const char *why);
-static bool prepare_incarnation(Connection *connection);
-static bool change_lease(LeaseChange change, const RegistryGrant *grant);
+static void worker_resume_without_answer(const Connection *connection,
+										 LeaseWorkerState *state);
+static void worker_release_lease(void);
+static bool worker_renew_and_release(Connection *connection);
+static bool worker_claim_lease(Connection *connection, RegistryGrant *grant);
+static void worker_end_lost_lease(const Lease *lease, const char *why);
+static bool worker_prepare_incarnation(Connection *connection);
+static bool worker_change_lease(LeaseChange change,
+								const RegistryGrant *grant);
 
 /*
  * Registers the worker.  The postmaster starts the worker when recovery has
@@ -131,26 +133,26 @@ lease_worker_main(Datum main_arg)
 {
 	MemoryContext attempt_context;
 
-	initialize_worker();
+	worker_initialize();
 
 	/* A claim names the lease that is stored in the mark's page. */
-	while (!ShutdownRequestPending && !change_lease(LEASE_READ, NULL))
-		wait_until(clock_boottime_us() + RETRY_MAX_US);
+	while (!ShutdownRequestPending && !worker_change_lease(LEASE_READ, NULL))
+		worker_wait_until(clock_boottime_us() + RETRY_MAX_US);
 
 	/* NOLINTNEXTLINE: PostgreSQL's macro */
 	attempt_context = AllocSetContextCreate(TopMemoryContext,
 											"snowflake registry",
 											ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(attempt_context);
-	keep_lease(attempt_context);
-	release_lease();
+	worker_keep_lease(attempt_context);
+	worker_release_lease();
 
 	/* The postmaster would not restart the worker after exit code 0. */
 	proc_exit(1);
 }
 
 static void
-initialize_worker(void)
+worker_initialize(void)
 {
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -163,12 +165,12 @@ initialize_worker(void)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->lease_worker_latch = MyLatch;
 	LWLockRelease(&shared->lock);
-	before_shmem_exit(clear_latch, (Datum) 0);
+	before_shmem_exit(worker_clear_latch, (Datum) 0);
 }
 
 /* before_shmem_exit callback */
 static void
-clear_latch(int code, Datum arg)
+worker_clear_latch(int code, Datum arg)
 {
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	shared->lease_worker_latch = NULL;
@@ -177,7 +179,7 @@ clear_latch(int code, Datum arg)
 
 /* Claims a lease and renews it until the server stops. */
 static void
-keep_lease(MemoryContext attempt_context)
+worker_keep_lease(MemoryContext attempt_context)
 {
 	LeaseWorkerState state = {
 		.duration_us = DURATION_UNKNOWN_US,
@@ -186,14 +188,14 @@ keep_lease(MemoryContext attempt_context)
 
 	while (!ShutdownRequestPending)
 	{
-		int64		wake_us = next_attempt_us(&state);
+		int64		wake_us = worker_next_attempt_us(&state);
 		Lease		lease;
 
 		if (clock_boottime_us() >= wake_us)
 		{
-			try_to_renew(&state);
+			worker_try_to_renew(&state);
 			MemoryContextReset(attempt_context);
-			wake_us = next_attempt_us(&state);
+			wake_us = worker_next_attempt_us(&state);
 		}
 
 		shmem_read_lease(&lease);
@@ -201,8 +203,9 @@ keep_lease(MemoryContext attempt_context)
 			wake_us = Min(wake_us, lease.ends_us);
 		else if (lease.worker_id != WORKER_ID_UNSET &&
 				 lease.ends_us != LEASE_OVER)
-			end_lost_lease(&lease, "The lease has not been renewed in time.");
-		wait_until(wake_us);
+			worker_end_lost_lease(&lease,
+								  "The lease has not been renewed in time.");
+		worker_wait_until(wake_us);
 	}
 }
 
@@ -212,7 +215,7 @@ keep_lease(MemoryContext attempt_context)
  * past the fence: no id is issued then, until a renewal moves the fence.
  */
 static int64
-next_attempt_us(const LeaseWorkerState *state)
+worker_next_attempt_us(const LeaseWorkerState *state)
 {
 	Lease		lease;
 
@@ -228,7 +231,7 @@ next_attempt_us(const LeaseWorkerState *state)
  * worker's latch.  Reloads the configuration after a SIGHUP.
  */
 static void
-wait_until(int64 wake_us)
+worker_wait_until(int64 wake_us)
 {
 	int64		now_us = clock_boottime_us();
 
@@ -251,7 +254,7 @@ wait_until(int64 wake_us)
 }
 
 static void
-try_to_renew(LeaseWorkerState *state)
+worker_try_to_renew(LeaseWorkerState *state)
 {
 	Connection	connection = {0};
 	RegistryGrant grant;
@@ -273,9 +276,9 @@ try_to_renew(LeaseWorkerState *state)
 		(is_pending ? SHORT_TIMEOUT_US :
 		 Min(Min(ATTEMPT_MAX_US, state->duration_us * 3 / 4),
 			 Max(ATTEMPT_MIN_US, state->duration_us / 4)));
-	if (claim_lease(&connection, &grant))
+	if (worker_claim_lease(&connection, &grant))
 	{
-		report_grant(&held, was_held, &grant.lease, state);
+		worker_report_grant(&held, was_held, &grant.lease, state);
 		state->duration_us = grant.duration_us;
 		state->retry_us = 0;
 		memset(state->failures, 0, sizeof(state->failures));
@@ -287,9 +290,9 @@ try_to_renew(LeaseWorkerState *state)
 		state->retry_us = Max(RETRY_MIN_US, state->retry_us);
 		if (!ShutdownRequestPending)
 		{
-			report_failure(&connection, state);
+			worker_report_failure(&connection, state);
 			if (is_pending)
-				resume_without_answer(&connection, state);
+				worker_resume_without_answer(&connection, state);
 		}
 	}
 	connection_close(&connection);
@@ -297,8 +300,8 @@ try_to_renew(LeaseWorkerState *state)
 
 /* Logs a grant that is a new lease, or that is a renewal after a failure. */
 static void
-report_grant(const Lease *held, bool was_held, const Lease *lease,
-			 const LeaseWorkerState *state)
+worker_report_grant(const Lease *held, bool was_held, const Lease *lease,
+					const LeaseWorkerState *state)
 {
 	int64		left_us = lease->ends_us - clock_boottime_us();
 
@@ -322,7 +325,7 @@ report_grant(const Lease *held, bool was_held, const Lease *lease,
  * code or, without a code, the same reason.
  */
 static void
-report_failure(const Connection *connection, LeaseWorkerState *state)
+worker_report_failure(const Connection *connection, LeaseWorkerState *state)
 {
 	const char *reason = connection->is_answer ? connection->reason :
 		"The registry cannot be reached, does not answer in time, or does not let this server in.";
@@ -358,7 +361,8 @@ report_failure(const Connection *connection, LeaseWorkerState *state)
  * that lets nobody in is silent: it may be no registry.
  */
 static void
-resume_without_answer(const Connection *connection, LeaseWorkerState *state)
+worker_resume_without_answer(const Connection *connection,
+							 LeaseWorkerState *state)
 {
 	Lease		lease;
 
@@ -380,7 +384,7 @@ resume_without_answer(const Connection *connection, LeaseWorkerState *state)
 }
 
 static void
-release_lease(void)
+worker_release_lease(void)
 {
 	Connection	connection = {.ignores_shutdown = true};
 	Lease		lease;
@@ -390,7 +394,7 @@ release_lease(void)
 		return;
 
 	connection.deadline_us = clock_boottime_us() + SHORT_TIMEOUT_US;
-	if (renew_and_release(&connection))
+	if (worker_renew_and_release(&connection))
 		ereport(LOG,
 				(errmsg("snowflake worker_id %d has been given back to the registry",
 						lease.worker_id)));
@@ -411,19 +415,19 @@ release_lease(void)
  * the forgotten fence, and not to this server either.
  */
 static bool
-renew_and_release(Connection *connection)
+worker_renew_and_release(Connection *connection)
 {
 	RegistryGrant grant;
 	Lease		lease;
 
-	if (!claim_lease(connection, &grant))
+	if (!worker_claim_lease(connection, &grant))
 		return false;
 	if (grant.begins_at > layout_tick_start(node_layout(), shmem_mark()))
 	{
 		connection_fail(connection, "the registry has forgotten a grant of this lease");
 		return false;
 	}
-	if (!change_lease(LEASE_END, NULL))
+	if (!worker_change_lease(LEASE_END, NULL))
 	{
 		connection_fail(connection, PAGE_FAILURE);
 		return false;
@@ -436,12 +440,12 @@ renew_and_release(Connection *connection)
 }
 
 static bool
-claim_lease(Connection *connection, RegistryGrant *grant)
+worker_claim_lease(Connection *connection, RegistryGrant *grant)
 {
 	Lease		held;
 	bool		is_held;
 
-	if (!prepare_incarnation(connection) ||
+	if (!worker_prepare_incarnation(connection) ||
 		!connection_open(connection, node_registry))
 		return false;
 	shmem_read_lease(&held);
@@ -449,20 +453,21 @@ claim_lease(Connection *connection, RegistryGrant *grant)
 	if (!registry_claim(connection, &held, is_held, grant))
 	{
 		if (is_held && strcmp(connection->code, REGISTRY_LOST) == 0)
-			end_lost_lease(&held, "The registry does not know of this lease.");
+			worker_end_lost_lease(&held,
+								  "The registry does not know of this lease.");
 		return false;
 	}
 
 	/* The lease may have run out meanwhile. */
 	is_held = lease_is_valid(&held, clock_boottime_us());
-	(void) change_lease(is_held ? LEASE_RENEW : LEASE_BEGIN, grant);
+	(void) worker_change_lease(is_held ? LEASE_RENEW : LEASE_BEGIN, grant);
 	return true;
 }
 
 static void
-end_lost_lease(const Lease *lease, const char *why)
+worker_end_lost_lease(const Lease *lease, const char *why)
 {
-	(void) change_lease(LEASE_END, NULL);
+	(void) worker_change_lease(LEASE_END, NULL);
 	ereport(LOG,
 			(errmsg("snowflake worker_id %d is leased to this server no more",
 					lease->worker_id),
@@ -476,7 +481,7 @@ end_lost_lease(const Lease *lease, const char *why)
  * not granted.
  */
 static bool
-prepare_incarnation(Connection *connection)
+worker_prepare_incarnation(Connection *connection)
 {
 	int64		incarnation;
 	bool		is_waiting;
@@ -500,7 +505,7 @@ prepare_incarnation(Connection *connection)
 		shared->lease.registry = node_registry_hash();
 	}
 	LWLockRelease(&shared->lock);
-	if (is_waiting || change_lease(LEASE_CLAIM, NULL))
+	if (is_waiting || worker_change_lease(LEASE_CLAIM, NULL))
 		return true;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
@@ -520,7 +525,7 @@ prepare_incarnation(Connection *connection)
  * writing the page no process can raise the mark, and ids stay before the mark.
  */
 static bool
-change_lease(LeaseChange change, const RegistryGrant *grant)
+worker_change_lease(LeaseChange change, const RegistryGrant *grant)
 {
 	MemoryContext caller = CurrentMemoryContext;
 
