@@ -32,9 +32,9 @@ static const TickUnit tick_units[] = {
 
 #define DEFAULT_TICK_US 1000
 
-static int	parse_number(const char **text);
-static bool parse_tick(const char *text, int64 *tick_us);
-static bool check_widths(const Layout *layout, const char **detail);
+static int	layout_parse_number(const char **text);
+static bool layout_parse_tick(const char *text, int64 *tick_us);
+static bool layout_check_widths(const Layout *layout, const char **detail);
 
 /*
  * Reads a layout: the widths of ticks, datacenter, worker and sequence, and
@@ -55,11 +55,12 @@ layout_parse(const char *text, Layout *layout, const char **detail)
 	{
 		if (i > 0 && *text++ != '/')
 			return false;
-		*widths[i] = parse_number(&text);
+		*widths[i] = layout_parse_number(&text);
 		if (*widths[i] < 0)
 			return false;
 	}
-	return parse_tick(text, &layout->tick_us) && check_widths(layout, detail);
+	return layout_parse_tick(text, &layout->tick_us) &&
+		layout_check_widths(layout, detail);
 }
 
 /*
@@ -119,7 +120,7 @@ layout_equal(const Layout *a, const Layout *b)
  * behind it.  Returns -1 if *text does not begin with such a number.
  */
 static int
-parse_number(const char **text)
+layout_parse_number(const char **text)
 {
 	const char *p = *text;
 	int			number = 0;
@@ -135,7 +136,7 @@ parse_number(const char **text)
 
 /* Reads the last part of a layout's text, such as "@10ms". */
 static bool
-parse_tick(const char *text, int64 *tick_us)
+layout_parse_tick(const char *text, int64 *tick_us)
 {
 	int			number;
 
@@ -146,7 +147,7 @@ parse_tick(const char *text, int64 *tick_us)
 	}
 	if (*text++ != '@')
 		return false;
-	number = parse_number(&text);
+	number = layout_parse_number(&text);
 	if (number <= 0)
 		return false;
 
@@ -163,7 +164,7 @@ parse_tick(const char *text, int64 *tick_us)
 
 /* Checks that ids fit a bigint, their fields an integer, the span an int64. */
 static bool
-check_widths(const Layout *layout, const char **detail)
+layout_check_widths(const Layout *layout, const char **detail)
 {
 	if (layout->tick_bits < 1)
 		*detail = "The ticks need at least 1 bit.";

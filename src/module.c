@@ -38,7 +38,7 @@ static const struct config_enum_entry clock_policies[] =
 
 /* Defines the parameters of the node, which are fixed while a server runs. */
 static void
-define_node_parameters(void)
+module_define_node_parameters(void)
 {
 	DefineCustomIntVariable("snowflake.datacenter_id",
 							"Sets the datacenter part of this server's node.",
@@ -87,7 +87,7 @@ define_node_parameters(void)
 
 /* Defines the parameters that a reload changes. */
 static void
-define_other_parameters(void)
+module_define_other_parameters(void)
 {
 	DefineCustomEnumVariable("snowflake.clock_policy",
 							 "Sets what to do when the clock is behind the last id.",
@@ -125,8 +125,8 @@ _PG_init(void)					/* NOLINT: PostgreSQL's name for it */
 		return;
 
 	noted = config_note();
-	define_node_parameters();
-	define_other_parameters();
+	module_define_node_parameters();
+	module_define_other_parameters();
 	config_check(noted);
 	node_configure(mark_layout_begin());
 	holder_find();

@@ -40,13 +40,14 @@ int			node_worker_id = WORKER_ID_UNSET;
 /* Without a layout the library was not preloaded. */
 static Layout node_present_layout = {0};
 
-static bool parse_epoch(const char *text, TimestampTz *epoch);
-static bool parse_unix_ms(const char *text, TimestampTz *epoch);
-static bool parse_instant(const char *text, TimestampTz *epoch);
-static bool is_absolute(const char *text);
-static void check_field(const char *name, int value, int lowest,
-						const char *field, int bits, const Layout *layout);
-static void check_source(void);
+static bool node_parse_epoch(const char *text, TimestampTz *epoch);
+static bool node_parse_unix_ms(const char *text, TimestampTz *epoch);
+static bool node_parse_instant(const char *text, TimestampTz *epoch);
+static bool node_is_absolute_instant(const char *text);
+static void node_check_width(const char *name, int value, int lowest,
+							 const char *field, int bits,
+							 const Layout *layout);
+static void node_check_source(void);
 
 bool
 node_check_layout(char **newval, void **extra, GucSource source)
@@ -65,7 +66,7 @@ node_check_epoch(char **newval, void **extra, GucSource source)
 {
 	TimestampTz epoch;
 
-	if (**newval == '\0' || parse_epoch(*newval, &epoch))
+	if (**newval == '\0' || node_parse_epoch(*newval, &epoch))
 		return true;
 	GUC_check_errdetail("An epoch is a date and time with its time zone, as in \"2010-11-04 01:42:54.657+00\", or milliseconds since 1970, at least " INT64_FORMAT ".",
 						SMALLEST_UNIX_MS);
@@ -79,7 +80,7 @@ node_default_layout(Layout *layout)
 	const char *detail = NULL;
 
 	(void) layout_parse(LAYOUT_DEFAULT, layout, &detail);
-	(void) parse_epoch(NODE_DEFAULT_EPOCH, &layout->epoch);
+	(void) node_parse_epoch(NODE_DEFAULT_EPOCH, &layout->epoch);
 }
 
 /* Is snowflake.layout set? */
@@ -103,7 +104,7 @@ node_apply_parameters(Layout *layout)
 	if (node_sets_layout())
 		(void) layout_parse(node_configured_layout, layout, &detail);
 	if (node_configured_epoch[0] != '\0')
-		(void) parse_epoch(node_configured_epoch, &epoch);
+		(void) node_parse_epoch(node_configured_epoch, &epoch);
 	if (!layout_set_epoch(layout, epoch, &detail))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -133,10 +134,10 @@ node_fits(const Layout *layout)
 void
 node_check_fields(const Layout *layout)
 {
-	check_field("snowflake.datacenter_id", node_datacenter_id, 0,
-				"datacenter id", layout->datacenter_bits, layout);
-	check_field("snowflake.worker_id", node_worker_id, WORKER_ID_UNSET,
-				"worker id", layout->worker_bits, layout);
+	node_check_width("snowflake.datacenter_id", node_datacenter_id, 0,
+					 "datacenter id", layout->datacenter_bits, layout);
+	node_check_width("snowflake.worker_id", node_worker_id, WORKER_ID_UNSET,
+					 "worker id", layout->worker_bits, layout);
 }
 
 /*
@@ -149,7 +150,7 @@ node_configure(bool is_layout_known)
 {
 	const Layout *layout = &node_present_layout;
 
-	check_source();
+	node_check_source();
 	if (node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME)
 		node_worker_id = host_id_by_name(is_layout_known ?
 										 layout->worker_bits :
@@ -256,9 +257,9 @@ node_worker_id_source_name(void)
 
 /* Reads an epoch. */
 static bool
-parse_epoch(const char *text, TimestampTz *epoch)
+node_parse_epoch(const char *text, TimestampTz *epoch)
 {
-	return parse_unix_ms(text, epoch) || parse_instant(text, epoch);
+	return node_parse_unix_ms(text, epoch) || node_parse_instant(text, epoch);
 }
 
 /*
@@ -266,7 +267,7 @@ parse_epoch(const char *text, TimestampTz *epoch)
  * is not a number, or if the number is too small or too large.
  */
 static bool
-parse_unix_ms(const char *text, TimestampTz *epoch)
+node_parse_unix_ms(const char *text, TimestampTz *epoch)
 {
 	const int64 unix_epoch_us =
 		(UNIX_EPOCH_JDATE - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY;
@@ -289,9 +290,10 @@ parse_unix_ms(const char *text, TimestampTz *epoch)
  * ("today").
  */
 static bool
-parse_instant(const char *text, TimestampTz *epoch)
+node_parse_instant(const char *text, TimestampTz *epoch)
 {
-	return is_absolute(text) && compat_timestamptz_in(text, epoch);
+	return node_is_absolute_instant(text) &&
+		compat_timestamptz_in(text, epoch);
 }
 
 /*
@@ -300,7 +302,7 @@ parse_instant(const char *text, TimestampTz *epoch)
  * any other abbreviation depends on timezone_abbreviations.
  */
 static bool
-is_absolute(const char *text)
+node_is_absolute_instant(const char *text)
 {
 	const char *digits = "0123456789";
 	const char *zone;
@@ -318,8 +320,8 @@ is_absolute(const char *text)
 
 /* Raises an error if a field of the node does not fit its width. */
 static void
-check_field(const char *name, int value, int lowest, const char *field,
-			int bits, const Layout *layout)
+node_check_width(const char *name, int value, int lowest, const char *field,
+				 int bits, const Layout *layout)
 {
 	if (value >= lowest && value <= layout_field_max(bits))
 		return;
@@ -338,7 +340,7 @@ check_field(const char *name, int value, int lowest, const char *field,
  * snowflake.registry is set and no parameter says which worker id to lease.
  */
 static void
-check_source(void)
+node_check_source(void)
 {
 	if (node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME &&
 		node_configured_worker_id != WORKER_ID_UNSET)
