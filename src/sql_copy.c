@@ -13,9 +13,8 @@
  *
  * No other statement may call the twin.  ALTER TABLE ... ADD COLUMN, for
  * example, evaluates a default that is not volatile once for all rows.
- * is_copy_planning_a_default() recognizes COPY, and
- * refuse_call_outside_copy() refuses every call that the support function has
- * not made.
+ * sql_is_copy_planning() recognizes COPY, and sql_refuse_call_outside_copy()
+ * refuses every call that the support function has not made.
  */
 #include "postgres.h"
 
@@ -48,12 +47,12 @@ PG_FUNCTION_INFO_V1(snowflake_copy_nextval);
  */
 #define TWIN_LOCATION (-8947)
 
-static inline bool is_copy_planning_a_default(const SupportRequestSimplify *request);
-static inline bool is_loading_domain(void);
-static Node *replace_by_twin(const FuncExpr *call);
-static Oid	twin_of(Oid function);
-static bool may_replace(Oid function, Oid twin);
-static inline void refuse_call_outside_copy(FunctionCallInfo fcinfo);
+static inline bool sql_is_copy_planning(const SupportRequestSimplify *request);
+static inline bool sql_is_loading_domain(void);
+static Node *sql_replace_by_twin(const FuncExpr *call);
+static Oid	sql_find_twin(Oid function);
+static bool sql_may_replace(Oid function, Oid twin);
+static inline void sql_refuse_call_outside_copy(FunctionCallInfo fcinfo);
 
 /* Support function of snowflake_nextval() and snowflake_id(). */
 Datum
@@ -62,8 +61,8 @@ snowflake_copy_support(PG_FUNCTION_ARGS)
 	Node	   *request = (Node *) PG_GETARG_POINTER(0);
 
 	if (IsA(request, SupportRequestSimplify) &&
-		is_copy_planning_a_default((SupportRequestSimplify *) request))
-		PG_RETURN_POINTER(replace_by_twin(((SupportRequestSimplify *) request)->fcall));
+		sql_is_copy_planning((SupportRequestSimplify *) request))
+		PG_RETURN_POINTER(sql_replace_by_twin(((SupportRequestSimplify *) request)->fcall));
 	PG_RETURN_POINTER(NULL);
 }
 
@@ -71,7 +70,7 @@ snowflake_copy_support(PG_FUNCTION_ARGS)
 Datum
 snowflake_copy_nextval(PG_FUNCTION_ARGS)
 {
-	refuse_call_outside_copy(fcinfo);
+	sql_refuse_call_outside_copy(fcinfo);
 	PG_RETURN_INT64(generator_next());
 }
 
@@ -92,11 +91,11 @@ snowflake_copy_nextval(PG_FUNCTION_ARGS)
  * expressions of extended statistics are never evaluated.
  */
 static inline bool
-is_copy_planning_a_default(const SupportRequestSimplify *request)
+sql_is_copy_planning(const SupportRequestSimplify *request)
 {
 	return request->root == NULL &&
 		strcmp(CurrentMemoryContext->name, "COPY") == 0 &&
-		!is_loading_domain();
+		!sql_is_loading_domain();
 }
 
 /*
@@ -105,7 +104,7 @@ is_copy_planning_a_default(const SupportRequestSimplify *request)
  * expressions in the current context, which may be COPY's.
  */
 static inline bool
-is_loading_domain(void)
+sql_is_loading_domain(void)
 {
 	for (MemoryContext child = CurrentMemoryContext->firstchild; child != NULL; child = child->nextchild)
 	{
@@ -117,12 +116,12 @@ is_loading_domain(void)
 
 /* Returns a call of the twin, or NULL if the call is not to be replaced. */
 static Node *
-replace_by_twin(const FuncExpr *call)
+sql_replace_by_twin(const FuncExpr *call)
 {
-	Oid			twin = twin_of(call->funcid);
+	Oid			twin = sql_find_twin(call->funcid);
 	FuncExpr   *replacement;
 
-	if (!OidIsValid(twin) || !may_replace(call->funcid, twin))
+	if (!OidIsValid(twin) || !sql_may_replace(call->funcid, twin))
 		return NULL;
 	replacement = makeFuncExpr(twin, call->funcresulttype, call->args,
 							   call->funccollid, call->inputcollid,
@@ -137,7 +136,7 @@ replace_by_twin(const FuncExpr *call)
  * none.
  */
 static Oid
-twin_of(Oid function)
+sql_find_twin(Oid function)
 {
 	Oid			extension = getExtensionOfObject(ProcedureRelationId, function);
 	Oid		   *types;
@@ -163,7 +162,7 @@ twin_of(Oid function)
  * for the function that the user has named.
  */
 static bool
-may_replace(Oid function, Oid twin)
+sql_may_replace(Oid function, Oid twin)
 {
 	if (FmgrHookIsNeeded(function) ||
 		object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE) != ACLCHECK_OK ||
@@ -178,7 +177,7 @@ may_replace(Oid function, Oid twin)
  * PostgreSQL may evaluate a STABLE function once for many rows.
  */
 static inline void
-refuse_call_outside_copy(FunctionCallInfo fcinfo)
+sql_refuse_call_outside_copy(FunctionCallInfo fcinfo)
 {
 	Node	   *call = fcinfo->flinfo->fn_expr;
 

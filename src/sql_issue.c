@@ -43,17 +43,17 @@ PG_FUNCTION_INFO_V1(snowflake_first_id_since);
 PG_FUNCTION_INFO_V1(snowflake_last_id_before);
 PG_FUNCTION_INFO_V1(snowflake_format);
 
-static void refuse_foreign_function(FunctionCallInfo fcinfo);
-static Layout layout_of_call(FunctionCallInfo fcinfo);
-static inline IdFields split_id(const Layout *layout, int64 id);
-static int64 field_argument(int32 value, const char *name, int bits);
+static void sql_refuse_foreign_function(FunctionCallInfo fcinfo);
+static Layout sql_layout_of_call(FunctionCallInfo fcinfo);
+static inline IdFields sql_split_id(const Layout *layout, int64 id);
+static int64 sql_field_argument(int32 value, const char *name, int bits);
 
 /* snowflake_nextval() -> bigint */
 Datum
 snowflake_nextval(PG_FUNCTION_ARGS)
 {
 	if (unlikely(PG_NARGS() != 0))
-		refuse_foreign_function(fcinfo);
+		sql_refuse_foreign_function(fcinfo);
 	PG_RETURN_INT64(generator_next());
 }
 
@@ -102,7 +102,7 @@ snowflake_currval(PG_FUNCTION_ARGS)
 	int64		id;
 
 	if (PG_NARGS() != 0)
-		refuse_foreign_function(fcinfo);
+		sql_refuse_foreign_function(fcinfo);
 	node_require_preload();
 	if (!generator_last_of_session(&id))
 		ereport(ERROR,
@@ -133,8 +133,8 @@ Datum
 snowflake_decode(PG_FUNCTION_ARGS)
 {
 	FmgrInfo   *function = fcinfo->flinfo;
-	Layout		layout = layout_of_call(fcinfo);
-	IdFields	fields = split_id(&layout, PG_GETARG_INT64(0));
+	Layout		layout = sql_layout_of_call(fcinfo);
+	IdFields	fields = sql_split_id(&layout, PG_GETARG_INT64(0));
 	Datum		values[4];
 	bool		nulls[4] = {false};
 
@@ -166,8 +166,8 @@ snowflake_decode(PG_FUNCTION_ARGS)
 Datum
 snowflake_timestamp(PG_FUNCTION_ARGS)
 {
-	Layout		layout = layout_of_call(fcinfo);
-	IdFields	fields = split_id(&layout, PG_GETARG_INT64(0));
+	Layout		layout = sql_layout_of_call(fcinfo);
+	IdFields	fields = sql_split_id(&layout, PG_GETARG_INT64(0));
 
 	PG_RETURN_TIMESTAMPTZ(layout_tick_start(&layout, fields.tick));
 }
@@ -179,7 +179,7 @@ snowflake_timestamp(PG_FUNCTION_ARGS)
 Datum
 snowflake_datacenter_id(PG_FUNCTION_ARGS)
 {
-	IdFields	fields = split_id(mark_layout(), PG_GETARG_INT64(0));
+	IdFields	fields = sql_split_id(mark_layout(), PG_GETARG_INT64(0));
 
 	PG_RETURN_INT32((int32) fields.datacenter_id);
 }
@@ -187,7 +187,7 @@ snowflake_datacenter_id(PG_FUNCTION_ARGS)
 Datum
 snowflake_worker_id(PG_FUNCTION_ARGS)
 {
-	IdFields	fields = split_id(mark_layout(), PG_GETARG_INT64(0));
+	IdFields	fields = sql_split_id(mark_layout(), PG_GETARG_INT64(0));
 
 	PG_RETURN_INT32((int32) fields.worker_id);
 }
@@ -195,7 +195,7 @@ snowflake_worker_id(PG_FUNCTION_ARGS)
 Datum
 snowflake_sequence(PG_FUNCTION_ARGS)
 {
-	IdFields	fields = split_id(mark_layout(), PG_GETARG_INT64(0));
+	IdFields	fields = sql_split_id(mark_layout(), PG_GETARG_INT64(0));
 
 	PG_RETURN_INT32((int32) fields.sequence);
 }
@@ -219,12 +219,13 @@ snowflake_encode(PG_FUNCTION_ARGS)
 						 layout_to_text(layout), clock_text(layout->epoch),
 						 clock_text(layout_tick_start(layout,
 													  layout_max_tick(layout))))));
-	fields.datacenter_id = field_argument(PG_GETARG_INT32(1), "datacenter_id",
-										  layout->datacenter_bits);
-	fields.worker_id = field_argument(PG_GETARG_INT32(2), "worker_id",
-									  layout->worker_bits);
-	fields.sequence = field_argument(PG_GETARG_INT32(3), "sequence",
-									 layout->sequence_bits);
+	fields.datacenter_id = sql_field_argument(PG_GETARG_INT32(1),
+											  "datacenter_id",
+											  layout->datacenter_bits);
+	fields.worker_id = sql_field_argument(PG_GETARG_INT32(2), "worker_id",
+										  layout->worker_bits);
+	fields.sequence = sql_field_argument(PG_GETARG_INT32(3), "sequence",
+										 layout->sequence_bits);
 	PG_RETURN_INT64(layout_compose(layout, &fields));
 }
 
@@ -237,7 +238,7 @@ snowflake_encode(PG_FUNCTION_ARGS)
 Datum
 snowflake_min_id(PG_FUNCTION_ARGS)
 {
-	Layout		layout = layout_of_call(fcinfo);
+	Layout		layout = sql_layout_of_call(fcinfo);
 	IdFields	fields = {0};
 
 	(void) layout_locate(&layout, PG_GETARG_TIMESTAMPTZ(0), &fields.tick);
@@ -247,7 +248,7 @@ snowflake_min_id(PG_FUNCTION_ARGS)
 Datum
 snowflake_max_id(PG_FUNCTION_ARGS)
 {
-	Layout		layout = layout_of_call(fcinfo);
+	Layout		layout = sql_layout_of_call(fcinfo);
 	IdFields	fields = {
 		.datacenter_id = layout_field_max(layout.datacenter_bits),
 		.worker_id = layout_field_max(layout.worker_bits),
@@ -293,7 +294,7 @@ Datum
 snowflake_format(PG_FUNCTION_ARGS)
 {
 	const Layout *layout = mark_layout();
-	IdFields	fields = split_id(layout, PG_GETARG_INT64(0));
+	IdFields	fields = sql_split_id(layout, PG_GETARG_INT64(0));
 	TimestampTz instant = layout_tick_start(layout, fields.tick);
 	struct pg_tm tm;
 	fsec_t		fsec;
@@ -324,7 +325,7 @@ snowflake_format(PG_FUNCTION_ARGS)
  * PostgreSQL calls this library for them.  Always raises ERROR 55000.
  */
 static void
-refuse_foreign_function(FunctionCallInfo fcinfo)
+sql_refuse_foreign_function(FunctionCallInfo fcinfo)
 {
 	char	   *name = format_procedure(fcinfo->flinfo->fn_oid);
 
@@ -340,7 +341,7 @@ refuse_foreign_function(FunctionCallInfo fcinfo)
  * text) or, without them, the data's.
  */
 static Layout
-layout_of_call(FunctionCallInfo fcinfo)
+sql_layout_of_call(FunctionCallInfo fcinfo)
 {
 	Layout		layout;
 	TimestampTz epoch;
@@ -368,7 +369,7 @@ layout_of_call(FunctionCallInfo fcinfo)
 
 /* Takes an id apart.  ERROR 22003 for a number outside the layout's range. */
 static inline IdFields
-split_id(const Layout *layout, int64 id)
+sql_split_id(const Layout *layout, int64 id)
 {
 	if (unlikely(id < 0 || id > layout_max_id(layout)))
 		ereport(ERROR,
@@ -382,7 +383,7 @@ split_id(const Layout *layout, int64 id)
 
 /* Returns an argument.  ERROR 22003 if the value does not fit the field. */
 static int64
-field_argument(int32 value, const char *name, int bits)
+sql_field_argument(int32 value, const char *name, int bits)
 {
 	if (value < 0 || value > layout_field_max(bits))
 		ereport(ERROR,

@@ -43,12 +43,13 @@ typedef struct Row
 	bool		nulls[COLUMNS_MAX];
 } Row;
 
-static void row_add(Row *row, Datum value, bool is_null);
-static void row_add_number(Row *row, uint64 number);
-static void row_add_interval(Row *row, int64 duration_us, bool is_null);
-static Datum row_datum(FunctionCallInfo fcinfo, Row *row);
-static void sum_slots(Counters *sum, int64 *last_id);
-static void add_counters(Counters *sum, const Counters *counters, int sign);
+static void sql_row_add(Row *row, Datum value, bool is_null);
+static void sql_row_add_number(Row *row, uint64 number);
+static void sql_row_add_interval(Row *row, int64 duration_us, bool is_null);
+static Datum sql_row_datum(FunctionCallInfo fcinfo, Row *row);
+static void sql_sum_slots(Counters *sum, int64 *last_id);
+static void sql_add_counters(Counters *sum, const Counters *counters,
+							 int sign);
 
 /*
  * snowflake_node() -> record
@@ -75,24 +76,29 @@ snowflake_node(PG_FUNCTION_ARGS)
 			lease.worker_id : WORKER_ID_UNSET;
 	}
 
-	row_add(&row, Int32GetDatum(node_datacenter_id), false);
-	row_add(&row, Int32GetDatum(worker_id), worker_id == WORKER_ID_UNSET);
-	row_add(&row, CStringGetTextDatum(node_worker_id_source_name()), false);
-	row_add(&row, CStringGetTextDatum(layout_to_text(layout)), false);
-	row_add(&row, TimestampTzGetDatum(layout->epoch), false);
-	row_add_interval(&row, layout->tick_us, false);
-	row_add_number(&row, (uint64) (layout_field_max(layout->sequence_bits) + 1) *
-				   USECS_PER_SEC / layout->tick_us);
-	row_add(&row, TimestampTzGetDatum(layout_tick_start(layout, 0)), false);
-	row_add(&row, TimestampTzGetDatum(layout_tick_start(layout,
-														layout_max_tick(layout))), false);
-	row_add(&row, TimestampTzGetDatum(layout_tick_start(layout, mark)), mark == 0);
-	row_add(&row, BoolGetDatum(RecoveryInProgress()), false);
-	row_add(&row, CStringGetTextDatum(lease.holder),
-			!is_held || !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR));
-	row_add(&row, TimestampTzGetDatum(GetCurrentTimestamp() +
-									  (lease.ends_us - now_us)), !is_held);
-	return row_datum(fcinfo, &row);
+	sql_row_add(&row, Int32GetDatum(node_datacenter_id), false);
+	sql_row_add(&row, Int32GetDatum(worker_id), worker_id == WORKER_ID_UNSET);
+	sql_row_add(&row, CStringGetTextDatum(node_worker_id_source_name()),
+				false);
+	sql_row_add(&row, CStringGetTextDatum(layout_to_text(layout)), false);
+	sql_row_add(&row, TimestampTzGetDatum(layout->epoch), false);
+	sql_row_add_interval(&row, layout->tick_us, false);
+	sql_row_add_number(&row,
+					   (uint64) (layout_field_max(layout->sequence_bits) + 1) *
+					   USECS_PER_SEC / layout->tick_us);
+	sql_row_add(&row, TimestampTzGetDatum(layout_tick_start(layout, 0)),
+				false);
+	sql_row_add(&row, TimestampTzGetDatum(layout_tick_start(layout,
+															layout_max_tick(layout))),
+				false);
+	sql_row_add(&row, TimestampTzGetDatum(layout_tick_start(layout, mark)),
+				mark == 0);
+	sql_row_add(&row, BoolGetDatum(RecoveryInProgress()), false);
+	sql_row_add(&row, CStringGetTextDatum(lease.holder),
+				!is_held || !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR));
+	sql_row_add(&row, TimestampTzGetDatum(GetCurrentTimestamp() +
+										  (lease.ends_us - now_us)), !is_held);
+	return sql_row_datum(fcinfo, &row);
 }
 
 /*
@@ -114,8 +120,8 @@ snowflake_stat(PG_FUNCTION_ARGS)
 	Row			row = {0};
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	sum_slots(&totals, &last_id);
-	add_counters(&totals, &shared->counters_at_reset, -1);
+	sql_sum_slots(&totals, &last_id);
+	sql_add_counters(&totals, &shared->counters_at_reset, -1);
 	max_regression_us = shared->max_regression_us;
 	stats_reset = shared->stats_reset;
 	LWLockRelease(&shared->lock);
@@ -124,21 +130,22 @@ snowflake_stat(PG_FUNCTION_ARGS)
 		last = layout_split(layout, last_id);
 	last_issued_at = layout_tick_start(layout, last.tick);
 
-	row_add_number(&row, totals.ids_issued);
-	row_add(&row, Int64GetDatum(last_id), is_unused);
-	row_add(&row, TimestampTzGetDatum(last_issued_at), is_unused);
-	row_add_number(&row, totals.sequence_waits);
-	row_add_interval(&row, (int64) totals.sequence_wait_us, false);
-	row_add_number(&row, totals.clock_regressions);
-	row_add_interval(&row, max_regression_us, false);
-	row_add_interval(&row, (int64) totals.clock_wait_us, false);
-	row_add_number(&row, totals.clock_refusals);
-	row_add_interval(&row, Max(last_issued_at - GetCurrentTimestamp(), 0), is_unused);
-	row_add_number(&row, totals.mark_writes);
-	row_add_number(&row, totals.lease_renewals);
-	row_add_number(&row, totals.lease_failures);
-	row_add(&row, TimestampTzGetDatum(stats_reset), false);
-	return row_datum(fcinfo, &row);
+	sql_row_add_number(&row, totals.ids_issued);
+	sql_row_add(&row, Int64GetDatum(last_id), is_unused);
+	sql_row_add(&row, TimestampTzGetDatum(last_issued_at), is_unused);
+	sql_row_add_number(&row, totals.sequence_waits);
+	sql_row_add_interval(&row, (int64) totals.sequence_wait_us, false);
+	sql_row_add_number(&row, totals.clock_regressions);
+	sql_row_add_interval(&row, max_regression_us, false);
+	sql_row_add_interval(&row, (int64) totals.clock_wait_us, false);
+	sql_row_add_number(&row, totals.clock_refusals);
+	sql_row_add_interval(&row, Max(last_issued_at - GetCurrentTimestamp(), 0),
+						 is_unused);
+	sql_row_add_number(&row, totals.mark_writes);
+	sql_row_add_number(&row, totals.lease_renewals);
+	sql_row_add_number(&row, totals.lease_failures);
+	sql_row_add(&row, TimestampTzGetDatum(stats_reset), false);
+	return sql_row_datum(fcinfo, &row);
 }
 
 /*
@@ -182,24 +189,26 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 			continue;
 		if (!(sees_all || pid == MyProcPid))
 			continue;
-		pg_read_barrier();		/* pairs with the barrier in attach_session() */
+
+		/* pairs with the barrier in generator_attach_session() */
+		pg_read_barrier();
 
 		/* Counters only grow, so reading "before" first gives no negatives. */
-		add_counters(&counters, &slot->before, -1);
+		sql_add_counters(&counters, &slot->before, -1);
 		pg_read_barrier();
-		add_counters(&counters, &slot->counters, 1);
-		row_add(&row, Int32GetDatum(pid), pid == 0);
-		row_add(&row, TransactionIdGetDatum((TransactionId) hold.xid),
-				hold.xid == 0);
-		row_add(&row, Int64GetDatum((int64) counters.ids_issued), pid == 0);
-		row_add(&row, Int64GetDatum((int64) counters.sequence_waits), pid == 0);
-		row_add(&row, Int64GetDatum((int64) counters.clock_waits), pid == 0);
-		row_add(&row, Int64GetDatum(slot->last_id), counters.ids_issued == 0);
-		row_add(&row, TimestampTzGetDatum(hold.xact_start), hold.xact_start == 0);
+		sql_add_counters(&counters, &slot->counters, 1);
+		sql_row_add(&row, Int32GetDatum(pid), pid == 0);
+		sql_row_add(&row, TransactionIdGetDatum((TransactionId) hold.xid),
+					hold.xid == 0);
+		sql_row_add(&row, Int64GetDatum((int64) counters.ids_issued), pid == 0);
+		sql_row_add(&row, Int64GetDatum((int64) counters.sequence_waits), pid == 0);
+		sql_row_add(&row, Int64GetDatum((int64) counters.clock_waits), pid == 0);
+		sql_row_add(&row, Int64GetDatum(slot->last_id), counters.ids_issued == 0);
+		sql_row_add(&row, TimestampTzGetDatum(hold.xact_start), hold.xact_start == 0);
 		if (hold.hold == 0 || hold.hold == HORIZON_UNKNOWN)
-			row_add(&row, (Datum) 0, true);
+			sql_row_add(&row, (Datum) 0, true);
 		else
-			row_add(&row, Int64GetDatum(horizon_of_hold(hold.hold)), false);
+			sql_row_add(&row, Int64GetDatum(horizon_of_hold(hold.hold)), false);
 		tuplestore_putvalues(result->setResult, result->setDesc, row.values,
 							 row.nulls);
 	}
@@ -215,7 +224,7 @@ snowflake_stat_reset(PG_FUNCTION_ARGS)
 
 	node_require_preload();
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	sum_slots(&shared->counters_at_reset, &last_id);
+	sql_sum_slots(&shared->counters_at_reset, &last_id);
 	shared->max_regression_us = 0;
 	shared->stats_reset = now;
 	LWLockRelease(&shared->lock);
@@ -245,7 +254,7 @@ snowflake_change_layout(PG_FUNCTION_ARGS)
 }
 
 static void
-row_add(Row *row, Datum value, bool is_null)
+sql_row_add(Row *row, Datum value, bool is_null)
 {
 	Assert(row->count < COLUMNS_MAX);
 	row->values[row->count] = value;
@@ -253,22 +262,22 @@ row_add(Row *row, Datum value, bool is_null)
 }
 
 static void
-row_add_number(Row *row, uint64 number)
+sql_row_add_number(Row *row, uint64 number)
 {
-	row_add(row, Int64GetDatum((int64) number), false);
+	sql_row_add(row, Int64GetDatum((int64) number), false);
 }
 
 static void
-row_add_interval(Row *row, int64 duration_us, bool is_null)
+sql_row_add_interval(Row *row, int64 duration_us, bool is_null)
 {
 	Interval   *interval = (Interval *) palloc0(sizeof(Interval));
 
 	interval->time = duration_us;
-	row_add(row, IntervalPGetDatum(interval), is_null);
+	sql_row_add(row, IntervalPGetDatum(interval), is_null);
 }
 
 static Datum
-row_datum(FunctionCallInfo fcinfo, Row *row)
+sql_row_datum(FunctionCallInfo fcinfo, Row *row)
 {
 	TupleDesc	tupdesc;
 
@@ -280,7 +289,7 @@ row_datum(FunctionCallInfo fcinfo, Row *row)
 
 /* Adds up the counters since the server's start, and finds the largest id. */
 static void
-sum_slots(Counters *sum, int64 *last_id)
+sql_sum_slots(Counters *sum, int64 *last_id)
 {
 	memset(sum, 0, sizeof(*sum));
 	*last_id = LAYOUT_NONE;
@@ -288,7 +297,7 @@ sum_slots(Counters *sum, int64 *last_id)
 	{
 		const BackendSlot *slot = &shared->slots[i].slot;
 
-		add_counters(sum, &slot->counters, 1);
+		sql_add_counters(sum, &slot->counters, 1);
 		if (slot->counters.ids_issued > 0)
 			*last_id = Max(*last_id, slot->last_id);
 	}
@@ -300,7 +309,7 @@ sum_slots(Counters *sum, int64 *last_id)
  * counters may be of slightly different instants.
  */
 static void
-add_counters(Counters *sum, const Counters *counters, int sign)
+sql_add_counters(Counters *sum, const Counters *counters, int sign)
 {
 	uint64	   *sums = (uint64 *) sum;
 	const uint64 *numbers = (const uint64 *) counters;

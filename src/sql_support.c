@@ -19,7 +19,7 @@
 
 PG_FUNCTION_INFO_V1(snowflake_bound_support);
 
-static Node *fold_bound(const SupportRequestSimplify *request);
+static Node *sql_fold_bound(const SupportRequestSimplify *request);
 
 /*
  * Support function of snowflake_min_id(timestamptz),
@@ -32,7 +32,7 @@ snowflake_bound_support(PG_FUNCTION_ARGS)
 	Node	   *request = (Node *) PG_GETARG_POINTER(0);
 
 	if (IsA(request, SupportRequestSimplify))
-		PG_RETURN_POINTER(fold_bound((SupportRequestSimplify *) request));
+		PG_RETURN_POINTER(sql_fold_bound((SupportRequestSimplify *) request));
 	PG_RETURN_POINTER(NULL);
 }
 
@@ -46,7 +46,7 @@ snowflake_bound_support(PG_FUNCTION_ARGS)
  * and the index would be wrong after a restart with another layout.
  */
 static Node *
-fold_bound(const SupportRequestSimplify *request)
+sql_fold_bound(const SupportRequestSimplify *request)
 {
 	FuncExpr   *call = request->fcall;
 	Node	   *instant = (Node *) linitial(call->args);

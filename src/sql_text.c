@@ -42,18 +42,18 @@ static const Base bases[] =
 	{62, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", false, ""}
 };
 
-static const Base *find_base(int number);
-static int	digit_value(const Base *base, char c);
-static bool same_digit(const Base *base, char a, char b);
-static void refuse_character(const Base *base, const char *text, int length,
-							 int at);
+static const Base *sql_find_base(int number);
+static int	sql_digit_value(const Base *base, char c);
+static bool sql_same_digit(const Base *base, char a, char b);
+static void sql_refuse_character(const Base *base, const char *text,
+								 int length, int at);
 
 /* snowflake_to_text(id bigint, base integer) -> text */
 Datum
 snowflake_to_text(PG_FUNCTION_ARGS)
 {
 	int64		id = PG_GETARG_INT64(0);
-	const Base *base = find_base(PG_GETARG_INT32(1));
+	const Base *base = sql_find_base(PG_GETARG_INT32(1));
 	char		digits[DIGITS_MAX];
 	int			first = DIGITS_MAX;
 
@@ -82,7 +82,7 @@ Datum
 snowflake_from_text(PG_FUNCTION_ARGS)
 {
 	text	   *argument = PG_GETARG_TEXT_PP(0);
-	const Base *base = find_base(PG_GETARG_INT32(1));
+	const Base *base = sql_find_base(PG_GETARG_INT32(1));
 	const char *text = VARDATA_ANY(argument);
 	int			length = VARSIZE_ANY_EXHDR(argument);
 	bool		fits = true;
@@ -100,10 +100,10 @@ snowflake_from_text(PG_FUNCTION_ARGS)
 	 */
 	for (int i = 0; i < length; i++)
 	{
-		int			value = digit_value(base, text[i]);
+		int			value = sql_digit_value(base, text[i]);
 
 		if (value < 0)
-			refuse_character(base, text, length, i);
+			sql_refuse_character(base, text, length, i);
 		fits = fits && !pg_mul_s64_overflow(id, base->base, &id) &&
 			!pg_add_s64_overflow(id, value, &id);
 	}
@@ -119,7 +119,7 @@ snowflake_from_text(PG_FUNCTION_ARGS)
 }
 
 static const Base *
-find_base(int number)
+sql_find_base(int number)
 {
 	for (int i = 0; i < lengthof(bases); i++)
 	{
@@ -135,16 +135,16 @@ find_base(int number)
 
 /* Returns the value of a digit; -1 if a character is no digit of the base. */
 static int
-digit_value(const Base *base, char c)
+sql_digit_value(const Base *base, char c)
 {
 	for (const char *alias = base->aliases; *alias != '\0'; alias += 2)
 	{
-		if (same_digit(base, c, alias[0]))
+		if (sql_same_digit(base, c, alias[0]))
 			c = alias[1];
 	}
 	for (int value = 0; value < base->base; value++)
 	{
-		if (same_digit(base, c, base->digits[value]))
+		if (sql_same_digit(base, c, base->digits[value]))
 			return value;
 	}
 	return -1;
@@ -152,7 +152,7 @@ digit_value(const Base *base, char c)
 
 /* Are two characters the same digit?  Ignores case only in ASCII. */
 static bool
-same_digit(const Base *base, char a, char b)
+sql_same_digit(const Base *base, char a, char b)
 {
 	if (base->ignores_case)
 		return pg_ascii_toupper((unsigned char) a) ==
@@ -162,7 +162,7 @@ same_digit(const Base *base, char a, char b)
 
 /* The character begins at byte "at" of the text. */
 static void
-refuse_character(const Base *base, const char *text, int length, int at)
+sql_refuse_character(const Base *base, const char *text, int length, int at)
 {
 	int			size = pg_mbcharcliplen(text + at, length - at, 1);
 
