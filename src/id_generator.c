@@ -76,6 +76,9 @@ static void generator_prepare(void);
 static void generator_end_session(int code, Datum arg);
 static inline int64 generator_issue(int64 wanted, int64 *count);
 static inline bool generator_may_issue(int64 tick);
+static inline bool generator_take_stamps(const Layout *layout, int64 tick,
+										 int64 wanted, int64 *first,
+										 int64 *count);
 static inline int64 generator_lead_us(int64 tick);
 static pg_noinline void generator_wait_or_refuse(int64 tick, Wait *wait);
 static void generator_read_limit(void);
@@ -220,7 +223,7 @@ generator_issue(int64 wanted, int64 *count)
 	Wait		wait = {.wakeup_tick = LAYOUT_NONE};
 	bool		is_clock_newer = false; /* was the clock read after the stamp? */
 	const Layout *layout;
-	int64		next;
+	int64		first;
 
 	Assert(wanted >= 1);
 
@@ -241,25 +244,9 @@ generator_issue(int64 wanted, int64 *count)
 
 		if (likely(generator_may_issue(tick)))
 		{
-			int64		last = (int64) session.last_stamp;
-			int64		newest;
-
-			/* In a later tick than the last stamp's, the second is larger. */
-			next = Max(last + 1, tick << layout->sequence_bits);
-			newest = next;
-			if (wanted > 1)
-				newest = Min(next + wanted - 1,
-							 layout_last_stamp(layout, tick));
-
-			/* A swap that fails sets last_stamp to the newest stamp. */
-			if (likely(pg_atomic_compare_exchange_u64(&shared->stamp,
-													  &session.last_stamp,
-													  (uint64) newest)))
-			{
-				session.last_stamp = (uint64) newest;
-				*count = newest - next + 1;
+			if (likely(generator_take_stamps(layout, tick, wanted, &first,
+											 count)))
 				break;
-			}
 			is_clock_newer = false;
 			continue;
 		}
@@ -279,10 +266,10 @@ generator_issue(int64 wanted, int64 *count)
 		is_clock_newer = true;
 	}
 
-	next = layout_stamp_id(layout, next, session.node_bits);
-	session.slot->last_id = next + *count - 1;
+	first = layout_stamp_id(layout, first, session.node_bits);
+	session.slot->last_id = first + *count - 1;
 	session.slot->counters.ids_issued += (uint64) *count;
-	return next;
+	return first;
 }
 
 /*
@@ -296,6 +283,33 @@ generator_may_issue(int64 tick)
 		likely(session.clock.position == SPAN_WITHIN) &&
 		(likely(tick == session.clock.tick) ||
 		 generator_lead_us(tick) <= clock_allowed_lead_us());
+}
+
+/*
+ * Takes the next stamps, which are of a tick.  Returns false if another session
+ * has changed the newest stamp meanwhile; then this session knows that stamp.
+ */
+static inline bool
+generator_take_stamps(const Layout *layout, int64 tick, int64 wanted,
+					  int64 *first, int64 *count)
+{
+	int64		last = (int64) session.last_stamp;
+	int64		newest;
+
+	/* In a later tick than the last stamp's, the second is larger. */
+	*first = Max(last + 1, tick << layout->sequence_bits);
+	newest = *first;
+	if (wanted > 1)
+		newest = Min(*first + wanted - 1, layout_last_stamp(layout, tick));
+
+	/* A swap that fails sets last_stamp to the newest stamp. */
+	if (unlikely(!pg_atomic_compare_exchange_u64(&shared->stamp,
+												 &session.last_stamp,
+												 (uint64) newest)))
+		return false;
+	session.last_stamp = (uint64) newest;
+	*count = newest - *first + 1;
+	return true;
 }
 
 /* In microseconds; negative if the tick is behind the clock. */
