@@ -53,6 +53,7 @@ typedef struct StartPoint
 	int64		floor;			/* the first tick of nodes without an entry */
 } StartPoint;
 
+static void mark_start(void);
 static void mark_inherit_lease(const Lease *logged, Lease *lease);
 static void mark_report_elsewhere(const MarkLogger *logger, int64 begin);
 static void mark_set_lease(const Lease *lease);
@@ -69,6 +70,21 @@ static void mark_set_start(int64 tick, bool is_fence);
 void
 mark_start_once(void)
 {
+	bool		is_known;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	is_known = shared->start.is_known;
+	LWLockRelease(&shared->lock);
+	if (is_known)
+		(void) mark_layout();	/* for node_layout() */
+	else
+		mark_start();
+}
+
+/* Reads the page.  Several processes may do so; the first result counts. */
+static void
+mark_start(void)
+{
 	MarkContents contents;
 	Lease		lease = {.worker_id = WORKER_ID_UNSET};
 	FullTransactionId next_xid;
@@ -76,15 +92,6 @@ mark_start_once(void)
 	int64		now;
 	bool		is_pending;
 	bool		is_first;
-
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	is_first = !shared->start.is_known;
-	LWLockRelease(&shared->lock);
-	if (!is_first)
-	{
-		(void) mark_layout();
-		return;
-	}
 
 	mark_page_read(&contents);
 	mark_layout_require(&contents);
@@ -111,7 +118,6 @@ mark_start_once(void)
 
 	next_xid = ReadNextFullTransactionId();
 
-	/* Several processes may have read the page; the first result counts. */
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	is_first = !shared->start.is_known;
 	if (is_first)
@@ -124,10 +130,8 @@ mark_start_once(void)
 		shared->start.is_known = true;
 	}
 	LWLockRelease(&shared->lock);
-	if (!is_first)
-		return;
-
-	mark_report_elsewhere(&contents.logger, start.tick);
+	if (is_first)
+		mark_report_elsewhere(&contents.logger, start.tick);
 }
 
 /*
