@@ -46,6 +46,8 @@ typedef struct Row
 static void sql_row_add(Row *row, Datum value, bool is_null);
 static void sql_row_add_number(Row *row, uint64 number);
 static void sql_row_add_interval(Row *row, int64 duration_us, bool is_null);
+static void sql_row_add_backend(Row *row, const BackendSlot *slot, int pid,
+								const HorizonHold *hold);
 static Datum sql_row_datum(FunctionCallInfo fcinfo, Row *row);
 static void sql_sum_slots(Counters *sum, int64 *last_id);
 static void sql_add_counters(Counters *sum, const Counters *counters,
@@ -176,7 +178,6 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 		const BackendSlot *slot = &shared->slots[number].slot;
 		int			pid = slot->pid;
 		HorizonHold hold = {0};
-		Counters	counters = {0};
 		Row			row = {0};
 
 		if (next < count && holds[next].number == number)
@@ -189,26 +190,7 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 			continue;
 		if (!(sees_all || pid == MyProcPid))
 			continue;
-
-		/* pairs with the barrier in generator_attach_session() */
-		pg_read_barrier();
-
-		/* Counters only grow, so reading "before" first gives no negatives. */
-		sql_add_counters(&counters, &slot->before, -1);
-		pg_read_barrier();
-		sql_add_counters(&counters, &slot->counters, 1);
-		sql_row_add(&row, Int32GetDatum(pid), pid == 0);
-		sql_row_add(&row, TransactionIdGetDatum((TransactionId) hold.xid),
-					hold.xid == 0);
-		sql_row_add(&row, Int64GetDatum((int64) counters.ids_issued), pid == 0);
-		sql_row_add(&row, Int64GetDatum((int64) counters.sequence_waits), pid == 0);
-		sql_row_add(&row, Int64GetDatum((int64) counters.clock_waits), pid == 0);
-		sql_row_add(&row, Int64GetDatum(slot->last_id), counters.ids_issued == 0);
-		sql_row_add(&row, TimestampTzGetDatum(hold.xact_start), hold.xact_start == 0);
-		if (hold.hold == 0 || hold.hold == HORIZON_UNKNOWN)
-			sql_row_add(&row, (Datum) 0, true);
-		else
-			sql_row_add(&row, Int64GetDatum(horizon_of_hold(hold.hold)), false);
+		sql_row_add_backend(&row, slot, pid, &hold);
 		tuplestore_putvalues(result->setResult, result->setDesc, row.values,
 							 row.nulls);
 	}
@@ -274,6 +256,36 @@ sql_row_add_interval(Row *row, int64 duration_us, bool is_null)
 
 	interval->time = duration_us;
 	sql_row_add(row, IntervalPGetDatum(interval), is_null);
+}
+
+/* Adds the columns of snowflake_stat_backend(); pid was read off the slot. */
+static void
+sql_row_add_backend(Row *row, const BackendSlot *slot, int pid,
+					const HorizonHold *hold)
+{
+	Counters	counters = {0};
+
+	/* pairs with the barrier in generator_attach_session() */
+	pg_read_barrier();
+
+	/* Counters only grow, so reading "before" first gives no negatives. */
+	sql_add_counters(&counters, &slot->before, -1);
+	pg_read_barrier();
+	sql_add_counters(&counters, &slot->counters, 1);
+
+	sql_row_add(row, Int32GetDatum(pid), pid == 0);
+	sql_row_add(row, TransactionIdGetDatum((TransactionId) hold->xid),
+				hold->xid == 0);
+	sql_row_add(row, Int64GetDatum((int64) counters.ids_issued), pid == 0);
+	sql_row_add(row, Int64GetDatum((int64) counters.sequence_waits), pid == 0);
+	sql_row_add(row, Int64GetDatum((int64) counters.clock_waits), pid == 0);
+	sql_row_add(row, Int64GetDatum(slot->last_id), counters.ids_issued == 0);
+	sql_row_add(row, TimestampTzGetDatum(hold->xact_start),
+				hold->xact_start == 0);
+	if (hold->hold == 0 || hold->hold == HORIZON_UNKNOWN)
+		sql_row_add(row, (Datum) 0, true);
+	else
+		sql_row_add(row, Int64GetDatum(horizon_of_hold(hold->hold)), false);
 }
 
 static Datum
