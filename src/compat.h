@@ -155,9 +155,9 @@ compat_lock_vxid(const LockInstanceData *lock)
 #if PG_VERSION_NUM >= 170000
 	return lock->vxid;
 #else
-	return (VirtualTransactionId) {
-		lock->backend, lock->lxid
-	};
+	VirtualTransactionId vxid = {lock->backend, lock->lxid};
+
+	return vxid;
 #endif
 }
 

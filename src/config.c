@@ -66,12 +66,12 @@ config_check(const List *noted)
 		const struct config_generic *variable =
 			config_find(parameter->name);
 
+		/* Do not show the value: it may be a string with a password. */
 		if (variable->flags & GUC_CUSTOM_PLACEHOLDER)
 			ereport(FATAL,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("unrecognized configuration parameter \"%s\"",
 							parameter->name),
-			/* The value may be a connection string with a password. */
 					 errdetail("It is set by: %s.",
 							   GucSource_Names[parameter->source]),
 					 errhint("Correct its name, or take it out of the configuration.")));

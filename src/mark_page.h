@@ -42,7 +42,7 @@ typedef struct MarkLogger
 	int32		datacenter_id;	/* of the node whose mark was logged */
 	int32		worker_id;
 	uint64		holder;			/* a hash of the server's holder */
-	char		location[HOLDER_LOCATION_SIZE];	/* host and data directory */
+	char		location[HOLDER_LOCATION_SIZE]; /* host and data directory */
 } MarkLogger;
 
 /*

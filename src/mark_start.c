@@ -319,7 +319,7 @@ mark_find_start(MarkContents *contents, int worker_id)
 	int64		largest = mark_page_largest(contents);
 
 	if (layout_tick_start(node_layout(), largest) - MARK_HEADROOM_US -
-			 GetCurrentTimestamp() <= clock_tolerance_us())
+		GetCurrentTimestamp() <= clock_tolerance_us())
 		start.tick = largest;
 	else if (entry != NULL)
 		start.tick = entry->mark;

@@ -140,7 +140,7 @@ typedef struct SharedState
 	/* The layout of the data's ids, when it is final; see mark_layout.c. */
 	Layout		layout;
 	bool		layout_is_final;
-	bool		layout_is_reported; /* is a WARNING of other parameters logged? */
+	bool		layout_is_reported; /* has a process warned of parameters? */
 
 	/*
 	 * Counts the changes of the node and the ends of its lease.  A process
