@@ -135,6 +135,8 @@ clock_wait_event(WaitReason reason)
 void
 clock_sleep(int64 duration_us, WaitReason reason)
 {
+	Assert(InterruptHoldoffCount == 0); /* no LWLock is held */
+
 	CHECK_FOR_INTERRUPTS();
 
 	if (duration_us <= SHORT_SLEEP_US)

@@ -96,7 +96,10 @@ config_find(const char *name)
 	int			i = 0;
 
 	while (pg_strcasecmp(variables[i]->name, name) != 0)
+	{
 		i++;
+		Assert(i < count);
+	}
 	return variables[i];
 }
 

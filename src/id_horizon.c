@@ -155,6 +155,8 @@ horizon_hold(void)
 {
 	BackendSlot *slot = shmem_my_slot();
 
+	Assert(!horizon_is_held);
+
 	slot->xact_start = GetCurrentTransactionStartTimestamp();
 	pg_atomic_write_u64(&slot->hold, pg_atomic_read_u64(&shared->stamp) + 1);
 	horizon_is_held = true;

@@ -147,6 +147,8 @@ layout_split(const Layout *layout, int64 id)
 {
 	IdFields	fields;
 
+	Assert(id >= 0 && id <= layout_max_id(layout));
+
 	fields.sequence = id & layout_field_max(layout->sequence_bits);
 	id >>= layout->sequence_bits;
 	fields.worker_id = id & layout_field_max(layout->worker_bits);
@@ -163,6 +165,8 @@ layout_split(const Layout *layout, int64 id)
 static inline TimestampTz
 layout_tick_start(const Layout *layout, int64 tick)
 {
+	Assert(tick >= 0 && tick <= layout_max_tick(layout) + 1);
+
 	return layout->epoch + tick * layout->tick_us;
 }
 

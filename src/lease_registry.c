@@ -130,6 +130,8 @@ registry_claim(Connection *connection, const Lease *last, bool is_held,
 	PGresult   *result;
 	bool		is_granted;
 
+	Assert(last->next_incarnation != LEASE_NO_INCARNATION);
+
 	result = connection_query(connection, claim_sql, arguments,
 							  lengthof(arguments), claim_columns,
 							  lengthof(claim_columns));

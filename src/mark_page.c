@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "catalog/pg_tablespace_d.h"
@@ -130,6 +131,8 @@ mark_page_read(MarkContents *contents)
 		.previous = error_context_stack
 	};
 
+	Assert(IsTransactionState() && CritSectionCount == 0);
+
 	memset(contents, 0, sizeof(*contents));
 	contents->lease.worker_id = WORKER_ID_UNSET;
 	error_context_stack = &errcallback;
@@ -158,6 +161,7 @@ mark_page_lock(MarkContents *contents)
 	};
 	Buffer		buffer;
 
+	Assert(IsTransactionState() && CritSectionCount == 0);
 	Assert(!RecoveryInProgress());
 
 	if (IsBinaryUpgrade)
@@ -446,6 +450,8 @@ mark_page_checksum(const MarkContents *contents)
 	const pg_crc32c none = 0;
 	Size		after = offsetof(MarkContents, checksum) + sizeof(none);
 	pg_crc32c	crc;
+
+	Assert(contents->entry_count <= MARK_ENTRIES_MAX);
 
 	INIT_CRC32C(crc);
 	COMP_CRC32C(crc, bytes, offsetof(MarkContents, checksum));
