@@ -500,7 +500,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Give one hour or more in whole years, months, days or hours, not mixed.';
     END IF;
-    -- With -1, there are no partitions, and snowflake_attach_partition() raises an error.
+    -- With -1, there are no partitions, and snowflake_check_new_partitions() raises an error.
     steps := CASE WHEN isfinite(since) AND isfinite(until)
                   THEN least(extract(epoch FROM until - since) / extract(epoch FROM step), 10000) + 2
                   ELSE -1 END;
@@ -529,18 +529,33 @@ BEGIN ATOMIC
      ORDER BY start;
 END;
 
-CREATE FUNCTION @extschema@.snowflake_attach_partition(
+-- Returns the names, as SQL text, of the partitions that begin at these instants.
+CREATE FUNCTION @extschema@.snowflake_partition_names(parent regclass, unit text, starts timestamptz[])
+RETURNS text[] LANGUAGE sql STABLE STRICT PARALLEL SAFE
+BEGIN ATOMIC
+    SELECT array_agg(quote_ident(base || to_char(start, patterns ->> unit)
+               -- When summer time ends, an hour comes twice: the second gets a "b".
+               || CASE WHEN unit = 'hour' AND to_char(start, 'HH24') = to_char(start - interval '1 hour', 'HH24') THEN 'b' ELSE '' END) ORDER BY n)
+      FROM unnest(starts) WITH ORDINALITY AS s (start, n),
+           -- If the name and the longest suffix have more than 63 bytes together, cut the name
+           -- to whole characters, and append a hash of the name.
+           (SELECT CASE WHEN octet_length(c.relname) <= 48 THEN c.relname
+                        ELSE (SELECT left(c.relname, length) || '_' || left(encode(sha256(convert_to(c.relname, 'UTF8')), 'hex'), 8)
+                                FROM generate_series(39, 1, -1) AS length
+                               WHERE octet_length(left(c.relname, length)) <= 39 LIMIT 1) END
+              FROM pg_class AS c WHERE c.oid = parent) AS t (base),
+           (VALUES ('{"year": "_YYYY", "month": "_YYYY_MM", "day": "_YYYY_MM_DD", "hour": "_YYYY_MM_DD_HH24"}'::jsonb)) AS p (patterns);
+END;
+
+-- Raises an error unless the wanted partitions have names that tell when they begin, and
+-- fit between those that are there.
+CREATE FUNCTION @extschema@.snowflake_check_new_partitions(
     parent regclass, since timestamptz, until timestamptz, unit text, starts timestamptz[],
     bounds bigint[], parts regclass[], lowers bigint[], uppers bigint[], step interval, lock_timeout interval)
-RETURNS regclass LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+RETURNS void LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     wanted integer := cardinality(bounds) - 1;
-    patterns jsonb := '{"year": "_YYYY", "month": "_YYYY_MM", "day": "_YYYY_MM_DD", "hour": "_YYYY_MM_DD_HH24"}';
-    home regnamespace;
-    options text;
-    base text;
-    names text[];
     overlapping integer;
     below regclass;
     above regclass;
@@ -562,30 +577,13 @@ BEGIN
             USING ERRCODE = 'program_limit_exceeded', HINT = 'Give a longer step or a shorter time.';
     END IF;
 
-    -- If the name and the longest suffix have more than 63 bytes together, cut the name
-    -- to whole characters, and append a hash of the name.
-    SELECT concat(' USING ' || quote_ident(a.amname), ' TABLESPACE ' || quote_ident(t.spcname)),
-           CASE WHEN octet_length(c.relname) <= 48 THEN c.relname
-                ELSE (SELECT left(c.relname, length) || '_' || left(encode(sha256(convert_to(c.relname, 'UTF8')), 'hex'), 8)
-                        FROM generate_series(39, 1, -1) AS length
-                       WHERE octet_length(left(c.relname, length)) <= 39 LIMIT 1) END
-      INTO options, base
-      FROM pg_class AS c
-      LEFT JOIN pg_am AS a ON a.oid = c.relam
-      LEFT JOIN pg_tablespace AS t ON t.oid = c.reltablespace
-     WHERE c.oid = parent;
-    -- When summer time ends, an hour comes twice: the second gets a "b".
-    SELECT array_agg(quote_ident(base || to_char(start, patterns ->> unit)
-               || CASE WHEN unit = 'hour' AND to_char(start, 'HH24') = to_char(start - interval '1 hour', 'HH24') THEN 'b' ELSE '' END) ORDER BY n)
-      INTO names
-      FROM unnest(starts) WITH ORDINALITY AS s (start, n);
-
     SELECT n, part INTO overlapping, above
       FROM generate_series(1, wanted) AS n, unnest(parts, lowers, uppers) AS present (part, lower, upper)
      WHERE lower < bounds[n + 1] AND upper > bounds[n] AND (lower, upper) <> (bounds[n], bounds[n + 1])
      ORDER BY n LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'partition % of % would overlap partition %', names[overlapping], parent, above
+        RAISE EXCEPTION 'partition % of % would overlap partition %',
+                        (@extschema@.snowflake_partition_names(parent, unit, starts))[overlapping], parent, above
             USING ERRCODE = 'invalid_object_definition',
                   HINT = 'Use the step and the time zone that the existing partitions were made with.';
     END IF;
@@ -600,10 +598,29 @@ BEGIN
                                   starts[1], starts[wanted + 1], concat_ws(' and ', below, above)),
                   HINT = 'Begin where the last partition ends, and end where the next one begins.';
     END IF;
+END
+$$;
 
+CREATE FUNCTION @extschema@.snowflake_attach_partition(
+    parent regclass, since timestamptz, until timestamptz, unit text, starts timestamptz[],
+    bounds bigint[], parts regclass[], lowers bigint[], uppers bigint[], step interval, lock_timeout interval)
+RETURNS regclass LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    home regnamespace;
+    names text[];
+    options text;
+BEGIN
+    PERFORM @extschema@.snowflake_check_new_partitions(parent, since, until, unit, starts, bounds, parts, lowers, uppers, step, lock_timeout);
+    names := @extschema@.snowflake_partition_names(parent, unit, starts);
+    options := (SELECT concat(' USING ' || quote_ident(a.amname), ' TABLESPACE ' || quote_ident(t.spcname))
+                  FROM pg_class AS c
+                  LEFT JOIN pg_am AS a ON a.oid = c.relam
+                  LEFT JOIN pg_tablespace AS t ON t.oid = c.reltablespace
+                 WHERE c.oid = parent);
     -- Unlike PARTITION OF, LIKE and ATTACH PARTITION let readers and writers of
     -- the parent go on.  ATTACH makes indexes, foreign keys and triggers.
-    FOR i IN 1 .. wanted LOOP
+    FOR i IN 1 .. cardinality(bounds) - 1 LOOP
         CONTINUE WHEN EXISTS (SELECT FROM unnest(lowers) AS lower WHERE lower = bounds[i]);
         PERFORM @extschema@.snowflake_lock_partitions(parent, NULL::regclass, clock_timestamp() + lock_timeout);
         -- Another session may have created partitions during the wait.
