@@ -328,14 +328,16 @@ END;
 -- role.  Who has connected may be a member of the owner, which is a group then.
 --
 
-CREATE FUNCTION @extschema@.snowflake_check_partitions(parent regclass)
+-- Raises an error unless the table is one that the functions can serve, and the caller
+-- is its owner.
+CREATE FUNCTION @extschema@.snowflake_check_partitioned(parent regclass)
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- SET SESSION AUTHORIZATION changes session_user, but not this role.
     login oid := coalesce((SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid())), 10);
     owner oid;
-    found_table regclass;
+    detached regclass;
 BEGIN
     -- One snapshot would hide what has changed during a wait for a lock.
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
@@ -368,13 +370,24 @@ BEGIN
                   HINT = format('Connect as role "%s" or as a member of it without the rights of a superuser, CREATEROLE or a role pg_*_server_*, and SET ROLE to it.', pg_get_userbyid(owner));
     END IF;
 
-    SELECT inhrelid INTO found_table FROM pg_inherits WHERE inhparent = parent AND inhdetachpending;
+    SELECT inhrelid INTO detached FROM pg_inherits WHERE inhparent = parent AND inhdetachpending;
     IF FOUND THEN
-        RAISE EXCEPTION 'partition % of % is being detached', found_table, parent
+        RAISE EXCEPTION 'partition % of % is being detached', detached, parent
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = format('If DETACH PARTITION ... CONCURRENTLY was interrupted: ALTER TABLE %s DETACH PARTITION %s FINALIZE', parent, found_table);
+                  HINT = format('If DETACH PARTITION ... CONCURRENTLY was interrupted: ALTER TABLE %s DETACH PARTITION %s FINALIZE', parent, detached);
     END IF;
+END
+$$;
 
+-- Raises an error if another role than the caller owns the parent, a table that
+-- partitioning or a foreign key connects with it, or a schema of one.
+CREATE FUNCTION @extschema@.snowflake_check_partition_owners(parent regclass)
+RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    owner oid := (SELECT oid FROM pg_roles WHERE rolname = current_user);
+    found_table regclass;
+BEGIN
     WITH RECURSIVE tree (relid) AS (
         SELECT relid::oid FROM pg_partition_ancestors(parent)
         UNION
@@ -395,10 +408,18 @@ BEGIN
         RAISE EXCEPTION 'table %, its schema, or that of the extension belongs to another role than %', found_table, parent
             USING ERRCODE = 'insufficient_privilege',
                   DETAIL = 'Partitioning or a foreign key connects both, so code of that role could run.',
-                  HINT = format('Give the table and its schema to role "%s" or, if that role is no superuser, GRANT it to the schema''s owner.', pg_get_userbyid(owner));
+                  HINT = format('Give the table and its schema to role "%s" or, if that role is no superuser, GRANT it to the schema''s owner.', current_user);
     END IF;
 END
 $$;
+
+-- Bound by OID, because only the second check makes sure of the extension's schema.
+CREATE FUNCTION @extschema@.snowflake_check_partitions(parent regclass)
+RETURNS void LANGUAGE sql VOLATILE PARALLEL UNSAFE
+BEGIN ATOMIC
+    SELECT @extschema@.snowflake_check_partitioned(parent);
+    SELECT @extschema@.snowflake_check_partition_owners(parent);
+END;
 
 -- Returns the tables, with the lock modes, that PostgreSQL locks against writers
 -- while it drops a partition or, if "part" is NULL, while it attaches one.
