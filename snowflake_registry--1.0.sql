@@ -381,6 +381,33 @@ BEGIN
 END
 $$;
 
+-- Stores a grant or a renewal in a row, and returns the row.
+CREATE FUNCTION snowflake_registry.grant_lease(
+    s snowflake_registry.setting, c snowflake_registry.request, n snowflake_registry.node)
+RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    n.holder := c.holder;
+    n.name := c.name;
+    n.address := inet_client_addr();
+    n.incarnation := c.next_incarnation;
+    -- Each fence is above all that were granted before.
+    n.fence := greatest(n.began, n.top + interval '1 us', clock_timestamp() + s.lease_duration + s.slack);
+    n.top := n.fence;
+    n.seen_at := clock_timestamp();
+    n.expires_at := clock_timestamp() + s.lease_duration;
+    n.released_at := NULL;
+    n.is_seen := true;
+    INSERT INTO snowflake_registry.node
+    SELECT n.*
+    ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE
+       SET holder = excluded.holder, name = excluded.name, address = excluded.address,
+           incarnation = excluded.incarnation,
+           began = excluded.began, fence = excluded.fence, top = excluded.top, seen_at = excluded.seen_at,
+           expires_at = excluded.expires_at, released_at = NULL, is_seen = true;
+    RETURN n;
+END
+$$;
+
 -- Claims a worker id, or renews the lease that is held.  A claim with a
 -- held_fence is answered by a renewal of last_worker_id or by a refusal.
 CREATE FUNCTION snowflake_registry.claim(
@@ -427,18 +454,10 @@ BEGIN
         SELECT r.code, r.sentence INTO refusal, detail FROM snowflake_registry.refuse(s, c) AS r;
         RETURN;
     END IF;
-    -- Each fence is above all that were granted before.
-    fence := greatest(n.began, n.top + interval '1 us', clock_timestamp() + s.lease_duration + s.slack);
-    INSERT INTO snowflake_registry.node AS r
-    VALUES (n.datacenter_id, n.worker_id, c.holder, c.name, inet_client_addr(), c.next_incarnation, n.began,
-            claim.fence, claim.fence, clock_timestamp(), clock_timestamp() + s.lease_duration, NULL, true)
-    ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE
-       SET holder = excluded.holder, name = excluded.name, address = excluded.address,
-           incarnation = excluded.incarnation,
-           began = excluded.began, fence = excluded.fence, top = excluded.top, seen_at = excluded.seen_at,
-           expires_at = excluded.expires_at, released_at = NULL, is_seen = true;
+    n := snowflake_registry.grant_lease(s, c, n);
     worker_id := n.worker_id;
     begins_at := n.began;
+    fence := n.fence;
     duration_us := extract(epoch FROM s.lease_duration) * 1000000;
 END
 $$;
