@@ -372,15 +372,10 @@ BEGIN ATOMIC
       FROM ROWS FROM (unnest(tabs), unnest(cols)) WITH ORDINALITY AS k(tab, col, n);
 END;
 
--- Locks the tables, and makes sure that the same script would be made now or, without a
--- digest, that the keys are snowflakes, as the way back needs.  All locks together may
--- take the time of lock_timeout, so that a reader of the first table waits no longer; a
--- later call has the rest.
-CREATE PROCEDURE snowflake_convert.begin_script(owner name, tabs regclass[], cols name[], digest text, OUT sequences regclass[])
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small queries for each key
+-- Raises an error unless a script runs as the tables' owner, and sees what others commit.
+CREATE FUNCTION snowflake_convert.check_session(owner name)
+RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-#variable_conflict use_variable
 DECLARE
     role oid := (SELECT oid FROM pg_roles WHERE rolname = owner);
     -- Neither SET ROLE nor SET SESSION AUTHORIZATION changes this role, whose rights the
@@ -388,8 +383,6 @@ DECLARE
     -- and pg_write_server_files are as good as a superuser's; before 16, CREATEROLE
     -- grants them to anybody.
     connected oid := coalesce((SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid())), 10);
-    deadline timestamptz := clock_timestamp() + nullif(current_setting('lock_timeout')::interval, interval '0');    -- NULL: no limit
-    tab regclass;
 BEGIN
     IF owner <> current_user
        OR role <> connected AND (NOT pg_has_role(connected, role, 'MEMBER')
@@ -405,6 +398,18 @@ BEGIN
             MESSAGE = format('this script does not run at isolation level "%s"', current_setting('transaction_isolation')),
             HINT = 'SET default_transaction_isolation = ''read committed'' before.';
     END IF;
+END
+$$;
+
+-- Locks tables.  All locks together may take the time of lock_timeout, so that a reader of
+-- the first table waits no longer; a later call has the rest.
+CREATE FUNCTION snowflake_convert.lock_tables(tabs regclass[])
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    deadline timestamptz := clock_timestamp() + nullif(current_setting('lock_timeout')::interval, interval '0');    -- NULL: no limit
+    tab regclass;
+BEGIN
     -- Parents before inheritors, then by OID, as PostgreSQL's own statements do.
     FOR tab IN SELECT t FROM unnest(tabs) AS t ORDER BY EXISTS (SELECT FROM pg_inherits WHERE inhrelid = t), t::oid LOOP
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', tab);
@@ -420,6 +425,21 @@ BEGIN
             MESSAGE = 'tables or names have changed while this script waited for locks',
             HINT = 'Make the script again.';
     END IF;
+END
+$$;
+
+-- Locks the tables, and makes sure that the same script would be made now or, without a
+-- digest, that the keys are snowflakes, as the way back needs.
+CREATE PROCEDURE snowflake_convert.begin_script(owner name, tabs regclass[], cols name[], digest text, OUT sequences regclass[])
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small queries for each key
+AS $$
+#variable_conflict use_variable
+DECLARE
+    role oid := (SELECT oid FROM pg_roles WHERE rolname = owner);
+BEGIN
+    PERFORM snowflake_convert.check_session(owner);
+    PERFORM snowflake_convert.lock_tables(tabs);
     IF digest IS NULL THEN
         -- A DEFAULT goes on to inheritors, and an inheritor without one has none to lose.
         IF EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col)
