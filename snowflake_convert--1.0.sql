@@ -653,6 +653,23 @@ COMMENT ON FUNCTION snowflake_convert.schema(name[], text[]) IS
 -- New tables
 --
 
+-- Says what keeps the key of a table that was just made from becoming a snowflake.
+CREATE FUNCTION snowflake_convert.new_obstacle(
+    rel regclass, col name, owner oid, sequence regclass, is_parent boolean, is_made_here boolean)
+RETURNS text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- One snapshot would hide who uses a table that is older than this transaction.
+    RETURN CASE WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND NOT is_made_here
+                     THEN format('the isolation level is %s', current_setting('transaction_isolation'))
+                WHEN is_parent THEN 'the table has partitions or inheritors'
+                WHEN pg_relation_size(rel) > 0 THEN 'the table has rows'
+                WHEN NOT has_sequence_privilege(sequence, 'USAGE') THEN format('no privilege to read sequence %s', sequence)
+                WHEN pg_sequence_last_value(sequence) IS NOT NULL THEN format('sequence %s has given values', sequence)
+                ELSE (SELECT min(o) FROM snowflake_convert.obstacles(rel, col, owner) AS o) END;
+END
+$$;
+
 -- The event trigger runs as who runs the DDL, and changes a table that has no rows and
 -- whose sequence has given no value: nobody uses it yet.  Else a table stays as it is
 -- written, and a message says so once in a transaction.
@@ -687,14 +704,7 @@ BEGIN
          WHERE d.command_tag IN ('CREATE TABLE', 'ALTER TABLE') AND NOT d.in_extension AND s.sequence IS NOT NULL
          GROUP BY c.oid, a.attnum, a.attname, a.atttypid, s.sequence
     LOOP
-        -- One snapshot would hide who uses a table that is older than this transaction.
-        reason := CASE WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND NOT key.is_made_here
-                            THEN format('the isolation level is %s', current_setting('transaction_isolation'))
-                       WHEN key.relhassubclass THEN 'the table has partitions or inheritors'
-                       WHEN pg_relation_size(key.tab) > 0 THEN 'the table has rows'
-                       WHEN NOT has_sequence_privilege(key.sequence, 'USAGE') THEN format('no privilege to read sequence %s', key.sequence)
-                       WHEN pg_sequence_last_value(key.sequence) IS NOT NULL THEN format('sequence %s has given values', key.sequence)
-                       ELSE (SELECT min(o) FROM snowflake_convert.obstacles(key.tab, key.attname, key.relowner) AS o) END;
+        reason := snowflake_convert.new_obstacle(key.tab, key.attname, key.relowner, key.sequence, key.relhassubclass, key.is_made_here);
         IF reason IS NULL THEN
             BEGIN
                 PERFORM set_config('snowflake_convert.schemas', 'none', true);
