@@ -144,12 +144,12 @@ SELECT n.datacenter_id, n.worker_id, n.name, n.address,
   FROM snowflake_registry.node AS n CROSS JOIN snowflake_registry.setting AS s;
 COMMENT ON VIEW snowflake_registry.lease IS 'who holds which worker id, where, until when, and where the next holder would begin';
 
--- A claim's arguments, as claim() passes them on.
-CREATE TYPE snowflake_registry.request AS (
+-- As claim() passes them on.
+CREATE TYPE snowflake_registry.claim_arguments AS (
     datacenter_id integer, wanted_worker_id integer, holder text, name text, begins_by timestamptz,
     last_worker_id integer, incarnation bigint, held_fence timestamptz, next_incarnation bigint
 );
-COMMENT ON TYPE snowflake_registry.request IS 'internal: a claim';
+COMMENT ON TYPE snowflake_registry.claim_arguments IS 'internal: the arguments of a claim';
 
 --
 -- Quarantine
@@ -258,7 +258,7 @@ RETURN (n.released_at IS NOT NULL OR n.expires_at <= clock_timestamp()) AND
        n.fence <= begins_by;
 
 -- Returns the row of the lease that a server continues, or NULL.
-CREATE FUNCTION snowflake_registry.continued(s snowflake_registry.setting, c snowflake_registry.request)
+CREATE FUNCTION snowflake_registry.continued(s snowflake_registry.setting, c snowflake_registry.claim_arguments)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n snowflake_registry.node;
@@ -306,7 +306,7 @@ RETURN (SELECT (max(r.worker_id)::bigint + 1)::integer FROM snowflake_registry.n
 -- wants or had last, or else of one above all that were leased, of the one that has
 -- been free longest, or of one that was left out.
 -- Returns NULL if none is free.
-CREATE FUNCTION snowflake_registry.choose(s snowflake_registry.setting, c snowflake_registry.request)
+CREATE FUNCTION snowflake_registry.choose(s snowflake_registry.setting, c snowflake_registry.claim_arguments)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n snowflake_registry.node := snowflake_registry.row_of(s, c.datacenter_id,
@@ -339,7 +339,7 @@ $$;
 
 -- Returns why a claim gets no lease: a code, and a sentence.
 CREATE FUNCTION snowflake_registry.refuse(
-    s snowflake_registry.setting, c snowflake_registry.request,
+    s snowflake_registry.setting, c snowflake_registry.claim_arguments,
     OUT code text, OUT sentence text)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -383,7 +383,7 @@ $$;
 
 -- Stores a grant or a renewal in a row, and returns the row.
 CREATE FUNCTION snowflake_registry.grant_lease(
-    s snowflake_registry.setting, c snowflake_registry.request, n snowflake_registry.node)
+    s snowflake_registry.setting, c snowflake_registry.claim_arguments, n snowflake_registry.node)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     n.holder := c.holder;
@@ -420,7 +420,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_
 SET lock_timeout = '900ms'
 AS $$
 DECLARE
-    c snowflake_registry.request := (datacenter_id, wanted_worker_id, holder, name, begins_by,
+    c snowflake_registry.claim_arguments := (datacenter_id, wanted_worker_id, holder, name, begins_by,
                                      last_worker_id, incarnation, held_fence, next_incarnation);
     s snowflake_registry.setting := snowflake_registry.lock_registry();
     n snowflake_registry.node;
