@@ -168,6 +168,7 @@ generator_attach_session(void)
 	generator_read_limit();
 }
 
+/* Refuses a process that may not issue ids, and finds where ids begin. */
 static void
 generator_prepare(void)
 {

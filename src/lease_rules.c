@@ -1,9 +1,7 @@
 /*
  * lease_rules.c
- *	  What a lease on a worker id allows: pure rules.
- *
- * The functions here read no clock and no shared memory: the callers pass all
- * that the rules depend on.
+ *	  What a lease on a worker id allows: pure rules, which read no clock and no
+ *	  shared memory.
  */
 #include "postgres.h"
 

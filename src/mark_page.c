@@ -434,7 +434,7 @@ mark_page_set_empty(MarkContents *contents, const Layout *layout)
 	contents->checksum = mark_page_checksum(contents);
 }
 
-/* Does the checksum match the contents? */
+/* Are the count of entries and the checksum right? */
 static bool
 mark_page_is_verified(const MarkContents *contents)
 {

@@ -255,7 +255,6 @@ node_worker_id_source_name(void)
 	return source->name;
 }
 
-/* Reads an epoch. */
 static bool
 node_parse_epoch(const char *text, TimestampTz *epoch)
 {

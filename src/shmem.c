@@ -18,7 +18,8 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
-#define TRANCHE_NAME "snowflake"
+/* Of the struct, and of the tranche of its lock. */
+#define SHMEM_NAME "snowflake"
 
 SharedState *shared = NULL;
 
@@ -48,10 +49,6 @@ shmem_request(void)
 	RequestAddinShmemSpace(shmem_size());
 }
 
-/*
- * The postmaster calls this function at its start, and again after a backend's
- * crash, when it has thrown the shared memory away.
- */
 static void
 shmem_startup(void)
 {
@@ -60,11 +57,11 @@ shmem_startup(void)
 	if (previous_shmem_startup_hook)
 		previous_shmem_startup_hook();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	shared = ShmemInitStruct("snowflake", shmem_size(), &found);
+	shared = ShmemInitStruct(SHMEM_NAME, shmem_size(), &found);
 	if (!found)
 		shmem_initialize();
 	LWLockRelease(AddinShmemInitLock);
-	compat_LWLockRegisterTranche(shared->lock.tranche, TRANCHE_NAME);
+	compat_LWLockRegisterTranche(shared->lock.tranche, SHMEM_NAME);
 }
 
 /* Returns the number of slots; those of prepared transactions are the last. */
@@ -158,7 +155,7 @@ shmem_initialize(void)
 	pg_atomic_init_u64(&shared->stamp, 0);
 	pg_atomic_init_u64(&shared->turns, 0);
 	pg_atomic_init_u64(&shared->horizon, 0);
-	LWLockInitialize(&shared->lock, LWLockNewTrancheId(TRANCHE_NAME));
+	LWLockInitialize(&shared->lock, LWLockNewTrancheId(SHMEM_NAME));
 	for (int number = 0; number < shmem_slot_count(); number++)
 		pg_atomic_init_u64(&shared->slots[number].slot.hold, 0);
 	shared->lease.worker_id = WORKER_ID_UNSET;

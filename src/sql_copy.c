@@ -13,8 +13,6 @@
  *
  * No other statement may call the twin.  ALTER TABLE ... ADD COLUMN, for
  * example, evaluates a default that is not volatile once for all rows.
- * sql_is_copy_planning() recognizes COPY, and sql_refuse_call_outside_copy()
- * refuses every call that the support function has not made.
  */
 #include "postgres.h"
 
@@ -81,8 +79,7 @@ snowflake_copy_nextval(PG_FUNCTION_ARGS)
  * plans the defaults in that context.  All code that runs a statement or a
  * function, or keeps a plan, switches to another context.  So the result is
  * false for every expression that a trigger or a function plans while a COPY
- * runs.  A flag for COPY, in contrast, would have to be hidden from nested
- * statements and cleared after an error.
+ * runs.
  *
  * BeginCopyTo() has a context of that name, too, but plans a query there, and
  * a request for a query has a "root".  The only other requests without a root
