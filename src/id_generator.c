@@ -184,8 +184,7 @@ generator_prepare(void)
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("snowflake ids cannot be issued during recovery"),
 				 errhint("Connect to the primary server, or promote this one.")));
-	if (!node_uses_registry() &&
-		node_worker_id == WORKER_ID_UNSET)
+	if (!node_uses_registry() && node_worker_id == WORKER_ID_UNSET)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("snowflake ids cannot be issued because \"snowflake.worker_id\" is not set"),

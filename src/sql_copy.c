@@ -45,8 +45,8 @@ PG_FUNCTION_INFO_V1(snowflake_copy_nextval);
  */
 #define TWIN_LOCATION (-8947)
 
-static inline bool sql_is_copy_planning(const SupportRequestSimplify *request);
-static inline bool sql_is_loading_domain(void);
+static bool sql_is_copy_planning(const SupportRequestSimplify *request);
+static bool sql_is_loading_domain(void);
 static Node *sql_replace_by_twin(const FuncExpr *call);
 static Oid	sql_find_twin(Oid function);
 static bool sql_may_replace(Oid function, Oid twin);
@@ -58,9 +58,13 @@ snowflake_copy_support(PG_FUNCTION_ARGS)
 {
 	Node	   *request = (Node *) PG_GETARG_POINTER(0);
 
-	if (IsA(request, SupportRequestSimplify) &&
-		sql_is_copy_planning((SupportRequestSimplify *) request))
-		PG_RETURN_POINTER(sql_replace_by_twin(((SupportRequestSimplify *) request)->fcall));
+	if (IsA(request, SupportRequestSimplify))
+	{
+		SupportRequestSimplify *simplify = (SupportRequestSimplify *) request;
+
+		if (sql_is_copy_planning(simplify))
+			PG_RETURN_POINTER(sql_replace_by_twin(simplify->fcall));
+	}
 	PG_RETURN_POINTER(NULL);
 }
 
@@ -87,7 +91,7 @@ snowflake_copy_nextval(PG_FUNCTION_ARGS)
  * harm there: expressions of indexes and partitions are immutable, and
  * expressions of extended statistics are never evaluated.
  */
-static inline bool
+static bool
 sql_is_copy_planning(const SupportRequestSimplify *request)
 {
 	return request->root == NULL &&
@@ -100,10 +104,11 @@ sql_is_copy_planning(const SupportRequestSimplify *request)
  * child of the current memory context for these constraints, but plans their
  * expressions in the current context, which may be COPY's.
  */
-static inline bool
+static bool
 sql_is_loading_domain(void)
 {
-	for (MemoryContext child = CurrentMemoryContext->firstchild; child != NULL; child = child->nextchild)
+	for (MemoryContext child = CurrentMemoryContext->firstchild;
+		 child != NULL; child = child->nextchild)
 	{
 		if (strcmp(child->name, "Domain constraints") == 0)
 			return true;
@@ -162,8 +167,10 @@ static bool
 sql_may_replace(Oid function, Oid twin)
 {
 	if (FmgrHookIsNeeded(function) ||
-		object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE) != ACLCHECK_OK ||
-		object_aclcheck(ProcedureRelationId, twin, GetUserId(), ACL_EXECUTE) != ACLCHECK_OK)
+		object_aclcheck(ProcedureRelationId, function, GetUserId(),
+						ACL_EXECUTE) != ACLCHECK_OK ||
+		object_aclcheck(ProcedureRelationId, twin, GetUserId(),
+						ACL_EXECUTE) != ACLCHECK_OK)
 		return false;
 	InvokeFunctionExecuteHook(function);
 	return true;
