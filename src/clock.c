@@ -38,9 +38,9 @@ int			clock_tolerance_ms = 5000;
 
 /*
  * The rule for a clock that has stepped back, and so is behind the last id by
- * more than the allowed lead: is an id refused at once, or does the session wait
- * for the clock?  "regression_us" is the last id's lead without what is excused
- * after a start.
+ * more than the allowed lead: is an id refused at once, or does the session
+ * wait for the clock?  "regression_us" is the last id's lead without what is
+ * excused after a start.
  */
 bool
 clock_must_refuse(int64 regression_us)

@@ -104,8 +104,8 @@ config_find(const char *name)
 }
 
 /*
- * Raises PostgreSQL's own error for a value that PostgreSQL has not taken.  That
- * error does not show the value of snowflake.registry; see
+ * Raises PostgreSQL's own error for a value that PostgreSQL has not taken.
+ * That error does not show the value of snowflake.registry; see
  * connection_check_string().
  */
 static void

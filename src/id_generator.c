@@ -9,9 +9,9 @@
  *
  * A session chooses the next stamp from the newest stamp and the clock, and
  * stores it by compare-and-swap, which fails if another session has changed
- * the stamp meanwhile.  The session reads the clock first, and guesses that the
- * newest stamp is the session's own last one.  A swap that fails brings the
- * newest stamp, and the session chooses again with the same reading.
+ * the stamp meanwhile.  The session reads the clock first, and guesses that
+ * the newest stamp is the session's own last one.  A swap that fails brings
+ * the newest stamp, and the session chooses again with the same reading.
  *
  * Before a session waits or refuses, it reads the stamp and then the clock.  A
  * clock behind the stamp then shows that the clock has stepped back, and not
@@ -286,8 +286,9 @@ generator_may_issue(int64 tick)
 }
 
 /*
- * Takes the next stamps, which are of a tick.  Returns false if another session
- * has changed the newest stamp meanwhile; then this session knows that stamp.
+ * Takes the next stamps, which are of a tick.  Returns false if another
+ * session has changed the newest stamp meanwhile; then this session knows that
+ * stamp.
  */
 static inline bool
 generator_take_stamps(const Layout *layout, int64 tick, int64 wanted,
@@ -384,8 +385,8 @@ generator_wait_for_tick(int64 tick, int64 wait_us, Wait *wait)
 }
 
 /*
- * The last id is ahead of the clock by behind_us.  After a start, a lead may be
- * excused: the ids begin at the mark, which the server had put ahead of its
+ * The last id is ahead of the clock by behind_us.  After a start, a lead may
+ * be excused: the ids begin at the mark, which the server had put ahead of its
  * ids, so their first tick can lead a clock that has never stepped back.
  */
 static void
@@ -467,8 +468,8 @@ generator_count_regression(int64 regression_us, Wait *wait)
 }
 
 /*
- * A lease bounds how far ids may be ahead of the clock, so a server with a lease
- * cannot advance from the last id.
+ * A lease bounds how far ids may be ahead of the clock, so a server with a
+ * lease cannot advance from the last id.
  */
 static void
 generator_refuse_behind(int64 behind_us, bool is_at_fence)

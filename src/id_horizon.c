@@ -28,41 +28,43 @@
  * done before the snapshot is taken.  No stamp below h is taken later, because
  * the newest stamp only grows.  doc/model/horizon.pml has the same steps.
  *
- * PREPARE TRANSACTION moves the hold to the slot of the prepared transaction.  A
- * reader reads that slot after the session's, so it finds the hold in one of
+ * PREPARE TRANSACTION moves the hold to the slot of the prepared transaction.
+ * A reader reads that slot after the session's, so it finds the hold in one of
  * them.  The hold counts while PostgreSQL says that the transaction is in
  * progress, which is until others can see its end.  A transaction's parallel
  * workers take no ids.
  *
  * The horizon of a table needs the holds of those transactions only that write
- * to the table.  An INSERT locks its table before a DEFAULT takes an id, and the
- * lock is released after others can see the end.  So between its steps 2 and 3
- * the reader lists the table with all that are above or below it, because an
- * INSERT into a partitioned table locks that table, and the partition only when
- * it has computed the row.  Then the reader finds who has a lock of a writer on
- * one of them, and passes over the holds of all others: either they had ended,
- * or they have taken no id for a row of this table.
+ * to the table.  An INSERT locks its table before a DEFAULT takes an id, and
+ * the lock is released after others can see the end.  So between its steps 2
+ * and 3 the reader lists the table with all that are above or below it,
+ * because an INSERT into a partitioned table locks that table, and the
+ * partition only when it has computed the row.  Then the reader finds who has
+ * a lock of a writer on one of them, and passes over the holds of all others:
+ * either they had ended, or they have taken no id for a row of this table.
  *
- * The list is current: one state of pg_inherits, read after step 1.  So the list
- * has every parent and child that were parent and child when an id below h was
- * taken, unless they were parted since.  Then either the row was parted from the
- * table, too, or no row comes to the table by this parent any more: DETACH
- * PARTITION waits for the parent's writers to end, and CONCURRENTLY keeps the
- * entry in pg_inherits until those have that wrote when it began.  A row does not
- * count if its table became part of the tree after the row's id was taken, or if
- * it comes to a partition by a former parent; doc/outbox.md says so.
+ * The list is current: one state of pg_inherits, read after step 1.  So the
+ * list has every parent and child that were parent and child when an id below
+ * h was taken, unless they were parted since.  Then either the row was parted
+ * from the table, too, or no row comes to the table by this parent any more:
+ * DETACH PARTITION waits for the parent's writers to end, and CONCURRENTLY
+ * keeps the entry in pg_inherits until those have that wrote when it began.  A
+ * row does not count if its table became part of the tree after the row's id
+ * was taken, or if it comes to a partition by a former parent; doc/outbox.md
+ * says so.
  *
  * The locks are read after the list, so every lock is found that is held from
- * step 1 until then: of few tables for each, of many in one pass over all locks.
- * PostgreSQL reads the fast-path locks of sessions before the lock table, and
- * such a lock can move to the lock table, but never back.  It reads a table's
- * locks as of one moment, so a lock that a PREPARE hands on has either owner.  A
- * parallel worker writes nothing, so its locks find no one else.
+ * step 1 until then: of few tables for each, of many in one pass over all
+ * locks.  PostgreSQL reads the fast-path locks of sessions before the lock
+ * table, and such a lock can move to the lock table, but never back.  It reads
+ * a table's locks as of one moment, so a lock that a PREPARE hands on has
+ * either owner.  A parallel worker writes nothing, so its locks find no one
+ * else.
  *
- * A horizon stays true, so the horizon never goes back, whatever the clock does
- * and whichever worker id is leased; of a table, while at most
- * TABLE_HORIZONS_MAX tables are asked for.  The reader also waits until the mark
- * is flushed, so that ids begin after the horizon even after a crash.
+ * A horizon stays true, so the horizon never goes back, whatever the clock
+ * does and whichever worker id is leased; of a table, while at most
+ * TABLE_HORIZONS_MAX tables are asked for.  The reader also waits until the
+ * mark is flushed, so that ids begin after the horizon even after a crash.
  */
 #include "postgres.h"
 
@@ -90,9 +92,10 @@
 #include "utils/snapmgr.h"
 
 /*
- * How many tables are asked for their locks one by one.  That takes some 20 us for
- * each, while one pass over the lock table takes time by its configured size, 0.1
- * to 10 ms, and stops everybody who takes or releases a lock meanwhile.
+ * How many tables are asked for their locks one by one.  That takes some 20 us
+ * for each, while one pass over the lock table takes time by its configured
+ * size, 0.1 to 10 ms, and stops everybody who takes or releases a lock
+ * meanwhile.
  */
 #define FEW_TABLES 16
 
@@ -208,9 +211,9 @@ horizon_read(Oid table)
 }
 
 /*
- * Raises the horizon of a table to the largest one that was returned for it, and
- * remembers the result.  Without this the horizon would go back when an open
- * transaction that has ids of other tables begins to write to this table.
+ * Raises the horizon of a table to the largest one that was returned for it,
+ * and remembers the result.  Without this the horizon would go back when an
+ * open transaction that has ids of other tables begins to write to this table.
  */
 static uint64
 horizon_raise_of_table(Oid table, uint64 horizon)
@@ -239,8 +242,8 @@ horizon_raise_of_table(Oid table, uint64 horizon)
 }
 
 /*
- * Returns the holds of the transactions that are open, those of the writers of a
- * table only unless "table" is InvalidOid.  Raises ERROR 42P01 or 42809 if
+ * Returns the holds of the transactions that are open, those of the writers of
+ * a table only unless "table" is InvalidOid.  Raises ERROR 42P01 or 42809 if
  * there is no such table.
  */
 HorizonHold *
@@ -415,9 +418,10 @@ horizon_check_table(Oid table)
 
 /*
  * Returns a table, its partitions and inheritors, and the tables that it is a
- * partition of, as they are in one snapshot that is taken now.  PostgreSQL's own
- * functions take a snapshot for each table, believe a cached relhassubclass, and
- * raise errors if a table is dropped or detached meanwhile.
+ * partition of, as they are in one snapshot that is taken now.  PostgreSQL's
+ * own functions take a snapshot for each table, believe a cached
+ * relhassubclass, and raise errors if a table is dropped or detached
+ * meanwhile.
  */
 static List *
 horizon_list_tree(Oid table)
@@ -510,8 +514,8 @@ horizon_is_partitioned(Oid table)
 
 /*
  * Lists the parents of a table if the key is inhrelid, its partitions and
- * inheritors if the key is inhparent.  A partition that is being detached still
- * gets rows by its parent, and counts.
+ * inheritors if the key is inhparent.  A partition that is being detached
+ * still gets rows by its parent, and counts.
  */
 static List *
 horizon_scan_inherits(Relation inherits, Snapshot snapshot, AttrNumber key,
@@ -542,8 +546,8 @@ horizon_scan_inherits(Relation inherits, Snapshot snapshot, AttrNumber key,
 
 /*
  * Lists the transactions that have a lock of a writer on one of the tables, in
- * the order of horizon_compare_vxids().  Only granted locks count: who waits for
- * a lock has not yet taken the id that comes after the lock.
+ * the order of horizon_compare_vxids().  Only granted locks count: who waits
+ * for a lock has not yet taken the id that comes after the lock.
  */
 static VirtualTransactionId *
 horizon_list_writers(const List *tables, int *count)
@@ -615,9 +619,9 @@ horizon_scan_locks(const List *tables, int *count)
 }
 
 /*
- * Is a hold of one of the writers?  A session can prepare its transaction after
- * its slot was read.  The prepared transaction keeps the session's number, so
- * all transactions with that number count.
+ * Is a hold of one of the writers?  A session can prepare its transaction
+ * after its slot was read.  The prepared transaction keeps the session's
+ * number, so all transactions with that number count.
  */
 static bool
 horizon_is_writer(const VirtualTransactionId *writers, int count,

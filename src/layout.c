@@ -3,9 +3,9 @@
  *	  The layout of an id: reading it from text, and back.
  *
  * The functions here are pure: they use no globals, do no I/O and raise no
- * errors of their own.  For an invalid layout or epoch a function returns false and a
- * detail.  The caller raises the error, because only the caller knows whether
- * the error stops the server's start or one statement.
+ * errors of their own.  For an invalid layout or epoch a function returns
+ * false and a detail.  The caller raises the error, because only the caller
+ * knows whether the error stops the server's start or one statement.
  */
 #include "postgres.h"
 

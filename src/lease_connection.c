@@ -4,9 +4,9 @@
  *
  * A process waits for libpq's socket and its own latch together, so a registry
  * that does not answer delays no shutdown.  One attempt asks one host of the
- * connection string, because libpq stops at the first host that answers with an
- * error or not at all; after a failure it is the next host's turn.  Results are
- * in binary form, which no setting of the registry changes.
+ * connection string, because libpq stops at the first host that answers with
+ * an error or not at all; after a failure it is the next host's turn.  Results
+ * are in binary form, which no setting of the registry changes.
  *
  * What the registry sends is not trusted: an answer counts only if it is one
  * row of the expected columns, and connection_limit_memory() bounds the memory
@@ -99,8 +99,9 @@ connection_check_string(char **newval, void **extra, GucSource source)
 
 /*
  * Limits the memory of this process.  libpq allocates room for an answer of
- * any size that the answer's first bytes announce, and has no limit of its own.
- * Beyond this limit the allocation fails, and libpq closes the connection.
+ * any size that the answer's first bytes announce, and has no limit of its
+ * own.  Beyond this limit the allocation fails, and libpq closes the
+ * connection.
  */
 void
 connection_limit_memory(void)
@@ -237,8 +238,8 @@ connection_choose_host(const char *list, int host)
 
 /*
  * Limits how long a host name's look-up takes: libpq waits for it in the C
- * library, where neither a deadline nor a shutdown ends the wait.  The C library
- * reads its configuration here, and not again before the next call.
+ * library, where neither a deadline nor a shutdown ends the wait.  The C
+ * library reads its configuration here, and not again before the next call.
  */
 static void
 connection_limit_resolver(void)

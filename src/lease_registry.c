@@ -193,8 +193,8 @@ registry_read_answer(Connection *connection, const PGresult *result,
 /*
  * Can a registry have made this grant or renewal?  A server that holds a lease
  * gets no other worker id, and its ids have begun before its fence.  Ids of a
- * new lease begin at most AHEAD_MAX_US ahead of the clock, so that no wrong clock
- * puts the server's mark far ahead.
+ * new lease begin at most AHEAD_MAX_US ahead of the clock, so that no wrong
+ * clock puts the server's mark far ahead.
  */
 static bool
 registry_is_possible(const PGresult *result, const RegistryGrant *grant,

@@ -4,8 +4,8 @@
  *	  the server's start no other process changes the lease.
  *
  * lease_registry.c sends the worker's claims and releases to the registry,
- * lease_rules.c says what a lease allows, and mark_start.c says where ids begin
- * under a new lease.
+ * lease_rules.c says what a lease allows, and mark_start.c says where ids
+ * begin under a new lease.
  */
 #include "postgres.h"
 
@@ -47,9 +47,9 @@
 #define RETRY_MIN_US INT64CONST(200000)
 
 /*
- * The timeout of the release, for which the server's shutdown waits, and of the
- * claim at a start, before which no id is issued.  Where it is too short for a
- * slow network, a start goes on as if the registry were silent.
+ * The timeout of the release, for which the server's shutdown waits, and of
+ * the claim at a start, before which no id is issued.  Where it is too short
+ * for a slow network, a start goes on as if the registry were silent.
  */
 #define SHORT_TIMEOUT_US INT64CONST(2000000)
 
@@ -410,9 +410,9 @@ worker_release_lease(void)
  * Renews the lease and then releases it.  The renewal comes first because a
  * registry that has failed over may not know this lease, and would refuse the
  * release.  A server whose lease is not renewed keeps the lease, and can claim
- * it again at a start before the lease ends.  So does a server that the registry
- * had forgotten: the registry would not give the worker id to anybody before
- * the forgotten fence, and not to this server either.
+ * it again at a start before the lease ends.  So does a server that the
+ * registry had forgotten: the registry would not give the worker id to anybody
+ * before the forgotten fence, and not to this server either.
  */
 static bool
 worker_renew_and_release(Connection *connection)
@@ -522,7 +522,8 @@ worker_prepare_incarnation(Connection *connection)
  * If the mark's page cannot be read or written, logs the error, unless the
  * error before had the same SQLSTATE, and returns false.  The change then
  * exists in shared memory only, or not at all.  That is safe, because without
- * writing the page no process can raise the mark, and ids stay before the mark.
+ * writing the page no process can raise the mark, and ids stay before the
+ * mark.
  */
 static bool
 worker_change_lease(LeaseChange change, const RegistryGrant *grant)

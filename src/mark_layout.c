@@ -2,9 +2,10 @@
  * mark_layout.c
  *	  The layout and the epoch of the data's ids.
  *
- * The mark's page has the layout and the epoch of all ids in the data, from the
- * first id on, and comes with the data to every copy.  So the page's layout
- * counts, on standbys too, and the parameters count only while there is no page:
+ * The mark's page has the layout and the epoch of all ids in the data, from
+ * the first id on, and comes with the data to every copy.  So the page's
+ * layout counts, on standbys too, and the parameters count only while there is
+ * no page:
  *
  *	the page has			the parameters				ids are
  *	no layout yet			are set, or the defaults	issued and decoded by them
@@ -15,9 +16,9 @@
  * all other servers decode wrongly, and that can come again.
  *
  * When recovery has ended and the parameters do not differ, the layout cannot
- * change any more: it is final until the server's next start.  Before, recovery
- * may bring a page, or snowflake_change_layout() write one, so a session reads
- * the page again in each statement that depends on the layout.
+ * change any more: it is final until the server's next start.  Before,
+ * recovery may bring a page, or snowflake_change_layout() write one, so a
+ * session reads the page again in each statement that depends on the layout.
  */
 #include "postgres.h"
 
@@ -71,13 +72,13 @@ static void mark_layout_refuse_change(const MarkContents *contents,
 
 /*
  * Finds the layout in the postmaster, before recovery, for the checks and the
- * log of the server's start.  Sets node_layout() to what the configuration asks
- * for.  Returns false if the layout is not known: if recovery may bring a page
- * with another one.
+ * log of the server's start.  Sets node_layout() to what the configuration
+ * asks for.  Returns false if the layout is not known: if recovery may bring a
+ * page with another one.
  *
  * The page is read from its file, and WAL may be ahead of the file, as after a
- * snowflake_change_layout().  So what differs from the file of a standby is told
- * as early as this, but stops no start: ids are refused later.
+ * snowflake_change_layout().  So what differs from the file of a standby is
+ * told as early as this, but stops no start: ids are refused later.
  */
 bool
 mark_layout_begin(void)
@@ -109,8 +110,8 @@ mark_layout_to_announce(void)
 }
 
 /*
- * Returns the layout that ids are decoded by.  Errors as node_require_preload()
- * and mark_page_read().
+ * Returns the layout that ids are decoded by.  Errors as
+ * node_require_preload() and mark_page_read().
  */
 const Layout *
 mark_layout(void)
@@ -129,9 +130,9 @@ mark_layout_is_final(void)
 }
 
 /*
- * Makes the layout final before the first id.  ERROR 22023 if the parameters ask
- * for another layout than the page's, or if the node does not fit the layout.
- * The caller has read the page after recovery had ended.
+ * Makes the layout final before the first id.  ERROR 22023 if the parameters
+ * ask for another layout than the page's, or if the node does not fit the
+ * layout.  The caller has read the page after recovery had ended.
  */
 void
 mark_layout_require(const MarkContents *contents)
@@ -157,8 +158,9 @@ mark_layout_require(const MarkContents *contents)
  * whose floor is the first tick with ids above all ids that the page allows.
  * ERROR 22023 while the clock is before that tick.
  *
- * No process issues ids meanwhile, because the parameters differ from the page.
- * So the page's marks do not change between its reading and its locking.
+ * No process issues ids meanwhile, because the parameters differ from the
+ * page.  So the page's marks do not change between its reading and its
+ * locking.
  */
 void
 mark_layout_change(void)
@@ -247,9 +249,9 @@ mark_layout_look(void)
 }
 
 /*
- * May recovery bring another page than that of the file, sound or not?  It does
- * not after a clean stop of a primary.  Recovery after a crash brings no first
- * page: the file exists before the first record of the page.
+ * May recovery bring another page than that of the file, sound or not?  It
+ * does not after a clean stop of a primary.  Recovery after a crash brings no
+ * first page: the file exists before the first record of the page.
  */
 static bool
 mark_layout_may_be_recovered(bool has_page)
@@ -289,8 +291,8 @@ mark_layout_is_wanted(const Layout *data)
 }
 
 /*
- * Lets all processes go by a layout until the server's next start, unless they go
- * by one already.
+ * Lets all processes go by a layout until the server's next start, unless they
+ * go by one already.
  */
 static void
 mark_layout_settle(const Layout *layout)

@@ -233,8 +233,8 @@ mark_log_write_page(LockedPage *page)
  * allowed a larger mark in the entry.  Another session may have published a
  * later mark already.  "lsn" is the end of a record that has the entry.
  *
- * The ids of a start begin after the tick that its first mark was logged in.  A
- * crash can lose a mark together with ids of the present tick, and then the
+ * The ids of a start begin after the tick that its first mark was logged in.
+ * A crash can lose a mark together with ids of the present tick, and then the
  * mark on the page can be in that tick.
  */
 static void

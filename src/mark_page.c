@@ -37,8 +37,8 @@
 #include "storage/lock.h"
 
 /*
- * The relation file's number, as in MARK_FILE.  PostgreSQL keeps 8000 .. 9999 for
- * patches in development: no released catalog has such an OID, and new
+ * The relation file's number, as in MARK_FILE.  PostgreSQL keeps 8000 .. 9999
+ * for patches in development: no released catalog has such an OID, and new
  * relation files get only larger numbers.
  */
 #define MARK_RELFILENUMBER 8947

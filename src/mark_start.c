@@ -135,11 +135,11 @@ mark_start(void)
 }
 
 /*
- * Takes over the page's lease if the lease fits the present configuration.  Only
- * then can this server name the lease to the registry as its last one.
+ * Takes over the page's lease if the lease fits the present configuration.
+ * Only then can this server name the lease to the registry as its last one.
  *
- * The lease is pending, and not over, if the registry and the worker id are the
- * configured ones, and if both of this holds:
+ * The lease is pending, and not over, if the registry and the worker id are
+ * the configured ones, and if both of this holds:
  *
  * - The server is the holder.  A restart of the machine changes the holder, so
  *	 clock_boottime_us() has counted since the grant without a break.
@@ -147,8 +147,8 @@ mark_start(void)
  *	 restored to an earlier state, and the lease may have been released after
  *	 that state.
  *
- * Otherwise the lease is over.  The page may also have the incarnation of a claim
- * whose answer never arrived, which is repeated on the same conditions.
+ * Otherwise the lease is over.  The page may also have the incarnation of a
+ * claim whose answer never arrived, which is repeated on the same conditions.
  */
 static void
 mark_inherit_lease(const Lease *logged, Lease *lease)
@@ -198,9 +198,9 @@ mark_report_elsewhere(const MarkLogger *logger, int64 begin)
 
 /*
  * Stores a lease on a worker id that another holder may have had until now.
- * That holder's ids are before its fence, "begins_at".  This server's ids under
- * the new lease begin at a tick that no earlier id has reached: sessions that
- * still use the old worker id stay before that tick.
+ * That holder's ids are before its fence, "begins_at".  This server's ids
+ * under the new lease begin at a tick that no earlier id has reached: sessions
+ * that still use the old worker id stay before that tick.
  *
  * That tick becomes the node's mark on the page, which stays when a wrong
  * clock is set right.  So the caller takes no lease that begins far ahead.
@@ -254,8 +254,8 @@ mark_resume_lease(void)
 }
 
 /*
- * Notes that the registry has refused the lease of the last start.  Only a grant
- * lets the lease go on, also under the next lease worker.
+ * Notes that the registry has refused the lease of the last start.  Only a
+ * grant lets the lease go on, also under the next lease worker.
  */
 void
 mark_refuse_lease(void)

@@ -3,9 +3,9 @@
  *	  Who this server is: its datacenter, its worker id, its layout.
  *
  * Only this file checks the parameters against each other.  The postmaster
- * calls the checks before it opens its port, where PostgreSQL makes every ERROR
- * a FATAL, and its children inherit the node.  A session that has loaded the
- * library without the postmaster has no node.
+ * calls the checks before it opens its port, where PostgreSQL makes every
+ * ERROR a FATAL, and its children inherit the node.  A session that has loaded
+ * the library without the postmaster has no node.
  */
 #include "postgres.h"
 
@@ -91,9 +91,9 @@ node_sets_layout(void)
 }
 
 /*
- * Puts what snowflake.layout and snowflake.epoch set in the place of a layout's
- * values.  Their check hooks have passed.  Raises an error if the result lasts
- * beyond the range of timestamps.
+ * Puts what snowflake.layout and snowflake.epoch set in the place of a
+ * layout's values.  Their check hooks have passed.  Raises an error if the
+ * result lasts beyond the range of timestamps.
  */
 void
 node_apply_parameters(Layout *layout)
@@ -141,8 +141,8 @@ node_check_fields(const Layout *layout)
 }
 
 /*
- * Checks the parameters of this server's identity against each other and, if the
- * layout is known, against node_layout(), and derives the worker id.  The
+ * Checks the parameters of this server's identity against each other and, if
+ * the layout is known, against node_layout(), and derives the worker id.  The
  * postmaster calls this function at its start, and an error stops the start.
  */
 void
@@ -198,8 +198,8 @@ node_layout(void)
 }
 
 /*
- * Logs this server's node, and its layout unless that is NULL, and warns if the
- * server has no worker id.  Warns on a standby, too: after a promotion the
+ * Logs this server's node, and its layout unless that is NULL, and warns if
+ * the server has no worker id.  Warns on a standby, too: after a promotion the
  * warning would be too late.
  */
 void
@@ -296,9 +296,9 @@ node_parse_instant(const char *text, TimestampTz *epoch)
 }
 
 /*
- * Does a text begin with an ISO 8601 date, and end in a zone that means the same
- * everywhere: an offset, UTC, or a region such as Europe/Berlin?  The meaning of
- * any other abbreviation depends on timezone_abbreviations.
+ * Does a text begin with an ISO 8601 date, and end in a zone that means the
+ * same everywhere: an offset, UTC, or a region such as Europe/Berlin?  The
+ * meaning of any other abbreviation depends on timezone_abbreviations.
  */
 static bool
 node_is_absolute_instant(const char *text)

@@ -2,9 +2,9 @@
  * shmem.c
  *	  The shared memory: its size and its first contents.
  *
- * The postmaster makes the shared memory at its start, and its children inherit
- * the mapping.  After a crash the postmaster throws the shared memory away and
- * makes it anew.
+ * The postmaster makes the shared memory at its start, and its children
+ * inherit the mapping.  After a crash the postmaster throws the shared memory
+ * away and makes it anew.
  *
  * Locking rules are in shmem.h.
  */

@@ -14,8 +14,8 @@
  * "layout_is_final", after which a session reads the layout under the lock.
  *
  * Only the owner of a slot writes the slot, without a lock; for "hold", see
- * id_horizon.c.  Counters and the horizon are read off the slots, also without a
- * lock.
+ * id_horizon.c.  Counters and the horizon are read off the slots, also without
+ * a lock.
  */
 #ifndef SNOWFLAKE_SHMEM_H
 #define SNOWFLAKE_SHMEM_H
@@ -55,7 +55,8 @@ typedef struct Counters
 
 /*
  * A backend's slot.  The counters are never cleared: a session that ends
- * copies them to "before" instead.  So totals lose nothing when a session ends.
+ * copies them to "before" instead.  So totals lose nothing when a session
+ * ends.
  */
 typedef struct BackendSlot
 {

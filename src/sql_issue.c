@@ -3,9 +3,9 @@
  *	  The SQL functions that issue, decode and encode ids.
  *
  * The functions convert arguments and results, and raise errors for invalid
- * arguments: 22003 for a number that is no id of the layout or does not fit its
- * field, 22023 for a bad epoch, layout or count.  The rules of issuing are in
- * id_generator.c, and the rules of an id's fields in layout.h.
+ * arguments: 22003 for a number that is no id of the layout or does not fit
+ * its field, 22023 for a bad epoch, layout or count.  The rules of issuing are
+ * in id_generator.c, and the rules of an id's fields in layout.h.
  */
 #include "postgres.h"
 
@@ -337,8 +337,8 @@ sql_refuse_foreign_function(FunctionCallInfo fcinfo)
 }
 
 /*
- * Returns the layout of the arguments (id or instant, epoch timestamptz, layout
- * text) or, without them, the data's.
+ * Returns the layout of the arguments (id or instant, epoch timestamptz,
+ * layout text) or, without them, the data's.
  */
 static Layout
 sql_layout_of_call(FunctionCallInfo fcinfo)

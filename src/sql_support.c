@@ -4,9 +4,9 @@
  *
  * snowflake_min_id() and its like are STABLE because they depend on the layout
  * of the data's ids.  But a layout that is final does not change while the
- * server runs, and no plan outlives the server.  So the planner may compute the
- * bound of a constant instant, and prune partitions at plan time.  On a standby
- * no layout is final, and the executor prunes.
+ * server runs, and no plan outlives the server.  So the planner may compute
+ * the bound of a constant instant, and prune partitions at plan time.  On a
+ * standby no layout is final, and the executor prunes.
  */
 #include "postgres.h"
 

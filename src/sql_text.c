@@ -3,9 +3,9 @@
  *	  Ids as text: digits of a base, the most significant first, no padding.
  *
  * The text of an id depends on no layout and no parameter, so that both
- * functions are immutable.  Errors: 22003 for a number that is negative or past
- * 63 bits, 22P02 for a text that is empty or has another character than the
- * base's digits, 22023 for an unknown base.
+ * functions are immutable.  Errors: 22003 for a number that is negative or
+ * past 63 bits, 22P02 for a text that is empty or has another character than
+ * the base's digits, 22023 for an unknown base.
  */
 #include "postgres.h"
 
