@@ -205,7 +205,8 @@ horizon_read(Oid table)
 	if (OidIsValid(table))
 		return (int64) horizon_raise_of_table(table, Max(returned, horizon));
 	while (returned < horizon &&
-		   !pg_atomic_compare_exchange_u64(&shared->horizon, &returned, horizon))
+		   !pg_atomic_compare_exchange_u64(&shared->horizon, &returned,
+										   horizon))
 		 /* another reader has changed it meanwhile */ ;
 	return (int64) Max(returned, horizon);
 }

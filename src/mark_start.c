@@ -97,7 +97,8 @@ mark_start(void)
 	mark_layout_require(&contents);
 	if (node_uses_registry())
 		mark_inherit_lease(&contents.lease, &lease);
-	is_pending = lease.worker_id != WORKER_ID_UNSET && lease.ends_us != LEASE_OVER;
+	is_pending = lease.worker_id != WORKER_ID_UNSET &&
+		lease.ends_us != LEASE_OVER;
 
 	/*
 	 * Without a lease no id is issued before mark_begin_lease() finds where
@@ -113,7 +114,8 @@ mark_start(void)
 
 	/* Before the first id the horizon is where ids begin. */
 	if (start.tick == 0 && !node_uses_registry() &&
-		layout_locate(node_layout(), GetCurrentTimestamp(), &now) == SPAN_WITHIN)
+		layout_locate(node_layout(), GetCurrentTimestamp(),
+					  &now) == SPAN_WITHIN)
 		start.tick = now;
 
 	next_xid = ReadNextFullTransactionId();
