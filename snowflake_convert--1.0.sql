@@ -656,7 +656,7 @@ COMMENT ON FUNCTION snowflake_convert.schema(name[], text[]) IS
 -- Says what keeps the key of a table that was just made from becoming a snowflake.
 CREATE FUNCTION snowflake_convert.new_obstacle(
     rel regclass, col name, owner oid, sequence regclass, is_parent boolean, is_made_here boolean)
-RETURNS text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- One snapshot would hide who uses a table that is older than this transaction.
