@@ -253,6 +253,15 @@ ensure_packages() {
     fi
 }
 
+# Installs what script/test needs, and the given packages.
+ensure_packages_for_tests() { # packages
+    local missing=("$@")
+
+    mapfile -t -O "${#missing[@]}" missing < <(package_for prove perl)
+    perl -e 'use IPC::Run' 2>/dev/null || missing+=(libipc-run-perl)
+    ensure_packages "${missing[@]}"
+}
+
 # PostgreSQL's server does not run as root.
 as_server_user() {
     if [ "$(id -u)" -eq 0 ]; then

@@ -61,14 +61,6 @@ major() {
     apt-cache depends postgresql | sed -n 's/.*Depends: postgresql-\([0-9]*\)$/\1/p'
 }
 
-install_all_packages() {
-    apt-get -qq update
-    mkdir -p /etc/postgresql-common/createcluster.d
-    echo 'create_main_cluster = off' >/etc/postgresql-common/createcluster.d/no-main.conf
-    apt_install gcc libc6-dev "postgresql-$(major)" "postgresql-server-dev-$(major)" \
-        perl libipc-run-perl
-}
-
 # Fails unless the PostgreSQL of the machine has the files of its packages, with
 # their checksums, and no other files.
 is_as_packaged() {

@@ -1,13 +1,18 @@
-# Root directories of Debian releases, made by debootstrap and entered by chroot,
-# for script/matrix and script/fresh.  Sourced by bash after common.sh, not
-# executed.
+# Root directories of Debian releases, made by debootstrap and entered by chroot.
+# Sourced by bash after common.sh, not executed.  The scripts that source this file
+# need root, and install no package on this machine but those that their heads name
+# and debootstrap.
 #
-#   DEBIAN_MIRROR   the source of their packages; by default this machine's own
-#                   mirror
+# Each script keeps its root directories, and the packages that apt has downloaded,
+# for its next run.  Remove a root directory to have it made of newer packages.
+#
+#   DEBIAN_MIRROR    the source of the packages; by default this machine's own mirror
+#   XDG_CACHE_HOME   the root directories are in snowflake-NAME of this directory;
+#                    by default of ~/.cache
 
-# Installs debootstrap, sets $mirror, and takes the lock of the directory in which
-# the root directories are kept.
-prepare_roots() { # directory
+# Installs debootstrap, sets $mirror and $directory, which has the root directories,
+# and takes the lock of this directory.
+prepare_roots() { # name
     [ "$(id -u)" -eq 0 ] ||
         die "script/${0##*/} uses debootstrap and chroot; run it as root."
     unshare --mount --pid --ipc --fork true ||
@@ -25,8 +30,9 @@ prepare_roots() { # directory
     eval "$(apt-config shell http_proxy Acquire::http::Proxy)"
     [ -z "${http_proxy:-}" ] || export http_proxy
 
-    mkdir -p "$1"
-    directory=$(realpath "$1")
+    directory=${XDG_CACHE_HOME:-$HOME/.cache}/snowflake-$1
+    export debs=$directory/packages
+    mkdir -p "$debs"
     exec 9>"$directory/lock"
     flock -n 9 || die "Another run uses $directory; wait for it."
 }
@@ -38,6 +44,35 @@ find_mirror() { # label
         "Label: $1" | head -n 1
 }
 
+# Makes a root directory, unless there is one that was made in the same way: of the
+# same release, by the same text of a function and of those whose names begin with its
+# name, and of the same arguments and $also_made_of.  The function fills the directory,
+# which gets its name only when it is complete.
+ensure_root() { # root, suite or suite/architecture, function, its further arguments
+    local root=$1 new=$1.new suite=${2%/*} architecture=() made_of
+    local scripts=/usr/share/debootstrap/scripts
+    local script=$scripts/$suite
+
+    made_of=$(printf '%s\n' "${@:2}" "${also_made_of:-}"
+        compgen -A function "$3" | while read -r function; do declare -f "$function"; done)
+    if [ "$made_of" != "$(cat "$root/srv/made_of" 2>/dev/null)" ]; then
+        say "Making a Debian $2 in $root"
+        [[ $2 != */* ]] || architecture=("--arch=${2#*/}")
+        # This machine's debootstrap may not know the newest release.
+        [ -e "$script" ] || script=$scripts/sid
+        remove_root "$new"
+        configure_dpkg "$new"
+        quietly debootstrap --variant=minbase "--cache-dir=$debs" "${architecture[@]}" \
+            "$suite" "$new" "$mirror" "$script"
+        copy_apt_settings "$new"
+        "$3" "$new" "${@:4}"
+        printf '%s\n' "$made_of" >"$new/srv/made_of"
+        remove_root "$root"
+        mv "$new" "$root"
+    fi
+    copy_apt_settings "$root"
+}
+
 # Removes a root directory, unless something is mounted below it: rm -rf would
 # follow the mount, even to the host's own devices.
 remove_root() { # root
@@ -47,17 +82,18 @@ remove_root() { # root
     rm -rf --one-file-system "$1"
 }
 
-# Makes a root directory.  The caller gives the directory its final name when it
-# is complete.
-make_root() { # root, suite, options of debootstrap
-    local scripts=/usr/share/debootstrap/scripts
-    local script=$scripts/$2
+# Lets dpkg not wait for the disk: a directory that is not complete is made anew.
+configure_dpkg() { # root
+    mkdir -p "$1/etc/dpkg/dpkg.cfg.d"
+    echo force-unsafe-io >"$1/etc/dpkg/dpkg.cfg.d/80host"
+}
 
-    # This machine's debootstrap may not know the newest release.
-    [ -e "$script" ] || script=$scripts/sid
-    say "Making a Debian $2 in ${1%.new}"
-    remove_root "$1"
-    quietly debootstrap --variant=minbase "${@:3}" "$2" "$1" "$mirror" "$script"
+# Copies apt's configuration, such as proxies, to a root directory, but no hooks
+# of packages that the root directory lacks.
+copy_apt_settings() { # root
+    apt-config dump | grep -E '^Acquire::(http|https|Check|Retries|Force)' \
+        >"$1/etc/apt/apt.conf.d/80host" || true
+    cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
 }
 
 # Runs a command, and shows its output only if it fails.
@@ -70,29 +106,11 @@ quietly() {
     }
 }
 
-# Copies apt's configuration, such as proxies, to a root directory, but no hooks
-# of packages that the root directory lacks.
-copy_apt_settings() { # root
-    apt-config dump | grep -E '^Acquire::(http|https|Check|Retries|Force)' \
-        >"$1/etc/apt/apt.conf.d/80host" || true
-    cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
-}
-
-# Copies the files that git tracks, as they are now, without build products.
-copy_tree() { # tree, directory
-    rm -rf "$2"
-    mkdir "$2"
-    (
-        cd "$1" || exit
-        comm -z -23 <(git ls-files -z | sort -z) <(git ls-files -z -d | sort -z) |
-            tar --null -T - -cf -
-    ) | tar -C "$2" --no-same-owner -xf -
-}
-
 # Runs a command in a root directory.  Mounts and processes there end with the
-# command, or after $time_limit.  $more_mounts is shell code that mounts more, and may set $root to
-# another directory.
-in_root() { # root, command
+# command, or after $time_limit.  apt uses the packages of earlier runs.
+# $more_mounts is shell code that mounts more, and may set $root to another
+# directory.
+in_root() { # root, settings of variables, command
     local root=$1
     shift
 
@@ -104,10 +122,49 @@ in_root() { # root, command
             mount --make-rprivate /
             ${more_mounts:-}
             "'
+            mount --bind "$debs" "$root/var/cache/apt/archives"
             mount -t proc proc "$root/proc"
             mount -t tmpfs tmpfs "$root/dev/shm"
             mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
             exec chroot "$root" env -i HOME=/root LC_ALL=C \
                 PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"
         ' "$root" "$@"
+}
+
+# Calls a function of common.sh in a root directory.
+call_in_root() { # root, PG_CONFIG or "", function, its arguments
+    cp "$tree/script/common.sh" "$1/srv/"
+    # shellcheck disable=SC2016 # the shell inside expands it
+    in_root "$1" PG_CONFIG="$2" bash -c '. /srv/common.sh; "$@"' bash "${@:3}"
+}
+
+install_in_root() { # root, packages
+    call_in_root "$1" '' install_packages "${@:2}"
+}
+
+# Installs packages, and what script/test needs with a version of PostgreSQL.
+install_for_tests() { # root, major version, packages
+    call_in_root "$1" "/usr/lib/postgresql/$2/bin/pg_config" \
+        ensure_packages_for_tests make "${@:3}"
+}
+
+# Copies the tree to a root directory, and runs script/test there.
+test_in_root() { # root, major version, settings of variables
+    copy_tree "$1/root/snowflake"
+    in_root "$1" \
+        PG_CONFIG="/usr/lib/postgresql/$2/bin/pg_config" \
+        PROVE_TESTS="${PROVE_TESTS:-}" PROVE_FLAGS="${PROVE_FLAGS:-}" \
+        PROVE_JOBS="${PROVE_JOBS:-}" "${@:3}" \
+        /root/snowflake/script/test
+}
+
+# Copies the files that git tracks, as they are now, without build products.
+copy_tree() { # directory
+    rm -rf "$1"
+    mkdir "$1"
+    (
+        cd "$tree" || exit
+        comm -z -23 <(git ls-files -z | sort -z) <(git ls-files -z -d | sort -z) |
+            tar --null -T - -cf -
+    ) | tar -C "$1" --no-same-owner -xf -
 }
