@@ -204,16 +204,8 @@ SQL")
         fail "the rows are in another cluster"
 }
 
-# A machine with a server only, which the README's block changes in minutes.
-state_readme() {
-    apt-get -qq update
-    apt_install "postgresql-$(major)"
-    start_cluster "$(major)"
-    get_checkout
-    readme_block "$(major)"
-}
-
-# The same, as root, on a machine without sudo.
+# A machine with a server only, without sudo, which the README's block as root
+# changes.
 state_readme_as_root() {
     apt-get -qq update
     apt_install "postgresql-$(major)"
@@ -353,32 +345,19 @@ state_version_gone() {
 
 # ----- locale, environment, file systems -----
 
-# A machine in Turkish, whose "i" has another capital letter.
-state_turkish() { # with packages
-    export LANG=tr_TR.UTF-8
-    get_checkout
-    newcomer "make demo"
-    has_bars
-}
-
-# CDPATH is exported, and "cd script" would go elsewhere.
-state_cdpath() { # with packages
-    get_checkout
-    mkdir "$home/script"
-    newcomer "CDPATH=$home:$checkout make demo"
-    has_bars
-}
-
-# /tmp is mounted noexec, and then every directory for temporary files.  The test
-# preloads a library from there.
-state_noexec() { # with packages
+# A machine in Turkish, whose "i" has another capital letter.  CDPATH is exported, and
+# "cd script" would go elsewhere.  /tmp is mounted noexec, and then every directory
+# for temporary files.  The test preloads a library from there.
+state_environment() { # with packages
     local test="make test PROVE_TESTS=t/ids_clock.pl"
 
+    export LANG=tr_TR.UTF-8
     get_checkout
+    mkdir "$home/script"
     mount -t tmpfs -o noexec tmpfs /tmp
-    newcomer "make demo"
+    newcomer "CDPATH=$home:$checkout make demo"
     has_bars
-    newcomer "$test"
+    newcomer "CDPATH=$home:$checkout $test"
     mount -t tmpfs -o noexec tmpfs /var/tmp
     refuses "$test" noexec
 }
@@ -512,41 +491,27 @@ state_packages_are_there() { # with packages
     newcomer "make test PROVE_TESTS=t/mark_log.pl"
 }
 
-# A user whom sudo refuses, then a machine without sudo; it is bare.
-state_no_sudo() {
-    rm /etc/sudoers.d/newcomer
-    get_checkout
-    refuses "make demo" gcc postgresql root
-    rm /usr/bin/sudo
-    refuses "make demo" gcc postgresql root
-    refuses "make test" gcc postgresql root
-}
+# ----- what a bare machine lacks -----
 
-# No network, on a bare machine.
-state_no_network() {
-    get_checkout
-    refuses "sudo unshare --net make demo" gcc postgresql apt-get
-}
-
-# ----- make without git or PostgreSQL -----
-
-# The sources are no checkout; there is no git, and then there is one.
-state_dist_without_git() {
-    get_checkout
-    refuses "make dist" "git: "
-    apt-get -qq update
-    apt_install git
-    refuses "make dist" "not a git repository"
-}
-
-# Every target that needs PostgreSQL says so.
-state_uninstall_without_postgres() {
+# A bare machine.  Every target that needs PostgreSQL says so, and "make dist" asks for
+# git, and then for a clone.  "make demo" and "make test" name the packages: without
+# network; as a user whom sudo refuses; without sudo.
+state_bare_refuses() {
     local target
 
     get_checkout
     for target in uninstall clean all install installcheck; do
         refuses "make $target" PostgreSQL PG_CONFIG
     done
+    refuses "make dist" "git: "
+    refuses "sudo unshare --net make demo" gcc postgresql apt-get
+    rm /etc/sudoers.d/newcomer
+    refuses "make demo" gcc postgresql root
+    rm /usr/bin/sudo
+    refuses "make demo" gcc postgresql root
+    refuses "make test" gcc postgresql root
+    apt_install git
+    refuses "make dist" "not a git repository"
 }
 
 # ----- packages -----
