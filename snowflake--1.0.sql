@@ -385,7 +385,9 @@ CREATE FUNCTION @extschema@.snowflake_check_partition_owners(parent regclass)
 RETURNS void LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    owner oid := (SELECT oid FROM pg_roles WHERE rolname = current_user);
+    -- A query of pg_roles would not find a role that was renamed after its snapshot, and
+    -- a NULL would let every table pass.
+    owner oid := quote_ident(current_user)::regrole;
     found_table regclass;
 BEGIN
     WITH RECURSIVE tree (relid) AS (
