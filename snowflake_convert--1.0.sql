@@ -377,7 +377,9 @@ CREATE FUNCTION snowflake_convert.check_session(owner name)
 RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    role oid := (SELECT oid FROM pg_roles WHERE rolname = owner);
+    -- A query of pg_roles would not find a role that was renamed after its snapshot, and
+    -- a NULL would pass the checks below.
+    role oid := quote_ident(owner)::regrole;
     -- Neither SET ROLE nor SET SESSION AUTHORIZATION changes this role, whose rights the
     -- owner's code could take.  Those of pg_execute_server_program, pg_read_server_files
     -- and pg_write_server_files are as good as a superuser's; before 16, CREATEROLE
@@ -436,7 +438,7 @@ SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small quer
 AS $$
 #variable_conflict use_variable
 DECLARE
-    role oid := (SELECT oid FROM pg_roles WHERE rolname = owner);
+    role oid := quote_ident(owner)::regrole;
 BEGIN
     PERFORM snowflake_convert.check_session(owner);
     PERFORM snowflake_convert.lock_tables(tabs);
@@ -617,7 +619,7 @@ DECLARE
     tabs regclass[];
     cols name[];
     owners oid[];
-    me oid := (SELECT oid FROM pg_roles WHERE rolname = current_user);
+    me oid := quote_ident(current_user)::regrole;
     excepted text[] := ARRAY(SELECT (SELECT string_agg(quote_ident(p.part), '.' ORDER BY p.n) FROM unnest(parse_ident(e)) WITH ORDINALITY AS p(part, n))
                                FROM unnest(except_keys) AS e);
     missing text;
