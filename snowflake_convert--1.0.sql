@@ -373,20 +373,21 @@ BEGIN ATOMIC
 END;
 
 -- Raises an error unless a script runs as the tables' owner, and sees what others commit.
+-- Returns the owner.
 CREATE FUNCTION snowflake_convert.check_session(owner name)
-RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+RETURNS oid LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- A query of pg_roles would not find a role that was renamed after its snapshot, and
-    -- a NULL would pass the checks below.
-    role oid := quote_ident(owner)::regrole;
+    role oid := (SELECT oid FROM pg_roles WHERE rolname = owner);
     -- Neither SET ROLE nor SET SESSION AUTHORIZATION changes this role, whose rights the
     -- owner's code could take.  Those of pg_execute_server_program, pg_read_server_files
     -- and pg_write_server_files are as good as a superuser's; before 16, CREATEROLE
     -- grants them to anybody.
     connected oid := coalesce((SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid())), 10);
 BEGIN
-    IF owner <> current_user
+    -- "role" is NULL for a name that is NULL, and for a role that is renamed meanwhile.
+    IF role IS NULL
+       OR owner <> current_user
        OR role <> connected AND (NOT pg_has_role(connected, role, 'MEMBER')
                                  OR EXISTS (SELECT FROM pg_roles AS s
                                             WHERE (s.rolsuper OR s.rolcreaterole OR s.rolname ~ '^pg_.*_server_') AND pg_has_role(connected, s.oid, 'MEMBER'))) THEN
@@ -400,6 +401,7 @@ BEGIN
             MESSAGE = format('this script does not run at isolation level "%s"', current_setting('transaction_isolation')),
             HINT = 'SET default_transaction_isolation = ''read committed'' before.';
     END IF;
+    RETURN role;
 END
 $$;
 
@@ -438,9 +440,8 @@ SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small quer
 AS $$
 #variable_conflict use_variable
 DECLARE
-    role oid := quote_ident(owner)::regrole;
+    role oid := snowflake_convert.check_session(owner);
 BEGIN
-    PERFORM snowflake_convert.check_session(owner);
     PERFORM snowflake_convert.lock_tables(tabs);
     IF digest IS NULL THEN
         -- A DEFAULT goes on to inheritors, and an inheritor without one has none to lose.

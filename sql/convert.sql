@@ -116,6 +116,8 @@ CALL run('s FROM shop.script ORDER BY n');
 CALL run('s FROM shop.script ORDER BY n');
 ALTER TABLE once ALTER id DROP DEFAULT;
 CALL snowflake_convert.begin_script(current_user, '{once,once}', '{id,id}', snowflake_convert.digest('{once,once}', '{id,id}'), NULL);
+-- a name that leads to no role is no owner
+CALL snowflake_convert.begin_script(NULL, '{once}', '{id}', snowflake_convert.digest('{once}', '{id}'), NULL);
 CALL run('s FROM shop.script ORDER BY n');
 DROP TABLE once, script;
 DROP TABLE legacy;

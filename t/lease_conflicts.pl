@@ -358,13 +358,14 @@ sub many_claims
 
 	$registry->safe_psql('postgres', $_)
 	  for (
+		q{CREATE ROLE server LOGIN; SELECT snowflake_registry.allow('server')},
 		q{ALTER FUNCTION snowflake_registry.claim SET lock_timeout = '3min'},
 		'DELETE FROM snowflake_registry.node',
 		q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, now(), now(), now(), now(), CASE WHEN w % 50 = 0 THEN now() ELSE now() + interval '1 h' END, CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(0, 65535) AS w},
 		'VACUUM ANALYZE snowflake_registry.node');
 	my $before = $registry->safe_psql('postgres', $read);
 	$registry->pgbench(
-		'--no-vacuum --client=100 --jobs=2 --transactions=2',
+		'--no-vacuum --client=100 --jobs=2 --transactions=2 --username=server',
 		0, [], [],
 		'100 sessions claim twice each',
 		{ claim => "\\set n random(1, 9000000000000000000)\n" . claim(q{'at once ' || :n}, $layout) . ';' });
