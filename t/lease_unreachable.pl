@@ -98,6 +98,18 @@ sub hold_claims
 	return sub { $session->rows('COMMIT'); $session->quit };
 }
 
+# Waits until a claim waits in the registry, and returns its process.
+sub waiting_claim
+{
+	my ($registry) = @_;
+	my $pid;
+
+	wait_for(sub { $pid = value_of($registry,
+		q{SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%snowflake_registry.claim(%'}) })
+	  or die "no claim waits\n";
+	return $pid;
+}
+
 sub answers_late
 {
 	my $registry = new_registry({});
@@ -118,6 +130,18 @@ sub answers_late
 	wait_for_renewals($server, 2);
 	is_undisturbed($client, 'the lease is renewed after late answers, and ids have been issued all the time');
 
+	# A lease of 6 s ends 5.4 s after its claim was sent, not after the answer.
+	$let_go = hold_claims($registry);
+	waiting_claim($registry);
+	let_pass(0.4);
+	my $renewals = 'SELECT lease_renewals FROM snowflake_stat()';
+	my $before = value_of($server, $renewals);
+	$let_go->();
+	ok(wait_for(sub { value_of($server, $renewals) > $before }), 'the claim that was held renews the lease');
+	my $at_registry = lease_of($registry, 5, 'expires_at');
+	is(value_of($server, "SELECT lease_expires_at < '$at_registry'::timestamptz - interval '0.8 s' FROM snowflake_node()"),
+		't', 'the lease ends by the time at which its claim was sent');
+
 	$let_go = hold_claims($registry);
 	gets_errors($client, 'without an answer the lease ends, and ids are refused');
 	refuses($server, $unreachable, 'the refusal says that the registry does not answer in time');
@@ -128,10 +152,7 @@ sub answers_late
 	$server->stop;
 	$let_go = hold_claims($registry);
 	start_server($server);
-	my $claim;
-	wait_for(sub { $claim = value_of($registry,
-		q{SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%snowflake_registry.claim(%'}) })
-	  or die "no claim waits\n";
+	my $claim = waiting_claim($registry);
 	kill 'STOP', $claim;
 	$let_go->();
 	my $last = first_id($server);
