@@ -359,6 +359,7 @@ state_environment() { # with packages
     has_bars
     newcomer "CDPATH=$home:$checkout $test"
     mount -t tmpfs -o noexec tmpfs /var/tmp
+    mount -t tmpfs -o noexec tmpfs /dev/shm
     refuses "$test" noexec
 }
 
