@@ -301,8 +301,7 @@ sub claim
 sub registry_without_superuser
 {
 	my $registry = start_server(new_server('registry'));
-	my @as = map { [ extra_params => [ '-U', $_ ] ] } 'dba', 'member';
-	my ($as_dba, $as_member) = @as;
+	my ($as_dba, $as_member) = map { [ extra_params => [ '-U', $_ ] ] } 'dba', 'member';
 	my $script = value_of($registry, q{SELECT setting || '/extension/snowflake_registry--1.0.sql' FROM pg_config WHERE name = 'SHAREDIR'});
 	my $functions = q{SELECT count(*), string_agg(DISTINCT proowner::regrole::text, ' ') FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace};
 	my $run = sub {

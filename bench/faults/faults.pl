@@ -21,7 +21,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
 use SnowflakeServer qw(clock_library);
-use Time::HiRes qw(clock_gettime sleep time CLOCK_MONOTONIC CLOCK_REALTIME);
+use SnowflakeTime qw(make_pace_file);
+use Time::HiRes qw(clock_gettime sleep time CLOCK_MONOTONIC);
 
 use constant {
 	BEFORE_S => 2,              # how long ids are issued before a fault
@@ -30,7 +31,6 @@ use constant {
 	SESSIONS => 4,
 	ROWS => 20,
 	SLOWNESS => 2000,           # of the clock, for many ids in one millisecond
-	CLOCK_BOOTTIME => 7,        # Linux
 	TIMEOUT_S => 120
 };
 
@@ -236,19 +236,6 @@ sub conf_of
 	  . ($peer->{number} && defined $number ? "$peer->{number} = $number\n" : '');
 }
 
-# The environment of a server whose clocks run SLOWNESS times slower from now on; see
-# clock.c.
-sub slow_clock
-{
-	my ($name) = @_;
-	my $file = PostgreSQL::Test::Utils::tempdir() . "/$name.pace";
-	my @began = map { int(1_000_000_000 * clock_gettime($_)) }
-	  CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME;
-
-	append_to_file($file, pack 'q5', SLOWNESS, 0, @began);
-	return (CLOCK_PACE_FILE => $file);
-}
-
 # Starts a peer's server with a table.
 sub new_server
 {
@@ -262,7 +249,7 @@ sub new_server
 
 	$node->init_from_backup($template, 'cold');
 	$node->append_conf('postgresql.conf', conf_of($peer, $number));
-	local %ENV = (%ENV, slow_clock($name)) if $world->{is_burst};
+	local $ENV{CLOCK_PACE_FILE} = (make_pace_file(SLOWNESS))[0] if $world->{is_burst};
 	start_server($node, 0);
 	value_of($node, $_) for
 	  $peer->{setup} =~ s/:(number|servers|secret)/$values{$1}/gr,

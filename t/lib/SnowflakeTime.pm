@@ -33,6 +33,7 @@ our @EXPORT = qw(
   skip_time
   while_time_passes
 );
+our @EXPORT_OK = qw(make_pace_file);
 
 use constant {
 	SLOWNESS => 10,
@@ -50,15 +51,23 @@ my ($began, $began_passing);
 my $passed_s = 0;
 my $passer;                     # the process of while_time_passes()
 
-# Slows the clocks down of the servers that this process starts from now on.
-sub slow_down
+# Makes the file by which the clocks of servers run so many times slower from now on;
+# clock.c reads it.  Returns its path, and the present time of each clock in ns.
+sub make_pace_file
 {
+	my ($slowness) = @_;
 	my $file = PostgreSQL::Test::Utils::tempdir() . '/pace';
 	my @began = map { int(NS_PER_S * clock_gettime($_)) }
 	  CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME;
 
-	append_to_file($file, pack 'q5', SLOWNESS, 0, @began);
-	$pace_file = $file;
+	append_to_file($file, pack 'q5', $slowness, 0, @began);
+	return ($file, @began);
+}
+
+# Slows the clocks down of the servers that this process starts from now on.
+sub slow_down
+{
+	($pace_file, my @began) = make_pace_file(SLOWNESS);
 	$began = $began[1] / NS_PER_S;
 	$began_passing = $began[0] / NS_PER_S;
 	$passed_s = 0;
