@@ -91,11 +91,25 @@ sub down
 sub hold_claims
 {
 	my ($registry) = @_;
+	return queue_to_hold_claims($registry)->();
+}
+
+# Queues for the lock that keeps claims waiting, and readers not.  The returned
+# function waits for this lock, and returns what hold_claims() does.
+sub queue_to_hold_claims
+{
+	my ($registry) = @_;
 	my $session = SnowflakeSession->new($registry);
 
 	$session->rows('BEGIN');
-	$session->rows('LOCK TABLE snowflake_registry.setting');
-	return sub { $session->rows('COMMIT'); $session->quit };
+	$session->ask('LOCK TABLE snowflake_registry.setting IN EXCLUSIVE MODE');
+	wait_for(sub { value_of($registry,
+		"SELECT count(*) FROM pg_locks WHERE pid = $session->{pid} AND mode = 'ExclusiveLock' AND locktype = 'relation'") })
+	  or die "the lock is not asked for\n";
+	return sub {
+		$session->answer;
+		return sub { $session->rows('COMMIT'); $session->quit };
+	};
 }
 
 # Waits until a claim waits in the registry, and returns its process.
@@ -131,18 +145,21 @@ sub answers_late
 	is_undisturbed($client, 'the lease is renewed after late answers, and ids have been issued all the time');
 
 	# A lease of 6 s ends 5.4 s after its claim was sent, not after the answer.
+	# The next lock waits behind the claim that is held: no other claim is
+	# executed before both leases are read.
 	$let_go = hold_claims($registry);
 	waiting_claim($registry);
 	let_pass(0.4);
 	my $renewals = 'SELECT lease_renewals FROM snowflake_stat()';
 	my $before = value_of($server, $renewals);
+	my $next = queue_to_hold_claims($registry);
 	$let_go->();
+	$let_go = $next->();
 	ok(wait_for(sub { value_of($server, $renewals) > $before }), 'the claim that was held renews the lease');
 	my $at_registry = lease_of($registry, 5, 'expires_at');
 	is(value_of($server, "SELECT lease_expires_at < '$at_registry'::timestamptz - interval '0.8 s' FROM snowflake_node()"),
 		't', 'the lease ends by the time at which its claim was sent');
 
-	$let_go = hold_claims($registry);
 	gets_errors($client, 'without an answer the lease ends, and ids are refused');
 	refuses($server, $unreachable, 'the refusal says that the registry does not answer in time');
 	$let_go->();
