@@ -2,8 +2,9 @@
 # snowflake.clock_policy does what the documentation says, no id leads the
 # clock by more than the policy allows, and no id comes twice or out of order.
 #
-# The server's clock is set (lib/clock.c), so a step of an hour takes no time.  The layout has 16 ids in a tick, which even a slow
-# machine spends.
+# The server's clock is set (lib/clock.c), so a step of an hour takes no time.  The
+# layout has 16 ids in a tick, which even a slow machine spends.  At first the clock
+# runs, because sessions spend many ticks; then it stands while the test works.
 use strict;
 use warnings FATAL => 'all';
 
@@ -29,7 +30,6 @@ use constant {
 
 my @layout = ("snowflake.layout = '41/5/5/4'");
 my $node = snowflake_node('main', 'autovacuum = off', "include 'case.conf'");
-slow_down();
 configure($node, @layout);
 start_server($node, 0);
 value_of($node, q{
@@ -38,7 +38,7 @@ CREATE TABLE taken (number bigserial, session int, id bigint);
 -- the microseconds that an id leads the clock by
 CREATE FUNCTION lead(id bigint) RETURNS bigint LANGUAGE sql AS
 'SELECT (extract(epoch FROM snowflake_timestamp(id) - clock_timestamp()) * 1000000)::bigint'});
-my $main = SnowflakeSession->new($node, 30);
+my $main = SnowflakeSession->new($node);
 
 # Offsets from the real clock, in seconds: that of the server's clock now, and
 # that of a right clock, from which step_clock() steps.  When ids have followed a
@@ -193,6 +193,66 @@ sub is_refused
 	return;
 }
 
+# ----- while the clock runs -----
+
+# A spent tick is not taken for a step back of the clock.
+for my $setting ('wait 0', 'advance 0', 'advance 200')
+{
+	my $ticks = 150;
+	my $name = "$setting ms: spent ticks";
+
+	set_policy(split / /, $setting);
+	is($main->value('SELECT count(snowflake_nextval()) FROM generate_series(1, 1600)'),
+		1600, "$name are no error for single ids");
+	my $outcome = take($ticks * IDS_PER_TICK);
+	is_issued($name, $outcome);
+	is($outcome->{count}, $ticks * IDS_PER_TICK, "$name: all ids are issued");
+	cmp_ok($outcome->{ms}, '>=', $ticks - 2, "$name: the session waits for each tick")
+	  if allowed_lead_us() == 0;
+}
+
+# Three sessions take ids while the clock steps back and forth by up to 20 ms,
+# and passes through the same ticks again and again.
+for my $setting ('wait 5000', 'advance 1000')
+{
+	my $name = "$setting: three sessions while the clock steps back and forth";
+	set_policy(split / /, $setting);
+	value_of($node, 'TRUNCATE taken');
+	take_newest();
+	my @takers = map { SnowflakeSession->new($node) } 0 .. 2;
+	$takers[$_]->ask("DO 'BEGIN
+  FOR i IN 1 .. 200 LOOP
+    INSERT INTO taken (session, id) SELECT $_, snowflake_nextvals(40);
+    INSERT INTO taken (session, id) SELECT $_, snowflake_nextval() FROM generate_series(1, 10);
+    COMMIT;
+  END LOOP;
+END'") for 0 .. 2;
+	for (1 .. 150)
+	{
+		step_clock(rand(0.04) - 0.02);
+		usleep(rand(20_000));
+	}
+	step_clock(0);
+	is(join('', map { ($_->answer)[0] } @takers), '', "$name: no call fails");
+	$_->quit for @takers;
+
+	my @taken = split /\n/, value_of($node, 'SELECT id FROM taken ORDER BY id');
+	is(scalar(uniq @taken), scalar @taken, "$name: no id of " . @taken . ' comes twice');
+	is( value_of($node, q{
+SELECT count(DISTINCT session), count(*) FILTER (WHERE id <= previous)
+  FROM (SELECT session, id, lag(id) OVER (PARTITION BY session ORDER BY number) AS previous FROM taken) AS s}),
+		'3|0', "$name: the ids of each session increase");
+	push @ids, @taken;
+}
+
+# ----- steps of a clock that stands -----
+
+$main->quit;
+$node->stop;
+slow_down();
+start_server($node);
+$main = SnowflakeSession->new($node);
+
 # The steps back in seconds, and what happens.
 my %expected = (
 	'wait 1000' => { 0.25 => 'waits', 0.75 => 'waits', 1.9 => 'refuses' },
@@ -268,24 +328,9 @@ for my $setting (sort keys %expected)
 	is_issued('the clock has caught up', take());
 }
 
-# A spent tick is not taken for a step back of the clock.
-for my $setting ('wait 0', 'advance 0', 'advance 200')
-{
-	my $ticks = 150;
-	my $name = "$setting ms: spent ticks";
-
-	set_policy(split / /, $setting);
-	is($main->value('SELECT count(snowflake_nextval()) FROM generate_series(1, 1600)'),
-		1600, "$name are no error for single ids");
-	my $outcome = take($ticks * IDS_PER_TICK);
-	is_issued($name, $outcome);
-	is($outcome->{count}, $ticks * IDS_PER_TICK, "$name: all ids are issued");
-	cmp_ok($outcome->{ms}, '>=', $ticks - 2, "$name: the session waits for each tick")
-	  if allowed_lead_us() == 0;
-}
-
 # When ticks are spent, ids run ahead of the clock up to the tolerance, and take
 # no more ticks than they need.
+set_policy('advance', 200);
 my $outcome = take(8000);
 cmp_ok($outcome->{lead_us}, '>', 150_000, 'advance: ids run ahead of the clock when ticks are spent');
 cmp_ok($outcome->{lead_us}, '<=', 200_000, 'advance: ids run ahead of the clock by the tolerance at most');
@@ -342,42 +387,6 @@ for my $case ([ 0, '', 'when the clock is set forward' ],
 	is(taken()->{state}, $state, "a wait ends $when");
 	cmp_ok(test_time() - $begin, '<', 1, "a wait ends soon $when");
 	step_clock(0);
-}
-
-# ----- several sessions at once -----
-
-# Three sessions take ids while the clock steps back and forth by up to 20 ms,
-# and passes through the same ticks again and again.
-for my $setting ('wait 5000', 'advance 1000')
-{
-	my $name = "$setting: three sessions while the clock steps back and forth";
-	set_policy(split / /, $setting);
-	value_of($node, 'TRUNCATE taken');
-	take_newest();
-	my @takers = map { SnowflakeSession->new($node, 60) } 0 .. 2;
-	$takers[$_]->ask("DO 'BEGIN
-  FOR i IN 1 .. 200 LOOP
-    INSERT INTO taken (session, id) SELECT $_, snowflake_nextvals(40);
-    INSERT INTO taken (session, id) SELECT $_, snowflake_nextval() FROM generate_series(1, 10);
-    COMMIT;
-  END LOOP;
-END'") for 0 .. 2;
-	for (1 .. 150)
-	{
-		step_clock(rand(0.04) - 0.02);
-		usleep(rand(20_000));
-	}
-	step_clock(0);
-	is(join('', map { ($_->answer)[0] } @takers), '', "$name: no call fails");
-	$_->quit for @takers;
-
-	my @taken = split /\n/, value_of($node, 'SELECT id FROM taken ORDER BY id');
-	is(scalar(uniq @taken), scalar @taken, "$name: no id of " . @taken . ' comes twice');
-	is( value_of($node, q{
-SELECT count(DISTINCT session), count(*) FILTER (WHERE id <= previous)
-  FROM (SELECT session, id, lag(id) OVER (PARTITION BY session ORDER BY number) AS previous FROM taken) AS s}),
-		'3|0', "$name: the ids of each session increase");
-	push @ids, @taken;
 }
 
 # ----- all ids of the test -----

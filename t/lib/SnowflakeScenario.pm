@@ -37,7 +37,7 @@ our @EXPORT = qw(
 );
 
 use constant {
-	TIMEOUT_S => 1200,          # how long a scenario may take
+	TIMEOUT_S => 3600,          # ends a scenario that hangs, on any machine
 	AT_A_TIME => 4              # how many scenarios run at the same time
 };
 

@@ -93,7 +93,8 @@ sub outcome
 		sub {
 			$psql->{run}->pump_nb;
 			return $psql->{stdout} =~ /^\(end\)\n\z/m && $psql->{stderr} =~ /\(end\)\n\z/;
-		});
+		},
+		defined $self->{pid});
 	s/\(end\)\n\z// for $psql->{stdout}, $psql->{stderr};
 	my $ms = (clock_gettime(CLOCK_MONOTONIC) - $self->{asked_at}) * 1000;
 	my @rows = split /\n/, $psql->{stdout};

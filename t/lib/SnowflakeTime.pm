@@ -2,13 +2,14 @@
 #
 # A test that waits for what a server does by itself, after a time, calls
 # slow_down() before it starts servers.  From then on the clocks of all its
-# servers run SLOWNESS times slower than the real ones while the test works: a
-# lease of seconds outlasts any number of steps, however slow the machine is.
-# Time passes as it does in reality only while the test waits for something, in
-# wait_for(), let_pass() or while_time_passes(); and a turn of such a wait lets
-# $longest_turn_s pass at most, so that a machine which takes longer for a turn
-# gets more turns.  test_time() is the time of the servers, in which a test
-# measures.
+# servers stand nearly still while the test works: a lease of seconds outlasts any
+# number of steps, however slow the machine is.  Time passes only while the test
+# waits for something, in wait_for(), let_pass(), or a call that waits by itself
+# (while_time_passes()): by turns, in each of which as much time passes as the
+# busiest process of the servers and of the test has slept.  A process that
+# waits for a processor or for a disk holds the time up, and one that works makes
+# it slow, so that no deadline passes before a process could do its work.
+# test_time() is the time of the servers, in which a test measures.
 #
 # Without slow_down() the servers' clocks are the real ones.
 package SnowflakeTime;
@@ -17,8 +18,9 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
-use List::Util qw(min);
+use List::Util qw(max min);
 use POSIX ();
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(clock_gettime sleep CLOCK_MONOTONIC CLOCK_REALTIME);
 
@@ -36,9 +38,10 @@ our @EXPORT = qw(
 our @EXPORT_OK = qw(make_pace_file);
 
 use constant {
-	SLOWNESS => 10,
-	BY_ITSELF_S => 0.3,
+	SLOWNESS => 100,
+	BY_ITSELF_S => 1,           # most calls that could wait end earlier
 	POLL_S => 0.05,             # between two looks of a wait
+	SLOWNESS_OF_WORK => 5,      # a process may work without end
 	CLOCK_BOOTTIME => 7,        # Linux
 	NS_PER_S => 1_000_000_000
 };
@@ -117,16 +120,78 @@ sub skip_time
 	return;
 }
 
-# Ends a turn of a wait, which began at a time of the real clock: lets the time
-# pass that the turn has taken, but $longest_turn_s at most.
-sub end_turn
-{
-	my ($turn_began) = @_;
-	my $took = clock_gettime(CLOCK_MONOTONIC) - $turn_began;
+# ----- turns of a wait -----
 
-	skip_time(min($took, $longest_turn_s) * (1 - 1 / SLOWNESS));
-	return min($took, $longest_turn_s);
+# The children of a process.
+sub children
+{
+	my ($pid) = @_;
+
+	open my $fh, '<', "/proc/$pid/task/$pid/children" or return;
+	return split ' ', <$fh> // '';
 }
+
+# The processes of all servers, and those that the test has started.
+sub processes
+{
+	my ($test) = @_;
+	my @pids = map { $_->{_pid} // () } @PostgreSQL::Test::Cluster::all_nodes;
+	my @new = ($test, @pids);
+
+	while (my $parent = shift @new)
+	{
+		my @children = grep { $_ != $$ } children($parent);
+
+		push @pids, @children;
+		push @new, @children;
+	}
+	return @pids;
+}
+
+# What each process has done so far: for how many ns it has waited for a processor,
+# has been on one, and whether it waits for a disk now.
+sub work_of
+{
+	my ($pid) = @_;
+
+	open my $fh, '<', "/proc/$pid/schedstat" or return undef;
+	my ($on_processor, $waited) = (<$fh> // '') =~ /^(\d+) (\d+)/ or return undef;
+	open $fh, '<', "/proc/$pid/stat" or return undef;
+	return { on_processor => $on_processor, waited => $waited, is_at_disk => (<$fh> // '') =~ /\) D / ? 1 : 0 };
+}
+
+# How long a process has been busy since an earlier time, in seconds.
+sub busy_s
+{
+	my ($before, $now) = @_;
+
+	return 0 unless defined $now;
+	return $longest_turn_s if $now->{is_at_disk};
+	return ($now->{waited} - ($before->{waited} // 0)
+		  + ($now->{on_processor} - ($before->{on_processor} // 0)) * (1 - 1 / SLOWNESS_OF_WORK))
+	  / NS_PER_S;
+}
+
+# Waits for a turn, and lets the time pass that all processes have slept meanwhile.
+# Returns how much time has passed.
+sub wait_a_turn
+{
+	my ($seconds, $test) = @_;
+	my %before;
+
+	%before = map { $_ => scalar work_of($_) } processes($test // $$) if defined $pace_file;
+	my $began_waiting = clock_gettime(CLOCK_MONOTONIC);
+	sleep min(POLL_S, $longest_turn_s, $seconds);
+	my $slept_s = min($longest_turn_s, clock_gettime(CLOCK_MONOTONIC) - $began_waiting);
+	return $slept_s unless defined $pace_file;
+
+	my $busy_s = max(0, map { busy_s($before{$_} // {}, scalar work_of($_)) } processes($test // $$));
+	my $passed_s = max(0, $slept_s - $busy_s);
+	skip_time($passed_s);
+	return $passed_s;
+}
+
+# ----- waits -----
 
 # Calls a function until it returns something true, for 30 seconds at most or
 # as many as are given.  Returns what the function returned last.
@@ -134,17 +199,14 @@ sub wait_for
 {
 	my ($function, $seconds) = @_;
 	my $left_s = $seconds // 30;
-	my $outcome;
 
 	for (;;)
 	{
-		my $turn_began = clock_gettime(CLOCK_MONOTONIC);
 		my $began_at = test_time();
+		my $outcome = $function->();
 
-		$outcome = $function->();
 		return $outcome if $outcome || $left_s <= 0;
-		sleep min(POLL_S, $longest_turn_s);
-		my $turn_s = end_turn($turn_began);
+		my $turn_s = wait_a_turn(POLL_S);
 
 		# The function may have let time pass itself.
 		$left_s -= defined $pace_file ? test_time() - $began_at : $turn_s;
@@ -159,28 +221,30 @@ sub let_pass
 
 	while ($seconds > 0)
 	{
-		my $turn_began = clock_gettime(CLOCK_MONOTONIC);
-
-		sleep min(POLL_S, $longest_turn_s, $seconds);
-		$seconds -= end_turn($turn_began);
+		$seconds -= wait_a_turn($seconds);
 	}
 	return;
 }
 
 # Calls a function until it returns something true, such as that a server has
-# answered: at once if it can be, and time passes only after BY_ITSELF_S.
+# answered.  Lets time pass meanwhile, if the answer may depend on it.
 sub wait_for_answer
 {
-	my ($function) = @_;
+	my ($function, $can_wait) = @_;
 	my $began_waiting = clock_gettime(CLOCK_MONOTONIC);
 
 	until ($function->())
 	{
-		my $turn_began = clock_gettime(CLOCK_MONOTONIC);
-		my $waited_s = $turn_began - $began_waiting;
+		my $waited_s = clock_gettime(CLOCK_MONOTONIC) - $began_waiting;
 
-		sleep min(POLL_S, $longest_turn_s / 2, $waited_s / 5);
-		end_turn($turn_began) if $waited_s > BY_ITSELF_S;
+		if ($waited_s < POLL_S || !$can_wait)
+		{
+			sleep min(POLL_S, $waited_s / 5);
+		}
+		else
+		{
+			wait_a_turn(POLL_S);
+		}
 	}
 	return;
 }
@@ -198,7 +262,7 @@ sub while_time_passes
 	if ($pid == 0)
 	{
 		sleep BY_ITSELF_S;
-		let_pass($longest_turn_s) while getppid == $parent;
+		wait_a_turn(POLL_S, $parent) while getppid == $parent;
 		POSIX::_exit(0);
 	}
 	$passer = $pid;
@@ -210,6 +274,21 @@ sub while_time_passes
 	undef $passer;
 	die $error if $error ne '';
 	return wantarray ? @outcome : $outcome[0];
+}
+
+# What may wait by itself.
+for my $name (qw(psql stop))
+{
+	no strict 'refs';
+	no warnings 'redefine';
+	my $real = PostgreSQL::Test::Cluster->can($name);
+
+	*{"PostgreSQL::Test::Cluster::$name"} = sub {
+		my @arguments = @_;
+		my $is_list = wantarray;
+
+		return while_time_passes(sub { return $is_list ? $real->(@arguments) : scalar $real->(@arguments) });
+	};
 }
 
 # The seconds that something takes, by the servers' time.
