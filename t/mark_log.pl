@@ -124,6 +124,19 @@ for my $end ('a clean stop', 'a crash')
 	cmp_ok($newest >> 22, '>=', $mark, "$end: ids go on after the mark");
 }
 
+# The first id of a start waits until its mark is flushed.  The WAL writer, which
+# could flush the mark by itself, is suspended.
+{
+	$node->stop;
+	start_server($node);
+	my ($writer) = processes_of($node, qr/walwriter/);
+	kill 'STOP', $writer;
+	my $lsn = $node->lsn('insert');
+	take_ids(1, 'the first id of a start');
+	is(scalar(grep { $_->[0] eq 'mark' } records_since($node, $lsn)), 1, 'the mark of the first id of a start is flushed');
+	kill 'CONT', $writer;
+}
+
 # After a crash ids begin after the mark, without an error, under every policy,
 # although the mark is ahead of the clock when the server is back.
 for my $settings (
