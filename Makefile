@@ -4,7 +4,9 @@
 #   make installcheck             tests against a running server, by PGPASSWORD if
 #                                 it asks roles of the tests for one
 #   make demo, make test          on a copy of PostgreSQL; see README.md
+#   make test-all                 also random faults, other programs and more
 #   make test SANITIZE=1          tests under AddressSanitizer and UBSan
+#   make test ASSERTS=1           tests with the library's Asserts
 #   make dist                     packs the sources as PGXN takes them
 #   make -f DIRECTORY/Makefile VPATH=DIRECTORY
 #                                 builds outside of the sources
@@ -114,8 +116,9 @@ bench:
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' $(sources)/script/demo
 
-test:
-	@PG_CONFIG='$(PG_CONFIG)' SANITIZE='$(SANITIZE)' $(sources)/script/test
+test test-all:
+	@PG_CONFIG='$(PG_CONFIG)' SANITIZE='$(SANITIZE)' ASSERTS='$(ASSERTS)' \
+		SLOW_START='$(SLOW_START)' $(sources)/script/test t $(if $(filter test-all,$@),t/all)
 
 model:
 	@$(sources)/script/model
@@ -133,4 +136,4 @@ dist:
 	@TZ=UTC git archive --format=zip --prefix=$(archive)/ -o $(archive).zip HEAD
 	@echo $(archive).zip
 
-.PHONY: bench demo dist FORCE is-built-for-default model test
+.PHONY: bench demo dist FORCE is-built-for-default model test test-all

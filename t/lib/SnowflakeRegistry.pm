@@ -25,6 +25,7 @@ our @EXPORT = qw(
   worker_id_at
   refuses
   wait_for_grant
+  wait_for_renewals
   keep_from_claims
   goes_on
 );
@@ -142,6 +143,18 @@ sub wait_for_grant
 
 	return ok(wait_for(sub { my $now = value_of($registry, $seen_at); $now ne '' && $now ne $before }),
 		$server->name . ' is granted a lease');
+}
+
+# Waits until a server has renewed its lease so many times.
+sub wait_for_renewals
+{
+	my ($node, $count) = @_;
+	my $renewals = 'SELECT lease_renewals FROM snowflake_stat()';
+	my $before = value_of($node, $renewals);
+
+	wait_for(sub { value_of($node, $renewals) >= $before + $count })
+	  or die $node->name . " does not renew its lease\n";
+	return;
 }
 
 # Tests that a server that has just been started issues an id at once, of the

@@ -170,7 +170,8 @@ sub is_alive
 	return state_of($pid) !~ /^[ZX]?$/;
 }
 
-# The processes of a server whose titles match a pattern.
+# The processes of a server whose titles match a pattern.  A process that has just
+# been forked has no title yet.
 sub processes_of
 {
 	my ($node, $title) = @_;
@@ -179,7 +180,8 @@ sub processes_of
 	for my $pid (children_of($node->{_pid}))
 	{
 		open my $fh, '<', "/proc/$pid/cmdline" or next;
-		push @pids, $pid if (<$fh> // '') =~ $title;
+		my ($is_titled, $of) = (<$fh> // '') =~ /^(postgres: )(.*)/s;
+		push @pids, $pid if $is_titled && $of =~ $title;
 	}
 	return @pids;
 }

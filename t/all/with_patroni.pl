@@ -10,7 +10,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib";
 use HTTP::Tiny;
 use IPC::Run;
 use JSON::PP ();

@@ -8,7 +8,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use IPC::Run;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRegistry;

@@ -1,15 +1,15 @@
-# Drivers and object-relational mappers.  Each program of t/clients uses one of
+# Drivers and object-relational mappers.  Each program of t/all/clients uses one of
 # them as doc/clients.md says, and shows what goes wrong otherwise.  A program
 # connects to a database of its own, with a table "orders", and prints a line for
 # each check.  It is skipped if a package that it "needs" is not installed.
 #
-#   CLIENTS   all: a missing package is a failure, as in script/clients, which
+#   CLIENTS   all: a missing package is a failure, as in script/all/clients, which
 #             installs them
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib";
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

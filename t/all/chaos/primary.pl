@@ -28,7 +28,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/../lib", $FindBin::RealBin;
+use lib "$FindBin::RealBin/../../lib", $FindBin::RealBin;
 use List::Util qw(max min shuffle);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

@@ -24,7 +24,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/../lib", $FindBin::RealBin;
+use lib "$FindBin::RealBin/../../lib", $FindBin::RealBin;
 use List::Util qw(first shuffle sum0);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

@@ -1,7 +1,6 @@
-# Worker ids leased from a registry: each server has a worker id of its own,
-# keeps the worker id over restarts and crashes, and shows its lease.  A copy of
-# a server gets another worker id, and so does a standby that is promoted; the
-# mark of the old worker id does not delay its ids.
+# A copy of a server with a lease gets another worker id, and so does a standby that
+# is promoted; the mark of the old worker id does not delay its ids.  A data
+# directory that is set back does not resume its lease.
 #
 #   SNOWFLAKE_REGISTRY   a connection string of a registry on another major
 #                        version of PostgreSQL, whose lease_duration is some
@@ -11,108 +10,18 @@ use warnings FATAL => 'all';
 
 use File::Copy qw(copy);
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRegistry;
 use SnowflakeScenario;
 use SnowflakeServer;
-use SnowflakeSession;
 use SnowflakeTest;
 use SnowflakeTime;
 use Test::More;
 
 # How far the clock of a server that is copied is ahead of all others.
 use constant AHEAD_S => 25;
-
-# ----- restarts -----
-
-sub restarts
-{
-	my $registry = new_registry({ lease_duration => '60 s' });
-	my @server =
-	  map { leasing_server("server_$_", $registry, 'restart_after_crash = on') } 0 .. 2;
-	my ($clean, $immediate, $crash) = @server;
-	my %last = map { $_->name => scalar first_id(start_server($_)) } @server;
-
-	for my $node (@server)
-	{
-		my $holder = value_of($node, 'SELECT lease_holder FROM snowflake_node()');
-
-		is(lease_of($registry, worker_id_of($last{ $node->name }), 'holder'),
-			$holder, 'the registry shows ' . $node->name . ' as the holder of its worker id');
-	}
-	is_deeply([ sort map { worker_id_of($_) } values %last ],
-		[ 0 .. 2 ], 'the servers have a worker id each');
-
-	# A clean stop.
-	my $worker_id = worker_id_of($last{ $clean->name });
-	$clean->stop;
-	is( lease_of($registry, $worker_id,
-			q{state, fence BETWEEN clock_timestamp() - interval '10 s' AND clock_timestamp() + interval '1 s'}),
-		'released|t', 'a clean stop releases the lease, and lowers the fence to about the time of the last id');
-	like(logged($clean), qr/LOG:  snowflake worker_id $worker_id has been given back to the registry/,
-		'the log says that the worker id was given back');
-	start_server($clean);
-	goes_on($clean, $last{ $clean->name }, 'after a clean stop');
-
-	# Change the incarnation in the registry, as another claim in the name of
-	# this holder would, so that the server does not know the newest lease.
-	$registry->safe_psql('postgres',
-		"UPDATE snowflake_registry.node SET incarnation = incarnation + 1 WHERE worker_id = $worker_id");
-	$clean->stop;
-	is(lease_of($registry, $worker_id, 'state'), 'held', 'a stop does not release a lease that the server does not know');
-	like(logged($clean), qr/LOG:  snowflake worker_id $worker_id could not be given back to the registry/,
-		'the log says that the worker id was not given back');
-	start_server($clean);
-	is(worker_id_of(scalar first_id($clean)), 3, 'after a stop without a release the server gets another worker id');
-
-	# Crashes.
-	$immediate->stop('immediate');
-	start_server($immediate);
-	goes_on($immediate, $last{ $immediate->name }, 'after an immediate stop');
-	my $victim = SnowflakeSession->new($crash);
-	my $offset = -s $crash->logfile;
-	kill 'KILL', $victim->{pid};
-	logs($crash, $offset, qr/reinitializing.*ready to accept connections/s,
-		'a backend is killed, and the server starts all processes again');
-	goes_on($crash, $last{ $crash->name }, 'after a crash');
-
-	shows_its_lease($crash, $last{ $crash->name });
-	return;
-}
-
-# Views and functions that show the lease.
-sub shows_its_lease
-{
-	my ($node, $last) = @_;
-	my $worker_id = worker_id_of($last);
-
-	is( value_of($node, qq{
-SELECT worker_id_source, worker_id = $worker_id, lease_holder ~ '^[-0-9a-f]{36}/[0-9a-f]+/[0-9]+\$',
-       lease_expires_at BETWEEN now() AND now() + interval '60 s'
-  FROM snowflake_node()}),
-		'registry|t|t|t', 'snowflake_node() shows the lease');
-	is( value_of($node, q{
-CREATE ROLE watcher IN ROLE pg_monitor;
-CREATE ROLE passer_by;
-SET ROLE watcher;
-SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node();
-SET ROLE passer_by;
-SELECT lease_holder IS NULL, lease_expires_at IS NULL FROM snowflake_node()}),
-		"f|f\nt|f", 'snowflake_node() shows the holder to members of pg_monitor only');
-	is(value_of($node, 'SELECT lease_renewals > 0 FROM snowflake_stat()'), 't', 'snowflake_stat() counts renewals');
-
-	my $offset = -s $node->logfile;
-	value_of($node,
-		q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'snowflake registry'});
-	logs($node, $offset, qr/is leased to this server until/,
-		'the lease worker is terminated, and a new one leases a worker id');
-	goes_on($node, $last, 'under the new lease worker');
-	is( value_of($node, 'SELECT snowflake_stat_reset(); SELECT lease_renewals, lease_failures FROM snowflake_stat()'),
-		"\n0|0", 'snowflake_stat_reset() resets renewals and failures');
-	return;
-}
 
 # ----- copies -----
 
@@ -238,7 +147,6 @@ sub other_version
 }
 
 run_scenarios(
-	restarts => \&restarts,
 	copies => \&copies,
 	'set back' => \&set_back,
 	$ENV{SNOWFLAKE_REGISTRY} ? ('a registry of another version' => \&other_version) : ());

@@ -107,7 +107,7 @@ public class UseHibernate {
     }
 
     public static void main(String[] args) throws Exception {
-        String page = Files.readString(Path.of("../../doc/examples/outbox.sql"));
+        String page = Files.readString(Path.of("../../../doc/examples/outbox.sql"));
         Connection connection = Check.connect("");
         connection.createStatement().execute(page.substring(
             page.indexOf("CREATE TABLE outbox"), page.indexOf("\n$$;")) + "\n$$");

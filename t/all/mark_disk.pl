@@ -2,12 +2,13 @@
 # a flush of WAL; a session ends while a flush hangs; a wait for the page's lock
 # can be interrupted; and a page that cannot be created leaves no file.  The disk
 # is that of lib/disk.c.  The test counts ids, rows, flushes and records of the
-# mark; it measures no times.
+# mark, and compares with what the same machine does on a fast disk, or with a
+# bigserial, at the same moment.
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
@@ -23,6 +24,7 @@ use constant {
 	FLUSH_US => 205_000,
 	LOAD_S => 2,
 	PAUSES_S => 9,
+	ROUNDS => 5,                # a busy machine may disturb all rounds but one
 };
 
 my $issue = 'SELECT snowflake_nextval()';
@@ -135,11 +137,11 @@ CREATE TABLE theirs (id bigserial PRIMARY KEY, n int);
 # The next first id waits for that flush.
 $node->stop;
 start_on_disk($node);
-my ($first, $watcher) = map { SnowflakeSession->new($node, 60) } 1, 2;
+my ($first, $watcher) = map { SnowflakeSession->new($node) } 1, 2;
 set_disk(is_hanging => 1);
 $first->ask($issue);
 ok( wait_for(
-		sub { $watcher->value("SELECT coalesce(wait_event, '') FROM pg_stat_activity WHERE pid = $first->{pid}") =~ /^wal/i }),
+		sub { $watcher->value("SELECT coalesce(wait_event, 'none') FROM pg_stat_activity WHERE pid = $first->{pid}") =~ /^wal/i }),
 	'the first id after a start waits for a flush of WAL');
 set_disk(is_hanging => 0);
 is(($first->answer)[0], '', 'the first id is issued after the flush');
@@ -186,35 +188,61 @@ sub load
 	return \%load;
 }
 
+# Tests that one load is executed at least so many times as often as another one.
+# Both run again, in turns, if this machine may have disturbed them.  Returns what
+# load() returned for the first one.
+sub is_as_fast
+{
+	my ($part, $what, $load, $other) = @_;
+	my (@loads, $is_as_fast);
+
+	for (1 .. ROUNDS)
+	{
+		@loads = map { $_->() } $other, $load;
+		last if $is_as_fast = $loads[1]{count} >= $part * $loads[0]{count};
+	}
+	ok($is_as_fast, "$what: $loads[1]{count} beside $loads[0]{count}");
+	cmp_ok($loads[0]{count}, '>', 0, "$what: there is something to compare with");
+	return $loads[1];
+}
+
+# A load while flushes take no time.
+sub load_without_delay
+{
+	set_disk(delay_us => 0);
+	my $load = load(@_);
+	set_disk(delay_us => FLUSH_US);
+	return $load;
+}
+
 for my $sessions (1, 4)
 {
 	my $what = "flushes of 205 ms, $sessions sessions";
 
+	my $first = value_of($node, $issue);
 	my $calls = load($sessions, "$issue;");
-	my $theirs = load($sessions, $insert =~ s/ours/theirs/r);
-	my $ours = load($sessions, $insert);
-
-	cmp_ok($calls->{count}, '>', 200 * ($calls->{flushes} + 1), "$what: there are hundreds of ids for each flush");
-	cmp_ok($calls->{marks}, '<=', 2 + LOAD_S * 1000 / 250, "$what: there is one record of the mark in 250 ms at most");
-	cmp_ok($ours->{count}, '>=', 0.8 * $theirs->{count}, "$what: there are as many inserts as into a bigserial");
-	cmp_ok($ours->{count}, '>=', LOAD_S, "$what: rows are inserted");
+	my $ms = (value_of($node, $issue) >> 22) - ($first >> 22);
+	cmp_ok($calls->{marks}, '<=', 2 + $ms / 250, "$what: there is one record of the mark in 250 ms at most");
+	is_as_fast(0.3, "$what: ids do not wait for flushes",
+		sub { load($sessions, "$issue;") }, sub { load_without_delay($sessions, "$issue;") });
+	is_as_fast(0.8, "$what: there are as many inserts as into a bigserial",
+		sub { load($sessions, $insert) }, sub { load($sessions, $insert =~ s/ours/theirs/r) });
 }
 
 # After a pause the next id needs a mark of its own.  A flush of that mark, by
 # whatever process, would hold up the flush of the insert's commit.
-my $theirs = load(1, ($insert =~ s/ours/theirs/r) . "\n\\sleep 600 ms", PAUSES_S);
-my $ours = load(1, "$insert\n\\sleep 600 ms", PAUSES_S);
+my $ours = is_as_fast(0.9, 'inserts after pauses: there are as many as into a bigserial',
+	map { my $sql = $_; sub { load(1, "$sql\n\\sleep 600 ms", PAUSES_S) } } $insert, $insert =~ s/ours/theirs/r);
 cmp_ok($ours->{marks}, '>=', $ours->{count} - 1, 'inserts after pauses: each logs a mark');
-cmp_ok($ours->{count}, '>=', 0.9 * $theirs->{count}, 'inserts after pauses: there are as many as into a bigserial');
 
 reload_with('synchronous_commit = off');
-$ours = load(1, $insert);
-cmp_ok($ours->{count}, '>', 50 * ($ours->{flushes} + 1), 'synchronous_commit = off: inserts do not wait for flushes');
+is_as_fast(0.3, 'synchronous_commit = off: inserts do not wait for flushes',
+	sub { load(1, $insert) }, sub { load_without_delay(1, $insert) });
 
 # ----- a flush that hangs -----
 
 reload_with();
-my @sessions = map { SnowflakeSession->new($node, 30) } 1 .. 5;
+my @sessions = map { SnowflakeSession->new($node) } 1 .. 5;
 
 # Write all WAL and all other pages before, so that there is room for more WAL in
 # memory, and the checkpointer writes the mark's page first.
@@ -227,8 +255,7 @@ value_of($node, $issue);    # logs a mark
 ok(wait_for(sub { disk_value('hanging') > 0 }), 'a flush hangs');
 my $flushes = disk_value('flushes');
 my $calls = load(4, "$issue;");
-cmp_ok($calls->{count}, '>', 1000, 'sessions go on to issue ids while a flush hangs');
-cmp_ok($calls->{marks}, '>=', LOAD_S, 'sessions go on to log marks while a flush hangs');
+cmp_ok($calls->{marks}, '>=', LOAD_S, 'sessions go on to issue ids and to log marks while a flush hangs');
 
 # The checkpointer holds the page's lock while it flushes WAL.  A session that
 # needs another mark waits for the lock.
@@ -244,10 +271,10 @@ $other->rows("SELECT pg_cancel_backend($session->{pid})");
 is(($session->answer)[0], '57014', 'a cancel ends a wait for the page');
 $session->ask($issue);
 $session->wait_until_it_waits;
-is($other->value("SELECT pg_terminate_backend($session->{pid}, 20000)"),
+is($other->value("SELECT pg_terminate_backend($session->{pid}, 600000)"),
 	't', 'a session that waits for the page is terminated');
 $session->{psql}{run}->kill_kill;
-is_deeply([ map { $other->value("SELECT pg_terminate_backend($_->{pid}, 20000)") } @ended ],
+is_deeply([ map { $other->value("SELECT pg_terminate_backend($_->{pid}, 600000)") } @ended ],
 	[ ('t') x @ended ], 'sessions that have issued ids are terminated');
 $_->{psql}{run}->kill_kill for @ended;
 is(disk_value('flushes'), $flushes, 'the flush has hung all the time');

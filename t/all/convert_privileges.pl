@@ -10,7 +10,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib";
 use List::Util qw(uniq);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

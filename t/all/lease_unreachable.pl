@@ -1,12 +1,11 @@
-# The registry is down, answers late, or is behind a host or a name server that
-# does not answer.  A server issues ids for as long as its
-# lease lasts, and no longer; its log says why it gets no lease; and neither a
-# claim nor a stop takes long.
+# The registry answers late, or is behind a host or a name server that does not
+# answer.  A server issues ids for as long as its lease lasts, and no longer; its log
+# says why it gets no lease; and neither a claim nor a stop takes long.
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib";
 use IO::Socket::INET;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
@@ -23,66 +22,6 @@ use Test::More;
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $host_library = build_library('host');
 my $unreachable = qr/^The registry (?:cannot be reached|has not answered)/;
-
-# Waits until a server has renewed its lease so many times.
-sub wait_for_renewals
-{
-	my ($node, $count) = @_;
-	my $renewals = 'SELECT lease_renewals FROM snowflake_stat()';
-	my $before = value_of($node, $renewals);
-
-	wait_for(sub { value_of($node, $renewals) >= $before + $count })
-	  or die $node->name . " does not renew its lease\n";
-	return;
-}
-
-# ----- the registry is down -----
-
-sub down
-{
-	my $registry = new_registry({ lease_duration => '12 s' });
-	my $holder = start_server(leasing_server('holder', $registry));
-	my $late = leasing_server('late', $registry);
-	my $last = first_id($holder);
-
-	# Wait for a renewal, so that nearly the whole lease is still to come.
-	wait_for_renewals($holder, 1);
-	my $client = new_client($holder);
-	$registry->stop;
-	start_server($late);
-	like(refusal_of($late), $unreachable, 'a server that starts without a registry issues no ids');
-	is_undisturbed($client, 'ids go on while the registry is down');
-	for my $mode ('fast', 'immediate')
-	{
-		$last = first_id($holder);
-		$holder->stop($mode);
-		start_server($holder);
-		goes_on($holder, $last, "a holder that restarts within its lease after a stop, $mode");
-	}
-
-	# A session refuses ids after the lease even if the worker is suspended.
-	$client = new_client($holder);
-	my $ends = value_of($holder, 'SELECT lease_expires_at FROM snowflake_node()');
-	my $claim_again = keep_from_claims($holder);
-	gets_errors($client, 'at the end of the lease ids are refused');
-	$claim_again->();
-	my $newest = (ids_of($client))[-1];
-	is(value_of($holder, "SELECT snowflake_timestamp($newest) <= '$ends'::timestamptz + '50 ms'"),
-		't', 'no id is more than 50 ms later than the end of the lease');
-	refuses($holder, qr/^The registry cannot be reached/, 'the refusal says that the registry cannot be reached');
-	$holder->stop;
-	start_server($holder);
-	like(refusal_of($holder), $unreachable, 'a holder that restarts after its lease issues no ids');
-
-	start_server($registry);
-	my $id = first_id($holder, 90);
-	cmp_ok($id, '>', $last, 'the holder issues ids again after the quarantine that the start of the registry begins');
-	is(worker_id_of($id), worker_id_of($last), 'the holder has its worker id again');
-	isnt(worker_id_of(scalar first_id($late, 90)),
-		worker_id_of($last), 'the other server gets another worker id');
-	is_unique();
-	return;
-}
 
 # ----- the registry answers late -----
 
@@ -442,7 +381,6 @@ sub silent_name_server
 }
 
 run_scenarios(
-	'the registry is down' => \&down,
 	'a silent name server' => \&silent_name_server,
 	'the registry answers late' => \&answers_late,
 	'a start' => \&starts,

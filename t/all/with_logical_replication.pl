@@ -5,7 +5,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeTest;
@@ -202,7 +202,7 @@ DELETE FROM $table WHERE id % 3 = 1});
 # The statements of doc/two-servers.md, as they stand there.  On PostgreSQL 15, which
 # has no origin, the page says what to use instead.
 my ($create, $subscribe, $publish_own) =
-  slurp_file("$FindBin::RealBin/../doc/two-servers.md") =~ /^```sql\n(.*?)^```$/gms;
+  slurp_file("$FindBin::RealBin/../../doc/two-servers.md") =~ /^```sql\n(.*?)^```$/gms;
 if (!$has_origin)
 {
 	$create =~ s/^.*-- not on PostgreSQL 15$//m or die $create;
