@@ -26,9 +26,6 @@ sub configure_afresh
 }
 
 configure_afresh();
-$node->start;
-value_of($node, 'CREATE EXTENSION snowflake');
-$node->stop;
 
 # ----- values that are refused -----
 
@@ -41,8 +38,8 @@ sub invalid
 	} @values;
 }
 
-# Settings with which the server does not start, and patterns that its log then
-# matches: what is wrong, and why.
+# Settings that the postmaster refuses, and patterns of what it then says: what is
+# wrong, and why.
 my @refused = (
 	# A node that does not fit the layout, or is no number.
 	[ 'snowflake.worker_id = 32',
@@ -94,70 +91,40 @@ my @refused = (
 	[ 'Snowflake.Worker = 3', qr/unrecognized configuration parameter "Snowflake.Worker"/i ],
 	[ 'snowflake.sequence_start = zero', qr/unrecognized configuration parameter "snowflake.sequence_start"/ ]);
 
+# What the postmaster says of its configuration.  To print a parameter that it
+# computes, it loads the libraries as at a start, and ends.
+sub words_of_postmaster
+{
+	my ($out, $err) =
+	  run_command([ 'postgres', '-D', $node->data_dir, '-C', 'shared_memory_size' ]);
+	return $out =~ /^\d+$/ ? "starts: $err" : $err;
+}
+
+like(words_of_postmaster(), qr/^starts: $/, 'the postmaster takes the configuration');
+my $said = '';
 for my $case (@refused)
 {
 	my ($settings, $what, $why) = @$case;
-	my $offset = -s $node->logfile;
 
 	configure_afresh($settings);
 	$settings =~ s/\n/, /g;
-	my $started = $node->start(fail_ok => 1);
-	ok(!$started, "no start with $settings");
-	$node->stop if $started;
-	my $log = logged($node, $offset);
-	like($log, qr/FATAL:  $what/, "$settings: the log says what is wrong");
-	like($log, $why, "$settings: the log says why") if defined $why;
+	my $words = words_of_postmaster();
+	like($words, qr/\A(?!starts).*FATAL:  $what/, "$settings: the postmaster says what is wrong, and ends");
+	like($words, $why, "$settings: the postmaster says why") if defined $why;
+	$said .= $words;
 }
-unlike(logged($node), qr/Xyzzy/, 'a connection string that is refused leaves no password in the log');
+unlike($said, qr/Xyzzy/, 'a connection string that is refused leaves no password in the log');
+configure_afresh('snowflake.worker_id = 32');
+ok(!$node->start(fail_ok => 1), 'a server with a refused value does not start');
+like(logged($node), qr/FATAL:  32 is outside/, 'its log says what is wrong');
 
-# ----- values that are accepted -----
-
-# Settings, a query with them, and its result.
-my $last = 'SELECT snowflake_format(9223372036854775807)';
-my $first = 'SELECT snowflake_format(0)';
-my $distinct = 'SELECT count(DISTINCT id) FROM snowflake_nextvals(100) AS id';
-my @accepted = (
-	[ '', $last, '2080-07-10 17:30:30.208, #4095, @(31,31)' ],
-	[ "snowflake.worker_id = 0\nsnowflake.datacenter_id = 31",
-		'SELECT snowflake_worker_id(id), snowflake_datacenter_id(id) FROM snowflake_nextval() AS id',
-		'0|31' ],
-	# PostgreSQL's syntax of integers.
-	[ "snowflake.worker_id = '010'\nsnowflake.datacenter_id = 1.6",
-		'SELECT snowflake_worker_id(id), snowflake_datacenter_id(id) FROM snowflake_nextval() AS id',
-		'8|2' ],
-	[ "snowflake.epoch = '1288834974657'", $last, '2080-07-10 17:30:30.208, #4095, @(31,31)' ],
-	[ "snowflake.epoch = '2016-01-01T00:00:00Z'", $first, '2016-01-01 00:00:00.000, #0, @(0,0)' ],
-	[ "snowflake.epoch = '2016-07-01 00:00:00 America/New_York'",
-		$first, '2016-07-01 04:00:00.000, #0, @(0,0)' ],
-	[ "snowflake.epoch = '2016-01-01 00:00:00+00'",
-		"SET TimeZone = 'Asia/Shanghai'; SELECT snowflake_format(225912364284006401)",
-		'2017-09-15 17:35:04.894, #1, @(2,5)' ],
-
-	# Layouts of 53 bits, with a long tick, and with one or two fields.
-	[ "snowflake.layout = '41/0/4/8'\nsnowflake.epoch = '2020-01-01 00:00+00'",
-		'SELECT snowflake_max_id(\'infinity\'), id < 9007199254740992, snowflake_datacenter_id(id) FROM snowflake_nextval() AS id',
-		'9007199254740991|t|0' ],
-	[ "snowflake.layout = '30/10/10/13\@1s'\nsnowflake.worker_id = 1023\nsnowflake.epoch = '2020-01-01 00:00+00'",
-		'SELECT snowflake_worker_id(id), now() - snowflake_timestamp(id) < \'2 s\' FROM snowflake_nextval() AS id',
-		'1023|t' ],
-	[ "snowflake.layout = '53/0/0/0\@100us'\nsnowflake.worker_id = 0", $distinct, '100' ],
-	[ "snowflake.layout = '41/0/3/0'", $distinct, '100' ]);
-
-for my $case (@accepted)
-{
-	my ($settings, $sql, $expected) = @$case;
-
-	configure_afresh($settings);
-	$node->start;
-	$settings =~ s/\n/, /g;
-	is(value_of($node, $sql), $expected, "'$settings': $sql");
-	$node->stop;
-}
-
-# ----- reloads and restarts -----
+# ----- the defaults, reloads and restarts -----
 
 configure_afresh();
 $node->start;
+my ($rc, $out, $err) = $node->psql('postgres', 'CREATE EXTENSION snowflake; CREATE EXTENSION pg_stat_statements');
+is($err, '', 'CREATE EXTENSION with preload raises no NOTICE');
+is(value_of($node, 'SELECT snowflake_format(9223372036854775807)'), '2080-07-10 17:30:30.208, #4095, @(31,31)', 'the default layout and epoch');
 is((sqlstate_of($node, 'SET snowflake.no_such_parameter = 3'))[0],
 	'42602', 'no session can make up a parameter');
 
@@ -173,6 +140,19 @@ configure_afresh('snowflake.worker_id = 9');
 $node->restart;
 is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
 	9, 'a restart changes the worker id');
+
+# Tables, views and indexes that use each kind of function, for a server without
+# preload; a dump restores them.
+value_of($node, q{
+CREATE TABLE restored (id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
+	issued_at timestamptz GENERATED ALWAYS AS (snowflake_timestamp(id, '2010-11-04 01:42:54.657+00')) STORED);
+CREATE INDEX ON restored (snowflake_to_text(id, 58));
+CREATE VIEW decoded AS SELECT id, snowflake_worker_id(id) FROM restored;
+INSERT INTO restored DEFAULT VALUES});
+my $kept = 'SELECT id, issued_at FROM restored';
+my $row = value_of($node, $kept);
+my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
+$node->command_ok([ 'pg_dump', '--file', $dump, $node->connstr('postgres') ], 'pg_dump');
 $node->stop;
 
 # Without a worker id no ids are issued, but ids are decoded.
@@ -189,29 +169,20 @@ is(value_of($node, 'SELECT snowflake_worker_id(910499571847892992)'),
 	25, 'an id is decoded without a worker id');
 $node->stop;
 
-# Hooks of libraries that are loaded before and after this one go on working.
-for my $libraries ('pg_stat_statements, snowflake', 'snowflake, pg_stat_statements')
-{
-	configure_afresh("shared_preload_libraries = '$libraries'");
-	$node->start;
-	value_of($node, 'CREATE EXTENSION IF NOT EXISTS pg_stat_statements');
-	is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
-		7, "$libraries: ids are issued");
-	is(value_of($node, 'SELECT count(*) > 0 FROM pg_stat_statements'),
-		't', "$libraries: pg_stat_statements counts statements");
-	$node->stop;
-}
+# ----- values that are accepted, and their effects -----
 
-# Compares snowflake_issued_between() with its definition, in layouts with ticks
-# of different lengths: for the smallest and the largest id of some ticks, and for
-# instants at the beginnings of these ticks, 1 us before, and 1 us after.
-for my $layout (
-	[ '30/10/10/13@1s', '2020-01-01 00:00+00' ],
-	[ '45/3/3/4@7us', '2024-02-29 12:00:00.000001+00' ])
-{
-	configure_afresh("snowflake.layout = '$layout->[0]'", "snowflake.epoch = '$layout->[1]'");
-	$node->start;
-	is( value_of($node, q{
+# Sets of parameters, and queries with their results.  pg_stat_statements stands
+# before and after the library: the hooks of both go on working.
+my $last = 'SELECT snowflake_format(9223372036854775807)';
+my $first = 'SELECT snowflake_format(0)';
+my $node_of_id = 'SELECT snowflake_datacenter_id(id), snowflake_worker_id(id) FROM snowflake_nextval() AS id';
+my $distinct = 'SELECT count(DISTINCT id) FROM snowflake_nextvals(100) AS id';
+my $counted = 'SELECT count(*) > 0 FROM pg_stat_statements';
+
+# Compares snowflake_issued_between() with its definition: for the smallest and the
+# largest id of some ticks, and for instants at the beginnings of these ticks, 1 us
+# before, and 1 us after.
+my $issued_between = q{
 WITH bounds AS MATERIALIZED (
   SELECT first_instant + (1000000 + n) * tick_interval + us * interval '1 us' AS bound
     FROM snowflake_node(), generate_series(-2, 2) AS n, generate_series(-1, 1) AS us),
@@ -220,9 +191,62 @@ ids AS MATERIALIZED (
 SELECT count(*) > 4000, count(*) FILTER (WHERE snowflake_issued_between(id, since.bound, until.bound)) > 200,
        count(*) FILTER (WHERE snowflake_issued_between(id, since.bound, until.bound)
 		 IS DISTINCT FROM (snowflake_timestamp(id) >= since.bound AND snowflake_timestamp(id) < until.bound))
-  FROM ids, bounds AS since, bounds AS until}),
-		't|t|0',
-		"$layout->[0]: snowflake_issued_between() is as defined");
+  FROM ids, bounds AS since, bounds AS until};
+
+my @accepted = (
+	[
+		[ 'snowflake.datacenter_id = 31', 'snowflake.worker_id = 0', "snowflake.epoch = '1288834974657'" ],
+		$node_of_id => '31|0',
+		$last => '2080-07-10 17:30:30.208, #4095, @(31,31)'
+	],
+	# PostgreSQL's syntax of integers; a name has no case.
+	[
+		[ 'snowflake.datacenter_id = 1.6', "Snowflake.Worker_ID = '010'", "snowflake.epoch = '2016-01-01T00:00:00Z'" ],
+		$node_of_id => '2|8',
+		$first => '2016-01-01 00:00:00.000, #0, @(0,0)',
+		"SET TimeZone = 'Asia/Shanghai'; SELECT snowflake_format(225912364284006401)" =>
+		  '2017-09-15 17:35:04.894, #1, @(2,5)'
+	],
+	[
+		[ "snowflake.layout = '41/0/3/0'", "snowflake.epoch = '2016-07-01 00:00:00 America/New_York'" ],
+		$distinct => '100',
+		$first => '2016-07-01 04:00:00.000, #0, @(0,0)'
+	],
+	[
+		[ "snowflake.layout = '41/0/4/8'", "snowflake.epoch = '2020-01-01 00:00+00'" ],
+		'SELECT snowflake_max_id(\'infinity\'), id < 9007199254740992, snowflake_datacenter_id(id) FROM snowflake_nextval() AS id' =>
+		  '9007199254740991|t|0'
+	],
+	[
+		[ "snowflake.layout = '53/0/0/0\@100us'", 'snowflake.worker_id = 0',
+			"shared_preload_libraries = 'pg_stat_statements, snowflake'" ],
+		$distinct => '100',
+		$counted => 't'
+	],
+	[
+		[ "snowflake.layout = '30/10/10/13\@1s'", 'snowflake.worker_id = 1023',
+			"snowflake.epoch = '2020-01-01 00:00+00'",
+			"shared_preload_libraries = 'snowflake, pg_stat_statements'" ],
+		'SELECT snowflake_worker_id(id), now() - snowflake_timestamp(id) < \'2 s\' FROM snowflake_nextval() AS id' =>
+		  '1023|t',
+		$issued_between => 't|t|0',
+		$counted => 't'
+	],
+	[
+		[ "snowflake.layout = '45/3/3/4\@7us'", "snowflake.epoch = '2024-02-29 12:00:00.000001+00'" ],
+		$issued_between => 't|t|0'
+	]);
+
+for my $case (@accepted)
+{
+	my ($settings, @results) = @$case;
+
+	configure_afresh(@$settings);
+	$node->start;
+	while (my ($sql, $expected) = splice @results, 0, 2)
+	{
+		is(value_of($node, $sql), $expected, "@$settings: $sql");
+	}
 	$node->stop;
 }
 
@@ -241,21 +265,6 @@ $node->command_ok([ @pg_ctl, '-m', 'fast', 'stop' ], 'the server in binary upgra
 
 # ----- without preload -----
 
-# Tables, views and indexes that use each kind of function; a dump restores them.
-configure_afresh();
-$node->start;
-value_of($node, q{
-CREATE TABLE restored (id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
-	issued_at timestamptz GENERATED ALWAYS AS (snowflake_timestamp(id, '2010-11-04 01:42:54.657+00')) STORED);
-CREATE INDEX ON restored (snowflake_to_text(id, 58));
-CREATE VIEW decoded AS SELECT id, snowflake_worker_id(id) FROM restored;
-INSERT INTO restored DEFAULT VALUES});
-my $kept = 'SELECT id, issued_at FROM restored';
-my $row = value_of($node, $kept);
-my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
-$node->command_ok([ 'pg_dump', '--file', $dump, $node->connstr('postgres') ], 'pg_dump');
-$node->stop;
-
 # A session's own values of the parameters count for nothing.
 configure_afresh("shared_preload_libraries = ''", 'snowflake.worker_id = 7x', 'snowflake.nonsense = 1');
 $node->start;
@@ -272,7 +281,7 @@ for my $sql (
 	'SELECT * FROM snowflake_stat_backend()', 'SELECT snowflake_stat_reset()',
 	'SET snowflake.worker_id = 3; SELECT snowflake_nextval()')
 {
-	my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$sql");
+	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$sql");
 	like($err,
 		qr/ERROR:  55000: the library "snowflake" was not loaded at the server's start\n.*\nHINT:  Add these lines .*\nshared_preload_libraries = 'snowflake' .*\nsnowflake.worker_id = N /,
 		"$sql without preload: the error has the lines to add");
@@ -280,18 +289,13 @@ for my $sql (
 is(value_of($node, "SELECT snowflake_decode(id, '2010-11-04 01:42:54.657+00') IS NOT NULL, snowflake_min_id('-infinity', '2020-01-01 00:00+00'), snowflake_from_text(snowflake_to_text(id, 58), 58) = id FROM restored"),
 	't|0|t', 'explicit epochs and layouts, and ids as text, need no preload');
 value_of($node, 'CREATE DATABASE other');
-my ($rc, $out, $err) = $node->psql('other', 'CREATE EXTENSION snowflake');
+($rc, $out, $err) = $node->psql('other', 'CREATE EXTENSION snowflake');
 like($err, qr/NOTICE:  snowflake_nextval\(\) issues no ids until the library "snowflake" is loaded at the server's start\nHINT:  Add these lines .*\nshared_preload_libraries = 'snowflake' /,
 	'CREATE EXTENSION without preload raises a NOTICE');
 $node->safe_psql('other', 'DROP EXTENSION snowflake');
 $node->command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '--file', $dump, $node->connstr('other') ],
 	'a dump is restored without preload');
 is($node->safe_psql('other', $kept), $row, 'the restored row is the dumped one');
-$node->stop;
-configure_afresh();
-$node->start;
-($rc, $out, $err) = $node->psql('postgres', 'DROP EXTENSION snowflake CASCADE; CREATE EXTENSION snowflake');
-unlike($err, qr/NOTICE:  snowflake/, 'CREATE EXTENSION with preload raises no NOTICE of its own');
 $node->stop;
 
 done_testing();
