@@ -10,6 +10,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
+use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
 
@@ -281,8 +282,7 @@ for my $sql (
 	'SELECT * FROM snowflake_stat_backend()', 'SELECT snowflake_stat_reset()',
 	'SET snowflake.worker_id = 3; SELECT snowflake_nextval()')
 {
-	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$sql");
-	like($err,
+	like(outcome_of($node, $sql)->{text},
 		qr/ERROR:  55000: the library "snowflake" was not loaded at the server's start\n.*\nHINT:  Add these lines .*\nshared_preload_libraries = 'snowflake' .*\nsnowflake.worker_id = N /,
 		"$sql without preload: the error has the lines to add");
 }

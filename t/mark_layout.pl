@@ -63,8 +63,7 @@ sub refuses_other
 
 	for my $sql ($issue, $horizon, 'SELECT snowflake_nextvals(2)')
 	{
-		my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSET timezone = 'UTC'; $sql");
-		like($err,
+		like(outcome_of($node, "SET timezone = 'UTC'; $sql")->{text},
 			qr/ERROR:  22023: $not_the_data\nDETAIL:  The data's ids are of "41\/0\/4\/8" and "2020-01-01 00:00:00\+00", and the parameters ask for $asked\.\nHINT: .*snowflake_change_layout\(\)/,
 			"$what: $sql: the error has the data's values and the parameters'");
 	}

@@ -231,11 +231,10 @@ sub is_unique_after
 	# until the clock has come far enough.
 	for (;;)
 	{
-		my ($rc, $stdout, $stderr) = $node->psql('postgres',
-			"\\set VERBOSITY verbose\nCALL insert_until($number, $batch->{end})");
-		last if $rc == 0;
-		die "$what: no ids: $stderr\n"
-		  if $stderr !~ /ERROR:  55000:/ || test_time() > $until;
+		my ($state, $message) =
+		  sqlstate_of($node, "CALL insert_until($number, $batch->{end})");
+		last if $state eq '';
+		die "$what: no ids: $message\n" if $state ne '55000' || test_time() > $until;
 		usleep(20_000);
 	}
 	is(value_of($node,

@@ -339,12 +339,13 @@ sub replace_file
 	return;
 }
 
-# The output of statements that must succeed.
+# The output of statements that must succeed.  Those with a backslash may be psql's
+# commands, and get a psql of their own.
 sub value_of
 {
 	my ($node, $sql) = @_;
 
-	return $node->safe_psql('postgres', $sql) unless is_query($sql);
+	return $node->safe_psql('postgres', $sql) if $sql =~ /\\/;
 	my $outcome = outcome_of($node, $sql) // die $node->name . " does not answer: $sql\n";
 	die "\"$sql\" failed: $outcome->{text}\n" if $outcome->{state} ne '';
 	return join "\n", @{ $outcome->{rows} };

@@ -1,8 +1,8 @@
 # A psql session in the background.  Unlike query() of BackgroundPsql, the test
 # can go on while a statement waits, and the statement may fail.
 #
-# outcome_of() asks the session that each server has for single queries: a test
-# that polls needs no process for each.
+# outcome_of() asks the session that each server has for statements whose state no
+# later one needs: a test needs no process for each.
 package SnowflakeSession;
 
 use strict;
@@ -13,7 +13,7 @@ use PostgreSQL::Test::Utils;
 use SnowflakeTime;
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
-our @EXPORT = qw(is_query outcome_of);
+our @EXPORT = qw(outcome_of);
 
 # The sessions of outcome_of(), by this process and the server's name: a process
 # that a test forks has its own.
@@ -36,33 +36,39 @@ sub new
 	return $self;
 }
 
-# Is this a single query, which leaves nothing behind in its session?
-sub is_query
-{
-	my ($sql) = @_;
-	return $sql =~ /^\s*SELECT\b[^;]*\z/ && $sql !~ /\bset_config\b/;
-}
-
-# The outcome of a query, by the session that a server has for it.  Returns undef
-# if the server is not there, or ends while the query runs.
+# The outcome of one or more statements, by the session that a server has for
+# them.  Returns undef if the server is not there, or ends meanwhile.
+#
+# Afterwards the session is as a new one, but for snowflake_currval().  Statements
+# after one that fails run, too.
 sub outcome_of
 {
 	my ($node, $sql) = @_;
 	my $name = "$$ " . $node->name;
+	my $is_query = $sql =~ /^\s*SELECT\b[^;]*\z/ && $sql !~ /\bset_config\b/;
 
-	# A session that was there before may be one of a server that has ended.
+	# A session that was there before may be one of a server that has ended.  What
+	# is no query must not run twice, so the session is asked a query first.
+	outcome_of($node, 'SELECT 1') // return if !$is_query && exists $session_of{$name};
 	for my $is_new (exists $session_of{$name} ? 0 : (), 1)
 	{
 		my $outcome = eval {
 			my $session = $session_of{$name} //= __PACKAGE__->new($node);
 
 			$session->ask($sql);
-			$session->outcome;
+			my $answer = $session->outcome;
+			if (!$is_query)
+			{
+				$session->ask("ROLLBACK;\nRESET ROLE;\nDISCARD ALL");
+				$session->outcome;
+			}
+			$answer;
 		};
 		return $outcome if defined $outcome && $outcome->{text} !~ /server closed the connection/;
 		die $@ if $@ =~ /timeout/;
 		my $ended = delete $session_of{$name};
 		$ended->{psql}{run}->kill_kill if defined $ended;
+		return if !$is_query;
 	}
 	return;
 }
@@ -76,7 +82,7 @@ sub ask
 	$psql->{timeout}->start;
 	$psql->{stderr} = '';
 	$self->{asked_at} = clock_gettime(CLOCK_MONOTONIC);
-	$psql->{stdin} .= "$sql;\n\\echo (end)\n\\warn (end)\n";
+	$psql->{stdin} .= "$sql\n;\n\\echo (end)\n\\warn (end)\n";
 	$psql->{run}->pump_nb;
 	return;
 }

@@ -98,20 +98,10 @@ sub sqlstate_of
 {
 	my ($node, $sql) = @_;
 
-	if (is_query($sql))
-	{
-		my $outcome = outcome_of($node, $sql) // die $node->name . " does not answer: $sql\n";
+	my $outcome = outcome_of($node, $sql) // die $node->name . " does not answer: $sql\n";
 
-		return ('', join "\n", @{ $outcome->{rows} }) if $outcome->{state} eq '';
-		return @$outcome{qw(state message hint)};
-	}
-	my ($rc, $stdout, $stderr) =
-	  $node->psql('postgres', "\\set VERBOSITY verbose\n$sql");
-
-	return ('', $stdout) if $rc == 0;
-	my ($state, $message) = $stderr =~ /ERROR:  (\w{5}): (.*)/;
-	my ($hint) = $stderr =~ /HINT:  (.*)/;
-	return ($state // 'none', $message // $stderr, $hint // '');
+	return ('', join "\n", @{ $outcome->{rows} }) if $outcome->{state} eq '';
+	return @$outcome{qw(state message hint)};
 }
 
 # The file of the high-water mark: one page, of PostgreSQL's own format.
