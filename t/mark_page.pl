@@ -12,11 +12,14 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
 use SnowflakeServer;
+use SnowflakeServer qw(is_alive suspend_postmaster);
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
 
 use constant {
 	BITS_BELOW_TICK => 22,
+	EPOCH_MS => 1288834974657,
 	HEADER_SIZE => 24,            # of PostgreSQL, before the contents
 	NODES => 16,                  # of which a page has room for the marks
 };
@@ -37,10 +40,27 @@ sub enable_checksums
 		'checksums enabled');
 }
 
+# Kills all processes of a server but the postmaster, which recovers the data: a
+# crash without a start.  A function changes files in between.
+sub crash
+{
+	my ($node, $change) = @_;
+	my $offset = -s $node->logfile;
+	my @children = suspend_postmaster($node->{_pid});
+
+	kill 'KILL', @children;
+	wait_for(sub { !grep { is_alive($_) } @children }) or die "processes survive SIGKILL: @children\n";
+	$change->() if defined $change;
+	resume($node);
+	wait_for(sub { logged($node, $offset) =~ /database system is ready to accept connections/ })
+	  or die "the server does not recover\n";
+	return;
+}
+
 # ----- the contents -----
 
 my $node = new_server('contents', "include 'case.conf'",
-	'snowflake.datacenter_id = 3', 'log_statement = none');
+	'snowflake.datacenter_id = 3', 'restart_after_crash = on');
 configure($node);
 start_server($node);
 value_of($node, 'SELECT snowflake_worker_id(910499571847892992)');
@@ -65,30 +85,27 @@ cmp_ok(mark_of($page, 7, 3), '>', $newest >> BITS_BELOW_TICK, 'the mark is after
 cmp_ok(mark_of($page, 7, 3), '<=', ($newest >> BITS_BELOW_TICK) + 500 + 2,
 	'the mark is two intervals after the ids at most');
 start_server($node);
-value_of($node, 'SELECT 1');
-$node->stop;
+value_of($node, 'CHECKPOINT');
 ok(page_bytes($node) eq $sound, 'a server that issues no ids does not write the page');
 
 # ----- a page that the server refuses -----
 
-# Starts the server with these bytes as the page, and tests that the server
-# refuses ids and serves everything else.
+# Tests that a server refuses ids because of its page, and serves everything else.
 sub is_refused
 {
-	my ($what, $bytes, $expected, $message_pattern, $hint_pattern, @settings) = @_;
+	my ($what, $expected, $message_pattern, $hint_pattern, $set) = @_;
+	my $bytes = page_bytes($node);
 
-	configure($node, @settings);
-	write_page($node, $bytes);
-	start_server($node);
-	my ($state, $message, $hint) = sqlstate_of($node, $issue);
+	$set //= '';
+	my ($state, $message, $hint) = sqlstate_of($node, $set . $issue);
 	is($state, $expected, "$what: the SQLSTATE of the refusal");
 	like($message, $message_pattern, "$what: the message");
 	like($hint, $hint_pattern, "$what: the hint");
-	is((sqlstate_of($node, 'SELECT snowflake_timestamp(max(id)) FROM orders'))[0],
+	is((sqlstate_of($node, "${set}SELECT snowflake_timestamp(max(id)) FROM orders"))[0],
 		$expected, "$what: no layout is guessed");
 	is(value_of($node, "SELECT count(snowflake_timestamp(id, '2010-11-04 01:42:54.657+00')) > 0 FROM orders"),
 		't', "$what: the server serves everything else, and decodes by an explicit epoch");
-	$node->stop;
+	value_of($node, 'CHECKPOINT');
 	ok(page_bytes($node) eq $bytes, "$what: the page is left as it is");
 	return;
 }
@@ -96,69 +113,61 @@ sub is_refused
 my $damaged = qr/^the page of the high-water mark of snowflake ids is damaged/;
 my $way_out = qr/move file "global\/8947" in the data directory away/;
 for my $case (
-	[ 'another magic', with_field($sound, 0, 'L', 0x534E464D) ],
 	[ 'another magic, sealed', seal_page(with_field($sound, 0, 'L', 0x534E464D)) ],
-	[ 'another checksum', with_field($sound, 8, 'L', 0) ],
 	[ 'a smaller mark', with_field($sound, 256, 'q', 1) ],
 	[ 'too many entries, sealed', seal_page(with_field($sound, 12, 'L', NODES + 1)) ],
 	[ 'zeroed', "\0" x 8192 ],
 	[ 'cut off', substr($sound, 0, 4096) ],
 	[ 'empty', '' ])
 {
-	is_refused(@$case, 'XX001', $damaged, $way_out);
+	my ($what, $bytes) = @$case;
+
+	crash($node, sub { write_page($node, $bytes) });
+	is_refused($what, 'XX001', $damaged, $way_out);
 }
-is_refused('a newer version', seal_page(with_field($sound, 4, 'L', 2)),
-	'0A000', qr/of a newer version/, qr/Install the version/);
+crash($node, sub { write_page($node, seal_page(with_field($sound, 4, 'L', 2))) });
+is_refused('a newer version', '0A000', qr/of a newer version/, qr/Install the version/);
+
+crash($node, sub { write_page($node, $sound); chmod 0, mark_file($node) });
+my ($state, $message, $hint) = sqlstate_of($node, $issue);
+like($state, qr/42501|58030/, 'a file that cannot be read: the SQLSTATE is that of the failed call');
+like($hint, qr/can be read and written/, 'a file that cannot be read: the hint');
+$node->stop;
 
 # A mistake that is corrected before the first row.
-write_page($node, $sound);
 unlink mark_file($node) or die $!;
 configure($node, "snowflake.epoch = '2015-01-01 00:00:00+00'");
 start_server($node);
 is(value_of($node, "SELECT snowflake_nextval() < $newest"), 't', 'without the page a later epoch is accepted');
 $node->stop;
-write_page($node, $sound);
 
+# PostgreSQL raises an error of its own for a damaged page with zero_damaged_pages
+# off, and returns zeros with zero_damaged_pages on.
 configure($node);
-chmod 0, mark_file($node);
-start_server($node);
-my ($state, $message, $hint) = sqlstate_of($node, $issue);
-like($state, qr/42501|58030/, 'a file that cannot be read: the SQLSTATE is that of the failed call');
-like($hint, qr/can be read and written/, 'a file that cannot be read: the hint');
-$node->stop;
-chmod 0600, mark_file($node);
-
-# PostgreSQL returns zeros for a damaged page with zero_damaged_pages on, and
-# raises an error of its own with zero_damaged_pages off.
 write_page($node, $sound);
 enable_checksums($node);
-my $summed = page_bytes($node);
-for my $setting ('on', 'off')
-{
-	is_refused("zero_damaged_pages = $setting, with checksums",
-		with_field($summed, 264, 'q', 1), 'XX001',
-		$setting eq 'on' ? $damaged : qr/^invalid page in block 0/,
-		$way_out, "zero_damaged_pages = $setting");
-}
+write_page($node, with_field(page_bytes($node), 264, 'q', 1));
+start_server($node);
+is_refused('zero_damaged_pages = off, with checksums', 'XX001', qr/^invalid page in block 0/, $way_out);
+is_refused('zero_damaged_pages = on, with checksums', 'XX001', $damaged, $way_out,
+	'SET zero_damaged_pages = on; ');
 end_servers($node);
 
 # ----- a page that counts as it is -----
 
 # A page that a DBA has copied from another cluster, as after pg_upgrade, may have
 # an LSN that this cluster's WAL has not reached yet.
-$node = new_server('copied', 'snowflake.datacenter_id = 3');
-start_server($node);
-my $ahead = (value_of($node, 'SELECT snowflake_min_id(clock_timestamp())') >> BITS_BELOW_TICK) + 2000;
-$node->stop;
-substr(my $copied = with_field($sound, 256, 'q', $ahead), 0, 8) = pack 'L2', 0x7F, 0x1000;
+$node = new_server('copied', "include 'case.conf'", 'restart_after_crash = on');
+configure($node);
+my $ahead = int((test_time() + 2) * 1000) - EPOCH_MS;
+substr(my $copied = with_field($sound, 248, 'l', 0, 256, 'q', $ahead), 0, 8) = pack 'L2', 0x7F, 0x1000;
 write_page($node, seal_page($copied));
 start_server($node);
 my $batch = insert_batch($node);
 cmp_ok($batch->{newest} >> BITS_BELOW_TICK, '>=', $ahead, 'a page of another cluster: ids begin after its mark');
 value_of($node, 'CHECKPOINT');
 is(unpack('L', page_bytes($node)), 0, 'a page of another cluster is logged again, with an LSN of this one');
-kill_hard($node);
-start_server($node);
+crash($node);
 is_unique_after($node, $batch, 'a page of another cluster, after a crash');
 
 # Without a page ids begin at the clock: the way out of a damaged page.
@@ -170,15 +179,12 @@ set_clock($node, 0);
 start_server($node);
 first_id_soon($node, 'the file is deleted');
 ok(-e mark_file($node), 'the file is deleted: the server writes a new file');
-end_servers($node);
 
 # ----- a full page -----
 
 # The smallest mark of the page becomes its floor, which is the mark of all nodes
 # without an entry.
-$node = new_server('full', "include 'case.conf'");
-configure($node);
-start_server($node);
+value_of($node, 'TRUNCATE orders');
 $batch = insert_ahead($node, 20);
 $node->stop;
 $page = page_bytes($node);
@@ -196,23 +202,19 @@ is($page->{entry_count}, NODES, 'a full page has sixteen entries');
 is($page->{floor}, $mark, 'the smallest mark is the floor');
 ok(!defined mark_of($page, 7), 'the node of the smallest mark has no entry');
 is(mark_of($page, 7 + $_), $mark + $_, 'worker id ' . (7 + $_) . ' has its entry') for 1, NODES - 1;
-configure($node, 'snowflake.worker_id = 1');
-start_server($node, $batch->{begin} - time);
-cmp_ok(value_of($node, $issue) >> BITS_BELOW_TICK, '>=', $mark, 'a node never used before begins at the floor');
-$node->stop;
-configure($node, 'snowflake.worker_id = 7');
+configure($node);
 start_server($node);
-is_unique_after($node, $batch, 'the node of the smallest mark');
+is_unique_after($node, $batch, 'a node without an entry on a full page begins at the floor');
 end_servers($node);
 
 # ----- a page that a crash has torn -----
 
-# WAL has the whole page if the page was logged since the last checkpoint.
+# WAL has the whole page if the page was logged since the last checkpoint.  With
+# checksums the server is started anew after each crash.
 my %torn = (
 	'older in its second half' => sub { substr($_[0], 0, 256) . substr($_[1], 256) },
-	'noise' => sub { pack 'C*', map { int rand 256 } 1 .. 8192 },
 	'cut off' => sub { substr($_[0], 0, 4096) },
-	'empty' => sub { '' },
+	'noise' => sub { pack 'C*', map { int rand 256 } 1 .. 8192 },
 	'lost' => sub { undef });
 for my $is_checksummed (0, 1)
 {
@@ -221,21 +223,30 @@ for my $is_checksummed (0, 1)
 
 	$node = new_server("torn$is_checksummed",
 		$is_checksummed ? ()
-		: ('full_page_writes = off', 'wal_level = minimal', 'max_wal_senders = 0'));
+		: ('restart_after_crash = on', 'full_page_writes = off', 'wal_level = minimal', 'max_wal_senders = 0'));
 	enable_checksums($node) if $is_checksummed;
 	start_server($node);
-	for my $what (sort keys %torn)
+	for my $what ('lost', $is_checksummed ? 'noise' : ('cut off', 'older in its second half'))
 	{
-		next if $is_checksummed && $what =~ /cut off|empty/;
 		insert_batch($node, 10);
 		value_of($node, 'CHECKPOINT');
 		my $old = page_bytes($node);
 		$ahead_s += 2;
 		$batch = insert_ahead($node, $ahead_s);
-		kill_hard($node);
-		my $bytes = $torn{$what}->(page_bytes($node), $old);
-		defined $bytes ? write_page($node, $bytes) : unlink mark_file($node);
-		start_server($node);
+		my $tear = sub {
+			my $bytes = $torn{$what}->(page_bytes($node), $old);
+			defined $bytes ? write_page($node, $bytes) : unlink mark_file($node);
+		};
+		if ($is_checksummed)
+		{
+			kill_hard($node);
+			$tear->();
+			start_server($node);
+		}
+		else
+		{
+			crash($node, $tear);
+		}
 		is_unique_after($node, $batch, "a torn page, $what$kind");
 		set_clock($node, $ahead_s);
 	}
