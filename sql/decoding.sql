@@ -132,18 +132,3 @@ SELECT snowflake_encode('2024-01-01 00:00+00', 0, 0, 4096);
 SELECT snowflake_encode('2010-11-04 01:42:54.656999+00', 0, 0, 0);
 SELECT snowflake_encode('2080-07-10 17:30:30.209+00', 0, 0, 0);
 \set VERBOSITY default
-
--- functions with an epoch argument are allowed in a generated column and an index
-CREATE TABLE elsewhere (
-  id bigint PRIMARY KEY,
-  issued_at timestamptz GENERATED ALWAYS AS (snowflake_timestamp(id, '2015-01-01 00:00:00+00')) STORED
-);
-CREATE INDEX ON elsewhere ((snowflake_timestamp(id, '2015-01-01 00:00:00+00', '42/5/5/11')));
-INSERT INTO elsewhere VALUES (175928847299117063);
-SELECT * FROM elsewhere;
-DROP TABLE elsewhere;
--- functions that use the server's layout are not allowed in a generated column
-CREATE TABLE here (
-  id bigint PRIMARY KEY,
-  issued_at timestamptz GENERATED ALWAYS AS (snowflake_timestamp(id)) STORED
-);

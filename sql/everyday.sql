@@ -164,26 +164,6 @@ BEGIN TRANSACTION ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE;
 SELECT snowflake_nextval() > :lost AS increasing;
 COMMIT;
 
--- in a parallel plan, which the settings force
-CREATE TABLE wide AS SELECT n FROM generate_series(1, 20000) AS n;
-ALTER TABLE wide SET (parallel_workers = 2);
-ANALYZE wide;
-SET parallel_setup_cost = 0;
-SET parallel_tuple_cost = 0;
-SET min_parallel_table_scan_size = 0;
-SET parallel_leader_participation = off;
-CREATE TABLE by_leader AS SELECT snowflake_nextval() AS id, n FROM wide;
-SELECT * FROM check_ids('by_leader');
--- the settings also force plans that need no worker into one
-SELECT set_config(name, 'on', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
-SELECT snowflake_nextval() < snowflake_nextval() AS increasing;
-INSERT INTO notes (key) SELECT 'forced ' || n FROM generate_series(1, 1000) AS n;
-SELECT * FROM check_ids('notes');
-SELECT snowflake_currval() = max(id) AS is_currval FROM notes;
-RESET ALL;
-SET client_min_messages = warning;
-SET search_path = everyday, public;
-
 -- a role needs EXECUTE on snowflake_nextval() for an INSERT that uses the DEFAULT
 CREATE ROLE regress_snowflake_user;
 GRANT USAGE ON SCHEMA everyday TO regress_snowflake_user;
