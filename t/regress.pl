@@ -7,8 +7,11 @@ use lib "$FindBin::RealBin/lib";
 use SnowflakeRegress;
 use Test::More;
 
-my $node = regress_passes('default_layout', qr/^$/);
+my $tree = "$FindBin::RealBin/..";
+my $node = regress_node('default_layout');
 
+tests_pass($node, $tree, 'sql/*.sql');
+tests_pass($node, $tree, 'specs/*.spec');
 if ($node->pg_version >= 18)
 {
 	is( $node->safe_psql(

@@ -1,4 +1,4 @@
--- The statements of doc/public-ids.md, word for word, which script/check-docs checks.
+-- doc/public-ids.md.
 -- A PostgreSQL without contrib has no pgcrypto, and public_ids_1.out.
 SELECT count(*) = 0 AS is_missing FROM pg_available_extensions WHERE name = 'pgcrypto' \gset
 \if :is_missing
@@ -11,17 +11,8 @@ CREATE SCHEMA public_ids;
 SET search_path = public_ids, public;
 CREATE TABLE orders (id snowflake PRIMARY KEY DEFAULT snowflake_nextval(), item text);
 
-CREATE EXTENSION pgcrypto;
-CREATE FUNCTION public_id(id bigint, key bytea) RETURNS uuid
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN encode(encrypt(int8send(id) || '\x0000000000000000', key, 'aes-ecb/pad:none'), 'hex')::uuid;
-CREATE FUNCTION private_id(public_id uuid, key bytea) RETURNS bigint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN (SELECT CASE WHEN substr(bytes, 9) = '\x0000000000000000'
-                    THEN ('x' || encode(substr(bytes, 1, 8), 'hex'))::bit(64)::bigint END
-          FROM decrypt(uuid_send(public_id), key, 'aes-ecb/pad:none') AS bytes);
-PREPARE new_order(text, bytea) AS INSERT INTO orders (item) VALUES ($1) RETURNING public_id(id, $2);
-PREPARE find_order(uuid, bytea) AS SELECT item FROM orders WHERE id = private_id($1, $2);
+-- RUN doc/public-ids.md: CREATE EXTENSION pgcrypto
+-- RUN doc/public-ids.md: PREPARE new_order
 
 \set key '\'\\x000102030405060708090a0b0c0d0e0f\''
 EXECUTE new_order('apple', :key) \gset
