@@ -10,6 +10,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
+use SnowflakeServer qw(words_of_postmaster);
 use SnowflakeSession;
 use SnowflakeTest;
 use Test::More;
@@ -92,16 +93,7 @@ my @refused = (
 	[ 'Snowflake.Worker = 3', qr/unrecognized configuration parameter "Snowflake.Worker"/i ],
 	[ 'snowflake.sequence_start = zero', qr/unrecognized configuration parameter "snowflake.sequence_start"/ ]);
 
-# What the postmaster says of its configuration.  To print a parameter that it
-# computes, it loads the libraries as at a start, and ends.
-sub words_of_postmaster
-{
-	my ($out, $err) =
-	  run_command([ 'postgres', '-D', $node->data_dir, '-C', 'shared_memory_size' ]);
-	return $out =~ /^\d+$/ ? "starts: $err" : $err;
-}
-
-like(words_of_postmaster(), qr/^starts: $/, 'the postmaster takes the configuration');
+like(words_of_postmaster($node), qr/^starts: $/, 'the postmaster takes the configuration');
 my $said = '';
 for my $case (@refused)
 {
@@ -109,7 +101,7 @@ for my $case (@refused)
 
 	configure_afresh($settings);
 	$settings =~ s/\n/, /g;
-	my $words = words_of_postmaster();
+	my $words = words_of_postmaster($node);
 	like($words, qr/\A(?!starts).*FATAL:  $what/, "$settings: the postmaster says what is wrong, and ends");
 	like($words, $why, "$settings: the postmaster says why") if defined $why;
 	$said .= $words;

@@ -41,6 +41,7 @@ our @EXPORT_OK = qw(
   suspend_postmaster
   replace_file
   settle
+  words_of_postmaster
 );
 
 # How long the processes of a server may take to end after SIGKILL.
@@ -337,6 +338,16 @@ sub replace_file
 	close $fh or die "$file.new: $!";
 	rename "$file.new", $file or die "$file: $!";
 	return;
+}
+
+# What the postmaster of a stopped server says of its configuration.  To print a
+# parameter that it computes, it loads the libraries as at a start, and ends.
+sub words_of_postmaster
+{
+	my ($node) = @_;
+	my ($out, $err) =
+	  run_command([ 'postgres', '-D', $node->data_dir, '-C', 'shared_memory_size' ]);
+	return $out =~ /^\d+$/ ? "starts: $err" : $err;
 }
 
 # The output of statements that must succeed.  Those with a backslash may be psql's
