@@ -20,13 +20,6 @@ use Test::More;
 # How many seconds the clock is ahead.
 use constant AHEAD_S => 100;
 
-# With these parameters ids are ahead of a clock that is right, because a tick
-# has only eight ids.
-my @leading = (
-	"snowflake.layout = '41/5/5/3'",
-	'snowflake.clock_policy = advance',
-	'snowflake.clock_tolerance = 60s');
-
 my $incremental = "$ENV{TESTDATADIR}/incremental";
 
 # Starts a primary, a standby and its standby, has ids issued, and ends all of
@@ -41,8 +34,7 @@ my $incremental = "$ENV{TESTDATADIR}/incremental";
 # "of_standby" has the batch of the standby.
 sub leave_behind
 {
-	my ($name, @conf) = @_;
-	my $primary = new_server("${name}_primary", @conf);
+	my $primary = new_server('primary');
 	my %left = (primary => $primary);
 
 	start_server($primary);
@@ -52,8 +44,8 @@ sub leave_behind
 	$primary->reload;
 	insert_batch($primary, 10);
 	$primary->backup('base');
-	my $standby = $left{standby} = standby_of($primary, "${name}_standby");
-	$left{cascading} = standby_of($standby, "${name}_cascading");
+	my $standby = $left{standby} = standby_of($primary, 'standby');
+	$left{cascading} = standby_of($standby, 'cascading');
 
 	my $lsn = $primary->lsn('insert');
 	for (1 .. 8)
@@ -145,129 +137,130 @@ sub start_base_backup
 	return start_server($node);
 }
 
-# The kinds of recovery: a name, the server whose data is recovered, a function
-# that recovers, and 1 if the kind is also tested with ids that lead the clock.
+# The kinds of recovery: a name, the server whose data is recovered, and a function
+# that recovers.
 my @kinds = (
-	[ 'a crash', 'primary', \&start_server, 1 ],
+	[ 'a crash', 'primary', \&start_server ],
 	[ 'crashes without the library', 'primary', \&recover_without_library ],
-	[   'a promotion with nothing left to replay', 'standby',
-		\&start_and_promote, 1 ],
-	[   'no standby.signal and nothing left to replay', 'standby',
-		\&start_without_signal ],
-	[ 'a promotion of a cascading standby', 'cascading', \&start_and_promote ],
-	[ 'no standby.signal', 'cascading', \&start_without_signal, 1 ],
+	[ 'a promotion with nothing left to replay', 'standby', \&start_and_promote ],
+	[ 'no standby.signal and nothing left to replay', 'standby', \&start_without_signal ],
+	[ 'no standby.signal', 'cascading', \&start_without_signal ],
 	[   'a promotion and then a crash', 'cascading',
 		sub { start_and_promote(@_); kill_hard(@_); start_server(@_) } ],
-	[   'a promotion and then a stop', 'cascading',
-		sub { start_and_promote(@_); $_[0]->stop; start_server(@_) } ],
 	[   'a promotion without the library', 'cascading',
 		sub { recover_without_library(@_, 1) } ]);
 
-for my $is_leading (0, 1)
+my $left = leave_behind();
+my ($primary, $standby) = @$left{qw(primary standby)};
+my $number = 0;
+
+# Tests that no id of a batch comes again, and removes the server.
+sub check
 {
-	my $prefix = $is_leading ? 'leading' : 'ordinary';
-	my $left = leave_behind($prefix, $is_leading ? @leading : ());
-	my ($primary, $standby) = @$left{qw(primary standby)};
-	my $number = 0;
-	my $check = sub {
-		my ($node, $batch, $what) = @_;
+	my ($node, $batch, $what) = @_;
 
-		is_unique_after($node, $batch, "$prefix ids, $what");
-		end_servers($node);
-	};
+	is_unique_after($node, $batch, $what);
+	end_servers($node);
+	return;
+}
 
-	for my $kind (@kinds)
-	{
-		my ($what, $origin, $recover, $is_for_both) = @$kind;
+for my $kind (@kinds)
+{
+	my ($what, $origin, $recover) = @$kind;
+	my $node = copy_of($left->{$origin}, 'copy' . ++$number);
 
-		next if $is_leading && !$is_for_both;
-		my $node = copy_of($left->{$origin}, $prefix . ++$number);
-		$recover->($node);
-		$check->($node, $left->{batch}{$origin}, $what);
-	}
+	$recover->($node);
+	check($node, $left->{batch}{$origin}, $what);
+}
 
-	# A base backup whose files were copied before the ids: only WAL has them.
-	$check->(start_base_backup("${prefix}_base", $primary),
-		$left->{batch}{primary}, 'a base backup without a signal file');
-	if ($is_leading)
-	{
-		end_servers($primary, @$left{qw(standby cascading)});
-		last;
-	}
+# A base backup whose files were copied before the ids: only WAL has them.
+check(start_base_backup('base', $primary), $left->{batch}{primary}, 'a base backup without a signal file');
 
-	for my $is_promoted (0, 1)
-	{
-		my $node = server_of_backup("of_standby$is_promoted", $standby, 'of_standby');
+for my $is_promoted (0, 1)
+{
+	my $node = server_of_backup("of_standby$is_promoted", $standby, 'of_standby');
 
-		$node->adjust_conf('postgresql.conf', 'primary_conninfo', "''");
-		$is_promoted ? start_and_promote($node) : start_without_signal($node);
-		$check->($node, $left->{batch}{standby}, 'a backup of a standby, '
-			  . ($is_promoted ? 'promoted' : 'without a signal file'));
-	}
+	$node->adjust_conf('postgresql.conf', 'primary_conninfo', "''");
+	$is_promoted ? start_and_promote($node) : start_without_signal($node);
+	check($node, $left->{batch}{standby}, 'a backup of a standby, '
+		  . ($is_promoted ? 'promoted' : 'without a signal file'));
+}
 
-	# Points in time around an advance of the mark.
-	my @marks = grep { $_->[0] eq 'mark' } @{ $left->{records} };
-	my @commits = grep { $_->[0] eq 'commit' } @{ $left->{records} };
-	cmp_ok(scalar(@marks), '>=', 3, 'WAL has three advances of the mark or more');
-	for my $target (
-		[ 'a commit, inclusive', $commits[1], 'on' ],
-		[ 'an advance of the mark, inclusive', $marks[-2], 'on' ],
-		[ 'an advance of the mark, exclusive', $marks[-1], 'off' ])
-	{
-		my ($what, $record, $is_inclusive) = @$target;
-		my $node = start_base_backup(
-			'point' . ++$number, $primary,
-			"recovery_target_lsn = '$record->[1]'",
-			"recovery_target_inclusive = $is_inclusive",
-			'recovery_target_action = promote');
+# Points in time around an advance of the mark.
+my @marks = grep { $_->[0] eq 'mark' } @{ $left->{records} };
+my @commits = grep { $_->[0] eq 'commit' } @{ $left->{records} };
+cmp_ok(scalar(@marks), '>=', 3, 'WAL has three advances of the mark or more');
+for my $target (
+	[ 'a commit, inclusive', $commits[1], 'on' ],
+	[ 'an advance of the mark, inclusive', $marks[-2], 'on' ],
+	[ 'an advance of the mark, exclusive', $marks[-1], 'off' ])
+{
+	my ($what, $record, $is_inclusive) = @$target;
+	my $node = start_base_backup(
+		'point' . ++$number, $primary,
+		"recovery_target_lsn = '$record->[1]'",
+		"recovery_target_inclusive = $is_inclusive",
+		'recovery_target_action = promote');
 
-		$check->($node, newest_batch($node), "a point in time: $what");
-	}
+	check($node, newest_batch($node), "a point in time: $what");
+}
 
-	# A former primary has ids that the new one does not have, is rewound, and
-	# is promoted in its turn.
-	my $old = copy_of($primary, 'old');
-	my $new = copy_of($left->{cascading}, 'new');
-	my $conf = $old->data_dir . '/postgresql.conf';
-	my $saved = slurp_file($conf);
+# A former primary has ids that the new one does not have, is rewound, and is
+# promoted in its turn.
+my $old = copy_of($primary, 'old');
+my $new = copy_of($left->{cascading}, 'new');
+my $conf = $old->data_dir . '/postgresql.conf';
+my $saved = slurp_file($conf);
 
-	start_server($old);
-	$old->stop;
-	start_and_promote($new);
-	insert_ahead($new, 2.1 * AHEAD_S);
-	$new->safe_psql('postgres', 'CHECKPOINT');
+start_server($old);
+$old->stop;
+start_and_promote($new);
+insert_ahead($new, 2.1 * AHEAD_S);
+$new->safe_psql('postgres', 'CHECKPOINT');
+command_ok(
+	[
+		'pg_rewind', '--no-sync', '-D', $old->data_dir,
+		'--source-server', $new->connstr('postgres')
+	],
+	'pg_rewind succeeds');
+unlink $conf;
+append_to_file($conf, $saved);
+my $rewound = insert_ahead($new, 2.2 * AHEAD_S);
+$old->enable_streaming($new);
+start_server($old);
+wait_for_standby($new, $old);
+$new->stop('immediate');
+$old->promote;
+check($old, $rewound, 'a promotion after pg_rewind');
+end_servers($new);
+
+if ($primary->pg_version >= 17)
+{
+	my @backups = map { $primary->backup_dir . "/$_" } qw(base incremental);
+
 	command_ok(
 		[
-			'pg_rewind', '--no-sync', '-D', $old->data_dir,
-			'--source-server', $new->connstr('postgres')
+			'pg_combinebackup', '--no-sync', '-o',
+			$primary->backup_dir . '/combined', @backups
 		],
-		'pg_rewind succeeds');
-	unlink $conf;
-	append_to_file($conf, $saved);
-	my $batch = insert_ahead($new, 2.2 * AHEAD_S);
-	$old->enable_streaming($new);
-	start_server($old);
-	wait_for_standby($new, $old);
-	$new->stop('immediate');
-	$old->promote;
-	$check->($old, $batch, 'a promotion after pg_rewind');
-	end_servers($new);
-
-	if ($primary->pg_version >= 17)
-	{
-		my @backups = map { $primary->backup_dir . "/$_" } qw(base incremental);
-
-		command_ok(
-			[
-				'pg_combinebackup', '--no-sync', '-o',
-				$primary->backup_dir . '/combined', @backups
-			],
-			'pg_combinebackup succeeds');
-		my $node = server_of_backup('combined', $primary, 'combined');
-		start_server($node);
-		$check->($node, $left->{batch}{primary}, 'an incremental backup');
-	}
-	end_servers($primary, @$left{qw(standby cascading)});
+		'pg_combinebackup succeeds');
+	my $node = server_of_backup('combined', $primary, 'combined');
+	start_server($node);
+	check($node, $left->{batch}{primary}, 'an incremental backup');
 }
+end_servers($primary, @$left{qw(standby cascading)});
+
+# Ids that lead a clock that is right, because a tick has only eight ids.
+my $leading = new_server(
+	'leading',
+	"snowflake.layout = '41/5/5/3'",
+	'snowflake.clock_policy = advance',
+	'snowflake.clock_tolerance = 60s');
+start_server($leading);
+insert_batch($leading, 10);
+my $batch = insert_ahead($leading, AHEAD_S);
+kill_hard($leading);
+start_server($leading);
+check($leading, $batch, 'a crash, with ids that lead the clock');
 
 done_testing();

@@ -135,10 +135,10 @@ sub end_servers
 sub wait_for_standby
 {
 	my ($primary, $standby) = @_;
-	my $lsn = $primary->lsn('flush');
+	my $lsn = value_of($primary,
+		'SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_flush_lsn() END');
 
-	$standby->poll_query_until('postgres',
-		"SELECT pg_last_wal_replay_lsn() >= '$lsn'")
+	wait_for(sub { value_of($standby, "SELECT pg_last_wal_replay_lsn() >= '$lsn'") eq 't' })
 	  or die $standby->name . " does not replay\n";
 	return;
 }

@@ -28,11 +28,7 @@ our @EXPORT = qw(
   base_backup
   write_signal
   try_value
-  value_when
 );
-
-# The most seconds to wait for a server's answer.
-use constant ANSWER_S => 60;
 
 my $main_pid = $$;
 my @servers;                    # all that the test has made
@@ -368,23 +364,6 @@ sub try_value
 	# A broken pipe is no error: psql has ended before it read the statement.
 	die $@ unless $is_done || $@ =~ /Broken pipe/;
 	return defined $rc && $rc == 0 ? $stdout : undef;
-}
-
-# Waits until a statement succeeds and, if a value is given, returns that value.
-# Calls tend() meanwhile.  Returns the output.
-sub value_when
-{
-	my ($node, $sql, $wanted) = @_;
-	my $until = now() + ANSWER_S;
-
-	for (;;)
-	{
-		my $value = try_value($node, $sql);
-
-		return $value if defined $value && $value eq ($wanted // $value);
-		die "waited in vain for: $sql\n" if now() > $until;
-		let_pass(0.02);
-	}
 }
 
 1;

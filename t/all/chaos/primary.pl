@@ -3,9 +3,9 @@
 # servers take over from it.
 #
 # The clock steps, a backend or the server is killed or stopped, parameters
-# change, or a standby or a base backup takes over, promoted or by a start without
-# a signal file; mark_recovery has further kinds of recovery.  At most of these
-# starts the clock is behind for a while, and at some the server gets another
+# change, or a standby takes over, promoted or by a start without a signal file.
+# The other kinds of recovery, such as base backups, are in mark_recovery alone.  At
+# most starts the clock is behind for a while, and at some the server gets another
 # worker id: a new one, or one that it had before.
 #
 # Each crash, stop and take-over ends a life.  Then some ids are kept, and the
@@ -40,6 +40,7 @@ use Test::More;
 use Time::HiRes qw(time);
 
 use constant {
+	ANSWER_S => 60,               # the most seconds to wait for a server's answer
 	HOUR_S => 3600,
 	WORKER_IDS_PER_DATACENTER => 32,
 	NODE_SHIFT => 12,
@@ -57,12 +58,8 @@ my %deck = (
 	parameters => 2,
 	take_over => 5);
 
-# How often a server of each origin takes over, and how.
-my %take_overs = (
-	'standby promotion' => 2,
-	'standby start' => 2,
-	'backup promotion' => 1,
-	'backup start' => 1);
+# How the standby takes over, and how often.
+my %take_overs = (promotion => 1, start => 1);
 
 my $seconds = $ENV{CHAOS_SECONDS} || 15;
 my $seed = $ENV{CHAOS_SEED} // int(time() * 1000) % 1_000_000;
@@ -83,6 +80,23 @@ my %parameters = (
 	clock_tolerance => 5000);
 
 # ----- servers -----
+
+# Waits until a statement succeeds and, if a value is given, returns that value.
+# Calls tend() meanwhile.  Returns the output.
+sub value_when
+{
+	my ($node, $sql, $wanted) = @_;
+	my $until = now() + ANSWER_S;
+
+	for (;;)
+	{
+		my $value = try_value($node, $sql);
+
+		return $value if defined $value && $value eq ($wanted // $value);
+		die "waited in vain for: $sql\n" if now() > $until;
+		let_pass(0.02);
+	}
+}
 
 # Returns a number of seconds up to an hour, of any order of magnitude.
 sub some_seconds
@@ -145,19 +159,11 @@ sub make_primary
 	return;
 }
 
-# Returns a server from a base backup of the primary, not started yet.
-sub backup_of_primary
-{
-	my $server = new_server();
-
-	base_backup($primary->{node}, $server->{node})
-	  or die "no base backup can be taken\n";
-	return $server;
-}
-
 sub make_standby
 {
-	$standby = backup_of_primary();
+	$standby = new_server();
+	base_backup($primary->{node}, $standby->{node})
+	  or die "no base backup can be taken\n";
 	write_identity($standby);
 	$standby->{worker_id} = $worker_id;
 	write_all_parameters();
@@ -255,30 +261,27 @@ sub flush_wal
 		SELECT pg_current_wal_flush_lsn()}) =~ s/.*\n//sr;
 }
 
-# Returns the server that is to take over.
+# Makes a standby unless there is one, and waits until it has replayed all WAL.
 sub find_successor
 {
-	my ($origin) = @_;
-
-	return backup_of_primary() if $origin eq 'backup';
 	make_standby() unless defined $standby;
 	value_when($standby->{node},
 		"SELECT pg_last_wal_replay_lsn() >= '" . flush_wal() . "'", 't');
-	return $standby;
+	return;
 }
 
-# Promotes the new primary, or starts it without a signal file.  A standby that
-# runs with another worker id is stopped before.
+# Promotes the new primary, or starts it without a signal file.  If it runs with
+# another worker id, it is stopped before.
 sub recover
 {
 	my ($way) = @_;
 	my $node = $primary->{node};
 
-	if ($way eq 'start' || !$primary->is_up || $primary->{worker_id} != $worker_id)
+	if ($way eq 'start' || $primary->{worker_id} != $worker_id)
 	{
 		# After a checkpoint the recovery may find no record of the mark.
-		try_value($node, 'CHECKPOINT') if $primary->is_up && rand() < 0.3;
-		$primary->end((qw(fast cut))[ rand 2 ]) if $primary->is_up;
+		try_value($node, 'CHECKPOINT') if rand() < 0.3;
+		$primary->end((qw(fast cut))[ rand 2 ]);
 		write_signal($node, $way eq 'promotion' ? 'standby' : undef);
 		$primary->start;
 	}
@@ -293,17 +296,16 @@ sub take_over
 {
 	my $old = $primary;
 	my $how = (qw(fast killed cut))[ rand 3 ];
-	my ($origin, $way) = split / /, draw(\@take_over_hand, \%take_overs);
-	my $new = find_successor($origin);
+	my $way = draw(\@take_over_hand, \%take_overs);
 
-	log_event("$new->{name}: takes over, $origin, $way");
+	find_successor();
+	log_event("$standby->{name}: takes over, $way");
 	let_pass(rand 0.5);
 	flush_wal();
 	$old->end($how);
 	begin_life();
-	discard($standby) if defined $standby && $standby != $new;
+	$primary = $standby;
 	undef $standby;
-	$primary = $new;
 	write_identity($primary);
 	write_all_parameters();
 	set_clock_behind();
@@ -311,7 +313,7 @@ sub take_over
 	# Clients may ask for ids before the recovery has ended.
 	draw_from('clients', $primary->{node}) if rand() < 0.5;
 	recover($way);
-	keep_ids($how eq 'fast' && $origin eq 'standby');
+	keep_ids($how eq 'fast');
 	draw_from('clients', $primary->{node});
 	let_pass(rand 0.5);
 	restart((qw(killed cut))[ rand 2 ]) if rand() < 0.4;
