@@ -26,6 +26,14 @@ my $quarantine =
   qr/^The registry is new, or may have forgotten leases at \d{4}-[^;]*; servers without a lease get worker ids from \d{4}-/;
 my $leased_by_lost = qr/^worker_id 5 of datacenter_id 0 is leased by lost/;
 
+# A connection string of several servers, which a server tries in this order.
+sub hosts_of
+{
+	my (@nodes) = @_;
+	return sprintf 'host=%s port=%s dbname=postgres',
+	  join(',', map { $_->host } @nodes), join(',', map { $_->port } @nodes);
+}
+
 # ----- a dump that is older than a lease -----
 
 # The dump is restored into another database cluster, to which holders turn.

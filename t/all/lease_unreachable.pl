@@ -23,6 +23,16 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 my $host_library = build_library('host');
 my $unreachable = qr/^The registry (?:cannot be reached|has not answered)/;
 
+# Makes a registry that was restarted serve newcomers at once, as if its server
+# had not been restarted.
+sub serve_newcomers
+{
+	my ($node) = @_;
+
+	$node->safe_psql('postgres', 'UPDATE snowflake_registry.setting SET server_start = pg_postmaster_start_time()');
+	return;
+}
+
 # ----- the registry answers late -----
 
 # Keeps claims waiting in the registry, which executes them when the returned

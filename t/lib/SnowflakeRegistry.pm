@@ -15,9 +15,6 @@ use Test::More;
 our @EXPORT = qw(
   AT_ONCE_S
   make_registry
-  serve_newcomers
-  hosts_of
-  leased_node
   lease_conf
   wants
   lease_of
@@ -54,24 +51,6 @@ sub make_registry
 	return;
 }
 
-# Makes a registry that was restarted serve newcomers at once, as if its server
-# had not been restarted.
-sub serve_newcomers
-{
-	my ($node) = @_;
-
-	$node->safe_psql('postgres', 'UPDATE snowflake_registry.setting SET server_start = pg_postmaster_start_time()');
-	return;
-}
-
-# A connection string of several servers, which a server tries in this order.
-sub hosts_of
-{
-	my (@nodes) = @_;
-	return sprintf 'host=%s port=%s dbname=postgres',
-	  join(',', map { $_->host } @nodes), join(',', map { $_->port } @nodes);
-}
-
 # The lines of postgresql.conf for a server that leases any worker id from a
 # registry, which is given as a server or as a connection string.
 sub lease_conf
@@ -82,14 +61,6 @@ sub lease_conf
 	$registry =~ s/'/''/g;
 	return ('snowflake.worker_id = -1', 'snowflake.worker_id_source = registry',
 		"snowflake.registry = '$registry'");
-}
-
-# A server, not started yet, that leases any worker id from a registry.  Further
-# lines of postgresql.conf follow, and override the first ones.
-sub leased_node
-{
-	my ($name, $registry, @conf) = @_;
-	return snowflake_node($name, lease_conf($registry), @conf);
 }
 
 # The parameters of a server that wants one worker id and takes no other.

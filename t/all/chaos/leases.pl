@@ -106,9 +106,9 @@ sub start_clients_of
 sub make_server
 {
 	my $name = 'server' . $names++;
-	my $node = leased_node(
+	my $node = snowflake_node(
 		$name,
-		sprintf('host=%s,%s port=%d,%d dbname=postgres user=fleet',
+		lease_conf(sprintf 'host=%s,%s port=%d,%d dbname=postgres user=fleet',
 			($registry->{node}->host) x 2, @ports),
 		chaos_conf(),
 		'wal_level = replica',
