@@ -122,7 +122,7 @@ $reader->quit;
 insert_batch($primary, 100);
 $primary->stop;
 insert_batch($standby, 100);
-$standby->safe_psql('postgres', 'CHECKPOINT');
+value_of($standby, 'CHECKPOINT');
 command_ok(
 	[
 		'pg_rewind', '--no-sync', '--source-server', $standby->connstr('postgres'),

@@ -60,9 +60,9 @@ sub leave_behind
 	wait_for_standby($primary, $left{cascading});
 	$left{cascading}->stop('immediate');
 
-	$primary->safe_psql('postgres', 'CHECKPOINT');
+	value_of($primary, 'CHECKPOINT');
 	wait_for_standby($primary, $standby);
-	$standby->safe_psql('postgres', 'CHECKPOINT');
+	value_of($standby, 'CHECKPOINT');
 	$standby->backup('of_standby');
 	$standby->stop;
 	$left{batch}{primary} = insert_ahead($primary, 3 * AHEAD_S);
@@ -103,7 +103,7 @@ sub recover_without_library
 	start_server($node);
 	$node->promote if $is_standby;
 	insert_other_row($node);
-	$node->safe_psql('postgres', 'CHECKPOINT') if $is_standby;
+	value_of($node, 'CHECKPOINT') if $is_standby;
 	for (1 .. 2)
 	{
 		kill_hard($node);
@@ -216,7 +216,7 @@ start_server($old);
 $old->stop;
 start_and_promote($new);
 insert_ahead($new, 2.1 * AHEAD_S);
-$new->safe_psql('postgres', 'CHECKPOINT');
+value_of($new, 'CHECKPOINT');
 command_ok(
 	[
 		'pg_rewind', '--no-sync', '-D', $old->data_dir,

@@ -74,7 +74,7 @@ sub wants
 sub lease_of
 {
 	my ($registry, $worker_id, $what) = @_;
-	return $registry->safe_psql('postgres',
+	return value_of($registry,
 		"SELECT $what FROM snowflake_registry.lease WHERE (datacenter_id, worker_id) = (0, $worker_id)");
 }
 
@@ -82,7 +82,7 @@ sub lease_of
 sub lease_row
 {
 	my ($registry, $worker_id) = @_;
-	return $registry->safe_psql('postgres',
+	return value_of($registry,
 		"SELECT * FROM snowflake_registry.node WHERE (datacenter_id, worker_id) = (0, $worker_id)");
 }
 
