@@ -5,11 +5,11 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/../lib";
 use SnowflakeRegress;
 use Test::More;
 
-my $tree = "$FindBin::RealBin/..";
+my $tree = "$FindBin::RealBin/../..";
 my $node = regress_node(
 	'other_layout',
 	"snowflake.layout = '39/0/4/8'",
