@@ -39,7 +39,8 @@ sub new
 # The outcome of one or more statements, by the session that a server has for
 # them.  Returns undef if the server is not there, or ends meanwhile.
 #
-# Afterwards the session is as a new one, but for snowflake_currval().  Statements
+# Afterwards the session is as a new one, but for snowflake_currval(), psql's
+# variables, and counts that PostgreSQL's statistics have not taken yet.  Statements
 # after one that fails run, too.
 sub outcome_of
 {
