@@ -70,6 +70,22 @@ sub refuses_other
 	return;
 }
 
+my $change = 'SELECT snowflake_change_layout()';
+
+# Tests that the layout of a server cannot be changed to what the parameters ask for,
+# because the smallest id now is not above every id that the page allows.
+sub refuses_change
+{
+	my ($node, $what, $asked) = @_;
+	my ($state, $message, $hint) = sqlstate_of($node, $change);
+
+	is($state, '22023', "$what: the change is refused");
+	like($message, qr/the layout of snowflake ids cannot be changed to .*\Q$asked\E/, "$what: the message has the layout");
+	like($hint, qr/larger.*"A mistake before the first row"/, "$what: the hint");
+	is(layout_of($node), $shown, "$what: the layout stays");
+	return;
+}
+
 # ----- copies without the lines -----
 
 my $primary = new_server('primary', "include 'case.conf'", 'wal_log_hints = on', 'snowflake.clock_tolerance = 5s');
@@ -93,7 +109,7 @@ insert_batch($primary, 100);
 wait_for_standby($primary, $standby);
 decodes($standby, 'a standby');
 
-my $wrong = start_server(copy_from_base('wrong', [ has_streaming => 1 ], "snowflake.layout = '41/5/5/12'"));
+my $wrong = start_server(copy_from_base('wrong', [ has_streaming => 1 ], "snowflake.layout = '42/0/4/7'"));
 like(logged($wrong), qr/WARNING:  $not_the_data\n.*DETAIL:  The data's ids are of "41\/0\/4\/8"/,
 	'a standby with another layout in its configuration logs a WARNING at its start');
 decodes($wrong, 'a standby with another layout in its configuration');
@@ -143,12 +159,9 @@ end_servers($primary, $standby);
 
 # The file of the mark is copied by hand after pg_upgrade.
 $wrong->promote;
-refuses_other($wrong, 'a promoted standby with another layout in its configuration', '"41\/5\/5\/12" and "2020-01-01 00:00:00\+00"');
+refuses_other($wrong, 'a promoted standby with another layout in its configuration', '"42\/0\/4\/7" and "2020-01-01 00:00:00\+00"');
+refuses_change($wrong, 'half the ids', '42/0/4/7');
 decodes($wrong, 'a promoted standby with another layout in its configuration');
-configure($wrong);
-$wrong->stop;
-start_server($wrong);
-issues($wrong, 7, 'the standby after a correction');
 $wrong->stop;
 my $upgraded = new_server('upgraded');
 start_server($upgraded);
@@ -214,7 +227,6 @@ end_servers($primary, @young);
 
 # ----- snowflake_change_layout() -----
 
-my $change = 'SELECT snowflake_change_layout()';
 $primary = $wrong;
 
 # Starts the server with these settings, and with a clock that is past the ids of
@@ -225,14 +237,14 @@ sub start_with
 	my (@settings) = @_;
 
 	configure($primary, @settings);
-	$primary->stop;
+	$primary->stop if defined $primary->{_pid};
 	start_server($primary, $clock_s += 2);
 	return;
 }
 
 $primary->append_conf('postgresql.conf', "max_wal_senders = 5");
 start_with(@layout);
-issues($primary, 7, "lines with the data's values");
+issues($primary, 7, "the standby after a correction, with lines of the data's values");
 ($rc, $out, $err) = $primary->psql('postgres', $change);
 is("$rc $err", qq{0 psql:<stdin>:1: NOTICE:  the layout of snowflake ids is "41/0/4/8" with epoch "2020-01-01 00:00:00+00" already},
 	'there is nothing to change');
@@ -243,35 +255,13 @@ start_server($standby);
 is((sqlstate_of($standby, $change))[0], '25006', 'a standby changes nothing');
 is((sqlstate_of($primary, "CREATE ROLE plain; GRANT pg_write_all_data TO plain; SET ROLE plain; $change"))[0], '42501', 'only a superuser changes the layout');
 
-# Layouts whose smallest id now is not above every id that the page allows.
-for my $case (
-	[ 'half the ids', "snowflake.layout = '42/0/4/7'" ],
-	[ 'a later epoch', "snowflake.epoch = '2021-01-01 00:00:00+00'" ])
-{
-	my ($what, @settings) = @$case;
-	my ($asked) = map { s/.*'(.*)'/$1/r } @settings;
-
-	start_with(@settings);
-	refuses_other($primary, $what, '.*');
-	my ($state, $message, $hint) = sqlstate_of($primary, $change);
-	is($state, '22023', "$what: the change is refused");
-	like($message, qr/the layout of snowflake ids cannot be changed to .*\Q$asked\E/, "$what: the message has the layout");
-	like($hint, qr/larger.*"A mistake before the first row"/, "$what: the hint");
-	is(layout_of($primary), $shown, "$what: the layout stays");
-}
-start_with('snowflake.worker_id = 16', "snowflake.layout = '41/0/5/12'");
-value_of($primary, "SET timezone = 'UTC'; $change");
-kill_hard($primary);
-
-# The page's file has the layout before: WAL has the other one.
-configure($primary, 'snowflake.worker_id = 16');
-start_server($primary);
-unlike(logged($primary) =~ s/.*database system was interrupted//sr, qr/$not_the_data/, 'a start after a crash does not judge by the file');
-is((first_id_soon($primary, 'a wider layout, after a crash') >> 12) & 31, 16, 'a wider layout has room for another worker id');
 $newest = value_of($primary, $issue);
+start_with("snowflake.epoch = '2021-01-01 00:00:00+00'");
+refuses_other($primary, 'a later epoch', '.*');
+refuses_change($primary, 'a later epoch', '2021-01-01 00:00:00+00');
 
-# The same node, with a session that was refused before.
-start_with("snowflake.layout = '41/5/5/12'");
+# A wider layout, with a session that was refused before.
+start_with('snowflake.worker_id = 16', "snowflake.layout = '41/5/5/12'");
 my $session = SnowflakeSession->new($primary);
 $reader = SnowflakeSession->new($standby);
 wait_for_standby($primary, $standby);
@@ -295,7 +285,9 @@ for my $node ($primary, $standby)
 }
 $session->rows($change);
 is($session->value($datacenter), '1|0', 'the session decodes by the new layout');
-cmp_ok($session->value($issue), '>', $newest, 'the session gets an id above all before');
+my $id = $session->value($issue);
+cmp_ok($id, '>', $newest, 'the session gets an id above all before');
+is(($id >> 12) & 31, 16, 'a wider layout has room for another worker id');
 $newest = $session->value('SELECT max(id) FROM snowflake_nextvals(100) AS id');
 insert_other_row($primary);
 wait_for_standby($primary, $standby);
@@ -307,13 +299,17 @@ ok($halfway_horizon <= $halfway_id && $halfway_horizon > $halfway_id / 2,
 	"a statement from before the change gets a horizon of the new layout: $halfway_horizon, id $halfway_id");
 is($halfway{ $standby->name }->outcome->{message}, 1, 'a procedure of the standby decodes by the new layout after its COMMIT');
 $_->quit for values %halfway;
-is($reader->value('EXECUTE bound'), $before * 32, 'no plan of the standby keeps a bound of the layout before');
+is($reader->value('EXECUTE bound'), $before * 1024, 'no plan of the standby keeps a bound of the layout before');
 $_->quit for $session, $reader;
+
+# The page's file has the layout before: WAL has the other one.
 kill_hard($primary);
-configure($primary);
 start_server($primary);
-is(layout_of($primary), '41/5/5/12|2020-01-01 00:00:00+00', 'the change outlives a crash, and needs no line');
+unlike(logged($primary) =~ s/.*database system was interrupted//sr, qr/$not_the_data/, 'a start after a crash does not judge by the file');
+is(layout_of($primary), '41/5/5/12|2020-01-01 00:00:00+00', 'the change outlives a crash');
 cmp_ok(first_id_soon($primary, 'after a crash'), '>', $newest, 'ids go on above those before');
+start_with('snowflake.worker_id = 16');
+is(layout_of($primary), '41/5/5/12|2020-01-01 00:00:00+00', 'the new layout needs no line');
 end_servers($primary, $standby);
 
 done_testing();
