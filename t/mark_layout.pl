@@ -285,6 +285,9 @@ for my $node ($primary, $standby)
 }
 $session->rows($change);
 is($session->value($datacenter), '1|0', 'the session decodes by the new layout');
+set_clock($primary, 1_577_923_200 - test_time());
+is($session->state_of($issue), '55000', 'in January 2020, when ids of the new layout were smaller than those before, there is no id');
+set_clock($primary, $clock_s);
 my $id = $session->value($issue);
 cmp_ok($id, '>', $newest, 'the session gets an id above all before');
 is(($id >> 12) & 31, 16, 'a wider layout has room for another worker id');
