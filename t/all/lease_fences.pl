@@ -45,6 +45,16 @@ sub stays_silent
 	return;
 }
 
+# Tests that a client receives no ids for a moment.
+sub gets_no_ids
+{
+	my ($client, $what) = @_;
+	my $before = () = ids_of($client);
+
+	let_pass(0.3);
+	return is(scalar(() = ids_of($client)), $before, $what);
+}
+
 # ----- a server is suspended, and the registry's clock is set -----
 
 sub suspended

@@ -31,7 +31,6 @@ our @EXPORT = qw(
   ids_of
   gets_ids
   gets_errors
-  gets_no_ids
   is_undisturbed
   is_unique
 );
@@ -279,16 +278,6 @@ sub gets_errors
 
 	news_of($client);
 	return ok(wait_for(sub { my ($count, @errors) = news_of($client); return scalar @errors }), $what);
-}
-
-# Tests that a client receives no ids for a moment.
-sub gets_no_ids
-{
-	my ($client, $what) = @_;
-
-	news_of($client);
-	let_pass(0.3);
-	return is((news_of($client))[0], 0, $what);
 }
 
 # Tests that a client has received ids, and no errors, since the last call of this

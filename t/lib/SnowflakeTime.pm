@@ -33,7 +33,6 @@ our @EXPORT = qw(
   wait_for_answer
   let_pass
   skip_time
-  while_time_passes
 );
 our @EXPORT_OK = qw(make_pace_file);
 
