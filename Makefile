@@ -42,7 +42,7 @@ OBJS = \
 # As in PGXS, VPATH is where the sources are if that is not here.
 sources := $(or $(VPATH),.)
 
-EXTENSION = snowflake snowflake_convert snowflake_registry
+EXTENSION = snowflake snowflake_convert snowflake_partitions snowflake_registry
 DATA = $(sort $(notdir $(wildcard $(sources)/snowflake*--*.sql)))
 PGFILEDESC = "snowflake - 64-bit, time-ordered, cluster-unique ids"
 
@@ -53,7 +53,7 @@ TAP_TESTS = 1
 EXTRA_CLEAN = tmp_check output_iso results built-for
 
 # The version of the archive and of the library.  A new version is written in
-# META.json (four times), the .control files, the names of the --VERSION.sql
+# META.json (five times), the .control files, the names of the --VERSION.sql
 # files, debian/changelog, and packaging/snowflake.spec.
 SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' $(sources)/META.json)
 PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'

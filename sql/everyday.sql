@@ -190,8 +190,12 @@ BEGIN;
 DROP EXTENSION snowflake CASCADE;
 CREATE SCHEMA "Else, where";
 CREATE EXTENSION snowflake SCHEMA "Else, where";
+CREATE EXTENSION snowflake_partitions;
 CREATE TABLE there (id bigint PRIMARY KEY DEFAULT "Else, where".snowflake_nextval()) PARTITION BY RANGE (id);
-SELECT count("Else, where".snowflake_create_partition('there', date_trunc('day', now()), now() + interval '1 day', '1 day')) FROM generate_series(1, 2);
+\set ECHO none
+SELECT unnest(statements) FROM snowflake_partitions.missing('there', date_trunc('day', now()), now() + interval '1 day', '1 day') \gexec
+\set ECHO all
+SELECT count(*) FROM pg_inherits WHERE inhparent = 'there'::regclass;
 INSERT INTO there DEFAULT VALUES RETURNING id = "Else, where".snowflake_currval() AS is_currval;
 SELECT count(worker_id) FROM "Else, where".snowflake_node();
 SELECT "Else, where".snowflake_issued_between(id, now() - interval '1 day', 'infinity') FROM there;

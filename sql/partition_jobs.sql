@@ -4,6 +4,7 @@
 -- Notices name partitions by their days.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
+CREATE EXTENSION IF NOT EXISTS snowflake_partitions;
 \set VERBOSITY terse
 
 -- In this time zone it is noon, so that no day ends during the test.
@@ -20,16 +21,16 @@ CREATE TABLE visits (
     page text
 ) PARTITION BY RANGE (id);
 CREATE TABLE visits_default PARTITION OF visits DEFAULT;
-CALL snowflake_create_partitions('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
+CALL snowflake_partitions.create_range('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
 SELECT cron.schedule('visits: drop', '5 * * * *', $$
-CALL snowflake_drop_partitions('visits', now() - interval '30 days');
+CALL snowflake_partitions.drop_before('visits', now() - interval '30 days');
 $$);
 SELECT cron.schedule('visits: create', '10 * * * *', $$
-CALL snowflake_create_partitions('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
+CALL snowflake_partitions.create_range('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day');
 $$);
 CREATE VIEW watched AS
 SELECT EXISTS (SELECT FROM visits_default) AS in_default,
-       snowflake_timestamp(max((regexp_match(pg_get_expr(c.relpartbound, c.oid), $$TO \('(\d+)'\)$$))[1]::bigint)) - now() AS ready_for
+       snowflake_timestamp(max((regexp_match(pg_get_expr(c.relpartbound, 0), $$TO \('(\d+)'\)$$))[1]::bigint)) - now() AS ready_for
   FROM pg_inherits JOIN pg_class AS c ON c.oid = inhrelid
  WHERE inhparent = 'visits'::regclass;
 
@@ -45,8 +46,8 @@ INSERT INTO visits VALUES (snowflake_min_id(now() - days * interval '1 day'), da
 SELECT * FROM days;
 
 -- A day after the last runs, the jobs drop the oldest partition and create one more.
-CALL snowflake_drop_partitions('visits', now() + interval '1 month');
-CALL snowflake_create_partitions('visits', date_trunc('day', now()) - interval '31 days', now() + interval '6 days', '1 day');
+CALL snowflake_partitions.drop_before('visits', now() + interval '1 month');
+CALL snowflake_partitions.create_range('visits', date_trunc('day', now()) - interval '31 days', now() + interval '6 days', '1 day');
 SELECT * FROM days;
 SELECT command FROM cron.job ORDER BY jobid \gexec
 SELECT * FROM days;
@@ -55,8 +56,8 @@ SELECT in_default, date_trunc('day', ready_for) AS ready_for FROM watched;
 
 -- The jobs were off for longer than partitions were ready.  New rows are in the
 -- default partition, and so is one that is older than all partitions.
-CALL snowflake_drop_partitions('visits', now() + interval '1 month');
-CALL snowflake_create_partitions('visits', date_trunc('day', now()) - interval '50 days', now() - interval '13 days', '1 day');
+CALL snowflake_partitions.drop_before('visits', now() + interval '1 month');
+CALL snowflake_partitions.create_range('visits', date_trunc('day', now()) - interval '50 days', now() - interval '13 days', '1 day');
 SELECT visit(days_ago) FROM unnest(ARRAY[60, 40, 5, 0]) AS days_ago;
 SELECT * FROM days;
 SELECT in_default, date_trunc('day', ready_for) AS ready_for FROM watched;
@@ -65,14 +66,15 @@ SELECT command FROM cron.job WHERE jobname = 'visits: create' \gexec
 -- The transaction creates the partitions, moves rows there, and leaves what is
 -- older than 30 days in the default partition.
 SELECT id AS last_id FROM visits ORDER BY id DESC LIMIT 1 \gset
+\set ECHO none
 \o /dev/null
-CALL snowflake_drop_partitions('visits', now() - interval '30 days');
+CALL snowflake_partitions.drop_before('visits', now() - interval '30 days');
 BEGIN;
 SET LOCAL lock_timeout = '10s';
 LOCK TABLE visits;
 ALTER TABLE visits DETACH PARTITION visits_default;
-SELECT snowflake_create_partition('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day')
-  FROM generate_series(1, 38);
+SELECT unnest(statements)
+  FROM snowflake_partitions.missing('visits', date_trunc('day', now()) - interval '30 days', now() + interval '7 days', '1 day') \gexec
 WITH moved AS (
     DELETE FROM visits_default
      WHERE id >= snowflake_min_id(date_trunc('day', now()) - interval '30 days')
@@ -82,6 +84,7 @@ INSERT INTO visits SELECT * FROM moved;
 ALTER TABLE visits ATTACH PARTITION visits_default DEFAULT;
 COMMIT;
 \o
+\set ECHO all
 SELECT * FROM days;
 SELECT page, tableoid = 'visits_default'::regclass AS in_default, id = :last_id AS is_last FROM visits ORDER BY id;
 SELECT command FROM cron.job ORDER BY jobid \gexec

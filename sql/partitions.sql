@@ -1,6 +1,7 @@
 -- Range partitions by the time of ids.  The test works with any snowflake.layout.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
+CREATE EXTENSION IF NOT EXISTS snowflake_partitions;
 RESET client_min_messages;
 SET TimeZone = 'UTC';
 SET DateStyle = 'ISO';
@@ -22,19 +23,26 @@ BEGIN ATOMIC
    ORDER BY b[1]::bigint;
 END;
 
+-- each object has a comment, and others may not create objects in the schema
+SELECT identity FROM pg_depend, pg_identify_object(classid, objid, 0)
+ WHERE deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'snowflake_partitions')
+   AND coalesce(obj_description(objid, classid::regclass::name), '') = '';
+SELECT array_agg(privilege_type::text) FROM pg_namespace, aclexplode(nspacl) WHERE nspname = 'snowflake_partitions' AND grantee = 0;
+
 CREATE SCHEMA "Odd Schema";
 CREATE TABLE "Odd Schema"."Even""ts" (id bigint PRIMARY KEY DEFAULT snowflake_nextval(), n int) PARTITION BY RANGE (id);
 
 -- months, over a leap day; "until" is within the last partition
-CALL snowflake_create_partitions('"Odd Schema"."Even""ts"', '2027-12-01', '2028-04-15', '1 month');
+CALL snowflake_partitions.create_range('"Odd Schema"."Even""ts"', '2027-12-01', '2028-04-15', '1 month');
 SELECT * FROM partitions_of('"Odd Schema"."Even""ts"');
 -- existing partitions are skipped, and the following ones are created
 BEGIN;
-SELECT snowflake_create_partition('"Odd Schema"."Even""ts"', '2027-12-01', '2028-06-01', '1 month');
+SELECT part, deadline, awaited
+  FROM snowflake_partitions.attempt('"Odd Schema"."Even""ts"', false, '2027-12-01', '2028-06-01', '1 month', '1 s', NULL, NULL);
 -- the locks allow reads and writes
 SELECT mode FROM pg_locks WHERE relation = '"Odd Schema"."Even""ts"'::regclass AND pid = pg_backend_pid();
 COMMIT;
-CALL snowflake_create_partitions('"Odd Schema"."Even""ts"', '2028-02-01', '2028-07-01', '1 month');
+CALL snowflake_partitions.create_range('"Odd Schema"."Even""ts"', '2028-02-01', '2028-07-01', '1 month');
 -- an id at each side of a bound
 INSERT INTO "Odd Schema"."Even""ts"
 SELECT id FROM snowflake_min_id('2028-03-01') AS bound, unnest(ARRAY[bound - 1, bound]) AS id
@@ -43,52 +51,52 @@ DROP TABLE "Odd Schema"."Even""ts";
 DROP SCHEMA "Odd Schema";
 
 CREATE TABLE events (id bigint, n int) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('events', '2028-01-01', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('events', '2028-01-01', '2028-02-01', '1 month');
 -- New partitions that overlap existing ones, because the step, the start or the
 -- time zone differs, are refused, and no partition is created.
-CALL snowflake_create_partitions('events', '2027-11-01', '2029-01-01', '3 months');
-CALL snowflake_create_partitions('events', '2027-12-01', '2028-02-01', '1 day');
+CALL snowflake_partitions.create_range('events', '2027-11-01', '2029-01-01', '3 months');
+CALL snowflake_partitions.create_range('events', '2027-12-01', '2028-02-01', '1 day');
 SET TimeZone = 'Europe/Berlin';
-CALL snowflake_create_partitions('events', '2028-02-01', '2028-03-01', '1 month');
+CALL snowflake_partitions.create_range('events', '2028-02-01', '2028-03-01', '1 month');
 SET TimeZone = 'UTC';
 -- one snapshot would hide what has changed during a wait for a lock
 SET default_transaction_isolation = 'repeatable read';
 \set VERBOSITY terse
-CALL snowflake_create_partitions('events', '2028-02-01', '2028-03-01', '1 month');
-CALL snowflake_drop_partitions('events', '2028-02-01');
+CALL snowflake_partitions.create_range('events', '2028-02-01', '2028-03-01', '1 month');
+CALL snowflake_partitions.drop_before('events', '2028-02-01');
 \set VERBOSITY default
 RESET default_transaction_isolation;
 -- a gap may remain after the existing partitions, or before them
-CALL snowflake_create_partitions('events', '2028-03-01', '2028-04-01', '1 month');
-CALL snowflake_create_partitions('events', '2027-11-01', '2027-12-01', '1 month');
+CALL snowflake_partitions.create_range('events', '2028-03-01', '2028-04-01', '1 month');
+CALL snowflake_partitions.create_range('events', '2027-11-01', '2027-12-01', '1 month');
 SELECT name FROM partitions_of('events');
 -- gaps on both sides, and a following year
-CALL snowflake_create_partitions('events', '2027-12-01', '2028-12-31', '1 month');
-CALL snowflake_create_partitions('events', '2029-01-01', '2030-01-01', '1 year');
+CALL snowflake_partitions.create_range('events', '2027-12-01', '2028-12-31', '1 month');
+CALL snowflake_partitions.create_range('events', '2029-01-01', '2030-01-01', '1 year');
 -- a missing partition is created
 DROP TABLE events_2028_05;
-CALL snowflake_create_partitions('events', '2028-01-01', '2028-12-01', '1 month');
+CALL snowflake_partitions.create_range('events', '2028-01-01', '2028-12-01', '1 month');
 -- MINVALUE and MAXVALUE are bounds, too
 CREATE TABLE events_before PARTITION OF events FOR VALUES FROM (MINVALUE) TO (0);
 \set VERBOSITY terse
-CALL snowflake_create_partitions('events', '2027-11-01', '2027-12-01', '1 month');
+CALL snowflake_partitions.create_range('events', '2027-11-01', '2027-12-01', '1 month');
 DROP TABLE events_before;
 \set VERBOSITY default
 CREATE TABLE events_after PARTITION OF events FOR VALUES FROM (snowflake_min_id('2031-01-01')) TO (MAXVALUE);
-CALL snowflake_create_partitions('events', '2032-01-01', '2033-01-01', '1 year');
-CALL snowflake_create_partitions('events', '2030-01-01', '2031-01-01', '1 year');
+CALL snowflake_partitions.create_range('events', '2032-01-01', '2033-01-01', '1 year');
+CALL snowflake_partitions.create_range('events', '2030-01-01', '2031-01-01', '1 year');
 -- a table has the name of a new partition already
 CREATE TABLE events_2027_10 ();
 \set VERBOSITY terse
-CALL snowflake_create_partitions('events', '2027-10-01', '2027-12-01', '1 month');
+CALL snowflake_partitions.create_range('events', '2027-10-01', '2027-12-01', '1 month');
 \set VERBOSITY default
 DROP TABLE events_2027_10;
 -- a default partition is no obstacle unless it has rows of the new partition
 CREATE TABLE events_default PARTITION OF events DEFAULT;
 INSERT INTO events SELECT snowflake_min_id('2027-10-10');
-CALL snowflake_create_partitions('events', '2027-11-01', '2027-12-01', '1 month');
+CALL snowflake_partitions.create_range('events', '2027-11-01', '2027-12-01', '1 month');
 \set VERBOSITY terse
-CALL snowflake_create_partitions('events', '2027-10-01', '2027-11-01', '1 month');
+CALL snowflake_partitions.create_range('events', '2027-10-01', '2027-11-01', '1 month');
 \set VERBOSITY default
 DROP TABLE events;
 
@@ -96,20 +104,20 @@ DROP TABLE events;
 -- two has a "b" in its name.
 SET TimeZone = 'Europe/Berlin';
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('days', '2028-03-25', '2028-03-28', '1 day');
+CALL snowflake_partitions.create_range('days', '2028-03-25', '2028-03-28', '1 day');
 SELECT name, ends - begins AS length, exact FROM partitions_of('days');
 CREATE TABLE hours (id bigint) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('hours', '2028-10-29 01:00', '2028-10-29 04:00', '1 hour');
+CALL snowflake_partitions.create_range('hours', '2028-10-29 01:00', '2028-10-29 04:00', '1 hour');
 SELECT name, ends - begins AS length, exact FROM partitions_of('hours');
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('days', '2028-10-28', '2028-10-31', '1 day');
+CALL snowflake_partitions.create_range('days', '2028-10-28', '2028-10-31', '1 day');
 SELECT name, ends - begins AS length, exact FROM partitions_of('days');
 -- a day without midnight does not shift the following days
 SET TimeZone = 'Asia/Beirut';
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('days', '2024-03-30', '2024-04-03', '1 day');
+CALL snowflake_partitions.create_range('days', '2024-03-30', '2024-04-03', '1 day');
 SELECT * FROM partitions_of('days');
 -- Where summer time begins at midnight, the day begins at 01:00: if it is the
 -- first day of the call, if it is a later day, and if its partition exists
@@ -117,40 +125,40 @@ SELECT * FROM partitions_of('days');
 SET TimeZone = 'Africa/Cairo';
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('days', '2026-04-24', '2026-04-26', '1 day');
-CALL snowflake_create_partitions('days', '2026-04-22', '2026-04-27', '1 day');
-CALL snowflake_create_partitions('days', date_trunc('day', timestamptz '2026-04-24 09:00'), '2026-04-28', '1 day');
+CALL snowflake_partitions.create_range('days', '2026-04-24', '2026-04-26', '1 day');
+CALL snowflake_partitions.create_range('days', '2026-04-22', '2026-04-27', '1 day');
+CALL snowflake_partitions.create_range('days', date_trunc('day', timestamptz '2026-04-24 09:00'), '2026-04-28', '1 day');
 SELECT *, ends - begins AS length FROM partitions_of('days');
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('days', '2026-04-24', '2026-05-15', '7 days');
+CALL snowflake_partitions.create_range('days', '2026-04-24', '2026-05-15', '7 days');
 SELECT * FROM partitions_of('days');
 -- A day with two midnights begins at the first; the caller may give either of the
 -- two.  The zone has the rules of Havana up to 2025.
 SET TimeZone = 'HAV5HDT4,M3.2.0/0,M11.1.0/1';
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('days', '2026-11-01', '2026-11-02', '1 day');
-CALL snowflake_create_partitions('days', '2026-11-01 00:00-04', '2026-11-03', '1 day');
-CALL snowflake_create_partitions('days', '2026-10-30', '2026-11-01', '1 day');
-CALL snowflake_create_partitions('days', '2026-10-31', '2026-11-01 00:00-04', '1 day');
+CALL snowflake_partitions.create_range('days', '2026-11-01', '2026-11-02', '1 day');
+CALL snowflake_partitions.create_range('days', '2026-11-01 00:00-04', '2026-11-03', '1 day');
+CALL snowflake_partitions.create_range('days', '2026-10-30', '2026-11-01', '1 day');
+CALL snowflake_partitions.create_range('days', '2026-10-31', '2026-11-01 00:00-04', '1 day');
 SELECT *, ends - begins AS length FROM partitions_of('days');
 \set VERBOSITY terse
-CALL snowflake_create_partitions('days', '2026-11-01 00:30-05', '2026-11-05', '1 day');
-CALL snowflake_create_partitions('days', '2026-11-01 00:00-04', '2026-11-01 00:00-05', '1 day');
+CALL snowflake_partitions.create_range('days', '2026-11-01 00:30-05', '2026-11-05', '1 day');
+CALL snowflake_partitions.create_range('days', '2026-11-01 00:00-04', '2026-11-01 00:00-05', '1 day');
 \set VERBOSITY default
 -- a month that begins with a day of two midnights
 DROP TABLE days;
 CREATE TABLE days (id bigint) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('days', '2026-10-01', '2026-12-01', '1 month');
-CALL snowflake_create_partitions('days', '2026-11-01', '2027-01-01', '1 month');
+CALL snowflake_partitions.create_range('days', '2026-10-01', '2026-12-01', '1 month');
+CALL snowflake_partitions.create_range('days', '2026-11-01', '2027-01-01', '1 month');
 SELECT * FROM partitions_of('days');
 SET TimeZone = 'UTC';
 DROP TABLE days, hours;
 
 -- steps of several months and years
 CREATE TABLE months (id bigint) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('months', '2024-02-01', '2034-01-15', '1 month');
+CALL snowflake_partitions.create_range('months', '2024-02-01', '2034-01-15', '1 month');
 SELECT count(*), bool_and(exact), bool_and(ends = begins + interval '1 month') AS months,
        bool_and(name = 'months_' || to_char(begins, 'YYYY_MM')) AS names FROM partitions_of('months');
 DROP TABLE months;
@@ -159,23 +167,29 @@ DROP TABLE months;
 -- names of other tables' partitions
 CREATE TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345 (id bigint) PARTITION BY RANGE (id);
 CREATE TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890 (id bigint) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345', '2028-10-29', '2028-10-29 02:00', '1 hour');
-CALL snowflake_create_partitions('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890', '2028-10-29', '2028-10-29 02:00', '1 hour');
-CALL snowflake_create_partitions('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890', '2028-10-29', '2028-10-29 02:00', '1 hour');
+CALL snowflake_partitions.create_range('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345', '2028-10-29', '2028-10-29 02:00', '1 hour');
+CALL snowflake_partitions.create_range('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890', '2028-10-29', '2028-10-29 02:00', '1 hour');
+CALL snowflake_partitions.create_range('a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890', '2028-10-29', '2028-10-29 02:00', '1 hour');
 DROP TABLE a_name_that_is_so_long_that_no_date_can_be_appended_to_it_12345,
            a_name_that_is_so_long_that_no_date_can_be_appended_to_it_67890;
 
--- the function makes partitions in a transaction of the caller's, here of a
+-- the statements make partitions in a transaction of the caller's, here of a
 -- temporary table; the procedure needs its own
 CREATE TEMP TABLE brief (id bigint) PARTITION BY RANGE (id);
 BEGIN;
-SELECT snowflake_create_partition('brief', '2028-01-01', '2028-03-01', '1 month') FROM generate_series(1, 3);
-CALL snowflake_create_partitions('brief', '2028-03-01', '2028-04-01', '1 month');
+\set ECHO none
+SELECT unnest(statements) FROM snowflake_partitions.missing('brief', '2028-01-01', '2028-03-01', '1 month') \gexec
+\set ECHO all
+SELECT name FROM partitions_of('brief');
+SELECT part FROM snowflake_partitions.missing('brief', '2028-01-01', '2028-03-01', '1 month');
+CALL snowflake_partitions.create_range('brief', '2028-03-01', '2028-04-01', '1 month');
 ROLLBACK;
 SELECT count(*) FROM partitions_of('brief');
 -- partitions are created in the parent's schema, not in the first of search_path
 SET search_path = pg_catalog;
-CALL public.snowflake_create_partitions('pg_temp.brief', '2028-01-01', '2028-02-01', '1 month');
+SET client_min_messages = warning;
+CALL snowflake_partitions.create_range('pg_temp.brief', '2028-01-01', '2028-02-01', '1 month');
+RESET client_min_messages;
 SELECT count(*) FROM pg_class WHERE relname = 'brief_2028_01' AND relnamespace = pg_my_temp_schema();
 RESET search_path;
 DROP TABLE brief;
@@ -187,46 +201,47 @@ CREATE TABLE by_list (id bigint) PARTITION BY LIST (id);
 CREATE TABLE by_two (id bigint, n int) PARTITION BY RANGE (id, n);
 CREATE TABLE by_expression (id bigint) PARTITION BY RANGE ((id + 1));
 CREATE TABLE by_int (id int) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('plain', '2028-01-01', '2028-02-01', '1 month');
-CALL snowflake_create_partitions('by_list', '2028-01-01', '2028-02-01', '1 month');
-CALL snowflake_create_partitions('by_two', '2028-01-01', '2028-02-01', '1 month');
-CALL snowflake_create_partitions('by_expression', '2028-01-01', '2028-02-01', '1 month');
-CALL snowflake_create_partitions('by_int', '2028-01-01', '2028-02-01', '1 month');
-CALL snowflake_create_partitions(0, '2028-01-01', '2028-02-01', '1 month');
-CALL snowflake_create_partitions('t', '2028-01-02', '2028-02-01', '1 month');
-CALL snowflake_create_partitions('t', '2028-02-01', '2029-02-01', '1 year');
-CALL snowflake_create_partitions('t', '2028-02-01 01:00', '2029-02-01', '1 day');
-CALL snowflake_create_partitions('t', '2028-02-01 01:00:01', '2029-02-01', '1 hour');
-CALL snowflake_create_partitions('t', '2028-02-01', '2028-02-01', '1 month');
-CALL snowflake_create_partitions('t', '-infinity', '2028-02-01', '1 month');
-CALL snowflake_create_partitions('t', '2028-02-01', 'infinity', '1 month');
-CALL snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '0');
-CALL snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '-1 month');
-CALL snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '1 month 1 day');
-CALL snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '90 minutes');
-CALL snowflake_create_partitions('t', '2025-01-01', '2028-02-01', '1 hour');
-CALL snowflake_create_partitions('t', NULL, '2028-02-01', '1 hour');
+CALL snowflake_partitions.create_range('plain', '2028-01-01', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('by_list', '2028-01-01', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('by_two', '2028-01-01', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('by_expression', '2028-01-01', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('by_int', '2028-01-01', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range(0, '2028-01-01', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('t', '2028-01-02', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('t', '2028-02-01', '2029-02-01', '1 year');
+CALL snowflake_partitions.create_range('t', '2028-02-01 01:00', '2029-02-01', '1 day');
+CALL snowflake_partitions.create_range('t', '2028-02-01 01:00:01', '2029-02-01', '1 hour');
+CALL snowflake_partitions.create_range('t', '2028-02-01', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('t', '-infinity', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('t', '2028-02-01', 'infinity', '1 month');
+CALL snowflake_partitions.create_range('t', '2028-01-01', '2028-02-01', '0');
+CALL snowflake_partitions.create_range('t', '2028-01-01', '2028-02-01', '-1 month');
+CALL snowflake_partitions.create_range('t', '2028-01-01', '2028-02-01', '1 month 1 day');
+CALL snowflake_partitions.create_range('t', '2028-01-01', '2028-02-01', '90 minutes');
+CALL snowflake_partitions.create_range('t', '2025-01-01', '2028-02-01', '1 hour');
+CALL snowflake_partitions.create_range('t', NULL, '2028-02-01', '1 hour');
 -- the expected output must not depend on the server's layout
 \set VERBOSITY sqlstate
-CALL snowflake_create_partitions('t', '1990-01-01', '1991-01-01', '1 year');
-CALL snowflake_create_partitions('t', '2290-01-01', '2291-01-01', '1 year');
-CALL snowflake_create_partitions('t', '2028-01-01', '2291-01-01', '1 year');
-SELECT snowflake_create_partition('t', last_year, last_year + interval '1 day', '1 year')
-  FROM date_trunc('year', snowflake_timestamp(snowflake_max_id('infinity'))) AS last_year;
+CALL snowflake_partitions.create_range('t', '1990-01-01', '1991-01-01', '1 year');
+CALL snowflake_partitions.create_range('t', '2290-01-01', '2291-01-01', '1 year');
+CALL snowflake_partitions.create_range('t', '2028-01-01', '2291-01-01', '1 year');
+SELECT part
+  FROM date_trunc('year', snowflake_timestamp(snowflake_max_id('infinity'))) AS last_year,
+       snowflake_partitions.missing('t', last_year, last_year + interval '1 day', '1 year');
 \set VERBOSITY default
 -- a partition that would begin before the epoch begins at the epoch
-CALL snowflake_create_partitions('t', '2000-01-01', '2030-01-01', '30 years');
+CALL snowflake_partitions.create_range('t', '2000-01-01', '2030-01-01', '30 years');
 SELECT name FROM partitions_of('t') WHERE exact;
 -- another role's table
 CREATE ROLE regress_snowflake_stranger;
 \set VERBOSITY terse
 SET SESSION AUTHORIZATION regress_snowflake_stranger;
-CALL snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('t', '2028-01-01', '2028-02-01', '1 month');
 RESET SESSION AUTHORIZATION;
 \set VERBOSITY default
 DROP ROLE regress_snowflake_stranger;
 BEGIN READ ONLY;
-CALL snowflake_create_partitions('t', '2028-01-01', '2028-02-01', '1 month');
+CALL snowflake_partitions.create_range('t', '2028-01-01', '2028-02-01', '1 month');
 ROLLBACK;
 DROP TABLE t, plain, by_list, by_two, by_expression, by_int;
 
@@ -264,7 +279,7 @@ CREATE FUNCTION owned.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETUR
 CREATE TRIGGER logged AFTER INSERT ON owned.log FOR EACH ROW EXECUTE FUNCTION owned.nothing();
 COMMENT ON COLUMN owned.log.n IS 'a number';
 GRANT INSERT ON owned.log TO regress_snowflake_reader;
-CALL snowflake_create_partitions('owned.log', '2028-01-01', '2028-03-01', '1 month');
+CALL snowflake_partitions.create_range('owned.log', '2028-01-01', '2028-03-01', '1 month');
 CREATE TABLE owned.by_hand PARTITION OF owned.log FOR VALUES FROM (snowflake_min_id('2028-03-01')) TO (snowflake_min_id('2028-04-01'));
 CREATE VIEW pg_temp.shapes AS
 SELECT oid AS tab, 'table' AS what, to_jsonb(c) - '{oid,relname,reltype,relfilenode,relpartbound,relfrozenxid,relminmxid,reltoastrelid}'::text[] AS shape FROM pg_class AS c
@@ -293,34 +308,34 @@ SELECT relname, spcname, has_table_privilege('regress_snowflake_reader', c.oid, 
 \set VERBOSITY terse
 \c - regress_snowflake_member
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
-CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
-CALL snowflake_drop_partitions('owned.log', '2028-02-01');
+CALL snowflake_partitions.create_range('owned.log', '2028-04-01', '2028-05-01', '1 month');
+CALL snowflake_partitions.drop_before('owned.log', '2028-02-01');
 \c - regress_snowflake_reader
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
-CALL snowflake_drop_partitions('owned.log', '2028-02-01', dry_run => true);
+CALL snowflake_partitions.drop_before('owned.log', '2028-02-01', dry_run => true);
 \c - :super
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 \set VERBOSITY default
-CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
+CALL snowflake_partitions.create_range('owned.log', '2028-04-01', '2028-05-01', '1 month');
 \set VERBOSITY terse
 SET ROLE regress_snowflake_owner;
-CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
+CALL snowflake_partitions.create_range('owned.log', '2028-04-01', '2028-05-01', '1 month');
 RESET ROLE;
 SET SESSION AUTHORIZATION regress_snowflake_owner;
-CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
+CALL snowflake_partitions.create_range('owned.log', '2028-04-01', '2028-05-01', '1 month');
 RESET SESSION AUTHORIZATION;
 \c - regress_snowflake_member
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 SET ROLE regress_snowflake_owner;
-CALL snowflake_drop_partitions('owned.log', '2000-01-01');
+CALL snowflake_partitions.drop_before('owned.log', '2000-01-01');
 \c - :super
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 -- all partitions, and all tables that foreign keys connect, are of one owner
 ALTER TABLE owned.by_hand OWNER TO regress_snowflake_reader;
 \c - regress_snowflake_owner
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
-CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
-CALL snowflake_drop_partitions('owned.log', '2028-02-01', dry_run => true);
+CALL snowflake_partitions.create_range('owned.log', '2028-04-01', '2028-05-01', '1 month');
+CALL snowflake_partitions.drop_before('owned.log', '2028-02-01', dry_run => true);
 \c - :super
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 ALTER TABLE owned.by_hand OWNER TO regress_snowflake_owner;
@@ -330,30 +345,30 @@ ALTER TABLE owned.log ADD ref int REFERENCES refs;
 \c - regress_snowflake_owner
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 \set VERBOSITY default
-CALL snowflake_drop_partitions('owned.log', '2028-02-01');
+CALL snowflake_partitions.drop_before('owned.log', '2028-02-01');
 \c - :super
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
 DROP TABLE refers;
 \c - regress_snowflake_owner
 SET TimeZone = 'UTC'; SET DateStyle = 'ISO';
-CALL snowflake_create_partitions('owned.log', '2028-04-01', '2028-05-01', '1 month');
+CALL snowflake_partitions.create_range('owned.log', '2028-04-01', '2028-05-01', '1 month');
 \set VERBOSITY terse
 ALTER TABLE owned.log DROP ref;
 
 -- Dropping: the partitions that end at or before an instant, in order.
-CALL snowflake_drop_partitions('owned.log', '2028-01-31 23:59:59.9999');
-CALL snowflake_drop_partitions('owned.log', '2028-03-01 00:00:00.0005', dry_run => true);
-CALL snowflake_drop_partitions('owned.log', '2028-02-01');
+CALL snowflake_partitions.drop_before('owned.log', '2028-01-31 23:59:59.9999');
+CALL snowflake_partitions.drop_before('owned.log', '2028-03-01 00:00:00.0005', dry_run => true);
+CALL snowflake_partitions.drop_before('owned.log', '2028-02-01');
 SELECT name FROM partitions_of('owned.log');
 -- a default partition and a partition up to MAXVALUE are not dropped
 CREATE TABLE owned.log_rest PARTITION OF owned.log DEFAULT;
 CREATE TABLE owned.log_after PARTITION OF owned.log FOR VALUES FROM (snowflake_min_id('2028-04-01')) TO (MAXVALUE);
-CALL snowflake_drop_partitions('owned.log', '2290-01-01');
-CALL snowflake_drop_partitions('owned.log', '2290-01-01');
+CALL snowflake_partitions.drop_before('owned.log', '2290-01-01');
+CALL snowflake_partitions.drop_before('owned.log', '2290-01-01');
 SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'owned.log'::regclass ORDER BY inhrelid::regclass::text;
 -- a dry run takes no locks, and works in a read-only transaction
 BEGIN READ ONLY;
-CALL snowflake_drop_partitions('owned.log', '2028-01-01', dry_run => true);
+CALL snowflake_partitions.drop_before('owned.log', '2028-01-01', dry_run => true);
 SELECT mode FROM pg_locks WHERE relation = 'owned.log'::regclass AND pid = pg_backend_pid();
 COMMIT;
 \c - :super
@@ -367,32 +382,32 @@ CREATE TABLE refers (id bigint REFERENCES "Old ones");
 INSERT INTO "Old ones" VALUES (1);
 INSERT INTO refers VALUES (1);
 \set VERBOSITY sqlstate
-CALL snowflake_drop_partitions('"Old ones"', '2028-01-01');
+CALL snowflake_partitions.drop_before('"Old ones"', '2028-01-01');
 DELETE FROM refers;
 CREATE VIEW looks AS SELECT * FROM lent."Part 1";
-CALL snowflake_drop_partitions('"Old ones"', '2028-01-01');
+CALL snowflake_partitions.drop_before('"Old ones"', '2028-01-01');
 DROP VIEW looks;
 \set VERBOSITY terse
 SELECT count(*) FROM partitions_of('"Old ones"');
-CALL snowflake_drop_partitions('"Old ones"', '2028-01-01');
+CALL snowflake_partitions.drop_before('"Old ones"', '2028-01-01');
 SELECT count(*) FROM partitions_of('"Old ones"');
-CALL snowflake_drop_partitions('"Old ones"', '2028-01-01');
+CALL snowflake_partitions.drop_before('"Old ones"', '2028-01-01');
 DROP TABLE "Old ones", refers;
 -- exact to the tick: a partition with one id of the instant's tick is not dropped
 CREATE TABLE days_plain (id bigint);
 CREATE TABLE edges (id bigint) PARTITION BY RANGE (id);
 CREATE TABLE edges_1 PARTITION OF edges FOR VALUES FROM (MINVALUE) TO (snowflake_min_id('2028-01-01') + 1);
-CALL snowflake_drop_partitions('edges', '2028-01-01');
-CALL snowflake_drop_partitions('edges', timestamptz '2028-01-01' + interval '1 us');
+CALL snowflake_partitions.drop_before('edges', '2028-01-01');
+CALL snowflake_partitions.drop_before('edges', timestamptz '2028-01-01' + interval '1 us');
 -- errors
-CALL snowflake_drop_partitions('edges', 'infinity');
-CALL snowflake_drop_partitions('edges', '-infinity');
-CALL snowflake_drop_partitions('days_plain', '2028-01-01');
-CALL snowflake_drop_partitions('pg_class', '2028-01-01');
-CALL snowflake_drop_partitions(0, '2028-01-01');
-CALL snowflake_drop_partitions('edges', NULL);
-CALL snowflake_drop_partitions('edges', '2028-01-01 00:00+00', lock_timeout => '0');
-CALL snowflake_create_partitions('edges', '2028-01-01', '2028-02-01', '1 day', lock_timeout => '-1 s');
+CALL snowflake_partitions.drop_before('edges', 'infinity');
+CALL snowflake_partitions.drop_before('edges', '-infinity');
+CALL snowflake_partitions.drop_before('days_plain', '2028-01-01');
+CALL snowflake_partitions.drop_before('pg_class', '2028-01-01');
+CALL snowflake_partitions.drop_before(0, '2028-01-01');
+CALL snowflake_partitions.drop_before('edges', NULL);
+CALL snowflake_partitions.drop_before('edges', '2028-01-01 00:00+00', lock_timeout => '0');
+CALL snowflake_partitions.create_range('edges', '2028-01-01', '2028-02-01', '1 day', lock_timeout => '-1 s');
 DROP TABLE edges, days_plain;
 \set VERBOSITY default
 
@@ -407,8 +422,8 @@ BEGIN
   EXECUTE 'CREATE TABLE owned.roll (id bigint PRIMARY KEY) PARTITION BY RANGE (id)';
   FOR n IN 0 .. 6 LOOP
     day := first_day + n;
-    CALL snowflake_create_partitions('owned.roll', date_trunc('day', day + interval '9 hours')::timestamptz, day + interval '3 days', '1 day');
-    CALL snowflake_drop_partitions('owned.roll', (day - 2)::timestamptz);
+    CALL snowflake_partitions.create_range('owned.roll', date_trunc('day', day + interval '9 hours')::timestamptz, day + interval '3 days', '1 day');
+    CALL snowflake_partitions.drop_before('owned.roll', (day - 2)::timestamptz);
     -- an id each half hour that is of this day
     INSERT INTO owned.roll SELECT snowflake_encode(t, 0, 0, 0)
       FROM generate_series(day::timestamptz - interval '2 hours', day::timestamptz + interval '27 hours', '30 minutes') AS t
@@ -438,7 +453,7 @@ BEGIN
          count(*) FILTER (WHERE start::timestamp < day OR EXISTS (
            SELECT FROM generate_series(start - interval '1 us', start - interval '26 hours', '-10 minutes') AS t WHERE t::timestamp >= day))
     INTO odd, wrong
-    FROM generate_series(timestamp '2010-12-01', '2024-01-01', '1 day') AS day, snowflake_day_start(day) AS start
+    FROM generate_series(timestamp '2010-12-01', '2024-01-01', '1 day') AS day, snowflake_partitions.day_start(day) AS start
    WHERE (day + interval '2 days')::timestamptz - (day - interval '2 days')::timestamptz <> interval '4 days';
 END $$;
 SELECT count(*) FILTER (WHERE odd > 5) > 10 AS are_odd, sum(wrong) AS wrong

@@ -1,6 +1,7 @@
 -- The type snowflake: a bigint that JSON has as a string.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
+CREATE EXTENSION IF NOT EXISTS snowflake_partitions;
 CREATE SCHEMA type;
 SET search_path = type, public;
 SET TimeZone = 'UTC';
@@ -191,13 +192,13 @@ SELECT plan_has('SELECT FROM hashed WHERE id = 5', 'hashed_0') <> plan_has('SELE
        (SELECT count(*) FROM hashed JOIN visits USING (id)) AS joined;
 SET client_min_messages = notice;
 CREATE TABLE clicks (id snowflake PRIMARY KEY DEFAULT snowflake_nextval(), n integer) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('clicks', '2026-01-01', '2028-01-01', '1 year');
-CALL snowflake_create_partitions('clicks', '2027-01-01', '2029-01-01', '1 year');
+CALL snowflake_partitions.create_range('clicks', '2026-01-01', '2028-01-01', '1 year');
+CALL snowflake_partitions.create_range('clicks', '2027-01-01', '2029-01-01', '1 year');
 INSERT INTO clicks VALUES (snowflake_encode('2026-06-01', 0, 1, 0), 1), (snowflake_encode('2028-06-01', 0, 1, 1), 2);
 SELECT tableoid::regclass, n, snowflake_sequence(id) FROM clicks ORDER BY id;
 SELECT plan_has(query, 'clicks_2026') AS of_2026, plan_has(query, 'clicks_2027') AS of_2027
   FROM (SELECT 'SELECT FROM clicks WHERE snowflake_issued_between(id, ''2027-02-01'', ''2027-03-01'')') AS q(query);
-CALL snowflake_drop_partitions('clicks', '2027-01-01');
+CALL snowflake_partitions.drop_before('clicks', '2027-01-01');
 SET client_min_messages = warning;
 INSERT INTO posts DEFAULT VALUES;
 SELECT count(*) FROM posts WHERE n IS NULL AND id < snowflake_horizon('posts');

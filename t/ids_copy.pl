@@ -57,7 +57,7 @@ SELECT max(n) = 0 FROM seen});
 
 $node->start;
 value_of($node, q{
-CREATE EXTENSION snowflake;
+CREATE EXTENSION snowflake_partitions CASCADE;
 CREATE TABLE seen (n bigint);
 CREATE FUNCTION note(rel regclass) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE

@@ -13,7 +13,7 @@ use SnowflakeTest;
 use Test::More;
 
 my $node = snowflake_node('node');
-my @extensions = qw(snowflake snowflake_convert snowflake_registry);
+my @extensions = qw(snowflake snowflake_convert snowflake_partitions snowflake_registry);
 
 # Writes the definitions of all members of the extensions, without OIDs and the
 # numbers of transactions, to a file, and returns its name.

@@ -115,7 +115,8 @@ for my $where ('public', 'ids')
 	superuser("$sql
 CREATE FUNCTION $where.format(text, name, pg_catalog.regclass) RETURNS text LANGUAGE sql AS \$\$SELECT attic.evil(1)::text\$\$;
 CREATE FUNCTION $where.snowflake_first_id_since(timestamp) RETURNS bigint LANGUAGE sql AS 'SELECT attic.evil(1)::int::bigint';
-CREATE FUNCTION $where.snowflake_day_start(date) RETURNS timestamptz LANGUAGE sql AS \$\$SELECT attic.evil(1)::text::timestamptz\$\$;
+CREATE FUNCTION $where.snowflake_last_id_before(timestamp) RETURNS bigint LANGUAGE sql AS 'SELECT attic.evil(1)::int::bigint';
+CREATE FUNCTION $where.snowflake_encode(timestamptz, bigint, bigint, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT attic.evil(1)::int::bigint';
 CREATE FUNCTION $where.snowflake_nextval(VARIADIC integer[]) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
 CREATE TYPE $where.regclass AS ENUM ();
 CREATE FUNCTION $where.to_oid($where.regclass) RETURNS oid LANGUAGE sql AS 'SELECT 0::oid';
@@ -124,19 +125,19 @@ CREATE FUNCTION $where.to_regclass($where.regclass) RETURNS pg_catalog.regclass 
 CREATE CAST ($where.regclass AS pg_catalog.regclass) WITH FUNCTION $where.to_regclass AS IMPLICIT;
 CREATE TABLE $where.pg_class (oid oid);");
 }
-is(as_role($superuser, 'CREATE EXTENSION snowflake SCHEMA ids; CREATE EXTENSION snowflake_convert; CREATE EXTENSION snowflake_registry'), '',
+is(as_role($superuser, 'CREATE EXTENSION snowflake SCHEMA ids; CREATE EXTENSION snowflake_convert; CREATE EXTENSION snowflake_partitions; CREATE EXTENSION snowflake_registry'), '',
 	'CREATE EXTENSION succeeds in spite of planted objects');
 is(superuser(q{
 SET search_path = pg_catalog;
 SELECT count(DISTINCT m.refobjid), string_agg(DISTINCT pg_describe_object(d.refclassid, d.refobjid, 0), ', ') FILTER (
          WHERE d.refobjid >= 16384 AND d.refclassid <> 'pg_namespace'::pg_catalog.regclass
            AND NOT EXISTS (SELECT FROM pg_depend AS own WHERE (own.classid, own.objid, own.deptype) = (d.refclassid, d.refobjid, 'e'))
-           AND pg_describe_object(d.refclassid, d.refobjid, 0) !~ '(type|table) snowflake_(convert|registry)\.')   -- such as row types
+           AND pg_describe_object(d.refclassid, d.refobjid, 0) !~ '(type|table) snowflake_(convert|partitions|registry)\.')   -- such as row types
   FROM pg_depend AS m
   JOIN pg_depend AS d ON (d.classid, d.objid) = (m.classid, m.objid) AND d.deptype = 'n'
   JOIN pg_extension AS e ON e.oid = m.refobjid AND e.extname ~ '^snowflake'
  WHERE m.deptype = 'e' AND m.refclassid = 'pg_extension'::pg_catalog.regclass
-}), '3|', 'no object of the extensions depends on a planted one');
+}), '4|', 'no object of the extensions depends on a planted one');
 superuser("CREATE TABLE public.a (id bigserial PRIMARY KEY, CHECK (id > 0)); $event_trigger
 CREATE TABLE public.b (id bigserial PRIMARY KEY, CHECK (id > 0));
 SELECT snowflake_convert.key('public.a', 'id') \\gexec");
@@ -328,7 +329,7 @@ $_->quit for $holder, $runner;
 # ATTACH, DETACH and DROP evaluate expressions of partitions and of tables that
 # foreign keys connect, as the role that calls; the functions refuse tables of two
 # roles, and callers that are not the owner, or a member of it after SET ROLE.
-new_database(q{CREATE EXTENSION snowflake;
+new_database(q{CREATE EXTENSION snowflake_partitions CASCADE;
 CREATE SCHEMA house AUTHORIZATION victim;
 GRANT USAGE ON SCHEMA house TO attacker;
 });
@@ -356,17 +357,17 @@ CREATE TABLE house.part PARTITION OF attic.whole FOR VALUES IN (1) PARTITION BY 
 ALTER TABLE house.part OWNER TO victim;
 });
 ran_as();
-my $create = q{CALL snowflake_create_partitions('%s', '2026-02-01', '2026-03-01', '1 month')};
-my $drop = q{CALL snowflake_drop_partitions('%s', '2026-02-01')};
+my $create = q{CALL snowflake_partitions.create_range('%s', '2026-02-01', '2026-03-01', '1 month')};
+my $drop = q{CALL snowflake_partitions.drop_before('%s', '2026-02-01')};
 for my $call ($create, $drop)
 {
 	for (
-		[ 'victim', '', 'house.p', 'table attic.f, its schema, or that of the extension belongs to another role than house.p' ],
-		[ $superuser, '', 'public.mixed', 'table attic.mixed_rest, its schema, or that of the extension belongs to another role than public.mixed' ],
+		[ 'victim', '', 'house.p', 'table attic.f or its schema belongs to another role than house.p' ],
+		[ $superuser, '', 'public.mixed', 'table attic.mixed_rest or its schema belongs to another role than public.mixed' ],
 		[ $superuser, '', 'attic.p', 'must be owner of table attic.p\n.*Connect as role "attacker" or' ],
 		[ $superuser, 'SET ROLE attacker;', 'attic.p', 'must be owner of table attic.p\n' ],
 		[ $superuser, 'SET SESSION AUTHORIZATION attacker;', 'attic.p', 'must be owner of table attic.p\n' ],
-		[ 'victim', '', 'house.part', 'table attic.whole, its schema, or that of the extension belongs to another role than house.part' ])
+		[ 'victim', '', 'house.part', 'table attic.whole or its schema belongs to another role than house.part' ])
 	{
 		my ($role, $set_role, $table, $error) = @$_;
 
@@ -384,23 +385,24 @@ is(ran_as(), $superuser, q{ATTACH by hand runs code of the default partition's o
 superuser('DROP INDEX attic.trap; DROP TABLE attic.f');
 unlike(as_role('victim', sprintf($create, 'house.p') . ';' . sprintf($drop, 'house.p')), qr/ERROR/, 'without the foreign key of another role, partitions are created and dropped');
 
-# The attacker plants functions of the same names, which match arguments of the
-# type unknown better.
+# The attacker plants a function of an internal name, and types that the bodies use.
 superuser(q{
 GRANT CREATE ON SCHEMA public TO attacker;
 CREATE SCHEMA safe;
 CREATE TABLE safe.p (id bigint) PARTITION BY RANGE (id);
 });
 is(as_role('attacker', q{
-CREATE FUNCTION public.snowflake_lock_partitions(regclass, text, timestamptz) RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); END';
+CREATE FUNCTION public.check_parent(regclass) RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); END';
 }), '', 'the attacker plants a function');
-superuser(q{CREATE DOMAIN attic.regclass AS pg_catalog.regclass CHECK (attic.evil(1)); CREATE DOMAIN attic.text AS pg_catalog.text CHECK (attic.evil(1))});
+superuser(join ';', 'CREATE FUNCTION attic.equal(text, text) RETURNS boolean LANGUAGE sql AS $$SELECT attic.evil(1)$$',
+	'CREATE OPERATOR attic.= (LEFTARG = text, RIGHTARG = text, FUNCTION = attic.equal)',
+	map { "CREATE DOMAIN attic.$_ AS pg_catalog.$_ CHECK (attic.evil(1))" } qw(regclass text timestamptz interval float8));
 unlike(as_role($superuser, 'SET search_path = attic, pg_catalog, public;' . sprintf($create, 'safe.p') . ';' . sprintf($drop, 'safe.p')), qr/ERROR/, 'partitions are created and dropped beside a planted function');
 is(ran_as(), '', 'the functions for partitions call no planted function');
 
 # A schema's owner could put another table in place of a superuser's.
 superuser('CREATE TABLE attic.mine (id bigint) PARTITION BY RANGE (id)');
-like(as_role($superuser, sprintf($create, 'attic.mine')), qr/ERROR:  table attic.mine, its schema, or that of the extension belongs to another role/,
+like(as_role($superuser, sprintf($create, 'attic.mine')), qr/ERROR:  table attic.mine or its schema belongs to another role/,
 	q{partitions of a superuser's table in a schema of another role are refused});
 
 # While a call waits for the lock, the schema gets another name, and the attacker
@@ -410,7 +412,7 @@ my ($writer, $caller) = map { SnowflakeSession->new($node) } 1 .. 2;
 $_->rows("\\c $database") for $writer, $caller;
 $writer->rows('BEGIN');
 $writer->rows('LOCK TABLE safe.p IN SHARE MODE');
-$caller->ask(q{CALL snowflake_create_partitions('safe.p', '2026-03-01', '2026-04-01', '1 month')});
+$caller->ask(q{CALL snowflake_partitions.create_range('safe.p', '2026-03-01', '2026-04-01', '1 month', '1 min')});
 ok(wait_for(sub { superuser(q{SELECT count(*) FROM pg_locks WHERE NOT granted}) eq '1' }), 'a call waits for its table');
 superuser('ALTER SCHEMA safe RENAME TO still_safe');
 is(as_role('attacker', 'CREATE SCHEMA safe; GRANT ALL ON SCHEMA safe TO PUBLIC'), '', 'the attacker makes a schema of the old name');
@@ -419,6 +421,39 @@ $caller->outcome;
 is(superuser(q{SELECT max(inhrelid)::regclass FROM pg_inherits WHERE inhparent = 'still_safe.p'::regclass}), 'still_safe.p_2026_03',
 	'the partition is made in the schema of its table');
 $_->quit for $writer, $caller;
+
+# The attacker owns the database and the schema of extension "snowflake".  It exchanges
+# that schema for one with functions that match calls equally well.
+new_database('CREATE SCHEMA ids AUTHORIZATION attacker; CREATE EXTENSION snowflake SCHEMA ids; CREATE EXTENSION snowflake_partitions; CREATE SCHEMA safe');
+superuser(qq{
+ALTER DATABASE $database OWNER TO attacker;
+CREATE ROLE crew;
+CREATE ROLE sailor LOGIN IN ROLE crew;
+ALTER ROLE sailor SET role = crew;
+CREATE SCHEMA team AUTHORIZATION crew;
+GRANT USAGE ON SCHEMA ids TO PUBLIC;
+SET ROLE crew;
+CREATE TABLE team.p (id ids.snowflake PRIMARY KEY) PARTITION BY RANGE (id);
+RESET ROLE;
+CREATE TABLE safe.p (id bigint) PARTITION BY RANGE (id);
+SET SESSION AUTHORIZATION attacker;
+ALTER SCHEMA ids RENAME TO true_ids;
+CREATE SCHEMA ids;
+GRANT USAGE ON SCHEMA ids TO PUBLIC;
+CREATE FUNCTION ids.snowflake_min_id(timestamptz) RETURNS bigint LANGUAGE sql AS 'SELECT attic.evil(1)::int::bigint';
+CREATE FUNCTION ids.snowflake_encode(timestamptz, int, int, int) RETURNS bigint LANGUAGE sql AS 'SELECT attic.evil(1)::int::bigint';
+CREATE FUNCTION ids.snowflake_last_id_before(timestamptz) RETURNS bigint LANGUAGE sql AS 'SELECT attic.evil(1)::int::bigint';
+});
+ran_as();
+for ([ $superuser, 'safe.p' ], [ 'sailor', 'team.p' ])
+{
+	my ($role, $table) = @$_;
+
+	unlike(as_role($role, join ';', map { sprintf($_, $table) } $create, $create =~ s{2026-02-01', '2026-03}{2026-01-01', '2026-04}r, $drop), qr/ERROR/,
+		"$role creates and drops partitions of $table in a database of the attacker");
+	is(superuser("SELECT min(inhrelid)::regclass, count(*) FROM pg_inherits WHERE inhparent = '$table'::regclass"), "${table}_2026_02|2", 'as the call says');
+}
+is(ran_as(), '', 'no call runs code of the attacker');
 $node->stop;
 
 done_testing();

@@ -153,6 +153,7 @@ sql('CREATE EXTENSION citus');
 sql(sprintf q{SELECT citus_set_coordinator_host('%s', %d)}, $coordinator->host, $coordinator->port);
 add_worker($worker1);
 sql('CREATE EXTENSION snowflake');
+sql('CREATE EXTENSION snowflake_partitions');
 add_worker($worker2);
 is(worker_ids(), '1 2 3', 'CREATE EXTENSION reaches all workers, and each node issues ids with its own worker id');
 sql(q{
@@ -236,25 +237,25 @@ like(sql(q{SET enable_seqscan = off; EXPLAIN SELECT count(*) FROM orders WHERE i
 sql(qq{
 CREATE TABLE daily (customer int, id bigint DEFAULT snowflake_nextval(), PRIMARY KEY (customer, id)) PARTITION BY RANGE (id);
 SELECT create_distributed_table('daily', 'customer');
-CALL snowflake_create_partitions('daily', timestamptz '$today' - interval '1 day', timestamptz '$today' + interval '3 days', '1 day');
+CALL snowflake_partitions.create_range('daily', timestamptz '$today' - interval '1 day', timestamptz '$today' + interval '3 days', '1 day');
 });
 is(sql(q{SELECT count(*) FROM pg_dist_partition WHERE logicalrelid::text LIKE 'daily\_%'}), 4,
-	'snowflake_create_partitions() makes distributed partitions');
+	'snowflake_partitions.create_range() makes distributed partitions');
 $_->safe_psql('postgres', 'INSERT INTO daily (customer) SELECT generate_series(1, 300)') for @nodes;
 is(issuers('daily'), '1:300 2:300 3:300', 'each node issues the ids of 300 rows');
 like(sql('EXPLAIN SELECT count(*) FROM daily WHERE id >= snowflake_min_id(now())'), qr/Subplans Removed: \d/,
 	'a range of time prunes partitions on the workers');
-sql("CALL snowflake_drop_partitions('daily', '$today')");
+sql("CALL snowflake_partitions.drop_before('daily', '$today')");
 is(join(' ', on_all_nodes(q{SELECT count(*) FROM pg_inherits WHERE inhparent = 'daily'::regclass})), '3 3 3', 'all nodes have the same partitions');
 sql(qq{
 CREATE TABLE before (id bigint PRIMARY KEY DEFAULT snowflake_nextval()) PARTITION BY RANGE (id);
-CALL snowflake_create_partitions('before', '$today', timestamptz '$today' + interval '2 days', '1 day');
+CALL snowflake_partitions.create_range('before', '$today', timestamptz '$today' + interval '2 days', '1 day');
 SELECT create_distributed_table('before', 'id');
 INSERT INTO before SELECT FROM generate_series(1, 50);
 });
 is(sql('SELECT count(*) FROM before'), 50, 'a table that has partitions can be distributed');
 like((sqlstate_of($worker1,
-		qq{CALL snowflake_create_partitions('before', timestamptz '$today' + interval '2 days', timestamptz '$today' + interval '3 days', '1 day')}))[1],
+		qq{CALL snowflake_partitions.create_range('before', timestamptz '$today' + interval '2 days', timestamptz '$today' + interval '3 days', '1 day')}))[1],
 	qr/operation is not allowed on this node/, 'partitions are made at the coordinator only');
 
 # ----- what Citus refuses, and what to write instead -----

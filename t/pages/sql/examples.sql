@@ -33,7 +33,7 @@ GRANT ALL ON orders TO shop;
 CREATE SCHEMA site AUTHORIZATION shop;
 CREATE TABLE site.visits (LIKE visits INCLUDING ALL) PARTITION BY RANGE (id);
 ALTER TABLE site.visits OWNER TO shop;
-REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public FROM PUBLIC;
+REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public, snowflake_partitions FROM PUBLIC;
 \o /dev/null
 -- RUN doc/functions.md: GRANT EXECUTE ON FUNCTION snowflake_nextval()
 \o
@@ -44,8 +44,8 @@ COPY orders (item) FROM stdin;
 quince
 \.
 SELECT item FROM orders WHERE snowflake_issued_between(id, now() - interval '1 hour', 'infinity') ORDER BY id;
-CALL snowflake_create_partitions('site.visits', '2026-11-01', '2026-11-03', '1 day');
-CALL snowflake_drop_partitions('site.visits', '2026-11-02');
+CALL snowflake_partitions.create_range('site.visits', '2026-11-01', '2026-11-03', '1 day');
+CALL snowflake_partitions.drop_before('site.visits', '2026-11-02');
 SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'site.visits'::regclass;
 SELECT snowflake_nextvals(1);
 \c - :owner

@@ -2,6 +2,7 @@
 -- others.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS snowflake;
+CREATE EXTENSION IF NOT EXISTS snowflake_partitions;
 RESET client_min_messages;
 
 -- workers that share
@@ -14,7 +15,7 @@ SELECT count(*) AS left FROM job;
 
 -- RUN doc/examples/outbox.sql
 SET client_min_messages = warning;
--- RUN doc/outbox.md: CALL snowflake_create_partitions
+-- RUN doc/outbox.md: CALL snowflake_partitions.create_range
 RESET client_min_messages;
 -- three batches, of two, one and no rows
 INSERT INTO outbox (event) VALUES ('one'), ('two'), ('three');
