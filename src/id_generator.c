@@ -28,7 +28,6 @@
 #include "id_horizon.h"
 #include "mark_layout.h"
 #include "mark_log.h"
-#include "mark_page.h"
 #include "mark_start.h"
 #include "miscadmin.h"
 #include "node.h"
@@ -386,8 +385,8 @@ generator_wait_for_tick(int64 tick, int64 wait_us, Wait *wait)
 
 /*
  * The last id is ahead of the clock by behind_us.  After a start, a lead may
- * be excused: the ids begin at the mark, which the server had put ahead of its
- * ids, so their first tick can lead a clock that has never stepped back.
+ * be excused: the ids begin at the mark, which a server had put ahead of its
+ * clock, so their first tick can lead a clock that has never stepped back.
  */
 static void
 generator_wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait)
@@ -399,7 +398,7 @@ generator_wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait)
 	int64		regression_us = behind_us;
 
 	if (last == start->stamp && !is_at_fence)
-		regression_us -= MARK_HEADROOM_US;
+		regression_us -= mark_start_excused_us();
 	if (regression_us > 0)
 		generator_count_regression(regression_us, wait);
 	if (clock_must_refuse(regression_us))

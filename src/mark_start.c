@@ -7,9 +7,10 @@
  * so.  No mark is kept in memory across recovery.
  *
  *	the page shows						ids begin
- *	a largest mark whose ids were at
- *	most clock_tolerance ahead of the
- *	clock								at that mark, whatever its node
+ *	a largest mark that a clock which
+ *	is ahead of this one by
+ *	clock_tolerance at most can have
+ *	logged								at that mark, whatever its node
  *	else, an entry of the node			at its mark
  *	else, entries of other nodes only	at the floor of the page
  *	another layout than the parameters	not at all
@@ -308,7 +309,22 @@ mark_set_lease(const Lease *lease)
 			LEASE_REASON_SIZE);
 }
 
-/* Applies the table at the head of this file. */
+/*
+ * How far a mark can be ahead of the clock that it was logged by, besides a
+ * lead that the policy allows: the headroom, the part of a tick that had
+ * passed, and the tick that the first mark of a start leaves out.
+ */
+int64
+mark_start_excused_us(void)
+{
+	return MARK_HEADROOM_US + 2 * node_layout()->tick_us;
+}
+
+/*
+ * Applies the table at the head of this file.  The server that logged the
+ * largest mark is taken to have had this server's snowflake.clock_policy and
+ * snowflake.clock_tolerance.
+ */
 static StartPoint
 mark_find_start(MarkContents *contents, int worker_id)
 {
@@ -320,8 +336,9 @@ mark_find_start(MarkContents *contents, int worker_id)
 										worker_id);
 	int64		largest = mark_page_largest(contents);
 
-	if (layout_tick_start(node_layout(), largest) - MARK_HEADROOM_US -
-		GetCurrentTimestamp() <= clock_tolerance_us())
+	if (layout_tick_start(node_layout(), largest) - GetCurrentTimestamp() -
+		mark_start_excused_us() - clock_allowed_lead_us() <=
+		clock_tolerance_us())
 		start.tick = largest;
 	else if (entry != NULL)
 		start.tick = entry->mark;

@@ -11,6 +11,7 @@
 #include "lease_rules.h"
 
 extern void mark_start_once(void);
+extern int64 mark_start_excused_us(void);
 
 extern bool mark_lease_is_pending(void);
 extern bool mark_resume_lease(void);

@@ -1,6 +1,7 @@
 # What a promotion changes: a standby issues no ids.  After its promotion its ids
 # are larger than those of the old primary; with another worker id it issues ids
-# at once, whatever those are.  The log says at a start who the server is, and at
+# at once, whatever those are, and larger ids if the new clock is behind by
+# clock_tolerance at most.  The log says at a start who the server is, and at
 # its first id whether another server has issued ids of its node.
 use strict;
 use warnings FATAL => 'all';
@@ -13,7 +14,9 @@ use SnowflakeRecovery;
 use SnowflakeServer;
 use SnowflakeSession;
 use SnowflakeTest;
+use SnowflakeTime;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $issue = 'SELECT snowflake_nextval()';
 my $elsewhere = qr/snowflake ids of node \(0,7\) were issued elsewhere before/;
@@ -144,6 +147,92 @@ is(worker_id_of(first_id_soon($standby, 'a worker id never used before')),
 restart_with($standby, 'snowflake.worker_id = 7');
 is_unique_after($standby, $batch, "an hour later, with the old primary's worker id");
 end_servers($primary, $standby);
+
+# ----- a clock that is behind by less than clock_tolerance -----
+
+# The mark is ahead of the last id by its headroom, by up to two ticks, and by the
+# lead of the ids.  A start with another worker id goes on after the mark, although
+# the mark is further ahead of the new clock than clock_tolerance; a start with the
+# same worker id waits and is not refused.
+for my $case (
+	[ 'ticks of 10 s', 10, 0.5, "snowflake.layout = '30/10/10/10\@10s'" ],
+	[ 'ticks of 10 s, 4.9 s behind', 10, 4.9, "snowflake.layout = '30/10/10/10\@10s'" ],
+	[ 'ticks of 1 s', 1, 4.9, "snowflake.layout = '30/10/10/13\@1s'" ],
+	[ 'ids that lead', 0.001, 4, "snowflake.layout = '41/5/5/3'", 'snowflake.clock_policy = advance' ],
+	[ 'ticks of 1 ms', 0.001, 4.9 ],
+	[ 'ticks of 10 s, no tolerance', 10, 0, "snowflake.layout = '30/10/10/10\@10s'", 'snowflake.clock_tolerance = 0' ],
+	[ 'ticks of 1 s, no tolerance', 1, 0, "snowflake.layout = '30/10/10/13\@1s'", 'snowflake.clock_tolerance = 0' ])
+{
+	my ($what, $tick_s, $behind_s, @settings) = @$case;
+	my $server = new_server('behind_' . $what =~ tr/a-z0-9/_/cr, 'snowflake.clock_tolerance = 5s', @settings, "include 'case.conf'");
+	my $offset_s = 0;
+
+	# Sets the clock to the beginning of a later tick.
+	my $to_next_tick = sub {
+		my $epoch = 1_288_834_974.657;
+		my $now = test_time() + $offset_s - $epoch;
+		$offset_s += $tick_s * (4 + int($now / $tick_s)) + $tick_s / 100 - $now;
+		set_clock($server, $offset_s);
+	};
+	# Takes ids, the last of which a committed row holds.
+	my $take = sub {
+		my $count = $what eq 'ids that lead' ? 36_000 : 1;
+		return insert_batch($server, $count)->{newest};
+	};
+	# Asks for an id in a session of its own, and waits until the call waits or ends.
+	my $waits;
+	my $ask = sub {
+		my $session = SnowflakeSession->new($server);
+
+		$waits = sub {
+			wait_for(sub { value_of($server, "SELECT count(*) FROM pg_stat_activity WHERE pid = $session->{pid} AND (state = 'idle' OR wait_event_type = 'Extension')") eq '1' })
+			  or die "$what: the call neither waits nor ends\n";
+		};
+		$session->ask($issue);
+		$waits->();
+		return $session;
+	};
+	# The call may wait for the mark, and then for the tick after.
+	my $answer = sub {
+		my ($session) = @_;
+
+		for (1 .. 3)
+		{
+			$waits->();
+			set_clock($server, $offset_s += 20);
+			usleep(100_000);
+		}
+		my $outcome = $session->outcome;
+		$session->quit;
+		return $outcome;
+	};
+
+	# A crash while the first call waits for its tick.
+	configure($server, 'snowflake.worker_id = 8');
+	start_server($server);
+	$to_next_tick->();
+	my $first = $ask->();
+	$server->stop('immediate');
+	$first->{psql}{run}->kill_kill;
+	set_clock($server, $offset_s -= $behind_s);
+	start_server($server);
+	my $outcome = $answer->($ask->());
+	is("$outcome->{state} $outcome->{message}", ' ', "$what: the first call after a crash is not refused");
+	is(value_of($server, 'SELECT clock_regressions FROM snowflake_stat()'), 0, "$what: no step back is counted")
+	  if $behind_s == 0;
+	$to_next_tick->();
+	my $last = $take->();
+
+	# Another worker id, whose ids of the same tick would be smaller.
+	$server->stop('immediate');
+	configure($server, 'snowflake.worker_id = 7');
+	set_clock($server, $offset_s -= $behind_s);
+	start_server($server);
+	cmp_ok(value_of($server, 'SELECT snowflake_horizon()'), '>', $last, "$what: another worker id begins after the last id");
+	$outcome = $answer->($ask->());
+	cmp_ok($outcome->{rows}[0] // 0, '>', $last, "$what: the ids of another worker id are larger") or diag($outcome->{text});
+	end_servers($server);
+}
 
 # ----- a server that issues no ids -----
 
