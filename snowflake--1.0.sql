@@ -52,30 +52,32 @@ CREATE TYPE @extschema@.snowflake (
     CATEGORY = 'N');
 COMMENT ON TYPE @extschema@.snowflake IS 'an id: a bigint that JSON has as a string';
 
-CREATE FUNCTION @extschema@.snowflake(integer)
+-- No function has the type's name: "snowflake($1)" would take its parameter for a
+-- double precision, which rounds ids.
+CREATE FUNCTION @extschema@.snowflake_from_integer(integer)
 RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int48';
 
-CREATE FUNCTION @extschema@.snowflake(smallint)
+CREATE FUNCTION @extschema@.snowflake_from_smallint(smallint)
 RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'int28';
 
-CREATE FUNCTION @extschema@.snowflake(numeric)
+CREATE FUNCTION @extschema@.snowflake_from_numeric(numeric)
 RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'numeric_int8';
 
-CREATE FUNCTION @extschema@.snowflake(double precision)
+CREATE FUNCTION @extschema@.snowflake_from_double(double precision)
 RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'dtoi8';
 
-CREATE FUNCTION @extschema@.snowflake(real)
+CREATE FUNCTION @extschema@.snowflake_from_real(real)
 RETURNS @extschema@.snowflake LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE AS 'ftoi8';
 
 -- The function of a cast has the cast's types exactly.  With bigint's functions,
 -- pg_upgrade would have to create the first two casts before the others.
 CREATE CAST (@extschema@.snowflake AS bigint) WITHOUT FUNCTION AS IMPLICIT;
 CREATE CAST (bigint AS @extschema@.snowflake) WITHOUT FUNCTION AS IMPLICIT;
-CREATE CAST (integer AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake(integer) AS IMPLICIT;
-CREATE CAST (smallint AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake(smallint) AS IMPLICIT;
-CREATE CAST (numeric AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake(numeric) AS ASSIGNMENT;
-CREATE CAST (double precision AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake(double precision) AS ASSIGNMENT;
-CREATE CAST (real AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake(real) AS ASSIGNMENT;
+CREATE CAST (integer AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake_from_integer(integer) AS IMPLICIT;
+CREATE CAST (smallint AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake_from_smallint(smallint) AS IMPLICIT;
+CREATE CAST (numeric AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake_from_numeric(numeric) AS ASSIGNMENT;
+CREATE CAST (double precision AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake_from_double(double precision) AS ASSIGNMENT;
+CREATE CAST (real AS @extschema@.snowflake) WITH FUNCTION @extschema@.snowflake_from_real(real) AS ASSIGNMENT;
 CREATE CAST (@extschema@.snowflake AS integer) WITH INOUT AS ASSIGNMENT;
 CREATE CAST (@extschema@.snowflake AS smallint) WITH INOUT AS ASSIGNMENT;
 CREATE CAST (@extschema@.snowflake AS numeric) WITH INOUT AS ASSIGNMENT;

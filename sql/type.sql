@@ -34,7 +34,14 @@ SELECT jsonb_populate_record(NULL::posts, to_jsonb(p)) = p AS same FROM posts AS
 SELECT id, id + 1 AS next FROM json_to_recordset('[{"id": "2126648077073780737"}, {"id": 2126648077073780737}]') AS r(id snowflake);
 -- an id as text, as a client sends it back
 SELECT n FROM posts WHERE id = '2126648077073780737';
+-- as a parameter, which the type's name in function notation must not take for a float
+PREPARE by_cast AS SELECT n FROM posts WHERE id = $1::snowflake;
+EXECUTE by_cast('2126648077073780737');
+EXECUTE by_cast('9007199254740993');
 \set VERBOSITY terse
+PREPARE by_call AS SELECT n FROM posts WHERE id = snowflake($1);
+SELECT n FROM posts WHERE id = snowflake('2126648077073780737') OR id = snowflake('9007199254740993'::text) OR id = snowflake(4::bigint) ORDER BY n;
+SELECT n FROM posts WHERE id = snowflake(9007199254740993.0);
 SELECT n FROM posts WHERE id = '2126648077073780737.5';
 INSERT INTO posts VALUES ('9223372036854775808');
 \set VERBOSITY default
