@@ -15,6 +15,9 @@
  * A server that issues ids by other parameters than the data's makes ids that
  * all other servers decode wrongly, and that can come again.
  *
+ * snowflake_change_layout() also sets a flag on the page, which stays: the data
+ * may have ids of more than one layout.
+ *
  * When recovery has ended and the parameters do not differ, the layout cannot
  * change any more: it is final until the server's next start.  Before,
  * recovery may bring a page, or snowflake_change_layout() write one, so a
@@ -55,11 +58,13 @@ static bool layout_is_announced = false;
 /* Has this process, or the postmaster, warned of other parameters? */
 static bool layout_is_reported = false;
 
+static bool mark_layout_is_final(void);
 static void mark_layout_look(void);
 static bool mark_layout_may_be_recovered(bool has_page);
 static Layout mark_layout_of_data(const MarkContents *contents);
 static bool mark_layout_is_wanted(const Layout *data);
-static void mark_layout_settle(const Layout *layout);
+static void mark_layout_settle(const MarkContents *contents,
+							   const Layout *layout);
 static void mark_layout_warn(const Layout *data);
 static void mark_layout_report_same(const Layout *layout);
 static void mark_layout_report_other(int elevel, const Layout *data);
@@ -121,12 +126,14 @@ mark_layout(void)
 	return node_layout();
 }
 
-/* Is mark_layout() the same until the server's next start? */
+/*
+ * Is mark_layout() the same until the server's next start, and the layout of
+ * all ids that the data has?
+ */
 bool
-mark_layout_is_final(void)
+mark_layout_is_only_one(void)
 {
-	(void) mark_layout();
-	return layout_is_final;
+	return mark_layout_is_final() && !shared->layout_has_changed;
 }
 
 /*
@@ -142,7 +149,7 @@ mark_layout_require(const MarkContents *contents)
 	if (!mark_layout_is_wanted(&data))
 		mark_layout_report_other(ERROR, &data);
 	node_check_fields(&data);
-	mark_layout_settle(&data);
+	mark_layout_settle(contents, &data);
 	if (!layout_equal(node_layout(), &data))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -194,6 +201,7 @@ mark_layout_change(void)
 	}
 	mark_page_set_empty(&contents, &layout);
 	contents.floor = floor;
+	contents.flags |= MARK_LAYOUT_CHANGED;
 	mark_page_log(buffer, &contents);
 	lsn = PageGetLSN(BufferGetPage(buffer));
 	UnlockReleaseBuffer(buffer);
@@ -202,6 +210,14 @@ mark_layout_change(void)
 	ereport(LOG,
 			(errmsg("the layout of snowflake ids is \"%s\" with epoch \"%s\" from now on",
 					layout_to_text(&layout), clock_text(layout.epoch))));
+}
+
+/* Is mark_layout() the same until the server's next start? */
+static bool
+mark_layout_is_final(void)
+{
+	(void) mark_layout();
+	return layout_is_final;
 }
 
 /* Sets node_layout() unless this statement has done so. */
@@ -241,7 +257,7 @@ mark_layout_look(void)
 		mark_layout_warn(&layout);
 	if (!is_recovering && mark_layout_is_wanted(&layout))
 	{
-		mark_layout_settle(&layout);
+		mark_layout_settle(&contents, &layout);
 		return;
 	}
 	node_set_layout(&layout);
@@ -292,10 +308,10 @@ mark_layout_is_wanted(const Layout *data)
 
 /*
  * Lets all processes go by a layout until the server's next start, unless they
- * go by one already.
+ * go by one already.  "contents" are the page, or 0 without a page.
  */
 static void
-mark_layout_settle(const Layout *layout)
+mark_layout_settle(const MarkContents *contents, const Layout *layout)
 {
 	Layout		settled;
 	bool		is_first;
@@ -307,6 +323,8 @@ mark_layout_settle(const Layout *layout)
 	if (is_first)
 	{
 		shared->layout = *layout;
+		shared->layout_has_changed =
+			(contents->flags & MARK_LAYOUT_CHANGED) != 0;
 		shared->layout_is_final = true;
 	}
 	settled = shared->layout;

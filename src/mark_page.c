@@ -65,6 +65,8 @@ StaticAssertDecl(sizeof(Layout) == 32 && sizeof(Lease) == 128 &&
 				 sizeof(MarkLogger) == 64 && sizeof(MarkEntry) == 24,
 				 "the structs on the mark's page have fixed sizes");
 StaticAssertDecl(offsetof(MarkContents, checksum) == 8 &&
+				 offsetof(MarkContents, entry_count) == 12 &&
+				 offsetof(MarkContents, flags) == 14 &&
 				 offsetof(MarkContents, layout) == 16 &&
 				 offsetof(MarkContents, floor) == 48 &&
 				 offsetof(MarkContents, lease) == 56 &&
@@ -91,7 +93,7 @@ static void mark_page_refuse_damaged(const char *detail);
 static void mark_page_add_hint(void *arg);
 static bool mark_page_is_verified(const MarkContents *contents);
 static pg_crc32c mark_page_checksum(const MarkContents *contents);
-static Size mark_page_contents_size(uint32 entry_count);
+static Size mark_page_contents_size(int entry_count);
 
 /*
  * Reads the page from its file, in the postmaster, before recovery.  Returns
@@ -400,7 +402,7 @@ mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
 MarkEntry *
 mark_page_entry(MarkContents *contents, int datacenter_id, int worker_id)
 {
-	for (uint32 i = 0; i < contents->entry_count; i++)
+	for (int i = 0; i < contents->entry_count; i++)
 	{
 		MarkEntry  *entry = &contents->entries[i];
 
@@ -417,7 +419,7 @@ mark_page_largest(const MarkContents *contents)
 {
 	int64		largest = contents->floor;
 
-	for (uint32 i = 0; i < contents->entry_count; i++)
+	for (int i = 0; i < contents->entry_count; i++)
 		largest = Max(largest, contents->entries[i].mark);
 	return largest;
 }
@@ -463,7 +465,7 @@ mark_page_checksum(const MarkContents *contents)
 }
 
 static Size
-mark_page_contents_size(uint32 entry_count)
+mark_page_contents_size(int entry_count)
 {
 	return offsetof(MarkContents, entries) + entry_count * sizeof(MarkEntry);
 }

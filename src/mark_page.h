@@ -26,6 +26,9 @@
 /* How many nodes have a mark of their own on the page. */
 #define MARK_ENTRIES_MAX 16
 
+/* A flag: older ids of the data may be of another layout. */
+#define MARK_LAYOUT_CHANGED 0x0001
+
 /* A node's mark. */
 typedef struct MarkEntry
 {
@@ -54,7 +57,8 @@ typedef struct MarkContents
 	uint32		magic;
 	uint32		version;
 	pg_crc32c	checksum;		/* of all contents, with this field as 0 */
-	uint32		entry_count;
+	uint16		entry_count;
+	uint16		flags;			/* MARK_LAYOUT_CHANGED */
 	Layout		layout;			/* of the ticks on this page */
 	int64		floor;			/* the mark of nodes without an entry */
 	Lease		lease;			/* of the server that wrote the page */

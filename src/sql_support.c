@@ -7,6 +7,11 @@
  * server runs, and no plan outlives the server.  So the planner may compute
  * the bound of a constant instant, and prune partitions at plan time.  On a
  * standby no layout is final, and the executor prunes.
+ *
+ * The planner also takes a constant in a CHECK for the one that every row has
+ * passed.  In data whose layout has changed, rows have passed the CHECK by the
+ * bounds of another layout, and the planner would exclude tables that have
+ * them.  There no bound becomes a constant.
  */
 #include "postgres.h"
 
@@ -53,7 +58,7 @@ sql_fold_bound(const SupportRequestSimplify *request)
 
 	if (request->root == NULL || !IsA(instant, Const) ||
 		((Const *) instant)->constisnull ||
-		!node_is_preloaded() || !mark_layout_is_final())
+		!node_is_preloaded() || !mark_layout_is_only_one())
 		return NULL;
 
 	/* The executor evaluates the call, and checks the privilege for it. */

@@ -255,6 +255,29 @@ start_server($standby);
 is((sqlstate_of($standby, $change))[0], '25006', 'a standby changes nothing');
 is((sqlstate_of($primary, "CREATE ROLE plain; GRANT pg_write_all_data TO plain; SET ROLE plain; $change"))[0], '42501', 'only a superuser changes the layout');
 
+# Rows that pass a CHECK by a bound of this layout, and would not by the next one's.
+value_of($primary, $_) for
+  'CREATE TABLE visits (id bigint DEFAULT snowflake_nextval())',
+  "CREATE TABLE visits_since (CHECK (snowflake_issued_between(id, '2026-01-01 00:00+00', '2126-01-01 00:00+00'))) INHERITS (visits)",
+  "CREATE TABLE visits_from (CHECK (id >= snowflake_min_id('2026-01-01 00:00+00') AND id <= snowflake_max_id('2126-01-01 00:00+00'))) INHERITS (visits)",
+  'INSERT INTO visits_since SELECT FROM generate_series(1, 5)', 'INSERT INTO visits_from SELECT FROM generate_series(1, 5)';
+my $in_2020 = 'EXPLAIN SELECT FROM visits WHERE id = 131072';
+
+# Tests that a query by the parent finds the rows of before the change.
+sub finds_old_rows
+{
+	my ($node, $what) = @_;
+
+	is(value_of($node, 'SELECT count(*) FROM (SELECT id FROM visits_since UNION ALL SELECT id FROM visits_from) AS v, LATERAL (SELECT FROM visits WHERE id = v.id) AS found'),
+		10, "$what: a join finds all rows");
+	my @ids = split /\n/, value_of($node, 'SELECT min(id) FROM visits_since UNION ALL SELECT min(id) FROM visits_from');
+	is(join(' ', map { value_of($node, "SELECT count(*) FROM visits WHERE id = $_") } @ids), '1 1', "$what: a key finds its row");
+	like(value_of($node, $in_2020), qr/visits_since.*visits_from/s, "$what: no table is excluded by a bound of the present layout");
+	unlike(value_of($node, q{EXPLAIN SELECT FROM visits WHERE id >= snowflake_min_id('2026-01-01 00:00+00')}), qr/'\d+'::bigint/,
+		"$what: no bound becomes a constant");
+	return;
+}
+
 $newest = value_of($primary, $issue);
 start_with("snowflake.epoch = '2021-01-01 00:00:00+00'");
 refuses_other($primary, 'a later epoch', '.*');
@@ -304,6 +327,8 @@ is($halfway{ $standby->name }->outcome->{message}, 1, 'a procedure of the standb
 $_->quit for values %halfway;
 is($reader->value('EXECUTE bound'), $before * 1024, 'no plan of the standby keeps a bound of the layout before');
 $_->quit for $session, $reader;
+finds_old_rows($primary, 'after the change');
+finds_old_rows($standby, 'on a standby after the change');
 
 # The page's file has the layout before: WAL has the other one.
 kill_hard($primary);
@@ -313,6 +338,7 @@ is(layout_of($primary), '41/5/5/12|2020-01-01 00:00:00+00', 'the change outlives
 cmp_ok(first_id_soon($primary, 'after a crash'), '>', $newest, 'ids go on above those before');
 start_with('snowflake.worker_id = 16');
 is(layout_of($primary), '41/5/5/12|2020-01-01 00:00:00+00', 'the new layout needs no line');
+finds_old_rows($primary, 'after a restart');
 end_servers($primary, $standby);
 
 done_testing();

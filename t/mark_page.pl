@@ -77,6 +77,7 @@ is($page->{version}, 1, 'the page has the version');
 ok(seal_page($sound) eq $sound, 'the checksum is the CRC-32C of all contents');
 is(join('/', @$page{qw(tick_bits datacenter_bits worker_bits sequence_bits tick_us)}),
 	'41/5/5/12/1000', 'the page has the layout');
+is($page->{flags}, 0, 'the layout was never changed');
 is($page->{lease_worker_id}, -1, 'the page has no lease');
 is($page->{entry_count}, 1, 'the page has one node');
 is($page->{entries}[0]{headroom_us}, 500_000, 'the entry says how far its mark is ahead of an id');
@@ -115,7 +116,7 @@ my $way_out = qr/move file "global\/8947" in the data directory away/;
 for my $case (
 	[ 'another magic, sealed', seal_page(with_field($sound, 0, 'L', 0x534E464D)) ],
 	[ 'a smaller mark', with_field($sound, 256, 'q', 1) ],
-	[ 'too many entries, sealed', seal_page(with_field($sound, 12, 'L', NODES + 1)) ],
+	[ 'too many entries, sealed', seal_page(with_field($sound, 12, 'S', NODES + 1)) ],
 	[ 'zeroed', "\0" x 8192 ],
 	[ 'cut off', substr($sound, 0, 4096) ],
 	[ 'empty', '' ])
@@ -191,7 +192,7 @@ $page = page_bytes($node);
 my $mark = mark_of(read_page($node), 7);
 my @others = map { pack 'l2 q2', 0, 7 + $_, $mark + $_, 0 } 1 .. NODES - 1;
 write_page($node,
-	seal_page(with_field($page, 12, 'L', NODES, 272, 'a*', join '', @others)));
+	seal_page(with_field($page, 12, 'S', NODES, 272, 'a*', join '', @others)));
 configure($node, 'snowflake.worker_id = 0');
 set_clock($node, 20);
 start_server($node);

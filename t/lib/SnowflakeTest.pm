@@ -119,13 +119,13 @@ use constant {
 	ENTRIES_OFFSET => 248,
 	ENTRY_SIZE => 24
 };
-my @mark_fields = qw(magic version checksum entry_count
+my @mark_fields = qw(magic version checksum entry_count flags
   tick_bits datacenter_bits worker_bits sequence_bits
   tick_us epoch floor
   holder timeline lease_datacenter_id lease_worker_id incarnation
   next_incarnation ends_us fence registry
   logger_datacenter_id logger_worker_id logger_holder logger_location);
-my $mark_template = 'L4 l4 q3 Z76 L l2 q2 q2 Q l2 Q Z48';
+my $mark_template = 'L3 S2 l4 q3 Z76 L l2 q2 q2 Q l2 Q Z48';
 my $entry_template = 'l2 q2';
 
 # The contents of the page in its file.  A running server may have a newer page
@@ -205,7 +205,7 @@ sub crc32c
 sub seal_page
 {
 	my ($page) = @_;
-	my $entry_count = unpack 'L', substr($page, PAGE_HEADER_SIZE + 12, 4);
+	my $entry_count = unpack 'S', substr($page, PAGE_HEADER_SIZE + 12, 2);
 	my $size = ENTRIES_OFFSET + ENTRY_SIZE * $entry_count;
 
 	substr($page, PAGE_HEADER_SIZE + 8, 4) = pack 'L', 0;
