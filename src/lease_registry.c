@@ -252,11 +252,29 @@ registry_number_text(int64 number)
 	return psprintf(INT64_FORMAT, number);
 }
 
+/*
+ * Check hook of snowflake.server_name.  The registry refuses claims with
+ * control characters in the name, and PostgreSQL those with bytes that the
+ * encoding of the registry's database does not have, so that the lease would
+ * run out.
+ */
 bool
 registry_check_name(char **newval, void **extra, GucSource source)
 {
-	if (strlen(*newval) <= NAME_LENGTH_MAX)
+	size_t		length = strlen(*newval);
+
+	for (size_t i = 0; i < length; i++)
+	{
+		if ((*newval)[i] < ' ' || (*newval)[i] > '~')
+		{
+			GUC_check_errdetail("A name has printable ASCII characters only, and byte %zu is another one.",
+								i + 1);
+			return false;
+		}
+	}
+	if (length <= NAME_LENGTH_MAX)
 		return true;
-	GUC_check_errdetail("A name has at most %d bytes.", NAME_LENGTH_MAX);
+	GUC_check_errdetail("A name has at most %d bytes, and this one has %zu.",
+						NAME_LENGTH_MAX, length);
 	return false;
 }

@@ -85,7 +85,9 @@ my @refused = (
 		qr/parameter "snowflake.worker_id_source" is "registry", but "snowflake.registry" is not set/ ],
 	[ "snowflake.worker_id = -1\nsnowflake.registry = 'dbname=x'",
 		qr/parameter "snowflake.registry" is set, but "snowflake.worker_id_source" is "config" and "snowflake.worker_id" is not set/ ],
-	[ 'snowflake.server_name = ' . 'n' x 64, qr/invalid value for parameter "snowflake.server_name": "n{64}"/ ],
+	[ 'snowflake.server_name = ' . 'n' x 64, qr/invalid value for parameter "snowflake.server_name": "n{64}"/, qr/DETAIL:  A name has at most 63 bytes, and this one has 64\.$/m ],
+	(map { [ "snowflake.server_name = $_->[0]", qr/invalid value for parameter "snowflake.server_name"/, qr/DETAIL:  A name has printable ASCII characters only, and byte $_->[1] is another one\.$/m ] }
+		[ "'rack\\t7'", 5 ], [ "'rack\t7'", 5 ], [ "'rack\\n'", 5 ], [ "'rack \xE97'", 6 ], [ "'\xC3\xBC'", 1 ], [ "'\x7F'", 1 ]),
 
 	# A misspelt name, which would leave the default in force.
 	# Names have no case.
@@ -127,6 +129,8 @@ ok($node->poll_query_until('postgres', "SELECT current_setting('snowflake.clock_
 	'a reload changes clock_tolerance');
 is(value_of($node, 'SELECT snowflake_worker_id(snowflake_nextval())'),
 	7, 'a reload does not change the worker id');
+is((sqlstate_of($node, q{ALTER SYSTEM SET snowflake.server_name = E'rack\\t7'}))[0],
+	'22023', "ALTER SYSTEM takes no name that the registry refuses");
 is(value_of($node, "SELECT pending_restart FROM pg_settings WHERE name = 'snowflake.worker_id'"),
 	't', 'after the reload pg_settings shows a pending restart of the worker id');
 configure_afresh('snowflake.worker_id = 9');
