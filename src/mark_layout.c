@@ -21,7 +21,7 @@
  * When recovery has ended and the parameters do not differ, the layout cannot
  * change any more: it is final until the server's next start.  Before,
  * recovery may bring a page, or snowflake_change_layout() write one, so a
- * session reads the page again in each statement that depends on the layout.
+ * session reads the page again for each snapshot.
  */
 #include "postgres.h"
 
@@ -38,19 +38,29 @@
 #include "node.h"
 #include "shmem.h"
 #include "storage/bufmgr.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-/* No statement begins at this instant. */
-#define NEVER DT_NOBEGIN
+/*
+ * A reading of the page lasts as long as a snapshot, because a later snapshot
+ * can bring rows of another layout: as long as the statement is the same, and
+ * its snapshots have the same transactions.  In a procedure each transaction
+ * counts as a statement.
+ */
+typedef struct LayoutReading
+{
+	TimestampTz statement;		/* when it began; DT_NOBEGIN: no reading */
+	TransactionId xmin;
+	TransactionId xmax;
+	uint32		xcnt;
+	int32		subxcnt;
+} LayoutReading;
 
 /* Is node_layout() of this process final? */
 static bool layout_is_final = false;
 
-/*
- * The statement that has read the page for node_layout().  In a procedure each
- * transaction counts.
- */
-static TimestampTz layout_read_in = NEVER;
+/* What node_layout() of this process was read for. */
+static LayoutReading layout_reading = {.statement = DT_NOBEGIN};
 
 /* Is the layout known at the server's start, so that the log names it? */
 static bool layout_is_announced = false;
@@ -60,6 +70,7 @@ static bool layout_is_reported = false;
 
 static bool mark_layout_is_final(void);
 static void mark_layout_look(void);
+static LayoutReading mark_layout_present_reading(void);
 static bool mark_layout_may_be_recovered(bool has_page);
 static Layout mark_layout_of_data(const MarkContents *contents);
 static bool mark_layout_is_wanted(const Layout *data);
@@ -206,7 +217,7 @@ mark_layout_change(void)
 	lsn = PageGetLSN(BufferGetPage(buffer));
 	UnlockReleaseBuffer(buffer);
 	XLogFlush(lsn);
-	layout_read_in = NEVER;
+	layout_reading.statement = DT_NOBEGIN;
 	ereport(LOG,
 			(errmsg("the layout of snowflake ids is \"%s\" with epoch \"%s\" from now on",
 					layout_to_text(&layout), clock_text(layout.epoch))));
@@ -220,12 +231,11 @@ mark_layout_is_final(void)
 	return layout_is_final;
 }
 
-/* Sets node_layout() unless this statement has done so. */
+/* Sets node_layout() unless that was done for the present snapshot. */
 static void
 mark_layout_look(void)
 {
-	TimestampTz statement = Max(GetCurrentStatementStartTimestamp(),
-								GetCurrentTransactionStartTimestamp());
+	LayoutReading reading = mark_layout_present_reading();
 	MarkContents contents;
 	Layout		layout;
 	bool		is_recovering;
@@ -234,7 +244,8 @@ mark_layout_look(void)
 	node_require_preload();
 
 	/* Another session may have taken the first id within this statement. */
-	if (layout_read_in == statement && !shared->layout_is_final)
+	if (memcmp(&layout_reading, &reading, sizeof(reading)) == 0 &&
+		!shared->layout_is_final)
 		return;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
@@ -261,7 +272,32 @@ mark_layout_look(void)
 		return;
 	}
 	node_set_layout(&layout);
-	layout_read_in = statement;
+	layout_reading = reading;
+}
+
+/*
+ * Two snapshots of one statement that have the same xmax see the same
+ * transactions if as many below it are in progress: none of them can begin
+ * later.
+ */
+static LayoutReading
+mark_layout_present_reading(void)
+{
+	LayoutReading reading = {
+		.statement = Max(GetCurrentStatementStartTimestamp(),
+						 GetCurrentTransactionStartTimestamp())
+	};
+
+	if (ActiveSnapshotSet())
+	{
+		Snapshot	snapshot = GetActiveSnapshot();
+
+		reading.xmin = snapshot->xmin;
+		reading.xmax = snapshot->xmax;
+		reading.xcnt = snapshot->xcnt;
+		reading.subxcnt = snapshot->subxcnt;
+	}
+	return reading;
 }
 
 /*

@@ -301,10 +301,14 @@ my %halfway = map { $_->name => SnowflakeSession->new($_) } $primary, $standby;
 my %hold = map { $_->name => SnowflakeSession->new($_) } $primary, $standby;
 $_->rows('SELECT pg_advisory_lock(1)') for values %hold;
 $halfway{ $primary->name }->ask("DO \$\$ BEGIN PERFORM snowflake_worker_id(1), pg_advisory_lock(1); RAISE EXCEPTION '% %', snowflake_nextval(), snowflake_horizon(); END \$\$");
-$halfway{ $standby->name }->ask("DO \$\$ BEGIN PERFORM snowflake_worker_id(1), pg_advisory_lock(1); COMMIT; RAISE EXCEPTION '%', snowflake_datacenter_id(131072); END \$\$");
+$halfway{ $standby->name }->ask("DO \$\$ BEGIN PERFORM snowflake_worker_id(1), pg_advisory_xact_lock(1); COMMIT; RAISE EXCEPTION '%', snowflake_datacenter_id(131072); END \$\$");
+my $block = SnowflakeSession->new($standby);
+$block->ask("DO \$\$ BEGIN PERFORM snowflake_worker_id(1), pg_advisory_xact_lock(1); RAISE EXCEPTION '% %', snowflake_datacenter_id(131072), (SELECT count(*) FROM orders WHERE id = 0); END \$\$");
+my $others = value_of($standby, 'SELECT count(*) FROM orders WHERE id = 0');
 for my $node ($primary, $standby)
 {
-	wait_for(sub { value_of($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'") eq '1' }) or die;
+	my $waiting = $node == $standby ? 2 : 1;
+	wait_for(sub { value_of($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'") eq $waiting }) or die;
 }
 $session->rows($change);
 is($session->value($datacenter), '1|0', 'the session decodes by the new layout');
@@ -324,7 +328,8 @@ cmp_ok($halfway_id, '>', $newest, 'a statement from before the change issues ids
 ok($halfway_horizon <= $halfway_id && $halfway_horizon > $halfway_id / 2,
 	"a statement from before the change gets a horizon of the new layout: $halfway_horizon, id $halfway_id");
 is($halfway{ $standby->name }->outcome->{message}, 1, 'a procedure of the standby decodes by the new layout after its COMMIT');
-$_->quit for values %halfway;
+is($block->outcome->{message}, '1 ' . ($others + 1), 'a statement of the standby that goes on reads a row of after the change, and decodes by the new layout');
+$_->quit for $block, values %halfway;
 is($reader->value('EXECUTE bound'), $before * 1024, 'no plan of the standby keeps a bound of the layout before');
 $_->quit for $session, $reader;
 finds_old_rows($primary, 'after the change');
