@@ -121,9 +121,9 @@ mark_page_peek(MarkContents *contents)
 }
 
 /*
- * Reads the page.  Without a page all contents are 0, and there is no lease.
- * Raises ERROR XX001 or 0A000 if the page cannot be used, or PostgreSQL's own
- * error.
+ * Reads the page.  Without a page all contents are 0, and there is no lease;
+ * during recovery a page of zeros is none.  Raises ERROR XX001 or 0A000 if the
+ * page cannot be used, or PostgreSQL's own error.
  */
 void
 mark_page_read(MarkContents *contents)
@@ -302,13 +302,17 @@ mark_page_read_buffer(int lock_mode)
 /*
  * Copies and verifies a page's contents.  A page of zeros is damage: with
  * zero_damaged_pages on, PostgreSQL returns zeros for a damaged page, and a
- * server that took the zeros for a fresh page would forget its marks.
+ * server that took the zeros for a fresh page would forget its marks.  But
+ * during recovery such a page is no page yet: redo extends the file, and the
+ * page can be lost in a crash until redo comes to its record again.
  *
  * After an error the transaction's abort releases the page's lock and pin.
  */
 static void
 mark_page_get_contents(Page page, MarkContents *contents)
 {
+	if (PageIsNew(page) && RecoveryInProgress())
+		return;
 	if (PageIsNew(page))
 		mark_page_refuse_damaged("The page is empty.");
 	memcpy(contents, PageGetContents(page), sizeof(*contents));

@@ -13,6 +13,7 @@ use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
 use SnowflakeServer;
 use SnowflakeServer qw(is_alive suspend_postmaster);
+use SnowflakeSession;
 use SnowflakeTest;
 use SnowflakeTime;
 use Test::More;
@@ -207,6 +208,35 @@ configure($node);
 start_server($node);
 is_unique_after($node, $batch, 'a node without an entry on a full page begins at the floor');
 end_servers($node);
+
+# ----- a page that redo has not written yet -----
+
+# A standby that was killed after redo had extended the file, and before it wrote the
+# page, has a page of zeros until redo comes to the record again.
+$node = new_server('before_first_id');
+start_server($node);
+$node->backup('base');
+my $standby = server_of_backup('extended', $node, 'base', [ has_streaming => 1 ], "include 'case.conf'");
+configure($standby);
+write_page($standby, "\0" x 8192);
+start_server($standby);
+my $decode = 'SELECT snowflake_worker_id(28672)';
+my $reader = SnowflakeSession->new($standby);
+is(join(' ', $reader->rows($decode)), '7', 'a standby with a page of zeros decodes as without a page');
+insert_batch($node, 10);
+wait_for_standby($node, $standby);
+is(join(' ', $reader->rows($decode)), '7', 'the standby decodes when redo has written the page');
+is(value_of($standby, 'SELECT count(*) FILTER (WHERE snowflake_worker_id(id) = 7) FROM orders'), 10, 'the standby decodes the ids of the primary');
+$reader->quit;
+value_of($node, 'CHECKPOINT');
+wait_for_standby($node, $standby);
+value_of($standby, 'CHECKPOINT');
+$standby->stop;
+write_page($standby, "\0" x 8192);
+unlink $standby->data_dir . '/standby.signal' or die $!;
+start_server($standby);
+is((sqlstate_of($standby, $_))[0], 'XX001', "after recovery a page of zeros is damage: $_") for $issue, $decode;
+end_servers($node, $standby);
 
 # ----- a page that a crash has torn -----
 
