@@ -214,6 +214,11 @@ connection_start(Connection *connection, const char *conninfo)
 	}
 	libpq = PQconnectStartParams(keywords, values, 0);
 	PQconninfoFree(options);
+	if (libpq != NULL)
+		ereport(DEBUG2,
+				(errmsg_internal("connecting to host \"%s\", %d of %d in snowflake.registry",
+								 PQhost(libpq), connection->host + 1,
+								 connection->host_count)));
 	return libpq;
 }
 

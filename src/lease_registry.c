@@ -130,6 +130,14 @@ registry_claim(Connection *connection, const Lease *last, bool is_held,
 	PGresult   *result;
 	bool		is_granted;
 
+	ereport(DEBUG1,
+			(errmsg_internal("claiming snowflake worker_id %s of datacenter_id %d with incarnation " INT64_FORMAT,
+							 wanted == WORKER_ID_UNSET ? "any" : arguments[3],
+							 node_datacenter_id, last->next_incarnation),
+			 is_new ? 0 :
+			 errdetail_internal("The last lease is on worker_id %d, with incarnation " INT64_FORMAT ", %s.",
+								last->worker_id, last->incarnation,
+								is_held ? psprintf("held until fence %s", arguments[9]) : "not held")));
 	Assert(last->next_incarnation != LEASE_NO_INCARNATION);
 
 	result = connection_query(connection, claim_sql, arguments,
@@ -186,7 +194,14 @@ registry_read_answer(Connection *connection, const PGresult *result,
 										   clock_text(lease->fence),
 										   clock_text(now)));
 	else
+	{
+		ereport(DEBUG1,
+				(errmsg_internal("the registry grants snowflake worker_id %d for " INT64_FORMAT " us, with ids from %s to %s",
+								 lease->worker_id, grant->duration_us,
+								 clock_text(grant->begins_at),
+								 clock_text(lease->fence))));
 		return true;
+	}
 	return false;
 }
 

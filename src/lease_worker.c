@@ -321,8 +321,8 @@ worker_report_grant(const Lease *held, bool was_held, const Lease *lease,
  * show in their error.  Any user may see what the registry has answered.  What
  * libpq says is for the log only, because it can contain hosts and roles.
  *
- * Logs the failure unless the host's last failure had the same cause: the same
- * code or, without a code, the same reason.
+ * Logs the failure, but for DEBUG1 only if the host's last failure had the same
+ * cause: the same code or, without a code, the same reason.
  */
 static void
 worker_report_failure(const Connection *connection, LeaseWorkerState *state)
@@ -347,7 +347,12 @@ worker_report_failure(const Connection *connection, LeaseWorkerState *state)
 	LWLockRelease(&shared->lock);
 
 	if (*last == hash)
+	{
+		ereport(DEBUG1,
+				(errmsg_internal("the registry has not granted a lease again: %s",
+								 connection->reason)));
 		return;
+	}
 	*last = hash;
 	ereport(WARNING,
 			(errmsg("the registry has not granted a lease on a snowflake worker_id"),

@@ -278,6 +278,12 @@ mark_log_check_lease(int64 tick)
 
 	if (tick < lease_reach(&lease, node_layout(), now, boottime_us))
 		return;
+	if (!lease_is_valid(&lease, boottime_us) && lease_worker == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("snowflake ids cannot be issued because this server holds no lease on a worker id"),
+				 errdetail("The process \"snowflake registry\", which asks the registry for one, is not running."),
+				 errhint("If it does not start in a moment, the server's log says why. If there are too many background workers, raise \"max_worker_processes\" and restart the server.")));
 	if (!lease_is_valid(&lease, boottime_us))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

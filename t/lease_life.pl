@@ -121,7 +121,7 @@ sub down
 	my $client = new_client($holder);
 	$registry->stop;
 	start_server($late);
-	like(refusal_of($late), $unreachable, 'a server that starts without a registry issues no ids');
+	refuses($late, $unreachable, 'a server that starts without a registry issues no ids');
 	is_undisturbed($client, 'ids go on while the registry is down');
 	for my $mode ('fast', 'immediate')
 	{
@@ -143,7 +143,7 @@ sub down
 	refuses($holder, qr/^The registry cannot be reached/, 'the refusal says that the registry cannot be reached');
 	$holder->stop;
 	start_server($holder);
-	like(refusal_of($holder), $unreachable, 'a holder that restarts after its lease issues no ids');
+	refuses($holder, $unreachable, 'a holder that restarts after its lease issues no ids');
 
 	start_server($registry);
 	my $id = first_id($holder, 90);

@@ -30,9 +30,9 @@ my $unreachable =
 sub one_worker_id
 {
 	my $registry = new_registry({});
-	my $one = start_server(leasing_server('one', $registry, wants(17)));
+	my $one = start_server(leasing_server('one', $registry, wants(17), 'log_min_messages = debug2'));
 	my $client = new_client($one);
-	my $other = start_server(leasing_server('other', $registry, wants(17)));
+	my $other = start_server(leasing_server('other', $registry, wants(17), 'log_min_messages = debug2'));
 	my $held = qr/^worker_id 17 of datacenter_id 0 is leased by one until \d{4}-/;
 
 	refuses($other, $held, 'another server with the same configured worker id is refused');
@@ -53,6 +53,12 @@ sub one_worker_id
 	is(scalar(() = logged($other) =~ /WARNING:  the registry has not granted a lease/g),
 		1, 'the log has the first refusal only');
 
+	my @claim = (
+		qr/DEBUG:  connecting to host "[^"]+", 1 of 1 in snowflake.registry\n/,
+		qr/DEBUG:  claiming snowflake worker_id 17 of datacenter_id 0 with incarnation -?\d+\n/);
+	my $again = qr/DEBUG:  the registry has not granted a lease again: worker_id 17 of datacenter_id 0 is leased by one until/;
+	like(logged($other), qr/$claim[0](?s:.*)$claim[1](?s:.*)$again/, 'at debug2 the log has a connection, its claim and the answer');
+
 	my $derived = leasing_server('derived', $registry,
 		'snowflake.worker_id_source = hostname');
 	append_to_file("$directory/facts", "name pg-17\n");
@@ -60,6 +66,8 @@ sub one_worker_id
 	start_server($derived);
 	refuses($derived, $held, 'a server that derived the same worker id from its host name is refused');
 	is_undisturbed($client, 'the holder issues ids while others are refused');
+	logs($one, 0, qr/DEBUG:  the registry grants snowflake worker_id 17 for \d+ us, with ids from \S+ \S+ to /, 'the log has the grant');
+	logs($one, 0, qr/$claim[1].*DETAIL:  The last lease is on worker_id 17, with incarnation -?\d+, held until fence /, 'the log has the next claim');
 	$_->stop for $other, $one;
 	is(worker_id_of(scalar first_id($derived)),
 		17, 'the server that derived the worker id leases it when the others have stopped');

@@ -138,6 +138,24 @@ sub answers_late
 	return;
 }
 
+# ----- no worker -----
+
+# Another worker has the one slot.
+sub no_worker
+{
+	my $server = start_server(leasing_server('server', 'host=/nowhere', 'max_worker_processes = 1'));
+	my $outcome = outcome_of($server, 'SELECT snowflake_nextval()');
+
+	is($outcome->{detail}, 'The process "snowflake registry", which asks the registry for one, is not running.',
+		'without a slot for the worker the refusal names the process');
+	like($outcome->{hint}, qr/raise "max_worker_processes"/, 'and the parameter');
+	$server->append_conf('postgresql.conf', 'max_worker_processes = 8');
+	$server->stop;
+	start_server($server);
+	refuses($server, qr/^The registry cannot be reached/, 'with the worker the refusal names the registry');
+	return;
+}
+
 # ----- many attempts -----
 
 # A process of so few files may have some 20 connections open at a time.
@@ -395,5 +413,6 @@ run_scenarios(
 	'the registry answers late' => \&answers_late,
 	'a start' => \&starts,
 	'the first host' => \&first_host,
+	'no worker' => \&no_worker,
 	'many attempts' => \&many_attempts);
 done_testing();
