@@ -86,7 +86,7 @@ CREATE CAST (@extschema@.snowflake AS real) WITH INOUT AS ASSIGNMENT;
 
 --
 -- Planner support: for functions that return the first or the last id of an
--- instant, and for snowflake_nextval() and snowflake_id()
+-- instant, for snowflake_nextval() and snowflake_id(), and for snowflake_nextvals()
 --
 
 CREATE FUNCTION @extschema@.snowflake_bound_support(internal)
@@ -94,6 +94,9 @@ RETURNS internal LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME',
 
 CREATE FUNCTION @extschema@.snowflake_copy_support(internal)
 RETURNS internal LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_copy_support';
+
+CREATE FUNCTION @extschema@.snowflake_rows_support(internal)
+RETURNS internal LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_rows_support';
 
 --
 -- Issuing
@@ -116,7 +119,8 @@ CREATE FUNCTION @extschema@.snowflake_copy_nextval()
 RETURNS bigint LANGUAGE C STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_copy_nextval';
 
 CREATE FUNCTION @extschema@.snowflake_nextvals(count integer)
-RETURNS SETOF bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_nextvals';
+RETURNS SETOF bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_nextvals'
+SUPPORT @extschema@.snowflake_rows_support;
 COMMENT ON FUNCTION @extschema@.snowflake_nextvals(integer) IS 'issue "count" ids, in increasing order';
 
 -- PARALLEL RESTRICTED: a parallel worker does not know the leader's last id.

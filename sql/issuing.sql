@@ -44,6 +44,23 @@ SELECT count(*) FROM snowflake_nextvals(0);
 SELECT count(*) FROM snowflake_nextvals(NULL);
 SELECT snowflake_nextvals(-1);
 SELECT max(id) = snowflake_currval() AS is_currval FROM snowflake_nextvals(1000) AS id;
+-- the planner knows how many
+CREATE FUNCTION rows_of(call text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  plan json;
+BEGIN
+  EXECUTE 'EXPLAIN (FORMAT JSON) SELECT FROM ' || call INTO plan;
+  RETURN plan -> 0 -> 'Plan' ->> 'Plan Rows';
+END $$;
+SELECT call, rows_of(call) FROM unnest(ARRAY['snowflake_nextvals(5)', 'snowflake_nextvals(1 + 99999)', 'snowflake_nextvals(0)', 'snowflake_nextvals(NULL)',
+  'snowflake_nextvals(-1)', 'snowflake_nextvals(extract(century FROM now())::int)', '(VALUES (3)) AS v(n), snowflake_nextvals(n * 4)']) AS call;
+DROP FUNCTION rows_of;
+
+-- unlike currval(), the last id outlives DISCARD, which a pool of connections runs
+-- between two clients
+SELECT snowflake_currval() AS last \gset
+DISCARD SEQUENCES;
+SELECT snowflake_currval() = :last AS is_currval;
 
 -- a call issues all its ids at once, whenever its rows are fetched, and a later
 -- call gets a larger id

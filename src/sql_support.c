@@ -1,6 +1,7 @@
 /*
  * sql_support.c
- *	  Planner support function: constant bounds of time ranges.
+ *	  Planner support functions: constant bounds of time ranges, and how many
+ *	  rows snowflake_nextvals() returns.
  *
  * snowflake_min_id() and its like are STABLE because they depend on the layout
  * of the data's ids.  But a layout that is final does not change while the
@@ -19,10 +20,12 @@
 #include "fmgr.h"
 #include "mark_layout.h"
 #include "node.h"
+#include "nodes/nodeFuncs.h"
 #include "nodes/supportnodes.h"
 #include "optimizer/optimizer.h"
 
 PG_FUNCTION_INFO_V1(snowflake_bound_support);
+PG_FUNCTION_INFO_V1(snowflake_rows_support);
 
 static Node *sql_fold_bound(const SupportRequestSimplify *request);
 
@@ -38,6 +41,32 @@ snowflake_bound_support(PG_FUNCTION_ARGS)
 
 	if (IsA(request, SupportRequestSimplify))
 		PG_RETURN_POINTER(sql_fold_bound((SupportRequestSimplify *) request));
+	PG_RETURN_POINTER(NULL);
+}
+
+/* Support function of snowflake_nextvals(integer). */
+Datum
+snowflake_rows_support(PG_FUNCTION_ARGS)
+{
+	Node	   *node = (Node *) PG_GETARG_POINTER(0);
+
+	if (IsA(node, SupportRequestRows))
+	{
+		SupportRequestRows *request = (SupportRequestRows *) node;
+		Node	   *count = NULL;
+
+		if (is_funcclause(request->node))
+			count = estimate_expression_value(request->root,
+											  linitial(((FuncExpr *) request->node)->args));
+		if (count != NULL && IsA(count, Const))
+		{
+			Const	   *constant = (Const *) count;
+
+			request->rows = constant->constisnull ? 0 :
+				Max(DatumGetInt32(constant->constvalue), 0);
+			PG_RETURN_POINTER(request);
+		}
+	}
 	PG_RETURN_POINTER(NULL);
 }
 
