@@ -326,21 +326,15 @@ $$;
 -- Tell the DBA now, not at the first INSERT, if the library was not preloaded: only
 -- then does the server know the library's parameters.
 DO $$
+DECLARE
+    preload record;
 BEGIN
-    -- CREATE EXTENSION sets client_min_messages to warning for its script, or leaves it
-    -- at error.
-    IF current_setting('client_min_messages') = 'warning'
-       AND NOT EXISTS (SELECT FROM pg_settings WHERE name = 'snowflake.worker_id') THEN
-        PERFORM set_config('client_min_messages', 'notice', true);
-        RAISE NOTICE 'snowflake_nextval() issues no ids until the library "snowflake" is loaded at the server''s start'
-            USING HINT = E'Add these lines to postgresql.conf or a file in conf.d, and restart the server:\n'
-                          'shared_preload_libraries = ''snowflake''   # with what is there already\n'
-                          'snowflake.worker_id = N                  # a number that no other server has';
-        -- Only a subtransaction that is rolled back sets the parameter back.
-        RAISE SQLSTATE 'SNOWF';
+    SELECT setting, coalesce(sourcefile, source) AS origin INTO preload FROM pg_settings WHERE name = 'shared_preload_libraries';
+    IF NOT EXISTS (SELECT FROM pg_settings WHERE name = 'snowflake.worker_id') THEN
+        RAISE WARNING 'snowflake_nextval() issues no ids until the library "snowflake" is loaded at the server''s start'
+            USING DETAIL = format('"shared_preload_libraries" is "%s" by: %s.', preload.setting, preload.origin),
+                  HINT = 'Add "snowflake" to it, set "snowflake.worker_id" to a number that no other server has, and restart the server.';
     END IF;
-EXCEPTION WHEN SQLSTATE 'SNOWF' THEN
-    NULL;
 END
 $$;
 

@@ -1,6 +1,7 @@
 /*
  * config.c
- *	  Refuses a configuration that PostgreSQL would only warn of.
+ *	  Refuses a configuration that PostgreSQL would only warn of, and says where a
+ *	  parameter comes from.
  *
  * PostgreSQL on its own only warns of an extension's bad parameter, and uses
  * the default; a server with a default identity would issue another server's
@@ -26,6 +27,23 @@ static bool config_is_ours(const char *name);
 static const struct config_generic *config_find(const char *name);
 static void config_refuse_value(const NotedParameter *parameter);
 static void config_add_context(void *arg);
+
+/*
+ * Returns a parameter's value in force, and the file that set it, as part of a
+ * sentence.  The caller makes sure that the user may see both.
+ */
+char *
+config_origin(const char *name)
+{
+	const struct config_generic *variable = config_find(name);
+	const char *value = GetConfigOption(name, false, false);
+
+	if (variable->sourcefile == NULL)
+		return psprintf("\"%s\" is \"%s\" by: %s", name, value,
+						GucSource_Names[variable->source]);
+	return psprintf("\"%s\" is \"%s\" by line %d of file \"%s\"", name, value,
+					variable->sourceline, variable->sourcefile);
+}
 
 /* Notes what the configuration sets, before the parameters are defined. */
 List *

@@ -11,6 +11,7 @@
 
 #define CONFIG_PREFIX "snowflake"
 
+extern char *config_origin(const char *name);
 extern List *config_note(void);
 extern void config_check(const List *noted);
 

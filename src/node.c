@@ -9,10 +9,14 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_authid.h"
 #include "common/hashfn.h"
 #include "compat.h"
+#include "config.h"
 #include "host.h"
+#include "miscadmin.h"
 #include "node.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -175,14 +179,21 @@ node_is_preloaded(void)
 void
 node_require_preload(void)
 {
-	if (unlikely(!node_is_preloaded()))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the library \"snowflake\" was not loaded at the server's start"),
-				 errdetail("Without that, the server has no snowflake node: it issues no ids, and decodes ids only by an explicit epoch and layout."),
-				 errhint("Add these lines to postgresql.conf or a file in conf.d, and restart the server:\n"
-						 "shared_preload_libraries = 'snowflake'   # with what is there already\n"
-						 "snowflake.worker_id = N                  # a number that no other server has")));
+	if (likely(node_is_preloaded()))
+		return;
+
+	/* PostgreSQL shows the parameter to the roles of this privilege only. */
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the library \"snowflake\" was not loaded at the server's start"),
+			 has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_SETTINGS) ?
+			 errdetail("Without that, the server has no snowflake node: it issues no ids, and decodes ids only by an explicit epoch and layout. %s.",
+					   config_origin("shared_preload_libraries")) :
+			 errdetail("Without that, the server has no snowflake node: it issues no ids, and decodes ids only by an explicit epoch and layout."),
+			 errhint("Add these lines to postgresql.conf or a file in conf.d, and restart the server:\n"
+					 "shared_preload_libraries = 'snowflake'   # with what is there already\n"
+					 "snowflake.worker_id = N                  # a number that no other server has\n"
+					 "If they are there, the server was not restarted since, or a later line overrides them, such as one of ALTER SYSTEM in postgresql.auto.conf: \"SHOW shared_preload_libraries\" shows the value in force, and pg_file_settings all lines.")));
 }
 
 /*

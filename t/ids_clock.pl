@@ -389,6 +389,26 @@ for my $case ([ 0, '', 'when the clock is set forward' ],
 	step_clock(0);
 }
 
+# A reload does not change what a call that waits already does; the next call of the
+# session goes by the new values.
+take_newest();
+step_clock(-20);
+{
+	my $waiting = SnowflakeSession->new($node);
+
+	$waiting->ask('SELECT snowflake_nextval()');
+	$waiting->wait_until_it_waits;
+	set_policy('advance', 60_000);
+	push @ids, $main->value('SELECT snowflake_nextval()');
+	is($main->value("SELECT wait_event_type FROM pg_stat_activity WHERE pid = $waiting->{pid}"),
+		'Extension', 'a call that waited before a reload to "advance" goes on waiting');
+	$main->value("SELECT pg_cancel_backend($waiting->{pid})");
+	is(($waiting->answer)[0], '57014', 'it can be cancelled');
+	push @ids, $waiting->value('SELECT snowflake_nextval()');
+	$waiting->quit;
+}
+step_clock(0);
+
 # ----- all ids of the test -----
 
 set_policy('wait', 5000);

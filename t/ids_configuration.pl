@@ -265,6 +265,7 @@ $node->command_ok([ @pg_ctl, '-m', 'fast', 'stop' ], 'the server in binary upgra
 # A session's own values of the parameters count for nothing.
 configure_afresh("shared_preload_libraries = ''", 'snowflake.worker_id = 7x', 'snowflake.nonsense = 1');
 $node->start;
+value_of($node, 'CREATE ROLE plain');
 for my $sql (
 	'SELECT snowflake_nextval()', 'SELECT snowflake_id()', 'SELECT * FROM snowflake_nextvals(1)',
 	'SELECT snowflake_horizon()', "SELECT snowflake_horizon('restored')",
@@ -276,18 +277,21 @@ for my $sql (
 	"SELECT count(*) FROM restored WHERE snowflake_issued_between(id, now(), 'infinity')",
 	'SELECT * FROM snowflake_node()', 'SELECT * FROM snowflake_stat()',
 	'SELECT * FROM snowflake_stat_backend()', 'SELECT snowflake_stat_reset()',
-	'SET snowflake.worker_id = 3; SELECT snowflake_nextval()')
+	'SET snowflake.worker_id = 3; SELECT snowflake_nextval()', 'SET ROLE pg_monitor; SELECT snowflake_nextval()', 'SET ROLE plain; SELECT snowflake_nextval()')
 {
-	like(outcome_of($node, $sql)->{text},
-		qr/ERROR:  55000: the library "snowflake" was not loaded at the server's start\n.*\nHINT:  Add these lines .*\nshared_preload_libraries = 'snowflake' .*\nsnowflake.worker_id = N /,
+	my $err = outcome_of($node, $sql)->{text};
+	like($err,
+		qr/ERROR:  55000: the library "snowflake" was not loaded at the server's start\n.*\nHINT:  Add these lines .*\nshared_preload_libraries = 'snowflake' .*\nsnowflake.worker_id = N .*\n.*restarted since.*SHOW shared_preload_libraries.*pg_file_settings/,
 		"$sql without preload: the error has the lines to add");
+	$sql =~ /plain/ ? unlike($err, qr/"shared_preload_libraries" is|case\.conf/, "a role that may not see the parameter does not see it")
+	  : like($err, qr/DETAIL:  .*"shared_preload_libraries" is "" by line 2 of file "[^"]*case\.conf"\.$/m, "$sql without preload: the error has the line that counts");
 }
 is(value_of($node, "SELECT snowflake_decode(id, '2010-11-04 01:42:54.657+00') IS NOT NULL, snowflake_min_id('-infinity', '2020-01-01 00:00+00'), snowflake_from_text(snowflake_to_text(id, 58), 58) = id FROM restored"),
 	't|0|t', 'explicit epochs and layouts, and ids as text, need no preload');
 value_of($node, 'CREATE DATABASE other');
 ($rc, $out, $err) = $node->psql('other', 'CREATE EXTENSION snowflake');
-like($err, qr/NOTICE:  snowflake_nextval\(\) issues no ids until the library "snowflake" is loaded at the server's start\nHINT:  Add these lines .*\nshared_preload_libraries = 'snowflake' /,
-	'CREATE EXTENSION without preload raises a NOTICE');
+like($err, qr/WARNING:  snowflake_nextval\(\) issues no ids until the library "snowflake" is loaded at the server's start\nDETAIL:  "shared_preload_libraries" is "" by: .*case\.conf\.\nHINT:  Add "snowflake" to it/,
+	'CREATE EXTENSION without preload raises a WARNING');
 $node->safe_psql('other', 'DROP EXTENSION snowflake');
 $node->command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '--file', $dump, $node->connstr('other') ],
 	'a dump is restored without preload');
