@@ -16,6 +16,24 @@ SELECT FROM pg_namespace
  WHERE oid = (SELECT extnamespace FROM pg_extension WHERE extname = 'snowflake')
    FOR SHARE;
 
+-- PostgreSQL's own error would not say what to do.  doc/errors.md has the error for
+-- the other functions.
+DO $$
+DECLARE
+    taken text;
+BEGIN
+    SELECT 'type or table snowflake' INTO taken FROM pg_type WHERE (typnamespace, typname) = ('@extschema@'::regnamespace, 'snowflake')
+    UNION ALL
+    SELECT 'function ' || proname FROM pg_proc
+     WHERE pronamespace = '@extschema@'::regnamespace AND pronargs = 0 AND proname IN ('snowflake_nextval', 'snowflake_id', 'snowflake_currval');
+    IF FOUND THEN
+        RAISE EXCEPTION 'schema % has a % already', '@extschema@', taken
+            USING ERRCODE = 'duplicate_object',
+                  HINT = 'Give the extension a schema of its own: CREATE SCHEMA ids; CREATE EXTENSION snowflake SCHEMA ids;';
+    END IF;
+END
+$$;
+
 --
 -- The type: a bigint that JSON has as a string
 --

@@ -202,6 +202,27 @@ SELECT "Else, where".snowflake_issued_between(id, now() - interval '1 day', 'inf
 SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'there'::regclass;
 ROLLBACK;
 
+-- a schema that has names of the extension's
+\set SHOW_CONTEXT never
+BEGIN;
+DROP EXTENSION snowflake CASCADE;
+CREATE SCHEMA taken;
+CREATE TABLE taken.snowflake (id bigint);
+SAVEPOINT before;
+CREATE EXTENSION snowflake SCHEMA taken;
+ROLLBACK TO before;
+DROP TABLE taken.snowflake;
+CREATE FUNCTION taken.snowflake_id() RETURNS bigint LANGUAGE sql RETURN 1;
+SAVEPOINT before;
+CREATE EXTENSION snowflake SCHEMA taken;
+ROLLBACK TO before;
+CREATE SCHEMA ids;
+CREATE EXTENSION snowflake SCHEMA ids;
+CREATE TABLE taken.snowflake (id bigint DEFAULT ids.snowflake_nextval());
+SELECT taken.snowflake_id(), ids.snowflake_id() > 1 AS is_id;
+ROLLBACK;
+\set SHOW_CONTEXT errors
+
 -- DROP EXTENSION: refused while a default needs it; CASCADE drops the default
 -- alone
 \set VERBOSITY sqlstate
