@@ -34,6 +34,7 @@ OBJS = \
 	src/node.o \
 	src/shmem.o \
 	src/sql_copy.o \
+	src/sql_decode.o \
 	src/sql_issue.o \
 	src/sql_stats.o \
 	src/sql_support.o \

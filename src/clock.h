@@ -48,7 +48,7 @@ extern int	clock_tolerance_ms;
  * a system call where the kernel has a vDSO.
  */
 static inline void
-clock_read(const Layout *layout, ClockReading *reading)
+clock_read(const SnowflakeLayout *layout, ClockReading *reading)
 {
 	reading->now = GetCurrentTimestamp();
 	if (unlikely(reading->position != SPAN_WITHIN ||

@@ -42,19 +42,19 @@
  * The waits of one call.  The call may wait several times, but each counter
  * counts the call once.
  */
-typedef struct Wait
+typedef struct SnowflakeWait
 {
 	bool		has_counted_clock;
 	bool		has_counted_regression;
 	int64		wakeup_tick;	/* the tick that the session wakes up for;
 								 * LAYOUT_NONE before its first wait for one */
-} Wait;
+} SnowflakeWait;
 
 /* The state of this session; generator_attach_session() fills it in. */
-typedef struct Session
+typedef struct SnowflakeSession
 {
 	BackendSlot *slot;			/* NULL until the session is attached */
-	const Layout *layout;
+	const SnowflakeLayout *layout;
 
 	/*
 	 * The session may issue ids with these node bits in ticks before the
@@ -66,28 +66,32 @@ typedef struct Session
 	int64		node_bits;
 	ClockReading clock;			/* the newest reading */
 	uint64		last_stamp;		/* the newest stamp that the session knows of */
-} Session;
+} SnowflakeSession;
 
-static Session session;
+static SnowflakeSession session;
 
 static void generator_attach_session(void);
 static void generator_prepare(void);
 static void generator_end_session(int code, Datum arg);
 static inline int64 generator_issue(int64 wanted, int64 *count);
 static inline bool generator_may_issue(int64 tick);
-static inline bool generator_take_stamps(const Layout *layout, int64 tick,
+static inline bool generator_take_stamps(const SnowflakeLayout *layout,
+										 int64 tick,
 										 int64 wanted, int64 *first,
 										 int64 *count);
 static inline int64 generator_lead_us(int64 tick);
-static pg_noinline void generator_wait_or_refuse(int64 tick, Wait *wait);
+static pg_noinline void generator_wait_or_refuse(int64 tick,
+												 SnowflakeWait *wait);
 static void generator_read_limit(void);
-static void generator_wait_for_tick(int64 tick, int64 wait_us, Wait *wait);
+static void generator_wait_for_tick(int64 tick, int64 wait_us,
+									SnowflakeWait *wait);
 static void generator_wait_for_clock(int64 behind_us, int64 wait_us,
-									 Wait *wait);
+									 SnowflakeWait *wait);
 static int64 generator_choose_wakeup_tick(int64 next_tick);
 static void generator_sleep_and_count(int64 duration_us, WaitReason reason,
 									  uint64 *counter_us);
-static void generator_count_regression(int64 regression_us, Wait *wait);
+static void generator_count_regression(int64 regression_us,
+									   SnowflakeWait *wait);
 static void generator_refuse_behind(int64 behind_us, bool is_at_fence);
 static void generator_refuse_outside_span(void);
 
@@ -138,7 +142,7 @@ generator_horizon(Oid table)
 
 	generator_prepare();
 	horizon = horizon_read(table);
-	if (shared->mark_lsn == 0)
+	if (snowflake_shared->mark_lsn == 0)
 		mark_log_present();
 	return horizon;
 }
@@ -219,9 +223,9 @@ generator_end_session(int code, Datum arg)
 static inline int64
 generator_issue(int64 wanted, int64 *count)
 {
-	Wait		wait = {.wakeup_tick = LAYOUT_NONE};
+	SnowflakeWait wait = {.wakeup_tick = LAYOUT_NONE};
 	bool		is_clock_newer = false; /* was the clock read after the stamp? */
-	const Layout *layout;
+	const SnowflakeLayout *layout;
 	int64		first;
 
 	Assert(wanted >= 1);
@@ -259,7 +263,7 @@ generator_issue(int64 wanted, int64 *count)
 		 * the counter.  x86 and s390x keep the order of loads.  Without the
 		 * barrier the clock would seem to step back.
 		 */
-		session.last_stamp = pg_atomic_read_u64(&shared->stamp);
+		session.last_stamp = pg_atomic_read_u64(&snowflake_shared->stamp);
 		pg_read_barrier();
 		clock_read(layout, &session.clock);
 		is_clock_newer = true;
@@ -290,7 +294,7 @@ generator_may_issue(int64 tick)
  * stamp.
  */
 static inline bool
-generator_take_stamps(const Layout *layout, int64 tick, int64 wanted,
+generator_take_stamps(const SnowflakeLayout *layout, int64 tick, int64 wanted,
 					  int64 *first, int64 *count)
 {
 	int64		last = (int64) session.last_stamp;
@@ -303,7 +307,7 @@ generator_take_stamps(const Layout *layout, int64 tick, int64 wanted,
 		newest = Min(*first + wanted - 1, layout_last_stamp(layout, tick));
 
 	/* A swap that fails sets last_stamp to the newest stamp. */
-	if (unlikely(!pg_atomic_compare_exchange_u64(&shared->stamp,
+	if (unlikely(!pg_atomic_compare_exchange_u64(&snowflake_shared->stamp,
 												 &session.last_stamp,
 												 (uint64) newest)))
 		return false;
@@ -325,9 +329,9 @@ generator_lead_us(int64 tick)
  * common path needs fewer registers.
  */
 static pg_noinline void
-generator_wait_or_refuse(int64 tick, Wait *wait)
+generator_wait_or_refuse(int64 tick, SnowflakeWait *wait)
 {
-	const Layout *layout = session.layout;
+	const SnowflakeLayout *layout = session.layout;
 	int64		allowed_us = clock_allowed_lead_us();
 	int64		wait_us = generator_lead_us(tick) - allowed_us;
 	int64		last = (int64) session.last_stamp;
@@ -360,19 +364,19 @@ generator_read_limit(void)
 {
 	int			worker_id;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	session.limit = Min(shared->mark, shared->mark_due);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
+	session.limit = Min(snowflake_shared->mark, snowflake_shared->mark_due);
 	worker_id = shmem_worker_id();
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 	session.node_bits = layout_node_bits(session.layout, node_datacenter_id,
 										 Max(worker_id, 0));
 }
 
 /* The last tick is spent. */
 static void
-generator_wait_for_tick(int64 tick, int64 wait_us, Wait *wait)
+generator_wait_for_tick(int64 tick, int64 wait_us, SnowflakeWait *wait)
 {
-	Counters   *counters = &session.slot->counters;
+	SnowflakeCounters *counters = &session.slot->counters;
 
 	if (wait->wakeup_tick == LAYOUT_NONE)
 		counters->sequence_waits++;
@@ -389,10 +393,10 @@ generator_wait_for_tick(int64 tick, int64 wait_us, Wait *wait)
  * clock, so their first tick can lead a clock that has never stepped back.
  */
 static void
-generator_wait_for_clock(int64 behind_us, int64 wait_us, Wait *wait)
+generator_wait_for_clock(int64 behind_us, int64 wait_us, SnowflakeWait *wait)
 {
-	const NodeStart *start = &shared->start;
-	Counters   *counters = &session.slot->counters;
+	const NodeStart *start = &snowflake_shared->start;
+	SnowflakeCounters *counters = &session.slot->counters;
 	int64		last = (int64) session.last_stamp;
 	bool		is_at_fence = last == start->fence_stamp;
 	int64		regression_us = behind_us;
@@ -428,12 +432,13 @@ generator_choose_wakeup_tick(int64 next_tick)
 	uint64		per_tick =
 		(uint64) Max(1, WAKEUPS_PER_MS * session.layout->tick_us / 1000);
 	uint64		first = (uint64) next_tick * per_tick;
-	uint64		last = pg_atomic_read_u64(&shared->turns);
+	uint64		last = pg_atomic_read_u64(&snowflake_shared->turns);
 	uint64		mine;
 
 	do
 		mine = last - first < (uint64) MaxBackends ? last + 1 : first;
-	while (!pg_atomic_compare_exchange_u64(&shared->turns, &last, mine));
+	while (!pg_atomic_compare_exchange_u64(&snowflake_shared->turns, &last,
+										   mine));
 	return (int64) (mine / per_tick);
 }
 
@@ -456,14 +461,15 @@ generator_sleep_and_count(int64 duration_us, WaitReason reason,
  * outside the layout's span.
  */
 static void
-generator_count_regression(int64 regression_us, Wait *wait)
+generator_count_regression(int64 regression_us, SnowflakeWait *wait)
 {
 	if (!wait->has_counted_regression)
 		session.slot->counters.clock_regressions++;
 	wait->has_counted_regression = true;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->max_regression_us = Max(shared->max_regression_us, regression_us);
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	snowflake_shared->max_regression_us =
+		Max(snowflake_shared->max_regression_us, regression_us);
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /*

@@ -134,12 +134,13 @@ static uint64 horizon_raise_of_table(Oid table, uint64 horizon);
 void
 horizon_begin(FullTransactionId next)
 {
-	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(&snowflake_shared->lock, LW_EXCLUSIVE));
 
 	for (int i = 0; i < max_prepared_xacts; i++)
 	{
 		const PGPROC *proc = &PreparedXactProcs[i];
-		BackendSlot *slot = &shared->slots[GetNumberFromPGProc(proc)].slot;
+		BackendSlot *slot =
+			&snowflake_shared->slots[GetNumberFromPGProc(proc)].slot;
 
 		if (!TransactionIdIsValid(proc->xid))
 			continue;
@@ -161,7 +162,8 @@ horizon_hold(void)
 	Assert(!horizon_is_held);
 
 	slot->xact_start = GetCurrentTransactionStartTimestamp();
-	pg_atomic_write_u64(&slot->hold, pg_atomic_read_u64(&shared->stamp) + 1);
+	pg_atomic_write_u64(&slot->hold,
+						pg_atomic_read_u64(&snowflake_shared->stamp) + 1);
 	horizon_is_held = true;
 
 	/* The swap that takes the transaction's first id is a full barrier. */
@@ -180,12 +182,12 @@ horizon_read(Oid table)
 	uint64		hold;
 	XLogRecPtr	mark_lsn;
 	uint64		horizon;
-	uint64		returned = pg_atomic_read_u64(&shared->horizon);
+	uint64		returned = pg_atomic_read_u64(&snowflake_shared->horizon);
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	hold = pg_atomic_read_u64(&shared->stamp) + 1;
-	mark_lsn = shared->mark_lsn;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
+	hold = pg_atomic_read_u64(&snowflake_shared->stamp) + 1;
+	mark_lsn = snowflake_shared->mark_lsn;
+	LWLockRelease(&snowflake_shared->lock);
 
 	XLogFlush(mark_lsn);
 	holds = horizon_find_holds(table, &count);
@@ -205,7 +207,8 @@ horizon_read(Oid table)
 	if (OidIsValid(table))
 		return (int64) horizon_raise_of_table(table, Max(returned, horizon));
 	while (returned < horizon &&
-		   !pg_atomic_compare_exchange_u64(&shared->horizon, &returned,
+		   !pg_atomic_compare_exchange_u64(&snowflake_shared->horizon,
+										   &returned,
 										   horizon))
 		 /* another reader has changed it meanwhile */ ;
 	return (int64) Max(returned, horizon);
@@ -219,12 +222,12 @@ horizon_read(Oid table)
 static uint64
 horizon_raise_of_table(Oid table, uint64 horizon)
 {
-	TableHorizon *entry = &shared->table_horizons[0];
+	TableHorizon *entry = &snowflake_shared->table_horizons[0];
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < TABLE_HORIZONS_MAX; i++)
 	{
-		TableHorizon *other = &shared->table_horizons[i];
+		TableHorizon *other = &snowflake_shared->table_horizons[i];
 
 		if (other->database == MyDatabaseId && other->table == table)
 		{
@@ -238,7 +241,7 @@ horizon_raise_of_table(Oid table, uint64 horizon)
 	entry->database = MyDatabaseId;
 	entry->table = table;
 	entry->horizon = horizon;
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 	return horizon;
 }
 
@@ -260,12 +263,12 @@ horizon_find_holds(Oid table, int *count)
 		horizon_check_table(table);
 	for (int number = 0; number < shmem_slot_count(); number++)
 	{
-		BackendSlot *slot = &shared->slots[number].slot;
+		BackendSlot *slot = &snowflake_shared->slots[number].slot;
 
 		/* Read this slot after the newest stamp and all slots before it. */
 		pg_read_barrier();
 		if (number == sessions)
-			LWLockAcquire(&shared->lock, LW_SHARED);
+			LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
 		holds[found].number = number;
 		holds[found].hold = pg_atomic_read_u64(&slot->hold);
 		holds[found].xid = number < sessions ? 0 : slot->xid;
@@ -282,10 +285,11 @@ horizon_find_holds(Oid table, int *count)
 		found++;
 	}
 	if (shmem_slot_count() > sessions)
-		LWLockRelease(&shared->lock);
+		LWLockRelease(&snowflake_shared->lock);
 
 	if (found > 0 && OidIsValid(table))
-		writers = horizon_list_writers(horizon_list_tree(table), &writer_count);
+		writers = horizon_list_writers(horizon_list_tree(table),
+									   &writer_count);
 	*count = 0;
 	for (int i = 0; i < found; i++)
 	{
@@ -310,17 +314,18 @@ horizon_find_holds(Oid table, int *count)
 int64
 horizon_of_hold(uint64 hold)
 {
-	const Layout *layout = node_layout();
+	const SnowflakeLayout *layout = node_layout();
 	int64		stamp = Min((int64) hold,
-							layout_last_stamp(layout, layout_max_tick(layout)));
+							layout_last_stamp(layout,
+											  layout_max_tick(layout)));
 	int64		node_bits;
 	bool		is_of_this_node;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	is_of_this_node = stamp - 1 > shared->start.stamp;
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
+	is_of_this_node = stamp - 1 > snowflake_shared->start.stamp;
 	node_bits = layout_node_bits(layout, node_datacenter_id,
 								 Max(shmem_worker_id(), 0));
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 
 	if (is_of_this_node)
 		return layout_stamp_id(layout, stamp - 1, node_bits) + 1;
@@ -365,25 +370,26 @@ horizon_copy_to_prepared(uint64 hold)
 {
 	FullTransactionId xid = GetTopFullTransactionIdIfAny();
 	const PGPROC *prepared = compat_TwoPhaseGetDummyProc(xid);
-	BackendSlot *slot = &shared->slots[GetNumberFromPGProc(prepared)].slot;
+	BackendSlot *slot =
+		&snowflake_shared->slots[GetNumberFromPGProc(prepared)].slot;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
 	slot->xid = U64FromFullTransactionId(xid);
 	slot->xact_start = shmem_my_slot()->xact_start;
 	pg_atomic_write_u64(&slot->hold, hold);
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /* Clears the hold of a prepared transaction that has ended. */
 static void
 horizon_clear_prepared(const HorizonHold *hold)
 {
-	BackendSlot *slot = &shared->slots[hold->number].slot;
+	BackendSlot *slot = &snowflake_shared->slots[hold->number].slot;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
 	if (slot->xid == hold->xid)
 		pg_atomic_write_u64(&slot->hold, 0);
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /*

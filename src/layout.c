@@ -34,7 +34,8 @@ static const TickUnit tick_units[] = {
 
 static int	layout_parse_number(const char **text);
 static bool layout_parse_tick(const char *text, int64 *tick_us);
-static bool layout_check_widths(const Layout *layout, const char **detail);
+static bool layout_check_widths(const SnowflakeLayout *layout,
+								const char **detail);
 
 /*
  * Reads a layout: the widths of ticks, datacenter, worker and sequence, and
@@ -42,7 +43,7 @@ static bool layout_check_widths(const Layout *layout, const char **detail);
  * epoch; layout_set_epoch() does.
  */
 bool
-layout_parse(const char *text, Layout *layout, const char **detail)
+layout_parse(const char *text, SnowflakeLayout *layout, const char **detail)
 {
 	int		   *const widths[] = {
 		&layout->tick_bits, &layout->datacenter_bits,
@@ -68,7 +69,8 @@ layout_parse(const char *text, Layout *layout, const char **detail)
  * tick of the layout would then end beyond the range of timestamps.
  */
 bool
-layout_set_epoch(Layout *layout, TimestampTz epoch, const char **detail)
+layout_set_epoch(SnowflakeLayout *layout, TimestampTz epoch,
+				 const char **detail)
 {
 	int64		span_us = (layout_max_tick(layout) + 1) * layout->tick_us;
 	TimestampTz end;
@@ -90,7 +92,7 @@ layout_set_epoch(Layout *layout, TimestampTz epoch, const char **detail)
 
 /* Returns text that layout_parse() reads, without a tick of 1 ms. */
 char *
-layout_to_text(const Layout *layout)
+layout_to_text(const SnowflakeLayout *layout)
 {
 	char	   *widths = psprintf("%d/%d/%d/%d",
 								  layout->tick_bits, layout->datacenter_bits,
@@ -110,9 +112,9 @@ layout_to_text(const Layout *layout)
 
 /* Do two layouts give every id the same meaning? */
 bool
-layout_equal(const Layout *a, const Layout *b)
+layout_equal(const SnowflakeLayout *a, const SnowflakeLayout *b)
 {
-	return memcmp(a, b, sizeof(Layout)) == 0;	/* has no padding */
+	return memcmp(a, b, sizeof(SnowflakeLayout)) == 0;	/* has no padding */
 }
 
 /*
@@ -164,7 +166,7 @@ layout_parse_tick(const char *text, int64 *tick_us)
 
 /* Checks that ids fit a bigint, their fields an integer, the span an int64. */
 static bool
-layout_check_widths(const Layout *layout, const char **detail)
+layout_check_widths(const SnowflakeLayout *layout, const char **detail)
 {
 	if (layout->tick_bits < 1)
 		*detail = "The ticks need at least 1 bit.";

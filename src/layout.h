@@ -25,7 +25,7 @@
  * The widths of an id's fields, the length of a tick, and the epoch.  The
  * mark's page contains this struct.
  */
-typedef struct Layout
+typedef struct SnowflakeLayout
 {
 	int			tick_bits;
 	int			datacenter_bits;
@@ -33,7 +33,7 @@ typedef struct Layout
 	int			sequence_bits;
 	int64		tick_us;		/* length of a tick in microseconds */
 	TimestampTz epoch;			/* the instant that tick 0 begins at */
-} Layout;
+} SnowflakeLayout;
 
 /* The fields of an id. */
 typedef struct IdFields
@@ -52,12 +52,12 @@ typedef enum SpanPosition
 	SPAN_AFTER
 } SpanPosition;
 
-extern bool layout_parse(const char *text, Layout *layout,
+extern bool layout_parse(const char *text, SnowflakeLayout *layout,
 						 const char **detail);
-extern bool layout_set_epoch(Layout *layout, TimestampTz epoch,
+extern bool layout_set_epoch(SnowflakeLayout *layout, TimestampTz epoch,
 							 const char **detail);
-extern char *layout_to_text(const Layout *layout);
-extern bool layout_equal(const Layout *a, const Layout *b);
+extern char *layout_to_text(const SnowflakeLayout *layout);
+extern bool layout_equal(const SnowflakeLayout *a, const SnowflakeLayout *b);
 
 static inline int64
 layout_field_max(int bits)
@@ -66,21 +66,21 @@ layout_field_max(int bits)
 }
 
 static inline int
-layout_id_bits(const Layout *layout)
+layout_id_bits(const SnowflakeLayout *layout)
 {
 	return layout->tick_bits + layout->datacenter_bits +
 		layout->worker_bits + layout->sequence_bits;
 }
 
 static inline int64
-layout_max_id(const Layout *layout)
+layout_max_id(const SnowflakeLayout *layout)
 {
 	/* Shift down: (1 << 63) - 1 would overflow before the subtraction. */
 	return PG_INT64_MAX >> (63 - layout_id_bits(layout));
 }
 
 static inline int64
-layout_max_tick(const Layout *layout)
+layout_max_tick(const SnowflakeLayout *layout)
 {
 	return PG_INT64_MAX >> (63 - layout->tick_bits);
 }
@@ -91,19 +91,19 @@ layout_max_tick(const Layout *layout)
  * tick.
  */
 static inline int64
-layout_stamp_tick(const Layout *layout, int64 stamp)
+layout_stamp_tick(const SnowflakeLayout *layout, int64 stamp)
 {
 	return stamp >> layout->sequence_bits;
 }
 
 static inline int64
-layout_stamp_sequence(const Layout *layout, int64 stamp)
+layout_stamp_sequence(const SnowflakeLayout *layout, int64 stamp)
 {
 	return stamp & layout_field_max(layout->sequence_bits);
 }
 
 static inline int64
-layout_last_stamp(const Layout *layout, int64 tick)
+layout_last_stamp(const SnowflakeLayout *layout, int64 tick)
 {
 	return (tick << layout->sequence_bits) |
 		layout_field_max(layout->sequence_bits);
@@ -111,14 +111,15 @@ layout_last_stamp(const Layout *layout, int64 tick)
 
 /* Returns the bits of an id that the datacenter and the worker take. */
 static inline int64
-layout_node_bits(const Layout *layout, int64 datacenter_id, int64 worker_id)
+layout_node_bits(const SnowflakeLayout *layout, int64 datacenter_id,
+				 int64 worker_id)
 {
 	return ((datacenter_id << layout->worker_bits) | worker_id)
 		<< layout->sequence_bits;
 }
 
 static inline int64
-layout_compose(const Layout *layout, const IdFields *fields)
+layout_compose(const SnowflakeLayout *layout, const IdFields *fields)
 {
 	int			below_tick = layout->datacenter_bits + layout->worker_bits +
 		layout->sequence_bits;
@@ -129,7 +130,7 @@ layout_compose(const Layout *layout, const IdFields *fields)
 }
 
 static inline int64
-layout_stamp_id(const Layout *layout, int64 stamp, int64 node_bits)
+layout_stamp_id(const SnowflakeLayout *layout, int64 stamp, int64 node_bits)
 {
 	int64		sequence = layout_stamp_sequence(layout, stamp);
 
@@ -143,7 +144,7 @@ layout_stamp_id(const Layout *layout, int64 stamp, int64 node_bits)
  * 0 .. layout_max_id().
  */
 static inline IdFields
-layout_split(const Layout *layout, int64 id)
+layout_split(const SnowflakeLayout *layout, int64 id)
 {
 	IdFields	fields;
 
@@ -163,7 +164,7 @@ layout_split(const Layout *layout, int64 id)
  * layout_max_tick() + 1; the last of these begins right after the span.
  */
 static inline TimestampTz
-layout_tick_start(const Layout *layout, int64 tick)
+layout_tick_start(const SnowflakeLayout *layout, int64 tick)
 {
 	Assert(tick >= 0 && tick <= layout_max_tick(layout) + 1);
 
@@ -175,7 +176,7 @@ layout_tick_start(const Layout *layout, int64 tick)
  * span the result is the tick at the nearer end.
  */
 static inline SpanPosition
-layout_locate(const Layout *layout, TimestampTz instant, int64 *tick)
+layout_locate(const SnowflakeLayout *layout, TimestampTz instant, int64 *tick)
 {
 	int64		max_tick = layout_max_tick(layout);
 
@@ -200,7 +201,7 @@ layout_locate(const Layout *layout, TimestampTz instant, int64 *tick)
  * the range 0 .. layout_max_tick() + 1.
  */
 static inline int64
-layout_first_tick_from(const Layout *layout, TimestampTz instant)
+layout_first_tick_from(const SnowflakeLayout *layout, TimestampTz instant)
 {
 	int64		tick;
 
@@ -214,7 +215,7 @@ layout_first_tick_from(const Layout *layout, TimestampTz instant)
  * LAYOUT_NONE if there is none.  An id's time is the beginning of its tick.
  */
 static inline int64
-layout_last_id_before(const Layout *layout, TimestampTz instant)
+layout_last_id_before(const SnowflakeLayout *layout, TimestampTz instant)
 {
 	IdFields	first = {.tick = layout_first_tick_from(layout, instant)};
 

@@ -52,17 +52,19 @@
 /* Which host of the connection string the next attempt asks. */
 static int	next_host = 0;
 
-static PGconn *connection_start(Connection *connection, const char *conninfo);
+static PGconn *connection_start(SnowflakeConnection *connection,
+								const char *conninfo);
 static int	connection_count_hosts(const char *list);
 static const char *connection_choose_host(const char *list, int host);
 static void connection_limit_resolver(void);
-static bool connection_wait_for_socket(Connection *connection, int events);
+static bool connection_wait_for_socket(SnowflakeConnection *connection,
+									   int events);
 static void connection_drop_notice(void *arg, const PGresult *notice);
-static PGresult *connection_read_answer(Connection *connection);
+static PGresult *connection_read_answer(SnowflakeConnection *connection);
 static bool connection_is_expected(const PGresult *result,
 								   const ConnectionColumn *columns,
 								   int column_count);
-static void connection_fail_by_result(Connection *connection,
+static void connection_fail_by_result(SnowflakeConnection *connection,
 									  const PGresult *result);
 
 /*
@@ -127,7 +129,7 @@ connection_limit_memory(void)
 }
 
 bool
-connection_open(Connection *connection, const char *conninfo)
+connection_open(SnowflakeConnection *connection, const char *conninfo)
 {
 	PostgresPollingStatusType status = PGRES_POLLING_WRITING;
 	int64		deadline_us = connection->deadline_us;
@@ -155,14 +157,16 @@ connection_open(Connection *connection, const char *conninfo)
 	 */
 	if (connection->host_count > 1)
 		connection->deadline_us =
-			Min(deadline_us, now_us + Max(CONNECT_MIN_US, (deadline_us - now_us) /
+			Min(deadline_us, now_us + Max(CONNECT_MIN_US,
+										  (deadline_us - now_us) /
 										  (INT64CONST(2) * connection->host_count)));
 	while (PQstatus(connection->libpq) != CONNECTION_BAD &&
 		   status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED)
 	{
 		if (!connection_wait_for_socket(connection,
 										status == PGRES_POLLING_READING ?
-										WL_SOCKET_READABLE : WL_SOCKET_WRITEABLE))
+										WL_SOCKET_READABLE :
+										WL_SOCKET_WRITEABLE))
 			return false;
 		status = PQconnectPoll(connection->libpq);
 	}
@@ -175,7 +179,7 @@ connection_open(Connection *connection, const char *conninfo)
 
 /* Starts to connect to the host whose turn it is. */
 static PGconn *
-connection_start(Connection *connection, const char *conninfo)
+connection_start(SnowflakeConnection *connection, const char *conninfo)
 {
 	/* libpq uses the last value of a keyword, so defaults come first. */
 	const char *keywords[KEYWORDS_MAX + 1] = {
@@ -262,7 +266,7 @@ connection_limit_resolver(void)
  * shutdown unless the caller ignores a shutdown.
  */
 static bool
-connection_wait_for_socket(Connection *connection, int events)
+connection_wait_for_socket(SnowflakeConnection *connection, int events)
 {
 	for (;;)
 	{
@@ -307,7 +311,7 @@ connection_drop_notice(void *arg, const PGresult *notice)
  * else, and then the statement may have taken effect or not.
  */
 PGresult *
-connection_query(Connection *connection, const char *sql,
+connection_query(SnowflakeConnection *connection, const char *sql,
 				 const char *const *arguments, int argument_count,
 				 const ConnectionColumn *columns, int column_count)
 {
@@ -346,7 +350,7 @@ connection_query(Connection *connection, const char *sql,
  * no more, because the commit is not certain before that.
  */
 static PGresult *
-connection_read_answer(Connection *connection)
+connection_read_answer(SnowflakeConnection *connection)
 {
 	PGconn	   *libpq = connection->libpq;
 	PGresult   *result = NULL;
@@ -408,7 +412,8 @@ connection_is_expected(const PGresult *result, const ConnectionColumn *columns,
 }
 
 static void
-connection_fail_by_result(Connection *connection, const PGresult *result)
+connection_fail_by_result(SnowflakeConnection *connection,
+						  const PGresult *result)
 {
 	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
 	const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
@@ -425,7 +430,7 @@ connection_fail_by_result(Connection *connection, const PGresult *result)
 
 /* Sets the reason of a failure.  The reason must not contain times. */
 void
-connection_fail(Connection *connection, const char *reason)
+connection_fail(SnowflakeConnection *connection, const char *reason)
 {
 	connection_fail_by_answer(connection, "", reason);
 	connection->is_answer = false;
@@ -437,7 +442,7 @@ connection_fail(Connection *connection, const char *reason)
  * log.
  */
 void
-connection_fail_by_answer(Connection *connection, const char *code,
+connection_fail_by_answer(SnowflakeConnection *connection, const char *code,
 						  const char *reason)
 {
 	connection->is_answer = true;
@@ -456,7 +461,7 @@ connection_fail_by_answer(Connection *connection, const char *code,
 }
 
 void
-connection_close(Connection *connection)
+connection_close(SnowflakeConnection *connection)
 {
 	if (connection->libpq == NULL)
 		return;

@@ -26,7 +26,7 @@ typedef struct ConnectionColumn
  * ignores_shutdown is set, when this process is told to exit.  The caller sets
  * deadline_us and ignores_shutdown, and all other fields to 0.
  */
-typedef struct Connection
+typedef struct SnowflakeConnection
 {
 	int64		deadline_us;	/* by clock_boottime_us() */
 	bool		ignores_shutdown;
@@ -44,22 +44,26 @@ typedef struct Connection
 	 */
 	char		code[CONNECTION_CODE_SIZE];
 	char		reason[CONNECTION_REASON_SIZE];
-} Connection;
+} SnowflakeConnection;
 
 extern bool connection_check_string(char **newval, void **extra,
 									GucSource source);
 extern void connection_limit_memory(void);
 
-extern bool connection_open(Connection *connection, const char *conninfo);
-extern PGresult *connection_query(Connection *connection, const char *sql,
+extern bool connection_open(SnowflakeConnection *connection,
+							const char *conninfo);
+extern PGresult *connection_query(SnowflakeConnection *connection,
+								  const char *sql,
 								  const char *const *arguments,
 								  int argument_count,
 								  const ConnectionColumn *columns,
 								  int column_count);
-extern void connection_fail(Connection *connection, const char *reason);
-extern void connection_fail_by_answer(Connection *connection, const char *code,
+extern void connection_fail(SnowflakeConnection *connection,
+							const char *reason);
+extern void connection_fail_by_answer(SnowflakeConnection *connection,
+									  const char *code,
 									  const char *reason);
-extern void connection_close(Connection *connection);
+extern void connection_close(SnowflakeConnection *connection);
 
 extern int64 connection_get_number(const PGresult *result, int column);
 

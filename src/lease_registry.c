@@ -91,13 +91,13 @@ static const char *const release_sql =
 
 static const ConnectionColumn release_columns[] = {{BOOLOID, 1}};
 
-static bool registry_read_answer(Connection *connection,
+static bool registry_read_answer(SnowflakeConnection *connection,
 								 const PGresult *result, int64 sent_us,
-								 const Lease *last, bool is_held,
+								 const SnowflakeLease *last, bool is_held,
 								 RegistryGrant *grant);
 static bool registry_is_possible(const PGresult *result,
 								 const RegistryGrant *grant,
-								 const Lease *last, bool is_held,
+								 const SnowflakeLease *last, bool is_held,
 								 TimestampTz now);
 static const char *registry_number_text(int64 number);
 
@@ -107,10 +107,11 @@ static const char *registry_number_text(int64 number);
  * of this claim.  Returns false if there is no grant that can be used.
  */
 bool
-registry_claim(Connection *connection, const Lease *last, bool is_held,
+registry_claim(SnowflakeConnection *connection, const SnowflakeLease *last,
+			   bool is_held,
 			   RegistryGrant *grant)
 {
-	const Layout *layout = node_layout();
+	const SnowflakeLayout *layout = node_layout();
 	int			wanted = node_worker_id;
 	bool		is_new = last->worker_id == WORKER_ID_UNSET;
 	int64		sent_us = clock_boottime_us();
@@ -154,11 +155,11 @@ registry_claim(Connection *connection, const Lease *last, bool is_held,
 
 /* Reads a grant or a refusal.  Returns false for all but a usable grant. */
 static bool
-registry_read_answer(Connection *connection, const PGresult *result,
-					 int64 sent_us, const Lease *last, bool is_held,
+registry_read_answer(SnowflakeConnection *connection, const PGresult *result,
+					 int64 sent_us, const SnowflakeLease *last, bool is_held,
 					 RegistryGrant *grant)
 {
-	Lease	   *lease = &grant->lease;
+	SnowflakeLease *lease = &grant->lease;
 	TimestampTz now = GetCurrentTimestamp();
 
 	memset(grant, 0, sizeof(*grant));
@@ -183,7 +184,8 @@ registry_read_answer(Connection *connection, const PGresult *result,
 	if (!registry_is_possible(result, grant, last, is_held, now))
 		connection_fail_by_answer(connection, "impossible",
 								  psprintf("The registry grants what it must not: worker_id %d for " INT64_FORMAT " us, with ids from %s to %s.",
-										   lease->worker_id, grant->duration_us,
+										   lease->worker_id,
+										   grant->duration_us,
 										   clock_text(grant->begins_at),
 										   clock_text(lease->fence)));
 	else if (lease->fence <= now)
@@ -213,7 +215,7 @@ registry_read_answer(Connection *connection, const PGresult *result,
  */
 static bool
 registry_is_possible(const PGresult *result, const RegistryGrant *grant,
-					 const Lease *last, bool is_held, TimestampTz now)
+					 const SnowflakeLease *last, bool is_held, TimestampTz now)
 {
 	int			worker_id = grant->lease.worker_id;
 	int			wanted = node_worker_id;
@@ -237,7 +239,8 @@ registry_is_possible(const PGresult *result, const RegistryGrant *grant,
 
 /* Releases a lease, whose ids are all before "mark". */
 bool
-registry_release(Connection *connection, const Lease *lease, TimestampTz mark)
+registry_release(SnowflakeConnection *connection, const SnowflakeLease *lease,
+				 TimestampTz mark)
 {
 	const char *arguments[] = {
 		registry_number_text(lease->datacenter_id),

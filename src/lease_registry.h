@@ -17,7 +17,7 @@
 /* A granted or renewed lease. */
 typedef struct RegistryGrant
 {
-	Lease		lease;
+	SnowflakeLease lease;
 	TimestampTz begins_at;		/* ids of earlier holders are before this */
 	int64		duration_us;	/* of the lease, by the registry's clock */
 } RegistryGrant;
@@ -28,9 +28,11 @@ extern char *registry_server_name;
 extern bool registry_check_name(char **newval, void **extra,
 								GucSource source);
 
-extern bool registry_claim(Connection *connection, const Lease *last,
+extern bool registry_claim(SnowflakeConnection *connection,
+						   const SnowflakeLease *last,
 						   bool is_held, RegistryGrant *grant);
-extern bool registry_release(Connection *connection, const Lease *lease,
+extern bool registry_release(SnowflakeConnection *connection,
+							 const SnowflakeLease *lease,
 							 TimestampTz mark);
 
 #endif							/* SNOWFLAKE_LEASE_REGISTRY_H */

@@ -13,7 +13,8 @@
  * is over.  The caller has read "now" and "boottime_us" at the same time.
  */
 int64
-lease_reach(const Lease *lease, const Layout *layout, TimestampTz now,
+lease_reach(const SnowflakeLease *lease, const SnowflakeLayout *layout,
+			TimestampTz now,
 			int64 boottime_us)
 {
 	TimestampTz ends_at = now + (lease->ends_us - boottime_us);

@@ -13,14 +13,14 @@
 /* Room for a holder, as text. */
 #define LEASE_HOLDER_SIZE 76
 
-/* Lease.ends_us of a lease that is over. */
+/* SnowflakeLease.ends_us of a lease that is over. */
 #define LEASE_OVER INT64CONST(0)
 
-/* Lease.next_incarnation while no claim waits for a grant. */
+/* SnowflakeLease.next_incarnation while no claim waits for a grant. */
 #define LEASE_NO_INCARNATION INT64CONST(0)
 
 /* A lease, as shared memory and the mark's page have it. */
-typedef struct Lease
+typedef struct SnowflakeLease
 {
 	char		holder[LEASE_HOLDER_SIZE];	/* whom the lease was granted to */
 	uint32		timeline;		/* of WAL when the page was logged; valid on
@@ -35,16 +35,17 @@ typedef struct Lease
 	TimestampTz fence;			/* the holder's ids are before this instant */
 	uint64		registry;		/* node_registry_hash() of the registry that
 								 * granted the lease */
-} Lease;
+} SnowflakeLease;
 
 /* Is a lease in force at a time of clock_boottime_us()? */
 static inline bool
-lease_is_valid(const Lease *lease, int64 boottime_us)
+lease_is_valid(const SnowflakeLease *lease, int64 boottime_us)
 {
 	return lease->worker_id != WORKER_ID_UNSET && boottime_us < lease->ends_us;
 }
 
-extern int64 lease_reach(const Lease *lease, const Layout *layout,
+extern int64 lease_reach(const SnowflakeLease *lease,
+						 const SnowflakeLayout *layout,
 						 TimestampTz now, int64 boottime_us);
 
 #endif							/* SNOWFLAKE_LEASE_RULES_H */

@@ -93,18 +93,20 @@ static void worker_keep_lease(MemoryContext attempt_context);
 static int64 worker_next_attempt_us(const LeaseWorkerState *state);
 static void worker_wait_until(int64 wake_us);
 static void worker_try_to_renew(LeaseWorkerState *state);
-static void worker_report_grant(const Lease *held, bool was_held,
-								const Lease *lease,
+static void worker_report_grant(const SnowflakeLease *held, bool was_held,
+								const SnowflakeLease *lease,
 								const LeaseWorkerState *state);
-static void worker_report_failure(const Connection *connection,
+static void worker_report_failure(const SnowflakeConnection *connection,
 								  LeaseWorkerState *state);
-static void worker_resume_without_answer(const Connection *connection,
+static void worker_resume_without_answer(const SnowflakeConnection *connection,
 										 LeaseWorkerState *state);
 static void worker_release_lease(void);
-static bool worker_renew_and_release(Connection *connection);
-static bool worker_claim_lease(Connection *connection, RegistryGrant *grant);
-static void worker_end_lost_lease(const Lease *lease, const char *why);
-static bool worker_prepare_incarnation(Connection *connection);
+static bool worker_renew_and_release(SnowflakeConnection *connection);
+static bool worker_claim_lease(SnowflakeConnection *connection,
+							   RegistryGrant *grant);
+static void worker_end_lost_lease(const SnowflakeLease *lease,
+								  const char *why);
+static bool worker_prepare_incarnation(SnowflakeConnection *connection);
 static bool worker_change_lease(LeaseChange change,
 								const RegistryGrant *grant);
 
@@ -162,9 +164,9 @@ worker_initialize(void)
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	connection_limit_memory();
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease_worker_latch = MyLatch;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	snowflake_shared->lease_worker_latch = MyLatch;
+	LWLockRelease(&snowflake_shared->lock);
 	before_shmem_exit(worker_clear_latch, (Datum) 0);
 }
 
@@ -172,9 +174,9 @@ worker_initialize(void)
 static void
 worker_clear_latch(int code, Datum arg)
 {
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease_worker_latch = NULL;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	snowflake_shared->lease_worker_latch = NULL;
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /* Claims a lease and renews it until the server stops. */
@@ -189,7 +191,7 @@ worker_keep_lease(MemoryContext attempt_context)
 	while (!ShutdownRequestPending)
 	{
 		int64		wake_us = worker_next_attempt_us(&state);
-		Lease		lease;
+		SnowflakeLease lease;
 
 		if (clock_boottime_us() >= wake_us)
 		{
@@ -217,7 +219,7 @@ worker_keep_lease(MemoryContext attempt_context)
 static int64
 worker_next_attempt_us(const LeaseWorkerState *state)
 {
-	Lease		lease;
+	SnowflakeLease lease;
 
 	shmem_read_lease(&lease);
 	if (state->retry_us != 0 || lease.fence <= GetCurrentTimestamp())
@@ -256,9 +258,9 @@ worker_wait_until(int64 wake_us)
 static void
 worker_try_to_renew(LeaseWorkerState *state)
 {
-	Connection	connection = {0};
+	SnowflakeConnection connection = {0};
 	RegistryGrant grant;
-	Lease		held;
+	SnowflakeLease held;
 	bool		is_pending;
 	bool		was_held;
 
@@ -300,7 +302,8 @@ worker_try_to_renew(LeaseWorkerState *state)
 
 /* Logs a grant that is a new lease, or that is a renewal after a failure. */
 static void
-worker_report_grant(const Lease *held, bool was_held, const Lease *lease,
+worker_report_grant(const SnowflakeLease *held, bool was_held,
+					const SnowflakeLease *lease,
 					const LeaseWorkerState *state)
 {
 	int64		left_us = lease->ends_us - clock_boottime_us();
@@ -325,7 +328,8 @@ worker_report_grant(const Lease *held, bool was_held, const Lease *lease,
  * cause: the same code or, without a code, the same reason.
  */
 static void
-worker_report_failure(const Connection *connection, LeaseWorkerState *state)
+worker_report_failure(const SnowflakeConnection *connection,
+					  LeaseWorkerState *state)
 {
 	const char *reason = connection->is_answer ? connection->reason :
 		"The registry cannot be reached, does not answer in time, or does not let this server in.";
@@ -336,15 +340,15 @@ worker_report_failure(const Connection *connection, LeaseWorkerState *state)
 	uint64	   *last = &state->failures[connection->host % HOSTS_MAX];
 
 	shmem_my_slot()->counters.lease_failures++;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	strlcpy(shared->lease_reason, reason, LEASE_REASON_SIZE);
-	for (char *c = shared->lease_reason; *c != '\0'; c++)
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	strlcpy(snowflake_shared->lease_reason, reason, LEASE_REASON_SIZE);
+	for (char *c = snowflake_shared->lease_reason; *c != '\0'; c++)
 	{
 		/* In a session's encoding, only ASCII is sure to be valid. */
 		if (IS_HIGHBIT_SET(*c))
 			*c = '?';
 	}
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 
 	if (*last == hash)
 	{
@@ -366,10 +370,10 @@ worker_report_failure(const Connection *connection, LeaseWorkerState *state)
  * that lets nobody in is silent: it may be no registry.
  */
 static void
-worker_resume_without_answer(const Connection *connection,
+worker_resume_without_answer(const SnowflakeConnection *connection,
 							 LeaseWorkerState *state)
 {
-	Lease		lease;
+	SnowflakeLease lease;
 
 	/* An attempt that asked no host counts neither way. */
 	if (connection->host_count == 0)
@@ -391,8 +395,8 @@ worker_resume_without_answer(const Connection *connection,
 static void
 worker_release_lease(void)
 {
-	Connection	connection = {.ignores_shutdown = true};
-	Lease		lease;
+	SnowflakeConnection connection = {.ignores_shutdown = true};
+	SnowflakeLease lease;
 
 	shmem_read_lease(&lease);
 	if (!lease_is_valid(&lease, clock_boottime_us()))
@@ -420,10 +424,10 @@ worker_release_lease(void)
  * before the forgotten fence, and not to this server either.
  */
 static bool
-worker_renew_and_release(Connection *connection)
+worker_renew_and_release(SnowflakeConnection *connection)
 {
 	RegistryGrant grant;
-	Lease		lease;
+	SnowflakeLease lease;
 
 	if (!worker_claim_lease(connection, &grant))
 		return false;
@@ -445,9 +449,9 @@ worker_renew_and_release(Connection *connection)
 }
 
 static bool
-worker_claim_lease(Connection *connection, RegistryGrant *grant)
+worker_claim_lease(SnowflakeConnection *connection, RegistryGrant *grant)
 {
-	Lease		held;
+	SnowflakeLease held;
 	bool		is_held;
 
 	if (!worker_prepare_incarnation(connection) ||
@@ -470,7 +474,7 @@ worker_claim_lease(Connection *connection, RegistryGrant *grant)
 }
 
 static void
-worker_end_lost_lease(const Lease *lease, const char *why)
+worker_end_lost_lease(const SnowflakeLease *lease, const char *why)
 {
 	(void) worker_change_lease(LEASE_END, NULL);
 	ereport(LOG,
@@ -486,7 +490,7 @@ worker_end_lost_lease(const Lease *lease, const char *why)
  * not granted.
  */
 static bool
-worker_prepare_incarnation(Connection *connection)
+worker_prepare_incarnation(SnowflakeConnection *connection)
 {
 	int64		incarnation;
 	bool		is_waiting;
@@ -496,26 +500,28 @@ worker_prepare_incarnation(Connection *connection)
 		connection_fail(connection, "the server has no source of random numbers");
 		return false;
 	}
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	is_waiting = shared->lease.next_incarnation != LEASE_NO_INCARNATION;
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	is_waiting =
+		snowflake_shared->lease.next_incarnation != LEASE_NO_INCARNATION;
 	if (!is_waiting)
-		shared->lease.next_incarnation = incarnation | 1;	/* never 0 */
-	if (shared->lease.worker_id == WORKER_ID_UNSET)
+		snowflake_shared->lease.next_incarnation = incarnation | 1; /* never 0 */
+	if (snowflake_shared->lease.worker_id == WORKER_ID_UNSET)
 	{
 		/*
 		 * After a restart these fields show which holder has sent the claim,
 		 * and to which registry.
 		 */
-		strlcpy(shared->lease.holder, holder_text, LEASE_HOLDER_SIZE);
-		shared->lease.registry = node_registry_hash();
+		strlcpy(snowflake_shared->lease.holder, holder_text,
+				LEASE_HOLDER_SIZE);
+		snowflake_shared->lease.registry = node_registry_hash();
 	}
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 	if (is_waiting || worker_change_lease(LEASE_CLAIM, NULL))
 		return true;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease.next_incarnation = LEASE_NO_INCARNATION;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	snowflake_shared->lease.next_incarnation = LEASE_NO_INCARNATION;
+	LWLockRelease(&snowflake_shared->lock);
 	connection_fail(connection, PAGE_FAILURE);
 	return false;
 }

@@ -72,17 +72,17 @@ static bool mark_layout_is_final(void);
 static void mark_layout_look(void);
 static LayoutReading mark_layout_present_reading(void);
 static bool mark_layout_may_be_recovered(bool has_page);
-static Layout mark_layout_of_data(const MarkContents *contents);
-static bool mark_layout_is_wanted(const Layout *data);
+static SnowflakeLayout mark_layout_of_data(const MarkContents *contents);
+static bool mark_layout_is_wanted(const SnowflakeLayout *data);
 static void mark_layout_settle(const MarkContents *contents,
-							   const Layout *layout);
-static void mark_layout_warn(const Layout *data);
-static void mark_layout_report_same(const Layout *layout);
-static void mark_layout_report_other(int elevel, const Layout *data);
+							   const SnowflakeLayout *layout);
+static void mark_layout_warn(const SnowflakeLayout *data);
+static void mark_layout_report_same(const SnowflakeLayout *layout);
+static void mark_layout_report_other(int elevel, const SnowflakeLayout *data);
 static int64 mark_layout_first_tick(const MarkContents *contents,
-									const Layout *layout);
+									const SnowflakeLayout *layout);
 static void mark_layout_refuse_change(const MarkContents *contents,
-									  const Layout *layout,
+									  const SnowflakeLayout *layout,
 									  int64 largest_before,
 									  int64 smallest_now);
 
@@ -101,8 +101,8 @@ mark_layout_begin(void)
 {
 	MarkContents contents;
 	bool		has_page = mark_page_peek(&contents);
-	Layout		data = mark_layout_of_data(&contents);
-	Layout		wanted = data;
+	SnowflakeLayout data = mark_layout_of_data(&contents);
+	SnowflakeLayout wanted = data;
 	bool		is_known;
 
 	node_apply_parameters(&wanted);
@@ -119,7 +119,7 @@ mark_layout_begin(void)
 }
 
 /* Returns the layout for the log of the server's start, NULL if not known. */
-const Layout *
+const SnowflakeLayout *
 mark_layout_to_announce(void)
 {
 	return layout_is_announced ? node_layout() : NULL;
@@ -129,7 +129,7 @@ mark_layout_to_announce(void)
  * Returns the layout that ids are decoded by.  Errors as
  * node_require_preload() and mark_page_read().
  */
-const Layout *
+const SnowflakeLayout *
 mark_layout(void)
 {
 	if (unlikely(!layout_is_final))
@@ -144,7 +144,7 @@ mark_layout(void)
 bool
 mark_layout_is_only_one(void)
 {
-	return mark_layout_is_final() && !shared->layout_has_changed;
+	return mark_layout_is_final() && !snowflake_shared->layout_has_changed;
 }
 
 /*
@@ -155,7 +155,7 @@ mark_layout_is_only_one(void)
 void
 mark_layout_require(const MarkContents *contents)
 {
-	Layout		data = mark_layout_of_data(contents);
+	SnowflakeLayout data = mark_layout_of_data(contents);
 
 	if (!mark_layout_is_wanted(&data))
 		mark_layout_report_other(ERROR, &data);
@@ -166,7 +166,8 @@ mark_layout_require(const MarkContents *contents)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("the page of the high-water mark of snowflake ids has been replaced while the server was running"),
 				 errdetail("This server goes by \"%s\" and epoch \"%s\", and the page has \"%s\" and epoch \"%s\".",
-						   layout_to_text(node_layout()), clock_text(node_layout()->epoch),
+						   layout_to_text(node_layout()),
+						   clock_text(node_layout()->epoch),
 						   layout_to_text(&data), clock_text(data.epoch)),
 				 errhint("Restart the server.")));
 }
@@ -184,7 +185,7 @@ void
 mark_layout_change(void)
 {
 	MarkContents contents;
-	Layout		layout;
+	SnowflakeLayout layout;
 	Buffer		buffer;
 	XLogRecPtr	lsn;
 	int64		floor;
@@ -237,7 +238,7 @@ mark_layout_look(void)
 {
 	LayoutReading reading = mark_layout_present_reading();
 	MarkContents contents;
-	Layout		layout;
+	SnowflakeLayout layout;
 	bool		is_recovering;
 	bool		is_final;
 
@@ -245,13 +246,13 @@ mark_layout_look(void)
 
 	/* Another session may have taken the first id within this statement. */
 	if (memcmp(&layout_reading, &reading, sizeof(reading)) == 0 &&
-		!shared->layout_is_final)
+		!snowflake_shared->layout_is_final)
 		return;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	is_final = shared->layout_is_final;
-	layout = shared->layout;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
+	is_final = snowflake_shared->layout_is_final;
+	layout = snowflake_shared->layout;
+	LWLockRelease(&snowflake_shared->lock);
 	if (is_final)
 	{
 		node_set_layout(&layout);
@@ -320,10 +321,10 @@ mark_layout_may_be_recovered(bool has_page)
 }
 
 /* Returns a page's layout or, without a page, what the parameters ask for. */
-static Layout
+static SnowflakeLayout
 mark_layout_of_data(const MarkContents *contents)
 {
-	Layout		layout;
+	SnowflakeLayout layout;
 
 	if (contents->magic != 0)
 		return contents->layout;
@@ -334,9 +335,9 @@ mark_layout_of_data(const MarkContents *contents)
 
 /* Do the parameters ask for the data's layout, or for none? */
 static bool
-mark_layout_is_wanted(const Layout *data)
+mark_layout_is_wanted(const SnowflakeLayout *data)
 {
-	Layout		wanted = *data;
+	SnowflakeLayout wanted = *data;
 
 	node_apply_parameters(&wanted);
 	return layout_equal(&wanted, data);
@@ -347,30 +348,31 @@ mark_layout_is_wanted(const Layout *data)
  * go by one already.  "contents" are the page, or 0 without a page.
  */
 static void
-mark_layout_settle(const MarkContents *contents, const Layout *layout)
+mark_layout_settle(const MarkContents *contents, const SnowflakeLayout *layout)
 {
-	Layout		settled;
+	SnowflakeLayout settled;
 	bool		is_first;
 
 	Assert(!RecoveryInProgress());
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	is_first = !shared->layout_is_final;
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	is_first = !snowflake_shared->layout_is_final;
 	if (is_first)
 	{
-		shared->layout = *layout;
-		shared->layout_has_changed =
+		snowflake_shared->layout = *layout;
+		snowflake_shared->layout_has_changed =
 			(contents->flags & MARK_LAYOUT_CHANGED) != 0;
-		shared->layout_is_final = true;
+		snowflake_shared->layout_is_final = true;
 	}
-	settled = shared->layout;
-	LWLockRelease(&shared->lock);
+	settled = snowflake_shared->layout;
+	LWLockRelease(&snowflake_shared->lock);
 	node_set_layout(&settled);
 	layout_is_final = true;
 	if (is_first && !layout_is_announced)
 		ereport(LOG,
 				(errmsg("snowflake ids are of layout \"%s\" with epoch \"%s\"",
-						layout_to_text(&settled), timestamptz_to_str(settled.epoch))));
+						layout_to_text(&settled),
+						timestamptz_to_str(settled.epoch))));
 }
 
 /*
@@ -378,17 +380,17 @@ mark_layout_settle(const MarkContents *contents, const Layout *layout)
  * unless a process has done so since the start.
  */
 static void
-mark_layout_warn(const Layout *data)
+mark_layout_warn(const SnowflakeLayout *data)
 {
 	bool		is_first;
 
 	if (layout_is_reported)
 		return;
 	layout_is_reported = true;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	is_first = !shared->layout_is_reported;
-	shared->layout_is_reported = true;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	is_first = !snowflake_shared->layout_is_reported;
+	snowflake_shared->layout_is_reported = true;
+	LWLockRelease(&snowflake_shared->lock);
 	if (is_first && !mark_layout_is_wanted(data))
 		mark_layout_report_other(WARNING, data);
 	else if (is_first)
@@ -401,7 +403,7 @@ mark_layout_warn(const Layout *data)
 }
 
 static void
-mark_layout_report_same(const Layout *layout)
+mark_layout_report_same(const SnowflakeLayout *layout)
 {
 	ereport(NOTICE,
 			(errmsg("the layout of snowflake ids is \"%s\" with epoch \"%s\" already",
@@ -409,9 +411,9 @@ mark_layout_report_same(const Layout *layout)
 }
 
 static void
-mark_layout_report_other(int elevel, const Layout *data)
+mark_layout_report_other(int elevel, const SnowflakeLayout *data)
 {
-	Layout		wanted = *data;
+	SnowflakeLayout wanted = *data;
 
 	node_apply_parameters(&wanted);
 	ereport(elevel,
@@ -428,9 +430,10 @@ mark_layout_report_other(int elevel, const Layout *data)
  * allows.  ERROR 22023 if the clock is before that tick.
  */
 static int64
-mark_layout_first_tick(const MarkContents *contents, const Layout *layout)
+mark_layout_first_tick(const MarkContents *contents,
+					   const SnowflakeLayout *layout)
 {
-	const Layout *previous = &contents->layout;
+	const SnowflakeLayout *previous = &contents->layout;
 	IdFields	newest_before = {
 		.tick = mark_page_largest(contents) - 1,
 		.datacenter_id = layout_field_max(previous->datacenter_bits),
@@ -458,7 +461,8 @@ mark_layout_first_tick(const MarkContents *contents, const Layout *layout)
 }
 
 static void
-mark_layout_refuse_change(const MarkContents *contents, const Layout *layout,
+mark_layout_refuse_change(const MarkContents *contents,
+						  const SnowflakeLayout *layout,
 						  int64 largest_before, int64 smallest_now)
 {
 	ereport(ERROR,

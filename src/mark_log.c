@@ -89,12 +89,13 @@ mark_log_begin_next(int64 tick)
 {
 	bool		is_due;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	is_due = tick >= shared->mark_due || tick >= shared->mark;
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	is_due = tick >= snowflake_shared->mark_due ||
+		tick >= snowflake_shared->mark;
 	if (is_due)
-		shared->mark_due = tick + 1 +
+		snowflake_shared->mark_due = tick + 1 +
 			MARK_INTERVAL_US / 2 / node_layout()->tick_us;
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 	return is_due;
 }
 
@@ -106,7 +107,7 @@ mark_log_begin_next(int64 tick)
 static bool
 mark_log_try_next(int64 tick)
 {
-	const Layout *layout = node_layout();
+	const SnowflakeLayout *layout = node_layout();
 	LockedPage	page;
 	int64		mark;
 	XLogRecPtr	lsn;
@@ -152,10 +153,10 @@ mark_log_present(void)
 	UnlockReleaseBuffer(page.buffer);
 	XLogFlush(lsn);
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (shared->node_generation == page.generation)
-		shared->mark_lsn = Max(shared->mark_lsn, lsn);
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	if (snowflake_shared->node_generation == page.generation)
+		snowflake_shared->mark_lsn = Max(snowflake_shared->mark_lsn, lsn);
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /*
@@ -172,22 +173,22 @@ mark_log_lock_page(LockedPage *page)
 	TimestampTz now;
 	int			worker_id;
 	int64		mark;
-	Lease		in_force;
+	SnowflakeLease in_force;
 
 	page->buffer = mark_page_lock(contents);
 	Assert(layout_equal(node_layout(), &contents->layout));
 	boottime_us = clock_boottime_us();
 	now = GetCurrentTimestamp();
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	page->generation = shared->node_generation;
-	page->is_logged = shared->start.is_logged;
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
+	page->generation = snowflake_shared->node_generation;
+	page->is_logged = snowflake_shared->start.is_logged;
 	worker_id = shmem_worker_id();
-	mark = shared->mark;
-	contents->lease = shared->lease;
+	mark = snowflake_shared->mark;
+	contents->lease = snowflake_shared->lease;
 	in_force = shmem_lease_in_force();
-	contents->floor = Max(contents->floor, shared->start.floor);
-	LWLockRelease(&shared->lock);
+	contents->floor = Max(contents->floor, snowflake_shared->start.floor);
+	LWLockRelease(&snowflake_shared->lock);
 
 	page->reach = node_uses_registry() ?
 		lease_reach(&in_force, node_layout(), now, boottime_us) :
@@ -240,21 +241,22 @@ mark_log_write_page(LockedPage *page)
 static void
 mark_log_publish(const LockedPage *page, int64 tick, XLogRecPtr lsn)
 {
-	const Layout *layout = node_layout();
+	const SnowflakeLayout *layout = node_layout();
 	int64		mark = Min(page->entry->mark, page->reach);
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	if (shared->node_generation == page->generation)
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	if (snowflake_shared->node_generation == page->generation)
 	{
-		if (!shared->start.is_logged)
+		if (!snowflake_shared->start.is_logged)
 			shmem_raise_stamp(layout_last_stamp(layout, tick));
-		shared->start.is_logged = true;
-		shared->mark = Max(shared->mark, mark);
-		shared->mark_lsn = Max(shared->mark_lsn, lsn);
-		shared->mark_due = Max(shared->mark_due,
-							   mark - Max(1, MARK_INTERVAL_US / layout->tick_us));
+		snowflake_shared->start.is_logged = true;
+		snowflake_shared->mark = Max(snowflake_shared->mark, mark);
+		snowflake_shared->mark_lsn = Max(snowflake_shared->mark_lsn, lsn);
+		snowflake_shared->mark_due =
+			Max(snowflake_shared->mark_due,
+				mark - Max(1, MARK_INTERVAL_US / layout->tick_us));
 	}
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /*
@@ -267,14 +269,14 @@ mark_log_check_lease(int64 tick)
 	char		reason[LEASE_REASON_SIZE];
 	int64		boottime_us = clock_boottime_us();
 	TimestampTz now = GetCurrentTimestamp();
-	Lease		lease;
+	SnowflakeLease lease;
 	Latch	   *lease_worker;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
 	lease = shmem_lease_in_force();
-	memcpy(reason, shared->lease_reason, sizeof(reason));
-	lease_worker = shared->lease_worker_latch;
-	LWLockRelease(&shared->lock);
+	memcpy(reason, snowflake_shared->lease_reason, sizeof(reason));
+	lease_worker = snowflake_shared->lease_worker_latch;
+	LWLockRelease(&snowflake_shared->lock);
 
 	if (tick < lease_reach(&lease, node_layout(), now, boottime_us))
 		return;

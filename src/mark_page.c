@@ -61,7 +61,8 @@
  * padding: an assignment may leave the bytes of padding unset, and the
  * checksum would cover them.
  */
-StaticAssertDecl(sizeof(Layout) == 32 && sizeof(Lease) == 128 &&
+StaticAssertDecl(sizeof(SnowflakeLayout) == 32 && sizeof(SnowflakeLease) ==
+				 128 &&
 				 sizeof(MarkLogger) == 64 && sizeof(MarkEntry) == 24,
 				 "the structs on the mark's page have fixed sizes");
 StaticAssertDecl(offsetof(MarkContents, checksum) == 8 &&
@@ -110,7 +111,8 @@ mark_page_peek(MarkContents *contents)
 		(void) CloseTransientFile(fd);
 	if (is_sound)
 	{
-		memcpy(contents, PageGetContents((Page) block.data), sizeof(*contents));
+		memcpy(contents, PageGetContents((Page) block.data),
+			   sizeof(*contents));
 		is_sound = contents->magic == MARK_MAGIC &&
 			contents->version <= MARK_VERSION &&
 			mark_page_is_verified(contents);
@@ -430,7 +432,7 @@ mark_page_largest(const MarkContents *contents)
 
 /* Makes contents without an entry. */
 void
-mark_page_set_empty(MarkContents *contents, const Layout *layout)
+mark_page_set_empty(MarkContents *contents, const SnowflakeLayout *layout)
 {
 	memset(contents, 0, sizeof(*contents));
 	contents->magic = MARK_MAGIC;

@@ -59,9 +59,9 @@ typedef struct MarkContents
 	pg_crc32c	checksum;		/* of all contents, with this field as 0 */
 	uint16		entry_count;
 	uint16		flags;			/* MARK_LAYOUT_CHANGED */
-	Layout		layout;			/* of the ticks on this page */
+	SnowflakeLayout layout;		/* of the ticks on this page */
 	int64		floor;			/* the mark of nodes without an entry */
-	Lease		lease;			/* of the server that wrote the page */
+	SnowflakeLease lease;		/* of the server that wrote the page */
 	MarkLogger	logger;
 	MarkEntry	entries[MARK_ENTRIES_MAX];
 } MarkContents;
@@ -73,7 +73,8 @@ extern MarkEntry *mark_page_entry(MarkContents *contents, int datacenter_id,
 extern MarkEntry *mark_page_add_entry(MarkContents *contents,
 									  int datacenter_id, int worker_id);
 extern int64 mark_page_largest(const MarkContents *contents);
-extern void mark_page_set_empty(MarkContents *contents, const Layout *layout);
+extern void mark_page_set_empty(MarkContents *contents,
+								const SnowflakeLayout *layout);
 
 extern Buffer mark_page_lock(MarkContents *contents);
 extern void mark_page_log(Buffer buffer, MarkContents *contents);

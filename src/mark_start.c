@@ -55,9 +55,10 @@ typedef struct StartPoint
 } StartPoint;
 
 static void mark_start(void);
-static void mark_inherit_lease(const Lease *logged, Lease *lease);
+static void mark_inherit_lease(const SnowflakeLease *logged,
+							   SnowflakeLease *lease);
 static void mark_report_elsewhere(const MarkLogger *logger, int64 begin);
-static void mark_set_lease(const Lease *lease);
+static void mark_set_lease(const SnowflakeLease *lease);
 static StartPoint mark_find_start(MarkContents *contents, int worker_id);
 static void mark_set_start(int64 tick, bool is_fence);
 
@@ -73,9 +74,9 @@ mark_start_once(void)
 {
 	bool		is_known;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	is_known = shared->start.is_known;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
+	is_known = snowflake_shared->start.is_known;
+	LWLockRelease(&snowflake_shared->lock);
 	if (is_known)
 		(void) mark_layout();	/* for node_layout() */
 	else
@@ -87,7 +88,7 @@ static void
 mark_start(void)
 {
 	MarkContents contents;
-	Lease		lease = {.worker_id = WORKER_ID_UNSET};
+	SnowflakeLease lease = {.worker_id = WORKER_ID_UNSET};
 	FullTransactionId next_xid;
 	StartPoint	start;
 	int64		now;
@@ -121,18 +122,18 @@ mark_start(void)
 
 	next_xid = ReadNextFullTransactionId();
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	is_first = !shared->start.is_known;
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	is_first = !snowflake_shared->start.is_known;
 	if (is_first)
 	{
-		shared->lease = lease;
-		shared->lease_is_pending = is_pending;
-		shared->start.floor = start.floor;
+		snowflake_shared->lease = lease;
+		snowflake_shared->lease_is_pending = is_pending;
+		snowflake_shared->start.floor = start.floor;
 		mark_set_start(start.tick, false);
 		horizon_begin(next_xid);
-		shared->start.is_known = true;
+		snowflake_shared->start.is_known = true;
 	}
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 	if (is_first)
 		mark_report_elsewhere(&contents.logger, start.tick);
 }
@@ -154,7 +155,7 @@ mark_start(void)
  * claim whose answer never arrived, which is repeated on the same conditions.
  */
 static void
-mark_inherit_lease(const Lease *logged, Lease *lease)
+mark_inherit_lease(const SnowflakeLease *logged, SnowflakeLease *lease)
 {
 	int			wanted = node_worker_id;
 	bool		is_own = strcmp(logged->holder, holder_text) == 0 &&
@@ -193,7 +194,8 @@ mark_report_elsewhere(const MarkLogger *logger, int64 begin)
 	ereport(LOG,
 			(errmsg("snowflake ids of node (%d,%d) were issued elsewhere before, up to %s",
 					logger->datacenter_id, logger->worker_id,
-					timestamptz_to_str(layout_tick_start(node_layout(), begin))),
+					timestamptz_to_str(layout_tick_start(node_layout(),
+														 begin))),
 			 errdetail("The ids were issued by the server \"%s\"; this server is \"%s\".",
 					   logger->location, holder_location),
 			 errhint("This is normal after a promotion, a move or a restore. If the other server goes on as a primary, give one of the two another \"snowflake.worker_id\".")));
@@ -209,7 +211,7 @@ mark_report_elsewhere(const MarkLogger *logger, int64 begin)
  * clock is set right.  So the caller takes no lease that begins far ahead.
  */
 void
-mark_begin_lease(const Lease *lease, TimestampTz begins_at)
+mark_begin_lease(const SnowflakeLease *lease, TimestampTz begins_at)
 {
 	MarkContents contents;
 	StartPoint	start;
@@ -218,12 +220,12 @@ mark_begin_lease(const Lease *lease, TimestampTz begins_at)
 	mark_page_read(&contents);
 	start = mark_find_start(&contents, lease->worker_id);
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	start.tick = Max(start.tick, shared->mark);
-	shared->node_generation++;
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	start.tick = Max(start.tick, snowflake_shared->mark);
+	snowflake_shared->node_generation++;
 	mark_set_lease(lease);
 	mark_set_start(Max(start.tick, fence), fence > start.tick);
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /* Has the lease of the last start neither gone on nor ended yet? */
@@ -232,9 +234,9 @@ mark_lease_is_pending(void)
 {
 	bool		is_pending;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	is_pending = shared->lease_is_pending;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
+	is_pending = snowflake_shared->lease_is_pending;
+	LWLockRelease(&snowflake_shared->lock);
 	return is_pending;
 }
 
@@ -247,12 +249,13 @@ mark_resume_lease(void)
 {
 	bool		is_resumed;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	is_resumed = shared->lease_is_pending && !shared->lease_is_refused &&
-		lease_is_valid(&shared->lease, clock_boottime_us());
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	is_resumed = snowflake_shared->lease_is_pending &&
+		!snowflake_shared->lease_is_refused &&
+		lease_is_valid(&snowflake_shared->lease, clock_boottime_us());
 	if (is_resumed)
-		shared->lease_is_pending = false;
-	LWLockRelease(&shared->lock);
+		snowflake_shared->lease_is_pending = false;
+	LWLockRelease(&snowflake_shared->lock);
 	return is_resumed;
 }
 
@@ -263,18 +266,18 @@ mark_resume_lease(void)
 void
 mark_refuse_lease(void)
 {
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->lease_is_refused = true;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	snowflake_shared->lease_is_refused = true;
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /* The caller makes the change durable, as with mark_begin_lease(). */
 void
-mark_renew_lease(const Lease *lease)
+mark_renew_lease(const SnowflakeLease *lease)
 {
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
 	mark_set_lease(lease);
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /*
@@ -284,12 +287,13 @@ mark_renew_lease(const Lease *lease)
 void
 mark_end_lease(void)
 {
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->node_generation++;
-	shared->lease.ends_us = LEASE_OVER;
-	shared->lease_is_pending = shared->lease_is_refused = false;
-	mark_set_start(shared->mark, false);
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	snowflake_shared->node_generation++;
+	snowflake_shared->lease.ends_us = LEASE_OVER;
+	snowflake_shared->lease_is_pending = snowflake_shared->lease_is_refused =
+		false;
+	mark_set_start(snowflake_shared->mark, false);
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /*
@@ -297,14 +301,15 @@ mark_end_lease(void)
  * out.  The caller holds the lock.
  */
 static void
-mark_set_lease(const Lease *lease)
+mark_set_lease(const SnowflakeLease *lease)
 {
-	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(&snowflake_shared->lock, LW_EXCLUSIVE));
 
-	shared->lease = *lease;
-	shared->lease_is_pending = shared->lease_is_refused = false;
+	snowflake_shared->lease = *lease;
+	snowflake_shared->lease_is_pending = snowflake_shared->lease_is_refused =
+		false;
 	shmem_my_slot()->counters.lease_renewals++;
-	strlcpy(shared->lease_reason,
+	strlcpy(snowflake_shared->lease_reason,
 			"The lease has run out, and the registry has not answered since.",
 			LEASE_REASON_SIZE);
 }
@@ -354,16 +359,16 @@ mark_find_start(MarkContents *contents, int worker_id)
 static void
 mark_set_start(int64 tick, bool is_fence)
 {
-	NodeStart  *start = &shared->start;
+	NodeStart  *start = &snowflake_shared->start;
 	int64		stamp = tick > 0 ?
 		layout_last_stamp(node_layout(), tick - 1) : 0;
 
-	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
-	Assert(shared->mark <= tick);
+	Assert(LWLockHeldByMeInMode(&snowflake_shared->lock, LW_EXCLUSIVE));
+	Assert(snowflake_shared->mark <= tick);
 
-	shared->mark = tick;
-	shared->mark_due = tick;
-	shared->mark_lsn = 0;
+	snowflake_shared->mark = tick;
+	snowflake_shared->mark_due = tick;
+	snowflake_shared->mark_lsn = 0;
 	start->is_logged = false;
 	start->stamp = stamp;
 	start->fence_stamp = is_fence ? stamp : 0;

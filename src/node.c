@@ -42,7 +42,7 @@ char	   *node_registry = NULL;
 int			node_worker_id = WORKER_ID_UNSET;
 
 /* Without a layout the library was not preloaded. */
-static Layout node_present_layout = {0};
+static SnowflakeLayout node_present_layout = {0};
 
 static bool node_parse_epoch(const char *text, TimestampTz *epoch);
 static bool node_parse_unix_ms(const char *text, TimestampTz *epoch);
@@ -50,13 +50,13 @@ static bool node_parse_instant(const char *text, TimestampTz *epoch);
 static bool node_is_absolute_instant(const char *text);
 static void node_check_width(const char *name, int value, int lowest,
 							 const char *field, int bits,
-							 const Layout *layout);
+							 const SnowflakeLayout *layout);
 static void node_check_source(void);
 
 bool
 node_check_layout(char **newval, void **extra, GucSource source)
 {
-	Layout		layout;
+	SnowflakeLayout layout;
 	const char *detail;
 
 	if (**newval == '\0' || layout_parse(*newval, &layout, &detail))
@@ -79,7 +79,7 @@ node_check_epoch(char **newval, void **extra, GucSource source)
 
 /* Returns the layout and the epoch of a server that nobody has told others. */
 void
-node_default_layout(Layout *layout)
+node_default_layout(SnowflakeLayout *layout)
 {
 	const char *detail = NULL;
 
@@ -100,7 +100,7 @@ node_sets_layout(void)
  * result lasts beyond the range of timestamps.
  */
 void
-node_apply_parameters(Layout *layout)
+node_apply_parameters(SnowflakeLayout *layout)
 {
 	TimestampTz epoch = layout->epoch;
 	const char *detail = NULL;
@@ -121,14 +121,14 @@ node_apply_parameters(Layout *layout)
 
 /* Lets this process go by a layout; see mark_layout.c. */
 void
-node_set_layout(const Layout *layout)
+node_set_layout(const SnowflakeLayout *layout)
 {
 	node_present_layout = *layout;
 }
 
 /* Does the node fit a layout? */
 bool
-node_fits(const Layout *layout)
+node_fits(const SnowflakeLayout *layout)
 {
 	return node_datacenter_id <= layout_field_max(layout->datacenter_bits) &&
 		node_worker_id <= layout_field_max(layout->worker_bits);
@@ -136,7 +136,7 @@ node_fits(const Layout *layout)
 
 /* Raises an error if the node does not fit a layout. */
 void
-node_check_fields(const Layout *layout)
+node_check_fields(const SnowflakeLayout *layout)
 {
 	node_check_width("snowflake.datacenter_id", node_datacenter_id, 0,
 					 "datacenter id", layout->datacenter_bits, layout);
@@ -152,7 +152,7 @@ node_check_fields(const Layout *layout)
 void
 node_configure(bool is_layout_known)
 {
-	const Layout *layout = &node_present_layout;
+	const SnowflakeLayout *layout = &node_present_layout;
 
 	node_check_source();
 	if (node_worker_id_source == WORKER_ID_SOURCE_HOSTNAME)
@@ -201,7 +201,7 @@ node_require_preload(void)
  * called mark_layout() or mark_start_once() before.  ERROR 55000 without
  * preload.
  */
-const Layout *
+const SnowflakeLayout *
 node_layout(void)
 {
 	node_require_preload();
@@ -214,7 +214,7 @@ node_layout(void)
  * warning would be too late.
  */
 void
-node_announce(const Layout *layout)
+node_announce(const SnowflakeLayout *layout)
 {
 	if (node_worker_id == WORKER_ID_UNSET && !node_uses_registry())
 		ereport(WARNING,
@@ -331,7 +331,7 @@ node_is_absolute_instant(const char *text)
 /* Raises an error if a field of the node does not fit its width. */
 static void
 node_check_width(const char *name, int value, int lowest, const char *field,
-				 int bits, const Layout *layout)
+				 int bits, const SnowflakeLayout *layout)
 {
 	if (value >= lowest && value <= layout_field_max(bits))
 		return;

@@ -21,7 +21,7 @@
 /* Of the struct, and of the tranche of its lock. */
 #define SHMEM_NAME "snowflake"
 
-SharedState *shared = NULL;
+SharedState *snowflake_shared = NULL;
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
@@ -57,11 +57,11 @@ shmem_startup(void)
 	if (previous_shmem_startup_hook)
 		previous_shmem_startup_hook();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	shared = ShmemInitStruct(SHMEM_NAME, shmem_size(), &found);
+	snowflake_shared = ShmemInitStruct(SHMEM_NAME, shmem_size(), &found);
 	if (!found)
 		shmem_initialize();
 	LWLockRelease(AddinShmemInitLock);
-	compat_LWLockRegisterTranche(shared->lock.tranche, SHMEM_NAME);
+	compat_LWLockRegisterTranche(snowflake_shared->lock.tranche, SHMEM_NAME);
 }
 
 /* Returns the number of slots; those of prepared transactions are the last. */
@@ -78,41 +78,42 @@ shmem_slot_count(void)
 int
 shmem_worker_id(void)
 {
-	Assert(LWLockHeldByMe(&shared->lock));
+	Assert(LWLockHeldByMe(&snowflake_shared->lock));
 
-	return node_uses_registry() ? shared->lease.worker_id : node_worker_id;
+	return node_uses_registry() ? snowflake_shared->lease.worker_id :
+		node_worker_id;
 }
 
 void
-shmem_read_lease(Lease *lease)
+shmem_read_lease(SnowflakeLease *lease)
 {
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	*lease = shared->lease;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
+	*lease = snowflake_shared->lease;
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 /*
  * Returns the lease as sessions may use it: over while it is pending.  The
  * caller holds the lock.
  */
-Lease
+SnowflakeLease
 shmem_lease_in_force(void)
 {
-	Lease		lease = shared->lease;
+	SnowflakeLease lease = snowflake_shared->lease;
 
-	Assert(LWLockHeldByMe(&shared->lock));
+	Assert(LWLockHeldByMe(&snowflake_shared->lock));
 
-	if (shared->lease_is_pending)
+	if (snowflake_shared->lease_is_pending)
 		lease.ends_us = LEASE_OVER;
 	return lease;
 }
 
 void
-shmem_read_lease_in_force(Lease *lease)
+shmem_read_lease_in_force(SnowflakeLease *lease)
 {
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
 	*lease = shmem_lease_in_force();
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 }
 
 int64
@@ -120,9 +121,9 @@ shmem_mark(void)
 {
 	int64		mark;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	mark = shared->mark;
-	LWLockRelease(&shared->lock);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
+	mark = snowflake_shared->mark;
+	LWLockRelease(&snowflake_shared->lock);
 	return mark;
 }
 
@@ -133,10 +134,10 @@ shmem_mark(void)
 void
 shmem_raise_stamp(int64 stamp)
 {
-	uint64		seen = pg_atomic_read_u64(&shared->stamp);
+	uint64		seen = pg_atomic_read_u64(&snowflake_shared->stamp);
 
 	while ((int64) seen < stamp &&
-		   !pg_atomic_compare_exchange_u64(&shared->stamp, &seen,
+		   !pg_atomic_compare_exchange_u64(&snowflake_shared->stamp, &seen,
 										   (uint64) stamp))
 		 /* the stamp has grown meanwhile */ ;
 }
@@ -151,16 +152,16 @@ shmem_size(void)
 static void
 shmem_initialize(void)
 {
-	memset(shared, 0, shmem_size());
-	pg_atomic_init_u64(&shared->stamp, 0);
-	pg_atomic_init_u64(&shared->turns, 0);
-	pg_atomic_init_u64(&shared->horizon, 0);
-	LWLockInitialize(&shared->lock, LWLockNewTrancheId(SHMEM_NAME));
+	memset(snowflake_shared, 0, shmem_size());
+	pg_atomic_init_u64(&snowflake_shared->stamp, 0);
+	pg_atomic_init_u64(&snowflake_shared->turns, 0);
+	pg_atomic_init_u64(&snowflake_shared->horizon, 0);
+	LWLockInitialize(&snowflake_shared->lock, LWLockNewTrancheId(SHMEM_NAME));
 	for (int number = 0; number < shmem_slot_count(); number++)
-		pg_atomic_init_u64(&shared->slots[number].slot.hold, 0);
-	shared->lease.worker_id = WORKER_ID_UNSET;
-	strlcpy(shared->lease_reason,
+		pg_atomic_init_u64(&snowflake_shared->slots[number].slot.hold, 0);
+	snowflake_shared->lease.worker_id = WORKER_ID_UNSET;
+	strlcpy(snowflake_shared->lease_reason,
 			"The registry has not answered yet.",
 			LEASE_REASON_SIZE);
-	shared->stats_reset = GetCurrentTimestamp();
+	snowflake_shared->stats_reset = GetCurrentTimestamp();
 }

@@ -39,7 +39,7 @@
  * The counters of one process, or a sum over several processes: only fields of
  * uint64, because sql_stats.c adds them as an array.
  */
-typedef struct Counters
+typedef struct SnowflakeCounters
 {
 	uint64		ids_issued;
 	uint64		sequence_waits; /* calls that waited for a new tick */
@@ -52,7 +52,7 @@ typedef struct Counters
 	uint64		mark_writes;	/* WAL records of the mark's page */
 	uint64		lease_renewals; /* leases granted or renewed */
 	uint64		lease_failures; /* failed attempts to get or renew a lease */
-} Counters;
+} SnowflakeCounters;
 
 /*
  * A backend's slot.  The counters are never cleared: a session that ends
@@ -70,8 +70,8 @@ typedef struct BackendSlot
 								 * that "hold" is of */
 	TimestampTz xact_start;		/* of the transaction that "hold" is of */
 	int64		last_id;		/* the newest id of all sessions of the slot */
-	Counters	counters;		/* of all sessions that have had the slot */
-	Counters	before;			/* the counters when the session before ended */
+	SnowflakeCounters counters; /* of all sessions that have had the slot */
+	SnowflakeCounters before;	/* the counters when the session before ended */
 	int			pid;			/* of the session; 0: the slot is free */
 } BackendSlot;
 
@@ -140,7 +140,7 @@ typedef struct SharedState
 	NodeStart	start;
 
 	/* The layout of the data's ids, when it is final; see mark_layout.c. */
-	Layout		layout;
+	SnowflakeLayout layout;
 	bool		layout_is_final;
 	bool		layout_has_changed; /* may older ids be of another layout? */
 	bool		layout_is_reported; /* has a process warned of parameters? */
@@ -156,7 +156,7 @@ typedef struct SharedState
 	 * The lease, if worker ids are leased.  mark_start_once() reads it off
 	 * the page; from then on only the lease worker writes it.
 	 */
-	Lease		lease;
+	SnowflakeLease lease;
 	bool		lease_is_pending;	/* from the page: no id is issued before
 									 * the registry has answered, or no host
 									 * has */
@@ -165,7 +165,7 @@ typedef struct SharedState
 	Latch	   *lease_worker_latch; /* NULL while the worker does not run */
 
 	/* The counters at the last reset, which snowflake_stat() subtracts. */
-	Counters	counters_at_reset;
+	SnowflakeCounters counters_at_reset;
 	TimestampTz stats_reset;	/* the last reset, or the server's start */
 	int64		max_regression_us;	/* the clock's largest step back since the
 									 * last reset */
@@ -178,21 +178,21 @@ typedef struct SharedState
 } SharedState;
 
 /* The shared memory; NULL in a process without the preloaded library. */
-extern SharedState *shared;
+extern SharedState *snowflake_shared;
 
 /* Returns the slot of this process. */
 static inline BackendSlot *
 shmem_my_slot(void)
 {
-	return &shared->slots[MyProcNumber].slot;
+	return &snowflake_shared->slots[MyProcNumber].slot;
 }
 
 extern void shmem_register(void);
 extern int	shmem_slot_count(void);
 extern int	shmem_worker_id(void);
-extern void shmem_read_lease(Lease *lease);
-extern Lease shmem_lease_in_force(void);
-extern void shmem_read_lease_in_force(Lease *lease);
+extern void shmem_read_lease(SnowflakeLease *lease);
+extern SnowflakeLease shmem_lease_in_force(void);
+extern void shmem_read_lease_in_force(SnowflakeLease *lease);
 extern int64 shmem_mark(void);
 extern void shmem_raise_stamp(int64 stamp);
 

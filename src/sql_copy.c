@@ -140,7 +140,8 @@ sql_replace_by_twin(const FuncExpr *call)
 static Oid
 sql_find_twin(Oid function)
 {
-	Oid			extension = getExtensionOfObject(ProcedureRelationId, function);
+	Oid			extension = getExtensionOfObject(ProcedureRelationId,
+												 function);
 	Oid		   *types;
 	int			count;
 	Oid			twin;

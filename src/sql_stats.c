@@ -30,27 +30,29 @@ PG_FUNCTION_INFO_V1(snowflake_node);
 PG_FUNCTION_INFO_V1(snowflake_stat);
 PG_FUNCTION_INFO_V1(snowflake_stat_backend);
 PG_FUNCTION_INFO_V1(snowflake_stat_reset);
-PG_FUNCTION_INFO_V1(snowflake_change_layout);
 
 /* The most columns of a function here. */
 #define COLUMNS_MAX 14
 
 /* A row of a function's result. */
-typedef struct Row
+typedef struct SnowflakeRow
 {
 	int			count;
 	Datum		values[COLUMNS_MAX];
 	bool		nulls[COLUMNS_MAX];
-} Row;
+} SnowflakeRow;
 
-static void sql_row_add(Row *row, Datum value, bool is_null);
-static void sql_row_add_number(Row *row, uint64 number);
-static void sql_row_add_interval(Row *row, int64 duration_us, bool is_null);
-static void sql_row_add_backend(Row *row, const BackendSlot *slot, int pid,
+static void sql_row_add(SnowflakeRow *row, Datum value, bool is_null);
+static void sql_row_add_number(SnowflakeRow *row, uint64 number);
+static void sql_row_add_interval(SnowflakeRow *row, int64 duration_us,
+								 bool is_null);
+static void sql_row_add_backend(SnowflakeRow *row, const BackendSlot *slot,
+								int pid,
 								const HorizonHold *hold);
-static Datum sql_row_datum(FunctionCallInfo fcinfo, Row *row);
-static void sql_sum_slots(Counters *sum, int64 *last_id);
-static void sql_add_counters(Counters *sum, const Counters *counters,
+static Datum sql_row_datum(FunctionCallInfo fcinfo, SnowflakeRow *row);
+static void sql_sum_slots(SnowflakeCounters *sum, int64 *last_id);
+static void sql_add_counters(SnowflakeCounters *sum,
+							 const SnowflakeCounters *counters,
 							 int sign);
 
 /*
@@ -62,13 +64,13 @@ static void sql_add_counters(Counters *sum, const Counters *counters,
 Datum
 snowflake_node(PG_FUNCTION_ARGS)
 {
-	const Layout *layout = mark_layout();
-	Lease		lease = {.worker_id = WORKER_ID_UNSET};
+	const SnowflakeLayout *layout = mark_layout();
+	SnowflakeLease lease = {.worker_id = WORKER_ID_UNSET};
 	int64		now_us = clock_boottime_us();
 	bool		is_held = false;
 	int64		mark = shmem_mark();
 	int			worker_id = node_worker_id;
-	Row			row = {0};
+	SnowflakeRow row = {0};
 
 	if (node_uses_registry())
 	{
@@ -111,22 +113,22 @@ snowflake_node(PG_FUNCTION_ARGS)
 Datum
 snowflake_stat(PG_FUNCTION_ARGS)
 {
-	const Layout *layout = mark_layout();
-	Counters	totals;
+	const SnowflakeLayout *layout = mark_layout();
+	SnowflakeCounters totals;
 	int64		last_id;
 	int64		max_regression_us;
 	TimestampTz stats_reset;
 	IdFields	last = {0};
 	TimestampTz last_issued_at;
 	bool		is_unused;
-	Row			row = {0};
+	SnowflakeRow row = {0};
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
 	sql_sum_slots(&totals, &last_id);
-	sql_add_counters(&totals, &shared->counters_at_reset, -1);
-	max_regression_us = shared->max_regression_us;
-	stats_reset = shared->stats_reset;
-	LWLockRelease(&shared->lock);
+	sql_add_counters(&totals, &snowflake_shared->counters_at_reset, -1);
+	max_regression_us = snowflake_shared->max_regression_us;
+	stats_reset = snowflake_shared->stats_reset;
+	LWLockRelease(&snowflake_shared->lock);
 	is_unused = last_id == LAYOUT_NONE;
 	if (!is_unused)
 		last = layout_split(layout, last_id);
@@ -175,10 +177,10 @@ snowflake_stat_backend(PG_FUNCTION_ARGS)
 	holds = horizon_find_holds(table, &count);
 	for (int number = 0; number < shmem_slot_count(); number++)
 	{
-		const BackendSlot *slot = &shared->slots[number].slot;
+		const BackendSlot *slot = &snowflake_shared->slots[number].slot;
 		int			pid = slot->pid;
 		HorizonHold hold = {0};
-		Row			row = {0};
+		SnowflakeRow row = {0};
 
 		if (next < count && holds[next].number == number)
 			hold = holds[next++];
@@ -205,38 +207,16 @@ snowflake_stat_reset(PG_FUNCTION_ARGS)
 	int64		last_id;
 
 	node_require_preload();
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	sql_sum_slots(&shared->counters_at_reset, &last_id);
-	shared->max_regression_us = 0;
-	shared->stats_reset = now;
-	LWLockRelease(&shared->lock);
-	PG_RETURN_VOID();
-}
-
-/*
- * snowflake_change_layout() -> void
- *		Makes the configured layout and epoch the data's.  Errors as
- *		mark_layout_change().
- */
-Datum
-snowflake_change_layout(PG_FUNCTION_ARGS)
-{
-	node_require_preload();
-	if (!superuser())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be superuser to change the layout of snowflake ids")));
-	if (RecoveryInProgress())
-		ereport(ERROR,
-				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("the layout of snowflake ids cannot be changed during recovery"),
-				 errhint("Connect to the primary server.")));
-	mark_layout_change();
+	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
+	sql_sum_slots(&snowflake_shared->counters_at_reset, &last_id);
+	snowflake_shared->max_regression_us = 0;
+	snowflake_shared->stats_reset = now;
+	LWLockRelease(&snowflake_shared->lock);
 	PG_RETURN_VOID();
 }
 
 static void
-sql_row_add(Row *row, Datum value, bool is_null)
+sql_row_add(SnowflakeRow *row, Datum value, bool is_null)
 {
 	Assert(row->count < COLUMNS_MAX);
 	row->values[row->count] = value;
@@ -244,13 +224,13 @@ sql_row_add(Row *row, Datum value, bool is_null)
 }
 
 static void
-sql_row_add_number(Row *row, uint64 number)
+sql_row_add_number(SnowflakeRow *row, uint64 number)
 {
 	sql_row_add(row, Int64GetDatum((int64) number), false);
 }
 
 static void
-sql_row_add_interval(Row *row, int64 duration_us, bool is_null)
+sql_row_add_interval(SnowflakeRow *row, int64 duration_us, bool is_null)
 {
 	Interval   *interval = (Interval *) palloc0(sizeof(Interval));
 
@@ -260,10 +240,10 @@ sql_row_add_interval(Row *row, int64 duration_us, bool is_null)
 
 /* Adds the columns of snowflake_stat_backend(); pid was read off the slot. */
 static void
-sql_row_add_backend(Row *row, const BackendSlot *slot, int pid,
+sql_row_add_backend(SnowflakeRow *row, const BackendSlot *slot, int pid,
 					const HorizonHold *hold)
 {
-	Counters	counters = {0};
+	SnowflakeCounters counters = {0};
 
 	/* pairs with the barrier in generator_attach_session() */
 	pg_read_barrier();
@@ -289,7 +269,7 @@ sql_row_add_backend(Row *row, const BackendSlot *slot, int pid,
 }
 
 static Datum
-sql_row_datum(FunctionCallInfo fcinfo, Row *row)
+sql_row_datum(FunctionCallInfo fcinfo, SnowflakeRow *row)
 {
 	TupleDesc	tupdesc;
 
@@ -301,13 +281,13 @@ sql_row_datum(FunctionCallInfo fcinfo, Row *row)
 
 /* Adds up the counters since the server's start, and finds the largest id. */
 static void
-sql_sum_slots(Counters *sum, int64 *last_id)
+sql_sum_slots(SnowflakeCounters *sum, int64 *last_id)
 {
 	memset(sum, 0, sizeof(*sum));
 	*last_id = LAYOUT_NONE;
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		const BackendSlot *slot = &shared->slots[i].slot;
+		const BackendSlot *slot = &snowflake_shared->slots[i].slot;
 
 		sql_add_counters(sum, &slot->counters, 1);
 		if (slot->counters.ids_issued > 0)
@@ -321,12 +301,13 @@ sql_sum_slots(Counters *sum, int64 *last_id)
  * counters may be of slightly different instants.
  */
 static void
-sql_add_counters(Counters *sum, const Counters *counters, int sign)
+sql_add_counters(SnowflakeCounters *sum, const SnowflakeCounters *counters,
+				 int sign)
 {
 	uint64	   *sums = (uint64 *) sum;
 	const uint64 *numbers = (const uint64 *) counters;
 
 	/* In unsigned arithmetic, adding a number times -1 subtracts it. */
-	for (int i = 0; i < sizeof(Counters) / sizeof(uint64); i++)
+	for (int i = 0; i < sizeof(SnowflakeCounters) / sizeof(uint64); i++)
 		sums[i] += (uint64) (int64) sign * numbers[i];
 }

@@ -28,7 +28,7 @@ PG_FUNCTION_INFO_V1(stop_with_lock);
 PG_FUNCTION_INFO_V1(read_stamp);
 PG_FUNCTION_INFO_V1(write_hold);
 
-SharedState *shared = NULL;
+SharedState *snowflake_shared = NULL;
 
 static char *stop_file = NULL;	/* NULL: do not stop */
 
@@ -38,7 +38,7 @@ attach(Size size)
 {
 	bool		found;
 
-	shared = ShmemInitStruct("snowflake", size, &found);
+	snowflake_shared = ShmemInitStruct("snowflake", size, &found);
 	if (!found)
 		elog(ERROR, "the library has no shared memory");
 }
@@ -103,9 +103,9 @@ stop_with_lock(PG_FUNCTION_ARGS)
 	const char *file = file_of(PG_GETARG_TEXT_PP(0));
 
 	attach((Size) PG_GETARG_INT64(1));
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
 	stop(file);
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&snowflake_shared->lock);
 	PG_RETURN_VOID();
 }
 
@@ -119,7 +119,7 @@ Datum
 read_stamp(PG_FUNCTION_ARGS)
 {
 	attach((Size) PG_GETARG_INT64(0));
-	PG_RETURN_INT64((int64) pg_atomic_read_u64(&shared->stamp));
+	PG_RETURN_INT64((int64) pg_atomic_read_u64(&snowflake_shared->stamp));
 }
 
 Datum
