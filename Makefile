@@ -25,6 +25,7 @@ OBJS = \
 	src/lease_holder.o \
 	src/lease_registry.o \
 	src/lease_rules.o \
+	src/lease_state.o \
 	src/lease_worker.o \
 	src/mark_layout.o \
 	src/mark_log.o \

@@ -13,9 +13,6 @@
 /* Room for a holder, as text. */
 #define LEASE_HOLDER_SIZE 76
 
-/* SnowflakeLease.ends_us of a lease that is over. */
-#define LEASE_OVER INT64CONST(0)
-
 /* SnowflakeLease.next_incarnation while no claim waits for a grant. */
 #define LEASE_NO_INCARNATION INT64CONST(0)
 
@@ -31,7 +28,7 @@ typedef struct SnowflakeLease
 	int64		next_incarnation;	/* of a claim that may have been granted
 									 * although no grant has arrived; else
 									 * LEASE_NO_INCARNATION */
-	int64		ends_us;		/* by clock_boottime_us(), or LEASE_OVER */
+	int64		ends_us;		/* by clock_boottime_us(); 0: it has ended */
 	TimestampTz fence;			/* the holder's ids are before this instant */
 	uint64		registry;		/* node_registry_hash() of the registry that
 								 * granted the lease */

@@ -16,6 +16,7 @@
 #include "lease_connection.h"
 #include "lease_holder.h"
 #include "lease_registry.h"
+#include "lease_state.h"
 #include "lease_worker.h"
 #include "mark_log.h"
 #include "mark_start.h"
@@ -192,6 +193,7 @@ worker_keep_lease(MemoryContext attempt_context)
 	{
 		int64		wake_us = worker_next_attempt_us(&state);
 		SnowflakeLease lease;
+		LeaseState	lease_state;
 
 		if (clock_boottime_us() >= wake_us)
 		{
@@ -200,11 +202,10 @@ worker_keep_lease(MemoryContext attempt_context)
 			wake_us = worker_next_attempt_us(&state);
 		}
 
-		shmem_read_lease(&lease);
+		lease_state = lease_state_read(&lease);
 		if (lease_is_valid(&lease, clock_boottime_us()))
 			wake_us = Min(wake_us, lease.ends_us);
-		else if (lease.worker_id != WORKER_ID_UNSET &&
-				 lease.ends_us != LEASE_OVER)
+		else if (lease_state != LEASE_NONE)
 			worker_end_lost_lease(&lease,
 								  "The lease has not been renewed in time.");
 		worker_wait_until(wake_us);
@@ -221,7 +222,7 @@ worker_next_attempt_us(const LeaseWorkerState *state)
 {
 	SnowflakeLease lease;
 
-	shmem_read_lease(&lease);
+	(void) lease_state_read(&lease);
 	if (state->retry_us != 0 || lease.fence <= GetCurrentTimestamp())
 		return state->attempted_us + Max(RETRY_MIN_US, state->retry_us);
 	return state->attempted_us +
@@ -261,12 +262,13 @@ worker_try_to_renew(LeaseWorkerState *state)
 	SnowflakeConnection connection = {0};
 	RegistryGrant grant;
 	SnowflakeLease held;
+	LeaseState	lease_state;
 	bool		is_pending;
 	bool		was_held;
 
 	state->attempted_us = clock_boottime_us();
-	shmem_read_lease(&held);
-	is_pending = mark_lease_is_pending();
+	lease_state = lease_state_read(&held);
+	is_pending = lease_state == LEASE_PENDING || lease_state == LEASE_REFUSED;
 	was_held = !is_pending && lease_is_valid(&held, state->attempted_us);
 
 	/*
@@ -340,15 +342,7 @@ worker_report_failure(const SnowflakeConnection *connection,
 	uint64	   *last = &state->failures[connection->host % HOSTS_MAX];
 
 	shmem_my_slot()->counters.lease_failures++;
-	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
-	strlcpy(snowflake_shared->lease_reason, reason, LEASE_REASON_SIZE);
-	for (char *c = snowflake_shared->lease_reason; *c != '\0'; c++)
-	{
-		/* In a session's encoding, only ASCII is sure to be valid. */
-		if (IS_HIGHBIT_SET(*c))
-			*c = '?';
-	}
-	LWLockRelease(&snowflake_shared->lock);
+	lease_state_set_reason(reason);
 
 	if (*last == hash)
 	{
@@ -379,12 +373,12 @@ worker_resume_without_answer(const SnowflakeConnection *connection,
 	if (connection->host_count == 0)
 		return;
 	if (connection->is_refusal)
-		mark_refuse_lease();
+		lease_state_refuse();
 	state->silent_attempts = connection->is_answer ?
 		0 : state->silent_attempts + 1;
-	shmem_read_lease(&lease);
+	(void) lease_state_read(&lease);
 	if (state->silent_attempts < connection->host_count ||
-		!mark_resume_lease())
+		!lease_state_resume())
 		return;
 	ereport(LOG,
 			(errmsg("snowflake worker_id %d is still leased to this server",
@@ -398,7 +392,7 @@ worker_release_lease(void)
 	SnowflakeConnection connection = {.ignores_shutdown = true};
 	SnowflakeLease lease;
 
-	shmem_read_lease(&lease);
+	(void) lease_state_read(&lease);
 	if (!lease_is_valid(&lease, clock_boottime_us()))
 		return;
 
@@ -441,7 +435,7 @@ worker_renew_and_release(SnowflakeConnection *connection)
 		connection_fail(connection, PAGE_FAILURE);
 		return false;
 	}
-	shmem_read_lease(&lease);
+	(void) lease_state_read(&lease);
 
 	/* Without a lease nobody raises the mark. */
 	return registry_release(connection, &lease,
@@ -457,7 +451,7 @@ worker_claim_lease(SnowflakeConnection *connection, RegistryGrant *grant)
 	if (!worker_prepare_incarnation(connection) ||
 		!connection_open(connection, node_registry))
 		return false;
-	shmem_read_lease(&held);
+	(void) lease_state_read(&held);
 	is_held = lease_is_valid(&held, clock_boottime_us());
 	if (!registry_claim(connection, &held, is_held, grant))
 	{
@@ -550,7 +544,7 @@ worker_change_lease(LeaseChange change, const RegistryGrant *grant)
 		else if (change == LEASE_BEGIN)
 			mark_begin_lease(&grant->lease, grant->begins_at);
 		else if (change == LEASE_RENEW)
-			mark_renew_lease(&grant->lease);
+			lease_state_renew(&grant->lease);
 		else if (change == LEASE_END)
 			mark_end_lease();
 		if (change != LEASE_READ)

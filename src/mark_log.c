@@ -36,6 +36,7 @@
 #include "access/xlog.h"
 #include "clock.h"
 #include "lease_holder.h"
+#include "lease_state.h"
 #include "mark_log.h"
 #include "mark_page.h"
 #include "miscadmin.h"
@@ -186,7 +187,7 @@ mark_log_lock_page(LockedPage *page)
 	worker_id = shmem_worker_id();
 	mark = snowflake_shared->mark;
 	contents->lease = snowflake_shared->lease;
-	in_force = shmem_lease_in_force();
+	in_force = lease_state_in_force();
 	contents->floor = Max(contents->floor, snowflake_shared->start.floor);
 	LWLockRelease(&snowflake_shared->lock);
 
@@ -273,7 +274,7 @@ mark_log_check_lease(int64 tick)
 	Latch	   *lease_worker;
 
 	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
-	lease = shmem_lease_in_force();
+	lease = lease_state_in_force();
 	memcpy(reason, snowflake_shared->lease_reason, sizeof(reason));
 	lease_worker = snowflake_shared->lease_worker_latch;
 	LWLockRelease(&snowflake_shared->lock);

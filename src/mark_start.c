@@ -38,6 +38,7 @@
 #include "compat.h"
 #include "id_horizon.h"
 #include "lease_holder.h"
+#include "lease_state.h"
 #include "mark_layout.h"
 #include "mark_page.h"
 #include "mark_start.h"
@@ -55,10 +56,7 @@ typedef struct StartPoint
 } StartPoint;
 
 static void mark_start(void);
-static void mark_inherit_lease(const SnowflakeLease *logged,
-							   SnowflakeLease *lease);
 static void mark_report_elsewhere(const MarkLogger *logger, int64 begin);
-static void mark_set_lease(const SnowflakeLease *lease);
 static StartPoint mark_find_start(MarkContents *contents, int worker_id);
 static void mark_set_start(int64 tick, bool is_fence);
 
@@ -92,15 +90,13 @@ mark_start(void)
 	FullTransactionId next_xid;
 	StartPoint	start;
 	int64		now;
-	bool		is_pending;
+	LeaseState	state = LEASE_NONE;
 	bool		is_first;
 
 	mark_page_read(&contents);
 	mark_layout_require(&contents);
 	if (node_uses_registry())
-		mark_inherit_lease(&contents.lease, &lease);
-	is_pending = lease.worker_id != WORKER_ID_UNSET &&
-		lease.ends_us != LEASE_OVER;
+		state = lease_state_inherit(&contents.lease, &lease);
 
 	/*
 	 * Without a lease no id is issued before mark_begin_lease() finds where
@@ -110,7 +106,7 @@ mark_start(void)
 	 * the registry refuses the lease; the lease's fence bounds that mark.
 	 */
 	start = mark_find_start(&contents,
-							is_pending ? lease.worker_id :
+							state == LEASE_PENDING ? lease.worker_id :
 							node_uses_registry() ? WORKER_ID_UNSET :
 							node_worker_id);
 
@@ -126,8 +122,7 @@ mark_start(void)
 	is_first = !snowflake_shared->start.is_known;
 	if (is_first)
 	{
-		snowflake_shared->lease = lease;
-		snowflake_shared->lease_is_pending = is_pending;
+		lease_state_start(&lease, state);
 		snowflake_shared->start.floor = start.floor;
 		mark_set_start(start.tick, false);
 		horizon_begin(next_xid);
@@ -136,41 +131,6 @@ mark_start(void)
 	LWLockRelease(&snowflake_shared->lock);
 	if (is_first)
 		mark_report_elsewhere(&contents.logger, start.tick);
-}
-
-/*
- * Takes over the page's lease if the lease fits the present configuration.
- * Only then can this server name the lease to the registry as its last one.
- *
- * The lease is pending, and not over, if the registry and the worker id are
- * the configured ones, and if both of this holds:
- *
- * - The server is the holder.  A restart of the machine changes the holder, so
- *	 clock_boottime_us() has counted since the grant without a break.
- * - The timeline is the lease's.  A data directory on another timeline was
- *	 restored to an earlier state, and the lease may have been released after
- *	 that state.
- *
- * Otherwise the lease is over.  The page may also have the incarnation of a
- * claim whose answer never arrived, which is repeated on the same conditions.
- */
-static void
-mark_inherit_lease(const SnowflakeLease *logged, SnowflakeLease *lease)
-{
-	int			wanted = node_worker_id;
-	bool		is_own = strcmp(logged->holder, holder_text) == 0 &&
-		logged->timeline == GetWALInsertionTimeLine() &&
-		logged->registry == node_registry_hash();
-
-	if (logged->worker_id != WORKER_ID_UNSET &&
-		logged->datacenter_id == node_datacenter_id &&
-		logged->worker_id <= layout_field_max(node_layout()->worker_bits))
-		*lease = *logged;
-	lease->next_incarnation = is_own ? logged->next_incarnation :
-		LEASE_NO_INCARNATION;
-	if (!is_own || (wanted != WORKER_ID_UNSET && wanted != lease->worker_id) ||
-		!lease_is_valid(lease, clock_boottime_us()))
-		lease->ends_us = LEASE_OVER;
 }
 
 /*
@@ -223,60 +183,8 @@ mark_begin_lease(const SnowflakeLease *lease, TimestampTz begins_at)
 	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
 	start.tick = Max(start.tick, snowflake_shared->mark);
 	snowflake_shared->node_generation++;
-	mark_set_lease(lease);
+	lease_state_grant(lease);
 	mark_set_start(Max(start.tick, fence), fence > start.tick);
-	LWLockRelease(&snowflake_shared->lock);
-}
-
-/* Has the lease of the last start neither gone on nor ended yet? */
-bool
-mark_lease_is_pending(void)
-{
-	bool		is_pending;
-
-	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
-	is_pending = snowflake_shared->lease_is_pending;
-	LWLockRelease(&snowflake_shared->lock);
-	return is_pending;
-}
-
-/*
- * Lets the lease of the last start go on without an answer of the registry.
- * Returns false if the registry has refused the lease, or the lease is over.
- */
-bool
-mark_resume_lease(void)
-{
-	bool		is_resumed;
-
-	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
-	is_resumed = snowflake_shared->lease_is_pending &&
-		!snowflake_shared->lease_is_refused &&
-		lease_is_valid(&snowflake_shared->lease, clock_boottime_us());
-	if (is_resumed)
-		snowflake_shared->lease_is_pending = false;
-	LWLockRelease(&snowflake_shared->lock);
-	return is_resumed;
-}
-
-/*
- * Notes that the registry has refused the lease of the last start.  Only a
- * grant lets the lease go on, also under the next lease worker.
- */
-void
-mark_refuse_lease(void)
-{
-	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
-	snowflake_shared->lease_is_refused = true;
-	LWLockRelease(&snowflake_shared->lock);
-}
-
-/* The caller makes the change durable, as with mark_begin_lease(). */
-void
-mark_renew_lease(const SnowflakeLease *lease)
-{
-	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
-	mark_set_lease(lease);
 	LWLockRelease(&snowflake_shared->lock);
 }
 
@@ -289,29 +197,9 @@ mark_end_lease(void)
 {
 	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);
 	snowflake_shared->node_generation++;
-	snowflake_shared->lease.ends_us = LEASE_OVER;
-	snowflake_shared->lease_is_pending = snowflake_shared->lease_is_refused =
-		false;
+	lease_state_end();
 	mark_set_start(snowflake_shared->mark, false);
 	LWLockRelease(&snowflake_shared->lock);
-}
-
-/*
- * Stores a lease, together with the reason that users see if the lease runs
- * out.  The caller holds the lock.
- */
-static void
-mark_set_lease(const SnowflakeLease *lease)
-{
-	Assert(LWLockHeldByMeInMode(&snowflake_shared->lock, LW_EXCLUSIVE));
-
-	snowflake_shared->lease = *lease;
-	snowflake_shared->lease_is_pending = snowflake_shared->lease_is_refused =
-		false;
-	shmem_my_slot()->counters.lease_renewals++;
-	strlcpy(snowflake_shared->lease_reason,
-			"The lease has run out, and the registry has not answered since.",
-			LEASE_REASON_SIZE);
 }
 
 /*

@@ -13,10 +13,6 @@
 extern void mark_start_once(void);
 extern int64 mark_start_excused_us(void);
 
-extern bool mark_lease_is_pending(void);
-extern bool mark_resume_lease(void);
-extern void mark_refuse_lease(void);
-extern void mark_renew_lease(const SnowflakeLease *lease);
 extern void mark_begin_lease(const SnowflakeLease *lease,
 							 TimestampTz begins_at);
 extern void mark_end_lease(void);

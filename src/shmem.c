@@ -84,38 +84,6 @@ shmem_worker_id(void)
 		node_worker_id;
 }
 
-void
-shmem_read_lease(SnowflakeLease *lease)
-{
-	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
-	*lease = snowflake_shared->lease;
-	LWLockRelease(&snowflake_shared->lock);
-}
-
-/*
- * Returns the lease as sessions may use it: over while it is pending.  The
- * caller holds the lock.
- */
-SnowflakeLease
-shmem_lease_in_force(void)
-{
-	SnowflakeLease lease = snowflake_shared->lease;
-
-	Assert(LWLockHeldByMe(&snowflake_shared->lock));
-
-	if (snowflake_shared->lease_is_pending)
-		lease.ends_us = LEASE_OVER;
-	return lease;
-}
-
-void
-shmem_read_lease_in_force(SnowflakeLease *lease)
-{
-	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
-	*lease = shmem_lease_in_force();
-	LWLockRelease(&snowflake_shared->lock);
-}
-
 int64
 shmem_mark(void)
 {
@@ -160,6 +128,7 @@ shmem_initialize(void)
 	for (int number = 0; number < shmem_slot_count(); number++)
 		pg_atomic_init_u64(&snowflake_shared->slots[number].slot.hold, 0);
 	snowflake_shared->lease.worker_id = WORKER_ID_UNSET;
+	snowflake_shared->lease_state = LEASE_NONE;
 	strlcpy(snowflake_shared->lease_reason,
 			"The registry has not answered yet.",
 			LEASE_REASON_SIZE);

@@ -109,6 +109,20 @@ typedef struct NodeStart
 	int64		floor;			/* the page's floor has to rise to this tick */
 } NodeStart;
 
+/*
+ * The state of the lease.  A lease that is pending or held ends by itself when
+ * clock_boottime_us() comes to its ends_us; lease_is_valid() says so until the
+ * lease worker ends it.
+ */
+typedef enum LeaseState
+{
+	LEASE_NONE,					/* none was granted, or the last one has ended */
+	LEASE_PENDING,				/* read off the page: no id is issued before
+								 * the registry has answered, or no host has */
+	LEASE_REFUSED,				/* pending, and only a grant lets it go on */
+	LEASE_HELD					/* granted, or resumed without an answer */
+} LeaseState;
+
 typedef struct SharedState
 {
 	/* The newest stamp taken.  Never goes back. */
@@ -157,10 +171,7 @@ typedef struct SharedState
 	 * the page; from then on only the lease worker writes it.
 	 */
 	SnowflakeLease lease;
-	bool		lease_is_pending;	/* from the page: no id is issued before
-									 * the registry has answered, or no host
-									 * has */
-	bool		lease_is_refused;	/* pending, and only a grant lets it go on */
+	LeaseState	lease_state;	/* only lease_state.c uses it */
 	char		lease_reason[LEASE_REASON_SIZE];	/* why there is no lease */
 	Latch	   *lease_worker_latch; /* NULL while the worker does not run */
 
@@ -190,9 +201,6 @@ shmem_my_slot(void)
 extern void shmem_register(void);
 extern int	shmem_slot_count(void);
 extern int	shmem_worker_id(void);
-extern void shmem_read_lease(SnowflakeLease *lease);
-extern SnowflakeLease shmem_lease_in_force(void);
-extern void shmem_read_lease_in_force(SnowflakeLease *lease);
 extern int64 shmem_mark(void);
 extern void shmem_raise_stamp(int64 stamp);
 

@@ -17,6 +17,7 @@
 #include "id_horizon.h"
 #include "layout.h"
 #include "lease_rules.h"
+#include "lease_state.h"
 #include "mark_layout.h"
 #include "miscadmin.h"
 #include "node.h"
@@ -74,7 +75,7 @@ snowflake_node(PG_FUNCTION_ARGS)
 
 	if (node_uses_registry())
 	{
-		shmem_read_lease_in_force(&lease);
+		lease_state_read_in_force(&lease);
 		is_held = lease_is_valid(&lease, now_us);
 		worker_id = is_held && lease.fence > GetCurrentTimestamp() ?
 			lease.worker_id : WORKER_ID_UNSET;
