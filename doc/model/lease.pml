@@ -3,8 +3,8 @@
  *	  A model, for Spin, of a worker id that is leased from a registry: the
  *	  worker id's row, servers that claim and release, and all events that stop
  *	  a server, delay a message, move a clock, or set the registry back.  The
- *	  words are DESIGN's.  snowflake.pml models the page in WAL, and how one
- *	  server's mark keeps an id from being issued twice.
+ *	  words are those of src/README.md.  snowflake.pml models the page in WAL,
+ *	  and how one server's mark keeps an id from being issued twice.
  *
  * Asserted: no tick is issued twice, by any server.  A client keeps any one id,
  * and that id is never issued again.

@@ -3,7 +3,7 @@
  *	  A model, for Spin, of the protocol that keeps an id from being issued
  *	  twice: the stamp, the page of the high-water marks, the WAL that brings
  *	  the page and the rows to a recovered server, and the clocks.  The words
- *	  are DESIGN's; the steps are those of src/id_generator.c, src/mark_log.c
+ *	  are src/README.md's; the steps are those of src/id_generator.c, src/mark_log.c
  *	  and src/mark_start.c.  lease.pml models how worker ids are leased.
  *
  * script/model tries every order of events within the bounds.  Without a defect
