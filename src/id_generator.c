@@ -92,7 +92,8 @@ static void generator_sleep_and_count(int64 duration_us, WaitReason reason,
 									  uint64 *counter_us);
 static void generator_count_regression(int64 regression_us,
 									   SnowflakeWait *wait);
-static void generator_refuse_behind(int64 behind_us, bool is_at_fence);
+static void generator_refuse_behind(int64 behind_us);
+static void generator_refuse_at_fence(int64 behind_us);
 static void generator_refuse_outside_span(void);
 
 /*
@@ -405,8 +406,10 @@ generator_wait_for_clock(int64 behind_us, int64 wait_us, SnowflakeWait *wait)
 		regression_us -= mark_start_excused_us();
 	if (regression_us > 0)
 		generator_count_regression(regression_us, wait);
+	if (clock_must_refuse(regression_us) && is_at_fence)
+		generator_refuse_at_fence(behind_us);
 	if (clock_must_refuse(regression_us))
-		generator_refuse_behind(behind_us, is_at_fence);
+		generator_refuse_behind(behind_us);
 
 	if (!wait->has_counted_clock)
 		counters->clock_waits++;
@@ -477,7 +480,7 @@ generator_count_regression(int64 regression_us, SnowflakeWait *wait)
  * lease cannot advance from the last id.
  */
 static void
-generator_refuse_behind(int64 behind_us, bool is_at_fence)
+generator_refuse_behind(int64 behind_us)
 {
 	bool		can_advance = !node_uses_registry() &&
 		behind_us / 1000 < PG_INT32_MAX;
@@ -485,18 +488,27 @@ generator_refuse_behind(int64 behind_us, bool is_at_fence)
 	session.slot->counters.clock_refusals++;
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("the clock is %s behind %s", clock_duration_text(behind_us),
-					is_at_fence ?
-					"the fence of the worker id's last holder" :
-					"the last snowflake id"),
+			 errmsg("the clock is %s behind the last snowflake id",
+					clock_duration_text(behind_us)),
 			 errdetail("\"snowflake.clock_tolerance\" is %s.",
 					   clock_duration_text(clock_tolerance_us())),
-			 is_at_fence ?
-			 errhint("The last holder may have issued ids up to its fence. Ids are issued when the clock has reached the fence.") :
 			 can_advance ?
 			 errhint("Check the server's clock and its synchronization. If the clock was ahead and is right now, set \"snowflake.clock_policy\" to \"advance\" and \"snowflake.clock_tolerance\" to more than %s, and reload: ids go on from the last one. Set both back when the clock has caught up. Or wait until then, or take a \"snowflake.worker_id\" that no server has used.",
 					 clock_duration_text(behind_us)) :
 			 errhint("Check the server's clock and its synchronization. Ids are issued again when the clock has caught up, or at once with a \"snowflake.worker_id\" that no server has used.")));
+}
+
+static void
+generator_refuse_at_fence(int64 behind_us)
+{
+	session.slot->counters.clock_refusals++;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the clock is %s behind the fence of the worker id's last holder",
+					clock_duration_text(behind_us)),
+			 errdetail("\"snowflake.clock_tolerance\" is %s.",
+					   clock_duration_text(clock_tolerance_us())),
+			 errhint("The last holder may have issued ids up to its fence. Ids are issued when the clock has reached the fence.")));
 }
 
 static void

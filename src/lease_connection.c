@@ -138,14 +138,14 @@ connection_open(SnowflakeConnection *connection, const char *conninfo)
 	connection_limit_resolver();
 	if (!AcquireExternalFD())
 	{
-		connection_fail(connection, "too many files are open in this process");
+		connection_fail(connection, "Too many files are open in this process.");
 		return false;
 	}
 	connection->libpq = connection_start(connection, conninfo);
 	if (connection->libpq == NULL)
 	{
 		ReleaseExternalFD();
-		connection_fail(connection, "out of memory");
+		connection_fail(connection, "This process is out of memory.");
 		return false;
 	}
 	(void) PQsetNoticeReceiver(connection->libpq, connection_drop_notice,
@@ -275,12 +275,12 @@ connection_wait_for_socket(SnowflakeConnection *connection, int events)
 
 		if (ShutdownRequestPending && !connection->ignores_shutdown)
 		{
-			connection_fail(connection, "this process is shutting down");
+			connection_fail(connection, "This process is shutting down.");
 			return false;
 		}
 		if (left_us <= 0)
 		{
-			connection_fail(connection, "no answer in time");
+			connection_fail(connection, "The registry does not answer in time.");
 			return false;
 		}
 		happened = WaitLatchOrSocket(MyLatch,
@@ -330,11 +330,11 @@ connection_query(SnowflakeConnection *connection, const char *sql,
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 		connection_fail_by_result(connection, result);
 	else if (!connection_is_expected(result, columns, column_count))
-		connection_fail(connection, "the registry's answer is not one row of the expected columns");
+		connection_fail(connection, "The registry's answer is not one row of the expected columns.");
 
 	/* After a suspension of the machine the answer may be out of date. */
 	else if (clock_boottime_us() > connection->deadline_us)
-		connection_fail(connection, "no answer in time");
+		connection_fail(connection, "The registry does not answer in time.");
 	else
 	{
 		/* Stay with a host that answers as a registry does. */
@@ -375,7 +375,7 @@ connection_read_answer(SnowflakeConnection *connection)
 		if (next == NULL)
 		{
 			if (result == NULL)
-				connection_fail(connection, "the registry's answer is empty");
+				connection_fail(connection, "The registry's answer is empty.");
 			return result;
 		}
 		PQclear(result);
@@ -425,10 +425,13 @@ connection_fail_by_result(SnowflakeConnection *connection,
 	else if (PQresultStatus(result) == PGRES_FATAL_ERROR)
 		connection_fail(connection, PQresultErrorMessage(result));
 	else
-		connection_fail(connection, "the registry's answer is not rows");
+		connection_fail(connection, "The registry's answer is not rows.");
 }
 
-/* Sets the reason of a failure.  The reason must not contain times. */
+/*
+ * Sets the reason of a failure, a sentence or libpq's message.  The reason must
+ * not contain times.
+ */
 void
 connection_fail(SnowflakeConnection *connection, const char *reason)
 {

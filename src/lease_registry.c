@@ -135,10 +135,12 @@ registry_claim(SnowflakeConnection *connection, const SnowflakeLease *last,
 			(errmsg_internal("claiming snowflake worker_id %s of datacenter_id %d with incarnation " INT64_FORMAT,
 							 wanted == WORKER_ID_UNSET ? "any" : arguments[3],
 							 node_datacenter_id, last->next_incarnation),
-			 is_new ? 0 :
-			 errdetail_internal("The last lease is on worker_id %d, with incarnation " INT64_FORMAT ", %s.",
+			 is_new ? 0 : is_held ?
+			 errdetail_internal("The lease held is on worker_id %d, with incarnation " INT64_FORMAT " and fence %s.",
 								last->worker_id, last->incarnation,
-								is_held ? psprintf("held until fence %s", arguments[9]) : "not held")));
+								arguments[9]) :
+			 errdetail_internal("The last lease was on worker_id %d, with incarnation " INT64_FORMAT ".",
+								last->worker_id, last->incarnation)));
 	Assert(last->next_incarnation != LEASE_NO_INCARNATION);
 
 	result = connection_query(connection, claim_sql, arguments,
@@ -259,7 +261,7 @@ registry_release(SnowflakeConnection *connection, const SnowflakeLease *lease,
 	is_released = !PQgetisnull(result, 0, 0) &&
 		connection_get_number(result, 0) != 0;
 	if (!is_released)
-		connection_fail(connection, "the registry does not know of this lease");
+		connection_fail(connection, "The registry does not know of this lease.");
 	PQclear(result);
 	return is_released;
 }

@@ -61,7 +61,7 @@
 #define HOSTS_MAX 8
 
 /* Why a claim or a release is not sent. */
-#define PAGE_FAILURE "the high-water mark's page cannot be written"
+#define PAGE_FAILURE "The high-water mark's page cannot be written."
 
 /* What the worker keeps from one attempt to the next. */
 typedef struct LeaseWorkerState
@@ -427,7 +427,7 @@ worker_renew_and_release(SnowflakeConnection *connection)
 		return false;
 	if (grant.begins_at > layout_tick_start(node_layout(), shmem_mark()))
 	{
-		connection_fail(connection, "the registry has forgotten a grant of this lease");
+		connection_fail(connection, "The registry has forgotten a grant of this lease.");
 		return false;
 	}
 	if (!worker_change_lease(LEASE_END, NULL))
@@ -472,7 +472,7 @@ worker_end_lost_lease(const SnowflakeLease *lease, const char *why)
 {
 	(void) worker_change_lease(LEASE_END, NULL);
 	ereport(LOG,
-			(errmsg("snowflake worker_id %d is leased to this server no more",
+			(errmsg("snowflake worker_id %d is no longer leased to this server",
 					lease->worker_id),
 			 errdetail("%s", why)));
 }
@@ -491,7 +491,7 @@ worker_prepare_incarnation(SnowflakeConnection *connection)
 
 	if (!pg_strong_random(&incarnation, sizeof(incarnation)))
 	{
-		connection_fail(connection, "the server has no source of random numbers");
+		connection_fail(connection, "The server has no source of random numbers.");
 		return false;
 	}
 	LWLockAcquire(&snowflake_shared->lock, LW_EXCLUSIVE);

@@ -422,7 +422,7 @@ mark_layout_report_other(int elevel, const SnowflakeLayout *data)
 			 errdetail("The data's ids are of \"%s\" and \"%s\", and the parameters ask for \"%s\" and \"%s\".",
 					   layout_to_text(data), clock_text(data->epoch),
 					   layout_to_text(&wanted), clock_text(wanted.epoch)),
-			 errhint("Take both parameters out of the configuration, or set them to the data's values, and restart the server. If new ids shall be of the other layout, call snowflake_change_layout() as superuser on the primary server. If no row holds an id yet, see \"A mistake before the first row\" in doc/operations.md.")));
+			 errhint("Take both parameters out of the configuration, or set them to the data's values, and restart the server. To issue ids of the other layout, call snowflake_change_layout() as superuser on the primary server. If no row holds an id yet, see \"A mistake before the first row\" in doc/operations.md.")));
 }
 
 /*

@@ -224,17 +224,25 @@ node_announce(const SnowflakeLayout *layout)
 				 errhint("Set \"snowflake.worker_id\" to a number that no other server has, and restart the server.") :
 				 errhint("Set \"snowflake.worker_id\" to a number of 0 .. " INT64_FORMAT " that no other server has, and restart the server.",
 						 layout_field_max(layout->worker_bits))));
+	else if (node_worker_id == WORKER_ID_UNSET)
+		ereport(LOG,
+				(errmsg("this server leases its worker id as a snowflake node of datacenter_id %d",
+						node_datacenter_id),
+				 layout == NULL ? 0 :
+				 errdetail("Ids are of layout \"%s\" with epoch \"%s\".",
+						   layout_to_text(layout),
+						   timestamptz_to_str(layout->epoch))));
 	else
 		ereport(LOG,
-				(errmsg("snowflake node (%d,%s), %s \"%s\"%s",
-						node_datacenter_id,
-						node_worker_id == WORKER_ID_UNSET ? "leased" : psprintf("%d", node_worker_id),
-						"snowflake.worker_id_source",
-						node_worker_id_source_name(),
-						layout == NULL ? "" :
-						psprintf(", snowflake.layout \"%s\", snowflake.epoch \"%s\"",
-								 layout_to_text(layout),
-								 timestamptz_to_str(layout->epoch)))));
+				(errmsg("this server is snowflake node (%d,%d)",
+						node_datacenter_id, node_worker_id),
+				 layout == NULL ?
+				 errdetail("The worker id comes from \"snowflake.worker_id_source\" = \"%s\".",
+						   node_worker_id_source_name()) :
+				 errdetail("The worker id comes from \"snowflake.worker_id_source\" = \"%s\", and ids are of layout \"%s\" with epoch \"%s\".",
+						   node_worker_id_source_name(),
+						   layout_to_text(layout),
+						   timestamptz_to_str(layout->epoch))));
 }
 
 /* Is the worker id leased from a registry? */

@@ -171,7 +171,9 @@ sql_refuse_character(const Base *base, const char *text, int length, int at)
 			 errmsg("invalid character \"%.*s\" at position %d of a snowflake id in base %d",
 					size, text + at, pg_mbstrlen_with_len(text, at) + 1,
 					base->base),
-			 errhint("The digits of base %d are \"%s\"%s.",
-					 base->base, base->digits,
-					 base->ignores_case ? ", in upper or lower case" : "")));
+			 base->ignores_case ?
+			 errhint("The digits of base %d are \"%s\", in upper or lower case.",
+					 base->base, base->digits) :
+			 errhint("The digits of base %d are \"%s\".",
+					 base->base, base->digits)));
 }

@@ -172,7 +172,7 @@ is("$late_state $late_message", '22023 the page of the high-water mark of snowfl
 	'a file that is copied under a running server: no id');
 $upgraded->stop;
 start_server($upgraded);
-like(logged($upgraded), qr/LOG:  snowflake node \(0,7\), .*snowflake.layout "41\/0\/4\/8"/, "the log of a start has the data's layout");
+like(logged($upgraded), qr/LOG:  this server is snowflake node \(0,7\)\n.*layout "41\/0\/4\/8" with epoch "2020-01-01 00:00:00\+00"/, "the log of a start has the data's layout");
 value_of($upgraded, 'INSERT INTO orders SELECT 256, 0');
 issues($upgraded, 7, 'a file that was copied to another cluster');
 $upgraded->stop;

@@ -55,7 +55,7 @@ configure($primary);
 start_server($primary);
 my $log = logs_elsewhere($primary, 0, 'a new server');
 like($log,
-	qr{LOG:  snowflake node \(0,7\), snowflake.worker_id_source "config", snowflake.layout "41/5/5/12", snowflake.epoch "2010-11-04 01:42:54.657\+00"},
+	qr{LOG:  this server is snowflake node \(0,7\)\n.*DETAIL:  The worker id comes from "snowflake.worker_id_source" = "config", and ids are of layout "41/5/5/12" with epoch "2010-11-04 01:42:54.657\+00"\.\n},
 	'the log has the node, its source, the layout and the epoch');
 logs_elsewhere($primary, 0, 'a restart', restart_with($primary));
 my $offset = -s $primary->logfile;

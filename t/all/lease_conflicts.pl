@@ -67,7 +67,7 @@ sub one_worker_id
 	refuses($derived, $held, 'a server that derived the same worker id from its host name is refused');
 	is_undisturbed($client, 'the holder issues ids while others are refused');
 	logs($one, 0, qr/DEBUG:  the registry grants snowflake worker_id 17 for \d+ us, with ids from \S+ \S+ to /, 'the log has the grant');
-	logs($one, 0, qr/$claim[1].*DETAIL:  The last lease is on worker_id 17, with incarnation -?\d+, held until fence /, 'the log has the next claim');
+	logs($one, 0, qr/$claim[1].*DETAIL:  The lease held is on worker_id 17, with incarnation -?\d+ and fence /, 'the log has the next claim');
 	$_->stop for $other, $one;
 	is(worker_id_of(scalar first_id($derived)),
 		17, 'the server that derived the worker id leases it when the others have stopped');
@@ -147,7 +147,7 @@ sub clone
 			@more && worker_id_of($more[-1]) != $old }),
 		'an open session of the server goes on with another worker id');
 	is(scalar(grep { $ids[$_] <= $ids[ $_ - 1 ] } 1 .. $#ids), 0, 'the ids of the session increase');
-	logs($server, 0, qr/LOG:  snowflake worker_id $old is leased to this server no more\n.*DETAIL:  The registry does not know of this lease/,
+	logs($server, 0, qr/LOG:  snowflake worker_id $old is no longer leased to this server\n.*DETAIL:  The registry does not know of this lease/,
 		'the log says that the lease was lost');
 	like(lease_row($registry, $old), qr/\|7\|/, 'the clone keeps the lease');
 	return;

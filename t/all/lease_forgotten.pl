@@ -139,7 +139,7 @@ sub fails_over
 	$client{known} = new_client($known);
 	$last{lost} = first_id($lost);
 	$lost->stop;
-	like(logged($lost), qr/could not be given back to the registry\n.*DETAIL:  the registry has forgotten a grant of this lease/,
+	like(logged($lost), qr/could not be given back to the registry\n.*DETAIL:  The registry has forgotten a grant of this lease/,
 		'a clean stop of a holder that the registry had forgotten keeps the lease');
 	start_server($lost);
 	goes_on($lost, $last{lost}, 'a holder that the registry had forgotten, after a clean stop');

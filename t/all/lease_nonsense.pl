@@ -122,9 +122,9 @@ sub answer_with
 # An error that no kind of nonsense has.
 my $marker = $before . error_message(S => 'ERROR', C => 'MARKR', M => 'marker') . $ready;
 
-my $shape = qr/the registry's answer is not one row of the expected columns/;
+my $shape = qr/The registry's answer is not one row of the expected columns/;
 my $impossible = qr/The registry grants what it must not: worker_id /;
-my $late = qr/no answer in time/;
+my $late = qr/does not answer in time/;
 
 # The kinds of nonsense.  A kind is what the registry sends, and the failure
 # that the server logs.  What is sent is a string, or a function that returns
@@ -133,9 +133,9 @@ my @kinds = (
 	[ 'nothing', '', $late ],
 	[ 'an end', sub { return undef }, qr/server closed the connection unexpectedly/ ],
 	[ 'bytes', "\x00\xff" x 1000, qr/lost synchronization|unexpected response/ ],
-	[ 'no statement', $ready, qr/the registry's answer is empty/ ],
-	[ 'an empty statement', $before . message('I', '') . $ready, qr/the registry's answer is not rows/ ],
-	[ 'a command', $before . message('n', '') . message('C', "DO\0") . $ready, qr/the registry's answer is not rows/ ],
+	[ 'no statement', $ready, qr/The registry's answer is empty/ ],
+	[ 'an empty statement', $before . message('I', '') . $ready, qr/The registry's answer is not rows/ ],
+	[ 'a command', $before . message('n', '') . message('C', "DO\0") . $ready, qr/The registry's answer is not rows/ ],
 	[ 'no row', answer(\@types), $shape ],
 	[ 'two rows', answer(\@types, ([ grant() ]) x 2), $shape ],
 	[ 'too few columns', answer([ @types[ 0 .. 3 ] ], [ (grant())[ 0 .. 3 ] ]), $shape ],
@@ -184,7 +184,7 @@ my @kinds = (
 		answer_with(4 => 'odd', 5 => 'z' x 20_000_000),
 		qr/DETAIL:  z{1000}/
 	],
-	[ 'COPY', $before . message('W', pack 'C n', 0, 0), qr/the registry's answer is not rows/ ],
+	[ 'COPY', $before . message('W', pack 'C n', 0, 0), qr/The registry's answer is not rows/ ],
 	[
 		'notices without end',
 		sub { return error_message(S => 'NOTICE', M => 'x' x 1000) =~ s/^E/N/r x 100 },
@@ -193,12 +193,12 @@ my @kinds = (
 	[
 		'rows without end',
 		endless($before . row_description(@types), data_row(grant()) x 1000),
-		qr/out of memory|cannot allocate memory|no answer in time/
+		qr/out of memory|cannot allocate memory|does not answer in time/
 	],
 	[
 		'results without end',
 		sub { return answer_with() =~ s/\Q$ready\E$//r },
-		qr/no answer in time|out of memory/
+		qr/does not answer in time|out of memory/
 	],
 	[
 		'400 MB',

@@ -210,8 +210,8 @@ sub first_host
 	  or die "127.0.0.1: $!\n";
 	# The first host's address, and what the log says of it.
 	my %first = (
-		dropping => [ '127.0.0.2', $full->sockport, qr/timed out|no answer in time/ ],
-		mute => [ '127.0.0.1', $mute->sockport, qr/no answer in time/ ],
+		dropping => [ '127.0.0.2', $full->sockport, qr/timed out|does not answer in time/ ],
+		mute => [ '127.0.0.1', $mute->sockport, qr/does not answer in time/ ],
 		erring => [ $other->host, $other->port, qr/role "leaser" does not exist/ ],
 		standby => [ $standby->host, $standby->port, qr/read-only|hot standby/ ]);
 
