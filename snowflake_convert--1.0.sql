@@ -6,7 +6,7 @@
  *
  * A script changes the DEFAULT of a key, and drops its identity or sequence.  No
  * column gets another type, so PostgreSQL parses no expression anew and reads no
- * row.  Integer keys, and what references them, are told and not touched.
+ * row.  Integer keys, and what references them, are listed, and left unchanged.
  */
 
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
@@ -48,6 +48,13 @@ BEGIN
 END
 $$;
 
+-- A new id, or the last value before it that a sequence gives.
+CREATE FUNCTION snowflake_convert.new_id(start bigint, increment bigint)
+RETURNS bigint LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT id - mod(id - start, increment) FROM snowflake_convert.new_id() AS id;
+END;
+
 -- bigint and, if the extension has it, its type snowflake, which is a bigint, too.
 CREATE FUNCTION snowflake_convert.key_types()
 RETURNS oid[] LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
@@ -78,10 +85,8 @@ BEGIN
 END
 $$;
 
--- Finds the sequence that a column owns and takes its values from: that of an
--- identity, or of a DEFAULT that is nextval() and no more.  The catalogue knows which
--- sequence a DEFAULT uses, and not what else it does.
-CREATE FUNCTION snowflake_convert.sequence_of(rel regclass, num smallint)
+-- Finds the sequence that a column owns and uses: that of an identity, or of a DEFAULT.
+CREATE FUNCTION snowflake_convert.own_sequence(rel regclass, num smallint)
 RETURNS regclass LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -94,8 +99,22 @@ BEGIN
                                       AND (u.refclassid, u.refobjid) = ('pg_class'::regclass, s.oid)
              WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, rel, num)
                AND d.classid = 'pg_class'::regclass
-               AND (d.deptype = 'i'
-                    OR d.deptype = 'a' AND u.objid IS NOT NULL AND pg_get_expr(f.adbin, f.adrelid) ~ '^"?nextval"?[(]''([^'']|'''')*''::"?regclass"?[)]$'));
+               AND (d.deptype = 'i' OR d.deptype = 'a' AND u.objid IS NOT NULL));
+END
+$$;
+
+-- The same, if the column takes its values from there: the DEFAULT is nextval() and no
+-- more, which the catalogue does not know.
+CREATE FUNCTION snowflake_convert.sequence_of(rel regclass, num smallint)
+RETURNS regclass LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    sequence regclass := snowflake_convert.own_sequence(rel, num);
+BEGIN
+    RETURN CASE WHEN sequence IS NOT NULL AND NOT EXISTS (
+                         SELECT FROM pg_attrdef AS f
+                          WHERE (f.adrelid, f.adnum) = (rel, num)
+                            AND pg_get_expr(f.adbin, f.adrelid) !~ '^"?nextval"?[(]''([^'']|'''')*''::"?regclass"?[)]$') THEN sequence END;
 END
 $$;
 
@@ -212,6 +231,11 @@ $$;
 -- Statements
 --
 
+-- Without the extension, the schema could be a stranger's.
+CREATE FUNCTION snowflake_convert.check_extension()
+RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN 'IF NOT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname OPERATOR(pg_catalog.=) ''snowflake_convert'') THEN RAISE ''extension "snowflake_convert" is not installed''; END IF;';
+
 CREATE FUNCTION snowflake_convert.statements(rel regclass, col name)
 RETURNS text[] LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 AS $$
@@ -255,10 +279,9 @@ BEGIN
                                   concat_ws(' ', 'SEQUENCE NAME ' || key.sequence, nullif(options, '')))]
                 ELSE ARRAY[concat_ws(' ', CASE key.relpersistence WHEN 'u' THEN 'CREATE UNLOGGED SEQUENCE' ELSE 'CREATE SEQUENCE' END,
                                      key.sequence, nullif(options, ''), format('OWNED BY %s.%I', rel, col)),
-                           format('%sSET DEFAULT nextval(%L)', column_text, key.sequence)] END
+                           format('%sSET DEFAULT pg_catalog.nextval(%L)', column_text, key.sequence)] END
         -- Servers that share the keys by START and INCREMENT BY go on so.
-        || CASE WHEN key.seqincrement = 1 THEN format('PERFORM setval(%L, snowflake_convert.new_id())', key.sequence)
-                ELSE format('PERFORM setval(%L, id - mod(id - %s, %s)) FROM snowflake_convert.new_id() AS id', key.sequence, key.seqstart, key.seqincrement) END
+        || format('PERFORM pg_catalog.setval(%L, snowflake_convert.new_id(%s, %s))', key.sequence, key.seqstart, key.seqincrement)
         || ARRAY(SELECT format('GRANT %s ON SEQUENCE %s TO %s%s', e.privilege_type, key.sequence,
                                coalesce(nullif(e.grantee, 0)::regrole::text, 'PUBLIC'), CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
                    FROM aclexplode(key.relacl) AS e
@@ -405,26 +428,87 @@ BEGIN
 END
 $$;
 
--- Locks tables.  All locks together may take the time of lock_timeout, so that a reader of
--- the first table waits no longer; a later call has the rest.
-CREATE FUNCTION snowflake_convert.lock_tables(tabs regclass[])
-RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Locks a table or a sequence against everybody.
+CREATE FUNCTION snowflake_convert.lock_relation(rel regclass, wait interval)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0
 AS $$
 DECLARE
-    deadline timestamptz := clock_timestamp() + nullif(current_setting('lock_timeout')::interval, interval '0');    -- NULL: no limit
-    tab regclass;
+    class record;
 BEGIN
-    -- Parents before inheritors, then by OID, as PostgreSQL's own statements do.
-    FOR tab IN SELECT t FROM unnest(tabs) AS t ORDER BY EXISTS (SELECT FROM pg_inherits WHERE inhrelid = t), t::oid LOOP
-        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', tab);
-        PERFORM set_config('lock_timeout', greatest(1, extract(epoch FROM deadline - clock_timestamp()) * 1000)::integer::text, true)
-          WHERE deadline IS NOT NULL;
+    SELECT c.relkind, format('%I.%I', n.nspname, c.relname) AS name, pg_get_userbyid(c.relowner) AS owner INTO class
+      FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = rel;
+    PERFORM set_config('lock_timeout', greatest(1, ceil(extract(epoch FROM wait) * 1000))::text, true);
+    CASE WHEN class.name IS NULL THEN
+        NULL;    -- lock_relations() notices it
+    WHEN class.relkind = 'S' THEN
+        -- No statement locks a sequence and does nothing else; this one changes nothing.
+        EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', class.name, class.owner);
+    ELSE
+        EXECUTE format('LOCK TABLE ONLY %s %s', class.name, CASE WHEN wait = interval '0' THEN 'NOWAIT' END);
+    END CASE;
+END
+$$;
+
+-- Lists who has, or waits for, locks on relations.
+CREATE FUNCTION snowflake_convert.locks(rels regclass[])
+RETURNS TABLE (rel regclass, is_mine boolean) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+        SELECT l.relation::regclass, l.pid IS NOT DISTINCT FROM pg_backend_pid() AND l.granted AND l.mode = 'AccessExclusiveLock'
+          FROM pg_locks AS l
+         WHERE l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.relation = ANY (rels::oid[])
+           AND (l.pid IS DISTINCT FROM pg_backend_pid() OR l.mode = 'AccessExclusiveLock');
+END
+$$;
+
+-- Locks tables and their sequences.  No lock is held while another one is waited for, so
+-- a session that has one of the tables and needs another one goes on: there is no
+-- deadlock.  Other sessions queue behind a wait, so it is short, and after it they have as
+-- much time.  It grows, because PostgreSQL ends an autovacuum only for a session that has
+-- waited for deadlock_timeout.
+CREATE FUNCTION snowflake_convert.lock_relations(tabs regclass[], sequences regclass[], timeout interval)
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    deadline timestamptz := clock_timestamp() + timeout;
+    wait interval := '50 ms';
+    is_waiting boolean;
+    awaited regclass;
+    rel regclass;
+BEGIN
+    LOOP
+        BEGIN
+            rel := awaited;
+            is_waiting := awaited IS NOT NULL;
+            PERFORM snowflake_convert.lock_relation(rel, least(wait, deadline - clock_timestamp())) WHERE is_waiting;
+            is_waiting := false;
+            FOREACH rel IN ARRAY tabs LOOP
+                PERFORM snowflake_convert.lock_relation(rel, interval '0');
+            END LOOP;
+            -- There is no NOWAIT for a sequence.
+            rel := (SELECT min(l.rel::oid) FROM snowflake_convert.locks(sequences) AS l WHERE NOT l.is_mine);
+            IF rel IS NOT NULL THEN
+                RAISE lock_not_available;
+            END IF;
+            FOREACH rel IN ARRAY sequences LOOP
+                PERFORM snowflake_convert.lock_relation(rel, interval '0');
+            END LOOP;
+            EXIT;
+        EXCEPTION WHEN lock_not_available THEN
+            IF clock_timestamp() >= deadline THEN
+                RAISE lock_not_available USING
+                    MESSAGE = format('could not lock %s and %s other relations within %s s', rel, cardinality(tabs || sequences) - 1, trim_scale(extract(epoch FROM timeout))),
+                    HINT = 'Run the script when fewer transactions use them, or raise its lock_timeout.';
+            END IF;
+            awaited := rel;
+        END;
+        PERFORM pg_sleep_for(CASE WHEN is_waiting THEN least(wait, deadline - clock_timestamp()) ELSE '5 ms' END);
+        wait := CASE WHEN is_waiting THEN wait * 2 ELSE wait END;
     END LOOP;
     -- Names may have led to other tables while this session waited.
-    IF EXISTS (SELECT FROM unnest(tabs) AS t
-                WHERE NOT EXISTS (SELECT FROM pg_locks AS l
-                                   WHERE l.pid = pg_backend_pid() AND l.granted AND l.mode = 'AccessExclusiveLock' AND l.relation = t
-                                     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))) THEN
+    IF EXISTS (SELECT unnest(tabs || sequences) EXCEPT SELECT l.rel FROM snowflake_convert.locks(tabs || sequences) AS l WHERE l.is_mine) THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = 'tables or names have changed while this script waited for locks',
             HINT = 'Make the script again.';
@@ -434,15 +518,21 @@ $$;
 
 -- Locks the tables, and makes sure that the same script would be made now or, without a
 -- digest, that the keys are snowflakes, as the way back needs.
-CREATE PROCEDURE snowflake_convert.begin_script(owner name, tabs regclass[], cols name[], digest text, OUT sequences regclass[])
+CREATE PROCEDURE snowflake_convert.begin_script(owner name, tabs regclass[], cols name[], digest text, timeout interval, OUT sequences regclass[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small queries for each key
 AS $$
 #variable_conflict use_variable
 DECLARE
     role oid := snowflake_convert.check_session(owner);
+    rels regclass[];
 BEGIN
-    PERFORM snowflake_convert.lock_tables(tabs);
+    sequences := ARRAY(SELECT s.sequence
+                         FROM unnest(tabs, cols) AS k(tab, col) JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col,
+                              LATERAL snowflake_convert.own_sequence(k.tab, a.attnum) AS s(sequence)
+                        WHERE s.sequence IS NOT NULL);
+    rels := ARRAY(SELECT unnest(tabs)::oid UNION SELECT f.tab::oid FROM unnest(tabs, cols) AS k(tab, col), snowflake_convert.family(k.tab, k.col) AS f ORDER BY 1);
+    PERFORM snowflake_convert.lock_relations(rels, sequences, timeout);
     IF digest IS NULL THEN
         -- A DEFAULT goes on to inheritors, and an inheritor without one has none to lose.
         IF EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col)
@@ -465,11 +555,9 @@ BEGIN
             MESSAGE = 'tables, what depends on them, or names have changed since the script was made',
             HINT = 'Make the script again.';
     END IF;
-    sequences := ARRAY(SELECT snowflake_convert.sequence_of(k.tab, a.attnum)
-                         FROM unnest(tabs, cols) AS k(tab, col) JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col);
 END
 $$;
-COMMENT ON PROCEDURE snowflake_convert.begin_script(name, regclass[], name[], text) IS
+COMMENT ON PROCEDURE snowflake_convert.begin_script(name, regclass[], name[], text, interval) IS
 'for scripts: refuse to go on as another role than the tables'' owner, or unless the same script would be made now; lock the tables';
 
 -- Who owns a schema can exchange names while a script runs; this finds it out.
@@ -503,19 +591,19 @@ CREATE FUNCTION snowflake_convert.do_statement(tabs regclass[], cols name[], own
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 BEGIN ATOMIC
     SELECT concat_ws(E'\n    ', format(E'DO $script_%s$\nDECLARE', d.digest),
+               'lock_timeout CONSTANT pg_catalog.interval := ''5s'';    -- of all locks together',
+               'schemas CONSTANT pg_catalog.text := pg_catalog.current_setting(''snowflake_convert.schemas'', true);',
                'keys pg_catalog.regclass[];', 'columns pg_catalog.name[];', E'sequences pg_catalog.regclass[];\nBEGIN',
-               'SET LOCAL search_path = pg_catalog, pg_temp;',
-               'SET LOCAL lock_timeout = ''5s'';',
-               'SET LOCAL snowflake_convert.schemas = none;    -- new_tables() has to leave the tables alone',
-               -- Without the extension, the schema could be a stranger's.
-               'IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = ''snowflake_convert'') THEN RAISE ''extension "snowflake_convert" is not installed''; END IF;',
+               snowflake_convert.check_extension(),
                format('keys := %L;', tabs), format('columns := %L;', cols),
-               format('CALL snowflake_convert.begin_script(%L, keys, columns, %L, sequences);', pg_get_userbyid(owner), CASE WHEN NOT is_back THEN d.digest END),
+               'PERFORM pg_catalog.set_config(''snowflake_convert.schemas'', ''none'', true);    -- new_tables() has to leave the tables alone',
+               format('CALL snowflake_convert.begin_script(%L, keys, columns, %L, lock_timeout, sequences);', pg_get_userbyid(owner), CASE WHEN NOT is_back THEN d.digest END),
                (SELECT string_agg(s.statement || ';', E'\n    ' ORDER BY k.n, s.n)
                   FROM ROWS FROM (unnest(tabs), unnest(cols)) WITH ORDINALITY AS k(tab, col, n),
                        unnest(CASE WHEN is_back THEN snowflake_convert.way_back(k.tab, k.col)
                                    ELSE snowflake_convert.statements(k.tab, k.col) END) WITH ORDINALITY AS s(statement, n)),
-               CASE WHEN NOT is_back THEN 'CALL snowflake_convert.end_script(keys, columns, sequences);' END) || format(E'\nEND $script_%s$;', d.digest)
+               CASE WHEN NOT is_back THEN 'CALL snowflake_convert.end_script(keys, columns, sequences);' END,
+               'PERFORM pg_catalog.set_config(''snowflake_convert.schemas'', schemas, true);') || format(E'\nEND $script_%s$;', d.digest)
       FROM snowflake_convert.digest(tabs, cols) AS d(digest);
 END;
 

@@ -115,9 +115,9 @@ CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_conver
 CALL run('s FROM shop.script ORDER BY n');
 CALL run('s FROM shop.script ORDER BY n');
 ALTER TABLE once ALTER id DROP DEFAULT;
-CALL snowflake_convert.begin_script(current_user, '{once,once}', '{id,id}', snowflake_convert.digest('{once,once}', '{id,id}'), NULL);
+CALL snowflake_convert.begin_script(current_user, '{once,once}', '{id,id}', snowflake_convert.digest('{once,once}', '{id,id}'), '1 s', NULL);
 -- a name that leads to no role is no owner
-CALL snowflake_convert.begin_script(NULL, '{once}', '{id}', snowflake_convert.digest('{once}', '{id}'), NULL);
+CALL snowflake_convert.begin_script(NULL, '{once}', '{id}', snowflake_convert.digest('{once}', '{id}'), '1 s', NULL);
 CALL run('s FROM shop.script ORDER BY n');
 DROP TABLE once, script;
 DROP TABLE legacy;
@@ -253,6 +253,31 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 CALL run($$snowflake_convert.key('a', 'id')$$);
 ROLLBACK;
 DROP TABLE a;
+
+-- the settings of a transaction are as before a script, and after one that has failed
+CREATE TABLE a (id bigserial PRIMARY KEY);
+CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.key('a', 'id') AS s;
+CREATE FUNCTION settings() RETURNS text LANGUAGE sql AS $$SELECT concat_ws(', ', current_setting('search_path'), current_setting('lock_timeout'), current_setting('snowflake_convert.schemas', true))$$;
+BEGIN;
+CALL run('s FROM shop.script ORDER BY n');
+SELECT settings();
+COMMIT;
+SET lock_timeout = '7s';
+BEGIN;
+SET snowflake_convert.schemas = 'shop';
+SAVEPOINT a;
+CALL run('s FROM shop.script ORDER BY n');
+ROLLBACK TO a;
+SELECT settings();
+SET LOCAL lock_timeout = '8s';
+CALL run('s FROM shop.script ORDER BY n', 'back');
+SELECT settings();
+COMMIT;
+SELECT settings();
+RESET lock_timeout;
+RESET snowflake_convert.schemas;
+DROP TABLE script, a;
+DROP FUNCTION settings;
 
 -- names of sequences are exchanged while a script runs
 CREATE TABLE a (id bigserial PRIMARY KEY);
