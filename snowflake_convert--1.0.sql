@@ -289,10 +289,56 @@ BEGIN
 END
 $$;
 
+-- Lists the tables that PostgreSQL locks, reads or checks when columns get another type:
+-- the table and its inheritors, and what foreign keys of these columns connect.
+CREATE FUNCTION snowflake_convert.affected(rel regclass, cols name[])
+RETURNS SETOF regclass LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE ROWS 1 SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+        WITH RECURSIVE tree(relid) AS (
+            SELECT t.relid
+              FROM (SELECT rel::oid
+                    UNION ALL
+                    SELECT unnest(ARRAY[k.conrelid, k.confrelid])
+                      FROM unnest(cols) AS c(col)
+                     CROSS JOIN LATERAL snowflake_convert.family(rel, c.col) AS f
+                      JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, f.tab, f.attnum)
+                                         AND d.classid = 'pg_constraint'::regclass
+                      JOIN pg_constraint AS k ON k.oid = d.objid AND k.contype = 'f') AS t(relid)
+            UNION
+            SELECT i.inhrelid FROM tree AS t JOIN pg_inherits AS i ON i.inhparent = t.relid
+        )
+        SELECT relid::regclass FROM tree;
+END
+$$;
+
+-- Says why the owner of a table should not widen columns: PostgreSQL would run what
+-- another role has put into indexes and CHECKs, or who owns the schema could exchange
+-- tables.
+CREATE FUNCTION snowflake_convert.widening_obstacle(rel regclass, cols name[], owner oid)
+RETURNS text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT min(o.obstacle COLLATE "C")
+              FROM (SELECT format('table %s belongs to role %s', t.oid::regclass, t.relowner::regrole)
+                      FROM pg_class AS t
+                     WHERE t.oid IN (SELECT snowflake_convert.affected(rel, cols)) AND t.relowner <> owner
+                    UNION ALL
+                    SELECT format('schema %I belongs to role %s', n.nspname, r.oid::regrole)
+                      FROM pg_class AS t
+                      JOIN pg_namespace AS n ON n.oid = t.relnamespace
+                      JOIN pg_database AS d ON d.datname = current_database()
+                      JOIN pg_roles AS r ON r.oid = CASE n.nspowner WHEN 'pg_database_owner'::regrole THEN d.datdba ELSE n.nspowner END
+                     WHERE t.oid = rel AND r.oid <> owner AND NOT r.rolsuper AND pg_has_role(owner, r.oid, 'USAGE')) AS o(obstacle));
+END
+$$;
+
 -- Lists the statements that widen columns of integers: those that reference, then keys.
 -- ALTER TABLE rewrites a table once for all its columns.  A statement has a keyword in
--- front, by which sed takes the statements out of a script's comments: a name with a line
--- break, and another role's table, are no case for sed.
+-- front, by which sed takes the statements out of a script's comments: what another role
+-- has to run, or nobody without care, is no case for sed.
 CREATE FUNCTION snowflake_convert.widening(tabs regclass[], cols name[], owner oid)
 RETURNS TABLE (line text) LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
@@ -304,28 +350,43 @@ BEGIN ATOMIC
                         UNION ALL
                         SELECT r.tab, r.attnum, false FROM snowflake_convert.references_to(k.tab, k.col) AS r) AS c(tab, attnum, is_key)
          GROUP BY c.tab, c.attnum
+    ), lines(is_key, tab, statement, line) AS (
+        SELECT s.is_key, s.tab::text, s.statement,
+               CASE WHEN s.is_partitioning THEN 'no ALTER TABLE widens a partition key: ' || s.statement
+                    WHEN o.obstacle IS NOT NULL THEN format('widen by hand, because %s: %s;%s', o.obstacle, s.statement, z.size)
+                    ELSE format('widen%s: %s%s', CASE WHEN t.relowner <> owner THEN format(' as role %I', pg_get_userbyid(t.relowner)) END,
+                                -- Between now and then, a role can make a foreign key that references the table.
+                                CASE WHEN s.cols IS NULL THEN s.statement || ';'
+                                     ELSE format('DO $widen$BEGIN CALL snowflake_convert.begin_widening(%L, %L, %L, ''5s''); %s; END$widen$;',
+                                                 pg_get_userbyid(t.relowner), s.tab, s.cols, s.statement) END,
+                                z.size) END
+          FROM (SELECT c.tab, bool_or(c.is_key), c.is_partitioning,
+                       format(CASE WHEN c.is_partitioning THEN '%s (%s)' ELSE 'ALTER TABLE %s %s' END, c.tab,
+                              string_agg(format(CASE WHEN c.is_partitioning THEN '%I' ELSE 'ALTER COLUMN %I TYPE bigint' END, a.attname), ', ' ORDER BY c.attnum)),
+                       (SELECT sum(pg_total_relation_size(f.tab))::bigint FROM snowflake_convert.family(c.tab, min(a.attname)::name) AS f),
+                       array_agg(a.attname ORDER BY c.attnum)
+                  FROM columns AS c
+                  JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
+                 WHERE a.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND a.attinhcount = 0
+                 GROUP BY c.tab, c.is_partitioning
+                UNION ALL
+                -- A serial's sequence would end at the largest integer; that of an identity is widened with it.
+                SELECT c.tab, c.is_key, false, format('ALTER SEQUENCE %s AS bigint', q.seqrelid::regclass), NULL, NULL
+                  FROM columns AS c
+                  JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum) AND a.attidentity = ''
+                  JOIN pg_sequence AS q ON q.seqrelid = snowflake_convert.sequence_of(c.tab, c.attnum) AND q.seqtypid <> 'bigint'::regtype
+                 WHERE c.is_key AND NOT c.is_partitioning AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)) AS s(tab, is_key, is_partitioning, statement, size, cols)
+          JOIN pg_class AS t ON t.oid = s.tab,
+               LATERAL (SELECT CASE WHEN concat(s.statement, t.relowner::regrole) ~ '[\n\r$]' THEN 'a name has a line break or a $'
+                                    ELSE snowflake_convert.widening_obstacle(s.tab, s.cols, t.relowner) END) AS o(obstacle),
+               LATERAL (SELECT ' -- ' || pg_size_pretty(s.size)) AS z(size)
     )
-    SELECT CASE WHEN s.is_partitioning THEN 'no ALTER TABLE widens a partition key: ' || s.statement
-                ELSE concat('widen', CASE WHEN t.relowner <> owner THEN format(' as role %I', pg_get_userbyid(t.relowner))
-                                          WHEN s.statement ~ '[\n\r]' THEN ' by hand' END,
-                            ': ', s.statement, ';', ' -- ' || pg_size_pretty(s.size)) END
-      FROM (SELECT c.tab, bool_or(c.is_key), c.is_partitioning,
-                   format(CASE WHEN c.is_partitioning THEN '%s (%s)' ELSE 'ALTER TABLE %s %s' END, c.tab,
-                          string_agg(format(CASE WHEN c.is_partitioning THEN '%I' ELSE 'ALTER COLUMN %I TYPE bigint' END, a.attname), ', ' ORDER BY c.attnum)),
-                   (SELECT sum(pg_total_relation_size(f.tab))::bigint FROM snowflake_convert.family(c.tab, min(a.attname)::name) AS f)
-              FROM columns AS c
-              JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum)
-             WHERE a.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND a.attinhcount = 0
-             GROUP BY c.tab, c.is_partitioning
+    SELECT line
+      FROM (TABLE lines
             UNION ALL
-            -- A serial's sequence would end at the largest integer; that of an identity is widened with it.
-            SELECT c.tab, c.is_key, false, format('ALTER SEQUENCE %s AS bigint', q.seqrelid::regclass), NULL
-              FROM columns AS c
-              JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.tab, c.attnum) AND a.attidentity = ''
-              JOIN pg_sequence AS q ON q.seqrelid = snowflake_convert.sequence_of(c.tab, c.attnum) AND q.seqtypid <> 'bigint'::regtype
-             WHERE c.is_key AND NOT c.is_partitioning AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)) AS s(tab, is_key, is_partitioning, statement, size)
-      JOIN pg_class AS t ON t.oid = s.tab
-     ORDER BY s.is_key, s.tab::text COLLATE "C", s.statement COLLATE "C";
+            SELECT NULL, NULL, NULL, format('widen: DO $widen$BEGIN %s END$widen$;', snowflake_convert.check_extension())
+             WHERE EXISTS (SELECT FROM lines WHERE line ~ '^widen: DO')) AS l
+     ORDER BY is_key NULLS FIRST, tab COLLATE "C", statement COLLATE "C";
 END;
 
 --
@@ -559,6 +620,31 @@ END
 $$;
 COMMENT ON PROCEDURE snowflake_convert.begin_script(name, regclass[], name[], text, interval) IS
 'for scripts: refuse to go on as another role than the tables'' owner, or unless the same script would be made now; lock the tables';
+
+-- Locks the tables that an ALTER TABLE to bigint needs, and makes sure that they are all
+-- the owner's.
+CREATE PROCEDURE snowflake_convert.begin_widening(owner name, rel regclass, cols name[], timeout interval)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    role oid := snowflake_convert.check_session(owner);
+    tabs regclass[] := ARRAY(SELECT snowflake_convert.affected(rel, cols));
+    obstacle text := snowflake_convert.widening_obstacle(rel, cols, role);
+BEGIN
+    IF obstacle IS NULL THEN
+        PERFORM snowflake_convert.lock_relations(tabs, '{}', timeout);
+        obstacle := coalesce(snowflake_convert.widening_obstacle(rel, cols, role),
+                             (SELECT min(format('table %s is affected, too', a)) FROM snowflake_convert.affected(rel, cols) AS a WHERE a <> ALL (tabs::oid[])));
+    END IF;
+    IF obstacle IS NOT NULL THEN
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = format('tables or names have changed since the script was made: %s', obstacle),
+            HINT = 'Make the script again.';
+    END IF;
+END
+$$;
+COMMENT ON PROCEDURE snowflake_convert.begin_widening(name, regclass, name[], interval) IS
+'for scripts: refuse to go on as another role than the tables'' owner, or if another role''s table is affected; lock the tables';
 
 -- Who owns a schema can exchange names while a script runs; this finds it out.
 CREATE PROCEDURE snowflake_convert.end_script(tabs regclass[], cols name[], sequences regclass[])

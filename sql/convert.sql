@@ -332,6 +332,8 @@ CREATE TABLE supers (id bigserial PRIMARY KEY);
 CREATE TABLE groups (id bigserial PRIMARY KEY, s integer);
 ALTER TABLE groups OWNER TO regress_snowflake_group;
 CREATE TABLE supers_reference (g integer REFERENCES groups);
+CREATE TABLE owners (id serial PRIMARY KEY, up integer REFERENCES owners);
+ALTER TABLE owners OWNER TO regress_snowflake_owner;
 \set VERBOSITY terse
 SET ROLE regress_snowflake_owner;
 SELECT count(*) FROM snowflake_convert.schema('{shop}');

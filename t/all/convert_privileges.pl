@@ -220,13 +220,144 @@ for my $make (q{SELECT snowflake_convert.schema('{attic}')}, q{SELECT snowflake_
 }
 my $script = superuser(q{SELECT snowflake_convert.schema('{attic}')});
 like($script, qr/^-- in the way of attic."a\n--     \n--     ;SELECT/m, 'a name with a line break is in a comment');
-like($script, qr/^-- widen by hand: ALTER TABLE attic."a\n/m, 'a statement with a line break has a keyword of its own');
+like($script, qr/^-- widen by hand, because a name has a line break or a \$: ALTER TABLE attic."a\n/m,
+	'a statement with a line break has a keyword of its own');
 
-# What the comments list, a superuser does not run for other roles' tables.
-superuser(q{CREATE TABLE public.key (id bigserial PRIMARY KEY); GRANT REFERENCES ON public.key TO attacker;
-SET ROLE attacker; CREATE TABLE attic.integers (k integer REFERENCES public.key);});
-like(superuser(q{SELECT snowflake_convert.schema('{public}')}), qr/^-- widen as role attacker: ALTER TABLE attic.integers /m,
-	'a statement on a table of another role has a keyword of its own');
+# ----- statements that widen -----
+
+# PostgreSQL checks foreign keys again, whatever their type, and runs the code of
+# the indexes and CHECKs of all tables that the statement reads.
+sub statements_of
+{
+	my ($keyword, $lines) = @_;
+	return join '', "$lines\n" =~ /^-- $keyword: (.*\n)/mg;
+}
+
+new_database(q{CREATE EXTENSION snowflake_convert CASCADE;
+CREATE SCHEMA house AUTHORIZATION victim;
+GRANT USAGE ON SCHEMA house TO PUBLIC;
+GRANT CREATE ON SCHEMA house TO attacker;
+});
+my %keys = map { $_ => "CREATE TABLE house.$_ (id serial PRIMARY KEY); INSERT INTO house.$_ DEFAULT VALUES; GRANT REFERENCES, TRIGGER ON house.$_ TO attacker;" }
+  qw(by_bigint by_smallint by_domain by_parts by_two later free fired);
+superuser("SET SESSION AUTHORIZATION victim; @keys{sort keys %keys}" . q{
+CREATE TABLE house.middle (id bigint PRIMARY KEY REFERENCES house.by_two, n integer UNIQUE REFERENCES house.by_two);
+INSERT INTO house.middle VALUES (1, 1);
+GRANT REFERENCES ON house.middle TO attacker;
+CREATE TABLE house.mixed (id serial, tenant integer, PRIMARY KEY (id, tenant)) PARTITION BY LIST (tenant);
+CREATE TABLE house.mixed_1 PARTITION OF house.mixed FOR VALUES IN (1) PARTITION BY LIST (tenant);
+CREATE TABLE house.mixed_1_1 PARTITION OF house.mixed_1 FOR VALUES IN (1);
+CREATE TABLE house.parent (id serial PRIMARY KEY);
+CREATE TABLE house.child () INHERITS (house.parent);
+CREATE TABLE house."d$widen$; SELECT attic.evil(1); --" (id serial PRIMARY KEY);
+SET SESSION AUTHORIZATION attacker;
+CREATE DOMAIN attic.whole_number AS bigint;
+CREATE TABLE attic.of_bigint (k bigint REFERENCES house.by_bigint);
+CREATE TABLE attic.of_smallint (k smallint REFERENCES house.by_smallint);
+CREATE TABLE attic.of_domain (k attic.whole_number REFERENCES house.by_domain);
+CREATE TABLE attic.of_parts (k bigint REFERENCES house.by_parts) PARTITION BY LIST (k);
+CREATE TABLE attic.of_parts_1 PARTITION OF attic.of_parts FOR VALUES IN (1);
+CREATE TABLE attic.of_middle (k bigint REFERENCES house.middle (n));
+CREATE TABLE attic.key (id integer PRIMARY KEY);
+CREATE FUNCTION attic.trap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); RETURN NEW; END';
+CREATE TRIGGER trap BEFORE INSERT OR UPDATE OR DELETE ON house.fired FOR EACH ROW EXECUTE FUNCTION attic.trap();
+GRANT REFERENCES ON attic.key TO victim;
+RESET SESSION AUTHORIZATION;
+ALTER TABLE house.mixed_1_1 OWNER TO attacker;
+ALTER TABLE house.child OWNER TO attacker;
+SET SESSION AUTHORIZATION attacker;
+ALTER TABLE house.mixed_1_1 ADD CHECK (attic.evil(id));
+ALTER TABLE house.child ADD CHECK (attic.evil(id));
+INSERT INTO attic.key VALUES (1);
+GRANT SELECT ON ALL TABLES IN SCHEMA attic TO victim;
+SET SESSION AUTHORIZATION victim;
+CREATE TABLE house.of_key (id integer PRIMARY KEY REFERENCES attic.key);
+INSERT INTO house.of_key VALUES (1);
+INSERT INTO house.mixed VALUES (1, 1);
+});
+# The partial indexes and CHECKs of the attacker's tables; the functions they call
+# run as whoever reads or checks the tables.
+superuser("SET SESSION AUTHORIZATION attacker;" . join '', map { "CREATE INDEX ON $_ WHERE attic.folded();" }
+	'attic.of_bigint (k)', 'attic.of_smallint (k)', 'attic.of_domain (k)', 'attic.of_parts_1 (k)', 'attic.of_middle (k)', 'attic.key (id)', 'house.mixed_1_1 (id)', 'house.child (id)');
+superuser("INSERT INTO attic.$_ VALUES (1)") for qw(of_bigint of_smallint of_domain of_parts of_middle);
+superuser('CREATE TABLE attic.supers (id serial PRIMARY KEY)');
+ran_as();
+my $of_house = superuser(q{SELECT snowflake_convert.schema('{house}')})
+  . "\n" . superuser(q{SELECT snowflake_convert.key('house.of_key', 'id')}) . "\n" . superuser(q{SELECT snowflake_convert.key('attic.supers', 'id')});
+is(ran_as(), '', 'listing the statements runs no code of another role');
+for (
+	[ 'by_bigint', 'table attic.of_bigint belongs to role attacker', 'a bigint column of another role references the key' ],
+	[ 'by_smallint', 'table attic.of_smallint belongs to role attacker', 'so does a smallint column' ],
+	[ 'by_domain', 'table attic.of_domain belongs to role attacker', 'so does a column of a domain' ],
+	[ 'by_parts', 'table attic.of_parts belongs to role attacker', 'so does a partitioned table' ],
+	[ 'middle', 'table attic.of_middle belongs to role attacker', 'so does a column, the reference' ],
+	[ 'mixed', 'table house.mixed_1_1 belongs to role attacker', 'another role has a partition of a partition' ],
+	[ 'parent', 'table house.child belongs to role attacker', 'another role has an inheritor' ],
+	[ 'of_key', 'table attic.key belongs to role attacker', 'the column references a table of another role' ])
+{
+	my ($table, $why, $name) = @$_;
+
+	like($of_house, qr/^-- widen by hand, because $why: ALTER TABLE house.$table /m, "$name: by hand");
+}
+like($of_house, qr/^-- widen by hand, because schema attic belongs to role attacker: ALTER TABLE attic.supers /m,
+	q{a superuser's table in a schema of another role: by hand});
+like($of_house, qr/^-- widen by hand, because a name has a line break or a \$: ALTER TABLE house."d\$/m, 'a name that would end the quote: by hand');
+my $widen = statements_of('widen', $of_house);
+my $later = join '', grep { /house\.later / } $widen =~ /(.*\n)/g;
+my $free = join '', grep { /house\.(free|fired|by_two) / } $widen =~ /(.*\n)/g;
+is(scalar(() = $free =~ /ALTER TABLE house\.(?:free|fired|by_two) /g), 3, 'tables that only their owner has something to do with have statements to run');
+
+# After the script was made, the attacker references the key.
+is(as_role('attacker', q{CREATE TABLE attic.of_later (k bigint REFERENCES house.later); CREATE INDEX ON attic.of_later (k) WHERE attic.folded();
+GRANT SELECT ON attic.of_later TO victim; }), '', 'the attacker references a key after the script was made');
+superuser('INSERT INTO attic.of_later VALUES (1)');
+ran_as();
+like(as_role('victim', $later), qr/ERROR:  tables or names have changed since the script was made: table attic.of_later belongs to role attacker/, 'its statement is refused');
+like(as_role($superuser, $free), qr/has to run as role "victim", not as "$superuser"/, 'a superuser does not run the statements');
+like(as_role($superuser, "SET ROLE victim; $free"), qr/has to run as role "victim", not as "$superuser"/, 'nor after SET ROLE');
+is(as_role('victim', $free), '', 'the owner runs the statements');
+is(superuser(q{SELECT count(*) FROM pg_attribute WHERE attrelid IN ('house.free'::regclass, 'house.fired'::regclass, 'house.by_two'::regclass) AND attname = 'id' AND atttypid = 'bigint'::regtype}),
+	'3', 'and the keys are widened');
+is(ran_as(), '', 'no statement runs code of another role');
+as_role('victim', 'ALTER TABLE house.by_bigint ALTER id TYPE bigint');
+is(ran_as(), 'victim', q{the same ALTER TABLE by hand runs the attacker's code as the owner of the key});
+superuser('CREATE TABLE attic.whole (id serial PRIMARY KEY); ALTER TABLE attic.whole OWNER TO attacker');
+like(superuser(q{SET ROLE victim; SELECT snowflake_convert.schema('{attic,house}')}), qr/^-- widen as role attacker: DO .* ALTER TABLE attic.whole /m,
+	'a table of another role, with all that it needs, has a keyword of its own');
+
+# Without the extension, the statements do not call what has its name.
+superuser(q{DROP EXTENSION snowflake_convert; CREATE SCHEMA snowflake_convert AUTHORIZATION attacker; GRANT USAGE ON SCHEMA snowflake_convert TO PUBLIC;
+SET ROLE attacker;
+CREATE PROCEDURE snowflake_convert.begin_widening(name, regclass, name[], interval) LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); END'});
+like((($node->psql($database, $widen, extra_params => [ '-U', 'victim' ]))[2]), qr/ERROR:  extension "snowflake_convert" is not installed/,
+	'without the extension, the first statement fails');
+is(ran_as(), '', 'and psql does not go on to the next one');
+
+# ----- names that a script looks up -----
+
+# A script runs under the search_path of its session.
+new_database('CREATE EXTENSION snowflake_convert CASCADE; CREATE TABLE public.b (id bigserial PRIMARY KEY); CREATE TABLE public.c (id bigint GENERATED ALWAYS AS IDENTITY (INCREMENT BY 2) PRIMARY KEY)');
+superuser(q{SET ROLE attacker;
+CREATE FUNCTION attic.same(name, text) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN attic.evil(1); END';
+CREATE FUNCTION attic.same(name, name) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN attic.evil(1); END';
+CREATE OPERATOR attic.= (LEFTARG = name, RIGHTARG = text, FUNCTION = attic.same);
+CREATE OPERATOR attic.= (LEFTARG = name, RIGHTARG = name, FUNCTION = attic.same);
+CREATE FUNCTION attic.nextval(text) RETURNS bigint LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
+CREATE FUNCTION attic.setval(text, bigint) RETURNS bigint LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
+CREATE FUNCTION attic.set_config(text, text, boolean) RETURNS text LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); RETURN $2; END';
+CREATE FUNCTION attic.current_setting(text, boolean) RETURNS text LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); RETURN NULL; END';
+CREATE FUNCTION attic.snowflake_id() RETURNS bigint LANGUAGE plpgsql AS 'BEGIN PERFORM attic.evil(1); RETURN 1; END';
+CREATE DOMAIN attic.text AS pg_catalog.text CHECK (attic.evil(VALUE));
+CREATE DOMAIN attic.name AS pg_catalog.name CHECK (attic.evil(VALUE));
+CREATE DOMAIN attic.regclass AS pg_catalog.regclass CHECK (attic.evil(1));
+CREATE DOMAIN attic.interval AS pg_catalog.interval CHECK (attic.evil(1));
+CREATE DOMAIN attic.int8 AS pg_catalog.int8 CHECK (attic.evil(1));
+CREATE VIEW attic.pg_extension AS SELECT 'snowflake_convert'::pg_catalog.text AS extname WHERE attic.evil(1)});
+my $of_public = superuser(q{SELECT snowflake_convert.schema('{public}')});
+ran_as();
+is(as_role($superuser, "SET search_path = attic, pg_catalog, public;\n$_"), '', 'a script runs, with planted names in the path of the session') for $of_public, statements_of('back', $of_public);
+superuser('INSERT INTO public.b DEFAULT VALUES; INSERT INTO public.c DEFAULT VALUES');
+is(ran_as(), '', 'and finds none of them, nor do the DEFAULTs afterwards');
 
 # Between making a script and running it, the attacker puts a table of its own in
 # place of the superuser's.  It owns the database, and so public.
@@ -269,29 +400,22 @@ is(ran_as(), '', 'such a script runs no code of the attacker');
 
 # ----- the way back -----
 
-# Returns the statement that doc/migration.md takes out of a script's comments.
-sub way_back
-{
-	my ($script) = @_;
-	return join '', $script =~ /^-- back: (.*\n)/mg;
-}
-
 superuser('CREATE TABLE attic.theirs (id bigserial PRIMARY KEY); CREATE INDEX ON attic.theirs (id) WHERE attic.folded(); ALTER TABLE attic.theirs OWNER TO attacker');
 my $theirs = superuser(q{SELECT snowflake_convert.key('attic.theirs', 'id')});
 my $refused = qr/ERROR:  this script has to run as role "attacker"/;
 like(as_role($_, "SET ROLE attacker;\n$theirs"), $refused, "a member with the rights of $_ does not run the script") for @mighty;
 is(as_role('attacker', $theirs), '', 'the owner runs the script');
 ran_as();
-like(as_role($superuser, way_back($theirs)), $refused, 'a superuser does not run the way back');
-like(as_role($_, "SET ROLE attacker;\n" . way_back($theirs)), $refused, "neither does a member with the rights of $_") for @mighty;
+like(as_role($superuser, statements_of('back', $theirs)), $refused, 'a superuser does not run the way back');
+like(as_role($_, "SET ROLE attacker;\n" . statements_of('back', $theirs)), $refused, "neither does a member with the rights of $_") for @mighty;
 is(ran_as(), '', 'no code of the owner runs as somebody else');
-is(as_role('attacker', way_back($theirs)), '', 'the owner runs the way back');
+is(as_role('attacker', statements_of('back', $theirs)), '', 'the owner runs the way back');
 is(ran_as(), '', 'which runs no code of the owner, as nobody');
-like(as_role('attacker', way_back($theirs)), qr/ERROR:  a key, .* is no snowflake of this owner/, 'the way back runs once');
+like(as_role('attacker', statements_of('back', $theirs)), qr/ERROR:  a key, .* is no snowflake of this owner/, 'the way back runs once');
 superuser('GRANT USAGE ON SCHEMA ids TO victim; GRANT CREATE ON SCHEMA attic TO victim; CREATE TABLE attic.ours (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY); ALTER TABLE attic.ours OWNER TO victim');
 my $ours = superuser(q{SELECT snowflake_convert.key('attic.ours', 'id')});
 is(as_role('victim', $ours), '', 'a table in a schema of another role is converted');
-is(as_role('victim', way_back($ours)), '', 'and the way back leads there');
+is(as_role('victim', statements_of('back', $ours)), '', 'and the way back leads there');
 
 # A key whose owner could not issue an id keeps its sequence.
 superuser('REVOKE EXECUTE ON FUNCTION ids.snowflake_id() FROM PUBLIC; CREATE TABLE attic.mute (id bigserial PRIMARY KEY); ALTER TABLE attic.mute OWNER TO victim');
