@@ -118,6 +118,44 @@ BEGIN
 END
 $$;
 
+-- Says whether a column has values of a sequence: it is an identity, or its DEFAULT, or its
+-- domain's, uses a sequence or mentions nextval().
+CREATE FUNCTION snowflake_convert.uses_sequence(rel regclass, num smallint)
+RETURNS boolean LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (SELECT a.attidentity <> ''
+                   OR EXISTS (SELECT FROM pg_depend AS d JOIN pg_class AS s ON s.oid = d.refobjid AND s.relkind = 'S'
+                               WHERE (d.classid, d.objid) IN (('pg_attrdef'::regclass, f.oid), ('pg_type'::regclass, t.oid)) AND d.refclassid = 'pg_class'::regclass)
+                   OR coalesce(pg_get_expr(f.adbin, f.adrelid), t.typdefault) ~* '\mnextval\M'
+              FROM pg_attribute AS a
+              LEFT JOIN pg_attrdef AS f ON (f.adrelid, f.adnum) = (a.attrelid, a.attnum)
+              LEFT JOIN pg_type AS t ON t.oid = a.atttypid AND t.typtype = 'd' AND f.oid IS NULL
+             WHERE (a.attrelid, a.attnum) = (rel, num)
+               AND a.attgenerated = '' AND (a.attidentity <> '' OR f.oid IS NOT NULL OR t.oid IS NOT NULL));
+END
+$$;
+
+-- Says why a column, unless it is a key, stays as it is; NULL: it is not a key.
+CREATE FUNCTION snowflake_convert.reason(rel regclass, num smallint)
+RETURNS text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (SELECT CASE WHEN EXISTS (SELECT FROM pg_depend AS d WHERE (d.classid, d.objid, d.deptype) = ('pg_class'::regclass, rel, 'e')) THEN 'its table belongs to an extension'
+                        WHEN t.relkind NOT IN ('r', 'p') THEN 'it is no column of a table'
+                        WHEN a.attinhcount > 0 THEN 'it is inherited'
+                        WHEN a.atttypid <> ALL (snowflake_convert.key_types()) THEN format('its type is %s', format_type(a.atttypid, a.atttypmod))
+                        ELSE (SELECT format('its values have to be those of %s, and not its sequence''s', min(k.confrelid::regclass::text COLLATE "C"))
+                                FROM pg_constraint AS k
+                               WHERE k.conrelid = rel AND k.contype = 'f' AND a.attnum = ANY (k.conkey)
+                              HAVING count(*) > 0) END
+              FROM pg_attribute AS a JOIN pg_class AS t ON t.oid = a.attrelid
+             WHERE (a.attrelid, a.attnum) = (rel, num));
+END
+$$;
+
 -- Lists the column of a table and of its inheritors and partitions, which ALTER TABLE
 -- changes with it.
 CREATE FUNCTION snowflake_convert.family(rel regclass, col name)
@@ -774,7 +812,8 @@ BEGIN ATOMIC
                SELECT a.attidentity <> ''
                       OR EXISTS (SELECT FROM pg_attrdef AS f
                                    JOIN pg_depend AS p ON (p.classid, p.objid, p.deptype) = ('pg_attrdef'::regclass, f.oid, 'n')
-                                  WHERE (f.adrelid, f.adnum) = (a.attrelid, a.attnum) AND p.refclassid IN ('pg_class'::regclass, 'pg_proc'::regclass)),
+                                  WHERE (f.adrelid, f.adnum) = (a.attrelid, a.attnum) AND p.refclassid IN ('pg_class'::regclass, 'pg_proc'::regclass))
+                      OR a.atthasdef AND snowflake_convert.uses_sequence(a.attrelid, a.attnum),
                       a.atttypid IN ('smallint'::regtype, 'integer'::regtype)) AS d(is_made, is_integer)
      WHERE s.nspname = ANY (schemas)
        AND CASE WHEN is_integer THEN d.is_made OR a.atthasdef ELSE a.atttypid = ANY (snowflake_convert.key_types()) END
@@ -784,6 +823,40 @@ BEGIN ATOMIC
        AND NOT EXISTS (SELECT FROM pg_constraint AS k WHERE k.conrelid = t.oid AND k.contype = 'f' AND a.attnum = ANY (k.conkey))
        AND NOT EXISTS (SELECT FROM pg_depend AS e WHERE (e.classid, e.objid, e.deptype) = ('pg_class'::regclass, t.oid, 'e'))
      ORDER BY t.oid::regclass::text COLLATE "C", a.attnum;
+END;
+
+-- Lists what a script of schemas leaves alone: keys that are perhaps natural, or excepted,
+-- and columns that have values of a sequence and are no keys.
+CREATE FUNCTION snowflake_convert.left_alone(schemas name[], excepted text[])
+RETURNS TABLE (line text) LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH keys AS (
+        SELECT k.tab, k.attname, k.is_left_alone, format('%s.%I', k.tab, k.attname) = ANY (excepted) AS is_excepted FROM snowflake_convert.keys(schemas) AS k
+    )
+    SELECT format('left alone: %s.%I, %s', l.tab, l.attname, l.reason)
+      FROM (SELECT k.tab, k.attname,
+                   CASE WHEN k.is_left_alone THEN 'perhaps a natural key: see snowflake_convert.key()' ELSE 'it is in except_keys' END
+              FROM keys AS k
+             WHERE k.is_left_alone OR k.is_excepted
+            UNION ALL
+            SELECT t.oid::regclass, a.attname,
+                   coalesce(snowflake_convert.reason(t.oid, a.attnum), 'it is in no primary key, and no foreign key references it: see snowflake_convert.key()')
+              FROM pg_namespace AS n
+              JOIN pg_class AS t ON t.relnamespace = n.oid AND t.relkind IN ('r', 'p', 'f', 'v') AND t.relpersistence <> 't'
+              JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
+             WHERE n.nspname = ANY (schemas)
+               AND CASE WHEN a.atthasdef OR a.attidentity <> '' OR a.atttypid >= 16384 THEN snowflake_convert.uses_sequence(t.oid, a.attnum) END
+               AND (t.oid, a.attname) NOT IN (SELECT k.tab::oid, k.attname FROM keys AS k)
+               -- What has its values from a parent's sequence stays, or changes, with the parent's.
+               AND NOT EXISTS (SELECT FROM pg_inherits AS i
+                                 JOIN pg_class AS p ON p.oid = i.inhparent
+                                 JOIN pg_namespace AS s ON s.oid = p.relnamespace AND s.nspname = ANY (schemas)
+                                 JOIN pg_attribute AS of_p ON of_p.attrelid = p.oid AND of_p.attname = a.attname
+                                 LEFT JOIN pg_attrdef AS f ON (f.adrelid, f.adnum) = (a.attrelid, a.attnum)
+                                 LEFT JOIN pg_attrdef AS of_f ON (of_f.adrelid, of_f.adnum) = (of_p.attrelid, of_p.attnum)
+                                WHERE i.inhrelid = t.oid AND a.attinhcount > 0 AND snowflake_convert.own_sequence(t.oid, a.attnum) IS NULL
+                                  AND coalesce(pg_get_expr(f.adbin, f.adrelid), '') = coalesce(pg_get_expr(of_f.adbin, of_f.adrelid), ''))) AS l(tab, attname, reason)
+     ORDER BY l.tab::text COLLATE "C", l.attname COLLATE "C";
 END;
 
 CREATE FUNCTION snowflake_convert.schema(schemas name[], except_keys text[] DEFAULT '{}')
@@ -806,11 +879,7 @@ BEGIN
     IF missing IS NOT NULL THEN
         RAISE undefined_column USING MESSAGE = format('there is no key "%s"', missing), HINT = 'Write schema.table.column, with quotes as in SQL.';
     END IF;
-    RETURN QUERY
-        SELECT snowflake_convert.comment(format('left alone: %s (%I): %s', k.tab, k.attname,
-                   CASE WHEN k.is_left_alone THEN 'perhaps a natural key; snowflake_convert.key() makes a script for it' ELSE 'it is in except_keys' END))
-          FROM snowflake_convert.keys(schemas) AS k
-         WHERE k.is_left_alone OR format('%s.%I', k.tab, k.attname) = ANY (excepted);
+    RETURN QUERY SELECT snowflake_convert.comment(l.line) FROM snowflake_convert.left_alone(schemas, excepted) AS l;
     SELECT array_agg(k.tab ORDER BY k.n), array_agg(k.attname ORDER BY k.n), array_agg(DISTINCT k.owner) INTO tabs, cols, owners
       FROM snowflake_convert.keys(schemas) WITH ORDINALITY AS k(tab, attname, owner, is_left_alone, n)
      WHERE NOT k.is_left_alone AND format('%s.%I', k.tab, k.attname) <> ALL (excepted);
@@ -830,25 +899,51 @@ COMMENT ON FUNCTION snowflake_convert.schema(name[], text[]) IS
 -- New tables
 --
 
--- Says what keeps the key of a table that was just made from becoming a snowflake.
+-- Says what keeps a column of a table that was just made from becoming a snowflake.
 CREATE FUNCTION snowflake_convert.new_obstacle(
-    rel regclass, col name, owner oid, sequence regclass, is_parent boolean, is_made_here boolean)
+    rel regclass, num smallint, owner oid, sequence regclass, is_key boolean, is_parent boolean, is_made_here boolean)
 RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- One snapshot would hide who uses a table that is older than this transaction.
-    RETURN CASE WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND NOT is_made_here
+    RETURN CASE WHEN NOT is_key THEN coalesce(snowflake_convert.reason(rel, num), 'it is in no primary key so far')
+                WHEN snowflake_convert.reason(rel, num) IS NOT NULL THEN snowflake_convert.reason(rel, num)
+                WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND NOT is_made_here
                      THEN format('the isolation level is %s', current_setting('transaction_isolation'))
                 WHEN is_parent THEN 'the table has partitions or inheritors'
                 WHEN pg_relation_size(rel) > 0 THEN 'the table has rows'
                 WHEN NOT has_sequence_privilege(sequence, 'USAGE') THEN format('no privilege to read sequence %s', sequence)
                 WHEN pg_sequence_last_value(sequence) IS NOT NULL THEN format('sequence %s has given values', sequence)
-                ELSE (SELECT min(o) FROM snowflake_convert.obstacles(rel, col, owner) AS o) END;
+                ELSE (SELECT min(o) FROM pg_attribute AS a, snowflake_convert.obstacles(rel, a.attname, owner) AS o
+                       WHERE (a.attrelid, a.attnum) = (rel, num)) END;
+END
+$$;
+
+-- Changes a column as a script would.  Returns an error's text.
+CREATE FUNCTION snowflake_convert.convert_new(rel regclass, num smallint, col name, sequence regclass)
+RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    setting text := current_setting('snowflake_convert.schemas', true);
+    statement text;
+BEGIN
+    PERFORM set_config('snowflake_convert.schemas', 'none', true);
+    FOREACH statement IN ARRAY snowflake_convert.statements(rel, col) LOOP
+        EXECUTE statement;
+    END LOOP;
+    PERFORM set_config('snowflake_convert.schemas', setting, true);
+    -- Who owns a schema can exchange names meanwhile.
+    IF NOT snowflake_convert.is_snowflake(rel, num) OR EXISTS (SELECT FROM pg_class WHERE oid = sequence) THEN
+        RAISE 'names were exchanged';
+    END IF;
+    RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+    RETURN SQLERRM;
 END
 $$;
 
 -- The event trigger runs as who runs the DDL, and changes a table that has no rows and
--- whose sequence has given no value: nobody uses it yet.  Else a table stays as it is
+-- whose sequence has given no value: nobody uses it yet.  Else a column stays as it is
 -- written, and a message says so once in a transaction.
 CREATE FUNCTION snowflake_convert.new_tables()
 RETURNS event_trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -859,49 +954,40 @@ DECLARE
     -- Once set for a transaction, it is '' and not NULL later.
     setting text := coalesce(nullif(current_setting('snowflake_convert.schemas', true), ''), 'public');
     told text := current_setting('snowflake_convert.told', true);
-    key record;
+    new record;
+    sequence regclass;
     reason text;
-    statement text;
 BEGIN
-    IF setting = 'none' THEN	-- set by the user, or below for the changes
+    IF setting = 'none' THEN	-- set by the user, by a script, or by convert_new()
         RETURN;
     END IF;
-    FOR key IN
-        SELECT c.oid::regclass AS tab, c.relowner, c.relhassubclass, a.attnum, a.attname, a.atttypid, s.sequence,
+    FOR new IN
+        SELECT c.oid::regclass AS tab, c.relowner, c.relhassubclass, a.attnum, a.attname,
+               bool_or(k.oid IS NOT NULL) AS is_key,
                -- A column of the system has the xmin of its CREATE TABLE for good.
                bool_or(d.command_tag = 'CREATE TABLE' OR m.xmin = pg_current_xact_id()::xid) AS is_made_here,
-               bool_or(d.command_tag = 'CREATE TABLE' OR age(k.xmin) <= 0) AS is_new    -- only for messages: an old xmin may have wrapped around
+               -- only for messages: an old xmin may have wrapped around
+               bool_or(d.command_tag = 'CREATE TABLE'
+                       OR coalesce(least(age(k.xmin), age(f.xmin), CASE WHEN a.attidentity <> '' THEN age(a.xmin) END) <= 0, false)) AS is_new
           FROM pg_event_trigger_ddl_commands() AS d
           JOIN pg_class AS c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
           JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = ANY (regexp_split_to_array(btrim(setting), '[[:space:]]*,[[:space:]]*'))
           JOIN pg_attribute AS m ON m.attrelid = c.oid AND m.attname = 'xmin'
-          JOIN pg_constraint AS k ON k.conrelid = c.oid AND k.contype = 'p'
-          JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (k.conkey) AND (a.attidentity <> '' OR a.atthasdef),
-               LATERAL snowflake_convert.sequence_of(c.oid, a.attnum) AS s(sequence)
-         WHERE d.command_tag IN ('CREATE TABLE', 'ALTER TABLE') AND NOT d.in_extension AND s.sequence IS NOT NULL
-         GROUP BY c.oid, a.attnum, a.attname, a.atttypid, s.sequence
+          JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                                AND CASE WHEN a.atthasdef OR a.attidentity <> '' OR a.atttypid >= 16384 THEN snowflake_convert.uses_sequence(c.oid, a.attnum) END
+          LEFT JOIN pg_attrdef AS f ON (f.adrelid, f.adnum) = (a.attrelid, a.attnum)
+          LEFT JOIN pg_constraint AS k ON k.conrelid = c.oid AND k.contype = 'p' AND a.attnum = ANY (k.conkey)
+         WHERE d.command_tag IN ('CREATE TABLE', 'ALTER TABLE') AND NOT d.in_extension AND NOT (c.relispartition AND a.attinhcount > 0)
+         GROUP BY c.oid, a.attnum, a.attname
+         ORDER BY c.oid, a.attnum
     LOOP
-        reason := snowflake_convert.new_obstacle(key.tab, key.attname, key.relowner, key.sequence, key.relhassubclass, key.is_made_here);
-        IF reason IS NULL THEN
-            BEGIN
-                PERFORM set_config('snowflake_convert.schemas', 'none', true);
-                FOREACH statement IN ARRAY snowflake_convert.statements(key.tab, key.attname) LOOP
-                    EXECUTE statement;
-                END LOOP;
-                PERFORM set_config('snowflake_convert.schemas', setting, true);
-                -- Who owns a schema can exchange names meanwhile.
-                IF NOT snowflake_convert.is_snowflake(key.tab, key.attnum) OR EXISTS (SELECT FROM pg_class WHERE oid = key.sequence) THEN
-                    RAISE 'names were exchanged';
-                END IF;
-            EXCEPTION WHEN OTHERS THEN
-                reason := SQLERRM;
-            END;
-        END IF;
-        CONTINUE WHEN reason IS NULL OR NOT key.is_new OR key.tab::oid::text = ANY (string_to_array(told, ' '));
-        told := concat_ws(' ', told, key.tab::oid);
+        sequence := snowflake_convert.sequence_of(new.tab, new.attnum);
+        reason := coalesce(snowflake_convert.new_obstacle(new.tab, new.attnum, new.relowner, sequence, new.is_key, new.relhassubclass, new.is_made_here),
+                           snowflake_convert.convert_new(new.tab, new.attnum, new.attname, sequence));
+        CONTINUE WHEN reason IS NULL OR NOT new.is_new OR format('%s.%s', new.tab::oid, new.attnum) = ANY (string_to_array(told, ' '));
+        told := concat_ws(' ', told, format('%s.%s', new.tab::oid, new.attnum));
         PERFORM set_config('snowflake_convert.told', told, true);
-        RAISE NOTICE 'key % of table % stays as it is written', quote_ident(key.attname), key.tab
-            USING DETAIL = format('In the way: %s.', reason);
+        RAISE NOTICE 'left alone: %.%, %', new.tab, quote_ident(new.attname), reason;
     END LOOP;
 END
 $$;

@@ -86,8 +86,12 @@ CREATE TABLE natural_key (id integer PRIMARY KEY);
 CREATE TEMP TABLE passing (id bigserial PRIMARY KEY);
 CREATE TABLE inheritor (id bigserial PRIMARY KEY) INHERITS (no_default);
 CREATE TABLE copy_of_serial (LIKE unique_only INCLUDING ALL, PRIMARY KEY (id));
+CREATE TABLE heir (PRIMARY KEY (id)) INHERITS (unique_only);
+CREATE TABLE extended (id bigserial PRIMARY KEY REFERENCES no_default);
+CREATE DOMAIN tech_id AS bigint;
+CREATE TABLE of_domain (id tech_id PRIMARY KEY DEFAULT nextval('shared'));
 CREATE TABLE IF NOT EXISTS unique_only (id bigserial PRIMARY KEY);
-SELECT * FROM columns_of('unique_only', 'no_default', 'as_query', 'of_text', 'of_shared', 'passing', 'inheritor', 'copy_of_serial') WHERE attname = 'id';
+SELECT * FROM columns_of('unique_only', 'no_default', 'as_query', 'of_text', 'of_shared', 'passing', 'inheritor', 'copy_of_serial', 'heir', 'extended', 'of_domain') WHERE attname = 'id';
 
 -- A table that stays as it is written says so once: an integer key, a reference that
 -- is an integer, rows, values of its sequence, partitions, an extension's schema, one
