@@ -173,9 +173,9 @@ BEGIN
 END
 $$;
 
--- Says whether a column is in a partition key, or in an expression of one: PostgreSQL
--- notes that such a column depends on its table.
-CREATE FUNCTION snowflake_convert.is_partitioning(rel regclass, num smallint)
+-- Says whether a column is in a partition key of some strategies, or in an expression of
+-- one: PostgreSQL notes that such a column depends on its table.
+CREATE FUNCTION snowflake_convert.is_partitioning(rel regclass, num smallint, strategies "char"[] DEFAULT '{h,l,r}')
 RETURNS boolean LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -183,6 +183,7 @@ BEGIN
     RETURN EXISTS (SELECT FROM pg_attribute AS a, snowflake_convert.family(a.attrelid, a.attname) AS f
                      JOIN pg_depend AS d ON (d.classid, d.objid, d.objsubid) = ('pg_class'::regclass, f.tab, f.attnum)
                                         AND (d.refclassid, d.refobjid, d.refobjsubid, d.deptype) = ('pg_class'::regclass, f.tab, 0, 'i')
+                     JOIN pg_partitioned_table AS p ON p.partrelid = f.tab AND p.partstrat = ANY (strategies)
                     WHERE (a.attrelid, a.attnum) = (rel, num));
 END
 $$;
@@ -768,7 +769,7 @@ BEGIN
     RETURN QUERY
         SELECT snowflake_convert.comment(format('new ids need partitions that take them: %s (%I)', k.tab, k.col))
           FROM unnest(keys, columns) AS k(tab, col) JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col
-         WHERE snowflake_convert.is_partitioning(k.tab, a.attnum);
+         WHERE snowflake_convert.is_partitioning(k.tab, a.attnum, '{l,r}');    -- partitions by hash take any id
     -- The keys of another scheme may be larger than new ids, or equal to one.
     RETURN QUERY
         SELECT snowflake_convert.comment(format('new ids have to be larger than the keys, so this has to be true: SELECT max(%I) < %s FROM %s', k.col,
