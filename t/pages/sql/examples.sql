@@ -5,12 +5,14 @@ DROP EXTENSION IF EXISTS snowflake CASCADE;
 SET TimeZone = 'UTC';
 SET DateStyle = 'ISO';
 
+CREATE TABLE customers (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text);
 \o /dev/null
 -- RUN README.md: CREATE EXTENSION snowflake;
 -- RUN README.md: -- the rows of a period
 \o
 
 -- what the README shows
+INSERT INTO customers (name) VALUES ('Ann') RETURNING id = snowflake_currval();
 SELECT item, issued_at BETWEEN now() - interval '1 min' AND now() AS is_recent
   FROM orders, snowflake_decode(id) ORDER BY id;
 SELECT count(*) FROM orders
@@ -52,5 +54,5 @@ SELECT snowflake_nextvals(1);
 SET client_min_messages = warning;
 DROP SCHEMA site CASCADE;
 DROP EXTENSION snowflake CASCADE;
-DROP TABLE orders, visits, messages, old_orders;
+DROP TABLE orders, visits, messages, old_orders, customers;
 DROP ROLE shop;
