@@ -49,6 +49,7 @@ SELECT item FROM orders WHERE snowflake_issued_between(id, now() - interval '1 h
 CALL snowflake_partitions.create_range('site.visits', '2026-11-01', '2026-11-03', '1 day');
 CALL snowflake_partitions.drop_before('site.visits', '2026-11-02');
 SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'site.visits'::regclass;
+SELECT 1::snowflake, 2::smallint::snowflake, 3::numeric::snowflake, 4::real::snowflake, 5::float8::snowflake;
 SELECT snowflake_nextvals(1);
 \c - :owner
 SET client_min_messages = warning;
