@@ -1,16 +1,19 @@
 /*
  * lease.pml
- *	  A model, for Spin, of a worker id that is leased from a registry: the
- *	  worker id's row, servers that claim and release, and all events that stop
+ *	  A model, for Spin, of worker ids that are leased from a registry: the
+ *	  worker ids' rows, servers that claim and release, and all events that stop
  *	  a server, delay a message, move a clock, or set the registry back.  The
  *	  words are those of src/README.md.  snowflake.pml models the page in WAL,
  *	  and how one server's mark keeps an id from being issued twice.
  *
- * Asserted: no tick is issued twice, by any server.  A client keeps any one id,
- * and that id is never issued again.
+ * Asserted: no id is issued twice, by any server.  A client keeps any one id of
+ * worker id 0, and that id is never issued again.
  *
  * With LIAR: no server can put a fence further ahead than a quarantine's end or
- * a new lease's fence.
+ * a new lease's fence, and a server loses no lease to another server that lies,
+ * unless the liar pretends to be the holder.
+ *
+ * With BEGINS_BY: the ids of a new lease begin no later than the server allows.
  *
  * "script/model NO_FLOOR" shows how ids are issued twice without the floor.
  *
@@ -30,11 +33,17 @@
  *	   Nothing shows the registry that a message is late;
  *	 - kills and clean stops of servers;
  *	 - a quarantine at any time, as after a restart of the registry's server;
+ *	 - with ROWS=2, a second worker id.  A server without a lease gets any one:
+ *	   its last, the one that its DBA wants, or one that the registry chooses;
+ *	 - with BEGINS_BY, servers whose clocks are behind, and that take no lease
+ *	   whose ids begin after an instant;
  *	 - with LOSSES, failovers of the registry, one after another, each to a
  *	   standby that has lost any number of the last transactions, and whose
  *	   clock is another.  The new registry begins a quarantine, which the next
  *	   standby may have lost.  With UNNOTICED the registry is set back once, and
- *	   does not notice;
+ *	   does not notice.  With DUMP a new registry may take the place of the
+ *	   standby, and the standby's rows may be restored there at any time, beside
+ *	   the new row of "setting";
  *	 - with PAUSE, a server that time passes by, as in a virtual machine that is
  *	   paused: the server takes its lease for longer than the lease is;
  *	 - with SET_BACK, an event that sets the first server back, in its own
@@ -89,14 +98,21 @@
  *	 RESUME_AT_ONCE		a start resumes a lease before its first claim (SET_BACK)
  *	 NO_FREEZE			the mark may move after the release was sent
  *	 FREEZE_IN_MEMORY	the page does not have the end of a released lease
+ *	 ANY_BEGIN			a server takes a lease that begins at any instant
+ *						(BEGINS_BY)
  * and in the registry:
  *	 RELEASE_BOTH		a release also names the incarnation of the next claim
  *	 UNSEEN_RELEASE		a release is executed in a quarantine, before a renewal
  *	 LOWER_BEGAN		a release may lower the fence below where ids began
  *	 ANY_INCARNATION	a holder continues its lease with any incarnation
  *	 COPY_CONTINUES		a copy of a holder continues the holder's lease
+ *	 ANY_ROW			a holder continues its lease with another worker id
+ *						(ROWS=2)
  *	 NO_QUARANTINE		a loss begins no quarantine
  *	 NO_FLOOR			a quarantine does not raise the fence
+ *	 DUMP_SEEN			rows of a dump count as they did when it was taken (DUMP)
+ *	 DUMP_FENCE			the quarantine does not raise the fences of rows that
+ *						were restored after it began (DUMP)
  *	 NO_SLACK			a quarantine does not allow for a clock that is behind
  *	 SHORTEN			a quarantine may end before an earlier one would have
  *	 SEEN_BY_CLOCK		a row was seen if the registry's clock then showed a
@@ -109,6 +125,8 @@
  *						row's last grant
  *	 BELIEVE_HOLDER		the same, if the row is the holder's
  *	 BELIEVE_SEEN		a holder is believed although its row was seen
+ *	 DISPLACE			a holder is believed although another holder's lease runs,
+ *						as far as the row tells (LIAR)
  *	 BELIEVE_PASSED		a holder is believed although its fence has passed
  *	 PASSED_BY_CLOCK	a fence has passed only when the clock is there, LEAD
  *						after the lease ended
@@ -140,6 +158,9 @@
 #ifndef LAST_NOW
 #define LAST_NOW	2
 #endif
+#ifndef ROWS
+#define ROWS		1			/* worker ids: 1 or 2 */
+#endif
 #define LAST_TICK	(LAST_NOW + SLACK + DURATION + LEAD)
 
 #define MAX(a, b)	((a) > (b) -> (a) : (b))
@@ -161,14 +182,19 @@ typedef Row
 	byte fence;
 	byte top;					/* the fence of the last grant */
 	byte expires;				/* 0: released or never leased */
-	bool is_seen;				/* granted since the last quarantine began */
 #ifdef SEEN_BY_CLOCK
 	byte seen_at;
 #endif
+	bool is_seen				/* granted since the last quarantine began */
+};
+typedef Registry
+{
+	Row rows[ROWS];
 	byte reopens;				/* the columns of "setting" */
 	byte duration
 };
-Row row, standby, no_row;
+Registry registry, standby, no_registry;
+byte w;							/* the worker id of the row in use */
 byte now;
 byte clock;						/* the registry's */
 #ifdef KEEP_FLOOR
@@ -180,8 +206,14 @@ byte losses;					/* failovers so far */
 bool has_changed;				/* the layout */
 #endif
 bool has_replayed;				/* the standby has a state to fail over to */
+#ifdef DUMP
+bool has_dump;					/* the standby is a dump to restore */
+#endif
 
-#define IN_QUARANTINE	(clock < row.reopens)
+#define row		registry.rows[w]
+#define saved	standby.rows[w]
+
+#define IN_QUARANTINE	(clock < registry.reopens)
 
 /* A claim or a release, and the answer. */
 typedef Message
@@ -191,8 +223,12 @@ typedef Message
 	byte incarnation;			/* of the lease held or held last */
 	byte next;					/* of this claim */
 	byte fence;					/* of the lease held; RELEASE: the mark */
+	bit worker;					/* held, held last or granted */
 	bool is_held;
 	byte begins;				/* in a grant: where the ids begin */
+#ifdef BEGINS_BY
+	byte begins_by;				/* where they begin at the latest */
+#endif
 	byte ends					/* steps of time that are left of the lease */
 };
 Message late;					/* a message whose sender no longer waits */
@@ -200,6 +236,7 @@ Message none;
 #ifdef LIAR
 Message lies;
 bool has_lied;					/* about a fence */
+bool has_posed;					/* as the first server */
 #endif
 
 typedef Server
@@ -210,10 +247,12 @@ typedef Server
 	byte next;
 	byte ends;					/* steps of time that are left; 0: over */
 	byte fence;
-	byte mark;
+	byte mark;					/* of worker id 0 */
 #ifdef CHANGE
 	bool is_old;				/* its layout is the one before the change */
 #endif
+
+	bit worker;
 
 	/* memory */
 	bool is_held;				/* the lease of the page is in use */
@@ -243,11 +282,15 @@ inline copy_message(to, from_)
 {
 	to.kind = from_.kind;
 	to.from = from_.from;
+	to.worker = from_.worker;
 	to.incarnation = from_.incarnation;
 	to.next = from_.next;
 	to.fence = from_.fence;
 	to.is_held = from_.is_held;
 	to.begins = from_.begins;
+#ifdef BEGINS_BY
+	to.begins_by = from_.begins_by;
+#endif
 	to.ends = from_.ends
 }
 
@@ -259,10 +302,18 @@ inline copy_row(to, from_)
 	to.fence = from_.fence;
 	to.top = from_.top;
 	to.expires = from_.expires;
-	to.is_seen = from_.is_seen;
 #ifdef SEEN_BY_CLOCK
 	to.seen_at = from_.seen_at;
 #endif
+	to.is_seen = from_.is_seen
+}
+
+inline copy_registry(to, from_)
+{
+	for (w : 0 .. ROWS - 1) {
+		copy_row(to.rows[w], from_.rows[w])
+	}
+	w = 0;
 	to.reopens = from_.reopens;
 	to.duration = from_.duration
 }
@@ -271,9 +322,16 @@ inline copy_row(to, from_)
 #define IN_SERVER(s, n) \
 	(server[s].incarnation == n || server[s].next == n || \
 	 server[s].asked.incarnation == n || server[s].asked.next == n)
+#define IN_ROW(i, n) \
+	(registry.rows[i].incarnation == n || standby.rows[i].incarnation == n)
+#if ROWS > 1
+#define IN_ROWS(n)	(IN_ROW(0, n) || IN_ROW(1, n))
+#else
+#define IN_ROWS(n)	IN_ROW(0, n)
+#endif
 #define IS_USED(n) \
 	(IN_SERVER(0, n) || IN_SERVER(1, n) || late.incarnation == n || \
-	 late.next == n || row.incarnation == n || standby.incarnation == n)
+	 late.next == n || IN_ROWS(n))
 
 /*
  * Chooses the incarnation of the next claim: a number that nothing has, odd for
@@ -297,7 +355,6 @@ inline choose_incarnation()
  * matters and the protocol takes minima and maxima of instants.  Only the
  * fences of holders and of last grants are compared.
  */
-#define IN_ROWS(n)		(row.incarnation == n || standby.incarnation == n)
 #define FORGET(n)		n = (IN_ROWS(n) -> n : 0)
 #define IS_KNOWN(n) \
 	(IN_SERVER(0, n) || IN_SERVER(1, n) || late.incarnation == n || \
@@ -308,19 +365,22 @@ inline choose_incarnation()
 inline tidy()
 {
 	d_step {
+	for (w : 0 .. ROWS - 1) {
 #ifndef LIAR
-	ROUND(row.began);			/* check_fence() needs fences as they are */
+		ROUND(row.began);		/* check_fence() needs fences as they are */
 #endif
-	ROUND(standby.began);
+		ROUND(saved.began);
+		row.incarnation = (IS_KNOWN(row.incarnation) -> row.incarnation : 0);
+		saved.incarnation =
+			(IS_KNOWN(saved.incarnation) -> saved.incarnation : 0)
+	}
+	w = 0;
 	late.ends = 0;				/* nobody waits for the answer */
 	for (i : 0 .. 1) {
 		ROUND(server[i].mark);
 		ROUND(server[i].stamp);
 		ROUND(server[i].asked.begins)
 	}
-	row.incarnation = (IS_KNOWN(row.incarnation) -> row.incarnation : 0);
-	standby.incarnation =
-		(IS_KNOWN(standby.incarnation) -> standby.incarnation : 0);
 	for (i : 0 .. 1) {
 		FORGET(server[i].incarnation);
 		FORGET(server[i].asked.incarnation)
@@ -334,27 +394,38 @@ inline tidy()
  * The registry.
  */
 
+/* In a row that was not seen, a fence counts as at least the quarantine's end. */
+inline raise_fence()
+{
+	row.fence = MIN(MAX(row.fence, registry.reopens), LAST_TICK)
+}
+
 inline begin_quarantine()
 {
 	printf("registry: quarantine\n");
 	is_forgetful = false;
 #ifndef NO_QUARANTINE
 #ifdef SHORTEN
-	row.reopens = 0;
+	registry.reopens = 0;
 #endif
 #ifdef NO_SLACK
-	row.reopens = MAX(row.reopens, clock + row.duration + LEAD);
+	registry.reopens =
+		MAX(registry.reopens, clock + registry.duration + LEAD);
 #else
-	row.reopens = MAX(row.reopens, clock + row.duration + LEAD + SLACK);
+	registry.reopens =
+		MAX(registry.reopens, clock + registry.duration + LEAD + SLACK);
+#endif
+	for (w : 0 .. ROWS - 1) {
+#ifndef NO_FLOOR
+		raise_fence();
 #endif
 #ifdef SEEN_BY_CLOCK
-	row.is_seen = row.seen_at > clock;
+		row.is_seen = row.seen_at > clock
 #else
-	row.is_seen = false;
+		row.is_seen = false
 #endif
-#ifndef NO_FLOOR
-	row.fence = MIN(MAX(row.fence, row.reopens), LAST_TICK)
-#endif
+	}
+	w = 0
 #endif
 }
 
@@ -408,7 +479,7 @@ inline begin_quarantine()
 #define IS_TOO_LATE(message)	false
 #else
 #define IS_TOO_LATE(message) \
-	(message.fence > row.reopens && \
+	(message.fence > registry.reopens && \
 	 !(IS_MINE(message) && message.fence <= row.top))
 #endif
 #ifdef BELIEVE_SEEN
@@ -416,14 +487,26 @@ inline begin_quarantine()
 #else
 #define WAS_SEEN	row.is_seen
 #endif
+#ifdef DISPLACE
+#define IS_TAKEN(message)	false
+#else
+#define IS_TAKEN(message) \
+	(row.holder != message.from && row.expires > clock)
+#endif
 #define IS_BELIEVED(message) \
-	(message.is_held && IN_QUARANTINE && !WAS_SEEN && \
+	(message.is_held && IN_QUARANTINE && !WAS_SEEN && !IS_TAKEN(message) && \
 	 !HAS_PASSED(message) && !IS_TOO_LATE(message) && IS_LAST(message))
 
 #ifdef NEWCOMERS
 #define IS_FREE		(row.expires <= clock)
 #else
 #define IS_FREE		(row.expires <= clock && (row.is_seen || !IN_QUARANTINE))
+#endif
+
+#if defined(BEGINS_BY) && !defined(ANY_BEGIN)
+#define IS_IN_TIME(message, instant)	(instant <= message.begins_by)
+#else
+#define IS_IN_TIME(message, instant)	true
 #endif
 
 #ifdef NO_TOP
@@ -436,7 +519,7 @@ inline begin_quarantine()
 inline check_fence()
 {
 #ifdef LIAR
-	assert(row.fence <= MAX(row.reopens, clock + row.duration + LEAD))
+	assert(row.fence <= MAX(registry.reopens, clock + registry.duration + LEAD))
 #else
 	skip
 #endif
@@ -450,11 +533,11 @@ inline grant(message)
 	floor = row.fence;
 #endif
 #ifdef LOWER_FENCE
-	row.fence = clock + row.duration + LEAD;
+	row.fence = clock + registry.duration + LEAD;
 #else
 	row.fence =
 		MAX(MAX(row.began, TOP),
-			MAX(message.fence, clock + row.duration + LEAD));
+			MAX(message.fence, clock + registry.duration + LEAD));
 #endif
 #ifdef KEEP_FLOOR
 	row.fence = MAX(row.fence, floor);
@@ -462,7 +545,7 @@ inline grant(message)
 	row.fence = MIN(row.fence, LAST_TICK);
 	row.top = row.fence;
 	check_fence();
-	row.expires = clock + row.duration;
+	row.expires = clock + registry.duration;
 	row.is_seen = true;
 #ifdef SEEN_BY_CLOCK
 	row.seen_at = clock;
@@ -470,9 +553,10 @@ inline grant(message)
 	printf("registry: grants to %d, from %d to fence %d\n",
 		   message.from, row.began, row.fence);
 	message.kind = GRANTED;
+	message.worker = w;
 	message.begins = row.began;
 	message.fence = row.fence;
-	message.ends = MAX(message.ends + row.duration, DURATION) - DURATION;
+	message.ends = MAX(message.ends + registry.duration, DURATION) - DURATION;
 	message.incarnation = 0
 }
 
@@ -487,8 +571,29 @@ inline refuse(message)
 	fi
 }
 
+/*
+ * A server without a lease gets its last worker id, one that its DBA wants, or
+ * one that the registry chooses: any one.
+ */
+inline choose_row(message)
+{
+	w = message.worker;
+#if ROWS > 1
+	if
+#ifdef ANY_ROW
+	:: true
+#else
+	:: !message.is_held
+#endif
+		-> w = 1 - w
+	:: true
+	fi
+#endif
+}
+
 inline claim(message)
 {
+	w = message.worker;
 	if
 	:: message.is_held && !IN_QUARANTINE && message.fence > row.top ->
 		is_forgetful = false;
@@ -500,6 +605,7 @@ inline claim(message)
 	if
 	:: is_forgetful && !message.is_held -> copy_message(message, none)
 	:: else ->
+	choose_row(message);
 	if
 	:: CONTINUES(message) -> grant(message)
 	:: !CONTINUES(message) && IS_BELIEVED(message) ->
@@ -509,7 +615,7 @@ inline claim(message)
 #endif
 		grant(message)
 	:: !CONTINUES(message) && !IS_BELIEVED(message) && IS_FREE &&
-		!message.is_held ->
+		!message.is_held && IS_IN_TIME(message, row.fence) ->
 		row.began = row.fence;
 		grant(message)
 	:: else -> refuse(message)
@@ -541,6 +647,7 @@ inline claim(message)
 
 inline release(message)
 {
+	w = message.worker;
 	if
 	:: CAN_RELEASE && IS_HOLDER(message) && IS_RELEASED_BY(message) &&
 		row.expires > 0 ->
@@ -641,6 +748,7 @@ inline resume_unanswered()
 inline copy_page()
 {
 	MY.holder = YOUR.holder;
+	MY.worker = YOUR.worker;
 	MY.incarnation = YOUR.incarnation;
 	MY.next = 0;
 	MY.ends = YOUR.ends;
@@ -667,6 +775,7 @@ inline ask(a_kind)
 {
 	MY.asked.kind = a_kind;
 	MY.asked.from = me;
+	MY.asked.worker = MY.worker;
 	MY.asked.incarnation = MY.incarnation;
 #ifndef RELEASE_BOTH
 	MY.asked.next = (a_kind == CLAIM -> MY.next : 0)
@@ -679,6 +788,9 @@ inline ask(a_kind)
 inline accept_refusal()
 {
 	printf("%d: is refused, the lease is over\n", me);
+#ifdef LIAR
+	assert(has_posed || MY.ends == 0);
+#endif
 	MY.ends = 0;
 	MY.is_held = false;
 	MY.is_pending = false;
@@ -692,7 +804,11 @@ inline accept_refusal()
 inline accept_grant()
 {
 	if
-	:: !(MY.is_held || MY.is_pending) || MY.ends == 0 ->
+	:: (!(MY.is_held || MY.is_pending) || MY.ends == 0) &&
+		MY.asked.worker == 0 ->
+#ifdef BEGINS_BY
+		assert(MY.asked.begins <= MY.asked.begins_by);
+#endif
 #ifndef NO_FENCE
 		MY.stamp = MAX(MAX(MY.stamp, MY.mark), MY.asked.begins);
 #ifndef FENCE_IN_MEMORY
@@ -702,6 +818,7 @@ inline accept_grant()
 	:: else
 	fi;
 	MY.holder = me;
+	MY.worker = MY.asked.worker;
 	MY.incarnation = MY.asked.next;
 	MY.fence = MY.asked.fence;
 #ifdef ANSWER_TIME
@@ -754,13 +871,14 @@ end:
 			start()
 #endif
 
-		:: MY.stamp <= tick && tick < MY.mark ->
+		:: MY.worker == 0 && MY.stamp <= tick && tick < MY.mark ->
 			printf("%d: issues %d\n", me, tick);
 			assert(!is_issued);
 			is_issued = true;
 			SET(issued_by, me);
 			MY.stamp = MY.mark
-		:: MY.is_held && MY.ends > 0 && MY.mark < LAST -> raise_mark()
+		:: MY.is_held && MY.ends > 0 && MY.worker == 0 && MY.mark < LAST ->
+			raise_mark()
 
 		/* the lease worker claims or renews; another layout is refused */
 		:: MY.asked.kind == 0 && now < LAST_NOW && !IS_OLD ->
@@ -768,9 +886,17 @@ end:
 			MY.asked.ends = DURATION;
 			MY.asked.is_held = (MY.is_held || MY.is_pending) && MY.ends > 0;
 			MY.asked.fence = (MY.asked.is_held -> MY.fence : 0);
+#ifdef BEGINS_BY
+			MY.asked.begins_by = (MY.asked.is_held -> LAST_TICK : 0);
+			do
+			:: MY.asked.begins_by < LAST_TICK -> MY.asked.begins_by++
+			:: break
+			od;
+#endif
 			printf("%d: claims, holds a lease: %d\n", me, MY.asked.is_held)
 		:: MY.asked.kind != 0 -> resume_unanswered(); give_up()
-		:: MY.asked.kind == GRANTED -> accept_grant()
+		:: MY.asked.kind == GRANTED && IS_IN_TIME(MY.asked, MY.asked.begins) ->
+			accept_grant()
 		:: MY.asked.kind == REFUSED -> accept_refusal()
 
 #ifndef NO_STOPS
@@ -829,6 +955,17 @@ inline pass_time(paused)
 	i = 0
 }
 
+/* Makes the rows of worker ids that were never leased. */
+inline make_rows(seen)
+{
+	for (w : 0 .. ROWS - 1) {
+		copy_row(row, no_registry.rows[w]);
+		row.holder = NOBODY;
+		row.is_seen = seen
+	}
+	w = 0
+}
+
 /*
  * Changes the layout: another row makes the servers' ids.  Claims by the layout
  * before are refused from now on.  A release is not: it may still arrive, of the
@@ -848,13 +985,7 @@ inline change_layout()
 	}
 	i = 0;
 	copy_message(late, none);
-	row.holder = NOBODY;
-	row.incarnation = 0;
-	row.began = 0;
-	row.fence = 0;
-	row.top = 0;
-	row.expires = 0;
-	row.is_seen = true;
+	make_rows(true);
 #ifndef CHANGE_AT_ONCE
 	begin_quarantine();
 #endif
@@ -874,11 +1005,11 @@ inline lower_duration()
 {
 	printf("the duration is lowered\n");
 #ifdef FORGET_DURATION
-	row.duration--;
+	registry.duration--;
 	begin_quarantine()
 #else
 	begin_quarantine();
-	row.duration--
+	registry.duration--
 #endif
 }
 
@@ -891,6 +1022,13 @@ inline lie()
 	if
 	:: lies.from = THIRD
 	:: lies.from = 0
+	fi;
+	has_posed = has_posed || lies.from == 0;
+	if
+	:: lies.worker = 0
+#if ROWS > 1
+	:: lies.worker = 1
+#endif
 	fi;
 	lies.incarnation = LIARS;
 	lies.next = LIARS;
@@ -919,14 +1057,22 @@ inline fail_over()
 	printf("failover\n");
 	losses++;
 	has_replayed = false;
-	is_forgetful = standby.fence != row.fence ||
-		standby.incarnation != row.incarnation ||
-		standby.holder != row.holder || standby.expires != row.expires ||
-		standby.began != row.began;
-	copy_row(row, standby);
+	is_forgetful = saved.fence != row.fence ||
+		saved.incarnation != row.incarnation ||
+		saved.holder != row.holder || saved.expires != row.expires ||
+		saved.began != row.began;
 	if
-	:: losses < LOSSES -> has_replayed = true	/* the next has replayed no more */
-	:: copy_row(standby, no_row)
+#ifdef DUMP
+	:: printf("the registry is made anew\n");
+		has_dump = true;
+		make_rows(false);
+		registry.reopens = 0
+#endif
+	:: copy_registry(registry, standby);
+		if
+		:: losses < LOSSES -> has_replayed = true	/* the next has replayed no more */
+		:: copy_registry(standby, no_registry)
+		fi
 	fi;
 	for (i : 0 .. 1) {
 		if
@@ -947,6 +1093,29 @@ inline fail_over()
 #endif
 }
 
+/* Restores the rows of a dump, if there are no others. */
+inline restore_dump()
+{
+	printf("the rows of a dump are restored\n");
+	has_dump = false;
+	for (w : 0 .. ROWS - 1) {
+		copy_row(row, saved);
+#ifndef DUMP_FENCE
+		raise_fence();
+#endif
+#ifndef DUMP_SEEN
+		row.is_seen = false
+#endif
+	}
+	copy_registry(standby, no_registry)
+}
+
+#if ROWS > 1
+#define IS_EMPTY	(registry.rows[0].holder == NOBODY && registry.rows[1].holder == NOBODY)
+#else
+#define IS_EMPTY	(registry.rows[0].holder == NOBODY)
+#endif
+
 init
 {
 	byte i;
@@ -955,9 +1124,8 @@ init
 		server[0].next = 1;
 		server[1].next = 2;
 		server[1].holder = 1;
-		row.holder = NOBODY;
-		row.is_seen = true;
-		row.duration = DURATION;
+		make_rows(true);
+		registry.duration = DURATION;
 		do
 		:: clock < SLACK -> clock++
 		:: break
@@ -985,7 +1153,7 @@ end:
 		:: now < LAST_NOW && !has_changed -> change_layout()
 #endif
 #ifdef LOWERED
-		:: now < LAST_NOW && row.duration > 1 -> lower_duration()
+		:: now < LAST_NOW && registry.duration > 1 -> lower_duration()
 #endif
 #ifdef LIAR
 		:: now < LAST_NOW -> lie()
@@ -1002,8 +1170,11 @@ end:
 		:: now < LAST_NOW && losses < LOSSES && !has_replayed ->
 			printf("the standby replays for the last time\n");
 			has_replayed = true;
-			copy_row(standby, row)
+			copy_registry(standby, registry)
 		:: now < LAST_NOW && has_replayed -> fail_over()
+#ifdef DUMP
+		:: now < LAST_NOW && has_dump && IS_EMPTY -> restore_dump()
+#endif
 #else
 		:: now < LAST_NOW && !IN_QUARANTINE -> begin_quarantine()
 #endif
