@@ -18,10 +18,12 @@
  * A quarantine begins whenever the registry may have forgotten leases: when it
  * is new, after every start of its server, a failover or a restore, after a
  * change of a constant, and when a holder shows a fence that the registry does
- * not know.  A quarantine raises each fence to its own end, which is after all
- * fences that may have been forgotten.  Until then a server that holds a lease
- * is believed, and a server without a lease gets only the worker id that it
- * wants or had last, if a holder was seen there since the quarantine began.
+ * not know.  Each quarantine has a random number, which a row gets when its
+ * holder claims.  A row with another number was not seen since the quarantine
+ * began, or comes from a dump.  Until the quarantine ends, the holder of such a
+ * worker id is believed, and nobody else gets it.  The row's fence counts as at
+ * least the quarantine's end, which is after all fences that may have been
+ * forgotten.
  *
  * doc/model/lease.pml checks these rules, and lists what they assume.
  *
@@ -30,8 +32,9 @@
  * - It can lease all free worker ids, and keep all other servers from claiming
  *   while it keeps a transaction open, or has prepared one, also over restarts;
  *   terminate its session, or roll the transaction back.
- * - It can begin a quarantine.  In each quarantine it can take a worker id whose
- *   holder has not renewed yet, until the lease ends.
+ * - It can begin a quarantine.  In each quarantine it can take a worker id that
+ *   has not been renewed yet, unless the registry knows that another holder's
+ *   lease on it runs, or the server has the holder's text.
  * - So servers that tell the truth can issue equal ids: if the registry had
  *   forgotten the holder's grant, the next holder begins before the holder's fence.
  * - It cannot renew, release or take a lease that was renewed since the last
@@ -82,6 +85,7 @@ CREATE TABLE snowflake_registry.setting (
     epoch timestamptz NOT NULL,
     history text,
     server_start timestamptz,
+    quarantine uuid NOT NULL DEFAULT gen_random_uuid(),
     quarantined_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     reopens_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT lease_duration_is_1_s_to_1_day CHECK (lease_duration BETWEEN '1 s' AND '1 day'),
@@ -98,6 +102,7 @@ COMMENT ON COLUMN snowflake_registry.setting.slack IS
 'how far a server''s clock may be ahead of the registry''s, and how far the clocks of the registry''s hosts may differ: a quarantine lasts lease_duration + 2 * slack';
 COMMENT ON COLUMN snowflake_registry.setting.history IS 'the identity of the registry''s data when the last quarantine began';
 COMMENT ON COLUMN snowflake_registry.setting.server_start IS 'the start of the registry''s server before the last quarantine began';
+COMMENT ON COLUMN snowflake_registry.setting.quarantine IS 'the random number of the last quarantine';
 COMMENT ON COLUMN snowflake_registry.setting.quarantined_at IS 'when the last quarantine began';
 COMMENT ON COLUMN snowflake_registry.setting.reopens_at IS 'when the last quarantine ends: no lease that was forgotten has a later fence';
 
@@ -114,7 +119,7 @@ CREATE TABLE snowflake_registry.node (
     seen_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
     released_at timestamptz,
-    is_seen boolean NOT NULL,
+    quarantine uuid NOT NULL,
     CONSTRAINT node_pkey PRIMARY KEY (datacenter_id, worker_id)
 );
 CREATE INDEX node_holder_idx ON snowflake_registry.node (holder);
@@ -131,25 +136,30 @@ COMMENT ON COLUMN snowflake_registry.node.top IS
 'the largest fence ever granted; a larger one is of a grant that the registry has forgotten';
 COMMENT ON COLUMN snowflake_registry.node.expires_at IS 'when the lease ends, or has ended';
 COMMENT ON COLUMN snowflake_registry.node.released_at IS 'when the lease was released; NULL: it was not';
-COMMENT ON COLUMN snowflake_registry.node.is_seen IS
-'the holder has claimed since the last quarantine began; else the registry may have forgotten another holder';
+COMMENT ON COLUMN snowflake_registry.node.quarantine IS
+'the number of the last quarantine when the holder claimed; after the next one the registry may have forgotten another holder';
 
+-- Calls no function of this file: who may read the view may not call these.
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
        CASE WHEN n.released_at IS NOT NULL THEN 'released'
-            WHEN NOT n.is_seen AND clock_timestamp() < s.reopens_at THEN 'unseen'
+            WHEN n.quarantine <> s.quarantine AND clock_timestamp() < s.reopens_at THEN 'unseen'
             WHEN n.expires_at > clock_timestamp() THEN 'held'
             ELSE 'expired' END AS state,
-       n.began, n.seen_at, n.expires_at, n.fence, n.holder
+       n.began, n.seen_at, n.expires_at,
+       CASE WHEN n.quarantine = s.quarantine THEN n.fence ELSE greatest(n.fence, s.reopens_at) END AS fence,
+       n.holder
   FROM snowflake_registry.node AS n CROSS JOIN snowflake_registry.setting AS s;
 COMMENT ON VIEW snowflake_registry.lease IS 'who holds which worker id, where, until when, and where the next holder would begin';
 
 -- As claim() passes them on.
 CREATE TYPE snowflake_registry.claim_arguments AS (
     datacenter_id integer, wanted_worker_id integer, holder text, name text, begins_by timestamptz,
-    last_worker_id integer, incarnation bigint, held_fence timestamptz, next_incarnation bigint
+    last_worker_id integer, incarnation bigint, held_fence timestamptz, next_incarnation bigint,
+    claimed_at timestamptz
 );
-COMMENT ON TYPE snowflake_registry.claim_arguments IS 'internal: the arguments of a claim';
+COMMENT ON TYPE snowflake_registry.claim_arguments IS
+'internal: the arguments of a claim, and when it has locked the registry';
 
 --
 -- Quarantine
@@ -172,11 +182,9 @@ DECLARE
 BEGIN
     UPDATE snowflake_registry.setting AS k
        SET history = snowflake_registry.history(), server_start = pg_postmaster_start_time(),
-           quarantined_at = clock_timestamp(),
+           quarantine = gen_random_uuid(), quarantined_at = clock_timestamp(),
            reopens_at = greatest(k.reopens_at, clock_timestamp() + k.lease_duration + 2 * k.slack)
     RETURNING * INTO s;
-    UPDATE snowflake_registry.node AS n
-       SET fence = greatest(n.fence, s.reopens_at), is_seen = false;
     RETURN s;
 END
 $$;
@@ -228,7 +236,7 @@ END
 $$;
 
 -- Returns the row of a worker id.  For a worker id that was never leased, makes
--- up a row, and does not store it.
+-- up a row, and does not store it.  Returns NULL for no worker id.
 CREATE FUNCTION snowflake_registry.row_of(
     s snowflake_registry.setting, of_datacenter_id integer, of_worker_id integer)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
@@ -241,21 +249,33 @@ BEGIN
         n.datacenter_id := of_datacenter_id;
         n.worker_id := of_worker_id;
         n.began := s.epoch;
-        n.fence := s.reopens_at;
+        n.fence := '-infinity';
         n.top := '-infinity';
         n.expires_at := '-infinity';
-        n.is_seen := false;
     END IF;
     RETURN n;
 END
 $$;
 
--- May a server lease a worker id whose ids have to begin by an instant?
-CREATE FUNCTION snowflake_registry.is_free(n snowflake_registry.node, s snowflake_registry.setting, begins_by timestamptz)
-RETURNS boolean LANGUAGE sql VOLATILE PARALLEL UNSAFE
-RETURN (n.released_at IS NOT NULL OR n.expires_at <= clock_timestamp()) AND
-       (n.is_seen OR clock_timestamp() >= s.reopens_at) AND
-       n.fence <= begins_by;
+-- Has the row's holder claimed since the last quarantine began?
+CREATE FUNCTION snowflake_registry.is_seen(n snowflake_registry.node, s snowflake_registry.setting)
+RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN n.quarantine IS NOT DISTINCT FROM s.quarantine;
+
+-- Where the next holder's ids begin: no lease that was forgotten has a fence after
+-- the quarantine.
+CREATE FUNCTION snowflake_registry.fence(n snowflake_registry.node, s snowflake_registry.setting)
+RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN n.quarantine = s.quarantine THEN n.fence ELSE greatest(n.fence, s.reopens_at) END;
+
+-- May a server without a lease lease a worker id?  A released one is free also when
+-- the clock was set back since.
+CREATE FUNCTION snowflake_registry.is_free(
+    n snowflake_registry.node, s snowflake_registry.setting, c snowflake_registry.claim_arguments)
+RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (n.released_at IS NOT NULL OR n.expires_at <= c.claimed_at) AND
+       (snowflake_registry.is_seen(n, s) OR c.claimed_at >= s.reopens_at) AND
+       snowflake_registry.fence(n, s) <= c.begins_by;
 
 -- Returns the row of the lease that a server continues, or NULL.
 CREATE FUNCTION snowflake_registry.continued(s snowflake_registry.setting, c snowflake_registry.claim_arguments)
@@ -268,16 +288,18 @@ BEGIN
      WHERE r.holder = c.holder AND r.datacenter_id = c.datacenter_id
        AND r.worker_id = coalesce(c.wanted_worker_id, r.worker_id)
        AND r.incarnation IN (c.incarnation, c.next_incarnation)
-       AND r.is_seen AND r.released_at IS NULL
+       AND r.quarantine = s.quarantine AND r.released_at IS NULL
        AND (c.held_fence IS NULL OR r.worker_id = c.last_worker_id AND c.held_fence <= r.top)
      LIMIT 1;
     IF FOUND OR c.held_fence IS NULL THEN
         RETURN n;
     END IF;
-    -- In a quarantine believe a holder that was not seen if its lease is not over, and
-    -- if its fence is one that a forgotten grant can have, or the row's grant is its own.
+    -- In a quarantine believe a holder that was not seen if its lease is not over, no
+    -- lease of another holder runs as far as the registry knows, and the fence is one
+    -- that a forgotten grant can have, or the row's grant is the holder's own.
     n := snowflake_registry.row_of(s, c.datacenter_id, c.last_worker_id);
-    IF clock_timestamp() >= s.reopens_at OR n.is_seen OR c.held_fence <= clock_timestamp() + s.slack THEN
+    IF c.claimed_at >= s.reopens_at OR snowflake_registry.is_seen(n, s) OR c.held_fence <= c.claimed_at + s.slack OR
+       n.holder <> c.holder AND n.released_at IS NULL AND n.expires_at > c.claimed_at THEN
         RETURN NULL;
     ELSIF n.holder = c.holder AND n.incarnation IN (c.incarnation, c.next_incarnation) AND c.held_fence <= n.top THEN
         RETURN n;
@@ -302,81 +324,67 @@ RETURN (SELECT (max(r.worker_id)::bigint + 1)::integer FROM snowflake_registry.n
          WHERE r.datacenter_id = of_datacenter_id
         HAVING max(r.worker_id)::bigint + 1 < snowflake_registry.worker_id_count(s));
 
--- Chooses a row for a server without a lease: of the worker id that the server
--- wants or had last, or else of one above all that were leased, of the one that has
--- been free longest, or of one that was left out.
--- Returns NULL if none is free.
+-- Returns the row that a server without a lease gets if the row is free: of the
+-- worker id that the server wants, or had last, or else of one above all that were
+-- leased, of the one that has been free longest, of one that was left out, or of the
+-- one that will be free first.
 CREATE FUNCTION snowflake_registry.choose(s snowflake_registry.setting, c snowflake_registry.claim_arguments)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n snowflake_registry.node := snowflake_registry.row_of(s, c.datacenter_id,
                                                            coalesce(c.wanted_worker_id, c.last_worker_id));
     worker_count bigint := snowflake_registry.worker_id_count(s);
-    now_at timestamptz := clock_timestamp();
 BEGIN
-    IF snowflake_registry.is_free(n, s, c.begins_by) IS NOT TRUE AND
-       c.wanted_worker_id IS NULL AND now_at >= s.reopens_at THEN
-        n := snowflake_registry.row_of(s, c.datacenter_id, coalesce(
-            snowflake_registry.next_worker_id(s, c.datacenter_id),
-            (SELECT r.worker_id FROM snowflake_registry.node AS r
-              WHERE r.datacenter_id = c.datacenter_id AND r.expires_at <= now_at
-                AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c.begins_by)
-              ORDER BY r.expires_at LIMIT 1),
-            (SELECT min(g)::integer
-               FROM generate_series(0, nullif((SELECT count(*) FROM snowflake_registry.node AS r
-                                                WHERE r.datacenter_id = c.datacenter_id
-                                                  AND r.worker_id < worker_count), worker_count)) AS g
-              WHERE NOT EXISTS (SELECT FROM snowflake_registry.node AS r
-                                 WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, g)))));
-    END IF;
-    IF snowflake_registry.is_free(n, s, c.begins_by) THEN
-        n.began := n.fence;
+    IF c.wanted_worker_id IS NOT NULL OR snowflake_registry.is_free(n, s, c) THEN
         RETURN n;
     END IF;
-    RETURN NULL;
+    RETURN snowflake_registry.row_of(s, c.datacenter_id, coalesce(
+        snowflake_registry.next_worker_id(s, c.datacenter_id),
+        (SELECT r.worker_id FROM snowflake_registry.node AS r
+          WHERE r.datacenter_id = c.datacenter_id AND r.expires_at <= c.claimed_at
+            AND r.worker_id < worker_count AND snowflake_registry.is_free(r, s, c)
+          ORDER BY r.expires_at LIMIT 1),
+        (SELECT min(g)::integer
+           FROM generate_series(0, nullif((SELECT count(*) FROM snowflake_registry.node AS r
+                                            WHERE r.datacenter_id = c.datacenter_id
+                                              AND r.worker_id < worker_count), worker_count)) AS g
+          WHERE NOT EXISTS (SELECT FROM snowflake_registry.node AS r
+                             WHERE (r.datacenter_id, r.worker_id) = (c.datacenter_id, g))),
+        (SELECT r.worker_id FROM snowflake_registry.node AS r
+          WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < worker_count
+          ORDER BY r.expires_at LIMIT 1)));
 END
 $$;
 
--- Returns why a claim gets no lease: a code, and a sentence.
+-- Returns why a claim does not get the lease of a row: a code, and a sentence.
 CREATE FUNCTION snowflake_registry.refuse(
-    s snowflake_registry.setting, c snowflake_registry.claim_arguments,
+    s snowflake_registry.setting, c snowflake_registry.claim_arguments, n snowflake_registry.node,
     OUT code text, OUT sentence text)
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    id integer := CASE WHEN c.held_fence IS NULL THEN c.wanted_worker_id ELSE c.last_worker_id END;
-    n snowflake_registry.node := snowflake_registry.row_of(s, c.datacenter_id, id);
 BEGIN
-    IF id IS NULL THEN      -- one above all that were leased, or the worker id that is free first
-        n := snowflake_registry.row_of(s, c.datacenter_id, snowflake_registry.next_worker_id(s, c.datacenter_id));
-    END IF;
-    IF n.worker_id IS NULL THEN
-        SELECT * INTO n FROM snowflake_registry.node AS r
-         WHERE r.datacenter_id = c.datacenter_id AND r.worker_id < snowflake_registry.worker_id_count(s)
-         ORDER BY r.expires_at LIMIT 1;
-    END IF;
-    IF (n.is_seen OR clock_timestamp() >= s.reopens_at) AND n.released_at IS NULL AND id IS NOT NULL AND
-       n.expires_at > clock_timestamp() THEN
+    IF (snowflake_registry.is_seen(n, s) OR c.claimed_at >= s.reopens_at) AND n.released_at IS NULL AND
+       n.expires_at > c.claimed_at AND num_nonnulls(c.held_fence, c.wanted_worker_id) > 0 THEN
         code := CASE WHEN c.held_fence IS NULL THEN 'taken' ELSE 'lost' END;
         sentence := format('worker_id %s of datacenter_id %s is leased by %s until %s.',
-                           id, c.datacenter_id,
+                           n.worker_id, c.datacenter_id,
                            concat_ws(' at ', coalesce(quote_ident(nullif(n.name, '')), 'another server'),
                                      host(n.address)),
                            n.expires_at);
-    ELSIF clock_timestamp() < s.reopens_at AND (c.held_fence IS NULL OR NOT n.is_seen) THEN
+    ELSIF c.claimed_at < s.reopens_at AND (c.held_fence IS NULL OR NOT snowflake_registry.is_seen(n, s)) THEN
         code := 'quarantine';
         sentence := format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.', s.quarantined_at, s.reopens_at);
     ELSIF c.held_fence IS NOT NULL THEN
         code := 'lost';
         sentence := format('The lease on worker_id %s of datacenter_id %s is over: it has ended, or was released.',
-                           id, c.datacenter_id);
-    ELSIF n.expires_at > clock_timestamp() THEN
+                           n.worker_id, c.datacenter_id);
+    ELSIF n.released_at IS NULL AND n.expires_at > c.claimed_at THEN
         code := 'all_taken';
         sentence := format('All worker ids of datacenter_id %s are leased, the first of them until %s.',
                            c.datacenter_id, n.expires_at);
     ELSE
         code := 'ahead';
         sentence := format('Ids of worker_id %s of datacenter_id %s begin at %s, ahead of the server''s clock: the server takes none that begin after %s.',
-                           n.worker_id, c.datacenter_id, n.fence, c.begins_by);
+                           n.worker_id, c.datacenter_id, snowflake_registry.fence(n, s), c.begins_by);
     END IF;
 END
 $$;
@@ -391,19 +399,20 @@ BEGIN
     n.address := inet_client_addr();
     n.incarnation := c.next_incarnation;
     -- Each fence is above all that were granted before.
-    n.fence := greatest(n.began, n.top + interval '1 us', clock_timestamp() + s.lease_duration + s.slack);
+    n.fence := greatest(n.began, n.top + interval '1 us', c.claimed_at + s.lease_duration + s.slack);
     n.top := n.fence;
-    n.seen_at := clock_timestamp();
-    n.expires_at := clock_timestamp() + s.lease_duration;
+    n.seen_at := c.claimed_at;
+    n.expires_at := c.claimed_at + s.lease_duration;
     n.released_at := NULL;
-    n.is_seen := true;
+    n.quarantine := s.quarantine;
     INSERT INTO snowflake_registry.node
     SELECT n.*
     ON CONFLICT ON CONSTRAINT node_pkey DO UPDATE
        SET holder = excluded.holder, name = excluded.name, address = excluded.address,
            incarnation = excluded.incarnation,
            began = excluded.began, fence = excluded.fence, top = excluded.top, seen_at = excluded.seen_at,
-           expires_at = excluded.expires_at, released_at = NULL, is_seen = true;
+           expires_at = excluded.expires_at, released_at = NULL,
+           quarantine = excluded.quarantine;
     RETURN n;
 END
 $$;
@@ -420,9 +429,10 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_
 SET lock_timeout = '900ms'
 AS $$
 DECLARE
-    c snowflake_registry.claim_arguments := (datacenter_id, wanted_worker_id, holder, name, begins_by,
-                                     last_worker_id, incarnation, held_fence, next_incarnation);
     s snowflake_registry.setting := snowflake_registry.lock_registry();
+    -- One reading of the clock serves the whole claim, so its answer agrees with itself.
+    c snowflake_registry.claim_arguments := (datacenter_id, wanted_worker_id, holder, name, begins_by, last_worker_id,
+                                             incarnation, held_fence, next_incarnation, clock_timestamp());
     n snowflake_registry.node;
 BEGIN
     IF s.layout IS NULL THEN
@@ -442,17 +452,19 @@ BEGIN
                                                ARRAY[holder, name]);
 
     -- The registry has forgotten the grant of a fence that it does not know.
-    IF clock_timestamp() >= s.reopens_at AND
+    IF c.claimed_at >= s.reopens_at AND
        held_fence > (snowflake_registry.row_of(s, datacenter_id, last_worker_id)).top THEN
         s := snowflake_registry.quarantine();
     END IF;
     n := snowflake_registry.continued(s, c);
-    IF n.worker_id IS NULL AND held_fence IS NULL THEN
-        n := snowflake_registry.choose(s, c);
-    END IF;
     IF n.worker_id IS NULL THEN
-        SELECT r.code, r.sentence INTO refusal, detail FROM snowflake_registry.refuse(s, c) AS r;
-        RETURN;
+        n := CASE WHEN held_fence IS NULL THEN snowflake_registry.choose(s, c)
+                  ELSE snowflake_registry.row_of(s, datacenter_id, last_worker_id) END;
+        IF held_fence IS NOT NULL OR NOT snowflake_registry.is_free(n, s, c) THEN
+            SELECT r.code, r.sentence INTO refusal, detail FROM snowflake_registry.refuse(s, c, n) AS r;
+            RETURN;
+        END IF;
+        n.began := snowflake_registry.fence(n, s);
     END IF;
     n := snowflake_registry.grant_lease(s, c, n);
     worker_id := n.worker_id;
@@ -483,7 +495,7 @@ BEGIN
            seen_at = clock_timestamp(), expires_at = clock_timestamp(), released_at = clock_timestamp()
      WHERE (r.datacenter_id, r.worker_id, r.holder, r.incarnation)
            = (release.datacenter_id, release.worker_id, release.holder, release.incarnation)
-       AND r.is_seen AND r.released_at IS NULL;
+       AND r.quarantine = s.quarantine AND r.released_at IS NULL;
     released := FOUND;
 END
 $$;
@@ -524,7 +536,8 @@ COMMENT ON FUNCTION snowflake_registry.about IS
 --
 
 -- The first call makes the row of "setting".  Each call that changes the row begins
--- a quarantine, which is over when leases by the old constants are, too.
+-- a quarantine, which is over when leases by the old constants are, too: an id of the
+-- old layout can be equal to one of any node of the new layout.
 CREATE FUNCTION snowflake_registry.configure(
     lease_duration interval DEFAULT NULL, slack interval DEFAULT NULL, layout text DEFAULT NULL,
     epoch timestamptz DEFAULT NULL)
@@ -546,11 +559,7 @@ BEGIN
     VALUES (s.lease_duration, s.slack, s.layout, s.epoch)
     ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE
        SET lease_duration = excluded.lease_duration, slack = excluded.slack,
-           layout = excluded.layout, epoch = excluded.epoch,
-           -- An id of the old layout can be equal to one of any node of the new layout, so
-           -- no id is issued by the new layout before the last fence of the old one.
-           reopens_at = CASE WHEN (s.layout, s.epoch) = (k.layout, k.epoch) THEN k.reopens_at
-                             ELSE greatest(k.reopens_at, (SELECT max(n.fence) FROM snowflake_registry.node AS n)) END;
+           layout = excluded.layout, epoch = excluded.epoch;
     s := snowflake_registry.quarantine();
     IF snowflake_registry.first_id(s.layout, s.epoch, s.reopens_at)
        < snowflake_registry.first_id(old.layout, old.epoch, s.reopens_at) AND
@@ -612,12 +621,12 @@ BEGIN
 END
 $$;
 
--- pg_dump dumps the rows of these tables, although they belong to an extension.
+-- pg_dump dumps the constants, although the table belongs to an extension.  It does
+-- not dump the leases: they are out of date in each dump, and their holders bring them.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname OPERATOR(pg_catalog.=) 'snowflake_registry') THEN
         PERFORM pg_catalog.pg_extension_config_dump('snowflake_registry.setting', '');
-        PERFORM pg_catalog.pg_extension_config_dump('snowflake_registry.node', '');
     END IF;
 END
 $$;

@@ -161,7 +161,7 @@ sub next_horizon
 	my %layout = (layout => '31/5/5/12@1s', epoch => '2020-01-01 00:00+00');
 	my $registry = new_registry({%layout});
 	my $server = leasing_server('server', $registry, map { "snowflake.$_ = '$layout{$_}'" } sort keys %layout);
-	my $row = q{INSERT INTO snowflake_registry.node SELECT 0, %d, 'other', '', NULL, 1, now(), now(), now(), now(), now() + '%s', NULL, true};
+	my $row = q{INSERT INTO snowflake_registry.node SELECT 0, %d, 'other', '', NULL, 1, now(), now(), now(), now(), now() + '%s', NULL, (SELECT quarantine FROM snowflake_registry.setting)};
 
 	$registry->safe_psql('postgres', sprintf $row, 4, '1 h');
 	start_server($server);
@@ -368,7 +368,7 @@ sub many_claims
 		q{CREATE ROLE server LOGIN; SELECT snowflake_registry.allow('server')},
 		q{ALTER FUNCTION snowflake_registry.claim SET lock_timeout = '3min'},
 		'DELETE FROM snowflake_registry.node',
-		q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, now(), now(), now(), now(), CASE WHEN w % 50 = 0 THEN now() ELSE now() + interval '1 h' END, CASE WHEN w % 50 = 0 THEN now() END, true FROM generate_series(0, 65535) AS w},
+		q{INSERT INTO snowflake_registry.node SELECT 0, w, 'g' || w, '', NULL, 1, now(), now(), now(), now(), CASE WHEN w % 50 = 0 THEN now() ELSE now() + interval '1 h' END, CASE WHEN w % 50 = 0 THEN now() END, (SELECT quarantine FROM snowflake_registry.setting) FROM generate_series(0, 65535) AS w},
 		'VACUUM ANALYZE snowflake_registry.node');
 	my $before = $registry->safe_psql('postgres', $read);
 	$registry->pgbench(
