@@ -11,8 +11,8 @@
  * doc/model/lease.pml checks them with the server's in every order of events.
  * The server's rules:
  *
- * - The high-water mark goes no further than the fence and the end of the
- *	 lease, and ids stay before the mark.  So issuing an id needs no look at the
+ * - The high-water mark goes no further than the fence, moves only while the
+ *	 lease is in force, and ids stay before the mark.  So issuing an id needs no look at the
  *	 lease, and the mark stops a server that goes on after a suspension.  The
  *	 next holder begins at the fence, so no id is issued twice even if clocks
  *	 are wrong, or if a server holds the lease for longer than the registry

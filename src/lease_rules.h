@@ -42,7 +42,6 @@ lease_is_valid(const SnowflakeLease *lease, int64 boottime_us)
 }
 
 extern int64 lease_reach(const SnowflakeLease *lease,
-						 const SnowflakeLayout *layout,
-						 TimestampTz now, int64 boottime_us);
+						 const SnowflakeLayout *layout, int64 boottime_us);
 
 #endif							/* SNOWFLAKE_LEASE_RULES_H */

@@ -171,7 +171,6 @@ mark_log_lock_page(LockedPage *page)
 {
 	MarkContents *contents = &page->contents;
 	int64		boottime_us;
-	TimestampTz now;
 	int			worker_id;
 	int64		mark;
 	SnowflakeLease in_force;
@@ -179,7 +178,6 @@ mark_log_lock_page(LockedPage *page)
 	page->buffer = mark_page_lock(contents);
 	Assert(layout_equal(node_layout(), &contents->layout));
 	boottime_us = clock_boottime_us();
-	now = GetCurrentTimestamp();
 
 	LWLockAcquire(&snowflake_shared->lock, LW_SHARED);
 	page->generation = snowflake_shared->node_generation;
@@ -192,7 +190,7 @@ mark_log_lock_page(LockedPage *page)
 	LWLockRelease(&snowflake_shared->lock);
 
 	page->reach = node_uses_registry() ?
-		lease_reach(&in_force, node_layout(), now, boottime_us) :
+		lease_reach(&in_force, node_layout(), boottime_us) :
 		PG_INT64_MAX;
 	page->entry = NULL;
 	if (worker_id != WORKER_ID_UNSET)
@@ -269,7 +267,6 @@ mark_log_check_lease(int64 tick)
 {
 	char		reason[LEASE_REASON_SIZE];
 	int64		boottime_us = clock_boottime_us();
-	TimestampTz now = GetCurrentTimestamp();
 	SnowflakeLease lease;
 	Latch	   *lease_worker;
 
@@ -279,7 +276,7 @@ mark_log_check_lease(int64 tick)
 	lease_worker = snowflake_shared->lease_worker_latch;
 	LWLockRelease(&snowflake_shared->lock);
 
-	if (tick < lease_reach(&lease, node_layout(), now, boottime_us))
+	if (tick < lease_reach(&lease, node_layout(), boottime_us))
 		return;
 	if (!lease_is_valid(&lease, boottime_us) && lease_worker == NULL)
 		ereport(ERROR,
@@ -293,22 +290,16 @@ mark_log_check_lease(int64 tick)
 				 errmsg("snowflake ids cannot be issued because this server holds no lease on a worker id"),
 				 reason[0] == '\0' ? 0 : errdetail("%s", reason),
 				 errhint("Ids are issued as soon as the registry grants a lease; the server's log says more.")));
-	if (lease.fence > now)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("snowflake ids cannot be issued because they are further ahead of the clock than the lease on the worker id lasts"),
-				 errdetail("The next id is of %s, and the lease lasts until %s.",
-						   clock_text(layout_tick_start(node_layout(), tick)),
-						   clock_text(now + (lease.ends_us - boottime_us))),
-				 errhint("Ids are issued again when the clock has come nearer to them. A longer lease_duration of the registry lets ids be further ahead of the clock.")));
 
 	/* A renewal brings a later fence. */
 	if (lease_worker != NULL)
 		SetLatch(lease_worker);
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("snowflake ids cannot be issued because the clock is past the fence of the lease on the worker id"),
-			 errdetail("The fence is %s, and the clock is at %s.",
-					   clock_text(lease.fence), clock_text(now)),
-			 errhint("Check the server's clock and the registry's. Ids are issued as soon as the lease has been renewed.")));
+			 errmsg("snowflake ids cannot be issued because the next one is past the fence of the lease on the worker id"),
+			 errdetail("The fence is %s, the next id is of %s, and the clock is at %s.",
+					   clock_text(lease.fence),
+					   clock_text(layout_tick_start(node_layout(), tick)),
+					   clock_text(GetCurrentTimestamp())),
+			 errhint("Ids are issued as soon as a renewal has moved the fence past them. Check the server's clock and the registry's. A longer lease_duration of the registry lets ids be further ahead of the clock.")));
 }

@@ -70,7 +70,7 @@ my %deck = (
 	registry_replaced => 3);
 
 my $allowed_errors =
-  qr/ERROR:  55000: (?:the clock is [\w. ]+ behind (?:the last snowflake id|the fence of the worker id's last holder)|snowflake ids cannot be issued because (?:this server holds no lease on a worker id|the clock is past the fence of the lease on the worker id|they are further ahead of the clock than the lease on the worker id lasts))|sorry, too many clients|remaining connection slots/;
+  qr/ERROR:  55000: (?:the clock is [\w. ]+ behind (?:the last snowflake id|the fence of the worker id's last holder)|snowflake ids cannot be issued because (?:this server holds no lease on a worker id|the next one is past the fence of the lease on the worker id))|sorry, too many clients|remaining connection slots/;
 
 my $seconds = $ENV{CHAOS_SECONDS} || 15;
 my $seed = $ENV{CHAOS_SEED} // int(time() * 1000) % 1_000_000;
