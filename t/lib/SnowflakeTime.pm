@@ -37,7 +37,7 @@ our @EXPORT = qw(
 our @EXPORT_OK = qw(make_pace_file);
 
 use constant {
-	SLOWNESS => 100,
+	SLOWNESS => 100,            # unless slow_down() is given another
 	BY_ITSELF_S => 1,           # most calls that could wait end earlier
 	POLL_S => 0.05,             # between two looks of a wait
 	SLOWNESS_OF_WORK => 5,      # a process may work without end
@@ -48,7 +48,7 @@ use constant {
 # A test that measures a shorter time makes the turns shorter.
 our $longest_turn_s = 0.1;
 
-my $pace_file;
+my ($pace_file, $slowness);
 my ($began, $began_passing);
 my $passed_s = 0;
 my $passer;                     # the process of while_time_passes()
@@ -66,10 +66,12 @@ sub make_pace_file
 	return ($file, @began);
 }
 
-# Slows the clocks down of the servers that this process starts from now on.
+# Slows the clocks down of the servers that this process starts from now on, by
+# SLOWNESS or so many times as are given.
 sub slow_down
 {
-	($pace_file, my @began) = make_pace_file(SLOWNESS);
+	($slowness) = (@_, SLOWNESS);
+	($pace_file, my @began) = make_pace_file($slowness);
 	$began = $began[1] / NS_PER_S;
 	$began_passing = $began[0] / NS_PER_S;
 	$passed_s = 0;
@@ -87,7 +89,7 @@ sub pace_environment
 sub test_time
 {
 	return clock_gettime(CLOCK_REALTIME) unless defined $pace_file;
-	return $began_passing + (clock_gettime(CLOCK_MONOTONIC) - $began) / SLOWNESS + passed();
+	return $began_passing + (clock_gettime(CLOCK_MONOTONIC) - $began) / $slowness + passed();
 }
 
 # Returns how many seconds were let pass.  The process of while_time_passes()
