@@ -1,7 +1,8 @@
 # The life of a lease: each server gets a worker id of its own from a registry,
 # renews the lease, gives it back at a clean stop, keeps it over restarts and crashes,
 # and shows it.  While the registry is down a server issues ids for as long as its
-# lease lasts, and no longer.  The lease_* files of all/ have what can go wrong.
+# lease lasts, and no longer.  A data directory that is set back does not resume its
+# lease.  The lease_* files of all/ have what can go wrong.
 use strict;
 use warnings FATAL => 'all';
 
@@ -155,7 +156,41 @@ sub down
 	return;
 }
 
+# ----- a data directory that is set back in place -----
+
+# The directory's lease has been released since, and another server has the worker id.
+# With the registry silent, only the timeline tells that the lease may be over.
+sub set_back
+{
+	my $registry = new_registry({ lease_duration => '60 s' });
+	my $server = start_server(leasing_server('server', $registry, wants(5)));
+	my $directory = $server->data_dir;
+	my $saved = PostgreSQL::Test::Utils::tempdir();
+
+	first_id($server);
+	$server->stop('immediate');
+	system_or_bail('cp', '-a', "$directory/.", $saved);
+	start_server($server);
+	first_id($server);
+	$server->stop;
+	my $heir = start_server(leasing_server('heir', $registry, wants(5)));
+	first_id($heir);
+
+	# A holder is a directory with its inode.
+	system_or_bail('sh', '-c', 'rm -r "$1"/* && cp -a "$0/." "$1"', $saved, $directory);
+	$server->append_conf('postgresql.conf', 'restore_command = false');
+	append_to_file("$directory/recovery.signal", '');
+	suspend($registry);
+	start_server($server);
+	refuses($server, qr/^The registry cannot be reached/, 'a lease of another timeline is not resumed');
+	let_pass(5);
+	is((sqlstate_of($server, 'SELECT snowflake_nextval()'))[0], '55000', 'the server issues no id of the worker id that another has');
+	resume($registry);
+	return;
+}
+
 run_scenarios(
 	'restarts' => \&restarts,
-	'the registry is down' => \&down);
+	'the registry is down' => \&down,
+	'set back' => \&set_back);
 done_testing();

@@ -1,6 +1,5 @@
 # A copy of a server with a lease gets another worker id, and so does a standby that
-# is promoted; the mark of the old worker id does not delay its ids.  A data
-# directory that is set back does not resume its lease.
+# is promoted; the mark of the old worker id does not delay its ids.
 #
 #   SNOWFLAKE_REGISTRY   a connection string of a registry on another major
 #                        version of PostgreSQL, whose lease_duration is some
@@ -93,39 +92,6 @@ sub copies
 	return;
 }
 
-# ----- a data directory that is set back in place -----
-
-# The directory's lease has been released since, and another server has the worker id.
-# With the registry silent, only the timeline tells that the lease may be over.
-sub set_back
-{
-	my $registry = new_registry({ lease_duration => '60 s' });
-	my $server = start_server(leasing_server('server', $registry, wants(5)));
-	my $directory = $server->data_dir;
-	my $saved = PostgreSQL::Test::Utils::tempdir();
-
-	first_id($server);
-	$server->stop('immediate');
-	system_or_bail('cp', '-a', "$directory/.", $saved);
-	start_server($server);
-	first_id($server);
-	$server->stop;
-	my $heir = start_server(leasing_server('heir', $registry, wants(5)));
-	first_id($heir);
-
-	# A holder is a directory with its inode.
-	system_or_bail('sh', '-c', 'rm -r "$1"/* && cp -a "$0/." "$1"', $saved, $directory);
-	$server->append_conf('postgresql.conf', 'restore_command = false');
-	append_to_file("$directory/recovery.signal", '');
-	suspend($registry);
-	start_server($server);
-	refuses($server, qr/^The registry cannot be reached/, 'a lease of another timeline is not resumed');
-	let_pass(5);
-	is((sqlstate_of($server, 'SELECT snowflake_nextval()'))[0], '55000', 'the server issues no id of the worker id that another has');
-	resume($registry);
-	return;
-}
-
 # ----- a registry of another major version -----
 
 sub other_version
@@ -148,6 +114,5 @@ sub other_version
 
 run_scenarios(
 	copies => \&copies,
-	'set back' => \&set_back,
 	$ENV{SNOWFLAKE_REGISTRY} ? ('a registry of another version' => \&other_version) : ());
 done_testing();
