@@ -64,6 +64,17 @@ sub restarts
 	$immediate->stop('immediate');
 	start_server($immediate);
 	goes_on($immediate, $last{ $immediate->name }, 'after an immediate stop');
+
+	# The registry does not answer, and the lease worker has not stopped waiting for it.
+	suspend($registry);
+	$immediate->stop('immediate');
+	start_server($immediate);
+	my $claim_again = keep_from_claims($immediate);
+	is((sqlstate_of($immediate, 'SELECT snowflake_nextval()'))[0], '55000', 'a lease of the last start is not in force before the registry is asked');
+	$claim_again->();
+	goes_on($immediate, $last{ $immediate->name }, 'without an answer');
+	resume($registry);
+
 	my $victim = SnowflakeSession->new($crash);
 	my $offset = -s $crash->logfile;
 	kill 'KILL', $victim->{pid};
