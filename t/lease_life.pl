@@ -135,6 +135,14 @@ sub down
 	start_server($late);
 	refuses($late, $unreachable, 'a server that starts without a registry issues no ids');
 	is_undisturbed($client, 'ids go on while the registry is down');
+
+	# The fence bounds the ids of a lease that still runs, whatever the clock says:
+	# 12 s and the slack of 1 s after the last renewal at most.
+	set_clock($holder, 20);
+	my ($state, $message) = sqlstate_of($holder, 'SELECT snowflake_nextval()');
+	like("$state $message", qr/^55000 .* past the fence of the lease/, 'a clock past the fence gets no id');
+	set_clock($holder, 0);
+	$last = first_id($holder);
 	for my $mode ('fast', 'immediate')
 	{
 		$last = first_id($holder);
