@@ -386,10 +386,14 @@ BEGIN
         PERFORM set_config('lock_timeout', '10ms', true);
         PERFORM snowflake_partitions.check_parent(parent);
         IF awaited IS NOT NULL THEN
-            -- CREATE INDEX CONCURRENTLY has a lock on the table, and waits for transactions with
-            -- older snapshots, such as this one: this one ends before PostgreSQL finds a deadlock.
-            IF EXISTS (SELECT FROM pg_locks JOIN pg_stat_get_progress_info('CREATE INDEX') AS i USING (pid)
-                        WHERE granted AND relation = to_regclass(regexp_replace(awaited, suffix, ''))) THEN
+            -- CREATE INDEX CONCURRENTLY has this lock on the table, or gets it first, and then waits
+            -- for transactions with older snapshots, such as this one: this one ends before
+            -- PostgreSQL finds a deadlock.  It waits longer for VACUUM and ANALYZE, which have the
+            -- same lock: PostgreSQL interrupts an autovacuum only after deadlock_timeout.
+            IF EXISTS (SELECT FROM pg_locks
+                        WHERE relation = to_regclass(regexp_replace(awaited, suffix, '')) AND mode = 'ShareUpdateExclusiveLock'
+                          AND pid NOT IN (SELECT pid FROM pg_stat_get_progress_info('VACUUM')
+                                          UNION ALL SELECT pid FROM pg_stat_get_progress_info('ANALYZE'))) THEN
                 timeout := least(timeout, current_setting('deadlock_timeout')::interval / 2);
             END IF;
             PERFORM set_config('lock_timeout', least(2147483647, greatest(1, ceil(extract(epoch FROM timeout) * 1000)))::text, true);
