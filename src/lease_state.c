@@ -123,7 +123,7 @@ lease_state_grant(const SnowflakeLease *lease)
 	snowflake_shared->lease_state = LEASE_HELD;
 	shmem_my_slot()->counters.lease_renewals++;
 	strlcpy(snowflake_shared->lease_reason,
-			"The lease has run out, and the registry has not answered since.",
+			"The lease has ended, and the registry has not answered since.",
 			LEASE_REASON_SIZE);
 }
 
