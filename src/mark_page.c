@@ -380,10 +380,15 @@ mark_page_add_hint(void *arg)
 MarkEntry *
 mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
 {
-	MarkEntry  *entry = mark_page_entry(contents, datacenter_id, worker_id);
+	MarkEntry  *entry;
 
-	if (entry != NULL)
-		return entry;
+	for (int i = 0; i < contents->entry_count; i++)
+	{
+		entry = &contents->entries[i];
+		if (entry->datacenter_id == datacenter_id &&
+			entry->worker_id == worker_id)
+			return entry;
+	}
 
 	if (contents->entry_count < MARK_ENTRIES_MAX)
 		entry = &contents->entries[contents->entry_count++];
@@ -402,21 +407,6 @@ mark_page_add_entry(MarkContents *contents, int datacenter_id, int worker_id)
 	entry->mark = 0;
 	entry->headroom_us = 0;
 	return entry;
-}
-
-/* Returns the entry of a node; NULL if there is none. */
-MarkEntry *
-mark_page_entry(MarkContents *contents, int datacenter_id, int worker_id)
-{
-	for (int i = 0; i < contents->entry_count; i++)
-	{
-		MarkEntry  *entry = &contents->entries[i];
-
-		if (entry->datacenter_id == datacenter_id &&
-			entry->worker_id == worker_id)
-			return entry;
-	}
-	return NULL;
 }
 
 /* Returns a tick that no id of any node has reached. */

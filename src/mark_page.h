@@ -68,8 +68,6 @@ typedef struct MarkContents
 
 extern bool mark_page_peek(MarkContents *contents);
 extern void mark_page_read(MarkContents *contents);
-extern MarkEntry *mark_page_entry(MarkContents *contents, int datacenter_id,
-								  int worker_id);
 extern MarkEntry *mark_page_add_entry(MarkContents *contents,
 									  int datacenter_id, int worker_id);
 extern int64 mark_page_largest(const MarkContents *contents);

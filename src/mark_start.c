@@ -7,12 +7,12 @@
  * so.  No mark is kept in memory across recovery.
  *
  *	the page shows						ids begin
- *	a largest mark that a clock which
- *	is ahead of this one by
- *	clock_tolerance at most can have
- *	logged								at that mark, whatever its node
- *	else, an entry of the node			at its mark
- *	else, entries of other nodes only	at the floor of the page
+ *	marks that a clock which is ahead
+ *	of this one by clock_tolerance at
+ *	most can have logged				not before these marks, whatever
+ *										their nodes
+ *	a mark of the node					not before this mark
+ *	a floor								not before the floor
  *	another layout than the parameters	not at all
  *	no page, or a floor of 0			at the clock
  *	a page that does not verify			not at all
@@ -57,7 +57,8 @@ typedef struct StartPoint
 
 static void mark_start(void);
 static void mark_report_elsewhere(const MarkLogger *logger, int64 begin);
-static StartPoint mark_find_start(MarkContents *contents, int worker_id);
+static StartPoint mark_find_start(const MarkContents *contents,
+								  int worker_id);
 static void mark_set_start(int64 tick, bool is_fence);
 
 /*
@@ -214,27 +215,30 @@ mark_start_excused_us(void)
 }
 
 /*
- * Applies the table at the head of this file.  The server that logged the
- * largest mark is taken to have had this server's snowflake.clock_policy and
- * snowflake.clock_tolerance.
+ * Applies the table at the head of this file.  The servers that logged the
+ * marks are taken to have had this server's snowflake.clock_policy and
+ * snowflake.clock_tolerance.  A mark of a clock that was too far ahead does not
+ * hide the other marks.
  */
 static StartPoint
-mark_find_start(MarkContents *contents, int worker_id)
+mark_find_start(const MarkContents *contents, int worker_id)
 {
 	StartPoint	start = {
 		.tick = contents->floor,
 		.floor = contents->floor
 	};
-	MarkEntry  *entry = mark_page_entry(contents, node_datacenter_id,
-										worker_id);
-	int64		largest = mark_page_largest(contents);
+	TimestampTz last = GetCurrentTimestamp() + mark_start_excused_us() +
+		clock_allowed_lead_us() + clock_tolerance_us();
 
-	if (layout_tick_start(node_layout(), largest) - GetCurrentTimestamp() -
-		mark_start_excused_us() - clock_allowed_lead_us() <=
-		clock_tolerance_us())
-		start.tick = largest;
-	else if (entry != NULL)
-		start.tick = entry->mark;
+	for (int i = 0; i < contents->entry_count; i++)
+	{
+		const MarkEntry *entry = &contents->entries[i];
+
+		if ((entry->datacenter_id == node_datacenter_id &&
+			 entry->worker_id == worker_id) ||
+			layout_tick_start(node_layout(), entry->mark) <= last)
+			start.tick = Max(start.tick, entry->mark);
+	}
 	return start;
 }
 

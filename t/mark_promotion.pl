@@ -144,6 +144,13 @@ is((sqlstate_of($standby, $issue))[0], '55000', "with the old primary's worker i
 restart_with($standby, 'snowflake.worker_id = 9');
 is(worker_id_of(first_id_soon($standby, 'a worker id never used before')),
 	9, 'the worker id never used before is in the id');
+
+# The mark an hour ahead does not hide the mark of the ids before a failover.
+$id = insert_batch($standby, 1)->{newest};
+set_clock($standby, -4);
+restart_with($standby, 'snowflake.worker_id = 10');
+cmp_ok(scalar first_id($standby), '>', $id, 'ids increase over a failover to another worker id, 4 s behind, beside a mark of an hour ahead');
+set_clock($standby, 0);
 restart_with($standby, 'snowflake.worker_id = 7');
 is_unique_after($standby, $batch, "an hour later, with the old primary's worker id");
 end_servers($primary, $standby);

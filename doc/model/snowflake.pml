@@ -353,13 +353,17 @@ inline log_page()
 	is_locked = false
 }
 
-/* Before the first id, the first session reads the page. */
+/*
+ * Before the first id, the first session reads the page.  The model counts all
+ * marks of other nodes or none; the code counts those that clock_tolerance
+ * allows, and a beginning between the model's two is like a clock that is ahead.
+ */
 inline read_page()
 {
 	if
 	:: !WITHIN || IS(OWN_ENTRY) ->
 		MY.mark = BEGIN_ON((IS(READ_IN_RECOVERY) -> early : page), node)
-	:: NODES > 1 ->				/* which clock_tolerance allows, or not */
+	:: NODES > 1 ->
 		MY.mark = LARGEST_ON((IS(READ_IN_RECOVERY) -> early : page))
 	:: IS(OTHER_ENTRY) && HAS(page, 1 - node) -> MY.mark = FIELD(page, 1 - node)
 	fi;
