@@ -354,23 +354,33 @@ END
 $$;
 
 -- Says why the owner of a table should not widen columns: PostgreSQL would run what
--- another role has put into indexes and CHECKs, or who owns the schema could exchange
--- tables.
+-- another role has put into indexes and CHECKs, who owns the schema could exchange tables,
+-- or an expression that PostgreSQL parses anew would find another function of its name.
 CREATE FUNCTION snowflake_convert.widening_obstacle(rel regclass, cols name[], owner oid)
 RETURNS text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN (SELECT min(o.obstacle COLLATE "C")
-              FROM (SELECT format('table %s belongs to role %s', t.oid::regclass, t.relowner::regrole)
+    RETURN (SELECT o.obstacle
+              FROM (SELECT 1, format('table %s belongs to role %s', t.oid::regclass, t.relowner::regrole)
                       FROM pg_class AS t
                      WHERE t.oid IN (SELECT snowflake_convert.affected(rel, cols)) AND t.relowner <> owner
                     UNION ALL
-                    SELECT format('schema %I belongs to role %s', n.nspname, r.oid::regrole)
+                    SELECT 2, format('schema %I belongs to role %s', n.nspname, r.oid::regrole)
                       FROM pg_class AS t
                       JOIN pg_namespace AS n ON n.oid = t.relnamespace
                       JOIN pg_database AS d ON d.datname = current_database()
                       JOIN pg_roles AS r ON r.oid = CASE n.nspowner WHEN 'pg_database_owner'::regrole THEN d.datdba ELSE n.nspowner END
-                     WHERE t.oid = rel AND r.oid <> owner AND NOT r.rolsuper AND pg_has_role(owner, r.oid, 'USAGE')) AS o(obstacle));
+                     WHERE t.oid = rel AND r.oid <> owner AND NOT r.rolsuper
+                    UNION ALL
+                    -- pg_depend has no row for what is PostgreSQL's own
+                    SELECT 3, format('%s uses %s', pg_describe_object(d.classid, d.objid, 0), pg_describe_object(u.refclassid, u.refobjid, 0))
+                      FROM unnest(cols) AS c(col)
+                     CROSS JOIN LATERAL snowflake_convert.family(rel, c.col) AS f
+                      JOIN pg_depend AS d ON (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, f.tab, f.attnum)
+                      JOIN pg_depend AS u ON (u.classid, u.objid) = (d.classid, d.objid)
+                                         AND u.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass)
+                     WHERE d.classid IN ('pg_constraint'::regclass, 'pg_class'::regclass, 'pg_statistic_ext'::regclass)) AS o(n, obstacle)
+             ORDER BY o.n, o.obstacle COLLATE "C" LIMIT 1);
 END
 $$;
 
@@ -396,7 +406,11 @@ BEGIN ATOMIC
                     ELSE format('widen%s: %s%s', CASE WHEN t.relowner <> owner THEN format(' as role %I', pg_get_userbyid(t.relowner)) END,
                                 -- Between now and then, a role can make a foreign key that references the table.
                                 CASE WHEN s.cols IS NULL THEN s.statement || ';'
-                                     ELSE format('DO $widen$BEGIN CALL snowflake_convert.begin_widening(%L, %L, %L, ''5s''); %s; END$widen$;',
+                                     ELSE format('DO $widen$DECLARE path CONSTANT pg_catalog.text := pg_catalog.current_setting(''search_path''); '
+                                                 'BEGIN CALL snowflake_convert.begin_widening(%L, %L, %L, ''5s''); '
+                                                 -- PostgreSQL parses indexes and CHECKs anew.
+                                                 'PERFORM pg_catalog.set_config(''search_path'', ''pg_catalog, pg_temp'', true); %s; '
+                                                 'PERFORM pg_catalog.set_config(''search_path'', path, true); END$widen$;',
                                                  pg_get_userbyid(t.relowner), s.tab, s.cols, s.statement) END,
                                 z.size) END
           FROM (SELECT c.tab, bool_or(c.is_key), c.is_partitioning,

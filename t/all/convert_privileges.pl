@@ -250,7 +250,17 @@ CREATE TABLE house.mixed_1_1 PARTITION OF house.mixed_1 FOR VALUES IN (1);
 CREATE TABLE house.parent (id serial PRIMARY KEY);
 CREATE TABLE house.child () INHERITS (house.parent);
 CREATE TABLE house."d$widen$; SELECT attic.evil(1); --" (id serial PRIMARY KEY);
+CREATE TABLE house.even (id serial PRIMARY KEY, CHECK (id % 2 >= 0));
+CREATE INDEX ON house.even ((id % 100));
+CREATE FUNCTION house.is_fine(integer) RETURNS boolean IMMUTABLE RETURN $1 > 0;
+CREATE TABLE house.called (id serial PRIMARY KEY, CHECK (house.is_fine(id)));
+CREATE TABLE house.called_2 (id serial PRIMARY KEY, k integer REFERENCES house.called_2);
+CREATE INDEX ON house.called_2 (k) WHERE house.is_fine(k);
+INSERT INTO house.even DEFAULT VALUES;
 SET SESSION AUTHORIZATION attacker;
+CREATE FUNCTION house.rest(bigint, integer) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM attic.evil(1); RETURN 0; END';
+CREATE OPERATOR house.% (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = house.rest);
+CREATE FUNCTION house.is_fine(bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT attic.evil(1)';
 CREATE DOMAIN attic.whole_number AS bigint;
 CREATE TABLE attic.of_bigint (k bigint REFERENCES house.by_bigint);
 CREATE TABLE attic.of_smallint (k smallint REFERENCES house.by_smallint);
@@ -280,10 +290,11 @@ INSERT INTO house.mixed VALUES (1, 1);
 superuser("SET SESSION AUTHORIZATION attacker;" . join '', map { "CREATE INDEX ON $_ WHERE attic.folded();" }
 	'attic.of_bigint (k)', 'attic.of_smallint (k)', 'attic.of_domain (k)', 'attic.of_parts_1 (k)', 'attic.of_middle (k)', 'attic.key (id)', 'house.mixed_1_1 (id)', 'house.child (id)');
 superuser("INSERT INTO attic.$_ VALUES (1)") for qw(of_bigint of_smallint of_domain of_parts of_middle);
-superuser('CREATE TABLE attic.supers (id serial PRIMARY KEY)');
+superuser('CREATE TABLE attic.supers (id serial PRIMARY KEY); CREATE TABLE attic.victims (id serial PRIMARY KEY); ALTER TABLE attic.victims OWNER TO victim');
 ran_as();
 my $of_house = superuser(q{SELECT snowflake_convert.schema('{house}')})
-  . "\n" . superuser(q{SELECT snowflake_convert.key('house.of_key', 'id')}) . "\n" . superuser(q{SELECT snowflake_convert.key('attic.supers', 'id')});
+  . "\n" . superuser(q{SELECT snowflake_convert.key('house.of_key', 'id')}) . "\n" . superuser(q{SELECT snowflake_convert.key('attic.supers', 'id')})
+  . "\n" . superuser(q{SELECT snowflake_convert.key('attic.victims', 'id')});
 is(ran_as(), '', 'listing the statements runs no code of another role');
 for (
 	[ 'by_bigint', 'table attic.of_bigint belongs to role attacker', 'a bigint column of another role references the key' ],
@@ -293,7 +304,9 @@ for (
 	[ 'middle', 'table attic.of_middle belongs to role attacker', 'so does a column, the reference' ],
 	[ 'mixed', 'table house.mixed_1_1 belongs to role attacker', 'another role has a partition of a partition' ],
 	[ 'parent', 'table house.child belongs to role attacker', 'another role has an inheritor' ],
-	[ 'of_key', 'table attic.key belongs to role attacker', 'the column references a table of another role' ])
+	[ 'of_key', 'table attic.key belongs to role attacker', 'the column references a table of another role' ],
+	[ 'called', 'constraint called_id_check on table house.called uses function house.is_fine\(integer\)', 'another role has a function of the name that a CHECK calls' ],
+	[ 'called_2', 'index house.called_2_k_idx uses function house.is_fine\(integer\)', 'so it is with an index' ])
 {
 	my ($table, $why, $name) = @$_;
 
@@ -301,11 +314,14 @@ for (
 }
 like($of_house, qr/^-- widen by hand, because schema attic belongs to role attacker: ALTER TABLE attic.supers /m,
 	q{a superuser's table in a schema of another role: by hand});
+# The attacker could exchange two schemas, in which the victim has tables of one name.
+like($of_house, qr/^-- widen by hand, because schema attic belongs to role attacker: ALTER TABLE attic.victims /m,
+	q{a victim's table in a schema of another role: by hand});
 like($of_house, qr/^-- widen by hand, because a name has a line break or a \$: ALTER TABLE house."d\$/m, 'a name that would end the quote: by hand');
 my $widen = statements_of('widen', $of_house);
 my $later = join '', grep { /house\.later / } $widen =~ /(.*\n)/g;
-my $free = join '', grep { /house\.(free|fired|by_two) / } $widen =~ /(.*\n)/g;
-is(scalar(() = $free =~ /ALTER TABLE house\.(?:free|fired|by_two) /g), 3, 'tables that only their owner has something to do with have statements to run');
+my $free = join '', grep { /house\.(free|fired|by_two|even) / } $widen =~ /(.*\n)/g;
+is(scalar(() = $free =~ /ALTER TABLE house\.(?:free|fired|by_two|even) /g), 4, 'tables that only their owner has something to do with have statements to run');
 
 # After the script was made, the attacker references the key.
 is(as_role('attacker', q{CREATE TABLE attic.of_later (k bigint REFERENCES house.later); CREATE INDEX ON attic.of_later (k) WHERE attic.folded();
@@ -315,9 +331,9 @@ ran_as();
 like(as_role('victim', $later), qr/ERROR:  tables or names have changed since the script was made: table attic.of_later belongs to role attacker/, 'its statement is refused');
 like(as_role($superuser, $free), qr/has to run as role "victim", not as "$superuser"/, 'a superuser does not run the statements');
 like(as_role($superuser, "SET ROLE victim; $free"), qr/has to run as role "victim", not as "$superuser"/, 'nor after SET ROLE');
-is(as_role('victim', $free), '', 'the owner runs the statements');
-is(superuser(q{SELECT count(*) FROM pg_attribute WHERE attrelid IN ('house.free'::regclass, 'house.fired'::regclass, 'house.by_two'::regclass) AND attname = 'id' AND atttypid = 'bigint'::regtype}),
-	'3', 'and the keys are widened');
+is(as_role('victim', "SET search_path = house;\n$free"), '', 'the owner runs the statements, with planted names in the path of the session');
+is(superuser(q{SELECT count(*) FROM pg_attribute WHERE attrelid IN ('house.free'::regclass, 'house.fired'::regclass, 'house.by_two'::regclass, 'house.even'::regclass) AND attname = 'id' AND atttypid = 'bigint'::regtype}),
+	'4', 'and the keys are widened');
 is(ran_as(), '', 'no statement runs code of another role');
 as_role('victim', 'ALTER TABLE house.by_bigint ALTER id TYPE bigint');
 is(ran_as(), 'victim', q{the same ALTER TABLE by hand runs the attacker's code as the owner of the key});
