@@ -983,7 +983,7 @@ BEGIN
                bool_or(d.command_tag = 'CREATE TABLE' OR m.xmin = pg_current_xact_id()::xid) AS is_made_here,
                -- only for messages: an old xmin may have wrapped around
                bool_or(d.command_tag = 'CREATE TABLE'
-                       OR coalesce(least(age(k.xmin), age(f.xmin), CASE WHEN a.attidentity <> '' THEN age(a.xmin) END) <= 0, false)) AS is_new
+                       OR coalesce(least(age(k.xmin), age(f.xmin), CASE WHEN f.oid IS NULL THEN age(a.xmin) END) <= 0, false)) AS is_new
           FROM pg_event_trigger_ddl_commands() AS d
           JOIN pg_class AS c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
           JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = ANY (regexp_split_to_array(btrim(setting), '[[:space:]]*,[[:space:]]*'))

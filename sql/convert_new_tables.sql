@@ -90,6 +90,9 @@ CREATE TABLE heir (PRIMARY KEY (id)) INHERITS (unique_only);
 CREATE TABLE extended (id bigserial PRIMARY KEY REFERENCES no_default);
 CREATE DOMAIN tech_id AS bigint;
 CREATE TABLE of_domain (id tech_id PRIMARY KEY DEFAULT nextval('shared'));
+CREATE DOMAIN next_id AS bigint DEFAULT nextval('shared');
+ALTER TABLE of_domain ADD n next_id, ADD i bigint;
+ALTER TABLE of_domain ADD m bigint;
 CREATE TABLE IF NOT EXISTS unique_only (id bigserial PRIMARY KEY);
 SELECT * FROM columns_of('unique_only', 'no_default', 'as_query', 'of_text', 'of_shared', 'passing', 'inheritor', 'copy_of_serial', 'heir', 'extended', 'of_domain') WHERE attname = 'id';
 
