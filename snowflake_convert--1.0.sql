@@ -920,9 +920,9 @@ CREATE FUNCTION snowflake_convert.new_obstacle(
 RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- One snapshot would hide who uses a table that is older than this transaction.
-    RETURN CASE WHEN NOT is_key THEN coalesce(snowflake_convert.reason(rel, num), 'it is in no primary key so far')
-                WHEN snowflake_convert.reason(rel, num) IS NOT NULL THEN snowflake_convert.reason(rel, num)
+    RETURN coalesce(snowflake_convert.reason(rel, num), CASE
+                WHEN NOT is_key THEN 'it is in no primary key so far'
+                -- One snapshot would hide who uses a table that is older than this transaction.
                 WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND NOT is_made_here
                      THEN format('the isolation level is %s', current_setting('transaction_isolation'))
                 WHEN is_parent THEN 'the table has partitions or inheritors'
@@ -930,7 +930,7 @@ BEGIN
                 WHEN NOT has_sequence_privilege(sequence, 'USAGE') THEN format('no privilege to read sequence %s', sequence)
                 WHEN pg_sequence_last_value(sequence) IS NOT NULL THEN format('sequence %s has given values', sequence)
                 ELSE (SELECT min(o) FROM pg_attribute AS a, snowflake_convert.obstacles(rel, a.attname, owner) AS o
-                       WHERE (a.attrelid, a.attnum) = (rel, num)) END;
+                       WHERE (a.attrelid, a.attnum) = (rel, num)) END);
 END
 $$;
 
