@@ -731,17 +731,20 @@ RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catal
 BEGIN ATOMIC
     SELECT concat_ws(E'\n    ', format(E'DO $script_%s$\nDECLARE', d.digest),
                'lock_timeout CONSTANT pg_catalog.interval := ''5s'';    -- of all locks together',
+               'timeout CONSTANT pg_catalog.text := pg_catalog.current_setting(''lock_timeout'');',
                'schemas CONSTANT pg_catalog.text := pg_catalog.current_setting(''snowflake_convert.schemas'', true);',
                'keys pg_catalog.regclass[];', 'columns pg_catalog.name[];', E'sequences pg_catalog.regclass[];\nBEGIN',
                snowflake_convert.check_extension(),
                format('keys := %L;', tabs), format('columns := %L;', cols),
                'PERFORM pg_catalog.set_config(''snowflake_convert.schemas'', ''none'', true);    -- new_tables() has to leave the tables alone',
                format('CALL snowflake_convert.begin_script(%L, keys, columns, %L, lock_timeout, sequences);', pg_get_userbyid(owner), CASE WHEN NOT is_back THEN d.digest END),
+               'PERFORM pg_catalog.set_config(''lock_timeout'', ''100ms'', true);    -- for an open GRANT, which no lock shows',
                (SELECT string_agg(s.statement || ';', E'\n    ' ORDER BY k.n, s.n)
                   FROM ROWS FROM (unnest(tabs), unnest(cols)) WITH ORDINALITY AS k(tab, col, n),
                        unnest(CASE WHEN is_back THEN snowflake_convert.way_back(k.tab, k.col)
                                    ELSE snowflake_convert.statements(k.tab, k.col) END) WITH ORDINALITY AS s(statement, n)),
                CASE WHEN NOT is_back THEN 'CALL snowflake_convert.end_script(keys, columns, sequences);' END,
+               'PERFORM pg_catalog.set_config(''lock_timeout'', timeout, true);',
                'PERFORM pg_catalog.set_config(''snowflake_convert.schemas'', schemas, true);') || format(E'\nEND $script_%s$;', d.digest)
       FROM snowflake_convert.digest(tabs, cols) AS d(digest);
 END;

@@ -152,6 +152,13 @@ $session->rows('ROLLBACK');
 # The prepared INSERT has used up a value of a sequence.
 $before =~ s/(place_id_seq', )2/${1}3/;
 is(dump_of($node, 'depot'), $before, 'a script that has timed out changes nothing');
+
+# The catalogue's row of a sequence waits for its last writer, and no lock shows that.
+$session->rows('BEGIN');
+$session->rows('GRANT USAGE ON SEQUENCE depot.item_id_seq TO pg_monitor');
+like(as_keeper("SET statement_timeout = '${PostgreSQL::Test::Utils::timeout_default}s';\n$script"),
+	qr/ERROR:  canceling statement due to lock timeout/, 'a script does not wait for a transaction that has changed privileges');
+$session->rows('ROLLBACK');
 is(as_keeper($script), '', 'the owner runs the script');
 $session->rows('BEGIN');
 is($session->value('EXECUTE add'), 't', 'after the conversion the same prepared INSERT gets a snowflake');
