@@ -137,7 +137,7 @@ BEGIN
 END
 $$;
 
--- Says why a column, unless it is a key, stays as it is; NULL: it is not a key.
+-- Says what keeps a column, whatever its DEFAULT is, from becoming a snowflake.
 CREATE FUNCTION snowflake_convert.reason(rel regclass, num smallint)
 RETURNS text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -147,7 +147,7 @@ BEGIN
                         WHEN t.relkind NOT IN ('r', 'p') THEN 'it is no column of a table'
                         WHEN a.attinhcount > 0 THEN 'it is inherited'
                         WHEN a.atttypid <> ALL (snowflake_convert.key_types()) THEN format('its type is %s', format_type(a.atttypid, a.atttypmod))
-                        ELSE (SELECT format('its values have to be those of %s, and not its sequence''s', min(k.confrelid::regclass::text COLLATE "C"))
+                        ELSE (SELECT format('its values have to be those of %s', min(k.confrelid::regclass::text COLLATE "C"))
                                 FROM pg_constraint AS k
                                WHERE k.conrelid = rel AND k.contype = 'f' AND a.attnum = ANY (k.conkey)
                               HAVING count(*) > 0) END
@@ -223,30 +223,27 @@ DECLARE
     expression text;
     family regclass[] := ARRAY(SELECT f.tab FROM snowflake_convert.family(rel, col) AS f);
 BEGIN
-    SELECT a.*, t.relkind INTO key
-      FROM pg_attribute AS a JOIN pg_class AS t ON t.oid = a.attrelid WHERE a.attrelid = rel AND a.attname = col;
+    SELECT a.* INTO key FROM pg_attribute AS a WHERE a.attrelid = rel AND a.attname = col;
     sequence := snowflake_convert.sequence_of(rel, key.attnum);
     expression := (SELECT pg_get_expr(f.adbin, f.adrelid) FROM pg_attrdef AS f WHERE (f.adrelid, f.adnum) = (rel, key.attnum));
     RETURN QUERY
         SELECT o.text
-          FROM (VALUES (format('its type is %s', format_type(key.atttypid, key.atttypmod)), key.atttypid <> ALL (snowflake_convert.key_types())),
+          FROM (VALUES (snowflake_convert.reason(rel, key.attnum), true),
                        ('it is generated', key.attgenerated <> ''),
                        ('a name has a line break', concat(rel, col, sequence, owner::regrole, (snowflake_convert.id_functions())[1],
                                                              (SELECT string_agg(e.grantee::regrole::text, '') FROM pg_class AS s, aclexplode(s.relacl) AS e
                                                                WHERE s.oid = sequence)) ~ E'[\n\r]'),
-                       ('it is no column of a table', key.relkind NOT IN ('r', 'p')),
                        ('its sequence descends', (SELECT q.seqincrement < 0 FROM pg_sequence AS q WHERE q.seqrelid = sequence)),
-                       ('it is inherited, and changes with its parent''s', key.attinhcount > 0),
                        ('its owner may not execute the function of new ids',
                         NOT has_function_privilege(owner, (snowflake_convert.id_functions())[1], 'EXECUTE')),
                        (format('its DEFAULT is %s, and not nextval() of a sequence that it owns', expression),
                         expression IS NOT NULL AND sequence IS NULL AND NOT snowflake_convert.is_snowflake(rel, key.attnum))) AS o(text, is_found)
-         WHERE o.is_found
+         WHERE o.is_found AND o.text IS NOT NULL
         UNION ALL
         SELECT format('table %s belongs to %s', t.oid::regclass, CASE WHEN d.objid IS NOT NULL THEN 'an extension' ELSE 'role ' || t.relowner::regrole END)
           FROM pg_class AS t
           LEFT JOIN pg_depend AS d ON (d.classid, d.objid, d.deptype) = ('pg_class'::regclass, t.oid, 'e')
-         WHERE t.oid = ANY (family) AND (t.relowner <> obstacles.owner OR d.objid IS NOT NULL)
+         WHERE t.oid = ANY (family) AND (t.relowner <> obstacles.owner OR d.objid IS NOT NULL AND t.oid <> rel)
         UNION ALL
         SELECT format('table %s, which inherits it, has another DEFAULT or sequence for it', a.attrelid::regclass)
           FROM pg_attribute AS a LEFT JOIN pg_attrdef AS f ON (f.adrelid, f.adnum) = (a.attrelid, a.attnum)

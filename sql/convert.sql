@@ -243,6 +243,7 @@ SELECT snowflake_convert.key('odd', 'g');
 SELECT snowflake_convert.key('odd', 't');
 SELECT snowflake_convert.key('child', 'id');
 SELECT snowflake_convert.key('sight', 'id');
+SELECT snowflake_convert.key('reference', 'id');
 -- a script is refused when an obstacle or a name is new, or the way back another
 CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.key('free', 'id') AS s;
 CREATE TABLE new_reference (f integer REFERENCES free);

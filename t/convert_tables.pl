@@ -203,7 +203,7 @@ SELECT attrelid::regclass, snowflake_convert.is_snowflake(attrelid, attnum)
 	"customer|t\nbook|f\ncopy|f\nloan|t",
 	'tables of another extension keep their keys, tables of the user are converted');
 is($node->safe_psql('postgres', q{SELECT s FROM snowflake_convert.key('book', 'id') AS s WHERE s ~ 'in the way'}),
-	'-- in the way of public.book (id): table public.book belongs to an extension', 'and scripts do not convert them');
+	'-- in the way of public.book (id): its table belongs to an extension', 'and scripts do not convert them');
 is($node->safe_psql('postgres', 'INSERT INTO book DEFAULT VALUES RETURNING id'), '1',
 	'a table of another extension has serial keys from 1 on');
 $node->stop;
