@@ -155,7 +155,7 @@ test_in_root() { # root, major version, settings of variables
         PG_CONFIG="/usr/lib/postgresql/$2/bin/pg_config" \
         PROVE_TESTS="${PROVE_TESTS:-}" PROVE_FLAGS="${PROVE_FLAGS:-}" \
         PROVE_JOBS="${PROVE_JOBS:-}" "${@:3}" \
-        /root/snowflake/script/test
+        /root/snowflake/script/test t t/all
 }
 
 # Copies the files that git tracks, as they are now, without build products.
