@@ -38,10 +38,11 @@ $$;
 -- The type: a bigint that JSON has as a string
 --
 -- PostgreSQL writes a value of a type that it does not know as a JSON string,
--- which programs read exactly.  In all else a snowflake is a bigint: the casts in
--- both directions change no bit and are implicit, so the operators, the functions
--- and the operator classes of bigint serve a snowflake, and ALTER TABLE ... TYPE
--- rewrites neither the table nor its indexes.
+-- which programs read exactly.  It is for casts of bigint columns: most drivers and
+-- schema tools do not know the type of a column.  The casts in both directions change
+-- no bit and are implicit, so the operators, the functions and the operator classes
+-- of bigint serve a snowflake, and a filter on a cast key uses its index.  The
+-- polymorphic operators, those of arrays and ranges, do not take both types.
 --
 -- The other casts are bigint's, but those to numeric and to floating-point types
 -- are not implicit: "id = id" could then mean numbers of either type.
@@ -68,7 +69,7 @@ CREATE TYPE @extschema@.snowflake (
     SEND = @extschema@.snowflake_send,
     LIKE = pg_catalog.int8,
     CATEGORY = 'N');
-COMMENT ON TYPE @extschema@.snowflake IS 'an id: a bigint that JSON has as a string';
+COMMENT ON TYPE @extschema@.snowflake IS 'an id that JSON has as a string: tables keep bigint, and a view or query casts it where PostgreSQL makes JSON';
 
 -- No function has the type's name: "snowflake($1)" would take its parameter for a
 -- double precision, which rounds ids.

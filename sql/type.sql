@@ -6,23 +6,6 @@ CREATE SCHEMA type;
 SET search_path = type, public;
 SET TimeZone = 'UTC';
 
--- The statements of doc/json.md, word for word, which script/check-docs checks
-\o /dev/null
-SELECT json_agg(id) FROM snowflake_nextvals(100) AS id;
-CREATE TABLE orders (id snowflake PRIMARY KEY DEFAULT snowflake_nextval(), item text);
-INSERT INTO orders (item) VALUES ('apple') RETURNING to_json(orders);   -- {"id":"2124881502633201664","item":"apple"}
-\o
-ALTER TABLE orders ALTER id TYPE bigint;
-SET lock_timeout = '1 s';
-ALTER TABLE orders ALTER id TYPE snowflake;
-ANALYZE orders;
-RESET lock_timeout;
-SELECT item FROM orders WHERE to_json(id)::text ~ '^"\d+"$';
-ALTER TABLE orders ALTER id TYPE bigint;
-CREATE VIEW api_orders AS SELECT id::snowflake AS id, item FROM orders;
-INSERT INTO api_orders (item) VALUES ('pear');
-SELECT item FROM api_orders WHERE to_json(id)::text ~ '^"\d+"$' AND id = snowflake_currval()::text::snowflake;
-
 CREATE TABLE posts (id snowflake PRIMARY KEY DEFAULT snowflake_nextval(), n integer);
 INSERT INTO posts VALUES (2126648077073780737, 1), ('9007199254740993', 2), (-1, 3), (4, 4);
 
