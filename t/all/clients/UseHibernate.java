@@ -11,11 +11,13 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Properties;
 import java.util.TreeSet;
+import javax.persistence.Column;
 import javax.persistence.Entity;
 import javax.persistence.GeneratedValue;
 import javax.persistence.GenerationType;
 import javax.persistence.Id;
 import javax.persistence.Table;
+import org.hibernate.HibernateException;
 import org.hibernate.Session;
 import org.hibernate.SessionFactory;
 import org.hibernate.annotations.GenericGenerator;
@@ -56,6 +58,37 @@ public class UseHibernate {
         @GenericGenerator(name = "snowflake", strategy = "SnowflakeGenerator")
         public Long id;
         public String event = "one";
+    }
+
+    @Entity @Table(name = "typed")
+    public static class Plain {
+        @Id
+        public Long id;
+    }
+
+    @Entity @Table(name = "typed")
+    public static class Typed {
+        @Id @Column(columnDefinition = "snowflake")
+        public Long id;
+    }
+
+    // Returns whether Hibernate starts with hbm2ddl=validate and reads the key.
+    static boolean validates(Properties properties, Class<?> entity) {
+        Properties validate = new Properties();
+        validate.putAll(properties);
+        validate.put("hibernate.hbm2ddl.auto", "validate");
+        try {
+            Session session = new Configuration().setProperties(validate)
+                .addAnnotatedClass(entity).buildSessionFactory().openSession();
+            session.beginTransaction();
+            boolean found = session.get(entity, 5L) != null;
+            session.getTransaction().commit();
+            session.close();
+            return found;
+        } catch (HibernateException exception) {
+            System.out.println("# " + exception.getMessage());
+            return false;
+        }
     }
 
     // A dialect whose sequences are snowflake_nextval().
@@ -134,6 +167,12 @@ public class UseHibernate {
 
         Check.is(useOutbox(factory, connection), List.of(0, 300),
             "SnowflakeGenerator: read_outbox() delivers every row");
+
+        connection.createStatement().execute("CREATE TABLE typed AS SELECT 5::bigint AS id");
+        Check.is(validates(properties, Plain.class), true, "bigint: hbm2ddl=validate starts");
+        connection.createStatement().execute("ALTER TABLE typed ALTER id TYPE snowflake");
+        Check.is(validates(properties, Plain.class), false, "snowflake: hbm2ddl=validate does not start");
+        Check.is(validates(properties, Typed.class), true, "snowflake, columnDefinition: hbm2ddl=validate starts");
 
         SessionImplementor session = (SessionImplementor) factory.openSession();
         IdentifierGenerator pooled = session.getFactory()

@@ -20,6 +20,11 @@ exports.failure = async (what, run) => {
   console.log(`not ok - ${what}: no error`);
 };
 
+// A query of at most 128 consecutive ids of 2020-01-01.  One double stands for all of
+// them, and JavaScript writes it as 1212161512139915300, the id of item 36.
+exports.consecutive = (count) =>
+  `SELECT 1212161512139915264 + n AS id, 'item ' || n AS item FROM generate_series(0, ${count} - 1) AS n`;
+
 // The stored ids as text, in their order, by a client that reads them so.
 exports.stored = async (table) => {
   const client = new (require('pg').Client)({types: {getTypeParser: () => String}});

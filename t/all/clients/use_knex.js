@@ -14,6 +14,13 @@ async function main() {
     Array.from({length: 50}, (_, i) => ({item: `item ${i}`})), 20).returning('id');
   is([...one, ...more, ...many].map((row) => row.id), await stored('posts'),
     'insert() and batchInsert() return the ids as strings');
+
+  const arrays = () => knex('posts').first({list: knex.raw('array_agg(id ORDER BY id)')});
+  const ids = await stored('posts');
+  is((await arrays()).list, ids, 'array_agg() is an array of strings');
+  await knex.raw('ALTER TABLE posts ALTER id TYPE snowflake');
+  is((await knex('posts').whereIn('id', ids).select('id')).length, ids.length, 'snowflake: whereIn() finds the rows');
+  is((await arrays()).list, `{${ids}}`, 'snowflake: array_agg() is a text');
   await knex.destroy();
 }
 main();

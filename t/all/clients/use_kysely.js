@@ -21,6 +21,9 @@ async function main() {
     .executeTakeFirst();
   is(nested.filter((row) => Number.isSafeInteger(row.id)).length, 0,
     'jsonArrayFrom(): ids are rounded numbers');
+  const typed = () => jsonArrayFrom(db.selectFrom('posts').select(sql`id::snowflake`.as('id')).orderBy('id')).as('nested');
+  is((await db.selectNoFrom(typed).executeTakeFirst()).nested.map((row) => row.id), await stored('posts'),
+    'jsonArrayFrom() of id::snowflake: the ids are strings, and exact');
   await db.destroy();
 }
 main();

@@ -1,5 +1,5 @@
 // needs: lib/pq
-// lib/pq: ids are int64.
+// lib/pq: ids are int64, those of the type snowflake, too.
 package main
 
 import (
@@ -56,4 +56,12 @@ func main() {
 	must(transaction.Commit())
 	must(db.QueryRow("SELECT count(DISTINCT id) FROM orders").Scan(&count))
 	check(count == 5, "CopyIn() gives ids")
+
+	_, err = db.Exec("CREATE TABLE typed AS SELECT 5::snowflake AS id, '{1,2}'::snowflake[] AS ids")
+	must(err)
+	var id int64
+	var ids []int64
+	must(db.QueryRow("SELECT id, ids FROM typed WHERE id = $1 AND id = ANY($2) AND ids @> $3",
+		5, pq.Array([]int64{5}), pq.Array([]int64{1})).Scan(&id, pq.Array(&ids)))
+	check(id == 5 && fmt.Sprint(ids) == "[1 2]", "snowflake: int64, and []int64")
 }

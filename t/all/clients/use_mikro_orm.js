@@ -4,18 +4,19 @@
 const {BigIntType, EntitySchema, MikroORM} = require('@mikro-orm/postgresql');
 const {is, stored} = require('./check');
 
-const entity = (mode, defaultRaw) => new EntitySchema({
+const entity = (type, defaultRaw) => new EntitySchema({
   name: 'Post', tableName: 'posts',
   properties: {
-    id: {type: new BigIntType(mode), primary: true, autoincrement: false,
+    id: {...type, primary: true, autoincrement: false,
       defaultRaw},
     item: {type: 'text'},
   },
 });
 
-const connect = (mode, defaultRaw = 'snowflake_id()') => MikroORM.init({
+const connect = (mode, defaultRaw) => connectWith({type: new BigIntType(mode)}, defaultRaw);
+const connectWith = (type, defaultRaw = 'snowflake_id()') => MikroORM.init({
   clientUrl: `postgresql://${process.env.PGUSER}@${process.env.PGHOST}:${process.env.PGPORT}`,
-  dbName: process.env.PGDATABASE, entities: [entity(mode, defaultRaw)],
+  dbName: process.env.PGDATABASE, entities: [entity(type, defaultRaw)],
   discovery: {warnWhenNoEntities: false},
 });
 
@@ -44,6 +45,19 @@ async function main() {
   await other.schema.updateSchema({safe: true});
   is(/alter column "id" type/.test(await other.schema.getUpdateSchemaSQL({safe: true})), true,
     'snowflake_nextval(): each schema update has a statement');
+  await other.schema.execute('ALTER TABLE posts ALTER id TYPE snowflake, ALTER id SET DEFAULT snowflake_id()');
   await other.close();
+
+  const again = await connect('string');
+  is(/alter column "id" type bigint/.test(await again.schema.getUpdateSchemaSQL({safe: true})), true,
+    'snowflake: a schema update makes the key a bigint again');
+  await again.close();
+  const typed = await connectWith({type: 'string', columnType: 'snowflake'});
+  is(await typed.schema.getUpdateSchemaSQL({safe: true}), '',
+    "columnType: 'snowflake': a schema update has no statement");
+  const post = typed.em.fork().create('Post', {item: 'new'});
+  await typed.em.fork().persistAndFlush(post);
+  is((await typed.em.fork().findOne('Post', {id: post.id})).item, 'new', "columnType: 'snowflake': the row is found");
+  await typed.close();
 }
 main();

@@ -29,6 +29,12 @@ async function main() {
   const found = await Post.query().withGraphFetched('notes').orderBy('id');
   is(found.map(({notes}) => notes.map(({item}) => item).sort()), [['a', 'b'], ['c']],
     'withGraphFetched() finds the rows');
+
+  await knex.raw('ALTER TABLE posts ALTER id TYPE snowflake');
+  const graph = () => Post.query().withGraphFetched('notes').orderBy('id');
+  is((await graph()).map(({notes}) => notes.length), [2, 1], 'snowflake: withGraphFetched() finds the rows');
+  is((await Post.query().select(Model.raw('array_agg(id ORDER BY id) AS ids')).first()).ids,
+    `{${await stored('posts')}}`, 'snowflake: array_agg() is a text');
   await knex.destroy();
 }
 main();

@@ -17,6 +17,12 @@ async function foundAgain(client, rows) {
   return found;
 }
 
+// Arrays of snowflakes become arrays of strings, as those of bigint are.
+async function register(pool) {
+  const {rows: [{oid}]} = await pool.query("SELECT 'snowflake[]'::regtype::oid::int AS oid");
+  pg.types.setTypeParser(oid, pg.types.getTypeParser(1016));   // 1016 is bigint[]
+}
+
 // How many ids of 20 inserts, each in a tick of its own, a number does not hold.
 async function rounded(client) {
   let count = 0;
@@ -60,6 +66,16 @@ async function main() {
   BigInt.prototype.toJSON = function () { return this.toString(); };
   is(JSON.stringify({id: rows[0].id}), `{"id":"${strings[0]}"}`,
     'BigInt.prototype.toJSON: JSON.stringify() writes a string');
+
+  await client.query("CREATE TABLE typed AS SELECT id::snowflake AS id, '{1,2}'::snowflake[] AS ids FROM orders LIMIT 1");
+  const typed = `SELECT id, ids, array_agg(id) AS agg, count(*), id = '${strings[0]}' AS same FROM typed GROUP BY 1, 2`;
+  const [before] = (await client.query(typed)).rows;
+  is(before, {id: strings[0], ids: '{1,2}', agg: `{${strings[0]}}`, count: 1n, same: true},
+    'snowflake: a string, also with the parser BigInt, and arrays as text');
+  is(before.id === BigInt(strings[0]), false, 'snowflake: === of the string and a BigInt is false');
+  await register(client);
+  const [{id, ids, agg}] = (await client.query(typed)).rows;
+  is([id, ids, agg], [strings[0], ['1', '2'], [strings[0]]], 'registered: arrays of strings');
   await client.end();
 }
 main();

@@ -18,5 +18,22 @@ async function main() {
   is((await big`SELECT FROM orders WHERE id = ${bigints[0].id}`).count, 1,
     'a BigInt finds its row');
   await big.end();
+
+  const typed = postgres({onnotice() {}});
+  await typed`CREATE TABLE typed AS SELECT id::snowflake AS id, '{1,2}'::snowflake[] AS ids FROM orders LIMIT 1`;
+  const [{id, ids}] = await typed`SELECT id, ids FROM typed`;
+  is([id, ids], [(await stored('orders'))[0], ['1', '2']], 'snowflake: a string, and an array of strings');
+  is((await typed`SELECT FROM typed WHERE id = ${id} AND ids @> ${['1']} AND id = ANY(${[id]})`).count, 1,
+    'snowflake: strings, and arrays of strings, find the row');
+  const [{oid}] = await typed`SELECT 'snowflake'::regtype::oid::int AS oid`;
+  await typed.end();
+
+  const options = {};
+  options.types = {bigint: postgres.BigInt, snowflake: {...postgres.BigInt, to: oid, from: [oid]}};
+  const registered = postgres(options);
+  const [row] = await registered`SELECT id, ids FROM typed`;
+  is([row.id, row.ids], [BigInt(id), [1n, 2n]], 'registered: BigInts');
+  is((await registered`SELECT FROM typed WHERE id = ${row.id}`).count, 1, 'registered: a BigInt finds its row');
+  await registered.end();
 }
 main();

@@ -5,7 +5,7 @@ const {execFileSync} = require('node:child_process');
 const {mkdtempSync, rmSync, symlinkSync, writeFileSync} = require('node:fs');
 const {tmpdir} = require('node:os');
 const {dirname, join} = require('node:path');
-const {is, stored} = require('./check');
+const {failure, is, stored} = require('./check');
 
 const directory = mkdtempSync(join(tmpdir(), 'prisma'));
 const schema = `
@@ -20,6 +20,11 @@ model Order {
   id   BigInt @id @default(dbgenerated("snowflake_id()"))
   item String?
   @@map("orders")
+}
+model Typed {
+  id  BigInt @id
+  ids BigInt[]
+  @@map("typed")
 }
 `;
 
@@ -43,6 +48,12 @@ async function main() {
     'create() and createManyAndReturn() return the ids as BigInts');
   is((await prisma.order.findUnique({where: {id: one.id}})).item, 'one',
     'findUnique() finds the row');
+
+  await prisma.$executeRaw`CREATE TABLE typed AS SELECT id::snowflake AS id, '{1,2}'::snowflake[] AS ids FROM orders LIMIT 1`;
+  is((await prisma.typed.findFirst({select: {id: true}})).id, one.id, 'snowflake: the key is a BigInt');
+  is(/is not a function/.test(await failure('list', () => prisma.typed.findFirst())), true, 'snowflake: a list is an error');
+  await prisma.$executeRaw`ALTER TABLE typed ALTER ids TYPE bigint[]`;
+  is((await prisma.typed.findFirst()).ids, [1n, 2n], 'bigint[]: a list of BigInts');
   await prisma.$disconnect();
 }
 main().finally(() => rmSync(directory, {recursive: true}));

@@ -1,7 +1,7 @@
 // needs: sequelize pg
 // Sequelize: the model names the default; ids are strings.
-const {DataTypes, Sequelize, literal} = require('sequelize');
-const {is, stored} = require('./check');
+const {DataTypes, Op, Sequelize, literal} = require('sequelize');
+const {failure, is, stored} = require('./check');
 
 async function main() {
   const sequelize = new Sequelize(process.env.PGDATABASE, process.env.PGUSER, '', {
@@ -34,6 +34,20 @@ async function main() {
   await sequelize.sync({alter: true});
   is([(await Line.create({})).id], await stored('lines'),
     'autoIncrement, after a conversion: sync({alter: true}) leaves the key');
+
+  await sequelize.query("CREATE TABLE typed AS SELECT snowflake_nextval()::snowflake AS id, '{1,2}'::snowflake[] AS ids");
+  const Typed = sequelize.define('typed', {
+    id: {type: DataTypes.BIGINT, primaryKey: true}, ids: DataTypes.ARRAY(DataTypes.BIGINT),
+  }, {timestamps: false, freezeTableName: true});
+  const [{id, ids}] = await Typed.findAll();
+  is([[id], ids], [await stored('typed'), '{1,2}'], 'snowflake: the key is a string, an array a text');
+  const contains = () => Typed.findAll({where: {ids: {[Op.contains]: ['1']}}});
+  is(await failure('contains', contains), 'operator does not exist: snowflake[] @> bigint[]',
+    'snowflake: Op.contains is an error');
+  await sequelize.sync({alter: true});
+  const [types] = await sequelize.query(
+    "SELECT atttypid::regtype::text FROM pg_attribute WHERE attrelid = 'typed'::regclass AND attnum > 0 ORDER BY attnum");
+  is(types.map(({atttypid}) => atttypid), ['snowflake', 'bigint[]'], 'sync({alter: true}) leaves the key, and makes the array bigint[]');
   await sequelize.close();
 }
 main();

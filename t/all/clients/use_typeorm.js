@@ -3,6 +3,7 @@
 // generated: 'increment' or 'identity' it drops a converted key's default, or the key
 // itself.
 const {DataSource, EntitySchema} = require('typeorm');
+const {Client} = require('pg');
 const {failure, is, stored} = require('./check');
 
 const increment = {type: 'bigint', primary: true, generated: 'increment'};
@@ -85,6 +86,23 @@ async function main() {
     'default: snowflake_id() keeps the keys of a converted table');
   is(await notesWithPosts(source, 'kept'), 3,
     'default: snowflake_id() keeps the foreign keys');
+  await source.destroy();
+
+  source = await synchronize('kept', snowflake);
+  await source.query('ALTER TABLE kept.post ALTER id TYPE snowflake');
+  await source.destroy();
+  is(await failure('the word', () => synchronize('kept', {...snowflake, type: 'snowflake'})),
+    'Data type "snowflake" in "post.id" is not supported by "postgres" database.', 'snowflake: TypeORM refuses the word');
+  ids = await stored('kept.post');
+  is(/violates foreign key/.test(await failure('bigint', () => synchronize('kept', snowflake))), true,
+    "snowflake: type: 'bigint' does not start if rows reference the key");
+  const client = new Client();
+  await client.connect();
+  await client.query('DELETE FROM kept.note');
+  await client.end();
+  source = await synchronize('kept', snowflake);
+  is((await stored('kept.post')).filter((id) => ids.includes(id)), [],
+    "snowflake: type: 'bigint' drops the column, and the ids are lost");
   await source.destroy();
 
   source = await synchronize('public', snowflake, true);
