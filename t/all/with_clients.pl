@@ -3,7 +3,7 @@
 # connects to a database of its own, with a table "orders", and prints a line for
 # each check.  It is skipped if a package that it "needs" is not installed.
 #
-#   CLIENTS   all: a missing package is a failure, as in script/all/clients, which
+#   CLIENTS   all: a missing package is a failure, as in script/clients, which
 #             installs them
 use strict;
 use warnings FATAL => 'all';
@@ -79,7 +79,8 @@ sub test_program
 	my ($node, $program, $language) = @_;
 	my $database = lc $program =~ s/\W/_/gr;
 
-	$node->safe_psql('postgres', "CREATE DATABASE $database");
+	$node->safe_psql('postgres',
+		"CREATE DATABASE $database TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'");
 	$node->safe_psql(
 		$database, q{
 CREATE EXTENSION snowflake_convert CASCADE;
@@ -130,6 +131,16 @@ for my $file (sort grep { !/numbers/ } glob "$directory/[uU]se*")
 		skip "$program: its packages are not installed", 1 if !$found;
 		test_program($node, $program, $language);
 	}
+}
+
+# What doc/clients.md says to write, to register the type snowflake, is what a program
+# has run, line by line.
+my @programs = map { slurp_file($_) } glob "$directory/*use* $directory/*Use*";
+for my $block (slurp_file("$FindBin::RealBin/../../doc/clients.md") =~ /^```\w+\n(.*?)^```$/gms)
+{
+	my ($first, @lines) = grep { /\S/ } map { s/^\s+//r } split /\n/, $block;
+	ok((grep { my $program = $_; !grep { index($program, $_) < 0 } $first, @lines } @programs),
+		"doc/clients.md: a program has the block $first");
 }
 
 # PostgreSQL's functions for the sequence of a column, which some ORMs call.

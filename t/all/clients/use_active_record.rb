@@ -69,3 +69,10 @@ check [tag.id, tag.book_id, tag.book.author_id].min > 2**53, true,
       'the event trigger converts the keys of new tables'
 check Tag.find(tag.id).book.author.name, 'Ann', 'rows of new tables find each other'
 check load_fixture('authors', 'name'), nil, 'fixtures work in a converted table'
+
+ActiveRecord::Base.connection.execute('ALTER TABLE books ALTER author_id TYPE snowflake; ALTER TABLE authors ALTER id TYPE snowflake')
+[Author, Book].each(&:reset_column_information)
+check Author.first.id.class, String, 'snowflake: a String'
+schema = StringIO.new
+ActiveRecord::SchemaDumper.dump(dumped, schema)
+check schema.string.include?('# Could not dump table "authors"'), true, 'snowflake: schema.rb leaves the table out'

@@ -38,3 +38,15 @@ Manager::schema()->create('posts', function ($table) {
 });
 check(Post::create(['item' => 'one'])->id, stored(connect(), 'posts')[0],
     'dropAllViews() and dropAllTables() leave the extension');
+
+class StringPost extends Post
+{
+    protected $table = 'posts';
+    protected $keyType = 'string';
+}
+$id = stored(connect(), 'posts')[0];
+check(Post::first()->toJson(), "{\"id\":$id,\"item\":\"one\"}", 'toJson(): the id is a number');
+check(StringPost::first()->toJson(), "{\"id\":\"$id\",\"item\":\"one\"}", "\$keyType = 'string': a string");
+Manager::connection()->unprepared('ALTER TABLE posts ALTER id TYPE snowflake');
+check([Post::first()->id, Post::find($id)->item, Manager::table('posts')->first()->id], [$id, 'one', (string) $id],
+    'snowflake: an int in the model, a string in the query builder');

@@ -1,5 +1,6 @@
 // needs: knex pg
 // Knex: a table made by its schema builder; ids come back as pg reads them.
+const {types} = require('pg');
 const {is, stored} = require('./check');
 
 async function main() {
@@ -21,6 +22,9 @@ async function main() {
   await knex.raw('ALTER TABLE posts ALTER id TYPE snowflake');
   is((await knex('posts').whereIn('id', ids).select('id')).length, ids.length, 'snowflake: whereIn() finds the rows');
   is((await arrays()).list, `{${ids}}`, 'snowflake: array_agg() is a text');
+  const {rows: [{oid}]} = await knex.raw("SELECT 'snowflake[]'::regtype::oid::int AS oid");
+  types.setTypeParser(oid, types.getTypeParser(1016));
+  is((await arrays()).list, ids, 'registered: array_agg() is an array of strings');
   await knex.destroy();
 }
 main();

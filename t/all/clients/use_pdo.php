@@ -13,3 +13,7 @@ $pdo->exec("INSERT INTO orders (item) VALUES ('four')");
 check($pdo->lastInsertId(), '42', "lastInsertId(): another table's id, and no error");
 check((int) $pdo->query('SELECT snowflake_currval()')->fetchColumn(),
     stored($pdo, 'orders')[3], 'snowflake_currval()');
+
+$row = $pdo->query("SELECT max(id)::snowflake, max(id), '{1,2}'::snowflake[], '{1,2}'::bigint[] FROM orders")->fetch(PDO::FETCH_NUM);
+$id = stored($pdo, 'orders')[3];
+check($row, [(string) $id, $id, '{1,2}', '{1,2}'], 'snowflake: a string; arrays as text, as those of bigint');

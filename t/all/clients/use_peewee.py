@@ -42,3 +42,8 @@ try:
 except IntegrityError as error:
     message = str(error)
 check('null value in column "id"' in message, True, "BigIntegerField: bulk_create() fails")
+
+database.execute_sql("ALTER TABLE post ALTER id TYPE snowflake")
+check(Post.get_by_id(stored[0]).id, stored[0], "snowflake: BigAutoField makes an int")
+check(database.execute_sql("SELECT id FROM post ORDER BY id").fetchone()[0], str(stored[0]),
+      "snowflake: SQL gives the driver's str")

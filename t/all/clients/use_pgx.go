@@ -63,6 +63,10 @@ func main() {
 	must(conn.QueryRow(ctx, "SELECT count(DISTINCT id) FROM orders").Scan(&count))
 	check(count == 4, "CopyFrom() gives ids")
 
+	var all []int64
+	must(conn.QueryRow(ctx, "SELECT array_agg(id) FROM orders").Scan(&all))
+	check(len(all) == 4, "an array of ids is a []int64")
+
 	_, err = conn.Exec(ctx, "CREATE TABLE typed AS SELECT 5::snowflake AS id, '{1,2}'::snowflake[] AS ids")
 	must(err)
 	const typed = "SELECT id, ids FROM typed WHERE id = 5"

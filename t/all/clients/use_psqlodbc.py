@@ -15,3 +15,7 @@ cursor = connection.cursor()
 check(str(returned), stored, "RETURNING")
 cursor.execute("INSERT INTO orders (item) VALUES ('two')")
 check(cursor.execute("SELECT @@IDENTITY").fetchval(), None, "@@IDENTITY is NULL")
+
+row = cursor.execute("SELECT id::snowflake, '{1,2}'::snowflake[], '{1,2}'::bigint[] FROM orders"
+                     " WHERE id::snowflake = ?", returned).fetchone()
+check(tuple(row), (stored, "{1,2}", "{1,2}"), "snowflake: a str, arrays as text, as those of bigint")

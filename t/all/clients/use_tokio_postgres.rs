@@ -33,5 +33,7 @@ async fn main() -> Result<(), tokio_postgres::Error> {
     let row = client.query_one("SELECT id::snowflake, id FROM orders WHERE id = $1", &[&id]).await?;
     check(row.try_get::<_, i64>(0).is_err(), "the type snowflake is no i64");
     check(row.get::<_, i64>(1) == id, "id::bigint is");
+    let row = client.query_one("SELECT array_agg(id) FROM orders", &[]).await?;
+    check(row.get::<_, Vec<i64>>(0).len() == 3, "an array of ids is a Vec<i64>");
     Ok(())
 }
