@@ -135,7 +135,7 @@ for my $file (sort grep { !/numbers/ } glob "$directory/[uU]se*")
 
 # What doc/clients.md says to write, to register the type snowflake, is what a program
 # has run, line by line.
-my @programs = map { slurp_file($_) } glob "$directory/*use* $directory/*Use*";
+my @programs = map { slurp_file($_) } glob "$directory/[uU]se*";
 for my $block (slurp_file("$FindBin::RealBin/../../doc/clients.md") =~ /^```\w+\n(.*?)^```$/gms)
 {
 	my ($first, @lines) = grep { /\S/ } map { s/^\s+//r } split /\n/, $block;
