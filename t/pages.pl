@@ -17,34 +17,9 @@ use File::Copy;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Utils;
+use SnowflakePages;
 use SnowflakeRegress;
 use Test::More;
-
-my $tree = "$FindBin::RealBin/..";
-my %blocks_of;    # by page: its blocks that did not run yet, and those that did
-
-# The blocks of a page, without the indentation that they have in a list.
-sub blocks_of
-{
-	my ($page) = @_;
-	my @blocks;
-
-	my $text = slurp_file("$tree/$page");
-	push @blocks, { text => $2 =~ s/^$1//gmr } while $text =~ /^( *)```sql\n(.*?)^\1```$/gms;
-	die "$page: no block\n" if !@blocks;
-	return \@blocks;
-}
-
-# The block of a page that begins with a text.
-sub block_of
-{
-	my ($page, $beginning) = @_;
-	my @found = grep { index($_->{text}, $beginning) == 0 } @{ $blocks_of{$page} //= blocks_of($page) };
-
-	die "$page: " . @found . " blocks begin with: $beginning\n" if @found != 1;
-	$found[0]{has_run} = 1;
-	return $found[0]{text};
-}
 
 # A test's text with the pages' blocks, whose statements psql does not print.
 sub with_blocks
@@ -52,7 +27,7 @@ sub with_blocks
 	my ($text) = @_;
 	my $expand = sub {
 		my ($line, $page, $beginning) = @_;
-		my $code = defined $beginning ? block_of($page, $beginning) : slurp_file("$tree/$page");
+		my $code = defined $beginning ? block_of($page, $beginning) : file_of($page);
 		return "$line\n\\set ECHO none\n$code\\set ECHO all\n";
 	};
 
@@ -66,11 +41,7 @@ for my $test (glob "$FindBin::RealBin/pages/sql/*.sql")
 	append_to_file("$folder/sql/" . basename($test), with_blocks(slurp_file($test)));
 }
 copy($_, "$folder/expected") or die "$_: $!" for glob "$FindBin::RealBin/pages/expected/*.out";
-for my $page (sort keys %blocks_of)
-{
-	is(join('', map { $_->{text} =~ /(.*)/ } grep { !$_->{has_run} } @{ $blocks_of{$page} }),
-		'', "$page: every block runs");
-}
+every_block_ran();
 
 my $node = regress_node('pages');
 tests_pass($node, $folder, 'sql/*.sql');

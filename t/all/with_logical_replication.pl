@@ -8,6 +8,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakePages;
 use SnowflakeTest;
 use Test::More;
 
@@ -199,15 +200,26 @@ DELETE FROM $table WHERE id % 3 = 1});
 	like($rows[0], qr/^\d{19}\|\d{19}\n/, "$table: there are rows");
 }
 
-# The statements of doc/two-servers.md, as they stand there.  On PostgreSQL 15, which
-# has no origin, the page says what to use instead.
-my ($create, $subscribe, $publish_own) =
-  slurp_file("$FindBin::RealBin/../../doc/two-servers.md") =~ /^```sql\n(.*?)^```$/gms;
+# doc/two-servers.md's statements, as they stand there.  The servers' names and, on
+# PostgreSQL 15, the option that it lacks are all that differs.
+my $page = 'doc/two-servers.md';
+my ($create, $subscribe, $check, $publish_own) = map { block_of($page, $_) }
+  'CREATE EXTENSION snowflake', 'CREATE SUBSCRIPTION', 'SELECT slot_name', 'CREATE PUBLICATION';
 if (!$has_origin)
 {
-	$create =~ s/^.*-- not on PostgreSQL 15$//m or die $create;
+	$create =~ s/^.*-- not on PostgreSQL 15.*$//m or die $create;
 	$subscribe =~ s/origin = none, // or die $subscribe;
 }
+every_block_ran();
+
+sub insert_order
+{
+	my ($i, $item) = @_;
+
+	$nodes[$i]->safe_psql('shop', "INSERT INTO orders (item) VALUES ('$item')");
+	return;
+}
+
 for my $i (0, 1)
 {
 	my $own = $publish_own =~ s/1023 = 1/'1023 = ' . ($i + 1)/er;
@@ -215,6 +227,7 @@ for my $i (0, 1)
 	$nodes[$i]->safe_psql('postgres', 'CREATE DATABASE shop');
 	$nodes[$i]->safe_psql('shop', $create . ($has_origin ? '' : $own));
 }
+insert_order(0, 'early');
 for my $i (0, 1)
 {
 	my $other = $nodes[ 1 - $i ];
@@ -222,12 +235,22 @@ for my $i (0, 1)
 
 	$nodes[$i]->safe_psql('shop',
 		$subscribe =~ s/orders_from_db2/'orders_from_db' . (2 - $i)/er =~ s/host=db2 /$connection/r);
+	insert_order(0, 'between') if $i == 0;
+}
+for my $i (0, 1)
+{
+	$nodes[$i]->wait_for_catchup('orders_from_db' . ($i + 1));
+	is($nodes[$i]->safe_psql('shop', $check), 'orders_from_db' . ($i + 1) . '|t',
+		"$page: a server shows the other server's subscription");
 }
 $nodes[$_]->safe_psql('shop', "INSERT INTO orders (item) SELECT $_ FROM generate_series(1, 100)") for 0, 1;
 $nodes[$_]->wait_for_catchup('orders_from_db' . ($_ + 1)) for 0, 1;
 my @orders = map { $_->safe_psql('shop', 'SELECT id, item FROM orders ORDER BY id') } @nodes;
-is(() = $orders[0] =~ /^\d+\|/gm, 200, 'doc/two-servers.md: a server has the rows of both');
-is($orders[1], $orders[0], 'doc/two-servers.md: both servers have the same rows');
+is(join(' ', $orders[0] =~ /^\d+\|([a-z]+)$/gm), 'early between',
+	"$page: rows that were inserted before both subscriptions ...");
+$orders[0] =~ s/^\d+\|[a-z]+\n//gm;
+is(() = $orders[0] =~ /^\d+\|/gm, 200, "$page: a server has the later rows of both");
+is($orders[1], $orders[0], "$page: ... do not reach the other server, and all later ones do");
 $_->stop for @nodes;
 
 done_testing();
