@@ -143,7 +143,7 @@ public class UseHibernate {
         String page = Files.readString(Path.of("../../../doc/examples/outbox.sql"));
         Connection connection = Check.connect("");
         connection.createStatement().execute(page.substring(
-            page.indexOf("CREATE TABLE outbox"), page.indexOf("\n$$;")) + "\n$$");
+            page.indexOf("CREATE TABLE outbox"), page.indexOf("\n$$;")) + "\n$$; INSERT INTO consumer VALUES ('mail')");
         Properties properties = new Properties();
         properties.put("hibernate.connection.url", Check.url());
         properties.put("hibernate.connection.username", System.getenv("PGUSER"));

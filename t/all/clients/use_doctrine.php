@@ -115,7 +115,7 @@ check($line->id, 42, "IDENTITY: another table's id, and no error");
 
 // The transaction that has drawn the first ids commits last.
 preg_match('/^CREATE TABLE outbox.*?^\$\$;/ms', file_get_contents('../../../doc/examples/outbox.sql'), $page);
-$pdo->exec($page[0]);
+$pdo->exec($page[0] . "INSERT INTO consumer VALUES ('mail')");
 $read = fn () => $pdo->query("SELECT FROM read_outbox('mail')")->rowCount();
 $late = insert_events();
 insert_events()->commit();

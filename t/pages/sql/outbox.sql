@@ -17,22 +17,28 @@ SELECT count(*) AS left FROM job;
 SET client_min_messages = warning;
 -- RUN doc/outbox.md: CALL snowflake_partitions.create_range
 RESET client_min_messages;
--- three batches, of two, one and no rows
+CREATE ROLE shop LOGIN;
+CREATE ROLE mailer LOGIN;
+-- RUN doc/outbox.md: GRANT INSERT (id, event)
+-- The two consumers begin with the oldest row, and with the next one.
+INSERT INTO outbox (event) VALUES ('before');
+-- RUN doc/outbox.md: INSERT INTO consumer
+SELECT event FROM read_outbox('report');
+-- The application cannot set a position.  A reader with these privileges reads three
+-- batches, of two, two and no rows.
+\set owner :USER
+\c - shop
 INSERT INTO outbox (event) VALUES ('one'), ('two'), ('three');
+INSERT INTO outbox (position, event) VALUES (1, 'early');
+\c - mailer
 SELECT event FROM read_outbox('mail', 2);
 SELECT event FROM read_outbox('mail', 2);
 SELECT event FROM read_outbox('mail', 2);
-\o /dev/null
-SELECT * FROM read_outbox('search');
-\o
+INSERT INTO consumer VALUES ('another');
+\c - :owner
+SELECT event FROM read_outbox('report');
 SELECT name, count(*) AS read FROM outbox JOIN consumer ON outbox.position < consumer.position
  GROUP BY name ORDER BY name;
-
--- a new consumer begins with the oldest row, or with the next one
--- RUN doc/outbox.md: INSERT INTO consumer
-INSERT INTO outbox (event) VALUES ('new');
-SELECT event FROM read_outbox('export');
-SELECT event FROM read_outbox('report');
 SELECT tableoid::regclass = 'outbox_default'::regclass AS in_default, count(*) FROM outbox GROUP BY 1;
 
 -- errors
@@ -49,15 +55,36 @@ ROLLBACK;
 INSERT INTO outbox (position, event) VALUES (NULL, 'an ORM that fills the column');
 \set VERBOSITY default
 
--- the slowest consumer has the rows of all partitions that are dropped
+-- Partitions that all consumers have read are dropped.  While a consumer has read
+-- nothing, none is, and without consumers the statement is an error.
 CREATE TABLE outbox_2025_01 PARTITION OF outbox
     FOR VALUES FROM (snowflake_min_id('2025-01-01')) TO (snowflake_min_id('2025-02-01'));
--- RUN doc/outbox.md: SELECT snowflake_timestamp
+CREATE TABLE outbox_2025_02 PARTITION OF outbox
+    FOR VALUES FROM (snowflake_min_id('2025-02-01')) TO (snowflake_min_id('2025-03-01'));
+CREATE VIEW old_partitions AS
+SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'outbox'::regclass AND inhrelid::regclass::text LIKE 'outbox_2025%' ORDER BY 1;
+INSERT INTO consumer VALUES ('slow', 0), ('slower', snowflake_min_id('2025-02-10'));
+-- RUN doc/outbox.md: CALL snowflake_partitions.drop_before
+SELECT * FROM old_partitions;
+DELETE FROM consumer WHERE name = 'slow';
+CALL snowflake_partitions.drop_before('outbox', outbox_read_until());
+SELECT * FROM old_partitions;
+CREATE TABLE kept AS TABLE consumer;
+DELETE FROM consumer;
+\set VERBOSITY sqlstate
+CALL snowflake_partitions.drop_before('outbox', outbox_read_until());
+\set VERBOSITY default
+SELECT * FROM old_partitions;
+INSERT INTO consumer TABLE kept;
+DELETE FROM consumer WHERE name = 'slower';
+DROP TABLE kept;
+DROP VIEW old_partitions;
 
 -- who holds the horizon: nobody, and then the present transaction
 CREATE TEMPORARY VIEW holders AS
 -- RUN doc/outbox.md: SELECT pid, usename
 SELECT count(*) FROM holders;
+INSERT INTO outbox (event) VALUES ('new');
 BEGIN;
 INSERT INTO outbox (event) VALUES ('four');
 SELECT event FROM read_outbox('mail');
@@ -75,5 +102,6 @@ SELECT count(*) AS rows FROM outbox
  WHERE position >= :since AND position < :horizon AND snowflake_worker_id(position) = :node;
 
 DROP VIEW holders;
-DROP FUNCTION read_outbox;
+DROP FUNCTION read_outbox, outbox_read_until;
 DROP TABLE job, outbox, consumer;
+DROP ROLE shop, mailer;
