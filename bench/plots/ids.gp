@@ -11,7 +11,8 @@ set format y "%g"
 to_axis(y) = log10(y / 1e6)
 from_axis(p) = 10 ** p
 gap = 0.13
-end = 70
+last = 64
+end = 75
 load plots."/labels.gp"
 plot for [i = 2:curves + 1] data using 1:(column(i) / 1e6) \
 	with linespoints lt i - 1 lw 2 pt 7 ps 0.6

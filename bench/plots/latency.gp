@@ -7,6 +7,7 @@ set yrange [0:*]
 to_axis(y) = y
 from_axis(p) = p
 gap = 20
+last = 4
 end = 4.1
 load plots."/labels.gp"
 plot for [i = 2:curves + 1] data using 0:(column(i)):xtic(1) \
