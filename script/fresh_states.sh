@@ -1,6 +1,6 @@
 # The states of script/fresh: functions state_*, each with a comment that says
 # what the machine is like and what has to happen.  Run by bash as root inside the
-# root directory.  "with packages" has script/fresh install the packages first.
+# root directory.
 #
 # The checkout is in /srv/snowflake.
 
@@ -34,23 +34,6 @@ get_checkout() {
     chown -R newcomer: "$checkout"
 }
 
-# Runs a command as the newcomer.  It has to fail with a message of at most 15
-# lines, which has all the words.
-refuses() { # command line, words...
-    local command=$1 output word
-    shift
-
-    if output=$(newcomer "$command" 2>&1); then
-        printf '%s\n' "$output"
-        fail "succeeds: $command"
-    fi
-    printf '%s\n' "$output"
-    [ "$(wc -l <<<"$output")" -le 15 ] || fail "too many lines"
-    for word; do
-        grep -qF -e "$word" <<<"$output" || fail "not in the message: $word"
-    done
-}
-
 apt_install() { # packages
     apt-get -qq update
     DEBIAN_FRONTEND=noninteractive \
@@ -76,15 +59,6 @@ is_as_packaged() {
     echo "as packaged: "$packages
 }
 
-# The picture of the demo has bars, drawn by paths of whole numbers.
-has_bars() {
-    local picture=$checkout/demo_results/activity.svg bars
-
-    bars=$(grep -oE 'M[0-9]+ [0-9]+V[0-9]+H[0-9]+V[0-9]+z?' "$picture" | wc -l)
-    echo "$bars bars"
-    [ "$bars" -gt 20 ] || fail "the picture has $bars bars"
-}
-
 # Lists where only the demo could leave a file, or a file of the demo anywhere.
 list_files() {
     find /tmp /var/tmp /home /root /dev/shm /srv -path "$checkout" -prune -o -print
@@ -99,7 +73,7 @@ user_processes() {
         -exec sed -n 1p {}/cmdline ';' 2>/dev/null | tr '\0' ' '
 }
 
-# ----- states for .ci/run -----
+# ----- states that .ci/run needs; the others are for a release -----
 
 # A machine without PostgreSQL and compiler, in German; the user has sudo.  "make
 # demo" leaves nothing but the installed packages and files in the checkout.
@@ -108,7 +82,6 @@ state_bare() {
     get_checkout
     list_files | sort >/before
     newcomer "make demo"
-    has_bars
     [ -z "$(user_processes)" ] || fail "still runs: $(user_processes)"
     list_files | sort >/after
     diff /before /after || fail "files are left"
@@ -127,7 +100,6 @@ state_older_minor() {
     before=$(server_packages; postmaster)
     get_checkout
     newcomer "make demo"
-    has_bars
     diff <(echo "$before") <(server_packages; postmaster) || fail "not the same server"
     is_well
 }
@@ -227,7 +199,6 @@ state_from_source() {
     find "$pgsql" -type f -exec md5sum {} + >/before
     mv /usr/bin/sudo /
     newcomer "make demo PG_CONFIG=$pgsql/bin/pg_config"
-    has_bars
     mv /sudo /usr/bin/
     find "$pgsql" -type f -exec md5sum {} + | diff /before - || fail "changed files"
 
@@ -325,208 +296,18 @@ is_well() {
     [ "$(query "SELECT sum(n) FROM numbers")" = 500500 ] || fail "the data is gone"
 }
 
-# The archive has no longer the version of a running server.  "make demo" says so
-# and leaves the server as it is.
-state_version_gone() {
-    local version before
-
-    apt-get -qq update
-    offer_older_version
-    version=$(versions | grep older)
-    run_server "$version"
-    rm /etc/apt/sources.list.d/older.list
-    apt-get -qq update
-    before=$(server_packages; postmaster)
-    get_checkout
-    refuses "make demo" "$version" postgresql-server-dev Upgrade
-    diff <(echo "$before") <(server_packages; postmaster) || fail "not the same server"
-    is_well
-}
-
-# ----- locale, environment, file systems -----
-
-# A machine in Turkish, whose "i" has another capital letter.  CDPATH is exported, and
-# "cd script" would go elsewhere.  /tmp is mounted noexec, and then every directory
-# for temporary files.  The test preloads a library from there.
-state_environment() { # with packages
-    local test="make test PROVE_TESTS=t/ids_clock.pl"
-
-    export LANG=tr_TR.UTF-8
-    get_checkout
-    mkdir "$home/script"
-    mount -t tmpfs -o noexec tmpfs /tmp
-    newcomer "CDPATH=$home:$checkout make demo"
-    has_bars
-    newcomer "CDPATH=$home:$checkout $test"
-    mount -t tmpfs -o noexec tmpfs /var/tmp
-    mount -t tmpfs -o noexec tmpfs /dev/shm
-    refuses "$test" noexec
-}
-
-# ----- PG_CONFIG -----
-
-# PG_CONFIG is not the path of a pg_config, or has a space, or is missing where
-# another PostgreSQL has the extension.  Nothing is built for, installed into or
-# removed from another PostgreSQL.
-state_misspelt_pg_config() { # with packages
-    local value target
-
-    get_checkout
-    for value in /no/such /tmp pg_confg; do
-        for target in all install uninstall clean demo test; do
-            refuses "sudo make $target PG_CONFIG=$value" "$value"
-        done
-        refuses "PG_CONFIG=$value make demo" "$value"
-    done
-    refuses "make all PG_CONFIG='/no such/pg_config'" "/no such/pg_config" "with a space"
-    newcomer "echo '/opt/pgsql/lib PostgreSQL 18' >built-for"
-    refuses "make uninstall" "/opt/pgsql/lib" "PG_CONFIG="
-    ! find /usr/lib/postgresql /usr/share/postgresql "$checkout" \
-        -name 'snowflake.so' -o -path '*/extension/snowflake*' | grep . ||
-        fail "built or installed for another PostgreSQL"
-}
-
-# The user has a PostgreSQL below the home directory, and no sudo.  Its files stay
-# as they are.
-state_own_postgres() { # with packages
-    local part own=$home/postgres
-
-    get_checkout
-    for part in lib share include; do
-        mkdir -p "$own/$part"
-        mv "/usr/$part/postgresql" "$own/$part/"
-    done
-    chown -R newcomer: "$own"
-    rm /usr/bin/sudo /usr/bin/pg_config
-    find "$own" -type f -exec md5sum {} + >/before
-    newcomer "make demo PG_CONFIG=$own/lib/postgresql/$(major)/bin/pg_config"
-    has_bars
-    find "$own" -type f -exec md5sum {} + | diff /before - || fail "changed files"
-}
-
-# ----- make elsewhere -----
-
-# A build outside of the sources, in which nothing is written.
-state_vpath() { # with packages
-    get_checkout
-    newcomer "chmod -R a-w . && mkdir ../build && cd ../build &&
-        make -f ../snowflake/Makefile VPATH=../snowflake && make -f ../snowflake/Makefile VPATH=../snowflake install DESTDIR=\$PWD/files &&
-        chmod -R u+w ../snowflake"
-    [ "$(find "$home/build/files" -name 'snowflake*.sql' -o -name snowflake.so | wc -l)" = 4 ] ||
-        fail "installed: $(find "$home/build/files" -type f)"
-}
-
-# ----- Ctrl-C -----
-
-# Ctrl-C is held down for a moment at each headline of the demo, and in its last
-# second.  No process and no directory is left.
-state_interrupted() { # with packages
-    local headlines number
-
-    get_checkout
-    headlines=$(newcomer "make demo" | grep -c '^== ')
-    for ((number = 1; number <= headlines; number++)); do
-        interrupt_demo "$number" 0
-    done
-    for delay in 0.1 0.2 0.3 0.5; do
-        interrupt_demo "$headlines" "$delay"
-    done
-}
-
-# Types Ctrl-C on the terminal of "make demo".
-interrupt_demo() { # headline, seconds after this headline
-    install -m 666 /dev/null /typescript
-    press_keys "$1" "$2" |
-        newcomer "script -qefc 'make demo' /typescript" || true
-    for _ in {1..100}; do
-        [ -n "$(user_processes)$(demo_directories)" ] || break
-        sleep 0.1
-    done
-    [ -z "$(user_processes)$(demo_directories)" ] ||
-        fail "interrupted $2 s after headline $1: $(user_processes)$(demo_directories)"
-}
-
-press_keys() { # headline, seconds after this headline
-    for _ in {1..1200}; do
-        [ "$(grep -c '^== ' /typescript)" -lt "$1" ] || break
-        sleep 0.05
-    done
-    sleep "$2"
-    for _ in {1..10}; do
-        printf '\003'
-        sleep 0.03
-    done
-}
-
-demo_directories() {
-    find /tmp /var/tmp -mindepth 1 -maxdepth 1 -name 'snowflake*'
-}
-
-# ----- installing packages -----
-
-# Another process, such as apt-daily, has the locks of apt and dpkg for 20 s.
-state_locked() {
-    get_checkout
-    perl -MFcntl -e '
-        # struct flock with F_WRLCK, SEEK_SET
-        my $lock = pack "s s x4 q q i x4", 1, 0, 0, 0, 0;
-        for (@ARGV) {
-            open $file{$_}, ">>", $_ or die "$_: $!";
-            fcntl $file{$_}, F_SETLK, $lock or die "$_: $!";
-        }
-        sleep 20' /var/lib/apt/lists/lock /var/lib/dpkg/lock{,-frontend} &
-    sleep 1
-    ! apt-get -qq update 2>/dev/null || fail "the lock does not work"
-    newcomer "make demo"
-    has_bars
-}
-
-# A user without sudo where the packages are.  After root's demo the user's works,
-# too.
-state_packages_are_there() { # with packages
-    rm /usr/bin/sudo
-    get_checkout
-    make -s -C "$checkout" demo DEMO_SECONDS=1 >/dev/null
-    newcomer "make demo"
-    has_bars
-    newcomer "make test PROVE_TESTS=t/mark_log.pl"
-}
-
-# ----- what a bare machine lacks -----
-
-# A bare machine.  Every target that needs PostgreSQL says so, and "make dist" asks for
-# git, and then for a clone.  "make demo" and "make test" name the packages: without
-# network; as a user whom sudo refuses; without sudo.
-state_bare_refuses() {
-    local target
-
-    get_checkout
-    for target in uninstall clean all install installcheck; do
-        refuses "make $target" PostgreSQL PG_CONFIG
-    done
-    refuses "make dist" "git: "
-    refuses "sudo unshare --net make demo" gcc postgresql apt-get
-    rm /etc/sudoers.d/newcomer
-    refuses "make demo" gcc postgresql root
-    rm /usr/bin/sudo
-    refuses "make demo" gcc postgresql root
-    refuses "make test" gcc postgresql root
-    apt_install git
-    refuses "make dist" "not a git repository"
-}
-
 # ----- packages -----
 
 # An ordinary user builds Debian's packages, and runs "make installcheck" as a
 # superuser of another name than postgres, by password: the tests connect as roles of
 # their own, which peer authentication refuses.
-state_package_build() { # with packages
+state_package_build() {
     apt_install build-essential debhelper postgresql-all
     get_checkout
     newcomer "dpkg-buildpackage -us -uc -b"
     apt_install "$home/postgresql-$(major)-snowflake_"*.deb
     newcomer "script/check-docs /usr/share/doc/postgresql-$(major)-snowflake"
-    pg_createcluster "$(major)" main
+    [ -d "/etc/postgresql/$(major)/main" ] || pg_createcluster "$(major)" main
     printf '%s\n' "shared_preload_libraries = 'snowflake'" "snowflake.worker_id = 7" \
         >"/etc/postgresql/$(major)/main/conf.d/snowflake.conf"
     sed -i 's/^\(local  *all  *all  *\)peer/\1scram-sha-256/' "/etc/postgresql/$(major)/main/pg_hba.conf"
