@@ -78,25 +78,6 @@ SELECT count(*) AS wrong
  WHERE snowflake_issued_between(id, now() - since, now() - until)
        <> (snowflake_timestamp(id) >= now() - since AND snowflake_timestamp(id) < now() - until);
 
--- doc/monitoring.md's ids a minute and node, word for word: of the last hour only,
--- by the index
-BEGIN;
-INSERT INTO visits
-SELECT snowflake_encode(date_trunc('minute', now()) - n * interval '30 s', 0, 1, 0), n
-  FROM generate_series(-60, 240) AS n;
-CREATE VIEW activity AS
-SELECT date_trunc('minute', snowflake_timestamp(id)) AS time,
-       snowflake_datacenter_id(id) || '/' || snowflake_worker_id(id) AS metric,
-       count(*) AS ids
-  FROM visits
- WHERE snowflake_issued_between(id, now() - interval '1 hour', now())
- GROUP BY 1, snowflake_datacenter_id(id), snowflake_worker_id(id)
- ORDER BY 1, 2;
-SELECT metric, sum(ids) AS ids, max(ids) AS a_minute FROM activity GROUP BY metric ORDER BY metric;
-SELECT count(*) FILTER (WHERE line LIKE '%Index Cond: ((id >= %) AND (id <= %') AS by_index
-  FROM plan('SELECT * FROM activity') AS line;
-ROLLBACK;
-
 -- estimates are within a factor of two, and the rows are those of the range
 CREATE FUNCTION rows_of(query text, OUT estimated float8, OUT actual float8)
 LANGUAGE plpgsql AS $$

@@ -446,10 +446,6 @@ SELECT snowflake_registry.configure(layout => '41/1/1/13');
 SELECT p.place, pg_temp.claim(p.place, 1, layout => '41/1/1/13', begins_by => pg_temp.unit(5)) FROM unnest(ARRAY['a', 'b', 'c']) AS p (place);
 SELECT pg_temp.reopen();
 SELECT * FROM leases;
--- doc/monitoring.md's query, word for word
-SELECT datacenter_id, count(*) FILTER (WHERE state = 'held') AS held,
-       count(*) FILTER (WHERE state = 'expired') AS expired
-  FROM snowflake_registry.lease GROUP BY 1 ORDER BY 1;
 ROLLBACK;
 BEGIN;
 SELECT snowflake_registry.configure(epoch => '2019-12-31 00:00+00');
