@@ -15,6 +15,7 @@ use lib "$FindBin::RealBin/../lib";
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use SnowflakePages;
 use SnowflakeServer;
 use SnowflakeTest;
 use SnowflakeTime;
@@ -301,14 +302,9 @@ INSERT INTO currency SELECT generate_series(1, 50);
 ALTER TABLE currency ADD COLUMN ticket bigint DEFAULT snowflake_nextval();
 });
 is(contents_of('currency', 'ticket'), 3, 'ADD COLUMN with the default: each replica of a reference table has other ids');
-sql(q{
-ALTER TABLE currency DROP COLUMN ticket;
-ALTER TABLE currency ADD COLUMN ticket bigint;
-ALTER TABLE currency ALTER COLUMN ticket SET DEFAULT snowflake_nextval();
-WITH n AS MATERIALIZED (SELECT id, snowflake_nextval() AS ticket FROM currency WHERE ticket IS NULL)
-UPDATE currency AS c SET ticket = n.ticket FROM n WHERE n.id = c.id;
-INSERT INTO currency (id) VALUES (51);
-});
+sql('ALTER TABLE currency DROP COLUMN ticket;'
+	  . block_of('doc/citus.md', 'ALTER TABLE country ADD COLUMN ticket') =~ s/\bcountry\b/currency/gr
+	  . 'INSERT INTO currency (id) VALUES (51)');
 is(contents_of('currency', 'ticket'), 1,
 	'in place of ADD COLUMN with the default, add the column, set its default, and update the old rows');
 is(sql('SELECT count(*), count(DISTINCT ticket) FROM currency'), '51|51', 'in place of ADD COLUMN with the default: each row has its own id');
@@ -443,9 +439,9 @@ sub equal_duplicates
 restart_with($worker2, 'snowflake.worker_id = 2');
 cmp_ok(wait_for(sub { sql($equal); return equal_duplicates() }), '>', 0,
 	'two workers with one worker id issue the same ids, which a key of (customer, id) accepts');
-is(sql(q{SELECT string_agg(result, ' ') FROM (SELECT result FROM run_command_on_all_nodes($$
-       SELECT format('%s/%s, %s, %s', datacenter_id, snowflake_worker_id(snowflake_nextval()), layout, extract(epoch FROM epoch))
-         FROM snowflake_node()$$) GROUP BY result HAVING count(*) > 1) AS s}),
+my ($on_all_nodes) = block_of('doc/citus.md', 'SELECT nodename') =~ /(run_command_on_all_nodes\(.*?\$\$\))/s
+  or die 'no query for all nodes';
+is(sql("SELECT string_agg(result, ' ') FROM (SELECT result FROM $on_all_nodes GROUP BY result HAVING count(*) > 1) AS s"),
 	'0/2, 41/5/5/12, 1288834974.657000', 'a query for all nodes finds two workers with one worker id');
 sql(q{DELETE FROM visit WHERE note = 'equal'});
 restart_with($worker2);
