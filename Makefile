@@ -54,9 +54,8 @@ TAP_TESTS = 1
 
 EXTRA_CLEAN = tmp_check output_iso results built-for
 
-# The version of the archive and of the library.  A new version is written in
-# META.json (five times), the .control files, the names of the --VERSION.sql
-# files, debian/changelog, and packaging/snowflake.spec.
+# The version of the archive and of the library.  src/README.md says where a new
+# version is written.
 SNOWFLAKE_VERSION := $(shell sed -n 's/^  "version": "\(.*\)",$$/\1/p' $(sources)/META.json)
 PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
 
