@@ -57,8 +57,9 @@ clock_text(TimestampTz instant)
 }
 
 /*
- * Returns a duration as text, in memory of its own: in milliseconds or, from a
- * minute on, in days, hours, minutes and whole seconds.
+ * Returns a duration as text, in memory of its own: in milliseconds, from a
+ * second on in seconds and, from a minute on, in days, hours, minutes and
+ * whole seconds.
  */
 char *
 clock_duration_text(int64 duration_us)
@@ -75,9 +76,12 @@ clock_duration_text(int64 duration_us)
 	};
 	StringInfoData text;
 
-	if (duration_us < USECS_PER_MINUTE)
+	if (duration_us < USECS_PER_SEC)
 		return psprintf(INT64_FORMAT ".%03d ms", duration_us / 1000,
 						(int) (duration_us % 1000));
+	if (duration_us < USECS_PER_MINUTE && duration_us % USECS_PER_SEC != 0)
+		return psprintf(INT64_FORMAT ".%03d s", duration_us / USECS_PER_SEC,
+						(int) (duration_us % USECS_PER_SEC / 1000));
 
 	initStringInfo(&text);
 	for (int i = 0; i < lengthof(units); i++)

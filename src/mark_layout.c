@@ -165,7 +165,7 @@ mark_layout_require(const MarkContents *contents)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("the page of the high-water mark of snowflake ids has been replaced while the server was running"),
-				 errdetail("This server goes by \"%s\" and epoch \"%s\", and the page has \"%s\" and epoch \"%s\".",
+				 errdetail("This server uses layout \"%s\" and epoch \"%s\", and the page has \"%s\" and epoch \"%s\".",
 						   layout_to_text(node_layout()),
 						   clock_text(node_layout()->epoch),
 						   layout_to_text(&data), clock_text(data.epoch)),

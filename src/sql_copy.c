@@ -190,6 +190,6 @@ sql_refuse_call_outside_copy(FunctionCallInfo fcinfo)
 				 ((FuncExpr *) call)->location != TWIN_LOCATION))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("function %s() is for COPY alone", TWIN_NAME),
+				 errmsg("function %s() can be called only by COPY", TWIN_NAME),
 				 errhint("Call snowflake_nextval(). COPY replaces the call by itself.")));
 }

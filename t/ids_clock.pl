@@ -163,7 +163,7 @@ sub is_not_waited_for
 	return;
 }
 
-# The seconds of a duration in a message, such as "1 h 59 min" or "1500.250 ms".
+# The seconds of a duration in a message, such as "1 h 59 min", "1.500 s" or "15.250 ms".
 sub seconds_of_text
 {
 	my ($text) = @_;

@@ -176,7 +176,7 @@ for my $sql (
 	my ($state, $message) = sqlstate_of($node, "BEGIN; $sql");
 
 	is("$state $message",
-		'0A000 function snowflake_copy_nextval() is for COPY alone', "refused: $sql");
+		'0A000 function snowflake_copy_nextval() can be called only by COPY', "refused: $sql");
 }
 
 # ----- rights, and what the twin is -----
