@@ -130,7 +130,7 @@ CREATE FUNCTION @extschema@.snowflake_id()
 RETURNS bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_nextval'
 SUPPORT @extschema@.snowflake_copy_support;
 COMMENT ON FUNCTION @extschema@.snowflake_id() IS
-'snowflake_nextval() for tools that take a default with "nextval" in its text for a sequence''s';
+'snowflake_nextval() by another name, for tools that take every default whose text has "nextval" for that of a sequence';
 
 -- COPY FROM calls this function in place of the two above.  It issues ids, too,
 -- but is labelled STABLE, so that COPY inserts rows in batches.
@@ -155,7 +155,7 @@ COMMENT ON FUNCTION @extschema@.snowflake_horizon() IS
 CREATE FUNCTION @extschema@.snowflake_horizon(rel regclass)
 RETURNS bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_horizon';
 COMMENT ON FUNCTION @extschema@.snowflake_horizon(regclass) IS
-'the same for the transactions that write to a table, if the statement that inserts a row takes its id';
+'an id below which every transaction that writes to this table has ended, if the statement that inserts a row takes its id';
 
 --
 -- Decoding, by the server's layout and epoch
@@ -217,7 +217,7 @@ RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
 RETURN id OPERATOR(pg_catalog.>=) @extschema@.snowflake_first_id_since(since)
    AND id OPERATOR(pg_catalog.<=) @extschema@.snowflake_last_id_before(until);
 COMMENT ON FUNCTION @extschema@.snowflake_issued_between(bigint, timestamptz, timestamptz) IS
-'was an id issued at since or later, and before until?';
+'whether an id was issued at or after "since", and before "until"';
 
 CREATE FUNCTION @extschema@.snowflake_format(id bigint)
 RETURNS text LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_format';
@@ -306,7 +306,7 @@ CREATE FUNCTION @extschema@.snowflake_stat_backend(
     OUT horizon bigint)
 RETURNS SETOF record LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100 AS 'MODULE_PATHNAME', 'snowflake_stat_backend';
 COMMENT ON FUNCTION @extschema@.snowflake_stat_backend(regclass) IS
-'the counters of each session, and who holds the horizon of the server or of a table; only the own session without pg_read_all_stats';
+'the counters of each session, and which sessions hold back the horizon of the server or of a table; roles without pg_read_all_stats see only their own session';
 
 CREATE FUNCTION @extschema@.snowflake_stat_reset()
 RETURNS void LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_stat_reset';

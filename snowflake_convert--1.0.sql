@@ -533,7 +533,7 @@ BEGIN
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE invalid_transaction_state USING
             MESSAGE = format('this script does not run at isolation level "%s"', current_setting('transaction_isolation')),
-            HINT = 'SET default_transaction_isolation = ''read committed'' before.';
+            HINT = 'First SET default_transaction_isolation = ''read committed''.';
     END IF;
     RETURN role;
 END
@@ -654,7 +654,7 @@ BEGIN
                           (f.tab = k.tab OR EXISTS (SELECT FROM pg_attribute AS a WHERE (a.attrelid, a.attnum) = (f.tab, f.attnum)
                                                        AND (a.atthasdef OR a.attidentity <> '')))) THEN
             RAISE object_not_in_prerequisite_state USING
-                MESSAGE = 'a key, or an inheritor''s column, is no snowflake of this owner, so the way back does not fit it';
+                MESSAGE = 'a key, or a column that inherits it, is not a snowflake of this owner, so this way back does not apply';
         END IF;
     ELSIF digest IS DISTINCT FROM snowflake_convert.digest(tabs, cols)
           -- Each key needs its one ALTER TABLE, so that none is left for another table.
@@ -669,7 +669,7 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE snowflake_convert.begin_script(name, regclass[], name[], text, interval) IS
-'for scripts: refuse to go on as another role than the tables'' owner, or unless the same script would be made now; lock the tables';
+'for scripts: lock the tables; an error if the role is not the tables'' owner, or if a different script would be made now';
 
 -- Locks the tables that an ALTER TABLE to bigint needs, and makes sure that they are all
 -- the owner's.
@@ -694,7 +694,7 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE snowflake_convert.begin_widening(name, regclass, name[], interval) IS
-'for scripts: refuse to go on as another role than the tables'' owner, or if another role''s table is affected; lock the tables';
+'for scripts: lock the tables; an error if the role is not the tables'' owner, or if a table of another role is affected';
 
 -- Who owns a schema can exchange names while a script runs; this finds it out.
 CREATE PROCEDURE snowflake_convert.end_script(tabs regclass[], cols name[], sequences regclass[])
@@ -709,8 +709,8 @@ BEGIN
     IF wrong IS NOT NULL OR kept IS NOT NULL THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = CASE WHEN wrong IS NOT NULL THEN format('the DEFAULT of column %s is not snowflake_id() of the extension snowflake', wrong)
-                           ELSE format('the script has dropped another sequence than %s', kept) END,
-            HINT = 'Did somebody exchange names? Make the script again.';
+                           ELSE format('the script has dropped a sequence other than %s', kept) END,
+            HINT = 'Names may have been exchanged. Make the script again.';
     END IF;
 END
 $$;
@@ -810,7 +810,7 @@ BEGIN
     RETURN QUERY SELECT snowflake_convert.script(ARRAY[rel], ARRAY[col], (SELECT relowner FROM pg_class WHERE oid = rel));
 END
 $$;
-COMMENT ON FUNCTION snowflake_convert.key(regclass, name) IS 'a script that makes a bigint key DEFAULT snowflake_id(), and drops its sequence';
+COMMENT ON FUNCTION snowflake_convert.key(regclass, name) IS 'a script that gives a bigint key DEFAULT snowflake_id(), and drops its sequence';
 
 -- Lists the keys of schemas.  A column that references another key has its values from
 -- there.  A key whose values neither a sequence nor a function makes may be a natural key,
@@ -908,7 +908,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_convert.schema(name[], text[]) IS
-'a script that makes the bigint keys of some schemas snowflakes; its comments tell of integer keys';
+'a script that makes the bigint keys of some schemas snowflakes; its comments list integer keys';
 
 --
 -- New tables
@@ -1007,7 +1007,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_convert.new_tables() IS
-'for CREATE EVENT TRIGGER ... ON ddl_command_end: bigserial and bigint identity primary keys of new tables become snowflakes, in the schemas that the setting snowflake_convert.schemas names (unset: public; none: in no schema)';
+'for CREATE EVENT TRIGGER ... ON ddl_command_end: makes bigserial and bigint identity primary keys of new tables snowflakes, in the schemas that snowflake_convert.schemas names (public, if it is unset; no schema, if it is "none")';
 
 -- The event trigger needs them whoever runs the DDL, whatever privileges are the default.
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA snowflake_convert TO PUBLIC;

@@ -126,7 +126,7 @@ BEGIN
     -- One snapshot would hide what has changed during a wait for a lock.
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'partitions cannot be created or dropped at isolation level "%"', current_setting('transaction_isolation')
-            USING ERRCODE = 'invalid_transaction_state', HINT = 'SET default_transaction_isolation = ''read committed'' before.';
+            USING ERRCODE = 'invalid_transaction_state', HINT = 'First SET default_transaction_isolation = ''read committed''.';
     END IF;
     SELECT c.relowner INTO owner
       FROM pg_class AS c
@@ -182,7 +182,7 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'table % or its schema belongs to another role than %', other, parent
             USING ERRCODE = 'insufficient_privilege',
-                  DETAIL = 'Partitioning or a foreign key connects both, so code of that role could run.',
+                  DETAIL = 'Partitioning or a foreign key connects the two tables, so code of that role could run.',
                   HINT = format('Give the table and its schema to role "%s" or, if that role is no superuser, GRANT it to the schema''s owner.', current_user);
     END IF;
 END
@@ -292,7 +292,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION snowflake_partitions.missing(regclass, timestamptz, timestamptz, interval) IS
-'the partitions that create_range() would create, with the statements for a transaction of the caller''s';
+'the partitions that create_range() would create, each with its statements, for the caller to run in one transaction';
 
 CREATE FUNCTION snowflake_partitions.expired(parent regclass, before timestamptz)
 RETURNS TABLE (part text, statements text[]) LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp

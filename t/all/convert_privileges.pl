@@ -427,7 +427,7 @@ like(as_role($_, "SET ROLE attacker;\n" . statements_of('back', $theirs)), $refu
 is(ran_as(), '', 'no code of the owner runs as somebody else');
 is(as_role('attacker', statements_of('back', $theirs)), '', 'the owner runs the way back');
 is(ran_as(), '', 'which runs no code of the owner, as nobody');
-like(as_role('attacker', statements_of('back', $theirs)), qr/ERROR:  a key, .* is no snowflake of this owner/, 'the way back runs once');
+like(as_role('attacker', statements_of('back', $theirs)), qr/ERROR:  a key, .* is not a snowflake of this owner/, 'the way back runs once');
 superuser('GRANT USAGE ON SCHEMA ids TO victim; GRANT CREATE ON SCHEMA attic TO victim; CREATE TABLE attic.ours (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY); ALTER TABLE attic.ours OWNER TO victim');
 my $ours = superuser(q{SELECT snowflake_convert.key('attic.ours', 'id')});
 is(as_role('victim', $ours), '', 'a table in a schema of another role is converted');
