@@ -475,15 +475,10 @@ generator_count_regression(int64 regression_us, SnowflakeWait *wait)
 	LWLockRelease(&snowflake_shared->lock);
 }
 
-/*
- * A lease bounds how far ids may be ahead of the clock, so a server with a
- * lease cannot advance from the last id.
- */
 static void
 generator_refuse_behind(int64 behind_us)
 {
-	bool		can_advance = !node_uses_registry() &&
-		behind_us / 1000 < PG_INT32_MAX;
+	bool		can_advance = behind_us / 1000 < PG_INT32_MAX;
 
 	session.slot->counters.clock_refusals++;
 	ereport(ERROR,

@@ -142,6 +142,10 @@ sub servers_clocks
 	# Under "advance" ids may be ahead of the clock, up to the fence.  After a crash
 	# the server begins at its mark, which is ahead.
 	my $last = first_id($slow);
+	set_clock($slow, SLACK_S - 100);
+	like((sqlstate_of($slow, 'SELECT snowflake_nextval()'))[2],
+		qr/set "snowflake.clock_policy" to "advance"/,
+		'the hint of a server with a lease names "advance" for ids that are ahead');
 	$slow->append_conf('postgresql.conf',
 		"snowflake.clock_policy = advance\nsnowflake.clock_tolerance = 300s");
 	$slow->stop('immediate');
