@@ -33,8 +33,8 @@
  *   while it keeps a transaction open, or has prepared one, also over restarts;
  *   terminate its session, or roll the transaction back.
  * - It can begin a quarantine.  In each quarantine it can take a worker id that
- *   has not been renewed yet, unless the registry knows that another holder's
- *   lease on it runs, or the server has the holder's text.
+ *   has not been renewed yet, if it has the holder's text, or if no other
+ *   holder's lease on that worker id runs as far as the registry knows.
  * - So servers that tell the truth can issue equal ids: if the registry had
  *   forgotten the holder's grant, the next holder begins before the holder's fence.
  * - It cannot renew, release or take a lease that was renewed since the last
