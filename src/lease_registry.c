@@ -12,11 +12,11 @@
  * The server's rules:
  *
  * - The high-water mark goes no further than the fence, moves only while the
- *	 lease is in force, and ids stay before the mark.  So issuing an id needs no look at the
- *	 lease, and the mark stops a server that goes on after a suspension.  The
- *	 next holder begins at the fence, so no id is issued twice even if clocks
- *	 are wrong, or if a server holds the lease for longer than the registry
- *	 thinks; clocks only decide who waits.
+ *	 lease is in force, and ids stay before the mark.  So issuing an id needs no
+ *	 look at the lease, and the mark stops a server that goes on after a
+ *	 suspension.  The next holder begins at the fence, so no id is issued twice
+ *	 even if clocks are wrong, or if a server holds the lease for longer than
+ *	 the registry thinks; clocks only decide who waits.
  * - A server measures its lease from before it sends the claim, on a clock
  *	 that nobody can set, and ends it a tenth early, in case the registry's
  *	 clock is faster.

@@ -1,7 +1,7 @@
 /*
  * lease_rules.c
- *	  What a lease on a worker id allows: a pure rule, which reads no clock and no
- *	  shared memory.
+ *	  What a lease on a worker id allows: a pure rule, which reads no clock and
+ *	  no shared memory.
  */
 #include "postgres.h"
 
