@@ -153,11 +153,12 @@ $session->rows('ROLLBACK');
 $before =~ s/(place_id_seq', )2/${1}3/;
 is(dump_of($node, 'depot'), $before, 'a script that has timed out changes nothing');
 
-# The catalogue's row of a sequence waits for its last writer, and no lock shows that.
+# The catalogue's row of a sequence waits for its last writer, and before PostgreSQL
+# 18, where GRANT locks the sequence, no lock shows that.
 $session->rows('BEGIN');
 $session->rows('GRANT USAGE ON SEQUENCE depot.item_id_seq TO pg_monitor');
 like(as_keeper("SET statement_timeout = '${PostgreSQL::Test::Utils::timeout_default}s';\n$script"),
-	qr/ERROR:  canceling statement due to lock timeout/, 'a script does not wait for a transaction that has changed privileges');
+	qr/ERROR:  (?:canceling statement due to lock timeout|could not lock depot.item_id_seq)/, 'a script does not wait for a transaction that has changed privileges');
 $session->rows('ROLLBACK');
 is(as_keeper($script), '', 'the owner runs the script');
 $session->rows('BEGIN');
