@@ -64,7 +64,7 @@
  * clocks differ.  LEAD can be 0, because S moves fences and a quarantine's end
  * alike.
  *
- * Assumed.  doc/registry.md says in the same names what a DBA does about each:
+ * Assumed.  README.md says in the same names what a DBA does about each:
  *	 - durations: clocks of servers and of the registry measure durations alike.
  *	   With PAUSE they need not, if the registries' clocks are equal.
  *	 - registry clocks: the clocks of the registry's servers differ by SLACK at
