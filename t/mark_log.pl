@@ -129,7 +129,7 @@ for my $end ('a clean stop', 'a crash')
 {
 	$node->stop;
 	start_server($node);
-	my ($writer) = processes_of($node, qr/walwriter/);
+	my $writer = process_of($node, qr/walwriter/);
 	kill 'STOP', $writer;
 	my $lsn = $node->lsn('insert');
 	take_ids(1, 'the first id of a start');
@@ -195,7 +195,7 @@ for my $case (
 	[ 'the WAL writer runs, clock behind', 0, 0, 1, 0 ])
 {
 	my ($what, $is_suspended, $has_commit, $is_behind, $can_repeat) = @$case;
-	my ($writer) = processes_of($node, qr/walwriter/);
+	my $writer = process_of($node, qr/walwriter/);
 
 	# After a pause, the next id needs a mark of its own.  The pause is longer
 	# than a wait for the mark can last beyond it.
@@ -319,7 +319,7 @@ for my $tick_ms (1000, 100)
 	my $mark = value_of($node, 'SELECT snowflake_min_id(high_water_mark) FROM snowflake_node()') >> 33;
 	my $instant = ($epoch_ms + $mark * $tick_ms) / 1000;
 	my ($session, $victim) = map { SnowflakeSession->new($node) } 1 .. 2;
-	my ($writer) = processes_of($node, qr/walwriter/);
+	my $writer = process_of($node, qr/walwriter/);
 	my $offset = -s $node->logfile;
 
 	kill 'STOP', $writer;

@@ -18,6 +18,7 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(
   start_server
   set_clock
+  process_of
   processes_of
   worker_pid
   suspend
@@ -187,15 +188,23 @@ sub processes_of
 	return @pids;
 }
 
+# Waits until a server has a process whose title matches a pattern, and returns the
+# process.
+sub process_of
+{
+	my ($node, $title) = @_;
+	my $pid;
+
+	wait_for(sub { ($pid) = processes_of($node, $title) })
+	  or die $node->name . ": no process \"$title\" runs\n";
+	return $pid;
+}
+
 # Waits until the worker that leases runs, and returns its process.
 sub worker_pid
 {
 	my ($node) = @_;
-	my $pid;
-
-	wait_for(sub { ($pid) = processes_of($node, 'snowflake registry') })
-	  or die $node->name . ": no worker \"snowflake registry\" runs\n";
-	return $pid;
+	return process_of($node, qr/snowflake registry/);
 }
 
 # Suspends a postmaster, and returns its children.
