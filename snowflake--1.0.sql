@@ -351,7 +351,7 @@ BEGIN
     SELECT setting, coalesce(sourcefile, source) AS origin INTO preload FROM pg_settings WHERE name = 'shared_preload_libraries';
     IF NOT EXISTS (SELECT FROM pg_settings WHERE name = 'snowflake.worker_id') THEN
         RAISE WARNING 'snowflake_nextval() issues no ids until the library "snowflake" is loaded at the server''s start'
-            USING DETAIL = format('"shared_preload_libraries" is "%s" by: %s.', preload.setting, preload.origin),
+            USING DETAIL = format('"shared_preload_libraries" is "%s" (source: %s).', preload.setting, preload.origin),
                   HINT = 'Add "snowflake" to it, set "snowflake.worker_id" to a number that no other server has, and restart the server.';
     END IF;
 END

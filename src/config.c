@@ -39,7 +39,7 @@ config_origin(const char *name)
 	const char *value = GetConfigOption(name, false, false);
 
 	if (variable->sourcefile == NULL)
-		return psprintf("\"%s\" is \"%s\" by: %s", name, value,
+		return psprintf("\"%s\" is \"%s\" (source: %s)", name, value,
 						GucSource_Names[variable->source]);
 	return psprintf("\"%s\" is \"%s\" by line %d of file \"%s\"", name, value,
 					variable->sourceline, variable->sourcefile);

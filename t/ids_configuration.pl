@@ -290,7 +290,7 @@ is(value_of($node, "SELECT snowflake_decode(id, '2010-11-04 01:42:54.657+00') IS
 	't|0|t', 'explicit epochs and layouts, and ids as text, need no preload');
 value_of($node, 'CREATE DATABASE other');
 ($rc, $out, $err) = $node->psql('other', 'CREATE EXTENSION snowflake');
-like($err, qr/WARNING:  snowflake_nextval\(\) issues no ids until the library "snowflake" is loaded at the server's start\nDETAIL:  "shared_preload_libraries" is "" by: .*case\.conf\.\nHINT:  Add "snowflake" to it/,
+like($err, qr/WARNING:  snowflake_nextval\(\) issues no ids until the library "snowflake" is loaded at the server's start\nDETAIL:  "shared_preload_libraries" is "" \(source: .*case\.conf\)\.\nHINT:  Add "snowflake" to it/,
 	'CREATE EXTENSION without preload raises a WARNING');
 $node->safe_psql('other', 'DROP EXTENSION snowflake');
 $node->command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '--file', $dump, $node->connstr('other') ],

@@ -17,7 +17,7 @@ SELECT count(*) AS left FROM job;
 SET client_min_messages = warning;
 -- RUN doc/outbox.md: CALL snowflake_partitions.create_range
 RESET client_min_messages;
-CREATE ROLE shop LOGIN;
+CREATE ROLE app LOGIN;
 CREATE ROLE mailer LOGIN;
 -- RUN doc/outbox.md: GRANT INSERT (id, event)
 -- The two consumers begin with the oldest row, and with the next one.
@@ -27,7 +27,7 @@ SELECT event FROM read_outbox('report');
 -- The application cannot set a position.  A reader with these privileges reads three
 -- batches, of two, two and no rows.
 \set owner :USER
-\c - shop
+\c - app
 INSERT INTO outbox (event) VALUES ('one'), ('two'), ('three');
 INSERT INTO outbox (position, event) VALUES (1, 'early');
 \c - mailer
@@ -104,4 +104,4 @@ SELECT count(*) AS rows FROM outbox
 DROP VIEW holders;
 DROP FUNCTION read_outbox, outbox_read_until;
 DROP TABLE job, outbox, consumer;
-DROP ROLE shop, mailer;
+DROP ROLE app, mailer;
