@@ -77,7 +77,7 @@ SELECT array_agg(id) && related FROM orders GROUP BY related;
 \set VERBOSITY default
 SELECT id::bigint <@ int8range(1, 5) AS range, array_agg(id::bigint) @> related AS contains, pg_typeof(array_agg(id)) FROM orders GROUP BY id;
 
-\set VERBOSITY terse
+\set VERBOSITY sqlstate
 CREATE TABLE parts (id bigint) PARTITION BY RANGE (id);
 ALTER TABLE parts ALTER id TYPE snowflake;
 \set VERBOSITY default
