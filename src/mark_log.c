@@ -17,10 +17,10 @@
  * waits for the page's lock.  No session holds that lock during a flush; only
  * a process that writes the page to disk, such as the checkpointer, does.
  *
- * The first mark after a start is flushed before it is published, so an id
- * that a client gets before the server's first commit cannot come again.  Each
- * later mark is flushed while ids are still before the previous mark, unless a
- * flush or wal_writer_delay takes longer than an interval.
+ * The first mark after a start is flushed before it is published, so no id
+ * before that mark can be issued again.  Each later mark is flushed while ids
+ * are still before the previous mark, except after a pause, or if a flush or
+ * wal_writer_delay takes longer than an interval.
  *
  * The end of the transaction that logged a mark flushes the mark's record, or
  * makes the WAL writer flush it.  If a session asked the WAL writer at once,
@@ -141,7 +141,7 @@ mark_log_try_next(int64 tick)
 	return true;
 }
 
-/* Makes the lease, if any, durable, and where the ids of this start begin. */
+/* Makes durable where the ids of this start begin, and the lease, if any. */
 void
 mark_log_present(void)
 {

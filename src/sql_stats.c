@@ -58,9 +58,9 @@ static void sql_add_counters(SnowflakeCounters *sum,
 
 /*
  * snowflake_node() -> record
- *		The mark is NULL before a process has read the page; the worker id, if
- *		the server has none, or none at this time.  Only pg_monitor sees the
- *		lease's holder, which shows host and data directory.
+ *		The mark is NULL before a process has read the page.  The worker id is
+ *		NULL if the server has none, or none at this time.  Only pg_monitor
+ *		sees the lease's holder, by which another server could pose as this one.
  */
 Datum
 snowflake_node(PG_FUNCTION_ARGS)
@@ -158,9 +158,9 @@ snowflake_stat(PG_FUNCTION_ARGS)
  *		The counters of each session that is connected and has asked for an id,
  *		and the prepared transactions that hold the horizon back.  Column
  *		"horizon" is where a transaction holds the horizon, NULL if it has no
- *		id.  With a table: only who holds back the horizon of the table.  A
- *		user without the rights of pg_read_all_stats sees only the present
- *		session.
+ *		id.  With a table, only the sessions and prepared transactions that
+ *		hold back the horizon of the table.  A user without the rights of
+ *		pg_read_all_stats sees only the present session.
  */
 Datum
 snowflake_stat_backend(PG_FUNCTION_ARGS)
