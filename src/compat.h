@@ -1,6 +1,6 @@
 /*
  * compat.h
- *	  Every difference between PostgreSQL versions, and nowhere else.
+ *	  All differences between PostgreSQL versions; no other file has any.
  *
  * All other code is written for the newest PostgreSQL.  This file defines for
  * older versions what the newest version has, under the newest version's
@@ -80,9 +80,9 @@ compat_guc_variables(int *count)
 }
 
 /*
- * Reads a timestamp from text.  Returns false for a text that is none.  16 has
- * soft errors; before, such a text is an error of class 22, and every other
- * error goes on.
+ * Reads a timestamp from text.  Returns false if the text is not a timestamp.
+ * 16 reports that by a soft error.  Before 16 it raises an error of class 22,
+ * which this function catches; it rethrows every other error.
  */
 static inline bool
 compat_timestamptz_in(const char *text, TimestampTz *timestamp)

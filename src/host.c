@@ -2,10 +2,11 @@
  * host.c
  *	  This host's name, from which a worker id is derived.
  *
- * The worker id is derived once a start, and a failure stops the start.
+ * The worker id is derived once, at the server's start.  A failure stops the
+ * start.
  *
- * A worker id that two servers derive alike is worse than no worker id.  So a
- * name whose number is not its own is refused.
+ * Two servers that derive the same worker id are worse than a server without
+ * one.  So a name is refused if its number may not be the host's own.
  */
 #include "postgres.h"
 
@@ -65,8 +66,8 @@ host_refuse(const char *detail, const char *hint)
 }
 
 /*
- * Has a host name the form of those that Docker and Podman draw, twelve
- * hexadecimal digits?  Such a name may end in a number, which says nothing.
+ * Has a host name the form of the random names that Docker and Podman give,
+ * twelve hexadecimal digits?  Such a name may end in a number by chance.
  */
 static bool
 host_has_random_name(const char *name)

@@ -133,8 +133,9 @@ generator_last_of_session(int64 *id)
 
 /*
  * Returns the horizon of the server or, unless "table" is InvalidOid, of a
- * table.  Logs afterwards where ids begin, which a lease may just have set:
- * no start may go below.  Errors as generator_next(), but no clock's.
+ * table.  Afterwards logs where ids begin if a start or a new lease has set
+ * that and no mark was logged since, so that no later start begins below the
+ * horizon.  Errors as generator_next(), except those of the clock.
  */
 int64
 generator_horizon(Oid table)
@@ -301,7 +302,7 @@ generator_take_stamps(const SnowflakeLayout *layout, int64 tick, int64 wanted,
 	int64		last = (int64) session.last_stamp;
 	int64		newest;
 
-	/* In a later tick than the last stamp's, the second is larger. */
+	/* The second is larger if the tick is later than the last stamp's. */
 	*first = Max(last + 1, tick << layout->sequence_bits);
 	newest = *first;
 	if (wanted > 1)
@@ -325,9 +326,10 @@ generator_lead_us(int64 tick)
 }
 
 /*
- * Does what lets the session issue an id of a tick, or raises an error.  The
- * clock was read after the stamp.  This function is not inlined, so that the
- * common path needs fewer registers.
+ * Waits, or reads the limit again and logs the next mark if one is due, so
+ * that the session can issue an id of a tick; or raises an error.  The clock
+ * was read after the stamp.  This function is not inlined, so that the common
+ * path needs fewer registers.
  */
 static pg_noinline void
 generator_wait_or_refuse(int64 tick, SnowflakeWait *wait)
@@ -373,7 +375,7 @@ generator_read_limit(void)
 										 Max(worker_id, 0));
 }
 
-/* The last tick is spent. */
+/* Waits for a tick because the last tick is spent. */
 static void
 generator_wait_for_tick(int64 tick, int64 wait_us, SnowflakeWait *wait)
 {

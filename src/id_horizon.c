@@ -9,8 +9,8 @@
  * that took a smaller id on this server has ended, and no smaller id will be
  * issued.
  *
- * Each transaction holds the horizon back while it is open.  Steps in this
- * order, which the barriers below keep:
+ * Each transaction holds the horizon back while it is open.  The steps have
+ * this order, which the barriers below keep:
  *
  *	a transaction							a reader
  *	1 reads the newest stamp				1 reads the newest stamp
@@ -34,37 +34,39 @@
  * progress, which is until others can see its end.  A transaction's parallel
  * workers take no ids.
  *
- * The horizon of a table needs the holds of those transactions only that write
- * to the table.  An INSERT locks its table before a DEFAULT takes an id, and
- * the lock is released after others can see the end.  So between its steps 2
- * and 3 the reader lists the table with all that are above or below it,
- * because an INSERT into a partitioned table locks that table, and the
- * partition only when it has computed the row.  Then the reader finds who has
- * a lock of a writer on one of them, and passes over the holds of all others:
- * either they had ended, or they have taken no id for a row of this table.
+ * The horizon of a table needs only the holds of transactions that write to
+ * the table.  An INSERT locks its table before a DEFAULT takes an id, and the
+ * lock is released after others can see the end.  So between its steps 2 and 3
+ * the reader lists the table with its ancestors and descendants, because an
+ * INSERT into a partitioned table locks that table first, and the partition
+ * only when it has computed the row.  Then the reader finds the transactions
+ * that have a writer's lock on one of these tables, and ignores the holds of
+ * all others: they have ended, or have taken no id for a row of this table.
  *
- * The list is current: one state of pg_inherits, read after step 1.  So the
- * list has every parent and child that were parent and child when an id below
- * h was taken, unless they were parted since.  Then either the row was parted
- * from the table, too, or no row comes to the table by this parent any more:
- * DETACH PARTITION waits for the parent's writers to end, and CONCURRENTLY
- * keeps the entry in pg_inherits until those have that wrote when it began.  A
- * row does not count if its table became part of the tree after the row's id
- * was taken, or if it comes to a partition by a former parent; doc/outbox.md
- * says so.
+ * The list is current: it is one state of pg_inherits, read after step 1.  So
+ * it has every two tables that were parent and child when an id below h was
+ * taken, unless they were separated since.  If they were, either the row was
+ * separated from the table, too, or no further row reaches the table through
+ * this parent: DETACH PARTITION waits until the parent's writers have ended,
+ * and with CONCURRENTLY the entry stays in pg_inherits until all have ended
+ * that were writing when it began.  A row does not count if its table became
+ * part of the tree after the row's id was taken, or if the row is inserted
+ * through a former parent; doc/outbox.md says so.
  *
- * The locks are read after the list, so every lock is found that is held from
- * step 1 until then: of few tables for each, of many in one pass over all
- * locks.  PostgreSQL reads the fast-path locks of sessions before the lock
- * table, and such a lock can move to the lock table, but never back.  It reads
- * a table's locks as of one moment, so a lock that a PREPARE hands on has
- * either owner.  A parallel worker writes nothing, so its locks find no one
- * else.
+ * The locks are read after the list, so the reader finds every lock that is
+ * held from step 1 until then.  It reads the locks of few tables one table
+ * after the other, and those of many tables in one pass over all locks.
+ * PostgreSQL reads the fast-path locks of sessions before the lock table, and
+ * such a lock can move to the lock table, but never back.  It reads a table's
+ * locks as of one moment, so it finds a lock that PREPARE TRANSACTION hands
+ * over with the old owner or with the new one.  A parallel worker writes
+ * nothing, so its locks do not matter.
  *
- * A horizon stays true, so the horizon never goes back, whatever the clock
- * does and whichever worker id is leased; of a table, while at most
- * TABLE_HORIZONS_MAX tables are asked for.  The reader also waits until the
- * mark is flushed, so that ids begin after the horizon even after a crash.
+ * A horizon stays true, so the server's horizon never goes back, whatever the
+ * clock does and whichever worker id is leased.  Nor does the horizon of a
+ * table, unless readers ask for more than TABLE_HORIZONS_MAX tables.  The
+ * reader also waits until the mark is flushed, so that ids begin after the
+ * horizon even after a crash.
  */
 #include "postgres.h"
 
@@ -92,10 +94,10 @@
 #include "utils/snapmgr.h"
 
 /*
- * How many tables are asked for their locks one by one.  That takes some 20 us
- * for each, while one pass over the lock table takes time by its configured
- * size, 0.1 to 10 ms, and stops everybody who takes or releases a lock
- * meanwhile.
+ * Up to this number of tables, the reader asks for the locks of each table,
+ * which takes some 20 us a table.  One pass over the lock table takes 0.1 to
+ * 10 ms, depending on the lock table's configured size, and meanwhile blocks
+ * every session that takes or releases a lock.
  */
 #define FEW_TABLES 16
 
@@ -246,9 +248,9 @@ horizon_raise_of_table(Oid table, uint64 horizon)
 }
 
 /*
- * Returns the holds of the transactions that are open, those of the writers of
- * a table only unless "table" is InvalidOid.  Raises ERROR 42P01 or 42809 if
- * there is no such table.
+ * Returns the holds of all open transactions or, unless "table" is InvalidOid,
+ * of those that write to a table.  Raises ERROR 42P01 or 42809 if there is no
+ * such table.
  */
 HorizonHold *
 horizon_find_holds(Oid table, int *count)
@@ -437,7 +439,7 @@ horizon_list_tree(Oid table)
 	Snapshot	snapshot;
 	List	   *tables;
 
-	/* Else GetCatalogSnapshot() might take an earlier snapshot for current. */
+	/* Without this, GetCatalogSnapshot() might return an earlier snapshot. */
 	AcceptInvalidationMessages();
 	inherits = table_open(InheritsRelationId, AccessShareLock);
 	snapshot = RegisterSnapshot(GetCatalogSnapshot(InheritsRelationId));
@@ -512,7 +514,7 @@ horizon_list_ancestors(Relation inherits, Snapshot snapshot, Oid table)
 	}
 }
 
-/* A table that was dropped meanwhile is not. */
+/* Is a table partitioned?  A table that was dropped meanwhile is not. */
 static bool
 horizon_is_partitioned(Oid table)
 {
@@ -553,8 +555,8 @@ horizon_scan_inherits(Relation inherits, Snapshot snapshot, AttrNumber key,
 
 /*
  * Lists the transactions that have a lock of a writer on one of the tables, in
- * the order of horizon_compare_vxids().  Only granted locks count: who waits
- * for a lock has not yet taken the id that comes after the lock.
+ * the order of horizon_compare_vxids().  Only granted locks count: a session
+ * that waits for a lock takes its id only after it has the lock.
  */
 static VirtualTransactionId *
 horizon_list_writers(const List *tables, int *count)

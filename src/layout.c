@@ -90,7 +90,7 @@ layout_set_epoch(SnowflakeLayout *layout, TimestampTz epoch,
 	return true;
 }
 
-/* Returns text that layout_parse() reads, without a tick of 1 ms. */
+/* Returns text that layout_parse() reads.  Leaves out a tick of 1 ms. */
 char *
 layout_to_text(const SnowflakeLayout *layout)
 {
@@ -164,7 +164,10 @@ layout_parse_tick(const char *text, int64 *tick_us)
 	return false;
 }
 
-/* Checks that ids fit a bigint, their fields an integer, the span an int64. */
+/*
+ * Checks that ids fit into a bigint, their fields into an integer, and the
+ * span in microseconds into an int64.
+ */
 static bool
 layout_check_widths(const SnowflakeLayout *layout, const char **detail)
 {

@@ -12,7 +12,7 @@
 /* Twitter's layout, the default of snowflake.layout and of SQL functions. */
 #define LAYOUT_DEFAULT "41/5/5/12"
 
-/* The widest field of a node, and a sequence: what SQL's integer can show. */
+/* The largest width of the fields that SQL shows as integers: all but ticks. */
 #define LAYOUT_FIELD_BITS_MAX 31
 
 /* No worker id; for a server with a registry, any worker id. */

@@ -152,8 +152,8 @@ connection_open(SnowflakeConnection *connection, const char *conninfo)
 							   NULL);
 
 	/*
-	 * Half of the time is the hosts', in equal parts; the rest is the
-	 * claim's.
+	 * Connecting may take half of the time, of which each host gets an equal
+	 * part.  The rest is for the claim.
 	 */
 	if (connection->host_count > 1)
 		connection->deadline_us =

@@ -64,10 +64,11 @@ lease_state_read_in_force(SnowflakeLease *lease)
 
 /*
  * Takes over the page's lease if the lease fits the present configuration, and
- * returns its state.  Only then can this server name the lease to the registry as its last one.
+ * returns its state.  Only a lease that was taken over can be named to the
+ * registry as this server's last one.
  *
  * The lease is pending, and not over, if the registry and the worker id are
- * the configured ones, and if both of this holds:
+ * the configured ones, and if both of these conditions hold:
  *
  * - The server is the holder.  A restart of the machine changes the holder, so
  *	 clock_boottime_us() has counted since the grant without a break.

@@ -54,7 +54,7 @@
  */
 #define SHORT_TIMEOUT_US INT64CONST(2000000)
 
-/* Any usual duration of a lease, until the registry has sent the real one. */
+/* The duration of a lease that is assumed until the registry has sent one. */
 #define DURATION_UNKNOWN_US INT64CONST(120000000)
 
 /* How many hosts have failures that are logged once. */
@@ -326,8 +326,9 @@ worker_report_grant(const SnowflakeLease *held, bool was_held,
  * show in their error.  Any user may see what the registry has answered.  What
  * libpq says is for the log only, because it can contain hosts and roles.
  *
- * Logs the failure, but for DEBUG1 only if the host's last failure had the same
- * cause: the same code or, without a code, the same reason.
+ * Logs the failure as a WARNING or, if the host's last failure had the same
+ * cause, as DEBUG1.  Failures have the same cause if they have the same code
+ * or, without a code, the same reason.
  */
 static void
 worker_report_failure(const SnowflakeConnection *connection,

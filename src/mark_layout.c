@@ -13,15 +13,15 @@
  *	a layout				are others					decoded by it, and not issued
  *
  * A server that issues ids by other parameters than the data's makes ids that
- * all other servers decode wrongly, and that can come again.
+ * all other servers decode wrongly, and that can be issued a second time.
  *
  * snowflake_change_layout() also sets a flag on the page, which stays: the data
  * may have ids of more than one layout.
  *
- * When recovery has ended and the parameters do not differ, the layout cannot
- * change any more: it is final until the server's next start.  Before,
- * recovery may bring a page, or snowflake_change_layout() write one, so a
- * session reads the page again for each snapshot.
+ * When recovery has ended and the parameters do not differ, the layout is
+ * final: it cannot change until the server's next start.  Before that, recovery
+ * may bring a page, or snowflake_change_layout() may write one, so a session
+ * reads the page again for each snapshot.
  */
 #include "postgres.h"
 
@@ -42,10 +42,10 @@
 #include "utils/timestamp.h"
 
 /*
- * A reading of the page lasts as long as a snapshot, because a later snapshot
- * can bring rows of another layout: as long as the statement is the same, and
- * its snapshots have the same transactions.  In a procedure each transaction
- * counts as a statement.
+ * What a reading of the page was made for.  The reading is used as long as the
+ * statement is the same and its snapshots see the same transactions, because a
+ * later snapshot can bring rows of another layout.  In a procedure each
+ * transaction counts as a statement.
  */
 typedef struct LayoutReading
 {
@@ -89,12 +89,12 @@ static void mark_layout_refuse_change(const MarkContents *contents,
 /*
  * Finds the layout in the postmaster, before recovery, for the checks and the
  * log of the server's start.  Sets node_layout() to what the configuration
- * asks for.  Returns false if the layout is not known: if recovery may bring a
- * page with another one.
+ * asks for.  Returns false if the layout is not known because recovery may
+ * bring a page with another one.
  *
  * The page is read from its file, and WAL may be ahead of the file, as after a
- * snowflake_change_layout().  So what differs from the file of a standby is
- * told as early as this, but stops no start: ids are refused later.
+ * snowflake_change_layout().  So parameters that differ from the file cause
+ * only a WARNING here, and do not stop the start: ids are refused later.
  */
 bool
 mark_layout_begin(void)
@@ -277,9 +277,9 @@ mark_layout_look(void)
 }
 
 /*
- * Two snapshots of one statement that have the same xmax see the same
- * transactions if as many below it are in progress: none of them can begin
- * later.
+ * Describes the present statement and snapshot.  Two snapshots of one statement
+ * with the same xmax see the same transactions if the same number of
+ * transactions below xmax is in progress, because no further one can begin.
  */
 static LayoutReading
 mark_layout_present_reading(void)
@@ -302,9 +302,9 @@ mark_layout_present_reading(void)
 }
 
 /*
- * May recovery bring another page than that of the file, sound or not?  It
- * does not after a clean stop of a primary.  Recovery after a crash brings no
- * first page: the file exists before the first record of the page.
+ * Can recovery bring another page than that of the file, sound or not?  It
+ * cannot after a clean stop of a primary.  Recovery after a crash cannot bring
+ * the first page: the file exists before the first record of the page.
  */
 static bool
 mark_layout_may_be_recovered(bool has_page)
@@ -344,8 +344,9 @@ mark_layout_is_wanted(const SnowflakeLayout *data)
 }
 
 /*
- * Lets all processes go by a layout until the server's next start, unless they
- * go by one already.  "contents" are the page, or 0 without a page.
+ * Makes a layout final, so that all processes use it until the server's next
+ * start.  If a layout is final already, this process uses that one.  "contents"
+ * are those of the page; without a page they are 0.
  */
 static void
 mark_layout_settle(const MarkContents *contents, const SnowflakeLayout *layout)

@@ -220,8 +220,8 @@ mark_page_ensure(void)
 }
 
 /*
- * A file that is shorter than the page is damage, unless recovery is about to
- * write the page.
+ * Is there a page?  A file that is shorter than the page is damage, unless
+ * recovery is about to write the page.
  */
 static bool
 mark_page_exists(void)

@@ -103,8 +103,8 @@ mark_start(void)
 	 * Without a lease no id is issued before mark_begin_lease() finds where
 	 * ids begin.  Until then the stamp is at the floor, and not at the mark
 	 * of the worker id that was leased last: that mark must not hold up the
-	 * ids of another worker id.  The mark of a lease that is pending does, if
-	 * the registry refuses the lease; the lease's fence bounds that mark.
+	 * ids of another worker id.  The mark of a pending lease does hold them
+	 * up if the registry refuses that lease, but not beyond its fence.
 	 */
 	start = mark_find_start(&contents,
 							state == LEASE_PENDING ? lease.worker_id :
@@ -168,8 +168,9 @@ mark_report_elsewhere(const MarkLogger *logger, int64 begin)
  * under the new lease begin at a tick that no earlier id has reached: sessions
  * that still use the old worker id stay before that tick.
  *
- * That tick becomes the node's mark on the page, which stays when a wrong
- * clock is set right.  So the caller takes no lease that begins far ahead.
+ * That tick becomes the node's mark on the page, and stays there even when a
+ * wrong clock has been corrected.  So the caller takes no lease that begins far
+ * ahead of the clock.
  */
 void
 mark_begin_lease(const SnowflakeLease *lease, TimestampTz begins_at)

@@ -1,6 +1,6 @@
 /*
  * module.c
- *	  _PG_init and nothing else: the parameters, the worker.
+ *	  _PG_init(), which defines the parameters and registers the worker.
  *
  * shared_preload_libraries is the one way to load the library: the postmaster
  * runs _PG_init() once, and its children inherit the result.  A parameter that

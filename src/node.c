@@ -41,7 +41,7 @@ char	   *node_registry = NULL;
 
 int			node_worker_id = WORKER_ID_UNSET;
 
-/* Without a layout the library was not preloaded. */
+/* The layout that this process uses; all 0 if the library was not preloaded. */
 static SnowflakeLayout node_present_layout = {0};
 
 static bool node_parse_epoch(const char *text, TimestampTz *epoch);
@@ -77,7 +77,7 @@ node_check_epoch(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* Returns the layout and the epoch of a server that nobody has told others. */
+/* Returns the default layout, with the default epoch. */
 void
 node_default_layout(SnowflakeLayout *layout)
 {
@@ -95,9 +95,9 @@ node_sets_layout(void)
 }
 
 /*
- * Puts what snowflake.layout and snowflake.epoch set in the place of a
- * layout's values.  Their check hooks have passed.  Raises an error if the
- * result lasts beyond the range of timestamps.
+ * Replaces a layout's values by those that snowflake.layout and snowflake.epoch
+ * set, which have passed their check hooks.  Raises an error if the result
+ * lasts beyond the range of timestamps.
  */
 void
 node_apply_parameters(SnowflakeLayout *layout)
@@ -119,7 +119,7 @@ node_apply_parameters(SnowflakeLayout *layout)
 				 errhint("Give the layout fewer tick bits or a shorter tick.")));
 }
 
-/* Lets this process go by a layout; see mark_layout.c. */
+/* Makes this process use a layout; see mark_layout.c. */
 void
 node_set_layout(const SnowflakeLayout *layout)
 {
@@ -197,8 +197,8 @@ node_require_preload(void)
 }
 
 /*
- * Returns the layout that this process goes by: the data's if the process has
- * called mark_layout() or mark_start_once() before.  ERROR 55000 without
+ * Returns the layout that this process uses, which is the data's if the process
+ * has called mark_layout() or mark_start_once() before.  ERROR 55000 without
  * preload.
  */
 const SnowflakeLayout *

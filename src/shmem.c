@@ -18,7 +18,7 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
-/* Of the struct, and of the tranche of its lock. */
+/* The name of the struct, and of the tranche of its lock. */
 #define SHMEM_NAME "snowflake"
 
 SharedState *snowflake_shared = NULL;
