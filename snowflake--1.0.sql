@@ -4,12 +4,12 @@
 --
 -- The extension's schema
 --
--- Its owner may be any role, and it may hold any role's functions.  So a name is
--- looked up there only if it is written @extschema@.name.  Calls of the
+-- Its owner may be any role, and it may have functions of any role.  So a name is
+-- looked up in the schema only if it is written @extschema@.name.  Calls of the
 -- extension's functions have arguments of the exact types, so that no other
 -- function matches better.  The row lock keeps the schema's owner from renaming
--- it until the extension is created.  PL/pgSQL binds names when it runs, and so
--- names objects of pg_catalog only.
+-- the schema until the extension is created.  PL/pgSQL looks names up when it
+-- runs, so PL/pgSQL code names only objects of pg_catalog.
 --
 SET LOCAL search_path TO pg_catalog, pg_temp;
 SELECT FROM pg_namespace
@@ -38,10 +38,10 @@ $$;
 -- The type: a bigint that JSON has as a string
 --
 -- PostgreSQL writes a value of a type that it does not know as a JSON string,
--- which programs read exactly.  It is for casts of bigint columns: most drivers and
--- schema tools do not know the type of a column.  The casts in both directions change
+-- which programs read exactly.  The type is for casts of bigint columns, because most
+-- drivers and schema tools do not know it.  The casts in both directions change
 -- no bit and are implicit, so the operators, the functions and the operator classes
--- of bigint serve a snowflake, and a filter on a cast key uses its index.  The
+-- of bigint serve a snowflake, and a filter on a cast key uses the key's index.  The
 -- polymorphic operators, those of arrays and ranges, do not take both types.
 --
 -- The other casts are bigint's, but those to numeric and to floating-point types
@@ -130,10 +130,10 @@ CREATE FUNCTION @extschema@.snowflake_id()
 RETURNS bigint LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_nextval'
 SUPPORT @extschema@.snowflake_copy_support;
 COMMENT ON FUNCTION @extschema@.snowflake_id() IS
-'snowflake_nextval() by another name, for tools that take every default whose text has "nextval" for that of a sequence';
+'snowflake_nextval() by another name, for tools that mistake every default whose text has "nextval" for that of a sequence';
 
--- COPY FROM calls this function in place of the two above.  It issues ids, too,
--- but is labelled STABLE, so that COPY inserts rows in batches.
+-- COPY FROM calls this function in place of the two above.  The function does the
+-- same as they do, but is labelled STABLE, so that COPY inserts rows in batches.
 CREATE FUNCTION @extschema@.snowflake_copy_nextval()
 RETURNS bigint LANGUAGE C STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'snowflake_copy_nextval';
 
@@ -270,7 +270,7 @@ CREATE FUNCTION @extschema@.snowflake_node(
 RETURNS record LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'snowflake_node';
 COMMENT ON FUNCTION @extschema@.snowflake_node() IS 'this server''s node and layout';
 
--- Only a superuser may call it.
+-- The function itself checks that its caller is a superuser.
 CREATE FUNCTION @extschema@.snowflake_change_layout()
 RETURNS void LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'snowflake_change_layout';
 COMMENT ON FUNCTION @extschema@.snowflake_change_layout() IS
@@ -326,7 +326,7 @@ RETURNS bigint LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', '
 COMMENT ON FUNCTION @extschema@.snowflake_from_text(text, integer) IS
 'the id that a text in base 2, 16, 32, 36, 58 or 62 stands for';
 
--- The other functions are no interface.
+-- The other objects are internal, but for the casts.
 DO $$
 DECLARE
     object record;
@@ -357,8 +357,8 @@ BEGIN
 END
 $$;
 
--- If the schema was renamed before the row lock, all functions went to another
--- schema of its name.
+-- If the schema was renamed before this script had locked its row, the functions
+-- were created in another schema that had got its name.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_depend AS d
