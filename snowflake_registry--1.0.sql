@@ -27,18 +27,20 @@
  *
  * doc/model/lease.pml checks these rules, and lists what they assume.
  *
- * What a server with its password can do:
+ * What a client that has a server's password can do:
  *
- * - It can lease all free worker ids, and keep all other servers from claiming
- *   while it keeps a transaction open, or has prepared one, also over restarts;
- *   terminate its session, or roll the transaction back.
- * - It can begin a quarantine.  In each quarantine it can take a worker id that
- *   has not been renewed yet, if it has the holder's text, or if no other
+ * - It can lease all free worker ids.  It can also keep all other servers from
+ *   claiming as long as it has a transaction open or prepared; a prepared one
+ *   also survives restarts.  Then terminate its session, or roll the
+ *   transaction back.
+ * - It can begin a quarantine.  In each quarantine it can take a worker id whose
+ *   lease has not been renewed yet, if it has the holder's text, or if no other
  *   holder's lease on that worker id runs as far as the registry knows.
  * - So servers that tell the truth can issue equal ids: if the registry had
  *   forgotten the holder's grant, the next holder begins before the holder's fence.
  * - It cannot renew, release or take a lease that was renewed since the last
- *   quarantine began, move another fence but by a quarantine, or read a table.
+ *   quarantine began.  Nor can it move the fence of such a lease, except by
+ *   beginning a quarantine, or read a table.
  */
 
 -- In this transaction an unqualified name means an object of PostgreSQL.  SQL
@@ -139,7 +141,8 @@ COMMENT ON COLUMN snowflake_registry.node.released_at IS 'when the lease was rel
 COMMENT ON COLUMN snowflake_registry.node.quarantine IS
 'the number of the last quarantine when the holder claimed; after the next one the registry may have forgotten another holder';
 
--- Calls no function of this file: who may read the view may not call these.
+-- The view calls no function of this file, because a role that may read the view
+-- need not have the privilege to call the functions.
 CREATE VIEW snowflake_registry.lease AS
 SELECT n.datacenter_id, n.worker_id, n.name, n.address,
        CASE WHEN n.released_at IS NOT NULL THEN 'released'
@@ -152,7 +155,7 @@ SELECT n.datacenter_id, n.worker_id, n.name, n.address,
   FROM snowflake_registry.node AS n CROSS JOIN snowflake_registry.setting AS s;
 COMMENT ON VIEW snowflake_registry.lease IS 'who holds which worker id, where, until when, and where the next holder would begin';
 
--- As claim() passes them on.
+-- The arguments of claim(), as it passes them to other functions.
 CREATE TYPE snowflake_registry.claim_arguments AS (
     datacenter_id integer, wanted_worker_id integer, holder text, name text, begins_by timestamptz,
     last_worker_id integer, incarnation bigint, held_fence timestamptz, next_incarnation bigint,
@@ -165,16 +168,17 @@ COMMENT ON TYPE snowflake_registry.claim_arguments IS
 -- Quarantine
 --
 
--- Another history shows that the data was restored: system identifier, database,
--- and the table's file, which differs after a dump is restored (or VACUUM FULL).
+-- Returns the identity of the registry's data: the system identifier, the database,
+-- and the table's file, which differs after a dump was restored (or a VACUUM FULL).
+-- If it differs from the one that was stored, the data may have been restored.
 CREATE FUNCTION snowflake_registry.history()
 RETURNS text LANGUAGE sql VOLATILE PARALLEL UNSAFE
 RETURN concat_ws('/', (SELECT c.system_identifier FROM pg_control_system() AS c),
                  (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
                  pg_relation_filenode('snowflake_registry.node'));
 
--- Serves only holders until all leases that may have been forgotten are over.  A
--- quarantine that is pending never becomes shorter.
+-- Begins a quarantine: the registry serves only holders until all leases that may
+-- have been forgotten are over.  A quarantine that is pending never becomes shorter.
 CREATE FUNCTION snowflake_registry.quarantine()
 RETURNS snowflake_registry.setting LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -262,14 +266,14 @@ CREATE FUNCTION snowflake_registry.is_seen(n snowflake_registry.node, s snowflak
 RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN n.quarantine IS NOT DISTINCT FROM s.quarantine;
 
--- Where the next holder's ids begin: no lease that was forgotten has a fence after
--- the quarantine.
+-- Returns where the next holder's ids begin.  No lease that was forgotten has a fence
+-- after the quarantine.
 CREATE FUNCTION snowflake_registry.fence(n snowflake_registry.node, s snowflake_registry.setting)
 RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN n.quarantine = s.quarantine THEN n.fence ELSE greatest(n.fence, s.reopens_at) END;
 
--- May a server without a lease lease a worker id?  A released one is free also when
--- the clock was set back since.
+-- Can a server without a lease get a worker id?  A worker id that was released is
+-- free even if the clock has been set back since.
 CREATE FUNCTION snowflake_registry.is_free(
     n snowflake_registry.node, s snowflake_registry.setting, c snowflake_registry.claim_arguments)
 RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -294,9 +298,9 @@ BEGIN
     IF FOUND OR c.held_fence IS NULL THEN
         RETURN n;
     END IF;
-    -- In a quarantine believe a holder that was not seen if its lease is not over, no
-    -- lease of another holder runs as far as the registry knows, and the fence is one
-    -- that a forgotten grant can have, or the row's grant is the holder's own.
+    -- In a quarantine, believe a holder that was not seen if all of this is true: its
+    -- lease is not over; as far as the registry knows, no other holder's lease runs; and
+    -- the row's grant is the holder's own, or a forgotten grant can have had its fence.
     n := snowflake_registry.row_of(s, c.datacenter_id, c.last_worker_id);
     IF c.claimed_at >= s.reopens_at OR snowflake_registry.is_seen(n, s) OR c.held_fence <= c.claimed_at + s.slack OR
        n.holder <> c.holder AND n.released_at IS NULL AND n.expires_at > c.claimed_at THEN
@@ -324,10 +328,11 @@ RETURN (SELECT (max(r.worker_id)::bigint + 1)::integer FROM snowflake_registry.n
          WHERE r.datacenter_id = of_datacenter_id
         HAVING max(r.worker_id)::bigint + 1 < snowflake_registry.worker_id_count(s));
 
--- Returns the row that a server without a lease gets if the row is free: of the
--- worker id that the server wants, or had last, or else of one above all that were
--- leased, of the one that has been free longest, of one that was left out, or of the
--- one that will be free first.
+-- Returns the row that a server without a lease gets if the row is free.  It is the
+-- row of the worker id that the server wants.  If the server wants none, it is the
+-- row of the first of these that there is: its last worker id, if that is free; one
+-- above all that were leased; the one that has been free longest; one that was never
+-- leased; the one that will be free first.
 CREATE FUNCTION snowflake_registry.choose(s snowflake_registry.setting, c snowflake_registry.claim_arguments)
 RETURNS snowflake_registry.node LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -536,8 +541,8 @@ COMMENT ON FUNCTION snowflake_registry.about IS
 --
 
 -- The first call makes the row of "setting".  Each call that changes the row begins
--- a quarantine, which is over when leases by the old constants are, too: an id of the
--- old layout can be equal to one of any node of the new layout.
+-- a quarantine, which lasts until the leases by the old constants are over as well,
+-- because an id of the old layout can be equal to one of any node of the new layout.
 CREATE FUNCTION snowflake_registry.configure(
     lease_duration interval DEFAULT NULL, slack interval DEFAULT NULL, layout text DEFAULT NULL,
     epoch timestamptz DEFAULT NULL)
@@ -546,7 +551,7 @@ DECLARE
     old snowflake_registry.setting := snowflake_registry.lock_registry();
     s snowflake_registry.setting := old;
 BEGIN
-    -- In seconds: how long a day is depends on the time zone of a server that claims.
+    -- Store seconds, because the length of a day depends on the session's time zone.
     s.lease_duration := make_interval(secs => extract(epoch FROM coalesce(configure.lease_duration, old.lease_duration, '100 s')));
     s.slack := make_interval(secs => extract(epoch FROM coalesce(configure.slack, old.slack, '10 s')));
     s.layout := coalesce(configure.layout, old.layout, '41/5/5/12');
@@ -614,15 +619,15 @@ BEGIN
                        'REVOKE ALL ON ALL TABLES IN SCHEMA snowflake_registry FROM %1$s; '
                        'REVOKE ALL ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM %1$s', grantee);
     END LOOP;
-    -- The other functions are no interface.
+    -- The other functions are internal.
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'snowflake_registry'::regnamespace AND obj_description(oid, 'pg_proc') IS NULL LOOP
         EXECUTE format('COMMENT ON FUNCTION %s IS ''internal''', routine);
     END LOOP;
 END
 $$;
 
--- pg_dump dumps the constants, although the table belongs to an extension.  It does
--- not dump the leases: they are out of date in each dump, and their holders bring them.
+-- Makes pg_dump dump the constants, although the table belongs to an extension.  It
+-- does not dump the leases: in any dump they are out of date, and holders show theirs.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname OPERATOR(pg_catalog.=) 'snowflake_registry') THEN
