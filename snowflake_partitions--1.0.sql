@@ -4,13 +4,14 @@
  * All functions run with the caller's rights.  The caller owns all tables that a
  * statement reads or locks, so no statement runs code of another role.
  *
- * A call holds no lock while it waits for one.  Each attempt to make a change is a
- * transaction of its own.  It waits for one lock at most, while it has no other.
- * Then it takes all locks of the change without waiting, and makes the change.  If
- * one of them is not free, the transaction ends, which gives everything back, and
- * the next attempt waits for that lock.  The change itself can need what LOCK TABLE
- * does not lock, such as an index, a schema or a name.  If one of these is not free
- * for 10 ms, the transaction ends, too, and the next attempt begins 100 ms later.
+ * A call holds no lock on a table while it waits for one.  Each attempt to make a
+ * change is a transaction of its own.  It waits for one lock at most, while it has no
+ * other.  Then it takes all locks of the change without waiting, and makes the
+ * change.  If one of them is not free, the transaction ends, which gives everything
+ * back, and the next attempt waits for that lock.  The change itself can need what
+ * LOCK TABLE does not lock, such as an index, a schema or a name.  For these the
+ * transaction waits for up to 10 ms while it holds its locks.  If that is too short,
+ * the transaction ends, and the next attempt begins 100 ms later.
  */
 
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
@@ -22,7 +23,8 @@ CREATE SCHEMA snowflake_partitions;
 GRANT USAGE ON SCHEMA snowflake_partitions TO PUBLIC;
 COMMENT ON SCHEMA snowflake_partitions IS 'range partitions by the time of snowflake ids';
 
--- Names below are looked up here.  The bodies pin the same path, or are bound by OID.
+-- Names below are looked up in this path.  The bodies set the same path, or are bound
+-- by OID.
 SET LOCAL search_path TO pg_catalog, pg_temp;
 
 --
@@ -99,14 +101,14 @@ RETURN (
                                FROM generate_series(39, 1, -1) AS length
                               WHERE octet_length(left(c.relname, length)) <= 39 LIMIT 1) END
                   || to_char(start, CASE unit WHEN 'year' THEN '_YYYY' WHEN 'month' THEN '_YYYY_MM' WHEN 'day' THEN '_YYYY_MM_DD' ELSE '_YYYY_MM_DD_HH24' END)
-                  -- When summer time ends, an hour comes twice: the second gets a "b".
+                  -- When summer time ends, one hour occurs twice: the second gets a "b".
                   || CASE WHEN unit = 'hour' AND to_char(start, 'HH24') = to_char(start - interval '1 hour', 'HH24') THEN 'b' ELSE '' END)
       FROM pg_class AS c
      WHERE c.oid = parent);
 COMMENT ON FUNCTION snowflake_partitions.name_of(regclass, text, timestamptz) IS 'internal: the name of the partition that begins at an instant';
 
 --
--- What there is, and what is to be done
+-- The partitions that exist, and those that are missing or expired
 --
 
 -- Raises an error unless the table is one that the functions can serve, and the caller
@@ -143,10 +145,10 @@ BEGIN
     END IF;
 
     -- The owner's code can run below with the rights of the caller and, after SET ROLE,
-    -- of the role that has connected.  That is the owner, or a member of it, which has the
-    -- owner's rights already, but no superuser, and not a member of
-    -- pg_execute_server_program, pg_read_server_files or pg_write_server_files, which are
-    -- as good as one; before 16, CREATEROLE grants them to anybody.
+    -- of the role that has connected.  So that role has to be the owner, or a member of
+    -- it, which has the owner's rights already.  It must not be a superuser, nor a member
+    -- of pg_execute_server_program, pg_read_server_files or pg_write_server_files, which
+    -- have as much power.  Before 16, a role with CREATEROLE can grant these to anybody.
     IF owner <> caller
        OR owner <> login AND (NOT pg_has_role(login, owner, 'MEMBER')
                                OR EXISTS (SELECT FROM pg_roles AS s
@@ -189,7 +191,7 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_partitions.check_parent(regclass) IS 'internal: an error unless the caller may change the partitions of a table';
 
--- With a table's OID, pg_get_expr() would wait for its lock.
+-- pg_get_expr() is given no table, because it would wait for the table's lock.
 CREATE FUNCTION snowflake_partitions.present(parent regclass)
 RETURNS TABLE (part regclass, lower bigint, upper bigint) LANGUAGE sql STABLE STRICT PARALLEL SAFE
 BEGIN ATOMIC
@@ -238,7 +240,7 @@ BEGIN
         RAISE EXCEPTION 'cannot create partitions since % until % by a step of %', since, until, step
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Give two finite instants, the earlier first, and a step.';
     END IF;
-    -- A partition's name has to tell when the partition begins.
+    -- A partition's name has to show when the partition begins.
     IF since <> starts[1] AND (unit = 'hour' OR date_trunc(unit, since::timestamp) <> since::timestamp) THEN
         RAISE EXCEPTION '% is not the beginning of % % in time zone "%"',
                         since, CASE unit WHEN 'hour' THEN 'an' ELSE 'a' END, unit, current_setting('TimeZone')
@@ -304,8 +306,8 @@ BEGIN
         RAISE EXCEPTION 'cannot drop partitions before %', before
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a finite instant.';
     END IF;
-    -- PostgreSQL does not drop a partition that a foreign key references.  Of others,
-    -- a DETACH would lock the tables that the parent references.
+    -- PostgreSQL does not drop a partition that a foreign key references, so detach it
+    -- first.  Do not detach others: that would lock the tables that the parent references.
     RETURN QUERY
         SELECT p.part::text, array_remove(ARRAY[
                    CASE WHEN EXISTS (SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = p.part)
@@ -421,7 +423,7 @@ BEGIN
         END LOOP;
         deadline := NULL;
     EXCEPTION WHEN lock_not_available OR undefined_table OR invalid_schema_name THEN
-        -- Until all locks are taken, a name may lead nowhere because of another session.
+        -- Until all locks are taken, another session can rename or drop what a name means.
         IF SQLSTATE <> '55P03' AND (changing OR clock_timestamp() >= deadline) THEN
             RAISE;
         ELSIF clock_timestamp() >= deadline THEN
