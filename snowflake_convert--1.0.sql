@@ -18,16 +18,17 @@ CREATE SCHEMA snowflake_convert;
 GRANT USAGE ON SCHEMA snowflake_convert TO PUBLIC;
 COMMENT ON SCHEMA snowflake_convert IS 'scripts that make bigint keys snowflakes';
 
--- Names below are looked up here.  The bodies pin the same path.
+-- Names below are looked up in this path.  The bodies set the same path.
 SET LOCAL search_path TO pg_catalog, pg_temp;
 
 --
--- What the catalogue knows of a key.  Most functions are PL/pgSQL, whose plans last for
--- a session, because the event trigger calls them for each new table.
+-- What the catalogue shows of a key.  Most functions are PL/pgSQL, whose plans are kept
+-- for a session, because the event trigger calls them for each new table.
 --
 
--- The extension's functions, snowflake_id() first, and a call of it, bound by their OIDs:
--- their schema may belong to a role that makes functions of the same names.
+-- Makes id_functions(), which returns the extension's functions, snowflake_id() first, and
+-- new_id(), which calls snowflake_id().  Both are bound by OID, because the functions'
+-- schema may belong to a role that makes functions of the same names.
 DO $$
 DECLARE
     ids regprocedure[] := (SELECT array_agg(p.oid::regprocedure ORDER BY p.proname)
@@ -48,14 +49,15 @@ BEGIN
 END
 $$;
 
--- A new id, or the last value before it that a sequence gives.
+-- Returns the largest value of a sequence that is not larger than a new id.
 CREATE FUNCTION snowflake_convert.new_id(start bigint, increment bigint)
 RETURNS bigint LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT id - mod(id - start, increment) FROM snowflake_convert.new_id() AS id;
 END;
 
--- bigint and, if the extension has it, its type snowflake, which is a bigint, too.
+-- Returns the types of keys that can become snowflakes: bigint, and the extension's type
+-- snowflake, which is a bigint, too.
 CREATE FUNCTION snowflake_convert.key_types()
 RETURNS oid[] LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -69,8 +71,8 @@ BEGIN
 END
 $$;
 
--- A snowflake is a column whose DEFAULT calls one of the functions, and nothing that
--- anybody has made.
+-- Says whether a column is a snowflake: its DEFAULT calls one of the extension's functions
+-- and, apart from types, uses nothing else that is not PostgreSQL's own.
 CREATE FUNCTION snowflake_convert.is_snowflake(rel regclass, num smallint)
 RETURNS boolean LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -103,8 +105,8 @@ BEGIN
 END
 $$;
 
--- The same, if the column takes its values from there: the DEFAULT is nextval() and no
--- more, which the catalogue does not know.
+-- Returns own_sequence() if the column takes its values unchanged from that sequence: if
+-- its DEFAULT is nextval() and no more, which only the text of the expression shows.
 CREATE FUNCTION snowflake_convert.sequence_of(rel regclass, num smallint)
 RETURNS regclass LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -267,7 +269,7 @@ $$;
 -- Statements
 --
 
--- Without the extension, the schema could be a stranger's.
+-- Without this check, a script could call functions of a schema that another role has made.
 CREATE FUNCTION snowflake_convert.check_extension()
 RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 'IF NOT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname OPERATOR(pg_catalog.=) ''snowflake_convert'') THEN RAISE ''extension "snowflake_convert" is not installed''; END IF;';
@@ -288,8 +290,9 @@ END
 $$;
 
 -- Lists the statements, of PL/pgSQL, that give a key its sequence again, as it is now.  The
--- sequence goes on after a new id, which is larger than what the key had from its sequence
--- and as a snowflake, also in rows that are deleted; so it is bigint, and ends there.
+-- sequence continues after a new id, which is larger than all values that the key had from
+-- its sequence or as a snowflake, also in rows that were deleted.  So the sequence is a
+-- bigint, and has no MAXVALUE of its own.
 CREATE FUNCTION snowflake_convert.way_back(rel regclass, col name)
 RETURNS text[] LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 AS $$
@@ -316,7 +319,7 @@ BEGIN
                 ELSE ARRAY[concat_ws(' ', CASE key.relpersistence WHEN 'u' THEN 'CREATE UNLOGGED SEQUENCE' ELSE 'CREATE SEQUENCE' END,
                                      key.sequence, nullif(options, ''), format('OWNED BY %s.%I', rel, col)),
                            format('%sSET DEFAULT pg_catalog.nextval(%L)', column_text, key.sequence)] END
-        -- Servers that share the keys by START and INCREMENT BY go on so.
+        -- Keep to START and INCREMENT BY, by which several servers may share the keys.
         || format('PERFORM pg_catalog.setval(%L, snowflake_convert.new_id(%s, %s))', key.sequence, key.seqstart, key.seqincrement)
         || ARRAY(SELECT format('GRANT %s ON SEQUENCE %s TO %s%s', e.privilege_type, key.sequence,
                                coalesce(nullif(e.grantee, 0)::regrole::text, 'PUBLIC'), CASE WHEN e.is_grantable THEN ' WITH GRANT OPTION' END)
@@ -351,8 +354,8 @@ END
 $$;
 
 -- Says why the owner of a table should not widen columns: PostgreSQL would run what
--- another role has put into indexes and CHECKs, who owns the schema could exchange tables,
--- or an expression that PostgreSQL parses anew would find another function of its name.
+-- another role has put into indexes and CHECKs, the schema's owner could exchange tables,
+-- or an expression that PostgreSQL parses anew could find another function of that name.
 CREATE FUNCTION snowflake_convert.widening_obstacle(rel regclass, cols name[], owner oid)
 RETURNS text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -381,10 +384,10 @@ BEGIN
 END
 $$;
 
--- Lists the statements that widen columns of integers: those that reference, then keys.
--- ALTER TABLE rewrites a table once for all its columns.  A statement has a keyword in
--- front, by which sed takes the statements out of a script's comments: what another role
--- has to run, or nobody without care, is no case for sed.
+-- Lists the statements that widen integer columns: first the columns that reference keys,
+-- then the keys.  ALTER TABLE rewrites a table once for all its columns.  Each statement
+-- has a keyword in front, by which sed takes statements out of a script's comments.  A
+-- statement that another role has to run, or that needs care, has another keyword.
 CREATE FUNCTION snowflake_convert.widening(tabs regclass[], cols name[], owner oid)
 RETURNS TABLE (line text) LANGUAGE sql STABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
@@ -401,7 +404,7 @@ BEGIN ATOMIC
                CASE WHEN s.is_partitioning THEN 'no ALTER TABLE widens a partition key: ' || s.statement
                     WHEN o.obstacle IS NOT NULL THEN format('widen by hand, because %s: %s;%s', o.obstacle, s.statement, z.size)
                     ELSE format('widen%s: %s%s', CASE WHEN t.relowner <> owner THEN format(' as role %I', pg_get_userbyid(t.relowner)) END,
-                                -- Between now and then, a role can make a foreign key that references the table.
+                                -- The statement checks again, because a role can make a foreign key to the table meanwhile.
                                 CASE WHEN s.cols IS NULL THEN s.statement || ';'
                                      ELSE format('DO $widen$DECLARE path CONSTANT pg_catalog.text := pg_catalog.current_setting(''search_path''); '
                                                  'BEGIN CALL snowflake_convert.begin_widening(%L, %L, %L, ''5s''); '
@@ -440,17 +443,16 @@ BEGIN ATOMIC
 END;
 
 --
--- What a script says
+-- The comments of a script
 --
 
--- Each line of the text becomes a comment, whatever names are in it.
+-- Makes each line of a text a comment, whatever names are in it.
 CREATE FUNCTION snowflake_convert.comment(text text)
 RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 RETURN '-- ' || regexp_replace(text, '[\n\r]', E'\n--     ', 'g');
 
--- Lists integer columns of all schemas that no foreign key connects with a key, and
--- whose name is that of a key's table: for shop_orders shop_order_id and orderIds, for
--- page rev_page.
+-- Lists integer columns of all schemas that have no foreign key and are named after a
+-- key's table, such as shop_order_id and orderIds for shop_orders, or rev_page for page.
 CREATE FUNCTION snowflake_convert.named_columns(tabs regclass[])
 RETURNS TABLE (line text) LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -479,7 +481,7 @@ BEGIN ATOMIC
      ORDER BY a.attrelid::regclass::text COLLATE "C";
 END;
 
--- Lists functions that may call nextval() of a sequence that goes.
+-- Lists functions that may call nextval() of a sequence that the script drops.
 CREATE FUNCTION snowflake_convert.callers(sequences regclass[])
 RETURNS TABLE (line text) LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -497,7 +499,8 @@ END;
 -- What a script calls
 --
 
--- The way back counts, too: a script whose way back does not fit any more is not run.
+-- Returns a hash of a script's statements, and of those of the way back, so that a script
+-- whose way back would now be another one does not run either.
 CREATE FUNCTION snowflake_convert.digest(tabs regclass[], cols name[])
 RETURNS text LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -514,9 +517,9 @@ AS $$
 DECLARE
     role oid := (SELECT oid FROM pg_roles WHERE rolname = owner);
     -- Neither SET ROLE nor SET SESSION AUTHORIZATION changes this role, whose rights the
-    -- owner's code could take.  Those of pg_execute_server_program, pg_read_server_files
-    -- and pg_write_server_files are as good as a superuser's; before 16, CREATEROLE
-    -- grants them to anybody.
+    -- owner's code could take.  pg_execute_server_program, pg_read_server_files and
+    -- pg_write_server_files have as much power as a superuser.  Before 16, a role with
+    -- CREATEROLE can grant these to anybody.
     connected oid := coalesce((SELECT usesysid FROM pg_stat_get_activity(pg_backend_pid())), 10);
 BEGIN
     -- "role" is NULL for a name that is NULL, and for a role that is renamed meanwhile.
@@ -573,11 +576,12 @@ BEGIN
 END
 $$;
 
--- Locks tables and their sequences.  No lock is held while another one is waited for, so
--- a session that has one of the tables and needs another one goes on: there is no
--- deadlock.  Other sessions queue behind a wait, so it is short, and after it they have as
--- much time.  It grows, because PostgreSQL ends an autovacuum only for a session that has
--- waited for deadlock_timeout.
+-- Locks tables and their sequences.  The function holds none of these locks while it
+-- waits for another one, so a session that has locked one table and needs another goes on.
+-- A deadlock is possible with locks that the transaction has taken before, and with CREATE
+-- INDEX CONCURRENTLY.  Other sessions queue behind a wait, so a wait is short, and a pause
+-- as long follows.  Waits become longer, because PostgreSQL cancels an autovacuum only for
+-- a session that has waited for deadlock_timeout.
 CREATE FUNCTION snowflake_convert.lock_relations(tabs regclass[], sequences regclass[], timeout interval)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -645,7 +649,7 @@ BEGIN
     rels := ARRAY(SELECT unnest(tabs)::oid UNION SELECT f.tab::oid FROM unnest(tabs, cols) AS k(tab, col), snowflake_convert.family(k.tab, k.col) AS f ORDER BY 1);
     PERFORM snowflake_convert.lock_relations(rels, sequences, timeout);
     IF digest IS NULL THEN
-        -- A DEFAULT goes on to inheritors, and an inheritor without one has none to lose.
+        -- ALTER TABLE also changes the DEFAULT of inheritors; one without a DEFAULT loses none.
         IF EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col)
                      LEFT JOIN LATERAL snowflake_convert.family(k.tab, k.col) AS f ON true
                      LEFT JOIN pg_class AS c ON c.oid = f.tab
@@ -657,7 +661,7 @@ BEGIN
                 MESSAGE = 'a key, or a column that inherits it, is not a snowflake of this owner, so this way back does not apply';
         END IF;
     ELSIF digest IS DISTINCT FROM snowflake_convert.digest(tabs, cols)
-          -- Each key needs its one ALTER TABLE, so that none is left for another table.
+          -- Each key needs an ALTER TABLE of its own, so that none is left for another table.
        OR EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col) JOIN pg_attribute AS a ON a.attrelid = k.tab AND a.attname = k.col
                    WHERE snowflake_convert.is_snowflake(k.tab, a.attnum))
        OR EXISTS (SELECT FROM unnest(tabs, cols) AS k(tab, col) GROUP BY k.tab::oid, k.col HAVING count(*) > 1)
@@ -696,7 +700,7 @@ $$;
 COMMENT ON PROCEDURE snowflake_convert.begin_widening(name, regclass, name[], interval) IS
 'for scripts: lock the tables; an error if the role is not the tables'' owner, or if a table of another role is affected';
 
--- Who owns a schema can exchange names while a script runs; this finds it out.
+-- A schema's owner can exchange names while a script runs; this procedure detects that.
 CREATE PROCEDURE snowflake_convert.end_script(tabs regclass[], cols name[], sequences regclass[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -746,8 +750,7 @@ BEGIN ATOMIC
       FROM snowflake_convert.digest(tabs, cols) AS d(digest);
 END;
 
--- Writes the script for those of the keys that can become snowflakes, and what is to say
--- of the others.
+-- Writes the script for the keys that can become snowflakes, and comments on the others.
 CREATE FUNCTION snowflake_convert.script(tabs regclass[], cols name[], owner oid)
 RETURNS SETOF text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small queries for each key
@@ -812,9 +815,9 @@ END
 $$;
 COMMENT ON FUNCTION snowflake_convert.key(regclass, name) IS 'a script that gives a bigint key DEFAULT snowflake_id(), and drops its sequence';
 
--- Lists the keys of schemas.  A column that references another key has its values from
--- there.  A key whose values neither a sequence nor a function makes may be a natural key,
--- and is left alone; an integer one without a DEFAULT is not worth a word.
+-- Lists the keys of schemas, except columns that reference another key, from which they
+-- have their values.  A key whose values neither a sequence nor a function makes may be a
+-- natural key, and is left alone; if it is an integer without a DEFAULT, it is not listed.
 CREATE FUNCTION snowflake_convert.keys(schemas name[])
 RETURNS TABLE (tab regclass, attname name, owner oid, is_left_alone boolean)
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
@@ -862,7 +865,7 @@ BEGIN ATOMIC
              WHERE n.nspname = ANY (schemas)
                AND CASE WHEN a.atthasdef OR a.attidentity <> '' OR a.atttypid >= 16384 THEN snowflake_convert.uses_sequence(t.oid, a.attnum) END
                AND (t.oid, a.attname) NOT IN (SELECT k.tab::oid, k.attname FROM keys AS k)
-               -- What has its values from a parent's sequence stays, or changes, with the parent's.
+               -- A column with values of a parent's sequence stays or changes with the parent's.
                AND NOT EXISTS (SELECT FROM pg_inherits AS i
                                  JOIN pg_class AS p ON p.oid = i.inhparent
                                  JOIN pg_namespace AS s ON s.oid = p.relnamespace AND s.nspname = ANY (schemas)
@@ -922,7 +925,7 @@ AS $$
 BEGIN
     RETURN coalesce(snowflake_convert.reason(rel, num), CASE
                 WHEN NOT is_key THEN 'it is in no primary key so far'
-                -- One snapshot would hide who uses a table that is older than this transaction.
+                -- One snapshot would hide what uses a table that is older than this transaction.
                 WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable') AND NOT is_made_here
                      THEN format('the isolation level is %s', current_setting('transaction_isolation'))
                 WHEN is_parent THEN 'the table has partitions or inheritors'
@@ -947,7 +950,7 @@ BEGIN
         EXECUTE statement;
     END LOOP;
     PERFORM set_config('snowflake_convert.schemas', setting, true);
-    -- Who owns a schema can exchange names meanwhile.
+    -- A schema's owner can exchange names meanwhile.
     IF NOT snowflake_convert.is_snowflake(rel, num) OR EXISTS (SELECT FROM pg_class WHERE oid = sequence) THEN
         RAISE 'names were exchanged';
     END IF;
@@ -957,16 +960,16 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
--- The event trigger runs as who runs the DDL, and changes a table that has no rows and
--- whose sequence has given no value: nobody uses it yet.  Else a column stays as it is
--- written, and a message says so once in a transaction.
+-- The event trigger runs as the role that runs the DDL, and changes only a table that has
+-- no rows and whose sequence has given no value, so that nobody uses the table yet.  Any
+-- other column stays as it is written, and a NOTICE says so once in a transaction.
 CREATE FUNCTION snowflake_convert.new_tables()
 RETURNS event_trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET jit = off SET plan_cache_mode = force_generic_plan    -- CREATE TABLE must not take long
 SET lock_timeout = '100ms'    -- ALTER TABLE may have a weaker lock on the table
 AS $$
 DECLARE
-    -- Once set for a transaction, it is '' and not NULL later.
+    -- A parameter that was once set for a transaction is '', and not NULL, afterwards.
     setting text := coalesce(nullif(current_setting('snowflake_convert.schemas', true), ''), 'public');
     told text := current_setting('snowflake_convert.told', true);
     new record;
@@ -1009,10 +1012,10 @@ $$;
 COMMENT ON FUNCTION snowflake_convert.new_tables() IS
 'for CREATE EVENT TRIGGER ... ON ddl_command_end: makes bigserial and bigint identity primary keys of new tables snowflakes, in the schemas that snowflake_convert.schemas names (public, if it is unset; no schema, if it is "none")';
 
--- The event trigger needs them whoever runs the DDL, whatever privileges are the default.
+-- Any role that runs DDL needs these functions, whatever the default privileges are.
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA snowflake_convert TO PUBLIC;
 
--- The other functions are no interface.
+-- The other functions are internal.
 DO $$
 DECLARE
     routine regprocedure;
