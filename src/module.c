@@ -64,14 +64,14 @@ module_define_node_parameters(void)
 							 NULL, NULL, NULL);
 	DefineCustomStringVariable("snowflake.layout",
 							   "Sets the widths of an id's fields and the length of a tick.",
-							   "Unset, those of the data's ids count.",
+							   "If unset, the layout of the data's ids is used.",
 							   &node_configured_layout,
 							   "",
 							   PGC_POSTMASTER, 0,
 							   node_check_layout, NULL, NULL);
 	DefineCustomStringVariable("snowflake.epoch",
 							   "Sets the instant that an id's ticks count from.",
-							   "Unset, that of the data's ids counts.",
+							   "If unset, the epoch of the data's ids is used.",
 							   &node_configured_epoch,
 							   "",
 							   PGC_POSTMASTER, 0,

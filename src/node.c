@@ -348,7 +348,7 @@ node_check_width(const char *name, int value, int lowest, const char *field,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("%d is outside the valid range for parameter \"%s\" (0 .. " INT64_FORMAT ")",
 					value, name, layout_field_max(bits)),
-			 errhint("Layout \"%s\" has %d bits for the %s. Choose a value that fits; another \"snowflake.layout\" is for servers that have issued no id.",
+			 errhint("Layout \"%s\" has %d bits for the %s. Choose a value that fits or, if this server has issued no id yet, another \"snowflake.layout\".",
 					 layout_to_text(layout), bits, field)));
 }
 
