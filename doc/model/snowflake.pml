@@ -8,7 +8,7 @@
  *
  * script/model tries every order of events within the bounds.  Without a defect
  * no assertion may fail; with one of the list below some assertion has to fail.
- * "script/model NO_FLOOR" shows how an id comes again with the defect NO_FLOOR.
+ * "script/model NO_FLOOR" shows how an id is issued twice with the defect NO_FLOOR.
  *
  * Asserted, over any number of recoveries, for any one id that a client keeps:
  * every later id of the same node is larger; with WITHIN, where no clock is
@@ -17,8 +17,8 @@
  * keeps an id that it has seen, and gives it up if the recovered WAL ends before
  * the record of the id's mark.  With CLOCK_IN_ORDER the clock never steps back, and no id is ever
  * given up, even if a recovery takes less than a tick.  So an id that is not in
- * the data comes again only if the record of its mark is lost, and the clock is
- * behind the id after the recovery.
+ * the data is issued again only if the record of its mark is lost, and the clock
+ * is behind the id after the recovery.
  *
  * The model has
  *	 - sessions, which begin, issue ids under clock_policy = wait, log marks and
