@@ -10,9 +10,11 @@
  * standby no layout is final, and the executor prunes.
  *
  * The planner also takes a constant in a CHECK for the one that every row has
- * passed.  In data whose layout has changed, rows have passed the CHECK by the
- * bounds of another layout, and the planner would exclude tables that have
- * them.  There no bound becomes a constant.
+ * passed.  But a layout may have changed since, before the first id or by
+ * snowflake_change_layout().  Then rows have passed the CHECK by the bounds of
+ * another layout, and the planner would exclude tables that have them.  So no
+ * bound in a CHECK becomes a constant, and in data whose layout has changed no
+ * bound at all.
  */
 #include "postgres.h"
 
@@ -21,6 +23,7 @@
 #include "mark_layout.h"
 #include "node.h"
 #include "nodes/nodeFuncs.h"
+#include "nodes/pathnodes.h"
 #include "nodes/supportnodes.h"
 #include "optimizer/optimizer.h"
 
@@ -78,6 +81,9 @@ snowflake_rows_support(PG_FUNCTION_ARGS)
  * request for an expression that it stores, such as the predicate of an index.
  * With a constant bound PostgreSQL would accept the predicate as immutable,
  * and the index would be wrong after a restart with another layout.
+ *
+ * The planner simplifies a query's expressions before it makes the array of
+ * the query's relations, and the CHECKs of the relations afterwards.
  */
 static Node *
 sql_fold_bound(const SupportRequestSimplify *request)
@@ -85,8 +91,8 @@ sql_fold_bound(const SupportRequestSimplify *request)
 	FuncExpr   *call = request->fcall;
 	Node	   *instant = (Node *) linitial(call->args);
 
-	if (request->root == NULL || !IsA(instant, Const) ||
-		((Const *) instant)->constisnull ||
+	if (request->root == NULL || request->root->simple_rel_array != NULL ||
+		!IsA(instant, Const) || ((Const *) instant)->constisnull ||
 		!node_is_preloaded() || !mark_layout_is_only_one())
 		return NULL;
 

@@ -86,6 +86,45 @@ sub refuses_change
 	return;
 }
 
+# Inserts rows that pass a CHECK by a bound of this layout, and would not by the
+# next one's.
+sub insert_old_rows
+{
+	my ($node, $id) = @_;
+
+	value_of($node, $_) for
+	  'CREATE TABLE visits (id bigint)',
+	  "CREATE TABLE visits_since (CHECK (snowflake_issued_between(id, '2026-01-01 00:00+00', '2126-01-01 00:00+00'))) INHERITS (visits)",
+	  "CREATE TABLE visits_from (CHECK (id >= snowflake_min_id('2026-01-01 00:00+00') AND id <= snowflake_max_id('2126-01-01 00:00+00'))) INHERITS (visits)",
+	  "INSERT INTO visits_since SELECT $id FROM generate_series(1, 5) AS i", "INSERT INTO visits_from SELECT $id FROM generate_series(6, 10) AS i";
+	return;
+}
+
+# Tests that a query by the parent finds the rows of before the change.
+sub finds_old_rows
+{
+	my ($node, $what) = @_;
+
+	is(value_of($node, 'SELECT count(*) FROM (SELECT id FROM visits_since UNION ALL SELECT id FROM visits_from) AS v, LATERAL (SELECT FROM visits WHERE id = v.id) AS found'),
+		10, "$what: a join finds all rows");
+	my @ids = split /\n/, value_of($node, 'SELECT min(id) FROM visits_since UNION ALL SELECT min(id) FROM visits_from');
+	is(join(' ', map { value_of($node, "SELECT count(*) FROM visits WHERE id = $_") } @ids), '1 1', "$what: a key finds its row");
+	like(value_of($node, 'EXPLAIN SELECT FROM visits WHERE id = 131072'), qr/visits_since.*visits_from/s, "$what: no table is excluded by a bound of the present layout");
+	return;
+}
+
+# Tests that in data whose layout has changed a query finds the rows of before, and
+# no bound becomes a constant.
+sub folds_nothing
+{
+	my ($node, $what) = @_;
+
+	finds_old_rows($node, $what);
+	unlike(value_of($node, q{EXPLAIN SELECT FROM visits WHERE id >= snowflake_min_id('2026-01-01 00:00+00')}), qr/'\d+'::bigint/,
+		"$what: no bound becomes a constant");
+	return;
+}
+
 # ----- copies without the lines -----
 
 my $primary = new_server('primary', "include 'case.conf'", 'wal_log_hints = on', 'snowflake.clock_tolerance = 5s');
@@ -225,6 +264,20 @@ is($state, '22023', "a worker id beyond the data's layout: no id");
 like($message, qr/2000 is outside the valid range for parameter "snowflake.worker_id" \(0 \.\. 1023\)/, "a worker id beyond the data's layout: the message");
 end_servers($primary, @young);
 
+# ----- other parameters before the first id -----
+
+my $early = new_server('early', "include 'case.conf'");
+configure($early);
+start_server($early);
+insert_old_rows($early, "snowflake_encode('2026-06-01 00:00+00', 0, 0, i)");
+configure($early, "snowflake.epoch = '2000-01-01 00:00+00'");
+$early->stop;
+start_server($early);
+finds_old_rows($early, 'after a change of the parameters before the first id');
+value_of($early, $issue);
+finds_old_rows($early, 'after a change of the parameters and the first id');
+end_servers($early);
+
 # ----- snowflake_change_layout() -----
 
 $primary = $wrong;
@@ -255,28 +308,7 @@ start_server($standby);
 is((sqlstate_of($standby, $change))[0], '25006', 'a standby changes nothing');
 is((sqlstate_of($primary, "CREATE ROLE plain; GRANT pg_write_all_data TO plain; SET ROLE plain; $change"))[0], '42501', 'only a superuser changes the layout');
 
-# Rows that pass a CHECK by a bound of this layout, and would not by the next one's.
-value_of($primary, $_) for
-  'CREATE TABLE visits (id bigint DEFAULT snowflake_nextval())',
-  "CREATE TABLE visits_since (CHECK (snowflake_issued_between(id, '2026-01-01 00:00+00', '2126-01-01 00:00+00'))) INHERITS (visits)",
-  "CREATE TABLE visits_from (CHECK (id >= snowflake_min_id('2026-01-01 00:00+00') AND id <= snowflake_max_id('2126-01-01 00:00+00'))) INHERITS (visits)",
-  'INSERT INTO visits_since SELECT FROM generate_series(1, 5)', 'INSERT INTO visits_from SELECT FROM generate_series(1, 5)';
-my $in_2020 = 'EXPLAIN SELECT FROM visits WHERE id = 131072';
-
-# Tests that a query by the parent finds the rows of before the change.
-sub finds_old_rows
-{
-	my ($node, $what) = @_;
-
-	is(value_of($node, 'SELECT count(*) FROM (SELECT id FROM visits_since UNION ALL SELECT id FROM visits_from) AS v, LATERAL (SELECT FROM visits WHERE id = v.id) AS found'),
-		10, "$what: a join finds all rows");
-	my @ids = split /\n/, value_of($node, 'SELECT min(id) FROM visits_since UNION ALL SELECT min(id) FROM visits_from');
-	is(join(' ', map { value_of($node, "SELECT count(*) FROM visits WHERE id = $_") } @ids), '1 1', "$what: a key finds its row");
-	like(value_of($node, $in_2020), qr/visits_since.*visits_from/s, "$what: no table is excluded by a bound of the present layout");
-	unlike(value_of($node, q{EXPLAIN SELECT FROM visits WHERE id >= snowflake_min_id('2026-01-01 00:00+00')}), qr/'\d+'::bigint/,
-		"$what: no bound becomes a constant");
-	return;
-}
+insert_old_rows($primary, 'snowflake_nextval()');
 
 $newest = value_of($primary, $issue);
 start_with("snowflake.epoch = '2021-01-01 00:00:00+00'");
@@ -332,8 +364,8 @@ is($block->outcome->{message}, '1 ' . ($others + 1), 'a statement of the standby
 $_->quit for $block, values %halfway;
 is($reader->value('EXECUTE bound'), $before * 1024, 'no plan of the standby keeps a bound of the layout before');
 $_->quit for $session, $reader;
-finds_old_rows($primary, 'after the change');
-finds_old_rows($standby, 'on a standby after the change');
+folds_nothing($primary, 'after the change');
+folds_nothing($standby, 'on a standby after the change');
 
 # The page's file has the layout before: WAL has the other one.
 kill_hard($primary);
@@ -343,7 +375,7 @@ is(layout_of($primary), '41/5/5/12|2020-01-01 00:00:00+00', 'the change outlives
 cmp_ok(first_id_soon($primary, 'after a crash'), '>', $newest, 'ids go on above those before');
 start_with('snowflake.worker_id = 16');
 is(layout_of($primary), '41/5/5/12|2020-01-01 00:00:00+00', 'the new layout needs no line');
-finds_old_rows($primary, 'after a restart');
+folds_nothing($primary, 'after a restart');
 end_servers($primary, $standby);
 
 done_testing();
