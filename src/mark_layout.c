@@ -15,9 +15,6 @@
  * A server that issues ids by other parameters than the data's makes ids that
  * all other servers decode wrongly, and that can be issued a second time.
  *
- * snowflake_change_layout() also sets a flag on the page, which stays: the data
- * may have ids of more than one layout.
- *
  * When recovery has ended and the parameters do not differ, the layout is
  * final: it cannot change until the server's next start.  Before that, recovery
  * may bring a page, or snowflake_change_layout() may write one, so a session
@@ -68,14 +65,12 @@ static bool layout_is_announced = false;
 /* Has this process, or the postmaster, warned of other parameters? */
 static bool layout_is_reported = false;
 
-static bool mark_layout_is_final(void);
 static void mark_layout_look(void);
 static LayoutReading mark_layout_present_reading(void);
 static bool mark_layout_may_be_recovered(bool has_page);
 static SnowflakeLayout mark_layout_of_data(const MarkContents *contents);
 static bool mark_layout_is_wanted(const SnowflakeLayout *data);
-static void mark_layout_settle(const MarkContents *contents,
-							   const SnowflakeLayout *layout);
+static void mark_layout_settle(const SnowflakeLayout *layout);
 static void mark_layout_warn(const SnowflakeLayout *data);
 static void mark_layout_report_same(const SnowflakeLayout *layout);
 static void mark_layout_report_other(int elevel, const SnowflakeLayout *data);
@@ -137,14 +132,12 @@ mark_layout(void)
 	return node_layout();
 }
 
-/*
- * Is mark_layout() the same until the server's next start, and the layout of
- * all ids that the data has?
- */
+/* Is mark_layout() the same until the server's next start? */
 bool
-mark_layout_is_only_one(void)
+mark_layout_is_final(void)
 {
-	return mark_layout_is_final() && !snowflake_shared->layout_has_changed;
+	(void) mark_layout();
+	return layout_is_final;
 }
 
 /*
@@ -160,7 +153,7 @@ mark_layout_require(const MarkContents *contents)
 	if (!mark_layout_is_wanted(&data))
 		mark_layout_report_other(ERROR, &data);
 	node_check_fields(&data);
-	mark_layout_settle(contents, &data);
+	mark_layout_settle(&data);
 	if (!layout_equal(node_layout(), &data))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -213,7 +206,6 @@ mark_layout_change(void)
 	}
 	mark_page_set_empty(&contents, &layout);
 	contents.floor = floor;
-	contents.flags |= MARK_LAYOUT_CHANGED;
 	mark_page_log(buffer, &contents);
 	lsn = PageGetLSN(BufferGetPage(buffer));
 	UnlockReleaseBuffer(buffer);
@@ -222,14 +214,6 @@ mark_layout_change(void)
 	ereport(LOG,
 			(errmsg("the layout of snowflake ids is \"%s\" with epoch \"%s\" from now on",
 					layout_to_text(&layout), clock_text(layout.epoch))));
-}
-
-/* Is mark_layout() the same until the server's next start? */
-static bool
-mark_layout_is_final(void)
-{
-	(void) mark_layout();
-	return layout_is_final;
 }
 
 /* Sets node_layout() unless that was done for the present snapshot. */
@@ -269,7 +253,7 @@ mark_layout_look(void)
 		mark_layout_warn(&layout);
 	if (!is_recovering && mark_layout_is_wanted(&layout))
 	{
-		mark_layout_settle(&contents, &layout);
+		mark_layout_settle(&layout);
 		return;
 	}
 	node_set_layout(&layout);
@@ -345,11 +329,10 @@ mark_layout_is_wanted(const SnowflakeLayout *data)
 
 /*
  * Makes a layout final, so that all processes use it until the server's next
- * start.  If a layout is final already, this process uses that one.  "contents"
- * are those of the page; without a page they are 0.
+ * start.  If a layout is final already, this process uses that one.
  */
 static void
-mark_layout_settle(const MarkContents *contents, const SnowflakeLayout *layout)
+mark_layout_settle(const SnowflakeLayout *layout)
 {
 	SnowflakeLayout settled;
 	bool		is_first;
@@ -361,8 +344,6 @@ mark_layout_settle(const MarkContents *contents, const SnowflakeLayout *layout)
 	if (is_first)
 	{
 		snowflake_shared->layout = *layout;
-		snowflake_shared->layout_has_changed =
-			(contents->flags & MARK_LAYOUT_CHANGED) != 0;
 		snowflake_shared->layout_is_final = true;
 	}
 	settled = snowflake_shared->layout;

@@ -13,7 +13,7 @@
 extern bool mark_layout_begin(void);
 extern const SnowflakeLayout *mark_layout_to_announce(void);
 extern const SnowflakeLayout *mark_layout(void);
-extern bool mark_layout_is_only_one(void);
+extern bool mark_layout_is_final(void);
 extern void mark_layout_require(const MarkContents *contents);
 extern void mark_layout_change(void);
 

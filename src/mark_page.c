@@ -67,7 +67,7 @@ StaticAssertDecl(sizeof(SnowflakeLayout) == 32 && sizeof(SnowflakeLease) ==
 				 "the structs on the mark's page have fixed sizes");
 StaticAssertDecl(offsetof(MarkContents, checksum) == 8 &&
 				 offsetof(MarkContents, entry_count) == 12 &&
-				 offsetof(MarkContents, flags) == 14 &&
+				 offsetof(MarkContents, unused) == 14 &&
 				 offsetof(MarkContents, layout) == 16 &&
 				 offsetof(MarkContents, floor) == 48 &&
 				 offsetof(MarkContents, lease) == 56 &&

@@ -26,9 +26,6 @@
 /* How many nodes have a mark of their own on the page. */
 #define MARK_ENTRIES_MAX 16
 
-/* A flag: older ids of the data may be of another layout. */
-#define MARK_LAYOUT_CHANGED 0x0001
-
 /* A node's mark. */
 typedef struct MarkEntry
 {
@@ -58,7 +55,7 @@ typedef struct MarkContents
 	uint32		version;
 	pg_crc32c	checksum;		/* of all contents, with this field as 0 */
 	uint16		entry_count;
-	uint16		flags;			/* MARK_LAYOUT_CHANGED */
+	uint16		unused;			/* 0 */
 	SnowflakeLayout layout;		/* of the ticks on this page */
 	int64		floor;			/* the mark of nodes without an entry */
 	SnowflakeLease lease;		/* of the server that wrote the page */

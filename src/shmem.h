@@ -11,8 +11,8 @@
  * Read without the lock: "stamp", "turns" and "horizon", which are changed by
  * compare-and-swap only; "start.stamp" and "start.fence_stamp", see NodeStart;
  * "mark_lsn", of which generator_horizon() needs to know only whether it is 0;
- * "layout_is_final", after which a session reads the layout under the lock, and
- * "layout_has_changed", which was set before.
+ * and "layout_is_final", after which a session reads the layout under the
+ * lock.
  *
  * Only the owner of a slot writes the slot, without a lock; for "hold", see
  * id_horizon.c.  Counters and the horizon are read off the slots, also without
@@ -156,7 +156,6 @@ typedef struct SharedState
 	/* The layout of the data's ids, when it is final; see mark_layout.c. */
 	SnowflakeLayout layout;
 	bool		layout_is_final;
-	bool		layout_has_changed; /* may older ids be of another layout? */
 	bool		layout_is_reported; /* has a process warned of parameters? */
 
 	/*

@@ -13,8 +13,7 @@
  * passed.  But a layout may have changed since, before the first id or by
  * snowflake_change_layout().  Then rows have passed the CHECK by the bounds of
  * another layout, and the planner would exclude tables that have them.  So no
- * bound in a CHECK becomes a constant, and in data whose layout has changed no
- * bound at all.
+ * bound in a CHECK becomes a constant.
  */
 #include "postgres.h"
 
@@ -93,7 +92,7 @@ sql_fold_bound(const SupportRequestSimplify *request)
 
 	if (request->root == NULL || request->root->simple_rel_array != NULL ||
 		!IsA(instant, Const) || ((Const *) instant)->constisnull ||
-		!node_is_preloaded() || !mark_layout_is_only_one())
+		!node_is_preloaded() || !mark_layout_is_final())
 		return NULL;
 
 	/* The executor evaluates the call, and checks the privilege for it. */

@@ -78,7 +78,6 @@ is($page->{version}, 1, 'the page has the version');
 ok(seal_page($sound) eq $sound, 'the checksum is the CRC-32C of all contents');
 is(join('/', @$page{qw(tick_bits datacenter_bits worker_bits sequence_bits tick_us)}),
 	'41/5/5/12/1000', 'the page has the layout');
-is($page->{flags}, 0, 'the layout was never changed');
 is($page->{lease_worker_id}, -1, 'the page has no lease');
 is($page->{entry_count}, 1, 'the page has one node');
 is($page->{entries}[0]{headroom_us}, 500_000, 'the entry says how far its mark is ahead of an id');

@@ -119,7 +119,7 @@ use constant {
 	ENTRIES_OFFSET => 248,
 	ENTRY_SIZE => 24
 };
-my @mark_fields = qw(magic version checksum entry_count flags
+my @mark_fields = qw(magic version checksum entry_count unused
   tick_bits datacenter_bits worker_bits sequence_bits
   tick_us epoch floor
   holder timeline lease_datacenter_id lease_worker_id incarnation
