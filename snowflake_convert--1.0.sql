@@ -53,7 +53,7 @@ $$;
 CREATE FUNCTION snowflake_convert.new_id(start bigint, increment bigint)
 RETURNS bigint LANGUAGE sql VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT id - mod(id - start, increment) FROM snowflake_convert.new_id() AS id;
+    SELECT (id - mod(id::numeric - start, increment))::bigint FROM snowflake_convert.new_id() AS id;
 END;
 
 -- Returns the types of keys that can become snowflakes: bigint, and the extension's type

@@ -130,6 +130,13 @@ INSERT INTO shop.a DEFAULT VALUES;
 SELECT count(DISTINCT id) FROM shop.a;
 DROP TABLE shop.a, shop.script;
 RESET snowflake_convert.schemas; SET search_path = shop, public;
+-- a sequence may start at the smallest bigint
+CREATE TABLE a (id bigint GENERATED ALWAYS AS IDENTITY (MINVALUE -9223372036854775808 INCREMENT 10) PRIMARY KEY);
+CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.key('a', 'id') AS s;
+CALL run('s FROM shop.script ORDER BY n');
+CALL run('s FROM shop.script ORDER BY n', 'back');
+INSERT INTO a DEFAULT VALUES RETURNING id > :last, id % 10;
+DROP TABLE a, script;
 -- the way back would take an inheritor's DEFAULT
 CREATE TABLE a (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.key('a', 'id') AS s;
