@@ -462,7 +462,7 @@ BEGIN ATOMIC
                LATERAL unnest(ARRAY[t.relname, regexp_replace(t.relname, '^.*_', '')]) AS n(name),
                LATERAL unnest(ARRAY[lower(n.name), regexp_replace(lower(n.name), 's$', ''), regexp_replace(lower(n.name), 'es$', ''),
                                     regexp_replace(lower(n.name), 'ies$', 'y')]) AS w
-         WHERE t.oid = ANY (tabs::oid[])
+         WHERE t.oid = ANY (tabs::oid[]) AND w <> ''
          GROUP BY w
     )
     SELECT format('integers without a foreign key, named after a key''s table: %s (%s)', a.attrelid::regclass,

@@ -166,8 +166,9 @@ INSERT INTO product (best_customer) VALUES (1);
 -- integers without a foreign key, in all schemas
 CREATE DOMAIN whole AS integer;
 CREATE DOMAIN more AS whole;
-CREATE TABLE "Old shop".notes (customer_ids integer[], "placeId" whole, of_product smallint, customer more, product bigint, n integer, dishes integer, old_place integer, old_seat integer, seat_id integer);
+CREATE TABLE "Old shop".notes (customer_ids integer[], "placeId" whole, of_product smallint, customer more, product bigint, n integer, dishes integer, old_place integer, old_seat integer, seat_id integer, id integer);
 CREATE TABLE in_seat (id bigserial PRIMARY KEY);
+CREATE TABLE place_s (id bigserial PRIMARY KEY);
 CREATE FUNCTION next() RETURNS bigint LANGUAGE plpgsql AS $$BEGIN RETURN NextVal ('shop.' || 'dish_id_' || 'seq'); END$$;
 CREATE FUNCTION last() RETURNS bigint LANGUAGE sql AS $$SELECT last_value FROM shop.dish_id_seq$$;
 SELECT short(s) FROM snowflake_convert.schema('{shop}') AS s;
@@ -181,7 +182,7 @@ INSERT INTO product (best_customer) SELECT max(id) FROM customer;
 -- without a key to convert, an integer reference of a snowflake is told still
 CREATE TABLE late (customer integer REFERENCES customer);
 SELECT s FROM snowflake_convert.schema('{shop}') AS s WHERE s !~ 'Old shop';
-DROP TABLE late, customer, product, place, restaurant, dish, in_seat CASCADE;
+DROP TABLE late, customer, product, place, restaurant, dish, in_seat, place_s CASCADE;
 DROP TABLE "Old shop".notes;
 -- ALTER TABLE widens no column of a partition key
 CREATE TABLE meal (id serial PRIMARY KEY);
