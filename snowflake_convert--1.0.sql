@@ -159,7 +159,8 @@ END
 $$;
 
 -- Lists the column of a table and of its inheritors and partitions, which ALTER TABLE
--- changes with it.
+-- changes with it.  OFFSET 0: where many tables have partitions, the planner would read all
+-- of pg_attribute.
 CREATE FUNCTION snowflake_convert.family(rel regclass, col name)
 RETURNS TABLE (tab regclass, attnum smallint) LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE ROWS 1 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -169,9 +170,10 @@ BEGIN
         WITH RECURSIVE tree(relid) AS (
             SELECT rel::oid
             UNION
-            SELECT i.inhrelid FROM tree AS t JOIN pg_inherits AS i ON i.inhparent = t.relid
+            SELECT i.inhrelid FROM tree AS t, LATERAL (SELECT inhrelid FROM pg_inherits WHERE inhparent = t.relid OFFSET 0) AS i
         )
-        SELECT a.attrelid::regclass, a.attnum FROM tree JOIN pg_attribute AS a ON a.attrelid = relid AND a.attname = col;
+        SELECT relid::regclass, a.attnum
+          FROM tree, LATERAL (SELECT attnum FROM pg_attribute WHERE attrelid = relid AND attname = col OFFSET 0) AS a;
 END
 $$;
 
@@ -703,6 +705,7 @@ COMMENT ON PROCEDURE snowflake_convert.begin_widening(name, regclass, name[], in
 -- A schema's owner can exchange names while a script runs; this procedure detects that.
 CREATE PROCEDURE snowflake_convert.end_script(tabs regclass[], cols name[], sequences regclass[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET jit = off SET plan_cache_mode = force_generic_plan    -- the same small queries for each key
 AS $$
 DECLARE
     wrong text := (SELECT min(format('%I of %s', k.col, coalesce(f.tab, k.tab)))

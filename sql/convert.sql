@@ -382,6 +382,19 @@ DROP EXTENSION snowflake_convert;
 CALL run('s FROM shop.script ORDER BY n');
 ROLLBACK;
 
+-- a script finds its columns by an index, however many partitions other tables have
+CREATE TABLE many (n integer) PARTITION BY LIST (n);
+DO $$BEGIN FOR n IN 1..200 LOOP EXECUTE format('CREATE TABLE many_%s PARTITION OF many FOR VALUES IN (%s)', n, n); END LOOP; END$$;
+ANALYZE pg_inherits, pg_attribute;
+\c -
+SET search_path = shop, public;
+BEGIN;
+SELECT seq_scan AS scans FROM pg_stat_xact_sys_tables WHERE relname = 'pg_attribute' \gset
+CALL run('s FROM shop.script ORDER BY n');
+SELECT seq_scan - :scans FROM pg_stat_xact_sys_tables WHERE relname = 'pg_attribute';
+ROLLBACK;
+DROP TABLE many;
+
 -- a name with a line break or a comment's marker ends no comment, and no statement
 -- of such a name is one that sed takes out of the comments
 CREATE TABLE "a
