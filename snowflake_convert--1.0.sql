@@ -249,7 +249,7 @@ BEGIN
           LEFT JOIN pg_depend AS d ON (d.classid, d.objid, d.deptype) = ('pg_class'::regclass, t.oid, 'e')
          WHERE t.oid = ANY (family) AND (t.relowner <> obstacles.owner OR d.objid IS NOT NULL AND t.oid <> rel)
         UNION ALL
-        SELECT format('table %s, which inherits it, has another DEFAULT or sequence for it', a.attrelid::regclass)
+        SELECT format('table %s, which inherits it, has another DEFAULT, none, or a sequence for it', a.attrelid::regclass)
           FROM pg_attribute AS a LEFT JOIN pg_attrdef AS f ON (f.adrelid, f.adnum) = (a.attrelid, a.attnum)
          WHERE a.attrelid = ANY (family) AND a.attrelid <> rel AND a.attname = col
            AND (coalesce(pg_get_expr(f.adbin, f.adrelid), '') <> coalesce(expression, '') OR snowflake_convert.sequence_of(a.attrelid, a.attnum) IS NOT NULL)

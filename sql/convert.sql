@@ -220,6 +220,8 @@ CREATE TABLE reference_of_reference (n more REFERENCES reference);
 CREATE TABLE parent (id bigserial PRIMARY KEY);
 CREATE TABLE child () INHERITS (parent);
 ALTER TABLE child ALTER id SET DEFAULT 5;
+CREATE TABLE child_of_child () INHERITS (child);
+ALTER TABLE child_of_child ALTER id DROP DEFAULT;
 CREATE TABLE parent_2 (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 CREATE TABLE child_2 (id bigserial) INHERITS (parent_2);
 CREATE TABLE fallen (id bigint GENERATED ALWAYS AS IDENTITY (INCREMENT -1) PRIMARY KEY);
