@@ -409,11 +409,11 @@ BEGIN ATOMIC
                                 -- The statement checks again, because a role can make a foreign key to the table meanwhile.
                                 CASE WHEN s.cols IS NULL THEN s.statement || ';'
                                      ELSE format('DO $widen$DECLARE path CONSTANT pg_catalog.text := pg_catalog.current_setting(''search_path''); '
-                                                 'BEGIN CALL snowflake_convert.begin_widening(%L, %L, %L, ''5s''); '
+                                                 'BEGIN %s CALL snowflake_convert.begin_widening(%L, %L, %L, ''5s''); '
                                                  -- PostgreSQL parses indexes and CHECKs anew.
                                                  'PERFORM pg_catalog.set_config(''search_path'', ''pg_catalog, pg_temp'', true); %s; '
                                                  'PERFORM pg_catalog.set_config(''search_path'', path, true); END$widen$;',
-                                                 pg_get_userbyid(t.relowner), s.tab, s.cols, s.statement) END,
+                                                 snowflake_convert.check_extension(), pg_get_userbyid(t.relowner), s.tab, s.cols, s.statement) END,
                                 z.size) END
           FROM (SELECT c.tab, bool_or(c.is_key), c.is_partitioning,
                        format(CASE WHEN c.is_partitioning THEN '%s (%s)' ELSE 'ALTER TABLE %s %s' END, c.tab,
@@ -436,12 +436,7 @@ BEGIN ATOMIC
                                     ELSE snowflake_convert.widening_obstacle(s.tab, s.cols, t.relowner) END) AS o(obstacle),
                LATERAL (SELECT ' -- ' || pg_size_pretty(s.size)) AS z(size)
     )
-    SELECT line
-      FROM (TABLE lines
-            UNION ALL
-            SELECT NULL, NULL, NULL, format('widen: DO $widen$BEGIN %s END$widen$;', snowflake_convert.check_extension())
-             WHERE EXISTS (SELECT FROM lines WHERE line ~ '^widen: DO')) AS l
-     ORDER BY is_key NULLS FIRST, tab COLLATE "C", statement COLLATE "C";
+    SELECT line FROM lines ORDER BY is_key, tab COLLATE "C", statement COLLATE "C";
 END;
 
 --
