@@ -84,7 +84,8 @@
  *	 - one registry: the old registry grants nothing once the new one answers,
  *	   and a message to the old registry does not reach the new one.
  *	 - raised duration: the duration of a lease is not raised, or the raise is
- *	   not lost.
+ *	   not lost.  A registry that is made anew has at first the longest duration
+ *	   of the leases that run.
  *	 - larger ids: a new layout makes no id of an earlier tick again.
  *
  * Macros, and what each changes in a server:
@@ -144,6 +145,8 @@
  *	 CHANGE_AT_ONCE		a change of the layout begins no quarantine
  *	 FORGET_DURATION	a change of the duration begins a quarantine that may
  *						end before fences of the longer leases
+ *	 PRESENT_DURATION	a registry that is made anew has the lowered duration
+ *						although longer leases run (DUMP, LOWERED)
  */
 
 #ifndef DURATION
@@ -1066,6 +1069,9 @@ inline fail_over()
 	:: printf("the registry is made anew\n");
 		has_dump = true;
 		make_rows(false);
+#ifndef PRESENT_DURATION
+		registry.duration = DURATION;	/* the longest lease may still run */
+#endif
 		registry.reopens = 0
 #endif
 	:: copy_registry(registry, standby);

@@ -70,6 +70,34 @@ sub old_dump
 	return;
 }
 
+# ----- a registry that is recreated soon after its leases were made shorter -----
+
+# By the present constants the quarantine would end before the holder's fence.
+sub recreated
+{
+	my $registry = new_registry({ lease_duration => '100 s' });
+	my $holder = start_server(leasing_server('holder', $registry, wants(5)));
+	my $client = new_client($holder);
+	my $go_on = keep_from_claims($holder);
+
+	value_of($registry, $_)
+	  for q{SELECT snowflake_registry.configure(lease_duration => '2 s')},
+	  'DROP EXTENSION snowflake_registry', 'CREATE EXTENSION snowflake_registry',
+	  q{SELECT snowflake_registry.configure(lease_duration => '100 s', slack => '1 s')},
+	  q{SELECT snowflake_registry.configure(lease_duration => '2 s')};
+	my $rival = start_server(leasing_server('rival', $registry, wants(5)));
+	my $rival_client = new_client($rival, 'without ids');
+	refuses($rival, $quarantine, 'the rival waits for the end of the longer quarantine');
+	let_pass(8);
+	$go_on->();
+	ok(wait_for(sub { lease_of($registry, 5, 'name') eq 'holder' }), 'the registry believes the holder');
+	refuses($rival, qr/^worker_id 5 of datacenter_id 0 is leased by holder/, 'the rival is refused');
+	is_undisturbed($client, 'the holder issues ids all the time');
+	is(scalar(my @ids = ids_of($rival_client)), 0, 'the rival has issued no id');
+	is_unique();
+	return;
+}
+
 # ----- the registry fails over to a standby that lags -----
 
 # Cuts a standby off from its primary.  The standby has replayed all WAL that
@@ -204,5 +232,6 @@ run_scenarios(
 	'a promoted standby' => sub { fails_over(sub { $_[0]->promote }) },
 	'a standby without promotion' => sub { fails_over(\&start_without_promotion) },
 	'an old dump' => \&old_dump,
+	'recreated' => \&recreated,
 	'fails over together' => \&fails_over_together);
 done_testing();
