@@ -124,6 +124,7 @@ DECLARE
     caller oid := quote_ident(current_user)::regrole;
     owner oid;
     other regclass;
+    schema_owner regrole;
 BEGIN
     -- One snapshot would hide what has changed during a wait for a lock.
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
@@ -169,23 +170,29 @@ BEGIN
         SELECT relid::oid FROM pg_partition_ancestors(parent)
         UNION
         SELECT i.inhrelid FROM tree JOIN pg_inherits AS i ON i.inhparent = tree.relid)
-    SELECT c.oid INTO other
+    SELECT c.oid, CASE WHEN c.relowner = owner THEN s.holder END INTO other, schema_owner
       FROM pg_class AS c
       JOIN pg_namespace AS n ON n.oid = c.relnamespace
-      JOIN pg_database AS d ON d.datname = current_database()
-     WHERE (c.relowner <> owner
-            -- A schema's owner could exchange names, unless it has the rights of the tables' owner.
-            OR NOT pg_has_role(CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END, owner, 'USAGE'))
+      JOIN pg_database AS d ON d.datname = current_database(),
+           LATERAL (SELECT CASE pg_get_userbyid(n.nspowner) WHEN 'pg_database_owner' THEN d.datdba ELSE n.nspowner END) AS s(holder)
+     -- A schema's owner could exchange names, unless it has the rights of the tables' owner.
+     WHERE (c.relowner <> owner OR NOT pg_has_role(s.holder, owner, 'USAGE'))
        AND (c.oid IN (SELECT relid FROM tree)
             OR c.oid IN (SELECT conrelid FROM pg_constraint JOIN tree ON relid = confrelid WHERE contype = 'f')
             OR c.oid IN (SELECT confrelid FROM pg_constraint JOIN tree ON relid = conrelid WHERE contype = 'f'))
      ORDER BY c.relname
      LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION 'table % or its schema belongs to another role than %', other, parent
+    IF FOUND AND schema_owner IS NULL THEN
+        RAISE EXCEPTION 'table % belongs to another role than %', other, parent
             USING ERRCODE = 'insufficient_privilege',
                   DETAIL = 'Partitioning or a foreign key connects the two tables, so code of that role could run.',
-                  HINT = format('Give the table and its schema to role "%s" or, if that role is no superuser, GRANT it to the schema''s owner.', current_user);
+                  HINT = format('Give the table to role "%s".', current_user);
+    ELSIF FOUND THEN
+        RAISE EXCEPTION 'the schema of table % belongs to role "%"', other, pg_get_userbyid(schema_owner)
+            USING ERRCODE = 'insufficient_privilege',
+                  DETAIL = 'That role could put a table of its own in the place of this one, so its code could run.',
+                  HINT = format('Give the schema to role "%1$s" or, if that role is no superuser, GRANT "%1$s" TO "%2$s".',
+                                current_user, pg_get_userbyid(schema_owner));
     END IF;
 END
 $$;
