@@ -7,6 +7,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use IPC::SysV qw(IPC_RMID);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeSession;
@@ -268,12 +269,17 @@ sub kill_hard
 # Removes the lock files of a server that was killed.  Where no process reads
 # the status of orphans, as in a container, the killed postmaster keeps its pid,
 # and the next postmaster would take the lock files for those of a running
-# server.
+# server.  The lock file also names a segment of System V shared memory, which
+# would outlive the server.
 sub remove_locks
 {
 	my ($node) = @_;
+	my $pid_file = $node->data_dir . '/postmaster.pid';
+	my @lines = -e $pid_file ? split(/\n/, slurp_file($pid_file)) : ();
+	my ($key, $segment) = split ' ', $lines[6] // '';
 
-	unlink $node->data_dir . '/postmaster.pid',
+	shmctl $segment, IPC_RMID, 0 if defined $segment;
+	unlink $pid_file,
 	  $node->host . '/.s.PGSQL.' . $node->port . '.lock';
 	return;
 }
