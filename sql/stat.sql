@@ -6,8 +6,11 @@ RESET client_min_messages;
 -- the configuration, and the values derived from it
 SELECT datacenter_id = current_setting('snowflake.datacenter_id')::int AS datacenter,
        worker_id = current_setting('snowflake.worker_id')::int AS worker,
-       worker_id_source, layout = coalesce(nullif(current_setting('snowflake.layout'), ''), '41/5/5/12') AS layout,
-       epoch = coalesce(nullif(current_setting('snowflake.epoch'), ''), '2010-11-04 01:42:54.657+00')::timestamptz AS epoch,
+       worker_id_source,
+       snowflake_max_id(now()) = snowflake_max_id(now(), epoch, layout)
+       AND (layout = nullif(current_setting('snowflake.layout'), '')) IS NOT FALSE AS layout,
+       snowflake_timestamp(0) = epoch
+       AND (epoch = nullif(current_setting('snowflake.epoch'), '')::timestamptz) IS NOT FALSE AS epoch,
        tick_interval, first_instant = epoch AS first,
        last_instant = snowflake_timestamp(snowflake_max_id('infinity')) AS last,
        ids_per_second = 1000 * (1 + snowflake_sequence(snowflake_max_id(now()))) AS ids_per_second,

@@ -18,6 +18,11 @@ my $node = regress_node(
 
 tests_pass($node, $tree, 'sql/*.sql', qr/^(convert|registry)/);
 tests_pass($node, $tree, 'specs/*.spec');
+
+# The parameters may be unset once the data has the layout and the epoch.
+$node->append_conf('postgresql.conf', "snowflake.layout = ''\nsnowflake.epoch = ''\n");
+$node->restart;
+tests_pass($node, $tree, 'sql/stat.sql');
 $node->stop;
 
 done_testing();
