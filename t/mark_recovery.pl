@@ -20,8 +20,6 @@ use Test::More;
 # How many seconds the clock is ahead.
 use constant AHEAD_S => 100;
 
-my $incremental = "$ENV{TESTDATADIR}/incremental";
-
 # Starts a primary, a standby and its standby, has ids issued, and ends all of
 # them.  Returns the servers, their newest batches, and the WAL records from
 # which a point in time is chosen:
