@@ -205,6 +205,13 @@ SELECT attrelid::regclass, snowflake_convert.is_snowflake(attrelid, attnum)
 	'tables of another extension keep their keys, tables of the user are converted');
 is($node->safe_psql('postgres', q{SELECT s FROM snowflake_convert.key('book', 'id') AS s WHERE s ~ 'in the way'}),
 	'-- in the way of public.book (id): its table belongs to an extension', 'and scripts do not convert them');
+is($node->safe_psql('postgres', q{
+SET snowflake_convert.schemas = 'none';
+CREATE TABLE person (id bigserial PRIMARY KEY);
+CREATE TABLE author () INHERITS (person);
+ALTER EXTENSION library ADD TABLE author;
+SELECT s FROM snowflake_convert.key('person', 'id') AS s WHERE s ~ 'in the way'}),
+	'-- in the way of public.person (id): table public.author belongs to an extension', 'nor a key that one of them inherits');
 is($node->safe_psql('postgres', 'INSERT INTO book DEFAULT VALUES RETURNING id'), '1',
 	'a table of another extension has serial keys from 1 on');
 $node->stop;
