@@ -137,13 +137,15 @@ sub is_refused
 	return;
 }
 
-# Restarts a server with further parameters.
+# Restarts a server with further parameters, and ends the coordinator's sessions, in
+# which Citus keeps connections to the server as it was.
 sub restart_with
 {
 	my ($node, @settings) = @_;
 
 	configure($node, @settings);
 	$node->restart;
+	sql(q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
 	return;
 }
 
