@@ -1,13 +1,14 @@
 # A session that waits for the clock or for the next tick shows this as a wait
 # event, and stops waiting on a cancel, on statement_timeout, on termination, on a
-# fast shutdown and when the postmaster dies.  Each wait is counted.  Sessions that wait for ticks take turns, get about the same number
-# of ids, and leave nothing behind when they are cancelled.
+# fast shutdown and when the postmaster dies.  Each wait is counted.  Sessions that
+# wait for ticks take turns, get about the same number of ids, and leave nothing
+# behind when they are cancelled.
 #
 # Each cause has to end each wait three times, from any moment within a sleep of the
-# library.  A wait that did not look for the cause would go on for half an hour or more, and
-# fail by the test's time-out.  How long one sleep lasts, ids_clock tests.  The times
-# from the cause until the client sees its effect are in the log only, because they
-# depend on the machine.
+# library.  A wait that did not look for the cause would go on for half an hour or
+# more, and fail by the test's time-out.  How long one sleep lasts, ids_clock tests.
+# The times from the cause until the client sees its effect are in the log only,
+# because they depend on the machine.
 use strict;
 use warnings FATAL => 'all';
 

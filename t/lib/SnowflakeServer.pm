@@ -276,7 +276,7 @@ sub remove_locks
 	my ($node) = @_;
 	my $pid_file = $node->data_dir . '/postmaster.pid';
 	my @lines = -e $pid_file ? split(/\n/, slurp_file($pid_file)) : ();
-	my ($key, $segment) = split ' ', $lines[6] // '';
+	my (undef, $segment) = split ' ', $lines[6] // '';
 
 	shmctl $segment, IPC_RMID, 0 if defined $segment;
 	unlink $pid_file,
