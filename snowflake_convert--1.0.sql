@@ -372,7 +372,7 @@ BEGIN
                       JOIN pg_namespace AS n ON n.oid = t.relnamespace
                       JOIN pg_database AS d ON d.datname = current_database()
                       JOIN pg_roles AS r ON r.oid = CASE n.nspowner WHEN 'pg_database_owner'::regrole THEN d.datdba ELSE n.nspowner END
-                     WHERE t.oid = rel AND r.oid <> owner AND NOT r.rolsuper
+                     WHERE t.oid IN (SELECT snowflake_convert.affected(rel, cols)) AND r.oid <> owner AND NOT r.rolsuper
                     UNION ALL
                     -- pg_depend has no row for what is PostgreSQL's own
                     SELECT 3, format('%s uses %s', pg_describe_object(d.classid, d.objid, 0), pg_describe_object(u.refclassid, u.refobjid, 0))

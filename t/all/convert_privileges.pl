@@ -290,7 +290,8 @@ INSERT INTO house.mixed VALUES (1, 1);
 superuser("SET SESSION AUTHORIZATION attacker;" . join '', map { "CREATE INDEX ON $_ WHERE attic.folded();" }
 	'attic.of_bigint (k)', 'attic.of_smallint (k)', 'attic.of_domain (k)', 'attic.of_parts_1 (k)', 'attic.of_middle (k)', 'attic.key (id)', 'house.mixed_1_1 (id)', 'house.child (id)');
 superuser("INSERT INTO attic.$_ VALUES (1)") for qw(of_bigint of_smallint of_domain of_parts of_middle);
-superuser('CREATE TABLE attic.supers (id serial PRIMARY KEY); CREATE TABLE attic.victims (id serial PRIMARY KEY); ALTER TABLE attic.victims OWNER TO victim');
+superuser('CREATE TABLE attic.supers (id serial PRIMARY KEY); CREATE TABLE attic.victims (id serial PRIMARY KEY); ALTER TABLE attic.victims OWNER TO victim;
+CREATE TABLE house.to_victims (k integer REFERENCES attic.victims); ALTER TABLE house.to_victims OWNER TO victim');
 ran_as();
 my $of_house = superuser(q{SELECT snowflake_convert.schema('{house}')})
   . "\n" . superuser(q{SELECT snowflake_convert.key('house.of_key', 'id')}) . "\n" . superuser(q{SELECT snowflake_convert.key('attic.supers', 'id')})
@@ -317,6 +318,8 @@ like($of_house, qr/^-- widen by hand, because schema attic belongs to role attac
 # The attacker could exchange two schemas, in which the victim has tables of one name.
 like($of_house, qr/^-- widen by hand, because schema attic belongs to role attacker: ALTER TABLE attic.victims /m,
 	q{a victim's table in a schema of another role: by hand});
+like($of_house, qr/^-- widen by hand, because schema attic belongs to role attacker: ALTER TABLE house.to_victims /m,
+	q{and a column that references it, because PostgreSQL checks the foreign key by the tables' names: by hand});
 like($of_house, qr/^-- widen by hand, because a name has a line break or a \$: ALTER TABLE house."d\$/m, 'a name that would end the quote: by hand');
 my $widen = statements_of('widen', $of_house);
 my $later = join '', grep { /house\.later / } $widen =~ /(.*\n)/g;
