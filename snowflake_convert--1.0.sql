@@ -87,7 +87,8 @@ BEGIN
 END
 $$;
 
--- Finds the sequence that a column owns and uses: that of an identity, or of a DEFAULT.
+-- Finds a sequence that a column owns and uses: that of an identity, or of a DEFAULT.  A
+-- DEFAULT can use several; such a DEFAULT is not that of sequence_of().
 CREATE FUNCTION snowflake_convert.own_sequence(rel regclass, num smallint)
 RETURNS regclass LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -101,7 +102,8 @@ BEGIN
                                       AND (u.refclassid, u.refobjid) = ('pg_class'::regclass, s.oid)
              WHERE (d.refclassid, d.refobjid, d.refobjsubid) = ('pg_class'::regclass, rel, num)
                AND d.classid = 'pg_class'::regclass
-               AND (d.deptype = 'i' OR d.deptype = 'a' AND u.objid IS NOT NULL));
+               AND (d.deptype = 'i' OR d.deptype = 'a' AND u.objid IS NOT NULL)
+             ORDER BY s.oid LIMIT 1);
 END
 $$;
 
@@ -249,6 +251,11 @@ BEGIN
           LEFT JOIN pg_depend AS d ON (d.classid, d.objid, d.deptype) = ('pg_class'::regclass, t.oid, 'e')
          WHERE t.oid = ANY (family) AND (t.relowner <> obstacles.owner OR d.objid IS NOT NULL AND t.oid <> rel)
         UNION ALL
+        -- A script locks all tables first, and no foreign table can be locked.
+        SELECT format('table %s, which inherits it, is a foreign table', t.oid::regclass)
+          FROM pg_class AS t
+         WHERE t.oid = ANY (family) AND t.relkind = 'f'
+        UNION ALL
         SELECT format('table %s, which inherits it, has another DEFAULT, none, or a sequence for it', a.attrelid::regclass)
           FROM pg_attribute AS a LEFT JOIN pg_attrdef AS f ON (f.adrelid, f.adnum) = (a.attrelid, a.attnum)
          WHERE a.attrelid = ANY (family) AND a.attrelid <> rel AND a.attname = col
@@ -293,8 +300,9 @@ $$;
 
 -- Lists the statements, of PL/pgSQL, that give a key its sequence again, as it is now.  The
 -- sequence continues after a new id, which is larger than all values that the key had from
--- its sequence or as a snowflake, also in rows that were deleted.  So the sequence is a
--- bigint, and has no MAXVALUE of its own.
+-- its sequence or as a snowflake, also in rows that were deleted, unless the sequence had
+-- reached values above snowflakes.  So the sequence is a bigint, and has no MAXVALUE of its
+-- own.
 CREATE FUNCTION snowflake_convert.way_back(rel regclass, col name)
 RETURNS text[] LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off
 AS $$
@@ -358,6 +366,7 @@ $$;
 -- Says why the owner of a table should not widen columns: PostgreSQL would run what
 -- another role has put into indexes and CHECKs, the schema's owner could exchange tables,
 -- or an expression that PostgreSQL parses anew could find another function of that name.
+-- A foreign table is an obstacle because the statement could not lock it.
 CREATE FUNCTION snowflake_convert.widening_obstacle(rel regclass, cols name[], owner oid)
 RETURNS text LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -366,6 +375,10 @@ BEGIN
               FROM (SELECT 1, format('table %s belongs to role %s', t.oid::regclass, t.relowner::regrole)
                       FROM pg_class AS t
                      WHERE t.oid IN (SELECT snowflake_convert.affected(rel, cols)) AND t.relowner <> owner
+                    UNION ALL
+                    SELECT 1, format('table %s is a foreign table', t.oid::regclass)
+                      FROM pg_class AS t
+                     WHERE t.oid IN (SELECT snowflake_convert.affected(rel, cols)) AND t.relkind = 'f'
                     UNION ALL
                     SELECT 2, format('schema %I belongs to role %s', n.nspname, r.oid::regrole)
                       FROM pg_class AS t

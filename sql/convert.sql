@@ -18,6 +18,9 @@ CREATE ROLE regress_snowflake_owner LOGIN PASSWORD :'password';
 CREATE ROLE regress_snowflake_member LOGIN IN ROLE regress_snowflake_group PASSWORD :'password';
 CREATE SCHEMA "Old shop" AUTHORIZATION regress_snowflake_owner;
 CREATE SCHEMA shop AUTHORIZATION regress_snowflake_owner;
+CREATE FOREIGN DATA WRAPPER nowhere;
+CREATE SERVER elsewhere FOREIGN DATA WRAPPER nowhere;
+GRANT USAGE ON FOREIGN SERVER elsewhere TO regress_snowflake_owner;
 
 -- the lines of a script; hashes differ by PostgreSQL's version, sizes by machine
 CREATE FUNCTION public.short(script text) RETURNS SETOF text LANGUAGE sql AS
@@ -209,6 +212,10 @@ CREATE TABLE of_constant (id bigint PRIMARY KEY DEFAULT 7);
 CREATE TABLE of_function (id bigint PRIMARY KEY DEFAULT snowflake_min_id(now()));
 CREATE TABLE of_sum (id bigserial PRIMARY KEY);
 ALTER TABLE of_sum ALTER id SET DEFAULT nextval('of_sum_id_seq') + 1;
+CREATE TABLE of_two (id bigint PRIMARY KEY);
+CREATE SEQUENCE high OWNED BY of_two.id;
+CREATE SEQUENCE low OWNED BY of_two.id;
+ALTER TABLE of_two ALTER id SET DEFAULT nextval('high') * 1000 + nextval('low');
 CREATE TABLE of_name (id bigint PRIMARY KEY DEFAULT nextval('nobodys'::text));
 CREATE TABLE of_name_2 (id integer PRIMARY KEY DEFAULT nextval('nobodys'::text));
 CREATE TABLE used (id bigserial PRIMARY KEY);
@@ -224,6 +231,10 @@ CREATE TABLE child_of_child () INHERITS (child);
 ALTER TABLE child_of_child ALTER id DROP DEFAULT;
 CREATE TABLE parent_2 (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
 CREATE TABLE child_2 (id bigserial) INHERITS (parent_2);
+CREATE TABLE parent_3 (id bigserial PRIMARY KEY);
+CREATE FOREIGN TABLE child_3 () INHERITS (parent_3) SERVER elsewhere;
+CREATE TABLE parent_4 (id serial PRIMARY KEY);
+CREATE FOREIGN TABLE child_4 () INHERITS (parent_4) SERVER elsewhere;
 CREATE TABLE fallen (id bigint GENERATED ALWAYS AS IDENTITY (INCREMENT -1) PRIMARY KEY);
 CREATE TABLE free (id bigserial PRIMARY KEY);
 -- columns with values of a sequence that are no bigint keys are left alone
@@ -241,6 +252,7 @@ CREATE TABLE inheritor (m integer, PRIMARY KEY (id)) INHERITS (of_unique);
 CREATE VIEW sight_of_text AS SELECT id FROM of_text;
 ALTER VIEW sight_of_text ALTER id SET DEFAULT nextval('nobodys');
 SELECT s FROM snowflake_convert.schema('{shop}', except_keys => '{"\"shop\".of_function.id"}') AS s WHERE s ~ '^-- (in|left)';
+SELECT public.short(s) FROM snowflake_convert.schema('{shop}') AS s WHERE s ~ '^-- widen.*parent_4 ';
 DROP TABLE of_domain, of_next, of_numeric, of_text, of_unique, of_parent, of_parts, inheritor CASCADE;
 DROP DOMAIN tech_id, next_id;
 SELECT count(*) FROM snowflake_convert.schema('{shop}') AS s, regexp_matches(s, 'SET DEFAULT', 'g') WHERE s ~ '^DO';
@@ -337,7 +349,7 @@ SELECT snowflake_convert.schema(NULL);
 SET search_path = shop, public;
 \pset format unaligned
 \pset tuples_only on
-DROP TABLE of_nobody, of_shared, of_constant, of_function, of_sum, of_name, of_name_2, used, user_of_used, referenced, reference, reference_of_reference, parent, parent_2, fallen, free CASCADE;
+DROP TABLE of_nobody, of_shared, of_constant, of_function, of_sum, of_two, of_name, of_name_2, used, user_of_used, referenced, reference, reference_of_reference, parent, parent_2, parent_3, parent_4, fallen, free CASCADE;
 GRANT ALL ON SCHEMA shop TO regress_snowflake_group;
 CREATE TABLE of_group (id bigserial PRIMARY KEY);
 ALTER TABLE of_group OWNER TO regress_snowflake_group;
@@ -429,4 +441,5 @@ DROP SCHEMA "Old shop", shop CASCADE;
 DROP FUNCTION public.shape(name), public.short(text);
 DROP PROCEDURE public.run(text, text);
 \c - :super
+DROP FOREIGN DATA WRAPPER nowhere CASCADE;
 DROP ROLE regress_snowflake_admin, regress_snowflake_owner, regress_snowflake_member, regress_snowflake_group;
