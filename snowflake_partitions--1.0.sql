@@ -97,7 +97,7 @@ RETURN (
     -- to whole characters, and append a hash of the name.
     SELECT format('%s.%I', c.relnamespace::regnamespace,
                   CASE WHEN octet_length(c.relname) <= 48 THEN c.relname
-                       ELSE (SELECT left(c.relname, length) || '_' || left(encode(sha256(convert_to(c.relname, 'UTF8')), 'hex'), 8)
+                       ELSE (SELECT left(c.relname, length) || '_' || left(encode(sha256(convert_to(c.relname, getdatabaseencoding())), 'hex'), 8)
                                FROM generate_series(39, 1, -1) AS length
                               WHERE octet_length(left(c.relname, length)) <= 39 LIMIT 1) END
                   || to_char(start, CASE unit WHEN 'year' THEN '_YYYY' WHEN 'month' THEN '_YYYY_MM' WHEN 'day' THEN '_YYYY_MM_DD' ELSE '_YYYY_MM_DD_HH24' END)

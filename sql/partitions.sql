@@ -469,3 +469,25 @@ DROP SCHEMA owned, lent CASCADE;
 DROP TABLESPACE regress_snowflake_space;
 DROP ROLE regress_snowflake_owner, regress_snowflake_member, regress_snowflake_reader;
 DROP FUNCTION partitions_of;
+
+-- The extensions need no schema public, and outlast it.  A name is cut between bytes where
+-- the database's encoding has no characters.
+SELECT current_database() AS database \gset
+CREATE DATABASE regress_snowflake_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE_PROVIDER libc LOCALE 'C';
+\c regress_snowflake_ascii
+SET client_min_messages = warning;
+CREATE SCHEMA ids;
+CREATE EXTENSION snowflake SCHEMA ids;
+CREATE EXTENSION snowflake_convert;
+DROP SCHEMA public;
+CREATE EXTENSION snowflake_partitions;
+CREATE EXTENSION snowflake_registry;
+SET search_path = ids;
+DO $$ BEGIN
+  EXECUTE format('CREATE TABLE %I (id bigint PRIMARY KEY) PARTITION BY RANGE (id)', repeat(convert_from('\xe9', 'SQL_ASCII'), 50));
+END $$;
+SELECT right(name, 20)
+  FROM pg_class, snowflake_partitions.name_of(oid, 'day', '2026-01-01 00:00') AS name
+ WHERE relkind = 'p';
+\c :database
+DROP DATABASE regress_snowflake_ascii;
