@@ -529,7 +529,7 @@ BEGIN
     ELSIF clock_timestamp() < s.reopens_at THEN
         RETURN NEXT format('The registry is new, or may have forgotten leases at %s; servers without a lease get worker ids from %s.', s.quarantined_at, s.reopens_at);
     ELSE
-        RETURN NEXT 'Servers without a lease get worker ids at once.';
+        RETURN NEXT 'No quarantine is in force.';
     END IF;
 END
 $$;
@@ -580,6 +580,9 @@ COMMENT ON FUNCTION snowflake_registry.configure IS
 CREATE FUNCTION snowflake_registry.allow(role name)
 RETURNS void LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    -- A dump that was restored without its privileges lets PUBLIC execute all functions, and
+    -- only the schema, which is opened here, protects them.
+    REVOKE ALL ON ALL FUNCTIONS IN SCHEMA snowflake_registry FROM PUBLIC;
     EXECUTE format('GRANT USAGE ON SCHEMA snowflake_registry TO %I', role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION snowflake_registry.claim, snowflake_registry.release, '
                    'snowflake_registry.about TO %I', role);
