@@ -69,7 +69,8 @@ static void connection_fail_by_result(SnowflakeConnection *connection,
 
 /*
  * Check hook of snowflake.registry.  The error shows neither the value, which
- * may have a password, nor the part of the value that libpq quotes.
+ * may have a password, nor the part of the value that libpq quotes, except the
+ * name of an option that libpq does not know.
  */
 bool
 connection_check_string(char **newval, void **extra, GucSource source)
