@@ -101,7 +101,7 @@ RETURN (
                                FROM generate_series(39, 1, -1) AS length
                               WHERE octet_length(left(c.relname, length)) <= 39 LIMIT 1) END
                   || to_char(start, CASE unit WHEN 'year' THEN '_YYYY' WHEN 'month' THEN '_YYYY_MM' WHEN 'day' THEN '_YYYY_MM_DD' ELSE '_YYYY_MM_DD_HH24' END)
-                  -- When summer time ends, one hour occurs twice: the second gets a "b".
+                  -- When summer time ends, an hour can occur twice: the second gets a "b".
                   || CASE WHEN unit = 'hour' AND to_char(start, 'HH24') = to_char(start - interval '1 hour', 'HH24') THEN 'b' ELSE '' END)
       FROM pg_class AS c
      WHERE c.oid = parent);
