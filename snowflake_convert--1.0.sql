@@ -12,8 +12,8 @@
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
 \echo Use "CREATE EXTENSION snowflake_convert" to load this file. \quit
 
--- The control file names no schema: this statement fails if somebody has made a
--- schema of this name before.
+-- The control file names pg_catalog, and not this schema: this statement fails if
+-- somebody has made a schema of this name before.
 CREATE SCHEMA snowflake_convert;
 GRANT USAGE ON SCHEMA snowflake_convert TO PUBLIC;
 COMMENT ON SCHEMA snowflake_convert IS 'scripts that make bigint keys snowflakes';

@@ -17,8 +17,8 @@
 -- complain if the script is sourced in psql, rather than by CREATE EXTENSION
 \echo Use "CREATE EXTENSION snowflake_partitions" to load this file. \quit
 
--- The control file names no schema: this statement fails if somebody has made a
--- schema of this name before.
+-- The control file names pg_catalog, and not this schema: this statement fails if
+-- somebody has made a schema of this name before.
 CREATE SCHEMA snowflake_partitions;
 GRANT USAGE ON SCHEMA snowflake_partitions TO PUBLIC;
 COMMENT ON SCHEMA snowflake_partitions IS 'range partitions by the time of snowflake ids';
@@ -101,7 +101,8 @@ RETURN (
                                FROM generate_series(39, 1, -1) AS length
                               WHERE octet_length(left(c.relname, length)) <= 39 LIMIT 1) END
                   || to_char(start, CASE unit WHEN 'year' THEN '_YYYY' WHEN 'month' THEN '_YYYY_MM' WHEN 'day' THEN '_YYYY_MM_DD' ELSE '_YYYY_MM_DD_HH24' END)
-                  -- When summer time ends, an hour can occur twice: the second gets a "b".
+                  -- When summer time of one hour ends, an hour occurs twice: the second gets
+                  -- a "b".  Longer summer times are not told apart.
                   || CASE WHEN unit = 'hour' AND to_char(start, 'HH24') = to_char(start - interval '1 hour', 'HH24') THEN 'b' ELSE '' END)
       FROM pg_class AS c
      WHERE c.oid = parent);
@@ -191,7 +192,7 @@ BEGIN
         RAISE EXCEPTION 'the schema of table % belongs to role "%"', other, pg_get_userbyid(schema_owner)
             USING ERRCODE = 'insufficient_privilege',
                   DETAIL = 'That role could put a table of its own in the place of this one, so its code could run.',
-                  HINT = format('Give the schema to role "%1$s" or, if that role is no superuser, GRANT "%1$s" TO "%2$s".',
+                  HINT = format('Give the schema to role "%1$s" or, if that role is no superuser, GRANT "%1$s" TO "%2$s", which has to inherit its rights.',
                                 current_user, pg_get_userbyid(schema_owner));
     END IF;
 END

@@ -15,10 +15,10 @@
  * ever leased.  The holder's ids are before the row's fence, and the next
  * holder's ids begin at the fence.
  *
- * A quarantine begins whenever the registry may have forgotten leases: when it
- * is new, after every start of its server, a failover or a restore, after a
- * change of a constant, and when a holder shows a fence that the registry does
- * not know.  Each quarantine has a random number, which a row gets when its
+ * A quarantine begins at the first call after the registry may have forgotten
+ * leases: when it is new, after every start of its server, a failover or a
+ * restore, after a change of a constant, and when a holder shows a fence that
+ * the registry does not know.  Each quarantine has a random number, which a row gets when its
  * holder claims.  A row with another number was not seen since the quarantine
  * began, or comes from a dump.  Until the quarantine ends, the holder of such a
  * worker id is believed, and nobody else gets it.  The row's fence counts as at

@@ -473,6 +473,7 @@ DROP FUNCTION partitions_of;
 -- The extensions need no schema public, and outlast it.  A name is cut between bytes where
 -- the database's encoding has no characters.
 SELECT current_database() AS database \gset
+DROP DATABASE IF EXISTS regress_snowflake_ascii;
 CREATE DATABASE regress_snowflake_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE_PROVIDER libc LOCALE 'C';
 \c regress_snowflake_ascii
 SET client_min_messages = warning;

@@ -34,7 +34,7 @@ SELECT * FROM days;
 
 -- A day after the last runs, the jobs drop the oldest partition and create one more.
 CALL snowflake_partitions.drop_before('visits', now() + interval '1 month');
-CALL snowflake_partitions.create_range('visits', date_trunc('day', now()) - interval '31 days', now() + interval '6 days', '1 day');
+CALL snowflake_partitions.create_range('visits', date_trunc('day', now() - interval '31 days'), now() + interval '6 days', '1 day');
 SELECT * FROM days;
 SELECT command FROM cron.job ORDER BY jobid \gexec
 SELECT * FROM days;
@@ -44,7 +44,7 @@ SELECT in_default, date_trunc('day', ready_for) AS ready_for FROM watched;
 -- The jobs were off for longer than partitions were ready.  New rows are in the
 -- default partition, and so is one that is older than all partitions.
 CALL snowflake_partitions.drop_before('visits', now() + interval '1 month');
-CALL snowflake_partitions.create_range('visits', date_trunc('day', now()) - interval '50 days', now() - interval '13 days', '1 day');
+CALL snowflake_partitions.create_range('visits', date_trunc('day', now() - interval '50 days'), now() - interval '13 days', '1 day');
 SELECT visit(days_ago) FROM unnest(ARRAY[60, 40, 5, 0]) AS days_ago;
 SELECT * FROM days;
 SELECT in_default, date_trunc('day', ready_for) AS ready_for FROM watched;
