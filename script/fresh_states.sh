@@ -313,7 +313,8 @@ state_package_build() {
     sed -i 's/^\(local  *all  *all  *\)peer/\1scram-sha-256/' "/etc/postgresql/$(major)/main/pg_hba.conf"
     start_cluster "$(major)"
     runuser -u postgres -- psql -qc "CREATE ROLE newcomer SUPERUSER LOGIN PASSWORD 'secret'"
-    newcomer "PGPASSWORD=secret make installcheck TAP_TESTS="
+    # A server outside the root directory can have taken the default port.
+    newcomer "PGPORT=$(pg_lsclusters -h | awk -v major="$(major)" '$1 == major { print $3 }') PGPASSWORD=secret make installcheck TAP_TESTS="
 }
 
 # Set by states that install the extension.
