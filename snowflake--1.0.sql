@@ -44,8 +44,9 @@ $$;
 -- of bigint serve a snowflake, and a filter on a cast key uses the key's index.  The
 -- polymorphic operators, those of arrays and ranges, do not take both types.
 --
--- The other casts are bigint's, but those to numeric and to floating-point types
--- are not implicit: "id = id" could then mean numbers of either type.
+-- The other casts, of numbers and text, are bigint's, but those to numeric and to
+-- floating-point types are not implicit: "id = id" could then mean numbers of
+-- either type.
 --
 
 CREATE TYPE @extschema@.snowflake;
@@ -335,7 +336,7 @@ BEGIN
                     FROM pg_depend, pg_identify_object(classid, objid, 0) AS identified
                    WHERE (refclassid, deptype) = ('pg_extension'::regclass, 'e')
                      AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'snowflake')
-                     AND obj_description(objid, classid::regclass::name) IS NULL LOOP
+                     AND obj_description(objid, (SELECT relname FROM pg_class WHERE oid = classid)) IS NULL LOOP
         EXECUTE format('COMMENT ON %s %s IS %L', object.type, object.identity,
                        CASE object.type WHEN 'cast' THEN 'of the type snowflake' ELSE 'internal' END);
     END LOOP;

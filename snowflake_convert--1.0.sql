@@ -132,7 +132,7 @@ BEGIN
     RETURN (SELECT a.attidentity <> ''
                    OR EXISTS (SELECT FROM pg_depend AS d JOIN pg_class AS s ON s.oid = d.refobjid AND s.relkind = 'S'
                                WHERE (d.classid, d.objid) IN (('pg_attrdef'::regclass, f.oid), ('pg_type'::regclass, t.oid)) AND d.refclassid = 'pg_class'::regclass)
-                   OR coalesce(pg_get_expr(f.adbin, f.adrelid), t.typdefault) ~* '\mnextval\M'
+                   OR coalesce(pg_get_expr(f.adbin, f.adrelid), t.typdefault) ~* E'\\mnextval\\M'
               FROM pg_attribute AS a
               LEFT JOIN pg_attrdef AS f ON (f.adrelid, f.adnum) = (a.attrelid, a.attnum)
               LEFT JOIN pg_type AS t ON t.oid = a.atttypid AND t.typtype = 'd' AND f.oid IS NULL
@@ -445,7 +445,7 @@ BEGIN ATOMIC
                   JOIN pg_sequence AS q ON q.seqrelid = snowflake_convert.sequence_of(c.tab, c.attnum) AND q.seqtypid <> 'bigint'::regtype
                  WHERE c.is_key AND NOT c.is_partitioning AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)) AS s(tab, is_key, is_partitioning, statement, size, cols)
           JOIN pg_class AS t ON t.oid = s.tab,
-               LATERAL (SELECT CASE WHEN concat(s.statement, t.relowner::regrole) ~ '[\n\r$]' THEN 'a name has a line break or a $'
+               LATERAL (SELECT CASE WHEN concat(s.statement, t.relowner::regrole) ~ E'[\n\r$]' THEN 'a name has a line break or a $'
                                     ELSE snowflake_convert.widening_obstacle(s.tab, s.cols, t.relowner) END) AS o(obstacle),
                LATERAL (SELECT ' -- ' || pg_size_pretty(s.size)) AS z(size)
     )
@@ -459,7 +459,7 @@ END;
 -- Makes each line of a text a comment, whatever names are in it.
 CREATE FUNCTION snowflake_convert.comment(text text)
 RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-RETURN '-- ' || regexp_replace(text, '[\n\r]', E'\n--     ', 'g');
+RETURN '-- ' || regexp_replace(text, E'[\n\r]', E'\n--     ', 'g');
 
 -- Lists integer columns of all schemas that have no foreign key and are named after a
 -- key's table, such as shop_order_id and orderIds for shop_orders, or rev_page for page.
@@ -499,7 +499,7 @@ BEGIN ATOMIC
       FROM pg_proc AS p
       JOIN pg_language AS l ON l.oid = p.prolang AND l.lanname NOT IN ('internal', 'c')
       LEFT JOIN pg_class AS s ON s.oid = ANY (sequences::oid[]) AND strpos(p.prosrc, s.relname) > 0
-     WHERE p.oid >= 16384 AND cardinality(sequences) > 0 AND (s.oid IS NOT NULL OR p.prosrc ~* '\mnextval\s*\(')
+     WHERE p.oid >= 16384 AND cardinality(sequences) > 0 AND (s.oid IS NOT NULL OR p.prosrc ~* E'\\mnextval\\s*[(]')
        AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE (d.classid, d.objid, d.deptype) = ('pg_proc'::regclass, p.oid, 'e'))
      GROUP BY p.oid
      ORDER BY p.oid::regprocedure::text COLLATE "C";

@@ -209,7 +209,7 @@ BEGIN ATOMIC
       FROM pg_inherits AS i
       JOIN pg_class AS c ON c.oid = i.inhrelid,
            regexp_match(pg_get_expr(c.relpartbound, 0),
-                        '^FOR VALUES FROM \((?:''(.*)''|MINVALUE)\) TO \((?:''(.*)''|MAXVALUE)\)$') AS bound
+                        '^FOR VALUES FROM [(](?:''(.*)''|MINVALUE)[)] TO [(](?:''(.*)''|MAXVALUE)[)]$') AS bound
      WHERE i.inhparent = parent AND bound IS NOT NULL;
 END;
 COMMENT ON FUNCTION snowflake_partitions.present(regclass) IS 'internal: the partitions of a table, with their bounds';

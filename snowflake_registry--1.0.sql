@@ -94,7 +94,7 @@ CREATE TABLE snowflake_registry.setting (
     CONSTRAINT slack_is_0_to_1_hour CHECK (slack BETWEEN '0' AND '1 hour'),
     CONSTRAINT epoch_is_finite CHECK (isfinite(epoch)),
     CONSTRAINT layout_is_as_servers_write_it CHECK (
-        layout ~ '^[1-9]\d?(/(0|[1-9]\d?)){3}(@(?!1ms)[1-9]\d{0,11}(s|(?<!000)[mu]s))?$' AND
+        layout ~ '^[1-9][0-9]?(/(0|[1-9][0-9]?)){3}(@(?!1ms)[1-9][0-9]{0,11}(s|(?<!000)[mu]s))?$' AND
         snowflake_registry.bits(layout, 1) + snowflake_registry.bits(layout, 2) +
         snowflake_registry.bits(layout, 3) + snowflake_registry.bits(layout, 4) <= 63)
 );
@@ -232,7 +232,7 @@ BEGIN
        EXISTS (SELECT FROM unnest(worker_ids) AS id
                 WHERE id::bigint >> snowflake_registry.bits(s.layout, 3) <> 0) OR
        -- The logs of other servers show the name: it must not begin a new line there.
-       EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ '[\x01-\x1f\x7f]') THEN
+       EXISTS (SELECT FROM unnest(texts) AS t WHERE octet_length(t) > 80 OR t ~ E'[\\x01-\\x1f\\x7f]') THEN
         RAISE invalid_parameter_value USING
             MESSAGE = 'an argument of snowflake_registry.claim() or release() is out of range';
     END IF;

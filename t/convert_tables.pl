@@ -214,6 +214,37 @@ SELECT s FROM snowflake_convert.key('person', 'id') AS s WHERE s ~ 'in the way'}
 	'-- in the way of public.person (id): table public.author belongs to an extension', 'nor a key that one of them inherits');
 is($node->safe_psql('postgres', 'INSERT INTO book DEFAULT VALUES RETURNING id'), '1',
 	'a table of another extension has serial keys from 1 on');
+
+# ----- the scripts under other settings -----
+
+# What CREATE EXTENSION reads is stored: constraints, bodies and comments.
+my $members = q{
+SELECT identified.identity, obj_description(objid, relname), pg_get_functiondef(p.oid), pg_get_constraintdef(k.oid)
+  FROM pg_depend AS d
+  JOIN pg_class ON pg_class.oid = d.classid
+ CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) AS identified
+  LEFT JOIN pg_proc AS p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid AND p.prokind = 'f'
+  LEFT JOIN pg_constraint AS k ON d.classid = 'pg_class'::regclass AND k.conrelid = d.objid
+ WHERE (refclassid, deptype) = ('pg_extension'::regclass, 'e') AND identified.identity ~ 'snowflake'
+ ORDER BY 1, 4};
+my $as_usual;
+for my $setting ('', 'quote_all_identifiers = on', 'standard_conforming_strings = off')
+{
+	my $database = $setting || 'usual';
+	my $set = $setting && "SET $setting;";
+	my ($result) = $node->psql('postgres', $set);
+
+	next if $result != 0;    # PostgreSQL 19 has standard strings only
+	$node->safe_psql('postgres', qq(CREATE DATABASE "$database" TEMPLATE template0));
+	$node->safe_psql($database, "SET client_min_messages = error; $set"
+		  . join(' ', map { "CREATE EXTENSION $_;" } qw(snowflake snowflake_convert snowflake_partitions snowflake_registry)));
+	if (!$setting)
+	{
+		$as_usual = $node->safe_psql($database, $members);
+		next;
+	}
+	is($node->safe_psql($database, $members), $as_usual, "with $setting the extensions are the same");
+}
 $node->stop;
 
 # ----- tables that pgEdge's extension leaves -----
