@@ -76,6 +76,10 @@ lease_state_read_in_force(SnowflakeLease *lease)
  *	 restored to an earlier state, and the lease may have been released after
  *	 that state.
  *
+ * On another timeline, ids of this lease may be lost, so the registry must not
+ * renew it either: the server names no incarnation, and begins anew, after the
+ * fence or with another worker id.
+ *
  * Otherwise the lease is over.  The page may also have the incarnation of a
  * claim whose answer never arrived, which is repeated on the same conditions.
  */
@@ -83,14 +87,17 @@ LeaseState
 lease_state_inherit(const SnowflakeLease *logged, SnowflakeLease *lease)
 {
 	int			wanted = node_worker_id;
-	bool		is_own = strcmp(logged->holder, holder_text) == 0 &&
-		logged->timeline == GetWALInsertionTimeLine() &&
+	bool		is_same_timeline = logged->timeline == GetWALInsertionTimeLine();
+	bool		is_own = is_same_timeline &&
+		strcmp(logged->holder, holder_text) == 0 &&
 		logged->registry == node_registry_hash();
 
 	if (logged->worker_id != WORKER_ID_UNSET &&
 		logged->datacenter_id == node_datacenter_id &&
 		logged->worker_id <= layout_field_max(node_layout()->worker_bits))
 		*lease = *logged;
+	if (!is_same_timeline)
+		lease->incarnation = LEASE_NO_INCARNATION;
 	lease->next_incarnation = is_own ? logged->next_incarnation :
 		LEASE_NO_INCARNATION;
 	if (is_own && (wanted == WORKER_ID_UNSET || wanted == lease->worker_id) &&

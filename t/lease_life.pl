@@ -208,8 +208,29 @@ sub set_back
 	return;
 }
 
+# The registry knows the directory's lease, of which ids are lost.
+sub recovered_in_place
+{
+	my $registry = new_registry({ lease_duration => '30 s' });
+	my $server = start_server(leasing_server('server', $registry, wants(5)));
+	my $directory = $server->data_dir;
+
+	first_id($server);
+	$server->backup('earlier');
+	my $lost = first_id($server);
+	$server->stop('immediate');
+	system_or_bail('sh', '-c', 'rm -r "$1"/* && cp -a "$0/." "$1"', $server->backup_dir . '/earlier', $directory);
+	$server->append_conf('postgresql.conf', 'restore_command = false');
+	append_to_file("$directory/recovery.signal", '');
+	start_server($server, -1);
+	refuses($server, qr/is leased by/, 'a lease of another timeline is not renewed');
+	cmp_ok(first_id($server), '>', $lost, 'after its end, ids begin after those that were lost, although the clock is behind');
+	return;
+}
+
 run_scenarios(
 	'restarts' => \&restarts,
+	'recovered in place' => \&recovered_in_place,
 	'the registry is down' => \&down,
 	'set back' => \&set_back);
 done_testing();
