@@ -15,6 +15,21 @@
 -- The control file names pg_catalog, and not this schema: this statement fails if
 -- somebody has made a schema of this name before.
 CREATE SCHEMA snowflake_convert;
+-- ALTER DEFAULT PRIVILEGES may have granted more, such as CREATE to a role whose functions
+-- would then be found here.
+DO $$
+DECLARE
+    grantee text;
+BEGIN
+    FOR grantee IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END
+          FROM pg_catalog.pg_namespace AS n, pg_catalog.aclexplode(n.nspacl) AS a
+         WHERE n.nspname OPERATOR(pg_catalog.=) 'snowflake_convert' AND a.grantee OPERATOR(pg_catalog.<>) n.nspowner
+    LOOP
+        EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA snowflake_convert FROM %s', grantee);
+    END LOOP;
+END
+$$;
 GRANT USAGE ON SCHEMA snowflake_convert TO PUBLIC;
 COMMENT ON SCHEMA snowflake_convert IS 'scripts that make bigint keys snowflakes';
 
@@ -589,7 +604,7 @@ $$;
 -- Locks tables and their sequences.  The function holds none of these locks while it
 -- waits for another one, so a session that has locked one table and needs another goes on.
 -- A deadlock is possible with locks that the transaction has taken before, and with CREATE
--- INDEX CONCURRENTLY.  Other sessions queue behind a wait, so a wait is short, and a pause
+-- INDEX CONCURRENTLY and the like.  Other sessions queue behind a wait, so a wait is short, and a pause
 -- as long follows.  Waits become longer, because PostgreSQL cancels an autovacuum only for
 -- a session that has waited for deadlock_timeout.
 CREATE FUNCTION snowflake_convert.lock_relations(tabs regclass[], sequences regclass[], timeout interval)

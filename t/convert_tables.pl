@@ -245,6 +245,20 @@ for my $setting ('', 'quote_all_identifiers = on', 'standard_conforming_strings 
 	}
 	is($node->safe_psql($database, $members), $as_usual, "with $setting the extensions are the same");
 }
+
+# Whoever can create a function in the extensions' schemas can have it called.
+is($node->safe_psql('postgres', q{
+CREATE ROLE builder;
+CREATE DATABASE granted TEMPLATE template0;
+\\c granted
+ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO builder, PUBLIC;
+SET client_min_messages = error;
+CREATE EXTENSION snowflake;
+CREATE EXTENSION snowflake_convert;
+CREATE EXTENSION snowflake_partitions;
+CREATE EXTENSION snowflake_registry;
+SELECT count(*) FILTER (WHERE has_schema_privilege('builder', oid, 'CREATE')), count(*) FROM pg_namespace WHERE nspname ~ '^snowflake_'}),
+	'0|3', 'default privileges let no role create objects in the schemas of the extensions');
 $node->stop;
 
 # ----- tables that pgEdge's extension leaves -----
