@@ -282,11 +282,14 @@ DROP TABLE script;
 
 -- a name with a backslash, and a setting of quotes
 SET quote_all_identifiers = on;
-CREATE TABLE "back\slash's" (id bigserial PRIMARY KEY);
-CALL run($$snowflake_convert.key(E'"back\\slash''s"', 'id')$$);
+CREATE TABLE "back\slash's" ("I""d" bigserial PRIMARY KEY);
+CREATE TABLE script AS SELECT row_number() OVER () AS n, s FROM snowflake_convert.key(E'"back\\slash''s"', 'I"d') AS s;
+CALL run('s FROM shop.script ORDER BY n');
+SELECT * FROM shape('shop') AS s WHERE s ~ 'slash';
+CALL run('s FROM shop.script ORDER BY n', 'back');
 RESET quote_all_identifiers;
 SELECT * FROM shape('shop') AS s WHERE s ~ 'slash';
-DROP TABLE "back\slash's";
+DROP TABLE "back\slash's", script;
 
 -- one snapshot would hide what has changed during a wait for a lock
 CREATE TABLE a (id bigserial PRIMARY KEY);

@@ -111,6 +111,8 @@ SELECT count(*) AS wrong
     OR (snowflake_datacenter_id(id), snowflake_worker_id(id), snowflake_sequence(id)) <> (0, 0, 0)
     OR id <> snowflake_min_id(t) OR snowflake_max_id(t) < id
     OR snowflake_format(id) <> to_char(d.issued_at, 'YYYY-MM-DD HH24:MI:SS.MS') || ', #0, @(0,0)';
+-- both ends of the span are within it
+SELECT snowflake_encode(first_instant, 0, 0, 0) AS first, snowflake_encode(last_instant, 0, 0, 0) = snowflake_min_id('infinity') AS last FROM snowflake_node();
 -- the expected output must not depend on the server's layout
 \set VERBOSITY terse
 SELECT snowflake_decode(-1);

@@ -221,11 +221,22 @@ $issuing->quit;
 # ----- a call of many ids that does not wait -----
 
 # Without its timeout the call would fail when its rows fill this space.
-start_afresh("snowflake.layout = '41/2/3/17'");
+# The tick is so long that no mark is due meanwhile.
+start_afresh("snowflake.layout = '27/2/3/31\@600s'");
+{
+	my $session = SnowflakeSession->new($node);
+
+	$session->ask('SELECT snowflake_nextval()');
+	$session->wait_until_it_waits;
+	set_clock($node, $right_offset += 600);
+	is(($session->answer)[0], '', 'the first id of a start waits for the next tick');
+	$session->quit;
+}
 is( (sqlstate_of($node, q{
 SELECT snowflake_nextval();
 SET temp_file_limit = '1GB';
-SET statement_timeout = '50ms';
+SET work_mem = '64kB';
+SET statement_timeout = '200ms';
 SELECT snowflake_nextvals(2000000000)}))[0],
 	'57014', 'a call of snowflake_nextvals() that does not wait is interrupted');
 

@@ -7,6 +7,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use List::Util qw(max);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SnowflakeRecovery;
@@ -305,6 +306,7 @@ refuses_change($primary, 'a later epoch', '2021-01-01 00:00:00+00');
 
 # A wider layout, with a session that was refused before.
 start_with('snowflake.worker_id = 16', "snowflake.layout = '41/5/5/12'");
+my $largest = (max(map { $_->{mark} } @{ read_page($primary)->{entries} }) << 12) - 1;    # that the page allows
 my $session = SnowflakeSession->new($primary);
 $reader = SnowflakeSession->new($standby);
 wait_for_standby($primary, $standby);
@@ -332,6 +334,7 @@ for my $node ($primary, $standby)
 }
 $session->rows($change);
 is($session->value($datacenter), '1|0', 'the session decodes by the new layout');
+is($session->value($horizon) >> 22, ($largest >> 22) + 1, 'ids begin in the first tick whose ids are above all that the page has allowed');
 set_clock($primary, 1_577_923_200 - test_time());
 is($session->state_of($issue), '55000', 'in January 2020, when ids of the new layout were smaller than those before, there is no id');
 set_clock($primary, $clock_s);

@@ -181,6 +181,18 @@ start_server($node);
 first_id_soon($node, 'the file is deleted');
 ok(-e mark_file($node), 'the file is deleted: the server writes a new file');
 
+# An entry is that of a datacenter and a worker id.
+$node->stop;
+configure($node, 'snowflake.datacenter_id = 1');
+start_server($node);
+value_of($node, $issue);
+$node->stop;
+$page = read_page($node);
+is($page->{entry_count}, 2, 'one worker id in two datacenters: the page has an entry of each node');
+cmp_ok(mark_of($page, 7, 1) // 0, '>', mark_of($page, 7, 0) // 0, 'one worker id in two datacenters: each node has its own mark');
+configure($node);
+start_server($node);
+
 # ----- a full page -----
 
 # The smallest mark of the page becomes its floor, which is the mark of all nodes

@@ -219,8 +219,18 @@ for my $case (
 	start_server($server);
 	$to_next_tick->();
 	my $first = $ask->();
+	value_of($server, "SELECT pg_cancel_backend($first->{pid})");
+	$first->outcome;
+	$first->quit;
+	my $horizon = value_of($server, 'SELECT snowflake_horizon()');
+	$first = $ask->();
 	$server->stop('immediate');
 	$first->{psql}{run}->kill_kill;
+	configure($server, 'snowflake.worker_id = 6');
+	start_server($server);
+	cmp_ok(value_of($server, 'SELECT snowflake_horizon()'), '>=', $horizon, "$what: the horizon does not go back under another worker id, before the first id");
+	$server->stop('immediate');
+	configure($server, 'snowflake.worker_id = 8');
 	set_clock($server, $offset_s -= $behind_s);
 	start_server($server);
 	my $outcome = $answer->($ask->());

@@ -157,6 +157,22 @@ sub servers_clocks
 	return;
 }
 
+# A server whose clock has been set back gives its worker id back: its ids are before
+# the fence, and the next holder begins there.
+sub released
+{
+	my $registry = new_registry({ lease_duration => '60 s' });
+	my ($first, $next) = map { leasing_server($_, $registry, wants(5)) } 'first', 'next';
+	my $last = first_id(start_server($first));
+
+	set_clock($first, -2);
+	$first->stop;
+	is(lease_of($registry, 5, 'state, fence > to_timestamp(' . timestamp_of($last) . ')'), 'released|t', 'the fence of a lease that is released is after its ids');
+	start_server($next, -2);
+	cmp_ok(scalar first_id($next), '>', $last, 'the next holder begins after these ids');
+	return;
+}
+
 # A server's clock is a hundred days ahead for a while.
 sub server_ahead
 {
@@ -224,5 +240,6 @@ run_scenarios(
 	q{servers' clocks} => \&servers_clocks,
 	'suspended servers' => \&suspended,
 	q{the registry's clock} => \&registrys_clock,
+	'a lease is released' => \&released,
 	'a server ahead' => \&server_ahead);
 done_testing();
