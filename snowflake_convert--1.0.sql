@@ -604,9 +604,9 @@ $$;
 -- Locks tables and their sequences.  The function holds none of these locks while it
 -- waits for another one, so a session that has locked one table and needs another goes on.
 -- A deadlock is possible with locks that the transaction has taken before, and with CREATE
--- INDEX CONCURRENTLY and the like.  Other sessions queue behind a wait, so a wait is short, and a pause
--- as long follows.  Waits become longer, because PostgreSQL cancels an autovacuum only for
--- a session that has waited for deadlock_timeout.
+-- INDEX CONCURRENTLY and the like.  Other sessions queue behind a wait, so a wait is short,
+-- and a pause as long follows.  Waits become longer, because PostgreSQL cancels an
+-- autovacuum only for a session that has waited for deadlock_timeout.
 CREATE FUNCTION snowflake_convert.lock_relations(tabs regclass[], sequences regclass[], timeout interval)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
