@@ -15,26 +15,27 @@
 -- The control file names pg_catalog, and not this schema: this statement fails if
 -- somebody has made a schema of this name before.
 CREATE SCHEMA snowflake_convert;
+COMMENT ON SCHEMA snowflake_convert IS 'scripts that make bigint keys snowflakes';
+
+-- Names below are looked up in this path.  The bodies set the same path.
+SET LOCAL search_path TO pg_catalog, pg_temp;
+
 -- ALTER DEFAULT PRIVILEGES may have granted more, such as CREATE to a role whose functions
--- would then be found here.
+-- would then be found in the schema.
 DO $$
 DECLARE
     grantee text;
 BEGIN
     FOR grantee IN
-        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END
-          FROM pg_catalog.pg_namespace AS n, pg_catalog.aclexplode(n.nspacl) AS a
-         WHERE n.nspname OPERATOR(pg_catalog.=) 'snowflake_convert' AND a.grantee OPERATOR(pg_catalog.<>) n.nspowner
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+          FROM pg_namespace AS n, aclexplode(n.nspacl) AS a
+         WHERE n.nspname = 'snowflake_convert' AND a.grantee <> n.nspowner
     LOOP
-        EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA snowflake_convert FROM %s', grantee);
+        EXECUTE format('REVOKE ALL ON SCHEMA snowflake_convert FROM %s', grantee);
     END LOOP;
 END
 $$;
 GRANT USAGE ON SCHEMA snowflake_convert TO PUBLIC;
-COMMENT ON SCHEMA snowflake_convert IS 'scripts that make bigint keys snowflakes';
-
--- Names below are looked up in this path.  The bodies set the same path.
-SET LOCAL search_path TO pg_catalog, pg_temp;
 
 --
 -- What the catalogue shows of a key.  Most functions are PL/pgSQL, whose plans are kept

@@ -20,27 +20,28 @@
 -- The control file names pg_catalog, and not this schema: this statement fails if
 -- somebody has made a schema of this name before.
 CREATE SCHEMA snowflake_partitions;
--- ALTER DEFAULT PRIVILEGES may have granted more, such as CREATE to a role whose functions
--- would then be found here.
-DO $$
-DECLARE
-    grantee text;
-BEGIN
-    FOR grantee IN
-        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END
-          FROM pg_catalog.pg_namespace AS n, pg_catalog.aclexplode(n.nspacl) AS a
-         WHERE n.nspname OPERATOR(pg_catalog.=) 'snowflake_partitions' AND a.grantee OPERATOR(pg_catalog.<>) n.nspowner
-    LOOP
-        EXECUTE pg_catalog.format('REVOKE ALL ON SCHEMA snowflake_partitions FROM %s', grantee);
-    END LOOP;
-END
-$$;
-GRANT USAGE ON SCHEMA snowflake_partitions TO PUBLIC;
 COMMENT ON SCHEMA snowflake_partitions IS 'range partitions by the time of snowflake ids';
 
 -- Names below are looked up in this path.  The bodies set the same path, or are bound
 -- by OID.
 SET LOCAL search_path TO pg_catalog, pg_temp;
+
+-- ALTER DEFAULT PRIVILEGES may have granted more, such as CREATE to a role whose functions
+-- would then be found in the schema.
+DO $$
+DECLARE
+    grantee text;
+BEGIN
+    FOR grantee IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+          FROM pg_namespace AS n, aclexplode(n.nspacl) AS a
+         WHERE n.nspname = 'snowflake_partitions' AND a.grantee <> n.nspowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON SCHEMA snowflake_partitions FROM %s', grantee);
+    END LOOP;
+END
+$$;
+GRANT USAGE ON SCHEMA snowflake_partitions TO PUBLIC;
 
 --
 -- Instants and ids

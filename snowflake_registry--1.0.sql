@@ -18,12 +18,12 @@
  * A quarantine begins at the first call after the registry may have forgotten
  * leases: when it is new, after every start of its server, a failover or a
  * restore, after a change of a constant, and when a holder shows a fence that
- * the registry does not know.  Each quarantine has a random number, which a row gets when its
- * holder claims.  A row with another number was not seen since the quarantine
- * began, or comes from a dump.  Until the quarantine ends, the holder of such a
- * worker id is believed, and nobody else gets it.  The row's fence counts as at
- * least the quarantine's end, which is after all fences that may have been
- * forgotten.
+ * the registry does not know.  Each quarantine has a random number, which a row
+ * gets when its holder claims.  A row with another number was not seen since
+ * the quarantine began, or comes from a dump.  Until the quarantine ends, the
+ * holder of such a worker id is believed, and nobody else gets it.  The row's
+ * fence counts as at least the quarantine's end, which is after all fences that
+ * may have been forgotten.
  *
  * doc/model/lease.pml checks these rules, and lists what they assume.
  *

@@ -76,12 +76,12 @@ lease_state_read_in_force(SnowflakeLease *lease)
  *	 restored to an earlier state, and the lease may have been released after
  *	 that state.
  *
- * On another timeline, ids of this lease may be lost, so the registry must not
- * renew it either: the server names no incarnation, and begins anew, after the
- * fence or with another worker id.
- *
  * Otherwise the lease is over.  The page may also have the incarnation of a
  * claim whose answer never arrived, which is repeated on the same conditions.
+ *
+ * On another timeline, ids of the lease may be lost, so the registry must not
+ * renew it either: the server names no incarnation, and begins anew, after the
+ * fence or with another worker id.
  */
 LeaseState
 lease_state_inherit(const SnowflakeLease *logged, SnowflakeLease *lease)
