@@ -226,7 +226,7 @@ SELECT identified.identity, obj_description(objid, relname), pg_get_functiondef(
   LEFT JOIN pg_proc AS p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid AND p.prokind = 'f'
   LEFT JOIN pg_constraint AS k ON d.classid = 'pg_class'::regclass AND k.conrelid = d.objid
  WHERE (refclassid, deptype) = ('pg_extension'::regclass, 'e') AND identified.identity ~ 'snowflake'
- ORDER BY 1, 4};
+ ORDER BY 1, 2, 4};
 my $as_usual;
 for my $setting ('', 'quote_all_identifiers = on', 'standard_conforming_strings = off')
 {
