@@ -40,8 +40,9 @@ as_root() {
 
 # Keeps Debian from creating or starting a cluster when it installs a server: by
 # a drop-in for postgresql-common, and by policy-rc.d, which Debian asks before
-# it starts a service.  allow_servers removes both after the installation.
-no_cluster=/etc/postgresql-common/createcluster.d/snowflake-setup.conf
+# it starts a service.  allow_servers removes both after the installation.  Each run
+# has a drop-in of its own, because two runs may install at once.
+no_cluster=/etc/postgresql-common/createcluster.d/snowflake-setup-$$.conf
 no_service=/usr/sbin/policy-rc.d
 servers_are_forbidden=
 no_service_is_ours=
@@ -60,7 +61,8 @@ forbid_servers() {
 allow_servers() {
     [ -n "$servers_are_forbidden" ] || return 0
     as_root rm -f "$no_cluster"
-    as_root rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"
+    # Another run may have removed the directory, or use it.
+    as_root rmdir "${no_cluster%/*}" 2>/dev/null || true
     [ -z "$no_service_is_ours" ] || as_root rm -f "$no_service"
     servers_are_forbidden=
 }
