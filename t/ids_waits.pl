@@ -242,16 +242,18 @@ SELECT snowflake_nextvals(2000000000)}))[0],
 
 # ----- a turn for each session -----
 
-# Four sessions wait for a tick of 16 ids, which lasts 600 s.  One is cancelled,
-# one is terminated, and the others go on.
-start_afresh("snowflake.layout = '30/5/5/4\@600s'", 'snowflake.epoch = ' . int(1000 * (time() - 900)));
+# Four sessions wait for a tick of 16 ids, which lasts ten hours, longer than any
+# machine needs for these steps.  One is cancelled, one is terminated, and the others
+# go on.
+my $tick_s = 36_000;
+start_afresh("snowflake.layout = '24/5/5/4\@${tick_s}s'", 'snowflake.epoch = ' . int(1000 * (time() - 1.5 * $tick_s)));
 my @waiting = map { SnowflakeSession->new($node) } 1 .. 4;
 $_->ask('SELECT snowflake_nextval() & 15') for @waiting;
 $_->wait_until_it_waits for @waiting;
 value_of($node, "SELECT pg_cancel_backend($waiting[0]{pid})");
 is(($waiting[0]->answer)[0], '57014', 'a session that waits for a tick is cancelled');
 $waiting[1]->terminate;
-set_clock($node, $right_offset += 600);
+set_clock($node, $right_offset += $tick_s);
 is_deeply([ sort { $a <=> $b } map { ($_->answer)[1] } @waiting[ 2, 3 ] ],
 	[ 0, 1 ], 'the other sessions get one id each in the next tick');
 is($waiting[0]->value('SELECT snowflake_nextval() & 15'),
@@ -260,7 +262,7 @@ is($waiting[0]->value('SELECT snowflake_nextval() & 15'),
 # A call takes what is left of a tick, and goes on in the next one.
 $waiting[0]->ask('SELECT string_agg((id & 15)::text, \' \') FROM snowflake_nextvals(16) AS id');
 $waiting[0]->wait_until_it_waits;
-set_clock($node, $right_offset += 600);
+set_clock($node, $right_offset += $tick_s);
 is(($waiting[0]->answer)[1], join(' ', 3 .. 15, 0 .. 2), 'a call of snowflake_nextvals() waits for a tick, and goes on');
 is($waiting[0]->value('SELECT snowflake_nextval() & 15'),
 	3, 'a call of snowflake_nextvals() takes no more than it wants');

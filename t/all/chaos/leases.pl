@@ -15,7 +15,8 @@
 # flushed WAL, and a crash loses no id (promise 1).  At the end no id came twice,
 # no two servers had one worker id at the same time, the ids that a client
 # received of one worker id increase, clients received allowed errors only, and
-# every server gets ids again in time.
+# every server gets ids again.  How soon depends on the machine here, so there is no
+# limit but the tests' time-out; the files lease_*, with slow clocks, allow 30 s.
 #
 #   CHAOS_SECONDS   the seconds in which new faults begin (15)
 #   CHAOS_SEED      chooses the same order of faults as in an earlier run with
@@ -45,13 +46,6 @@ use constant {
 	SLACK_S => 2,
 	REPLAY_S => 3,              # how long a standby may take to replay
 	REGISTRY_WORKER => 'snowflake registry'
-};
-
-# The most seconds until a server has ids again on a machine with few
-# processors: after a start or a failover of the registry, and without one.
-use constant {
-	FAILOVER_S => LEASE_S + 2 * SLACK_S + 5,
-	USUAL_S => 8
 };
 
 # How often each fault is in the deck.
@@ -444,21 +438,19 @@ write_parameters($_->{node}, clock_policy => 'wait', clock_tolerance => 60_000)
 
 # There is one server more than there are worker ids.  So stop one server at a
 # time, and expect ids of all others.
-my $limit_s = FAILOVER_S;
 for my $server (@members)
 {
 	my $begin = now();
 
 	$server->end('fast');
-	my $is_good = get_ids($limit_s, map { $_->{name} } servers_in('up'));
-	ok($is_good, sprintf 'all servers but %s have ids within %d s (%.1f s)',
-		$server->{name}, $limit_s, now() - $begin)
+	my $is_good = get_ids($PostgreSQL::Test::Utils::timeout_default, map { $_->{name} } servers_in('up'));
+	note(sprintf 'after %.1f s', now() - $begin);
+	ok($is_good, "all servers but $server->{name} have ids again")
 	  or diag(
 		(map { "$_->{name}: " . refusal_of($_->{node}) . "\n" } servers_in('up')),
 		try_value($registry->{node},
 			'SELECT clock_timestamp(), n, s FROM snowflake_registry.node n, snowflake_registry.setting s'));
 	$server->start;
-	$limit_s = USUAL_S;
 }
 end_clients($_->{name}) for @members;
 
