@@ -91,13 +91,23 @@ sub full_datacenter
 	start_server($three);
 	refuses($three, qr/^All worker ids of datacenter_id 3 are leased, the first of them until \d{4}-/,
 		'a third server in a datacenter of two worker ids is refused');
-	first_id(start_server(leasing_server('elsewhere', $registry, @conf, 'snowflake.datacenter_id = 4')));
+	my $elsewhere = leasing_server('elsewhere', $registry, @conf, 'snowflake.datacenter_id = 4');
+	first_id(start_server($elsewhere));
 	is(value_of($registry, $leases), '3:one 3:two 4:elsewhere',
 		'a server of another datacenter leases a worker id there');
 	my $free = worker_id_at($one);
 	$one->stop;
 	first_id($three);
 	is(worker_id_at($three), $free, 'the third server gets the worker id that is given back, without a restart');
+
+	# A server would go on with the lease on its page, but for the datacenter.
+	$elsewhere->stop('immediate');
+	$elsewhere->append_conf('postgresql.conf', 'snowflake.datacenter_id = 5');
+	$registry->stop;
+	start_server($elsewhere);
+	wait_for(sub { value_of($elsewhere, 'SELECT lease_failures FROM snowflake_stat()') >= 2 });
+	like(refusal_of($elsewhere), qr/^The registry cannot be reached/,
+		'a server that has moved to another datacenter does not go on with its lease');
 	return;
 }
 

@@ -284,11 +284,12 @@ sub serve
 	return;
 }
 
-# Starts a registry, and makes a server that leases from it.  Returns the server,
-# and a function that tells the registry what to send to a claim and to a
-# release: a number of @kinds, "grant" or "marker".
+# Starts a registry, and makes a server that leases from it: WORKER_ID, unless other
+# parameters are given.  Returns the server, and a function that tells the registry
+# what to send to a claim and to a release: a number of @kinds, "grant" or "marker".
 sub registry_and_server
 {
+	my (@conf) = @_;
 	my $kind_file = "$directory/kind$$";
 	my $listener = IO::Socket::INET->new(Listen => 20, LocalAddr => '127.0.0.1', Proto => 'tcp')
 	  or die "cannot listen: $!\n";
@@ -312,7 +313,7 @@ sub registry_and_server
 	return (
 		leasing_server('server',
 			'host=127.0.0.1 port=' . $listener->sockport . ' dbname=x sslmode=disable gssencmode=disable',
-			wants(WORKER_ID)),
+			@conf ? @conf : wants(WORKER_ID)),
 		sub { my ($claim, $release) = @_; replace_file($kind_file, $claim, $release // $claim) });
 }
 
@@ -367,23 +368,25 @@ sub to_a_claim
 
 # ----- answers to a renewal -----
 
-# A renewal that the server took would move its mark to 2070, for good.
+# A renewal with ids from 2070, if the server took it, would move its mark there, for
+# good.  A server without a worker id of its own takes any, but not by a renewal.
 sub to_a_renewal
 {
-	my ($server, $send) = registry_and_server();
-	my ($number) = grep { $kinds[$_][0] eq 'ids from 2070' } 0 .. $#kinds;
+	my ($kind) = @_;
+	my ($server, $send) = registry_and_server('snowflake.worker_id = -1');
+	my ($number) = grep { $kinds[$_][0] eq $kind } 0 .. $#kinds;
 
 	$send->('grant');
 	start_server($server);
 	first_id($server);
 	my $offset = -s $server->logfile;
 	$send->($number);
-	logs($server, $offset, $impossible, 'a renewal with ids from 2070 is refused');
+	logs($server, $offset, $impossible, "a renewal with $kind is refused");
 	$send->('grant');
 	is(worker_id_of(scalar first_id($server)), WORKER_ID, 'a good renewal follows: an id is issued');
 	is(value_of($server, q{SELECT high_water_mark < now() + interval '1 hour' FROM snowflake_node()}), 't',
 		'the mark has not moved to 2070');
-	stops_in_time($server, 'after a renewal with ids from 2070');
+	stops_in_time($server, "after a renewal with $kind");
 	return;
 }
 
@@ -428,6 +431,7 @@ sub to_a_release
 run_scenarios(
 	'answers to a claim' => sub { to_a_claim(0 .. @kinds / 2) },
 	'more answers to a claim' => sub { to_a_claim(@kinds / 2 + 1 .. $#kinds) },
-	'answers to a renewal' => \&to_a_renewal,
+	'a renewal with ids from 2070' => sub { to_a_renewal('ids from 2070') },
+	'a renewal with another worker id' => sub { to_a_renewal('another worker id') },
 	'answers to a release' => \&to_a_release);
 done_testing();
