@@ -62,6 +62,10 @@ PG_CPPFLAGS += -DSNOWFLAKE_VERSION='"$(SNOWFLAKE_VERSION)"'
 # The library exports only what PostgreSQL calls, as 16 and later have it.
 PG_CFLAGS += -fvisibility=hidden
 
+# No bitcode, from which a server can inline functions: if it does not optimize them,
+# too, LLVM looks for what the library does not export, and ends the session.
+override with_llvm = no
+
 # libpq, for the connection to a registry.
 PG_CPPFLAGS += -I$(libpq_srcdir)
 SHLIB_LINK += $(libpq)
@@ -85,7 +89,7 @@ include $(PGXS)
 $(if $(VPATH),$(shell mkdir -p src))
 
 # Objects for another PostgreSQL are made anew.
-$(OBJS) $(OBJS:.o=.bc): built-for
+$(OBJS): built-for
 built-for: FORCE
 	@echo '$(pkglibdir) $(VERSION)' | cmp -s - $@ || echo '$(pkglibdir) $(VERSION)' >$@
 FORCE:

@@ -113,6 +113,20 @@ SELECT count(*) AS wrong
     OR snowflake_format(id) <> to_char(d.issued_at, 'YYYY-MM-DD HH24:MI:SS.MS') || ', #0, @(0,0)';
 -- both ends of the span are within it
 SELECT snowflake_encode(first_instant, 0, 0, 0) AS first, snowflake_encode(last_instant, 0, 0, 0) = snowflake_min_id('infinity') AS last FROM snowflake_node();
+-- just-in-time compilation that inlines functions, and does not optimize them
+SET jit_above_cost = 0;
+SET jit_inline_above_cost = 0;
+SET jit_optimize_above_cost = -1;
+SELECT count(*) FROM (SELECT snowflake_nextval() AS id FROM generate_series(1, 3)) AS new
+ WHERE num_nulls(snowflake_timestamp(id), snowflake_datacenter_id(id), snowflake_worker_id(id), snowflake_sequence(id),
+                 snowflake_decode(id), snowflake_format(id), snowflake_to_text(id, 62), snowflake_from_text(snowflake_to_text(id, 62), 62),
+                 snowflake_timestamp(id, '2010-11-04 01:42:54.657+00', '41/5/5/12'),
+                 snowflake_encode(snowflake_timestamp(id), 0, 0, 0),
+                 snowflake_min_id(snowflake_timestamp(id)), snowflake_max_id(snowflake_timestamp(id)),
+                 snowflake_min_id(snowflake_timestamp(id), '2010-11-04 01:42:54.657+00')) = 0;
+RESET jit_above_cost;
+RESET jit_inline_above_cost;
+RESET jit_optimize_above_cost;
 -- the expected output must not depend on the server's layout
 \set VERBOSITY terse
 SELECT snowflake_decode(-1);
