@@ -111,10 +111,12 @@ SELECT count(*) AS differ FROM dated
  WHERE made_at IS DISTINCT FROM snowflake_timestamp(id, '2010-11-04 01:42:54.657+00', '41/5/5/12');
 CREATE INDEX dated_by_time ON dated (snowflake_timestamp(id, '2010-11-04 01:42:54.657+00', '41/5/5/12'));
 SET enable_seqscan = off;
+SET enable_bitmapscan = off;
 EXPLAIN (COSTS OFF)
 SELECT id FROM dated WHERE snowflake_timestamp(id, '2010-11-04 01:42:54.657+00', '41/5/5/12') = '2026-11-21 02:17:17.356+00';
 SELECT id FROM dated WHERE snowflake_timestamp(id, '2010-11-04 01:42:54.657+00', '41/5/5/12') = '2026-11-21 02:17:17.356+00';
 RESET enable_seqscan;
+RESET enable_bitmapscan;
 -- STABLE functions are refused in an index and in a generated column
 \set VERBOSITY sqlstate
 CREATE INDEX ON dated (snowflake_timestamp(id));
