@@ -149,8 +149,10 @@ sub make_primary
 	write_identity($primary);
 	write_all_parameters();
 	$primary->start;
+	# The first fault can be a crash before anything has been flushed.
 	$node->safe_psql(
 		'postgres', q{
+		SET synchronous_commit = on;
 		CREATE EXTENSION snowflake;
 		CREATE TABLE taken (
 			id bigint PRIMARY KEY DEFAULT snowflake_nextval(),
