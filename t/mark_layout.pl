@@ -332,7 +332,14 @@ for my $node ($primary, $standby)
 	my $waiting = $node == $standby ? 2 : 1;
 	wait_for(sub { value_of($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'") eq $waiting }) or die;
 }
+
+# The WAL writer, which could flush the change by itself, is suspended.
+my $writer = process_of($primary, qr/walwriter/);
+kill 'STOP', $writer;
+my $lsn = $primary->lsn('insert');
 $session->rows($change);
+is($session->value("SELECT pg_current_wal_flush_lsn() > '$lsn'"), 't', 'a change of the layout is flushed when the call returns');
+kill 'CONT', $writer;
 is($session->value($datacenter), '1|0', 'the session decodes by the new layout');
 is($session->value($horizon) >> 22, ($largest >> 22) + 1, 'ids begin in the first tick whose ids are above all that the page has allowed');
 set_clock($primary, 1_577_923_200 - test_time());
