@@ -220,15 +220,20 @@ $issuing->quit;
 
 # ----- a call of many ids that does not wait -----
 
-# Without its timeout the call would fail when its rows fill this space.
-# The tick is so long that no mark is due meanwhile.
-start_afresh("snowflake.layout = '27/2/3/31\@600s'");
+# The sections below have ticks of ten hours, and begin in the middle of one: no
+# machine takes so long that another tick begins by itself.
+my $tick_s = 36_000;
+my $epoch = 'snowflake.epoch = ' . int(1000 * (time() - 1.5 * $tick_s));
+
+# Without its timeout the call would fail when its rows fill this space.  No mark
+# becomes due meanwhile: a session that logs one looks for interrupts, too.
+start_afresh("snowflake.layout = '27/2/3/31\@${tick_s}s'", $epoch);
 {
 	my $session = SnowflakeSession->new($node);
 
 	$session->ask('SELECT snowflake_nextval()');
 	$session->wait_until_it_waits;
-	set_clock($node, $right_offset += 600);
+	set_clock($node, $right_offset += $tick_s);
 	is(($session->answer)[0], '', 'the first id of a start waits for the next tick');
 	$session->quit;
 }
@@ -242,11 +247,9 @@ SELECT snowflake_nextvals(2000000000)}))[0],
 
 # ----- a turn for each session -----
 
-# Four sessions wait for a tick of 16 ids, which lasts ten hours, longer than any
-# machine needs for these steps.  One is cancelled, one is terminated, and the others
-# go on.
-my $tick_s = 36_000;
-start_afresh("snowflake.layout = '24/5/5/4\@${tick_s}s'", 'snowflake.epoch = ' . int(1000 * (time() - 1.5 * $tick_s)));
+# Four sessions wait for a tick of 16 ids.  One is cancelled, one is terminated, and
+# the others go on.
+start_afresh("snowflake.layout = '24/5/5/4\@${tick_s}s'", $epoch);
 my @waiting = map { SnowflakeSession->new($node) } 1 .. 4;
 $_->ask('SELECT snowflake_nextval() & 15') for @waiting;
 $_->wait_until_it_waits for @waiting;
