@@ -40,14 +40,16 @@ as_root() {
 
 # Keeps Debian from creating or starting a cluster when it installs a server: by
 # a drop-in for postgresql-common, and by policy-rc.d, which Debian asks before
-# it starts a service.  allow_servers removes both after the installation.  Each run
-# has a drop-in of its own, because two runs may install at once.
-no_cluster=/etc/postgresql-common/createcluster.d/snowflake-setup-$$.conf
+# it starts a service.  allow_servers removes both after the installation.  The lock
+# has two runs install one after the other, because both use these files.
+no_cluster=/etc/postgresql-common/createcluster.d/snowflake-setup.conf
 no_service=/usr/sbin/policy-rc.d
 servers_are_forbidden=
 no_service_is_ours=
 
 forbid_servers() {
+    exec 8</etc/apt
+    flock --timeout 1200 8 || die "Another run is installing packages; wait for it."
     servers_are_forbidden=1
     as_root install -d -m 755 /etc/postgresql-common "${no_cluster%/*}"
     echo 'create_main_cluster = off' | as_root tee "$no_cluster" >/dev/null
@@ -61,10 +63,11 @@ forbid_servers() {
 allow_servers() {
     [ -n "$servers_are_forbidden" ] || return 0
     as_root rm -f "$no_cluster"
-    # Another run may have removed the directory, or use it.
-    as_root rmdir "${no_cluster%/*}" 2>/dev/null || true
+    as_root rmdir --ignore-fail-on-non-empty "${no_cluster%/*}"
     [ -z "$no_service_is_ours" ] || as_root rm -f "$no_service"
     servers_are_forbidden=
+    no_service_is_ours=
+    exec 8<&-
 }
 
 # Runs apt-get, and shows only the last lines of its output, and only if it
