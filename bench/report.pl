@@ -14,6 +14,8 @@ my $ceiling = 4096 * 1000;    # ids per second of the layout 41/5/5/12
 
 # measurement => peer => sessions => unit => [ a value each repeat ]
 my %samples;
+# Samples that failed; cells and plots leave them out.
+my @missing;
 
 sub read_file
 {
@@ -31,6 +33,11 @@ sub read_samples
 		chomp;
 		my ($measurement, $peer, $sessions, $repeat, $unit, $value) =
 		  split /,/;
+		if ($value eq '')
+		{
+			push @missing, "$peer, $sessions sessions, repeat $repeat";
+			next;
+		}
 		$samples{$measurement}{$peer}{$sessions}{$unit}[ $repeat - 1 ] =
 		  $value;
 	}
@@ -387,7 +394,11 @@ sub write_plot
 	close $file or die "cannot write: $!\n";
 }
 
-sub median_or_gap { return @{ $_[0] } ? median(@{ $_[0] }) : 'NaN' }
+sub median_or_gap
+{
+	my @values = grep { defined } @{ $_[0] };
+	return @values ? median(@values) : 'NaN';
+}
 
 sub plot_ids
 {
@@ -422,6 +433,8 @@ read_samples();
 print "A figure is the median of the repeats, with their smallest and largest "
   . "in parentheses. A ratio is taken between samples of the same repeat.\n\n";
 print read_file($conditions_file);
+print "\n**Missing samples**, because the machine was too slow for them:\n\n", map { "- $_\n" } @missing
+  if @missing;
 my @parts = (
 	[ ids => \&report_ids, \&plot_ids ],
 	[ waiting => \&report_waiting ],

@@ -45,8 +45,9 @@ load() { # cluster, sessions, seconds, script, options of pgbench
 record_rate() { # measurement, peer, sessions, repeat, unit, count
     local value
 
-    # If a sample fails because the machine was too slow, the run goes on.
-    value=$(perl "$bench/rate.pl" "$6" "$work"/pgbench_log*) || return 0
+    # If a sample fails because the machine was too slow, the run goes on, and the
+    # report says so.
+    value=$(perl "$bench/rate.pl" "$6" "$work"/pgbench_log*) || value=
     record "${@:1:5}" "$value"
 }
 

@@ -10,7 +10,7 @@
 ids_series=(
     "standard|2000|default layout|snowflake_nextval()"
     "wide|20000|snowflake|snowflake_nextval()"
-    "wide|10000|nextval CACHE 1|nextval('bench_cache_1')"
+    "wide|5000|nextval CACHE 1|nextval('bench_cache_1')"
     "wide|20000|nextval CACHE 100|nextval('bench_cache_100')"
     "wide|5000|gen_random_uuid|gen_random_uuid()"
     "wide|2000|PL/pgSQL snowflake|bench_plpgsql()"
