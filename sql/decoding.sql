@@ -114,6 +114,7 @@ SELECT count(*) AS wrong
 -- both ends of the span are within it
 SELECT snowflake_encode(first_instant, 0, 0, 0) AS first, snowflake_encode(last_instant, 0, 0, 0) = snowflake_min_id('infinity') AS last FROM snowflake_node();
 -- just-in-time compilation that inlines functions, and does not optimize them
+SET jit = on;
 SET jit_above_cost = 0;
 SET jit_inline_above_cost = 0;
 SET jit_optimize_above_cost = -1;
@@ -124,6 +125,7 @@ SELECT count(*) FROM (SELECT snowflake_nextval() AS id FROM generate_series(1, 3
                  snowflake_encode(snowflake_timestamp(id), 0, 0, 0),
                  snowflake_min_id(snowflake_timestamp(id)), snowflake_max_id(snowflake_timestamp(id)),
                  snowflake_min_id(snowflake_timestamp(id), '2010-11-04 01:42:54.657+00')) = 0;
+RESET jit;
 RESET jit_above_cost;
 RESET jit_inline_above_cost;
 RESET jit_optimize_above_cost;
