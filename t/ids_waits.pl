@@ -220,7 +220,7 @@ $issuing->quit;
 
 # ----- a call of many ids that does not wait -----
 
-# The sections below have ticks of ten hours, and begin in the middle of one: no
+# The next two sections have ticks of ten hours, and begin in the middle of one: no
 # machine takes so long that another tick begins by itself.
 my $tick_s = 36_000;
 my $epoch = 'snowflake.epoch = ' . int(1000 * (time() - 1.5 * $tick_s));

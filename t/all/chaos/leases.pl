@@ -16,7 +16,7 @@
 # no two servers had one worker id at the same time, the ids that a client
 # received of one worker id increase, clients received allowed errors only, and
 # every server gets ids again.  How soon depends on the machine here, so there is no
-# limit but the tests' time-out; the files lease_*, with slow clocks, allow 30 s.
+# limit but the tests' time-out; the files lease_*, whose clocks are slow, have limits.
 #
 #   CHAOS_SECONDS   the seconds in which new faults begin (15)
 #   CHAOS_SEED      chooses the same order of faults as in an earlier run with
